@@ -1,0 +1,294 @@
+package bridge
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// BrokerOptions are the options of Dial. The zero value and nil mean defaults.
+type BrokerOptions struct {
+	// Name is the connections' name in RabbitMQ's lists. Default "twoqueue".
+	Name string
+	// TLS is the client configuration for amqps URLs. Default: the system's roots
+	// and the URL's host name.
+	TLS *tls.Config
+	// DialTimeout bounds one attempt to connect. Default 10 s.
+	DialTimeout time.Duration
+	// Channels is the number of channels that Publish spreads over. Default 2.
+	Channels int
+	// InFlight is how many messages each of these channels may have unconfirmed
+	// before Publish waits. Default 1024.
+	InFlight int
+	// Logger gets a line when the publishing connection is lost and when it is
+	// back. Default slog.Default().
+	Logger *slog.Logger
+}
+
+func (o *BrokerOptions) withDefaults() (BrokerOptions, error) {
+	var out BrokerOptions
+	if o != nil {
+		out = *o
+	}
+	switch {
+	case out.DialTimeout < 0:
+		return out, errors.New("broker options: DialTimeout is negative")
+	case out.Channels < 0 || out.Channels > 1000:
+		return out, errors.New("broker options: Channels is not between 1 and 1000")
+	case out.InFlight < 0:
+		return out, errors.New("broker options: InFlight is negative")
+	}
+	if out.Name == "" {
+		out.Name = "twoqueue"
+	}
+	if out.DialTimeout == 0 {
+		out.DialTimeout = 10 * time.Second
+	}
+	if out.Channels == 0 {
+		out.Channels = 2
+	}
+	if out.InFlight == 0 {
+		out.InFlight = 1024
+	}
+	if out.Logger == nil {
+		out.Logger = slog.Default()
+	}
+	return out, nil
+}
+
+// A Broker is a RabbitMQ that is known to take our login. Publish works over
+// connections that reconnect by themselves; Connect opens one that does not.
+// A Broker may be used from any number of goroutines.
+type Broker struct {
+	url    string
+	opts   BrokerOptions
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	keeper sync.WaitGroup
+	once   sync.Once
+	next   atomic.Uint64
+
+	mu      sync.Mutex
+	link    *link         // nil while there is none
+	linked  chan struct{} // closed when link is set
+	lastErr error         // why there is no link
+}
+
+// link is one connection with its publishing channels.
+type link struct {
+	conn       *Connection
+	publishers []*Publisher
+}
+
+// Dial connects to the broker once, to know that url and login are right. A
+// wrong login is ErrCredentials, no broker is ErrUnavailable. The URL has the
+// form amqp://user:password@host:port/vhost, or amqps for TLS; no error contains
+// any part of it but host and port.
+func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error) {
+	options, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := amqp.ParseURI(url); err != nil {
+		return nil, errors.New("broker URL is not of the form amqp://user:password@host:port/vhost (special characters in user, password and vhost are percent-encoded)")
+	}
+	b := &Broker{url: url, opts: options, linked: make(chan struct{})}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	conn, err := b.Connect(ctx)
+	if err != nil {
+		b.cancel()
+		return nil, err
+	}
+	conn.Close()
+	return b, nil
+}
+
+// Connect opens a connection that never recovers. The caller closes it.
+func (b *Broker) Connect(ctx context.Context) (*Connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.opts.DialTimeout)
+	defer cancel()
+	return connect(ctx, b.url, b.opts.Name, b.opts.TLS)
+}
+
+// Close ends the publishing connection. Publish returns ErrUnavailable afterwards.
+func (b *Broker) Close() {
+	b.cancel()
+	b.once.Do(func() {}) // no keeper starts any more
+	b.keeper.Wait()
+}
+
+// An Outgoing is a message in its final form and where it goes.
+type Outgoing struct {
+	Target
+	amqp.Publishing
+}
+
+// Publish sends all messages, then waits once for all confirms. It returns nil
+// only if the broker has taken every one of them to a queue. Otherwise it
+// returns the first failure as a *PublishError, or, when nothing was sent,
+// ErrUnavailable or ErrBlocked; some of the messages may have arrived. The
+// context's deadline bounds everything; while the connection is down or
+// blocked, Publish waits for it that long.
+func (b *Broker) Publish(ctx context.Context, messages []Outgoing) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	publisher, err := b.publisher(ctx)
+	if err != nil {
+		return err
+	}
+	// Buffered for all: a late confirm finds room after the caller has gone.
+	results := make(chan error, len(messages))
+	sent := 0
+	var failure error
+	for _, m := range messages {
+		if failure = publisher.Publish(ctx, m.Target, m.Publishing, func(err error) {
+			if err != nil {
+				err = publishError(m, err)
+			}
+			results <- err
+		}); failure != nil {
+			failure = publishError(m, failure)
+			break
+		}
+		sent++
+	}
+	for range sent {
+		select {
+		case err := <-results:
+			if failure == nil {
+				failure = err
+			}
+		case <-ctx.Done():
+			if failure == nil {
+				failure = publishError(messages[0], b.late(ctx, publisher))
+			}
+			return failure
+		}
+	}
+	return failure
+}
+
+// late is the error of a confirm that did not come before the deadline.
+func (b *Broker) late(ctx context.Context, p *Publisher) error {
+	if reason := p.conn.Blocked(); reason != "" {
+		return fmt.Errorf("%w: %w: %s", ErrUnconfirmed, ErrBlocked, reason)
+	}
+	return fmt.Errorf("%w in time: %w", ErrUnconfirmed, context.Cause(ctx))
+}
+
+func publishError(m Outgoing, err error) error {
+	id, _ := parseUUID(m.MessageId)
+	return &PublishError{ID: id, Target: m.Target, Err: err}
+}
+
+// publisher returns a live publishing channel, waiting for one if need be.
+func (b *Broker) publisher(ctx context.Context) (*Publisher, error) {
+	b.once.Do(func() {
+		b.keeper.Add(1)
+		go b.keep()
+	})
+	for {
+		b.mu.Lock()
+		link, linked, lastErr := b.link, b.linked, b.lastErr
+		b.mu.Unlock()
+		if link != nil {
+			return link.publishers[b.next.Add(1)%uint64(len(link.publishers))], nil
+		}
+		select {
+		case <-linked:
+		case <-b.ctx.Done():
+			return nil, fmt.Errorf("publish: %w: broker is closed", ErrUnavailable)
+		case <-ctx.Done():
+			if lastErr != nil {
+				return nil, fmt.Errorf("publish: no connection in time: %w", lastErr)
+			}
+			return nil, fmt.Errorf("publish: %w: no connection in time", ErrUnavailable)
+		}
+	}
+}
+
+// keep holds the link up until Close.
+func (b *Broker) keep() {
+	defer b.keeper.Done()
+	wait := newBackOff()
+	for b.ctx.Err() == nil {
+		up := time.Now()
+		err := b.serve()
+		if b.ctx.Err() != nil {
+			return
+		}
+		if time.Since(up) > time.Minute {
+			wait.Reset()
+		}
+		pause := wait.NextBackOff()
+		b.opts.Logger.Warn("publishing connection lost", "error", err, "retry_in", pause)
+		select {
+		case <-b.ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// newBackOff is the pause between attempts to reach a server: exponential with
+// jitter, from a tenth of a second to ten seconds.
+func newBackOff() *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval = 100 * time.Millisecond
+	b.MaxInterval = 10 * time.Second
+	return b
+}
+
+// serve makes one link, and returns when it is over.
+func (b *Broker) serve() error {
+	conn, err := b.Connect(b.ctx)
+	if err != nil {
+		b.unlink(err)
+		return err
+	}
+	defer conn.Close()
+	l := &link{conn: conn}
+	over := make(chan *Publisher, b.opts.Channels)
+	for range b.opts.Channels {
+		p, err := conn.Publisher(b.opts.InFlight)
+		if err != nil {
+			b.unlink(err)
+			return err
+		}
+		l.publishers = append(l.publishers, p)
+		go func() {
+			<-p.Done()
+			over <- p
+		}()
+	}
+	b.mu.Lock()
+	b.link, b.lastErr = l, nil
+	close(b.linked)
+	b.mu.Unlock()
+	select {
+	case p := <-over: // one channel is over: a new link is the simplest mend
+		err = p.Err()
+	case <-b.ctx.Done():
+		err = b.ctx.Err()
+	}
+	b.unlink(err)
+	return err
+}
+
+func (b *Broker) unlink(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lastErr = err
+	if b.link != nil {
+		b.link = nil
+		b.linked = make(chan struct{})
+	}
+}

@@ -1,0 +1,177 @@
+package bridge
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// closePatience bounds the closing handshake with a broker that does not answer.
+const closePatience = 2 * time.Second
+
+// A Connection is one connection to the broker. It never recovers: when it is
+// over, Done is closed, and everything that belongs to it is over too (DESIGN
+// section 4, rule 7).
+type Connection struct {
+	conn *amqp.Connection
+	done chan struct{}
+
+	mu      sync.Mutex
+	err     error
+	blocked string        // the broker's reason, "" if not blocked
+	open    chan struct{} // closed while the broker takes messages
+}
+
+func connect(ctx context.Context, url, name string, tlsConfig *tls.Config) (*Connection, error) {
+	// The library knows no contexts: closing the socket stands for it during the
+	// handshakes.
+	abandon := func() bool { return true }
+	config := amqp.Config{
+		Properties: amqp.Table{"product": "twoqueue", "connection_name": name},
+		Locale:     "en_US",
+		Dial: func(network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			burst := newBurstConn(conn)
+			abandon = context.AfterFunc(ctx, func() { _ = burst.Close() })
+			return burst, nil
+		},
+	}
+	if tlsConfig != nil {
+		config.TLSClientConfig = tlsConfig.Clone()
+	}
+	conn, err := amqp.DialConfig(url, config)
+	inTime := abandon()
+	if err != nil {
+		return nil, connectError(ctx, err)
+	}
+	if !inTime {
+		_ = conn.Close()
+		return nil, connectError(ctx, context.Cause(ctx))
+	}
+	c := &Connection{conn: conn, done: make(chan struct{}), open: make(chan struct{})}
+	close(c.open)
+	blocks := conn.NotifyBlocked(make(chan amqp.Blocking, 4))
+	closes := conn.NotifyClose(make(chan *amqp.Error, 1))
+	go c.watch(blocks, closes)
+	return c, nil
+}
+
+// connectError makes the broker's bare answers readable.
+func connectError(ctx context.Context, err error) error {
+	var amqpErr *amqp.Error
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("connect to the broker: %w: %w", ErrUnavailable, context.Cause(ctx))
+	case errors.Is(err, amqp.ErrCredentials), errors.Is(err, amqp.ErrSASL):
+		return fmt.Errorf("connect to the broker: user or password refused: %w", ErrCredentials)
+	case errors.Is(err, amqp.ErrVhost), errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed:
+		return fmt.Errorf("connect to the broker: virtual host missing or not allowed: %w", ErrCredentials)
+	}
+	return fmt.Errorf("connect to the broker: %w: %w", ErrUnavailable, err)
+}
+
+func (c *Connection) watch(blocks <-chan amqp.Blocking, closes <-chan *amqp.Error) {
+	var reason *amqp.Error
+	for blocks != nil || closes != nil {
+		select {
+		case b, ok := <-blocks:
+			if !ok {
+				blocks = nil
+				continue
+			}
+			c.setBlocked(b)
+		case err, ok := <-closes:
+			if !ok {
+				closes = nil
+				continue
+			}
+			reason = err
+		}
+	}
+	c.mu.Lock()
+	c.err = ErrUnavailable
+	if reason != nil {
+		c.err = fmt.Errorf("%w: %w", ErrUnavailable, reason)
+	}
+	c.mu.Unlock()
+	close(c.done)
+}
+
+func (c *Connection) setBlocked(b amqp.Blocking) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case b.Active && c.blocked == "":
+		c.blocked = b.Reason
+		if c.blocked == "" {
+			c.blocked = "no reason given"
+		}
+		c.open = make(chan struct{})
+	case !b.Active && c.blocked != "":
+		c.blocked = ""
+		close(c.open)
+	}
+}
+
+// Done is closed when the connection is over; Err then says why.
+func (c *Connection) Done() <-chan struct{} { return c.done }
+
+// Err returns nil while the connection is alive, and an error that wraps
+// ErrUnavailable afterwards.
+func (c *Connection) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Blocked returns the broker's reason for accepting no messages, or "".
+func (c *Connection) Blocked() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.blocked
+}
+
+// waitOpen waits until the broker accepts messages.
+func (c *Connection) waitOpen(ctx context.Context) error {
+	c.mu.Lock()
+	open, reason := c.open, c.blocked
+	c.mu.Unlock()
+	select {
+	case <-open:
+		return nil
+	default:
+	}
+	select {
+	case <-open:
+		return nil
+	case <-c.done:
+		return c.Err()
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %s", ErrBlocked, reason)
+	}
+}
+
+// Channel opens a channel for what a Publisher does not do: consume, declare.
+func (c *Connection) Channel() (*amqp.Channel, error) {
+	ch, err := c.conn.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("open channel: %w: %w", ErrUnavailable, err)
+	}
+	return ch, nil
+}
+
+// Close ends the connection, and with it all its channels. What is unconfirmed
+// stays unknown, what is unacked is redelivered.
+func (c *Connection) Close() {
+	_ = c.conn.CloseDeadline(time.Now().Add(closePatience))
+	<-c.done
+}

@@ -1,0 +1,80 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/google/uuid"
+)
+
+// Errors that answer a question; ask with errors.Is.
+var (
+	// ErrDuplicateID: an ID is in the ledger already. Roll back; another attempt
+	// with the same ID fails again.
+	ErrDuplicateID = errors.New("message ID is recorded already")
+
+	// ErrOtherLedger: the database at hand holds another ledger than the one that
+	// was opened, or none.
+	ErrOtherLedger = errors.New("ledger of another identity")
+
+	// ErrNoSchema: the tables are missing or of a version this release does not
+	// know; the text names the mend.
+	ErrNoSchema = errors.New("schema not usable")
+
+	// ErrNotPrimary: the database is a standby, a readable secondary or read-only.
+	ErrNotPrimary = errors.New("database is not a writable primary")
+
+	// ErrProof: the database does not make a lookup wait for an open transaction,
+	// so no verifier may judge by it (DESIGN section 4, rule 5).
+	ErrProof = errors.New("the ledger's lookup is not to be trusted here")
+
+	// ErrInvalidMessage: the message cannot be staged whatever one does; nothing
+	// was sent.
+	ErrInvalidMessage = errors.New("invalid message")
+
+	// ErrMalformed: a staged message does not follow the wire format.
+	ErrMalformed = errors.New("malformed staged message")
+
+	// ErrUnavailable: there is no connection to the broker.
+	ErrUnavailable = errors.New("broker unavailable")
+
+	// ErrCredentials: the broker refuses the user, the password or the virtual host.
+	ErrCredentials = errors.New("broker refuses the login")
+
+	// ErrBlocked: the broker accepts no messages at present (memory or disk alarm).
+	ErrBlocked = errors.New("broker blocks publishing")
+
+	// ErrReturned: the broker found no queue for the message.
+	ErrReturned = errors.New("message returned as unroutable")
+
+	// ErrNacked: the broker refused the message, as a full queue does.
+	ErrNacked = errors.New("message refused by the broker")
+
+	// ErrUnconfirmed: the broker did not say in time whether it has the message;
+	// it may have it.
+	ErrUnconfirmed = errors.New("message not confirmed")
+)
+
+// A PublishError says which message failed and why. Err is or wraps one of
+// ErrReturned, ErrNacked, ErrUnconfirmed, ErrBlocked, ErrUnavailable.
+type PublishError struct {
+	ID     uuid.UUID
+	Target Target
+	Err    error
+}
+
+func (e *PublishError) Error() string {
+	return fmt.Sprintf("publish message %s to %s: %v", e.ID, e.Target, e.Err)
+}
+
+func (e *PublishError) Unwrap() error { return e.Err }
+
+// Retryable tells whether another attempt, in a new transaction, may succeed
+// without anybody mending something first.
+func Retryable(err error) bool {
+	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrBlocked) ||
+		errors.Is(err, ErrNacked) || errors.Is(err, ErrUnconfirmed)
+}
+
+func quote(s string) string { return strconv.Quote(s) }

@@ -1,0 +1,89 @@
+// Package tables holds what the ledgers and inboxes of all databases say in the
+// same words: the statements, bound by sqlx to each driver's placeholders, and
+// the limits. What differs between databases is behaviour and stands with them.
+package tables
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// The versions of the schema that this release knows. A migration raises the
+// version only if a release before it cannot work with what it makes.
+const (
+	LedgerVersion = 1
+	InboxVersion  = 1
+)
+
+// Chunk is how many rows one statement deletes at most, so that no lock is held
+// for long.
+const Chunk = 1000
+
+// maxKey is the length that any database can index, in bytes.
+const maxKey = 255
+
+// ReadIdentity returns the ledger's identity after a check of its version. Errors
+// of the database come back as they are.
+func ReadIdentity(ctx context.Context, db *sqlx.DB) (uuid.UUID, error) {
+	var row struct {
+		Identity uuid.UUID
+		Version  sql.NullInt64
+	}
+	err := db.GetContext(ctx, &row,
+		`SELECT identity, (SELECT max(version_id) FROM bridge_ledger_version) AS version FROM bridge_identity`)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return uuid.Nil, fmt.Errorf("%w: bridge_identity is empty; drop the bridge's tables and call migrate.Ledger", bridge.ErrNoSchema)
+	case err != nil:
+		return uuid.Nil, err
+	}
+	return row.Identity, checkVersion("ledger", row.Version.Int64, LedgerVersion)
+}
+
+// CheckInbox checks the version of the inbox's table.
+func CheckInbox(ctx context.Context, db *sqlx.DB) error {
+	var version sql.NullInt64
+	err := db.GetContext(ctx, &version, `SELECT max(version_id) FROM bridge_inbox_version`)
+	if err != nil {
+		return err
+	}
+	return checkVersion("inbox", version.Int64, InboxVersion)
+}
+
+func checkVersion(part string, found, known int64) error {
+	mend := "call migrate.Ledger"
+	if part == "inbox" {
+		mend = "call migrate.Inbox"
+	}
+	if found > known {
+		mend = "use a newer release of this library"
+	}
+	if found != known {
+		return fmt.Errorf("%w: the %s is of version %d, this release knows %d: %s", bridge.ErrNoSchema, part, found, known, mend)
+	}
+	return nil
+}
+
+// Claim inserts the key in tx, and tells whether it was new. bindType is sqlx's
+// word for the database's placeholders.
+func Claim(ctx context.Context, tx bridge.Tx, bindType int, consumer, key string) (bool, error) {
+	for name, value := range map[string]string{"consumer": consumer, "key": key} {
+		if value == "" || len(value) > maxKey {
+			return false, fmt.Errorf("%s is %d bytes long, must be 1 to %d", name, len(value), maxKey)
+		}
+	}
+	result, err := tx.ExecContext(ctx, sqlx.Rebind(bindType,
+		`INSERT INTO bridge_inbox (consumer, key) VALUES (?, ?) ON CONFLICT DO NOTHING`), consumer, key)
+	if err != nil {
+		return false, err
+	}
+	inserted, err := result.RowsAffected()
+	return inserted == 1, err
+}

@@ -1,0 +1,95 @@
+package bridge
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Tx is what the bridge uses of the caller's transaction. *sql.Tx and *sqlx.Tx
+// satisfy it; *sql.DB and *sql.Conn do not, so that a statement that must be in
+// a transaction cannot be sent outside of one. It has no Commit and no Rollback:
+// the caller's transaction belongs to the caller.
+type Tx interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt
+}
+
+// A Recorder is what a sender needs of a ledger.
+type Recorder interface {
+	// Identity is the UUID that was made when the ledger's tables were created.
+	// A message is judged only by the ledger whose identity it carries.
+	Identity() uuid.UUID
+
+	// Record inserts the IDs, all or none, in the caller's transaction; a
+	// rollback, also one to an earlier savepoint, takes them back. It returns
+	// ErrDuplicateID if one of them is recorded already, and ErrOtherLedger if tx
+	// belongs to a database whose ledger has another identity. After an error the
+	// caller must roll back.
+	Record(ctx context.Context, tx Tx, ids []uuid.UUID) error
+}
+
+// A Ledger is what a verifier needs. All methods may be called concurrently; an
+// error of any of them means that nothing is known and nothing was changed for
+// certain.
+type Ledger interface {
+	Recorder
+
+	// DB is the pool that the ledger works on.
+	DB() *sql.DB
+
+	// Committed returns those of ids whose transaction has certainly committed.
+	// It never waits for a lock. Of the others it says nothing: they may be
+	// uncommitted, rolled back, or committed a moment ago.
+	Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
+
+	// Settle waits until the transaction that recorded id has ended and returns
+	// how. The server bounds the wait; after it the outcome is StillOpen. An id
+	// without a row and without an open transaction is RolledBack, so Settle must
+	// be asked only about an id that was recorded before.
+	Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (Outcome, error)
+
+	// Forget deletes the rows of ids; missing ones are no error.
+	Forget(ctx context.Context, ids []uuid.UUID) error
+
+	// Check tells whether the ledger can be used here and now: reachable, the
+	// identity as before, schema version known, a primary that takes writes.
+	Check(ctx context.Context) error
+}
+
+// An Outcome is what became of the transaction that recorded an ID.
+type Outcome int
+
+const (
+	// StillOpen: nothing is known yet. It is the zero value on purpose.
+	StillOpen Outcome = iota
+	// Committed: the row is there.
+	Committed
+	// RolledBack: the row is not there, and no open transaction can still bring it.
+	RolledBack
+)
+
+// String returns the outcome in the words of logs and metrics.
+func (o Outcome) String() string {
+	switch o {
+	case Committed:
+		return "committed"
+	case RolledBack:
+		return "rolled back"
+	default:
+		return "still open"
+	}
+}
+
+// An Inbox is what a receiver needs: the table of keys it has processed.
+type Inbox interface {
+	// Claim records, in the caller's transaction, that consumer processes key. It
+	// returns true if the key is new, and false if a committed transaction has
+	// claimed it before. While another open transaction holds the same claim it
+	// waits for that one's end. A rollback gives the claim back. consumer and key
+	// are at most 255 bytes each.
+	Claim(ctx context.Context, tx Tx, consumer, key string) (bool, error)
+}

@@ -1,0 +1,61 @@
+package ledgertest
+
+import (
+	"database/sql"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+func check(t *testing.T, err error, doing string) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", doing, err)
+	}
+}
+
+// eventually polls a state of which there is no signal.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	limit := time.After(wait)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("after %v still not true: %s", wait, what)
+		}
+	}
+}
+
+// begin begins a transaction that is rolled back when t ends, if it has not ended
+// before.
+func begin(t *testing.T, db *sql.DB) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	check(t, err, "begin")
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+func newIDs(n int) []uuid.UUID {
+	ids := make([]uuid.UUID, n)
+	for i := range ids {
+		ids[i] = uuid.Must(uuid.NewV7())
+	}
+	return ids
+}
+
+func newID() uuid.UUID { return newIDs(1)[0] }
+
+func contains(ids []uuid.UUID, id uuid.UUID) bool { return slices.Contains(ids, id) }
+
+func scalar(t *testing.T, db *sql.DB, query string) string {
+	t.Helper()
+	var value string
+	check(t, db.QueryRowContext(t.Context(), query).Scan(&value), "query")
+	return value
+}

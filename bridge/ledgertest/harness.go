@@ -1,0 +1,171 @@
+package ledgertest
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A Harness is how the suite reaches one kind of database.
+type Harness struct {
+	// Create makes an empty database that lasts until t ends. What it returns
+	// opens a new pool on it, independent of the others; the suite closes it.
+	Create func(t testing.TB) (connect func() (*sql.DB, error))
+
+	// Migrate and Open are the package's functions for the ledger, and
+	// MigrateInbox and OpenInbox those for the inbox.
+	Migrate      func(ctx context.Context, db *sql.DB) error
+	Open         func(ctx context.Context, db *sql.DB) (bridge.Ledger, error)
+	MigrateInbox func(ctx context.Context, db *sql.DB) error
+	OpenInbox    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
+
+	// Savepoint and RollbackTo make a savepoint and return to it.
+	Savepoint, RollbackTo string
+
+	// OneWriter: a transaction that has written keeps all others from writing and
+	// from settling until it ends.
+	OneWriter bool
+
+	// Waiting is a query for the number of sessions of the database that wait for
+	// a lock; empty if the database does not tell.
+	Waiting string
+
+	// SessionID is a query for the name of the session that the server gave us;
+	// empty if it has none, or if a pooler may change it between two statements.
+	SessionID string
+
+	// Kill ends the connection of tx from the server's side, by way of admin. Nil
+	// where that cannot be done.
+	Kill func(ctx context.Context, admin *sql.DB, tx *sql.Tx) error
+}
+
+// wait is the bound that the suite gives to a Settle that should end by a signal,
+// and prompt the time within which it must end then. They are far apart, so that
+// a slow machine fails no test and a wait for the time-out fails.
+const (
+	wait   = 20 * time.Second
+	prompt = wait / 4
+)
+
+// short is a bound that a Settle is meant to reach.
+const short = 200 * time.Millisecond
+
+// A database is a new database with the ledger in it, and two pools: the sender's
+// and the verifier's.
+type database struct {
+	Harness
+	connect func() *sql.DB
+	sender  bridge.Ledger
+	ledger  bridge.Ledger
+}
+
+func (h Harness) newDatabase(t *testing.T) *database {
+	t.Helper()
+	d := &database{Harness: h, connect: h.create(t)}
+	d.sender = d.open(t)
+	d.ledger = d.open(t)
+	return d
+}
+
+// create makes an empty database, and returns what connects to it.
+func (h Harness) create(t *testing.T) (connect func() *sql.DB) {
+	t.Helper()
+	open := h.Create(t)
+	return func() *sql.DB {
+		t.Helper()
+		db, err := open()
+		check(t, err, "connect")
+		t.Cleanup(func() { check(t, db.Close(), "close pool") })
+		return db
+	}
+}
+
+// open migrates, and opens the ledger on a new pool.
+func (d *database) open(t *testing.T) bridge.Ledger {
+	t.Helper()
+	db := d.connect()
+	check(t, d.Migrate(t.Context(), db), "migrate")
+	ledger, err := d.Open(t.Context(), db)
+	check(t, err, "open")
+	return ledger
+}
+
+// begin begins one of the sender's transactions and records ids in it. It is
+// rolled back when t ends, if it has not ended before.
+func (d *database) begin(t *testing.T, ids ...uuid.UUID) *sql.Tx {
+	t.Helper()
+	tx := begin(t, d.sender.DB())
+	check(t, d.sender.Record(t.Context(), tx, ids), "record")
+	return tx
+}
+
+// commit records ids in a transaction, and commits it.
+func (d *database) commit(t *testing.T, ids ...uuid.UUID) {
+	t.Helper()
+	check(t, d.begin(t, ids...).Commit(), "commit")
+}
+
+// rollBack records ids in a transaction, and rolls it back.
+func (d *database) rollBack(t *testing.T, ids ...uuid.UUID) {
+	t.Helper()
+	check(t, d.begin(t, ids...).Rollback(), "roll back")
+}
+
+// waiting returns when n settles wait. Where the database does not tell, it is
+// when they have their connections.
+func (d *database) waiting(t *testing.T, n int) {
+	t.Helper()
+	if d.Waiting == "" {
+		eventually(t, "the settles have their connections", func() bool { return d.ledger.DB().Stats().InUse >= n })
+		return
+	}
+	awaitWaiting(t, d.Harness, d.sender.DB(), n)
+}
+
+func awaitWaiting(t *testing.T, h Harness, db *sql.DB, n int) {
+	t.Helper()
+	if h.Waiting == "" {
+		return
+	}
+	eventually(t, "a session waits for a lock", func() bool {
+		var found int
+		check(t, db.QueryRowContext(t.Context(), h.Waiting).Scan(&found), "count the waiting sessions")
+		return found >= n
+	})
+}
+
+// expectSettled fails unless the outcome of id is want, at once.
+func (d *database) expectSettled(t *testing.T, id uuid.UUID, want bridge.Outcome) {
+	t.Helper()
+	outcome, err := d.ledger.Settle(t.Context(), id, wait)
+	check(t, err, "settle")
+	if outcome != want {
+		t.Fatalf("settle says %q, must say %q", outcome, want)
+	}
+}
+
+// expectCommitted fails unless the non-waiting lookup finds just want of asked.
+func (d *database) expectCommitted(t *testing.T, asked []uuid.UUID, want ...uuid.UUID) {
+	t.Helper()
+	found, err := d.ledger.Committed(t.Context(), asked)
+	check(t, err, "look up")
+	if len(found) != len(want) {
+		t.Fatalf("the lookup found %d IDs, must find %d", len(found), len(want))
+	}
+	for _, id := range want {
+		if !contains(found, id) {
+			t.Fatalf("the lookup did not find %s", id)
+		}
+	}
+}
+
+// expectIdle fails unless the verifier's pool gets all its connections back.
+func (d *database) expectIdle(t *testing.T) {
+	t.Helper()
+	eventually(t, "no connection is in use", func() bool { return d.ledger.DB().Stats().InUse == 0 })
+}

@@ -1,0 +1,155 @@
+package ledgertest
+
+import (
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// RunInbox shows that the inbox of h keeps every promise of bridge.Inbox.
+func RunInbox(t *testing.T, h Harness) {
+	tests := []struct {
+		name string
+		test func(*testing.T, *inbox)
+	}{
+		{"a key is claimed once", testClaimOnce},
+		{"a key is claimed once within one transaction", testClaimTwiceInOne},
+		{"a rollback gives the claim back", testClaimRollback},
+		{"consumers claim for themselves", testClaimConsumers},
+		{"keys differ in every byte", testClaimCase},
+		{"a claim waits for the same claim of another, and is refused after its commit", testClaimWaitsForCommit},
+		{"a claim waits for the same claim of another, and is given after its rollback", testClaimWaitsForRollback},
+		{"a key of the greatest length is claimed once", testClaimLongKey},
+		{"a key or a consumer that is empty or too long is an error", testClaimBadKey},
+	}
+	connect := h.create(t)
+	box := &inbox{Harness: h, db: connect()}
+	if _, err := h.OpenInbox(t.Context(), box.db); !errors.Is(err, bridge.ErrNoSchema) || !strings.Contains(err.Error(), "migrate.Inbox") {
+		t.Errorf("open without table: %v, must be %v and name migrate.Inbox", err, bridge.ErrNoSchema)
+	}
+	for range 2 {
+		check(t, h.MigrateInbox(t.Context(), box.db), "migrate")
+	}
+	var err error
+	box.Inbox, err = h.OpenInbox(t.Context(), box.db)
+	check(t, err, "open inbox")
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) { test.test(t, box) })
+	}
+}
+
+type inbox struct {
+	Harness
+	bridge.Inbox
+	db *sql.DB
+}
+
+// claim claims in a transaction of its own, and commits.
+func (i *inbox) claim(t *testing.T, consumer, key string) bool {
+	t.Helper()
+	tx := begin(t, i.db)
+	claimed := i.claimIn(t, tx, consumer, key)
+	check(t, tx.Commit(), "commit")
+	return claimed
+}
+
+func (i *inbox) claimIn(t *testing.T, tx *sql.Tx, consumer, key string) bool {
+	t.Helper()
+	claimed, err := i.Claim(t.Context(), tx, consumer, key)
+	check(t, err, "claim")
+	return claimed
+}
+
+func expectClaimed(t *testing.T, claimed, want bool) {
+	t.Helper()
+	if claimed != want {
+		t.Fatalf("the claim is %t, must be %t", claimed, want)
+	}
+}
+
+func testClaimOnce(t *testing.T, i *inbox) {
+	key := newID().String()
+	expectClaimed(t, i.claim(t, "a", key), true)
+	expectClaimed(t, i.claim(t, "a", key), false)
+	expectClaimed(t, i.claim(t, "a", key), false)
+}
+
+func testClaimTwiceInOne(t *testing.T, i *inbox) {
+	key := newID().String()
+	tx := begin(t, i.db)
+	expectClaimed(t, i.claimIn(t, tx, "a", key), true)
+	expectClaimed(t, i.claimIn(t, tx, "a", key), false)
+	check(t, tx.Commit(), "commit")
+}
+
+func testClaimRollback(t *testing.T, i *inbox) {
+	key := newID().String()
+	tx := begin(t, i.db)
+	expectClaimed(t, i.claimIn(t, tx, "a", key), true)
+	check(t, tx.Rollback(), "roll back")
+	expectClaimed(t, i.claim(t, "a", key), true)
+}
+
+func testClaimConsumers(t *testing.T, i *inbox) {
+	key := newID().String()
+	expectClaimed(t, i.claim(t, "a", key), true)
+	expectClaimed(t, i.claim(t, "b", key), true)
+	expectClaimed(t, i.claim(t, "b", key), false)
+}
+
+func testClaimCase(t *testing.T, i *inbox) {
+	key := newID().String()
+	for _, other := range []string{key + "x", key + "X", key + "x ", key + "ä", key + "a"} {
+		expectClaimed(t, i.claim(t, "a", other), true)
+	}
+}
+
+func testClaimWaitsForCommit(t *testing.T, i *inbox) {
+	testClaimWaits(t, i, false, func(tx *sql.Tx) error { return tx.Commit() })
+}
+
+func testClaimWaitsForRollback(t *testing.T, i *inbox) {
+	testClaimWaits(t, i, true, func(tx *sql.Tx) error { return tx.Rollback() })
+}
+
+func testClaimWaits(t *testing.T, i *inbox, want bool, end func(*sql.Tx) error) {
+	key := newID().String()
+	first, second := begin(t, i.db), begin(t, i.db)
+	expectClaimed(t, i.claimIn(t, first, "a", key), true)
+	type result struct {
+		claimed bool
+		err     error
+	}
+	done := make(chan result, 1)
+	go func() {
+		claimed, err := i.Claim(t.Context(), second, "a", key)
+		done <- result{claimed, err}
+	}()
+	awaitWaiting(t, i.Harness, i.db, 1)
+	check(t, end(first), "end the first transaction")
+	got := <-done
+	check(t, got.err, "claim")
+	expectClaimed(t, got.claimed, want)
+	check(t, second.Commit(), "commit")
+	expectClaimed(t, i.claim(t, "a", key), false)
+}
+
+func testClaimLongKey(t *testing.T, i *inbox) {
+	long := strings.Repeat("ä", 127) + "x" // 255 bytes
+	expectClaimed(t, i.claim(t, long, long), true)
+	expectClaimed(t, i.claim(t, long, long), false)
+}
+
+func testClaimBadKey(t *testing.T, i *inbox) {
+	tooLong := strings.Repeat("x", 256)
+	for _, pair := range [][2]string{{"a", tooLong}, {tooLong, "k"}, {"a", ""}, {"", "k"}} {
+		tx := begin(t, i.db)
+		if claimed, err := i.Claim(t.Context(), tx, pair[0], pair[1]); claimed || err == nil {
+			t.Errorf("a claim with %d and %d bytes: %t, %v", len(pair[0]), len(pair[1]), claimed, err)
+		}
+		check(t, tx.Rollback(), "roll back")
+	}
+}

@@ -1,0 +1,48 @@
+package ledgertest
+
+import "testing"
+
+// Run shows that the ledger of h keeps every promise of bridge.Ledger.
+func Run(t *testing.T, h Harness) {
+	tests := []struct {
+		name string
+		test func(*testing.T, *database)
+	}{
+		{"settle waits for an open transaction and tells its commit", testSettleTellsCommit},
+		{"settle waits for an open transaction and tells its rollback", testSettleTellsRollback},
+		{"settle waits for an open transaction and tells its connection's end as a rollback", testSettleTellsKill},
+		{"settle comes back still open at the end of its wait and leaves the connection usable", testSettleStillOpen},
+		{"settle of an ID that nobody recorded is rolled back and leaves nothing", testSettleUnknown},
+		{"settle returns promptly when its context is cancelled and leaks no connection", testSettleCancelled},
+		{"many settles of one ID all learn its outcome", testSettleSameID},
+		{"many settles of many IDs each learn their own outcome", testSettleManyIDs},
+		{"an open transaction delays the settle of no other ID", testSettleOthers},
+
+		{"the lookup finds what is committed and nothing else", testLookup},
+		{"the lookup never waits and never reports an uncommitted row", testLookupOpen},
+		{"of many IDs in one transaction none is lost", testManyIDs},
+		{"an ID recorded in a rolled-back savepoint is rolled back", testSavepoint},
+		{"a duplicate ID is refused", testDuplicate},
+		{"a duplicate of an ID that is still open is refused after its commit", testDuplicateOfOpen},
+		{"forget is idempotent and takes only what it is given", testForget},
+		{"no IDs are no work", testNoIDs},
+
+		{"the ledger passes the proof", testProof},
+		{"a broken ledger fails the proof", testProofOfBroken},
+	}
+	d := h.newDatabase(t)
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			test.test(t, d)
+			d.expectIdle(t)
+		})
+	}
+
+	// Each of these has a database of its own.
+	t.Run("the identity is stable and belongs to one database", func(t *testing.T) { testIdentity(t, h) })
+	t.Run("many migrators at once make one identity", func(t *testing.T) { testMigrators(t, h) })
+	t.Run("a database without tables is refused with the mend", func(t *testing.T) { testNoSchema(t, h) })
+	t.Run("a schema of a later version is refused", func(t *testing.T) { testLaterSchema(t, h) })
+	t.Run("a transaction of another database is refused", func(t *testing.T) { testOtherDatabase(t, h) })
+	t.Run("a database that has lost its identity answers nothing", func(t *testing.T) { testLostIdentity(t, h) })
+}

@@ -1,0 +1,113 @@
+package ledgertest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+func testProof(t *testing.T, d *database) {
+	start := time.Now()
+	check(t, bridge.Prove(t.Context(), d.ledger), "prove")
+	t.Logf("the proof took %v", time.Since(start))
+}
+
+// broken is a ledger with some of its verbs replaced.
+type broken struct {
+	bridge.Ledger
+	committed func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
+	settle    func(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error)
+	forget    func(ctx context.Context, ids []uuid.UUID) error
+}
+
+func (b broken) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	if b.committed == nil {
+		return b.Ledger.Committed(ctx, ids)
+	}
+	return b.committed(ctx, ids)
+}
+
+func (b broken) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+	if b.settle == nil {
+		return b.Ledger.Settle(ctx, id, wait)
+	}
+	return b.settle(ctx, id, wait)
+}
+
+func (b broken) Forget(ctx context.Context, ids []uuid.UUID) error {
+	if b.forget == nil {
+		return b.Ledger.Forget(ctx, ids)
+	}
+	return b.forget(ctx, ids)
+}
+
+func testProofOfBroken(t *testing.T, d *database) {
+	type lookup = func(context.Context, []uuid.UUID) ([]uuid.UUID, error)
+	type settle = func(context.Context, uuid.UUID, time.Duration) (bridge.Outcome, error)
+	good := d.ledger
+	// settleBut settles well, and then bends the outcome.
+	settleBut := func(bend func(bridge.Outcome) bridge.Outcome) settle {
+		return func(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+			outcome, err := good.Settle(ctx, id, wait)
+			return bend(outcome), err
+		}
+	}
+	// replace makes one outcome another.
+	replace := func(from, to bridge.Outcome) settle {
+		return settleBut(func(outcome bridge.Outcome) bridge.Outcome {
+			if outcome == from {
+				return to
+			}
+			return outcome
+		})
+	}
+	finds := func(find func(asked []uuid.UUID) []uuid.UUID) lookup {
+		return func(_ context.Context, asked []uuid.UUID) ([]uuid.UUID, error) { return find(asked), nil }
+	}
+
+	for name, ledger := range map[string]broken{
+		"settle does not wait, and takes a miss for a rollback": {
+			settle: func(ctx context.Context, id uuid.UUID, _ time.Duration) (bridge.Outcome, error) {
+				found, err := good.Committed(ctx, []uuid.UUID{id})
+				if len(found) == 1 {
+					return bridge.Committed, err
+				}
+				return bridge.RolledBack, err
+			}},
+		"settle does not wait, and takes a miss for still open": {
+			settle: func(ctx context.Context, id uuid.UUID, _ time.Duration) (bridge.Outcome, error) {
+				found, err := good.Committed(ctx, []uuid.UUID{id})
+				if len(found) == 1 {
+					return bridge.Committed, err
+				}
+				return bridge.StillOpen, err
+			}},
+		"settle takes the end of its wait for a rollback":    {settle: replace(bridge.StillOpen, bridge.RolledBack)},
+		"settle takes the end of its wait for a commit":      {settle: replace(bridge.StillOpen, bridge.Committed)},
+		"settle says committed of everything that has ended": {settle: replace(bridge.RolledBack, bridge.Committed)},
+		"settle says rolled back of everything that has ended": {
+			settle: replace(bridge.Committed, bridge.RolledBack)},
+		"settle says committed of everything": {
+			settle: settleBut(func(bridge.Outcome) bridge.Outcome { return bridge.Committed })},
+		"the lookup finds whatever it is asked for": {
+			committed: finds(func(asked []uuid.UUID) []uuid.UUID { return asked })},
+		"the lookup finds what it was not asked for": {
+			committed: finds(func(asked []uuid.UUID) []uuid.UUID { return append(newIDs(2), asked...) })},
+		"the lookup finds nothing": {
+			committed: finds(func([]uuid.UUID) []uuid.UUID { return nil })},
+		"forget forgets nothing": {
+			forget: func(context.Context, []uuid.UUID) error { return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ledger.Ledger = good
+			if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
+				t.Fatalf("the proof says %v, must say %v", err, bridge.ErrProof)
+			}
+		})
+	}
+}

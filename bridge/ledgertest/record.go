@@ -1,0 +1,124 @@
+package ledgertest
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// many is more than any database takes as parameters of one statement.
+const many = 10_000
+
+func testLookup(t *testing.T, d *database) {
+	committed, rolledBack := newIDs(3), newIDs(3)
+	d.commit(t, committed...)
+	d.rollBack(t, rolledBack...)
+	asked := append(append(newIDs(3), rolledBack...), committed...)
+	d.expectCommitted(t, asked, committed...)
+}
+
+func testLookupOpen(t *testing.T, d *database) {
+	before, open := newID(), newID()
+	d.commit(t, before)
+	tx := d.begin(t, open)
+	// It would wait for ever if it waited.
+	d.expectCommitted(t, []uuid.UUID{open, before}, before)
+	check(t, tx.Commit(), "commit")
+	d.expectCommitted(t, []uuid.UUID{open, before}, open, before)
+}
+
+func testManyIDs(t *testing.T, d *database) {
+	ids := newIDs(many)
+	d.commit(t, ids...)
+	found, err := d.ledger.Committed(t.Context(), ids)
+	check(t, err, "look up")
+	set := make(map[uuid.UUID]bool, many)
+	for _, id := range found {
+		set[id] = true
+	}
+	for _, id := range ids {
+		if !set[id] {
+			t.Fatalf("the lookup did not find %s", id)
+		}
+	}
+	if len(found) != many {
+		t.Fatalf("the lookup found %d IDs, must find %d", len(found), many)
+	}
+	d.expectSettled(t, ids[many-1], bridge.Committed)
+	check(t, d.ledger.Forget(t.Context(), ids), "forget")
+	d.expectCommitted(t, ids)
+}
+
+func testSavepoint(t *testing.T, d *database) {
+	outside, inside, after := newID(), newID(), newID()
+	tx := d.begin(t, outside)
+	exec := func(statement string) {
+		_, err := tx.ExecContext(t.Context(), statement)
+		check(t, err, statement)
+	}
+	exec(d.Savepoint)
+	check(t, d.sender.Record(t.Context(), tx, []uuid.UUID{inside}), "record")
+	exec(d.RollbackTo)
+	check(t, d.sender.Record(t.Context(), tx, []uuid.UUID{after}), "record")
+	check(t, tx.Commit(), "commit")
+
+	d.expectCommitted(t, []uuid.UUID{outside, inside, after}, outside, after)
+	d.expectSettled(t, outside, bridge.Committed)
+	d.expectSettled(t, inside, bridge.RolledBack)
+	d.expectSettled(t, after, bridge.Committed)
+}
+
+func testDuplicate(t *testing.T, d *database) {
+	committed, twice := newID(), newID()
+	d.commit(t, committed)
+	for name, ids := range map[string][]uuid.UUID{
+		"of a committed one": {newID(), committed, newID()},
+		"within one call":    append(append(newIDs(2), twice, twice), newIDs(2)...),
+	} {
+		tx := begin(t, d.sender.DB())
+		err := d.sender.Record(t.Context(), tx, ids)
+		if !errors.Is(err, bridge.ErrDuplicateID) {
+			t.Errorf("record a duplicate %s: %v, must be %v", name, err, bridge.ErrDuplicateID)
+		}
+		check(t, tx.Rollback(), "roll back")
+	}
+	d.expectCommitted(t, []uuid.UUID{committed, twice}, committed)
+}
+
+func testDuplicateOfOpen(t *testing.T, d *database) {
+	if d.OneWriter {
+		t.Skip("there are no two open transactions")
+	}
+	id := newID()
+	first, second := d.begin(t, id), begin(t, d.sender.DB())
+	result := make(chan error, 1)
+	go func() { result <- d.sender.Record(t.Context(), second, []uuid.UUID{id}) }()
+	d.waiting(t, 1)
+	check(t, first.Commit(), "commit")
+	if err := <-result; !errors.Is(err, bridge.ErrDuplicateID) {
+		t.Fatalf("record a duplicate: %v, must be %v", err, bridge.ErrDuplicateID)
+	}
+	check(t, second.Rollback(), "roll back")
+}
+
+func testForget(t *testing.T, d *database) {
+	keep, gone := newID(), newID()
+	d.commit(t, keep, gone)
+	for range 2 {
+		check(t, d.ledger.Forget(t.Context(), []uuid.UUID{gone, newID(), gone}), "forget")
+		d.expectCommitted(t, []uuid.UUID{keep, gone}, keep)
+		d.expectSettled(t, gone, bridge.RolledBack)
+	}
+	d.expectSettled(t, keep, bridge.Committed)
+}
+
+func testNoIDs(t *testing.T, d *database) {
+	tx := begin(t, d.sender.DB())
+	check(t, d.sender.Record(t.Context(), tx, nil), "record nothing")
+	check(t, tx.Commit(), "commit")
+	d.expectCommitted(t, nil)
+	check(t, d.ledger.Forget(t.Context(), nil), "forget nothing")
+}

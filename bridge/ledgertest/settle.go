@@ -1,0 +1,223 @@
+package ledgertest
+
+import (
+	"context"
+	"database/sql"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+func testSettleTellsCommit(t *testing.T, d *database) {
+	testSettleTells(t, d, bridge.Committed, func(tx *sql.Tx) error { return tx.Commit() })
+}
+
+func testSettleTellsRollback(t *testing.T, d *database) {
+	testSettleTells(t, d, bridge.RolledBack, func(tx *sql.Tx) error { return tx.Rollback() })
+}
+
+func testSettleTellsKill(t *testing.T, d *database) {
+	if d.Kill == nil {
+		t.Skip("no transaction can be killed from outside")
+	}
+	testSettleTells(t, d, bridge.RolledBack, func(tx *sql.Tx) error { return d.Kill(t.Context(), d.ledger.DB(), tx) })
+}
+
+// testSettleTells ends a transaction while a settle waits for it.
+func testSettleTells(t *testing.T, d *database, want bridge.Outcome, end func(*sql.Tx) error) {
+	id := newID()
+	tx := d.begin(t, id)
+	expectStillOpen(t, d, id)
+
+	type settled struct {
+		outcome bridge.Outcome
+		err     error
+		at      time.Time
+	}
+	result := make(chan settled, 1)
+	go func() {
+		outcome, err := d.ledger.Settle(t.Context(), id, wait)
+		result <- settled{outcome, err, time.Now()}
+	}()
+	d.waiting(t, 1)
+	ended := time.Now()
+	check(t, end(tx), "end the transaction")
+	got := <-result
+	check(t, got.err, "settle")
+	if got.outcome != want {
+		t.Fatalf("settle says %q, must say %q", got.outcome, want)
+	}
+	after := got.at.Sub(ended)
+	if after > prompt {
+		t.Fatalf("settle came back %v after the end: by the time-out, not by the end", after)
+	}
+	t.Logf("settle came back %v after the call that ended the transaction began", after)
+	d.expectSettled(t, id, want)
+}
+
+// expectStillOpen fails unless a short settle waits to its end, and knows nothing.
+func expectStillOpen(t *testing.T, d *database, id uuid.UUID) {
+	t.Helper()
+	start := time.Now()
+	outcome, err := d.ledger.Settle(t.Context(), id, short)
+	check(t, err, "settle")
+	waited := time.Since(start)
+	if outcome != bridge.StillOpen {
+		t.Fatalf("settle says %q while the transaction is open", outcome)
+	}
+	if waited < short/2 || waited > prompt {
+		t.Fatalf("settle waited for %v, its bound was %v", waited, short)
+	}
+}
+
+func testSettleStillOpen(t *testing.T, d *database) {
+	db := d.connect()
+	db.SetMaxOpenConns(1)
+	ledger, err := d.Open(t.Context(), db)
+	check(t, err, "open")
+	single := &database{Harness: d.Harness, connect: d.connect, sender: d.sender, ledger: ledger}
+
+	var before string
+	if d.SessionID != "" {
+		before = scalar(t, db, d.SessionID)
+	}
+	id := newID()
+	tx := d.begin(t, id)
+	expectStillOpen(t, single, id)
+	single.expectCommitted(t, []uuid.UUID{id})
+	expectStillOpen(t, single, id)
+	if d.SessionID != "" {
+		if after := scalar(t, db, d.SessionID); after != before {
+			t.Fatalf("the session was %s, is %s", before, after)
+		}
+	}
+	check(t, tx.Rollback(), "roll back")
+	single.expectSettled(t, id, bridge.RolledBack)
+}
+
+func testSettleUnknown(t *testing.T, d *database) {
+	id := newID()
+	d.expectSettled(t, id, bridge.RolledBack)
+	d.expectSettled(t, id, bridge.RolledBack)
+	d.expectCommitted(t, []uuid.UUID{id})
+	d.commit(t, id)
+	d.expectSettled(t, id, bridge.Committed)
+}
+
+func testSettleCancelled(t *testing.T, d *database) {
+	id := newID()
+	tx := d.begin(t, id)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	type settled struct {
+		outcome bridge.Outcome
+		err     error
+	}
+	result := make(chan settled, 1)
+	go func() {
+		outcome, err := d.ledger.Settle(ctx, id, wait)
+		result <- settled{outcome, err}
+	}()
+	d.waiting(t, 1)
+	start := time.Now()
+	cancel()
+	got := <-result
+	if took := time.Since(start); took > prompt {
+		t.Fatalf("settle came back %v after its context was cancelled", took)
+	}
+	if got.outcome != bridge.StillOpen || got.err == nil {
+		t.Fatalf("a cancelled settle says %q, %v", got.outcome, got.err)
+	}
+	d.expectIdle(t)
+	d.expectCommitted(t, []uuid.UUID{id})
+	check(t, tx.Rollback(), "roll back")
+	d.expectSettled(t, id, bridge.RolledBack)
+	d.commit(t, id) // nothing that the cancelled settle left is in its way
+	d.expectSettled(t, id, bridge.Committed)
+}
+
+const settlers = 16
+
+func testSettleSameID(t *testing.T, d *database) {
+	for _, want := range []bridge.Outcome{bridge.Committed, bridge.RolledBack} {
+		id := newID()
+		tx := d.begin(t, id)
+		settleAll(t, d, repeat(id, settlers), func() {
+			if want == bridge.Committed {
+				check(t, tx.Commit(), "commit")
+			} else {
+				check(t, tx.Rollback(), "roll back")
+			}
+		}, func(uuid.UUID) bridge.Outcome { return want })
+	}
+}
+
+func testSettleManyIDs(t *testing.T, d *database) {
+	committed, rolledBack := newIDs(settlers/2), newIDs(settlers/2)
+	all := append(append([]uuid.UUID(nil), committed...), rolledBack...)
+	var end []func() error
+	if d.OneWriter {
+		d.commit(t, committed[1:]...)
+		d.rollBack(t, rolledBack...)
+		end = append(end, d.begin(t, committed[0]).Commit)
+	} else {
+		for i := range committed {
+			end = append(end, d.begin(t, committed[i]).Commit, d.begin(t, rolledBack[i]).Rollback)
+		}
+	}
+	settleAll(t, d, all, func() {
+		for _, end := range end {
+			check(t, end(), "end a transaction")
+		}
+	}, func(id uuid.UUID) bridge.Outcome {
+		if contains(committed, id) {
+			return bridge.Committed
+		}
+		return bridge.RolledBack
+	})
+}
+
+// settleAll settles all ids at once, calls end when they wait, and compares.
+func settleAll(t *testing.T, d *database, ids []uuid.UUID, end func(), want func(uuid.UUID) bridge.Outcome) {
+	t.Helper()
+	var all sync.WaitGroup
+	for _, id := range ids {
+		all.Go(func() {
+			outcome, err := d.ledger.Settle(t.Context(), id, wait)
+			if err != nil || outcome != want(id) {
+				t.Errorf("settle says %q, %v, must say %q", outcome, err, want(id))
+			}
+		})
+	}
+	d.waiting(t, len(ids))
+	end()
+	all.Wait()
+}
+
+func repeat(id uuid.UUID, n int) []uuid.UUID {
+	ids := make([]uuid.UUID, n)
+	for i := range ids {
+		ids[i] = id
+	}
+	return ids
+}
+
+func testSettleOthers(t *testing.T, d *database) {
+	if d.OneWriter {
+		t.Skip("every writer delays every settle")
+	}
+	committed, rolledBack := newID(), newID()
+	d.commit(t, committed)
+	d.rollBack(t, rolledBack)
+	d.begin(t, newID())
+	start := time.Now()
+	d.expectSettled(t, committed, bridge.Committed)
+	d.expectSettled(t, rolledBack, bridge.RolledBack)
+	if took := time.Since(start); took > prompt {
+		t.Fatalf("two settles took %v beside an open transaction of others", took)
+	}
+}

@@ -1,0 +1,49 @@
+package bridge
+
+import (
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/google/uuid"
+)
+
+// A Message is what the receiver shall see, and where.
+type Message struct {
+	// ID names the message for ever: it is the row in the ledger, the
+	// message-id at the receiver and the receiver's idempotency key. The zero
+	// ID means: make a UUIDv7.
+	//
+	// An ID that the caller gives must always name the same content. After a
+	// rolled-back attempt the broker may still hold the first copy; if the ID is
+	// then committed with other content, the first copy may be the one that is
+	// forwarded.
+	ID uuid.UUID
+
+	// Exchange and RoutingKey are the target. The empty Exchange is the default
+	// exchange, where RoutingKey is the name of a queue. At most 255 bytes each.
+	Exchange   string
+	RoutingKey string
+
+	// Publishing is the message itself. MessageId must be empty or the text of
+	// ID. DeliveryMode is ignored: a message is always persistent, in the
+	// staging queue and at the target, since a confirm of a transient message
+	// promises nothing (DESIGN section 4, rule 4). Headers that start with
+	// "x-bridge-" are reserved.
+	Publishing amqp.Publishing
+}
+
+// Target returns where the message goes.
+func (m Message) Target() Target { return Target{m.Exchange, m.RoutingKey} }
+
+// A Target is an exchange and a routing key.
+type Target struct {
+	Exchange   string
+	RoutingKey string
+}
+
+// String returns the target for logs: `queue "q"` or `exchange "x" key "k"`.
+func (t Target) String() string {
+	if t.Exchange == "" {
+		return "queue " + quote(t.RoutingKey)
+	}
+	return "exchange " + quote(t.Exchange) + " key " + quote(t.RoutingKey)
+}

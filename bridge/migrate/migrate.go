@@ -1,0 +1,75 @@
+package migrate
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"io/fs"
+	"path"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/pressly/goose/v3"
+)
+
+// A Dialect names the kind of database that db is.
+type Dialect string
+
+// The databases that there are migrations for.
+const (
+	PostgreSQL Dialect = "postgres"
+	SQLite     Dialect = "sqlite"
+)
+
+// attempts is how often a migration is tried: each attempt that fails because of
+// another migrator finds that one's work done at the next.
+const attempts = 6
+
+//go:embed sql
+var files embed.FS
+
+// Ledger creates the ledger's tables in db, or brings them to the version of
+// this release; where nothing is to do it does nothing. The ledger's identity is
+// made once, with its tables. Each version is one transaction with its number, so
+// a crash leaves whole versions. Any number of processes may call it at once.
+func Ledger(ctx context.Context, db *sql.DB, dialect Dialect) error {
+	return up(ctx, db, dialect, "ledger")
+}
+
+// Inbox does for the inbox what Ledger does for the ledger. The inbox lives in
+// the receiver's database, which may be another one.
+func Inbox(ctx context.Context, db *sql.DB, dialect Dialect) error {
+	return up(ctx, db, dialect, "inbox")
+}
+
+func up(ctx context.Context, db *sql.DB, dialect Dialect, part string) error {
+	dir, err := fs.Sub(files, path.Join("sql", string(dialect), part))
+	if err != nil {
+		return fmt.Errorf("migrate %s: %w", part, err)
+	}
+	// No lock: goose's is held by the session, which a pooler may change between
+	// two statements, and there is none for SQLite. The unique version number
+	// does it, with another attempt for whoever came second.
+	_, err = backoff.Retry(ctx, func() (struct{}, error) {
+		return struct{}{}, attempt(ctx, db, dialect, dir, "bridge_"+part+"_version")
+	}, backoff.WithMaxTries(attempts))
+	if err != nil {
+		return fmt.Errorf("migrate %s: %w", part, err)
+	}
+	return nil
+}
+
+func attempt(ctx context.Context, db *sql.DB, dialect Dialect, dir fs.FS, versions string) error {
+	provider, err := goose.NewProvider(gooseDialect[dialect], db, dir,
+		goose.WithTableName(versions), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return backoff.Permanent(err)
+	}
+	_, err = provider.Up(ctx)
+	return err
+}
+
+var gooseDialect = map[Dialect]goose.Dialect{
+	PostgreSQL: goose.DialectPostgres,
+	SQLite:     goose.DialectSQLite3,
+}

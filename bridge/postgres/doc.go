@@ -1,0 +1,61 @@
+// Package postgres keeps the ledger and the inbox in a PostgreSQL database,
+// version 13 or later.
+//
+//	db, err := sql.Open("pgx", url)
+//	err = migrate.Ledger(ctx, db, migrate.PostgreSQL)
+//	ledger, err := postgres.Open(ctx, db)
+//
+// It works over database/sql with pgx's stdlib or with lib/pq, which the program
+// imports.
+//
+// # How it waits
+//
+// A SELECT, with or without FOR SHARE, neither sees nor waits for a row that
+// another transaction has inserted and not committed. An INSERT of the same key
+// does wait: so Settle inserts the ID ON CONFLICT DO NOTHING in a transaction of
+// its own at READ COMMITTED, and rolls back. If the other one commits, nothing is
+// inserted; if it rolls back (or its session dies, or the savepoint is rolled
+// back), the row goes in. lock_timeout, set for that transaction only, ends the
+// wait with SQLSTATE 55P03. While it waits it holds nothing that anybody could
+// wait for, so it takes part in no deadlock.
+//
+// Every statement checks the ledger's identity as it goes, so that a pool which
+// has come to another database finds nothing instead of finding wrongly.
+//
+// The non-waiting lookup is one SELECT in its own snapshot. PostgreSQL has no
+// dirty reads at any isolation level, so a hit has committed. Where the role's
+// default_transaction_isolation is serializable it is correct too, but may cost
+// serialization failures, its own and the senders': leave it at the default.
+//
+// Locks on whole tables, as ALTER TABLE and VACUUM FULL take them, are waited for
+// before any time-out of ours is in force: during such work all methods wait
+// until their context ends.
+//
+// # Rights
+//
+// Beside USAGE on the schema:
+//
+//	sender    INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
+//	verifier  the same, and SELECT and DELETE on bridge_ledger
+//	receiver  INSERT on bridge_inbox, SELECT on bridge_inbox_version
+//
+// # Poolers and standbys
+//
+// Behind PgBouncer in transaction pooling everything works: all settings are
+// local to a transaction. Before PgBouncer 1.21 the driver must not use named
+// prepared statements (pgx: default_query_exec_mode=exec or simple_protocol).
+// Statement pooling does not work, and says so. On a standby Check returns
+// bridge.ErrNotPrimary; a pooler that sends reads to standbys does no harm.
+//
+// # What must be so
+//
+//   - synchronous_commit stays on for senders. Off, a crash of the server can undo
+//     a transaction whose message has been forwarded. (Forget turns it off for its
+//     own statement, where a lost DELETE costs a duplicate and no more.)
+//   - After a failover to a standby that lagged behind, the same; so where that
+//     matters, replicate synchronously.
+//   - A copy of a database is a ledger with the same identity. Before a copy gets
+//     a verifier of its own, give it another: UPDATE bridge_identity SET identity =
+//     gen_random_uuid().
+//   - Senders and verifiers find the tables by search_path: it must be the same.
+package postgres

@@ -1,0 +1,47 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// The SQLSTATEs that mean something to us.
+const (
+	uniqueViolation  = "23505"
+	undefinedTable   = "42P01"
+	undefinedColumn  = "42703"
+	readOnly         = "25006"
+	lockNotAvailable = "55P03" // lock_timeout
+	queryCanceled    = "57014" // statement_timeout, if it was not us
+)
+
+// sqlState returns the code of a server's error, or "". Both pgx and lib/pq have
+// the method.
+func sqlState(err error) string {
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		return e.SQLState()
+	}
+	return ""
+}
+
+// waitEnded tells whether the server ended a wait by one of its time-outs.
+func waitEnded(err error) bool {
+	state := sqlState(err)
+	return state == lockNotAvailable || state == queryCanceled
+}
+
+// classify adds to the driver's error the answer to what it means for the bridge.
+func classify(err error) error {
+	switch sqlState(err) {
+	case uniqueViolation:
+		return fmt.Errorf("%w: %w", bridge.ErrDuplicateID, err)
+	case undefinedTable, undefinedColumn:
+		return fmt.Errorf("%w: call migrate.Ledger or migrate.Inbox, and see that search_path is the same everywhere: %w", bridge.ErrNoSchema, err)
+	case readOnly:
+		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
+	}
+	return err
+}

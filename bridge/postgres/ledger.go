@@ -1,0 +1,191 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// The statements take IDs as the text of an array, or of a UUID, which every
+// driver can send in every mode; their own text never changes with the number of
+// IDs, so that plans are found again. The text is unnested rather than compared
+// with ANY: in a scan that would parse the whole of it again for every row.
+const (
+	record = `INSERT INTO bridge_ledger (id)
+SELECT unnest($1::text::uuid[]) FROM bridge_identity WHERE identity = $2::text::uuid`
+
+	// One row at least if the identity is right, with a null id if nothing is found.
+	committed = `SELECT l.id FROM bridge_identity i
+LEFT JOIN bridge_ledger l ON l.id IN (SELECT unnest($1::text::uuid[])) WHERE i.identity = $2::text::uuid`
+
+	// The INSERT reads from own, so that the time-out is set before it waits. The
+	// other time-out takes the row away if we freeze before the rollback.
+	settle = `WITH own AS MATERIALIZED (
+	SELECT set_config('lock_timeout', $3::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)
+	FROM bridge_identity WHERE identity = $2::text::uuid
+), inserted AS (
+	INSERT INTO bridge_ledger (id) SELECT $1::text::uuid FROM own ON CONFLICT DO NOTHING RETURNING id
+)
+SELECT (SELECT count(*) FROM own) AS own, (SELECT count(*) FROM inserted) AS inserted`
+
+	// A DELETE that a crash undoes costs a duplicate and no more, so it need not
+	// wait for the disk.
+	forget = `WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+DELETE FROM bridge_ledger USING relaxed WHERE id IN (SELECT unnest($1::text::uuid[]))`
+
+	standby = `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`
+)
+
+// A Ledger is the ledger in one PostgreSQL database. It implements bridge.Ledger.
+type Ledger struct {
+	db       *sqlx.DB
+	identity uuid.UUID
+}
+
+var _ bridge.Ledger = (*Ledger)(nil)
+
+// Open reads the identity of the ledger in db. It returns an error that wraps
+// bridge.ErrNoSchema if the tables are not there or of another version. db stays
+// the caller's.
+func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
+	l := &Ledger{db: sqlx.NewDb(db, "postgres")}
+	identity, err := tables.ReadIdentity(ctx, l.db)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", classify(err))
+	}
+	l.identity = identity
+	return l, nil
+}
+
+// Identity returns the UUID that was made with the ledger's tables.
+func (l *Ledger) Identity() uuid.UUID { return l.identity }
+
+// DB returns the pool that Open was given.
+func (l *Ledger) DB() *sql.DB { return l.db.DB }
+
+// Record inserts the IDs in tx with one statement, whatever their number. An
+// error leaves tx aborted, as PostgreSQL does; all that is left to the caller is
+// to roll back, or to roll back to an earlier savepoint.
+func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	result, err := tx.ExecContext(ctx, record, array(ids), l.identity.String())
+	if err != nil {
+		return fmt.Errorf("record %d IDs: %w", len(ids), classify(err))
+	}
+	recorded, err := result.RowsAffected()
+	if err != nil {
+		return fmt.Errorf("record %d IDs: %w", len(ids), err)
+	}
+	if recorded != int64(len(ids)) {
+		return fmt.Errorf("record %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+	}
+	return nil
+}
+
+// Committed reads the rows of ids with one statement in a snapshot of its own,
+// which at every isolation level holds only what has committed.
+func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var rows []uuid.NullUUID
+	if err := l.db.SelectContext(ctx, &rows, committed, array(ids), l.identity.String()); err != nil {
+		return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err))
+	}
+	if len(rows) == 0 {
+		return nil, fmt.Errorf("look up %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+	}
+	var found []uuid.UUID
+	for _, row := range rows {
+		if row.Valid {
+			found = append(found, row.UUID)
+		}
+	}
+	return found, nil
+}
+
+// Settle inserts the ID in a transaction of its own, which waits for whoever has
+// inserted it, and rolls back. lock_timeout bounds the wait, in whole
+// milliseconds; a shorter statement_timeout of the role bounds it too. If the
+// process dies in between, the server rolls back when it sees the connection gone.
+func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+	// At a higher level than READ COMMITTED a row that is committed while we wait
+	// would be a serialization failure.
+	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return bridge.StillOpen, fmt.Errorf("settle %s: begin: %w", id, classify(err))
+	}
+	defer func() { _ = tx.Rollback() }()
+
+	var n struct{ Own, Inserted int }
+	milliseconds := max(1, wait.Milliseconds()) // 0 would be for ever
+	err = tx.GetContext(ctx, &n, settle, id.String(), l.identity.String(), strconv.FormatInt(milliseconds, 10))
+	switch {
+	case err != nil && ctx.Err() == nil && waitEnded(err):
+		return bridge.StillOpen, nil
+	case err != nil:
+		return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, classify(err))
+	case n.Own != 1:
+		return bridge.StillOpen, fmt.Errorf("settle %s: %w: not %s", id, bridge.ErrOtherLedger, l.identity)
+	case n.Inserted == 0:
+		return bridge.Committed, nil
+	default:
+		return bridge.RolledBack, nil
+	}
+}
+
+// Forget deletes the rows of ids, a thousand per statement, each of which is
+// committed at once and without waiting for the disk. After an error or a crash
+// some may be gone and some still there.
+func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
+	for chunk := range slices.Chunk(ids, tables.Chunk) {
+		if _, err := l.db.ExecContext(ctx, forget, array(chunk)); err != nil {
+			return fmt.Errorf("forget %d IDs: %w", len(ids), classify(err))
+		}
+	}
+	return nil
+}
+
+// Check tells whether db is the primary, takes writes, and still holds the ledger
+// that was opened.
+func (l *Ledger) Check(ctx context.Context) error {
+	var readOnly bool
+	if err := l.db.GetContext(ctx, &readOnly, standby); err != nil {
+		return fmt.Errorf("check ledger: %w", classify(err))
+	}
+	if readOnly {
+		return fmt.Errorf("check ledger: %w: it is in recovery or read-only", bridge.ErrNotPrimary)
+	}
+	identity, err := tables.ReadIdentity(ctx, l.db)
+	if err != nil {
+		return fmt.Errorf("check ledger: %w", classify(err))
+	}
+	if identity != l.identity {
+		return fmt.Errorf("check ledger: %w: it is %s, not %s", bridge.ErrOtherLedger, identity, l.identity)
+	}
+	return nil
+}
+
+// array returns ids as the text of a uuid[].
+func array(ids []uuid.UUID) string {
+	text := make([]byte, 0, len(ids)*37+2)
+	text = append(text, '{')
+	for i, id := range ids {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(text, id.String()...)
+	}
+	return string(append(text, '}'))
+}

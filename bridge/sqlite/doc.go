@@ -1,0 +1,39 @@
+// Package sqlite keeps the ledger and the inbox in a SQLite file.
+//
+//	db, err := sql.Open("sqlite", "file:app.db?_pragma=journal_mode(wal)&_pragma=busy_timeout(5000)")
+//	err = migrate.Ledger(ctx, db, migrate.SQLite)
+//	ledger, err := sqlite.Open(ctx, db)
+//
+// It works over database/sql with modernc.org/sqlite, which the program imports.
+//
+// # How it waits
+//
+// SQLite has one writer at a time. In WAL mode, which is required, a reader sees
+// the last commit and never waits: that is the non-waiting lookup, and what it
+// finds has committed. The waiting lookup takes the write lock with BEGIN
+// IMMEDIATE under a busy_timeout. Once it has it, nobody else has written
+// anything that is not committed, so an ID that is absent was rolled back.
+//
+// The lock alone is not believed: on a file that could be opened for reading
+// only, SQLite grants BEGIN IMMEDIATE as a mere read transaction while another
+// process writes. So Settle inserts the ID, and rolls back.
+//
+// # What follows
+//
+//   - Every open transaction that has written delays every Settle, not only that
+//     of its own IDs. There is no fairness: SQLite asks for the lock again after 1
+//     to 100 ms, and under writers without a pause a Settle may say 'still open'
+//     several times.
+//   - The pool needs at least two connections.
+//   - Give every connection a busy_timeout; without one, Record and Forget return
+//     SQLITE_BUSY as soon as somebody else writes.
+//   - Begin a transaction that first reads and then sends with _txlock=immediate:
+//     SQLite does not let it write if another one has committed in between.
+//   - A copy of the file is a ledger with the same identity. Before a copy gets a
+//     verifier of its own, give it another: UPDATE bridge_identity SET identity.
+//   - All processes must be on one machine: WAL does not work over a network file
+//     system.
+//
+// IDs are stored as text, readable in any shell, in a table without rowid: one
+// B-tree, which is small and short-lived.
+package sqlite

@@ -1,0 +1,167 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// The statements take IDs as one JSON array, so that each is one statement,
+// whatever the number of IDs.
+const (
+	record = `INSERT INTO bridge_ledger (id)
+SELECT ids.value FROM bridge_identity i, json_each(?) ids WHERE i.identity = ?`
+
+	// One row at least if the identity is right, with a null id if nothing is found.
+	committed = `SELECT l.id, r.read_uncommitted AS dirty FROM bridge_identity i, pragma_read_uncommitted r
+LEFT JOIN bridge_ledger l ON l.id IN (SELECT value FROM json_each(?)) WHERE i.identity = ?`
+
+	forget = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?))`
+)
+
+// A Ledger is the ledger in one SQLite file. It implements bridge.Ledger.
+type Ledger struct {
+	db       *sqlx.DB
+	identity uuid.UUID
+}
+
+var _ bridge.Ledger = (*Ledger)(nil)
+
+// Open reads the identity of the ledger in db. It returns an error that wraps
+// bridge.ErrNoSchema if the tables are not there or of another version, and an
+// error if the file is not in WAL mode. db stays the caller's.
+func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
+	l := &Ledger{db: sqlx.NewDb(db, "sqlite")}
+	identity, err := l.readIdentity(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	l.identity = identity
+	return l, nil
+}
+
+// Identity returns the UUID that was made with the ledger's tables.
+func (l *Ledger) Identity() uuid.UUID { return l.identity }
+
+// DB returns the pool that Open was given.
+func (l *Ledger) DB() *sql.DB { return l.db.DB }
+
+// Record inserts the IDs in tx with one statement, whatever their number; if it
+// fails, tx holds none of them. It takes the file's write lock, which tx then has
+// until it ends.
+func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	result, err := tx.ExecContext(ctx, record, array(ids), l.identity.String())
+	if err != nil {
+		return fmt.Errorf("record %d IDs: %w", len(ids), classify(err))
+	}
+	recorded, err := result.RowsAffected()
+	if err != nil {
+		return fmt.Errorf("record %d IDs: %w", len(ids), err)
+	}
+	if recorded != int64(len(ids)) {
+		return fmt.Errorf("record %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+	}
+	return nil
+}
+
+// Committed reads the rows of ids from the last commit, which in WAL mode no
+// writer keeps it from.
+func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	found, err := l.lookUp(ctx, l.db, ids)
+	if err != nil {
+		return nil, fmt.Errorf("look up %d IDs: %w", len(ids), err)
+	}
+	return found, nil
+}
+
+func (l *Ledger) lookUp(ctx context.Context, q sqlx.QueryerContext, ids []uuid.UUID) ([]uuid.UUID, error) {
+	var rows []struct {
+		ID    uuid.NullUUID
+		Dirty bool
+	}
+	if err := sqlx.SelectContext(ctx, q, &rows, committed, array(ids), l.identity.String()); err != nil {
+		return nil, classify(err)
+	}
+	if len(rows) == 0 {
+		return nil, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
+	}
+	if rows[0].Dirty {
+		return nil, fmt.Errorf("the connection reads uncommitted rows: set PRAGMA read_uncommitted to 0")
+	}
+	var found []uuid.UUID
+	for _, row := range rows {
+		if row.ID.Valid {
+			found = append(found, row.ID.UUID)
+		}
+	}
+	return found, nil
+}
+
+// Forget deletes the rows of ids, a thousand per statement, each of which is
+// committed at once. It waits for other writers as long as the connection's
+// busy_timeout allows. After an error or a crash some rows may be gone and some
+// still there.
+func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
+	for chunk := range slices.Chunk(ids, tables.Chunk) {
+		if _, err := l.db.ExecContext(ctx, forget, array(chunk)); err != nil {
+			return fmt.Errorf("forget %d IDs: %w", len(ids), classify(err))
+		}
+	}
+	return nil
+}
+
+// Check tells whether the file can be written, is in WAL mode, and still holds
+// the ledger that was opened.
+func (l *Ledger) Check(ctx context.Context) error {
+	identity, err := l.readIdentity(ctx)
+	if err != nil {
+		return fmt.Errorf("check ledger: %w", err)
+	}
+	if identity != l.identity {
+		return fmt.Errorf("check ledger: %w: it is %s, not %s", bridge.ErrOtherLedger, identity, l.identity)
+	}
+	// A read-only file refuses it, whoever is writing.
+	if _, err := l.Settle(ctx, uuid.New(), time.Millisecond); err != nil {
+		return fmt.Errorf("check ledger: %w", err)
+	}
+	return nil
+}
+
+func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
+	identity, err := tables.ReadIdentity(ctx, l.db)
+	if err != nil {
+		return uuid.Nil, classify(err)
+	}
+	var mode string
+	if err := l.db.GetContext(ctx, &mode, `PRAGMA journal_mode`); err != nil {
+		return uuid.Nil, classify(err)
+	}
+	if mode != "wal" {
+		return uuid.Nil, fmt.Errorf("journal_mode is %q, must be wal: run PRAGMA journal_mode = wal once", mode)
+	}
+	return identity, nil
+}
+
+// array returns ids as a JSON array of their canonical texts.
+func array(ids []uuid.UUID) string {
+	text, err := json.Marshal(ids)
+	if err != nil {
+		panic(err) // texts can always be marshalled
+	}
+	return string(text)
+}

@@ -1,0 +1,104 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// BEGIN IMMEDIATE alone proves nothing: on a file that is open for reading only,
+// SQLite grants it as a read transaction, whoever is writing. Only a write proves
+// that no other writer is left, and with ON CONFLICT it is the lookup as well.
+const settle = `INSERT INTO bridge_ledger (id) SELECT ? FROM bridge_identity WHERE identity = ? ON CONFLICT DO NOTHING`
+
+// Settle waits until nobody writes to the file, then inserts the ID and rolls
+// back: this leaves no trace in the file. Any writer, not only the one that
+// recorded the ID, makes it wait, and at the end of wait (whole milliseconds)
+// StillOpen. SQLite asks for the lock again at most every 100 ms.
+func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+	conn, err := l.db.Connx(ctx)
+	if err != nil {
+		return bridge.StillOpen, fmt.Errorf("settle %s: connect: %w", id, classify(err))
+	}
+	outcome, err := l.settleOn(ctx, conn, id, wait)
+	if err != nil {
+		// What state the connection is in is not known, so it is not used again;
+		// its end is a rollback.
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	_ = conn.Close()
+	if err != nil {
+		return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, err)
+	}
+	return outcome, nil
+}
+
+// settleOn leaves the connection as it was, unless it returns an error.
+func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+	var usual int64
+	if err := conn.GetContext(ctx, &usual, `PRAGMA busy_timeout`); err != nil {
+		return bridge.StillOpen, fmt.Errorf("read busy_timeout: %w", err)
+	}
+	if err := setBusyTimeout(ctx, conn, max(1, wait.Milliseconds())); err != nil {
+		return bridge.StillOpen, err
+	}
+	outcome, err := l.settleLocked(ctx, conn, id)
+	if err != nil {
+		return bridge.StillOpen, err
+	}
+	return outcome, setBusyTimeout(ctx, conn, usual)
+}
+
+func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (bridge.Outcome, error) {
+	_, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`)
+	switch {
+	case isBusy(err):
+		return bridge.StillOpen, nil // no transaction was begun
+	case err != nil:
+		return bridge.StillOpen, classify(err)
+	}
+	outcome, err := l.settleByInsert(ctx, conn, id)
+	if err != nil {
+		return bridge.StillOpen, err
+	}
+	if _, err := conn.ExecContext(ctx, `ROLLBACK`); err != nil {
+		return bridge.StillOpen, fmt.Errorf("roll back: %w", err)
+	}
+	return outcome, nil
+}
+
+func (l *Ledger) settleByInsert(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (bridge.Outcome, error) {
+	result, err := conn.ExecContext(ctx, settle, id.String(), l.identity.String())
+	if err != nil {
+		return bridge.StillOpen, classify(err)
+	}
+	inserted, err := result.RowsAffected()
+	if err != nil {
+		return bridge.StillOpen, err
+	}
+	if inserted == 1 {
+		return bridge.RolledBack, nil
+	}
+	found, err := l.lookUp(ctx, conn, []uuid.UUID{id})
+	if err != nil {
+		return bridge.StillOpen, err
+	}
+	if len(found) == 0 {
+		return bridge.StillOpen, errors.New("a row keeps the ID from being inserted, and cannot be read")
+	}
+	return bridge.Committed, nil
+}
+
+func setBusyTimeout(ctx context.Context, conn *sqlx.Conn, milliseconds int64) error {
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf(`PRAGMA busy_timeout = %d`, milliseconds)); err != nil {
+		return fmt.Errorf("set busy_timeout: %w", err)
+	}
+	return nil
+}

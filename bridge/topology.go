@@ -1,0 +1,146 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// deliveryLimit is how often a quorum queue may deliver one message before it
+// goes to the dead queue: out of reach of normal life, where a verifier's end
+// hands back thousands, but not unlimited. It is set always: without it 4.x
+// takes 20, and -1 makes 3.x drop a message at its first requeue (FACTS).
+const deliveryLimit = 1_000_000
+
+// A Topology is the staging queue and the two queues beside it.
+type Topology struct {
+	// Queue is the staging queue's name. Required, at most 200 bytes.
+	Queue string
+	// Classic declares classic queues instead of quorum queues. They have one
+	// node's safety only.
+	Classic bool
+}
+
+// DeadQueue is where a message goes that can be neither forwarded nor rightly
+// dropped.
+func (t Topology) DeadQueue() string { return t.Queue + ".dead" }
+
+// WaitingQueue is where a verifier puts messages that do not fit into its waiting
+// room, so that they delay nobody. Verifiers consume it too.
+func (t Topology) WaitingQueue() string { return t.Queue + ".waiting" }
+
+// Declare creates the three queues where they are missing, and checks those that
+// exist. A queue with other arguments is left as it is and an error names the
+// argument: among them are those that would lose committed messages (a message
+// TTL, a length limit, a delivery limit that is too small). What policies add
+// cannot be seen here. With a login that has no right to configure the queues
+// it is enough that they exist.
+func (t Topology) Declare(ctx context.Context, broker *Broker) error {
+	if t.Queue == "" {
+		return errors.New("declare topology: field Queue is empty; name the staging queue")
+	}
+	if len(t.Queue) > 200 {
+		return errors.New("declare topology: field Queue has more than 200 bytes")
+	}
+	conn, err := broker.Connect(ctx)
+	if err != nil {
+		return fmt.Errorf("declare topology: %w", err)
+	}
+	defer conn.Close()
+	for _, queue := range []struct {
+		name string
+		args amqp.Table
+	}{
+		{t.DeadQueue(), t.baseArgs()},
+		{t.WaitingQueue(), t.stagingArgs()},
+		{t.Queue, t.stagingArgs()},
+	} {
+		if err := declare(conn, queue.name, queue.args); err != nil {
+			return fmt.Errorf("declare topology: %w", err)
+		}
+	}
+	return nil
+}
+
+func (t Topology) baseArgs() amqp.Table {
+	if t.Classic {
+		return amqp.Table{"x-queue-type": "classic"}
+	}
+	return amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": deliveryLimit}
+}
+
+func (t Topology) stagingArgs() amqp.Table {
+	args := t.baseArgs()
+	args["x-dead-letter-exchange"] = ""
+	args["x-dead-letter-routing-key"] = t.DeadQueue()
+	if !t.Classic {
+		// What the broker itself dead-letters is moved with confirms; that
+		// strategy needs reject-publish, which without a length limit does nothing.
+		args["x-dead-letter-strategy"] = "at-least-once"
+		args["x-overflow"] = "reject-publish"
+	}
+	return args
+}
+
+func declare(conn *Connection, name string, args amqp.Table) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ch.Close() }()
+	const durable, autoDelete, exclusive, noWait = true, false, false, false
+	_, err = ch.QueueDeclare(name, durable, autoDelete, exclusive, noWait, args)
+	if amqpErr := new(amqp.Error); errors.As(err, &amqpErr) && amqpErr.Code == amqp.AccessRefused {
+		return exists(conn, name, err)
+	}
+	return declareError(name, err)
+}
+
+// exists is enough for a login that may not configure queues: somebody else has
+// declared them.
+func exists(conn *Connection, name string, refusal error) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ch.Close() }()
+	if _, err := ch.QueueDeclarePassive(name, true, false, false, false, nil); err != nil {
+		return fmt.Errorf("queue %q: is missing, and the login has no right to declare it: %w", name, refusal)
+	}
+	return nil
+}
+
+// A QueueMismatch says that a queue exists with other properties than it must
+// have. Delete the queue when it is empty, or name another one.
+type QueueMismatch struct {
+	Queue    string
+	Property string // the argument or property, such as x-message-ttl
+	Reason   string // the broker's words: what was wanted, what is there
+}
+
+func (e *QueueMismatch) Error() string {
+	return fmt.Sprintf("queue %q exists with another %s: %s; delete the queue when it is empty, or name another one",
+		e.Queue, e.Property, e.Reason)
+}
+
+// inequivalent matches RabbitMQ's answer to a declaration that differs from what
+// is there, such as: inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/':
+// received none but current is the value '60000' of type 'signedint'.
+var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for queue .* in vhost .*?: (.*)$`)
+
+func declareError(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var amqpErr *amqp.Error
+	if !errors.As(err, &amqpErr) {
+		return fmt.Errorf("queue %q: %w: %w", name, ErrUnavailable, err)
+	}
+	if match := inequivalent.FindStringSubmatch(amqpErr.Reason); match != nil {
+		return &QueueMismatch{Queue: name, Property: match[1], Reason: match[2]}
+	}
+	return fmt.Errorf("queue %q: %w", name, err)
+}

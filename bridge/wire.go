@@ -1,0 +1,349 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// The headers of a staged message (DESIGN section 5). The first three are
+// required. The others carry what a broker would act on in the staging queue.
+const (
+	HeaderLedger     = "x-bridge-ledger"      // the ledger's identity, a UUID's canonical text
+	HeaderExchange   = "x-bridge-exchange"    // the target exchange, "" for the default exchange
+	HeaderRoutingKey = "x-bridge-routing-key" // the target routing key
+
+	HeaderExpiration = "x-bridge-expiration" // expiration in ms: would expire a committed message
+	HeaderCC         = "x-bridge-cc"         // CC and BCC: would deliver copies before the commit
+	HeaderBCC        = "x-bridge-bcc"
+	HeaderUserID     = "x-bridge-user-id" // user-id: would be refused when the verifier forwards
+
+	// HeaderUnroutableSince is written by a verifier that puts a message aside: when
+	// its target was first found missing, in ms since 1970.
+	HeaderUnroutableSince = "x-bridge-unroutable-since"
+
+	// Written by a verifier on a message in the dead queue.
+	HeaderDeadReason  = "x-bridge-dead-reason"  // a code: malformed, foreign, not-allowed, refused, unroutable
+	HeaderDeadText    = "x-bridge-dead-text"    // the reason in words
+	HeaderDeadVerdict = "x-bridge-dead-verdict" // committed, or unknown if it could not be judged
+	HeaderDeadAt      = "x-bridge-dead-at"      // RFC 3339, UTC
+
+	headerPrefix = "x-bridge-"
+)
+
+// Limits of the wire format.
+const (
+	// maxShort is the length of AMQP's short strings: names, keys, properties.
+	maxShort = 255
+	// maxHeaderBytes bounds all headers and properties of a message together.
+	// They must fit into one AMQP frame (128 KiB by default), with room for what
+	// the dead queue adds; a larger one would close the whole connection.
+	maxHeaderBytes = 64 << 10
+)
+
+// addedByBroker are headers that queues add to what passes through them.
+var addedByBroker = []string{
+	"x-delivery-count", "x-acquired-count", "x-death",
+	"x-first-death-exchange", "x-first-death-queue", "x-first-death-reason",
+	"x-last-death-exchange", "x-last-death-queue", "x-last-death-reason",
+}
+
+// Staged is a message on its way through the staging queue.
+type Staged struct {
+	Message           // Publishing is the final message
+	Ledger  uuid.UUID // identity of the ledger that judges it
+	UserID  string    // the user-id that the sender wanted, if any
+}
+
+// Encode makes the staged form of m, or says with ErrInvalidMessage why there
+// is none. It changes nothing that m refers to. The body is shared, not copied.
+func Encode(m Message, ledger uuid.UUID) (amqp.Publishing, error) {
+	if err := m.validate(); err != nil {
+		return amqp.Publishing{}, fmt.Errorf("%w: %w", ErrInvalidMessage, err)
+	}
+	return Staged{Message: m, Ledger: ledger, UserID: m.Publishing.UserId}.Publishing(), nil
+}
+
+// Publishing returns the staged form: what goes into a staging queue.
+func (s Staged) Publishing() amqp.Publishing {
+	p := s.Message.Publishing
+	p.MessageId = s.ID.String()
+	p.DeliveryMode = amqp.Persistent
+	p.Headers = make(amqp.Table, len(p.Headers)+4)
+	maps.Copy(p.Headers, s.Message.Publishing.Headers)
+	p.Headers[HeaderLedger] = s.Ledger.String()
+	p.Headers[HeaderExchange] = s.Exchange
+	p.Headers[HeaderRoutingKey] = s.RoutingKey
+	if p.Expiration != "" {
+		p.Headers[HeaderExpiration] = p.Expiration
+		p.Expiration = ""
+	}
+	if s.UserID != "" {
+		p.Headers[HeaderUserID] = s.UserID
+	}
+	p.UserId = ""
+	rename(p.Headers, "CC", HeaderCC)
+	rename(p.Headers, "BCC", HeaderBCC)
+	return p
+}
+
+// Parse takes a staged message apart. Its error wraps ErrMalformed and says what
+// is wrong; such a message cannot be judged. The body is shared with d.
+func Parse(d amqp.Delivery) (Staged, error) {
+	s, err := parse(d)
+	if err != nil {
+		return Staged{}, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	return s, nil
+}
+
+func parse(d amqp.Delivery) (s Staged, err error) {
+	if s.ID, err = parseUUID(d.MessageId); err != nil {
+		return s, fmt.Errorf("property message-id: %w", err)
+	}
+	headers := maps.Clone(d.Headers)
+	text, err := takeString(headers, HeaderLedger, true)
+	if err != nil {
+		return s, err
+	}
+	if s.Ledger, err = parseUUID(text); err != nil {
+		return s, fmt.Errorf("header %s: %w", HeaderLedger, err)
+	}
+	if s.Exchange, err = takeString(headers, HeaderExchange, true); err != nil {
+		return s, err
+	}
+	if s.RoutingKey, err = takeString(headers, HeaderRoutingKey, true); err != nil {
+		return s, err
+	}
+	if s.UserID, err = takeString(headers, HeaderUserID, false); err != nil {
+		return s, err
+	}
+	expiration, err := takeString(headers, HeaderExpiration, false)
+	if err != nil {
+		return s, err
+	}
+	if expiration == "" {
+		expiration = d.Expiration
+	}
+	for _, name := range []string{"CC", "BCC"} {
+		if _, ok := headers[name]; ok {
+			return s, fmt.Errorf("header %s: must travel as %s%s", name, headerPrefix, strings.ToLower(name))
+		}
+	}
+	rename(headers, HeaderCC, "CC")
+	rename(headers, HeaderBCC, "BCC")
+	for _, name := range addedByBroker {
+		delete(headers, name)
+	}
+	for name := range headers {
+		if strings.HasPrefix(name, headerPrefix) {
+			delete(headers, name)
+		}
+	}
+	if len(headers) == 0 {
+		headers = nil
+	}
+	s.Message.Publishing = amqp.Publishing{
+		Headers:         headers,
+		ContentType:     d.ContentType,
+		ContentEncoding: d.ContentEncoding,
+		DeliveryMode:    amqp.Persistent,
+		Priority:        d.Priority,
+		CorrelationId:   d.CorrelationId,
+		ReplyTo:         d.ReplyTo,
+		Expiration:      expiration,
+		MessageId:       s.ID.String(),
+		Timestamp:       d.Timestamp,
+		Type:            d.Type,
+		AppId:           d.AppId,
+		Body:            d.Body,
+	}
+	return s, s.validateTarget()
+}
+
+// CopyKeys returns the routing keys of the CC and BCC headers: the broker will
+// route a copy by each of them too, at the target exchange.
+func (s Staged) CopyKeys() []string {
+	var keys []string
+	for _, name := range []string{"CC", "BCC"} {
+		list, _ := s.Message.Publishing.Headers[name].([]any)
+		for _, key := range list {
+			if text, ok := key.(string); ok {
+				keys = append(keys, text)
+			}
+		}
+	}
+	return keys
+}
+
+func (m Message) validate() error {
+	p := m.Publishing
+	if m.ID == uuid.Nil {
+		return errors.New("field ID is zero")
+	}
+	if p.MessageId != "" && p.MessageId != m.ID.String() {
+		return errors.New("field Publishing.MessageId differs from ID; leave it empty")
+	}
+	if p.ReplyTo == "amq.rabbitmq.reply-to" {
+		return errors.New("field Publishing.ReplyTo: direct reply-to works on the sender's own channel only; name a queue")
+	}
+	for name := range p.Headers {
+		if strings.HasPrefix(name, headerPrefix) {
+			return fmt.Errorf("header %s: names with %s are reserved", name, headerPrefix)
+		}
+	}
+	if err := validateNames(p.Headers); err != nil {
+		return err
+	}
+	for name, value := range map[string]string{
+		"ContentType": p.ContentType, "ContentEncoding": p.ContentEncoding, "CorrelationId": p.CorrelationId,
+		"ReplyTo": p.ReplyTo, "Type": p.Type, "UserId": p.UserId, "AppId": p.AppId,
+	} {
+		if len(value) > maxShort {
+			return fmt.Errorf("field Publishing.%s has %d bytes: at most %d", name, len(value), maxShort)
+		}
+	}
+	if err := p.Headers.Validate(); err != nil {
+		return fmt.Errorf("field Publishing.Headers: %w", err)
+	}
+	return m.validateTarget()
+}
+
+// validateTarget checks what would make the broker close the channel, or refuse,
+// when the message is published to its target.
+func (m Message) validateTarget() error {
+	p := m.Publishing
+	if m.Exchange == "" && m.RoutingKey == "" {
+		return errors.New("no target: exchange and routing key are empty")
+	}
+	if len(m.Exchange) > maxShort || len(m.RoutingKey) > maxShort {
+		return fmt.Errorf("target: exchange and routing key have at most %d bytes", maxShort)
+	}
+	if p.Expiration != "" {
+		if _, err := strconv.ParseUint(p.Expiration, 10, 32); err != nil {
+			return fmt.Errorf("expiration %s: not a number of milliseconds", quote(p.Expiration))
+		}
+	}
+	for _, name := range []string{"CC", "BCC"} {
+		if err := validateCopies(p.Headers[name]); err != nil {
+			return fmt.Errorf("header %s: %w", name, err)
+		}
+	}
+	if size := headerBytes(p); size > maxHeaderBytes {
+		return fmt.Errorf("headers and properties have %d bytes: at most %d", size, maxHeaderBytes)
+	}
+	return nil
+}
+
+// validateNames checks header names at every depth: one that is too long would
+// break the connection in the middle of a frame.
+func validateNames(value any) error {
+	switch v := value.(type) {
+	case amqp.Table:
+		for name, inner := range v {
+			if len(name) > maxShort {
+				return fmt.Errorf("header name of %d bytes: at most %d", len(name), maxShort)
+			}
+			if err := validateNames(inner); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for _, inner := range v {
+			if err := validateNames(inner); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func validateCopies(value any) error {
+	if value == nil {
+		return nil
+	}
+	list, ok := value.([]any)
+	if !ok {
+		return fmt.Errorf("is %T, not a list of routing keys ([]any of string)", value)
+	}
+	for _, key := range list {
+		if text, ok := key.(string); !ok || len(text) > maxShort {
+			return fmt.Errorf("a routing key must be a string of at most %d bytes", maxShort)
+		}
+	}
+	return nil
+}
+
+func headerBytes(p amqp.Publishing) int {
+	return tableBytes(p.Headers) + len(p.ContentType) + len(p.ContentEncoding) + len(p.CorrelationId) +
+		len(p.ReplyTo) + len(p.Type) + len(p.UserId) + len(p.AppId) + len(p.Expiration) + 64
+}
+
+// tableBytes is an upper bound of a table's encoded size.
+func tableBytes(t amqp.Table) int {
+	size := 4
+	for name, value := range t {
+		size += 1 + len(name) + valueBytes(value)
+	}
+	return size
+}
+
+func valueBytes(value any) int {
+	switch v := value.(type) {
+	case string:
+		return 5 + len(v)
+	case []byte:
+		return 5 + len(v)
+	case amqp.Table:
+		return 1 + tableBytes(v)
+	case []any:
+		size := 5
+		for _, element := range v {
+			size += valueBytes(element)
+		}
+		return size
+	default:
+		return 16
+	}
+}
+
+// parseUUID accepts the canonical text only: 36 characters.
+func parseUUID(text string) (uuid.UUID, error) {
+	if text == "" {
+		return uuid.Nil, errors.New("missing")
+	}
+	id, err := uuid.Parse(text)
+	if err != nil || len(text) != 36 || id == uuid.Nil {
+		return uuid.Nil, errors.New("not a UUID in its canonical text")
+	}
+	return id, nil
+}
+
+// takeString removes a header and returns its value.
+func takeString(headers amqp.Table, name string, required bool) (string, error) {
+	value, ok := headers[name]
+	if !ok {
+		if required {
+			return "", fmt.Errorf("header %s: missing", name)
+		}
+		return "", nil
+	}
+	text, ok := value.(string)
+	if !ok {
+		return "", fmt.Errorf("header %s: is %T, not a string", name, value)
+	}
+	delete(headers, name)
+	return text, nil
+}
+
+func rename(headers amqp.Table, from, to string) {
+	if value, ok := headers[from]; ok {
+		headers[to] = value
+		delete(headers, from)
+	}
+}

@@ -1,0 +1,146 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+var errNetwork = errors.New("connection reset by peer")
+
+// A faultyDatabase is a driver.Connector over SQLite whose connections can be
+// made to fail as a server's do.
+type faultyDatabase struct {
+	dsn   string
+	under driver.Driver
+
+	connect func() error                    // before a connection is made
+	commit  func(commit func() error) error // in place of a commit; an error kills the connection
+
+	mu   sync.Mutex
+	open []*faultyConn
+}
+
+func newFaultyDatabase(dsn string) (*faultyDatabase, error) {
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, err
+	}
+	return &faultyDatabase{dsn: dsn, under: db.Driver()}, db.Close()
+}
+
+func (f *faultyDatabase) Driver() driver.Driver { return f.under }
+
+func (f *faultyDatabase) Connect(context.Context) (driver.Conn, error) {
+	if f.connect != nil {
+		if err := f.connect(); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := f.under.Open(f.dsn)
+	if err != nil {
+		return nil, err
+	}
+	faulty := &faultyConn{sqliteConn: conn.(sqliteConn), of: f}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.open = append(f.open, faulty)
+	return faulty, nil
+}
+
+// killAll is what a failover looks like to the client: every connection is gone.
+func (f *faultyDatabase) killAll() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, conn := range f.open {
+		conn.dead.Store(true)
+	}
+	f.open = nil
+}
+
+type sqliteConn interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+}
+
+type faultyConn struct {
+	sqliteConn
+	of   *faultyDatabase
+	dead atomic.Bool
+}
+
+func (c *faultyConn) Ping(ctx context.Context) error {
+	if c.dead.Load() {
+		return driver.ErrBadConn
+	}
+	return c.sqliteConn.Ping(ctx)
+}
+
+func (c *faultyConn) IsValid() bool { return !c.dead.Load() && c.sqliteConn.IsValid() }
+
+func (c *faultyConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if c.dead.Load() {
+		return nil, errNetwork
+	}
+	return c.sqliteConn.ExecContext(ctx, query, args)
+}
+
+func (c *faultyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if c.dead.Load() {
+		return nil, driver.ErrBadConn
+	}
+	tx, err := c.sqliteConn.BeginTx(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return faultyTx{tx, c}, nil
+}
+
+type faultyTx struct {
+	driver.Tx
+	conn *faultyConn
+}
+
+func (tx faultyTx) Commit() error {
+	if tx.conn.of.commit == nil {
+		return tx.Tx.Commit()
+	}
+	err := tx.conn.of.commit(tx.Tx.Commit)
+	if err != nil {
+		_ = tx.Tx.Rollback() // the server does that when a connection breaks
+		tx.conn.dead.Store(true)
+	}
+	return err
+}
+
+func (tx faultyTx) Rollback() error {
+	err := tx.Tx.Rollback()
+	if tx.conn.dead.Load() {
+		return driver.ErrBadConn
+	}
+	return err
+}
+
+// A faultyInbox fails its first claims.
+type faultyInbox struct {
+	bridge.Inbox
+	failures atomic.Int32 // how many are still to fail
+}
+
+func (i *faultyInbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bool, error) {
+	if i.failures.Add(-1) >= 0 {
+		return false, errNetwork
+	}
+	return i.Inbox.Claim(ctx, tx, consumer, key)
+}

@@ -1,0 +1,141 @@
+package idempotency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/cenkalti/backoff/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// maxKey is the longest consumer name and key, in bytes: the limit of a message
+// ID in AMQP, and of the inbox.
+const maxKey = 255
+
+// errHeldTooLong is the cause with which a delivery's context ends after Options.Hold.
+var errHeldTooLong = errors.New("delivery held for longer than Options.Hold")
+
+// A Guard handles each message once for one consumer. It is safe for concurrent
+// use, keeps nothing in memory but its counters, and starts no goroutines.
+type Guard struct {
+	inbox    bridge.Inbox
+	consumer string
+	opts     Options
+	log      *slog.Logger
+	count    counters
+}
+
+// New returns a Guard that claims keys in inbox in the name of consumer. All
+// processes that share the work must use the same name; consumers that each must
+// see every message (two services with a queue each, one database) must use
+// different ones. The name is kept with every key: to change it is to forget
+// what was handled. It has 1 to 255 bytes of UTF-8. opts may be nil.
+func New(inbox bridge.Inbox, consumer string, opts *Options) (*Guard, error) {
+	if inbox == nil {
+		return nil, errors.New("make guard: inbox is nil")
+	}
+	if err := checkKey(consumer); err != nil {
+		return nil, fmt.Errorf("make guard: consumer name %w", err)
+	}
+	filled := opts.withDefaults()
+	if err := filled.validate(); err != nil {
+		return nil, fmt.Errorf("make guard: %w", err)
+	}
+	return &Guard{
+		inbox:    inbox,
+		consumer: consumer,
+		opts:     filled,
+		log:      filled.Logger.With("consumer", consumer),
+	}, nil
+}
+
+// checkKey says why s cannot be a key in every inbox.
+func checkKey(s string) error {
+	switch {
+	case s == "":
+		return errors.New("is empty")
+	case len(s) > maxKey:
+		return fmt.Errorf("is %d bytes long, more than %d", len(s), maxKey)
+	case !utf8.ValidString(s):
+		return errors.New("is not UTF-8")
+	case strings.ContainsRune(s, 0):
+		return errors.New("contains a NUL byte")
+	}
+	return nil
+}
+
+// Handle runs fn once per message ID, in one transaction on db with the claim of
+// that ID, and acks d after the commit. The inbox's tables must be in db.
+//
+// fn does its work through tx, with the context it is given. It must not commit
+// or roll back tx (the attempt fails, or turns out to be a duplicate of itself)
+// and must not ack or reject d. It may run several times per delivery, each time
+// in a fresh transaction after the earlier one was rolled back; only one commits.
+// A panic in it is an error. When ctx or Options.Hold ends while fn runs, the
+// transaction is rolled back at once; Handle waits for fn to return.
+//
+// Handle returns nil when the message has reached its end: handled, a duplicate,
+// or dead-lettered. Otherwise the error is ErrHandedBack, or ErrNotAcked if only
+// the ack failed. It blocks for the retries and pauses of this one delivery, at
+// most Options.Hold and however long fn ignores its context. To stop, either
+// cancel ctx, which hands the message back at once, or stop consuming and wait
+// for Handle. A crash at any moment loses nothing: see the package comment.
+func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	if db == nil || fn == nil {
+		panic("idempotency: Handle needs a database and a function")
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, g.opts.Hold, errHeldTooLong)
+	defer cancel()
+
+	if err := checkKey(d.MessageId); err != nil {
+		return g.giveUp(ctx, d, fmt.Errorf("message ID %w", err))
+	}
+	delays := g.opts.delays()
+	for failed := 0; ; {
+		fresh, err := g.attempt(ctx, db, d.MessageId, fn)
+		if err == nil && fresh {
+			g.count.handled.Add(1)
+			return g.ack(d)
+		}
+		if err == nil {
+			g.count.duplicates.Add(1)
+			return g.ack(d)
+		}
+		if ctx.Err() != nil {
+			return g.handBack(d, fmt.Errorf("%w: %w", context.Cause(ctx), err))
+		}
+		if errors.As(err, new(*handlerError)) {
+			g.count.failedAttempts.Add(1)
+			failed++
+			if failed >= g.opts.Attempts || errors.As(err, new(*backoff.PermanentError)) {
+				return g.giveUp(ctx, d, err)
+			}
+		}
+		delay := delays.NextBackOff()
+		g.log.Warn("attempt failed, trying again", "message_id", d.MessageId,
+			"failed", failed, "of", g.opts.Attempts, "delay", delay, "err", err)
+		if !pause(ctx, delay) {
+			return g.handBack(d, fmt.Errorf("%w: %w", context.Cause(ctx), err))
+		}
+	}
+}
+
+// pause waits, and tells whether it did so to the end.
+func pause(ctx context.Context, delay time.Duration) bool {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

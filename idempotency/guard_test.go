@@ -1,0 +1,415 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/goleak"
+
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var errHandler = errors.New("no such customer")
+
+func failing(context.Context, *sql.Tx) error { return errHandler }
+
+func TestTheAckComesAfterTheCommit(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{})
+	r.channel.onAck = func() { r.wantRows(1, 1) }
+	if err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), placeOrder("m1")); err != nil {
+		t.Fatal(err)
+	}
+	r.wantSaid("ack 1")
+	r.wantStats(idempotency.Stats{Handled: 1})
+}
+
+func TestADuplicateIsAckedAndCountedButNotHandled(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{})
+	if err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), placeOrder("m1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), mustNotRun(t)); err != nil {
+		t.Fatal(err)
+	}
+	r.wantSaid("ack 1", "ack 2")
+	r.wantRows(1, 1)
+	r.wantStats(idempotency.Stats{Handled: 1, Duplicates: 1})
+}
+
+func TestEachConsumerHandlesAMessageOnce(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{})
+	billing := r.newGuard("billing", idempotency.Options{})
+	for _, guard := range []*idempotency.Guard{r.guard, billing, r.guard, billing} {
+		if err := guard.Handle(t.Context(), r.db, r.delivery("m1"), placeOrder("m1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.wantRows(2, 2)
+}
+
+func TestKeysThatDifferInCaseOrTrailingSpaceAreDifferentMessages(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{})
+	for _, id := range []string{"m1", "M1", "m1 ", " m1"} {
+		if err := r.guard.Handle(t.Context(), r.db, r.delivery(id), placeOrder(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.wantRows(4, 4)
+}
+
+func TestManyCopiesAtOnceAreHandledOnceEach(t *testing.T) {
+	const messages, copies = 20, 5
+	r := newReceiver(t, idempotency.Options{})
+	var consumers sync.WaitGroup
+	for c := range messages * copies {
+		id := fmt.Sprint("m", c%messages)
+		consumers.Go(func() {
+			if err := r.guard.Handle(t.Context(), r.db, r.delivery(id), placeOrder(id)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	consumers.Wait()
+	r.wantRows(messages, messages)
+	r.wantStats(idempotency.Stats{Handled: messages, Duplicates: messages * (copies - 1)})
+}
+
+func TestAFailedAttemptLeavesNothingAndIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{})
+		runs := 0
+		err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
+			if err := placeOrder("m1")(ctx, tx); err != nil {
+				t.Error(err)
+			}
+			if runs++; runs < 3 {
+				return errHandler
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.wantSaid("ack 1")
+		r.wantRows(1, 1)
+		r.wantStats(idempotency.Stats{Handled: 1, FailedAttempts: 2})
+	})
+}
+
+func TestAttemptsAreBoundedThenTheMessageIsDeadLettered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{Attempts: 3, DeadLetterExchange: true})
+		runs := 0
+		start := time.Now()
+		err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), func(context.Context, *sql.Tx) error {
+			runs++
+			return errHandler
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if runs != 3 {
+			t.Errorf("the handler ran %d times, want 3", runs)
+		}
+		if took := time.Since(start); took < 150*time.Millisecond || took > 450*time.Millisecond {
+			t.Errorf("two pauses of 100 and 200 ms, each varied by a half, took %v", took)
+		}
+		r.wantSaid("reject 1")
+		r.wantRows(0, 0)
+		r.wantStats(idempotency.Stats{DeadLettered: 1, FailedAttempts: 3})
+		if !strings.Contains(r.log.String(), errHandler.Error()) {
+			t.Errorf("the log does not tell the reason:\n%s", r.log)
+		}
+	})
+}
+
+func TestADeadLetterFunctionGetsTheReasonAndTheAckComesAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r *receiver
+		stored := 0
+		r = newReceiver(t, idempotency.Options{DeadLetter: func(_ context.Context, d amqp.Delivery, reason error) error {
+			if d.MessageId != "m1" || !errors.Is(reason, errHandler) {
+				t.Errorf("got message %q with reason %v", d.MessageId, reason)
+			}
+			r.wantSaid()
+			stored++
+			return nil
+		}})
+		if err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), failing); err != nil {
+			t.Fatal(err)
+		}
+		if stored != 1 {
+			t.Errorf("stored %d times", stored)
+		}
+		r.wantSaid("ack 1")
+		r.wantStats(idempotency.Stats{DeadLettered: 1, FailedAttempts: 5})
+	})
+}
+
+func TestAMessageThatCannotBeDeadLetteredIsHandedBackAfterAPause(t *testing.T) {
+	errStore := errors.New("disk full")
+	for name, deadLetter := range map[string]func(context.Context, amqp.Delivery, error) error{
+		"none configured": nil,
+		"it fails":        func(context.Context, amqp.Delivery, error) error { return errStore },
+		"it panics":       func(context.Context, amqp.Delivery, error) error { panic(errStore) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, idempotency.Options{Attempts: 1, MaxDelay: time.Minute, DeadLetter: deadLetter})
+				start := time.Now()
+				err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), failing)
+				if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, errHandler) {
+					t.Errorf("got %v", err)
+				}
+				if time.Since(start) < time.Minute {
+					t.Errorf("handed back after %v", time.Since(start))
+				}
+				r.wantSaid("requeue 1")
+				r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: 1})
+			})
+		})
+	}
+}
+
+func TestAPermanentErrorIsNotTriedAgain(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
+	err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), func(context.Context, *sql.Tx) error {
+		return fmt.Errorf("read order: %w", backoff.Permanent(errHandler))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.wantSaid("reject 1")
+	r.wantStats(idempotency.Stats{DeadLettered: 1, FailedAttempts: 1})
+}
+
+func TestAPanicIsAFailedAttemptWithItsStackInTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{Attempts: 2, DeadLetterExchange: true})
+		err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
+			if err := placeOrder("m1")(ctx, tx); err != nil {
+				t.Error(err)
+			}
+			var customer *string
+			_ = *customer
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.wantSaid("reject 1")
+		r.wantRows(0, 0)
+		r.wantStats(idempotency.Stats{DeadLettered: 1, FailedAttempts: 2})
+		if log := r.log.String(); !strings.Contains(log, "nil pointer") || !strings.Contains(log, "guard_test.go") {
+			t.Errorf("panic and stack are not in the log:\n%s", log)
+		}
+	})
+}
+
+func TestAHandlerThatEndsItsGoroutineLeavesNoTransactionOpen(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{})
+	var consumer sync.WaitGroup
+	consumer.Go(func() {
+		_ = r.guard.Handle(t.Context(), r.db, r.delivery("m1"), func(context.Context, *sql.Tx) error {
+			runtime.Goexit() // as FailNow of a test does
+			return nil
+		})
+	})
+	consumer.Wait()
+	r.wantSaid() // the delivery stays open until its channel is closed
+	if err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), placeOrder("m1")); err != nil {
+		t.Fatal(err)
+	}
+	r.wantRows(1, 1)
+}
+
+func TestAMessageWithoutAUsableIDIsNeverHandled(t *testing.T) {
+	for name, id := range map[string]string{
+		"empty":     "",
+		"too long":  strings.Repeat("x", 256),
+		"not UTF-8": "m\xff",
+		"NUL":       "m\x00",
+	} {
+		t.Run(name, func(t *testing.T) {
+			var reason error
+			r := newReceiver(t, idempotency.Options{DeadLetter: func(_ context.Context, _ amqp.Delivery, why error) error {
+				reason = why
+				return nil
+			}})
+			if err := r.guard.Handle(t.Context(), r.db, r.delivery(id), mustNotRun(t)); err != nil {
+				t.Fatal(err)
+			}
+			if reason == nil || !strings.HasPrefix(reason.Error(), "message ID ") {
+				t.Errorf("reason is %v", reason)
+			}
+			r.wantSaid("ack 1")
+			r.wantRows(0, 0)
+			r.wantStats(idempotency.Stats{DeadLettered: 1})
+		})
+	}
+}
+
+func TestTheLongestIDIsHandled(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{})
+	id := strings.Repeat("é", 127) + "x"
+	for range 2 {
+		if err := r.guard.Handle(t.Context(), r.db, r.delivery(id), placeOrder(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.wantRows(1, 1)
+}
+
+func TestShutdownHandsBackAtOnceAndIsNoFailedAttempt(t *testing.T) {
+	t.Run("before the attempt", func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		wantHandedBack(t, r, r.guard.Handle(ctx, r.db, r.delivery("m1"), mustNotRun(t)), context.Canceled)
+		r.wantStats(idempotency.Stats{HandedBack: 1})
+	})
+	t.Run("while the handler runs", func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
+		ctx, cancel := context.WithCancel(t.Context())
+		err := r.guard.Handle(ctx, r.db, r.delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
+			cancel()
+			return ctx.Err()
+		})
+		wantHandedBack(t, r, err, context.Canceled)
+		r.wantStats(idempotency.Stats{HandedBack: 1})
+	})
+	t.Run("in a handler that ignores it", func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
+		ctx, cancel := context.WithCancel(t.Context())
+		err := r.guard.Handle(ctx, r.db, r.delivery("m1"), func(_ context.Context, tx *sql.Tx) error {
+			if err := placeOrder("m1")(context.Background(), tx); err != nil {
+				t.Error(err)
+			}
+			cancel()
+			return nil
+		})
+		wantHandedBack(t, r, err, context.Canceled)
+		r.wantStats(idempotency.Stats{HandedBack: 1})
+	})
+	t.Run("in a pause", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newReceiver(t, idempotency.Options{MinDelay: time.Minute, MaxDelay: time.Minute})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			wantHandedBack(t, r, r.guard.Handle(ctx, r.db, r.delivery("m1"), failing), context.DeadlineExceeded)
+			r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: 1})
+		})
+	})
+}
+
+func wantHandedBack(t *testing.T, r *receiver, err, cause error) {
+	t.Helper()
+	if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, cause) {
+		t.Errorf("got %v, want handed back because of %v", err, cause)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("more than a line: %q", err)
+	}
+	r.wantSaid("requeue 1")
+	r.wantRows(0, 0)
+}
+
+func TestADeliveryIsNotHeldForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true, Hold: time.Minute})
+		err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if err == nil || !strings.Contains(err.Error(), "Options.Hold") {
+			t.Errorf("the error does not name the limit: %v", err)
+		}
+		wantHandedBack(t, r, err, context.DeadlineExceeded)
+		r.wantStats(idempotency.Stats{HandedBack: 1})
+	})
+}
+
+func TestAHandlerThatCommitsItselfIsNotRunTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
+		err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
+			return errors.Join(placeOrder("m1")(ctx, tx), tx.Commit())
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.wantSaid("ack 1")
+		r.wantRows(1, 1)
+		r.wantStats(idempotency.Stats{Duplicates: 1, FailedAttempts: 1})
+	})
+}
+
+func TestAHandlerThatRollsBackItselfHasFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
+		err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
+			return tx.Rollback()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.wantSaid("reject 1")
+		r.wantRows(0, 0)
+		r.wantStats(idempotency.Stats{DeadLettered: 1, FailedAttempts: 5})
+		if !strings.Contains(r.log.String(), "ended the transaction itself") {
+			t.Errorf("the log does not tell the reason:\n%s", r.log)
+		}
+	})
+}
+
+func TestALostAckLeavesTheCommitAndTheRedeliveryIsADuplicate(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{})
+	r.channel.err = amqp.ErrClosed
+	err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), placeOrder("m1"))
+	if !errors.Is(err, idempotency.ErrNotAcked) || !errors.Is(err, amqp.ErrClosed) || errors.Is(err, idempotency.ErrHandedBack) {
+		t.Errorf("got %v", err)
+	}
+	r.wantStats(idempotency.Stats{Handled: 1, NotAcked: 1})
+
+	r.channel.err = nil
+	if err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), mustNotRun(t)); err != nil {
+		t.Fatal(err)
+	}
+	r.wantSaid("ack 2")
+	r.wantRows(1, 1)
+}
+
+func TestAMessageWhoseRejectionIsLostIsNotDeadLettered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
+		r.channel.err = amqp.ErrClosed
+		err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), failing)
+		if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, amqp.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+		r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: 1})
+	})
+}
+
+func TestALostAckAfterDeadLetteringSaysSo(t *testing.T) {
+	store := func(context.Context, amqp.Delivery, error) error { return nil }
+	r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetter: store})
+	r.channel.err = amqp.ErrClosed
+	err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), failing)
+	if !errors.Is(err, idempotency.ErrNotAcked) {
+		t.Errorf("got %v", err)
+	}
+	r.wantStats(idempotency.Stats{DeadLettered: 1, FailedAttempts: 1, NotAcked: 1})
+}

@@ -1,0 +1,74 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Errors that answer a question; ask with errors.Is.
+var (
+	// ErrHandedBack: the message is in the queue again, nothing of it was
+	// committed (or nobody knows whether it was), and it will be delivered again.
+	// The error also is what caused it, context.Canceled for example.
+	ErrHandedBack = errors.New("handed back to the queue")
+
+	// ErrNotAcked: the message is done, but the broker was not told, mostly because
+	// the channel is closed. It will be delivered again.
+	ErrNotAcked = errors.New("done but not acked")
+)
+
+func (g *Guard) ack(d amqp.Delivery) error {
+	if err := d.Ack(false); err != nil {
+		g.count.notAcked.Add(1)
+		return fmt.Errorf("ack message %q: %w: %w", d.MessageId, ErrNotAcked, err)
+	}
+	return nil
+}
+
+// giveUp brings a message that is not to be attempted again to where it is safe.
+// If there is no such place, or it cannot be reached, the message is handed back
+// after a pause, so that it does not go round as fast as the broker can deliver.
+func (g *Guard) giveUp(ctx context.Context, d amqp.Delivery, reason error) error {
+	err := g.deadLetter(ctx, d, reason)
+	if err != nil && !errors.Is(err, ErrNotAcked) {
+		pause(ctx, g.opts.MaxDelay)
+		return g.handBack(d, fmt.Errorf("%w: %w", err, reason))
+	}
+	g.count.deadLettered.Add(1)
+	g.log.Error("message dead-lettered", "message_id", d.MessageId,
+		"exchange", d.Exchange, "routing_key", d.RoutingKey, "reason", reason)
+	return err
+}
+
+// deadLetter returns nil or ErrNotAcked when the message is safe elsewhere.
+func (g *Guard) deadLetter(ctx context.Context, d amqp.Delivery, reason error) error {
+	switch {
+	case g.opts.DeadLetter != nil:
+		store := func() error { return g.opts.DeadLetter(ctx, d, reason) }
+		if err := g.contain("Options.DeadLetter", d.MessageId, store); err != nil {
+			return fmt.Errorf("dead-letter message: %w", err)
+		}
+		return g.ack(d)
+	case g.opts.DeadLetterExchange:
+		if err := d.Nack(false, false); err != nil {
+			return fmt.Errorf("reject message: %w", err)
+		}
+		return nil
+	default:
+		return errors.New("no dead-lettering configured")
+	}
+}
+
+// handBack requeues d with a nack, which unlike a reject does not bring the
+// message closer to the delivery limit of a queue on RabbitMQ 4.3. If the nack
+// fails the channel is closed, and the broker requeues the message by itself.
+func (g *Guard) handBack(d amqp.Delivery, reason error) error {
+	g.count.handedBack.Add(1)
+	if err := d.Nack(false, true); err != nil {
+		reason = fmt.Errorf("%w (nack: %w)", reason, err)
+	}
+	return fmt.Errorf("handle message %q: %w: %w", d.MessageId, ErrHandedBack, reason)
+}

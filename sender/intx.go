@@ -1,0 +1,87 @@
+package sender
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// ErrCommitUnknown: the COMMIT was sent and its answer is missing or an error.
+// The transaction may have committed, and then its messages are delivered. Do
+// not repeat the work without looking.
+var ErrCommitUnknown = errors.New("unknown whether the transaction committed")
+
+// A Tx is a transaction that collects messages. It may be passed wherever a
+// *sql.Tx's statements are needed. InTx commits it; fn must not.
+type Tx struct {
+	*sql.Tx
+	outbox []bridge.Message
+}
+
+// Send adds messages to the transaction and returns their IDs. They are recorded
+// and staged when fn has returned, in the order in which they were added.
+func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
+	ids := make([]uuid.UUID, len(msgs))
+	msgs = slices.Clone(msgs)
+	for i := range msgs {
+		if msgs[i].ID == uuid.Nil {
+			id, err := uuid.NewV7()
+			if err != nil {
+				return nil, fmt.Errorf("make message ID: %w", err)
+			}
+			msgs[i].ID = id
+		}
+		ids[i] = msgs[i].ID
+	}
+	tx.outbox = append(tx.outbox, msgs...)
+	return ids, nil
+}
+
+// InTx begins a transaction, runs fn in it, records and stages what fn sent, and
+// commits. If fn returns an error or panics, or the staging fails, the
+// transaction is rolled back and nothing is delivered; the errors are those of
+// fn and of SendTx. An error of the COMMIT itself is ErrCommitUnknown.
+//
+// Messages are staged after fn, so a message must not be sent and then undone by
+// a rollback to a savepoint; use SendTx there.
+func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(tx *Tx) error) error {
+	sqlTx, err := db.BeginTx(ctx, opts)
+	if err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	// After a commit this does nothing; it also serves a panic in fn.
+	defer func() { _ = sqlTx.Rollback() }()
+	tx := &Tx{Tx: sqlTx}
+	if err := fn(tx); err != nil {
+		return err
+	}
+	if _, err := s.SendTx(ctx, sqlTx, tx.outbox...); err != nil {
+		return err
+	}
+	if err := sqlTx.Commit(); err != nil {
+		if errors.Is(err, sql.ErrTxDone) || refused(err) {
+			return fmt.Errorf("commit transaction: rolled back: %w", err)
+		}
+		return fmt.Errorf("commit transaction: %w: %w", ErrCommitUnknown, err)
+	}
+	return nil
+}
+
+// refused tells whether the server itself has answered the COMMIT with a
+// rollback: by the SQL standard's classes 23 (a deferred constraint) and 40
+// (serialization failure, deadlock), except 40003, 'completion unknown'.
+func refused(err error) bool {
+	var answer interface{ SQLState() string }
+	if !errors.As(err, &answer) {
+		return false
+	}
+	state := answer.SQLState()
+	return state != "40003" && (strings.HasPrefix(state, "23") || strings.HasPrefix(state, "40"))
+}

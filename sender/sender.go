@@ -1,0 +1,100 @@
+package sender
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A Sender stages messages for transactions. It may be used from any number of
+// goroutines; it holds no resources of its own.
+type Sender struct {
+	ledger bridge.Recorder
+	broker *bridge.Broker
+	opts   Options
+}
+
+// New returns a sender that records in ledger and stages through broker. Both
+// stay the caller's, to be closed after the last use of the sender.
+func New(ledger bridge.Recorder, broker *bridge.Broker, opts *Options) (*Sender, error) {
+	if ledger == nil {
+		return nil, errors.New("new sender: ledger is nil")
+	}
+	if broker == nil {
+		return nil, errors.New("new sender: broker is nil")
+	}
+	options, err := opts.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("new sender: %w", err)
+	}
+	return &Sender{ledger, broker, options}, nil
+}
+
+// SendTx records the messages' IDs in tx, stages the messages, waits until the
+// broker has confirmed all of them, and returns their IDs in order. The caller
+// then commits: with the commit the messages are on their way, with a rollback
+// they never were. Call it as late in the transaction as possible; a verifier
+// waits from here to the commit.
+//
+// On any error the caller must roll back; nothing that was staged will be
+// delivered then. (A rollback to a savepoint that was set before the call is
+// enough.) Errors: bridge.ErrInvalidMessage before anything was touched;
+// bridge.ErrDuplicateID and bridge.ErrOtherLedger from the database, before
+// anything was sent; a *bridge.PublishError, which names the message, if the
+// broker returned, refused or did not confirm it within Options.Timeout;
+// bridge.ErrUnavailable and bridge.ErrBlocked. bridge.Retryable tells which of
+// them a new transaction may overcome.
+//
+// Should the process die, the database rolls back and the verifier drops what
+// was staged (DESIGN section 3).
+func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) ([]uuid.UUID, error) {
+	if len(msgs) == 0 {
+		return nil, nil
+	}
+	ids, staged, err := s.encode(msgs)
+	if err != nil {
+		return nil, fmt.Errorf("send: %w", err)
+	}
+	// Rule 1: the INSERT has succeeded before the first byte leaves.
+	if err := s.ledger.Record(ctx, tx, ids); err != nil {
+		return nil, fmt.Errorf("send: %w", err)
+	}
+	// Rule 2: the caller may commit only after every message is confirmed.
+	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	defer cancel()
+	if err := s.broker.Publish(ctx, staged); err != nil {
+		return nil, fmt.Errorf("send: the transaction must roll back: %w", err)
+	}
+	return ids, nil
+}
+
+// encode gives every message an ID and its staged form, before anything is
+// touched.
+func (s *Sender) encode(msgs []bridge.Message) ([]uuid.UUID, []bridge.Outgoing, error) {
+	ids := make([]uuid.UUID, len(msgs))
+	staged := make([]bridge.Outgoing, len(msgs))
+	for i, m := range msgs {
+		if m.ID == uuid.Nil {
+			id, err := uuid.NewV7()
+			if err != nil {
+				return nil, nil, fmt.Errorf("make message ID: %w", err)
+			}
+			m.ID = id
+		}
+		if size := len(m.Publishing.Body); size > s.opts.MaxMessageBytes {
+			return nil, nil, fmt.Errorf("message %d of %d: %w: body of %d bytes: at most %d (Options.MaxMessageBytes)",
+				i+1, len(msgs), bridge.ErrInvalidMessage, size, s.opts.MaxMessageBytes)
+		}
+		publishing, err := bridge.Encode(m, s.ledger.Identity())
+		if err != nil {
+			return nil, nil, fmt.Errorf("message %d of %d: %w", i+1, len(msgs), err)
+		}
+		ids[i] = m.ID
+		staged[i] = bridge.Outgoing{Target: bridge.Target{RoutingKey: s.opts.Queue}, Publishing: publishing}
+	}
+	return ids, staged, nil
+}

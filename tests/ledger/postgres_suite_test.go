@@ -1,0 +1,90 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"strings"
+	"testing"
+
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/lib/pq"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+func TestPostgresByPgx(t *testing.T) {
+	runPostgres(t, postgresHarness("pgx", servertest.PostgresDB))
+}
+
+func TestPostgresByPq(t *testing.T) {
+	runPostgres(t, postgresHarness("postgres", func(t testing.TB) string {
+		return withParameter(t, servertest.PostgresDB(t), "sslmode", "disable")
+	}))
+}
+
+func TestPostgresBehindPgBouncerByPgx(t *testing.T) {
+	for _, mode := range []string{"exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			runPostgres(t, pooled(postgresHarness("pgx", func(t testing.TB) string {
+				return withParameter(t, servertest.PgBouncer(t, servertest.PostgresDB(t)), "default_query_exec_mode", mode)
+			})))
+		})
+	}
+}
+
+func runPostgres(t *testing.T, h ledgertest.Harness) {
+	ledgertest.Run(t, h)
+	t.Run("inbox", func(t *testing.T) { ledgertest.RunInbox(t, h) })
+}
+
+func postgresHarness(driver string, address func(testing.TB) string) ledgertest.Harness {
+	return ledgertest.Harness{
+		Create: func(t testing.TB) func() (*sql.DB, error) {
+			at := address(t)
+			return func() (*sql.DB, error) { return sql.Open(driver, at) }
+		},
+		Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.PostgreSQL) },
+		Open: func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) {
+			return postgres.Open(ctx, db)
+		},
+		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.PostgreSQL) },
+		OpenInbox: func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) {
+			return postgres.OpenInbox(ctx, db)
+		},
+		Savepoint:  "SAVEPOINT s",
+		RollbackTo: "ROLLBACK TO SAVEPOINT s",
+		Waiting:    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+		SessionID:  "SELECT pg_backend_pid()",
+		Kill: func(ctx context.Context, admin *sql.DB, tx *sql.Tx) error {
+			var pid int
+			if err := tx.QueryRowContext(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+				return err
+			}
+			_, err := admin.ExecContext(ctx, "SELECT pg_terminate_backend($1)", pid)
+			return err
+		},
+	}
+}
+
+// pooled is h behind a pooler, which gives sessions as it likes.
+func pooled(h ledgertest.Harness) ledgertest.Harness {
+	h.SessionID = ""
+	return h
+}
+
+func withParameter(t testing.TB, address, name, value string) string {
+	t.Helper()
+	parsed, err := url.Parse(address)
+	if err != nil {
+		t.Fatalf("parse address: %v", err)
+	}
+	query := parsed.Query()
+	query.Set(name, value)
+	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // PostgreSQL knows no plus
+	return parsed.String()
+}

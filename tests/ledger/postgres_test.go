@@ -1,0 +1,297 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+func TestPostgresStandbyIsRefused(t *testing.T) {
+	primary := servertest.StartPostgres(t, nil)
+	onPrimary := connect(t, primary.URL())
+	must(t, migrate.Ledger(t.Context(), onPrimary, migrate.PostgreSQL))
+	onStandby := connect(t, servertest.StartStandby(t, primary).URL()) // a copy, tables and all
+	ledger, err := postgres.Open(t.Context(), onStandby)
+	must(t, err)
+	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("check: %v, must be %v", err, bridge.ErrNotPrimary)
+	}
+	if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("prove: %v, must be %v", err, bridge.ErrNotPrimary)
+	}
+	outcome, err := ledger.Settle(t.Context(), newID(), time.Second)
+	if outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+	}
+}
+
+// Whatever a role's defaults are, the ledger passes the proof, or says that it
+// cannot be used.
+func TestPostgresRoleDefaults(t *testing.T) {
+	for setting, want := range map[string]error{
+		"default_transaction_isolation = 'repeatable read'":  nil,
+		"default_transaction_isolation = 'serializable'":     nil,
+		"default_transaction_isolation = 'read uncommitted'": nil,
+		"lock_timeout = '1ms'":                               nil,
+		"statement_timeout = '100ms'":                        nil, // shorter than the proof's wait
+		"plan_cache_mode = 'force_generic_plan'":             nil,
+		"default_transaction_read_only = on":                 bridge.ErrNotPrimary,
+		"search_path = 'nowhere'":                            bridge.ErrNoSchema,
+	} {
+		t.Run(setting, func(t *testing.T) {
+			address, admin := migrated(t)
+			role, at := newRole(t, address, admin, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public")
+			execute(t, admin, "ALTER ROLE "+role+" SET "+setting)
+			db := connect(t, at)
+			ledger, err := postgres.Open(t.Context(), db)
+			if err == nil {
+				err = bridge.Prove(t.Context(), ledger)
+			}
+			if !errors.Is(err, want) {
+				t.Fatalf("the proof says %v, must say %v", err, want)
+			}
+		})
+	}
+}
+
+// A row that is committed while a settle waits for it is a serialization failure
+// at a higher level than READ COMMITTED.
+func TestPostgresSettleAtAnyDefaultIsolation(t *testing.T) {
+	for _, level := range []string{"repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			address, admin := migrated(t)
+			sender := openLedger(t, admin)
+			verifier := openLedger(t, connect(t, withParameter(t, address, "default_transaction_isolation", level)))
+			id := newID()
+			tx := begin(t, admin)
+			must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
+			settled := make(chan error, 1)
+			go func() {
+				outcome, err := verifier.Settle(t.Context(), id, 20*time.Second)
+				if err == nil && outcome != bridge.Committed {
+					err = fmt.Errorf("settle says %q", outcome)
+				}
+				settled <- err
+			}()
+			awaitLock(t, admin)
+			must(t, tx.Commit())
+			must(t, <-settled)
+		})
+	}
+}
+
+// The rights that the package's documentation names are enough, and each lacks
+// what the others have.
+func TestPostgresLeastRights(t *testing.T) {
+	address, admin := migrated(t)
+	must(t, migrate.Inbox(t.Context(), admin, migrate.PostgreSQL))
+	_, asSender := newRole(t, address, admin, "INSERT ON bridge_ledger", "SELECT ON bridge_identity, bridge_ledger_version")
+	_, asVerifier := newRole(t, address, admin, "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity, bridge_ledger_version")
+	_, asReceiver := newRole(t, address, admin, "INSERT ON bridge_inbox", "SELECT ON bridge_inbox_version")
+
+	id := newID()
+	senders := connect(t, asSender)
+	sender := openLedger(t, senders)
+	tx := begin(t, senders)
+	must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, tx.Commit())
+	if err := sender.Forget(t.Context(), []uuid.UUID{id}); err == nil {
+		t.Error("a sender can delete")
+	}
+
+	verifier := openLedger(t, connect(t, asVerifier))
+	must(t, bridge.Prove(t.Context(), verifier))
+	expectOutcome(t, verifier, id, bridge.Committed)
+
+	receivers := connect(t, asReceiver)
+	inbox, err := postgres.OpenInbox(t.Context(), receivers)
+	must(t, err)
+	for _, want := range []bool{true, false} {
+		tx := begin(t, receivers)
+		claimed, err := inbox.Claim(t.Context(), tx, "consumer", id.String())
+		must(t, err)
+		must(t, tx.Commit())
+		if claimed != want {
+			t.Errorf("the claim is %t, must be %t", claimed, want)
+		}
+	}
+	if _, err := postgres.Open(t.Context(), receivers); err == nil {
+		t.Error("a receiver can open the ledger")
+	}
+}
+
+// A pool that has come to a copy of the database, with another identity, finds
+// nothing there.
+func TestPostgresForeignIdentityAnswersNothing(t *testing.T) {
+	_, db := migrated(t)
+	ledger := openLedger(t, db)
+	id := newID()
+	tx := begin(t, db)
+	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, tx.Commit())
+	execute(t, db, "UPDATE bridge_identity SET identity = gen_random_uuid()")
+
+	if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); len(found) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
+		t.Errorf("look up: %v, %v, must be %v", found, err, bridge.ErrOtherLedger)
+	}
+	if outcome, err := ledger.Settle(t.Context(), newID(), time.Second); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrOtherLedger) {
+		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrOtherLedger)
+	}
+	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrOtherLedger) {
+		t.Errorf("check: %v, must be %v", err, bridge.ErrOtherLedger)
+	}
+}
+
+func TestPostgresLeavesTheSessionAsItWas(t *testing.T) {
+	address, _ := migrated(t)
+	db := connect(t, address)
+	db.SetMaxOpenConns(1)
+	ledger := openLedger(t, db)
+	settings := func() (all string) {
+		must(t, db.QueryRowContext(t.Context(), `SELECT string_agg(name || '=' || setting, ' ' ORDER BY name)
+			FROM pg_settings WHERE source = 'session' OR name ~ 'timeout|synchronous_commit'`).Scan(&all))
+		return all
+	}
+	before := settings()
+	expectOutcome(t, ledger, newID(), bridge.RolledBack)
+	must(t, ledger.Forget(t.Context(), []uuid.UUID{newID()}))
+	if after := settings(); after != before {
+		t.Errorf("the settings were %s\nare %s", before, after)
+	}
+}
+
+// A settle inserts what it looks for, so its own death must be a rollback too.
+func TestPostgresKilledSettleLeavesNothing(t *testing.T) {
+	_, db := migrated(t)
+	ledger := openLedger(t, db)
+	id := newID()
+	tx := begin(t, db)
+	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	settled := make(chan error, 1)
+	go func() {
+		outcome, err := ledger.Settle(t.Context(), id, 20*time.Second)
+		if outcome != bridge.StillOpen || err == nil {
+			err = fmt.Errorf("a killed settle says %q, %w", outcome, err)
+		} else {
+			err = nil
+		}
+		settled <- err
+	}()
+	awaitLock(t, db)
+	execute(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE "+waitsForLock)
+	must(t, <-settled)
+	must(t, tx.Rollback())
+	expectOutcome(t, ledger, id, bridge.RolledBack)
+	found, err := ledger.Committed(t.Context(), []uuid.UUID{id})
+	must(t, err)
+	if len(found) > 0 {
+		t.Error("the killed settle has left its row")
+	}
+}
+
+const waitsForLock = "datname = current_database() AND wait_event_type = 'Lock'"
+
+// awaitLock returns when a session of the database waits for a lock.
+func awaitLock(t *testing.T, db *sql.DB) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	limit, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		var n int
+		must(t, db.QueryRowContext(limit, "SELECT count(*) FROM pg_stat_activity WHERE "+waitsForLock).Scan(&n))
+		if n > 0 {
+			return
+		}
+		<-tick.C
+	}
+}
+
+// migrated makes a database with a ledger, and connects to it.
+func migrated(t *testing.T) (address string, db *sql.DB) {
+	t.Helper()
+	address = servertest.PostgresDB(t)
+	db = connect(t, address)
+	must(t, migrate.Ledger(t.Context(), db, migrate.PostgreSQL))
+	return address, db
+}
+
+func connect(t *testing.T, address string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", address)
+	must(t, err)
+	t.Cleanup(func() { must(t, db.Close()) })
+	return db
+}
+
+func openLedger(t *testing.T, db *sql.DB) bridge.Ledger {
+	t.Helper()
+	ledger, err := postgres.Open(t.Context(), db)
+	must(t, err)
+	return ledger
+}
+
+// newRole makes a role with these rights, and returns its name and its address of
+// the database.
+func newRole(t *testing.T, address string, admin *sql.DB, rights ...string) (role, at string) {
+	t.Helper()
+	role = "role_" + newID().String()[24:]
+	execute(t, admin, "CREATE ROLE "+role+" LOGIN")
+	t.Cleanup(func() {
+		_, err := admin.ExecContext(context.Background(), "DROP OWNED BY "+role)
+		must(t, err)
+		_, err = admin.ExecContext(context.Background(), "DROP ROLE "+role)
+		must(t, err)
+	})
+	for _, right := range rights {
+		execute(t, admin, "GRANT "+right+" TO "+role)
+	}
+	parsed, err := url.Parse(address)
+	must(t, err)
+	parsed.User = url.User(role)
+	return role, parsed.String()
+}
+
+func begin(t *testing.T, db *sql.DB) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	must(t, err)
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+func execute(t *testing.T, db *sql.DB, statement string) {
+	t.Helper()
+	_, err := db.ExecContext(t.Context(), statement)
+	must(t, err)
+}
+
+func expectOutcome(t *testing.T, ledger bridge.Ledger, id uuid.UUID, want bridge.Outcome) {
+	t.Helper()
+	outcome, err := ledger.Settle(t.Context(), id, 20*time.Second)
+	must(t, err)
+	if outcome != want {
+		t.Errorf("settle says %q, must say %q", outcome, want)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }

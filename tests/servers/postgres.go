@@ -1,0 +1,109 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// PostgresOptions are what a PostgreSQL can be given; nil means all defaults.
+type PostgresOptions struct {
+	// Fast leaves out the waiting for the disk (fsync). Only for a server that
+	// is never killed.
+	Fast bool
+	// Config holds further lines for postgresql.conf, such as "wal_level = logical".
+	Config []string
+	// Log receives the server's log; by default it is kept only for errors.
+	Log io.Writer
+}
+
+// Postgres is a private PostgreSQL that trusts everyone.
+type Postgres struct {
+	server
+}
+
+const postgresPrograms = "/usr/lib/postgresql/*/bin/"
+
+// StartPostgres starts the newest PostgreSQL installed, on new data.
+func StartPostgres(ctx context.Context, options *PostgresOptions) (*Postgres, error) {
+	if options == nil {
+		options = new(PostgresOptions)
+	}
+	return startPostgres(ctx, options, func(programs string, home home) error {
+		return run(ctx, home.command(filepath.Join(programs, "initdb"), "--pgdata=data", "--no-sync",
+			"--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C"))
+	})
+}
+
+// StartStandby starts a hot standby that streams from the primary: it answers
+// queries, and takes no writes.
+func StartStandby(ctx context.Context, primary *Postgres) (*Postgres, error) {
+	return startPostgres(ctx, new(PostgresOptions), func(programs string, home home) error {
+		return run(ctx, home.command(filepath.Join(programs, "pg_basebackup"), "--pgdata=data", "--no-sync",
+			"--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf", "--dbname="+primary.URL()))
+	})
+}
+
+// startPostgres starts a PostgreSQL on the data that fill leaves in the home.
+func startPostgres(ctx context.Context, options *PostgresOptions, fill func(programs string, home home) error) (*Postgres, error) {
+	return onFreePorts(ctx, 1, func(ports []int) (*Postgres, error) {
+		program, err := find("postgres", "postgresql", postgresPrograms+"postgres")
+		if err != nil {
+			return nil, err
+		}
+		home, err := newHome("postgres", "postgres")
+		if err != nil {
+			return nil, fmt.Errorf("start PostgreSQL: %w", err)
+		}
+		p := &Postgres{server{
+			name:       "PostgreSQL",
+			home:       home,
+			port:       ports[0],
+			ready:      "database system is ready to accept",
+			stopSignal: syscall.SIGINT, // the fast one; SIGTERM waits for the clients
+			log:        options.Log,
+			command:    func() *exec.Cmd { return home.command(program, "-D", "data") },
+		}}
+		err = fill(filepath.Dir(program), home)
+		if err == nil {
+			err = home.write("data/postgresql.conf", postgresConfig(options, ports[0]), 0o600)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("start PostgreSQL: %w", err), p.Stop())
+		}
+		if err := p.begin(ctx); err != nil {
+			return nil, err
+		}
+		return p, nil
+	})
+}
+
+func postgresConfig(options *PostgresOptions, port int) string {
+	lines := []string{
+		"listen_addresses = '127.0.0.1'",
+		fmt.Sprintf("port = %d", port),
+		"unix_socket_directories = '..'", // the home; a relative name is never too long
+		"max_connections = 300",
+		"timezone = 'UTC'",
+	}
+	if options.Fast {
+		lines = append(lines, "fsync = off", "synchronous_commit = off", "full_page_writes = off")
+	}
+	return strings.Join(append(lines, options.Config...), "\n") + "\n"
+}
+
+// URL is the address of the database postgres.
+func (p *Postgres) URL() string { return p.DatabaseURL("postgres") }
+
+// DatabaseURL is the address of a database, which need not exist yet.
+func (p *Postgres) DatabaseURL(name string) string { return postgresURL(p.Addr(), name) }
+
+func postgresURL(addr, database string) string {
+	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", addr, url.PathEscape(database))
+}

@@ -1,0 +1,186 @@
+package servers
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// process is a running child. It counts as ended when the child and all
+// descendants that share its output are gone.
+type process struct {
+	cmd  *exec.Cmd
+	log  *logTail
+	done chan struct{} // closed when it has ended
+	err  error         // why it ended; valid once done is closed
+}
+
+// startProcess is the only place that starts a child. The kernel kills the
+// child when the thread that started it ends, so one goroutine, locked to its
+// thread, starts it and stays with it until it has ended.
+func startProcess(cmd *exec.Cmd, ready string, log io.Writer) (*process, error) {
+	p := &process{
+		cmd:  cmd,
+		log:  &logTail{marker: []byte(ready), ready: make(chan struct{}), tee: log},
+		done: make(chan struct{}),
+	}
+	if cmd.Stdout == nil {
+		cmd.Stdout = p.log
+	}
+	cmd.Stderr = p.log
+	// A descendant that outlives its parent keeps the output open; give up
+	// waiting for it after this long.
+	cmd.WaitDelay = stopLimit
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = new(syscall.SysProcAttr)
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	cmd.SysProcAttr.Setpgid = true // a Ctrl-C is ours to handle, not the server's
+
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start process: %w", err)
+	}
+	return p, nil
+}
+
+// awaitReady returns when the process has said in its log that it is ready.
+// If it does not, the process is ended and the error carries the log's tail.
+func (p *process) awaitReady(ctx context.Context) error {
+	select {
+	case <-p.log.ready:
+		return nil
+	case <-p.done:
+		return fmt.Errorf("await readiness: it ended (%v); its log:\n%s", p.err, p.log)
+	case <-ctx.Done():
+		p.kill()
+		return fmt.Errorf("await readiness: %w; its log:\n%s", context.Cause(ctx), p.log)
+	}
+}
+
+// stop asks the process to end, and kills it if it does not within the limit.
+func (p *process) stop(signal syscall.Signal, limit time.Duration) error {
+	_ = p.cmd.Process.Signal(signal) // fails only when it has ended already
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+		return nil
+	case <-timer.C:
+		p.kill()
+		return fmt.Errorf("await end: killed after %v; its log:\n%s", limit, p.log)
+	}
+}
+
+// kill ends the process, then its descendants, and returns when all are gone.
+func (p *process) kill() {
+	rest := descendants(p.cmd.Process.Pid)
+	_ = p.cmd.Process.Kill() // fails only when it has ended already
+	for _, pid := range rest {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // may have followed its parent
+	}
+	<-p.done
+}
+
+// run runs a command to its end. Its error carries what the command wrote.
+func run(ctx context.Context, cmd *exec.Cmd) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	name := filepath.Base(cmd.Path)
+	p, err := startProcess(cmd, "", nil)
+	if err != nil {
+		return fmt.Errorf("run %s: %w", name, err)
+	}
+	select {
+	case <-p.done:
+		err = p.err
+	case <-ctx.Done():
+		p.kill()
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("run %s: %w; it wrote:\n%s", name, err, p.log)
+	}
+	return nil
+}
+
+// descendants lists the processes below pid, as far as they can be seen.
+func descendants(pid int) []int {
+	children := make(map[int][]int)
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		// "pid (name) state ppid …", where the name may hold anything.
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(fields) < 2 {
+			continue
+		}
+		child, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		parent, _ := strconv.Atoi(fields[1])
+		children[parent] = append(children[parent], child)
+	}
+	all := children[pid]
+	for i := 0; i < len(all); i++ {
+		all = append(all, children[all[i]]...)
+	}
+	return all
+}
+
+const tailSize = 16 << 10
+
+// logTail keeps the end of a log and tells when the marker has appeared in it.
+type logTail struct {
+	tee   io.Writer
+	ready chan struct{} // closed at the first marker
+
+	mu     sync.Mutex
+	marker []byte // empty once it was seen
+	tail   []byte
+}
+
+func (l *logTail) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tail = append(l.tail, text...)
+	if len(l.marker) > 0 && bytes.Contains(l.tail, l.marker) {
+		l.marker = nil
+		close(l.ready)
+	}
+	if over := len(l.tail) - tailSize; over > 0 {
+		l.tail = append(l.tail[:0], l.tail[over:]...)
+	}
+	if l.tee != nil {
+		_, _ = l.tee.Write(text) // a server must not stop because nobody listens
+	}
+	return len(text), nil
+}
+
+func (l *logTail) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.tail)
+}

@@ -1,0 +1,170 @@
+package servers
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// RabbitMQOptions are what a RabbitMQ can be given; nil means all defaults.
+type RabbitMQOptions struct {
+	// Plugins to enable, by name; none by default. The HTTP ports of
+	// rabbitmq_management and rabbitmq_prometheus are taken care of.
+	Plugins []string
+	// Config holds further lines for rabbitmq.conf.
+	Config string
+	// Log receives the server's log; by default it is kept only for errors.
+	Log io.Writer
+}
+
+// RabbitMQ is a private RabbitMQ of one node, with the user guest.
+type RabbitMQ struct {
+	server
+	node     string
+	epmdPort int
+	httpPort int
+}
+
+// The wrapper of the same name in /usr/sbin would switch the user.
+const rabbitMQScripts = "/usr/lib/rabbitmq/bin"
+
+// StartRabbitMQ starts a RabbitMQ and waits until it takes connections, which
+// takes three to ten seconds.
+func StartRabbitMQ(ctx context.Context, options *RabbitMQOptions) (*RabbitMQ, error) {
+	if options == nil {
+		options = new(RabbitMQOptions)
+	}
+	return onFreePorts(ctx, 5, func(ports []int) (*RabbitMQ, error) {
+		return startRabbitMQ(ctx, options, ports)
+	})
+}
+
+func startRabbitMQ(ctx context.Context, options *RabbitMQOptions, ports []int) (*RabbitMQ, error) {
+	program, err := find("rabbitmq-server", "rabbitmq-server", filepath.Join(rabbitMQScripts, "rabbitmq-server"))
+	if err != nil {
+		return nil, err
+	}
+	epmd, err := find("epmd", "erlang-base")
+	if err != nil {
+		return nil, err
+	}
+	home, err := newHome("rabbitmq", "")
+	if err != nil {
+		return nil, fmt.Errorf("start RabbitMQ: %w", err)
+	}
+	port, distribution, epmdPort, management, prometheus := ports[0], ports[1], ports[2], ports[3], ports[4]
+	node := fmt.Sprintf("twoqueue%d@localhost", port)
+
+	// The log goes to our pipe: its 'startup complete' is the sign of readiness.
+	config := fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\nlog.console = true\nlog.file = false\ndisk_free_limit.absolute = 50MB\n", port)
+	if slices.Contains(options.Plugins, "rabbitmq_management") {
+		config += fmt.Sprintf("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n", management)
+	}
+	if slices.Contains(options.Plugins, "rabbitmq_prometheus") {
+		config += fmt.Sprintf("prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = %d\n", prometheus)
+	}
+	err = errors.Join(
+		home.write("rabbitmq.conf", config+options.Config+"\n", 0o600),
+		home.write("plugins", "["+strings.Join(options.Plugins, ",")+"].\n", 0o600),
+		home.write(".erlang.cookie", rand.Text(), 0o400),
+	)
+	r := &RabbitMQ{node: node, epmdPort: epmdPort, httpPort: management}
+	r.server = server{
+		name:       "RabbitMQ",
+		home:       home,
+		port:       port,
+		ready:      "Server startup complete",
+		stopSignal: syscall.SIGTERM,
+		log:        options.Log,
+		command: func() *exec.Cmd {
+			cmd := r.script(program)
+			cmd.Env = append(cmd.Env, fmt.Sprintf("RABBITMQ_DIST_PORT=%d", distribution))
+			return cmd
+		},
+	}
+	if err == nil {
+		r.companion, err = startEpmd(ctx, home, epmd, epmdPort)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start RabbitMQ: %w", err), r.Stop())
+	}
+	if err := r.begin(ctx); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// startEpmd starts Erlang's port mapper, which every node needs. Without one
+// at its port a node would start one as a daemon that stays behind.
+func startEpmd(ctx context.Context, home home, program string, port int) (*process, error) {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	cmd := home.command(program, "-d", "-d", "-address", "127.0.0.1", "-port", fmt.Sprint(port))
+	p, err := startProcess(cmd, "entering the main select() loop", nil)
+	if err != nil {
+		return nil, fmt.Errorf("start epmd: %w", err)
+	}
+	if err := p.awaitReady(ctx); err != nil {
+		return nil, fmt.Errorf("start epmd: %w", err)
+	}
+	return p, nil
+}
+
+// script is one of RabbitMQ's scripts, set up for this node alone.
+func (r *RabbitMQ) script(program string, args ...string) *exec.Cmd {
+	cmd := r.home.command(program, args...)
+	cmd.Env = append(cmd.Env,
+		"RABBITMQ_NODENAME="+r.node,
+		fmt.Sprintf("RABBITMQ_NODE_PORT=%d", r.port),
+		fmt.Sprintf("ERL_EPMD_PORT=%d", r.epmdPort),
+		"RABBITMQ_CONFIG_FILE="+r.home.path("rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE="+r.home.path("advanced.config"),
+		"RABBITMQ_CONF_ENV_FILE="+os.DevNull,
+		"RABBITMQ_ENABLED_PLUGINS_FILE="+r.home.path("plugins"),
+		"RABBITMQ_MNESIA_BASE="+r.home.path("data"),
+		"RABBITMQ_LOG_BASE="+r.home.path("log"),
+		"RABBITMQ_PID_FILE="+r.home.path("pid"),
+		"RUNNING_UNDER_SYSTEMD=1", // the script becomes the server instead of its parent
+	)
+	return cmd
+}
+
+// URL is the AMQP address of the default vhost.
+func (r *RabbitMQ) URL() string { return r.VhostURL("/") }
+
+// VhostURL is the AMQP address of a vhost, which need not exist yet.
+func (r *RabbitMQ) VhostURL(name string) string {
+	path := url.PathEscape(name)
+	if name == "/" {
+		path = "" // what clients take for the default vhost
+	}
+	return fmt.Sprintf("amqp://guest:guest@%s/%s", r.Addr(), path)
+}
+
+// ManagementURL is the root of the management plugin's HTTP API, with the
+// user in it. Only a server started with that plugin answers there.
+func (r *RabbitMQ) ManagementURL() string {
+	return fmt.Sprintf("http://guest:guest@127.0.0.1:%d/api", r.httpPort)
+}
+
+// Ctl runs rabbitmqctl on this server and returns what it printed. It takes a
+// second or two, the start of an Erlang machine.
+func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
+	cmd := r.script(filepath.Join(rabbitMQScripts, "rabbitmqctl"), args...)
+	var output bytes.Buffer
+	cmd.Stdout = &output
+	if err := run(ctx, cmd); err != nil {
+		return output.String(), err
+	}
+	return output.String(), nil
+}

@@ -1,0 +1,170 @@
+package servers_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// parentVariable makes this test binary the parent that TestKilledParent kills.
+const parentVariable = "TWOQUEUE_TEST_PARENT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(parentVariable) != "" {
+		if err := startOneOfEach(); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println("started")
+		select {} // until it is killed
+	}
+	servertest.Main(m)
+}
+
+// startOneOfEach starts a server of every kind that is installed.
+func startOneOfEach() error {
+	ctx := context.Background()
+	_, err := servers.StartRabbitMQ(ctx, nil)
+	if err != nil && !errors.Is(err, servers.ErrMissing) {
+		return err
+	}
+	_, err = servers.StartMariaDB(ctx, nil)
+	if err != nil && !errors.Is(err, servers.ErrMissing) {
+		return err
+	}
+	postgres, err := servers.StartPostgres(ctx, nil)
+	if errors.Is(err, servers.ErrMissing) {
+		return nil
+	}
+	if err == nil {
+		_, err = servers.StartPgBouncer(ctx, postgres)
+	}
+	if err != nil && !errors.Is(err, servers.ErrMissing) {
+		return err
+	}
+	return nil
+}
+
+func TestKilledParentLeavesNoProcesses(t *testing.T) {
+	folder := tempDir(t)
+	parent := exec.Command(os.Args[0])
+	parent.Env = append(os.Environ(), parentVariable+"=1", "TMPDIR="+folder)
+	output, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, _ := bufio.NewReader(output).ReadString('\n')
+	before := processesIn(folder)
+	if err := parent.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = parent.Wait() // it was killed
+	if line != "started\n" {
+		t.Fatalf("parent said %q", line)
+	}
+	if servers, _ := os.ReadDir(folder); len(servers) > 0 && len(before) == 0 {
+		t.Fatal("no process was found to begin with")
+	}
+
+	// The kernel kills the children; nobody tells us when they are gone.
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.After(30 * time.Second)
+	for {
+		left := processesIn(folder)
+		if len(left) == 0 {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatalf("still running: %v", left)
+		}
+	}
+}
+
+func TestFailedStartShowsTheLogAndLeavesNothing(t *testing.T) {
+	leavesNothing(t)
+	_, err := servers.StartPostgres(t.Context(), &servers.PostgresOptions{Config: []string{"no_such_setting = 1"}})
+	if errors.Is(err, servers.ErrMissing) {
+		t.Skip(err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "no_such_setting") {
+		t.Fatalf("error does not show the log: %v", err)
+	}
+}
+
+func TestRestartAfterStopIsRefused(t *testing.T) {
+	leavesNothing(t)
+	server := servertest.StartPostgres(t, &servers.PostgresOptions{Fast: true})
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err == nil {
+		t.Fatal("a stopped server, whose data are gone, was started again")
+	}
+	if err := server.Stop(); err != nil {
+		t.Fatalf("second stop: %v", err)
+	}
+}
+
+// leavesNothing fails the test if any file or process of its servers is left
+// when the cleanups registered after it have run.
+func leavesNothing(t *testing.T) {
+	t.Helper()
+	folder := tempDir(t)
+	t.Setenv("TMPDIR", folder)
+	t.Cleanup(func() {
+		left, err := os.ReadDir(folder)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, entry := range left {
+			t.Errorf("left behind: %s", entry.Name())
+		}
+		for _, process := range processesIn(folder) {
+			t.Errorf("still running: %s", process)
+		}
+	})
+}
+
+// tempDir is a t.TempDir that the databases' accounts may pass through.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	for _, path := range []string{folder, filepath.Dir(folder)} {
+		if err := os.Chmod(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
+}
+
+// processesIn lists the processes that work in or below the folder, as all
+// servers do.
+func processesIn(folder string) []string {
+	var found []string
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd")
+	for _, link := range links {
+		cwd, err := os.Readlink(link)
+		if err != nil || !strings.HasPrefix(cwd, folder+"/") {
+			continue
+		}
+		name, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "comm"))
+		found = append(found, filepath.Base(filepath.Dir(link))+" "+strings.TrimSpace(string(name)))
+	}
+	return found
+}

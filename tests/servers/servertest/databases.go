@@ -1,0 +1,107 @@
+package servertest
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"os"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+)
+
+// PostgresDB makes a database for this test and returns its URL. It is
+// dropped, whoever is still connected, when the test ends.
+func PostgresDB(t testing.TB) string {
+	t.Helper()
+	root := os.Getenv(postgresVariable)
+	if root == "" {
+		root = Postgres(t).URL()
+	}
+	address, err := url.Parse(root)
+	if err != nil {
+		t.Fatalf("parse %s: %v", postgresVariable, err)
+	}
+	name := uniqueName(t)
+	if err := postgresExec(root, "CREATE DATABASE "+name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := postgresExec(root, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+			t.Error(err)
+		}
+	})
+	return address.JoinPath("..", name).String()
+}
+
+// PgBouncer starts a PgBouncer that pools by transaction before the shared
+// PostgreSQL, and returns the address through it of a database that
+// PostgresDB made.
+func PgBouncer(t testing.TB, databaseURL string) string {
+	t.Helper()
+	if os.Getenv(postgresVariable) != "" {
+		t.Skipf("needs a private PostgreSQL, and %s is set", postgresVariable)
+	}
+	address, err := url.Parse(databaseURL)
+	if err != nil {
+		t.Fatalf("parse database: %v", err)
+	}
+	address.Host = StartPgBouncer(t, Postgres(t)).Addr()
+	return address.String()
+}
+
+// MariaDBDatabase makes a database for this test and returns its DSN. It is
+// dropped when the test ends.
+func MariaDBDatabase(t testing.TB) string {
+	t.Helper()
+	root := os.Getenv(mysqlVariable)
+	if root == "" {
+		root = MariaDB(t).DSN()
+	}
+	config, err := mysql.ParseDSN(root)
+	if err != nil {
+		t.Fatalf("parse %s: %v", mysqlVariable, err)
+	}
+	config.DBName = uniqueName(t)
+	if err := mysqlExec(root, "CREATE DATABASE "+config.DBName); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := mysqlExec(root, "DROP DATABASE "+config.DBName); err != nil {
+			t.Error(err)
+		}
+	})
+	return config.FormatDSN()
+}
+
+// postgresExec runs one statement on a connection of its own; the cleanup of
+// a test has no living context, so the limit is ours.
+func postgresExec(address, statement string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), requestLimit)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, address)
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, statement); err != nil {
+		return fmt.Errorf("run %q: %w", statement, err)
+	}
+	return nil
+}
+
+func mysqlExec(dsn, statement string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), requestLimit)
+	defer cancel()
+	db, err := sql.Open("mysql", dsn)
+	if err != nil {
+		return fmt.Errorf("open MariaDB: %w", err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(ctx, statement); err != nil {
+		return fmt.Errorf("run %q: %w", statement, err)
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package servertest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/tests/servers"
+)
+
+const requestLimit = 30 * time.Second
+
+// Vhost makes a vhost for this test and returns its AMQP address. It is
+// deleted with everything in it when the test ends. On a server given by
+// BRIDGE_TEST_AMQP_URL it is that URL as it stands, so the names of queues
+// must be unique.
+func Vhost(t testing.TB) string {
+	t.Helper()
+	if given := os.Getenv(amqpVariable); given != "" {
+		return given
+	}
+	server := RabbitMQ(t)
+	name := uniqueName(t)
+	path := "/vhosts/" + url.PathEscape(name)
+	manage(t, server, http.MethodPut, path, nil)
+	t.Cleanup(func() { manage(t, server, http.MethodDelete, path, nil) })
+	manage(t, server, http.MethodPut, "/permissions/"+url.PathEscape(name)+"/guest", permissions(".*", ".*", ".*"))
+	return server.VhostURL(name)
+}
+
+// User makes a user with these rights (regular expressions over names, ""
+// for none) in a vhost that Vhost made, and returns the vhost's AMQP address
+// for that user.
+func User(t testing.TB, vhostURL, configure, write, read string) string {
+	t.Helper()
+	server, vhost := managed(t, vhostURL)
+	name := uniqueName(t)
+	path := "/users/" + url.PathEscape(name)
+	manage(t, server, http.MethodPut, path, map[string]any{"password": "secret", "tags": ""})
+	t.Cleanup(func() { manage(t, server, http.MethodDelete, path, nil) })
+	manage(t, server, http.MethodPut, "/permissions/"+url.PathEscape(vhost)+"/"+url.PathEscape(name),
+		permissions(configure, write, read))
+	return fmt.Sprintf("amqp://%s:secret@%s/%s", name, server.Addr(), url.PathEscape(vhost))
+}
+
+// SetPolicy gives the queues whose name matches the pattern a policy, in a
+// vhost that Vhost made.
+func SetPolicy(t testing.TB, vhostURL, name, pattern string, definition map[string]any) {
+	t.Helper()
+	server, vhost := managed(t, vhostURL)
+	manage(t, server, http.MethodPut, "/policies/"+url.PathEscape(vhost)+"/"+url.PathEscape(name),
+		map[string]any{"pattern": pattern, "definition": definition, "apply-to": "queues"})
+}
+
+// Alarm sets or clears the memory alarm of the shared RabbitMQ, which then
+// blocks all connections that publish; what is set is cleared at the end of
+// the test. It takes a second or two.
+func Alarm(t testing.TB, on bool) {
+	t.Helper()
+	server := RabbitMQ(t)
+	set := func(ctx context.Context, watermark string) {
+		if _, err := server.Ctl(ctx, "set_vm_memory_high_watermark", watermark); err != nil {
+			t.Errorf("set memory alarm: %v", err)
+		}
+	}
+	if !on {
+		set(t.Context(), "0.4")
+		return
+	}
+	t.Cleanup(func() { set(context.Background(), "0.4") })
+	set(t.Context(), "0.0000001")
+}
+
+// managed returns the shared server and the name of the vhost on it.
+func managed(t testing.TB, vhostURL string) (*servers.RabbitMQ, string) {
+	t.Helper()
+	if os.Getenv(amqpVariable) != "" {
+		t.Skipf("needs a private RabbitMQ, and %s is set", amqpVariable)
+	}
+	parsed, err := url.Parse(vhostURL)
+	if err != nil {
+		t.Fatalf("parse vhost: %v", err)
+	}
+	return RabbitMQ(t), strings.TrimPrefix(parsed.Path, "/")
+}
+
+func permissions(configure, write, read string) map[string]any {
+	return map[string]any{"configure": configure, "write": write, "read": read}
+}
+
+// manage makes one request to the management API.
+func manage(t testing.TB, server *servers.RabbitMQ, method, path string, body any) {
+	t.Helper()
+	if err := request(method, server.ManagementURL()+path, body); err != nil {
+		t.Fatalf("manage RabbitMQ: %v", err)
+	}
+}
+
+func request(method, address string, body any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), requestLimit)
+	defer cancel()
+	var content bytes.Buffer
+	if body != nil {
+		if err := json.NewEncoder(&content).Encode(body); err != nil {
+			return fmt.Errorf("encode request: %w", err)
+		}
+	}
+	r, err := http.NewRequestWithContext(ctx, method, address, &content)
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Close = true // no connection, and so no goroutine, is left over
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return fmt.Errorf("send request: %w", err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode/100 != 2 {
+		answer, _ := io.ReadAll(response.Body)
+		return fmt.Errorf("%s %s: %s: %s", method, r.URL.Path, response.Status, answer)
+	}
+	return nil
+}
+
+var names atomic.Int64
+
+// uniqueName is a name of plain letters that no other test of this binary, or
+// of one that runs at the same time, has.
+func uniqueName(t testing.TB) string {
+	plain := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.ToLower(t.Name()))
+	// PostgreSQL cuts names at 63 bytes.
+	return fmt.Sprintf("%.40s_%d_%d", plain, os.Getpid(), names.Add(1))
+}

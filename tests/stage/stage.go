@@ -1,0 +1,320 @@
+// Package stage sets up what a test of the bridge needs: a fresh database with a
+// ledger, a fresh virtual host with the three queues, a sender; and it starts
+// verifiers and reads queues.
+package stage
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	_ "github.com/jackc/pgx/v5/stdlib" // driver
+	amqp "github.com/rabbitmq/amqp091-go"
+	_ "modernc.org/sqlite" // driver
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/bridge/sqlite"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// Patience bounds every wait of a test: the machines are shared and noisy.
+const Patience = 60 * time.Second
+
+// A Database is a kind of database with a way to make a fresh one.
+type Database struct {
+	Name string
+	URL  func(t testing.TB) string
+	Open func(ctx context.Context, url string) (*sql.DB, bridge.Ledger, error)
+}
+
+// Databases are all that the end-to-end tests run with.
+var Databases = []Database{Postgres, SQLite}
+
+// Postgres is a database in the shared private server.
+var Postgres = Database{
+	Name: "postgres",
+	URL:  servertest.PostgresDB,
+	Open: func(ctx context.Context, url string) (*sql.DB, bridge.Ledger, error) {
+		db, err := sql.Open("pgx", url)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := migrate.Ledger(ctx, db, migrate.PostgreSQL); err != nil {
+			return nil, nil, errors.Join(err, db.Close())
+		}
+		ledger, err := postgres.Open(ctx, db)
+		if err != nil {
+			return nil, nil, errors.Join(err, db.Close())
+		}
+		return db, ledger, nil
+	},
+}
+
+// SQLite is a file.
+var SQLite = Database{
+	Name: "sqlite",
+	URL: func(t testing.TB) string {
+		return "file:" + filepath.Join(t.TempDir(), "stage.db") + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(20000)&_txlock=immediate"
+	},
+	Open: func(ctx context.Context, url string) (*sql.DB, bridge.Ledger, error) {
+		db, err := sql.Open("sqlite", url)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := migrate.Ledger(ctx, db, migrate.SQLite); err != nil {
+			return nil, nil, errors.Join(err, db.Close())
+		}
+		ledger, err := sqlite.Open(ctx, db)
+		if err != nil {
+			return nil, nil, errors.Join(err, db.Close())
+		}
+		return db, ledger, nil
+	},
+}
+
+// A Stage is one test's world.
+type Stage struct {
+	Kind        Database
+	DatabaseURL string
+	AMQP        string
+	DB          *sql.DB
+	Ledger      bridge.Ledger
+	Broker      *bridge.Broker
+	Topology    bridge.Topology
+	Sender      *sender.Sender
+	Channel     *amqp.Channel // for what a test does to queues by itself
+
+	t testing.TB
+}
+
+// New makes a stage on a fresh database and a fresh vhost.
+func New(t testing.TB, kind Database) *Stage {
+	t.Helper()
+	return On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "staging"})
+}
+
+// On makes a stage on a fresh database and a given broker and topology.
+func On(t testing.TB, kind Database, amqpURL string, topology bridge.Topology) *Stage {
+	t.Helper()
+	s := &Stage{Kind: kind, DatabaseURL: kind.URL(t), AMQP: amqpURL, Topology: topology, t: t}
+	var err error
+	s.DB, s.Ledger, err = kind.Open(t.Context(), s.DatabaseURL)
+	s.must("open ledger", err)
+	t.Cleanup(func() { _ = s.DB.Close() })
+	s.Broker, err = bridge.Dial(t.Context(), amqpURL, &bridge.BrokerOptions{Logger: Logger(t)})
+	s.must("dial broker", err)
+	t.Cleanup(s.Broker.Close)
+	s.must("declare topology", topology.Declare(t.Context(), s.Broker))
+	s.Sender, err = sender.New(s.Ledger, s.Broker, &sender.Options{Queue: topology.Queue, Timeout: Patience})
+	s.must("new sender", err)
+	conn, err := amqp.Dial(amqpURL)
+	s.must("dial", err)
+	t.Cleanup(func() { _ = conn.Close() })
+	s.Channel, err = conn.Channel()
+	s.must("open channel", err)
+	return s
+}
+
+func (s *Stage) must(what string, err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// Logger writes to the test's log.
+func Logger(t testing.TB) *slog.Logger {
+	w := &testWriter{t: t}
+	t.Cleanup(w.close)
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// testWriter writes to a test's log until the test has ended.
+type testWriter struct {
+	mu sync.Mutex
+	t  testing.TB
+}
+
+func (w *testWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.t != nil {
+		w.t.Logf("%s", p[:max(0, len(p)-1)])
+	}
+	return len(p), nil
+}
+
+func (w *testWriter) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.t = nil
+}
+
+// Queue declares a durable classic target queue.
+func (s *Stage) Queue(name string, args amqp.Table) string {
+	s.t.Helper()
+	_, err := s.Channel.QueueDeclare(name, true, false, false, false, args)
+	s.must("declare queue", err)
+	return name
+}
+
+// To makes a message with a body for a queue.
+func To(queue, body string) bridge.Message {
+	return bridge.Message{RoutingKey: queue, Publishing: amqp.Publishing{Body: []byte(body)}}
+}
+
+// Begin begins a transaction in which the messages are recorded and staged.
+func (s *Stage) Begin(messages ...bridge.Message) (*sql.Tx, []uuid.UUID) {
+	s.t.Helper()
+	tx, err := s.DB.BeginTx(s.t.Context(), nil)
+	s.must("begin", err)
+	ids, err := s.Sender.SendTx(s.t.Context(), tx, messages...)
+	if err != nil {
+		_ = tx.Rollback()
+		s.t.Fatalf("send: %v", err)
+	}
+	return tx, ids
+}
+
+// Commit stages the messages in a transaction that commits.
+func (s *Stage) Commit(messages ...bridge.Message) []uuid.UUID {
+	s.t.Helper()
+	tx, ids := s.Begin(messages...)
+	s.must("commit", tx.Commit())
+	return ids
+}
+
+// RollBack stages the messages in a transaction that rolls back.
+func (s *Stage) RollBack(messages ...bridge.Message) []uuid.UUID {
+	s.t.Helper()
+	tx, ids := s.Begin(messages...)
+	s.must("roll back", tx.Rollback())
+	return ids
+}
+
+// A Running verifier has been started by Verify.
+type Running struct {
+	*verifier.Verifier
+	t      testing.TB
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+// Verify runs a verifier until Stop or the end of the test, and waits until it has
+// started. The topology is the stage's.
+func (s *Stage) Verify(opts verifier.Options) *Running {
+	s.t.Helper()
+	opts.Topology = s.Topology
+	if opts.Logger == nil {
+		opts.Logger = Logger(s.t)
+	}
+	v, err := verifier.New(s.Ledger, s.Broker, &opts)
+	s.must("new verifier", err)
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &Running{Verifier: v, t: s.t, cancel: cancel, ended: make(chan error, 1)}
+	go func() { r.ended <- v.Run(ctx) }()
+	s.t.Cleanup(r.Stop)
+	s.Eventually("the verifier has started", func() bool { return v.Stats().Sessions > 0 || len(r.ended) > 0 })
+	return r
+}
+
+// Stop ends the verifier and waits for it to drain.
+func (r *Running) Stop() {
+	r.t.Helper()
+	r.cancel()
+	select {
+	case err := <-r.ended:
+		r.ended <- nil
+		if err != nil {
+			r.t.Errorf("verifier: %v", err)
+		}
+	case <-time.After(Patience):
+		r.t.Fatal("the verifier does not stop")
+	}
+}
+
+// Receive takes n messages from a queue and acks them.
+func (s *Stage) Receive(queue string, n int) []amqp.Delivery {
+	s.t.Helper()
+	deliveries, stop := s.Consume(queue)
+	defer stop()
+	var out []amqp.Delivery
+	timeout := time.After(Patience)
+	for len(out) < n {
+		select {
+		case d, ok := <-deliveries:
+			if !ok {
+				s.t.Fatalf("queue %s: consumer ended", queue)
+			}
+			s.must("ack", d.Ack(false))
+			out = append(out, d)
+		case <-timeout:
+			s.t.Fatalf("queue %s: %d of %d messages came", queue, len(out), n)
+		}
+	}
+	return out
+}
+
+// Consume starts a consumer on a channel of its own.
+func (s *Stage) Consume(queue string) (<-chan amqp.Delivery, func()) {
+	s.t.Helper()
+	conn, err := amqp.Dial(s.AMQP)
+	s.must("dial", err)
+	ch, err := conn.Channel()
+	s.must("open channel", err)
+	s.must("set prefetch", ch.Qos(1000, 0, false))
+	deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
+	s.must("consume", err)
+	return deliveries, func() { _ = conn.Close() }
+}
+
+// WaitEmpty waits until a queue has no message, neither ready nor unacked: then
+// everything that was in it has been acked. A consumer-free queue is asked by its
+// depth; the staging queues are, once the verifier has stopped.
+func (s *Stage) WaitEmpty(queue string) { s.t.Helper(); s.WaitDepth(queue, 0) }
+
+// WaitDepth waits until a queue holds n messages that are ready.
+func (s *Stage) WaitDepth(queue string, n int) {
+	s.t.Helper()
+	s.Eventually(queue+" has the expected depth", func() bool { return s.Depth(queue) == n })
+}
+
+// Depth is the number of messages that are ready in a queue.
+func (s *Stage) Depth(queue string) int {
+	s.t.Helper()
+	q, err := s.Channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+	s.must("inspect queue", err)
+	return q.Messages
+}
+
+// Rows is the number of rows in the ledger.
+func (s *Stage) Rows() int {
+	s.t.Helper()
+	var n int
+	s.must("count rows", s.DB.QueryRowContext(s.t.Context(), `SELECT count(*) FROM bridge_ledger`).Scan(&n))
+	return n
+}
+
+// Eventually polls what no server will signal.
+func (s *Stage) Eventually(what string, holds func() bool) {
+	s.t.Helper()
+	deadline := time.Now().Add(Patience)
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for !holds() {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("not in time: %s", what)
+		}
+		<-ticker.C
+	}
+}

@@ -1,0 +1,48 @@
+package verifier
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	forgetLimit  = 1000
+	forgetGather = 20 * time.Millisecond
+)
+
+// forget deletes the rows of messages that are safe, then lets them be acked.
+// The other order would be as right (DESIGN section 4, rule 4), but a crash
+// between the two would leave an orphan row; this way it leaves a redelivery,
+// which is absent and dropped.
+func (s *session) forget(ctx context.Context) error {
+	last := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.forgotten.more:
+		}
+		if last >= underLoad {
+			pause(ctx, forgetGather)
+		}
+		batch := s.forgotten.take(forgetLimit)
+		last = len(batch)
+		if last == 0 {
+			continue
+		}
+		ids := make([]uuid.UUID, len(batch))
+		for i, m := range batch {
+			ids[i] = m.staged.ID
+		}
+		if err := s.ledger.Forget(ctx, ids); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("forget: %w", err)
+		}
+		s.done(batch...)
+	}
+}

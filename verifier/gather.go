@@ -1,0 +1,63 @@
+package verifier
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// A gatherer collects items while whoever takes them is busy, so that batches
+// grow with the load by themselves. What it holds is bounded by the number of
+// unacked messages, each of which is in one place only.
+type gatherer[T any] struct {
+	mu    sync.Mutex
+	items []T
+	more  chan struct{}
+}
+
+func newGatherer[T any]() *gatherer[T] {
+	return &gatherer[T]{more: make(chan struct{}, 1)}
+}
+
+func (g *gatherer[T]) add(items ...T) {
+	g.mu.Lock()
+	g.items = append(g.items, items...)
+	g.mu.Unlock()
+	g.wake()
+}
+
+func (g *gatherer[T]) wake() {
+	select {
+	case g.more <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what has gathered, at most limit items, without waiting.
+func (g *gatherer[T]) take(limit int) []T {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.items) <= limit {
+		items := g.items
+		g.items = nil
+		return items
+	}
+	items := g.items[:limit:limit]
+	g.items = g.items[limit:]
+	g.wake()
+	return items
+}
+
+// pause waits for d, or until ctx ends. Under load a stage pauses for some
+// milliseconds to gather a larger burst: cost is per burst (FACTS).
+func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

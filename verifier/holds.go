@@ -1,0 +1,188 @@
+package verifier
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// holds keeps the messages of targets that take none at present: a full queue
+// (nack), a missing one (return, 404), a stuck one. Each such target is tried with
+// backoff, first with one message, after a success with twice as many, and holds
+// up nobody else (DESIGN section 4, rule 8).
+type holds struct {
+	log        *slog.Logger
+	unroutable time.Duration     // how long a missing target is retried
+	publish    func(...*message) // another attempt
+	expired    func(*message)    // its target was missing for too long
+
+	mu      sync.Mutex
+	targets map[bridge.Target]*hold
+	count   int
+}
+
+type hold struct {
+	reason  holdReason
+	waiting []*message
+	backoff *backoff.ExponentialBackOff
+	due     time.Time
+	burst   int // how many are tried together
+	trying  int // how many of them are under way
+	failed  bool
+	refuted bool // the last attempt found the target missing
+}
+
+const maxBurst = 1024
+
+// takes keeps m if its target is held, and tells whether it did.
+func (h *holds) takes(m *message) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	target := h.targets[m.to]
+	if target == nil || m.trial {
+		return false
+	}
+	h.keep(target, m)
+	return true
+}
+
+func (h *holds) keep(target *hold, m *message) {
+	target.waiting = append(target.waiting, m)
+	h.count++
+	if target.reason == unroutable && m.unroutableSince.IsZero() {
+		m.unroutableSince = time.Now()
+	}
+}
+
+// failed keeps m, whose target did not take it.
+func (h *holds) failed(m *message, reason holdReason) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	target := h.targets[m.to]
+	if target == nil {
+		target = &hold{backoff: newBackOff(50*time.Millisecond, 5*time.Second), burst: 1}
+		target.due = time.Now().Add(target.backoff.NextBackOff())
+		h.targets[m.to] = target
+		h.log.Warn("target is held", "target", m.to.String(), "reason", reason.String(), "message_id", m.id())
+	}
+	target.reason = reason
+	target.refuted = reason == unroutable
+	h.keep(target, m)
+	if m.trial {
+		target.failed = true
+		h.tried(m)
+	}
+}
+
+// ended says that m needs no further attempt: it is safe, or on another course.
+func (h *holds) ended(m *message) {
+	if !m.trial {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tried(m)
+}
+
+// tried counts the end of one trial; after the last one of a burst it is decided
+// when and how many to try next.
+func (h *holds) tried(m *message) {
+	m.trial = false
+	target := h.targets[m.to]
+	target.trying--
+	if target.trying > 0 {
+		return
+	}
+	if target.failed {
+		target.failed = false
+		target.burst = 1
+		target.due = time.Now().Add(target.backoff.NextBackOff())
+		return
+	}
+	target.backoff.Reset()
+	target.burst = min(2*target.burst, maxBurst)
+	target.due = time.Now()
+}
+
+// tick gives up what has been unroutable for too long when an attempt has just
+// shown that it still is, starts the attempts that are due, and forgets targets
+// that nothing waits for.
+func (h *holds) tick(now time.Time) {
+	var again, dead []*message
+	h.mu.Lock()
+	for to, target := range h.targets {
+		if target.trying > 0 {
+			continue
+		}
+		if target.refuted {
+			target.refuted = false
+			dead = append(dead, h.takeOut(target, func(m *message) bool {
+				return m.course == forward && now.Sub(m.unroutableSince) >= h.unroutable
+			})...)
+		}
+		if len(target.waiting) == 0 {
+			delete(h.targets, to)
+			h.log.Info("target is no longer held", "target", to.String())
+			continue
+		}
+		if now.Before(target.due) {
+			continue
+		}
+		n := min(target.burst, len(target.waiting))
+		for _, m := range target.waiting[:n] {
+			m.trial = true
+			again = append(again, m)
+		}
+		target.waiting = target.waiting[n:]
+		target.trying = n
+		h.count -= n
+	}
+	h.mu.Unlock()
+	for _, m := range dead {
+		h.expired(m)
+	}
+	if len(again) > 0 {
+		h.publish(again...)
+	}
+}
+
+// leave takes out the messages for which must says so, the oldest first.
+func (h *holds) leave(must func(*message) bool) []*message {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []*message
+	for _, target := range h.targets {
+		out = append(out, h.takeOut(target, must)...)
+	}
+	return out
+}
+
+func (h *holds) takeOut(target *hold, must func(*message) bool) []*message {
+	var out, rest []*message
+	for _, m := range target.waiting {
+		if must(m) {
+			out = append(out, m)
+		} else {
+			rest = append(rest, m)
+		}
+	}
+	target.waiting = rest
+	h.count -= len(out)
+	return out
+}
+
+func (h *holds) size() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.count
+}
+
+func newBackOff(first, most time.Duration) *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = first, most
+	return b
+}

@@ -1,0 +1,177 @@
+package verifier
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// Options are the options of New. Nil and the zero value mean defaults.
+type Options struct {
+	// Topology names the staging queue. Default Queue: "twoqueue".
+	Topology bridge.Topology
+
+	// Prefetch is how many staged messages a verifier holds at once, and so bounds
+	// its memory. Default 3000.
+	Prefetch int
+	// Waiting is how many of these may wait: for an open transaction, or for a
+	// target that takes nothing. What exceeds it, or has waited for longer than
+	// Patience, goes to the waiting queue. Default half of Prefetch.
+	Waiting int
+	// WaitingPrefetch is how many messages of the waiting queue a verifier holds
+	// at once, in addition to Prefetch. Default 500.
+	WaitingPrefetch int
+	// Patience is how long a message from the staging queue waits before it is
+	// moved to the waiting queue. Default 2 s.
+	Patience time.Duration
+	// HandBack is how long a message is held unacked at most. It must be shorter
+	// than the broker's consumer timeout (30 minutes by default). Default 10 min.
+	HandBack time.Duration
+
+	// Settlers is the number of lookups that wait at the same time, each on a
+	// database connection of its own. Default 16.
+	Settlers int
+	// SettleWait bounds one waiting lookup; the server ends it. Default 1 s.
+	SettleWait time.Duration
+
+	// Allow lists the targets that may be forwarded to; a committed message for
+	// any other goes to the dead queue. Empty means that every target is allowed,
+	// so that whoever may write to the staging queue may reach every exchange that
+	// the verifier's login may write to.
+	Allow []Allow
+
+	// Unroutable is how long a message whose target does not exist is retried
+	// before it goes to the dead queue. Default 1 min.
+	Unroutable time.Duration
+	// ConfirmTimeout is how long a forwarded message may stay unconfirmed before
+	// its target counts as stuck. Default 10 s.
+	ConfirmTimeout time.Duration
+	// Drain bounds the end: how long what has been judged may take to get forwarded
+	// and acked once the context of Run has ended. Default 10 s.
+	Drain time.Duration
+
+	// KeepUserID forwards the user-id that the sender set. The broker refuses it
+	// unless the verifier's login is that user or has the impersonator tag.
+	KeepUserID bool
+
+	// Logger gets one line per event worth waking for. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// Allow is a pattern of targets. In both fields * stands for any characters, also
+// none. The default exchange is the empty Exchange.
+type Allow struct {
+	Exchange   string
+	RoutingKey string
+}
+
+const maxPrefetch = 65535 // the protocol's limit
+
+func (o *Options) withDefaults() (Options, error) {
+	var out Options
+	if o != nil {
+		out = *o
+	}
+	for _, f := range []struct {
+		name     string
+		value    *int
+		standard int
+	}{
+		{"Prefetch", &out.Prefetch, 3000},
+		{"Waiting", &out.Waiting, 0},
+		{"WaitingPrefetch", &out.WaitingPrefetch, 500},
+		{"Settlers", &out.Settlers, 16},
+	} {
+		if *f.value < 0 || *f.value > maxPrefetch {
+			return out, fmt.Errorf("verifier options: %s is not between 1 and %d", f.name, maxPrefetch)
+		}
+		if *f.value == 0 {
+			*f.value = f.standard
+		}
+	}
+	for _, f := range []struct {
+		name     string
+		value    *time.Duration
+		standard time.Duration
+	}{
+		{"Patience", &out.Patience, 2 * time.Second},
+		{"HandBack", &out.HandBack, 10 * time.Minute},
+		{"SettleWait", &out.SettleWait, time.Second},
+		{"Unroutable", &out.Unroutable, time.Minute},
+		{"ConfirmTimeout", &out.ConfirmTimeout, 10 * time.Second},
+		{"Drain", &out.Drain, 10 * time.Second},
+	} {
+		if *f.value < 0 {
+			return out, fmt.Errorf("verifier options: %s is negative", f.name)
+		}
+		if *f.value == 0 {
+			*f.value = f.standard
+		}
+	}
+	if out.Waiting == 0 {
+		out.Waiting = max(1, out.Prefetch/2)
+	}
+	if out.Waiting > out.Prefetch {
+		return out, errors.New("verifier options: Waiting is larger than Prefetch")
+	}
+	if out.Topology.Queue == "" {
+		out.Topology.Queue = "twoqueue"
+	}
+	if out.Logger == nil {
+		out.Logger = slog.Default()
+	}
+	return out, nil
+}
+
+// connections is the number of database connections that a verifier needs: the
+// settlers', one lookup, one deletion, one to spare for checks.
+func (o *Options) connections() int { return o.Settlers + 3 }
+
+// allowList is Options.Allow, compiled.
+type allowList struct {
+	own      map[string]bool // the verifier's own queues are nobody's target
+	patterns []allowPattern
+}
+
+type allowPattern struct{ exchange, key *regexp.Regexp }
+
+func newAllowList(o Options) allowList {
+	t := o.Topology
+	list := allowList{own: map[string]bool{t.Queue: true, t.WaitingQueue(): true, t.DeadQueue(): true}}
+	for _, allow := range o.Allow {
+		list.patterns = append(list.patterns, allowPattern{glob(allow.Exchange), glob(allow.RoutingKey)})
+	}
+	return list
+}
+
+func glob(pattern string) *regexp.Regexp {
+	return regexp.MustCompile(`(?s)^` + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, `.*`) + `$`)
+}
+
+// permits tells whether a message may go to all the places that it would reach:
+// its target, and the keys of its CC and BCC headers.
+func (l allowList) permits(s bridge.Staged) bool {
+	for _, key := range append(s.CopyKeys(), s.RoutingKey) {
+		if !l.permitsTarget(bridge.Target{Exchange: s.Exchange, RoutingKey: key}) {
+			return false
+		}
+	}
+	return true
+}
+
+func (l allowList) permitsTarget(t bridge.Target) bool {
+	if t.Exchange == "" && l.own[t.RoutingKey] {
+		return false
+	}
+	for _, p := range l.patterns {
+		if p.exchange.MatchString(t.Exchange) && p.key.MatchString(t.RoutingKey) {
+			return true
+		}
+	}
+	return len(l.patterns) == 0
+}

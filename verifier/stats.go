@@ -1,0 +1,68 @@
+package verifier
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Stats counts what a verifier has done since New, over all its sessions.
+type Stats struct {
+	Forwarded    int64 // confirmed by the broker at the target; repeated ones count again
+	Dropped      int64 // settled as rolled back, or absent because forwarded before
+	DeadLettered int64 // in the dead queue
+	SetAside     int64 // moved to the waiting queue
+	Sessions     int64 // started; more than one means errors in between
+}
+
+type counters struct {
+	forwarded, dropped, deadLettered, setAside, sessions atomic.Int64
+}
+
+// Stats returns the counts. They are for people and metrics; what is true of a
+// message only the broker and the ledger know.
+func (v *Verifier) Stats() Stats {
+	return Stats{
+		Forwarded:    v.stats.forwarded.Load(),
+		Dropped:      v.stats.dropped.Load(),
+		DeadLettered: v.stats.deadLettered.Load(),
+		SetAside:     v.stats.setAside.Load(),
+		Sessions:     v.stats.sessions.Load(),
+	}
+}
+
+// counter counts up and down, and tells when it is at zero.
+type counter struct {
+	mu    sync.Mutex
+	n     int
+	empty chan struct{} // closed at zero, if somebody waits for it
+}
+
+func (c *counter) add(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n += n; c.n == 0 && c.empty != nil {
+		close(c.empty)
+		c.empty = nil
+	}
+}
+
+func (c *counter) value() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}
+
+// zero returns a channel that is closed once the counter is at zero.
+func (c *counter) zero() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == 0 {
+		closed := make(chan struct{})
+		close(closed)
+		return closed
+	}
+	if c.empty == nil {
+		c.empty = make(chan struct{})
+	}
+	return c.empty
+}

@@ -1,0 +1,92 @@
+package verifier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A Verifier judges staged messages by one ledger. Any number of them, in any
+// number of processes, may work on one staging queue.
+type Verifier struct {
+	ledger bridge.Ledger
+	broker *bridge.Broker
+	opts   Options
+	allow  allowList
+	stats  counters
+}
+
+// New returns a verifier. Its ledger's connection pool must allow at least
+// Options.Settlers + 3 connections, since so many may wait at the same time; New
+// lets the pool keep as many idle ones. Ledger and broker stay the caller's.
+func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier, error) {
+	if ledger == nil {
+		return nil, errors.New("new verifier: ledger is nil")
+	}
+	if broker == nil {
+		return nil, errors.New("new verifier: broker is nil")
+	}
+	options, err := opts.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("new verifier: %w", err)
+	}
+	db, need := ledger.DB(), options.connections()
+	if most := db.Stats().MaxOpenConnections; most > 0 && most < need {
+		return nil, fmt.Errorf("new verifier: the database pool has at most %d connections and %d settlers need %d; raise SetMaxOpenConns or lower Options.Settlers",
+			most, options.Settlers, need)
+	}
+	db.SetMaxIdleConns(need)
+	return &Verifier{ledger: ledger, broker: broker, opts: options, allow: newAllowList(options)}, nil
+}
+
+// Run judges messages until ctx ends, then drains: what has been judged is
+// forwarded and acked, the rest is handed back, and Run returns nil.
+//
+// Run first declares the queues and proves that the database makes a lookup wait
+// (bridge.Prove). If that or the connecting fails, it returns the error and has
+// judged nothing: bridge.ErrProof, bridge.ErrNoSchema, bridge.ErrNotPrimary,
+// bridge.ErrOtherLedger, bridge.ErrCredentials, bridge.ErrUnavailable or a
+// *bridge.QueueMismatch. Once it has started it does not give up: on any error it
+// throws the session away, so that everything unacked is redelivered, logs why,
+// and starts another one, proof included, with backoff.
+func (v *Verifier) Run(ctx context.Context) error {
+	s, err := v.start(ctx)
+	if err != nil {
+		return err
+	}
+	wait := newBackOff(100*time.Millisecond, 10*time.Second)
+	for {
+		if s != nil {
+			began := time.Now()
+			err = s.run(ctx)
+			if time.Since(began) > wait.MaxInterval {
+				wait.Reset()
+			}
+		}
+		if ctx.Err() != nil {
+			v.opts.Logger.Info("verifier stopped", "queue", v.opts.Topology.Queue)
+			return nil
+		}
+		retry := wait.NextBackOff()
+		v.opts.Logger.Warn("session ended", "error", err, "retry_in", retry)
+		pause(ctx, retry)
+		s, err = v.start(ctx)
+	}
+}
+
+// start makes a session, or says why there can be none now.
+func (v *Verifier) start(ctx context.Context) (*session, error) {
+	if err := bridge.Prove(ctx, v.ledger); err != nil {
+		return nil, fmt.Errorf("start verifier: %w", err)
+	}
+	s, err := v.open(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("start verifier: %w", err)
+	}
+	v.stats.sessions.Add(1)
+	v.opts.Logger.Info("session started", "queue", v.opts.Topology.Queue, "ledger", v.ledger.Identity().String())
+	return s, nil
+}
