@@ -13,8 +13,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-const consumerTag = "verifier"
-
 // errConsumerEnded: the broker has ended a consumer: the queue was deleted, its
 // leader has moved, or a message was held for too long.
 var errConsumerEnded = errors.New("consumer ended by the broker")
@@ -167,14 +165,15 @@ func (s *session) run(ctx context.Context) error {
 func (s *session) take(ctx context.Context, l *lane) error {
 	cancels := l.ch.NotifyCancel(make(chan string, 1))
 	const autoAck, exclusive, noLocal, noWait = false, false, false, false
-	deliveries, err := l.ch.Consume(l.queue, consumerTag, autoAck, exclusive, noLocal, noWait, nil)
+	deliveries, err := l.ch.Consume(l.queue, "", autoAck, exclusive, noLocal, noWait, nil)
 	if err != nil {
 		return fmt.Errorf("consume %q: %w", l.queue, err)
 	}
 	for {
 		select {
 		case <-ctx.Done():
-			_ = l.ch.Cancel(consumerTag, true)
+			// No basic.cancel: RabbitMQ 3.10 ignores some of the acks that reach a
+			// quorum queue after it (measured). The channel's end cancels too.
 			return nil
 		case <-cancels:
 			return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)

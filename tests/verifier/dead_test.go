@@ -1,0 +1,290 @@
+package verifier_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// many good messages stand beside each bad one.
+const many = 3000
+
+// goodBatch commits n messages for queue and returns their IDs.
+func goodBatch(s *stage.Stage, queue string, n int) map[string]bool {
+	messages := make([]bridge.Message, n)
+	for i := range messages {
+		messages[i] = stage.To(queue, fmt.Sprint(i))
+	}
+	ids := map[string]bool{}
+	for _, id := range s.Commit(messages...) {
+		ids[id.String()] = true
+	}
+	return ids
+}
+
+// expectAll takes messages from queue until each of ids has come; others than
+// these are an error, duplicates are not.
+func expectAll(t *testing.T, s *stage.Stage, queue string, ids map[string]bool) {
+	t.Helper()
+	deliveries, stop := s.Consume(queue)
+	defer stop()
+	missing := len(ids)
+	seen := map[string]bool{}
+	timeout := time.After(stage.Patience)
+	for missing > 0 {
+		select {
+		case d := <-deliveries:
+			if !ids[d.MessageId] {
+				t.Fatalf("message %s was not committed for %s", d.MessageId, queue)
+			}
+			if !seen[d.MessageId] {
+				seen[d.MessageId] = true
+				missing--
+			}
+			if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		case <-timeout:
+			t.Fatalf("queue %s: %d of %d messages have not come", queue, missing, len(ids))
+		}
+	}
+}
+
+// expectDead takes the one message from the dead queue.
+func expectDead(t *testing.T, s *stage.Stage, reason, text string) amqp.Delivery {
+	t.Helper()
+	d := s.Receive(s.Topology.DeadQueue(), 1)[0]
+	if got := d.Headers[bridge.HeaderDeadReason]; got != reason {
+		t.Errorf("dead reason %v, want %s", got, reason)
+	}
+	if got, _ := d.Headers[bridge.HeaderDeadText].(string); !strings.Contains(got, text) {
+		t.Errorf("dead text %q, want something with %q", got, text)
+	}
+	if at, _ := d.Headers[bridge.HeaderDeadAt].(string); at == "" {
+		t.Error("the dead message has no time")
+	}
+	return d
+}
+
+// publish puts a message into the staging queue past the sender.
+func publish(t *testing.T, s *stage.Stage, p amqp.Publishing) {
+	t.Helper()
+	if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, true, false, p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMalformedGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	publish(t, s, amqp.Publishing{Body: []byte("no headers"), MessageId: "42"})
+	ids := goodBatch(s, queue, 10)
+	s.Verify(verifier.Options{})
+	expectAll(t, s, queue, ids)
+	d := expectDead(t, s, "malformed", "message-id")
+	if string(d.Body) != "no headers" || d.MessageId != "42" {
+		t.Errorf("the dead message has body %q and ID %q", d.Body, d.MessageId)
+	}
+	if got := d.Headers[bridge.HeaderDeadVerdict]; got != "unknown" {
+		t.Errorf("verdict %v", got)
+	}
+}
+
+func TestForeignLedgerIsNeverJudged(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	other := uuid.New()
+	p, err := bridge.Encode(bridge.Message{ID: uuid.New(), RoutingKey: queue}, other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, s, p)
+	v := s.Verify(verifier.Options{})
+	d := expectDead(t, s, "foreign", other.String())
+	if d.MessageId != p.MessageId {
+		t.Errorf("dead message %s, want %s", d.MessageId, p.MessageId)
+	}
+	if n := v.Stats().Dropped; n != 0 {
+		t.Errorf("%d dropped", n)
+	}
+}
+
+func TestTargetsOffTheAllowListAreDeadLetteredWhenCommitted(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	good, bad := s.Queue("orders.new", nil), s.Queue("payroll", nil)
+	v := s.Verify(verifier.Options{Allow: []verifier.Allow{{Exchange: "", RoutingKey: "orders.*"}}})
+	s.RollBack(stage.To(bad, "rolled back"))
+	s.Eventually("the rolled-back one is dropped, not dead", func() bool { return v.Stats().Dropped == 1 })
+	s.Commit(stage.To(good, "a"))
+	s.Receive(good, 1)
+
+	s.Commit(stage.To(bad, "b"))
+	expectDead(t, s, "not-allowed", "payroll")
+
+	copies := stage.To(good, "c")
+	copies.Publishing.Headers = amqp.Table{"CC": []any{bad}}
+	s.Commit(copies)
+	expectDead(t, s, "not-allowed", "orders.new")
+
+	s.Commit(stage.To(s.Topology.Queue, "to the staging queue itself"))
+	expectDead(t, s, "not-allowed", s.Topology.Queue)
+
+	v.Stop()
+	if n := s.Depth(bad); n != 0 {
+		t.Errorf("%d messages reached the forbidden queue", n)
+	}
+	if n := s.Rows(); n != 0 {
+		t.Errorf("%d rows left: what is dead has been judged", n)
+	}
+}
+
+func TestUnroutableIsRetriedThenDead(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	v := s.Verify(verifier.Options{Unroutable: 1500 * time.Millisecond})
+	id := s.Commit(stage.To("missing", "x"))[0]
+	d := expectDead(t, s, "unroutable", "missing")
+	if d.MessageId != id.String() || d.Headers[bridge.HeaderDeadVerdict] != "committed" {
+		t.Errorf("dead message %s, verdict %v", d.MessageId, d.Headers[bridge.HeaderDeadVerdict])
+	}
+	v.Stop()
+	if n := s.Rows(); n != 0 {
+		t.Errorf("%d rows left", n)
+	}
+}
+
+func TestUnroutableArrivesOnceItsQueueExists(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	v := s.Verify(verifier.Options{Patience: 300 * time.Millisecond})
+	late := s.Commit(stage.To("late", "x"))
+	exchange := bridge.Message{Exchange: "late-exchange", RoutingKey: "k", Publishing: amqp.Publishing{Body: []byte("y")}}
+	lateExchange := s.Commit(exchange)
+	// Both have been tried, and wait in the waiting queue's lane.
+	s.Eventually("both are set aside", func() bool { return v.Stats().SetAside >= 2 })
+	expectAll(t, s, queue, goodBatch(s, queue, 100))
+	if err := s.Channel.ExchangeDeclare("late-exchange", "direct", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.Queue("late", nil)
+	s.Queue("late-too", nil)
+	if err := s.Channel.QueueBind("late-too", "k", "late-exchange", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if d := s.Receive("late", 1)[0]; d.MessageId != late[0].String() {
+		t.Errorf("got %s", d.MessageId)
+	}
+	if d := s.Receive("late-too", 1)[0]; d.MessageId != lateExchange[0].String() || len(d.Headers) != 0 {
+		t.Errorf("got %s with headers %v", d.MessageId, d.Headers)
+	}
+	if n := v.Stats().DeadLettered; n != 0 {
+		t.Errorf("%d dead", n)
+	}
+}
+
+// The culprit of a closed channel is found, and thousands of good messages beside
+// it do not wait for it.
+func TestMissingExchangeHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	ids := goodBatch(s, queue, many/2)
+	for range 20 {
+		s.Commit(bridge.Message{Exchange: "no-such-exchange", RoutingKey: "k"})
+	}
+	for id := range goodBatch(s, queue, many/2) {
+		ids[id] = true
+	}
+	v := s.Verify(verifier.Options{Unroutable: time.Hour})
+	expectAll(t, s, queue, ids)
+	if n := v.Stats().Sessions; n != 1 {
+		t.Errorf("%d sessions: a refused publish must not end the session", n)
+	}
+	v.Stop()
+	s.Eventually("the 20 are handed back", func() bool {
+		n := s.Depth(s.Topology.Queue) + s.Depth(s.Topology.WaitingQueue())
+		t.Log(s.Depth(s.Topology.Queue), s.Depth(s.Topology.WaitingQueue()), s.Rows(), v.Stats())
+		return n == 20
+	})
+}
+
+func TestNoRightToATargetIsDeadLettered(t *testing.T) {
+	t.Parallel()
+	admin := servertest.Vhost(t)
+	s := stage.On(t, stage.Postgres, admin, bridge.Topology{Queue: "staging"})
+	queue := s.Queue("target", nil)
+	if err := s.Channel.ExchangeDeclare("secret", "fanout", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	ids := goodBatch(s, queue, many/2)
+	bad := s.Commit(bridge.Message{Exchange: "secret", RoutingKey: "k"})
+	for id := range goodBatch(s, queue, many/2) {
+		ids[id] = true
+	}
+	// The verifier's login may write to the default exchange only.
+	limited, err := bridge.Dial(t.Context(), servertest.User(t, admin, "", "^amq.default$", ".*"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(limited.Close)
+	s.Broker = limited
+	v := s.Verify(verifier.Options{})
+	expectAll(t, s, queue, ids)
+	if d := expectDead(t, s, "refused", "secret"); d.MessageId != bad[0].String() {
+		t.Errorf("dead message %s, want %s", d.MessageId, bad[0])
+	}
+	if n := v.Stats().Sessions; n != 1 {
+		t.Errorf("%d sessions", n)
+	}
+}
+
+func TestRefusedPropertyIsDeadLettered(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	ids := goodBatch(s, queue, many/2)
+	impostor := stage.To(queue, "impostor")
+	impostor.Publishing.UserId = "somebody-else"
+	bad := s.Commit(impostor)
+	for id := range goodBatch(s, queue, many/2) {
+		ids[id] = true
+	}
+	v := s.Verify(verifier.Options{KeepUserID: true})
+	expectAll(t, s, queue, ids)
+	if d := expectDead(t, s, "refused", "user_id"); d.MessageId != bad[0].String() {
+		t.Errorf("dead message %s, want %s", d.MessageId, bad[0])
+	}
+	if n := v.Stats().Sessions; n != 1 {
+		t.Errorf("%d sessions", n)
+	}
+}
+
+func TestHugeHeadersReachTheDeadQueueThroughTheBroker(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	// It fits into a frame, but not with the dead queue's own headers.
+	publish(t, s, amqp.Publishing{MessageId: "huge", Headers: amqp.Table{"h": strings.Repeat("x", 130_000)}})
+	ids := goodBatch(s, queue, 100)
+	v := s.Verify(verifier.Options{})
+	expectAll(t, s, queue, ids)
+	if d := s.Receive(s.Topology.DeadQueue(), 1)[0]; d.MessageId != "huge" {
+		t.Errorf("dead message %q", d.MessageId)
+	}
+	if n := v.Stats().Sessions; n != 1 {
+		t.Errorf("%d sessions", n)
+	}
+}
