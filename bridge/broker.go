@@ -161,7 +161,7 @@ func (b *Broker) Publish(ctx context.Context, messages []Outgoing) error {
 		}
 		sent++
 	}
-	for range sent {
+	for i := range sent { // they come in order
 		select {
 		case err := <-results:
 			if failure == nil {
@@ -169,7 +169,7 @@ func (b *Broker) Publish(ctx context.Context, messages []Outgoing) error {
 			}
 		case <-ctx.Done():
 			if failure == nil {
-				failure = publishError(messages[0], b.late(ctx, publisher))
+				failure = publishError(messages[i], b.late(ctx, publisher))
 			}
 			return failure
 		}
@@ -255,6 +255,8 @@ func (b *Broker) serve() error {
 		return err
 	}
 	defer conn.Close()
+	// Opening a channel on a half-open connection would outwait Close.
+	defer context.AfterFunc(b.ctx, conn.Close)()
 	l := &link{conn: conn}
 	over := make(chan *Publisher, b.opts.Channels)
 	for range b.opts.Channels {

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -9,7 +10,7 @@ import (
 )
 
 const (
-	// burstLimit bounds what waits to be written; beyond it Write blocks.
+	// burstLimit is how much may wait to be written before waitRoom waits.
 	burstLimit = 256 << 10
 	// lastWrite bounds the flush of what is left when the connection is closed.
 	lastWrite = time.Second
@@ -20,51 +21,65 @@ const (
 // flushes after every message; the broker's cost is per burst, not per message
 // (FACTS), and so is the system's. An idle connection is not delayed.
 //
+// Write never blocks: the library holds its locks meanwhile, so a broker that
+// reads nothing (a memory alarm, a dead network) would stop its reader too, and
+// no deadline could be kept. Whoever has much to write calls waitRoom first.
+//
 // An error of the connection is reported by a later Write. That is no loss: only
 // a broker's confirm says that a message has arrived.
 type burstConn struct {
 	net.Conn
 	wake chan struct{} // something to write
-	room chan struct{} // the buffer was taken
 	done chan struct{} // the writer has ended
 
 	mu      sync.Mutex
 	buf     []byte
+	taken   chan struct{} // closed when the writer takes buf
 	closing bool
 	err     error
 }
 
 func newBurstConn(conn net.Conn) *burstConn {
 	c := &burstConn{
-		Conn: conn,
-		wake: make(chan struct{}, 1),
-		room: make(chan struct{}, 1),
-		done: make(chan struct{}),
+		Conn:  conn,
+		wake:  make(chan struct{}, 1),
+		done:  make(chan struct{}),
+		taken: make(chan struct{}),
 	}
 	go c.writer()
 	return c
 }
 
 func (c *burstConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.err != nil:
+		return 0, c.err
+	case c.closing:
+		return 0, net.ErrClosed
+	}
+	c.buf = append(c.buf, p...)
+	signal(c.wake)
+	return len(p), nil
+}
+
+// waitRoom waits until less than burstLimit waits to be written, or the
+// connection is over, which Write will tell. It returns false if ctx ends first.
+func (c *burstConn) waitRoom(ctx context.Context) bool {
 	for {
 		c.mu.Lock()
-		switch {
-		case c.err != nil:
-			defer c.mu.Unlock()
-			return 0, c.err
-		case c.closing:
-			c.mu.Unlock()
-			return 0, net.ErrClosed
-		case len(c.buf) < burstLimit:
-			c.buf = append(c.buf, p...)
-			c.mu.Unlock()
-			signal(c.wake)
-			return len(p), nil
-		}
+		room, taken := len(c.buf) < burstLimit, c.taken
 		c.mu.Unlock()
+		if room {
+			return true
+		}
 		select {
-		case <-c.room:
+		case <-taken:
 		case <-c.done:
+			return true
+		case <-ctx.Done():
+			return false
 		}
 	}
 }
@@ -78,9 +93,12 @@ func (c *burstConn) writer() {
 			burst = nil // one huge message must not hold its memory for ever
 		}
 		burst, c.buf = c.buf, burst[:0]
+		if len(burst) >= burstLimit { // somebody may wait
+			close(c.taken)
+			c.taken = make(chan struct{})
+		}
 		closing := c.closing
 		c.mu.Unlock()
-		signal(c.room)
 		if len(burst) > 0 {
 			if _, err := c.Conn.Write(burst); err != nil {
 				c.fail(err)

@@ -19,8 +19,9 @@ const closePatience = 2 * time.Second
 // over, Done is closed, and everything that belongs to it is over too (DESIGN
 // section 4, rule 7).
 type Connection struct {
-	conn *amqp.Connection
-	done chan struct{}
+	conn  *amqp.Connection
+	burst *burstConn
+	done  chan struct{}
 
 	mu      sync.Mutex
 	err     error
@@ -32,6 +33,7 @@ func connect(ctx context.Context, url, name string, tlsConfig *tls.Config) (*Con
 	// The library knows no contexts: closing the socket stands for it during the
 	// handshakes.
 	abandon := func() bool { return true }
+	var burst *burstConn
 	config := amqp.Config{
 		Properties: amqp.Table{"product": "twoqueue", "connection_name": name},
 		Locale:     "en_US",
@@ -40,7 +42,7 @@ func connect(ctx context.Context, url, name string, tlsConfig *tls.Config) (*Con
 			if err != nil {
 				return nil, err
 			}
-			burst := newBurstConn(conn)
+			burst = newBurstConn(conn)
 			abandon = context.AfterFunc(ctx, func() { _ = burst.Close() })
 			return burst, nil
 		},
@@ -51,13 +53,16 @@ func connect(ctx context.Context, url, name string, tlsConfig *tls.Config) (*Con
 	conn, err := amqp.DialConfig(url, config)
 	inTime := abandon()
 	if err != nil {
+		if burst != nil {
+			_ = burst.Close() // the library does not, after some errors
+		}
 		return nil, connectError(ctx, err)
 	}
 	if !inTime {
 		_ = conn.Close()
 		return nil, connectError(ctx, context.Cause(ctx))
 	}
-	c := &Connection{conn: conn, done: make(chan struct{}), open: make(chan struct{})}
+	c := &Connection{conn: conn, burst: burst, done: make(chan struct{}), open: make(chan struct{})}
 	close(c.open)
 	blocks := conn.NotifyBlocked(make(chan amqp.Blocking, 4))
 	closes := conn.NotifyClose(make(chan *amqp.Error, 1))

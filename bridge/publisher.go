@@ -17,16 +17,21 @@ import (
 // the library hands both over on different Go channels. Its reader has put the
 // return into its channel before it handles the ack, so whoever holds the ack and
 // then empties the channel of returns has seen the return, if the reader was
-// never kept waiting there (it gives up on a full channel). That is why both
-// channels hold as much as can ever be in flight.
+// never kept waiting there (it gives up on a full channel). That is why returns
+// holds as much as can ever be in flight.
+//
+// The ack is read from the message's own DeferredConfirmation. The library's
+// NotifyPublish must not be used: where the broker nacks one message early and
+// acks those around it later with one multiple ack, as it does when a full queue
+// and a slow one are published to in turns, it reports the nacked one as acked.
 type Publisher struct {
-	conn     *Connection
-	ch       *amqp.Channel
-	turn     chan struct{} // capacity 1: whoever holds the token publishes
-	pending  chan publication
-	confirms chan amqp.Confirmation
-	returns  chan amqp.Return
-	done     chan struct{}
+	conn    *Connection
+	ch      *amqp.Channel
+	turn    chan struct{} // capacity 1: whoever holds the token publishes
+	room    chan struct{} // a token for each message in flight
+	pending chan publication
+	returns chan amqp.Return
+	done    chan struct{}
 
 	mu  sync.Mutex
 	err error
@@ -34,8 +39,9 @@ type Publisher struct {
 
 // publication is one message in flight.
 type publication struct {
-	key    publicationKey
-	report func(error)
+	key     publicationKey
+	confirm *amqp.DeferredConfirmation
+	report  func(error)
 }
 
 type publicationKey struct {
@@ -53,15 +59,14 @@ func (c *Connection) Publisher(inFlight int) (*Publisher, error) {
 		_ = ch.Close()
 		return nil, fmt.Errorf("open publishing channel: %w: %w", ErrUnavailable, err)
 	}
-	const slack = 2 // the one being published, and the one being reported
 	p := &Publisher{
-		conn:     c,
-		ch:       ch,
-		turn:     make(chan struct{}, 1),
-		pending:  make(chan publication, inFlight),
-		confirms: ch.NotifyPublish(make(chan amqp.Confirmation, inFlight+slack)),
-		returns:  ch.NotifyReturn(make(chan amqp.Return, inFlight+slack)),
-		done:     make(chan struct{}),
+		conn:    c,
+		ch:      ch,
+		turn:    make(chan struct{}, 1),
+		room:    make(chan struct{}, inFlight),
+		pending: make(chan publication, inFlight),
+		returns: ch.NotifyReturn(make(chan amqp.Return, 10)),
+		done:    make(chan struct{}),
 	}
 	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
 	go p.collect(closes)
@@ -79,7 +84,7 @@ func (c *Connection) Publisher(inFlight int) (*Publisher, error) {
 // which it must not block: with nil when the broker has taken the message to a
 // queue, else with an error that wraps ErrReturned, ErrNacked or ErrUnconfirmed.
 func (p *Publisher) Publish(ctx context.Context, to Target, msg amqp.Publishing, report func(error)) error {
-	if err := p.fits(msg); err != nil {
+	if err := p.fits(to, msg); err != nil {
 		return fmt.Errorf("publish: %w: %w", ErrInvalidMessage, err)
 	}
 	if err := p.conn.waitOpen(ctx); err != nil {
@@ -94,21 +99,33 @@ func (p *Publisher) Publish(ctx context.Context, to Target, msg amqp.Publishing,
 		return p.busy(ctx)
 	}
 	select {
-	case p.pending <- publication{publicationKey{msg.MessageId, to}, report}:
+	case p.room <- struct{}{}:
 	case <-p.done:
 		return p.Err()
 	case <-ctx.Done():
 		return p.busy(ctx)
 	}
+	if !p.conn.burst.waitRoom(ctx) {
+		<-p.room
+		return p.busy(ctx)
+	}
 	const mandatory, immediate = true, false
-	// An error here means that the channel or the connection is over: the
-	// collector reports this message with all others in flight.
-	_ = p.ch.Publish(to.Exchange, to.RoutingKey, mandatory, immediate, msg)
+	confirm, err := p.ch.PublishWithDeferredConfirm(to.Exchange, to.RoutingKey, mandatory, immediate, msg)
+	if err != nil {
+		// The channel or the connection is over, and the broker cannot have the
+		// whole message.
+		<-p.room
+		return fmt.Errorf("publish: %w: %w", ErrUnavailable, err)
+	}
+	p.pending <- publication{publicationKey{msg.MessageId, to}, confirm, report}
 	return nil
 }
 
 // fits refuses what would end the channel or the connection.
-func (p *Publisher) fits(msg amqp.Publishing) error {
+func (p *Publisher) fits(to Target, msg amqp.Publishing) error {
+	if err := validateShort(to, msg); err != nil {
+		return err
+	}
 	if err := validateNames(msg.Headers); err != nil {
 		return err
 	}
@@ -123,28 +140,47 @@ func (p *Publisher) busy(ctx context.Context) error {
 	if reason := p.conn.Blocked(); reason != "" {
 		return fmt.Errorf("%w: %s", ErrBlocked, reason)
 	}
-	return fmt.Errorf("%w: broker does not confirm fast enough: %w", ErrUnavailable, context.Cause(ctx))
+	return fmt.Errorf("%w: broker does not take messages fast enough: %w", ErrUnavailable, context.Cause(ctx))
 }
 
 // collect takes the confirms in order and reports them.
 func (p *Publisher) collect(closes <-chan *amqp.Error) {
 	returned := make(map[publicationKey]int)
-	for confirm := range p.confirms {
-		p.drainReturns(returned)
-		pub := <-p.pending
-		switch {
-		case returned[pub.key] > 0:
-			if returned[pub.key]--; returned[pub.key] == 0 {
-				delete(returned, pub.key)
+	for {
+		select {
+		case pub := <-p.pending:
+			<-pub.confirm.Done() // the end of the channel nacks it
+			if !pub.confirm.Acked() && p.ch.IsClosed() {
+				p.end(<-closes, returned, pub)
+				return
 			}
-			pub.report(ErrReturned)
-		case !confirm.Ack:
-			pub.report(ErrNacked)
-		default:
-			pub.report(nil)
+			p.report(pub, returned)
+		case cause := <-closes:
+			p.end(cause, returned)
+			return
 		}
 	}
-	p.end(<-closes)
+}
+
+// report tells what became of a message whose confirm is there.
+func (p *Publisher) report(pub publication, returned map[publicationKey]int) {
+	p.drainReturns(returned)
+	err := p.Err()
+	switch {
+	case returned[pub.key] > 0:
+		if returned[pub.key]--; returned[pub.key] == 0 {
+			delete(returned, pub.key)
+		}
+		err = ErrReturned
+	case pub.confirm.Acked():
+		err = nil
+	case err != nil:
+		err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
+	default:
+		err = ErrNacked
+	}
+	pub.report(err)
+	<-p.room
 }
 
 func (p *Publisher) drainReturns(returned map[publicationKey]int) {
@@ -162,8 +198,9 @@ func (p *Publisher) drainReturns(returned map[publicationKey]int) {
 	}
 }
 
-// end reports what is left as unconfirmed, and lets nothing else in.
-func (p *Publisher) end(cause *amqp.Error) {
+// end lets nothing else in, and reports what is left: what was not acked before
+// is unconfirmed.
+func (p *Publisher) end(cause *amqp.Error, returned map[publicationKey]int, left ...publication) {
 	p.mu.Lock()
 	p.err = fmt.Errorf("%w: publishing channel closed", ErrUnavailable)
 	if cause != nil {
@@ -172,11 +209,14 @@ func (p *Publisher) end(cause *amqp.Error) {
 	p.mu.Unlock()
 	close(p.done)
 	p.turn <- struct{}{} // whoever was publishing has finished; nobody follows
-	unconfirmed := fmt.Errorf("%w: %w", ErrUnconfirmed, p.err)
 	for {
+		for _, pub := range left {
+			<-pub.confirm.Done()
+			p.report(pub, returned)
+		}
 		select {
 		case pub := <-p.pending:
-			pub.report(unconfirmed)
+			left = []publication{pub}
 		default:
 			return
 		}

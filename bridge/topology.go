@@ -50,6 +50,7 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 		return fmt.Errorf("declare topology: %w", err)
 	}
 	defer conn.Close()
+	defer context.AfterFunc(ctx, conn.Close)()
 	for _, queue := range []struct {
 		name string
 		args amqp.Table
@@ -129,7 +130,7 @@ func (e *QueueMismatch) Error() string {
 // inequivalent matches RabbitMQ's answer to a declaration that differs from what
 // is there, such as: inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/':
 // received none but current is the value '60000' of type 'signedint'.
-var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for queue .* in vhost .*?: (.*)$`)
+var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for queue .* in vhost .*: (received .*)$`)
 
 func declareError(name string, err error) error {
 	if err == nil {

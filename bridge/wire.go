@@ -200,13 +200,8 @@ func (m Message) validate() error {
 	if err := validateNames(p.Headers); err != nil {
 		return err
 	}
-	for name, value := range map[string]string{
-		"ContentType": p.ContentType, "ContentEncoding": p.ContentEncoding, "CorrelationId": p.CorrelationId,
-		"ReplyTo": p.ReplyTo, "Type": p.Type, "UserId": p.UserId, "AppId": p.AppId,
-	} {
-		if len(value) > maxShort {
-			return fmt.Errorf("field Publishing.%s has %d bytes: at most %d", name, len(value), maxShort)
-		}
+	if err := validateShort(m.Target(), p); err != nil {
+		return err
 	}
 	if err := p.Headers.Validate(); err != nil {
 		return fmt.Errorf("field Publishing.Headers: %w", err)
@@ -230,12 +225,30 @@ func (m Message) validateTarget() error {
 		}
 	}
 	for _, name := range []string{"CC", "BCC"} {
-		if err := validateCopies(p.Headers[name]); err != nil {
-			return fmt.Errorf("header %s: %w", name, err)
+		if value, ok := p.Headers[name]; ok {
+			if err := validateCopies(value); err != nil {
+				return fmt.Errorf("header %s: %w", name, err)
+			}
 		}
 	}
 	if size := headerBytes(p); size > maxHeaderBytes {
 		return fmt.Errorf("headers and properties have %d bytes: at most %d", size, maxHeaderBytes)
+	}
+	return nil
+}
+
+// validateShort checks the length of AMQP's short strings.
+func validateShort(to Target, p amqp.Publishing) error {
+	for name, value := range map[string]string{
+		"Exchange": to.Exchange, "RoutingKey": to.RoutingKey,
+		"Publishing.ContentType": p.ContentType, "Publishing.ContentEncoding": p.ContentEncoding,
+		"Publishing.CorrelationId": p.CorrelationId, "Publishing.ReplyTo": p.ReplyTo,
+		"Publishing.Expiration": p.Expiration, "Publishing.MessageId": p.MessageId,
+		"Publishing.Type": p.Type, "Publishing.UserId": p.UserId, "Publishing.AppId": p.AppId,
+	} {
+		if len(value) > maxShort {
+			return fmt.Errorf("field %s has %d bytes: at most %d", name, len(value), maxShort)
+		}
 	}
 	return nil
 }
@@ -264,9 +277,6 @@ func validateNames(value any) error {
 }
 
 func validateCopies(value any) error {
-	if value == nil {
-		return nil
-	}
 	list, ok := value.([]any)
 	if !ok {
 		return fmt.Errorf("is %T, not a list of routing keys ([]any of string)", value)
@@ -279,9 +289,12 @@ func validateCopies(value any) error {
 	return nil
 }
 
+// headerBytes is an upper bound of the size of the frame with headers and
+// properties.
 func headerBytes(p amqp.Publishing) int {
-	return tableBytes(p.Headers) + len(p.ContentType) + len(p.ContentEncoding) + len(p.CorrelationId) +
-		len(p.ReplyTo) + len(p.Type) + len(p.UserId) + len(p.AppId) + len(p.Expiration) + 64
+	const fixed = 64 // the frame's own fields, numbers, and the lengths of strings
+	return fixed + tableBytes(p.Headers) + len(p.ContentType) + len(p.ContentEncoding) + len(p.CorrelationId) +
+		len(p.ReplyTo) + len(p.Expiration) + len(p.MessageId) + len(p.Type) + len(p.UserId) + len(p.AppId)
 }
 
 // tableBytes is an upper bound of a table's encoded size.

@@ -289,6 +289,9 @@ func TestShutdownHandsBackAtOnceAndIsNoFailedAttempt(t *testing.T) {
 		})
 		wantHandedBack(t, r, err, context.Canceled)
 		r.wantStats(idempotency.Stats{HandedBack: 1})
+		if log := r.log.String(); log != "" {
+			t.Errorf("shutdown is worth no line, got %s", log)
+		}
 	})
 	t.Run("in a handler that ignores it", func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
@@ -302,6 +305,9 @@ func TestShutdownHandsBackAtOnceAndIsNoFailedAttempt(t *testing.T) {
 		})
 		wantHandedBack(t, r, err, context.Canceled)
 		r.wantStats(idempotency.Stats{HandedBack: 1})
+		if log := r.log.String(); log != "" {
+			t.Errorf("shutdown is worth no line, got %s", log)
+		}
 	})
 	t.Run("in a pause", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -104,12 +104,36 @@ func (a *acks) run(ctx context.Context) error {
 	}
 }
 
-// finish acks, at the end, all that is done.
-func (a *acks) finish() {
+// finish acks at the end all that is done and hands back the rest, with one
+// multiple ack or nack for each run of tags: a quorum queue's channel that has
+// many small acks to pass on when it is closed loses some of them (measured on
+// RabbitMQ 3.10; harmless, but those messages come again). The last call waits
+// for the broker to have read the acks.
+func (a *acks) finish() error {
 	a.mu.Lock()
-	a.stuck = a.last
-	a.mu.Unlock()
-	_ = a.flush(true) // a channel that is over acks nothing: all is redelivered
+	defer a.mu.Unlock()
+	for i := 0; i < len(a.state); {
+		kind, end := a.state[i], i
+		for end < len(a.state) && a.state[end] == kind {
+			end++
+		}
+		var err error
+		switch last := a.first + uint64(end) - 1; kind {
+		case safe:
+			err = a.ch.Ack(last, true)
+		case unacked:
+			err = a.ch.Nack(last, true, true)
+		}
+		if err != nil {
+			return fmt.Errorf("ack the last: %w", err)
+		}
+		i = end
+	}
+	a.state = nil
+	if err := a.ch.Qos(1, 0, false); err != nil {
+		return fmt.Errorf("ack the last: %w", err)
+	}
+	return nil
 }
 
 // flush acks what can be acked with one multiple ack. With singles it also acks,

@@ -69,6 +69,9 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		ids = append(ids, m.staged.ID)
 	}
 	committed, err := s.ledger.Committed(ctx, ids)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("look up: %w", err)
 	}

@@ -46,8 +46,8 @@ type session struct {
 }
 
 // open connects and declares; the proof has been given.
-func (v *Verifier) open(ctx context.Context) (s *session, err error) {
-	s = &session{
+func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
+	s := &session{
 		ledger:    v.ledger,
 		opts:      v.opts,
 		allow:     v.allow,
@@ -155,8 +155,7 @@ func (s *session) run(ctx context.Context) error {
 		if err := takers.Wait(); err != nil {
 			return err
 		}
-		s.drain(moving)
-		return nil
+		return s.drain(moving)
 	})
 	return group.Wait()
 }
@@ -405,15 +404,15 @@ func (s *session) watch(ctx context.Context) error {
 	}
 }
 
-// drain waits until everything that was judged is acked, then acks the last.
-func (s *session) drain(ctx context.Context) {
+// drain waits until everything that was judged is done, acks it, and hands back
+// the rest.
+func (s *session) drain(ctx context.Context) error {
 	select {
 	case <-s.moving.zero():
 	case <-ctx.Done():
+		return nil
 	case <-time.After(s.opts.Drain):
 		s.log.Warn("not drained in time; the rest is handed back", "messages", s.moving.value())
 	}
-	for _, l := range []*lane{s.staging, s.waiting} {
-		l.acks.finish()
-	}
+	return errors.Join(s.staging.acks.finish(), s.waiting.acks.finish())
 }

@@ -67,6 +67,9 @@ func (v *Verifier) Run(ctx context.Context) error {
 			}
 		}
 		if ctx.Err() != nil {
+			if err != nil {
+				v.opts.Logger.Warn("stopped without draining; what is unacked is handed back", "error", err)
+			}
 			v.opts.Logger.Info("verifier stopped", "queue", v.opts.Topology.Queue)
 			return nil
 		}

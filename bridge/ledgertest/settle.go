@@ -62,8 +62,10 @@ func testSettleTells(t *testing.T, d *database, want bridge.Outcome, end func(*s
 // expectStillOpen fails unless a short settle waits to its end, and knows nothing.
 func expectStillOpen(t *testing.T, d *database, id uuid.UUID) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), prompt) // for one that has no bound
+	defer cancel()
 	start := time.Now()
-	outcome, err := d.ledger.Settle(t.Context(), id, short)
+	outcome, err := d.ledger.Settle(ctx, id, short)
 	check(t, err, "settle")
 	waited := time.Since(start)
 	if outcome != bridge.StillOpen {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
+	"time"
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/pressly/goose/v3"
@@ -21,9 +23,16 @@ const (
 	SQLite     Dialect = "sqlite"
 )
 
-// attempts is how often a migration is tried: each attempt that fails because of
-// another migrator finds that one's work done at the next.
-const attempts = 6
+// attempts is how often a migration is tried, with pauses that begin at pause: an
+// attempt that fails because of another migrator finds that one's work done at the
+// next.
+const (
+	attempts = 5
+	pause    = 50 * time.Millisecond
+)
+
+// noRights is PostgreSQL's SQLSTATE for what no other attempt will change.
+const noRights = "42501"
 
 //go:embed sql
 var files embed.FS
@@ -50,9 +59,11 @@ func up(ctx context.Context, db *sql.DB, dialect Dialect, part string) error {
 	// No lock: goose's is held by the session, which a pooler may change between
 	// two statements, and there is none for SQLite. The unique version number
 	// does it, with another attempt for whoever came second.
+	pauses := backoff.NewExponentialBackOff()
+	pauses.InitialInterval = pause
 	_, err = backoff.Retry(ctx, func() (struct{}, error) {
 		return struct{}{}, attempt(ctx, db, dialect, dir, "bridge_"+part+"_version")
-	}, backoff.WithMaxTries(attempts))
+	}, backoff.WithBackOff(pauses), backoff.WithMaxTries(attempts))
 	if err != nil {
 		return fmt.Errorf("migrate %s: %w", part, err)
 	}
@@ -66,6 +77,10 @@ func attempt(ctx context.Context, db *sql.DB, dialect Dialect, dir fs.FS, versio
 		return backoff.Permanent(err)
 	}
 	_, err = provider.Up(ctx)
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) && state.SQLState() == noRights {
+		return backoff.Permanent(err)
+	}
 	return err
 }
 

@@ -44,8 +44,8 @@
 // Behind PgBouncer in transaction pooling everything works: all settings are
 // local to a transaction. Before PgBouncer 1.21 the driver must not use named
 // prepared statements (pgx: default_query_exec_mode=exec or simple_protocol).
-// Statement pooling does not work, and says so. On a standby Check returns
-// bridge.ErrNotPrimary; a pooler that sends reads to standbys does no harm.
+// Statement pooling does not work: it refuses transactions. On a standby Check
+// returns bridge.ErrNotPrimary.
 //
 // # What must be so
 //

@@ -22,7 +22,7 @@
 //
 //   - Every open transaction that has written delays every Settle, not only that
 //     of its own IDs. There is no fairness: SQLite asks for the lock again after 1
-//     to 100 ms, and under writers without a pause a Settle may say 'still open'
+//     to 25 ms, and under writers without a pause a Settle may say 'still open'
 //     several times.
 //   - The pool needs at least two connections.
 //   - Give every connection a busy_timeout; without one, Record and Forget return

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,6 +31,35 @@ func TestFileNotInWALModeIsRefused(t *testing.T) {
 	if _, err := sqlite.Open(t.Context(), db); err == nil || !strings.Contains(err.Error(), "wal") {
 		t.Errorf("open a file not in WAL mode: %v", err)
 	}
+}
+
+// The state that a migrator leaves which dies before its first version: the others
+// begin that version all at once.
+func TestMigratorsMeetAtOneVersion(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ledger.db")
+	connect := func() *sql.DB {
+		db, err := open(file, "")
+		must(t, err)
+		t.Cleanup(func() { must(t, db.Close()) })
+		must(t, db.PingContext(t.Context()))
+		return db
+	}
+	_, err := connect().ExecContext(t.Context(), `CREATE TABLE bridge_ledger_version (
+		id INTEGER PRIMARY KEY AUTOINCREMENT, version_id INTEGER NOT NULL, is_applied INTEGER NOT NULL,
+		tstamp TIMESTAMP DEFAULT (datetime('now')));
+		INSERT INTO bridge_ledger_version (version_id, is_applied) VALUES (0, 1)`)
+	must(t, err)
+	var all sync.WaitGroup
+	for range 8 {
+		db := connect()
+		all.Go(func() {
+			if err := migrate.Ledger(t.Context(), db, migrate.SQLite); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	openLedger(t, file, "")
 }
 
 // SQLite grants BEGIN IMMEDIATE on a read-only file while another process writes.

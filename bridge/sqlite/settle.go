@@ -18,10 +18,15 @@ import (
 // that no other writer is left, and with ON CONFLICT it is the lookup as well.
 const settle = `INSERT INTO bridge_ledger (id) SELECT ? FROM bridge_identity WHERE identity = ? ON CONFLICT DO NOTHING`
 
+// slice is how long SQLite is left to wait at a time. Drivers differ in whether a
+// cancelled context ends that wait, so this is how late Settle may notice it. It
+// also keeps SQLite's pauses short, which grow from 1 to 25 ms in that time.
+const slice = 100 * time.Millisecond
+
 // Settle waits until nobody writes to the file, then inserts the ID and rolls
 // back: this leaves no trace in the file. Any writer, not only the one that
-// recorded the ID, makes it wait, and at the end of wait (whole milliseconds)
-// StillOpen. SQLite asks for the lock again at most every 100 ms.
+// recorded the ID, makes it wait, and at the end of wait, which is 100 ms late at
+// most, StillOpen.
 func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
 	conn, err := l.db.Connx(ctx)
 	if err != nil {
@@ -46,23 +51,29 @@ func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, wa
 	if err := conn.GetContext(ctx, &usual, `PRAGMA busy_timeout`); err != nil {
 		return bridge.StillOpen, fmt.Errorf("read busy_timeout: %w", err)
 	}
-	if err := setBusyTimeout(ctx, conn, max(1, wait.Milliseconds())); err != nil {
+	deadline := time.Now().Add(wait)
+	if err := setBusyTimeout(ctx, conn, max(1, min(wait, slice).Milliseconds())); err != nil {
 		return bridge.StillOpen, err
 	}
-	outcome, err := l.settleLocked(ctx, conn, id)
+	outcome, err := l.settleLocked(ctx, conn, id, deadline)
 	if err != nil {
 		return bridge.StillOpen, err
 	}
 	return outcome, setBusyTimeout(ctx, conn, usual)
 }
 
-func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (bridge.Outcome, error) {
-	_, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`)
-	switch {
-	case isBusy(err):
-		return bridge.StillOpen, nil // no transaction was begun
-	case err != nil:
-		return bridge.StillOpen, classify(err)
+func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, deadline time.Time) (bridge.Outcome, error) {
+	for {
+		_, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`)
+		if err == nil {
+			break
+		}
+		if !isBusy(err) {
+			return bridge.StillOpen, classify(err)
+		}
+		if time.Now().After(deadline) {
+			return bridge.StillOpen, nil // no transaction was begun
+		}
 	}
 	outcome, err := l.settleByInsert(ctx, conn, id)
 	if err != nil {

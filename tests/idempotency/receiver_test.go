@@ -28,7 +28,7 @@ import (
 )
 
 // patience bounds every wait of these tests; it only decides how long a failure takes.
-const patience = 60 * time.Second
+const patience = 30 * time.Second
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childPoint) != "" {
@@ -266,14 +266,13 @@ func (q *queue) wantEmpty() {
 	}
 }
 
-// nextDead waits for a message in the dead queue.
-func (q *queue) nextDead() amqp.Delivery {
+// nextDead waits for a message in the dead queue, and takes it.
+func (q *queue) nextDead() (d amqp.Delivery) {
 	q.t.Helper()
-	_, channel := q.dial()
-	d := next(q.t, consume(q.t, channel, dead))
-	if err := d.Ack(false); err != nil {
-		q.t.Fatal(err)
-	}
+	eventually(q.t, "a message is dead", func() (ok bool, err error) {
+		d, ok, err = q.Get(dead, true)
+		return ok, err
+	})
 	return d
 }
 

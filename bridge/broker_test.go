@@ -1,0 +1,154 @@
+package bridge_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+const (
+	password = "s3cr3t" // must be in no error
+	patience = 30 * time.Second
+)
+
+// dialFails dials and expects an error that tells nothing of the URL but host and
+// port.
+func dialFails(t *testing.T, ctx context.Context, url string, opts *bridge.BrokerOptions) error {
+	t.Helper()
+	broker, err := bridge.Dial(ctx, url, opts)
+	if err == nil {
+		broker.Close()
+		t.Fatal("dialed")
+	}
+	for _, secret := range []string{password, "login", "virtual-one", "amqp://login"} {
+		if strings.Contains(err.Error(), secret) {
+			t.Errorf("the error contains %q: %v", secret, err)
+		}
+	}
+	return err
+}
+
+func TestAnUnusableURLIsRefusedWithoutShowingIt(t *testing.T) {
+	for _, url := range []string{
+		"", "localhost", "http://login:" + password + "@localhost/virtual-one", "amqp://login:" + password + "@local host/",
+		"amqp://login:" + password + "%@localhost/", "amqp://login:" + password + "@localhost:port/virtual-one",
+	} {
+		err := dialFails(t, t.Context(), url, nil)
+		if !strings.Contains(err.Error(), "amqp://user:password@host:port/vhost") {
+			t.Errorf("%q: the error does not show the form: %v", url, err)
+		}
+	}
+}
+
+func TestNoBrokerIsUnavailable(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := listener.Addr().String()
+	_ = listener.Close()
+	err = dialFails(t, t.Context(), "amqp://login:"+password+"@"+addr+"/virtual-one", nil)
+	if !errors.Is(err, bridge.ErrUnavailable) || !strings.Contains(err.Error(), addr) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// peer is a server that says what it is given to every client, and then nothing.
+func peer(t *testing.T, words string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, words)
+			_, _ = io.Copy(io.Discard, conn) // until the client leaves
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-ended // also: every client has left
+	})
+	return fmt.Sprintf("amqp://login:%s@%s/virtual-one", password, listener.Addr())
+}
+
+func TestAPeerThatDoesNotAnswerIsLeftInTime(t *testing.T) {
+	start := time.Now()
+	err := dialFails(t, t.Context(), peer(t, ""), &bridge.BrokerOptions{DialTimeout: 100 * time.Millisecond})
+	if !errors.Is(err, bridge.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	if took := time.Since(start); took > patience {
+		t.Errorf("took %v", took)
+	}
+}
+
+func TestACancelledDialEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	err := dialFails(t, ctx, peer(t, ""), &bridge.BrokerOptions{DialTimeout: time.Hour})
+	if !errors.Is(err, bridge.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAPeerOfAnotherProtocolIsUnavailable(t *testing.T) {
+	err := dialFails(t, t.Context(), peer(t, "HTTP/1.1 400 Bad Request\r\n\r\n"), nil)
+	if !errors.Is(err, bridge.ErrUnavailable) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestWrongOptionsAreNamed(t *testing.T) {
+	for field, opts := range map[string]*bridge.BrokerOptions{
+		"DialTimeout": {DialTimeout: -1},
+		"Channels":    {Channels: 1001},
+		"InFlight":    {InFlight: -1},
+	} {
+		if err := dialFails(t, t.Context(), "amqp://localhost", opts); !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+func TestOnlyWhatMayPassByItselfIsRetryable(t *testing.T) {
+	for err, want := range map[error]bool{
+		bridge.ErrUnavailable: true, bridge.ErrBlocked: true, bridge.ErrNacked: true, bridge.ErrUnconfirmed: true,
+		bridge.ErrReturned: false, bridge.ErrInvalidMessage: false, bridge.ErrCredentials: false,
+		bridge.ErrDuplicateID: false, bridge.ErrOtherLedger: false,
+	} {
+		if got := bridge.Retryable(&bridge.PublishError{Err: fmt.Errorf("wrapped: %w", err)}); got != want {
+			t.Errorf("%v: %t", err, got)
+		}
+	}
+	if bridge.Retryable(nil) {
+		t.Error("no error is retryable")
+	}
+}
+
+func TestAPublishErrorNamesMessageAndTarget(t *testing.T) {
+	for target, want := range map[bridge.Target]string{
+		{RoutingKey: "q"}:                "publish message " + someID.String() + ` to queue "q": message returned as unroutable`,
+		{Exchange: "x", RoutingKey: "k"}: "publish message " + someID.String() + ` to exchange "x" key "k": message returned as unroutable`,
+	} {
+		err := &bridge.PublishError{ID: someID, Target: target, Err: bridge.ErrReturned}
+		if err.Error() != want || !errors.Is(err, bridge.ErrReturned) {
+			t.Errorf("text %q, want %q", err, want)
+		}
+	}
+}

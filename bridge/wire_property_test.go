@@ -1,0 +1,185 @@
+package bridge_test
+
+import (
+	"errors"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"pgregory.net/rapid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// FuzzParse: whatever lies in a staging queue, Parse does not panic, and what it
+// accepts can be staged again and is then the same.
+func FuzzParse(f *testing.F) {
+	ledger, id := someLedger.String(), someID.String()
+	f.Add(id, ledger, "exchange", "key", "", "", []byte{})
+	f.Add(id, ledger, "", "queue", "1000", "user", []byte("\x00\x01\x05\x06\x01a"))
+	f.Add("", "", "", "", "-1", "", []byte("\x03\x06\x04\x07\x02\x08\x00\x00"))
+	f.Fuzz(func(t *testing.T, id, ledger, exchange, key, expiration, user string, more []byte) {
+		headers, _ := table(more, 0)
+		for name, value := range map[string]string{
+			bridge.HeaderLedger: ledger, bridge.HeaderExchange: exchange, bridge.HeaderRoutingKey: key,
+		} {
+			if _, ok := headers[name]; !ok {
+				headers[name] = value
+			}
+		}
+		d := amqp.Delivery{MessageId: id, Headers: headers, Expiration: expiration, UserId: user, Body: more}
+		before := maps.Clone(headers)
+		staged, err := bridge.Parse(d)
+		if !reflect.DeepEqual(headers, before) {
+			t.Fatalf("changed the headers %v to %v", before, headers)
+		}
+		if err != nil {
+			if !errors.Is(err, bridge.ErrMalformed) {
+				t.Fatalf("error is not ErrMalformed: %v", err)
+			}
+			return
+		}
+		final := staged.Message.Publishing
+		if final.MessageId != staged.ID.String() || final.DeliveryMode != amqp.Persistent || final.UserId != "" {
+			t.Fatalf("final message %#v", final)
+		}
+		for name := range final.Headers {
+			if strings.HasPrefix(name, "x-bridge-") {
+				t.Fatalf("the receiver sees header %s", name)
+			}
+		}
+		again := staged.Publishing()
+		if again.Expiration != "" || again.UserId != "" || again.Headers["CC"] != nil || again.Headers["BCC"] != nil {
+			t.Fatalf("acts in the staging queue: %#v", again)
+		}
+		if parsed, err := bridge.Parse(delivered(again)); err != nil || !reflect.DeepEqual(parsed, staged) {
+			t.Fatalf("staged again (%v)\n%#v\nwas\n%#v", err, parsed, staged)
+		}
+	})
+}
+
+// names are those of headers that mean something, and some that do not.
+var names = []string{
+	"a", "b", "c", "CC", "BCC", "x-death", "x-delivery-count",
+	bridge.HeaderCC, bridge.HeaderBCC, bridge.HeaderExpiration, bridge.HeaderUserID,
+	bridge.HeaderLedger, bridge.HeaderExchange, bridge.HeaderRoutingKey, bridge.HeaderUnroutableSince,
+}
+
+// table makes headers of bytes: for each a name, a kind and what the kind needs.
+// It returns the bytes it did not use.
+func table(p []byte, depth int) (amqp.Table, []byte) {
+	t := amqp.Table{}
+	for len(p) >= 2 && p[0] != 0xff {
+		name := names[int(p[0])%len(names)]
+		t[name], p = value(p[1:], depth)
+	}
+	return t, p[min(1, len(p)):]
+}
+
+func value(p []byte, depth int) (any, []byte) {
+	kind, p := p[0]%9, p[1:]
+	switch {
+	case kind == 1:
+		return int32(len(p)), p
+	case kind == 2:
+		return []byte("bytes"), p
+	case kind == 3:
+		return amqp.Decimal{Scale: 2, Value: 100}, p
+	case kind == 4 && depth < 4:
+		return table(p, depth+1)
+	case kind == 5 && depth < 4:
+		list := []any{}
+		for len(p) > 0 && p[0] != 0xff {
+			var element any
+			element, p = value(p, depth+1)
+			list = append(list, element)
+		}
+		return list, p[min(1, len(p)):]
+	case kind >= 6:
+		n := 0
+		if len(p) > 0 {
+			n, p = min(int(p[0]), len(p)-1), p[1:]
+		}
+		return string(p[:n]), p[n:]
+	}
+	return nil, p
+}
+
+func TestEveryValidMessageSurvivesTheStaging(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := anyMessage(t)
+		staged, err := bridge.Encode(m, someLedger)
+		if err != nil {
+			t.Fatalf("encode: %v", err)
+		}
+		got, err := bridge.Parse(delivered(staged))
+		if err != nil {
+			t.Fatalf("parse: %v", err)
+		}
+		want := bridge.Staged{Message: m, Ledger: someLedger, UserID: m.Publishing.UserId}
+		want.Message.Publishing.MessageId = m.ID.String()
+		want.Message.Publishing.DeliveryMode = amqp.Persistent
+		want.Message.Publishing.UserId = ""
+		if len(m.Publishing.Headers) == 0 {
+			want.Message.Publishing.Headers = nil
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("parsed\n%#v\nwant\n%#v", got, want)
+		}
+	})
+}
+
+func anyMessage(t *rapid.T) bridge.Message {
+	short := rapid.StringN(0, -1, 255)
+	id := uuid.UUID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "id"))
+	id[0] |= 1 // never zero
+	headers := amqp.Table(rapid.MapOfN(rapid.StringMatching(`[a-zA-Z]{3,30}`), anyValue(3), 0, 5).Draw(t, "headers"))
+	for _, name := range []string{"CC", "BCC"} {
+		if rapid.Bool().Draw(t, name) {
+			headers[name] = rapid.SliceOfN(rapid.Map(short, func(s string) any { return s }), 0, 3).Draw(t, name+" keys")
+		}
+	}
+	expiration := ""
+	if rapid.Bool().Draw(t, "expires") {
+		expiration = rapid.StringMatching(`[0-9]{1,9}`).Draw(t, "expiration")
+	}
+	return bridge.Message{
+		ID:         id,
+		Exchange:   short.Draw(t, "exchange"),
+		RoutingKey: rapid.StringN(1, -1, 255).Draw(t, "routing key"),
+		Publishing: amqp.Publishing{
+			Headers:         headers,
+			ContentType:     short.Draw(t, "content type"),
+			ContentEncoding: short.Draw(t, "content encoding"),
+			DeliveryMode:    rapid.Uint8Range(0, 2).Draw(t, "delivery mode"),
+			Priority:        rapid.Byte().Draw(t, "priority"),
+			CorrelationId:   short.Draw(t, "correlation-id"),
+			ReplyTo:         short.Draw(t, "reply-to"),
+			Expiration:      expiration,
+			MessageId:       rapid.SampledFrom([]string{"", id.String()}).Draw(t, "message-id"),
+			Timestamp:       time.Unix(rapid.Int64Range(0, 1<<40).Draw(t, "timestamp"), 0),
+			Type:            short.Draw(t, "type"),
+			UserId:          short.Draw(t, "user-id"),
+			AppId:           short.Draw(t, "app-id"),
+			Body:            rapid.SliceOf(rapid.Byte()).Draw(t, "body"),
+		},
+	}
+}
+
+func anyValue(depth int) *rapid.Generator[any] {
+	kinds := []*rapid.Generator[any]{
+		rapid.String().AsAny(), rapid.Int64().AsAny(), rapid.Int32().AsAny(), rapid.Bool().AsAny(),
+		rapid.Float64().AsAny(), rapid.SliceOf(rapid.Byte()).AsAny(), rapid.Just[any](nil),
+	}
+	if depth > 0 {
+		kinds = append(kinds,
+			rapid.Map(rapid.MapOfN(rapid.StringN(1, -1, 30), anyValue(depth-1), 0, 3), func(m map[string]any) any { return amqp.Table(m) }),
+			rapid.Map(rapid.SliceOfN(anyValue(depth-1), 0, 3), func(s []any) any { return s }),
+		)
+	}
+	return rapid.OneOf(kinds...)
+}

@@ -1,0 +1,255 @@
+package bridge_test
+
+import (
+	"errors"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+var (
+	someID     = uuid.MustParse("01920000-0000-7000-8000-000000000001")
+	someLedger = uuid.MustParse("6f9b4f3e-54a5-4a4c-9c52-3d6f0d9a1b2c")
+)
+
+// fullMessage has everything a message can have.
+func fullMessage() bridge.Message {
+	return bridge.Message{
+		ID: someID, Exchange: "orders", RoutingKey: "order.placed",
+		Publishing: amqp.Publishing{
+			Headers: amqp.Table{
+				"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+				"nested":      amqp.Table{"list": []any{int32(1), "two", nil, []byte{3}}},
+				"CC":          []any{"copy.one", "copy.two"},
+				"BCC":         []any{"blind"},
+			},
+			ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp.Transient,
+			Priority: 7, CorrelationId: "correlation", ReplyTo: "answers", Expiration: "60000",
+			Timestamp: time.Unix(1700000000, 0), Type: "OrderPlaced", UserId: "shop", AppId: "app",
+			Body: []byte(`{"order":1}`),
+		},
+	}
+}
+
+// delivered is p as the broker hands it to a consumer.
+func delivered(p amqp.Publishing) amqp.Delivery {
+	return amqp.Delivery{
+		Headers: p.Headers, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding,
+		DeliveryMode: p.DeliveryMode, Priority: p.Priority, CorrelationId: p.CorrelationId,
+		ReplyTo: p.ReplyTo, Expiration: p.Expiration, MessageId: p.MessageId, Timestamp: p.Timestamp,
+		Type: p.Type, UserId: p.UserId, AppId: p.AppId, Body: p.Body,
+	}
+}
+
+// The names and the form are what senders in other languages write: they must
+// never change.
+func TestTheWireFormatIsWhatItAlwaysWas(t *testing.T) {
+	got, err := bridge.Encode(fullMessage(), someLedger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fullMessage().Publishing
+	want.MessageId = "01920000-0000-7000-8000-000000000001"
+	want.DeliveryMode = 2
+	want.Expiration = ""
+	want.UserId = ""
+	want.Headers = amqp.Table{
+		"traceparent":          "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+		"nested":               amqp.Table{"list": []any{int32(1), "two", nil, []byte{3}}},
+		"x-bridge-ledger":      "6f9b4f3e-54a5-4a4c-9c52-3d6f0d9a1b2c",
+		"x-bridge-exchange":    "orders",
+		"x-bridge-routing-key": "order.placed",
+		"x-bridge-expiration":  "60000",
+		"x-bridge-cc":          []any{"copy.one", "copy.two"},
+		"x-bridge-bcc":         []any{"blind"},
+		"x-bridge-user-id":     "shop",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("staged form\n%#v\nwant\n%#v", got, want)
+	}
+	for name, want := range map[string]string{
+		bridge.HeaderUnroutableSince: "x-bridge-unroutable-since",
+		bridge.HeaderDeadReason:      "x-bridge-dead-reason",
+		bridge.HeaderDeadText:        "x-bridge-dead-text",
+		bridge.HeaderDeadVerdict:     "x-bridge-dead-verdict",
+		bridge.HeaderDeadAt:          "x-bridge-dead-at",
+	} {
+		if name != want {
+			t.Errorf("header %s, want %s", name, want)
+		}
+	}
+}
+
+func TestParseGivesBackWhatWasEncoded(t *testing.T) {
+	staged, err := bridge.Encode(fullMessage(), someLedger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := bridge.Parse(delivered(staged))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := bridge.Staged{Message: fullMessage(), Ledger: someLedger, UserID: "shop"}
+	want.Message.Publishing.MessageId = someID.String()
+	want.Message.Publishing.DeliveryMode = amqp.Persistent
+	want.Message.Publishing.UserId = ""
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("parsed\n%#v\nwant\n%#v", got, want)
+	}
+	if keys := got.CopyKeys(); !reflect.DeepEqual(keys, []string{"copy.one", "copy.two", "blind"}) {
+		t.Errorf("copy keys %q", keys)
+	}
+	if again := got.Publishing(); !reflect.DeepEqual(again, staged) {
+		t.Errorf("staged again\n%#v\nwant\n%#v", again, staged)
+	}
+}
+
+func TestEncodeAndParseChangeNothingTheyAreGiven(t *testing.T) {
+	m := fullMessage()
+	if _, err := bridge.Encode(m, someLedger); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(m, fullMessage()) {
+		t.Error("Encode changed the message")
+	}
+	staged, _ := bridge.Encode(m, someLedger)
+	headers := maps.Clone(staged.Headers)
+	if _, err := bridge.Parse(delivered(staged)); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(staged.Headers, headers) {
+		t.Error("Parse changed the delivery's headers")
+	}
+}
+
+func TestTheReceiverSeesNoneOfTheBridgesAndTheBrokersHeaders(t *testing.T) {
+	staged, err := bridge.Encode(bridge.Message{ID: someID, RoutingKey: "q"}, someLedger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{
+		"x-delivery-count", "x-acquired-count", "x-death", "x-first-death-exchange", "x-first-death-queue",
+		"x-first-death-reason", "x-last-death-exchange", "x-last-death-queue", "x-last-death-reason",
+		bridge.HeaderUnroutableSince, bridge.HeaderDeadReason, bridge.HeaderDeadText,
+		bridge.HeaderDeadVerdict, bridge.HeaderDeadAt, "x-bridge-of-a-later-release",
+	} {
+		staged.Headers[name] = "x"
+	}
+	got, err := bridge.Parse(delivered(staged))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Message.Publishing.Headers != nil {
+		t.Errorf("headers %v", got.Message.Publishing.Headers)
+	}
+}
+
+// A sender in another language may leave the expiration in its place, on a
+// staging queue where nothing waits: it is still the receiver's.
+func TestAnExpirationInItsOwnPlaceIsKept(t *testing.T) {
+	staged, _ := bridge.Encode(bridge.Message{ID: someID, RoutingKey: "q"}, someLedger)
+	staged.Expiration = "500"
+	got, err := bridge.Parse(delivered(staged))
+	if err != nil || got.Message.Publishing.Expiration != "500" {
+		t.Errorf("expiration %q, %v", got.Message.Publishing.Expiration, err)
+	}
+}
+
+func TestAMessageThatCannotBeStagedIsRefused(t *testing.T) {
+	long := strings.Repeat("x", 256)
+	for _, test := range []struct {
+		name   string
+		change func(*bridge.Message)
+		text   string
+	}{
+		{"no ID", func(m *bridge.Message) { m.ID = uuid.Nil }, "field ID is zero"},
+		{"another message-id", func(m *bridge.Message) { m.Publishing.MessageId = "mine" }, "MessageId differs from ID"},
+		{"no target", func(m *bridge.Message) { m.Exchange, m.RoutingKey = "", "" }, "no target"},
+		{"long exchange", func(m *bridge.Message) { m.Exchange = long }, "field Exchange has 256 bytes"},
+		{"long routing key", func(m *bridge.Message) { m.RoutingKey = long }, "field RoutingKey has 256 bytes"},
+		{"long content type", func(m *bridge.Message) { m.Publishing.ContentType = long }, "Publishing.ContentType has 256"},
+		{"long content encoding", func(m *bridge.Message) { m.Publishing.ContentEncoding = long }, "Publishing.ContentEncoding has 256"},
+		{"long correlation-id", func(m *bridge.Message) { m.Publishing.CorrelationId = long }, "Publishing.CorrelationId has 256"},
+		{"long reply-to", func(m *bridge.Message) { m.Publishing.ReplyTo = long }, "Publishing.ReplyTo has 256"},
+		{"long type", func(m *bridge.Message) { m.Publishing.Type = long }, "Publishing.Type has 256"},
+		{"long user-id", func(m *bridge.Message) { m.Publishing.UserId = long }, "Publishing.UserId has 256"},
+		{"long app-id", func(m *bridge.Message) { m.Publishing.AppId = long }, "Publishing.AppId has 256"},
+		{"direct reply-to", func(m *bridge.Message) { m.Publishing.ReplyTo = "amq.rabbitmq.reply-to" }, "direct reply-to"},
+		{"reserved header", func(m *bridge.Message) { m.Publishing.Headers["x-bridge-mine"] = "" }, "header x-bridge-mine: names with x-bridge- are reserved"},
+		{"long header name", func(m *bridge.Message) { m.Publishing.Headers[long] = "" }, "header name of 256 bytes"},
+		{"long header name, nested", func(m *bridge.Message) {
+			m.Publishing.Headers["a"] = []any{amqp.Table{"b": amqp.Table{long: ""}}}
+		}, "header name of 256 bytes"},
+		{"header of a Go type", func(m *bridge.Message) { m.Publishing.Headers["a"] = []string{"b"} }, "value []string not supported"},
+		{"expiration in words", func(m *bridge.Message) { m.Publishing.Expiration = "1h" }, `expiration "1h": not a number`},
+		{"negative expiration", func(m *bridge.Message) { m.Publishing.Expiration = "-1" }, "not a number of milliseconds"},
+		{"expiration over 32 bits", func(m *bridge.Message) { m.Publishing.Expiration = "4294967296" }, "not a number of milliseconds"},
+		{"CC is no list", func(m *bridge.Message) { m.Publishing.Headers["CC"] = "a" }, "header CC: is string, not a list"},
+		{"CC is nothing", func(m *bridge.Message) { m.Publishing.Headers["CC"] = nil }, "header CC: is <nil>, not a list"},
+		{"BCC of a number", func(m *bridge.Message) { m.Publishing.Headers["BCC"] = []any{"a", 1} }, "header BCC: a routing key must be a string"},
+		{"long CC", func(m *bridge.Message) { m.Publishing.Headers["CC"] = []any{long} }, "header CC: a routing key must be"},
+		{"large headers", func(m *bridge.Message) { m.Publishing.Headers["a"] = strings.Repeat("x", 64<<10) }, "at most 65536"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := fullMessage()
+			test.change(&m)
+			_, err := bridge.Encode(m, someLedger)
+			if !errors.Is(err, bridge.ErrInvalidMessage) || !strings.Contains(err.Error(), test.text) {
+				t.Errorf("error %v, want %q", err, test.text)
+			}
+			if bridge.Retryable(err) {
+				t.Error("is retryable")
+			}
+		})
+	}
+}
+
+func TestAMalformedStagedMessageIsRefused(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*amqp.Delivery)
+		text   string
+	}{
+		{"no headers", func(d *amqp.Delivery) { d.Headers = nil }, "header x-bridge-ledger: missing"},
+		{"no message-id", func(d *amqp.Delivery) { d.MessageId = "" }, "property message-id: missing"},
+		{"message-id of another form", func(d *amqp.Delivery) { d.MessageId = "{" + d.MessageId + "}" }, "property message-id: not a UUID"},
+		{"message-id zero", func(d *amqp.Delivery) { d.MessageId = uuid.Nil.String() }, "property message-id: not a UUID"},
+		{"no ledger", func(d *amqp.Delivery) { delete(d.Headers, bridge.HeaderLedger) }, "header x-bridge-ledger: missing"},
+		{"ledger of another form", func(d *amqp.Delivery) { d.Headers[bridge.HeaderLedger] = "x" }, "header x-bridge-ledger: not a UUID"},
+		{"ledger as bytes", func(d *amqp.Delivery) { d.Headers[bridge.HeaderLedger] = someLedger[:] }, "header x-bridge-ledger: is []uint8"},
+		{"no exchange", func(d *amqp.Delivery) { delete(d.Headers, bridge.HeaderExchange) }, "header x-bridge-exchange: missing"},
+		{"exchange as number", func(d *amqp.Delivery) { d.Headers[bridge.HeaderExchange] = int32(1) }, "header x-bridge-exchange: is int32"},
+		{"long exchange", func(d *amqp.Delivery) { d.Headers[bridge.HeaderExchange] = strings.Repeat("x", 256) }, "at most 255 bytes"},
+		{"no routing key", func(d *amqp.Delivery) { delete(d.Headers, bridge.HeaderRoutingKey) }, "header x-bridge-routing-key: missing"},
+		{"no target", func(d *amqp.Delivery) {
+			d.Headers[bridge.HeaderExchange], d.Headers[bridge.HeaderRoutingKey] = "", ""
+		}, "no target"},
+		{"user-id as number", func(d *amqp.Delivery) { d.Headers[bridge.HeaderUserID] = 1 }, "header x-bridge-user-id: is int"},
+		{"expiration as number", func(d *amqp.Delivery) { d.Headers[bridge.HeaderExpiration] = 1 }, "header x-bridge-expiration: is int"},
+		{"expiration in words", func(d *amqp.Delivery) { d.Headers[bridge.HeaderExpiration] = "1h" }, "not a number of milliseconds"},
+		{"CC in its own place", func(d *amqp.Delivery) { d.Headers["CC"] = []any{"a"} }, "header CC: must travel as x-bridge-cc"},
+		{"BCC in its own place", func(d *amqp.Delivery) { d.Headers["BCC"] = []any{"a"} }, "header BCC: must travel as x-bridge-bcc"},
+		{"CC is no list", func(d *amqp.Delivery) { d.Headers[bridge.HeaderCC] = "a" }, "header CC: is string, not a list"},
+		{"BCC is nothing", func(d *amqp.Delivery) { d.Headers[bridge.HeaderBCC] = nil }, "header BCC: is <nil>, not a list"},
+		{"large headers", func(d *amqp.Delivery) { d.Headers["a"] = strings.Repeat("x", 64<<10) }, "at most 65536"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			staged, err := bridge.Encode(fullMessage(), someLedger)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := delivered(staged)
+			test.change(&d)
+			if _, err := bridge.Parse(d); !errors.Is(err, bridge.ErrMalformed) || !strings.Contains(err.Error(), test.text) {
+				t.Errorf("error %v, want %q", err, test.text)
+			}
+		})
+	}
+}

@@ -1,0 +1,112 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+const waitsForLock = "datname = current_database() AND wait_event_type = 'Lock'"
+
+// awaitLock returns when a session of the database waits for a lock.
+func awaitLock(t *testing.T, db *sql.DB) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	limit, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		var n int
+		must(t, db.QueryRowContext(limit, "SELECT count(*) FROM pg_stat_activity WHERE "+waitsForLock).Scan(&n))
+		if n > 0 {
+			return
+		}
+		<-tick.C
+	}
+}
+
+// migrated makes a database with a ledger, and connects to it.
+func migrated(t *testing.T) (address string, db *sql.DB) {
+	t.Helper()
+	address = servertest.PostgresDB(t)
+	db = connect(t, address)
+	must(t, migrate.Ledger(t.Context(), db, migrate.PostgreSQL))
+	return address, db
+}
+
+func connect(t *testing.T, address string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", address)
+	must(t, err)
+	t.Cleanup(func() { must(t, db.Close()) })
+	return db
+}
+
+func openLedger(t *testing.T, db *sql.DB) bridge.Ledger {
+	t.Helper()
+	ledger, err := postgres.Open(t.Context(), db)
+	must(t, err)
+	return ledger
+}
+
+// newRole makes a role with these rights, and returns its name and its address of
+// the database.
+func newRole(t *testing.T, address string, admin *sql.DB, rights ...string) (role, at string) {
+	t.Helper()
+	role = "role_" + newID().String()[24:]
+	execute(t, admin, "CREATE ROLE "+role+" LOGIN")
+	t.Cleanup(func() {
+		_, err := admin.ExecContext(context.Background(), "DROP OWNED BY "+role)
+		must(t, err)
+		_, err = admin.ExecContext(context.Background(), "DROP ROLE "+role)
+		must(t, err)
+	})
+	for _, right := range rights {
+		execute(t, admin, "GRANT "+right+" TO "+role)
+	}
+	parsed, err := url.Parse(address)
+	must(t, err)
+	parsed.User = url.User(role)
+	return role, parsed.String()
+}
+
+func begin(t *testing.T, db *sql.DB) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	must(t, err)
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+func execute(t *testing.T, db *sql.DB, statement string) {
+	t.Helper()
+	_, err := db.ExecContext(t.Context(), statement)
+	must(t, err)
+}
+
+func expectOutcome(t *testing.T, ledger bridge.Ledger, id uuid.UUID, want bridge.Outcome) {
+	t.Helper()
+	outcome, err := ledger.Settle(t.Context(), id, 20*time.Second)
+	must(t, err)
+	if outcome != want {
+		t.Errorf("settle says %q, must say %q", outcome, want)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }

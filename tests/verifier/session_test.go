@@ -1,0 +1,184 @@
+package verifier_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// guessingLedger says 'rolled back' when it does not know.
+type guessingLedger struct{ bridge.Ledger }
+
+func (l guessingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+	outcome, err := l.Ledger.Settle(ctx, id, wait)
+	if outcome == bridge.StillOpen {
+		outcome = bridge.RolledBack
+	}
+	return outcome, err
+}
+
+func TestVerifierRefusesALedgerThatFailsTheProof(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	ids := goodBatch(s, s.Queue("target", nil), 10)
+	v, err := verifier.New(guessingLedger{s.Ledger}, s.Broker, &verifier.Options{Topology: s.Topology})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Run(t.Context()); !errors.Is(err, bridge.ErrProof) {
+		t.Errorf("Run returned %v", err)
+	}
+	if n := s.Depth(s.Topology.Queue); n != len(ids) {
+		t.Errorf("%d messages in the staging queue: a refusing verifier must touch nothing", n)
+	}
+}
+
+func TestCutConnectionsStartANewSessionAndLoseNothing(t *testing.T) {
+	onAll(t, func(t *testing.T, s *stage.Stage) {
+		queue := s.Queue("target", nil)
+		valve := servertest.NewValve(t, servertest.RabbitMQ(t).Addr())
+		direct := strings.TrimPrefix(servertest.RabbitMQ(t).Addr(), "amqp://")
+		through, err := bridge.Dial(t.Context(), strings.Replace(s.AMQP, direct, valve.Addr(), 1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(through.Close)
+		s.Broker = through
+		v := s.Verify(verifier.Options{})
+		ids := map[string]bool{}
+		for round := range 4 {
+			for id := range goodBatch(s, queue, 500) {
+				ids[id] = true
+			}
+			sessions := v.Stats().Sessions
+			if round%2 == 0 {
+				valve.HoldReplies() // what is published now stays unconfirmed
+			}
+			valve.Cut()
+			valve.Release()
+			s.Eventually("a new session", func() bool { return v.Stats().Sessions > sessions })
+		}
+		expectAll(t, s, queue, ids)
+		v.Stop()
+		if n := s.Rows(); n != 0 {
+			t.Errorf("%d rows left", n)
+		}
+	})
+}
+
+func TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	v := s.Verify(verifier.Options{})
+	ids := goodBatch(s, queue, 500)
+	held, _ := s.Begin(stage.To(queue, "the killed one is rolled back"))
+	sessions := v.Stats().Sessions
+	if _, err := s.DB.ExecContext(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND pid <> pg_backend_pid()`); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Commit(); err == nil {
+		t.Fatal("a killed transaction has committed")
+	}
+	s.Eventually("a new session", func() bool { return v.Stats().Sessions > sessions })
+	for id := range goodBatch(s, queue, 500) {
+		ids[id] = true
+	}
+	expectAll(t, s, queue, ids)
+	s.Eventually("the killed one is dropped", func() bool { return v.Stats().Dropped > 0 })
+}
+
+func TestStagingQueueDeletedAndDeclaredAgain(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	v := s.Verify(verifier.Options{})
+	if _, err := s.Channel.QueueDelete(s.Topology.Queue, false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	s.Eventually("a new session", func() bool { return v.Stats().Sessions > 1 })
+	expectAll(t, s, queue, goodBatch(s, queue, 10))
+}
+
+func TestStopDrainsWhatIsJudgedAndHandsBackTheRest(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	open, openIDs := s.Begin(stage.To(queue, "open"))
+	ids := goodBatch(s, queue, 3000)
+	first := s.Verify(verifier.Options{})
+	s.Eventually("some are forwarded", func() bool { return first.Stats().Forwarded > 100 })
+	first.Stop()
+	forwarded := first.Stats().Forwarded
+	if n := s.Depth(queue); int64(n) != forwarded {
+		t.Errorf("%d at the target, %d forwarded", n, forwarded)
+	}
+	if n := s.Rows(); int64(n) != int64(len(ids))-forwarded {
+		t.Errorf("%d rows, want those of the %d messages not forwarded", n, int64(len(ids))-forwarded)
+	}
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	ids[openIDs[0].String()] = true
+	second := s.Verify(verifier.Options{})
+	expectAll(t, s, queue, ids)
+	second.Stop()
+	if n := s.Depth(queue); n != 0 {
+		t.Errorf("%d messages came twice although nothing crashed", n)
+	}
+}
+
+func TestManyVerifiersShareOneQueue(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	var all []*stage.Running
+	for range 3 {
+		all = append(all, s.Verify(verifier.Options{Prefetch: 100}))
+	}
+	ids := map[string]bool{}
+	for range 10 {
+		for id := range goodBatch(s, queue, 200) {
+			ids[id] = true
+		}
+		s.RollBack(stage.To(queue, "rolled back"))
+	}
+	expectAll(t, s, queue, ids)
+	s.Eventually("all rolled-back ones are dropped", func() bool {
+		var dropped int64
+		for _, v := range all {
+			dropped += v.Stats().Dropped
+		}
+		return dropped == 10
+	})
+	for i, v := range all {
+		v.Stop()
+		if v.Stats().Forwarded == 0 {
+			t.Errorf("verifier %d had nothing to do", i)
+		}
+	}
+	if n := s.Depth(queue); n != 0 {
+		t.Errorf("%d messages came twice", n)
+	}
+}
+
+func TestPoolTooSmallIsRefused(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.SQLite)
+	s.DB.SetMaxOpenConns(5)
+	_, err := verifier.New(s.Ledger, s.Broker, nil)
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("Options.%s", "Settlers")) {
+		t.Errorf("New returned %v", err)
+	}
+}

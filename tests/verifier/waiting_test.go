@@ -1,0 +1,213 @@
+package verifier_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// A transaction with far more messages than a verifier may hold stays open, and so
+// do many small ones: all others pass.
+func TestSlowTransactionsDelayTheirOwnMessagesOnly(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	slowQueue, queue := s.Queue("slow", nil), s.Queue("target", nil)
+	v := s.Verify(verifier.Options{Prefetch: 500, WaitingPrefetch: 100, Settlers: 4})
+	big := make([]bridge.Message, 3000)
+	for i := range big {
+		big[i] = stage.To(slowQueue, fmt.Sprint(i))
+	}
+	open, _ := s.Begin(big...)
+	var small []*sql.Tx
+	for range 30 {
+		tx, _ := s.Begin(stage.To(slowQueue, "small"))
+		small = append(small, tx)
+	}
+	expectAll(t, s, queue, goodBatch(s, queue, 2000))
+	if n := s.Depth(slowQueue); n != 0 {
+		t.Fatalf("%d messages of open transactions at the target", n)
+	}
+	// The small ones end while the big one is still open, and pass it as well.
+	for _, tx := range small {
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Receive(slowQueue, len(small))
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	s.Receive(slowQueue, len(big))
+	if got := v.Stats(); got.Dropped != 0 || got.DeadLettered != 0 || got.Sessions != 1 {
+		t.Errorf("stats %+v", got)
+	}
+}
+
+// A lock time-out is not a verdict (rule 3).
+func TestTransactionOpenForManyLockTimeoutsIsNotDropped(t *testing.T) {
+	onAll(t, func(t *testing.T, s *stage.Stage) {
+		queue := s.Queue("target", nil)
+		ledger := &countingLedger{Ledger: s.Ledger, stillOpen: make(chan struct{}, 1000)}
+		s.Ledger = ledger
+		v := s.Verify(verifier.Options{SettleWait: 20 * time.Millisecond, Settlers: 2})
+		tx, ids := s.Begin(stage.To(queue, "x"))
+		for range 20 {
+			<-ledger.stillOpen
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if d := s.Receive(queue, 1)[0]; d.MessageId != ids[0].String() {
+			t.Errorf("got %s", d.MessageId)
+		}
+		if n := v.Stats().Dropped; n != 0 {
+			t.Errorf("%d dropped", n)
+		}
+	})
+}
+
+// countingLedger tells of every settle that found the transaction still open.
+type countingLedger struct {
+	bridge.Ledger
+	stillOpen chan struct{}
+}
+
+func (l *countingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+	outcome, err := l.Ledger.Settle(ctx, id, wait)
+	if err == nil && outcome == bridge.StillOpen {
+		select {
+		case l.stillOpen <- struct{}{}:
+		default:
+		}
+	}
+	return outcome, err
+}
+
+// Messages are handed back before the broker's consumer timeout, which would
+// close the channel and with it the session.
+func TestHandBackBeforeTheConsumerTimeout(t *testing.T) {
+	for _, classic := range []bool{false, true} {
+		t.Run(fmt.Sprintf("classic=%t", classic), func(t *testing.T) {
+			t.Parallel()
+			broker := brokerWithConsumerTimeout(t, 4*time.Second)
+			s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "staging", Classic: classic})
+			queue := s.Queue("target", nil)
+			v := s.Verify(verifier.Options{HandBack: 1500 * time.Millisecond, Patience: time.Second})
+			tx, ids := s.Begin(stage.To(queue, "x"))
+			// Each round is 1.5 s: together they are far longer than the timeout.
+			s.Eventually("handed back 6 times", func() bool { return v.Stats().SetAside >= 6 })
+			if n := v.Stats().Sessions; n != 1 {
+				t.Fatalf("%d sessions: the consumer timeout has struck", n)
+			}
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			if d := s.Receive(queue, 1)[0]; d.MessageId != ids[0].String() {
+				t.Errorf("got %s", d.MessageId)
+			}
+		})
+	}
+}
+
+// Without the hand-back the same timeout does strike, and the session starts anew:
+// the test above tests something.
+func TestConsumerTimeoutEndsTheSessionAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	broker := brokerWithConsumerTimeout(t, 2*time.Second)
+	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "staging"})
+	queue := s.Queue("target", nil)
+	v := s.Verify(verifier.Options{Patience: time.Hour, HandBack: time.Hour})
+	tx, _ := s.Begin(stage.To(queue, "x"))
+	s.Eventually("the session has ended", func() bool { return v.Stats().Sessions > 1 })
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	s.Receive(queue, 1)
+}
+
+// brokerWithConsumerTimeout starts a RabbitMQ that also looks for overdue acks
+// more often than once a minute.
+func brokerWithConsumerTimeout(t *testing.T, timeout time.Duration) *servers.RabbitMQ {
+	t.Helper()
+	broker := servertest.StartRabbitMQ(t, nil)
+	if _, err := broker.Ctl(t.Context(), "eval", fmt.Sprintf(
+		"application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, 500).",
+		timeout.Milliseconds())); err != nil {
+		t.Fatal(err)
+	}
+	return broker
+}
+
+// A full target is retried, and holds up no other.
+func TestFullTargetHoldsUpItselfAlone(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	full := s.Queue("full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+	queue := s.Queue("target", nil)
+	v := s.Verify(verifier.Options{Prefetch: 500, Patience: 500 * time.Millisecond})
+	fullIDs := goodBatch(s, full, 2000) // four times what a verifier may hold
+	expectAll(t, s, queue, goodBatch(s, queue, 2000))
+	if n := v.Stats(); n.DeadLettered != 0 || n.Sessions != 1 {
+		t.Errorf("stats %+v", n)
+	}
+	expectAll(t, s, full, fullIDs) // consuming makes room: all arrive
+}
+
+// Memory is bounded by counts: however much is staged, a verifier holds no more
+// than its prefetch of it.
+func TestUnackedMessagesAreBounded(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	const staged, prefetch = 2000, 50
+	stuck := &stuckLedger{Ledger: s.Ledger, release: make(chan struct{})}
+	defer stuck.free()
+	s.Ledger = stuck
+	ids := goodBatch(s, queue, staged)
+	s.Verify(verifier.Options{Prefetch: prefetch})
+	s.Eventually("the verifier holds its prefetch", func() bool { return s.Depth(s.Topology.Queue) == staged-prefetch })
+	runtime.Gosched()
+	if n := s.Depth(s.Topology.Queue); n != staged-prefetch {
+		t.Errorf("%d messages left in the queue", n)
+	}
+	stuck.free()
+	expectAll(t, s, queue, ids)
+}
+
+// stuckLedger lets no forget through until it is freed; the proof, which comes
+// first, passes.
+type stuckLedger struct {
+	bridge.Ledger
+	release chan struct{}
+}
+
+func (l *stuckLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
+	if len(ids) > 1 {
+		select {
+		case <-l.release:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return l.Ledger.Forget(ctx, ids)
+}
+
+func (l *stuckLedger) free() {
+	select {
+	case <-l.release:
+	default:
+		close(l.release)
+	}
+}
