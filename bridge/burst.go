@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"net"
@@ -12,11 +13,13 @@ import (
 const (
 	// burstLimit is how much may wait to be written before waitRoom waits.
 	burstLimit = 256 << 10
+	// readLimit is how much is read with one call, if it is there.
+	readLimit = 64 << 10
 	// lastWrite bounds the flush of what is left when the connection is closed.
 	lastWrite = time.Second
 )
 
-// burstConn writes in bursts: what is written while the system is still busy
+// burstConn reads and writes in bursts: what is written while the system is still busy
 // with the last burst gathers and goes out with one call. The AMQP library
 // flushes after every message; the broker's cost is per burst, not per message
 // (FACTS), and so is the system's. An idle connection is not delayed.
@@ -29,8 +32,9 @@ const (
 // a broker's confirm says that a message has arrived.
 type burstConn struct {
 	net.Conn
-	wake chan struct{} // something to write
-	done chan struct{} // the writer has ended
+	reader *bufio.Reader
+	wake   chan struct{} // something to write
+	done   chan struct{} // the writer has ended
 
 	mu      sync.Mutex
 	buf     []byte
@@ -41,14 +45,17 @@ type burstConn struct {
 
 func newBurstConn(conn net.Conn) *burstConn {
 	c := &burstConn{
-		Conn:  conn,
-		wake:  make(chan struct{}, 1),
-		done:  make(chan struct{}),
-		taken: make(chan struct{}),
+		Conn:   conn,
+		reader: bufio.NewReaderSize(conn, readLimit),
+		wake:   make(chan struct{}, 1),
+		done:   make(chan struct{}),
+		taken:  make(chan struct{}),
 	}
 	go c.writer()
 	return c
 }
+
+func (c *burstConn) Read(p []byte) (int, error) { return c.reader.Read(p) }
 
 func (c *burstConn) Write(p []byte) (int, error) {
 	c.mu.Lock()

@@ -17,6 +17,9 @@ const proofWait = 150 * time.Millisecond
 // proofPatience bounds the whole proof, on a database that is busy.
 const proofPatience = 30 * time.Second
 
+// forgetPatience bounds the removal of the last canary.
+const forgetPatience = 5 * time.Second
+
 // Prove shows, on the live database, that ledger waits for open transactions
 // and tells their outcome (DESIGN section 4, rule 5). It records canaries of its
 // own, with new IDs, and takes them away again; dying in the middle leaves at
@@ -70,6 +73,9 @@ func proveRollback(ctx context.Context, ledger Ledger) error {
 func proveCommit(ctx context.Context, ledger Ledger) (err error) {
 	canary := uuid.Must(uuid.NewV7())
 	defer func() {
+		// A verifier that is stopped while it starts leaves no row behind either.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
+		defer cancel()
 		forget := ledger.Forget(ctx, []uuid.UUID{canary})
 		if err == nil {
 			err = forget

@@ -65,7 +65,7 @@ func (c *Connection) Publisher(inFlight int) (*Publisher, error) {
 		turn:    make(chan struct{}, 1),
 		room:    make(chan struct{}, inFlight),
 		pending: make(chan publication, inFlight),
-		returns: ch.NotifyReturn(make(chan amqp.Return, 10)),
+		returns: ch.NotifyReturn(make(chan amqp.Return, inFlight)),
 		done:    make(chan struct{}),
 	}
 	closes := ch.NotifyClose(make(chan *amqp.Error, 1))

@@ -55,9 +55,9 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 		name string
 		args amqp.Table
 	}{
-		{t.DeadQueue(), t.baseArgs()},
+		{t.Queue, t.stagingArgs()}, // first: if it cannot be used, nothing is made beside it
 		{t.WaitingQueue(), t.stagingArgs()},
-		{t.Queue, t.stagingArgs()},
+		{t.DeadQueue(), t.baseArgs()},
 	} {
 		if err := declare(conn, queue.name, queue.args); err != nil {
 			return fmt.Errorf("declare topology: %w", err)

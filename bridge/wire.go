@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -106,47 +107,32 @@ func parse(d amqp.Delivery) (s Staged, err error) {
 	if s.ID, err = parseUUID(d.MessageId); err != nil {
 		return s, fmt.Errorf("property message-id: %w", err)
 	}
-	headers := maps.Clone(d.Headers)
-	text, err := takeString(headers, HeaderLedger, true)
+	text, err := stringHeader(d.Headers, HeaderLedger, true)
 	if err != nil {
 		return s, err
 	}
 	if s.Ledger, err = parseUUID(text); err != nil {
 		return s, fmt.Errorf("header %s: %w", HeaderLedger, err)
 	}
-	if s.Exchange, err = takeString(headers, HeaderExchange, true); err != nil {
+	if s.Exchange, err = stringHeader(d.Headers, HeaderExchange, true); err != nil {
 		return s, err
 	}
-	if s.RoutingKey, err = takeString(headers, HeaderRoutingKey, true); err != nil {
+	if s.RoutingKey, err = stringHeader(d.Headers, HeaderRoutingKey, true); err != nil {
 		return s, err
 	}
-	if s.UserID, err = takeString(headers, HeaderUserID, false); err != nil {
+	if s.UserID, err = stringHeader(d.Headers, HeaderUserID, false); err != nil {
 		return s, err
 	}
-	expiration, err := takeString(headers, HeaderExpiration, false)
+	expiration, err := stringHeader(d.Headers, HeaderExpiration, false)
 	if err != nil {
 		return s, err
 	}
 	if expiration == "" {
 		expiration = d.Expiration
 	}
-	for _, name := range []string{"CC", "BCC"} {
-		if _, ok := headers[name]; ok {
-			return s, fmt.Errorf("header %s: must travel as %s%s", name, headerPrefix, strings.ToLower(name))
-		}
-	}
-	rename(headers, HeaderCC, "CC")
-	rename(headers, HeaderBCC, "BCC")
-	for _, name := range addedByBroker {
-		delete(headers, name)
-	}
-	for name := range headers {
-		if strings.HasPrefix(name, headerPrefix) {
-			delete(headers, name)
-		}
-	}
-	if len(headers) == 0 {
-		headers = nil
+	headers, err := receiversHeaders(d.Headers)
+	if err != nil {
+		return s, err
 	}
 	s.Message.Publishing = amqp.Publishing{
 		Headers:         headers,
@@ -157,7 +143,7 @@ func parse(d amqp.Delivery) (s Staged, err error) {
 		CorrelationId:   d.CorrelationId,
 		ReplyTo:         d.ReplyTo,
 		Expiration:      expiration,
-		MessageId:       s.ID.String(),
+		MessageId:       strings.ToLower(d.MessageId),
 		Timestamp:       d.Timestamp,
 		Type:            d.Type,
 		AppId:           d.AppId,
@@ -239,15 +225,15 @@ func (m Message) validateTarget() error {
 
 // validateShort checks the length of AMQP's short strings.
 func validateShort(to Target, p amqp.Publishing) error {
-	for name, value := range map[string]string{
-		"Exchange": to.Exchange, "RoutingKey": to.RoutingKey,
-		"Publishing.ContentType": p.ContentType, "Publishing.ContentEncoding": p.ContentEncoding,
-		"Publishing.CorrelationId": p.CorrelationId, "Publishing.ReplyTo": p.ReplyTo,
-		"Publishing.Expiration": p.Expiration, "Publishing.MessageId": p.MessageId,
-		"Publishing.Type": p.Type, "Publishing.UserId": p.UserId, "Publishing.AppId": p.AppId,
+	for _, field := range [...]struct{ name, value string }{
+		{"Exchange", to.Exchange}, {"RoutingKey", to.RoutingKey},
+		{"Publishing.ContentType", p.ContentType}, {"Publishing.ContentEncoding", p.ContentEncoding},
+		{"Publishing.CorrelationId", p.CorrelationId}, {"Publishing.ReplyTo", p.ReplyTo},
+		{"Publishing.Expiration", p.Expiration}, {"Publishing.MessageId", p.MessageId},
+		{"Publishing.Type", p.Type}, {"Publishing.UserId", p.UserId}, {"Publishing.AppId", p.AppId},
 	} {
-		if len(value) > maxShort {
-			return fmt.Errorf("field %s has %d bytes: at most %d", name, len(value), maxShort)
+		if len(field.value) > maxShort {
+			return fmt.Errorf("field %s has %d bytes: at most %d", field.name, len(field.value), maxShort)
 		}
 	}
 	return nil
@@ -337,8 +323,7 @@ func parseUUID(text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// takeString removes a header and returns its value.
-func takeString(headers amqp.Table, name string, required bool) (string, error) {
+func stringHeader(headers amqp.Table, name string, required bool) (string, error) {
 	value, ok := headers[name]
 	if !ok {
 		if required {
@@ -350,8 +335,31 @@ func takeString(headers amqp.Table, name string, required bool) (string, error) 
 	if !ok {
 		return "", fmt.Errorf("header %s: is %T, not a string", name, value)
 	}
-	delete(headers, name)
 	return text, nil
+}
+
+// receiversHeaders returns those headers that the receiver shall see: neither the
+// bridge's nor those that the broker has added, and the copies' keys as CC and
+// BCC again. It returns nil if none are left.
+func receiversHeaders(staged amqp.Table) (amqp.Table, error) {
+	var headers amqp.Table
+	for name, value := range staged {
+		switch {
+		case name == "CC" || name == "BCC":
+			return nil, fmt.Errorf("header %s: must travel as %s%s", name, headerPrefix, strings.ToLower(name))
+		case name == HeaderCC:
+			name = "CC"
+		case name == HeaderBCC:
+			name = "BCC"
+		case strings.HasPrefix(name, headerPrefix), slices.Contains(addedByBroker, name):
+			continue
+		}
+		if headers == nil {
+			headers = make(amqp.Table, len(staged))
+		}
+		headers[name] = value
+	}
+	return headers, nil
 }
 
 func rename(headers amqp.Table, from, to string) {

@@ -97,7 +97,7 @@ func (f *forwarder) publishOne(ctx context.Context, m *message) error {
 		if f.inFlight.Add(1) == 1 {
 			f.progress.Store(time.Now().UnixNano())
 		}
-		err = main.Publish(ctx, m.to, m.content, func(err error) {
+		err = main.Publish(ctx, m.to, m.publishing(), func(err error) {
 			f.progress.Store(time.Now().UnixNano())
 			f.inFlight.Add(-1)
 			f.report(ctx, m, err)
@@ -245,7 +245,7 @@ func (f *forwarder) alone(ctx context.Context, channel *bridge.Publisher, m *mes
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	reported := make(chan error, 1)
-	if err := channel.Publish(ctx, m.to, m.content, func(err error) { reported <- err }); err != nil {
+	if err := channel.Publish(ctx, m.to, m.publishing(), func(err error) { reported <- err }); err != nil {
 		return err
 	}
 	select {

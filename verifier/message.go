@@ -16,12 +16,12 @@ type message struct {
 	staged   bridge.Staged // zero if malformed
 	received time.Time
 
-	// What shall be published: the message itself to its target, or a copy to
-	// the dead queue or to the waiting queue.
-	course  course
-	why     deathReason // of the dead queue
-	to      bridge.Target
-	content amqp.Publishing
+	// Where it goes: itself to its target, or a copy to the dead queue or to the
+	// waiting queue.
+	course course
+	to     bridge.Target
+	copy   *amqp.Publishing
+	why    deathReason // of the dead queue
 
 	committed       bool // its row is there and goes when the message is safe elsewhere
 	unroutableSince time.Time
@@ -38,19 +38,28 @@ const (
 
 func (m *message) id() string { return m.delivery.MessageId }
 
+// publishing is what goes to m.to.
+func (m *message) publishing() amqp.Publishing {
+	if m.course == forward {
+		return m.staged.Message.Publishing
+	}
+	return *m.copy
+}
+
 // forward sets the course to the target.
 func (m *message) forward(keepUserID bool) {
-	m.course, m.to, m.content = forward, m.staged.Target(), m.staged.Message.Publishing
+	m.course, m.to = forward, m.staged.Target()
 	if keepUserID {
-		m.content.UserId = m.staged.UserID
+		m.staged.Message.Publishing.UserId = m.staged.UserID
 	}
 }
 
 // setAside sets the course to the waiting queue, in the staged form.
 func (m *message) setAside(queue string) {
-	m.course, m.to, m.content = setAside, bridge.Target{RoutingKey: queue}, m.staged.Publishing()
+	staged := m.staged.Publishing()
+	m.course, m.to, m.copy = setAside, bridge.Target{RoutingKey: queue}, &staged
 	if !m.unroutableSince.IsZero() {
-		m.content.Headers[bridge.HeaderUnroutableSince] = m.unroutableSince.UnixMilli()
+		staged.Headers[bridge.HeaderUnroutableSince] = m.unroutableSince.UnixMilli()
 	}
 }
 
@@ -91,7 +100,7 @@ func (m *message) deadLetter(queue string, why deathReason, now time.Time) {
 	delete(headers, "BCC")
 	m.why = why
 	m.course, m.to = deadLetter, bridge.Target{RoutingKey: queue}
-	m.content = amqp.Publishing{
+	m.copy = &amqp.Publishing{
 		Headers:         headers,
 		ContentType:     d.ContentType,
 		ContentEncoding: d.ContentEncoding,

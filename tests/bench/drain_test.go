@@ -1,0 +1,169 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+func TestMain(m *testing.M) { servertest.Main(m) }
+
+const (
+	backlog = 50_000
+	body    = 512
+	rounds  = 3
+)
+
+// BenchmarkDrain empties a staging queue of 50,000 messages of 512 bytes into
+// another queue, both of them quorum queues: by turns through a verifier with
+// PostgreSQL, and through the broker's own shovel (ack mode on-confirm), which
+// checks nothing. It reports the median rates and their ratio.
+func BenchmarkDrain(b *testing.B) {
+	for b.Loop() {
+		broker := servertest.StartRabbitMQ(b, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_shovel"}})
+		s := stage.On(b, ownPostgres(b), broker.URL(), bridge.Topology{Queue: "staging"})
+		var byVerifier, byShovel []float64
+		for round := range rounds {
+			byVerifier = append(byVerifier, drain(b, s, fmt.Sprint("verified", round), func(queue string) func() {
+				stopProfile := profile(b, round)
+				v := verify(b, s)
+				return func() { v(); stopProfile() }
+			}))
+			byShovel = append(byShovel, drain(b, s, fmt.Sprint("shovelled", round), func(queue string) func() {
+				return shovel(b, broker, s.Topology.Queue, queue)
+			}))
+			b.Logf("round %d: verifier %.0f/s, shovel %.0f/s", round+1, byVerifier[round], byShovel[round])
+		}
+		b.ReportMetric(median(byVerifier), "verifier-msg/s")
+		b.ReportMetric(median(byShovel), "shovel-msg/s")
+		b.ReportMetric(median(byVerifier)/median(byShovel), "ratio")
+		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// drain stages the backlog, lets move empty it into the queue, and returns the
+// rate between the first message and the last.
+func drain(b *testing.B, s *stage.Stage, queue string, move func(queue string) (stop func())) float64 {
+	b.Helper()
+	s.Queue(queue, amqp.Table{"x-queue-type": "quorum"})
+	fill(s, queue)
+	stop := move(queue)
+	defer stop()
+	var first time.Time
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.After(5 * time.Minute)
+	before := 0
+	for {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			b.Fatalf("%d of %d messages after 5 minutes", s.Depth(queue), backlog)
+		}
+		n := s.Depth(queue)
+		switch {
+		case n > 0 && first.IsZero():
+			first, before = time.Now(), n
+		case n >= backlog:
+			rate := float64(n-before) / time.Since(first).Seconds()
+			_, err := s.Channel.QueueDelete(queue, false, false, false)
+			must(b, err)
+			return rate
+		}
+	}
+}
+
+// fill stages the backlog in committed transactions of a thousand.
+func fill(s *stage.Stage, queue string) {
+	const batch = 1000
+	text := strings.Repeat("x", body)
+	for range backlog / batch {
+		messages := make([]bridge.Message, batch)
+		for i := range messages {
+			messages[i] = stage.To(queue, text)
+		}
+		s.Commit(messages...)
+	}
+}
+
+func verify(b *testing.B, s *stage.Stage) (stop func()) {
+	v, err := verifier.New(s.Ledger, s.Broker, &verifier.Options{Topology: s.Topology, Logger: quiet})
+	must(b, err)
+	ctx, cancel := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- v.Run(ctx) }()
+	return func() {
+		cancel()
+		must(b, <-ended)
+	}
+}
+
+// shovel starts a shovel from one queue to another. Its messages leave rows in
+// the ledger, which the next verifier's round does not meet: no message asks.
+func shovel(b *testing.B, broker *servers.RabbitMQ, from, to string) (stop func()) {
+	definition, err := json.Marshal(map[string]any{
+		"src-protocol": "amqp091", "src-uri": "amqp://", "src-queue": from, "src-queue-args": map[string]any{},
+		"dest-protocol": "amqp091", "dest-uri": "amqp://", "dest-queue": to,
+		"ack-mode": "on-confirm", "src-prefetch-count": 1000,
+	})
+	must(b, err)
+	ctl := func(args ...string) {
+		_, err := broker.Ctl(context.Background(), args...)
+		must(b, err)
+	}
+	delete := func() { ctl("clear_parameter", "shovel", "bench") }
+	ctl("set_parameter", "shovel", "bench", string(definition))
+	return delete
+}
+
+// ownPostgres is a private server that waits for the disk, as in production.
+func ownPostgres(b *testing.B) stage.Database {
+	server := servertest.StartPostgres(b, nil)
+	kind := stage.Postgres
+	kind.URL = func(testing.TB) string { return server.URL() }
+	return kind
+}
+
+// profile writes a CPU profile of the first round where BRIDGE_TEST_PROFILE says.
+func profile(b *testing.B, round int) (stop func()) {
+	name := os.Getenv("BRIDGE_TEST_PROFILE")
+	if name == "" || round > 0 {
+		return func() {}
+	}
+	file, err := os.Create(name)
+	must(b, err)
+	must(b, pprof.StartCPUProfile(file))
+	return func() {
+		pprof.StopCPUProfile()
+		must(b, file.Close())
+	}
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/2]
+}
+
+func must(b *testing.B, err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+var quiet = slog.New(slog.DiscardHandler)
