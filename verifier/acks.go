@@ -54,7 +54,7 @@ const gapPatience = 100 * time.Millisecond
 // ack up to the tag below which all are done, and single acks for what is stuck
 // behind a gap.
 type acks struct {
-	ch    *amqp.Channel
+	ch    acknowledger
 	more  chan struct{}
 	mu    sync.Mutex
 	first uint64     // the tag of states[0]
@@ -63,7 +63,15 @@ type acks struct {
 	last  uint64     // the highest tag that is safe
 }
 
-func newAcks(ch *amqp.Channel) *acks {
+// acknowledger is what acks needs of a channel.
+type acknowledger interface {
+	Ack(tag uint64, multiple bool) error
+	Nack(tag uint64, multiple, requeue bool) error
+	Reject(tag uint64, requeue bool) error
+	Qos(count, size int, global bool) error
+}
+
+func newAcks(ch acknowledger) *acks {
 	return &acks{ch: ch, more: make(chan struct{}, 1), first: 1}
 }
 

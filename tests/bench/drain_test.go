@@ -23,6 +23,11 @@ import (
 
 func TestMain(m *testing.M) { servertest.Main(m) }
 
+var (
+	stagingTopology = bridge.Topology{Queue: "staging"}
+	quorum          = amqp.Table{"x-queue-type": "quorum"}
+)
+
 const (
 	backlog = 50_000
 	body    = 512
@@ -36,7 +41,7 @@ const (
 func BenchmarkDrain(b *testing.B) {
 	for b.Loop() {
 		broker := servertest.StartRabbitMQ(b, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_shovel"}})
-		s := stage.On(b, ownPostgres(b), broker.URL(), bridge.Topology{Queue: "staging"})
+		s := stage.On(b, ownPostgres(b), broker.URL(), stagingTopology)
 		var byVerifier, byShovel []float64
 		for round := range rounds {
 			byVerifier = append(byVerifier, drain(b, s, fmt.Sprint("verified", round), func(queue string) func() {
@@ -60,7 +65,7 @@ func BenchmarkDrain(b *testing.B) {
 // rate between the first message and the last.
 func drain(b *testing.B, s *stage.Stage, queue string, move func(queue string) (stop func())) float64 {
 	b.Helper()
-	s.Queue(queue, amqp.Table{"x-queue-type": "quorum"})
+	s.Queue(queue, quorum)
 	fill(s, queue)
 	stop := move(queue)
 	defer stop()

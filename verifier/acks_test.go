@@ -1,0 +1,143 @@
+package verifier
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// brokerAcks models what a broker holds unacked on a channel. Like RabbitMQ it
+// refuses a tag that it does not hold.
+type brokerAcks struct {
+	t       interface{ Fatalf(string, ...any) }
+	unacked []uint64
+	acked   []uint64
+	nacked  []uint64
+	calls   int
+}
+
+func (b *brokerAcks) take(tag uint64, multiple bool) []uint64 {
+	b.calls++
+	at := slices.Index(b.unacked, tag)
+	if at < 0 {
+		b.t.Fatalf("tag %d is not held: the broker would close the channel", tag)
+	}
+	from := at
+	if multiple {
+		from = 0
+	}
+	taken := slices.Clone(b.unacked[from : at+1])
+	b.unacked = slices.Delete(b.unacked, from, at+1)
+	return taken
+}
+
+func (b *brokerAcks) Ack(tag uint64, multiple bool) error {
+	b.acked = append(b.acked, b.take(tag, multiple)...)
+	return nil
+}
+
+func (b *brokerAcks) Nack(tag uint64, multiple, _ bool) error {
+	b.nacked = append(b.nacked, b.take(tag, multiple)...)
+	return nil
+}
+
+func (b *brokerAcks) Reject(tag uint64, _ bool) error {
+	b.acked = append(b.acked, b.take(tag, false)...)
+	return nil
+}
+
+func (b *brokerAcks) Qos(int, int, bool) error { return nil }
+
+func deliver(b *brokerAcks, n int) {
+	for i := range n {
+		b.unacked = append(b.unacked, uint64(i+1))
+	}
+}
+
+// Whatever the order in which messages are done: only they are acked, all of them
+// in the end, and no tag twice.
+func TestOnlyWhatIsDoneIsAckedAndAllOfItInTheEnd(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const n = 40
+		b := &brokerAcks{t: t}
+		deliver(b, n)
+		a := newAcks(b)
+		done := map[uint64]bool{}
+		order := rapid.Permutation(rapid.SliceOfNDistinct(rapid.Uint64Range(1, n), 0, n, rapid.ID[uint64]).Draw(t, "done")).Draw(t, "order")
+		for _, tag := range order {
+			done[tag] = true
+			if rapid.IntRange(0, 9).Draw(t, "reject") == 0 {
+				if err := a.reject(tag); err != nil {
+					t.Fatalf("%v", err)
+				}
+			} else {
+				a.done(tag)
+			}
+			if rapid.Bool().Draw(t, "flush") {
+				if err := a.flush(rapid.Bool().Draw(t, "singles")); err != nil {
+					t.Fatalf("%v", err)
+				}
+			}
+			for _, tag := range b.acked {
+				if !done[tag] {
+					t.Fatalf("tag %d is acked and not done", tag)
+				}
+			}
+		}
+		if err := a.finish(); err != nil {
+			t.Fatalf("%v", err)
+		}
+		if len(b.acked) != len(done) {
+			t.Fatalf("%d acked, %d done", len(b.acked), len(done))
+		}
+		for _, tag := range b.nacked {
+			if done[tag] {
+				t.Fatalf("tag %d is done and handed back", tag)
+			}
+		}
+	})
+}
+
+func TestManyAcksTravelAsOne(t *testing.T) {
+	b := &brokerAcks{t: t}
+	deliver(b, 1000)
+	a := newAcks(b)
+	tags := rand.Perm(1000)
+	for _, tag := range tags {
+		a.done(uint64(tag + 1))
+	}
+	if err := a.flush(false); err != nil {
+		t.Fatal(err)
+	}
+	if b.calls != 1 || len(b.acked) != 1000 {
+		t.Errorf("%d calls for %d acks", b.calls, len(b.acked))
+	}
+}
+
+func TestWhatIsStuckBehindAGapIsAckedSinglyAtTheSecondLook(t *testing.T) {
+	b := &brokerAcks{t: t}
+	deliver(b, 3)
+	a := newAcks(b)
+	a.done(2, 3) // 1 waits for its transaction
+	if err := a.flush(true); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.acked) != 0 {
+		t.Errorf("acked %v at the first look", b.acked)
+	}
+	if err := a.flush(true); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(b.acked, []uint64{2, 3}) {
+		t.Errorf("acked %v at the second look", b.acked)
+	}
+	a.done(1)
+	if err := a.flush(false); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.unacked) != 0 {
+		t.Errorf("%v are left", b.unacked)
+	}
+}

@@ -1,0 +1,69 @@
+// Package verifier judges staged messages: it forwards those whose transaction has
+// committed and drops those whose transaction has rolled back.
+//
+//	v, err := verifier.New(ledger, broker, &verifier.Options{
+//		Topology: bridge.Topology{Queue: "twoqueue"},
+//		Allow:    []verifier.Allow{{Exchange: "", RoutingKey: "orders.*"}},
+//	})
+//	...
+//	err = v.Run(ctx) // until ctx ends, then drains
+//
+// It runs as a worker of its own (cmd/verifier). Any number of verifiers may
+// consume one staging queue; none of them holds state that matters.
+//
+// # What happens to a message
+//
+//   - Lookup. Deliveries gather into batches; one statement that never waits asks
+//     which of the IDs are in the ledger. Those that are have committed.
+//   - Waiting room. The others may be uncommitted, rolled back, or committed a
+//     moment ago. Options.Settlers of them are settled at a time, each by a
+//     statement that waits on the row lock of the open transaction; only this may
+//     say 'rolled back'. The rest of the room is looked up again with later
+//     batches and whenever a settle has ended, since the messages of one
+//     transaction share its fate.
+//   - Waiting queue. A message that waits for longer than Options.Patience, or is
+//     one too many in the room, is copied to the waiting queue with a confirm and
+//     then acked. Verifiers consume that queue too, on a channel of its own with a
+//     prefetch of its own. So a transaction that stays open for hours, with more
+//     messages than fit into any memory, delays its own messages only; and no
+//     message is held longer than the broker's consumer timeout allows.
+//   - Forward. The message is published to its target, mandatory and persistent,
+//     without waiting for others. It is safe once it is confirmed and was not
+//     returned.
+//   - Forget, then ack. Its row is deleted, in batches; then it is acked, as one of
+//     many. A crash in between leaves a redelivery that is absent and dropped.
+//
+// # Targets that take nothing
+//
+// A full queue (nack), a missing one (return, or 404) and one that never confirms
+// hold up nobody else: such a target is held, its messages wait beside the others,
+// and it is tried again with backoff. A missing target is given up after
+// Options.Unroutable. A publish that the broker refuses with an error closes its
+// channel and leaves everything in flight there unknown; those messages are
+// published again one at a time, so that the culprit shows itself. The others may
+// be delivered twice by this, with the same ID.
+//
+// # The dead queue
+//
+// What can be neither forwarded nor rightly dropped goes there, as it was staged,
+// with the reason in its headers (bridge.HeaderDeadReason and the following):
+//
+//	malformed    does not follow the wire format; could not be judged
+//	foreign      carries another ledger's identity; could not be judged
+//	not-allowed  committed, but its target is not on the allow-list
+//	refused      committed, but the broker refuses it at its target for good
+//	unroutable   committed, but its target was missing for too long
+//
+// # Errors and the end
+//
+// On any error of the database, of a connection or of the consuming channels the
+// session is thrown away whole: everything unacked is redelivered, and a new
+// session starts with backoff, connects, and proves again that the database
+// makes a lookup wait (bridge.Prove). Delivery tags never outlive their channel.
+//
+// When the context of Run ends, what has been judged is brought to its end for at
+// most Options.Drain, and the rest is handed back. The consumer is not cancelled
+// before that, since RabbitMQ 3.10 loses acks of a quorum queue that follow a
+// cancel; so some messages may be delivered to the ending verifier once more, and
+// go back with its channel.
+package verifier
