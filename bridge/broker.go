@@ -77,15 +77,15 @@ type Broker struct {
 	next   atomic.Uint64
 
 	mu      sync.Mutex
-	link    *link         // nil while there is none
-	linked  chan struct{} // closed when link is set
+	up      *link         // nil while there is none
+	linked  chan struct{} // closed when up is set
 	lastErr error         // why there is no link
 }
 
 // link is one connection with its publishing channels.
 type link struct {
-	conn       *Connection
 	publishers []*Publisher
+	gone       chan struct{} // closed when it is no longer the broker's link
 }
 
 // Dial connects to the broker once, to know that url and login are right. A
@@ -141,44 +141,59 @@ func (b *Broker) Publish(ctx context.Context, messages []Outgoing) error {
 	if len(messages) == 0 {
 		return nil
 	}
-	publisher, err := b.publisher(ctx)
-	if err != nil {
-		return err
+	for {
+		link, err := b.link(ctx)
+		if err != nil {
+			return err
+		}
+		publisher := link.publishers[b.next.Add(1)%uint64(len(link.publishers))]
+		results, sent, failure := send(ctx, publisher, messages)
+		if sent == 0 && errors.Is(failure, ErrUnavailable) && ctx.Err() == nil {
+			select { // the link was dead already: the next one may do
+			case <-link.gone:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		for i := range sent { // they come in order
+			select {
+			case err := <-results:
+				if failure == nil {
+					failure = err
+				}
+			case <-ctx.Done():
+				if failure == nil {
+					failure = publishError(messages[i], late(ctx, publisher))
+				}
+				return failure
+			}
+		}
+		return failure
 	}
+}
+
+// send publishes the messages up to the first failure. For each of those that
+// were sent a result will come.
+func send(ctx context.Context, publisher *Publisher, messages []Outgoing) (results <-chan error, sent int, failure error) {
 	// Buffered for all: a late confirm finds room after the caller has gone.
-	results := make(chan error, len(messages))
-	sent := 0
-	var failure error
+	reports := make(chan error, len(messages))
 	for _, m := range messages {
-		if failure = publisher.Publish(ctx, m.Target, m.Publishing, func(err error) {
+		err := publisher.Publish(ctx, m.Target, m.Publishing, func(err error) {
 			if err != nil {
 				err = publishError(m, err)
 			}
-			results <- err
-		}); failure != nil {
-			failure = publishError(m, failure)
-			break
+			reports <- err
+		})
+		if err != nil {
+			return reports, sent, publishError(m, err)
 		}
 		sent++
 	}
-	for i := range sent { // they come in order
-		select {
-		case err := <-results:
-			if failure == nil {
-				failure = err
-			}
-		case <-ctx.Done():
-			if failure == nil {
-				failure = publishError(messages[i], b.late(ctx, publisher))
-			}
-			return failure
-		}
-	}
-	return failure
+	return reports, sent, nil
 }
 
 // late is the error of a confirm that did not come before the deadline.
-func (b *Broker) late(ctx context.Context, p *Publisher) error {
+func late(ctx context.Context, p *Publisher) error {
 	if reason := p.conn.Blocked(); reason != "" {
 		return fmt.Errorf("%w: %w: %s", ErrUnconfirmed, ErrBlocked, reason)
 	}
@@ -190,18 +205,18 @@ func publishError(m Outgoing, err error) error {
 	return &PublishError{ID: id, Target: m.Target, Err: err}
 }
 
-// publisher returns a live publishing channel, waiting for one if need be.
-func (b *Broker) publisher(ctx context.Context) (*Publisher, error) {
+// link returns the link, waiting for one if need be.
+func (b *Broker) link(ctx context.Context) (*link, error) {
 	b.once.Do(func() {
 		b.keeper.Add(1)
 		go b.keep()
 	})
 	for {
 		b.mu.Lock()
-		link, linked, lastErr := b.link, b.linked, b.lastErr
+		link, linked, lastErr := b.up, b.linked, b.lastErr
 		b.mu.Unlock()
 		if link != nil {
-			return link.publishers[b.next.Add(1)%uint64(len(link.publishers))], nil
+			return link, nil
 		}
 		select {
 		case <-linked:
@@ -257,7 +272,7 @@ func (b *Broker) serve() error {
 	defer conn.Close()
 	// Opening a channel on a half-open connection would outwait Close.
 	defer context.AfterFunc(b.ctx, conn.Close)()
-	l := &link{conn: conn}
+	l := &link{gone: make(chan struct{})}
 	over := make(chan *Publisher, b.opts.Channels)
 	for range b.opts.Channels {
 		p, err := conn.Publisher(b.opts.InFlight)
@@ -272,7 +287,7 @@ func (b *Broker) serve() error {
 		}()
 	}
 	b.mu.Lock()
-	b.link, b.lastErr = l, nil
+	b.up, b.lastErr = l, nil
 	close(b.linked)
 	b.mu.Unlock()
 	select {
@@ -289,8 +304,9 @@ func (b *Broker) unlink(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lastErr = err
-	if b.link != nil {
-		b.link = nil
+	if b.up != nil {
+		close(b.up.gone)
+		b.up = nil
 		b.linked = make(chan struct{})
 	}
 }

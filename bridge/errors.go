@@ -18,6 +18,10 @@ var (
 	// was opened, or none.
 	ErrOtherLedger = errors.New("ledger of another identity")
 
+	// ErrNoRow: the ledger is an OwnTable, and the transaction has no row with the
+	// message's ID. Insert it first.
+	ErrNoRow = errors.New("no row with the message ID")
+
 	// ErrNoSchema: the tables are missing or of a version this release does not
 	// know; the text names the mend.
 	ErrNoSchema = errors.New("schema not usable")

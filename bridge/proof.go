@@ -23,12 +23,26 @@ const forgetPatience = 5 * time.Second
 // Prove shows, on the live database, that ledger waits for open transactions
 // and tells their outcome (DESIGN section 4, rule 5). It records canaries of its
 // own, with new IDs, and takes them away again; dying in the middle leaves at
-// most one orphan row.
+// most one orphan row. A ledger that is ProvenElsewhere is proven there.
 //
 // An error that wraps ErrProof means that the database, or something between it
 // and us, does not behave: no verifier may judge by it. Any other error means
 // that the proof could not be carried out, and may be tried again.
+//
+// A ledger may know a second way to wait, for servers on which the first does not
+// hold: it has a method FallBack(reason error) bool, which takes that way for good
+// and returns false if it was taken before. Prove calls it after ErrProof, and
+// proves once more.
 func Prove(ctx context.Context, ledger Ledger) error {
+	err := prove(ctx, ledger)
+	second, ok := ledger.(interface{ FallBack(reason error) bool })
+	if ok && errors.Is(err, ErrProof) && second.FallBack(err) {
+		return prove(ctx, ledger)
+	}
+	return err
+}
+
+func prove(ctx context.Context, ledger Ledger) error {
 	ctx, cancel := context.WithTimeout(ctx, proofPatience)
 	defer cancel()
 	if ledger.DB().Stats().MaxOpenConnections == 1 {
@@ -36,6 +50,9 @@ func Prove(ctx context.Context, ledger Ledger) error {
 	}
 	if err := ledger.Check(ctx); err != nil {
 		return err
+	}
+	if elsewhere, ok := ledger.(ProvenElsewhere); ok {
+		ledger = elsewhere.ProofLedger()
 	}
 	if err := proveRollback(ctx, ledger); err != nil {
 		return fmt.Errorf("prove a rollback: %w", err)

@@ -21,6 +21,8 @@ type Dialect string
 const (
 	PostgreSQL Dialect = "postgres"
 	SQLite     Dialect = "sqlite"
+	MySQL      Dialect = "mysql"     // and MariaDB
+	SQLServer  Dialect = "sqlserver" // and Azure SQL
 )
 
 // attempts is how often a migration is tried, with pauses that begin at pause: an
@@ -40,7 +42,9 @@ var files embed.FS
 // Ledger creates the ledger's tables in db, or brings them to the version of
 // this release; where nothing is to do it does nothing. The ledger's identity is
 // made once, with its tables. Each version is one transaction with its number, so
-// a crash leaves whole versions. Any number of processes may call it at once.
+// a crash leaves whole versions; on MySQL, which commits every statement on tables
+// by itself, a crash in the middle leaves what the next call completes. Any number
+// of processes may call it at once.
 func Ledger(ctx context.Context, db *sql.DB, dialect Dialect) error {
 	return up(ctx, db, dialect, "ledger")
 }
@@ -56,9 +60,9 @@ func up(ctx context.Context, db *sql.DB, dialect Dialect, part string) error {
 	if err != nil {
 		return fmt.Errorf("migrate %s: %w", part, err)
 	}
-	// No lock: goose's is held by the session, which a pooler may change between
-	// two statements, and there is none for SQLite. The unique version number
-	// does it, with another attempt for whoever came second.
+	// No lock, but on MySQL: goose's is held by the session, which a pooler may
+	// change between two statements, and there is none for SQLite. The unique
+	// version number does it, with another attempt for whoever came second.
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval = pause
 	_, err = backoff.Retry(ctx, func() (struct{}, error) {
@@ -71,8 +75,11 @@ func up(ctx context.Context, db *sql.DB, dialect Dialect, part string) error {
 }
 
 func attempt(ctx context.Context, db *sql.DB, dialect Dialect, dir fs.FS, versions string) error {
-	provider, err := goose.NewProvider(gooseDialect[dialect], db, dir,
-		goose.WithTableName(versions), goose.WithDisableGlobalRegistry(true))
+	options := []goose.ProviderOption{goose.WithTableName(versions), goose.WithDisableGlobalRegistry(true)}
+	if dialect == MySQL {
+		options = append(options, goose.WithSessionLocker(mysqlLock{versions}))
+	}
+	provider, err := goose.NewProvider(gooseDialect[dialect], db, dir, options...)
 	if err != nil {
 		return backoff.Permanent(err)
 	}
@@ -87,4 +94,6 @@ func attempt(ctx context.Context, db *sql.DB, dialect Dialect, dir fs.FS, versio
 var gooseDialect = map[Dialect]goose.Dialect{
 	PostgreSQL: goose.DialectPostgres,
 	SQLite:     goose.DialectSQLite3,
+	SQLServer:  goose.DialectMSSQL,
+	MySQL:      goose.DialectMySQL,
 }

@@ -44,7 +44,7 @@ func ReadIdentity(ctx context.Context, db *sqlx.DB) (uuid.UUID, error) {
 	case err != nil:
 		return uuid.Nil, err
 	}
-	return row.Identity, checkVersion("ledger", row.Version.Int64, LedgerVersion)
+	return row.Identity, CheckLedgerVersion(row.Version.Int64)
 }
 
 // CheckInbox checks the version of the inbox's table.
@@ -54,8 +54,15 @@ func CheckInbox(ctx context.Context, db *sqlx.DB) error {
 	if err != nil {
 		return err
 	}
-	return checkVersion("inbox", version.Int64, InboxVersion)
+	return CheckInboxVersion(version.Int64)
 }
+
+// CheckLedgerVersion returns an error if found is not this release's version of
+// the ledger, 0 being none.
+func CheckLedgerVersion(found int64) error { return checkVersion("ledger", found, LedgerVersion) }
+
+// CheckInboxVersion does the same for the inbox.
+func CheckInboxVersion(found int64) error { return checkVersion("inbox", found, InboxVersion) }
 
 func checkVersion(part string, found, known int64) error {
 	mend := "call migrate.Ledger"
@@ -74,10 +81,8 @@ func checkVersion(part string, found, known int64) error {
 // Claim inserts the key in tx, and tells whether it was new. bindType is sqlx's
 // word for the database's placeholders.
 func Claim(ctx context.Context, tx bridge.Tx, bindType int, consumer, key string) (bool, error) {
-	for name, value := range map[string]string{"consumer": consumer, "key": key} {
-		if value == "" || len(value) > maxKey {
-			return false, fmt.Errorf("%s is %d bytes long, must be 1 to %d", name, len(value), maxKey)
-		}
+	if err := CheckKey(consumer, key); err != nil {
+		return false, err
 	}
 	result, err := tx.ExecContext(ctx, sqlx.Rebind(bindType,
 		`INSERT INTO bridge_inbox (consumer, key) VALUES (?, ?) ON CONFLICT DO NOTHING`), consumer, key)
@@ -86,4 +91,14 @@ func Claim(ctx context.Context, tx bridge.Tx, bindType int, consumer, key string
 	}
 	inserted, err := result.RowsAffected()
 	return inserted == 1, err
+}
+
+// CheckKey returns an error if consumer or key is empty or too long for an inbox.
+func CheckKey(consumer, key string) error {
+	for name, value := range map[string]string{"consumer": consumer, "key": key} {
+		if value == "" || len(value) > maxKey {
+			return fmt.Errorf("%s is %d bytes long, must be 1 to %d", name, len(value), maxKey)
+		}
+	}
+	return nil
 }

@@ -29,9 +29,12 @@ const (
 	mysqlVariable    = "BRIDGE_TEST_MYSQL_URL"
 )
 
-// Main runs the tests, stops the shared servers, fails if goroutines are left
-// over, and exits. It is the last call of TestMain.
-func Main(m *testing.M, ignored ...goleak.Option) {
+// Main is Run, and exits. It is the last call of TestMain.
+func Main(m *testing.M, ignored ...goleak.Option) { os.Exit(Run(m, ignored...)) }
+
+// Run runs the tests, stops the shared servers, fails if goroutines are left
+// over, and returns the exit code. It is for a TestMain that cleans up after it.
+func Run(m *testing.M, ignored ...goleak.Option) int {
 	code := m.Run()
 	if err := errors.Join(rabbitMQ.stop(), postgres.stop(), mariaDB.stop()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -43,7 +46,7 @@ func Main(m *testing.M, ignored ...goleak.Option) {
 			code = 1
 		}
 	}
-	os.Exit(code)
+	return code
 }
 
 // RabbitMQ returns the shared RabbitMQ, which has the management plugin. A

@@ -1,0 +1,114 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// Check tells whether the server is a primary that takes writes and whose locks
+// everybody meets, and still holds the ledger that was opened.
+func (l *Ledger) Check(ctx context.Context) error {
+	identity, err := l.readIdentity(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("check ledger: %w", err)
+	case identity != l.identity:
+		return fmt.Errorf("check ledger: %w: it is %s, not %s", bridge.ErrOtherLedger, identity, l.identity)
+	}
+	if err := errors.Join(l.checkVariables(ctx), l.checkReplica(ctx)); err != nil {
+		return fmt.Errorf("check ledger: %w", err)
+	}
+	return nil
+}
+
+// readIdentity returns the ledger's identity after a check of the tables.
+func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
+	identity, err := tables.ReadIdentity(ctx, l.db)
+	if err != nil {
+		return uuid.Nil, classify(err)
+	}
+	var engine string
+	err = l.db.GetContext(ctx, &engine, `SELECT engine FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name = 'bridge_ledger'`)
+	if err != nil {
+		return uuid.Nil, fmt.Errorf("read the engine of bridge_ledger: %w", err)
+	}
+	if engine != "InnoDB" {
+		return uuid.Nil, fmt.Errorf("%w: the engine of bridge_ledger is %s, must be InnoDB", bridge.ErrNoSchema, engine)
+	}
+	return identity, nil
+}
+
+// The variables that tell of a server whose locks do not tell about a transaction,
+// with the reason. Releases without one do not list it.
+var variables = map[string]string{
+	"read_only":        "it is read-only",
+	"innodb_read_only": "it is read-only",
+	"wsrep_on":         "in a Galera cluster no node waits for the locks of another",
+}
+
+func (l *Ledger) checkVariables(ctx context.Context) error {
+	var settings []struct {
+		Name  string `db:"Variable_name"`
+		Value string `db:"Value"`
+	}
+	err := l.db.SelectContext(ctx, &settings, `SHOW GLOBAL VARIABLES
+WHERE Variable_name IN ('read_only', 'innodb_read_only', 'wsrep_on', 'group_replication_single_primary_mode')`)
+	if err != nil {
+		return err
+	}
+	for _, setting := range settings {
+		if reason, ok := variables[setting.Name]; ok && !off(setting.Value) {
+			return fmt.Errorf("%w: %s (%s = %s)", bridge.ErrNotPrimary, reason, setting.Name, setting.Value)
+		}
+		if setting.Name == "group_replication_single_primary_mode" && off(setting.Value) {
+			return fmt.Errorf("%w: with several primaries none waits for the locks of another (%s = %s)",
+				bridge.ErrNotPrimary, setting.Name, setting.Value)
+		}
+	}
+	return nil
+}
+
+// checkReplica refuses a server that applies the transactions of another. It is
+// told to logins with the right to ask (REPLICA MONITOR, REPLICATION CLIENT).
+func (l *Ledger) checkReplica(ctx context.Context) error {
+	rows, err := l.db.QueryxContext(ctx, `SHOW REPLICA STATUS`)
+	if n := number(err); n == missingRight || n == syntaxError { // before MySQL 8.0.22
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		status := map[string]any{}
+		if err := rows.MapScan(status); err != nil {
+			return err
+		}
+		if applies(status) {
+			return fmt.Errorf("%w: it is a replica", bridge.ErrNotPrimary)
+		}
+	}
+	return rows.Err()
+}
+
+// applies tells whether a replica's thread for applying runs, whatever the release
+// calls it.
+func applies(status map[string]any) bool {
+	return slices.ContainsFunc([]string{"Slave_SQL_Running", "Replica_SQL_Running"}, func(name string) bool {
+		value, _ := status[name].([]byte)
+		return string(value) == "Yes"
+	})
+}
+
+func off(value string) bool {
+	return value == "0" || strings.EqualFold(value, "OFF")
+}

@@ -1,0 +1,139 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// A Ledger is the ledger in one MySQL or MariaDB database. It implements
+// bridge.Ledger.
+type Ledger struct {
+	db       *sqlx.DB
+	identity uuid.UUID
+	column   column
+}
+
+var _ bridge.Ledger = (*Ledger)(nil)
+
+// Open reads the identity of the ledger in db. It returns an error that wraps
+// bridge.ErrNoSchema if the tables are not there, of another version or of an
+// engine without transactions. db stays the caller's.
+func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
+	l, err := open(ctx, db)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	return l, nil
+}
+
+func open(ctx context.Context, db *sql.DB) (*Ledger, error) {
+	l := &Ledger{db: sqlx.NewDb(db, "mysql"), column: ledgerColumn}
+	identity, err := l.readIdentity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.identity = identity
+	return l, nil
+}
+
+// Identity returns the UUID that was made with the ledger's tables.
+func (l *Ledger) Identity() uuid.UUID { return l.identity }
+
+// DB returns the pool that Open was given.
+func (l *Ledger) DB() *sql.DB { return l.db.DB }
+
+// Record inserts the IDs in tx with one statement, whatever their number. If it
+// fails, tx holds none of them; after a deadlock tx has ended, and every statement
+// that the caller might still send in it would commit by itself.
+func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	result, err := tx.ExecContext(ctx, l.statement(record, array(ids)))
+	if err != nil {
+		return fmt.Errorf("record %d IDs: %w", len(ids), classify(err))
+	}
+	recorded, err := result.RowsAffected()
+	if err != nil {
+		return fmt.Errorf("record %d IDs: %w", len(ids), err)
+	}
+	if recorded != int64(len(ids)) {
+		return fmt.Errorf("record %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+	}
+	return nil
+}
+
+// Committed reads the rows of ids with one statement in a transaction of its own at
+// READ COMMITTED, whatever the connection's isolation level is.
+func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var rows []uuid.NullUUID
+	err := readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+		return tx.SelectContext(ctx, &rows, l.statement(committed, array(ids)))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err))
+	}
+	if len(rows) == 0 {
+		return nil, fmt.Errorf("look up %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+	}
+	var found []uuid.UUID
+	for _, row := range rows {
+		if row.Valid {
+			found = append(found, row.UUID)
+		}
+	}
+	return found, nil
+}
+
+// Forget deletes the rows of ids, a thousand per statement, each of which is
+// committed at once. After an error or a crash some may be gone and some still
+// there.
+func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
+	for chunk := range slices.Chunk(ids, tables.Chunk) {
+		err := readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+			_, err := tx.ExecContext(ctx, l.statement(forget, array(chunk)))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("forget %d IDs: %w", len(ids), classify(err))
+		}
+	}
+	return nil
+}
+
+// deadlocks is how often a transaction that the server has ended for a deadlock is
+// begun again.
+const deadlocks = 3
+
+// readCommitted runs fn in a transaction of its own at READ COMMITTED, and commits
+// it. At that level no statement of ours locks the gap in which a missing ID would
+// stand, and so keeps a sender from inserting there.
+func readCommitted(ctx context.Context, db interface {
+	BeginTxx(context.Context, *sql.TxOptions) (*sqlx.Tx, error)
+}, fn func(tx *sqlx.Tx) error) error {
+	for again := deadlocks; ; again-- {
+		tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			return fmt.Errorf("begin: %w", err)
+		}
+		if err = fn(tx); err == nil {
+			err = tx.Commit()
+		} else {
+			_ = tx.Rollback()
+		}
+		if number(err) != deadlock || again == 0 {
+			return err
+		}
+	}
+}

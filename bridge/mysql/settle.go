@@ -1,0 +1,83 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// Settle reads the row with a shared lock, which waits for whoever has inserted it.
+// innodb_lock_wait_timeout bounds the wait: it is in whole seconds, so wait is
+// rounded up; for a deadline of ctx it is rounded down, though to a second at least.
+func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+	conn, err := l.db.Connx(ctx)
+	if err != nil {
+		return bridge.StillOpen, fmt.Errorf("settle %s: connect: %w", id, classify(err))
+	}
+	outcome, err := l.settleOn(ctx, conn, id, tables.Wait(ctx, wait, time.Second))
+	if err != nil {
+		// What state the connection is in is not known, so it is not used again;
+		// its end is a rollback.
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	_ = conn.Close()
+	if err != nil {
+		return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, classify(err))
+	}
+	return outcome, nil
+}
+
+// settleOn leaves the connection as it was, unless it returns an error.
+func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, seconds int64) (bridge.Outcome, error) {
+	var usual int64
+	if err := conn.GetContext(ctx, &usual, `SELECT @@SESSION.innodb_lock_wait_timeout`); err != nil {
+		return bridge.StillOpen, fmt.Errorf("read innodb_lock_wait_timeout: %w", err)
+	}
+	if err := setLockWait(ctx, conn, seconds); err != nil {
+		return bridge.StillOpen, err
+	}
+	outcome, err := l.settleLocked(ctx, conn, id)
+	if err != nil {
+		return bridge.StillOpen, err
+	}
+	return outcome, setLockWait(ctx, conn, usual)
+}
+
+func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (bridge.Outcome, error) {
+	var rows []struct {
+		ID       uuid.NullUUID
+		ReadOnly string `db:"read_only"`
+	}
+	err := readCommitted(ctx, conn, func(tx *sqlx.Tx) error {
+		rows = nil
+		return tx.SelectContext(ctx, &rows, l.statement(settle, digits(id)))
+	})
+	switch {
+	case number(err) == lockWaitTimeout:
+		return bridge.StillOpen, nil
+	case err != nil:
+		return bridge.StillOpen, err
+	case len(rows) == 0:
+		return bridge.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
+	case !off(rows[0].ReadOnly):
+		return bridge.StillOpen, fmt.Errorf("%w: it is read-only", bridge.ErrNotPrimary)
+	case rows[0].ID.Valid:
+		return bridge.Committed, nil
+	default:
+		return bridge.RolledBack, nil
+	}
+}
+
+func setLockWait(ctx context.Context, conn *sqlx.Conn, seconds int64) error {
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf(`SET SESSION innodb_lock_wait_timeout = %d`, seconds)); err != nil {
+		return fmt.Errorf("set innodb_lock_wait_timeout: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+const state = `SELECT CAST(i.[identity] AS binary(16)) AS [identity],
+	(SELECT max(version_id) FROM bridge_ledger_version) AS version,
+	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability,
+	d.compatibility_level AS compatibility,
+	d.delayed_durability_desc AS durability,
+	(SELECT TYPE_NAME(c.system_type_id) FROM sys.columns c
+		WHERE c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id') AS key_type,
+	(SELECT count(*) FROM sys.indexes x
+		WHERE x.object_id = OBJECT_ID('bridge_ledger') AND x.is_unique = 1 AND x.has_filter = 0
+		AND (SELECT max(COL_NAME(k.object_id, k.column_id)) FROM sys.index_columns k
+			WHERE k.object_id = x.object_id AND k.index_id = x.index_id HAVING count(*) = 1) = 'id') AS unique_keys
+FROM bridge_identity i CROSS JOIN sys.databases d WHERE d.database_id = DB_ID()`
+
+const stateRights = "SELECT ON bridge_identity, SELECT ON bridge_ledger_version"
+
+// What a database must be like.
+const (
+	readWrite        = "READ_WRITE"
+	durable          = "DISABLED" // delayed durability
+	keyType          = "uniqueidentifier"
+	minCompatibility = 120 // SQL Server 2014
+)
+
+// Check tells whether db is a primary that takes writes, keeps what it has
+// committed, and still holds the ledger that was opened.
+func (l *Ledger) Check(ctx context.Context) error {
+	identity, err := l.readIdentity(ctx)
+	if err != nil {
+		return fmt.Errorf("check ledger: %w", err)
+	}
+	if identity != l.identity {
+		return fmt.Errorf("check ledger: %w: it is %s, not %s", bridge.ErrOtherLedger, identity, l.identity)
+	}
+	return nil
+}
+
+// readIdentity returns the ledger's identity if the database is as it must be.
+func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
+	var rows []struct {
+		Identity      []byte
+		Version       sql.NullInt64
+		Updateability sql.NullString
+		Compatibility int
+		Durability    string
+		KeyType       sql.NullString `db:"key_type"`
+		UniqueKeys    int            `db:"unique_keys"`
+	}
+	err := try(ctx, func(ctx context.Context) error {
+		rows = nil
+		return l.db.SelectContext(ctx, &rows, state)
+	})
+	if err != nil {
+		return uuid.Nil, classify(err, stateRights)
+	}
+	if len(rows) != 1 {
+		return uuid.Nil, fmt.Errorf("%w: bridge_identity is empty; drop the bridge's tables and call migrate.Ledger", bridge.ErrNoSchema)
+	}
+	s := rows[0]
+	if err := tables.CheckLedgerVersion(s.Version.Int64); err != nil {
+		return uuid.Nil, err
+	}
+	switch {
+	case s.Updateability.String != readWrite:
+		return uuid.Nil, fmt.Errorf("%w: it is %q; connect to the primary, without ApplicationIntent=ReadOnly", bridge.ErrNotPrimary, s.Updateability.String)
+	case s.Compatibility < minCompatibility:
+		return uuid.Nil, fmt.Errorf("the database's compatibility level is %d, must be %d at least: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL", s.Compatibility, minCompatibility)
+	case s.Durability != durable:
+		return uuid.Nil, fmt.Errorf("delayed durability is %s, must be %s, or a crash could undo what was forwarded: ALTER DATABASE CURRENT SET DELAYED_DURABILITY = %s", s.Durability, durable, durable)
+	case s.KeyType.String != keyType:
+		return uuid.Nil, fmt.Errorf("%w: bridge_ledger.id is %q, must be %s; drop the table and call migrate.Ledger", bridge.ErrNoSchema, s.KeyType.String, keyType)
+	case s.UniqueKeys == 0:
+		return uuid.Nil, fmt.Errorf("%w: bridge_ledger.id has no unique key; drop the table and call migrate.Ledger", bridge.ErrNoSchema)
+	}
+	return readID(s.Identity)
+}

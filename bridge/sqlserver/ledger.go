@@ -1,0 +1,137 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// Every statement of ours sets what it depends on: a pooled connection may bring
+// other settings. With parameters a text runs within sp_executesql, at whose end
+// the server takes its SETs back.
+var (
+	// NOCOUNT would hide how many rows went in.
+	record = forIDs(`SET NOCOUNT OFF;
+INSERT INTO bridge_ledger (id)
+SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
+
+	// One row at least if the identity is right, with a null id if nothing is
+	// found. The LOOP keeps the ledger from ever being scanned.
+	committed = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SELECT CAST(l.id AS binary(16)) AS id FROM bridge_identity i
+LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK) ON l.id = asked.id) ON 1 = 1
+WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
+
+	forget = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK) ON l.id = asked.id`)
+)
+
+// What the statements need, in the words of GRANT.
+const (
+	recordRights    = "INSERT ON bridge_ledger, SELECT ON bridge_identity"
+	committedRights = "SELECT ON bridge_ledger, SELECT ON bridge_identity"
+	forgetRights    = "SELECT, DELETE ON bridge_ledger"
+)
+
+// A Ledger is the ledger in one SQL Server database. It implements bridge.Ledger.
+type Ledger struct {
+	db       *sqlx.DB
+	identity uuid.UUID
+	byInsert atomic.Bool // how Settle waits
+}
+
+var _ bridge.Ledger = (*Ledger)(nil)
+
+// Open reads the identity of the ledger in db, and checks that the database is one
+// that a ledger can be kept in. It returns an error that wraps bridge.ErrNoSchema
+// if the tables are not there, or are not as migrate.Ledger makes them. db stays
+// the caller's.
+func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
+	l := &Ledger{db: sqlx.NewDb(db, "sqlserver")}
+	identity, err := l.readIdentity(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	l.identity = identity
+	return l, nil
+}
+
+// Identity returns the UUID that was made with the ledger's tables.
+func (l *Ledger) Identity() uuid.UUID { return l.identity }
+
+// DB returns the pool that Open was given.
+func (l *Ledger) DB() *sql.DB { return l.db.DB }
+
+// Record inserts the IDs in tx, at whatever isolation level it is, 500 per
+// statement. After an error roll back: with XACT_ABORT ON, or as the victim of a
+// deadlock, the server has done so already.
+func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+	for ids := range slices.Chunk(ids, chunk) {
+		text, packed, used := record.fill(ids)
+		result, err := tx.ExecContext(ctx, text, packed, used, argument(l.identity))
+		if err != nil {
+			return fmt.Errorf("record %d IDs: %w", len(ids), classify(err, recordRights))
+		}
+		recorded, err := result.RowsAffected()
+		if err != nil {
+			return fmt.Errorf("record %d IDs: %w", len(ids), err)
+		}
+		if recorded != int64(len(ids)) {
+			return fmt.Errorf("record %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+		}
+	}
+	return nil
+}
+
+// Committed reads the rows of ids, 500 per statement, past those that are locked.
+func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	found := make([]uuid.UUID, 0, len(ids))
+	for ids := range slices.Chunk(ids, chunk) {
+		text, packed, used := committed.fill(ids)
+		var rows [][]byte
+		err := try(ctx, func(ctx context.Context) error {
+			rows = nil
+			return l.db.SelectContext(ctx, &rows, text, packed, used, argument(l.identity))
+		})
+		if err != nil {
+			return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err, committedRights))
+		}
+		if len(rows) == 0 {
+			return nil, fmt.Errorf("look up %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+		}
+		for _, row := range rows {
+			if row == nil {
+				continue // none of them is found
+			}
+			id, err := readID(row)
+			if err != nil {
+				return nil, fmt.Errorf("look up %d IDs: %w", len(ids), err)
+			}
+			found = append(found, id)
+		}
+	}
+	return found, nil
+}
+
+// Forget deletes the rows of ids, 500 per statement, each of which is committed at
+// once. After an error or a crash some may be gone and some still there.
+func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
+	for ids := range slices.Chunk(ids, chunk) {
+		text, packed, used := forget.fill(ids)
+		err := try(ctx, func(ctx context.Context) error {
+			_, err := l.db.ExecContext(ctx, text, packed, used)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("forget %d IDs: %w", len(ids), classify(err, forgetRights))
+		}
+	}
+	return nil
+}

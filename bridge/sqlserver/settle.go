@@ -1,0 +1,111 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// The lookups that wait. LOCK_TIMEOUT takes no parameter, but a verifier's wait is
+// always the same, and so is the text.
+const (
+	// On a readable secondary, which a connection may come to after a failover, the
+	// server would ignore the hints and read an old state.
+	settleBySelect = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT %d;
+SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own,
+	(SELECT count(*) FROM bridge_ledger WITH (READCOMMITTEDLOCK, ROWLOCK) WHERE id = CAST(@p1 AS uniqueidentifier)) AS found,
+	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability`
+
+	settleByInsert = `SET NOCOUNT OFF;
+SET LOCK_TIMEOUT %d;
+INSERT INTO bridge_ledger (id)
+SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)`
+)
+
+// Settle reads the row of id, and waits for whoever has it locked. LOCK_TIMEOUT
+// bounds the wait, in whole milliseconds, and leaves the connection usable.
+func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+	milliseconds := max(1, wait.Milliseconds()) // 0 would not wait, and -1 for ever
+	outcome := bridge.StillOpen
+	err := try(ctx, func(ctx context.Context) (err error) {
+		if l.byInsert.Load() {
+			outcome, err = l.settleByInsert(ctx, id, milliseconds)
+		} else {
+			outcome, err = l.settleBySelect(ctx, id, milliseconds)
+		}
+		return err
+	})
+	switch {
+	case number(err) == lockTimeout:
+		return bridge.StillOpen, nil
+	case err != nil:
+		return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, err)
+	default:
+		return outcome, nil
+	}
+}
+
+func (l *Ledger) settleBySelect(ctx context.Context, id uuid.UUID, milliseconds int64) (bridge.Outcome, error) {
+	var rows []struct {
+		Own, Found    int
+		Updateability sql.NullString
+	}
+	text := fmt.Sprintf(settleBySelect, milliseconds)
+	if err := l.db.SelectContext(ctx, &rows, text, argument(id), argument(l.identity)); err != nil {
+		return bridge.StillOpen, classify(err, committedRights)
+	}
+	switch {
+	case len(rows) != 1:
+		return bridge.StillOpen, fmt.Errorf("%d rows, must be 1", len(rows))
+	case rows[0].Updateability.String != readWrite:
+		return bridge.StillOpen, fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
+	case rows[0].Own != 1:
+		return bridge.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
+	case rows[0].Found == 1:
+		return bridge.Committed, nil
+	default:
+		return bridge.RolledBack, nil
+	}
+}
+
+// settleByInsert inserts the ID in a transaction of its own, and rolls back.
+func (l *Ledger) settleByInsert(ctx context.Context, id uuid.UUID, milliseconds int64) (bridge.Outcome, error) {
+	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return bridge.StillOpen, fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	result, err := tx.ExecContext(ctx, fmt.Sprintf(settleByInsert, milliseconds), argument(id), argument(l.identity))
+	if isDuplicate(err) {
+		return bridge.Committed, nil
+	}
+	if err != nil {
+		return bridge.StillOpen, classify(err, recordRights)
+	}
+	inserted, err := result.RowsAffected()
+	if err != nil {
+		return bridge.StillOpen, err
+	}
+	if inserted != 1 {
+		return bridge.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
+	}
+	return bridge.RolledBack, nil
+}
+
+// FallBack makes Settle wait by an INSERT of the same ID instead of a SELECT, from
+// now on and for good. bridge.Prove calls it where the SELECT fails the proof. It
+// returns false if it was so before.
+func (l *Ledger) FallBack(reason error) bool {
+	if !l.byInsert.CompareAndSwap(false, true) {
+		return false
+	}
+	slog.Warn("the server does not heed lock hints: settling by INSERT", "ledger", l.identity.String(), "reason", reason)
+	return true
+}

@@ -1,0 +1,129 @@
+// Demo shows the whole bridge at work on one machine: a shop that places orders
+// in transactions, some of which roll back, stay open for long, or lose their
+// process; a verifier that is killed and replaced; a receiver that sends one
+// e-mail for each order. It ends with a count, and with an error if a single
+// message was lost, invented or handled twice.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/kelseyhightower/envconfig"
+)
+
+const help = `Usage: demo [-orders N]
+
+Shows the bridge at work for about half a minute: a shop places orders in
+transactions, some of which roll back, stay open for long, or lose their process;
+a verifier is killed and replaced; a receiver sends one e-mail for each order.
+Everything runs in processes of its own and is gone at the end, also after Ctrl-C.
+
+  -orders N  how many orders to place (default 4000)
+
+Environment:
+  BRIDGE_AMQP_URL      a RabbitMQ to use (default: a private one is started)
+  BRIDGE_DATABASE_URL  a PostgreSQL to use (default: SQLite files)
+
+Exit codes: 0 if every committed message was delivered and handled once, and no
+other; 1 if not, or if the demo could not run; 2 for a wrong flag.
+`
+
+// config is the environment and the flags.
+type config struct {
+	Database struct{ URL string }
+	AMQP     struct{ URL string }
+	Orders   int `ignored:"true"`
+}
+
+func main() {
+	if text := os.Getenv(partVariable); text != "" {
+		os.Exit(playPart(text))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var c config
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.IntVar(&c.Orders, "orders", 4000, "")
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(stdout, help)
+		return 0
+	case err == nil && flags.NArg() > 0:
+		err = fmt.Errorf("argument %q is not understood", flags.Arg(0))
+	case err == nil && (c.Orders < 1 || c.Orders > 1_000_000):
+		err = errors.New("-orders must be from 1 to 1000000")
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "demo: %v; see demo -help\n", err)
+		return 2
+	}
+	if err := envconfig.Process("BRIDGE", &c); err != nil {
+		fmt.Fprintf(stderr, "demo: %v\n", err)
+		return 2
+	}
+	v, err := play(ctx, c, stdout)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = errors.New("interrupted; everything is taken down")
+		}
+		fmt.Fprintf(stderr, "demo: %s\n", strings.Join(strings.Fields(err.Error()), " "))
+		return 1
+	}
+	return conclude(stdout, v)
+}
+
+// conclude shows the verdict and returns the exit code.
+func conclude(out io.Writer, v *verdict) int {
+	report(out, v)
+	if !v.ok() {
+		return 1
+	}
+	return 0
+}
+
+// play builds a world, has the play played in it, and judges what it left.
+func play(ctx context.Context, c config, out io.Writer) (v *verdict, err error) {
+	t, err := build(ctx, c, out)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	d := &director{theatre: t, show: newDisplay(out, c.Orders)}
+	err = d.run(ctx)
+	d.show.close()
+	if err != nil {
+		return nil, err
+	}
+	r, err := readRecords(ctx, t.dbs)
+	if err != nil {
+		return nil, err
+	}
+	depths, err := t.depths(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for name, n := range depths {
+		if name == t.topology().DeadQueue() {
+			r.dead = n
+		} else {
+			r.left += n
+		}
+	}
+	return judge(r), nil
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// The demo starts itself several times; each child process plays one part.
+const (
+	shopPart     = "shop"
+	verifierPart = "verifier"
+	receiverPart = "receiver"
+)
+
+// partVariable holds a part, as JSON, for the child that plays it. It is in the
+// environment since the arguments of a process can be read by everyone.
+const partVariable = "TWOQUEUE_DEMO_PART"
+
+// A part is what a child process is told.
+type part struct {
+	Name   string
+	Worker int // of the shop
+	World  world
+}
+
+func (p part) String() string {
+	if p.Name == shopPart {
+		return fmt.Sprintf("shop %d", p.Worker+1)
+	}
+	return p.Name
+}
+
+// playPart runs a child process and returns its exit code.
+func playPart(text string) int {
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	// The director holds the other end. If it dies, however it dies, this ends.
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
+	var p part
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		fmt.Fprintf(os.Stderr, "read part: %v\n", err)
+		return 1
+	}
+	if err := p.perform(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func (p part) perform(ctx context.Context) error {
+	dbs, err := openDatabases(ctx, p.World)
+	if err != nil {
+		return err
+	}
+	defer dbs.close()
+	broker, err := bridge.Dial(ctx, p.World.AMQP, &bridge.BrokerOptions{Name: "twoqueue demo: " + p.String()})
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	switch p.Name {
+	case shopPart:
+		return keepShop(ctx, p, dbs, broker)
+	case receiverPart:
+		return receive(ctx, p.World, dbs, broker)
+	default:
+		return verify(ctx, p.World, dbs, broker)
+	}
+}
+
+// ready tells the director that the part is being played.
+func ready() { fmt.Println("ready") }
+
+func verify(ctx context.Context, w world, dbs *databases, broker *bridge.Broker) error {
+	ledger, err := dbs.shop.Ledger(ctx)
+	if err != nil {
+		return err
+	}
+	v, err := verifier.New(ledger, broker, &verifier.Options{
+		Topology: w.topology(),
+		Allow:    []verifier.Allow{{RoutingKey: w.Emails}},
+	})
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return v.Run(ctx) })
+	group.Go(func() error {
+		ticker := time.NewTicker(5 * time.Millisecond)
+		defer ticker.Stop()
+		for v.Stats().Sessions == 0 {
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		ready()
+		return nil
+	})
+	return group.Wait()
+}

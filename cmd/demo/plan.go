@@ -1,0 +1,71 @@
+package main
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// A plan says what the shop will do: which transactions there are, and how each
+// of them ends. It is made from a seed, so that a process that replaces a killed
+// one knows what is left to do.
+type plan struct {
+	Seed    uint64
+	Orders  int
+	Workers int           // shop processes
+	Holders int           // how many of them hold one transaction open
+	Hold    time.Duration // for how long, about
+}
+
+// perOrder is how long the shop rests for each order, all processes together.
+const perOrder = 2 * time.Millisecond
+
+// A basket is one transaction: its orders are placed together or not at all.
+type basket struct {
+	Orders int
+	Hold   time.Duration // how long it stays open once its messages are staged
+	End    ending
+}
+
+type ending int
+
+const (
+	commits         ending = iota
+	rollsBack              // the shop thinks better of it
+	diesUncommitted        // the process is killed with the messages staged
+	diesCommitted          // the process is killed before it can tell anyone
+)
+
+// baskets are the transactions of one shop process, in order.
+func (p plan) baskets(worker int) []basket {
+	random := rand.New(rand.NewPCG(p.Seed, uint64(worker)))
+	left := p.Orders / p.Workers
+	if worker < p.Orders%p.Workers {
+		left++
+	}
+	var all []basket
+	for left > 0 {
+		b := basket{Orders: min(1+random.IntN(7), left)}
+		if random.IntN(5) == 0 {
+			b.End = rollsBack
+		}
+		all = append(all, b)
+		left -= b.Orders
+	}
+	if len(all) < 8 {
+		return all
+	}
+	// Special ones, spread over the run and over the processes.
+	at := func(quarter int) *basket { return &all[(quarter*len(all)+worker*len(all)/p.Workers)/4] }
+	at(0).End = diesUncommitted
+	if worker < p.Holders {
+		at(1).Hold = p.Hold/2 + time.Duration(random.Int64N(int64(p.Hold)))/2
+	}
+	at(2).End = diesCommitted
+	return all
+}
+
+// pause is how long a shop process rests after a basket.
+func (p plan) pause(b basket) time.Duration {
+	mean := time.Duration(b.Orders*p.Workers) * perOrder
+	return mean/2 + rand.N(mean)
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+)
+
+// The demo's own tables. Times are microseconds since 1970.
+const (
+	// shopTables are in the shop's database, beside the ledger.
+	shopTables = `CREATE TABLE orders (message_id TEXT PRIMARY KEY, worker INTEGER NOT NULL, number INTEGER NOT NULL)`
+
+	// postTables are in the receiver's database, beside the inbox. Nothing in them
+	// keeps a message from being handled twice: that is the Guard's work.
+	postTables = `CREATE TABLE arrivals (message_id TEXT NOT NULL, at BIGINT NOT NULL);
+CREATE TABLE emails (message_id TEXT NOT NULL, body TEXT NOT NULL)`
+
+	// The diary is a database of its own: what is noted there is not undone when a
+	// shop's transaction is.
+	diaryTables = `CREATE TABLE transactions (worker INTEGER, number INTEGER, began BIGINT, ended BIGINT, PRIMARY KEY (worker, number));
+CREATE TABLE attempts (message_id TEXT PRIMARY KEY, worker INTEGER NOT NULL, number INTEGER NOT NULL);
+CREATE TABLE deaths (part TEXT NOT NULL, died BIGINT NOT NULL, back BIGINT NOT NULL)`
+)
+
+// databases are the three that the demo works with.
+type databases struct {
+	shop, post, diary *database.Database
+}
+
+func openDatabases(ctx context.Context, w world) (_ *databases, err error) {
+	d := new(databases)
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	if d.shop, err = database.Create(ctx, w.Shop); err != nil {
+		return nil, fmt.Errorf("shop: %w", err)
+	}
+	if d.post, err = database.Create(ctx, w.Post); err != nil {
+		return nil, fmt.Errorf("receiver: %w", err)
+	}
+	if d.diary, err = database.Create(ctx, w.Diary); err != nil {
+		return nil, fmt.Errorf("diary: %w", err)
+	}
+	return d, nil
+}
+
+func (d *databases) close() {
+	for _, db := range []*database.Database{d.shop, d.post, d.diary} {
+		if db != nil {
+			_ = db.Close()
+		}
+	}
+}
+
+// create makes all tables.
+func (d *databases) create(ctx context.Context) error {
+	if err := d.shop.MigrateLedger(ctx); err != nil {
+		return err
+	}
+	if err := d.post.MigrateInbox(ctx); err != nil {
+		return err
+	}
+	for db, tables := range map[*database.Database]string{d.shop: shopTables, d.post: postTables, d.diary: diaryTables} {
+		if _, err := db.ExecContext(ctx, tables); err != nil {
+			return fmt.Errorf("create tables: %w", err)
+		}
+	}
+	return nil
+}
+
+// counts are the progress, as the databases tell it.
+type counts struct {
+	Attempted, Committed, Sent int
+}
+
+func (d *databases) counts(ctx context.Context) (c counts, err error) {
+	for _, q := range []struct {
+		db    *database.Database
+		table string
+		into  *int
+	}{
+		// Never more e-mails than orders: the later stage is counted first.
+		{d.post, "emails", &c.Sent},
+		{d.shop, "orders", &c.Committed},
+		{d.diary, "attempts", &c.Attempted},
+	} {
+		if err := q.db.GetContext(ctx, q.into, "SELECT count(*) FROM "+q.table); err != nil {
+			return c, fmt.Errorf("count %s: %w", q.table, err)
+		}
+	}
+	return c, nil
+}
+
+// arrivals is how many deliveries have come to the receiver.
+func (d *databases) arrivals(ctx context.Context) (n int, err error) {
+	err = d.post.GetContext(ctx, &n, `SELECT count(*) FROM arrivals`)
+	return n, err
+}
+
+// noteBegin notes, before the transaction, what it is about to try.
+func (d *databases) noteBegin(ctx context.Context, worker, number int, ids []uuid.UUID) error {
+	tx, err := d.diary.BeginTxx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("write diary: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(ctx, `INSERT INTO transactions (worker, number) VALUES (?, ?)`, worker, number); err != nil {
+		return fmt.Errorf("write diary: %w", err)
+	}
+	for _, id := range ids {
+		if err := insert(ctx, tx, `INSERT INTO attempts (message_id, worker, number) VALUES (?, ?, ?)`, id.String(), worker, number); err != nil {
+			return fmt.Errorf("write diary: %w", err)
+		}
+	}
+	return tx.Commit()
+}
+
+// noteEnd notes, after it, when the transaction was open.
+func (d *databases) noteEnd(ctx context.Context, worker, number int, began, ended time.Time) error {
+	_, err := d.diary.ExecContext(ctx, `UPDATE transactions SET began = ?, ended = ? WHERE worker = ? AND number = ?`,
+		began.UnixMicro(), ended.UnixMicro(), worker, number)
+	if err != nil {
+		return fmt.Errorf("write diary: %w", err)
+	}
+	return nil
+}
+
+// noteDeath notes that a process was killed, and when its successor worked.
+func (d *databases) noteDeath(ctx context.Context, part string, died, back time.Time) error {
+	return insert(ctx, d.diary, `INSERT INTO deaths (part, died, back) VALUES (?, ?, ?)`, part, died.UnixMicro(), back.UnixMicro())
+}
+
+// tried is how many transactions a shop process has begun.
+func (d *databases) tried(ctx context.Context, worker int) (n int, err error) {
+	err = d.diary.GetContext(ctx, &n, `SELECT count(*) FROM transactions WHERE worker = ?`, worker)
+	return n, err
+}
+
+// inserter is a database or a transaction.
+type inserter interface {
+	sqlx.ExecerContext
+	Rebind(query string) string
+}
+
+func insert(ctx context.Context, db inserter, statement string, values ...any) error {
+	if _, err := db.ExecContext(ctx, db.Rebind(statement), values...); err != nil {
+		return fmt.Errorf("insert: %w", err)
+	}
+	return nil
+}

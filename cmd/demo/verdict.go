@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// records are what the processes left behind: in the databases, and in the queues.
+type records struct {
+	attempts map[string]span // every message that was ever tried, with its transaction's time
+	orders   map[string]bool // the messages of committed transactions
+	arrivals []arrival       // deliveries to the receiver
+	emails   map[string]int  // how often each was sent
+	outages  []span          // of the verifier and the receiver
+	kills    int             // of processes, all parts
+	left     int             // messages in the queues of the bridge and of the receiver
+	dead     int             // messages in the dead queue
+}
+
+// span is a time from began to ended, in microseconds; zero if it is not known.
+type span struct{ began, ended int64 }
+
+type arrival struct {
+	MessageID string `db:"message_id"`
+	At        int64
+}
+
+// readRecords reads what there is once everything has ended.
+func readRecords(ctx context.Context, dbs *databases) (r records, err error) {
+	var attempts []struct {
+		MessageID    string `db:"message_id"`
+		Began, Ended int64
+	}
+	err = dbs.diary.SelectContext(ctx, &attempts, `SELECT a.message_id, coalesce(t.began, 0) AS began, coalesce(t.ended, 0) AS ended
+FROM attempts a JOIN transactions t ON t.worker = a.worker AND t.number = a.number`)
+	if err != nil {
+		return r, fmt.Errorf("read attempts: %w", err)
+	}
+	r.attempts = make(map[string]span)
+	for _, a := range attempts {
+		r.attempts[a.MessageID] = span{a.Began, a.Ended}
+	}
+	var deaths []struct {
+		Part       string
+		Died, Back int64
+	}
+	if err := dbs.diary.SelectContext(ctx, &deaths, `SELECT part, died, back FROM deaths`); err != nil {
+		return r, fmt.Errorf("read deaths: %w", err)
+	}
+	r.kills = len(deaths)
+	for _, d := range deaths {
+		if d.Part != shopPart {
+			r.outages = append(r.outages, span{d.Died, d.Back})
+		}
+	}
+	var ids []string
+	if err := dbs.shop.SelectContext(ctx, &ids, `SELECT message_id FROM orders`); err != nil {
+		return r, fmt.Errorf("read orders: %w", err)
+	}
+	r.orders = make(map[string]bool)
+	for _, id := range ids {
+		r.orders[id] = true
+	}
+	if err := dbs.post.SelectContext(ctx, &r.arrivals, `SELECT message_id, at FROM arrivals ORDER BY at`); err != nil {
+		return r, fmt.Errorf("read arrivals: %w", err)
+	}
+	ids = nil
+	if err := dbs.post.SelectContext(ctx, &ids, `SELECT message_id FROM emails`); err != nil {
+		return r, fmt.Errorf("read e-mails: %w", err)
+	}
+	r.emails = make(map[string]int)
+	for _, id := range ids {
+		r.emails[id]++
+	}
+	return r, nil
+}
+
+// A verdict is what the records say.
+type verdict struct {
+	committed, delivered int
+	rolledBack, dropped  int
+	killed               int // of the rolled back, by the death of their process
+	kills                int
+	duplicates           int // deliveries beyond each message's first
+
+	lost, invented, twice int
+	left, dead            int
+
+	slowest time.Duration   // the longest time that a transaction was open
+	latency []time.Duration // from commit to arrival, sorted
+	calm    []time.Duration // of those, the ones that no outage delayed
+}
+
+// recovery is how long after an outage its backlog may delay others, in microseconds.
+const recovery = 2_000_000
+
+// ok tells whether every message went where it had to, once.
+func (v *verdict) ok() bool {
+	return v.lost+v.invented+v.twice+v.left+v.dead == 0
+}
+
+func judge(r records) *verdict {
+	v := &verdict{committed: len(r.orders), kills: r.kills, left: r.left, dead: r.dead}
+	first := make(map[string]int64)
+	for _, a := range r.arrivals {
+		if _, again := first[a.MessageID]; again {
+			v.duplicates++
+		} else {
+			first[a.MessageID] = a.At
+		}
+	}
+	for id, times := range r.emails {
+		if times > 1 {
+			v.twice++
+		}
+		if !r.orders[id] {
+			v.invented++
+		}
+	}
+	for id := range r.orders {
+		if r.emails[id] == 0 {
+			v.lost++
+		} else {
+			v.delivered++
+		}
+	}
+	for id, open := range r.attempts {
+		v.slowest = max(v.slowest, microseconds(open.ended-open.began))
+		if !r.orders[id] {
+			v.rolledBack++
+			if open.ended == 0 {
+				v.killed++
+			}
+			if r.emails[id] == 0 {
+				v.dropped++
+			}
+			continue
+		}
+		at, arrived := first[id]
+		if open.ended == 0 || !arrived {
+			continue // nobody was left to note when it committed
+		}
+		// It may arrive before the shop has the answer to its COMMIT.
+		took := max(0, microseconds(at-open.ended))
+		v.latency = append(v.latency, took)
+		if !slices.ContainsFunc(r.outages, func(o span) bool { return o.began <= at && open.ended <= o.ended+recovery }) {
+			v.calm = append(v.calm, took)
+		}
+	}
+	slices.Sort(v.latency)
+	slices.Sort(v.calm)
+	return v
+}
+
+func microseconds(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// percentile of sorted values.
+func percentile(sorted []time.Duration, percent int) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[(len(sorted)-1)*percent/100]
+}

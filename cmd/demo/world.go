@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/tests/servers"
+)
+
+// cleanLimit bounds the removal of what the demo made on servers that are not its own.
+const cleanLimit = 10 * time.Second
+
+// A world is where the demo takes place. Every process is told.
+type world struct {
+	AMQP  string // the broker
+	Shop  string // the shop's database, with the ledger
+	Post  string // the receiver's database, with the inbox
+	Diary string // what each process tried, and when
+
+	Queue  string // the staging queue
+	Emails string // the target queue
+	Loops  int    // of the receiver: e-mails that it handles at the same time
+	Plan   plan
+}
+
+func (w world) topology() bridge.Topology { return bridge.Topology{Queue: w.Queue} }
+
+// A theatre holds what the world is made of, and takes it down again.
+type theatre struct {
+	world
+	dbs    *databases
+	broker *bridge.Broker
+	undo   []func() error // the last first
+}
+
+// build makes a world as the configuration says. After an error nothing is left.
+func build(ctx context.Context, c config, out io.Writer) (_ *theatre, err error) {
+	t := new(theatre)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.close())
+		}
+	}()
+	suffix := uuid.NewString()[:8]
+	t.Queue, t.Emails = "demo-"+suffix, "demo-"+suffix+".emails"
+	folder, err := os.MkdirTemp("", "twoqueue-demo-")
+	if err != nil {
+		return nil, fmt.Errorf("make folder: %w", err)
+	}
+	t.undo = append(t.undo, func() error { return os.RemoveAll(folder) })
+	if err := t.buildDatabases(ctx, c, folder, "demo_"+suffix, out); err != nil {
+		return nil, err
+	}
+	if err := t.buildBroker(ctx, c, out); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *theatre) buildDatabases(ctx context.Context, c config, folder, schema string, out io.Writer) error {
+	file := func(name string) string { return "sqlite:" + filepath.Join(folder, name) }
+	// These need not outlive a power cut.
+	const relaxed = "?_pragma=synchronous(normal)"
+	t.Diary = file("diary.db") + relaxed
+	t.Plan = plan{Seed: uint64(time.Now().UnixNano()), Orders: c.Orders}
+	if c.Database.URL == "" {
+		fmt.Fprintln(out, "database  SQLite files in a temporary folder. SQLite has one writer at a time:")
+		fmt.Fprintln(out, "          while one transaction is held open, the whole shop waits; so few are,")
+		fmt.Fprintln(out, "          for a second or two")
+		t.Shop, t.Post = file("shop.db"), file("post.db")+relaxed
+		t.Loops, t.Plan.Workers, t.Plan.Holders, t.Plan.Hold = 1, 4, 3, 2*time.Second
+	} else {
+		fmt.Fprintf(out, "database  the PostgreSQL of BRIDGE_DATABASE_URL, in a schema %s\n", schema)
+		if err := t.buildSchema(ctx, c.Database.URL, schema); err != nil {
+			return fmt.Errorf("BRIDGE_DATABASE_URL: %w", err)
+		}
+		t.Loops, t.Plan.Workers, t.Plan.Holders, t.Plan.Hold = 4, 6, 6, 5*time.Second
+	}
+	var err error
+	if t.dbs, err = openDatabases(ctx, t.world); err != nil {
+		return err
+	}
+	t.undo = append(t.undo, func() error { t.dbs.close(); return nil })
+	return t.dbs.create(ctx)
+}
+
+// buildSchema makes a schema and has all connections work in it.
+func (t *theatre) buildSchema(ctx context.Context, address, schema string) error {
+	if !strings.HasPrefix(address, "postgres") {
+		return errors.New("must start with postgres://; unset it for SQLite, where the demo makes files of its own")
+	}
+	db, err := database.Open(ctx, address)
+	if err != nil {
+		return err
+	}
+	t.undo = append(t.undo, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanLimit)
+		defer cancel()
+		_, err := db.ExecContext(ctx, "DROP SCHEMA IF EXISTS "+schema+" CASCADE")
+		return errors.Join(err, db.Close())
+	})
+	if _, err := db.ExecContext(ctx, "CREATE SCHEMA "+schema); err != nil {
+		return fmt.Errorf("create schema: %w", err)
+	}
+	parsed, err := url.Parse(address)
+	if err != nil {
+		return database.ErrURL // not err, which has the URL in it
+	}
+	query := parsed.Query()
+	query.Set("search_path", schema)
+	parsed.RawQuery = query.Encode()
+	t.Shop, t.Post = parsed.String(), parsed.String()
+	return nil
+}
+
+func (t *theatre) buildBroker(ctx context.Context, c config, out io.Writer) error {
+	t.AMQP = c.AMQP.URL
+	if t.AMQP == "" {
+		fmt.Fprintln(out, "broker    a private RabbitMQ; it takes some seconds to start")
+		server, err := servers.StartRabbitMQ(ctx, nil)
+		if err != nil {
+			return err
+		}
+		t.undo = append(t.undo, func() error { server.Kill(); return server.Stop() }) // nobody needs its data
+		t.AMQP = server.URL()
+	} else {
+		fmt.Fprintf(out, "broker    the RabbitMQ of BRIDGE_AMQP_URL, in queues %s...\n", t.Queue)
+	}
+	var err error
+	if t.broker, err = bridge.Dial(ctx, t.AMQP, &bridge.BrokerOptions{Name: "twoqueue demo"}); err != nil {
+		return fmt.Errorf("BRIDGE_AMQP_URL: %w", err)
+	}
+	t.undo = append(t.undo, func() error { t.broker.Close(); return nil })
+	if c.AMQP.URL != "" {
+		t.undo = append(t.undo, t.deleteQueues)
+	}
+	if err := t.topology().Declare(ctx, t.broker); err != nil {
+		return fmt.Errorf("BRIDGE_AMQP_URL: %w", err)
+	}
+	return t.onChannel(ctx, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(t.Emails, true, false, false, false,
+			amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1_000_000})
+		return err
+	})
+}
+
+// queues are all that messages could be in.
+func (t *theatre) queues() []string {
+	topology := t.topology()
+	return []string{topology.Queue, topology.WaitingQueue(), topology.DeadQueue(), t.Emails}
+}
+
+// depths are the numbers of messages that are ready in the queues.
+func (t *theatre) depths(ctx context.Context) (map[string]int, error) {
+	depths := make(map[string]int)
+	err := t.onChannel(ctx, func(ch *amqp.Channel) error {
+		for _, name := range t.queues() {
+			queue, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+			if err != nil {
+				return fmt.Errorf("look at queue %q: %w", name, err)
+			}
+			depths[name] = queue.Messages
+		}
+		return nil
+	})
+	return depths, err
+}
+
+func (t *theatre) deleteQueues() error {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanLimit)
+	defer cancel()
+	return t.onChannel(ctx, func(ch *amqp.Channel) (err error) {
+		for _, name := range t.queues() {
+			_, e := ch.QueueDelete(name, false, false, false)
+			err = errors.Join(err, e)
+		}
+		return err
+	})
+}
+
+func (t *theatre) onChannel(ctx context.Context, do func(*amqp.Channel) error) error {
+	conn, err := t.broker.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	return do(ch)
+}
+
+// close takes everything down.
+func (t *theatre) close() error {
+	var err error
+	for i := len(t.undo) - 1; i >= 0; i-- {
+		err = errors.Join(err, t.undo[i]())
+	}
+	t.undo = nil
+	return err
+}

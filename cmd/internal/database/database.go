@@ -1,0 +1,108 @@
+// Package database opens, by its URL, the database that a command works with. It
+// is the only place where the commands import database drivers.
+//
+//	postgres://user:password@host:port/database
+//	sqlite:/path/to/file   (sqlite:file for a path from the working directory)
+//
+// No error contains the URL or a password.
+package database
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+)
+
+// Errors that answer a question; ask with errors.Is.
+var (
+	// ErrURL: the URL is not one of the forms above; the text says why.
+	ErrURL = errors.New("not a database URL")
+	// ErrCredentials: the database refuses the user or the password.
+	ErrCredentials = errors.New("database refuses the login")
+	// ErrUnreachable: nobody answers, there is no such database, or no such file.
+	ErrUnreachable = errors.New("database not reachable")
+)
+
+// patience bounds the first contact with a database.
+const patience = 10 * time.Second
+
+// A Database is a pool of connections with what its kind can do.
+type Database struct {
+	*sqlx.DB
+	kind kind
+}
+
+// kind is all that the commands know of one kind of database.
+type kind struct {
+	dialect migrate.Dialect
+	// open makes a pool; create says that a file may be made, and prepared.
+	open   func(ctx context.Context, url string, create bool) (*sqlx.DB, error)
+	ledger func(ctx context.Context, db *sql.DB) (bridge.Ledger, error)
+	inbox  func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
+}
+
+// kinds are the schemes of URLs.
+var kinds = map[string]kind{
+	"postgres":   postgresKind,
+	"postgresql": postgresKind,
+	"sqlite":     sqliteKind,
+}
+
+// Open connects to a database that exists, and changes nothing in it.
+func Open(ctx context.Context, url string) (*Database, error) { return open(ctx, url, false) }
+
+// Create connects like Open. A SQLite file is made if it is missing, and is put
+// into WAL mode, which the ledger requires.
+func Create(ctx context.Context, url string) (*Database, error) { return open(ctx, url, true) }
+
+func open(ctx context.Context, url string, create bool) (*Database, error) {
+	scheme, _, _ := strings.Cut(url, ":")
+	kind, ok := kinds[scheme]
+	if !ok {
+		return nil, fmt.Errorf("open database: %w: it must start with postgres://, or with sqlite: and a path", ErrURL)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	db, err := kind.open(ctx, url, create)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	return &Database{DB: db, kind: kind}, nil
+}
+
+// MigrateLedger creates the ledger's tables, or brings them to this release's version.
+func (d *Database) MigrateLedger(ctx context.Context) error {
+	return migrate.Ledger(ctx, d.DB.DB, d.kind.dialect)
+}
+
+// MigrateInbox does the same for the inbox.
+func (d *Database) MigrateInbox(ctx context.Context) error {
+	return migrate.Inbox(ctx, d.DB.DB, d.kind.dialect)
+}
+
+// Ledger opens the ledger that is in the database.
+func (d *Database) Ledger(ctx context.Context) (bridge.Ledger, error) {
+	return d.kind.ledger(ctx, d.DB.DB)
+}
+
+// Inbox opens the inbox that is in the database.
+func (d *Database) Inbox(ctx context.Context) (bridge.Inbox, error) {
+	return d.kind.inbox(ctx, d.DB.DB)
+}
+
+// ping makes the first connection, or closes the pool.
+func ping(ctx context.Context, db *sqlx.DB, classify func(error) error) (*sqlx.DB, error) {
+	if err := db.PingContext(ctx); err != nil {
+		_ = db.Close()
+		return nil, classify(err)
+	}
+	return db, nil
+}

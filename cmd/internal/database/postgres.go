@@ -1,0 +1,55 @@
+package database
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+)
+
+var postgresKind = kind{
+	dialect: migrate.PostgreSQL,
+	open:    openPostgres,
+	ledger:  func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return postgres.Open(ctx, db) },
+	inbox:   func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return postgres.OpenInbox(ctx, db) },
+}
+
+func openPostgres(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
+	// A special character that is not encoded makes part of the password look like
+	// host, port or path: nothing of such a URL may get into an error.
+	parsed, err := url.Parse(address)
+	if err != nil || parsed.Host == "" || strings.Contains(parsed.Path, "@") {
+		return nil, fmt.Errorf("%w: it must be postgres://user:password@host:port/database, with special characters in user and password percent-encoded", ErrURL)
+	}
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrURL, cause(err))
+	}
+	return ping(ctx, sqlx.NewDb(stdlib.OpenDB(*config), "pgx"), classifyPostgres)
+}
+
+// cause is a refused parameter without pgx's text around it, which has the URL in it.
+func cause(err error) error {
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner
+	}
+	return errors.New("one of its parameters is not understood")
+}
+
+func classifyPostgres(err error) error {
+	var answer interface{ SQLState() string }
+	if errors.As(err, &answer) && strings.HasPrefix(answer.SQLState(), "28") { // invalid authorization
+		return fmt.Errorf("%w: %w", ErrCredentials, err)
+	}
+	return fmt.Errorf("%w: %w", ErrUnreachable, err)
+}

@@ -1,0 +1,70 @@
+package database
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+	_ "modernc.org/sqlite" // driver
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/sqlite"
+)
+
+var sqliteKind = kind{
+	dialect: migrate.SQLite,
+	open:    openSQLite,
+	ledger:  func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return sqlite.Open(ctx, db) },
+	inbox:   func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return sqlite.OpenInbox(ctx, db) },
+}
+
+// sqliteSettings are what every connection needs: patience with other writers, and
+// the write lock from the start of a transaction, as one that has read cannot
+// always get it later. What the URL itself says comes after them and prevails.
+const sqliteSettings = "_pragma=busy_timeout(20000)&_txlock=immediate"
+
+func openSQLite(ctx context.Context, address string, create bool) (*sqlx.DB, error) {
+	path, settings, _ := strings.Cut(strings.TrimPrefix(address, "sqlite:"), "?")
+	path = strings.TrimPrefix(path, "//")
+	if path == "" {
+		return nil, fmt.Errorf("%w: it must be sqlite:/path/to/file", ErrURL)
+	}
+	dsn := "file:" + escape(path) + "?" + sqliteSettings
+	if create {
+		dsn += "&mode=rwc&_pragma=journal_mode(wal)"
+	} else {
+		// SQLite would make the file, and says little when it may not.
+		if _, err := os.Stat(path); err != nil {
+			return nil, fmt.Errorf("%w: sqlite file: %w", ErrUnreachable, reason(err))
+		}
+		dsn += "&mode=rw"
+	}
+	if settings != "" {
+		dsn += "&" + settings
+	}
+	db, err := sqlx.Open("sqlite", dsn)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrURL, err)
+	}
+	return ping(ctx, db, func(err error) error { return fmt.Errorf("%w: %w", ErrUnreachable, err) })
+}
+
+// escape keeps SQLite from reading a path's own characters as URI syntax.
+func escape(path string) string {
+	return strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
+}
+
+// reason is a file's error without its path.
+func reason(err error) error {
+	var pathErr *fs.PathError
+	if errors.As(err, &pathErr) {
+		return pathErr.Err
+	}
+	return err
+}

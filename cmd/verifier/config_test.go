@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// minimal sets what is required, and nothing else.
+func minimal(t *testing.T) {
+	t.Helper()
+	for _, entry := range os.Environ() {
+		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, prefix+"_") {
+			if err := os.Unsetenv(name); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.Setenv(name, value) })
+		}
+	}
+	t.Setenv("BRIDGE_DATABASE_URL", "sqlite:/nowhere/ledger.db")
+	t.Setenv("BRIDGE_AMQP_URL", "amqp://user:s3cret@127.0.0.1:1/")
+}
+
+// outcome runs the program; none of its servers answers.
+func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(context.Background(), args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestDefaultsAndValues(t *testing.T) {
+	minimal(t)
+	c, err := load(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := c.options(nil)
+	want := &verifier.Options{
+		Topology: bridge.Topology{Queue: "twoqueue"}, Prefetch: 3000, WaitingPrefetch: 500, Patience: 2 * time.Second,
+		HandBack: 10 * time.Minute, Settlers: 16, SettleWait: time.Second, Unroutable: time.Minute,
+		ConfirmTimeout: 10 * time.Second, Drain: 10 * time.Second,
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("defaults\n got %+v\nwant %+v", got, want)
+	}
+	for name, value := range map[string]string{
+		"QUEUE": "q", "CLASSIC": "true", "PREFETCH": "10", "WAITING": "4", "WAITING_PREFETCH": "3", "PATIENCE": "5s",
+		"HAND_BACK": "6m", "SETTLERS": "2", "SETTLE_WAIT": "7ms", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
+		"CONFIRM_TIMEOUT": "9s", "KEEP_USER_ID": "1", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
+		"TEST_ANYTHING": "ignored",
+	} {
+		t.Setenv(prefix+"_"+name, value)
+	}
+	if c, err = load(false); err != nil {
+		t.Fatal(err)
+	}
+	want = &verifier.Options{
+		Topology: bridge.Topology{Queue: "q", Classic: true}, Prefetch: 10, Waiting: 4, WaitingPrefetch: 3, Patience: 5 * time.Second,
+		HandBack: 6 * time.Minute, Settlers: 2, SettleWait: 7 * time.Millisecond,
+		Allow:      []verifier.Allow{{RoutingKey: "emails"}, {Exchange: "orders", RoutingKey: "eu.*"}, {Exchange: "x", RoutingKey: "a:b"}},
+		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, Drain: 11 * time.Second,
+	}
+	if got := c.options(nil); !reflect.DeepEqual(got, want) {
+		t.Errorf("values\n got %+v\nwant %+v", got, want)
+	}
+	var line bytes.Buffer
+	logger := c.logger(&line)
+	logger.Info("not this")
+	logger.Warn("this")
+	if !strings.HasPrefix(line.String(), `{"`) || strings.Count(line.String(), "\n") != 1 || slog.Level(c.Log.Level) != slog.LevelWarn {
+		t.Errorf("log %q", line.String())
+	}
+}
+
+func TestBadConfiguration(t *testing.T) {
+	for _, c := range []struct{ name, value, want string }{
+		{"BRIDGE_DATABASE_URL", "", "BRIDGE_DATABASE_URL: is not set"},
+		{"BRIDGE_AMQP_URL", "", "BRIDGE_AMQP_URL: is not set"},
+		{"BRIDGE_PREFETSH", "1", "BRIDGE_PREFETSH: unknown variable; did you mean BRIDGE_PREFETCH?"},
+		{"BRIDGE_DATABASEURL", "s3cret", "BRIDGE_DATABASEURL: unknown variable; did you mean BRIDGE_DATABASE_URL?"},
+		{"BRIDGE_SOMETHING_ELSE", "s3cret", "BRIDGE_SOMETHING_ELSE: unknown variable; unset it"},
+		{"BRIDGE_QUEUE", "", "BRIDGE_QUEUE: must have 1 to 200 bytes"},
+		{"BRIDGE_PREFETCH", "many", `BRIDGE_PREFETCH: "many" is not usable; give a whole number from 1 to 65535`},
+		{"BRIDGE_PREFETCH", "0", "BRIDGE_PREFETCH: "},
+		{"BRIDGE_PREFETCH", "65536", "BRIDGE_PREFETCH: "},
+		{"BRIDGE_SETTLERS", "-1", "BRIDGE_SETTLERS: "},
+		{"BRIDGE_SETTLERS", "", "BRIDGE_SETTLERS: "},
+		{"BRIDGE_WAITING", "3001", "BRIDGE_WAITING: is larger than BRIDGE_PREFETCH"},
+		{"BRIDGE_DRAIN", "10", `BRIDGE_DRAIN: "10" is not usable; give a positive duration such as`},
+		{"BRIDGE_DRAIN", "-1s", "BRIDGE_DRAIN: "},
+		{"BRIDGE_CLASSIC", "ja", `BRIDGE_CLASSIC: "ja" is not usable; give true or false`},
+		{"BRIDGE_ALLOW", "emails", `BRIDGE_ALLOW: "emails" is not EXCHANGE:KEY; write :emails for the queue`},
+		{"BRIDGE_ALLOW", "", "BRIDGE_ALLOW: is empty"},
+		{"BRIDGE_LOG_LEVEL", "loud", `BRIDGE_LOG_LEVEL: "loud" is not usable; give debug, info, warn or error`},
+		{"BRIDGE_LOG_FORMAT", "xml", `BRIDGE_LOG_FORMAT: "xml" is not usable; give text or json`},
+	} {
+		t.Run(c.name+"="+c.value, func(t *testing.T) {
+			minimal(t)
+			t.Setenv(c.name, c.value)
+			code, stdout, stderr := outcome(t)
+			if code != exitMisused || stdout != "" {
+				t.Errorf("exit code %d, stdout %q", code, stdout)
+			}
+			if !strings.HasPrefix(stderr, "verifier: "+c.want) || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "s3cret") {
+				t.Errorf("stderr %q", stderr)
+			}
+		})
+	}
+}
+
+func TestBadArguments(t *testing.T) {
+	minimal(t)
+	for _, arg := range []string{"-migrat", "migrate"} {
+		code, _, stderr := outcome(t, arg)
+		if code != exitMisused || !strings.Contains(stderr, "see verifier -help") || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit code %d, stderr %q", arg, code, stderr)
+		}
+	}
+}
+
+// names are the variables by the struct itself, without the library's help.
+func names(t reflect.Type, path string) []string {
+	var all []string
+	for field := range t.Fields() {
+		name := path + "_" + words(field.Name)
+		if field.Type.Kind() == reflect.Struct {
+			all = append(all, names(field.Type, name)...)
+			continue
+		}
+		all = append(all, name)
+	}
+	return all
+}
+
+// words returns KEEP_USER_ID for KeepUserID.
+func words(name string) string {
+	var out strings.Builder
+	for i, r := range name {
+		if i > 0 && r >= 'A' && r <= 'Z' && name[i-1] >= 'a' {
+			out.WriteByte('_')
+		}
+		out.WriteRune(r)
+	}
+	return strings.ToUpper(out.String())
+}
+
+func TestHelpListsEverything(t *testing.T) {
+	minimal(t)
+	code, stdout, stderr := outcome(t, "-help")
+	if code != exitDone || stderr != "" {
+		t.Fatalf("exit code %d, stderr %q", code, stderr)
+	}
+	all := names(reflect.TypeFor[config](), prefix)
+	if len(all) < 18 {
+		t.Errorf("only %d variables: %v", len(all), all)
+	}
+	for _, name := range all {
+		_, after, found := strings.Cut(stdout, "\n  "+name)
+		if !found {
+			t.Errorf("%s is not listed", name)
+			continue
+		}
+		head, meaning, _ := strings.Cut(after, "\n")
+		meaning, _, _ = strings.Cut(meaning, "\n")
+		if !strings.HasPrefix(meaning, "      ") {
+			t.Errorf("%s has no meaning", name)
+		}
+		if head != "" && !strings.HasPrefix(head, " (default ") {
+			t.Errorf("%s: %q is no default", name, head)
+		}
+	}
+	for line := range strings.Lines(stdout) {
+		if len(line) > 81 {
+			t.Errorf("longer than 80 characters: %s", line)
+		}
+	}
+	for _, secret := range []string{"s3cret", "nowhere"} {
+		if strings.Contains(stdout, secret) {
+			t.Errorf("the help shows what is set: %s", secret)
+		}
+	}
+}
+
+// The table in the README is the struct's.
+func TestReadmeTable(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table strings.Builder
+	err = usage(&table, "| variable | default | meaning |\n|---|---|---|\n{{range .}}"+
+		"| `{{usage_key .}}` | {{with usage_default .}}`{{.}}`{{end}} | {{usage_description .}} |\n{{end}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.ReplaceAll(table.String(), "*", `\*`)
+	if !strings.Contains(string(readme), want) {
+		t.Errorf("README.md does not have this table:\n%s", want)
+	}
+}
+
+func TestNearest(t *testing.T) {
+	known := map[string]bool{"BRIDGE_ALLOW": true, "BRIDGE_DRAIN": true}
+	for text, want := range map[string]string{
+		"BRIDGE_ALOW": "BRIDGE_ALLOW", "BRIDGE_DRIAN": "BRIDGE_DRAIN", "BRIDGE_ALLOWED": "BRIDGE_ALLOW", "BRIDGE_COLOUR": "",
+	} {
+		if got := nearest(text, known); got != want {
+			t.Errorf("%s: %q, not %q", text, got, want)
+		}
+	}
+}

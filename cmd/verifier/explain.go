@@ -1,0 +1,58 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+)
+
+// brokerError is an error of the first contact with the broker.
+type brokerError struct{ error }
+
+func (e *brokerError) Unwrap() error { return e.error }
+
+// remedies say which variable an error is about and what to do.
+var remedies = []struct {
+	err      error
+	variable string
+	mend     string
+}{
+	{bridge.ErrCredentials, "BRIDGE_AMQP_URL", "correct user, password or virtual host"},
+	{bridge.ErrUnavailable, "BRIDGE_AMQP_URL", "see that the broker runs, and that host and port are right"},
+	{bridge.ErrBlocked, "BRIDGE_AMQP_URL", "free the broker's memory or disk"},
+	{database.ErrURL, "BRIDGE_DATABASE_URL", ""},
+	{database.ErrCredentials, "BRIDGE_DATABASE_URL", "correct user or password"},
+	{database.ErrUnreachable, "BRIDGE_DATABASE_URL", "see that the database is there and runs, and that the URL is right"},
+	{bridge.ErrNoSchema, "BRIDGE_DATABASE_URL", "name the database that the senders use, or create the tables with verifier -migrate"},
+	{bridge.ErrNotPrimary, "BRIDGE_DATABASE_URL", "name the primary, with a login that may write"},
+	{bridge.ErrOtherLedger, "BRIDGE_DATABASE_URL", "see that it always leads to the same database"},
+	{bridge.ErrProof, "BRIDGE_DATABASE_URL", "name the primary itself, without a proxy that changes how it locks"},
+}
+
+// explain puts the variable before an error, and the mend behind it.
+func explain(err error) error {
+	for _, r := range remedies {
+		switch {
+		case !errors.Is(err, r.err):
+		case r.mend == "":
+			return fmt.Errorf("%s: %w", r.variable, err)
+		default:
+			return fmt.Errorf("%s: %w; %s", r.variable, err, r.mend)
+		}
+	}
+	var mismatch *bridge.QueueMismatch
+	var refusal *amqp.Error
+	switch {
+	case errors.As(err, &mismatch): // says what to do by itself
+		return fmt.Errorf("BRIDGE_QUEUE: %w", err)
+	case errors.As(err, &refusal):
+		return fmt.Errorf("BRIDGE_AMQP_URL: %w; see that the login may configure, write and read the queues", err)
+	case errors.As(err, new(*brokerError)): // the form of the URL; says what to do by itself
+		return fmt.Errorf("BRIDGE_AMQP_URL: %w", err)
+	}
+	return fmt.Errorf("BRIDGE_DATABASE_URL: %w", err) // all that is left comes from there
+}

@@ -1,0 +1,119 @@
+package cmd_test
+
+import (
+	"context"
+	"database/sql"
+	"log/slog"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/stage"
+)
+
+// What stands between the marks stands in the README too.
+
+// README begin
+
+// The shop: the message goes out if and only if the transaction commits.
+func placeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string) error {
+	return s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO orders VALUES ($1)`, order); err != nil {
+			return err // rolls back
+		}
+		_, err := tx.Send(bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: []byte(order)}})
+		return err
+	})
+}
+
+// The receiver: a message that is delivered twice is handled once.
+func sendEmails(ctx context.Context, db *sql.DB, guard *idempotency.Guard, deliveries <-chan amqp.Delivery) {
+	for d := range deliveries {
+		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `INSERT INTO emails VALUES ($1)`, d.Body)
+			return err
+		})
+		if err != nil {
+			slog.Error("e-mail not finished; it comes again", "error", err)
+		}
+	}
+}
+
+// README end
+
+func TestReadmeHasTheExample(t *testing.T) {
+	source, err := os.ReadFile("readme_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(source), "\n// README begin\n")
+	example, _, _ = strings.Cut(example, "\n// README end\n")
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "```go\n" + strings.TrimSpace(example) + "\n```\n"; !strings.Contains(string(readme), want) {
+		t.Errorf("README.md does not have this block:\n%s", want)
+	}
+}
+
+// The example, with the worker beside it.
+func TestReadmeExample(t *testing.T) {
+	t.Parallel()
+	s := stage.On(t, stage.Postgres, stage.New(t, stage.Postgres).AMQP, bridge.Topology{Queue: "twoqueue"})
+	ctx, db := t.Context(), s.DB
+	s.Queue("emails", nil)
+	if err := migrate.Inbox(ctx, db, migrate.PostgreSQL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(ctx, `CREATE TABLE orders (name text PRIMARY KEY); CREATE TABLE emails (body text)`); err != nil {
+		t.Fatal(err)
+	}
+	inbox, err := postgres.OpenInbox(ctx, db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := idempotency.New(inbox, "mailer", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sender, err := sender.New(s.Ledger, s.Broker, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := verify(t, s)
+	deliveries, stop := s.Consume("emails")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		sendEmails(ctx, db, guard, deliveries)
+	}()
+	for _, order := range []string{"apples", "pears"} {
+		if err := placeOrder(ctx, db, sender, order); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := placeOrder(ctx, db, sender, "apples"); err == nil {
+		t.Error("the same order twice: no error")
+	}
+	s.Eventually("two e-mails are sent", func() bool {
+		var n int
+		err := db.QueryRowContext(ctx, `SELECT count(*) FROM emails WHERE body IN ('apples', 'pears')`).Scan(&n)
+		return err == nil && n == 2
+	})
+	p.signal(syscall.SIGTERM)
+	p.await()
+	stop()
+	<-ended
+	if stats := guard.Stats(); stats.Handled != 2 {
+		t.Errorf("guard: %+v", stats)
+	}
+}
