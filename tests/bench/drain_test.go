@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime/pprof"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -37,17 +40,16 @@ const (
 // BenchmarkDrain empties a staging queue of 50,000 messages of 512 bytes into
 // another queue, both of them quorum queues: by turns through a verifier with
 // PostgreSQL, and through the broker's own shovel (ack mode on-confirm), which
-// checks nothing. It reports the median rates and their ratio.
+// checks nothing. The verifier is the worker's binary. It reports the median rates and their ratio.
 func BenchmarkDrain(b *testing.B) {
 	for b.Loop() {
 		broker := servertest.StartRabbitMQ(b, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_shovel"}})
 		s := stage.On(b, ownPostgres(b), broker.URL(), stagingTopology)
+		worker := build(b)
 		var byVerifier, byShovel []float64
 		for round := range rounds {
-			byVerifier = append(byVerifier, drain(b, s, fmt.Sprint("verified", round), func(queue string) func() {
-				stopProfile := profile(b, round)
-				v := verify(b, s)
-				return func() { v(); stopProfile() }
+			byVerifier = append(byVerifier, drain(b, s, fmt.Sprint("verified", round), func(string) func() {
+				return verify(b, s, worker)
 			}))
 			byShovel = append(byShovel, drain(b, s, fmt.Sprint("shovelled", round), func(queue string) func() {
 				return shovel(b, broker, s.Topology.Queue, queue)
@@ -106,7 +108,38 @@ func fill(s *stage.Stage, queue string) {
 	}
 }
 
-func verify(b *testing.B, s *stage.Stage) (stop func()) {
+// build builds the worker as it ships.
+func build(b *testing.B) string {
+	binary := filepath.Join(b.TempDir(), "verifier")
+	output, err := exec.Command("go", "build", "-o", binary, "../../cmd/verifier").CombinedOutput()
+	if err != nil {
+		b.Fatalf("build the verifier: %v\n%s", err, output)
+	}
+	return binary
+}
+
+// verify runs the worker as a process, with its defaults. Where
+// BRIDGE_TEST_PROFILE names a file it runs in this process instead, for a CPU
+// profile of its last run.
+func verify(b *testing.B, s *stage.Stage, worker string) (stop func()) {
+	if name := os.Getenv("BRIDGE_TEST_PROFILE"); name != "" {
+		return profiled(b, s, name)
+	}
+	command := exec.Command(worker)
+	command.Env = append(os.Environ(), "BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+s.AMQP,
+		"BRIDGE_QUEUE="+s.Topology.Queue, "BRIDGE_LOG_LEVEL=warn")
+	command.Stderr = os.Stderr
+	must(b, command.Start())
+	return func() {
+		must(b, command.Process.Signal(syscall.SIGTERM))
+		must(b, command.Wait())
+	}
+}
+
+func profiled(b *testing.B, s *stage.Stage, name string) (stop func()) {
+	file, err := os.Create(name)
+	must(b, err)
+	must(b, pprof.StartCPUProfile(file))
 	v, err := verifier.New(s.Ledger, s.Broker, &verifier.Options{Topology: s.Topology, Logger: quiet})
 	must(b, err)
 	ctx, cancel := context.WithCancel(b.Context())
@@ -115,6 +148,8 @@ func verify(b *testing.B, s *stage.Stage) (stop func()) {
 	return func() {
 		cancel()
 		must(b, <-ended)
+		pprof.StopCPUProfile()
+		must(b, file.Close())
 	}
 }
 
@@ -142,21 +177,6 @@ func ownPostgres(b *testing.B) stage.Database {
 	kind := stage.Postgres
 	kind.URL = func(testing.TB) string { return server.URL() }
 	return kind
-}
-
-// profile writes a CPU profile of the first round where BRIDGE_TEST_PROFILE says.
-func profile(b *testing.B, round int) (stop func()) {
-	name := os.Getenv("BRIDGE_TEST_PROFILE")
-	if name == "" || round > 0 {
-		return func() {}
-	}
-	file, err := os.Create(name)
-	must(b, err)
-	must(b, pprof.StartCPUProfile(file))
-	return func() {
-		pprof.StopCPUProfile()
-		must(b, file.Close())
-	}
 }
 
 func median(values []float64) float64 {

@@ -23,7 +23,7 @@ func BenchmarkLatency(b *testing.B) {
 		s := stage.On(b, ownPostgres(b), servertest.StartRabbitMQ(b, nil).URL(), stagingTopology)
 		s.DB.SetMaxIdleConns(64)
 		queue := s.Queue("target", quorum)
-		stop := verify(b, s)
+		stop := verify(b, s, build(b))
 		arrived := watchArrivals(b, s, queue)
 		committed := offer(b, s, queue, 500, 10*time.Second)
 		latencies := arrived(committed)
