@@ -236,12 +236,11 @@ func (b *Broker) keep() {
 	defer b.keeper.Done()
 	wait := newBackOff()
 	for b.ctx.Err() == nil {
-		up := time.Now()
-		err := b.serve()
+		linked, err := b.serve()
 		if b.ctx.Err() != nil {
 			return
 		}
-		if time.Since(up) > time.Minute {
+		if linked {
 			wait.Reset()
 		}
 		pause := wait.NextBackOff()
@@ -254,20 +253,20 @@ func (b *Broker) keep() {
 }
 
 // newBackOff is the pause between attempts to reach a server: exponential with
-// jitter, from a tenth of a second to ten seconds.
+// jitter, from a tenth of a second to two seconds: transactions wait for it.
 func newBackOff() *backoff.ExponentialBackOff {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval = 100 * time.Millisecond
-	b.MaxInterval = 10 * time.Second
+	b.MaxInterval = 2 * time.Second
 	return b
 }
 
-// serve makes one link, and returns when it is over.
-func (b *Broker) serve() error {
+// serve makes one link, and returns when it is over, or could not be made.
+func (b *Broker) serve() (linked bool, err error) {
 	conn, err := b.Connect(b.ctx)
 	if err != nil {
 		b.unlink(err)
-		return err
+		return false, err
 	}
 	defer conn.Close()
 	// Opening a channel on a half-open connection would outwait Close.
@@ -278,7 +277,7 @@ func (b *Broker) serve() error {
 		p, err := conn.Publisher(b.opts.InFlight)
 		if err != nil {
 			b.unlink(err)
-			return err
+			return false, err
 		}
 		l.publishers = append(l.publishers, p)
 		go func() {
@@ -297,7 +296,7 @@ func (b *Broker) serve() error {
 		err = b.ctx.Err()
 	}
 	b.unlink(err)
-	return err
+	return true, err
 }
 
 func (b *Broker) unlink(err error) {

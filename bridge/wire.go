@@ -45,6 +45,9 @@ const (
 	// They must fit into one AMQP frame (128 KiB by default), with room for what
 	// the dead queue adds; a larger one would close the whole connection.
 	maxHeaderBytes = 64 << 10
+	// maxExpiration is RabbitMQ's: ten years in ms. It closes the channel of
+	// whoever publishes more.
+	maxExpiration = 10 * 365 * 24 * 60 * 60 * 1000
 )
 
 // addedByBroker are headers that queues add to what passes through them.
@@ -206,8 +209,8 @@ func (m Message) validateTarget() error {
 		return fmt.Errorf("target: exchange and routing key have at most %d bytes", maxShort)
 	}
 	if p.Expiration != "" {
-		if _, err := strconv.ParseUint(p.Expiration, 10, 32); err != nil {
-			return fmt.Errorf("expiration %s: not a number of milliseconds", quote(p.Expiration))
+		if ms, err := strconv.ParseUint(p.Expiration, 10, 64); err != nil || ms > maxExpiration {
+			return fmt.Errorf("expiration %s: not a number of milliseconds, at most %d", quote(p.Expiration), uint64(maxExpiration))
 		}
 	}
 	for _, name := range []string{"CC", "BCC"} {

@@ -145,7 +145,7 @@ func anyMessage(t *rapid.T) bridge.Message {
 	}
 	expiration := ""
 	if rapid.Bool().Draw(t, "expires") {
-		expiration = rapid.StringMatching(`[0-9]{1,9}`).Draw(t, "expiration")
+		expiration = rapid.StringMatching(`[0-9]{1,11}`).Draw(t, "expiration")
 	}
 	return bridge.Message{
 		ID:         id,

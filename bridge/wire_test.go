@@ -190,7 +190,7 @@ func TestAMessageThatCannotBeStagedIsRefused(t *testing.T) {
 		{"header of a Go type", func(m *bridge.Message) { m.Publishing.Headers["a"] = []string{"b"} }, "value []string not supported"},
 		{"expiration in words", func(m *bridge.Message) { m.Publishing.Expiration = "1h" }, `expiration "1h": not a number`},
 		{"negative expiration", func(m *bridge.Message) { m.Publishing.Expiration = "-1" }, "not a number of milliseconds"},
-		{"expiration over 32 bits", func(m *bridge.Message) { m.Publishing.Expiration = "4294967296" }, "not a number of milliseconds"},
+		{"expiration over ten years", func(m *bridge.Message) { m.Publishing.Expiration = "315360000001" }, "not a number of milliseconds"},
 		{"CC is no list", func(m *bridge.Message) { m.Publishing.Headers["CC"] = "a" }, "header CC: is string, not a list"},
 		{"CC is nothing", func(m *bridge.Message) { m.Publishing.Headers["CC"] = nil }, "header CC: is <nil>, not a list"},
 		{"BCC of a number", func(m *bridge.Message) { m.Publishing.Headers["BCC"] = []any{"a", 1} }, "header BCC: a routing key must be a string"},

@@ -54,10 +54,10 @@ func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 // and starts another one, proof included, with backoff.
 func (v *Verifier) Run(ctx context.Context) error {
 	s, err := v.start(ctx)
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	wait := newBackOff(100*time.Millisecond, 10*time.Second)
+	wait := newBackOff(100*time.Millisecond, 3*time.Second)
 	for {
 		if s != nil {
 			began := time.Now()

@@ -1,0 +1,76 @@
+package crash_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// shop is the brief of a shop. SQLite has one writer at a time, and four tills
+// that write without a break would keep the verifiers from their share.
+func shop(kind stage.Database) brief {
+	tills := 4
+	if kind.Name == stage.SQLite.Name {
+		tills = 1
+	}
+	return brief{Role: aShop, Tills: tills}
+}
+
+// Two verifiers and a shop work at the same time, and one of them is killed again
+// and again, as soon as some more messages have arrived.
+func TestProcessesKilledAtRandomMomentsLoseAndInventNothing(t *testing.T) {
+	kills, step := 9, 600
+	if testing.Short() {
+		kills = 3
+	}
+	onEach(t, func(w *world) {
+		for range 5 { // so that hundreds are in flight when the first one dies
+			w.commit(newIDs(100)...)
+		}
+		// Some transactions are slower than this patience, and get set aside.
+		impatient := brief{Role: aVerifier, Options: verifier.Options{Patience: 50 * time.Millisecond}}
+		briefs := []brief{impatient, impatient, shop(w.Kind)}
+		var victims []*process
+		for _, b := range briefs {
+			victims = append(victims, w.start(b))
+		}
+		arrived := 0
+		for i := range kills {
+			arrived += 1 + rand.IntN(step)
+			w.waitArrived(arrived)
+			which := i % len(victims)
+			victims[which].kill()
+			victims[which] = w.start(briefs[which])
+		}
+		for _, victim := range victims {
+			victim.kill()
+		}
+		stats := w.finish()
+		w.t.Logf("left for the last verifier: %d to forward, %d to drop", stats.Forwarded, stats.Dropped)
+		w.wantNothingLost()
+	})
+}
+
+// waitArrived waits until the target, which nobody reads, holds n messages.
+func (w *world) waitArrived(n int) {
+	w.t.Helper()
+	w.Eventually("more has arrived", func() bool { return w.Depth(w.target) >= n })
+}
+
+// wantNothingLost is check for where messages may come more than once, and rows
+// may stay of proofs that were killed in the middle, but none of an order.
+func (w *world) wantNothingLost() {
+	w.t.Helper()
+	twice, rows := w.check()
+	orders := w.ids(`SELECT id FROM orders`)
+	w.t.Logf("%d orders committed, %d delivered more than once, %d rows left", len(orders), len(twice), len(rows))
+	for _, id := range orders {
+		if slices.Contains(rows, id) {
+			w.t.Errorf("the row of order %s was left in the ledger", id)
+		}
+	}
+}

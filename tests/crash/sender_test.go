@@ -1,0 +1,120 @@
+package crash_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// Each victim commits a first order, and is killed at its second. The first one
+// must arrive in any case.
+
+func TestASenderKilledAfterRecordBeforePublishHasSentNothing(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		p := w.start(brief{Role: aSender, Orders: []uuid.UUID{id}, Stops: map[point]uuid.UUID{recorded: id}})
+		p.reached(recorded)
+		w.wantOutcome(id, bridge.StillOpen)
+		p.kill()
+		w.wantOutcome(id, bridge.RolledBack)
+		w.wantHandedBack(1)
+		w.wantStats(w.finish(), 1, 0)
+		w.wantOnce()
+	})
+}
+
+func TestASenderKilledBetweenPublishAndConfirmHasRolledBack(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		valve, address := w.valve(w.AMQP)
+		p := w.start(brief{Role: aSender, AMQP: address, Orders: []uuid.UUID{id},
+			Stops: map[point]uuid.UUID{ready: id, staged: id}})
+		p.reached(ready)
+		valve.HoldReplies()
+		p.goOn()
+		w.WaitDepth(w.Topology.Queue, 2)
+		w.wantOutcome(id, bridge.StillOpen)
+		p.kill()
+		w.wantOutcome(id, bridge.RolledBack)
+		w.wantHandedBack(2)
+		w.wantStats(w.finish(), 1, 1)
+		w.wantOnce()
+	})
+}
+
+func TestASenderKilledBetweenConfirmAndCommitHasRolledBack(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		p := w.start(brief{Role: aSender, Orders: []uuid.UUID{id}, Stops: map[point]uuid.UUID{staged: id}})
+		p.reached(staged)
+		w.wantOutcome(id, bridge.StillOpen)
+		p.kill()
+		w.wantOutcome(id, bridge.RolledBack)
+		w.wantHandedBack(2)
+		w.wantStats(w.finish(), 1, 1)
+		w.wantOnce()
+	})
+}
+
+func TestWhatASenderCommittedBeforeItWasKilledIsForwarded(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		p := w.start(brief{Role: aSender, Orders: []uuid.UUID{id}, Stops: map[point]uuid.UUID{placed: id}})
+		p.reached(placed)
+		p.kill()
+		w.wantOutcome(id, bridge.Committed)
+		w.wantHandedBack(2)
+		w.wantStats(w.finish(), 2, 0)
+		w.wantOnce()
+	})
+}
+
+// The COMMIT's answer never reaches the sender: it does not know itself.
+func TestWhatASenderCommittedWithoutKnowingItIsForwarded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, stage.New(t, stage.Postgres))
+	id := newIDs(1)[0]
+	valve, address := w.valve(w.DatabaseURL)
+	p := w.start(brief{Role: aSender, DatabaseURL: address, Orders: []uuid.UUID{id},
+		Stops: map[point]uuid.UUID{staged: id, placed: id}})
+	p.reached(staged)
+	valve.HoldReplies()
+	p.goOn()
+	w.wantOutcome(id, bridge.Committed)
+	p.kill()
+	w.wantHandedBack(2)
+	w.wantStats(w.finish(), 2, 0)
+	w.wantOnce()
+}
+
+// A verifier has taken all of them, and waits, when the sender dies.
+func TestAThousandMessagesOfAKilledSenderAreDropped(t *testing.T) {
+	onEach(t, func(w *world) {
+		ids := newIDs(1000)
+		v := w.Verify(verifier.Options{})
+		p := w.start(brief{Role: aSender, Orders: ids, Stops: map[point]uuid.UUID{staged: ids[0]}})
+		p.reached(staged)
+		w.Eventually("the verifier has taken all", func() bool {
+			return w.Depth(w.Topology.Queue) == 0 && w.Depth(w.Topology.WaitingQueue()) == 0
+		})
+		if n := v.Stats().Dropped; n != 0 {
+			w.t.Errorf("%d dropped while the transaction is open", n)
+		}
+		killed := time.Now()
+		p.kill()
+		w.Eventually("all are dropped", func() bool { return v.Stats().Dropped >= 1000 })
+		w.t.Logf("dropped 1,000 messages %v after the kill", time.Since(killed).Round(time.Millisecond))
+		v.Stop()
+		w.wantStats(v.Stats(), 1, 1000)
+		if again := w.finish(); again != (verifier.Stats{}) {
+			w.t.Logf("acks lost: %d dropped again", again.Dropped)
+			w.wantStats(again, 0, again.Dropped)
+		}
+		w.wantOnce()
+	})
+}

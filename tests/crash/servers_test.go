@@ -1,0 +1,108 @@
+package crash_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// serverKills is how often a server is killed: the second time, everybody has
+// been through it once.
+func serverKills() int {
+	if testing.Short() {
+		return 1
+	}
+	return 2
+}
+
+// The verifier deletes rows without waiting for the disk, so a crash of the
+// server may bring back rows of messages that are long acked: orphans.
+func TestAKilledPostgreSQLLosesAndInventsNothing(t *testing.T) {
+	t.Parallel()
+	server := servertest.StartPostgres(t, &servers.PostgresOptions{
+		Config: []string{"recovery_init_sync_method = syncfs"}, // a faster restart, no less safe
+	})
+	kind := stage.Postgres
+	kind.URL = func(testing.TB) string { return server.URL() }
+	w := newWorld(t, stage.New(t, kind))
+	v := w.Verify(verifier.Options{})
+	customers := w.start(shop(kind))
+	for range serverKills() {
+		w.waitArrived(w.Depth(w.target) + 500)
+		server.Kill()
+		w.must("restart PostgreSQL", server.Restart(t.Context()))
+	}
+	w.waitArrived(w.Depth(w.target) + 500)
+	customers.kill()
+	v.Stop()
+	w.finish()
+	twice, rows := w.check()
+	t.Logf("%d sessions, %d delivered more than once, %d rows left", v.Stats().Sessions, len(twice), len(rows))
+	orders := w.ids(`SELECT id FROM orders`)
+	strangers := slices.DeleteFunc(rows, func(id uuid.UUID) bool { return slices.Contains(orders, id) })
+	if len(strangers) > serverKills() {
+		t.Errorf("%d rows belong to no order; a proof that dies leaves one", len(strangers))
+	}
+}
+
+// Sender, verifier, staging and target queues, all lose the broker.
+func TestAKilledRabbitMQLosesAndInventsNothing(t *testing.T) {
+	t.Parallel()
+	server := servertest.StartRabbitMQ(t, nil)
+	var worlds []*world
+	for _, kind := range stage.Databases {
+		worlds = append(worlds, newWorld(t, stage.On(t, kind, server.URL(), bridge.Topology{Queue: kind.Name})))
+	}
+	var verifiers []*stage.Running
+	var customers []*process
+	for _, w := range worlds {
+		verifiers = append(verifiers, w.Verify(verifier.Options{}))
+		customers = append(customers, w.start(shop(w.Kind)))
+	}
+	someArrive := func() {
+		for _, w := range worlds {
+			w.waitArrived(w.Depth(w.target) + 300)
+		}
+	}
+	for range serverKills() {
+		someArrive()
+		server.Kill()
+		if err := server.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range worlds {
+			w.reconnect()
+		}
+	}
+	someArrive()
+	for i, w := range worlds {
+		customers[i].kill()
+		verifiers[i].Stop()
+		w.finish()
+		w.t.Logf("%s: %d sessions", w.Kind.Name, verifiers[i].Stats().Sessions)
+		w.wantNothingLost()
+	}
+}
+
+// reconnect gives the stage a channel to the broker that was restarted, once that
+// one has all its queues back.
+func (w *world) reconnect() {
+	w.t.Helper()
+	conn, err := amqp.Dial(w.AMQP)
+	w.must("dial", err)
+	w.t.Cleanup(func() { _ = conn.Close() })
+	w.Eventually("the queues are back", func() bool {
+		w.Channel, err = conn.Channel()
+		w.must("open channel", err)
+		_, err = w.Channel.QueueDeclarePassive(w.Topology.Queue, true, false, false, false, nil)
+		return err == nil
+	})
+}

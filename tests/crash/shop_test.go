@@ -1,0 +1,50 @@
+package crash_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+)
+
+// keepShop is the shop: each of its tills serves one customer after the other. It
+// does not mind errors, since a server may be down. The pauses are part of the
+// traffic; nobody relies on them.
+func (v *victim) keepShop(ctx context.Context) error {
+	var tills sync.WaitGroup
+	for range v.Tills {
+		tills.Go(func() {
+			for {
+				if err := v.serve(ctx); err != nil {
+					fmt.Fprintln(os.Stderr, "shop:", err)
+					pauseUpTo(time.Second)
+				}
+				pauseUpTo(10 * time.Millisecond)
+			}
+		})
+	}
+	tills.Wait()
+	return nil
+}
+
+// serve places up to 20 orders in one transaction. One transaction in ten is
+// slow, one in five rolls back.
+func (v *victim) serve(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	tx, err := place(ctx, v.db, v.sender, v.Target, newIDs(1+rand.IntN(20))...)
+	if err != nil {
+		return err
+	}
+	if rand.IntN(10) == 0 {
+		pauseUpTo(200 * time.Millisecond)
+	}
+	if rand.IntN(5) == 0 {
+		return tx.Rollback()
+	}
+	return tx.Commit()
+}
+
+func pauseUpTo(most time.Duration) { time.Sleep(rand.N(most)) }

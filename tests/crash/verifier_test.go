@@ -1,0 +1,180 @@
+package crash_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+func TestAMessageLookedUpByAKilledVerifierIsLookedUpAgain(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		w.commit(id)
+		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{lookedUp: id, forgets: id}})
+		p.reached(lookedUp)
+		p.kill()
+		w.wantHandedBack(1)
+		w.wantStats(w.finish(), 1, 0)
+		w.wantOnce()
+	})
+}
+
+// The same for the lookup that waits, and for both its outcomes.
+func TestAMessageSettledByAKilledVerifierIsLookedUpAgain(t *testing.T) {
+	for _, commits := range []bool{true, false} {
+		t.Run(map[bool]string{true: "committed", false: "rolled back"}[commits], func(t *testing.T) {
+			onEach(t, func(w *world) {
+				id := newIDs(1)[0]
+				p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{settles: id, settled: id},
+					// Longer than anything else here, so that the first settle has an outcome.
+					Options: verifier.Options{Prefetch: 1, SettleWait: time.Minute, Patience: time.Hour}})
+				w.warmUp()
+				tx, err := place(w.t.Context(), w.DB, w.Sender, w.target, id)
+				w.must("place order", err)
+				p.reached(settles)
+				p.goOn()
+				var forwarded, dropped int64
+				if commits {
+					w.must("commit", tx.Commit())
+					forwarded = 1
+				} else {
+					w.must("roll back", tx.Rollback())
+					dropped = 1
+				}
+				p.reached(settled)
+				p.kill()
+				w.wantHandedBack(1)
+				w.wantStats(w.finish(), forwarded, dropped)
+				w.wantOnce()
+			})
+		})
+	}
+}
+
+func TestAVerifierKilledBetweenPublishAndConfirmDeliversTwiceWithTheSameID(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		w.commit(newIDs(1)...) // comes first, and opens the publishing channel
+		w.commit(id)
+		valve, address := w.valve(w.AMQP)
+		p := w.start(brief{Role: aVerifier, AMQP: address, Stops: map[point]uuid.UUID{lookedUp: id, forgets: id},
+			Options: verifier.Options{Prefetch: 1}})
+		p.reached(lookedUp)
+		valve.HoldReplies()
+		p.goOn()
+		w.WaitDepth(w.target, 2)
+		p.kill()
+		w.wantHandedBack(1)
+		w.wantStats(w.finish(), 1, 0)
+		w.wantCheck([]uuid.UUID{id}, nil)
+	})
+}
+
+func TestAVerifierKilledBetweenConfirmAndDeleteDeliversTwiceWithTheSameID(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		w.commit(id)
+		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgets: id, forgot: id}})
+		p.reached(forgets)
+		if n := w.Depth(w.target); n != 1 {
+			w.t.Errorf("%d messages at the target before the DELETE", n)
+		}
+		p.kill()
+		w.wantOutcome(id, bridge.Committed)
+		w.wantHandedBack(1)
+		w.wantStats(w.finish(), 1, 0)
+		w.wantCheck([]uuid.UUID{id}, nil)
+	})
+}
+
+func TestAVerifierKilledBetweenDeleteAndAckDeliversOnce(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		w.commit(id)
+		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: id}})
+		p.reached(forgot)
+		p.kill()
+		w.wantOutcome(id, bridge.RolledBack) // no row is there
+		w.wantHandedBack(1)
+		w.wantStats(w.finish(), 0, 1)
+		w.wantOnce()
+	})
+}
+
+// Our verifier deletes first, so this one pretends to have deleted.
+func TestAVerifierKilledBetweenAckAndDeleteLeavesAHarmlessRow(t *testing.T) {
+	onEach(t, func(w *world) {
+		id, next := newIDs(1)[0], newIDs(1)[0]
+		w.commit(id)
+		w.commit(next)
+		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{neglected: id, lookedUp: next},
+			// The broker sends the next message only when it has the ack of the first.
+			Options: verifier.Options{Prefetch: 1}})
+		p.reached(lookedUp)
+		p.kill()
+		w.wantHandedBack(1)
+		w.wantStats(w.finish(), 1, 0)
+		w.wantCheck(nil, []uuid.UUID{id})
+	})
+}
+
+// Not in DESIGN's table: the waiting queue has the copy, and the original is not
+// acked. Both are judged by the same row, so both come, or the second is dropped.
+func TestAVerifierKilledWhileSettingAsideLosesNothing(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		valve, address := w.valve(w.AMQP)
+		p := w.start(brief{Role: aVerifier, AMQP: address, Stops: map[point]uuid.UUID{settled: id},
+			Options: verifier.Options{Prefetch: 1, SettleWait: 50 * time.Millisecond, Patience: time.Millisecond}})
+		w.warmUp()
+		tx, err := place(w.t.Context(), w.DB, w.Sender, w.target, id)
+		w.must("place order", err)
+		p.reached(settled)
+		valve.HoldReplies()
+		p.goOn()
+		w.waitAllMessages(w.Topology.WaitingQueue(), 1)
+		p.kill()
+		w.wantHandedBack(2)
+		w.must("commit", tx.Commit())
+		stats := w.finish()
+		if stats.Forwarded+stats.Dropped != 2 || stats.Forwarded == 0 {
+			w.t.Errorf("of two copies %d were forwarded and %d dropped", stats.Forwarded, stats.Dropped)
+		}
+		twice, rows := w.check()
+		w.t.Logf("delivered twice: %d", len(twice))
+		if twice[id] != 0 && twice[id] != 2 || len(rows) != 0 {
+			w.t.Errorf("delivered more than once: %v; rows left: %v", twice, rows)
+		}
+	})
+}
+
+// warmUp sends an order through the verifier, until its row is gone. The verifier
+// has then opened its channels, and on SQLite it has got to start before a
+// transaction of the test keeps it from it. With a prefetch of one, the next
+// message that it gets is also the broker's word that this one is acked.
+func (w *world) warmUp() {
+	w.t.Helper()
+	w.commit(newIDs(1)...)
+	w.Eventually("the verifier works", func() bool { return w.Rows() == 0 && w.Depth(w.target) == 1 })
+}
+
+// waitAllMessages waits until a queue holds n messages, ready or unacked; AMQP
+// tells of the ready ones only.
+func (w *world) waitAllMessages(queue string, n int) {
+	w.t.Helper()
+	_, vhost, _ := strings.Cut(strings.TrimPrefix(w.AMQP, "amqp://"), "/")
+	want := fmt.Sprintf("%s\t%d\n", queue, n)
+	w.Eventually(queue+" has the message", func() bool {
+		text, err := servertest.RabbitMQ(w.t).Ctl(context.Background(), "-q", "list_queues", "-p", vhost, "name", "messages")
+		w.must("list queues", err)
+		return strings.Contains(text, want)
+	})
+}

@@ -1,0 +1,193 @@
+package crash_test
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+const briefVariable = "CRASH_TEST_BRIEF"
+
+// A brief tells a victim what to play, on what, and where to stop.
+type brief struct {
+	Role        role
+	Kind        string // of database
+	DatabaseURL string
+	AMQP        string
+	Target      string
+	Stops       map[point]uuid.UUID // where, and at which message
+	Orders      []uuid.UUID         // of the sender's second transaction
+	Tills       int                 // of the shop
+	Options     verifier.Options
+}
+
+type role string
+
+const (
+	aSender   role = "sender"   // commits one order, then places some in a second transaction
+	aVerifier role = "verifier" // works until it is killed
+	aShop     role = "shop"     // places orders in all ways until it is killed
+)
+
+type point string
+
+const (
+	ready    point = "the first order is committed" // of the sender; at any message
+	recorded point = "recorded"
+	staged   point = "staged and confirmed"
+	placed   point = "committed"
+
+	lookedUp  point = "looked up"
+	settles   point = "about to settle"
+	settled   point = "settled"
+	forgets   point = "about to delete"
+	forgot    point = "deleted"
+	neglected point = "pretends to have deleted" // and goes on
+)
+
+type victim struct {
+	brief
+	db     *sql.DB
+	ledger bridge.Ledger
+	broker *bridge.Broker
+	sender *sender.Sender
+	goOn   chan struct{}
+}
+
+func playVictim(text string) {
+	var v victim
+	err := json.Unmarshal([]byte(text), &v.brief)
+	if err == nil {
+		err = v.play()
+	}
+	fmt.Fprintln(os.Stderr, "victim ends:", err)
+	os.Exit(1)
+}
+
+func (v *victim) play() (err error) {
+	ctx := context.Background()
+	v.goOn = make(chan struct{})
+	go v.listen()
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	for _, kind := range stage.Databases {
+		if kind.Name == v.Kind {
+			v.db, v.ledger, err = kind.Open(ctx, v.DatabaseURL)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	v.ledger = &stoppingLedger{v.ledger, v}
+	if v.broker, err = bridge.Dial(ctx, v.AMQP, &bridge.BrokerOptions{Logger: logger}); err != nil {
+		return err
+	}
+	v.sender, err = sender.New(v.ledger, v.broker, &sender.Options{Queue: v.Options.Topology.Queue, Timeout: stage.Patience})
+	if err != nil {
+		return err
+	}
+	switch v.Role {
+	case aSender:
+		return v.send(ctx)
+	case aVerifier:
+		v.Options.Logger = logger
+		worker, err := verifier.New(v.ledger, v.broker, &v.Options)
+		if err != nil {
+			return err
+		}
+		return worker.Run(ctx)
+	case aShop:
+		return v.keepShop(ctx)
+	}
+	return errors.New("unknown role")
+}
+
+// listen hears the parent's word to go on; without a parent there is no life.
+func (v *victim) listen() {
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		v.goOn <- struct{}{}
+	}
+	os.Exit(1)
+}
+
+// stop stops here, if it shall at one of these messages, until the parent lets it
+// go on.
+func (v *victim) stop(at point, ids ...uuid.UUID) {
+	if id, ok := v.Stops[at]; ok && slices.Contains(ids, id) {
+		fmt.Println(at)
+		<-v.goOn
+	}
+}
+
+func (v *victim) send(ctx context.Context) error {
+	// The first order opens the publishing channels, which the valve would not let
+	// happen later.
+	tx, err := place(ctx, v.db, v.sender, v.Target, newIDs(1)...)
+	if err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	v.stop(ready, v.Stops[ready])
+	if tx, err = place(ctx, v.db, v.sender, v.Target, v.Orders...); err != nil {
+		return err
+	}
+	v.stop(staged, v.Orders...)
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	v.stop(placed, v.Orders...)
+	return errors.New("nobody has killed it")
+}
+
+// A stoppingLedger stops before or after what is done with certain messages.
+type stoppingLedger struct {
+	bridge.Ledger
+	victim *victim
+}
+
+func (l *stoppingLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+	err := l.Ledger.Record(ctx, tx, ids)
+	if err == nil {
+		l.victim.stop(recorded, ids...)
+	}
+	return err
+}
+
+func (l *stoppingLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	found, err := l.Ledger.Committed(ctx, ids)
+	l.victim.stop(lookedUp, found...)
+	return found, err
+}
+
+func (l *stoppingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+	l.victim.stop(settles, id)
+	outcome, err := l.Ledger.Settle(ctx, id, wait)
+	l.victim.stop(settled, id)
+	return outcome, err
+}
+
+func (l *stoppingLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
+	l.victim.stop(forgets, ids...)
+	if id, ok := l.victim.Stops[neglected]; ok && slices.Contains(ids, id) {
+		ids = slices.DeleteFunc(slices.Clone(ids), func(other uuid.UUID) bool { return other == id })
+	}
+	err := l.Ledger.Forget(ctx, ids)
+	l.victim.stop(forgot, ids...)
+	return err
+}

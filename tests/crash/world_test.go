@@ -1,0 +1,223 @@
+package crash_test
+
+import (
+	"net/url"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// A world is a stage with a shop's table and a target queue.
+type world struct {
+	*stage.Stage
+	t      *testing.T
+	target string
+}
+
+func newWorld(t *testing.T, s *stage.Stage) *world {
+	t.Helper()
+	w := &world{Stage: s, t: t, target: s.Queue("target of "+s.Topology.Queue, nil)}
+	_, err := s.DB.ExecContext(t.Context(), ordersTable)
+	w.must("create table", err)
+	return w
+}
+
+func onEach(t *testing.T, test func(w *world)) {
+	for _, kind := range stage.Databases {
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel()
+			test(newWorld(t, stage.New(t, kind)))
+		})
+	}
+}
+
+func (w *world) must(what string, err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// commit places orders in a transaction that commits.
+func (w *world) commit(ids ...uuid.UUID) {
+	w.t.Helper()
+	tx, err := place(w.t.Context(), w.DB, w.Sender, w.target, ids...)
+	w.must("place orders", err)
+	w.must("commit", tx.Commit())
+}
+
+// valve puts a valve before the server of an address, and returns the address
+// through it.
+func (w *world) valve(address string) (*servertest.Valve, string) {
+	w.t.Helper()
+	u, err := url.Parse(address)
+	w.must("parse address", err)
+	valve := servertest.NewValve(w.t, u.Host)
+	u.Host = valve.Addr()
+	return valve, u.String()
+}
+
+// wantOutcome asks the ledger what became of a message's transaction.
+func (w *world) wantOutcome(id uuid.UUID, want bridge.Outcome) {
+	w.t.Helper()
+	wait := stage.Patience
+	if want == bridge.StillOpen {
+		wait = 200 * time.Millisecond
+	}
+	outcome, err := w.Ledger.Settle(w.t.Context(), id, wait)
+	w.must("settle", err)
+	if outcome != want {
+		w.t.Fatalf("the transaction of %s is %v, not %v", id, outcome, want)
+	}
+}
+
+// handedBack waits until no consumer is left at the queues of the topology, which
+// have then got back all that was unacked, and returns how many messages the
+// staging and the waiting queue hold.
+func (w *world) handedBack() int {
+	w.t.Helper()
+	n := 0
+	for _, queue := range []string{w.Topology.Queue, w.Topology.WaitingQueue()} {
+		var q amqp.Queue
+		w.Eventually("no consumer at "+queue, func() bool {
+			var err error
+			q, err = w.Channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+			w.must("inspect queue", err)
+			return q.Consumers == 0
+		})
+		n += q.Messages
+	}
+	return n
+}
+
+func (w *world) wantHandedBack(want int) {
+	w.t.Helper()
+	if n := w.handedBack(); n != want {
+		w.t.Fatalf("%d messages are staged, not %d", n, want)
+	}
+}
+
+// finish has fresh verifiers judge what is left, and returns what they have done.
+// One is enough, but for a broker that loses some acks when the channel of very
+// many ends (see the verifier's acks.finish): those messages come once more.
+func (w *world) finish() (total verifier.Stats) {
+	w.t.Helper()
+	for left := w.handedBack(); left > 0; left = w.handedBack() {
+		v := w.Verify(verifier.Options{})
+		w.Eventually("all that was left is judged", func() bool {
+			stats := v.Stats()
+			return stats.Forwarded+stats.Dropped+stats.DeadLettered >= int64(left)
+		})
+		v.Stop()
+		total.Forwarded += v.Stats().Forwarded
+		total.Dropped += v.Stats().Dropped
+	}
+	return total
+}
+
+func (w *world) wantStats(got verifier.Stats, forwarded, dropped int64) {
+	w.t.Helper()
+	if got.Forwarded != forwarded || got.Dropped != dropped {
+		w.t.Errorf("the verifier forwarded %d and dropped %d, not %d and %d", got.Forwarded, got.Dropped, forwarded, dropped)
+	}
+}
+
+// check holds the world, after the last verifier has stopped, against the rules:
+// every committed order has been delivered, no other has, in the right content,
+// and the queues are empty. It returns the orders that were delivered more than
+// once and the rows that are left in the ledger.
+func (w *world) check() (twice map[uuid.UUID]int, rows []uuid.UUID) {
+	w.t.Helper()
+	if n := w.handedBack(); n != 0 {
+		w.t.Errorf("%d messages are still staged", n)
+	}
+	if n := w.Depth(w.Topology.DeadQueue()); n != 0 {
+		w.t.Errorf("%d messages are in the dead queue", n)
+	}
+	committed := make(map[uuid.UUID]bool)
+	copies := w.delivered()
+	for _, id := range w.ids(`SELECT id FROM orders`) {
+		committed[id] = true
+		if copies[id] == 0 {
+			w.t.Errorf("order %s was committed and not delivered", id)
+		}
+	}
+	if len(committed) == 0 {
+		w.t.Error("no order was committed: nothing is shown")
+	}
+	twice = make(map[uuid.UUID]int)
+	for id, n := range copies {
+		if !committed[id] {
+			w.t.Errorf("order %s was delivered and not committed", id)
+		}
+		if n > 1 {
+			twice[id] = n
+		}
+	}
+	return twice, w.ids(`SELECT id FROM bridge_ledger`)
+}
+
+// delivered takes everything from the target and counts the copies.
+func (w *world) delivered() map[uuid.UUID]int {
+	w.t.Helper()
+	copies := make(map[uuid.UUID]int)
+	for {
+		const autoAck = true
+		d, ok, err := w.Channel.Get(w.target, autoAck)
+		w.must("get", err)
+		if !ok {
+			return copies
+		}
+		if !isMessage(d) {
+			w.t.Errorf("message %q has changed: %q, headers %v", d.MessageId, d.Body, d.Headers)
+			continue
+		}
+		copies[uuid.MustParse(d.MessageId)]++
+	}
+}
+
+func (w *world) ids(query string) []uuid.UUID {
+	w.t.Helper()
+	rows, err := w.DB.QueryContext(w.t.Context(), query)
+	w.must("query", err)
+	defer rows.Close()
+	var ids []uuid.UUID
+	for rows.Next() {
+		var id uuid.UUID
+		w.must("scan", rows.Scan(&id))
+		ids = append(ids, id)
+	}
+	w.must("read rows", rows.Err())
+	return ids
+}
+
+// wantOnce is check for where no message may come twice and no row may stay.
+func (w *world) wantOnce() {
+	w.t.Helper()
+	w.wantCheck(nil, nil)
+}
+
+// wantCheck is check for where it is known which messages come twice, and which
+// rows stay.
+func (w *world) wantCheck(twice, orphans []uuid.UUID) {
+	w.t.Helper()
+	gotTwice, rows := w.check()
+	if len(gotTwice) != len(twice) || slices.ContainsFunc(twice, func(id uuid.UUID) bool { return gotTwice[id] != 2 }) {
+		w.t.Errorf("delivered more than once: %v, want these twice: %v", gotTwice, twice)
+	}
+	slices.SortFunc(rows, compareIDs)
+	slices.SortFunc(orphans, compareIDs)
+	if !slices.Equal(rows, orphans) {
+		w.t.Errorf("rows left in the ledger: %v, want %v", rows, orphans)
+	}
+}
+
+func compareIDs(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }

@@ -1,0 +1,73 @@
+package property_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/twoqueue/twoqueue/tests/stage"
+)
+
+func TestDeliveredIsWhatWasCommitted(t *testing.T) {
+	for _, kind := range stage.Databases {
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, kind)
+			rapid.Check(t, w.check)
+		})
+	}
+}
+
+// check lets random things happen, ends what is open, lets the verifiers finish,
+// and looks at what has come of it.
+func (w *world) check(t *rapid.T) {
+	h := w.begin(t)
+	defer h.abandon()
+	t.Repeat(map[string]func(*rapid.T){
+		"begin":                  h.begin,
+		"send":                   h.send,
+		"send again":             h.sendAgain,
+		"fail to send":           h.failToSend,
+		"set savepoint":          h.setSavepoint,
+		"roll back to savepoint": h.rollBackToSavepoint,
+		"release savepoint":      h.releaseSavepoint,
+		"commit":                 h.commit,
+		"roll back":              h.rollBack,
+		"be slow":                h.beSlow,
+		"catch up":               h.catchUp,
+		"restart the verifier":   h.restart,
+		"cut its connections":    h.cut,
+	})
+	for len(h.open) > 0 {
+		h.end(t, h.open[0], rapid.Bool().Draw(t, "commits"))
+	}
+	h.finish(t)
+
+	copies := h.delivered(t)
+	for id := range h.committed {
+		if copies[id] == 0 {
+			t.Errorf("message %s was committed and not delivered", id)
+		}
+	}
+	for id, n := range copies {
+		if !h.committed[id] {
+			t.Errorf("message %s was delivered and not committed", id)
+		}
+		if n > 1 && !h.mayComeTwice(id) {
+			t.Errorf("message %s was delivered %d times, and no session was cut", id, n)
+		}
+	}
+	if n := w.Rows(); n != 0 {
+		t.Errorf("%d rows are left in the ledger", n)
+	}
+	if n := w.Depth(w.Topology.DeadQueue()); n != 0 {
+		t.Errorf("%d messages are in the dead queue", n)
+	}
+	w.dirty = t.Failed()
+}
+
+// mayComeTwice: where a session was cut, everything unacked is redelivered; and
+// of an ID that was rolled back and sent again, the staging queue holds a copy of
+// each attempt.
+func (h *history) mayComeTwice(id uuid.UUID) bool { return h.wasCut || h.attempts[id] > 1 }

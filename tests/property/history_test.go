@@ -1,0 +1,204 @@
+package property_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"pgregory.net/rapid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A history is one check: what has been done so far, and what must come of it.
+type history struct {
+	*world
+	target   string
+	open     []*transaction
+	verifier *worker
+	retired  []*worker // may still be draining
+	mayCut   bool
+
+	committed  map[uuid.UUID]bool
+	rolledBack []uuid.UUID // and not sent again
+	attempts   map[uuid.UUID]int
+	wasCut     bool
+}
+
+// A transaction is open. Its messages are listed by the savepoint after which
+// they were sent; the first list is that of no savepoint.
+type transaction struct {
+	*sql.Tx
+	sent [][]uuid.UUID
+}
+
+func (h *history) begin(t *rapid.T) {
+	if len(h.open) >= h.mostOpen() {
+		t.Skip("enough transactions are open")
+	}
+	tx, err := h.DB.BeginTx(context.Background(), nil)
+	must(t, "begin", err)
+	h.open = append(h.open, &transaction{tx, make([][]uuid.UUID, 1)})
+}
+
+// pick draws an open transaction.
+func (h *history) pick(t *rapid.T) *transaction {
+	if len(h.open) == 0 {
+		t.Skip("no transaction is open")
+	}
+	return rapid.SampledFrom(h.open).Draw(t, "transaction")
+}
+
+// send sends some messages, some of them with IDs that the caller gives.
+func (h *history) send(t *rapid.T) {
+	tx := h.pick(t)
+	given := rapid.SliceOfN(rapid.Bool(), 1, 5).Draw(t, "IDs given")
+	ids := make([]uuid.UUID, len(given))
+	for i, given := range given {
+		if given {
+			ids[i] = uuid.New()
+		}
+	}
+	h.sendIDs(t, tx, ids...)
+}
+
+// sendAgain repeats a message that was rolled back, with its ID.
+func (h *history) sendAgain(t *rapid.T) {
+	if len(h.rolledBack) == 0 {
+		t.Skip("nothing was rolled back")
+	}
+	tx := h.pick(t)
+	i := rapid.IntRange(0, len(h.rolledBack)-1).Draw(t, "message")
+	id := h.rolledBack[i]
+	h.rolledBack = slices.Delete(h.rolledBack, i, i+1)
+	h.sendIDs(t, tx, id)
+}
+
+func (h *history) sendIDs(t *rapid.T, tx *transaction, ids ...uuid.UUID) {
+	sent, err := h.Sender.SendTx(context.Background(), tx, h.messages(ids)...)
+	must(t, "send", err)
+	last := len(tx.sent) - 1
+	tx.sent[last] = append(tx.sent[last], sent...)
+	for i, id := range sent {
+		h.attempts[id]++
+		if ids[i] != uuid.Nil && ids[i] != id {
+			t.Fatalf("the ID %s was given, and is %s", ids[i], id)
+		}
+	}
+}
+
+// failToSend undoes a SendTx that failed by rolling back to a savepoint.
+func (h *history) failToSend(t *rapid.T) {
+	tx := h.pick(t)
+	id := uuid.New()
+	tx.exec(t, "SAVEPOINT attempt")
+	_, err := h.Sender.SendTx(context.Background(), tx, h.messages([]uuid.UUID{id, id})...)
+	if !errors.Is(err, bridge.ErrDuplicateID) {
+		t.Fatalf("the same ID twice: %v", err)
+	}
+	tx.exec(t, "ROLLBACK TO SAVEPOINT attempt")
+}
+
+// messages makes messages whose content does not change with the attempt.
+func (h *history) messages(ids []uuid.UUID) []bridge.Message {
+	out := make([]bridge.Message, len(ids))
+	for i, id := range ids {
+		out[i] = bridge.Message{ID: id, RoutingKey: h.target, Publishing: amqp.Publishing{Body: []byte(h.target)}}
+	}
+	return out
+}
+
+func (h *history) setSavepoint(t *rapid.T) {
+	tx := h.pick(t)
+	tx.exec(t, fmt.Sprintf("SAVEPOINT s%d", len(tx.sent)))
+	tx.sent = append(tx.sent, nil)
+}
+
+// savepoint draws one of a transaction's savepoints.
+func (h *history) savepoint(t *rapid.T) (*transaction, int) {
+	tx := h.pick(t)
+	if len(tx.sent) == 1 {
+		t.Skip("it has no savepoint")
+	}
+	return tx, rapid.IntRange(1, len(tx.sent)-1).Draw(t, "savepoint")
+}
+
+func (h *history) rollBackToSavepoint(t *rapid.T) {
+	tx, n := h.savepoint(t)
+	tx.exec(t, fmt.Sprintf("ROLLBACK TO SAVEPOINT s%d", n))
+	h.rolledBack = append(h.rolledBack, slices.Concat(tx.sent[n:]...)...)
+	tx.sent = append(tx.sent[:n], nil) // the savepoint itself stays
+}
+
+func (h *history) releaseSavepoint(t *rapid.T) {
+	tx, n := h.savepoint(t)
+	tx.exec(t, fmt.Sprintf("RELEASE SAVEPOINT s%d", n))
+	kept := slices.Concat(tx.sent[n-1:]...)
+	tx.sent = append(tx.sent[:n-1], kept)
+}
+
+func (h *history) commit(t *rapid.T)   { h.end(t, h.pick(t), true) }
+func (h *history) rollBack(t *rapid.T) { h.end(t, h.pick(t), false) }
+
+func (h *history) end(t *rapid.T, tx *transaction, commits bool) {
+	h.open = slices.DeleteFunc(h.open, func(other *transaction) bool { return other == tx })
+	sent := slices.Concat(tx.sent...)
+	if !commits {
+		must(t, "roll back", tx.Rollback())
+		h.rolledBack = append(h.rolledBack, sent...)
+		return
+	}
+	must(t, "commit", tx.Commit())
+	for _, id := range sent {
+		h.committed[id] = true
+	}
+}
+
+// catchUp waits until all that is committed has arrived, whatever else is open.
+// On SQLite a verifier that is just starting waits for the writer.
+func (h *history) catchUp(t *rapid.T) {
+	if len(h.open) > 0 && h.mostOpen() == 1 {
+		t.Skip("a transaction keeps a verifier from starting")
+	}
+	h.eventually(t, "all that was committed has arrived", func() bool { return h.Depth(h.target) >= len(h.committed) })
+}
+
+// beSlow lets open transactions outlast the verifier's patience. The pause is a
+// part of the history; nothing relies on its length.
+func (h *history) beSlow(t *rapid.T) {
+	h.pick(t)
+	time.Sleep(3 * patience)
+}
+
+// restart replaces the verifier, whose last work, for which it may have to wait
+// for a transaction, goes on beside the new one's.
+func (h *history) restart(t *rapid.T) {
+	h.verifier.cancel()
+	h.retired = append(h.retired, h.verifier)
+	h.verifier = h.startVerifier(t)
+}
+
+// cut ends all connections of the verifiers to the broker.
+func (h *history) cut(t *rapid.T) {
+	if !h.mayCut {
+		t.Skip("not in this history")
+	}
+	h.wasCut = true
+	h.valve.Cut()
+}
+
+func (tx *transaction) exec(t *rapid.T, statement string) {
+	_, err := tx.ExecContext(context.Background(), statement)
+	must(t, statement, err)
+}
+
+func must(t *rapid.T, what string, err error) {
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
