@@ -133,6 +133,8 @@ func verify(b *testing.B, s *stage.Stage, worker string) (stop func()) {
 	return func() {
 		must(b, command.Process.Signal(syscall.SIGTERM))
 		must(b, command.Wait())
+		spent := command.ProcessState.UserTime() + command.ProcessState.SystemTime()
+		b.ReportMetric(float64(spent.Microseconds())/backlog, "worker-µs/msg")
 	}
 }
 

@@ -24,6 +24,8 @@ func BenchmarkLatency(b *testing.B) {
 		s.DB.SetMaxIdleConns(64)
 		queue := s.Queue("target", quorum)
 		stop := verify(b, s, build(b))
+		s.Commit(stage.To(queue, "the worker has started when this comes"))
+		s.Receive(queue, 1)
 		arrived := watchArrivals(b, s, queue)
 		committed := offer(b, s, queue, 500, 10*time.Second)
 		latencies := arrived(committed)
