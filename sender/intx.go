@@ -47,7 +47,8 @@ func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
 // InTx begins a transaction, runs fn in it, records and stages what fn sent, and
 // commits. If fn returns an error or panics, or the staging fails, the
 // transaction is rolled back and nothing is delivered; the errors are those of
-// fn and of SendTx. An error of the COMMIT itself is ErrCommitUnknown.
+// fn and of SendTx. An error of the COMMIT itself is ErrCommitUnknown, unless the
+// database says that it has rolled back and its driver tells the SQLSTATE.
 //
 // Messages are staged after fn, so a message must not be sent and then undone by
 // a rollback to a savepoint; use SendTx there.
@@ -65,13 +66,19 @@ func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn f
 	if _, err := s.SendTx(ctx, sqlTx, tx.outbox...); err != nil {
 		return err
 	}
-	if err := sqlTx.Commit(); err != nil {
-		if errors.Is(err, sql.ErrTxDone) || refused(err) {
-			return fmt.Errorf("commit transaction: rolled back: %w", err)
-		}
-		return fmt.Errorf("commit transaction: %w: %w", ErrCommitUnknown, err)
+	if ctx.Err() != nil {
+		return fmt.Errorf("commit transaction: rolled back instead: %w", context.Cause(ctx))
 	}
-	return nil
+	err = sqlTx.Commit()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sql.ErrTxDone):
+		return fmt.Errorf("commit transaction: not sent, it has ended before: %w", err)
+	case refused(err):
+		return fmt.Errorf("commit transaction: rolled back: %w", err)
+	}
+	return fmt.Errorf("commit transaction: %w: %w", ErrCommitUnknown, err)
 }
 
 // refused tells whether the server itself has answered the COMMIT with a

@@ -1,0 +1,54 @@
+package sender
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+type noLedger struct{}
+
+func (noLedger) Identity() uuid.UUID { return uuid.Nil }
+
+func (noLedger) Record(context.Context, bridge.Tx, []uuid.UUID) error { return nil }
+
+func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
+	broker := new(bridge.Broker)
+	for want, test := range map[string]struct {
+		ledger bridge.Recorder
+		broker *bridge.Broker
+		opts   *Options
+	}{
+		"ledger is nil":   {nil, broker, nil},
+		"broker is nil":   {noLedger{}, nil, nil},
+		"Queue":           {noLedger{}, broker, &Options{Queue: strings.Repeat("q", 256)}},
+		"Timeout":         {noLedger{}, broker, &Options{Timeout: -1}},
+		"MaxMessageBytes": {noLedger{}, broker, &Options{MaxMessageBytes: -1}},
+	} {
+		if _, err := New(test.ledger, test.broker, test.opts); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+func TestDefaultsAreThoseOfTheirComments(t *testing.T) {
+	want := Options{Queue: "twoqueue", Timeout: 5 * time.Second, MaxMessageBytes: 16 << 20}
+	for _, opts := range []*Options{nil, {}} {
+		s, err := New(noLedger{}, new(bridge.Broker), opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.opts != want {
+			t.Errorf("options %+v, want %+v", s.opts, want)
+		}
+	}
+	own := Options{Queue: "q", Timeout: time.Second, MaxMessageBytes: 1}
+	if s, err := New(noLedger{}, new(bridge.Broker), &own); err != nil || s.opts != own {
+		t.Errorf("options %+v, want %+v (%v)", s.opts, own, err)
+	}
+}

@@ -1,0 +1,160 @@
+package sender_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+)
+
+const deadline = time.Second
+
+// Rule 2, DESIGN section 4: whatever the broker does instead of confirming is an
+// error within the deadline; it says that the transaction must roll back, and
+// after the rollback nothing is delivered. The same sender works when the cause
+// is gone.
+func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
+	type trouble struct {
+		broker     *bridge.Broker
+		begin, end func()
+	}
+	for _, test := range []struct {
+		name      string
+		want      error
+		retryable bool
+		trouble   func(t *testing.T, s *stage.Stage) trouble
+	}{
+		{"returned", bridge.ErrReturned, false, func(t *testing.T, s *stage.Stage) trouble {
+			return trouble{s.Broker, func() {
+				if _, err := s.Channel.QueueDelete("staging", false, false, false); err != nil {
+					t.Fatal(err)
+				}
+			}, func() {
+				if err := s.Topology.Declare(t.Context(), s.Broker); err != nil {
+					t.Fatal(err)
+				}
+			}}
+		}},
+		{"nacked", bridge.ErrNacked, true, func(t *testing.T, s *stage.Stage) trouble {
+			limit := func(n int) {
+				servertest.SetPolicy(t, s.AMQP, "full", "^staging$", map[string]any{"max-length": n})
+			}
+			return trouble{s.Broker, func() {
+				limit(1)
+				s.Eventually("the queue is full", func() bool {
+					tx := begin(t, s.DB)
+					_, err := s.Sender.SendTx(t.Context(), tx, messages("target", 1)...)
+					return errors.Is(errors.Join(err, tx.Rollback()), bridge.ErrNacked)
+				})
+			}, func() { limit(1000) }}
+		}},
+		{"unconfirmed", bridge.ErrUnconfirmed, true, func(t *testing.T, s *stage.Stage) trouble {
+			valve, broker := throughValve(t, s)
+			return trouble{broker, valve.HoldReplies, valve.Release}
+		}},
+		{"blocked", bridge.ErrBlocked, true, func(t *testing.T, s *stage.Stage) trouble {
+			return trouble{s.Broker, func() { servertest.Alarm(t, true) }, func() { servertest.Alarm(t, false) }}
+		}},
+		{"no broker", bridge.ErrUnavailable, true, func(t *testing.T, s *stage.Stage) trouble {
+			valve, broker := throughValve(t, s)
+			return trouble{broker, func() {
+				valve.HoldReplies()
+				valve.Cut()
+				s.Eventually("the connection is gone", func() bool {
+					_, err := newSender(t, s.Ledger, broker, deadline).SendTx(t.Context(), begin(t, s.DB), messages("target", 1)...)
+					return !errors.Is(err, bridge.ErrUnconfirmed)
+				})
+			}, valve.Release}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := stage.New(t, stage.Postgres) // what the broker does is the same for every database
+			s.Queue("target", nil)
+			trouble := test.trouble(t, s)
+			hasty := newSender(t, s.Ledger, trouble.broker, deadline)
+			if _, err := hasty.SendTx(t.Context(), begin(t, s.DB)); err != nil {
+				t.Fatal(err)
+			}
+			trouble.begin()
+
+			tx := begin(t, s.DB)
+			msgs := messages("target", 3)
+			start := time.Now()
+			_, err := hasty.SendTx(t.Context(), tx, msgs...)
+			if took := time.Since(start); took > deadline+5*time.Second {
+				t.Errorf("SendTx took %v", took)
+			}
+			if !errors.Is(err, test.want) || bridge.Retryable(err) != test.retryable {
+				t.Errorf("error %v, retryable %t", err, bridge.Retryable(err))
+			}
+			contains(t, err, "the transaction must roll back")
+			var failed *bridge.PublishError
+			if test.want != bridge.ErrUnavailable && !errors.As(err, &failed) {
+				t.Errorf("does not name the message: %v", err)
+			}
+			if err := tx.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+
+			trouble.end()
+			tx = begin(t, s.DB)
+			ids, err := newSender(t, s.Ledger, trouble.broker, stage.Patience).SendTx(t.Context(), tx, messages("target", 3)...)
+			for bridge.Retryable(err) { // the old connection's end may still hit it
+				_ = tx.Rollback()
+				tx = begin(t, s.DB)
+				ids, err = newSender(t, s.Ledger, trouble.broker, stage.Patience).SendTx(t.Context(), tx, messages("target", 3)...)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			commit(t, tx)
+			settled(t, s, "target", ids...)
+		})
+	}
+}
+
+// throughValve dials the stage's broker through a valve, and has it connected.
+func throughValve(t *testing.T, s *stage.Stage) (*servertest.Valve, *bridge.Broker) {
+	t.Helper()
+	address, err := url.Parse(s.AMQP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	valve := servertest.NewValve(t, address.Host)
+	address.Host = valve.Addr()
+	broker, err := bridge.Dial(t.Context(), address.String(), &bridge.BrokerOptions{DialTimeout: time.Second, Logger: stage.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(broker.Close)
+	connected := begin(t, s.DB)
+	if _, err := newSender(t, s.Ledger, broker, stage.Patience).SendTx(t.Context(), connected, messages("target", 1)...); err != nil {
+		t.Fatal(err)
+	}
+	if err := connected.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	return valve, broker
+}
+
+func TestAContextThatEndsIsTheDeadline(t *testing.T) {
+	s := stage.New(t, stage.Postgres)
+	valve, broker := throughValve(t, s)
+	valve.HoldReplies()
+	patient := newSender(t, s.Ledger, broker, time.Hour)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	start := time.Now()
+	_, err := patient.SendTx(ctx, begin(t, s.DB), messages("target", 1)...)
+	if !errors.Is(err, bridge.ErrUnconfirmed) {
+		t.Errorf("error %v", err)
+	}
+	if took := time.Since(start); took > stage.Patience {
+		t.Errorf("took %v", took)
+	}
+}

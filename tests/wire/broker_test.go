@@ -1,0 +1,417 @@
+package wire_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// blames expects that err is the PublishError of m.
+func blames(t *testing.T, err error, m bridge.Outgoing) {
+	t.Helper()
+	var failed *bridge.PublishError
+	if !errors.As(err, &failed) {
+		t.Errorf("no PublishError: %v", err)
+		return
+	}
+	if failed.ID.String() != m.MessageId || failed.Target != m.Target {
+		t.Errorf("blamed is %s to %s, not %s to %s", failed.ID, failed.Target, m.MessageId, m.Target)
+	}
+}
+
+func TestPublishSucceedsOnlyWhenAllAreInAQueue(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	declare(t, vhost, "full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+	broker := dial(t, vhost, nil)
+
+	if err := broker.Publish(t.Context(), nil); err != nil {
+		t.Errorf("nothing: %v", err)
+	}
+	if err := broker.Publish(within(t, patience), outgoing("q", 5000)); err != nil {
+		t.Fatal(err)
+	}
+	if n := depth(t, vhost, "q"); n != 5000 {
+		t.Errorf("%d messages in the queue, all 5000 confirmed", n)
+	}
+
+	messages := slices.Concat(outgoing("q", 100), outgoing("nowhere", 1), outgoing("q", 100))
+	err := fails(t, broker, messages, patience, bridge.ErrReturned)
+	blames(t, err, messages[100])
+	contains(t, err, `to queue "nowhere": message returned as unroutable`)
+
+	publishes(t, broker, "full")
+	messages = slices.Concat(outgoing("q", 100), outgoing("full", 1), outgoing("q", 100))
+	err = fails(t, broker, messages, patience, bridge.ErrNacked)
+	blames(t, err, messages[100])
+
+	messages = outgoing("", 1)
+	messages[0].Exchange = "missing"
+	err = fails(t, broker, messages, patience, bridge.ErrUnconfirmed)
+	blames(t, err, messages[0])
+	if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.NotFound {
+		t.Errorf("refusal %v of %v", refusal, err)
+	}
+	// The refusal has ended the connection; whoever is hit by its end is told so.
+	for {
+		err := broker.Publish(within(t, patience), outgoing("q", 1))
+		if err == nil {
+			break
+		}
+		if !bridge.Retryable(err) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestHundredsOfGoroutinesShareFewChannels(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	broker := dial(t, vhost, &bridge.BrokerOptions{Channels: 2, InFlight: 16})
+	ctx := within(t, patience)
+	var running sync.WaitGroup
+	for g := range 300 {
+		running.Go(func() {
+			for i := range 10 {
+				messages := outgoing("q", 3)
+				if (g+i)%10 == 0 {
+					messages[g%3].RoutingKey = fmt.Sprintf("nowhere %d", g)
+					err := broker.Publish(ctx, messages)
+					if !errors.Is(err, bridge.ErrReturned) {
+						t.Errorf("returned: %v", err)
+					}
+					blames(t, err, messages[g%3])
+				} else if err := broker.Publish(ctx, messages); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	if n := depth(t, vhost, "q"); n != 300*10*3-300 {
+		t.Errorf("%d messages in the queue", n)
+	}
+}
+
+// through leads a vhost's URL through a valve.
+func through(t *testing.T, vhostURL string) (*servertest.Valve, string) {
+	t.Helper()
+	parsed, err := url.Parse(vhostURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	valve := servertest.NewValve(t, parsed.Host)
+	parsed.Host = valve.Addr()
+	return valve, parsed.String()
+}
+
+func TestPublishersWaitForTheConnectionUpToTheirDeadline(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	valve, throughValve := through(t, vhost)
+	broker := dial(t, throughValve, &bridge.BrokerOptions{DialTimeout: time.Second})
+	publishes(t, broker, "q")
+
+	valve.HoldReplies() // so that no new connection comes about
+	valve.Cut()
+	// What hits the dying connection is unconfirmed; after that there is none.
+	for {
+		err := broker.Publish(within(t, time.Second), outgoing("q", 1))
+		if err == nil {
+			t.Fatal("published through a cut")
+		}
+		if !errors.Is(err, bridge.ErrUnconfirmed) {
+			break
+		}
+	}
+	fails(t, broker, outgoing("q", 1), time.Second, bridge.ErrUnavailable)
+
+	ctx := within(t, patience)
+	results := make(chan error)
+	for range 50 {
+		go func() { results <- broker.Publish(ctx, outgoing("q", 10)) }()
+	}
+	select {
+	case err := <-results:
+		t.Fatalf("a publisher did not wait: %v", err)
+	case <-within(t, 2*time.Second).Done():
+	}
+	valve.Release()
+	for range 50 {
+		if err := <-results; err != nil {
+			t.Errorf("after the reconnect: %v", err)
+		}
+	}
+}
+
+// Whoever meets a connection that has just died waits for the next one: with time
+// left, a cut costs only what was in flight.
+func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	valve, throughValve := through(t, vhost)
+	broker := dial(t, throughValve, nil)
+	ctx := within(t, patience)
+	var (
+		running sync.WaitGroup
+		done    = make(chan struct{})
+	)
+	for range 50 {
+		running.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := broker.Publish(ctx, outgoing("q", 1)); err != nil && !errors.Is(err, bridge.ErrUnconfirmed) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 10 {
+		valve.Cut()
+		for broker.Publish(ctx, outgoing("q", 1)) != nil { // until there is another connection
+		}
+	}
+	close(done)
+	running.Wait()
+}
+
+func TestABrokerThatWasKilledIsFoundAgainWithAllThatWasConfirmed(t *testing.T) {
+	server := servertest.StartRabbitMQ(t, nil)
+	declare(t, server.URL(), "q", amqp.Table{"x-queue-type": "quorum"})
+	// A quorum queue that is killed within its first moments stays without a leader
+	// (3.10): an orderly restart makes it old enough.
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	broker := dial(t, server.URL(), nil)
+	if err := broker.Publish(within(t, patience), outgoing("q", 1000)); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	err := broker.Publish(within(t, time.Second), outgoing("q", 1))
+	if !errors.Is(err, bridge.ErrUnconfirmed) && !errors.Is(err, bridge.ErrUnavailable) {
+		t.Errorf("published without a broker: %v", err)
+	}
+	waiting := make(chan error)
+	ctx := within(t, patience)
+	fails(t, broker, outgoing("q", 1), 100*time.Millisecond, bridge.ErrUnavailable)
+	go func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }()
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waiting; err != nil {
+		t.Fatalf("after the restart: %v", err)
+	}
+	if n := depth(t, server.URL(), "q"); n < 1001 {
+		t.Errorf("%d messages in the queue, 1001 were confirmed", n)
+	}
+}
+
+func TestAHalfOpenConnectionCostsNobodyMoreThanTheDeadline(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	valve, throughValve := through(t, vhost)
+	broker := dial(t, throughValve, nil)
+	publishes(t, broker, "q")
+
+	t.Run("no replies", func(t *testing.T) {
+		valve.HoldReplies()
+		messages := outgoing("q", 10)
+		err := fails(t, broker, messages, time.Second, bridge.ErrUnconfirmed)
+		blames(t, err, messages[0])
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("does not tell of the deadline: %v", err)
+		}
+		valve.Release()
+		publishes(t, broker, "q")
+	})
+	t.Run("no requests", func(t *testing.T) {
+		valve.HoldRequests()
+		messages := outgoing("q", 30) // more than all buffers take
+		for i := range messages {
+			messages[i].Body = make([]byte, 1<<20)
+		}
+		err := fails(t, broker, messages, time.Second, bridge.ErrUnavailable)
+		blames(t, err, messages[len(messages)-1-slices.IndexFunc(reversed(messages), func(m bridge.Outgoing) bool {
+			return strings.Contains(err.Error(), m.MessageId)
+		})])
+		fails(t, broker, outgoing("q", 1), time.Second, bridge.ErrUnavailable) // behind them
+		valve.Release()
+		publishes(t, broker, "q")
+	})
+}
+
+func reversed[T any](s []T) []T {
+	s = slices.Clone(s)
+	slices.Reverse(s)
+	return s
+}
+
+// The first message is confirmed, the second is stuck half-way.
+func TestTheUnconfirmedMessageIsBlamedNotAConfirmedOne(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	const handshake, openChannel, message = 3, 2, 3
+	gate := &gate{requests: handshake + openChannel + message, replies: -1}
+	broker := dial(t, gate.through(t, vhost), &bridge.BrokerOptions{Channels: 1})
+	messages := outgoing("q", 2)
+	err := fails(t, broker, messages, 2*time.Second, bridge.ErrUnconfirmed)
+	blames(t, err, messages[1])
+	if n := depth(t, vhost, "q"); n != 1 {
+		t.Errorf("%d messages arrived", n)
+	}
+}
+
+// The connection dies right after its handshake; what opens a channel then gets
+// no answer.
+func TestAConnectionThatDiesAfterTheHandshakeHoldsNobodyUp(t *testing.T) {
+	const handshake = 3
+	gate := &gate{requests: -1, replies: handshake}
+	broker := dial(t, gate.through(t, servertest.Vhost(t)), nil)
+	start := time.Now()
+	fails(t, broker, outgoing("q", 1), time.Second, bridge.ErrUnavailable)
+	if err := (bridge.Topology{Queue: "q"}).Declare(within(t, time.Second), broker); !errors.Is(err, bridge.ErrUnavailable) {
+		t.Errorf("declare: %v", err)
+	}
+	broker.Close()
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+func TestABlockedBrokerIsAnErrorWithinTheDeadline(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	broker := dial(t, vhost, nil)
+	publishes(t, broker, "q")
+	large := dial(t, vhost, nil)
+	publishes(t, large, "q")
+
+	servertest.Alarm(t, true)
+	// The first message is sent; then the broker says that it reads no more.
+	messages := outgoing("q", 1)
+	err := fails(t, broker, messages, time.Second, bridge.ErrBlocked)
+	if !errors.Is(err, bridge.ErrUnconfirmed) {
+		t.Errorf("the first message was sent: %v", err)
+	}
+	blames(t, err, messages[0])
+	contains(t, err, "memory") // the broker's reason
+	// The next is not sent any more.
+	messages = outgoing("q", 1)
+	err = fails(t, broker, messages, time.Second, bridge.ErrBlocked)
+	if errors.Is(err, bridge.ErrUnconfirmed) {
+		t.Errorf("the second message was sent: %v", err)
+	}
+	blames(t, err, messages[0])
+	if !bridge.Retryable(err) {
+		t.Error("is not retryable")
+	}
+	// So much that it does not fit into the buffers on the way.
+	messages = outgoing("q", 40)
+	for i := range messages {
+		messages[i].Body = make([]byte, 1<<20)
+	}
+	messages[0].Body = make([]byte, 40<<20)
+	fails(t, large, messages, 2*time.Second, bridge.ErrBlocked)
+
+	waiting := make(chan error)
+	ctx := within(t, patience)
+	go func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }()
+	servertest.Alarm(t, false)
+	if err := <-waiting; err != nil {
+		t.Errorf("after the alarm: %v", err)
+	}
+	publishes(t, large, "q")
+}
+
+func TestARefusedLoginIsTold(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	parsed, err := url.Parse(vhost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := url.Parse(servertest.User(t, servertest.Vhost(t), "", "", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*url.URL){
+		"password":      func(u *url.URL) { u.User = url.UserPassword("guest", "s3cr3t") },
+		"user":          func(u *url.URL) { u.User = url.UserPassword("nobody", "s3cr3t") },
+		"missing vhost": func(u *url.URL) { u.Path = "/not-there" },
+		"foreign vhost": func(u *url.URL) { u.User = stranger.User },
+	} {
+		t.Run(name, func(t *testing.T) {
+			address := *parsed
+			change(&address)
+			broker, err := bridge.Dial(t.Context(), address.String(), nil)
+			if err == nil {
+				broker.Close()
+			}
+			if !errors.Is(err, bridge.ErrCredentials) || bridge.Retryable(err) {
+				t.Fatalf("error %v", err)
+			}
+			password, _ := address.User.Password()
+			for _, secret := range []string{password, address.User.Username(), strings.Trim(address.Path, "/")} {
+				if strings.Contains(err.Error(), secret) {
+					t.Errorf("the error contains %q: %v", secret, err)
+				}
+			}
+		})
+	}
+}
+
+func TestCloseEndsWhatIsInFlight(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	valve, throughValve := through(t, vhost)
+	broker := dial(t, throughValve, nil)
+	publishes(t, broker, "q")
+	valve.HoldReplies()
+	before := depth(t, vhost, "q")
+	ctx := within(t, patience)
+	result := make(chan error)
+	go func() { result <- broker.Publish(ctx, outgoing("q", 1)) }()
+	for depth(t, vhost, "q") == before { // until it is on its way
+	}
+	broker.Close()
+	if err := <-result; !errors.Is(err, bridge.ErrUnconfirmed) {
+		t.Errorf("in flight: %v", err)
+	}
+	err := fails(t, broker, outgoing("q", 1), patience, bridge.ErrUnavailable)
+	contains(t, err, "closed")
+	broker.Close() // again is no harm
+}
+
+func TestCloseEndsWhoWaitsForAConnection(t *testing.T) {
+	server := servertest.StartRabbitMQ(t, nil)
+	broker := dial(t, server.URL(), nil)
+	unused := dial(t, server.URL(), nil)
+	server.Kill()
+	fails(t, broker, outgoing("q", 1), 100*time.Millisecond, bridge.ErrUnavailable)
+	ctx := within(t, patience)
+	result := make(chan error)
+	go func() { result <- broker.Publish(ctx, outgoing("q", 1)) }()
+	broker.Close()
+	err := <-result
+	if !errors.Is(err, bridge.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	unused.Close() // never had a connection
+	fails(t, unused, outgoing("q", 1), patience, bridge.ErrUnavailable)
+}

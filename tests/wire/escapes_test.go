@@ -1,0 +1,300 @@
+package wire_test
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// unescaped stages m as a sender would that knows nothing of the escapes: with
+// the three required headers, and all properties in their own places.
+func unescaped(t *testing.T, s *stage.Stage, m bridge.Message) (bridge.Target, amqp.Publishing) {
+	t.Helper()
+	p := m.Publishing
+	p.MessageId = uuid.NewString()
+	headers := amqp.Table{
+		bridge.HeaderLedger:     s.Ledger.Identity().String(),
+		bridge.HeaderExchange:   m.Exchange,
+		bridge.HeaderRoutingKey: m.RoutingKey,
+	}
+	for name, value := range p.Headers {
+		headers[name] = value
+	}
+	p.Headers = headers
+	return bridge.Target{RoutingKey: s.Topology.Queue}, p
+}
+
+// publish publishes one message and waits for its verdict.
+func publish(t *testing.T, url string, to bridge.Target, p amqp.Publishing) error {
+	t.Helper()
+	verdict := make(chan error, 1)
+	pub := publisher(t, connect(t, dial(t, url, nil)), 1)
+	if err := pub.Publish(t.Context(), to, p, func(err error) { verdict <- err }); err != nil {
+		return err
+	}
+	return <-verdict
+}
+
+// next takes the next message.
+func next(t *testing.T, deliveries <-chan amqp.Delivery) amqp.Delivery {
+	t.Helper()
+	select {
+	case d := <-deliveries:
+		return d
+	case <-time.After(patience):
+		t.Fatal("no message came")
+		return amqp.Delivery{}
+	}
+}
+
+func TestAMessageWithATTLShorterThanItsTransactionArrives(t *testing.T) {
+	const ttl = "300"
+	s := stage.New(t, stage.Postgres)
+	m := stage.To(s.Queue("target", nil), "body")
+	m.Publishing.Expiration = ttl
+	arrived, stop := s.Consume("target")
+	defer stop()
+
+	// Without the escape it expires in the staging queue.
+	to, p := unescaped(t, s, m)
+	if err := publish(t, s.AMQP, to, p); err != nil {
+		t.Fatal(err)
+	}
+	dead := s.Receive(s.Topology.DeadQueue(), 1)[0]
+	if dead.MessageId != p.MessageId || dead.Headers["x-first-death-reason"] != "expired" {
+		t.Errorf("message %s in the dead queue with headers %v", dead.MessageId, dead.Headers)
+	}
+
+	tx, ids := s.Begin(m)
+	<-time.After(time.Second) // more than the TTL, and no verifier has it in hand
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	s.Verify(verifier.Options{})
+	// The verifier puts the expiration back.
+	if d := next(t, arrived); d.MessageId != ids[0].String() || d.Expiration != ttl {
+		t.Errorf("message %s arrived with expiration %q", d.MessageId, d.Expiration)
+	}
+	if n := s.Depth(s.Topology.DeadQueue()); n != 0 {
+		t.Errorf("%d messages in the dead queue", n)
+	}
+}
+
+func TestNoCopyLeavesBeforeTheCommit(t *testing.T) {
+	s := stage.New(t, stage.Postgres)
+	for _, queue := range []string{"target", "copy", "blind"} {
+		s.Queue(queue, nil)
+	}
+	m := stage.To("target", "body")
+	m.Publishing.Headers = amqp.Table{"CC": []any{"copy"}, "BCC": []any{"blind"}}
+	depths := func() [2]int { return [2]int{s.Depth("copy"), s.Depth("blind")} }
+
+	// Without the escape the copies are there at once.
+	to, p := unescaped(t, s, m)
+	if err := publish(t, s.AMQP, to, p); err != nil {
+		t.Fatal(err)
+	}
+	if got := depths(); got != [2]int{1, 1} {
+		t.Fatalf("copies %v of an unescaped message", got)
+	}
+	s.Receive("copy", 1)
+	s.Receive("blind", 1)
+	s.Receive(s.Topology.Queue, 1)
+
+	tx, ids := s.Begin(m)
+	v := s.Verify(verifier.Options{})
+	s.Eventually("it is set aside", func() bool { return v.Stats().SetAside > 0 })
+	if got := depths(); got != [2]int{} {
+		t.Errorf("copies %v before the commit", got)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	for _, queue := range []string{"target", "copy", "blind"} {
+		d := s.Receive(queue, 1)[0]
+		if d.MessageId != ids[0].String() || !reflect.DeepEqual(d.Headers, amqp.Table{"CC": []any{"copy"}}) {
+			t.Errorf("%s: message %s with headers %v", queue, d.MessageId, d.Headers)
+		}
+	}
+	// Nor does one leave when there is no commit.
+	s.RollBack(m)
+	s.Eventually("it is dropped", func() bool { return v.Stats().Dropped > 0 })
+	if got := depths(); got != [2]int{} {
+		t.Errorf("copies %v after the rollback", got)
+	}
+}
+
+func TestAMessageWithAUserIDIsForwardedByAnotherUser(t *testing.T) {
+	s := stage.New(t, stage.Postgres)
+	other := servertest.User(t, s.AMQP, ".*", ".*", ".*")
+	m := stage.To(s.Queue("target", nil), "body")
+	m.Publishing.UserId = "guest" // the sender's login
+
+	// Without the escape the broker refuses what the other user forwards.
+	err := publish(t, other, m.Target(), m.Publishing)
+	if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.PreconditionFailed {
+		t.Errorf("the broker takes a foreign user-id: %v", err)
+	}
+
+	ids := s.Commit(m)
+	s.Broker = dial(t, other, nil) // the verifier's
+	s.Verify(verifier.Options{})
+	if d := s.Receive("target", 1)[0]; d.MessageId != ids[0].String() || d.UserId != "" || len(d.Headers) != 0 {
+		t.Errorf("message %s with user-id %q and headers %v", d.MessageId, d.UserId, d.Headers)
+	}
+}
+
+func TestATransientMessageSurvivesARestart(t *testing.T) {
+	server := servertest.StartRabbitMQ(t, nil)
+	s := stage.On(t, stage.SQLite, server.URL(), bridge.Topology{Queue: "staging", Classic: true})
+	m := stage.To(s.Queue("target", nil), "body")
+	m.Publishing.DeliveryMode = amqp.Transient
+	to, p := unescaped(t, s, m)
+	if err := publish(t, s.AMQP, to, p); err != nil {
+		t.Fatal(err)
+	}
+	ids := s.Commit(m)
+	if n := depth(t, s.AMQP, "staging"); n != 2 {
+		t.Fatalf("%d messages are staged", n)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Without the escape it is gone.
+	if n := depth(t, s.AMQP, "staging"); n != 1 {
+		t.Errorf("%d messages are left", n)
+	}
+	s.Channel = channel(t, s.AMQP)
+	s.Verify(verifier.Options{})
+	if d := s.Receive("target", 1)[0]; d.MessageId != ids[0].String() || d.DeliveryMode != amqp.Persistent {
+		t.Errorf("message %s with delivery mode %d", d.MessageId, d.DeliveryMode)
+	}
+}
+
+func TestTheReceiverDoesNotSeeWhatTheBrokerAddedOnTheWay(t *testing.T) {
+	s := stage.New(t, stage.Postgres)
+	m := stage.To(s.Queue("target", nil), "body")
+	m.Publishing.Headers = amqp.Table{"mine": "kept"}
+	ids := s.Commit(m)
+
+	// By way of a redelivery, the dead queue, and back by hand.
+	take := func(queue string) amqp.Delivery {
+		d, ok, err := s.Channel.Get(queue, false)
+		if err != nil || !ok {
+			t.Fatalf("get from %s: %t, %v", queue, ok, err)
+		}
+		return d
+	}
+	const multiple, requeue = false, true
+	if err := take(s.Topology.Queue).Nack(multiple, requeue); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitDepth(s.Topology.Queue, 1)
+	redelivered := take(s.Topology.Queue)
+	if _, ok := redelivered.Headers["x-delivery-count"]; !ok {
+		t.Errorf("the broker did not add x-delivery-count: %v", redelivered.Headers)
+	}
+	if err := redelivered.Nack(multiple, !requeue); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitDepth(s.Topology.DeadQueue(), 1)
+	dead := take(s.Topology.DeadQueue())
+	if _, ok := dead.Headers["x-death"]; !ok {
+		t.Errorf("the broker did not add x-death: %v", dead.Headers)
+	}
+	dead.Headers["x-delivery-count"] = int64(3)
+	if err := publish(t, s.AMQP, bridge.Target{RoutingKey: s.Topology.Queue}, amqp.Publishing{
+		Headers: dead.Headers, MessageId: dead.MessageId, DeliveryMode: dead.DeliveryMode, Body: dead.Body,
+	}); err != nil {
+		t.Fatal(err)
+	}
+
+	s.Verify(verifier.Options{})
+	d := s.Receive("target", 1)[0]
+	if d.MessageId != ids[0].String() || !reflect.DeepEqual(d.Headers, amqp.Table{"mine": "kept"}) {
+		t.Errorf("message %s with headers %v", d.MessageId, d.Headers)
+	}
+}
+
+func TestTheReceiverSeesWhatItWouldSeeWithoutTheBridge(t *testing.T) {
+	s := stage.New(t, stage.Postgres)
+	const durable, autoDelete, internal, noWait = true, false, false, false
+	if err := s.Channel.ExchangeDeclare("orders", "topic", durable, autoDelete, internal, noWait, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Channel.QueueBind(s.Queue("target", nil), "order.*", "orders", noWait, nil); err != nil {
+		t.Fatal(err)
+	}
+	m := bridge.Message{
+		ID: uuid.Must(uuid.NewV7()), Exchange: "orders", RoutingKey: "order.placed",
+		Publishing: amqp.Publishing{
+			Headers: amqp.Table{
+				"text": "a", "bytes": []byte{0, 1}, "yes": true, "nothing": nil,
+				"int": 1, "int8": int8(-8), "byte": byte(8), "int16": int16(-16), "uint16": uint16(16),
+				"int32": int32(-32), "uint32": uint32(32), "int64": int64(-1 << 60), "large int": 1 << 60,
+				"float32": float32(1.5), "float64": 2.5, "decimal": amqp.Decimal{Scale: 2, Value: 314},
+				"time": time.Unix(1700000000, 0), "empty": "",
+				"table": amqp.Table{"list": []any{"b", int32(2), amqp.Table{}, []any{}}},
+				"CC":    []any{"no.such.key"}, "BCC": []any{"nor.this"},
+				"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+			},
+			ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp.Persistent,
+			Priority: 7, CorrelationId: "correlation", ReplyTo: "answers", Expiration: "60000",
+			Timestamp: time.Unix(1700000000, 0), Type: "OrderPlaced", AppId: "app", Body: []byte(`{"order":1}`),
+		},
+	}
+	direct := m.Publishing
+	direct.MessageId = m.ID.String()
+	if err := publish(t, s.AMQP, m.Target(), direct); err != nil {
+		t.Fatal(err)
+	}
+	want := s.Receive("target", 1)[0]
+	s.Verify(verifier.Options{})
+	s.Commit(m)
+	got := s.Receive("target", 1)[0]
+	for _, d := range []*amqp.Delivery{&want, &got} {
+		d.Acknowledger, d.ConsumerTag, d.DeliveryTag = nil, "", 0
+	}
+	if len(want.Headers) != len(m.Publishing.Headers)-1 { // no BCC
+		t.Errorf("published directly with %d headers, received %d", len(m.Publishing.Headers), len(want.Headers))
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("received through the bridge\n%#v\ndirectly\n%#v", got, want)
+	}
+}
+
+// What Encode refuses, the broker would refuse too, but only when the verifier
+// forwards it: with the end of the channel.
+func TestEncodeRefusesWhatTheBrokerWouldRefuseAtTheTarget(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	for name, p := range map[string]amqp.Publishing{
+		"expiration in words":       {Expiration: "1h"},
+		"expiration over ten years": {Expiration: "315360000001"},
+		"CC is no list":             {Headers: amqp.Table{"CC": "a"}},
+		"CC is nothing":             {Headers: amqp.Table{"CC": nil}},
+		"BCC is a table":            {Headers: amqp.Table{"BCC": amqp.Table{}}},
+		"direct reply-to":           {ReplyTo: "amq.rabbitmq.reply-to"},
+	} {
+		err := publish(t, vhost, bridge.Target{RoutingKey: "q"}, p)
+		if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.PreconditionFailed {
+			t.Errorf("%s: the broker says %v", name, err)
+		}
+		_, err = bridge.Encode(bridge.Message{ID: uuid.New(), RoutingKey: "q", Publishing: p}, uuid.New())
+		if !errors.Is(err, bridge.ErrInvalidMessage) {
+			t.Errorf("%s: encode says %v", name, err)
+		}
+	}
+	if err := publish(t, vhost, bridge.Target{RoutingKey: "q"}, amqp.Publishing{Expiration: "315360000000"}); err != nil {
+		t.Errorf("the longest expiration: %v", err)
+	}
+}

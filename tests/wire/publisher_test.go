@@ -1,0 +1,285 @@
+package wire_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// verdicts collects what a publisher reports.
+type verdicts struct {
+	t       *testing.T
+	running sync.WaitGroup
+}
+
+func (v *verdicts) publish(p *bridge.Publisher, queue, id string, want error) {
+	v.running.Add(1)
+	err := p.Publish(v.t.Context(), bridge.Target{RoutingKey: queue}, amqp.Publishing{MessageId: id}, func(err error) {
+		if !errors.Is(err, want) {
+			v.t.Errorf("message %s to %s: %v, want %v", id, queue, err, want)
+		}
+		v.running.Done()
+	})
+	if err != nil {
+		v.t.Errorf("publish message %s: %v", id, err)
+		v.running.Done()
+	}
+}
+
+func publisher(t *testing.T, conn *bridge.Connection, inFlight int) *bridge.Publisher {
+	t.Helper()
+	p, err := conn.Publisher(inFlight)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Some goroutines share a channel with thousands in flight; a few messages find
+// no queue, and exactly these are blamed, though the broker confirms them too.
+func TestExactlyTheReturnedMessageIsBlamed(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "here", nil)
+	p := publisher(t, connect(t, dial(t, vhost, nil)), 4096)
+	v := &verdicts{t: t}
+	var publishing sync.WaitGroup
+	for g := range 8 {
+		publishing.Go(func() {
+			for i := range 5000 {
+				id := fmt.Sprintf("%d-%d", g, i)
+				if rand.IntN(100) == 0 {
+					v.publish(p, "nowhere", id, bridge.ErrReturned)
+				} else {
+					v.publish(p, "here", id, nil)
+				}
+			}
+		})
+	}
+	publishing.Wait()
+	v.running.Wait()
+}
+
+// A full queue refuses at once, a quorum queue confirms later; the broker's
+// multiple ack of the late ones then spans the refused ones. (The library's
+// NotifyPublish takes them for acked.)
+func TestExactlyTheNackedMessageIsBlamed(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "slow", amqp.Table{"x-queue-type": "quorum"})
+	declare(t, vhost, "full", amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
+	p := publisher(t, connect(t, dial(t, vhost, nil)), 1024)
+	v := &verdicts{t: t}
+	for i := range 10_000 {
+		if i%7 == 3 {
+			v.publish(p, "full", fmt.Sprint(i), bridge.ErrNacked)
+		} else {
+			v.publish(p, "slow", fmt.Sprint(i), nil)
+		}
+	}
+	v.running.Wait()
+	if n := depth(t, vhost, "full"); n != 0 {
+		t.Errorf("the full queue took %d messages", n)
+	}
+}
+
+// The library's reader waits five seconds for a listener that does not listen,
+// and then throws its news away. While a report blocks, all that is in flight must
+// find room: then the reader comes to the confirm of another channel at once, and
+// nothing is missing when the report goes on.
+func TestABlockedReportLosesNothing(t *testing.T) {
+	const inFlight = 50
+	vhost := servertest.Vhost(t)
+	conn := connect(t, dial(t, vhost, nil))
+	p := publisher(t, conn, inFlight)
+	blocked, release := make(chan struct{}), make(chan struct{})
+	if err := p.Publish(t.Context(), bridge.Target{RoutingKey: "nowhere"}, amqp.Publishing{MessageId: "first"}, func(err error) {
+		if !errors.Is(err, bridge.ErrReturned) {
+			t.Errorf("first message: %v", err)
+		}
+		close(blocked)
+		<-release
+	}); err != nil {
+		t.Fatal(err)
+	}
+	<-blocked
+	v := &verdicts{t: t}
+	for i := range inFlight - 1 {
+		v.publish(p, "nowhere", fmt.Sprint(i), bridge.ErrReturned)
+	}
+	full, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.Publish(full, bridge.Target{RoutingKey: "nowhere"}, amqp.Publishing{}, func(error) {}); !errors.Is(err, bridge.ErrUnavailable) {
+		t.Errorf("one more than may be in flight: %v", err)
+	}
+	other := publisher(t, conn, 1)
+	done := make(chan error, 1)
+	if err := other.Publish(t.Context(), bridge.Target{RoutingKey: "nowhere"}, amqp.Publishing{}, func(err error) { done <- err }); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		if !errors.Is(err, bridge.ErrReturned) {
+			t.Error(err)
+		}
+	case <-within(t, patience).Done():
+		t.Error("the reader is kept waiting")
+	}
+	close(release)
+	v.running.Wait()
+	p.Close()
+}
+
+// What was confirmed before the channel closed is confirmed, all else is
+// unconfirmed, with the broker's reason; each is reported once.
+func TestARefusalLeavesTheRestUnconfirmed(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	broker := dial(t, vhost, nil)
+	for name, test := range map[string]struct {
+		target bridge.Target
+		url    string
+		code   int
+	}{
+		"missing exchange":  {bridge.Target{Exchange: "missing", RoutingKey: "k"}, vhost, amqp.NotFound},
+		"no right":          {bridge.Target{RoutingKey: "q"}, servertest.User(t, vhost, "", "^$", ""), amqp.AccessRefused},
+		"internal exchange": {bridge.Target{Exchange: "internal", RoutingKey: "k"}, vhost, amqp.AccessRefused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			internal := true
+			if err := channel(t, vhost).ExchangeDeclare("internal", "fanout", true, false, internal, false, nil); err != nil {
+				t.Fatal(err)
+			}
+			conn := connect(t, dial(t, test.url, nil))
+			if test.url == vhost {
+				conn = connect(t, broker)
+			}
+			p := publisher(t, conn, 1000)
+			confirmed := make(chan error, 1)
+			if err := p.Publish(t.Context(), bridge.Target{RoutingKey: "nowhere"}, amqp.Publishing{}, func(err error) { confirmed <- err }); err == nil {
+				<-confirmed
+			}
+			const n = 100
+			reports := make(chan error, n)
+			sent := 0
+			for range n {
+				err := p.Publish(t.Context(), test.target, amqp.Publishing{}, func(err error) { reports <- err })
+				if err != nil {
+					if !errors.Is(err, bridge.ErrUnavailable) {
+						t.Fatalf("publish after the end: %v", err)
+					}
+					break
+				}
+				sent++
+			}
+			<-p.Done()
+			for range sent {
+				err := <-reports
+				if !errors.Is(err, bridge.ErrUnconfirmed) || !errors.Is(err, bridge.ErrUnavailable) {
+					t.Fatalf("reported %v", err)
+				}
+				if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != test.code {
+					t.Fatalf("refusal %v of %v", refusal, err)
+				}
+			}
+			if refusal := bridge.Refusal(p.Err()); refusal == nil || refusal.Code != test.code {
+				t.Errorf("error of the publisher %v", p.Err())
+			}
+			if err := p.Publish(t.Context(), test.target, amqp.Publishing{}, nil); !errors.Is(err, bridge.ErrUnavailable) {
+				t.Errorf("publish afterwards: %v", err)
+			}
+			if conn.Err() != nil {
+				t.Errorf("the connection is over too: %v", conn.Err())
+			}
+		})
+	}
+}
+
+// What the library or the broker would answer with the end of the connection is
+// refused before it is sent.
+func TestWhatWouldEndTheConnectionIsNotSent(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	conn := connect(t, dial(t, vhost, nil))
+	p := publisher(t, conn, 10)
+	long := strings.Repeat("x", 256)
+	for name, m := range map[string]bridge.Outgoing{
+		"exchange":      {Target: bridge.Target{Exchange: long}},
+		"routing key":   {Target: bridge.Target{RoutingKey: long}},
+		"message-id":    {Publishing: amqp.Publishing{MessageId: long}},
+		"content type":  {Publishing: amqp.Publishing{ContentType: long}},
+		"expiration":    {Publishing: amqp.Publishing{Expiration: long}},
+		"header name":   {Publishing: amqp.Publishing{Headers: amqp.Table{long: ""}}},
+		"header type":   {Publishing: amqp.Publishing{Headers: amqp.Table{"a": struct{}{}}}},
+		"large headers": {Publishing: amqp.Publishing{Headers: amqp.Table{"a": strings.Repeat("x", 128<<10)}}},
+		"many headers":  {Publishing: amqp.Publishing{Headers: amqp.Table{"a": make([]any, 128<<10)}}},
+	} {
+		err := p.Publish(t.Context(), m.Target, m.Publishing, func(error) { t.Errorf("%s: reported", name) })
+		if !errors.Is(err, bridge.ErrInvalidMessage) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	v := &verdicts{t: t}
+	v.publish(p, "q", "good", nil)
+	v.running.Wait()
+}
+
+// The largest headers that are accepted do fit into a frame.
+func TestTheLargestHeadersGetThrough(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	p := publisher(t, connect(t, dial(t, vhost, nil)), 10)
+	short := strings.Repeat("s", 255)
+	msg := amqp.Publishing{
+		ContentType: short, ContentEncoding: short, CorrelationId: short, ReplyTo: short, Expiration: "4294967295",
+		MessageId: short, Type: short, AppId: short, Priority: 1, DeliveryMode: amqp.Persistent,
+	}
+	size := 128 << 10
+	for accepted := false; !accepted; size-- {
+		msg.Headers = amqp.Table{"h": strings.Repeat("x", size)}
+		reported := make(chan error, 1)
+		err := p.Publish(t.Context(), bridge.Target{RoutingKey: "q"}, msg, func(err error) { reported <- err })
+		switch {
+		case errors.Is(err, bridge.ErrInvalidMessage):
+		case err != nil:
+			t.Fatalf("headers of %d bytes: %v", size, err)
+		default:
+			accepted = true
+			if err := <-reported; err != nil {
+				t.Fatalf("headers of %d bytes: %v", size, err)
+			}
+		}
+	}
+	if size < 120<<10 {
+		t.Errorf("only %d bytes are accepted", size)
+	}
+}
+
+func TestAMessageLargerThanABurstIsPublished(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	p := publisher(t, connect(t, dial(t, vhost, nil)), 100)
+	var running sync.WaitGroup
+	for range 20 {
+		running.Add(1)
+		if err := p.Publish(t.Context(), bridge.Target{RoutingKey: "q"}, amqp.Publishing{Body: make([]byte, 2<<20)}, func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			running.Done()
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	running.Wait()
+	if n := depth(t, vhost, "q"); n != 20 {
+		t.Errorf("%d messages arrived", n)
+	}
+}

@@ -1,0 +1,209 @@
+package wire_test
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// The arguments that the queues must have, and their types on the wire.
+var (
+	quorumArgs = amqp.Table{
+		"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000),
+		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "staging.dead",
+		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+	}
+	classicArgs = amqp.Table{
+		"x-queue-type":           "classic",
+		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "staging.dead",
+	}
+)
+
+// arguments are a queue's arguments as the broker reports them.
+func arguments(t *testing.T, vhostURL, queue string) amqp.Table {
+	t.Helper()
+	parsed, err := url.Parse(vhostURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vhost := url.PathEscape(strings.TrimPrefix(parsed.Path, "/"))
+	address := servertest.RabbitMQ(t).ManagementURL() + "/queues/" + vhost + "/" + queue
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Close = true // no goroutine is left over
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var answer struct {
+		Durable   bool
+		Arguments amqp.Table
+	}
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		t.Fatal(err)
+	}
+	if !answer.Durable {
+		t.Errorf("queue %s is not durable", queue)
+	}
+	for name, value := range answer.Arguments {
+		if number, ok := value.(float64); ok {
+			answer.Arguments[name] = int64(number)
+		}
+	}
+	return answer.Arguments
+}
+
+func TestDeclareMakesTheQueuesAndChecksThemAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		topology      bridge.Topology
+		staging, dead amqp.Table
+	}{
+		"quorum": {
+			bridge.Topology{Queue: "staging"}, quorumArgs,
+			amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000)},
+		},
+		"classic": {
+			bridge.Topology{Queue: "staging", Classic: true}, classicArgs,
+			amqp.Table{"x-queue-type": "classic"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vhost := servertest.Vhost(t)
+			broker := dial(t, vhost, nil)
+			for range 2 {
+				if err := test.topology.Declare(t.Context(), broker); err != nil {
+					t.Fatal(err)
+				}
+				for queue, want := range map[string]amqp.Table{
+					"staging": test.staging, "staging.waiting": test.staging, "staging.dead": test.dead,
+				} {
+					if got := arguments(t, vhost, queue); !reflect.DeepEqual(got, want) {
+						t.Errorf("queue %s: arguments %v, want %v", queue, got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// with is args with one more or another, or without it if value is nil.
+func with(args amqp.Table, name string, value any) amqp.Table {
+	args = maps.Clone(args)
+	args[name] = value
+	if value == nil {
+		delete(args, name)
+	}
+	return args
+}
+
+func TestAQueueWithOtherArgumentsIsToldByTheArgument(t *testing.T) {
+	quorum, classic := bridge.Topology{Queue: "staging"}, bridge.Topology{Queue: "staging", Classic: true}
+	vhost := servertest.Vhost(t)
+	broker := dial(t, vhost, nil)
+	ch := channel(t, vhost)
+	for _, test := range []struct {
+		topology bridge.Topology
+		queue    string
+		args     amqp.Table
+		durable  bool
+		property string
+	}{
+		{quorum, "staging", with(quorumArgs, "x-message-ttl", int32(60000)), true, "x-message-ttl"},
+		{quorum, "staging", with(with(quorumArgs, "x-max-length", int32(10)), "x-overflow", "drop-head"), true, "x-max-length"},
+		{quorum, "staging", with(quorumArgs, "x-max-length-bytes", int32(10)), true, "x-max-length-bytes"},
+		{quorum, "staging", with(quorumArgs, "x-expires", int32(600000)), true, "x-expires"},
+		{quorum, "staging", with(quorumArgs, "x-delivery-limit", int32(20)), true, "x-delivery-limit"},
+		{quorum, "staging", with(quorumArgs, "x-delivery-limit", int32(-1)), true, "x-delivery-limit"},
+		{quorum, "staging", with(quorumArgs, "x-delivery-limit", nil), true, "x-delivery-limit"},
+		{quorum, "staging", with(quorumArgs, "x-dead-letter-exchange", "amq.fanout"), true, "x-dead-letter-exchange"},
+		{quorum, "staging", with(quorumArgs, "x-dead-letter-routing-key", "other"), true, "x-dead-letter-routing-key"},
+		{quorum, "staging", with(quorumArgs, "x-dead-letter-strategy", nil), true, "x-dead-letter-strategy"},
+		{quorum, "staging", with(quorumArgs, "x-overflow", "drop-head"), true, "x-overflow"},
+		{quorum, "staging", with(quorumArgs, "x-single-active-consumer", true), true, "x-single-active-consumer"},
+		{quorum, "staging", classicArgs, true, "x-overflow"}, // the broker compares the type last
+		{quorum, "staging", amqp.Table{"x-queue-type": "stream"}, true, "x-queue-type"},
+		{quorum, "staging", classicArgs, false, "durable"},
+		{quorum, "staging.waiting", with(quorumArgs, "x-message-ttl", int32(60000)), true, "x-message-ttl"},
+		{quorum, "staging.dead", amqp.Table{"x-queue-type": "quorum"}, true, "x-delivery-limit"},
+		{classic, "staging", with(classicArgs, "x-message-ttl", int32(60000)), true, "x-message-ttl"},
+		{classic, "staging", with(classicArgs, "x-max-length", int32(10)), true, "x-max-length"}, // drop-head is the default
+		{classic, "staging", with(classicArgs, "x-dead-letter-exchange", "amq.fanout"), true, "x-dead-letter-exchange"},
+		{classic, "staging", with(classicArgs, "x-max-priority", int32(5)), true, "x-max-priority"},
+		{classic, "staging", with(classicArgs, "x-queue-type", "quorum"), true, "x-queue-type"},
+	} {
+		for _, queue := range []string{"staging", "staging.waiting", "staging.dead"} {
+			if _, err := ch.QueueDelete(queue, false, false, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := ch.QueueDeclare(test.queue, test.durable, false, false, false, test.args); err != nil {
+			t.Fatal(err)
+		}
+		err := test.topology.Declare(t.Context(), broker)
+		var mismatch *bridge.QueueMismatch
+		if !errors.As(err, &mismatch) || mismatch.Queue != test.queue || mismatch.Property != test.property {
+			t.Errorf("%s with %v: %v, want a mismatch of %s", test.queue, test.args, err, test.property)
+			continue
+		}
+		contains(t, err, "received ")
+		contains(t, err, "delete the queue when it is empty, or name another one")
+	}
+}
+
+// RabbitMQ does not look at arguments that it does not know, and takes a missing
+// type for classic: neither is a danger.
+func TestAQueueWithHarmlessDifferencesIsAccepted(t *testing.T) {
+	for _, test := range []struct {
+		topology bridge.Topology
+		args     amqp.Table
+	}{
+		{bridge.Topology{Queue: "staging"}, with(quorumArgs, "x-owner", "shop")},
+		{bridge.Topology{Queue: "staging", Classic: true}, with(classicArgs, "x-queue-type", nil)},
+	} {
+		vhost := servertest.Vhost(t)
+		declare(t, vhost, "staging", test.args)
+		if err := test.topology.Declare(t.Context(), dial(t, vhost, nil)); err != nil {
+			t.Errorf("%v: %v", test.args, err)
+		}
+	}
+}
+
+func TestALoginWithoutTheRightToConfigureFindsTheQueuesEnough(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	user := servertest.User(t, vhost, "", ".*", ".*")
+	topology := bridge.Topology{Queue: "staging"}
+
+	err := topology.Declare(t.Context(), dial(t, user, nil))
+	if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.AccessRefused {
+		t.Fatalf("without queues: %v", err)
+	}
+	contains(t, err, `queue "staging": is missing, and the login has no right to declare it`)
+
+	if err := topology.Declare(t.Context(), dial(t, vhost, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if err := topology.Declare(t.Context(), dial(t, user, nil)); err != nil {
+		t.Errorf("with queues: %v", err)
+	}
+	if _, err := channel(t, vhost).QueueDelete("staging.dead", false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	err = topology.Declare(t.Context(), dial(t, user, nil))
+	if err == nil {
+		t.Fatal("one queue is missing")
+	}
+	contains(t, err, `queue "staging.dead": is missing`)
+}
