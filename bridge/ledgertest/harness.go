@@ -24,6 +24,14 @@ type Harness struct {
 	MigrateInbox func(ctx context.Context, db *sql.DB) error
 	OpenInbox    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
 
+	// Insert, where the ledger is on an own table, inserts rows with these IDs into it,
+	// as the application would; Create makes the table. Nil where Record inserts.
+	Insert func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error
+
+	// MostIDs is how many IDs one transaction may have at most; 0 if nothing but
+	// memory limits it.
+	MostIDs int
+
 	// Savepoint and RollbackTo make a savepoint and return to it.
 	Savepoint, RollbackTo string
 
@@ -100,8 +108,19 @@ func (d *database) open(t *testing.T) bridge.Ledger {
 func (d *database) begin(t *testing.T, ids ...uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, d.sender.DB())
-	check(t, d.sender.Record(t.Context(), tx, ids), "record")
+	check(t, d.record(t, tx, ids), "record")
 	return tx
+}
+
+// record records ids in tx, with their rows where these are the application's.
+func (d *database) record(t *testing.T, tx bridge.Tx, ids []uuid.UUID) error {
+	t.Helper()
+	if d.Insert != nil {
+		if err := d.Insert(t.Context(), tx, ids); err != nil {
+			return err
+		}
+	}
+	return d.sender.Record(t.Context(), tx, ids)
 }
 
 // commit records ids in a transaction, and commits it.

@@ -19,7 +19,7 @@ func RunInbox(t *testing.T, h Harness) {
 		{"a key is claimed once within one transaction", testClaimTwiceInOne},
 		{"a rollback gives the claim back", testClaimRollback},
 		{"consumers claim for themselves", testClaimConsumers},
-		{"keys differ in every byte", testClaimCase},
+		{"keys and consumers that differ in case, in spaces or in accents are different", testClaimCase},
 		{"a claim waits for the same claim of another, and is refused after its commit", testClaimWaitsForCommit},
 		{"a claim waits for the same claim of another, and is given after its rollback", testClaimWaitsForRollback},
 		{"a key of the greatest length is claimed once", testClaimLongKey},
@@ -102,8 +102,14 @@ func testClaimConsumers(t *testing.T, i *inbox) {
 
 func testClaimCase(t *testing.T, i *inbox) {
 	key := newID().String()
-	for _, other := range []string{key + "x", key + "X", key + "x ", key + "ä", key + "a"} {
+	for _, other := range []string{
+		key, key + " ", key + "  ", " " + key, key + "\t", key + "\n", key + "x", key + "X", key + "x ",
+		key + "a", key + "ä", key + "a\u0308", key + "Ä", key + "ß", key + "ss", key + "'", key + "\\",
+	} {
 		expectClaimed(t, i.claim(t, "a", other), true)
+		expectClaimed(t, i.claim(t, other, "a"), true)
+		expectClaimed(t, i.claim(t, "a", other), false)
+		expectClaimed(t, i.claim(t, other, "a"), false)
 	}
 }
 

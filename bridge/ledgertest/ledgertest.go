@@ -14,6 +14,7 @@ func Run(t *testing.T, h Harness) {
 		{"settle comes back still open at the end of its wait and leaves the connection usable", testSettleStillOpen},
 		{"settle of an ID that nobody recorded is rolled back and leaves nothing", testSettleUnknown},
 		{"settle returns promptly when its context is cancelled and leaks no connection", testSettleCancelled},
+		{"a deadline during a settle costs no connection", testSettleDeadline},
 		{"many settles of one ID all learn its outcome", testSettleSameID},
 		{"many settles of many IDs each learn their own outcome", testSettleManyIDs},
 		{"an open transaction delays the settle of no other ID", testSettleOthers},
@@ -25,7 +26,10 @@ func Run(t *testing.T, h Harness) {
 		{"a duplicate ID is refused", testDuplicate},
 		{"a duplicate of an ID that is still open is refused after its commit", testDuplicateOfOpen},
 		{"forget is idempotent and takes only what it is given", testForget},
+		{"forget waits for no open transaction of others", testForgetOthers},
 		{"no IDs are no work", testNoIDs},
+
+		{"an ID without a row is refused, and its row is kept", testOwnRows},
 
 		{"the ledger passes the proof", testProof},
 		{"a broken ledger fails the proof", testProofOfBroken},

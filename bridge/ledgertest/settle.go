@@ -142,6 +142,33 @@ func testSettleCancelled(t *testing.T, d *database) {
 	d.expectSettled(t, id, bridge.Committed)
 }
 
+// deadline is one that a Settle with a longer wait must keep, also where the server
+// counts in seconds.
+const deadline = 3 * time.Second
+
+func testSettleDeadline(t *testing.T, d *database) {
+	if d.SessionID == "" {
+		t.Skip("the session has no name")
+	}
+	db := d.connect()
+	db.SetMaxOpenConns(1)
+	ledger, err := d.Open(t.Context(), db)
+	check(t, err, "open")
+	before := scalar(t, db, d.SessionID)
+	id := newID()
+	d.begin(t, id)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	outcome, err := ledger.Settle(ctx, id, wait)
+	check(t, err, "settle")
+	if outcome != bridge.StillOpen || ctx.Err() != nil {
+		t.Fatalf("settle says %q, its deadline has passed: %t", outcome, ctx.Err() != nil)
+	}
+	if after := scalar(t, db, d.SessionID); after != before {
+		t.Fatalf("the session was %s, is %s", before, after)
+	}
+}
+
 const settlers = 16
 
 func testSettleSameID(t *testing.T, d *database) {

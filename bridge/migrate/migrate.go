@@ -33,8 +33,12 @@ const (
 	pause    = 50 * time.Millisecond
 )
 
-// noRights is PostgreSQL's SQLSTATE for what no other attempt will change.
-const noRights = "42501"
+// What no other attempt will change: PostgreSQL's SQLSTATE and SQL Server's number
+// for a login that may not make tables.
+const (
+	noRights       = "42501"
+	noRightsNumber = 262
+)
 
 //go:embed sql
 var files embed.FS
@@ -85,7 +89,9 @@ func attempt(ctx context.Context, db *sql.DB, dialect Dialect, dir fs.FS, versio
 	}
 	_, err = provider.Up(ctx)
 	var state interface{ SQLState() string }
-	if errors.As(err, &state) && state.SQLState() == noRights {
+	var number interface{ SQLErrorNumber() int32 }
+	if errors.As(err, &state) && state.SQLState() == noRights ||
+		errors.As(err, &number) && number.SQLErrorNumber() == noRightsNumber {
 		return backoff.Permanent(err)
 	}
 	return err

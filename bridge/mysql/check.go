@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -38,6 +39,9 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	var engine string
 	err = l.db.GetContext(ctx, &engine, `SELECT engine FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name = 'bridge_ledger'`)
+	if errors.Is(err, sql.ErrNoRows) {
+		return uuid.Nil, errors.New("the login has no right on bridge_ledger: GRANT INSERT, or what else it needs")
+	}
 	if err != nil {
 		return uuid.Nil, fmt.Errorf("read the engine of bridge_ledger: %w", err)
 	}

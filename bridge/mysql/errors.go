@@ -21,6 +21,8 @@ const (
 	readOnlyOption   = 1290
 	readOnlyMode     = 1836
 	readOnlyTransact = 1792
+	statementTime    = 1969 // MariaDB's max_statement_time
+	executionTime    = 3024 // MySQL's max_execution_time
 )
 
 // number returns the number of a server's error, or 0. The driver's error has it
@@ -38,6 +40,12 @@ func number(err error) uint64 {
 		}
 	}
 	return 0
+}
+
+// waitEnded tells whether the server ended a wait by one of its time-outs.
+func waitEnded(err error) bool {
+	n := number(err)
+	return n == lockWaitTimeout || n == statementTime || n == executionTime
 }
 
 // classify adds to the driver's error the answer to what it means for the bridge.

@@ -15,7 +15,8 @@ import (
 
 // Settle reads the row with a shared lock, which waits for whoever has inserted it.
 // innodb_lock_wait_timeout bounds the wait: it is in whole seconds, so wait is
-// rounded up; for a deadline of ctx it is rounded down, though to a second at least.
+// rounded up; for a deadline of ctx it is rounded down, though to a second at least. A shorter
+// max_statement_time or max_execution_time of the session bounds it too.
 func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
 	conn, err := l.db.Connx(ctx)
 	if err != nil {
@@ -60,7 +61,7 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 		return tx.SelectContext(ctx, &rows, l.statement(settle, digits(id)))
 	})
 	switch {
-	case number(err) == lockWaitTimeout:
+	case waitEnded(err):
 		return bridge.StillOpen, nil
 	case err != nil:
 		return bridge.StillOpen, err

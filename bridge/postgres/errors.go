@@ -13,6 +13,8 @@ const (
 	undefinedTable   = "42P01"
 	undefinedColumn  = "42703"
 	readOnly         = "25006"
+	missingRight     = "42501"
+	outOfMemory      = "53200" // of the lock table
 	lockNotAvailable = "55P03" // lock_timeout
 	queryCanceled    = "57014" // statement_timeout, if it was not us
 )
@@ -42,6 +44,11 @@ func classify(err error) error {
 		return fmt.Errorf("%w: call migrate.Ledger or migrate.Inbox, and see that search_path is the same everywhere: %w", bridge.ErrNoSchema, err)
 	case readOnly:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
+	case missingRight:
+		return fmt.Errorf("%w: a sender needs GRANT INSERT ON bridge_ledger and SELECT ON bridge_identity, bridge_ledger_version; "+
+			"a verifier SELECT, DELETE ON bridge_ledger beside; a receiver INSERT ON bridge_inbox and SELECT ON bridge_inbox_version", err)
+	case outOfMemory:
+		return fmt.Errorf("%w: raise max_locks_per_transaction, or send fewer messages in one transaction", err)
 	}
 	return err
 }

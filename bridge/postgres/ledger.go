@@ -96,11 +96,15 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 // Committed reads the rows of ids with one statement in a snapshot of its own,
 // which at every isolation level holds only what has committed.
 func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	return l.lookUp(ctx, committed, ids)
+}
+
+func (l *Ledger) lookUp(ctx context.Context, statement string, ids []uuid.UUID) ([]uuid.UUID, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	var rows []uuid.NullUUID
-	if err := l.db.SelectContext(ctx, &rows, committed, array(ids), l.identity.String()); err != nil {
+	if err := l.db.SelectContext(ctx, &rows, statement, array(ids), l.identity.String()); err != nil {
 		return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err))
 	}
 	if len(rows) == 0 {
@@ -117,9 +121,11 @@ func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 
 // Settle inserts the ID in a transaction of its own, which waits for whoever has
 // inserted it, and rolls back. lock_timeout bounds the wait, in whole
-// milliseconds; a shorter statement_timeout of the role bounds it too. If the
+// milliseconds; a shorter statement_timeout of the role bounds it too, and so does a
+// deadline of ctx. If the
 // process dies in between, the server rolls back when it sees the connection gone.
 func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would be for ever
 	// At a higher level than READ COMMITTED a row that is committed while we wait
 	// would be a serialization failure.
 	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
@@ -129,13 +135,10 @@ func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (
 	defer func() { _ = tx.Rollback() }()
 
 	var n struct{ Own, Inserted int }
-	milliseconds := max(1, wait.Milliseconds()) // 0 would be for ever
 	err = tx.GetContext(ctx, &n, settle, id.String(), l.identity.String(), strconv.FormatInt(milliseconds, 10))
 	switch {
-	case err != nil && ctx.Err() == nil && waitEnded(err):
-		return bridge.StillOpen, nil
 	case err != nil:
-		return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, classify(err))
+		return stillOpen(ctx, id, err)
 	case n.Own != 1:
 		return bridge.StillOpen, fmt.Errorf("settle %s: %w: not %s", id, bridge.ErrOtherLedger, l.identity)
 	case n.Inserted == 0:
@@ -143,6 +146,14 @@ func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (
 	default:
 		return bridge.RolledBack, nil
 	}
+}
+
+// stillOpen is the outcome of a settle that err has ended.
+func stillOpen(ctx context.Context, id uuid.UUID, err error) (bridge.Outcome, error) {
+	if ctx.Err() == nil && waitEnded(err) {
+		return bridge.StillOpen, nil
+	}
+	return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, classify(err))
 }
 
 // Forget deletes the rows of ids, a thousand per statement, each of which is

@@ -16,7 +16,13 @@
 //
 // The lock alone is not believed: on a file that could be opened for reading
 // only, SQLite grants BEGIN IMMEDIATE as a mere read transaction while another
-// process writes. So Settle inserts the ID, and rolls back.
+// process writes. So Settle writes too, and rolls back.
+//
+// # A table of the application's own
+//
+// OpenOwnTable reads the IDs from a table that has them already, in the same file;
+// see bridge.OwnTable. The column must be of a text type, and hold canonical text in
+// lower case.
 //
 // # What follows
 //

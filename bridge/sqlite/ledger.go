@@ -22,16 +22,17 @@ const (
 SELECT ids.value FROM bridge_identity i, json_each(?) ids WHERE i.identity = ?`
 
 	// One row at least if the identity is right, with a null id if nothing is found.
-	committed = `SELECT l.id, r.read_uncommitted AS dirty FROM bridge_identity i, pragma_read_uncommitted r
-LEFT JOIN bridge_ledger l ON l.id IN (SELECT value FROM json_each(?)) WHERE i.identity = ?`
+	committed = `SELECT l.%[2]s AS id, r.read_uncommitted AS dirty FROM bridge_identity i, pragma_read_uncommitted r
+LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identity = ?`
 
 	forget = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?))`
 )
 
 // A Ledger is the ledger in one SQLite file. It implements bridge.Ledger.
 type Ledger struct {
-	db       *sqlx.DB
-	identity uuid.UUID
+	db        *sqlx.DB
+	identity  uuid.UUID
+	committed string
 }
 
 var _ bridge.Ledger = (*Ledger)(nil)
@@ -40,7 +41,7 @@ var _ bridge.Ledger = (*Ledger)(nil)
 // bridge.ErrNoSchema if the tables are not there or of another version, and an
 // error if the file is not in WAL mode. db stays the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l := &Ledger{db: sqlx.NewDb(db, "sqlite")}
+	l := &Ledger{db: sqlx.NewDb(db, "sqlite"), committed: fmt.Sprintf(committed, "bridge_ledger", "id")}
 	identity, err := l.readIdentity(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
@@ -94,7 +95,7 @@ func (l *Ledger) lookUp(ctx context.Context, q sqlx.QueryerContext, ids []uuid.U
 		ID    uuid.NullUUID
 		Dirty bool
 	}
-	if err := sqlx.SelectContext(ctx, q, &rows, committed, array(ids), l.identity.String()); err != nil {
+	if err := sqlx.SelectContext(ctx, q, &rows, l.committed, array(ids), l.identity.String()); err != nil {
 		return nil, classify(err)
 	}
 	if len(rows) == 0 {

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 	"fmt"
 	"time"
 
@@ -11,20 +10,22 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // BEGIN IMMEDIATE alone proves nothing: on a file that is open for reading only,
 // SQLite grants it as a read transaction, whoever is writing. Only a write proves
-// that no other writer is left, and with ON CONFLICT it is the lookup as well.
-const settle = `INSERT INTO bridge_ledger (id) SELECT ? FROM bridge_identity WHERE identity = ? ON CONFLICT DO NOTHING`
+// that no other writer is left. The ID written is a new one, which is in nobody's
+// way.
+const settle = `INSERT INTO bridge_ledger (id) VALUES (?)`
 
 // slice is how long SQLite is left to wait at a time. Drivers differ in whether a
 // cancelled context ends that wait, so this is how late Settle may notice it. It
 // also keeps SQLite's pauses short, which grow from 1 to 25 ms in that time.
 const slice = 100 * time.Millisecond
 
-// Settle waits until nobody writes to the file, then inserts the ID and rolls
-// back: this leaves no trace in the file. Any writer, not only the one that
+// Settle waits until nobody writes to the file, then writes and reads the row, and
+// rolls back: this leaves no trace in the file. Any writer, not only the one that
 // recorded the ID, makes it wait, and at the end of wait, which is 100 ms late at
 // most, StillOpen.
 func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
@@ -51,6 +52,7 @@ func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, wa
 	if err := conn.GetContext(ctx, &usual, `PRAGMA busy_timeout`); err != nil {
 		return bridge.StillOpen, fmt.Errorf("read busy_timeout: %w", err)
 	}
+	wait = time.Duration(tables.Wait(ctx, wait, time.Millisecond)) * time.Millisecond
 	deadline := time.Now().Add(wait)
 	if err := setBusyTimeout(ctx, conn, max(1, min(wait, slice).Milliseconds())); err != nil {
 		return bridge.StillOpen, err
@@ -75,7 +77,7 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 			return bridge.StillOpen, nil // no transaction was begun
 		}
 	}
-	outcome, err := l.settleByInsert(ctx, conn, id)
+	outcome, err := l.settleAlone(ctx, conn, id)
 	if err != nil {
 		return bridge.StillOpen, err
 	}
@@ -85,26 +87,20 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 	return outcome, nil
 }
 
-func (l *Ledger) settleByInsert(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (bridge.Outcome, error) {
-	result, err := conn.ExecContext(ctx, settle, id.String(), l.identity.String())
-	if err != nil {
+// settleAlone reads the row after the proof that nobody else writes.
+func (l *Ledger) settleAlone(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (bridge.Outcome, error) {
+	if _, err := conn.ExecContext(ctx, settle, uuid.NewString()); err != nil {
 		return bridge.StillOpen, classify(err)
 	}
-	inserted, err := result.RowsAffected()
-	if err != nil {
-		return bridge.StillOpen, err
-	}
-	if inserted == 1 {
-		return bridge.RolledBack, nil
-	}
 	found, err := l.lookUp(ctx, conn, []uuid.UUID{id})
-	if err != nil {
+	switch {
+	case err != nil:
 		return bridge.StillOpen, err
+	case len(found) == 0:
+		return bridge.RolledBack, nil
+	default:
+		return bridge.Committed, nil
 	}
-	if len(found) == 0 {
-		return bridge.StillOpen, errors.New("a row keeps the ID from being inserted, and cannot be read")
-	}
-	return bridge.Committed, nil
 }
 
 func setBusyTimeout(ctx context.Context, conn *sqlx.Conn, milliseconds int64) error {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/google/uuid"
 	_ "modernc.org/sqlite"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -37,5 +38,34 @@ func open(file, options string) (*sql.DB, error) {
 }
 
 func TestLedger(t *testing.T) { ledgertest.Run(t, harness) }
+
+// The names are such as only quoting can carry.
+func TestOwnTable(t *testing.T) {
+	h := harness
+	h.Create = func(t testing.TB) func() (*sql.DB, error) {
+		connect := harness.Create(t)
+		db, err := connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		_, err = db.ExecContext(t.Context(), `CREATE TABLE "or""der's; --" (n INTEGER PRIMARY KEY, "message ""ID""" VARCHAR(36) UNIQUE)`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return connect
+	}
+	own := bridge.OwnTable{Table: `main.or"der's; --`, Column: `message "ID"`}
+	h.Open = func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return sqlite.OpenOwnTable(ctx, db, own) }
+	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+		for _, id := range ids {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO "or""der's; --" ("message ""ID""") VALUES (?)`, id.String()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	ledgertest.Run(t, h)
+}
 
 func TestInbox(t *testing.T) { ledgertest.RunInbox(t, harness) }

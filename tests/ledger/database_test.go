@@ -38,9 +38,22 @@ func awaitLock(t *testing.T, db *sql.DB) {
 func migrated(t *testing.T) (address string, db *sql.DB) {
 	t.Helper()
 	address = servertest.PostgresDB(t)
-	db = connect(t, address)
+	return address, migratedAt(t, address)
+}
+
+// migratedAt makes a ledger in a database.
+func migratedAt(t *testing.T, address string) *sql.DB {
+	t.Helper()
+	db := connect(t, address)
 	must(t, migrate.Ledger(t.Context(), db, migrate.PostgreSQL))
-	return address, db
+	return db
+}
+
+func roleOf(t *testing.T, address string) string {
+	t.Helper()
+	parsed, err := url.Parse(address)
+	must(t, err)
+	return parsed.User.Username()
 }
 
 func connect(t *testing.T, address string) *sql.DB {

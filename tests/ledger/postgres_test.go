@@ -105,8 +105,8 @@ func TestPostgresLeastRights(t *testing.T) {
 	tx := begin(t, senders)
 	must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
 	must(t, tx.Commit())
-	if err := sender.Forget(t.Context(), []uuid.UUID{id}); err == nil {
-		t.Error("a sender can delete")
+	if err := sender.Forget(t.Context(), []uuid.UUID{id}); err == nil || !strings.Contains(err.Error(), "DELETE ON bridge_ledger") {
+		t.Errorf("a sender deletes: %v, must name the missing right", err)
 	}
 
 	verifier := openLedger(t, connect(t, asVerifier))

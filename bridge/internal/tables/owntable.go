@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -30,8 +31,10 @@ func checkName(what, name string) error {
 	switch {
 	case name == "":
 		return fmt.Errorf("the %s has no name", what)
-	case strings.ContainsAny(name, ".\x00") && what != "column", strings.Contains(name, "\x00"):
-		return fmt.Errorf("%s name %q contains a dot or a zero byte", what, name)
+	case what != "column" && strings.Contains(name, "."):
+		return fmt.Errorf("%s name %q contains a dot", what, name)
+	case strings.Contains(name, "\x00") || !utf8.ValidString(name):
+		return fmt.Errorf("%s name %q contains a zero byte, or is not UTF-8", what, name)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ const longestMargin = time.Second
 // longer than to somewhat before ctx's deadline, as a deadline that passes while
 // the server waits costs the connection. It is one unit at least.
 func Wait(ctx context.Context, wait, unit time.Duration) int64 {
-	n := (wait + unit - 1) / unit
+	n := (max(wait, 0) + unit - 1) / unit
 	if deadline, ok := ctx.Deadline(); ok {
 		left := time.Until(deadline)
 		left -= min(left/4, longestMargin)

@@ -1,0 +1,67 @@
+// Package mysql keeps the ledger and the inbox in a MySQL database, version 8.0.16 or
+// later, or in a MariaDB database, 10.6 or later.
+//
+//	db, err := sql.Open("mysql", "user:password@tcp(host:3306)/database")
+//	err = migrate.Ledger(ctx, db, migrate.MySQL)
+//	ledger, err := mysql.Open(ctx, db)
+//
+// It works over database/sql with github.com/go-sql-driver/mysql, which the program
+// imports, and needs none of its parameters. It is tested on MariaDB.
+//
+// # How it waits
+//
+// SELECT … LOCK IN SHARE MODE by primary key waits for an open transaction that has
+// inserted the row, and returns the row after its commit and nothing after its
+// rollback (or its session's end, or its return to a savepoint). Settle sends it in a
+// transaction of its own at READ COMMITTED, where it locks nothing if there is
+// nothing.
+//
+// innodb_lock_wait_timeout ends the wait with error 1205. It is in whole seconds: a
+// wait of 150 ms is one of a second. Settle sets it for the session, and sets it back;
+// a connection on which that fails is thrown away. (MariaDB could set it for one
+// statement, MySQL cannot, and its max_execution_time is not documented to end the
+// wait for a lock.)
+//
+// The non-waiting lookup is a plain SELECT in a transaction of its own at READ
+// COMMITTED: the connection may have been given READ UNCOMMITTED, at which an
+// uncommitted row would be found, or SERIALIZABLE, at which it would be waited for.
+//
+// Every statement checks the ledger's identity as it goes, and Settle also that the
+// server is not read-only: a proxy may have sent it to a replica, where nobody
+// holds the sender's locks.
+//
+// # A table of the application's own
+//
+// OpenOwnTable reads the IDs from a table that has them already, by the same
+// statements; see bridge.OwnTable. The column must be BINARY(16), the bytes in the
+// UUID's order (not as UUID_TO_BIN(id, 1) swaps them), or MariaDB's UUID.
+//
+// # Rights
+//
+//	sender    INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
+//	verifier  the same, and SELECT and DELETE on bridge_ledger
+//	receiver  INSERT on bridge_inbox, SELECT on bridge_inbox_version
+//
+// With a table of the application's own, sender and verifier need SELECT on its
+// column beside. A verifier that also has REPLICA MONITOR (on MySQL, REPLICATION
+// CLIENT) notices that it works on a replica which is not read-only.
+//
+// # What must be so
+//
+//   - All senders and verifiers use one primary. Where several nodes take writes, none
+//     waits for the locks of another: Check refuses a Galera node, and group
+//     replication with several primaries. Replicas are to be read-only.
+//   - A transaction that the server has ended must not be used any further: after a
+//     deadlock (error 1213), after any statement on tables (CREATE, ALTER, TRUNCATE),
+//     and after an error 1205 under innodb_rollback_on_timeout, what is still sent in
+//     it commits statement by statement, a Record too. So no error of a statement may
+//     be passed over, and no such statement may be in the transaction.
+//   - binlog_format is ROW or MIXED, as it comes: with STATEMENT the server refuses
+//     to delete at READ COMMITTED.
+//   - innodb_flush_log_at_trx_commit stays 1, or a crash of the server can undo a
+//     transaction whose message has been forwarded. After a failover to a replica that
+//     lagged behind, the same; so where that matters, replicate synchronously.
+//   - A copy of a database is a ledger with the same identity. Before a copy gets a
+//     verifier of its own, give it another: UPDATE bridge_identity SET identity =
+//     UNHEX(MD5(UUID())).
+package mysql

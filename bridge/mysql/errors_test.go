@@ -1,0 +1,39 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// The number is found by the name of a field, so a driver that renames it must fail
+// here.
+func TestErrorsAreToldByTheDriversNumber(t *testing.T) {
+	type wrapper struct{ error }
+	for name, c := range map[string]struct {
+		err  error
+		want uint64
+	}{
+		"the driver's":   {&driver.MySQLError{Number: 1205}, 1205},
+		"wrapped":        {fmt.Errorf("query: %w", &driver.MySQLError{Number: 1213}), 1213},
+		"none":           {nil, 0},
+		"a nil pointer":  {(*driver.MySQLError)(nil), 0},
+		"another":        {sql.ErrNoRows, 0},
+		"the context's":  {context.DeadlineExceeded, 0},
+		"embedding":      {wrapper{errors.New("x")}, 0},
+		"embedding none": {wrapper{}, 0},
+	} {
+		if got := number(c.err); got != c.want {
+			t.Errorf("%s: %d, must be %d", name, got, c.want)
+		}
+	}
+	if err := classify(&driver.MySQLError{Number: 1062}); !errors.Is(err, bridge.ErrDuplicateID) {
+		t.Errorf("a duplicate key is %v", err)
+	}
+}

@@ -1,0 +1,118 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
+// it as it is.
+type ownTable struct {
+	*Ledger
+	own   bridge.OwnTable
+	proof *Ledger // the same statements on bridge_ledger
+}
+
+var _ bridge.ProvenElsewhere = (*ownTable)(nil)
+
+// OpenOwnTable opens the ledger of db on a table of the application's own. The
+// column must be BINARY(16), or MariaDB's UUID, with a unique index on it alone, in
+// an InnoDB table that the login may read.
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.Ledger, error) {
+	proof, err := open(ctx, db)
+	if err != nil {
+		return nil, fmt.Errorf("open own table: %w", err)
+	}
+	o := &ownTable{own: own, proof: proof, Ledger: &Ledger{db: proof.db, identity: proof.identity}}
+	o.column, err = o.inspect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open own table: %w", err)
+	}
+	return o, nil
+}
+
+// ProofLedger returns the ledger on bridge_ledger: it waits by the same statement
+// on a lock of the same kind.
+func (o *ownTable) ProofLedger() bridge.Ledger { return o.proof }
+
+// Record shows that tx has a row for each of ids, and changes nothing.
+func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	if err := tables.ExpectRows(ctx, tx, o.identity, len(ids), o.statement(rows, array(ids))); err != nil {
+		return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.own.Table, classify(err))
+	}
+	return nil
+}
+
+// Forget does nothing: the rows are the application's.
+func (*ownTable) Forget(context.Context, []uuid.UUID) error { return nil }
+
+// Check is Ledger's, and looks at the table again.
+func (o *ownTable) Check(ctx context.Context) error {
+	if err := o.Ledger.Check(ctx); err != nil {
+		return err
+	}
+	if _, err := o.inspect(ctx); err != nil {
+		return fmt.Errorf("check own table: %w", err)
+	}
+	return nil
+}
+
+// The catalogue shows a login only what it has some right to. sub_part is of an
+// index on the beginning of a column. Without other names MySQL would call the columns
+// in capitals.
+const inspect = `SELECT t.table_schema AS in_schema, t.table_name AS in_table, c.column_name AS name,
+COALESCE(t.engine, '') AS engine, c.column_type AS type, EXISTS (SELECT 1 FROM information_schema.statistics s
+	WHERE s.table_schema = t.table_schema AND s.table_name = t.table_name AND s.non_unique = 0
+	GROUP BY s.index_name HAVING COUNT(*) = 1 AND MIN(s.column_name) = c.column_name AND COUNT(s.sub_part) = 0) AS unique_index
+FROM information_schema.tables t LEFT JOIN information_schema.columns c
+ON c.table_schema = t.table_schema AND c.table_name = t.table_name AND c.column_name = ?
+WHERE t.table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND t.table_name = ?`
+
+// inspect returns the column's quoted names, as the catalogue spells them.
+func (o *ownTable) inspect(ctx context.Context) (column, error) {
+	schema, table, name, err := tables.Names(o.own)
+	if err != nil {
+		return column{}, err
+	}
+	var found struct {
+		Schema     string `db:"in_schema"`
+		Table      string `db:"in_table"`
+		Engine     string
+		Name, Type sql.NullString
+		Unique     bool `db:"unique_index"`
+	}
+	err = o.db.GetContext(ctx, &found, inspect, name, schema, table)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return column{}, fmt.Errorf("there is no table %s, or the login may not read it: GRANT SELECT ON it", o.own.Table)
+	case err != nil:
+		return column{}, err
+	case !found.Name.Valid:
+		return column{}, fmt.Errorf("%s has no column %s, or the login may not read it: GRANT SELECT ON it", o.own.Table, name)
+	case found.Engine != "InnoDB":
+		return column{}, fmt.Errorf("the engine of %s is %q, must be InnoDB", o.own.Table, found.Engine)
+	case found.Type.String != "binary(16)" && found.Type.String != "uuid":
+		return column{}, fmt.Errorf("the type of %s.%s is %s, must be binary(16)", o.own.Table, name, found.Type.String)
+	case !found.Unique:
+		return column{}, fmt.Errorf("%s needs a unique index on %s alone", o.own.Table, name)
+	}
+	c := column{
+		table: tables.Quote(found.Schema, "`") + "." + tables.Quote(found.Table, "`"),
+		name:  tables.Quote(found.Name.String, "`"),
+	}
+	probe := fmt.Sprintf(`SELECT COUNT(%[2]s) FROM %[1]s WHERE %[2]s = UNHEX('%[3]s')`, c.table, c.name, digits(uuid.Nil))
+	if _, err := o.db.ExecContext(ctx, probe); err != nil {
+		return column{}, fmt.Errorf("read %s.%s: %w", o.own.Table, name, classify(err))
+	}
+	return c, nil
+}

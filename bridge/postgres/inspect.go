@@ -1,0 +1,65 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// A unique index counts if it is on the column alone, on all rows, and checked at
+// once.
+const inspect = `SELECT n.nspname AS schema, c.relname AS name, c.relkind IN ('r', 'p') AS is_table, c.relpersistence = 'p' AS logged,
+	row_security_active(c.oid) AS row_security, a.attnum IS NOT NULL AS has_column,
+	coalesce(format_type(a.atttypid, a.atttypmod), '') AS type,
+	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_column_privilege(c.oid, a.attnum, 'SELECT'), false) AS readable,
+	EXISTS (SELECT FROM pg_index x WHERE x.indrelid = c.oid AND x.indisunique AND x.indisvalid AND x.indimmediate
+		AND x.indpred IS NULL AND x.indnkeyatts = 1 AND x.indkey[0] = a.attnum) AS has_index
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = $3::text AND a.attnum > 0 AND NOT a.attisdropped
+WHERE c.relname = $2::text AND CASE WHEN $1::text = '' THEN pg_table_is_visible(c.oid) ELSE n.nspname = $1::text END`
+
+// inspectOwn returns the quoted names of the table and the column, the table's with
+// its schema, so that they mean the same whatever search_path is.
+func inspectOwn(ctx context.Context, db *sqlx.DB, own bridge.OwnTable) (table, column string, err error) {
+	schema, name, column, err := tables.Names(own)
+	if err != nil {
+		return "", "", err
+	}
+	var found struct {
+		Schema, Name, Type string
+		IsTable            bool `db:"is_table"`
+		Logged             bool
+		RowSecurity        bool `db:"row_security"`
+		HasColumn          bool `db:"has_column"`
+		Readable           bool
+		HasIndex           bool `db:"has_index"`
+	}
+	err = db.GetContext(ctx, &found, inspect, schema, name, column)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return "", "", fmt.Errorf("there is no table %s", own.Table)
+	case err != nil:
+		return "", "", err
+	case !found.IsTable:
+		return "", "", fmt.Errorf("%s is not a table", own.Table)
+	case !found.Logged:
+		return "", "", fmt.Errorf("%s is temporary or unlogged: a crash would take committed rows away", own.Table)
+	case !found.HasColumn:
+		return "", "", fmt.Errorf("%s has no column %s", own.Table, column)
+	case found.Type != "uuid":
+		return "", "", fmt.Errorf("the type of %s.%s is %s, must be uuid", own.Table, column, found.Type)
+	case !found.HasIndex:
+		return "", "", fmt.Errorf("%s needs a unique index on %s alone, not partial and not deferrable", own.Table, column)
+	case !found.Readable:
+		return "", "", fmt.Errorf("the login may not read %s: GRANT SELECT (%s) ON %s, and USAGE ON its schema", own.Table, column, own.Table)
+	case found.RowSecurity:
+		return "", "", fmt.Errorf("row-level security may hide rows of %s from the login: give it BYPASSRLS", own.Table)
+	}
+	return tables.Quote(found.Schema, `"`) + "." + tables.Quote(found.Name, `"`), tables.Quote(column, `"`), nil
+}

@@ -1,0 +1,82 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// What commits is forwarded and what rolls back is dropped, whether the transaction
+// ends before the verifier looks or while it waits.
+func TestEndToEnd(t *testing.T) {
+	for name, h := range map[string]ledgertest.Harness{
+		"mariadb":             mariaDBHarness(),
+		"mariadb, own table":  mariaDBOwnTable("BINARY(16)"),
+		"postgres, own table": postgresOwnTable(postgresHarness("pgx", servertest.PostgresDB)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := stage.New(t, kindOf(h))
+			s.Queue("orders", nil)
+			send := func(body string) *sql.Tx {
+				t.Helper()
+				tx := begin(t, s.DB)
+				message := stage.To("orders", body)
+				message.ID = newID()
+				if h.Insert != nil {
+					must(t, h.Insert(t.Context(), tx, []uuid.UUID{message.ID}))
+				}
+				_, err := s.Sender.SendTx(t.Context(), tx, message)
+				must(t, err)
+				return tx
+			}
+			must(t, send("committed before").Commit())
+			must(t, send("rolled back before").Rollback())
+			commits, rollsBack := send("committed while it waits"), send("rolled back while it waits")
+			v := s.Verify(verifier.Options{})
+			got := map[string]bool{string(s.Receive("orders", 1)[0].Body): true}
+			must(t, commits.Commit())
+			must(t, rollsBack.Rollback())
+			got[string(s.Receive("orders", 1)[0].Body)] = true
+			if !got["committed before"] || !got["committed while it waits"] {
+				t.Errorf("forwarded were %v", got)
+			}
+			s.Eventually("both rollbacks are dropped", func() bool { return v.Stats().Dropped == 2 })
+			v.Stop()
+			s.WaitEmpty("orders")
+			s.WaitEmpty("staging")
+			if rows := s.Rows(); rows != 0 {
+				t.Errorf("%d rows are left in the ledger", rows)
+			}
+		})
+	}
+}
+
+// kindOf is the stage's kind of database for a harness.
+func kindOf(h ledgertest.Harness) stage.Database {
+	var connect func() (*sql.DB, error)
+	return stage.Database{
+		URL: func(t testing.TB) string {
+			connect = h.Create(t)
+			return ""
+		},
+		Open: func(ctx context.Context, _ string) (*sql.DB, bridge.Ledger, error) {
+			db, err := connect()
+			if err != nil {
+				return nil, nil, err
+			}
+			if err := h.Migrate(ctx, db); err != nil {
+				return nil, nil, err
+			}
+			ledger, err := h.Open(ctx, db)
+			return db, ledger, err
+		},
+	}
+}

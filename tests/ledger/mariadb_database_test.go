@@ -1,0 +1,76 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// awaitMariaDBLock returns when so many sessions wait for a row's lock.
+func awaitMariaDBLock(t *testing.T, db *sql.DB, sessions int) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	limit, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for n := 0; n < sessions; <-tick.C {
+		must(t, db.QueryRowContext(limit, mariaDBHarness().Waiting).Scan(&n))
+	}
+}
+
+// mariaDB makes a database with a ledger, and connects to it.
+func mariaDB(t *testing.T) (*driver.Config, *sql.DB) {
+	t.Helper()
+	config := mariaDBConfig(t, servertest.MariaDBDatabase(t))
+	db := connectMariaDB(t, config)
+	must(t, migrate.Ledger(t.Context(), db, migrate.MySQL))
+	return config, db
+}
+
+// onServer makes a ledger on a private server.
+func onServer(t *testing.T, server *servers.MariaDB) *sql.DB {
+	t.Helper()
+	execute(t, connectMariaDB(t, mariaDBConfig(t, server.DSN())), "CREATE DATABASE ledger")
+	db := connectMariaDB(t, mariaDBConfig(t, server.DatabaseDSN("ledger")))
+	must(t, migrate.Ledger(t.Context(), db, migrate.MySQL))
+	return db
+}
+
+func mariaDBConfig(t *testing.T, dsn string) *driver.Config {
+	t.Helper()
+	config, err := driver.ParseDSN(dsn)
+	must(t, err)
+	return config
+}
+
+func connectMariaDB(t *testing.T, config *driver.Config) *sql.DB {
+	t.Helper()
+	connector, err := driver.NewConnector(config)
+	must(t, err)
+	db := sql.OpenDB(connector)
+	t.Cleanup(func() { must(t, db.Close()) })
+	return db
+}
+
+// mariaDBRole makes a login with these rights, and connects as it.
+func mariaDBRole(t *testing.T, config *driver.Config, admin *sql.DB, rights ...string) *sql.DB {
+	t.Helper()
+	as := config.Clone()
+	as.User, as.Passwd = "role_"+newID().String()[24:], "secret"
+	execute(t, admin, "CREATE USER "+as.User+" IDENTIFIED BY 'secret'")
+	t.Cleanup(func() {
+		_, err := admin.ExecContext(context.Background(), "DROP USER "+as.User)
+		must(t, err)
+	})
+	for _, right := range rights {
+		execute(t, admin, "GRANT "+right+" TO "+as.User)
+	}
+	return connectMariaDB(t, as)
+}

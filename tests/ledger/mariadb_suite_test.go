@@ -1,0 +1,50 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+
+	_ "github.com/go-sql-driver/mysql"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+func TestMariaDB(t *testing.T) {
+	h := mariaDBHarness()
+	ledgertest.Run(t, h)
+	t.Run("inbox", func(t *testing.T) { ledgertest.RunInbox(t, h) })
+}
+
+func mariaDBHarness() ledgertest.Harness {
+	return ledgertest.Harness{
+		Create: func(t testing.TB) func() (*sql.DB, error) {
+			dsn := servertest.MariaDBDatabase(t)
+			return func() (*sql.DB, error) { return sql.Open("mysql", dsn) }
+		},
+		Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.MySQL) },
+		Open: func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) {
+			return mysql.Open(ctx, db)
+		},
+		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.MySQL) },
+		OpenInbox: func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) {
+			return mysql.OpenInbox(ctx, db)
+		},
+		Savepoint:  "SAVEPOINT s",
+		RollbackTo: "ROLLBACK TO SAVEPOINT s",
+		Waiting:    "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_row_lock_current_waits'",
+		SessionID:  "SELECT connection_id()",
+		Kill: func(ctx context.Context, admin *sql.DB, tx *sql.Tx) error {
+			var id int64
+			if err := tx.QueryRowContext(ctx, "SELECT connection_id()").Scan(&id); err != nil {
+				return err
+			}
+			_, err := admin.ExecContext(ctx, "KILL ?", id)
+			return err
+		},
+	}
+}

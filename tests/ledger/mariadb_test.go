@@ -1,0 +1,240 @@
+package ledger_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// Whatever a connection brings along, the ledger passes the proof, or says that it
+// cannot be used, and finds nothing that is not committed.
+func TestMariaDBAnyConnection(t *testing.T) {
+	for _, c := range []struct {
+		setting, value string
+		want           error
+	}{
+		{"tx_isolation", "'READ-UNCOMMITTED'", nil},
+		{"tx_isolation", "'SERIALIZABLE'", nil},
+		{"tx_read_only", "1", bridge.ErrNotPrimary},
+		{"transaction_isolation", "'READ-UNCOMMITTED'", nil}, // the newer names
+		{"transaction_isolation", "'SERIALIZABLE'", nil},
+		{"transaction_read_only", "1", bridge.ErrNotPrimary},
+		{"autocommit", "0", nil},
+		{"innodb_lock_wait_timeout", "1", nil},
+		{"innodb_lock_wait_timeout", "0", nil}, // not to wait at all
+		{"max_statement_time", "0.5", nil},     // shorter than a settle's wait
+		{"sql_mode", "''", nil},
+		{"sql_mode", "'ANSI,ORACLE,NO_BACKSLASH_ESCAPES'", nil},
+		{"character_set_connection", "latin1", nil},
+	} {
+		t.Run(c.setting+" = "+c.value, func(t *testing.T) {
+			config, _ := mariaDB(t)
+			config.Params = map[string]string{c.setting: c.value}
+			db := connectMariaDB(t, config)
+			if err := db.PingContext(t.Context()); isUnknownVariable(err) {
+				t.Skip(err)
+			}
+			ledger, err := mysql.Open(t.Context(), db)
+			must(t, err)
+			if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, c.want) {
+				t.Fatalf("the proof says %v, must say %v", err, c.want)
+			}
+			if c.want != nil {
+				return
+			}
+			id := newID()
+			tx := begin(t, db)
+			must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+			if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); err != nil || len(found) > 0 {
+				t.Errorf("the lookup of an uncommitted row: %v, %v", found, err)
+			}
+			must(t, tx.Commit())
+			expectOutcome(t, ledger, id, bridge.Committed)
+		})
+	}
+}
+
+func isUnknownVariable(err error) bool {
+	var refusal *driver.MySQLError
+	return errors.As(err, &refusal) && refusal.Number == 1193
+}
+
+func TestMariaDBLeavesTheSessionAsItWas(t *testing.T) {
+	_, db := mariaDB(t)
+	db.SetMaxOpenConns(1)
+	ledger, err := mysql.Open(t.Context(), db)
+	must(t, err)
+	execute(t, db, "SET SESSION innodb_lock_wait_timeout = 7")
+	settings := func() map[string]string {
+		rows, err := db.QueryContext(t.Context(), "SHOW SESSION VARIABLES")
+		must(t, err)
+		defer rows.Close()
+		all := map[string]string{}
+		for rows.Next() {
+			var name, value string
+			must(t, rows.Scan(&name, &value))
+			all[name] = value
+		}
+		must(t, rows.Err())
+		return all
+	}
+	before := settings()
+	id := newID()
+	expectOutcome(t, ledger, id, bridge.RolledBack)
+	tx := begin(t, db)
+	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, tx.Commit())
+	expectOutcome(t, ledger, id, bridge.Committed)
+	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
+	for name, value := range settings() {
+		if value != before[name] && name != "timestamp" && !strings.HasPrefix(name, "gtid") && !strings.HasPrefix(name, "rand_seed") {
+			t.Errorf("%s was %q, is %q", name, before[name], value)
+		}
+	}
+}
+
+// The wait of a settle may then end its whole transaction, which is its own.
+func TestMariaDBThatRollsBackOnTimeout(t *testing.T) {
+	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Fast: true, Config: []string{"innodb_rollback_on_timeout=ON"}})
+	db := onServer(t, server)
+	ledger, err := mysql.Open(t.Context(), db)
+	must(t, err)
+	must(t, bridge.Prove(t.Context(), ledger))
+}
+
+func TestMariaDBThatIsNoPrimaryIsRefused(t *testing.T) {
+	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Fast: true})
+	db := onServer(t, server)
+	ledger, err := mysql.Open(t.Context(), db)
+	must(t, err)
+	refused := func(why string) {
+		t.Helper()
+		if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrNotPrimary) {
+			t.Errorf("%s: check: %v, must be %v", why, err, bridge.ErrNotPrimary)
+		}
+		if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) {
+			t.Errorf("%s: prove: %v, must be %v", why, err, bridge.ErrNotPrimary)
+		}
+	}
+	execute(t, db, "SET GLOBAL read_only = 1")
+	refused("a read-only server")
+	if outcome, err := ledger.Settle(t.Context(), newID(), time.Second); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+	}
+	execute(t, db, "SET GLOBAL read_only = 0")
+	must(t, ledger.Check(t.Context()))
+
+	execute(t, db, "SET GLOBAL server_id = 2")
+	execute(t, db, "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1, MASTER_USER = 'nobody'")
+	must(t, ledger.Check(t.Context()))
+	execute(t, db, "START SLAVE SQL_THREAD")
+	refused("a replica")
+	execute(t, db, "STOP SLAVE")
+	must(t, ledger.Check(t.Context()))
+}
+
+// The rights that the package's documentation names are enough, and each lacks
+// what the others have.
+func TestMariaDBLeastRights(t *testing.T) {
+	config, admin := mariaDB(t)
+	must(t, migrate.Inbox(t.Context(), admin, migrate.MySQL))
+	senders := mariaDBRole(t, config, admin, "INSERT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
+	verifiers := mariaDBRole(t, config, admin, "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
+	receivers := mariaDBRole(t, config, admin, "INSERT ON bridge_inbox", "SELECT ON bridge_inbox_version")
+
+	id := newID()
+	sender, err := mysql.Open(t.Context(), senders)
+	must(t, err)
+	tx := begin(t, senders)
+	must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, tx.Commit())
+	if err := sender.Forget(t.Context(), []uuid.UUID{id}); err == nil || !strings.Contains(err.Error(), "denied") {
+		t.Errorf("a sender deletes: %v", err)
+	}
+	verifier, err := mysql.Open(t.Context(), verifiers)
+	must(t, err)
+	must(t, bridge.Prove(t.Context(), verifier))
+	expectOutcome(t, verifier, id, bridge.Committed)
+
+	inbox, err := mysql.OpenInbox(t.Context(), receivers)
+	must(t, err)
+	for _, want := range []bool{true, false} {
+		tx := begin(t, receivers)
+		claimed, err := inbox.Claim(t.Context(), tx, "consumer", id.String())
+		must(t, err)
+		must(t, tx.Commit())
+		if claimed != want {
+			t.Errorf("the claim is %t, must be %t", claimed, want)
+		}
+	}
+	if _, err := mysql.Open(t.Context(), receivers); err == nil {
+		t.Error("a receiver can open the ledger")
+	}
+}
+
+func TestMariaDBLedgerOfAnotherEngineIsRefused(t *testing.T) {
+	_, db := mariaDB(t)
+	ledger, err := mysql.Open(t.Context(), db)
+	must(t, err)
+	execute(t, db, "ALTER TABLE bridge_ledger ENGINE = MyISAM")
+	if _, err := mysql.Open(t.Context(), db); !errors.Is(err, bridge.ErrNoSchema) || !strings.Contains(err.Error(), "InnoDB") {
+		t.Errorf("open: %v", err)
+	}
+	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrNoSchema) {
+		t.Errorf("check: %v", err)
+	}
+}
+
+// Every statement on tables commits by itself, so a migrator can die after any.
+func TestMariaDBMigrationIsCompletedAfterACrashAnywhere(t *testing.T) {
+	steps := []string{
+		`CREATE TABLE bridge_ledger_version (id bigint unsigned NOT NULL AUTO_INCREMENT PRIMARY KEY,
+			version_id bigint NOT NULL, is_applied boolean NOT NULL, tstamp datetime NULL DEFAULT current_timestamp)`,
+		`INSERT INTO bridge_ledger_version (version_id, is_applied) VALUES (0, true)`,
+		`CREATE TABLE bridge_ledger (id BINARY(16) NOT NULL PRIMARY KEY,
+			recorded_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6))) ENGINE = InnoDB`,
+		`CREATE TABLE bridge_identity (one TINYINT NOT NULL DEFAULT 1 PRIMARY KEY, identity BINARY(16) NOT NULL) ENGINE = InnoDB`,
+		`INSERT INTO bridge_identity (identity) VALUES (UNHEX('0192a0c0000070008000000000000001'))`,
+	}
+	for n := range len(steps) + 1 {
+		t.Run(fmt.Sprint("after ", n, " statements"), func(t *testing.T) {
+			config := mariaDBConfig(t, servertest.MariaDBDatabase(t))
+			admin := connectMariaDB(t, config)
+			for _, step := range steps[:n] {
+				execute(t, admin, step)
+			}
+			var all sync.WaitGroup
+			for range 4 {
+				db := connectMariaDB(t, config)
+				all.Go(func() {
+					if err := migrate.Ledger(t.Context(), db, migrate.MySQL); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			ledger, err := mysql.Open(t.Context(), admin)
+			must(t, err)
+			if made := ledger.Identity() == uuid.MustParse("0192a0c0-0000-7000-8000-000000000001"); made != (n == len(steps)) {
+				t.Errorf("the identity is %s", ledger.Identity())
+			}
+			var versions int
+			must(t, admin.QueryRowContext(t.Context(), "SELECT count(*) FROM bridge_ledger_version").Scan(&versions))
+			if versions != 2 {
+				t.Errorf("%d versions are noted, must be 0 and 1", versions)
+			}
+		})
+	}
+}

@@ -1,0 +1,192 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// An unusable table, as DDL, and what the error must say.
+type unusable struct{ ddl, column, says string }
+
+func testUnusable(t *testing.T, db *sql.DB, open func(bridge.OwnTable) (bridge.Ledger, error), cases map[string]unusable) {
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if c.ddl != "" {
+				execute(t, db, c.ddl)
+				t.Cleanup(func() {
+					_, err := db.ExecContext(context.Background(), "DROP TABLE orders")
+					must(t, err)
+				})
+			}
+			_, err := open(bridge.OwnTable{Table: "orders", Column: c.column})
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("open: %v, must say %q", err, c.says)
+			}
+		})
+	}
+}
+
+func TestPostgresUnusableOwnTableIsRefused(t *testing.T) {
+	_, db := migrated(t)
+	open := func(own bridge.OwnTable) (bridge.Ledger, error) { return postgres.OpenOwnTable(t.Context(), db, own) }
+	testUnusable(t, db, open, map[string]unusable{
+		"no table":         {"", "id", "no table orders"},
+		"no column":        {"CREATE TABLE orders (n int)", "id", "no column id"},
+		"a system column":  {"CREATE TABLE orders (n int)", "xmin", "no column xmin"},
+		"text":             {"CREATE TABLE orders (id text PRIMARY KEY)", "id", "is text, must be uuid"},
+		"varchar":          {"CREATE TABLE orders (id varchar(36) PRIMARY KEY)", "id", "character varying(36)"},
+		"no index":         {"CREATE TABLE orders (id uuid)", "id", "unique index"},
+		"plain index":      {"CREATE TABLE orders (id uuid); CREATE INDEX ON orders (id)", "id", "unique index"},
+		"partial index":    {"CREATE TABLE orders (id uuid, n int); CREATE UNIQUE INDEX ON orders (id) WHERE n > 0", "id", "unique index"},
+		"index on two":     {"CREATE TABLE orders (id uuid, n int, PRIMARY KEY (id, n))", "id", "unique index"},
+		"deferrable":       {"CREATE TABLE orders (id uuid UNIQUE DEFERRABLE)", "id", "unique index"},
+		"unlogged":         {"CREATE UNLOGGED TABLE orders (id uuid PRIMARY KEY)", "id", "unlogged"},
+		"other case":       {`CREATE TABLE orders ("ID" uuid PRIMARY KEY)`, "id", "no column id"},
+		"empty column":     {"", "", "column has no name"},
+		"zero byte":        {"", "a\x00b", "zero byte"},
+		"an SQL injection": {"CREATE TABLE orders (id uuid PRIMARY KEY)", `id" FROM orders; DROP TABLE orders; --`, "no column"},
+	})
+	execute(t, db, "CREATE VIEW orders AS SELECT gen_random_uuid() AS id")
+	if _, err := open(bridge.OwnTable{Table: "orders", Column: "id"}); err == nil || !strings.Contains(err.Error(), "not a table") {
+		t.Errorf("open a view: %v", err)
+	}
+}
+
+func TestMariaDBUnusableOwnTableIsRefused(t *testing.T) {
+	_, db := mariaDB(t)
+	open := func(own bridge.OwnTable) (bridge.Ledger, error) { return mysql.OpenOwnTable(t.Context(), db, own) }
+	testUnusable(t, db, open, map[string]unusable{
+		"no table":         {"", "id", "no table orders"},
+		"no column":        {"CREATE TABLE orders (n INT)", "id", "no column id"},
+		"char":             {"CREATE TABLE orders (id CHAR(36) PRIMARY KEY)", "id", "is char(36), must be binary(16)"},
+		"varbinary":        {"CREATE TABLE orders (id VARBINARY(16) PRIMARY KEY)", "id", "must be binary(16)"},
+		"no index":         {"CREATE TABLE orders (id BINARY(16))", "id", "unique index"},
+		"plain index":      {"CREATE TABLE orders (id BINARY(16), KEY (id))", "id", "unique index"},
+		"index on two":     {"CREATE TABLE orders (id BINARY(16), n INT, PRIMARY KEY (id, n))", "id", "unique index"},
+		"index on a part":  {"CREATE TABLE orders (id BINARY(16), UNIQUE KEY (id(8)))", "id", "unique index"},
+		"MyISAM":           {"CREATE TABLE orders (id BINARY(16) PRIMARY KEY) ENGINE = MyISAM", "id", "must be InnoDB"},
+		"empty column":     {"", "", "column has no name"},
+		"an SQL injection": {"CREATE TABLE orders (id BINARY(16) PRIMARY KEY)", "id` FROM orders; DROP TABLE orders; -- ", "no column"},
+	})
+	execute(t, db, "CREATE VIEW orders AS SELECT UNHEX(REPEAT('00', 16)) AS id")
+	if _, err := open(bridge.OwnTable{Table: "orders", Column: "id"}); err == nil {
+		t.Error("a view can be opened")
+	}
+}
+
+// The rights that the packages' documentation names are enough, and the proof
+// leaves the table alone: nobody may write to it but the application.
+func TestPostgresOwnTableLeastRights(t *testing.T) {
+	address, admin := migrated(t)
+	execute(t, admin, "CREATE SCHEMA shop")
+	execute(t, admin, "CREATE TABLE shop.orders (n int, id uuid UNIQUE)")
+	_, asSender := newRole(t, address, admin, "USAGE ON SCHEMA shop", "SELECT (id) ON shop.orders", "SELECT ON bridge_identity, bridge_ledger_version")
+	execute(t, admin, "GRANT INSERT ON shop.orders TO "+roleOf(t, asSender)) // the application's own business
+	_, asVerifier := newRole(t, address, admin, "USAGE ON SCHEMA shop", "SELECT (id) ON shop.orders", "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity, bridge_ledger_version")
+	_, asStranger := newRole(t, address, admin, "USAGE ON SCHEMA shop", "SELECT ON bridge_identity, bridge_ledger_version")
+	own := bridge.OwnTable{Table: "shop.orders", Column: "id"}
+
+	senders := connect(t, asSender)
+	sender, err := postgres.OpenOwnTable(t.Context(), senders, own)
+	must(t, err)
+	verifier, err := postgres.OpenOwnTable(t.Context(), connect(t, asVerifier), own)
+	must(t, err)
+	testOwnTableRoles(t, senders, sender, verifier, func(id uuid.UUID) string {
+		return "INSERT INTO shop.orders (id) VALUES ('" + id.String() + "')"
+	})
+	if _, err := postgres.OpenOwnTable(t.Context(), connect(t, asStranger), own); err == nil || !strings.Contains(err.Error(), "GRANT SELECT (id) ON shop.orders") {
+		t.Errorf("open without the right to read: %v", err)
+	}
+	execute(t, admin, "ALTER TABLE shop.orders ENABLE ROW LEVEL SECURITY")
+	if err := verifier.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "BYPASSRLS") {
+		t.Errorf("check under row-level security: %v", err)
+	}
+}
+
+func TestMariaDBOwnTableLeastRights(t *testing.T) {
+	config, admin := mariaDB(t)
+	execute(t, admin, "CREATE TABLE orders (n INT, id BINARY(16) UNIQUE) ENGINE = InnoDB")
+	senders := mariaDBRole(t, config, admin, "SELECT (id), INSERT ON orders", "SELECT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
+	verifiers := mariaDBRole(t, config, admin, "SELECT (id) ON orders", "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
+	strangers := mariaDBRole(t, config, admin, "SELECT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
+	own := bridge.OwnTable{Table: config.DBName + ".orders", Column: "id"}
+
+	sender, err := mysql.OpenOwnTable(t.Context(), senders, own)
+	must(t, err)
+	verifier, err := mysql.OpenOwnTable(t.Context(), verifiers, own)
+	must(t, err)
+	testOwnTableRoles(t, senders, sender, verifier, func(id uuid.UUID) string {
+		return "INSERT INTO orders (id) VALUES (UNHEX('" + strings.ReplaceAll(id.String(), "-", "") + "'))"
+	})
+	if _, err := mysql.OpenOwnTable(t.Context(), strangers, own); err == nil || !strings.Contains(err.Error(), "GRANT SELECT") {
+		t.Errorf("open without the right to read: %v", err)
+	}
+}
+
+func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier bridge.Ledger, insert func(uuid.UUID) string) {
+	t.Helper()
+	must(t, bridge.Prove(t.Context(), verifier))
+	id := newID()
+	tx := begin(t, senders)
+	_, err := tx.ExecContext(t.Context(), insert(id))
+	must(t, err)
+	must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
+	outcome, err := verifier.Settle(t.Context(), id, time.Second)
+	must(t, err)
+	if outcome != bridge.StillOpen {
+		t.Errorf("settle says %q", outcome)
+	}
+	must(t, tx.Commit())
+	expectOutcome(t, verifier, id, bridge.Committed)
+	must(t, verifier.Check(t.Context()))
+}
+
+// A standby has advisory locks of its own: there nobody holds the sender's.
+func TestPostgresOwnTableOnAStandbySettlesNothing(t *testing.T) {
+	primary := servertest.StartPostgres(t, nil)
+	db := migratedAt(t, primary.URL())
+	execute(t, db, "CREATE TABLE orders (id uuid PRIMARY KEY)")
+	onStandby := connect(t, servertest.StartStandby(t, primary).URL())
+	ledger, err := postgres.OpenOwnTable(t.Context(), onStandby, bridge.OwnTable{Table: "orders", Column: "id"})
+	must(t, err)
+	if outcome, err := ledger.Settle(t.Context(), newID(), time.Second); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+	}
+	if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("prove: %v, must be %v", err, bridge.ErrNotPrimary)
+	}
+}
+
+// Whoever asks for more locks than the server has room for is told so, and nothing
+// of it is recorded.
+func TestPostgresOwnTableWithoutRoomForLocksIsAnError(t *testing.T) {
+	server := servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"max_connections = 20", "max_locks_per_transaction = 10"}})
+	db := migratedAt(t, server.URL())
+	execute(t, db, "CREATE TABLE orders (id uuid PRIMARY KEY)")
+	ledger, err := postgres.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
+	must(t, err)
+	ids := make([]uuid.UUID, 20_000)
+	for i := range ids {
+		ids[i] = newID()
+	}
+	tx := begin(t, db)
+	_, err = tx.ExecContext(t.Context(), "INSERT INTO orders SELECT unnest($1::text::uuid[])", "{"+strings.Join(texts(ids), ",")+"}")
+	must(t, err)
+	if err := ledger.Record(t.Context(), tx, ids); err == nil || !strings.Contains(err.Error(), "max_locks_per_transaction") {
+		t.Fatalf("record: %v", err)
+	}
+	must(t, tx.Rollback())
+	expectOutcome(t, ledger, ids[0], bridge.RolledBack)
+}
