@@ -2,6 +2,7 @@
 // is the only place where the commands import database drivers.
 //
 //	postgres://user:password@host:port/database
+//	mysql://user:password@host:port/database
 //	sqlite:/path/to/file   (sqlite:file for a path from the working directory)
 //
 // No error contains the URL or a password.
@@ -53,6 +54,7 @@ type kind struct {
 var kinds = map[string]kind{
 	"postgres":   postgresKind,
 	"postgresql": postgresKind,
+	"mysql":      mysqlKind,
 	"sqlite":     sqliteKind,
 }
 
@@ -67,7 +69,7 @@ func open(ctx context.Context, url string, create bool) (*Database, error) {
 	scheme, _, _ := strings.Cut(url, ":")
 	kind, ok := kinds[scheme]
 	if !ok {
-		return nil, fmt.Errorf("open database: %w: it must start with postgres://, or with sqlite: and a path", ErrURL)
+		return nil, fmt.Errorf("open database: %w: it must start with postgres:// or mysql://, or with sqlite: and a path", ErrURL)
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -1,0 +1,86 @@
+package cmd_test
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"syscall"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	ledger "github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+)
+
+// mariaDB is a database whose tables the verifier makes, named by its URL.
+var mariaDB = stage.Database{
+	Name: "mariadb",
+	URL: func(t testing.TB) string {
+		config, err := mysql.ParseDSN(servertest.MariaDBDatabase(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		login := url.User(config.User)
+		if config.Passwd != "" {
+			login = url.UserPassword(config.User, config.Passwd)
+		}
+		return (&url.URL{Scheme: "mysql", User: login, Host: config.Addr, Path: "/" + config.DBName}).String()
+	},
+	Open: func(ctx context.Context, address string) (*sql.DB, bridge.Ledger, error) {
+		parsed, err := url.Parse(address)
+		if err != nil {
+			return nil, nil, err
+		}
+		config := mysql.NewConfig()
+		config.User, config.Net, config.Addr, config.DBName = parsed.User.Username(), "tcp", parsed.Host, parsed.Path[1:]
+		config.Passwd, _ = parsed.User.Password()
+		connector, err := mysql.NewConnector(config)
+		if err != nil {
+			return nil, nil, err
+		}
+		db := sql.OpenDB(connector)
+		opened, err := ledger.Open(ctx, db)
+		return db, opened, err
+	},
+}
+
+func TestMariaDBByItsURL(t *testing.T) {
+	t.Parallel()
+	kind := mariaDB
+	address := kind.URL(t)
+	kind.URL = func(testing.TB) string { return address }
+	p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+address)
+	if code := p.await(); code != 0 {
+		t.Fatalf("exit code %d: %s", code, &p.stderr)
+	}
+	s := stage.New(t, kind)
+	target := s.Queue("target", nil)
+	p = verify(t, s)
+	s.RollBack(stage.To(target, "rolled back"))
+	id := s.Commit(stage.To(target, "committed"))[0].String()
+	if d := s.Receive(target, 1)[0]; d.MessageId != id {
+		t.Errorf("message %s at the target", d.MessageId)
+	}
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	p.signal(syscall.SIGTERM)
+	if code := p.await(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if n := s.Depth(target); n != 0 {
+		t.Errorf("%d messages too many at the target", n)
+	}
+	refused(t, 1, "BRIDGE_DATABASE_URL", "password", "BRIDGE_DATABASE_URL=mysql://nobody:"+password+"@"+hostOf(t, address)+"/x",
+		"BRIDGE_AMQP_URL="+s.AMQP)
+}
+
+func hostOf(t *testing.T, address string) string {
+	t.Helper()
+	parsed, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed.Host
+}
