@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // The lookups that wait. LOCK_TIMEOUT takes no parameter, but a verifier's wait is
@@ -30,9 +31,10 @@ SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAS
 )
 
 // Settle reads the row of id, and waits for whoever has it locked. LOCK_TIMEOUT
-// bounds the wait, in whole milliseconds, and leaves the connection usable.
+// bounds the wait, in whole milliseconds, and so does a deadline of ctx; both leave
+// the connection usable.
 func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
-	milliseconds := max(1, wait.Milliseconds()) // 0 would not wait, and -1 for ever
+	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would not wait
 	outcome := bridge.StillOpen
 	err := try(ctx, func(ctx context.Context) (err error) {
 		if l.byInsert.Load() {
@@ -75,9 +77,16 @@ func (l *Ledger) settleBySelect(ctx context.Context, id uuid.UUID, milliseconds 
 	}
 }
 
-// settleByInsert inserts the ID in a transaction of its own, and rolls back.
+// settleByInsert inserts the ID in a transaction of its own, and rolls back. The
+// transaction is not ctx's: under a context that has ended the driver gives the
+// connection back before it has read the answer to the rollback.
 func (l *Ledger) settleByInsert(ctx context.Context, id uuid.UUID, milliseconds int64) (bridge.Outcome, error) {
-	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	conn, err := l.db.Connx(ctx)
+	if err != nil {
+		return bridge.StillOpen, fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	tx, err := conn.BeginTxx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return bridge.StillOpen, fmt.Errorf("begin: %w", err)
 	}

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -62,6 +64,37 @@ func TestReadmeHasTheExample(t *testing.T) {
 	}
 	if want := "```go\n" + strings.TrimSpace(example) + "\n```\n"; !strings.Contains(string(readme), want) {
 		t.Errorf("README.md does not have this block:\n%s", want)
+	}
+}
+
+// A test that the README names is there.
+func TestReadmeNamesTestsThatExist(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sources strings.Builder
+	for _, pattern := range []string{"../*/*_test.go", "../../*/*_test.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources.Write(source)
+		}
+	}
+	names := regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(string(readme), -1)
+	if len(names) == 0 {
+		t.Error("the README names no test")
+	}
+	for _, name := range names {
+		if !strings.Contains(sources.String(), "\nfunc "+name[1]+"(") {
+			t.Errorf("there is no %s", name[1])
+		}
 	}
 }
 

@@ -146,6 +146,15 @@ func TestAMessageWithAUserIDIsForwardedByAnotherUser(t *testing.T) {
 	}
 
 	ids := s.Commit(m)
+	const autoAck = false
+	staged, _, err := s.Channel.Get(s.Topology.Queue, autoAck)
+	if err != nil || staged.UserId != "" || staged.Headers[bridge.HeaderUserID] != "guest" {
+		t.Errorf("staged with user-id %q and headers %v, %v", staged.UserId, staged.Headers, err)
+	}
+	const multiple, requeue = false, true
+	if err := staged.Nack(multiple, requeue); err != nil {
+		t.Fatal(err)
+	}
 	s.Broker = dial(t, other, nil) // the verifier's
 	s.Verify(verifier.Options{})
 	if d := s.Receive("target", 1)[0]; d.MessageId != ids[0].String() || d.UserId != "" || len(d.Headers) != 0 {

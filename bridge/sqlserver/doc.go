@@ -1,0 +1,96 @@
+// Package sqlserver keeps the ledger and the inbox in a database of SQL Server (2014
+// or later) or Azure SQL.
+//
+//	db, err := sql.Open("sqlserver", "sqlserver://user:password@host?database=shop")
+//	err = migrate.Ledger(ctx, db, migrate.SQLServer)
+//	ledger, err := sqlserver.Open(ctx, db)
+//
+// It works over database/sql with github.com/microsoft/go-mssqldb, which the program
+// imports; its version in this module's go.mod is the oldest that will do. Before
+// 1.10 the driver could go on without a transaction after the server had ended it.
+//
+// # How it waits
+//
+// Who inserts a row has it locked exclusively until the transaction ends. Settle
+// reads the row of the ID WITH (READCOMMITTEDLOCK): this takes shared locks also
+// where READ_COMMITTED_SNAPSHOT, the default of Azure SQL, lets a plain SELECT read
+// past an open transaction, of which it would then know nothing. So it waits for
+// that transaction, and finds the row after a commit and nothing after a rollback.
+// SET LOCK_TIMEOUT in the same text bounds the wait on the server, whose error 1222
+// leaves the connection as it was. While it waits it holds nothing that anybody
+// could wait for.
+//
+// The non-waiting lookup adds READPAST, which passes over locked rows. What it finds
+// is not locked, so it has committed. It needs row locks to be the only ones: the
+// ledger's key has ALLOW_PAGE_LOCKS = OFF, its table LOCK_ESCALATION = DISABLE, and
+// no statement touches more than 500 rows. (An index without page locks can be
+// rebuilt, not reorganized.)
+//
+// A DELETE is not a lookup: with optimized locking it may pass over a row that is
+// still being inserted.
+//
+// Every lookup checks the ledger's identity as it goes, and every Settle that the
+// database takes writes: a pool that has come to a readable secondary, where hints
+// mean nothing, gets an error and not a verdict.
+//
+// # Where hints are ignored
+//
+// A server that speaks TDS but ignores lock hints, as Babelfish does, fails the
+// proof that every verifier makes before it judges. Then bridge.Prove makes the
+// ledger fall back, for good, to an INSERT of the same ID that is rolled back: this
+// waits on every server with unique keys, and fails with 2627 after a commit. Prove
+// proves it as well, and refuses if that does not hold either. The choice is logged
+// by slog.Default.
+//
+// # How IDs travel
+//
+// As the driver sends a uuid.UUID, which is a driver.Valuer of a string, it would be
+// nvarchar. Its own type mssql.UniqueIdentifier would have to be imported. So an ID is
+// sent as the 16 bytes of varbinary that SQL Server stores, which a CAST of the
+// parameter makes a uniqueidentifier, and read by a CAST to binary(16); the
+// connection's 'guid conversion' does not matter. Many IDs are the pieces of one
+// parameter, for which there are four sizes: so every statement has four texts and
+// four plans, and the limit of 2,100 parameters is far away.
+//
+// # Settings
+//
+// What a statement depends on it sets itself: the isolation level, LOCK_TIMEOUT,
+// NOCOUNT, XACT_ABORT. A text with parameters runs within sp_executesql, at whose
+// end the server takes all SETs back, after an error too; so neither a pooled
+// connection nor the caller's transaction keeps anything of it.
+//
+// Record and Claim work in transactions at every isolation level, with XACT_ABORT ON
+// or OFF. A refused Claim leaves the transaction usable. A Claim at SNAPSHOT sees
+// also what has been claimed after the snapshot.
+//
+// The driver drops a connection when a deadline passes, and keeps it when a context
+// is cancelled. So the statements of the ledger's own pool never see a deadline, only
+// a cancellation.
+//
+// ALTER TABLE and the like lock a table against everybody. A server that compiles a
+// statement anew may wait for that before our LOCK_TIMEOUT is in force: during such
+// work all methods may wait until their context ends.
+//
+// # Rights
+//
+//	sender    INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
+//	verifier  the same, and SELECT and DELETE on bridge_ledger
+//	receiver  INSERT on bridge_inbox, SELECT on bridge_inbox_version
+//
+// A login that lacks one gets an error that names the GRANT.
+//
+// # What must be so
+//
+//   - Delayed durability DISABLED: Open and Check refuse any other. A crash of the
+//     server could undo a transaction whose message has been forwarded.
+//   - After a forced failover with data loss, the same can happen; so where that
+//     matters, commit synchronously.
+//   - A connection string without ApplicationIntent=ReadOnly. Open and Check refuse
+//     a database that does not take writes.
+//   - A copy of a database is a ledger with the same identity. Before a copy gets a
+//     verifier of its own, give it another: UPDATE bridge_identity SET [identity] =
+//     NEWID().
+//   - Senders and verifiers find the tables by the default schema of their users: it
+//     must be the same.
+//   - QUOTED_IDENTIFIER and the other ANSI settings ON, as the driver has them.
+package sqlserver

@@ -1,0 +1,140 @@
+package sqlserver_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/tds"
+)
+
+func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
+	server, ledger := onStandIn(t, nil)
+	id := newID()
+	must(t, recorded(t, ledger, id).Commit())
+	server.Inject(tds.Deadlock)
+	expectCommitted(t, ledger, id, true)
+	for range 2 {
+		server.Inject(tds.Deadlock)
+		expectOutcome(t, ledger, id, bridge.Committed)
+		ledger.FallBack(errors.New("asked by a test"))
+	}
+	server.Inject(tds.Deadlock)
+	must(t, ledger.Check(t.Context()))
+	server.Inject(tds.Deadlock)
+	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
+	expectOutcome(t, ledger, id, bridge.RolledBack)
+}
+
+func TestDeadlocksWithoutEndAreAnError(t *testing.T) {
+	server, ledger := onStandIn(t, nil)
+	for range 100 {
+		server.Inject(tds.Deadlock)
+	}
+	if _, err := ledger.Committed(t.Context(), []uuid.UUID{newID()}); err == nil {
+		t.Error("there is no error")
+	}
+}
+
+// The transaction is gone, so there is nothing to try again in it.
+func TestTheVictimsRecordIsAnErrorAndItsTransactionRolledBack(t *testing.T) {
+	server, ledger := onStandIn(t, nil)
+	first, second := newID(), newID()
+	tx := recorded(t, ledger, first)
+	server.Inject(tds.Deadlock)
+	if err := ledger.Record(t.Context(), tx, []uuid.UUID{second}); err == nil {
+		t.Error("there is no error")
+	}
+	expectOutcome(t, ledger, first, bridge.RolledBack)
+	if err := tx.Commit(); err == nil {
+		t.Error("the victim is committed")
+	}
+	expectOutcome(t, ledger, second, bridge.RolledBack)
+}
+
+// Two transactions that record the same two IDs crosswise.
+func TestARealDeadlockHasOneVictim(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		ledger := open(t, connect(t, address))
+		a, b := newID(), newID()
+		first, second := recorded(t, ledger, a), recorded(t, ledger, b)
+		results := make(chan error, 2)
+		record := func(tx *sql.Tx, id uuid.UUID) {
+			err := ledger.Record(context.Background(), tx, []uuid.UUID{id})
+			if err != nil {
+				_ = tx.Rollback()
+			}
+			results <- err
+		}
+		go record(first, b)
+		go record(second, a)
+		one, other := <-results, <-results
+		if (one == nil) == (other == nil) {
+			t.Errorf("the two say %v and %v", one, other)
+		}
+	})
+}
+
+func TestACommitWithoutAnswerIsToldByTheLedger(t *testing.T) {
+	for fault, want := range map[tds.Fault]bridge.Outcome{
+		tds.DropBeforeCommit: bridge.RolledBack,
+		tds.DropAfterCommit:  bridge.Committed,
+	} {
+		t.Run(want.String(), func(t *testing.T) {
+			server, ledger := onStandIn(t, nil)
+			id := newID()
+			tx := recorded(t, ledger, id)
+			server.Inject(fault)
+			if err := tx.Commit(); err == nil {
+				t.Error("the commit says nothing")
+			}
+			expectOutcome(t, ledger, id, want)
+		})
+	}
+}
+
+// Half an answer is no verdict.
+func TestAnAnswerThatBreaksOffIsAnError(t *testing.T) {
+	server, ledger := onStandIn(t, nil)
+	id := newID()
+	must(t, recorded(t, ledger, id).Commit())
+	server.Inject(tds.DropInResult)
+	if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); err == nil || found != nil {
+		t.Errorf("look up: %v, %v", found, err)
+	}
+	server.Inject(tds.DropInResult)
+	if outcome, err := ledger.Settle(t.Context(), id, patience); err == nil || outcome != bridge.StillOpen {
+		t.Errorf("settle: %q, %v", outcome, err)
+	}
+	expectOutcome(t, ledger, id, bridge.Committed)
+}
+
+// The driver drops a connection when a deadline passes, so none may reach it.
+func TestADeadlineThatPassesCostsNoConnection(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		db := connect(t, address)
+		db.SetMaxOpenConns(1)
+		ledger := open(t, db)
+		spid := func() (n int) {
+			must(t, db.QueryRowContext(t.Context(), "SELECT @@SPID").Scan(&n))
+			return n
+		}
+		before := spid()
+		tx := begin(t, connect(t, address), nil)
+		execute(t, tx, "ALTER TABLE bridge_identity SET (LOCK_ESCALATION = DISABLE)") // all wait for it
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := ledger.Check(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("check: %v, must be %v", err, context.DeadlineExceeded)
+		}
+		must(t, tx.Rollback())
+		if after := spid(); after != before {
+			t.Errorf("the session was %d, is %d", before, after)
+		}
+	})
+}

@@ -1,0 +1,117 @@
+package sqlserver_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/sqlserver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/tds"
+)
+
+// patience is the bound of a wait that should end by a signal.
+const patience = 20 * time.Second
+
+// onBoth runs a test on a database with READ_COMMITTED_SNAPSHOT and on one without.
+func onBoth(t *testing.T, test func(t *testing.T, address string)) {
+	for name, snapshot := range map[string]bool{"locking": false, "snapshot": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newDatabase(t, servertest.SQLServer(t, nil), snapshot))
+		})
+	}
+}
+
+// newDatabase makes a database with the ledger's tables, and returns its address.
+func newDatabase(t *testing.T, server string, snapshot bool) string {
+	t.Helper()
+	address := servertest.SQLServerDB(t, server, snapshot)
+	must(t, migrate.Ledger(t.Context(), connect(t, address), migrate.SQLServer))
+	return address
+}
+
+// onStandIn makes a stand-in and a database in it, and opens the ledger.
+func onStandIn(t *testing.T, options *tds.Options) (*tds.Server, *sqlserver.Ledger) {
+	t.Helper()
+	server := servertest.SQLServerStandIn(t, options)
+	return server, open(t, connect(t, newDatabase(t, server.URL("master"), true)))
+}
+
+func connect(t *testing.T, address string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlserver", address)
+	must(t, err)
+	t.Cleanup(func() { must(t, db.Close()) })
+	return db
+}
+
+func open(t *testing.T, db *sql.DB) *sqlserver.Ledger {
+	t.Helper()
+	ledger, err := sqlserver.Open(t.Context(), db)
+	must(t, err)
+	return ledger
+}
+
+// begin begins a transaction that is rolled back at the end of t at the latest. It
+// is not t's context's, under which the driver would not wait for the rollback.
+func begin(t *testing.T, db *sql.DB, options *sql.TxOptions) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(context.Background(), options)
+	must(t, err)
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+// recorded begins a transaction and records the IDs in it.
+func recorded(t *testing.T, ledger bridge.Ledger, ids ...uuid.UUID) *sql.Tx {
+	t.Helper()
+	tx := begin(t, ledger.DB(), nil)
+	must(t, ledger.Record(t.Context(), tx, ids))
+	return tx
+}
+
+func expectOutcome(t *testing.T, ledger bridge.Ledger, id uuid.UUID, want bridge.Outcome) {
+	t.Helper()
+	wait := patience
+	if want == bridge.StillOpen {
+		wait = 50 * time.Millisecond
+	}
+	outcome, err := ledger.Settle(t.Context(), id, wait)
+	must(t, err)
+	if outcome != want {
+		t.Errorf("settle says %q, must say %q", outcome, want)
+	}
+}
+
+func expectCommitted(t *testing.T, ledger bridge.Ledger, id uuid.UUID, want bool) {
+	t.Helper()
+	found, err := ledger.Committed(t.Context(), []uuid.UUID{id})
+	must(t, err)
+	if len(found) > 0 != want {
+		t.Errorf("the lookup finds it: %t, must be %t", !want, want)
+	}
+}
+
+func execute(t *testing.T, db interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}, statement string) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), statement); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

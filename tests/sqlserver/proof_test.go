@@ -1,0 +1,95 @@
+package sqlserver_test
+
+import (
+	"errors"
+	"net/url"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/sqlserver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/tds"
+)
+
+func TestWhereHintsAreIgnoredTheProofFallsBackToTheInsert(t *testing.T) {
+	_, ledger := onStandIn(t, &tds.Options{IgnoreHints: true})
+	id := newID()
+	recorded(t, ledger, id)
+	expectOutcome(t, ledger, id, bridge.RolledBack) // what the proof is there for
+	for range 2 {
+		must(t, bridge.Prove(t.Context(), ledger))
+		expectOutcome(t, ledger, id, bridge.StillOpen)
+	}
+}
+
+func TestWhereHintsAreHeededTheProofDoesNotFallBack(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		ledger := open(t, connect(t, address))
+		must(t, bridge.Prove(t.Context(), ledger))
+		if !ledger.FallBack(errors.New("asked by a test")) {
+			t.Error("the proof has fallen back")
+		}
+	})
+}
+
+func TestWhereNothingWaitsTheProofRefuses(t *testing.T) {
+	for name, options := range map[string]tds.Options{
+		"hints are ignored": {IgnoreHints: true, NeverWait: true},
+		"hints are heeded":  {NeverWait: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ledger := onStandIn(t, &options)
+			for range 2 {
+				if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
+					t.Errorf("prove: %v, must be %v", err, bridge.ErrProof)
+				}
+			}
+		})
+	}
+}
+
+func TestAReadOnlyConnectionIsRefused(t *testing.T) {
+	server := servertest.SQLServerStandIn(t, nil)
+	address, err := url.Parse(newDatabase(t, server.URL("master"), true))
+	must(t, err)
+	query := address.Query()
+	query.Set("ApplicationIntent", "ReadOnly")
+	address.RawQuery = query.Encode()
+	if _, err := sqlserver.Open(t.Context(), connect(t, address.String())); !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("open: %v, must be %v", err, bridge.ErrNotPrimary)
+	}
+}
+
+// A pool may come to a secondary while the verifier runs. There the row of an open
+// transaction would look rolled back.
+func TestOnASecondaryNothingIsJudged(t *testing.T) {
+	server, ledger := onStandIn(t, nil)
+	committed, open := newID(), newID()
+	must(t, recorded(t, ledger, committed).Commit())
+	recorded(t, ledger, open)
+	server.FailOver()
+
+	for _, id := range []uuid.UUID{committed, open} {
+		if outcome, err := ledger.Settle(t.Context(), id, patience); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+			t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+		}
+	}
+	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("check: %v, must be %v", err, bridge.ErrNotPrimary)
+	}
+	if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) || errors.Is(err, bridge.ErrProof) {
+		t.Errorf("prove: %v, must be %v", err, bridge.ErrNotPrimary)
+	}
+	tx := begin(t, ledger.DB(), nil)
+	if err := ledger.Record(t.Context(), tx, []uuid.UUID{newID()}); !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("record: %v, must be %v", err, bridge.ErrNotPrimary)
+	}
+	expectCommitted(t, ledger, committed, true) // hits may be believed
+
+	ledger.FallBack(errors.New("asked by a test"))
+	if outcome, err := ledger.Settle(t.Context(), open, patience); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("settle by insert: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+	}
+}

@@ -1,0 +1,149 @@
+package sqlserver_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/sqlserver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/tds"
+)
+
+func TestAnUnsuitableDatabaseIsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		statements []string
+		says       string
+		is         error
+	}{
+		"delayed durability": {
+			[]string{"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = ALLOWED"}, "delayed durability is ALLOWED", nil},
+		"an old compatibility level": {
+			[]string{"ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL = 110"}, "compatibility level is 110", nil},
+		"no ledger": {
+			[]string{"DROP TABLE bridge_ledger"}, "migrate.Ledger", bridge.ErrNoSchema},
+		"a key of strings": {
+			[]string{"DROP TABLE bridge_ledger", "CREATE TABLE bridge_ledger (id nvarchar(36) NOT NULL PRIMARY KEY)"},
+			"must be uniqueidentifier", bridge.ErrNoSchema},
+		"no unique key": {
+			[]string{"DROP TABLE bridge_ledger", "CREATE TABLE bridge_ledger (id uniqueidentifier NOT NULL)"},
+			"no unique key", bridge.ErrNoSchema},
+		"a unique key of two columns": {
+			[]string{"DROP TABLE bridge_ledger", "CREATE TABLE bridge_ledger (id uniqueidentifier NOT NULL, n int NOT NULL, PRIMARY KEY (id, n))"},
+			"no unique key", bridge.ErrNoSchema},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := connect(t, newDatabase(t, servertest.SQLServer(t, nil), true))
+			ledger := open(t, db)
+			for _, statement := range c.statements {
+				execute(t, db, statement)
+			}
+			_, openErr := sqlserver.Open(t.Context(), db)
+			for doing, err := range map[string]error{"open": openErr, "check": ledger.Check(t.Context()), "prove": bridge.Prove(t.Context(), ledger)} {
+				if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) {
+					t.Errorf("%s: %v, must say %q", doing, err, c.says)
+				}
+			}
+		})
+	}
+}
+
+func TestAnErrorNamesTheMissingRight(t *testing.T) {
+	for right, do := range map[string]func(t *testing.T, ledger *sqlserver.Ledger) error{
+		"SELECT ON bridge_identity":       nil,
+		"SELECT ON bridge_ledger_version": nil,
+		"INSERT ON bridge_ledger": func(t *testing.T, ledger *sqlserver.Ledger) error {
+			return ledger.Record(t.Context(), begin(t, ledger.DB(), nil), []uuid.UUID{newID()})
+		},
+		"SELECT ON bridge_ledger": func(t *testing.T, ledger *sqlserver.Ledger) error {
+			_, err := ledger.Settle(t.Context(), newID(), time.Second)
+			return err
+		},
+		"DELETE ON bridge_ledger": func(t *testing.T, ledger *sqlserver.Ledger) error {
+			return ledger.Forget(t.Context(), []uuid.UUID{newID()})
+		},
+	} {
+		t.Run(right, func(t *testing.T) {
+			server := servertest.SQLServerStandIn(t, nil)
+			db := connect(t, newDatabase(t, server.URL("master"), true))
+			server.Deny(right)
+			ledger, err := sqlserver.Open(t.Context(), db)
+			if do != nil {
+				must(t, err)
+				err = do(t, ledger)
+				if proof := bridge.Prove(t.Context(), ledger); proof == nil || errors.Is(proof, bridge.ErrProof) {
+					t.Errorf("prove: %v", proof)
+				}
+			}
+			verb, table, _ := strings.Cut(right, " ON ")
+			if err == nil || !strings.Contains(err.Error(), "GRANT") || !strings.Contains(err.Error(), verb) || !strings.Contains(err.Error(), table) {
+				t.Errorf("without %s: %v", right, err)
+			}
+		})
+	}
+}
+
+func TestAWrongLoginGivesNoPasswordAway(t *testing.T) {
+	server := servertest.SQLServerStandIn(t, nil)
+	address := strings.Replace(server.URL("master"), "sa:", "sa:wrong-", 1)
+	_, err := sqlserver.Open(t.Context(), connect(t, address))
+	if err == nil || !strings.Contains(err.Error(), "Login failed") || strings.Contains(err.Error(), "wrong-") {
+		t.Errorf("open: %v", err)
+	}
+	if err := migrate.Ledger(t.Context(), connect(t, address), migrate.SQLServer); err == nil || strings.Contains(err.Error(), "wrong-") {
+		t.Errorf("migrate: %v", err)
+	}
+}
+
+func TestIDsReadTheSameInTheDatabase(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		db := connect(t, address)
+		ledger := open(t, db)
+		id := newID()
+		must(t, recorded(t, ledger, id).Commit())
+		var text string
+		must(t, db.QueryRowContext(t.Context(), "SELECT CAST(id AS nvarchar(36)) FROM bridge_ledger").Scan(&text))
+		if !strings.EqualFold(text, id.String()) {
+			t.Errorf("the row reads %s, must read %s", text, id)
+		}
+	})
+}
+
+// The driver can be told to swap the bytes of UUIDs itself.
+func TestTheDriversGUIDConversionChangesNothing(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		plain, converting := open(t, connect(t, address)), open(t, connect(t, address+"&guid+conversion=true"))
+		if plain.Identity() != converting.Identity() {
+			t.Fatalf("the identity is %s and %s", plain.Identity(), converting.Identity())
+		}
+		id := newID()
+		must(t, recorded(t, plain, id).Commit())
+		expectCommitted(t, converting, id, true)
+		expectOutcome(t, converting, id, bridge.Committed)
+	})
+}
+
+func TestACopyWithAnotherIdentityAnswersNothing(t *testing.T) {
+	_, ledger := onStandIn(t, &tds.Options{})
+	id := newID()
+	must(t, recorded(t, ledger, id).Commit())
+	execute(t, ledger.DB(), "UPDATE bridge_identity SET [identity] = NEWID()")
+	if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); len(found) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
+		t.Errorf("look up: %v, %v, must be %v", found, err, bridge.ErrOtherLedger)
+	}
+	for range 2 {
+		if outcome, err := ledger.Settle(t.Context(), id, time.Second); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrOtherLedger) {
+			t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrOtherLedger)
+		}
+		ledger.FallBack(errors.New("asked by a test"))
+	}
+	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrOtherLedger) {
+		t.Errorf("check: %v, must be %v", err, bridge.ErrOtherLedger)
+	}
+}

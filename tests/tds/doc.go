@@ -1,0 +1,58 @@
+// Package tds is a stand-in for SQL Server, for tests: a small server that speaks
+// TDS 7.4 to the real driver, go-mssqldb, and keeps its tables in memory.
+//
+//	server, err := tds.Start(nil)
+//	db, err := sql.Open("sqlserver", server.URL("master"))
+//
+// It is a model of documented behaviour, made because there is no SQL Server for
+// the machines that these tests run on. That a test passes here shows that the
+// project does what it should on a server that behaves as Microsoft's documents
+// say. That SQL Server does so shows the same suite on a real one (see
+// tests/sqlserver), and the proof that every verifier makes before it judges.
+//
+// It knows the statements that this project and its tests send, by their text
+// (ledger.go, plain.go, schema.go, statements.go). Any other is answered with an error, never with a
+// guess.
+//
+// # What is modelled, and where it is written
+//
+// Names are those of pages on learn.microsoft.com.
+//
+//   - Packets, login, requests and tokens: [MS-TDS]. Attention is acknowledged in
+//     any case, also when the request has ended: [MS-TDS] 2.2.1.7 and 3.3.5.9. A
+//     request must carry the descriptor of the session's transaction: 2.2.5.3.2.
+//     The reset bit restores the session's settings: 2.2.3.1.2; the isolation level
+//     with them since 2014: 'sp_reset_connection' under 'SET TRANSACTION ISOLATION
+//     LEVEL'.
+//   - A SET within sp_executesql ends with it: 'SET Statements (Transact-SQL)'.
+//   - An insert, update or delete locks its row exclusively until the transaction
+//     ends; a change of tables locks the table against everybody: 'Transaction
+//     locking and row versioning guide'.
+//   - At READ COMMITTED a SELECT waits for such a lock. With
+//     READ_COMMITTED_SNAPSHOT it does not wait, and reads the last committed state
+//     of the row: the same guide.
+//   - READCOMMITTEDLOCK waits, whatever READ_COMMITTED_SNAPSHOT says; READPAST
+//     skips rows that are locked, and is refused (650) at other levels than READ
+//     COMMITTED and REPEATABLE READ: 'Table hints (Transact-SQL)'.
+//   - LOCK_TIMEOUT ends a wait with 1222 and leaves the transaction as it is: 'SET
+//     LOCK_TIMEOUT (Transact-SQL)'.
+//   - A unique key: 2627 if the row is there, after waiting for its transaction's
+//     end: 'Unique constraints and check constraints'.
+//   - A statement that fails is undone alone, or the transaction with it if
+//     XACT_ABORT is ON: 'SET XACT_ABORT (Transact-SQL)'. The victim of a deadlock
+//     loses its transaction (1205): 'Deadlocks guide'. Here it is who closes the
+//     circle.
+//   - SAVE TRANSACTION, and the rollback to it, which keeps the locks: 'SAVE
+//     TRANSACTION (Transact-SQL)'.
+//   - A readable secondary ignores hints, reads snapshots and writes nothing
+//     (3906): 'Offload read-only workload to secondary replica of an Always On
+//     availability group'. A login with ApplicationIntent=ReadOnly comes to it.
+//   - A server that ignores hints and reads snapshots, as Babelfish does.
+//
+// # What is not
+//
+// Shared, update and range locks: a reader holds nothing. Page and table locks,
+// lock escalation. A SNAPSHOT transaction reads as a statement under
+// READ_COMMITTED_SNAPSHOT does. An error ends the batch. Encryption. Plans, speed,
+// disk: what is committed is lost with the process.
+package tds

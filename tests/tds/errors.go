@@ -1,0 +1,55 @@
+package tds
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A sqlError is what the server says of a statement.
+type sqlError struct {
+	number int32
+	class  byte
+	text   string
+}
+
+func (e *sqlError) Error() string { return fmt.Sprintf("%s (%d)", e.text, e.number) }
+
+var (
+	errReadPast     = &sqlError{650, 16, "You can only specify the READPAST lock in the READ COMMITTED or REPEATABLE READ isolation levels."}
+	errDeadlock     = &sqlError{1205, 13, "Transaction was deadlocked on lock resources with another process and has been chosen as the deadlock victim. Rerun the transaction."}
+	errLockTimeout  = &sqlError{1222, 16, "Lock request time out period exceeded."}
+	errReadOnly     = &sqlError{3906, 16, "Failed to update database because the database is read-only."}
+	errResume       = &sqlError{3971, 16, "The server failed to resume the transaction."}
+	errDescriptor   = &sqlError{3989, 16, "New request is not allowed to start because it should come with valid transaction descriptor."}
+	errNoCommit     = &sqlError{3902, 16, "The COMMIT TRANSACTION request has no corresponding BEGIN TRANSACTION."}
+	errNoRollback   = &sqlError{3903, 16, "The ROLLBACK TRANSACTION request has no corresponding BEGIN TRANSACTION."}
+	errNoSavepoint  = &sqlError{6401, 16, "Cannot roll back: no transaction or savepoint of that name was found."}
+	errLogin        = &sqlError{18456, 14, "Login failed."}
+	errNoSuchLogin  = &sqlError{4060, 11, "Cannot open database requested by the login. The login failed."}
+	errLevelUnknown = &sqlError{50000, 16, "the stand-in does not know this isolation level"}
+)
+
+// Not for the client: the request is given up.
+var (
+	errInterrupted = errors.New("interrupted")
+	errDropped     = errors.New("connection dropped")
+)
+
+func duplicate(t *table) error {
+	return &sqlError{2627, 14, "Violation of PRIMARY KEY constraint. Cannot insert duplicate key in object 'dbo." + t.name + "'."}
+}
+
+func noObject(name string) error { return &sqlError{208, 16, "Invalid object name '" + name + "'."} }
+
+func denied(right, name string) error {
+	return &sqlError{229, 14, "The " + right + " permission was denied on the object '" + name + "', schema 'dbo'."}
+}
+
+func exists(name string) error {
+	return &sqlError{2714, 16, "There is already an object named '" + name + "' in the database."}
+}
+
+// unknown is for whatever the stand-in is not made for.
+func unknown(what, text string) error {
+	return &sqlError{50000, 16, "the stand-in does not know this " + what + ": " + text}
+}

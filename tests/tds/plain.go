@@ -1,0 +1,181 @@
+package tds
+
+import (
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// The statements that know no table of the library by its purpose.
+var plainStatements = []statement{
+	form(`SELECT count(*) FROM «(\w+)»`, func(x *execution, words []string) (uint64, error) {
+		rows, err := x.plain(words[1])
+		if err != nil {
+			return 0, err
+		}
+		return x.number(len(rows)), nil
+	}),
+	form(`SELECT count(*) FROM bridge_ledger«(?: WITH \(([A-Z, ]+)\))?» WHERE id = CAST(@p1 AS uniqueidentifier)`,
+		func(x *execution, words []string) (uint64, error) {
+			id, err := x.guid("@p1")
+			if err != nil {
+				return 0, err
+			}
+			found, err := x.ledgerRow(id, words[1])
+			if err != nil {
+				return 0, err
+			}
+			return x.number(count(found)), nil
+		}),
+	form(`SELECT [identity] FROM bridge_identity`, func(x *execution, _ []string) (uint64, error) {
+		rows, err := x.plain("bridge_identity")
+		if err != nil {
+			return 0, err
+		}
+		x.out.describe(column{"identity", kindGUID})
+		for _, r := range rows {
+			x.out.row(r["identity"])
+		}
+		return uint64(len(rows)), nil
+	}),
+	form(`SELECT id FROM «(\w+)»`, func(x *execution, words []string) (uint64, error) {
+		rows, err := x.plain(words[1])
+		if err != nil {
+			return 0, err
+		}
+		kind := byte(kindText)
+		if x.db.tables[words[1]].columns["id"] == "uniqueidentifier" {
+			kind = kindGUID
+		}
+		x.out.describe(column{"id", kind})
+		for _, r := range rows {
+			x.out.row(r["id"])
+		}
+		return uint64(len(rows)), nil
+	}),
+	form(`INSERT INTO «(\w+)» (id) VALUES ('«([^']*)»')`, func(x *execution, words []string) (uint64, error) {
+		t, err := x.writable("INSERT", words[1])
+		if err != nil {
+			return 0, err
+		}
+		if t.columns["id"] == "uniqueidentifier" {
+			return 0, unknown("conversion", "of a string to uniqueidentifier")
+		}
+		return 1, x.insert(t, row{"id": words[2]})
+	}),
+	form(`SELECT CAST(id AS nvarchar(36)) FROM bridge_ledger`, func(x *execution, _ []string) (uint64, error) {
+		rows, err := x.plain("bridge_ledger")
+		if err != nil {
+			return 0, err
+		}
+		x.out.describe(column{"", kindText})
+		for _, r := range rows {
+			x.out.row(fmt.Sprint(r["id"]))
+		}
+		return uint64(len(rows)), nil
+	}),
+	form(`DELETE FROM «(\w+)»`, func(x *execution, words []string) (uint64, error) {
+		t, err := x.writable("DELETE", words[1])
+		if err != nil {
+			return 0, err
+		}
+		return x.change(t, func(row) row { return nil })
+	}),
+	form(`UPDATE bridge_identity SET [identity] = NEWID()`, func(x *execution, _ []string) (uint64, error) {
+		t, err := x.writable("UPDATE", "bridge_identity")
+		if err != nil {
+			return 0, err
+		}
+		return x.change(t, func(r row) row {
+			r["identity"] = newID()
+			return r
+		})
+	}),
+	form(`INSERT INTO bridge_identity ([identity]) VALUES (NEWID())`, func(x *execution, _ []string) (uint64, error) {
+		t, err := x.writable("INSERT", "bridge_identity")
+		if err != nil {
+			return 0, err
+		}
+		return 1, x.insert(t, row{"one": true, "identity": newID()})
+	}),
+
+	// goose's
+	form(`INSERT INTO «(bridge_\w+_version)» (version_id, is_applied) VALUES (@p1, @p2)`,
+		func(x *execution, words []string) (uint64, error) {
+			t, err := x.writable("INSERT", words[1])
+			if err != nil {
+				return 0, err
+			}
+			return 1, x.insert(t, row{"id": t.last + 1, "version_id": x.parameters["@p1"], "is_applied": x.parameters["@p2"], "tstamp": time.Now()})
+		}),
+	form(`SELECT TOP 1 tstamp, is_applied FROM «(bridge_\w+_version)» WHERE version_id=@p1 ORDER BY tstamp DESC`,
+		func(x *execution, words []string) (uint64, error) {
+			rows, err := x.plain(words[1])
+			if err != nil {
+				return 0, err
+			}
+			x.out.describe(column{"tstamp", kindDateTime}, column{"is_applied", kindBit})
+			for _, r := range slices.Backward(rows) {
+				if r["version_id"] == x.parameters["@p1"] {
+					x.out.row(r["tstamp"], r["is_applied"])
+					break
+				}
+			}
+			return 1, nil
+		}),
+	form(`SELECT version_id, is_applied FROM «(bridge_\w+_version)» ORDER BY id DESC`,
+		func(x *execution, words []string) (uint64, error) {
+			rows, err := x.plain(words[1])
+			if err != nil {
+				return 0, err
+			}
+			x.out.describe(column{"version_id", kindInt}, column{"is_applied", kindBit})
+			slices.SortFunc(rows, func(a, b row) int { return int(b["id"].(int64) - a["id"].(int64)) })
+			for _, r := range rows {
+				x.out.row(r["version_id"], r["is_applied"])
+			}
+			return uint64(len(rows)), nil
+		}),
+	form(`SELECT MAX(version_id) FROM «(bridge_\w+_version)»`, func(x *execution, words []string) (uint64, error) {
+		version, err := x.version(words[1])
+		if err != nil {
+			return 0, err
+		}
+		x.out.describe(column{"", kindInt})
+		x.out.row(version)
+		return 1, nil
+	}),
+	form(`UPDATE bridge_ledger_version SET version_id = «(\d+)» WHERE version_id > 0`,
+		func(x *execution, words []string) (uint64, error) {
+			t, err := x.writable("UPDATE", "bridge_ledger_version")
+			if err != nil {
+				return 0, err
+			}
+			version, _ := strconv.ParseInt(words[1], 10, 64)
+			return x.change(t, func(r row) row {
+				if r["version_id"].(int64) > 0 {
+					r["version_id"] = version
+				}
+				return r
+			})
+		}),
+}
+
+// version is the latest version, or nil.
+func (x *execution) version(name string) (any, error) {
+	rows, err := x.plain(name)
+	var latest any
+	for _, r := range rows {
+		if v := r["version_id"].(int64); latest == nil || v > latest.(int64) {
+			latest = v
+		}
+	}
+	return latest, err
+}
+
+func newID() (id guid) {
+	_, _ = rand.Read(id[:])
+	return id
+}

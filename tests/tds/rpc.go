@@ -1,0 +1,90 @@
+package tds
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+const spExecuteSQL = 10
+
+// readRPC takes a call of sp_executesql apart ([MS-TDS] 2.2.6.6): its statement,
+// and its parameters by their names.
+func readRPC(d *decoder) (text string, parameters map[string]any, err error) {
+	if d.uint16() != 0xFFFF || d.uint16() != spExecuteSQL {
+		return "", nil, &sqlError{2812, 16, "the stand-in has no procedure but sp_executesql"}
+	}
+	d.uint16() // flags
+	parameters = make(map[string]any)
+	for n := 0; len(d.rest) > 0 && d.err == nil; n++ {
+		name := d.name()
+		d.byte() // flags
+		value, err := readValue(d)
+		if err != nil {
+			return "", nil, err
+		}
+		switch {
+		case n == 0:
+			text, _ = value.(string)
+		case n > 1: // the second one declares the others
+			parameters[name] = value
+		}
+	}
+	return text, parameters, d.err
+}
+
+// readValue reads a TYPE_INFO and a value ([MS-TDS] 2.2.5.6 and 2.2.5.5.1).
+func readValue(d *decoder) (any, error) {
+	kind := d.byte()
+	switch kind {
+	case kindInt, kindBit, kindGUID:
+		d.byte() // the longest
+		value := d.bytes(int(d.byte()))
+		switch {
+		case len(value) == 0:
+			return nil, nil
+		case kind == kindBit:
+			return value[0] != 0, nil
+		case kind == kindGUID:
+			return guid(value), nil
+		case len(value) == 8:
+			return int64(binary.LittleEndian.Uint64(value)), nil
+		}
+	case kindText, kindBinary:
+		long := d.uint16() == 0xFFFF
+		if kind == kindText {
+			d.bytes(len(collation))
+		}
+		var value []byte
+		if long {
+			value = readLong(d)
+		} else if n := d.uint16(); n != 0xFFFF {
+			value = d.bytes(int(n))
+		}
+		switch {
+		case value == nil:
+			return nil, nil
+		case kind == kindText:
+			return fromUTF16(value), nil
+		default:
+			return value, nil
+		}
+	}
+	return nil, unknown("parameter", fmt.Sprintf("of type %#x", kind))
+}
+
+// readLong reads a value that comes in parts ([MS-TDS] 2.2.5.2.3).
+func readLong(d *decoder) (value []byte) {
+	const null = 1<<64 - 1
+	if d.uint64() == null {
+		return nil
+	}
+	value = []byte{}
+	for d.err == nil {
+		n := d.uint32()
+		if n == 0 {
+			break
+		}
+		value = append(value, d.bytes(int(n))...)
+	}
+	return value
+}

@@ -1,0 +1,253 @@
+package tds
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+)
+
+// settings are what SET sets.
+type settings struct {
+	isolation   string
+	lockTimeout int64 // in ms; -1: for ever
+	xactAbort   bool
+	noCount     bool
+}
+
+var standard = settings{isolation: "READ COMMITTED", lockTimeout: -1}
+
+// A session is one connection.
+type session struct {
+	server *Server
+	conn   net.Conn
+	spid   int
+	ctx    context.Context // ends with the connection
+	cancel context.CancelFunc
+
+	settings
+	db       *database
+	readOnly bool         // came with ApplicationIntent=ReadOnly
+	tx       *transaction // nil: every statement is one
+	waits    bool         // for a lock
+}
+
+type request struct {
+	message
+	ctx context.Context // ends with the connection, or by attention
+}
+
+func (s *session) serve() {
+	defer func() {
+		s.kill()
+		s.server.mu.Lock()
+		defer s.server.mu.Unlock()
+		s.rollBack(nil)
+	}()
+	if s.login() != nil {
+		return
+	}
+	requests := make(chan request)
+	go s.receive(requests)
+	for r := range requests {
+		out := new(response)
+		err := s.answer(r, out)
+		switch {
+		case errors.Is(err, errInterrupted):
+			continue // attention is acknowledged, or nobody is left
+		case err != nil:
+			_ = writeMessage(s.conn, s.spid, out.body, false)
+			s.kill()
+		default:
+			if writeMessage(s.conn, s.spid, out.body, true) != nil {
+				s.kill()
+			}
+		}
+	}
+}
+
+// kill ends the connection, and with it the session.
+func (s *session) kill() {
+	s.cancel()
+	_ = s.conn.Close()
+}
+
+// receive reads requests, also while one runs, until the connection ends. What
+// comes while one runs is attention, and interrupts it.
+func (s *session) receive(requests chan<- request) {
+	defer close(requests)
+	defer s.cancel()
+	interrupt := s.cancel
+	for {
+		m, err := readMessage(s.conn)
+		if err != nil {
+			return
+		}
+		if m.kind == attention {
+			interrupt()
+		}
+		ctx, cancel := context.WithCancel(s.ctx)
+		interrupt = cancel
+		requests <- request{m, ctx}
+	}
+}
+
+// answer writes the answer to a request. After an error the connection ends.
+func (s *session) answer(r request, out *response) error {
+	if r.kind == attention {
+		out.done(tokenDone, doneAttention, 0)
+		return nil
+	}
+	s.server.mu.Lock()
+	defer s.server.mu.Unlock()
+	if r.reset {
+		s.rollBack(nil)
+		kept := s.isolation
+		s.settings = standard
+		if s.server.options.KeepIsolation {
+			s.isolation = kept
+		}
+		out.environment(envReset, nil, nil)
+	}
+	d := decoder{rest: r.body}
+	descriptor := d.headers()
+	var err error
+	switch {
+	case s.tx == nil && descriptor != 0:
+		err = errResume
+	case s.tx != nil && descriptor != s.tx.id:
+		err = errDescriptor
+	default:
+		err = s.run(r, &d, out)
+	}
+	if d.err != nil {
+		return d.err
+	}
+	var said *sqlError
+	if errors.As(err, &said) { // what is no batch and no call
+		out.error(said)
+		out.done(tokenDone, doneError, 0)
+		return nil
+	}
+	return err
+}
+
+func (s *session) run(r request, d *decoder, out *response) error {
+	switch r.kind {
+	case sqlBatch:
+		x := &execution{session: s, ctx: r.ctx, out: out, done: tokenDone}
+		err := x.batch(fromUTF16(d.rest))
+		return x.finish(err)
+	case rpcRequest:
+		text, parameters, err := readRPC(d)
+		if err != nil {
+			return err
+		}
+		outside := s.settings
+		x := &execution{session: s, ctx: r.ctx, out: out, done: tokenDoneInProc, parameters: parameters}
+		err = x.batch(text)
+		s.settings = outside
+		return x.finish(err)
+	case tranManager:
+		return s.manage(d, out)
+	}
+	return unknown("message", string('0'+r.kind))
+}
+
+// The requests to the transaction manager ([MS-TDS] 2.2.6.9).
+const (
+	tmBegin    = 5
+	tmCommit   = 7
+	tmRollback = 8
+	tmSave     = 9
+)
+
+var isolations = []string{"", "READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE", "SNAPSHOT"}
+
+func (s *session) manage(d *decoder, out *response) error {
+	kind := d.uint16()
+	var isolation byte
+	if kind == tmBegin {
+		isolation = d.byte()
+	}
+	name := d.name()
+	switch kind {
+	case tmBegin:
+		if int(isolation) >= len(isolations) {
+			return errLevelUnknown
+		}
+		if isolation != 0 {
+			s.isolation = isolations[isolation]
+		}
+		s.tx = s.begin()
+		out.environment(envBegin, s.tx.descriptor(), nil)
+	case tmCommit:
+		if s.tx == nil {
+			return errNoCommit
+		}
+		if s.server.happens(DropBeforeCommit) {
+			return errDropped
+		}
+		out.environment(envCommit, nil, s.tx.descriptor())
+		s.tx.end()
+		s.tx = nil
+		if s.server.happens(DropAfterCommit) {
+			out.body = nil
+			return errDropped
+		}
+	case tmRollback:
+		if s.tx == nil {
+			return errNoRollback
+		}
+		if name != "" {
+			if err := s.rollBackTo(name); err != nil {
+				return err
+			}
+			break
+		}
+		s.rollBack(out)
+	case tmSave:
+		if s.tx == nil {
+			return errNoSavepoint
+		}
+		s.tx.savepoints[name] = len(s.tx.undo)
+	default:
+		return unknown("transaction manager request", string('0'+byte(kind)))
+	}
+	out.done(tokenDone, 0, 0)
+	return nil
+}
+
+func (s *session) begin() *transaction {
+	s.server.lastTx++
+	return &transaction{id: s.server.lastTx, db: s.db, savepoints: make(map[string]int)}
+}
+
+// rollBack rolls back what is open, and says so.
+func (s *session) rollBack(out *response) {
+	if s.tx == nil {
+		return
+	}
+	if out != nil {
+		out.environment(envRollback, nil, s.tx.descriptor())
+	}
+	s.tx.undoTo(0)
+	s.tx.end()
+	s.tx = nil
+}
+
+func (s *session) rollBackTo(savepoint string) error {
+	if s.tx == nil {
+		return errNoSavepoint
+	}
+	mark, ok := s.tx.savepoints[savepoint]
+	if !ok {
+		return errNoSavepoint
+	}
+	s.tx.undoTo(mark)
+	return nil
+}
+
+func (t *transaction) descriptor() []byte { return binary.LittleEndian.AppendUint64(nil, t.id) }
+
+func (s *session) onSecondary() bool { return s.server.secondary || s.readOnly }

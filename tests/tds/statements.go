@@ -1,0 +1,235 @@
+package tds
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// An execution is a batch of statements that runs.
+type execution struct {
+	*session
+	ctx        context.Context
+	out        *response
+	done       byte // the token that ends a statement
+	parameters map[string]any
+	tx         *transaction // of the statement at hand: the session's, or its own
+}
+
+// A guid is a uniqueidentifier, in the order in which it is stored.
+type guid [16]byte
+
+func (g guid) String() string {
+	h := func(b ...byte) string { return strings.ToUpper(hex.EncodeToString(b)) }
+	return h(g[3], g[2], g[1], g[0]) + "-" + h(g[5], g[4]) + "-" + h(g[7], g[6]) + "-" + h(g[8:10]...) + "-" + h(g[10:]...)
+}
+
+// A statement is what the stand-in knows: a pattern, and what to do. It returns
+// how many rows it has changed.
+type statement struct {
+	pattern *regexp.Regexp
+	run     func(x *execution, words []string) (uint64, error)
+}
+
+// form makes a pattern of a statement's text. What is in «» is a regular expression,
+// and $asked is the library's table of IDs.
+func form(text string, run func(x *execution, words []string) (uint64, error)) statement {
+	text = strings.ReplaceAll(text, "$asked", askedTable)
+	pattern := "(?i)^"
+	for text != "" {
+		plain, rest, _ := strings.Cut(text, "«")
+		expression, rest, _ := strings.Cut(rest, "»")
+		pattern += regexp.QuoteMeta(plain) + expression
+		text = rest
+	}
+	return statement{regexp.MustCompile(pattern + "$"), run}
+}
+
+var statements []statement
+
+func init() {
+	statements = slices.Concat(sessionStatements, ledgerStatements, plainStatements, schemaStatements)
+}
+
+var (
+	comments = regexp.MustCompile(`--[^\n]*`)
+	spaces   = regexp.MustCompile(`\s+`)
+)
+
+// batch runs the statements of a text up to the first that fails.
+func (x *execution) batch(text string) error {
+	text = spaces.ReplaceAllString(comments.ReplaceAllString(text, ""), " ")
+	for text := range strings.SplitSeq(text, ";") {
+		text = strings.TrimSpace(text)
+		if text == "" {
+			continue
+		}
+		known := func(s statement) bool { return s.pattern.MatchString(text) }
+		i := slices.IndexFunc(statements, known)
+		if i < 0 {
+			return unknown("statement", text)
+		}
+		if err := x.statement(statements[i], text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// statement runs one statement, in the session's transaction or in one of its own.
+// If it fails it is undone, and with it the transaction where the server does so.
+func (x *execution) statement(s statement, text string) error {
+	x.tx = x.session.tx
+	own := x.tx == nil
+	if own {
+		x.tx = x.begin()
+	}
+	mark := len(x.tx.undo)
+	before := len(x.out.body)
+	count, err := s.run(x, s.pattern.FindStringSubmatch(text))
+	if err != nil {
+		x.tx.undoTo(mark)
+	}
+	if own {
+		x.tx.end()
+	} else if said := new(sqlError); errors.As(err, &said) && (said == errDeadlock || x.xactAbort) {
+		x.rollBack(x.out)
+	}
+	if err != nil {
+		return err
+	}
+	if x.out.columns != nil && x.server.happens(DropInResult) {
+		x.out.body = x.out.body[:(before+len(x.out.body))/2]
+		return errDropped
+	}
+	status := uint16(doneMore)
+	if !x.noCount {
+		status |= doneCount
+	}
+	x.out.done(x.done, status, count)
+	x.out.columns = nil
+	return nil
+}
+
+// finish ends the answer to a batch or a call.
+func (x *execution) finish(err error) error {
+	var said *sqlError
+	if err != nil && !errors.As(err, &said) {
+		return err
+	}
+	var status uint16
+	if said != nil {
+		x.out.error(said)
+		status = doneError
+	}
+	if x.done == tokenDone {
+		x.out.done(tokenDone, status, 0)
+		return nil
+	}
+	if said != nil {
+		x.out.done(tokenDoneInProc, doneMore|doneError, 0)
+	}
+	x.out.returnStatus(int32(status))
+	x.out.done(tokenDoneProc, status, 0)
+	return nil
+}
+
+// guid is the parameter that the library casts to uniqueidentifier.
+func (x *execution) guid(parameter string) (guid, error) {
+	b, ok := x.parameters[parameter].([]byte)
+	if !ok || len(b) != 16 {
+		return guid{}, &sqlError{8170, 16, fmt.Sprintf("%s is not 16 bytes of varbinary, but %T", parameter, x.parameters[parameter])}
+	}
+	return guid(b), nil
+}
+
+const askedTable = `(SELECT CAST(SUBSTRING(@p1, pos, 16) AS uniqueidentifier) AS id FROM (VALUES «((?:\(\d+\)(?:, )?)+)») AS place (pos) WHERE pos <= @p2) AS asked`
+
+// asked are the IDs that the library packs into @p1.
+func (x *execution) asked(places string) ([]guid, error) {
+	packed, isBytes := x.parameters["@p1"].([]byte)
+	used, isNumber := x.parameters["@p2"].(int64)
+	if !isBytes || !isNumber {
+		return nil, unknown("parameter", "@p1 or @p2")
+	}
+	var ids []guid
+	for place := range strings.SplitSeq(places, ", ") {
+		pos, err := strconv.Atoi(strings.Trim(place, "()"))
+		if err != nil || pos+15 > len(packed) {
+			return nil, &sqlError{8170, 16, "fewer than 16 bytes at " + place}
+		}
+		if int64(pos) <= used {
+			ids = append(ids, guid(packed[pos-1:pos+15]))
+		}
+	}
+	return ids, nil
+}
+
+var sessionStatements = []statement{
+	form(`SET TRANSACTION ISOLATION LEVEL «(READ UNCOMMITTED|READ COMMITTED|REPEATABLE READ|SERIALIZABLE|SNAPSHOT)»`,
+		func(x *execution, words []string) (uint64, error) {
+			x.isolation = strings.ToUpper(words[1])
+			return 0, nil
+		}),
+	form(`SET LOCK_TIMEOUT «(-?\d+)»`, func(x *execution, words []string) (_ uint64, err error) {
+		x.lockTimeout, err = strconv.ParseInt(words[1], 10, 32)
+		return 0, err
+	}),
+	form(`SET XACT_ABORT «(ON|OFF)»`, func(x *execution, words []string) (uint64, error) {
+		x.xactAbort = strings.EqualFold(words[1], "ON")
+		return 0, nil
+	}),
+	form(`SET NOCOUNT «(ON|OFF)»`, func(x *execution, words []string) (uint64, error) {
+		x.noCount = strings.EqualFold(words[1], "ON")
+		return 0, nil
+	}),
+	form(`SAVE TRANSACTION «(\w+)»`, func(x *execution, words []string) (uint64, error) {
+		if x.session.tx == nil {
+			return 0, errNoSavepoint
+		}
+		x.tx.savepoints[words[1]] = len(x.tx.undo)
+		return 0, nil
+	}),
+	form(`ROLLBACK TRANSACTION «(\w+)»`, func(x *execution, words []string) (uint64, error) {
+		return 0, x.rollBackTo(words[1])
+	}),
+	form(`SELECT 1`, func(x *execution, _ []string) (uint64, error) { return x.number(1), nil }),
+	form(`SELECT @@SPID`, func(x *execution, _ []string) (uint64, error) { return x.number(x.spid), nil }),
+	form(`SELECT CONCAT(@@LOCK_TIMEOUT, ' ', @@OPTIONS & 16384, ' ', @@OPTIONS & 512, ' ', transaction_isolation_level) FROM sys.dm_exec_sessions WHERE session_id = @@SPID`,
+		func(x *execution, _ []string) (uint64, error) {
+			x.out.describe(column{"", kindText})
+			x.out.row(fmt.Sprint(x.lockTimeout, count(x.xactAbort)*16384, count(x.noCount)*512, slices.Index(isolations, x.isolation)))
+			return 1, nil
+		}),
+	form(`SELECT count(*) FROM sys.dm_exec_requests WHERE database_id = DB_ID() AND wait_type LIKE 'LCK%'`,
+		func(x *execution, _ []string) (uint64, error) {
+			n := 0
+			for _, other := range x.server.sessions {
+				if other.waits && other.db == x.db {
+					n++
+				}
+			}
+			return x.number(n), nil
+		}),
+	form(`KILL «(\d+)»`, func(x *execution, words []string) (uint64, error) {
+		spid, _ := strconv.Atoi(words[1])
+		victim := x.server.sessions[spid]
+		if victim == nil {
+			return 0, &sqlError{6106, 16, "Process ID " + words[1] + " is not an active process ID."}
+		}
+		victim.kill()
+		return 0, nil
+	}),
+}
+
+// number is a result of one number.
+func (x *execution) number(n int) uint64 {
+	x.out.describe(column{"", kindInt})
+	x.out.row(n)
+	return 1
+}

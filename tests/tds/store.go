@@ -1,0 +1,246 @@
+package tds
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A row is what is in its columns, by their names.
+type row map[string]any
+
+type table struct {
+	name    string
+	columns map[string]string // types by names
+	key     []string          // the columns of the unique key; none: rows are told apart by their order
+	rows    map[string]row    // by key, also what is not committed
+	last    int64             // the last value of the identity column
+}
+
+type database struct {
+	name          string
+	tables        map[string]*table
+	locks         map[resource]*lock
+	snapshot      bool // READ_COMMITTED_SNAPSHOT
+	compatibility int64
+	durability    string
+}
+
+// A resource is a row, or with an empty key a table.
+type resource struct{ table, key string }
+
+// A lock is exclusive.
+type lock struct {
+	owner  *transaction
+	before row // as it was committed
+	freed  chan struct{}
+}
+
+type transaction struct {
+	id         uint64
+	db         *database
+	locks      []resource
+	undo       []func()
+	savepoints map[string]int // lengths of undo
+	waitsFor   *lock
+}
+
+func (t *transaction) undoTo(mark int) {
+	for _, undo := range slices.Backward(t.undo[mark:]) {
+		undo()
+	}
+	t.undo = t.undo[:mark]
+}
+
+// end frees what t has locked. To roll back, undo first.
+func (t *transaction) end() {
+	for _, r := range t.locks {
+		close(t.db.locks[r].freed)
+		delete(t.db.locks, r)
+	}
+	t.locks = nil
+}
+
+// closesCircle tells whether t would wait for itself if it waited for l.
+func (t *transaction) closesCircle(l *lock) bool {
+	for ; l != nil; l = l.owner.waitsFor {
+		if l.owner == t {
+			return true
+		}
+	}
+	return false
+}
+
+// A reading is how a SELECT deals with rows that another transaction has locked.
+type reading int
+
+const (
+	waiting   reading = iota // for their end
+	skipping                 // over them
+	versioned                // as they were committed
+	dirty                    // as they are
+)
+
+// reading is what the hints, the isolation level and the server make of a SELECT.
+func (x *execution) reading(hints string) (reading, error) {
+	switch {
+	case x.server.options.IgnoreHints || x.onSecondary():
+		return versioned, nil
+	case strings.Contains(hints, "READPAST"):
+		if x.isolation != "READ COMMITTED" && x.isolation != "REPEATABLE READ" {
+			return 0, errReadPast
+		}
+		return skipping, nil
+	case strings.Contains(hints, "READCOMMITTEDLOCK"):
+		return waiting, nil
+	case x.isolation == "SNAPSHOT", x.isolation == "READ COMMITTED" && x.db.snapshot:
+		return versioned, nil
+	case x.isolation == "READ UNCOMMITTED":
+		return dirty, nil
+	default:
+		return waiting, nil
+	}
+}
+
+// read returns the row of a key, or nil.
+func (x *execution) read(t *table, key string, how reading) (row, error) {
+	for {
+		l := x.db.locks[resource{t.name, key}]
+		switch {
+		case l == nil, l.owner == x.tx, how == dirty:
+			return t.rows[key], nil
+		case how == skipping:
+			return nil, nil
+		case how == versioned:
+			return l.before, nil
+		}
+		if err := x.wait(l); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// scan returns all rows.
+func (x *execution) scan(t *table, how reading) ([]row, error) {
+	keys := make(map[string]bool)
+	for key := range t.rows {
+		keys[key] = true
+	}
+	for r := range x.db.locks {
+		if r.table == t.name && r.key != "" {
+			keys[r.key] = true
+		}
+	}
+	var rows []row
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		r, err := x.read(t, key, how)
+		if err != nil {
+			return nil, err
+		}
+		if r != nil {
+			rows = append(rows, r)
+		}
+	}
+	return rows, nil
+}
+
+// lock locks a row or a table for the transaction.
+func (x *execution) lock(r resource) error {
+	for {
+		l := x.db.locks[r]
+		if l == nil {
+			break
+		}
+		if l.owner == x.tx {
+			return nil
+		}
+		if err := x.wait(l); err != nil {
+			return err
+		}
+	}
+	l := &lock{owner: x.tx, freed: make(chan struct{})}
+	if t := x.db.tables[r.table]; t != nil {
+		l.before = t.rows[r.key]
+	}
+	x.db.locks[r] = l
+	x.tx.locks = append(x.tx.locks, r)
+	return nil
+}
+
+// wait waits until l is freed. The server is unlocked meanwhile, and all may be
+// different afterwards.
+func (x *execution) wait(l *lock) error {
+	if x.tx.closesCircle(l) {
+		return errDeadlock
+	}
+	if x.server.options.NeverWait {
+		return errLockTimeout
+	}
+	var timeout <-chan time.Time
+	if x.lockTimeout >= 0 {
+		timer := time.NewTimer(time.Duration(x.lockTimeout) * time.Millisecond)
+		defer timer.Stop()
+		timeout = timer.C
+	}
+	x.tx.waitsFor = l
+	x.waits = true
+	x.server.mu.Unlock()
+	defer func() {
+		x.server.mu.Lock()
+		x.tx.waitsFor = nil
+		x.waits = false
+	}()
+	select {
+	case <-l.freed:
+		return nil
+	case <-timeout:
+		return errLockTimeout
+	case <-x.ctx.Done():
+		return errInterrupted
+	}
+}
+
+// insert puts a row in, unless its key is taken.
+func (x *execution) insert(t *table, r row) error {
+	t.last++
+	key := t.keyOf(r)
+	if err := x.lock(resource{t.name, key}); err != nil {
+		return err
+	}
+	if t.rows[key] != nil {
+		return duplicate(t)
+	}
+	x.put(t, key, r)
+	return nil
+}
+
+// put sets a row whose lock we have; nil deletes it.
+func (x *execution) put(t *table, key string, r row) {
+	before := t.rows[key]
+	set := func(r row) {
+		if r == nil {
+			delete(t.rows, key)
+		} else {
+			t.rows[key] = r
+		}
+	}
+	set(r)
+	x.tx.undo = append(x.tx.undo, func() { set(before) })
+}
+
+// change locks every row and sets it to what fn makes of it.
+func (x *execution) change(t *table, fn func(row) row) (changed uint64, err error) {
+	for _, key := range slices.Sorted(maps.Keys(t.rows)) {
+		if err := x.lock(resource{t.name, key}); err != nil {
+			return 0, err
+		}
+		if r := t.rows[key]; r != nil {
+			if after := fn(maps.Clone(r)); !maps.Equal(r, after) || after == nil {
+				x.put(t, key, after)
+				changed++
+			}
+		}
+	}
+	return changed, nil
+}

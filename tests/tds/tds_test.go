@@ -1,0 +1,294 @@
+package tds_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	mssql "github.com/microsoft/go-mssqldb"
+	"go.uber.org/goleak"
+
+	"github.com/twoqueue/twoqueue/tests/tds"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	insert       = "INSERT INTO orders (id) VALUES ('a')"
+	insertLedger = "INSERT INTO bridge_ledger (id) SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)"
+	find         = "SELECT count(*) FROM bridge_ledger WHERE id = CAST(@p1 AS uniqueidentifier)"
+	findLocked   = "SELECT count(*) FROM bridge_ledger WITH (READCOMMITTEDLOCK, ROWLOCK) WHERE id = CAST(@p1 AS uniqueidentifier)"
+	findPast     = "SELECT count(*) FROM bridge_ledger WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK) WHERE id = CAST(@p1 AS uniqueidentifier)"
+	waiting      = "SELECT count(*) FROM sys.dm_exec_requests WHERE database_id = DB_ID() AND wait_type LIKE 'LCK%'"
+)
+
+// A world is a server with a ledger's tables, and a row in a transaction that is open.
+type world struct {
+	*tds.Server
+	t  *testing.T
+	db *sql.DB
+	id []byte
+	tx *sql.Tx
+}
+
+func newWorld(t *testing.T, options *tds.Options, snapshot string) *world {
+	t.Helper()
+	server, err := tds.Start(options)
+	must(t, err)
+	t.Cleanup(server.Close)
+	w := &world{Server: server, t: t, db: connect(t, server), id: newID()}
+	w.run(w.db, "ALTER DATABASE CURRENT SET READ_COMMITTED_SNAPSHOT "+snapshot)
+	w.run(w.db, "CREATE TABLE bridge_ledger (id uniqueidentifier NOT NULL, PRIMARY KEY (id))")
+	w.run(w.db, "CREATE TABLE bridge_identity (one bit PRIMARY KEY, [identity] uniqueidentifier)")
+	w.run(w.db, "INSERT INTO bridge_identity ([identity]) VALUES (NEWID())")
+	w.run(w.db, "CREATE TABLE orders (id VARCHAR(36))")
+	w.tx = w.begin(nil)
+	w.insert(w.tx, w.id)
+	return w
+}
+
+type runner interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func (w *world) run(on runner, statement string, args ...any) {
+	w.t.Helper()
+	if _, err := on.ExecContext(w.t.Context(), statement, args...); err != nil {
+		w.t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func (w *world) insert(on runner, id []byte) {
+	w.t.Helper()
+	var identity mssql.UniqueIdentifier
+	must(w.t, w.db.QueryRowContext(w.t.Context(), "SELECT [identity] FROM bridge_identity").Scan(&identity))
+	stored, _ := identity.Value()
+	w.run(on, insertLedger, id, stored)
+}
+
+func (w *world) number(on runner, query string, args ...any) (n int) {
+	w.t.Helper()
+	must(w.t, on.QueryRowContext(w.t.Context(), query, args...).Scan(&n))
+	return n
+}
+
+func (w *world) expect(on runner, query string, want int) {
+	w.t.Helper()
+	if n := w.number(on, query, w.id); n != want {
+		w.t.Errorf("%s: %d, must be %d", query, n, want)
+	}
+}
+
+func (w *world) begin(options *sql.TxOptions) *sql.Tx {
+	w.t.Helper()
+	tx, err := w.db.BeginTx(context.Background(), options)
+	must(w.t, err)
+	w.t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+// awaitWaiting waits until a session waits for a lock.
+func (w *world) awaitWaiting() {
+	w.t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for w.number(w.db, waiting) == 0 {
+		<-tick.C
+	}
+}
+
+func TestUnderSnapshotAPlainSelectMissesWhatIsNotCommitted(t *testing.T) {
+	w := newWorld(t, nil, "ON")
+	w.expect(w.db, find, 0)
+	w.expect(w.tx, find, 1)
+	must(t, w.tx.Commit())
+	w.expect(w.db, find, 1)
+}
+
+func TestWithoutSnapshotAPlainSelectWaits(t *testing.T) {
+	w := newWorld(t, nil, "OFF")
+	testWaits(w, find)
+}
+
+func TestReadCommittedLockWaitsWhateverSnapshotSays(t *testing.T) {
+	for _, snapshot := range []string{"OFF", "ON"} {
+		testWaits(newWorld(t, nil, snapshot), findLocked)
+	}
+}
+
+func testWaits(w *world, query string) {
+	w.t.Helper()
+	tx := w.begin(nil)
+	w.run(tx, "SET LOCK_TIMEOUT 10")
+	expectError(w.t, 1222, scan(tx, query, w.id))
+	w.expect(tx, findPast, 0) // the transaction is as it was
+	result := make(chan int, 1)
+	go func() { result <- w.number(w.db, query, w.id) }()
+	w.awaitWaiting()
+	must(w.t, w.tx.Commit())
+	if n := <-result; n != 1 {
+		w.t.Errorf("after the commit it finds %d", n)
+	}
+}
+
+func TestReadPastSkips(t *testing.T) {
+	for _, snapshot := range []string{"OFF", "ON"} {
+		w := newWorld(t, nil, snapshot)
+		w.expect(w.db, findPast, 0)
+		must(t, w.tx.Commit())
+		w.expect(w.db, findPast, 1)
+	}
+}
+
+func TestReadPastIsRefusedAtOtherLevels(t *testing.T) {
+	w := newWorld(t, nil, "ON")
+	for _, level := range []sql.IsolationLevel{sql.LevelSnapshot, sql.LevelSerializable, sql.LevelReadUncommitted} {
+		expectError(t, 650, scan(w.begin(&sql.TxOptions{Isolation: level}), findPast, w.id))
+	}
+}
+
+func TestHintsCanBeIgnored(t *testing.T) {
+	w := newWorld(t, &tds.Options{IgnoreHints: true}, "OFF")
+	w.expect(w.db, findLocked, 0)
+	w.expect(w.db, findPast, 0)
+}
+
+func TestARolledBackSavepointKeepsItsLocks(t *testing.T) {
+	w := newWorld(t, nil, "ON")
+	w.run(w.tx, "SAVE TRANSACTION s")
+	w.id = newID()
+	w.insert(w.tx, w.id)
+	w.run(w.tx, "ROLLBACK TRANSACTION s")
+	w.expect(w.tx, find, 0)
+	testWaitsForNothing(w)
+}
+
+// testWaitsForNothing expects that a locked read waits, and then finds nothing.
+func testWaitsForNothing(w *world) {
+	w.t.Helper()
+	result := make(chan int, 1)
+	go func() { result <- w.number(w.db, findLocked, w.id) }()
+	w.awaitWaiting()
+	must(w.t, w.tx.Rollback())
+	if n := <-result; n != 0 {
+		w.t.Errorf("after the rollback it finds %d", n)
+	}
+}
+
+func TestAConnectionThatEndsRollsBack(t *testing.T) {
+	w := newWorld(t, nil, "ON")
+	spid := w.number(w.tx, "SELECT @@SPID")
+	result := make(chan int, 1)
+	go func() { result <- w.number(w.db, findLocked, w.id) }()
+	w.awaitWaiting()
+	w.run(w.db, "KILL "+strconv.Itoa(spid))
+	if n := <-result; n != 0 {
+		t.Errorf("after the end of the connection it finds %d", n)
+	}
+}
+
+func TestAttentionEndsAWaitAndKeepsTheConnection(t *testing.T) {
+	w := newWorld(t, nil, "ON")
+	conn, err := w.db.Conn(t.Context())
+	must(t, err)
+	defer func() { must(t, conn.Close()) }()
+	before := w.number(conn, "SELECT @@SPID")
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() {
+		var n int
+		result <- conn.QueryRowContext(ctx, findLocked, w.id).Scan(&n)
+	}()
+	w.awaitWaiting()
+	cancel()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled query: %v", err)
+	}
+	if after := w.number(conn, "SELECT @@SPID"); after != before {
+		t.Errorf("the session was %d, is %d", before, after)
+	}
+}
+
+func TestXactAbortDecidesWhatAnErrorUndoes(t *testing.T) {
+	for setting, rows := range map[string]int{"ON": 0, "OFF": 1} {
+		w := newWorld(t, nil, "ON")
+		must(t, w.tx.Commit())
+		tx := w.begin(nil)
+		w.run(tx, "SET XACT_ABORT "+setting)
+		w.run(tx, insert)
+		stored := w.id
+		_, err := tx.ExecContext(t.Context(), "INSERT INTO bridge_inbox (consumer, [key]) VALUES (@p1, @p2)", stored, stored)
+		expectError(t, 208, err)
+		_ = tx.Commit()
+		if n := w.number(w.db, "SELECT count(*) FROM orders"); n != rows {
+			t.Errorf("XACT_ABORT %s: %d rows, must be %d", setting, n, rows)
+		}
+	}
+}
+
+func TestWhatTheStandInDoesNotKnowIsAnError(t *testing.T) {
+	w := newWorld(t, nil, "ON")
+	for _, statement := range []string{"SELECT 2", "DROP TABLE a, b", "sp_who", "MERGE INTO bridge_ledger"} {
+		if _, err := w.db.ExecContext(t.Context(), statement); err == nil {
+			t.Errorf("%s: no error", statement)
+		}
+	}
+	if _, err := w.db.ExecContext(t.Context(), find, time.Now()); err == nil {
+		t.Error("a parameter of an unknown type: no error")
+	}
+	w.expect(w.tx, find, 1) // and nothing has come to harm
+}
+
+func TestTheLoginIsChecked(t *testing.T) {
+	server, err := tds.Start(nil)
+	must(t, err)
+	defer server.Close()
+	for number, address := range map[int32]string{
+		4060:  server.URL("nowhere"),
+		18456: strings.Replace(server.URL("master"), "//sa:", "//sa:not-", 1),
+	} {
+		db, err := sql.Open("sqlserver", address)
+		must(t, err)
+		expectError(t, number, db.PingContext(t.Context()))
+		must(t, db.Close())
+	}
+}
+
+func scan(on runner, query string, args ...any) error {
+	var n int
+	return on.QueryRowContext(context.Background(), query, args...).Scan(&n)
+}
+
+func connect(t *testing.T, server *tds.Server) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlserver", server.URL("master"))
+	must(t, err)
+	t.Cleanup(func() { must(t, db.Close()) })
+	return db
+}
+
+func expectError(t *testing.T, number int32, err error) {
+	t.Helper()
+	var e mssql.Error
+	if !errors.As(err, &e) || e.Number != number {
+		t.Errorf("%v, must be error %d", err, number)
+	}
+}
+
+func newID() []byte {
+	id := uuid.New()
+	return id[:]
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
