@@ -25,7 +25,7 @@ const (
 // in the README are made from it; a variable is BRIDGE_ and the field's words.
 type config struct {
 	Database struct {
-		URL string `desc:"the database that holds the ledger: postgres:// or mysql://user:password@host:port/database, or sqlite:/path/to/file; required"`
+		URL string `desc:"the database that holds the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
 	}
 	AMQP struct {
 		URL string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps; required, but not with -migrate"`

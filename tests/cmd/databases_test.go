@@ -84,3 +84,27 @@ func hostOf(t *testing.T, address string) string {
 	}
 	return parsed.Host
 }
+
+// On the stand-in, unless BRIDGE_TEST_SQLSERVER_URL names a real server.
+func TestSQLServerByItsURL(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.SQLServer)
+	target := s.Queue("target", nil)
+	p := verify(t, s)
+	s.RollBack(stage.To(target, "rolled back"))
+	id := s.Commit(stage.To(target, "committed"))[0].String()
+	if d := s.Receive(target, 1)[0]; d.MessageId != id {
+		t.Errorf("message %s at the target", d.MessageId)
+	}
+	p.signal(syscall.SIGTERM)
+	if code := p.await(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for _, queue := range []string{target, s.Topology.Queue, s.Topology.DeadQueue()} {
+		if n := s.Depth(queue); n != 0 {
+			t.Errorf("%d messages too many in %s", n, queue)
+		}
+	}
+	refused(t, 1, "BRIDGE_DATABASE_URL", "password", "BRIDGE_DATABASE_URL=sqlserver://nobody:"+password+"@"+hostOf(t, s.DatabaseURL)+"?database=x",
+		"BRIDGE_AMQP_URL="+s.AMQP)
+}

@@ -3,6 +3,8 @@
 //
 //	postgres://user:password@host:port/database
 //	mysql://user:password@host:port/database
+//	sqlserver://user:password@host:port?database=name
+//	azuresql://host?database=name&fedauth=ActiveDirectoryDefault
 //	sqlite:/path/to/file   (sqlite:file for a path from the working directory)
 //
 // No error contains the URL or a password.
@@ -55,6 +57,8 @@ var kinds = map[string]kind{
 	"postgres":   postgresKind,
 	"postgresql": postgresKind,
 	"mysql":      mysqlKind,
+	"sqlserver":  sqlServerKind,
+	"azuresql":   sqlServerKind,
 	"sqlite":     sqliteKind,
 }
 
@@ -69,7 +73,7 @@ func open(ctx context.Context, url string, create bool) (*Database, error) {
 	scheme, _, _ := strings.Cut(url, ":")
 	kind, ok := kinds[scheme]
 	if !ok {
-		return nil, fmt.Errorf("open database: %w: it must start with postgres:// or mysql://, or with sqlite: and a path", ErrURL)
+		return nil, fmt.Errorf("open database: %w: it must start with postgres://, mysql://, sqlserver:// or azuresql://, or with sqlite: and a path", ErrURL)
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

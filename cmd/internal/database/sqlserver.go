@@ -1,0 +1,72 @@
+package database
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+	mssql "github.com/microsoft/go-mssqldb"
+	"github.com/microsoft/go-mssqldb/azuread"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/sqlserver"
+)
+
+var sqlServerKind = kind{
+	dialect: migrate.SQLServer,
+	open:    openSQLServer,
+	ledger:  func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return sqlserver.Open(ctx, db) },
+	inbox:   func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return sqlserver.OpenInbox(ctx, db) },
+}
+
+// openSQLServer takes sqlserver:// URLs as the driver does. azuresql:// is the same
+// with encryption, and with the logins of Microsoft Entra ID that the driver's
+// parameter fedauth chooses.
+func openSQLServer(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
+	parsed, err := url.Parse(address)
+	if err != nil || parsed.Hostname() == "" || strings.Contains(parsed.Path, "@") || parsed.Fragment != "" {
+		return nil, fmt.Errorf("%w: it must be sqlserver://user:password@host:port?database=name, with special characters in user and password percent-encoded", ErrURL)
+	}
+	query := parsed.Query()
+	if intent, ok := parameter(query, "ApplicationIntent"); ok && strings.EqualFold(intent, "ReadOnly") {
+		return nil, fmt.Errorf("%w: ApplicationIntent=ReadOnly leads to a secondary, where no lookup waits; remove it", ErrURL)
+	}
+	connect := func(dsn string) (*mssql.Connector, error) { return mssql.NewConnector(dsn) }
+	if parsed.Scheme == "azuresql" {
+		connect = azuread.NewConnector
+		if _, ok := parameter(query, "encrypt"); !ok {
+			query.Set("encrypt", "true")
+			parsed.RawQuery = query.Encode()
+		}
+	}
+	parsed.Scheme = "sqlserver"
+	connector, err := connect(parsed.String())
+	if err != nil { // the driver's words may have the URL in them
+		return nil, fmt.Errorf("%w: one of its parameters is not understood", ErrURL)
+	}
+	return ping(ctx, sqlx.NewDb(sql.OpenDB(connector), "sqlserver"), classifySQLServer)
+}
+
+// parameter finds a parameter as the driver does, whatever its case.
+func parameter(query url.Values, name string) (string, bool) {
+	for key, values := range query {
+		if strings.EqualFold(key, name) && len(values) > 0 {
+			return values[0], true
+		}
+	}
+	return "", false
+}
+
+func classifySQLServer(err error) error {
+	const loginFailed = 18456
+	var answer mssql.Error
+	if errors.As(err, &answer) && answer.Number == loginFailed {
+		return fmt.Errorf("%w: %w", ErrCredentials, err)
+	}
+	return fmt.Errorf("%w: %w", ErrUnreachable, err)
+}
