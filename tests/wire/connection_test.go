@@ -1,0 +1,208 @@
+package wire_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// through leads a vhost's URL through a valve.
+func through(t *testing.T, vhostURL string) (*servertest.Valve, string) {
+	t.Helper()
+	parsed, err := url.Parse(vhostURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	valve := servertest.NewValve(t, parsed.Host)
+	parsed.Host = valve.Addr()
+	return valve, parsed.String()
+}
+
+func TestPublishersWaitForTheConnectionUpToTheirDeadline(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	valve, throughValve := through(t, vhost)
+	broker := dial(t, throughValve, &bridge.BrokerOptions{DialTimeout: time.Second})
+	publishes(t, broker, "q")
+
+	valve.HoldReplies() // so that no new connection comes about
+	valve.Cut()
+	// What hits the dying connection is unconfirmed; after that there is none.
+	for {
+		err := broker.Publish(within(t, time.Second), outgoing("q", 1))
+		if err == nil {
+			t.Fatal("published through a cut")
+		}
+		if !errors.Is(err, bridge.ErrUnconfirmed) {
+			break
+		}
+	}
+	fails(t, broker, outgoing("q", 1), time.Second, bridge.ErrUnavailable)
+
+	ctx := within(t, patience)
+	results := make(chan error)
+	for range 50 {
+		go func() { results <- broker.Publish(ctx, outgoing("q", 10)) }()
+	}
+	select {
+	case err := <-results:
+		t.Fatalf("a publisher did not wait: %v", err)
+	case <-within(t, 2*time.Second).Done():
+	}
+	valve.Release()
+	for range 50 {
+		if err := <-results; err != nil {
+			t.Errorf("after the reconnect: %v", err)
+		}
+	}
+}
+
+// Whoever meets a connection that has just died waits for the next one: with time
+// left, a cut costs only what was in flight.
+func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	valve, throughValve := through(t, vhost)
+	broker := dial(t, throughValve, nil)
+	ctx := within(t, patience)
+	var (
+		running sync.WaitGroup
+		done    = make(chan struct{})
+	)
+	for range 50 {
+		running.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := broker.Publish(ctx, outgoing("q", 1)); err != nil && !errors.Is(err, bridge.ErrUnconfirmed) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 10 {
+		valve.Cut()
+		for broker.Publish(ctx, outgoing("q", 1)) != nil { // until there is another connection
+		}
+	}
+	close(done)
+	running.Wait()
+}
+
+func TestABrokerThatWasKilledIsFoundAgainWithAllThatWasConfirmed(t *testing.T) {
+	server := servertest.StartRabbitMQ(t, nil)
+	declare(t, server.URL(), "q", amqp.Table{"x-queue-type": "quorum"})
+	// A quorum queue that is killed within its first moments stays without a leader
+	// (3.10): an orderly restart makes it old enough.
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	broker := dial(t, server.URL(), nil)
+	if err := broker.Publish(within(t, patience), outgoing("q", 1000)); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	err := broker.Publish(within(t, time.Second), outgoing("q", 1))
+	if !errors.Is(err, bridge.ErrUnconfirmed) && !errors.Is(err, bridge.ErrUnavailable) {
+		t.Errorf("published without a broker: %v", err)
+	}
+	waiting := make(chan error)
+	ctx := within(t, patience)
+	fails(t, broker, outgoing("q", 1), 100*time.Millisecond, bridge.ErrUnavailable)
+	go func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }()
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waiting; err != nil {
+		t.Fatalf("after the restart: %v", err)
+	}
+	if n := depth(t, server.URL(), "q"); n < 1001 {
+		t.Errorf("%d messages in the queue, 1001 were confirmed", n)
+	}
+}
+
+func TestAHalfOpenConnectionCostsNobodyMoreThanTheDeadline(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	valve, throughValve := through(t, vhost)
+	broker := dial(t, throughValve, nil)
+	publishes(t, broker, "q")
+
+	t.Run("no replies", func(t *testing.T) {
+		valve.HoldReplies()
+		messages := outgoing("q", 10)
+		err := fails(t, broker, messages, time.Second, bridge.ErrUnconfirmed)
+		blames(t, err, messages[0])
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("does not tell of the deadline: %v", err)
+		}
+		valve.Release()
+		publishes(t, broker, "q")
+	})
+	t.Run("no requests", func(t *testing.T) {
+		valve.HoldRequests()
+		messages := outgoing("q", 30) // more than all buffers take
+		for i := range messages {
+			messages[i].Body = make([]byte, 1<<20)
+		}
+		err := fails(t, broker, messages, time.Second, bridge.ErrUnavailable)
+		blames(t, err, messages[len(messages)-1-slices.IndexFunc(reversed(messages), func(m bridge.Outgoing) bool {
+			return strings.Contains(err.Error(), m.MessageId)
+		})])
+		fails(t, broker, outgoing("q", 1), time.Second, bridge.ErrUnavailable) // behind them
+		valve.Release()
+		publishes(t, broker, "q")
+	})
+}
+
+func reversed[T any](s []T) []T {
+	s = slices.Clone(s)
+	slices.Reverse(s)
+	return s
+}
+
+// The first message is confirmed, the second is stuck half-way.
+func TestTheUnconfirmedMessageIsBlamedNotAConfirmedOne(t *testing.T) {
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "q", nil)
+	const handshake, openChannel, message = 3, 2, 3
+	gate := &gate{requests: handshake + openChannel + message, replies: -1}
+	broker := dial(t, gate.through(t, vhost), &bridge.BrokerOptions{Channels: 1})
+	messages := outgoing("q", 2)
+	err := fails(t, broker, messages, 2*time.Second, bridge.ErrUnconfirmed)
+	blames(t, err, messages[1])
+	if n := depth(t, vhost, "q"); n != 1 {
+		t.Errorf("%d messages arrived", n)
+	}
+}
+
+// The connection dies right after its handshake; what opens a channel then gets
+// no answer.
+func TestAConnectionThatDiesAfterTheHandshakeHoldsNobodyUp(t *testing.T) {
+	const handshake = 3
+	gate := &gate{requests: -1, replies: handshake}
+	broker := dial(t, gate.through(t, servertest.Vhost(t)), nil)
+	start := time.Now()
+	fails(t, broker, outgoing("q", 1), time.Second, bridge.ErrUnavailable)
+	if err := (bridge.Topology{Queue: "q"}).Declare(within(t, time.Second), broker); !errors.Is(err, bridge.ErrUnavailable) {
+		t.Errorf("declare: %v", err)
+	}
+	broker.Close()
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
