@@ -11,18 +11,23 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
+// The key of a column c of sys.columns: how many unique indexes there are on it
+// alone and on all rows. Columns that are only included do not count.
+const uniqueKeys = `(SELECT count(*) FROM sys.indexes x
+	WHERE x.object_id = c.object_id AND x.is_unique = 1 AND x.has_filter = 0 AND x.is_disabled = 0
+	AND (SELECT max(k.column_id) FROM sys.index_columns k
+		WHERE k.object_id = x.object_id AND k.index_id = x.index_id AND k.key_ordinal > 0 HAVING count(*) = 1) = c.column_id)`
+
 const state = `SELECT CAST(i.[identity] AS binary(16)) AS [identity],
 	(SELECT max(version_id) FROM bridge_ledger_version) AS version,
 	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability,
 	d.compatibility_level AS compatibility,
 	d.delayed_durability_desc AS durability,
-	(SELECT TYPE_NAME(c.system_type_id) FROM sys.columns c
-		WHERE c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id') AS key_type,
-	(SELECT count(*) FROM sys.indexes x
-		WHERE x.object_id = OBJECT_ID('bridge_ledger') AND x.is_unique = 1 AND x.has_filter = 0
-		AND (SELECT max(COL_NAME(k.object_id, k.column_id)) FROM sys.index_columns k
-			WHERE k.object_id = x.object_id AND k.index_id = x.index_id HAVING count(*) = 1) = 'id') AS unique_keys
-FROM bridge_identity i CROSS JOIN sys.databases d WHERE d.database_id = DB_ID()`
+	TYPE_NAME(c.system_type_id) AS key_type,
+	` + uniqueKeys + ` AS unique_keys
+FROM bridge_identity i CROSS JOIN sys.databases d
+LEFT JOIN sys.columns c ON c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id'
+WHERE d.database_id = DB_ID()`
 
 const stateRights = "SELECT ON bridge_identity, SELECT ON bridge_ledger_version"
 
@@ -79,6 +84,8 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 		return uuid.Nil, fmt.Errorf("the database's compatibility level is %d, must be %d at least: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL", s.Compatibility, minCompatibility)
 	case s.Durability != durable:
 		return uuid.Nil, fmt.Errorf("delayed durability is %s, must be %s, or a crash could undo what was forwarded: ALTER DATABASE CURRENT SET DELAYED_DURABILITY = %s", s.Durability, durable, durable)
+	case !s.KeyType.Valid:
+		return uuid.Nil, fmt.Errorf("%w: there is no bridge_ledger with an id, or the login has no right on it: call migrate.Ledger, or GRANT SELECT ON bridge_ledger", bridge.ErrNoSchema)
 	case s.KeyType.String != keyType:
 		return uuid.Nil, fmt.Errorf("%w: bridge_ledger.id is %q, must be %s; drop the table and call migrate.Ledger", bridge.ErrNoSchema, s.KeyType.String, keyType)
 	case s.UniqueKeys == 0:

@@ -40,7 +40,7 @@
 // ledger fall back, for good, to an INSERT of the same ID that is rolled back: this
 // waits on every server with unique keys, and fails with 2627 after a commit. Prove
 // proves it as well, and refuses if that does not hold either. The choice is logged
-// by slog.Default.
+// by slog.Default. A ledger on an own table has no such way.
 //
 // # How IDs travel
 //
@@ -71,13 +71,48 @@
 // statement anew may wait for that before our LOCK_TIMEOUT is in force: during such
 // work all methods may wait until their context ends.
 //
+// # Own tables
+//
+// OpenOwnTable reads a table of the application's own instead of bridge_ledger (see
+// bridge.OwnTable), by the same two lookups: who inserts a row has its entry in the
+// unique index locked as well. Record reads the rows in the caller's transaction, by
+// READCOMMITTEDLOCK at every isolation level; should another open transaction have
+// inserted such an ID, it waits for that one, as the session's LOCK_TIMEOUT allows.
+//
+// The lookups are right whatever locks the application takes; how long they wait is
+// in its hands:
+//
+//   - Who changes a row later, delays a message that is not yet forwarded.
+//   - READPAST does not pass over page locks, nor over the table lock that a statement
+//     with thousands of rows takes: then many messages wait, one by one, for that
+//     transaction. ALTER TABLE … SET (LOCK_ESCALATION = DISABLE) and ALTER INDEX … SET
+//     (ALLOW_PAGE_LOCKS = OFF) prevent it.
+//
+// No security policy (row-level security) may hide rows of the table from the
+// verifier's login: a hidden row looks rolled back, and its message is dropped. The
+// server does not show policies to such a login, so Open cannot look for them.
+//
+// Where lock hints are ignored there is nothing to fall back to, as an INSERT into
+// the application's table is out of the question. There Prove refuses the ledger
+// with bridge.ErrProof, and what is sent stays in the staging queue: use
+// bridge_ledger.
+//
 // # Rights
 //
 //	sender    INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
 //	verifier  the same, and SELECT and DELETE on bridge_ledger
 //	receiver  INSERT on bridge_inbox, SELECT on bridge_inbox_version
 //
-// A login that lacks one gets an error that names the GRANT.
+// With an own table:
+//
+//	sender    SELECT on the table, bridge_ledger, bridge_identity and bridge_ledger_version
+//	verifier  the same, and INSERT and DELETE on bridge_ledger, where it proves the waiting
+//	receiver  as above
+//
+// A login that lacks one gets an error that names the GRANT. (The sender does not read
+// bridge_ledger then, but the catalogue shows a table only to who has a right on it.)
+// Who calls migrate.Ledger or migrate.Inbox needs CREATE TABLE in the database, and
+// ALTER, SELECT and INSERT on the schema.
 //
 // # What must be so
 //

@@ -12,6 +12,7 @@ import (
 const (
 	noObject        = 208
 	denied          = 229
+	columnDenied    = 230
 	deadlockVictim  = 1205
 	lockTimeout     = 1222
 	uniqueIndex     = 2601
@@ -41,7 +42,7 @@ func classify(err error, needed string) error {
 		return fmt.Errorf("%w: call migrate.Ledger or migrate.Inbox, and see that the login's default schema is the same everywhere: %w", bridge.ErrNoSchema, err)
 	case readOnlyReplica:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
-	case denied:
+	case denied, columnDenied:
 		return fmt.Errorf("the login lacks a right, needed here: GRANT %s: %w", needed, err)
 	}
 	return err

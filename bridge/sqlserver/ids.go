@@ -21,10 +21,11 @@ type statement map[int]string
 
 // forIDs makes a statement of a text in which $asked stands for a table of the
 // IDs in @p1. There is room in @p1 for one of the sizes; the first @p2 bytes count.
-func forIDs(text string) statement {
+// more are other words to replace, each with what it stands for.
+func forIDs(text string, more ...string) statement {
 	s := make(statement, len(sizes))
 	for _, size := range sizes {
-		s[size] = strings.ReplaceAll(text, "$asked", asked(size))
+		s[size] = strings.NewReplacer(append([]string{"$asked", asked(size)}, more...)...).Replace(text)
 	}
 	return s
 }

@@ -22,30 +22,21 @@ var (
 INSERT INTO bridge_ledger (id)
 SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
 
-	// One row at least if the identity is right, with a null id if nothing is
-	// found. READPAST passes over rows; for other locks LOCK_TIMEOUT 0 does not wait
-	// either. The LOOP keeps the ledger from ever being scanned.
-	committed = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SET LOCK_TIMEOUT 0;
-SELECT CAST(l.id AS binary(16)) AS id FROM bridge_identity i
-LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK) ON l.id = asked.id) ON 1 = 1
-WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
-
 	forget = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK) ON l.id = asked.id`)
 )
 
 // What the statements need, in the words of GRANT.
 const (
-	recordRights    = "INSERT ON bridge_ledger, SELECT ON bridge_identity"
-	committedRights = "SELECT ON bridge_ledger, SELECT ON bridge_identity"
-	forgetRights    = "SELECT, DELETE ON bridge_ledger"
+	recordRights = "INSERT ON bridge_ledger, SELECT ON bridge_identity"
+	forgetRights = "SELECT, DELETE ON bridge_ledger"
 )
 
 // A Ledger is the ledger in one SQL Server database. It implements bridge.Ledger.
 type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID
+	lookups
 	byInsert atomic.Bool // how Settle waits
 }
 
@@ -56,7 +47,7 @@ var _ bridge.Ledger = (*Ledger)(nil)
 // if the tables are not there, or are not as migrate.Ledger makes them. db stays
 // the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l := &Ledger{db: sqlx.NewDb(db, "sqlserver")}
+	l := &Ledger{db: sqlx.NewDb(db, "sqlserver"), lookups: inLedger}
 	identity, err := l.readIdentity(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
@@ -97,7 +88,7 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found := make([]uuid.UUID, 0, len(ids))
 	for ids := range slices.Chunk(ids, chunk) {
-		text, packed, used := committed.fill(ids)
+		text, packed, used := l.committed.fill(ids)
 		var rows [][]byte
 		err := try(ctx, func(ctx context.Context) error {
 			rows = nil
@@ -107,7 +98,7 @@ func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err, committedRights))
+			return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err, l.rights))
 		}
 		if len(rows) == 0 {
 			return nil, fmt.Errorf("look up %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)

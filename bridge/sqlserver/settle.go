@@ -13,22 +13,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// The lookups that wait. LOCK_TIMEOUT takes no parameter, but a verifier's wait is
-// always the same, and so is the text.
-const (
-	// On a readable secondary, which a connection may come to after a failover, the
-	// server would ignore the hints and read an old state.
-	settleBySelect = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SET LOCK_TIMEOUT %d;
-SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own,
-	(SELECT count(*) FROM bridge_ledger WITH (READCOMMITTEDLOCK, ROWLOCK) WHERE id = CAST(@p1 AS uniqueidentifier)) AS found,
-	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability`
+// bound begins the statements that wait. LOCK_TIMEOUT takes no parameter, but a
+// verifier's wait is always the same, and so is the text.
+const bound = "SET LOCK_TIMEOUT %d;\n"
 
-	settleByInsert = `SET NOCOUNT OFF;
-SET LOCK_TIMEOUT %d;
+// settleByInsert is the other way to wait.
+const settleByInsert = `SET NOCOUNT OFF;
 INSERT INTO bridge_ledger (id)
 SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)`
-)
 
 // Settle reads the row of id, and waits for whoever has it locked. LOCK_TIMEOUT
 // bounds the wait, in whole milliseconds, and so does a deadline of ctx; both leave
@@ -59,9 +51,9 @@ func (l *Ledger) settleBySelect(ctx context.Context, id uuid.UUID, milliseconds 
 		Own, Found    int
 		Updateability sql.NullString
 	}
-	text := fmt.Sprintf(settleBySelect, milliseconds)
+	text := fmt.Sprintf(bound, milliseconds) + l.settle
 	if err := l.db.SelectContext(ctx, &rows, text, argument(id), argument(l.identity)); err != nil {
-		return bridge.StillOpen, classify(err, committedRights)
+		return bridge.StillOpen, classify(err, l.rights)
 	}
 	switch {
 	case len(rows) != 1:
@@ -70,7 +62,7 @@ func (l *Ledger) settleBySelect(ctx context.Context, id uuid.UUID, milliseconds 
 		return bridge.StillOpen, fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
 	case rows[0].Own != 1:
 		return bridge.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
-	case rows[0].Found == 1:
+	case rows[0].Found > 0:
 		return bridge.Committed, nil
 	default:
 		return bridge.RolledBack, nil
@@ -91,7 +83,7 @@ func (l *Ledger) settleByInsert(ctx context.Context, id uuid.UUID, milliseconds 
 		return bridge.StillOpen, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	result, err := tx.ExecContext(ctx, fmt.Sprintf(settleByInsert, milliseconds), argument(id), argument(l.identity))
+	result, err := tx.ExecContext(ctx, fmt.Sprintf(bound, milliseconds)+settleByInsert, argument(id), argument(l.identity))
 	if isDuplicate(err) {
 		return bridge.Committed, nil
 	}

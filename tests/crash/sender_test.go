@@ -76,20 +76,20 @@ func TestWhatASenderCommittedBeforeItWasKilledIsForwarded(t *testing.T) {
 
 // The COMMIT's answer never reaches the sender: it does not know itself.
 func TestWhatASenderCommittedWithoutKnowingItIsForwarded(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, stage.New(t, stage.Postgres))
-	id := newIDs(1)[0]
-	valve, address := w.valve(w.DatabaseURL)
-	p := w.start(brief{Role: aSender, DatabaseURL: address, Orders: []uuid.UUID{id},
-		Stops: map[point]uuid.UUID{staged: id, placed: id}})
-	p.reached(staged)
-	valve.HoldReplies()
-	p.goOn()
-	w.wantOutcome(id, bridge.Committed)
-	p.kill()
-	w.wantHandedBack(2)
-	w.wantStats(w.finish(), 2, 0)
-	w.wantOnce()
+	on(t, []stage.Database{stage.Postgres, stage.SQLServer}, func(w *world) {
+		id := newIDs(1)[0]
+		valve, address := w.valve(w.DatabaseURL)
+		p := w.start(brief{Role: aSender, DatabaseURL: address, Orders: []uuid.UUID{id},
+			Stops: map[point]uuid.UUID{staged: id, placed: id}})
+		p.reached(staged)
+		valve.HoldReplies()
+		p.goOn()
+		w.wantOutcome(id, bridge.Committed)
+		p.kill()
+		w.wantHandedBack(2)
+		w.wantStats(w.finish(), 2, 0)
+		w.wantOnce()
+	})
 }
 
 // A verifier has taken all of them, and waits, when the sender dies.

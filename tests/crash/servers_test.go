@@ -58,7 +58,7 @@ func TestAKilledRabbitMQLosesAndInventsNothing(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRabbitMQ(t, nil)
 	var worlds []*world
-	for _, kind := range stage.Databases {
+	for _, kind := range stage.Everywhere {
 		worlds = append(worlds, newWorld(t, stage.On(t, kind, server.URL(), bridge.Topology{Queue: kind.Name})))
 	}
 	var verifiers []*stage.Running

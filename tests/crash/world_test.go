@@ -30,8 +30,10 @@ func newWorld(t *testing.T, s *stage.Stage) *world {
 	return w
 }
 
-func onEach(t *testing.T, test func(w *world)) {
-	for _, kind := range stage.Databases {
+func onEach(t *testing.T, test func(w *world)) { on(t, stage.Everywhere, test) }
+
+func on(t *testing.T, kinds []stage.Database, test func(w *world)) {
+	for _, kind := range kinds {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			test(newWorld(t, stage.New(t, kind)))

@@ -3,7 +3,11 @@ package sqlserver_test
 import (
 	"context"
 	"database/sql"
+	"slices"
+	"strings"
 	"testing"
+
+	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
@@ -36,6 +40,9 @@ func TestSuites(t *testing.T) {
 			if s.options.IgnoreHints {
 				h = fallenBack(h)
 			}
+			if !s.options.IgnoreHints { // where no own table may be judged by
+				t.Run("own table", func(t *testing.T) { ledgertest.Run(t, ownTable(h)) })
+			}
 			t.Run("ledger", func(t *testing.T) { ledgertest.Run(t, h) })
 			t.Run("inbox", func(t *testing.T) { ledgertest.RunInbox(t, h) })
 		})
@@ -53,6 +60,43 @@ func fallenBack(h ledgertest.Harness) ledgertest.Harness {
 		}
 		ledger.(*sqlserver.Ledger).FallBack(bridge.ErrProof)
 		return ledger, nil
+	}
+	return h
+}
+
+// ownTable is h on a table whose names are such as only quoting can carry.
+func ownTable(h ledgertest.Harness) ledgertest.Harness {
+	own := bridge.OwnTable{Table: `Shop.or[d]er's; --`, Column: "message [ID]"}
+	const table, column = `[Shop].[or[d]]er's; --]`, "[message [ID]]]"
+	create := h.Create
+	h.Create = func(t testing.TB) func() (*sql.DB, error) {
+		t.Helper()
+		connect := create(t)
+		db, err := connect()
+		must(t, err)
+		defer db.Close()
+		for _, statement := range []string{"CREATE SCHEMA Shop",
+			"CREATE TABLE " + table + " (n int, " + column + " uniqueidentifier NOT NULL UNIQUE)"} {
+			_, err := db.ExecContext(t.Context(), statement)
+			must(t, err)
+		}
+		return connect
+	}
+	h.Open = func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) {
+		return sqlserver.OpenOwnTable(ctx, db, own)
+	}
+	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+		for ids := range slices.Chunk(ids, 1000) { // the most that VALUES takes
+			values := make([]string, len(ids))
+			for i, id := range ids {
+				values[i] = "('" + id.String() + "')"
+			}
+			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" ("+column+") VALUES "+strings.Join(values, ", "))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	return h
 }

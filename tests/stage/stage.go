@@ -37,7 +37,7 @@ type Database struct {
 	Open func(ctx context.Context, url string) (*sql.DB, bridge.Ledger, error)
 }
 
-// Databases are all that the end-to-end tests run with.
+// Databases are those to which a test may say any SQL; see also Everywhere.
 var Databases = []Database{Postgres, SQLite}
 
 // Postgres is a database in the shared private server.

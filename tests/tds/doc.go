@@ -11,8 +11,8 @@
 // tests/sqlserver), and the proof that every verifier makes before it judges.
 //
 // It knows the statements that this project and its tests send, by their text
-// (ledger.go, plain.go, schema.go, statements.go). Any other is answered with an error, never with a
-// guess.
+// (ledger.go, plain.go, catalogue.go, schema.go, statements.go). Any other is
+// answered with an error, never with a guess.
 //
 // # What is modelled, and where it is written
 //
@@ -47,12 +47,20 @@
 //   - A readable secondary ignores hints, reads snapshots and writes nothing
 //     (3906): 'Offload read-only workload to secondary replica of an Always On
 //     availability group'. A login with ApplicationIntent=ReadOnly comes to it.
+//   - The catalogue shows a login only what it has some right to; here, all on which
+//     VIEW DEFINITION is not denied: 'Metadata visibility configuration'. Unique
+//     indexes, their columns, filters and whether they are disabled: 'sys.indexes'
+//     and 'sys.index_columns'.
+//   - A quoted name, in which ]] means ]: 'Database identifiers'. The schema dbo is
+//     every login's default.
 //   - A server that ignores hints and reads snapshots, as Babelfish does.
 //
 // # What is not
 //
 // Shared, update and range locks: a reader holds nothing. Page and table locks,
-// lock escalation. A SNAPSHOT transaction reads as a statement under
+// lock escalation, locks of the entries of an index. A table with two keys, and rows
+// in a view, in a memory-optimized table, or under an index that is filtered or
+// disabled: these are there to be refused. A SNAPSHOT transaction reads as a statement under
 // READ_COMMITTED_SNAPSHOT does. An error ends the batch. Encryption. Plans, speed,
 // disk: what is committed is lost with the process.
 package tds

@@ -22,16 +22,21 @@ var ledgerStatements = []statement{
 			}
 			return x.record("@p2", []guid{id})
 		}),
-	form(`SELECT CAST(l.id AS binary(16)) AS id FROM bridge_identity i LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id) ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`,
+	form(`SELECT CAST(l.$name AS binary(16)) AS id FROM bridge_identity i LEFT JOIN ($asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`,
 		func(x *execution, words []string) (uint64, error) {
-			ids, err := x.asked(words[1])
-			if err != nil {
-				return 0, err
+			if words[1] != words[5] {
+				return 0, unknown("column", words[1])
 			}
-			return x.lookUp(ids, words[2])
+			return x.lookUp(words[2], place{words[3], words[5], words[4]})
 		}),
-	form(`SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own, (SELECT count(*) FROM bridge_ledger WITH («([A-Z, ]+)») WHERE id = CAST(@p1 AS uniqueidentifier)) AS found, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability`,
-		settle),
+	form(`SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)) AS own, (SELECT count(*) FROM $asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) AS found`,
+		func(x *execution, words []string) (uint64, error) {
+			return x.expectRows(words[1], place{words[2], words[4], words[3]})
+		}),
+	form(`SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own, (SELECT count(*) FROM $name WITH («([A-Z, ]+)») WHERE $name = CAST(@p1 AS uniqueidentifier)) AS found, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability`,
+		func(x *execution, words []string) (uint64, error) {
+			return x.settle(place{words[1], words[3], words[2]})
+		}),
 	form(`DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK) ON l.id = asked.id`,
 		func(x *execution, words []string) (uint64, error) {
 			ids, err := x.asked(words[1])
@@ -79,20 +84,48 @@ func (x *execution) record(identity string, ids []guid) (uint64, error) {
 	return uint64(len(ids)), nil
 }
 
-func (x *execution) lookUp(ids []guid, hints string) (uint64, error) {
+// A place is where IDs are looked up: a table and its column, as they stand in the
+// statement, and the hints.
+type place struct{ table, column, hints string }
+
+// find returns those of ids that have a row.
+func (x *execution) find(ids []guid, in place) (found []guid, err error) {
+	t, err := x.readable(unquoted(in.table))
+	if err != nil {
+		return nil, err
+	}
+	column := unquoted(in.column)
+	if !slices.Equal(t.key, []string{column}) {
+		return nil, unknown("lookup", "by "+column+", which is not the key")
+	}
+	how, err := x.reading(in.hints)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		r, err := x.read(t, t.keyOf(row{column: id}), how)
+		if err != nil {
+			return nil, err
+		}
+		if r != nil {
+			found = append(found, id)
+		}
+	}
+	return found, nil
+}
+
+func (x *execution) lookUp(places string, in place) (uint64, error) {
 	own, err := x.own("@p3")
 	if err != nil {
 		return 0, err
 	}
-	var found []guid
-	for _, id := range ids {
-		there, err := x.ledgerRow(id, hints)
-		if err != nil {
-			return 0, err
-		}
-		if there {
-			found = append(found, id)
-		}
+	ids, err := x.asked(places)
+	if err != nil {
+		return 0, err
+	}
+	found, err := x.find(ids, in)
+	if err != nil {
+		return 0, err
 	}
 	x.out.describe(column{"id", kindBinary})
 	switch {
@@ -108,7 +141,25 @@ func (x *execution) lookUp(ids []guid, hints string) (uint64, error) {
 	return uint64(len(found)), nil
 }
 
-func settle(x *execution, words []string) (uint64, error) {
+func (x *execution) expectRows(places string, in place) (uint64, error) {
+	own, err := x.own("@p3")
+	if err != nil {
+		return 0, err
+	}
+	ids, err := x.asked(places)
+	if err != nil {
+		return 0, err
+	}
+	found, err := x.find(ids, in)
+	if err != nil {
+		return 0, err
+	}
+	x.out.describe(column{"own", kindInt}, column{"found", kindInt})
+	x.out.row(count(own), len(found))
+	return 1, nil
+}
+
+func (x *execution) settle(in place) (uint64, error) {
 	own, err := x.own("@p2")
 	if err != nil {
 		return 0, err
@@ -117,32 +168,17 @@ func settle(x *execution, words []string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	found, err := x.ledgerRow(id, words[1])
+	found, err := x.find([]guid{id}, in)
 	if err != nil {
 		return 0, err
 	}
 	x.out.describe(column{"own", kindInt}, column{"found", kindInt}, column{"updateability", kindText})
-	x.out.row(count(own), count(found), x.updateability())
+	x.out.row(count(own), len(found), x.updateability())
 	return 1, nil
 }
 
-// ledgerRow tells whether the ledger has a row of id.
-func (x *execution) ledgerRow(id guid, hints string) (bool, error) {
-	ledger, err := x.readable("bridge_ledger")
-	if err != nil {
-		return false, err
-	}
-	how, err := x.reading(hints)
-	if err != nil {
-		return false, err
-	}
-	r, err := x.read(ledger, ledger.keyOf(row{"id": id}), how)
-	return r != nil, err
-}
-
-// count is count(*) of something that is there once or not.
-func count(there bool) int {
-	if there {
+func count(b bool) int {
+	if b {
 		return 1
 	}
 	return 0

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -23,11 +24,11 @@ var plainStatements = []statement{
 			if err != nil {
 				return 0, err
 			}
-			found, err := x.ledgerRow(id, words[1])
+			found, err := x.find([]guid{id}, place{"bridge_ledger", "id", words[1]})
 			if err != nil {
 				return 0, err
 			}
-			return x.number(count(found)), nil
+			return x.number(len(found)), nil
 		}),
 	form(`SELECT [identity] FROM bridge_identity`, func(x *execution, _ []string) (uint64, error) {
 		rows, err := x.plain("bridge_identity")
@@ -46,7 +47,7 @@ var plainStatements = []statement{
 			return 0, err
 		}
 		kind := byte(kindText)
-		if x.db.tables[words[1]].columns["id"] == "uniqueidentifier" {
+		if x.db.tables[words[1]].columns["id"] == uniqueIdentifier {
 			kind = kindGUID
 		}
 		x.out.describe(column{"id", kind})
@@ -55,15 +56,25 @@ var plainStatements = []statement{
 		}
 		return uint64(len(rows)), nil
 	}),
-	form(`INSERT INTO «(\w+)» (id) VALUES ('«([^']*)»')`, func(x *execution, words []string) (uint64, error) {
-		t, err := x.writable("INSERT", words[1])
+	form(`INSERT INTO $name ($name) VALUES «((?:\('[^']*'\)(?:, ?)?)+)»`, func(x *execution, words []string) (uint64, error) {
+		t, err := x.writable("INSERT", unquoted(words[1]))
 		if err != nil {
 			return 0, err
 		}
-		if t.columns["id"] == "uniqueidentifier" {
-			return 0, unknown("conversion", "of a string to uniqueidentifier")
+		column := unquoted(words[2])
+		values := list(words[3])
+		for _, text := range values {
+			var value any = strings.Trim(text, "()'")
+			if t.columns[column] == uniqueIdentifier {
+				if value, err = parseGUID(strings.Trim(text, "()'")); err != nil {
+					return 0, err
+				}
+			}
+			if err := x.insert(t, row{column: value}); err != nil {
+				return 0, err
+			}
 		}
-		return 1, x.insert(t, row{"id": words[2]})
+		return uint64(len(values)), nil
 	}),
 	form(`SELECT CAST(id AS nvarchar(36)) FROM bridge_ledger`, func(x *execution, _ []string) (uint64, error) {
 		rows, err := x.plain("bridge_ledger")

@@ -69,11 +69,18 @@ func (t *table) keyOf(r row) string {
 
 // The statements on tables and databases.
 var schemaStatements = []statement{
-	form(`SELECT CAST(i.[identity] AS binary(16)) AS [identity], (SELECT max(version_id) FROM bridge_ledger_version) AS version, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, d.compatibility_level AS compatibility, d.delayed_durability_desc AS durability, (SELECT TYPE_NAME(c.system_type_id) FROM sys.columns c WHERE c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id') AS key_type, (SELECT count(*) FROM sys.indexes x WHERE x.object_id = OBJECT_ID('bridge_ledger') AND x.is_unique = 1 AND x.has_filter = 0 AND (SELECT max(COL_NAME(k.object_id, k.column_id)) FROM sys.index_columns k WHERE k.object_id = x.object_id AND k.index_id = x.index_id HAVING count(*) = 1) = 'id') AS unique_keys FROM bridge_identity i CROSS JOIN sys.databases d WHERE d.database_id = DB_ID()`,
-		state),
-	form(`CREATE TABLE «(\w+)» («(.*)»)`, createTable),
-	form(`DROP TABLE «(\w+)»`, func(x *execution, words []string) (uint64, error) {
-		t, err := x.changing(words[1])
+	form(`CREATE SCHEMA $name`, func(x *execution, words []string) (uint64, error) {
+		x.db.schemas = append(x.db.schemas, unquoted(words[1]))
+		return 0, nil
+	}),
+	form(`CREATE TABLE $name («(.*?)»)«( WITH \(MEMORY_OPTIMIZED = ON[^)]*\))?»`, createTable),
+	form(`CREATE VIEW $name AS SELECT NEWID() AS id`, func(x *execution, words []string) (uint64, error) {
+		return 0, x.create(&table{name: unquoted(words[1]), kind: "VIEW", columns: map[string]string{"id": uniqueIdentifier}})
+	}),
+	form(`CREATE «(UNIQUE )?»INDEX «(\w+)» ON $name («([\w, ]+)»)«(?: INCLUDE \(\w+\))?»«( WHERE .+)?»`, createIndex),
+	form(`ALTER INDEX «(\w+)» ON $name DISABLE`, disableIndex),
+	form(`DROP «(?:TABLE|VIEW)» $name`, func(x *execution, words []string) (uint64, error) {
+		t, err := x.changing(unquoted(words[1]))
 		if err != nil {
 			return 0, err
 		}
@@ -83,10 +90,6 @@ var schemaStatements = []statement{
 	}),
 	form(`ALTER TABLE «(\w+)» SET (LOCK_ESCALATION = DISABLE)`, func(x *execution, words []string) (uint64, error) {
 		_, err := x.changing(words[1])
-		return 0, err
-	}),
-	form(`CREATE UNIQUE INDEX «\w+» ON «(\w+)» (version_id)`, func(x *execution, words []string) (uint64, error) {
-		_, err := x.changing(words[1]) // it holds already: see createTable
 		return 0, err
 	}),
 	form(`CREATE DATABASE «(\w+)»`, func(x *execution, words []string) (uint64, error) {
@@ -108,42 +111,98 @@ func (x *execution) changing(name string) (*table, error) {
 	return x.writable("ALTER", name)
 }
 
-var (
-	keyClause  = regexp.MustCompile(`PRIMARY KEY(?: CLUSTERED)? \(([^)]*)\)`)
-	definition = regexp.MustCompile(`^\[?(\w+)\]? (\w+)`)
-)
-
-// createTable reads the names and types of the columns, and the unique key. A
-// table of versions is unique by version from the start.
-func createTable(x *execution, words []string) (uint64, error) {
+// create makes a table or a view.
+func (x *execution) create(t *table) error {
 	if x.onSecondary() {
-		return 0, errReadOnly
+		return errReadOnly
 	}
-	t := &table{name: words[1], columns: make(map[string]string), rows: make(map[string]row)}
 	if err := x.lock(resource{t.name, ""}); err != nil {
-		return 0, err
+		return err
 	}
 	if x.db.tables[t.name] != nil {
-		return 0, exists(t.name)
+		return exists(t.name)
 	}
-	for part := range strings.SplitSeq(words[2], ", ") {
-		part = strings.TrimSpace(part)
-		if d := definition.FindStringSubmatch(part); d != nil && d[1] != "CONSTRAINT" {
-			t.columns[d[1]] = d[2]
-			if strings.Contains(part, "PRIMARY KEY") {
-				t.key = []string{d[1]}
+	if schema, _ := t.qualified(); schema != "dbo" && !slices.Contains(x.db.schemas, schema) {
+		return &sqlError{2760, 16, "The specified schema name does not exist."}
+	}
+	x.db.tables[t.name] = t
+	x.tx.undo = append(x.tx.undo, func() { delete(x.db.tables, t.name) })
+	return nil
+}
+
+var (
+	constraint = regexp.MustCompile(`^(?:CONSTRAINT \w+ )?(?:PRIMARY KEY|UNIQUE)(?: CLUSTERED| NONCLUSTERED)? \(([^)]*)\)`)
+	definition = regexp.MustCompile(`^(` + oneName + `) (\w+)`)
+	isKey      = regexp.MustCompile(`\b(?:PRIMARY KEY|UNIQUE)\b`)
+)
+
+// createTable reads the names and types of the columns, and the unique key, of
+// which there is one at most. A table of versions is unique by version from the start.
+func createTable(x *execution, words []string) (uint64, error) {
+	t := &table{name: unquoted(words[1]), kind: "USER_TABLE", inMemory: words[3] != "",
+		columns: make(map[string]string), rows: make(map[string]row)}
+	for _, part := range list(words[2]) {
+		var key []string
+		if c := constraint.FindStringSubmatch(part); c != nil {
+			key = unquotedAll(list(c[1]))
+		} else if d := definition.FindStringSubmatch(part); d != nil {
+			column := unquoted(d[1])
+			t.columns[column] = d[2]
+			if isKey.MatchString(part) {
+				key = []string{column}
 			}
+		} else {
+			return 0, unknown("part of a table", part)
 		}
-	}
-	if clause := keyClause.FindStringSubmatch(words[2]); clause != nil {
-		t.key = strings.Split(strings.NewReplacer("[", "", "]", "").Replace(clause[1]), ", ")
+		if key != nil && t.key != nil {
+			return 0, unknown("table", "with two keys")
+		}
+		if key != nil {
+			t.key = key
+		}
 	}
 	if t.columns["version_id"] != "" {
 		t.key = []string{"version_id"}
 	}
-	x.db.tables[t.name] = t
-	x.tx.undo = append(x.tx.undo, func() { delete(x.db.tables, t.name) })
+	if t.key != nil {
+		t.indexes = append(t.indexes, &index{columns: t.key, unique: true})
+	}
+	return 0, x.create(t)
+}
+
+// createIndex makes an index. A unique one becomes the table's key if that has
+// neither a key nor rows.
+func createIndex(x *execution, words []string) (uint64, error) {
+	t, err := x.changing(unquoted(words[3]))
+	if err != nil {
+		return 0, err
+	}
+	i := &index{name: words[2], columns: unquotedAll(list(words[4])), unique: words[1] != "", filtered: words[5] != ""}
+	key := t.key
+	if i.unique && !i.filtered && !slices.Equal(key, i.columns) {
+		if key != nil || len(t.rows) > 0 {
+			return 0, unknown("unique index", "on a table with a key or rows")
+		}
+		t.key = i.columns
+	}
+	t.indexes = append(t.indexes, i)
+	x.tx.undo = append(x.tx.undo, func() { t.indexes, t.key = t.indexes[:len(t.indexes)-1], key })
 	return 0, nil
+}
+
+func disableIndex(x *execution, words []string) (uint64, error) {
+	t, err := x.changing(unquoted(words[2]))
+	if err != nil {
+		return 0, err
+	}
+	for _, i := range t.indexes {
+		if i.name == words[1] {
+			i.disabled = true
+			x.tx.undo = append(x.tx.undo, func() { i.disabled = false })
+			return 0, nil
+		}
+	}
+	return 0, noObject(words[1])
 }
 
 func alterDatabase(x *execution, words []string) (uint64, error) {
@@ -167,31 +226,4 @@ func alterDatabase(x *execution, words []string) (uint64, error) {
 		return 0, unknown("option", words[2])
 	}
 	return 0, nil
-}
-
-// state tells what the library asks of the database before it uses it.
-func state(x *execution, _ []string) (uint64, error) {
-	version, err := x.version("bridge_ledger_version")
-	if err != nil {
-		return 0, err
-	}
-	identities, err := x.plain("bridge_identity")
-	if err != nil {
-		return 0, err
-	}
-	var keyType any
-	unique := 0
-	if ledger := x.db.tables["bridge_ledger"]; ledger != nil {
-		keyType = ledger.columns["id"]
-		if slices.Equal(ledger.key, []string{"id"}) {
-			unique = 1
-		}
-	}
-	x.out.describe(column{"identity", kindBinary}, column{"version", kindInt}, column{"updateability", kindText},
-		column{"compatibility", kindInt}, column{"durability", kindText}, column{"key_type", kindText}, column{"unique_keys", kindInt})
-	for _, r := range identities {
-		id := r["identity"].(guid)
-		x.out.row(id[:], version, x.updateability(), x.db.compatibility, x.db.durability, keyType, unique)
-	}
-	return uint64(len(identities)), nil
 }

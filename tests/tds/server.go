@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 )
 
 // The login that there is.
@@ -38,6 +39,9 @@ const (
 	DropAfterCommit
 	// DropInResult: the connection ends in the middle of the next rows.
 	DropInResult
+	// LateEnd: the next rows come at once, but their end some time later, or when the
+	// client asks for it by an attention.
+	LateEnd
 	// Deadlock: the next statement that touches a table is the victim of a deadlock.
 	Deadlock
 )
@@ -47,6 +51,8 @@ type Server struct {
 	options  Options
 	listener net.Listener
 	ended    sync.WaitGroup
+
+	attentions atomic.Int64
 
 	mu        sync.Mutex // of all that follows, and of all data
 	databases map[string]*database
@@ -102,6 +108,9 @@ func (s *Server) FailOver() {
 	defer s.mu.Unlock()
 	s.secondary = true
 }
+
+// Attentions is how many attentions have come.
+func (s *Server) Attentions() int { return int(s.attentions.Load()) }
 
 // Deny takes a right from the login, in the form 'INSERT ON bridge_ledger'.
 func (s *Server) Deny(right string) {

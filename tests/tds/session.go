@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"time"
 )
 
 // settings are what SET sets.
@@ -59,11 +60,27 @@ func (s *session) serve() {
 			_ = writeMessage(s.conn, s.spid, out.body, false)
 			s.kill()
 		default:
-			if writeMessage(s.conn, s.spid, out.body, true) != nil {
+			if s.reply(r, out) != nil {
 				s.kill()
 			}
 		}
 	}
+}
+
+// lateness is how late a LateEnd comes.
+const lateness = 500 * time.Millisecond
+
+func (s *session) reply(r request, out *response) error {
+	if out.late > 0 {
+		if err := writeMessage(s.conn, s.spid, out.body[:out.late], false); err != nil {
+			return err
+		}
+		select {
+		case <-r.ctx.Done():
+		case <-time.After(lateness):
+		}
+	}
+	return writeMessage(s.conn, s.spid, out.body[out.late:], true)
 }
 
 // kill ends the connection, and with it the session.
@@ -84,6 +101,7 @@ func (s *session) receive(requests chan<- request) {
 			return
 		}
 		if m.kind == attention {
+			s.server.attentions.Add(1)
 			interrupt()
 		}
 		ctx, cancel := context.WithCancel(s.ctx)

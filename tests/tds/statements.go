@@ -37,9 +37,9 @@ type statement struct {
 }
 
 // form makes a pattern of a statement's text. What is in «» is a regular expression,
-// and $asked is the library's table of IDs.
+// $name is the name of a table or a column, and $asked the library's table of IDs.
 func form(text string, run func(x *execution, words []string) (uint64, error)) statement {
-	text = strings.ReplaceAll(text, "$asked", askedTable)
+	text = strings.NewReplacer("$asked", askedTable, "$name", "«("+identifier+")»").Replace(text)
 	pattern := "(?i)^"
 	for text != "" {
 		plain, rest, _ := strings.Cut(text, "«")
@@ -53,22 +53,12 @@ func form(text string, run func(x *execution, words []string) (uint64, error)) s
 var statements []statement
 
 func init() {
-	statements = slices.Concat(sessionStatements, ledgerStatements, plainStatements, schemaStatements)
+	statements = slices.Concat(sessionStatements, ledgerStatements, plainStatements, catalogueStatements, schemaStatements)
 }
-
-var (
-	comments = regexp.MustCompile(`--[^\n]*`)
-	spaces   = regexp.MustCompile(`\s+`)
-)
 
 // batch runs the statements of a text up to the first that fails.
 func (x *execution) batch(text string) error {
-	text = spaces.ReplaceAllString(comments.ReplaceAllString(text, ""), " ")
-	for text := range strings.SplitSeq(text, ";") {
-		text = strings.TrimSpace(text)
-		if text == "" {
-			continue
-		}
+	for _, text := range split(text) {
 		known := func(s statement) bool { return s.pattern.MatchString(text) }
 		i := slices.IndexFunc(statements, known)
 		if i < 0 {
@@ -106,6 +96,9 @@ func (x *execution) statement(s statement, text string) error {
 	if x.out.columns != nil && x.server.happens(DropInResult) {
 		x.out.body = x.out.body[:(before+len(x.out.body))/2]
 		return errDropped
+	}
+	if x.out.columns != nil && x.server.happens(LateEnd) {
+		x.out.late = len(x.out.body)
 	}
 	status := uint16(doneMore)
 	if !x.noCount {

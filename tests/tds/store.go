@@ -10,16 +10,31 @@ import (
 // A row is what is in its columns, by their names.
 type row map[string]any
 
+// A table may also be a view, which has no rows.
 type table struct {
-	name    string
-	columns map[string]string // types by names
-	key     []string          // the columns of the unique key; none: rows are told apart by their order
-	rows    map[string]row    // by key, also what is not committed
-	last    int64             // the last value of the identity column
+	name     string            // with its schema, unless that is dbo
+	kind     string            // as in sys.objects
+	inMemory bool              // memory-optimized
+	columns  map[string]string // types by names
+	indexes  []*index
+	key      []string       // the columns of the unique key; none: rows are told apart by their order
+	rows     map[string]row // by key, also what is not committed
+	last     int64          // the last value of the identity column
+}
+
+// uniqueIdentifier is the only type that has a meaning here.
+const uniqueIdentifier = "uniqueidentifier"
+
+// An index is known to the catalogue; what keeps rows apart is the table's key.
+type index struct {
+	name                       string
+	columns                    []string
+	unique, filtered, disabled bool
 }
 
 type database struct {
 	name          string
+	schemas       []string // besides dbo
 	tables        map[string]*table
 	locks         map[resource]*lock
 	snapshot      bool // READ_COMMITTED_SNAPSHOT
@@ -203,6 +218,10 @@ func (x *execution) wait(l *lock) error {
 
 // insert puts a row in, unless its key is taken.
 func (x *execution) insert(t *table, r row) error {
+	special := func(i *index) bool { return i.filtered || i.disabled }
+	if t.kind != "USER_TABLE" || t.inMemory || slices.ContainsFunc(t.indexes, special) {
+		return unknown("insert", "into "+t.name)
+	}
 	t.last++
 	key := t.keyOf(r)
 	if err := x.lock(resource{t.name, key}); err != nil {

@@ -215,6 +215,27 @@ func TestAttentionEndsAWaitAndKeepsTheConnection(t *testing.T) {
 	}
 }
 
+func TestTheEndOfAResultCanComeLate(t *testing.T) {
+	w := newWorld(t, nil, "ON")
+	before := w.Attentions()
+	w.Inject(tds.LateEnd)
+	w.expect(w.tx, find, 1) // scans one row and closes
+	if sent := w.Attentions() - before; sent != 1 {
+		t.Errorf("%d attentions, must be 1", sent)
+	}
+	w.Inject(tds.LateEnd)
+	rows, err := w.tx.QueryContext(t.Context(), find, w.id)
+	must(t, err)
+	for rows.Next() {
+	}
+	must(t, rows.Err())
+	must(t, rows.Close())
+	if sent := w.Attentions() - before; sent != 1 {
+		t.Errorf("%d attentions, must still be 1", sent)
+	}
+	w.expect(w.tx, find, 1)
+}
+
 func TestXactAbortDecidesWhatAnErrorUndoes(t *testing.T) {
 	for setting, rows := range map[string]int{"ON": 0, "OFF": 1} {
 		w := newWorld(t, nil, "ON")

@@ -41,6 +41,7 @@ const (
 type response struct {
 	body    []byte
 	columns []column
+	late    int // what follows these bytes of body comes late
 }
 
 type column struct {

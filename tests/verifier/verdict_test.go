@@ -11,7 +11,7 @@ import (
 )
 
 func onAll(t *testing.T, test func(t *testing.T, s *stage.Stage)) {
-	for _, kind := range stage.Databases {
+	for _, kind := range stage.Everywhere {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			test(t, stage.New(t, kind))

@@ -59,7 +59,9 @@ func ExpectRows(ctx context.Context, tx bridge.Tx, identity uuid.UUID, n int, qu
 	}
 	defer rows.Close()
 	var own, found int
-	if rows.Next() {
+	// To the end: if rows are closed before it, go-mssqldb may send an attention, which
+	// would reach the caller's transaction.
+	for rows.Next() {
 		if err := rows.Scan(&own, &found); err != nil {
 			return err
 		}

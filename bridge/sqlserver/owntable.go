@@ -1,0 +1,151 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// Whether the identity is right, and how many rows are found: those that tx has
+// inserted and those that are committed, whatever its isolation level.
+const rows = `SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)) AS own,
+	(SELECT count(*) FROM $asked INNER LOOP JOIN $table l WITH (READCOMMITTEDLOCK, ROWLOCK) ON l.$column = asked.id) AS found`
+
+// An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
+// it as it is.
+type ownTable struct {
+	*Ledger
+	own   bridge.OwnTable
+	rows  statement
+	proof *Ledger // the same statements on bridge_ledger
+}
+
+var _ bridge.ProvenElsewhere = (*ownTable)(nil)
+
+// OpenOwnTable opens the ledger of db on a table of the application's own. The
+// column must be a uniqueidentifier, with a unique index on it alone, neither
+// filtered nor disabled, in a table on disk that the login may read.
+//
+// Where the server ignores lock hints there is no such ledger: the proof fails with
+// bridge.ErrProof, as the other way to wait would insert into the table.
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.Ledger, error) {
+	proof, err := Open(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	table, column, err := proof.inspect(ctx, own)
+	if err != nil {
+		return nil, fmt.Errorf("open own table: %w", err)
+	}
+	o := &ownTable{
+		Ledger: &Ledger{db: proof.db, identity: proof.identity, lookups: lookupsIn(table, column)},
+		own:    own,
+		rows:   forIDs(rows, "$table", table, "$column", column),
+		proof:  proof,
+	}
+	if err := o.read(ctx); err != nil {
+		return nil, fmt.Errorf("open own table: %w", err)
+	}
+	return o, nil
+}
+
+// ProofLedger returns the ledger on bridge_ledger: it waits by the same statement
+// on a lock of the same kind.
+func (o *ownTable) ProofLedger() bridge.Ledger { return o.proof }
+
+// FallBack does not: nothing is inserted into the application's table.
+func (*ownTable) FallBack(error) bool { return false }
+
+// Record shows that tx has a row for each of ids, 500 per statement, and changes
+// nothing.
+func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+	for ids := range slices.Chunk(ids, chunk) {
+		text, packed, used := o.rows.fill(ids)
+		if err := tables.ExpectRows(ctx, tx, o.identity, len(ids), text, packed, used, argument(o.identity)); err != nil {
+			return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.own.Table, classify(err, o.rights))
+		}
+	}
+	return nil
+}
+
+// Forget does nothing: the rows are the application's.
+func (*ownTable) Forget(context.Context, []uuid.UUID) error { return nil }
+
+// Check is Ledger's, and looks at the table again.
+func (o *ownTable) Check(ctx context.Context) error {
+	if err := o.Ledger.Check(ctx); err != nil {
+		return err
+	}
+	if _, _, err := o.inspect(ctx, o.own); err != nil {
+		return fmt.Errorf("check own table: %w", err)
+	}
+	if err := o.read(ctx); err != nil {
+		return fmt.Errorf("check own table: %w", err)
+	}
+	return nil
+}
+
+// read shows that the login may read the column.
+func (o *ownTable) read(ctx context.Context) error {
+	_, err := o.Committed(ctx, []uuid.UUID{uuid.Nil})
+	return err
+}
+
+// The catalogue shows a login only what it has some right to.
+const inspect = `SELECT SCHEMA_NAME(o.schema_id) AS in_schema, o.name AS in_table, o.type_desc AS kind,
+	COALESCE(OBJECTPROPERTY(o.object_id, 'TableIsMemoryOptimized'), 0) AS in_memory,
+	c.name AS name, TYPE_NAME(c.system_type_id) AS type,
+	` + uniqueKeys + ` AS unique_keys
+FROM sys.objects o LEFT JOIN sys.columns c ON c.object_id = o.object_id AND c.name = @p2
+WHERE o.object_id = OBJECT_ID(@p1)`
+
+// inspect returns the quoted names of the table and the column, as the catalogue
+// spells them, the table's with its schema.
+func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, column string, err error) {
+	schema, table, column, err := tables.Names(own)
+	if err != nil {
+		return "", "", err
+	}
+	asked := tables.Quote(table, "]")
+	if schema != "" {
+		asked = tables.Quote(schema, "]") + "." + asked
+	}
+	var found []struct {
+		Schema     string `db:"in_schema"`
+		Table      string `db:"in_table"`
+		Kind       string
+		InMemory   bool `db:"in_memory"`
+		Name, Type sql.NullString
+		UniqueKeys int `db:"unique_keys"`
+	}
+	err = try(ctx, func(ctx context.Context) error {
+		found = nil
+		return l.db.SelectContext(ctx, &found, inspect, asked, column)
+	})
+	if err != nil {
+		return "", "", err
+	}
+	if len(found) != 1 {
+		return "", "", fmt.Errorf("there is no table %s, or the login has no right on it: GRANT SELECT ON it", own.Table)
+	}
+	switch t := found[0]; {
+	case t.Kind != "USER_TABLE":
+		return "", "", fmt.Errorf("%s is not a table, but %s", own.Table, t.Kind)
+	case t.InMemory:
+		return "", "", fmt.Errorf("%s is memory-optimized: there are no locks to wait for", own.Table)
+	case !t.Name.Valid:
+		return "", "", fmt.Errorf("%s has no column %s, or the login has no right on it: GRANT SELECT ON %s", own.Table, column, own.Table)
+	case t.Type.String != keyType:
+		return "", "", fmt.Errorf("the type of %s.%s is %s, must be %s", own.Table, column, t.Type.String, keyType)
+	case t.UniqueKeys == 0:
+		return "", "", fmt.Errorf("%s needs a unique index on %s alone, not filtered and not disabled", own.Table, column)
+	default:
+		return tables.Quote(t.Schema, "]") + "." + tables.Quote(t.Table, "]"), tables.Quote(t.Name.String, "]"), nil
+	}
+}

@@ -1,0 +1,238 @@
+package sqlserver_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/sqlserver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/tds"
+)
+
+var orders = bridge.OwnTable{Table: "dbo.orders", Column: "id"}
+
+const ordersTable = "CREATE TABLE orders (n int, id uniqueidentifier NOT NULL UNIQUE)"
+
+// openOrders makes the table of orders in a new database, and opens it.
+func openOrders(t *testing.T, address string) bridge.Ledger {
+	t.Helper()
+	db := connect(t, address)
+	execute(t, db, ordersTable)
+	ledger, err := sqlserver.OpenOwnTable(t.Context(), db, orders)
+	must(t, err)
+	return ledger
+}
+
+func ordersOnStandIn(t *testing.T, options *tds.Options) (*tds.Server, bridge.Ledger) {
+	t.Helper()
+	server := servertest.SQLServerStandIn(t, options)
+	return server, openOrders(t, newDatabase(t, server.URL("master"), true))
+}
+
+func insertOrder(t *testing.T, tx *sql.Tx, id uuid.UUID) {
+	t.Helper()
+	execute(t, tx, fmt.Sprintf("INSERT INTO orders (id) VALUES ('%s')", id))
+}
+
+// placed begins a transaction, and inserts and records an order in it.
+func placed(t *testing.T, ledger bridge.Ledger, id uuid.UUID) *sql.Tx {
+	t.Helper()
+	tx := begin(t, ledger.DB(), nil)
+	insertOrder(t, tx, id)
+	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	return tx
+}
+
+func TestAnUnusableOwnTableIsRefused(t *testing.T) {
+	const table = "CREATE TABLE orders (id uniqueidentifier NOT NULL, n int)"
+	for name, c := range map[string]struct {
+		statements []string
+		own        bridge.OwnTable
+		says       string
+	}{
+		"no table":         {nil, orders, "no table dbo.orders"},
+		"another schema":   {[]string{ordersTable}, bridge.OwnTable{Table: "sys.orders", Column: "id"}, "no table sys.orders"},
+		"no column":        {[]string{"CREATE TABLE orders (n int)"}, orders, "no column id"},
+		"strings":          {[]string{"CREATE TABLE orders (id nvarchar(36) NOT NULL PRIMARY KEY)"}, orders, "is nvarchar, must be uniqueidentifier"},
+		"bytes":            {[]string{"CREATE TABLE orders (id binary(16) NOT NULL PRIMARY KEY)"}, orders, "is binary, must be uniqueidentifier"},
+		"no index":         {[]string{table}, orders, "unique index"},
+		"plain index":      {[]string{table, "CREATE INDEX i ON orders (id)"}, orders, "unique index"},
+		"index on two":     {[]string{table, "CREATE UNIQUE INDEX i ON orders (id, n)"}, orders, "unique index"},
+		"index on another": {[]string{table, "CREATE UNIQUE INDEX i ON orders (n) INCLUDE (id)"}, orders, "unique index"},
+		"filtered index":   {[]string{table, "CREATE UNIQUE INDEX i ON orders (id) WHERE n > 0"}, orders, "unique index"},
+		"disabled index":   {[]string{table, "CREATE UNIQUE INDEX i ON orders (id)", "ALTER INDEX i ON orders DISABLE"}, orders, "unique index"},
+		"a view":           {[]string{"CREATE VIEW orders AS SELECT NEWID() AS id"}, orders, "not a table, but VIEW"},
+		"no names":         {nil, bridge.OwnTable{}, "table has no name"},
+		"an SQL injection": {[]string{ordersTable}, bridge.OwnTable{Table: "orders", Column: "id] FROM orders; DROP TABLE orders; --"}, "no column"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := connect(t, newDatabase(t, servertest.SQLServer(t, nil), true))
+			for _, statement := range c.statements {
+				execute(t, db, statement)
+			}
+			if _, err := sqlserver.OpenOwnTable(t.Context(), db, c.own); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("open: %v, must say %q", err, c.says)
+			}
+		})
+	}
+}
+
+// A real server makes such a table only in a database that was prepared for it.
+func TestAMemoryOptimizedOwnTableIsRefused(t *testing.T) {
+	_, ledger := onStandIn(t, nil)
+	execute(t, ledger.DB(), "CREATE TABLE orders (id uniqueidentifier NOT NULL PRIMARY KEY NONCLUSTERED) WITH (MEMORY_OPTIMIZED = ON)")
+	if _, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), orders); err == nil || !strings.Contains(err.Error(), "memory-optimized") {
+		t.Errorf("open: %v", err)
+	}
+}
+
+func TestAUniqueIndexThatIncludesOthersWillDo(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		db := connect(t, address)
+		execute(t, db, "CREATE TABLE orders (id uniqueidentifier NOT NULL, n int)")
+		execute(t, db, "CREATE UNIQUE INDEX i ON orders (id) INCLUDE (n)")
+		ledger, err := sqlserver.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
+		must(t, err)
+		id := newID()
+		tx := placed(t, ledger, id)
+		expectOutcome(t, ledger, id, bridge.StillOpen)
+		must(t, tx.Commit())
+		expectOutcome(t, ledger, id, bridge.Committed)
+	})
+}
+
+func TestAnOwnTableThatIsNoLongerUsableFailsTheCheck(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		ledger := openOrders(t, address)
+		must(t, ledger.Check(t.Context()))
+		execute(t, ledger.DB(), "DROP TABLE orders")
+		for doing, err := range map[string]error{"check": ledger.Check(t.Context()), "prove": bridge.Prove(t.Context(), ledger)} {
+			if err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "no table dbo.orders") {
+				t.Errorf("%s: %v", doing, err)
+			}
+		}
+	})
+}
+
+// Neither the sender nor the verifier writes to the table, and the sender needs of
+// bridge_ledger only to see it.
+func TestOwnTableLeastRights(t *testing.T) {
+	server, ledger := ordersOnStandIn(t, nil)
+	id := newID()
+	tx := begin(t, ledger.DB(), nil)
+	insertOrder(t, tx, id)
+	for _, right := range []string{"INSERT", "UPDATE", "DELETE", "ALTER"} {
+		server.Deny(right + " ON orders")
+	}
+	must(t, bridge.Prove(t.Context(), ledger))
+	for _, right := range []string{"SELECT", "INSERT", "DELETE"} {
+		server.Deny(right + " ON bridge_ledger")
+	}
+	sender, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), orders)
+	must(t, err)
+	must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, tx.Commit())
+	expectCommitted(t, ledger, id, true)
+	expectOutcome(t, ledger, id, bridge.Committed)
+	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
+	expectOutcome(t, ledger, id, bridge.Committed)
+}
+
+func TestAnOwnTableThatMayNotBeReadIsRefusedWithTheGrant(t *testing.T) {
+	for right, says := range map[string]string{
+		"SELECT ON orders":                 "GRANT SELECT ON [dbo].[orders]",
+		"VIEW DEFINITION ON orders":        "GRANT SELECT ON it", // as if it were not there
+		"VIEW DEFINITION ON bridge_ledger": "GRANT SELECT ON bridge_ledger",
+	} {
+		t.Run(right, func(t *testing.T) {
+			server, ledger := ordersOnStandIn(t, nil)
+			server.Deny(right)
+			_, openErr := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), orders)
+			for doing, err := range map[string]error{"open": openErr, "check": ledger.Check(t.Context())} {
+				if err == nil || !strings.Contains(err.Error(), says) {
+					t.Errorf("%s: %v, must say %q", doing, err, says)
+				}
+			}
+		})
+	}
+}
+
+// The other way to wait would insert into the application's table.
+func TestWhereHintsAreIgnoredAnOwnTableIsRefused(t *testing.T) {
+	for name, options := range map[string]tds.Options{
+		"another way would wait": {IgnoreHints: true},
+		"nothing waits":          {IgnoreHints: true, NeverWait: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ledger := ordersOnStandIn(t, &options)
+			for range 2 {
+				if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
+					t.Errorf("prove: %v, must be %v", err, bridge.ErrProof)
+				}
+			}
+			if l, ok := ledger.(interface{ FallBack(error) bool }); ok && l.FallBack(bridge.ErrProof) {
+				t.Error("there is another way")
+			}
+		})
+	}
+}
+
+func TestOnASecondaryAnOwnTableIsNotJudged(t *testing.T) {
+	server, ledger := ordersOnStandIn(t, nil)
+	id := newID()
+	placed(t, ledger, id)
+	server.FailOver()
+	if outcome, err := ledger.Settle(t.Context(), id, patience); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+	}
+	if _, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), orders); !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("open: %v, must be %v", err, bridge.ErrNotPrimary)
+	}
+}
+
+func TestRecordOfAnOwnTableWorksInEveryTransaction(t *testing.T) {
+	inEveryTransaction(t, func(t *testing.T, db *sql.DB, tx *sql.Tx, _ bool) {
+		if _, err := db.ExecContext(t.Context(), ordersTable); err != nil && !strings.Contains(err.Error(), "already") {
+			t.Fatal(err)
+		}
+		ledger, err := sqlserver.OpenOwnTable(t.Context(), db, orders)
+		must(t, err)
+		id, other := newID(), newID()
+		insertOrder(t, tx, id)
+		before := settings(t, tx)
+		must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+		if err := ledger.Record(t.Context(), tx, []uuid.UUID{id, other}); !errors.Is(err, bridge.ErrNoRow) {
+			t.Errorf("record an ID without a row: %v, must be %v", err, bridge.ErrNoRow)
+		}
+		if after := settings(t, tx); after != before {
+			t.Errorf("the settings were %s, are %s", before, after)
+		}
+		expectOutcome(t, ledger, id, bridge.StillOpen)
+		must(t, tx.Commit())
+		expectOutcome(t, ledger, id, bridge.Committed)
+	})
+}
+
+// An attention in the caller's transaction would take back, with XACT_ABORT ON, all
+// that it has done.
+func TestRecordOfAnOwnTableSendsNoAttention(t *testing.T) {
+	server, ledger := ordersOnStandIn(t, nil)
+	id := newID()
+	tx := begin(t, ledger.DB(), nil)
+	insertOrder(t, tx, id)
+	before := server.Attentions()
+	server.Inject(tds.LateEnd)
+	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, tx.Commit())
+	if sent := server.Attentions() - before; sent != 0 {
+		t.Errorf("%d attentions were sent", sent)
+	}
+	expectOutcome(t, ledger, id, bridge.Committed)
+}

@@ -1,0 +1,85 @@
+package tds
+
+import (
+	"slices"
+	"strings"
+)
+
+// uniqueKeysOf is how the library counts the unique indexes of a column.
+const uniqueKeysOf = `(SELECT count(*) FROM sys.indexes x WHERE x.object_id = c.object_id AND x.is_unique = 1 AND x.has_filter = 0 AND x.is_disabled = 0 AND (SELECT max(k.column_id) FROM sys.index_columns k WHERE k.object_id = x.object_id AND k.index_id = x.index_id AND k.key_ordinal > 0 HAVING count(*) = 1) = c.column_id)`
+
+// What the library asks of the catalogue.
+var catalogueStatements = []statement{
+	form(`SELECT CAST(i.[identity] AS binary(16)) AS [identity], (SELECT max(version_id) FROM bridge_ledger_version) AS version, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, d.compatibility_level AS compatibility, d.delayed_durability_desc AS durability, TYPE_NAME(c.system_type_id) AS key_type, `+uniqueKeysOf+` AS unique_keys FROM bridge_identity i CROSS JOIN sys.databases d LEFT JOIN sys.columns c ON c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id' WHERE d.database_id = DB_ID()`,
+		state),
+	form(`SELECT SCHEMA_NAME(o.schema_id) AS in_schema, o.name AS in_table, o.type_desc AS kind, COALESCE(OBJECTPROPERTY(o.object_id, 'TableIsMemoryOptimized'), 0) AS in_memory, c.name AS name, TYPE_NAME(c.system_type_id) AS type, `+uniqueKeysOf+` AS unique_keys FROM sys.objects o LEFT JOIN sys.columns c ON c.object_id = o.object_id AND c.name = @p2 WHERE o.object_id = OBJECT_ID(@p1)`,
+		inspect),
+}
+
+// visible returns a table or view if the catalogue shows it to the login, which it
+// does unless VIEW DEFINITION is denied, and else nil.
+func (x *execution) visible(name string) *table {
+	if slices.Contains(x.server.denied, "VIEW DEFINITION ON "+name) {
+		return nil
+	}
+	return x.db.tables[name]
+}
+
+// columnOf returns the name and the type of a column, nil if there is none, and how
+// many unique indexes there are on it alone.
+func (t *table) columnOf(column string) (name, kind any, uniqueKeys int) {
+	if t == nil || t.columns[column] == "" {
+		return nil, nil, 0
+	}
+	for _, i := range t.indexes {
+		if i.unique && !i.filtered && !i.disabled && slices.Equal(i.columns, []string{column}) {
+			uniqueKeys++
+		}
+	}
+	return column, t.columns[column], uniqueKeys
+}
+
+// qualified returns the name with its schema.
+func (t *table) qualified() (schema, name string) {
+	if schema, name, found := strings.Cut(t.name, "."); found {
+		return schema, name
+	}
+	return "dbo", t.name
+}
+
+func state(x *execution, _ []string) (uint64, error) {
+	version, err := x.version("bridge_ledger_version")
+	if err != nil {
+		return 0, err
+	}
+	identities, err := x.plain("bridge_identity")
+	if err != nil {
+		return 0, err
+	}
+	_, keyType, uniqueKeys := x.visible("bridge_ledger").columnOf("id")
+	x.out.describe(column{"identity", kindBinary}, column{"version", kindInt}, column{"updateability", kindText},
+		column{"compatibility", kindInt}, column{"durability", kindText}, column{"key_type", kindText}, column{"unique_keys", kindInt})
+	for _, r := range identities {
+		id := r["identity"].(guid)
+		x.out.row(id[:], version, x.updateability(), x.db.compatibility, x.db.durability, keyType, uniqueKeys)
+	}
+	return uint64(len(identities)), nil
+}
+
+func inspect(x *execution, _ []string) (uint64, error) {
+	asked, isText := x.parameters["@p1"].(string)
+	wanted, areTexts := x.parameters["@p2"].(string)
+	if !isText || !areTexts {
+		return 0, unknown("parameter", "@p1 or @p2")
+	}
+	x.out.describe(column{"in_schema", kindText}, column{"in_table", kindText}, column{"kind", kindText},
+		column{"in_memory", kindInt}, column{"name", kindText}, column{"type", kindText}, column{"unique_keys", kindInt})
+	t := x.visible(unquoted(asked))
+	if t == nil {
+		return 0, nil
+	}
+	schema, name := t.qualified()
+	found, kind, uniqueKeys := t.columnOf(wanted)
+	x.out.row(schema, name, t.kind, count(t.inMemory), found, kind, uniqueKeys)
+	return 1, nil
+}

@@ -1,0 +1,90 @@
+package tds
+
+import (
+	"encoding/hex"
+	"regexp"
+	"strings"
+)
+
+// token is what a text is made of: comments, spaces, quoted names, strings, the rest.
+var token = regexp.MustCompile(`--[^\n]*|\s+|\[(?:[^\]]|\]\])*\]|'(?:[^']|'')*'|[^\s;\['(),-]+|.`)
+
+// split returns the statements of a text, without comments and with single spaces.
+func split(text string) (all []string) {
+	var one strings.Builder
+	end := func() {
+		if s := strings.TrimSpace(one.String()); s != "" {
+			all = append(all, s)
+		}
+		one.Reset()
+	}
+	for _, t := range token.FindAllString(text, -1) {
+		switch {
+		case t == ";":
+			end()
+		case strings.HasPrefix(t, "--"):
+		case strings.TrimSpace(t) == "":
+			one.WriteByte(' ')
+		default:
+			one.WriteString(t)
+		}
+	}
+	end()
+	return all
+}
+
+// list takes a list apart at its commas, but not within parentheses.
+func list(text string) (parts []string) {
+	depth, part := 0, ""
+	for _, t := range token.FindAllString(text, -1) {
+		switch {
+		case t == "(":
+			depth++
+		case t == ")":
+			depth--
+		case t == "," && depth == 0:
+			parts = append(parts, strings.TrimSpace(part))
+			part = ""
+			continue
+		}
+		part += t
+	}
+	return append(parts, strings.TrimSpace(part))
+}
+
+// identifier is a name, quoted or not, that may have a schema before it.
+const identifier = oneName + `(?:\.` + oneName + `)?`
+
+const oneName = `(?:\w+|\[(?:[^\]]|\]\])+\])`
+
+var nameParts = regexp.MustCompile(oneName)
+
+// unquoted is the name that an identifier stands for. The schema dbo, which is
+// everybody's default, goes without saying.
+func unquoted(text string) string {
+	parts := nameParts.FindAllString(text, -1)
+	for i, part := range parts {
+		if inner, quoted := strings.CutPrefix(part, "["); quoted {
+			parts[i] = strings.ReplaceAll(strings.TrimSuffix(inner, "]"), "]]", "]")
+		}
+	}
+	return strings.TrimPrefix(strings.Join(parts, "."), "dbo.")
+}
+
+func unquotedAll(texts []string) (names []string) {
+	for _, text := range texts {
+		names = append(names, unquoted(text))
+	}
+	return names
+}
+
+// parseGUID reads a uniqueidentifier as it is written.
+func parseGUID(text string) (guid, error) {
+	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
+	if err != nil || len(b) != len(guid{}) {
+		return guid{}, &sqlError{8169, 16, "Conversion failed when converting from a character string to uniqueidentifier."}
+	}
+	b[0], b[1], b[2], b[3] = b[3], b[2], b[1], b[0]
+	b[4], b[5], b[6], b[7] = b[5], b[4], b[7], b[6]
+	return guid(b), nil
+}
