@@ -1,0 +1,127 @@
+package verifier
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+func testHolds(unroutableFor time.Duration) (h *holds, published, dead *[]*message) {
+	published, dead = new([]*message), new([]*message)
+	return &holds{
+		log:        slog.New(slog.DiscardHandler),
+		unroutable: unroutableFor,
+		publish:    func(m ...*message) { *published = append(*published, m...) },
+		expired:    func(m *message) { *dead = append(*dead, m) },
+		targets:    make(map[bridge.Target]*hold),
+	}, published, dead
+}
+
+func messagesTo(queue string, n int) []*message {
+	out := make([]*message, n)
+	for i := range out {
+		out[i] = &message{to: bridge.Target{RoutingKey: queue}}
+	}
+	return out
+}
+
+// later is after any pause between attempts.
+func later() time.Time { return time.Now().Add(time.Hour) }
+
+func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
+	h, published, _ := testHolds(time.Hour)
+	waiting := messagesTo("full", 8)
+	h.failed(waiting[0], full)
+	for _, m := range waiting[1:] {
+		if !h.takes(m) {
+			t.Fatal("a message for a held target is not kept")
+		}
+	}
+	if h.takes(messagesTo("other", 1)[0]) {
+		t.Error("another target is held as well")
+	}
+	for _, want := range []int{1, 2, 4, 1} {
+		*published = nil
+		h.tick(later())
+		if len(*published) != want {
+			t.Fatalf("%d are tried, want %d", len(*published), want)
+		}
+		h.tick(later())
+		if len(*published) != want {
+			t.Fatal("more are tried before the last attempt has ended")
+		}
+		for _, m := range *published {
+			h.ended(m)
+		}
+	}
+	h.tick(later())
+	if len(h.targets) != 0 || h.size() != 0 {
+		t.Errorf("%d targets and %d messages are left", len(h.targets), h.size())
+	}
+}
+
+func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
+	h, published, _ := testHolds(time.Hour)
+	waiting := messagesTo("full", 7)
+	h.failed(waiting[0], full)
+	for _, m := range waiting[1:] {
+		h.takes(m)
+	}
+	h.tick(later()) // one
+	h.ended((*published)[0])
+	*published = nil
+	h.tick(later()) // two
+	h.ended((*published)[0])
+	h.failed((*published)[1], full)
+	*published = nil
+	h.tick(time.Now())
+	if len(*published) != 0 {
+		t.Fatal("tried again at once after a failure")
+	}
+	h.tick(later())
+	if len(*published) != 1 {
+		t.Errorf("%d are tried after a failure, want 1", len(*published))
+	}
+	if h.size() != 4 {
+		t.Errorf("%d wait, want 4: two are safe, one is under way", h.size())
+	}
+}
+
+// A message is given up only when an attempt has just shown that its target is
+// still missing: its time alone is no reason.
+func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
+	h, published, dead := testHolds(time.Minute)
+	old, young := messagesTo("missing", 1)[0], messagesTo("missing", 1)[0]
+	old.unroutableSince = time.Now().Add(-time.Hour)
+	h.failed(young, unroutable)
+	h.tick(time.Now()) // the attempt that has just failed
+	if !h.takes(old) {
+		t.Fatal("not kept")
+	}
+	h.tick(time.Now())
+	if len(*dead) != 0 {
+		t.Fatal("given up without an attempt")
+	}
+	h.tick(later())
+	h.failed((*published)[0], unroutable)
+	h.tick(time.Now())
+	if len(*dead) != 1 || (*dead)[0] != old {
+		t.Errorf("%d are given up, want the old one", len(*dead))
+	}
+	if h.size() != 1 {
+		t.Errorf("%d wait, want the young one", h.size())
+	}
+}
+
+func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
+	h, _, dead := testHolds(time.Nanosecond)
+	m := messagesTo("staging.dead", 1)[0]
+	m.course = deadLetter
+	h.failed(m, unroutable)
+	h.tick(later())
+	if len(*dead) != 0 {
+		t.Error("given up")
+	}
+}
