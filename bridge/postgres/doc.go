@@ -68,7 +68,7 @@
 //
 //   - synchronous_commit stays on for senders. Off, a crash of the server can undo
 //     a transaction whose message has been forwarded. (Forget turns it off for its
-//     own statement, where a lost DELETE costs a duplicate and no more.)
+//     own statement, where a lost DELETE costs a duplicate or an orphan row.)
 //   - After a failover to a standby that lagged behind, the same; so where that
 //     matters, replicate synchronously.
 //   - A copy of a database is a ledger with the same identity. Before a copy gets

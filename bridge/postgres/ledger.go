@@ -37,8 +37,8 @@ LEFT JOIN bridge_ledger l ON l.id IN (SELECT unnest($1::text::uuid[])) WHERE i.i
 )
 SELECT (SELECT count(*) FROM own) AS own, (SELECT count(*) FROM inserted) AS inserted`
 
-	// A DELETE that a crash undoes costs a duplicate and no more, so it need not
-	// wait for the disk.
+	// A DELETE that a crash undoes costs a duplicate or leaves an orphan row, and no
+	// more, so it need not wait for the disk.
 	forget = `WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 DELETE FROM bridge_ledger USING relaxed WHERE id IN (SELECT unnest($1::text::uuid[]))`
 
@@ -121,9 +121,9 @@ func (l *Ledger) lookUp(ctx context.Context, statement string, ids []uuid.UUID) 
 
 // Settle inserts the ID in a transaction of its own, which waits for whoever has
 // inserted it, and rolls back. lock_timeout bounds the wait, in whole
-// milliseconds; a shorter statement_timeout of the role bounds it too, and so does a
-// deadline of ctx. If the
-// process dies in between, the server rolls back when it sees the connection gone.
+// milliseconds; a shorter statement_timeout of the role bounds it too, and so does
+// a deadline of ctx. If the process dies in between, the server rolls back when it
+// sees the connection gone.
 func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would be for ever
 	// At a higher level than READ COMMITTED a row that is committed while we wait

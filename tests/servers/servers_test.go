@@ -99,7 +99,7 @@ func TestKilledParentLeavesNoProcesses(t *testing.T) {
 func TestFailedStartShowsTheLogAndLeavesNothing(t *testing.T) {
 	leavesNothing(t)
 	_, err := servers.StartPostgres(t.Context(), &servers.PostgresOptions{Config: []string{"no_such_setting = 1"}})
-	if errors.Is(err, servers.ErrMissing) {
+	if errors.Is(err, servers.ErrMissing) && os.Getenv("CI") != "true" {
 		t.Skip(err)
 	}
 	if err == nil || !strings.Contains(err.Error(), "no_such_setting") {
