@@ -84,6 +84,13 @@ func TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing(t *testing.T) {
 	ids := goodBatch(s, queue, 500)
 	held, _ := s.Begin(stage.To(queue, "the killed one is rolled back"))
 	sessions := v.Stats().Sessions
+	// A connection that is killed while it is idle is replaced without a word.
+	s.Eventually("a settle waits", func() bool {
+		var waiting int
+		err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
+		return err == nil && waiting > 0
+	})
 	if _, err := s.DB.ExecContext(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE datname = current_database() AND pid <> pg_backend_pid()`); err != nil {
 		t.Fatal(err)
