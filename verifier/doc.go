@@ -60,6 +60,9 @@
 // session is thrown away whole: everything unacked is redelivered, and a new
 // session starts with backoff, connects, and proves again that the database
 // makes a lookup wait (bridge.Prove). Delivery tags never outlive their channel.
+// A pooled database connection that dies while it is idle is replaced without a new
+// session: what guards its successor is that the ledgers check their identity with
+// every verdict.
 //
 // When the context of Run ends, what has been judged is brought to its end for at
 // most Options.Drain, and the rest is handed back. The consumer is not cancelled

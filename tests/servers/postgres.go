@@ -90,6 +90,7 @@ func postgresConfig(options *PostgresOptions, port int) string {
 		fmt.Sprintf("port = %d", port),
 		"unix_socket_directories = '..'", // the home; a relative name is never too long
 		"max_connections = 300",
+		"dynamic_shared_memory_type = mmap", // a small container may have no /dev/shm
 		"timezone = 'UTC'",
 	}
 	if options.Fast {
