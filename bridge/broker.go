@@ -18,8 +18,8 @@ import (
 type BrokerOptions struct {
 	// Name is the connections' name in RabbitMQ's lists. Default "twoqueue".
 	Name string
-	// TLS is the client configuration for amqps URLs. Default: the system's roots
-	// and the URL's host name.
+	// TLS is the client configuration for amqps URLs. Default: what the URL's
+	// parameters say, and without them the system's roots and the URL's host name.
 	TLS *tls.Config
 	// DialTimeout bounds one attempt to connect. Default 10 s.
 	DialTimeout time.Duration
@@ -64,7 +64,7 @@ func (o *BrokerOptions) withDefaults() (BrokerOptions, error) {
 	return out, nil
 }
 
-// A Broker is a RabbitMQ that is known to take our login. Publish works over
+// A Broker is a RabbitMQ and our login there. Publish works over
 // connections that reconnect by themselves; Connect opens one that does not.
 // A Broker may be used from any number of goroutines.
 type Broker struct {
@@ -89,25 +89,38 @@ type link struct {
 }
 
 // Dial connects to the broker once, to know that url and login are right. A
-// wrong login is ErrCredentials, no broker is ErrUnavailable. The URL has the
-// form amqp://user:password@host:port/vhost, or amqps for TLS; no error contains
-// any part of it but host and port.
+// wrong login is ErrCredentials; no broker, or one whose certificate does not
+// verify, is ErrUnavailable. The URL has the form
+// amqp://user:password@host:port/vhost, or amqps for TLS, then with the parameters
+// cacertfile (the authorities that may have signed the broker's certificate),
+// certfile and keyfile (our own), which name PEM files and are read again for each
+// connection. No error contains any part of it but host and port.
 func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error) {
-	options, err := opts.withDefaults()
+	b, err := NewBroker(url, opts)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := amqp.ParseURI(url); err != nil {
-		return nil, errors.New("broker URL is not of the form amqp://user:password@host:port/vhost (special characters in user, password and vhost are percent-encoded)")
-	}
-	b := &Broker{url: url, opts: options, linked: make(chan struct{})}
-	b.ctx, b.cancel = context.WithCancel(context.Background())
 	conn, err := b.Connect(ctx)
 	if err != nil {
 		b.cancel()
 		return nil, err
 	}
 	conn.Close()
+	return b, nil
+}
+
+// NewBroker is Dial without connecting, for a sender that parks its messages during
+// an outage and must be able to start in one.
+func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
+	options, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkURL(url, options.TLS); err != nil {
+		return nil, err
+	}
+	b := &Broker{url: url, opts: options, linked: make(chan struct{})}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b, nil
 }
 
@@ -123,6 +136,17 @@ func (b *Broker) Close() {
 	b.cancel()
 	b.once.Do(func() {}) // no keeper starts any more
 	b.keeper.Wait()
+}
+
+// Blocked returns why the broker takes no messages at present, in its own words
+// (a memory or disk alarm); empty if it does, or if there is no connection.
+func (b *Broker) Blocked() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.up == nil {
+		return ""
+	}
+	return b.up.publishers[0].conn.Blocked()
 }
 
 // An Outgoing is a message in its final form and where it goes.

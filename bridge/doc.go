@@ -22,7 +22,9 @@
 // on its row lock; the outcome is committed, rolled back or still open. A committed
 // message is forwarded to its target (exchange and routing key) and its row
 // forgotten; one of a rolled-back transaction is dropped. What can be neither
-// forwarded nor rightly dropped goes to the dead queue.
+// forwarded nor rightly dropped goes to the dead queue. A parked message lies in the
+// database, since the broker was out when it was sent; a verifier stages it later. An
+// orphan is a row whose message is gone from the queues.
 //
 // # What happens at a crash
 //
@@ -35,7 +37,10 @@
 //	verifier: its confirm, before DELETE  the same
 //	verifier: DELETE, before the ack      redelivered, absent, dropped: it had been
 //	                                      forwarded
-//	verifier: the ack, before DELETE      an orphan row, harmless
+//	verifier: the ack, before DELETE      an orphan row, harmless; see Sweeper
+//	parking, before COMMIT                the database rolls back; no message
+//	verifier: staging a parked message    it is still parked, and staged again: a
+//	                                      duplicate, or dropped as forwarded
 //	receiver: its commit, before its ack  redelivered; its inbox knows the ID
 //
 // So every committed message is delivered at least once, all copies with the same
@@ -48,7 +53,8 @@
 //  1. Record before publish. A message without a row looks like one of a
 //     transaction that rolled back.
 //  2. COMMIT only after the broker has confirmed every message of the transaction
-//     and returned none. An unroutable message is returned and then confirmed all
+//     and returned none; or the message is parked in the database, by the same
+//     transaction (Parker). An unroutable message is returned and then confirmed all
 //     the same: a confirm alone is worth nothing.
 //  3. Only a lookup that waits on locks, on the primary, may say 'rolled back'. A
 //     read that does not wait, a time-out and an error say nothing; what such a
@@ -99,7 +105,27 @@
 // 64 KiB. A staged message is published to the default exchange with the staging
 // queue's name as routing key, mandatory, on a channel in confirm mode.
 //
-// Encode and Parse are this format. A message that does not follow it goes to the
+// One more header may be there. x-bridge-staged-at, a 64-bit integer: when the sender
+// began to stage the message, before it recorded the ID, in ms since 1970. It is
+// needed where the ID is no UUIDv7 of that moment, so that a sweep of orphan rows can
+// be told from a rollback (Sweeper).
+//
+// Several staged messages may travel as one, a group: it has the headers
+// x-bridge-group ("1"), x-bridge-ledger, and x-bridge-staged-at if that is to count
+// for all of them; and its body is the members' records, one after the other, at
+// most 1000. A record is
+//
+//	uint32  length of the properties
+//	        the properties of the staged message as in an AMQP 0-9-1 content
+//	        header: property flags, then the property list; x-bridge-ledger and
+//	        delivery-mode may be missing in it
+//	uint32  length of the body
+//	        the body
+//
+// with big-endian numbers. Each member is judged as if it had come alone. A group
+// costs the broker what one message costs. Nobody has to make groups.
+//
+// Encode and Parse are this format, Group and Members that of groups. A message that does not follow it goes to the
 // dead queue.
 //
 // # What a verifier needs

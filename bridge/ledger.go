@@ -83,13 +83,3 @@ func (o Outcome) String() string {
 		return "still open"
 	}
 }
-
-// An Inbox is what a receiver needs: the table of keys it has processed.
-type Inbox interface {
-	// Claim records, in the caller's transaction, that consumer processes key. It
-	// returns true if the key is new, and false if a committed transaction has
-	// claimed it before. While another open transaction holds the same claim it
-	// waits for that one's end. A rollback gives the claim back. consumer and key
-	// are at most 255 bytes each.
-	Claim(ctx context.Context, tx Tx, consumer, key string) (bool, error)
-}

@@ -15,13 +15,17 @@ import (
 // takes 20, and -1 makes 3.x drop a message at its first requeue (FACTS).
 const deliveryLimit = 1_000_000
 
-// A Topology is the staging queue and the two queues beside it.
+// A Topology is the staging queue and the queues beside it.
 type Topology struct {
 	// Queue is the staging queue's name. Required, at most 200 bytes.
 	Queue string
 	// Classic declares classic queues instead of quorum queues. They have one
 	// node's safety only.
 	Classic bool
+	// Audit is how many messages the audit queue keeps: copies of those that were
+	// dropped as rolled back, the latest ones, for whoever wants to check that. 0: no
+	// audit queue, and no copies.
+	Audit int
 }
 
 // DeadQueue is where a message goes that can be neither forwarded nor rightly
@@ -32,7 +36,10 @@ func (t Topology) DeadQueue() string { return t.Queue + ".dead" }
 // room, so that they delay nobody. Verifiers consume it too.
 func (t Topology) WaitingQueue() string { return t.Queue + ".waiting" }
 
-// Declare creates the three queues where they are missing, and checks those that
+// AuditQueue is where copies go of what was dropped as rolled back, if Audit says so.
+func (t Topology) AuditQueue() string { return t.Queue + ".dropped" }
+
+// Declare creates the queues where they are missing, and checks those that
 // exist. A queue with other arguments is left as it is and an error names the
 // argument: among them are those that would lose committed messages (a message
 // TTL, a length limit, a delivery limit that is too small). What policies add
@@ -45,20 +52,30 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	if len(t.Queue) > 200 {
 		return errors.New("declare topology: field Queue has more than 200 bytes")
 	}
+	if t.Audit < 0 || t.Audit > 1_000_000_000 {
+		return errors.New("declare topology: field Audit is not between 0 and 1,000,000,000 messages")
+	}
 	conn, err := broker.Connect(ctx)
 	if err != nil {
 		return fmt.Errorf("declare topology: %w", err)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, conn.Close)()
-	for _, queue := range []struct {
+	type queue struct {
 		name string
 		args amqp.Table
-	}{
+	}
+	queues := []queue{
 		{t.Queue, t.stagingArgs()}, // first: if it cannot be used, nothing is made beside it
 		{t.WaitingQueue(), t.stagingArgs()},
 		{t.DeadQueue(), t.baseArgs()},
-	} {
+	}
+	if t.Audit > 0 {
+		args := t.baseArgs()
+		args["x-max-length"], args["x-overflow"] = t.Audit, "drop-head"
+		queues = append(queues, queue{t.AuditQueue(), args})
+	}
+	for _, queue := range queues {
 		if err := declare(conn, queue.name, queue.args); err != nil {
 			return fmt.Errorf("declare topology: %w", err)
 		}

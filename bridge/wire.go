@@ -1,12 +1,14 @@
 package bridge
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -24,15 +26,27 @@ const (
 	HeaderBCC        = "x-bridge-bcc"
 	HeaderUserID     = "x-bridge-user-id" // user-id: would be refused when the verifier forwards
 
+	// HeaderStagedAt is when the sender began to stage the message, in ms since 1970,
+	// before it recorded the ID; needed where the ID is no UUIDv7 that was made for
+	// this message, whose own time counts else. See Sweeper.
+	HeaderStagedAt = "x-bridge-staged-at"
+
 	// HeaderUnroutableSince is written by a verifier that puts a message aside: when
 	// its target was first found missing, in ms since 1970.
 	HeaderUnroutableSince = "x-bridge-unroutable-since"
+	// HeaderAttempts is written beside it: how often the message could not be forwarded.
+	HeaderAttempts = "x-bridge-attempts"
 
 	// Written by a verifier on a message in the dead queue.
-	HeaderDeadReason  = "x-bridge-dead-reason"  // a code: malformed, foreign, not-allowed, refused, unroutable
-	HeaderDeadText    = "x-bridge-dead-text"    // the reason in words
-	HeaderDeadVerdict = "x-bridge-dead-verdict" // committed, or unknown if it could not be judged
-	HeaderDeadAt      = "x-bridge-dead-at"      // RFC 3339, UTC
+	HeaderDeadReason   = "x-bridge-dead-reason"   // a code: malformed, foreign, not-allowed, refused, unroutable, swept
+	HeaderDeadText     = "x-bridge-dead-text"     // the reason in words
+	HeaderDeadVerdict  = "x-bridge-dead-verdict"  // committed, or unknown if it could not be judged
+	HeaderDeadAttempts = "x-bridge-dead-attempts" // how often it could not be forwarded
+	HeaderDeadAt       = "x-bridge-dead-at"       // RFC 3339, UTC
+
+	// HeaderDroppedAt is written by a verifier on a message in the audit queue: RFC
+	// 3339, UTC.
+	HeaderDroppedAt = "x-bridge-dropped-at"
 
 	headerPrefix = "x-bridge-"
 )
@@ -45,6 +59,8 @@ const (
 	// They must fit into one AMQP frame (128 KiB by default), with room for what
 	// the dead queue adds; a larger one would close the whole connection.
 	maxHeaderBytes = 64 << 10
+	// maxHeaders bounds the headers of a message, those in tables not counted.
+	maxHeaders = 1000
 	// maxExpiration is RabbitMQ's: ten years in ms. It closes the channel of
 	// whoever publishes more.
 	maxExpiration = 10 * 365 * 24 * 60 * 60 * 1000
@@ -62,15 +78,18 @@ type Staged struct {
 	Message           // Publishing is the final message
 	Ledger  uuid.UUID // identity of the ledger that judges it
 	UserID  string    // the user-id that the sender wanted, if any
+	// StagedAt is when the sender began to stage it; zero if nothing tells.
+	StagedAt time.Time
 }
 
 // Encode makes the staged form of m, or says with ErrInvalidMessage why there
-// is none. It changes nothing that m refers to. The body is shared, not copied.
+// is none. It changes nothing that m refers to. The body is shared, not copied. An ID
+// that is no UUIDv7 of this moment needs HeaderStagedAt in addition.
 func Encode(m Message, ledger uuid.UUID) (amqp.Publishing, error) {
 	if err := m.validate(); err != nil {
 		return amqp.Publishing{}, fmt.Errorf("%w: %w", ErrInvalidMessage, err)
 	}
-	return Staged{Message: m, Ledger: ledger, UserID: m.Publishing.UserId}.Publishing(), nil
+	return Staged{Message: m, Ledger: ledger, UserID: m.Publishing.UserId, StagedAt: madeAt(m.ID)}.Publishing(), nil
 }
 
 // Publishing returns the staged form: what goes into a staging queue.
@@ -90,6 +109,9 @@ func (s Staged) Publishing() amqp.Publishing {
 	if s.UserID != "" {
 		p.Headers[HeaderUserID] = s.UserID
 	}
+	if !s.StagedAt.IsZero() && !s.StagedAt.Equal(madeAt(s.ID)) {
+		p.Headers[HeaderStagedAt] = s.StagedAt.UnixMilli()
+	}
 	p.UserId = ""
 	rename(p.Headers, "CC", HeaderCC)
 	rename(p.Headers, "BCC", HeaderBCC)
@@ -107,6 +129,9 @@ func Parse(d amqp.Delivery) (Staged, error) {
 }
 
 func parse(d amqp.Delivery) (s Staged, err error) {
+	if text, ok := d.Headers[headerUnreadable].(string); ok {
+		return s, errors.New(text)
+	}
 	if s.ID, err = parseUUID(d.MessageId); err != nil {
 		return s, fmt.Errorf("property message-id: %w", err)
 	}
@@ -125,6 +150,10 @@ func parse(d amqp.Delivery) (s Staged, err error) {
 	}
 	if s.UserID, err = stringHeader(d.Headers, HeaderUserID, false); err != nil {
 		return s, err
+	}
+	s.StagedAt = madeAt(s.ID)
+	if at, ok := d.Headers[HeaderStagedAt].(int64); ok {
+		s.StagedAt = time.UnixMilli(at)
 	}
 	expiration, err := stringHeader(d.Headers, HeaderExpiration, false)
 	if err != nil {
@@ -219,6 +248,9 @@ func (m Message) validateTarget() error {
 				return fmt.Errorf("header %s: %w", name, err)
 			}
 		}
+	}
+	if n := len(p.Headers); n > maxHeaders {
+		return fmt.Errorf("%d headers: at most %d", n, maxHeaders)
 	}
 	if size := headerBytes(p); size > maxHeaderBytes {
 		return fmt.Errorf("headers and properties have %d bytes: at most %d", size, maxHeaderBytes)
@@ -324,6 +356,14 @@ func parseUUID(text string) (uuid.UUID, error) {
 		return uuid.Nil, errors.New("not a UUID in its canonical text")
 	}
 	return id, nil
+}
+
+// madeAt is the time in a UUIDv7; zero for other IDs.
+func madeAt(id uuid.UUID) time.Time {
+	if id.Version() != 7 {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(binary.BigEndian.Uint64(id[:8]) >> 16))
 }
 
 func stringHeader(headers amqp.Table, name string, required bool) (string, error) {

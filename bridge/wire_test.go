@@ -76,6 +76,10 @@ func TestTheWireFormatIsWhatItAlwaysWas(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		bridge.HeaderUnroutableSince: "x-bridge-unroutable-since",
+		bridge.HeaderStagedAt:        "x-bridge-staged-at",
+		bridge.HeaderAttempts:        "x-bridge-attempts",
+		bridge.HeaderDroppedAt:       "x-bridge-dropped-at",
+		bridge.HeaderDeadAttempts:    "x-bridge-dead-attempts",
 		bridge.HeaderDeadReason:      "x-bridge-dead-reason",
 		bridge.HeaderDeadText:        "x-bridge-dead-text",
 		bridge.HeaderDeadVerdict:     "x-bridge-dead-verdict",
@@ -96,7 +100,7 @@ func TestParseGivesBackWhatWasEncoded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := bridge.Staged{Message: fullMessage(), Ledger: someLedger, UserID: "shop"}
+	want := bridge.Staged{Message: fullMessage(), Ledger: someLedger, UserID: "shop", StagedAt: time.UnixMilli(0x019200000000)}
 	want.Message.Publishing.MessageId = someID.String()
 	want.Message.Publishing.DeliveryMode = amqp.Persistent
 	want.Message.Publishing.UserId = ""
@@ -251,5 +255,40 @@ func TestAMalformedStagedMessageIsRefused(t *testing.T) {
 				t.Errorf("error %v, want %q", err, test.text)
 			}
 		})
+	}
+}
+
+// The time at which a message was staged is that of its ID, unless a header says
+// another.
+func TestTheTimeOfStagingSurvivesBeingStagedAgain(t *testing.T) {
+	own := time.UnixMilli(1795202071161)
+	for _, test := range []struct {
+		id     uuid.UUID
+		header any
+		want   time.Time
+	}{
+		{someID, nil, time.UnixMilli(0x019200000000)},
+		{someID, own.UnixMilli(), own},
+		{uuid.MustParse("0a000000-0000-4000-8000-000000000001"), nil, time.Time{}},
+		{uuid.MustParse("0a000000-0000-4000-8000-000000000001"), own.UnixMilli(), own},
+		{uuid.MustParse("0a000000-0000-4000-8000-000000000001"), "no number", time.Time{}},
+	} {
+		m := fullMessage()
+		m.ID = test.id
+		staged, err := bridge.Encode(m, someLedger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if test.header != nil {
+			staged.Headers[bridge.HeaderStagedAt] = test.header
+		}
+		parsed, err := bridge.Parse(delivered(staged))
+		if err != nil || !parsed.StagedAt.Equal(test.want) {
+			t.Errorf("%s, header %v: staged at %v, want %v (%v)", test.id, test.header, parsed.StagedAt, test.want, err)
+		}
+		again, err := bridge.Parse(delivered(parsed.Publishing()))
+		if err != nil || !again.StagedAt.Equal(test.want) {
+			t.Errorf("%s, header %v: staged again at %v, want %v (%v)", test.id, test.header, again.StagedAt, test.want, err)
+		}
 	}
 }

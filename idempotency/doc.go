@@ -8,6 +8,24 @@
 // again, and a receiver that dies between its commit and its ack is given it
 // again. All copies carry the same message ID. The ID is the idempotency key.
 //
+// # Which strategy for which case
+//
+//	the receiver ...                                    use                    the store keeps
+//	changes its own database                            Guard.Handle           a key per message
+//	does something outside of it that must not be       Guard.AtMostOnce,      a key per message; a row while
+//	done twice: an e-mail, a payment                    with Guard.Resume      it is done or in doubt
+//	takes long, or wants failures kept and put back     Guard.Accept and Work  a key per message; the message
+//	                                                                           until it is done
+//	gets the whole state of an entity in each event     Latest                 a version per entity
+//	gets changes of an entity that need their order     Ordered                a version per entity; what is early
+//	gets messages of a source in the order of growing   HighWater              a key per source
+//	keys, from one queue with one consumer
+//
+// Where the effect outside has an idempotency key of its own, as many payment
+// services offer, Handle is better than AtMostOnce: pass the message ID, and repeat.
+// A consumer name belongs to one strategy. Of what is in the first three rows a key
+// that tells its age is refused when it is too old to judge; see below.
+//
 // # What a Guard does
 //
 // A [Guard] runs the receiver's function in a transaction that first claims the
@@ -25,14 +43,17 @@
 //
 // Only what goes through the transaction is exactly once. An effect outside of
 // it (an e-mail, a call) may be repeated when the attempt fails afterwards, or
-// the process dies.
+// the process dies: that is what [Guard.AtMostOnce] is for.
 //
 // # What becomes of a delivery
 //
-// Every call of [Guard.Handle] ends in one of four outcomes, counted in [Stats]:
+// Every call of [Guard.Handle], [Guard.AtMostOnce] and [Guard.Accept] ends in one of
+// these outcomes, counted in [Stats]:
 //
 //	handled        committed and acked                          returns nil
 //	duplicate      had been handled before; acked               returns nil
+//	kept           stored, to be handled later; acked           returns nil
+//	doubtful       stored, nobody knows if it was done; acked   returns nil
 //	dead-lettered  refused for good, and safe somewhere else    returns nil
 //	handed back    requeued; the broker delivers it again       returns an error that is ErrHandedBack
 //
@@ -74,6 +95,62 @@
 // A message without a usable ID (empty, longer than 255 bytes, not UTF-8, or
 // with a NUL byte) cannot be told from its copies. It is never handled, and dead-
 // lettered without an attempt.
+//
+// # Effects outside of the database
+//
+// No protocol makes an effect outside of the database happen exactly once. Handle may
+// repeat it, AtMostOnce never does: its row says 'started' before the effect begins, and
+// whoever finds that row later does not begin again. What is left is to find out, and
+// the inbox keeps what that takes: the key, the time, the error, the whole message.
+//
+//	Started   the effect may be under way                 wait
+//	Doubtful  it may have happened                        look outside; MarkDone or Retry
+//	Ready     it did not happen, and shall                Resume does it
+//	Failed    it did not happen, in Options.Attempts      mend the cause; Retry or MarkDone
+//
+// [Guard.CountPending] is the metric to alert on, and [Guard.Pending] the list for the
+// operator. A message whose effect certainly did not happen ([NotDone]) is never in
+// doubt. Run [Guard.Resume] somewhere, or nobody does what is Ready.
+//
+// # Entities, versions and sources
+//
+// [Latest], [Ordered] and [HighWater] remember how far they have come: one row for each
+// entity or source, not one per message. Nothing is purged.
+//
+// Latest locks the entity's row, also one that is not there yet, and handles an event
+// only if its version is higher. What was overtaken is never handled. Ordered handles
+// version n only after n-1, keeps what comes early, and reports by Watch what waits too
+// long. A missing version stops its own entity only; Skip goes on without it. HighWater
+// handles what is above the mark. A message that comes late is taken for a duplicate
+// and lost: read its comment first.
+//
+// A handler that answers sends its [Reply] with sender.SendTx in its transaction:
+// request handled and reply sent are one fact.
+//
+// # Keys, their age, and the purge
+//
+// The key is the message ID, unless Options.Key makes it of something else: the number
+// of the order, say, when a sender that was restarted sends the same order under a new
+// ID. Each consumer name has its own keys.
+//
+// Keys are kept for Options.Retention. Handle, AtMostOnce and Accept delete older ones as
+// they go: after 200 messages one short transaction, with the ack of the message behind
+// it, that reads 500 keys and deletes the old ones among them. Stats.Purged and
+// Stats.PurgePasses tell how it gets on; [Guard.Purge] works off a backlog. The purge
+// follows the primary key, in which UUIDv7 and ULID keys are in the order of their age,
+// so that it finds the old ones first and skips the others; there is no index for it
+// that each claim would have to pay for.
+//
+// A UUIDv7 or ULID tells when it was made. If that is longer ago than the retention, a
+// key that is not in the inbox may have been there: its message is not handled as new,
+// but dead-lettered with [ErrTooOld] as the reason. A key is deleted only an hour after
+// it has become too old, so that receivers whose clocks differ by less agree.
+//
+// Any other key tells nothing. It is deleted when its claim is older than the
+// retention, and a copy that comes later is handled again, as new. Choose a retention
+// beyond which no copy can come, also from a dead queue that somebody puts back, or
+// keep such keys for ever (a negative one). They are purged by walking through all of
+// them, 500 at a time.
 //
 // # Where dead-lettered messages go
 //

@@ -54,12 +54,13 @@ func Example() {
 			log.Print(err) // the message comes again
 		}
 	}
-	fmt.Printf("%+v\n", guard.Stats())
+	stats := guard.Stats()
+	fmt.Printf("%d handled, %d duplicate\n", stats.Handled, stats.Duplicates)
 	// Output:
 	// store two apples
 	// ack 1
 	// ack 2
-	// {Handled:1 Duplicates:1 DeadLettered:0 HandedBack:0 FailedAttempts:0 NotAcked:0}
+	// 1 handled, 1 duplicate
 }
 
 // deliveries stands in for the channel that Consume (with manual acks) of an
@@ -67,7 +68,7 @@ func Example() {
 func deliveries() <-chan amqp.Delivery {
 	order := amqp.Delivery{
 		Acknowledger: printer{},
-		MessageId:    "01936f5e-7b1c-7cc0-9a3b-0a1b2c3d4e5f",
+		MessageId:    "order-1041",
 		Body:         []byte("two apples"),
 	}
 	out := make(chan amqp.Delivery, 2)

@@ -136,6 +136,23 @@ func (tx faultyTx) Rollback() error {
 type faultyInbox struct {
 	bridge.Inbox
 	failures atomic.Int32 // how many are still to fail
+	onRemove func()       // before a pending message is removed
+
+	failClaimed error // of the purge's reads
+}
+
+func (i *faultyInbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]bridge.Claimed, error) {
+	if i.failClaimed != nil {
+		return nil, i.failClaimed
+	}
+	return i.Inbox.Claimed(ctx, tx, consumer, after, limit)
+}
+
+func (i *faultyInbox) RemovePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
+	if i.onRemove != nil {
+		i.onRemove()
+	}
+	return i.Inbox.RemovePending(ctx, tx, consumer, key, run)
 }
 
 func (i *faultyInbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bool, error) {

@@ -10,7 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/cenkalti/backoff/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -24,13 +23,17 @@ const maxKey = 255
 var errHeldTooLong = errors.New("delivery held for longer than Options.Hold")
 
 // A Guard handles each message once for one consumer. It is safe for concurrent
-// use, keeps nothing in memory but its counters, and starts no goroutines.
+// use, keeps nothing in memory but its counters and the place that its purge has come
+// to, and starts no goroutines.
 type Guard struct {
 	inbox    bridge.Inbox
 	consumer string
+	inOrder  bool // what is handed back must not be overtaken: see HighWater
 	opts     Options
 	log      *slog.Logger
 	count    counters
+	added    chan struct{} // work for those who poll
+	purge    purge
 }
 
 // New returns a Guard that claims keys in inbox in the name of consumer. All
@@ -42,18 +45,28 @@ func New(inbox bridge.Inbox, consumer string, opts *Options) (*Guard, error) {
 	if inbox == nil {
 		return nil, errors.New("make guard: inbox is nil")
 	}
+	g, err := newGuard(consumer, opts)
+	if err != nil {
+		return nil, fmt.Errorf("make guard: %w", err)
+	}
+	g.inbox = inbox
+	return g, nil
+}
+
+// newGuard returns a Guard without an inbox.
+func newGuard(consumer string, opts *Options) (*Guard, error) {
 	if err := checkKey(consumer); err != nil {
-		return nil, fmt.Errorf("make guard: consumer name %w", err)
+		return nil, fmt.Errorf("consumer name %w", err)
 	}
 	filled := opts.withDefaults()
 	if err := filled.validate(); err != nil {
-		return nil, fmt.Errorf("make guard: %w", err)
+		return nil, err
 	}
 	return &Guard{
-		inbox:    inbox,
 		consumer: consumer,
 		opts:     filled,
 		log:      filled.Logger.With("consumer", consumer),
+		added:    make(chan struct{}, 1),
 	}, nil
 }
 
@@ -72,8 +85,8 @@ func checkKey(s string) error {
 	return nil
 }
 
-// Handle runs fn once per message ID, in one transaction on db with the claim of
-// that ID, and acks d after the commit. The inbox's tables must be in db.
+// Handle runs fn once per key (the message ID, unless Options.Key says otherwise), in
+// one transaction on db with the claim of that key, and acks d after the commit. The inbox's tables must be in db.
 //
 // fn does its work through tx, with the context it is given. It must not commit
 // or roll back tx (the attempt fails, or turns out to be a duplicate of itself)
@@ -92,40 +105,44 @@ func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, g.opts.Hold, errHeldTooLong)
-	defer cancel()
+	defer g.purgeSome(ctx, db)
+	return g.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
+		key, err := g.key(d)
+		if err != nil {
+			return unfinished, err
+		}
+		return g.attempt(ctx, db, key, fn)
+	})
+}
 
-	if err := checkKey(d.MessageId); err != nil {
-		return g.giveUp(ctx, d, fmt.Errorf("message ID %w", err))
+// key returns the key of d, or a refusal.
+func (g *Guard) key(d amqp.Delivery) (key string, err error) {
+	if g.opts.Key == nil {
+		if err := checkKey(d.MessageId); err != nil {
+			return "", &refusal{fmt.Errorf("message ID %w", err)}
+		}
+		return d.MessageId, nil
 	}
-	delays := g.opts.delays()
-	for failed := 0; ; {
-		fresh, err := g.attempt(ctx, db, d.MessageId, fn)
-		if err == nil && fresh {
-			g.count.handled.Add(1)
-			return g.ack(d)
-		}
-		if err == nil {
-			g.count.duplicates.Add(1)
-			return g.ack(d)
-		}
-		if ctx.Err() != nil {
-			return g.handBack(d, fmt.Errorf("%w: %w", context.Cause(ctx), err))
-		}
-		if errors.As(err, new(*handlerError)) {
-			g.count.failedAttempts.Add(1)
-			failed++
-			if failed >= g.opts.Attempts || errors.As(err, new(*backoff.PermanentError)) {
-				return g.giveUp(ctx, d, err)
-			}
-		}
-		delay := delays.NextBackOff()
-		g.log.Warn("attempt failed, trying again", "message_id", d.MessageId,
-			"failed", failed, "of", g.opts.Attempts, "delay", delay, "err", err)
-		if !pause(ctx, delay) {
-			return g.handBack(d, fmt.Errorf("%w: %w", context.Cause(ctx), err))
-		}
+	err = g.contain("Options.Key", d.MessageId, func() (err error) {
+		key, err = g.opts.Key(d)
+		return err
+	})
+	if err != nil {
+		return "", &refusal{fmt.Errorf("find the message's key: %w", err)}
 	}
+	if err := checkKey(key); err != nil {
+		return "", &refusal{fmt.Errorf("the message's key %w", err)}
+	}
+	return key, nil
+}
+
+// claim claims key in tx, and refuses a new one that is too old to be judged.
+func (g *Guard) claim(ctx context.Context, tx *sql.Tx, key string) (bool, error) {
+	fresh, err := g.inbox.Claim(ctx, tx, g.consumer, key)
+	if fresh && err == nil {
+		err = g.judgeAge(key)
+	}
+	return fresh, err
 }
 
 // pause waits, and tells whether it did so to the end.

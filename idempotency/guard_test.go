@@ -248,15 +248,28 @@ func TestAMessageWithoutAUsableIDIsNeverHandled(t *testing.T) {
 				reason = why
 				return nil
 			}})
-			if err := r.guard.Handle(t.Context(), r.db, r.delivery(id), mustNotRun(t)); err != nil {
-				t.Fatal(err)
+			for _, handle := range []func() error{
+				func() error { return r.guard.Handle(t.Context(), r.db, r.delivery(id), mustNotRun(t)) },
+				func() error { return r.guard.Accept(t.Context(), r.db, r.delivery(id)) },
+				func() error {
+					return r.guard.AtMostOnce(t.Context(), r.db, r.delivery(id), func(context.Context, amqp.Delivery) error {
+						t.Error("the effect ran")
+						return nil
+					})
+				},
+			} {
+				reason = nil
+				if err := handle(); err != nil {
+					t.Fatal(err)
+				}
+				if reason == nil || !strings.HasPrefix(reason.Error(), "message ID ") {
+					t.Errorf("reason is %v", reason)
+				}
 			}
-			if reason == nil || !strings.HasPrefix(reason.Error(), "message ID ") {
-				t.Errorf("reason is %v", reason)
-			}
-			r.wantSaid("ack 1")
+			r.wantSaid("ack 1", "ack 2", "ack 3")
 			r.wantRows(0, 0)
-			r.wantStats(idempotency.Stats{DeadLettered: 1})
+			r.wantNothingPending()
+			r.wantStats(idempotency.Stats{DeadLettered: 3})
 		})
 	}
 }

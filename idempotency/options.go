@@ -14,6 +14,12 @@ import (
 // Options change how a Guard retries and gives up. The zero value of each field
 // means its default.
 type Options struct {
+	// Key returns the key of a message: what its copies have in common and nothing
+	// else has, such as the number of an order. It has 1 to 255 bytes of UTF-8 without
+	// a NUL byte. A message for which it returns an error, or panics, or no usable key
+	// is never handled, and dead-lettered with the reason. Default: the message ID.
+	Key func(d amqp.Delivery) (string, error)
+
 	// Attempts is how often the handler may fail within one delivery before the
 	// message is dead-lettered. Default 5; 1 means no retry. A handler that knows
 	// that no retry can help returns backoff.Permanent(err), of
@@ -33,6 +39,39 @@ type Options struct {
 	// timeout (30 minutes unless changed), after which the broker closes the
 	// channel with everything on it. Default 5 minutes.
 	Hold time.Duration
+
+	// EffectTimeout is how long an effect of AtMostOnce may take. Its context ends then;
+	// after twice this time without news it counts as doubtful. Below Hold. Default 1
+	// minute, or half of Hold if that is less.
+	EffectTimeout time.Duration
+
+	// FindOut tells Resume of a doubtful message whether its effect was done, where the
+	// world outside can be asked. It is called again after MaxDelay for as long as the
+	// verdict is Unknown or there is an error. It must not say NotDoneYet while the
+	// effect may still come. Default nil: an operator decides.
+	FindOut func(ctx context.Context, p Pending) (Verdict, error)
+
+	// Lease is how long a worker of Work may take for one attempt. Its handler's context
+	// ends then, and a little later another worker may take the message. Default 1
+	// minute.
+	Lease time.Duration
+
+	// Poll is how often Work and Resume look for messages while there are none, and so
+	// how late they may find one that another process has added. Default 1 second.
+	Poll time.Duration
+
+	// MaxStored is how large a message may be that AtMostOnce or Accept may have to store,
+	// in bytes, as stored: a third more than its body. A larger one is dead-lettered
+	// before anything is done. Default 15 MiB, what MariaDB takes unless told otherwise.
+	MaxStored int
+
+	// Retention is how long the keys of handled messages are kept, at least. It must
+	// exceed the time in which a copy of a message can still come: in queues, in the
+	// dead queue, from a backup. A key that tells its age (a UUIDv7 as RFC 9562 writes
+	// it, a ULID in capitals) is not handled as new when it is older: the message is
+	// dead-lettered with the reason ErrTooOld. A copy with any other key would be
+	// handled again. At least an hour. Default 30 days; negative: for ever.
+	Retention time.Duration
 
 	// DeadLetterExchange declares that the queue has a dead-letter exchange and
 	// that something is bound to it. Failed messages are then rejected, and the
@@ -71,6 +110,21 @@ func (o *Options) withDefaults() Options {
 	if filled.Hold == 0 {
 		filled.Hold = 5 * time.Minute
 	}
+	if filled.EffectTimeout == 0 {
+		filled.EffectTimeout = min(time.Minute, filled.Hold/2)
+	}
+	if filled.Lease == 0 {
+		filled.Lease = time.Minute
+	}
+	if filled.Poll == 0 {
+		filled.Poll = time.Second
+	}
+	if filled.MaxStored == 0 {
+		filled.MaxStored = 15 << 20
+	}
+	if filled.Retention == 0 {
+		filled.Retention = 30 * 24 * time.Hour
+	}
 	if filled.Logger == nil {
 		filled.Logger = slog.Default()
 	}
@@ -87,6 +141,16 @@ func (o *Options) validate() error {
 		return fmt.Errorf("Options.MaxDelay is %v, below MinDelay %v", o.MaxDelay, o.MinDelay)
 	case o.Hold < 0:
 		return fmt.Errorf("Options.Hold is %v, must not be negative", o.Hold)
+	case o.EffectTimeout < 0 || o.EffectTimeout >= o.Hold:
+		return fmt.Errorf("Options.EffectTimeout is %v, must be positive and below Hold %v", o.EffectTimeout, o.Hold)
+	case o.Lease < time.Second:
+		return fmt.Errorf("Options.Lease is %v, must be at least 1s", o.Lease)
+	case o.Poll < 0:
+		return fmt.Errorf("Options.Poll is %v, must not be negative", o.Poll)
+	case o.MaxStored < 0:
+		return fmt.Errorf("Options.MaxStored is %d, must not be negative", o.MaxStored)
+	case o.Retention > 0 && o.Retention < time.Hour:
+		return fmt.Errorf("Options.Retention is %v, must be at least 1h, or negative to keep keys for ever", o.Retention)
 	case o.DeadLetterExchange && o.DeadLetter != nil:
 		return errors.New("Options.DeadLetterExchange and Options.DeadLetter exclude each other")
 	}

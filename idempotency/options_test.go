@@ -12,9 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-type noInbox struct{}
-
-func (noInbox) Claim(context.Context, bridge.Tx, string, string) (bool, error) { return false, nil }
+type noInbox struct{ bridge.Inbox }
 
 func TestNewRefusesMisuseAndNamesTheField(t *testing.T) {
 	store := func(context.Context, amqp.Delivery, error) error { return nil }
@@ -32,6 +30,12 @@ func TestNewRefusesMisuseAndNamesTheField(t *testing.T) {
 		{"Options.MinDelay", noInbox{}, "shop", &idempotency.Options{MinDelay: -1}},
 		{"Options.MaxDelay", noInbox{}, "shop", &idempotency.Options{MinDelay: time.Minute}},
 		{"Options.Hold", noInbox{}, "shop", &idempotency.Options{Hold: -1}},
+		{"Options.EffectTimeout", noInbox{}, "shop", &idempotency.Options{EffectTimeout: -1}},
+		{"Options.EffectTimeout", noInbox{}, "shop", &idempotency.Options{EffectTimeout: time.Hour}},
+		{"Options.Lease", noInbox{}, "shop", &idempotency.Options{Lease: time.Millisecond}},
+		{"Options.Poll", noInbox{}, "shop", &idempotency.Options{Poll: -1}},
+		{"Options.MaxStored", noInbox{}, "shop", &idempotency.Options{MaxStored: -1}},
+		{"Options.Retention", noInbox{}, "shop", &idempotency.Options{Retention: time.Minute}},
 		{"Options.DeadLetter ", noInbox{}, "shop", &idempotency.Options{DeadLetterExchange: true, DeadLetter: store}},
 	} {
 		if _, err := idempotency.New(c.inbox, c.consumer, c.opts); err == nil || !strings.Contains(err.Error(), c.names) {

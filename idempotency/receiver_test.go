@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -195,3 +196,6 @@ func (l *logbook) String() string {
 	defer l.mu.Unlock()
 	return l.text.String()
 }
+
+// goexit ends the goroutine, as the process does that dies.
+func goexit() { runtime.Goexit() }

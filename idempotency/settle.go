@@ -65,10 +65,15 @@ func (g *Guard) deadLetter(ctx context.Context, d amqp.Delivery, reason error) e
 // handBack requeues d with a nack, which unlike a reject does not bring the
 // message closer to the delivery limit of a queue on RabbitMQ 4.3. If the nack
 // fails the channel is closed, and the broker requeues the message by itself.
+// Where the order matters, the channel is closed in any case.
 func (g *Guard) handBack(d amqp.Delivery, reason error) error {
 	g.count.handedBack.Add(1)
-	if err := d.Nack(false, true); err != nil {
-		reason = fmt.Errorf("%w (nack: %w)", reason, err)
+	requeue := func() error { return d.Nack(false, true) }
+	if g.inOrder {
+		requeue = func() error { return closeChannel(d) }
+	}
+	if err := requeue(); err != nil {
+		reason = fmt.Errorf("%w (requeue: %w)", reason, err)
 	}
 	return fmt.Errorf("handle message %q: %w: %w", d.MessageId, ErrHandedBack, reason)
 }

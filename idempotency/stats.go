@@ -3,20 +3,44 @@ package idempotency
 import "sync/atomic"
 
 // Stats counts what became of deliveries since the Guard was made. Every call of
-// Handle that has returned is in exactly one of the first four; all of them only
-// grow.
+// Handle, AtMostOnce or Accept that has returned is in exactly one of the first seven.
+// Work and Resume count what they end as Handled, Kept or Doubtful once more. All of
+// them only grow.
 type Stats struct {
 	Handled      uint64 // the handler ran and its transaction committed
 	Duplicates   uint64 // the key had been claimed before; the handler's effects are there already
+	Stale        uint64 // of Latest only: the entity had a later version already
+	Kept         uint64 // stored, to be handled later: by Accept, for Resume, or by Ordered until the versions before it have come
+	Doubtful     uint64 // of AtMostOnce only: the effect was started, and has not been heard of, or has not told how it ended
 	DeadLettered uint64 // rejected to the dead-letter exchange, or stored by Options.DeadLetter
 	HandedBack   uint64 // requeued, to be delivered again
 
+	Released       uint64 // of Ordered only: kept messages whose turn has come, and which were handled
 	FailedAttempts uint64 // attempts that count as the handler's failure, panics among them
 	NotAcked       uint64 // acks that did not reach the broker; also counted by their outcome above
+
+	Purged      uint64 // claims that were forgotten because of their age
+	PurgePasses uint64 // how often the purge has come to the end of the consumer's claims
 }
 
 type counters struct {
-	handled, duplicates, deadLettered, handedBack, failedAttempts, notAcked atomic.Uint64
+	handled, duplicates, stale, kept, doubtful, released, deadLettered, handedBack, failedAttempts, notAcked, purged, purgePasses atomic.Uint64
+}
+
+// outcome returns the counter of a delivery's end.
+func (c *counters) outcome(ended outcome) *atomic.Uint64 {
+	switch ended {
+	case handled:
+		return &c.handled
+	case stale:
+		return &c.stale
+	case kept:
+		return &c.kept
+	case doubtful:
+		return &c.doubtful
+	default:
+		return &c.duplicates
+	}
 }
 
 // Stats returns the counts so far.
@@ -24,9 +48,15 @@ func (g *Guard) Stats() Stats {
 	return Stats{
 		Handled:        g.count.handled.Load(),
 		Duplicates:     g.count.duplicates.Load(),
+		Stale:          g.count.stale.Load(),
+		Kept:           g.count.kept.Load(),
+		Doubtful:       g.count.doubtful.Load(),
 		DeadLettered:   g.count.deadLettered.Load(),
 		HandedBack:     g.count.handedBack.Load(),
+		Released:       g.count.released.Load(),
 		FailedAttempts: g.count.failedAttempts.Load(),
 		NotAcked:       g.count.notAcked.Load(),
+		Purged:         g.count.purged.Load(),
+		PurgePasses:    g.count.purgePasses.Load(),
 	}
 }

@@ -30,8 +30,25 @@
 // to the broker, at most for Options.Timeout. So send as late in the transaction
 // as you can; InTx does it last.
 //
-// The transaction and the ledger must be in the same database. The sender starts
-// no goroutine and keeps nothing between calls.
+// The transaction and the ledger must be in the same database.
+//
+// # Groups
+//
+// While a message waits for its confirm, those of concurrent transactions gather,
+// and travel to the staging queue as one message, which costs the broker a fraction.
+// Every transaction waits for the confirm of what carries its own messages, and the
+// verifier judges each message by itself. What fails, fails for all that travelled
+// together, and each of them rolls back. When there is no company nobody waits for
+// it. Options.GroupMessages turns it off.
+//
+// # When the broker is out
+//
+// By default sending fails then, and you roll back. With Options.Parking set to
+// ParkOnOutage the messages are stored in the database instead, by the same
+// transaction, which may commit; a verifier stages them when the broker is back.
+// Make the broker with bridge.NewBroker, so that your process can start during an
+// outage. A message whose confirm was only late may then be delivered twice, with the
+// same ID. ParkAlways makes of this a plain transactional outbox.
 //
 // # What to do on an error
 //

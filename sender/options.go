@@ -2,6 +2,8 @@ package sender
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -17,7 +19,26 @@ type Options struct {
 	// the broker's max_message_size, which closes the channel of whoever sends
 	// more. Default 16 MiB, which is RabbitMQ 4's default; 3.x takes 128 MiB.
 	MaxMessageBytes int
+	// GroupMessages is how many messages of concurrent transactions may travel to
+	// the staging queue as one, while earlier ones wait for their confirms; messages
+	// of more than 8 KiB go alone. Each transaction's are judged by themselves, but
+	// a failure to publish is the failure of all that travelled together. Default
+	// and maximum 1000; 1 stages every message alone.
+	GroupMessages int
+	// Parking stores messages in the database while the broker is out, so that
+	// business goes on; verifiers publish them when it is back. It needs a ledger
+	// with tables of its own, and rights on bridge_parked. Default ParkNever.
+	Parking Parking
+	// ParkAfter bounds the staging, as Timeout does, where Parking is on; then the
+	// messages are parked. During an outage one transaction in a second waits so long,
+	// the others park at once. Default 1 s.
+	ParkAfter time.Duration
+	// Logger gets a line when an outage with parking begins and when it ends. Default
+	// slog.Default().
+	Logger *slog.Logger
 }
+
+const maxGroup = 1000 // bridge.Group's limit
 
 func (o *Options) withDefaults() (Options, error) {
 	var out Options
@@ -31,6 +52,21 @@ func (o *Options) withDefaults() (Options, error) {
 		return out, errors.New("sender options: Timeout is negative")
 	case out.MaxMessageBytes < 0:
 		return out, errors.New("sender options: MaxMessageBytes is negative")
+	case out.Parking < ParkNever || out.Parking > ParkAlways:
+		return out, errors.New("sender options: Parking is none of ParkNever, ParkOnOutage, ParkAlways")
+	case out.ParkAfter < 0:
+		return out, errors.New("sender options: ParkAfter is negative")
+	case out.GroupMessages < 0 || out.GroupMessages > maxGroup:
+		return out, fmt.Errorf("sender options: GroupMessages is not between 1 and %d", maxGroup)
+	}
+	if out.ParkAfter == 0 {
+		out.ParkAfter = time.Second
+	}
+	if out.Logger == nil {
+		out.Logger = slog.Default()
+	}
+	if out.GroupMessages == 0 {
+		out.GroupMessages = maxGroup
 	}
 	if out.Queue == "" {
 		out.Queue = "twoqueue"

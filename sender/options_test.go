@@ -2,6 +2,7 @@ package sender
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,10 @@ func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 		"Queue":           {noLedger{}, broker, &Options{Queue: strings.Repeat("q", 256)}},
 		"Timeout":         {noLedger{}, broker, &Options{Timeout: -1}},
 		"MaxMessageBytes": {noLedger{}, broker, &Options{MaxMessageBytes: -1}},
+		"Parking":         {noLedger{}, broker, &Options{Parking: 3}},
+		"ParkAfter":       {noLedger{}, broker, &Options{ParkAfter: -1}},
+		"cannot keep":     {noLedger{}, broker, &Options{Parking: ParkOnOutage}},
+		"GroupMessages":   {noLedger{}, broker, &Options{GroupMessages: 1001}},
 	} {
 		if _, err := New(test.ledger, test.broker, test.opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
@@ -37,7 +42,7 @@ func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 }
 
 func TestDefaultsAreThoseOfTheirComments(t *testing.T) {
-	want := Options{Queue: "twoqueue", Timeout: 5 * time.Second, MaxMessageBytes: 16 << 20}
+	want := Options{Queue: "twoqueue", Timeout: 5 * time.Second, MaxMessageBytes: 16 << 20, GroupMessages: 1000, ParkAfter: time.Second, Logger: slog.Default()}
 	for _, opts := range []*Options{nil, {}} {
 		s, err := New(noLedger{}, new(bridge.Broker), opts)
 		if err != nil {
@@ -47,7 +52,8 @@ func TestDefaultsAreThoseOfTheirComments(t *testing.T) {
 			t.Errorf("options %+v, want %+v", s.opts, want)
 		}
 	}
-	own := Options{Queue: "q", Timeout: time.Second, MaxMessageBytes: 1}
+	own := Options{Queue: "q", Timeout: time.Second, MaxMessageBytes: 1, GroupMessages: 1,
+		Parking: ParkNever, ParkAfter: time.Minute, Logger: slog.New(slog.DiscardHandler)}
 	if s, err := New(noLedger{}, new(bridge.Broker), &own); err != nil || s.opts != own {
 		t.Errorf("options %+v, want %+v (%v)", s.opts, own, err)
 	}

@@ -4,34 +4,54 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // A Sender stages messages for transactions. It may be used from any number of
-// goroutines; it holds no resources of its own.
+// goroutines. It has nothing to close: what it has under way ends within
+// Options.Timeout, or with the broker.
 type Sender struct {
 	ledger bridge.Recorder
-	broker *bridge.Broker
+	stager *stager
+	garage *garage
 	opts   Options
 }
 
 // New returns a sender that records in ledger and stages through broker. Both
-// stay the caller's, to be closed after the last use of the sender.
+// stay the caller's, to be closed after the last use of the sender. With ParkAlways
+// broker may be nil.
 func New(ledger bridge.Recorder, broker *bridge.Broker, opts *Options) (*Sender, error) {
 	if ledger == nil {
 		return nil, errors.New("new sender: ledger is nil")
-	}
-	if broker == nil {
-		return nil, errors.New("new sender: broker is nil")
 	}
 	options, err := opts.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("new sender: %w", err)
 	}
-	return &Sender{ledger, broker, options}, nil
+	if broker == nil && options.Parking != ParkAlways {
+		return nil, errors.New("new sender: broker is nil")
+	}
+	s := &Sender{ledger: ledger, opts: options, garage: &garage{opts: options}, stager: &stager{
+		ledger:  ledger.Identity(),
+		queue:   bridge.Target{RoutingKey: options.Queue},
+		broker:  broker,
+		timeout: options.Timeout,
+		limit:   options.GroupMessages,
+	}}
+	if options.Parking != ParkNever {
+		parker, ok := ledger.(bridge.Parker)
+		if !ok {
+			return nil, errors.New("new sender: Options.Parking needs a ledger with tables of its own; this one cannot keep messages")
+		}
+		s.garage.ledger = parker
+		s.stager.timeout = min(options.Timeout, options.ParkAfter)
+	}
+	return s, nil
 }
 
 // SendTx records the messages' IDs in tx, stages the messages, waits until the
@@ -49,6 +69,11 @@ func New(ledger bridge.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 // bridge.ErrUnavailable and bridge.ErrBlocked. bridge.Retryable tells which of
 // them a new transaction may overcome.
 //
+// With Options.Parking the messages may be parked instead of staged. Then a nil
+// error says that they will be delivered if tx commits, some time later; what was
+// staged nevertheless, because only its confirm was late, is delivered twice, with
+// the same ID.
+//
 // Should the process die, the database rolls back and the verifier drops what
 // was staged (DESIGN section 3).
 func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) ([]uuid.UUID, error) {
@@ -63,10 +88,8 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 	if err := s.ledger.Record(ctx, tx, ids); err != nil {
 		return nil, fmt.Errorf("send: %w", err)
 	}
-	// Rule 2: the caller may commit only after every message is confirmed.
-	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
-	defer cancel()
-	if err := s.broker.Publish(ctx, staged); err != nil {
+	// Rule 2: the caller may commit only after every message is confirmed, or parked.
+	if err := s.garage.stage(ctx, tx, staged, s.stager); err != nil {
 		return nil, fmt.Errorf("send: the transaction must roll back: %w", err)
 	}
 	return ids, nil
@@ -74,10 +97,11 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 
 // encode gives every message an ID and its staged form, before anything is
 // touched.
-func (s *Sender) encode(msgs []bridge.Message) ([]uuid.UUID, []bridge.Outgoing, error) {
+func (s *Sender) encode(msgs []bridge.Message) ([]uuid.UUID, []amqp.Publishing, error) {
 	ids := make([]uuid.UUID, len(msgs))
-	staged := make([]bridge.Outgoing, len(msgs))
+	staged := make([]amqp.Publishing, len(msgs))
 	for i, m := range msgs {
+		now := time.Now()
 		if m.ID == uuid.Nil {
 			id, err := uuid.NewV7()
 			if err != nil {
@@ -93,8 +117,20 @@ func (s *Sender) encode(msgs []bridge.Message) ([]uuid.UUID, []bridge.Outgoing, 
 		if err != nil {
 			return nil, nil, fmt.Errorf("message %d of %d: %w", i+1, len(msgs), err)
 		}
+		if !madeNow(m.ID, now) {
+			publishing.Headers[bridge.HeaderStagedAt] = now.UnixMilli()
+		}
 		ids[i] = m.ID
-		staged[i] = bridge.Outgoing{Target: bridge.Target{RoutingKey: s.opts.Queue}, Publishing: publishing}
+		staged[i] = publishing
 	}
 	return ids, staged, nil
+}
+
+// madeNow tells whether the ID itself says well enough when it was staged.
+func madeNow(id uuid.UUID, now time.Time) bool {
+	if id.Version() != 7 {
+		return false
+	}
+	seconds, nanoseconds := id.Time().UnixTime()
+	return now.Sub(time.Unix(seconds, nanoseconds)).Abs() < time.Minute
 }

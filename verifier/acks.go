@@ -4,38 +4,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
-
-// A lane is a consumer on a channel of its own, with its acks.
-type lane struct {
-	queue    string
-	prefetch int
-	ch       *amqp.Channel
-	acks     *acks
-	held     atomic.Int64 // messages taken and not done
-}
-
-func newLane(queue string, prefetch int, ch *amqp.Channel) *lane {
-	return &lane{queue: queue, prefetch: prefetch, ch: ch, acks: newAcks(ch)}
-}
-
-// done lets messages be acked.
-func (l *lane) done(tags []uint64) {
-	if len(tags) > 0 {
-		l.acks.done(tags...)
-		l.held.Add(-int64(len(tags)))
-	}
-}
-
-// reject hands a message to the queue's own dead-letter exchange.
-func (l *lane) reject(tag uint64) error {
-	l.held.Add(-1)
-	return l.acks.reject(tag)
-}
 
 // Delivery tags count from 1 on each channel, and live no longer than it.
 type tagState uint8

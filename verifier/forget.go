@@ -10,7 +10,7 @@ import (
 
 const (
 	forgetLimit  = 1000
-	forgetGather = 20 * time.Millisecond
+	forgetGather = 30 * time.Millisecond
 )
 
 // forget deletes the rows of messages that are safe, then lets them be acked.
@@ -18,26 +18,25 @@ const (
 // between the two would leave an orphan row; this way it leaves a redelivery,
 // which is absent and dropped.
 func (s *session) forget(ctx context.Context) error {
-	last := 0
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.forgotten.more:
 		}
-		if last >= underLoad {
-			pause(ctx, forgetGather)
-		}
+		pause(ctx, s.arrived.gather(forgetGather))
 		batch := s.forgotten.take(forgetLimit)
-		last = len(batch)
-		if last == 0 {
+		if len(batch) == 0 {
 			continue
 		}
 		ids := make([]uuid.UUID, len(batch))
 		for i, m := range batch {
 			ids[i] = m.staged.ID
 		}
-		if err := s.ledger.Forget(ctx, ids); err != nil {
+		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+		err := s.ledger.Forget(asking, ids)
+		cancel()
+		if err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}

@@ -3,6 +3,7 @@ package verifier
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -22,10 +23,15 @@ import (
 // closes its channel and leaves everything that was in flight there unknown. All
 // of that then goes over careful channels, where a message is alone: whatever
 // happens there is its own doing. So do, from then on, the messages for the
-// culprit's exchange, until one of them succeeds. Publishing channels carry no
+// culprit's exchange, until one of them succeeds.
+//
+// A channel without confirms is left together with its connection: a queue that
+// does not answer blocks the broker's side of the channel, which then does not
+// answer its closing either, and in the end the connection's other channels too.
+// So the careful channels have a connection each. Publishing connections carry no
 // delivery tags; replacing one does not end the session.
 type forwarder struct {
-	conn    *bridge.Connection
+	connect func(context.Context) (*bridge.Connection, error)
 	timeout time.Duration
 	limit   int // in flight on the main channel
 	log     *slog.Logger
@@ -39,6 +45,7 @@ type forwarder struct {
 	progress atomic.Int64 // time of the main channel's last confirm, in ns
 
 	mu       sync.Mutex
+	conn     *bridge.Connection // of the main channel
 	main     *bridge.Publisher
 	suspects map[string]bool // exchanges whose messages go alone
 }
@@ -90,7 +97,7 @@ func (f *forwarder) publishMain(ctx context.Context) error {
 
 func (f *forwarder) publishOne(ctx context.Context, m *message) error {
 	for {
-		main, err := f.mainChannel()
+		main, err := f.mainChannel(ctx)
 		if err != nil {
 			return err
 		}
@@ -112,8 +119,6 @@ func (f *forwarder) publishOne(ctx context.Context, m *message) error {
 		case errors.Is(err, bridge.ErrInvalidMessage):
 			f.on.unfit(m, err)
 			return nil
-		case f.conn.Err() != nil:
-			return f.conn.Err()
 		}
 		// The main channel was closed: take the next one.
 	}
@@ -128,13 +133,13 @@ func (f *forwarder) report(ctx context.Context, m *message, err error) {
 		f.on.failed(m, unroutable)
 	case errors.Is(err, bridge.ErrNacked):
 		f.on.failed(m, full)
-	case ctx.Err() == nil && f.conn.Err() == nil:
-		f.careful.add(m) // a suspect
+	case ctx.Err() == nil:
+		f.careful.add(m) // a suspect; if the connection was lost, the session ends
 	}
 }
 
 // mainChannel returns the main channel, a new one if the last was closed.
-func (f *forwarder) mainChannel() (*bridge.Publisher, error) {
+func (f *forwarder) mainChannel(ctx context.Context) (*bridge.Publisher, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.main != nil {
@@ -146,12 +151,41 @@ func (f *forwarder) mainChannel() (*bridge.Publisher, error) {
 				"code", refusal.Code, "reason", refusal.Reason)
 		}
 	}
+	if f.conn == nil { // the last one was left
+		conn, err := f.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		f.conn = conn
+	}
 	main, err := f.conn.Publisher(f.limit)
 	if err != nil {
 		return nil, err
 	}
 	f.main = main
 	return main, nil
+}
+
+// leave ends the main channel with its connection; the next message gets others.
+func (f *forwarder) leave() {
+	f.mu.Lock()
+	conn := f.conn
+	f.conn = nil
+	f.mu.Unlock()
+	conn.Close()
+}
+
+func (f *forwarder) connection() *bridge.Connection {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.conn
+}
+
+// close ends the main channel's connection for good.
+func (f *forwarder) close() {
+	if conn := f.connection(); conn != nil {
+		conn.Close()
+	}
 }
 
 // watchMain closes the main channel when it has got no confirm for too long: one
@@ -161,13 +195,18 @@ func (f *forwarder) watchMain(ctx context.Context) error {
 	ticker := time.NewTicker(f.timeout / 4)
 	defer ticker.Stop()
 	for {
+		conn := f.connection()
+		var lost <-chan struct{}
+		if conn != nil {
+			lost = conn.Done()
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-f.conn.Done():
-			return f.conn.Err()
+		case <-lost:
+			return fmt.Errorf("publishing connection lost: %w", conn.Err())
 		case now := <-ticker.C:
-			if f.conn.Blocked() != "" || f.inFlight.Load() == 0 {
+			if conn == nil || conn.Blocked() != "" || f.inFlight.Load() == 0 {
 				f.progress.Store(now.UnixNano())
 				continue
 			}
@@ -175,18 +214,21 @@ func (f *forwarder) watchMain(ctx context.Context) error {
 				continue
 			}
 			f.log.Warn("no confirm for too long; looking for the target that is stuck", "waited", f.timeout)
-			f.mu.Lock()
-			main := f.main
-			f.mu.Unlock()
 			f.progress.Store(now.UnixNano())
-			main.Close()
+			f.leave()
 		}
 	}
 }
 
-// publishCareful publishes one message at a time on a channel of its own.
+// publishCareful publishes one message at a time, over a connection of its own.
 func (f *forwarder) publishCareful(ctx context.Context) error {
+	var conn *bridge.Connection
 	var channel *bridge.Publisher
+	defer func() {
+		if conn != nil {
+			conn.Close()
+		}
+	}()
 	for {
 		select {
 		case <-f.careful.more:
@@ -197,9 +239,16 @@ func (f *forwarder) publishCareful(ctx context.Context) error {
 			if f.on.held(m) {
 				continue
 			}
+			if conn == nil {
+				var err error
+				if conn, err = f.connect(ctx); err != nil {
+					return err
+				}
+				channel = nil
+			}
 			if channel == nil || channel.Err() != nil {
 				var err error
-				if channel, err = f.conn.Publisher(1); err != nil {
+				if channel, err = conn.Publisher(1); err != nil {
 					return err
 				}
 			}
@@ -207,15 +256,21 @@ func (f *forwarder) publishCareful(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			if err := f.judge(m, err, channel); err != nil {
+			stuck, err := f.judge(m, err, conn)
+			if err != nil {
 				return err
+			}
+			if stuck {
+				conn.Close()
+				conn = nil
 			}
 		}
 	}
 }
 
-// judge draws the consequence of a message that was published alone.
-func (f *forwarder) judge(m *message, err error, channel *bridge.Publisher) error {
+// judge draws the consequence of a message that was published alone. It tells
+// whether the target did not confirm.
+func (f *forwarder) judge(m *message, err error, conn *bridge.Connection) (noConfirm bool, _ error) {
 	refusal := bridge.Refusal(err)
 	f.suspect(m.to.Exchange, refusal != nil)
 	switch {
@@ -227,17 +282,17 @@ func (f *forwarder) judge(m *message, err error, channel *bridge.Publisher) erro
 		f.on.failed(m, unroutable)
 	case errors.Is(err, bridge.ErrNacked):
 		f.on.failed(m, full)
-	case f.conn.Err() != nil:
-		return f.conn.Err()
+	case conn.Err() != nil:
+		return false, conn.Err()
 	case refusal == nil:
-		channel.Close()
 		f.on.failed(m, stuck)
+		return true, nil
 	case refusal.Code == amqp.NotFound:
 		f.on.failed(m, unroutable)
 	default:
 		f.on.refused(m, refusal)
 	}
-	return nil
+	return false, nil
 }
 
 // alone publishes m and waits for what becomes of it.

@@ -71,6 +71,10 @@ func (h *holds) failed(m *message, reason holdReason) {
 	}
 	target.reason = reason
 	target.refuted = reason == unroutable
+	if reason != unroutable {
+		m.unroutableSince = time.Time{}
+		target.exists()
+	}
 	h.keep(target, m)
 	if m.trial {
 		target.failed = true
@@ -103,9 +107,18 @@ func (h *holds) tried(m *message) {
 		target.due = time.Now().Add(target.backoff.NextBackOff())
 		return
 	}
+	target.exists()
 	target.backoff.Reset()
 	target.burst = min(2*target.burst, maxBurst)
 	target.due = time.Now()
+}
+
+// exists says that the target is there: should it be missing later, the time of those
+// that wait for it begins then.
+func (t *hold) exists() {
+	for _, m := range t.waiting {
+		m.unroutableSince = time.Time{}
+	}
 }
 
 // tick gives up what has been unroutable for too long when an attempt has just
@@ -121,6 +134,9 @@ func (h *holds) tick(now time.Time) {
 		if target.refuted {
 			target.refuted = false
 			dead = append(dead, h.takeOut(target, func(m *message) bool {
+				if m.unroutableSince.IsZero() { // it was held for another reason
+					m.unroutableSince = now
+				}
 				return m.course == forward && now.Sub(m.unroutableSince) >= h.unroutable
 			})...)
 		}

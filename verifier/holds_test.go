@@ -125,3 +125,56 @@ func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
 		t.Error("given up")
 	}
 }
+
+// The time of a missing target is that for which it was missing, whatever it was
+// held for before.
+func TestWhoWaitedForAnotherReasonIsNotGivenUpWhenTheTargetTurnsOutToBeMissing(t *testing.T) {
+	h, published, dead := testHolds(time.Minute)
+	waiting := messagesTo("target", 2)
+	h.failed(waiting[0], full)
+	h.takes(waiting[1])
+	h.tick(later())
+	h.failed((*published)[0], unroutable)
+	h.tick(time.Now())
+	if len(*dead) != 0 {
+		t.Fatalf("%d are given up at the first sign that their target is missing", len(*dead))
+	}
+	*published = nil
+	h.tick(later())
+	h.failed((*published)[0], unroutable)
+	h.tick(time.Now().Add(2 * time.Minute))
+	if len(*dead) != 2 {
+		t.Errorf("%d are given up after their time, want both", len(*dead))
+	}
+}
+
+func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
+	for name, thereBetween := range map[string]func(h *holds, trial *message){
+		"took one": func(h *holds, trial *message) { h.ended(trial) },
+		"was full": func(h *holds, trial *message) { h.failed(trial, full) },
+	} {
+		h, published, dead := testHolds(time.Minute)
+		waiting := messagesTo("target", 3)
+		waiting[1].unroutableSince = time.Now().Add(-time.Hour)
+		h.failed(waiting[0], unroutable)
+		h.takes(waiting[1])
+		h.takes(waiting[2])
+		h.tick(time.Now())
+		if len(*dead) != 1 {
+			t.Fatalf("%s: %d are given up, want the oldest", name, len(*dead))
+		}
+		for _, m := range waiting {
+			m.unroutableSince = time.Now().Add(-time.Hour)
+		}
+		h.targets[waiting[0].to].refuted = false
+		h.tick(later())
+		thereBetween(h, (*published)[0])
+		*published = nil
+		h.tick(later())
+		h.failed((*published)[0], unroutable)
+		h.tick(time.Now())
+		if len(*dead) != 1 {
+			t.Errorf("%s: %d are given up, of whom some had their target a moment ago", name, len(*dead)-1)
+		}
+	}
+}

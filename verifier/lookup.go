@@ -15,18 +15,23 @@ const (
 	lookupLimit = 1000
 	// lookupAgainLimit bounds how many waiting messages ride along with new ones.
 	lookupAgainLimit = 256
-	// lookupGather is the pause before a lookup under load, and the time between
-	// lookups of waiting messages that no settler has time for.
-	lookupGather = 4 * time.Millisecond
-	// underLoad is the size of a batch from which on a stage pauses to gather.
-	underLoad = 16
+	// lookupGather is the pause before a lookup under full load.
+	lookupGather = 6 * time.Millisecond
+	// idlersGather is the time between lookups of waiting messages that no settler
+	// has time for.
+	idlersGather = 8 * time.Millisecond
+	// settleAge is how old a message is under load before somebody waits for its
+	// transaction alone: most end sooner, and are found by the next lookups.
+	settleAge = 25 * time.Millisecond
+	// ledgerTimeout is how long the database may take for an answer, beside waiting
+	// for a transaction: then the connection counts as dead, and with it the session.
+	ledgerTimeout = 30 * time.Second
 )
 
 // look asks the ledger, without waiting, about all that has arrived. Whoever is
 // found goes on; the others go to the waiting room. The waiting ones that nobody
 // settles are asked about again.
 func (s *session) look(ctx context.Context) error {
-	last := 0
 	for {
 		again := lookupAgainLimit
 		select {
@@ -37,12 +42,9 @@ func (s *session) look(ctx context.Context) error {
 			again = lookupLimit
 		case <-s.idlers():
 		}
-		if last >= underLoad {
-			pause(ctx, lookupGather)
-		}
+		pause(ctx, s.arrived.gather(lookupGather))
 		fresh := s.arrivals.take(lookupLimit)
 		waiting := s.room.lookAgain(min(again, lookupLimit))
-		last = len(fresh)
 		if len(fresh)+len(waiting) == 0 {
 			continue
 		}
@@ -57,7 +59,7 @@ func (s *session) idlers() <-chan time.Time {
 	if s.room.idlers() == 0 {
 		return nil
 	}
-	return time.After(2 * lookupGather)
+	return time.After(idlersGather)
 }
 
 func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
@@ -68,7 +70,9 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	for _, m := range waiting {
 		ids = append(ids, m.staged.ID)
 	}
-	committed, err := s.ledger.Committed(ctx, ids)
+	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+	committed, err := s.ledger.Committed(asking, ids)
+	cancel()
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -79,13 +83,21 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	for _, id := range committed {
 		found[id] = true
 	}
-	var hits, misses []*message
-	for _, m := range fresh {
-		if found[m.staged.ID] {
+	var hits, misses, young []*message
+	// With shorter pauses than that, looking again would cost more than settling.
+	busy, now := s.arrived.gather(lookupGather) >= lookupGather/2, time.Now()
+	for _, m := range fresh { // a miss is not a verdict: rule 3
+		switch {
+		case found[m.staged.ID]:
 			hits = append(hits, m)
-		} else {
-			misses = append(misses, m) // not a verdict: rule 3
+		case busy && now.Sub(m.received) < settleAge:
+			young = append(young, m)
+		default:
+			misses = append(misses, m)
 		}
+	}
+	if len(young) > 0 {
+		s.arrivals.add(young...)
 	}
 	for _, m := range waiting {
 		s.room.looked(m, found[m.staged.ID])
@@ -106,18 +118,28 @@ func (s *session) settle(ctx context.Context) error {
 		if m == nil {
 			return nil
 		}
-		outcome, err := s.ledger.Settle(ctx, m.staged.ID, s.opts.SettleWait)
+		asking, cancel := context.WithTimeout(ctx, s.opts.SettleWait+ledgerTimeout)
+		outcome, err := s.ledger.Settle(asking, m.staged.ID, s.opts.SettleWait)
+		cancel()
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("settle: %w", err)
 		}
+		swept := false
+		if outcome == bridge.RolledBack {
+			if swept, err = s.sweptMaybe(ctx, m); err != nil {
+				return fmt.Errorf("settle: %w", err)
+			}
+		}
 		leaves := outcome != bridge.StillOpen || s.overstays(m, time.Now())
 		s.room.settled(m, !leaves)
 		switch {
 		case outcome == bridge.Committed:
 			s.committed(m)
+		case swept:
+			s.deadLetter(m, deathReason{reasonSwept, "no row, but orphan rows of its time have been removed: it may have been one"})
 		case outcome == bridge.RolledBack:
 			s.drop(m)
 		case leaves:

@@ -9,15 +9,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// A message is one unacked delivery and what has been decided about it.
+// A message is one that was delivered, and what has been decided about it.
 type message struct {
-	delivery amqp.Delivery
-	lane     *lane         // where it came from, and must be acked
+	parcel   *parcel
+	delivery amqp.Delivery // of a group's member: as if it had been delivered alone
 	staged   bridge.Staged // zero if malformed
 	received time.Time
 
-	// Where it goes: itself to its target, or a copy to the dead queue or to the
-	// waiting queue.
+	// Where it goes: itself to its target, or a copy to the dead queue, the waiting
+	// queue or the audit queue.
 	course course
 	to     bridge.Target
 	copy   *amqp.Publishing
@@ -25,7 +25,8 @@ type message struct {
 
 	committed       bool // its row is there and goes when the message is safe elsewhere
 	unroutableSince time.Time
-	trial           bool // an attempt at a held target
+	attempts        int64 // that failed
+	trial           bool  // an attempt at a held target
 }
 
 type course int
@@ -34,6 +35,7 @@ const (
 	forward course = iota
 	deadLetter
 	setAside
+	audit
 )
 
 func (m *message) id() string { return m.delivery.MessageId }
@@ -61,6 +63,16 @@ func (m *message) setAside(queue string) {
 	if !m.unroutableSince.IsZero() {
 		staged.Headers[bridge.HeaderUnroutableSince] = m.unroutableSince.UnixMilli()
 	}
+	if m.attempts > 0 {
+		staged.Headers[bridge.HeaderAttempts] = m.attempts
+	}
+}
+
+// audit sets the course to the audit queue, in the staged form.
+func (m *message) audit(queue string, now time.Time) {
+	staged := m.staged.Publishing()
+	m.course, m.to, m.copy = audit, bridge.Target{RoutingKey: queue}, &staged
+	staged.Headers[bridge.HeaderDroppedAt] = now.UTC().Format(time.RFC3339)
 }
 
 // A deathReason says why a message goes to the dead queue.
@@ -76,6 +88,7 @@ const (
 	reasonNotAllowed = "not-allowed" // the target is not on the allow-list
 	reasonRefused    = "refused"     // the broker refused it for good
 	reasonUnroutable = "unroutable"  // the target was missing for too long
+	reasonSwept      = "swept"       // absent, but its row may have been removed as an orphan
 )
 
 // deadLetter sets the course to the dead queue: the message as it was staged,
@@ -92,6 +105,7 @@ func (m *message) deadLetter(queue string, why deathReason, now time.Time) {
 	headers[bridge.HeaderDeadReason] = why.code
 	headers[bridge.HeaderDeadText] = why.text[:min(len(why.text), textLimit)]
 	headers[bridge.HeaderDeadVerdict] = verdict
+	headers[bridge.HeaderDeadAttempts] = m.attempts
 	headers[bridge.HeaderDeadAt] = now.UTC().Format(time.RFC3339)
 	if d.Expiration != "" { // must not act in the dead queue either
 		headers[bridge.HeaderExpiration] = d.Expiration
@@ -100,7 +114,12 @@ func (m *message) deadLetter(queue string, why deathReason, now time.Time) {
 	delete(headers, "BCC")
 	m.why = why
 	m.course, m.to = deadLetter, bridge.Target{RoutingKey: queue}
-	m.copy = &amqp.Publishing{
+	m.copy = as(d, headers)
+}
+
+// as returns what was delivered, with other headers.
+func as(d amqp.Delivery, headers amqp.Table) *amqp.Publishing {
+	return &amqp.Publishing{
 		Headers:         headers,
 		ContentType:     d.ContentType,
 		ContentEncoding: d.ContentEncoding,

@@ -55,6 +55,14 @@ type Options struct {
 	// and acked once the context of Run has ended. Default 10 s.
 	Drain time.Duration
 
+	// SweepAge is the age from which on rows of the ledger count as orphans, of which
+	// the message is gone from the queues, and are removed when the queues are empty.
+	// It must exceed the longest time between a message's staging and its forwarding,
+	// with the longest transaction and the longest outage; a message whose row was
+	// removed all the same goes to the dead queue (bridge.Sweeper). At least an hour;
+	// negative: never. Default 7 days.
+	SweepAge time.Duration
+
 	// KeepUserID forwards the user-id that the sender set. The broker refuses it
 	// unless the verifier's login is that user or has the impersonator tag.
 	KeepUserID bool
@@ -113,6 +121,12 @@ func (o *Options) withDefaults() (Options, error) {
 			*f.value = f.standard
 		}
 	}
+	switch {
+	case out.SweepAge == 0:
+		out.SweepAge = 7 * 24 * time.Hour
+	case out.SweepAge > 0 && out.SweepAge < bridge.MinSweepAge:
+		return out, fmt.Errorf("verifier options: SweepAge is less than %v", bridge.MinSweepAge)
+	}
 	if out.Waiting == 0 {
 		out.Waiting = max(1, out.Prefetch/2)
 	}
@@ -129,8 +143,9 @@ func (o *Options) withDefaults() (Options, error) {
 }
 
 // connections is the number of database connections that a verifier needs: the
-// settlers', one lookup, one deletion, one to spare for checks.
-func (o *Options) connections() int { return o.Settlers + 3 }
+// settlers', and one each for the lookup, the deletion, the parked messages, the
+// sweep, and for checks.
+func (o *Options) connections() int { return o.Settlers + 5 }
 
 // allowList is Options.Allow, compiled.
 type allowList struct {
@@ -142,7 +157,9 @@ type allowPattern struct{ exchange, key *regexp.Regexp }
 
 func newAllowList(o Options) allowList {
 	t := o.Topology
-	list := allowList{own: map[string]bool{t.Queue: true, t.WaitingQueue(): true, t.DeadQueue(): true}}
+	list := allowList{own: map[string]bool{
+		t.Queue: true, t.WaitingQueue(): true, t.DeadQueue(): true, t.AuditQueue(): true,
+	}}
 	for _, allow := range o.Allow {
 		list.patterns = append(list.patterns, allowPattern{glob(allow.Exchange), glob(allow.RoutingKey)})
 	}

@@ -26,16 +26,17 @@ var errConsumerEnded = errors.New("consumer ended by the broker")
 // away whole, everything unacked is redelivered, and a new one is started.
 type session struct {
 	ledger bridge.Ledger
+	broker *bridge.Broker
 	opts   Options
 	allow  allowList
 	stats  *counters
 	log    *slog.Logger
 
-	consuming  *bridge.Connection // alone, so that an alarm that blocks publishing does not block acks
-	publishing *bridge.Connection
-	staging    *lane
-	waiting    *lane
+	consuming *bridge.Connection // alone, so that an alarm that blocks publishing does not block acks
+	staging   *lane
+	waiting   *lane
 
+	arrived   pace
 	arrivals  *gatherer[*message]
 	room      *waitingRoom
 	holds     *holds
@@ -49,6 +50,7 @@ type session struct {
 func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 	s := &session{
 		ledger:    v.ledger,
+		broker:    v.broker,
 		opts:      v.opts,
 		allow:     v.allow,
 		stats:     &v.stats,
@@ -69,9 +71,6 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 	if s.consuming, err = v.broker.Connect(ctx); err != nil {
 		return nil, err
 	}
-	if s.publishing, err = v.broker.Connect(ctx); err != nil {
-		return nil, err
-	}
 	if s.staging, err = s.openLane(s.opts.Topology.Queue, s.opts.Prefetch); err != nil {
 		return nil, err
 	}
@@ -85,8 +84,13 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 		expired:    func(m *message) { s.deadLetter(m, deathReason{reasonUnroutable, m.to.String() + " does not exist"}) },
 		targets:    make(map[bridge.Target]*hold),
 	}
+	publishing, err := v.broker.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
 	s.forwarder = &forwarder{
-		conn:     s.publishing,
+		connect:  v.broker.Connect,
+		conn:     publishing,
 		timeout:  s.opts.ConfirmTimeout,
 		limit:    s.opts.Prefetch,
 		log:      s.log,
@@ -116,10 +120,11 @@ func (s *session) openLane(queue string, prefetch int) (*lane, error) {
 }
 
 func (s *session) close() {
-	for _, conn := range []*bridge.Connection{s.consuming, s.publishing} {
-		if conn != nil {
-			conn.Close()
-		}
+	if s.consuming != nil {
+		s.consuming.Close()
+	}
+	if s.forwarder != nil {
+		s.forwarder.close()
 	}
 }
 
@@ -144,6 +149,8 @@ func (s *session) run(ctx context.Context) error {
 		takers.Go(func() error { return s.settle(takerCtx) })
 	}
 	takers.Go(func() error { return s.tend(takerCtx) })
+	takers.Go(func() error { return s.unpark(takerCtx) })
+	takers.Go(func() error { return s.sweep(takerCtx) })
 
 	group.Go(func() error { return s.watch(moving) })
 	group.Go(func() error { return s.forwarder.run(moving) })
@@ -180,14 +187,31 @@ func (s *session) take(ctx context.Context, l *lane) error {
 			if !ok {
 				return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
 			}
-			l.held.Add(1)
-			s.arrive(&message{delivery: d, lane: l, received: time.Now()})
+			s.arrive(&parcel{lane: l, tag: d.DeliveryTag}, d)
+		}
+		if !l.waitRoom(ctx) {
+			return nil
 		}
 	}
 }
 
-// arrive parses a message. What cannot be judged here goes to the dead queue.
-func (s *session) arrive(m *message) {
+// arrive takes a delivery apart.
+func (s *session) arrive(p *parcel, d amqp.Delivery) {
+	now := time.Now()
+	members, err := bridge.Members(d)
+	if err != nil {
+		p.lane.took(p, 1)
+		s.deadLetter(&message{parcel: p, delivery: d, received: now}, deathReason{reasonMalformed, err.Error()})
+		return
+	}
+	p.lane.took(p, len(members))
+	for _, member := range members {
+		s.parse(&message{parcel: p, delivery: member, received: now})
+	}
+}
+
+// parse reads a message. What cannot be judged here goes to the dead queue.
+func (s *session) parse(m *message) {
 	staged, err := bridge.Parse(m.delivery)
 	if err != nil {
 		s.deadLetter(m, deathReason{reasonMalformed, err.Error()})
@@ -197,11 +221,13 @@ func (s *session) arrive(m *message) {
 	if since, ok := m.delivery.Headers[bridge.HeaderUnroutableSince].(int64); ok {
 		m.unroutableSince = time.UnixMilli(since)
 	}
+	m.attempts, _ = m.delivery.Headers[bridge.HeaderAttempts].(int64)
 	if staged.Ledger != s.ledger.Identity() {
 		s.deadLetter(m, deathReason{reasonForeign, "ledger " + staged.Ledger.String() +
 			"; this verifier judges " + s.ledger.Identity().String()})
 		return
 	}
+	s.arrived.add(1)
 	s.arrivals.add(m)
 }
 
@@ -218,11 +244,20 @@ func (s *session) committed(messages ...*message) {
 	}
 }
 
-// drop ends a message whose transaction has rolled back.
+// drop ends a message whose transaction has rolled back; a copy of it may be kept.
 func (s *session) drop(m *message) {
+	if s.opts.Topology.Audit > 0 {
+		m.audit(s.opts.Topology.AuditQueue(), time.Now())
+		s.publish(m)
+		return
+	}
+	s.moving.add(1)
+	s.dropped(m)
+}
+
+func (s *session) dropped(m *message) {
 	s.stats.dropped.Add(1)
 	s.log.Debug("dropped", "message_id", m.id(), "outcome", bridge.RolledBack.String())
-	s.moving.add(1)
 	s.done(m)
 }
 
@@ -254,6 +289,9 @@ func (s *session) safe(m *message) {
 		s.stats.setAside.Add(1)
 		s.done(m)
 		return
+	case audit:
+		s.dropped(m)
+		return
 	}
 	if m.committed {
 		s.forgotten.add(m)
@@ -264,6 +302,12 @@ func (s *session) safe(m *message) {
 
 // hold: the target does not take the message now.
 func (s *session) hold(m *message, reason holdReason) {
+	if m.course == audit { // a copy for the curious holds up nothing
+		s.log.Warn("no copy in the audit queue", "message_id", m.id(), "reason", reason.String())
+		s.dropped(m)
+		return
+	}
+	m.attempts++
 	s.holds.failed(m, reason)
 	s.moving.add(-1)
 	s.crowd()
@@ -291,7 +335,8 @@ func (s *session) refused(m *message, refusal *amqp.Error) {
 }
 
 // unfit: the message cannot be sent over AMQP as it is. With the dead queue's
-// headers it may have grown too large; then the broker moves it, unchanged.
+// headers it may have grown too large; then the broker moves it, unchanged. (A
+// member of a group cannot: its properties leave room for those headers.)
 func (s *session) unfit(m *message, err error) {
 	s.holds.ended(m)
 	if m.course == forward {
@@ -299,7 +344,11 @@ func (s *session) unfit(m *message, err error) {
 		s.moving.add(-1)
 		return
 	}
-	if err := m.lane.reject(m.delivery.DeliveryTag); err != nil {
+	if m.course == audit {
+		s.dropped(m)
+		return
+	}
+	if err := m.parcel.reject(); err != nil {
 		s.log.Error("could not reject", "message_id", m.id(), "error", err)
 	} else {
 		s.dead(m)
@@ -316,12 +365,17 @@ func (s *session) dead(m *message) {
 func (s *session) done(messages ...*message) {
 	for _, l := range []*lane{s.staging, s.waiting} {
 		var tags []uint64
+		n := 0
 		for _, m := range messages {
-			if m.lane == l {
-				tags = append(tags, m.delivery.DeliveryTag)
+			if m.parcel.lane != l {
+				continue
+			}
+			n++
+			if m.parcel.open.Add(-1) == 0 {
+				tags = append(tags, m.parcel.tag)
 			}
 		}
-		l.done(tags)
+		l.done(n, tags)
 	}
 	s.moving.add(-len(messages))
 }
@@ -357,7 +411,7 @@ func (s *session) tend(ctx context.Context) error {
 func (s *session) thin(now time.Time) {
 	excess := s.room.size() + s.holds.size() - s.opts.Waiting - int(s.waiting.held.Load())
 	must := func(m *message) bool {
-		if excess > 0 && m.course == forward && m.lane == s.staging {
+		if excess > 0 && m.course == forward && m.parcel.lane == s.staging {
 			excess--
 			return true
 		}
@@ -375,7 +429,7 @@ func (s *session) overstays(m *message, now time.Time) bool {
 	switch {
 	case m.course != forward: // on its way to one of our own queues
 		return false
-	case m.lane == s.staging:
+	case m.parcel.lane == s.staging:
 		return age >= min(s.opts.Patience, s.opts.HandBack)
 	case int(s.waiting.held.Load()) >= s.waiting.prefetch:
 		return age >= min(turn, s.opts.HandBack)
@@ -399,8 +453,6 @@ func (s *session) watch(ctx context.Context) error {
 		return nil
 	case <-s.consuming.Done():
 		return fmt.Errorf("consuming connection lost: %w", s.consuming.Err())
-	case <-s.publishing.Done():
-		return fmt.Errorf("publishing connection lost: %w", s.publishing.Err())
 	}
 }
 

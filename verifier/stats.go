@@ -11,11 +11,13 @@ type Stats struct {
 	Dropped      int64 // settled as rolled back, or absent because forwarded before
 	DeadLettered int64 // in the dead queue
 	SetAside     int64 // moved to the waiting queue
+	Unparked     int64 // parked by a sender, and staged
+	Swept        int64 // orphan rows removed
 	Sessions     int64 // started; more than one means errors in between
 }
 
 type counters struct {
-	forwarded, dropped, deadLettered, setAside, sessions atomic.Int64
+	forwarded, dropped, deadLettered, setAside, unparked, swept, sessions atomic.Int64
 }
 
 // Stats returns the counts. They are for people and metrics; what is true of a
@@ -26,6 +28,8 @@ func (v *Verifier) Stats() Stats {
 		Dropped:      v.stats.dropped.Load(),
 		DeadLettered: v.stats.deadLettered.Load(),
 		SetAside:     v.stats.setAside.Load(),
+		Unparked:     v.stats.unparked.Load(),
+		Swept:        v.stats.swept.Load(),
 		Sessions:     v.stats.sessions.Load(),
 	}
 }

@@ -20,7 +20,7 @@ type Verifier struct {
 }
 
 // New returns a verifier. Its ledger's connection pool must allow at least
-// Options.Settlers + 3 connections, since so many may wait at the same time; New
+// Options.Settlers + 5 connections, since so many may wait at the same time; New
 // lets the pool keep as many idle ones. Ledger and broker stay the caller's.
 func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier, error) {
 	if ledger == nil {

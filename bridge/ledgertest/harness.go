@@ -35,6 +35,23 @@ type Harness struct {
 	// Savepoint and RollbackTo make a savepoint and return to it.
 	Savepoint, RollbackTo string
 
+	// Literal is an ID as it stands in a statement.
+	Literal func(id uuid.UUID) string
+
+	// Older is a statement that makes all rows of bridge_ledger two hours older. A
+	// WHERE may follow.
+	Older string
+
+	// RefuseDelete are statements after which no row of bridge_ledger can be deleted.
+	RefuseDelete []string
+
+	// Overlap: two unparks at once may take the same messages.
+	Overlap bool
+
+	// NoSkip: the server cannot pass over a row that somebody has locked, so that an
+	// Unpark or a Sweep that meets one may fail.
+	NoSkip bool
+
 	// OneWriter: a transaction that has written keeps all others from writing and
 	// from settling until it ends.
 	OneWriter bool
@@ -50,6 +67,9 @@ type Harness struct {
 	// Kill ends the connection of tx from the server's side, by way of admin. Nil
 	// where that cannot be done.
 	Kill func(ctx context.Context, admin *sql.DB, tx *sql.Tx) error
+
+	// KillSession does it to the session of that name, which SessionID gave.
+	KillSession func(ctx context.Context, admin *sql.DB, session string) error
 }
 
 // wait is the bound that the suite gives to a Settle that should end by a signal,

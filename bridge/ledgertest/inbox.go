@@ -3,18 +3,21 @@ package ledgertest
 import (
 	"database/sql"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
+type inboxTest struct {
+	name string
+	test func(*testing.T, *inbox)
+}
+
 // RunInbox shows that the inbox of h keeps every promise of bridge.Inbox.
 func RunInbox(t *testing.T, h Harness) {
-	tests := []struct {
-		name string
-		test func(*testing.T, *inbox)
-	}{
+	tests := []inboxTest{
 		{"a key is claimed once", testClaimOnce},
 		{"a key is claimed once within one transaction", testClaimTwiceInOne},
 		{"a rollback gives the claim back", testClaimRollback},
@@ -25,6 +28,7 @@ func RunInbox(t *testing.T, h Harness) {
 		{"a key of the greatest length is claimed once", testClaimLongKey},
 		{"a key or a consumer that is empty or too long is an error", testClaimBadKey},
 	}
+	tests = slices.Concat(tests, pendingTests, purgeTests)
 	connect := h.create(t)
 	box := &inbox{Harness: h, db: connect()}
 	if _, err := h.OpenInbox(t.Context(), box.db); !errors.Is(err, bridge.ErrNoSchema) || !strings.Contains(err.Error(), "migrate.Inbox") {
@@ -39,6 +43,7 @@ func RunInbox(t *testing.T, h Harness) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) { test.test(t, box) })
 	}
+	runEntities(t, h, box.db, box.Inbox)
 }
 
 type inbox struct {

@@ -65,7 +65,7 @@ func testNoSchema(t *testing.T, h Harness) {
 func testLaterSchema(t *testing.T, h Harness) {
 	d := h.newDatabase(t)
 	db := d.sender.DB()
-	_, err := db.ExecContext(t.Context(), `UPDATE bridge_ledger_version SET version_id = 1000 WHERE version_id > 0`)
+	_, err := db.ExecContext(t.Context(), `UPDATE bridge_ledger_version SET version_id = version_id + 1000 WHERE version_id > 0`)
 	check(t, err, "make it a later version")
 	if _, err := h.Open(t.Context(), db); !errors.Is(err, bridge.ErrNoSchema) {
 		t.Errorf("open: %v, must be %v", err, bridge.ErrNoSchema)
@@ -110,4 +110,30 @@ func testLostIdentity(t *testing.T, h Harness) {
 	if err := d.ledger.Check(ctx); err == nil {
 		t.Error("check finds nothing wrong")
 	}
+}
+
+// As a release leaves it that knows no parked messages.
+func testEarlierSchema(t *testing.T, h Harness) {
+	d := h.newDatabase(t)
+	id := newID()
+	d.commit(t, id)
+	db := d.sender.DB()
+	exec := func(statement string) {
+		t.Helper()
+		_, err := db.ExecContext(t.Context(), statement)
+		check(t, err, statement)
+	}
+	exec(`DELETE FROM bridge_ledger_version WHERE version_id > 1`)
+	if _, err := h.Open(t.Context(), db); !errors.Is(err, bridge.ErrNoSchema) || !strings.Contains(err.Error(), "migrate.Ledger") {
+		t.Errorf("open: %v, must be %v and name migrate.Ledger", err, bridge.ErrNoSchema)
+	}
+	exec(`DROP TABLE bridge_parked`)
+	exec(`DROP TABLE bridge_watermark`)
+	identity := d.ledger.Identity()
+	d.ledger = d.open(t)
+	if after := d.ledger.Identity(); after != identity {
+		t.Errorf("the identity was %s, is %s", identity, after)
+	}
+	d.expectCommitted(t, []uuid.UUID{id}, id)
+	check(t, d.ledger.Check(t.Context()), "check")
 }

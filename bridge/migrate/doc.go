@@ -7,6 +7,7 @@
 // The migrations are the SQL files under sql, one folder per database and part,
 // applied by goose, which notes them in bridge_ledger_version and
 // bridge_inbox_version; the ledger and the inbox refuse a version they do not know.
+// Tables does the same for tables of a program's own.
 //
 // It is a package of its own so that a program that only sends, verifies or
 // receives links no migration library.

@@ -50,16 +50,20 @@ var files embed.FS
 // by itself, a crash in the middle leaves what the next call completes. Any number
 // of processes may call it at once.
 func Ledger(ctx context.Context, db *sql.DB, dialect Dialect) error {
-	return up(ctx, db, dialect, "ledger")
+	return Tables(ctx, db, dialect, files, "ledger")
 }
 
 // Inbox does for the inbox what Ledger does for the ledger. The inbox lives in
 // the receiver's database, which may be another one.
 func Inbox(ctx context.Context, db *sql.DB, dialect Dialect) error {
-	return up(ctx, db, dialect, "inbox")
+	return Tables(ctx, db, dialect, files, "inbox")
 }
 
-func up(ctx context.Context, db *sql.DB, dialect Dialect, part string) error {
+// Tables does the same for tables of the program's own. Their migrations are in the
+// folder sql/DIALECT/PART of files; what was applied is noted in bridge_PART_version.
+// On MySQL every statement must be one that can be run again; elsewhere the first
+// migration must make the version number unique, as those of this package do.
+func Tables(ctx context.Context, db *sql.DB, dialect Dialect, files fs.FS, part string) error {
 	dir, err := fs.Sub(files, path.Join("sql", string(dialect), part))
 	if err != nil {
 		return fmt.Errorf("migrate %s: %w", part, err)

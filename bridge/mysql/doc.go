@@ -30,6 +30,20 @@
 // server is not read-only: a proxy may have sent it to a replica, where nobody
 // holds the sender's locks.
 //
+// # Parked messages and orphans
+//
+// A parked message is a row of bridge_parked. Unpark takes rows FOR UPDATE SKIP LOCKED
+// at READ COMMITTED: any number of verifiers take different messages, and none waits
+// for another. It has them locked while it stages, and when it is done it changes only
+// such rows of the ledger as it can lock at once; so it is in no deadlock with Forget.
+// Where there are no parked messages, no other method has anything to do with the
+// table. A parked message must be somewhat smaller than max_allowed_packet.
+//
+// recorded_at is the time of the INSERT, in UTC. Orphans reads the whole ledger, which
+// has no index by time: measured on MariaDB, a million rows in some seconds. Sweep
+// deletes by key what it can lock at once. The watermark has a table of its own: a
+// sender at REPEATABLE READ has the row of bridge_identity locked until it ends.
+//
 // # A table of the application's own
 //
 // OpenOwnTable reads the IDs from a table that has them already, by the same
@@ -38,9 +52,16 @@
 //
 // # Rights
 //
-//	sender    INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
-//	verifier  the same, and SELECT and DELETE on bridge_ledger
-//	receiver  INSERT on bridge_inbox, SELECT on bridge_inbox_version
+//	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
+//	  to park   also INSERT on bridge_parked
+//	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark
+//	  to unpark also SELECT, UPDATE, DELETE on bridge_parked and UPDATE (recorded_at) on bridge_ledger
+//	who sweeps  what an unparking verifier needs, and UPDATE on bridge_watermark
+//	receiver    INSERT on bridge_inbox, SELECT on bridge_inbox_version
+//	            for its purge: SELECT and DELETE on bridge_inbox
+//	            for AtMostOnce and Accept, beside: SELECT, INSERT, UPDATE and DELETE on bridge_inbox_pending
+//	            for Latest, Ordered and HighWater instead: SELECT, INSERT and UPDATE on bridge_mark,
+//	            and for Ordered SELECT, INSERT and DELETE on bridge_kept
 //
 // With a table of the application's own, sender and verifier need SELECT on its
 // column beside. A verifier that also has REPLICA MONITOR (on MySQL, REPLICATION

@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -12,19 +14,34 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// An Inbox is the table of processed keys in one MySQL or MariaDB database. It
-// implements bridge.Inbox.
-type Inbox struct{}
+// The session's time zone has no part in it.
+const sinceEpoch = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', %s) DIV 1000`
+
+var inbox = tables.NewInbox(tables.Dialect{
+	Bind:        sqlx.QUESTION,
+	Key:         "`key`",
+	Now:         fmt.Sprintf(sinceEpoch, "UTC_TIMESTAMP(6)"),
+	Claimed:     fmt.Sprintf(sinceEpoch, "claimed_at"),
+	Limit:       "LIMIT ?",
+	Bytes:       true,
+	Locked:      "FOR UPDATE SKIP LOCKED",
+	IsDuplicate: func(err error) bool { return number(err) == duplicateKey },
+	Classify:    classify,
+})
+
+// An Inbox is the table of processed keys in one MySQL or MariaDB database, with the
+// pending messages beside it. It implements bridge.Inbox.
+type Inbox struct{ tables.Inbox }
 
 var _ bridge.Inbox = (*Inbox)(nil)
 
-// OpenInbox checks that the inbox's table is in db. It returns an error that
-// wraps bridge.ErrNoSchema if it is not, or is of another version.
+// OpenInbox checks that the inbox's tables are in db. It returns an error that
+// wraps bridge.ErrNoSchema if they are not, or are of another version.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "mysql")); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
-	return &Inbox{}, nil
+	return &Inbox{inbox}, nil
 }
 
 // Claim inserts the key in tx. It waits for an open transaction that has inserted
@@ -47,4 +64,28 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bo
 		return false, fmt.Errorf("claim key: %w", classify(err))
 	}
 	return true, nil
+}
+
+// forgetKeys joins the keys to the table in that order, row by row by key, as the
+// ledger's statements do: from a list the server may choose to read all of a small
+// table, and so wait for what others claim.
+var forgetKeys = fmt.Sprintf(`DELETE i FROM JSON_TABLE(?, '$[*]' COLUMNS (k VARCHAR(510) PATH '$')) ids
+STRAIGHT_JOIN bridge_inbox i ON i.consumer = ? AND i.`+"`key`"+` = UNHEX(ids.k)
+WHERE `+sinceEpoch+` < `+sinceEpoch+` - ?`, "i.claimed_at", "UTC_TIMESTAMP(6)")
+
+// Forget deletes claims with one statement.
+func (*Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (int64, error) {
+	digits := make([]string, len(keys))
+	for n, key := range keys {
+		digits[n] = hex.EncodeToString([]byte(key))
+	}
+	text, err := json.Marshal(digits)
+	if err != nil {
+		return 0, fmt.Errorf("forget claims: %w", err)
+	}
+	result, err := tx.ExecContext(ctx, forgetKeys, string(text), []byte(consumer), age.Milliseconds())
+	if err != nil {
+		return 0, fmt.Errorf("forget claims: %w", classify(err))
+	}
+	return result.RowsAffected()
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // A Ledger is the ledger in one MySQL or MariaDB database. It implements
-// bridge.Ledger.
+// bridge.Ledger, bridge.Parker, bridge.Unparker and bridge.Sweeper.
 type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID
@@ -66,7 +66,7 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 		return fmt.Errorf("record %d IDs: %w", len(ids), err)
 	}
 	if recorded != int64(len(ids)) {
-		return fmt.Errorf("record %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+		return fmt.Errorf("record %d IDs: %w", len(ids), tables.OtherLedger(l.identity))
 	}
 	return nil
 }
@@ -77,17 +77,25 @@ func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	var rows []uuid.NullUUID
-	err := readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
-		return tx.SelectContext(ctx, &rows, l.statement(committed, array(ids)))
+	var found []uuid.UUID
+	err := readCommitted(ctx, l.db, func(tx *sqlx.Tx) (err error) {
+		found, err = l.find(ctx, tx, ids)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err))
 	}
-	if len(rows) == 0 {
-		return nil, fmt.Errorf("look up %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+	return found, nil
+}
+
+func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, ids []uuid.UUID) (found []uuid.UUID, err error) {
+	var rows []uuid.NullUUID
+	if err := tx.SelectContext(ctx, &rows, l.statement(committed, array(ids))); err != nil {
+		return nil, err
 	}
-	var found []uuid.UUID
+	if len(rows) == 0 {
+		return nil, tables.OtherLedger(l.identity)
+	}
 	for _, row := range rows {
 		if row.Valid {
 			found = append(found, row.UUID)

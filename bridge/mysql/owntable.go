@@ -15,9 +15,10 @@ import (
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.
 type ownTable struct {
-	*Ledger
-	own   bridge.OwnTable
-	proof *Ledger // the same statements on bridge_ledger
+	bridge.Ledger // ledger, but for what only bridge_ledger can do
+	ledger        *Ledger
+	own           bridge.OwnTable
+	proof         *Ledger // the same statements on bridge_ledger
 }
 
 var _ bridge.ProvenElsewhere = (*ownTable)(nil)
@@ -30,8 +31,9 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	o := &ownTable{own: own, proof: proof, Ledger: &Ledger{db: proof.db, identity: proof.identity}}
-	o.column, err = o.inspect(ctx)
+	ledger := &Ledger{db: proof.db, identity: proof.identity}
+	o := &ownTable{Ledger: ledger, ledger: ledger, own: own, proof: proof}
+	ledger.column, err = o.inspect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
@@ -47,7 +49,7 @@ func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) er
 	if len(ids) == 0 {
 		return nil
 	}
-	if err := tables.ExpectRows(ctx, tx, o.identity, len(ids), o.statement(rows, array(ids))); err != nil {
+	if err := tables.ExpectRows(ctx, tx, o.ledger.identity, len(ids), o.ledger.statement(rows, array(ids))); err != nil {
 		return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.own.Table, classify(err))
 	}
 	return nil
@@ -91,7 +93,7 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 		Name, Type sql.NullString
 		Unique     bool `db:"unique_index"`
 	}
-	err = o.db.GetContext(ctx, &found, inspect, name, schema, table)
+	err = o.ledger.db.GetContext(ctx, &found, inspect, name, schema, table)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return column{}, fmt.Errorf("there is no table %s, or the login may not read it: GRANT SELECT ON it", o.own.Table)
@@ -111,7 +113,7 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 		name:  tables.Quote(found.Name.String, "`"),
 	}
 	probe := fmt.Sprintf(`SELECT COUNT(%[2]s) FROM %[1]s WHERE %[2]s = UNHEX('%[3]s')`, c.table, c.name, digits(uuid.Nil))
-	if _, err := o.db.ExecContext(ctx, probe); err != nil {
+	if _, err := o.ledger.db.ExecContext(ctx, probe); err != nil {
 		return column{}, fmt.Errorf("read %s.%s: %w", o.own.Table, name, classify(err))
 	}
 	return c, nil

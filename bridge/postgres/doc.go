@@ -31,6 +31,21 @@
 // before any time-out of ours is in force: during such work all methods wait
 // until their context ends.
 //
+// # Parked messages and orphans
+//
+// A parked message is a row of bridge_parked. Unpark takes rows FOR UPDATE SKIP LOCKED:
+// any number of verifiers take different messages, and none waits for another. It
+// has them locked while it stages, and when it is done it changes only such rows of
+// the ledger as it can lock at once; so it is in no deadlock with Forget. Where there
+// are no parked messages, no other method has anything to do with the table.
+//
+// recorded_at is the time of the INSERT (clock_timestamp()). Orphans reads the whole
+// ledger, which has no index by time: measured, a million rows in about a second.
+// Sweep deletes by key, FOR UPDATE SKIP LOCKED.
+//
+// migrate.Ledger waits no longer than 3 s for a table's lock, and so fails while
+// transactions are open for longer: call it again.
+//
 // # A table of the application's own
 //
 // OpenOwnTable reads the IDs from a table that has them already; see
@@ -49,9 +64,16 @@
 //
 // Beside USAGE on the schema:
 //
-//	sender    INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
-//	verifier  the same, and SELECT and DELETE on bridge_ledger
-//	receiver  INSERT on bridge_inbox, SELECT on bridge_inbox_version
+//	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
+//	  to park   also INSERT on bridge_parked
+//	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark
+//	  to unpark also SELECT, UPDATE, DELETE on bridge_parked and UPDATE (recorded_at) on bridge_ledger
+//	who sweeps  what an unparking verifier needs, and UPDATE on bridge_watermark
+//	receiver    INSERT on bridge_inbox, SELECT on bridge_inbox_version
+//	            for its purge: SELECT and DELETE on bridge_inbox
+//	            for AtMostOnce and Accept, beside: SELECT, INSERT, UPDATE and DELETE on bridge_inbox_pending
+//	            for Latest, Ordered and HighWater instead: SELECT, INSERT and UPDATE on bridge_mark,
+//	            and for Ordered SELECT, INSERT and DELETE on bridge_kept
 //
 // With a table of the application's own, sender and verifier need USAGE on its
 // schema and SELECT on its column beside, and the sender no INSERT on bridge_ledger.

@@ -11,19 +11,34 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// An Inbox is the table of processed keys in one PostgreSQL database. It
-// implements bridge.Inbox.
-type Inbox struct{}
+// now never changes within a statement, so that an index can be searched for it.
+const now = `(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
+
+var inbox = tables.NewInbox(tables.Dialect{
+	Bind:       sqlx.DOLLAR,
+	Key:        "key",
+	Now:        now,
+	Claimed:    `(extract(epoch FROM claimed_at) * 1000)::bigint`,
+	Limit:      "LIMIT ?",
+	OnConflict: "ON CONFLICT DO NOTHING",
+	Locked:     "FOR UPDATE SKIP LOCKED",
+	Forgetting: "DELETE FROM bridge_inbox AS i WHERE key IN ($keys) AND",
+	Classify:   classify,
+})
+
+// An Inbox is the table of processed keys in one PostgreSQL database, with the
+// pending messages beside it. It implements bridge.Inbox.
+type Inbox struct{ tables.Inbox }
 
 var _ bridge.Inbox = (*Inbox)(nil)
 
-// OpenInbox checks that the inbox's table is in db. It returns an error that
-// wraps bridge.ErrNoSchema if it is not, or is of another version.
+// OpenInbox checks that the inbox's tables are in db. It returns an error that
+// wraps bridge.ErrNoSchema if they are not, or are of another version.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "postgres")); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
-	return &Inbox{}, nil
+	return &Inbox{inbox}, nil
 }
 
 // Claim inserts the key in tx. It waits for an open transaction that has inserted

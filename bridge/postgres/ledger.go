@@ -45,7 +45,8 @@ DELETE FROM bridge_ledger USING relaxed WHERE id IN (SELECT unnest($1::text::uui
 	standby = `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`
 )
 
-// A Ledger is the ledger in one PostgreSQL database. It implements bridge.Ledger.
+// A Ledger is the ledger in one PostgreSQL database. It implements bridge.Ledger,
+// bridge.Parker, bridge.Unparker and bridge.Sweeper.
 type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID
@@ -88,7 +89,7 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 		return fmt.Errorf("record %d IDs: %w", len(ids), err)
 	}
 	if recorded != int64(len(ids)) {
-		return fmt.Errorf("record %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+		return fmt.Errorf("record %d IDs: %w", len(ids), tables.OtherLedger(l.identity))
 	}
 	return nil
 }
@@ -103,12 +104,20 @@ func (l *Ledger) lookUp(ctx context.Context, statement string, ids []uuid.UUID) 
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	var rows []uuid.NullUUID
-	if err := l.db.SelectContext(ctx, &rows, statement, array(ids), l.identity.String()); err != nil {
+	found, err := l.find(ctx, l.db, statement, ids)
+	if err != nil {
 		return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err))
 	}
+	return found, nil
+}
+
+func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement string, ids []uuid.UUID) ([]uuid.UUID, error) {
+	var rows []uuid.NullUUID
+	if err := sqlx.SelectContext(ctx, q, &rows, statement, array(ids), l.identity.String()); err != nil {
+		return nil, err
+	}
 	if len(rows) == 0 {
-		return nil, fmt.Errorf("look up %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+		return nil, tables.OtherLedger(l.identity)
 	}
 	var found []uuid.UUID
 	for _, row := range rows {
@@ -140,7 +149,7 @@ func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (
 	case err != nil:
 		return stillOpen(ctx, id, err)
 	case n.Own != 1:
-		return bridge.StillOpen, fmt.Errorf("settle %s: %w: not %s", id, bridge.ErrOtherLedger, l.identity)
+		return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, tables.OtherLedger(l.identity))
 	case n.Inserted == 0:
 		return bridge.Committed, nil
 	default:
@@ -197,6 +206,18 @@ func array(ids []uuid.UUID) string {
 			text = append(text, ',')
 		}
 		text = append(text, id.String()...)
+	}
+	return string(append(text, '}'))
+}
+
+// numbers returns numbers as the text of an int[].
+func numbers(all []int) string {
+	text := []byte{'{'}
+	for i, n := range all {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(text, int64(n), 10)
 	}
 	return string(append(text, '}'))
 }

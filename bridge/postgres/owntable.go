@@ -45,7 +45,8 @@ LEFT JOIN (unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id)
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.
 type ownTable struct {
-	*Ledger
+	bridge.Ledger            // ledger, but for what only bridge_ledger can do
+	ledger                   *Ledger
 	own                      bridge.OwnTable
 	hold, outcome, committed string
 }
@@ -75,6 +76,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.
 func newOwnTable(ledger *Ledger, own bridge.OwnTable, table, column string) *ownTable {
 	return &ownTable{
 		Ledger:    ledger,
+		ledger:    ledger,
 		own:       own,
 		hold:      fmt.Sprintf(hold, table, column),
 		outcome:   fmt.Sprintf(outcome, table, column),
@@ -88,7 +90,7 @@ func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) er
 	if len(ids) == 0 {
 		return nil
 	}
-	err := tables.ExpectRows(ctx, tx, o.identity, len(ids), o.hold, array(ids), o.identity.String(), keys(ids))
+	err := tables.ExpectRows(ctx, tx, o.ledger.identity, len(ids), o.hold, array(ids), o.ledger.identity.String(), keys(ids))
 	if err != nil {
 		return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.own.Table, classify(err))
 	}
@@ -97,7 +99,7 @@ func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) er
 
 // Committed reads the rows of ids with one statement in a snapshot of its own.
 func (o *ownTable) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	return o.lookUp(ctx, o.committed, ids)
+	return o.ledger.lookUp(ctx, o.committed, ids)
 }
 
 // Settle waits for the lock of the ID, and reads the row. lock_timeout bounds the
@@ -106,7 +108,7 @@ func (o *ownTable) Settle(ctx context.Context, id uuid.UUID, wait time.Duration)
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond)
 	// At READ COMMITTED each statement has a snapshot of its own: that of the second
 	// one must not be older than the lock.
-	tx, err := o.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	tx, err := o.ledger.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return bridge.StillOpen, fmt.Errorf("settle %s: begin: %w", id, classify(err))
 	}
@@ -118,14 +120,14 @@ func (o *ownTable) Settle(ctx context.Context, id uuid.UUID, wait time.Duration)
 		Own, Found int
 		Standby    bool
 	}
-	err = tx.GetContext(ctx, &n, o.outcome, id.String(), o.identity.String())
+	err = tx.GetContext(ctx, &n, o.outcome, id.String(), o.ledger.identity.String())
 	switch {
 	case err != nil:
 		return stillOpen(ctx, id, err)
 	case n.Standby:
 		return bridge.StillOpen, fmt.Errorf("settle %s: %w: it is in recovery or read-only", id, bridge.ErrNotPrimary)
 	case n.Own != 1:
-		return bridge.StillOpen, fmt.Errorf("settle %s: %w: not %s", id, bridge.ErrOtherLedger, o.identity)
+		return bridge.StillOpen, fmt.Errorf("settle %s: %w: not %s", id, bridge.ErrOtherLedger, o.ledger.identity)
 	case n.Found > 0:
 		return bridge.Committed, nil
 	default:
@@ -141,7 +143,7 @@ func (o *ownTable) Check(ctx context.Context) error {
 	if err := o.Ledger.Check(ctx); err != nil {
 		return err
 	}
-	if _, _, err := inspectOwn(ctx, o.db, o.own); err != nil {
+	if _, _, err := inspectOwn(ctx, o.ledger.db, o.own); err != nil {
 		return fmt.Errorf("check own table: %w", err)
 	}
 	return nil
@@ -171,7 +173,7 @@ func keys(ids []uuid.UUID) string {
 // ProofLedger returns a ledger that waits by the same locks, on bridge_ledger.
 func (o *ownTable) ProofLedger() bridge.Ledger {
 	onLedger := bridge.OwnTable{Table: "bridge_ledger", Column: "id"}
-	return &proofLedger{ownTable: newOwnTable(o.Ledger, onLedger, onLedger.Table, onLedger.Column)}
+	return &proofLedger{ownTable: newOwnTable(o.ledger, onLedger, onLedger.Table, onLedger.Column)}
 }
 
 // A proofLedger puts its canaries into bridge_ledger itself.

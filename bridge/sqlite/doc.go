@@ -18,6 +18,14 @@
 // only, SQLite grants BEGIN IMMEDIATE as a mere read transaction while another
 // process writes. So Settle writes too, and rolls back.
 //
+// # Parked messages and orphans
+//
+// A parked message is a row of bridge_parked. While Unpark stages it holds no lock, as
+// every sender would have to wait for it: so two Unparks at once may stage the same
+// messages, which are then delivered twice, with the same ID. Times are in whole
+// seconds: recorded_at is that of the INSERT, rounded down. A Sweep waits for other
+// writers, as every write does.
+//
 // # A table of the application's own
 //
 // OpenOwnTable reads the IDs from a table that has them already, in the same file;

@@ -11,19 +11,42 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// An Inbox is the table of processed keys in one SQLite database. It
-// implements bridge.Inbox.
-type Inbox struct{}
+var inbox = tables.NewInbox(tables.Dialect{
+	Bind:       sqlx.QUESTION,
+	Key:        "key",
+	Now:        `CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)`,
+	Claimed:    `claimed_at * 1000`,
+	Limit:      "LIMIT ?",
+	OnConflict: "ON CONFLICT DO NOTHING",
+	Forgetting: "DELETE FROM bridge_inbox AS i WHERE key IN ($keys) AND",
+	Classify:   classify,
+})
+
+// An Inbox is the table of processed keys in one SQLite database, with the pending
+// messages beside it. It implements bridge.Inbox.
+type Inbox struct{ tables.Inbox }
 
 var _ bridge.Inbox = (*Inbox)(nil)
 
-// OpenInbox checks that the inbox's table is in db. It returns an error that
-// wraps bridge.ErrNoSchema if it is not, or is of another version.
+// OpenInbox checks that the inbox's tables are in db. It returns an error that
+// wraps bridge.ErrNoSchema if they are not, or are of another version.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "sqlite")); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
-	return &Inbox{}, nil
+	return &Inbox{inbox}, nil
+}
+
+// take makes a transaction that has only read one that may write, or waits until it
+// is: SQLite lets no transaction write that has read an older state.
+const take = `UPDATE bridge_inbox_pending SET run = run WHERE consumer IS NULL`
+
+// TakePending waits for any other transaction that writes to the database first.
+func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state bridge.State) (*bridge.Pending, error) {
+	if _, err := tx.ExecContext(ctx, take); err != nil {
+		return nil, fmt.Errorf("take pending message: %w", classify(err))
+	}
+	return i.Inbox.TakePending(ctx, tx, consumer, state)
 }
 
 // Claim inserts the key in tx. It waits for any other transaction that writes to

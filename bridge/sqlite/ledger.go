@@ -28,7 +28,8 @@ LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identit
 	forget = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?))`
 )
 
-// A Ledger is the ledger in one SQLite file. It implements bridge.Ledger.
+// A Ledger is the ledger in one SQLite file. It implements bridge.Ledger,
+// bridge.Parker, bridge.Unparker and bridge.Sweeper.
 type Ledger struct {
 	db        *sqlx.DB
 	identity  uuid.UUID
@@ -72,7 +73,7 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 		return fmt.Errorf("record %d IDs: %w", len(ids), err)
 	}
 	if recorded != int64(len(ids)) {
-		return fmt.Errorf("record %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+		return fmt.Errorf("record %d IDs: %w", len(ids), tables.OtherLedger(l.identity))
 	}
 	return nil
 }
@@ -99,7 +100,7 @@ func (l *Ledger) lookUp(ctx context.Context, q sqlx.QueryerContext, ids []uuid.U
 		return nil, classify(err)
 	}
 	if len(rows) == 0 {
-		return nil, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
+		return nil, tables.OtherLedger(l.identity)
 	}
 	if rows[0].Dirty {
 		return nil, fmt.Errorf("the connection reads uncommitted rows: set PRAGMA read_uncommitted to 0")

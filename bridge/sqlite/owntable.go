@@ -20,10 +20,11 @@ LEFT JOIN %[1]s l ON l.%[2]s = ids.value WHERE i.identity = ?`
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.
 type ownTable struct {
-	*Ledger
-	own   bridge.OwnTable
-	rows  string
-	proof *Ledger // the same statements on bridge_ledger
+	bridge.Ledger // ledger, but for what only bridge_ledger can do
+	ledger        *Ledger
+	own           bridge.OwnTable
+	rows          string
+	proof         *Ledger // the same statements on bridge_ledger
 }
 
 var _ bridge.ProvenElsewhere = (*ownTable)(nil)
@@ -40,8 +41,10 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
+	ledger := &Ledger{db: proof.db, identity: proof.identity, committed: fmt.Sprintf(committed, table, column)}
 	return &ownTable{
-		Ledger: &Ledger{db: proof.db, identity: proof.identity, committed: fmt.Sprintf(committed, table, column)},
+		Ledger: ledger,
+		ledger: ledger,
 		own:    own,
 		rows:   fmt.Sprintf(rows, table, column),
 		proof:  proof,
@@ -57,7 +60,7 @@ func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) er
 	if len(ids) == 0 {
 		return nil
 	}
-	if err := tables.ExpectRows(ctx, tx, o.identity, len(ids), o.rows, array(ids), o.identity.String()); err != nil {
+	if err := tables.ExpectRows(ctx, tx, o.ledger.identity, len(ids), o.rows, array(ids), o.ledger.identity.String()); err != nil {
 		return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.own.Table, classify(err))
 	}
 	return nil
@@ -71,7 +74,7 @@ func (o *ownTable) Check(ctx context.Context) error {
 	if err := o.Ledger.Check(ctx); err != nil {
 		return err
 	}
-	if _, _, err := inspectOwn(ctx, o.Ledger, o.own); err != nil {
+	if _, _, err := inspectOwn(ctx, o.ledger, o.own); err != nil {
 		return fmt.Errorf("check own table: %w", err)
 	}
 	return nil

@@ -28,9 +28,13 @@ var harness = ledgertest.Harness{
 	OpenInbox: func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) {
 		return sqlite.OpenInbox(ctx, db)
 	},
-	Savepoint:  "SAVEPOINT s",
-	RollbackTo: "ROLLBACK TO s",
-	OneWriter:  true,
+	Literal:      func(id uuid.UUID) string { return "'" + id.String() + "'" },
+	Older:        "UPDATE bridge_ledger SET recorded_at = recorded_at - 2 * 3600",
+	RefuseDelete: []string{"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger BEGIN SELECT RAISE(ABORT, 'refused'); END"},
+	Overlap:      true,
+	Savepoint:    "SAVEPOINT s",
+	RollbackTo:   "ROLLBACK TO s",
+	OneWriter:    true,
 }
 
 func open(file, options string) (*sql.DB, error) {

@@ -33,6 +33,19 @@
 // database takes writes: a pool that has come to a readable secondary, where hints
 // mean nothing, gets an error and not a verdict.
 //
+// # Parked messages and orphans
+//
+// A parked message is a row of bridge_parked. Unpark takes rows WITH (UPDLOCK,
+// READPAST): any number of verifiers take different messages, and none waits for
+// another. It has them locked while it stages, and when it is done it changes only
+// such rows of the ledger as are not locked (READPAST); before, it waits for a Forget of
+// the same IDs for a second at most. Where there are no parked messages, no other method
+// has anything to do with the table. Messages come in the order of uniqueidentifier,
+// which is not that of age.
+//
+// recorded_at is the time of the INSERT, in UTC. Orphans reads the whole ledger, which
+// has no index by time, and Sweep deletes by key, both WITH (READPAST).
+//
 // # Where hints are ignored
 //
 // A server that speaks TDS but ignores lock hints, as Babelfish does, fails the
@@ -40,7 +53,8 @@
 // ledger fall back, for good, to an INSERT of the same ID that is rolled back: this
 // waits on every server with unique keys, and fails with 2627 after a commit. Prove
 // proves it as well, and refuses if that does not hold either. The choice is logged
-// by slog.Default. A ledger on an own table has no such way.
+// by slog.Default. Two Unparks at once may then stage the same messages, and an Unpark or
+// a Sweep that meets a locked row fails after a second; nothing is lost by either. A ledger on an own table has no such way.
 //
 // # How IDs travel
 //
@@ -99,9 +113,16 @@
 //
 // # Rights
 //
-//	sender    INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
-//	verifier  the same, and SELECT and DELETE on bridge_ledger
-//	receiver  INSERT on bridge_inbox, SELECT on bridge_inbox_version
+//	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
+//	  to park   also INSERT on bridge_parked
+//	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark
+//	  to unpark also SELECT, DELETE on bridge_parked and UPDATE on bridge_ledger
+//	who sweeps  what an unparking verifier needs, and UPDATE on bridge_watermark
+//	receiver    INSERT on bridge_inbox, SELECT on bridge_inbox_version
+//	            for its purge: SELECT and DELETE on bridge_inbox
+//	            for AtMostOnce and Accept, beside: SELECT, INSERT, UPDATE and DELETE on bridge_inbox_pending
+//	            for Latest, Ordered and HighWater instead: SELECT, INSERT and UPDATE on bridge_mark,
+//	            and for Ordered SELECT, INSERT and DELETE on bridge_kept
 //
 // With an own table:
 //

@@ -76,3 +76,15 @@ func readID(column []byte) (uuid.UUID, error) {
 	id, err := uuid.FromBytes(column)
 	return swapped(id), err
 }
+
+func readIDs(column [][]byte) ([]uuid.UUID, error) {
+	ids := make([]uuid.UUID, len(column))
+	for i, value := range column {
+		id, err := readID(value)
+		if err != nil {
+			return nil, err
+		}
+		ids[i] = id
+	}
+	return ids, nil
+}

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
@@ -17,16 +19,37 @@ INSERT INTO bridge_inbox (consumer, [key]) VALUES (@p1, @p2)`
 const (
 	claimRights     = "INSERT ON bridge_inbox"
 	openInboxRights = "SELECT ON bridge_inbox_version"
+	pendingRights   = "SELECT, DELETE ON bridge_inbox, and SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending"
 )
 
-// An Inbox is the table of processed keys in one SQL Server database. It
-// implements bridge.Inbox.
-type Inbox struct{}
+// Beside rows that others have locked, READPAST needs READCOMMITTEDLOCK where the
+// database has READ_COMMITTED_SNAPSHOT. REPEATABLEREAD keeps whoever would unclaim the
+// key waiting until the rest of the statement is read. Where hints are ignored, a
+// statement reads one snapshot, and of two who take the same row the second finds that
+// its run has changed.
+var inbox = tables.NewInbox(tables.Dialect{
+	Bind:        sqlx.AT,
+	Key:         "[key]",
+	Now:         `DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`,
+	Claimed:     `DATEDIFF_BIG(millisecond, '19700101', claimed_at)`,
+	Limit:       "OFFSET 0 ROWS FETCH NEXT ? ROWS ONLY",
+	Bytes:       true,
+	Insert:      "SET XACT_ABORT OFF;",
+	Reading:     "WITH (REPEATABLEREAD, ROWLOCK)",
+	Taking:      "WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK)",
+	Forgetting:  "DELETE i FROM (VALUES $keys) AS k (k) INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK) ON i.[key] = k.k WHERE",
+	IsDuplicate: isDuplicate,
+	Classify:    func(err error) error { return classify(err, pendingRights) },
+})
+
+// An Inbox is the table of processed keys in one SQL Server database, with the
+// pending messages beside it. It implements bridge.Inbox.
+type Inbox struct{ tables.Inbox }
 
 var _ bridge.Inbox = (*Inbox)(nil)
 
-// OpenInbox checks that the inbox's table is in db. It returns an error that
-// wraps bridge.ErrNoSchema if it is not, or is of another version.
+// OpenInbox checks that the inbox's tables are in db. It returns an error that
+// wraps bridge.ErrNoSchema if they are not, or are of another version.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	var version sql.NullInt64
 	err := try(ctx, func(ctx context.Context) error {
@@ -38,7 +61,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInboxVersion(version.Int64); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
-	return &Inbox{}, nil
+	return &Inbox{inbox}, nil
 }
 
 // Claim inserts the key in tx. It waits for an open transaction that has inserted

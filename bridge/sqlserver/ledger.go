@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // Every statement of ours sets what it depends on: a pooled connection may bring
@@ -32,7 +33,8 @@ const (
 	forgetRights = "SELECT, DELETE ON bridge_ledger"
 )
 
-// A Ledger is the ledger in one SQL Server database. It implements bridge.Ledger.
+// A Ledger is the ledger in one SQL Server database. It implements bridge.Ledger,
+// bridge.Parker, bridge.Unparker and bridge.Sweeper.
 type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID
@@ -77,7 +79,7 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 			return fmt.Errorf("record %d IDs: %w", len(ids), err)
 		}
 		if recorded != int64(len(ids)) {
-			return fmt.Errorf("record %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
+			return fmt.Errorf("record %d IDs: %w", len(ids), tables.OtherLedger(l.identity))
 		}
 	}
 	return nil
@@ -88,11 +90,10 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found := make([]uuid.UUID, 0, len(ids))
 	for ids := range slices.Chunk(ids, chunk) {
-		text, packed, used := l.committed.fill(ids)
-		var rows [][]byte
-		err := try(ctx, func(ctx context.Context) error {
-			rows = nil
-			return l.db.SelectContext(ctx, &rows, text, packed, used, argument(l.identity))
+		var some []uuid.UUID
+		err := try(ctx, func(ctx context.Context) (err error) {
+			some, err = l.find(ctx, l.db, l.committed, ids)
+			return err
 		})
 		if number(err) == lockTimeout {
 			continue
@@ -100,19 +101,7 @@ func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 		if err != nil {
 			return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err, l.rights))
 		}
-		if len(rows) == 0 {
-			return nil, fmt.Errorf("look up %d IDs: %w: not %s", len(ids), bridge.ErrOtherLedger, l.identity)
-		}
-		for _, row := range rows {
-			if row == nil {
-				continue // none of them is found
-			}
-			id, err := readID(row)
-			if err != nil {
-				return nil, fmt.Errorf("look up %d IDs: %w", len(ids), err)
-			}
-			found = append(found, id)
-		}
+		found = append(found, some...)
 	}
 	return found, nil
 }

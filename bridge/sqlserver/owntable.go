@@ -20,10 +20,11 @@ const rows = `SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CA
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.
 type ownTable struct {
-	*Ledger
-	own   bridge.OwnTable
-	rows  statement
-	proof *Ledger // the same statements on bridge_ledger
+	bridge.Ledger // ledger, but for what only bridge_ledger can do
+	ledger        *Ledger
+	own           bridge.OwnTable
+	rows          statement
+	proof         *Ledger // the same statements on bridge_ledger
 }
 
 var _ bridge.ProvenElsewhere = (*ownTable)(nil)
@@ -43,8 +44,10 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
+	ledger := &Ledger{db: proof.db, identity: proof.identity, lookups: lookupsIn(table, column)}
 	o := &ownTable{
-		Ledger: &Ledger{db: proof.db, identity: proof.identity, lookups: lookupsIn(table, column)},
+		Ledger: ledger,
+		ledger: ledger,
 		own:    own,
 		rows:   forIDs(rows, "$table", table, "$column", column),
 		proof:  proof,
@@ -59,16 +62,13 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.
 // on a lock of the same kind.
 func (o *ownTable) ProofLedger() bridge.Ledger { return o.proof }
 
-// FallBack does not: nothing is inserted into the application's table.
-func (*ownTable) FallBack(error) bool { return false }
-
 // Record shows that tx has a row for each of ids, 500 per statement, and changes
 // nothing.
 func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 	for ids := range slices.Chunk(ids, chunk) {
 		text, packed, used := o.rows.fill(ids)
-		if err := tables.ExpectRows(ctx, tx, o.identity, len(ids), text, packed, used, argument(o.identity)); err != nil {
-			return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.own.Table, classify(err, o.rights))
+		if err := tables.ExpectRows(ctx, tx, o.ledger.identity, len(ids), text, packed, used, argument(o.ledger.identity)); err != nil {
+			return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.own.Table, classify(err, o.ledger.rights))
 		}
 	}
 	return nil
@@ -82,7 +82,7 @@ func (o *ownTable) Check(ctx context.Context) error {
 	if err := o.Ledger.Check(ctx); err != nil {
 		return err
 	}
-	if _, _, err := o.inspect(ctx, o.own); err != nil {
+	if _, _, err := o.ledger.inspect(ctx, o.own); err != nil {
 		return fmt.Errorf("check own table: %w", err)
 	}
 	if err := o.read(ctx); err != nil {

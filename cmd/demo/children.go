@@ -4,14 +4,15 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 )
 
 // A child is a process that plays a part.
@@ -25,9 +26,8 @@ type child struct {
 	dismissed atomic.Bool // it was told to end
 }
 
-// start starts a child. ctx ends it with SIGKILL. What it says on its standard
-// error goes to say, line by line.
-func start(ctx context.Context, p part, say func(line string)) (*child, error) {
+// performance is the command for a part that this program plays itself.
+func performance(ctx context.Context, p part) (*exec.Cmd, error) {
 	text, err := json.Marshal(p)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", p, err)
@@ -36,39 +36,57 @@ func start(ctx context.Context, p part, say func(line string)) (*child, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", p, err)
 	}
-	c := &child{
-		part:  p,
-		cmd:   exec.CommandContext(ctx, program),
-		ready: make(chan struct{}),
-		done:  make(chan struct{}),
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Env = append(os.Environ(), partVariable+"="+string(text))
+	return cmd, nil
+}
+
+// start starts a child. It is ready when a line that it writes contains marker; the
+// other lines go to say.
+func start(p part, cmd *exec.Cmd, marker string, say func(line string)) (*child, error) {
+	c := &child{part: p, cmd: cmd, ready: make(chan struct{}), done: make(chan struct{})}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setpgid:   true,            // a Ctrl-C is the director's to handle
+		Pdeathsig: syscall.SIGKILL, // if the director dies, however it dies, this ends
 	}
-	c.cmd.Env = append(os.Environ(), partVariable+"="+string(text))
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is the director's to handle
-	_, err = c.cmd.StdinPipe()                              // open as long as the director lives
-	stdout, err2 := c.cmd.StdoutPipe()
-	stderr, err3 := c.cmd.StderrPipe()
-	if err := errors.Join(err, err2, err3, c.cmd.Start()); err != nil {
+	output, err := cmd.StdoutPipe()
+	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", p, err)
 	}
-	go c.attend(stdout, stderr, say)
+	cmd.Stderr = cmd.Stdout
+	started := make(chan error)
+	go func() {
+		// The kernel takes the end of this thread for that of the director.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			c.attend(output, marker, say)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", p, err)
+	}
 	return c, nil
 }
 
 // attend stays with the child until it has ended.
-func (c *child) attend(stdout, stderr io.Reader, say func(string)) {
-	heard := make(chan struct{})
-	go func() {
-		defer close(heard)
-		for lines := bufio.NewScanner(stderr); lines.Scan(); {
-			say(c.part.String() + ": " + lines.Text())
+func (c *child) attend(output io.Reader, marker string, say func(string)) {
+	isReady := sync.OnceFunc(func() { close(c.ready) })
+	last := ""
+	for lines := bufio.NewScanner(output); lines.Scan(); {
+		if line := lines.Text(); strings.Contains(line, marker) {
+			isReady()
+		} else {
+			last = line
+			say(line)
 		}
-	}()
-	if lines := bufio.NewScanner(stdout); lines.Scan() {
-		close(c.ready)
 	}
-	_, _ = io.Copy(io.Discard, stdout)
-	<-heard
-	c.err = c.cmd.Wait()
+	_, _ = io.Copy(io.Discard, output) // a line that was too long
+	if c.err = c.cmd.Wait(); c.err != nil && last != "" {
+		c.err = fmt.Errorf("%w; its last words: %s", c.err, last)
+	}
 	close(c.done)
 }
 
@@ -84,20 +102,19 @@ func (c *child) awaitReady(ctx context.Context) error {
 	}
 }
 
-// kill ends the child as a crash would, and says when.
-func (c *child) kill() time.Time {
+// kill ends the child as a crash would.
+func (c *child) kill() {
 	c.dismissed.Store(true)
 	_ = c.cmd.Process.Kill() // fails only when it has ended already
 	<-c.done
-	return time.Now()
 }
 
-// freeze has the child stand still for a time. wake ends that.
-func (c *child) freeze(ctx context.Context, d time.Duration) error {
+// freeze has the child stand still until wake.
+func (c *child) freeze() error {
 	if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("freeze %s: %w", c.part, err)
 	}
-	return sleep(ctx, d)
+	return nil
 }
 
 func (c *child) wake() { _ = c.cmd.Process.Signal(syscall.SIGCONT) }

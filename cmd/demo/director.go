@@ -15,10 +15,11 @@ const (
 )
 
 // A director has the parts played: it starts the processes, kills some, and
-// watches the databases.
+// watches the databases. At the end it plays the gateways' operator.
 type director struct {
 	*theatre
-	show display
+	show   display
+	doubts map[string]bool // the e-mails that were doubtful: whether the mail server had them
 
 	children sync.WaitGroup
 	fail     context.CancelCauseFunc
@@ -40,41 +41,45 @@ func (d *director) run(ctx context.Context) error {
 	}()
 	defer func() { d.fail(nil); <-watching }()
 
-	receiver, err := d.begin(ctx, part{Name: receiverPart})
-	if err != nil {
-		return err
+	var posts [gateways]*child
+	for i := range posts {
+		var err error
+		if posts[i], err = d.begin(ctx, part{Name: gatewayPart, Worker: i}); err != nil {
+			return err
+		}
 	}
 	verifier, err := d.begin(ctx, part{Name: verifierPart})
 	if err != nil {
 		return err
 	}
-	d.show.event("the receiver and the verifier work; the shop opens")
+	d.show.event("two gateways and the verifier work; the shop opens")
 	shop, shopCtx := errgroup.WithContext(ctx)
 	for worker := range d.Plan.Workers {
 		shop.Go(func() error { return d.keepShop(shopCtx, worker) })
 	}
 	defer func() { _ = shop.Wait() }()
-	if err := d.await(shopCtx, func(c counts) bool { return c.Attempted >= d.Plan.Orders*3/10 }); err != nil {
-		return err
-	}
-	if receiver, err = d.replace(ctx, receiver, time.Now()); err != nil {
-		return err
-	}
-	if err := d.await(shopCtx, func(c counts) bool { return c.Attempted >= d.Plan.Orders/2 }); err != nil {
-		return err
-	}
-	frozen := time.Now()
-	if err := d.freeze(ctx, verifier); err != nil {
-		return err
-	}
-	if verifier, err = d.replace(ctx, verifier, frozen); err != nil {
-		return err
+	for _, mishap := range []struct {
+		percent int // of the orders
+		happen  func() error
+	}{
+		{15, func() (err error) { posts[0], err = d.strike(ctx, posts[0]); return err }},
+		{30, func() error { return d.freezeGateway(ctx, posts[1]) }},
+		{40, func() (err error) { posts[1], err = d.strike(ctx, posts[1]); return err }},
+		{60, func() (err error) { verifier, err = d.strikeVerifier(ctx, verifier); return err }},
+	} {
+		err := d.await(shopCtx, func(c counts) bool { return c.Attempted >= d.Plan.Orders*mishap.percent/100 })
+		if err != nil {
+			return err
+		}
+		if err := mishap.happen(); err != nil {
+			return err
+		}
 	}
 	if err := shop.Wait(); err != nil {
 		return err
 	}
 	d.show.event("the shop closes")
-	return d.finish(ctx, receiver, verifier)
+	return d.finish(ctx, posts[:], verifier)
 }
 
 // keepShop has one shop process work, and another in its place whenever it dies.
@@ -106,10 +111,10 @@ func (d *director) keepShop(ctx context.Context, worker int) error {
 	}
 }
 
-// begin starts a child and waits until it plays its part.
+// begin starts a child and waits until it plays its part. ctx ends it with SIGKILL.
 func (d *director) begin(ctx context.Context, p part) (*child, error) {
 	p.World = d.world
-	c, err := start(ctx, p, func(line string) { d.show.event("%s", line) })
+	c, err := d.cast(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -122,82 +127,139 @@ func (d *director) begin(ctx context.Context, p part) (*child, error) {
 	return c, c.awaitReady(ctx)
 }
 
-// replace kills a child and starts another one in its place. It notes that nobody
-// has played the part since then.
-func (d *director) replace(ctx context.Context, c *child, since time.Time) (*child, error) {
-	died := c.kill()
-	d.show.event("%s killed (SIGKILL)", c.part)
-	c, err := d.begin(ctx, c.part)
+// cast finds the process for a part.
+func (d *director) cast(ctx context.Context, p part) (*child, error) {
+	if p.Name == gatewayPart { // what its log says, the verdict tells from the mail server's
+		return start(p, d.gateway(ctx, p.host()), gatewayReady, func(string) {})
+	}
+	cmd, err := performance(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return start(p, cmd, partReady, func(line string) { d.show.event("%s: %s", p, line) })
+}
+
+// succeed starts a child in the place of one that died. It notes that nobody has
+// played the part since a time.
+func (d *director) succeed(ctx context.Context, p part, since, died time.Time) (*child, error) {
+	c, err := d.begin(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	back := time.Now()
-	d.show.event("%s replaced after %d ms", c.part, back.Sub(died).Milliseconds())
-	return c, d.dbs.noteDeath(ctx, c.part.Name, since, back)
+	d.show.event("%s replaced after %d ms", p, back.Sub(died).Milliseconds())
+	return c, d.dbs.noteDeath(ctx, p.Name, since, back)
 }
 
-// freeze has the verifier stand still for a second, and wake up to its backlog.
-// It returns at the worst moment for a crash: messages have arrived at the target,
-// and the verifier has hardly had the time to delete their rows and ack them.
-func (d *director) freeze(ctx context.Context, verifier *child) error {
-	d.show.event("%s frozen for a second (SIGSTOP)", verifier.part)
-	if err := verifier.freeze(ctx, time.Second); err != nil {
-		return err
+// strike kills a gateway in the middle of its e-mails: some have been announced to
+// the mail server, others has the mail server taken without having said so.
+func (d *director) strike(ctx context.Context, gateway *child) (*child, error) {
+	hold := d.mail.holdUp(gateway.part.host())
+	defer hold.release()
+	n, err := hold.await(ctx)
+	if err != nil {
+		return nil, err
 	}
-	before, err := d.dbs.arrivals(ctx)
+	gateway.kill()
+	died := time.Now()
+	hold.release()
+	d.show.event("%s killed (SIGKILL) in the middle of %d e-mails", gateway.part, n)
+	return d.succeed(ctx, gateway.part, died, died)
+}
+
+// freezeGateway has a gateway stand still in the middle of its e-mails, for longer
+// than it would wait for the mail server's answers.
+func (d *director) freezeGateway(ctx context.Context, gateway *child) error {
+	hold := d.mail.holdUp(gateway.part.host())
+	defer hold.release()
+	n, err := hold.await(ctx)
 	if err != nil {
 		return err
 	}
-	verifier.wake()
-	for began := time.Now(); time.Since(began) < time.Second; time.Sleep(time.Millisecond) {
-		now, err := d.dbs.arrivals(ctx)
-		switch {
-		case err != nil:
-			return err
-		case now > before:
-			return sleep(ctx, 10*time.Millisecond) // more follow
-		}
+	if err := gateway.freeze(); err != nil {
+		return err
 	}
-	return nil
+	d.show.event("%s frozen for a second (SIGSTOP) in the middle of %d e-mails", gateway.part, n)
+	hold.release()
+	err = sleep(ctx, time.Second)
+	gateway.wake()
+	return err
 }
 
-// finish waits for the last e-mails, then ends the verifier and the receiver.
-// What an ended process still held is in its queue again; it is given to another
-// one, until the queues are empty or nothing happens any more.
-func (d *director) finish(ctx context.Context, receiver, verifier *child) error {
-	if err := d.await(ctx, func(c counts) bool { return c.Sent >= c.Committed }); err != nil {
+// strikeVerifier has the verifier stand still for a second, wake up to its backlog,
+// and die at the worst moment: messages have arrived at the target, and it has
+// hardly had the time to delete their rows and ack them.
+func (d *director) strikeVerifier(ctx context.Context, verifier *child) (*child, error) {
+	since := time.Now()
+	d.show.event("%s frozen for a second (SIGSTOP)", verifier.part)
+	if err := verifier.freeze(); err != nil {
+		return nil, err
+	}
+	if err := sleep(ctx, time.Second); err != nil {
+		return nil, err
+	}
+	before := len(d.copies.arrivals())
+	verifier.wake()
+	for began := time.Now(); time.Since(began) < time.Second && len(d.copies.arrivals()) == before; {
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+	if err := sleep(ctx, 10*time.Millisecond); err != nil { // more follow
+		return nil, err
+	}
+	verifier.kill()
+	d.show.event("%s killed (SIGKILL)", verifier.part)
+	return d.succeed(ctx, verifier.part, since, time.Now())
+}
+
+// finish waits until the gateways have sent or given up every e-mail, resolves the
+// doubtful ones, and ends the verifier and the gateways.
+func (d *director) finish(ctx context.Context, posts []*child, verifier *child) error {
+	d.show.event("what a killed gateway was sending is doubtful after %v", doubtAfter)
+	err := d.await(ctx, func(c counts) bool { return c.Received+c.Doubtful >= c.Committed && c.Pending == c.Doubtful })
+	if err != nil {
 		return err
 	}
 	topology := d.topology()
-	if err := d.empty(ctx, verifier, topology.Queue, topology.WaitingQueue()); err != nil {
+	if err := d.empty(ctx, []*child{verifier}, topology.Queue, topology.WaitingQueue()); err != nil {
 		return err
 	}
-	if err := d.empty(ctx, receiver, d.Emails); err != nil {
+	if err := d.resolve(ctx); err != nil {
 		return err
 	}
-	c, err := d.dbs.counts(ctx)
+	if err := d.empty(ctx, posts, d.Emails); err != nil {
+		return err
+	}
+	c, err := d.counts(ctx)
 	d.show.progress(c)
 	return err
 }
 
-// empty ends a child once the queues that it takes from are empty.
-func (d *director) empty(ctx context.Context, c *child, queues ...string) error {
+// empty ends children once the queues that they take from are empty. What an ended
+// process still held is in its queue again; it is given to another one, until the
+// queues are empty or nothing happens any more.
+func (d *director) empty(ctx context.Context, all []*child, queues ...string) error {
 	deadline := time.Now().Add(patience)
 	for {
-		ready, err := d.ready(ctx, queues)
+		ready, err := d.depth(ctx, queues)
 		if err != nil {
 			return err
 		}
 		if late := time.Now().After(deadline); ready == 0 || late {
-			if err := c.stop(); err != nil {
+			for _, c := range all {
+				if err := c.stop(); err != nil {
+					return err
+				}
+			}
+			if ready, err = d.depth(ctx, queues); err != nil || ready == 0 || late {
 				return err
 			}
-			if ready, err = d.ready(ctx, queues); err != nil || ready == 0 || late {
+			c, err := d.begin(ctx, all[0].part)
+			if err != nil {
 				return err
 			}
-			if c, err = d.begin(ctx, c.part); err != nil {
-				return err
-			}
+			all = []*child{c}
 		}
 		if err := rest(ctx); err != nil {
 			return err
@@ -205,20 +267,10 @@ func (d *director) empty(ctx context.Context, c *child, queues ...string) error 
 	}
 }
 
-// ready is the number of messages that are ready in the queues.
-func (d *director) ready(ctx context.Context, queues []string) (int, error) {
-	depths, err := d.depths(ctx)
-	sum := 0
-	for _, name := range queues {
-		sum += depths[name]
-	}
-	return sum, err
-}
-
 // watch looks at the databases and shows the progress.
 func (d *director) watch(ctx context.Context) {
 	for {
-		c, err := d.dbs.counts(ctx)
+		c, err := d.counts(ctx)
 		if ctx.Err() != nil {
 			return
 		}

@@ -1,8 +1,8 @@
 // Demo shows the whole bridge at work on one machine: a shop that places orders
 // in transactions, some of which roll back, stay open for long, or lose their
-// process; a verifier that is killed and replaced; a receiver that sends one
-// e-mail for each order. It ends with a count, and with an error if a single
-// message was lost, invented or handled twice.
+// process; a verifier that is killed and replaced; two e-mail gateways, killed in the
+// middle of their e-mails, that send one for each order to a mail server. It ends with
+// a count, and with an error if a single e-mail was lost, invented or sent twice.
 package main
 
 import (
@@ -23,8 +23,10 @@ const help = `Usage: demo [-orders N]
 
 Shows the bridge at work for about half a minute: a shop places orders in
 transactions, some of which roll back, stay open for long, or lose their process;
-a verifier is killed and replaced; a receiver sends one e-mail for each order.
-Everything runs in processes of its own and is gone at the end, also after Ctrl-C.
+a verifier is killed and replaced; two e-mail gateways, killed in the middle of
+their e-mails, send one for each order to a mail server. Everything runs in
+processes of its own and is gone at the end, also after Ctrl-C.
+The gateway (cmd/email-gateway) is built first: run it in the project's folder.
 
   -orders N  how many orders to place (default 4000)
 
@@ -32,8 +34,8 @@ Environment:
   BRIDGE_AMQP_URL      a RabbitMQ to use (default: a private one is started)
   BRIDGE_DATABASE_URL  a PostgreSQL to use (default: SQLite files)
 
-Exit codes: 0 if every committed message was delivered and handled once, and no
-other; 1 if not, or if the demo could not run; 2 for a wrong flag.
+Exit codes: 0 if every committed order's e-mail was received once, and no other;
+1 if not, or if the demo could not run; 2 for a wrong flag.
 `
 
 // config is the environment and the flags.
@@ -114,16 +116,18 @@ func play(ctx context.Context, c config, out io.Writer) (v *verdict, err error) 
 	if err != nil {
 		return nil, err
 	}
-	depths, err := t.depths(ctx)
+	r.arrivals, r.emails, r.doubts = t.copies.arrivals(), t.mail.receipts(), d.doubts
+	end, err := t.counts(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for name, n := range depths {
-		if name == t.topology().DeadQueue() {
-			r.dead = n
-		} else {
-			r.left += n
-		}
+	r.pending = end.Pending
+	through, dead := t.queues()
+	if r.left, err = t.depth(ctx, through); err != nil {
+		return nil, err
+	}
+	if r.dead, err = t.depth(ctx, dead); err != nil {
+		return nil, err
 	}
 	return judge(r), nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -17,11 +16,12 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The demo starts itself several times; each child process plays one part.
+// The demo starts itself several times; each child process plays one part. The
+// gateways alone are another program.
 const (
 	shopPart     = "shop"
 	verifierPart = "verifier"
-	receiverPart = "receiver"
+	gatewayPart  = "gateway"
 )
 
 // partVariable holds a part, as JSON, for the child that plays it. It is in the
@@ -31,27 +31,25 @@ const partVariable = "TWOQUEUE_DEMO_PART"
 // A part is what a child process is told.
 type part struct {
 	Name   string
-	Worker int // of the shop
+	Worker int // of the shop, or of the gateways
 	World  world
 }
 
 func (p part) String() string {
-	if p.Name == shopPart {
-		return fmt.Sprintf("shop %d", p.Worker+1)
+	if p.Name == verifierPart {
+		return p.Name
 	}
-	return p.Name
+	return fmt.Sprintf("%s %d", p.Name, p.Worker+1)
 }
+
+// host is the name by which the mail server knows a gateway.
+func (p part) host() string { return fmt.Sprintf("%s-%d.example.org", p.Name, p.Worker+1) }
 
 // playPart runs a child process and returns its exit code.
 func playPart(text string) int {
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	// The director holds the other end. If it dies, however it dies, this ends.
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1)
-	}()
 	var p part
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
 		fmt.Fprintf(os.Stderr, "read part: %v\n", err)
@@ -75,18 +73,16 @@ func (p part) perform(ctx context.Context) error {
 		return err
 	}
 	defer broker.Close()
-	switch p.Name {
-	case shopPart:
+	if p.Name == shopPart {
 		return keepShop(ctx, p, dbs, broker)
-	case receiverPart:
-		return receive(ctx, p.World, dbs, broker)
-	default:
-		return verify(ctx, p.World, dbs, broker)
 	}
+	return verify(ctx, p.World, dbs, broker)
 }
 
-// ready tells the director that the part is being played.
-func ready() { fmt.Println("ready") }
+// partReady is what a part says once it is being played.
+const partReady = "ready"
+
+func ready() { fmt.Println(partReady) }
 
 func verify(ctx context.Context, w world, dbs *databases, broker *bridge.Broker) error {
 	ledger, err := dbs.shop.Ledger(ctx)
@@ -95,7 +91,7 @@ func verify(ctx context.Context, w world, dbs *databases, broker *bridge.Broker)
 	}
 	v, err := verifier.New(ledger, broker, &verifier.Options{
 		Topology: w.topology(),
-		Allow:    []verifier.Allow{{RoutingKey: w.Emails}},
+		Allow:    []verifier.Allow{{Exchange: w.Emails, RoutingKey: emailKey}},
 	})
 	if err != nil {
 		return err

@@ -38,7 +38,7 @@ type bars struct {
 	container *mpb.Progress
 	began     time.Time
 	attempted *mpb.Bar
-	sent      *mpb.Bar
+	received  *mpb.Bar
 }
 
 func newBars(out io.Writer, orders int) *bars {
@@ -51,7 +51,7 @@ func newBars(out io.Writer, orders int) *bars {
 			})))
 	}
 	b.attempted = add("orders placed", "planned", int64(orders))
-	b.sent = add("e-mails sent", "committed", 0)
+	b.received = add("e-mails sent", "committed", 0)
 	return b
 }
 
@@ -61,13 +61,13 @@ func (b *bars) event(format string, values ...any) {
 
 func (b *bars) progress(c counts) {
 	b.attempted.SetCurrent(int64(c.Attempted))
-	b.sent.SetTotal(int64(c.Committed), false)
-	b.sent.SetCurrent(int64(c.Sent))
+	b.received.SetTotal(int64(c.Committed), false)
+	b.received.SetCurrent(int64(c.Received))
 }
 
 func (b *bars) close() {
 	b.attempted.Abort(false) // ends the bar where it is
-	b.sent.Abort(false)
+	b.received.Abort(false)
 	b.container.Wait()
 }
 
@@ -96,9 +96,9 @@ func (l *lines) progress(c counts) {
 		return
 	}
 	l.next = time.Now().Add(lineEvery)
-	fmt.Fprintf(l.out, "%s%s of %s orders placed, %s committed, %s e-mails sent\n", stamp(l.began),
+	fmt.Fprintf(l.out, "%s%s of %s orders placed, %s committed, %s e-mails received\n", stamp(l.began),
 		humanize.Comma(int64(c.Attempted)), humanize.Comma(int64(l.orders)),
-		humanize.Comma(int64(c.Committed)), humanize.Comma(int64(c.Sent)))
+		humanize.Comma(int64(c.Committed)), humanize.Comma(int64(c.Received)))
 }
 
 func (l *lines) close() {}

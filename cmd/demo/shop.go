@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,6 +16,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/sender"
 )
+
+// An email is a message to the e-mail gateway: see email-gateway schema.
+type email struct {
+	From    string   `json:"from"`
+	To      []string `json:"to"`
+	Subject string   `json:"subject"`
+	Text    string   `json:"text"`
+}
 
 // shop is one process that places orders.
 type shop struct {
@@ -100,10 +109,18 @@ func (s *shop) order(ctx context.Context, tx *sql.Tx, number int, ids []uuid.UUI
 		if _, err := tx.ExecContext(ctx, statement, id.String(), s.Worker, number); err != nil {
 			return err
 		}
+		body, err := json.Marshal(email{
+			From: "Shop <shop@example.org>", To: []string{"customer@example.org"}, Subject: "Your order",
+			Text: fmt.Sprintf("Thank you for order %d of basket %d-%d.", i+1, s.Worker+1, number+1),
+		})
+		if err != nil {
+			return err
+		}
 		emails[i] = bridge.Message{
 			ID:         id,
-			RoutingKey: s.World.Emails,
-			Publishing: amqp.Publishing{ContentType: "text/plain", Body: fmt.Appendf(nil, "Thank you for order %d of basket %d-%d.", i+1, s.Worker+1, number+1)},
+			Exchange:   s.World.Emails,
+			RoutingKey: emailKey,
+			Publishing: amqp.Publishing{ContentType: "application/json", Body: body},
 		}
 	}
 	_, err := s.sender.SendTx(ctx, tx, emails...)

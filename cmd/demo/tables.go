@@ -9,17 +9,13 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/idempotency"
 )
 
 // The demo's own tables. Times are microseconds since 1970.
 const (
 	// shopTables are in the shop's database, beside the ledger.
 	shopTables = `CREATE TABLE orders (message_id TEXT PRIMARY KEY, worker INTEGER NOT NULL, number INTEGER NOT NULL)`
-
-	// postTables are in the receiver's database, beside the inbox. Nothing in them
-	// keeps a message from being handled twice: that is the Guard's work.
-	postTables = `CREATE TABLE arrivals (message_id TEXT NOT NULL, at BIGINT NOT NULL);
-CREATE TABLE emails (message_id TEXT NOT NULL, body TEXT NOT NULL)`
 
 	// The diary is a database of its own: what is noted there is not undone when a
 	// shop's transaction is.
@@ -28,7 +24,8 @@ CREATE TABLE attempts (message_id TEXT PRIMARY KEY, worker INTEGER NOT NULL, num
 CREATE TABLE deaths (part TEXT NOT NULL, died BIGINT NOT NULL, back BIGINT NOT NULL)`
 )
 
-// databases are the three that the demo works with.
+// databases are the three that the demo works with. In post the gateways have their
+// tables, and the demo none.
 type databases struct {
 	shop, post, diary *database.Database
 }
@@ -44,7 +41,7 @@ func openDatabases(ctx context.Context, w world) (_ *databases, err error) {
 		return nil, fmt.Errorf("shop: %w", err)
 	}
 	if d.post, err = database.Create(ctx, w.Post); err != nil {
-		return nil, fmt.Errorf("receiver: %w", err)
+		return nil, fmt.Errorf("post: %w", err)
 	}
 	if d.diary, err = database.Create(ctx, w.Diary); err != nil {
 		return nil, fmt.Errorf("diary: %w", err)
@@ -60,15 +57,12 @@ func (d *databases) close() {
 	}
 }
 
-// create makes all tables.
+// create makes all tables but the gateways'.
 func (d *databases) create(ctx context.Context) error {
 	if err := d.shop.MigrateLedger(ctx); err != nil {
 		return err
 	}
-	if err := d.post.MigrateInbox(ctx); err != nil {
-		return err
-	}
-	for db, tables := range map[*database.Database]string{d.shop: shopTables, d.post: postTables, d.diary: diaryTables} {
+	for db, tables := range map[*database.Database]string{d.shop: shopTables, d.diary: diaryTables} {
 		if _, err := db.ExecContext(ctx, tables); err != nil {
 			return fmt.Errorf("create tables: %w", err)
 		}
@@ -76,33 +70,36 @@ func (d *databases) create(ctx context.Context) error {
 	return nil
 }
 
-// counts are the progress, as the databases tell it.
+// counts are the progress, as the databases and the mail server tell it.
 type counts struct {
-	Attempted, Committed, Sent int
+	Attempted, Committed int
+	Received             int // by the mail server
+	Pending, Doubtful    int // in the gateways' inbox, the doubtful ones among the pending
 }
 
-func (d *databases) counts(ctx context.Context) (c counts, err error) {
+func (t *theatre) counts(ctx context.Context) (c counts, err error) {
+	// Never more e-mails than orders: the later stage is counted first.
+	c.Received = len(t.mail.receipts())
 	for _, q := range []struct {
 		db    *database.Database
 		table string
 		into  *int
 	}{
-		// Never more e-mails than orders: the later stage is counted first.
-		{d.post, "emails", &c.Sent},
-		{d.shop, "orders", &c.Committed},
-		{d.diary, "attempts", &c.Attempted},
+		{t.dbs.shop, "orders", &c.Committed},
+		{t.dbs.diary, "attempts", &c.Attempted},
 	} {
 		if err := q.db.GetContext(ctx, q.into, "SELECT count(*) FROM "+q.table); err != nil {
 			return c, fmt.Errorf("count %s: %w", q.table, err)
 		}
 	}
-	return c, nil
-}
-
-// arrivals is how many deliveries have come to the receiver.
-func (d *databases) arrivals(ctx context.Context) (n int, err error) {
-	err = d.post.GetContext(ctx, &n, `SELECT count(*) FROM arrivals`)
-	return n, err
+	states, err := t.guard.CountPending(ctx, t.dbs.post.DB.DB)
+	for state, n := range states {
+		c.Pending += int(n)
+		if state == idempotency.Doubtful {
+			c.Doubtful = int(n)
+		}
+	}
+	return c, err
 }
 
 // noteBegin notes, before the transaction, what it is about to try.

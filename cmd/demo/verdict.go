@@ -11,23 +11,20 @@ import (
 type records struct {
 	attempts map[string]span // every message that was ever tried, with its transaction's time
 	orders   map[string]bool // the messages of committed transactions
-	arrivals []arrival       // deliveries to the receiver
-	emails   map[string]int  // how often each was sent
-	outages  []span          // of the verifier and the receiver
+	doubts   map[string]bool // the doubtful ones: whether the mail server had them
+	arrivals []receipt       // what came to the target
+	emails   []receipt       // what came to the mail server
+	outages  []span          // of the verifier
 	kills    int             // of processes, all parts
-	left     int             // messages in the queues of the bridge and of the receiver
-	dead     int             // messages in the dead queue
+	pending  int             // messages that the gateways' inbox is not done with
+	left     int             // messages in the queues of the bridge and of the gateways
+	dead     int             // messages in their dead queues
 }
 
 // span is a time from began to ended, in microseconds; zero if it is not known.
 type span struct{ began, ended int64 }
 
-type arrival struct {
-	MessageID string `db:"message_id"`
-	At        int64
-}
-
-// readRecords reads what there is once everything has ended.
+// readRecords reads what is in the databases once everything has ended.
 func readRecords(ctx context.Context, dbs *databases) (r records, err error) {
 	var attempts []struct {
 		MessageID    string `db:"message_id"`
@@ -51,7 +48,7 @@ FROM attempts a JOIN transactions t ON t.worker = a.worker AND t.number = a.numb
 	}
 	r.kills = len(deaths)
 	for _, d := range deaths {
-		if d.Part != shopPart {
+		if d.Part == verifierPart {
 			r.outages = append(r.outages, span{d.Died, d.Back})
 		}
 	}
@@ -63,30 +60,21 @@ FROM attempts a JOIN transactions t ON t.worker = a.worker AND t.number = a.numb
 	for _, id := range ids {
 		r.orders[id] = true
 	}
-	if err := dbs.post.SelectContext(ctx, &r.arrivals, `SELECT message_id, at FROM arrivals ORDER BY at`); err != nil {
-		return r, fmt.Errorf("read arrivals: %w", err)
-	}
-	ids = nil
-	if err := dbs.post.SelectContext(ctx, &ids, `SELECT message_id FROM emails`); err != nil {
-		return r, fmt.Errorf("read e-mails: %w", err)
-	}
-	r.emails = make(map[string]int)
-	for _, id := range ids {
-		r.emails[id]++
-	}
 	return r, nil
 }
 
 // A verdict is what the records say.
 type verdict struct {
-	committed, delivered int
-	rolledBack, dropped  int
-	killed               int // of the rolled back, by the death of their process
-	kills                int
-	duplicates           int // deliveries beyond each message's first
+	committed, received int
+	rolledBack, dropped int
+	killed              int // of the rolled back, by the death of their process
+	kills               int
+	duplicates          int // copies at the target beyond each message's first
+	doubtful            int // until the operator resolved them
+	doubtfulThere       int // of these, the ones that the mail server had
 
-	lost, invented, twice int
-	left, dead            int
+	lost, invented, twice int // e-mails, by the mail server's log
+	pending, left, dead   int
 
 	slowest time.Duration   // the longest time that a transaction was open
 	latency []time.Duration // from commit to arrival, sorted
@@ -96,13 +84,18 @@ type verdict struct {
 // recovery is how long after an outage its backlog may delay others, in microseconds.
 const recovery = 2_000_000
 
-// ok tells whether every message went where it had to, once.
+// ok tells whether every e-mail was received that had to be, once, and no other.
 func (v *verdict) ok() bool {
-	return v.lost+v.invented+v.twice+v.left+v.dead == 0
+	return v.lost+v.invented+v.twice+v.pending+v.left+v.dead == 0
 }
 
 func judge(r records) *verdict {
-	v := &verdict{committed: len(r.orders), kills: r.kills, left: r.left, dead: r.dead}
+	v := &verdict{committed: len(r.orders), kills: r.kills, doubtful: len(r.doubts), pending: r.pending, left: r.left, dead: r.dead}
+	for _, there := range r.doubts {
+		if there {
+			v.doubtfulThere++
+		}
+	}
 	first := make(map[string]int64)
 	for _, a := range r.arrivals {
 		if _, again := first[a.MessageID]; again {
@@ -111,7 +104,11 @@ func judge(r records) *verdict {
 			first[a.MessageID] = a.At
 		}
 	}
-	for id, times := range r.emails {
+	received := make(map[string]int)
+	for _, e := range r.emails {
+		received[e.MessageID]++
+	}
+	for id, times := range received {
 		if times > 1 {
 			v.twice++
 		}
@@ -120,10 +117,10 @@ func judge(r records) *verdict {
 		}
 	}
 	for id := range r.orders {
-		if r.emails[id] == 0 {
+		if received[id] == 0 {
 			v.lost++
 		} else {
-			v.delivered++
+			v.received++
 		}
 	}
 	for id, open := range r.attempts {
@@ -133,7 +130,7 @@ func judge(r records) *verdict {
 			if open.ended == 0 {
 				v.killed++
 			}
-			if r.emails[id] == 0 {
+			if received[id] == 0 {
 				v.dropped++
 			}
 			continue

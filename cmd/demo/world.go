@@ -16,22 +16,25 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
 // cleanLimit bounds the removal of what the demo made on servers that are not its own.
 const cleanLimit = 10 * time.Second
 
+// emailKey is the routing key of all messages.
+const emailKey = "order"
+
 // A world is where the demo takes place. Every process is told.
 type world struct {
 	AMQP  string // the broker
 	Shop  string // the shop's database, with the ledger
-	Post  string // the receiver's database, with the inbox
+	Post  string // the gateways' database, with their inbox
 	Diary string // what each process tried, and when
 
 	Queue  string // the staging queue
-	Emails string // the target queue
-	Loops  int    // of the receiver: e-mails that it handles at the same time
+	Emails string // the target, an exchange, and the gateways' queue behind it
 	Plan   plan
 }
 
@@ -40,9 +43,13 @@ func (w world) topology() bridge.Topology { return bridge.Topology{Queue: w.Queu
 // A theatre holds what the world is made of, and takes it down again.
 type theatre struct {
 	world
-	dbs    *databases
-	broker *bridge.Broker
-	undo   []func() error // the last first
+	dbs     *databases
+	broker  *bridge.Broker
+	copies  *copies
+	mail    *mailServer
+	program string             // the e-mail gateway
+	guard   *idempotency.Guard // a look into the gateways' inbox
+	undo    []func() error     // the last first
 }
 
 // build makes a world as the configuration says. After an error nothing is left.
@@ -66,6 +73,12 @@ func build(ctx context.Context, c config, out io.Writer) (_ *theatre, err error)
 	if err := t.buildBroker(ctx, c, out); err != nil {
 		return nil, err
 	}
+	if err := t.buildMailServer(ctx); err != nil {
+		return nil, err
+	}
+	if err := t.buildGateway(ctx, folder, out); err != nil {
+		return nil, err
+	}
 	return t, nil
 }
 
@@ -80,13 +93,13 @@ func (t *theatre) buildDatabases(ctx context.Context, c config, folder, schema s
 		fmt.Fprintln(out, "          while one transaction is held open, the whole shop waits; so few are,")
 		fmt.Fprintln(out, "          for a second or two")
 		t.Shop, t.Post = file("shop.db"), file("post.db")+relaxed
-		t.Loops, t.Plan.Workers, t.Plan.Holders, t.Plan.Hold = 1, 4, 3, 2*time.Second
+		t.Plan.Workers, t.Plan.Holders, t.Plan.Hold = 4, 3, 2*time.Second
 	} else {
 		fmt.Fprintf(out, "database  the PostgreSQL of BRIDGE_DATABASE_URL, in a schema %s\n", schema)
 		if err := t.buildSchema(ctx, c.Database.URL, schema); err != nil {
 			return fmt.Errorf("BRIDGE_DATABASE_URL: %w", err)
 		}
-		t.Loops, t.Plan.Workers, t.Plan.Holders, t.Plan.Hold = 4, 6, 6, 5*time.Second
+		t.Plan.Workers, t.Plan.Holders, t.Plan.Hold = 6, 6, 5*time.Second
 	}
 	var err error
 	if t.dbs, err = openDatabases(ctx, t.world); err != nil {
@@ -149,44 +162,65 @@ func (t *theatre) buildBroker(ctx context.Context, c config, out io.Writer) erro
 	if err := t.topology().Declare(ctx, t.broker); err != nil {
 		return fmt.Errorf("BRIDGE_AMQP_URL: %w", err)
 	}
-	return t.onChannel(ctx, func(ch *amqp.Channel) error {
+	err = t.onChannel(ctx, func(ch *amqp.Channel) error {
+		if err := ch.ExchangeDeclare(t.Emails, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+			return err
+		}
 		_, err := ch.QueueDeclare(t.Emails, true, false, false, false,
 			amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1_000_000})
-		return err
+		if err != nil {
+			return err
+		}
+		return ch.QueueBind(t.Emails, "", t.Emails, false, nil)
 	})
+	if err != nil {
+		return fmt.Errorf("BRIDGE_AMQP_URL: %w", err)
+	}
+	return t.listen(ctx)
 }
 
-// queues are all that messages could be in.
-func (t *theatre) queues() []string {
+func (t *theatre) buildMailServer(ctx context.Context) error {
+	mail, stop, err := startMailServer(ctx)
+	if err != nil {
+		return err
+	}
+	t.mail = mail
+	t.undo = append(t.undo, stop)
+	return nil
+}
+
+// queues are all that messages could be in: where they come through, and where they
+// end that went wrong.
+func (t *theatre) queues() (through, dead []string) {
 	topology := t.topology()
-	return []string{topology.Queue, topology.WaitingQueue(), topology.DeadQueue(), t.Emails}
+	return []string{topology.Queue, topology.WaitingQueue(), t.Emails}, []string{topology.DeadQueue(), t.Emails + ".dead"}
 }
 
-// depths are the numbers of messages that are ready in the queues.
-func (t *theatre) depths(ctx context.Context) (map[string]int, error) {
-	depths := make(map[string]int)
-	err := t.onChannel(ctx, func(ch *amqp.Channel) error {
-		for _, name := range t.queues() {
+// depth is the number of messages that are ready in the queues.
+func (t *theatre) depth(ctx context.Context, queues []string) (sum int, err error) {
+	err = t.onChannel(ctx, func(ch *amqp.Channel) error {
+		for _, name := range queues {
 			queue, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
 			if err != nil {
 				return fmt.Errorf("look at queue %q: %w", name, err)
 			}
-			depths[name] = queue.Messages
+			sum += queue.Messages
 		}
 		return nil
 	})
-	return depths, err
+	return sum, err
 }
 
 func (t *theatre) deleteQueues() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanLimit)
 	defer cancel()
 	return t.onChannel(ctx, func(ch *amqp.Channel) (err error) {
-		for _, name := range t.queues() {
+		through, dead := t.queues()
+		for _, name := range append(through, dead...) {
 			_, e := ch.QueueDelete(name, false, false, false)
 			err = errors.Join(err, e)
 		}
-		return err
+		return errors.Join(err, ch.ExchangeDelete(t.Emails, false, false))
 	})
 }
 

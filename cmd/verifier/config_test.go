@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"log/slog"
 	"os"
 	"reflect"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -47,7 +47,7 @@ func TestDefaultsAndValues(t *testing.T) {
 	want := &verifier.Options{
 		Topology: bridge.Topology{Queue: "twoqueue"}, Prefetch: 3000, WaitingPrefetch: 500, Patience: 2 * time.Second,
 		HandBack: 10 * time.Minute, Settlers: 16, SettleWait: time.Second, Unroutable: time.Minute,
-		ConfirmTimeout: 10 * time.Second, Drain: 10 * time.Second,
+		ConfirmTimeout: 10 * time.Second, SweepAge: 7 * 24 * time.Hour, Drain: 10 * time.Second,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("defaults\n got %+v\nwant %+v", got, want)
@@ -55,7 +55,7 @@ func TestDefaultsAndValues(t *testing.T) {
 	for name, value := range map[string]string{
 		"QUEUE": "q", "CLASSIC": "true", "PREFETCH": "10", "WAITING": "4", "WAITING_PREFETCH": "3", "PATIENCE": "5s",
 		"HAND_BACK": "6m", "SETTLERS": "2", "SETTLE_WAIT": "7ms", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
-		"CONFIRM_TIMEOUT": "9s", "KEEP_USER_ID": "1", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
+		"CONFIRM_TIMEOUT": "9s", "KEEP_USER_ID": "1", "AUDIT": "70000", "SWEEP_AGE": "never", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
 		"TEST_ANYTHING": "ignored",
 	} {
 		t.Setenv(prefix+"_"+name, value)
@@ -64,19 +64,19 @@ func TestDefaultsAndValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	want = &verifier.Options{
-		Topology: bridge.Topology{Queue: "q", Classic: true}, Prefetch: 10, Waiting: 4, WaitingPrefetch: 3, Patience: 5 * time.Second,
+		Topology: bridge.Topology{Queue: "q", Classic: true, Audit: 70000}, Prefetch: 10, Waiting: 4, WaitingPrefetch: 3, Patience: 5 * time.Second,
 		HandBack: 6 * time.Minute, Settlers: 2, SettleWait: 7 * time.Millisecond,
 		Allow:      []verifier.Allow{{RoutingKey: "emails"}, {Exchange: "orders", RoutingKey: "eu.*"}, {Exchange: "x", RoutingKey: "a:b"}},
-		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, Drain: 11 * time.Second,
+		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, SweepAge: -1, Drain: 11 * time.Second,
 	}
 	if got := c.options(nil); !reflect.DeepEqual(got, want) {
 		t.Errorf("values\n got %+v\nwant %+v", got, want)
 	}
 	var line bytes.Buffer
-	logger := c.logger(&line)
+	logger := c.Log.Logger(&line)
 	logger.Info("not this")
 	logger.Warn("this")
-	if !strings.HasPrefix(line.String(), `{"`) || strings.Count(line.String(), "\n") != 1 || slog.Level(c.Log.Level) != slog.LevelWarn {
+	if !strings.HasPrefix(line.String(), `{"`) || strings.Count(line.String(), "\n") != 1 {
 		t.Errorf("log %q", line.String())
 	}
 }
@@ -97,6 +97,12 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_WAITING", "3001", "BRIDGE_WAITING: is larger than BRIDGE_PREFETCH"},
 		{"BRIDGE_DRAIN", "10", `BRIDGE_DRAIN: "10" is not usable; give a positive duration such as`},
 		{"BRIDGE_DRAIN", "-1s", "BRIDGE_DRAIN: "},
+		{"BRIDGE_AUDIT", "-1", `BRIDGE_AUDIT: "-1" is not usable; give a whole number from 0 to 1000000000`},
+		{"BRIDGE_AUDIT", "1000000001", "BRIDGE_AUDIT: "},
+		{"BRIDGE_SWEEP_AGE", "59m", `BRIDGE_SWEEP_AGE: "59m" is not usable; give a duration of at least 1h such as 168h, or never`},
+		{"BRIDGE_SWEEP_AGE", "-1ns", "BRIDGE_SWEEP_AGE: "},
+		{"BRIDGE_DATABASE_URL_FILE", "/nowhere/s3cret", "BRIDGE_DATABASE_URL_FILE: is set, and BRIDGE_DATABASE_URL too; unset one of them"},
+		{"BRIDGE_AMQP_URL_FILE", "/nowhere/s3cret", "BRIDGE_AMQP_URL_FILE: is set, and BRIDGE_AMQP_URL too; unset one of them"},
 		{"BRIDGE_CLASSIC", "ja", `BRIDGE_CLASSIC: "ja" is not usable; give true or false`},
 		{"BRIDGE_ALLOW", "emails", `BRIDGE_ALLOW: "emails" is not EXCHANGE:KEY; write :emails for the queue`},
 		{"BRIDGE_ALLOW", "", "BRIDGE_ALLOW: is empty"},
@@ -141,11 +147,11 @@ func names(t reflect.Type, path string) []string {
 	return all
 }
 
-// words returns KEEP_USER_ID for KeepUserID.
+// words returns KEEP_USER_ID for KeepUserID, and URL_FILE for URLFile.
 func words(name string) string {
 	var out strings.Builder
 	for i, r := range name {
-		if i > 0 && r >= 'A' && r <= 'Z' && name[i-1] >= 'a' {
+		if upper := r <= 'Z'; i > 0 && upper && (name[i-1] >= 'a' || i+1 < len(name) && name[i+1] >= 'a') {
 			out.WriteByte('_')
 		}
 		out.WriteRune(r)
@@ -197,7 +203,7 @@ func TestReadmeTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	var table strings.Builder
-	err = usage(&table, "| variable | default | meaning |\n|---|---|---|\n{{range .}}"+
+	err = environment.Usage(&table, prefix, new(config), "| variable | default | meaning |\n|---|---|---|\n{{range .}}"+
 		"| `{{usage_key .}}` | {{with usage_default .}}`{{.}}`{{end}} | {{usage_description .}} |\n{{end}}")
 	if err != nil {
 		t.Fatal(err)
@@ -205,16 +211,5 @@ func TestReadmeTable(t *testing.T) {
 	want := strings.ReplaceAll(table.String(), "*", `\*`)
 	if !strings.Contains(string(readme), want) {
 		t.Errorf("README.md does not have this table:\n%s", want)
-	}
-}
-
-func TestNearest(t *testing.T) {
-	known := map[string]bool{"BRIDGE_ALLOW": true, "BRIDGE_DRAIN": true}
-	for text, want := range map[string]string{
-		"BRIDGE_ALOW": "BRIDGE_ALLOW", "BRIDGE_DRIAN": "BRIDGE_DRAIN", "BRIDGE_ALLOWED": "BRIDGE_ALLOW", "BRIDGE_COLOUR": "",
-	} {
-		if got := nearest(text, known); got != want {
-			t.Errorf("%s: %q, not %q", text, got, want)
-		}
 	}
 }

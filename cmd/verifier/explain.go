@@ -1,8 +1,12 @@
 package main
 
 import (
+	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -25,7 +29,7 @@ var remedies = []struct {
 	{bridge.ErrUnavailable, "BRIDGE_AMQP_URL", "see that the broker runs, and that host and port are right"},
 	{bridge.ErrBlocked, "BRIDGE_AMQP_URL", "free the broker's memory or disk"},
 	{database.ErrURL, "BRIDGE_DATABASE_URL", ""},
-	{database.ErrCredentials, "BRIDGE_DATABASE_URL", "correct user or password"},
+	{database.ErrCredentials, "BRIDGE_DATABASE_URL", "correct user or password, or the client's certificate"},
 	{database.ErrUnreachable, "BRIDGE_DATABASE_URL", "see that the database is there and runs, and that the URL is right"},
 	{bridge.ErrNoSchema, "BRIDGE_DATABASE_URL", "name the database that the senders use, or create the tables with verifier -migrate"},
 	{bridge.ErrNotPrimary, "BRIDGE_DATABASE_URL", "name the primary, with a login that may write"},
@@ -36,12 +40,12 @@ var remedies = []struct {
 // explain puts the variable before an error, and the mend behind it.
 func explain(err error) error {
 	for _, r := range remedies {
-		switch {
+		switch mend := cmp.Or(tlsMend(err), r.mend); {
 		case !errors.Is(err, r.err):
-		case r.mend == "":
+		case mend == "":
 			return fmt.Errorf("%s: %w", r.variable, err)
 		default:
-			return fmt.Errorf("%s: %w; %s", r.variable, err, r.mend)
+			return fmt.Errorf("%s: %w; %s", r.variable, err, mend)
 		}
 	}
 	var mismatch *bridge.QueueMismatch
@@ -55,4 +59,17 @@ func explain(err error) error {
 		return fmt.Errorf("BRIDGE_AMQP_URL: %w", err)
 	}
 	return fmt.Errorf("BRIDGE_DATABASE_URL: %w", err) // all that is left comes from there
+}
+
+// tlsMend is the mend of an error that comes from TLS, whichever server it is about.
+func tlsMend(err error) string {
+	switch {
+	case errors.As(err, new(*tls.CertificateVerificationError)):
+		return "name in the URL the host that the certificate is for, and the file with the authority that signed it"
+	case strings.Contains(err.Error(), "remote error: tls: "): // amqp091 keeps only the text of an alert
+		return "name in the URL the files of a certificate that the server takes, and of its key"
+	case errors.As(err, new(*fs.PathError)):
+		return "name a file that can be read"
+	}
+	return ""
 }

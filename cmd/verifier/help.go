@@ -3,6 +3,8 @@ package main
 import (
 	"io"
 	"strings"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
 
 const helpHead = `Usage: verifier [-migrate]
@@ -21,11 +23,18 @@ not listed here are an error, except BRIDGE_TEST_..., which the tests use.
 
 `
 
-const helpVariables = `{{range .}}{{usage_key .}}{{with usage_default .}} (default {{.}}){{end}}
-{{usage_description .}}
-{{end}}`
-
 const helpTail = `
+TLS is chosen by the URLs. With these parameters the server must have a
+certificate for the URL's host, signed by an authority in FILE; leave that
+parameter out for the system's authorities. The others are the certificate and
+the key that the server may ask of the verifier. All files are in PEM.
+
+  amqps://      cacertfile=FILE certfile=FILE keyfile=FILE
+  postgres://   sslmode=verify-full sslrootcert=FILE sslcert=FILE sslkey=FILE
+  mysql://      ssl-ca=FILE ssl-cert=FILE ssl-key=FILE, or tls=true
+  sqlserver://  encrypt=true certificate=FILE
+  azuresql://   nothing; it is always so
+
 Exit codes:
   0  stopped by a signal, and drained; or -migrate or -help is done
   1  could not start, or -migrate failed: one line on standard error says why
@@ -33,37 +42,12 @@ Exit codes:
 `
 
 func help(stdout, stderr io.Writer) int {
-	var variables strings.Builder
-	if err := usage(&variables, helpVariables); err != nil {
-		return fail(stderr, exitFailed, err)
-	}
 	var text strings.Builder
 	text.WriteString(helpHead)
-	for line := range strings.Lines(variables.String()) {
-		if strings.HasPrefix(line, prefix+"_") {
-			text.WriteString("  " + line)
-			continue
-		}
-		wrap(&text, line, "      ")
+	if err := environment.Help(&text, prefix, new(config)); err != nil {
+		return fail(stderr, exitFailed, err)
 	}
 	text.WriteString(helpTail)
 	_, _ = io.WriteString(stdout, text.String())
 	return exitDone
-}
-
-// wrap writes text in lines of at most 80 characters.
-func wrap(w *strings.Builder, text, indent string) {
-	const width = 80
-	line := indent
-	for _, word := range strings.Fields(text) {
-		if len(line)+1+len(word) > width {
-			w.WriteString(line + "\n")
-			line = indent
-		}
-		if line != indent {
-			line += " "
-		}
-		line += word
-	}
-	w.WriteString(line + "\n")
 }

@@ -105,7 +105,7 @@ func migrate(ctx context.Context, c config, stdout io.Writer) error {
 
 // work verifies until ctx ends.
 func work(ctx context.Context, c config, stderr io.Writer) error {
-	logger := c.logger(stderr)
+	logger := c.Log.Logger(stderr)
 	db, err := database.Open(ctx, c.Database.URL)
 	if err != nil {
 		return err

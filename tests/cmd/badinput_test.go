@@ -18,8 +18,8 @@ import (
 const password = "s3cret"
 
 // refused runs a verifier that cannot start, and holds it to one line that names
-// the variable and the mend.
-func refused(t *testing.T, code int, variable, mend string, env ...string) {
+// the variable and the mend. It returns the line.
+func refused(t *testing.T, code int, variable, mend string, env ...string) string {
 	t.Helper()
 	p := start(t, "verifier", env...)
 	if got := p.await(); got != code {
@@ -39,6 +39,7 @@ func refused(t *testing.T, code int, variable, mend string, env ...string) {
 		}
 	}
 	t.Log(strings.TrimSpace(line))
+	return line
 }
 
 func TestWrongConfiguration(t *testing.T) {

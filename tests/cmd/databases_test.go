@@ -37,14 +37,18 @@ var mariaDB = stage.Database{
 		config := mysql.NewConfig()
 		config.User, config.Net, config.Addr, config.DBName = parsed.User.Username(), "tcp", parsed.Host, parsed.Path[1:]
 		config.Passwd, _ = parsed.User.Password()
-		connector, err := mysql.NewConnector(config)
-		if err != nil {
-			return nil, nil, err
-		}
-		db := sql.OpenDB(connector)
-		opened, err := ledger.Open(ctx, db)
-		return db, opened, err
+		return openMariaDB(ctx, config)
 	},
+}
+
+func openMariaDB(ctx context.Context, config *mysql.Config) (*sql.DB, bridge.Ledger, error) {
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	db := sql.OpenDB(connector)
+	opened, err := ledger.Open(ctx, db)
+	return db, opened, err
 }
 
 func TestMariaDBByItsURL(t *testing.T) {

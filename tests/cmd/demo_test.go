@@ -52,8 +52,9 @@ func TestDemo(t *testing.T) {
 				t.Errorf("exit code %d", code)
 			}
 			out := p.stdout.String()
-			for _, words := range []string{"committed = delivered", "rolled back = dropped", "duplicates met and absorbed",
-				"slowest open transaction", "commit to target, p50 and p99", "Every committed order has its e-mail, once."} {
+			for _, words := range []string{"committed = received", "rolled back = dropped", "duplicates met and absorbed",
+				"e-mails in doubt, then resolved", "slowest open transaction", "commit to target, p50 and p99",
+				"none twice and no other.", "the mail server's log resolved them."} {
 				if !strings.Contains(out, words) {
 					t.Errorf("it does not say %q", words)
 				}
@@ -69,7 +70,7 @@ func TestDemo(t *testing.T) {
 			gone(t, temporary, true)
 			_, name, _ := strings.Cut(out, "queues ")
 			name, _, _ = strings.Cut(name, "...")
-			for _, suffix := range []string{"", ".waiting", ".dead", ".emails"} {
+			for _, suffix := range []string{"", ".waiting", ".dead", ".emails", ".emails.dead"} {
 				if exists(t, s, name+suffix) {
 					t.Errorf("the queue %s%s is left", name, suffix)
 				}

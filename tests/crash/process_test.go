@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,25 @@ func (p *process) reached(at point) {
 	if said := strings.TrimSuffix(line, "\n"); err != nil || said != string(at) {
 		p.t.Fatalf("the victim said %q (%v), not %q", said, err, at)
 	}
+}
+
+// reachedOneOf is reached where two of the victim's goroutines stop in any order.
+func (p *process) reachedOneOf(points ...point) {
+	p.t.Helper()
+	defer time.AfterFunc(stage.Patience, func() { _ = p.cmd.Process.Kill() }).Stop()
+	line, err := p.stdout.ReadString('\n')
+	if said := strings.TrimSuffix(line, "\n"); err != nil || !slices.Contains(points, point(said)) {
+		p.t.Fatalf("the victim said %q (%v), none of %q", said, err, points)
+	}
+}
+
+// killWherever is kill where other goroutines of the victim may have stopped since.
+func (p *process) killWherever() {
+	p.t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		p.t.Fatalf("the victim was dead already: %v", err)
+	}
+	p.end()
 }
 
 func (p *process) goOn() {

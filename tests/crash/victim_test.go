@@ -31,6 +31,7 @@ type brief struct {
 	Target      string
 	Stops       map[point]uuid.UUID // where, and at which message
 	Orders      []uuid.UUID         // of the sender's second transaction
+	Parking     sender.Parking      // of the sender and the shop
 	Tills       int                 // of the shop
 	Options     verifier.Options
 }
@@ -48,7 +49,7 @@ type point string
 const (
 	ready    point = "the first order is committed" // of the sender; at any message
 	recorded point = "recorded"
-	staged   point = "staged and confirmed"
+	staged   point = "staged and confirmed, or parked"
 	placed   point = "committed"
 
 	lookedUp  point = "looked up"
@@ -57,6 +58,9 @@ const (
 	forgets   point = "about to delete"
 	forgot    point = "deleted"
 	neglected point = "pretends to have deleted" // and goes on
+
+	restaged point = "parked messages are staged, and still parked"
+	unparked point = "parked messages are staged, and no longer parked"
 )
 
 type victim struct {
@@ -95,7 +99,9 @@ func (v *victim) play() (err error) {
 	if v.broker, err = bridge.Dial(ctx, v.AMQP, &bridge.BrokerOptions{Logger: logger}); err != nil {
 		return err
 	}
-	v.sender, err = sender.New(v.ledger, v.broker, &sender.Options{Queue: v.Options.Topology.Queue, Timeout: stage.Patience})
+	v.sender, err = sender.New(v.ledger, v.broker, &sender.Options{
+		Queue: v.Options.Topology.Queue, Timeout: stage.Patience, Parking: v.Parking, ParkAfter: 100 * time.Millisecond,
+	})
 	if err != nil {
 		return err
 	}
@@ -190,4 +196,28 @@ func (l *stoppingLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
 	err := l.Ledger.Forget(ctx, ids)
 	l.victim.stop(forgot, ids...)
 	return err
+}
+
+func (l *stoppingLedger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+	return l.Ledger.(bridge.Parker).Park(ctx, tx, messages)
+}
+
+func (l *stoppingLedger) Unpark(ctx context.Context, limit int, stage func(context.Context, []bridge.Parked) error) (int, error) {
+	var ids []uuid.UUID
+	n, err := l.Ledger.(bridge.Unparker).Unpark(ctx, limit, func(ctx context.Context, messages []bridge.Parked) error {
+		for _, m := range messages {
+			ids = append(ids, m.ID)
+		}
+		err := stage(ctx, messages)
+		if err == nil {
+			l.victim.stop(restaged, ids...)
+		}
+		return err
+	})
+	l.victim.stop(unparked, ids...)
+	return n, err
+}
+
+func (l *stoppingLedger) CountParked(ctx context.Context, limit int) (int, error) {
+	return l.Ledger.(bridge.Unparker).CountParked(ctx, limit)
 }

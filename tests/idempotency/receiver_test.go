@@ -21,6 +21,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 	"github.com/twoqueue/twoqueue/idempotency"
@@ -33,6 +34,14 @@ const patience = 30 * time.Second
 func TestMain(m *testing.M) {
 	if os.Getenv(childPoint) != "" {
 		child()
+		return
+	}
+	if os.Getenv(walkerTask) != "" {
+		walk()
+		return
+	}
+	if os.Getenv(victimStrategy) != "" {
+		playVictim()
 		return
 	}
 	servertest.Main(m)
@@ -55,6 +64,11 @@ func onEachDatabase(t *testing.T, test func(t *testing.T, db *database)) {
 func newPostgres(t *testing.T) *database {
 	t.Helper()
 	return create(t, "pgx", servertest.PostgresDB(t), migrate.PostgreSQL)
+}
+
+func newMariaDB(t *testing.T) *database {
+	t.Helper()
+	return create(t, "mysql", servertest.MariaDBDatabase(t), migrate.MySQL)
 }
 
 func newSQLite(t *testing.T) *database {
@@ -90,9 +104,12 @@ func open(ctx context.Context, driver, dsn string) (*database, error) {
 		return nil, err
 	}
 	opened := &database{DB: db, driver: driver, dsn: dsn}
-	if driver == "sqlite" {
+	switch driver {
+	case "sqlite":
 		opened.inbox, err = sqlite.OpenInbox(ctx, db)
-	} else {
+	case "mysql":
+		opened.inbox, err = mysql.OpenInbox(ctx, db)
+	default:
 		opened.inbox, err = postgres.OpenInbox(ctx, db)
 	}
 	return opened, err
@@ -101,7 +118,7 @@ func open(ctx context.Context, driver, dsn string) (*database, error) {
 // placeOrder stores an order in tx.
 func (db *database) placeOrder(ctx context.Context, tx *sql.Tx, id string) error {
 	insert := `INSERT INTO orders (id) VALUES ($1)`
-	if db.driver == "sqlite" {
+	if db.driver != "pgx" {
 		insert = `INSERT INTO orders (id) VALUES (?)`
 	}
 	_, err := tx.ExecContext(ctx, insert, id)
@@ -162,7 +179,12 @@ var (
 // newQueue declares a queue with these arguments, and the dead queue.
 func newQueue(t *testing.T, arguments amqp.Table) *queue {
 	t.Helper()
-	q := &queue{t: t, url: servertest.Vhost(t), name: fmt.Sprintf("orders-%d", time.Now().UnixNano())}
+	return newQueueOn(t, servertest.Vhost(t), arguments)
+}
+
+func newQueueOn(t *testing.T, url string, arguments amqp.Table) *queue {
+	t.Helper()
+	q := &queue{t: t, url: url, name: fmt.Sprintf("orders-%d", time.Now().UnixNano())}
 	_, q.Channel = q.dial()
 	if _, err := q.QueueDeclare(q.name, true, false, false, false, arguments); err != nil {
 		t.Fatal(err)

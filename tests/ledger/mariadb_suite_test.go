@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	_ "github.com/go-sql-driver/mysql"
+	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
@@ -33,6 +34,13 @@ func mariaDBHarness() ledgertest.Harness {
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.MySQL) },
 		OpenInbox: func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) {
 			return mysql.OpenInbox(ctx, db)
+		},
+		Literal:      func(id uuid.UUID) string { return "UNHEX(REPLACE('" + id.String() + "', '-', ''))" },
+		Older:        "UPDATE bridge_ledger SET recorded_at = recorded_at - INTERVAL 2 HOUR",
+		RefuseDelete: []string{"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger FOR EACH ROW SIGNAL SQLSTATE '45000'"},
+		KillSession: func(ctx context.Context, admin *sql.DB, session string) error {
+			_, err := admin.ExecContext(ctx, "KILL "+session)
+			return err
 		},
 		Savepoint:  "SAVEPOINT s",
 		RollbackTo: "ROLLBACK TO SAVEPOINT s",

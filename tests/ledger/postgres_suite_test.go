@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq"
 
@@ -59,7 +60,17 @@ func postgresHarness(driver string, address func(testing.TB) string) ledgertest.
 		Savepoint:  "SAVEPOINT s",
 		RollbackTo: "ROLLBACK TO SAVEPOINT s",
 		Waiting:    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-		SessionID:  "SELECT pg_backend_pid()",
+		Literal:    func(id uuid.UUID) string { return "'" + id.String() + "'" },
+		Older:      "UPDATE bridge_ledger SET recorded_at = recorded_at - interval '2 hours'",
+		RefuseDelete: []string{
+			"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$",
+			"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger FOR EACH ROW EXECUTE FUNCTION refuse()",
+		},
+		SessionID: "SELECT pg_backend_pid()::text",
+		KillSession: func(ctx context.Context, admin *sql.DB, session string) error {
+			_, err := admin.ExecContext(ctx, "SELECT pg_terminate_backend($1::text::int)", session)
+			return err
+		},
 		Kill: func(ctx context.Context, admin *sql.DB, tx *sql.Tx) error {
 			var pid int
 			if err := tx.QueryRowContext(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {

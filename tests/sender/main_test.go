@@ -100,7 +100,7 @@ func (r *recorder) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) er
 // exactly these messages at the target queue, and no row in the ledger.
 func settled(t *testing.T, s *stage.Stage, queue string, want ...uuid.UUID) {
 	t.Helper()
-	staged := s.Depth(s.Topology.Queue)
+	staged := len(s.Staged())
 	v := s.Verify(verifier.Options{})
 	s.Eventually("all are judged", func() bool {
 		stats := v.Stats()

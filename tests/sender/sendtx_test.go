@@ -48,7 +48,7 @@ func TestTheCommitDecides(t *testing.T) {
 		if ids[2] != own.ID || ids[0].Version() != 7 || ids[1].Version() != 7 || ids[0] == ids[1] {
 			t.Errorf("IDs %v", ids)
 		}
-		if n := s.Depth("staging"); n != 3 {
+		if n := len(s.Staged()); n != 3 {
 			t.Errorf("%d of 3 messages were staged when SendTx came back", n)
 		}
 		commit(t, tx)
@@ -99,7 +99,7 @@ func TestNothingToSendTouchesNothing(t *testing.T) {
 func TestRecordComesBeforePublish(t *testing.T) {
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		depths := []int{}
-		look := func() { depths = append(depths, s.Depth("staging")) }
+		look := func() { depths = append(depths, len(s.Staged())) }
 		failure := errors.New("the disk is full")
 		var failing error
 		r := &recorder{Recorder: s.Ledger, before: func() error { look(); return failing }, after: look}
@@ -119,7 +119,7 @@ func TestRecordComesBeforePublish(t *testing.T) {
 		if _, err := sender.SendTx(t.Context(), tx, messages("target", 3)...); !errors.Is(err, failure) {
 			t.Errorf("error %v", err)
 		}
-		if n := s.Depth("staging"); n != 3 {
+		if n := len(s.Staged()); n != 3 {
 			t.Errorf("%d messages were sent without a record", n-3)
 		}
 	})
@@ -199,7 +199,7 @@ func TestTheLargestMessageIsDelivered(t *testing.T) {
 func TestMessagesAreStagedInTheirOrder(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	ids := s.Commit(messages("target", 500)...)
-	for i, d := range s.Receive("staging", len(ids)) {
+	for i, d := range s.Staged() {
 		if d.MessageId != ids[i].String() || string(d.Body) != fmt.Sprint(i) {
 			t.Fatalf("at %d: message %s with body %q", i, d.MessageId, d.Body)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"syscall"
 )
@@ -16,6 +17,9 @@ type MariaDBOptions struct {
 	Fast bool
 	// Config holds further options, such as "innodb_lock_wait_timeout=3".
 	Config []string
+	// TLS has the server speak nothing else. It checks a client's certificate by this
+	// authority if its user has REQUIRE X509.
+	TLS *Authority
 	// Log receives the server's log; by default it is kept only for errors.
 	Log io.Writer
 }
@@ -61,6 +65,13 @@ func startMariaDB(ctx context.Context, options *MariaDBOptions, port int) (*Mari
 	}
 	if options.Fast {
 		args = append(args, "--innodb-flush-log-at-trx-commit=0", "--skip-innodb-doublewrite")
+	}
+	if options.TLS != nil {
+		if err := options.TLS.equip(home); err != nil {
+			return nil, errors.Join(fmt.Errorf("start MariaDB: %w", err), os.RemoveAll(home.folder))
+		}
+		args = append(args, "--ssl-ca="+home.path("ca.pem"), "--ssl-cert="+home.path("cert.pem"),
+			"--ssl-key="+home.path("key.pem"), "--require-secure-transport=ON")
 	}
 	for _, option := range options.Config {
 		args = append(args, "--"+option)

@@ -19,6 +19,9 @@ type PostgresOptions struct {
 	Fast bool
 	// Config holds further lines for postgresql.conf, such as "wal_level = logical".
 	Config []string
+	// TLS has the server speak nothing else, with clients whose certificates this
+	// authority has signed for the user's name.
+	TLS *Authority
 	// Log receives the server's log; by default it is kept only for errors.
 	Log io.Writer
 }
@@ -74,6 +77,10 @@ func startPostgres(ctx context.Context, options *PostgresOptions, fill func(prog
 		if err == nil {
 			err = home.write("data/postgresql.conf", postgresConfig(options, ports[0]), 0o600)
 		}
+		if err == nil && options.TLS != nil {
+			err = errors.Join(options.TLS.equip(home),
+				home.write("data/pg_hba.conf", "hostssl all all 127.0.0.1/32 trust clientcert=verify-full\n", 0o600))
+		}
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("start PostgreSQL: %w", err), p.Stop())
 		}
@@ -95,6 +102,9 @@ func postgresConfig(options *PostgresOptions, port int) string {
 	}
 	if options.Fast {
 		lines = append(lines, "fsync = off", "synchronous_commit = off", "full_page_writes = off")
+	}
+	if options.TLS != nil { // from the data
+		lines = append(lines, "ssl = on", "ssl_ca_file = '../ca.pem'", "ssl_cert_file = '../cert.pem'", "ssl_key_file = '../key.pem'")
 	}
 	return strings.Join(append(lines, options.Config...), "\n") + "\n"
 }

@@ -95,12 +95,38 @@ func (p *process) stop(signal syscall.Signal, limit time.Duration) error {
 
 // kill ends the process, then its descendants, and returns when all are gone.
 func (p *process) kill() {
+	p.freeze() // so that it starts no others meanwhile
 	rest := descendants(p.cmd.Process.Pid)
 	_ = p.cmd.Process.Kill() // fails only when it has ended already
 	for _, pid := range rest {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // may have followed its parent
 	}
 	<-p.done
+}
+
+// freeze stops the process with SIGSTOP, and returns when it stands still or has
+// ended.
+func (p *process) freeze() {
+	_ = p.cmd.Process.Signal(syscall.SIGSTOP) // fails only when it has ended already
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+		if fields := statFields(stat); err != nil || len(fields) == 0 || strings.Contains("TtZX", fields[0]) {
+			return
+		}
+		select {
+		case <-p.done:
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// statFields are the fields of a /proc/PID/stat from the state on: "pid (name)
+// state ppid …", where the name may hold anything.
+func statFields(stat []byte) []string {
+	return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 }
 
 // run runs a command to its end. Its error carries what the command wrote.
@@ -134,8 +160,7 @@ func descendants(pid int) []int {
 		if err != nil {
 			continue // it has ended
 		}
-		// "pid (name) state ppid …", where the name may hold anything.
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		fields := statFields(stat)
 		if len(fields) < 2 {
 			continue
 		}

@@ -23,16 +23,22 @@ type RabbitMQOptions struct {
 	Plugins []string
 	// Config holds further lines for rabbitmq.conf.
 	Config string
+	// TLS has the server speak nothing else, with clients whose certificates this
+	// authority has signed.
+	TLS *Authority
 	// Log receives the server's log; by default it is kept only for errors.
 	Log io.Writer
 }
 
-// RabbitMQ is a private RabbitMQ of one node, with the user guest.
+// RabbitMQ is a private RabbitMQ of one node, or a node of a Cluster, with the user
+// guest.
 type RabbitMQ struct {
 	server
 	node     string
+	cookie   string
 	epmdPort int
 	httpPort int
+	scheme   string
 }
 
 // The wrapper of the same name in /usr/sbin would switch the user.
@@ -45,11 +51,13 @@ func StartRabbitMQ(ctx context.Context, options *RabbitMQOptions) (*RabbitMQ, er
 		options = new(RabbitMQOptions)
 	}
 	return onFreePorts(ctx, 5, func(ports []int) (*RabbitMQ, error) {
-		return startRabbitMQ(ctx, options, ports)
+		return startRabbitMQ(ctx, options, ports, nil)
 	})
 }
 
-func startRabbitMQ(ctx context.Context, options *RabbitMQOptions, ports []int) (*RabbitMQ, error) {
+// startRabbitMQ starts a node: one of its own, or one that joins the cluster of
+// first, whose cookie and port mapper it shares.
+func startRabbitMQ(ctx context.Context, options *RabbitMQOptions, ports []int, first *RabbitMQ) (*RabbitMQ, error) {
 	program, err := find("rabbitmq-server", "rabbitmq-server", filepath.Join(rabbitMQScripts, "rabbitmq-server"))
 	if err != nil {
 		return nil, err
@@ -63,22 +71,43 @@ func startRabbitMQ(ctx context.Context, options *RabbitMQOptions, ports []int) (
 		return nil, fmt.Errorf("start RabbitMQ: %w", err)
 	}
 	port, distribution, epmdPort, management, prometheus := ports[0], ports[1], ports[2], ports[3], ports[4]
-	node := fmt.Sprintf("twoqueue%d@localhost", port)
+	node, cookie := fmt.Sprintf("twoqueue%d@localhost", port), rand.Text()
 
 	// The log goes to our pipe: its 'startup complete' is the sign of readiness.
-	config := fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\nlog.console = true\nlog.file = false\ndisk_free_limit.absolute = 50MB\n", port)
+	config := "log.console = true\nlog.file = false\ndisk_free_limit.absolute = 50MB\n"
+	scheme := "amqp"
+	if options.TLS == nil {
+		config += fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\n", port)
+	} else {
+		scheme = "amqps"
+		config += fmt.Sprintf(`listeners.tcp = none
+listeners.ssl.1 = 127.0.0.1:%d
+ssl_options.cacertfile = %s
+ssl_options.certfile = %s
+ssl_options.keyfile = %s
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = true
+`, port, home.path("ca.pem"), home.path("cert.pem"), home.path("key.pem"))
+	}
 	if slices.Contains(options.Plugins, "rabbitmq_management") {
 		config += fmt.Sprintf("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n", management)
 	}
 	if slices.Contains(options.Plugins, "rabbitmq_prometheus") {
 		config += fmt.Sprintf("prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = %d\n", prometheus)
 	}
+	if first != nil {
+		epmdPort, cookie = first.epmdPort, first.cookie
+		config += fmt.Sprintf("cluster_formation.classic_config.nodes.1 = %s\ncluster_formation.classic_config.nodes.2 = %s\n", first.node, node)
+	}
 	err = errors.Join(
 		home.write("rabbitmq.conf", config+options.Config+"\n", 0o600),
 		home.write("plugins", "["+strings.Join(options.Plugins, ",")+"].\n", 0o600),
-		home.write(".erlang.cookie", rand.Text(), 0o400),
+		home.write(".erlang.cookie", cookie, 0o400),
 	)
-	r := &RabbitMQ{node: node, epmdPort: epmdPort, httpPort: management}
+	if err == nil && options.TLS != nil {
+		err = options.TLS.equip(home)
+	}
+	r := &RabbitMQ{node: node, cookie: cookie, epmdPort: epmdPort, httpPort: management, scheme: scheme}
 	r.server = server{
 		name:       "RabbitMQ",
 		home:       home,
@@ -92,7 +121,7 @@ func startRabbitMQ(ctx context.Context, options *RabbitMQOptions, ports []int) (
 			return cmd
 		},
 	}
-	if err == nil {
+	if err == nil && first == nil {
 		r.companion, err = startEpmd(ctx, home, epmd, epmdPort)
 	}
 	if err != nil {
@@ -148,7 +177,7 @@ func (r *RabbitMQ) VhostURL(name string) string {
 	if name == "/" {
 		path = "" // what clients take for the default vhost
 	}
-	return fmt.Sprintf("amqp://guest:guest@%s/%s", r.Addr(), path)
+	return fmt.Sprintf("%s://guest:guest@%s/%s", r.scheme, r.Addr(), path)
 }
 
 // ManagementURL is the root of the management plugin's HTTP API, with the
@@ -167,4 +196,17 @@ func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
 		return output.String(), err
 	}
 	return output.String(), nil
+}
+
+// SetMemoryAlarm sets or clears the memory alarm, during which the server blocks
+// all connections that publish. It takes a second or two. A restart clears it.
+func (r *RabbitMQ) SetMemoryAlarm(ctx context.Context, on bool) error {
+	watermark := "0.4"
+	if on {
+		watermark = "0.0000001"
+	}
+	if _, err := r.Ctl(ctx, "set_vm_memory_high_watermark", watermark); err != nil {
+		return fmt.Errorf("set memory alarm: %w", err)
+	}
+	return nil
 }

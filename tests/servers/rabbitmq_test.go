@@ -64,14 +64,18 @@ func publishConfirmed(t *testing.T, url, queue, body string) {
 	if err := channel.Confirm(false); err != nil {
 		t.Fatal(err)
 	}
-	confirmation, err := channel.PublishWithDeferredConfirm("", queue, true, false,
-		amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if acked, err := confirmation.WaitContext(t.Context()); err != nil || !acked {
-		t.Fatalf("not confirmed: acked %v, %v", acked, err)
-	}
+	eventually(t, "the message is confirmed", func() bool { // a queue that has lost its leader may nack
+		confirmation, err := channel.PublishWithDeferredConfirm("", queue, true, false,
+			amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		acked, err := confirmation.WaitContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return acked
+	})
 }
 
 func get(t *testing.T, url, queue string) string {

@@ -52,6 +52,7 @@ func TestSuites(t *testing.T) {
 // fallenBack is h with ledgers that have been proved before the suite uses them, as
 // a verifier proves them before it judges.
 func fallenBack(h ledgertest.Harness) ledgertest.Harness {
+	h.Overlap, h.NoSkip = true, true
 	open := h.Open
 	h.Open = func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) {
 		ledger, err := open(ctx, db)
@@ -112,6 +113,13 @@ func harness(server string, snapshot bool) ledgertest.Harness {
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.SQLServer) },
 		OpenInbox: func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) {
 			return sqlserver.OpenInbox(ctx, db)
+		},
+		Literal:      func(id uuid.UUID) string { return "'" + id.String() + "'" },
+		Older:        "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at)",
+		RefuseDelete: []string{"CREATE TRIGGER refuse ON bridge_ledger INSTEAD OF DELETE AS THROW 50000, 'refused', 1"},
+		KillSession: func(ctx context.Context, admin *sql.DB, session string) error {
+			_, err := admin.ExecContext(ctx, "KILL "+session)
+			return err
 		},
 		Savepoint:  "SAVE TRANSACTION s",
 		RollbackTo: "ROLLBACK TRANSACTION s",

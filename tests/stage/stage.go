@@ -125,6 +125,16 @@ func On(t testing.TB, kind Database, amqpURL string, topology bridge.Topology) *
 	return s
 }
 
+// StageSingly has every message staged by itself from now on, as other languages'
+// senders do.
+func (s *Stage) StageSingly() {
+	s.t.Helper()
+	var err error
+	s.Sender, err = sender.New(s.Ledger, s.Broker,
+		&sender.Options{Queue: s.Topology.Queue, Timeout: Patience, GroupMessages: 1})
+	s.must("new sender", err)
+}
+
 func (s *Stage) must(what string, err error) {
 	s.t.Helper()
 	if err != nil {
@@ -295,6 +305,32 @@ func (s *Stage) Depth(queue string) int {
 	q, err := s.Channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 	s.must("inspect queue", err)
 	return q.Messages
+}
+
+// Staged returns the messages in the staging queue, those in groups too, and leaves
+// them there.
+func (s *Stage) Staged() []amqp.Delivery {
+	s.t.Helper()
+	conn, err := amqp.Dial(s.AMQP)
+	s.must("dial", err)
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	s.must("open channel", err)
+	var staged []amqp.Delivery
+	depth := s.Depth(s.Topology.Queue)
+	for range depth {
+		d, ok, err := ch.Get(s.Topology.Queue, false)
+		s.must("get", err)
+		if !ok {
+			s.t.Fatalf("fewer than %d messages in the staging queue", depth)
+		}
+		members, err := bridge.Members(d)
+		s.must("take apart", err)
+		staged = append(staged, members...)
+	}
+	s.must("close", conn.Close())
+	s.WaitDepth(s.Topology.Queue, depth)
+	return staged
 }
 
 // Rows is the number of rows in the ledger.

@@ -11,7 +11,7 @@
 // tests/sqlserver), and the proof that every verifier makes before it judges.
 //
 // It knows the statements that this project and its tests send, by their text
-// (ledger.go, plain.go, catalogue.go, schema.go, statements.go). Any other is
+// (ledger.go, parked.go, plain.go, catalogue.go, schema.go, statements.go). Any other is
 // answered with an error, never with a guess.
 //
 // # What is modelled, and where it is written
@@ -34,6 +34,13 @@
 //   - READCOMMITTEDLOCK waits, whatever READ_COMMITTED_SNAPSHOT says; READPAST
 //     skips rows that are locked, and is refused (650) at other levels than READ
 //     COMMITTED and REPEATABLE READ: 'Table hints (Transact-SQL)'.
+//   - UPDLOCK keeps others from locking the row, not from reading it: the same page.
+//     An UPDATE and a DELETE with READPAST pass over locked rows too; OUTPUT gives what
+//     they have changed, and is refused (334) where a trigger is: 'OUTPUT clause'.
+//   - uniqueidentifier sorts by its last six bytes first: 'Comparing GUID and
+//     uniqueidentifier values'.
+//   - REPEATABLEREAD holds the lock of the row that was read until the transaction ends:
+//     the same. Here it is exclusive, for want of shared ones.
 //   - LOCK_TIMEOUT ends a wait with 1222 and leaves the transaction as it is: 'SET
 //     LOCK_TIMEOUT (Transact-SQL)'.
 //   - A unique key: 2627 if the row is there, after waiting for its transaction's
@@ -57,7 +64,7 @@
 //
 // # What is not
 //
-// Shared, update and range locks: a reader holds nothing. Page and table locks,
+// Shared and range locks: a reader without UPDLOCK holds nothing. Page and table locks,
 // lock escalation, locks of the entries of an index. A table with two keys, and rows
 // in a view, in a memory-optimized table, or under an index that is filtered or
 // disabled: these are there to be refused. A SNAPSHOT transaction reads as a statement under

@@ -43,17 +43,7 @@ var ledgerStatements = []statement{
 			if err != nil {
 				return 0, err
 			}
-			return x.forget(ids)
-		}),
-	form(`INSERT INTO bridge_inbox (consumer, [key]) VALUES (@p1, @p2)`,
-		func(x *execution, _ []string) (uint64, error) {
-			inbox, err := x.writable("INSERT", "bridge_inbox")
-			if err != nil {
-				return 0, err
-			}
-			consumer, _ := x.parameters["@p1"].([]byte)
-			key, _ := x.parameters["@p2"].([]byte)
-			return 1, x.insert(inbox, row{"consumer": string(consumer), "key": string(key)})
+			return x.deleteRows("bridge_ledger", ids)
 		}),
 }
 
@@ -182,31 +172,6 @@ func count(b bool) int {
 		return 1
 	}
 	return 0
-}
-
-func (x *execution) forget(ids []guid) (uint64, error) {
-	if _, err := x.readable("bridge_ledger"); err != nil {
-		return 0, err
-	}
-	ledger, err := x.writable("DELETE", "bridge_ledger")
-	if err != nil {
-		return 0, err
-	}
-	var gone uint64
-	for _, id := range ids {
-		key := ledger.keyOf(row{"id": id})
-		if ledger.rows[key] == nil {
-			continue // nothing to lock
-		}
-		if err := x.lock(resource{ledger.name, key}); err != nil {
-			return 0, err
-		}
-		if ledger.rows[key] != nil {
-			x.put(ledger, key, nil)
-			gone++
-		}
-	}
-	return gone, nil
 }
 
 func (x *execution) updateability() string {

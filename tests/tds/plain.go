@@ -158,16 +158,30 @@ var plainStatements = []statement{
 		x.out.row(version)
 		return 1, nil
 	}),
-	form(`UPDATE bridge_ledger_version SET version_id = «(\d+)» WHERE version_id > 0`,
+	form(`DELETE FROM bridge_ledger_version WHERE version_id > «(\d+)»`,
+		func(x *execution, words []string) (uint64, error) {
+			t, err := x.writable("DELETE", "bridge_ledger_version")
+			if err != nil {
+				return 0, err
+			}
+			last, _ := strconv.ParseInt(words[1], 10, 64)
+			return x.change(t, func(r row) row {
+				if r["version_id"].(int64) > last {
+					return nil
+				}
+				return r
+			})
+		}),
+	form(`UPDATE bridge_ledger_version SET version_id = version_id + «(\d+)» WHERE version_id > 0`,
 		func(x *execution, words []string) (uint64, error) {
 			t, err := x.writable("UPDATE", "bridge_ledger_version")
 			if err != nil {
 				return 0, err
 			}
-			version, _ := strconv.ParseInt(words[1], 10, 64)
+			more, _ := strconv.ParseInt(words[1], 10, 64)
 			return x.change(t, func(r row) row {
-				if r["version_id"].(int64) > 0 {
-					r["version_id"] = version
+				if version := r["version_id"].(int64); version > 0 {
+					r["version_id"] = version + more
 				}
 				return r
 			})

@@ -20,6 +20,7 @@ type table struct {
 	key      []string       // the columns of the unique key; none: rows are told apart by their order
 	rows     map[string]row // by key, also what is not committed
 	last     int64          // the last value of the identity column
+	refuses  bool           // deletes, by a trigger
 }
 
 // uniqueIdentifier is the only type that has a meaning here.
@@ -45,10 +46,11 @@ type database struct {
 // A resource is a row, or with an empty key a table.
 type resource struct{ table, key string }
 
-// A lock is exclusive.
+// A lock is exclusive, or for an update: then others may read, but not lock.
 type lock struct {
 	owner  *transaction
 	before row // as it was committed
+	update bool
 	freed  chan struct{}
 }
 
@@ -123,7 +125,7 @@ func (x *execution) read(t *table, key string, how reading) (row, error) {
 	for {
 		l := x.db.locks[resource{t.name, key}]
 		switch {
-		case l == nil, l.owner == x.tx, how == dirty:
+		case l == nil, l.owner == x.tx, l.update, how == dirty:
 			return t.rows[key], nil
 		case how == skipping:
 			return nil, nil
@@ -137,7 +139,10 @@ func (x *execution) read(t *table, key string, how reading) (row, error) {
 }
 
 // scan returns all rows.
-func (x *execution) scan(t *table, how reading) ([]row, error) {
+func (x *execution) scan(t *table, how reading) ([]row, error) { return x.scanPrefix(t, "", how) }
+
+// scanPrefix returns the rows whose keys begin with a prefix, and waits for no others.
+func (x *execution) scanPrefix(t *table, prefix string, how reading) ([]row, error) {
 	keys := make(map[string]bool)
 	for key := range t.rows {
 		keys[key] = true
@@ -149,6 +154,9 @@ func (x *execution) scan(t *table, how reading) ([]row, error) {
 	}
 	var rows []row
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if !strings.HasPrefix(key, prefix) {
+			continue
+		}
 		r, err := x.read(t, key, how)
 		if err != nil {
 			return nil, err
@@ -168,6 +176,7 @@ func (x *execution) lock(r resource) error {
 			break
 		}
 		if l.owner == x.tx {
+			l.update = false
 			return nil
 		}
 		if err := x.wait(l); err != nil {
@@ -181,6 +190,18 @@ func (x *execution) lock(r resource) error {
 	x.db.locks[r] = l
 	x.tx.locks = append(x.tx.locks, r)
 	return nil
+}
+
+// lockForUpdate locks a row for an update unless another transaction has locked it.
+func (x *execution) lockForUpdate(r resource) bool {
+	if l := x.db.locks[r]; l != nil {
+		return l.owner == x.tx
+	}
+	if x.lock(r) != nil {
+		return false
+	}
+	x.db.locks[r].update = true
+	return true
 }
 
 // wait waits until l is freed. The server is unlocked meanwhile, and all may be
@@ -223,6 +244,9 @@ func (x *execution) insert(t *table, r row) error {
 		return unknown("insert", "into "+t.name)
 	}
 	t.last++
+	if t.columns["recorded_at"] != "" {
+		r["recorded_at"] = now()
+	}
 	key := t.keyOf(r)
 	if err := x.lock(resource{t.name, key}); err != nil {
 		return err

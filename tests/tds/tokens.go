@@ -57,6 +57,8 @@ const (
 	kindDateTime = 0x6F
 	kindBinary   = 0xA5
 	kindText     = 0xE7
+
+	kindLong = 0 // ours: binary of any length
 )
 
 var collation = []byte{0x09, 0x04, 0xD0, 0x00, 0x34} // SQL_Latin1_General_CP1_CI_AS
@@ -133,6 +135,12 @@ func (r *response) describe(columns ...column) {
 	for _, c := range columns {
 		r.uint32(0) // user type
 		r.uint16(1) // nullable
+		if c.kind == kindLong {
+			r.byte(kindBinary)
+			r.uint16(0xFFFF)
+			r.name(c.name)
+			continue
+		}
 		r.byte(c.kind)
 		switch c.kind {
 		case kindGUID:
@@ -162,7 +170,9 @@ func (r *response) row(values ...any) {
 		var b []byte
 		switch value := value.(type) {
 		case nil:
-			if long {
+			if kind == kindLong {
+				r.uint64(1<<64 - 1) // [MS-TDS] 2.2.5.2.3
+			} else if long {
 				r.uint16(0xFFFF)
 			} else {
 				r.byte(0)
@@ -188,13 +198,27 @@ func (r *response) row(values ...any) {
 		default:
 			panic(fmt.Sprintf("value of type %T", value))
 		}
-		if long {
+		switch {
+		case kind == kindLong:
+			r.long(b)
+			continue
+		case long:
 			r.uint16(uint16(len(b)))
-		} else {
+		default:
 			r.byte(byte(len(b)))
 		}
 		r.body = append(r.body, b...)
 	}
+}
+
+// long writes a value of any length, in one part ([MS-TDS] 2.2.5.2.3).
+func (r *response) long(b []byte) {
+	r.uint64(uint64(len(b)))
+	if len(b) > 0 {
+		r.uint32(uint32(len(b)))
+		r.body = append(r.body, b...)
+	}
+	r.uint32(0)
 }
 
 // dateTime is days since 1900 and three hundredths of a second.

@@ -175,6 +175,7 @@ func TestUnackedMessagesAreBounded(t *testing.T) {
 	stuck := &stuckLedger{Ledger: s.Ledger, release: make(chan struct{})}
 	defer stuck.free()
 	s.Ledger = stuck
+	s.StageSingly()
 	ids := goodBatch(s, queue, staged)
 	s.Verify(verifier.Options{Prefetch: prefetch})
 	s.Eventually("the verifier holds its prefetch", func() bool { return s.Depth(s.Topology.Queue) == staged-prefetch })

@@ -18,8 +18,8 @@ import (
 // The versions of the schema that this release knows. A migration raises the
 // version only if a release before it cannot work with what it makes.
 const (
-	LedgerVersion = 1
-	InboxVersion  = 1
+	LedgerVersion = 2
+	InboxVersion  = 3
 )
 
 // Chunk is how many rows one statement deletes at most, so that no lock is held
@@ -76,6 +76,38 @@ func checkVersion(part string, found, known int64) error {
 		return fmt.Errorf("%w: the %s is of version %d, this release knows %d: %s", bridge.ErrNoSchema, part, found, known, mend)
 	}
 	return nil
+}
+
+// OtherLedger is the error of a statement that has not found the identity.
+func OtherLedger(identity uuid.UUID) error {
+	return fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, identity)
+}
+
+// ExpectOne returns OtherLedger unless the statement has changed one row, as it does
+// if it has found the identity.
+func ExpectOne(result sql.Result, identity uuid.UUID) error {
+	changed, err := result.RowsAffected()
+	if err == nil && changed != 1 {
+		err = OtherLedger(identity)
+	}
+	return err
+}
+
+// Changed returns how many rows a statement has changed.
+func Changed(result sql.Result, err error) (int, error) {
+	if err != nil {
+		return 0, err
+	}
+	n, err := result.RowsAffected()
+	return int(n), err
+}
+
+// NotNil is message as a parameter: drivers take nil for NULL.
+func NotNil(message []byte) []byte {
+	if message == nil {
+		return []byte{}
+	}
+	return message
 }
 
 // Claim inserts the key in tx, and tells whether it was new. bindType is sqlx's

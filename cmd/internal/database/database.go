@@ -7,6 +7,19 @@
 //	azuresql://host?database=name&fedauth=ActiveDirectoryDefault
 //	sqlite:/path/to/file   (sqlite:file for a path from the working directory)
 //
+// TLS is chosen by the URL's parameters, which are the drivers' own but for MySQL's:
+// the first file has the authorities that may have signed the server's certificate,
+// the others are our own certificate and key, all in PEM. Each of these verifies the
+// server's certificate and that it is for the URL's host:
+//
+//	postgres://...?sslmode=verify-full&sslrootcert=FILE&sslcert=FILE&sslkey=FILE
+//	mysql://...?ssl-ca=FILE&ssl-cert=FILE&ssl-key=FILE, or tls=true for the system's authorities
+//	sqlserver://...?encrypt=true&certificate=FILE, or without it for the system's authorities
+//
+// Without them PostgreSQL is asked for TLS, but neither it nor its certificate is
+// insisted on; MySQL and SQL Server are spoken to in the clear (but SQL Server's
+// login); azuresql:// has encrypt=true by itself.
+//
 // No error contains the URL or a password.
 package database
 
@@ -15,6 +28,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net/url"
 	"strings"
 	"time"
 
@@ -94,6 +109,11 @@ func (d *Database) MigrateInbox(ctx context.Context) error {
 	return migrate.Inbox(ctx, d.DB.DB, d.kind.dialect)
 }
 
+// MigrateTables does the same for tables of the command's own; see migrate.Tables.
+func (d *Database) MigrateTables(ctx context.Context, files fs.FS, part string) error {
+	return migrate.Tables(ctx, d.DB.DB, d.kind.dialect, files, part)
+}
+
 // Ledger opens the ledger that is in the database.
 func (d *Database) Ledger(ctx context.Context) (bridge.Ledger, error) {
 	return d.kind.ledger(ctx, d.DB.DB)
@@ -102,6 +122,18 @@ func (d *Database) Ledger(ctx context.Context) (bridge.Ledger, error) {
 // Inbox opens the inbox that is in the database.
 func (d *Database) Inbox(ctx context.Context) (bridge.Inbox, error) {
 	return d.kind.inbox(ctx, d.DB.DB)
+}
+
+// parse takes a URL apart. A special character that is not encoded makes part of the
+// password look like host, port, path, parameter or fragment, and drivers differ in
+// what they take for the host: nothing of such a URL may get into an error.
+func parse(address, form string) (*url.URL, error) {
+	parsed, err := url.Parse(address)
+	if err != nil || parsed.Hostname() == "" || parsed.Fragment != "" ||
+		strings.Contains(parsed.RequestURI(), "@") || strings.Count(address, "@") > 1 {
+		return nil, fmt.Errorf("%w: it must be %s, with special characters in user and password percent-encoded", ErrURL, form)
+	}
+	return parsed, nil
 }
 
 // ping makes the first connection, or closes the pool.

@@ -2,11 +2,14 @@ package database
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"database/sql"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -38,16 +41,24 @@ func openMySQL(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
 }
 
 // mysqlConfig makes of a URL what the driver wants; the URL's parameters are the
-// driver's own.
+// driver's own, and those of mysqlTLS.
 func mysqlConfig(address string) (*driver.Config, error) {
-	parsed, err := url.Parse(address)
-	if err != nil || parsed.Hostname() == "" || strings.Contains(parsed.Path, "@") || parsed.Fragment != "" {
-		return nil, fmt.Errorf("%w: it must be mysql://user:password@host:port/database, with special characters in user and password percent-encoded", ErrURL)
+	parsed, err := parse(address, "mysql://user:password@host:port/database")
+	if err != nil {
+		return nil, err
+	}
+	query := parsed.Query()
+	secure, err := mysqlTLS(query, parsed.Hostname())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrURL, err)
 	}
 	// The parameters are checked by the driver, without anything secret beside them.
-	config, err := driver.ParseDSN("/?" + parsed.RawQuery)
+	config, err := driver.ParseDSN("/?" + query.Encode())
 	if err != nil {
 		return nil, fmt.Errorf("%w: one of its parameters is not understood", ErrURL)
+	}
+	if secure != nil {
+		config.TLS = secure
 	}
 	port := parsed.Port()
 	if port == "" {
@@ -60,6 +71,43 @@ func mysqlConfig(address string) (*driver.Config, error) {
 	config.ParseTime, config.Loc = true, time.UTC
 	config.Timeout = patience
 	config.Logger = &driver.NopLogger{}
+	return config, nil
+}
+
+// mysqlTLS takes out of a URL's parameters those that name files: ssl-ca, ssl-cert
+// and ssl-key, as MySQL's own programs call them. The driver has none. It returns nil
+// if there are none; else the server must have a certificate for the host's name.
+func mysqlTLS(query url.Values, host string) (*tls.Config, error) {
+	ca, certificate, key := query.Get("ssl-ca"), query.Get("ssl-cert"), query.Get("ssl-key")
+	for _, name := range []string{"ssl-ca", "ssl-cert", "ssl-key"} {
+		query.Del(name)
+	}
+	switch {
+	case ca == "" && certificate == "" && key == "":
+		return nil, nil
+	case (certificate == "") != (key == ""):
+		return nil, errors.New("a client's certificate needs both ssl-cert and ssl-key")
+	case query.Has("tls") && query.Get("tls") != "true":
+		return nil, errors.New("tls must be true beside ssl-ca and ssl-cert; remove it")
+	}
+	config := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("read ssl-ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, errors.New("read ssl-ca: no certificate in PEM is in it")
+		}
+	}
+	if certificate != "" {
+		pair, err := tls.LoadX509KeyPair(certificate, key)
+		if err != nil {
+			return nil, fmt.Errorf("read ssl-cert and ssl-key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
 	return config, nil
 }
 

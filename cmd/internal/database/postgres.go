@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -25,11 +24,8 @@ var postgresKind = kind{
 }
 
 func openPostgres(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
-	// A special character that is not encoded makes part of the password look like
-	// host, port or path: nothing of such a URL may get into an error.
-	parsed, err := url.Parse(address)
-	if err != nil || parsed.Host == "" || strings.Contains(parsed.Path, "@") {
-		return nil, fmt.Errorf("%w: it must be postgres://user:password@host:port/database, with special characters in user and password percent-encoded", ErrURL)
+	if _, err := parse(address, "postgres://user:password@host:port/database"); err != nil {
+		return nil, err
 	}
 	config, err := pgx.ParseConfig(address)
 	if err != nil {

@@ -28,9 +28,9 @@ var sqlServerKind = kind{
 // with encryption, and with the logins of Microsoft Entra ID that the driver's
 // parameter fedauth chooses.
 func openSQLServer(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
-	parsed, err := url.Parse(address)
-	if err != nil || parsed.Hostname() == "" || strings.Contains(parsed.Path, "@") || parsed.Fragment != "" {
-		return nil, fmt.Errorf("%w: it must be sqlserver://user:password@host:port?database=name, with special characters in user and password percent-encoded", ErrURL)
+	parsed, err := parse(address, "sqlserver://user:password@host:port?database=name")
+	if err != nil {
+		return nil, err
 	}
 	query := parsed.Query()
 	if intent, ok := parameter(query, "ApplicationIntent"); ok && strings.EqualFold(intent, "ReadOnly") {

@@ -67,17 +67,15 @@ func SetPolicy(t testing.TB, vhostURL, name, pattern string, definition map[stri
 func Alarm(t testing.TB, on bool) {
 	t.Helper()
 	server := RabbitMQ(t)
-	set := func(ctx context.Context, watermark string) {
-		if _, err := server.Ctl(ctx, "set_vm_memory_high_watermark", watermark); err != nil {
-			t.Errorf("set memory alarm: %v", err)
+	set := func(ctx context.Context, on bool) {
+		if err := server.SetMemoryAlarm(ctx, on); err != nil {
+			t.Error(err)
 		}
 	}
-	if !on {
-		set(t.Context(), "0.4")
-		return
+	if on {
+		t.Cleanup(func() { set(context.Background(), false) })
 	}
-	t.Cleanup(func() { set(context.Background(), "0.4") })
-	set(t.Context(), "0.0000001")
+	set(t.Context(), on)
 }
 
 // managed returns the shared server and the name of the vhost on it.

@@ -65,6 +65,11 @@ func StartRabbitMQ(t testing.TB, options *servers.RabbitMQOptions) *servers.Rabb
 	return own(t, func(ctx context.Context) (*servers.RabbitMQ, error) { return servers.StartRabbitMQ(ctx, options) })
 }
 
+// StartCluster starts a RabbitMQ cluster of n nodes for this test alone.
+func StartCluster(t testing.TB, n int, options *servers.RabbitMQOptions) *servers.Cluster {
+	return own(t, func(ctx context.Context) (*servers.Cluster, error) { return servers.StartCluster(ctx, n, options) })
+}
+
 // StartPostgres starts a PostgreSQL for this test alone.
 func StartPostgres(t testing.TB, options *servers.PostgresOptions) *servers.Postgres {
 	return own(t, func(ctx context.Context) (*servers.Postgres, error) { return servers.StartPostgres(ctx, options) })

@@ -4,20 +4,24 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
-// Valve is a TCP proxy that can hold back what flows through it, or cut it.
-// What is held is kept, and flows on after Release.
+// Valve is a TCP proxy that can hold back what flows through it, slow it down,
+// lose it, or cut it. What is held is kept, and flows on after Release.
 type Valve struct {
-	upstream string
-	listener net.Listener
-	running  sync.WaitGroup
+	upstreams []string
+	listener  net.Listener
+	running   sync.WaitGroup
 
 	mu     sync.Mutex
 	change *sync.Cond // some field below has changed
 	held   [2]bool    // by direction
+	delay  time.Duration
+	vanish bool
 	pairs  map[*pair]struct{}
 	closed bool
+	turn   int // the upstream that the next connection tries first
 }
 
 type direction int
@@ -30,18 +34,24 @@ const (
 // pair is one client's connection and the one to the server that goes with it.
 type pair struct {
 	client, server net.Conn
-	closed         bool // guarded by the valve's mu
+	done           chan struct{} // closed with the pair
+	// Guarded by the valve's mu:
+	closed bool
+	lost   bool // nothing comes through any more
+	torn   bool // the next thing that flows is cut in its middle
 }
 
-// NewValve starts a proxy to the server at upstreamAddr. It ends, with all its
-// connections, when the test does.
-func NewValve(t testing.TB, upstreamAddr string) *Valve {
+// NewValve starts a proxy to the server at upstreamAddr. With several addresses
+// it is the load balancer before a cluster: connections go round them, and those
+// that cannot be reached are passed over. It ends, with all its connections, when
+// the test does.
+func NewValve(t testing.TB, upstreamAddr string, others ...string) *Valve {
 	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("start valve: %v", err)
 	}
-	v := &Valve{upstream: upstreamAddr, listener: listener, pairs: make(map[*pair]struct{})}
+	v := &Valve{upstreams: append([]string{upstreamAddr}, others...), listener: listener, pairs: make(map[*pair]struct{})}
 	v.change = sync.NewCond(&v.mu)
 	v.running.Go(v.accept)
 	t.Cleanup(v.close)
@@ -59,10 +69,49 @@ func (v *Valve) HoldReplies() { v.hold(replies, true) }
 // connections stay open.
 func (v *Valve) HoldRequests() { v.hold(requests, true) }
 
-// Release lets everything through again, first what was held.
+// Slow delays every piece of up to 32 KiB, in both directions, by d.
+func (v *Valve) Slow(d time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.delay = d
+}
+
+// Vanish makes a black hole: what flows is lost, also the end of a stream, and
+// new connections get no answer. Release is the moment at which the kernels give
+// these connections up: they are cut.
+func (v *Valve) Vanish() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.vanish = true
+	for p := range v.pairs {
+		p.lost = true
+	}
+	v.change.Broadcast()
+}
+
+// Tear cuts each connection in the middle of the next piece that flows in it, so
+// that a frame begins and does not end.
+func (v *Valve) Tear() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for p := range v.pairs {
+		p.torn = true
+	}
+}
+
+// Release lets everything through again, first what was held. Connections that
+// were in the black hole are cut.
 func (v *Valve) Release() {
 	v.hold(requests, false)
 	v.hold(replies, false)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.delay, v.vanish = 0, false
+	for p := range v.pairs {
+		if p.lost {
+			v.cut(p)
+		}
+	}
 }
 
 // Cut closes all connections, and drops what is held in them. New ones are
@@ -97,19 +146,35 @@ func (v *Valve) accept() {
 		if err != nil {
 			return // closed
 		}
-		server, err := net.Dial("tcp", v.upstream)
+		server, err := v.dial()
 		if err != nil {
 			client.Close() // as a proxy must, with the server away
 			continue
 		}
-		v.join(&pair{client: client, server: server})
+		v.join(&pair{client: client, server: server, done: make(chan struct{})})
 	}
+}
+
+// dial connects to the first upstream that answers.
+func (v *Valve) dial() (server net.Conn, err error) {
+	v.mu.Lock()
+	first := v.turn
+	v.turn++
+	v.mu.Unlock()
+	for i := range v.upstreams {
+		server, err = net.Dial("tcp", v.upstreams[(first+i)%len(v.upstreams)])
+		if err == nil {
+			break
+		}
+	}
+	return server, err
 }
 
 func (v *Valve) join(p *pair) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.pairs[p] = struct{}{}
+	p.lost = v.vanish
 	if v.closed {
 		v.cut(p)
 		return
@@ -123,9 +188,19 @@ func (v *Valve) pump(p *pair, d direction, to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		v.pass(p, d) // also the end of the stream waits
-		if _, writeErr := to.Write(buffer[:n]); err == nil {
-			err = writeErr
+		lost, torn := v.pass(p, d) // also the end of the stream waits
+		switch {
+		case lost && err != nil:
+			<-p.done // the other end learns nothing
+		case lost:
+			continue
+		case torn && n > 0:
+			_, _ = to.Write(buffer[:n/2])
+			err = net.ErrClosed
+		default:
+			if _, writeErr := to.Write(buffer[:n]); err == nil {
+				err = writeErr
+			}
 		}
 		if err != nil {
 			v.mu.Lock()
@@ -136,13 +211,24 @@ func (v *Valve) pump(p *pair, d direction, to, from net.Conn) {
 	}
 }
 
-// pass waits until the direction is open, or the pair is closed.
-func (v *Valve) pass(p *pair, d direction) {
+// pass waits until the direction is open, or the pair is closed or lost.
+func (v *Valve) pass(p *pair, d direction) (lost, torn bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for v.held[d] && !p.closed {
+	if v.delay > 0 {
+		timer := time.NewTimer(v.delay)
+		v.mu.Unlock()
+		select {
+		case <-timer.C:
+		case <-p.done:
+		}
+		timer.Stop()
+		v.mu.Lock()
+	}
+	for v.held[d] && !p.closed && !p.lost {
 		v.change.Wait()
 	}
+	return p.lost, p.torn
 }
 
 // cut closes a pair. The caller holds mu.
@@ -151,6 +237,7 @@ func (v *Valve) cut(p *pair) {
 		return
 	}
 	p.closed = true
+	close(p.done)
 	p.client.Close()
 	p.server.Close()
 	delete(v.pairs, p)

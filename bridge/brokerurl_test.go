@@ -1,0 +1,44 @@
+package bridge_test
+
+import (
+	"crypto/tls"
+	"strings"
+	"testing"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+func TestTLSIsNotLeftOutSilently(t *testing.T) {
+	const login = "login:" + password + "@127.0.0.1:1/virtual-one"
+	for url, want := range map[string]string{
+		"amqp://" + login + "?cacertfile=/nowhere/ca.pem":            "parameters for TLS need amqps",
+		"amqp://" + login + "?server_name_indication=x":              "parameters for TLS need amqps",
+		"amqps://" + login + "?certfile=/nowhere/cert.pem":           "needs both certfile and keyfile",
+		"amqps://" + login + "?certfile=&keyfile=/nowhere/key.pem":   "needs both certfile and keyfile",
+		"amqps://login:12/" + password + "@127.0.0.1:1/virtual-one":  "amqp://user:password@host:port/vhost",
+		"amqp://login:12?" + password + "@127.0.0.1:1/virtual-one":   "amqp://user:password@host:port/vhost",
+		"amqp://login:12#" + password + "@127.0.0.1:1/virtual-one":   "amqp://user:password@host:port/vhost",
+		"amqp:login:" + password + "@127.0.0.1:1/virtual-one":        "amqp://user:password@host:port/vhost",
+		"amqps://" + login + "?cacertfile=/nowhere/ca.pem&heartbeat": "amqp://user:password@host:port/vhost",
+	} {
+		if err := dialFails(t, t.Context(), url, nil); !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "12") {
+			t.Errorf("%s: %v, want %s", url, err, want)
+		}
+	}
+	for url, want := range map[string]string{
+		"amqp://" + login: "TLS needs a URL with amqps",
+		"amqps://" + login + "?cacertfile=/nowhere/ca.pem": "remove the one or the other",
+	} {
+		if err := dialFails(t, t.Context(), url, &bridge.BrokerOptions{TLS: new(tls.Config)}); !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", url, err, want)
+		}
+	}
+}
+
+func TestAVirtualHostMayHaveAnyName(t *testing.T) {
+	broker, err := bridge.NewBroker("amqp://login:"+password+"@127.0.0.1:1/a%40b%2Fc", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker.Close()
+}

@@ -1,0 +1,55 @@
+package bridge
+
+import (
+	"context"
+	"time"
+)
+
+// Marks is what a receiver needs that remembers how far it has come with each
+// entity or source, instead of every key: one row for each consumer and name, which
+// holds a short text, the mark.
+type Marks interface {
+	// LockMark returns the mark of name, "" if there is none yet, and locks it until
+	// tx ends, also where there is none. It waits for another open transaction that
+	// has locked it, and returns what that one has left. It must be the first
+	// statement of tx: a transaction that has read something before may see an older
+	// state. consumer and name are 1 to 255 bytes each.
+	LockMark(ctx context.Context, tx Tx, consumer, name string) (string, error)
+
+	// SetMark changes the mark, which tx must have locked. mark is 1 to 255 bytes. A
+	// rollback takes it back.
+	SetMark(ctx context.Context, tx Tx, consumer, name, mark string) error
+}
+
+// A Keeper also stores the messages of an entity that have come too early. All that
+// is said of one entity is said by a transaction that has locked its mark.
+type Keeper interface {
+	Marks
+
+	// Keep stores a message. It returns false if one of that version is stored
+	// already, and then changes nothing.
+	Keep(ctx context.Context, tx Tx, consumer, entity string, version int64, message []byte) (bool, error)
+
+	// CountKept returns how many messages of the entity are stored.
+	CountKept(ctx context.Context, tx Tx, consumer, entity string) (int, error)
+
+	// FirstKept returns the stored message with the lowest version; message is nil
+	// if there is none.
+	FirstKept(ctx context.Context, tx Tx, consumer, entity string) (version int64, message []byte, err error)
+
+	// Unkeep deletes a stored message; a missing one is no error.
+	Unkeep(ctx context.Context, tx Tx, consumer, entity string, version int64) error
+
+	// KeptEntities returns the entities of which messages are stored, those first that
+	// have waited longest, and limit of them at most. It needs no mark.
+	KeptEntities(ctx context.Context, tx Tx, consumer string, limit int) ([]KeptEntity, error)
+}
+
+// A KeptEntity is an entity of which messages are stored.
+type KeptEntity struct {
+	Entity string
+	Mark   string
+	First  int64         // the lowest version that is stored
+	Kept   int           // how many messages are stored
+	Age    time.Duration // since the oldest of them was stored, by the database's clock, in whole seconds
+}

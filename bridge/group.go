@@ -1,0 +1,97 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// HeaderGroup marks a staged message whose body is a sequence of records, and
+// names their format: "1". Such a group has the header x-bridge-ledger too, which
+// is that of all its members, as is x-bridge-staged-at if it is there, and a
+// message-id that means nothing.
+const HeaderGroup = "x-bridge-group"
+
+// headerUnreadable is on a member that cannot be read, and says why.
+const headerUnreadable = "x-bridge-unreadable"
+
+const (
+	groupFormat      = "1"
+	groupContentType = "application/vnd.twoqueue.group"
+	// maxMembers bounds what one delivery can make of a verifier.
+	maxMembers = 1000
+)
+
+// Group makes one staged message of the records of several, which may belong to
+// different transactions: it costs the broker one message, and each member is
+// judged by itself. It has at most 1000 members.
+func Group(ledger uuid.UUID, records ...[]byte) amqp.Publishing {
+	return amqp.Publishing{
+		MessageId:    uuid.Must(uuid.NewV7()).String(),
+		ContentType:  groupContentType,
+		DeliveryMode: amqp.Persistent,
+		Headers:      amqp.Table{HeaderGroup: groupFormat, HeaderLedger: ledger.String()},
+		Body:         slices.Concat(records...),
+	}
+}
+
+// Members takes a staged message apart: into its members if it is a group, each
+// as if it had been delivered alone, and else into itself. A member that cannot be
+// read has its record as the body, and Parse says why. If not even the members can
+// be told apart, the error wraps ErrMalformed. The bodies are shared with d.
+func Members(d amqp.Delivery) ([]amqp.Delivery, error) {
+	if _, ok := d.Headers[HeaderGroup]; !ok {
+		return []amqp.Delivery{d}, nil
+	}
+	members, err := members(d)
+	if err != nil {
+		return nil, fmt.Errorf("%w: group: %w", ErrMalformed, err)
+	}
+	return members, nil
+}
+
+func members(d amqp.Delivery) ([]amqp.Delivery, error) {
+	format, err := stringHeader(d.Headers, HeaderGroup, true)
+	if err != nil {
+		return nil, err
+	}
+	if format != groupFormat {
+		return nil, fmt.Errorf("header %s: format %s is not known", HeaderGroup, quote(format))
+	}
+	if len(d.Body) == 0 {
+		return nil, errors.New("has no members")
+	}
+	var members []amqp.Delivery
+	for rest := d.Body; len(rest) > 0; {
+		if len(members) == maxMembers {
+			return nil, fmt.Errorf("has more than %d members", maxMembers)
+		}
+		record := rest
+		properties, body, left, ok := cutRecord(rest)
+		if !ok {
+			return nil, fmt.Errorf("member %d is cut short", len(members)+1)
+		}
+		rest = left
+		m, err := readRecord(properties, body)
+		if err != nil { // the others are none the worse for it
+			m = amqp.Delivery{
+				Headers: amqp.Table{headerUnreadable: err.Error()},
+				Body:    record[:len(record)-len(rest)],
+			}
+		}
+		if m.Headers == nil {
+			m.Headers = amqp.Table{}
+		}
+		for _, name := range [...]string{HeaderLedger, HeaderStagedAt} {
+			if value, ok := d.Headers[name]; ok {
+				m.Headers[name] = value
+			}
+		}
+		m.DeliveryTag, m.Redelivered = d.DeliveryTag, d.Redelivered
+		members = append(members, m)
+	}
+	return members, nil
+}

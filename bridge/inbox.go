@@ -1,0 +1,112 @@
+package bridge
+
+import (
+	"context"
+	"time"
+)
+
+// An Inbox is what a receiver needs: the table of keys it has processed, and beside
+// it the table of pending messages, those that are claimed and not yet done with.
+//
+// All methods work in the caller's transaction; a rollback takes back what they did.
+// consumer and key are at most 255 bytes each. Times are the database's own, so
+// that the clocks of its clients do not matter.
+type Inbox interface {
+	// Claim records, in the caller's transaction, that consumer processes key. It
+	// returns true if the key is new, and false if a committed transaction has
+	// claimed it before. While another open transaction holds the same claim it
+	// waits for that one's end. A rollback gives the claim back. consumer and key
+	// are at most 255 bytes each.
+	Claim(ctx context.Context, tx Tx, consumer, key string) (bool, error)
+
+	// Unclaim deletes the claim of a key; without one it does nothing.
+	Unclaim(ctx context.Context, tx Tx, consumer, key string) error
+
+	PendingMessages
+	Claims
+}
+
+// A State is where a pending message stands.
+type State string
+
+// The states of a pending message.
+const (
+	Started  State = "started"  // its effect may be under way, until it is due; then it is in doubt
+	Doubtful State = "doubtful" // nobody knows whether its effect was done
+	Ready    State = "ready"    // to be done as soon as it is due
+	Failed   State = "failed"   // given up
+)
+
+// A Pending is a message that is claimed and not done with.
+type Pending struct {
+	Key      string
+	State    State
+	Run      string    // who works on it: whoever takes it writes a new one, and so shuts out the one before
+	Attempts int       // how often it was taken
+	Since    time.Time // when it was added, to the millisecond
+	Error    string    // why the latest attempt failed, or what is in doubt; at most 1,000 characters are kept
+	Message  []byte    // the message, if it is kept here; empty if only a queue has it
+}
+
+// PendingMessages is the table of pending messages. A row is there from the claim of
+// its key until its work is done.
+type PendingMessages interface {
+	// AddPending inserts p, due after a time. It returns false, and changes nothing, if the
+	// key is pending already. It waits for an open transaction that inserts or
+	// deletes the same.
+	AddPending(ctx context.Context, tx Tx, consumer string, p Pending, due time.Duration) (bool, error)
+
+	// LookUp tells whether key is claimed, and what is pending for it, nil for nothing;
+	// both as they were at one moment. A key that is claimed and not pending is done.
+	LookUp(ctx context.Context, tx Tx, consumer, key string) (claimed bool, p *Pending, err error)
+
+	// ChangePending sets the row of p.Key to p if its Run is still run, and tells whether it
+	// was; due is from now. Since stays, and Message too if p has none.
+	ChangePending(ctx context.Context, tx Tx, consumer, run string, p Pending, due time.Duration) (bool, error)
+
+	// AttachMessage stores the message in a row that has this Run and no message yet, whatever
+	// its state, and tells whether there was one.
+	AttachMessage(ctx context.Context, tx Tx, consumer, key, run string, message []byte) (bool, error)
+
+	// RemovePending deletes the row if its Run is still run, and tells whether it was. It
+	// locks the row until the end of tx.
+	RemovePending(ctx context.Context, tx Tx, consumer, key, run string) (bool, error)
+
+	// RemoveBarePending is RemovePending for a row without a message.
+	RemoveBarePending(ctx context.Context, tx Tx, consumer, key, run string) (bool, error)
+
+	// TakePending finds the row with a message that is in a state and has been due for
+	// longest, past those that others have locked, and locks it until the end of tx,
+	// where ChangePending is expected of the caller. It returns nil if none is due. It must be
+	// the first statement of tx.
+	TakePending(ctx context.Context, tx Tx, consumer string, state State) (*Pending, error)
+
+	// DoubtOverdue makes doubtful all that is started and overdue, and tells how much that
+	// was.
+	DoubtOverdue(ctx context.Context, tx Tx, consumer string) (int64, error)
+
+	// ListPending returns up to limit pending messages in a state, in the order of their keys,
+	// from the first key after a given one.
+	ListPending(ctx context.Context, tx Tx, consumer string, state State, after string, limit int) ([]Pending, error)
+
+	// CountPending tells how many messages are pending in each state.
+	CountPending(ctx context.Context, tx Tx, consumer string) (map[State]int64, error)
+}
+
+// A Claimed is a key that was claimed.
+type Claimed struct {
+	Key string
+	Age time.Duration // since then
+}
+
+// Claims is the table of claims, as its purge sees it: in the order of keys, in
+// which the database keeps them.
+type Claims interface {
+	// Claimed returns up to limit claims in the order of the keys' bytes, from the
+	// first key after a given one.
+	Claimed(ctx context.Context, tx Tx, consumer, after string, limit int) ([]Claimed, error)
+
+	// Forget deletes the claims of those keys that are older than age, and tells how many
+	// these were. It locks and waits for no claim but these.
+	Forget(ctx context.Context, tx Tx, consumer string, keys []string, age time.Duration) (int64, error)
+}

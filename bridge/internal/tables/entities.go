@@ -1,0 +1,160 @@
+package tables
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// Entities are the statements on marks and kept messages, for databases that have ON
+// CONFLICT and RETURNING.
+type Entities struct {
+	BindType int    // sqlx's word for the placeholders
+	Now      string // the database's expression for the time
+	Age      string // and for the whole seconds since the lowest kept_at of a group
+}
+
+// LockMark locks the row by an update that changes nothing. It is one statement, and
+// the first of its transaction that reads: so at any isolation level the transaction
+// sees what the one has left that had the lock before, or fails.
+func (e Entities) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (mark string, err error) {
+	if err := CheckName(consumer, name); err != nil {
+		return "", err
+	}
+	found, err := e.row(ctx, tx, `INSERT INTO bridge_mark (consumer, name, mark) VALUES (?, ?, '')
+ON CONFLICT (consumer, name) DO UPDATE SET mark = bridge_mark.mark RETURNING mark`, []any{consumer, name}, &mark)
+	if err == nil && !found {
+		err = errors.New("no row")
+	}
+	return mark, err
+}
+
+// SetMark sets the mark.
+func (e Entities) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error {
+	if err := CheckMark(mark); err != nil {
+		return err
+	}
+	result, err := e.exec(ctx, tx, `UPDATE bridge_mark SET mark = ?, changed_at = `+e.Now+` WHERE consumer = ? AND name = ?`,
+		mark, consumer, name)
+	return OneRow(result, err)
+}
+
+// Keep stores a message.
+func (e Entities) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64, message []byte) (bool, error) {
+	result, err := e.exec(ctx, tx, `INSERT INTO bridge_kept (consumer, entity, version, message) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+		consumer, entity, version, message)
+	if err != nil {
+		return false, err
+	}
+	inserted, err := result.RowsAffected()
+	return inserted == 1, err
+}
+
+// CountKept counts the messages.
+func (e Entities) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (n int, err error) {
+	_, err = e.row(ctx, tx, `SELECT count(*) FROM bridge_kept WHERE consumer = ? AND entity = ?`, []any{consumer, entity}, &n)
+	return n, err
+}
+
+// FirstKept reads the first message.
+func (e Entities) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (version int64, message []byte, err error) {
+	_, err = e.row(ctx, tx, `SELECT version, message FROM bridge_kept WHERE consumer = ? AND entity = ? ORDER BY version LIMIT 1`,
+		[]any{consumer, entity}, &version, &message)
+	return version, message, err
+}
+
+// Unkeep deletes a message.
+func (e Entities) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error {
+	_, err := e.exec(ctx, tx, `DELETE FROM bridge_kept WHERE consumer = ? AND entity = ? AND version = ?`, consumer, entity, version)
+	return err
+}
+
+// KeptEntities lists the entities.
+func (e Entities) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) ([]bridge.KeptEntity, error) {
+	rows, err := tx.QueryContext(ctx, sqlx.Rebind(e.BindType, `SELECT k.entity, m.mark, k.lowest, k.kept, k.age
+FROM (SELECT consumer, entity, min(version) AS lowest, count(*) AS kept, `+e.Age+` AS age
+FROM bridge_kept WHERE consumer = ? GROUP BY consumer, entity) k
+JOIN bridge_mark m ON m.consumer = k.consumer AND m.name = k.entity ORDER BY k.age DESC, k.entity LIMIT ?`), consumer, limit)
+	if err != nil {
+		return nil, err
+	}
+	return ReadKeptEntities(rows)
+}
+
+func (e Entities) exec(ctx context.Context, tx bridge.Tx, query string, args ...any) (sql.Result, error) {
+	return tx.ExecContext(ctx, sqlx.Rebind(e.BindType, query), args...)
+}
+
+func (e Entities) row(ctx context.Context, tx bridge.Tx, query string, args []any, into ...any) (bool, error) {
+	rows, err := tx.QueryContext(ctx, sqlx.Rebind(e.BindType, query), args...)
+	if err != nil {
+		return false, err
+	}
+	return ReadRow(rows, into...)
+}
+
+// ReadRow reads the one row of a result, if there is one, and ends the result.
+func ReadRow(rows *sql.Rows, into ...any) (found bool, err error) {
+	defer rows.Close()
+	for rows.Next() { // to the end, see ExpectRows
+		if err := rows.Scan(into...); err != nil {
+			return false, err
+		}
+		found = true
+	}
+	return found, rows.Err()
+}
+
+// ReadKeptEntities reads rows of entity, mark, lowest version, number of messages and
+// age in seconds, and ends the result.
+func ReadKeptEntities(rows *sql.Rows) ([]bridge.KeptEntity, error) {
+	defer rows.Close()
+	var all []bridge.KeptEntity
+	for rows.Next() {
+		var one bridge.KeptEntity
+		var age int64
+		if err := rows.Scan(&one.Entity, &one.Mark, &one.First, &one.Kept, &age); err != nil {
+			return nil, err
+		}
+		one.Age = time.Duration(max(0, age)) * time.Second
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}
+
+// CheckName returns an error if consumer or the name of a mark is empty or too long.
+func CheckName(consumer, name string) error {
+	if err := checkLength("consumer", consumer); err != nil {
+		return err
+	}
+	return checkLength("name", name)
+}
+
+// CheckMark does the same for a mark.
+func CheckMark(mark string) error { return checkLength("mark", mark) }
+
+func checkLength(what, text string) error {
+	if text == "" || len(text) > maxKey {
+		return fmt.Errorf("%s is %d bytes long, must be 1 to %d", what, len(text), maxKey)
+	}
+	return nil
+}
+
+// OneRow returns err, or an error if the statement has not changed one row: the
+// mark was not locked in this transaction.
+func OneRow(result sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	changed, err := result.RowsAffected()
+	if err == nil && changed != 1 {
+		err = fmt.Errorf("%d rows changed, must be 1: the mark is not locked", changed)
+	}
+	return err
+}

@@ -1,0 +1,292 @@
+package tables
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// maxError is how many characters of an error are kept.
+const maxError = 1000
+
+// A Dialect is how one database says what the statements of the inbox need.
+type Dialect struct {
+	Bind    int    // sqlx's word for the placeholders
+	Key     string // the column bridge_inbox.key, quoted
+	Now     string // the time, in whole milliseconds since 1970, the same throughout a statement
+	Claimed string // bridge_inbox.claimed_at in the same unit
+	Limit   string // the end of a SELECT of at most ? rows
+	Bytes   bool   // consumers and keys are columns of bytes
+
+	Insert         string // what comes before an INSERT, and
+	OnConflict     string // what after it, so that a duplicate leaves the transaction usable
+	Reading        string // the hint for a table that nobody may write to until the transaction ends; empty where a statement reads one snapshot
+	Taking, Locked string // the hint after a table's name, or the end of a SELECT, that locks its rows and skips locked ones
+	Forgetting     string // the start of a DELETE from bridge_inbox i, up to its last condition, of the keys that take the place of $keys; or empty
+
+	IsDuplicate func(error) bool // tells an INSERT's error, where OnConflict does not avoid it; or nil
+	Classify    func(error) error
+}
+
+// An Inbox is the part of a bridge.Inbox that is the same on every database.
+type Inbox struct {
+	d                                                     Dialect
+	unclaim, add, look, change, keep, remove, removeEmpty string
+	take, doubt, list, count, claimed, forget             string
+}
+
+const pendingColumns = `message_key, state, run, attempts, since_ms, error, message`
+
+// NewInbox makes the statements of one database.
+func NewInbox(d Dialect) Inbox {
+	words := strings.NewReplacer("$key", d.Key, "$now", d.Now, "$claimed", d.Claimed, "$limit", d.Limit,
+		"$insert", d.Insert, "$conflict", d.OnConflict, "$reading", d.Reading, "$taking", d.Taking, "$locked", d.Locked,
+		"$columns", pendingColumns)
+	text := func(s string) string { return strings.TrimSpace(sqlx.Rebind(d.Bind, words.Replace(s))) }
+	return Inbox{
+		d:       d,
+		unclaim: text(`DELETE FROM bridge_inbox WHERE consumer = ? AND $key = ?`),
+		add: text(`$insert INSERT INTO bridge_inbox_pending (consumer, message_key, state, run, attempts, since_ms, due_ms, error, message)
+VALUES (?, ?, ?, ?, ?, $now, $now + ?, ?, ?) $conflict`),
+		look: text(`SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message
+FROM (SELECT count(*) AS claimed FROM bridge_inbox $reading WHERE consumer = ? AND $key = ?) c
+LEFT JOIN bridge_inbox_pending p ON p.consumer = ? AND p.message_key = ?`),
+		change: text(`UPDATE bridge_inbox_pending
+SET state = ?, run = ?, attempts = ?, due_ms = $now + ?, error = ?, message = COALESCE(?, message)
+WHERE consumer = ? AND message_key = ? AND run = ?`),
+		keep: text(`UPDATE bridge_inbox_pending SET message = ?
+WHERE consumer = ? AND message_key = ? AND run = ? AND message IS NULL`),
+		remove:      text(`DELETE FROM bridge_inbox_pending WHERE consumer = ? AND message_key = ? AND run = ?`),
+		removeEmpty: text(`DELETE FROM bridge_inbox_pending WHERE consumer = ? AND message_key = ? AND run = ? AND message IS NULL`),
+		take: text(`SELECT $columns FROM bridge_inbox_pending $taking
+WHERE consumer = ? AND state = ? AND due_ms <= $now AND message IS NOT NULL ORDER BY due_ms $limit $locked`),
+		doubt: text(`UPDATE bridge_inbox_pending SET state = 'doubtful', due_ms = $now,
+error = 'started, and not heard of since'
+WHERE consumer = ? AND state = 'started' AND due_ms < $now`),
+		list: text(`SELECT $columns FROM bridge_inbox_pending
+WHERE consumer = ? AND state = ? AND message_key > ? ORDER BY message_key $limit`),
+		count: text(`SELECT state, count(*) FROM bridge_inbox_pending WHERE consumer = ? GROUP BY state`),
+		claimed: text(`SELECT $key, $now - $claimed AS age_ms FROM bridge_inbox
+WHERE consumer = ? AND $key > ? ORDER BY $key $limit`),
+		forget: text(strings.Replace(d.Forgetting, "$keys", strings.TrimSuffix(strings.Repeat("(?), ", forgetKeys), ", "), 1) +
+			` i.consumer = ? AND $claimed < $now - ?`),
+	}
+}
+
+// text is a consumer or a key as an argument.
+func (i Inbox) text(s string) any {
+	if i.d.Bytes {
+		return []byte(s)
+	}
+	return s
+}
+
+func (i Inbox) exec(ctx context.Context, tx bridge.Tx, doing, statement string, args ...any) (int64, error) {
+	result, err := tx.ExecContext(ctx, statement, args...)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", doing, i.d.Classify(err))
+	}
+	n, err := result.RowsAffected()
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", doing, err)
+	}
+	return n, nil
+}
+
+// Unclaim implements bridge.Inbox.
+func (i Inbox) Unclaim(ctx context.Context, tx bridge.Tx, consumer, key string) error {
+	_, err := i.exec(ctx, tx, "unclaim key", i.unclaim, i.text(consumer), i.text(key))
+	return err
+}
+
+// AddPending implements bridge.PendingMessages.
+func (i Inbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p bridge.Pending, due time.Duration) (bool, error) {
+	if err := CheckKey(consumer, p.Key); err != nil {
+		return false, fmt.Errorf("add pending message: %w", err)
+	}
+	result, err := tx.ExecContext(ctx, i.add, i.text(consumer), i.text(p.Key), string(p.State), p.Run,
+		int64(p.Attempts), due.Milliseconds(), short(p.Error), orNull(p.Message))
+	if err != nil && i.d.IsDuplicate != nil && i.d.IsDuplicate(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("add pending message: %w", i.d.Classify(err))
+	}
+	n, err := result.RowsAffected()
+	return n == 1, err
+}
+
+// LookUp implements bridge.PendingMessages.
+func (i Inbox) LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (claimed bool, p *bridge.Pending, err error) {
+	c, k := i.text(consumer), i.text(key)
+	var n int64
+	var state, run, failure sql.NullString
+	var attempts, since sql.NullInt64
+	var message []byte
+	err = i.query(ctx, tx, i.look, []any{c, k, c, k}, func(rows *sql.Rows) error {
+		return rows.Scan(&n, &state, &run, &attempts, &since, &failure, &message)
+	})
+	if err != nil {
+		return false, nil, fmt.Errorf("look up pending message: %w", err)
+	}
+	if state.Valid {
+		p = &bridge.Pending{Key: key, State: bridge.State(state.String), Run: run.String, Attempts: int(attempts.Int64),
+			Since: time.UnixMilli(since.Int64).UTC(), Error: failure.String, Message: message}
+	}
+	return n > 0, p, nil
+}
+
+// ChangePending implements bridge.PendingMessages.
+func (i Inbox) ChangePending(ctx context.Context, tx bridge.Tx, consumer, run string, p bridge.Pending, due time.Duration) (bool, error) {
+	n, err := i.exec(ctx, tx, "change pending message", i.change, string(p.State), p.Run, int64(p.Attempts),
+		due.Milliseconds(), short(p.Error), orNull(p.Message), i.text(consumer), i.text(p.Key), run)
+	return n == 1, err
+}
+
+// AttachMessage implements bridge.PendingMessages.
+func (i Inbox) AttachMessage(ctx context.Context, tx bridge.Tx, consumer, key, run string, message []byte) (bool, error) {
+	n, err := i.exec(ctx, tx, "keep pending message", i.keep, message, i.text(consumer), i.text(key), run)
+	return n == 1, err
+}
+
+// RemovePending implements bridge.PendingMessages.
+func (i Inbox) RemovePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
+	n, err := i.exec(ctx, tx, "remove pending message", i.remove, i.text(consumer), i.text(key), run)
+	return n == 1, err
+}
+
+// RemoveBarePending implements bridge.PendingMessages.
+func (i Inbox) RemoveBarePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
+	n, err := i.exec(ctx, tx, "remove pending message", i.removeEmpty, i.text(consumer), i.text(key), run)
+	return n == 1, err
+}
+
+// TakePending implements bridge.PendingMessages.
+func (i Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state bridge.State) (*bridge.Pending, error) {
+	taken, err := i.pending(ctx, tx, i.take, i.text(consumer), string(state), int64(1))
+	if err != nil || len(taken) == 0 {
+		return nil, wrap("take pending message", err)
+	}
+	return &taken[0], nil
+}
+
+// DoubtOverdue implements bridge.PendingMessages.
+func (i Inbox) DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string) (int64, error) {
+	return i.exec(ctx, tx, "doubt pending messages", i.doubt, i.text(consumer))
+}
+
+// ListPending implements bridge.PendingMessages.
+func (i Inbox) ListPending(ctx context.Context, tx bridge.Tx, consumer string, state bridge.State, after string, limit int) ([]bridge.Pending, error) {
+	found, err := i.pending(ctx, tx, i.list, i.text(consumer), string(state), i.text(after), int64(limit))
+	return found, wrap("list pending messages", err)
+}
+
+// CountPending implements bridge.PendingMessages.
+func (i Inbox) CountPending(ctx context.Context, tx bridge.Tx, consumer string) (map[bridge.State]int64, error) {
+	counts := make(map[bridge.State]int64)
+	err := i.query(ctx, tx, i.count, []any{i.text(consumer)}, func(rows *sql.Rows) error {
+		var state string
+		var n int64
+		err := rows.Scan(&state, &n)
+		counts[bridge.State(state)] = n
+		return err
+	})
+	return counts, wrap("count pending messages", err)
+}
+
+// Claimed implements bridge.Claims.
+func (i Inbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]bridge.Claimed, error) {
+	var claims []bridge.Claimed
+	err := i.query(ctx, tx, i.claimed, []any{i.text(consumer), i.text(after), int64(limit)}, func(rows *sql.Rows) error {
+		var c bridge.Claimed
+		var age int64
+		err := rows.Scan(&c.Key, &age)
+		c.Age = time.Duration(age) * time.Millisecond
+		claims = append(claims, c)
+		return err
+	})
+	return claims, wrap("read claims", err)
+}
+
+// forgetKeys is how many keys one statement has room for.
+const forgetKeys = 100
+
+// Forget implements bridge.Claims. A statement that is not full has its last key again
+// and again, so that there is only one text.
+func (i Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (forgotten int64, err error) {
+	for chunk := range slices.Chunk(keys, forgetKeys) {
+		args := make([]any, forgetKeys, forgetKeys+2)
+		for n := range args {
+			args[n] = i.text(chunk[min(n, len(chunk)-1)])
+		}
+		n, err := i.exec(ctx, tx, "forget claims", i.forget, append(args, i.text(consumer), age.Milliseconds())...)
+		if forgotten += n; err != nil {
+			return forgotten, err
+		}
+	}
+	return forgotten, nil
+}
+
+func (i Inbox) pending(ctx context.Context, tx bridge.Tx, statement string, args ...any) (found []bridge.Pending, err error) {
+	err = i.query(ctx, tx, statement, args, func(rows *sql.Rows) error {
+		var p bridge.Pending
+		var since int64
+		err := rows.Scan(&p.Key, &p.State, &p.Run, &p.Attempts, &since, &p.Error, &p.Message)
+		p.Since = time.UnixMilli(since).UTC()
+		found = append(found, p)
+		return err
+	})
+	return found, err
+}
+
+// query calls scan for each row.
+func (i Inbox) query(ctx context.Context, tx bridge.Tx, statement string, args []any, scan func(*sql.Rows) error) error {
+	rows, err := tx.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return i.d.Classify(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return i.d.Classify(err)
+	}
+	return nil
+}
+
+func wrap(doing string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}
+
+// orNull keeps an empty message from being stored as one.
+func orNull(message []byte) any {
+	if len(message) == 0 {
+		return []byte(nil)
+	}
+	return message
+}
+
+// short makes of s what every database can store.
+func short(s string) string {
+	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD")
+	n := 0
+	for i := range s {
+		if n++; n > maxError {
+			return s[:i]
+		}
+	}
+	return s
+}

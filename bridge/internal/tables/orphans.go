@@ -1,0 +1,74 @@
+package tables
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A Sweep is the Sweep of bridge.Sweeper, of three steps that differ between
+// databases. Each is committed before the next one begins.
+type Sweep struct {
+	// List is Orphans.
+	List func(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error)
+	// Raise raises the watermark to before, unless it is higher.
+	Raise func(ctx context.Context, before time.Time) error
+	// Remove deletes the rows of ids that were recorded before that time, but those
+	// that another transaction has locked, and returns which it has deleted.
+	Remove func(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error)
+	// Tick is the resolution of recorded_at.
+	Tick time.Duration
+}
+
+// Run lists, raises and removes. A row that List has found without a parked message
+// never gets one: so Remove needs to ask only for the age again, which an Unpark may
+// have changed just before List looked.
+func (s Sweep) Run(ctx context.Context, age time.Duration, limit int) (swept []bridge.Orphan, err error) {
+	if age < bridge.MinSweepAge {
+		return nil, fmt.Errorf("age is %v, must be %v at least", age, bridge.MinSweepAge)
+	}
+	orphans, err := s.List(ctx, age, limit)
+	if err != nil || len(orphans) == 0 {
+		return nil, err
+	}
+	before := orphans[len(orphans)-1].RecordedAt.Add(s.Tick)
+	if err := s.Raise(ctx, before); err != nil {
+		return nil, fmt.Errorf("raise the watermark: %w", err)
+	}
+	for chunk := range slices.Chunk(orphans, Chunk) {
+		ids := make([]uuid.UUID, len(chunk))
+		for i, o := range chunk {
+			ids[i] = o.ID
+		}
+		removed, err := s.Remove(ctx, ids, before)
+		if err != nil {
+			return swept, fmt.Errorf("remove rows: %w", err)
+		}
+		gone := make(map[uuid.UUID]bool, len(removed))
+		for _, id := range removed {
+			gone[id] = true
+		}
+		for _, o := range chunk {
+			if gone[o.ID] {
+				swept = append(swept, o)
+			}
+		}
+	}
+	return swept, nil
+}
+
+// CheckAge returns an error for an age that a list of orphans cannot have.
+func CheckAge(age time.Duration, limit int) error {
+	switch {
+	case age < 0:
+		return fmt.Errorf("age is %v, must not be negative", age)
+	case limit < 1:
+		return fmt.Errorf("limit is %d, must be positive", limit)
+	}
+	return nil
+}

@@ -1,0 +1,321 @@
+package ledgertest
+
+import (
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// pendingTests are the rules of bridge.PendingMessages and of Unclaim.
+var pendingTests = []inboxTest{
+	{"an unclaimed key may be claimed again", testUnclaim},
+	{"of several adds of one key the first counts", testAddPending},
+	{"an add waits for the same add of another, and is refused after its commit", testAddPendingWaits},
+	{"what is pending is found with all it has, and what is done or unknown is told apart", testLookUp},
+	{"nobody sees a key claimed without its row while it is being unclaimed", testLookUpAtOneMoment},
+	{"only who has the run changes or removes the row", testRun},
+	{"a message is attached once, whatever the state", testAttachMessage},
+	{"a row without a message can be told from one with it, and removed", testRemoveBarePending},
+	{"an error of any content and length is kept as far as it can be", testPendingError},
+	{"what is due is taken in its order, and nothing else", testTakePending},
+	{"what another has locked is not taken", testTakePendingLocked},
+	{"what is started and overdue is doubtful", testDoubtOverdue},
+	{"what is pending is listed by state in the order of keys, page by page, and counted", testListPending},
+	{"the pending messages of one consumer are not another's", testPendingConsumers},
+	{"keys that are pending differ as they do when claimed", testPendingKeys},
+}
+
+func pending(state bridge.State, key string) bridge.Pending {
+	return bridge.Pending{Key: key, State: state, Run: "run 1", Attempts: 1, Message: []byte("message of " + key)}
+}
+
+// inTx runs fn in a transaction of its own, and commits.
+func (i *inbox) inTx(t *testing.T, fn func(tx *sql.Tx)) {
+	t.Helper()
+	tx := begin(t, i.db)
+	fn(tx)
+	check(t, tx.Commit(), "commit")
+}
+
+func (i *inbox) add(t *testing.T, consumer string, p bridge.Pending, due time.Duration) bool {
+	t.Helper()
+	var added bool
+	i.inTx(t, func(tx *sql.Tx) {
+		var err error
+		added, err = i.AddPending(t.Context(), tx, consumer, p, due)
+		check(t, err, "add")
+	})
+	return added
+}
+
+func (i *inbox) lookUp(t *testing.T, consumer, key string) (claimed bool, p *bridge.Pending) {
+	t.Helper()
+	i.inTx(t, func(tx *sql.Tx) {
+		var err error
+		claimed, p, err = i.LookUp(t.Context(), tx, consumer, key)
+		check(t, err, "look up")
+	})
+	return claimed, p
+}
+
+func expect[T comparable](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Fatalf("%s is %v, must be %v", what, got, want)
+	}
+}
+
+func expectPending(t *testing.T, got *bridge.Pending, want bridge.Pending) {
+	t.Helper()
+	if got == nil {
+		t.Fatalf("nothing is pending, must be %+v", want)
+	}
+	if age := time.Since(got.Since); age < -time.Minute || age > wait {
+		t.Fatalf("pending since %v, which is %v ago", got.Since, age)
+	}
+	want.Since = got.Since
+	if fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", want) {
+		t.Fatalf("pending is %+v, must be %+v", *got, want)
+	}
+}
+
+func testUnclaim(t *testing.T, i *inbox) {
+	key := newID().String()
+	expectClaimed(t, i.claim(t, "a", key), true)
+	expectClaimed(t, i.claim(t, "b", key), true)
+	for range 2 { // the second has nothing to do
+		i.inTx(t, func(tx *sql.Tx) { check(t, i.Unclaim(t.Context(), tx, "a", key), "unclaim") })
+	}
+	expectClaimed(t, i.claim(t, "b", key), false)
+	expectClaimed(t, i.claim(t, "a", key), true)
+}
+
+func testAddPending(t *testing.T, i *inbox) {
+	key := newID().String()
+	expect(t, "added", i.add(t, "a", pending(bridge.Started, key), 0), true)
+	again := pending(bridge.Ready, key)
+	again.Run = "run 2"
+	expect(t, "added again", i.add(t, "a", again, 0), false)
+	_, p := i.lookUp(t, "a", key)
+	expectPending(t, p, pending(bridge.Started, key))
+
+	// A refused add leaves the transaction usable.
+	i.inTx(t, func(tx *sql.Tx) {
+		added, err := i.AddPending(t.Context(), tx, "a", again, 0)
+		check(t, err, "add")
+		expect(t, "added once more", added, false)
+		_, found, err := i.LookUp(t.Context(), tx, "a", key)
+		check(t, err, "look up")
+		expectPending(t, found, pending(bridge.Started, key))
+	})
+}
+
+func testAddPendingWaits(t *testing.T, i *inbox) {
+	key := newID().String()
+	first, second := begin(t, i.db), begin(t, i.db)
+	added, err := i.AddPending(t.Context(), first, "a", pending(bridge.Started, key), 0)
+	check(t, err, "add")
+	expect(t, "added", added, true)
+	type result struct {
+		added bool
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		added, err := i.AddPending(t.Context(), second, "a", pending(bridge.Started, key), 0)
+		done <- result{added, err}
+	}()
+	awaitWaiting(t, i.Harness, i.db, 1)
+	check(t, first.Commit(), "commit")
+	got := <-done
+	check(t, got.err, "add")
+	expect(t, "added by the second", got.added, false)
+	check(t, second.Rollback(), "roll back")
+}
+
+func testLookUp(t *testing.T, i *inbox) {
+	key := newID().String()
+	claimed, p := i.lookUp(t, "a", key)
+	expect(t, "an unknown key's claim", claimed, false)
+	expect(t, "an unknown key's row", p, nil)
+
+	expectClaimed(t, i.claim(t, "a", key), true)
+	claimed, p = i.lookUp(t, "a", key)
+	expect(t, "a done key's claim", claimed, true)
+	expect(t, "a done key's row", p, nil)
+
+	bare := pending(bridge.Doubtful, key)
+	bare.Message, bare.Attempts, bare.Error = nil, 7, "no answer"
+	i.add(t, "a", bare, time.Hour)
+	claimed, p = i.lookUp(t, "a", key)
+	expect(t, "a pending key's claim", claimed, true)
+	expectPending(t, p, bare)
+
+	full := pending(bridge.Failed, key+"'")
+	full.Message = []byte("\x00\xff' \\ message")
+	i.add(t, "a", full, -time.Hour)
+	claimed, p = i.lookUp(t, "a", full.Key)
+	expect(t, "a pending key's claim that was purged", claimed, false)
+	expectPending(t, p, full)
+}
+
+// While one transaction takes claim and row away, another must see both or neither: a
+// claim alone would mean that the message is done.
+func testLookUpAtOneMoment(t *testing.T, i *inbox) {
+	if i.OneWriter {
+		t.Skip("a read is of one moment here, whatever it reads")
+	}
+	for _, rowFirst := range []bool{true, false} {
+		key := newID().String()
+		expectClaimed(t, i.claim(t, "a", key), true)
+		i.add(t, "a", bridge.Pending{Key: key, State: bridge.Started, Run: "run 1"}, time.Hour)
+		tx, reader := begin(t, i.db), begin(t, i.db)
+		steps := []func() error{
+			func() error {
+				_, err := i.RemoveBarePending(t.Context(), tx, "a", key, "run 1")
+				return err
+			},
+			func() error { return i.Unclaim(t.Context(), tx, "a", key) },
+		}
+		if !rowFirst {
+			slices.Reverse(steps)
+		}
+		check(t, steps[0](), "take away the first")
+		type found struct {
+			claimed bool
+			p       *bridge.Pending
+			err     error
+		}
+		done := make(chan found, 1)
+		go func() {
+			claimed, p, err := i.LookUp(t.Context(), reader, "a", key)
+			_ = reader.Rollback()
+			done <- found{claimed, p, err}
+		}()
+		awaitWaitingOr(t, i.Harness, i.db, func() bool { return len(done) > 0 })
+		// Where the two wait for each other the server ends one of them.
+		if steps[1]() == nil {
+			check(t, tx.Commit(), "commit")
+		} else {
+			_ = tx.Rollback()
+		}
+		if got := <-done; got.err == nil && got.claimed && got.p == nil {
+			t.Fatal("claimed, and no row: that is done")
+		}
+	}
+}
+
+// awaitWaitingOr waits until a session waits for a lock, or until what it might wait
+// for is true.
+func awaitWaitingOr(t *testing.T, h Harness, db *sql.DB, or func() bool) {
+	t.Helper()
+	eventually(t, "a session waits for a lock, or need not", func() bool {
+		var waiting int
+		check(t, db.QueryRowContext(t.Context(), h.Waiting).Scan(&waiting), "count the waiting sessions")
+		return waiting > 0 || or()
+	})
+}
+
+func testRun(t *testing.T, i *inbox) {
+	key := newID().String()
+	i.add(t, "a", pending(bridge.Started, key), time.Hour)
+	next := bridge.Pending{Key: key, State: bridge.Doubtful, Run: "run 2", Attempts: 3, Error: "why"}
+	i.inTx(t, func(tx *sql.Tx) {
+		changed, err := i.ChangePending(t.Context(), tx, "a", "run 0", next, 0)
+		check(t, err, "change")
+		expect(t, "changed by another", changed, false)
+		removed, err := i.RemovePending(t.Context(), tx, "a", key, "run 0")
+		check(t, err, "remove")
+		expect(t, "removed by another", removed, false)
+		changed, err = i.ChangePending(t.Context(), tx, "a", "run 1", next, 0)
+		check(t, err, "change")
+		expect(t, "changed", changed, true)
+	})
+	want := next
+	want.Message = pending("", key).Message // stays
+	_, p := i.lookUp(t, "a", key)
+	expectPending(t, p, want)
+	i.inTx(t, func(tx *sql.Tx) {
+		removed, err := i.RemovePending(t.Context(), tx, "a", key, "run 1")
+		check(t, err, "remove")
+		expect(t, "removed by who had it", removed, false)
+		next.Message = []byte("other")
+		changed, err := i.ChangePending(t.Context(), tx, "a", "run 2", next, 0) // to the same run
+		check(t, err, "change")
+		expect(t, "changed", changed, true)
+	})
+	_, p = i.lookUp(t, "a", key)
+	expectPending(t, p, next)
+	i.inTx(t, func(tx *sql.Tx) {
+		// What stays as it is counts as changed too.
+		changed, err := i.ChangePending(t.Context(), tx, "a", "run 2", next, -time.Hour)
+		check(t, err, "change")
+		expect(t, "changed to the same", changed, true)
+		removed, err := i.RemovePending(t.Context(), tx, "a", key, "run 2")
+		check(t, err, "remove")
+		expect(t, "removed", removed, true)
+	})
+	if _, p := i.lookUp(t, "a", key); p != nil {
+		t.Fatalf("after its removal %+v is pending", p)
+	}
+}
+
+func testAttachMessage(t *testing.T, i *inbox) {
+	key := newID().String()
+	bare := bridge.Pending{Key: key, State: bridge.Doubtful, Run: "run 1", Error: "why"}
+	i.add(t, "a", bare, time.Hour)
+	for _, c := range []struct {
+		run     string
+		message string
+		want    bool
+	}{{"run 0", "x", false}, {"run 1", "first", true}, {"run 1", "second", false}} {
+		i.inTx(t, func(tx *sql.Tx) {
+			attached, err := i.AttachMessage(t.Context(), tx, "a", key, c.run, []byte(c.message))
+			check(t, err, "attach")
+			expect(t, c.message+" attached", attached, c.want)
+		})
+	}
+	bare.Message = []byte("first")
+	_, p := i.lookUp(t, "a", key)
+	expectPending(t, p, bare)
+}
+
+func testRemoveBarePending(t *testing.T, i *inbox) {
+	bare, full := newID().String(), newID().String()
+	i.add(t, "a", bridge.Pending{Key: bare, State: bridge.Started, Run: "run 1"}, 0)
+	i.add(t, "a", pending(bridge.Started, full), 0)
+	for _, c := range []struct {
+		key, run string
+		want     bool
+	}{{bare, "run 0", false}, {bare, "run 1", true}, {bare, "run 1", false}, {full, "run 1", false}} {
+		i.inTx(t, func(tx *sql.Tx) {
+			removed, err := i.RemoveBarePending(t.Context(), tx, "a", c.key, c.run)
+			check(t, err, "remove")
+			expect(t, "removed", removed, c.want)
+		})
+	}
+}
+
+func testPendingError(t *testing.T, i *inbox) {
+	for text, want := range map[string]string{
+		"":                           "",
+		"Zahl üñ 😀 ' \\ \n":          "Zahl üñ 😀 ' \\ \n",
+		"a\x00b\xffc":                "ab\uFFFDc",
+		strings.Repeat("x", 5000):    strings.Repeat("x", 1000),
+		strings.Repeat("😀", 1001):    strings.Repeat("😀", 1000),
+		strings.Repeat("ä", 1000):    strings.Repeat("ä", 1000),
+		strings.Repeat("😀", 3) + " ": strings.Repeat("😀", 3) + " ",
+	} {
+		p := pending(bridge.Failed, newID().String())
+		p.Error = text
+		i.add(t, "a", p, 0)
+		p.Error = want
+		_, found := i.lookUp(t, "a", p.Key)
+		expectPending(t, found, p)
+	}
+}

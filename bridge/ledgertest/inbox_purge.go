@@ -1,0 +1,122 @@
+package ledgertest
+
+import (
+	"database/sql"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// purgeTests are the rules of bridge.Claims.
+var purgeTests = []inboxTest{
+	{"claims are read in the order of keys, page by page, with their age", testClaimed},
+	{"of the claims that are named those are forgotten that are older than an age", testForgetClaims},
+	{"many claims are forgotten at once", testForgetManyClaims},
+	{"claims are forgotten while others claim", testForgetClaimsOthers},
+}
+
+func (i *inbox) claimed(t *testing.T, consumer, after string, limit int) (claims []bridge.Claimed) {
+	t.Helper()
+	i.inTx(t, func(tx *sql.Tx) {
+		var err error
+		claims, err = i.Claimed(t.Context(), tx, consumer, after, limit)
+		check(t, err, "read claims")
+	})
+	return claims
+}
+
+func (i *inbox) forget(t *testing.T, consumer string, age time.Duration, keys ...string) (n int64) {
+	t.Helper()
+	i.inTx(t, func(tx *sql.Tx) {
+		var err error
+		n, err = i.Forget(t.Context(), tx, consumer, keys, age)
+		check(t, err, "forget")
+	})
+	return n
+}
+
+func testClaimed(t *testing.T, i *inbox) {
+	const consumer = "reads claims"
+	keys := []string{"1", "B", "a", "b", "é"}
+	for _, n := range []int{3, 1, 4, 0, 2} {
+		i.claim(t, consumer, keys[n])
+	}
+	i.claim(t, consumer+"'", "c")
+	var read []string
+	for after := ""; ; {
+		page := i.claimed(t, consumer, after, 2)
+		for _, c := range page {
+			if c.Age < -2*time.Second || c.Age > wait { // SQLite's claims have whole seconds
+				t.Errorf("%q is %v old", c.Key, c.Age)
+			}
+			read = append(read, c.Key)
+			after = c.Key
+		}
+		if len(page) < 2 {
+			break
+		}
+	}
+	if !slices.Equal(read, keys) {
+		t.Errorf("read %q, must be %q", read, keys)
+	}
+}
+
+func testForgetClaims(t *testing.T, i *inbox) {
+	const consumer = "forgets claims"
+	for _, key := range []string{"a", "b", "c", "d", "e"} {
+		i.claim(t, consumer, key)
+		i.claim(t, consumer+"'", key)
+	}
+	expect(t, "number of claims that are an hour old", i.forget(t, consumer, time.Hour, "a", "b", "c", "d", "e"), 0)
+	// Every age is more than a minute less than none.
+	expect(t, "number of old claims", i.forget(t, consumer, -time.Minute, "b", "c", "d", "none"), 3)
+	expect(t, "number of old claims left", i.forget(t, consumer, -time.Minute, "b", "c", "d", "none"), 0)
+	expectClaimed(t, i.claim(t, consumer, "a"), false)
+	expectClaimed(t, i.claim(t, consumer, "b"), true)
+	expectClaimed(t, i.claim(t, consumer, "e"), false)
+	expectClaimed(t, i.claim(t, consumer+"'", "c"), false)
+}
+
+func testForgetManyClaims(t *testing.T, i *inbox) {
+	const consumer = "forgets many"
+	var keys []string
+	tx := begin(t, i.db)
+	for range 250 {
+		keys = append(keys, newID().String())
+		expectClaimed(t, i.claimIn(t, tx, consumer, keys[len(keys)-1]), true)
+	}
+	check(t, tx.Commit(), "commit")
+	expect(t, "number of forgotten", i.forget(t, consumer, -time.Minute, keys[:249]...), 249)
+	if left := i.claimed(t, consumer, "", 10); len(left) != 1 || left[0].Key != keys[249] {
+		t.Errorf("left is %v", left)
+	}
+	expect(t, "number of none", i.forget(t, consumer, -time.Minute), 0)
+}
+
+func testForgetClaimsOthers(t *testing.T, i *inbox) {
+	if i.OneWriter {
+		t.Skip("nobody writes while another does")
+	}
+	const consumer = "forgets beside others"
+	for _, key := range []string{"a", "b", "c"} {
+		i.claim(t, consumer, key)
+	}
+	claiming, forgetting := begin(t, i.db), begin(t, i.db)
+	expectClaimed(t, i.claimIn(t, claiming, consumer, "d"), true)
+	n, err := i.Forget(t.Context(), forgetting, consumer, []string{"a", "b", "c"}, -time.Minute)
+	check(t, err, "forget")
+	expect(t, "number of forgotten", n, 3)
+	expectClaimed(t, i.claimIn(t, claiming, consumer, "e"), true)
+	expectClaimed(t, i.claim(t, consumer, "f"), true)
+	check(t, claiming.Commit(), "commit")
+	check(t, forgetting.Commit(), "commit")
+	var keys []string
+	for _, c := range i.claimed(t, consumer, "", 10) {
+		keys = append(keys, c.Key)
+	}
+	if want := []string{"d", "e", "f"}; !slices.Equal(keys, want) {
+		t.Errorf("left are %q, must be %q", keys, want)
+	}
+}

@@ -1,0 +1,163 @@
+package ledgertest
+
+import (
+	"database/sql"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+func (i *inbox) take(t *testing.T, consumer string, state bridge.State) (p *bridge.Pending) {
+	t.Helper()
+	i.inTx(t, func(tx *sql.Tx) {
+		var err error
+		p, err = i.TakePending(t.Context(), tx, consumer, state)
+		check(t, err, "take")
+		if p != nil {
+			taken := *p
+			taken.Run = "taken"
+			changed, err := i.ChangePending(t.Context(), tx, consumer, p.Run, taken, time.Hour)
+			check(t, err, "change")
+			expect(t, "changed", changed, true)
+		}
+	})
+	return p
+}
+
+func testTakePending(t *testing.T, i *inbox) {
+	const consumer = "takes"
+	if p := i.take(t, consumer, bridge.Ready); p != nil {
+		t.Fatalf("took %+v of nothing", p)
+	}
+	i.add(t, consumer, pending(bridge.Ready, "later"), time.Hour)
+	i.add(t, consumer, pending(bridge.Ready, "second"), -time.Minute)
+	i.add(t, consumer, pending(bridge.Ready, "first"), -time.Hour)
+	i.add(t, consumer, pending(bridge.Failed, "failed"), -time.Hour)
+	bare := pending(bridge.Ready, "bare")
+	bare.Message = nil
+	i.add(t, consumer, bare, -2*time.Hour)
+	i.add(t, consumer, pending(bridge.Ready, "third"), 0)
+	for _, key := range []string{"first", "second", "third"} {
+		expectPending(t, i.take(t, consumer, bridge.Ready), pending(bridge.Ready, key))
+	}
+	if p := i.take(t, consumer, bridge.Ready); p != nil {
+		t.Fatalf("took %+v, which is not due", p)
+	}
+	expectPending(t, i.take(t, consumer, bridge.Failed), pending(bridge.Failed, "failed"))
+}
+
+func testTakePendingLocked(t *testing.T, i *inbox) {
+	if i.Overlap {
+		t.Skip("two takers may find the same message, and one of them cannot change it")
+	}
+	if i.OneWriter {
+		t.Skip("nobody takes while another does")
+	}
+	const consumer = "takes locked"
+	i.add(t, consumer, pending(bridge.Ready, "first"), -time.Hour)
+	i.add(t, consumer, pending(bridge.Ready, "second"), -time.Minute)
+	i.add(t, consumer, pending(bridge.Ready, "third"), -time.Second)
+	taker, remover := begin(t, i.db), begin(t, i.db)
+	p, err := i.TakePending(t.Context(), taker, consumer, bridge.Ready)
+	check(t, err, "take")
+	expectPending(t, p, pending(bridge.Ready, "first"))
+	_, err = i.RemovePending(t.Context(), remover, consumer, "second", "run 1")
+	check(t, err, "remove")
+	expectPending(t, i.take(t, consumer, bridge.Ready), pending(bridge.Ready, "third"))
+	if p := i.take(t, consumer, bridge.Ready); p != nil {
+		t.Fatalf("took %+v, which others have locked", p)
+	}
+	check(t, taker.Rollback(), "roll back")
+	check(t, remover.Rollback(), "roll back")
+	expectPending(t, i.take(t, consumer, bridge.Ready), pending(bridge.Ready, "first"))
+	expectPending(t, i.take(t, consumer, bridge.Ready), pending(bridge.Ready, "second"))
+}
+
+func testDoubtOverdue(t *testing.T, i *inbox) {
+	const consumer = "doubts"
+	i.add(t, consumer, pending(bridge.Started, "overdue"), -time.Second)
+	i.add(t, consumer, pending(bridge.Started, "under way"), time.Hour)
+	i.add(t, consumer, pending(bridge.Ready, "ready"), -time.Second)
+	for _, want := range []int64{1, 0} {
+		i.inTx(t, func(tx *sql.Tx) {
+			n, err := i.DoubtOverdue(t.Context(), tx, consumer)
+			check(t, err, "doubt")
+			expect(t, "number of doubtful", n, want)
+		})
+	}
+	_, p := i.lookUp(t, consumer, "overdue")
+	want := pending(bridge.Doubtful, "overdue")
+	want.Error = p.Error
+	expectPending(t, p, want)
+	if p.Error == "" {
+		t.Error("it does not tell why")
+	}
+	taken := i.take(t, consumer, bridge.Doubtful) // it is due at once
+	expectPending(t, taken, want)
+}
+
+func testListPending(t *testing.T, i *inbox) {
+	const consumer = "lists"
+	keys := []string{"B", "a", "ab", "b", "é"}
+	for n, key := range keys {
+		i.add(t, consumer, pending(bridge.Failed, key), time.Duration(-n)*time.Hour)
+	}
+	i.add(t, consumer, pending(bridge.Doubtful, "aa"), 0)
+	i.inTx(t, func(tx *sql.Tx) {
+		var listed []string
+		for after := ""; ; {
+			page, err := i.ListPending(t.Context(), tx, consumer, bridge.Failed, after, 2)
+			check(t, err, "list")
+			for _, p := range page {
+				expectPending(t, &p, pending(bridge.Failed, p.Key))
+				listed = append(listed, p.Key)
+				after = p.Key
+			}
+			if len(page) < 2 {
+				break
+			}
+		}
+		if !slices.Equal(listed, keys) {
+			t.Errorf("listed %q, must be %q", listed, keys)
+		}
+		counts, err := i.CountPending(t.Context(), tx, consumer)
+		check(t, err, "count")
+		if want := map[bridge.State]int64{bridge.Failed: 5, bridge.Doubtful: 1}; !maps.Equal(counts, want) {
+			t.Errorf("counted %v, must be %v", counts, want)
+		}
+	})
+}
+
+func testPendingConsumers(t *testing.T, i *inbox) {
+	key := newID().String()
+	i.add(t, "one", pending(bridge.Ready, key), -time.Second)
+	if _, p := i.lookUp(t, "other", key); p != nil {
+		t.Errorf("another consumer finds %+v", p)
+	}
+	if p := i.take(t, "other", bridge.Ready); p != nil {
+		t.Errorf("another consumer takes %+v", p)
+	}
+	expect(t, "added by another consumer", i.add(t, "other", pending(bridge.Ready, key), time.Hour), true)
+	i.inTx(t, func(tx *sql.Tx) {
+		counts, err := i.CountPending(t.Context(), tx, "other")
+		check(t, err, "count")
+		expect(t, "the other's count", counts[bridge.Ready], 1)
+	})
+}
+
+func testPendingKeys(t *testing.T, i *inbox) {
+	for _, key := range []string{"k", "K", "k ", " k", "kä", "ka\u0308", strings.Repeat("ä", 127) + "x"} {
+		expect(t, fmt.Sprintf("%q added", key), i.add(t, "keys", pending(bridge.Failed, key), 0), true)
+		_, p := i.lookUp(t, "keys", key)
+		expectPending(t, p, pending(bridge.Failed, key))
+	}
+	tx := begin(t, i.db)
+	if added, err := i.AddPending(t.Context(), tx, "keys", pending(bridge.Failed, strings.Repeat("x", 256)), 0); added || err == nil {
+		t.Errorf("a key of 256 bytes: %t, %v", added, err)
+	}
+}

@@ -1,0 +1,345 @@
+package ledgertest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// older is by how much Harness.Older makes rows older, and oldAge an age that they
+// have then and others have not.
+const (
+	older  = 2 * time.Hour
+	oldAge = older / 2
+)
+
+// runSweep shows that the ledger of h keeps every promise of bridge.Sweeper, or, on an
+// own table, that it is none. Each test has a database of its own.
+func runSweep(t *testing.T, h Harness) {
+	if h.Insert != nil {
+		if _, sweeps := h.newDatabase(t).ledger.(bridge.Sweeper); sweeps {
+			t.Error("a ledger on an own table can sweep")
+		}
+		return
+	}
+	for _, test := range []struct {
+		name string
+		test func(*testing.T, *sweeping)
+	}{
+		{"a sweep removes what is old, and nothing that is young", testSweep},
+		{"orphans come the oldest first, up to the limit", testOrphansInOrder},
+		{"a sweep removes more rows than one statement does", testSweepMany},
+		{"a sweep without orphans changes nothing", testSweepNothing},
+		{"the watermark is above every row that is removed, and never sinks", testWatermark},
+		{"the watermark is there before the first row is gone", testWatermarkFirst},
+		{"a row that is not committed is neither removed nor waited for", testSweepOpen},
+		{"a row that somebody has locked is neither removed nor waited for", testSweepLocked},
+		{"a row with a parked message is not removed", testSweepParked},
+		{"an unparked message counts from the moment of its removal", testSweepUnparked},
+		{"a sweep of what may be young is refused", testSweepYoung},
+		{"a database that has lost its identity is not swept", testSweepLostIdentity},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d := h.newDatabase(t)
+			sweeper, sweeps := d.ledger.(bridge.Sweeper)
+			if !sweeps {
+				t.Fatal("the ledger cannot sweep")
+			}
+			test.test(t, &sweeping{d, sweeper})
+			d.expectIdle(t)
+		})
+	}
+}
+
+// A sweeping is a database with the ledger as a Sweeper.
+type sweeping struct {
+	*database
+	sweeper bridge.Sweeper
+}
+
+// age makes all rows older.
+func (s *sweeping) age(t *testing.T) {
+	t.Helper()
+	_, err := s.sender.DB().ExecContext(t.Context(), s.Older)
+	check(t, err, "make rows older")
+}
+
+func (s *sweeping) sweep(t *testing.T, want ...uuid.UUID) []bridge.Orphan {
+	t.Helper()
+	swept, err := s.sweeper.Sweep(t.Context(), oldAge, 10_000)
+	check(t, err, "sweep")
+	expectOrphans(t, swept, want)
+	return swept
+}
+
+func (s *sweeping) expectListed(t *testing.T, want ...uuid.UUID) []bridge.Orphan {
+	t.Helper()
+	orphans, err := s.sweeper.Orphans(t.Context(), oldAge, 10_000)
+	check(t, err, "list orphans")
+	expectOrphans(t, orphans, want)
+	return orphans
+}
+
+func expectOrphans(t *testing.T, got []bridge.Orphan, want []uuid.UUID) {
+	t.Helper()
+	ids := orphanIDs(got)
+	if len(ids) != len(want) {
+		t.Fatalf("%d orphans, must be %d", len(ids), len(want))
+	}
+	for _, id := range want {
+		if !contains(ids, id) {
+			t.Fatalf("%s is not among the orphans", id)
+		}
+	}
+}
+
+func orphanIDs(orphans []bridge.Orphan) []uuid.UUID {
+	ids := make([]uuid.UUID, len(orphans))
+	for i, o := range orphans {
+		ids[i] = o.ID
+	}
+	return ids
+}
+
+func (s *sweeping) watermark(t *testing.T) time.Time {
+	t.Helper()
+	before, err := s.sweeper.SweptBefore(t.Context())
+	check(t, err, "read the watermark")
+	return before
+}
+
+// near fails unless two instants differ by less than any machine is slow.
+func near(t *testing.T, what string, got, want time.Time) {
+	t.Helper()
+	if d := got.Sub(want); d.Abs() > older/4 {
+		t.Errorf("%s is %v, must be near %v", what, got, want)
+	}
+}
+
+func testSweep(t *testing.T, s *sweeping) {
+	old, young := newIDs(3), newIDs(2)
+	s.commit(t, old...)
+	s.age(t)
+	s.commit(t, young...)
+	for _, o := range s.expectListed(t, old...) {
+		near(t, "recorded_at", o.RecordedAt, time.Now().Add(-older))
+	}
+	s.expectCommitted(t, old, old...) // a list removes nothing
+	if before := s.watermark(t); !before.IsZero() {
+		t.Errorf("the watermark is %v, without a sweep", before)
+	}
+	s.sweep(t, old...)
+	s.expectCommitted(t, append(old, young...), young...)
+	s.expectSettled(t, old[0], bridge.RolledBack)
+	s.sweep(t)
+	s.expectListed(t)
+}
+
+func testOrphansInOrder(t *testing.T, s *sweeping) {
+	var ids []uuid.UUID // the oldest first
+	for range 4 {
+		id := newID()
+		s.commit(t, id)
+		s.age(t)
+		ids = append(ids, id)
+	}
+	orphans, err := s.sweeper.Orphans(t.Context(), oldAge, 3)
+	check(t, err, "list orphans")
+	if !slices.Equal(orphanIDs(orphans), ids[:3]) {
+		t.Errorf("the orphans are %v, must be %v", orphanIDs(orphans), ids[:3])
+	}
+	swept, err := s.sweeper.Sweep(t.Context(), oldAge, 2)
+	check(t, err, "sweep")
+	if !slices.Equal(orphanIDs(swept), ids[:2]) {
+		t.Errorf("swept are %v, must be %v", orphanIDs(swept), ids[:2])
+	}
+	s.expectCommitted(t, ids, ids[2:]...)
+}
+
+func testSweepMany(t *testing.T, s *sweeping) {
+	many := 2500
+	if s.MostIDs > 0 {
+		many = min(many, s.MostIDs)
+	}
+	ids := newIDs(many)
+	s.commit(t, ids...)
+	s.age(t)
+	s.sweep(t, ids...)
+	s.expectCommitted(t, ids)
+}
+
+func testSweepNothing(t *testing.T, s *sweeping) {
+	young := newID()
+	s.commit(t, young)
+	s.sweep(t)
+	if before := s.watermark(t); !before.IsZero() {
+		t.Errorf("the watermark is %v, without anything removed", before)
+	}
+	s.expectCommitted(t, []uuid.UUID{young}, young)
+}
+
+func testWatermark(t *testing.T, s *sweeping) {
+	expectAbove := func(orphans []bridge.Orphan) {
+		t.Helper()
+		before := s.watermark(t)
+		for _, o := range orphans {
+			if !o.RecordedAt.Before(before) {
+				t.Errorf("recorded at %v, the watermark is %v", o.RecordedAt, before)
+			}
+		}
+	}
+	first := newID()
+	s.commit(t, first)
+	s.age(t)
+	expectAbove(s.sweep(t, first))
+	high := s.watermark(t)
+	near(t, "the watermark", high, time.Now().Add(-older))
+
+	second := newID()
+	s.commit(t, second)
+	s.age(t)
+	s.age(t)
+	expectAbove(s.sweep(t, second))
+	if before := s.watermark(t); !before.Equal(high) {
+		t.Errorf("the watermark was %v, is %v", high, before)
+	}
+}
+
+func testWatermarkFirst(t *testing.T, s *sweeping) {
+	id := newID()
+	s.commit(t, id)
+	s.age(t)
+	for _, statement := range s.RefuseDelete {
+		_, err := s.sender.DB().ExecContext(t.Context(), statement)
+		check(t, err, statement)
+	}
+	swept, err := s.sweeper.Sweep(t.Context(), oldAge, 10)
+	if err == nil || len(swept) > 0 {
+		t.Fatalf("a sweep that can remove nothing: %v, %v", swept, err)
+	}
+	s.expectCommitted(t, []uuid.UUID{id}, id)
+	if before := s.watermark(t); before.IsZero() {
+		t.Error("there is no watermark, and the next thing would have been to remove the row")
+	}
+}
+
+// The row is old when its transaction commits, and so is taken only afterwards.
+func testSweepOpen(t *testing.T, s *sweeping) {
+	if s.OneWriter {
+		t.Skip("there are no two writers")
+	}
+	open, old := newID(), newID()
+	aged := func(id uuid.UUID) *sql.Tx {
+		t.Helper()
+		tx := s.begin(t, id)
+		_, err := tx.ExecContext(t.Context(), s.Older+" WHERE id = "+s.Literal(id))
+		check(t, err, "make a row older")
+		return tx
+	}
+	tx := aged(open)
+	check(t, aged(old).Commit(), "commit")
+	s.promptly(t, func() { s.sweep(t, old) })
+	check(t, tx.Commit(), "commit")
+	s.expectCommitted(t, []uuid.UUID{open, old}, open)
+	s.sweep(t, open)
+}
+
+func testSweepLocked(t *testing.T, s *sweeping) {
+	s.skipWithoutSkipping(t)
+	ids := newIDs(3)
+	s.commit(t, ids...)
+	s.age(t)
+	tx := s.lockedRow(t, ids[1])
+	s.promptly(t, func() { s.sweep(t, ids[0], ids[2]) })
+	check(t, tx.Rollback(), "roll back")
+	s.expectCommitted(t, ids, ids[1])
+	s.sweep(t, ids[1])
+}
+
+func (s *sweeping) promptly(t *testing.T, do func()) {
+	t.Helper()
+	start := time.Now()
+	do()
+	if took := time.Since(start); took > prompt {
+		t.Errorf("took %v", took)
+	}
+}
+
+func (s *sweeping) parking() *parking {
+	return &parking{s.database, s.sender.(bridge.Parker), s.ledger.(bridge.Unparker)}
+}
+
+func testSweepParked(t *testing.T, s *sweeping) {
+	parked := s.parking().parked(t, 2)
+	plain := newID()
+	s.commit(t, plain)
+	s.age(t)
+	s.expectListed(t, plain)
+	s.sweep(t, plain)
+	s.expectCommitted(t, idsOf(parked), idsOf(parked)...)
+}
+
+func testSweepUnparked(t *testing.T, s *sweeping) {
+	p := s.parking()
+	parked := p.parked(t, 2)
+	s.age(t)
+	_, err := p.unparker.Unpark(t.Context(), 10, func(context.Context, []bridge.Parked) error {
+		s.expectListed(t)
+		s.sweep(t)
+		return nil
+	})
+	check(t, err, "unpark")
+	s.sweep(t)
+	s.expectCommitted(t, idsOf(parked), idsOf(parked)...)
+	s.age(t)
+	for _, o := range s.sweep(t, idsOf(parked)...) {
+		near(t, "recorded_at", o.RecordedAt, time.Now().Add(-older))
+	}
+}
+
+func testSweepYoung(t *testing.T, s *sweeping) {
+	id := newID()
+	s.commit(t, id)
+	for _, age := range []time.Duration{bridge.MinSweepAge - 1, 0, -bridge.MinSweepAge} {
+		if _, err := s.sweeper.Sweep(t.Context(), age, 10); err == nil {
+			t.Errorf("a sweep of an age of %v is no error", age)
+		}
+	}
+	for _, limit := range []int{0, -1} {
+		if _, err := s.sweeper.Sweep(t.Context(), oldAge, limit); err == nil {
+			t.Errorf("a limit of %d is no error", limit)
+		}
+		if _, err := s.sweeper.Orphans(t.Context(), oldAge, limit); err == nil {
+			t.Errorf("a limit of %d is no error", limit)
+		}
+	}
+	if _, err := s.sweeper.Orphans(t.Context(), -1, 10); err == nil {
+		t.Error("a negative age is no error")
+	}
+	s.expectCommitted(t, []uuid.UUID{id}, id)
+}
+
+func testSweepLostIdentity(t *testing.T, s *sweeping) {
+	id := newID()
+	s.commit(t, id)
+	s.age(t)
+	_, err := s.sender.DB().ExecContext(t.Context(), `DELETE FROM bridge_identity`)
+	check(t, err, "take the identity away")
+	if orphans, err := s.sweeper.Orphans(t.Context(), oldAge, 10); len(orphans) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
+		t.Errorf("list orphans: %v, %v, must be %v", orphans, err, bridge.ErrOtherLedger)
+	}
+	if swept, err := s.sweeper.Sweep(t.Context(), oldAge, 10); len(swept) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
+		t.Errorf("sweep: %v, %v, must be %v", swept, err, bridge.ErrOtherLedger)
+	}
+	// A zero watermark would be a verdict.
+	if before, err := s.sweeper.SweptBefore(t.Context()); !before.IsZero() || !errors.Is(err, bridge.ErrOtherLedger) {
+		t.Errorf("the watermark: %v, %v, must be %v", before, err, bridge.ErrOtherLedger)
+	}
+}

@@ -1,0 +1,148 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+const (
+	park = `INSERT INTO bridge_parked (id, message) VALUES `
+
+	takeParked = `SELECT id, OCTET_LENGTH(message) AS size FROM bridge_parked ORDER BY id LIMIT %d FOR UPDATE SKIP LOCKED`
+
+	loadParked = `SELECT p.id, p.message FROM ` + ids + ` STRAIGHT_JOIN bridge_parked p ON p.id = UNHEX(ids.id)`
+
+	// An UPDATE that skips what is locked there is not: so lock first.
+	lockFree = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN bridge_ledger l ON l.id = UNHEX(ids.id) FOR UPDATE SKIP LOCKED`
+
+	touch = `UPDATE ` + ids + ` STRAIGHT_JOIN bridge_ledger l ON l.id = UNHEX(ids.id) SET l.recorded_at = UTC_TIMESTAMP(6)`
+
+	removeParked = `DELETE p FROM ` + ids + ` STRAIGHT_JOIN bridge_parked p ON p.id = UNHEX(ids.id)`
+
+	countParked = `SELECT COUNT(*) FROM (SELECT 1 FROM bridge_parked LIMIT %d) counted`
+
+	own = `SELECT COUNT(*) FROM bridge_identity WHERE one = 1 AND identity = UNHEX('%[2]s')`
+)
+
+var (
+	_ bridge.Parker   = (*Ledger)(nil)
+	_ bridge.Unparker = (*Ledger)(nil)
+)
+
+// Park inserts the messages in tx. A message must be somewhat smaller than the
+// server's max_allowed_packet, which is 16 MiB on MariaDB and 64 MiB on MySQL unless
+// set otherwise. If it fails, tx holds some of the messages or none; after a deadlock
+// tx has ended (see Record).
+func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	if err := l.expectOwn(ctx, tx); err != nil {
+		return fmt.Errorf("park %d messages: %w", len(messages), classify(err))
+	}
+	for chunk := range tables.ParkChunks(messages) {
+		rows := make([]string, len(chunk))
+		contents := make([]any, len(chunk))
+		for i, m := range chunk {
+			rows[i] = "(UNHEX('" + digits(m.ID) + "'), ?)"
+			contents[i] = tables.NotNil(m.Message)
+		}
+		if _, err := tx.ExecContext(ctx, park+strings.Join(rows, ", "), contents...); err != nil {
+			return fmt.Errorf("park %d messages: %w", len(messages), classify(err))
+		}
+	}
+	return nil
+}
+
+// expectOwn returns an error unless the identity is in the transaction's database.
+func (l *Ledger) expectOwn(ctx context.Context, tx bridge.Tx) error {
+	rows, err := tx.QueryContext(ctx, l.statement(own, ""))
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	n := 0
+	for rows.Next() {
+		if err := rows.Scan(&n); err != nil {
+			return err
+		}
+	}
+	if rows.Err() == nil && n == 0 {
+		return tables.OtherLedger(l.identity)
+	}
+	return rows.Err()
+}
+
+// Unpark takes the rows FOR UPDATE SKIP LOCKED, the oldest IDs first, and has them
+// locked while it stages.
+func (l *Ledger) Unpark(ctx context.Context, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+	removed, err := tables.Unpark(ctx, l.openShelf, limit, stage)
+	if err != nil {
+		return 0, fmt.Errorf("unpark: %w", classify(err))
+	}
+	return removed, nil
+}
+
+// CountParked reads a snapshot, in which messages are that an Unpark has taken.
+func (l *Ledger) CountParked(ctx context.Context, limit int) (int, error) {
+	var n int
+	err := readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+		return tx.GetContext(ctx, &n, fmt.Sprintf(countParked, limit))
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count parked messages: %w", classify(err))
+	}
+	return n, nil
+}
+
+// A shelf is a tables.Shelf at READ COMMITTED, where each plain SELECT sees what has
+// committed before it, and a locking one locks no gaps.
+type shelf struct {
+	*sqlx.Tx
+	ledger *Ledger
+}
+
+func (l *Ledger) openShelf(ctx context.Context) (tables.Shelf, error) {
+	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return nil, err
+	}
+	return shelf{tx, l}, nil
+}
+
+func (s shelf) Take(ctx context.Context, limit int) (taken []tables.Size, err error) {
+	err = s.SelectContext(ctx, &taken, fmt.Sprintf(takeParked, limit))
+	return taken, err
+}
+
+// Recorded reads a snapshot that is younger than the locks of the taken rows: with
+// these their rows in the ledger were committed.
+func (s shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	return s.ledger.find(ctx, s.Tx, ids)
+}
+
+func (s shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []bridge.Parked, err error) {
+	err = s.SelectContext(ctx, &messages, s.ledger.statement(loadParked, array(ids)))
+	return messages, err
+}
+
+func (s shelf) Touch(ctx context.Context, ids []uuid.UUID) (free []uuid.UUID, err error) {
+	err = s.SelectContext(ctx, &free, s.ledger.statement(lockFree, array(ids)))
+	if err != nil || len(free) == 0 {
+		return nil, err
+	}
+	_, err = s.ExecContext(ctx, s.ledger.statement(touch, array(free)))
+	return free, err
+}
+
+func (s shelf) Remove(ctx context.Context, ids []uuid.UUID) (int, error) {
+	return tables.Changed(s.ExecContext(ctx, s.ledger.statement(removeParked, array(ids))))
+}

@@ -1,0 +1,112 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+const (
+	// One row at least if the identity is right, with nulls if there are none.
+	orphans = `SELECT o.id, o.recorded_at FROM bridge_identity i LEFT JOIN LATERAL (
+	SELECT l.id, l.recorded_at FROM bridge_ledger l
+	WHERE l.recorded_at < now() - $2::text::interval AND NOT EXISTS (SELECT FROM bridge_parked p WHERE p.id = l.id)
+	ORDER BY l.recorded_at, l.id LIMIT $3::text::int
+) o ON true WHERE i.identity = $1::text::uuid ORDER BY o.recorded_at, o.id`
+
+	raise = `UPDATE bridge_watermark SET swept_before = greatest(swept_before, $2::text::timestamptz)
+WHERE EXISTS (SELECT FROM bridge_identity WHERE identity = $1::text::uuid)`
+
+	sweep = `WITH free AS MATERIALIZED (
+	SELECT id FROM bridge_ledger WHERE id IN (SELECT unnest($1::text::uuid[])) AND recorded_at < $2::text::timestamptz
+	FOR UPDATE SKIP LOCKED
+)
+DELETE FROM bridge_ledger l USING free WHERE l.id = free.id RETURNING l.id`
+
+	sweptBefore = `SELECT w.swept_before, pg_is_in_recovery() AS standby
+FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = $1::text::uuid`
+)
+
+var _ bridge.Sweeper = (*Ledger)(nil)
+
+// Orphans reads the whole ledger in one snapshot.
+func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+	found, err := l.listOrphans(ctx, age, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list orphans: %w", classify(err))
+	}
+	return found, nil
+}
+
+// Sweep deletes by key, a thousand rows per statement, FOR UPDATE SKIP LOCKED.
+func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+	swept, err := tables.Sweep{List: l.listOrphans, Raise: l.raise, Remove: l.sweep, Tick: time.Microsecond}.Run(ctx, age, limit)
+	if err != nil {
+		return swept, fmt.Errorf("sweep: %w", classify(err))
+	}
+	return swept, nil
+}
+
+// SweptBefore reads the watermark, of the ledger that was opened and on a primary.
+func (l *Ledger) SweptBefore(ctx context.Context) (time.Time, error) {
+	var row struct {
+		SweptBefore sql.NullTime `db:"swept_before"`
+		Standby     bool
+	}
+	err := l.db.GetContext(ctx, &row, sweptBefore, l.identity.String())
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		err = tables.OtherLedger(l.identity)
+	case err == nil && row.Standby:
+		err = fmt.Errorf("%w: it is in recovery", bridge.ErrNotPrimary)
+	}
+	if err != nil || !row.SweptBefore.Valid {
+		return time.Time{}, wrap("read the watermark", err)
+	}
+	return row.SweptBefore.Time.UTC(), nil
+}
+
+func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+	if err := tables.CheckAge(age, limit); err != nil {
+		return nil, err
+	}
+	var rows []struct {
+		ID         uuid.NullUUID
+		RecordedAt sql.NullTime `db:"recorded_at"`
+	}
+	interval := strconv.FormatInt(age.Microseconds(), 10) + " microseconds"
+	if err := l.db.SelectContext(ctx, &rows, orphans, l.identity.String(), interval, strconv.Itoa(limit)); err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, tables.OtherLedger(l.identity)
+	}
+	var found []bridge.Orphan
+	for _, row := range rows {
+		if row.ID.Valid {
+			found = append(found, bridge.Orphan{ID: row.ID.UUID, RecordedAt: row.RecordedAt.Time.UTC()})
+		}
+	}
+	return found, nil
+}
+
+func (l *Ledger) raise(ctx context.Context, before time.Time) error {
+	result, err := l.db.ExecContext(ctx, raise, l.identity.String(), before.Format(time.RFC3339Nano))
+	if err != nil {
+		return err
+	}
+	return tables.ExpectOne(result, l.identity)
+}
+
+func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {
+	err = l.db.SelectContext(ctx, &swept, sweep, array(ids), before.Format(time.RFC3339Nano))
+	return swept, err
+}

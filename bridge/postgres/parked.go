@@ -1,0 +1,132 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+const (
+	// The messages are pieces of one parameter, of these lengths.
+	park = `INSERT INTO bridge_parked (id, message)
+SELECT m.id, substring($3::bytea FROM m.first FOR m.length)
+FROM bridge_identity i, unnest($1::text::uuid[], $4::text::int[], $5::text::int[]) AS m(id, first, length)
+WHERE i.identity = $2::text::uuid`
+
+	// The time-out gives back what was taken if we freeze; it must be longer than
+	// bridge.UnparkPatience.
+	takeParked = `WITH patience AS MATERIALIZED (SELECT set_config('idle_in_transaction_session_timeout', '60s', true)),
+taken AS MATERIALIZED (
+	SELECT id, octet_length(message) AS size FROM bridge_parked ORDER BY id LIMIT $1::text::int FOR UPDATE SKIP LOCKED
+)
+SELECT taken.id, taken.size FROM patience, taken ORDER BY taken.id`
+
+	loadParked = `SELECT id, message FROM bridge_parked WHERE id IN (SELECT unnest($1::text::uuid[])) ORDER BY id`
+
+	touch = `WITH free AS MATERIALIZED (
+	SELECT id FROM bridge_ledger WHERE id IN (SELECT unnest($1::text::uuid[])) FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE bridge_ledger l SET recorded_at = clock_timestamp() FROM free WHERE l.id = free.id RETURNING l.id`
+
+	removeParked = `DELETE FROM bridge_parked WHERE id IN (SELECT unnest($1::text::uuid[]))`
+
+	countParked = `SELECT count(*) FROM (SELECT FROM bridge_parked LIMIT $1::text::int) AS counted`
+)
+
+var (
+	_ bridge.Parker   = (*Ledger)(nil)
+	_ bridge.Unparker = (*Ledger)(nil)
+)
+
+// Park inserts the messages in tx, about a mebibyte per statement. An error leaves tx
+// aborted, as PostgreSQL does.
+func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+	for chunk := range tables.ParkChunks(messages) {
+		if err := l.park(ctx, tx, chunk); err != nil {
+			return fmt.Errorf("park %d messages: %w", len(messages), classify(err))
+		}
+	}
+	return nil
+}
+
+func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+	ids := make([]uuid.UUID, len(messages))
+	firsts, lengths := make([]int, len(messages)), make([]int, len(messages))
+	all := []byte{}
+	for i, m := range messages {
+		ids[i], firsts[i], lengths[i] = m.ID, len(all)+1, len(m.Message)
+		all = append(all, m.Message...)
+	}
+	parked, err := tables.Changed(tx.ExecContext(ctx, park, array(ids), l.identity.String(), all, numbers(firsts), numbers(lengths)))
+	if err == nil && parked != len(messages) {
+		err = tables.OtherLedger(l.identity)
+	}
+	return err
+}
+
+// Unpark takes the rows FOR UPDATE SKIP LOCKED, the oldest IDs first, and has them
+// locked while it stages. A transaction that is idle for a minute meanwhile is ended
+// by the server.
+func (l *Ledger) Unpark(ctx context.Context, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+	removed, err := tables.Unpark(ctx, l.openShelf, limit, stage)
+	if err != nil {
+		return 0, fmt.Errorf("unpark: %w", classify(err))
+	}
+	return removed, nil
+}
+
+// CountParked reads a snapshot, in which messages are that an Unpark has taken.
+func (l *Ledger) CountParked(ctx context.Context, limit int) (int, error) {
+	var n int
+	if err := l.db.GetContext(ctx, &n, countParked, strconv.Itoa(limit)); err != nil {
+		return 0, fmt.Errorf("count parked messages: %w", classify(err))
+	}
+	return n, nil
+}
+
+// A shelf is a tables.Shelf at READ COMMITTED, where each statement sees what has
+// committed before it.
+type shelf struct {
+	*sqlx.Tx
+	ledger *Ledger
+}
+
+func (l *Ledger) openShelf(ctx context.Context) (tables.Shelf, error) {
+	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return nil, err
+	}
+	return shelf{tx, l}, nil
+}
+
+func (s shelf) Take(ctx context.Context, limit int) (taken []tables.Size, err error) {
+	err = s.SelectContext(ctx, &taken, takeParked, strconv.Itoa(limit))
+	return taken, err
+}
+
+// Recorded reads a snapshot that is younger than the locks of the taken rows: with
+// these their rows in the ledger were committed.
+func (s shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	return s.ledger.find(ctx, s, committed, ids)
+}
+
+func (s shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []bridge.Parked, err error) {
+	err = s.SelectContext(ctx, &messages, loadParked, array(ids))
+	return messages, err
+}
+
+func (s shelf) Touch(ctx context.Context, ids []uuid.UUID) (touched []uuid.UUID, err error) {
+	err = s.SelectContext(ctx, &touched, touch, array(ids))
+	return touched, err
+}
+
+func (s shelf) Remove(ctx context.Context, ids []uuid.UUID) (int, error) {
+	return tables.Changed(s.ExecContext(ctx, removeParked, array(ids)))
+}

@@ -1,0 +1,105 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// Times are whole seconds, rounded down.
+const (
+	// One row at least if the identity is right, with nulls if there are none.
+	orphans = `SELECT o.id, o.recorded_at FROM bridge_identity i LEFT JOIN (
+	SELECT l.id, l.recorded_at FROM bridge_ledger l
+	WHERE l.recorded_at < unixepoch() - ? AND NOT EXISTS (SELECT 1 FROM bridge_parked p WHERE p.id = l.id)
+	ORDER BY l.recorded_at, l.id LIMIT ?
+) o WHERE i.identity = ? ORDER BY o.recorded_at, o.id`
+
+	raise = `UPDATE bridge_watermark SET swept_before = max(coalesce(swept_before, ?1), ?1)
+WHERE EXISTS (SELECT 1 FROM bridge_identity WHERE identity = ?2)`
+
+	sweep = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?)) AND recorded_at < ? RETURNING id`
+
+	sweptBefore = `SELECT w.swept_before FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = ?`
+)
+
+var _ bridge.Sweeper = (*Ledger)(nil)
+
+// Orphans reads the whole ledger as of the last commit. Ages are in whole seconds.
+func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+	found, err := l.listOrphans(ctx, age, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list orphans: %w", classify(err))
+	}
+	return found, nil
+}
+
+// Sweep deletes a thousand rows per statement. As every write it waits for other
+// writers, for as long as the connection's busy_timeout allows.
+func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+	swept, err := tables.Sweep{List: l.listOrphans, Raise: l.raise, Remove: l.sweep, Tick: time.Second}.Run(ctx, age, limit)
+	if err != nil {
+		return swept, fmt.Errorf("sweep: %w", classify(err))
+	}
+	return swept, nil
+}
+
+// SweptBefore reads the watermark as of the last commit.
+func (l *Ledger) SweptBefore(ctx context.Context) (time.Time, error) {
+	var before sql.NullInt64
+	err := l.db.GetContext(ctx, &before, sweptBefore, l.identity.String())
+	if errors.Is(err, sql.ErrNoRows) {
+		err = tables.OtherLedger(l.identity)
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the watermark: %w", classify(err))
+	}
+	if !before.Valid {
+		return time.Time{}, nil
+	}
+	return time.Unix(before.Int64, 0).UTC(), nil
+}
+
+func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+	if err := tables.CheckAge(age, limit); err != nil {
+		return nil, err
+	}
+	var rows []struct {
+		ID         uuid.NullUUID
+		RecordedAt sql.NullInt64 `db:"recorded_at"`
+	}
+	seconds := int64((age + time.Second - 1) / time.Second)
+	if err := l.db.SelectContext(ctx, &rows, orphans, seconds, limit, l.identity.String()); err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, tables.OtherLedger(l.identity)
+	}
+	var found []bridge.Orphan
+	for _, row := range rows {
+		if row.ID.Valid {
+			found = append(found, bridge.Orphan{ID: row.ID.UUID, RecordedAt: time.Unix(row.RecordedAt.Int64, 0).UTC()})
+		}
+	}
+	return found, nil
+}
+
+func (l *Ledger) raise(ctx context.Context, before time.Time) error {
+	result, err := l.db.ExecContext(ctx, raise, before.Unix(), l.identity.String())
+	if err != nil {
+		return err
+	}
+	return tables.ExpectOne(result, l.identity)
+}
+
+func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {
+	err = l.db.SelectContext(ctx, &swept, sweep, array(ids), before.Unix())
+	return swept, err
+}

@@ -1,0 +1,121 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+const (
+	park = `INSERT INTO bridge_parked (id, message) SELECT ?, ? FROM bridge_identity WHERE identity = ?`
+
+	takeParked = `SELECT id, length(message) AS size FROM bridge_parked ORDER BY id LIMIT ?`
+
+	loadParked = `SELECT id, message FROM bridge_parked WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id`
+
+	touch = `UPDATE bridge_ledger SET recorded_at = unixepoch() WHERE id IN (SELECT value FROM json_each(?)) RETURNING id`
+
+	removeParked = `DELETE FROM bridge_parked WHERE id IN (SELECT value FROM json_each(?))`
+
+	countParked = `SELECT count(*) FROM (SELECT 1 FROM bridge_parked LIMIT ?)`
+)
+
+var (
+	_ bridge.Parker   = (*Ledger)(nil)
+	_ bridge.Unparker = (*Ledger)(nil)
+)
+
+// Park inserts the messages in tx, a statement for each. If it fails, tx holds some of
+// the messages or none.
+func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+	for _, m := range messages {
+		result, err := tx.ExecContext(ctx, park, m.ID.String(), tables.NotNil(m.Message), l.identity.String())
+		if err != nil {
+			return fmt.Errorf("park message %s: %w", m.ID, classify(err))
+		}
+		if err := tables.ExpectOne(result, l.identity); err != nil {
+			return fmt.Errorf("park message %s: %w", m.ID, err)
+		}
+	}
+	return nil
+}
+
+// Unpark reads messages, the oldest IDs first, and begins to write only when they are
+// staged: nobody has to wait for the broker. So it locks nothing that would keep two
+// Unparks at once from taking the same messages; both may stage them, and one of the
+// two removes them.
+func (l *Ledger) Unpark(ctx context.Context, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+	removed, err := tables.Unpark(ctx, l.openShelf, limit, stage)
+	if err != nil {
+		return 0, fmt.Errorf("unpark: %w", classify(err))
+	}
+	return removed, nil
+}
+
+// CountParked reads the last commit.
+func (l *Ledger) CountParked(ctx context.Context, limit int) (int, error) {
+	var n int
+	if err := l.db.GetContext(ctx, &n, countParked, limit); err != nil {
+		return 0, fmt.Errorf("count parked messages: %w", classify(err))
+	}
+	return n, nil
+}
+
+// A shelf is a tables.Shelf that reads the last commit, statement by statement, and
+// begins its transaction with the first statement that writes: then nobody else does.
+type shelf struct {
+	ledger *Ledger
+	tx     *sqlx.Tx // nil before
+}
+
+func (l *Ledger) openShelf(context.Context) (tables.Shelf, error) { return &shelf{ledger: l}, nil }
+
+func (s *shelf) Take(ctx context.Context, limit int) (taken []tables.Size, err error) {
+	err = s.ledger.db.SelectContext(ctx, &taken, takeParked, limit)
+	return taken, err
+}
+
+func (s *shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	return s.ledger.lookUp(ctx, s.ledger.db, ids)
+}
+
+func (s *shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []bridge.Parked, err error) {
+	err = s.ledger.db.SelectContext(ctx, &messages, loadParked, array(ids))
+	return messages, err
+}
+
+func (s *shelf) Touch(ctx context.Context, ids []uuid.UUID) (touched []uuid.UUID, err error) {
+	if err := s.begin(ctx); err != nil {
+		return nil, err
+	}
+	err = s.tx.SelectContext(ctx, &touched, touch, array(ids))
+	return touched, err
+}
+
+func (s *shelf) Remove(ctx context.Context, ids []uuid.UUID) (int, error) {
+	if err := s.begin(ctx); err != nil {
+		return 0, err
+	}
+	return tables.Changed(s.tx.ExecContext(ctx, removeParked, array(ids)))
+}
+
+func (s *shelf) begin(ctx context.Context) (err error) {
+	if s.tx == nil {
+		s.tx, err = s.ledger.db.BeginTxx(ctx, nil)
+	}
+	return err
+}
+
+func (s *shelf) Commit() error { return s.tx.Commit() }
+
+func (s *shelf) Rollback() error {
+	if s.tx == nil {
+		return nil
+	}
+	return s.tx.Rollback()
+}

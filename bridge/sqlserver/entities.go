@@ -1,0 +1,130 @@
+package sqlserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+var _ bridge.Keeper = (*Inbox)(nil)
+
+// The mark is locked by an update that changes nothing: it waits at every isolation
+// level, and on a server that ignores hints. XACT_ABORT and NOCOUNT as in claim and
+// record.
+const (
+	lockMark = `UPDATE bridge_mark WITH (ROWLOCK) SET mark = mark OUTPUT inserted.mark WHERE consumer = @p1 AND [name] = @p2`
+
+	makeMark = `SET XACT_ABORT OFF;
+INSERT INTO bridge_mark (consumer, [name], mark) VALUES (@p1, @p2, 0x)`
+
+	setMark = `SET NOCOUNT OFF;
+UPDATE bridge_mark WITH (ROWLOCK) SET mark = @p3, changed_at = sysutcdatetime() WHERE consumer = @p1 AND [name] = @p2`
+
+	keep = `SET XACT_ABORT OFF;
+INSERT INTO bridge_kept (consumer, entity, [version], [message]) VALUES (@p1, @p2, @p3, @p4)`
+
+	countKept = `SELECT count(*) FROM bridge_kept WHERE consumer = @p1 AND entity = @p2`
+
+	firstKept = `SELECT TOP (1) [version], [message] FROM bridge_kept WHERE consumer = @p1 AND entity = @p2 ORDER BY [version]`
+
+	unkeep = `DELETE FROM bridge_kept WITH (ROWLOCK) WHERE consumer = @p1 AND entity = @p2 AND [version] = @p3`
+
+	keptEntities = `SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age
+FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATEDIFF_BIG(second, min(kept_at), sysutcdatetime()) AS age
+FROM bridge_kept WHERE consumer = @p1 GROUP BY consumer, entity) k
+JOIN bridge_mark m ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`
+)
+
+const (
+	markRights = "SELECT, INSERT, UPDATE ON bridge_mark"
+	keptRights = "SELECT, INSERT, DELETE ON bridge_kept"
+)
+
+// LockMark locks the mark in tx. It waits for an open transaction that has locked it,
+// for as long as the session's LOCK_TIMEOUT allows. In a transaction at SNAPSHOT, a
+// mark that was changed after the snapshot is an error (3960): roll back and try again.
+func (*Inbox) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error) {
+	if err := tables.CheckName(consumer, name); err != nil {
+		return "", wrap("lock mark", err, markRights)
+	}
+	for range 2 { // the second time the row is there
+		var mark []byte
+		found, err := row(ctx, tx, lockMark, []any{[]byte(consumer), []byte(name)}, &mark)
+		if found || err != nil {
+			return string(mark), wrap("lock mark", err, markRights)
+		}
+		_, err = tx.ExecContext(ctx, makeMark, []byte(consumer), []byte(name))
+		if err == nil {
+			return "", nil
+		}
+		if !isDuplicate(err) {
+			return "", wrap("lock mark", err, markRights)
+		}
+	}
+	return "", errors.New("lock mark: the row is hidden from this transaction: roll back and try again")
+}
+
+// SetMark changes the mark in tx, which has locked it.
+func (*Inbox) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error {
+	if err := tables.CheckMark(mark); err != nil {
+		return wrap("set mark", err, markRights)
+	}
+	result, err := tx.ExecContext(ctx, setMark, []byte(consumer), []byte(name), []byte(mark))
+	return wrap("set mark", tables.OneRow(result, err), markRights)
+}
+
+// Keep stores a message in tx, which has locked the entity's mark.
+func (*Inbox) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64, message []byte) (bool, error) {
+	_, err := tx.ExecContext(ctx, keep, []byte(consumer), []byte(entity), version, message)
+	if isDuplicate(err) {
+		return false, nil
+	}
+	return err == nil, wrap("keep message", err, keptRights)
+}
+
+// CountKept counts the entity's stored messages.
+func (*Inbox) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (n int, err error) {
+	_, err = row(ctx, tx, countKept, []any{[]byte(consumer), []byte(entity)}, &n)
+	return n, wrap("count kept messages", err, keptRights)
+}
+
+// FirstKept reads the entity's stored message with the lowest version.
+func (*Inbox) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (version int64, message []byte, err error) {
+	_, err = row(ctx, tx, firstKept, []any{[]byte(consumer), []byte(entity)}, &version, &message)
+	return version, message, wrap("read kept message", err, keptRights)
+}
+
+// Unkeep deletes a stored message in tx, which has locked the entity's mark.
+func (*Inbox) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error {
+	_, err := tx.ExecContext(ctx, unkeep, []byte(consumer), []byte(entity), version)
+	return wrap("delete kept message", err, keptRights)
+}
+
+// KeptEntities reads all that is stored for consumer, but not the messages. Without
+// READ_COMMITTED_SNAPSHOT it waits for open transactions that handle such entities.
+func (*Inbox) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []bridge.KeptEntity, err error) {
+	rows, err := tx.QueryContext(ctx, keptEntities, []byte(consumer), int64(limit))
+	if err == nil {
+		all, err = tables.ReadKeptEntities(rows)
+	}
+	return all, wrap("list kept messages", err, keptRights)
+}
+
+func row(ctx context.Context, tx bridge.Tx, query string, args []any, into ...any) (bool, error) {
+	rows, err := tx.QueryContext(ctx, query, args...)
+	if err != nil {
+		return false, err
+	}
+	return tables.ReadRow(rows, into...)
+}
+
+// wrap says what was being done when err came about, if it did.
+func wrap(doing string, err error, rights string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", doing, classify(err, rights))
+}

@@ -1,0 +1,171 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// Times travel as text, in ISO 8601, which no setting of the connection changes.
+const (
+	// One row at least if the identity is right, with nulls if there are none. A
+	// parked message that is locked must not be taken for one that is gone.
+	orphans = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at
+FROM bridge_identity i LEFT JOIN (
+	SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)
+	WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND NOT EXISTS (SELECT * FROM bridge_parked p WHERE p.id = l.id)
+	ORDER BY l.recorded_at, l.id
+) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`
+
+	raise = `SET NOCOUNT OFF;
+UPDATE bridge_watermark SET swept_before =
+	CASE WHEN swept_before > CAST(@p1 AS datetime2(3)) THEN swept_before ELSE CAST(@p1 AS datetime2(3)) END
+WHERE EXISTS (SELECT * FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier))`
+
+	sweptBefore = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SELECT CONVERT(nvarchar(23), w.swept_before, 126) AS swept_before,
+	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability
+FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.[identity] = CAST(@p1 AS uniqueidentifier)`
+)
+
+var sweep = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
+DELETE l OUTPUT CAST(deleted.id AS binary(16)) AS id
+FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK) ON l.id = asked.id
+WHERE l.recorded_at < CAST(@p3 AS datetime2(3))`)
+
+const (
+	orphansRights   = "SELECT ON bridge_ledger, SELECT ON bridge_parked, SELECT ON bridge_identity"
+	sweepRights     = orphansRights + ", DELETE ON bridge_ledger, SELECT, UPDATE ON bridge_watermark"
+	watermarkRights = "SELECT ON bridge_watermark, SELECT ON bridge_identity"
+)
+
+// timeText is a datetime2(3) in style 126.
+const timeText = "2006-01-02T15:04:05.000"
+
+var _ bridge.Sweeper = (*Ledger)(nil)
+
+// Orphans reads the whole ledger, past the rows that are locked. It waits for an
+// Unpark that is about to commit. Ages are in whole seconds.
+func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+	found, err := l.listOrphans(ctx, age, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list orphans: %w", classify(err, orphansRights))
+	}
+	return found, nil
+}
+
+// Sweep deletes by key, 500 rows per statement, past those that are locked.
+func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+	swept, err := tables.Sweep{List: l.listOrphans, Raise: l.raise, Remove: l.sweep, Tick: time.Millisecond}.Run(ctx, age, limit)
+	if err != nil {
+		return swept, fmt.Errorf("sweep: %w", classify(err, sweepRights))
+	}
+	return swept, nil
+}
+
+// SweptBefore reads the watermark, of the ledger that was opened and in a database
+// that takes writes.
+func (l *Ledger) SweptBefore(ctx context.Context) (time.Time, error) {
+	var rows []struct {
+		SweptBefore   sql.NullString `db:"swept_before"`
+		Updateability sql.NullString
+	}
+	err := try(ctx, func(ctx context.Context) error {
+		rows = nil
+		return l.db.SelectContext(ctx, &rows, sweptBefore, argument(l.identity))
+	})
+	switch {
+	case err != nil:
+		err = classify(err, watermarkRights)
+	case len(rows) != 1:
+		err = tables.OtherLedger(l.identity)
+	case rows[0].Updateability.String != readWrite:
+		err = fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
+	case !rows[0].SweptBefore.Valid:
+		return time.Time{}, nil
+	default:
+		var before time.Time
+		if before, err = time.Parse(timeText, rows[0].SweptBefore.String); err == nil {
+			return before, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("read the watermark: %w", err)
+}
+
+func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+	if err := tables.CheckAge(age, limit); err != nil {
+		return nil, err
+	}
+	var rows []struct {
+		ID         []byte
+		RecordedAt sql.NullString `db:"recorded_at"`
+	}
+	seconds := int64((age + time.Second - 1) / time.Second)
+	err := try(ctx, func(ctx context.Context) error {
+		rows = nil
+		return l.db.SelectContext(ctx, &rows, orphans, seconds, limit, argument(l.identity))
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, tables.OtherLedger(l.identity)
+	}
+	var found []bridge.Orphan
+	for _, row := range rows {
+		if row.ID == nil {
+			continue // there are none
+		}
+		id, err := readID(row.ID)
+		if err != nil {
+			return nil, err
+		}
+		at, err := time.Parse(timeText, row.RecordedAt.String)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, bridge.Orphan{ID: id, RecordedAt: at})
+	}
+	return found, nil
+}
+
+func (l *Ledger) raise(ctx context.Context, before time.Time) error {
+	var result sql.Result
+	err := try(ctx, func(ctx context.Context) (err error) {
+		result, err = l.db.ExecContext(ctx, raise, before.Format(timeText), argument(l.identity))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return tables.ExpectOne(result, l.identity)
+}
+
+func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {
+	for ids := range slices.Chunk(ids, chunk) {
+		text, packed, used := sweep.fill(ids)
+		var rows [][]byte
+		err := try(ctx, func(ctx context.Context) error {
+			rows = nil
+			return l.db.SelectContext(ctx, &rows, text, packed, used, before.Format(timeText))
+		})
+		if err != nil {
+			return nil, err
+		}
+		gone, err := readIDs(rows)
+		if err != nil {
+			return nil, err
+		}
+		swept = append(swept, gone...)
+	}
+	return swept, nil
+}

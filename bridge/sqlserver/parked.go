@@ -1,0 +1,192 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+const (
+	park = `SET NOCOUNT OFF;
+INSERT INTO bridge_parked (id, message)
+SELECT CAST(@p1 AS uniqueidentifier), @p2 FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)`
+
+	// Who has locked a row for an update keeps others from doing so, not from reading.
+	takeParked = `SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size
+FROM bridge_parked WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK) ORDER BY id`
+
+	countParked = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SELECT count(*) FROM (SELECT TOP (@p1) id FROM bridge_parked WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)) AS counted`
+)
+
+var (
+	// A row that is locked must not be taken for one that is gone.
+	present = forIDs(`SET LOCK_TIMEOUT 1000;
+SET XACT_ABORT OFF;
+SELECT CAST(l.id AS binary(16)) AS id FROM bridge_identity i
+LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK) ON l.id = asked.id) ON 1 = 1
+WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
+
+	loadParked = forIDs(`SELECT CAST(p.id AS binary(16)) AS id, p.message
+FROM $asked INNER LOOP JOIN bridge_parked p ON p.id = asked.id`)
+
+	touch = forIDs(`SET LOCK_TIMEOUT 1000;
+UPDATE l SET recorded_at = sysutcdatetime() OUTPUT CAST(inserted.id AS binary(16)) AS id
+FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK) ON l.id = asked.id`)
+
+	removeParked = forIDs(`SET NOCOUNT OFF;
+DELETE p FROM $asked INNER LOOP JOIN bridge_parked p WITH (ROWLOCK) ON p.id = asked.id`)
+)
+
+const (
+	parkRights   = "INSERT ON bridge_parked, SELECT ON bridge_identity"
+	unparkRights = "SELECT, DELETE ON bridge_parked, SELECT, UPDATE ON bridge_ledger, SELECT ON bridge_identity"
+)
+
+var (
+	_ bridge.Parker   = (*Ledger)(nil)
+	_ bridge.Unparker = (*Ledger)(nil)
+)
+
+// Park inserts the messages in tx, a statement for each. After an error roll back: the
+// server may have done so already (see Record).
+func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+	for _, m := range messages {
+		result, err := tx.ExecContext(ctx, park, argument(m.ID), tables.NotNil(m.Message), argument(l.identity))
+		if err != nil {
+			return fmt.Errorf("park message %s: %w", m.ID, classify(err, parkRights))
+		}
+		if err := tables.ExpectOne(result, l.identity); err != nil {
+			return fmt.Errorf("park message %s: %w", m.ID, err)
+		}
+	}
+	return nil
+}
+
+// Unpark takes at most 500 rows WITH (UPDLOCK, READPAST), in the order of the key,
+// which is not that of age, and has them locked while it stages.
+func (l *Ledger) Unpark(ctx context.Context, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+	removed, err := tables.Unpark(ctx, l.openShelf, min(limit, chunk), stage)
+	if err != nil {
+		return 0, fmt.Errorf("unpark: %w", classify(err, unparkRights))
+	}
+	return removed, nil
+}
+
+// CountParked counts past the rows that are being inserted or deleted.
+func (l *Ledger) CountParked(ctx context.Context, limit int) (n int, err error) {
+	err = try(ctx, func(ctx context.Context) error { return l.db.GetContext(ctx, &n, countParked, limit) })
+	if err != nil {
+		return 0, fmt.Errorf("count parked messages: %w", classify(err, "SELECT ON bridge_parked"))
+	}
+	return n, nil
+}
+
+// A shelf is a tables.Shelf at READ COMMITTED, where each statement sees what has
+// committed before it.
+type shelf struct {
+	*sqlx.Tx
+	conn   *sqlx.Conn
+	ledger *Ledger
+}
+
+// openShelf begins a transaction that is not ctx's, for the reason in settleByInsert.
+func (l *Ledger) openShelf(ctx context.Context) (tables.Shelf, error) {
+	conn, err := l.db.Connx(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := conn.BeginTxx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return &shelf{tx, conn, l}, nil
+}
+
+func (s *shelf) Rollback() error {
+	defer func() { _ = s.conn.Close() }()
+	return s.Tx.Rollback()
+}
+
+func (s *shelf) Take(ctx context.Context, limit int) ([]tables.Size, error) {
+	var rows []struct {
+		ID   []byte
+		Size int64
+	}
+	if err := s.SelectContext(ctx, &rows, takeParked, limit); err != nil {
+		return nil, err
+	}
+	taken := make([]tables.Size, len(rows))
+	for i, row := range rows {
+		id, err := readID(row.ID)
+		if err != nil {
+			return nil, err
+		}
+		taken[i] = tables.Size{ID: id, Size: row.Size}
+	}
+	return taken, nil
+}
+
+// Recorded waits for who has a row locked, as a Forget has. Whom it waits for in vain
+// it passes over, and so takes a row for present that may be gone.
+func (s *shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	found, err := s.ledger.find(ctx, s, present, ids)
+	if number(err) == lockTimeout {
+		_, err = s.ledger.find(ctx, s, s.ledger.committed, ids) // is it still this ledger?
+		return ids, err
+	}
+	return found, err
+}
+
+func (s *shelf) Load(ctx context.Context, ids []uuid.UUID) ([]bridge.Parked, error) {
+	text, packed, used := loadParked.fill(ids)
+	var rows []struct{ ID, Message []byte }
+	if err := s.SelectContext(ctx, &rows, text, packed, used); err != nil {
+		return nil, err
+	}
+	messages := make([]bridge.Parked, len(rows))
+	for i, row := range rows {
+		id, err := readID(row.ID)
+		if err != nil {
+			return nil, err
+		}
+		messages[i] = bridge.Parked{ID: id, Message: row.Message}
+	}
+	return messages, nil
+}
+
+func (s *shelf) Touch(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	text, packed, used := touch.fill(ids)
+	var rows [][]byte
+	if err := s.SelectContext(ctx, &rows, text, packed, used); err != nil {
+		return nil, err
+	}
+	return readIDs(rows)
+}
+
+func (s *shelf) Remove(ctx context.Context, ids []uuid.UUID) (int, error) {
+	text, packed, used := removeParked.fill(ids)
+	return tables.Changed(s.ExecContext(ctx, text, packed, used))
+}
+
+// find runs one of the statements that look IDs up, and check the identity as they go.
+func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, s statement, ids []uuid.UUID) ([]uuid.UUID, error) {
+	text, packed, used := s.fill(ids)
+	var rows [][]byte
+	if err := sqlx.SelectContext(ctx, q, &rows, text, packed, used, argument(l.identity)); err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, tables.OtherLedger(l.identity)
+	}
+	none := func(id []byte) bool { return id == nil }
+	return readIDs(slices.DeleteFunc(rows, none))
+}

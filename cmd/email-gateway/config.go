@@ -1,0 +1,185 @@
+package main
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
+	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+const prefix = "EMAIL"
+
+// consumer is the gateway's name in the inbox.
+const consumer = "email-gateway"
+
+// config is the environment. The names of the variables and the help are made from
+// it; a variable is EMAIL_ and the field's words.
+type config struct {
+	Database struct {
+		URL     string `desc:"the database for the inbox and the e-mails' statuses: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
+		URLFile string `split_words:"true" desc:"a file with it instead"`
+	}
+	AMQP struct {
+		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps; required to send"`
+		URLFile string `split_words:"true" desc:"a file with it instead"`
+	}
+	Queue    string            `default:"emails" desc:"the queue of e-mails; what cannot be sent goes to the queue with .dead behind this name"`
+	Prefetch environment.Count `default:"100" desc:"how many messages are held at once, those among them that wait for another attempt; bounds the memory together with EMAIL_MAX_BYTES"`
+
+	SMTP struct {
+		Host         string            `desc:"the mail server's name; required to send"`
+		Port         environment.Count `default:"587" desc:"its port"`
+		TLS          security          `default:"starttls" desc:"starttls, tls (from the first byte, mostly on port 465) or none (not together with a password)"`
+		CAFile       string            `split_words:"true" desc:"a file with the certificates, in PEM, that the server's is checked against (default: the system's)"`
+		User         string            `desc:"the login, if it takes one"`
+		Password     string            `desc:"its password"`
+		PasswordFile string            `split_words:"true" desc:"a file with it instead"`
+		Name         string            `desc:"the name with which the gateway introduces itself (default: the host's)"`
+		Timeout      environment.Span  `default:"30s" desc:"how long connecting may take, and then each command"`
+		Answer       environment.Span  `default:"10m" desc:"how long the server may take to answer to the end of an e-mail; after it the e-mail is doubtful"`
+		Sessions     environment.Count `default:"4" desc:"how many e-mails are sent at once, each over a connection of its own"`
+	}
+
+	Max struct {
+		Bytes      size              `default:"10485760" desc:"the largest message that is an e-mail, in bytes, attachments in base64"`
+		Recipients environment.Count `default:"50" desc:"to how many one e-mail may go"`
+	}
+
+	Attempts     environment.Count `default:"8" desc:"how often an e-mail is tried that the server refuses for the time being; then it goes to the dead queue"`
+	Pause        environment.Span  `default:"10s" desc:"the pause after the first of these attempts; it doubles with each"`
+	LongestPause environment.Span  `split_words:"true" default:"5m" desc:"the longest of them"`
+	Hold         environment.Span  `default:"15m" desc:"how long a message is held for a mail server that is away and for pauses, before it is handed back; with EMAIL_SMTP_ANSWER and 8 times EMAIL_SMTP_TIMEOUT added it must be shorter than the broker's consumer timeout (30m unless changed)"`
+	Retention    environment.Span  `default:"720h" desc:"how long message IDs and statuses are kept; an older message is not sent, as nobody can tell whether it was"`
+	Drain        environment.Span  `default:"30s" desc:"how long the end may take, after SIGTERM; an e-mail that the server has not answered to by then is doubtful"`
+
+	HTTP struct {
+		Address string `default:":8080" desc:"where /livez, /readyz and /metrics are"`
+	}
+	Log environment.Log
+}
+
+// load reads the environment. sending says that more than the database is needed.
+// Its error names the variable and says what to do.
+func load(sending bool) (*config, error) {
+	c := new(config)
+	if err := environment.Read(prefix, c); err != nil {
+		return nil, err
+	}
+	for _, secret := range []struct {
+		name  string
+		value *string
+		file  string
+	}{
+		{"EMAIL_DATABASE_URL", &c.Database.URL, c.Database.URLFile},
+		{"EMAIL_AMQP_URL", &c.AMQP.URL, c.AMQP.URLFile},
+		{"EMAIL_SMTP_PASSWORD", &c.SMTP.Password, c.SMTP.PasswordFile},
+	} {
+		var err error
+		if *secret.value, err = environment.Secret(secret.name, *secret.value, secret.file); err != nil {
+			return nil, err
+		}
+	}
+	if c.SMTP.Name == "" {
+		c.SMTP.Name, _ = os.Hostname()
+	}
+	switch {
+	case c.Database.URL == "":
+		return nil, errors.New("EMAIL_DATABASE_URL: is not set; name the database, or a file with EMAIL_DATABASE_URL_FILE")
+	case c.Queue == "" || len(c.Queue) > 200:
+		return nil, errors.New("EMAIL_QUEUE: must have 1 to 200 bytes; name the queue or unset it")
+	case c.Retention.Duration() < time.Hour:
+		return nil, errors.New("EMAIL_RETENTION: is less than 1h; raise it")
+	case c.LongestPause < c.Pause:
+		return nil, errors.New("EMAIL_LONGEST_PAUSE: is less than EMAIL_PAUSE; raise the one or lower the other")
+	case c.effectTimeout() >= c.Hold.Duration():
+		return nil, fmt.Errorf("EMAIL_HOLD: must be more than EMAIL_SMTP_ANSWER and %d times EMAIL_SMTP_TIMEOUT; raise it or lower these", timeouts)
+	case !sending:
+		return c, nil
+	case c.AMQP.URL == "":
+		return nil, errors.New("EMAIL_AMQP_URL: is not set; name the broker, or a file with EMAIL_AMQP_URL_FILE")
+	case c.SMTP.Host == "":
+		return nil, errors.New("EMAIL_SMTP_HOST: is not set; name the mail server")
+	case c.SMTP.User == "" && c.SMTP.Password != "":
+		return nil, errors.New("EMAIL_SMTP_USER: is not set, but a password is; set it, or unset EMAIL_SMTP_PASSWORD")
+	case c.SMTP.User != "" && c.SMTP.Password == "":
+		return nil, errors.New("EMAIL_SMTP_PASSWORD: is not set, but EMAIL_SMTP_USER is; set it, or EMAIL_SMTP_PASSWORD_FILE")
+	case c.SMTP.User != "" && c.SMTP.TLS == security(transport.None):
+		return nil, errors.New("EMAIL_SMTP_TLS: is none, and everybody on the way could read the password; set starttls or tls, or unset EMAIL_SMTP_USER")
+	case c.SMTP.Name == "" || strings.ContainsFunc(c.SMTP.Name, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return nil, errors.New("EMAIL_SMTP_NAME: must be a host's name; set it")
+	}
+	return c, nil
+}
+
+// timeouts is how many of them one attempt takes at most, beside the answer: one each
+// for a turn, a session, MAIL, DATA and the status, and some for recipients and text.
+const timeouts = 8
+
+// effectTimeout bounds one attempt as a whole.
+func (c *config) effectTimeout() time.Duration {
+	return c.SMTP.Answer.Duration() + timeouts*c.SMTP.Timeout.Duration()
+}
+
+func (c *config) limits() email.Limits {
+	return email.Limits{Bytes: int(c.Max.Bytes), Recipients: int(c.Max.Recipients)}
+}
+
+func (c *config) server() (*transport.Server, error) {
+	server := &transport.Server{
+		Host: c.SMTP.Host, Port: int(c.SMTP.Port), Security: transport.Security(c.SMTP.TLS),
+		User: c.SMTP.User, Password: c.SMTP.Password, Name: c.SMTP.Name,
+		Timeout: c.SMTP.Timeout.Duration(), Answer: c.SMTP.Answer.Duration(),
+	}
+	if c.SMTP.CAFile == "" {
+		return server, nil
+	}
+	pem, err := os.ReadFile(c.SMTP.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("EMAIL_SMTP_CA_FILE: %w; name a file that can be read", err)
+	}
+	server.Roots = x509.NewCertPool()
+	if !server.Roots.AppendCertsFromPEM(pem) {
+		return nil, errors.New("EMAIL_SMTP_CA_FILE: no certificate is in it; give certificates in PEM")
+	}
+	return server, nil
+}
+
+// options are the guard's. How often an e-mail is tried is counted by the statuses:
+// a mail server that is away counts against no e-mail.
+func (c *config) options(logger *slog.Logger) idempotency.Options {
+	return idempotency.Options{
+		Attempts: math.MaxInt32, MinDelay: c.Pause.Duration(), MaxDelay: c.LongestPause.Duration(),
+		Hold: c.Hold.Duration(), EffectTimeout: c.effectTimeout(), Retention: c.Retention.Duration(), Logger: logger,
+	}
+}
+
+type security transport.Security
+
+func (s *security) Decode(text string) error {
+	switch *s = security(text); transport.Security(text) {
+	case transport.StartTLS, transport.Implicit, transport.None:
+		return nil
+	}
+	return fmt.Errorf("%q is not usable; give starttls, tls or none", text)
+}
+
+type size int
+
+func (s *size) Decode(text string) error {
+	const least, most = 1 << 10, 1 << 27
+	var n int
+	if _, err := fmt.Sscan(text, &n); err != nil || n < least || n > most {
+		return fmt.Errorf("%q is not usable; give a whole number from %d to %d, or unset it", text, least, most)
+	}
+	*s = size(n)
+	return nil
+}

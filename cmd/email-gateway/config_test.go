@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
+	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+)
+
+// minimal sets what is required, and nothing else.
+func minimal(t *testing.T) {
+	t.Helper()
+	for _, entry := range os.Environ() {
+		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, prefix+"_") {
+			if err := os.Unsetenv(name); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.Setenv(name, value) })
+		}
+	}
+	t.Setenv("EMAIL_DATABASE_URL", "sqlite:/nowhere/s3cret.db")
+	t.Setenv("EMAIL_AMQP_URL", "amqp://user:s3cret@127.0.0.1:1/")
+	t.Setenv("EMAIL_SMTP_HOST", "mail.example.org")
+}
+
+// outcome runs the program; none of its servers answers.
+func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = start(context.Background(), args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestDefaultsAndValues(t *testing.T) {
+	minimal(t)
+	c, err := load(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := c.server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, _ := os.Hostname()
+	want := &transport.Server{Host: "mail.example.org", Port: 587, Security: transport.StartTLS, Name: name,
+		Timeout: 30 * time.Second, Answer: 10 * time.Minute}
+	if !reflect.DeepEqual(server, want) {
+		t.Errorf("server %+v, want %+v", server, want)
+	}
+	o := c.options(nil)
+	if o.EffectTimeout != 14*time.Minute || o.Hold != 15*time.Minute || o.Retention != 720*time.Hour {
+		t.Errorf("options %+v", o)
+	}
+	if l := c.limits(); l.Bytes != 10<<20 || l.Recipients != 50 {
+		t.Errorf("limits %+v", l)
+	}
+	for name, value := range map[string]string{"SMTP_PORT": "465", "SMTP_TLS": "tls", "SMTP_USER": "u", "SMTP_PASSWORD": "p",
+		"SMTP_NAME": "me", "SMTP_TIMEOUT": "1s", "SMTP_ANSWER": "2s", "MAX_BYTES": "4096", "MAX_RECIPIENTS": "3", "HOLD": "11s"} {
+		t.Setenv(prefix+"_"+name, value)
+	}
+	if c, err = load(true); err != nil {
+		t.Fatal(err)
+	}
+	if server, err = c.server(); err != nil {
+		t.Fatal(err)
+	}
+	want = &transport.Server{Host: "mail.example.org", Port: 465, Security: transport.Implicit, User: "u", Password: "p", Name: "me",
+		Timeout: time.Second, Answer: 2 * time.Second}
+	if !reflect.DeepEqual(server, want) {
+		t.Errorf("server %+v, want %+v", server, want)
+	}
+	if o := c.options(nil); o.EffectTimeout != 10*time.Second || o.Hold != 11*time.Second {
+		t.Errorf("options %+v", o)
+	}
+	if l := c.limits(); l.Bytes != 4096 || l.Recipients != 3 {
+		t.Errorf("limits %+v", l)
+	}
+}
+
+func TestBadConfiguration(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		env  map[string]string
+		want string
+	}{
+		{map[string]string{"DATABASE_URL": ""}, "EMAIL_DATABASE_URL: is not set; name the database"},
+		{map[string]string{"AMQP_URL": ""}, "EMAIL_AMQP_URL: is not set; name the broker"},
+		{map[string]string{"SMTP_HOST": ""}, "EMAIL_SMTP_HOST: is not set; name the mail server"},
+		{map[string]string{"SMTP_HOTS": "s3cret"}, "EMAIL_SMTP_HOTS: unknown variable; did you mean EMAIL_SMTP_HOST?"},
+		{map[string]string{"SOMETHING_ELSE": "s3cret"}, "EMAIL_SOMETHING_ELSE: unknown variable; unset it"},
+		{map[string]string{"QUEUE": ""}, "EMAIL_QUEUE: must have 1 to 200 bytes"},
+		{map[string]string{"PREFETCH": "0"}, "EMAIL_PREFETCH: \"0\" is not usable; give a whole number from 1 to 65535"},
+		{map[string]string{"MAX_BYTES": "10 MB"}, "EMAIL_MAX_BYTES: \"10 MB\" is not usable; give a whole number from 1024 to"},
+		{map[string]string{"MAX_BYTES": "12"}, "EMAIL_MAX_BYTES: "},
+		{map[string]string{"SMTP_TLS": "yes"}, "EMAIL_SMTP_TLS: \"yes\" is not usable; give starttls, tls or none"},
+		{map[string]string{"SMTP_USER": "u"}, "EMAIL_SMTP_PASSWORD: is not set, but EMAIL_SMTP_USER is"},
+		{map[string]string{"SMTP_PASSWORD": "s3cret"}, "EMAIL_SMTP_USER: is not set, but a password is"},
+		{map[string]string{"SMTP_USER": "u", "SMTP_PASSWORD": "s3cret", "SMTP_TLS": "none"}, "EMAIL_SMTP_TLS: is none, and everybody on the way could read the password"},
+		{map[string]string{"SMTP_PASSWORD": "s3cret", "SMTP_PASSWORD_FILE": empty}, "EMAIL_SMTP_PASSWORD_FILE: is set, and EMAIL_SMTP_PASSWORD too; unset one"},
+		{map[string]string{"SMTP_PASSWORD_FILE": empty}, "EMAIL_SMTP_PASSWORD_FILE: the file is empty; write the secret into it"},
+		{map[string]string{"SMTP_PASSWORD_FILE": empty + ".missing"}, "EMAIL_SMTP_PASSWORD_FILE: the file cannot be read"},
+		{map[string]string{"SMTP_NAME": "a b"}, "EMAIL_SMTP_NAME: must be a host's name"},
+		{map[string]string{"SMTP_TIMEOUT": "5"}, "EMAIL_SMTP_TIMEOUT: \"5\" is not usable; give a positive duration"},
+		{map[string]string{"HOLD": "14m"}, "EMAIL_HOLD: must be more than EMAIL_SMTP_ANSWER and 8 times EMAIL_SMTP_TIMEOUT"},
+		{map[string]string{"PAUSE": "10m"}, "EMAIL_LONGEST_PAUSE: is less than EMAIL_PAUSE"},
+		{map[string]string{"RETENTION": "10m"}, "EMAIL_RETENTION: is less than 1h"},
+		{map[string]string{"LOG_LEVEL": "loud"}, "EMAIL_LOG_LEVEL: \"loud\" is not usable; give debug, info, warn or error"},
+		{map[string]string{"LOG_FORMAT": "xml"}, "EMAIL_LOG_FORMAT: \"xml\" is not usable; give text or json"},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			minimal(t)
+			for name, value := range c.env {
+				t.Setenv(prefix+"_"+name, value)
+			}
+			code, stdout, stderr := outcome(t)
+			if code != exitMisused || stdout != "" {
+				t.Errorf("exit code %d, stdout %q", code, stdout)
+			}
+			if !strings.HasPrefix(stderr, "email-gateway: "+c.want) || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "s3cret") {
+				t.Errorf("stderr %q", stderr)
+			}
+		})
+	}
+}
+
+func TestCertificatesThatCannotBeRead(t *testing.T) {
+	for content, want := range map[string]string{"": "no certificate is in it; give certificates in PEM", "missing": "name a file that can be read"} {
+		minimal(t)
+		file := filepath.Join(t.TempDir(), "ca.pem")
+		if content == "" {
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Setenv("EMAIL_SMTP_CA_FILE", file)
+		code, _, stderr := outcome(t)
+		if code != exitFailed || !strings.HasPrefix(stderr, "email-gateway: EMAIL_SMTP_CA_FILE: ") || !strings.Contains(stderr, want) {
+			t.Errorf("exit code %d, %s", code, stderr)
+		}
+	}
+}
+
+func TestBadArguments(t *testing.T) {
+	minimal(t)
+	for _, args := range [][]string{{"-migrate"}, {"send"}, {"migrate", "now"}, {"doubtful"}, {"doubtful", "show"}, {"doubtful", "list", "x"},
+		{"doubtful", "list", "-o", "xml"}, {"doubtful", "list", "-x"}, {"doubtful", "sent"}, {"doubtful", "retry", "a", "b"}} {
+		code, stdout, stderr := outcome(t, args...)
+		if code != exitMisused || stdout != "" || !strings.Contains(stderr, "see email-gateway -help") || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%v: exit code %d, stdout %q, stderr %q", args, code, stdout, stderr)
+		}
+	}
+}
+
+func TestHelpListsEverythingAndNothingThatIsSet(t *testing.T) {
+	minimal(t)
+	t.Setenv("EMAIL_SMTP_PASSWORD", "s3cret")
+	code, stdout, stderr := outcome(t, "-help")
+	if code != exitDone || stderr != "" {
+		t.Fatalf("exit code %d, stderr %q", code, stderr)
+	}
+	var names strings.Builder
+	if err := environment.Usage(&names, prefix, new(config), `{{range .}}{{usage_key .}} {{end}}`); err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Fields(names.String())
+	if len(all) < 28 {
+		t.Errorf("only %d variables: %v", len(all), all)
+	}
+	for _, name := range all {
+		_, after, found := strings.Cut(stdout, "\n  "+name)
+		_, meaning, _ := strings.Cut(after, "\n")
+		if !found || !strings.HasPrefix(meaning, "      ") {
+			t.Errorf("%s is not listed, or has no meaning", name)
+		}
+	}
+	for line := range strings.Lines(stdout) {
+		if len(line) > 81 {
+			t.Errorf("long line: %s", line)
+		}
+	}
+	for _, secret := range []string{"s3cret", "nowhere", "mail.example.org"} {
+		if strings.Contains(stdout, secret) {
+			t.Errorf("the help shows what is set: %s", secret)
+		}
+	}
+}
+
+// The table in the gateway's README is the struct's.
+func TestReadmeTable(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table strings.Builder
+	err = environment.Usage(&table, prefix, new(config), "| variable | default | meaning |\n|---|---|---|\n{{range .}}"+
+		"| `{{usage_key .}}` | {{with usage_default .}}`{{.}}`{{end}} | {{usage_description .}} |\n{{end}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(readme), table.String()) {
+		t.Errorf("README.md does not have this table:\n%s", table.String())
+	}
+}
+
+// And its example of a body is an e-mail.
+func TestReadmeExample(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(readme), "```json\n")
+	example, _, _ = strings.Cut(example, "```")
+	if _, err := email.Parse([]byte(example), email.Limits{Bytes: 1 << 10, Recipients: 1}); err != nil {
+		t.Errorf("%v:\n%s", err, example)
+	}
+}

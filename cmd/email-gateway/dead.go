@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
+	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+// deliveryLimit is how often the queue may deliver one message: out of reach of normal
+// life, but not unlimited (FACTS).
+const deliveryLimit = 1_000_000
+
+func (g *gateway) deadQueue() string { return g.config.Queue + ".dead" }
+
+// declare makes the queues that are missing. One that is there is taken as it is.
+func (g *gateway) declare(ctx context.Context) error {
+	conn, err := g.broker.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, conn.Close)()
+	quorum := amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": deliveryLimit}
+	emails := maps.Clone(quorum)
+	emails["x-dead-letter-exchange"] = ""
+	emails["x-dead-letter-routing-key"] = g.deadQueue()
+	emails["x-dead-letter-strategy"] = "at-least-once"
+	emails["x-overflow"] = "reject-publish" // which the strategy needs
+	for _, queue := range []struct {
+		name string
+		args amqp.Table
+	}{{g.deadQueue(), quorum}, {g.config.Queue, emails}} {
+		if err := declare(conn, queue.name, queue.args); err != nil {
+			return fmt.Errorf("declare queue %q: %w", queue.name, err)
+		}
+	}
+	return nil
+}
+
+func declare(conn *bridge.Connection, name string, args amqp.Table) error {
+	const durable, autoDelete, exclusive, noWait = true, false, false, false
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	_, err = ch.QueueDeclarePassive(name, durable, autoDelete, exclusive, noWait, nil)
+	if missing := new(amqp.Error); !errors.As(err, &missing) || missing.Code != amqp.NotFound {
+		_ = ch.Close()
+		return err
+	}
+	if ch, err = conn.Channel(); err != nil { // the answer has closed the other
+		return err
+	}
+	defer func() { _ = ch.Close() }()
+	_, err = ch.QueueDeclare(name, durable, autoDelete, exclusive, noWait, args)
+	return err
+}
+
+// reasons are the codes in the dead queue; what is none of these is "failed".
+var reasons = []struct {
+	err  error
+	code string
+	now  status
+}{
+	{email.ErrRefused, "malformed", refused},
+	{transport.ErrPermanent, "refused", refused},
+	{idempotency.ErrTooOld, "too-old", refused},
+}
+
+// confirmPatience bounds a publish to the dead queue.
+const confirmPatience = 30 * time.Second
+
+// bury puts a message in the dead queue, with the reason. Dying behind the publish
+// leaves it in both queues; then it is tried once more, and buried again.
+func (g *gateway) bury(ctx context.Context, d amqp.Delivery, reason error) error {
+	code, now := "failed", failed
+	for _, r := range reasons {
+		if errors.Is(reason, r.err) {
+			code, now = r.code, r.now
+			break
+		}
+	}
+	publishing, cancel := context.WithTimeout(ctx, confirmPatience)
+	defer cancel()
+	err := g.broker.Publish(publishing, []bridge.Outgoing{{Target: bridge.Target{RoutingKey: g.deadQueue()}, Publishing: dead(d, code, reason)}})
+	if err != nil {
+		return err
+	}
+	if a, ok := ctx.Value(attemptKey{}).(*attempt); ok {
+		a.count(now)
+	}
+	if id, err := uuid.Parse(d.MessageId); err == nil && id.String() == d.MessageId {
+		if err := g.statuses.giveUp(ctx, d.MessageId, now, reason); err != nil {
+			g.log.Warn("status not written", "message_id", d.MessageId, "status", now, "error", err)
+		}
+	}
+	return nil
+}
+
+// dead is the message as it was, with the reason.
+func dead(d amqp.Delivery, code string, reason error) amqp.Publishing {
+	headers := maps.Clone(d.Headers)
+	if headers == nil {
+		headers = make(amqp.Table)
+	}
+	headers[bridge.HeaderDeadReason] = code
+	headers[bridge.HeaderDeadText] = text(reason)
+	headers[bridge.HeaderDeadAt] = timestamp().Format(time.RFC3339)
+	return amqp.Publishing{
+		Headers: headers, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: amqp.Persistent,
+		Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, MessageId: d.MessageId,
+		Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId, Body: d.Body,
+	}
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+var errHeld = errors.New("held for longer than EMAIL_HOLD")
+
+// deliver brings one message to its end: sent, a duplicate, doubtful, in the dead
+// queue, or in its own queue again.
+func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) {
+	defer g.metrics.hold()()
+	log := g.log.With("message_id", d.MessageId)
+	a := &attempt{gateway: g}
+	ctx, cancel := context.WithTimeoutCause(ctx, g.config.Hold.Duration(), errHeld)
+	defer cancel()
+	if _, err := g.parse(d); err == nil {
+		// Nothing is started without a session in which to send, so that a mail server
+		// that is away for hours counts against no e-mail, and leaves none in doubt.
+		if a.session, err = g.sessions.take(ctx); err != nil {
+			g.metrics.outcome(handedBack)
+			log.Info("e-mail handed back", "reason", err)
+			_ = d.Nack(false, true) // or the end of the channel does it
+			return
+		}
+	}
+	err := g.guard.AtMostOnce(withAttempt(ctx, a), g.db.DB.DB, d, a.run)
+	a.release()
+	switch {
+	case errors.Is(err, idempotency.ErrHandedBack):
+		g.metrics.outcome(handedBack)
+		log.Info("e-mail handed back", "reason", err)
+	case err != nil:
+		log.Warn("e-mail not acked; it comes again, as a duplicate", "error", err)
+	case !a.ended: // begun before: it is sent or doubtful, or will be
+		g.metrics.outcome(duplicate)
+		log.Info("e-mail is a duplicate")
+	}
+}
+
+// parse makes an e-mail of a message, or says with email.ErrRefused why there is none.
+func (g *gateway) parse(d amqp.Delivery) (*email.Email, error) {
+	// The ID becomes part of a header, and the key of a row.
+	if id, err := uuid.Parse(d.MessageId); err != nil || id.String() != d.MessageId {
+		return nil, fmt.Errorf("%w: the message ID is not a UUID in its canonical form", email.ErrRefused)
+	}
+	return email.Parse(d.Body, g.config.limits())
+}
+
+// findOut resolves what the statuses can tell: a process that died between the two
+// commits, that of the status and that of the inbox.
+func (g *gateway) findOut(ctx context.Context, p idempotency.Pending) (idempotency.Verdict, error) {
+	is, err := g.statuses.get(ctx, p.Key)
+	switch {
+	case err != nil:
+		return idempotency.Unknown, err
+	case is == sent:
+		return idempotency.Done, nil
+	case is == sending:
+		err := g.statuses.doubt(ctx, p.Key)
+		if err == nil {
+			g.metrics.outcome(doubtful)
+			g.log.Error("e-mail is doubtful", "message_id", p.Key, "reason", errUnheard)
+		}
+		return idempotency.Unknown, err
+	case is == doubtful:
+		return idempotency.Unknown, nil
+	}
+	return idempotency.NotDoneYet, nil // no run has got to the mail server since
+}

@@ -1,0 +1,44 @@
+// Email-gateway is a receiver that one can run: it sends the e-mails of a queue through
+// a mail server, each once at most, whatever crashes. email-gateway -help lists its
+// configuration, and email-gateway schema prints the form of a message's body.
+//
+// # What becomes of a message
+//
+//	sent        the mail server has taken it over
+//	duplicate   it was begun before, and is sent or doubtful, or will be
+//	doubtful    nobody knows: see below
+//	refused     no e-mail (the schema, the limits), too old, or the mail server's last
+//	            word is no (5xx): in the dead queue, with the reason
+//	failed      the mail server has said 'later' (4xx) EMAIL_ATTEMPTS times: in the
+//	            dead queue
+//	handed_back in its own queue again: the mail server is away, or the gateway stops
+//
+// The dead queue's messages have the headers x-bridge-dead-reason (malformed, refused,
+// failed, too-old), -text and -at. Put back into the queue, they are tried as new.
+//
+// An e-mail to several recipients goes to all of them or to none.
+//
+// # Sent once at most
+//
+// An e-mail cannot be sent in a transaction. So its message is claimed in the inbox
+// as 'started' (strategy 'at most once' of package idempotency), then a row says
+// 'sending', then the mail server gets it, then the row says what came of it, and at
+// last the inbox that it is done. Of a gateway that dies in between, the next one
+// knows by the row: before 'sending' nothing was sent, and it sends it; after 'sent'
+// all is done. In between it is doubtful.
+//
+// The other doubtful ones are those whose text and its end, a line with a dot, have
+// left, without an answer of the mail server: package transport tells the moments.
+// What is doubtful is not sent again before an operator says so: doubtful list, and
+// then doubtful sent or doubtful retry. It helps to look for the e-mail's Message-ID in the
+// mail server's log: it is the message's ID with the sender's domain, also when the
+// e-mail is sent once more, so that some mail servers and mailboxes drop the second.
+//
+// # What it keeps
+//
+// The table email_gateway has one row for each message: its ID, the recipients'
+// addresses, the status, attempts, the last error and the times, for EMAIL_RETENTION.
+// An e-mail itself is kept nowhere but in queues, unless it is doubtful: then the
+// inbox has it until an operator has decided. Logs and metrics have no addresses, and
+// nothing of an e-mail but its message's ID.
+package main

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+// pendingStates are all that an e-mail can be in.
+var pendingStates = []idempotency.State{idempotency.Started, idempotency.Doubtful, idempotency.Ready, idempotency.Failed}
+
+// A query is one of the subcommands of doubtful.
+type query func(ctx context.Context, c *config, stdout, stderr io.Writer) error
+
+// parseDoubtful makes of the arguments what is to be done.
+func parseDoubtful(args []string) (query, error) {
+	flags := flag.NewFlagSet("doubtful "+args[0], flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	output := "text"
+	if args[0] == "list" {
+		flags.StringVar(&output, "o", output, "")
+	}
+	if err := flags.Parse(args[1:]); err != nil {
+		return nil, fmt.Errorf("%w; see email-gateway -help", err)
+	}
+	switch {
+	case args[0] == "list" && flags.NArg() == 0 && (output == "text" || output == "json"):
+		return func(ctx context.Context, c *config, stdout, stderr io.Writer) error {
+			return list(ctx, c, output == "json", stdout, stderr)
+		}, nil
+	case args[0] == "list":
+		return nil, errors.New("doubtful list takes nothing but -o json; see email-gateway -help")
+	case args[0] != "sent" && args[0] != "retry":
+		return nil, fmt.Errorf("doubtful %s is not understood; see email-gateway -help", args[0])
+	case flags.NArg() != 1:
+		return nil, fmt.Errorf("doubtful %s takes one message ID; see email-gateway -help", args[0])
+	}
+	return func(ctx context.Context, c *config, stdout, stderr io.Writer) error {
+		return decide(ctx, c, flags.Arg(0), args[0] == "sent", stdout, stderr)
+	}, nil
+}
+
+// A row is one line of the list.
+type row struct {
+	ID       string    `json:"id"`
+	State    string    `json:"state"`
+	Attempts int       `json:"attempts"`
+	Since    time.Time `json:"since"`
+	To       []string  `json:"to"`
+	Error    string    `json:"error"`
+}
+
+// page is how many rows are read at once.
+const page = 100
+
+func list(ctx context.Context, c *config, asJSON bool, stdout, stderr io.Writer) error {
+	db, err := database.Open(ctx, c.Database.URL)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	guard, _, err := open(ctx, c, db, c.Log.Logger(stderr), nil)
+	if err != nil {
+		return err
+	}
+	rows := []row{}
+	for _, state := range []idempotency.State{idempotency.Doubtful, idempotency.Failed} {
+		for after := ""; ; {
+			found, err := guard.Pending(ctx, db.DB.DB, state, after, page)
+			if err != nil {
+				return err
+			}
+			for _, p := range found {
+				rows = append(rows, newRow(p, c.limits()))
+				after = p.Key
+			}
+			if len(found) < page {
+				break
+			}
+		}
+	}
+	if asJSON {
+		encoder := json.NewEncoder(stdout)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(rows)
+	}
+	return write(stdout, rows)
+}
+
+func newRow(p idempotency.Pending, limits email.Limits) row {
+	r := row{ID: p.Key, State: string(p.State), Attempts: p.Attempts, Since: p.Since.UTC(), To: []string{}, Error: p.Error}
+	if p.Error == "" {
+		r.Error = errUnheard.Error()
+	}
+	if !p.Stored {
+		r.Error += "; the message is still in the queue"
+	} else if e, err := email.Parse(p.Message.Body, limits); err == nil {
+		r.To = e.Recipients()
+	}
+	return r
+}
+
+func write(stdout io.Writer, rows []row) error {
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(stdout, "no e-mail is doubtful")
+		return err
+	}
+	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tSTATE\tATTEMPTS\tSINCE\tTO\tERROR")
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", r.ID, r.State, r.Attempts, r.Since.Format(time.RFC3339), strings.Join(r.To, ","), r.Error)
+	}
+	return w.Flush()
+}
+
+// decide tells the guard what the operator knows. The status of an e-mail that is to
+// be sent again is left to the gateway that sends it: only it knows what it has begun.
+func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, stderr io.Writer) error {
+	db, err := database.Open(ctx, c.Database.URL)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	guard, statuses, err := open(ctx, c, db, c.Log.Logger(stderr), nil)
+	if err != nil {
+		return err
+	}
+	if !wasSent {
+		if err := guard.Retry(ctx, db.DB.DB, id); err != nil {
+			return err
+		}
+		fmt.Fprintln(stdout, "a running gateway sends it")
+		return nil
+	}
+	if err := guard.MarkDone(ctx, db.DB.DB, id); err != nil {
+		return err
+	}
+	if err := statuses.markSent(ctx, id); err != nil {
+		return err
+	}
+	fmt.Fprintln(stdout, "it counts as sent")
+	return nil
+}

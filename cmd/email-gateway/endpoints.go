@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Outcomes that are no statuses.
+const (
+	duplicate  status = "duplicate"
+	handedBack status = "handed_back"
+)
+
+type metrics struct {
+	registry *prometheus.Registry
+	emails   *prometheus.CounterVec
+	attempts *prometheus.CounterVec
+	duration prometheus.Histogram
+	held     prometheus.Gauge
+}
+
+func newMetrics(g *gateway) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		emails: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "email_gateway_emails_total",
+			Help: "E-mails by what became of them."}, []string{"outcome"}),
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "email_gateway_attempts_total",
+			Help: "Attempts to send by what the mail server made of them."}, []string{"result"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "email_gateway_send_seconds",
+			Help: "Time from MAIL to the mail server's last answer.", Buckets: prometheus.ExponentialBuckets(0.005, 3, 11)}),
+		held: prometheus.NewGauge(prometheus.GaugeOpts{Name: "email_gateway_held",
+			Help: "Messages that are held, those that wait among them."}),
+	}
+	for _, outcome := range []status{sent, duplicate, doubtful, refused, failed, handedBack} {
+		m.emails.WithLabelValues(string(outcome)) // they are there from the start
+	}
+	m.registry.MustRegister(m.emails, m.attempts, m.duration, m.held, &pendingCollector{g},
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) outcome(o status)      { m.emails.WithLabelValues(string(o)).Inc() }
+func (m *metrics) attempt(result string) { m.attempts.WithLabelValues(result).Inc() }
+func (m *metrics) took(d time.Duration)  { m.duration.Observe(d.Seconds()) }
+func (m *metrics) hold() (letGo func())  { m.held.Inc(); return m.held.Dec }
+
+// pendingCollector asks the inbox at each scrape: the truth is there, whichever
+// gateway has left it.
+type pendingCollector struct{ gateway *gateway }
+
+var pendingDesc = prometheus.NewDesc("email_gateway_pending",
+	"E-mails that the inbox has not done with, by state; doubtful and failed ones wait for an operator.", []string{"state"}, nil)
+
+func (p *pendingCollector) Describe(descs chan<- *prometheus.Desc) { descs <- pendingDesc }
+
+func (p *pendingCollector) Collect(values chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(p.gateway.end, askPatience)
+	defer cancel()
+	counts, err := p.gateway.guard.CountPending(ctx, p.gateway.db.DB.DB)
+	if err != nil {
+		values <- prometheus.NewInvalidMetric(pendingDesc, err)
+		return
+	}
+	for _, state := range pendingStates {
+		values <- prometheus.MustNewConstMetric(pendingDesc, prometheus.GaugeValue, float64(counts[state]), string(state))
+	}
+}
+
+// askPatience is how long a probe or a scrape may take.
+const askPatience = 2 * time.Second
+
+// ready returns nil if e-mails can be sent.
+func (g *gateway) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	switch {
+	case !g.consuming.Load():
+		return errors.New("no consumer")
+	case g.sessions.away.Load():
+		return errors.New("mail server not available")
+	case g.db.PingContext(ctx) != nil:
+		return errors.New("database not reachable")
+	}
+	return nil
+}
+
+// serve answers the endpoints until stop is called.
+func (g *gateway) serve(ctx context.Context) (stop func(), err error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", g.config.HTTP.Address)
+	if err != nil {
+		return nil, &httpError{err}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if err := g.ready(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(g.metrics.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: askPatience}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = server.Serve(listener)
+	}()
+	g.log.Info("endpoints", "address", listener.Addr().String())
+	return func() {
+		_ = server.Close()
+		<-ended
+	}, nil
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"io"
+	"strings"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+)
+
+const helpHead = `Usage: email-gateway
+       email-gateway migrate
+       email-gateway schema
+       email-gateway doubtful list [-o json]
+       email-gateway doubtful sent ID
+       email-gateway doubtful retry ID
+
+Sends the e-mails of a queue through a mail server, each once at most. Runs
+until SIGTERM or SIGINT, then drains: what is being sent is finished, the rest
+is handed back. Any number of gateways may work on one queue.
+
+  migrate         create the tables, or bring them to this release's version
+  schema          print the JSON Schema of a message's body
+  doubtful list   e-mails of which nobody knows whether they were sent, as the
+                  mail server did not answer or the gateway died, and those that
+                  failed after a retry
+  doubtful sent   it was sent, or shall not be: nothing more is done
+  doubtful retry  it was not sent: a running gateway sends it
+  -help           print this
+
+The configuration is the environment. Variables that start with EMAIL_ and are
+not listed here are an error.
+
+`
+
+const helpTail = `
+Exit codes:
+  0  stopped by a signal, and drained; or the subcommand is done
+  1  could not start, or the subcommand failed: one line on standard error
+  2  an argument or a variable is wrong: one line on standard error says which
+  3  stopped by a signal, but not drained in EMAIL_DRAIN: see doubtful list
+`
+
+func help(stdout, stderr io.Writer) int {
+	var text strings.Builder
+	text.WriteString(helpHead)
+	if err := environment.Help(&text, prefix, new(config)); err != nil {
+		return fail(stderr, exitFailed, err)
+	}
+	text.WriteString(helpTail)
+	_, _ = io.WriteString(stdout, text.String())
+	return exitDone
+}

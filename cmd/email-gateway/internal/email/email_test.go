@@ -1,0 +1,244 @@
+package email_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"mime/quotedprintable"
+	"net/mail"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
+)
+
+var limits = email.Limits{Bytes: 4096, Recipients: 3}
+
+const id = "01936f5e-7b1c-7cc0-9a3b-0a1b2c3d4e5f"
+
+func TestWhatIsNotAnEmailIsRefusedWithThePlaceAndWithoutTheValue(t *testing.T) {
+	const tail = `,"to":["a@example.org"],"subject":"s3cret","text":"s3cret"}`
+	subject := func(s string) string {
+		return `{"from":"a@example.org","to":["a@example.org"],"text":"x","subject":"` + s + `"}`
+	}
+	from := func(s string) string { return `{"from":` + s + tail }
+	to := func(s string) string {
+		return `{"from":"a@example.org","subject":"x","text":"x","to":` + s + `}`
+	}
+	attachment := func(s string) string {
+		return `{"from":"a@example.org","to":["a@example.org"],"subject":"x","text":"x","attachments":[` + s + `]}`
+	}
+	for _, c := range []struct{ name, body, want string }{
+		{"empty", ``, "not JSON"},
+		{"no object", `["s3cret"]`, "/: is a array, not a object"},
+		{"cut off", `{"from":"a@example.org"`, "not JSON"},
+		{"more behind it", subject("x") + "{}", "not JSON"},
+		{"not UTF-8", subject("\xff"), "not UTF-8"},
+		{"no sender", `{"to":["s3cret@example.org"],"subject":"x","text":"x"}`, `/: ["from"] is missing`},
+		{"no body", `{"from":"a@example.org","to":["a@example.org"],"subject":"x"}`, `"text" or "html" is missing`},
+		{"unknown field", `{"bcc":"s3cret","from":"a@example.org"` + tail, `/: ["bcc"] is unknown`},
+		{"field in capitals", `{"From":"a@example.org","from":"b@example.org"` + tail, `/: ["From"] is unknown`},
+		{"null", from(`null`), "/from: is a null, not a string"},
+		{"too long", subject(strings.Repeat("x", 4096)), "are more than the limit of 4096"},
+
+		{"line feed in the subject", subject(`s3cret\nBcc: eve@example.org`), `/subject: breaks the schema's "pattern"`},
+		{"carriage return in the subject", subject(`s3cret\rBcc: eve@example.org`), "/subject"},
+		{"NUL in the subject", subject(`s3cret\u0000`), "/subject"},
+		{"next line in the subject", subject(`s3cret\u0085`), "/subject"},
+		{"line separator in the subject", subject(`s3cret\u2028`), "/subject"},
+		{"empty subject", subject(""), `/subject: breaks the schema's "minLength"`},
+		{"long subject", subject(strings.Repeat("x", 256)), `/subject: breaks the schema's "maxLength"`},
+
+		{"line feed in the sender's name", from(`"s3cret\nBcc: eve@example.org <a@example.org>"`), "/from"},
+		{"line feed in an encoded name", from(`"=?utf-8?q?s3cret=0D=0ABcc?= <a@example.org>"`), "/from: a control character in the name"},
+		{"no address", from(`"s3cret"`), "/from: not a mail address"},
+		{"two addresses", from(`"a@example.org, s3cret@example.org"`), "/from: not a mail address"},
+		{"empty address", from(`""`), "/from"},
+		{"quoted local part", from(`"\"s3cret> x\"@example.org"`), "/from: not a plain ASCII mail address"},
+		{"address with an address literal", from(`"s3cret@[127.0.0.1]"`), "/from: not a plain ASCII mail address"},
+		{"address that is not ASCII", from(`"s3crét@example.org"`), "/from: not a plain ASCII mail address"},
+		{"domain that is not ASCII", from(`"s3cret@exämple.org"`), "/from: not a plain ASCII mail address"},
+		{"domain that looks like an option", from(`"s3cret@-example.org"`), "/from: not a plain ASCII mail address"},
+		{"long address", from(`"a@` + strings.Repeat("s3cret.", 40) + `org"`), "/from"},
+
+		{"nobody", to(`[]`), `/to: breaks the schema's "minItems"`},
+		{"a text", to(`"s3cret@example.org"`), "/to: is a string, not a array"},
+		{"many", to(`["a@x.org","b@x.org","c@x.org","s3cret@x.org"]`), "/to: 4 recipients are more than the limit of 3"},
+		{"twice", to(`["s3cret@x.org","S <s3cret@x.org>"]`), "/to/1: the same address again"},
+		{"a bad one", to(`["a@x.org","s3cret"]`), "/to/1: not a mail address"},
+
+		{"attachment without content", attachment(`{"name":"s3cret"}`), `/attachments/0: ["content"] is missing`},
+		{"attachment not in base64", attachment(`{"name":"a","content":"s3cret!"}`), "/attachments"},
+		{"line feed in its name", attachment(`{"name":"s3cret\n","content":""}`), "/attachments/0/name"},
+		{"line feed in its type", attachment(`{"name":"a","type":"text/plain\nBcc: s3cret","content":""}`), "/attachments/0/type"},
+		{"parameter in its type", attachment(`{"name":"a","type":"text/plain; s3cret=1","content":""}`), "/attachments/0/type"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := email.Parse([]byte(c.body), limits)
+			if !errors.Is(err, email.ErrRefused) {
+				t.Fatalf("not refused: %v", err)
+			}
+			if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3c") {
+				t.Errorf("%v; want %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestAnEmailArrivesAsItWasMeant(t *testing.T) {
+	file := []byte("\x00\x01%PDF-\r\n.\r\n")
+	body, err := json.Marshal(map[string]any{
+		"from": `"Shöp, Ltd." <shop@example.org>`, "to": []string{"ann@example.org", "Bob <bob+x@example.net>"},
+		"subject": "Für Ann: 5 €", "text": "Thank you.\n.\nÄ", "html": "<p>Thank you.</p>",
+		"attachments": []map[string]any{{"name": `a"b/ü.pdf`, "type": "application/pdf", "content": file}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := email.Parse(body, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"ann@example.org", "bob+x@example.net"}; !slices.Equal(e.Recipients(), want) {
+		t.Errorf("recipients %q", e.Recipients())
+	}
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	text, err := e.Compose(id, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := mail.ReadMessage(bytes.NewReader(text))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	decode := new(mime.WordDecoder).DecodeHeader
+	subject, err := decode(m.Header.Get("Subject"))
+	if err != nil || subject != "Für Ann: 5 €" {
+		t.Errorf("subject %q, %v", subject, err)
+	}
+	from, err := m.Header.AddressList("From")
+	if err != nil || from[0].Name != "Shöp, Ltd." || from[0].Address != "shop@example.org" {
+		t.Errorf("from %v, %v", from, err)
+	}
+	if to, err := m.Header.AddressList("To"); err != nil || len(to) != 2 || to[1].String() != `"Bob" <bob+x@example.net>` {
+		t.Errorf("to %v, %v", to, err)
+	}
+	if got := m.Header.Get("Message-Id"); got != "<"+id+"@example.org>" {
+		t.Errorf("message ID %s", got)
+	}
+	if date, err := m.Header.Date(); err != nil || !date.Equal(now) {
+		t.Errorf("date %v, %v", date, err)
+	}
+	mixed := parts(t, m.Header.Get("Content-Type"), m.Body)
+	if len(mixed) != 2 {
+		t.Fatalf("%d parts\n%s", len(mixed), text)
+	}
+	alternative := parts(t, mixed[0].Header.Get("Content-Type"), bytes.NewReader(mixed[0].content))
+	if len(alternative) != 2 {
+		t.Fatalf("%d alternatives\n%s", len(alternative), text)
+	}
+	for i, want := range []string{"Thank you.\r\n.\r\nÄ", "<p>Thank you.</p>"} {
+		got, err := io.ReadAll(quotedprintable.NewReader(bytes.NewReader(alternative[i].content)))
+		if err != nil || strings.ReplaceAll(string(got), "\r\n", "\n") != strings.ReplaceAll(want, "\r\n", "\n") {
+			t.Errorf("alternative %d: %q, %v", i, got, err)
+		}
+	}
+	content, err := base64.StdEncoding.DecodeString(strings.ReplaceAll(string(mixed[1].content), "\r\n", ""))
+	if err != nil || !bytes.Equal(content, file) {
+		t.Errorf("attachment %q, %v", content, err)
+	}
+	_, params, err := mime.ParseMediaType(mixed[1].Header.Get("Content-Disposition"))
+	if name, _ := decode(params["filename"]); err != nil || name != "a_b_ü.pdf" {
+		t.Errorf("attachment's name %q, %v", name, err)
+	}
+}
+
+type part struct {
+	*multipart.Part
+	content []byte
+}
+
+// parts reads all parts; NextPart would undo quoted-printable.
+func parts(t *testing.T, contentType string, body io.Reader) []part {
+	t.Helper()
+	_, params, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		t.Fatalf("%q: %v", contentType, err)
+	}
+	var all []part
+	r := multipart.NewReader(body, params["boundary"])
+	for {
+		p, err := r.NextRawPart()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, part{p, content})
+	}
+}
+
+func TestTheSchemaIsJSON(t *testing.T) {
+	var schema map[string]any
+	if err := json.Unmarshal([]byte(email.Schema), &schema); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whatever is taken becomes a text with the headers that it must have, each once,
+// no others, and without a line that no mail server would take.
+func FuzzWhatIsTakenHasItsHeadersOnceAndNoOthers(f *testing.F) {
+	for _, text := range []string{"plain", "Für", "a\nBcc: b@x", "a\r\n\r\nbody", "=?utf-8?q?=0D=0AX:_y?=", "\u2028", "\x00", "\"<>\\,;:@", strings.Repeat("é ", 120)} {
+		f.Add(text, "n <a@example.org>", text, "a.txt")
+		f.Add("subject", text+" <a@example.org>", "", text)
+		f.Add("subject", text, "text", "x")
+	}
+	f.Fuzz(func(t *testing.T, subject, mailbox, text, file string) {
+		body, err := json.Marshal(map[string]any{"from": mailbox, "to": []string{mailbox}, "subject": subject, "text": text,
+			"attachments": []map[string]any{{"name": file, "content": []byte(text)}}})
+		if err != nil {
+			t.Skip()
+		}
+		e, err := email.Parse(body, email.Limits{Bytes: 1 << 20, Recipients: 1})
+		if err != nil {
+			if !errors.Is(err, email.ErrRefused) {
+				t.Fatal(err)
+			}
+			return
+		}
+		composed, err := e.Compose(id, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := mail.ReadMessage(bytes.NewReader(composed))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, composed)
+		}
+		var names []string
+		for name, values := range m.Header {
+			names = append(names, fmt.Sprint(name, " ", len(values)))
+		}
+		slices.Sort(names)
+		want := []string{"Content-Type 1", "Date 1", "From 1", "Message-Id 1", "Mime-Version 1", "Subject 1", "To 1"}
+		if !slices.Equal(names, want) {
+			t.Errorf("headers %q\n%s", names, composed)
+		}
+		for line := range strings.SplitSeq(string(composed), "\r\n") {
+			if len(line) > 998 || strings.ContainsAny(line, "\r\n\x00") {
+				t.Errorf("line %q", line)
+			}
+		}
+	})
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+)
+
+// The exit codes; -help documents them.
+const (
+	exitDone       = 0
+	exitFailed     = 1
+	exitMisused    = 2
+	exitNotDrained = 3
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	code := start(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// start is the program. ctx ends with the first signal; the configuration is the
+// process's environment.
+func start(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("email-gateway", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return help(stdout, stderr)
+	case err != nil:
+		return fail(stderr, exitMisused, fmt.Errorf("%w; see email-gateway -help", err))
+	}
+	switch args := flags.Args(); {
+	case len(args) == 0:
+		return with(stderr, true, func(c *config) error { return run(ctx, c, stderr) })
+	case slices.Equal(args, []string{"schema"}):
+		fmt.Fprint(stdout, email.Schema)
+		return exitDone
+	case slices.Equal(args, []string{"migrate"}):
+		return with(stderr, false, func(c *config) error { return migrate(ctx, c, stdout) })
+	case len(args) > 1 && args[0] == "doubtful":
+		ask, err := parseDoubtful(args[1:])
+		if err != nil {
+			return fail(stderr, exitMisused, err)
+		}
+		return with(stderr, false, func(c *config) error { return ask(ctx, c, stdout, stderr) })
+	default:
+		return fail(stderr, exitMisused, fmt.Errorf("%q is not understood; see email-gateway -help", strings.Join(args, " ")))
+	}
+}
+
+// with reads the configuration, does something with it, and says how that ended.
+func with(stderr io.Writer, sending bool, do func(c *config) error) int {
+	c, err := load(sending)
+	if err != nil {
+		return fail(stderr, exitMisused, err)
+	}
+	switch err := do(c); {
+	case errors.Is(err, errNotDrained):
+		return fail(stderr, exitNotDrained, err)
+	case errors.Is(err, context.Canceled), err == nil: // a signal during the start
+		return exitDone
+	default:
+		return fail(stderr, exitFailed, explain(err))
+	}
+}
+
+// fail writes what went wrong as one line. Drivers write several, one for each
+// attempt to connect.
+func fail(stderr io.Writer, code int, err error) int {
+	lines := strings.Split(err.Error(), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	fmt.Fprintf(stderr, "email-gateway: %s\n", strings.Join(slices.Compact(lines), " "))
+	return code
+}
+
+func migrate(ctx context.Context, c *config, stdout io.Writer) error {
+	db, err := database.Create(ctx, c.Database.URL)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := db.MigrateInbox(ctx); err != nil {
+		return err
+	}
+	if err := db.MigrateTables(ctx, tables, part); err != nil {
+		return err
+	}
+	fmt.Fprintln(stdout, "the tables are there")
+	return nil
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
+)
+
+// longestRedial is the longest pause before another attempt to reach the mail server.
+const longestRedial = 10 * time.Second
+
+// sessions are the sessions with the mail server: so many at most, kept open for the
+// next e-mail.
+type sessions struct {
+	server *transport.Server
+	log    *slog.Logger
+	turns  chan struct{} // a token for each session in use
+	idle   chan *transport.Session
+	away   atomic.Bool // the last attempt to reach the server has failed
+}
+
+func newSessions(server *transport.Server, n int, log *slog.Logger) *sessions {
+	return &sessions{server: server, log: log, turns: make(chan struct{}, n), idle: make(chan *transport.Session, n)}
+}
+
+// take waits for a turn, and until the mail server can be reached. It returns an error
+// only if ctx ends.
+func (s *sessions) take(ctx context.Context) (*transport.Session, error) {
+	select {
+	case s.turns <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	pauses := backoff.NewExponentialBackOff()
+	pauses.MaxInterval = longestRedial
+	for {
+		session, err := s.open(ctx)
+		if err == nil {
+			return session, nil
+		}
+		pause := pauses.NextBackOff()
+		s.log.Warn("mail server not available", "error", err, "retry_in", pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			<-s.turns
+			return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+var errBusy = errors.New("all sessions are in use")
+
+// tryTake waits no longer than one answer of the server may take, and tries once.
+func (s *sessions) tryTake(ctx context.Context) (*transport.Session, error) {
+	limit := time.NewTimer(s.server.Timeout)
+	defer limit.Stop()
+	select {
+	case s.turns <- struct{}{}:
+	case <-limit.C:
+		return nil, fmt.Errorf("%w: %w", transport.ErrUnavailable, errBusy)
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", transport.ErrUnavailable, context.Cause(ctx))
+	}
+	session, err := s.open(ctx)
+	if err != nil {
+		<-s.turns
+		return nil, err
+	}
+	return session, nil
+}
+
+// open returns a session that works, an idle one if there is any.
+func (s *sessions) open(ctx context.Context) (*transport.Session, error) {
+	for {
+		select {
+		case session := <-s.idle:
+			if session.Ready(ctx) {
+				return session, nil
+			}
+			continue
+		default:
+		}
+		session, err := s.server.Connect(ctx)
+		if wasAway := s.away.Swap(err != nil); wasAway && err == nil {
+			s.log.Info("mail server is available again")
+		}
+		return session, err
+	}
+}
+
+// put gives a session back, in whatever state it is.
+func (s *sessions) put(session *transport.Session) {
+	s.idle <- session // there are no more of them than turns
+	<-s.turns
+}
+
+// close ends the idle sessions.
+func (s *sessions) close() {
+	for {
+		select {
+		case session := <-s.idle:
+			session.Close()
+		default:
+			return
+		}
+	}
+}

@@ -1,0 +1,134 @@
+// Package environment reads a command's configuration from the environment: one
+// documented struct, in the form that envconfig takes, is all there is to declare.
+// Its errors are one line that names the variable and what to do.
+package environment
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/kelseyhightower/envconfig"
+)
+
+// Read fills config, a pointer to the struct, from the variables that start with
+// prefix and an underscore. A variable that the struct does not have is an error:
+// mistyped, it would be ignored otherwise. Those that start with one of the other
+// prefixes are not looked at.
+func Read(prefix string, config any, others ...string) error {
+	if err := refuseUnknown(prefix, config, others); err != nil {
+		return err
+	}
+	err := envconfig.Process(prefix, config)
+	var parse *envconfig.ParseError
+	if errors.As(err, &parse) {
+		return fmt.Errorf("%s: %w", parse.KeyName, parse.Err)
+	}
+	return err
+}
+
+func refuseUnknown(prefix string, config any, others []string) error {
+	known, err := names(prefix, config)
+	if err != nil {
+		return err
+	}
+entries:
+	for _, entry := range os.Environ() {
+		name, _, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, prefix+"_") || known[name] {
+			continue
+		}
+		for _, other := range others {
+			if strings.HasPrefix(name, other+"_") {
+				continue entries
+			}
+		}
+		if near := nearest(name, known); near != "" {
+			return fmt.Errorf("%s: unknown variable; did you mean %s?", name, near)
+		}
+		return fmt.Errorf("%s: unknown variable; unset it (-help lists all)", name)
+	}
+	return nil
+}
+
+func names(prefix string, config any) (map[string]bool, error) {
+	var text strings.Builder
+	if err := Usage(&text, prefix, config, `{{range .}}{{usage_key .}} {{end}}`); err != nil {
+		return nil, err
+	}
+	known := make(map[string]bool)
+	for _, name := range strings.Fields(text.String()) {
+		known[name] = true
+	}
+	return known, nil
+}
+
+// Usage writes the variables by a template of envconfig.
+func Usage(w io.Writer, prefix string, config any, template string) error {
+	return envconfig.Usagef(prefix, config, w, template)
+}
+
+// Help writes the variables with their defaults and meanings, in lines of at most 80
+// characters.
+func Help(w io.Writer, prefix string, config any) error {
+	var variables, text strings.Builder
+	err := Usage(&variables, prefix, config, `{{range .}}{{usage_key .}}{{with usage_default .}} (default {{.}}){{end}}
+{{usage_description .}}
+{{end}}`)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(variables.String()) {
+		if strings.HasPrefix(line, prefix+"_") {
+			text.WriteString("  " + line)
+			continue
+		}
+		wrap(&text, line, "      ")
+	}
+	_, err = io.WriteString(w, text.String())
+	return err
+}
+
+func wrap(w *strings.Builder, text, indent string) {
+	const width = 80
+	line := indent
+	for _, word := range strings.Fields(text) {
+		if len(line)+1+len(word) > width {
+			w.WriteString(line + "\n")
+			line = indent
+		}
+		if line != indent {
+			line += " "
+		}
+		line += word
+	}
+	w.WriteString(line + "\n")
+}
+
+// Secret returns what a variable says, or what is in the file that its sibling with
+// _FILE names, without the line feed at its end. name is the first one's. No error
+// contains either value: a secret may have been put into the wrong one.
+func Secret(name, value, file string) (string, error) {
+	switch {
+	case file == "":
+		return value, nil
+	case value != "":
+		return "", fmt.Errorf("%s_FILE: is set, and %s too; unset one of them", name, name)
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		var pathErr *fs.PathError
+		if errors.As(err, &pathErr) {
+			err = pathErr.Err
+		}
+		return "", fmt.Errorf("%s_FILE: the file cannot be read: %w; name one that can", name, err)
+	}
+	text := strings.TrimRight(string(content), "\r\n")
+	if text == "" {
+		return "", fmt.Errorf("%s_FILE: the file is empty; write the secret into it", name)
+	}
+	return text, nil
+}

@@ -1,0 +1,179 @@
+package idempotency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// errLeaseLost: another worker has taken the message since, or it was marked done.
+var errLeaseLost = errors.New("another worker has the message")
+
+// Accept stores d in the inbox, once for each key, and acks it; Work handles it later.
+// The inbox's tables must be in db. A crash before the commit leaves nothing, and the
+// redelivery is accepted as new; one after it is met by the claim, and the redelivery
+// is a duplicate.
+//
+// It is for messages that take longer than a queue should hold them, or that must be
+// kept with their error when they fail: the queue runs empty as fast as the database
+// stores. Accept returns as Handle does.
+func (g *Guard) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
+	if db == nil {
+		panic("idempotency: Accept needs a database")
+	}
+	defer g.purgeSome(ctx, db)
+	return g.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
+		key, err := g.key(d)
+		if err != nil {
+			return unfinished, err
+		}
+		message, err := g.storable(d)
+		if err != nil {
+			return unfinished, err
+		}
+		ended := duplicate
+		err = inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+			fresh, err := g.claim(ctx, tx, key)
+			if err != nil || !fresh {
+				return err
+			}
+			added, err := g.inbox.AddPending(ctx, tx, g.consumer, bridge.Pending{
+				Key: key, State: bridge.Ready, Run: uuid.NewString(), Message: message}, 0)
+			if added {
+				ended = kept
+			}
+			return err
+		})
+		if err == nil && ended == kept {
+			g.signal()
+		}
+		return ended, err
+	})
+}
+
+// A Handler handles a stored message. It does its work through tx, with the context it
+// is given, and must not commit or roll back tx. d is the message as it was delivered,
+// and cannot be acked.
+type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
+
+// Work handles the messages that Accept has stored, until ctx ends, and then returns
+// nil. Any number of goroutines and processes may work side by side; each message is
+// handled by one of them, in about the order in which they were accepted.
+//
+// A worker takes a message by a lease, which is committed before it begins: by the
+// database's clock, for Options.Lease and a quarter. Then it runs fn in a transaction
+// that first deletes the message's row: fn's effects and 'handled' are one commit, and
+// a worker that has lost its lease meanwhile can commit neither. So
+//
+//   - a worker that dies before its commit has done nothing, and when its lease has
+//     run out another one takes the message;
+//   - a worker that dies after it has handled the message, whose row is gone.
+//
+// An error or a panic of fn is a failed attempt. The message is tried again after a
+// pause that grows from Options.MinDelay to Options.MaxDelay; after Options.Attempts, or
+// backoff.Permanent, it is Failed, with its error, and waits for an operator (Pending,
+// Retry, MarkDone). An attempt that the database or the end of ctx has ended does not
+// count; one in which the process died does, so that a message which kills its workers
+// ends as Failed too.
+//
+// When ctx ends the attempt under way is rolled back, and its message free again.
+func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
+	if db == nil || fn == nil {
+		panic("idempotency: Work needs a database and a function")
+	}
+	return g.poll(ctx, func(ctx context.Context) (bool, error) {
+		mine, err := g.lease(ctx, db)
+		if err != nil || mine == nil {
+			return false, err
+		}
+		if mine.State == bridge.Failed {
+			g.log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "err", mine.Error)
+			return true, nil
+		}
+		return true, g.work(ctx, db, *mine, fn)
+	})
+}
+
+// lease takes the message that has been due for longest, nil if there is none. One that
+// has used up its attempts without a word is failed instead.
+func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *bridge.Pending, err error) {
+	err = inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+		mine, err = g.inbox.TakePending(ctx, tx, g.consumer, bridge.Ready)
+		if err != nil || mine == nil {
+			return err
+		}
+		before := mine.Run
+		mine.Run = uuid.NewString()
+		if mine.Attempts >= g.opts.Attempts {
+			mine.State = bridge.Failed
+			mine.Error = fmt.Sprintf("begun %d times, and not heard of since; before: %s", mine.Attempts, mine.Error)
+		} else {
+			mine.Attempts++
+		}
+		return sure(g.inbox.ChangePending(ctx, tx, g.consumer, before, *mine, g.opts.Lease+g.opts.Lease/4))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mine, nil
+}
+
+// work makes one attempt at a message that is leased.
+func (g *Guard) work(ctx context.Context, db *sql.DB, mine bridge.Pending, fn Handler) error {
+	d, err := decodeMessage(mine.Message)
+	if err != nil {
+		_, err = g.putOff(ctx, db, mine, fmt.Errorf("%w: %w", errUnreadable, err))
+		return err
+	}
+	leased, cancel := context.WithTimeoutCause(ctx, g.opts.Lease, errLeaseOver)
+	defer cancel()
+	_, err = g.inTx(leased, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
+		ours, err := g.inbox.RemovePending(ctx, tx, g.consumer, mine.Key, mine.Run)
+		if err == nil && !ours {
+			err = errLeaseLost
+		}
+		if err != nil {
+			return unfinished, err
+		}
+		return handled, g.run(mine.Key, func() error { return fn(ctx, tx, d) })
+	})
+	switch {
+	case err == nil:
+		g.count.handled.Add(1)
+		return nil
+	case errors.Is(err, errLeaseLost):
+		g.log.Warn("message not handled", "message_id", mine.Key, "err", err)
+		return nil
+	}
+	// What has happened is recorded also if the caller wants to stop, for as long as
+	// the lease lasts.
+	recording, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), g.opts.Lease/4, errLeaseOver)
+	defer cancel()
+	if leased.Err() != nil && ctx.Err() == nil {
+		_, err := g.putOff(recording, db, mine, fmt.Errorf("%w: %w", context.Cause(leased), err))
+		return err
+	}
+	if ctx.Err() == nil && errors.As(err, new(*handlerError)) {
+		_, err := g.putOff(recording, db, mine, err)
+		return err
+	}
+	return g.giveBack(recording, db, mine, err)
+}
+
+var errLeaseOver = errors.New("handler ran for longer than Options.Lease")
+
+// giveBack makes a message ready again after an attempt that nobody is to blame for.
+func (g *Guard) giveBack(ctx context.Context, db *sql.DB, mine bridge.Pending, cause error) error {
+	back := bridge.Pending{Key: mine.Key, State: bridge.Ready, Run: uuid.NewString(), Attempts: mine.Attempts - 1, Error: mine.Error}
+	err := g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, back, 0)
+		return err
+	})
+	return errors.Join(cause, err)
+}

@@ -1,0 +1,274 @@
+package idempotency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// An Effect is done outside of the database: an e-mail, a payment. What it returns
+// decides what becomes of the message:
+//
+//	nil             it was done
+//	NotDone(err)    it certainly was not, and nothing of it can still come
+//	another error   nobody knows: the message is doubtful, and so it is after a panic
+//
+// It must end when ctx does, which no shutdown ends but Options.EffectTimeout.
+type Effect func(ctx context.Context, d amqp.Delivery) error
+
+type notDoneError struct{ err error }
+
+func (e *notDoneError) Error() string { return e.err.Error() }
+func (e *notDoneError) Unwrap() error { return e.err }
+
+// NotDone marks the error of an effect that certainly was not done: the connection
+// was refused, the server said no. It may be tried again then. Where no retry can
+// help, return NotDone(backoff.Permanent(err)).
+func NotDone(err error) error {
+	if err == nil {
+		err = errors.New("not done")
+	}
+	return &notDoneError{err}
+}
+
+var errEffectTimeout = errors.New("effect ran for longer than Options.EffectTimeout")
+
+// errAgain is what a transaction ends with when another one came between two of its
+// statements.
+var errAgain = errors.New("the message's row has changed meanwhile")
+
+// AtMostOnce runs effect once at most for each key, whatever crashes, and acks d. The
+// inbox's tables must be in db. It takes three steps:
+//
+//  1. the key is claimed, and a row says 'started'; committed
+//  2. the effect
+//  3. the row is deleted, which is 'done'; committed; then the ack
+//
+// A process that dies before step 1 is committed has done nothing: the redelivery
+// starts anew. One that dies after it, at any line up to the commit of step 3, leaves
+// the row: the redelivery finds it, does not repeat the effect, stores the message in
+// the row and acks. One that dies after step 3 leaves a claim without a row: the
+// redelivery is a duplicate.
+//
+// A started row that has heard nothing for twice Options.EffectTimeout is doubtful, and
+// so is one whose effect has returned neither nil nor NotDone. Doubtful messages wait,
+// with their content, for an operator (Pending, MarkDone, Retry) or for
+// Options.FindOut. A worker that was only slow, and ends after all, resolves the doubt
+// itself. An effect that was NotDone leaves no row, and is tried again as a handler is,
+// Options.Attempts times; then the message is dead-lettered, and handled as new if it
+// is put back.
+//
+// AtMostOnce returns nil when the message has reached its end, and that is: done, a
+// duplicate, doubtful, kept (for Resume), or dead-lettered. Otherwise the error is
+// ErrHandedBack or ErrNotAcked, as that of Handle. An effect that has begun is neither
+// interrupted nor left unrecorded when ctx ends: to stop, stop consuming, and wait. If
+// the database does not answer until Options.Hold ends, the message is handed back,
+// and its row stays 'started'.
+//
+// A key claimed by Handle is a duplicate here, and the other way round; a consumer
+// should use one of AtMostOnce, Handle and Accept for all its messages.
+func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, effect Effect) error {
+	if db == nil || effect == nil {
+		panic("idempotency: AtMostOnce needs a database and an effect")
+	}
+	defer g.purgeSome(ctx, db)
+	return g.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
+		key, err := g.key(d)
+		if err != nil {
+			return unfinished, err
+		}
+		message, err := g.storable(d)
+		if err != nil {
+			return unfinished, err
+		}
+		mine := bridge.Pending{Key: key, State: bridge.Started, Run: uuid.NewString(), Attempts: 1}
+		ended := unfinished
+		err = g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+			ended, err = g.start(ctx, tx, &mine, message)
+			return err
+		})
+		if err != nil || ended != unfinished {
+			return ended, err
+		}
+		return g.perform(ctx, db, mine, message, effect, d, func(ctx context.Context, cause error) (outcome, error) {
+			return g.release(ctx, db, mine, cause)
+		})
+	})
+}
+
+// start makes mine the row of its key, or tells how the delivery ends without one. It
+// may run again after a commit whose answer was lost.
+func (g *Guard) start(ctx context.Context, tx *sql.Tx, mine *bridge.Pending, message []byte) (outcome, error) {
+	fresh, err := g.claim(ctx, tx, mine.Key)
+	if err != nil {
+		return unfinished, err
+	}
+	if fresh {
+		// Without a claim there may still be a row, if the claim has been purged.
+		added, err := g.inbox.AddPending(ctx, tx, g.consumer, *mine, 2*g.opts.EffectTimeout)
+		if added || err != nil {
+			return unfinished, err
+		}
+	}
+	claimed, found, err := g.inbox.LookUp(ctx, tx, g.consumer, mine.Key)
+	switch {
+	case err != nil:
+		return unfinished, err
+	case found == nil && claimed:
+		return duplicate, nil
+	case found == nil:
+		return unfinished, errAgain // released since our claim was refused
+	case found.Run == mine.Run:
+		return unfinished, nil
+	case found.State == bridge.Ready:
+		mine.Attempts = found.Attempts + 1
+		return unfinished, sure(g.inbox.ChangePending(ctx, tx, g.consumer, found.Run, *mine, 2*g.opts.EffectTimeout))
+	case len(found.Message) == 0:
+		err = sure(g.inbox.AttachMessage(ctx, tx, g.consumer, found.Key, found.Run, message))
+	}
+	if err == nil {
+		g.log.Warn("the effect of the message was started before", "message_id", mine.Key,
+			"state", found.State, "since", found.Since, "err", found.Error)
+	}
+	if found.State == bridge.Failed {
+		return kept, err
+	}
+	return doubtful, err
+}
+
+// perform runs the effect of a started message, and records how it has ended. message is the same as d, as stored.
+func (g *Guard) perform(ctx context.Context, db *sql.DB, mine bridge.Pending, message []byte, effect Effect, d amqp.Delivery,
+	notDone func(ctx context.Context, cause error) (outcome, error)) (outcome, error) {
+	begun, end := context.WithTimeoutCause(context.WithoutCancel(ctx), g.opts.EffectTimeout, errEffectTimeout)
+	defer end()
+	failure := g.contain("effect", mine.Key, func() error { return effect(begun, d) })
+	if failure != nil && begun.Err() != nil {
+		failure = fmt.Errorf("%w: %w", context.Cause(begun), failure)
+	}
+
+	// What has happened is recorded also if the caller wants to stop, or the effect has
+	// outlasted everything.
+	limit := time.Now().Add(g.opts.MaxDelay)
+	if held, _ := ctx.Deadline(); held.After(limit) {
+		limit = held
+	}
+	recording, cancel := context.WithDeadlineCause(context.WithoutCancel(ctx), limit, errHeldTooLong)
+	defer cancel()
+	switch {
+	case failure == nil:
+		return g.finish(recording, db, mine)
+	case errors.As(failure, new(*notDoneError)):
+		return notDone(recording, failure)
+	default:
+		return g.doubt(recording, db, mine, message, failure)
+	}
+}
+
+func (g *Guard) finish(ctx context.Context, db *sql.DB, mine bridge.Pending) (outcome, error) {
+	return handled, g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+		removed, err := g.inbox.RemovePending(ctx, tx, g.consumer, mine.Key, mine.Run)
+		if err == nil && !removed {
+			g.log.Warn("an effect was done, and its row is gone or another's", "message_id", mine.Key)
+		}
+		return err
+	})
+}
+
+// release makes it as if nothing had been started: unless the message was attached to
+// the row by another delivery, which was acked then; the row keeps it for Resume.
+func (g *Guard) release(ctx context.Context, db *sql.DB, mine bridge.Pending, cause error) (outcome, error) {
+	attached := false
+	err := g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+		removed, err := g.inbox.RemoveBarePending(ctx, tx, g.consumer, mine.Key, mine.Run)
+		if err != nil {
+			return err
+		}
+		if removed {
+			return g.inbox.Unclaim(ctx, tx, g.consumer, mine.Key)
+		}
+		attached, err = g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, bridge.Pending{
+			Key: mine.Key, State: bridge.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: cause.Error(),
+		}, g.opts.delay(mine.Attempts))
+		return err
+	})
+	if err == nil && attached {
+		return kept, nil
+	}
+	if err == nil {
+		err = &handlerError{fmt.Errorf("run effect: %w", cause)}
+	}
+	return unfinished, err
+}
+
+func (g *Guard) doubt(ctx context.Context, db *sql.DB, mine bridge.Pending, message []byte, cause error) (outcome, error) {
+	mine.State, mine.Error, mine.Message = bridge.Doubtful, cause.Error(), message
+	g.log.Error("nobody knows whether the effect was done", "message_id", mine.Key, "err", cause)
+	return doubtful, g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, mine, 0)
+		return err
+	})
+}
+
+// record commits what fn writes, and tries again until it has or ctx ends. fn must be
+// one that may run again after a commit whose answer was lost.
+func (g *Guard) record(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	delays := g.opts.delays()
+	for {
+		err := inOwnTx(ctx, db, fn)
+		if err == nil || errors.As(err, new(*refusal)) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+		delay := delays.NextBackOff()
+		g.log.Warn("the inbox cannot be written, trying again", "delay", delay, "err", err)
+		if !pause(ctx, delay) {
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+func inOwnTx(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	defer tx.Rollback() // without effect after a commit
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// sure makes an error of a change that found another row than it was meant for.
+func sure(changed bool, err error) error {
+	if err == nil && !changed {
+		return errAgain
+	}
+	return err
+}
+
+// delay is the pause after so many failed attempts.
+func (o *Options) delay(attempts int) time.Duration {
+	delay := o.MinDelay
+	for range attempts - 1 {
+		if delay *= 2; delay >= o.MaxDelay {
+			return o.MaxDelay
+		}
+	}
+	return delay
+}
+
+func permanent(err error) bool { return errors.As(err, new(*backoff.PermanentError)) }

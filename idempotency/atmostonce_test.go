@@ -1,0 +1,324 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+// A mailbox counts e-mails, as the world outside does.
+type mailbox struct {
+	mu   sync.Mutex
+	sent []string
+}
+
+// send returns an effect that sends an e-mail and then says so or fails.
+func (m *mailbox) send(errs ...error) idempotency.Effect {
+	return func(_ context.Context, d amqp.Delivery) error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.sent = append(m.sent, d.MessageId)
+		if len(errs) == 0 {
+			return nil
+		}
+		err := errs[0]
+		errs = errs[1:]
+		return err
+	}
+}
+
+func (m *mailbox) want(t *testing.T, want ...string) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !slices.Equal(m.sent, want) {
+		t.Errorf("sent %q, want %q", m.sent, want)
+	}
+}
+
+var errSMTP = errors.New("connection lost after DATA")
+
+func (r *receiver) once(effect idempotency.Effect) {
+	r.t.Helper()
+	if err := r.guard.AtMostOnce(r.t.Context(), r.db, r.delivery("m1"), effect); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// pending returns the only pending message, which must be in this state.
+func (r *receiver) pending(state idempotency.State) idempotency.Pending {
+	r.t.Helper()
+	counts, err := r.guard.CountPending(r.t.Context(), r.db)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	found, err := r.guard.Pending(r.t.Context(), r.db, state, "", 10)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if len(found) != 1 || len(counts) != 1 || counts[state] != 1 {
+		r.t.Fatalf("%d messages are %s, want the only one; all are %v", len(found), state, counts)
+	}
+	return found[0]
+}
+
+func (r *receiver) wantNothingPending() {
+	r.t.Helper()
+	if counts, err := r.guard.CountPending(r.t.Context(), r.db); err != nil || len(counts) > 0 {
+		r.t.Errorf("pending are %v, %v", counts, err)
+	}
+}
+
+func (r *receiver) eventually(what string, holds func() bool) {
+	r.t.Helper()
+	limit := time.After(30 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			r.t.Fatalf("still not true: %s", what)
+		}
+	}
+}
+
+func TestAnEffectThatIsDoneIsNotRepeated(t *testing.T) {
+	r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
+	r.once(func(ctx context.Context, d amqp.Delivery) error {
+		if p := r.pending(idempotency.Started); p.Key != "m1" || p.Stored {
+			t.Errorf("while the effect runs, %+v is pending", p)
+		}
+		r.wantSaid()
+		return m.send()(ctx, d)
+	})
+	r.once(m.send())
+	m.want(t, "m1")
+	r.wantSaid("ack 1", "ack 2")
+	r.wantRows(0, 1)
+	r.wantNothingPending()
+	r.wantStats(idempotency.Stats{Handled: 1, Duplicates: 1})
+}
+
+func TestAnEffectThatEndsUnclearlyIsDoubtfulAndNotRepeated(t *testing.T) {
+	for name, effect := range map[string]idempotency.Effect{
+		"error": func(context.Context, amqp.Delivery) error { return errSMTP },
+		"panic": func(context.Context, amqp.Delivery) error { panic(errSMTP) },
+		"time": func(ctx context.Context, _ amqp.Delivery) error {
+			<-ctx.Done()
+			return errors.Join(context.Cause(ctx), errSMTP)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, m := newReceiver(t, idempotency.Options{EffectTimeout: 10 * time.Millisecond, DeadLetterExchange: true}), &mailbox{}
+			r.once(effect)
+			r.once(m.send())
+			m.want(t)
+			p := r.pending(idempotency.Doubtful)
+			if p.Key != "m1" || !p.Stored || p.Message.RoutingKey != "orders" || !strings.Contains(p.Error, errSMTP.Error()) || p.Attempts != 1 {
+				t.Errorf("pending is %+v", p)
+			}
+			r.wantSaid("ack 1", "ack 2")
+			r.wantStats(idempotency.Stats{Doubtful: 2})
+			if !strings.Contains(r.log.String(), errSMTP.Error()) {
+				t.Error("the log does not tell why")
+			}
+		})
+	}
+}
+
+func TestAnEffectThatWasNotDoneIsTriedAgainAndThenDeadLettered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, m := newReceiver(t, idempotency.Options{Attempts: 3, DeadLetterExchange: true}), &mailbox{}
+		notDone := idempotency.NotDone(errSMTP)
+		r.once(m.send(notDone, notDone, notDone))
+		m.want(t, "m1", "m1", "m1")
+		r.wantSaid("reject 1")
+		r.wantRows(0, 0)
+		r.wantNothingPending()
+
+		r.once(m.send(notDone)) // as put back from the dead queue
+		r.wantSaid("reject 1", "ack 2")
+		r.wantRows(0, 1)
+		r.wantNothingPending()
+		r.wantStats(idempotency.Stats{Handled: 1, DeadLettered: 1, FailedAttempts: 4})
+	})
+}
+
+func TestAnEffectThatNeverCanBeDoneIsNotTriedAgain(t *testing.T) {
+	r, m := newReceiver(t, idempotency.Options{DeadLetterExchange: true}), &mailbox{}
+	r.once(m.send(fmt.Errorf("send: %w", idempotency.NotDone(backoff.Permanent(errSMTP)))))
+	m.want(t, "m1")
+	r.wantSaid("reject 1")
+	r.wantRows(0, 0)
+	r.wantNothingPending()
+}
+
+func TestARedeliveryDuringTheEffectIsKeptAndTheWorkerResolvesIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends error
+		sent []string
+	}{
+		"done":     {nil, []string{"m1"}},
+		"not done": {idempotency.NotDone(errSMTP), []string{"m1", "m1"}}, // the second by Resume
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, m := newReceiver(t, idempotency.Options{Poll: time.Millisecond, MinDelay: time.Millisecond}), &mailbox{}
+			r.once(func(ctx context.Context, d amqp.Delivery) error {
+				r.once(m.send()) // the channel has been lost meanwhile
+				m.want(t)
+				if p := r.pending(idempotency.Started); !p.Stored {
+					t.Error("acked, and not stored")
+				}
+				return m.send(c.ends)(ctx, d)
+			})
+			if c.ends != nil {
+				if p := r.pending(idempotency.Ready); !p.Stored || p.Error != errSMTP.Error() {
+					t.Errorf("pending is %+v", p)
+				}
+				r.resume(m.send())
+			}
+			m.want(t, c.sent...)
+			r.wantSaid("ack 2", "ack 1")
+			r.wantRows(0, 1)
+			r.wantNothingPending()
+		})
+	}
+}
+
+func TestADatabaseThatGoesAwayBetweenEffectAndDoneLeavesTheMessageDoubtful(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
+		start := time.Now()
+		err := r.guard.AtMostOnce(t.Context(), r.db, r.delivery("m1"), func(ctx context.Context, d amqp.Delivery) error {
+			r.faults.commit = func(func() error) error { return errNetwork }
+			return m.send()(ctx, d)
+		})
+		if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, errNetwork) {
+			t.Errorf("got %v", err)
+		}
+		if held := time.Since(start); held != 5*time.Minute {
+			t.Errorf("tried for %v", held)
+		}
+		r.wantSaid("requeue 1")
+		r.faults.commit = nil
+		r.once(m.send())
+		m.want(t, "m1")
+		r.wantSaid("requeue 1", "ack 2")
+		r.overdue()
+		if p := r.pending(idempotency.Doubtful); !p.Stored {
+			t.Errorf("pending is %+v", p)
+		}
+	})
+}
+
+func TestADatabaseThatComesBackBetweenEffectAndDoneRecordsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
+		r.once(func(ctx context.Context, d amqp.Delivery) error {
+			left := 8
+			r.faults.commit = func(commit func() error) error {
+				if left--; left >= 0 {
+					return errNetwork
+				}
+				return commit()
+			}
+			return m.send()(ctx, d)
+		})
+		m.want(t, "m1")
+		r.wantSaid("ack 1")
+		r.wantNothingPending()
+		r.wantStats(idempotency.Stats{Handled: 1})
+	})
+}
+
+// The start is committed and nobody is told: the same worker must know it for its own.
+func TestAStartWhoseAnswerIsLostIsNotTakenForAnothers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
+		lost := false
+		r.faults.commit = func(commit func() error) error {
+			err := commit()
+			if !lost {
+				lost = true
+				return errors.Join(err, errNetwork)
+			}
+			return err
+		}
+		r.once(m.send())
+		m.want(t, "m1")
+		r.wantNothingPending()
+		r.wantStats(idempotency.Stats{Handled: 1})
+	})
+}
+
+func TestAShutdownDoesNotInterruptAnEffect(t *testing.T) {
+	r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
+	ctx, stop := context.WithCancel(t.Context())
+	err := r.guard.AtMostOnce(ctx, r.db, r.delivery("m1"), func(ctx context.Context, d amqp.Delivery) error {
+		stop()
+		if ctx.Err() != nil {
+			t.Error("the effect is interrupted")
+		}
+		return m.send()(ctx, d)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	r.wantSaid("ack 1")
+	r.wantNothingPending()
+	r.wantStats(idempotency.Stats{Handled: 1})
+}
+
+func TestManyCopiesAtOnceHaveOneEffect(t *testing.T) {
+	const messages, copies = 10, 5
+	r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
+	var consumers sync.WaitGroup
+	for c := range messages * copies {
+		consumers.Go(func() {
+			err := r.guard.AtMostOnce(t.Context(), r.db, r.delivery(fmt.Sprint("m", c%messages)), m.send())
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	consumers.Wait()
+	slices.Sort(m.sent)
+	if len(slices.Compact(slices.Clone(m.sent))) != messages || len(m.sent) != messages {
+		t.Errorf("sent %q", m.sent)
+	}
+	r.wantNothingPending()
+}
+
+func TestAnEffectThatOutlastsItsDeliveryIsRecordedAllTheSame(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends error
+		want idempotency.Stats
+	}{
+		"done":     {nil, idempotency.Stats{Handled: 1}},
+		"in doubt": {errSMTP, idempotency.Stats{Doubtful: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
+				r.once(func(ctx context.Context, d amqp.Delivery) error {
+					<-time.After(time.Hour)
+					return m.send(c.ends)(ctx, d)
+				})
+				r.wantSaid("ack 1")
+				r.wantStats(c.want)
+			})
+		})
+	}
+}

@@ -1,0 +1,106 @@
+package idempotency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/cenkalti/backoff/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// An outcome is how a delivery ended that is to be acked.
+type outcome int
+
+const (
+	unfinished outcome = iota
+	handled            // the handler's effects are committed
+	duplicate          // they were committed before
+	stale              // later ones were committed before
+	kept               // the message is stored, to be handled when its turn comes
+	doubtful           // the message is stored, and nobody knows whether its effect was done
+)
+
+// A refusal is an error that no further attempt can change: the message is dead-lettered.
+type refusal struct{ err error }
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+// deliver makes attempts at d, with growing pauses, until one of them ends it, or it
+// is given up, or it has been held for too long; and tells the broker.
+func (g *Guard) deliver(ctx context.Context, d amqp.Delivery, attempt func(ctx context.Context) (outcome, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, g.opts.Hold, errHeldTooLong)
+	defer cancel()
+
+	delays := g.opts.delays()
+	for failed := 0; ; {
+		ended, err := attempt(ctx)
+		if err == nil {
+			g.count.outcome(ended).Add(1)
+			return g.ack(d)
+		}
+		if errors.As(err, new(*refusal)) {
+			return g.giveUp(ctx, d, err)
+		}
+		if ctx.Err() != nil {
+			return g.handBack(d, fmt.Errorf("%w: %w", context.Cause(ctx), err))
+		}
+		if errors.As(err, new(*handlerError)) {
+			g.count.failedAttempts.Add(1)
+			failed++
+			if failed >= g.opts.Attempts || errors.As(err, new(*backoff.PermanentError)) {
+				return g.giveUp(ctx, d, err)
+			}
+		}
+		delay := delays.NextBackOff()
+		g.log.Warn("attempt failed, trying again", "message_id", d.MessageId,
+			"failed", failed, "of", g.opts.Attempts, "delay", delay, "err", err)
+		if !pause(ctx, delay) {
+			return g.handBack(d, fmt.Errorf("%w: %w", context.Cause(ctx), err))
+		}
+	}
+}
+
+// inTx runs work in a transaction, which it commits if the message is handled or kept.
+//
+// It holds one connection throughout, so that afterwards it can ask that very
+// connection whether it still answers: on a live one a failure is the handler's,
+// on a dead one the database's, and a commit that failed may have happened.
+func (g *Guard) inTx(ctx context.Context, db *sql.DB, work func(ctx context.Context, tx *sql.Tx) (outcome, error)) (outcome, error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return unfinished, fmt.Errorf("connect to database: %w", err)
+	}
+	defer conn.Close()
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		return unfinished, fmt.Errorf("begin transaction: %w", err)
+	}
+	defer tx.Rollback() // without effect after a commit
+
+	ended, err := work(ctx, tx)
+	if failure := new(handlerError); errors.As(err, &failure) {
+		_ = tx.Rollback() // the ping below tells what matters
+		return unfinished, blame(ctx, conn, failure.err)
+	}
+	if err != nil || ended != handled && ended != kept {
+		return ended, err
+	}
+	if err := tx.Commit(); err != nil {
+		if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
+			err = fmt.Errorf("the handler has ended the transaction itself: %w", err)
+		}
+		return unfinished, blame(ctx, conn, fmt.Errorf("commit: %w", err))
+	}
+	return ended, nil
+}
+
+// run runs a handler. Its error is a handlerError.
+func (g *Guard) run(key string, fn func() error) error {
+	if err := g.contain("handler", key, fn); err != nil {
+		return &handlerError{fmt.Errorf("run handler: %w", err)}
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package idempotency
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// What Latest, Ordered and HighWater have in common.
+
+// A VersionFunc tells which entity an event is about, and which version of the entity
+// it brings. It must tell the same of every copy of a message.
+//
+// The entity's name is scoped by the consumer's. It has 1 to 255 bytes of UTF-8, and
+// says of what kind the entity is if one consumer is told of several kinds:
+// "customer/17". The version is not negative. A message of which the function returns
+// an error, or what cannot be, or in which it panics, is dead-lettered with that
+// reason.
+type VersionFunc func(d amqp.Delivery) (entity string, version int64, err error)
+
+// newMarkingGuard returns a Guard for a strategy that keeps marks instead of keys. It
+// refuses the options that would do nothing there.
+func newMarkingGuard(consumer string, opts *Options) (*Guard, error) {
+	if opts != nil {
+		for field, set := range map[string]bool{
+			"Key":           opts.Key != nil,
+			"EffectTimeout": opts.EffectTimeout != 0,
+			"FindOut":       opts.FindOut != nil,
+			"Lease":         opts.Lease != 0,
+			"Poll":          opts.Poll != 0,
+			"Retention":     opts.Retention != 0,
+		} {
+			if set {
+				return nil, fmt.Errorf("leave Options.%s zero: it means nothing to this strategy", field)
+			}
+		}
+	}
+	return newGuard(consumer, opts)
+}
+
+// versionOf asks of. Its error is a refusal.
+func (g *Guard) versionOf(d amqp.Delivery, of VersionFunc) (entity string, version int64, err error) {
+	err = g.contain("version function", d.MessageId, func() (err error) {
+		entity, version, err = of(d)
+		return err
+	})
+	if err != nil {
+		return "", 0, &refusal{fmt.Errorf("read version: %w", err)}
+	}
+	if err := checkKey(entity); err != nil {
+		return "", 0, &refusal{fmt.Errorf("read version: entity %w", err)}
+	}
+	if version < 0 {
+		return "", 0, &refusal{fmt.Errorf("read version: %d of entity %q is negative", version, entity)}
+	}
+	return entity, version, nil
+}
+
+// none is before every version.
+const none = -1
+
+// lockVersion locks the entity's mark and returns the version in it, or before if
+// there is none yet.
+func lockVersion(ctx context.Context, tx bridge.Tx, marks bridge.Marks, consumer, entity string, before int64) (int64, error) {
+	mark, err := marks.LockMark(ctx, tx, consumer, entity)
+	if err != nil || mark == "" {
+		return before, err
+	}
+	return versionIn(mark, consumer, entity)
+}
+
+func versionIn(mark, consumer, entity string) (int64, error) {
+	version, err := strconv.ParseInt(mark, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("the mark of entity %q is no version: another strategy uses the consumer name %q: %w", entity, consumer, err)
+	}
+	return version, nil
+}
+
+func setVersion(ctx context.Context, tx bridge.Tx, marks bridge.Marks, consumer, entity string, version int64) error {
+	return marks.SetMark(ctx, tx, consumer, entity, strconv.FormatInt(version, 10))
+}

@@ -1,0 +1,171 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/sqlite"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/sender"
+)
+
+// exampleDatabase returns an empty database with an inbox.
+func exampleDatabase() (db *sql.DB, inbox *sqlite.Inbox, remove func()) {
+	dir, err := os.MkdirTemp("", "example")
+	if err == nil {
+		db, err = sql.Open("sqlite", "file:"+filepath.Join(dir, "shop.db")+"?_pragma=journal_mode(wal)&_pragma=busy_timeout(5000)")
+	}
+	if err == nil {
+		err = migrate.Inbox(context.Background(), db, migrate.SQLite)
+	}
+	if err == nil {
+		inbox, err = sqlite.OpenInbox(context.Background(), db)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	return db, inbox, func() {
+		db.Close()
+		os.RemoveAll(dir)
+	}
+}
+
+// exampleEvent stands in for a delivery of an event of a customer.
+func exampleEvent(version int64, body string) amqp.Delivery {
+	return amqp.Delivery{Acknowledger: silent{}, Headers: amqp.Table{"customer": "17", "version": version}, Body: []byte(body)}
+}
+
+type silent struct{ amqp.Acknowledger }
+
+func (silent) Ack(uint64, bool) error { return nil }
+func (silent) Close() error           { return nil }
+func (silent) IsClosed() bool         { return false }
+
+// customerVersion reads what the sender has put in two headers.
+func customerVersion(d amqp.Delivery) (entity string, version int64, err error) {
+	customer, _ := d.Headers["customer"].(string)
+	version, ok := d.Headers["version"].(int64)
+	if !ok {
+		return "", 0, fmt.Errorf("version is %v", d.Headers["version"])
+	}
+	return "customer/" + customer, version, nil
+}
+
+// Of a customer's addresses only the latest matters.
+func ExampleLatest() {
+	db, inbox, remove := exampleDatabase()
+	defer remove()
+	latest, err := idempotency.NewLatest(inbox, "shipping", customerVersion, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, d := range []amqp.Delivery{
+		exampleEvent(1, "1 Mill Lane"), exampleEvent(3, "7 High Street"), exampleEvent(2, "4 Park Road"), exampleEvent(3, "7 High Street"),
+	} {
+		err := latest.Handle(context.Background(), db, d, func(ctx context.Context, tx *sql.Tx) error {
+			fmt.Println("moves to", string(d.Body)) // and by tx to the table of customers
+			return nil
+		})
+		if err != nil {
+			log.Print(err) // the message comes again
+		}
+	}
+	fmt.Println(latest.Stats().Stale, "stale")
+	// Output:
+	// moves to 1 Mill Lane
+	// moves to 7 High Street
+	// 2 stale
+}
+
+// What is booked on an account builds on what was booked before.
+func ExampleOrdered() {
+	db, inbox, remove := exampleDatabase()
+	defer remove()
+	ordered, err := idempotency.NewOrdered(inbox, "accounts", customerVersion, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	book := func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error {
+		fmt.Println("book", string(event.Body)) // by tx
+		return nil
+	}
+	// Beside the consumers: go ordered.Watch(ctx, db, book)
+	for _, d := range []amqp.Delivery{exampleEvent(2, "+30"), exampleEvent(4, "-5"), exampleEvent(1, "+100"), exampleEvent(2, "+30")} {
+		if err := ordered.Handle(ctx, db, d, book); err != nil {
+			log.Print(err) // the message comes again
+		}
+	}
+	gaps, err := ordered.Gaps(ctx, db, 100)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, gap := range gaps {
+		fmt.Println(gap.Entity, "waits for version", gap.Missing)
+	}
+	// Output:
+	// book +100
+	// book +30
+	// customer/17 waits for version 3
+}
+
+// A meter numbers its readings, and sends the next when the last has arrived.
+func ExampleHighWater() {
+	db, inbox, remove := exampleDatabase()
+	defer remove()
+	highWater, err := idempotency.NewHighWater(inbox, "readings", func(d amqp.Delivery) (source, key string, err error) {
+		n, err := strconv.ParseUint(d.MessageId, 10, 64)
+		return d.AppId, fmt.Sprintf("%020d", n), err
+	}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, id := range []string{"9", "10", "10", "11"} {
+		d := amqp.Delivery{Acknowledger: silent{}, AppId: "meter 4", MessageId: id}
+		err := highWater.Handle(context.Background(), db, d, func(ctx context.Context, tx *sql.Tx) error {
+			fmt.Println("reading", d.MessageId) // by tx
+			return nil
+		})
+		if err != nil {
+			log.Print(err) // the channel is closed: open another
+		}
+	}
+	// Output:
+	// reading 9
+	// reading 10
+	// reading 11
+}
+
+// The bank's payment and its reply are one fact.
+func ExampleReply() {
+	_ = func(ctx context.Context, guard *idempotency.Guard, db *sql.DB, s *sender.Sender, request amqp.Delivery) error {
+		return guard.Handle(ctx, db, request, func(ctx context.Context, tx *sql.Tx) error {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO payments (request) VALUES ($1)`, request.CorrelationId); err != nil {
+				return err
+			}
+			reply, err := idempotency.Reply(request, amqp.Publishing{Body: []byte("paid")})
+			if err != nil {
+				return err
+			}
+			_, err = s.SendTx(ctx, tx, reply)
+			return err
+		})
+	}
+
+	request := amqp.Delivery{ReplyTo: "replies to the shop", CorrelationId: "order 17"}
+	reply, err := idempotency.Reply(request, amqp.Publishing{Body: []byte("paid")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.Target(), "about", reply.Publishing.CorrelationId)
+	// Output:
+	// queue "replies to the shop" about order 17
+}

@@ -1,0 +1,171 @@
+package idempotency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A KeyFunc tells which source a message comes from, and its key. It must tell the
+// same of every copy of a message.
+//
+// The source's name is scoped by the consumer's. Source and key have 1 to 255 bytes
+// of UTF-8 each. A message of which the function returns an error, or what cannot be,
+// or in which it panics, is dead-lettered with that reason.
+//
+// Keys are compared byte by byte, and all keys of a source have the same length; so
+// UUIDv7s and ULIDs are in order as their usual texts (in one case of letters), and
+// numbers when zeros are put before them:
+//
+//	key := fmt.Sprintf("%020d", n)
+//
+// A key of another length than the last one is dead-lettered: "9" and "10" would
+// compare wrongly.
+type KeyFunc func(d amqp.Delivery) (source, key string, err error)
+
+// A HighWater handles a message only if its key is higher than all that were handled
+// before of its source. It keeps one row for each source, with the highest key,
+// however many messages pass: there is nothing to purge, and no duplicate is too old
+// to be known.
+//
+// # Only in order
+//
+// It is right only where the messages of a source come in the order of their keys.
+// A message that comes after one with a higher key is taken for a duplicate: it is
+// acked and NOT handled, and nobody is told. Use it only if all of this is so:
+//
+//   - The source makes growing keys and publishes in their order, on one connection
+//     and one channel, with no two senders for one source. A UUIDv7 grows only within
+//     the process that makes it.
+//   - Nothing on the way changes the order. The bridge's verifier may: it forwards
+//     what is committed, also past what is still open or what a target has refused
+//     for the moment. Behind a verifier a source must therefore have one message
+//     under way at a time: it sends the next when it knows that the last has arrived,
+//     by a reply for example. Otherwise use a Guard, or Ordered where there are
+//     version numbers without holes.
+//   - One consumer takes all messages of a source: a queue with
+//     x-single-active-consumer, or an exclusive consumer. It calls Handle for one
+//     message after the other, as they come.
+//   - What was dead-lettered is not put back in the queue: meanwhile the mark has
+//     passed it. Handle it in another way.
+//
+// Do not use it where any of this is in doubt; a Guard needs none of it.
+//
+// # It closes channels
+//
+// A message that is requeued by a nack may be overtaken by those behind it (measured
+// on RabbitMQ 3.10: always, if more than one is unacked, or if a quorum queue has no
+// delivery limit). When a channel is closed, its messages go back in their order. So
+// where a Guard would requeue a message, a HighWater closes the channel, and handles
+// none of what that channel had delivered beside. The loop over the deliveries ends
+// then, as it does when the connection is lost: open a channel and consume anew. A
+// prefetch of 1 leaves the least to be delivered again.
+type HighWater struct {
+	guard *Guard
+	marks bridge.Marks
+	keyOf KeyFunc
+}
+
+// NewHighWater returns a HighWater that keeps its keys in marks, which every inbox of
+// this module is, in the name of consumer. As with New, all processes that share the
+// work use the same name, and to change it is to forget what was handled. A name must
+// not be shared with another strategy. opts may be nil.
+func NewHighWater(marks bridge.Marks, consumer string, keyOf KeyFunc, opts *Options) (*HighWater, error) {
+	switch {
+	case marks == nil:
+		return nil, errors.New("make high water: marks is nil")
+	case keyOf == nil:
+		return nil, errors.New("make high water: keyOf is nil")
+	}
+	guard, err := newMarkingGuard(consumer, opts)
+	if err != nil {
+		return nil, fmt.Errorf("make high water: %w", err)
+	}
+	guard.inOrder = true
+	return &HighWater{guard, marks, keyOf}, nil
+}
+
+// Handle runs fn if d's key is higher than the mark of its source, in one transaction
+// on db with the new mark, and acks d after the commit. Any other is acked and counted
+// in Stats.Duplicates.
+//
+// Two messages of one source are handled one after the other, whoever handles them:
+// the second waits for the end of the first one's transaction. For fn, for the errors,
+// and for what becomes of failures, all is as with Guard.Handle; but where d is handed
+// back, its channel is closed, and so it is handed back if its channel is closed
+// already. d must come from an *amqp.Channel, or have an Acknowledger that closes
+// like one.
+//
+// After a crash before the commit nothing has happened, and the message comes again.
+// After one between the commit and the ack it comes again too, as a duplicate.
+func (h *HighWater) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	if db == nil || fn == nil {
+		panic("idempotency: Handle needs a database and a function")
+	}
+	if channel, ok := d.Acknowledger.(closable); !ok {
+		panic("idempotency: HighWater needs deliveries of a channel that can be closed")
+	} else if channel.IsClosed() {
+		return h.guard.handBack(d, amqp.ErrClosed) // a message before d may have been handed back with the channel
+	}
+	return h.guard.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
+		source, key, err := h.read(d)
+		if err != nil {
+			return unfinished, &refusal{fmt.Errorf("read key: %w", err)}
+		}
+		return h.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
+			mark, err := h.marks.LockMark(ctx, tx, h.guard.consumer, source)
+			switch {
+			case err != nil:
+				return unfinished, err
+			case mark != "" && len(key) != len(mark):
+				return unfinished, &refusal{fmt.Errorf("key %q of source %q has not the length of the last one, %q: they cannot be compared", key, source, mark)}
+			case key <= mark:
+				return duplicate, nil
+			}
+			if err := h.marks.SetMark(ctx, tx, h.guard.consumer, source, key); err != nil {
+				return unfinished, err
+			}
+			return handled, h.guard.run(d.MessageId, func() error { return fn(ctx, tx) })
+		})
+	})
+}
+
+// closable is what HighWater needs of an *amqp.Channel.
+type closable interface {
+	Close() error
+	IsClosed() bool
+}
+
+// closeChannel gives back all that d's channel has delivered and was not acked.
+func closeChannel(d amqp.Delivery) error {
+	err := d.Acknowledger.(closable).Close()
+	if errors.Is(err, amqp.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// Stats returns the counts so far.
+func (h *HighWater) Stats() Stats { return h.guard.Stats() }
+
+func (h *HighWater) read(d amqp.Delivery) (source, key string, err error) {
+	err = h.guard.contain("key function", d.MessageId, func() (err error) {
+		source, key, err = h.keyOf(d)
+		return err
+	})
+	if err != nil {
+		return "", "", err
+	}
+	if err := checkKey(source); err != nil {
+		return "", "", fmt.Errorf("source %w", err)
+	}
+	if err := checkKey(key); err != nil {
+		return "", "", fmt.Errorf("key %w", err)
+	}
+	return source, key, nil
+}

@@ -1,0 +1,169 @@
+package idempotency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// The steps within one transaction of an Ordered, all but lock after it.
+
+// lock locks the entity and returns the version that was handled last.
+func (o *Ordered) lock(ctx context.Context, tx *sql.Tx, entity string) (int64, error) {
+	return lockVersion(ctx, tx, o.keeper, o.guard.consumer, entity, *o.opts.Start-1)
+}
+
+// keep stores an event that has come too early.
+func (o *Ordered) keep(ctx context.Context, tx *sql.Tx, d amqp.Delivery, entity string, version int64) (outcome, error) {
+	message, err := encodeMessage(d)
+	if err != nil {
+		return unfinished, &refusal{err}
+	}
+	if len(message) > o.opts.MaxKeptBytes {
+		return unfinished, &refusal{fmt.Errorf("version %d of entity %q is too early, and too large to be kept: %d bytes, at most %d",
+			version, entity, len(message), o.opts.MaxKeptBytes)}
+	}
+	fresh, err := o.keeper.Keep(ctx, tx, o.guard.consumer, entity, version, message)
+	if err != nil {
+		return unfinished, err
+	}
+	if !fresh {
+		return duplicate, nil
+	}
+	n, err := o.keeper.CountKept(ctx, tx, o.guard.consumer, entity)
+	if err != nil {
+		return unfinished, err
+	}
+	if n > o.opts.MaxKept {
+		return unfinished, &refusal{fmt.Errorf("version %d of entity %q is too early, and %d events of it are kept already",
+			version, entity, o.opts.MaxKept)}
+	}
+	return kept, nil
+}
+
+// advance makes version the last one, takes it out of the store if it was kept, and
+// tells whether the next is there.
+func (o *Ordered) advance(ctx context.Context, tx *sql.Tx, entity string, version int64) (due bool, err error) {
+	if err := setVersion(ctx, tx, o.keeper, o.guard.consumer, entity, version); err != nil {
+		return false, err
+	}
+	first, message, err := o.keeper.FirstKept(ctx, tx, o.guard.consumer, entity)
+	if err != nil || message == nil {
+		return false, err
+	}
+	if first == version {
+		if err := o.keeper.Unkeep(ctx, tx, o.guard.consumer, entity, version); err != nil {
+			return false, err
+		}
+		return o.isDue(ctx, tx, entity, version)
+	}
+	return first-1 == version, nil
+}
+
+// isDue tells whether the version after last is kept.
+func (o *Ordered) isDue(ctx context.Context, tx *sql.Tx, entity string, last int64) (bool, error) {
+	first, message, err := o.keeper.FirstKept(ctx, tx, o.guard.consumer, entity)
+	return message != nil && first-1 == last, err
+}
+
+// A Gap is an entity of which events are kept.
+type Gap struct {
+	Entity  string
+	Missing int64         // the version that the entity waits for
+	First   int64         // the lowest version that is kept; if it is Missing, its handling fails, or is about to begin
+	Kept    int           // how many events are kept
+	Age     time.Duration // since the oldest of them was kept, in whole seconds
+}
+
+// Gaps returns the entities of which events are kept, those first that have waited
+// longest, and limit of them at most. It reads all that is kept for the consumer, but
+// for the messages.
+func (o *Ordered) Gaps(ctx context.Context, db *sql.DB, limit int) ([]Gap, error) {
+	var entities []bridge.KeptEntity
+	_, err := o.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ outcome, err error) {
+		entities, err = o.keeper.KeptEntities(ctx, tx, o.guard.consumer, limit)
+		return unfinished, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list gaps: %w", err)
+	}
+	gaps := make([]Gap, len(entities))
+	for i, e := range entities {
+		last := *o.opts.Start - 1
+		if e.Mark != "" {
+			if last, err = versionIn(e.Mark, o.guard.consumer, e.Entity); err != nil {
+				return nil, fmt.Errorf("list gaps: %w", err)
+			}
+		}
+		gaps[i] = Gap{e.Entity, last + 1, e.First, e.Kept, e.Age}
+	}
+	return gaps, nil
+}
+
+// ErrNotWaiting: Skip was asked to skip what has been handled or skipped before.
+var ErrNotWaiting = errors.New("the entity does not wait for this version")
+
+// Skip gives up all versions of an entity up to through, those included; the entity
+// goes on with the one after it. It is for an operator who knows that they will not
+// come, or that a consumer begins there. If one comes later all the same, it is acked
+// as a duplicate.
+//
+// Events among them that are kept are handed to instead, in order, in the transaction
+// that takes them out of the store; instead may put them elsewhere, or handle them in
+// another way. If it fails, nothing is skipped. Where it is nil, Skip fails if there
+// are such events.
+//
+// What is due then is handled with the entity's next delivery, or by Watch. If the
+// entity does not wait for through, the error is ErrNotWaiting; so it is when a Skip is
+// repeated of which nobody knew whether it had committed.
+func (o *Ordered) Skip(ctx context.Context, db *sql.DB, entity string, through int64, instead EventFunc) error {
+	var last int64
+	_, err := o.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ outcome, err error) {
+		if last, err = o.lock(ctx, tx, entity); err != nil {
+			return unfinished, err
+		}
+		if through <= last {
+			return unfinished, ErrNotWaiting
+		}
+		if err := setVersion(ctx, tx, o.keeper, o.guard.consumer, entity, through); err != nil {
+			return unfinished, err
+		}
+		for {
+			version, message, err := o.keeper.FirstKept(ctx, tx, o.guard.consumer, entity)
+			if err != nil {
+				return unfinished, err
+			}
+			if message == nil || version > through {
+				return handled, nil
+			}
+			if err := o.skipKept(ctx, tx, entity, version, message, instead); err != nil {
+				return unfinished, err
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("skip to version %d of entity %q: %w", through, entity, err)
+	}
+	o.guard.log.Warn("versions skipped", "entity", entity, "from", last+1, "through", through)
+	return nil
+}
+
+func (o *Ordered) skipKept(ctx context.Context, tx *sql.Tx, entity string, version int64, message []byte, instead EventFunc) error {
+	if instead == nil {
+		return fmt.Errorf("version %d is kept: skip it with a function that takes it", version)
+	}
+	event, err := decodeMessage(message)
+	if err != nil {
+		return err
+	}
+	if err := o.keeper.Unkeep(ctx, tx, o.guard.consumer, entity, version); err != nil {
+		return err
+	}
+	return o.guard.run(event.MessageId, func() error { return instead(ctx, tx, event) })
+}

@@ -1,0 +1,88 @@
+package idempotency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A Latest handles an event only if no later one of its entity has been handled. Of
+// each entity it keeps one row, with the version that was handled last.
+//
+// Use it where every event carries the whole state of its entity, so that the latest
+// says all that the others did: a price, an address, a document to be indexed. The
+// messages may come in any order, and twice; any number of consumers may share the
+// work. The handler may see gaps: versions that were overtaken are never handled.
+//
+// Do not use it where an event is a change to be added to those before (a booking, a
+// quantity): a change that is overtaken would be lost. That takes Ordered, if the
+// order matters, and else a Guard.
+//
+// The rows stay. That of an entity that is gone for good may be deleted (from
+// bridge_mark) when no copy of its events can be under way any more.
+type Latest struct {
+	guard     *Guard
+	marks     bridge.Marks
+	versionOf VersionFunc
+}
+
+// NewLatest returns a Latest that keeps its versions in marks, which every inbox of
+// this module is, in the name of consumer. As with New, all processes that share the
+// work use the same name, and to change it is to forget what was handled. A name must
+// not be shared with another strategy. opts may be nil.
+func NewLatest(marks bridge.Marks, consumer string, versionOf VersionFunc, opts *Options) (*Latest, error) {
+	switch {
+	case marks == nil:
+		return nil, errors.New("make latest: marks is nil")
+	case versionOf == nil:
+		return nil, errors.New("make latest: versionOf is nil")
+	}
+	guard, err := newMarkingGuard(consumer, opts)
+	if err != nil {
+		return nil, fmt.Errorf("make latest: %w", err)
+	}
+	return &Latest{guard, marks, versionOf}, nil
+}
+
+// Handle runs fn if d is newer than what has been handled of its entity, in one
+// transaction on db with the new version, and acks d after the commit. An event that
+// is older or as old is acked, and counted in Stats.Stale.
+//
+// Of two events of one entity at the same moment the second waits for the end of the
+// first one's transaction, and is judged then. For fn, for the errors, and for what
+// becomes of failures, all is as with Guard.Handle.
+//
+// After a crash before the commit nothing has happened, and the event comes again.
+// After one between the commit and the ack it comes again too, and is stale.
+func (l *Latest) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	if db == nil || fn == nil {
+		panic("idempotency: Handle needs a database and a function")
+	}
+	return l.guard.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
+		entity, version, err := l.guard.versionOf(d, l.versionOf)
+		if err != nil {
+			return unfinished, err
+		}
+		return l.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
+			last, err := lockVersion(ctx, tx, l.marks, l.guard.consumer, entity, none)
+			if err != nil {
+				return unfinished, err
+			}
+			if version <= last {
+				return stale, nil
+			}
+			if err := setVersion(ctx, tx, l.marks, l.guard.consumer, entity, version); err != nil {
+				return unfinished, err
+			}
+			return handled, l.guard.run(d.MessageId, func() error { return fn(ctx, tx) })
+		})
+	})
+}
+
+// Stats returns the counts so far.
+func (l *Latest) Stats() Stats { return l.guard.Stats() }

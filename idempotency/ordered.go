@@ -1,0 +1,244 @@
+package idempotency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// An Ordered handles the events of each entity strictly in the order of their
+// versions, each once: version n only when n-1 is handled. What comes too early is
+// kept in the database, acked, and handled when its turn has come.
+//
+// Use it where every event is a change that builds on the one before, and each entity
+// counts its changes without a hole: the lines of an account, the steps of an order.
+// The messages may come in any order, and twice; any number of consumers may share
+// the work.
+//
+// Do not use it where versions may be missing (a sequence of the database leaves a
+// hole at every rollback: count in the entity's row), nor where each event says all:
+// there Latest does not wait for anything.
+//
+// # The first version
+//
+// Of an entity without a row the first version is OrderedOptions.Start, 1 unless set.
+// A consumer that is added later, and does not get the events from the beginning, is
+// told by Skip where each entity stands; else it keeps and waits.
+//
+// # Gaps
+//
+// A version that does not come stops its entity, and no other: it was dead-lettered,
+// by this consumer or by the verifier, or never sent. Gaps lists what waits; Watch
+// reports what has waited for longer than OrderedOptions.GapAge. Put the missing event
+// back in the queue, or decide by Skip to go on without it.
+//
+// # A kept event that fails
+//
+// It is not dead-lettered: there is no delivery to reject any more. It stays where it
+// is, its entity waits for it as for a missing one (Gaps then shows a Missing that is
+// equal to First), and it is tried again once with every delivery for that entity and
+// every round of Watch. Each failure is logged.
+//
+// # At a crash
+//
+// Every event is in the queue, unacked, or kept, or handled. An event is kept, handled,
+// and taken out of the store in one transaction each, together with the mark and the
+// handler's effects; so nothing is lost and nothing handled twice. Between the handling
+// of version n and that of a kept n+1 the delivery of n is not acked yet: after a crash
+// there it comes again, is known as a duplicate, and goes on with n+1.
+type Ordered struct {
+	guard     *Guard
+	keeper    bridge.Keeper
+	versionOf VersionFunc
+	opts      OrderedOptions
+	oldGaps   atomic.Int64
+}
+
+// OrderedOptions are those of an Ordered. The zero value of each field means its
+// default.
+type OrderedOptions struct {
+	Options
+
+	// Start is the version of an entity's first event. Nil means 1.
+	Start *int64
+
+	// MaxKept is how many events of one entity are kept at most; default 1,000. What
+	// comes early beyond that is dead-lettered, so that it stops nobody else.
+	MaxKept int
+
+	// MaxKeptBytes is how large a kept event may be, as stored, headers included;
+	// default 256 KiB. A larger one that comes early is dead-lettered.
+	MaxKeptBytes int
+
+	// GapAge is how long an event may be kept before Watch reports that its entity
+	// waits; and also how often Watch looks. Default 1 minute.
+	GapAge time.Duration
+}
+
+func (o *OrderedOptions) withDefaults() (OrderedOptions, error) {
+	var filled OrderedOptions
+	if o != nil {
+		filled = *o
+	}
+	if filled.Start == nil {
+		filled.Start = new(int64(1))
+	}
+	if filled.MaxKept == 0 {
+		filled.MaxKept = 1000
+	}
+	if filled.MaxKeptBytes == 0 {
+		filled.MaxKeptBytes = 256 << 10
+	}
+	if filled.GapAge == 0 {
+		filled.GapAge = time.Minute
+	}
+	switch {
+	case *filled.Start < 0:
+		return filled, fmt.Errorf("OrderedOptions.Start is %d, must not be negative", *filled.Start)
+	case filled.MaxKept < 0:
+		return filled, fmt.Errorf("OrderedOptions.MaxKept is %d, must not be negative", filled.MaxKept)
+	case filled.MaxKeptBytes < 0:
+		return filled, fmt.Errorf("OrderedOptions.MaxKeptBytes is %d, must not be negative", filled.MaxKeptBytes)
+	case filled.GapAge < 0:
+		return filled, fmt.Errorf("OrderedOptions.GapAge is %v, must not be negative", filled.GapAge)
+	}
+	return filled, nil
+}
+
+// NewOrdered returns an Ordered that keeps its versions and events in keeper, which
+// every inbox of this module is, in the name of consumer. As with New, all processes
+// that share the work use the same name, and to change it is to forget what was
+// handled. A name must not be shared with another strategy. opts may be nil.
+func NewOrdered(keeper bridge.Keeper, consumer string, versionOf VersionFunc, opts *OrderedOptions) (*Ordered, error) {
+	switch {
+	case keeper == nil:
+		return nil, errors.New("make ordered: keeper is nil")
+	case versionOf == nil:
+		return nil, errors.New("make ordered: versionOf is nil")
+	}
+	filled, err := opts.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("make ordered: %w", err)
+	}
+	guard, err := newMarkingGuard(consumer, &filled.Options)
+	if err != nil {
+		return nil, fmt.Errorf("make ordered: %w", err)
+	}
+	return &Ordered{guard: guard, keeper: keeper, versionOf: versionOf, opts: filled}, nil
+}
+
+// An EventFunc handles an event: the delivery at hand, or one that was kept, which
+// has all of the message and can be neither acked nor rejected. What else is said of
+// Guard.Handle's fn is true of it.
+type EventFunc func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error
+
+// Handle handles d if its turn has come, and then what is kept and follows it, each
+// in a transaction of its own on db; or keeps d. Then it acks d. What was handled or
+// kept before is acked and counted in Stats.Duplicates.
+//
+// Of two events of one entity at the same moment the second waits for the end of the
+// first one's transaction, and is judged then. For the errors, and for what becomes of
+// failures, all is as with Guard.Handle, except for kept events (see Ordered).
+func (o *Ordered) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn EventFunc) error {
+	if db == nil || fn == nil {
+		panic("idempotency: Handle needs a database and a function")
+	}
+	ended, due := unfinished, false
+	return o.guard.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
+		entity, version, err := o.guard.versionOf(d, o.versionOf)
+		if err != nil {
+			return unfinished, err
+		}
+		if ended == unfinished {
+			if ended, due, err = o.arrive(ctx, db, d, entity, version, fn); err != nil {
+				ended = unfinished
+				return unfinished, err
+			}
+		}
+		if due {
+			if err := o.catchUp(ctx, db, entity, fn); err != nil {
+				return unfinished, err // d is done with; only the rest is tried again
+			}
+		}
+		return ended, nil
+	})
+}
+
+// arrive handles d, or keeps it, or finds that neither is to be done; and tells
+// whether an event is kept whose turn has come now.
+func (o *Ordered) arrive(ctx context.Context, db *sql.DB, d amqp.Delivery, entity string, version int64, fn EventFunc) (ended outcome, due bool, err error) {
+	ended, err = o.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
+		last, err := o.lock(ctx, tx, entity)
+		if err != nil {
+			return unfinished, err
+		}
+		if version-1 == last {
+			if due, err = o.advance(ctx, tx, entity, version); err != nil {
+				return unfinished, err
+			}
+			return handled, o.guard.run(d.MessageId, func() error { return fn(ctx, tx, d) })
+		}
+		ended := duplicate
+		if version > last {
+			if ended, err = o.keep(ctx, tx, d, entity, version); err != nil {
+				return unfinished, err
+			}
+		}
+		due, err = o.isDue(ctx, tx, entity, last)
+		return ended, err
+	})
+	return ended, due, err
+}
+
+// catchUp handles the kept events of an entity whose turn has come. An event that
+// fails ends it without an error.
+func (o *Ordered) catchUp(ctx context.Context, db *sql.DB, entity string, fn EventFunc) error {
+	for due := true; due; {
+		var version int64
+		var event amqp.Delivery
+		ended, err := o.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ outcome, err error) {
+			last, err := o.lock(ctx, tx, entity)
+			if err != nil {
+				return unfinished, err
+			}
+			var message []byte
+			version, message, err = o.keeper.FirstKept(ctx, tx, o.guard.consumer, entity)
+			if err != nil {
+				return unfinished, err
+			}
+			if message == nil || version-1 != last {
+				due = false // another consumer has done it
+				return duplicate, nil
+			}
+			if event, err = decodeMessage(message); err != nil {
+				return unfinished, &handlerError{err}
+			}
+			if due, err = o.advance(ctx, tx, entity, version); err != nil {
+				return unfinished, err
+			}
+			return handled, o.guard.run(event.MessageId, func() error { return fn(ctx, tx, event) })
+		})
+		switch {
+		case err == nil && ended == handled:
+			o.guard.count.released.Add(1)
+		case ctx.Err() == nil && errors.As(err, new(*handlerError)):
+			o.guard.count.failedAttempts.Add(1)
+			o.guard.log.Error("kept event failed, its entity waits", "message_id", event.MessageId,
+				"entity", entity, "version", version, "err", err)
+			return nil
+		case err != nil:
+			return fmt.Errorf("handle kept version %d of entity %q: %w", version, entity, err)
+		}
+	}
+	return nil
+}
+
+// Stats returns the counts so far.
+func (o *Ordered) Stats() Stats { return o.guard.Stats() }

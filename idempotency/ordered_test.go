@@ -1,0 +1,320 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+// An orderedReceiver is a receiver whose events are handled in order; each stores its
+// text.
+type orderedReceiver struct {
+	*receiver
+	*idempotency.Ordered
+	keeper *faultyKeeper
+	fail   map[string]error // by text
+}
+
+func newOrdered(t *testing.T, opts idempotency.OrderedOptions) *orderedReceiver {
+	t.Helper()
+	r := &orderedReceiver{receiver: newReceiver(t, idempotency.Options{}), fail: make(map[string]error)}
+	r.keeper = newKeeper(t, r.receiver)
+	opts.Logger = slog.New(slog.NewTextHandler(r.log, nil))
+	var err error
+	r.Ordered, err = idempotency.NewOrdered(r.keeper, "shop", versionOf, &opts)
+	must(t, err)
+	return r
+}
+
+func (r *orderedReceiver) handler(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error {
+	if err := placeOrder(string(event.Body))(ctx, tx); err != nil {
+		return err
+	}
+	return r.fail[string(event.Body)]
+}
+
+// take handles events, which must all be acked or dead-lettered.
+func (r *orderedReceiver) take(events ...string) {
+	r.t.Helper()
+	for _, event := range events {
+		if err := r.Handle(context.Background(), r.db, r.event(event), r.handler); err != nil {
+			r.t.Errorf("handle %s: %v", event, err)
+		}
+	}
+}
+
+func (r *orderedReceiver) wantGaps(want ...idempotency.Gap) {
+	r.t.Helper()
+	gaps, err := r.Gaps(context.Background(), r.db, 100)
+	must(r.t, err)
+	if len(gaps) != len(want) {
+		r.t.Fatalf("gaps are %+v, must be %+v", gaps, want)
+	}
+	for i := range gaps {
+		gaps[i].Age = 0
+		if gaps[i] != want[i] {
+			r.t.Errorf("gap is %+v, must be %+v", gaps[i], want[i])
+		}
+	}
+}
+
+func TestWhatComesEarlyIsKeptAndHandledWhenItsTurnComes(t *testing.T) {
+	r := newOrdered(t, idempotency.OrderedOptions{})
+	r.take("a:4", "a:2", "b:1", "a:2", "a:5")
+	r.wantOrders("b:1")
+	r.wantGaps(idempotency.Gap{Entity: "a", Missing: 1, First: 2, Kept: 3})
+	r.take("a:1")
+	r.wantOrders("b:1 a:1 a:2")
+	r.wantGaps(idempotency.Gap{Entity: "a", Missing: 3, First: 4, Kept: 2})
+	r.take("a:3", "a:4", "a:6")
+	r.wantOrders("b:1 a:1 a:2 a:3 a:4 a:5 a:6")
+	r.wantGaps()
+	wantStats(t, r.Ordered.Stats(), idempotency.Stats{Handled: 4, Kept: 3, Duplicates: 2, Released: 3})
+}
+
+func TestAKeptEventHasAllOfItsMessage(t *testing.T) {
+	r := newOrdered(t, idempotency.OrderedOptions{})
+	d := r.event("a:2")
+	d.Headers = amqp.Table{"n": int32(7), "deep": amqp.Table{"list": []any{"x", nil, []byte{0, 255}}}}
+	d.CorrelationId, d.ReplyTo, d.ContentType, d.Priority, d.Redelivered = "c", "replies", "text/plain", 3, true
+	must(t, r.Handle(t.Context(), r.db, d, r.handler))
+	var events []amqp.Delivery
+	must(t, r.Handle(t.Context(), r.db, r.event("a:1"), func(_ context.Context, _ *sql.Tx, event amqp.Delivery) error {
+		events = append(events, event)
+		return nil
+	}))
+	if len(events) != 2 {
+		t.Fatalf("%d events", len(events))
+	}
+	got := events[1]
+	list := got.Headers["deep"].(amqp.Table)["list"].([]any)
+	if got.MessageId != d.MessageId || string(got.Body) != "a:2" || got.Headers["n"] != int32(7) || len(list) != 3 || list[1] != nil ||
+		got.CorrelationId != "c" || got.ReplyTo != "replies" || got.ContentType != "text/plain" || got.Priority != 3 || got.RoutingKey != d.RoutingKey {
+		t.Errorf("the event is %+v", got)
+	}
+	if got.Ack(false) == nil {
+		t.Error("a kept event can be acked")
+	}
+}
+
+func TestTheFirstVersionIsAsConfigured(t *testing.T) {
+	for _, start := range []int64{0, 1, 57} {
+		r := newOrdered(t, idempotency.OrderedOptions{Start: &start})
+		first, second := "a:"+itoa(start), "a:"+itoa(start+1)
+		r.take(second)
+		r.wantGaps(idempotency.Gap{Entity: "a", Missing: start, First: start + 1, Kept: 1})
+		if start > 0 {
+			r.take("a:" + itoa(start-1)) // before the first: nothing to do
+		}
+		r.take(first)
+		r.wantOrders(first + " " + second)
+	}
+}
+
+func itoa(n int64) string { return strings.TrimSpace(slog.Int64Value(n).String()) }
+
+func TestTheGreatestVersionIsNoEnd(t *testing.T) {
+	start := int64(9223372036854775806)
+	r := newOrdered(t, idempotency.OrderedOptions{Start: &start})
+	r.take("a:9223372036854775807", "a:9223372036854775806", "a:9223372036854775807", "a:5")
+	r.wantOrders("a:9223372036854775806 a:9223372036854775807")
+	r.wantGaps()
+}
+
+func TestWhatIsKeptIsBounded(t *testing.T) {
+	var reason error
+	r := newOrdered(t, idempotency.OrderedOptions{MaxKept: 2, MaxKeptBytes: 1000, Options: idempotency.Options{
+		DeadLetter: func(_ context.Context, _ amqp.Delivery, why error) error { reason = why; return nil }}})
+	r.take("a:2", "a:3")
+	if reason != nil {
+		t.Fatalf("dead-lettered for %v", reason)
+	}
+	r.take("a:4")
+	if reason == nil || !strings.Contains(reason.Error(), "2 events of it are kept already") {
+		t.Errorf("dead-lettered for %v", reason)
+	}
+	r.take("a:3") // a copy is none more
+	large := r.event("b:2")
+	large.Headers = amqp.Table{"pad": strings.Repeat("x", 1000)}
+	must(t, r.Handle(t.Context(), r.db, large, r.handler))
+	if !strings.Contains(reason.Error(), "too large to be kept") {
+		t.Errorf("dead-lettered for %v", reason)
+	}
+	r.take("a:1", "a:4")
+	r.wantOrders("a:1 a:2 a:3 a:4")
+	wantStats(t, r.Ordered.Stats(), idempotency.Stats{Handled: 2, Kept: 2, Released: 2, Duplicates: 1, DeadLettered: 2})
+}
+
+func TestAKeptEventThatFailsStopsItsEntityAndIsTriedAgain(t *testing.T) {
+	r := newOrdered(t, idempotency.OrderedOptions{})
+	r.fail["a:2"] = errHandler
+	r.take("a:2", "a:3", "a:1", "b:1")
+	r.wantOrders("a:1 b:1")
+	r.wantGaps(idempotency.Gap{Entity: "a", Missing: 2, First: 2, Kept: 2})
+	r.take("a:4") // one more attempt
+	r.wantOrders("a:1 b:1")
+	if log := r.log.String(); strings.Count(log, "kept event failed") != 2 || !strings.Contains(log, `message_id="id of a:2"`) {
+		t.Errorf("the log is\n%s", log)
+	}
+	delete(r.fail, "a:2")
+	r.take("a:1") // also a duplicate goes on
+	r.wantOrders("a:1 b:1 a:2 a:3 a:4")
+	wantStats(t, r.Ordered.Stats(), idempotency.Stats{Handled: 2, Kept: 3, Released: 3, Duplicates: 1, FailedAttempts: 2})
+}
+
+func TestAKeptEventThatPanicsIsAFailure(t *testing.T) {
+	r := newOrdered(t, idempotency.OrderedOptions{})
+	r.take("a:2")
+	must(t, r.Handle(t.Context(), r.db, r.event("a:1"), func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error {
+		if string(event.Body) == "a:2" {
+			panic("no")
+		}
+		return r.handler(ctx, tx, event)
+	}))
+	r.wantOrders("a:1")
+	r.take("a:2") // its own copy comes again, and takes the place of the kept one
+	r.wantOrders("a:1 a:2")
+	r.wantGaps()
+}
+
+// The delivery of version n is not acked before what it has released is handled, or
+// has failed; a database that is away is waited for.
+func TestADatabaseThatGoesAwayBetweenTwoEventsLosesNeither(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newOrdered(t, idempotency.OrderedOptions{Options: idempotency.Options{Attempts: 1, DeadLetterExchange: true, Hold: time.Minute}})
+		r.take("a:2", "a:3")
+		commits := 0
+		r.faults.commit = func(commit func() error) error {
+			if commits++; commits == 2 { // of a:2
+				r.keeper.failures.Store(3)
+				return errNetwork
+			}
+			return commit()
+		}
+		r.take("a:1")
+		r.wantOrders("a:1 a:2 a:3")
+		r.wantSaid("ack 1", "ack 2", "ack 3")
+		wantStats(t, r.Ordered.Stats(), idempotency.Stats{Handled: 1, Kept: 2, Released: 2})
+
+		r.take("b:2")
+		err := r.Handle(t.Context(), r.db, r.event("b:1"), func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error {
+			r.keeper.failures.Store(1 << 30) // from the commit on
+			return r.handler(ctx, tx, event)
+		})
+		if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, errNetwork) {
+			t.Errorf("got %v", err)
+		}
+		r.keeper.failures.Store(0)
+		r.wantOrders("a:1 a:2 a:3 b:1")
+		r.take("b:1") // comes again
+		r.wantOrders("a:1 a:2 a:3 b:1 b:2")
+	})
+}
+
+// Between the handling of an event and that of a kept one, another consumer may have
+// handled the kept one.
+func TestAKeptEventThatAnotherHasHandledIsNotHandledAgainNorTheNextTooEarly(t *testing.T) {
+	for _, kept := range []string{"a:2", "a:2 a:4"} {
+		r := newOrdered(t, idempotency.OrderedOptions{})
+		r.take(strings.Fields(kept)...)
+		r.faults.commit = func(commit func() error) error {
+			r.faults.commit = nil
+			err := commit() // of a:1
+			r.take("a:1")   // the other consumer gets a copy, and goes on with a:2
+			return err
+		}
+		r.take("a:1")
+		r.wantOrders("a:1 a:2")
+	}
+}
+
+func TestSkipGivesUpWhatDoesNotCome(t *testing.T) {
+	r := newOrdered(t, idempotency.OrderedOptions{})
+	r.take("a:1", "a:3")
+	for _, through := range []int64{0, 1} {
+		if err := r.Skip(t.Context(), r.db, "a", through, nil); !errors.Is(err, idempotency.ErrNotWaiting) {
+			t.Errorf("skip to %d: %v", through, err)
+		}
+	}
+	must(t, r.Skip(t.Context(), r.db, "a", 2, nil))
+	r.take("a:2") // comes all the same
+	r.wantOrders("a:1 a:3")
+	r.wantGaps()
+
+	must(t, r.Skip(t.Context(), r.db, "new", 56, nil)) // this consumer begins at 57
+	r.take("new:58", "new:56", "new:57")
+	r.wantOrders("a:1 a:3 new:57 new:58")
+	if log := r.log.String(); !strings.Contains(log, "versions skipped") {
+		t.Errorf("the log is\n%s", log)
+	}
+}
+
+func TestSkipHandsOverWhatIsKept(t *testing.T) {
+	r := newOrdered(t, idempotency.OrderedOptions{})
+	r.fail["a:2"] = errHandler
+	r.take("a:2", "a:4", "a:6", "a:1")
+	if err := r.Skip(t.Context(), r.db, "a", 4, nil); err == nil || !strings.Contains(err.Error(), "is kept") {
+		t.Errorf("skip what is kept: %v", err)
+	}
+	err := r.Skip(t.Context(), r.db, "a", 4, func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error {
+		if string(event.Body) == "a:4" {
+			return errHandler
+		}
+		return placeOrder("instead of "+string(event.Body))(ctx, tx)
+	})
+	if !errors.Is(err, errHandler) {
+		t.Errorf("got %v", err)
+	}
+	r.wantOrders("a:1")
+	r.wantGaps(idempotency.Gap{Entity: "a", Missing: 2, First: 2, Kept: 3})
+	must(t, r.Skip(t.Context(), r.db, "a", 4, func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error {
+		return placeOrder("instead of "+string(event.Body))(ctx, tx)
+	}))
+	r.wantOrders("a:1 instead of a:2 instead of a:4")
+	r.wantGaps(idempotency.Gap{Entity: "a", Missing: 5, First: 6, Kept: 1})
+}
+
+func TestWatchReportsAGapOnceAndHandlesWhatIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newOrdered(t, idempotency.OrderedOptions{GapAge: time.Minute})
+		r.fail["b:2"] = errHandler
+		r.take("a:3", "b:2", "b:1", "young:2")
+		delete(r.fail, "b:2")
+		r.exec(`UPDATE bridge_kept SET kept_at = kept_at - 90 WHERE entity <> 'young'`)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			r.Watch(ctx, r.db, r.handler)
+		}()
+		time.Sleep(3*time.Minute + time.Second) // of the bubble's clock
+		r.wantOrders("b:1 b:2")
+		log := r.log.String()
+		if strings.Count(log, "entity waits for a version") != 1 || !strings.Contains(log, "entity=a missing=1 first_kept=3 kept=1") {
+			t.Errorf("the log is\n%s", log)
+		}
+		if n := r.OldGaps(); n != 1 {
+			t.Errorf("%d old gaps", n)
+		}
+		must(t, r.Skip(t.Context(), r.db, "a", 2, nil))
+		r.keeper.failures.Store(1) // one round fails
+		time.Sleep(2 * time.Minute)
+		r.wantOrders("b:1 b:2 a:3")
+		time.Sleep(time.Minute)
+		if n := r.OldGaps(); n != 0 {
+			t.Errorf("%d old gaps", n)
+		}
+		cancel()
+		<-ended
+	})
+}

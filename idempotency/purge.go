@@ -1,0 +1,148 @@
+package idempotency
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+const (
+	// purgeBatch is how many claims one step of a purge looks at, and so deletes, at
+	// most: few enough to take some milliseconds.
+	purgeBatch = 500
+
+	// purgeEvery is after how many claims of its own a Guard makes such a step: less
+	// than purgeBatch, so that the purge gains on the claims.
+	purgeEvery = 200
+
+	// purgeRest is how many times as long as a step of it Purge rests after it, so that
+	// claims find the database mostly theirs.
+	purgeRest = 4
+
+	// purgeAhead is how far ahead the clocks of senders are believed to be.
+	purgeAhead = 24 * time.Hour
+)
+
+// A purge is how far the steps of a Guard have come.
+type purge struct {
+	mu     sync.Mutex
+	claims int    // since the last step
+	after  string // the key that the next step begins after
+}
+
+// Purge forgets the keys of this consumer that are older than Options.Retention, in
+// one pass over all of them, and tells how many those were. It is for a backlog, as
+// after Options.Retention was shortened: Handle, AtMostOnce and Accept purge as they
+// go, one step for every 200 messages that they have handled.
+//
+// The pass goes through the keys in their order, which is that of the primary key, in
+// steps of 500, each a short transaction that locks nothing but the old claims which
+// it deletes, and with a rest after each, so that it works a fifth of the time. Of keys that tell their age (see Options.Retention) it skips those that
+// are new enough; of others it reads all. A crash or an error leaves whole steps.
+func (g *Guard) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
+	if g.opts.Retention < 0 {
+		return 0, nil
+	}
+	for after := ""; ; {
+		begun := time.Now()
+		n, next, err := g.purgeStep(ctx, db, after)
+		forgotten += n
+		if err != nil {
+			return forgotten, fmt.Errorf("purge inbox: %w", err)
+		}
+		if next == "" {
+			return forgotten, nil
+		}
+		if !pause(ctx, purgeRest*time.Since(begun)) {
+			return forgotten, fmt.Errorf("purge inbox: %w", context.Cause(ctx))
+		}
+		after = next
+	}
+}
+
+// purgeSome makes a step of the purge where one is due, unless another goroutine is at
+// it. It is for after the ack, when nothing waits for it but the next message, and
+// takes no longer than Options.MaxDelay.
+func (g *Guard) purgeSome(ctx context.Context, db *sql.DB) {
+	if g.opts.Retention < 0 || !g.purge.mu.TryLock() {
+		return
+	}
+	defer g.purge.mu.Unlock()
+	if g.purge.claims++; g.purge.claims < purgeEvery {
+		return
+	}
+	g.purge.claims = 0
+	ctx, cancel := context.WithTimeout(ctx, g.opts.MaxDelay)
+	defer cancel()
+	_, next, err := g.purgeStep(ctx, db, g.purge.after)
+	if err != nil {
+		if !errors.Is(err, context.Canceled) {
+			g.log.Warn("old keys cannot be purged", "err", err)
+		}
+		return
+	}
+	g.purge.after = next
+}
+
+// purgeStep looks at the claims after a key, and returns the one that the next step
+// begins after; "" after the last.
+func (g *Guard) purgeStep(ctx context.Context, db *sql.DB, after string) (forgotten int64, next string, err error) {
+	var claims []bridge.Claimed
+	err = inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+		claims, err = g.inbox.Claimed(ctx, tx, g.consumer, after, purgeBatch)
+		return err
+	})
+	if err != nil {
+		return 0, after, err
+	}
+	now, keep := time.Now(), g.opts.Retention+purgeMargin
+	if old := oldKeys(claims, now, keep); len(old) > 0 {
+		err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+			forgotten, err = g.inbox.Forget(ctx, tx, g.consumer, old, keep)
+			return err
+		})
+		if err != nil {
+			return 0, after, err
+		}
+	}
+	g.count.purged.Add(uint64(forgotten))
+	if len(claims) < purgeBatch {
+		g.count.purgePasses.Add(1)
+		return forgotten, "", nil
+	}
+	next = claims[len(claims)-1].Key
+	if kind := allYoung(claims, now, keep); kind != noTime {
+		// All that follow of this kind are younger still.
+		next = max(next, firstKey(kind, now.Add(purgeAhead)))
+	}
+	return forgotten, next, nil
+}
+
+// oldKeys returns the keys that may be forgotten: nobody takes them for new any more,
+// also where the sender's clock was ahead.
+func oldKeys(claims []bridge.Claimed, now time.Time, keep time.Duration) (old []string) {
+	for _, c := range claims {
+		made, _ := keyTime(c.Key) // long ago, if the key does not tell
+		if c.Age > keep && now.Sub(made) > keep {
+			old = append(old, c.Key)
+		}
+	}
+	return old
+}
+
+// allYoung returns the kind of the keys if all are of one, and none of them is old.
+func allYoung(claims []bridge.Claimed, now time.Time, keep time.Duration) keyKind {
+	_, first := keyTime(claims[0].Key)
+	for _, c := range claims {
+		made, kind := keyTime(c.Key)
+		if kind != first || now.Sub(made) > keep {
+			return noTime
+		}
+	}
+	return first
+}

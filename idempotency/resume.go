@@ -1,0 +1,132 @@
+package idempotency
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A Verdict is what Options.FindOut has found out.
+type Verdict int
+
+const (
+	Unknown    Verdict = iota // ask again later
+	Done                      // the effect was done
+	NotDoneYet                // it was not, and nothing of it can still come
+)
+
+// Resume works off what AtMostOnce has left in the inbox, until ctx ends, and then
+// returns nil: it runs effect for the messages that are to be tried again (see Retry),
+// and asks Options.FindOut about the doubtful ones. Run it beside the consumers, in
+// one process or in several; each message is taken by one of them. An effect that is
+// NotDone is tried again with pauses, Options.Attempts times in all; then the message
+// is Failed, and waits for an operator as a doubtful one does. Resume looks for work
+// every Options.Poll.
+//
+// Each message is taken as AtMostOnce starts one: a crash leaves it started, and then
+// doubtful. An effect that has begun when ctx ends is let finish.
+func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
+	if db == nil || effect == nil {
+		panic("idempotency: Resume needs a database and an effect")
+	}
+	return g.poll(ctx, func(ctx context.Context) (bool, error) {
+		asked, err := g.ask(ctx, db)
+		if err != nil {
+			return false, err
+		}
+		resumed, err := g.resume(ctx, db, effect)
+		return asked || resumed, err
+	})
+}
+
+// resume runs the effect of one message that is ready, and tells whether there was one.
+func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, error) {
+	var mine *bridge.Pending
+	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+		found, err := g.inbox.TakePending(ctx, tx, g.consumer, bridge.Ready)
+		if err != nil || found == nil {
+			return err
+		}
+		mine = &bridge.Pending{Key: found.Key, State: bridge.Started, Run: uuid.NewString(),
+			Attempts: found.Attempts + 1, Error: found.Error, Message: found.Message}
+		return sure(g.inbox.ChangePending(ctx, tx, g.consumer, found.Run, *mine, 2*g.opts.EffectTimeout))
+	})
+	if err != nil || mine == nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), g.opts.Hold, errHeldTooLong)
+	defer cancel()
+	d, err := decodeMessage(mine.Message)
+	if err != nil {
+		_, err = g.putOff(ctx, db, *mine, fmt.Errorf("%w: %w", errUnreadable, err))
+		return true, err
+	}
+	ended, err := g.perform(ctx, db, *mine, mine.Message, effect, d, func(ctx context.Context, cause error) (outcome, error) {
+		return g.putOff(ctx, db, *mine, cause)
+	})
+	if err == nil {
+		g.count.outcome(ended).Add(1)
+	}
+	return true, err
+}
+
+// ask asks about one doubtful message, and tells whether there was one to be asked
+// about.
+func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
+	var found *bridge.Pending
+	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+		if _, err = g.inbox.DoubtOverdue(ctx, tx, g.consumer); err != nil || g.opts.FindOut == nil {
+			return err
+		}
+		if found, err = g.inbox.TakePending(ctx, tx, g.consumer, bridge.Doubtful); err != nil || found == nil {
+			return err
+		}
+		// The run stays: who has it may still tell how the effect ended.
+		return sure(g.inbox.ChangePending(ctx, tx, g.consumer, found.Run, *found, g.opts.MaxDelay))
+	})
+	if err != nil || found == nil {
+		return false, err
+	}
+	verdict := Unknown
+	err = g.contain("Options.FindOut", found.Key, func() (err error) {
+		p, err := newPending(*found)
+		if err != nil {
+			return err
+		}
+		verdict, err = g.opts.FindOut(ctx, p)
+		return err
+	})
+	if err != nil {
+		return true, fmt.Errorf("find out about message %q: %w", found.Key, err)
+	}
+	switch verdict {
+	case Done:
+		return true, g.resolve(ctx, db, *found, true)
+	case NotDoneYet:
+		return true, g.resolve(ctx, db, *found, false)
+	default:
+		return true, nil
+	}
+}
+
+// putOff makes a message ready for another attempt, or failed after the last one.
+func (g *Guard) putOff(ctx context.Context, db *sql.DB, mine bridge.Pending, cause error) (outcome, error) {
+	g.count.failedAttempts.Add(1)
+	next := bridge.Pending{Key: mine.Key, State: bridge.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: cause.Error()}
+	delay := g.opts.delay(mine.Attempts)
+	if mine.Attempts >= g.opts.Attempts || permanent(cause) {
+		next.State, delay = bridge.Failed, 0
+		g.log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "err", cause)
+	} else {
+		g.log.Warn("attempt failed, trying again", "message_id", mine.Key,
+			"failed", mine.Attempts, "of", g.opts.Attempts, "delay", delay, "err", cause)
+	}
+	return kept, g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, next, delay)
+		return err
+	})
+}

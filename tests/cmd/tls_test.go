@@ -1,0 +1,250 @@
+package cmd_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"database/sql"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+)
+
+// A party has an authority and, as files, the certificates that it has signed.
+type party struct {
+	t *testing.T
+	*servers.Authority
+	dir string
+	ca  string
+}
+
+func newParty(t *testing.T) *party {
+	t.Helper()
+	authority, err := servers.NewAuthority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &party{t: t, Authority: authority, dir: t.TempDir()}
+	p.ca = p.file("ca.pem", authority.Certificate())
+	return p
+}
+
+func (p *party) file(name string, content []byte) string {
+	p.t.Helper()
+	path := filepath.Join(p.dir, name)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	return path
+}
+
+// client makes a client's certificate and key.
+func (p *party) client(name string) (certificate, key string) {
+	p.t.Helper()
+	c, k, err := p.Issue(name)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return p.file(name+".pem", c), p.file(name+".key", k)
+}
+
+// with sets parameters of a URL, in pairs of name and value; an empty value removes.
+func with(t *testing.T, address string, pairs ...string) string {
+	t.Helper()
+	parsed, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := parsed.Query()
+	for i := 0; i < len(pairs); i += 2 {
+		if query.Del(pairs[i]); pairs[i+1] != "" {
+			query.Set(pairs[i], pairs[i+1])
+		}
+	}
+	parsed.RawQuery = query.Encode()
+	return parsed.String()
+}
+
+func elsewhere(address string) string { return strings.Replace(address, "127.0.0.1", "localhost", 1) }
+
+const (
+	whoIsThat = "name in the URL the host that the certificate is for, and the file with the authority that signed it"
+	whoAreYou = "name in the URL the files of a certificate that the server takes"
+)
+
+func TestTLSToRabbitMQ(t *testing.T) {
+	t.Parallel()
+	ours, theirs := newParty(t), newParty(t)
+	certificate, key := ours.client("guest")
+	stranger, strangersKey := theirs.client("guest")
+	broker := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{
+		TLS: ours.Authority, Plugins: []string{"rabbitmq_auth_mechanism_ssl"},
+		Config: "auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\nssl_cert_login_from = common_name",
+	})
+	good := with(t, broker.URL(), "cacertfile", ours.ca, "certfile", certificate, "keyfile", key)
+	s := stage.On(t, stage.Postgres, good, bridge.Topology{Queue: "staging"})
+	works(t, s, good)
+	t.Run("no password", func(t *testing.T) {
+		works(t, s, with(t, strings.Replace(good, "guest:guest@", "", 1), "auth_mechanism", "external"))
+	})
+	for name, c := range map[string]struct{ address, says, mend string }{
+		"authority unknown":     {with(t, good, "cacertfile", ""), "unknown authority", whoIsThat},
+		"authority of others":   {with(t, good, "cacertfile", theirs.ca), "unknown authority", whoIsThat},
+		"other host":            {elsewhere(good), "match localhost", whoIsThat},
+		"no certificate":        {with(t, good, "certfile", "", "keyfile", ""), "certificate", whoAreYou},
+		"certificate of others": {with(t, good, "certfile", stranger, "keyfile", strangersKey), "unknown certificate authority", whoAreYou},
+		"missing file":          {with(t, good, "cacertfile", "/nowhere/ca.pem"), "no such file", "name a file that can be read"},
+		"no key":                {with(t, good, "keyfile", ""), "needs both certfile and keyfile", ""},
+		"files without TLS":     {strings.Replace(good, "amqps:", "amqp:", 1), "need amqps", ""},
+		"in the clear":          {"amqp://guest:guest@" + broker.Addr() + "/", "broker unavailable", "see that the broker runs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			words := refused(t, 1, "BRIDGE_AMQP_URL", c.mend, "BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+c.address)
+			if !strings.Contains(words, c.says) {
+				t.Errorf("it does not say %q", c.says)
+			}
+		})
+	}
+	t.Run("by options", func(t *testing.T) {
+		pair, err := tls.LoadX509KeyPair(certificate, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := &tls.Config{RootCAs: x509.NewCertPool(), Certificates: []tls.Certificate{pair}}
+		if _, err := bridge.Dial(t.Context(), broker.URL(), &bridge.BrokerOptions{TLS: config}); !errors.As(err, new(x509.UnknownAuthorityError)) || !errors.Is(err, bridge.ErrUnavailable) {
+			t.Errorf("authority unknown: %v", err)
+		}
+		config.RootCAs.AppendCertsFromPEM(ours.Certificate())
+		if _, err := bridge.Dial(t.Context(), elsewhere(broker.URL()), &bridge.BrokerOptions{TLS: config}); !errors.As(err, new(x509.HostnameError)) {
+			t.Errorf("other host: %v", err)
+		}
+		opened, err := bridge.Dial(t.Context(), broker.URL(), &bridge.BrokerOptions{TLS: config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened.Close()
+	})
+}
+
+// works runs a worker by this URL of the broker until it has done its work.
+func works(t *testing.T, s *stage.Stage, amqpURL string) {
+	t.Helper()
+	target := s.Queue("target", nil)
+	p := start(t, "verifier", "BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+amqpURL, "BRIDGE_QUEUE="+s.Topology.Queue)
+	p.hear(&p.stderr, "session started")
+	s.RollBack(stage.To(target, "rolled back"))
+	id := s.Commit(stage.To(target, "committed"))[0].String()
+	if d := s.Receive(target, 1)[0]; d.MessageId != id {
+		t.Errorf("message %s at the target", d.MessageId)
+	}
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	p.signal(syscall.SIGTERM)
+	if code := p.await(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestTLSToPostgreSQL(t *testing.T) {
+	t.Parallel()
+	ours, theirs := newParty(t), newParty(t)
+	certificate, key := ours.client("postgres")
+	other, othersKey := ours.client("other")
+	stranger, strangersKey := theirs.client("postgres")
+	server := servertest.StartPostgres(t, &servers.PostgresOptions{Fast: true, TLS: ours.Authority})
+	good := with(t, server.URL(), "sslmode", "verify-full", "sslrootcert", ours.ca, "sslcert", certificate, "sslkey", key)
+	kind := stage.Postgres
+	kind.URL = func(testing.TB) string { return good }
+	s := stage.On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "staging"})
+	works(t, s, s.AMQP)
+	for name, c := range map[string]struct{ address, says, mend string }{
+		"authority unknown":     {with(t, good, "sslrootcert", ""), "unknown authority", whoIsThat},
+		"authority of others":   {with(t, good, "sslrootcert", theirs.ca), "unknown authority", whoIsThat},
+		"other host":            {elsewhere(good), "match localhost", whoIsThat},
+		"no certificate":        {with(t, good, "sslcert", "", "sslkey", ""), "valid client certificate", "correct user or password"},
+		"certificate of others": {with(t, good, "sslcert", stranger, "sslkey", strangersKey), "unknown certificate authority", whoAreYou},
+		"other user":            {with(t, good, "sslcert", other, "sslkey", othersKey), "trust", "correct user or password"},
+		"missing file":          {with(t, good, "sslrootcert", "/nowhere/ca.pem"), "no such file", "name a file that can be read"},
+		"in the clear":          {with(t, server.URL(), "sslmode", "disable"), "no encryption", "correct user or password"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			words := refused(t, 1, "BRIDGE_DATABASE_URL", c.mend, "BRIDGE_DATABASE_URL="+c.address, "BRIDGE_AMQP_URL="+s.AMQP)
+			if !strings.Contains(words, c.says) {
+				t.Errorf("it does not say %q", c.says)
+			}
+		})
+	}
+}
+
+func TestTLSToMariaDB(t *testing.T) {
+	t.Parallel()
+	ours, theirs := newParty(t), newParty(t)
+	certificate, key := ours.client("shop")
+	stranger, strangersKey := theirs.client("shop")
+	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Fast: true, TLS: ours.Authority})
+	db, config := mariaDBOverTLS(t, server, ours)
+	for _, statement := range []string{"CREATE DATABASE shop", "CREATE USER shop IDENTIFIED BY '" + password + "' REQUIRE X509", "GRANT ALL ON shop.* TO shop"} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	good := "mysql://shop:" + password + "@" + server.Addr() + "/shop?" +
+		url.Values{"ssl-ca": {ours.ca}, "ssl-cert": {certificate}, "ssl-key": {key}}.Encode()
+	if p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+good); p.await() != 0 {
+		t.Fatal("no tables")
+	}
+	kind := mariaDB
+	kind.URL = func(testing.TB) string { return good }
+	kind.Open = func(ctx context.Context, _ string) (*sql.DB, bridge.Ledger, error) {
+		config.DBName = "shop"
+		return openMariaDB(ctx, config)
+	}
+	s := stage.On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "staging"})
+	works(t, s, s.AMQP)
+	for name, c := range map[string]struct{ address, says, mend string }{
+		"authority unknown":     {with(t, good, "ssl-ca", ""), "unknown authority", whoIsThat},
+		"system's authorities":  {with(t, good, "ssl-ca", "", "ssl-cert", "", "ssl-key", "", "tls", "true"), "unknown authority", whoIsThat},
+		"authority of others":   {with(t, good, "ssl-ca", theirs.ca), "unknown authority", whoIsThat},
+		"other host":            {elsewhere(good), "match localhost", whoIsThat},
+		"no certificate":        {with(t, good, "ssl-cert", "", "ssl-key", ""), "Access denied", "correct user or password"},
+		"certificate of others": {with(t, good, "ssl-cert", stranger, "ssl-key", strangersKey), "database not reachable", "see that the database is there"},
+		"missing file":          {with(t, good, "ssl-ca", "/nowhere/ca.pem"), "no such file", "name a file that can be read"},
+		"no key":                {with(t, good, "ssl-key", ""), "needs both ssl-cert and ssl-key", ""},
+		"in the clear":          {with(t, good, "ssl-ca", "", "ssl-cert", "", "ssl-key", ""), "Access denied", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			words := refused(t, 1, "BRIDGE_DATABASE_URL", c.mend, "BRIDGE_DATABASE_URL="+c.address, "BRIDGE_AMQP_URL="+s.AMQP)
+			if !strings.Contains(words, c.says) {
+				t.Errorf("it does not say %q", c.says)
+			}
+		})
+	}
+}
+
+// mariaDBOverTLS connects as the root.
+func mariaDBOverTLS(t *testing.T, server *servers.MariaDB, p *party) (*sql.DB, *mysql.Config) {
+	t.Helper()
+	config, err := mysql.ParseDSN(server.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
+	config.TLS.RootCAs.AppendCertsFromPEM(p.Certificate())
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := sql.OpenDB(connector)
+	t.Cleanup(func() { _ = db.Close() })
+	return db, config
+}

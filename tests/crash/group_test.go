@@ -1,0 +1,89 @@
+package crash_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// The table of DESIGN section 3 for a group: it comes again whole, and each of its
+// members is judged again by itself.
+
+func TestAGroupOfAVerifierKilledBetweenConfirmAndDeleteDeliversEachMemberTwice(t *testing.T) {
+	onEach(t, func(w *world) {
+		ids := newIDs(3)
+		w.commit(ids...)
+		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgets: ids[0]}})
+		p.reached(forgets)
+		p.kill()
+		w.wantHandedBack(1)
+		w.wantStats(w.finish(), 3, 0)
+		w.wantCheck(ids, nil)
+	})
+}
+
+func TestAGroupOfAVerifierKilledBetweenDeleteAndAckDeliversEachMemberOnce(t *testing.T) {
+	onEach(t, func(w *world) {
+		ids := newIDs(3)
+		w.commit(ids...)
+		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: ids[2]}})
+		p.reached(forgot)
+		p.kill()
+		w.wantHandedBack(1)
+		w.wantStats(w.finish(), 0, 3)
+		w.wantOnce()
+	})
+}
+
+// One member is forwarded and deleted while the transaction of another is open.
+func TestAGroupOfAVerifierKilledBeforeItsLastMemberEndsDeliversEachMemberOnce(t *testing.T) {
+	onEach(t, func(w *world) {
+		done, open := newIDs(1)[0], newIDs(1)[0]
+		w.commit(done)
+		tx, err := place(w.t.Context(), w.DB, w.Sender, w.target, open)
+		w.must("place order", err)
+		w.regroup(2)
+		if w.Kind.Name == "sqlite" { // its one writer would keep the verifier from starting
+			w.must("commit", tx.Commit())
+		}
+		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: done}})
+		p.reached(forgot)
+		p.kill()
+		if w.Kind.Name != "sqlite" {
+			w.must("commit", tx.Commit())
+		}
+		w.wantHandedBack(1)
+		stats := w.finish()
+		if stats.Forwarded+stats.Dropped != 2 {
+			w.t.Errorf("of two members %d were forwarded and %d dropped", stats.Forwarded, stats.Dropped)
+		}
+		w.wantOnceOrTwice()
+	})
+}
+
+// regroup takes n messages out of the staging queue and stages them as one group.
+func (w *world) regroup(n int) {
+	w.t.Helper()
+	var records [][]byte
+	for _, d := range w.Receive(w.Topology.Queue, n) {
+		staged, err := bridge.Parse(d)
+		w.must("parse", err)
+		records = append(records, bridge.EncodeRecord(staged.Publishing()))
+	}
+	group := bridge.Group(w.Ledger.Identity(), records...)
+	w.must("publish", w.Broker.Publish(w.t.Context(), []bridge.Outgoing{{
+		Target: bridge.Target{RoutingKey: w.Topology.Queue}, Publishing: group,
+	}}))
+}
+
+// wantOnceOrTwice is check for where copies may come, and no row may stay.
+func (w *world) wantOnceOrTwice() {
+	w.t.Helper()
+	twice, rows := w.check()
+	w.t.Logf("delivered twice: %d", len(twice))
+	if len(rows) != 0 {
+		w.t.Errorf("rows left in the ledger: %v", rows)
+	}
+}

@@ -1,0 +1,121 @@
+package emailgateway_test
+
+import (
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// mariaDB returns a fresh database's URL.
+func mariaDB(t *testing.T) string {
+	t.Helper()
+	config, err := mysql.ParseDSN(servertest.MariaDBDatabase(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := url.URL{Scheme: "mysql", User: url.UserPassword(config.User, config.Passwd), Host: config.Addr, Path: "/" + config.DBName}
+	return address.String()
+}
+
+// Sent, sent at the third attempt, refused, given up, doubtful and retried: on every
+// database that there is a server for. The other tests use PostgreSQL.
+func TestEachDatabase(t *testing.T) {
+	t.Parallel()
+	for name, database := range map[string]func(t *testing.T) string{
+		"postgres": func(t *testing.T) string { return servertest.PostgresDB(t) },
+		"mariadb":  mariaDB,
+		"sqlite":   func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "gateway.db") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorldOn(t, database(t))
+			refusals := map[string]int{"later@example.org": 2, "never@example.org": 1000}
+			lost := true
+			sender := ""
+			w.mail.Do(func(v mailserver.Visit) mailserver.Action {
+				switch {
+				case v.Moment == mailserver.Rcpt:
+					sender = v.Recipient
+					if refusals[sender]--; refusals[sender] >= 0 {
+						return mailserver.Action{Reply: 450}
+					}
+					if sender == "nobody@example.org" {
+						return mailserver.Action{Reply: 550}
+					}
+				case v.Moment == mailserver.Answer && sender == "ann@example.org" && lost:
+					lost = false
+					return mailserver.Action{Drop: true}
+				}
+				return mailserver.Action{}
+			})
+			p := w.start("EMAIL_SMTP_SESSIONS=1") // the mail server sees one e-mail after the other
+			ids := make(map[string]string)
+			for _, to := range []string{"ok", "later", "never", "nobody", "ann"} {
+				ids[to] = newID(t)
+				w.publishAs(ids[to], strings.Replace(body, "ann@", to+"@", 1))
+			}
+			p.wantMetrics(`email_gateway_emails_total{outcome="sent"} 2`, `email_gateway_emails_total{outcome="refused"} 1`,
+				`email_gateway_emails_total{outcome="failed"} 1`, `email_gateway_emails_total{outcome="doubtful"} 1`,
+				`email_gateway_pending{state="doubtful"} 1`)
+			w.wantDoubtful("connection lost", ids["ann"])
+			w.decide("retry", ids["ann"])
+			p.wantMetrics(`email_gateway_emails_total{outcome="sent"} 3`, `email_gateway_pending{state="doubtful"} 0`)
+			for _, id := range ids {
+				w.publishAs(id, body) // three of them are duplicates
+			}
+			p.wantMetrics(`email_gateway_emails_total{outcome="duplicate"} 3`, `email_gateway_emails_total{outcome="sent"} 5`, `email_gateway_held 0`)
+			if code := p.stop(); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			w.wantDepth(queue+".dead", 2)
+			w.wantEmpty(queue)
+			var taken []string
+			for _, e := range w.mail.Taken() {
+				taken = append(taken, e.Get("Message-Id"))
+			}
+			var want []string
+			for to, id := range ids {
+				want = append(want, fmt.Sprintf("<%s@example.org>", id))
+				if to == "ann" { // once in doubt, and once more as the operator said
+					want = append(want, want[len(want)-1])
+				}
+			}
+			slices.Sort(taken)
+			slices.Sort(want)
+			if !slices.Equal(taken, want) {
+				t.Errorf("taken\n%v\nwant\n%v", taken, want)
+			}
+		})
+	}
+}
+
+func TestOldStatusesArePurgedButForWhatIsNotResolved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const old, more = 1200, 3 // more than two batches
+	_, err := w.db.Exec(`INSERT INTO email_gateway
+SELECT 'old ' || i, 'sent', '', 1, '', now() - interval '3 hours', now() - interval '2 hours' FROM generate_series(1, $1::int) i
+UNION ALL SELECT 'doubtful', 'doubtful', '', 1, '', now() - interval '3 hours', now() - interval '2 hours'
+UNION ALL SELECT 'sending', 'sending', '', 1, '', now() - interval '3 hours', now() - interval '2 hours'
+UNION ALL SELECT 'new', 'sent', '', 1, '', now() - interval '3 hours', now()`, old)
+	w.must(err)
+	p := w.start("EMAIL_RETENTION=1h")
+	left := 0
+	w.eventually("the old ones are gone", func() bool {
+		w.must(w.db.QueryRow(`SELECT count(*) FROM email_gateway`).Scan(&left))
+		return left == more
+	}, func() string { return fmt.Sprint(left, " are left") })
+	p.stop()
+	w.must(w.db.QueryRow(`SELECT count(*) FROM email_gateway WHERE message_id IN ('doubtful', 'sending', 'new')`).Scan(&left))
+	if left != more {
+		t.Errorf("%d of those that must stay are left", left)
+	}
+}

@@ -1,0 +1,244 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// The rights to park, to unpark and to sweep, beside those that everybody has.
+var (
+	parkRights  = []string{"INSERT ON bridge_parked"}
+	watchRights = []string{"SELECT ON bridge_watermark"}
+	sweepRights = []string{"UPDATE ON bridge_watermark"}
+)
+
+func unparkRights(recordedAt string) []string {
+	return []string{"SELECT, UPDATE, DELETE ON bridge_parked", "UPDATE " + recordedAt + " ON bridge_ledger"}
+}
+
+func TestPostgresParkingAndSweepingWithLeastRights(t *testing.T) {
+	address, admin := migrated(t)
+	as := func(rights ...string) *postgres.Ledger {
+		t.Helper()
+		rights = append(rights, "SELECT ON bridge_identity, bridge_ledger_version", "INSERT ON bridge_ledger")
+		_, at := newRole(t, address, admin, rights...)
+		ledger, err := postgres.Open(t.Context(), connect(t, at))
+		must(t, err)
+		return ledger
+	}
+	verifier := []string{"SELECT, DELETE ON bridge_ledger"}
+	testLeastRights(t, admin, "SET recorded_at = recorded_at - interval '2 hours'",
+		as(), as(parkRights...), as(slices.Concat(verifier, watchRights)...),
+		as(slices.Concat(verifier, watchRights, unparkRights("(recorded_at)"))...),
+		as(slices.Concat(verifier, watchRights, unparkRights("(recorded_at)"), sweepRights)...))
+}
+
+func TestMariaDBParkingAndSweepingWithLeastRights(t *testing.T) {
+	config, admin := mariaDB(t)
+	as := func(rights ...string) *mysql.Ledger {
+		t.Helper()
+		rights = append(rights, "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version", "INSERT ON bridge_ledger")
+		ledger, err := mysql.Open(t.Context(), mariaDBRole(t, config, admin, rights...))
+		must(t, err)
+		return ledger
+	}
+	verifier := []string{"SELECT, DELETE ON bridge_ledger"}
+	testLeastRights(t, admin, "SET recorded_at = recorded_at - INTERVAL 2 HOUR",
+		as(), as(parkRights...), as(slices.Concat(verifier, watchRights)...),
+		as(slices.Concat(verifier, watchRights, unparkRights("(recorded_at)"))...),
+		as(slices.Concat(verifier, watchRights, unparkRights("(recorded_at)"), sweepRights)...))
+}
+
+type parkingLedger interface {
+	bridge.Parker
+	bridge.Unparker
+	bridge.Sweeper
+}
+
+// testLeastRights shows that each may do what it is for, and not what the next one is
+// for.
+func testLeastRights(t *testing.T, admin *sql.DB, older string, sender, parker, verifier, unparker, sweeper parkingLedger) {
+	t.Helper()
+	message := bridge.Parked{ID: newID(), Message: []byte("x")}
+	park := func(ledger parkingLedger) error {
+		tx := begin(t, ledger.DB())
+		must(t, ledger.Record(t.Context(), tx, []uuid.UUID{message.ID}))
+		if err := ledger.Park(t.Context(), tx, []bridge.Parked{message}); err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+		return tx.Commit()
+	}
+	unpark := func(ledger parkingLedger) (int, error) {
+		return ledger.Unpark(t.Context(), 10, func(context.Context, []bridge.Parked) error { return nil })
+	}
+	if err := park(sender); err == nil {
+		t.Error("one who may only send has parked a message")
+	}
+	must(t, park(parker))
+	if n, err := unpark(verifier); err == nil {
+		t.Errorf("one who may not has unparked %d messages", n)
+	}
+	if n, err := unparker.CountParked(t.Context(), 10); n != 1 || err != nil {
+		t.Errorf("the count is %d, %v", n, err)
+	}
+	if n, err := unpark(unparker); n != 1 || err != nil {
+		t.Errorf("unparked are %d, %v", n, err)
+	}
+	execute(t, admin, "UPDATE bridge_ledger "+older)
+	if swept, err := unparker.Sweep(t.Context(), time.Hour, 10); err == nil {
+		t.Errorf("one who may not has swept %d rows", len(swept))
+	}
+	swept, err := sweeper.Sweep(t.Context(), time.Hour, 10)
+	if len(swept) != 1 || err != nil {
+		t.Errorf("swept are %d, %v", len(swept), err)
+	}
+	if before, err := verifier.SweptBefore(t.Context()); before.IsZero() || err != nil {
+		t.Errorf("the watermark is %v, %v", before, err)
+	}
+}
+
+// A row that bore the time at which its transaction began could be older than the
+// time at which its message was staged, and a sweep would lose that message.
+func TestARowHasTheTimeOfItsInsert(t *testing.T) {
+	t.Run("postgres", func(t *testing.T) {
+		_, db := migrated(t)
+		ledger, err := postgres.Open(t.Context(), db)
+		must(t, err)
+		testTimeOfInsert(t, ledger, "SELECT pg_sleep(0.2)")
+	})
+	t.Run("mariadb", func(t *testing.T) {
+		_, db := mariaDB(t)
+		ledger, err := mysql.Open(t.Context(), db)
+		must(t, err)
+		testTimeOfInsert(t, ledger, "DO SLEEP(0.2)")
+	})
+}
+
+func testTimeOfInsert(t *testing.T, ledger parkingLedger, pause string) {
+	t.Helper()
+	ids := []uuid.UUID{newID(), newID()}
+	tx := begin(t, ledger.DB())
+	for _, id := range ids {
+		must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+		_, err := tx.ExecContext(t.Context(), pause) // on the server: its clock is asked
+		must(t, err)
+	}
+	must(t, tx.Commit())
+	orphans, err := ledger.Orphans(t.Context(), 0, 10)
+	must(t, err)
+	if len(orphans) != 2 || orphans[0].ID != ids[0] {
+		t.Fatalf("the rows are %v", orphans)
+	}
+	if apart := orphans[1].RecordedAt.Sub(orphans[0].RecordedAt); apart < 200*time.Millisecond {
+		t.Errorf("the rows are %v apart, were inserted 200 ms apart", apart)
+	}
+}
+
+// Whatever a connection makes of times, they are instants.
+func TestMariaDBTimesDoNotDependOnTheConnection(t *testing.T) {
+	config, admin := mariaDB(t)
+	id := newID()
+	ledger, err := mysql.Open(t.Context(), admin)
+	must(t, err)
+	tx := begin(t, admin)
+	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, tx.Commit())
+	execute(t, admin, "UPDATE bridge_ledger SET recorded_at = recorded_at - INTERVAL 2 HOUR")
+	zone := time.FixedZone("far", -11*3600)
+	for _, parse := range []bool{false, true} {
+		as := config.Clone()
+		as.ParseTime, as.Loc, as.Params = parse, zone, map[string]string{"time_zone": "'+09:00'"}
+		ledger, err := mysql.Open(t.Context(), connectMariaDB(t, as))
+		must(t, err)
+		orphans, err := ledger.Orphans(t.Context(), time.Hour, 10)
+		must(t, err)
+		if len(orphans) != 1 || (time.Since(orphans[0].RecordedAt)-2*time.Hour).Abs() > 10*time.Minute {
+			t.Errorf("parseTime %t: the orphans are %v, at %v", parse, orphans, time.Now().UTC())
+		}
+		if _, err := ledger.Orphans(t.Context(), 3*time.Hour, 10); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A standby that lags behind could show an older watermark.
+func TestPostgresStandbyTellsNoWatermark(t *testing.T) {
+	primary := servertest.StartPostgres(t, nil)
+	onPrimary := connect(t, primary.URL())
+	must(t, migrate.Ledger(t.Context(), onPrimary, migrate.PostgreSQL))
+	ledger, err := postgres.Open(t.Context(), connect(t, servertest.StartStandby(t, primary).URL()))
+	must(t, err)
+	if before, err := ledger.SweptBefore(t.Context()); !before.IsZero() || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("the watermark: %v, %v, must be %v", before, err, bridge.ErrNotPrimary)
+	}
+	if _, err := ledger.Sweep(t.Context(), time.Hour, 10); err != nil && !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("sweep: %v", err)
+	}
+	if _, err := ledger.Unpark(t.Context(), 10, nil); !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("unpark: %v, must be %v", err, bridge.ErrNotPrimary)
+	}
+}
+
+func TestMariaDBReadOnlyTellsNoWatermark(t *testing.T) {
+	db := onServer(t, servertest.StartMariaDB(t, nil))
+	ledger, err := mysql.Open(t.Context(), db)
+	must(t, err)
+	execute(t, db, "SET GLOBAL read_only = 1")
+	if before, err := ledger.SweptBefore(t.Context()); !before.IsZero() || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("the watermark: %v, %v, must be %v", before, err, bridge.ErrNotPrimary)
+	}
+}
+
+// A migrator that dies between two statements leaves the first one done.
+func TestMariaDBMigrationGoesOnWhereAnotherDied(t *testing.T) {
+	for _, left := range [][]string{{"DROP TABLE bridge_watermark"}, {"DELETE FROM bridge_watermark"}, {}} {
+		_, db := mariaDB(t)
+		for _, statement := range append(left, "DELETE FROM bridge_ledger_version WHERE version_id > 1") {
+			execute(t, db, statement)
+		}
+		must(t, migrate.Ledger(t.Context(), db, migrate.MySQL))
+		ledger, err := mysql.Open(t.Context(), db)
+		must(t, err)
+		if before, err := ledger.SweptBefore(t.Context()); !before.IsZero() || err != nil {
+			t.Errorf("the watermark: %v, %v", before, err)
+		}
+	}
+}
+
+// Transactions that are open for long must not be waited for with everybody else
+// behind the one who waits.
+func TestPostgresMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
+	_, db := migrated(t)
+	ledger := openLedger(t, db)
+	for _, statement := range []string{"DROP TABLE bridge_watermark", "DROP TABLE bridge_parked", "DELETE FROM bridge_ledger_version WHERE version_id > 1"} {
+		execute(t, db, statement)
+	}
+	tx := begin(t, db)
+	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{newID()}))
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() { failed <- migrate.Ledger(ctx, db, migrate.PostgreSQL) }()
+	awaitLock(t, db)
+	// Others wait behind the migration, and get their turn while tx is still open.
+	other := begin(t, db)
+	must(t, ledger.Record(t.Context(), other, []uuid.UUID{newID()}))
+	must(t, other.Commit())
+	cancel()
+	if err := <-failed; err == nil {
+		t.Error("the migration has changed a table in use")
+	}
+	must(t, tx.Commit())
+	must(t, migrate.Ledger(t.Context(), db, migrate.PostgreSQL))
+}

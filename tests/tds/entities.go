@@ -1,0 +1,189 @@
+package tds
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The statements of bridge/sqlserver on marks and kept messages.
+var entityStatements = []statement{
+	form(`UPDATE bridge_mark WITH (ROWLOCK) SET mark = mark OUTPUT inserted.mark WHERE consumer = @p1 AND [name] = @p2`,
+		func(x *execution, _ []string) (uint64, error) {
+			x.out.describe(column{"mark", kindBinary})
+			return x.changeMark(func(r row) {
+				x.out.row([]byte(r["mark"].(string)))
+			})
+		}),
+	form(`INSERT INTO bridge_mark (consumer, [name], mark) VALUES (@p1, @p2, 0x)`,
+		func(x *execution, _ []string) (uint64, error) {
+			t, err := x.writable("INSERT", "bridge_mark")
+			if err != nil {
+				return 0, err
+			}
+			return 1, x.insert(t, row{"consumer": x.bytes("@p1"), "name": x.bytes("@p2"), "mark": ""})
+		}),
+	form(`UPDATE bridge_mark WITH (ROWLOCK) SET mark = @p3, changed_at = sysutcdatetime() WHERE consumer = @p1 AND [name] = @p2`,
+		func(x *execution, _ []string) (uint64, error) {
+			return x.changeMark(func(r row) { r["mark"] = x.bytes("@p3") })
+		}),
+
+	form(`INSERT INTO bridge_kept (consumer, entity, [version], [message]) VALUES (@p1, @p2, @p3, @p4)`,
+		func(x *execution, _ []string) (uint64, error) {
+			t, err := x.writable("INSERT", "bridge_kept")
+			if err != nil {
+				return 0, err
+			}
+			return 1, x.insert(t, row{"consumer": x.bytes("@p1"), "entity": x.bytes("@p2"), "version": x.parameters["@p3"],
+				"message": x.bytes("@p4"), "kept_at": time.Now()})
+		}),
+	form(`SELECT count(*) FROM bridge_kept WHERE consumer = @p1 AND entity = @p2`,
+		func(x *execution, _ []string) (uint64, error) {
+			rows, err := x.kept()
+			if err != nil {
+				return 0, err
+			}
+			return x.number(len(rows)), nil
+		}),
+	form(`SELECT TOP (1) [version], [message] FROM bridge_kept WHERE consumer = @p1 AND entity = @p2 ORDER BY [version]`,
+		func(x *execution, _ []string) (uint64, error) {
+			rows, err := x.kept()
+			if err != nil {
+				return 0, err
+			}
+			x.out.describe(column{"version", kindInt}, column{"message", kindLong})
+			if len(rows) == 0 {
+				return 0, nil
+			}
+			first := slices.MinFunc(rows, func(a, b row) int { return cmp.Compare(a["version"].(int64), b["version"].(int64)) })
+			x.out.row(first["version"], []byte(first["message"].(string)))
+			return 1, nil
+		}),
+	form(`DELETE FROM bridge_kept WITH (ROWLOCK) WHERE consumer = @p1 AND entity = @p2 AND [version] = @p3`,
+		func(x *execution, _ []string) (uint64, error) {
+			t, err := x.writable("DELETE", "bridge_kept")
+			if err != nil {
+				return 0, err
+			}
+			key := t.keyOf(row{"consumer": x.bytes("@p1"), "entity": x.bytes("@p2"), "version": x.parameters["@p3"]})
+			if t.rows[key] == nil {
+				return 0, nil // nothing to lock
+			}
+			if err := x.lock(resource{t.name, key}); err != nil {
+				return 0, err
+			}
+			if t.rows[key] == nil {
+				return 0, nil
+			}
+			x.put(t, key, nil)
+			return 1, nil
+		}),
+	form(`SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATEDIFF_BIG(second, min(kept_at), sysutcdatetime()) AS age FROM bridge_kept WHERE consumer = @p1 GROUP BY consumer, entity) k JOIN bridge_mark m ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`,
+		keptEntities),
+}
+
+// bytes is a parameter of varbinary, as text, so that rows can be compared.
+func (x *execution) bytes(parameter string) string {
+	b, _ := x.parameters[parameter].([]byte)
+	return string(b)
+}
+
+// changeMark locks the row of the mark in @p1 and @p2, if there is one, and changes it.
+// With READ_COMMITTED_SNAPSHOT it passes over a row that another transaction is still
+// inserting, as it does under optimized locking; else it waits for that one.
+func (x *execution) changeMark(change func(row)) (uint64, error) {
+	t, err := x.writable("UPDATE", "bridge_mark")
+	if err != nil {
+		return 0, err
+	}
+	key := t.keyOf(row{"consumer": x.bytes("@p1"), "name": x.bytes("@p2")})
+	if t.rows[key] == nil {
+		return 0, nil // nothing to lock
+	}
+	if l := x.db.locks[resource{t.name, key}]; l != nil && l.owner != x.tx && l.before == nil && x.db.snapshot {
+		return 0, nil
+	}
+	if err := x.lock(resource{t.name, key}); err != nil {
+		return 0, err
+	}
+	if t.rows[key] == nil {
+		return 0, nil // it was rolled back
+	}
+	r := maps.Clone(t.rows[key])
+	change(r)
+	x.put(t, key, r)
+	return 1, nil
+}
+
+// kept are the kept messages of @p1 and @p2.
+func (x *execution) kept() ([]row, error) {
+	rows, err := x.plainWhere("bridge_kept", row{"consumer": x.bytes("@p1"), "entity": x.bytes("@p2")})
+	return rows, err
+}
+
+// plainWhere returns the rows with these values that a SELECT without hints reads by
+// a key of which they are the beginning. It waits for no others.
+func (x *execution) plainWhere(name string, values row) ([]row, error) {
+	t, err := x.readable(name)
+	if err != nil {
+		return nil, err
+	}
+	how, err := x.reading("")
+	if err != nil {
+		return nil, err
+	}
+	prefix := ""
+	for _, c := range t.key[:len(values)] {
+		prefix += (&table{key: []string{c}}).keyOf(values)
+	}
+	return x.scanPrefix(t, prefix, how)
+}
+
+func keptEntities(x *execution, _ []string) (uint64, error) {
+	rows, err := x.plainWhere("bridge_kept", row{"consumer": x.bytes("@p1")})
+	if err != nil {
+		return 0, err
+	}
+	type group struct {
+		entity string
+		lowest int64
+		kept   int
+		oldest time.Time
+	}
+	groups := make(map[string]*group)
+	for _, r := range rows {
+		entity, version, at := r["entity"].(string), r["version"].(int64), r["kept_at"].(time.Time)
+		g := groups[entity]
+		if g == nil {
+			g = &group{entity: entity, lowest: version, oldest: at}
+			groups[entity] = g
+		}
+		g.kept++
+		g.lowest = min(g.lowest, version)
+		if at.Before(g.oldest) {
+			g.oldest = at
+		}
+	}
+	all := slices.SortedFunc(maps.Values(groups), func(a, b *group) int {
+		if order := a.oldest.Compare(b.oldest); order != 0 {
+			return order
+		}
+		return strings.Compare(a.entity, b.entity)
+	})
+	x.out.describe(column{"entity", kindBinary}, column{"mark", kindBinary}, column{"lowest", kindInt}, column{"kept", kindInt}, column{"age", kindInt})
+	limit, _ := x.parameters["@p2"].(int64)
+	n := uint64(0)
+	for _, g := range all[:min(len(all), int(limit))] {
+		marks, err := x.plainWhere("bridge_mark", row{"consumer": x.bytes("@p1"), "name": g.entity})
+		if err != nil {
+			return 0, err
+		}
+		for _, m := range marks {
+			x.out.row([]byte(g.entity), []byte(m["mark"].(string)), g.lowest, g.kept, int64(time.Since(g.oldest)/time.Second))
+			n++
+		}
+	}
+	return n, nil
+}

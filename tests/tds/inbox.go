@@ -1,0 +1,315 @@
+package tds
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	nowMS     = `DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`
+	pendingAs = `message_key, state, run, attempts, since_ms, error, message`
+)
+
+var pendingColumns = []column{{"message_key", kindBinary}, {"state", kindText}, {"run", kindText}, {"attempts", kindInt},
+	{"since_ms", kindInt}, {"error", kindText}, {"message", kindLong}}
+
+// The statements of bridge/sqlserver on the inbox and its pending messages.
+var inboxStatements = []statement{
+	form(`INSERT INTO bridge_inbox (consumer, [key]) VALUES (@p1, @p2)`,
+		func(x *execution, _ []string) (uint64, error) {
+			inbox, err := x.writable("INSERT", "bridge_inbox")
+			if err != nil {
+				return 0, err
+			}
+			return 1, x.insert(inbox, row{"consumer": x.bytes("@p1"), "key": x.bytes("@p2"), "claimed_ms": time.Now().UnixMilli()})
+		}),
+	form(`DELETE FROM bridge_inbox WHERE consumer = @p1 AND [key] = @p2`,
+		func(x *execution, _ []string) (uint64, error) {
+			return x.changeByKey("DELETE", "bridge_inbox", row{"consumer": x.bytes("@p1"), "key": x.bytes("@p2")},
+				func(row) row { return nil })
+		}),
+	form(`SELECT [key], `+nowMS+` - DATEDIFF_BIG(millisecond, '19700101', claimed_at) AS age_ms FROM bridge_inbox WHERE consumer = @p1 AND [key] > @p2 ORDER BY [key] OFFSET 0 ROWS FETCH NEXT @p3 ROWS ONLY`,
+		func(x *execution, _ []string) (uint64, error) {
+			rows, err := x.plainWhere("bridge_inbox", row{"consumer": x.bytes("@p1")})
+			if err != nil {
+				return 0, err
+			}
+			x.out.describe(column{"key", kindBinary}, column{"age_ms", kindInt})
+			rows = pageAfter(rows, "key", x.bytes("@p2"), x.parameters["@p3"].(int64))
+			for _, r := range rows {
+				x.out.row([]byte(r["key"].(string)), time.Now().UnixMilli()-r["claimed_ms"].(int64))
+			}
+			return uint64(len(rows)), nil
+		}),
+	form(`DELETE i FROM (VALUES «((?:\(@p\d+\)(?:, )?)+)») AS k (k) INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK) ON i.[key] = k.k WHERE i.consumer = «(@p\d+)» AND DATEDIFF_BIG(millisecond, '19700101', claimed_at) < `+nowMS+` - «(@p\d+)»`,
+		func(x *execution, words []string) (forgotten uint64, err error) {
+			before := time.Now().UnixMilli() - x.parameters[words[3]].(int64)
+			for _, parameter := range list(words[1]) {
+				n, err := x.changeByKey("DELETE", "bridge_inbox",
+					row{"consumer": x.bytes(words[2]), "key": x.bytes(strings.Trim(parameter, "()"))},
+					func(r row) row {
+						if r["claimed_ms"].(int64) < before {
+							return nil
+						}
+						return r
+					})
+				if err != nil {
+					return 0, err
+				}
+				forgotten += n
+			}
+			return forgotten, nil
+		}),
+
+	form(`INSERT INTO bridge_inbox_pending (consumer, message_key, state, run, attempts, since_ms, due_ms, error, message) VALUES (@p1, @p2, @p3, @p4, @p5, `+nowMS+`, `+nowMS+` + @p6, @p7, @p8)`,
+		func(x *execution, _ []string) (uint64, error) {
+			t, err := x.writable("INSERT", "bridge_inbox_pending")
+			if err != nil {
+				return 0, err
+			}
+			now := time.Now().UnixMilli()
+			return 1, x.insert(t, row{"consumer": x.bytes("@p1"), "message_key": x.bytes("@p2"), "state": x.parameters["@p3"],
+				"run": x.parameters["@p4"], "attempts": x.parameters["@p5"], "since_ms": now,
+				"due_ms": now + x.parameters["@p6"].(int64), "error": x.parameters["@p7"], "message": x.message("@p8")})
+		}),
+	form(`SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message FROM (SELECT count(*) AS claimed FROM bridge_inbox WITH (REPEATABLEREAD, ROWLOCK) WHERE consumer = @p1 AND [key] = @p2) c LEFT JOIN bridge_inbox_pending p ON p.consumer = @p3 AND p.message_key = @p4`,
+		lookUpPending),
+	form(`UPDATE bridge_inbox_pending SET state = @p1, run = @p2, attempts = @p3, due_ms = `+nowMS+` + @p4, error = @p5, message = COALESCE(@p6, message) WHERE consumer = @p7 AND message_key = @p8 AND run = @p9`,
+		func(x *execution, _ []string) (uint64, error) {
+			return x.changePending("UPDATE", "@p7", "@p8", "@p9", func(r row) row {
+				r["state"], r["run"], r["attempts"] = x.parameters["@p1"], x.parameters["@p2"], x.parameters["@p3"]
+				r["due_ms"] = time.Now().UnixMilli() + x.parameters["@p4"].(int64)
+				r["error"] = x.parameters["@p5"]
+				if message := x.message("@p6"); message != nil {
+					r["message"] = message
+				}
+				return r
+			})
+		}),
+	form(`UPDATE bridge_inbox_pending SET message = @p1 WHERE consumer = @p2 AND message_key = @p3 AND run = @p4 AND message IS NULL`,
+		func(x *execution, _ []string) (uint64, error) {
+			return x.changePending("UPDATE", "@p2", "@p3", "@p4", func(r row) row {
+				if r["message"] != nil {
+					return nil
+				}
+				r["message"] = x.message("@p1")
+				return r
+			})
+		}),
+	form(`DELETE FROM bridge_inbox_pending WHERE consumer = @p1 AND message_key = @p2 AND run = @p3«( AND message IS NULL)?»`,
+		func(x *execution, words []string) (uint64, error) {
+			bare := words[1] != ""
+			return x.changeByKey("DELETE", "bridge_inbox_pending", row{"consumer": x.bytes("@p1"), "message_key": x.bytes("@p2")},
+				func(r row) row {
+					if r["run"] != x.parameters["@p3"] || bare && r["message"] != nil {
+						return r
+					}
+					return nil
+				})
+		}),
+	form(`SELECT `+pendingAs+` FROM bridge_inbox_pending WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK) WHERE consumer = @p1 AND state = @p2 AND due_ms <= `+nowMS+` AND message IS NOT NULL ORDER BY due_ms OFFSET 0 ROWS FETCH NEXT @p3 ROWS ONLY`,
+		takePending),
+	form(`UPDATE bridge_inbox_pending SET state = 'doubtful', due_ms = `+nowMS+`, error = «('[^']*')» WHERE consumer = @p1 AND state = 'started' AND due_ms < `+nowMS,
+		doubtOverdue),
+	form(`SELECT `+pendingAs+` FROM bridge_inbox_pending WHERE consumer = @p1 AND state = @p2 AND message_key > @p3 ORDER BY message_key OFFSET 0 ROWS FETCH NEXT @p4 ROWS ONLY`,
+		func(x *execution, _ []string) (uint64, error) {
+			rows, err := x.plainWhere("bridge_inbox_pending", row{"consumer": x.bytes("@p1")})
+			if err != nil {
+				return 0, err
+			}
+			rows = slices.DeleteFunc(rows, func(r row) bool { return r["state"] != x.parameters["@p2"] })
+			rows = pageAfter(rows, "message_key", x.bytes("@p3"), x.parameters["@p4"].(int64))
+			x.out.describe(pendingColumns...)
+			for _, r := range rows {
+				x.pendingRow(r)
+			}
+			return uint64(len(rows)), nil
+		}),
+	form(`SELECT state, count(*) FROM bridge_inbox_pending WHERE consumer = @p1 GROUP BY state`,
+		func(x *execution, _ []string) (uint64, error) {
+			rows, err := x.plainWhere("bridge_inbox_pending", row{"consumer": x.bytes("@p1")})
+			if err != nil {
+				return 0, err
+			}
+			counts := make(map[string]int)
+			for _, r := range rows {
+				counts[r["state"].(string)]++
+			}
+			x.out.describe(column{"state", kindText}, column{"", kindInt})
+			for state, n := range counts {
+				x.out.row(state, n)
+			}
+			return uint64(len(counts)), nil
+		}),
+}
+
+// message is a parameter of varbinary(max) as text, or nil.
+func (x *execution) message(parameter string) any {
+	if b, ok := x.parameters[parameter].([]byte); ok {
+		return string(b)
+	}
+	return nil
+}
+
+func (x *execution) pendingRow(r row) {
+	x.out.row([]byte(r["message_key"].(string)), r["state"], r["run"], r["attempts"], r["since_ms"], r["error"], bytesOrNil(r["message"]))
+}
+
+func bytesOrNil(message any) any {
+	if message == nil {
+		return nil
+	}
+	return []byte(message.(string))
+}
+
+// pageAfter sorts rows by a column, and returns the first ones after a value.
+func pageAfter(rows []row, column, after string, limit int64) []row {
+	rows = slices.DeleteFunc(rows, func(r row) bool { return r[column].(string) <= after })
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a[column].(string), b[column].(string)) })
+	return rows[:min(int64(len(rows)), limit)]
+}
+
+// changeByKey locks the row of a key, if there is one, and sets it to what change makes
+// of it; nil deletes it. It counts a row that change returns as it was as not changed.
+func (x *execution) changeByKey(right, name string, values row, change func(row) row) (uint64, error) {
+	t, err := x.writable(right, name)
+	if err != nil {
+		return 0, err
+	}
+	key := t.keyOf(values)
+	if t.rows[key] == nil && x.db.locks[resource{t.name, key}] == nil {
+		return 0, nil // nothing to lock
+	}
+	if err := x.lock(resource{t.name, key}); err != nil {
+		return 0, err
+	}
+	r := t.rows[key]
+	if r == nil {
+		return 0, nil
+	}
+	after := change(maps.Clone(r))
+	if after != nil && maps.Equal(r, after) {
+		return 0, nil
+	}
+	x.put(t, key, after)
+	return 1, nil
+}
+
+// changePending changes a row that has a run, unless change returns nil.
+func (x *execution) changePending(right, consumer, key, run string, change func(row) row) (changed uint64, err error) {
+	_, err = x.changeByKey(right, "bridge_inbox_pending",
+		row{"consumer": x.bytes(consumer), "message_key": x.bytes(key)},
+		func(r row) row {
+			if r["run"] != x.parameters[run] {
+				return r
+			}
+			before := maps.Clone(r)
+			after := change(r)
+			if after == nil {
+				return before
+			}
+			changed = 1 // also if it is as before
+			return after
+		})
+	return changed, err
+}
+
+// lookUpPending holds the claim, if there is one, so that it cannot be taken away before
+// the rest is read: here by an exclusive lock, for want of shared ones.
+func lookUpPending(x *execution, _ []string) (uint64, error) {
+	inbox, err := x.readable("bridge_inbox")
+	if err != nil {
+		return 0, err
+	}
+	pending, err := x.readable("bridge_inbox_pending")
+	if err != nil {
+		return 0, err
+	}
+	how, err := x.reading("")
+	if err != nil {
+		return 0, err
+	}
+	claim := inbox.keyOf(row{"consumer": x.bytes("@p1"), "key": x.bytes("@p2")})
+	if !x.server.options.IgnoreHints && (inbox.rows[claim] != nil || x.db.locks[resource{inbox.name, claim}] != nil) {
+		if err := x.lock(resource{inbox.name, claim}); err != nil {
+			return 0, err
+		}
+	}
+	claimed, err := x.read(inbox, claim, how)
+	if err != nil {
+		return 0, err
+	}
+	p, err := x.read(pending, pending.keyOf(row{"consumer": x.bytes("@p3"), "message_key": x.bytes("@p4")}), how)
+	if err != nil {
+		return 0, err
+	}
+	x.out.describe(append([]column{{"claimed", kindInt}}, pendingColumns[1:]...)...)
+	if p == nil {
+		x.out.row(count(claimed != nil), nil, nil, nil, nil, nil, nil)
+	} else {
+		x.out.row(count(claimed != nil), p["state"], p["run"], p["attempts"], p["since_ms"], p["error"], bytesOrNil(p["message"]))
+	}
+	return 1, nil
+}
+
+// takePending locks the rows it returns, and skips those that are locked.
+func takePending(x *execution, _ []string) (uint64, error) {
+	t, err := x.readable("bridge_inbox_pending")
+	if err != nil {
+		return 0, err
+	}
+	how, err := x.reading("READPAST")
+	if err != nil {
+		return 0, err
+	}
+	rows, err := x.scan(t, how)
+	if err != nil {
+		return 0, err
+	}
+	now := time.Now().UnixMilli()
+	rows = slices.DeleteFunc(rows, func(r row) bool {
+		return r["consumer"] != x.bytes("@p1") || r["state"] != x.parameters["@p2"] || r["due_ms"].(int64) > now || r["message"] == nil
+	})
+	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a["due_ms"].(int64), b["due_ms"].(int64)) })
+	rows = rows[:min(int64(len(rows)), x.parameters["@p3"].(int64))]
+	x.out.describe(pendingColumns...)
+	for _, r := range rows {
+		if how == skipping {
+			if err := x.lock(resource{t.name, t.keyOf(r)}); err != nil {
+				return 0, err
+			}
+		}
+		x.pendingRow(r)
+	}
+	return uint64(len(rows)), nil
+}
+
+func doubtOverdue(x *execution, words []string) (changed uint64, err error) {
+	t, err := x.writable("UPDATE", "bridge_inbox_pending")
+	if err != nil {
+		return 0, err
+	}
+	now := time.Now().UnixMilli()
+	overdue := func(r row) bool {
+		return r["consumer"] == x.bytes("@p1") && r["state"] == "started" && r["due_ms"].(int64) < now
+	}
+	for _, r := range slices.Collect(maps.Values(t.rows)) {
+		if !overdue(r) {
+			continue
+		}
+		n, err := x.changeByKey("UPDATE", t.name, r, func(r row) row {
+			if overdue(r) {
+				r["state"], r["due_ms"], r["error"] = "doubtful", now, strings.Trim(words[1], "'")
+			}
+			return r
+		})
+		if err != nil {
+			return 0, err
+		}
+		changed += n
+	}
+	return changed, nil
+}

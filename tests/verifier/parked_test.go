@@ -1,0 +1,272 @@
+package verifier_test
+
+import (
+	"fmt"
+	"log/slog"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// parkingSender stages through broker, and parks.
+func parkingSender(t *testing.T, s *stage.Stage, broker *bridge.Broker, parking sender.Parking) *sender.Sender {
+	t.Helper()
+	out, err := sender.New(s.Ledger, broker, &sender.Options{
+		Queue: s.Topology.Queue, Parking: parking, ParkAfter: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// transact sends n messages in one transaction, which commits or not.
+func transact(t *testing.T, s *stage.Stage, sender *sender.Sender, commits bool, queue string, n int) []uuid.UUID {
+	t.Helper()
+	tx, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	var messages []bridge.Message
+	for i := range n {
+		messages = append(messages, stage.To(queue, fmt.Sprint(i)))
+	}
+	ids, err := sender.SendTx(t.Context(), tx, messages...)
+	if err != nil {
+		t.Fatalf("send: %v", err)
+	}
+	if commits {
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ids
+}
+
+func count(t *testing.T, s *stage.Stage, table string) (n int) {
+	t.Helper()
+	if err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM `+table).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A plain transactional outbox: the broker need not even exist when the sender
+// commits.
+func TestParkedMessagesAreDeliveredIfAndOnlyIfTheirTransactionCommits(t *testing.T) {
+	t.Parallel()
+	onAll(t, func(t *testing.T, s *stage.Stage) {
+		queue := s.Queue("target", nil)
+		outbox := parkingSender(t, s, nil, sender.ParkAlways)
+		want := map[string]bool{}
+		for range 20 {
+			for _, id := range transact(t, s, outbox, true, queue, 40) {
+				want[id.String()] = true
+			}
+			transact(t, s, outbox, false, queue, 3)
+		}
+		if n := s.Depth(s.Topology.Queue); n != 0 {
+			t.Errorf("%d messages were staged", n)
+		}
+		v := s.Verify(verifier.Options{})
+		expectAll(t, s, queue, want)
+		s.Eventually("nothing is parked", func() bool { return count(t, s, "bridge_parked") == 0 && s.Rows() == 0 })
+		v.Stop()
+		if n := v.Stats().Unparked; n < int64(len(want)) {
+			t.Errorf("%d unparked, want %d", n, len(want))
+		}
+	})
+}
+
+// Broker down must not mean business down.
+func TestAnOutageOfTheBrokerStopsNoTransaction(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	address, err := url.Parse(s.AMQP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	valve := servertest.NewValve(t, address.Host)
+	address.Host = valve.Addr()
+	broker, err := bridge.NewBroker(address.String(), &bridge.BrokerOptions{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(broker.Close)
+	parking := parkingSender(t, s, broker, sender.ParkOnOutage)
+	want := map[string]bool{}
+	commit := func(n int) {
+		for _, id := range transact(t, s, parking, true, queue, n) {
+			want[id.String()] = true
+		}
+	}
+	commit(3)
+	if n := count(t, s, "bridge_parked"); n != 0 {
+		t.Errorf("%d parked while the broker is there", n)
+	}
+
+	valve.HoldReplies() // half-open: confirms do not come
+	for range 20 {
+		commit(2)
+	}
+	if n := count(t, s, "bridge_parked"); n < 38 {
+		t.Errorf("%d of 40 are parked", n)
+	}
+	transact(t, s, parking, false, queue, 2)
+	valve.Release()
+	s.Eventually("messages are staged again", func() bool {
+		before := count(t, s, "bridge_parked")
+		commit(1)
+		return count(t, s, "bridge_parked") == before
+	})
+	s.Verify(verifier.Options{})
+	expectAll(t, s, queue, want)
+	s.Eventually("nothing is parked", func() bool { return count(t, s, "bridge_parked") == 0 && s.Rows() == 0 })
+}
+
+// What is staged and parked both is delivered, and no row is left.
+func TestAMessageThatIsStagedAndParkedIsNotLost(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	m := named(queue, "both")
+	staged, err := bridge.Encode(m, s.Ledger.Identity())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ledger.Record(t.Context(), tx, []uuid.UUID{m.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ledger.(bridge.Parker).Park(t.Context(), tx, []bridge.Parked{{ID: m.ID, Message: bridge.EncodeRecord(staged)}}); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, s, staged)
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	v := s.Verify(verifier.Options{})
+	if d := s.Receive(queue, 1)[0]; d.MessageId != m.ID.String() || string(d.Body) != "both" {
+		t.Errorf("got %s %q", d.MessageId, d.Body)
+	}
+	s.Eventually("both copies are gone", func() bool {
+		n := v.Stats()
+		return count(t, s, "bridge_parked") == 0 && s.Rows() == 0 && n.Forwarded+n.Dropped >= n.Unparked+1
+	})
+	v.Stop()
+	if n := s.Depth(s.Topology.Queue) + s.Depth(s.Topology.DeadQueue()); n != 0 {
+		t.Errorf("%d messages are left over", n)
+	}
+}
+
+// What the sweep has taken wrongly is not dropped, and what is younger still is.
+func TestAnAbsentMessageOlderThanASweepIsNotDropped(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	const old = 3 * time.Hour
+	ledger := s.Ledger.Identity()
+	// Its row has been there for hours, as its message, which lies in the queue unseen.
+	late := named(queue, "committed hours ago")
+	if err := recorded(t, s, late).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours'`); err != nil {
+		t.Fatal(err)
+	}
+	swept, err := s.Ledger.(bridge.Sweeper).Sweep(t.Context(), 2*time.Hour, 10)
+	if err != nil || len(swept) != 1 || swept[0].ID != late.ID {
+		t.Fatalf("swept %v (%v)", swept, err)
+	}
+	stagedAt := func(m bridge.Message, at time.Time) {
+		staged, err := bridge.Encode(m, ledger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !at.IsZero() {
+			staged.Headers[bridge.HeaderStagedAt] = at.UnixMilli()
+		}
+		publish(t, s, staged)
+	}
+	unknown := named(queue, "no time")
+	stagedAt(late, time.Now().Add(-old))
+	stagedAt(unknown, time.Time{})
+	stagedAt(named(queue, "rolled back a while ago"), time.Now().Add(-time.Hour))
+	stagedAt(named(queue, "rolled back just now"), time.Now())
+	v := s.Verify(verifier.Options{})
+	dead := map[string]bool{}
+	for _, d := range s.Receive(s.Topology.DeadQueue(), 2) {
+		if d.Headers[bridge.HeaderDeadReason] != "swept" || d.Headers[bridge.HeaderDeadVerdict] != "unknown" {
+			t.Errorf("dead message %s has headers %v", d.MessageId, d.Headers)
+		}
+		dead[d.MessageId] = true
+	}
+	if !dead[late.ID.String()] || !dead[unknown.ID.String()] {
+		t.Errorf("dead: %v", dead)
+	}
+	s.Eventually("the younger ones are dropped", func() bool { return v.Stats().Dropped == 2 })
+}
+
+func TestOrphanRowsAreSweptWhenTheQueuesAreEmpty(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	orphan, young := named(queue, "lost"), named(queue, "young")
+	for _, m := range []bridge.Message{orphan, young} {
+		if err := recorded(t, s, m).Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours' WHERE id = $1`, orphan.ID); err != nil {
+		t.Fatal(err)
+	}
+	v := s.Verify(verifier.Options{SweepAge: 2 * time.Hour})
+	s.Eventually("the orphan is swept", func() bool { return v.Stats().Swept == 1 })
+	if n := s.Rows(); n != 1 {
+		t.Errorf("%d rows are left, want the young one", n)
+	}
+}
+
+// A wrong drop could be found and undone.
+func TestWhatIsDroppedAsRolledBackCanBeSeen(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	s.Topology.Audit = 5
+	v := s.Verify(verifier.Options{})
+	var rolledBack []uuid.UUID
+	for range 8 {
+		rolledBack = append(rolledBack, s.RollBack(stage.To(queue, "rolled back"))...)
+		s.Eventually("it is dropped", func() bool { return v.Stats().Dropped == int64(len(rolledBack)) })
+	}
+	for i, d := range s.Receive(s.Topology.AuditQueue(), 5) {
+		if d.MessageId != rolledBack[3+i].String() || d.Headers[bridge.HeaderDroppedAt] == nil {
+			t.Errorf("audit queue: %s with headers %v", d.MessageId, d.Headers)
+		}
+		if again, err := bridge.Parse(d); err != nil || string(again.Message.Publishing.Body) != "rolled back" || again.RoutingKey != queue {
+			t.Errorf("the copy cannot be staged again: %+v (%v)", again, err)
+		}
+	}
+	// Without the queue, dropping goes on.
+	if _, err := s.Channel.QueueDelete(s.Topology.AuditQueue(), false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	s.RollBack(stage.To(queue, "rolled back"))
+	s.Eventually("it is dropped too", func() bool { return v.Stats().Dropped == 9 })
+	if n := v.Stats(); n.Sessions != 1 || n.DeadLettered != 0 {
+		t.Errorf("stats %+v", n)
+	}
+}

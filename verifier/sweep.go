@@ -1,0 +1,87 @@
+package verifier
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+const (
+	sweepFirst    = time.Second // after the start of a session
+	sweepInterval = 10 * time.Minute
+	sweepLimit    = 10_000
+	// sweepMargin is what the clocks of senders, verifiers and the database may
+	// differ by; see bridge.Sweeper.
+	sweepMargin = 30 * time.Minute
+)
+
+// sweep removes orphan rows from time to time.
+func (s *session) sweep(ctx context.Context) error {
+	ledger, ok := s.ledger.(bridge.Sweeper)
+	if !ok || s.opts.SweepAge < 0 {
+		return nil
+	}
+	for wait := sweepFirst; ; wait = sweepInterval {
+		if pause(ctx, wait); ctx.Err() != nil {
+			return nil
+		}
+		if idle, err := s.queuesAreEmpty(); err != nil {
+			return fmt.Errorf("sweep: %w", err)
+		} else if !idle {
+			continue
+		}
+		swept, err := ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
+		if ctx.Err() != nil {
+			return nil
+		}
+		for _, orphan := range swept {
+			s.log.Warn("orphan row removed", "message_id", orphan.ID.String(), "recorded_at", orphan.RecordedAt)
+		}
+		s.stats.swept.Add(int64(len(swept)))
+		if err != nil { // it can wait; messages cannot
+			s.log.Error("orphan sweep failed", "error", err)
+		}
+	}
+}
+
+// queuesAreEmpty tells whether a message that is old may be in the queues, as far
+// as can be seen from here. A wrong answer costs a message its way, not its life:
+// see bridge.Sweeper.
+func (s *session) queuesAreEmpty() (bool, error) {
+	if s.staging.held.Load() > 0 || s.waiting.held.Load() > 0 {
+		return false, nil
+	}
+	ch, err := s.consuming.Channel()
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = ch.Close() }()
+	for _, l := range []*lane{s.staging, s.waiting} {
+		queue, err := ch.QueueDeclarePassive(l.queue, true, false, false, false, nil)
+		if err != nil || queue.Messages > 0 {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// sweptMaybe tells whether the row of a message that was found absent may have been
+// swept, so that its absence says nothing. It must be asked after the Settle.
+func (s *session) sweptMaybe(ctx context.Context, m *message) (bool, error) {
+	ledger, ok := s.ledger.(bridge.Sweeper)
+	if !ok {
+		return false, nil
+	}
+	stagedAt := m.staged.StagedAt
+	// A sweep takes nothing younger than an hour: no need to ask.
+	if !stagedAt.IsZero() && time.Since(stagedAt) < bridge.MinSweepAge-sweepMargin-10*time.Minute {
+		return false, nil
+	}
+	before, err := ledger.SweptBefore(ctx)
+	if err != nil {
+		return false, fmt.Errorf("read sweep's watermark: %w", err)
+	}
+	return !before.IsZero() && stagedAt.Before(before.Add(sweepMargin)), nil
+}
