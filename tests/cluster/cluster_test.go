@@ -1,0 +1,249 @@
+package cluster
+
+import (
+	"flag"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/faults/parts"
+	"github.com/twoqueue/twoqueue/tests/faults/world"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+var diariesFlag = flag.String("cluster.diaries", "", "a folder that keeps the diary")
+
+func TestMain(m *testing.M) { servertest.Main(m) }
+
+// patience is for a cluster on a busy machine.
+const patience = 90 * time.Second
+
+// A stage is a cluster with traffic on it.
+type stage struct {
+	*world.World
+	t       *testing.T
+	cluster *servers.Cluster
+	vhost   string
+}
+
+func TestACluster(t *testing.T) {
+	diary := world.NewDiary(t, *diariesFlag)
+	cluster := servertest.StartCluster(t, 3, &servers.RabbitMQOptions{Log: diary.Page("RabbitMQ")})
+	database := servertest.StartPostgres(t, nil)
+	program := world.Build(t, "")
+	for _, test := range []struct {
+		name string
+		act  func(*stage)
+	}{
+		{"that loses its nodes one by one loses and invents nothing", loseNodes},
+		{"with a target that has lost its only node delivers to all others", loseOnlyNode},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			vhost := newVhost(t, cluster)
+			w := world.New(t, world.Config{
+				Program:     program,
+				Diary:       diary,
+				AMQP:        balance(t, cluster, vhost),
+				Shop:        world.CreateDatabase(t, database, vhost+"_shop"),
+				Post:        world.CreateDatabase(t, database, vhost+"_post"),
+				Topology:    bridge.Topology{Queue: "staging"},
+				Quorum:      true,
+				MoreTargets: []string{alone.RoutingKey},
+			})
+			s := &stage{w, t, cluster, vhost}
+			s.declareAlone()
+			for i := range 2 {
+				w.AddSender(2, uint64(i))
+				w.AddVerifier()
+				w.AddReceiver()
+			}
+			s.progress("with three nodes")
+			w.RestAfterDeclare(t.Context())
+			test.act(s)
+			s.must("finish", w.Finish(t.Context()))
+			totals, violations, err := w.Judge(t.Context())
+			s.must("judge", err)
+			if len(violations) > 0 {
+				t.Error(world.Summary(violations))
+				t.Log(w.Histories(violations))
+			}
+			t.Log(totals)
+		})
+	}
+}
+
+func loseNodes(s *stage) {
+	s.killLeader("staging")
+	s.killLeader(world.Quorum.RoutingKey)
+
+	node := s.leader("staging")
+	s.Diary.Note("partition %s off, the leader of staging", node.Name())
+	s.must("partition", s.cluster.Isolate(s.t.Context(), node))
+	s.progress("with one node partitioned off")
+	s.must("end the partition", s.cluster.Rejoin(s.t.Context(), node))
+	s.online()
+	s.progress("with three nodes again")
+}
+
+// loseOnlyNode takes the only node of a target's queue.
+func loseOnlyNode(s *stage) {
+	node := s.cluster.Nodes[2]
+	s.Diary.Note("kill %s, the only member of %s", node.Name(), alone.RoutingKey)
+	node.Kill()
+	for _, v := range s.Verifiers { // new ones, with new channels
+		v.Kill()
+		v.Start()
+	}
+	var script []parts.Transaction
+	for range 20 {
+		script = append(script, parts.Transaction{Orders: []parts.Order{{ID: uuid.Must(uuid.NewV7()), To: alone}}})
+	}
+	s.AddScript(script...).Start()
+	s.progress("while a target has lost its only node")
+	s.progress("while a target has lost its only node")
+	s.must("restart node", node.Restart(s.t.Context()))
+	s.online()
+}
+
+// alone is a target whose queue has one member, on the last node.
+var alone = bridge.Target{RoutingKey: "target.alone"}
+
+func (s *stage) declareAlone() {
+	s.t.Helper()
+	conn, err := amqp.Dial(s.cluster.Nodes[2].VhostURL(s.vhost))
+	s.must("dial", err)
+	defer conn.Close()
+	ch, err := conn.Channel()
+	s.must("open channel", err)
+	_, err = ch.QueueDeclare(alone.RoutingKey, true, false, false, false,
+		amqp.Table{"x-queue-type": "quorum", "x-quorum-initial-group-size": 1, "x-delivery-limit": 1_000_000})
+	s.must("declare queue", err)
+}
+
+// newVhost makes a virtual host; it goes with the cluster.
+func newVhost(t *testing.T, c *servers.Cluster) string {
+	t.Helper()
+	name := fmt.Sprintf("v%d", vhosts.Add(1))
+	for _, args := range [][]string{{"add_vhost", name}, {"set_permissions", "-p", name, "guest", ".*", ".*", ".*"}} {
+		if _, err := c.Nodes[0].Ctl(t.Context(), args...); err != nil {
+			t.Fatalf("make vhost: %v", err)
+		}
+	}
+	return name
+}
+
+var vhosts atomic.Int32
+
+func (s *stage) must(what string, err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// balance puts a balancer before the nodes and returns the cluster's one
+// URL.
+func balance(t *testing.T, c *servers.Cluster, vhost string) string {
+	t.Helper()
+	var others []string
+	for _, node := range c.Nodes[1:] {
+		others = append(others, node.Addr())
+	}
+	u, err := url.Parse(c.Nodes[0].VhostURL(vhost))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = servertest.NewValve(t, u.Host, others...).Addr()
+	return u.String()
+}
+
+// progress waits until some more messages have had their effect.
+func (s *stage) progress(when string) {
+	s.t.Helper()
+	const some = 300
+	effects := func() (n int, err error) {
+		err = s.Post().QueryRowContext(s.t.Context(), `SELECT count(*) FROM effects`).Scan(&n)
+		return n, err
+	}
+	before, err := effects()
+	s.must("count effects", err)
+	began := time.Now()
+	s.must("wait", world.Eventually(s.t.Context(), "messages arrive "+when, patience, func() (bool, error) {
+		n, err := effects()
+		return n >= before+some, err
+	}))
+	s.t.Logf("%s: %d messages more after %v", when, some, time.Since(began).Round(10*time.Millisecond))
+}
+
+// killLeader kills the node that leads a queue, sees that the work goes on without
+// it, and restarts it.
+func (s *stage) killLeader(queue string) {
+	s.t.Helper()
+	node := s.leader(queue)
+	s.Diary.Note("kill %s, the leader of %s", node.Name(), queue)
+	node.Kill()
+	s.progress("without the leader of " + queue)
+	s.must("restart node", node.Restart(s.t.Context()))
+	s.online()
+	s.progress("with three nodes again")
+}
+
+// leader is the node that leads a queue.
+func (s *stage) leader(queue string) *servers.RabbitMQ {
+	s.t.Helper()
+	for name, columns := range s.queues("leader") {
+		for _, node := range s.cluster.Nodes {
+			if name == queue && strings.Contains(columns, node.Name()) {
+				return node
+			}
+		}
+	}
+	s.t.Fatalf("queue %s has no leader", queue)
+	return nil
+}
+
+// online waits until every queue has all its members online, so that the next node
+// that goes does not take a majority with it.
+func (s *stage) online() {
+	s.t.Helper()
+	s.must("wait", world.Eventually(s.t.Context(), "all nodes are online", patience, func() (bool, error) {
+		for queue, members := range s.queues("online") {
+			if queue == alone.RoutingKey {
+				continue
+			}
+			for _, node := range s.cluster.Nodes {
+				if !strings.Contains(members, node.Name()) {
+					return false, nil
+				}
+			}
+		}
+		return true, nil
+	}))
+}
+
+// queues asks the first node that answers for a column of all queues.
+func (s *stage) queues(column string) map[string]string {
+	s.t.Helper()
+	out := make(map[string]string)
+	for _, node := range s.cluster.Nodes {
+		text, err := node.Ctl(s.t.Context(), "-q", "list_queues", "-p", s.vhost, "--no-table-headers", "name", column)
+		if err != nil {
+			continue
+		}
+		for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+			name, value, _ := strings.Cut(line, "\t")
+			out[name] = value
+		}
+		return out
+	}
+	s.t.Fatal("no node answers")
+	return nil
+}

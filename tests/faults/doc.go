@@ -1,0 +1,25 @@
+// Package faults shows the claim, delivered if and only if committed, while
+// everything around fails.
+//
+// Senders, verifiers and receivers run as processes, with a PostgreSQL and a
+// RabbitMQ of their own and a proxy in every link. A plan, drawn from a seed and
+// printed, kills, freezes, cuts and deletes. Then everything is mended, the
+// traffic comes to its end, and package world judges by what the databases hold.
+//
+//	go test ./tests/faults -run TestShort -faults.seed 7 -v          the plan of one seed
+//	go test ./tests/faults -run TestLong -faults.for 1h -timeout 2h -v   many seeds
+//
+// A failure prints the plan and the history of each message it is about; with
+// -faults.diaries DIR the whole diary is kept: what every process and both servers
+// said, in one file in order of time. A plan is repeatable, what meets it is not:
+// the same seed does the same things to other moments of the traffic.
+//
+// What it cannot see: a power cut (SIGKILL leaves what the kernel has taken), packets
+// lost below TCP (the proxy loses bytes of connections, and both ends get them
+// acknowledged), and a loss that the deletion of a queue at the same time explains:
+// a message counts as lost with the staging queue if it was placed before the
+// deletion and its row is still there.
+//
+// TestMutants shows that the harness can catch a loss: it runs against builds of
+// the product that break one rule of DESIGN section 4 each.
+package faults

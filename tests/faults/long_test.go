@@ -1,0 +1,38 @@
+package faults
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/tests/faults/world"
+)
+
+// One plan after the other, each with the next seed, until the time is up. The
+// totals so far are printed after each.
+func TestLongRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
+	if *forFlag == 0 {
+		t.Skip("asked for with -faults.for 1h, and -timeout")
+	}
+	program := world.Build(t, "")
+	began, counts, totals, runs := time.Now(), make(world.Counts), world.Totals{}, 0
+	for seed := firstSeed(); time.Since(began) < *forFlag; seed++ {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			more, sum := run(t, program, seed, *stepsFlag)
+			for kind, n := range more {
+				counts[kind] += n
+			}
+			totals.Add(sum)
+			runs++
+		})
+		t.Logf("after %v, %d seeds, failed: %t: %v", time.Since(began).Round(time.Second), runs, t.Failed(), totals)
+		injected := 0
+		for _, kind := range slices.Sorted(maps.Keys(counts)) {
+			t.Logf("%6d  %s", counts[kind], kind)
+			injected += counts[kind]
+		}
+		t.Logf("%6d  faults in all", injected)
+	}
+}

@@ -1,0 +1,145 @@
+package parts
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // driver
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// A Role is what a process plays.
+type Role string
+
+// The roles.
+const (
+	Sender   Role = "sender"
+	Verifier Role = "verifier"
+	Receiver Role = "receiver"
+)
+
+// Variable is the environment variable that holds a process's brief.
+const Variable = "FAULTS_BRIEF"
+
+// A Brief tells a process what to play, and on what.
+type Brief struct {
+	Role     Role
+	Database string // the URL of the sender's and verifiers' database, or of the receiver's
+	AMQP     string
+	Seed     uint64
+	Topology bridge.Topology
+
+	Script  []Transaction // of a sender; without one it makes transactions up until it is ended
+	Workers int           // of a sender, each with one transaction after the other
+	Targets []Target      // of a sender that makes them up
+	Parks   bool          // a sender, during an outage of the broker
+
+	Options verifier.Options // of a verifier
+
+	Queues []string // of a receiver
+}
+
+// A Target is where messages go, and how often, compared with others.
+type Target struct {
+	bridge.Target
+	Weight int
+}
+
+// String tells bodies and targets of the tables apart: "exchange/key".
+func (t Target) String() string { return TargetName(t.Target) }
+
+// TargetName is how a target stands in the tables.
+func TargetName(t bridge.Target) string { return t.Exchange + "/" + t.RoutingKey }
+
+// Main plays the part of the brief in the environment until SIGTERM, then ends
+// in good order.
+func Main() {
+	var b Brief
+	if err := json.Unmarshal([]byte(os.Getenv(Variable)), &b); err != nil {
+		fmt.Println("read brief:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	go func() {
+		_, _ = os.Stdin.Read(make([]byte, 1)) // until the parent is gone
+		os.Exit(1)
+	}()
+	note("up")
+	play := map[Role]func(context.Context, Brief) error{Sender: send, Verifier: verify, Receiver: receive}[b.Role]
+	if err := play(ctx, b); err != nil && ctx.Err() == nil {
+		note("ended: %v", err)
+		os.Exit(1)
+	}
+	note("down")
+}
+
+var diary sync.Mutex
+
+// note writes a line into the diary.
+func note(format string, args ...any) {
+	line := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " ") + "\n"
+	diary.Lock()
+	defer diary.Unlock()
+	_, _ = os.Stdout.WriteString(line)
+}
+
+// logger writes the product's own log into the diary.
+func logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// retry calls do until it succeeds or ctx ends. What it opens it must not leave
+// behind when it fails.
+func retry(ctx context.Context, what string, do func() error) error {
+	for {
+		err := do()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		note("%s: %v", what, err)
+		pause(ctx, 200*time.Millisecond)
+	}
+}
+
+// pause is part of the traffic; nobody relies on it.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// openLedger opens the database with its ledger.
+func openLedger(ctx context.Context, b Brief) (db *sql.DB, ledger *ledger, err error) {
+	if db, err = sql.Open("pgx", b.Database); err != nil {
+		return nil, nil, err
+	}
+	err = retry(ctx, "open ledger", func() error {
+		ledger, err = newLedger(ctx, db)
+		return err
+	})
+	return db, ledger, err
+}
+
+// openBroker dials the broker.
+func openBroker(ctx context.Context, b Brief) (broker *bridge.Broker, err error) {
+	err = retry(ctx, "dial broker", func() error {
+		broker, err = bridge.Dial(ctx, b.AMQP, &bridge.BrokerOptions{Logger: logger(), DialTimeout: 3 * time.Second})
+		return err
+	})
+	return broker, err
+}

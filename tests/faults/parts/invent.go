@@ -1,0 +1,68 @@
+package parts
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// invent makes a transaction up.
+func invent(random *rand.Rand, targets []Target) Transaction {
+	t := Transaction{Style: WithSendTx, Items: [2]int{random.IntN(Stock), random.IntN(Stock)}}
+	size := 1
+	switch n := random.IntN(20); {
+	case n == 0:
+		size = 50 + random.IntN(100)
+	case n < 6:
+		size = 2 + random.IntN(10)
+	}
+	for range size {
+		t.Orders = append(t.Orders, order(random, targets))
+	}
+	switch n := random.IntN(20); {
+	case n < 4:
+		t.RollBack = true
+	case n < 6:
+		t.Undone = []Order{order(random, targets), order(random, targets)}
+	}
+	switch n := random.IntN(20); {
+	case n < 2:
+		t.Conflict = Serialization
+	case n < 4:
+		t.Conflict = Deadlock
+	case n < 6:
+		t.Conflict = LockTimeout
+	}
+	switch n := random.IntN(40); {
+	case n == 0: // longer than a verifier's patience
+		t.Hold = time.Duration(500+random.IntN(2500)) * time.Millisecond
+	case n < 6:
+		t.Hold = time.Duration(random.IntN(100)) * time.Millisecond
+	}
+	if t.Hold == 0 && t.Undone == nil && random.IntN(2) == 0 {
+		t.Style = WithInTx
+	}
+	return t
+}
+
+func order(random *rand.Rand, targets []Target) Order {
+	return Order{uuid.Must(uuid.NewV7()), pick(random, targets)}
+}
+
+// pick draws a target by weight.
+func pick(random *rand.Rand, targets []Target) bridge.Target {
+	total := 0
+	for _, t := range targets {
+		total += t.Weight
+	}
+	n := random.IntN(total)
+	for _, t := range targets {
+		if n -= t.Weight; n < 0 {
+			return t.Target
+		}
+	}
+	panic("weights do not add up")
+}

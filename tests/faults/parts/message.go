@@ -1,0 +1,33 @@
+package parts
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// Message is the message of an order; the ID decides its whole content.
+func Message(id uuid.UUID, to bridge.Target) bridge.Message {
+	return bridge.Message{ID: id, Exchange: to.Exchange, RoutingKey: to.RoutingKey, Publishing: amqp.Publishing{
+		ContentType: "text/plain",
+		Type:        "order placed",
+		Headers:     amqp.Table{"order": id.String()},
+		Body:        body(id),
+	}}
+}
+
+// body is between 36 bytes and 9 KiB long.
+func body(id uuid.UUID) []byte {
+	return []byte(strings.Repeat(id.String()+" ", 1+int(id[15])))
+}
+
+// intact tells whether a delivery is, in all its parts, the message of its order.
+func intact(d amqp.Delivery) bool {
+	id, err := uuid.Parse(d.MessageId)
+	return err == nil && bytes.Equal(d.Body, body(id)) && d.ContentType == "text/plain" && d.Type == "order placed" &&
+		d.Headers["order"] == id.String() && len(d.Headers) <= 2 && d.DeliveryMode == amqp.Persistent
+}

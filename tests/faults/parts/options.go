@@ -1,0 +1,37 @@
+package parts
+
+import (
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// Unroutable is how long the verifiers wait for a target that is missing.
+const Unroutable = 6 * time.Second
+
+// senderOptions are those of every sender.
+func senderOptions(b Brief) *sender.Options {
+	o := &sender.Options{Queue: b.Topology.Queue, Timeout: 4 * time.Second, Logger: logger()}
+	if b.Parks {
+		o.Parking, o.ParkAfter = sender.ParkOnOutage, time.Second
+	}
+	return o
+}
+
+// VerifierOptions are those of every verifier, unless its brief changes them:
+// short waits, so that a run of a minute sees all that ends one.
+func VerifierOptions(t bridge.Topology) verifier.Options {
+	return verifier.Options{
+		Topology:       t,
+		Prefetch:       500,
+		Settlers:       6,
+		SettleWait:     300 * time.Millisecond,
+		Patience:       700 * time.Millisecond,
+		HandBack:       20 * time.Second,
+		Unroutable:     Unroutable,
+		ConfirmTimeout: 3 * time.Second,
+		Drain:          5 * time.Second,
+	}
+}

@@ -1,0 +1,135 @@
+package parts
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+const (
+	// ReceiverPrefetch is how many messages of one queue a receiver holds.
+	ReceiverPrefetch = 40
+	handlers         = 4 // at the same time, for each queue
+)
+
+// receive stores every delivery in arrivals and, through a Guard, every message
+// in effects. Neither table has a unique index: what is done twice shall show.
+func receive(ctx context.Context, b Brief) error {
+	db, err := sql.Open("pgx", b.Database)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	var inbox *postgres.Inbox
+	if err := retry(ctx, "open inbox", func() error {
+		inbox, err = postgres.OpenInbox(ctx, db)
+		return err
+	}); err != nil {
+		return err
+	}
+	var queues sync.WaitGroup
+	for _, queue := range b.Queues {
+		guard, err := idempotency.New(inbox, queue, &idempotency.Options{
+			MinDelay: 20 * time.Millisecond, MaxDelay: 500 * time.Millisecond, Hold: 30 * time.Second,
+			Attempts: 1000, Logger: logger(),
+		})
+		if err != nil {
+			return err
+		}
+		r := &receiver{db: db, guard: guard, address: b.AMQP, queue: queue}
+		queues.Go(func() {
+			_ = retry(ctx, "consume "+queue, func() error { return r.consume(ctx) })
+		})
+	}
+	queues.Wait()
+	return nil
+}
+
+// A receiver consumes one queue.
+type receiver struct {
+	db      *sql.DB
+	guard   *idempotency.Guard
+	address string
+	queue   string
+}
+
+// consume handles deliveries until the connection or the queue is gone. It
+// returns nil only when ctx has ended.
+func (r *receiver) consume(ctx context.Context) error {
+	conn, err := amqp.DialConfig(r.address, amqp.Config{Heartbeat: 4 * time.Second, Dial: amqp.DefaultDial(3 * time.Second)})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	if err := ch.Qos(ReceiverPrefetch, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := ch.Consume(r.queue, "", false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	var working sync.WaitGroup
+	defer working.Wait() // before the connection is closed
+	for range handlers {
+		working.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case d, ok := <-deliveries:
+					if !ok {
+						return
+					}
+					r.handle(ctx, d)
+				}
+			}
+		})
+	}
+	working.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return errors.New("no more deliveries")
+}
+
+func (r *receiver) handle(ctx context.Context, d amqp.Delivery) {
+	// What could not be stored is not acked, and comes again.
+	if err := retry(ctx, "store arrival", func() error { return r.arrived(ctx, d) }); err != nil {
+		return
+	}
+	note("%s arrived at %s", d.MessageId, r.queue)
+	err := r.guard.Handle(ctx, r.db, d, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO effects (id, queue) VALUES ($1, $2)`, d.MessageId, r.queue)
+		if err == nil && rand.IntN(50) == 0 {
+			err = errors.New("the handler fails after its work")
+		}
+		return err
+	})
+	if err != nil {
+		note("%s handled: %v", d.MessageId, err)
+	} else {
+		note("%s handled", d.MessageId)
+	}
+}
+
+func (r *receiver) arrived(ctx context.Context, d amqp.Delivery) error {
+	_, err := r.db.ExecContext(ctx, `INSERT INTO arrivals (id, queue, target, intact) VALUES ($1, $2, $3, $4)`,
+		d.MessageId, r.queue, d.Exchange+"/"+d.RoutingKey, intact(d))
+	if err != nil {
+		return fmt.Errorf("insert: %w", err)
+	}
+	return nil
+}

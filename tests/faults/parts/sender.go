@@ -1,0 +1,263 @@
+package parts
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/sender"
+)
+
+// A Transaction places orders, each with a message.
+type Transaction struct {
+	Orders   []Order
+	Undone   []Order // placed before the others, and undone by a rollback to a savepoint
+	Style    Style
+	Conflict Conflict
+	Items    [2]int        // of the stock, that a conflict is about
+	Hold     time.Duration // between the last confirm and the end
+	RollBack bool
+}
+
+// An Order is a row of the business table, and the message that goes with it.
+type Order struct {
+	ID uuid.UUID
+	To bridge.Target
+}
+
+// Style is the way in which a transaction sends.
+type Style string
+
+// The styles.
+const (
+	WithSendTx Style = "SendTx"
+	WithInTx   Style = "InTx"
+)
+
+// Conflict is how a transaction quarrels with others.
+type Conflict string
+
+// The conflicts.
+const (
+	NoConflict    Conflict = ""
+	Serialization Conflict = "serialization" // two change what the other has read
+	Deadlock      Conflict = "deadlock"      // two lock the same rows in opposite orders
+	LockTimeout   Conflict = "lock time-out" // one waits for a row for too long
+)
+
+// Stock is the number of rows over which transactions quarrel.
+const Stock = 3
+
+// limit bounds one transaction.
+const limit = 20 * time.Second
+
+type shop struct {
+	db     *sql.DB
+	sender *sender.Sender
+}
+
+func send(ctx context.Context, b Brief) error {
+	db, ledger, err := openLedger(ctx, b)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	broker, err := openBroker(ctx, b)
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	s, err := sender.New(ledger, broker, senderOptions(b))
+	if err != nil {
+		return err
+	}
+	shop := &shop{db, s}
+	note("ready")
+	for _, t := range b.Script {
+		_ = shop.transact(ctx, t) // what became of it, the databases tell
+	}
+	var workers sync.WaitGroup
+	for i := range b.Workers {
+		random := rand.New(rand.NewPCG(b.Seed, uint64(i)))
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				shop.try(ctx, invent(random, b.Targets), random)
+				pause(ctx, time.Duration(random.IntN(30))*time.Millisecond)
+			}
+		})
+	}
+	workers.Wait()
+	return nil
+}
+
+// try makes one transaction, to its end even if ctx ends meanwhile. One that
+// fails is sometimes tried again, with the same IDs: a caller may do that.
+func (s *shop) try(ctx context.Context, t Transaction, random *rand.Rand) {
+	for {
+		err := s.transact(context.WithoutCancel(ctx), t)
+		if err == nil {
+			return
+		}
+		pause(ctx, time.Duration(random.IntN(300))*time.Millisecond)
+		if ctx.Err() != nil || random.IntN(3) > 0 {
+			return
+		}
+	}
+}
+
+func (s *shop) transact(ctx context.Context, t Transaction) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit+t.Hold)
+	defer cancel()
+	for _, o := range append(t.Orders, t.Undone...) {
+		note("%s %s, conflict %q, hold %v, roll back %t", o.ID, t.Style, t.Conflict, t.Hold, t.RollBack)
+	}
+	defer func() {
+		for _, o := range t.Orders {
+			note("%s the sender's transaction ended: %v", o.ID, err)
+		}
+	}()
+	if t.Style == WithInTx {
+		err = s.inTx(ctx, t)
+	} else {
+		err = s.sendTx(ctx, t)
+	}
+	if errors.Is(err, errWanted) {
+		return nil
+	}
+	return err
+}
+
+// errWanted rolls a transaction back.
+var errWanted = errors.New("rolled back, as wanted")
+
+func (t Transaction) options() *sql.TxOptions {
+	if t.Conflict == Serialization {
+		return &sql.TxOptions{Isolation: sql.LevelSerializable}
+	}
+	return nil
+}
+
+func (s *shop) inTx(ctx context.Context, t Transaction) error {
+	return s.sender.InTx(ctx, s.db, t.options(), func(tx *sender.Tx) error {
+		if err := t.before(ctx, tx); err != nil {
+			return err
+		}
+		for _, o := range t.Orders {
+			if err := place(ctx, tx, o); err != nil {
+				return err
+			}
+			if _, err := tx.Send(Message(o.ID, o.To)); err != nil {
+				return err
+			}
+		}
+		if err := t.after(ctx, tx); err != nil {
+			return err
+		}
+		if t.RollBack {
+			return errWanted
+		}
+		return nil
+	})
+}
+
+func (s *shop) sendTx(ctx context.Context, t Transaction) error {
+	tx, err := s.db.BeginTx(ctx, t.options())
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
+	if err := t.before(ctx, tx); err != nil {
+		return err
+	}
+	if len(t.Undone) > 0 {
+		if _, err := tx.ExecContext(ctx, `SAVEPOINT before`); err != nil {
+			return err
+		}
+		if err := s.stage(ctx, tx, t.Undone); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT before`); err != nil {
+			return err
+		}
+	}
+	if err := s.stage(ctx, tx, t.Orders); err != nil {
+		return err
+	}
+	if err := t.after(ctx, tx); err != nil {
+		return err
+	}
+	pause(ctx, t.Hold)
+	if t.RollBack {
+		return errWanted
+	}
+	for _, o := range t.Orders {
+		note("%s commits", o.ID)
+	}
+	return tx.Commit()
+}
+
+// stage places the orders and sends their messages.
+func (s *shop) stage(ctx context.Context, tx *sql.Tx, orders []Order) error {
+	messages := make([]bridge.Message, len(orders))
+	for i, o := range orders {
+		if err := place(ctx, tx, o); err != nil {
+			return err
+		}
+		messages[i] = Message(o.ID, o.To)
+	}
+	_, err := s.sender.SendTx(ctx, tx, messages...)
+	for _, o := range orders {
+		note("%s staged: %v", o.ID, err)
+	}
+	return err
+}
+
+// place inserts the business row. It is from this row, and from nothing else, that
+// the judge knows what has committed.
+func place(ctx context.Context, tx bridge.Tx, o Order) error {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id, target) VALUES ($1, $2)`, o.ID.String(), TargetName(o.To)); err != nil {
+		return fmt.Errorf("insert order: %w", err)
+	}
+	return nil
+}
+
+// before and after are the two halves of a conflict.
+func (t Transaction) before(ctx context.Context, tx bridge.Tx) error {
+	var err error
+	switch t.Conflict {
+	case Serialization:
+		var rows *sql.Rows
+		if rows, err = tx.QueryContext(ctx, `SELECT sum(amount) FROM stock`); err == nil {
+			err = rows.Close()
+		}
+	case Deadlock:
+		err = take(ctx, tx, t.Items[0])
+	case LockTimeout:
+		_, err = tx.ExecContext(ctx, `SET LOCAL lock_timeout = '100ms'`)
+	}
+	return err
+}
+
+func (t Transaction) after(ctx context.Context, tx bridge.Tx) error {
+	switch t.Conflict {
+	case Serialization, LockTimeout:
+		return take(ctx, tx, t.Items[0])
+	case Deadlock:
+		return take(ctx, tx, t.Items[1])
+	}
+	return nil
+}
+
+func take(ctx context.Context, tx bridge.Tx, item int) error {
+	if _, err := tx.ExecContext(ctx, `UPDATE stock SET amount = amount - 1 WHERE item = $1`, item); err != nil {
+		return fmt.Errorf("take from stock: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+package faults
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/faults/parts"
+	"github.com/twoqueue/twoqueue/tests/faults/world"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// A stage is a world with one verifier, for a scenario in which one rule matters.
+type stage struct {
+	*world.World
+	t        *testing.T
+	verifier *world.Process
+}
+
+// patience bounds every wait of a scenario.
+const patience = 60 * time.Second
+
+func newStage(t *testing.T, program string) *stage {
+	t.Helper()
+	w := world.New(t, world.Config{
+		Program:  program,
+		Diary:    world.NewDiary(t, *diariesFlag),
+		AMQP:     servertest.Vhost(t),
+		Shop:     servertest.PostgresDB(t),
+		Post:     servertest.PostgresDB(t),
+		Topology: bridge.Topology{Queue: "staging"},
+	})
+	s := &stage{World: w, t: t}
+	s.verifier = w.AddVerifier(func(o *verifier.Options) { o.Patience, o.Unroutable = time.Minute, time.Minute })
+	s.await("a verifier", s.verifier.Await("session started"))
+	return s
+}
+
+func (s *stage) must(what string, err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// await waits for any of the lines.
+func (s *stage) await(what string, lines ...<-chan string) {
+	s.t.Helper()
+	any := make(chan struct{}, len(lines))
+	for _, line := range lines {
+		go func() {
+			select {
+			case <-line:
+				any <- struct{}{}
+			case <-s.t.Context().Done():
+			}
+		}()
+	}
+	select {
+	case <-any:
+	case <-time.After(patience):
+		s.t.Fatalf("not in time: %s", what)
+	}
+}
+
+// commit runs a sender with these transactions to its end.
+func (s *stage) commit(script ...parts.Transaction) {
+	s.t.Helper()
+	p := s.AddScript(script...)
+	p.Start()
+	select {
+	case <-p.Done():
+	case <-time.After(patience):
+		s.t.Fatal("not in time: the sender's end")
+	}
+}
+
+// orders is a transaction with messages that are small enough to travel together.
+func orders(n int, to bridge.Target) parts.Transaction {
+	var t parts.Transaction
+	for range n {
+		id := uuid.Must(uuid.NewV7())
+		id[15] = 0 // see parts.Message
+		t.Orders = append(t.Orders, parts.Order{ID: id, To: to})
+	}
+	return t
+}
+
+// arrived waits until so many deliveries have arrived.
+func (s *stage) arrived(want int) {
+	s.t.Helper()
+	s.must("wait", world.Eventually(s.t.Context(), "the messages arrive", patience, func() (bool, error) {
+		var n int
+		err := s.Post().QueryRowContext(s.t.Context(), `SELECT count(*) FROM arrivals`).Scan(&n)
+		return n >= want, err
+	}))
+}
+
+// scenarios are short plays, each with the one fault that a rule is for. With the
+// product as it is, none of them ends in a violation.
+var scenarios = map[string]func(s *stage){
+	"a transaction is open for longer than the lock time-out": func(s *stage) {
+		t := orders(5, world.Classic)
+		t.Hold = 1500 * time.Millisecond
+		s.commit(t)
+	},
+	"a transaction is open for longer than the lock time-out, and rolls back": func(s *stage) {
+		t := orders(5, world.Classic)
+		t.Hold, t.RollBack = 1500*time.Millisecond, true
+		s.commit(t, orders(1, world.Classic))
+	},
+	"a verifier dies while a target is missing": func(s *stage) {
+		s.must("delete target", s.RemoveTarget(world.Quorum))
+		held, deleted := s.verifier.Await("target is held"), s.verifier.Await(parts.Deleted)
+		s.commit(orders(1, world.Quorum))
+		s.await("the verifier has tried", held, deleted)
+		s.verifier.Kill()
+		s.must("declare target", s.Declare(s.t.Context()))
+		s.verifier.Start()
+	},
+	"a verifier dies while the target of one of two messages that travel together is missing": func(s *stage) {
+		s.AddReceiver()
+		s.must("delete target", s.RemoveTarget(world.Quorum))
+		held := s.verifier.Await("target is held")
+		t := orders(1, world.Classic)
+		t.Orders = append(t.Orders, orders(1, world.Quorum).Orders...)
+		s.commit(t)
+		s.await("the verifier has tried", held)
+		s.arrived(1)
+		world.Rest(s.t.Context(), 500*time.Millisecond) // for the ack, of which nothing tells
+		s.verifier.Kill()
+		s.must("declare target", s.Declare(s.t.Context()))
+		s.verifier.Start()
+	},
+	"a verifier reconnects while a target is missing, and dies": func(s *stage) {
+		s.AddReceiver()
+		s.commit(orders(10, world.Classic))
+		s.arrived(10)
+		s.must("delete target", s.RemoveTarget(world.Quorum))
+		again, held := s.verifier.Await("session started"), s.verifier.Await("target is held")
+		s.verifier.Broker.Cut()
+		s.await("the verifier is back", again)
+		s.commit(orders(1, world.Quorum), orders(12, world.Classic))
+		s.await("the verifier has tried", held)
+		s.arrived(22)
+		world.Rest(s.t.Context(), 500*time.Millisecond) // for the acks, of which nothing tells
+		s.verifier.Kill()
+		s.must("declare target", s.Declare(s.t.Context()))
+		s.verifier.Start()
+	},
+	"the sender's way to the database is slow": func(s *stage) {
+		p := s.AddScript(orders(1, world.Classic))
+		p.Database.Slow(200 * time.Millisecond)
+		p.Start()
+		select {
+		case <-p.Done():
+		case <-time.After(patience):
+			s.t.Fatal("not in time: the sender's end")
+		}
+	},
+	"the staging queue is missing": func(s *stage) {
+		s.verifier.Kill() // it would declare the queue
+		s.must("delete staging queue", s.RemoveStaging())
+		s.commit(orders(1, world.Classic))
+		s.must("declare staging queue", s.Declare(s.t.Context()))
+		s.verifier.Start()
+		s.commit(orders(1, world.Classic))
+	},
+	"a message comes twice": func(s *stage) {
+		s.AddReceiver()
+		t := orders(1, world.Classic)
+		s.commit(t)
+		s.arrived(1)
+		s.must("publish again", s.PublishAgain(t.Orders[0].ID, world.Classic))
+		s.arrived(2)
+	},
+}
+
+// play plays a scenario and returns what the judge says.
+func play(t *testing.T, program, name string) (world.Totals, []world.Violation) {
+	t.Helper()
+	s := newStage(t, program)
+	scenarios[name](s)
+	if len(s.Receivers) == 0 {
+		s.AddReceiver()
+	}
+	s.must("finish", s.Finish(t.Context()))
+	totals, violations, err := s.Judge(t.Context())
+	s.must("judge", err)
+	if t.Failed() {
+		t.Log(s.Histories(violations))
+	}
+	return totals, violations
+}
+
+func TestNoScenarioEndsInAViolation(t *testing.T) {
+	program := world.Build(t, "")
+	for name := range scenarios {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			totals, violations := play(t, program, name)
+			if len(violations) > 0 {
+				t.Error(world.Summary(violations))
+			}
+			if totals.Committed == 0 {
+				t.Error("nothing was committed: nothing is shown")
+			}
+		})
+	}
+}

@@ -1,0 +1,93 @@
+package faults
+
+import (
+	"flag"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/faults/world"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+var (
+	seedFlag    = flag.Uint64("faults.seed", 0, "the seed of the first plan; 0 draws one")
+	stepsFlag   = flag.Int("faults.steps", 14, "the number of steps of a plan")
+	diariesFlag = flag.String("faults.diaries", "", "a folder that keeps the diaries")
+	forFlag     = flag.Duration("faults.for", 0, "how long TestLong goes on with new seeds")
+)
+
+func TestMain(m *testing.M) { servertest.Main(m) }
+
+func firstSeed() uint64 {
+	if *seedFlag != 0 {
+		return *seedFlag
+	}
+	return rand.Uint64N(1_000_000)
+}
+
+// One plan, in which every kind of fault comes once.
+func TestShortRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
+	steps := *stepsFlag
+	if testing.Short() {
+		steps = 5
+	}
+	run(t, world.Build(t, ""), firstSeed(), steps)
+}
+
+// run carries one plan out, on servers of its own.
+func run(t *testing.T, program string, seed uint64, steps int) (world.Counts, world.Totals) {
+	t.Helper()
+	began := time.Now()
+	diary := world.NewDiary(t, *diariesFlag)
+	broker := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Log: diary.Page("RabbitMQ")})
+	database := servertest.StartPostgres(t, &servers.PostgresOptions{Log: diary.Page("PostgreSQL"), Config: []string{
+		"recovery_init_sync_method = syncfs", // a faster restart, no less safe
+		"deadlock_timeout = 200ms",
+	}})
+	w := world.New(t, world.Config{
+		Program:  program,
+		Diary:    diary,
+		AMQP:     broker.URL(),
+		Shop:     world.CreateDatabase(t, database, "shop"),
+		Post:     world.CreateDatabase(t, database, "post"),
+		Topology: bridge.Topology{Queue: "staging", Classic: seed%3 == 0},
+		Parks:    seed%2 == 0,
+	})
+	for i := range 3 {
+		w.AddSender(4, seed+uint64(i))
+	}
+	for range 3 {
+		w.AddVerifier()
+	}
+	for range 2 {
+		w.AddReceiver()
+	}
+	plan := world.NewPlan(seed, steps, len(w.Processes()))
+	t.Logf("%v", plan)
+	counts, err := w.Carry(t.Context(), plan, world.Servers{RabbitMQ: broker, Postgres: database})
+	if err != nil {
+		t.Fatal(err)
+	}
+	injected := time.Since(began)
+	if err := w.Finish(t.Context()); err != nil {
+		t.Errorf("seed %d: finish: %v", seed, err)
+	}
+	totals, violations, err := w.Judge(t.Context())
+	if err != nil {
+		t.Fatalf("seed %d: %v", seed, err)
+	}
+	if len(violations) > 0 {
+		t.Errorf("seed %d:%s", seed, world.Summary(violations))
+	}
+	if t.Failed() {
+		t.Logf("%v\n%s", plan, w.Histories(violations))
+	}
+	if totals.Committed == 0 {
+		t.Errorf("seed %d: nothing was committed: nothing is shown", seed)
+	}
+	t.Logf("seed %d: %v; %v, and %v to the end", seed, totals, injected.Round(time.Second), time.Since(began).Round(time.Second))
+	return counts, totals
+}

@@ -1,0 +1,58 @@
+package faults
+
+import (
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/faults/parts"
+	"github.com/twoqueue/twoqueue/tests/faults/world"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// A quorum queue whose process does not answer, as one that has no leader, blocks
+// the broker's channel of whoever publishes to it for the first time there: half a
+// minute for each message, in which that channel answers nothing, not even its
+// closing. It may hold up nobody else (DESIGN section 4, rule 8), nor the end of
+// the verifier.
+func TestATargetThatDoesNotAnswerHoldsUpItselfAlone(t *testing.T) {
+	t.Parallel()
+	broker := servertest.StartRabbitMQ(t, nil)
+	tell := func(verb string) {
+		t.Helper()
+		const process = `whereis(list_to_atom("%2F_target.quorum"))`
+		if _, err := broker.Ctl(t.Context(), "eval", "sys:"+verb+"("+process+")."); err != nil {
+			t.Fatalf("%s the queue: %v", verb, err)
+		}
+	}
+	s := &stage{t: t, World: world.New(t, world.Config{
+		Program:  world.Build(t, ""),
+		Diary:    world.NewDiary(t, *diariesFlag),
+		AMQP:     broker.URL(),
+		Shop:     servertest.PostgresDB(t),
+		Post:     servertest.PostgresDB(t),
+		Topology: bridge.Topology{Queue: "staging"},
+	})}
+	tell("suspend")
+	s.AddReceiver()
+	s.verifier = s.AddVerifier()
+	var script []parts.Transaction
+	for range 50 {
+		script = append(script, orders(1, world.Quorum), orders(1, world.Classic))
+	}
+	s.commit(script...)
+	s.arrived(50)
+
+	began := time.Now()
+	s.must("stop verifier", s.verifier.Stop())
+	t.Logf("the verifier ended after %v", time.Since(began).Round(time.Millisecond))
+	tell("resume")
+	s.verifier.Start()
+	s.must("finish", s.Finish(t.Context()))
+	totals, violations, err := s.Judge(t.Context())
+	s.must("judge", err)
+	if len(violations) > 0 {
+		t.Error(world.Summary(violations))
+	}
+	t.Log(totals)
+}

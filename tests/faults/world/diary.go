@@ -1,0 +1,132 @@
+package world
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A Diary is the one file into which everybody's lines go, each with its time and
+// its writer.
+type Diary struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+const stamp = "15:04:05.000000"
+
+// NewDiary makes a diary in a folder, or in one that goes when the test ends.
+func NewDiary(t testing.TB, folder string) *Diary {
+	t.Helper()
+	if folder == "" {
+		folder = t.TempDir()
+	}
+	file, err := os.CreateTemp(folder, filepath.Base(t.Name())+"-")
+	if err != nil {
+		t.Fatalf("make diary: %v", err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	return &Diary{file: file}
+}
+
+// Note writes a line of the harness.
+func (d *Diary) Note(format string, args ...any) { d.line("harness", fmt.Sprintf(format, args...)) }
+
+func (d *Diary) line(writer, text string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, _ = fmt.Fprintf(d.file, "%s %s| %s\n", time.Now().UTC().Format(stamp), writer, text)
+}
+
+// Page is where a server writes its log.
+func (d *Diary) Page(writer string) io.Writer { return d.page(writer) }
+
+func (d *Diary) page(writer string) *page {
+	return &page{diary: d, writer: writer, waiting: make(map[chan<- string]string)}
+}
+
+// A page takes one process's output, line by line.
+type page struct {
+	diary  *Diary
+	writer string
+
+	mu      sync.Mutex
+	rest    []byte
+	waiting map[chan<- string]string // for a line that contains this
+}
+
+func (p *page) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rest = append(p.rest, text...)
+	for {
+		line, rest, found := bytes.Cut(p.rest, []byte("\n"))
+		if !found {
+			return len(text), nil
+		}
+		p.diary.line(p.writer, string(line))
+		for c, words := range p.waiting {
+			if strings.Contains(string(line), words) {
+				delete(p.waiting, c)
+				c <- string(line) // has room
+			}
+		}
+		p.rest = rest
+	}
+}
+
+// expect returns a channel that gets the next line that contains the words.
+func (p *page) expect(words string) <-chan string {
+	c := make(chan string, 1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting[c] = words
+	return c
+}
+
+// scan calls with for each line of the diary that begins with a message's ID.
+func (d *Diary) scan(with func(line string, at time.Time, writer string, id uuid.UUID, what string)) error {
+	file, err := os.Open(d.file.Name())
+	if err != nil {
+		return fmt.Errorf("read diary: %w", err)
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		head, text, _ := strings.Cut(line, "| ")
+		clock, writer, _ := strings.Cut(head, " ")
+		at, err := time.Parse(stamp, clock)
+		if err != nil {
+			continue
+		}
+		first, what, _ := strings.Cut(text, " ")
+		id, _ := uuid.Parse(first)
+		with(line, at, writer, id, what)
+	}
+	return lines.Err()
+}
+
+// history is all that the diary says about a message, or the first lines of it.
+func (d *Diary) history(ids []uuid.UUID) map[uuid.UUID][]string {
+	const most = 60
+	out := make(map[uuid.UUID][]string)
+	_ = d.scan(func(line string, _ time.Time, _ string, id uuid.UUID, _ string) {
+		for _, wanted := range ids {
+			if (id == wanted || strings.Contains(line, wanted.String())) && len(out[wanted]) < most {
+				out[wanted] = append(out[wanted], line)
+			}
+		}
+	})
+	return out
+}

@@ -1,0 +1,302 @@
+package world
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/faults/parts"
+)
+
+// Records are what the databases and the queues hold in the end, and what the
+// harness itself has done to them.
+type Records struct {
+	Orders   map[uuid.UUID]Placed // what has committed
+	Arrivals []Arrival
+	Effects  map[uuid.UUID]int // of the Guard's transactions
+	Rows     []uuid.UUID       // left in the ledger
+	Dead     []DeadLetter
+	Staged   int // messages left in the staging and the waiting queue
+	Waiting  int // messages left in the receivers' queues
+
+	Events Events
+	// Of the diaries, and only to explain rows: the verifiers' canaries, and when a
+	// row was deleted.
+	Canaries  map[uuid.UUID]bool
+	Forgotten map[uuid.UUID]time.Time
+}
+
+// Placed is an order's target, and when its row was inserted: before its message
+// was published.
+type Placed struct {
+	Target string
+	At     time.Time
+}
+
+// An Arrival is one delivery to a receiver.
+type Arrival struct {
+	ID     uuid.UUID
+	Target string
+	Intact bool
+}
+
+// A DeadLetter is a message in the dead queue.
+type DeadLetter struct {
+	ID      uuid.UUID
+	Stray   string // the name of a stray, see Events
+	Reason  string
+	Verdict string
+}
+
+// Events are the acts of the harness that explain what would be a violation
+// otherwise.
+type Events struct {
+	StagingDeleted []time.Time            // when it was certainly gone
+	TargetDeleted  map[string][]time.Time // by target
+	DatabaseKilled []time.Time
+	Strays         map[string]Stray // published into the staging queue from outside, by name
+}
+
+// A Stray is meant for the dead queue.
+type Stray struct {
+	Reason string
+	At     time.Time
+}
+
+// A Violation is something that must never be.
+type Violation struct {
+	Kind Kind
+	ID   uuid.UUID // zero if it is about none
+	Text string
+}
+
+func (v Violation) String() string { return fmt.Sprintf("%s: %s %s", v.Kind, v.ID, v.Text) }
+
+// A Kind of violation.
+type Kind string
+
+// The kinds.
+const (
+	Lost        Kind = "lost"      // committed, and did not arrive
+	Invented    Kind = "invented"  // arrived, and was not committed
+	NoEffect    Kind = "no effect" // arrived, and had none
+	TwoEffects  Kind = "more than one effect"
+	Changed     Kind = "changed"         // arrived with another content, or at another target
+	Leftover    Kind = "left over"       // in a queue, at the end
+	Orphan      Kind = "unexplained row" // in the ledger, at the end
+	WronglyDead Kind = "wrongly in the dead queue"
+	Ended       Kind = "a process has ended by itself"
+)
+
+// Summary lists the violations, and of each kind no more than a few.
+func Summary(violations []Violation) string {
+	const most = 8
+	seen := make(map[Kind]int)
+	var text strings.Builder
+	for _, v := range violations {
+		if seen[v.Kind]++; seen[v.Kind] <= most {
+			fmt.Fprintf(&text, "\n  %v", v)
+		}
+	}
+	for kind, n := range seen {
+		if n > most {
+			fmt.Fprintf(&text, "\n  %s: %d in all", kind, n)
+		}
+	}
+	return text.String()
+}
+
+// Totals are what a run has seen.
+type Totals struct {
+	Committed  int // messages
+	Delivered  int // of them, to a receiver
+	Dead       int // of them, in the dead queue, as they were meant to be
+	Duplicates int // deliveries beyond each message's first
+	ByOperator int // lost with a queue that was deleted, and explained
+	Rows       int // left in the ledger, and explained
+}
+
+// Add adds another run's.
+func (t *Totals) Add(o Totals) {
+	t.Committed += o.Committed
+	t.Delivered += o.Delivered
+	t.Dead += o.Dead
+	t.Duplicates += o.Duplicates
+	t.ByOperator += o.ByOperator
+	t.Rows += o.Rows
+}
+
+func (t Totals) String() string {
+	return fmt.Sprintf("%d messages committed, %d delivered, %d dead-lettered as meant, %d duplicates, %d lost with deleted queues, %d explained rows left",
+		t.Committed, t.Delivered, t.Dead, t.Duplicates, t.ByOperator, t.Rows)
+}
+
+// undone is how far before a kill of the database a deletion that did not wait for
+// the disk may be undone: three times its WAL writer's delay of 200 ms, on a busy
+// machine.
+const undone = 10 * time.Second
+
+// Judge holds the records against the claim: delivered if and only if committed,
+// with effect exactly once.
+func Judge(r Records) (Totals, []Violation) {
+	j := judge{Records: r, arrived: make(map[uuid.UUID]int), dead: make(map[uuid.UUID]int), rows: make(map[uuid.UUID]bool)}
+	j.totals.Committed = len(r.Orders)
+	for _, id := range r.Rows {
+		j.rows[id] = true
+	}
+	j.arrivals()
+	j.deadLetters()
+	j.orders()
+	j.left()
+	return j.totals, j.violations
+}
+
+type judge struct {
+	Records
+	totals     Totals
+	violations []Violation
+
+	arrived map[uuid.UUID]int
+	dead    map[uuid.UUID]int // as they were meant to be
+	rows    map[uuid.UUID]bool
+}
+
+func (j *judge) violates(kind Kind, id uuid.UUID, format string, args ...any) {
+	j.violations = append(j.violations, Violation{kind, id, fmt.Sprintf(format, args...)})
+}
+
+// arrivals: only what was committed, as it was sent, where it was sent to.
+func (j *judge) arrivals() {
+	for _, a := range j.Arrivals {
+		if j.arrived[a.ID]++; j.arrived[a.ID] > 1 {
+			j.totals.Duplicates++
+		}
+		order, committed := j.Orders[a.ID]
+		switch {
+		case !committed:
+			j.violates(Invented, a.ID, "arrived at %s", a.Target)
+		case !a.Intact || a.Target != order.Target:
+			j.violates(Changed, a.ID, "arrived at %s, was for %s; content intact: %t", a.Target, order.Target, a.Intact)
+		}
+	}
+	for id, n := range j.Effects {
+		switch {
+		case j.arrived[id] == 0:
+			j.violates(Invented, id, "had an effect and never arrived")
+		case n > 1:
+			j.violates(TwoEffects, id, "had %d", n)
+		}
+	}
+}
+
+// deadLetters: only what was meant for the dead queue, for the right reason.
+func (j *judge) deadLetters() {
+	strays := make(map[string]bool)
+	for _, d := range j.Dead {
+		if stray, ok := j.Events.Strays[d.Stray]; ok {
+			strays[d.Stray] = true
+			if d.Reason != stray.Reason {
+				j.violates(WronglyDead, d.ID, "stray %s: for reason %q, not %q", d.Stray, d.Reason, stray.Reason)
+			}
+			continue
+		}
+		order, committed := j.Orders[d.ID]
+		if !committed || meantForDead(order.Target) != d.Reason || d.Verdict != bridge.Committed.String() {
+			j.violates(WronglyDead, d.ID, "committed: %t, for %s; reason %q, verdict %q", committed, order.Target, d.Reason, d.Verdict)
+			continue
+		}
+		j.dead[d.ID]++
+	}
+	for name, stray := range j.Events.Strays {
+		if !strays[name] && !after(j.Events.StagingDeleted, stray.At) {
+			j.violates(Lost, uuid.Nil, "stray %s is not in the dead queue", name)
+		}
+	}
+}
+
+// meantForDead is the reason for which messages for a target belong into the dead
+// queue, "" if they do not.
+func meantForDead(target string) string {
+	switch target {
+	case parts.TargetName(Nowhere):
+		return "unroutable"
+	case parts.TargetName(Forbidden):
+		return "not-allowed"
+	}
+	return ""
+}
+
+// orders: each has arrived, and had its effect. What is missing must have been in
+// a queue that the harness deleted: the row is still there, since no verifier had
+// forwarded it, or it was forwarded to the target that was deleted.
+func (j *judge) orders() {
+	for id, order := range j.Orders {
+		withTarget := after(j.Events.TargetDeleted[order.Target], order.At)
+		switch {
+		case meantForDead(order.Target) != "" && j.dead[id] > 0:
+			j.totals.Dead++
+			continue
+		case j.arrived[id] > 0 && j.Effects[id] > 0:
+			j.totals.Delivered++
+			continue
+		case j.arrived[id] > 0 && withTarget: // the queue was deleted before the effect
+			j.totals.ByOperator++
+			continue
+		case j.arrived[id] > 0:
+			j.violates(NoEffect, id, "arrived %d times", j.arrived[id])
+			continue
+		}
+		withStaging := j.rows[id] && after(j.Events.StagingDeleted, order.At)
+		if withStaging || withTarget {
+			j.totals.ByOperator++
+			continue
+		}
+		j.violates(Lost, id, "placed at %s, for %s; row left: %t", order.At.UTC().Format(stamp), order.Target, j.rows[id])
+	}
+}
+
+// after tells whether one of the times is after t.
+func after(times []time.Time, t time.Time) bool {
+	return slices.ContainsFunc(times, func(at time.Time) bool { return at.After(t) })
+}
+
+// left: the queues are empty, and each row of the ledger has its reason.
+func (j *judge) left() {
+	if j.Staged > 0 {
+		j.violates(Leftover, uuid.Nil, "%d messages in the staging and the waiting queue", j.Staged)
+	}
+	if j.Waiting > 0 {
+		j.violates(Leftover, uuid.Nil, "%d messages in the receivers' queues", j.Waiting)
+	}
+	for _, id := range j.Rows {
+		if why := j.explain(id); why != "" {
+			j.violates(Orphan, id, "%s", why)
+		} else {
+			j.totals.Rows++
+		}
+	}
+}
+
+// explain returns why a row must not be there, or "" if it may.
+func (j *judge) explain(id uuid.UUID) string {
+	order, committed := j.Orders[id]
+	switch {
+	case !committed && j.Canaries[id]: // of a proof that was killed
+		return ""
+	case !committed:
+		return "it belongs to no order and to no proof"
+	case after(j.Events.StagingDeleted, order.At): // with the message, or before its deletion
+		return ""
+	}
+	forgotten, ok := j.Forgotten[id]
+	if ok && slices.ContainsFunc(j.Events.DatabaseKilled, func(killed time.Time) bool {
+		return forgotten.Before(killed) && killed.Sub(forgotten) < undone
+	}) {
+		return "" // the crash has undone the deletion
+	}
+	return strings.TrimSpace(fmt.Sprintf("it was deleted: %t; no kill of the database has brought it back", ok))
+}

@@ -1,0 +1,182 @@
+package world
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/tests/faults/parts"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// A Process is one sender, verifier or receiver, with its own two links. After
+// its death the next one takes its place: same name, same links.
+type Process struct {
+	Name string
+	// Database and Broker are its links.
+	Database, Broker *servertest.Valve
+
+	t       testing.TB
+	program string
+	brief   parts.Brief
+	diary   *Diary
+
+	mu    sync.Mutex
+	run   *run // nil before the first start
+	lives int
+}
+
+// run is one life of a process.
+type run struct {
+	cmd    *exec.Cmd
+	stdin  *os.File // its parent's life
+	page   *page
+	killed bool          // by us; guarded by the process's mu
+	ended  chan struct{} // closed when it is gone
+	err    error         // valid once it is gone
+}
+
+// newProcess makes the links; the brief's addresses are those of the servers.
+func newProcess(t testing.TB, c Config, diary *Diary, name string, b parts.Brief) *Process {
+	t.Helper()
+	p := &Process{Name: name, t: t, program: c.Program, diary: diary}
+	p.Database, b.Database = linkTo(t, b.Database)
+	p.Broker, b.AMQP = linkTo(t, b.AMQP)
+	p.brief = b
+	t.Cleanup(p.Kill)
+	return p
+}
+
+// linkTo returns a link to the server of an address, and the address through it.
+func linkTo(t testing.TB, address string) (*servertest.Valve, string) {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatalf("parse address: %v", err)
+	}
+	link := servertest.NewValve(t, u.Host)
+	u.Host = link.Addr()
+	return link, u.String()
+}
+
+// Start starts the process, in place of one that is gone.
+func (p *Process) Start() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := p.brief
+	b.Seed += uint64(p.lives) << 32 // no life repeats another
+	p.lives++
+	text, err := json.Marshal(b)
+	if err != nil {
+		p.t.Fatalf("write brief: %v", err)
+	}
+	theirs, ours, err := os.Pipe()
+	if err != nil {
+		p.t.Fatalf("make pipe: %v", err)
+	}
+	defer theirs.Close()
+	r := &run{cmd: exec.Command(p.program), stdin: ours, ended: make(chan struct{})}
+	r.page = p.diary.page(p.Name)
+	r.cmd.Env = append(os.Environ(), parts.Variable+"="+string(text))
+	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = theirs, r.page, r.page
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := r.cmd.Start(); err != nil {
+		_ = ours.Close()
+		p.t.Fatalf("start %s: %v", p.Name, err)
+	}
+	p.run = r
+	go func() {
+		r.err = r.cmd.Wait()
+		_ = ours.Close()
+		close(r.ended)
+	}()
+}
+
+// Await returns a channel that gets the next line of this life's diary that
+// contains the words.
+func (p *Process) Await(words string) <-chan string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.run.page.expect(words)
+}
+
+// Kill ends the process with SIGKILL, also one that is frozen, and returns when
+// it is gone.
+func (p *Process) Kill() {
+	p.mu.Lock()
+	r := p.run
+	if r != nil {
+		r.killed = true
+	}
+	p.mu.Unlock()
+	if r == nil {
+		return
+	}
+	_ = r.cmd.Process.Kill() // fails only when it has ended already
+	<-r.ended
+}
+
+// Freeze stops the process with SIGSTOP, Thaw lets it go on.
+func (p *Process) Freeze() { p.signal(syscall.SIGSTOP) }
+
+// Thaw is the end of Freeze.
+func (p *Process) Thaw() { p.signal(syscall.SIGCONT) }
+
+func (p *Process) signal(s syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.run.cmd.Process.Signal(s) // fails only when it has ended already
+}
+
+// Stop asks the process to end in good order and returns when it is gone. One
+// that does not end in time has to write its goroutines into the diary, and an
+// error says so.
+func (p *Process) Stop() error {
+	const patience = 40 * time.Second
+	p.signal(syscall.SIGTERM)
+	p.mu.Lock()
+	r := p.run
+	p.mu.Unlock()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-r.ended:
+		return p.Ended()
+	case <-timer.C:
+		p.signal(syscall.SIGQUIT) // Go's run time prints all stacks, and ends
+		<-r.ended
+		return fmt.Errorf("%s did not end within %v", p.Name, patience)
+	}
+}
+
+// Done is closed when the process is gone.
+func (p *Process) Done() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.run.ended
+}
+
+// Ended returns an error if the process has ended by itself and not in good
+// order, such as by a panic.
+func (p *Process) Ended() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.run == nil || p.run.killed {
+		return nil
+	}
+	select {
+	case <-p.run.ended:
+		if p.run.err != nil {
+			return fmt.Errorf("%s ended by itself: %w", p.Name, p.run.err)
+		}
+	default:
+	}
+	return nil
+}

@@ -1,0 +1,171 @@
+package world
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/faults/parts"
+)
+
+// Judge reads the records, once Finish has returned, and judges them.
+func (w *World) Judge(ctx context.Context) (Totals, []Violation, error) {
+	records, err := w.records(ctx)
+	if err != nil {
+		return Totals{}, nil, err
+	}
+	totals, violations := Judge(records)
+	for _, err := range w.ended {
+		violations = append(violations, Violation{Ended, uuid.Nil, err.Error()})
+	}
+	return totals, violations, nil
+}
+
+// Histories are the lines of the diary about the violations' messages, of a few of
+// them at most.
+func (w *World) Histories(violations []Violation) string {
+	const most = 5
+	var ids []uuid.UUID
+	for _, v := range violations {
+		if v.ID != uuid.Nil && len(ids) < most && !slices.Contains(ids, v.ID) {
+			ids = append(ids, v.ID)
+		}
+	}
+	var text strings.Builder
+	for id, lines := range w.Diary.history(ids) {
+		fmt.Fprintf(&text, "history of %s:\n  %s\n", id, strings.Join(lines, "\n  "))
+	}
+	return text.String()
+}
+
+func (w *World) records(ctx context.Context) (r Records, err error) {
+	w.mu.Lock()
+	r.Events = w.events
+	w.mu.Unlock()
+	r.Orders = make(map[uuid.UUID]Placed)
+	r.Effects = make(map[uuid.UUID]int)
+	err = firstError(
+		func() error {
+			return each(ctx, w.shop, `SELECT id, target, at FROM orders`, func(rows *sql.Rows) error {
+				var id uuid.UUID
+				var o Placed
+				err := rows.Scan(&id, &o.Target, &o.At)
+				r.Orders[id] = o
+				return err
+			})
+		},
+		func() error {
+			return each(ctx, w.shop, `SELECT id FROM bridge_ledger`, func(rows *sql.Rows) error {
+				var id uuid.UUID
+				err := rows.Scan(&id)
+				r.Rows = append(r.Rows, id)
+				return err
+			})
+		},
+		func() error {
+			return each(ctx, w.post, `SELECT id, target, intact FROM arrivals`, func(rows *sql.Rows) error {
+				var a Arrival
+				err := rows.Scan(&a.ID, &a.Target, &a.Intact)
+				r.Arrivals = append(r.Arrivals, a)
+				return err
+			})
+		},
+		func() error {
+			return each(ctx, w.post, `SELECT id FROM effects`, func(rows *sql.Rows) error {
+				var id uuid.UUID
+				err := rows.Scan(&id)
+				r.Effects[id]++
+				return err
+			})
+		},
+		func() error {
+			r.Staged, err = w.depth(w.config.Topology.Queue, w.config.Topology.WaitingQueue())
+			return err
+		},
+		func() error { r.Waiting, err = w.depth(w.receiverQueues()...); return err },
+		func() error { r.Dead, err = w.deadLetters(); return err },
+		func() error { r.Canaries, r.Forgotten, err = w.rowsInDiary(); return err },
+	)
+	return r, err
+}
+
+func firstError(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return fmt.Errorf("read records: %w", err)
+		}
+	}
+	return nil
+}
+
+func each(ctx context.Context, db *sql.DB, query string, row func(*sql.Rows) error) error {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// strayHeader names a stray; a stray may have no usable message ID.
+const strayHeader = "stray"
+
+// deadLetters takes everything from the dead queue.
+func (w *World) deadLetters() (out []DeadLetter, err error) {
+	err = w.onChannel(func(ch *amqp.Channel) error {
+		for {
+			const autoAck = true
+			d, ok, err := ch.Get(w.config.Topology.DeadQueue(), autoAck)
+			if err != nil || !ok {
+				return err
+			}
+			var letter DeadLetter
+			letter.ID, _ = uuid.Parse(d.MessageId)
+			letter.Stray, _ = d.Headers[strayHeader].(string)
+			letter.Reason, _ = d.Headers[bridge.HeaderDeadReason].(string)
+			letter.Verdict, _ = d.Headers[bridge.HeaderDeadVerdict].(string)
+			out = append(out, letter)
+		}
+	})
+	return out, err
+}
+
+// rowsInDiary finds what explains rows.
+func (w *World) rowsInDiary() (canaries map[uuid.UUID]bool, forgotten map[uuid.UUID]time.Time, err error) {
+	canaries, forgotten = make(map[uuid.UUID]bool), make(map[uuid.UUID]time.Time)
+	today := time.Now().UTC()
+	err = w.Diary.scan(func(_ string, at time.Time, writer string, id uuid.UUID, what string) {
+		if id == uuid.Nil || !strings.HasPrefix(writer, string(parts.Verifier)) {
+			return
+		}
+		switch what {
+		case parts.Recorded:
+			canaries[id] = true
+		case parts.ToForget:
+			forgotten[id] = onDay(today, at)
+		}
+	})
+	return canaries, forgotten, err
+}
+
+// onDay puts a time of the clock on the day that makes it lie in the past.
+func onDay(now, clock time.Time) time.Time {
+	y, m, d := now.Date()
+	at := time.Date(y, m, d, clock.Hour(), clock.Minute(), clock.Second(), clock.Nanosecond(), time.UTC)
+	if at.After(now) {
+		at = at.AddDate(0, 0, -1)
+	}
+	return at
+}

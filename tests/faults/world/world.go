@@ -1,0 +1,301 @@
+package world
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/tests/faults/parts"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// Config says on what a world stands.
+type Config struct {
+	Program    string // built by Build
+	AMQP       string // the broker's URL
+	Shop, Post string // the databases' URLs; the sender's, with the ledger, and the receiver's
+	Topology   bridge.Topology
+	Diary      *Diary
+	// MoreTargets are queues, declared by the test, that receivers consume too.
+	MoreTargets []string
+	Quorum      bool // quorum queues for all targets, as in a cluster
+	Parks       bool // the senders park during an outage of the broker
+}
+
+// The targets. Messages for Nowhere and Forbidden are meant for the dead queue:
+// the one is missing, the other is not on the verifiers' allow-list.
+var (
+	Classic   = bridge.Target{RoutingKey: "target.classic"}
+	Quorum    = bridge.Target{RoutingKey: "target.quorum"}
+	Exchange  = bridge.Target{Exchange: "orders", RoutingKey: "order.placed"}
+	Nowhere   = bridge.Target{RoutingKey: "nowhere"}
+	Forbidden = bridge.Target{RoutingKey: "forbidden"}
+)
+
+// exchangeQueue is bound to Exchange.
+const exchangeQueue = "target.exchange"
+
+// queueOf is the queue behind each target that has one.
+var queueOf = map[bridge.Target]string{
+	Classic:  Classic.RoutingKey,
+	Quorum:   Quorum.RoutingKey,
+	Exchange: exchangeQueue,
+}
+
+// targetQueues are the queues behind the targets that every world has.
+func targetQueues() []string { return []string{Classic.RoutingKey, Quorum.RoutingKey, exchangeQueue} }
+
+// receiverQueues are those that receivers consume.
+func (w *World) receiverQueues() []string { return append(targetQueues(), w.config.MoreTargets...) }
+
+var allow = []verifier.Allow{{RoutingKey: "target.*"}, {RoutingKey: "nowhere"}, {Exchange: "orders", RoutingKey: "order.*"}}
+
+// A World is the processes, and what they leave behind.
+type World struct {
+	Diary *Diary
+
+	t      testing.TB
+	config Config
+	shop   *sql.DB
+	post   *sql.DB
+
+	Senders, Verifiers, Receivers []*Process
+
+	mu       sync.Mutex
+	declared time.Time // when queues were last declared
+	events   Events
+	ended    []error // processes that have ended by themselves
+}
+
+// New makes the tables and queues. The processes are added and started by Add.
+func New(t testing.TB, c Config) *World {
+	t.Helper()
+	w := &World{Diary: c.Diary, t: t, config: c, shop: open(t, c.Shop), post: open(t, c.Post)}
+	ctx := t.Context()
+	w.must("migrate ledger", migrate.Ledger(ctx, w.shop, migrate.PostgreSQL))
+	w.must("migrate inbox", migrate.Inbox(ctx, w.post, migrate.PostgreSQL))
+	for _, table := range []struct {
+		db        *sql.DB
+		statement string
+	}{
+		{w.shop, `CREATE TABLE orders (id uuid PRIMARY KEY, target text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`},
+		{w.shop, fmt.Sprintf(`CREATE TABLE stock AS SELECT item, 1000000 AS amount FROM generate_series(0, %d) AS item`, parts.Stock-1)},
+		// No unique index: what is done twice shall show.
+		{w.post, `CREATE TABLE arrivals (id text, queue text, target text, intact boolean, at timestamptz NOT NULL DEFAULT clock_timestamp())`},
+		{w.post, `CREATE TABLE effects (id text, queue text)`},
+	} {
+		_, err := table.db.ExecContext(ctx, table.statement)
+		w.must("create table", err)
+	}
+	w.must("declare queues", w.Declare(ctx))
+	return w
+}
+
+func open(t testing.TB, address string) *sql.DB {
+	t.Helper()
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		t.Fatalf("parse address: %v", err)
+	}
+	db := stdlib.OpenDB(*config)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func (w *World) must(what string, err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// Build builds the processes' program, with the files of an overlay in place of
+// the product's if one is given.
+func Build(t testing.TB, overlay string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "actor")
+	args := []string{"build", "-o", program}
+	if overlay != "" {
+		args = append(args, "-overlay", overlay)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", append(args, "github.com/twoqueue/twoqueue/tests/faults/actor")...)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the processes' program: %v\n%s", err, output)
+	}
+	return program
+}
+
+// Declare declares all queues that are missing.
+func (w *World) Declare(ctx context.Context) error {
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.declared = time.Now()
+	}()
+	broker, err := bridge.Dial(ctx, w.config.AMQP, nil)
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	if err := w.config.Topology.Declare(ctx, broker); err != nil {
+		return err
+	}
+	return w.onChannel(func(ch *amqp.Channel) error {
+		if err := ch.ExchangeDeclare(Exchange.Exchange, "topic", true, false, false, false, nil); err != nil {
+			return err
+		}
+		for _, queue := range targetQueues() {
+			args := amqp.Table{"x-queue-type": "classic"}
+			if queue == Quorum.RoutingKey || w.config.Quorum {
+				args = amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
+			}
+			if _, err := ch.QueueDeclare(queue, true, false, false, false, args); err != nil {
+				return err
+			}
+		}
+		return ch.QueueBind(exchangeQueue, "order.*", Exchange.Exchange, false, nil)
+	})
+}
+
+// onChannel does something at the broker, over no link.
+func (w *World) onChannel(do func(ch *amqp.Channel) error) error {
+	conn, err := amqp.DialConfig(w.config.AMQP, amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
+	if err != nil {
+		return fmt.Errorf("dial: %w", err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return fmt.Errorf("open channel: %w", err)
+	}
+	return do(ch)
+}
+
+// depth is the number of messages that are ready in the queues.
+func (w *World) depth(queues ...string) (n int, err error) {
+	err = w.onChannel(func(ch *amqp.Channel) error {
+		for _, queue := range queues {
+			q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+			if err != nil {
+				return err
+			}
+			n += q.Messages
+		}
+		return nil
+	})
+	return n, err
+}
+
+// AddSender adds and starts a sender that makes transactions up.
+func (w *World) AddSender(workers int, seed uint64) *Process {
+	w.t.Helper()
+	return w.add(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Seed: seed, Workers: workers, Parks: w.config.Parks,
+		Targets: []parts.Target{{Target: Classic, Weight: 40}, {Target: Quorum, Weight: 40}, {Target: Exchange, Weight: 40},
+			{Target: Nowhere, Weight: 1}, {Target: Forbidden, Weight: 1}}})
+}
+
+// AddScript adds a sender that makes these transactions and ends; it is not
+// started.
+func (w *World) AddScript(script ...parts.Transaction) *Process {
+	w.t.Helper()
+	return w.make(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Script: script})
+}
+
+// AddVerifier adds and starts a verifier. Options that are set replace the usual
+// ones.
+func (w *World) AddVerifier(change ...func(*verifier.Options)) *Process {
+	w.t.Helper()
+	options := parts.VerifierOptions(w.config.Topology)
+	options.Allow = allow
+	for _, c := range change {
+		c(&options)
+	}
+	return w.add(&w.Verifiers, parts.Brief{Role: parts.Verifier, Database: w.config.Shop, Options: options})
+}
+
+// AddReceiver adds and starts a receiver.
+func (w *World) AddReceiver() *Process {
+	w.t.Helper()
+	return w.add(&w.Receivers, parts.Brief{Role: parts.Receiver, Database: w.config.Post, Queues: w.receiverQueues()})
+}
+
+func (w *World) add(to *[]*Process, b parts.Brief) *Process {
+	w.t.Helper()
+	p := w.make(to, b)
+	p.Start()
+	return p
+}
+
+func (w *World) make(to *[]*Process, b parts.Brief) *Process {
+	w.t.Helper()
+	b.Database += "&application_name=" + string(b.Role)
+	b.AMQP, b.Topology = w.config.AMQP, w.config.Topology
+	p := newProcess(w.t, w.config, w.Diary, fmt.Sprintf("%s-%d", b.Role, len(*to)+1), b)
+	*to = append(*to, p)
+	return p
+}
+
+// Processes are all that were added.
+func (w *World) Processes() []*Process {
+	var all []*Process
+	all = append(all, w.Senders...)
+	all = append(all, w.Verifiers...)
+	return append(all, w.Receivers...)
+}
+
+// hadEnded keeps, for the judge, that a process has ended by itself.
+func (w *World) hadEnded(err error) {
+	if err != nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ended = append(w.ended, err)
+	}
+}
+
+// Shop is the senders' database, Post the receivers'.
+func (w *World) Shop() *sql.DB { return w.shop }
+
+// Post is the receivers' database.
+func (w *World) Post() *sql.DB { return w.post }
+
+// Eventually polls what no server signals; it returns an error if it does not hold
+// in time.
+func Eventually(ctx context.Context, what string, patience time.Duration, holds func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		ok, err := holds()
+		if ok && err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("not in time: %s", what), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// CreateDatabase makes a database on a server and returns its URL.
+func CreateDatabase(t testing.TB, server *servers.Postgres, name string) string {
+	t.Helper()
+	if _, err := open(t, server.URL()).ExecContext(t.Context(), "CREATE DATABASE "+name); err != nil {
+		t.Fatalf("create database: %v", err)
+	}
+	return server.DatabaseURL(name)
+}

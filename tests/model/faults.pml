@@ -1,0 +1,61 @@
+/* Crashes, at any step of anybody. A lost connection has the same consequences
+ * as a death: the session is thrown away whole (rule 7; tags.pml shows why). */
+
+inline end_session(v) {
+	if
+	:: unacked[v] != 0 -> ready(came_from[v], unacked[v])++
+	:: else
+	fi;
+	unacked[v] = 0; came_from[v] = 0; busy[v] = false;
+	session_ended[v] = true
+}
+
+inline crash_verifier(v) {
+	printf("CRASH of verifier %d\n", v);
+	end_session(v);
+#ifdef PARKING
+	unparking_ended[v] = unparking[v]
+#endif
+}
+
+inline crash_receiver(r) {
+	printf("CRASH of receiver %d\n", r);
+	if
+	:: received[r] != 0 -> ready(TARGET, received[r])++
+	:: else
+	fi;
+	received[r] = 0; handling[r] = false;
+	receiver_died[r] = true
+}
+
+/* Who is idle has nothing to lose. */
+#ifdef PARKING
+#define at_work(v) (busy[v] || unparking[v])
+#else
+#define at_work(v) busy[v]
+#endif
+
+active proctype misfortune() {
+	do
+	:: atomic { at_work(0) && a_fault; crash_verifier(0) }
+	:: atomic { at_work(1) && a_fault; crash_verifier(1) }
+	:: atomic { handling[0] && a_fault; crash_receiver(0) }
+	:: atomic { handling[1] && a_fault; crash_receiver(1) }
+	:: atomic { !sender_died && a_fault; sender_died = true; printf("CRASH of the sender\n") }
+	od
+}
+
+/* The verifiers' connections lead to another server for a while, one that does
+ * not make a lookup wait. */
+#ifdef FAILOVER
+active proctype failover() {
+	atomic {
+		waits = false; end_session(0); end_session(1);
+		printf("FAILOVER to a server that does not wait\n")
+	};
+	atomic {
+		waits = true; end_session(0); end_session(1);
+		printf("FAILOVER back\n")
+	}
+}
+#endif

@@ -1,0 +1,157 @@
+package model
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The configurations: each is the whole protocol, with something more going on.
+var (
+	plain     = search{file: "protocol.pml"}
+	foreign   = search{file: "protocol.pml", defines: []string{"-DFOREIGN"}}
+	receivers = search{file: "protocol.pml", defines: []string{"-DRECEIVERS=2"}}
+	group     = search{file: "protocol.pml", defines: []string{"-DGROUP"}}
+	lonely    = search{file: "protocol.pml", defines: []string{"-DGROUP", "-DVERIFIERS=1"}}
+	parking   = search{file: "protocol.pml", defines: []string{"-DPARKING"}}
+	sweep     = search{file: "protocol.pml", defines: []string{"-DSWEEP"}}
+	both      = search{file: "protocol.pml", defines: []string{"-DPARKING", "-DSWEEP"}}
+	failover  = search{file: "protocol.pml", defines: []string{"-DFAILOVER"}}
+	slow      = search{file: "protocol.pml", defines: []string{"-DSLOW"}}
+	tags      = search{file: "tags.pml"}
+)
+
+// with returns the search with so many faults, and other flags.
+func (s search) with(faults string, defines ...string) search {
+	s.defines = slices.Concat(s.defines, []string{"-DFAULTS=" + faults}, defines)
+	return s
+}
+
+func TestEveryRunKeepsThePromise(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		search search
+	}{
+		{"one message, own or foreign, four faults", foreign.with("4")},
+		{"two receivers, three faults", receivers.with("3")},
+		{"two transactions in one group, one fault", group.with("1")},
+		{"two transactions in one group, one verifier, two faults", lonely.with("2")},
+		{"parked, two faults", parking.with("2")},
+		{"orphan sweep, two faults", sweep.with("2")},
+		{"parked and orphan sweep, one fault", both.with("1")},
+		{"failover to a server that does not wait, two faults", failover.with("2")},
+		{"a slow transaction beside another", slow.with("0")},
+		{"delivery tags, reconnects, four faults", tags.with("4")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.search.compile = []string{"-O1", "-DSAFETY"}
+			begin := time.Now()
+			r := c.search.do(t)
+			if r.errors != 0 {
+				t.Fatalf("a run breaks the promise:\n%s", strings.Join(r.trail, "\n"))
+			}
+			t.Logf("complete: %d states, %v", r.states, time.Since(begin).Round(100*time.Millisecond))
+		})
+	}
+}
+
+// What is asserted at the end of a run says something about every run only if
+// every run has an end.
+func TestEveryRunEnds(t *testing.T) {
+	s := foreign.with("2")
+	s.compile, s.run = []string{"-O1", "-DNP"}, []string{"-l"}
+	if r := s.do(t); r.errors != 0 {
+		t.Fatalf("a run goes on for ever:\n%s", strings.Join(r.trail, "\n"))
+	}
+}
+
+// Rule 9, beyond the absence of deadlocks: if nobody is passed over for ever, a
+// committed message arrives while another's transaction stays open.
+func TestSlowTransactionDelaysItsOwnMessageOnly(t *testing.T) {
+	s := slow.with("0", "-DIN_TIME")
+	s.compile, s.run = []string{"-DNFAIR=3"}, []string{"-a", "-f"}
+	if r := s.do(t); r.errors != 0 {
+		t.Fatalf("B waits for ever:\n%s", strings.Join(r.trail, "\n"))
+	}
+}
+
+const (
+	lost  = "was committed and is lost"
+	twice = "took effect twice"
+	stuck = "is left in"
+)
+
+type breach struct {
+	rule   string
+	search search
+	says   string
+}
+
+// What follows where a rule of rules.pml is broken, with the fewest faults that
+// it takes.
+var broken = []breach{
+	{"RULE_1_RECORD_BEFORE_PUBLISH", plain.with("0"), lost},
+	{"RULE_2_COMMIT_AFTER_CONFIRM", plain.with("1"), lost},
+	{"RULE_2_RETURNED_IS_AN_ERROR", plain.with("1"), lost},
+	{"RULE_3_MISS_SAYS_NOTHING", plain.with("0"), lost},
+	{"RULE_3_TIMEOUT_SAYS_NOTHING", plain.with("1"), lost},
+	{"RULE_4_ACK_AFTER_CONFIRM", plain.with("1"), lost},
+	{"RULE_4_DELETE_AFTER_CONFIRM", plain.with("1"), lost},
+	{"RULE_4_RETURNED_IS_NOT_FORWARDED", plain.with("1"), lost},
+	{"RULE_5_PROOF", failover.with("0"), lost},
+	{"RULE_6_OWN_LEDGER", foreign.with("0"), lost},
+	{"RULE_7_TAGS_DIE_WITH_THE_CHANNEL", tags.with("2"), lost},
+	{"RULE_7_NO_ACK_OVER_A_GAP", tags.with("1"), lost},
+	{"RULE_8_DEAD_LETTER_CONFIRMED", foreign.with("1"), lost},
+	{"RULE_9_WAITING_IS_BOUNDED", slow.with("0"), stuck},
+	{"RULE_9_SET_ASIDE_CONFIRMED", plain.with("2"), lost},
+	{"GROUP_ACK_AFTER_THE_LAST", lonely.with("1"), lost},
+	{"GROUP_EACH_ITS_OWN_OUTCOME", lonely.with("0"), lost},
+	{"PARK_IN_THE_TRANSACTION", parking.with("2"), lost},
+	{"UNPARK_AFTER_CONFIRM", parking.with("2"), lost},
+	{"UNPARK_MAKES_YOUNG", both.with("1", "-DVERIFIERS=1"), lost},
+	{"SWEEP_WATERMARK_FIRST", sweep.with("0"), lost},
+	{"SWEEP_WATERMARK_DECIDES", sweep.with("0"), lost},
+	{"SWEEP_WATERMARK_READ_AFTER_SETTLE", sweep.with("0"), lost},
+	{"SWEEP_STAMP_BEFORE_RECORD", sweep.with("0"), lost},
+	{"SWEEP_SPARES_PARKED", both.with("1", "-DVERIFIERS=1"), lost},
+	{"RECEIVER_CLAIMS", plain.with("1"), twice},
+	{"RECEIVER_CLAIM_WITH_EFFECT", plain.with("1"), lost},
+	{"RECEIVER_ACK_AFTER_COMMIT", plain.with("1"), lost},
+}
+
+func TestWithoutTheRule(t *testing.T) {
+	for _, c := range broken {
+		t.Run(c.rule, func(t *testing.T) {
+			t.Parallel()
+			// Breadth first: the trail is one of the shortest.
+			s := c.search
+			s.compile = []string{"-O0", "-DSAFETY", "-DBFS"}
+			s.defines = append(s.defines, "-D"+c.rule+"=0")
+			r := s.do(t)
+			if r.errors == 0 {
+				t.Fatalf("nothing breaks in %d states; either the rule is not needed, or the model does not know why", r.states)
+			}
+			trail := strings.Join(r.trail, "\n")
+			if !strings.Contains(trail, "BROKEN") || !strings.Contains(trail, c.says) {
+				t.Fatalf("breaks, but not as %q:\n%s", c.says, trail)
+			}
+			t.Logf("found among %d states:\n%s", r.states, trail)
+		})
+	}
+}
+
+func TestEveryRuleIsSwitchedOff(t *testing.T) {
+	text, err := os.ReadFile("rules.pml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^#define (\w+) 1$`).FindAllStringSubmatch(string(text), -1) {
+		if !slices.ContainsFunc(broken, func(b breach) bool { return b.rule == m[1] }) {
+			t.Errorf("nobody shows what follows without %s", m[1])
+		}
+	}
+}

@@ -1,0 +1,69 @@
+/* The protocol of the two-queue bridge (DESIGN), for SPIN. README.md says how to
+ * read it and how to run it.
+ *
+ *	                     one message, any FAULTS misfortunes
+ *	-DFOREIGN            the message may be one of another ledger
+ *	-DGROUP              two messages, in one group or in two
+ *	-DPARKING            the sender parks what the broker does not take
+ *	-DSWEEP              an orphan sweep, at any moment
+ *	-DFAILOVER           the database stops making lookups wait, for a while
+ *	-DSLOW               one transaction outlasts the other's delivery
+ *	-DRECEIVERS=2        two receivers of one name
+ */
+#ifndef FAULTS
+#define FAULTS 3
+#endif
+#ifndef VERIFIERS
+#define VERIFIERS 2
+#endif
+#ifndef RECEIVERS
+#define RECEIVERS 1
+#endif
+
+#include "rules.pml"
+#include "broker.pml"
+#include "ledger.pml"
+#include "receiver.pml"
+#include "sender.pml"
+#include "verifier.pml"
+#ifdef PARKING
+#include "parked.pml"
+#endif
+#ifdef SWEEP
+#include "sweep.pml"
+#endif
+#include "faults.pml"
+#include "end.pml"
+
+init {
+	atomic {
+#ifdef FOREIGN
+		if
+		:: foreign[A] = true
+		:: skip
+		fi;
+#endif
+		run transaction(A);
+#if defined(GROUP) || defined(SLOW)
+		run transaction(B);
+#endif
+#ifdef SLOW
+		/* Each queue has a consumer of its own. */
+		run verifier(0, STAGING);
+		run verifier(1, WAITING);
+#else
+		run verifier(0, BOTH);
+#if VERIFIERS > 1
+		run verifier(1, BOTH);
+#endif
+#endif
+#ifdef PARKING
+		run unparker(0);
+		run unparker(1);
+#endif
+		run receiver(0);
+#if RECEIVERS > 1
+		run receiver(1)
+#endif
+	}
+}

@@ -1,0 +1,129 @@
+/* The rules that the model knows, all on. The test switches one off at a time
+ * (-DRULE_...=0), and SPIN must then find a run that breaks the promise. The
+ * numbers are those of DESIGN section 4. */
+
+/* Rule 1. The INSERT has succeeded before the first byte of the message leaves. */
+#ifndef RULE_1_RECORD_BEFORE_PUBLISH
+#define RULE_1_RECORD_BEFORE_PUBLISH 1
+#endif
+
+/* Rule 2. COMMIT only after the message is confirmed … */
+#ifndef RULE_2_COMMIT_AFTER_CONFIRM
+#define RULE_2_COMMIT_AFTER_CONFIRM 1
+#endif
+/* … and was not returned: what is returned is confirmed all the same. */
+#ifndef RULE_2_RETURNED_IS_AN_ERROR
+#define RULE_2_RETURNED_IS_AN_ERROR 1
+#endif
+
+/* Rule 3. The miss of a lookup that does not wait says nothing. */
+#ifndef RULE_3_MISS_SAYS_NOTHING
+#define RULE_3_MISS_SAYS_NOTHING 1
+#endif
+/* Nor does a lookup that ran into its time-out. */
+#ifndef RULE_3_TIMEOUT_SAYS_NOTHING
+#define RULE_3_TIMEOUT_SAYS_NOTHING 1
+#endif
+
+/* Rule 4. Forwarded means confirmed and not returned. Before that the staged
+ * message is not acked … */
+#ifndef RULE_4_ACK_AFTER_CONFIRM
+#define RULE_4_ACK_AFTER_CONFIRM 1
+#endif
+/* … and the row not deleted. */
+#ifndef RULE_4_DELETE_AFTER_CONFIRM
+#define RULE_4_DELETE_AFTER_CONFIRM 1
+#endif
+#ifndef RULE_4_RETURNED_IS_NOT_FORWARDED
+#define RULE_4_RETURNED_IS_NOT_FORWARDED 1
+#endif
+
+/* Rule 5. A verifier proves at the start of every session that the lookup waits. */
+#ifndef RULE_5_PROOF
+#define RULE_5_PROOF 1
+#endif
+
+/* Rule 6. A message is judged only by its own ledger. */
+#ifndef RULE_6_OWN_LEDGER
+#define RULE_6_OWN_LEDGER 1
+#endif
+
+/* Rule 7. A delivery tag never outlives its channel (tags.pml). */
+#ifndef RULE_7_TAGS_DIE_WITH_THE_CHANNEL
+#define RULE_7_TAGS_DIE_WITH_THE_CHANNEL 1
+#endif
+/* A multiple ack speaks only for tags below which all are done (tags.pml). */
+#ifndef RULE_7_NO_ACK_OVER_A_GAP
+#define RULE_7_NO_ACK_OVER_A_GAP 1
+#endif
+
+/* Rule 8. To the dead queue, confirmed; only then acked. */
+#ifndef RULE_8_DEAD_LETTER_CONFIRMED
+#define RULE_8_DEAD_LETTER_CONFIRMED 1
+#endif
+
+/* Rule 9. The waiting is bounded: who waits for too long is set aside … */
+#ifndef RULE_9_WAITING_IS_BOUNDED
+#define RULE_9_WAITING_IS_BOUNDED 1
+#endif
+/* … that is: copied to the waiting queue, confirmed; only then acked. */
+#ifndef RULE_9_SET_ASIDE_CONFIRMED
+#define RULE_9_SET_ASIDE_CONFIRMED 1
+#endif
+
+/* Groups: a staged message that carries several transactions' messages is acked
+ * when the last of them is settled, … */
+#ifndef GROUP_ACK_AFTER_THE_LAST
+#define GROUP_ACK_AFTER_THE_LAST 1
+#endif
+/* … and each of them has an outcome of its own. */
+#ifndef GROUP_EACH_ITS_OWN_OUTCOME
+#define GROUP_EACH_ITS_OWN_OUTCOME 1
+#endif
+
+/* Parked messages: stored in the transaction itself, … */
+#ifndef PARK_IN_THE_TRANSACTION
+#define PARK_IN_THE_TRANSACTION 1
+#endif
+/* … and removed only after the copy in the staging queue is confirmed. */
+#ifndef UNPARK_AFTER_CONFIRM
+#define UNPARK_AFTER_CONFIRM 1
+#endif
+
+/* Orphan sweep: the watermark is committed before the first row goes. */
+#ifndef SWEEP_WATERMARK_FIRST
+#define SWEEP_WATERMARK_FIRST 1
+#endif
+/* The verifier compares a message that it finds absent with the watermark, … */
+#ifndef SWEEP_WATERMARK_DECIDES
+#define SWEEP_WATERMARK_DECIDES 1
+#endif
+/* … which it reads after the settle … */
+#ifndef SWEEP_WATERMARK_READ_AFTER_SETTLE
+#define SWEEP_WATERMARK_READ_AFTER_SETTLE 1
+#endif
+/* … and the message's time is not later than that of its row. */
+#ifndef SWEEP_STAMP_BEFORE_RECORD
+#define SWEEP_STAMP_BEFORE_RECORD 1
+#endif
+/* With parking: a row that has a parked copy stays, … */
+#ifndef SWEEP_SPARES_PARKED
+#define SWEEP_SPARES_PARKED 1
+#endif
+/* … and to unpark a message makes its row young again. */
+#ifndef UNPARK_MAKES_YOUNG
+#define UNPARK_MAKES_YOUNG 1
+#endif
+
+/* Receiver (package idempotency, Guard): the claim and the effects are in one
+ * transaction … */
+#ifndef RECEIVER_CLAIMS
+#define RECEIVER_CLAIMS 1
+#endif
+#ifndef RECEIVER_CLAIM_WITH_EFFECT
+#define RECEIVER_CLAIM_WITH_EFFECT 1
+#endif
+/* … and the ack comes after its commit. */
+#ifndef RECEIVER_ACK_AFTER_COMMIT
+#define RECEIVER_ACK_AFTER_COMMIT 1
+#endif

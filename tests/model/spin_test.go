@@ -1,0 +1,136 @@
+package model
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A search is one exhaustive run of SPIN over one configuration of the model.
+type search struct {
+	file    string   // the model
+	defines []string // -D flags of the configuration
+	compile []string // flags of the C compiler, on top of the usual ones
+	run     []string // flags of the checker, on top of the usual ones
+}
+
+// What a search has found.
+type result struct {
+	errors int
+	states int
+	trail  []string // the run that breaks the promise, in words
+}
+
+// The memory of one search, in MiB. More is an error, never an incomplete search.
+const memory = "900"
+
+// requireSpin ends the test where SPIN or a C compiler is not installed.
+func requireSpin(t *testing.T) {
+	t.Helper()
+	for _, tool := range []string{"spin", "gcc"} {
+		switch _, err := exec.LookPath(tool); {
+		case err == nil:
+		case os.Getenv("CI") == "true":
+			t.Fatalf("%v: install Debian's packages spin, gcc and libc6-dev", err)
+		default:
+			t.Skipf("%v: install Debian's packages spin, gcc and libc6-dev", err)
+		}
+	}
+}
+
+// do makes a checker of the model, runs it, and reads its report.
+func (s search) do(t *testing.T) result {
+	t.Helper()
+	requireSpin(t)
+	dir := t.TempDir()
+	models, err := filepath.Glob("*.pml")
+	if err != nil || len(models) == 0 {
+		t.Fatalf("find the model: %v, %v", models, err)
+	}
+	for _, name := range models {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command(t, dir, "spin", slices.Concat([]string{"-a"}, s.defines, []string{s.file})...)
+	command(t, dir, "gcc", slices.Concat([]string{"-w", "-DMEMLIM=" + memory},
+		s.compile, []string{"-o", "pan", "pan.c"})...)
+	// -E: end states are judged by the model itself (end.pml), which says more.
+	report := command(t, dir, "./pan", slices.Concat([]string{"-E", "-m100000"}, s.run)...)
+	r := parse(t, report)
+	if r.errors > 0 {
+		replay := command(t, dir, "spin", slices.Concat([]string{"-t", "-T", "-g"}, s.defines, []string{s.file})...)
+		r.trail = words(replay)
+	}
+	return r
+}
+
+// command runs one step, and returns what it prints. SPIN's tools say in their
+// output what is wrong; a checker that finds an error exits with 0.
+func command(t *testing.T, dir, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	// The replay of a failed assertion exits with 1.
+	if exit := new(exec.ExitError); err != nil && !(errors.As(err, &exit) && slices.Contains(args, "-t")) {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+var (
+	found    = regexp.MustCompile(`(?m)^State-vector .* errors: (\d+)$`)
+	stored   = regexp.MustCompile(`(?m)^ *([\d.e+]+) states, stored`)
+	cutShort = regexp.MustCompile(`(?i)max search depth too small|search not completed|out of memory|truncat|resource limitation|memory limit|hash-?table.*full|aborting`)
+)
+
+// parse reads the checker's report, and insists on a complete search.
+func parse(t *testing.T, report string) result {
+	t.Helper()
+	e, n := found.FindStringSubmatch(report), stored.FindStringSubmatch(report)
+	if e == nil || n == nil {
+		t.Fatalf("the checker's report cannot be read:\n%s", report)
+	}
+	failures, err := strconv.Atoi(e[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	states, err := strconv.ParseFloat(n[1], 64) // large ones are in powers of ten
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := result{errors: failures, states: int(states)}
+	if r.errors == 0 && cutShort.MatchString(report) {
+		t.Fatalf("the search was cut short:\n%s", report)
+	}
+	return r
+}
+
+// names puts the model's numbers into words.
+var names = strings.NewReplacer(
+	"queue 0", "the staging queue", "queue 1", "the waiting queue", "queue 2", "the target", "queue 3", "the dead queue",
+	"content 1", "A", "content 2", "B", "content 3", "A and B", "group 1", "A", "group 2", "B", "group 3", "A and B")
+
+// words leaves of a replayed run what the model says, and nothing of SPIN's own.
+func words(replay string) []string {
+	var said []string
+	for line := range strings.Lines(replay) {
+		line = names.Replace(strings.TrimSpace(line))
+		said = append(said, line)
+		if strings.HasPrefix(line, "BROKEN") {
+			break
+		}
+	}
+	return said
+}
