@@ -1,0 +1,89 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/tests/servers"
+)
+
+// The application's and the relay's processes are this program, here too.
+func TestMain(m *testing.M) {
+	if os.Getenv(roleVariable) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func testWorld(t *testing.T) *world {
+	t.Helper()
+	w, err := newWorld(t.Context(), config{
+		rounds: 1, window: 300 * time.Millisecond, backlog: 1000, relays: 2, only: regexp.MustCompile(""), out: t.TempDir(),
+	})
+	t.Cleanup(w.close)
+	skipWithout(t, err)
+	return w
+}
+
+// skipWithout ends a test for which a server is missing.
+func skipWithout(t *testing.T, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case errors.Is(err, servers.ErrMissing) && os.Getenv("CI") != "true":
+		t.Skip(err)
+	default:
+		t.Fatal(err)
+	}
+}
+
+// A comparison is worth nothing if one of those compared loses messages, or sends
+// what was rolled back.
+func TestEveryContenderDeliversWhatWasCommittedAndNothingElse(t *testing.T) {
+	w := testWorld(t)
+	for _, c := range contenders {
+		t.Run(c.name, func(t *testing.T) { testContender(t, w, c, kind{}) })
+	}
+	for _, c := range []*contender{ledger, outboxPoll, outboxLocked} {
+		t.Run(c.name+" on MariaDB", func(t *testing.T) { testContender(t, w, c, kind{onMariaDB: true}) })
+	}
+}
+
+func testContender(t *testing.T, w *world, c *contender, k kind) {
+	s, err := w.begin(t.Context(), c, k)
+	skipWithout(t, err)
+	defer s.end()
+	m, err := s.measure(order{Window: time.Minute, Workers: 4, Stop: 60, Size: 512, RollBack: 0.3}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Failed > 0 || m.Committed+m.RolledBack != 60 || m.Committed == 0 || m.RolledBack == 0 {
+		t.Fatalf("%d committed, %d rolled back, %d failed with: %s", m.Committed, m.RolledBack, m.Failed, m.Failure)
+	}
+	if m.missing > 0 {
+		t.Errorf("%d of %d messages did not come", m.missing, len(m.Messages))
+	}
+	s.stopProcesses() // what was rolled back would have come by now
+	const first = 1   // of begin
+	if came := s.target.between(0, now()); !c.silent && came != m.Committed+first {
+		t.Errorf("%d messages came, %d were committed", came, m.Committed+first)
+	}
+}
+
+func TestBacklogsAreDrained(t *testing.T) {
+	w := testWorld(t)
+	for _, d := range []drain{{false, 512}, {true, 512}} {
+		for _, m := range movers {
+			t.Run(fmt.Sprint(d, ", ", m.name), func(t *testing.T) {
+				if _, err := w.drain(t.Context(), d, 3000, m.fill, m.move); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+}

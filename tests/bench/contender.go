@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// A contender is one way of getting messages out of transactions to a queue.
+type contender struct {
+	name string
+	what string // for the report
+	// silent says that no message ever arrives.
+	silent bool
+	// setUp makes its tables and queues in a new place.
+	setUp func(ctx context.Context, p place, db *sql.DB) error
+	// relay is what runs beside the application, in a process of its own, until
+	// ctx ends; nil if there is nothing, or a command of its own.
+	relay func(ctx context.Context, p place) error
+	// open is its part of the application.
+	open func(ctx context.Context, p place, db *sql.DB) (application, error)
+}
+
+// An application runs the transactions of a contender. It is called from many
+// goroutines.
+type application interface {
+	// transact begins a transaction, inserts a business row and sends the bodies
+	// to the target. When all is done but the commit, it asks decide, which may
+	// take its time, and then commits or rolls back. It returns when the COMMIT
+	// had returned, or 0 after a rollback.
+	transact(ctx context.Context, bodies [][]byte, decide func() bool) (committed instant, err error)
+	close()
+}
+
+// contenders are all there are; the first is the project itself.
+var contenders = []*contender{ledger, bare, afterCommit, outboxPoll, outboxNotify, outboxHint, outboxLocked,
+	watermillOne, watermillEight, oagudoReader, oagudoOptimistic}
+
+func contenderNames() []string {
+	var names []string
+	for _, c := range contenders {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+func findContender(name string) (*contender, error) {
+	for _, c := range contenders {
+		if c.name == name {
+			return c, nil
+		}
+	}
+	return nil, fmt.Errorf("no contender %q", name)
+}
+
+// The business row, the same for all.
+const (
+	createOrders        = `CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer bigint NOT NULL, note text NOT NULL)`
+	createOrdersMariaDB = `CREATE TABLE orders (id bigint AUTO_INCREMENT PRIMARY KEY, customer bigint NOT NULL, note text NOT NULL) ENGINE = InnoDB`
+	insertOrder         = `INSERT INTO orders (customer, note) VALUES ($1, $2)`
+	insertOrderMariaDB  = `INSERT INTO orders (customer, note) VALUES (?, ?)`
+)
+
+// business is the transaction around what a contender does in it.
+type business struct {
+	db     *sql.DB
+	insert string
+	opts   *sql.TxOptions
+}
+
+func newBusiness(p place, db *sql.DB) business {
+	return business{db: db, insert: pick(p.MariaDB, insertOrderMariaDB, insertOrder)}
+}
+
+// in runs a transaction: the business row, what send does, and the commit.
+func (b business) in(ctx context.Context, decide func() bool, send func(tx *sql.Tx) error) (instant, error) {
+	tx, err := b.db.BeginTx(ctx, b.opts)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(ctx, b.insert, 4711, "one order"); err != nil {
+		return 0, err
+	}
+	if err := send(tx); err != nil {
+		return 0, err
+	}
+	if !decide() {
+		return 0, tx.Rollback()
+	}
+	if err := tx.Commit(); err != nil {
+		return 0, err
+	}
+	return now(), nil
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+
+	"github.com/go-sql-driver/mysql"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	mysqlledger "github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/sender"
+)
+
+// ledger is this project, with its defaults. Its relay is the worker's binary.
+var ledger = &contender{
+	name:  "twoqueue",
+	what:  "this project with its defaults, one verifier",
+	setUp: setUpLedger,
+	open: func(ctx context.Context, p place, db *sql.DB) (application, error) {
+		l, err := openLedger(ctx, p, db)
+		if err != nil {
+			return nil, err
+		}
+		broker, err := bridge.Dial(ctx, p.AMQP, nil)
+		if err != nil {
+			return nil, err
+		}
+		s, err := sender.New(l, broker, &sender.Options{Queue: p.Staging})
+		if err != nil {
+			broker.Close()
+			return nil, err
+		}
+		return &ledgerApplication{newBusiness(p, db), s, broker, p.Target}, nil
+	},
+}
+
+func setUpLedger(ctx context.Context, p place, db *sql.DB) error {
+	if err := migrate.Ledger(ctx, db, pick(p.MariaDB, migrate.MySQL, migrate.PostgreSQL)); err != nil {
+		return err
+	}
+	broker, err := bridge.Dial(ctx, p.AMQP, nil)
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	return bridge.Topology{Queue: p.Staging, Classic: p.Classic}.Declare(ctx, broker)
+}
+
+func openLedger(ctx context.Context, p place, db *sql.DB) (bridge.Ledger, error) {
+	if p.MariaDB {
+		return mysqlledger.Open(ctx, db)
+	}
+	return postgres.Open(ctx, db)
+}
+
+type ledgerApplication struct {
+	business
+	sender *sender.Sender
+	broker *bridge.Broker
+	target string
+}
+
+func (a *ledgerApplication) transact(ctx context.Context, bodies [][]byte, decide func() bool) (instant, error) {
+	return a.in(ctx, decide, func(tx *sql.Tx) error {
+		messages := make([]bridge.Message, len(bodies))
+		for i, body := range bodies {
+			messages[i] = bridge.Message{RoutingKey: a.target, Publishing: amqp.Publishing{Body: body}}
+		}
+		_, err := a.sender.SendTx(ctx, tx, messages...)
+		return err
+	})
+}
+
+func (a *ledgerApplication) close() { a.broker.Close() }
+
+// mariaDBURL turns a DSN of the driver into the form that the worker takes.
+func mariaDBURL(dsn string) string {
+	config, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		panic(err) // our own
+	}
+	return (&url.URL{Scheme: "mysql", User: url.User(config.User), Host: config.Addr, Path: "/" + config.DBName}).String()
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// An order tells the application's process what to do for a while.
+type order struct {
+	Window   time.Duration
+	Workers  int     // concurrent transactions; with Rate the most there may be
+	Rate     float64 // transactions begun per second, evenly spaced; 0: as many as the workers can
+	Messages int     // per transaction
+	Size     int     // of a message, in bytes
+	RollBack float64 // the share of transactions that roll back
+	Open     int     // transactions that send, and then stay open for the whole window, in addition
+	Stop     int     // end after so many transactions, if before the window's end; 0: never
+}
+
+// An outcome is what became of an order.
+type outcome struct {
+	From, To   instant
+	Messages   []sent          // those committed, not those of Order.Open
+	Took       []time.Duration // of every committed transaction, from BEGIN to the return of COMMIT
+	Committed  int             // transactions
+	RolledBack int             // transactions, because the order said so
+	Failed     int             // transactions that ended with an error
+	Failure    string          // the first of the errors
+}
+
+// sent is a message and when its COMMIT had returned.
+type sent struct {
+	Number    uint64
+	Committed instant
+}
+
+// runApplication is the application's process: it obeys orders on its standard
+// input until that is closed.
+func runApplication(ctx context.Context, p place) error {
+	c, err := findContender(p.Contender)
+	if err != nil {
+		return err
+	}
+	db, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	application, err := c.open(ctx, p, db)
+	if err != nil {
+		return err
+	}
+	defer application.close()
+	l := &load{application: application, bodies: newBodies()}
+	in, out := gob.NewDecoder(os.Stdin), gob.NewEncoder(os.Stdout)
+	for {
+		var o order
+		if err := in.Decode(&o); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read order: %w", err)
+		}
+		if err := out.Encode(l.obey(ctx, o)); err != nil {
+			return fmt.Errorf("write outcome: %w", err)
+		}
+	}
+}
+
+// load has transactions run.
+type load struct {
+	application application
+	bodies      *bodies
+	next        atomic.Uint64 // the number of the next message
+
+	mu      sync.Mutex
+	outcome outcome
+}
+
+func (l *load) obey(ctx context.Context, o order) outcome {
+	l.outcome = outcome{}
+	var open sync.WaitGroup
+	release := make(chan struct{})
+	if o.Open > 0 {
+		var ready sync.WaitGroup
+		for range o.Open {
+			ready.Add(1)
+			open.Go(func() { l.stayOpen(ctx, o, ready.Done, release) })
+		}
+		ready.Wait()
+	}
+	l.outcome.From = now()
+	if o.Rate > 0 {
+		l.evenly(ctx, o)
+	} else {
+		l.closely(ctx, o)
+	}
+	l.outcome.To = now()
+	close(release)
+	open.Wait()
+	return l.outcome
+}
+
+// closely has every worker begin the next transaction when its last one has ended.
+func (l *load) closely(ctx context.Context, o order) {
+	end := time.Now().Add(o.Window)
+	var begun atomic.Int64
+	var workers sync.WaitGroup
+	for range o.Workers {
+		workers.Go(func() {
+			for ctx.Err() == nil && time.Now().Before(end) && (o.Stop == 0 || begun.Add(1) <= int64(o.Stop)) {
+				l.one(ctx, o)
+			}
+		})
+	}
+	workers.Wait()
+}
+
+// evenly begins transactions at even distances, however long they take.
+func (l *load) evenly(ctx context.Context, o order) {
+	start, distance := time.Now(), time.Duration(float64(time.Second)/o.Rate)
+	room := make(chan struct{}, o.Workers)
+	var running sync.WaitGroup
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for i := 0; ; i++ {
+		due := time.Duration(i) * distance
+		if due >= o.Window || o.Stop > 0 && i >= o.Stop {
+			break
+		}
+		timer.Reset(time.Until(start.Add(due)))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			running.Wait()
+			return
+		}
+		room <- struct{}{}
+		running.Go(func() {
+			l.one(ctx, o)
+			<-room
+		})
+	}
+	running.Wait()
+}
+
+// one runs one transaction and notes what became of it.
+func (l *load) one(ctx context.Context, o order) {
+	first, bodies := l.messages(o)
+	rollBack := rand.Float64() < o.RollBack
+	begun := now()
+	committed, err := l.application.transact(ctx, bodies, func() bool { return !rollBack })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err != nil:
+		l.failed(err)
+	case committed > 0:
+		l.outcome.Committed++
+		l.outcome.Took = append(l.outcome.Took, committed.sub(begun))
+		for i := range bodies {
+			l.outcome.Messages = append(l.outcome.Messages, sent{first + uint64(i), committed})
+		}
+	default:
+		l.outcome.RolledBack++
+	}
+}
+
+// stayOpen runs a transaction that commits when release is closed.
+func (l *load) stayOpen(ctx context.Context, o order, ready func(), release <-chan struct{}) {
+	var once sync.Once
+	defer once.Do(ready)
+	_, bodies := l.messages(o)
+	_, err := l.application.transact(ctx, bodies, func() bool {
+		once.Do(ready)
+		<-release
+		return true
+	})
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.failed(fmt.Errorf("open transaction: %w", err))
+	}
+}
+
+func (l *load) messages(o order) (first uint64, bodies [][]byte) {
+	n := max(1, o.Messages)
+	first = l.next.Add(uint64(n)) - uint64(n)
+	bodies = make([][]byte, n)
+	for i := range bodies {
+		bodies[i] = l.bodies.make(first+uint64(i), o.Size)
+	}
+	return first, bodies
+}
+
+// failed notes an error. The caller holds mu.
+func (l *load) failed(err error) {
+	if l.outcome.Failed++; l.outcome.Failure == "" {
+		l.outcome.Failure = err.Error()
+	}
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/oagudo/outbox"
+)
+
+// The outboxes of github.com/oagudo/outbox, which leaves the publishing to a
+// function of ours. Its reader calls that for one message after the other.
+var (
+	oagudoReader = &contender{
+		name:  "oagudo",
+		what:  "oagudo/outbox v0.14; its reader polls every 5 ms, 500 rows a batch",
+		setUp: setUpOagudo,
+		relay: func(ctx context.Context, p place) error { return relayOagudo(ctx, p, 5*time.Millisecond) },
+		open:  openOagudo(false),
+	}
+	oagudoOptimistic = &contender{
+		name:  "oagudo-optimistic",
+		what:  "the same with its optimistic publishing right after the commit; its reader as it comes, every 10 s",
+		setUp: setUpOagudo,
+		relay: func(ctx context.Context, p place) error { return relayOagudo(ctx, p, 10*time.Second) },
+		open:  openOagudo(true),
+	}
+)
+
+// As its README says.
+func setUpOagudo(ctx context.Context, _ place, db *sql.DB) error {
+	return run(ctx, db, `CREATE TABLE outbox (
+	id UUID PRIMARY KEY,
+	created_at TIMESTAMP WITH TIME ZONE NOT NULL,
+	scheduled_at TIMESTAMP WITH TIME ZONE NOT NULL,
+	metadata BYTEA,
+	payload BYTEA NOT NULL,
+	times_attempted INTEGER NOT NULL
+)`,
+		`CREATE INDEX idx_outbox_created_at ON outbox (created_at)`,
+		`CREATE INDEX idx_outbox_scheduled_at ON outbox (scheduled_at)`)
+}
+
+func relayOagudo(ctx context.Context, p place, every time.Duration) error {
+	db, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	out, err := newOagudoPublisher(p, 1)
+	if err != nil {
+		return err
+	}
+	defer out.close()
+	reader := outbox.NewReader(outbox.NewDBContext(db, outbox.SQLDialectPostgres), out,
+		outbox.WithInterval(every), outbox.WithReadBatchSize(batch), outbox.WithDeleteBatchSize(batch))
+	reader.Start()
+	<-ctx.Done()
+	return reader.Stop(context.WithoutCancel(ctx))
+}
+
+func openOagudo(optimistic bool) func(context.Context, place, *sql.DB) (application, error) {
+	return func(_ context.Context, p place, db *sql.DB) (application, error) {
+		a := &oagudoApplication{insert: newBusiness(p, db).insert}
+		var options []outbox.WriterOption
+		if optimistic {
+			var err error
+			if a.out, err = newOagudoPublisher(p, 2); err != nil {
+				return nil, err
+			}
+			options = append(options, outbox.WithOptimisticPublisher(a.out))
+		}
+		a.writer = outbox.NewWriter(outbox.NewDBContext(db, outbox.SQLDialectPostgres), options...)
+		return a, nil
+	}
+}
+
+type oagudoApplication struct {
+	insert string
+	writer *outbox.Writer
+	out    *oagudoPublisher // nil if not optimistic
+}
+
+var errDecidedAgainst = errors.New("rolled back")
+
+func (a *oagudoApplication) transact(ctx context.Context, bodies [][]byte, decide func() bool) (instant, error) {
+	if len(bodies) != 1 {
+		return 0, errors.New("oagudo/outbox sends one message in a transaction")
+	}
+	err := a.writer.Write(ctx, outbox.NewMessage(bodies[0]), func(ctx context.Context, tx outbox.TxQueryer) error {
+		if _, err := tx.ExecContext(ctx, a.insert, 4711, "one order"); err != nil {
+			return err
+		}
+		if !decide() {
+			return errDecidedAgainst
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errDecidedAgainst):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	return now(), nil
+}
+
+func (a *oagudoApplication) close() {
+	if a.out != nil {
+		a.out.close()
+	}
+}
+
+// oagudoPublisher publishes one message and waits for its confirm.
+type oagudoPublisher struct {
+	*publisher
+	queue string
+}
+
+func newOagudoPublisher(p place, channels int) (*oagudoPublisher, error) {
+	out, err := newPublisher(p.AMQP, channels)
+	if err != nil {
+		return nil, err
+	}
+	return &oagudoPublisher{out, p.Target}, nil
+}
+
+func (p *oagudoPublisher) Publish(ctx context.Context, m *outbox.Message) error {
+	return p.publish(ctx, letter{queue: p.queue, id: m.ID.String(), body: m.Payload})
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A place is where a contender works; it is told to all its processes.
+type place struct {
+	Contender string
+	MariaDB   bool
+	Classic   bool   // the staging queue is a classic one
+	Database  string // a URL of PostgreSQL, or a DSN of MariaDB
+	AMQP      string
+	Staging   string // the staging queue, for whoever has one
+	Target    string // the target queue
+	Relays    int    // workers of the relay of an outbox written by hand
+}
+
+// open opens a pool for the application: every contender gets the same.
+func (p place) open(ctx context.Context) (*sql.DB, error) {
+	var db *sql.DB
+	if p.MariaDB {
+		config, err := mysql.ParseDSN(p.Database)
+		if err != nil {
+			return nil, err
+		}
+		config.InterpolateParams = true // one round trip per statement, as with PostgreSQL
+		connector, err := mysql.NewConnector(config)
+		if err != nil {
+			return nil, err
+		}
+		db = sql.OpenDB(connector)
+	} else {
+		config, err := pgx.ParseConfig(p.Database)
+		if err != nil {
+			return nil, err
+		}
+		db = stdlib.OpenDB(*config)
+	}
+	db.SetMaxIdleConns(connections)
+	db.SetMaxOpenConns(connections)
+	if err := db.PingContext(ctx); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	return db, nil
+}
+
+// connections is the most that an application opens: enough for every
+// transaction that a scenario has open at once.
+const connections = 1150
+
+// run runs statements one after another.
+func run(ctx context.Context, db *sql.DB, statements ...string) error {
+	for _, statement := range statements {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("run %q: %w", statement, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+	"time"
+)
+
+// The roles that this program plays when it starts itself.
+const (
+	roleVariable    = "BENCH_ROLE"
+	placeVariable   = "BENCH_PLACE"
+	roleApplication = "application"
+	roleRelay       = "relay"
+)
+
+// collectAt is what cmd/verifier sets; the other relays get the same.
+const collectAt = 400
+
+// play is this program as a child of itself.
+func play(ctx context.Context, role string) error {
+	var p place
+	if err := json.Unmarshal([]byte(os.Getenv(placeVariable)), &p); err != nil {
+		return fmt.Errorf("read %s: %w", placeVariable, err)
+	}
+	if role == roleApplication {
+		return runApplication(ctx, p)
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(collectAt)
+	}
+	c, err := findContender(p.Contender)
+	if err != nil {
+		return err
+	}
+	err = c.relay(ctx, p)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// child is a process of ours. The kernel ends it when we end.
+type child struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+	err  error         // valid then
+}
+
+// startChild starts a command. A thread that ends would take the child along, so
+// one goroutine keeps it.
+func startChild(cmd *exec.Cmd) (*child, error) {
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	c := &child{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		c.err = cmd.Wait()
+		close(c.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
+	}
+	return c, nil
+}
+
+// startSelf starts this program in a role.
+func startSelf(role string, p place, profile string, prepare func(*exec.Cmd)) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), roleVariable+"="+role, placeVariable+"="+string(text), "BENCH_PROFILE="+profile)
+	if prepare != nil {
+		prepare(cmd)
+	}
+	return startChild(cmd)
+}
+
+// stop asks the child to end, and kills it if it takes long.
+func (c *child) stop() error {
+	_ = c.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-c.done:
+		return c.err
+	case <-time.After(20 * time.Second):
+		_ = c.cmd.Process.Kill()
+		<-c.done
+		return errors.New("had to be killed")
+	}
+}
+
+func (c *child) signal(s syscall.Signal) { _ = c.cmd.Process.Signal(s) }
+
+// failed tells whether the child has ended although nobody asked it to.
+func (c *child) failed() error {
+	select {
+	case <-c.done:
+		return fmt.Errorf("%s ended: %w", filepath.Base(c.cmd.Path), errors.Join(c.err, errors.New("nobody had asked it to")))
+	default:
+		return nil
+	}
+}
+
+// buildVerifier builds the worker as it ships; for profiling with profile.go in it.
+func buildVerifier(ctx context.Context, folder string, profile bool) (string, error) {
+	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/twoqueue/twoqueue")
+	list.Stderr = os.Stderr
+	root, err := list.Output()
+	if err != nil {
+		return "", fmt.Errorf("find the project: %w", err)
+	}
+	project := string(root[:len(root)-1])
+	binary := filepath.Join(folder, "verifier")
+	args := []string{"build", "-o", binary}
+	if profile {
+		overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{
+			filepath.Join(project, "cmd", "verifier", "bench_profile.go"): filepath.Join(project, "tests", "bench", "profile.go"),
+		}})
+		if err != nil {
+			return "", err
+		}
+		name := filepath.Join(folder, "overlay.json")
+		if err := os.WriteFile(name, overlay, 0o600); err != nil {
+			return "", err
+		}
+		args = append(args, "-overlay", name)
+	}
+	build := exec.CommandContext(ctx, "go", append(args, "./cmd/verifier")...)
+	build.Dir = project
+	if output, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the verifier: %w\n%s", err, output)
+	}
+	return binary, nil
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// processorTimes are what groups of processes have used so far, those that have
+// ended among them. Rates depend on what else the machine does; this hardly does.
+type processorTimes struct {
+	broker, database, application, relay time.Duration
+}
+
+func (a processorTimes) minus(b processorTimes) processorTimes {
+	return processorTimes{a.broker - b.broker, a.database - b.database, a.application - b.application, a.relay - b.relay}
+}
+
+// bridge is our own side's part: all but the servers.
+func (a processorTimes) total() time.Duration { return a.broker + a.database + a.application + a.relay }
+
+// processorTimes reads them from the system's list of processes.
+func (s *session) processorTimes() processorTimes {
+	var relay, application int
+	if s.relay != nil {
+		relay = s.relay.cmd.Process.Pid
+	}
+	if s.application != nil {
+		application = s.application.cmd.Process.Pid
+	}
+	return readProcessorTimes(application, relay)
+}
+
+func readProcessorTimes(application, relay int) processorTimes {
+	type process struct {
+		name   string
+		parent int
+		used   time.Duration
+	}
+	all := make(map[int]process)
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		open, end := strings.IndexByte(string(text), '('), strings.LastIndexByte(string(text), ')')
+		fields := strings.Fields(string(text[end+1:]))
+		parent, _ := strconv.Atoi(fields[1])
+		var ticks int64
+		for _, field := range fields[11:15] { // user, system, and both of the children that have ended
+			n, _ := strconv.ParseInt(field, 10, 64)
+			ticks += n
+		}
+		const perSecond = 100 // USER_HZ, on Linux everywhere
+		all[pid] = process{string(text[open+1 : end]), parent, time.Duration(ticks) * time.Second / perSecond}
+	}
+	var t processorTimes
+	for pid, p := range all {
+		ancestor := pid
+		for ancestor != os.Getpid() && ancestor > 1 {
+			ancestor = all[ancestor].parent
+		}
+		if ancestor != os.Getpid() {
+			continue // not ours
+		}
+		switch {
+		case pid == application:
+			t.application += p.used
+		case pid == relay:
+			t.relay += p.used
+		case p.name == "beam.smp":
+			t.broker += p.used
+		case p.name == "postgres" || p.name == "mariadbd":
+			t.database += p.used
+		}
+	}
+	return t
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A report collects what was measured, round by round.
+type report struct {
+	samples []sample
+}
+
+// A sample is one value of one round.
+type sample struct {
+	Scenario, Case, Contender, Metric string
+	Round                             int
+	Value                             float64 `json:",omitempty"`
+}
+
+// A headline is the metric of a scenario in which contenders are set against this
+// project: higher or lower is better.
+type headline struct {
+	metric string
+	lower  bool
+}
+
+// add notes the values of one round, given as pairs of a metric's name and its value.
+func (w *world) add(round int, scenario, what, contender string, values ...any) {
+	var line strings.Builder
+	for i := 0; i < len(values); i += 2 {
+		metric, value := values[i].(string), values[i+1].(float64)
+		w.report.samples = append(w.report.samples, sample{scenario, what, contender, metric, round, value})
+		fmt.Fprintf(&line, "  %s %s", metric, number(value))
+	}
+	w.say("%-14s %-22s round %d:%s", contender, what, round+1, line.String())
+}
+
+// rounds are the values of a metric by their rounds.
+func (r *report) rounds(scenario, what, contender, metric string) map[int]float64 {
+	values := make(map[int]float64)
+	for _, s := range r.samples {
+		if s.Scenario == scenario && s.Case == what && s.Contender == contender && s.Metric == metric {
+			values[s.Round] = s.Value
+		}
+	}
+	return values
+}
+
+// values are those of all rounds, the lowest first.
+func (r *report) values(scenario, what, contender, metric string) []float64 {
+	return slices.Sorted(maps.Values(r.rounds(scenario, what, contender, metric)))
+}
+
+// write writes the results.
+func (r *report) write(w *world, chosen []scenario) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "# Benchmark\n\n%s\n\n", w.machine())
+	r.contenders(&text)
+	for _, s := range chosen {
+		fmt.Fprintf(&text, "## %s\n\n%s\n\n", s.name, s.what)
+		r.table(&text, s)
+	}
+	fmt.Print(text.String())
+	if err := os.WriteFile(filepath.Join(w.out, "results.md"), []byte(text.String()), 0o644); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(r.finite(), "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(w.out, "results.json"), data, 0o644); err != nil {
+		return err
+	}
+	return r.draw(filepath.Join(w.out, "results.png"))
+}
+
+// contenders explains those that took part.
+func (r *report) contenders(text *strings.Builder) {
+	for _, c := range contenders {
+		if slices.ContainsFunc(r.samples, func(s sample) bool { return s.Contender == c.name }) {
+			fmt.Fprintf(text, "- **%s**: %s.\n", c.name, c.what)
+		}
+	}
+	text.WriteString("\n")
+}
+
+// finite is what JSON has words for.
+func (r *report) finite() []sample {
+	return slices.DeleteFunc(slices.Clone(r.samples), func(s sample) bool { return number(s.Value) == "–" || number(s.Value) == "never" })
+}
+
+// table writes a scenario as a Markdown table: medians, and the lowest and the
+// highest round in brackets.
+func (r *report) table(text *strings.Builder, s scenario) {
+	type row struct{ what, contender string }
+	var rows []row
+	var metrics []string
+	for _, one := range r.samples {
+		if one.Scenario != s.name {
+			continue
+		}
+		if key := (row{one.Case, one.Contender}); !slices.Contains(rows, key) {
+			rows = append(rows, key)
+		}
+		if !slices.Contains(metrics, one.Metric) {
+			metrics = append(metrics, one.Metric)
+		}
+	}
+	var cases []string
+	for _, key := range rows {
+		if !slices.Contains(cases, key.what) {
+			cases = append(cases, key.what)
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b row) int {
+		return cmp.Compare(slices.Index(cases, a.what), slices.Index(cases, b.what))
+	})
+	if len(rows) == 0 {
+		text.WriteString("Nothing was measured.\n\n")
+		return
+	}
+	fmt.Fprintf(text, "| | | %s |", strings.Join(metrics, " | "))
+	if s.headline.metric != "" {
+		fmt.Fprintf(text, " twoqueue to it, %s (%s is better) |", s.headline.metric, pick(s.headline.lower, "lower", "higher"))
+		metrics = append(metrics, "")
+	}
+	fmt.Fprintf(text, "\n|---|---|%s\n", strings.Repeat("---|", len(metrics)))
+	for _, key := range rows {
+		fmt.Fprintf(text, "| %s | %s |", key.what, key.contender)
+		for _, metric := range metrics {
+			if metric == "" {
+				fmt.Fprintf(text, " %s |", r.ratio(s, key.what, key.contender))
+				continue
+			}
+			fmt.Fprintf(text, " %s |", spread(r.values(s.name, key.what, key.contender, metric)))
+		}
+		text.WriteString("\n")
+	}
+	text.WriteString("\n")
+}
+
+// ratio is the median of the ratios of this project to a contender, of those rounds
+// that both took part in.
+func (r *report) ratio(s scenario, what, contender string) string {
+	if contender == ledger.name {
+		return ""
+	}
+	theirs := r.rounds(s.name, what, contender, s.headline.metric)
+	var ratios []float64
+	for round, ours := range r.rounds(s.name, what, ledger.name, s.headline.metric) {
+		if their, ok := theirs[round]; ok {
+			ratios = append(ratios, ours/their)
+		}
+	}
+	if len(ratios) == 0 {
+		return ""
+	}
+	return number(median(ratios))
+}
+
+func spread(values []float64) string {
+	switch len(values) {
+	case 0:
+		return ""
+	case 1:
+		return number(values[0])
+	}
+	low, middle, high := number(slices.Min(values)), number(median(values)), number(slices.Max(values))
+	if low == high {
+		return middle
+	}
+	return fmt.Sprintf("%s (%s–%s)", middle, low, high)
+}
+
+// machine says where all this was seen.
+func (w *world) machine() string {
+	return fmt.Sprintf("%s. %d cores, shared by all servers and processes; %s; %s; %s. Medians of %d rounds, in brackets the lowest and the highest; one measurement takes %s.",
+		time.Now().Format("2006-01-02"), runtime.NumCPU(), w.versions.broker, w.versions.postgres, runtime.Version(), w.rounds, w.window)
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A target is the receiver: it consumes the target queue and notes when each
+// message first came.
+type target struct {
+	conn *amqp.Connection
+	done chan struct{} // closed when the consumer has ended
+
+	mu       sync.Mutex
+	arrivals map[uint64]instant
+	times    []instant // of all first arrivals, in order
+	again    int       // messages that came once more
+	came     chan struct{}
+}
+
+const (
+	targetPrefetch = 2000
+	ackEvery       = 100 // messages, or whenever none is there to be taken
+)
+
+func consume(url, queue string) (*target, error) {
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return nil, fmt.Errorf("consume target: %w", err)
+	}
+	ch, err := conn.Channel()
+	if err == nil {
+		err = ch.Qos(targetPrefetch, 0, false)
+	}
+	var deliveries <-chan amqp.Delivery
+	if err == nil {
+		deliveries, err = ch.Consume(queue, "", false, false, false, false, nil)
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("consume target: %w", err)
+	}
+	t := &target{conn: conn, done: make(chan struct{}), arrivals: make(map[uint64]instant), came: make(chan struct{}, 1)}
+	go t.take(deliveries)
+	return t, nil
+}
+
+func (t *target) take(deliveries <-chan amqp.Delivery) {
+	defer close(t.done)
+	unacked := 0
+	for d := range deliveries {
+		at := now()
+		t.note(d.Body, at)
+		if unacked++; unacked >= ackEvery || len(deliveries) == 0 {
+			_ = d.Ack(true) // of a connection that is closed: nobody cares
+			unacked = 0
+		}
+	}
+}
+
+func (t *target) note(body []byte, at instant) {
+	number, ok := numberOf(body)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, known := t.arrivals[number]; known || !ok {
+		t.again++
+		return
+	}
+	t.arrivals[number] = at
+	t.times = append(t.times, at)
+	select {
+	case t.came <- struct{}{}:
+	default:
+	}
+}
+
+// between counts the messages that came in a span of time.
+func (t *target) between(from, to instant) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for i := len(t.times) - 1; i >= 0 && t.times[i] >= from; i-- {
+		if t.times[i] < to {
+			n++
+		}
+	}
+	return n
+}
+
+// wait waits until all these messages have come, for as long as patience lasts,
+// and returns how long each was on its way. Those that did not come are missing.
+func (t *target) wait(messages []sent, patience time.Duration) (latencies []time.Duration, missing int) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	patient := true
+	for _, m := range messages {
+		at, ok := t.arrival(m.Number)
+		for !ok && patient {
+			select {
+			case <-t.came:
+			case <-timer.C:
+				patient = false
+			case <-t.done:
+				patient = false
+			}
+			at, ok = t.arrival(m.Number)
+		}
+		if ok {
+			latencies = append(latencies, max(0, at.sub(m.Committed)))
+		} else {
+			missing++
+		}
+	}
+	return latencies, missing
+}
+
+func (t *target) arrival(number uint64) (instant, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, ok := t.arrivals[number]
+	return at, ok
+}
+
+func (t *target) close() {
+	_ = t.conn.Close()
+	<-t.done
+}
