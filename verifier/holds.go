@@ -197,6 +197,17 @@ func (h *holds) size() int {
 	return h.count
 }
 
+// held lists the targets that take nothing.
+func (h *holds) held() []HeldTarget {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := make([]HeldTarget, 0, len(h.targets))
+	for to, target := range h.targets {
+		out = append(out, HeldTarget{to, target.reason.String(), len(target.waiting) + target.trying})
+	}
+	return out
+}
+
 func newBackOff(first, most time.Duration) *backoff.ExponentialBackOff {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval, b.MaxInterval = first, most

@@ -119,7 +119,9 @@ func (s *session) settle(ctx context.Context) error {
 			return nil
 		}
 		asking, cancel := context.WithTimeout(ctx, s.opts.SettleWait+ledgerTimeout)
+		s.settling.Add(1)
 		outcome, err := s.ledger.Settle(asking, m.staged.ID, s.opts.SettleWait)
+		s.settling.Add(-1)
 		cancel()
 		if ctx.Err() != nil {
 			return nil

@@ -15,6 +15,9 @@ type message struct {
 	delivery amqp.Delivery // of a group's member: as if it had been delivered alone
 	staged   bridge.Staged // zero if malformed
 	received time.Time
+	judged   time.Time
+	safe     time.Time
+	verdict  Verdict
 
 	// Where it goes: itself to its target, or a copy to the dead queue, the waiting
 	// queue or the audit queue.
@@ -39,6 +42,14 @@ const (
 )
 
 func (m *message) id() string { return m.delivery.MessageId }
+
+// since is when it began to wait, as far as that is known.
+func (m *message) since() time.Time {
+	if at := m.staged.StagedAt; !at.IsZero() && at.Before(m.received) {
+		return at
+	}
+	return m.received
+}
 
 // publishing is what goes to m.to.
 func (m *message) publishing() amqp.Publishing {
@@ -113,6 +124,9 @@ func (m *message) deadLetter(queue string, why deathReason, now time.Time) {
 	delete(headers, "CC")
 	delete(headers, "BCC")
 	m.why = why
+	if m.judged.IsZero() {
+		m.judged = now
+	}
 	m.course, m.to = deadLetter, bridge.Target{RoutingKey: queue}
 	m.copy = as(d, headers)
 }

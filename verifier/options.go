@@ -63,6 +63,15 @@ type Options struct {
 	// negative: never. Default 7 days.
 	SweepAge time.Duration
 
+	// ExplainAfter is how long a message waits for an open transaction before the log
+	// says whose that is, if the ledger is a bridge.Watcher and its login may see it.
+	// It is said again after twice that time, four times, and so on. Negative: never.
+	// Default 10 s.
+	ExplainAfter time.Duration
+
+	// Observer hears what becomes of messages and sessions. Default: nobody.
+	Observer Observer
+
 	// KeepUserID forwards the user-id that the sender set. The broker refuses it
 	// unless the verifier's login is that user or has the impersonator tag.
 	KeepUserID bool
@@ -127,6 +136,9 @@ func (o *Options) withDefaults() (Options, error) {
 	case out.SweepAge > 0 && out.SweepAge < bridge.MinSweepAge:
 		return out, fmt.Errorf("verifier options: SweepAge is less than %v", bridge.MinSweepAge)
 	}
+	if out.ExplainAfter == 0 {
+		out.ExplainAfter = 10 * time.Second
+	}
 	if out.Waiting == 0 {
 		out.Waiting = max(1, out.Prefetch/2)
 	}
@@ -143,9 +155,9 @@ func (o *Options) withDefaults() (Options, error) {
 }
 
 // connections is the number of database connections that a verifier needs: the
-// settlers', and one each for the lookup, the deletion, the parked messages, the
-// sweep, and for checks.
-func (o *Options) connections() int { return o.Settlers + 5 }
+// settlers', one each for the lookup, the deletion, the parked messages, the sweep,
+// and for checks, and two to explain who holds up a message.
+func (o *Options) connections() int { return o.Settlers + 7 }
 
 // allowList is Options.Allow, compiled.
 type allowList struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -44,6 +45,7 @@ type session struct {
 	forgotten *gatherer[*message]
 	crowded   chan struct{} // more wait than may
 	moving    counter       // messages between a verdict and their ack
+	settling  atomic.Int64  // lookups that wait in the database
 }
 
 // open connects and declares; the proof has been given.
@@ -149,6 +151,7 @@ func (s *session) run(ctx context.Context) error {
 		takers.Go(func() error { return s.settle(takerCtx) })
 	}
 	takers.Go(func() error { return s.tend(takerCtx) })
+	takers.Go(func() error { return s.explain(takerCtx) })
 	takers.Go(func() error { return s.unpark(takerCtx) })
 	takers.Go(func() error { return s.sweep(takerCtx) })
 
@@ -233,8 +236,9 @@ func (s *session) parse(m *message) {
 
 // committed sends messages on whose transaction has committed.
 func (s *session) committed(messages ...*message) {
+	now := time.Now()
 	for _, m := range messages {
-		m.committed = true
+		m.committed, m.judged = true, now
 		if !s.allow.permits(m.staged) {
 			s.deadLetter(m, deathReason{reasonNotAllowed, m.staged.Target().String() + " is not on the allow-list"})
 			continue
@@ -246,8 +250,9 @@ func (s *session) committed(messages ...*message) {
 
 // drop ends a message whose transaction has rolled back; a copy of it may be kept.
 func (s *session) drop(m *message) {
+	m.judged = time.Now()
 	if s.opts.Topology.Audit > 0 {
-		m.audit(s.opts.Topology.AuditQueue(), time.Now())
+		m.audit(s.opts.Topology.AuditQueue(), m.judged)
 		s.publish(m)
 		return
 	}
@@ -256,6 +261,7 @@ func (s *session) drop(m *message) {
 }
 
 func (s *session) dropped(m *message) {
+	m.verdict = Dropped
 	s.stats.dropped.Add(1)
 	s.log.Debug("dropped", "message_id", m.id(), "outcome", bridge.RolledBack.String())
 	s.done(m)
@@ -280,12 +286,15 @@ func (s *session) publish(m *message) {
 // safe: the broker has the message where its course led.
 func (s *session) safe(m *message) {
 	s.holds.ended(m)
+	m.safe = time.Now()
 	switch m.course {
 	case forward:
+		m.verdict = Forwarded
 		s.stats.forwarded.Add(1)
 	case deadLetter:
 		s.dead(m)
 	case setAside: // the copy in the waiting queue will be judged
+		m.verdict = SetAside
 		s.stats.setAside.Add(1)
 		s.done(m)
 		return
@@ -352,17 +361,20 @@ func (s *session) unfit(m *message, err error) {
 		s.log.Error("could not reject", "message_id", m.id(), "error", err)
 	} else {
 		s.dead(m)
+		s.tell(m)
 	}
 	s.moving.add(-1)
 }
 
 func (s *session) dead(m *message) {
+	m.verdict = DeadLettered
 	s.stats.deadLettered.Add(1)
 	s.log.Warn("dead-lettered", "message_id", m.id(), "reason", m.why.code, "text", m.why.text)
 }
 
 // done lets messages be acked.
 func (s *session) done(messages ...*message) {
+	s.tell(messages...)
 	for _, l := range []*lane{s.staging, s.waiting} {
 		var tags []uint64
 		n := 0

@@ -17,10 +17,11 @@ type Verifier struct {
 	opts   Options
 	allow  allowList
 	stats  counters
+	now    present
 }
 
 // New returns a verifier. Its ledger's connection pool must allow at least
-// Options.Settlers + 5 connections, since so many may wait at the same time; New
+// Options.Settlers + 7 connections, since so many may wait at the same time; New
 // lets the pool keep as many idle ones. Ledger and broker stay the caller's.
 func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier, error) {
 	if ledger == nil {
@@ -55,24 +56,28 @@ func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 func (v *Verifier) Run(ctx context.Context) error {
 	s, err := v.start(ctx)
 	if err != nil && ctx.Err() == nil {
+		v.ended(err)
 		return err
 	}
 	wait := newBackOff(100*time.Millisecond, 3*time.Second)
 	for {
 		if s != nil {
 			began := time.Now()
+			v.now.begin(s, began)
 			err = s.run(ctx)
 			if time.Since(began) > wait.MaxInterval {
 				wait.Reset()
 			}
 		}
 		if ctx.Err() != nil {
+			v.now.end(err)
 			if err != nil {
 				v.opts.Logger.Warn("stopped without draining; what is unacked is handed back", "error", err)
 			}
 			v.opts.Logger.Info("verifier stopped", "queue", v.opts.Topology.Queue)
 			return nil
 		}
+		v.ended(err)
 		retry := wait.NextBackOff()
 		v.opts.Logger.Warn("session ended", "error", err, "retry_in", retry)
 		pause(ctx, retry)

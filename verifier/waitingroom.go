@@ -175,6 +175,17 @@ func (r *waitingRoom) size() int {
 	return r.all.Len()
 }
 
+// guests lists all messages in the room, in the order of arrival.
+func (r *waitingRoom) guests() []*message {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]*message, 0, r.all.Len())
+	for e := r.all.Front(); e != nil; e = e.Next() {
+		out = append(out, e.Value.(*guest).m)
+	}
+	return out
+}
+
 // leave takes out the idle messages for which must, called in the order of
 // arrival, says so.
 func (r *waitingRoom) leave(must func(*message) bool) []*message {

@@ -1,0 +1,32 @@
+package bridge
+
+import "context"
+
+// A Finding is the answer to one question of a Diagnose.
+type Finding struct {
+	Check string `json:"check"`          // what was looked at, a few words, the same in every run
+	Level Level  `json:"level"`          // how it stands
+	Text  string `json:"text"`           // what was found
+	Mend  string `json:"mend,omitempty"` // what to do about it; empty if it is well
+}
+
+// A Level says how a Finding stands.
+type Level string
+
+// The levels of a Finding.
+const (
+	OK      Level = "ok"
+	Warning Level = "warning" // it works, and costs something or may fail later
+	Error   Level = "error"   // messages can be lost, or nothing works
+	Unknown Level = "unknown" // the login may not look
+)
+
+// A Diagnoser is a Ledger that examines the preconditions of its database.
+type Diagnoser interface {
+	Ledger
+
+	// Diagnose answers every question that DESIGN and the package's documentation ask
+	// of this kind of database. It changes nothing. An error means that it could not
+	// go on, beside what the findings say.
+	Diagnose(ctx context.Context) ([]Finding, error)
+}

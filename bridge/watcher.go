@@ -1,0 +1,37 @@
+package bridge
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A Holder is a database session with an open transaction, as far as the login may
+// see it: what it may not see is empty.
+type Holder struct {
+	Session   string    `json:"session"`   // the server's name for it: process ID, session ID, connection ID
+	Login     string    `json:"login"`     // as whom it is logged in
+	Program   string    `json:"program"`   // what the client calls itself
+	Host      string    `json:"host"`      // the client's name or address
+	State     string    `json:"state"`     // in the server's words, such as "idle in transaction"
+	Since     time.Time `json:"since"`     // when the transaction began, by the database's clock
+	Statement string    `json:"statement"` // the last statement, cut to 1000 bytes; the server's text, so literals in it are seen
+}
+
+// A Watcher is a Ledger that can tell whose open transaction a message waits for. It
+// is for people: nothing of it may decide about a message.
+type Watcher interface {
+	Ledger
+
+	// Holders tells which sessions' open transactions a Settle of id would wait for
+	// now; none if it would not wait, or if the login may not see them. To find out,
+	// it waits as a Settle does, on a second connection and for a second at most, and
+	// writes nothing.
+	Holders(ctx context.Context, id uuid.UUID) ([]Holder, error)
+
+	// OpenTransactions lists sessions whose open transaction has written to the ledger
+	// and began more than age ago, the oldest first, at most limit of them. Without
+	// the rights to see others' sessions it returns what the login may see.
+	OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]Holder, error)
+}

@@ -1,0 +1,104 @@
+package verifier
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+const (
+	// explainInterval is the longest time between two looks at who waits.
+	explainInterval = 5 * time.Second
+	// explainLimit bounds how many transactions are remembered as named.
+	explainLimit = 1000
+)
+
+// explain names in the log whose open transactions hold messages up for long.
+func (s *session) explain(ctx context.Context) error {
+	ledger, ok := s.ledger.(bridge.Watcher)
+	if !ok || s.opts.ExplainAfter < 0 {
+		return nil
+	}
+	ticker := time.NewTicker(min(s.opts.ExplainAfter, explainInterval))
+	defer ticker.Stop()
+	var told named
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-ticker.C:
+			slow := s.longest()
+			for i, m := range slow {
+				if now.Sub(m.since()) < s.opts.ExplainAfter {
+					slow = slow[:i]
+					break
+				}
+			}
+			if len(slow) == 0 {
+				continue
+			}
+			s.name(ctx, ledger, slow[0], len(slow), &told)
+			if other := rand.IntN(len(slow)); other > 0 { // it may wait for another transaction
+				s.name(ctx, ledger, slow[other], len(slow), &told)
+			}
+		}
+	}
+}
+
+// name names in the log the sessions that m waits for. What goes wrong meanwhile
+// concerns nobody's message.
+func (s *session) name(ctx context.Context, ledger bridge.Watcher, m *message, waiting int, told *named) {
+	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+	defer cancel()
+	holders, err := ledger.Holders(asking, m.staged.ID)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		s.log.Warn("cannot tell who holds a message up", "message_id", m.id(), "error", err)
+		return
+	}
+	now := time.Now()
+	for _, h := range holders {
+		if !told.due(h, now, s.opts.ExplainAfter) {
+			continue
+		}
+		s.log.Warn("a message waits for an open transaction", "message_id", m.id(), "waited", now.Sub(m.since()).Round(time.Millisecond),
+			"waiting", waiting, "session", h.Session, "login", h.Login, "program", h.Program, "host", h.Host, "state", h.State,
+			"open_since", h.Since, "statement", h.Statement)
+	}
+}
+
+// named remembers which transactions have been named in the log, and when to name
+// them again.
+type named map[transaction]again
+
+type transaction struct {
+	session string
+	since   time.Time
+}
+
+type again struct {
+	at   time.Time
+	wait time.Duration
+}
+
+// due tells whether a holder is to be named now: at first, then after wait, twice
+// that, and so on.
+func (n *named) due(h bridge.Holder, now time.Time, wait time.Duration) bool {
+	key := transaction{h.Session, h.Since}
+	last, known := (*n)[key]
+	switch {
+	case !known:
+		last.wait = wait
+	case now.Before(last.at):
+		return false
+	}
+	if *n == nil || len(*n) >= explainLimit {
+		*n = make(named)
+	}
+	(*n)[key] = again{now.Add(last.wait), 2 * last.wait}
+	return true
+}

@@ -1,0 +1,58 @@
+package verifier
+
+import (
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// An Observer hears what a verifier does, for metrics and traces. Its methods are
+// called by several goroutines, in the way of the messages: they must be quick and
+// must not block.
+type Observer interface {
+	// Done hears of each message that the verifier has done with. After a crash or a
+	// lost connection it hears again of those that come again.
+	Done(Event)
+	// SessionEnded hears why a session has ended, or could not start; not of the end
+	// of Run.
+	SessionEnded(error)
+}
+
+// An Event is what a verifier has done with one message. Times that do not apply are
+// zero.
+type Event struct {
+	ID      string        // the message ID as it was delivered
+	Message bridge.Staged // with the time of its staging and the sender's trace context in its headers; zero if malformed
+	Verdict Verdict
+	Reason  string // of a dead letter, as in bridge.HeaderDeadReason
+
+	Received time.Time // by this verifier
+	Judged   time.Time // it was known what became of its transaction, or that it goes to the dead queue
+	Safe     time.Time // the broker had confirmed it at its target, or its copy in another queue
+	Done     time.Time // its row was deleted, if it was to be; the ack comes next
+}
+
+// A Verdict is how a message ends in a verifier.
+type Verdict string
+
+// The verdicts.
+const (
+	Forwarded    Verdict = "forwarded"
+	Dropped      Verdict = "dropped"
+	DeadLettered Verdict = "dead_lettered"
+	SetAside     Verdict = "set_aside" // no verdict yet: moved to the waiting queue
+)
+
+// tell tells the observer of messages that are done.
+func (s *session) tell(messages ...*message) {
+	if s.opts.Observer == nil {
+		return
+	}
+	now := time.Now()
+	for _, m := range messages {
+		s.opts.Observer.Done(Event{
+			ID: m.id(), Message: m.staged, Verdict: m.verdict, Reason: m.why.code,
+			Received: m.received, Judged: m.judged, Safe: m.safe, Done: now,
+		})
+	}
+}

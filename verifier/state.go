@@ -1,0 +1,96 @@
+package verifier
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// State is what a verifier is doing at present.
+type State struct {
+	Session time.Time // when the session began; zero: there is none, see Err
+	Err     error     // why the last session ended or could not start; nil while there is one
+
+	Held     int          // messages taken and not done
+	Settling int          // lookups that wait in the database
+	Targets  []HeldTarget // targets that take nothing, by name
+	Waiting  int          // messages that wait for an open transaction
+	// Oldest are those of them that were staged first, at most 100.
+	Oldest []HeldMessage
+}
+
+// A HeldTarget is a target that takes no messages at present.
+type HeldTarget struct {
+	Target   bridge.Target
+	Reason   string
+	Messages int // that wait for it
+}
+
+// A HeldMessage waits for an open transaction.
+type HeldMessage struct {
+	ID     string
+	Target bridge.Target
+	Since  time.Time // when it was staged, or if that is not known, received
+}
+
+const oldestLimit = 100
+
+// present is the session that there is.
+type present struct {
+	mu      sync.Mutex
+	session *session
+	since   time.Time
+	err     error
+}
+
+func (p *present) begin(s *session, at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.session, p.since, p.err = s, at, nil
+}
+
+func (p *present) end(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.session, p.since, p.err = nil, time.Time{}, err
+}
+
+// ended is the end of a session, or of the attempt to start one.
+func (v *Verifier) ended(err error) {
+	v.now.end(err)
+	if v.opts.Observer != nil {
+		v.opts.Observer.SessionEnded(err)
+	}
+}
+
+// State returns what the verifier is doing. It looks at every waiting message, so
+// that it is for people and metrics, not for each message.
+func (v *Verifier) State() State {
+	v.now.mu.Lock()
+	s := v.now.session
+	state := State{Session: v.now.since, Err: v.now.err}
+	v.now.mu.Unlock()
+	if s == nil {
+		return state
+	}
+	state.Held = int(s.staging.held.Load() + s.waiting.held.Load())
+	state.Settling = int(s.settling.Load())
+	state.Targets = s.holds.held()
+	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
+	guests := s.longest()
+	state.Waiting = len(guests)
+	for _, m := range guests[:min(len(guests), oldestLimit)] {
+		state.Oldest = append(state.Oldest, HeldMessage{m.id(), m.staged.Target(), m.since()})
+	}
+	return state
+}
+
+// longest lists the messages that wait for an open transaction, the oldest first.
+func (s *session) longest() []*message {
+	guests := s.room.guests()
+	slices.SortStableFunc(guests, func(a, b *message) int { return a.since().Compare(b.since()) })
+	return guests
+}
