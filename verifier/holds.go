@@ -34,9 +34,17 @@ type hold struct {
 	trying  int // how many of them are under way
 	failed  bool
 	refuted bool // the last attempt found the target missing
+	works   bool // the last attempt succeeded
 }
 
-const maxBurst = 1024
+const (
+	maxBurst = 1024
+	// remembered is how long a target stays held without a message: those that were
+	// set aside come again.
+	remembered = time.Minute
+	// maxRemembered bounds how many targets stay held without a message.
+	maxRemembered = 1000
+)
 
 // takes keeps m if its target is held, and tells whether it did.
 func (h *holds) takes(m *message) bool {
@@ -71,6 +79,7 @@ func (h *holds) failed(m *message, reason holdReason) {
 	}
 	target.reason = reason
 	target.refuted = reason == unroutable
+	target.works = false
 	if reason != unroutable {
 		m.unroutableSince = time.Time{}
 		target.exists()
@@ -108,6 +117,7 @@ func (h *holds) tried(m *message) {
 		return
 	}
 	target.exists()
+	target.works = true
 	target.backoff.Reset()
 	target.burst = min(2*target.burst, maxBurst)
 	target.due = time.Now()
@@ -122,8 +132,8 @@ func (t *hold) exists() {
 }
 
 // tick gives up what has been unroutable for too long when an attempt has just
-// shown that it still is, starts the attempts that are due, and forgets targets
-// that nothing waits for.
+// shown that it still is, starts the attempts that are due, and lets go of targets
+// that nothing waits for: at once if they work, else after a time.
 func (h *holds) tick(now time.Time) {
 	var again, dead []*message
 	h.mu.Lock()
@@ -141,8 +151,10 @@ func (h *holds) tick(now time.Time) {
 			})...)
 		}
 		if len(target.waiting) == 0 {
-			delete(h.targets, to)
-			h.log.Info("target is no longer held", "target", to.String())
+			if target.works || now.Sub(target.due) > remembered || len(h.targets) > maxRemembered {
+				delete(h.targets, to)
+				h.log.Info("target is no longer held", "target", to.String(), "works", target.works)
+			}
 			continue
 		}
 		if now.Before(target.due) {

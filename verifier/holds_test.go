@@ -1,6 +1,7 @@
 package verifier
 
 import (
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -86,6 +87,41 @@ func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 	}
 	if h.size() != 4 {
 		t.Errorf("%d wait, want 4: two are safe, one is under way", h.size())
+	}
+}
+
+func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
+	h, published, _ := testHolds(time.Hour)
+	h.failed(messagesTo("full", 1)[0], full)
+	all := func(*message) bool { return true }
+	if n := len(h.leave(all)); n != 1 {
+		t.Fatalf("%d leave", n)
+	}
+	h.tick(time.Now().Add(remembered / 2))
+	if !h.takes(messagesTo("full", 1)[0]) {
+		t.Fatal("the next message for it is not kept")
+	}
+	h.tick(time.Now().Add(remembered / 2))
+	h.ended((*published)[0])
+	h.tick(time.Now())
+	if len(h.targets) != 0 {
+		t.Error("it is held after a success")
+	}
+}
+
+func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
+	h, _, _ := testHolds(time.Hour)
+	for i := range maxRemembered + 10 {
+		h.failed(messagesTo(fmt.Sprint(i), 1)[0], unroutable)
+	}
+	h.leave(func(*message) bool { return true })
+	h.tick(time.Now())
+	if len(h.targets) != maxRemembered {
+		t.Errorf("%d are remembered", len(h.targets))
+	}
+	h.tick(later())
+	if len(h.targets) != 0 {
+		t.Errorf("%d are remembered for ever", len(h.targets))
 	}
 }
 

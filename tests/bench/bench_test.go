@@ -75,6 +75,17 @@ func testContender(t *testing.T, w *world, c *contender, k kind) {
 	}
 }
 
+func TestABacklogInSeveralQueuesIsDrained(t *testing.T) {
+	w := testWorld(t)
+	d, err := w.drainShards(t.Context(), 2, 3000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.messages != 3000 || d.rate <= 0 {
+		t.Errorf("drained %+v", d)
+	}
+}
+
 func TestBacklogsAreDrained(t *testing.T) {
 	w := testWorld(t)
 	for _, d := range []drain{{false, 512}, {true, 512}} {

@@ -82,7 +82,7 @@ type drained struct {
 	rate     float64 // messages per second, from the first message to the last
 	messages int
 	cpu      processorTimes
-	memory   int // the relay's largest resident memory, in bytes; 0: the broker's own
+	memory   int // the largest resident memory of a relay, in bytes; 0: the broker's own
 }
 
 func (d drained) values() []any {
@@ -108,7 +108,7 @@ func (w *world) drain(ctx context.Context, d drain, n int, fill filler, move mov
 	if err := w.settle(ctx); err != nil {
 		return result, err
 	}
-	before := readProcessorTimes(0, 0)
+	before := readProcessorTimes(0)
 	relay, stop, err := move(ctx, w, p)
 	if err != nil {
 		return result, err
@@ -118,7 +118,7 @@ func (w *world) drain(ctx context.Context, d drain, n int, fill filler, move mov
 }
 
 // watchDrain asks for the queue's length until all has come.
-func (w *world) watchDrain(ctx context.Context, queue string, n int, before processorTimes, relay *child) (d drained, err error) {
+func (w *world) watchDrain(ctx context.Context, queue string, n int, before processorTimes, relays ...*child) (d drained, err error) {
 	var first instant
 	already := 0
 	ticker := time.NewTicker(5 * time.Millisecond)
@@ -136,9 +136,10 @@ func (w *world) watchDrain(ctx context.Context, queue string, n int, before proc
 			return d, fmt.Errorf("inspect target: %w", err)
 		}
 		at := now()
-		pid := 0
-		if relay != nil {
-			pid = relay.cmd.Process.Pid
+		for _, relay := range relays {
+			if relay == nil {
+				continue
+			}
 			if err := relay.failed(); err != nil {
 				return d, err
 			}
@@ -147,13 +148,17 @@ func (w *world) watchDrain(ctx context.Context, queue string, n int, before proc
 		case q.Messages >= n:
 			d.rate = float64(q.Messages-already) / at.sub(first).Seconds()
 			d.messages = n
-			d.cpu = readProcessorTimes(0, pid).minus(before)
-			d.memory = largestMemory(pid)
-			w.profiled(syscall.SIGUSR2, relay)
+			d.cpu = readProcessorTimes(0, relays...).minus(before)
+			for _, relay := range relays {
+				if relay != nil {
+					d.memory = max(d.memory, largestMemory(relay.cmd.Process.Pid))
+				}
+			}
+			w.profiled(syscall.SIGUSR2, relays...)
 			return d, nil
 		case q.Messages > 0 && first == 0:
 			first, already = at, q.Messages
-			w.profiled(syscall.SIGUSR1, relay) // it runs: it takes signals
+			w.profiled(syscall.SIGUSR1, relays...) // it runs: it takes signals
 		case q.Messages > last:
 			last, stuck = q.Messages, time.Now()
 		case time.Since(stuck) > time.Minute:

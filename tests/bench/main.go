@@ -42,7 +42,7 @@ type scenario struct {
 
 var scenarios = []scenario{
 	drainScenario, liveScenario, latencyScenario, transactionScenario, billScenario,
-	contentionScenario, slowScenario, growthScenario, rollbackScenario,
+	contentionScenario, slowScenario, growthScenario, rollbackScenario, shardsScenario,
 }
 
 // direct runs the chosen scenarios and writes the report.

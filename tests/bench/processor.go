@@ -23,17 +23,20 @@ func (a processorTimes) total() time.Duration { return a.broker + a.database + a
 
 // processorTimes reads them from the system's list of processes.
 func (s *session) processorTimes() processorTimes {
-	var relay, application int
-	if s.relay != nil {
-		relay = s.relay.cmd.Process.Pid
-	}
+	var application int
 	if s.application != nil {
 		application = s.application.cmd.Process.Pid
 	}
-	return readProcessorTimes(application, relay)
+	return readProcessorTimes(application, s.relay)
 }
 
-func readProcessorTimes(application, relay int) processorTimes {
+func readProcessorTimes(application int, relays ...*child) processorTimes {
+	relaying := make(map[int]bool)
+	for _, relay := range relays {
+		if relay != nil {
+			relaying[relay.cmd.Process.Pid] = true
+		}
+	}
 	type process struct {
 		name   string
 		parent int
@@ -70,7 +73,7 @@ func readProcessorTimes(application, relay int) processorTimes {
 		switch {
 		case pid == application:
 			t.application += p.used
-		case pid == relay:
+		case relaying[pid]:
 			t.relay += p.used
 		case p.name == "beam.smp":
 			t.broker += p.used

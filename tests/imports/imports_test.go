@@ -1,0 +1,110 @@
+package imports
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/twoqueue/twoqueue/"
+
+// libraries are the packages that users link, with the modules that they inherit by
+// that: to add one is a decision.
+var libraries = map[string][]string{
+	"bridge":           {backoff, uuid, amqp},
+	"sender":           {backoff, uuid, amqp},
+	"verifier":         {backoff, uuid, amqp, sync},
+	"idempotency":      {backoff, uuid, amqp},
+	"bridge/postgres":  {backoff, uuid, amqp, sqlx},
+	"bridge/mysql":     {backoff, uuid, amqp, sqlx},
+	"bridge/sqlserver": {backoff, uuid, amqp, sqlx},
+	"bridge/sqlite":    {backoff, uuid, amqp, sqlx},
+	"bridge/migrate":   {backoff, goose, interpolate, retry, multierr, sync},
+}
+
+const (
+	amqp        = "github.com/rabbitmq/amqp091-go"
+	backoff     = "github.com/cenkalti/backoff/v5"
+	goose       = "github.com/pressly/goose/v3"
+	interpolate = "github.com/mfridman/interpolate" // by goose
+	multierr    = "go.uber.org/multierr"            // by goose
+	retry       = "github.com/sethvargo/go-retry"   // by goose
+	sqlx        = "github.com/jmoiron/sqlx"
+	sync        = "golang.org/x/sync" // errgroup
+	uuid        = "github.com/google/uuid"
+)
+
+func TestALibraryInheritsNoModuleThatNobodyDecidedOn(t *testing.T) {
+	for name, want := range libraries {
+		var got []string
+		for _, p := range list(t, name) {
+			if p.Module != nil && !p.Module.Main && !slices.Contains(got, p.Module.Path) {
+				got = append(got, p.Module.Path)
+			}
+		}
+		slices.Sort(got)
+		want = slices.Sorted(slices.Values(want))
+		if !slices.Equal(got, want) {
+			t.Errorf("%s inherits\n\t%s\nand is to inherit\n\t%s", name, strings.Join(got, " "), strings.Join(want, " "))
+		}
+	}
+}
+
+// mayNot says what a package and those below it must not import, however indirectly.
+var mayNot = map[string][]string{
+	"bridge/...":  {"sender", "verifier", "idempotency", "cmd", "tests"},
+	"sender":      {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
+	"verifier":    {"sender", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
+	"idempotency": {"sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
+}
+
+func TestNobodyImportsWhatIsAboveOrBesideIt(t *testing.T) {
+	for pattern, forbidden := range mayNot {
+		for _, p := range list(t, pattern) {
+			path, ours := strings.CutPrefix(p.ImportPath, module)
+			for _, f := range forbidden {
+				if ours && (path == f || strings.HasPrefix(path, f+"/")) {
+					t.Errorf("%s imports %s", pattern, path)
+				}
+			}
+		}
+	}
+}
+
+type pkg struct {
+	ImportPath string
+	Module     *struct {
+		Path string
+		Main bool
+	}
+}
+
+// list lists packages and all that they import.
+func list(t *testing.T, pattern string) []pkg {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Module", module+pattern)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("list %s: %v: %s", pattern, err, &stderr)
+	}
+	var all []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if len(all) < 2 {
+		t.Fatalf("list %s: found nothing", pattern)
+	}
+	return all
+}
