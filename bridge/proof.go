@@ -90,9 +90,13 @@ func proveRollback(ctx context.Context, ledger Ledger) error {
 func proveCommit(ctx context.Context, ledger Ledger) (err error) {
 	canary := uuid.Must(uuid.NewV7())
 	defer func() {
-		// A verifier that is stopped while it starts leaves no row behind either.
+		// A verifier that is stopped while it starts leaves no row behind either, even
+		// if the canary's COMMIT was under way.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
 		defer cancel()
+		if err != nil {
+			_, _ = ledger.Settle(ctx, canary, forgetPatience/2)
+		}
 		forget := ledger.Forget(ctx, []uuid.UUID{canary})
 		if err == nil {
 			err = forget

@@ -3,74 +3,79 @@ package bridge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A Publisher is a channel in confirm mode. It publishes without waiting, and
-// tells of each message whether the broker has it (DESIGN section 4, rules 2
-// and 4): confirmed *and* not returned.
+// renewPause is the shortest time between two channels of one Publisher.
+const renewPause = 2 * time.Second
+
+// A Publisher publishes without waiting, and tells of each message whether the broker
+// has it (DESIGN section 4, rules 2 and 4): confirmed *and* not returned.
 //
-// The broker returns an unroutable message and then acks it all the same, and
-// the library hands both over on different Go channels. Its reader has put the
-// return into its channel before it handles the ack, so whoever holds the ack and
-// then empties the channel of returns has seen the return, if the reader was
-// never kept waiting there (it gives up on a full channel). That is why returns
-// holds as much as can ever be in flight.
-//
-// The ack is read from the message's own DeferredConfirmation. The library's
-// NotifyPublish must not be used: where the broker nacks one message early and
-// acks those around it later with one multiple ack, as it does when a full queue
-// and a slow one are published to in turns, it reports the nacked one as acked.
+// After a nack it goes on over a new channel, at most every two seconds. In a cluster
+// a channel remembers which node leads a quorum queue, and nacks every message for as
+// long as that node is away, although the queue has another leader (measured on
+// RabbitMQ 3.10: a node cut off while a channel published to the queue for the first
+// time). A queue that is full nacks on the new channel as well.
 type Publisher struct {
-	conn    *Connection
-	ch      *amqp.Channel
-	turn    chan struct{} // capacity 1: whoever holds the token publishes
-	room    chan struct{} // a token for each message in flight
-	pending chan publication
-	returns chan amqp.Return
-	done    chan struct{}
+	conn     *Connection
+	inFlight int
+	done     chan struct{}
 
-	mu  sync.Mutex
-	err error
+	mu       sync.Mutex
+	current  *confirmChannel
+	renewing bool
+	renewed  time.Time
+	err      error
 }
 
-// publication is one message in flight.
-type publication struct {
-	key     publicationKey
-	confirm *amqp.DeferredConfirmation
-	report  func(error)
-}
-
-type publicationKey struct {
-	id string
-	Target
-}
-
-// Publisher opens a channel that has at most inFlight messages unconfirmed.
+// Publisher opens a publishing channel that has at most inFlight messages unconfirmed;
+// while it is renewed, twice as many.
 func (c *Connection) Publisher(inFlight int) (*Publisher, error) {
-	ch, err := c.Channel()
-	if err != nil {
+	p := &Publisher{conn: c, inFlight: inFlight, done: make(chan struct{})}
+	if err := p.open(); err != nil {
 		return nil, err
 	}
-	if err := ch.Confirm(false); err != nil {
-		_ = ch.Close()
-		return nil, fmt.Errorf("open publishing channel: %w: %w", ErrUnavailable, err)
-	}
-	p := &Publisher{
-		conn:    c,
-		ch:      ch,
-		turn:    make(chan struct{}, 1),
-		room:    make(chan struct{}, inFlight),
-		pending: make(chan publication, inFlight),
-		returns: ch.NotifyReturn(make(chan amqp.Return, inFlight)),
-		done:    make(chan struct{}),
-	}
-	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
-	go p.collect(closes)
 	return p, nil
+}
+
+// open goes on over a new channel.
+func (p *Publisher) open() error {
+	var next *confirmChannel
+	opened := make(chan struct{})
+	next, err := p.conn.confirmChannel(p.inFlight, func(err error) {
+		<-opened
+		p.end(next, err)
+	})
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	last := p.current
+	if p.err != nil {
+		last = next
+	} else {
+		p.current = next
+	}
+	p.mu.Unlock()
+	close(opened)
+	if last != nil {
+		close(last.retired)
+	}
+	return nil
+}
+
+// end is the publisher's end if its current channel has ended.
+func (p *Publisher) end(ended *confirmChannel, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ended == p.current && p.err == nil {
+		p.err = err
+		close(p.done)
+	}
 }
 
 // Publish sends msg, persistent or not as it says and always mandatory, and
@@ -84,143 +89,49 @@ func (c *Connection) Publisher(inFlight int) (*Publisher, error) {
 // which it must not block: with nil when the broker has taken the message to a
 // queue, else with an error that wraps ErrReturned, ErrNacked or ErrUnconfirmed.
 func (p *Publisher) Publish(ctx context.Context, to Target, msg amqp.Publishing, report func(error)) error {
-	if err := p.fits(to, msg); err != nil {
-		return fmt.Errorf("publish: %w: %w", ErrInvalidMessage, err)
-	}
-	if err := p.conn.waitOpen(ctx); err != nil {
-		return err
-	}
-	select {
-	case p.turn <- struct{}{}:
-		defer func() { <-p.turn }()
-	case <-p.done:
-		return p.Err()
-	case <-ctx.Done():
-		return p.busy(ctx)
-	}
-	select {
-	case p.room <- struct{}{}:
-	case <-p.done:
-		return p.Err()
-	case <-ctx.Done():
-		return p.busy(ctx)
-	}
-	if !p.conn.burst.waitRoom(ctx) {
-		<-p.room
-		return p.busy(ctx)
-	}
-	const mandatory, immediate = true, false
-	confirm, err := p.ch.PublishWithDeferredConfirm(to.Exchange, to.RoutingKey, mandatory, immediate, msg)
-	if err != nil {
-		// The channel or the connection is over, and the broker cannot have the
-		// whole message.
-		<-p.room
-		return fmt.Errorf("publish: %w: %w", ErrUnavailable, err)
-	}
-	p.pending <- publication{publicationKey{msg.MessageId, to}, confirm, report}
-	return nil
-}
-
-// fits refuses what would end the channel or the connection.
-func (p *Publisher) fits(to Target, msg amqp.Publishing) error {
-	if err := validateShort(to, msg); err != nil {
-		return err
-	}
-	if err := validateNames(msg.Headers); err != nil {
-		return err
-	}
-	if size, frame := headerBytes(msg), p.conn.conn.Config.FrameSize; frame > 0 && size > frame {
-		return fmt.Errorf("headers and properties of %d bytes do not fit into a frame of %d", size, frame)
-	}
-	return msg.Headers.Validate()
-}
-
-// busy is the error of a context that ended before anything was sent.
-func (p *Publisher) busy(ctx context.Context) error {
-	if reason := p.conn.Blocked(); reason != "" {
-		return fmt.Errorf("%w: %s", ErrBlocked, reason)
-	}
-	return fmt.Errorf("%w: broker does not take messages fast enough: %w", ErrUnavailable, context.Cause(ctx))
-}
-
-// collect takes the confirms in order and reports them.
-func (p *Publisher) collect(closes <-chan *amqp.Error) {
-	returned := make(map[publicationKey]int)
+	report = p.hearing(report)
 	for {
-		select {
-		case pub := <-p.pending:
-			<-pub.confirm.Done() // the end of the channel nacks it
-			if !pub.confirm.Acked() && p.ch.IsClosed() {
-				p.end(<-closes, returned, pub)
-				return
-			}
-			p.report(pub, returned)
-		case cause := <-closes:
-			p.end(cause, returned)
-			return
+		current := p.channel()
+		err := current.publish(ctx, to, msg, report)
+		if err == nil || ctx.Err() != nil || current == p.channel() {
+			return err
 		}
+		// It was renewed meanwhile; nothing was sent.
 	}
 }
 
-// report tells what became of a message whose confirm is there.
-func (p *Publisher) report(pub publication, returned map[publicationKey]int) {
-	p.drainReturns(returned)
-	err := p.Err()
-	switch {
-	case returned[pub.key] > 0:
-		if returned[pub.key]--; returned[pub.key] == 0 {
-			delete(returned, pub.key)
-		}
-		err = ErrReturned
-	case pub.confirm.Acked():
-		err = nil
-	case err != nil:
-		err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
-	default:
-		err = ErrNacked
-	}
-	pub.report(err)
-	<-p.room
-}
-
-func (p *Publisher) drainReturns(returned map[publicationKey]int) {
-	for {
-		select {
-		case r, ok := <-p.returns:
-			if !ok {
-				p.returns = nil
-				return
-			}
-			returned[publicationKey{r.MessageId, Target{r.Exchange, r.RoutingKey}}]++
-		default:
-			return
-		}
-	}
-}
-
-// end lets nothing else in, and reports what is left: what was not acked before
-// is unconfirmed.
-func (p *Publisher) end(cause *amqp.Error, returned map[publicationKey]int, left ...publication) {
+func (p *Publisher) channel() *confirmChannel {
 	p.mu.Lock()
-	p.err = fmt.Errorf("%w: publishing channel closed", ErrUnavailable)
-	if cause != nil {
-		p.err = fmt.Errorf("%w: publishing channel closed: %w", ErrUnavailable, cause)
-	}
-	p.mu.Unlock()
-	close(p.done)
-	p.turn <- struct{}{} // whoever was publishing has finished; nobody follows
-	for {
-		for _, pub := range left {
-			<-pub.confirm.Done()
-			p.report(pub, returned)
+	defer p.mu.Unlock()
+	return p.current
+}
+
+// hearing is report that hears of nacks.
+func (p *Publisher) hearing(report func(error)) func(error) {
+	return func(err error) {
+		if errors.Is(err, ErrNacked) {
+			p.nacked()
 		}
-		select {
-		case pub := <-p.pending:
-			left = []publication{pub}
-		default:
-			return
-		}
+		report(err)
 	}
+}
+
+// nacked has the channel renewed, if it is not new.
+func (p *Publisher) nacked() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.renewing || time.Since(p.renewed) < renewPause {
+		return
+	}
+	p.renewing = true
+	go p.renew() // ends with the connection at the latest
+}
+
+func (p *Publisher) renew() {
+	_ = p.open() // if that fails, the connection does
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.renewing, p.renewed = false, time.Now()
 }
 
 // Done is closed when the channel is over, just before what was in flight is
@@ -236,7 +147,7 @@ func (p *Publisher) Err() error {
 }
 
 // Close closes the channel; what is unconfirmed is reported as such.
-func (p *Publisher) Close() { _ = p.ch.Close() }
+func (p *Publisher) Close() { _ = p.channel().ch.Close() }
 
 // Refusal returns the broker's words if err comes from a channel that the broker
 // closed because of what was published on it: a missing exchange (404), no right
