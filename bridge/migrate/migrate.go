@@ -91,7 +91,12 @@ func attempt(ctx context.Context, db *sql.DB, dialect Dialect, dir fs.FS, versio
 	if err != nil {
 		return backoff.Permanent(err)
 	}
-	_, err = provider.Up(ctx)
+	if dialect == MySQL {
+		err = mysqlLock{versions}.makeTable(ctx, db)
+	}
+	if err == nil {
+		_, err = provider.Up(ctx)
+	}
 	var state interface{ SQLState() string }
 	var number interface{ SQLErrorNumber() int32 }
 	if errors.As(err, &state) && state.SQLState() == noRights ||

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
 	"github.com/pressly/goose/v3/lock"
 )
 
@@ -24,8 +26,7 @@ var _ lock.SessionLocker = mysqlLock{}
 // lockName is the lock's: locks belong to the server, and have 64 characters at most.
 const lockName = `CONCAT('bridge_migrate_', SHA1(DATABASE()))`
 
-// SessionLock takes the lock. It also puts right what a migrator has left that died
-// between the creation of the table of versions and its first row.
+// SessionLock takes the lock.
 func (l mysqlLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	var locked sql.NullBool
 	query := fmt.Sprintf(`SELECT GET_LOCK(%s, %d)`, lockName, mysqlPatience)
@@ -35,11 +36,35 @@ func (l mysqlLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	if !locked.Bool {
 		return errors.New("lock: another migrator does not end, or the address names no database")
 	}
-	var begun bool
-	err := conn.QueryRowContext(ctx, `SELECT count(*) > 0 FROM information_schema.tables
-WHERE table_schema = DATABASE() AND table_name = '`+l.versions+`'`).Scan(&begun)
-	if err != nil || !begun {
+	return nil
+}
+
+// makeTable makes the table of versions with its first row, or completes what a
+// migrator has left that died in between. goose would make it without the lock.
+func (l mysqlLock) makeTable(ctx context.Context, db *sql.DB) (err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
 		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	if err := l.SessionLock(ctx, conn); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.SessionUnlock(context.WithoutCancel(ctx), conn)) }()
+	var there bool
+	err = conn.QueryRowContext(ctx, `SELECT count(*) > 0 FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name = '`+l.versions+`'`).Scan(&there)
+	if err != nil {
+		return err
+	}
+	if !there {
+		store, err := database.NewStore(goose.DialectMySQL, l.versions)
+		if err != nil {
+			return err
+		}
+		if err := store.CreateVersionTable(ctx, conn); err != nil {
+			return fmt.Errorf("create table of versions: %w", err)
+		}
 	}
 	_, err = conn.ExecContext(ctx, fmt.Sprintf(`INSERT INTO %[1]s (version_id, is_applied)
 SELECT 0, true FROM DUAL WHERE NOT EXISTS (SELECT * FROM %[1]s)`, l.versions))
