@@ -15,7 +15,7 @@ import (
 
 const (
 	password = "s3cr3t" // must be in no error
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 )
 
 // dialFails dials and expects an error that tells nothing of the URL but host and

@@ -15,6 +15,9 @@ import (
 // closePatience bounds the closing handshake with a broker that does not answer.
 const closePatience = 2 * time.Second
 
+// Product is what our connections call themselves in RabbitMQ's lists.
+const Product = "twoqueue"
+
 // A Connection is one connection to the broker. It never recovers: when it is
 // over, Done is closed, and everything that belongs to it is over too (DESIGN
 // section 4, rule 7).
@@ -35,7 +38,7 @@ func connect(ctx context.Context, url, name string, tlsConfig *tls.Config) (*Con
 	abandon := func() bool { return true }
 	var burst *burstConn
 	config := amqp.Config{
-		Properties: amqp.Table{"product": "twoqueue", "connection_name": name},
+		Properties: amqp.Table{"product": Product, "connection_name": name},
 		Locale:     "en_US",
 		Dial: func(network, addr string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
@@ -163,6 +166,14 @@ func (c *Connection) waitOpen(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %s", ErrBlocked, reason)
 	}
+}
+
+// Server returns what the broker calls itself, and its version; "" where it does not
+// say.
+func (c *Connection) Server() (product, version string) {
+	product, _ = c.conn.Properties["product"].(string)
+	version, _ = c.conn.Properties["version"].(string)
+	return product, version
 }
 
 // Channel opens a channel for what a Publisher does not do: consume, declare.

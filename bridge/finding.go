@@ -26,7 +26,10 @@ type Diagnoser interface {
 	Ledger
 
 	// Diagnose answers every question that DESIGN and the package's documentation ask
-	// of this kind of database. It changes nothing. An error means that it could not
-	// go on, beside what the findings say.
+	// of this kind of database, each once; a check that has nothing to say may be
+	// missing. It looks with the rights and settings of its login, which should be the
+	// verifier's: of a sender's it sees little. It changes nothing, and reads the whole
+	// ledger once. It does not make the proof that lookups wait: Prove does. An error
+	// means that it could not go on, beside what the findings say.
 	Diagnose(ctx context.Context) ([]Finding, error)
 }

@@ -42,9 +42,10 @@ type Unparker interface {
 	// Unpark takes parked messages, calls stage with them, which publishes them to the
 	// staging queue, and removes them. It takes at most limit of them, and no more than
 	// UnparkBytes together, but one at least; of committed transactions, and none that
-	// another Unpark has taken and not yet removed. Where the database has them in
-	// order anyway, the oldest IDs come first. It returns how many it has removed: 0 if
-	// there were none to take.
+	// another Unpark has taken and not yet removed; in the order in which the database
+	// sorts IDs, and only those that come after the ID after there, which is the zero
+	// UUID at first: so one that the broker refuses can be passed by. It returns how many
+	// it has removed: 0 if there were none to take.
 	//
 	// stage is called once at most, and not at all without messages; its context ends
 	// after UnparkPatience. If it fails, its error is returned. If it fails, or the
@@ -58,7 +59,7 @@ type Unparker interface {
 	//
 	// What has been staged again counts as recorded at the moment of its removal (see
 	// Sweeper). One whose row somebody else has locked at that moment stays parked.
-	Unpark(ctx context.Context, limit int, stage func(ctx context.Context, messages []Parked) error) (int, error)
+	Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []Parked) error) (int, error)
 
 	// CountParked counts the parked messages of committed transactions, up to limit.
 	// It waits for nobody; what an Unpark has taken may be counted or not.

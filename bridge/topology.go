@@ -61,26 +61,34 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, conn.Close)()
-	type queue struct {
-		name string
-		args amqp.Table
+	for _, queue := range t.Queues() { // the staging queue first: if it cannot be used, nothing is made beside it
+		if err := declare(conn, queue.Name, queue.Arguments); err != nil {
+			return fmt.Errorf("declare topology: %w", err)
+		}
 	}
-	queues := []queue{
-		{t.Queue, t.stagingArgs()}, // first: if it cannot be used, nothing is made beside it
+	return nil
+}
+
+// A Queue is one of the queues of a Topology. They are durable, neither exclusive nor
+// deleted by themselves.
+type Queue struct {
+	Name      string
+	Arguments amqp.Table
+}
+
+// Queues are the queues that Declare makes, the staging queue first.
+func (t Topology) Queues() []Queue {
+	queues := []Queue{
+		{t.Queue, t.stagingArgs()},
 		{t.WaitingQueue(), t.stagingArgs()},
 		{t.DeadQueue(), t.baseArgs()},
 	}
 	if t.Audit > 0 {
 		args := t.baseArgs()
 		args["x-max-length"], args["x-overflow"] = t.Audit, "drop-head"
-		queues = append(queues, queue{t.AuditQueue(), args})
+		queues = append(queues, Queue{t.AuditQueue(), args})
 	}
-	for _, queue := range queues {
-		if err := declare(conn, queue.name, queue.args); err != nil {
-			return fmt.Errorf("declare topology: %w", err)
-		}
-	}
-	return nil
+	return queues
 }
 
 func (t Topology) baseArgs() amqp.Table {

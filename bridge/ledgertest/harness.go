@@ -64,6 +64,18 @@ type Harness struct {
 	// empty if it has none, or if a pooler may change it between two statements.
 	SessionID string
 
+	// Blind: the database does not tell who holds a message up, and the ledger is no
+	// bridge.Watcher.
+	Blind bool
+
+	// Program is what the connections call themselves, as a bridge.Watcher tells it;
+	// empty if it cannot.
+	Program string
+
+	// Clock is a query for the database's clock, in milliseconds since 1970; it is not
+	// needed if the database is Blind.
+	Clock string
+
 	// Kill ends the connection of tx from the server's side, by way of admin. Nil
 	// where that cannot be done.
 	Kill func(ctx context.Context, admin *sql.DB, tx *sql.Tx) error
@@ -76,7 +88,7 @@ type Harness struct {
 // and prompt the time within which it must end then. They are far apart, so that
 // a slow machine fails no test and a wait for the time-out fails.
 const (
-	wait   = 20 * time.Second
+	wait   = 2 * time.Minute
 	prompt = wait / 4
 )
 

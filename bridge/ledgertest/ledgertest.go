@@ -2,9 +2,9 @@ package ledgertest
 
 import "testing"
 
-// Run shows that the ledger of h keeps every promise of bridge.Ledger, and of
-// bridge.Parker, bridge.Unparker and bridge.Sweeper, which it must be unless it is on
-// an own table.
+// Run shows that the ledger of h keeps every promise of bridge.Ledger; of bridge.Watcher,
+// unless the database is blind; and of bridge.Parker, bridge.Unparker and
+// bridge.Sweeper, which it must be unless it is on an own table.
 func Run(t *testing.T, h Harness) {
 	tests := []struct {
 		name string
@@ -53,6 +53,7 @@ func Run(t *testing.T, h Harness) {
 	t.Run("a database that has lost its identity answers nothing", func(t *testing.T) { testLostIdentity(t, h) })
 	t.Run("a schema of an earlier version is refused with the mend", func(t *testing.T) { testEarlierSchema(t, h) })
 
+	t.Run("watch", func(t *testing.T) { runWatch(t, h) })
 	t.Run("parked", func(t *testing.T) { runParked(t, h) })
 	t.Run("sweep", func(t *testing.T) { runSweep(t, h) })
 }

@@ -290,7 +290,7 @@ func testSweepUnparked(t *testing.T, s *sweeping) {
 	p := s.parking()
 	parked := p.parked(t, 2)
 	s.age(t)
-	_, err := p.unparker.Unpark(t.Context(), 10, func(context.Context, []bridge.Parked) error {
+	_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []bridge.Parked) error {
 		s.expectListed(t)
 		s.sweep(t)
 		return nil

@@ -35,6 +35,7 @@ func runParked(t *testing.T, h Harness) {
 		{"a connection that dies while it stages leaves all parked", testUnparkKilled},
 		{"two unparks at once take different messages", testUnparkTwo},
 		{"an unpark takes no more than its limit", testUnparkLimit},
+		{"one that is refused can be passed by", testUnparkAfter},
 		{"an unpark takes no more bytes than it may, and one message at least", testUnparkBytes},
 		{"a message whose row is gone is removed without being staged", testUnparkForwarded},
 		{"a message can be looked up, settled and forgotten while it is staged", testUnparkForgetWhileStaging},
@@ -128,7 +129,7 @@ func (p *parking) commitParked(t *testing.T, messages []bridge.Parked) {
 func (p *parking) unpark(t *testing.T, want ...bridge.Parked) {
 	t.Helper()
 	var got []bridge.Parked
-	removed, err := p.unparker.Unpark(t.Context(), 1000, func(_ context.Context, messages []bridge.Parked) error {
+	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []bridge.Parked) error {
 		if got != nil || len(messages) == 0 {
 			t.Errorf("staged %d messages after %d", len(messages), len(got))
 		}
@@ -173,7 +174,7 @@ func (p *parking) empty(t *testing.T) {
 	stage := func(context.Context, []bridge.Parked) error { return nil }
 	for removed := 1; removed > 0; {
 		var err error
-		removed, err = p.unparker.Unpark(t.Context(), 1000, stage)
+		removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 1000, stage)
 		check(t, err, "unpark")
 	}
 	p.expectCount(t, 0)
@@ -206,7 +207,7 @@ func testParkMany(t *testing.T, p *parking) {
 	var staged []bridge.Parked
 	for removed := 1; removed > 0; {
 		var err error
-		removed, err = p.unparker.Unpark(t.Context(), 10_000, func(_ context.Context, some []bridge.Parked) error {
+		removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 10_000, func(_ context.Context, some []bridge.Parked) error {
 			staged = append(staged, some...)
 			return nil
 		})
@@ -268,7 +269,7 @@ func testUnparkOpen(t *testing.T, p *parking) {
 func testUnparkStageFails(t *testing.T, p *parking) {
 	messages := p.parked(t, 3)
 	failure := errors.New("no broker")
-	removed, err := p.unparker.Unpark(t.Context(), 1000, func(context.Context, []bridge.Parked) error { return failure })
+	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error { return failure })
 	if removed != 0 || !errors.Is(err, failure) {
 		t.Errorf("unpark: %d, %v, must be 0, %v", removed, err, failure)
 	}
@@ -278,7 +279,7 @@ func testUnparkStageFails(t *testing.T, p *parking) {
 func testUnparkCancelled(t *testing.T, p *parking) {
 	p.parked(t, 3)
 	ctx, cancel := context.WithCancel(t.Context())
-	removed, err := p.unparker.Unpark(ctx, 1000, func(ctx context.Context, _ []bridge.Parked) error {
+	removed, err := p.unparker.Unpark(ctx, uuid.Nil, 1000, func(ctx context.Context, _ []bridge.Parked) error {
 		cancel()
 		<-ctx.Done()
 		return nil
@@ -288,7 +289,7 @@ func testUnparkCancelled(t *testing.T, p *parking) {
 	}
 	p.expectCount(t, 0)
 	messages := p.parked(t, 3)
-	if removed, err := p.unparker.Unpark(ctx, 1000, func(context.Context, []bridge.Parked) error {
+	if removed, err := p.unparker.Unpark(ctx, uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
 		t.Error("staged under a context that had ended")
 		return nil
 	}); removed != 0 || !errors.Is(err, context.Canceled) {
@@ -299,7 +300,7 @@ func testUnparkCancelled(t *testing.T, p *parking) {
 
 func testUnparkDeadline(t *testing.T, p *parking) {
 	p.parked(t, 1)
-	_, err := p.unparker.Unpark(t.Context(), 1000, func(ctx context.Context, _ []bridge.Parked) error {
+	_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(ctx context.Context, _ []bridge.Parked) error {
 		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > bridge.UnparkPatience {
 			t.Errorf("the deadline is %v, %t", deadline, ok)
 		}
@@ -318,7 +319,7 @@ func testUnparkKilled(t *testing.T, p *parking) {
 	ledger, err := p.Open(t.Context(), db)
 	check(t, err, "open")
 	session := scalar(t, db, p.SessionID)
-	removed, err := ledger.(bridge.Unparker).Unpark(t.Context(), 1000, func(context.Context, []bridge.Parked) error {
+	removed, err := ledger.(bridge.Unparker).Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
 		check(t, p.KillSession(t.Context(), p.sender.DB(), session), "kill")
 		return nil
 	})
@@ -327,7 +328,7 @@ func testUnparkKilled(t *testing.T, p *parking) {
 	}
 	eventually(t, "the messages are parked, and nobody has them locked", func() bool {
 		var staged []bridge.Parked
-		_, err := p.unparker.Unpark(t.Context(), 1000, func(_ context.Context, messages []bridge.Parked) error {
+		_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []bridge.Parked) error {
 			staged = messages
 			return errors.New("only looking")
 		})
@@ -339,9 +340,9 @@ func testUnparkKilled(t *testing.T, p *parking) {
 func testUnparkTwo(t *testing.T, p *parking) {
 	messages := p.parked(t, 10)
 	var first, second []bridge.Parked
-	removed, err := p.unparker.Unpark(t.Context(), 4, func(ctx context.Context, some []bridge.Parked) error {
+	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 4, func(ctx context.Context, some []bridge.Parked) error {
 		first = some
-		removed, err := p.sender.(bridge.Unparker).Unpark(ctx, 100, func(_ context.Context, others []bridge.Parked) error {
+		removed, err := p.sender.(bridge.Unparker).Unpark(ctx, uuid.Nil, 100, func(_ context.Context, others []bridge.Parked) error {
 			second = others
 			return nil
 		})
@@ -369,13 +370,13 @@ func testUnparkTwo(t *testing.T, p *parking) {
 func testUnparkLimit(t *testing.T, p *parking) {
 	messages := p.parked(t, 7)
 	for _, limit := range []int{0, -1} {
-		if _, err := p.unparker.Unpark(t.Context(), limit, nil); err == nil {
+		if _, err := p.unparker.Unpark(t.Context(), uuid.Nil, limit, nil); err == nil {
 			t.Errorf("a limit of %d is no error", limit)
 		}
 	}
 	var staged []bridge.Parked
 	for _, want := range []int{3, 3, 1, 0} {
-		removed, err := p.unparker.Unpark(t.Context(), 3, func(_ context.Context, some []bridge.Parked) error {
+		removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 3, func(_ context.Context, some []bridge.Parked) error {
 			staged = append(staged, some...)
 			return nil
 		})
@@ -387,6 +388,35 @@ func testUnparkLimit(t *testing.T, p *parking) {
 	expectSame(t, staged, messages)
 }
 
+func testUnparkAfter(t *testing.T, p *parking) {
+	messages := p.parked(t, 5)
+	var order []bridge.Parked
+	refused := errors.New("refused")
+	for after := (uuid.UUID{}); len(order) <= len(messages); after = order[len(order)-1].ID {
+		removed, err := p.unparker.Unpark(t.Context(), after, 1, func(_ context.Context, some []bridge.Parked) error {
+			order = append(order, some...)
+			return refused
+		})
+		if removed != 0 {
+			t.Fatalf("removed are %d, and none was staged", removed)
+		}
+		if !errors.Is(err, refused) {
+			check(t, err, "unpark")
+			break
+		}
+	}
+	expectSame(t, order, messages)
+
+	var rest []bridge.Parked
+	_, err := p.unparker.Unpark(t.Context(), order[1].ID, 10, func(_ context.Context, some []bridge.Parked) error {
+		rest = some
+		return nil
+	})
+	check(t, err, "unpark")
+	expectSame(t, rest, order[2:])
+	p.unpark(t, order[:2]...)
+}
+
 func testUnparkBytes(t *testing.T, p *parking) {
 	messages := newParked(3)
 	for i := range messages {
@@ -395,7 +425,7 @@ func testUnparkBytes(t *testing.T, p *parking) {
 	p.commitParked(t, messages)
 	var staged []bridge.Parked
 	for _, want := range []int{2, 1} {
-		removed, err := p.unparker.Unpark(t.Context(), 1000, func(_ context.Context, some []bridge.Parked) error {
+		removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, some []bridge.Parked) error {
 			staged = append(staged, some...)
 			return nil
 		})
@@ -413,7 +443,7 @@ func testUnparkForwarded(t *testing.T, p *parking) {
 	gone, other := messages[0], messages[1]
 	check(t, p.ledger.Forget(t.Context(), []uuid.UUID{gone.ID}), "forget")
 	var staged []bridge.Parked
-	removed, err := p.unparker.Unpark(t.Context(), 1000, func(_ context.Context, messages []bridge.Parked) error {
+	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []bridge.Parked) error {
 		staged = messages
 		return nil
 	})
@@ -424,7 +454,7 @@ func testUnparkForwarded(t *testing.T, p *parking) {
 	}
 	gone = p.parked(t, 1)[0]
 	check(t, p.ledger.Forget(t.Context(), []uuid.UUID{gone.ID}), "forget")
-	removed, err = p.unparker.Unpark(t.Context(), 1000, func(context.Context, []bridge.Parked) error {
+	removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
 		t.Error("it is staged")
 		return nil
 	})
@@ -439,7 +469,7 @@ func testUnparkForgetWhileStaging(t *testing.T, p *parking) {
 	forgotten := p.parked(t, 3)
 	kept := p.parked(t, 1)
 	all := append(idsOf(forgotten), kept[0].ID)
-	removed, err := p.unparker.Unpark(t.Context(), 1000, func(context.Context, []bridge.Parked) error {
+	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
 		p.expectCommitted(t, all, all...)
 		p.expectSettled(t, all[0], bridge.Committed)
 		start := time.Now()
@@ -484,7 +514,7 @@ func testUnparkLockedRow(t *testing.T, p *parking) {
 		messages := p.parked(t, 3)
 		var tx *sql.Tx
 		start := time.Now()
-		removed, err := p.unparker.Unpark(t.Context(), 1000, func(context.Context, []bridge.Parked) error {
+		removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
 			tx = p.lockedRow(t, messages[1].ID)
 			return nil
 		})
@@ -501,7 +531,7 @@ func testUnparkLockedRow(t *testing.T, p *parking) {
 			continue
 		}
 		check(t, tx.Commit(), "commit")
-		removed, err = p.unparker.Unpark(t.Context(), 1000, func(context.Context, []bridge.Parked) error {
+		removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
 			t.Error("it is staged again")
 			return nil
 		})
@@ -544,7 +574,7 @@ func testUnparkStress(t *testing.T, p *parking) {
 	for range unparkers {
 		unparking.Go(func() {
 			for {
-				_, err := p.unparker.Unpark(t.Context(), perRound/2, func(_ context.Context, messages []bridge.Parked) error {
+				_, err := p.unparker.Unpark(t.Context(), uuid.Nil, perRound/2, func(_ context.Context, messages []bridge.Parked) error {
 					ids := idsOf(messages)
 					for range forgetters { // each of them meets the others
 						staged <- ids
@@ -604,7 +634,7 @@ func testParkLostIdentity(t *testing.T, h Harness) {
 	p.parked(t, 1)
 	_, err := p.sender.DB().ExecContext(t.Context(), `DELETE FROM bridge_identity`)
 	check(t, err, "take the identity away")
-	removed, err := p.unparker.Unpark(t.Context(), 1000, func(context.Context, []bridge.Parked) error {
+	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
 		t.Error("it is staged")
 		return nil
 	})

@@ -63,6 +63,16 @@
 //	            for Latest, Ordered and HighWater instead: SELECT, INSERT and UPDATE on bridge_mark,
 //	            and for Ordered SELECT, INSERT and DELETE on bridge_kept
 //
+// To see who holds a message up (Holders, OpenTransactions) a verifier needs PROCESS;
+// without it there is no answer. The program, and the last statement of an idle
+// session, are known to performance_schema, if it is on with its consumer
+// events_statements_current; on MariaDB they need SELECT on performance_schema.* as
+// well. OpenTransactions lists the sessions in this database that have changed rows of
+// any table, and prepared XA transactions of all databases. Diagnose needs a verifier's
+// rights and reports those that are missing; with PROCESS it sees the age of the
+// oldest transaction. Of what Holders asks MySQL (performance_schema.data_lock_waits)
+// nothing has been run: it is tested on MariaDB.
+//
 // With a table of the application's own, sender and verifier need SELECT on its
 // column beside. A verifier that also has REPLICA MONITOR (on MySQL, REPLICATION
 // CLIENT) notices that it works on a replica which is not read-only.

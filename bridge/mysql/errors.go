@@ -10,19 +10,22 @@ import (
 
 // The errors that mean something to us, by number.
 const (
-	noDatabase       = 1046
-	unknownColumn    = 1054
-	duplicateKey     = 1062
-	syntaxError      = 1064
-	noSuchTable      = 1146
-	lockWaitTimeout  = 1205
-	deadlock         = 1213
-	missingRight     = 1227
-	readOnlyOption   = 1290
-	readOnlyMode     = 1836
-	readOnlyTransact = 1792
-	statementTime    = 1969 // MariaDB's max_statement_time
-	executionTime    = 3024 // MySQL's max_execution_time
+	noDatabase         = 1046
+	unknownColumn      = 1054
+	duplicateKey       = 1062
+	syntaxError        = 1064
+	unknownTable       = 1109
+	missingTableRight  = 1142
+	missingColumnRight = 1143
+	noSuchTable        = 1146
+	lockWaitTimeout    = 1205
+	deadlock           = 1213
+	missingRight       = 1227
+	readOnlyOption     = 1290
+	readOnlyMode       = 1836
+	readOnlyTransact   = 1792
+	statementTime      = 1969 // MariaDB's max_statement_time
+	executionTime      = 3024 // MySQL's max_execution_time
 )
 
 // number returns the number of a server's error, or 0. The driver's error has it

@@ -14,7 +14,7 @@ import (
 )
 
 // A Ledger is the ledger in one MySQL or MariaDB database. It implements
-// bridge.Ledger, bridge.Parker, bridge.Unparker and bridge.Sweeper.
+// bridge.Ledger, bridge.Parker, bridge.Unparker, bridge.Sweeper, bridge.Watcher and bridge.Diagnoser.
 type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID

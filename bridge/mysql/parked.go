@@ -16,7 +16,7 @@ import (
 const (
 	park = `INSERT INTO bridge_parked (id, message) VALUES `
 
-	takeParked = `SELECT id, OCTET_LENGTH(message) AS size FROM bridge_parked ORDER BY id LIMIT %d FOR UPDATE SKIP LOCKED`
+	takeParked = `SELECT id, OCTET_LENGTH(message) AS size FROM bridge_parked WHERE id > UNHEX('%s') ORDER BY id LIMIT %d FOR UPDATE SKIP LOCKED`
 
 	loadParked = `SELECT p.id, p.message FROM ` + ids + ` STRAIGHT_JOIN bridge_parked p ON p.id = UNHEX(ids.id)`
 
@@ -83,8 +83,8 @@ func (l *Ledger) expectOwn(ctx context.Context, tx bridge.Tx) error {
 
 // Unpark takes the rows FOR UPDATE SKIP LOCKED, the oldest IDs first, and has them
 // locked while it stages.
-func (l *Ledger) Unpark(ctx context.Context, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
-	removed, err := tables.Unpark(ctx, l.openShelf, limit, stage)
+func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+	removed, err := tables.Unpark(ctx, l.openShelf, after, limit, stage)
 	if err != nil {
 		return 0, fmt.Errorf("unpark: %w", classify(err))
 	}
@@ -118,8 +118,8 @@ func (l *Ledger) openShelf(ctx context.Context) (tables.Shelf, error) {
 	return shelf{tx, l}, nil
 }
 
-func (s shelf) Take(ctx context.Context, limit int) (taken []tables.Size, err error) {
-	err = s.SelectContext(ctx, &taken, fmt.Sprintf(takeParked, limit))
+func (s shelf) Take(ctx context.Context, after uuid.UUID, limit int) (taken []tables.Size, err error) {
+	err = s.SelectContext(ctx, &taken, fmt.Sprintf(takeParked, digits(after), limit))
 	return taken, err
 }
 

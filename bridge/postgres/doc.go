@@ -75,6 +75,13 @@
 //	            for Latest, Ordered and HighWater instead: SELECT, INSERT and UPDATE on bridge_mark,
 //	            and for Ordered SELECT, INSERT and DELETE on bridge_kept
 //
+// To see who holds a message up (Holders, OpenTransactions) a verifier needs no right
+// beside; but of sessions of other roles it learns only the process ID, the login and
+// the program, unless it is in pg_read_all_stats. OpenTransactions then leaves them
+// out. It goes by locks for writing on the ledger's table, or on the own table,
+// prepared transactions among them. Diagnose needs a verifier's rights and reports
+// those that are missing; pg_read_all_stats lets it see the age of all transactions.
+//
 // With a table of the application's own, sender and verifier need USAGE on its
 // schema and SELECT on its column beside, and the sender no INSERT on bridge_ledger.
 //

@@ -46,7 +46,7 @@ DELETE FROM bridge_ledger USING relaxed WHERE id IN (SELECT unnest($1::text::uui
 )
 
 // A Ledger is the ledger in one PostgreSQL database. It implements bridge.Ledger,
-// bridge.Parker, bridge.Unparker and bridge.Sweeper.
+// bridge.Parker, bridge.Unparker, bridge.Sweeper, bridge.Watcher and bridge.Diagnoser.
 type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID

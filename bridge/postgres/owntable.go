@@ -48,6 +48,7 @@ type ownTable struct {
 	bridge.Ledger            // ledger, but for what only bridge_ledger can do
 	ledger                   *Ledger
 	own                      bridge.OwnTable
+	table                    string // quoted, with its schema
 	hold, outcome, committed string
 }
 
@@ -78,6 +79,7 @@ func newOwnTable(ledger *Ledger, own bridge.OwnTable, table, column string) *own
 		Ledger:    ledger,
 		ledger:    ledger,
 		own:       own,
+		table:     table,
 		hold:      fmt.Sprintf(hold, table, column),
 		outcome:   fmt.Sprintf(outcome, table, column),
 		committed: fmt.Sprintf(ownCommitted, table, column),

@@ -24,7 +24,8 @@ WHERE i.identity = $2::text::uuid`
 	// bridge.UnparkPatience.
 	takeParked = `WITH patience AS MATERIALIZED (SELECT set_config('idle_in_transaction_session_timeout', '60s', true)),
 taken AS MATERIALIZED (
-	SELECT id, octet_length(message) AS size FROM bridge_parked ORDER BY id LIMIT $1::text::int FOR UPDATE SKIP LOCKED
+	SELECT id, octet_length(message) AS size FROM bridge_parked
+	WHERE id > $2::text::uuid ORDER BY id LIMIT $1::text::int FOR UPDATE SKIP LOCKED
 )
 SELECT taken.id, taken.size FROM patience, taken ORDER BY taken.id`
 
@@ -74,8 +75,8 @@ func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []bridge.Parke
 // Unpark takes the rows FOR UPDATE SKIP LOCKED, the oldest IDs first, and has them
 // locked while it stages. A transaction that is idle for a minute meanwhile is ended
 // by the server.
-func (l *Ledger) Unpark(ctx context.Context, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
-	removed, err := tables.Unpark(ctx, l.openShelf, limit, stage)
+func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+	removed, err := tables.Unpark(ctx, l.openShelf, after, limit, stage)
 	if err != nil {
 		return 0, fmt.Errorf("unpark: %w", classify(err))
 	}
@@ -106,8 +107,8 @@ func (l *Ledger) openShelf(ctx context.Context) (tables.Shelf, error) {
 	return shelf{tx, l}, nil
 }
 
-func (s shelf) Take(ctx context.Context, limit int) (taken []tables.Size, err error) {
-	err = s.SelectContext(ctx, &taken, takeParked, strconv.Itoa(limit))
+func (s shelf) Take(ctx context.Context, after uuid.UUID, limit int) (taken []tables.Size, err error) {
+	err = s.SelectContext(ctx, &taken, takeParked, strconv.Itoa(limit), after.String())
 	return taken, err
 }
 

@@ -26,6 +26,12 @@
 // seconds: recorded_at is that of the INSERT, rounded down. A Sweep waits for other
 // writers, as every write does.
 //
+// # Who holds a message up
+//
+// SQLite does not tell: some process has the file's lock. So a Ledger is no
+// bridge.Watcher. Diagnose needs no rights but to read the file; it sees the pragmas of
+// one of its own connections, not those of the senders'.
+//
 // # A table of the application's own
 //
 // OpenOwnTable reads the IDs from a table that has them already, in the same file;

@@ -175,7 +175,7 @@ func TestKilledProcessIsARollback(t *testing.T) {
 	}
 	settled := make(chan bridge.Outcome, 1)
 	go func() {
-		outcome, err := ledger.Settle(t.Context(), id, 20*time.Second)
+		outcome, err := ledger.Settle(t.Context(), id, 2*time.Minute)
 		if err != nil {
 			t.Error(err)
 		}

@@ -29,7 +29,7 @@ LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identit
 )
 
 // A Ledger is the ledger in one SQLite file. It implements bridge.Ledger,
-// bridge.Parker, bridge.Unparker and bridge.Sweeper.
+// bridge.Parker, bridge.Unparker, bridge.Sweeper and bridge.Diagnoser.
 type Ledger struct {
 	db        *sqlx.DB
 	identity  uuid.UUID

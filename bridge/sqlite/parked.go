@@ -14,7 +14,7 @@ import (
 const (
 	park = `INSERT INTO bridge_parked (id, message) SELECT ?, ? FROM bridge_identity WHERE identity = ?`
 
-	takeParked = `SELECT id, length(message) AS size FROM bridge_parked ORDER BY id LIMIT ?`
+	takeParked = `SELECT id, length(message) AS size FROM bridge_parked WHERE id > ? ORDER BY id LIMIT ?`
 
 	loadParked = `SELECT id, message FROM bridge_parked WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id`
 
@@ -49,8 +49,8 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parke
 // staged: nobody has to wait for the broker. So it locks nothing that would keep two
 // Unparks at once from taking the same messages; both may stage them, and one of the
 // two removes them.
-func (l *Ledger) Unpark(ctx context.Context, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
-	removed, err := tables.Unpark(ctx, l.openShelf, limit, stage)
+func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+	removed, err := tables.Unpark(ctx, l.openShelf, after, limit, stage)
 	if err != nil {
 		return 0, fmt.Errorf("unpark: %w", classify(err))
 	}
@@ -75,8 +75,8 @@ type shelf struct {
 
 func (l *Ledger) openShelf(context.Context) (tables.Shelf, error) { return &shelf{ledger: l}, nil }
 
-func (s *shelf) Take(ctx context.Context, limit int) (taken []tables.Size, err error) {
-	err = s.ledger.db.SelectContext(ctx, &taken, takeParked, limit)
+func (s *shelf) Take(ctx context.Context, after uuid.UUID, limit int) (taken []tables.Size, err error) {
+	err = s.ledger.db.SelectContext(ctx, &taken, takeParked, after.String(), limit)
 	return taken, err
 }
 

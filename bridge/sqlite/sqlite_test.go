@@ -35,6 +35,7 @@ var harness = ledgertest.Harness{
 	Savepoint:    "SAVEPOINT s",
 	RollbackTo:   "ROLLBACK TO s",
 	OneWriter:    true,
+	Blind:        true,
 }
 
 func open(file, options string) (*sql.DB, error) {

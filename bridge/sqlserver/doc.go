@@ -124,6 +124,13 @@
 //	            for Latest, Ordered and HighWater instead: SELECT, INSERT and UPDATE on bridge_mark,
 //	            and for Ordered SELECT, INSERT and DELETE on bridge_kept
 //
+// To see who holds a message up (Holders, OpenTransactions) a verifier needs VIEW SERVER
+// STATE (since 2022, VIEW SERVER PERFORMANCE STATE; in Azure SQL Database, VIEW DATABASE
+// STATE); without it there is no answer. OpenTransactions lists the sessions that have
+// the table locked for a change of its rows. Diagnose needs a verifier's rights and
+// reports those that are missing. A server that has no such views, as Babelfish may
+// not, gives no answer either.
+//
 // With an own table:
 //
 //	sender    SELECT on the table, bridge_ledger, bridge_identity and bridge_ledger_version

@@ -13,6 +13,9 @@ const (
 	noObject        = 208
 	denied          = 229
 	columnDenied    = 230
+	noDatabaseState = 262 // VIEW DATABASE STATE
+	noPermission    = 297
+	noServerState   = 300 // VIEW SERVER STATE
 	deadlockVictim  = 1205
 	lockTimeout     = 1222
 	uniqueIndex     = 2601

@@ -34,7 +34,7 @@ const (
 )
 
 // A Ledger is the ledger in one SQL Server database. It implements bridge.Ledger,
-// bridge.Parker, bridge.Unparker and bridge.Sweeper.
+// bridge.Parker, bridge.Unparker, bridge.Sweeper, bridge.Watcher and bridge.Diagnoser.
 type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID

@@ -23,6 +23,7 @@ SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniq
 
 // lookups are the statements that read the IDs of one table.
 type lookups struct {
+	table     string
 	committed statement
 	settle    string
 	rights    string // that they need, in the words of GRANT
@@ -33,6 +34,7 @@ var inLedger = lookupsIn("bridge_ledger", "id")
 // lookupsIn takes names as they stand in a statement.
 func lookupsIn(table, column string) lookups {
 	return lookups{
+		table:     table,
 		committed: forIDs(committed, "$table", table, "$column", column),
 		settle:    strings.NewReplacer("$table", table, "$column", column).Replace(settleBySelect),
 		rights:    "SELECT ON " + table + ", SELECT ON bridge_identity",

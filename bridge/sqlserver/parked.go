@@ -20,7 +20,7 @@ SELECT CAST(@p1 AS uniqueidentifier), @p2 FROM bridge_identity WHERE [identity] 
 
 	// Who has locked a row for an update keeps others from doing so, not from reading.
 	takeParked = `SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size
-FROM bridge_parked WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK) ORDER BY id`
+FROM bridge_parked WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK) WHERE id > CAST(@p2 AS uniqueidentifier) ORDER BY id`
 
 	countParked = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SELECT count(*) FROM (SELECT TOP (@p1) id FROM bridge_parked WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)) AS counted`
@@ -72,8 +72,8 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parke
 
 // Unpark takes at most 500 rows WITH (UPDLOCK, READPAST), in the order of the key,
 // which is not that of age, and has them locked while it stages.
-func (l *Ledger) Unpark(ctx context.Context, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
-	removed, err := tables.Unpark(ctx, l.openShelf, min(limit, chunk), stage)
+func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+	removed, err := tables.Unpark(ctx, l.openShelf, after, min(limit, chunk), stage)
 	if err != nil {
 		return 0, fmt.Errorf("unpark: %w", classify(err, unparkRights))
 	}
@@ -116,12 +116,12 @@ func (s *shelf) Rollback() error {
 	return s.Tx.Rollback()
 }
 
-func (s *shelf) Take(ctx context.Context, limit int) ([]tables.Size, error) {
+func (s *shelf) Take(ctx context.Context, after uuid.UUID, limit int) ([]tables.Size, error) {
 	var rows []struct {
 		ID   []byte
 		Size int64
 	}
-	if err := s.SelectContext(ctx, &rows, takeParked, limit); err != nil {
+	if err := s.SelectContext(ctx, &rows, takeParked, limit, argument(after)); err != nil {
 		return nil, err
 	}
 	taken := make([]tables.Size, len(rows))

@@ -2,10 +2,12 @@ package crash_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // The table of DESIGN section 3 for a group: it comes again whole, and each of its
@@ -48,7 +50,8 @@ func TestAGroupOfAVerifierKilledBeforeItsLastMemberEndsDeliversEachMemberOnce(t 
 		if w.Kind.Name == "sqlite" { // its one writer would keep the verifier from starting
 			w.must("commit", tx.Commit())
 		}
-		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: done}})
+		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: done},
+			Options: verifier.Options{Patience: time.Hour}}) // the open one stays where it is
 		p.reached(forgot)
 		p.kill()
 		if w.Kind.Name != "sqlite" {

@@ -96,7 +96,7 @@ func TestWhatASenderCommittedWithoutKnowingItIsForwarded(t *testing.T) {
 func TestAThousandMessagesOfAKilledSenderAreDropped(t *testing.T) {
 	onEach(t, func(w *world) {
 		ids := newIDs(1000)
-		v := w.Verify(verifier.Options{})
+		v := w.Verify(verifier.Options{Patience: time.Hour}) // none is set aside
 		p := w.start(brief{Role: aSender, Orders: ids, Stops: map[point]uuid.UUID{staged: ids[0]}})
 		p.reached(staged)
 		w.Eventually("the verifier has taken all", func() bool {

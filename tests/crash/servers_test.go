@@ -3,6 +3,7 @@ package crash_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -72,8 +73,15 @@ func TestAKilledRabbitMQLosesAndInventsNothing(t *testing.T) {
 			w.waitArrived(w.Depth(w.target) + 300)
 		}
 	}
+	// RabbitMQ 3.10 loses the log of a quorum queue that is killed within its first
+	// moments, and then the queue never gets a leader. No bridge can mend that.
+	young := time.After(6 * time.Second)
 	for range serverKills() {
 		someArrive()
+		if young != nil {
+			<-young
+			young = nil
+		}
 		server.Kill()
 		if err := server.Restart(t.Context()); err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -35,7 +36,7 @@ func TestAMessageSettledByAKilledVerifierIsLookedUpAgain(t *testing.T) {
 				id := newIDs(1)[0]
 				p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{settles: id, settled: id},
 					// Longer than anything else here, so that the first settle has an outcome.
-					Options: verifier.Options{Prefetch: 1, SettleWait: time.Minute, Patience: time.Hour}})
+					Options: verifier.Options{Prefetch: 1, SettleWait: stage.Patience, Patience: time.Hour}})
 				w.warmUp()
 				tx, err := place(w.t.Context(), w.DB, w.Sender, w.target, id)
 				w.must("place order", err)
@@ -66,7 +67,7 @@ func TestAVerifierKilledBetweenPublishAndConfirmDeliversTwiceWithTheSameID(t *te
 		w.commit(id)
 		valve, address := w.valve(w.AMQP)
 		p := w.start(brief{Role: aVerifier, AMQP: address, Stops: map[point]uuid.UUID{lookedUp: id, forgets: id},
-			Options: verifier.Options{Prefetch: 1}})
+			Options: verifier.Options{Prefetch: 1, ConfirmTimeout: stage.Patience}}) // it publishes once
 		p.reached(lookedUp)
 		valve.HoldReplies()
 		p.goOn()

@@ -96,7 +96,7 @@ func (v *victim) play() (err error) {
 		return err
 	}
 	v.ledger = &stoppingLedger{v.ledger, v}
-	if v.broker, err = bridge.Dial(ctx, v.AMQP, &bridge.BrokerOptions{Logger: logger}); err != nil {
+	if v.broker, err = bridge.Dial(ctx, v.AMQP, &bridge.BrokerOptions{DialTimeout: stage.Patience, Logger: logger}); err != nil {
 		return err
 	}
 	v.sender, err = sender.New(v.ledger, v.broker, &sender.Options{
@@ -202,9 +202,9 @@ func (l *stoppingLedger) Park(ctx context.Context, tx bridge.Tx, messages []brid
 	return l.Ledger.(bridge.Parker).Park(ctx, tx, messages)
 }
 
-func (l *stoppingLedger) Unpark(ctx context.Context, limit int, stage func(context.Context, []bridge.Parked) error) (int, error) {
+func (l *stoppingLedger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(context.Context, []bridge.Parked) error) (int, error) {
 	var ids []uuid.UUID
-	n, err := l.Ledger.(bridge.Unparker).Unpark(ctx, limit, func(ctx context.Context, messages []bridge.Parked) error {
+	n, err := l.Ledger.(bridge.Unparker).Unpark(ctx, after, limit, func(ctx context.Context, messages []bridge.Parked) error {
 		for _, m := range messages {
 			ids = append(ids, m.ID)
 		}

@@ -22,7 +22,7 @@ func awaitLock(t *testing.T, db *sql.DB) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	limit, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	limit, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for {
 		var n int
@@ -108,7 +108,7 @@ func execute(t *testing.T, db *sql.DB, statement string) {
 
 func expectOutcome(t *testing.T, ledger bridge.Ledger, id uuid.UUID, want bridge.Outcome) {
 	t.Helper()
-	outcome, err := ledger.Settle(t.Context(), id, 20*time.Second)
+	outcome, err := ledger.Settle(t.Context(), id, 2*time.Minute)
 	must(t, err)
 	if outcome != want {
 		t.Errorf("settle says %q, must say %q", outcome, want)

@@ -18,7 +18,7 @@ func awaitMariaDBLock(t *testing.T, db *sql.DB, sessions int) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	limit, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	limit, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for n := 0; n < sessions; <-tick.C {
 		must(t, db.QueryRowContext(limit, mariaDBHarness().Waiting).Scan(&n))

@@ -46,6 +46,7 @@ func mariaDBHarness() ledgertest.Harness {
 		RollbackTo: "ROLLBACK TO SAVEPOINT s",
 		Waiting:    "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_row_lock_current_waits'",
 		SessionID:  "SELECT connection_id()",
+		Clock:      "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000 AS SIGNED)",
 		Kill: func(ctx context.Context, admin *sql.DB, tx *sql.Tx) error {
 			var id int64
 			if err := tx.QueryRowContext(ctx, "SELECT connection_id()").Scan(&id); err != nil {

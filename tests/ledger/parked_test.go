@@ -81,7 +81,7 @@ func testLeastRights(t *testing.T, admin *sql.DB, older string, sender, parker, 
 		return tx.Commit()
 	}
 	unpark := func(ledger parkingLedger) (int, error) {
-		return ledger.Unpark(t.Context(), 10, func(context.Context, []bridge.Parked) error { return nil })
+		return ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []bridge.Parked) error { return nil })
 	}
 	if err := park(sender); err == nil {
 		t.Error("one who may only send has parked a message")
@@ -186,7 +186,7 @@ func TestPostgresStandbyTellsNoWatermark(t *testing.T) {
 	if _, err := ledger.Sweep(t.Context(), time.Hour, 10); err != nil && !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("sweep: %v", err)
 	}
-	if _, err := ledger.Unpark(t.Context(), 10, nil); !errors.Is(err, bridge.ErrNotPrimary) {
+	if _, err := ledger.Unpark(t.Context(), uuid.Nil, 10, nil); !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("unpark: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
 }

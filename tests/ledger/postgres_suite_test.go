@@ -43,10 +43,13 @@ func runPostgres(t *testing.T, h ledgertest.Harness) {
 	t.Run("inbox", func(t *testing.T) { ledgertest.RunInbox(t, h) })
 }
 
+// program is what the suites' connections call themselves.
+const program = "ledgertest"
+
 func postgresHarness(driver string, address func(testing.TB) string) ledgertest.Harness {
 	return ledgertest.Harness{
 		Create: func(t testing.TB) func() (*sql.DB, error) {
-			at := address(t)
+			at := withParameter(t, address(t), "application_name", program)
 			return func() (*sql.DB, error) { return sql.Open(driver, at) }
 		},
 		Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.PostgreSQL) },
@@ -67,6 +70,8 @@ func postgresHarness(driver string, address func(testing.TB) string) ledgertest.
 			"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger FOR EACH ROW EXECUTE FUNCTION refuse()",
 		},
 		SessionID: "SELECT pg_backend_pid()::text",
+		Program:   program,
+		Clock:     "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
 		KillSession: func(ctx context.Context, admin *sql.DB, session string) error {
 			_, err := admin.ExecContext(ctx, "SELECT pg_terminate_backend($1::text::int)", session)
 			return err

@@ -29,6 +29,7 @@ func TestPostgresStandbyIsRefused(t *testing.T) {
 	if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("prove: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
+	expectFinding(t, ledger, "primary", bridge.Error, "standby")
 	outcome, err := ledger.Settle(t.Context(), newID(), time.Second)
 	if outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
@@ -77,7 +78,7 @@ func TestPostgresSettleAtAnyDefaultIsolation(t *testing.T) {
 			must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
 			settled := make(chan error, 1)
 			go func() {
-				outcome, err := verifier.Settle(t.Context(), id, 20*time.Second)
+				outcome, err := verifier.Settle(t.Context(), id, 2*time.Minute)
 				if err == nil && outcome != bridge.Committed {
 					err = fmt.Errorf("settle says %q", outcome)
 				}
@@ -215,7 +216,7 @@ func TestPostgresKilledSettleLeavesNothing(t *testing.T) {
 	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
 	settled := make(chan error, 1)
 	go func() {
-		outcome, err := ledger.Settle(t.Context(), id, 20*time.Second)
+		outcome, err := ledger.Settle(t.Context(), id, 2*time.Minute)
 		if outcome != bridge.StillOpen || err == nil {
 			err = fmt.Errorf("a killed settle says %q, %w", outcome, err)
 		} else {

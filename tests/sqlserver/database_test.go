@@ -16,7 +16,7 @@ import (
 )
 
 // patience is the bound of a wait that should end by a signal.
-const patience = 20 * time.Second
+const patience = servertest.Patience
 
 // onBoth runs a test on a database with READ_COMMITTED_SNAPSHOT and on one without.
 func onBoth(t *testing.T, test func(t *testing.T, address string)) {

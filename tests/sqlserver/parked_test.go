@@ -26,7 +26,7 @@ func TestAParkingErrorNamesTheMissingRight(t *testing.T) {
 	}
 	unpark := func(t *testing.T, ledger *sqlserver.Ledger) error {
 		must(t, park(t, ledger))
-		_, err := ledger.Unpark(t.Context(), 10, func(context.Context, []bridge.Parked) error { return nil })
+		_, err := ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []bridge.Parked) error { return nil })
 		return err
 	}
 	sweep := func(t *testing.T, ledger *sqlserver.Ledger) error {
@@ -68,7 +68,7 @@ func TestAMessageThatIsTakenIsStillParked(t *testing.T) {
 		tx := recorded(t, ledger, id)
 		must(t, ledger.Park(t.Context(), tx, []bridge.Parked{{ID: id, Message: []byte("x")}}))
 		must(t, tx.Commit())
-		_, err := ledger.Unpark(t.Context(), 10, func(ctx context.Context, _ []bridge.Parked) error {
+		_, err := ledger.Unpark(t.Context(), uuid.Nil, 10, func(ctx context.Context, _ []bridge.Parked) error {
 			execute(t, ledger.DB(), "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at)")
 			orphans, err := ledger.Orphans(ctx, time.Hour, 10)
 			must(t, err)

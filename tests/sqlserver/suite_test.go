@@ -102,11 +102,14 @@ func ownTable(h ledgertest.Harness) ledgertest.Harness {
 	return h
 }
 
+// program is what the suites' connections call themselves.
+const program = "ledgertest"
+
 func harness(server string, snapshot bool) ledgertest.Harness {
 	return ledgertest.Harness{
 		Create: func(t testing.TB) func() (*sql.DB, error) {
 			address := servertest.SQLServerDB(t, server, snapshot)
-			return func() (*sql.DB, error) { return sql.Open("sqlserver", address) }
+			return func() (*sql.DB, error) { return sql.Open("sqlserver", address+"&app+name="+program) }
 		},
 		Migrate:      func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.SQLServer) },
 		Open:         func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return sqlserver.Open(ctx, db) },
@@ -125,6 +128,8 @@ func harness(server string, snapshot bool) ledgertest.Harness {
 		RollbackTo: "ROLLBACK TRANSACTION s",
 		Waiting:    "SELECT count(*) FROM sys.dm_exec_requests WHERE database_id = DB_ID() AND wait_type LIKE 'LCK%'",
 		SessionID:  "SELECT @@SPID",
+		Program:    program,
+		Clock:      "SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())",
 		Kill: func(ctx context.Context, admin *sql.DB, tx *sql.Tx) error {
 			var spid string
 			if err := tx.QueryRowContext(ctx, "SELECT @@SPID").Scan(&spid); err != nil {

@@ -58,8 +58,15 @@
 //     VIEW DEFINITION is not denied: 'Metadata visibility configuration'. Unique
 //     indexes, their columns, filters and whether they are disabled: 'sys.indexes'
 //     and 'sys.index_columns'.
+//   - Of the database's and a table's properties those that the library diagnoses; of
+//     rights, whether the login has one: 'HAS_PERMS_BY_NAME'. Lock escalation and page
+//     locks are remembered and do nothing.
 //   - A quoted name, in which ]] means ]: 'Database identifiers'. The schema dbo is
 //     every login's default.
+//   - Who waits for whom, and who has a table locked for a change: 'sys.dm_exec_requests',
+//     'sys.dm_tran_locks' and the views of sessions and transactions, refused (300) to
+//     a login that may not VIEW SERVER STATE. Of a session: its program, host, last
+//     text, and when its transaction began.
 //   - A server that ignores hints and reads snapshots, as Babelfish does.
 //
 // # What is not

@@ -26,7 +26,7 @@ func (s *session) login() error {
 	if err != nil {
 		return err
 	}
-	s.readOnly = l.readOnly
+	s.readOnly, s.program, s.host = l.readOnly, l.program, l.host
 	out := new(response)
 	if said := s.enter(l); said != nil {
 		out.error(said)
@@ -55,6 +55,7 @@ func (s *session) enter(l login) *sqlError {
 
 type login struct {
 	user, password, database string
+	program, host            string
 	readOnly                 bool
 }
 
@@ -77,7 +78,8 @@ func readLogin(body []byte) (login, error) {
 		b ^= 0xA5
 		clear[i] = b<<4 | b>>4
 	}
-	l := login{user: fromUTF16(field(40)), password: fromUTF16(clear), database: fromUTF16(field(68)), readOnly: body[26]&0x20 != 0}
+	l := login{user: fromUTF16(field(40)), password: fromUTF16(clear), database: fromUTF16(field(68)),
+		program: fromUTF16(field(48)), host: fromUTF16(field(36)), readOnly: body[26]&0x20 != 0}
 	if l.database == "" {
 		l.database = "master"
 	}

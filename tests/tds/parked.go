@@ -31,7 +31,7 @@ var parkedStatements = []statement{
 			}
 			return 1, x.insert(parked, row{"id": id, "message": x.bytes("@p2")})
 		}),
-	form(`SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size FROM bridge_parked WITH («([A-Z, ]+)») ORDER BY id`, takeParked),
+	form(`SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size FROM bridge_parked WITH («([A-Z, ]+)») WHERE id > CAST(@p2 AS uniqueidentifier) ORDER BY id`, takeParked),
 	form(`SELECT CAST(p.id AS binary(16)) AS id, p.message FROM $asked INNER LOOP JOIN bridge_parked p ON p.id = asked.id`, loadParked),
 	form(`DELETE p FROM $asked INNER LOOP JOIN bridge_parked p WITH (ROWLOCK) ON p.id = asked.id`,
 		func(x *execution, words []string) (uint64, error) {
@@ -147,7 +147,12 @@ func takeParked(x *execution, words []string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	after, err := x.guid("@p2")
+	if err != nil {
+		return 0, err
+	}
 	sortByID(rows)
+	rows = slices.DeleteFunc(rows, func(r row) bool { return compare(r["id"].(guid), after) <= 0 })
 	x.out.describe(column{"id", kindBinary}, column{"size", kindInt})
 	locks := how == skipping && strings.Contains(words[1], "UPDLOCK")
 	taken := 0

@@ -88,9 +88,27 @@ var schemaStatements = []statement{
 		x.tx.undo = append(x.tx.undo, func() { x.db.tables[t.name] = t })
 		return 0, nil
 	}),
-	form(`ALTER TABLE «(\w+)» SET (LOCK_ESCALATION = DISABLE)`, func(x *execution, words []string) (uint64, error) {
-		_, err := x.changing(words[1])
-		return 0, err
+	form(`ALTER TABLE «(\w+)» SET (LOCK_ESCALATION = «(DISABLE|TABLE|AUTO)»)`, func(x *execution, words []string) (uint64, error) {
+		t, err := x.changing(words[1])
+		if err != nil {
+			return 0, err
+		}
+		before := t.escalation
+		t.escalation = strings.ToUpper(words[2])
+		x.tx.undo = append(x.tx.undo, func() { t.escalation = before })
+		return 0, nil
+	}),
+	form(`ALTER INDEX ALL ON «(\w+)» SET (ALLOW_PAGE_LOCKS = «(ON|OFF)»)`, func(x *execution, words []string) (uint64, error) {
+		t, err := x.changing(words[1])
+		if err != nil {
+			return 0, err
+		}
+		for _, i := range t.indexes {
+			before := i.pageLocks
+			i.pageLocks = strings.EqualFold(words[2], "ON")
+			x.tx.undo = append(x.tx.undo, func() { i.pageLocks = before })
+		}
+		return 0, nil
 	}),
 	form(`CREATE DATABASE «(\w+)»`, func(x *execution, words []string) (uint64, error) {
 		x.server.create(words[1])
@@ -139,7 +157,7 @@ var (
 // createTable reads the names and types of the columns, and the unique key, of
 // which there is one at most. A table of versions is unique by version from the start.
 func createTable(x *execution, words []string) (uint64, error) {
-	t := &table{name: unquoted(words[1]), kind: "USER_TABLE", inMemory: words[3] != "",
+	t := &table{name: unquoted(words[1]), kind: "USER_TABLE", inMemory: words[3] != "", escalation: "TABLE",
 		columns: make(map[string]string), rows: make(map[string]row)}
 	for _, part := range list(words[2]) {
 		var key []string
@@ -165,7 +183,7 @@ func createTable(x *execution, words []string) (uint64, error) {
 		t.key = []string{"version_id"}
 	}
 	if t.key != nil {
-		t.indexes = append(t.indexes, &index{columns: t.key, unique: true})
+		t.indexes = append(t.indexes, &index{columns: t.key, unique: true, pageLocks: !strings.Contains(words[2], "ALLOW_PAGE_LOCKS = OFF")})
 	}
 	return 0, x.create(t)
 }
@@ -177,7 +195,7 @@ func createIndex(x *execution, words []string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	i := &index{name: words[2], columns: unquotedAll(list(words[4])), unique: words[1] != "", filtered: words[5] != ""}
+	i := &index{name: words[2], columns: unquotedAll(list(words[4])), unique: words[1] != "", filtered: words[5] != "", pageLocks: true}
 	key := t.key
 	if i.unique && !i.filtered && !slices.Equal(key, i.columns) {
 		if key != nil || len(t.rows) > 0 {
@@ -218,6 +236,7 @@ func alterDatabase(x *execution, words []string) (uint64, error) {
 	case "READ_COMMITTED_SNAPSHOT":
 		db.snapshot = value == "ON"
 	case "ALLOW_SNAPSHOT_ISOLATION":
+		db.snapshots = value == "ON"
 	case "COMPATIBILITY_LEVEL":
 		db.compatibility, _ = strconv.ParseInt(value, 10, 64)
 	case "DELAYED_DURABILITY":

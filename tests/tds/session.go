@@ -30,7 +30,10 @@ type session struct {
 	db       *database
 	readOnly bool         // came with ApplicationIntent=ReadOnly
 	tx       *transaction // nil: every statement is one
-	waits    bool         // for a lock
+	waitsFor *lock        // nil if it does not wait
+	last     string       // the last batch
+
+	program, host string // as the client has told them
 }
 
 type request struct {
@@ -154,13 +157,15 @@ func (s *session) run(r request, d *decoder, out *response) error {
 	switch r.kind {
 	case sqlBatch:
 		x := &execution{session: s, ctx: r.ctx, out: out, done: tokenDone}
-		err := x.batch(fromUTF16(d.rest))
+		s.last = fromUTF16(d.rest)
+		err := x.batch(s.last)
 		return x.finish(err)
 	case rpcRequest:
 		text, parameters, err := readRPC(d)
 		if err != nil {
 			return err
 		}
+		s.last = text
 		outside := s.settings
 		x := &execution{session: s, ctx: r.ctx, out: out, done: tokenDoneInProc, parameters: parameters}
 		err = x.batch(text)
@@ -238,7 +243,7 @@ func (s *session) manage(d *decoder, out *response) error {
 
 func (s *session) begin() *transaction {
 	s.server.lastTx++
-	return &transaction{id: s.server.lastTx, db: s.db, savepoints: make(map[string]int)}
+	return &transaction{id: s.server.lastTx, db: s.db, session: s, began: time.Now(), savepoints: make(map[string]int)}
 }
 
 // rollBack rolls back what is open, and says so.

@@ -53,7 +53,7 @@ func form(text string, run func(x *execution, words []string) (uint64, error)) s
 var statements []statement
 
 func init() {
-	statements = slices.Concat(sessionStatements, ledgerStatements, parkedStatements, inboxStatements, entityStatements, plainStatements, catalogueStatements, schemaStatements)
+	statements = slices.Concat(sessionStatements, ledgerStatements, parkedStatements, inboxStatements, entityStatements, plainStatements, catalogueStatements, watchStatements, diagnoseStatements, schemaStatements)
 }
 
 // batch runs the statements of a text up to the first that fails.
@@ -203,7 +203,7 @@ var sessionStatements = []statement{
 		func(x *execution, _ []string) (uint64, error) {
 			n := 0
 			for _, other := range x.server.sessions {
-				if other.waits && other.db == x.db {
+				if other.waitsFor != nil && other.db == x.db {
 					n++
 				}
 			}

@@ -21,6 +21,8 @@ type table struct {
 	rows     map[string]row // by key, also what is not committed
 	last     int64          // the last value of the identity column
 	refuses  bool           // deletes, by a trigger
+
+	escalation string // of locks: TABLE, AUTO or DISABLE
 }
 
 // uniqueIdentifier is the only type that has a meaning here.
@@ -31,6 +33,7 @@ type index struct {
 	name                       string
 	columns                    []string
 	unique, filtered, disabled bool
+	pageLocks                  bool
 }
 
 type database struct {
@@ -39,6 +42,7 @@ type database struct {
 	tables        map[string]*table
 	locks         map[resource]*lock
 	snapshot      bool // READ_COMMITTED_SNAPSHOT
+	snapshots     bool // ALLOW_SNAPSHOT_ISOLATION
 	compatibility int64
 	durability    string
 }
@@ -57,6 +61,8 @@ type lock struct {
 type transaction struct {
 	id         uint64
 	db         *database
+	session    *session
+	began      time.Time
 	locks      []resource
 	undo       []func()
 	savepoints map[string]int // lengths of undo
@@ -220,12 +226,12 @@ func (x *execution) wait(l *lock) error {
 		timeout = timer.C
 	}
 	x.tx.waitsFor = l
-	x.waits = true
+	x.session.waitsFor = l
 	x.server.mu.Unlock()
 	defer func() {
 		x.server.mu.Lock()
 		x.tx.waitsFor = nil
-		x.waits = false
+		x.session.waitsFor = nil
 	}()
 	select {
 	case <-l.freed:

@@ -17,8 +17,9 @@ import (
 // may wait for a lock, and that only while the transaction has changed nothing in the
 // ledger: so an Unpark is in no deadlock.
 type Shelf interface {
-	// Take locks at most limit messages that no other transaction has locked.
-	Take(ctx context.Context, limit int) ([]Size, error)
+	// Take locks at most limit messages that no other transaction has locked, the first
+	// after that ID.
+	Take(ctx context.Context, after uuid.UUID, limit int) ([]Size, error)
 	// Recorded returns ids without those that have certainly no row in the ledger.
 	Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
 	// Load reads messages that were taken, if they are still there.
@@ -43,7 +44,7 @@ const unparkFinish = 10 * time.Second
 
 // Unpark is the Unpark of bridge.Unparker. open begins a transaction that ends at the
 // latest with its context.
-func Unpark(ctx context.Context, open func(ctx context.Context) (Shelf, error), limit int,
+func Unpark(ctx context.Context, open func(ctx context.Context) (Shelf, error), after uuid.UUID, limit int,
 	stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
 	if limit < 1 {
 		return 0, fmt.Errorf("limit is %d, must be positive", limit)
@@ -60,7 +61,7 @@ func Unpark(ctx context.Context, open func(ctx context.Context) (Shelf, error), 
 		return 0, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = shelf.Rollback() }()
-	sizes, err := shelf.Take(work, min(limit, Chunk))
+	sizes, err := shelf.Take(work, after, min(limit, Chunk))
 	if err != nil || len(sizes) == 0 {
 		return 0, err
 	}

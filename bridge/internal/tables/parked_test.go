@@ -28,7 +28,7 @@ type shelf struct {
 	committed        bool
 }
 
-func (s *shelf) Take(_ context.Context, limit int) ([]tables.Size, error) {
+func (s *shelf) Take(_ context.Context, _ uuid.UUID, limit int) ([]tables.Size, error) {
 	return s.sizes[:min(limit, len(s.sizes))], nil
 }
 
@@ -84,7 +84,7 @@ func TestUnparkRemovesOnlyWhatIsSafe(t *testing.T) {
 		limit := rapid.IntRange(1, 25).Draw(t, "limit")
 		fails := rapid.Bool().Draw(t, "fails")
 		var staged []uuid.UUID
-		removed, err := tables.Unpark(t.Context(), s.open, limit, func(_ context.Context, messages []bridge.Parked) error {
+		removed, err := tables.Unpark(t.Context(), s.open, uuid.Nil, limit, func(_ context.Context, messages []bridge.Parked) error {
 			if s.staged || len(messages) == 0 {
 				t.Fatalf("staged twice, or nothing: %d", len(messages))
 			}
@@ -165,7 +165,7 @@ func TestUnparkGivesTheStageItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{sizes: []tables.Size{{ID: uuid.New()}}}
 		start := time.Now()
-		_, err := tables.Unpark(t.Context(), s.open, 1, func(ctx context.Context, _ []bridge.Parked) error {
+		_, err := tables.Unpark(t.Context(), s.open, uuid.Nil, 1, func(ctx context.Context, _ []bridge.Parked) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})
@@ -179,7 +179,7 @@ func TestWhatFollowsTheStageIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &hanging{shelf{sizes: []tables.Size{{ID: uuid.New()}}}}
 		open := func(ctx context.Context) (tables.Shelf, error) { return s, nil }
-		_, err := tables.Unpark(t.Context(), open, 1, func(context.Context, []bridge.Parked) error { return nil })
+		_, err := tables.Unpark(t.Context(), open, uuid.Nil, 1, func(context.Context, []bridge.Parked) error { return nil })
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("the error is %v", err)
 		}

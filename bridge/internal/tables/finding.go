@@ -1,0 +1,209 @@
+package tables
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// Findings are what a Diagnose has found so far.
+type Findings []bridge.Finding
+
+// OK notes that it is well.
+func (f *Findings) OK(check, format string, args ...any) {
+	f.add(check, bridge.OK, "", format, args...)
+}
+
+// Warning notes what works, and costs something or may fail later.
+func (f *Findings) Warning(check, mend, format string, args ...any) {
+	f.add(check, bridge.Warning, mend, format, args...)
+}
+
+// Error notes what loses messages, or keeps everything from working.
+func (f *Findings) Error(check, mend, format string, args ...any) {
+	f.add(check, bridge.Error, mend, format, args...)
+}
+
+// Unknown notes that the login may not look, or that the server does not tell.
+func (f *Findings) Unknown(check, mend string, err error) {
+	f.add(check, bridge.Unknown, mend, "%v", err)
+}
+
+// Expect notes good as well if it holds, and else bad at that level, with its mend.
+func (f *Findings) Expect(check string, holds bool, good string, level bridge.Level, bad, mend string) {
+	if holds {
+		f.OK(check, "%s", good)
+		return
+	}
+	f.add(check, level, mend, "%s", bad)
+}
+
+func (f *Findings) add(check string, level bridge.Level, mend, format string, args ...any) {
+	*f = append(*f, bridge.Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Mend: mend})
+}
+
+// The checks that all databases have.
+const (
+	checkLedger = "ledger"
+	checkPool   = "connection pool"
+	checkClock  = "clock"
+	CheckOldest = "oldest open transaction"
+	checkOrphan = "orphans"
+	checkParked = "parked messages"
+
+	CheckVersion   = "server version"
+	CheckPrimary   = "primary"
+	CheckDurable   = "durability"
+	CheckIsolation = "isolation"
+	CheckConnect   = "connections left"
+	CheckRights    = "rights of a verifier"
+	CheckUnpark    = "rights to unpark"
+	CheckSweep     = "rights to sweep"
+	CheckWatch     = "who holds a message up"
+	CheckTimeouts  = "time-outs"
+	CheckRows      = "rows in the ledger"
+)
+
+// NeedConnections is how many connections a verifier wants with default options, and
+// so how many must be left.
+const NeedConnections = 23
+
+// LongOpen is how long a transaction may be open without a warning.
+const LongOpen = time.Hour
+
+// Ledger notes what Check says.
+func (f *Findings) Ledger(ctx context.Context, ledger bridge.Ledger) {
+	if err := ledger.Check(ctx); err != nil {
+		f.Error(checkLedger, "see the text; a verifier does not start before this is well", "%v", err)
+	} else {
+		f.OK(checkLedger, "it is %s, of schema version %d", ledger.Identity(), LedgerVersion)
+	}
+	if ledger.DB().Stats().MaxOpenConnections == 1 {
+		f.Error(checkPool, "SetMaxOpenConns: a verifier wants one for each settle, and some", "%v", ErrOneConnection)
+	}
+}
+
+// How far the clocks may be apart: DESIGN's rules on sweeping allow for half an hour.
+const (
+	clockWarning = time.Second
+	clockError   = time.Minute
+)
+
+// Clock compares the database's clock, in milliseconds since 1970, with ours.
+func (f *Findings) Clock(ctx context.Context, db *sqlx.DB, query string) {
+	const mend = "set both clocks by NTP; a sweep of orphans relies on clocks that differ by less than 30 minutes"
+	before := time.Now()
+	var ms int64
+	if err := db.GetContext(ctx, &ms, query); err != nil {
+		f.Unknown(checkClock, "", err)
+		return
+	}
+	f.clock(time.UnixMilli(ms), before, time.Now(), mend)
+}
+
+// clock judges what was read between before and after: only what is outside of the two
+// is a difference.
+func (f *Findings) clock(theirs, before, after time.Time, mend string) {
+	var difference time.Duration
+	switch {
+	case theirs.Before(before.Truncate(time.Millisecond)):
+		difference = theirs.Sub(before)
+	case theirs.After(after):
+		difference = theirs.Sub(after)
+	}
+	text := fmt.Sprintf("the database's is %v from ours", difference.Round(time.Millisecond))
+	switch {
+	case difference.Abs() > clockError:
+		f.Error(checkClock, mend, "%s", text)
+	case difference.Abs() > clockWarning:
+		f.Warning(checkClock, mend, "%s", text)
+	default:
+		f.OK(checkClock, "%s", text)
+	}
+}
+
+// What of a backlog is worth a warning.
+const (
+	orphanAge   = 7 * 24 * time.Hour
+	mostOrphans = 1000
+	mostParked  = 1000
+)
+
+// Backlog counts orphans and parked messages.
+func (f *Findings) Backlog(ctx context.Context, ledger bridge.Ledger) {
+	if sweeper, ok := ledger.(bridge.Sweeper); ok {
+		orphans, err := sweeper.Orphans(ctx, orphanAge, mostOrphans)
+		switch {
+		case err != nil:
+			f.Unknown(checkOrphan, "", err)
+		case len(orphans) > 0:
+			f.Warning(checkOrphan, "have a verifier sweep, or sweep by hand", "%s rows are more than %v days old",
+				atLeast(len(orphans), mostOrphans), orphanAge.Hours()/24)
+		default:
+			f.OK(checkOrphan, "no row is more than %v days old", orphanAge.Hours()/24)
+		}
+	}
+	if unparker, ok := ledger.(bridge.Unparker); ok {
+		parked, err := unparker.CountParked(ctx, mostParked)
+		switch {
+		case err != nil:
+			f.Unknown(checkParked, "", err)
+		case parked == mostParked:
+			f.Warning(checkParked, "see that a verifier unparks, and that the broker takes messages", "%s", atLeast(parked, mostParked))
+		default:
+			f.OK(checkParked, "%d", parked)
+		}
+	}
+}
+
+func atLeast(n, limit int) string {
+	if n == limit {
+		return fmt.Sprintf("%d or more", n)
+	}
+	return fmt.Sprint(n)
+}
+
+// Connections judges how many of the server's connections are left.
+func (f *Findings) Connections(left, limit int64) {
+	text := fmt.Sprintf("%d of %d", left, limit)
+	if left < NeedConnections {
+		f.Warning(CheckConnect, fmt.Sprintf("a verifier with default options wants up to %d: raise the server's limit, or lower Settlers", NeedConnections),
+			"%s", text)
+		return
+	}
+	f.OK(CheckConnect, "%s", text)
+}
+
+// Oldest judges the age of the oldest open transaction.
+func (f *Findings) Oldest(seconds sql.NullFloat64, among string) {
+	age := time.Duration(seconds.Float64 * float64(time.Second)).Round(time.Second)
+	switch {
+	case !seconds.Valid:
+		f.OK(CheckOldest, "none, among %s", among)
+	case age > LongOpen:
+		f.Warning(CheckOldest, "end it: its messages wait for it, and with them memory and clean-up", "%v, among %s", age, among)
+	default:
+		f.OK(CheckOldest, "%v, among %s", age, among)
+	}
+}
+
+// Missing judges rights: those of needed that held lacks, in the words of GRANT.
+func (f *Findings) Missing(check string, level bridge.Level, missing []string) {
+	if len(missing) == 0 {
+		f.OK(check, "all there")
+		return
+	}
+	text := ""
+	for i, right := range missing {
+		if i > 0 {
+			text += ", "
+		}
+		text += right
+	}
+	f.add(check, level, "GRANT "+text, "the login lacks %s", text)
+}

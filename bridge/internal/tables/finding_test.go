@@ -1,0 +1,70 @@
+package tables
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// Only what lies outside of the two readings of our own clock is a difference, however
+// long the question has taken.
+func TestClockIsJudgedByWhatTheQuestionCannotExplain(t *testing.T) {
+	before := time.UnixMilli(1_000_000)
+	after := before.Add(10 * time.Minute) // a slow question
+	for _, c := range []struct {
+		theirs time.Time
+		want   bridge.Level
+	}{
+		{before, bridge.OK},
+		{before.Add(5 * time.Minute), bridge.OK},
+		{after, bridge.OK},
+		{before.Add(-900 * time.Millisecond), bridge.OK},
+		{after.Add(900 * time.Millisecond), bridge.OK},
+		{before.Add(-2 * time.Second), bridge.Warning},
+		{after.Add(2 * time.Second), bridge.Warning},
+		{before.Add(-59 * time.Second), bridge.Warning},
+		{before.Add(-61 * time.Second), bridge.Error},
+		{after.Add(2 * time.Hour), bridge.Error},
+	} {
+		var f Findings
+		f.clock(c.theirs, before, after, "mend")
+		if len(f) != 1 || f[0].Level != c.want || (f[0].Mend == "") != (c.want == bridge.OK) {
+			t.Errorf("%v: %+v, must be %s", c.theirs, f, c.want)
+		}
+	}
+}
+
+func TestFindingsHaveALevelAndAMend(t *testing.T) {
+	var f Findings
+	f.Missing("rights", bridge.Error, nil)
+	f.Missing("rights", bridge.Error, []string{"SELECT ON a", "DELETE ON b"})
+	f.Oldest(sql.NullFloat64{}, "all")
+	f.Oldest(sql.NullFloat64{Float64: 3599, Valid: true}, "all")
+	f.Oldest(sql.NullFloat64{Float64: 3601, Valid: true}, "all")
+	f.Connections(NeedConnections, 100)
+	f.Connections(NeedConnections-1, 100)
+	f.Expect("it", true, "good", bridge.Warning, "bad", "mend")
+	f.Expect("it", false, "good", bridge.Warning, "bad", "mend")
+	want := []bridge.Level{bridge.OK, bridge.Error, bridge.OK, bridge.OK, bridge.Warning, bridge.OK, bridge.Warning, bridge.OK, bridge.Warning}
+	for i, level := range want {
+		if f[i].Level != level || f[i].Text == "" || (f[i].Mend == "") != (level == bridge.OK) {
+			t.Errorf("%d: %+v, must be %s", i, f[i], level)
+		}
+	}
+	if f[1].Mend != "GRANT SELECT ON a, DELETE ON b" {
+		t.Errorf("the mend is %q", f[1].Mend)
+	}
+}
+
+func TestAStatementIsCutBetweenCharacters(t *testing.T) {
+	for _, statement := range []string{"", "SELECT 1", strings.Repeat("x", MostStatement), strings.Repeat("€", MostStatement), "a" + strings.Repeat("€", MostStatement)} {
+		cut := Cut(statement)
+		if !strings.HasPrefix(statement, cut) || len(cut) > MostStatement || len(cut) < min(len(statement), MostStatement-2) ||
+			strings.ToValidUTF8(cut, "") != cut {
+			t.Errorf("%d bytes are cut to %d", len(statement), len(cut))
+		}
+	}
+}

@@ -1,0 +1,303 @@
+package ledgertest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// runWatch shows that the ledger of h keeps every promise of bridge.Watcher, or, of a
+// blind database, that it is none.
+func runWatch(t *testing.T, h Harness) {
+	d := h.newDatabase(t)
+	watcher, watches := d.ledger.(bridge.Watcher)
+	if h.Blind {
+		if watches {
+			t.Error("a ledger of a blind database is a watcher")
+		}
+		return
+	}
+	if !watches {
+		t.Fatal("the ledger cannot watch")
+	}
+	w := &watching{d, watcher}
+	for _, test := range []struct {
+		name string
+		test func(*testing.T, *watching)
+	}{
+		{"who has recorded an ID and not ended holds it up, nobody after the commit", testHoldersCommit},
+		{"who has recorded an ID and not ended holds it up, nobody after the rollback", testHoldersRollback},
+		{"nobody holds up an ID that nobody has recorded", testHoldersUnknown},
+		{"each ID has its own holder", testHoldersTwo},
+		{"many ask at once, beside a settle, and all learn who it is", testHoldersMany},
+		{"a question that is cancelled returns promptly", testHoldersCancelled},
+		{"an open transaction is listed above its age, up to the limit", testOpenTransactions},
+		{"a question that cannot be answered is refused", testOpenTransactionsRefused},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.test(t, w)
+			d.expectIdle(t)
+		})
+	}
+}
+
+// A watching is a database with the ledger as a Watcher.
+type watching struct {
+	*database
+	watcher bridge.Watcher
+}
+
+// An opened is an open transaction that has recorded IDs.
+type opened struct {
+	*sql.Tx
+	session       string // "" if it is not known
+	before, after time.Time
+}
+
+// opened begins a transaction, and notes the database's clock before and after.
+func (w *watching) opened(t *testing.T, ids ...uuid.UUID) opened {
+	t.Helper()
+	o := opened{before: w.now(t), Tx: w.begin(t, ids...)}
+	o.after = w.now(t)
+	if w.SessionID != "" {
+		check(t, o.QueryRowContext(t.Context(), w.SessionID).Scan(&o.session), "read the session")
+	}
+	return o
+}
+
+// end rolls back. Not every driver waits for a rollback that the end of a test's context
+// brings about.
+func (w *watching) end(t *testing.T, tx opened) {
+	t.Helper()
+	check(t, tx.Rollback(), "roll back")
+}
+
+func (w *watching) now(t *testing.T) time.Time {
+	t.Helper()
+	var ms int64
+	check(t, w.sender.DB().QueryRowContext(t.Context(), w.Clock).Scan(&ms), "read the clock")
+	return time.UnixMilli(ms)
+}
+
+// clockSlack is by how much a holder's time may be wrong.
+const clockSlack = 5 * time.Second
+
+// expectHolder fails unless the only holder is that transaction.
+func (w *watching) expectHolder(t *testing.T, got []bridge.Holder, want opened) {
+	t.Helper()
+	if len(got) != 1 {
+		t.Fatalf("the holders are %+v, must be one", got)
+	}
+	h := got[0]
+	if h.Session == "" || want.session != "" && h.Session != want.session {
+		t.Errorf("the session is %q, must be %q", h.Session, want.session)
+	}
+	if h.Since.Before(want.before.Add(-clockSlack)) || h.Since.After(want.after.Add(clockSlack)) {
+		t.Errorf("the transaction began at %v, must be between %v and %v", h.Since, want.before, want.after)
+	}
+	if h.Login == "" {
+		t.Error("it has no login")
+	}
+	if w.Program != "" && h.Program != w.Program {
+		t.Errorf("the program is %q, must be %q", h.Program, w.Program)
+	}
+	if h.State == "" {
+		t.Error("it has no state")
+	}
+}
+
+func (w *watching) holders(t *testing.T, id uuid.UUID) []bridge.Holder {
+	t.Helper()
+	found, err := w.watcher.Holders(t.Context(), id)
+	check(t, err, "ask for holders")
+	return found
+}
+
+func (w *watching) expectNoHolder(t *testing.T, id uuid.UUID) {
+	t.Helper()
+	if found := w.holders(t, id); len(found) > 0 {
+		t.Errorf("the holders are %+v, must be none", found)
+	}
+}
+
+func testHoldersCommit(t *testing.T, w *watching) {
+	id := newID()
+	tx := w.opened(t, id)
+	w.expectHolder(t, w.holders(t, id), tx)
+	w.expectCommitted(t, []uuid.UUID{id})
+	check(t, tx.Commit(), "commit")
+	w.expectNoHolder(t, id)
+	w.expectSettled(t, id, bridge.Committed)
+	w.expectCommitted(t, []uuid.UUID{id}, id)
+}
+
+func testHoldersRollback(t *testing.T, w *watching) {
+	id := newID()
+	tx := w.opened(t, id)
+	w.expectHolder(t, w.holders(t, id), tx)
+	check(t, tx.Rollback(), "roll back")
+	w.expectNoHolder(t, id)
+	w.expectSettled(t, id, bridge.RolledBack)
+	w.expectCommitted(t, []uuid.UUID{id})
+	w.commit(t, id) // nothing is in its way
+	w.expectSettled(t, id, bridge.Committed)
+}
+
+func testHoldersUnknown(t *testing.T, w *watching) {
+	other := w.opened(t, newID())
+	id := newID()
+	w.expectNoHolder(t, id)
+	w.expectSettled(t, id, bridge.RolledBack)
+	w.expectCommitted(t, []uuid.UUID{id})
+	w.end(t, other)
+}
+
+func testHoldersTwo(t *testing.T, w *watching) {
+	a, b := newIDs(3), newID()
+	first, second := w.opened(t, a...), w.opened(t, b)
+	w.expectHolder(t, w.holders(t, b), second)
+	w.expectHolder(t, w.holders(t, a[2]), first)
+	w.end(t, second)
+	w.expectNoHolder(t, b)
+	w.expectHolder(t, w.holders(t, a[0]), first)
+	w.end(t, first)
+}
+
+func testHoldersMany(t *testing.T, w *watching) {
+	id := newID()
+	tx := w.opened(t, id)
+	settled := make(chan error, 1)
+	go func() {
+		outcome, err := w.ledger.Settle(t.Context(), id, wait)
+		if err == nil && outcome != bridge.Committed {
+			err = errors.New("settle says " + outcome.String())
+		}
+		settled <- err
+	}()
+	w.waiting(t, 1)
+	answers := make([][]bridge.Holder, 4)
+	errs := make([]error, len(answers))
+	var all sync.WaitGroup
+	for i := range answers {
+		all.Go(func() { answers[i], errs[i] = w.watcher.Holders(t.Context(), id) })
+	}
+	all.Wait()
+	check(t, errors.Join(errs...), "ask for holders")
+	for _, found := range answers {
+		w.expectHolder(t, found, tx)
+	}
+	check(t, tx.Commit(), "commit")
+	check(t, <-settled, "settle")
+	w.expectNoHolder(t, id)
+}
+
+func testHoldersCancelled(t *testing.T, w *watching) {
+	id := newID()
+	tx := w.opened(t, id)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	start := time.Now()
+	if found, err := w.watcher.Holders(ctx, id); err == nil || len(found) > 0 {
+		t.Errorf("a cancelled question: %v, %v", found, err)
+	}
+	if took := time.Since(start); took > prompt {
+		t.Errorf("it took %v", took)
+	}
+	w.end(t, tx)
+}
+
+func (w *watching) listed(t *testing.T, age time.Duration, limit int) []bridge.Holder {
+	t.Helper()
+	found, err := w.watcher.OpenTransactions(t.Context(), age, limit)
+	check(t, err, "list open transactions")
+	return found
+}
+
+// lookEvery is how long the suite leaves a database alone between two looks: there are
+// some that renew what they tell only then.
+const lookEvery = 200 * time.Millisecond
+
+// becomes lists until there are n.
+func (w *watching) becomes(t *testing.T, n int, age time.Duration, limit int) []bridge.Holder {
+	t.Helper()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	limited := time.After(6 * wait)
+	for {
+		select {
+		case <-tick.C:
+		case <-limited:
+			t.Fatalf("there are %+v, must be %d", w.listed(t, age, limit), n)
+		}
+		if found := w.listed(t, age, limit); len(found) == n {
+			return found
+		}
+	}
+}
+
+func testOpenTransactions(t *testing.T, w *watching) {
+	w.becomes(t, 0, 0, 10) // what other tests have begun is rolled back
+	idle := begin(t, w.sender.DB())
+	var rows int // it has read, and written nothing
+	check(t, idle.QueryRowContext(t.Context(), "SELECT count(*) FROM bridge_ledger").Scan(&rows), "read")
+	first := w.opened(t, newID())
+	w.expectHolder(t, w.becomes(t, 1, 0, 10), first)
+	if found := w.listed(t, time.Hour, 10); len(found) > 0 {
+		t.Errorf("above an hour: %+v", found)
+	}
+	w.becomes(t, 1, 2*time.Second, 10) // some databases know the time to the second
+	second := w.opened(t, newID())
+	found := w.becomes(t, 2, 0, 10)
+	if !slices.IsSortedFunc(found, func(a, b bridge.Holder) int { return a.Since.Compare(b.Since) }) {
+		t.Errorf("not the oldest first: %+v", found)
+	}
+	w.expectHolder(t, w.listed(t, 0, 1), first) // the oldest
+	check(t, first.Commit(), "commit")
+	w.expectHolder(t, w.becomes(t, 1, 0, 10), second)
+	w.end(t, second)
+	w.becomes(t, 0, 0, 10)
+	check(t, idle.Rollback(), "roll back")
+}
+
+func testOpenTransactionsRefused(t *testing.T, w *watching) {
+	if _, err := w.watcher.OpenTransactions(t.Context(), -1, 10); err == nil {
+		t.Error("a negative age is no error")
+	}
+	for _, limit := range []int{0, -1} {
+		if _, err := w.watcher.OpenTransactions(t.Context(), 0, limit); err == nil {
+			t.Errorf("a limit of %d is no error", limit)
+		}
+	}
+	// Without a second connection nobody can be asked: that is no answer.
+	id := newID()
+	tx := w.opened(t, id)
+	two := w.connect()
+	two.SetMaxOpenConns(2)
+	narrow, err := w.Open(t.Context(), two)
+	check(t, err, "open")
+	taken := begin(t, two)
+	if found, err := narrow.(bridge.Watcher).Holders(t.Context(), id); err == nil {
+		t.Errorf("without a second connection: %+v", found)
+	}
+	check(t, taken.Rollback(), "roll back")
+	found, err := narrow.(bridge.Watcher).Holders(t.Context(), id)
+	check(t, err, "ask for holders")
+	w.expectHolder(t, found, tx)
+	w.end(t, tx)
+
+	one := w.connect()
+	one.SetMaxOpenConns(1)
+	ledger, err := w.Open(t.Context(), one)
+	check(t, err, "open")
+	if _, err := ledger.(bridge.Watcher).Holders(t.Context(), newID()); err == nil {
+		t.Error("a pool of one connection is no error")
+	}
+}

@@ -1,0 +1,108 @@
+package migrate
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
+)
+
+// A Part is a set of tables that has a version of its own.
+type Part string
+
+// The parts that this package makes.
+const (
+	LedgerPart Part = "ledger"
+	InboxPart  Part = "inbox"
+)
+
+func (p Part) versions() string { return "bridge_" + string(p) + "_version" }
+
+// SQL Server's number for a table that is not there, or that the login may not see.
+const noTableNumber = 208
+
+// Version tells which version of a part is in db, 0 for none, and which one this
+// release makes. It changes nothing.
+func Version(ctx context.Context, db *sql.DB, dialect Dialect, part Part) (there, wanted int64, err error) {
+	if wanted, err = Wanted(dialect, part); err != nil {
+		return 0, 0, err
+	}
+	begun, err := isThere(ctx, db, dialect, part.versions())
+	if err != nil {
+		return 0, wanted, fmt.Errorf("look for the version of the %s: %w", part, err)
+	}
+	if !begun {
+		return 0, wanted, nil
+	}
+	store, err := database.NewStore(gooseDialect[dialect], part.versions())
+	if err == nil {
+		there, err = store.GetLatestVersion(ctx, db)
+	}
+	var number interface{ SQLErrorNumber() int32 }
+	switch {
+	case errors.Is(err, database.ErrVersionNotFound), // a crash of the first migrator can leave it
+		errors.As(err, &number) && number.SQLErrorNumber() == noTableNumber:
+		return 0, wanted, nil
+	case err != nil:
+		return 0, wanted, fmt.Errorf("read the version of the %s: %w", part, err)
+	}
+	return there, wanted, nil
+}
+
+// isThere tells whether there is a table, where that can be asked without a right on
+// it. On SQL Server the answer is true, and reading it tells.
+func isThere(ctx context.Context, db *sql.DB, dialect Dialect, table string) (there bool, err error) {
+	query := map[Dialect]string{
+		PostgreSQL: `SELECT to_regclass('` + table + `') IS NOT NULL`,
+		MySQL:      `SELECT count(*) > 0 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '` + table + `'`,
+		SQLite:     `SELECT count(*) > 0 FROM sqlite_master WHERE type = 'table' AND name = '` + table + `'`,
+	}[dialect]
+	if query == "" {
+		return true, nil
+	}
+	err = db.QueryRowContext(ctx, query).Scan(&there)
+	return there, err
+}
+
+// Wanted is the version of a part that this release makes.
+func Wanted(dialect Dialect, part Part) (int64, error) {
+	all, err := migrations(dialect, part)
+	if err != nil {
+		return 0, err
+	}
+	return all[len(all)-1].version, nil
+}
+
+// migration is one file.
+type migration struct {
+	version int64
+	name    string
+	text    string
+}
+
+// migrations are those of a part, in their order; one at least.
+func migrations(dialect Dialect, part Part) ([]migration, error) {
+	dir := path.Join("sql", string(dialect), string(part))
+	entries, err := fs.ReadDir(files, dir)
+	if err != nil || len(entries) == 0 {
+		return nil, fmt.Errorf("no migrations of the %s for %q", part, dialect)
+	}
+	var all []migration
+	for _, entry := range entries { // sorted by name, which begins with the version
+		version, err := goose.NumericComponent(entry.Name())
+		if err != nil {
+			return nil, fmt.Errorf("migration %s: %w", entry.Name(), err)
+		}
+		text, err := fs.ReadFile(files, path.Join(dir, entry.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("migration %s: %w", entry.Name(), err)
+		}
+		all = append(all, migration{version, entry.Name(), string(text)})
+	}
+	return all, nil
+}

@@ -1,0 +1,290 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// What is asked of the server, and of the login.
+const (
+	clock = `SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000 AS SIGNED)`
+
+	globals = `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'read_only', 'super_read_only', 'innodb_read_only',
+'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'binlog_format', 'innodb_rollback_on_timeout', 'max_connections',
+'wsrep_on', 'group_replication_single_primary_mode', 'performance_schema', 'innodb_doublewrite')`
+
+	// These the session has of its own.
+	session = `SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'wait_timeout',
+'max_statement_time', 'max_execution_time', 'max_allowed_packet', 'max_user_connections')`
+
+	status = `SHOW GLOBAL STATUS WHERE Variable_name = 'Threads_connected'`
+
+	engines = `SELECT table_name AS name, COALESCE(engine, '') AS engine, COALESCE(table_rows, 0) AS row_count
+FROM information_schema.tables WHERE table_schema = DATABASE()
+AND table_name IN ('bridge_ledger', 'bridge_identity', 'bridge_parked', 'bridge_watermark', 'bridge_ledger_version') ORDER BY table_name`
+
+	oldest = `SELECT MAX(TIMESTAMPDIFF(SECOND, CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00'), UTC_TIMESTAMP()))
+FROM information_schema.innodb_trx b LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
+WHERE b.trx_mysql_thread_id <> CONNECTION_ID() AND (b.trx_mysql_thread_id = 0 OR p.db = DATABASE())`
+)
+
+// A right, and a statement that only who has it may have explained. Nothing is run.
+type right struct{ name, explain string }
+
+var (
+	verifierRights = []right{
+		{"SELECT ON bridge_ledger", `SELECT id FROM bridge_ledger WHERE id = ''`},
+		{"INSERT ON bridge_ledger", `INSERT INTO bridge_ledger (id) VALUES ('')`},
+		{"DELETE ON bridge_ledger", `DELETE FROM bridge_ledger WHERE id = ''`},
+		{"SELECT ON bridge_identity", `SELECT one FROM bridge_identity`},
+		{"SELECT ON bridge_ledger_version", `SELECT version_id FROM bridge_ledger_version`},
+		{"SELECT ON bridge_watermark", `SELECT one FROM bridge_watermark`},
+	}
+	unparkRights = []right{
+		{"SELECT ON bridge_parked", `SELECT id FROM bridge_parked`},
+		{"UPDATE ON bridge_parked", `UPDATE bridge_parked SET message = message WHERE id = ''`},
+		{"DELETE ON bridge_parked", `DELETE FROM bridge_parked WHERE id = ''`},
+		{"UPDATE ON bridge_ledger", `UPDATE bridge_ledger SET recorded_at = recorded_at WHERE id = ''`},
+	}
+	sweepRights = []right{
+		{"UPDATE ON bridge_watermark", `UPDATE bridge_watermark SET swept_before = swept_before WHERE one = 1`},
+		{"UPDATE ON bridge_ledger", `UPDATE bridge_ledger SET recorded_at = recorded_at WHERE id = ''`},
+		{"DELETE ON bridge_ledger", `DELETE FROM bridge_ledger WHERE id = ''`},
+	}
+)
+
+const (
+	shortTimeout = 30 * time.Second
+	shortIdle    = 2 * bridge.UnparkPatience // an Unpark is idle while it stages
+	wantedPacket = 16 << 20                  // so much every ledger should take, or almost
+)
+
+var (
+	_ bridge.Diagnoser = (*Ledger)(nil)
+	_ bridge.Diagnoser = (*ownTable)(nil)
+)
+
+// Diagnose looks at the server, at the login's session and at the bridge's tables.
+func (l *Ledger) Diagnose(ctx context.Context) ([]bridge.Finding, error) { return l.diagnose(ctx, l) }
+
+// Diagnose is Ledger's, with the own table checked as well. It leaves out parked
+// messages and orphans, as there are none.
+func (o *ownTable) Diagnose(ctx context.Context) ([]bridge.Finding, error) {
+	return o.ledger.diagnose(ctx, o)
+}
+
+// diagnose examines the database of l for the ledger that is in use.
+func (l *Ledger) diagnose(ctx context.Context, used bridge.Ledger) ([]bridge.Finding, error) {
+	d := diagnosis{ledger: l, variables: make(map[string]string)}
+	d.Ledger(ctx, used)
+	for _, part := range []func(context.Context) error{d.read, d.tables, d.rights, d.transactions} {
+		if err := part(ctx); err != nil {
+			return d.Findings, fmt.Errorf("diagnose: %w", classify(err))
+		}
+	}
+	d.server()
+	d.durability()
+	d.session()
+	d.Clock(ctx, l.db, clock)
+	d.Backlog(ctx, used)
+	return d.Findings, ctx.Err()
+}
+
+type diagnosis struct {
+	tables.Findings
+	ledger    *Ledger
+	variables map[string]string // by their names in lower case
+}
+
+func (d *diagnosis) read(ctx context.Context) error {
+	for _, query := range []string{globals, session, status} {
+		var rows []struct {
+			Name  string `db:"Variable_name"`
+			Value string `db:"Value"`
+		}
+		if err := d.ledger.db.SelectContext(ctx, &rows, query); err != nil {
+			return err
+		}
+		for _, r := range rows {
+			d.variables[strings.ToLower(r.Name)] = r.Value
+		}
+	}
+	return nil
+}
+
+// isOn tells whether the server has the variable, and has it on.
+func (d *diagnosis) isOn(name string) bool {
+	value, known := d.variables[name]
+	return known && !off(value)
+}
+
+// number is a variable's number, 0 if there is none.
+func (d *diagnosis) number(name string) int64 {
+	n, _ := strconv.ParseInt(d.variables[name], 10, 64)
+	return n
+}
+
+func (d *diagnosis) server() {
+	version := d.variables["version"]
+	d.Expect(tables.CheckVersion, supported(version), version, bridge.Error,
+		version+", must be MySQL 8.0.16 or MariaDB 10.6 at least", "use a newer server")
+	var why []string
+	for _, name := range []string{"read_only", "super_read_only", "innodb_read_only"} {
+		if d.isOn(name) {
+			why = append(why, name+" is "+d.variables[name])
+		}
+	}
+	d.Expect(tables.CheckPrimary, len(why) == 0, "it takes writes", bridge.Error, strings.Join(why, ", "), "connect to the primary")
+	several := d.isOn("wsrep_on")
+	if mode, known := d.variables["group_replication_single_primary_mode"]; known && off(mode) {
+		several = true
+	}
+	d.Expect("one writing node", !several, "no cluster in which several nodes take writes", bridge.Error,
+		"several nodes take writes (Galera, or group replication): none waits for the locks of another, and what is open there looks rolled back",
+		"keep the ledger in a database with one primary")
+	left, limit := d.number("max_connections")-d.number("threads_connected"), d.number("max_connections")
+	if most := d.number("max_user_connections"); most > 0 {
+		left, limit = min(left, most), min(limit, most)
+	}
+	d.Connections(left, limit)
+	d.Expect("errors in transactions", !d.isOn("innodb_rollback_on_timeout"), "a time-out undoes its statement only", bridge.Warning,
+		"innodb_rollback_on_timeout is on: after an error 1205 what a sender still sends commits statement by statement",
+		"turn it off, or see that no sender goes on after an error")
+}
+
+// supported tells whether the version is one that the package is made for.
+func supported(version string) bool {
+	var major, minor, patch int
+	if _, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); err != nil {
+		return false
+	}
+	found, oldest := []int{major, minor, patch}, []int{8, 0, 16}
+	if isMariaDB(version) {
+		oldest = []int{10, 6, 0}
+	}
+	return slices.Compare(found, oldest) >= 0
+}
+
+func (d *diagnosis) durability() {
+	flush := d.variables["innodb_flush_log_at_trx_commit"]
+	// MariaDB's 3 is safer than 1.
+	d.Expect(tables.CheckDurable, flush == "1" || flush == "3", "innodb_flush_log_at_trx_commit is "+flush, bridge.Error,
+		"innodb_flush_log_at_trx_commit is "+flush+": a crash of the machine can undo a transaction whose message was forwarded",
+		"SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the configuration")
+	d.Expect("torn pages", d.isOn("innodb_doublewrite") || d.variables["innodb_doublewrite"] == "", "innodb_doublewrite is on", bridge.Warning,
+		"innodb_doublewrite is off: a crash of the machine can damage pages, unless the disk writes them whole", "turn it on")
+	if !d.isOn("log_bin") {
+		d.OK("binary log", "off")
+		return
+	}
+	switch {
+	case strings.EqualFold(d.variables["binlog_format"], "STATEMENT"):
+		d.Error("binary log", "set binlog_format to ROW or MIXED", "binlog_format is STATEMENT: the server refuses to delete at READ COMMITTED")
+	case d.variables["sync_binlog"] != "1":
+		d.Warning("binary log", "SET GLOBAL sync_binlog = 1, and in the configuration",
+			"sync_binlog is %s: after a crash a replica may lack, or have, what the primary has not", d.variables["sync_binlog"])
+	default:
+		d.OK("binary log", "%s, sync_binlog is 1", d.variables["binlog_format"])
+	}
+}
+
+func (d *diagnosis) session() {
+	level := d.variables["transaction_isolation"]
+	if level == "" {
+		level = d.variables["tx_isolation"]
+	}
+	d.OK(tables.CheckIsolation, "%s; the verifier sets its own", level)
+	var short []string
+	add := func(name string, value, limit time.Duration) {
+		if value > 0 && value < limit {
+			short = append(short, fmt.Sprintf("%s is %v", name, value))
+		}
+	}
+	seconds, _ := strconv.ParseFloat(d.variables["max_statement_time"], 64)
+	add("max_statement_time", time.Duration(seconds*float64(time.Second)), shortTimeout)
+	add("max_execution_time", time.Duration(d.number("max_execution_time"))*time.Millisecond, shortTimeout)
+	add("wait_timeout", time.Duration(d.number("wait_timeout"))*time.Second, shortIdle)
+	d.Expect(tables.CheckTimeouts, len(short) == 0, "none that would cut the verifier's work short", bridge.Warning,
+		strings.Join(short, ", ")+": it can cut a settle, a sweep or an unpark short, which are then begun again",
+		"raise them for the verifier; it bounds its waits itself")
+	packet := d.number("max_allowed_packet")
+	d.Expect("size of a parked message", packet >= wantedPacket, fmt.Sprintf("must be somewhat smaller than max_allowed_packet, %d", packet), bridge.Warning,
+		fmt.Sprintf("max_allowed_packet is %d, and a parked message must be somewhat smaller", packet),
+		fmt.Sprintf("set max_allowed_packet to %d or more, unless all messages are small", wantedPacket))
+}
+
+func (d *diagnosis) tables(ctx context.Context) error {
+	var all []struct {
+		Name, Engine string
+		Rows         int64 `db:"row_count"`
+	}
+	if err := d.ledger.db.SelectContext(ctx, &all, engines); err != nil {
+		return err
+	}
+	var others []string
+	for _, t := range all {
+		if t.Engine != "InnoDB" {
+			others = append(others, t.Name+" is "+t.Engine)
+		}
+		if t.Name == "bridge_ledger" {
+			d.OK(tables.CheckRows, "about %d", t.Rows)
+		}
+	}
+	d.Expect("engine", len(others) == 0, "InnoDB", bridge.Error, strings.Join(others, ", ")+": without transactions", "ALTER TABLE … ENGINE = InnoDB")
+	return nil
+}
+
+func (d *diagnosis) rights(ctx context.Context) error {
+	for _, part := range []struct {
+		check  string
+		rights []right
+		level  bridge.Level
+	}{
+		{tables.CheckRights, verifierRights, bridge.Error},
+		{tables.CheckUnpark, unparkRights, bridge.Warning},
+		{tables.CheckSweep, sweepRights, bridge.Warning},
+	} {
+		var missing []string
+		for _, r := range part.rights {
+			_, err := d.ledger.db.ExecContext(ctx, "EXPLAIN "+r.explain)
+			switch number(err) {
+			case missingTableRight, missingColumnRight:
+				missing = append(missing, r.name)
+			case noSuchTable: // Check says it
+			default:
+				if err != nil && ctx.Err() != nil {
+					return err
+				}
+			}
+		}
+		d.Missing(part.check, part.level, missing)
+	}
+	return nil
+}
+
+func (d *diagnosis) transactions(ctx context.Context) error {
+	var seconds sql.NullFloat64
+	err := d.ledger.db.GetContext(ctx, &seconds, oldest)
+	switch n := number(err); {
+	case n == missingRight || n == missingTableRight:
+		d.Warning(tables.CheckWatch, "GRANT PROCESS ON *.* TO the verifier's login", "the login lacks PROCESS: no holder can be told")
+		d.Unknown(tables.CheckOldest, "GRANT PROCESS ON *.* TO the verifier's login", err)
+		return nil
+	case err != nil:
+		return err
+	case !d.isOn("performance_schema"):
+		d.OK(tables.CheckWatch, "all sessions can be seen; without performance_schema not their programs, and not the statement of an idle one")
+	default:
+		d.OK(tables.CheckWatch, "all sessions can be seen")
+	}
+	d.Oldest(seconds, "the sessions of this database")
+	return nil
+}

@@ -1,0 +1,244 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// A transaction without a session is a prepared one (XA) whose session has ended.
+// trx_started is by the server's own time zone, whatever the session's is.
+const (
+	transaction = `b.trx_mysql_thread_id AS session, b.trx_state AS trx_state,
+CAST(CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00') AS CHAR) AS since, COALESCE(p.user, '') AS login,
+COALESCE(p.host, '') AS host, COALESCE(p.command, '') AS command, COALESCE(p.info, '') AS info`
+
+	// %[1]d the session that waits, %[2]s the ID, as in its statement: InnoDB may
+	// show what was the case some tenths of a second ago.
+	holdersMariaDB = `SELECT DISTINCT ` + transaction + ` FROM information_schema.innodb_lock_waits w
+JOIN information_schema.innodb_trx r ON r.trx_id = w.requesting_trx_id
+JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_trx_id
+LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
+WHERE r.trx_mysql_thread_id = %[1]d AND LOCATE('%[2]s', r.trx_query) > 0`
+
+	holdersMySQL = `SELECT DISTINCT ` + transaction + ` FROM performance_schema.data_lock_waits w
+JOIN information_schema.innodb_trx r ON r.trx_id = w.requesting_engine_transaction_id
+JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_engine_transaction_id
+LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
+WHERE r.trx_mysql_thread_id = %[1]d AND LOCATE('%[2]s', r.trx_query) > 0`
+
+	// A session that records has our database as its default: the name of the ledger
+	// stands without one.
+	openTransactions = `SELECT ` + transaction + ` FROM information_schema.innodb_trx b
+LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
+WHERE b.trx_rows_modified > 0 AND b.trx_mysql_thread_id <> CONNECTION_ID() AND (b.trx_mysql_thread_id = 0 OR p.db = DATABASE())
+AND CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00') <= UTC_TIMESTAMP(6) - INTERVAL %d MICROSECOND
+ORDER BY since LIMIT %d`
+
+	// Only with performance_schema, which MariaDB has off as it comes.
+	programs = `SELECT processlist_id AS session, attr_value AS text FROM performance_schema.session_account_connect_attrs
+WHERE attr_name = 'program_name' AND processlist_id IN (%[1]s)`
+	allPrograms = `SELECT processlist_id AS session, attr_value AS text FROM performance_schema.session_connect_attrs
+WHERE attr_name = 'program_name' AND processlist_id IN (%[1]s)`
+	statements = `SELECT t.processlist_id AS session, s.sql_text AS text FROM performance_schema.threads t
+JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id
+WHERE t.processlist_id IN (%[1]s) AND s.sql_text IS NOT NULL ORDER BY s.event_id`
+)
+
+// lookPause is the first pause between two looks at who is waited for. InnoDB renews
+// what it shows only when nobody has looked for a tenth of a second.
+const lookPause = 150 * time.Millisecond
+
+var (
+	_ bridge.Watcher = (*Ledger)(nil)
+	_ bridge.Watcher = (*ownTable)(nil)
+)
+
+// Holders reads the row as Settle does, and asks InnoDB for whom that waits. Without
+// the right PROCESS it returns none. It always waits to the end, a second or two.
+func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
+	found, err := l.holders(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("holders of %s: %w", id, classify(err))
+	}
+	return found, nil
+}
+
+// OpenTransactions lists the transactions of sessions in this database that have
+// changed some row of any table: InnoDB does not tell of which. What InnoDB tells is a
+// tenth of a second old, and older while somebody looks more often than that. Without
+// the right PROCESS it returns none.
+func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]bridge.Holder, error) {
+	err := tables.CheckAge(age, limit)
+	if err == nil {
+		var found []bridge.Holder
+		if found, err = list(ctx, l.db, fmt.Sprintf(openTransactions, age.Microseconds(), limit)); err == nil {
+			return found, nil
+		}
+	}
+	return nil, fmt.Errorf("list open transactions: %w", classify(err))
+}
+
+// Holders is Ledger's, on the own table.
+func (o *ownTable) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
+	return o.ledger.Holders(ctx, id)
+}
+
+// OpenTransactions is Ledger's.
+func (o *ownTable) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]bridge.Holder, error) {
+	return o.ledger.OpenTransactions(ctx, age, limit)
+}
+
+func (l *Ledger) holders(ctx context.Context, id uuid.UUID) (found []bridge.Holder, err error) {
+	if err := tables.CheckPool(l.db); err != nil {
+		return nil, err
+	}
+	conn, err := l.db.Connx(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil { // what state it is in is not known
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		}
+		_ = conn.Close()
+	}()
+	var server struct {
+		Session int64
+		Usual   int64
+		Version string
+	}
+	if err := conn.GetContext(ctx, &server, `SELECT CONNECTION_ID() AS session, @@SESSION.innodb_lock_wait_timeout AS usual, VERSION() AS version`); err != nil {
+		return nil, err
+	}
+	if err := setLockWait(ctx, conn, int64(tables.WatchWait/time.Second)); err != nil {
+		return nil, err
+	}
+	look := holdersMySQL
+	if isMariaDB(server.Version) {
+		look = holdersMariaDB
+	}
+	look = fmt.Sprintf(look, server.Session, digits(id))
+	found, err = tables.Watch{
+		DB: l.db,
+		Wait: func(ctx context.Context) error {
+			return readCommitted(ctx, conn, func(tx *sqlx.Tx) error {
+				_, err := tx.ExecContext(ctx, l.statement(settle, digits(id)))
+				return err
+			})
+		},
+		Ended: waitEnded,
+		Look: func(ctx context.Context, conn *sqlx.Conn) ([]bridge.Holder, error) {
+			return list(ctx, conn, look)
+		},
+		Pause: lookPause,
+	}.Run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return found, setLockWait(ctx, conn, server.Usual)
+}
+
+func isMariaDB(version string) bool { return strings.Contains(version, "MariaDB") }
+
+// list reads holders, and what performance_schema knows of them.
+func list(ctx context.Context, q sqlx.QueryerContext, query string) ([]bridge.Holder, error) {
+	var rows []struct {
+		Session             int64
+		TrxState            string `db:"trx_state"`
+		Since               sql.NullString
+		Login, Host         string
+		Command, Info       string
+		Program, Statements string `db:"-"`
+	}
+	err := sqlx.SelectContext(ctx, q, &rows, query)
+	if n := number(err); n == missingRight || n == missingTableRight {
+		return nil, nil
+	}
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	sessions := make([]string, len(rows))
+	for i, r := range rows {
+		sessions[i] = fmt.Sprint(r.Session)
+	}
+	known, err := texts(ctx, q, programs, sessions)
+	if err == nil && len(known) == 0 {
+		known, err = texts(ctx, q, allPrograms, sessions)
+	}
+	if err != nil {
+		return nil, err
+	}
+	last, err := texts(ctx, q, statements, sessions)
+	if err != nil {
+		return nil, err
+	}
+	found := make([]bridge.Holder, len(rows))
+	for i, r := range rows {
+		h := bridge.Holder{Session: sessions[i], Login: r.Login, Program: known[r.Session], Host: r.Host, State: state(r.TrxState, r.Command, r.Session)}
+		if h.Since, err = parseTime(r.Since); err != nil {
+			return nil, err
+		}
+		if r.Info == "" {
+			r.Info = last[r.Session]
+		}
+		h.Statement = tables.Cut(r.Info)
+		found[i] = h
+	}
+	return found, nil
+}
+
+// state is what the session does, in the server's words, and whether its transaction
+// waits itself.
+func state(transaction, command string, session int64) string {
+	switch {
+	case session == 0:
+		return "prepared, without a session: XA RECOVER lists it"
+	case command == "":
+		return transaction
+	case transaction == "RUNNING":
+		return command
+	default:
+		return command + ", " + transaction
+	}
+}
+
+// texts reads a text for each of the sessions that has one. That the server has no
+// performance_schema, or does not show it to the login, is no error.
+func texts(ctx context.Context, q sqlx.QueryerContext, query string, sessions []string) (map[int64]string, error) {
+	var rows []struct {
+		Session int64
+		Text    sql.NullString
+	}
+	err := sqlx.SelectContext(ctx, q, &rows, fmt.Sprintf(query, strings.Join(sessions, ",")))
+	if err != nil && !slices.Contains([]uint64{missingRight, missingTableRight, missingColumnRight, noSuchTable, unknownTable}, number(err)) {
+		return nil, err
+	}
+	all := make(map[int64]string)
+	for _, r := range rows {
+		all[r.Session] = r.Text.String
+	}
+	return all, nil
+}
+
+func parseTime(text sql.NullString) (time.Time, error) {
+	if !text.Valid {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.DateTime, text.String)
+	if err != nil {
+		return time.Time{}, errors.New("the time of a transaction is " + text.String)
+	}
+	return t, nil
+}

@@ -1,0 +1,303 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// What is asked of the server. A setting is the session's, that is the login's; a time
+// among them is in milliseconds, and one that the release does not know is missing.
+const (
+	clock = `SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint`
+
+	serverState = `SELECT current_setting('server_version_num')::int AS number, current_setting('server_version') AS version,
+	pg_is_in_recovery() AS standby, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_others,
+	(SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user) AS role_limit,
+	(SELECT datconnlimit FROM pg_database WHERE datname = current_database()) AS database_limit,
+	(SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint AS used,
+	(SELECT numbackends FROM pg_stat_database WHERE datname = current_database())::bigint AS used_database,
+	(SELECT count(*) FROM pg_stat_activity WHERE usename = current_user) AS used_role,
+	(SELECT extract(epoch FROM max(clock_timestamp() - xact_start)) FROM pg_stat_activity
+		WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' AND datname = current_database()) AS oldest,
+	(SELECT extract(epoch FROM max(clock_timestamp() - prepared)) FROM pg_prepared_xacts WHERE database = current_database()) AS prepared`
+
+	settings = `SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit',
+	'synchronous_standby_names', 'default_transaction_isolation', 'statement_timeout', 'transaction_timeout',
+	'idle_in_transaction_session_timeout', 'lock_timeout', 'max_connections', 'superuser_reserved_connections',
+	'reserved_connections', 'track_activities', 'track_activity_query_size', 'autovacuum')`
+
+	// Roles, the databases they do it in, and what they set.
+	relaxed = `SELECT coalesce(r.rolname, 'all roles') || coalesce(' in database ' || d.datname, '') || ' (' || c.setting || ')' AS who
+FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS c(setting)
+LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
+WHERE lower(c.setting) IN ('synchronous_commit=off', 'synchronous_commit=false', 'synchronous_commit=no', 'synchronous_commit=0')
+AND (s.setdatabase = 0 OR d.datname = current_database()) AND (s.setrole = 0 OR r.rolname <> current_user) ORDER BY who`
+
+	bridgeTables = `SELECT c.relname AS name, c.relpersistence <> 'p' AS unlogged, row_security_active(c.oid) AS row_security,
+	coalesce('autovacuum_enabled=false' = ANY (c.reloptions), false) AS no_vacuum,
+	greatest(c.reltuples, coalesce(pg_stat_get_live_tuples(c.oid), 0))::bigint AS rows, coalesce(pg_stat_get_dead_tuples(c.oid), 0)::bigint AS dead
+FROM pg_class c WHERE c.oid IN (to_regclass('bridge_ledger'), to_regclass('bridge_identity'), to_regclass('bridge_parked'), to_regclass('bridge_watermark'))
+ORDER BY c.relname`
+
+	rights = `SELECT w.name || ' ON ' || w.relation AS missing FROM (VALUES %s) AS w(relation, name)
+WHERE NOT coalesce(CASE WHEN to_regclass(w.relation) IS NOT NULL THEN has_table_privilege(to_regclass(w.relation)::oid, w.name)
+	OR w.name = 'UPDATE' AND has_any_column_privilege(to_regclass(w.relation)::oid, 'UPDATE') END, false)`
+)
+
+// The rights that package documentation names, as values of the statement above.
+var (
+	verifierRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
+	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT')`
+	unparkRights = `('bridge_parked', 'SELECT'), ('bridge_parked', 'UPDATE'), ('bridge_parked', 'DELETE'), ('bridge_ledger', 'UPDATE')`
+	sweepRights  = `('bridge_watermark', 'UPDATE'), ('bridge_ledger', 'UPDATE'), ('bridge_ledger', 'DELETE')`
+)
+
+const (
+	minVersion = 130000
+	// manyDead is how many dead rows are worth a warning, if they are many times the
+	// live ones.
+	manyDead      = 100_000
+	deadPerLive   = 10
+	minQuerySize  = 512
+	shortTimeout  = 30 * time.Second          // a settle, or a Sweep's list, may take as long
+	shortIdle     = 2 * bridge.UnparkPatience // an Unpark is idle while it stages
+	serializable  = "serializable"
+	relaxedCommit = "ALTER ROLE … SET synchronous_commit = on, for every role that sends; Forget turns it off for itself"
+)
+
+var (
+	_ bridge.Diagnoser = (*Ledger)(nil)
+	_ bridge.Diagnoser = (*ownTable)(nil)
+)
+
+// Diagnose looks at the server, at the login's settings and at the bridge's tables.
+func (l *Ledger) Diagnose(ctx context.Context) ([]bridge.Finding, error) { return l.diagnose(ctx, l) }
+
+// Diagnose is Ledger's, with the own table checked as well. It leaves out parked
+// messages and orphans, as there are none.
+func (o *ownTable) Diagnose(ctx context.Context) ([]bridge.Finding, error) {
+	return o.ledger.diagnose(ctx, o)
+}
+
+// diagnose examines the database of l for the ledger that is in use.
+func (l *Ledger) diagnose(ctx context.Context, used bridge.Ledger) ([]bridge.Finding, error) {
+	d := diagnosis{ledger: l}
+	d.Ledger(ctx, used)
+	for _, part := range []func(context.Context) error{d.server, d.tables, d.rights} {
+		if err := part(ctx); err != nil {
+			return d.Findings, fmt.Errorf("diagnose: %w", classify(err))
+		}
+	}
+	d.Clock(ctx, l.db, clock)
+	d.Backlog(ctx, used)
+	return d.Findings, ctx.Err()
+}
+
+type diagnosis struct {
+	tables.Findings
+	ledger   *Ledger
+	settings map[string]string
+}
+
+// on tells whether a setting is on, or as good as that.
+func (d *diagnosis) on(name string) bool { return d.settings[name] != "off" }
+
+// number is a setting's number, 0 if there is none.
+func (d *diagnosis) number(name string) (n int64) {
+	_, _ = fmt.Sscan(d.settings[name], &n)
+	return n
+}
+
+func (d *diagnosis) server(ctx context.Context) error {
+	var s struct {
+		Number           int
+		Version          string
+		Standby          bool
+		SeesOthers       bool  `db:"sees_others"`
+		RoleLimit        int64 `db:"role_limit"`
+		DatabaseLimit    int64 `db:"database_limit"`
+		Used             int64
+		UsedDatabase     int64 `db:"used_database"`
+		UsedRole         int64 `db:"used_role"`
+		Oldest, Prepared sql.NullFloat64
+	}
+	if err := d.ledger.db.GetContext(ctx, &s, serverState); err != nil {
+		return err
+	}
+	if err := d.readSettings(ctx); err != nil {
+		return err
+	}
+	d.Expect(tables.CheckVersion, s.Number >= minVersion, s.Version, bridge.Error, s.Version+", must be 13 at least", "use a newer server")
+	d.Expect(tables.CheckPrimary, !s.Standby, "it is not in recovery", bridge.Error, "it is in recovery: a standby", "connect to the primary")
+	if err := d.durability(ctx); err != nil {
+		return err
+	}
+	d.isolation()
+	d.timeouts()
+	left := d.number("max_connections") - d.number("superuser_reserved_connections") - d.number("reserved_connections")
+	limit := left
+	left -= s.Used
+	if s.DatabaseLimit >= 0 {
+		left, limit = min(left, s.DatabaseLimit-s.UsedDatabase), min(limit, s.DatabaseLimit)
+	}
+	if s.RoleLimit >= 0 {
+		left, limit = min(left, s.RoleLimit-s.UsedRole), min(limit, s.RoleLimit)
+	}
+	d.Connections(left, limit)
+	d.watching(s.SeesOthers)
+	among := "the sessions of this database"
+	if !s.SeesOthers {
+		among = "the sessions of this login: it may not see the times of others"
+	}
+	d.Oldest(s.Oldest, among)
+	if s.Prepared.Valid && s.Prepared.Float64 > tables.LongOpen.Seconds() {
+		d.Warning("prepared transactions", "COMMIT PREPARED or ROLLBACK PREPARED what pg_prepared_xacts lists",
+			"one is %v old: no end of a session ends it", time.Duration(s.Prepared.Float64)*time.Second)
+	}
+	return nil
+}
+
+func (d *diagnosis) readSettings(ctx context.Context) error {
+	var rows []struct{ Name, Setting string }
+	if err := d.ledger.db.SelectContext(ctx, &rows, settings); err != nil {
+		return err
+	}
+	d.settings = make(map[string]string)
+	for _, r := range rows {
+		d.settings[r.Name] = r.Setting
+	}
+	return nil
+}
+
+func (d *diagnosis) durability(ctx context.Context) error {
+	for _, name := range []string{"fsync", "full_page_writes"} {
+		d.Expect(name, d.on(name), "on", bridge.Error, "off: a crash of the machine can lose or damage what is committed",
+			"set "+name+" = on in postgresql.conf and reload")
+	}
+	var others []string
+	if err := d.ledger.db.SelectContext(ctx, &others, relaxed); err != nil {
+		return err
+	}
+	level, replicated := d.settings["synchronous_commit"], d.settings["synchronous_standby_names"] != ""
+	switch {
+	case level == "off":
+		d.Error(tables.CheckDurable, relaxedCommit, "synchronous_commit is off for this login: a crash can undo a transaction whose message was forwarded")
+	case len(others) > 0:
+		d.Warning(tables.CheckDurable, relaxedCommit, "synchronous_commit is %s here, and off for %s: if these send, a crash can undo a transaction whose message was forwarded",
+			level, strings.Join(others, ", "))
+	case replicated && level == "local":
+		d.Warning(tables.CheckDurable, "SET synchronous_commit = on, for every role that sends",
+			"synchronous_commit is local: a failover can undo a transaction whose message was forwarded")
+	default:
+		d.OK(tables.CheckDurable, "synchronous_commit is %s", level)
+	}
+	return nil
+}
+
+func (d *diagnosis) isolation() {
+	level := d.settings["default_transaction_isolation"]
+	d.Expect(tables.CheckIsolation, level != serializable, level, bridge.Warning,
+		"default_transaction_isolation is serializable: lookups and senders may fail each other's transactions",
+		"ALTER ROLE … SET default_transaction_isolation = 'read committed' for the verifier")
+}
+
+func (d *diagnosis) timeouts() {
+	short := func(name string, limit time.Duration) string {
+		ms := time.Duration(d.number(name)) * time.Millisecond
+		if ms == 0 || ms >= limit {
+			return ""
+		}
+		return fmt.Sprintf("%s is %v", name, ms)
+	}
+	var found []string
+	for _, text := range []string{
+		short("statement_timeout", shortTimeout),
+		short("transaction_timeout", shortIdle),
+		short("idle_in_transaction_session_timeout", shortIdle),
+	} {
+		if text != "" {
+			found = append(found, text)
+		}
+	}
+	d.Expect(tables.CheckTimeouts, len(found) == 0, "none that would cut the verifier's work short", bridge.Warning,
+		strings.Join(found, ", ")+": it can cut a settle, a sweep or an unpark short, which are then begun again",
+		"ALTER ROLE … SET them to 0 for the verifier; it bounds its waits itself")
+}
+
+func (d *diagnosis) watching(seesOthers bool) {
+	switch {
+	case !d.on("track_activities"):
+		d.Warning(tables.CheckWatch, "set track_activities = on", "track_activities is off: no state, time or statement can be told")
+	case !seesOthers:
+		d.Warning(tables.CheckWatch, "GRANT pg_read_all_stats TO the verifier's login",
+			"of other logins' sessions nothing is told but number, login and program: the login is not in pg_read_all_stats")
+	case d.number("track_activity_query_size") < minQuerySize:
+		d.Warning(tables.CheckWatch, "raise track_activity_query_size", "statements are cut after %s bytes", d.settings["track_activity_query_size"])
+	default:
+		d.OK(tables.CheckWatch, "all sessions can be seen")
+	}
+}
+
+func (d *diagnosis) tables(ctx context.Context) error {
+	var all []struct {
+		Name        string
+		Unlogged    bool
+		RowSecurity bool `db:"row_security"`
+		NoVacuum    bool `db:"no_vacuum"`
+		Rows, Dead  int64
+	}
+	if err := d.ledger.db.SelectContext(ctx, &all, bridgeTables); err != nil {
+		return err
+	}
+	var unlogged, hidden, unkept []string
+	for _, t := range all {
+		if t.Unlogged {
+			unlogged = append(unlogged, t.Name)
+		}
+		if t.RowSecurity {
+			hidden = append(hidden, t.Name)
+		}
+		if t.NoVacuum {
+			unkept = append(unkept, t.Name)
+		}
+		if t.Name == "bridge_ledger" {
+			d.Expect(tables.CheckRows, t.Dead < manyDead || t.Dead < deadPerLive*t.Rows, fmt.Sprintf("about %d, and %d dead ones", t.Rows, t.Dead),
+				bridge.Warning, fmt.Sprintf("about %d, and %d dead ones: lookups read past them", t.Rows, t.Dead),
+				"VACUUM bridge_ledger; find the old transaction or the replication slot that keeps them")
+		}
+	}
+	d.Expect("logged tables", len(unlogged) == 0, "all are", bridge.Error,
+		strings.Join(unlogged, ", ")+": unlogged; a crash empties it, and what was committed is dropped", "ALTER TABLE … SET LOGGED")
+	d.Expect("row-level security", len(hidden) == 0, "none applies to this login", bridge.Error,
+		strings.Join(hidden, ", ")+": rows that it hides look rolled back", "ALTER TABLE … DISABLE ROW LEVEL SECURITY, or give the login BYPASSRLS")
+	if !d.on("autovacuum") {
+		unkept = append(unkept, "the whole server")
+	}
+	d.Expect("autovacuum", len(unkept) == 0, "on", bridge.Warning, "off for "+strings.Join(unkept, ", "),
+		"turn it on: every message leaves a dead row")
+	return nil
+}
+
+func (d *diagnosis) rights(ctx context.Context) error {
+	for _, part := range []struct {
+		check, values string
+		level         bridge.Level
+	}{
+		{tables.CheckRights, verifierRights, bridge.Error},
+		{tables.CheckUnpark, unparkRights, bridge.Warning},
+		{tables.CheckSweep, sweepRights, bridge.Warning},
+	} {
+		var missing []string
+		if err := d.ledger.db.SelectContext(ctx, &missing, fmt.Sprintf(rights, part.values)); err != nil {
+			return err
+		}
+		d.Missing(part.check, part.level, missing)
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+const (
+	pragmas = `SELECT sqlite_version() AS version, (SELECT journal_mode FROM pragma_journal_mode) AS journal,
+	(SELECT synchronous FROM pragma_synchronous) AS synchronous, (SELECT timeout FROM pragma_busy_timeout) AS busy_timeout,
+	(SELECT read_uncommitted FROM pragma_read_uncommitted) AS dirty,
+	(SELECT file FROM pragma_database_list WHERE name = 'main') AS file,
+	(SELECT count(*) FROM bridge_ledger) AS row_count`
+
+	// The values of PRAGMA synchronous.
+	full = 2
+
+	// shortBusy is how many milliseconds a statement should wait for other writers.
+	shortBusy = 1000
+)
+
+var (
+	_ bridge.Diagnoser = (*Ledger)(nil)
+	_ bridge.Diagnoser = (*ownTable)(nil)
+)
+
+// Diagnose looks at the file and at one of the pool's connections, on which the pragmas
+// are taken to be those of all.
+func (l *Ledger) Diagnose(ctx context.Context) ([]bridge.Finding, error) { return l.diagnose(ctx, l) }
+
+// Diagnose is Ledger's, with the own table checked as well. It leaves out parked
+// messages and orphans, as there are none.
+func (o *ownTable) Diagnose(ctx context.Context) ([]bridge.Finding, error) {
+	return o.ledger.diagnose(ctx, o)
+}
+
+// diagnose examines the file of l for the ledger that is in use.
+func (l *Ledger) diagnose(ctx context.Context, used bridge.Ledger) ([]bridge.Finding, error) {
+	var d tables.Findings
+	d.Ledger(ctx, used)
+	var p struct {
+		Version     string
+		Journal     string
+		Synchronous int
+		BusyTimeout int64 `db:"busy_timeout"`
+		Dirty       bool
+		File        sql.NullString
+		Rows        int64 `db:"row_count"`
+	}
+	if err := l.db.GetContext(ctx, &p, pragmas); err != nil {
+		return d, fmt.Errorf("diagnose: %w", classify(err))
+	}
+	d.OK(tables.CheckVersion, "%s", p.Version) // a release too old could not have read the tables
+	d.Expect("journal", p.Journal == "wal", "wal", bridge.Error, "journal_mode is "+p.Journal+": readers and writers wait for each other",
+		"run PRAGMA journal_mode = wal once")
+	d.Expect(tables.CheckDurable, p.Synchronous >= full, "synchronous is full", bridge.Error,
+		fmt.Sprintf("synchronous is %s: a crash of the machine can undo a transaction whose message was forwarded", levelName(p.Synchronous)),
+		"open every connection with PRAGMA synchronous = full, the senders' too")
+	d.Expect(tables.CheckTimeouts, p.BusyTimeout >= shortBusy, fmt.Sprintf("busy_timeout is %d ms", p.BusyTimeout), bridge.Warning,
+		fmt.Sprintf("busy_timeout is %d ms: statements fail as soon as somebody else writes for longer", p.BusyTimeout),
+		"open every connection with PRAGMA busy_timeout = 5000, or so")
+	d.Expect(tables.CheckIsolation, !p.Dirty, "only what is committed is read", bridge.Error,
+		"read_uncommitted is on: lookups refuse to work", "open the connections without PRAGMA read_uncommitted")
+	network, err := onNetwork(p.File.String)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		d.Unknown("file system", "see that the file is on a disk of this machine", err)
+	case err != nil:
+		d.Unknown("file system", "", err)
+	default:
+		d.Expect("file system", network == "", "not one of the network's", bridge.Error, network+": processes on several machines do not see each other's locks",
+			"keep the file on a disk of the one machine on which all processes run")
+	}
+	d.OK(tables.CheckWatch, "SQLite does not tell: one process has the file's lock")
+	d.OK(tables.CheckRows, "%d", p.Rows)
+	d.Clock(ctx, l.db, `SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
+	d.Backlog(ctx, used)
+	return d, ctx.Err()
+}
+
+func levelName(synchronous int) string {
+	if synchronous == 0 {
+		return "off"
+	}
+	return "normal"
+}

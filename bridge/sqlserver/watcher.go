@@ -1,0 +1,209 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// The views show other sessions only to who may VIEW SERVER STATE; in Azure SQL
+// Database, VIEW DATABASE STATE. Times there are by the server's own time zone. A
+// session without a transaction of its own in the views is waited for all the same.
+const (
+	session = `COALESCE(s.login_name, '') AS login, COALESCE(s.program_name, '') AS program,
+	COALESCE(s.host_name, '') AS host, COALESCE(s.status, '') AS status,
+	CONVERT(nvarchar(23), DATEADD(minute, -DATEPART(TZOFFSET, SYSDATETIMEOFFSET()), a.transaction_begin_time), 126) AS since,
+	COALESCE(r.blocking_session_id, 0) AS waits_for, LEFT(COALESCE(t.text, ''), 1000) AS statement`
+
+	whatItDoes = `LEFT JOIN sys.dm_exec_sessions s ON s.session_id = h.session
+LEFT JOIN sys.dm_tran_session_transactions st ON st.session_id = h.session
+LEFT JOIN sys.dm_tran_active_transactions a ON a.transaction_id = st.transaction_id
+LEFT JOIN sys.dm_exec_requests r ON r.session_id = h.session
+LEFT JOIN sys.dm_exec_connections c ON c.session_id = h.session AND c.parent_connection_id IS NULL
+OUTER APPLY sys.dm_exec_sql_text(c.most_recent_sql_handle) t`
+
+	holders = `SELECT h.session AS session, ` + session + `
+FROM (SELECT DISTINCT CAST(blocking_session_id AS int) AS session FROM sys.dm_exec_requests WHERE session_id = @p1 AND blocking_session_id <> 0) h
+` + whatItDoes + `
+ORDER BY since, session`
+
+	// Whoever changes a row has its table locked with an intent to.
+	openTransactions = `SELECT TOP (@p3) h.session AS session, ` + session + `
+FROM (SELECT DISTINCT request_session_id AS session FROM sys.dm_tran_locks
+	WHERE resource_type = 'OBJECT' AND resource_database_id = DB_ID() AND resource_associated_entity_id = OBJECT_ID(@p1)
+	AND request_status = 'GRANT' AND request_mode IN ('IX', 'SIX', 'UIX', 'X')) h
+` + whatItDoes + `
+WHERE h.session <> @@SPID AND a.transaction_begin_time <= DATEADD(second, -@p2, SYSDATETIME())
+ORDER BY since, session`
+)
+
+// lookPause is the first pause between two looks at who is waited for.
+const lookPause = 10 * time.Millisecond
+
+var (
+	_ bridge.Watcher = (*Ledger)(nil)
+	_ bridge.Watcher = (*ownTable)(nil)
+)
+
+// Holders reads the row as Settle does, and asks the server for whom that waits.
+// Without VIEW SERVER STATE it returns none.
+func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
+	var found []bridge.Holder
+	err := try(ctx, func(ctx context.Context) (err error) {
+		found, err = l.holders(ctx, id)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("holders of %s: %w", id, classify(err, l.rights))
+	}
+	return found, nil
+}
+
+// OpenTransactions lists the transactions that have the table locked for a change of
+// rows. Ages are in whole seconds. Without VIEW SERVER STATE it returns none.
+func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]bridge.Holder, error) {
+	err := tables.CheckAge(age, limit)
+	if err == nil {
+		var found []bridge.Holder
+		err = try(ctx, func(ctx context.Context) (err error) {
+			found, err = list(ctx, l.db, openTransactions, l.table, int64((age+time.Second-1)/time.Second), int64(limit))
+			return err
+		})
+		if err == nil {
+			return found, nil
+		}
+	}
+	return nil, fmt.Errorf("list open transactions: %w", err)
+}
+
+// Holders is Ledger's, on the own table.
+func (o *ownTable) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
+	return o.ledger.Holders(ctx, id)
+}
+
+// OpenTransactions is Ledger's, on the own table.
+func (o *ownTable) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]bridge.Holder, error) {
+	return o.ledger.OpenTransactions(ctx, age, limit)
+}
+
+// holders must not be given a context with a deadline.
+func (l *Ledger) holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
+	if err := tables.CheckPool(l.db); err != nil {
+		return nil, err
+	}
+	conn, err := l.db.Connx(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	var waiter int64
+	if err := conn.GetContext(ctx, &waiter, `SELECT @@SPID`); err != nil {
+		return nil, err
+	}
+	waits, wake := context.WithCancel(ctx)
+	defer wake()
+	found, err := tables.Watch{
+		DB:   l.db,
+		Wait: func(context.Context) error { return l.waitFor(waits, conn, id) },
+		// Also if it was woken.
+		Ended: func(err error) bool { return number(err) == lockTimeout || waits.Err() != nil },
+		Look: func(ctx context.Context, conn *sqlx.Conn) ([]bridge.Holder, error) {
+			return list(ctx, conn, holders, waiter)
+		},
+		// The driver tells the server, and keeps the connection.
+		Wake:  func(context.Context, *sqlx.Conn) { wake() },
+		Pause: lookPause,
+	}.Run(ctx)
+	return found, err
+}
+
+// waitFor sends the statement of Settle on a connection of its own, and leaves nothing
+// behind.
+func (l *Ledger) waitFor(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) error {
+	bounded := fmt.Sprintf(bound, tables.WatchWait.Milliseconds())
+	if !l.byInsert.Load() {
+		_, err := conn.ExecContext(ctx, bounded+l.settle, argument(id), argument(l.identity))
+		return err
+	}
+	tx, err := conn.BeginTxx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	_, err = tx.ExecContext(ctx, bounded+settleByInsert, argument(id), argument(l.identity))
+	if isDuplicate(err) {
+		return nil
+	}
+	return err
+}
+
+// list reads holders. A server that does not show the views to the login, or has
+// none, is no error.
+func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]bridge.Holder, error) {
+	var rows []struct {
+		Session              int64
+		Login, Program, Host string
+		Status, Statement    string
+		Since                sql.NullString
+		WaitsFor             int64 `db:"waits_for"`
+	}
+	err := sqlx.SelectContext(ctx, q, &rows, query, args...)
+	if mayNotLook(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	found := make([]bridge.Holder, 0, len(rows))
+	for i, r := range rows {
+		// A session may have several transactions, of MARS. One that settles by INSERT
+		// holds the row for a moment, and only once there is nobody else.
+		if i > 0 && r.Session == rows[i-1].Session || strings.Contains(r.Statement, settleByInsert) {
+			continue
+		}
+		h := bridge.Holder{
+			Session: fmt.Sprint(r.Session), Login: r.Login, Program: r.Program, Host: r.Host, State: r.Status,
+			Statement: tables.Cut(strings.TrimSpace(r.Statement)),
+		}
+		if h.Since, err = parseTime(r.Since); err != nil {
+			return nil, fmt.Errorf("read the time of a transaction: %w", err)
+		}
+		if r.WaitsFor != 0 {
+			h.State += fmt.Sprintf(", waits for session %d", r.WaitsFor)
+		}
+		switch r.Session { // in the words of sys.dm_exec_requests
+		case -2:
+			h.State = "orphaned distributed transaction"
+		case -3:
+			h.State = "deferred recovery transaction"
+		}
+		found = append(found, h)
+	}
+	return found, nil
+}
+
+// mayNotLook tells whether the server refuses to show its views, or has none.
+func mayNotLook(err error) bool {
+	switch number(err) {
+	case noObject, denied, noDatabaseState, noPermission, noServerState:
+		return true
+	}
+	return false
+}
+
+// parseTime reads a time in UTC, of style 126, in which a fraction of nought is left
+// out.
+func parseTime(text sql.NullString) (time.Time, error) {
+	if !text.Valid {
+		return time.Time{}, nil
+	}
+	return time.Parse("2006-01-02T15:04:05.999", text.String)
+}

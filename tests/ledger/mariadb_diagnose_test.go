@@ -1,0 +1,216 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+
+	driver "github.com/go-sql-driver/mysql"
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// The rights that the package's documentation names for a verifier that does all.
+var mariaDBVerifier = []string{
+	"SELECT, INSERT, DELETE ON bridge_ledger", "UPDATE (recorded_at) ON bridge_ledger", "SELECT ON bridge_identity",
+	"SELECT ON bridge_ledger_version", "SELECT, UPDATE ON bridge_watermark", "SELECT, UPDATE, DELETE ON bridge_parked",
+	"PROCESS ON *.*",
+}
+
+func openMySQL(t *testing.T, db *sql.DB) *mysql.Ledger {
+	t.Helper()
+	ledger, err := mysql.Open(t.Context(), db)
+	must(t, err)
+	return ledger
+}
+
+// Each of these is found by its check, and nothing is found without them.
+func TestMariaDBDiagnose(t *testing.T) {
+	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Config: []string{"log-bin=log", "sync-binlog=1", "server-id=1",
+		"performance-schema=ON", "performance-schema-consumer-events-statements-current=ON"}})
+	database := func(t *testing.T) (*driver.Config, *sql.DB) {
+		t.Helper()
+		root := connectMariaDB(t, mariaDBConfig(t, server.DSN()))
+		name := "d_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+		executeAll(t, root, "CREATE DATABASE "+name)
+		config := mariaDBConfig(t, server.DatabaseDSN(name))
+		config.ConnectionAttributes = "program_name:shop"
+		db := connectMariaDB(t, config)
+		must(t, migrate.Ledger(t.Context(), db, migrate.MySQL))
+		return config, db
+	}
+	t.Run("a healthy server is well", func(t *testing.T) {
+		config, admin := database(t)
+		expectWell(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...)))
+	})
+	t.Run("an own table is well", func(t *testing.T) {
+		config, admin := database(t)
+		execute(t, admin, "CREATE TABLE orders (id BINARY(16) PRIMARY KEY) ENGINE = InnoDB")
+		db := mariaDBRole(t, config, admin, append(mariaDBVerifier, "SELECT ON orders")...)
+		ledger, err := mysql.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
+		must(t, err)
+		expectWell(t, ledger)
+		execute(t, admin, "ALTER TABLE orders ENGINE = MyISAM")
+		expectFinding(t, ledger, "ledger", bridge.Error, "InnoDB")
+	})
+	for name, c := range map[string]struct {
+		do, undo   []string
+		parameters map[string]string // of the connection
+		lacks      string            // a right
+		check      string
+		level      bridge.Level
+		says       string
+	}{
+		"a copy":            {do: []string{"UPDATE bridge_identity SET identity = UNHEX(MD5(UUID()))"}, check: "ledger", level: bridge.Error, says: "identity"},
+		"relaxed commits":   {do: []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 2"}, undo: []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 1"}, check: "durability", level: bridge.Error, says: "is 2"},
+		"read-only":         {do: []string{"SET GLOBAL read_only = 1"}, undo: []string{"SET GLOBAL read_only = 0"}, check: "primary", level: bridge.Error, says: "read_only"},
+		"relaxed log":       {do: []string{"SET GLOBAL sync_binlog = 0"}, undo: []string{"SET GLOBAL sync_binlog = 1"}, check: "binary log", level: bridge.Warning, says: "sync_binlog is 0"},
+		"log of statements": {do: []string{"SET GLOBAL binlog_format = STATEMENT"}, undo: []string{"SET GLOBAL binlog_format = MIXED"}, check: "binary log", level: bridge.Error, says: "STATEMENT"},
+		"few connections":   {do: []string{"SET GLOBAL max_connections = 15"}, undo: []string{"SET GLOBAL max_connections = 300"}, check: "connections left", level: bridge.Warning, says: "of 15"},
+		"a login's few":     {do: []string{"GRANT USAGE ON *.* TO $role WITH MAX_USER_CONNECTIONS 9"}, check: "connections left", level: bridge.Warning, says: "of 9"},
+		"statement time":    {parameters: map[string]string{"max_statement_time": "10"}, check: "time-outs", level: bridge.Warning, says: "max_statement_time is 10s"},
+		"idle time-out":     {parameters: map[string]string{"wait_timeout": "20"}, check: "time-outs", level: bridge.Warning, says: "wait_timeout is 20s"},
+		"small packets": {do: []string{"SET GLOBAL max_allowed_packet = 1048576"}, undo: []string{"SET GLOBAL max_allowed_packet = 16777216"},
+			check: "size of a parked message", level: bridge.Warning, says: "1048576"},
+		"others unseen":      {lacks: "PROCESS ON *.*", check: "who holds a message up", level: bridge.Warning, says: "PROCESS"},
+		"age unseen":         {lacks: "PROCESS ON *.*", check: "oldest open transaction", level: bridge.Unknown, says: "PROCESS"},
+		"another engine":     {do: []string{"ALTER TABLE bridge_parked ENGINE = MyISAM"}, check: "engine", level: bridge.Error, says: "bridge_parked is MyISAM"},
+		"no right to delete": {lacks: mariaDBVerifier[0], do: []string{"GRANT SELECT, INSERT ON bridge_ledger TO $role"}, check: "rights of a verifier", level: bridge.Error, says: "lacks DELETE ON bridge_ledger"},
+		"no right to insert": {lacks: mariaDBVerifier[0], do: []string{"GRANT SELECT, DELETE ON bridge_ledger TO $role"}, check: "rights of a verifier", level: bridge.Error, says: "lacks INSERT ON bridge_ledger"},
+		"no right to unpark": {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: bridge.Warning, says: "DELETE ON bridge_parked"},
+		"no right to change": {lacks: "UPDATE (recorded_at) ON bridge_ledger", check: "rights to unpark", level: bridge.Warning, says: "lacks UPDATE ON bridge_ledger"},
+		"no right to sweep":  {lacks: "SELECT, UPDATE ON bridge_watermark", do: []string{"GRANT SELECT ON bridge_watermark TO $role"}, check: "rights to sweep", level: bridge.Warning, says: "UPDATE ON bridge_watermark"},
+		"orphans": {do: []string{"INSERT INTO bridge_ledger (id, recorded_at) VALUES ('1', UTC_TIMESTAMP() - INTERVAL 8 DAY), ('2', UTC_TIMESTAMP() - INTERVAL 9 DAY)"},
+			check: "orphans", level: bridge.Warning, says: "2 rows"},
+		"many parked": {do: []string{"INSERT INTO bridge_parked SELECT seq, '' FROM seq_1_to_1000"}, check: "parked messages", level: bridge.Warning, says: "1000 or more"},
+		// A session may have a clock of its own.
+		"a clock somewhat wrong": {parameters: map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) + 30"}, check: "clock", level: bridge.Warning, says: "from ours"},
+		"a wrong clock":          {parameters: map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) - 3600"}, check: "clock", level: bridge.Error, says: "-"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config, admin := database(t)
+			config = config.Clone()
+			config.Params = c.parameters
+			var rights []string
+			for _, r := range mariaDBVerifier {
+				if r != c.lacks {
+					rights = append(rights, r)
+				}
+			}
+			db := mariaDBRole(t, config, admin, rights...)
+			t.Cleanup(func() {
+				for _, statement := range c.undo {
+					_, err := admin.ExecContext(context.Background(), statement)
+					must(t, err)
+				}
+			})
+			var role string
+			must(t, db.QueryRowContext(t.Context(), "SELECT CURRENT_USER()").Scan(&role))
+			role, _, _ = strings.Cut(role, "@")
+			ledger := openMySQL(t, db)
+			for _, statement := range c.do {
+				executeAll(t, admin, strings.ReplaceAll(statement, "$role", role))
+			}
+			db.SetMaxIdleConns(0) // each session is a new one
+			expectFinding(t, ledger, c.check, c.level, c.says)
+		})
+	}
+	t.Run("a transaction that has been open for long", func(t *testing.T) {
+		config, admin := database(t)
+		tx := begin(t, admin)
+		must(t, openMySQL(t, admin).Record(t.Context(), tx, []uuid.UUID{newID()}))
+		config = config.Clone()
+		config.Params = map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) + 7200"}
+		expectFinding(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...)), "oldest open transaction", bridge.Warning, "2h")
+	})
+	t.Run("an idle holder tells its program and its last statement", func(t *testing.T) {
+		config, admin := database(t)
+		id := newID()
+		tx := begin(t, admin)
+		must(t, openMySQL(t, admin).Record(t.Context(), tx, []uuid.UUID{id}))
+		_, err := tx.ExecContext(t.Context(), "SELECT 'the last one'")
+		must(t, err)
+		db := mariaDBRole(t, config, admin, append(mariaDBVerifier, "SELECT ON performance_schema.*")...)
+		found := holders(t, openMySQL(t, db), id)
+		if len(found) != 1 || found[0].Program != "shop" || found[0].Statement != "SELECT 'the last one'" || found[0].State != "Sleep" || found[0].Login != "root" {
+			t.Errorf("the holders are %+v", found)
+		}
+		// Without the rights.
+		db = mariaDBRole(t, config, admin, mariaDBVerifier[:6]...)
+		if found := holders(t, openMySQL(t, db), id); len(found) > 0 {
+			t.Errorf("without PROCESS: %+v", found)
+		}
+		if found := opens(t, openMySQL(t, db)); len(found) > 0 {
+			t.Errorf("without PROCESS: %+v", found)
+		}
+	})
+	t.Run("a prepared transaction holds a message up", func(t *testing.T) {
+		config, admin := database(t)
+		id := newID()
+		conn, err := admin.Conn(t.Context())
+		must(t, err)
+		for _, statement := range []string{"XA START 'left behind'", "INSERT INTO bridge_ledger (id) VALUES (UNHEX('" + strings.ReplaceAll(id.String(), "-", "") + "'))",
+			"XA END 'left behind'", "XA PREPARE 'left behind'"} {
+			_, err := conn.ExecContext(t.Context(), statement)
+			must(t, err)
+		}
+		_ = conn.Raw(func(any) error { return sql.ErrConnDone })
+		must(t, conn.Close())
+		admin.SetMaxIdleConns(0) // the session ends
+		t.Cleanup(func() {
+			_, err := connectMariaDB(t, config).ExecContext(context.Background(), "XA ROLLBACK 'left behind'")
+			must(t, err)
+		})
+		other := connectMariaDB(t, config)
+		found := holders(t, openMySQL(t, other), id)
+		if len(found) != 1 || found[0].Session != "0" || !strings.Contains(found[0].State, "XA RECOVER") || found[0].Since.IsZero() {
+			t.Errorf("the holders are %+v", found)
+		}
+	})
+	t.Run("a pool of one connection", func(t *testing.T) {
+		_, admin := database(t)
+		admin.SetMaxOpenConns(1)
+		expectFinding(t, openMySQL(t, admin), "connection pool", bridge.Error, "one connection")
+	})
+}
+
+func TestMariaDBHoldersLeaveTheSessionAsItWas(t *testing.T) {
+	config, admin := mariaDB(t)
+	db := connectMariaDB(t, config)
+	db.SetMaxOpenConns(2)
+	db.SetMaxIdleConns(2)
+	both := func(do func(tx *sql.Tx)) {
+		t.Helper()
+		first, second := begin(t, db), begin(t, db)
+		do(first)
+		do(second)
+		must(t, first.Rollback())
+		must(t, second.Rollback())
+	}
+	both(func(tx *sql.Tx) {
+		_, err := tx.ExecContext(t.Context(), "SET SESSION innodb_lock_wait_timeout = 7")
+		must(t, err)
+	})
+	id := newID()
+	must(t, openMySQL(t, admin).Record(t.Context(), begin(t, admin), []uuid.UUID{id}))
+	ledger := openMySQL(t, db)
+	if found := holders(t, ledger, id); len(found) != 1 {
+		t.Errorf("the holders are %+v", found)
+	}
+	if found := holders(t, ledger, newID()); len(found) > 0 {
+		t.Errorf("the holders are %+v", found)
+	}
+	both(func(tx *sql.Tx) {
+		var seconds int
+		must(t, tx.QueryRowContext(t.Context(), "SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&seconds))
+		if seconds != 7 {
+			t.Errorf("innodb_lock_wait_timeout was 7, is %d", seconds)
+		}
+	})
+}

@@ -1,0 +1,159 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// The rights that the package's documentation names for a verifier that does all.
+var postgresVerifier = []string{
+	"SELECT, INSERT, DELETE ON bridge_ledger", "UPDATE (recorded_at) ON bridge_ledger", "SELECT ON bridge_identity",
+	"SELECT ON bridge_ledger_version", "SELECT, UPDATE ON bridge_watermark", "SELECT, UPDATE, DELETE ON bridge_parked",
+	"pg_read_all_stats",
+}
+
+// fakeClock has the role's sessions read another clock than the server's.
+const fakeClock = "CREATE SCHEMA fake; GRANT USAGE ON SCHEMA fake TO PUBLIC; " +
+	"CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() + interval '%s' $$; " +
+	"ALTER ROLE $role SET search_path = fake, pg_catalog, public"
+
+// Each of these is found by its check, and nothing is found without them.
+func TestPostgresDiagnose(t *testing.T) {
+	server := servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"max_prepared_transactions = 5"}})
+	root := connect(t, server.URL())
+	database := func(t *testing.T) (address string, admin *sql.DB) {
+		t.Helper()
+		name := "d_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+		executeAll(t, root, "CREATE DATABASE "+name)
+		address = server.DatabaseURL(name)
+		return address, migratedAt(t, address)
+	}
+	t.Run("a healthy server is well", func(t *testing.T) {
+		address, admin := database(t)
+		_, at := newRole(t, address, admin, postgresVerifier...)
+		expectWell(t, openLedger(t, connect(t, at)))
+	})
+	t.Run("an own table is well", func(t *testing.T) {
+		address, admin := database(t)
+		execute(t, admin, "CREATE TABLE orders (id uuid PRIMARY KEY)")
+		_, at := newRole(t, address, admin, append(postgresVerifier, "SELECT ON orders")...)
+		db := connect(t, at)
+		ledger, err := postgres.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
+		must(t, err)
+		expectWell(t, ledger)
+		execute(t, admin, "ALTER TABLE orders SET UNLOGGED")
+		expectFinding(t, ledger, "ledger", bridge.Error, "unlogged")
+	})
+	for name, c := range map[string]struct {
+		do, undo []string // $role is the login
+		lacks    string   // a right
+		check    string
+		level    bridge.Level
+		says     string
+	}{
+		"a copy":                {do: []string{"UPDATE bridge_identity SET identity = gen_random_uuid()"}, check: "ledger", level: bridge.Error, says: "identity"},
+		"fsync off":             {do: []string{"ALTER SYSTEM SET fsync = off"}, undo: []string{"ALTER SYSTEM RESET fsync"}, check: "fsync", level: bridge.Error, says: "off"},
+		"full_page_writes off":  {do: []string{"ALTER SYSTEM SET full_page_writes = off"}, undo: []string{"ALTER SYSTEM RESET full_page_writes"}, check: "full_page_writes", level: bridge.Error, says: "off"},
+		"relaxed commits":       {do: []string{"ALTER ROLE $role SET synchronous_commit = off"}, check: "durability", level: bridge.Error, says: "off for this login"},
+		"another's commits":     {do: []string{"ALTER ROLE postgres SET synchronous_commit = off"}, undo: []string{"ALTER ROLE postgres RESET synchronous_commit"}, check: "durability", level: bridge.Warning, says: "off for postgres"},
+		"the database's":        {do: []string{"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET synchronous_commit = off'; END $$", "ALTER ROLE $role SET synchronous_commit = on"}, check: "durability", level: bridge.Warning, says: "all roles in database"},
+		"local commits":         {do: []string{"ALTER ROLE $role SET synchronous_commit = local", "ALTER SYSTEM SET synchronous_standby_names = 'x'"}, undo: []string{"ALTER SYSTEM RESET synchronous_standby_names"}, check: "durability", level: bridge.Warning, says: "local"},
+		"serializable":          {do: []string{"ALTER ROLE $role SET default_transaction_isolation = serializable"}, check: "isolation", level: bridge.Warning, says: "serializable"},
+		"statement_timeout":     {do: []string{"ALTER ROLE $role SET statement_timeout = '10s'"}, check: "time-outs", level: bridge.Warning, says: "statement_timeout is 10s"},
+		"idle time-out":         {do: []string{"ALTER ROLE $role SET idle_in_transaction_session_timeout = '20s'"}, check: "time-outs", level: bridge.Warning, says: "idle_in_transaction_session_timeout is 20s"},
+		"few connections":       {do: []string{"ALTER ROLE $role CONNECTION LIMIT 10"}, check: "connections left", level: bridge.Warning, says: "of 10"},
+		"a database's few":      {do: []string{"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' CONNECTION LIMIT 12'; END $$"}, check: "connections left", level: bridge.Warning, says: "of 12"},
+		"no statistics":         {do: []string{"ALTER SYSTEM SET track_activities = off"}, undo: []string{"ALTER SYSTEM RESET track_activities"}, check: "who holds a message up", level: bridge.Warning, says: "track_activities is off"},
+		"others unseen":         {lacks: "pg_read_all_stats", check: "who holds a message up", level: bridge.Warning, says: "pg_read_all_stats"},
+		"autovacuum off":        {do: []string{"ALTER SYSTEM SET autovacuum = off"}, undo: []string{"ALTER SYSTEM RESET autovacuum"}, check: "autovacuum", level: bridge.Warning, says: "whole server"},
+		"autovacuum off for it": {do: []string{"ALTER TABLE bridge_ledger SET (autovacuum_enabled = false)"}, check: "autovacuum", level: bridge.Warning, says: "bridge_ledger"},
+		"unlogged":              {do: []string{"ALTER TABLE bridge_ledger SET UNLOGGED"}, check: "logged tables", level: bridge.Error, says: "bridge_ledger"},
+		"row-level security":    {do: []string{"ALTER TABLE bridge_ledger ENABLE ROW LEVEL SECURITY"}, check: "row-level security", level: bridge.Error, says: "bridge_ledger"},
+		"no right to delete":    {lacks: postgresVerifier[0], check: "rights of a verifier", level: bridge.Error, says: "DELETE ON bridge_ledger"},
+		"no right to unpark":    {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: bridge.Warning, says: "DELETE ON bridge_parked"},
+		"no right to sweep":     {lacks: "SELECT, UPDATE ON bridge_watermark", check: "rights to sweep", level: bridge.Warning, says: "UPDATE ON bridge_watermark"},
+		"orphans": {do: []string{"INSERT INTO bridge_ledger SELECT gen_random_uuid(), now() - interval '8 days' FROM generate_series(1, 3)"},
+			check: "orphans", level: bridge.Warning, says: "3 rows"},
+		"many parked": {do: []string{"INSERT INTO bridge_parked SELECT gen_random_uuid(), '' FROM generate_series(1, 1000)"},
+			check: "parked messages", level: bridge.Warning, says: "1000 or more"},
+		"dead rows": {do: []string{"ALTER TABLE bridge_ledger SET (autovacuum_enabled = false)",
+			"INSERT INTO bridge_ledger SELECT gen_random_uuid() FROM generate_series(1, 100000)", "DELETE FROM bridge_ledger", "ANALYZE bridge_ledger"},
+			check: "rows in the ledger", level: bridge.Warning, says: "dead"},
+		"a clock somewhat wrong": {do: []string{strings.ReplaceAll(fakeClock, "%s", "10 s")}, check: "clock", level: bridge.Warning, says: "10"},
+		"a wrong clock":          {do: []string{strings.ReplaceAll(fakeClock, "%s", "-5 min")}, check: "clock", level: bridge.Error, says: "-5m"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, admin := database(t)
+			var rights []string
+			for _, r := range postgresVerifier {
+				if r != c.lacks {
+					rights = append(rights, r)
+				}
+			}
+			role, at := newRole(t, address, admin, rights...)
+			ledger := openLedger(t, connect(t, at))
+			t.Cleanup(func() {
+				for _, statement := range append(c.undo, "SELECT pg_reload_conf()") {
+					_, err := admin.ExecContext(context.Background(), statement)
+					must(t, err)
+				}
+			})
+			for _, statement := range append(c.do, "SELECT pg_reload_conf()") {
+				executeAll(t, admin, strings.ReplaceAll(statement, "$role", role))
+			}
+			if strings.Contains(strings.Join(c.do, ""), "ALTER ROLE $role SET") { // for new sessions
+				ledger = openLedger(t, connect(t, at))
+			}
+			expectFinding(t, ledger, c.check, c.level, c.says)
+		})
+	}
+	t.Run("a transaction that has been open for long", func(t *testing.T) {
+		address, admin := database(t)
+		role, at := newRole(t, address, admin, postgresVerifier...)
+		executeAll(t, admin, strings.ReplaceAll(strings.ReplaceAll(fakeClock, "%s", "2 h"), "$role", role))
+		tx := begin(t, admin)
+		_, err := tx.ExecContext(t.Context(), "SELECT 1")
+		must(t, err)
+		expectFinding(t, openLedger(t, connect(t, at)), "oldest open transaction", bridge.Warning, "2h")
+	})
+	t.Run("a prepared transaction holds a message up", func(t *testing.T) {
+		address, admin := database(t)
+		role, at := newRole(t, address, admin, postgresVerifier...)
+		id := newID()
+		tx := begin(t, admin)
+		must(t, openLedger(t, admin).Record(t.Context(), tx, []uuid.UUID{id}))
+		_, err := tx.ExecContext(t.Context(), "PREPARE TRANSACTION 'left behind'")
+		must(t, err)
+		must(t, tx.Rollback()) // there is none any more
+		t.Cleanup(func() {
+			_, err := admin.ExecContext(context.Background(), "ROLLBACK PREPARED 'left behind'")
+			must(t, err)
+		})
+		ledger := openLedger(t, connect(t, at)).(bridge.Watcher)
+		found, err := ledger.Holders(t.Context(), id)
+		must(t, err)
+		listed, err := ledger.OpenTransactions(t.Context(), 0, 10)
+		must(t, err)
+		for what, got := range map[string][]bridge.Holder{"the holders": found, "the open transactions": listed} {
+			if len(got) != 1 || got[0].Session != "prepared left behind" || got[0].Login != "postgres" || got[0].Since.IsZero() {
+				t.Errorf("%s are %+v", what, got)
+			}
+		}
+		executeAll(t, admin, strings.ReplaceAll(strings.ReplaceAll(fakeClock, "%s", "2 h"), "$role", role))
+		expectFinding(t, openLedger(t, connect(t, at)), "prepared transactions", bridge.Warning, "2h")
+	})
+	t.Run("a pool of one connection", func(t *testing.T) {
+		_, admin := database(t)
+		admin.SetMaxOpenConns(1)
+		expectFinding(t, openLedger(t, admin), "connection pool", bridge.Error, "one connection")
+	})
+}

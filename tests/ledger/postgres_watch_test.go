@@ -1,0 +1,156 @@
+package ledger_test
+
+import (
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+func holders(t *testing.T, ledger bridge.Ledger, id uuid.UUID) []bridge.Holder {
+	t.Helper()
+	found, err := ledger.(bridge.Watcher).Holders(t.Context(), id)
+	must(t, err)
+	return found
+}
+
+func opens(t *testing.T, ledger bridge.Ledger) []bridge.Holder {
+	t.Helper()
+	found, err := ledger.(bridge.Watcher).OpenTransactions(t.Context(), 0, 10)
+	must(t, err)
+	return found
+}
+
+func backend(t *testing.T, q interface {
+	QueryRow(query string, args ...any) *sql.Row
+}) string {
+	t.Helper()
+	var pid string
+	must(t, q.QueryRow("SELECT pg_backend_pid()::text").Scan(&pid))
+	return pid
+}
+
+// A login that is not in pg_read_all_stats sees of others' sessions that they are there.
+func TestPostgresHoldersWithLeastRights(t *testing.T) {
+	address, admin := migrated(t)
+	role, at := newRole(t, address, admin, "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
+	db := connect(t, at)
+	ledger := openLedger(t, db)
+	others, its := newID(), newID()
+	tx := begin(t, admin)
+	must(t, openLedger(t, admin).Record(t.Context(), tx, []uuid.UUID{others}))
+	own := begin(t, db)
+	must(t, ledger.Record(t.Context(), own, []uuid.UUID{its}))
+
+	found := holders(t, ledger, others)
+	if len(found) != 1 || found[0].Session != backend(t, tx) || !found[0].Since.IsZero() || found[0].Statement != "" || found[0].Host != "" {
+		t.Errorf("the holders of another's: %+v", found)
+	}
+	found = holders(t, ledger, its)
+	if len(found) != 1 || found[0].Login != role || found[0].Since.IsZero() || !strings.HasPrefix(found[0].Statement, "INSERT") {
+		t.Errorf("the holders of its own: %+v", found)
+	}
+	if found := opens(t, ledger); len(found) != 1 || found[0].Login != role {
+		t.Errorf("the open transactions: %+v", found)
+	}
+}
+
+// A holder may be held up itself.
+func TestPostgresHolderThatWaitsSaysForWhom(t *testing.T) {
+	_, db := migrated(t)
+	ledger := openLedger(t, db)
+	first, second := newID(), newID()
+	root, middle := begin(t, db), begin(t, db)
+	must(t, ledger.Record(t.Context(), root, []uuid.UUID{first}))
+	must(t, ledger.Record(t.Context(), middle, []uuid.UUID{second}))
+	recorded := make(chan error, 1)
+	waiter := backend(t, middle)
+	go func() { recorded <- ledger.Record(t.Context(), middle, []uuid.UUID{first}) }()
+	awaitLock(t, db)
+	found := holders(t, ledger, second)
+	if len(found) != 1 || found[0].Session != waiter || found[0].State != "active, waits for session "+backend(t, root) {
+		t.Errorf("the holders are %+v", found)
+	}
+	must(t, root.Rollback())
+	must(t, <-recorded)
+}
+
+// Nothing bounds the wait for a table's lock, but Holders does.
+func TestPostgresHoldersOfALockedTable(t *testing.T) {
+	_, db := migrated(t)
+	ledger := openLedger(t, db)
+	tx := begin(t, db)
+	_, err := tx.ExecContext(t.Context(), "LOCK TABLE bridge_ledger IN ACCESS EXCLUSIVE MODE")
+	must(t, err)
+	found := holders(t, ledger, newID())
+	if len(found) != 1 || found[0].Session != backend(t, tx) || !strings.HasPrefix(found[0].Statement, "LOCK TABLE") {
+		t.Errorf("the holders are %+v", found)
+	}
+}
+
+func TestPostgresHoldersCostNoConnection(t *testing.T) {
+	address, admin := migrated(t)
+	db := connect(t, address)
+	db.SetMaxOpenConns(2)
+	db.SetMaxIdleConns(2)
+	sessions := func() []string {
+		a, b := begin(t, db), begin(t, db)
+		pids := []string{backend(t, a), backend(t, b)}
+		must(t, a.Rollback())
+		must(t, b.Rollback())
+		slices.Sort(pids)
+		return pids
+	}
+	ledger := openLedger(t, db)
+	before := sessions()
+	id := newID()
+	must(t, openLedger(t, admin).Record(t.Context(), begin(t, admin), []uuid.UUID{id}))
+	for range 20 {
+		if found := holders(t, ledger, id); len(found) != 1 {
+			t.Fatalf("the holders are %+v", found)
+		}
+	}
+	if after := sessions(); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("the sessions were %v, are %v", before, after)
+	}
+}
+
+// A verifier that settles has the row for a moment; it is not who holds a message up.
+func TestPostgresHolderIsNobodyWhoSettles(t *testing.T) {
+	_, db := migrated(t)
+	id := newID()
+	tx := begin(t, db)
+	// As a settle begins.
+	_, err := tx.ExecContext(t.Context(), "WITH own AS MATERIALIZED (\n\tSELECT set_config('lock_timeout', '1s', true)) "+
+		"INSERT INTO bridge_ledger (id) SELECT '"+id.String()+"'::uuid FROM own")
+	must(t, err)
+	if found := holders(t, openLedger(t, db), id); len(found) > 0 {
+		t.Errorf("the holders are %+v", found)
+	}
+	_, err = tx.ExecContext(t.Context(), "SELECT 1")
+	must(t, err)
+	if found := holders(t, openLedger(t, db), id); len(found) != 1 {
+		t.Errorf("the holders are %+v", found)
+	}
+}
+
+// A statement may be long, and may have characters of several bytes.
+func TestPostgresHolderTellsTheBeginningOfALongStatement(t *testing.T) {
+	_, db := migrated(t)
+	ledger := openLedger(t, db)
+	id := newID()
+	tx := begin(t, db)
+	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	_, err := tx.ExecContext(t.Context(), "SELECT '"+strings.Repeat("a€", 1000)+"'")
+	must(t, err)
+	found := holders(t, ledger, id)
+	if len(found) != 1 || len(found[0].Statement) > 1000 || len(found[0].Statement) < 990 ||
+		!strings.HasPrefix(found[0].Statement, "SELECT 'a€a€") || strings.Contains(found[0].Statement, "\uFFFD") {
+		t.Errorf("the holders are %+v", found)
+	}
+}

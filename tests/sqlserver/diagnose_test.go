@@ -1,0 +1,153 @@
+package sqlserver_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/sqlserver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/tds"
+)
+
+func diagnose(t *testing.T, ledger bridge.Ledger) []bridge.Finding {
+	t.Helper()
+	findings, err := ledger.(bridge.Diagnoser).Diagnose(t.Context())
+	must(t, err)
+	return findings
+}
+
+func TestAHealthyDatabaseIsWell(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		findings := diagnose(t, open(t, connect(t, address)))
+		if len(findings) < 10 {
+			t.Errorf("%d findings: %+v", len(findings), findings)
+		}
+		for i, f := range findings {
+			if f.Level != bridge.OK || f.Text == "" || f.Mend != "" {
+				t.Errorf("%+v", f)
+			}
+			if slices.ContainsFunc(findings[:i], func(other bridge.Finding) bool { return other.Check == f.Check }) {
+				t.Errorf("%s is told twice", f.Check)
+			}
+		}
+	})
+}
+
+// Each of these is found by its check, as far as the stand-in has it.
+func TestDiagnose(t *testing.T) {
+	for name, c := range map[string]struct {
+		options    tds.Options
+		statements []string
+		denied     string
+		failOver   bool
+		check      string
+		level      bridge.Level
+		says       string
+	}{
+		"a copy":             {statements: []string{"UPDATE bridge_identity SET [identity] = NEWID()"}, check: "ledger", level: bridge.Error, says: "identity"},
+		"delayed durability": {statements: []string{"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = ALLOWED"}, check: "durability", level: bridge.Error, says: "ALLOWED"},
+		"an old level":       {statements: []string{"ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL = 110"}, check: "compatibility level", level: bridge.Error, says: "110"},
+		"a key of strings":   {statements: []string{"DROP TABLE bridge_ledger", "CREATE TABLE bridge_ledger (id nvarchar(36) NOT NULL PRIMARY KEY)"}, check: "ledger", level: bridge.Error, says: "uniqueidentifier"},
+		"escalation":         {statements: []string{"ALTER TABLE bridge_ledger SET (LOCK_ESCALATION = TABLE)"}, check: "lock escalation", level: bridge.Warning, says: "TABLE"},
+		"page locks":         {statements: []string{"ALTER INDEX ALL ON bridge_ledger SET (ALLOW_PAGE_LOCKS = ON)"}, check: "page locks", level: bridge.Warning, says: "1 indexes"},
+		"a secondary":        {failOver: true, check: "primary", level: bridge.Error, says: "READ_ONLY"},
+		"hints ignored":      {options: tds.Options{IgnoreHints: true}, check: "lock hints", level: bridge.Warning, says: "Babelfish"},
+		"others unseen":      {denied: "VIEW SERVER STATE", check: "who holds a message up", level: bridge.Warning, says: "may not see"},
+		"age unseen":         {denied: "VIEW SERVER STATE", check: "oldest open transaction", level: bridge.Unknown, says: "may not see"},
+		"no right to delete": {denied: "DELETE ON bridge_ledger", check: "rights of a verifier", level: bridge.Error, says: "DELETE ON bridge_ledger"},
+		"no right to unpark": {denied: "DELETE ON bridge_parked", check: "rights to unpark", level: bridge.Warning, says: "DELETE ON bridge_parked"},
+		"no right to sweep":  {denied: "UPDATE ON bridge_watermark", check: "rights to sweep", level: bridge.Warning, says: "UPDATE ON bridge_watermark"},
+		"no right to park":   {denied: "SELECT ON bridge_parked", check: "parked messages", level: bridge.Unknown, says: "SELECT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, ledger := onStandIn(t, &c.options)
+			for _, statement := range c.statements {
+				execute(t, ledger.DB(), statement)
+			}
+			if c.denied != "" {
+				server.Deny(c.denied)
+			}
+			if c.failOver {
+				server.FailOver()
+			}
+			findings := diagnose(t, ledger)
+			i := slices.IndexFunc(findings, func(f bridge.Finding) bool { return f.Check == c.check })
+			if i < 0 || findings[i].Level != c.level || !strings.Contains(findings[i].Text, c.says) {
+				t.Errorf("%s must be %s and say %q: %+v", c.check, c.level, c.says, findings)
+			}
+		})
+	}
+}
+
+func TestAnOwnTableIsDiagnosed(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		db := connect(t, address)
+		execute(t, db, "CREATE TABLE orders (id uniqueidentifier NOT NULL PRIMARY KEY)")
+		ledger, err := sqlserver.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
+		must(t, err)
+		for _, f := range diagnose(t, ledger) {
+			// As a table is made unless one says otherwise.
+			if usual := f.Check == "lock escalation" || f.Check == "page locks"; (f.Level == bridge.Warning) != usual {
+				t.Errorf("%+v", f)
+			}
+		}
+	})
+}
+
+// Without VIEW SERVER STATE there is no answer, and no error.
+func TestHoldersWithLeastRights(t *testing.T) {
+	server, ledger := onStandIn(t, nil)
+	id := newID()
+	tx := recorded(t, ledger, id)
+	server.Deny("VIEW SERVER STATE")
+	found, err := ledger.Holders(t.Context(), id)
+	if err != nil || len(found) > 0 {
+		t.Errorf("the holders: %+v, %v", found, err)
+	}
+	if found, err := ledger.OpenTransactions(t.Context(), 0, 10); err != nil || len(found) > 0 {
+		t.Errorf("the open transactions: %+v, %v", found, err)
+	}
+	must(t, tx.Rollback())
+}
+
+// The driver would drop a connection at a deadline; a question that is answered early
+// interrupts its own wait.
+func TestHoldersCostNoConnection(t *testing.T) {
+	server := servertest.SQLServerStandIn(t, nil)
+	address := newDatabase(t, server.URL("master"), true)
+	db := connect(t, address)
+	db.SetMaxOpenConns(2)
+	db.SetMaxIdleConns(2)
+	ledger := open(t, db)
+	sessions := func() (spids [2]int) {
+		for i := range spids {
+			tx := begin(t, db, nil)
+			defer func() { must(t, tx.Rollback()) }()
+			must(t, tx.QueryRowContext(t.Context(), "SELECT @@SPID").Scan(&spids[i]))
+		}
+		slices.Sort(spids[:])
+		return spids
+	}
+	before := sessions()
+	id := newID()
+	tx := recorded(t, open(t, connect(t, address)), id)
+	for range 10 {
+		found, err := ledger.Holders(t.Context(), id)
+		if err != nil || len(found) != 1 || found[0].State != "sleeping" || !strings.Contains(found[0].Statement, "INSERT INTO bridge_ledger") {
+			t.Fatalf("the holders: %+v, %v", found, err)
+		}
+	}
+	must(t, tx.Rollback())
+	if after := sessions(); after != before {
+		t.Errorf("the sessions were %v, are %v", before, after)
+	}
+	expectOutcome(t, ledger, id, bridge.RolledBack)
+	if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); err != nil || len(found) > 0 {
+		t.Errorf("look up: %v, %v", found, err)
+	}
+}

@@ -1,0 +1,71 @@
+package tds
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	sessionColumns = `COALESCE(s.login_name, '') AS login, COALESCE(s.program_name, '') AS program, COALESCE(s.host_name, '') AS host, COALESCE(s.status, '') AS status, CONVERT(nvarchar(23), DATEADD(minute, -DATEPART(TZOFFSET, SYSDATETIMEOFFSET()), a.transaction_begin_time), 126) AS since, COALESCE(r.blocking_session_id, 0) AS waits_for, LEFT(COALESCE(t.text, ''), 1000) AS statement`
+
+	sessionViews = `LEFT JOIN sys.dm_exec_sessions s ON s.session_id = h.session LEFT JOIN sys.dm_tran_session_transactions st ON st.session_id = h.session LEFT JOIN sys.dm_tran_active_transactions a ON a.transaction_id = st.transaction_id LEFT JOIN sys.dm_exec_requests r ON r.session_id = h.session LEFT JOIN sys.dm_exec_connections c ON c.session_id = h.session AND c.parent_connection_id IS NULL OUTER APPLY sys.dm_exec_sql_text(c.most_recent_sql_handle) t`
+)
+
+// What the library asks of the views of sessions and locks.
+var watchStatements = []statement{
+	form(`SELECT h.session AS session, `+sessionColumns+` FROM (SELECT DISTINCT CAST(blocking_session_id AS int) AS session FROM sys.dm_exec_requests WHERE session_id = @p1 AND blocking_session_id <> 0) h `+sessionViews+` ORDER BY since, session`,
+		func(x *execution, _ []string) (uint64, error) {
+			spid, _ := x.parameters["@p1"].(int64)
+			var found []*session
+			if waiter := x.server.sessions[int(spid)]; waiter != nil && waiter.waitsFor != nil {
+				found = append(found, waiter.waitsFor.owner.session)
+			}
+			return x.tell(found)
+		}),
+	form(`SELECT TOP (@p3) h.session AS session, `+sessionColumns+` FROM (SELECT DISTINCT request_session_id AS session FROM sys.dm_tran_locks WHERE resource_type = 'OBJECT' AND resource_database_id = DB_ID() AND resource_associated_entity_id = OBJECT_ID(@p1) AND request_status = 'GRANT' AND request_mode IN ('IX', 'SIX', 'UIX', 'X')) h `+sessionViews+` WHERE h.session <> @@SPID AND a.transaction_begin_time <= DATEADD(second, -@p2, SYSDATETIME()) ORDER BY since, session`,
+		func(x *execution, _ []string) (uint64, error) {
+			name, _ := x.parameters["@p1"].(string)
+			seconds, _ := x.parameters["@p2"].(int64)
+			before := time.Now().Add(-time.Duration(seconds) * time.Second)
+			var found []*session
+			for _, s := range x.server.sessions {
+				in := func(r resource) bool { return r.table == unquoted(name) }
+				if s != x.session && s.tx != nil && s.db == x.db && slices.ContainsFunc(s.tx.locks, in) && !s.tx.began.After(before) {
+					found = append(found, s)
+				}
+			}
+			slices.SortFunc(found, func(a, b *session) int {
+				return cmp.Or(a.tx.began.Compare(b.tx.began), cmp.Compare(a.spid, b.spid))
+			})
+			return x.tell(found[:min(len(found), x.top("@p3"))])
+		}),
+	form(`SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`, func(x *execution, _ []string) (uint64, error) {
+		return x.number(int(time.Now().UnixMilli())), nil
+	}),
+}
+
+const viewServerState = "VIEW SERVER STATE"
+
+// tell answers with what the views show of sessions.
+func (x *execution) tell(found []*session) (uint64, error) {
+	if slices.Contains(x.server.denied, viewServerState) {
+		return 0, &sqlError{300, 14, viewServerState + " permission was denied on object 'server', database 'master'."}
+	}
+	x.out.describe(column{"session", kindInt}, column{"login", kindText}, column{"program", kindText}, column{"host", kindText},
+		column{"status", kindText}, column{"since", kindText}, column{"waits_for", kindInt}, column{"statement", kindText})
+	for _, s := range found {
+		var since any
+		if s.tx != nil {
+			since = strings.TrimSuffix(s.tx.began.UTC().Truncate(time.Millisecond).Format(iso), ".000")
+		}
+		status, waitsFor := "sleeping", 0
+		if s.waitsFor != nil {
+			status, waitsFor = "suspended", s.waitsFor.owner.session.spid
+		}
+		text := []rune(s.last)
+		x.out.row(s.spid, user, s.program, s.host, status, since, waitsFor, string(text[:min(len(text), 1000)]))
+	}
+	return uint64(len(found)), nil
+}
