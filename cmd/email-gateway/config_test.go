@@ -116,7 +116,7 @@ func TestBadConfiguration(t *testing.T) {
 		{map[string]string{"PAUSE": "10m"}, "EMAIL_LONGEST_PAUSE: is less than EMAIL_PAUSE"},
 		{map[string]string{"RETENTION": "10m"}, "EMAIL_RETENTION: is less than 1h"},
 		{map[string]string{"LOG_LEVEL": "loud"}, "EMAIL_LOG_LEVEL: \"loud\" is not usable; give debug, info, warn or error"},
-		{map[string]string{"LOG_FORMAT": "xml"}, "EMAIL_LOG_FORMAT: \"xml\" is not usable; give text or json"},
+		{map[string]string{"LOG_FORMAT": "xml"}, "EMAIL_LOG_FORMAT: \"xml\" is not usable; give text, json or auto"},
 	} {
 		t.Run(c.want, func(t *testing.T) {
 			minimal(t)

@@ -3,14 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
-	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 )
 
 // Outcomes that are no statuses.
@@ -74,13 +72,11 @@ func (p *pendingCollector) Collect(values chan<- prometheus.Metric) {
 	}
 }
 
-// askPatience is how long a probe or a scrape may take.
+// askPatience is how long a scrape may wait for the database.
 const askPatience = 2 * time.Second
 
 // ready returns nil if e-mails can be sent.
 func (g *gateway) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, askPatience)
-	defer cancel()
 	switch {
 	case !g.consuming.Load():
 		return errors.New("no consumer")
@@ -92,31 +88,13 @@ func (g *gateway) ready(ctx context.Context) error {
 	return nil
 }
 
-// serve answers the endpoints until stop is called.
-func (g *gateway) serve(ctx context.Context) (stop func(), err error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", g.config.HTTP.Address)
+// serve answers the endpoints until the server is closed.
+func (g *gateway) serve(ctx context.Context) (*endpoints.Server, error) {
+	probes := endpoints.Probes{Ready: g.ready, Registry: g.metrics.registry}
+	server, err := endpoints.Listen(context.WithoutCancel(ctx), g.config.HTTP.Address, probes.Handler(), g.log)
 	if err != nil {
-		return nil, &httpError{err}
+		return nil, err
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := g.ready(r.Context()); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(g.metrics.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: askPatience}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = server.Serve(listener)
-	}()
-	g.log.Info("endpoints", "address", listener.Addr().String())
-	return func() {
-		_ = server.Close()
-		<-ended
-	}, nil
+	g.log.Info("endpoints", "address", server.Address())
+	return server, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
@@ -17,12 +18,10 @@ import (
 type (
 	brokerError struct{ error }
 	mailError   struct{ error }
-	httpError   struct{ error }
 )
 
 func (e *brokerError) Unwrap() error { return e.error }
 func (e *mailError) Unwrap() error   { return e.error }
-func (e *httpError) Unwrap() error   { return e.error }
 
 // remedies say which variable an error is about and what to do.
 var remedies = []struct {
@@ -30,6 +29,7 @@ var remedies = []struct {
 	variable string
 	mend     string
 }{
+	{endpoints.ErrAddress, "EMAIL_HTTP_ADDRESS", "name another address"},
 	{transport.ErrLogin, "EMAIL_SMTP_USER", "correct it, or EMAIL_SMTP_PASSWORD"},
 	{transport.ErrUnavailable, "EMAIL_SMTP_HOST", "see that the mail server runs, and that EMAIL_SMTP_PORT, EMAIL_SMTP_TLS and EMAIL_SMTP_CA_FILE are right"},
 	{bridge.ErrCredentials, "EMAIL_AMQP_URL", "correct user, password or virtual host"},
@@ -60,8 +60,6 @@ func explain(err error) error {
 		return fmt.Errorf("EMAIL_AMQP_URL: %w", err)
 	case errors.As(err, new(*mailError)):
 		return fmt.Errorf("EMAIL_SMTP_HOST: %w", err)
-	case errors.As(err, new(*httpError)):
-		return fmt.Errorf("EMAIL_HTTP_ADDRESS: %w; name another address", err)
 	case errors.Is(err, idempotency.ErrNotPending):
 		return fmt.Errorf("%w; see email-gateway doubtful list", err)
 	case errors.Is(err, idempotency.ErrUnderWay):

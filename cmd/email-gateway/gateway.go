@@ -42,7 +42,7 @@ func run(ctx context.Context, c *config, stderr io.Writer) error {
 	end, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
 	g := &gateway{config: c, log: c.Log.Logger(stderr), end: end}
-	server, err := c.server()
+	mail, err := c.server()
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func run(ctx context.Context, c *config, stderr io.Writer) error {
 	if g.guard, g.statuses, err = open(ctx, c, g.db, g.log, g); err != nil {
 		return err
 	}
-	g.sessions = newSessions(server, int(c.SMTP.Sessions), g.log)
+	g.sessions = newSessions(mail, int(c.SMTP.Sessions), g.log)
 	defer g.sessions.close()
 	if err := g.greet(ctx); err != nil {
 		return &mailError{err}
@@ -66,11 +66,11 @@ func run(ctx context.Context, c *config, stderr io.Writer) error {
 		return &brokerError{err}
 	}
 	g.metrics = newMetrics(g)
-	serving, err := g.serve(ctx)
+	server, err := g.serve(ctx)
 	if err != nil {
 		return err
 	}
-	defer serving()
+	defer server.Close()
 	return g.work(ctx, giveUp)
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
 
-const helpHead = `Usage: email-gateway
+const helpHead = `Usage: email-gateway [-health]
        email-gateway migrate
        email-gateway schema
        email-gateway doubtful list [-o json]
@@ -25,6 +25,8 @@ is handed back. Any number of gateways may work on one queue.
                   failed after a retry
   doubtful sent   it was sent, or shall not be: nothing more is done
   doubtful retry  it was not sent: a running gateway sends it
+  -health         ask the gateway that runs here with the same variables whether
+                  it is ready, and exit: 0 if it is
   -help           print this
 
 The configuration is the environment. Variables that start with EMAIL_ and are
@@ -35,7 +37,8 @@ not listed here are an error.
 const helpTail = `
 Exit codes:
   0  stopped by a signal, and drained; or the subcommand is done
-  1  could not start, or the subcommand failed: one line on standard error
+  1  could not start, or the subcommand failed, or with -health: not ready; one
+     line on standard error
   2  an argument or a variable is wrong: one line on standard error says which
   3  stopped by a signal, but not drained in EMAIL_DRAIN: see doubtful list
 `

@@ -14,6 +14,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 )
 
 // The exit codes; -help documents them.
@@ -37,6 +38,7 @@ func main() {
 func start(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("email-gateway", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
+	asking := flags.Bool("health", false, "")
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -45,6 +47,10 @@ func start(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return fail(stderr, exitMisused, fmt.Errorf("%w; see email-gateway -help", err))
 	}
 	switch args := flags.Args(); {
+	case *asking && len(args) == 0:
+		return health(ctx, stdout, stderr)
+	case *asking:
+		return fail(stderr, exitMisused, errors.New("-health takes no arguments; see email-gateway -help"))
 	case len(args) == 0:
 		return with(stderr, true, func(c *config) error { return run(ctx, c, stderr) })
 	case slices.Equal(args, []string{"schema"}):
@@ -77,6 +83,19 @@ func with(stderr io.Writer, sending bool, do func(c *config) error) int {
 	default:
 		return fail(stderr, exitFailed, explain(err))
 	}
+}
+
+// health asks a gateway that runs with the same configuration whether it is ready.
+func health(ctx context.Context, stdout, stderr io.Writer) int {
+	c, err := load(true)
+	if err != nil {
+		return fail(stderr, exitMisused, err)
+	}
+	if err := endpoints.Ask(ctx, c.HTTP.Address, "/readyz"); err != nil {
+		return fail(stderr, exitFailed, err)
+	}
+	fmt.Fprintln(stdout, "ok")
+	return exitDone
 }
 
 // fail writes what went wrong as one line. Drivers write several, one for each

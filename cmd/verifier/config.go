@@ -15,6 +15,9 @@ const (
 	// testPrefix starts the variables of the project's own tests, which may be set
 	// where a verifier is started too.
 	testPrefix = prefix + "_TEST"
+	// These start variables of bridgectl's own, which is run where a verifier runs.
+	managementPrefix = prefix + "_MANAGEMENT"
+	inboxPrefix      = prefix + "_INBOX"
 )
 
 // config is the environment. The names of the variables, the help and the table
@@ -46,15 +49,27 @@ type config struct {
 	ConfirmTimeout environment.Span  `split_words:"true" default:"10s" desc:"how long a forwarded message may stay unconfirmed before its target counts as stuck"`
 	KeepUserID     environment.Truth `split_words:"true" default:"false" desc:"forward the user-id that the sender set; the broker refuses it unless the login may"`
 	SweepAge       age               `split_words:"true" default:"168h" desc:"the age from which on a row of the ledger is removed when the queues are empty, as its message is gone: longer than the longest transaction and the longest outage together, and at least 1h; or never"`
-	Drain          environment.Span  `default:"10s" desc:"how long the end may take, after SIGTERM"`
+	Drain          environment.Span  `default:"10s" desc:"how long the end may take, after SIGTERM; what is not through by then is handed back"`
 
+	ExplainAfter   patience         `split_words:"true" default:"10s" desc:"how long a message waits for an open transaction before the log says whose that is, as far as the database's login may see it; or never"`
+	SampleInterval environment.Span `split_words:"true" default:"30s" desc:"how often the database is asked how many messages are parked, and at every tenth time how many rows are orphans"`
+
+	HTTP struct {
+		Addr environment.Address `default:":8081" desc:"where /livez, /readyz and /metrics are; or none"`
+	}
+	Status struct {
+		Addr environment.Address `default:"none" desc:"where the status page is, for people; it has no login and shows statements, so name an address that only they reach, such as 127.0.0.1:8082"`
+	}
+	Pprof struct {
+		Addr environment.Address `default:"none" desc:"where profiles of the worker itself are, at /debug/pprof/; it has no login"`
+	}
 	Log environment.Log
 }
 
 // load reads the environment. Its error names the variable and says what to do.
 func load(migrating bool) (config, error) {
 	var c config
-	if err := environment.Read(prefix, &c, testPrefix); err != nil {
+	if err := environment.Read(prefix, &c, testPrefix, managementPrefix, inboxPrefix); err != nil {
 		return c, err
 	}
 	for _, secret := range []struct {
@@ -83,9 +98,13 @@ func load(migrating bool) (config, error) {
 	return c, nil
 }
 
+func (c *config) topology() bridge.Topology {
+	return bridge.Topology{Queue: c.Queue, Classic: bool(c.Classic), Audit: int(c.Audit)}
+}
+
 func (c *config) options(logger *slog.Logger) *verifier.Options {
 	return &verifier.Options{
-		Topology:        bridge.Topology{Queue: c.Queue, Classic: bool(c.Classic), Audit: int(c.Audit)},
+		Topology:        c.topology(),
 		Prefetch:        int(c.Prefetch),
 		Waiting:         int(c.Waiting),
 		WaitingPrefetch: int(c.WaitingPrefetch),
@@ -98,6 +117,7 @@ func (c *config) options(logger *slog.Logger) *verifier.Options {
 		ConfirmTimeout:  c.ConfirmTimeout.Duration(),
 		SweepAge:        time.Duration(c.SweepAge),
 		Drain:           c.Drain.Duration(),
+		ExplainAfter:    time.Duration(c.ExplainAfter),
 		KeepUserID:      bool(c.KeepUserID),
 		Logger:          logger,
 	}

@@ -27,6 +27,7 @@ func minimal(t *testing.T) {
 	}
 	t.Setenv("BRIDGE_DATABASE_URL", "sqlite:/nowhere/ledger.db")
 	t.Setenv("BRIDGE_AMQP_URL", "amqp://user:s3cret@127.0.0.1:1/")
+	t.Setenv("BRIDGE_HTTP_ADDR", "127.0.0.1:0")
 }
 
 // outcome runs the program; none of its servers answers.
@@ -47,7 +48,7 @@ func TestDefaultsAndValues(t *testing.T) {
 	want := &verifier.Options{
 		Topology: bridge.Topology{Queue: "twoqueue"}, Prefetch: 3000, WaitingPrefetch: 500, Patience: 2 * time.Second,
 		HandBack: 10 * time.Minute, Settlers: 16, SettleWait: time.Second, Unroutable: time.Minute,
-		ConfirmTimeout: 10 * time.Second, SweepAge: 7 * 24 * time.Hour, Drain: 10 * time.Second,
+		ConfirmTimeout: 10 * time.Second, SweepAge: 7 * 24 * time.Hour, Drain: 10 * time.Second, ExplainAfter: 10 * time.Second,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("defaults\n got %+v\nwant %+v", got, want)
@@ -56,6 +57,7 @@ func TestDefaultsAndValues(t *testing.T) {
 		"QUEUE": "q", "CLASSIC": "true", "PREFETCH": "10", "WAITING": "4", "WAITING_PREFETCH": "3", "PATIENCE": "5s",
 		"HAND_BACK": "6m", "SETTLERS": "2", "SETTLE_WAIT": "7ms", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
 		"CONFIRM_TIMEOUT": "9s", "KEEP_USER_ID": "1", "AUDIT": "70000", "SWEEP_AGE": "never", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
+		"EXPLAIN_AFTER": "never", "HTTP_ADDR": "none", "STATUS_ADDR": "127.0.0.1:0", "PPROF_ADDR": ":6060", "SAMPLE_INTERVAL": "1m",
 		"TEST_ANYTHING": "ignored",
 	} {
 		t.Setenv(prefix+"_"+name, value)
@@ -67,7 +69,7 @@ func TestDefaultsAndValues(t *testing.T) {
 		Topology: bridge.Topology{Queue: "q", Classic: true, Audit: 70000}, Prefetch: 10, Waiting: 4, WaitingPrefetch: 3, Patience: 5 * time.Second,
 		HandBack: 6 * time.Minute, Settlers: 2, SettleWait: 7 * time.Millisecond,
 		Allow:      []verifier.Allow{{RoutingKey: "emails"}, {Exchange: "orders", RoutingKey: "eu.*"}, {Exchange: "x", RoutingKey: "a:b"}},
-		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, SweepAge: -1, Drain: 11 * time.Second,
+		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, SweepAge: -1, Drain: 11 * time.Second, ExplainAfter: -1,
 	}
 	if got := c.options(nil); !reflect.DeepEqual(got, want) {
 		t.Errorf("values\n got %+v\nwant %+v", got, want)
@@ -107,7 +109,11 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_ALLOW", "emails", `BRIDGE_ALLOW: "emails" is not EXCHANGE:KEY; write :emails for the queue`},
 		{"BRIDGE_ALLOW", "", "BRIDGE_ALLOW: is empty"},
 		{"BRIDGE_LOG_LEVEL", "loud", `BRIDGE_LOG_LEVEL: "loud" is not usable; give debug, info, warn or error`},
-		{"BRIDGE_LOG_FORMAT", "xml", `BRIDGE_LOG_FORMAT: "xml" is not usable; give text or json`},
+		{"BRIDGE_LOG_FORMAT", "xml", `BRIDGE_LOG_FORMAT: "xml" is not usable; give text, json or auto`},
+		{"BRIDGE_EXPLAIN_AFTER", "0s", `BRIDGE_EXPLAIN_AFTER: "0s" is not usable; give a positive duration such as 10s or 5m, or never`},
+		{"BRIDGE_HTTP_ADDR", "8081", `BRIDGE_HTTP_ADDR: "8081" is not usable; give host:port`},
+		{"BRIDGE_STATUS_ADDR", "", "BRIDGE_STATUS_ADDR: "},
+		{"OTEL_TRACES_EXPORTER", "zipkin", `OTEL_TRACES_EXPORTER: "zipkin" is not usable; give otlp or none`},
 	} {
 		t.Run(c.name+"="+c.value, func(t *testing.T) {
 			minimal(t)

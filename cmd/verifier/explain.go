@@ -17,7 +17,18 @@ import (
 // brokerError is an error of the first contact with the broker.
 type brokerError struct{ error }
 
-func (e *brokerError) Unwrap() error { return e.error }
+// addressError: a server's address cannot be had.
+type addressError struct {
+	variable string
+	error
+}
+
+// tracesError names its variable by itself.
+type tracesError struct{ error }
+
+func (e *brokerError) Unwrap() error  { return e.error }
+func (e *addressError) Unwrap() error { return e.error }
+func (e *tracesError) Unwrap() error  { return e.error }
 
 // remedies say which variable an error is about and what to do.
 var remedies = []struct {
@@ -50,7 +61,12 @@ func explain(err error) error {
 	}
 	var mismatch *bridge.QueueMismatch
 	var refusal *amqp.Error
+	var address *addressError
 	switch {
+	case errors.As(err, &address):
+		return fmt.Errorf("%s: %w; end the process that has it, or name another one", address.variable, err)
+	case errors.Is(err, errNotDrained), errors.As(err, new(*tracesError)): // say what to do by themselves
+		return err
 	case errors.As(err, &mismatch): // says what to do by itself
 		return fmt.Errorf("BRIDGE_QUEUE: %w", err)
 	case errors.As(err, &refusal):
@@ -59,6 +75,26 @@ func explain(err error) error {
 		return fmt.Errorf("BRIDGE_AMQP_URL: %w", err)
 	}
 	return fmt.Errorf("BRIDGE_DATABASE_URL: %w", err) // all that is left comes from there
+}
+
+// exitCode is the code of an error that explain explains.
+func exitCode(err error) int {
+	var refusal *amqp.Error
+	var mismatch *bridge.QueueMismatch
+	switch {
+	case errors.Is(err, errNotDrained):
+		return exitNotDrained
+	case errors.As(err, new(*addressError)):
+		return exitFailed
+	case errors.As(err, new(*tracesError)), errors.Is(err, database.ErrURL):
+		return exitMisused
+	case errors.As(err, new(*brokerError)) && (errors.As(err, new(*fs.PathError)) || // the URL names a file that cannot be read, or is no URL
+		!errors.Is(err, bridge.ErrUnavailable) && !errors.Is(err, bridge.ErrCredentials) && !errors.Is(err, bridge.ErrBlocked) &&
+			!errors.As(err, &refusal) && !errors.As(err, &mismatch)):
+		return exitMisused
+	}
+	return map[cause]int{causeDatabase: exitDatabase, causeSchema: exitSchema, causeProof: exitProof,
+		causeBroker: exitBroker, causeQueue: exitBroker}[causeOf(err)]
 }
 
 // tlsMend is the mend of an error that comes from TLS, whichever server it is about.

@@ -7,7 +7,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
 
-const helpHead = `Usage: verifier [-migrate]
+const helpHead = `Usage: verifier [-migrate | -health]
 
 Forwards the messages of committed transactions from the staging queue to their
 targets, and drops those of rolled-back ones. Runs until SIGTERM or SIGINT, then
@@ -16,6 +16,8 @@ of verifiers may work on one staging queue.
 
   -migrate  create the ledger's tables, or bring them to this release's version,
             and exit; the login needs the right to create tables
+  -health   ask the verifier that runs here with the same variables whether it
+            is ready, and exit: 0 if it is
   -help     print this
 
 The configuration is the environment. Variables that start with BRIDGE_ and are
@@ -35,10 +37,29 @@ the key that the server may ask of the verifier. All files are in PEM.
   sqlserver://  encrypt=true certificate=FILE
   azuresql://   nothing; it is always so
 
+Traces are exported by OTLP over HTTP if OTEL_EXPORTER_OTLP_ENDPOINT, or
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, is set or OTEL_TRACES_EXPORTER is otlp, and
+OTEL_SDK_DISABLED is not true; OpenTelemetry's other variables count too, such
+as OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and OTEL_EXPORTER_OTLP_HEADERS.
+
+None of the three addresses has a login. The status page shows the database's
+statements with what stands in them: bind it to 127.0.0.1, which then answers
+only to that name or localhost, or put a proxy with a login before it.
+
 Exit codes:
-  0  stopped by a signal, and drained; or -migrate or -help is done
-  1  could not start, or -migrate failed: one line on standard error says why
-  2  a flag or a variable is wrong: one line on standard error says which
+  0  stopped by a signal, and drained; or -migrate, -health or -help is done
+  1  an address is taken; or with -health: not ready
+  2  a flag or a variable is wrong
+  3  stopped by a signal, but not drained in BRIDGE_DRAIN: nothing is lost, and
+     what had been forwarded without its ack comes twice
+  4  the database is away, refuses the login, or fails
+  5  the broker is away, refuses the login or a queue, or has a queue with other
+     properties
+  6  the ledger's tables are missing or of another version: verifier -migrate
+  7  the database is not to be trusted: it does not make lookups wait, is a
+     standby, or is not always the same one
+Each but 0 comes with one line on standard error that says what to do. With 4 to
+7 it could not start; once it has started, it tries again until it is stopped.
 `
 
 func help(stdout, stderr io.Writer) int {

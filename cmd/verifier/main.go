@@ -17,16 +17,21 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
-	"github.com/twoqueue/twoqueue/verifier"
+	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
 
 // The exit codes; -help documents them.
 const (
-	exitDone    = 0
-	exitFailed  = 1
-	exitMisused = 2
+	exitDone       = 0
+	exitFailed     = 1
+	exitMisused    = 2
+	exitNotDrained = 3
+	exitDatabase   = 4
+	exitBroker     = 5
+	exitSchema     = 6
+	exitProof      = 7
 )
 
 // collectAt lets the heap grow to five times what is in use before it is
@@ -51,6 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("verifier", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	migrating := flags.Bool("migrate", false, "")
+	asking := flags.Bool("health", false, "")
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -64,13 +70,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return fail(stderr, exitMisused, err)
 	}
-	if *migrating {
+	switch {
+	case *asking:
+		return health(ctx, c, stdout, stderr)
+	case *migrating:
 		err = migrate(ctx, c, stdout)
-	} else {
+	default:
 		err = work(ctx, c, stderr)
 	}
-	if err != nil && ctx.Err() == nil {
-		return fail(stderr, exitFailed, explain(err))
+	if err != nil && (ctx.Err() == nil || errors.Is(err, errNotDrained)) {
+		return fail(stderr, exitCode(err), explain(err))
 	}
 	return exitDone
 }
@@ -103,26 +112,14 @@ func migrate(ctx context.Context, c config, stdout io.Writer) error {
 	return nil
 }
 
-// work verifies until ctx ends.
-func work(ctx context.Context, c config, stderr io.Writer) error {
-	logger := c.Log.Logger(stderr)
-	db, err := database.Open(ctx, c.Database.URL)
-	if err != nil {
-		return err
+// health asks a running worker with the same configuration whether it is ready.
+func health(ctx context.Context, c config, stdout, stderr io.Writer) int {
+	if c.HTTP.Addr == environment.None {
+		return fail(stderr, exitMisused, errors.New("BRIDGE_HTTP_ADDR: is none, so that nobody can be asked; set it"))
 	}
-	defer db.Close()
-	ledger, err := db.Ledger(ctx)
-	if err != nil {
-		return err
+	if err := endpoints.Ask(ctx, string(c.HTTP.Addr), "/readyz"); err != nil {
+		return fail(stderr, exitFailed, err)
 	}
-	broker, err := bridge.Dial(ctx, c.AMQP.URL, &bridge.BrokerOptions{Name: "verifier", Logger: logger})
-	if err != nil {
-		return &brokerError{err}
-	}
-	defer broker.Close()
-	v, err := verifier.New(ledger, broker, c.options(logger))
-	if err != nil {
-		return err
-	}
-	return v.Run(ctx)
+	fmt.Fprintln(stdout, "ok")
+	return exitDone
 }

@@ -43,6 +43,22 @@ func (a *age) Decode(text string) error {
 	return nil
 }
 
+// patience is a verifier.Options.ExplainAfter.
+type patience time.Duration
+
+func (p *patience) Decode(text string) error {
+	if text == "never" {
+		*p = -1
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return fmt.Errorf("%q is not usable; give a positive duration such as 10s or 5m, or never, or unset it", text)
+	}
+	*p = patience(d)
+	return nil
+}
+
 type targets []verifier.Allow
 
 func (t *targets) Decode(text string) error {

@@ -21,7 +21,7 @@ const password = "s3cret"
 // the variable and the mend. It returns the line.
 func refused(t *testing.T, code int, variable, mend string, env ...string) string {
 	t.Helper()
-	p := start(t, "verifier", env...)
+	p := start(t, "verifier", append([]string{"BRIDGE_LOG_LEVEL=warn"}, env...)...)
 	if got := p.await(); got != code {
 		t.Errorf("exit code %d, not %d", got, code)
 	}
@@ -49,28 +49,28 @@ func TestWrongConfiguration(t *testing.T) {
 	refused(t, 2, "BRIDGE_DRAIN", "give a positive duration", append(good, "BRIDGE_DRAIN=soon")...)
 	refused(t, 2, "BRIDGE_DATABASE_URL", "is not set", good[1])
 	refused(t, 2, "BRIDGE_AMQP_URL", "is not set", good[0])
-	refused(t, 1, "BRIDGE_DATABASE_URL", "must be postgres://user:password@host:port/database", "BRIDGE_DATABASE_URL=postgres://u:"+password+"#@h/d", good[1])
-	refused(t, 1, "BRIDGE_DATABASE_URL", "must start with postgres://", "BRIDGE_DATABASE_URL=oracle://u:"+password+"@h/d", good[1])
+	refused(t, 2, "BRIDGE_DATABASE_URL", "must be postgres://user:password@host:port/database", "BRIDGE_DATABASE_URL=postgres://u:"+password+"#@h/d", good[1])
+	refused(t, 2, "BRIDGE_DATABASE_URL", "must start with postgres://", "BRIDGE_DATABASE_URL=oracle://u:"+password+"@h/d", good[1])
 }
 
 func TestUnreachableServers(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
-	refused(t, 1, "BRIDGE_DATABASE_URL", "see that the database is there and runs",
+	refused(t, 4, "BRIDGE_DATABASE_URL", "see that the database is there and runs",
 		"BRIDGE_DATABASE_URL=postgres://u:"+password+"@127.0.0.1:1/db", "BRIDGE_AMQP_URL="+s.AMQP)
-	refused(t, 1, "BRIDGE_DATABASE_URL", "see that the database is there and runs",
+	refused(t, 4, "BRIDGE_DATABASE_URL", "see that the database is there and runs",
 		"BRIDGE_DATABASE_URL=sqlite:"+filepath.Join(t.TempDir(), "missing.db"), "BRIDGE_AMQP_URL="+s.AMQP)
-	refused(t, 1, "BRIDGE_AMQP_URL", "see that the broker runs",
+	refused(t, 5, "BRIDGE_AMQP_URL", "see that the broker runs",
 		"BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL=amqp://u:"+password+"@127.0.0.1:1/")
-	refused(t, 1, "BRIDGE_AMQP_URL", "not of the form", "BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL=http://u:"+password+"@127.0.0.1:1/")
+	refused(t, 2, "BRIDGE_AMQP_URL", "not of the form", "BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL=http://u:"+password+"@127.0.0.1:1/")
 }
 
 func TestWrongCredentials(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
-	refused(t, 1, "BRIDGE_AMQP_URL", "correct user, password or virtual host",
+	refused(t, 5, "BRIDGE_AMQP_URL", "correct user, password or virtual host",
 		"BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+strings.Replace(s.AMQP, "guest:guest", "guest:"+password, 1))
-	refused(t, 1, "BRIDGE_AMQP_URL", "correct user, password or virtual host",
+	refused(t, 5, "BRIDGE_AMQP_URL", "correct user, password or virtual host",
 		"BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+s.AMQP+"_missing")
 
 	// A server of its own, since the shared one trusts everyone.
@@ -79,7 +79,7 @@ func TestWrongCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	strict := servertest.StartPostgres(t, &servers.PostgresOptions{Fast: true, Config: []string{"hba_file = '" + rules + "'"}})
-	refused(t, 1, "BRIDGE_DATABASE_URL", "correct user or password",
+	refused(t, 4, "BRIDGE_DATABASE_URL", "correct user or password",
 		"BRIDGE_DATABASE_URL="+strings.Replace(strict.URL(), "postgres@", "postgres:"+password+"@", 1), "BRIDGE_AMQP_URL="+s.AMQP)
 }
 
@@ -98,20 +98,20 @@ func openDir(t *testing.T) string {
 func TestNoRights(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
-	refused(t, 1, "BRIDGE_AMQP_URL", "see that the login may", "BRIDGE_QUEUE=other",
+	refused(t, 5, "BRIDGE_AMQP_URL", "see that the login may", "BRIDGE_QUEUE=other",
 		"BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+servertest.User(t, s.AMQP, "", "", ""))
 }
 
 func TestMissingTables(t *testing.T) {
 	t.Parallel()
 	amqpURL := servertest.Vhost(t)
-	refused(t, 1, "BRIDGE_DATABASE_URL", "create the tables with verifier -migrate",
+	refused(t, 6, "BRIDGE_DATABASE_URL", "create the tables with verifier -migrate",
 		"BRIDGE_DATABASE_URL="+servertest.PostgresDB(t), "BRIDGE_AMQP_URL="+amqpURL)
 	file := filepath.Join(t.TempDir(), "empty.db")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, 1, "BRIDGE_DATABASE_URL", "create the tables with verifier -migrate",
+	refused(t, 6, "BRIDGE_DATABASE_URL", "create the tables with verifier -migrate",
 		"BRIDGE_DATABASE_URL=sqlite:"+file, "BRIDGE_AMQP_URL="+amqpURL)
 	if content, err := os.ReadFile(file); err != nil || len(content) != 0 {
 		t.Errorf("the file was touched: %d bytes, %v", len(content), err)
@@ -127,7 +127,7 @@ func TestStandby(t *testing.T) {
 		t.Fatal("no tables")
 	}
 	standby := servertest.StartStandby(t, primary)
-	refused(t, 1, "BRIDGE_DATABASE_URL", "name the primary", "BRIDGE_QUEUE="+s.Topology.Queue,
+	refused(t, 7, "BRIDGE_DATABASE_URL", "name the primary", "BRIDGE_QUEUE="+s.Topology.Queue,
 		"BRIDGE_DATABASE_URL="+standby.URL(), "BRIDGE_AMQP_URL="+s.AMQP)
 	staged()
 }
@@ -169,7 +169,7 @@ func TestQueuesThatLoseMessages(t *testing.T) {
 	} {
 		c.args["x-dead-letter-routing-key"] = name + ".dead"
 		s.Queue(name, c.args)
-		refused(t, 1, "BRIDGE_QUEUE", c.property, "BRIDGE_QUEUE="+name,
+		refused(t, 5, "BRIDGE_QUEUE", c.property, "BRIDGE_QUEUE="+name,
 			"BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+s.AMQP)
 		for _, beside := range []string{name + ".waiting", name + ".dead"} {
 			if exists(t, s, beside) {

@@ -76,7 +76,7 @@ func TestMariaDBByItsURL(t *testing.T) {
 	if n := s.Depth(target); n != 0 {
 		t.Errorf("%d messages too many at the target", n)
 	}
-	refused(t, 1, "BRIDGE_DATABASE_URL", "password", "BRIDGE_DATABASE_URL=mysql://nobody:"+password+"@"+hostOf(t, address)+"/x",
+	refused(t, 4, "BRIDGE_DATABASE_URL", "password", "BRIDGE_DATABASE_URL=mysql://nobody:"+password+"@"+hostOf(t, address)+"/x",
 		"BRIDGE_AMQP_URL="+s.AMQP)
 }
 
@@ -109,6 +109,6 @@ func TestSQLServerByItsURL(t *testing.T) {
 			t.Errorf("%d messages too many in %s", n, queue)
 		}
 	}
-	refused(t, 1, "BRIDGE_DATABASE_URL", "password", "BRIDGE_DATABASE_URL=sqlserver://nobody:"+password+"@"+hostOf(t, s.DatabaseURL)+"?database=x",
+	refused(t, 4, "BRIDGE_DATABASE_URL", "password", "BRIDGE_DATABASE_URL=sqlserver://nobody:"+password+"@"+hostOf(t, s.DatabaseURL)+"?database=x",
 		"BRIDGE_AMQP_URL="+s.AMQP)
 }

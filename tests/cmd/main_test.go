@@ -49,16 +49,20 @@ type process struct {
 	ended  chan error
 }
 
+// defaults are for all: any number of workers on one machine, and logs to read.
+var defaults = []string{"BRIDGE_HTTP_ADDR=127.0.0.1:0", "BRIDGE_LOG_FORMAT=text"}
+
 // start starts a command; args are its arguments, and its variables where they
-// have the form NAME=value. None of our own BRIDGE_ variables reach it.
+// have the form NAME=value. None of our own BRIDGE_ and OTEL_ variables reach it.
 func start(t *testing.T, name string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(filepath.Join(binaries, name)), ended: make(chan error, 1)}
 	for _, entry := range os.Environ() {
-		if !strings.HasPrefix(entry, "BRIDGE_") {
+		if !strings.HasPrefix(entry, "BRIDGE_") && !strings.HasPrefix(entry, "OTEL_") {
 			p.cmd.Env = append(p.cmd.Env, entry)
 		}
 	}
+	p.cmd.Env = append(p.cmd.Env, defaults...)
 	for _, arg := range args {
 		if strings.HasPrefix(arg, "-") {
 			p.cmd.Args = append(p.cmd.Args, arg)

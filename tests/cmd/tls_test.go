@@ -83,6 +83,17 @@ const (
 	whoAreYou = "name in the URL the files of a certificate that the server takes"
 )
 
+// codeFor is 2, for a wrong variable, where the URL itself is to blame and no server
+// was asked.
+func codeFor(says string, server int) int {
+	for _, url := range []string{"no such file", "needs both", "need amqps"} {
+		if strings.Contains(says, url) {
+			return 2
+		}
+	}
+	return server
+}
+
 func TestTLSToRabbitMQ(t *testing.T) {
 	t.Parallel()
 	ours, theirs := newParty(t), newParty(t)
@@ -110,7 +121,7 @@ func TestTLSToRabbitMQ(t *testing.T) {
 		"in the clear":          {"amqp://guest:guest@" + broker.Addr() + "/", "broker unavailable", "see that the broker runs"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			words := refused(t, 1, "BRIDGE_AMQP_URL", c.mend, "BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+c.address)
+			words := refused(t, codeFor(c.says, 5), "BRIDGE_AMQP_URL", c.mend, "BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+c.address)
 			if !strings.Contains(words, c.says) {
 				t.Errorf("it does not say %q", c.says)
 			}
@@ -178,7 +189,7 @@ func TestTLSToPostgreSQL(t *testing.T) {
 		"in the clear":          {with(t, server.URL(), "sslmode", "disable"), "no encryption", "correct user or password"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			words := refused(t, 1, "BRIDGE_DATABASE_URL", c.mend, "BRIDGE_DATABASE_URL="+c.address, "BRIDGE_AMQP_URL="+s.AMQP)
+			words := refused(t, codeFor(c.says, 4), "BRIDGE_DATABASE_URL", c.mend, "BRIDGE_DATABASE_URL="+c.address, "BRIDGE_AMQP_URL="+s.AMQP)
 			if !strings.Contains(words, c.says) {
 				t.Errorf("it does not say %q", c.says)
 			}
@@ -223,7 +234,7 @@ func TestTLSToMariaDB(t *testing.T) {
 		"in the clear":          {with(t, good, "ssl-ca", "", "ssl-cert", "", "ssl-key", ""), "Access denied", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			words := refused(t, 1, "BRIDGE_DATABASE_URL", c.mend, "BRIDGE_DATABASE_URL="+c.address, "BRIDGE_AMQP_URL="+s.AMQP)
+			words := refused(t, codeFor(c.says, 4), "BRIDGE_DATABASE_URL", c.mend, "BRIDGE_DATABASE_URL="+c.address, "BRIDGE_AMQP_URL="+s.AMQP)
 			if !strings.Contains(words, c.says) {
 				t.Errorf("it does not say %q", c.says)
 			}

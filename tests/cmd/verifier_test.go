@@ -165,5 +165,5 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 	}
-	refused(t, 1, "BRIDGE_DATABASE_URL", "see that", "-migrate", "BRIDGE_DATABASE_URL=postgres://u:"+password+"@127.0.0.1:1/db")
+	refused(t, 4, "BRIDGE_DATABASE_URL", "see that", "-migrate", "BRIDGE_DATABASE_URL=postgres://u:"+password+"@127.0.0.1:1/db")
 }

@@ -76,10 +76,13 @@ func runningNodes(t *testing.T, c *servers.Cluster, node *servers.RabbitMQ) (n i
 	return n
 }
 
+// patience bounds every wait.
+const patience = 3 * time.Minute
+
 // eventually polls what no server signals.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
+	deadline := time.Now().Add(patience)
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for !holds() {

@@ -175,7 +175,10 @@ func descendants(pid int) []int {
 	return all
 }
 
-const tailSize = 16 << 10
+const (
+	tailSize  = 16 << 10
+	tailShown = 4 << 10 // in an error, which must not bury the others
+)
 
 // logTail keeps the end of a log and tells when the marker has appeared in it.
 type logTail struct {
@@ -207,5 +210,5 @@ func (l *logTail) Write(text []byte) (int, error) {
 func (l *logTail) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return string(l.tail)
+	return string(l.tail[max(0, len(l.tail)-tailShown):])
 }

@@ -38,6 +38,7 @@ type RabbitMQ struct {
 	cookie   string
 	epmdPort int
 	httpPort int
+	promPort int
 	scheme   string
 }
 
@@ -107,7 +108,7 @@ ssl_options.fail_if_no_peer_cert = true
 	if err == nil && options.TLS != nil {
 		err = options.TLS.equip(home)
 	}
-	r := &RabbitMQ{node: node, cookie: cookie, epmdPort: epmdPort, httpPort: management, scheme: scheme}
+	r := &RabbitMQ{node: node, cookie: cookie, epmdPort: epmdPort, httpPort: management, promPort: prometheus, scheme: scheme}
 	r.server = server{
 		name:       "RabbitMQ",
 		home:       home,
@@ -185,6 +186,10 @@ func (r *RabbitMQ) VhostURL(name string) string {
 func (r *RabbitMQ) ManagementURL() string {
 	return fmt.Sprintf("http://guest:guest@127.0.0.1:%d/api", r.httpPort)
 }
+
+// PrometheusAddr is where the prometheus plugin answers, a host and a port. Only a
+// server started with that plugin answers there.
+func (r *RabbitMQ) PrometheusAddr() string { return fmt.Sprintf("127.0.0.1:%d", r.promPort) }
 
 // Ctl runs rabbitmqctl on this server and returns what it printed. It takes a
 // second or two, the start of an Erlang machine.

@@ -31,8 +31,8 @@ import (
 var ErrMissing = errors.New("not installed")
 
 const (
-	startLimit = 60 * time.Second // for one start; the machine may be busy
-	stopLimit  = 30 * time.Second // after it a stopping server is killed
+	startLimit = 3 * time.Minute // for one start; the machine may be busy
+	stopLimit  = 2 * time.Minute // after it a stopping server is killed
 )
 
 // server is what all servers have in common: a folder, an address, and a

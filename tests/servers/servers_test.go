@@ -82,7 +82,7 @@ func TestKilledParentLeavesNoProcesses(t *testing.T) {
 	// The kernel kills the children; nobody tells us when they are gone.
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(patience)
 	for {
 		left := processesIn(folder)
 		if len(left) == 0 {

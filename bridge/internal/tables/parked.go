@@ -40,7 +40,7 @@ type Size struct {
 }
 
 // unparkFinish bounds what follows a successful stage.
-const unparkFinish = 10 * time.Second
+const unparkFinish = 20 * time.Second
 
 // Unpark is the Unpark of bridge.Unparker. open begins a transaction that ends at the
 // latest with its context.

@@ -1,6 +1,7 @@
 package environment_test
 
 import (
+	"bufio"
 	"bytes"
 	"os"
 	"path/filepath"
@@ -8,13 +9,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
+
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
 
 type config struct {
-	Number environment.Count `default:"3" desc:"a number"`
-	Pause  environment.Span  `default:"2s" desc:"a time, with a meaning that is so long that it cannot stand in one line of eighty characters"`
-	Really environment.Truth `default:"false" desc:"whether"`
+	Number environment.Count   `default:"3" desc:"a number"`
+	Pause  environment.Span    `default:"2s" desc:"a time, with a meaning that is so long that it cannot stand in one line of eighty characters"`
+	Really environment.Truth   `default:"false" desc:"whether"`
+	Where  environment.Address `default:"none" desc:"where"`
 	Log    environment.Log
 }
 
@@ -39,13 +43,68 @@ func TestReadTakesDefaultsAndValues(t *testing.T) {
 	}
 }
 
+// Who reads the log elsewhere than on a terminal is a program.
+func TestTheLogIsJSONUnlessOnATerminal(t *testing.T) {
+	var c config
+	if err := environment.Read("SHOP", &c); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var buffer bytes.Buffer
+	c.Log.Logger(&buffer).Info("this")
+	c.Log.Logger(file).Info("this")
+	content, err := os.ReadFile(file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{buffer.String(), string(content)} {
+		if !strings.HasPrefix(line, `{"`) {
+			t.Errorf("log %q", line)
+		}
+	}
+}
+
+func TestTheLogIsTextOnATerminal(t *testing.T) {
+	var c config
+	if err := environment.Read("SHOP", &c); err != nil {
+		t.Fatal(err)
+	}
+	screen, terminal, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer screen.Close()
+	defer terminal.Close()
+	c.Log.Logger(terminal).Info("this")
+	line, err := bufio.NewReader(screen).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, "time=") || !strings.Contains(line, "msg=this") {
+		t.Errorf("log %q, %v", line, err)
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	for text, usable := range map[string]bool{
+		"none": true, ":8080": true, "127.0.0.1:0": true, "[::1]:80": true, "localhost:65535": true,
+		"": false, "8080": false, "localhost": false, ":65536": false, ":-1": false, ":http": false,
+	} {
+		if err := new(environment.Address).Decode(text); (err == nil) != usable {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 func TestReadNamesWhatIsWrong(t *testing.T) {
 	for name, c := range map[string]struct{ value, want string }{
 		"SHOP_NUMBER":     {"many", `SHOP_NUMBER: "many" is not usable; give a whole number from 1 to 65535, or unset it`},
 		"SHOP_PAUSE":      {"-1s", `SHOP_PAUSE: "-1s" is not usable; give a positive duration such as 500ms, 2s or 10m, or unset it`},
 		"SHOP_REALLY":     {"ja", `SHOP_REALLY: "ja" is not usable; give true or false, or unset it`},
 		"SHOP_LOG_LEVEL":  {"loud", `SHOP_LOG_LEVEL: "loud" is not usable; give debug, info, warn or error, or unset it`},
-		"SHOP_LOG_FORMAT": {"xml", `SHOP_LOG_FORMAT: "xml" is not usable; give text or json, or unset it`},
+		"SHOP_WHERE":      {"8080", `SHOP_WHERE: "8080" is not usable; give host:port, :port for all of the machine's addresses, or none`},
+		"SHOP_LOG_FORMAT": {"xml", `SHOP_LOG_FORMAT: "xml" is not usable; give text, json or auto, or unset it`},
 		"SHOP_NUMBR":      {"s3cret", `SHOP_NUMBR: unknown variable; did you mean SHOP_NUMBER?`},
 		"SHOP_ELSEWHERE":  {"s3cret", `SHOP_ELSEWHERE: unknown variable; unset it (-help lists all)`},
 	} {

@@ -2,9 +2,8 @@ package environment
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
 	"math"
+	"net"
 	"strconv"
 	"time"
 )
@@ -51,41 +50,19 @@ func (t *Truth) Decode(text string) error {
 	return nil
 }
 
-// Log is what is logged, and how.
-type Log struct {
-	Level  level  `default:"info" desc:"debug, info, warn or error"`
-	Format format `default:"text" desc:"text or json, on standard error"`
-}
+// An Address is where a command listens, host:port, or None.
+type Address string
 
-// Logger makes it.
-func (l Log) Logger(w io.Writer) *slog.Logger {
-	options := &slog.HandlerOptions{Level: slog.Level(l.Level)}
-	if l.Format == formatJSON {
-		return slog.New(slog.NewJSONHandler(w, options))
-	}
-	return slog.New(slog.NewTextHandler(w, options))
-}
+// None is the address of what shall not be there.
+const None Address = "none"
 
-type level slog.Level
-
-func (l *level) Decode(text string) error {
-	if err := (*slog.Level)(l).UnmarshalText([]byte(text)); err != nil {
-		return fmt.Errorf("%q is not usable; give debug, info, warn or error, or unset it", text)
-	}
-	return nil
-}
-
-type format string
-
-const (
-	formatText format = "text"
-	formatJSON format = "json"
-)
-
-func (f *format) Decode(text string) error {
-	switch *f = format(text); *f {
-	case formatText, formatJSON:
+func (a *Address) Decode(text string) error {
+	if *a = Address(text); *a == None {
 		return nil
 	}
-	return fmt.Errorf("%q is not usable; give text or json, or unset it", text)
+	_, port, err := net.SplitHostPort(text)
+	if n, wrong := strconv.Atoi(port); err != nil || wrong != nil || n < 0 || n > math.MaxUint16 {
+		return fmt.Errorf("%q is not usable; give host:port, :port for all of the machine's addresses, or none", text)
+	}
+	return nil
 }

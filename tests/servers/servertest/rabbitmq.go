@@ -12,12 +12,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
-const requestLimit = 30 * time.Second
+const requestLimit = Patience
 
 // Vhost makes a vhost for this test and returns its AMQP address. It is
 // deleted with everything in it when the test ends. On a server given by

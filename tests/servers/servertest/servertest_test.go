@@ -14,7 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-const limit = 30 * time.Second
+const limit = servertest.Patience
 
 func TestMain(m *testing.M) { servertest.Main(m) }
 

@@ -1,0 +1,25 @@
+package database
+
+import (
+	"context"
+	"strings"
+
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+)
+
+// DialectOf is the kind of database that a URL names; false if none of those that
+// Open takes.
+func DialectOf(url string) (migrate.Dialect, bool) {
+	scheme, _, _ := strings.Cut(url, ":")
+	kind, ok := kinds[scheme]
+	return kind.dialect, ok
+}
+
+// Dialect is the kind of database that it is.
+func (d *Database) Dialect() migrate.Dialect { return d.kind.dialect }
+
+// Version tells which version of a part's tables is there, 0 for none, and which one
+// this release makes.
+func (d *Database) Version(ctx context.Context, part migrate.Part) (there, wanted int64, err error) {
+	return migrate.Version(ctx, d.DB.DB, d.kind.dialect, part)
+}

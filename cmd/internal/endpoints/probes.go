@@ -1,0 +1,82 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const (
+	// askPatience is how long a probe or a scrape may take.
+	askPatience = 2 * time.Second
+	// freshness is how long the answer of a probe is given again: there is no login, so
+	// that everybody could have the servers asked.
+	freshness = time.Second
+)
+
+// Probes are the endpoints of a command.
+type Probes struct {
+	// Ready returns nil if the command does what it is there for, else what is
+	// missing, in words that everybody may read; several errors by errors.Join. Its
+	// context ends after 2 s. It is asked once a second at most, by one at a time.
+	Ready func(context.Context) error
+	// Registry has the metrics.
+	Registry *prometheus.Registry
+}
+
+// Handler answers
+//
+//	/livez    200 and ok, as long as it can answer at all
+//	/readyz   200 and ok, or 503 and a line for each thing that is missing
+//	/metrics  for Prometheus
+func (p Probes) Handler() http.Handler {
+	ready := &recent{ask: p.Ready}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if err := ready.get(r.Context()); err != nil {
+			say(w, http.StatusServiceUnavailable, err.Error())
+			return
+		}
+		say(w, http.StatusOK, "ok")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{
+		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4, Timeout: answerPatience / 2,
+	}))
+	return mux
+}
+
+func say(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	fmt.Fprintln(w, text)
+}
+
+// recent gives an answer again while it is fresh.
+type recent struct {
+	ask func(context.Context) error
+
+	mu  sync.Mutex
+	at  time.Time
+	err error
+}
+
+func (a *recent) get(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if time.Since(a.at) < freshness {
+		return a.err
+	}
+	// Not bound to the client that asks: the answer is for the next one too.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askPatience)
+	defer cancel()
+	a.err, a.at = a.ask(ctx), time.Now()
+	return a.err
+}

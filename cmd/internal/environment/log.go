@@ -1,0 +1,55 @@
+package environment
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/mattn/go-isatty"
+)
+
+// Log is what is logged, and how.
+type Log struct {
+	Level  level  `default:"info" desc:"debug, info, warn or error"`
+	Format format `default:"auto" desc:"text, json, or auto: text on a terminal and json elsewhere; always on standard error"`
+}
+
+// Logger makes it.
+func (l Log) Logger(w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: slog.Level(l.Level)}
+	if l.Format == formatJSON || l.Format == formatAuto && !terminal(w) {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+func terminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && (isatty.IsTerminal(file.Fd()) || isatty.IsCygwinTerminal(file.Fd()))
+}
+
+type level slog.Level
+
+func (l *level) Decode(text string) error {
+	if err := (*slog.Level)(l).UnmarshalText([]byte(text)); err != nil {
+		return fmt.Errorf("%q is not usable; give debug, info, warn or error, or unset it", text)
+	}
+	return nil
+}
+
+type format string
+
+const (
+	formatText format = "text"
+	formatJSON format = "json"
+	formatAuto format = "auto"
+)
+
+func (f *format) Decode(text string) error {
+	switch *f = format(text); *f {
+	case formatText, formatJSON, formatAuto:
+		return nil
+	}
+	return fmt.Errorf("%q is not usable; give text, json or auto, or unset it", text)
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"errors"
+	"io"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+)
+
+const prefix = "SHOP"
+
+// config is the environment. The names of the variables and the help are made from
+// it; a variable is SHOP_ and the field's words.
+type config struct {
+	Database struct {
+		URL     string `desc:"the shop's database, which has the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
+		URLFile string `split_words:"true" desc:"a file with it instead"`
+	}
+	AMQP struct {
+		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps; required"`
+		URLFile string `split_words:"true" desc:"a file with it instead"`
+	}
+	Queue  string `default:"twoqueue" desc:"the staging queue"`
+	Emails string `default:"emails" desc:"the e-mail gateway's queue, the target of each order's e-mail"`
+
+	Every    environment.Span  `default:"1s" desc:"an order is placed so often"`
+	RollBack environment.Count `split_words:"true" default:"10" desc:"of so many orders one is rolled back after its e-mail was staged; that e-mail must never be sent"`
+	Slow     environment.Count `default:"15" desc:"of so many orders one keeps its transaction open for SHOP_HOLD; its e-mail must wait so long, and no other"`
+	Hold     environment.Span  `default:"15s" desc:"how long that is"`
+	Open     environment.Count `default:"16" desc:"how many transactions may be open at once; then the next order waits"`
+
+	Log environment.Log
+}
+
+// load reads the environment. Its error names the variable and says what to do.
+func load() (*config, error) {
+	c := new(config)
+	if err := environment.Read(prefix, c); err != nil {
+		return nil, err
+	}
+	var err error
+	if c.Database.URL, err = environment.Secret("SHOP_DATABASE_URL", c.Database.URL, c.Database.URLFile); err != nil {
+		return nil, err
+	}
+	if c.AMQP.URL, err = environment.Secret("SHOP_AMQP_URL", c.AMQP.URL, c.AMQP.URLFile); err != nil {
+		return nil, err
+	}
+	switch {
+	case c.Database.URL == "":
+		return nil, errors.New("SHOP_DATABASE_URL: is not set; name the shop's database, or a file with SHOP_DATABASE_URL_FILE")
+	case c.AMQP.URL == "":
+		return nil, errors.New("SHOP_AMQP_URL: is not set; name the broker, or a file with SHOP_AMQP_URL_FILE")
+	}
+	return c, nil
+}
+
+const helpHead = `Usage: shop
+
+An example of an application: places an order again and again, each with an
+e-mail that is sent if and only if the order's transaction commits. Some orders
+roll back, some keep their transaction open for a while. Makes its own table;
+the ledger's are made by verifier -migrate. Runs until SIGTERM or SIGINT; what
+is open then is rolled back.
+
+  -help  print this
+
+The configuration is the environment. Variables that start with SHOP_ and are
+not listed here are an error.
+
+`
+
+const helpTail = `
+Exit codes:
+  0  stopped by a signal
+  1  could not start: one line on standard error says why
+  2  an argument or a variable is wrong: one line on standard error says which
+`
+
+func help(w io.Writer) error {
+	if _, err := io.WriteString(w, helpHead); err != nil {
+		return err
+	}
+	if err := environment.Help(w, prefix, new(config)); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, helpTail)
+	return err
+}

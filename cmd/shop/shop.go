@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/sender"
+)
+
+//go:embed sql
+var tables embed.FS
+
+// part is the name of these migrations.
+const part = "shop"
+
+// An email is a message to the e-mail gateway: see email-gateway schema.
+type email struct {
+	From    string   `json:"from"`
+	To      []string `json:"to"`
+	Subject string   `json:"subject"`
+	Text    string   `json:"text"`
+}
+
+type shop struct {
+	config *config
+	log    *slog.Logger
+	db     *database.Database
+	sender *sender.Sender
+}
+
+// keep keeps the shop open until ctx ends.
+func keep(ctx context.Context, c *config, log *slog.Logger) error {
+	db, err := database.Open(ctx, c.Database.URL)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := db.MigrateTables(ctx, tables, part); err != nil {
+		return err
+	}
+	ledger, err := db.Ledger(ctx)
+	if err != nil {
+		return err
+	}
+	broker, err := bridge.Dial(ctx, c.AMQP.URL, &bridge.BrokerOptions{Name: part, Logger: log})
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	s := &shop{config: c, log: log, db: db}
+	if s.sender, err = sender.New(ledger, broker, &sender.Options{Queue: c.Queue, Logger: log}); err != nil {
+		return err
+	}
+	log.Info("the shop is open", "every", c.Every.Duration())
+	return s.serve(ctx)
+}
+
+// serve places orders until ctx ends.
+func (s *shop) serve(ctx context.Context) error {
+	var open errgroup.Group
+	open.SetLimit(int(s.config.Open))
+	defer func() { _ = open.Wait() }()
+	every := time.NewTicker(s.config.Every.Duration())
+	defer every.Stop()
+	for number := 1; ; number++ {
+		open.Go(func() error {
+			s.report(ctx, number, s.place(ctx, number))
+			return nil
+		})
+		select {
+		case <-every.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// errRefused is a reason of the shop's own to roll back.
+var errRefused = errors.New("the customer's card is refused")
+
+// place places one order: the order and its e-mail, or neither.
+func (s *shop) place(ctx context.Context, number int) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // without effect after a commit
+
+	id, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, s.db.Rebind(`INSERT INTO orders (id, placed_at) VALUES (?, ?)`), id.String(), time.Now().UTC())
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(email{
+		From: "Shop <shop@example.org>", To: []string{"customer@example.org"}, Subject: "Your order",
+		Text: fmt.Sprintf("Thank you for order %s.", id),
+	})
+	if err != nil {
+		return err
+	}
+	_, err = s.sender.SendTx(ctx, tx, bridge.Message{
+		RoutingKey: s.config.Emails,
+		Publishing: amqp.Publishing{ContentType: "application/json", Body: body},
+	})
+	if err != nil {
+		return err
+	}
+	if number%int(s.config.Slow) == 0 {
+		select { // meanwhile the verifier waits for this transaction's end
+		case <-time.After(s.config.Hold.Duration()):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if number%int(s.config.RollBack) == 0 {
+		return errRefused
+	}
+	return tx.Commit()
+}
+
+// report says what became of an order. None ends the shop: servers come back.
+func (s *shop) report(ctx context.Context, number int, err error) {
+	switch {
+	case err == nil:
+		s.log.Debug("order placed", "number", number)
+	case errors.Is(err, errRefused) || ctx.Err() != nil:
+		s.log.Debug("order rolled back", "number", number, "reason", err)
+	default:
+		s.log.Warn("order not placed", "number", number, "error", err)
+	}
+}

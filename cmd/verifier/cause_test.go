@@ -1,0 +1,51 @@
+package main
+
+import (
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+)
+
+// What an error is counted as, and with which code the program ends.
+func TestCausesAndExitCodes(t *testing.T) {
+	for _, c := range []struct {
+		err   error
+		cause cause
+		code  int
+	}{
+		{driver.ErrBadConn, causeDatabase, exitDatabase},
+		{database.ErrUnreachable, causeDatabase, exitDatabase},
+		{database.ErrCredentials, causeDatabase, exitDatabase},
+		{bridge.ErrNoSchema, causeSchema, exitSchema},
+		{bridge.ErrProof, causeProof, exitProof},
+		{bridge.ErrNotPrimary, causeProof, exitProof},
+		{bridge.ErrOtherLedger, causeProof, exitProof},
+		{bridge.ErrUnavailable, causeBroker, exitBroker},
+		{bridge.ErrCredentials, causeBroker, exitBroker},
+		{bridge.ErrBlocked, causeBroker, exitBroker},
+		{&amqp.Error{Code: 403}, causeBroker, exitBroker},
+		{&brokerError{bridge.ErrUnavailable}, causeBroker, exitBroker},
+		{&brokerError{errors.New("no AMQP URL")}, causeBroker, exitMisused},
+		{&brokerError{fmt.Errorf("%w: %w", bridge.ErrUnavailable, &fs.PathError{Op: "open", Path: "ca.pem", Err: fs.ErrNotExist})}, causeBroker, exitMisused},
+		{&bridge.QueueMismatch{}, causeQueue, exitBroker},
+		{database.ErrURL, causeDatabase, exitMisused},
+		{&tracesError{errors.New("OTEL_X: wrong")}, causeDatabase, exitMisused},
+		{&addressError{"BRIDGE_HTTP_ADDR", errors.New("in use")}, causeDatabase, exitFailed},
+		{errNotDrained, causeDatabase, exitNotDrained},
+	} {
+		err := fmt.Errorf("start verifier: %w", c.err)
+		if got := causeOf(err); got != c.cause {
+			t.Errorf("%v: cause %s, not %s", err, got, c.cause)
+		}
+		if got := exitCode(err); got != c.code {
+			t.Errorf("%v: exit code %d, not %d", err, got, c.code)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// metrics are the worker's. Each has a row in this folder's README.md.
+type metrics struct {
+	registry *prometheus.Registry
+	worker   *worker
+
+	deadLetters *prometheus.CounterVec
+	failures    *prometheus.CounterVec
+	lastForward prometheus.Gauge
+	staged      prometheus.Histogram
+	judged      prometheus.Histogram
+
+	parked       prometheus.Gauge
+	orphans      prometheus.Gauge
+	sampled      prometheus.Gauge
+	sampleFailed prometheus.Counter
+}
+
+// deadReasons are the codes of bridge.HeaderDeadReason.
+var deadReasons = []string{"malformed", "foreign", "not-allowed", "refused", "unroutable", "swept"}
+
+func newMetrics(w *worker) *metrics {
+	buckets := prometheus.ExponentialBucketsRange(0.001, 3600, 20)
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		worker:   w,
+		deadLetters: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "twoqueue_dead_letters_total",
+			Help: "Messages put into the dead queue, by the reason that they carry."}, []string{"reason"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "twoqueue_session_failures_total",
+			Help: "Sessions that ended, or could not start, by cause."}, []string{"cause"}),
+		lastForward: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_last_forward_timestamp_seconds",
+			Help: "When a target confirmed a message the last time, in seconds since 1970; 0: not yet."}),
+		staged: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "twoqueue_staged_to_forwarded_seconds",
+			Help:    "From the beginning of a message's staging, by its sender's clock, until its target had confirmed it. The rest of the sender's transaction is part of it: nobody learns the time of a commit.",
+			Buckets: buckets}),
+		judged: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "twoqueue_judged_to_forwarded_seconds",
+			Help:    "From the moment at which the verifier saw that a message's transaction had committed until its target had confirmed it.",
+			Buckets: buckets}),
+		parked: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_parked_messages",
+			Help: "Messages parked in the database, when it was asked the last time; 1000 means that many or more."}),
+		orphans: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_orphan_rows",
+			Help: "Rows of the ledger older than BRIDGE_SWEEP_AGE, when the database was asked the last time; 1000 means that many or more."}),
+		sampled: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_sample_timestamp_seconds",
+			Help: "When the database answered the last time how many messages are parked, in seconds since 1970; 0: not yet."}),
+		sampleFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "twoqueue_sample_failures_total",
+			Help: "Times that the database did not tell how many messages are parked or rows are orphans."}),
+	}
+	for _, reason := range deadReasons { // they are there from the start
+		m.deadLetters.WithLabelValues(reason)
+	}
+	for _, cause := range causes {
+		m.failures.WithLabelValues(string(cause))
+	}
+	m.registry.MustRegister(m.deadLetters, m.failures, m.lastForward, m.staged, m.judged,
+		m.parked, m.orphans, m.sampled, m.sampleFailed, present{w},
+		collectors.NewBuildInfoCollector(), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Done implements verifier.Observer.
+func (m *metrics) Done(e verifier.Event) {
+	switch e.Verdict {
+	case verifier.DeadLettered:
+		m.deadLetters.WithLabelValues(e.Reason).Inc()
+	case verifier.Forwarded:
+		m.lastForward.Set(float64(e.Safe.UnixMilli()) / 1000)
+		m.judged.Observe(seconds(e.Judged, e.Safe))
+		if at := e.Message.StagedAt; !at.IsZero() {
+			m.staged.Observe(seconds(at, e.Safe))
+		}
+	}
+}
+
+// SessionEnded implements verifier.Observer.
+func (m *metrics) SessionEnded(err error) { m.failures.WithLabelValues(string(causeOf(err))).Inc() }
+
+// seconds is at least 0: the clocks of two machines differ.
+func seconds(from, to time.Time) float64 { return max(0, to.Sub(from).Seconds()) }
+
+// present collects, at each scrape, what the verifier is doing.
+type present struct{ worker *worker }
+
+var (
+	messagesDesc = desc("twoqueue_messages_total", "Messages that the verifier has done with, by verdict; set_aside: none yet, moved to the waiting queue.", "verdict")
+	unparkedDesc = desc("twoqueue_unparked_total", "Messages that were parked in the database, and have been staged.")
+	sweptDesc    = desc("twoqueue_swept_total", "Orphan rows removed from the ledger.")
+	sessionsDesc = desc("twoqueue_sessions_total", "Sessions started, each with a proof that has passed.")
+	runningDesc  = desc("twoqueue_session_running", "1 if there is a session, so that messages are judged, else 0.")
+	heldDesc     = desc("twoqueue_messages_held", "Messages taken from the queues and not done.")
+	waitingDesc  = desc("twoqueue_messages_waiting", "Messages held that wait for an open transaction: the size of the waiting room.")
+	oldestDesc   = desc("twoqueue_oldest_waiting_age_seconds", "How long ago that message was staged which has waited for an open transaction the longest, of those that this verifier holds; 0 if none waits.")
+	settlingDesc = desc("twoqueue_settles_in_flight", "Lookups that wait in the database for the end of a transaction.")
+	targetsDesc  = desc("twoqueue_targets_held", "Targets that take nothing at present, by reason: full (nack), unroutable (missing), stuck (no confirms).", "reason")
+	targetedDesc = desc("twoqueue_target_messages_held", "Messages that wait for such a target, by its reason.", "reason")
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// holdReasons name the words of verifier.HeldTarget.
+var holdReasons = map[string]string{
+	"takes no messages (nack)": "full",
+	"does not exist":           "unroutable",
+	"does not confirm":         "stuck",
+}
+
+func (present) Describe(descs chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{messagesDesc, unparkedDesc, sweptDesc, sessionsDesc, runningDesc, heldDesc,
+		waitingDesc, oldestDesc, settlingDesc, targetsDesc, targetedDesc} {
+		descs <- d
+	}
+}
+
+func (p present) Collect(values chan<- prometheus.Metric) {
+	state, stats := p.worker.state(), p.worker.stats()
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+		values <- prometheus.MustNewConstMetric(d, kind, value, labels...)
+	}
+	for verdict, n := range map[verifier.Verdict]int64{
+		verifier.Forwarded: stats.Forwarded, verifier.Dropped: stats.Dropped,
+		verifier.DeadLettered: stats.DeadLettered, verifier.SetAside: stats.SetAside,
+	} {
+		send(messagesDesc, prometheus.CounterValue, float64(n), string(verdict))
+	}
+	send(unparkedDesc, prometheus.CounterValue, float64(stats.Unparked))
+	send(sweptDesc, prometheus.CounterValue, float64(stats.Swept))
+	send(sessionsDesc, prometheus.CounterValue, float64(stats.Sessions))
+	running := 0.0
+	if !state.Session.IsZero() {
+		running = 1
+	}
+	send(runningDesc, prometheus.GaugeValue, running)
+	send(heldDesc, prometheus.GaugeValue, float64(state.Held))
+	send(waitingDesc, prometheus.GaugeValue, float64(state.Waiting))
+	oldest := 0.0
+	if len(state.Oldest) > 0 {
+		oldest = seconds(state.Oldest[0].Since, time.Now())
+	}
+	send(oldestDesc, prometheus.GaugeValue, oldest)
+	send(settlingDesc, prometheus.GaugeValue, float64(state.Settling))
+	targets, messages := map[string]int{}, map[string]int{}
+	for _, reason := range holdReasons {
+		targets[reason], messages[reason] = 0, 0
+	}
+	for _, t := range state.Targets {
+		reason, known := holdReasons[t.Reason]
+		if !known {
+			reason = "other"
+		}
+		targets[reason]++
+		messages[reason] += t.Messages
+	}
+	for reason, n := range targets {
+		send(targetsDesc, prometheus.GaugeValue, float64(n), reason)
+		send(targetedDesc, prometheus.GaugeValue, float64(messages[reason]), reason)
+	}
+}

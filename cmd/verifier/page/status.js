@@ -1,0 +1,250 @@
+'use strict';
+// Everything that comes from the worker gets into the page as text, never as markup.
+
+const every = 2000;    // ms between two questions
+const patience = 5000; // ms for an answer
+
+const byID = (id) => document.getElementById(id);
+
+function make(tag, className, text) {
+  const e = document.createElement(tag);
+  if (className) e.className = className;
+  if (text !== undefined) e.textContent = text;
+  return e;
+}
+
+// setText leaves what is the same alone, so that no screen reader says it again.
+function setText(e, text) {
+  if (e.textContent !== text) e.textContent = text;
+}
+
+const number = new Intl.NumberFormat();
+const clock = new Intl.DateTimeFormat('sv-SE', { dateStyle: 'short', timeStyle: 'medium' }); // 2006-01-02 15:04:05, for everybody
+
+function span(seconds) {
+  seconds = Math.max(0, Math.floor(seconds));
+  const units = [['d', 86400], ['h', 3600], ['min', 60], ['s', 1]];
+  const i = units.findIndex(([, size]) => seconds >= size);
+  if (i < 0) return '0 s';
+  const first = Math.floor(seconds / units[i][1]);
+  const rest = seconds - first * units[i][1];
+  const next = units[i + 1];
+  const second = next && first < 10 ? Math.floor(rest / next[1]) : 0;
+  return `${first} ${units[i][0]}` + (second ? ` ${second} ${next[0]}` : '');
+}
+
+const isTime = (text) => Boolean(text) && !text.startsWith('0001-');
+const since = (now, text) => isTime(text) ? span((Date.parse(now) - Date.parse(text)) / 1000) : '';
+const when = (text) => isTime(text) ? clock.format(new Date(text)) : '';
+
+// A card is a number, with a line of the last minute if there is one.
+function card(cards, key, name) {
+  let c = cards.querySelector(`[data-key="${key}"]`);
+  if (c) return c;
+  c = make('div', `card ${key}`);
+  c.dataset.key = key;
+  const value = make('dd');
+  value.append(make('span', 'big'), make('span', 'unit'));
+  c.append(make('dt', '', name), value, make('dd', 'small'));
+  cards.append(c);
+  return c;
+}
+
+function line(c, rates) {
+  const ns = 'http://www.w3.org/2000/svg';
+  let svg = c.querySelector('svg');
+  if (!svg) {
+    svg = document.createElementNS(ns, 'svg');
+    svg.setAttribute('viewBox', '0 0 59 30');
+    svg.setAttribute('preserveAspectRatio', 'none');
+    svg.setAttribute('aria-hidden', 'true');
+    svg.append(document.createElementNS(ns, 'polyline'));
+    c.append(svg);
+  }
+  const top = Math.max(1, ...rates);
+  svg.firstChild.setAttribute('points',
+    rates.map((r, i) => `${60 - rates.length + i - 1},${(29 - 28 * r / top).toFixed(1)}`).join(' '));
+}
+
+const verdicts = {
+  forwarded: 'Forwarded', dropped: 'Dropped (rolled back)', dead_lettered: 'Dead-lettered', set_aside: 'Set aside (still waiting)',
+};
+
+function showCards(r) {
+  const cards = byID('cards');
+  for (const v of r.verdicts) {
+    const c = card(cards, v.verdict, verdicts[v.verdict] || v.verdict);
+    const sum = v.rates.reduce((a, b) => a + b, 0);
+    const rate = v.rates.length ? sum / v.rates.length : 0;
+    setText(c.querySelector('.big'), rate >= 100 ? number.format(Math.round(rate)) : rate.toFixed(1));
+    setText(c.querySelector('.unit'), ' /s');
+    setText(c.querySelector('.small'), `${number.format(v.total)} in all`);
+    line(c, v.rates);
+  }
+  const oldest = r.oldest.length ? `the oldest for ${since(r.now, r.oldest[0].since)}` : 'none of them';
+  for (const [key, name, value, small] of [
+    ['waiting', 'Waiting for a transaction', r.waiting, oldest],
+    ['held', 'Held', r.held, `taken and not done; ${number.format(r.settling)} lookups wait`],
+    ['unparked', 'Unparked', r.unparked, 'had waited in the database'],
+    ['swept', 'Orphan rows swept', r.swept, 'of the ledger'],
+  ]) {
+    const c = card(cards, key, name);
+    setText(c.querySelector('.big'), number.format(value));
+    setText(c.querySelector('.small'), small);
+  }
+}
+
+// table shows rows; columns are [heading, class, value of a row].
+function table(id, heading, columns, rows, none) {
+  const box = byID(id);
+  box.classList.toggle('none', rows.length === 0);
+  if (rows.length === 0) {
+    if (box.dataset.none !== none) {
+      box.replaceChildren(make('p', '', none));
+      box.dataset.none = none;
+    }
+    return;
+  }
+  delete box.dataset.none;
+  let t = box.querySelector('table');
+  if (!t) {
+    t = make('table');
+    t.setAttribute('role', 'table'); // narrow screens take the table's layout away
+    t.setAttribute('aria-labelledby', heading);
+    const head = make('tr');
+    head.setAttribute('role', 'row');
+    for (const [name, className] of columns) {
+      const th = make('th', className === 'number' ? className : '', name);
+      th.scope = 'col';
+      th.setAttribute('role', 'columnheader');
+      head.append(th);
+    }
+    const thead = make('thead');
+    thead.setAttribute('role', 'rowgroup');
+    thead.append(head);
+    const tbody = make('tbody');
+    tbody.setAttribute('role', 'rowgroup');
+    t.append(thead, tbody);
+    box.replaceChildren(t);
+  }
+  t.tBodies[0].replaceChildren(...rows.map((row) => {
+    const tr = make('tr');
+    tr.setAttribute('role', 'row');
+    for (const [name, className, value] of columns) {
+      const text = value(row);
+      const td = make('td', className, text === '' ? '–' : text);
+      if (text === '') td.classList.add('empty');
+      td.dataset.label = name;
+      td.setAttribute('role', 'cell');
+      tr.append(td);
+    }
+    return tr;
+  }));
+}
+
+const phases = {
+  starting: 'database and broker have not both answered yet',
+  failing: 'there is no session: nothing is judged',
+  stopping: 'what has been judged is being forwarded',
+};
+
+function show(r) {
+  setText(byID('queue'), r.queue);
+  document.title = `${r.state === 'running' ? '' : `${r.state}: `}Verifier ${r.queue}`;
+  byID('state').className = `state ${r.state}`;
+  setText(byID('phase'), r.state);
+  setText(byID('phase-text'), r.state === 'running'
+    ? `since ${when(r.session)}${r.sessions > 1 ? `, session ${number.format(r.sessions)}` : ''}` : phases[r.state] || '');
+  byID('error').hidden = !r.error;
+  setText(byID('error'), r.error ? `The last session: ${r.error}` : '');
+
+  showCards(r);
+  byID('cards').querySelector('.dead_lettered').classList.toggle('alarm', r.dead.length > 0);
+  byID('cards').querySelector('.waiting').classList.toggle('alarm',
+    r.oldest.length > 0 && Date.parse(r.now) - Date.parse(r.oldest[0].since) > 60000);
+
+  setText(byID('waiting-n'), number.format(r.waiting));
+  const t = r.transactions;
+  table('transactions', 'transactions-h', [
+    ['Open for', 'time', (h) => since(r.now, h.since)],
+    ['Session', 'word', (h) => h.session],
+    ['Program', '', (h) => h.program],
+    ['Host', 'word', (h) => h.host],
+    ['Login', 'word', (h) => h.login],
+    ['State', 'word', (h) => h.state],
+    ['Last statement', 'code', (h) => h.statement],
+  ], t.open, t.error ? `The database does not tell: ${t.error}`
+    : t.known ? 'None that the login may see.' : 'This database cannot tell whose transactions are open.');
+  table('oldest', 'oldest-h', [
+    ['Waits for', 'time', (m) => since(r.now, m.since)],
+    ['Target', '', (m) => m.target],
+    ['Message ID', 'id', (m) => m.id],
+  ], r.oldest, 'No message waits.');
+
+  setText(byID('targets-n'), number.format(r.targets_held));
+  table('targets', 'targets-h', [
+    ['Target', '', (x) => x.target],
+    ['Why', 'word', (x) => x.reason],
+    ['Messages', 'number', (x) => number.format(x.messages)],
+  ], r.targets, 'None: every target takes its messages.');
+
+  const dead = r.dead_by_reason.reduce((n, x) => n + x.count, 0);
+  setText(byID('dead-n'), number.format(dead));
+  byID('reasons').replaceChildren(...r.dead_by_reason.map((x) => {
+    const e = make('div');
+    e.append(make('dt', '', x.reason), make('dd', '', number.format(x.count)));
+    return e;
+  }));
+  table('dead', 'dead-last-h', [
+    ['When', 'time', (d) => when(d.at)],
+    ['Reason', 'word', (d) => d.reason],
+    ['Target', '', (d) => d.target],
+    ['Message ID', 'id', (d) => d.id],
+  ], r.dead, 'None since this worker began.');
+  table('dropped', 'dropped-h', [
+    ['When', 'time', (d) => when(d.at)],
+    ['Target', '', (d) => d.target],
+    ['Message ID', 'id', (d) => d.id],
+  ], r.dropped, 'None since this worker began.');
+}
+
+let fresh = 0; // when the last data came, by the browser's steady clock
+let turn = 0;  // only the latest round of questions goes on
+
+function age() {
+  const seconds = (performance.now() - fresh) / 1000;
+  const stale = fresh === 0 ? performance.now() > 2 * patience : seconds > 2 * every / 1000 + 1;
+  const paused = isPaused();
+  setText(byID('fresh'), fresh === 0 ? 'no data yet'
+    : paused ? `paused; ${span(seconds)} old` : stale ? `${span(seconds)} old` : 'up to date');
+  const e = byID('stale');
+  e.hidden = paused || !stale;
+  setText(e, e.hidden ? '' : 'The worker does not answer. What is below is old; trying again.');
+}
+
+const isPaused = () => byID('pause').getAttribute('aria-pressed') === 'true';
+
+async function ask(mine) {
+  try {
+    const answer = await fetch('status.json', { cache: 'no-store', signal: AbortSignal.timeout(patience) });
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
+    const r = await answer.json();
+    if (mine !== turn) return;
+    fresh = performance.now();
+    show(r);
+  } catch (err) {
+    console.warn('status.json:', err.message);
+  }
+  age();
+  if (mine === turn && !isPaused()) setTimeout(() => { if (mine === turn) ask(mine); }, every);
+}
+
+byID('pause').addEventListener('click', () => {
+  const paused = !isPaused();
+  byID('pause').setAttribute('aria-pressed', String(paused));
+  turn++;
+  if (!paused) ask(turn);
+  age();
+});
+setInterval(age, 1000);
+ask(turn);

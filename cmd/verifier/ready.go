@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+	"errors"
+)
+
+// ready returns nil if messages are judged and forwarded. It says in few words what is
+// missing, since everybody may ask; the log and the status page say more.
+func (w *worker) ready(ctx context.Context) error {
+	select {
+	case <-w.stopping:
+		return errors.New("stopping: what has been judged is being forwarded")
+	default:
+	}
+	parts := w.parts.Load()
+	if parts == nil {
+		return errors.New("starting: database and broker have not both answered yet")
+	}
+	var missing []error
+	if parts.ledger.Check(ctx) != nil {
+		missing = append(missing, errors.New("database: not reachable, or not usable as a ledger"))
+	}
+	if state := parts.verifier.State(); state.Session.IsZero() {
+		text := "session: none yet; the proof has not passed"
+		if state.Err != nil {
+			switch causeOf(state.Err) {
+			case causeBroker:
+				missing = append(missing, errors.New("broker: no connection, or it refuses something"))
+			case causeQueue:
+				missing = append(missing, errors.New("broker: a queue is not as it must be"))
+			case causeProof:
+				missing = append(missing, errors.New("proof: the database is not to be trusted"))
+			}
+			text = "session: none; see the log"
+		}
+		missing = append(missing, errors.New(text))
+	}
+	return errors.Join(missing...)
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// A report is /status.json.
+type report struct {
+	Now    time.Time `json:"now"`
+	Began  time.Time `json:"began"` // the worker
+	Queue  string    `json:"queue"`
+	Ledger string    `json:"ledger,omitempty"` // its identity
+
+	State    string     `json:"state"` // running, starting, failing or stopping
+	Session  *time.Time `json:"session,omitempty"`
+	Sessions int64      `json:"sessions"`
+	Error    string     `json:"error,omitempty"` // why there is no session
+
+	Verdicts []verdictReport `json:"verdicts"`
+	Unparked int64           `json:"unparked"`
+	Swept    int64           `json:"swept"`
+
+	Held     int `json:"held"`
+	Waiting  int `json:"waiting"`
+	Settling int `json:"settling"`
+
+	Oldest       []waitingReport    `json:"oldest"`
+	Transactions transactionsReport `json:"transactions"`
+	Targets      []targetReport     `json:"targets"` // those for which most wait
+	TargetsHeld  int                `json:"targets_held"`
+
+	DeadByReason []reasonReport `json:"dead_by_reason"`
+	Dead         []end          `json:"dead"`    // the newest first
+	Dropped      []end          `json:"dropped"` // the newest first
+}
+
+type verdictReport struct {
+	Verdict verifier.Verdict `json:"verdict"`
+	Total   int64            `json:"total"`
+	Rates   []int64          `json:"rates"` // in each of the last seconds
+}
+
+type waitingReport struct {
+	ID     string    `json:"id"`
+	Target string    `json:"target"`
+	Since  time.Time `json:"since"`
+}
+
+// transactionsReport are the open ones that have written to the ledger.
+type transactionsReport struct {
+	Known bool            `json:"known"` // this kind of database can tell
+	Error string          `json:"error,omitempty"`
+	Open  []bridge.Holder `json:"open"`
+}
+
+type targetReport struct {
+	Target   string `json:"target"`
+	Reason   string `json:"reason"`
+	Messages int    `json:"messages"`
+}
+
+type reasonReport struct {
+	Reason string `json:"reason"`
+	Count  int64  `json:"count"`
+}
+
+// report makes the report of this moment.
+func (s *status) report(ctx context.Context) report {
+	state, stats := s.worker.state(), s.worker.stats()
+	r := report{
+		Now: time.Now().UTC(), Began: s.began.UTC(), Queue: s.worker.config.Queue, Sessions: stats.Sessions,
+		Unparked: stats.Unparked, Swept: stats.Swept,
+		Held: state.Held, Waiting: state.Waiting, Settling: state.Settling,
+		Oldest: []waitingReport{}, Targets: []targetReport{}, DeadByReason: []reasonReport{},
+	}
+	r.State = s.phase(state)
+	if !state.Session.IsZero() {
+		since := state.Session.UTC()
+		r.Session = &since
+	}
+	if state.Err != nil {
+		r.Error = state.Err.Error()
+	}
+	for _, m := range state.Oldest[:min(len(state.Oldest), shownMessages)] {
+		r.Oldest = append(r.Oldest, waitingReport{m.ID, m.Target.String(), m.Since.UTC()})
+	}
+	slices.SortStableFunc(state.Targets, func(a, b verifier.HeldTarget) int { return cmp.Compare(b.Messages, a.Messages) })
+	r.TargetsHeld = len(state.Targets)
+	for _, t := range state.Targets[:min(len(state.Targets), shownTargets)] {
+		r.Targets = append(r.Targets, targetReport{t.Target.String(), t.Reason, t.Messages})
+	}
+	r.Transactions = s.transactions(ctx)
+	if parts := s.worker.parts.Load(); parts != nil {
+		r.Ledger = parts.ledger.Identity().String()
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range []struct {
+		verdict verifier.Verdict
+		of      func(verifier.Stats) int64
+	}{
+		{verifier.Forwarded, func(s verifier.Stats) int64 { return s.Forwarded }},
+		{verifier.Dropped, func(s verifier.Stats) int64 { return s.Dropped }},
+		{verifier.DeadLettered, func(s verifier.Stats) int64 { return s.DeadLettered }},
+		{verifier.SetAside, func(s verifier.Stats) int64 { return s.SetAside }},
+	} {
+		r.Verdicts = append(r.Verdicts, verdictReport{v.verdict, v.of(stats), s.rates(v.of)})
+	}
+	for reason, n := range s.reasons {
+		r.DeadByReason = append(r.DeadByReason, reasonReport{reason, n})
+	}
+	slices.SortFunc(r.DeadByReason, func(a, b reasonReport) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason))
+	})
+	r.Dead, r.Dropped = newest(s.dead), newest(s.dropped)
+	return r
+}
+
+// phase is what the worker is at.
+func (s *status) phase(state verifier.State) string {
+	select {
+	case <-s.worker.stopping:
+		return "stopping"
+	default:
+	}
+	switch {
+	case !state.Session.IsZero():
+		return "running"
+	case state.Err != nil:
+		return "failing"
+	}
+	return "starting"
+}
+
+func (s *status) transactions(ctx context.Context) transactionsReport {
+	r := transactionsReport{Open: []bridge.Holder{}}
+	parts := s.worker.parts.Load()
+	if parts == nil {
+		return r
+	}
+	watcher, ok := parts.ledger.(bridge.Watcher)
+	if !ok {
+		return r
+	}
+	r.Known = true
+	holders, err := s.watched.get(ctx, watcher)
+	if err != nil {
+		r.Error = err.Error()
+	}
+	r.Open = append(r.Open, holders...)
+	return r
+}
+
+// newest turns the order round.
+func newest(e ends) []end {
+	out := append([]end{}, e...)
+	slices.Reverse(out)
+	return out
+}

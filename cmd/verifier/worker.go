@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// errNotDrained: the time to drain was over before everything that had been judged was
+// forwarded. Nothing is lost; what had been forwarded and not acked comes twice.
+var errNotDrained = errors.New("not drained within BRIDGE_DRAIN; the rest is handed back, and what of it was forwarded already comes twice")
+
+// A worker is a verifier with all that is around it.
+type worker struct {
+	config   config
+	log      *slog.Logger
+	stopping <-chan struct{}
+	started  chan struct{}         // closed once parts are there
+	parts    atomic.Pointer[parts] // nil until then
+}
+
+// parts are what a worker has once database and broker have answered.
+type parts struct {
+	ledger   bridge.Ledger
+	verifier *verifier.Verifier
+}
+
+// work verifies until ctx ends. What it serves over HTTP is there before anything else
+// is tried, and until everything else has ended.
+func work(ctx context.Context, c config, stderr io.Writer) error {
+	w := &worker{config: c, log: c.Log.Logger(stderr), stopping: ctx.Done(), started: make(chan struct{})}
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+
+	traces, err := newTraces(serving, w.log, c.topology())
+	if err != nil {
+		return err
+	}
+	defer traces.close()
+	observers := traces.observers()
+
+	if c.HTTP.Addr != environment.None {
+		m := newMetrics(w)
+		observers = append(observers, m)
+		server, err := w.serve("endpoints", "BRIDGE_HTTP_ADDR", c.HTTP.Addr, func(address string) (*endpoints.Server, error) {
+			return endpoints.Listen(serving, address, endpoints.Probes{Ready: w.ready, Registry: m.registry}.Handler(), w.log)
+		})
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		defer start(serving, m.sample)()
+	}
+	if c.Status.Addr != environment.None {
+		page := newStatus(w)
+		observers = append(observers, page)
+		server, err := w.serve("status page", "BRIDGE_STATUS_ADDR", c.Status.Addr, func(address string) (*endpoints.Server, error) {
+			return endpoints.Listen(serving, address, page.handler(address), w.log)
+		})
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		defer start(serving, page.count)()
+	}
+	if c.Pprof.Addr != environment.None {
+		server, err := w.serve("profiles", "BRIDGE_PPROF_ADDR", c.Pprof.Addr, func(address string) (*endpoints.Server, error) {
+			return endpoints.ListenProfiles(serving, address, w.log)
+		})
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+	}
+	return w.verify(ctx, join(observers))
+}
+
+// serve starts one of the servers.
+func (w *worker) serve(what, variable string, address environment.Address, listen func(string) (*endpoints.Server, error)) (*endpoints.Server, error) {
+	server, err := listen(string(address))
+	if err != nil {
+		return nil, &addressError{variable, err}
+	}
+	w.log.Info(what, "address", server.Address())
+	return server, nil
+}
+
+// start runs what ends with ctx, or when the function that it returns is called.
+func start(ctx context.Context, run func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { run(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// verify connects, and verifies until ctx ends.
+func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
+	db, err := database.Open(ctx, w.config.Database.URL)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	ledger, err := db.Ledger(ctx)
+	if err != nil {
+		return err
+	}
+	broker, err := bridge.Dial(ctx, w.config.AMQP.URL, &bridge.BrokerOptions{Name: "verifier", Logger: w.log})
+	if err != nil {
+		return &brokerError{err}
+	}
+	defer broker.Close()
+	options := w.config.options(w.log)
+	options.Observer = observer
+	v, err := verifier.New(ledger, broker, options)
+	if err != nil {
+		return err
+	}
+	w.parts.Store(&parts{ledger, v})
+	close(w.started)
+
+	var stopped atomic.Pointer[time.Time]
+	defer context.AfterFunc(ctx, func() { now := time.Now(); stopped.Store(&now) })()
+	if err := v.Run(ctx); err != nil {
+		return err
+	}
+	if at := stopped.Load(); at != nil && time.Since(*at) >= options.Drain {
+		return errNotDrained
+	}
+	return nil
+}
+
+// state is what the verifier is doing.
+func (w *worker) state() verifier.State {
+	if parts := w.parts.Load(); parts != nil {
+		return parts.verifier.State()
+	}
+	return verifier.State{}
+}
+
+// stats is what it has done.
+func (w *worker) stats() verifier.Stats {
+	if parts := w.parts.Load(); parts != nil {
+		return parts.verifier.Stats()
+	}
+	return verifier.Stats{}
+}
+
+// observers are told one after the other.
+type observers []verifier.Observer
+
+// join returns nil for none, so that a verifier has nobody to tell.
+func join(all observers) verifier.Observer {
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		return all[0]
+	}
+	return all
+}
+
+func (all observers) Done(e verifier.Event) {
+	for _, o := range all {
+		o.Done(e)
+	}
+}
+
+func (all observers) SessionEnded(err error) {
+	for _, o := range all {
+		o.SessionEnded(err)
+	}
+}

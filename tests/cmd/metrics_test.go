@@ -1,0 +1,248 @@
+package cmd_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+)
+
+// scrape reads the metrics as Prometheus does.
+func (p *process) scrape() map[string]*dto.MetricFamily {
+	p.t.Helper()
+	code, text := p.endpoint("/metrics")
+	if code != 200 {
+		p.t.Fatalf("metrics: %d %s", code, text)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return families
+}
+
+// value is one metric's, by its name with the label's value if it has one:
+// name{value}. Of a histogram it is the count.
+func value(families map[string]*dto.MetricFamily, name string) (float64, bool) {
+	name, label, _ := strings.Cut(strings.TrimSuffix(name, "}"), "{")
+	for _, m := range families[name].GetMetric() {
+		if label != "" && (len(m.GetLabel()) != 1 || m.GetLabel()[0].GetValue() != label) {
+			continue
+		}
+		return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount()), true
+	}
+	return 0, false
+}
+
+// measure waits until each of these has the value, or more if it ends in +.
+func (p *process) measure(want map[string]string) {
+	p.t.Helper()
+	var last string
+	defer func() {
+		if p.t.Failed() {
+			p.t.Log("the last look: ", last)
+		}
+	}()
+	eventually(p.t, fmt.Sprint("the metrics are ", want), func() bool {
+		families := p.scrape()
+		for name, text := range want {
+			got, found := value(families, name)
+			last = fmt.Sprintf("%s is %v (%t), wanted %s", name, got, found, text)
+			var least float64
+			fmt.Sscan(strings.TrimSuffix(text, "+"), &least)
+			if !found || got < least || !strings.HasSuffix(text, "+") && got != least {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// through is a worker's URL of the broker, with a valve in between.
+func through(t *testing.T, address string) (string, *servertest.Valve) {
+	t.Helper()
+	host := hostOf(t, address)
+	valve := servertest.NewValve(t, host)
+	return strings.Replace(address, host, valve.Addr(), 1), valve
+}
+
+// Every outcome happens in a real run, and is counted.
+func TestMetricsTellEveryOutcome(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	target := s.Queue("emails", nil)
+	full := s.Queue("full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+	if err := s.Channel.ExchangeDeclare("forbidden", "topic", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	address, valve := through(t, servertest.User(t, s.AMQP, ".*", "^(?!forbidden)", ".*"))
+	began := time.Now()
+	p := verify(t, s, "BRIDGE_AMQP_URL="+address, "BRIDGE_SAMPLE_INTERVAL=50ms", "BRIDGE_UNROUTABLE=1ms", "BRIDGE_PATIENCE=300ms",
+		"BRIDGE_ALLOW=:emails,:full,:missing,forbidden:*", "BRIDGE_SWEEP_AGE=never")
+	p.measure(map[string]string{"twoqueue_session_running": "1", "twoqueue_sessions_total": "1", "twoqueue_messages_total{forwarded}": "0",
+		"twoqueue_dead_letters_total{swept}": "0", "twoqueue_session_failures_total{proof}": "0", "twoqueue_last_forward_timestamp_seconds": "0",
+		"twoqueue_targets_held{stuck}": "0", "twoqueue_oldest_waiting_age_seconds": "0", "twoqueue_sample_timestamp_seconds": "1+"})
+
+	for range 5 {
+		s.Commit(stage.To(target, "forwarded"))
+	}
+	s.RollBack(stage.To(target, "dropped"), stage.To(target, "dropped"), stage.To(target, "dropped"))
+	s.Commit(stage.To("missing", "unroutable"), stage.To("elsewhere", "not allowed"), bridge.Message{Exchange: "forbidden", RoutingKey: "refused"})
+	foreign := bridge.Staged{Message: stage.To(target, "foreign"), Ledger: uuid.New()}
+	foreign.ID = uuid.New()
+	for _, publishing := range []amqp.Publishing{{Body: []byte("malformed")}, foreign.Publishing()} {
+		if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, publishing); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.measure(map[string]string{"twoqueue_messages_total{forwarded}": "5", "twoqueue_messages_total{dropped}": "3", "twoqueue_messages_total{dead_lettered}": "5",
+		"twoqueue_dead_letters_total{unroutable}": "1", "twoqueue_dead_letters_total{not-allowed}": "1", "twoqueue_dead_letters_total{refused}": "1",
+		"twoqueue_dead_letters_total{foreign}": "1", "twoqueue_dead_letters_total{malformed}": "1", "twoqueue_targets_held{unroutable}": "1",
+		"twoqueue_staged_to_forwarded_seconds": "5", "twoqueue_judged_to_forwarded_seconds": "5",
+		"twoqueue_last_forward_timestamp_seconds": fmt.Sprintf("%d+", began.Unix())})
+
+	open, _ := s.Begin(stage.To(target, "waits"))
+	p.measure(map[string]string{"twoqueue_messages_total{set_aside}": "1", "twoqueue_messages_waiting": "1", "twoqueue_messages_held": "1",
+		"twoqueue_settles_in_flight": "1", "twoqueue_oldest_waiting_age_seconds": "0.3+"})
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	p.measure(map[string]string{"twoqueue_messages_total{forwarded}": "6", "twoqueue_messages_waiting": "0", "twoqueue_oldest_waiting_age_seconds": "0", "twoqueue_settles_in_flight": "0"})
+
+	s.Commit(stage.To(full, "the one that it takes"))
+	s.WaitDepth(full, 1)
+	s.Commit(stage.To(full, "waits"), stage.To(full, "waits"))
+	p.measure(map[string]string{"twoqueue_targets_held{full}": "1", "twoqueue_target_messages_held{full}": "2"})
+	s.Receive(full, 3)
+	p.measure(map[string]string{"twoqueue_messages_total{forwarded}": "9", "twoqueue_targets_held{full}": "0", "twoqueue_messages_held": "0"})
+
+	// An orphan, and no sweep.
+	if _, err := s.DB.ExecContext(t.Context(), `INSERT INTO bridge_ledger (id, recorded_at) VALUES ($1, now() - interval '8 days')`, uuid.New()); err != nil {
+		t.Fatal(err)
+	}
+	p.measure(map[string]string{"twoqueue_orphan_rows": "1", "twoqueue_parked_messages": "0", "twoqueue_sample_failures_total": "0"})
+
+	// The broker is away for the worker: what is parked stays so.
+	valve.HoldReplies()
+	valve.Cut()
+	p.measure(map[string]string{"twoqueue_session_running": "0", "twoqueue_session_failures_total{broker}": "1+"})
+	parking, err := sender.New(s.Ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Parking: sender.ParkAlways})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parking.SendTx(t.Context(), tx, stage.To(target, "parked"), stage.To(target, "parked")); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	p.measure(map[string]string{"twoqueue_parked_messages": "2"})
+	valve.Release()
+	p.measure(map[string]string{"twoqueue_session_running": "1", "twoqueue_sessions_total": "2+", "twoqueue_parked_messages": "0",
+		"twoqueue_unparked_total": "2", "twoqueue_messages_total{forwarded}": "11+"})
+
+	// The broker ends a consumer.
+	before, _ := value(p.scrape(), "twoqueue_session_failures_total{broker}")
+	if _, err := s.Channel.QueueDelete(s.Topology.WaitingQueue(), false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	p.measure(map[string]string{"twoqueue_session_failures_total{broker}": fmt.Sprintf("%v+", before+1), "twoqueue_session_running": "1",
+		"twoqueue_session_failures_total{database}": "0"})
+	p.signal(syscall.SIGTERM)
+	if code := p.await(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	countsSweeps(t, s)
+}
+
+// countsSweeps has a second worker sweep the orphan, and find a message that may be
+// its.
+func countsSweeps(t *testing.T, s *stage.Stage) {
+	t.Helper()
+	p := verify(t, s, "BRIDGE_SWEEP_AGE=1h")
+	p.measure(map[string]string{"twoqueue_swept_total": "1"})
+	old := bridge.Staged{Message: stage.To("emails", "of the swept row"), Ledger: s.Ledger.Identity(), StagedAt: time.Now().Add(-9 * 24 * time.Hour)}
+	old.ID = uuid.New()
+	if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, old.Publishing()); err != nil {
+		t.Fatal(err)
+	}
+	p.measure(map[string]string{"twoqueue_dead_letters_total{swept}": "1", "twoqueue_messages_total{dead_lettered}": "1"})
+}
+
+// row is a line of the table in the worker's README: name, perhaps a label, meaning,
+// when to look.
+var row = regexp.MustCompile("(?m)^\\| `(twoqueue_[a-z_]+)(?:\\{([a-z]+)\\})?` \\| (.+) \\| (.+) \\|$")
+
+// What is documented is there, and what is there is documented.
+func TestMetricsAreThoseOfTheReadme(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../cmd/verifier/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := verify(t, stage.New(t, stage.SQLite))
+	families := p.scrape()
+	documented := map[string]bool{}
+	for _, match := range row.FindAllStringSubmatch(string(readme), -1) {
+		name, label, meaning, alert := match[1], match[2], match[3], match[4]
+		documented[name] = true
+		family := families[name]
+		if family == nil {
+			t.Errorf("%s is documented, and not there", name)
+			continue
+		}
+		if len(meaning) < 10 || alert == "" || family.GetHelp() == "" {
+			t.Errorf("%s: nothing is said about it", name)
+		}
+		for _, m := range family.GetMetric() {
+			switch {
+			case label == "" && len(m.GetLabel()) == 0:
+			case len(m.GetLabel()) != 1 || m.GetLabel()[0].GetName() != label:
+				t.Errorf("%s has labels %v, documented is %q", name, m.GetLabel(), label)
+			case name != "twoqueue_target_messages_held" && !strings.Contains(meaning, "`"+m.GetLabel()[0].GetValue()+"`"):
+				t.Errorf("%s: %s is not documented", name, m.GetLabel()[0].GetValue())
+			}
+		}
+	}
+	if len(documented) < 15 {
+		t.Errorf("only %d are documented", len(documented))
+	}
+	for _, name := range slices.Sorted(maps.Keys(families)) {
+		if prefix, _, _ := strings.Cut(name, "_"); prefix != "go" && prefix != "process" && !documented[name] {
+			t.Errorf("%s is not documented", name)
+		}
+	}
+	if families["go_build_info"] == nil || families["process_cpu_seconds_total"] == nil {
+		t.Error("the collectors of Go and the process are missing")
+	}
+	_, text := p.endpoint("/metrics")
+	problems, err := promlint.New(strings.NewReader(text)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		t.Errorf("%s: %s", problem.Metric, problem.Text)
+	}
+}

@@ -1,0 +1,164 @@
+package cmd_test
+
+import (
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/twoqueue/twoqueue/tests/stage"
+)
+
+// The endpoints answer while the database is away, and each thing that goes away is
+// named.
+func TestReadyTellsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	database, databaseValve := through(t, s.DatabaseURL)
+	broker, brokerValve := through(t, s.AMQP)
+	databaseValve.HoldReplies()
+	p := start(t, "verifier", "BRIDGE_DATABASE_URL="+database, "BRIDGE_AMQP_URL="+broker, "BRIDGE_QUEUE="+s.Topology.Queue, "BRIDGE_STATUS_ADDR=127.0.0.1:0")
+	phase := func(words ...string) {
+		t.Helper()
+		_, text := get(t, "http://"+p.where("status page")+"/status.json")
+		for _, word := range words {
+			if !strings.Contains(text, word) {
+				t.Errorf("the status page does not say %s: %s", word, text)
+			}
+		}
+	}
+	phase(`"state":"starting"`)
+	p.ready(503, "starting: database and broker have not both answered yet\n")
+	if code, text := p.endpoint("/livez"); code != 200 || text != "ok\n" {
+		t.Errorf("livez: %d %s", code, text)
+	}
+	if code, _ := p.endpoint("/metrics"); code != 200 {
+		t.Errorf("metrics: %d", code)
+	}
+	databaseValve.Release()
+	p.ready(200, "ok\n")
+
+	databaseValve.HoldReplies()
+	p.ready(503, "database: not reachable, or not usable as a ledger\n")
+	health(t, p, 1, "database: not reachable")
+	databaseValve.Release()
+	p.ready(200, "ok\n")
+	health(t, p, 0, "ok\n")
+
+	brokerValve.HoldReplies()
+	brokerValve.Cut()
+	p.ready(503, "broker: no connection, or it refuses something\nsession: none; see the log\n")
+	phase(`"state":"failing"`, `"error":"`, "broker unavailable")
+	brokerValve.Release()
+	p.ready(200, "ok\n")
+
+	_, text := p.endpoint("/readyz")
+	for _, secret := range []string{hostOf(t, s.AMQP), hostOf(t, s.DatabaseURL), "guest", "postgres"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("readyz tells everybody %q", secret)
+		}
+	}
+	p.signal(syscall.SIGTERM)
+	if code := p.await(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// health runs verifier -health beside a worker.
+func health(t *testing.T, p *process, code int, words string) {
+	t.Helper()
+	asker := start(t, "verifier", "-health", "BRIDGE_HTTP_ADDR="+p.where("endpoints"),
+		"BRIDGE_DATABASE_URL=sqlite:/nowhere", "BRIDGE_AMQP_URL=amqp://127.0.0.1:1/")
+	if got := asker.await(); got != code || !strings.Contains(asker.stdout.String()+asker.stderr.String(), words) {
+		t.Errorf("health: exit code %d: %s%s", got, &asker.stdout, &asker.stderr)
+	}
+}
+
+// drains begins the end of a worker that has forwarded a message and cannot delete its
+// row, which somebody has locked. unlock lets it.
+func drains(t *testing.T, s *stage.Stage, more ...string) (p *process, unlock func()) {
+	t.Helper()
+	target := s.Queue("emails", nil)
+	s.Commit(stage.To(target, ""))
+	tx, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), "SELECT * FROM bridge_ledger FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	p = verify(t, s, more...)
+	s.WaitDepth(target, 1)
+	p.ready(200, "ok\n")
+	p.signal(syscall.SIGTERM)
+	p.ready(503, "stopping: what has been judged is being forwarded\n")
+	return p, func() { _ = tx.Rollback() }
+}
+
+func TestNotReadyWhileDraining(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	p, unlock := drains(t, s, "BRIDGE_DRAIN=10m")
+	if code, _ := p.endpoint("/livez"); code != 200 {
+		t.Errorf("livez: %d", code)
+	}
+	unlock()
+	if code := p.await(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if n := s.Rows(); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+func TestNotDrainedInTime(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	p, unlock := drains(t, s, "BRIDGE_DRAIN=5s")
+	defer unlock()
+	if code := p.await(); code != 3 || !strings.Contains(p.stderr.String(), "verifier: not drained within BRIDGE_DRAIN") {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestATakenAddress(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for _, variable := range []string{"BRIDGE_HTTP_ADDR", "BRIDGE_STATUS_ADDR", "BRIDGE_PPROF_ADDR"} {
+		refused(t, 1, variable, "address already in use; end the process that has it, or name another one",
+			variable+"="+listener.Addr().String(), "BRIDGE_DATABASE_URL=postgres://u:"+password+"@127.0.0.1:1/db", "BRIDGE_AMQP_URL=amqp://u:"+password+"@127.0.0.1:1/")
+	}
+}
+
+// Who waits is not left to guess whom for.
+func TestTheLogNamesTheTransactionThatHoldsUp(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	tx, ids := s.Begin(stage.To(s.Queue("emails", nil), ""))
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.ExecContext(t.Context(), "SET LOCAL application_name = 'nightly'"); err != nil {
+		t.Fatal(err)
+	}
+	p := verify(t, s, "BRIDGE_EXPLAIN_AFTER=1ms")
+	p.hear(&p.stderr, `msg="a message waits for an open transaction" message_id=`+ids[0].String())
+	for line := range strings.Lines(p.stderr.String()) {
+		if strings.Contains(line, "waits for an open transaction") && !strings.Contains(line, " program=nightly ") {
+			t.Errorf("the log does not name it: %s", line)
+		}
+	}
+}
+
+func TestProfilesOnAnAddressOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	p := verify(t, stage.New(t, stage.SQLite), "BRIDGE_PPROF_ADDR=127.0.0.1:0", "BRIDGE_HTTP_ADDR=none")
+	if code, text := get(t, "http://"+p.where("profiles")+"/debug/pprof/goroutine?debug=1"); code != 200 || !strings.Contains(text, "goroutine profile") {
+		t.Errorf("%d %.100s", code, text)
+	}
+	if strings.Contains(p.stderr.String(), "msg=endpoints") {
+		t.Error("the endpoints are there all the same")
+	}
+}
