@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+)
+
+// An app is what the commands share: the configuration, the output, and the servers,
+// each of which is contacted when a command first asks for it. Its methods may be
+// called from several goroutines.
+type app struct {
+	stdout, stderr io.Writer
+	format         outputFormat
+	queue          string // the flag: overrides the variable
+	config         config // from the environment, before a command runs
+	running        bool   // a command has begun: its errors are no misuse
+
+	mu      sync.Mutex
+	opened  opened
+	closers []func() // in the order of opening
+}
+
+// opened are the servers that have been contacted; nil where not.
+type opened struct {
+	database   *database.Database
+	ledger     bridge.Ledger
+	inbox      *database.Database
+	broker     *bridge.Broker
+	management *management
+}
+
+// begin reads the environment, before a command runs.
+func (a *app) begin() error {
+	c, err := load()
+	if err != nil {
+		return err
+	}
+	if a.queue != "" {
+		if len(a.queue) > 200 {
+			return misused("--queue: must have 1 to 200 bytes")
+		}
+		c.Queue = a.queue
+	}
+	a.config, a.running = c, true
+	return nil
+}
+
+// topology is the staging queue and those beside it, as they are configured.
+func (a *app) topology() bridge.Topology { return a.config.topology() }
+
+// databaseURL is the address of the ledger's database, or a misuse.
+func (a *app) databaseURL() (string, error) {
+	if a.config.Database.URL == "" {
+		return "", misused("BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or a file with BRIDGE_DATABASE_URL_FILE")
+	}
+	return a.config.Database.URL, nil
+}
+
+// database is the ledger's database. Nothing is changed in it by opening it.
+func (a *app) database(ctx context.Context) (*database.Database, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.databaseLocked(ctx)
+}
+
+func (a *app) databaseLocked(ctx context.Context) (*database.Database, error) {
+	if a.opened.database != nil {
+		return a.opened.database, nil
+	}
+	url, err := a.databaseURL()
+	if err != nil {
+		return nil, err
+	}
+	db, err := database.Open(ctx, url)
+	if err != nil {
+		return nil, about("BRIDGE_DATABASE_URL", err)
+	}
+	a.opened.database = db
+	a.closers = append(a.closers, func() { _ = db.Close() })
+	return db, nil
+}
+
+// ledger is the ledger in the database.
+func (a *app) ledger(ctx context.Context) (bridge.Ledger, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.opened.ledger != nil {
+		return a.opened.ledger, nil
+	}
+	db, err := a.databaseLocked(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ledger, err := db.Ledger(ctx)
+	if err != nil {
+		return nil, about("BRIDGE_DATABASE_URL", err)
+	}
+	a.opened.ledger = ledger
+	return ledger, nil
+}
+
+// inbox is the receiver's database; nil without an error if BRIDGE_INBOX_URL is not set.
+func (a *app) inbox(ctx context.Context) (*database.Database, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.opened.inbox != nil || a.config.Inbox.URL == "" {
+		return a.opened.inbox, nil
+	}
+	db, err := database.Open(ctx, a.config.Inbox.URL)
+	if err != nil {
+		return nil, about("BRIDGE_INBOX_URL", err)
+	}
+	a.opened.inbox = db
+	a.closers = append(a.closers, func() { _ = db.Close() })
+	return db, nil
+}
+
+// broker is the broker; a first connection has been made and closed, so that address
+// and login are known to be right.
+func (a *app) broker(ctx context.Context) (*bridge.Broker, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.opened.broker != nil {
+		return a.opened.broker, nil
+	}
+	if a.config.AMQP.URL == "" {
+		return nil, misused("BRIDGE_AMQP_URL: is not set; name the broker, or a file with BRIDGE_AMQP_URL_FILE")
+	}
+	// Whatever goes wrong reaches the command as an error; log lines would stand in
+	// the middle of its output.
+	broker, err := bridge.Dial(ctx, a.config.AMQP.URL, &bridge.BrokerOptions{Name: "bridgectl", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, about("BRIDGE_AMQP_URL", err)
+	}
+	a.opened.broker = broker
+	a.closers = append(a.closers, broker.Close)
+	return broker, nil
+}
+
+// management is the broker's management API; nil without an error if
+// BRIDGE_MANAGEMENT_URL is not set. Nothing is sent yet.
+func (a *app) management() (*management, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.opened.management != nil || a.config.Management.URL == "" {
+		return a.opened.management, nil
+	}
+	m, err := newManagement(a.config.Management.URL, a.config.AMQP.URL)
+	if err != nil {
+		return nil, &misuse{about("BRIDGE_MANAGEMENT_URL", err)}
+	}
+	a.opened.management = m
+	a.closers = append(a.closers, m.close)
+	return m, nil
+}
+
+// close gives back what was opened, the last first.
+func (a *app) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := len(a.closers) - 1; i >= 0; i-- {
+		a.closers[i]()
+	}
+	a.closers = nil
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+)
+
+const prefix = "BRIDGE"
+
+// config is the environment: the verifier's variables as far as the tool needs them,
+// with the same defaults, and a few of its own. The help is made from it.
+type config struct {
+	Database struct {
+		URL     string `desc:"the database that holds the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file"`
+		URLFile string `split_words:"true" desc:"a file with it instead"`
+	}
+	AMQP struct {
+		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps"`
+		URLFile string `split_words:"true" desc:"a file with it instead"`
+	}
+	Management struct {
+		URL     string `desc:"the broker's management API, for what cannot be asked over AMQP: http://user:password@host:15672, or https with the parameters cacertfile, certfile and keyfile; without a user it is the one of BRIDGE_AMQP_URL; optional"`
+		URLFile string `split_words:"true" desc:"a file with it instead"`
+	}
+	Inbox struct {
+		URL     string `desc:"the receiver's database with the inbox, in the forms of BRIDGE_DATABASE_URL; optional"`
+		URLFile string `split_words:"true" desc:"a file with it instead"`
+	}
+	Queue    string            `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
+	Classic  environment.Truth `default:"false" desc:"the queues are classic queues instead of quorum queues"`
+	Audit    copies            `default:"0" desc:"how many messages the audit queue keeps; 0: there is no such queue"`
+	HandBack environment.Span  `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked; must be shorter than the broker's consumer timeout"`
+}
+
+// load reads the environment. Its error names the variable and says what to do.
+// Whether a server is named is asked when it is needed.
+func load() (config, error) {
+	var c config
+	if err := environment.ReadShared(prefix, &c); err != nil {
+		return c, &misuse{err}
+	}
+	for _, secret := range []struct {
+		name  string
+		value *string
+		file  string
+	}{
+		{"BRIDGE_DATABASE_URL", &c.Database.URL, c.Database.URLFile},
+		{"BRIDGE_AMQP_URL", &c.AMQP.URL, c.AMQP.URLFile},
+		{"BRIDGE_MANAGEMENT_URL", &c.Management.URL, c.Management.URLFile},
+		{"BRIDGE_INBOX_URL", &c.Inbox.URL, c.Inbox.URLFile},
+	} {
+		var err error
+		if *secret.value, err = environment.Secret(secret.name, *secret.value, secret.file); err != nil {
+			return c, &misuse{err}
+		}
+	}
+	if c.Queue == "" || len(c.Queue) > 200 {
+		return c, misused("BRIDGE_QUEUE: must have 1 to 200 bytes; name the staging queue or unset it")
+	}
+	return c, nil
+}
+
+func (c *config) topology() bridge.Topology {
+	return bridge.Topology{Queue: c.Queue, Classic: bool(c.Classic), Audit: int(c.Audit)}
+}
+
+// copies is how many messages a queue keeps.
+type copies int
+
+// Decode implements envconfig.Decoder.
+func (c *copies) Decode(text string) error {
+	const most = 1_000_000_000
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > most {
+		return fmt.Errorf("%q is not usable; give a whole number from 0 to %d, or unset it", text, most)
+	}
+	*c = copies(n)
+	return nil
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+func TestSpread(t *testing.T) {
+	if got := spread(nil); got != (benchSpread{}) {
+		t.Errorf("of nothing: %+v", got)
+	}
+	var all []time.Duration
+	for i := range 1000 {
+		all = append(all, time.Duration(1000-i)*time.Millisecond)
+	}
+	want := benchSpread{P50: 500, P90: 900, P99: 990, P999: 999, Max: 1000}
+	if got := spread(all); got != want {
+		t.Errorf("%+v, not %+v", got, want)
+	}
+}
+
+func TestRate(t *testing.T) {
+	ten, thirty := 10.0, 30.0
+	if got := rate(&ten, &thirty, 4); got == nil || *got != 5 {
+		t.Errorf("from 10 to 30 in 4 s: %v", got)
+	}
+	for _, none := range []*float64{rate(nil, &ten, 1), rate(&ten, nil, 1), rate(&ten, &thirty, 0), rate(&thirty, &ten, 1)} {
+		if none != nil {
+			t.Errorf("%v where nothing is known", *none)
+		}
+	}
+}
+
+func TestDurationsAndNames(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0ms", 300 * time.Millisecond: "300ms", 59 * time.Second: "59s", 61 * time.Second: "1m1s",
+		time.Hour + 90*time.Second: "1h1m", 49 * time.Hour: "2d1h",
+	} {
+		if got := spanText(d); got != want {
+			t.Errorf("%v is %s, not %s", d, got, want)
+		}
+	}
+	if got := ends("a-long-name-with.dead", 17); got != "a-long-nam…h.dead" {
+		t.Errorf("%q", got)
+	}
+	if got := ends("short.dead", 17); got != "short.dead" {
+		t.Errorf("%q", got)
+	}
+}
+
+// What an operator is told about one message must fit to where it is.
+func TestConclude(t *testing.T) {
+	dead := func(verdict string) *deadFacts {
+		return &deadFacts{Found: []*deadMessage{{Reason: "swept", Text: "old", Verdict: verdict}}}
+	}
+	row := func(state string) *rowFacts { return &rowFacts{State: state} }
+	for name, c := range map[string]struct {
+		facts messageFacts
+		says  []string
+		never []string
+	}{
+		"committed, dead, row gone": {messageFacts{Ledger: row(rowAbsent), Dead: dead("committed")},
+			[]string{"its receiver should have it", "deleted once the message was safe in the dead queue", "until dead replay sends it to its target"}, []string{"could judge"}},
+		"unknown, dead, row there": {messageFacts{Ledger: row(rowCommitted), Dead: dead("unknown")},
+			[]string{"No verifier could judge it", "Its row is in the ledger: its transaction committed", "until dead replay sends it to its target"}, []string{"A verifier forwards it"}},
+		"of another ledger, dead": {messageFacts{Ledger: row(rowAbsent), Dead: &deadFacts{Found: []*deadMessage{{Reason: "foreign", Ledger: "theirs", Verdict: "unknown"}}}},
+			[]string{"it belongs to ledger theirs", "With that ledger's database, dead replay"}, []string{"rolled back"}},
+		"unknown, dead, row gone": {messageFacts{Ledger: row(rowAbsent), Dead: dead("unknown")},
+			[]string{"rolled back, or it was forwarded before"}, []string{"once the message was safe"}},
+		"handled, row gone": {messageFacts{Ledger: row(rowAbsent), Inbox: []inboxClaim{{Consumer: "c", State: stateDone}}},
+			[]string{"Consumer c has handled it", "it was forwarded, and the row deleted", "Nothing."}, []string{"rolled back"}},
+		"handled, row there": {messageFacts{Ledger: row(rowCommitted), Inbox: []inboxClaim{{Consumer: "c", State: stateDone}}},
+			[]string{"has been forwarded, and the row has not been deleted", "sweeps"}, []string{"A verifier forwards"}},
+		"open": {messageFacts{Ledger: row(rowOpen)}, []string{"still open", "cannot be seen with this login"}, nil},
+		"open, seen": {messageFacts{Ledger: &rowFacts{State: rowOpen, Holders: []bridge.Holder{{Session: "1"}}}},
+			[]string{"still open"}, []string{"cannot be seen"}},
+		"absent, others on the way": {messageFacts{Ledger: row(rowAbsent), onWay: 2},
+			[]string{"there never was such a message", "in the queues of the verifiers (2 messages)"}, nil},
+		"nothing asked but the queues": {messageFacts{Dead: &deadFacts{}}, []string{"Nothing is known about it."}, nil},
+	} {
+		c.facts.conclude()
+		text := strings.Join(append(c.facts.Meaning, c.facts.Next), " ")
+		for _, words := range c.says {
+			if !strings.Contains(text, words) {
+				t.Errorf("%s: %q is not in %q", name, words, text)
+			}
+		}
+		for _, words := range c.never {
+			if strings.Contains(text, words) {
+				t.Errorf("%s: %q is in %q", name, words, text)
+			}
+		}
+	}
+}
+
+// The receiver's form of a message that is sent elsewhere: no copies go by keys that
+// mean something at another exchange.
+func TestRedirectLeavesCopiesOut(t *testing.T) {
+	staged, err := bridge.Encode(bridge.Message{ID: uuid.New(), Exchange: "x", RoutingKey: "k", Publishing: amqp.Publishing{
+		Expiration: "5000", Headers: amqp.Table{"CC": []any{"a"}, "BCC": []any{"b"}, "mine": "1"},
+	}}, uuid.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	staged.Headers[bridge.HeaderDeadVerdict] = "committed"
+	read := func() *deadMessage {
+		return readDead(amqp.Delivery{Headers: staged.Headers, MessageId: staged.MessageId, Expiration: staged.Expiration})
+	}
+	plan := (&planner{}).decide(read(), uuid.Nil, nil)
+	if len(plan.out) != 1 || plan.out[0].Exchange != "x" || len(plan.out[0].Headers) != 3 || plan.out[0].Expiration != "5000" {
+		t.Errorf("to its own target: %+v", plan)
+	}
+	plan = (&planner{to: &bridge.Target{RoutingKey: "q"}}).decide(read(), uuid.Nil, nil)
+	if len(plan.out) != 1 || plan.out[0].Target != (bridge.Target{RoutingKey: "q"}) || len(plan.out[0].Headers) != 1 {
+		t.Errorf("to another: %+v", plan)
+	}
+}
+
+// Only a verifier's word counts, not what a sender has written into a message that the
+// broker has moved.
+func TestAVerdictIsBelievedOfAVerifierOnly(t *testing.T) {
+	staged, err := bridge.Encode(bridge.Message{ID: uuid.New(), RoutingKey: "q"}, uuid.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	staged.Headers[bridge.HeaderDeadVerdict] = "committed"
+	d := amqp.Delivery{Headers: staged.Headers, MessageId: staged.MessageId}
+	if m := readDead(d); m.Verdict != "committed" || len((&planner{}).decide(m, uuid.Nil, nil).out) != 1 {
+		t.Errorf("a verifier's: %+v", m)
+	}
+	d.Headers["x-death"] = []any{amqp.Table{"queue": "staging", "reason": "delivery_limit"}}
+	m := readDead(d)
+	if m.Verdict != "unknown" || m.Reason != reasonBroker || (&planner{}).decide(m, uuid.Nil, nil).refusal == "" {
+		t.Errorf("the broker's: %+v", m)
+	}
+}
+
+// Whatever is in a dead message, JSON can say it.
+func TestHeadersAsJSON(t *testing.T) {
+	got := jsonTable(amqp.Table{"b": []byte{0xff}, "t": amqp.Table{"d": amqp.Decimal{Scale: 2, Value: 314}}, "l": []any{[]byte("x"), int64(1)}})
+	if got["b"] != "base64:/w==" || got["t"].(map[string]any)["d"] != "314e-2" || !slices.Equal(got["l"].([]any), []any{"x", int64(1)}) {
+		t.Errorf("%v", got)
+	}
+}

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+)
+
+func newDeadCommand(a *app) *cobra.Command {
+	return newGroup("dead", "Look after the messages in the dead queue",
+		`In the dead queue is what could be neither forwarded nor rightly dropped, with the
+reason and the verdict: committed, or unknown if nobody could judge it.
+
+The commands take messages from the queue without acking them, and give back what
+they do not replay or discard. Meanwhile nobody else sees those. A crash gives them
+back too. On RabbitMQ before 4.3 each look counts as one delivery of the million that
+a message has, and the order may change.`,
+		newDeadList(a), newDeadShow(a), newDeadReplay(a), newDeadDiscard(a))
+}
+
+func newDeadList(a *app) *cobra.Command {
+	f := new(deadFilter)
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List dead messages; removes nothing",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.begin(nil); err != nil {
+				return err
+			}
+			list := &deadList{Messages: []*deadMessage{}, queue: a.topology().DeadQueue()}
+			var err error
+			list.LookedAt, list.Depth, err = a.eachDead(cmd.Context(), f, func(_ context.Context, _ *peek, batch []*deadMessage) error {
+				for _, m := range batch {
+					m.lighten()
+				}
+				list.Messages = append(list.Messages, batch...)
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return a.print(list)
+		},
+	}
+	f.flags(cmd)
+	return cmd
+}
+
+func newDeadShow(a *app) *cobra.Command {
+	f := new(deadFilter)
+	var most int
+	cmd := &cobra.Command{
+		Use:   "show ID...",
+		Short: "Show dead messages whole; removes nothing",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			if err := f.begin(ids); err != nil {
+				return err
+			}
+			if most < 0 {
+				return misused("--body: must not be negative")
+			}
+			shown := deadDetails{}
+			seen, depth, err := a.eachDead(cmd.Context(), f, func(_ context.Context, _ *peek, batch []*deadMessage) error {
+				for _, m := range batch {
+					shown = append(shown, detail(m, most))
+					m.lighten()
+				}
+				return nil
+			})
+			switch {
+			case err != nil:
+				return err
+			case len(shown) == 0:
+				return notInQueue(a.topology().DeadQueue(), seen, depth)
+			}
+			return a.print(shown)
+		},
+	}
+	cmd.Flags().IntVar(&f.limit, "limit", defaultLimit, "how many messages of the queue are looked at, from its head")
+	cmd.Flags().IntVar(&most, "body", 4096, "how many bytes of the body are shown")
+	return cmd
+}
+
+func newDeadDiscard(a *app) *cobra.Command {
+	f, c := new(deadFilter), new(consent)
+	cmd := &cobra.Command{
+		Use:   "discard [ID...]",
+		Args:  cobra.ArbitraryArgs,
+		Short: "Remove dead messages for good",
+		Long: `Removes the messages that the IDs and the flags choose; for all of them say --all.
+A message whose verdict is committed was promised to its receiver: nobody has it then.
+dead show -o json prints whatever may be wanted later.`,
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			if err := f.begin(ids); err != nil {
+				return err
+			}
+			if err := c.check(f, true); err != nil {
+				return err
+			}
+			r := &deadReport{Action: "discard", DryRun: c.dry, Messages: []deadOutcome{}}
+			act := func(_ context.Context, p *peek, batch []*deadMessage) error {
+				for _, m := range batch {
+					outcome := outcomeOf(m)
+					if outcome.Done = !c.dry; outcome.Done {
+						if err := p.ack(m.delivery.DeliveryTag); err != nil {
+							return err
+						}
+					}
+					r.add(outcome)
+					m.lighten()
+				}
+				return p.flush()
+			}
+			return a.report(cmd.Context(), f, r, act)
+		},
+	}
+	f.flags(cmd)
+	c.flags(cmd, f)
+	return cmd
+}
+
+// consent is what a command that removes messages asks for.
+type consent struct {
+	yes bool
+	dry bool
+}
+
+func (c *consent) flags(cmd *cobra.Command, f *deadFilter) {
+	cmd.Flags().BoolVar(&f.all, "all", false, "all messages that are looked at")
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do it, without being asked again")
+	cmd.Flags().BoolVar(&c.dry, "dry-run", false, "only say what would be done")
+}
+
+// check wants a choice, and a yes unless nothing will be done; also for a single
+// message, if always says so.
+func (c *consent) check(f *deadFilter, always bool) error {
+	switch {
+	case !f.chooses():
+		return misused("no message is chosen; give IDs or flags such as --reason, or --all")
+	case c.dry || c.yes:
+		return nil
+	case always || len(f.ids) != 1:
+		return misused("this changes the queue for good: say --yes, or see with --dry-run what it would do")
+	}
+	return nil
+}
+
+// eachDead takes the messages of the dead queue, at most f.limit of them, and calls act
+// with those that f takes, some at a time. What act does not remove is given back.
+// When ctx ends, what act has begun is brought to its end.
+func (a *app) eachDead(ctx context.Context, f *deadFilter, act func(context.Context, *peek, []*deadMessage) error) (seen, depth int, err error) {
+	const mostBytes = 16 << 20 // of a batch, whatever its number
+	working := context.WithoutCancel(ctx)
+	p, err := a.peek(working, a.topology().DeadQueue())
+	if err != nil {
+		return 0, 0, err
+	}
+	bar := newProgress(a.stderr, "looked at", min(p.depth, f.limit))
+	defer bar.close()
+	var batch []*deadMessage
+	size := 0
+	flush := func() error {
+		if len(batch) == 0 {
+			return nil
+		}
+		err := act(working, p, batch)
+		batch, size = nil, 0
+		return err
+	}
+	seen, err = p.each(f.limit, func(d amqp.Delivery) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		bar.add(1)
+		m := readDead(d)
+		if !f.takes(m) {
+			return nil
+		}
+		batch, size = append(batch, m), size+m.Size
+		if len(batch) < resendWindow && size < mostBytes {
+			return nil
+		}
+		return flush()
+	})
+	if err == nil {
+		err = flush()
+	}
+	if err != nil && ctx.Err() == nil {
+		p.abandon()
+		return seen, p.depth, err
+	}
+	if closeErr := p.close(); err == nil {
+		err = closeErr
+	}
+	return seen, p.depth, err
+}
+
+// report lets act go over the messages, and prints what it has noted in r, also if it
+// was interrupted.
+func (a *app) report(ctx context.Context, f *deadFilter, r *deadReport, act func(context.Context, *peek, []*deadMessage) error) error {
+	var err error
+	r.LookedAt, r.Depth, err = a.eachDead(ctx, f, act)
+	switch {
+	case err != nil && len(r.Messages) == 0:
+		return err
+	case err == nil && len(r.Messages) == 0 && len(f.ids) > 0:
+		return notInQueue(a.topology().DeadQueue(), r.LookedAt, r.Depth)
+	}
+	if printErr := a.print(r); err == nil {
+		err = printErr
+	}
+	if err == nil && !r.DryRun && r.Not > 0 {
+		err = fmt.Errorf("%d of %d messages not %sed: still in the dead queue", r.Not, len(r.Messages), strings.TrimSuffix(r.Action, "e"))
+	}
+	return err
+}
+
+func notInQueue(queue string, seen, depth int) error {
+	if seen < depth {
+		return fmt.Errorf("%w among the first %d of %d messages in queue %q; raise --limit", errNotFound, seen, depth, queue)
+	}
+	return fmt.Errorf("%w among the %d messages in queue %q", errNotFound, seen, queue)
+}
+
+// lighten lets go of the body and the headers: a list may be long.
+func (m *deadMessage) lighten() {
+	m.delivery, m.members = amqp.Delivery{}, nil
+}

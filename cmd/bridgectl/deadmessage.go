@@ -1,0 +1,199 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// reasonBroker is the reason of what the broker itself has moved to the dead queue.
+const reasonBroker = "broker"
+
+// A deadMessage is a message in the dead queue, in the words of bridge's headers.
+type deadMessage struct {
+	ID         string     `json:"id"`     // the message ID; without one a mark of the content, see key
+	Reason     string     `json:"reason"` // bridge.HeaderDeadReason; "broker", or "" if nothing says it
+	Text       string     `json:"text"`
+	Verdict    string     `json:"verdict"` // committed or unknown
+	Exchange   string     `json:"exchange"`
+	RoutingKey string     `json:"routing_key"`
+	Attempts   int64      `json:"attempts"`
+	DeadAt     *time.Time `json:"dead_at"`   // nil if nothing says it
+	StagedAt   *time.Time `json:"staged_at"` // likewise
+	Ledger     string     `json:"ledger"`
+	Members    int        `json:"members,omitempty"` // of a group that could not be taken apart further up
+	Size       int        `json:"size"`              // of the body, in bytes
+
+	delivery amqp.Delivery
+	members  []bridge.Staged // what it is made of; one, if it is no group
+	wrong    error           // why it has none: it is malformed
+}
+
+// noTarget stands for the target of what has none that can be read.
+const noTarget = "-"
+
+// readDead reads a message of the dead queue. Whatever it looks like, it can be shown.
+func readDead(d amqp.Delivery) *deadMessage {
+	m := &deadMessage{ID: key(d), Size: len(d.Body), Verdict: "unknown", delivery: d}
+	m.Reason = text(d.Headers[bridge.HeaderDeadReason])
+	m.Text = text(d.Headers[bridge.HeaderDeadText])
+	m.Ledger = text(d.Headers[bridge.HeaderLedger])
+	m.Exchange, m.RoutingKey = text(d.Headers[bridge.HeaderExchange]), text(d.Headers[bridge.HeaderRoutingKey])
+	m.Attempts, _ = d.Headers[bridge.HeaderDeadAttempts].(int64)
+	// A verifier writes its verdict over whatever was there. The broker does not: what it
+	// has moved may carry one that its sender has made up.
+	if _, moved := d.Headers["x-death"]; !moved && text(d.Headers[bridge.HeaderDeadVerdict]) == bridge.Committed.String() {
+		m.Verdict = bridge.Committed.String()
+	}
+	if at, err := time.Parse(time.RFC3339, text(d.Headers[bridge.HeaderDeadAt])); err == nil {
+		m.DeadAt = &at
+	}
+	if m.Reason == "" {
+		m.byBroker()
+	}
+	m.read()
+	return m
+}
+
+// byBroker reads what the broker notes about a message that it has moved by itself.
+func (m *deadMessage) byBroker() {
+	deaths, _ := m.delivery.Headers["x-death"].([]any)
+	if len(deaths) == 0 {
+		return
+	}
+	last, _ := deaths[0].(amqp.Table) // the latest comes first
+	m.Reason = reasonBroker
+	m.Text = fmt.Sprintf("moved by the broker from queue %q: %s", text(last["queue"]), text(last["reason"]))
+	if at, ok := last["time"].(time.Time); ok {
+		m.DeadAt = &at
+	}
+}
+
+// read takes the message apart, as a verifier does.
+func (m *deadMessage) read() {
+	members, err := bridge.Members(m.delivery)
+	if err != nil {
+		m.wrong = err
+		return
+	}
+	for _, member := range members {
+		staged, err := bridge.Parse(member)
+		if err != nil {
+			m.members, m.wrong = nil, err
+			return
+		}
+		m.members = append(m.members, staged)
+	}
+	if _, group := m.delivery.Headers[bridge.HeaderGroup]; group {
+		m.Members = len(members)
+	}
+	if at := m.members[0].StagedAt; !at.IsZero() {
+		m.StagedAt = &at
+	}
+}
+
+func (m *deadMessage) target() string {
+	switch {
+	case m.Members > 0:
+		return fmt.Sprintf("group of %d", m.Members)
+	case m.Exchange == "" && m.RoutingKey == "":
+		return noTarget
+	}
+	return targetText(m.Exchange, m.RoutingKey)
+}
+
+// has tells whether id names the message or, if it is a group, one of its members.
+func (m *deadMessage) has(id string) bool {
+	if strings.EqualFold(m.ID, id) {
+		return true
+	}
+	for _, member := range m.members {
+		if strings.EqualFold(member.ID.String(), id) {
+			return true
+		}
+	}
+	return false
+}
+
+// key names a message for the user: by its ID, or if it has none that could be typed,
+// by its content.
+func key(d amqp.Delivery) string {
+	if id := d.MessageId; id != "" && plain(id) == id && !strings.ContainsAny(id, " \u00a0") {
+		return id
+	}
+	sum := sha256.Sum256(append([]byte(d.MessageId+"\x00"), d.Body...))
+	return "sha256:" + hex.EncodeToString(sum[:8])
+}
+
+// targetText is a target in the form of --to and BRIDGE_ALLOW.
+func targetText(exchange, routingKey string) string { return exchange + ":" + routingKey }
+
+// text is a header that should be a string, whatever it is.
+func text(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	}
+	return fmt.Sprint(value)
+}
+
+// jsonValue is a header's value in JSON's types. What JSON cannot say is text.
+func jsonValue(value any) any {
+	switch v := value.(type) {
+	case amqp.Table:
+		return jsonTable(v)
+	case []any:
+		list := make([]any, len(v))
+		for i, element := range v {
+			list[i] = jsonValue(element)
+		}
+		return list
+	case []byte:
+		return bodyText(v)
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return fmt.Sprint(v)
+		}
+	case float32:
+		return jsonValue(float64(v))
+	case amqp.Decimal:
+		return fmt.Sprintf("%de-%d", v.Value, v.Scale)
+	}
+	return value
+}
+
+func jsonTable(t amqp.Table) map[string]any {
+	all := make(map[string]any, len(t))
+	for name, value := range t {
+		all[name] = jsonValue(value)
+	}
+	return all
+}
+
+// bodyText is bytes as text, if they are, and else in base64.
+func bodyText(b []byte) string {
+	if utf8.Valid(b) {
+		return string(b)
+	}
+	return "base64:" + base64.StdEncoding.EncodeToString(b)
+}
+
+// validID tells whether text is a message ID as the bridge takes it.
+func validID(text string) (uuid.UUID, bool) {
+	id, err := uuid.Parse(text)
+	return id, err == nil && len(text) == 36 && id != uuid.Nil
+}

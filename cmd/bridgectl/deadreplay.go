@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+func newDeadReplay(a *app) *cobra.Command {
+	f, c := new(deadFilter), new(consent)
+	var to string
+	p := new(planner)
+	cmd := &cobra.Command{
+		Use:   "replay [ID...]",
+		Args:  cobra.ArbitraryArgs,
+		Short: "Send dead messages to their targets, with the same IDs",
+		Long: `Publishes the messages that the IDs and the flags choose (for all of them say --all)
+to their targets, in the form that the receivers expect, and removes each from the dead
+queue when the broker has confirmed it and not returned it. A crash in between leaves a
+message in both places, with the same ID; none is lost.
+
+A message goes to its target itself, not back into the staging queue: the row of a
+committed one has been deleted, so a verifier would drop it.
+
+Sent is what is known to be committed: by the verifier's verdict, or because its row is
+in the ledger of BRIDGE_DATABASE_URL now. That row is deleted afterwards. Of others
+nobody knows; --force sends them too, and with them perhaps what was rolled back.`,
+		RunE: func(cmd *cobra.Command, ids []string) (err error) {
+			if err := f.begin(ids); err != nil {
+				return err
+			}
+			if err := c.check(f, false); err != nil {
+				return err
+			}
+			if to != "" {
+				if p.to, err = parseTarget(to); err != nil {
+					return misused("--to: %w", err)
+				}
+			}
+			p.ledger = a.ledgerIfNamed
+			broker, err := a.broker(cmd.Context())
+			if err != nil {
+				return err
+			}
+			r := &replayer{planner: p, dry: c.dry, resender: newResender(broker),
+				report: &deadReport{Action: "replay", DryRun: c.dry, Messages: []deadOutcome{}}}
+			defer r.resender.leave()
+			return a.report(cmd.Context(), f, r.report, r.act)
+		},
+	}
+	f.flags(cmd)
+	c.flags(cmd, f)
+	cmd.Flags().StringVar(&to, "to", "", "send to this EXCHANGE:KEY instead (:NAME for a queue); CC and BCC are left out then")
+	cmd.Flags().BoolVar(&p.force, "force", false, "send also what may have been rolled back, is malformed (needs --to), or is for a target that is not allowed")
+	return cmd
+}
+
+// ledgerIfNamed is the ledger; nil if no database is named.
+func (a *app) ledgerIfNamed(ctx context.Context) (bridge.Ledger, error) {
+	if a.config.Database.URL == "" {
+		return nil, nil
+	}
+	return a.ledger(ctx)
+}
+
+// A replayer replays batches of dead messages.
+type replayer struct {
+	planner  *planner
+	resender *resender
+	dry      bool
+	report   *deadReport
+}
+
+// act publishes a batch and then removes from the dead queue, and from the ledger,
+// what is safe. The order is that of a verifier (DESIGN section 4, rule 4), with the
+// row last: if it is left, a sweep removes it.
+func (r *replayer) act(ctx context.Context, p *peek, batch []*deadMessage) error {
+	plans, err := r.planner.plan(ctx, batch)
+	if err != nil {
+		return err
+	}
+	var out []bridge.Outgoing
+	if !r.dry {
+		for _, plan := range plans {
+			out = append(out, plan.out...)
+		}
+	}
+	failures := r.resender.send(ctx, out)
+	var forget []uuid.UUID
+	for i, m := range batch {
+		plan, outcome := plans[i], outcomeOf(m)
+		outcome.Why = plan.refusal
+		if target := r.planner.to; target != nil {
+			outcome.Exchange, outcome.RoutingKey = target.Exchange, target.RoutingKey
+			outcome.target = targetText(target.Exchange, target.RoutingKey)
+		}
+		if len(plan.forget) > 0 {
+			outcome.Note = "its row was in the ledger"
+		}
+		if !r.dry && plan.refusal == "" {
+			if err := errors.Join(failures[:len(plan.out)]...); err != nil {
+				outcome.Why = failureWords(err)
+			} else {
+				if err := p.ack(m.delivery.DeliveryTag); err != nil {
+					return err
+				}
+				outcome.Done = true
+				forget = append(forget, plan.forget...)
+			}
+			failures = failures[len(plan.out):]
+		}
+		r.report.add(outcome)
+		m.lighten()
+	}
+	if err := p.flush(); err != nil || len(forget) == 0 {
+		return err
+	}
+	ledger, err := r.planner.ledger(ctx)
+	if err != nil {
+		return err
+	}
+	return ledger.Forget(ctx, forget)
+}
+
+// failureWords say why a target has not taken a message.
+func failureWords(err error) string {
+	refusal := bridge.Refusal(err)
+	switch {
+	case refusal != nil:
+		return "the broker refuses it: " + oneLine(refusal.Error())
+	case errors.Is(err, bridge.ErrReturned):
+		return "no queue is bound to its target; create it, or name another one with --to"
+	case errors.Is(err, bridge.ErrNacked):
+		return "its target refuses it, as a full queue does"
+	case errors.Is(err, bridge.ErrUnconfirmed):
+		return "its target did not confirm it in time: it may have arrived"
+	}
+	return oneLine(err.Error())
+}

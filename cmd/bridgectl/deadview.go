@@ -1,0 +1,261 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// deadList is the answer of dead list.
+type deadList struct {
+	LookedAt int            `json:"looked_at"`
+	Depth    int            `json:"depth"` // of the queue, ready messages at the beginning
+	Messages []*deadMessage `json:"messages"`
+
+	queue string
+}
+
+func (l *deadList) write(p *page) {
+	if len(l.Messages) > 0 {
+		rows := make([][]string, len(l.Messages))
+		for i, m := range l.Messages {
+			rows[i] = []string{m.ID, m.Reason, m.Verdict, m.target(), since(m.DeadAt), humanize.Bytes(uint64(m.Size)), cut(m.Text, 70)}
+		}
+		p.table([]string{"ID", "REASON", "VERDICT", "TARGET", "DEAD FOR", "SIZE", "WHY"}, rows)
+		p.space()
+	}
+	p.line("%s", shownText(len(l.Messages), l.LookedAt, l.Depth, l.queue))
+}
+
+func shownText(shown, seen, depth int, queue string) string {
+	text := fmt.Sprintf("%s of %d in queue %s", count(shown, "message"), depth, queue)
+	if seen < depth {
+		text += fmt.Sprintf("; only the first %d were looked at (--limit)", seen)
+	}
+	return text
+}
+
+// deadDetails are the answer of dead show.
+type deadDetails []*deadDetail
+
+// A deadDetail is a dead message whole.
+type deadDetail struct {
+	*deadMessage
+	Properties map[string]any `json:"properties"`
+	Headers    map[string]any `json:"headers"` // as they are in the dead queue
+	Body       string         `json:"body"`    // base64: and so on if it is no text; cut if CutAt is there
+	CutAt      int            `json:"cut_at,omitempty"`
+	Replay     string         `json:"replay"` // what dead replay would do
+}
+
+func detail(m *deadMessage, most int) *deadDetail {
+	d := m.delivery
+	out := &deadDetail{deadMessage: m, Headers: jsonTable(d.Headers), Properties: make(map[string]any)}
+	for name, value := range map[string]string{
+		"content_type": d.ContentType, "content_encoding": d.ContentEncoding, "correlation_id": d.CorrelationId,
+		"reply_to": d.ReplyTo, "message_id": d.MessageId, "type": d.Type, "user_id": d.UserId, "app_id": d.AppId,
+		"expiration": d.Expiration,
+	} {
+		if value != "" {
+			out.Properties[name] = value
+		}
+	}
+	if d.Priority != 0 {
+		out.Properties["priority"] = d.Priority
+	}
+	if !d.Timestamp.IsZero() {
+		out.Properties["timestamp"] = d.Timestamp.UTC().Format(time.RFC3339)
+	}
+	body := d.Body
+	if len(body) > most {
+		body, out.CutAt = body[:most], most
+	}
+	out.Body = bodyText(body)
+	out.Replay = replayWords(m)
+	return out
+}
+
+// replayWords says what a replay would do, as far as the message itself tells.
+func replayWords(m *deadMessage) string {
+	switch {
+	case m.wrong != nil:
+		return "not possible: " + m.wrong.Error()
+	case m.Verdict != bridge.Committed.String():
+		return "to its target if its row is in the ledger, else only with --force: nobody knows what became of its transaction"
+	case m.Reason == "not-allowed":
+		return "to its target, but only with --force: the verifiers' allow-list forbids it"
+	}
+	return "to its target, with the same ID; its row in the ledger has been deleted"
+}
+
+func (all deadDetails) write(p *page) {
+	for i, m := range all {
+		if i > 0 {
+			p.space()
+		}
+		m.write(p)
+	}
+}
+
+func (m *deadDetail) write(p *page) {
+	p.title("message " + m.ID)
+	rows := [][]string{
+		{"reason", strings.TrimSuffix(m.Reason+": "+m.Text, ": ")},
+		{"verdict", m.Verdict},
+		{"target", m.target()},
+		{"dead since", when(m.DeadAt)},
+		{"staged at", when(m.StagedAt)},
+		{"attempts", fmt.Sprint(m.Attempts)},
+		{"ledger", m.Ledger},
+		{"replay", m.Replay},
+	}
+	for _, name := range sorted(m.Properties) {
+		rows = append(rows, []string{strings.ReplaceAll(name, "_", " "), fmt.Sprint(m.Properties[name])})
+	}
+	for _, name := range sorted(m.Headers) {
+		if !strings.HasPrefix(name, "x-bridge-") {
+			rows = append(rows, []string{"header " + name, fmt.Sprint(m.Headers[name])})
+		}
+	}
+	p.table(nil, rows)
+	p.line("body, %s:", humanize.Bytes(uint64(m.Size)))
+	for line := range strings.Lines(m.Body) {
+		p.line("  %s", line)
+	}
+	if m.CutAt > 0 {
+		p.line("  (the first %d bytes; more with --body)", m.CutAt)
+	}
+}
+
+// A deadOutcome is what became of one message.
+type deadOutcome struct {
+	ID         string `json:"id"`
+	Exchange   string `json:"exchange"`
+	RoutingKey string `json:"routing_key"`
+	Reason     string `json:"reason"`
+	Verdict    string `json:"verdict"`
+	Done       bool   `json:"done"`
+	Why        string `json:"why,omitempty"` // not
+	Note       string `json:"note,omitempty"`
+
+	target string
+}
+
+func outcomeOf(m *deadMessage) deadOutcome {
+	return deadOutcome{ID: m.ID, Exchange: m.Exchange, RoutingKey: m.RoutingKey, Reason: m.Reason, Verdict: m.Verdict, target: m.target()}
+}
+
+// deadReport is the answer of dead replay and dead discard.
+type deadReport struct {
+	Action   string        `json:"action"`
+	DryRun   bool          `json:"dry_run"`
+	LookedAt int           `json:"looked_at"`
+	Depth    int           `json:"depth"`
+	Did      int           `json:"done"`     // with DryRun: how many it would be
+	Not      int           `json:"not_done"` // and stay in the dead queue
+	Messages []deadOutcome `json:"messages"`
+}
+
+func (r *deadReport) add(o deadOutcome) {
+	if o.Why != "" {
+		r.Not++
+	} else {
+		r.Did++
+	}
+	r.Messages = append(r.Messages, o)
+}
+
+func (r *deadReport) write(p *page) {
+	done := strings.TrimSuffix(r.Action, "e") + "ed"
+	if r.DryRun {
+		done = "would be " + done
+	}
+	if len(r.Messages) > 0 {
+		rows := make([][]string, len(r.Messages))
+		for i, o := range r.Messages {
+			outcome := done
+			if o.Why != "" {
+				outcome = "no: " + o.Why
+			} else if o.Note != "" {
+				outcome += "; " + o.Note
+			}
+			rows[i] = []string{o.ID, o.target, o.Reason, o.Verdict, outcome}
+		}
+		p.table([]string{"ID", "TARGET", "REASON", "VERDICT", "OUTCOME"}, rows)
+		p.space()
+	}
+	p.line("%s %s, %d not; %d of %d in the queue were looked at", count(r.Did, "message"), done, r.Not, r.LookedAt, r.Depth)
+}
+
+// since is how long ago something was; "-" if nobody knows.
+func since(at *time.Time) string {
+	if at == nil || at.IsZero() {
+		return "-"
+	}
+	return spanText(time.Since(*at))
+}
+
+func when(at *time.Time) string {
+	if at == nil || at.IsZero() {
+		return "-"
+	}
+	return at.UTC().Format(time.RFC3339) + " (" + since(at) + " ago)"
+}
+
+// spanText is a duration in at most two units.
+func spanText(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch d = max(d, 0); {
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < day:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+}
+
+// count is a number of things.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// cut shortens text to so many runes.
+func cut(text string, most int) string {
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	return string(runes[:most-1]) + "…"
+}
+
+// ends shortens text to so many runes, from its middle: the names of our queues differ
+// at their ends.
+func ends(text string, most int) string {
+	const head = 10
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	return string(runes[:head]) + "…" + string(runes[len(runes)-most+head+1:])
+}
+
+func sorted(m map[string]any) []string {
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// What the doctor can examine.
+const (
+	partDatabase = "database"
+	partBroker   = "broker"
+)
+
+func newDoctorCommand(a *app) *cobra.Command {
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:   "doctor [database] [broker]",
+		Short: "Examine the database and the broker: what is wrong, and how to mend it",
+		Long: `Looks for everything that would lose messages, stop them or slow them down: whether
+the ledger's lookup waits for open transactions, how the database is set up, whether
+the queues are there with the right arguments, what policies do to them, alarms, rights,
+versions, dead messages. Each is ok, a warning, an error, or unknown where the login may
+not look; with each that is not ok comes what to do.
+
+Nothing is changed, but for what the proof needs: a few rows that it records and takes
+away again, as a verifier does when it starts; and for two messages to a queue that
+does not exist, which the broker returns. No message is taken from a queue.
+
+Much about the broker can only be asked of its management API: BRIDGE_MANAGEMENT_URL,
+with a user that has the tag monitoring; for the rights of the login the tag
+administrator is needed.
+
+Ends with exit code 3 if there is an error, and with 0 if there are only warnings.`,
+		Args:      cobra.MatchAll(cobra.OnlyValidArgs, cobra.MaximumNArgs(2)),
+		ValidArgs: []string{partDatabase, partBroker},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				args = []string{partDatabase, partBroker}
+			}
+			return a.doctor(cmd.Context(), args, quiet)
+		},
+	}
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "leave out what is ok")
+	return cmd
+}
+
+// doctor examines the parts, all at once, and prints what it has found.
+func (a *app) doctor(ctx context.Context, parts []string, quiet bool) error {
+	if slices.Contains(parts, partDatabase) && a.config.Database.URL == "" {
+		return misused("BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or examine the broker alone with bridgectl doctor broker")
+	}
+	if slices.Contains(parts, partBroker) && a.config.AMQP.URL == "" {
+		return misused("BRIDGE_AMQP_URL: is not set; name the broker, or examine the database alone with bridgectl doctor database")
+	}
+	if _, err := a.management(); err != nil {
+		return err
+	}
+	var database, broker []group
+	var examinations sync.WaitGroup
+	if slices.Contains(parts, partDatabase) {
+		examinations.Go(func() { database = a.examineDatabase(ctx) })
+	}
+	if slices.Contains(parts, partBroker) {
+		examinations.Go(func() { broker = a.examineBroker(ctx) })
+	}
+	examinations.Wait()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	d := newDiagnosis(append(database, broker...))
+	if quiet {
+		d.leaveOutOK()
+	}
+	if err := a.print(d); err != nil {
+		return err
+	}
+	if d.Errors > 0 {
+		return &exitError{exitUnwell}
+	}
+	return nil
+}
+
+// A diagnosis is all that the doctor has found.
+type diagnosis struct {
+	Groups   []group `json:"groups"`
+	Errors   int     `json:"errors"`
+	Warnings int     `json:"warnings"`
+	Unknown  int     `json:"unknown"`
+	OK       int     `json:"ok"`
+}
+
+// A group is what was found in one place.
+type group struct {
+	Name     string           `json:"name"`
+	Findings []bridge.Finding `json:"findings"`
+}
+
+func newDiagnosis(groups []group) *diagnosis {
+	d := &diagnosis{Groups: groups}
+	for _, g := range groups {
+		for _, f := range g.Findings {
+			switch f.Level {
+			case bridge.Error:
+				d.Errors++
+			case bridge.Warning:
+				d.Warnings++
+			case bridge.Unknown:
+				d.Unknown++
+			default:
+				d.OK++
+			}
+		}
+	}
+	return d
+}
+
+// leaveOutOK takes out the findings that are ok, and the groups in which all are. They
+// stay counted.
+func (d *diagnosis) leaveOutOK() {
+	groups := make([]group, 0, len(d.Groups))
+	for _, g := range d.Groups {
+		g.Findings = slices.DeleteFunc(slices.Clone(g.Findings), func(f bridge.Finding) bool { return f.Level == bridge.OK })
+		if len(g.Findings) > 0 {
+			groups = append(groups, g)
+		}
+	}
+	d.Groups = groups
+}
+
+// The group's methods add a finding.
+
+func (g *group) ok(check, format string, args ...any) {
+	g.add(bridge.OK, check, "", format, args...)
+}
+
+func (g *group) warn(check, mend, format string, args ...any) {
+	g.add(bridge.Warning, check, mend, format, args...)
+}
+
+func (g *group) fail(check, mend, format string, args ...any) {
+	g.add(bridge.Error, check, mend, format, args...)
+}
+
+func (g *group) unknown(check, mend, format string, args ...any) {
+	g.add(bridge.Unknown, check, mend, format, args...)
+}
+
+func (g *group) add(level bridge.Level, check, mend, format string, args ...any) {
+	g.Findings = append(g.Findings, bridge.Finding{Check: check, Level: level, Text: oneLine(fmt.Sprintf(format, args...)), Mend: mend})
+}
+
+// failed adds an error as a finding, with the mend that is known for it.
+func (g *group) failed(check string, err error) {
+	g.fail(check, cmp.Or(mendOf(err), "see what the error says"), "%s", err)
+}
+
+// fineSince adds an ok finding if the group has no more findings than before.
+func (g *group) fineSince(before int, check, format string, args ...any) {
+	if len(g.Findings) == before {
+		g.ok(check, format, args...)
+	}
+}
+
+// write prints the findings for people: one line each, the mend below it.
+func (d *diagnosis) write(p *page) {
+	const width = 100
+	var checks int
+	for _, g := range d.Groups {
+		for _, f := range g.Findings {
+			checks = max(checks, utf8.RuneCountInString(f.Check))
+		}
+	}
+	for i, g := range d.Groups {
+		if i > 0 {
+			p.space()
+		}
+		p.title(g.Name)
+		for _, f := range g.Findings {
+			level := string(f.Level)
+			head := "  " + p.paint(levelStyle[f.Level], level) + strings.Repeat(" ", len("warning")-len(level)+2)
+			indent := strings.Repeat(" ", 2+len("warning")+2+checks+2)
+			text := wrapText(plain(f.Text), width-len(indent))
+			p.write(head + pad(plain(f.Check), checks+2) + text[0] + "\n")
+			for _, line := range text[1:] {
+				p.write(indent + line + "\n")
+			}
+			if f.Mend == "" {
+				continue
+			}
+			for i, line := range wrapText(plain(f.Mend), width-len(indent)-2) {
+				lead := "  "
+				if i == 0 {
+					lead = "> "
+				}
+				p.write(indent + p.paint(cyan, lead+line) + "\n")
+			}
+		}
+	}
+	if len(d.Groups) > 0 {
+		p.space()
+	}
+	p.write(d.summary(p) + "\n")
+}
+
+var levelStyle = map[bridge.Level]style{bridge.OK: green, bridge.Warning: yellow, bridge.Error: red, bridge.Unknown: dim}
+
+func (d *diagnosis) summary(p *page) string {
+	count := func(n int, one, many string, s style) string {
+		switch n {
+		case 0:
+			return "no " + many
+		case 1:
+			return p.paint(s, "1 "+one)
+		}
+		return p.paint(s, fmt.Sprintf("%d %s", n, many))
+	}
+	return strings.Join([]string{
+		count(d.Errors, "error", "errors", red), count(d.Warnings, "warning", "warnings", yellow),
+		fmt.Sprintf("%d unknown", d.Unknown), fmt.Sprintf("%d ok", d.OK),
+	}, ", ")
+}
+
+func pad(text string, width int) string {
+	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
+}
+
+// wrapText breaks text between words into lines of at most width, one line at least.
+// A longer word stands alone.
+func wrapText(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
+			lines = append(lines, line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, line)
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// publishPatience is how long the probe may take before the broker counts as not
+// taking messages.
+const publishPatience = 10 * time.Second
+
+// examineBroker examines the broker over AMQP, and then over its management API.
+func (a *app) examineBroker(ctx context.Context) []group {
+	broker, queues := &group{Name: "Broker"}, &group{Name: "Queues"}
+	there, connected := a.examineAMQP(ctx, broker, queues)
+	if !connected {
+		return []group{*broker}
+	}
+	m, err := a.management()
+	switch {
+	case err != nil:
+		broker.failed("management API", err)
+	case m == nil:
+		broker.unknown("management API", "set BRIDGE_MANAGEMENT_URL, with a user that has the tag monitoring",
+			"without it nobody sees the queues' arguments, policies, the nodes' alarms, a cluster's state, rights and other consumers")
+	default:
+		a.examineManaged(ctx, m, broker, queues, there)
+	}
+	a.examineDepths(queues, there)
+	return []group{*broker, *queues}
+}
+
+// A depth is what AMQP tells of a queue.
+type depth struct {
+	ready, consumers int
+}
+
+// examineAMQP connects, publishes a probe and looks for the queues. It returns those
+// that are there, and whether there was a connection at all.
+func (a *app) examineAMQP(ctx context.Context, g, queues *group) (there map[string]depth, connected bool) {
+	broker, err := a.broker(ctx)
+	if err != nil {
+		g.failed("connection", err)
+		return nil, false
+	}
+	conn, err := broker.Connect(ctx)
+	if err != nil {
+		g.failed("connection", about("BRIDGE_AMQP_URL", err))
+		return nil, false
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, conn.Close)()
+	g.ok("connection", "the broker takes the login")
+	product, version := conn.Server()
+	judgeVersion(g, product, version)
+	probe(ctx, g, broker)
+	there = make(map[string]depth)
+	for _, queue := range a.topology().Queues() {
+		found, err := look(conn, queue.Name)
+		var refusal *amqp.Error
+		switch {
+		case err == nil:
+			there[queue.Name] = found
+		case errors.As(err, &refusal) && refusal.Code == amqp.NotFound:
+			queues.fail("queue "+queue.Name, "create it with bridgectl topology declare, or name the right staging queue with BRIDGE_QUEUE", "it is missing")
+		case errors.As(err, &refusal) && refusal.Code == amqp.ResourceLocked:
+			queues.fail("queue "+queue.Name, "delete it, or name another one", "it is exclusive to somebody's connection")
+		default:
+			queues.failed("queue "+queue.Name, err)
+		}
+	}
+	return there, true
+}
+
+// look asks for a queue without creating it, on a channel of its own: a refusal closes
+// the channel.
+func look(conn *bridge.Connection, name string) (depth, error) {
+	ch, err := conn.Channel()
+	if err != nil {
+		return depth{}, err
+	}
+	defer func() { _ = ch.Close() }()
+	const durable, autoDelete, exclusive, noWait = true, false, false, false
+	found, err := ch.QueueDeclarePassive(name, durable, autoDelete, exclusive, noWait, nil)
+	if err != nil {
+		return depth{}, fmt.Errorf("look for queue %q: %w", name, err)
+	}
+	return depth{ready: found.Messages, consumers: found.Consumers}, nil
+}
+
+// The versions of RabbitMQ from which on things are there.
+const (
+	leastMajor, leastMinor = 3, 10 // moves dead messages with confirms (x-dead-letter-strategy)
+)
+
+func judgeVersion(g *group, product, version string) {
+	const check = "version"
+	major, minor, known := parseVersion(version)
+	switch {
+	case product != "RabbitMQ":
+		g.warn(check, "use RabbitMQ 3.10 or later", "the broker calls itself %q %s; this release is tested with RabbitMQ only", product, version)
+	case !known:
+		g.unknown(check, "use RabbitMQ 3.10 or later", "the broker does not say its version in numbers: %q", version)
+	case major < leastMajor || major == leastMajor && minor < leastMinor:
+		g.fail(check, "use RabbitMQ 3.10 or later",
+			"RabbitMQ %s is too old: what it moves to the dead queue by itself can be lost on the way", version)
+	default:
+		g.ok(check, "RabbitMQ %s", version)
+	}
+}
+
+func parseVersion(text string) (major, minor int, ok bool) {
+	first, rest, _ := strings.Cut(text, ".")
+	second, _, _ := strings.Cut(rest, ".")
+	major, err := strconv.Atoi(first)
+	if err != nil {
+		return 0, 0, false
+	}
+	minor, err = strconv.Atoi(second)
+	return major, minor, err == nil
+}
+
+// probe publishes messages to a queue that does not exist. They come back at once, and
+// show that the broker takes messages, returns and confirms.
+func probe(ctx context.Context, g *group, broker *bridge.Broker) {
+	const check = "publishing"
+	ctx, cancel := context.WithTimeout(ctx, publishPatience)
+	defer cancel()
+	err := publishNowhere(ctx, broker)
+	if errors.Is(err, bridge.ErrReturned) {
+		// During an alarm the broker takes a connection's first message, and blocks the
+		// connection then (measured on 3.10).
+		err = publishNowhere(ctx, broker)
+	}
+	var refusal *amqp.Error
+	switch {
+	case errors.Is(err, bridge.ErrReturned):
+		g.ok(check, "messages for a queue that does not exist are returned and confirmed, as they must be")
+	case err == nil:
+		g.warn(check, "use a RabbitMQ without a plugin that takes such messages", "a message for a queue that does not exist was taken")
+	case errors.Is(err, bridge.ErrBlocked):
+		g.fail(check, "free memory or disk on the broker's machines; the nodes' alarms say which",
+			"the broker takes no messages: an alarm is on; senders' transactions wait, or park their messages")
+	case errors.As(err, &refusal) && refusal.Code == amqp.AccessRefused:
+		g.fail(check, `give the login the right to write to the default exchange: a pattern that matches "amq.default"`,
+			"the login may not publish to the default exchange, so neither stage nor set messages aside")
+	default:
+		g.failed(check, fmt.Errorf("publish a probe: %w", err))
+	}
+}
+
+func publishNowhere(ctx context.Context, broker *bridge.Broker) error {
+	id := uuid.Must(uuid.NewV7()).String()
+	return broker.Publish(ctx, []bridge.Outgoing{{
+		Target:     bridge.Target{RoutingKey: "bridgectl.doctor." + id},
+		Publishing: amqp.Publishing{MessageId: id},
+	}})
+}
+
+// examineDepths says what AMQP has told of the queues.
+func (a *app) examineDepths(g *group, there map[string]depth) {
+	t := a.topology()
+	staging, haveStaging := there[t.Queue]
+	waiting, haveWaiting := there[t.WaitingQueue()]
+	const verifiers = "verifiers"
+	if haveStaging && haveWaiting {
+		switch ready := staging.ready + waiting.ready; {
+		case staging.consumers == 0 && ready > 0:
+			g.warn(verifiers, "start one: cmd/verifier", "none consumes %s, and %s there and in the waiting queue", t.Queue, readyText(ready))
+		case staging.consumers == 0:
+			g.warn(verifiers, "start one: cmd/verifier", "none consumes %s", t.Queue)
+		case waiting.consumers == 0 && waiting.ready > 0:
+			g.warn(verifiers, "see the verifiers' logs: each consumes both queues", "none consumes %s, and %s there", t.WaitingQueue(), readyText(waiting.ready))
+		default:
+			g.ok(verifiers, "%s has %s; %s there, %d in the waiting queue", t.Queue, consumersText(staging.consumers), readyText(staging.ready), waiting.ready)
+		}
+	}
+	if dead, ok := there[t.DeadQueue()]; ok {
+		const check = "dead messages"
+		if dead.ready > 0 {
+			g.warn(check, "look at them with bridgectl dead list, then replay or discard them", "%s in %s", readyText(dead.ready), t.DeadQueue())
+		} else {
+			g.ok(check, "none are in %s", t.DeadQueue())
+		}
+	}
+}
+
+func consumersText(n int) string {
+	if n == 1 {
+		return "1 consumer"
+	}
+	return fmt.Sprintf("%d consumers", n)
+}
+
+func readyText(n int) string {
+	if n == 1 {
+		return "1 message is ready"
+	}
+	return fmt.Sprintf("%d messages are ready", n)
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+)
+
+// examineDatabase examines the ledger's database, and the inbox where one is named.
+func (a *app) examineDatabase(ctx context.Context) []group {
+	g := &group{Name: "Database"}
+	a.examineLedger(ctx, g)
+	groups := []group{*g}
+	if a.config.Inbox.URL != "" {
+		i := &group{Name: "Inbox"}
+		examineInbox(ctx, i, a.config.Inbox.URL)
+		groups = append(groups, *i)
+	}
+	return groups
+}
+
+func (a *app) examineLedger(ctx context.Context, g *group) {
+	db, err := a.database(ctx)
+	if err != nil {
+		g.failed("connection", err)
+		return
+	}
+	g.Name = fmt.Sprintf("Database (%s)", db.Dialect())
+	g.ok("connection", "the database answers")
+	if !examineSchema(ctx, g, db, migrate.LedgerPart) {
+		return
+	}
+	ledger, err := a.ledger(ctx)
+	if err != nil {
+		g.failed("ledger", err)
+		return
+	}
+	prove(ctx, g, ledger)
+	diagnoser, ok := ledger.(bridge.Diagnoser)
+	if !ok {
+		if err := ledger.Check(ctx); err != nil {
+			g.failed("ledger", err)
+		}
+		g.unknown("settings", "compare them with the documentation of the package for this database", "this kind of ledger cannot examine its database")
+		return
+	}
+	findings, err := diagnoser.Diagnose(ctx)
+	g.Findings = append(g.Findings, findings...)
+	if err != nil {
+		g.failed("settings", fmt.Errorf("examine the database: %w", err))
+	}
+}
+
+// prove does what a verifier does before it judges (DESIGN section 4, rule 5).
+func prove(ctx context.Context, g *group, ledger bridge.Ledger) {
+	const check = "proof"
+	start := time.Now()
+	err := bridge.Prove(ctx, ledger)
+	switch {
+	case err == nil:
+		g.ok(check, "the lookup waits for open transactions, and tells how they end (proven in %v)", time.Since(start).Round(time.Millisecond))
+	case errors.Is(err, bridge.ErrProof):
+		g.failed(check, err)
+	default:
+		g.failed(check, fmt.Errorf("could not be carried out: %w", err))
+	}
+}
+
+// examineSchema tells whether the tables are there in this release's version.
+func examineSchema(ctx context.Context, g *group, db *database.Database, part migrate.Part) bool {
+	const check = "schema"
+	up := "bridgectl migrate up"
+	if part == migrate.InboxPart {
+		up += " --inbox"
+	}
+	there, wanted, err := db.Version(ctx, part)
+	switch {
+	case err != nil:
+		g.failed(check, err)
+	case there == 0:
+		g.fail(check, "name the right database, or create the tables with "+up, "the tables of the %s are not there", part)
+	case there < wanted:
+		g.fail(check, "bring them to this version with "+up, "the tables of the %s are of version %d, this release needs %d", part, there, wanted)
+	case there > wanted:
+		g.fail(check, "use the release that made them, or a later one", "the tables of the %s are of version %d, this release knows %d", part, there, wanted)
+	default:
+		g.ok(check, "the tables of the %s are of version %d, as this release needs", part, there)
+		return true
+	}
+	return false
+}
+
+func examineInbox(ctx context.Context, g *group, url string) {
+	db, err := database.Open(ctx, url)
+	if err != nil {
+		g.failed("connection", about("BRIDGE_INBOX_URL", err))
+		return
+	}
+	defer db.Close()
+	g.Name = fmt.Sprintf("Inbox (%s)", db.Dialect())
+	g.ok("connection", "the database answers")
+	if !examineSchema(ctx, g, db, migrate.InboxPart) {
+		return
+	}
+	if _, err := db.Inbox(ctx); err != nil {
+		g.failed("inbox", err)
+		return
+	}
+	g.ok("inbox", "it can be opened")
+}

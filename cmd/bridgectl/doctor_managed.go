@@ -1,0 +1,334 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// monitoringMend is for what a user with a lesser tag is not shown.
+const monitoringMend = "give the user of BRIDGE_MANAGEMENT_URL the tag monitoring"
+
+// againMend is for what the API gathers every few seconds.
+const againMend = "ask again in a few seconds; a broker that has just started has not gathered it"
+
+// examineManaged asks the management API what AMQP does not tell.
+func (a *app) examineManaged(ctx context.Context, m *management, broker, queues *group, there map[string]depth) {
+	var who struct {
+		Name string `json:"name"`
+	}
+	if err := m.get(ctx, &who, "whoami"); err != nil {
+		broker.failed("management API", about("BRIDGE_MANAGEMENT_URL", err))
+		return
+	}
+	broker.ok("management API", "it answers")
+	nodes := examineNodes(ctx, broker, m)
+	a.examineRights(ctx, broker, m)
+	var staging []*managedQueue
+	for _, want := range a.topology().Queues() {
+		if _, ok := there[want.Name]; !ok {
+			continue // said already
+		}
+		q, err := m.queue(ctx, want.Name)
+		switch {
+		case errors.Is(err, errNotThere):
+			queues.fail("arguments of "+want.Name, "see that both URLs name the same broker and virtual host",
+				"AMQP knows the queue, the management API does not")
+			continue
+		case err != nil:
+			queues.add(refusedLevel(err), "arguments of "+want.Name, monitoringMend, "%s", err)
+			continue
+		}
+		r := a.roleOf(want.Name)
+		examineArguments(queues, q, want)
+		if stale := m.newerPolicy(ctx, q); stale != "" {
+			queues.unknown("policies of "+q.Name, againMend, "policy %q is meant for the queue, and the management API does not yet tell what it does to it", stale)
+		} else {
+			examinePolicies(queues, q, r, want)
+		}
+		examineState(queues, q, nodes)
+		if r == roleStaging {
+			staging = append(staging, q)
+		}
+		a.examineConsumers(ctx, queues, m, q, r)
+	}
+	if len(staging) > 0 {
+		examineConsumerTimeout(queues, staging, a.config.HandBack.Duration())
+	}
+}
+
+// newerPolicy is the name of a policy that is meant for a queue and that the queue's own
+// description does not have yet: it can be many seconds old. Empty if there is none, or
+// if the login may not list policies.
+func (m *management) newerPolicy(ctx context.Context, q *managedQueue) string {
+	for kind, shown := range map[string]string{"policies": q.Policy, "operator-policies": q.OperatorPolicy} {
+		var policies []struct {
+			Name     string `json:"name"`
+			Pattern  string `json:"pattern"`
+			ApplyTo  string `json:"apply-to"`
+			Priority int    `json:"priority"`
+		}
+		if m.get(ctx, &policies, kind, m.vhost) != nil {
+			continue
+		}
+		var names []string // of those with the highest priority, of which RabbitMQ takes one
+		highest := math.MinInt
+		for _, p := range policies {
+			matches, err := regexp.MatchString(p.Pattern, q.Name)
+			switch {
+			case err != nil || !matches || p.ApplyTo != "all" && p.ApplyTo != "queues" && p.ApplyTo != q.Type+"_queues":
+			case p.Priority > highest:
+				highest, names = p.Priority, []string{p.Name}
+			case p.Priority == highest:
+				names = append(names, p.Name)
+			}
+		}
+		if len(names) > 0 && !slices.Contains(names, shown) {
+			return names[0]
+		}
+	}
+	return ""
+}
+
+// refusedLevel is the level of a question that the API has not answered.
+func refusedLevel(err error) bridge.Level {
+	if errors.Is(err, errManagementRights) {
+		return bridge.Unknown
+	}
+	return bridge.Error
+}
+
+func (a *app) roleOf(queue string) role {
+	switch t := a.topology(); queue {
+	case t.DeadQueue():
+		return roleDead
+	case t.AuditQueue():
+		return roleAudit
+	}
+	return roleStaging
+}
+
+// managedNode is a node of the broker.
+type managedNode struct {
+	Name          string   `json:"name"`
+	Running       bool     `json:"running"`
+	MemoryUsed    loose    `json:"mem_used"`
+	MemoryLimit   loose    `json:"mem_limit"`
+	MemoryAlarm   bool     `json:"mem_alarm"`
+	DiskFree      loose    `json:"disk_free"`
+	DiskLimit     loose    `json:"disk_free_limit"`
+	DiskAlarm     bool     `json:"disk_free_alarm"`
+	FilesUsed     loose    `json:"fd_used"`
+	FilesMost     loose    `json:"fd_total"`
+	ProcessesUsed loose    `json:"proc_used"`
+	ProcessesMost loose    `json:"proc_total"`
+	Partitions    []string `json:"partitions"`
+}
+
+// loose is a number in the place of which the API may write a word; then it is 0.
+type loose int64
+
+func (l *loose) UnmarshalJSON(text []byte) error {
+	var number float64
+	if json.Unmarshal(text, &number) == nil {
+		*l = loose(number)
+	}
+	return nil
+}
+
+func (l loose) bytes() string { return humanize.IBytes(uint64(max(l, 0))) }
+
+// leastDisk is how much free disk a broker should insist on. RabbitMQ's default is
+// 50 MB, which a burst of messages fills before the alarm stops anybody.
+const leastDisk = 1 << 30
+
+// crowded tells whether more than four fifths are used.
+func crowded(used, most loose) bool { return most > 0 && used > most/5*4 }
+
+// examineNodes looks at the broker's machines, and returns how many nodes there are.
+func examineNodes(ctx context.Context, g *group, m *management) int {
+	const alarms, cluster, disk, resources = "alarms", "cluster", "disk watermark", "resources"
+	var nodes []managedNode
+	if err := m.get(ctx, &nodes, "nodes"); err != nil {
+		g.add(refusedLevel(err), alarms, monitoringMend, "%s", err)
+		return 0
+	}
+	before := len(g.Findings)
+	for _, n := range nodes {
+		if n.Running && (n.MemoryLimit == 0 || n.DiskLimit == 0) {
+			g.unknown(alarms, againMend, "the management API does not tell the limits of %s", n.Name)
+			return len(nodes)
+		}
+		if n.MemoryAlarm {
+			g.fail(alarms, "free memory: consume messages, or give the machine more and raise vm_memory_high_watermark",
+				"%s uses %s of memory, its limit is %s: the broker takes no messages", n.Name, n.MemoryUsed.bytes(), n.MemoryLimit.bytes())
+		} else if crowded(n.MemoryUsed, n.MemoryLimit) {
+			g.warn(alarms, "see what uses it, before the alarm stops all senders", "%s uses %s of memory, its limit is %s", n.Name, n.MemoryUsed.bytes(), n.MemoryLimit.bytes())
+		}
+		if n.DiskAlarm {
+			g.fail(alarms, "free disk space", "%s has %s of disk left, its limit is %s: the broker takes no messages", n.Name, n.DiskFree.bytes(), n.DiskLimit.bytes())
+		} else if n.Running && n.DiskLimit > 0 && n.DiskFree < 2*n.DiskLimit {
+			g.warn(alarms, "free disk space, before the alarm stops all senders", "%s has %s of disk left, its limit is %s", n.Name, n.DiskFree.bytes(), n.DiskLimit.bytes())
+		}
+	}
+	g.fineSince(before, alarms, "none on %s", nodesText(len(nodes)))
+
+	before = len(g.Findings)
+	for _, n := range nodes {
+		if n.Running && n.DiskLimit < leastDisk {
+			g.warn(disk, "set disk_free_limit.absolute in rabbitmq.conf to 1GB or more",
+				"%s stops taking messages when %s of disk are left: too late for what is on its way", n.Name, n.DiskLimit.bytes())
+		}
+	}
+	g.fineSince(before, disk, "1 GiB or more on %s", nodesText(len(nodes)))
+
+	before = len(g.Findings)
+	for _, n := range nodes {
+		if crowded(n.FilesUsed, n.FilesMost) {
+			g.warn(resources, "raise the limit of open files of the broker's service", "%s uses %d of %d file descriptors", n.Name, n.FilesUsed, n.FilesMost)
+		}
+		if crowded(n.ProcessesUsed, n.ProcessesMost) {
+			g.warn(resources, "close connections and channels that nobody uses", "%s uses %d of %d Erlang processes", n.Name, n.ProcessesUsed, n.ProcessesMost)
+		}
+	}
+	g.fineSince(before, resources, "files and processes are below four fifths of their limits")
+
+	before = len(g.Findings)
+	running := 0
+	for _, n := range nodes {
+		if n.Running {
+			running++
+		} else {
+			g.warn(cluster, "start it, or take it out of the cluster: rabbitmqctl forget_cluster_node "+n.Name, "%s does not run", n.Name)
+		}
+		if len(n.Partitions) > 0 {
+			g.fail(cluster, "see RabbitMQ's guide to network partitions; restart the nodes of the smaller part",
+				"%s does not see %s: the cluster is split", n.Name, strings.Join(n.Partitions, ", "))
+		}
+	}
+	g.fineSince(before, cluster, "%s, all running", nodesText(running))
+	return len(nodes)
+}
+
+func nodesText(n int) string {
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
+}
+
+// examineState looks at where a queue lives.
+func examineState(g *group, q *managedQueue, nodes int) {
+	check := "members of " + q.Name
+	if q.Type != "quorum" {
+		if q.State != "" && q.State != "running" && q.State != "flow" && q.State != "idle" {
+			g.fail(check, "start the node that it is on", "the queue is %s", q.State)
+		} else if nodes > 1 {
+			g.warn(check, "use quorum queues (BRIDGE_CLASSIC=false)", "a %s queue is on one of %d nodes: while that is down, nothing moves", q.Type, nodes)
+		}
+		return
+	}
+	members, online := len(q.Members), len(q.Online)
+	switch {
+	case members == 0:
+		g.unknown(check, againMend, "the management API does not tell them")
+	case online <= members/2:
+		g.fail(check, "start the nodes that are missing", "%d of %d are online, which is no majority: nothing moves", online, members)
+	case online < members:
+		g.warn(check, "start the nodes that are missing", "%d of %d are online", online, members)
+	case members < 3 && nodes >= 3:
+		g.warn(check, "add members: rabbitmq-queues grow NODE all", "the queue has %d members in a cluster of %d nodes: the loss of one stops it", members, nodes)
+	case members == 2:
+		g.warn(check, "add a third node", "the queue has 2 members: the loss of either stops it")
+	default:
+		g.ok(check, "%d of %d are online", online, members)
+	}
+}
+
+// examineConsumers looks for programs that are not ours and take messages.
+func (a *app) examineConsumers(ctx context.Context, g *group, m *management, q *managedQueue, r role) {
+	check := "consumers of " + q.Name
+	if r == roleAudit {
+		return
+	}
+	if len(q.ConsumerDetails) == 0 {
+		return
+	}
+	var connections []struct {
+		Name       string `json:"name"`
+		Properties struct {
+			Product string `json:"product"`
+			Name    string `json:"connection_name"`
+		} `json:"client_properties"`
+	}
+	if err := m.get(ctx, &connections, "vhosts", m.vhost, "connections"); err != nil {
+		g.add(refusedLevel(err), check, monitoringMend, "%s", err)
+		return
+	}
+	foreign := make(map[string]bool) // those known to be
+	for _, c := range connections {
+		foreign[c.Name] = c.Properties.Product != bridge.Product
+	}
+	var names []string
+	for _, c := range q.ConsumerDetails {
+		if foreign[c.Channel.Connection] {
+			names = append(names, fmt.Sprintf("%s as %s", c.Channel.Connection, c.Channel.User))
+		}
+	}
+	switch {
+	case len(names) > 0 && r == roleStaging:
+		g.fail(check, "stop it, and take its right to read the queue", "a program that is no verifier takes staged messages: %s", strings.Join(names, "; "))
+	case len(names) > 0:
+		g.warn(check, "see that it means to, and does what bridgectl dead would", "a program that is not ours takes dead messages: %s", strings.Join(names, "; "))
+	}
+}
+
+// examineRights compares the login's rights with those that a verifier needs.
+func (a *app) examineRights(ctx context.Context, g *group, m *management) {
+	const check = "rights"
+	user := m.login
+	var rights struct {
+		Configure string `json:"configure"`
+		Write     string `json:"write"`
+		Read      string `json:"read"`
+	}
+	err := m.get(ctx, &rights, "permissions", m.vhost, user)
+	switch {
+	case errors.Is(err, errManagementRights):
+		g.unknown(check, "ask with a user that has the tag administrator, or on the broker's machine: rabbitmqctl list_user_permissions "+user,
+			"the management API shows the rights of %s to an administrator only", user)
+		return
+	case errors.Is(err, errNotThere):
+		g.unknown(check, "see how the broker knows the login (LDAP, OAuth), and look there", "the broker has no list of rights for %s", user)
+		return
+	case err != nil:
+		g.failed(check, err)
+		return
+	}
+	before := len(g.Findings)
+	t := a.topology()
+	for _, need := range []struct{ right, pattern, name, what string }{
+		{"read", rights.Read, t.Queue, "a verifier cannot consume it"},
+		{"read", rights.Read, t.WaitingQueue(), "a verifier cannot consume it"},
+		{"read", rights.Read, t.DeadQueue(), "bridgectl dead cannot look into it"},
+		{"write", rights.Write, "amq.default", "senders cannot stage, verifiers cannot set messages aside"},
+	} {
+		matches, err := regexp.MatchString(need.pattern, need.name)
+		if err != nil {
+			g.unknown(check, "compare the pattern with the name "+need.name, "the pattern for %s is not one that this program understands: %q", need.right, need.pattern)
+		} else if need.pattern == "" || !matches {
+			g.fail(check, fmt.Sprintf("rabbitmqctl set_permissions, with a pattern for %s that matches %q", need.right, need.name),
+				"%s may not %s %q: %s", user, need.right, need.name, need.what)
+		}
+	}
+	g.fineSince(before, check, "%s may read the queues and write to the default exchange", user)
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// What no server of the tests can be brought to do is put into the doctor's mouth
+// here: answers in the form of the management API, and versions.
+
+// expect fails unless the group has one finding that is not ok: this one.
+func (g *group) expect(t *testing.T, check string, level bridge.Level, words string) {
+	t.Helper()
+	found := false
+	for _, f := range g.Findings {
+		switch {
+		case f.Check == check && f.Level == level && strings.Contains(f.Text, words) && f.Mend != "":
+			found = true
+		case f.Level != bridge.OK:
+			t.Errorf("%s: %s: %s", f.Check, f.Level, f.Text)
+		}
+	}
+	if !found {
+		t.Errorf("no %q of level %s with %q in %+v", check, level, words, g.Findings)
+	}
+}
+
+func TestNodes(t *testing.T) {
+	const well = `"running":true,"mem_used":1,"mem_limit":1000,"mem_alarm":false,"disk_free":9000000000,"disk_free_limit":2000000000,"disk_free_alarm":false,"fd_used":10,"fd_total":1000,"proc_used":10,"proc_total":1000`
+	for _, c := range []struct {
+		name, node string
+		check      string
+		level      bridge.Level
+		words      string
+	}{
+		{"split", well + `,"partitions":["b@host"]`, "cluster", bridge.Error, "a@host does not see b@host"},
+		{"nearly no memory", strings.Replace(well, `"mem_used":1`, `"mem_used":900`, 1), "alarms", bridge.Warning, "of memory"},
+		{"nearly no disk", strings.Replace(well, `"disk_free":9`, `"disk_free":3`, 1), "alarms", bridge.Warning, "of disk left"},
+		{"nearly no files", strings.Replace(well, `"fd_used":10`, `"fd_used":900`, 1), "resources", bridge.Warning, "900 of 1000 file descriptors"},
+		{"nearly no processes", strings.Replace(well, `"proc_used":10`, `"proc_used":900`, 1), "resources", bridge.Warning, "900 of 1000 Erlang processes"},
+		{"nothing known yet", `"running":true`, "alarms", bridge.Unknown, "does not tell the limits"},
+		{"disk not watched", strings.Replace(well, `"disk_free_limit":2000000000`, `"disk_free_limit":"disk_free_monitoring_disabled"`, 1), "alarms", bridge.Unknown, "does not tell the limits"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := new(group)
+			if nodes := examineNodes(t.Context(), g, answering(t, http.StatusOK, `[{"name":"a@host",`+c.node+`}]`)); nodes != 1 {
+				t.Errorf("%d nodes", nodes)
+			}
+			g.expect(t, c.check, c.level, c.words)
+		})
+	}
+}
+
+// answering is an API that answers every request alike.
+func answering(t *testing.T, status int, answer string) *management {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(answer))
+	}))
+	t.Cleanup(server.Close)
+	m, err := newManagement(server.URL, "amqp://user:s3cret@host/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.close)
+	return m
+}
+
+func TestAnAnswerInAnotherFormIsNoAnswer(t *testing.T) {
+	for _, m := range []*management{answering(t, http.StatusOK, "<html>"), answering(t, http.StatusBadGateway, "{}"), answering(t, http.StatusFound, "")} {
+		g := new(group)
+		examineNodes(t.Context(), g, m)
+		g.expect(t, "alarms", bridge.Error, "management API not reachable")
+	}
+}
+
+func TestQueuesOfAllKinds(t *testing.T) {
+	staging := bridge.Topology{Queue: "q"}.Queues()[0]
+	for _, c := range []struct {
+		name    string
+		examine func(g *group)
+		check   string
+		level   bridge.Level
+		words   string
+	}{
+		{"a federated queue", func(g *group) {
+			examinePolicies(g, &managedQueue{Name: "q", Type: "quorum", Policy: "p", EffectivePolicy: looseMap{"federation-upstream-set": "all"}}, roleStaging, staging)
+		}, "policies of q", bridge.Warning, `federation-upstream-set is "all"`},
+		{"two policies", func(g *group) {
+			examinePolicies(g, &managedQueue{Name: "q", Policy: "p", OperatorPolicy: "o", EffectivePolicy: looseMap{"message-ttl": 5.0}}, roleStaging, staging)
+		}, "policies of q", bridge.Error, "message-ttl is 5ms"},
+		{"a policy with a consumer timeout", func(g *group) { // RabbitMQ 3.12 and later
+			examineConsumerTimeout(g, []*managedQueue{{Name: "q", EffectivePolicy: looseMap{"consumer-timeout": 600000.0}}}, 10*time.Minute)
+		}, "consumer timeout", bridge.Error, "it is 10m on q"},
+		{"no majority", func(g *group) {
+			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a", "b", "c"}, Online: []string{"a"}}, 3)
+		}, "members of q", bridge.Error, "1 of 3 are online, which is no majority"},
+		{"few members", func(g *group) {
+			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a"}, Online: []string{"a"}}, 3)
+		}, "members of q", bridge.Warning, "1 members in a cluster of 3 nodes"},
+		{"two members", func(g *group) {
+			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a", "b"}, Online: []string{"a", "b"}}, 2)
+		}, "members of q", bridge.Warning, "the loss of either"},
+		{"members not told", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "quorum"}, 1) }, "members of q", bridge.Unknown, "does not tell"},
+		{"a queue that is down", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "classic", State: "down"}, 1) }, "members of q", bridge.Error, "the queue is down"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := new(group)
+			c.examine(g)
+			g.expect(t, c.check, c.level, c.words)
+		})
+	}
+}
+
+func TestAPolicyThatIsNotYetInAQueuesDescription(t *testing.T) {
+	const policies = `[{"name":"low","pattern":"^q","apply-to":"all","priority":0},{"name":"high","pattern":"^q$","apply-to":"queues","priority":5},
+{"name":"other","pattern":"^x","apply-to":"all","priority":9},{"name":"exchanges","pattern":"","apply-to":"exchanges","priority":9}]`
+	m := answering(t, http.StatusOK, policies)
+	for shown, want := range map[string]string{"": "high", "low": "high", "high": ""} {
+		if got := m.newerPolicy(t.Context(), &managedQueue{Name: "q", Type: "quorum", Policy: shown, OperatorPolicy: "high"}); got != want {
+			t.Errorf("%q is shown: %q is newer, want %q", shown, got, want)
+		}
+	}
+	if got := answering(t, http.StatusNotFound, "").newerPolicy(t.Context(), &managedQueue{Name: "q"}); got != "" {
+		t.Errorf("%q out of nothing", got)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	for _, c := range []struct {
+		product, version string
+		level            bridge.Level
+	}{
+		{"RabbitMQ", "3.9.29", bridge.Error},
+		{"RabbitMQ", "3.10.0", bridge.OK},
+		{"RabbitMQ", "3.13.7", bridge.OK},
+		{"RabbitMQ", "4.0.1-rc.1", bridge.OK},
+		{"RabbitMQ", "next", bridge.Unknown},
+		{"RabbitMQ", "", bridge.Unknown},
+		{"LavinMQ", "2.0.0", bridge.Warning},
+	} {
+		g := new(group)
+		judgeVersion(g, c.product, c.version)
+		if len(g.Findings) != 1 || g.Findings[0].Level != c.level || (g.Findings[0].Mend == "") != (c.level == bridge.OK) {
+			t.Errorf("%s %s: %+v", c.product, c.version, g.Findings)
+		}
+	}
+}
+
+func TestWhatServersAndMessagesSayCannotActOnATerminal(t *testing.T) {
+	var text strings.Builder
+	d := newDiagnosis([]group{{Name: "x\x1b[2J", Findings: []bridge.Finding{
+		{Check: "c\a", Level: bridge.Error, Text: "t\x1b]0;title\a\nnext", Mend: "m\u009b"},
+	}}})
+	p := &page{w: &text}
+	d.write(p)
+	p.table([]string{"H"}, [][]string{{"cell\x1b[31m\t\x00"}})
+	p.line("%s", "line\x1b[31m")
+	if p.err != nil || strings.ContainsAny(text.String(), "\x1b\a\x00\u009b") || !strings.Contains(text.String(), "next") {
+		t.Errorf("%q", &text)
+	}
+}
+
+func TestShortDurations(t *testing.T) {
+	for d, want := range map[time.Duration]string{10 * time.Minute: "10m", time.Hour: "1h", 90 * time.Second: "1m30s", 30 * time.Second: "30s", 90 * time.Minute: "1h30m"} {
+		if got := short(d); got != want {
+			t.Errorf("%v: %s", d, got)
+		}
+	}
+}

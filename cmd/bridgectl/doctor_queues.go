@@ -1,0 +1,251 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// role is what a queue is for, and so what may happen in it.
+type role int
+
+const (
+	roleStaging role = iota // the staging and the waiting queue: nothing may leave by itself
+	roleDead                // nor here: what is lost here is lost
+	roleAudit               // keeps the latest copies only
+)
+
+// defaultConsumerTimeout is RabbitMQ's.
+const defaultConsumerTimeout = 30 * time.Minute
+
+// examineArguments compares a queue's arguments with those that it must have.
+func examineArguments(g *group, q *managedQueue, want bridge.Queue) {
+	check := "arguments of " + q.Name
+	before := len(g.Findings)
+	const mend = "delete the queue when it is empty and create it again, or name another one"
+	switch {
+	case !q.Durable:
+		g.fail(check, mend, "the queue is not durable: a restart of the broker takes it away")
+	case q.AutoDelete:
+		g.fail(check, mend, "the queue deletes itself with its last consumer")
+	case q.Exclusive:
+		g.fail(check, mend, "the queue is exclusive to somebody's connection")
+	}
+	names := make(map[string]bool)
+	for name := range want.Arguments {
+		names[name] = true
+	}
+	for name := range q.Arguments {
+		names[name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		there, isThere := q.Arguments[name]
+		wanted, isWanted := want.Arguments[name]
+		if name == "x-queue-type" && !isThere {
+			there, isThere = q.Type, true // it may come from the virtual host's default
+		}
+		switch {
+		case isWanted && !isThere:
+			g.fail(check, mend, "%s is not set, must be %v%s", name, wanted, consequence(name))
+		case isWanted && !sameValue(there, wanted):
+			g.fail(check, argumentMend(name, mend), "%s is %s, must be %v%s", name, valueText(there), wanted, consequence(name))
+		case !isWanted && harmful[name] != "":
+			g.fail(check, mend, "%s is set to %s%s", name, valueText(there), consequence(name))
+		}
+	}
+	g.fineSince(before, check, "%s", q.Type)
+}
+
+func argumentMend(name, mend string) string {
+	if name == "x-queue-type" {
+		return mend + "; or set BRIDGE_CLASSIC to what is there"
+	}
+	return mend
+}
+
+// harmful says what an argument does that has no place on a queue.
+var harmful = map[string]string{
+	"x-message-ttl":             "messages expire, and committed ones are lost",
+	"x-expires":                 "the queue is deleted when nobody uses it, with what is in it",
+	"x-max-length":              "a full queue drops messages, or refuses them",
+	"x-max-length-bytes":        "a full queue drops messages, or refuses them",
+	"x-overflow":                "a verifier refuses the queue",
+	"x-dead-letter-exchange":    "what is rejected goes elsewhere",
+	"x-dead-letter-routing-key": "what is rejected goes elsewhere",
+	"x-max-priority":            "a verifier refuses the queue",
+	"x-single-active-consumer":  "only one verifier at a time gets messages",
+}
+
+// missed says what goes wrong where an argument that must be there is another one.
+var missed = map[string]string{
+	"x-queue-type":              "a verifier refuses the queue",
+	"x-delivery-limit":          "messages that are handed back too often are dropped or go to the dead queue",
+	"x-dead-letter-exchange":    "what the broker gives up is lost instead of going to the dead queue",
+	"x-dead-letter-routing-key": "what the broker gives up is lost instead of going to the dead queue",
+	"x-dead-letter-strategy":    "what the broker gives up can be lost on the way to the dead queue",
+	"x-overflow":                "what the broker gives up can be lost on the way to the dead queue",
+	"x-max-length":              "a verifier refuses the queue",
+}
+
+func consequence(name string) string {
+	text := missed[name]
+	if text == "" {
+		text = harmful[name]
+	}
+	if text == "" {
+		return ""
+	}
+	return ": " + text
+}
+
+// sameValue compares a value out of JSON with one of ours.
+func sameValue(there, wanted any) bool {
+	number, isNumber := there.(float64)
+	whole, isWhole := wanted.(int)
+	if isNumber && isWhole {
+		return number == float64(whole)
+	}
+	return fmt.Sprint(there) == fmt.Sprint(wanted)
+}
+
+// examinePolicies looks at what the policy and the operator policy of a queue do to it,
+// both together as the broker applies them.
+func examinePolicies(g *group, q *managedQueue, r role, want bridge.Queue) {
+	check := "policies of " + q.Name
+	before := len(g.Findings)
+	var names []string
+	for _, name := range []string{q.Policy, q.OperatorPolicy} {
+		if name != "" {
+			names = append(names, fmt.Sprintf("%q", name))
+		}
+	}
+	by := "policy " + strings.Join(names, " and ")
+	mend := "take it out of " + by + ", or have its pattern not match the queue"
+	policy := q.EffectivePolicy
+	if r != roleAudit {
+		if ttl, ok := policy["message-ttl"]; ok {
+			g.fail(check, mend, "message-ttl is %s: messages expire, and committed ones are lost", millisText(ttl))
+		}
+		for _, name := range []string{"max-length", "max-length-bytes"} {
+			limit, ok := policy[name]
+			if !ok {
+				continue
+			}
+			if overflow(q) == "drop-head" {
+				g.fail(check, mend, "%s is %s, and a full queue drops the oldest messages: committed ones are lost", name, valueText(limit))
+			} else {
+				g.warn(check, mend, "%s is %s, and a full queue refuses messages: %s", name, valueText(limit), refusedText(r))
+			}
+		}
+	}
+	if expires, ok := policy["expires"]; ok {
+		g.fail(check, mend, "expires is %s: the queue is deleted when nobody uses it, with what is in it", millisText(expires))
+	}
+	if limit, ok := policy["delivery-limit"].(float64); ok && q.Type == "quorum" && sooner(limit, want.Arguments["x-delivery-limit"]) {
+		g.fail(check, mend, "delivery-limit is %s: messages that are handed back too often %s", valueText(limit), givenUp(r))
+	}
+	// What stands in the queue's arguments prevails over a policy here.
+	if exchange, ok := policy["dead-letter-exchange"]; ok && want.Arguments["x-dead-letter-exchange"] == nil {
+		g.warn(check, mend, "dead-letter-exchange is %q: what somebody rejects here goes there", fmt.Sprint(exchange))
+	}
+	for _, name := range []string{"federation-upstream", "federation-upstream-set"} {
+		if value, ok := policy[name]; ok {
+			g.warn(check, mend, "%s is %q: messages come in from another broker, where no ledger of ours was asked", name, fmt.Sprint(value))
+		}
+	}
+	if len(names) == 0 {
+		g.fineSince(before, check, "none")
+	} else {
+		g.fineSince(before, check, "%s does no harm", by)
+	}
+}
+
+// valueText is a value out of JSON, with all digits.
+func valueText(v any) string {
+	if number, ok := v.(float64); ok {
+		return strconv.FormatFloat(number, 'f', -1, 64)
+	}
+	return fmt.Sprint(v)
+}
+
+// millisText is a time out of JSON, which is in milliseconds.
+func millisText(v any) string {
+	if ms, ok := v.(float64); ok {
+		return short(time.Duration(ms) * time.Millisecond)
+	}
+	return fmt.Sprint(v)
+}
+
+func refusedText(r role) string {
+	if r == roleStaging {
+		return "senders' transactions fail"
+	}
+	return "verifiers hold what is dead until there is room"
+}
+
+// sooner tells whether a policy's delivery limit gives messages up before ours.
+func sooner(limit float64, ours any) bool {
+	own, ok := ours.(int)
+	return !ok || limit < float64(own)
+}
+
+func givenUp(r role) string {
+	if r == roleStaging {
+		return "go to the dead queue instead of their target"
+	}
+	return "are dropped"
+}
+
+// overflow is what a full queue does; the argument prevails over the policy.
+func overflow(q *managedQueue) string {
+	for _, value := range []any{q.Arguments["x-overflow"], q.EffectivePolicy["overflow"]} {
+		if text, ok := value.(string); ok {
+			return text
+		}
+	}
+	return "drop-head"
+}
+
+// examineConsumerTimeout compares how long a verifier holds a message with how long the
+// broker lets it. What was set for the broker as a whole, it does not tell.
+func examineConsumerTimeout(g *group, queues []*managedQueue, handBack time.Duration) {
+	const check = "consumer timeout"
+	least, where := time.Duration(0), ""
+	for _, q := range queues {
+		for _, value := range []any{q.Arguments["x-consumer-timeout"], q.EffectivePolicy["consumer-timeout"]} {
+			if ms, ok := value.(float64); ok && (least == 0 || time.Duration(ms)*time.Millisecond < least) {
+				least, where = time.Duration(ms)*time.Millisecond, q.Name
+			}
+		}
+	}
+	switch {
+	case least > 0 && handBack >= least:
+		g.fail(check, fmt.Sprintf("raise it above %s, or lower BRIDGE_HAND_BACK", short(handBack)),
+			"it is %s on %s, and verifiers hold messages for %s: the broker closes their channels before", short(least), where, short(handBack))
+	case least > 0:
+		g.ok(check, "it is %s on %s; verifiers hand messages back after %s", short(least), where, short(handBack))
+	case handBack >= defaultConsumerTimeout:
+		g.warn(check, "raise consumer_timeout in rabbitmq.conf above it, or lower BRIDGE_HAND_BACK",
+			"BRIDGE_HAND_BACK is %s; unless consumer_timeout was raised, the broker closes channels after %s", short(handBack), short(defaultConsumerTimeout))
+	default:
+		g.unknown(check, "ask on the broker's machine: rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'",
+			"the broker does not tell it; unless it was lowered it is %s, and verifiers hand messages back after %s", short(defaultConsumerTimeout), short(handBack))
+	}
+}
+
+// short is a duration without the zeros at its end: 10m instead of 10m0s.
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}

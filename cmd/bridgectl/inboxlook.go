@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// consumersMost bounds how many consumers of an inbox are asked about.
+const consumersMost = 100
+
+// An inboxClaim is what a consumer of the inbox knows about a message.
+type inboxClaim struct {
+	Consumer string     `json:"consumer"`
+	Claimed  bool       `json:"claimed"`
+	State    string     `json:"state"` // done, or bridge.State while it is pending; "" if not claimed
+	Attempts int        `json:"attempts,omitempty"`
+	Since    *time.Time `json:"since,omitempty"` // of what is pending
+	Error    string     `json:"error,omitempty"`
+}
+
+const stateDone = "done"
+
+// claims asks the inbox about a key, for the consumers that are given or, without any,
+// for all that are in it. It returns nil if no inbox is named.
+func (a *app) claims(ctx context.Context, key string, consumers []string) ([]inboxClaim, error) {
+	db, err := a.inbox(ctx)
+	if db == nil || err != nil {
+		return nil, err
+	}
+	inbox, err := db.Inbox(ctx)
+	if err != nil {
+		return nil, about("BRIDGE_INBOX_URL", err)
+	}
+	if len(consumers) == 0 {
+		if consumers, err = listConsumers(ctx, db.DB); err != nil {
+			return nil, fmt.Errorf("list the inbox's consumers: %w; name them with --consumer", err)
+		}
+	}
+	all := []inboxClaim{}
+	for _, consumer := range consumers {
+		claim, err := lookUpClaim(ctx, db.DB, inbox, consumer, key)
+		if err != nil {
+			return nil, fmt.Errorf("ask the inbox: %w", err)
+		}
+		all = append(all, claim)
+	}
+	return all, nil
+}
+
+func lookUpClaim(ctx context.Context, db *sqlx.DB, inbox bridge.Inbox, consumer, key string) (claim inboxClaim, err error) {
+	tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return claim, err
+	}
+	defer func() { _ = tx.Rollback() }()
+	claimed, pending, err := inbox.LookUp(ctx, tx, consumer, key)
+	if err != nil {
+		return claim, err
+	}
+	claim = inboxClaim{Consumer: consumer, Claimed: claimed}
+	switch {
+	case pending != nil:
+		claim.State, claim.Attempts, claim.Since, claim.Error = string(pending.State), pending.Attempts, &pending.Since, pending.Error
+	case claimed:
+		claim.State = stateDone
+	}
+	return claim, nil
+}
+
+// listConsumers goes from one consumer to the next by the index: an inbox may have
+// millions of rows and has few consumers.
+func listConsumers(ctx context.Context, db *sqlx.DB) ([]string, error) {
+	var all []string
+	last := ""
+	for len(all) < consumersMost {
+		var after any = last
+		if driver := db.DriverName(); driver == "mysql" || driver == "sqlserver" {
+			after = []byte(last) // its column has bytes
+		}
+		var next []byte
+		query := db.Rebind(`SELECT MIN(consumer) FROM bridge_inbox WHERE consumer > ?`)
+		if err := db.QueryRowContext(ctx, query, after).Scan(&next); err != nil {
+			return nil, err
+		}
+		if next == nil {
+			break
+		}
+		last = string(next)
+		all = append(all, last)
+	}
+	return all, nil
+}

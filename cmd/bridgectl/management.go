@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Errors of the management API that answer a question; ask with errors.Is.
+var (
+	// errManagementAway: nobody answers, or somebody else does.
+	errManagementAway = errors.New("management API not reachable")
+	// errManagementLogin: it does not take the user or the password.
+	errManagementLogin = errors.New("management API refuses the login")
+	// errManagementRights: it takes the login, but does not show this to it.
+	errManagementRights = errors.New("the management API does not show this to the login")
+	// errNotThere: there is no such thing.
+	errNotThere = errors.New("not there")
+)
+
+const (
+	managementPatience = 20 * time.Second // for one request: a busy broker is slow
+	managementMost     = 64 << 20         // bytes of one answer
+)
+
+// management is the HTTP API of RabbitMQ's management plugin, as one user sees it.
+// Only answers are read from it: nothing is changed.
+type management struct {
+	base     *url.URL
+	user     string
+	password string
+	vhost    string // the one that the staging queue is in
+	login    string // the AMQP URL's user
+	http     *http.Client
+}
+
+// newManagement takes http://user:password@host:port, with or without the API's path
+// behind it. A user that it does not have, and the virtual host, come from the AMQP
+// URL. No error has anything of either in it.
+func newManagement(address, amqpURL string) (*management, error) {
+	base, err := url.Parse(address)
+	if err != nil || base.Hostname() == "" || base.Scheme != "http" && base.Scheme != "https" ||
+		base.Fragment != "" || strings.Contains(base.RequestURI(), "@") {
+		return nil, errors.New("it must be http://user:password@host:port or https://, with special characters in user and password percent-encoded")
+	}
+	m := &management{vhost: "/"}
+	if broker, err := amqp.ParseURI(amqpURL); err == nil {
+		m.user, m.password, m.vhost = broker.Username, broker.Password, broker.Vhost
+		m.login = broker.Username
+	}
+	if base.User != nil {
+		m.user = base.User.Username()
+		m.password, _ = base.User.Password()
+	}
+	secure, err := managementTLS(base)
+	if err != nil {
+		return nil, err
+	}
+	base.User, base.RawQuery = nil, ""
+	base.Path = strings.TrimSuffix(strings.TrimSuffix(base.Path, "/"), "/api")
+	base.RawPath = ""
+	m.base = base
+	m.http = &http.Client{
+		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, TLSHandshakeTimeout: managementPatience},
+		Timeout:   managementPatience,
+		// The login belongs to the host that was named, and to no other.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return m, nil
+}
+
+// managementTLS reads the files that the URL's parameters name, as those of amqps do.
+func managementTLS(base *url.URL) (*tls.Config, error) {
+	query := base.Query()
+	ca, certificate, key := query.Get("cacertfile"), query.Get("certfile"), query.Get("keyfile")
+	switch {
+	case ca == "" && certificate == "" && key == "":
+		return nil, nil
+	case base.Scheme != "https":
+		return nil, errors.New("parameters for TLS need https in the place of http")
+	case (certificate == "") != (key == ""):
+		return nil, errors.New("a client's certificate needs both certfile and keyfile")
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("read cacertfile: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, errors.New("read cacertfile: no certificate in PEM is in it")
+		}
+	}
+	if certificate != "" {
+		pair, err := tls.LoadX509KeyPair(certificate, key)
+		if err != nil {
+			return nil, fmt.Errorf("read certfile and keyfile: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// get reads what is at a path into answer. The parts of the path may hold any
+// character: they are escaped here.
+func (m *management) get(ctx context.Context, answer any, path ...string) error {
+	what := "ask the management API for " + strings.Join(path, " ")
+	address := m.base.JoinPath("api").String()
+	for _, part := range path {
+		address += "/" + url.PathEscape(part)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return fmt.Errorf("%s: not a usable address", what)
+	}
+	request.SetBasicAuth(m.user, m.password)
+	request.Header.Set("Accept", "application/json")
+	response, err := m.http.Do(request)
+	if err != nil {
+		var inner *url.Error
+		if errors.As(err, &inner) {
+			err = inner.Err // without the address
+		}
+		return fmt.Errorf("%s: %w: %w", what, errManagementAway, err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, managementMost))
+	if err != nil {
+		return fmt.Errorf("%s: %w: %w", what, errManagementAway, err)
+	}
+	switch response.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		if isWhoami(path) {
+			return fmt.Errorf("%s: %w: somebody else answers", what, errManagementAway)
+		}
+		return fmt.Errorf("%s: %w", what, errNotThere)
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return m.refused(ctx, what, path)
+	default:
+		return fmt.Errorf("%s: %w: it answers %s", what, errManagementAway, response.Status)
+	}
+	if err := json.Unmarshal(body, answer); err != nil {
+		return fmt.Errorf("%s: %w: it does not answer in the form of RabbitMQ's", what, errManagementAway)
+	}
+	return nil
+}
+
+// refused tells a login that is wrong from one that may not see all: the API answers
+// to both alike, but shows every user who he is.
+func (m *management) refused(ctx context.Context, what string, path []string) error {
+	if isWhoami(path) {
+		return fmt.Errorf("%s: %w", what, errManagementLogin)
+	}
+	if err := m.get(ctx, new(struct{}), "whoami"); err != nil {
+		return err
+	}
+	return fmt.Errorf("%s: %w", what, errManagementRights)
+}
+
+// isWhoami tells whether a path is the one that every API has, and shows to every user.
+func isWhoami(path []string) bool { return len(path) == 1 && path[0] == "whoami" }
+
+func (m *management) close() { m.http.CloseIdleConnections() }
+
+// managedQueue is a queue as the management API shows it. What a broker does not say
+// is zero.
+type managedQueue struct {
+	Name            string         `json:"name"`
+	Type            string         `json:"type"`
+	Durable         bool           `json:"durable"`
+	AutoDelete      bool           `json:"auto_delete"`
+	Exclusive       bool           `json:"exclusive"`
+	Arguments       map[string]any `json:"arguments"`
+	Policy          string         `json:"policy"`          // its name; empty if there is none
+	OperatorPolicy  string         `json:"operator_policy"` // likewise
+	EffectivePolicy looseMap       `json:"effective_policy_definition"`
+	State           string         `json:"state"`
+	Messages        int64          `json:"messages"`
+	Ready           int64          `json:"messages_ready"`
+	Unacked         int64          `json:"messages_unacknowledged"`
+	Consumers       int            `json:"consumers"`
+	ConsumerDetails []struct {
+		Tag     string `json:"consumer_tag"`
+		Channel struct {
+			Connection string `json:"connection_name"`
+			User       string `json:"user"`
+			PeerHost   string `json:"peer_host"`
+		} `json:"channel_details"`
+	} `json:"consumer_details"`
+	Leader  string   `json:"leader"`
+	Members []string `json:"members"`
+	Online  []string `json:"online"`
+	Stats   struct {
+		Publish managedRate `json:"publish_details"`
+		Deliver managedRate `json:"deliver_get_details"`
+		Ack     managedRate `json:"ack_details"`
+	} `json:"message_stats"`
+}
+
+// managedRate is events per second, over the API's last sample.
+type managedRate struct {
+	Rate float64 `json:"rate"`
+}
+
+// looseMap is an object, for which the API sometimes writes an empty list.
+type looseMap map[string]any
+
+func (l *looseMap) UnmarshalJSON(text []byte) error {
+	var object map[string]any
+	if err := json.Unmarshal(text, &object); err != nil {
+		var list []any
+		if json.Unmarshal(text, &list) == nil && len(list) == 0 {
+			*l = nil
+			return nil
+		}
+		return err
+	}
+	*l = object
+	return nil
+}
+
+// queue is a queue of the virtual host; errNotThere if there is none of this name.
+func (m *management) queue(ctx context.Context, name string) (*managedQueue, error) {
+	q := new(managedQueue)
+	if err := m.get(ctx, q, "queues", m.vhost, name); err != nil {
+		return nil, err
+	}
+	return q, nil
+}

@@ -1,0 +1,294 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+func newMessageCommand(a *app) *cobra.Command {
+	l := &messageLook{app: a}
+	cmd := &cobra.Command{
+		Use:   "message ID",
+		Short: "Tell all that is known about one message",
+		Long: `Asks the ledger, the parked messages, the dead queue, the audit queue and the inbox, as
+far as their servers are named by variables, and says what it means and what comes next.
+It changes nothing. What is still in the staging queue or the waiting queue is counted
+only, as looking there takes messages away from the verifiers for a moment; --peek-staging
+does look.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, ok := validID(args[0])
+			switch {
+			case !ok:
+				return misused("%q is not a message ID: a UUID in its canonical text", args[0])
+			case l.limit < 1:
+				return misused("--limit: must be positive")
+			case l.peekStaging < 0:
+				return misused("--peek-staging: must not be negative")
+			case a.config.Database.URL == "" && a.config.AMQP.URL == "" && a.config.Inbox.URL == "":
+				return misused("nothing is known without a server: set BRIDGE_DATABASE_URL, BRIDGE_AMQP_URL or BRIDGE_INBOX_URL")
+			}
+			facts, err := l.look(cmd.Context(), id)
+			if err != nil {
+				return err
+			}
+			facts.conclude()
+			return a.print(facts)
+		},
+	}
+	cmd.Flags().IntVar(&l.limit, "limit", defaultLimit, "how many messages of the dead queue, the audit queue and the parked messages are looked at")
+	cmd.Flags().IntVar(&l.peekStaging, "peek-staging", 0, "look at so many messages of the staging queue and of the waiting queue too")
+	cmd.Flags().StringSliceVar(&l.consumers, "consumer", nil, "the inbox's consumers to ask about (default: all that are in it)")
+	return cmd
+}
+
+// The states of a message's row in the ledger.
+const (
+	rowCommitted = "committed"
+	rowOpen      = "open"
+	rowAbsent    = "absent"
+)
+
+// messageFacts is what is known about one message.
+type messageFacts struct {
+	ID        uuid.UUID      `json:"id"`
+	CreatedAt *time.Time     `json:"created_at"` // by a UUIDv7 itself
+	Ledger    *rowFacts      `json:"ledger"`     // nil: not asked, as are the others
+	Parked    *parkedFacts   `json:"parked"`
+	Dead      *deadFacts     `json:"dead"`
+	Dropped   *droppedFacts  `json:"dropped"` // copies in the audit queue; nil too if there is none
+	Staging   *stagingFacts  `json:"staging"`
+	Inbox     []inboxClaim   `json:"inbox"`
+	Queues    map[string]int `json:"queues"` // ready messages
+	Meaning   []string       `json:"meaning"`
+	Next      string         `json:"next"`
+
+	onWay int // ready messages in the verifiers' queues
+}
+
+type rowFacts struct {
+	Identity   uuid.UUID       `json:"identity"`
+	State      string          `json:"state"`
+	RecordedAt *time.Time      `json:"recorded_at"` // of a committed row; nil if not found out
+	Holders    []bridge.Holder `json:"holders"`     // of an open transaction, as far as the login may see
+}
+
+type parkedFacts struct {
+	Found    *parkedMessage `json:"found"`
+	LookedAt int            `json:"looked_at"`
+	Parked   int            `json:"parked"`
+}
+
+type deadFacts struct {
+	Found    []*deadMessage `json:"found"`
+	LookedAt int            `json:"looked_at"`
+	Depth    int            `json:"depth"`
+}
+
+type droppedFacts struct {
+	At       []time.Time `json:"at"` // when each copy's message was dropped
+	LookedAt int         `json:"looked_at"`
+	Depth    int         `json:"depth"`
+}
+
+type stagingFacts struct {
+	Found    []string `json:"found"` // in which queues
+	LookedAt int      `json:"looked_at"`
+}
+
+// A messageLook gathers the facts.
+type messageLook struct {
+	app         *app
+	limit       int
+	peekStaging int
+	consumers   []string
+}
+
+func (l *messageLook) look(ctx context.Context, id uuid.UUID) (*messageFacts, error) {
+	facts := &messageFacts{ID: id, CreatedAt: createdAt(id)}
+	// In the order of a message's way, so that one that moves meanwhile is rather seen
+	// twice than not at all.
+	if l.app.config.Database.URL != "" {
+		if err := l.askLedger(ctx, facts); err != nil {
+			return nil, err
+		}
+	}
+	if l.app.config.AMQP.URL != "" {
+		if err := l.askQueues(ctx, facts); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	facts.Inbox, err = l.app.claims(ctx, id.String(), l.consumers)
+	return facts, err
+}
+
+func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) error {
+	ledger, err := l.app.ledger(ctx)
+	if err != nil {
+		return err
+	}
+	if unparker, ok := ledger.(bridge.Unparker); ok {
+		if facts.Parked, err = l.askParked(ctx, unparker, facts.ID); err != nil {
+			return err
+		}
+	}
+	facts.Ledger, err = l.askRow(ctx, ledger, facts.ID)
+	return err
+}
+
+func (l *messageLook) askParked(ctx context.Context, ledger bridge.Unparker, id uuid.UUID) (*parkedFacts, error) {
+	parked := new(parkedFacts)
+	var err error
+	if parked.Parked, err = ledger.CountParked(ctx, parkedCount); err != nil || parked.Parked == 0 {
+		return parked, err
+	}
+	list, err := lookAtParked(ctx, ledger, l.limit)
+	if err != nil {
+		return nil, err
+	}
+	parked.LookedAt = len(list)
+	if i := slices.IndexFunc(list, func(m parkedMessage) bool { return m.ID == id }); i >= 0 {
+		parked.Found = &list[i]
+	}
+	return parked, nil
+}
+
+// settlePatience bounds the question whether a transaction is open.
+const settlePatience = time.Second
+
+func (l *messageLook) askRow(ctx context.Context, ledger bridge.Ledger, id uuid.UUID) (*rowFacts, error) {
+	row := &rowFacts{Identity: ledger.Identity(), State: rowCommitted, Holders: []bridge.Holder{}}
+	found, err := ledger.Committed(ctx, []uuid.UUID{id})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) > 0 {
+		row.RecordedAt, err = recordedAt(ctx, ledger, id)
+		return row, err
+	}
+	if watcher, ok := ledger.(bridge.Watcher); ok {
+		if row.Holders, err = watcher.Holders(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	// Also without holders: the login may not be allowed to see them.
+	outcome, err := ledger.Settle(ctx, id, settlePatience)
+	if err != nil {
+		return nil, err
+	}
+	switch outcome {
+	case bridge.StillOpen:
+		row.State = rowOpen
+	case bridge.RolledBack:
+		row.State = rowAbsent
+	case bridge.Committed: // meanwhile
+		row.RecordedAt, err = recordedAt(ctx, ledger, id)
+	}
+	if row.State != rowOpen {
+		row.Holders = []bridge.Holder{}
+	}
+	return row, err
+}
+
+// recordedAt finds when a row was inserted, if the ledger is as small as it should be.
+func recordedAt(ctx context.Context, ledger bridge.Ledger, id uuid.UUID) (*time.Time, error) {
+	sweeper, ok := ledger.(bridge.Sweeper)
+	if !ok {
+		return nil, nil
+	}
+	rows, err := sweeper.Orphans(ctx, 0, ledgerRowsMost)
+	if err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(rows, func(o bridge.Orphan) bool { return o.ID == id }); i >= 0 {
+		return &rows[i].RecordedAt, nil
+	}
+	return nil, nil
+}
+
+func (l *messageLook) askQueues(ctx context.Context, facts *messageFacts) error {
+	t := l.app.topology()
+	id := facts.ID.String()
+	if l.peekStaging > 0 {
+		facts.Staging = &stagingFacts{Found: []string{}}
+		for _, queue := range []string{t.Queue, t.WaitingQueue()} {
+			found := false
+			seen, _, err := l.app.look(ctx, queue, l.peekStaging, func(d amqp.Delivery) error {
+				found = found || readDead(d).has(id)
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			if facts.Staging.LookedAt += seen; found {
+				facts.Staging.Found = append(facts.Staging.Found, queue)
+			}
+		}
+	}
+	if err := l.askDead(ctx, facts, t.DeadQueue()); err != nil {
+		return err
+	}
+	if err := l.askAudit(ctx, facts, t.AuditQueue()); err != nil {
+		return err
+	}
+	depths, err := l.app.depths(ctx, t.Queue, t.WaitingQueue(), t.DeadQueue())
+	if err != nil {
+		return err
+	}
+	facts.Queues = make(map[string]int, len(depths))
+	for name, queue := range depths {
+		facts.Queues[name] = queue.Messages
+	}
+	facts.onWay = depths[t.Queue].Messages + depths[t.WaitingQueue()].Messages
+	return nil
+}
+
+func (l *messageLook) askDead(ctx context.Context, facts *messageFacts, queue string) (err error) {
+	facts.Dead = &deadFacts{Found: []*deadMessage{}}
+	facts.Dead.LookedAt, facts.Dead.Depth, err = l.app.look(ctx, queue, l.limit, func(d amqp.Delivery) error {
+		if m := readDead(d); m.has(facts.ID.String()) {
+			m.lighten()
+			facts.Dead.Found = append(facts.Dead.Found, m)
+		}
+		return nil
+	})
+	return err
+}
+
+// askAudit looks into the audit queue, if there is one.
+func (l *messageLook) askAudit(ctx context.Context, facts *messageFacts, queue string) (err error) {
+	dropped := &droppedFacts{At: []time.Time{}}
+	dropped.LookedAt, dropped.Depth, err = l.app.look(ctx, queue, l.limit, func(d amqp.Delivery) error {
+		if strings.EqualFold(d.MessageId, facts.ID.String()) {
+			at, _ := time.Parse(time.RFC3339, text(d.Headers[bridge.HeaderDroppedAt]))
+			dropped.At = append(dropped.At, at)
+		}
+		return nil
+	})
+	switch {
+	case missing(err), denied(err) && l.app.config.Audit == 0:
+		return nil
+	case err == nil:
+		facts.Dropped = dropped
+	}
+	return err
+}
+
+// createdAt is the time in a UUIDv7; nil for other IDs.
+func createdAt(id uuid.UUID) *time.Time {
+	if id.Version() != 7 {
+		return nil
+	}
+	seconds, nanoseconds := id.Time().UnixTime()
+	at := time.Unix(seconds, nanoseconds).UTC()
+	return &at
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+)
+
+func newMigrateCommand(a *app) *cobra.Command {
+	return newGroup("migrate", "Create the tables, or bring them to this release's version",
+		`The ledger's tables are in the senders' database, the inbox's in the receivers'. Each
+has a version; a program refuses tables of a version that it does not know. The
+commands act on the ledger's, unless --inbox is given.`,
+		newMigrateUp(a), newMigrateStatus(a), newMigratePrint(a))
+}
+
+// parts are the flags --ledger and --inbox.
+type parts struct{ ledger, inbox bool }
+
+func (p *parts) flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&p.ledger, "ledger", false, "the ledger's tables (the default)")
+	cmd.Flags().BoolVar(&p.inbox, "inbox", false, "the inbox's tables, in the database of BRIDGE_INBOX_URL, or else of BRIDGE_DATABASE_URL")
+}
+
+func (p *parts) chosen() []migrate.Part {
+	var all []migrate.Part
+	if p.ledger || !p.inbox {
+		all = append(all, migrate.LedgerPart)
+	}
+	if p.inbox {
+		all = append(all, migrate.InboxPart)
+	}
+	return all
+}
+
+// schemaURL is the address of a part's database, with its variable.
+func (a *app) schemaURL(part migrate.Part) (variable, url string, err error) {
+	if part == migrate.InboxPart && a.config.Inbox.URL != "" {
+		return "BRIDGE_INBOX_URL", a.config.Inbox.URL, nil
+	}
+	url, err = a.databaseURL()
+	return "BRIDGE_DATABASE_URL", url, err
+}
+
+// A schema is how far a part's tables are.
+type schema struct {
+	Part     migrate.Part    `json:"part"`
+	Database migrate.Dialect `json:"database"`
+	There    int64           `json:"there"`  // the version that is there; 0 for none
+	Wanted   int64           `json:"wanted"` // the version that this release makes
+	State    string          `json:"state"`
+	Identity string          `json:"identity,omitempty"` // the ledger's
+}
+
+// The states of a schema.
+const (
+	stateCurrent = "current"
+	stateBehind  = "behind" // migrate up brings it to the version that is wanted
+	stateMissing = "missing"
+	stateNewer   = "newer" // of a later release, whose programs belong to it
+)
+
+type schemas []schema
+
+func (s schemas) write(p *page) {
+	rows := make([][]string, 0, len(s))
+	for _, one := range s {
+		rows = append(rows, []string{string(one.Part), string(one.Database), fmt.Sprint(one.There), fmt.Sprint(one.Wanted), one.State, one.Identity})
+	}
+	p.table([]string{"PART", "DATABASE", "THERE", "WANTED", "STATE", "IDENTITY"}, rows)
+}
+
+func newMigrateUp(a *app) *cobra.Command {
+	var p parts
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Create the tables, or bring them to this release's version",
+		Long: `Creates what is missing, and changes nothing where nothing is to do. The login needs
+the right to create tables. A SQLite file is made if it is missing. Any number of
+these may run at once, and beside senders and verifiers.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.eachSchema(cmd.Context(), &p, database.Create, func(ctx context.Context, db *database.Database, part migrate.Part) error {
+				if part == migrate.InboxPart {
+					return db.MigrateInbox(ctx)
+				}
+				return db.MigrateLedger(ctx)
+			})
+		},
+	}
+	p.flags(cmd)
+	return cmd
+}
+
+func newMigrateStatus(a *app) *cobra.Command {
+	var p parts
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Tell which version of the tables is there, and which one is wanted",
+		Long:  `Changes nothing. Without a flag it shows the ledger's tables.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.eachSchema(cmd.Context(), &p, database.Open, func(context.Context, *database.Database, migrate.Part) error { return nil })
+		},
+	}
+	p.flags(cmd)
+	return cmd
+}
+
+// eachSchema does something with the database of each part that was chosen, and
+// prints how far its tables are then.
+func (a *app) eachSchema(ctx context.Context, p *parts, open func(context.Context, string) (*database.Database, error),
+	do func(context.Context, *database.Database, migrate.Part) error,
+) error {
+	var found schemas
+	for _, part := range p.chosen() {
+		variable, url, err := a.schemaURL(part)
+		if err != nil {
+			return err
+		}
+		one, err := inspectSchema(ctx, part, url, open, do)
+		if err != nil {
+			return about(variable, err)
+		}
+		found = append(found, one)
+	}
+	return a.print(found)
+}
+
+func inspectSchema(ctx context.Context, part migrate.Part, url string, open func(context.Context, string) (*database.Database, error),
+	do func(context.Context, *database.Database, migrate.Part) error,
+) (schema, error) {
+	s := schema{Part: part}
+	db, err := open(ctx, url)
+	if err != nil {
+		return s, err
+	}
+	defer db.Close()
+	s.Database = db.Dialect()
+	if err := do(ctx, db, part); err != nil {
+		return s, err
+	}
+	if s.There, s.Wanted, err = db.Version(ctx, part); err != nil {
+		return s, err
+	}
+	switch {
+	case s.There == 0:
+		s.State = stateMissing
+	case s.There < s.Wanted:
+		s.State = stateBehind
+	case s.There > s.Wanted:
+		s.State = stateNewer
+	default:
+		s.State = stateCurrent
+		if part == migrate.LedgerPart {
+			ledger, err := db.Ledger(ctx)
+			if err != nil {
+				return s, err
+			}
+			s.Identity = ledger.Identity().String()
+		}
+	}
+	return s, nil
+}
+
+// dialects are the databases that statements can be printed for.
+var dialects = []string{string(migrate.PostgreSQL), string(migrate.MySQL), string(migrate.SQLServer), string(migrate.SQLite)}
+
+func newMigratePrint(a *app) *cobra.Command {
+	var p parts
+	var dialect string
+	var from int64
+	cmd := &cobra.Command{
+		Use:   "print",
+		Short: "Print the statements, for whoever may create tables",
+		Long: `Prints what "migrate up" would run on a database without the tables, or with those of
+the version --from, and contacts no database. The form is SQL, whatever -o says.`,
+		RunE: func(*cobra.Command, []string) error {
+			for i, part := range p.chosen() {
+				kind := migrate.Dialect(dialect)
+				if dialect == "" {
+					_, url, err := a.schemaURL(part)
+					if err != nil {
+						return misused("--database: is not given, and BRIDGE_DATABASE_URL is not set; give one of %s", strings.Join(dialects, ", "))
+					}
+					kind, _ = database.DialectOf(url)
+				}
+				if !slices.Contains(dialects, string(kind)) {
+					return misused("--database: %q is not known; give one of %s", kind, strings.Join(dialects, ", "))
+				}
+				if i > 0 {
+					fmt.Fprintln(a.stdout)
+				}
+				if err := migrate.Print(a.stdout, kind, part, from); err != nil {
+					return &misuse{err}
+				}
+			}
+			return nil
+		},
+	}
+	p.flags(cmd)
+	cmd.Flags().StringVar(&dialect, "database", "", "the kind of database: "+strings.Join(dialects, ", ")+" (default: that of BRIDGE_DATABASE_URL)")
+	cmd.Flags().Int64Var(&from, "from", 0, "the version that is there")
+	_ = cmd.RegisterFlagCompletionFunc("database", cobra.FixedCompletions(dialects, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}

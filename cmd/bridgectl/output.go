@@ -1,0 +1,161 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+
+	"github.com/mattn/go-isatty"
+)
+
+// outputFormat is the flag -o.
+type outputFormat string
+
+const (
+	formatTable outputFormat = "table"
+	formatJSON  outputFormat = "json"
+)
+
+// String, Set and Type implement pflag.Value.
+func (f *outputFormat) String() string { return string(*f) }
+func (f *outputFormat) Type() string   { return "table|json" }
+func (f *outputFormat) Set(text string) error {
+	switch given := outputFormat(text); given {
+	case formatTable, formatJSON:
+		*f = given
+		return nil
+	}
+	return fmt.Errorf("%q is not usable; give table or json", text)
+}
+
+// A view is the answer of a command: encoding/json makes one form of it, and it
+// writes the other itself.
+type view interface {
+	write(p *page)
+}
+
+// print writes the answer in the form that the user wants.
+func (a *app) print(v view) error {
+	if a.format == formatJSON {
+		encoder := json.NewEncoder(a.stdout)
+		encoder.SetIndent("", "  ")
+		encoder.SetEscapeHTML(false)
+		return encoder.Encode(v)
+	}
+	p := &page{w: a.stdout, color: hasColor(a.stdout)}
+	v.write(p)
+	return p.err
+}
+
+// printLine is print with JSON in one line, for a command that writes many answers.
+func (a *app) printLine(v view) error {
+	if a.format == formatJSON {
+		encoder := json.NewEncoder(a.stdout)
+		encoder.SetEscapeHTML(false)
+		return encoder.Encode(v)
+	}
+	return a.print(v)
+}
+
+// A page is where a view writes text for people. What comes from a message or from a
+// server goes through plain, which all of the page's methods do with their arguments.
+type page struct {
+	w     io.Writer
+	color bool
+	err   error // the first
+}
+
+func (p *page) write(text string) {
+	if p.err == nil {
+		_, p.err = io.WriteString(p.w, text)
+	}
+}
+
+// line writes a line. Arguments that are strings may hold anything.
+func (p *page) line(format string, args ...any) {
+	for i, arg := range args {
+		if text, ok := arg.(string); ok {
+			args[i] = plain(text)
+		}
+	}
+	p.write(fmt.Sprintf(format, args...) + "\n")
+}
+
+// title writes the head of a part, after an empty line if it is not the first.
+func (p *page) title(text string) { p.write(p.paint(bold, plain(text)) + "\n") }
+
+// space writes an empty line.
+func (p *page) space() { p.write("\n") }
+
+// table writes rows in columns, under a head; nil for none.
+func (p *page) table(head []string, rows [][]string) {
+	if p.err != nil {
+		return
+	}
+	w := tabwriter.NewWriter(p.w, 0, 0, 2, ' ', 0)
+	if head != nil {
+		rows = append([][]string{head}, rows...)
+	}
+	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = plain(cell)
+		}
+		// No column behind the last cell: its spaces would be written too.
+		if _, err := fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t")); err != nil {
+			p.err = err
+			return
+		}
+	}
+	p.err = w.Flush()
+}
+
+// A style is an escape sequence of terminals.
+type style string
+
+const (
+	bold   style = "\x1b[1m"
+	red    style = "\x1b[31m"
+	green  style = "\x1b[32m"
+	yellow style = "\x1b[33m"
+	cyan   style = "\x1b[36m"
+	dim    style = "\x1b[2m"
+	reset  style = "\x1b[0m"
+)
+
+// paint puts text into a style, where the page has colour.
+func (p *page) paint(s style, text string) string {
+	if !p.color || text == "" {
+		return text
+	}
+	return string(s) + text + string(reset)
+}
+
+// plain takes out of text whatever a terminal would act on instead of showing it: a
+// routing key or a header can be written by anybody.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case !unicode.IsPrint(r):
+			return '\uFFFD'
+		}
+		return r
+	}, text)
+}
+
+// isTerminal tells whether somebody looks at w.
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && isatty.IsTerminal(file.Fd())
+}
+
+// hasColor tells whether escape sequences may be written to w (no-color.org).
+func hasColor(w io.Writer) bool {
+	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// parkedAtOnce is how many parked messages one Unpark takes; more is its own limit.
+const parkedAtOnce = 1000
+
+// parkedCount bounds the counting of parked messages.
+const parkedCount = 100_000
+
+func newParkedCommand(a *app) *cobra.Command {
+	return newGroup("parked", "Look after messages that wait in the database",
+		`Senders that may park store a message in the database while the broker is out. The
+verifiers stage parked messages by themselves, at the latest some seconds after the
+broker is back; push is for when there is no verifier yet.`,
+		newParkedList(a), newParkedPush(a))
+}
+
+func newParkedList(a *app) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List parked messages of committed transactions",
+		Long: `Lists the parked messages of committed transactions, in the order in which the database
+sorts their IDs, which is mostly that of their age. To read them it locks them for a moment, as a verifier does
+that stages them; it stages none.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 || limit > parkedCount {
+				return misused("--limit: must be 1 to %d", parkedCount)
+			}
+			ledger, err := a.unparker(cmd.Context())
+			if err != nil {
+				return err
+			}
+			list := &parkedList{Messages: []parkedMessage{}}
+			if list.Messages, err = lookAtParked(cmd.Context(), ledger, limit); err != nil {
+				return err
+			}
+			if list.Parked, err = ledger.CountParked(cmd.Context(), parkedCount); err != nil {
+				return err
+			}
+			return a.print(list)
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 100, "how many messages are listed")
+	return cmd
+}
+
+func newParkedPush(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "push",
+		Short: "Put parked messages into the staging queue, as a verifier does",
+		Long: `Publishes the parked messages of committed transactions to the staging queue and
+removes them from the table when all are confirmed; a verifier then judges them as any
+other. A crash in between leaves some in both places: they are delivered twice, with
+the same ID.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ledger, err := a.unparker(cmd.Context())
+			if err != nil {
+				return err
+			}
+			broker, err := a.broker(cmd.Context())
+			if err != nil {
+				return err
+			}
+			push := &pushed{Queue: a.topology().Queue, Refused: []refusedParked{}}
+			if err := push.push(cmd.Context(), ledger, broker); err != nil {
+				return fmt.Errorf("%w (%s pushed before)", err, count(push.Messages, "message"))
+			}
+			if push.Left, err = ledger.CountParked(cmd.Context(), parkedCount); err != nil {
+				return err
+			}
+			if err := a.print(push); err != nil || len(push.Refused) == 0 {
+				return err
+			}
+			return fmt.Errorf("%s refused by the broker: they stay parked", count(len(push.Refused), "message"))
+		},
+	}
+	return cmd
+}
+
+// unparker is the ledger, which must be one that can keep messages.
+func (a *app) unparker(ctx context.Context) (bridge.Unparker, error) {
+	ledger, err := a.ledger(ctx)
+	if err != nil {
+		return nil, err
+	}
+	unparker, ok := ledger.(bridge.Unparker)
+	if !ok {
+		return nil, errors.New("this ledger keeps no parked messages")
+	}
+	return unparker, nil
+}
+
+// errOnlyLooking ends an Unpark that shall change nothing.
+var errOnlyLooking = errors.New("only looking")
+
+// lookAtParked reads parked messages by beginning to unpark them.
+func lookAtParked(ctx context.Context, ledger bridge.Unparker, limit int) ([]parkedMessage, error) {
+	list := []parkedMessage{}
+	var after uuid.UUID
+	for len(list) < limit {
+		seen := len(list)
+		_, err := ledger.Unpark(ctx, after, limit-seen, func(_ context.Context, messages []bridge.Parked) error {
+			for _, m := range messages {
+				list = append(list, readParked(ledger.Identity(), m))
+				after = m.ID
+			}
+			return errOnlyLooking
+		})
+		if err != nil && !errors.Is(err, errOnlyLooking) {
+			return nil, err
+		}
+		if len(list) == seen {
+			break
+		}
+	}
+	return list, nil
+}
+
+// push stages what is parked until nothing is left that is free. What the broker
+// refuses for good stays parked and is passed by, as a verifier does.
+func (p *pushed) push(ctx context.Context, ledger bridge.Unparker, broker *bridge.Broker) error {
+	var after uuid.UUID
+	for limit := parkedAtOnce; ; {
+		var first uuid.UUID
+		var failure error
+		n, err := ledger.Unpark(ctx, after, limit, func(ctx context.Context, parked []bridge.Parked) error {
+			first = parked[0].ID
+			failure = restage(ctx, broker, p.Queue, ledger.Identity(), parked)
+			return failure
+		})
+		switch {
+		case refusedForGood(failure) && limit > 1: // which of them is it?
+			limit /= 2
+			continue
+		case refusedForGood(failure):
+			p.Refused = append(p.Refused, refusedParked{first, oneLine(failure.Error())})
+			after, limit = first, parkedAtOnce
+			continue
+		case err != nil || n == 0:
+			return err
+		}
+		p.Messages += n
+		limit = min(2*limit, parkedAtOnce)
+	}
+}
+
+func restage(ctx context.Context, broker *bridge.Broker, queue string, ledger uuid.UUID, parked []bridge.Parked) error {
+	staged, err := bridge.Restage(ledger, time.Now(), parked)
+	if err != nil {
+		return err
+	}
+	out := make([]bridge.Outgoing, len(staged))
+	for i, publishing := range staged {
+		out[i] = bridge.Outgoing{Target: bridge.Target{RoutingKey: queue}, Publishing: publishing}
+	}
+	return broker.Publish(ctx, out)
+}
+
+// refusedForGood tells whether the broker will never take a message among those that
+// failed: as a rule it is too large.
+func refusedForGood(failure error) bool {
+	refusal := bridge.Refusal(failure)
+	return refusal != nil && refusal.Code != amqp.AccessRefused || errors.Is(failure, bridge.ErrInvalidMessage) || errors.Is(failure, bridge.ErrMalformed)
+}
+
+// A parkedMessage is a message that waits in the database.
+type parkedMessage struct {
+	ID         uuid.UUID  `json:"id"`
+	Exchange   string     `json:"exchange"`
+	RoutingKey string     `json:"routing_key"`
+	StagedAt   *time.Time `json:"staged_at"` // when its sender tried to stage it
+	Size       int        `json:"size"`      // with its properties, in bytes
+	Wrong      string     `json:"wrong,omitempty"`
+}
+
+func readParked(ledger uuid.UUID, p bridge.Parked) parkedMessage {
+	out := parkedMessage{ID: p.ID, Size: len(p.Message)}
+	staged, err := bridge.ReadParked(ledger, p)
+	if err != nil {
+		out.Wrong = err.Error()
+		return out
+	}
+	out.Exchange, out.RoutingKey = staged.Exchange, staged.RoutingKey
+	if !staged.StagedAt.IsZero() {
+		out.StagedAt = &staged.StagedAt
+	}
+	return out
+}
+
+// parkedList is the answer of parked list.
+type parkedList struct {
+	Parked   int             `json:"parked"` // at most parkedCount
+	Messages []parkedMessage `json:"messages"`
+}
+
+func (l *parkedList) write(p *page) {
+	if len(l.Messages) > 0 {
+		rows := make([][]string, len(l.Messages))
+		for i, m := range l.Messages {
+			rows[i] = []string{m.ID.String(), targetText(m.Exchange, m.RoutingKey), since(m.StagedAt), humanize.Bytes(uint64(m.Size)), m.Wrong}
+		}
+		p.table([]string{"ID", "TARGET", "PARKED FOR", "SIZE", ""}, rows)
+		p.space()
+	}
+	p.line("%d of %s shown", len(l.Messages), count(l.Parked, "parked message"))
+}
+
+// pushed is the answer of parked push.
+type pushed struct {
+	Queue    string          `json:"queue"`
+	Messages int             `json:"pushed"`
+	Left     int             `json:"left"`    // parked since, taken by a verifier, or refused
+	Refused  []refusedParked `json:"refused"` // by the broker, for good
+}
+
+type refusedParked struct {
+	ID  uuid.UUID `json:"id"`
+	Why string    `json:"why"`
+}
+
+func (p *pushed) write(out *page) {
+	if len(p.Refused) > 0 {
+		rows := make([][]string, len(p.Refused))
+		for i, r := range p.Refused {
+			rows[i] = []string{r.ID.String(), r.Why}
+		}
+		out.table([]string{"REFUSED", "WHY"}, rows)
+		out.space()
+	}
+	out.line("%s pushed to queue %s, %d left", count(p.Messages, "parked message"), p.Queue, p.Left)
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A peek looks into a queue: it takes messages one at a time, without acking them, so
+// that the broker hands out no more than is asked for and memory stays bounded. What
+// is not acked goes back when the peek is closed, and also when the process dies or
+// the connection breaks at any moment: it can lose nothing.
+//
+// Meanwhile nobody else gets what it has taken. Taking and giving back counts as a
+// delivery on RabbitMQ before 4.3 (of the million that bridge.Topology allows), and
+// may change the order.
+type peek struct {
+	conn  *bridge.Connection
+	ch    *amqp.Channel
+	queue string
+	depth int // messages that were ready at the beginning
+	stop  func() bool
+}
+
+// peek begins a look into a queue.
+func (a *app) peek(ctx context.Context, queue string) (*peek, error) {
+	broker, err := a.broker(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := broker.Connect(ctx)
+	if err != nil {
+		return nil, about("BRIDGE_AMQP_URL", err)
+	}
+	p := &peek{conn: conn, queue: queue, stop: context.AfterFunc(ctx, conn.Close)}
+	if p.ch, err = conn.Channel(); err == nil {
+		var found amqp.Queue
+		found, err = p.ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		p.depth = found.Messages
+	}
+	if err != nil {
+		p.abandon()
+		return nil, fmt.Errorf("look into queue %q: %w", queue, err)
+	}
+	return p, nil
+}
+
+// next takes the next message; false if there is none.
+func (p *peek) next() (amqp.Delivery, bool, error) {
+	const autoAck = false
+	d, ok, err := p.ch.Get(p.queue, autoAck)
+	if err != nil {
+		return d, false, fmt.Errorf("take a message from queue %q: %w", p.queue, err)
+	}
+	return d, ok, nil
+}
+
+// each takes at most limit messages, and no more than there were at the beginning.
+func (p *peek) each(limit int, visit func(amqp.Delivery) error) (seen int, err error) {
+	for limit = min(limit, p.depth); seen < limit; seen++ {
+		d, ok, err := p.next()
+		if err != nil || !ok {
+			return seen, err
+		}
+		if err := visit(d); err != nil {
+			return seen, err
+		}
+	}
+	return seen, nil
+}
+
+// ack removes messages from the queue.
+func (p *peek) ack(tags ...uint64) error {
+	for _, tag := range tags {
+		if err := p.ch.Ack(tag, false); err != nil {
+			return fmt.Errorf("remove a message from queue %q: %w", p.queue, err)
+		}
+	}
+	return nil
+}
+
+// flush waits until the broker has read the acks.
+func (p *peek) flush() error {
+	if err := p.ch.Qos(1, 0, false); err != nil {
+		return fmt.Errorf("remove messages from queue %q: %w", p.queue, err)
+	}
+	return nil
+}
+
+// close gives back what was not acked. It gives back with a nack, which from RabbitMQ
+// 4.3 on does not count as a failed delivery; the end of a channel does.
+func (p *peek) close() error {
+	const everything, multiple, requeue = 0, true, true
+	err := p.ch.Nack(everything, multiple, requeue)
+	if err == nil {
+		err = p.flush()
+	}
+	p.abandon()
+	if err != nil && !errors.Is(err, amqp.ErrClosed) {
+		return fmt.Errorf("give back to queue %q: %w", p.queue, err)
+	}
+	return err
+}
+
+// abandon closes the connection: what is unacked goes back by itself.
+func (p *peek) abandon() {
+	p.stop()
+	p.conn.Close()
+}
+
+// look takes at most limit messages of a queue, and gives them back.
+func (a *app) look(ctx context.Context, queue string, limit int, visit func(amqp.Delivery) error) (seen, depth int, err error) {
+	p, err := a.peek(ctx, queue)
+	if err != nil {
+		return 0, 0, err
+	}
+	seen, err = p.each(limit, visit)
+	if err != nil {
+		p.abandon()
+		return seen, p.depth, err
+	}
+	return seen, p.depth, p.close()
+}
+
+// errNotFound: nothing in a queue is what was asked for.
+var errNotFound = errors.New("not found")
+
+// missing tells whether err says that a queue does not exist.
+func missing(err error) bool { return refusedWith(err, amqp.NotFound) }
+
+func refusedWith(err error, code int) bool {
+	var refusal *amqp.Error
+	return errors.As(err, &refusal) && refusal.Code == code
+}

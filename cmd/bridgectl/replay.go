@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A replayPlan says what is published instead of a dead message, or why nothing is.
+type replayPlan struct {
+	out     []bridge.Outgoing
+	forget  []uuid.UUID // rows of the ledger that go when it is safe
+	refusal string
+}
+
+// A planner decides how dead messages are replayed.
+//
+// A message goes to its target, in the form that the receiver expects, and never back
+// into the staging queue: the row of a committed one is deleted as soon as it is safe
+// in the dead queue, so a verifier would take it for rolled back and drop it.
+//
+// What is known to be committed may go: by the verifier's verdict, or because its row
+// is in the ledger now, which even a lookup that does not wait may believe (DESIGN
+// section 4, rule 3). Of all others nobody knows; they may have been rolled back.
+type planner struct {
+	ledger func(context.Context) (bridge.Ledger, error) // nil without an error: there is none at hand
+	to     *bridge.Target                               // instead of the messages' own targets
+	force  bool
+}
+
+// plan decides about some messages with one lookup.
+func (p *planner) plan(ctx context.Context, messages []*deadMessage) ([]replayPlan, error) {
+	found, identity, err := p.lookUp(ctx, messages)
+	if err != nil {
+		return nil, err
+	}
+	plans := make([]replayPlan, len(messages))
+	for i, m := range messages {
+		plans[i] = p.decide(m, identity, found)
+	}
+	return plans, nil
+}
+
+// lookUp finds those in the ledger of which no verifier has said that they are
+// committed. identity is the ledger's, or zero if there is none at hand.
+func (p *planner) lookUp(ctx context.Context, messages []*deadMessage) (found map[uuid.UUID]bool, identity uuid.UUID, err error) {
+	var ids []uuid.UUID
+	for _, m := range messages {
+		if m.Verdict != bridge.Committed.String() {
+			for _, member := range m.members {
+				ids = append(ids, member.ID)
+			}
+		}
+	}
+	if len(ids) == 0 {
+		return nil, identity, nil
+	}
+	ledger, err := p.ledger(ctx)
+	if err != nil || ledger == nil {
+		return nil, identity, err
+	}
+	const chunk = 1000
+	found = make(map[uuid.UUID]bool)
+	for len(ids) > 0 {
+		n := min(chunk, len(ids))
+		committed, err := ledger.Committed(ctx, ids[:n])
+		if err != nil {
+			return nil, identity, err
+		}
+		for _, id := range committed {
+			found[id] = true
+		}
+		ids = ids[n:]
+	}
+	return found, ledger.Identity(), nil
+}
+
+func (p *planner) decide(m *deadMessage, identity uuid.UUID, found map[uuid.UUID]bool) (plan replayPlan) {
+	switch {
+	case m.wrong != nil:
+		return p.malformed(m)
+	case m.Verdict == bridge.Committed.String():
+		if m.Reason == "not-allowed" && !p.force {
+			plan.refusal = "the verifiers' allow-list forbids its target; --force sends it all the same"
+			return plan
+		}
+	default:
+		var missing *bridge.Staged
+		for i, member := range m.members {
+			if member.Ledger == identity && found[member.ID] {
+				plan.forget = append(plan.forget, member.ID)
+			} else if missing == nil {
+				missing = &m.members[i]
+			}
+		}
+		if missing != nil && !p.force {
+			return replayPlan{refusal: unknownText(m, *missing, identity) + "; --force sends it all the same"}
+		}
+	}
+	for _, member := range m.members {
+		plan.out = append(plan.out, p.outgoing(member))
+	}
+	return plan
+}
+
+// unknownText says why nobody knows that a message is committed.
+func unknownText(m *deadMessage, s bridge.Staged, identity uuid.UUID) string {
+	text := "nobody knows what became of its transaction: "
+	if m.Members > 0 {
+		text = "nobody knows what became of the transaction of its member " + s.ID.String() + ": "
+	}
+	switch {
+	case identity == uuid.Nil:
+		text += "BRIDGE_DATABASE_URL is not set, so its ledger cannot be asked"
+	case s.Ledger != identity:
+		text += "it belongs to ledger " + s.Ledger.String() + ", not to the one at hand; name that one's database, which may know it"
+	default:
+		text += "it has no row in the ledger: rolled back, still open, or forwarded before"
+		if m.Reason == "swept" {
+			text += ", or its row was removed as an orphan"
+		}
+	}
+	return text
+}
+
+// outgoing is the message as the receiver shall see it.
+func (p *planner) outgoing(s bridge.Staged) bridge.Outgoing {
+	out := bridge.Outgoing{Target: s.Target(), Publishing: s.Message.Publishing}
+	if p.to != nil {
+		// Its copies' keys mean something at its own target only.
+		out.Target = *p.to
+		delete(out.Headers, "CC")
+		delete(out.Headers, "BCC")
+	}
+	return out
+}
+
+// malformed sends what cannot be read as it is, if the user says where and insists.
+func (p *planner) malformed(m *deadMessage) (plan replayPlan) {
+	if p.to == nil || !p.force {
+		plan.refusal = m.wrong.Error() + "; it can be discarded, or sent as it is with --to EXCHANGE:KEY --force"
+		return plan
+	}
+	publishing, err := asItIs(m.delivery, *p.to)
+	if err != nil {
+		plan.refusal = "it cannot be sent at all: " + err.Error()
+		return plan
+	}
+	plan.out = []bridge.Outgoing{{Target: *p.to, Publishing: publishing}}
+	return plan
+}
+
+// asItIs is a malformed message without the headers that the bridge and the broker have
+// added: it is parsed as if what is missing were there.
+func asItIs(d amqp.Delivery, to bridge.Target) (amqp.Publishing, error) {
+	id := d.MessageId
+	headers := make(amqp.Table, len(d.Headers)+3)
+	for name, value := range d.Headers {
+		if name != "CC" && name != "BCC" && !strings.HasPrefix(name, "x-bridge-") {
+			headers[name] = value
+		}
+	}
+	headers[bridge.HeaderLedger] = uuid.Max.String()
+	headers[bridge.HeaderExchange], headers[bridge.HeaderRoutingKey] = to.Exchange, to.RoutingKey
+	d.Headers, d.MessageId, d.Expiration = headers, uuid.Max.String(), ""
+	staged, err := bridge.Parse(d)
+	if err != nil {
+		return amqp.Publishing{}, err
+	}
+	publishing := staged.Message.Publishing
+	publishing.MessageId = id
+	return publishing, nil
+}
+
+// parseTarget reads EXCHANGE:KEY; :NAME is a queue.
+func parseTarget(text string) (*bridge.Target, error) {
+	exchange, key, ok := strings.Cut(text, ":")
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%q is not EXCHANGE:KEY; write :%s for the queue of this name", text, text)
+	case exchange == "" && key == "":
+		return nil, errors.New("names neither an exchange nor a queue; write EXCHANGE:KEY, or :NAME for a queue")
+	case len(exchange) > 255 || len(key) > 255:
+		return nil, errors.New("exchange and routing key have at most 255 bytes")
+	}
+	return &bridge.Target{Exchange: exchange, RoutingKey: key}, nil
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// resendPatience bounds the wait for a confirm, so that a target that does not answer
+// ends in a failure that is told.
+const resendPatience = 30 * time.Second
+
+// A resender publishes messages to their targets and knows which are safe: confirmed
+// and not returned (DESIGN section 4, rule 4).
+//
+// It sends many together. A publish that the broker refuses closes the channel and
+// leaves all that was in flight there unknown: these are sent once more, each alone,
+// so that what happens then is its own doing. (Some may arrive twice by that, with the
+// same ID.)
+type resender struct {
+	connect  func(context.Context) (*bridge.Connection, error)
+	patience time.Duration
+
+	conn *bridge.Connection
+	ch   *bridge.Publisher
+	bad  map[bridge.Target]error // targets that were refused, or did not answer
+}
+
+func newResender(broker *bridge.Broker) *resender {
+	return &resender{connect: broker.Connect, patience: resendPatience, bad: make(map[bridge.Target]error)}
+}
+
+// resendWindow is how many messages are in flight.
+const resendWindow = 25
+
+// send publishes messages, at most resendWindow of them, and returns for each whether
+// it is safe, or why not.
+func (r *resender) send(ctx context.Context, messages []bridge.Outgoing) []error {
+	failures := r.together(ctx, messages)
+	for i, err := range failures {
+		if errors.Is(err, bridge.ErrUnconfirmed) || errors.Is(err, bridge.ErrUnavailable) {
+			failures[i] = r.alone(ctx, messages[i])
+		}
+	}
+	return failures
+}
+
+// together publishes all messages and then waits for their confirms.
+func (r *resender) together(ctx context.Context, messages []bridge.Outgoing) []error {
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
+	defer cancel()
+	failures := make([]error, len(messages))
+	type report struct {
+		i   int
+		err error
+	}
+	reports := make(chan report, len(messages)) // a late one finds room
+	waiting := 0
+	for i, m := range messages {
+		failures[i] = r.bad[m.Target]
+		if failures[i] != nil {
+			continue
+		}
+		ch, err := r.channel(ctx)
+		if err == nil {
+			err = ch.Publish(ctx, m.Target, m.Publishing, func(err error) { reports <- report{i, err} })
+		}
+		if failures[i] = err; err == nil {
+			failures[i] = bridge.ErrUnconfirmed // until it says otherwise
+			waiting++
+		}
+	}
+	for ; waiting > 0; waiting-- {
+		select {
+		case got := <-reports:
+			failures[got.i] = got.err
+		case <-ctx.Done():
+			r.leave()
+			return failures
+		}
+	}
+	return failures
+}
+
+// alone publishes one message on a channel of its own.
+func (r *resender) alone(ctx context.Context, m bridge.Outgoing) error {
+	if err := r.bad[m.Target]; err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
+	defer cancel()
+	ch, err := r.channel(ctx)
+	if err != nil {
+		return err
+	}
+	report := make(chan error, 1)
+	if err = ch.Publish(ctx, m.Target, m.Publishing, func(err error) { report <- err }); err != nil {
+		return err
+	}
+	select {
+	case err = <-report:
+	case <-ctx.Done():
+		err = bridge.ErrUnconfirmed
+		r.leave()
+	}
+	if bridge.Refusal(err) != nil || errors.Is(err, bridge.ErrUnconfirmed) {
+		r.bad[m.Target] = err
+	}
+	return err
+}
+
+// channel returns the publishing channel, a new one if the last was closed.
+func (r *resender) channel(ctx context.Context) (*bridge.Publisher, error) {
+	if r.conn != nil && r.conn.Err() != nil {
+		r.leave()
+	}
+	if r.conn == nil {
+		conn, err := r.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r.conn = conn
+	}
+	if r.ch == nil || r.ch.Err() != nil {
+		ch, err := r.conn.Publisher(resendWindow)
+		if err != nil {
+			return nil, err
+		}
+		r.ch = ch
+	}
+	return r.ch, nil
+}
+
+// leave ends the channel together with its connection: a target that does not answer
+// blocks the broker's side of it.
+func (r *resender) leave() {
+	if r.conn != nil {
+		r.conn.Close()
+		r.conn, r.ch = nil, nil
+	}
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+)
+
+// frameCommands make the commands about what everything stands on.
+var frameCommands = []func(*app) *cobra.Command{
+	newMigrateCommand,
+	newTopologyCommand,
+	newDoctorCommand,
+}
+
+const helpHead = `Bridgectl looks after a two-queue system: the ledger in the database, the staging
+queue with the waiting and dead queues beside it, and the messages on their way.
+
+It reads the verifier's variables, and a few more:
+
+`
+
+const helpTail = `
+Files named by ..._FILE variables hold the URL and nothing else. Other variables that
+start with BRIDGE_ are the verifier's and are left alone.
+
+Output is a table, or JSON with -o json. Colour is used on a terminal, unless
+NO_COLOR is set.
+
+Exit codes:
+  0  done; the doctor has found no error (there may be warnings)
+  1  failed, or interrupted: one line on standard error says why
+  2  a command, a flag or a variable is wrong: one line on standard error says which
+  3  the doctor has found an error`
+
+// newRoot makes the whole tree of commands.
+func newRoot(a *app) *cobra.Command {
+	a.format = formatTable
+	var help strings.Builder
+	help.WriteString(helpHead)
+	_ = environment.Help(&help, prefix, new(config)) // a strings.Builder takes everything
+	help.WriteString(helpTail)
+	root := &cobra.Command{
+		Use:           "bridgectl",
+		Short:         "Look after the ledger, the queues and the messages between them",
+		Long:          help.String(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	beGroup(root)
+	root.PersistentFlags().VarP(&a.format, "output", "o", "the form of the output")
+	root.PersistentFlags().StringVar(&a.queue, "queue", "", "the staging queue, instead of BRIDGE_QUEUE")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{string(formatTable), string(formatJSON)}, cobra.ShellCompDirectiveNoFileComp))
+	for _, command := range append(append([]func(*app) *cobra.Command{}, frameCommands...), dataCommands...) {
+		root.AddCommand(command(a))
+	}
+	prepare(a, root)
+	return root
+}
+
+// newGroup makes a command that has nothing but subcommands.
+func newGroup(use, short, long string, subcommands ...*cobra.Command) *cobra.Command {
+	group := &cobra.Command{Use: use, Short: short, Long: long}
+	beGroup(group)
+	group.AddCommand(subcommands...)
+	return group
+}
+
+// beGroup lets a command without a subcommand show its help, and refuse one that it
+// does not have. Cobra does so for the root only.
+func beGroup(group *cobra.Command) {
+	group.Args = cobra.ArbitraryArgs
+	group.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		hint := ""
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			hint = "; did you mean " + strings.Join(near, " or ") + "?"
+		}
+		return misused("%s has no command %q%s (see %s -h)", cmd.CommandPath(), args[0], hint, cmd.CommandPath())
+	}
+	group.SuggestionsMinimumDistance = 2
+}
+
+// prepare has every command that does something read the environment first. Help and
+// completion need none. What fails before that is misuse.
+func prepare(a *app, cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		prepare(a, sub)
+	}
+	if cmd.HasSubCommands() || cmd.RunE == nil {
+		return
+	}
+	if cmd.Args == nil {
+		cmd.Args = cobra.NoArgs
+	}
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	runE := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := a.begin(); err != nil {
+			return err
+		}
+		return runE(cmd, args)
+	}
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+func newTopologyCommand(a *app) *cobra.Command {
+	return newGroup("topology", "Create the queues, or print them",
+		`The staging queue, the waiting queue and the dead queue, and the audit queue where
+BRIDGE_AUDIT asks for it. A verifier declares them itself when it starts, if its login
+has the right to; else somebody does it beforehand with these commands.`,
+		newTopologyDeclare(a), newTopologyPrint(a))
+}
+
+// definitions are queues in the form of the files that RabbitMQ exports and imports.
+type definitions struct {
+	Queues []definition `json:"queues"`
+}
+
+type definition struct {
+	Name       string     `json:"name"`
+	Vhost      string     `json:"vhost"`
+	Durable    bool       `json:"durable"`
+	AutoDelete bool       `json:"auto_delete"`
+	Arguments  amqp.Table `json:"arguments"`
+}
+
+func (a *app) definitions() definitions {
+	vhost := "/"
+	if broker, err := amqp.ParseURI(a.config.AMQP.URL); err == nil {
+		vhost = broker.Vhost
+	}
+	var d definitions
+	for _, queue := range a.topology().Queues() {
+		d.Queues = append(d.Queues, definition{Name: queue.Name, Vhost: vhost, Durable: true, Arguments: queue.Arguments})
+	}
+	return d
+}
+
+func (d definitions) write(p *page) {
+	rows := make([][]string, 0, len(d.Queues))
+	for _, queue := range d.Queues {
+		name, vhost := queue.Name, queue.Vhost
+		for _, argument := range argumentTexts(queue.Arguments) {
+			rows = append(rows, []string{name, vhost, argument})
+			name, vhost = "", ""
+		}
+	}
+	p.table([]string{"QUEUE", "VHOST", "ARGUMENTS"}, rows)
+}
+
+// argumentTexts are a queue's arguments, in an order that is always the same.
+func argumentTexts(args amqp.Table) []string {
+	all := make([]string, 0, len(args))
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		form := "%s = %v"
+		if _, ok := args[name].(string); ok {
+			form = "%s = %q"
+		}
+		all = append(all, fmt.Sprintf(form, name, args[name]))
+	}
+	return all
+}
+
+func newTopologyDeclare(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "declare",
+		Short: "Create the queues that are missing, and check the arguments of the others",
+		Long: `Creates the queues that are missing. One that exists with other arguments is left as
+it is, and is an error that names the argument. Policies are not seen here; the doctor
+looks at them.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			broker, err := a.broker(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if err := a.declare(cmd.Context(), broker); err != nil {
+				return err
+			}
+			return a.print(a.definitions())
+		},
+	}
+}
+
+func (a *app) declare(ctx context.Context, broker *bridge.Broker) error {
+	if err := a.topology().Declare(ctx, broker); err != nil {
+		return about("BRIDGE_QUEUE", err)
+	}
+	return nil
+}
+
+func newTopologyPrint(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "print",
+		Short: "Print the queues, with -o json as definitions that RabbitMQ imports",
+		Long: `Prints the queues and contacts no broker. The virtual host is that of BRIDGE_AMQP_URL,
+"/" without it. What -o json prints can be imported by whoever administers the broker:
+
+  bridgectl topology print -o json > queues.json
+  rabbitmqctl import_definitions queues.json`,
+		RunE: func(*cobra.Command, []string) error { return a.print(a.definitions()) },
+	}
+}

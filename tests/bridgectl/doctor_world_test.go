@@ -1,0 +1,235 @@
+package bridgectl_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// exitUnwell is the code of a doctor that has found an error.
+const exitUnwell = 3
+
+// diagnosis is what the doctor says with -o json.
+type diagnosis struct {
+	Groups []struct {
+		Name     string
+		Findings []bridge.Finding
+	}
+	Errors, Warnings, Unknown, OK int
+}
+
+// examine calls the doctor.
+func (b *tool) examine(args ...string) (diagnosis, int) {
+	b.t.Helper()
+	r := b.run(append([]string{"doctor", "-o", "json"}, args...)...)
+	var d diagnosis
+	if err := json.Unmarshal([]byte(r.stdout), &d); err != nil || r.stderr != "" {
+		b.t.Fatalf("doctor: exit code %d, %v, stderr %q, stdout\n%s", r.code, err, r.stderr, r.stdout)
+	}
+	return d, r.code
+}
+
+// of returns the findings of a check.
+func (d diagnosis) of(check string) []bridge.Finding {
+	var all []bridge.Finding
+	for _, g := range d.Groups {
+		for _, f := range g.Findings {
+			if f.Check == check {
+				all = append(all, f)
+			}
+		}
+	}
+	return all
+}
+
+func (d diagnosis) String() string {
+	var text strings.Builder
+	for _, g := range d.Groups {
+		for _, f := range g.Findings {
+			fmt.Fprintf(&text, "%s: %s: %s: %s > %s\n", g.Name, f.Check, f.Level, f.Text, f.Mend)
+		}
+	}
+	return text.String()
+}
+
+// has tells whether a check has come to this level, with these words in its text.
+func (d diagnosis) has(check string, level bridge.Level, words string) bool {
+	for _, f := range d.of(check) {
+		if f.Level == level && strings.Contains(f.Text, words) && (f.Mend != "") == (level != bridge.OK) {
+			return true
+		}
+	}
+	return false
+}
+
+// expect fails unless a check has come to this level.
+func (d diagnosis) expect(t *testing.T, check string, level bridge.Level, words string) {
+	t.Helper()
+	if !d.has(check, level, words) {
+		t.Errorf("no finding %q of level %s with %q and a mend in\n%s", check, level, words, d)
+	}
+}
+
+// A world is a broker, of which a test has a virtual host.
+type world struct {
+	t      *testing.T
+	server *servers.RabbitMQ
+	url    string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, url: servertest.Vhost(t), server: servertest.RabbitMQ(t)}
+	roomy(t)
+	return w
+}
+
+// roomy has the shared broker insist on free disk, as the doctor wants it.
+var roomy = func() func(t *testing.T) {
+	var once sync.Once
+	return func(t *testing.T) {
+		t.Helper()
+		once.Do(func() {
+			if _, err := servertest.RabbitMQ(t).Ctl(t.Context(), "set_disk_free_limit", "1GiB"); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}()
+
+// tool is bridgectl on this broker, with the management API.
+func (w *world) tool(env ...string) *tool {
+	return withEnv(w.t, "BRIDGE_AMQP_URL="+w.url, "BRIDGE_MANAGEMENT_URL="+w.server.ManagementURL()).also(env...)
+}
+
+func (w *world) vhost() string {
+	parsed, err := url.Parse(w.url)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return strings.TrimPrefix(parsed.Path, "/")
+}
+
+// manage sends a request to the management API.
+func (w *world) manage(method, path string, body any) {
+	w.t.Helper()
+	text, err := json.Marshal(body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(w.t.Context(), method, w.server.ManagementURL()+path, bytes.NewReader(text))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Close = true // no connection, and so no goroutine, is left over
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode/100 != 2 {
+		w.t.Fatalf("%s %s: %s", method, path, response.Status)
+	}
+}
+
+func (w *world) policy(name, pattern string, definition map[string]any) {
+	w.t.Helper()
+	servertest.SetPolicy(w.t, w.url, name, pattern, definition)
+}
+
+func (w *world) operatorPolicy(name, pattern string, definition map[string]any) {
+	w.t.Helper()
+	w.manage(http.MethodPut, "/operator-policies/"+url.PathEscape(w.vhost())+"/"+name,
+		map[string]any{"pattern": pattern, "definition": definition, "apply-to": "queues"})
+}
+
+// channel is a channel of a program that is not ours. It ends with the test.
+func (w *world) channel() *amqp.Channel {
+	w.t.Helper()
+	conn, err := amqp.Dial(w.url)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return ch
+}
+
+// queue makes a queue that is not as it should be.
+func (w *world) queue(name string, args amqp.Table) {
+	w.t.Helper()
+	if _, err := w.channel().QueueDeclare(name, true, false, false, false, args); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) publish(queue string) {
+	w.t.Helper()
+	ch := w.channel()
+	if err := ch.Confirm(false); err != nil {
+		w.t.Fatal(err)
+	}
+	confirm, err := ch.PublishWithDeferredConfirmWithContext(w.t.Context(), "", queue, true, false, amqp.Publishing{Body: []byte("x")})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if ok, err := confirm.WaitContext(w.t.Context()); !ok || err != nil {
+		w.t.Fatalf("publish: %t, %v", ok, err)
+	}
+}
+
+// consume consumes queues as a verifier does.
+func (w *world) consume(queues ...string) {
+	w.t.Helper()
+	broker, err := bridge.Dial(w.t.Context(), w.url, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(broker.Close)
+	conn, err := broker.Connect(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(conn.Close)
+	for _, queue := range queues {
+		ch, err := conn.Channel()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if _, err := ch.Consume(queue, "", false, false, false, false, nil); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// until calls the doctor until it is content: some of what the management API tells
+// is gathered every few seconds.
+func (b *tool) until(content func(d diagnosis, code int) bool, args ...string) (diagnosis, int) {
+	b.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		d, code := b.examine(args...)
+		if content(d, code) {
+			return d, code
+		}
+		if time.Now().After(deadline) {
+			b.t.Fatalf("exit code %d, and the doctor keeps saying\n%s", code, d)
+		}
+	}
+}

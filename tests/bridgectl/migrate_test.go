@@ -1,0 +1,188 @@
+package bridgectl_test
+
+import (
+	"database/sql"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// schema is a line of migrate status -o json.
+type schema struct {
+	Part, Database, State, Identity string
+	There, Wanted                   int
+}
+
+// databases are addresses of empty databases, and what runs a script on each as its
+// administrator would.
+var databases = map[string]func(t *testing.T) (address string, script func(text string) error){
+	"postgres": func(t *testing.T) (string, func(string) error) {
+		address := servertest.PostgresDB(t)
+		return address, func(text string) error {
+			conn, err := pgx.Connect(t.Context(), address)
+			if err != nil {
+				return err
+			}
+			defer conn.Close(t.Context())
+			_, err = conn.PgConn().Exec(t.Context(), text).ReadAll()
+			return err
+		}
+	},
+	"sqlite": func(t *testing.T) (string, func(string) error) {
+		path := filepath.Join(t.TempDir(), "ledger.db")
+		run := func(text string) error {
+			db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(wal)")
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			db.SetMaxOpenConns(1)
+			_, err = db.ExecContext(t.Context(), text)
+			return err
+		}
+		if err := run("SELECT 1"); err != nil {
+			t.Fatal(err)
+		}
+		return "sqlite:" + path, run
+	},
+	"mysql": func(t *testing.T) (string, func(string) error) {
+		config, err := mysql.ParseDSN(servertest.MariaDBDatabase(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := url.URL{Scheme: "mysql", User: url.UserPassword(config.User, config.Passwd), Host: config.Addr, Path: config.DBName}
+		config.MultiStatements = true
+		return address.String(), func(text string) error {
+			db, err := sql.Open("mysql", config.FormatDSN())
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			_, err = db.ExecContext(t.Context(), text)
+			return err
+		}
+	},
+}
+
+// status is migrate status of both parts.
+func (b *tool) status() (ledger, inbox schema) {
+	b.t.Helper()
+	var both []schema
+	b.json(&both, "migrate", "status", "--ledger", "--inbox")
+	if len(both) != 2 || both[0].Part != "ledger" || both[1].Part != "inbox" {
+		b.t.Fatalf("migrate status: %+v", both)
+	}
+	return both[0], both[1]
+}
+
+func TestMigrateTellsWhatIsThereAndMakesIt(t *testing.T) {
+	t.Parallel()
+	for kind, database := range databases {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			address, _ := database(t)
+			b := withEnv(t, "BRIDGE_DATABASE_URL="+address)
+			ledger, inbox := b.status()
+			if want := (schema{Part: "ledger", Database: kind, State: "missing", Wanted: 2}); ledger != want {
+				t.Errorf("before: %+v", ledger)
+			}
+			if want := (schema{Part: "inbox", Database: kind, State: "missing", Wanted: 3}); inbox != want {
+				t.Errorf("before: %+v", inbox)
+			}
+			if again, _ := b.status(); again != ledger {
+				t.Errorf("the first status has changed something: %+v", again)
+			}
+			if text := b.must("migrate", "up"); !regexp.MustCompile(`(?m)^ledger +` + kind + ` +2 +2 +current +[0-9a-f-]{36}$`).MatchString(text) {
+				t.Errorf("migrate up:\n%s", text)
+			}
+			ledger, inbox = b.status()
+			if ledger.State != "current" || ledger.There != 2 || len(ledger.Identity) != 36 || inbox.State != "missing" {
+				t.Errorf("after: %+v, %+v", ledger, inbox)
+			}
+			b.must("migrate", "up", "--inbox")
+			after, inbox := b.status()
+			if after != ledger || inbox.State != "current" || inbox.There != 3 {
+				t.Errorf("after both: %+v, %+v", after, inbox)
+			}
+		})
+	}
+}
+
+// What print prints is what up would have done: status, up and the doctor's proof
+// find nothing to do afterwards.
+func TestWhatMigratePrintsMakesTheTables(t *testing.T) {
+	t.Parallel()
+	for kind, database := range databases {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			address, run := database(t)
+			b := withEnv(t, "BRIDGE_DATABASE_URL="+address)
+			if err := run(b.must("migrate", "print", "--ledger", "--inbox")); err != nil {
+				t.Fatal(err)
+			}
+			ledger, inbox := b.status()
+			if ledger.State != "current" || inbox.State != "current" || len(ledger.Identity) != 36 {
+				t.Errorf("%+v, %+v", ledger, inbox)
+			}
+			b.must("migrate", "up", "--ledger", "--inbox")
+			if again, _ := b.status(); again != ledger {
+				t.Errorf("up has changed %+v to %+v", ledger, again)
+			}
+			d, _ := b.examine("database")
+			d.expect(t, "proof", "ok", "waits")
+		})
+	}
+}
+
+// A database with the first version gets the rest.
+func TestMigratePrintGoesOnFromAVersion(t *testing.T) {
+	t.Parallel()
+	address, run := databases["sqlite"](t)
+	b := withEnv(t, "BRIDGE_DATABASE_URL="+address)
+	all, rest := b.must("migrate", "print"), b.must("migrate", "print", "--from", "1")
+	_, steps, _ := strings.Cut(rest, "\n")
+	first, found := strings.CutSuffix(all, steps)
+	if !found || steps == "" {
+		t.Fatalf("the rest is not the end of all:\n%s\n%s", all, rest)
+	}
+	if err := run(first); err != nil {
+		t.Fatal(err)
+	}
+	if ledger, _ := b.status(); ledger.State != "behind" || ledger.There != 1 {
+		t.Errorf("%+v", ledger)
+	}
+	if err := run(rest); err != nil {
+		t.Fatal(err)
+	}
+	if ledger, _ := b.status(); ledger.State != "current" {
+		t.Errorf("%+v", ledger)
+	}
+	if r := b.run("migrate", "print", "--from", "3"); r.code != 2 || !strings.Contains(r.stderr, "there is no version 3") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// SQL Server is a model here, unless a real one is given: it knows the statements that
+// up sends it. What print prints for it is never run by these tests.
+func TestMigrateOnSQLServer(t *testing.T) {
+	t.Parallel()
+	b := withEnv(t, "BRIDGE_DATABASE_URL="+servertest.SQLServerDB(t, servertest.SQLServer(t, nil), true))
+	if ledger, inbox := b.status(); ledger.State != "missing" || inbox.State != "missing" || ledger.Database != "sqlserver" {
+		t.Errorf("before: %+v, %+v", ledger, inbox)
+	}
+	b.must("migrate", "up", "--ledger", "--inbox")
+	if ledger, inbox := b.status(); ledger.State != "current" || inbox.State != "current" || len(ledger.Identity) != 36 {
+		t.Errorf("after: %+v, %+v", ledger, inbox)
+	}
+	text := b.must("migrate", "print", "--database", "sqlserver")
+	if strings.Count(text, "BEGIN TRANSACTION;") != 3 || strings.Count(text, "COMMIT;\nGO\n") != 3 {
+		t.Errorf("not one transaction for the version table and for each version:\n%s", text)
+	}
+}
