@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
+	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -151,9 +153,9 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, mine bridge.Pending, fn Ha
 		g.log.Warn("message not handled", "message_id", mine.Key, "err", err)
 		return nil
 	}
-	// What has happened is recorded also if the caller wants to stop, for as long as
-	// the lease lasts.
-	recording, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), g.opts.Lease/4, errLeaseOver)
+	// What has happened is recorded however slow the database is: a worker that has
+	// taken the message since is not disturbed by it.
+	recording, cancel := outliving(ctx, g.opts.Lease/4)
 	defer cancel()
 	if leased.Err() != nil && ctx.Err() == nil {
 		_, err := g.putOff(recording, db, mine, fmt.Errorf("%w: %w", context.Cause(leased), err))
@@ -164,6 +166,19 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, mine bridge.Pending, fn Ha
 		return err
 	}
 	return g.giveBack(recording, db, mine, err)
+}
+
+// outliving returns a context that ends a while after ctx.
+func outliving(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	end := func() { cancel(context.Cause(ctx)) }
+	timer := time.AfterFunc(math.MaxInt64, end)
+	stop := context.AfterFunc(ctx, func() { timer.Reset(grace) })
+	return longer, func() {
+		stop()
+		timer.Stop()
+		end()
+	}
 }
 
 var errLeaseOver = errors.New("handler ran for longer than Options.Lease")

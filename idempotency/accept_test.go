@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,6 +165,7 @@ func TestAWorkerThatDiesLosesItsLease(t *testing.T) {
 	opts.Lease = time.Second
 	r := newReceiver(t, opts)
 	r.accept("m1")
+	began := time.Now() // before the lease does
 	var worker sync.WaitGroup
 	worker.Go(func() {
 		_ = r.guard.Work(t.Context(), r.db, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
@@ -179,9 +181,8 @@ func TestAWorkerThatDiesLosesItsLease(t *testing.T) {
 	if p := r.pending(idempotency.Ready); p.Attempts != 1 {
 		t.Errorf("pending is %+v", p)
 	}
-	died := time.Now()
 	r.work(2, placeStored, "nothing is left", nothing)
-	if waited := time.Since(died); waited < opts.Lease {
+	if waited := time.Since(began); waited < opts.Lease {
 		t.Errorf("taken after %v", waited)
 	}
 	r.wantRows(1, 1)
@@ -233,6 +234,32 @@ func TestAHandlerThatOutlastsItsLeaseHasFailed(t *testing.T) {
 	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 		<-ctx.Done()
 		return nil // and does not even say so
+	}, "it is failed", allFailed)
+	if p := r.pending(idempotency.Failed); !strings.Contains(p.Error, "Options.Lease") {
+		t.Errorf("pending is %+v", p)
+	}
+	r.wantRows(0, 1)
+}
+
+// The reason must not be lost because it takes longer to write down than the lease has
+// room for.
+func TestAFailureIsRecordedHoweverSlowTheDatabaseIs(t *testing.T) {
+	opts := quick
+	opts.Lease, opts.Attempts = time.Second, 1
+	r := newReceiver(t, opts)
+	r.accept("m1")
+	r.db.SetMaxIdleConns(0) // each transaction connects
+	var slow atomic.Bool
+	r.faults.connect = func() error {
+		if slow.Load() {
+			time.Sleep(opts.Lease / 2)
+		}
+		return nil
+	}
+	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+		<-ctx.Done()
+		slow.Store(true)
+		return errHandler
 	}, "it is failed", allFailed)
 	if p := r.pending(idempotency.Failed); !strings.Contains(p.Error, "Options.Lease") {
 		t.Errorf("pending is %+v", p)

@@ -80,16 +80,21 @@ func (r *receiver) wantNothingPending() {
 	}
 }
 
+// patience bounds every wait; it only says how late a failure is told.
+const patience = 3 * time.Minute
+
 func (r *receiver) eventually(what string, holds func() bool) {
 	r.t.Helper()
-	limit := time.After(30 * time.Second)
+	limit := time.After(patience)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !holds() {
 		select {
 		case <-tick.C:
 		case <-limit:
-			r.t.Fatalf("still not true: %s", what)
+			counts, err := r.guard.CountPending(r.t.Context(), r.db)
+			r.t.Fatalf("still not true: %s; pending are %v (%v), stats %+v, %d connections in use; the log:\n%s",
+				what, counts, err, r.guard.Stats(), r.db.Stats().InUse, r.log)
 		}
 	}
 }

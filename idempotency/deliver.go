@@ -88,6 +88,11 @@ func (g *Guard) inTx(ctx context.Context, db *sql.DB, work func(ctx context.Cont
 	if err != nil || ended != handled && ended != kept {
 		return ended, err
 	}
+	// Who has seen the context end is told nothing else by the commit, which may not have
+	// seen it yet.
+	if err := ctx.Err(); err != nil {
+		return unfinished, fmt.Errorf("commit: %w", err)
+	}
 	if err := tx.Commit(); err != nil {
 		if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
 			err = fmt.Errorf("the handler has ended the transaction itself: %w", err)

@@ -38,7 +38,7 @@ type receiver struct {
 func newReceiver(t *testing.T, opts idempotency.Options) *receiver {
 	t.Helper()
 	faults, err := newFaultyDatabase("file:" + filepath.Join(t.TempDir(), "receiver.db") +
-		"?_pragma=journal_mode(wal)&_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)")
+		"?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&_pragma=foreign_keys(1)")
 	if err != nil {
 		t.Fatal(err)
 	}
