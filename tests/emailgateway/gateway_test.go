@@ -242,7 +242,7 @@ func (w *world) doubtfulOf(ids []string) []string {
 func TestAMailServerThatIsAwayCountsAgainstNoEmail(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	p := w.start("EMAIL_HOLD=10s") // less than the outage lasts for some of them
+	p := w.start("EMAIL_HOLD=10s", "EMAIL_SMTP_TIMEOUT=1s", "EMAIL_SMTP_ANSWER=1s") // less than the outage lasts for some of them
 	first := w.publish(1)
 	w.wantStatus(first[0], "sent")
 	address := w.mail.Address()
@@ -331,7 +331,7 @@ func TestADrainThatIsNotOverInTimeSaysSo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.mail.Do(mailserver.First(mailserver.Answer, 1, mailserver.Action{Stall: true}))
-	p := w.start("EMAIL_SMTP_ANSWER=30s", "EMAIL_HOLD=1m", "EMAIL_DRAIN=100ms")
+	p := w.start("EMAIL_SMTP_ANSWER=30s", "EMAIL_HOLD=2m", "EMAIL_DRAIN=100ms")
 	id := w.publish(1)[0]
 	w.mail.WaitTaken(t, 1, patience)
 	if code := p.stop(); code != 3 || !strings.Contains(p.stderr.String(), "email-gateway: not drained in time") {

@@ -28,8 +28,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// patience bounds every wait: the machines are shared and noisy.
-const patience = 60 * time.Second
+// patience bounds every wait.
+const patience = servertest.Patience
 
 // binary is the gateway.
 var binary string
@@ -109,8 +109,8 @@ func (w *world) must(err error) {
 func (w *world) run(args ...string) *process {
 	w.t.Helper()
 	return run(w.t, append([]string{"EMAIL_DATABASE_URL=" + w.url, "EMAIL_AMQP_URL=" + w.amqp, "EMAIL_QUEUE=" + queue,
-		"EMAIL_SMTP_HOST=" + w.mail.Host, "EMAIL_SMTP_PORT=" + w.mail.Port, "EMAIL_SMTP_TLS=none", "EMAIL_HTTP_ADDRESS=127.0.0.1:0",
-		"EMAIL_SMTP_TIMEOUT=1s", "EMAIL_SMTP_ANSWER=1s", "EMAIL_PAUSE=50ms", "EMAIL_LONGEST_PAUSE=200ms", "EMAIL_ATTEMPTS=4"}, args...)...)
+		"EMAIL_SMTP_HOST=" + w.mail.Host, "EMAIL_SMTP_PORT=" + w.mail.Port, "EMAIL_SMTP_TLS=none", "EMAIL_HTTP_ADDRESS=127.0.0.1:0", "EMAIL_LOG_FORMAT=text",
+		"EMAIL_SMTP_TIMEOUT=4s", "EMAIL_SMTP_ANSWER=4s", "EMAIL_PAUSE=50ms", "EMAIL_LONGEST_PAUSE=200ms", "EMAIL_ATTEMPTS=4"}, args...)...)
 }
 
 // start starts a gateway and waits until it works.

@@ -38,12 +38,15 @@ var mutants = []mutant{
 		name:     "delete before confirm",
 		scenario: "a verifier dies while a target is missing",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/lookup.go", `	s.committed(hits...)
-`, `	for _, m := range hits {
-		_ = s.ledger.Forget(ctx, []uuid.UUID{m.staged.ID})
-	}
-	s.committed(hits...)
-`}},
+		edits: []edit{
+			{"verifier/pipeline.go", `// committed sends messages on`, `func alone[T any](x T) []T { return []T{x} }
+
+// committed sends messages on`},
+			{"verifier/pipeline.go", `		m.forward(s.opts.KeepUserID)
+`, `		m.forward(s.opts.KeepUserID)
+		_ = s.ledger.Forget(context.Background(), alone(m.staged.ID))
+`},
+		},
 	},
 	{
 		name:     "drop on time-out",

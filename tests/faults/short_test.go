@@ -72,18 +72,19 @@ func run(t *testing.T, program string, seed uint64, steps int) (world.Counts, wo
 		t.Fatal(err)
 	}
 	injected := time.Since(began)
-	if err := w.Finish(t.Context()); err != nil {
-		t.Errorf("seed %d: finish: %v", seed, err)
-	}
+	finishErr := w.Finish(t.Context())
 	totals, violations, err := w.Judge(t.Context())
 	if err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
 	}
+	if finishErr != nil || len(violations) > 0 { // the long part first
+		t.Logf("%v\n%s", plan, w.Histories(violations))
+	}
 	if len(violations) > 0 {
 		t.Errorf("seed %d:%s", seed, world.Summary(violations))
 	}
-	if t.Failed() {
-		t.Logf("%v\n%s", plan, w.Histories(violations))
+	if finishErr != nil {
+		t.Errorf("seed %d: finish: %v", seed, finishErr)
 	}
 	if totals.Committed == 0 {
 		t.Errorf("seed %d: nothing was committed: nothing is shown", seed)

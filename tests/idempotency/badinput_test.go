@@ -15,13 +15,13 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// slowQueue is a queue of a broker that takes a delivery back after two seconds, and
+// slowQueue is a queue of a broker that takes a delivery back after five seconds, and
 // looks for such deliveries more often than once a minute.
 func slowQueue(t *testing.T) *queue {
 	t.Helper()
 	broker := servertest.StartRabbitMQ(t, nil)
 	_, err := broker.Ctl(t.Context(), "eval",
-		"application:set_env(rabbit, consumer_timeout, 2000), application:set_env(rabbit, channel_tick_interval, 500).")
+		"application:set_env(rabbit, consumer_timeout, 5000), application:set_env(rabbit, channel_tick_interval, 500).")
 	must(t, err)
 	return newQueueOn(t, broker.URL(), quorum)
 }
@@ -101,7 +101,7 @@ func TestADatabaseThatVanishesBetweenEffectAndDoneLeavesADoubt(t *testing.T) {
 	defer through.Close()
 	q := newQueue(t, quorum)
 	q.publish("m1")
-	guard := newGuard(t, through.inbox, idempotency.Options{Hold: 2 * time.Second, MaxDelay: 200 * time.Millisecond})
+	guard := newGuard(t, through.inbox, idempotency.Options{Hold: 6 * time.Second, MaxDelay: 200 * time.Millisecond})
 	deliveries := q.consume()
 	runs := 0
 	effect := func(context.Context, amqp.Delivery) error {

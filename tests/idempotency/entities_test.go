@@ -49,7 +49,7 @@ var stores = map[string]store{
 		`CREATE TABLE effects (n BIGINT AUTO_INCREMENT PRIMARY KEY, event TEXT)`, `INSERT INTO effects (event) VALUES (?)`,
 		func(ctx context.Context, db *sql.DB) (bridge.Keeper, error) { return mysql.OpenInbox(ctx, db) }},
 	"SQLite": {"sqlite", migrate.SQLite, func(t testing.TB) string {
-		return "file:" + filepath.Join(t.TempDir(), "receiver.db") + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(10000)"
+		return "file:" + filepath.Join(t.TempDir(), "receiver.db") + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)"
 	},
 		`CREATE TABLE effects (n INTEGER PRIMARY KEY AUTOINCREMENT, event TEXT)`, `INSERT INTO effects (event) VALUES (?)`,
 		func(ctx context.Context, db *sql.DB) (bridge.Keeper, error) { return sqlite.OpenInbox(ctx, db) }},

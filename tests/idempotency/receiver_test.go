@@ -29,7 +29,7 @@ import (
 )
 
 // patience bounds every wait of these tests; it only decides how long a failure takes.
-const patience = 30 * time.Second
+const patience = servertest.Patience
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childPoint) != "" {
@@ -74,7 +74,7 @@ func newMariaDB(t *testing.T) *database {
 func newSQLite(t *testing.T) *database {
 	t.Helper()
 	return create(t, "sqlite", "file:"+filepath.Join(t.TempDir(), "receiver.db")+
-		"?_pragma=journal_mode(wal)&_pragma=busy_timeout(10000)", migrate.SQLite)
+		"?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)", migrate.SQLite)
 }
 
 func create(t *testing.T, driver, dsn string, dialect migrate.Dialect) *database {

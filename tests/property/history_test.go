@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/sender"
 )
 
 // A history is one check: what has been done so far, and what must come of it.
@@ -23,10 +24,12 @@ type history struct {
 	verifier *worker
 	retired  []*worker // may still be draining
 	mayCut   bool
+	sender   *sender.Sender
 
 	committed  map[uuid.UUID]bool
 	rolledBack []uuid.UUID // and not sent again
 	attempts   map[uuid.UUID]int
+	grouped    map[uuid.UUID]bool // travelled with others
 	wasCut     bool
 }
 
@@ -35,6 +38,11 @@ type history struct {
 type transaction struct {
 	*sql.Tx
 	sent [][]uuid.UUID
+}
+
+// GoString is what rapid prints of a draw.
+func (tx *transaction) GoString() string {
+	return fmt.Sprintf("transaction %p: %d messages, %d savepoints", tx, len(slices.Concat(tx.sent...)), len(tx.sent)-1)
 }
 
 func (h *history) begin(t *rapid.T) {
@@ -80,12 +88,13 @@ func (h *history) sendAgain(t *rapid.T) {
 }
 
 func (h *history) sendIDs(t *rapid.T, tx *transaction, ids ...uuid.UUID) {
-	sent, err := h.Sender.SendTx(context.Background(), tx, h.messages(ids)...)
+	sent, err := h.sender.SendTx(context.Background(), tx, h.messages(ids)...)
 	must(t, "send", err)
 	last := len(tx.sent) - 1
 	tx.sent[last] = append(tx.sent[last], sent...)
 	for i, id := range sent {
 		h.attempts[id]++
+		h.grouped[id] = h.sender == h.Sender && len(sent) > 1
 		if ids[i] != uuid.Nil && ids[i] != id {
 			t.Fatalf("the ID %s was given, and is %s", ids[i], id)
 		}
@@ -97,7 +106,7 @@ func (h *history) failToSend(t *rapid.T) {
 	tx := h.pick(t)
 	id := uuid.New()
 	tx.exec(t, "SAVEPOINT attempt")
-	_, err := h.Sender.SendTx(context.Background(), tx, h.messages([]uuid.UUID{id, id})...)
+	_, err := h.sender.SendTx(context.Background(), tx, h.messages([]uuid.UUID{id, id})...)
 	if !errors.Is(err, bridge.ErrDuplicateID) {
 		t.Fatalf("the same ID twice: %v", err)
 	}

@@ -11,9 +11,16 @@ import (
 
 func TestMain(m *testing.M) {
 	// A check takes half a second or more. The command line, read later, overrules this.
-	if err := flag.Set("rapid.checks", "40"); err != nil {
+	set("rapid.checks", "40")
+	if inCI() {
+		set("rapid.nofailfile", "true")
+	}
+	servertest.Main(m)
+}
+
+func set(name, value string) {
+	if err := flag.Set(name, value); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	servertest.Main(m)
 }

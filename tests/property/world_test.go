@@ -1,10 +1,14 @@
 package property_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/url"
+	"runtime/pprof"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,14 +17,14 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// limit bounds every wait. It is paid again for every history that rapid tries
-// when it looks for the shortest that fails.
-const limit = 20 * time.Second
+// limit bounds every wait.
+const limit = servertest.Patience
 
 // patience is the verifiers': short, so that some transactions are slower.
 const patience = 30 * time.Millisecond
@@ -31,6 +35,7 @@ type world struct {
 	*stage.Stage
 	valve  *servertest.Valve
 	broker *bridge.Broker // of the verifiers
+	singly *sender.Sender // stages each message by itself
 	checks int
 	dirty  bool // the last check has failed, and may have left something
 }
@@ -49,7 +54,11 @@ func newWorld(t *testing.T, kind stage.Database) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(broker.Close)
-	return &world{Stage: s, valve: valve, broker: broker}
+	singly, err := sender.New(s.Ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: limit, GroupMessages: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{Stage: s, valve: valve, broker: broker, singly: singly}
 }
 
 // mostOpen is how many transactions may be open at the same time: on SQLite a
@@ -72,14 +81,20 @@ func (w *world) begin(t *rapid.T) *history {
 	}
 	w.dirty = true
 	w.checks++
-	return &history{
+	h := &history{
 		world:     w,
+		sender:    w.Sender,
 		target:    w.Queue(fmt.Sprintf("target %d", w.checks), nil),
 		verifier:  w.startVerifier(t),
 		mayCut:    rapid.Bool().Draw(t, "connections may be cut"),
 		committed: make(map[uuid.UUID]bool),
 		attempts:  make(map[uuid.UUID]int),
+		grouped:   make(map[uuid.UUID]bool),
 	}
+	if rapid.Bool().Draw(t, "each message is staged by itself") {
+		h.sender = w.singly
+	}
+	return h
 }
 
 // abandon leaves nothing running, whether the check has passed or not.
@@ -97,12 +112,13 @@ func (h *history) abandon() {
 // finish lets verifiers judge all that is staged, until both queues are empty.
 func (h *history) finish(t *rapid.T) {
 	for _, v := range append(h.retired, h.verifier) {
-		v.stop(t)
+		h.stop(t, v)
 	}
 	for left := h.handedBack(t); left > 0; left = h.handedBack(t) {
+		h.retired = append(h.retired, h.verifier)
 		h.verifier = h.startVerifier(t)
 		h.eventually(t, "all that was left is judged", func() bool { return h.verifier.judged() >= left })
-		h.verifier.stop(t)
+		h.stop(t, h.verifier)
 	}
 }
 
@@ -140,17 +156,52 @@ func (h *history) delivered(t *rapid.T) map[uuid.UUID]int {
 	}
 }
 
+// rows are the IDs in the ledger.
+func (h *history) rows(t *rapid.T) (ids []uuid.UUID) {
+	rows, err := h.DB.QueryContext(context.Background(), `SELECT id FROM bridge_ledger`)
+	must(t, "query", err)
+	defer rows.Close()
+	for rows.Next() {
+		var id uuid.UUID
+		must(t, "scan", rows.Scan(&id))
+		ids = append(ids, id)
+	}
+	must(t, "read rows", rows.Err())
+	return ids
+}
+
 // eventually polls what no server will signal.
-func (w *world) eventually(t *rapid.T, what string, holds func() bool) {
+func (h *history) eventually(t *rapid.T, what string, holds func() bool) {
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for timeout := time.After(limit); !holds(); {
 		select {
 		case <-ticker.C:
 		case <-timeout:
-			t.Fatalf("not in time: %s", what)
+			t.Fatalf("not in time: %s: %s", what, h.state())
 		}
 	}
+}
+
+// A tail keeps the end of a log.
+type tail struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *tail) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	const kept = 5
+	l.lines = append(l.lines, string(p))
+	l.lines = l.lines[max(0, len(l.lines)-kept):]
+	return len(p), nil
+}
+
+func (l *tail) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.lines, "")
 }
 
 // A worker is a running verifier.
@@ -158,11 +209,13 @@ type worker struct {
 	*verifier.Verifier
 	cancel context.CancelFunc
 	ended  chan struct{}
+	log    *tail
 }
 
 // startVerifier does not wait until the verifier has started: an open transaction
 // may keep it from that. It is small, so that all its limits are met.
 func (w *world) startVerifier(t *rapid.T) *worker {
+	log := &tail{}
 	v, err := verifier.New(w.Ledger, w.broker, &verifier.Options{
 		Topology:        w.Topology,
 		Prefetch:        20,
@@ -171,11 +224,13 @@ func (w *world) startVerifier(t *rapid.T) *worker {
 		Settlers:        4,
 		Patience:        patience,
 		SettleWait:      patience,
-		Logger:          slog.New(slog.DiscardHandler),
+		ConfirmTimeout:  limit, // a confirm that is only late costs no second copy
+		Drain:           limit,
+		Logger:          slog.New(slog.NewTextHandler(log, nil)),
 	})
 	must(t, "new verifier", err)
 	ctx, cancel := context.WithCancel(context.Background())
-	k := &worker{v, cancel, make(chan struct{})}
+	k := &worker{v, cancel, make(chan struct{}), log}
 	go func() {
 		defer close(k.ended)
 		for ctx.Err() == nil { // a cut while it starts ends it
@@ -190,11 +245,48 @@ func (k *worker) judged() int {
 	return int(stats.Forwarded + stats.Dropped)
 }
 
-func (k *worker) stop(t *rapid.T) {
+func (h *history) stop(t *rapid.T, k *worker) {
 	k.cancel()
 	select {
 	case <-k.ended:
 	case <-time.After(limit):
-		t.Fatalf("the verifier does not stop")
+		t.Fatalf("not in time: a verifier stops: %s", h.state())
 	}
+}
+
+// state tells where things are when they are not where they should be.
+func (h *history) state() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "%d transactions open, %d messages committed\n", len(h.open), len(h.committed))
+	for _, queue := range []string{h.Topology.Queue, h.Topology.WaitingQueue(), h.Topology.DeadQueue(), h.target} {
+		q, err := h.Channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+		fmt.Fprintf(&s, "%s: %d ready, %d consumers, error %v\n", queue, q.Messages, q.Consumers, err)
+	}
+	var rows int
+	err := h.DB.QueryRowContext(context.Background(), `SELECT count(*) FROM bridge_ledger`).Scan(&rows)
+	fmt.Fprintf(&s, "ledger: %d rows, error %v; pool %+v\n", rows, err, h.DB.Stats())
+	for i, v := range append(h.retired, h.verifier) {
+		select {
+		case <-v.ended:
+		default:
+			fmt.Fprintf(&s, "verifier %d of %d runs: %+v; it says: %s\n", i+1, len(h.retired)+1, v.Stats(), v.log)
+		}
+	}
+	return s.String() + verifiersGoroutines()
+}
+
+// verifiersGoroutines are the goroutines that do something for a verifier.
+func verifiersGoroutines() string {
+	var all bytes.Buffer
+	const grouped = 1
+	if err := pprof.Lookup("goroutine").WriteTo(&all, grouped); err != nil {
+		return err.Error()
+	}
+	var out strings.Builder
+	for _, stack := range strings.Split(all.String(), "\n\n") {
+		if strings.Contains(stack, "/verifier.(") {
+			fmt.Fprintln(&out, stack)
+		}
+	}
+	return out.String()
 }

@@ -95,7 +95,7 @@ func (s *service) run(ctx context.Context) error {
 		return err
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	broker, err := bridge.Dial(ctx, s.AMQP, &bridge.BrokerOptions{Logger: logger})
+	broker, err := bridge.Dial(ctx, s.AMQP, &bridge.BrokerOptions{DialTimeout: stage.Patience, Logger: logger})
 	if err != nil {
 		return err
 	}

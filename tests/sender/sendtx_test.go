@@ -251,6 +251,7 @@ func TestHundredsOfGoroutinesShareASender(t *testing.T) {
 			})
 		}
 		running.Wait()
+		s.DB.SetMaxOpenConns(0) // as many as the verifier may need
 		settled(t, s, "target", committed...)
 	})
 }

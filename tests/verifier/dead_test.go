@@ -169,7 +169,7 @@ func TestUnroutableArrivesOnceItsQueueExists(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
-	v := s.Verify(verifier.Options{Patience: 300 * time.Millisecond})
+	v := s.Verify(verifier.Options{Patience: 300 * time.Millisecond, Unroutable: time.Hour})
 	late := s.Commit(stage.To("late", "x"))
 	exchange := bridge.Message{Exchange: "late-exchange", RoutingKey: "k", Publishing: amqp.Publishing{Body: []byte("y")}}
 	lateExchange := s.Commit(exchange)

@@ -18,7 +18,7 @@ import (
 // what is set aside is a new message to it. The limit is three here, not a million.
 func TestWaitingForLongUsesUpNeitherTimeoutNorDeliveryLimit(t *testing.T) {
 	t.Parallel()
-	broker := brokerWithConsumerTimeout(t, 4*time.Second)
+	broker := brokerWithConsumerTimeout(t, consumerTimeout)
 	const limit, rounds = 3, 12
 	if _, err := broker.Ctl(t.Context(), "set_policy", "small", ".*", fmt.Sprintf(`{"delivery-limit":%d}`, limit), "--apply-to", "queues"); err != nil {
 		t.Fatal(err)
@@ -30,6 +30,8 @@ func TestWaitingForLongUsesUpNeitherTimeoutNorDeliveryLimit(t *testing.T) {
 		})
 	}
 }
+
+const consumerTimeout = 8 * time.Second
 
 func waitForLong(t *testing.T, broker *servers.RabbitMQ, topology bridge.Topology, limit, rounds int) {
 	s := stage.On(t, stage.Postgres, broker.URL(), topology)
@@ -48,7 +50,9 @@ func waitForLong(t *testing.T, broker *servers.RabbitMQ, topology bridge.Topolog
 	s.Commit(stage.To(full, ""))
 	s.Commit(stage.To(missing, ""))
 	const waiting = 5
-	s.Eventually("they were set aside many times", func() bool { return v.Stats().SetAside >= int64(rounds*waiting) })
+	s.Eventually("they were set aside many times, for longer than the timeout", func() bool {
+		return v.Stats().SetAside >= int64(rounds*waiting) && time.Since(began) > consumerTimeout+consumerTimeout/2
+	})
 	if n := v.Stats().Sessions; n != 1 {
 		t.Errorf("%d sessions: the consumer timeout has struck", n)
 	}

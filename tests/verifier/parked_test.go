@@ -19,8 +19,14 @@ import (
 // parkingSender stages through broker, and parks.
 func parkingSender(t *testing.T, s *stage.Stage, broker *bridge.Broker, parking sender.Parking) *sender.Sender {
 	t.Helper()
+	return parkingAfter(t, s, broker, parking, 300*time.Millisecond)
+}
+
+// parkingAfter parks what has no confirm after a while.
+func parkingAfter(t *testing.T, s *stage.Stage, broker *bridge.Broker, parking sender.Parking, after time.Duration) *sender.Sender {
+	t.Helper()
 	out, err := sender.New(s.Ledger, broker, &sender.Options{
-		Queue: s.Topology.Queue, Parking: parking, ParkAfter: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Queue: s.Topology.Queue, Parking: parking, ParkAfter: after, Timeout: stage.Patience, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +109,7 @@ func TestAnOutageOfTheBrokerStopsNoTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(broker.Close)
-	parking := parkingSender(t, s, broker, sender.ParkOnOutage)
+	parking := parkingAfter(t, s, broker, sender.ParkOnOutage, stage.Patience) // no confirm is so slow
 	want := map[string]bool{}
 	commit := func(n int) {
 		for _, id := range transact(t, s, parking, true, queue, n) {
@@ -115,6 +121,7 @@ func TestAnOutageOfTheBrokerStopsNoTransaction(t *testing.T) {
 		t.Errorf("%d parked while the broker is there", n)
 	}
 
+	parking = parkingSender(t, s, broker, sender.ParkOnOutage)
 	valve.HoldReplies() // half-open: confirms do not come
 	for range 20 {
 		commit(2)

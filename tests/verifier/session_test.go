@@ -81,7 +81,7 @@ func TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
-	v := s.Verify(verifier.Options{})
+	v := s.Verify(verifier.Options{SettleWait: stage.Patience, Patience: time.Hour}) // one settle waits for the whole time
 	ids := goodBatch(s, queue, 500)
 	held, _ := s.Begin(stage.To(queue, "the killed one is rolled back"))
 	sessions := v.Stats().Sessions

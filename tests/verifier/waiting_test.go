@@ -25,7 +25,7 @@ func TestSlowTransactionsDelayTheirOwnMessagesOnly(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	slowQueue, queue := s.Queue("slow", nil), s.Queue("target", nil)
 	v := s.Verify(verifier.Options{Prefetch: 500, WaitingPrefetch: 100, Settlers: 4})
-	big := make([]bridge.Message, 3000)
+	big := make([]bridge.Message, 1000) // the waiting queue is passed through a hundred at a time
 	for i := range big {
 		big[i] = stage.To(slowQueue, fmt.Sprint(i))
 	}
@@ -98,16 +98,21 @@ func (l *countingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Dur
 // Messages are handed back before the broker's consumer timeout, which would
 // close the channel and with it the session.
 func TestHandBackBeforeTheConsumerTimeout(t *testing.T) {
+	t.Parallel()
+	const timeout = 8 * time.Second
+	broker := brokerWithConsumerTimeout(t, timeout)
 	for _, classic := range []bool{false, true} {
 		t.Run(fmt.Sprintf("classic=%t", classic), func(t *testing.T) {
 			t.Parallel()
-			broker := brokerWithConsumerTimeout(t, 4*time.Second)
-			s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "staging", Classic: classic})
-			queue := s.Queue("target", nil)
+			topology := bridge.Topology{Queue: fmt.Sprintf("staging-%t", classic), Classic: classic}
+			s := stage.On(t, stage.Postgres, broker.URL(), topology)
+			queue := s.Queue(topology.Queue+"-target", nil)
 			v := s.Verify(verifier.Options{HandBack: 1500 * time.Millisecond, Patience: time.Second})
 			tx, ids := s.Begin(stage.To(queue, "x"))
-			// Each round is 1.5 s: together they are far longer than the timeout.
-			s.Eventually("handed back 6 times", func() bool { return v.Stats().SetAside >= 6 })
+			began := time.Now()
+			s.Eventually("handed back again and again, for longer than the timeout", func() bool {
+				return v.Stats().SetAside >= 6 && time.Since(began) > timeout+timeout/2
+			})
 			if n := v.Stats().Sessions; n != 1 {
 				t.Fatalf("%d sessions: the consumer timeout has struck", n)
 			}
@@ -119,14 +124,16 @@ func TestHandBackBeforeTheConsumerTimeout(t *testing.T) {
 			}
 		})
 	}
+	t.Run("without it the timeout strikes", func(t *testing.T) {
+		t.Parallel()
+		timeoutEndsTheSession(t, broker)
+	})
 }
 
-// Without the hand-back the same timeout does strike, and the session starts anew:
-// the test above tests something.
-func TestConsumerTimeoutEndsTheSessionAndLosesNothing(t *testing.T) {
-	t.Parallel()
-	broker := brokerWithConsumerTimeout(t, 2*time.Second)
-	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "staging"})
+// Without the hand-back the session starts anew, and loses nothing: the test above
+// tests something.
+func timeoutEndsTheSession(t *testing.T, broker *servers.RabbitMQ) {
+	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "staging-held"})
 	queue := s.Queue("target", nil)
 	v := s.Verify(verifier.Options{Patience: time.Hour, HandBack: time.Hour})
 	tx, _ := s.Begin(stage.To(queue, "x"))

@@ -135,10 +135,13 @@ func openLedger(ctx context.Context, b Brief) (db *sql.DB, ledger *ledger, err e
 	return db, ledger, err
 }
 
+// dialTimeout is short, since a link may swallow an attempt.
+const dialTimeout = 8 * time.Second
+
 // openBroker dials the broker.
 func openBroker(ctx context.Context, b Brief) (broker *bridge.Broker, err error) {
 	err = retry(ctx, "dial broker", func() error {
-		broker, err = bridge.Dial(ctx, b.AMQP, &bridge.BrokerOptions{Logger: logger(), DialTimeout: 3 * time.Second})
+		broker, err = bridge.Dial(ctx, b.AMQP, &bridge.BrokerOptions{Logger: logger(), DialTimeout: dialTimeout})
 		return err
 	})
 	return broker, err

@@ -13,7 +13,7 @@ const Unroutable = 6 * time.Second
 
 // senderOptions are those of every sender.
 func senderOptions(b Brief) *sender.Options {
-	o := &sender.Options{Queue: b.Topology.Queue, Timeout: 4 * time.Second, Logger: logger()}
+	o := &sender.Options{Queue: b.Topology.Queue, Timeout: 10 * time.Second, Logger: logger()}
 	if b.Parks {
 		o.Parking, o.ParkAfter = sender.ParkOnOutage, time.Second
 	}
@@ -31,7 +31,7 @@ func VerifierOptions(t bridge.Topology) verifier.Options {
 		Patience:       700 * time.Millisecond,
 		HandBack:       20 * time.Second,
 		Unroutable:     Unroutable,
-		ConfirmTimeout: 3 * time.Second,
+		ConfirmTimeout: 6 * time.Second,
 		Drain:          5 * time.Second,
 	}
 }

@@ -65,7 +65,7 @@ type receiver struct {
 // consume handles deliveries until the connection or the queue is gone. It
 // returns nil only when ctx has ended.
 func (r *receiver) consume(ctx context.Context) error {
-	conn, err := amqp.DialConfig(r.address, amqp.Config{Heartbeat: 4 * time.Second, Dial: amqp.DefaultDial(3 * time.Second)})
+	conn, err := amqp.DialConfig(r.address, amqp.Config{Heartbeat: 4 * time.Second, Dial: amqp.DefaultDial(dialTimeout)})
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ const (
 const Stock = 3
 
 // limit bounds one transaction.
-const limit = 20 * time.Second
+const limit = 30 * time.Second
 
 type shop struct {
 	db     *sql.DB

@@ -196,7 +196,7 @@ func (w *World) deleteQueue(queue string) error {
 // redeclare declares what is missing. The verifiers declare queues too, and two
 // that declare the same quorum queue at the same time may get an error.
 func (w *World) redeclare(ctx context.Context) error {
-	return Eventually(ctx, "the queue is declared again", drainPatience, func() (bool, error) {
+	return Eventually(ctx, "the queue is declared again", Patience, func() (bool, error) {
 		err := w.Declare(ctx)
 		return err == nil, err
 	})

@@ -15,9 +15,8 @@ import (
 )
 
 const (
-	quiet         = 1500 * time.Millisecond // without a change: everything that moves has moved
-	drainPatience = 90 * time.Second
-	rounds        = 4
+	quiet  = 1500 * time.Millisecond // without a change: everything that moves has moved
+	rounds = 12
 )
 
 // Finish mends everything, ends the senders, lets the verifiers and then the
@@ -31,7 +30,7 @@ func (w *World) Finish(ctx context.Context) error {
 	}
 	w.Diary.Note("the senders end")
 	w.stop(w.Senders)
-	err := Eventually(ctx, "the senders' transactions have ended", drainPatience, func() (bool, error) {
+	err := Eventually(ctx, "the senders' transactions have ended", Patience, func() (bool, error) {
 		var n int
 		err := w.shop.QueryRowContext(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1`,
 			parts.Sender).Scan(&n)
@@ -39,7 +38,7 @@ func (w *World) Finish(ctx context.Context) error {
 	})
 	w.Diary.Note("the verifiers work until nothing is left")
 	t := w.config.Topology
-	err = errors.Join(err, Eventually(ctx, "nothing is parked", drainPatience, func() (bool, error) {
+	err = errors.Join(err, Eventually(ctx, "nothing is parked", Patience, func() (bool, error) {
 		n, err := count(ctx, w.shop, "bridge_parked")
 		return n == 0, err
 	}))
@@ -82,7 +81,7 @@ func (w *World) drain(ctx context.Context, workers []*Process, queues []string, 
 	still := quiet
 	for round := 1; ; round++ {
 		last, since := -1, time.Now()
-		err := Eventually(ctx, fmt.Sprintf("%v are empty", queues), drainPatience, func() (bool, error) {
+		err := Eventually(ctx, fmt.Sprintf("%v are empty", queues), Patience, func() (bool, error) {
 			n, err := count()
 			if err != nil {
 				return false, err
@@ -117,7 +116,7 @@ func (w *World) drain(ctx context.Context, workers []*Process, queues []string, 
 // left is what the queues hold once they have no consumer, and so got back all
 // that was unacked.
 func (w *World) left(ctx context.Context, queues []string) (n int, err error) {
-	err = Eventually(ctx, "no consumer is left", drainPatience, func() (free bool, err error) {
+	err = Eventually(ctx, "no consumer is left", Patience, func() (free bool, err error) {
 		n, free = 0, true
 		err = w.onChannel(func(ch *amqp.Channel) error {
 			for _, queue := range queues {

@@ -139,12 +139,11 @@ func (p *Process) signal(s syscall.Signal) {
 // that does not end in time has to write its goroutines into the diary, and an
 // error says so.
 func (p *Process) Stop() error {
-	const patience = 40 * time.Second
 	p.signal(syscall.SIGTERM)
 	p.mu.Lock()
 	r := p.run
 	p.mu.Unlock()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(Patience)
 	defer timer.Stop()
 	select {
 	case <-r.ended:
@@ -152,7 +151,7 @@ func (p *Process) Stop() error {
 	case <-timer.C:
 		p.signal(syscall.SIGQUIT) // Go's run time prints all stacks, and ends
 		<-r.ended
-		return fmt.Errorf("%s did not end within %v", p.Name, patience)
+		return fmt.Errorf("%s did not end within %v", p.Name, Patience)
 	}
 }
 

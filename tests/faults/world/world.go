@@ -19,6 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -145,7 +146,7 @@ func (w *World) Declare(ctx context.Context) error {
 		defer w.mu.Unlock()
 		w.declared = time.Now()
 	}()
-	broker, err := bridge.Dial(ctx, w.config.AMQP, nil)
+	broker, err := bridge.Dial(ctx, w.config.AMQP, &bridge.BrokerOptions{DialTimeout: Patience})
 	if err != nil {
 		return err
 	}
@@ -172,7 +173,7 @@ func (w *World) Declare(ctx context.Context) error {
 
 // onChannel does something at the broker, over no link.
 func (w *World) onChannel(do func(ch *amqp.Channel) error) error {
-	conn, err := amqp.DialConfig(w.config.AMQP, amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
+	conn, err := amqp.DialConfig(w.config.AMQP, amqp.Config{Dial: amqp.DefaultDial(Patience)})
 	if err != nil {
 		return fmt.Errorf("dial: %w", err)
 	}
@@ -270,6 +271,9 @@ func (w *World) Shop() *sql.DB { return w.shop }
 
 // Post is the receivers' database.
 func (w *World) Post() *sql.DB { return w.post }
+
+// Patience bounds every wait for something that must happen.
+const Patience = servertest.Patience
 
 // Eventually polls what no server signals; it returns an error if it does not hold
 // in time.

@@ -1,0 +1,64 @@
+package world
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Explain tells, when nothing moves any more, how far everything has got and what was
+// noted last, and has the verifiers write their goroutines into the diary and end.
+func (w *World) Explain() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var out strings.Builder
+	for _, table := range []string{"orders", "bridge_ledger", "bridge_parked"} {
+		n, err := count(ctx, w.shop, table)
+		fmt.Fprintf(&out, "%s: %d rows, error %v\n", table, n, err)
+	}
+	for _, table := range []string{"arrivals", "effects"} {
+		n, err := count(ctx, w.post, table)
+		fmt.Fprintf(&out, "%s: %d rows, error %v\n", table, n, err)
+	}
+	for _, p := range w.Processes() {
+		fmt.Fprintf(&out, "%s: ended %v\n", p.Name, p.Ended())
+	}
+	const last = 80
+	fmt.Fprintf(&out, "the last %d lines of the diary that are about no single message:\n%s", last, w.Diary.tail(last))
+	for _, p := range w.Verifiers {
+		p.signal(syscall.SIGQUIT)
+	}
+	return out.String()
+}
+
+// tail is the end of the diary, without the lines about single messages and the
+// broker's own.
+func (d *Diary) tail(most int) string {
+	file, err := os.Open(d.file.Name())
+	if err != nil {
+		return err.Error()
+	}
+	defer file.Close()
+	var last []string
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		head, text, _ := strings.Cut(line, "| ")
+		first, _, _ := strings.Cut(text, " ")
+		_, err := uuid.Parse(first)
+		if err == nil || strings.HasSuffix(head, "RabbitMQ") || strings.Contains(text, "level=DEBUG") {
+			continue
+		}
+		if last = append(last, line[:min(len(line), 300)]); len(last) > most {
+			last = last[1:]
+		}
+	}
+	return strings.Join(last, "\n")
+}

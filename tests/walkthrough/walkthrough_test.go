@@ -1,0 +1,105 @@
+package walkthrough
+
+import (
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// patience bounds a step: it is tried again until it shows what it shall.
+const patience = 3 * time.Minute
+
+func TestMain(m *testing.M) { servertest.Main(m) }
+
+func TestTheWalkThroughGoesAsTheREADMESays(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, part, found := strings.Cut(string(text), "\n## A walk-through\n")
+	if !found {
+		t.Fatal("the README has no walk-through")
+	}
+	part, _, _ = strings.Cut(part, "\n## ")
+	all := steps(part)
+	if len(all) < 10 {
+		t.Fatalf("the walk-through has %d commands", len(all))
+	}
+	// The tests' servers do not wait for the disk, and the doctor would say so.
+	database := servertest.StartPostgres(t, &servers.PostgresOptions{
+		Config: []string{"fsync = on", "full_page_writes = on", "synchronous_commit = on"}}).URL()
+	broker := servertest.Vhost(t)
+	sh := startShell(t, checkout(t), environment())
+	for _, s := range all {
+		command := s.command
+		switch { // the reader has servers, and so have we
+		case strings.HasPrefix(command, "export BRIDGE_DATABASE_URL="):
+			command = "export BRIDGE_DATABASE_URL=" + quote(database)
+		case strings.HasPrefix(command, "export BRIDGE_AMQP_URL="):
+			command = "export BRIDGE_AMQP_URL=" + quote(broker)
+		}
+		took := time.Now()
+		for {
+			output, code, err := sh.run(command)
+			if err != nil {
+				t.Fatalf("$ %s\n%s: %v", s.command, output, err)
+			}
+			if s.shows(output) {
+				break
+			}
+			if time.Since(took) > patience {
+				t.Fatalf("$ %s\n%s(exit code %d)\nand the README says\n%s", s.command, output, code, strings.Join(s.output, "\n"))
+			}
+			time.Sleep(200 * time.Millisecond) // until it is asked again
+		}
+	}
+}
+
+// checkout is a copy of what the commands are made of, so that nothing is left here.
+func checkout(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	for _, part := range []string{"bridge", "sender", "verifier", "idempotency", "cmd"} {
+		if err := os.CopyFS(filepath.Join(folder, part), os.DirFS(filepath.Join("../..", part))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join("../..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, file), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
+}
+
+// environment is ours without what is set for the project's commands.
+func environment() (env []string) {
+	for _, entry := range os.Environ() {
+		name, _, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, "BRIDGE_") && !strings.HasPrefix(name, "SHOP_") && !strings.HasPrefix(name, "OTEL_") {
+			env = append(env, entry)
+		}
+	}
+	return append(env, "NO_COLOR=1", "BRIDGE_HTTP_ADDR=127.0.0.1:0")
+}
+
+func quote(address string) string { return "'" + strings.ReplaceAll(address, "'", `'\''`) + "'" }
+
+func TestServersURLsAreQuoted(t *testing.T) {
+	address := (&url.URL{Scheme: "amqp", User: url.UserPassword("a", "it's"), Host: "h"}).String()
+	out, err := exec.Command("bash", "-c", "printf %s "+quote(address)).Output()
+	if err != nil || string(out) != address {
+		t.Errorf("%s, %v", out, err)
+	}
+}
