@@ -54,7 +54,7 @@ type forwarder struct {
 // them. None of them may block.
 type forwardEvents struct {
 	safe    func(*message)              // the broker has it
-	failed  func(*message, holdReason)  // its target does not take it now
+	failed  func(*message, HoldReason)  // its target does not take it now
 	refused func(*message, *amqp.Error) // the broker will never take it
 	unfit   func(*message, error)       // it cannot even be sent
 	held    func(*message) bool         // its target is held; it is taken care of
@@ -130,9 +130,9 @@ func (f *forwarder) report(ctx context.Context, m *message, err error) {
 	case err == nil:
 		f.on.safe(m)
 	case errors.Is(err, bridge.ErrReturned):
-		f.on.failed(m, unroutable)
+		f.on.failed(m, Missing)
 	case errors.Is(err, bridge.ErrNacked):
-		f.on.failed(m, full)
+		f.on.failed(m, Full)
 	case ctx.Err() == nil:
 		f.careful.add(m) // a suspect; if the connection was lost, the session ends
 	}
@@ -279,16 +279,16 @@ func (f *forwarder) judge(m *message, err error, conn *bridge.Connection) (noCon
 	case errors.Is(err, bridge.ErrInvalidMessage):
 		f.on.unfit(m, err)
 	case errors.Is(err, bridge.ErrReturned):
-		f.on.failed(m, unroutable)
+		f.on.failed(m, Missing)
 	case errors.Is(err, bridge.ErrNacked):
-		f.on.failed(m, full)
+		f.on.failed(m, Full)
 	case conn.Err() != nil:
 		return false, conn.Err()
 	case refusal == nil:
-		f.on.failed(m, stuck)
+		f.on.failed(m, Stuck)
 		return true, nil
 	case refusal.Code == amqp.NotFound:
-		f.on.failed(m, unroutable)
+		f.on.failed(m, Missing)
 	default:
 		f.on.refused(m, refusal)
 	}
@@ -330,17 +330,3 @@ func (f *forwarder) suspect(exchange string, is bool) {
 
 // maxSuspects bounds what a flood of exchange names could make us remember.
 const maxSuspects = 10_000
-
-// A holdReason says why a target is held.
-type holdReason int
-
-const (
-	full holdReason = iota
-	unroutable
-	stuck
-)
-
-// String returns the reason in the words of the log.
-func (r holdReason) String() string {
-	return [...]string{"takes no messages (nack)", "does not exist", "does not confirm"}[r]
-}

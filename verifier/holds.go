@@ -26,7 +26,7 @@ type holds struct {
 }
 
 type hold struct {
-	reason  holdReason
+	reason  HoldReason
 	waiting []*message
 	backoff *backoff.ExponentialBackOff
 	due     time.Time
@@ -61,13 +61,13 @@ func (h *holds) takes(m *message) bool {
 func (h *holds) keep(target *hold, m *message) {
 	target.waiting = append(target.waiting, m)
 	h.count++
-	if target.reason == unroutable && m.unroutableSince.IsZero() {
+	if target.reason == Missing && m.unroutableSince.IsZero() {
 		m.unroutableSince = time.Now()
 	}
 }
 
 // failed keeps m, whose target did not take it.
-func (h *holds) failed(m *message, reason holdReason) {
+func (h *holds) failed(m *message, reason HoldReason) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	target := h.targets[m.to]
@@ -78,9 +78,9 @@ func (h *holds) failed(m *message, reason holdReason) {
 		h.log.Warn("target is held", "target", m.to.String(), "reason", reason.String(), "message_id", m.id())
 	}
 	target.reason = reason
-	target.refuted = reason == unroutable
+	target.refuted = reason == Missing
 	target.works = false
-	if reason != unroutable {
+	if reason != Missing {
 		m.unroutableSince = time.Time{}
 		target.exists()
 	}
@@ -215,7 +215,7 @@ func (h *holds) held() []HeldTarget {
 	defer h.mu.Unlock()
 	out := make([]HeldTarget, 0, len(h.targets))
 	for to, target := range h.targets {
-		out = append(out, HeldTarget{to, target.reason.String(), len(target.waiting) + target.trying})
+		out = append(out, HeldTarget{to, target.reason, len(target.waiting) + target.trying})
 	}
 	return out
 }

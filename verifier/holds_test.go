@@ -34,7 +34,7 @@ func later() time.Time { return time.Now().Add(time.Hour) }
 func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 	h, published, _ := testHolds(time.Hour)
 	waiting := messagesTo("full", 8)
-	h.failed(waiting[0], full)
+	h.failed(waiting[0], Full)
 	for _, m := range waiting[1:] {
 		if !h.takes(m) {
 			t.Fatal("a message for a held target is not kept")
@@ -66,7 +66,7 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 	h, published, _ := testHolds(time.Hour)
 	waiting := messagesTo("full", 7)
-	h.failed(waiting[0], full)
+	h.failed(waiting[0], Full)
 	for _, m := range waiting[1:] {
 		h.takes(m)
 	}
@@ -75,7 +75,7 @@ func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 	*published = nil
 	h.tick(later()) // two
 	h.ended((*published)[0])
-	h.failed((*published)[1], full)
+	h.failed((*published)[1], Full)
 	*published = nil
 	h.tick(time.Now())
 	if len(*published) != 0 {
@@ -92,7 +92,7 @@ func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 
 func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 	h, published, _ := testHolds(time.Hour)
-	h.failed(messagesTo("full", 1)[0], full)
+	h.failed(messagesTo("full", 1)[0], Full)
 	all := func(*message) bool { return true }
 	if n := len(h.leave(all)); n != 1 {
 		t.Fatalf("%d leave", n)
@@ -112,7 +112,7 @@ func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
 	h, _, _ := testHolds(time.Hour)
 	for i := range maxRemembered + 10 {
-		h.failed(messagesTo(fmt.Sprint(i), 1)[0], unroutable)
+		h.failed(messagesTo(fmt.Sprint(i), 1)[0], Missing)
 	}
 	h.leave(func(*message) bool { return true })
 	h.tick(time.Now())
@@ -131,7 +131,7 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 	h, published, dead := testHolds(time.Minute)
 	old, young := messagesTo("missing", 1)[0], messagesTo("missing", 1)[0]
 	old.unroutableSince = time.Now().Add(-time.Hour)
-	h.failed(young, unroutable)
+	h.failed(young, Missing)
 	h.tick(time.Now()) // the attempt that has just failed
 	if !h.takes(old) {
 		t.Fatal("not kept")
@@ -141,7 +141,7 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 		t.Fatal("given up without an attempt")
 	}
 	h.tick(later())
-	h.failed((*published)[0], unroutable)
+	h.failed((*published)[0], Missing)
 	h.tick(time.Now())
 	if len(*dead) != 1 || (*dead)[0] != old {
 		t.Errorf("%d are given up, want the old one", len(*dead))
@@ -155,7 +155,7 @@ func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
 	h, _, dead := testHolds(time.Nanosecond)
 	m := messagesTo("staging.dead", 1)[0]
 	m.course = deadLetter
-	h.failed(m, unroutable)
+	h.failed(m, Missing)
 	h.tick(later())
 	if len(*dead) != 0 {
 		t.Error("given up")
@@ -167,17 +167,17 @@ func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
 func TestWhoWaitedForAnotherReasonIsNotGivenUpWhenTheTargetTurnsOutToBeMissing(t *testing.T) {
 	h, published, dead := testHolds(time.Minute)
 	waiting := messagesTo("target", 2)
-	h.failed(waiting[0], full)
+	h.failed(waiting[0], Full)
 	h.takes(waiting[1])
 	h.tick(later())
-	h.failed((*published)[0], unroutable)
+	h.failed((*published)[0], Missing)
 	h.tick(time.Now())
 	if len(*dead) != 0 {
 		t.Fatalf("%d are given up at the first sign that their target is missing", len(*dead))
 	}
 	*published = nil
 	h.tick(later())
-	h.failed((*published)[0], unroutable)
+	h.failed((*published)[0], Missing)
 	h.tick(time.Now().Add(2 * time.Minute))
 	if len(*dead) != 2 {
 		t.Errorf("%d are given up after their time, want both", len(*dead))
@@ -187,12 +187,12 @@ func TestWhoWaitedForAnotherReasonIsNotGivenUpWhenTheTargetTurnsOutToBeMissing(t
 func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 	for name, thereBetween := range map[string]func(h *holds, trial *message){
 		"took one": func(h *holds, trial *message) { h.ended(trial) },
-		"was full": func(h *holds, trial *message) { h.failed(trial, full) },
+		"was full": func(h *holds, trial *message) { h.failed(trial, Full) },
 	} {
 		h, published, dead := testHolds(time.Minute)
 		waiting := messagesTo("target", 3)
 		waiting[1].unroutableSince = time.Now().Add(-time.Hour)
-		h.failed(waiting[0], unroutable)
+		h.failed(waiting[0], Missing)
 		h.takes(waiting[1])
 		h.takes(waiting[2])
 		h.tick(time.Now())
@@ -207,7 +207,7 @@ func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 		thereBetween(h, (*published)[0])
 		*published = nil
 		h.tick(later())
-		h.failed((*published)[0], unroutable)
+		h.failed((*published)[0], Missing)
 		h.tick(time.Now())
 		if len(*dead) != 1 {
 			t.Errorf("%s: %d are given up, of whom some had their target a moment ago", name, len(*dead)-1)

@@ -16,7 +16,7 @@ import (
 
 // errConsumerEnded: the broker has ended a consumer: the queue was deleted, its
 // leader has moved, or a message was held for too long.
-var errConsumerEnded = errors.New("consumer ended by the broker")
+var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.ErrUnavailable)
 
 // A session is the pipeline (DESIGN section 7) on one pair of connections:
 //
@@ -310,7 +310,7 @@ func (s *session) safe(m *message) {
 }
 
 // hold: the target does not take the message now.
-func (s *session) hold(m *message, reason holdReason) {
+func (s *session) hold(m *message, reason HoldReason) {
 	if m.course == audit { // a copy for the curious holds up nothing
 		s.log.Warn("no copy in the audit queue", "message_id", m.id(), "reason", reason.String())
 		s.dropped(m)
@@ -335,7 +335,7 @@ func (s *session) held(m *message) bool {
 // refused: the broker will never take the message at its target.
 func (s *session) refused(m *message, refusal *amqp.Error) {
 	if m.course != forward { // our own queues: somebody must mend the rights
-		s.hold(m, full)
+		s.hold(m, Full)
 		return
 	}
 	s.holds.ended(m)

@@ -25,8 +25,30 @@ type State struct {
 // A HeldTarget is a target that takes no messages at present.
 type HeldTarget struct {
 	Target   bridge.Target
-	Reason   string
+	Reason   HoldReason
 	Messages int // that wait for it
+}
+
+// A HoldReason says why a target takes no messages.
+type HoldReason string
+
+// The reasons.
+const (
+	Full    HoldReason = "full"       // it nacks
+	Missing HoldReason = "unroutable" // it does not exist
+	Stuck   HoldReason = "stuck"      // it does not confirm
+)
+
+// String returns the reason in the words of the log.
+func (r HoldReason) String() string {
+	switch r {
+	case Full:
+		return "takes no messages (nack)"
+	case Missing:
+		return "does not exist"
+	default:
+		return "does not confirm"
+	}
 }
 
 // A HeldMessage waits for an open transaction.

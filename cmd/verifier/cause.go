@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -35,8 +34,7 @@ func causeOf(err error) cause {
 	case errors.As(err, &mismatch):
 		return causeQueue
 	case errors.Is(err, bridge.ErrUnavailable), errors.Is(err, bridge.ErrCredentials), errors.Is(err, bridge.ErrBlocked),
-		errors.As(err, &refusal), errors.As(err, &first),
-		strings.HasPrefix(err.Error(), "consume "): // the broker has ended a consumer; package verifier has no name for it
+		errors.As(err, &refusal), errors.As(err, &first):
 		return causeBroker
 	}
 	return causeDatabase // all that is left comes from there, with the driver's own errors

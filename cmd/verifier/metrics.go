@@ -109,12 +109,8 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// holdReasons name the words of verifier.HeldTarget.
-var holdReasons = map[string]string{
-	"takes no messages (nack)": "full",
-	"does not exist":           "unroutable",
-	"does not confirm":         "stuck",
-}
+// holdReasons are there from the start.
+var holdReasons = []verifier.HoldReason{verifier.Full, verifier.Missing, verifier.Stuck}
 
 func (present) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{messagesDesc, unparkedDesc, sweptDesc, sessionsDesc, runningDesc, heldDesc,
@@ -150,20 +146,16 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	}
 	send(oldestDesc, prometheus.GaugeValue, oldest)
 	send(settlingDesc, prometheus.GaugeValue, float64(state.Settling))
-	targets, messages := map[string]int{}, map[string]int{}
+	targets, messages := map[verifier.HoldReason]int{}, map[verifier.HoldReason]int{}
 	for _, reason := range holdReasons {
 		targets[reason], messages[reason] = 0, 0
 	}
 	for _, t := range state.Targets {
-		reason, known := holdReasons[t.Reason]
-		if !known {
-			reason = "other"
-		}
-		targets[reason]++
-		messages[reason] += t.Messages
+		targets[t.Reason]++
+		messages[t.Reason] += t.Messages
 	}
 	for reason, n := range targets {
-		send(targetsDesc, prometheus.GaugeValue, float64(n), reason)
-		send(targetedDesc, prometheus.GaugeValue, float64(messages[reason]), reason)
+		send(targetsDesc, prometheus.GaugeValue, float64(n), string(reason))
+		send(targetedDesc, prometheus.GaugeValue, float64(messages[reason]), string(reason))
 	}
 }

@@ -93,7 +93,7 @@ func (s *status) report(ctx context.Context) report {
 	slices.SortStableFunc(state.Targets, func(a, b verifier.HeldTarget) int { return cmp.Compare(b.Messages, a.Messages) })
 	r.TargetsHeld = len(state.Targets)
 	for _, t := range state.Targets[:min(len(state.Targets), shownTargets)] {
-		r.Targets = append(r.Targets, targetReport{t.Target.String(), t.Reason, t.Messages})
+		r.Targets = append(r.Targets, targetReport{t.Target.String(), t.Reason.String(), t.Messages})
 	}
 	r.Transactions = s.transactions(ctx)
 	if parts := s.worker.parts.Load(); parts != nil {
