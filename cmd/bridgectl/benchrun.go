@@ -130,6 +130,7 @@ func (b *bench) verifiers(ctx context.Context, ledger bridge.Ledger, broker *bri
 	ended := make(chan error, 1)
 	go func() { ended <- v.Run(working) }()
 	stop = func() {
+		b.finish(working, v)
 		cancel()
 		<-ended
 	}
@@ -147,6 +148,33 @@ func (b *bench) verifiers(ctx context.Context, ledger bridge.Ledger, broker *bri
 		}
 	}
 	return "one in this process, beside what runs already", stop, nil
+}
+
+// finish waits until the verifier in this process has judged what was rolled back too,
+// or, where others have judged a part of it, until nothing is left for a while.
+func (b *bench) finish(ctx context.Context, v *verifier.Verifier) {
+	const quiet = 500 * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, b.patience)
+	defer cancel()
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for since := time.Now(); time.Since(since) < quiet; {
+		if stats := v.Stats(); stats.Forwarded+stats.Dropped+stats.DeadLettered >= int64(len(b.letters)) {
+			return
+		}
+		depths, err := b.app.depths(ctx, b.app.topology().Queue)
+		if err != nil {
+			return // it ends anyhow
+		}
+		if depths[b.app.topology().Queue].Messages > 0 || v.State().Held > 0 {
+			since = time.Now()
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // A benchInbox is the target and its consumer.
