@@ -99,13 +99,13 @@ var mutants = []mutant{
 		name:     "ignore returns of forwarded messages",
 		scenario: "a verifier dies while a target is missing",
 		caught:   world.Lost,
-		edits:    []edit{{"bridge/publisher.go", `	case returned[pub.key] > 0:`, `	case false:`}},
+		edits:    []edit{{"bridge/confirmchannel.go", `	case returned[pub.key] > 0:`, `	case false:`}},
 	},
 	{
 		name:     "ignore returns of staged messages",
 		scenario: "the staging queue is missing",
 		caught:   world.Lost,
-		edits:    []edit{{"bridge/publisher.go", `	case returned[pub.key] > 0:`, `	case false:`}},
+		edits:    []edit{{"bridge/confirmchannel.go", `	case returned[pub.key] > 0:`, `	case false:`}},
 	},
 	{
 		name:     "believe a non-waiting miss",
