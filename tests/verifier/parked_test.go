@@ -169,9 +169,15 @@ func TestAMessageThatIsStagedAndParkedIsNotLost(t *testing.T) {
 	if d := s.Receive(queue, 1)[0]; d.MessageId != m.ID.String() || string(d.Body) != "both" {
 		t.Errorf("got %s %q", d.MessageId, d.Body)
 	}
+	// The parked copy is staged as well, unless the other was forwarded before that.
+	const quiet = 2 * time.Second
+	moved := time.Now()
 	s.Eventually("both copies are gone", func() bool {
 		n := v.Stats()
-		return count(t, s, "bridge_parked") == 0 && s.Rows() == 0 && n.Forwarded+n.Dropped >= n.Unparked+1
+		if v.State().Held > 0 || s.Depth(s.Topology.Queue) > 0 || n.Unparked == 0 {
+			moved = time.Now()
+		}
+		return count(t, s, "bridge_parked") == 0 && s.Rows() == 0 && (n.Forwarded+n.Dropped >= 2 || time.Since(moved) > quiet)
 	})
 	v.Stop()
 	if n := s.Depth(s.Topology.Queue) + s.Depth(s.Topology.DeadQueue()); n != 0 {
