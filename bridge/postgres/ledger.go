@@ -17,15 +17,24 @@ import (
 
 // The statements take IDs as the text of an array, or of a UUID, which every
 // driver can send in every mode; their own text never changes with the number of
-// IDs, so that plans are found again. The text is unnested rather than compared
-// with ANY: in a scan that would parse the whole of it again for every row.
+// IDs.
 const (
+	// amongAsked is true of the IDs in $1, which are parsed once.
+	//
+	// Its second half keeps the server from reusing a plan. These tables are empty most
+	// of the time. A plan that was made for an empty table reads the whole of it, and
+	// would be kept when the table is not empty any more (measured: 27 s to look up 500
+	// IDs among 60,000 rows, 2 ms with a new plan). Where $1 is known it is folded away;
+	// to a plan for any $1 it adds more than planning anew can cost.
+	amongAsked = `= ANY (ARRAY(SELECT unnest($1::text::uuid[])))
+AND CASE WHEN $1::text IS NULL THEN (SELECT count(*) FROM generate_series(1, 1000000000)) > 0 ELSE true END`
+
 	record = `INSERT INTO bridge_ledger (id)
 SELECT unnest($1::text::uuid[]) FROM bridge_identity WHERE identity = $2::text::uuid`
 
 	// One row at least if the identity is right, with a null id if nothing is found.
 	committed = `SELECT l.id FROM bridge_identity i
-LEFT JOIN bridge_ledger l ON l.id IN (SELECT unnest($1::text::uuid[])) WHERE i.identity = $2::text::uuid`
+LEFT JOIN bridge_ledger l ON l.id ` + amongAsked + ` WHERE i.identity = $2::text::uuid`
 
 	// The INSERT reads from own, so that the time-out is set before it waits. The
 	// other time-out takes the row away if we freeze before the rollback.
@@ -40,7 +49,7 @@ SELECT (SELECT count(*) FROM own) AS own, (SELECT count(*) FROM inserted) AS ins
 	// A DELETE that a crash undoes costs a duplicate or leaves an orphan row, and no
 	// more, so it need not wait for the disk.
 	forget = `WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
-DELETE FROM bridge_ledger USING relaxed WHERE id IN (SELECT unnest($1::text::uuid[]))`
+DELETE FROM bridge_ledger USING relaxed WHERE id ` + amongAsked
 
 	standby = `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`
 )

@@ -26,7 +26,7 @@ const (
 WHERE EXISTS (SELECT FROM bridge_identity WHERE identity = $1::text::uuid)`
 
 	sweep = `WITH free AS MATERIALIZED (
-	SELECT id FROM bridge_ledger WHERE id IN (SELECT unnest($1::text::uuid[])) AND recorded_at < $2::text::timestamptz
+	SELECT id FROM bridge_ledger WHERE id ` + amongAsked + ` AND recorded_at < $2::text::timestamptz
 	FOR UPDATE SKIP LOCKED
 )
 DELETE FROM bridge_ledger l USING free WHERE l.id = free.id RETURNING l.id`

@@ -29,14 +29,14 @@ taken AS MATERIALIZED (
 )
 SELECT taken.id, taken.size FROM patience, taken ORDER BY taken.id`
 
-	loadParked = `SELECT id, message FROM bridge_parked WHERE id IN (SELECT unnest($1::text::uuid[])) ORDER BY id`
+	loadParked = `SELECT id, message FROM bridge_parked WHERE id ` + amongAsked + ` ORDER BY id`
 
 	touch = `WITH free AS MATERIALIZED (
-	SELECT id FROM bridge_ledger WHERE id IN (SELECT unnest($1::text::uuid[])) FOR NO KEY UPDATE SKIP LOCKED
+	SELECT id FROM bridge_ledger WHERE id ` + amongAsked + ` FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE bridge_ledger l SET recorded_at = clock_timestamp() FROM free WHERE l.id = free.id RETURNING l.id`
 
-	removeParked = `DELETE FROM bridge_parked WHERE id IN (SELECT unnest($1::text::uuid[]))`
+	removeParked = `DELETE FROM bridge_parked WHERE id ` + amongAsked
 
 	countParked = `SELECT count(*) FROM (SELECT FROM bridge_parked LIMIT $1::text::int) AS counted`
 )

@@ -1,0 +1,53 @@
+package ledger_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// A ledger is empty most of the time, and its statistics say so. When it fills, what is
+// looked up and forgotten must not read the whole of it, as a plan would that was made
+// for the empty table and kept.
+func TestPostgresLedgerThatWasEmptyIsReadByKey(t *testing.T) {
+	db, err := sqlx.Open("pgx", servertest.PostgresDB(t))
+	must(t, err)
+	t.Cleanup(func() { must(t, db.Close()) })
+	db.SetMaxOpenConns(1) // which keeps the plans
+	must(t, migrate.Ledger(t.Context(), db.DB, migrate.PostgreSQL))
+	ledger, err := postgres.Open(t.Context(), db.DB)
+	must(t, err)
+	ids := make([]uuid.UUID, 500)
+	for i := range ids {
+		ids[i] = uuid.Must(uuid.NewV7())
+	}
+	work := func() {
+		t.Helper()
+		for range 10 { // after the fifth a plan may be kept
+			_, err := ledger.Committed(t.Context(), ids)
+			must(t, err)
+			must(t, ledger.Forget(t.Context(), ids))
+		}
+	}
+	rowsScanned := func() (n int) {
+		t.Helper()
+		execute(t, db.DB, `SELECT pg_stat_force_next_flush()`)
+		must(t, db.Get(&n, `SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'bridge_ledger'`))
+		return n
+	}
+	execute(t, db.DB, `INSERT INTO bridge_ledger (id) SELECT gen_random_uuid() FROM generate_series(1, 300)`)
+	execute(t, db.DB, `DELETE FROM bridge_ledger`)
+	execute(t, db.DB, `VACUUM (ANALYZE) bridge_ledger`)
+	work()
+	execute(t, db.DB, `INSERT INTO bridge_ledger (id) SELECT gen_random_uuid() FROM generate_series(1, 5000)`)
+	before := rowsScanned()
+	work()
+	if scanned := rowsScanned() - before; scanned != 0 {
+		t.Errorf("20 statements on %d of 5,000 rows have scanned %d rows", len(ids), scanned)
+	}
+}
