@@ -191,6 +191,7 @@ func TestWhatIsPerhapsSentIsNotSentAgainUntilSomebodySaysSo(t *testing.T) {
 			p := w.start("EMAIL_SMTP_SESSIONS=1")
 			ids := w.publish(3)
 			w.mail.WaitTaken(t, 3, patience)
+			w.eventually("the third is known to be sent", func() bool { return len(w.doubtfulOf(ids)) == 2 })
 			w.wantDoubtful(c.words, w.doubtfulOf(ids)...)
 			doubtful := w.doubtfulOf(ids)
 			p.wantMetrics(`email_gateway_emails_total{outcome="doubtful"} 2`, `email_gateway_emails_total{outcome="sent"} 1`,
