@@ -202,7 +202,7 @@ func TestColorIsForTerminals(t *testing.T) {
 		t.Helper()
 		script, err := exec.LookPath("script")
 		if err != nil {
-			t.Skip("util-linux's script is not installed")
+			t.Fatalf("script, of Debian's essential package bsdutils: %v", err)
 		}
 		cmd := b.command(t.Context(), "bridgectl")
 		cmd.Path, cmd.Args = script, []string{"script", "-qec", filepath.Join(binaries, "bridgectl") + " doctor database", "/dev/null"}
