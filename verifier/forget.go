@@ -9,7 +9,9 @@ import (
 )
 
 const (
-	forgetLimit  = 1000
+	forgetLimit = 1000
+	// forgetGather is the pause before a DELETE: nobody waits for it, and each saved
+	// statement and ack leaves the database and the broker more time for messages.
 	forgetGather = 30 * time.Millisecond
 )
 
@@ -24,7 +26,7 @@ func (s *session) forget(ctx context.Context) error {
 			return nil
 		case <-s.forgotten.more:
 		}
-		pause(ctx, s.arrived.gather(forgetGather))
+		pause(ctx, forgetGather)
 		batch := s.forgotten.take(forgetLimit)
 		if len(batch) == 0 {
 			continue

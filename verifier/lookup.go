@@ -13,8 +13,6 @@ import (
 const (
 	// lookupLimit bounds one lookup statement.
 	lookupLimit = 1000
-	// lookupAgainLimit bounds how many waiting messages ride along with new ones.
-	lookupAgainLimit = 256
 	// lookupGather is the pause before a lookup under full load.
 	lookupGather = 6 * time.Millisecond
 	// idlersGather is the time between lookups of waiting messages that no settler
@@ -33,18 +31,16 @@ const (
 // settles are asked about again.
 func (s *session) look(ctx context.Context) error {
 	for {
-		again := lookupAgainLimit
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.arrivals.more:
 		case <-s.room.again:
-			again = lookupLimit
 		case <-s.idlers():
 		}
 		pause(ctx, s.arrived.gather(lookupGather))
 		fresh := s.arrivals.take(lookupLimit)
-		waiting := s.room.lookAgain(min(again, lookupLimit))
+		waiting := s.room.lookAgain(time.Now(), lookupLimit)
 		if len(fresh)+len(waiting) == 0 {
 			continue
 		}
@@ -56,10 +52,11 @@ func (s *session) look(ctx context.Context) error {
 
 // idlers ticks while there are waiting messages that nobody settles.
 func (s *session) idlers() <-chan time.Time {
-	if s.room.idlers() == 0 {
+	wait, some := s.room.nextLook(time.Now())
+	if !some {
 		return nil
 	}
-	return time.After(idlersGather)
+	return time.After(wait)
 }
 
 func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
@@ -100,7 +97,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		s.arrivals.add(young...)
 	}
 	for _, m := range waiting {
-		s.room.looked(m, found[m.staged.ID])
+		s.room.looked(m, found[m.staged.ID], now)
 		if found[m.staged.ID] {
 			hits = append(hits, m)
 		}
@@ -114,13 +111,17 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 // settle waits for the transaction of one message at a time.
 func (s *session) settle(ctx context.Context) error {
 	for {
-		m := s.room.next(ctx)
+		m, slow := s.room.next(ctx)
 		if m == nil {
 			return nil
 		}
-		asking, cancel := context.WithTimeout(ctx, s.opts.SettleWait+ledgerTimeout)
+		wait := s.opts.SettleWait
+		if !slow { // others want the settler too
+			wait = min(wait, slowAge)
+		}
+		asking, cancel := context.WithTimeout(ctx, wait+ledgerTimeout)
 		s.settling.Add(1)
-		outcome, err := s.ledger.Settle(asking, m.staged.ID, s.opts.SettleWait)
+		outcome, err := s.ledger.Settle(asking, m.staged.ID, wait)
 		s.settling.Add(-1)
 		cancel()
 		if ctx.Err() != nil {

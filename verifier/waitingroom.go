@@ -4,6 +4,17 @@ import (
 	"container/list"
 	"context"
 	"sync"
+	"time"
+)
+
+const (
+	// slowAge is how long a message has been here when it counts as slow: most
+	// transactions end soon after they have staged.
+	slowAge = 100 * time.Millisecond
+	// slowLook is the time between lookups of slow ones. Each costs a probe per message,
+	// so with many open transactions looking as often as for the others would slow down
+	// everybody.
+	slowLook = 100 * time.Millisecond
 )
 
 // A waitingRoom holds messages whose transaction was open, or whose target took
@@ -14,15 +25,16 @@ import (
 // for its transaction, or the lookup. Nobody else judges it meanwhile.
 type waitingRoom struct {
 	mu    sync.Mutex
-	fresh *list.List // idle, never settled: most transactions end soon
-	slow  *list.List // idle, was still open at the end of a settle
+	fresh *list.List // idle
+	slow  *list.List // idle, was still open after slowAge
 	all   *list.List // of *guest, by arrival
 	where map[*message]*guest
 
 	slowSettling int
 	slowLimit    int           // settlers that may wait for slow ones at the same time
+	slowDue      time.Time     // when the slow ones are to be looked up again
 	seats        chan struct{} // a token for a settler to look at the lists
-	again        chan struct{} // a settle has ended: look all idle ones up
+	again        chan struct{} // a transaction has ended: others may share its fate
 }
 
 type guest struct {
@@ -77,21 +89,21 @@ func (r *waitingRoom) busy(g *guest) *message {
 }
 
 // next waits for a message to settle; nil when ctx ends. The message is the
-// settler's until it calls stay or leave.
-func (r *waitingRoom) next(ctx context.Context) *message {
+// settler's until it calls settled.
+func (r *waitingRoom) next(ctx context.Context) (m *message, slow bool) {
 	for {
-		if m := r.pick(); m != nil {
-			return m
+		if m, slow = r.pick(); m != nil {
+			return m, slow
 		}
 		select {
 		case <-r.seats:
 		case <-ctx.Done():
-			return nil
+			return nil, false
 		}
 	}
 }
 
-func (r *waitingRoom) pick() *message {
+func (r *waitingRoom) pick() (m *message, slow bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var front *list.Element
@@ -99,7 +111,7 @@ func (r *waitingRoom) pick() *message {
 		front = r.slow.Front()
 	}
 	if front == nil {
-		return nil
+		return nil, false
 	}
 	g := front.Value.(*guest)
 	if g.slow {
@@ -108,7 +120,7 @@ func (r *waitingRoom) pick() *message {
 	if r.fresh.Len()+r.slow.Len() > 1 {
 		wake(r.seats) // for the next settler
 	}
-	return r.busy(g)
+	return r.busy(g), g.slow
 }
 
 // settled ends the settling of m: it stays, as a slow one, or it leaves.
@@ -126,7 +138,16 @@ func (r *waitingRoom) settled(m *message, stays bool) {
 	}
 	r.remove(g)
 	wake(r.seats)
-	if r.fresh.Len()+r.slow.Len() > 0 {
+	r.ended(g)
+}
+
+// ended has those looked up at once that may be of the same transaction as g. One that
+// was open for long has put all its messages among the slow ones.
+func (r *waitingRoom) ended(g *guest) {
+	if g.slow {
+		r.slowDue = time.Time{}
+	}
+	if r.fresh.Len() > 0 || g.slow && r.slow.Len() > 0 {
 		wake(r.again)
 	}
 }
@@ -136,14 +157,19 @@ func (r *waitingRoom) remove(g *guest) {
 	delete(r.where, g.m)
 }
 
-// lookAgain hands out at most limit idle messages for another lookup, those
-// that have gone without one for longest first. Each must come back through
-// looked.
-func (r *waitingRoom) lookAgain(limit int) []*message {
+// lookAgain hands out at most limit idle messages for another lookup, the slow ones
+// only when that is due, and those first that have gone without one for longest. Each
+// must come back through looked.
+func (r *waitingRoom) lookAgain(now time.Time, limit int) []*message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	due := []*list.List{r.fresh}
+	if !now.Before(r.slowDue) {
+		due = append(due, r.slow)
+		r.slowDue = now.Add(slowLook)
+	}
 	var out []*message
-	for _, idle := range []*list.List{r.fresh, r.slow} {
+	for _, idle := range due {
 		for len(out) < limit && idle.Len() > 0 {
 			out = append(out, r.busy(idle.Front().Value.(*guest)))
 		}
@@ -152,21 +178,29 @@ func (r *waitingRoom) lookAgain(limit int) []*message {
 }
 
 // looked ends another lookup of m: found, it leaves; else it waits on.
-func (r *waitingRoom) looked(m *message, found bool) {
+func (r *waitingRoom) looked(m *message, found bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if g := r.where[m]; found {
 		r.remove(g)
+		r.ended(g)
 	} else {
+		g.slow = g.slow || now.Sub(m.received) >= slowAge
 		r.idle(g)
 	}
 }
 
-// idlers is the number of messages that nobody settles at present.
-func (r *waitingRoom) idlers() int {
+// nextLook is how long to wait until some are looked up again; false if nobody is idle.
+func (r *waitingRoom) nextLook(now time.Time) (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.fresh.Len() + r.slow.Len()
+	switch {
+	case r.fresh.Len() > 0:
+		return idlersGather, true
+	case r.slow.Len() > 0:
+		return max(idlersGather, r.slowDue.Sub(now)), true
+	}
+	return 0, false
 }
 
 func (r *waitingRoom) size() int {

@@ -66,6 +66,10 @@ func (s *session) latencyAt(round int, what string, rate float64) error {
 		"p99 ms", quantile(m.latencies, m.missing, 0.99),
 		"p99.9 ms", rare(m.latencies, m.missing, 0.999),
 		"transaction p50 ms", quantile(m.Took, 0, 0.5),
-		"CPU µs per message", perMessage(m.cpu.total(), m.came))
+		"CPU µs per message", perMessage(m.cpu.total(), m.came),
+		"broker", perMessage(m.cpu.broker, m.came),
+		"database", perMessage(m.cpu.database, m.came),
+		"application", perMessage(m.cpu.application, m.came),
+		"relay", perMessage(m.cpu.relay, m.came))
 	return nil
 }

@@ -21,14 +21,15 @@ type order struct {
 	Messages int     // per transaction
 	Size     int     // of a message, in bytes
 	RollBack float64 // the share of transactions that roll back
-	Open     int     // transactions that send, and then stay open for the whole window, in addition
 	Stop     int     // end after so many transactions, if before the window's end; 0: never
+	Open     int     // only begin so many transactions that send and then stay open
+	Close    bool    // only commit those
 }
 
 // An outcome is what became of an order.
 type outcome struct {
 	From, To   instant
-	Messages   []sent          // those committed, not those of Order.Open
+	Messages   []sent          // those committed, not those of order.Open
 	Took       []time.Duration // of every committed transaction, from BEGIN to the return of COMMIT
 	Committed  int             // transactions
 	RolledBack int             // transactions, because the order said so
@@ -80,31 +81,33 @@ type load struct {
 	bodies      *bodies
 	next        atomic.Uint64 // the number of the next message
 
+	open    sync.WaitGroup // transactions that stay open
+	release chan struct{}
+
 	mu      sync.Mutex
 	outcome outcome
 }
 
 func (l *load) obey(ctx context.Context, o order) outcome {
-	l.outcome = outcome{}
-	var open sync.WaitGroup
-	release := make(chan struct{})
-	if o.Open > 0 {
+	l.outcome = outcome{From: now()}
+	switch {
+	case o.Open > 0:
+		l.release = make(chan struct{})
 		var ready sync.WaitGroup
 		for range o.Open {
 			ready.Add(1)
-			open.Go(func() { l.stayOpen(ctx, o, ready.Done, release) })
+			l.open.Go(func() { l.stayOpen(ctx, o, ready.Done) })
 		}
 		ready.Wait()
-	}
-	l.outcome.From = now()
-	if o.Rate > 0 {
+	case o.Close:
+		close(l.release)
+		l.open.Wait()
+	case o.Rate > 0:
 		l.evenly(ctx, o)
-	} else {
+	default:
 		l.closely(ctx, o)
 	}
 	l.outcome.To = now()
-	close(release)
-	open.Wait()
 	return l.outcome
 }
 
@@ -173,14 +176,14 @@ func (l *load) one(ctx context.Context, o order) {
 	}
 }
 
-// stayOpen runs a transaction that commits when release is closed.
-func (l *load) stayOpen(ctx context.Context, o order, ready func(), release <-chan struct{}) {
+// stayOpen runs a transaction that commits when it is released.
+func (l *load) stayOpen(ctx context.Context, o order, ready func()) {
 	var once sync.Once
 	defer once.Do(ready)
 	_, bodies := l.messages(o)
 	_, err := l.application.transact(ctx, bodies, func() bool {
 		once.Do(ready)
-		<-release
+		<-l.release
 		return true
 	})
 	if err != nil {

@@ -176,7 +176,6 @@ func (s *session) measure(o order, patience time.Duration) (m measurement, err e
 		warm := o
 		warm.Window = pick(s.warm, warmAgain, warmUp)
 		s.warm = true
-		warm.Open = 0
 		if _, err := s.do(warm); err != nil {
 			return m, err
 		}
