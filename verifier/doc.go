@@ -1,15 +1,26 @@
 // Package verifier judges staged messages: it forwards those whose transaction has
 // committed and drops those whose transaction has rolled back.
 //
+//	ledger, err := postgres.Open(ctx, db) // or sqlserver, mysql, sqlite; migrate.Ledger has made its tables
+//	broker, err := bridge.Dial(ctx, "amqp://verifier:secret@localhost/", nil)
 //	v, err := verifier.New(ledger, broker, &verifier.Options{
-//		Topology: bridge.Topology{Queue: "twoqueue"},
-//		Allow:    []verifier.Allow{{Exchange: "", RoutingKey: "orders.*"}},
+//		Allow: []verifier.Allow{{Exchange: "orders", RoutingKey: "*"}},
 //	})
-//	...
-//	err = v.Run(ctx) // until ctx ends, then drains
+//	err = v.Run(ctx) // makes the queues; until ctx ends, then drains
 //
-// It runs as a worker of its own (cmd/verifier). Any number of verifiers may
-// consume one staging queue; none of them holds state that matters.
+// The program cmd/verifier is this package as a worker with metrics and a configuration
+// from the environment; run that unless the ledger is an own table (bridge.OwnTable) or
+// you want the verifier in a process of yours. Any number of verifiers may consume one
+// staging queue; none of them holds state that matters. Package bridge is the protocol,
+// with its words and rules; package sender the other side.
+//
+// # What it promises, and what it does not
+//
+// A message of a committed transaction arrives at its target at least once, or in the
+// dead queue; one of a rolled-back transaction never arrives. A copy that comes twice has
+// the same ID. Messages do not keep their order: each is forwarded when its own
+// transaction is known to have committed, and its own target takes it. The bodies are
+// never looked into.
 //
 // # What happens to a message
 //
@@ -19,8 +30,10 @@
 //     moment ago. Options.Settlers of them are settled at a time, each by a
 //     statement that waits on the row lock of the open transaction; only this may
 //     say 'rolled back'. The rest of the room is looked up again with later
-//     batches and whenever a settle has ended, since the messages of one
-//     transaction share its fate.
+//     batches and whenever a transaction has ended, since its messages share its
+//     fate. Those that have waited for 100 ms are slow ones: they are looked up
+//     every 100 ms only, and half of the settlers are kept from them, so that
+//     many open transactions cost the others little.
 //   - Waiting queue. A message that waits for longer than Options.Patience, or is
 //     one too many in the room, is copied to the waiting queue with a confirm and
 //     then acked. Verifiers consume that queue too, on a channel of its own with a
@@ -37,21 +50,23 @@
 // and the delivery is acked when the last of them is done.
 //
 // The cost of all this is per burst rather than per message. Up to 500 messages a
-// second no stage waits for company; from there to 1,500 a second lookups gather for
-// up to 6 ms and deletes for up to 30 ms, and a message is settled by itself only
-// when it is 25 ms old.
+// second none waits for company on its way; from there to 1,500 a second lookups
+// gather for up to 6 ms, and from 1,000 a second on a message is settled by itself
+// only when it is 25 ms old. Deletes, which nobody waits for, gather for 30 ms at
+// every rate: so many messages more come twice if the verifier is killed.
 //
 // # Parked messages and orphan rows
 //
 // What senders have parked in the database during an outage of the broker is staged
-// when a session starts, and looked for at growing intervals of up to 15 s after
-// that; then it takes the way of all others. A message whose confirm was only late
-// was parked and staged both, and may be delivered twice, with the same ID.
+// when a session starts, and looked for at growing intervals after that, of about 15 s
+// in the end; then it takes the way of all others. A message whose confirm was only late
+// was parked and staged both, and may be delivered twice, with the same ID. One that the
+// broker refuses, as a rule for its size, stays parked and is passed by; the log names it.
 //
-// Rows that are older than Options.SweepAge are removed while the queues are empty:
-// their messages are gone, since somebody has purged or deleted a queue. Should one
-// turn up after all, it goes to the dead queue; why that can never be a drop is
-// argued at bridge.Sweeper.
+// Rows that are older than Options.SweepAge are removed while the queues are empty, at
+// the start of a session and every ten minutes: their messages are gone, since somebody
+// has purged or deleted a queue. Should one turn up after all, it goes to the dead queue;
+// why that can never be a drop is argued at bridge.Sweeper.
 //
 // Copies of what was dropped as rolled back are kept in the audit queue if
 // Options.Topology.Audit says so.
@@ -73,15 +88,21 @@
 //
 //	malformed    does not follow the wire format; could not be judged
 //	foreign      carries another ledger's identity; could not be judged
-//	not-allowed  committed, but its target is not on the allow-list
+//	not-allowed  committed, but its target is not on the allow-list, or is one of the
+//	             verifier's own queues
 //	refused      committed, but the broker refuses it at its target for good
 //	unroutable   committed, but its target was missing for too long
 //	swept        its row is absent, but may have been removed as an orphan
 //
+// The row of a committed one is deleted as soon as it is safe there: so it must not be put
+// back into the staging queue, where it would be dropped. bridgectl dead replay brings
+// such messages to their targets. One whose own headers leave no room for the reason's
+// is moved by the broker, with none but x-death.
+//
 // # Errors and the end
 //
-// On any error of the database, of a connection or of the consuming channels the
-// session is thrown away whole: everything unacked is redelivered, and a new
+// On any error of the database, of a connection or of the consuming channels (but not
+// of a sweep) the session is thrown away whole: everything unacked is redelivered, and a new
 // session starts with backoff, connects, and proves again that the database
 // makes a lookup wait (bridge.Prove). Delivery tags never outlive their channel.
 // A pooled database connection that dies while it is idle is replaced without a new

@@ -9,6 +9,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
+// ErrNotDrained says that a verifier was ended before all that it had judged was
+// through: Options.Drain was over, or the broker or the database was away. Nothing is
+// lost. What is unacked is handed back, and what of it had been forwarded comes twice.
+var ErrNotDrained = errors.New("not drained")
+
 // A Verifier judges staged messages by one ledger. Any number of them, in any
 // number of processes, may work on one staging queue.
 type Verifier struct {
@@ -44,7 +49,8 @@ func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 }
 
 // Run judges messages until ctx ends, then drains: what has been judged is
-// forwarded and acked, the rest is handed back, and Run returns nil.
+// forwarded and acked, the rest is handed back, and Run returns nil, or an error that
+// wraps ErrNotDrained.
 //
 // Run first declares the queues and proves that the database makes a lookup wait
 // (bridge.Prove). If that or the connecting fails, it returns the error and has
@@ -70,12 +76,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 			}
 		}
 		if ctx.Err() != nil {
-			v.now.end(err)
-			if err != nil {
-				v.opts.Logger.Warn("stopped without draining; what is unacked is handed back", "error", err)
-			}
-			v.opts.Logger.Info("verifier stopped", "queue", v.opts.Topology.Queue)
-			return nil
+			return v.stopped(s, err)
 		}
 		v.ended(err)
 		retry := wait.NextBackOff()
@@ -83,6 +84,17 @@ func (v *Verifier) Run(ctx context.Context) error {
 		pause(ctx, retry)
 		s, err = v.start(ctx)
 	}
+}
+
+// stopped is the end of Run. Without a session nothing was left to drain.
+func (v *Verifier) stopped(s *session, err error) error {
+	v.now.end(err)
+	if s != nil && err != nil {
+		v.opts.Logger.Warn("verifier stopped; what is unacked is handed back", "queue", v.opts.Topology.Queue, "error", err)
+		return fmt.Errorf("stop verifier: %w: %w", ErrNotDrained, err)
+	}
+	v.opts.Logger.Info("verifier stopped", "queue", v.opts.Topology.Queue)
+	return nil
 }
 
 // start makes a session, or says why there can be none now.

@@ -263,7 +263,7 @@ func (r *Running) Stop() {
 	select {
 	case err := <-r.ended:
 		r.ended <- nil
-		if err != nil {
+		if err != nil && !errors.Is(err, verifier.ErrNotDrained) {
 			r.t.Errorf("verifier: %v", err)
 		}
 	case <-time.After(Patience):

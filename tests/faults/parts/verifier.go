@@ -2,6 +2,7 @@ package parts
 
 import (
 	"context"
+	"errors"
 
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -23,5 +24,9 @@ func verify(ctx context.Context, b Brief) error {
 	if err != nil {
 		return err
 	}
-	return retry(ctx, "run verifier", func() error { return v.Run(ctx) })
+	err = retry(ctx, "run verifier", func() error { return v.Run(ctx) })
+	if errors.Is(err, verifier.ErrNotDrained) {
+		return nil // what is handed back comes again
+	}
+	return err
 }

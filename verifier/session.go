@@ -1,0 +1,194 @@
+package verifier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// errConsumerEnded: the broker has ended a consumer: the queue was deleted, its
+// leader has moved, or a message was held for too long.
+var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.ErrUnavailable)
+
+// A session is the pipeline (DESIGN section 7) on one pair of connections:
+//
+//	take -> look ---------------> publish -> forget -> ack
+//	          \-> room -> settle -/   \-> holds -/
+//
+// Nothing of it outlives the connections: on any error the session is thrown
+// away whole, everything unacked is redelivered, and a new one is started.
+type session struct {
+	ledger bridge.Ledger
+	broker *bridge.Broker
+	opts   Options
+	allow  allowList
+	stats  *counters
+	log    *slog.Logger
+
+	consuming *bridge.Connection // alone, so that an alarm that blocks publishing does not block acks
+	staging   *lane
+	waiting   *lane
+
+	arrived   pace
+	arrivals  *gatherer[*message]
+	room      *waitingRoom
+	holds     *holds
+	forwarder *forwarder
+	forgotten *gatherer[*message]
+	crowded   chan struct{} // more wait than may
+	moving    counter       // messages between a verdict and their ack
+	settling  atomic.Int64  // lookups that wait in the database
+}
+
+// open connects and declares; the proof has been given.
+func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
+	s := &session{
+		ledger:    v.ledger,
+		broker:    v.broker,
+		opts:      v.opts,
+		allow:     v.allow,
+		stats:     &v.stats,
+		log:       v.opts.Logger,
+		arrivals:  newGatherer[*message](),
+		room:      newWaitingRoom(v.opts.Settlers),
+		forgotten: newGatherer[*message](),
+		crowded:   make(chan struct{}, 1),
+	}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if err := v.opts.Topology.Declare(ctx, v.broker); err != nil {
+		return nil, err
+	}
+	if s.consuming, err = v.broker.Connect(ctx); err != nil {
+		return nil, err
+	}
+	if s.staging, err = s.openLane(s.opts.Topology.Queue, s.opts.Prefetch); err != nil {
+		return nil, err
+	}
+	if s.waiting, err = s.openLane(s.opts.Topology.WaitingQueue(), s.opts.WaitingPrefetch); err != nil {
+		return nil, err
+	}
+	s.holds = &holds{
+		log:        s.log,
+		unroutable: s.opts.Unroutable,
+		publish:    func(messages ...*message) { s.moving.add(len(messages)); s.forwarder.publish(messages...) },
+		expired:    func(m *message) { s.deadLetter(m, deathReason{reasonUnroutable, m.to.String() + " does not exist"}) },
+		targets:    make(map[bridge.Target]*hold),
+	}
+	publishing, err := v.broker.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.forwarder = &forwarder{
+		connect:  v.broker.Connect,
+		conn:     publishing,
+		timeout:  s.opts.ConfirmTimeout,
+		limit:    s.opts.Prefetch,
+		log:      s.log,
+		ready:    newGatherer[*message](),
+		careful:  newGatherer[*message](),
+		suspects: make(map[string]bool),
+		on: forwardEvents{
+			safe:    s.safe,
+			failed:  s.hold,
+			refused: s.refused,
+			unfit:   s.unfit,
+			held:    s.held,
+		},
+	}
+	return s, nil
+}
+
+func (s *session) openLane(queue string, prefetch int) (*lane, error) {
+	ch, err := s.consuming.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if err := ch.Qos(prefetch, 0, false); err != nil {
+		return nil, fmt.Errorf("set prefetch: %w", err)
+	}
+	return newLane(queue, prefetch, ch), nil
+}
+
+func (s *session) close() {
+	if s.consuming != nil {
+		s.consuming.Close()
+	}
+	if s.forwarder != nil {
+		s.forwarder.close()
+	}
+}
+
+// run works until ctx ends or something fails. When ctx ends it takes and judges
+// nothing more, but brings to its end what has been judged, for at most
+// Options.Drain. What is left is unacked and so handed back.
+func (s *session) run(ctx context.Context) error {
+	defer s.close()
+	// Whatever fails ends all stages. The end of ctx ends only those that take
+	// new work; the others run on until they are drained.
+	group, moving := errgroup.WithContext(context.WithoutCancel(ctx))
+	moving, stop := context.WithCancel(moving)
+	defer stop()
+	taking, stopTaking := context.WithCancel(moving)
+	defer context.AfterFunc(ctx, stopTaking)()
+
+	takers, takerCtx := errgroup.WithContext(taking)
+	takers.Go(func() error { return s.take(takerCtx, s.staging) })
+	takers.Go(func() error { return s.take(takerCtx, s.waiting) })
+	takers.Go(func() error { return s.look(takerCtx) })
+	for range s.opts.Settlers {
+		takers.Go(func() error { return s.settle(takerCtx) })
+	}
+	takers.Go(func() error { return s.tend(takerCtx) })
+	takers.Go(func() error { return s.explain(takerCtx) })
+	takers.Go(func() error { return s.unpark(takerCtx) })
+	takers.Go(func() error { return s.sweep(takerCtx) })
+
+	group.Go(func() error { return s.watch(moving) })
+	group.Go(func() error { return s.forwarder.run(moving) })
+	group.Go(func() error { return s.forget(moving) })
+	group.Go(func() error { return s.staging.acks.run(moving) })
+	group.Go(func() error { return s.waiting.acks.run(moving) })
+	group.Go(func() error {
+		defer stop()
+		if err := takers.Wait(); err != nil {
+			return err
+		}
+		return s.drain(moving)
+	})
+	return group.Wait()
+}
+
+// watch ends the session when a connection is over.
+func (s *session) watch(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.consuming.Done():
+		return fmt.Errorf("consuming connection lost: %w", s.consuming.Err())
+	}
+}
+
+// drain waits until everything that was judged is done, acks it, and hands back
+// the rest.
+func (s *session) drain(ctx context.Context) error {
+	var late error
+	select {
+	case <-s.moving.zero():
+	case <-ctx.Done():
+		return nil
+	case <-time.After(s.opts.Drain):
+		late = fmt.Errorf("%d messages are not through after %v", s.moving.value(), s.opts.Drain)
+	}
+	return errors.Join(late, s.staging.acks.finish(), s.waiting.acks.finish())
+}
