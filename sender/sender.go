@@ -24,7 +24,8 @@ type Sender struct {
 
 // New returns a sender that records in ledger and stages through broker. Both
 // stay the caller's, to be closed after the last use of the sender. With ParkAlways
-// broker may be nil.
+// broker may be nil. opts may be nil. It asks neither database nor broker; an error
+// names the argument or the option that is wrong.
 func New(ledger bridge.Recorder, broker *bridge.Broker, opts *Options) (*Sender, error) {
 	if ledger == nil {
 		return nil, errors.New("new sender: ledger is nil")
@@ -58,16 +59,20 @@ func New(ledger bridge.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 // broker has confirmed all of them, and returns their IDs in order. The caller
 // then commits: with the commit the messages are on their way, with a rollback
 // they never were. Call it as late in the transaction as possible; a verifier
-// waits from here to the commit.
+// waits from here to the commit. It may be called several times in one transaction.
+// Without messages it does nothing.
 //
 // On any error the caller must roll back; nothing that was staged will be
 // delivered then. (A rollback to a savepoint that was set before the call is
-// enough.) Errors: bridge.ErrInvalidMessage before anything was touched;
-// bridge.ErrDuplicateID and bridge.ErrOtherLedger from the database, before
-// anything was sent; a *bridge.PublishError, which names the message, if the
-// broker returned, refused or did not confirm it within Options.Timeout;
-// bridge.ErrUnavailable and bridge.ErrBlocked. bridge.Retryable tells which of
-// them a new transaction may overcome.
+// enough.) Errors: bridge.ErrInvalidMessage before anything was touched; those of the
+// ledger's Record, before anything was sent; then those of the broker, a
+// *bridge.PublishError if it returned, nacked or did not confirm a message within
+// Options.Timeout, else bridge.ErrUnavailable, ErrBlocked or ErrCredentials. The package
+// comment lists them with what to do. bridge.Retryable tells which of them a new
+// transaction may overcome.
+//
+// A PublishError names a message of this transaction: the one that failed if
+// Options.GroupMessages is 1 or a message is too large for a group, and else the first.
 //
 // With Options.Parking the messages may be parked instead of staged. Then a nil
 // error says that they will be delivered if tx commits, some time later; what was
@@ -75,7 +80,7 @@ func New(ledger bridge.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 // the same ID.
 //
 // Should the process die, the database rolls back and the verifier drops what
-// was staged (DESIGN section 3).
+// was staged (what happens at a crash: package bridge).
 func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) ([]uuid.UUID, error) {
 	if len(msgs) == 0 {
 		return nil, nil
@@ -89,7 +94,11 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 		return nil, fmt.Errorf("send: %w", err)
 	}
 	// Rule 2: the caller may commit only after every message is confirmed, or parked.
-	if err := s.garage.stage(ctx, tx, staged, s.stager); err != nil {
+	err = s.garage.stage(ctx, tx, staged, s.stager)
+	switch {
+	case errors.Is(err, bridge.ErrReturned):
+		return nil, fmt.Errorf("send: the transaction must roll back: there is no queue %q; verifiers declare it when they start, as does bridge.Topology: %w", s.opts.Queue, err)
+	case err != nil:
 		return nil, fmt.Errorf("send: the transaction must roll back: %w", err)
 	}
 	return ids, nil

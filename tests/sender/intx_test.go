@@ -121,6 +121,7 @@ func TestInTxRollsBack(t *testing.T) {
 				_, err := tx.Send(messages("target", 2)...)
 				return err
 			})
+			contains(t, err, `there is no queue "staging"; verifiers declare it`)
 			if !errors.Is(err, bridge.ErrReturned) || errors.Is(err, sender.ErrCommitUnknown) {
 				t.Errorf("error %v", err)
 			}
