@@ -14,7 +14,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// BrokerOptions are the options of Dial. The zero value and nil mean defaults.
+// BrokerOptions are the options of Dial and NewBroker. Nil and the zero value of each
+// field mean defaults.
 type BrokerOptions struct {
 	// Name is the connections' name in RabbitMQ's lists. Default "twoqueue".
 	Name string
@@ -23,7 +24,8 @@ type BrokerOptions struct {
 	TLS *tls.Config
 	// DialTimeout bounds one attempt to connect. Default 10 s.
 	DialTimeout time.Duration
-	// Channels is the number of channels that Publish spreads over. Default 2.
+	// Channels is the number of channels that Publish spreads over, at most 1000.
+	// Default 2.
 	Channels int
 	// InFlight is how many messages each of these channels may have unconfirmed
 	// before Publish waits. Default 1024.
@@ -40,11 +42,11 @@ func (o *BrokerOptions) withDefaults() (BrokerOptions, error) {
 	}
 	switch {
 	case out.DialTimeout < 0:
-		return out, errors.New("broker options: DialTimeout is negative")
+		return out, errors.New("BrokerOptions.DialTimeout is negative")
 	case out.Channels < 0 || out.Channels > 1000:
-		return out, errors.New("broker options: Channels is not between 1 and 1000")
+		return out, errors.New("BrokerOptions.Channels is not between 1 and 1000")
 	case out.InFlight < 0:
-		return out, errors.New("broker options: InFlight is negative")
+		return out, errors.New("BrokerOptions.InFlight is negative")
 	}
 	if out.Name == "" {
 		out.Name = "twoqueue"
@@ -90,7 +92,7 @@ type link struct {
 
 // Dial connects to the broker once, to know that url and login are right. A
 // wrong login is ErrCredentials; no broker, or one whose certificate does not
-// verify, is ErrUnavailable. The URL has the form
+// verify, is ErrUnavailable; a URL of another form is ErrURL. It has the form
 // amqp://user:password@host:port/vhost, or amqps for TLS, then with the parameters
 // cacertfile (the authorities that may have signed the broker's certificate),
 // certfile and keyfile (our own), which name PEM files and are read again for each
@@ -110,11 +112,12 @@ func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error)
 }
 
 // NewBroker is Dial without connecting, for a sender that parks its messages during
-// an outage and must be able to start in one.
+// an outage and must be able to start in one. Its error is ErrURL, or one of the
+// options; a wrong login shows when something is published.
 func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 	options, err := opts.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("new broker: %w", err)
 	}
 	if err := checkURL(url, options.TLS); err != nil {
 		return nil, err
@@ -124,14 +127,17 @@ func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 	return b, nil
 }
 
-// Connect opens a connection that never recovers. The caller closes it.
+// Connect opens a connection that never recovers, within BrokerOptions.DialTimeout.
+// The caller closes it. The errors are Dial's.
 func (b *Broker) Connect(ctx context.Context) (*Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.opts.DialTimeout)
 	defer cancel()
 	return connect(ctx, b.url, b.opts.Name, b.opts.TLS)
 }
 
-// Close ends the publishing connection. Publish returns ErrUnavailable afterwards.
+// Close ends the publishing connection, and returns when it has ended: what is
+// unconfirmed stays unknown. Publish returns ErrUnavailable afterwards. Connections that
+// Connect has opened stay open.
 func (b *Broker) Close() {
 	b.cancel()
 	b.once.Do(func() {}) // no keeper starts any more
@@ -157,10 +163,11 @@ type Outgoing struct {
 
 // Publish sends all messages, then waits once for all confirms. It returns nil
 // only if the broker has taken every one of them to a queue. Otherwise it
-// returns the first failure as a *PublishError, or, when nothing was sent,
-// ErrUnavailable or ErrBlocked; some of the messages may have arrived. The
-// context's deadline bounds everything; while the connection is down or
-// blocked, Publish waits for it that long.
+// returns the first failure, as a *PublishError, which see, and some of the messages may
+// have arrived; or, where there was no connection in time, ErrUnavailable, or
+// ErrCredentials if the broker has refused the login meanwhile, and nothing was sent.
+// The context's deadline bounds everything: while the connection is down or blocked,
+// Publish waits for it that long, so give it one.
 func (b *Broker) Publish(ctx context.Context, messages []Outgoing) error {
 	if len(messages) == 0 {
 		return nil

@@ -3,6 +3,7 @@ package bridge
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net/url"
 	"strings"
 
@@ -19,7 +20,7 @@ func checkURL(address string, config *tls.Config) error {
 	}
 	// An @ behind the host is the end of a password with a special character in it.
 	if err != nil || parsed.Host == "" || parsed.Fragment != "" || strings.Contains(parsed.RequestURI(), "@") {
-		return errors.New("broker URL is not of the form amqp://user:password@host:port/vhost (special characters in user, password and vhost are percent-encoded)")
+		return fmt.Errorf("%w: it is not of the form amqp://user:password@host:port/vhost (special characters in user, password and vhost are percent-encoded)", ErrURL)
 	}
 	query := parsed.Query()
 	var files bool
@@ -28,13 +29,13 @@ func checkURL(address string, config *tls.Config) error {
 	}
 	switch secure := parsed.Scheme == "amqps"; {
 	case files && !secure:
-		return errors.New("broker URL: parameters for TLS need amqps in the place of amqp")
+		return fmt.Errorf("%w: parameters for TLS need amqps in the place of amqp", ErrURL)
 	case config != nil && !secure:
-		return errors.New("broker options: TLS needs a URL with amqps in the place of amqp")
+		return errors.New("BrokerOptions.TLS needs a URL with amqps in the place of amqp")
 	case config != nil && files:
-		return errors.New("broker options: TLS is given, and parameters for TLS in the URL too; remove the one or the other")
+		return errors.New("BrokerOptions.TLS is given, and parameters for TLS in the URL too; remove the one or the other")
 	case (query.Get("certfile") == "") != (query.Get("keyfile") == ""):
-		return errors.New("broker URL: a client's certificate needs both certfile and keyfile")
+		return fmt.Errorf("%w: a client's certificate needs both certfile and keyfile", ErrURL)
 	}
 	return nil
 }

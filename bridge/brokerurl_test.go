@@ -2,6 +2,7 @@ package bridge_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"strings"
 	"testing"
 
@@ -21,7 +22,7 @@ func TestTLSIsNotLeftOutSilently(t *testing.T) {
 		"amqp:login:" + password + "@127.0.0.1:1/virtual-one":        "amqp://user:password@host:port/vhost",
 		"amqps://" + login + "?cacertfile=/nowhere/ca.pem&heartbeat": "amqp://user:password@host:port/vhost",
 	} {
-		if err := dialFails(t, t.Context(), url, nil); !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "12") {
+		if err := dialFails(t, t.Context(), url, nil); !errors.Is(err, bridge.ErrURL) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "12") {
 			t.Errorf("%s: %v, want %s", url, err, want)
 		}
 	}

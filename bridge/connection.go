@@ -19,8 +19,8 @@ const closePatience = 2 * time.Second
 const Product = "twoqueue"
 
 // A Connection is one connection to the broker. It never recovers: when it is
-// over, Done is closed, and everything that belongs to it is over too (DESIGN
-// section 4, rule 7).
+// over, Done is closed, and everything that belongs to it is over too (rule 7 in the
+// package's comment).
 type Connection struct {
 	conn  *amqp.Connection
 	burst *burstConn

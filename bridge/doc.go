@@ -1,11 +1,31 @@
 // Package bridge is what the two sides of the two-queue bridge share: the message
 // and its wire format, the queues, the connection to RabbitMQ, and the interface of
-// the ledger, whose databases are in the packages below this one.
+// the ledger. Its comment is the protocol: who implements a side of it, in whatever
+// language, finds here what must be so.
 //
 // The bridge carries messages from transactions of an SQL database to RabbitMQ: a
-// message goes out if and only if its transaction commits. Applications use
-// packages sender and idempotency, and run the verifier; they meet this package as
-// Message, Dial, Topology and in errors.
+// message goes out if and only if its transaction commits. An application meets this
+// package as [Message], [Dial], [Topology] and in errors:
+//
+//	ledger, err := postgres.Open(ctx, db) // or sqlserver, mysql, sqlite; migrate.Ledger has made its tables
+//	broker, err := bridge.Dial(ctx, "amqp://shop:secret@localhost/", nil)
+//	err = bridge.Topology{Queue: "twoqueue"}.Declare(ctx, broker) // a verifier does this too
+//	s, err := sender.New(ledger, broker, nil)
+//	_, err = s.SendTx(ctx, tx, bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: body}})
+//
+// The other chapters:
+//
+//   - [github.com/twoqueue/twoqueue/sender]: how to send, and what to do on an error
+//   - [github.com/twoqueue/twoqueue/verifier]: what becomes of a message that was sent
+//   - [github.com/twoqueue/twoqueue/idempotency]: how to handle each message once
+//   - [github.com/twoqueue/twoqueue/bridge/migrate]: the tables
+//   - [github.com/twoqueue/twoqueue/bridge/postgres],
+//     [github.com/twoqueue/twoqueue/bridge/sqlserver],
+//     [github.com/twoqueue/twoqueue/bridge/mysql] and
+//     [github.com/twoqueue/twoqueue/bridge/sqlite]: how each database waits, the rights
+//     that it takes, and what must be so in it
+//   - [github.com/twoqueue/twoqueue/bridge/ledgertest]: the suite that a further
+//     database must pass
 //
 // # The two queues
 //
@@ -18,13 +38,25 @@
 //
 // The words, used everywhere: the ledger is the table of IDs. The staging queue
 // holds messages whose transaction may still be open. To record is to insert the ID
-// in the sender's transaction. To settle is to wait for that transaction's end,
-// on its row lock; the outcome is committed, rolled back or still open. A committed
-// message is forwarded to its target (exchange and routing key) and its row
-// forgotten; one of a rolled-back transaction is dropped. What can be neither
-// forwarded nor rightly dropped goes to the dead queue. A parked message lies in the
-// database, since the broker was out when it was sent; a verifier stages it later. An
-// orphan is a row whose message is gone from the queues.
+// in the sender's transaction; to stage is to publish the message to the staging
+// queue. To settle is to wait for that transaction's end, on its row lock; the outcome
+// is committed, rolled back or still open. A committed message is forwarded to its
+// target (exchange and routing key) and its row forgotten; one of a rolled-back
+// transaction is dropped. What can be neither forwarded nor rightly dropped goes to the
+// dead queue. A parked message lies in the database, since the broker was out when it
+// was sent; a verifier stages it later. An orphan is a row whose message is gone from
+// the queues. The inbox is the receiver's table of processed keys.
+//
+// # What is promised, and what is not
+//
+// Every message of a transaction that has committed is delivered at least once, all
+// copies with the same message ID, and no other message is delivered at all; as long as
+// database and broker keep what they have committed and confirmed. A receiver that
+// handles each message ID once (package idempotency) makes of this exactly once, as far
+// as its effects are in a database.
+//
+// Not promised: an order among messages, not even among those of one transaction. How
+// soon: a message waits for its transaction, and for a verifier.
 //
 // # What happens at a crash
 //
@@ -37,58 +69,69 @@
 //	verifier: its confirm, before DELETE  the same
 //	verifier: DELETE, before the ack      redelivered, absent, dropped: it had been
 //	                                      forwarded
-//	verifier: the ack, before DELETE      an orphan row, harmless; see Sweeper
+//	verifier: the ack, before DELETE      an orphan row, harmless; see Sweeper (package
+//	                                      verifier never acks first)
 //	parking, before COMMIT                the database rolls back; no message
 //	verifier: staging a parked message    it is still parked, and staged again: a
 //	                                      duplicate, or dropped as forwarded
 //	receiver: its commit, before its ack  redelivered; its inbox knows the ID
 //
-// So every committed message is delivered at least once, all copies with the same
-// message ID, and no other message is delivered at all.
-//
 // # Rules
 //
-// Whoever implements a side of the bridge keeps these; each has been paid for.
+// Whoever implements a side of the bridge keeps these; each has been paid for. Comments
+// and tests in this module cite them by number.
 //
-//  1. Record before publish. A message without a row looks like one of a
-//     transaction that rolled back.
+//  1. Record before publish: the INSERT has succeeded before the first byte of the
+//     message leaves. A message without a row looks like one of a transaction that
+//     rolled back.
 //  2. COMMIT only after the broker has confirmed every message of the transaction
 //     and returned none; or the message is parked in the database, by the same
-//     transaction (Parker). An unroutable message is returned and then confirmed all
-//     the same: a confirm alone is worth nothing.
+//     transaction (Parker). Anything else is an error, and the transaction must roll
+//     back. An unroutable message is returned and then confirmed all the same: a
+//     confirm alone is worth nothing.
 //  3. Only a lookup that waits on locks, on the primary, may say 'rolled back'. A
 //     read that does not wait, a time-out and an error say nothing; what such a
 //     read does find may be believed.
 //  4. Forwarded means confirmed and not returned. Until then the row and the staged
 //     message stay. Then they may go, in any order.
 //  5. A verifier proves that its lookup waits, on the live database, before it
-//     judges: Prove.
-//  6. A message is judged by its own ledger only. Any other database knows nothing
-//     of it, and silence would read as 'rolled back'.
+//     judges, in every session anew: Prove.
+//  6. A message is judged by its own ledger only, the one whose identity it carries.
+//     Any other database knows nothing of it, and silence would read as 'rolled back'.
 //  7. A delivery tag never outlives its channel: after any error of a channel or
-//     connection everything is begun anew. Connections here do not recover.
-//  8. Nothing is lost for being strange, and nothing strange stops the others.
+//     connection everything is begun anew. A Connection does not recover.
+//  8. Nothing is lost for being strange, and nothing strange stops the others. What is
+//     malformed, foreign, not allowed or refused goes to the dead queue, confirmed,
+//     with the reason, and only then is it acked. A publish that closes its channel must
+//     not do so for ever. A target that is full or missing holds up itself alone.
 //  9. One slow transaction delays its own messages only.
-//  10. Memory is bounded by configured counts.
+//  10. Memory is bounded by configured counts, whatever the backlog.
 //  11. The caller's transaction belongs to the caller: no commit, no rollback, no
 //     DDL in it. Tx has no method for them.
 //
 // # The wire format
 //
-// For senders in other languages. A staged message is the final message, as the
-// receiver shall see it, plus headers. All are strings (AMQP long strings) unless
-// said otherwise; texts of UUIDs are the 36 characters with hyphens.
+// For senders in other languages. Within its transaction a sender first inserts the
+// message's ID into bridge_ledger (id), where SQLite takes it as text in lower case and
+// MySQL as BINARY(16), the bytes in the UUID's order; then it stages the message; then it
+// commits (rules 1 and 2).
+//
+// A staged message is the final message, as the receiver shall see it, plus headers. All
+// are strings (AMQP long strings) unless said otherwise; texts of UUIDs are the 36
+// characters with hyphens.
 //
 //	property or header    what it holds
 //	message-id            the ID, a UUID; the row in the ledger has the same one
-//	delivery-mode         2; a confirm of a transient message promises nothing
-//	x-bridge-ledger       the ledger's identity, a UUID: table bridge_identity
+//	x-bridge-ledger       the ledger's identity, a UUID: table bridge_identity; that of
+//	                      an OwnTable is made from it
 //	x-bridge-exchange     the target exchange, empty for the default exchange
 //	x-bridge-routing-key  the target routing key; with the default exchange the
 //	                      name of a queue
+//	delivery-mode         2; a confirm of a transient message promises nothing
 //
-// These are required. A broker would act on the following already in the staging
-// queue; they travel as headers, and the verifier puts them back:
+// These are required; the last one of them no verifier can check in time. A broker
+// would act on the following already in the staging queue; they travel as headers, and
+// the verifier puts them back:
 //
 //	x-bridge-expiration   instead of expiration, in ms, at most ten years: a
 //	                      committed message would expire while it waits
@@ -102,8 +145,9 @@
 // app-id, headers of any AMQP type, trace context. Other names that begin with
 // x-bridge- are reserved, and removed with those that queues add (x-death,
 // x-delivery-count and their like). Headers and properties together have at most
-// 64 KiB. A staged message is published to the default exchange with the staging
-// queue's name as routing key, mandatory, on a channel in confirm mode.
+// 64 KiB, and there are at most 1000 headers. A staged message is published to the
+// default exchange with the staging queue's name as routing key, mandatory, on a
+// channel in confirm mode.
 //
 // One more header may be there. x-bridge-staged-at, a 64-bit integer: when the sender
 // began to stage the message, before it recorded the ID, in ms since 1970. It is
@@ -125,18 +169,20 @@
 // with big-endian numbers. Each member is judged as if it had come alone. A group
 // costs the broker what one message costs. Nobody has to make groups.
 //
-// Encode and Parse are this format, Group and Members that of groups. A message that does not follow it goes to the
-// dead queue.
+// Encode and Parse are this format, Group and Members that of groups, and EncodeRecord
+// that of a record. A message that does not follow it goes to the dead queue.
 //
 // # What a verifier needs
 //
-//   - Of the database: a Ledger, that is: a lookup that never waits, one that waits
-//     for one ID under the server's own lock time-out, and a DELETE. It must be the
-//     writable primary, and the proof must pass, also through a pooler.
-//   - Of the broker: the queues of Topology, and the rights to read the staging and
-//     waiting queues, to write to these, to the dead queue and to the targets.
-//     Nothing may expire or overflow in the staging queue, neither by its
-//     arguments, which Declare checks, nor by a policy, which it cannot see.
+//   - Of the database: a Ledger, that is: a lookup that never waits for a transaction,
+//     one that waits for one ID under the server's own lock time-out, and a DELETE. It
+//     must be the writable primary, and the proof must pass, also through a pooler.
+//   - Of the broker: the queues of Topology, the right to read the staging and the
+//     waiting queue, and the right to write to amq.default, as the default exchange is
+//     called there, and to the targets' exchanges; also to configure the queues, unless
+//     they are there already. (A sender needs to write to amq.default only.) Nothing may
+//     expire or overflow in the staging queue, neither by its arguments, which Declare
+//     checks, nor by a policy, which it cannot see.
 //   - An allow-list of targets: whoever may write to the staging queue makes the
 //     verifier publish.
 package bridge

@@ -10,8 +10,10 @@ import (
 
 // Errors that answer a question; ask with errors.Is.
 var (
-	// ErrDuplicateID: an ID is in the ledger already. Roll back; another attempt
-	// with the same ID fails again.
+	// ErrDuplicateID: an ID is in the ledger already, of a transaction that has
+	// committed, or twice in one call. Roll back; another attempt with the same ID fails
+	// again until that message is forwarded and its row deleted. So this finds some
+	// repetitions, and is no protection against all: the receiver's inbox is.
 	ErrDuplicateID = errors.New("message ID is recorded already")
 
 	// ErrOtherLedger: the database at hand holds another ledger than the one that
@@ -30,18 +32,22 @@ var (
 	ErrNotPrimary = errors.New("database is not a writable primary")
 
 	// ErrProof: the database does not make a lookup wait for an open transaction,
-	// so no verifier may judge by it (DESIGN section 4, rule 5).
+	// so no verifier may judge by it (rule 5 in the package's comment).
 	ErrProof = errors.New("the ledger's lookup is not to be trusted here")
 
-	// ErrInvalidMessage: the message cannot be staged whatever one does; nothing
-	// was sent.
+	// ErrInvalidMessage: the message can never be sent as it is; the text names the
+	// field. Nothing of it was sent.
 	ErrInvalidMessage = errors.New("invalid message")
 
 	// ErrMalformed: a staged message does not follow the wire format.
 	ErrMalformed = errors.New("malformed staged message")
 
-	// ErrUnavailable: there is no connection to the broker.
+	// ErrUnavailable: there is no connection to the broker, or it ended.
 	ErrUnavailable = errors.New("broker unavailable")
+
+	// ErrURL: a broker's URL is not one that Dial takes; the text says why, without any
+	// part of it.
+	ErrURL = errors.New("broker URL is not usable")
 
 	// ErrCredentials: the broker refuses the user, the password or the virtual host.
 	ErrCredentials = errors.New("broker refuses the login")
@@ -49,7 +55,8 @@ var (
 	// ErrBlocked: the broker accepts no messages at present (memory or disk alarm).
 	ErrBlocked = errors.New("broker blocks publishing")
 
-	// ErrReturned: the broker found no queue for the message.
+	// ErrReturned: the broker found no queue for the message. From a sender: the
+	// staging queue is missing.
 	ErrReturned = errors.New("message returned as unroutable")
 
 	// ErrNacked: the broker refused the message, as a full queue does.
@@ -60,11 +67,12 @@ var (
 	ErrUnconfirmed = errors.New("message not confirmed")
 )
 
-// A PublishError says which message failed and why. Err is or wraps one of
-// ErrReturned, ErrNacked, ErrUnconfirmed, ErrBlocked, ErrUnavailable.
+// A PublishError says which message failed and why; find it with errors.As. Err is or
+// wraps one of ErrReturned, ErrNacked, ErrUnconfirmed, ErrBlocked, ErrUnavailable,
+// ErrInvalidMessage.
 type PublishError struct {
 	ID     uuid.UUID
-	Target Target
+	Target Target // where it was published to; by a sender, the staging queue
 	Err    error
 }
 
@@ -75,7 +83,12 @@ func (e *PublishError) Error() string {
 func (e *PublishError) Unwrap() error { return e.Err }
 
 // Retryable tells whether another attempt, in a new transaction, may succeed
-// without anybody mending something first.
+// without anybody mending something first: the broker was away, blocked, full, or did
+// not confirm in time. Of the database's errors it knows nothing, and says false.
+//
+// It says true also where the broker has closed the channel because of a message
+// (Refusal then tells why), such as one above its max_message_size: of several that
+// were under way nobody knows whose it was. So bound the attempts.
 func Retryable(err error) bool {
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrBlocked) ||
 		errors.Is(err, ErrNacked) || errors.Is(err, ErrUnconfirmed)

@@ -25,11 +25,11 @@ const (
 type Diagnoser interface {
 	Ledger
 
-	// Diagnose answers every question that DESIGN and the package's documentation ask
+	// Diagnose answers every question that the comment of the database's package asks
 	// of this kind of database, each once; a check that has nothing to say may be
 	// missing. It looks with the rights and settings of its login, which should be the
 	// verifier's: of a sender's it sees little. It changes nothing, and reads the whole
 	// ledger once. It does not make the proof that lookups wait: Prove does. An error
-	// means that it could not go on, beside what the findings say.
+	// means that it could not go on, and the findings so far come with it.
 	Diagnose(ctx context.Context) ([]Finding, error)
 }

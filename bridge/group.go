@@ -27,7 +27,8 @@ const (
 
 // Group makes one staged message of the records of several, which may belong to
 // different transactions: it costs the broker one message, and each member is
-// judged by itself. It has at most 1000 members.
+// judged by itself. Give it 1 to 1000 records: with none or more it makes what Members
+// does not read.
 func Group(ledger uuid.UUID, records ...[]byte) amqp.Publishing {
 	return amqp.Publishing{
 		MessageId:    uuid.Must(uuid.NewV7()).String(),

@@ -8,15 +8,15 @@ import (
 // An Inbox is what a receiver needs: the table of keys it has processed, and beside
 // it the table of pending messages, those that are claimed and not yet done with.
 //
-// All methods work in the caller's transaction; a rollback takes back what they did.
-// consumer and key are at most 255 bytes each. Times are the database's own, so
-// that the clocks of its clients do not matter.
+// All methods work in the caller's transaction; a rollback takes back what they did, and
+// so does a crash before the commit. After an error the caller must roll back. consumer
+// and key are 1 to 255 bytes each. Times are the database's own, so that the clocks of
+// its clients do not matter.
 type Inbox interface {
 	// Claim records, in the caller's transaction, that consumer processes key. It
 	// returns true if the key is new, and false if a committed transaction has
 	// claimed it before. While another open transaction holds the same claim it
-	// waits for that one's end. A rollback gives the claim back. consumer and key
-	// are at most 255 bytes each.
+	// waits for that one's end. A rollback gives the claim back.
 	Claim(ctx context.Context, tx Tx, consumer, key string) (bool, error)
 
 	// Unclaim deletes the claim of a key; without one it does nothing.

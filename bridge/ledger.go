@@ -12,6 +12,7 @@ import (
 // satisfy it; *sql.DB and *sql.Conn do not, so that a statement that must be in
 // a transaction cannot be sent outside of one. It has no Commit and no Rollback:
 // the caller's transaction belongs to the caller.
+// (StmtContext is there to tell a transaction from a *sql.Conn.)
 type Tx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -25,10 +26,12 @@ type Recorder interface {
 	Identity() uuid.UUID
 
 	// Record inserts the IDs, all or none, in the caller's transaction; a
-	// rollback, also one to an earlier savepoint, takes them back. It returns
-	// ErrDuplicateID if one of them is recorded already, and ErrOtherLedger if tx
-	// belongs to a database whose ledger has another identity. After an error the
-	// caller must roll back.
+	// rollback, also one to an earlier savepoint, takes them back, and so does a crash
+	// before the commit. It waits for another open transaction that has recorded one of
+	// them. It returns ErrDuplicateID if one of them is recorded already, ErrOtherLedger
+	// if tx belongs to a database whose ledger has another identity, and ErrNoSchema if
+	// it has none. After an error the caller must roll back. (On an OwnTable it inserts
+	// nothing, and returns ErrNoRow for an ID without a row.)
 	Record(ctx context.Context, tx Tx, ids []uuid.UUID) error
 }
 
@@ -42,21 +45,25 @@ type Ledger interface {
 	DB() *sql.DB
 
 	// Committed returns those of ids whose transaction has certainly committed.
-	// It never waits for a lock. Of the others it says nothing: they may be
-	// uncommitted, rolled back, or committed a moment ago.
+	// It never waits for a transaction that has recorded IDs; work on the whole table,
+	// such as ALTER TABLE, may keep it waiting until ctx ends. Of the other IDs it says
+	// nothing: they may be uncommitted, rolled back, or committed a moment ago.
 	Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
 
 	// Settle waits until the transaction that recorded id has ended and returns
-	// how. The server bounds the wait; after it the outcome is StillOpen. An id
-	// without a row and without an open transaction is RolledBack, so Settle must
-	// be asked only about an id that was recorded before.
+	// how. The server bounds the wait to wait, rounded up to its unit (a millisecond; a
+	// second on MySQL); after it the outcome is StillOpen. An id without a row and
+	// without an open transaction is RolledBack, so Settle must be asked only about an
+	// id that was recorded before. With an error the outcome is StillOpen: nothing is
+	// known.
 	Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (Outcome, error)
 
 	// Forget deletes the rows of ids; missing ones are no error.
 	Forget(ctx context.Context, ids []uuid.UUID) error
 
 	// Check tells whether the ledger can be used here and now: reachable, the
-	// identity as before, schema version known, a primary that takes writes.
+	// identity as before (else ErrOtherLedger), the schema's version known
+	// (ErrNoSchema), a primary that takes writes (ErrNotPrimary).
 	Check(ctx context.Context) error
 }
 

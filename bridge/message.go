@@ -6,7 +6,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// A Message is what the receiver shall see, and where.
+// A Message is what the receiver shall see, and where. What of it cannot be sent is
+// refused by Encode, and so by a sender, with ErrInvalidMessage, before anything has
+// happened: no target; a name or short property of more than 255 bytes; headers and
+// properties of more than 64 KiB together, or more than 1000 headers; an expiration that
+// is no number of milliseconds; the reply-to amq.rabbitmq.reply-to.
 type Message struct {
 	// ID names the message for ever: it is the row in the ledger, the
 	// message-id at the receiver and the receiver's idempotency key. The zero
@@ -26,7 +30,7 @@ type Message struct {
 	// Publishing is the message itself. MessageId must be empty or the text of
 	// ID. DeliveryMode is ignored: a message is always persistent, in the
 	// staging queue and at the target, since a confirm of a transient message
-	// promises nothing (DESIGN section 4, rule 4). Headers that start with
+	// promises nothing. Headers that start with
 	// "x-bridge-" are reserved.
 	Publishing amqp.Publishing
 }

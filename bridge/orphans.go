@@ -15,9 +15,10 @@ type Orphan struct {
 	RecordedAt time.Time
 }
 
-// A Sweeper is a Ledger that removes rows whose message is gone from the queues: a
-// verifier died between its ack and its DELETE, or somebody purged or deleted a
-// queue. Nothing but the sweep removes such rows, and nobody can tell them from rows
+// A Sweeper is a Ledger that removes rows whose message is gone from the queues:
+// somebody purged or deleted a queue, a crash of the database took a DELETE back (see
+// package postgres), or a verifier that acks first died before its DELETE. Nothing but
+// the sweep removes such rows, and nobody can tell them from rows
 // whose message is still on its way. So the sweep goes by age, and must not cost a
 // message when it is wrong.
 //
@@ -61,7 +62,7 @@ type Sweeper interface {
 
 	// Orphans lists at most limit committed rows that were recorded more than age ago
 	// and have no parked message, the oldest first. It reads only, the whole ledger
-	// once, and waits for nobody; a row that somebody has locked may be missing.
+	// once, and waits for no sender; a row that somebody has locked may be missing.
 	Orphans(ctx context.Context, age time.Duration, limit int) ([]Orphan, error)
 
 	// Sweep removes what Orphans lists, and returns what it has removed. An age below
@@ -78,5 +79,5 @@ type Sweeper interface {
 	SweptBefore(ctx context.Context) (time.Time, error)
 }
 
-// MinSweepAge is the age of the youngest row that a Sweep may be asked to remove.
+// MinSweepAge is the least age that a Sweep takes.
 const MinSweepAge = time.Hour

@@ -18,8 +18,16 @@ package bridge
 // As the row is never deleted, a staged message that is delivered to a verifier
 // once more is forwarded once more.
 //
-// The tables of the ledger must be in the same database all the same: the identity
-// is there, and the proof that lookups wait writes its canaries into bridge_ledger.
+// The tables of the ledger must be in the same database all the same: what makes the
+// identity is there, and the proof that lookups wait writes its canaries into
+// bridge_ledger.
+//
+// Such a ledger has an identity of its own, made of the database's, the table's name
+// with its schema and the column's: a message is judged by the table that it was
+// recorded in, never by bridge_ledger or another own table, which know nothing of it.
+// So its verifier is a program that opens the same OwnTable; the command cmd/verifier,
+// which judges by bridge_ledger, sends its messages to the dead queue as foreign. Whoever
+// renames the table first lets the queues run empty.
 type OwnTable struct {
 	// Table is 'table' or 'schema.table', spelt as in the database's catalogue:
 	// upper and lower case differ. A name with a dot in it cannot be given.
@@ -31,7 +39,7 @@ type OwnTable struct {
 // ProvenElsewhere is what a ledger has that must not write canaries into the table
 // that it reads.
 type ProvenElsewhere interface {
-	// ProofLedger returns a ledger of the same identity that waits by the same
+	// ProofLedger returns a ledger in the same database that waits by the same
 	// means, on a table of the bridge's own.
 	ProofLedger() Ledger
 }

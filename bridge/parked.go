@@ -11,7 +11,8 @@ import (
 type Parked struct {
 	ID uuid.UUID
 	// Message is the encoded message. To the ledger these are bytes, as many as the
-	// database takes in one value: none, or 16 MiB at least.
+	// database takes in one value, 0 among them: 16 MiB at least, but somewhat less on a
+	// MariaDB as it comes (package mysql).
 	Message []byte
 }
 
@@ -40,7 +41,8 @@ type Unparker interface {
 	Ledger
 
 	// Unpark takes parked messages, calls stage with them, which publishes them to the
-	// staging queue, and removes them. It takes at most limit of them, and no more than
+	// staging queue, and removes them. It takes at most limit of them, which is positive,
+	// or as many as one statement of the database takes (500, 1000), and no more than
 	// UnparkBytes together, but one at least; of committed transactions, and none that
 	// another Unpark has taken and not yet removed; in the order in which the database
 	// sorts IDs, and only those that come after the ID after there, which is the zero

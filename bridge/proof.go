@@ -21,7 +21,7 @@ const proofPatience = 30 * time.Second
 const forgetPatience = 5 * time.Second
 
 // Prove shows, on the live database, that ledger waits for open transactions
-// and tells their outcome (DESIGN section 4, rule 5). It records canaries of its
+// and tells their outcome: rule 5 in the package's comment. It records canaries of its
 // own, with new IDs, and takes them away again; dying in the middle leaves at
 // most one orphan row. A ledger that is ProvenElsewhere is proven there.
 //

@@ -13,7 +13,7 @@ import (
 const renewPause = 2 * time.Second
 
 // A Publisher publishes without waiting, and tells of each message whether the broker
-// has it (DESIGN section 4, rules 2 and 4): confirmed *and* not returned.
+// has it (rules 2 and 4 in the package's comment): confirmed *and* not returned.
 //
 // After a nack it goes on over a new channel, at most every two seconds. In a cluster
 // a channel remembers which node leads a quorum queue, and nacks every message for as
@@ -33,7 +33,7 @@ type Publisher struct {
 }
 
 // Publisher opens a publishing channel that has at most inFlight messages unconfirmed;
-// while it is renewed, twice as many.
+// while it is renewed, twice as many. There is nothing to close: it ends with the connection.
 func (c *Connection) Publisher(inFlight int) (*Publisher, error) {
 	p := &Publisher{conn: c, inFlight: inFlight, done: make(chan struct{})}
 	if err := p.open(); err != nil {
@@ -146,13 +146,10 @@ func (p *Publisher) Err() error {
 	return p.err
 }
 
-// Close closes the channel; what is unconfirmed is reported as such.
-func (p *Publisher) Close() { _ = p.channel().ch.Close() }
-
 // Refusal returns the broker's words if err comes from a channel that the broker
 // closed because of what was published on it: a missing exchange (404), no right
-// (403), a refused property or size (406) and their like. It returns nil if the
-// connection as a whole failed.
+// (403), a refused property or size (406) and their like. It returns nil for every
+// other error, as where the connection as a whole failed.
 func Refusal(err error) *amqp.Error {
 	var amqpErr *amqp.Error
 	if errors.As(err, &amqpErr) && amqpErr.Server && amqpErr.Recover {

@@ -16,7 +16,7 @@ import (
 const maxProperties = 100 << 10
 
 // A record is a staged message in bytes, as it travels in a group and lies in a
-// database while it is parked (DESIGN section 5):
+// database while it is parked (the wire format, in the package's comment):
 //
 //	uint32  length of the properties
 //	        the properties as in an AMQP 0-9-1 content header: flags, then values

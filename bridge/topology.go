@@ -12,7 +12,7 @@ import (
 // deliveryLimit is how often a quorum queue may deliver one message before it
 // goes to the dead queue: out of reach of normal life, where a verifier's end
 // hands back thousands, but not unlimited. It is set always: without it 4.x
-// takes 20, and -1 makes 3.x drop a message at its first requeue (FACTS).
+// takes 20, and -1 makes 3.x drop a message at its first requeue (measured on 3.10).
 const deliveryLimit = 1_000_000
 
 // A Topology is the staging queue and the queues beside it.
@@ -40,11 +40,13 @@ func (t Topology) WaitingQueue() string { return t.Queue + ".waiting" }
 func (t Topology) AuditQueue() string { return t.Queue + ".dropped" }
 
 // Declare creates the queues where they are missing, and checks those that
-// exist. A queue with other arguments is left as it is and an error names the
-// argument: among them are those that would lose committed messages (a message
+// exist. A queue with other arguments is left as it is, and the error is a
+// *QueueMismatch that names the argument: among them are those that would lose committed messages (a message
 // TTL, a length limit, a delivery limit that is too small). What policies add
 // cannot be seen here. With a login that has no right to configure the queues
-// it is enough that they exist.
+// it is enough that they exist. Without a connection the error is ErrUnavailable, with a
+// refused login ErrCredentials. It may be called again at any time, also after a crash in
+// the middle.
 func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	if t.Queue == "" {
 		return errors.New("declare topology: field Queue is empty; name the staging queue")

@@ -27,7 +27,7 @@ type Watcher interface {
 	// Holders tells which sessions' open transactions a Settle of id would wait for
 	// now; none if it would not wait, or if the login may not see them. To find out,
 	// it waits as a Settle does, for a second or two at most, and asks on a second
-	// connection; it writes nothing. If the pool has no second connection in time that
+	// connection; it leaves nothing behind. If the pool has no second connection in time that
 	// is an error. A transaction that has the whole table locked is a holder as well.
 	Holders(ctx context.Context, id uuid.UUID) ([]Holder, error)
 

@@ -14,7 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// The headers of a staged message (DESIGN section 5). The first three are
+// The headers of a staged message: the wire format in the package's comment. The first three are
 // required. The others carry what a broker would act on in the staging queue.
 const (
 	HeaderLedger     = "x-bridge-ledger"      // the ledger's identity, a UUID's canonical text
@@ -36,17 +36,6 @@ const (
 	HeaderUnroutableSince = "x-bridge-unroutable-since"
 	// HeaderAttempts is written beside it: how often the message could not be forwarded.
 	HeaderAttempts = "x-bridge-attempts"
-
-	// Written by a verifier on a message in the dead queue.
-	HeaderDeadReason   = "x-bridge-dead-reason"   // a code: malformed, foreign, not-allowed, refused, unroutable, swept
-	HeaderDeadText     = "x-bridge-dead-text"     // the reason in words
-	HeaderDeadVerdict  = "x-bridge-dead-verdict"  // committed, or unknown if it could not be judged
-	HeaderDeadAttempts = "x-bridge-dead-attempts" // how often it could not be forwarded
-	HeaderDeadAt       = "x-bridge-dead-at"       // RFC 3339, UTC
-
-	// HeaderDroppedAt is written by a verifier on a message in the audit queue: RFC
-	// 3339, UTC.
-	HeaderDroppedAt = "x-bridge-dropped-at"
 
 	headerPrefix = "x-bridge-"
 )

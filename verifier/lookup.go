@@ -142,7 +142,7 @@ func (s *session) settle(ctx context.Context) error {
 		case outcome == bridge.Committed:
 			s.committed(m)
 		case swept:
-			s.deadLetter(m, deathReason{reasonSwept, "no row, but orphan rows of its time have been removed: it may have been one"})
+			s.deadLetter(m, deathReason{bridge.DeadSwept, "no row, but orphan rows of its time have been removed: it may have been one"})
 		case outcome == bridge.RolledBack:
 			s.drop(m)
 		case leaves:

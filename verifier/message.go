@@ -88,19 +88,9 @@ func (m *message) audit(queue string, now time.Time) {
 
 // A deathReason says why a message goes to the dead queue.
 type deathReason struct {
-	code string
+	code string // of bridge.DeadReasons
 	text string
 }
-
-// The codes of bridge.HeaderDeadReason.
-const (
-	reasonMalformed  = "malformed"   // does not follow the wire format
-	reasonForeign    = "foreign"     // belongs to another ledger
-	reasonNotAllowed = "not-allowed" // the target is not on the allow-list
-	reasonRefused    = "refused"     // the broker refused it for good
-	reasonUnroutable = "unroutable"  // the target was missing for too long
-	reasonSwept      = "swept"       // absent, but its row may have been removed as an orphan
-)
 
 // deadLetter sets the course to the dead queue: the message as it was staged,
 // with the reason.

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/twoqueue/twoqueue/bridge"
 )
@@ -105,7 +106,7 @@ func (o *Options) withDefaults() (Options, error) {
 		{"Settlers", &out.Settlers, 16},
 	} {
 		if *f.value < 0 || *f.value > maxPrefetch {
-			return out, fmt.Errorf("verifier options: %s is not between 1 and %d", f.name, maxPrefetch)
+			return out, fmt.Errorf("Options.%s is not between 1 and %d", f.name, maxPrefetch)
 		}
 		if *f.value == 0 {
 			*f.value = f.standard
@@ -124,7 +125,7 @@ func (o *Options) withDefaults() (Options, error) {
 		{"Drain", &out.Drain, 10 * time.Second},
 	} {
 		if *f.value < 0 {
-			return out, fmt.Errorf("verifier options: %s is negative", f.name)
+			return out, fmt.Errorf("Options.%s is negative", f.name)
 		}
 		if *f.value == 0 {
 			*f.value = f.standard
@@ -134,7 +135,12 @@ func (o *Options) withDefaults() (Options, error) {
 	case out.SweepAge == 0:
 		out.SweepAge = 7 * 24 * time.Hour
 	case out.SweepAge > 0 && out.SweepAge < bridge.MinSweepAge:
-		return out, fmt.Errorf("verifier options: SweepAge is less than %v", bridge.MinSweepAge)
+		return out, fmt.Errorf("Options.SweepAge is less than %v", bridge.MinSweepAge)
+	}
+	for _, allow := range out.Allow {
+		if !utf8.ValidString(allow.Exchange + allow.RoutingKey) {
+			return out, fmt.Errorf("Options.Allow: %q is not UTF-8", allow)
+		}
 	}
 	if out.ExplainAfter == 0 {
 		out.ExplainAfter = 10 * time.Second
@@ -143,7 +149,7 @@ func (o *Options) withDefaults() (Options, error) {
 		out.Waiting = max(1, out.Prefetch/2)
 	}
 	if out.Waiting > out.Prefetch {
-		return out, errors.New("verifier options: Waiting is larger than Prefetch")
+		return out, errors.New("Options.Waiting is larger than Prefetch")
 	}
 	if out.Topology.Queue == "" {
 		out.Topology.Queue = "twoqueue"

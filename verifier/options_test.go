@@ -17,6 +17,7 @@ func TestOptionsNameTheFieldThatIsWrong(t *testing.T) {
 		"Settlers":        {Settlers: -2},
 		"Waiting":         {Waiting: 10, Prefetch: 5},
 		"Drain":           {Drain: -time.Second},
+		"Allow":           {Allow: []Allow{{RoutingKey: "\xff"}}},
 	} {
 		if _, err := opts.withDefaults(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v", want, err)

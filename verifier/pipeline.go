@@ -44,7 +44,7 @@ func (s *session) arrive(p *parcel, d amqp.Delivery) {
 	members, err := bridge.Members(d)
 	if err != nil {
 		p.lane.took(p, 1)
-		s.deadLetter(&message{parcel: p, delivery: d, received: now}, deathReason{reasonMalformed, err.Error()})
+		s.deadLetter(&message{parcel: p, delivery: d, received: now}, deathReason{bridge.DeadMalformed, err.Error()})
 		return
 	}
 	p.lane.took(p, len(members))
@@ -57,7 +57,7 @@ func (s *session) arrive(p *parcel, d amqp.Delivery) {
 func (s *session) parse(m *message) {
 	staged, err := bridge.Parse(m.delivery)
 	if err != nil {
-		s.deadLetter(m, deathReason{reasonMalformed, err.Error()})
+		s.deadLetter(m, deathReason{bridge.DeadMalformed, err.Error()})
 		return
 	}
 	m.staged = staged
@@ -66,7 +66,7 @@ func (s *session) parse(m *message) {
 	}
 	m.attempts, _ = m.delivery.Headers[bridge.HeaderAttempts].(int64)
 	if staged.Ledger != s.ledger.Identity() {
-		s.deadLetter(m, deathReason{reasonForeign, "ledger " + staged.Ledger.String() +
+		s.deadLetter(m, deathReason{bridge.DeadForeign, "ledger " + staged.Ledger.String() +
 			"; this verifier judges " + s.ledger.Identity().String()})
 		return
 	}
@@ -80,7 +80,7 @@ func (s *session) committed(messages ...*message) {
 	for _, m := range messages {
 		m.committed, m.judged = true, now
 		if !s.allow.permits(m.staged) {
-			s.deadLetter(m, deathReason{reasonNotAllowed, m.staged.Target().String() + " is not on the allow-list"})
+			s.deadLetter(m, deathReason{bridge.DeadNotAllowed, m.staged.Target().String() + " is not on the allow-list"})
 			continue
 		}
 		m.forward(s.opts.KeepUserID)
@@ -179,7 +179,7 @@ func (s *session) refused(m *message, refusal *amqp.Error) {
 		return
 	}
 	s.holds.ended(m)
-	s.deadLetter(m, deathReason{reasonRefused, fmt.Sprintf("%s: %d %s", m.to, refusal.Code, refusal.Reason)})
+	s.deadLetter(m, deathReason{bridge.DeadRefused, fmt.Sprintf("%s: %d %s", m.to, refusal.Code, refusal.Reason)})
 	s.moving.add(-1)
 }
 
@@ -189,7 +189,7 @@ func (s *session) refused(m *message, refusal *amqp.Error) {
 func (s *session) unfit(m *message, err error) {
 	s.holds.ended(m)
 	if m.course == forward {
-		s.deadLetter(m, deathReason{reasonRefused, err.Error()})
+		s.deadLetter(m, deathReason{bridge.DeadRefused, err.Error()})
 		s.moving.add(-1)
 		return
 	}

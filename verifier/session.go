@@ -82,8 +82,10 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 		log:        s.log,
 		unroutable: s.opts.Unroutable,
 		publish:    func(messages ...*message) { s.moving.add(len(messages)); s.forwarder.publish(messages...) },
-		expired:    func(m *message) { s.deadLetter(m, deathReason{reasonUnroutable, m.to.String() + " does not exist"}) },
-		targets:    make(map[bridge.Target]*hold),
+		expired: func(m *message) {
+			s.deadLetter(m, deathReason{bridge.DeadUnroutable, m.to.String() + " does not exist"})
+		},
+		targets: make(map[bridge.Target]*hold),
 	}
 	publishing, err := v.broker.Connect(ctx)
 	if err != nil {

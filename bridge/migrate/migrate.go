@@ -45,18 +45,18 @@ var files embed.FS
 
 // Ledger creates the ledger's tables in db, or brings them to the version of
 // this release; where nothing is to do it does nothing. The ledger's identity is
-// made once, with its tables. Each version is one transaction with its number, so
-// a crash leaves whole versions; on MySQL, which commits every statement on tables
-// by itself, a crash in the middle leaves what the next call completes. Any number
-// of processes may call it at once.
+// made once, with its tables. A crash leaves whole versions, or what the next call
+// completes, and any number of processes may call it at once (see the package comment).
+// Its errors are the database's, after some attempts; a login that may not make tables is
+// told at once.
 func Ledger(ctx context.Context, db *sql.DB, dialect Dialect) error {
-	return Tables(ctx, db, dialect, files, "ledger")
+	return Tables(ctx, db, dialect, files, string(LedgerPart))
 }
 
 // Inbox does for the inbox what Ledger does for the ledger. The inbox lives in
 // the receiver's database, which may be another one.
 func Inbox(ctx context.Context, db *sql.DB, dialect Dialect) error {
-	return Tables(ctx, db, dialect, files, "inbox")
+	return Tables(ctx, db, dialect, files, string(InboxPart))
 }
 
 // Tables does the same for tables of the program's own. Their migrations are in the
@@ -74,7 +74,7 @@ func Tables(ctx context.Context, db *sql.DB, dialect Dialect, files fs.FS, part 
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval = pause
 	_, err = backoff.Retry(ctx, func() (struct{}, error) {
-		return struct{}{}, attempt(ctx, db, dialect, dir, "bridge_"+part+"_version")
+		return struct{}{}, attempt(ctx, db, dialect, dir, Part(part).versions())
 	}, backoff.WithBackOff(pauses), backoff.WithMaxTries(attempts))
 	if err != nil {
 		return fmt.Errorf("migrate %s: %w", part, err)

@@ -29,9 +29,11 @@ const noTableNumber = 208
 // Version tells which version of a part is in db, 0 for none, and which one this
 // release makes. It changes nothing.
 func Version(ctx context.Context, db *sql.DB, dialect Dialect, part Part) (there, wanted int64, err error) {
-	if wanted, err = Wanted(dialect, part); err != nil {
+	all, err := migrations(dialect, part)
+	if err != nil {
 		return 0, 0, err
 	}
+	wanted = all[len(all)-1].version
 	begun, err := isThere(ctx, db, dialect, part.versions())
 	if err != nil {
 		return 0, wanted, fmt.Errorf("look for the version of the %s: %w", part, err)
@@ -67,15 +69,6 @@ func isThere(ctx context.Context, db *sql.DB, dialect Dialect, table string) (th
 	}
 	err = db.QueryRowContext(ctx, query).Scan(&there)
 	return there, err
-}
-
-// Wanted is the version of a part that this release makes.
-func Wanted(dialect Dialect, part Part) (int64, error) {
-	all, err := migrations(dialect, part)
-	if err != nil {
-		return 0, err
-	}
-	return all[len(all)-1].version, nil
 }
 
 // migration is one file.

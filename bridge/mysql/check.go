@@ -18,11 +18,11 @@ import (
 // everybody meets, and still holds the ledger that was opened.
 func (l *Ledger) Check(ctx context.Context) error {
 	identity, err := l.readIdentity(ctx)
-	switch {
-	case err != nil:
+	if err == nil {
+		err = tables.ExpectSame(identity, l.identity)
+	}
+	if err != nil {
 		return fmt.Errorf("check ledger: %w", err)
-	case identity != l.identity:
-		return fmt.Errorf("check ledger: %w: it is %s, not %s", bridge.ErrOtherLedger, identity, l.identity)
 	}
 	if err := errors.Join(l.checkVariables(ctx), l.checkReplica(ctx)); err != nil {
 		return fmt.Errorf("check ledger: %w", err)

@@ -1,5 +1,6 @@
 // Package mysql keeps the ledger and the inbox in a MySQL database, version 8.0.16 or
-// later, or in a MariaDB database, 10.6 or later.
+// later, or in a MariaDB database, 10.6 or later. What a ledger and an inbox promise is in
+// package bridge; here is how this database keeps it.
 //
 //	db, err := sql.Open("mysql", "user:password@tcp(host:3306)/database")
 //	err = migrate.Ledger(ctx, db, migrate.MySQL)
@@ -26,8 +27,8 @@
 // COMMITTED: the connection may have been given READ UNCOMMITTED, at which an
 // uncommitted row would be found, or SERIALIZABLE, at which it would be waited for.
 //
-// Every statement checks the ledger's identity as it goes, and Settle also that the
-// server is not read-only: a proxy may have sent it to a replica, where nobody
+// Every lookup and every INSERT checks the ledger's identity as it goes, and Settle also
+// that the server is not read-only: a proxy may have sent it to a replica, where nobody
 // holds the sender's locks.
 //
 // # Parked messages and orphans
@@ -36,8 +37,8 @@
 // at READ COMMITTED: any number of verifiers take different messages, and none waits
 // for another. It has them locked while it stages, and when it is done it changes only
 // such rows of the ledger as it can lock at once; so it is in no deadlock with Forget.
-// Where there are no parked messages, no other method has anything to do with the
-// table. A parked message must be somewhat smaller than max_allowed_packet.
+// Record, both lookups and Forget have nothing to do with the table. A parked message must
+// be somewhat smaller than max_allowed_packet.
 //
 // recorded_at is the time of the INSERT, in UTC. Orphans reads the whole ledger, which
 // has no index by time: measured on MariaDB, a million rows in some seconds. Sweep

@@ -58,15 +58,11 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 		return nil
 	}
 	result, err := tx.ExecContext(ctx, l.statement(record, array(ids)))
+	if err == nil {
+		err = tables.ExpectChanged(result, len(ids), l.identity)
+	}
 	if err != nil {
 		return fmt.Errorf("record %d IDs: %w", len(ids), classify(err))
-	}
-	recorded, err := result.RowsAffected()
-	if err != nil {
-		return fmt.Errorf("record %d IDs: %w", len(ids), err)
-	}
-	if recorded != int64(len(ids)) {
-		return fmt.Errorf("record %d IDs: %w", len(ids), tables.OtherLedger(l.identity))
 	}
 	return nil
 }
@@ -88,20 +84,12 @@ func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 	return found, nil
 }
 
-func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, ids []uuid.UUID) (found []uuid.UUID, err error) {
+func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, ids []uuid.UUID) ([]uuid.UUID, error) {
 	var rows []uuid.NullUUID
 	if err := tx.SelectContext(ctx, &rows, l.statement(committed, array(ids))); err != nil {
 		return nil, err
 	}
-	if len(rows) == 0 {
-		return nil, tables.OtherLedger(l.identity)
-	}
-	for _, row := range rows {
-		if row.Valid {
-			found = append(found, row.UUID)
-		}
-	}
-	return found, nil
+	return tables.Found(rows, l.identity)
 }
 
 // Forget deletes the rows of ids, a thousand per statement, each of which is

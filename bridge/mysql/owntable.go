@@ -18,6 +18,7 @@ type ownTable struct {
 	bridge.Ledger // ledger, but for what only bridge_ledger can do
 	ledger        *Ledger
 	own           bridge.OwnTable
+	identity      uuid.UUID
 	proof         *Ledger // the same statements on bridge_ledger
 }
 
@@ -37,8 +38,12 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
+	o.identity = tables.OwnIdentity(proof.identity, ledger.column.table, ledger.column.name)
 	return o, nil
 }
+
+// Identity is one of the table's own (see bridge.OwnTable).
+func (o *ownTable) Identity() uuid.UUID { return o.identity }
 
 // ProofLedger returns the ledger on bridge_ledger: it waits by the same statement
 // on a lock of the same kind.

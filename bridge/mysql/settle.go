@@ -66,7 +66,7 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 	case err != nil:
 		return bridge.StillOpen, err
 	case len(rows) == 0:
-		return bridge.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
+		return bridge.StillOpen, tables.OtherLedger(l.identity)
 	case !off(rows[0].ReadOnly):
 		return bridge.StillOpen, fmt.Errorf("%w: it is read-only", bridge.ErrNotPrimary)
 	case rows[0].ID.Valid:

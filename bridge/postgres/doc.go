@@ -1,5 +1,6 @@
 // Package postgres keeps the ledger and the inbox in a PostgreSQL database,
-// version 13 or later.
+// version 13 or later. What a ledger and an inbox promise is in package bridge; here is
+// how this database keeps it.
 //
 //	db, err := sql.Open("pgx", url)
 //	err = migrate.Ledger(ctx, db, migrate.PostgreSQL)
@@ -19,8 +20,8 @@
 // wait with SQLSTATE 55P03. While it waits it holds nothing that anybody could
 // wait for, so it takes part in no deadlock.
 //
-// Every statement checks the ledger's identity as it goes, so that a pool which
-// has come to another database finds nothing instead of finding wrongly.
+// Every lookup and every INSERT checks the ledger's identity as it goes: a pool which
+// has come to another database gets an error and not a verdict.
 //
 // The non-waiting lookup is one SELECT in its own snapshot. PostgreSQL has no
 // dirty reads at any isolation level, so a hit has committed. Where the role's
@@ -36,8 +37,8 @@
 // A parked message is a row of bridge_parked. Unpark takes rows FOR UPDATE SKIP LOCKED:
 // any number of verifiers take different messages, and none waits for another. It
 // has them locked while it stages, and when it is done it changes only such rows of
-// the ledger as it can lock at once; so it is in no deadlock with Forget. Where there
-// are no parked messages, no other method has anything to do with the table.
+// the ledger as it can lock at once; so it is in no deadlock with Forget. Record, both
+// lookups and Forget have nothing to do with the table.
 //
 // recorded_at is the time of the INSERT (clock_timestamp()). Orphans reads the whole
 // ledger, which has no index by time: measured, a million rows in about a second.

@@ -26,11 +26,25 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Classify:   classify,
 })
 
-// An Inbox is the table of processed keys in one PostgreSQL database, with the
-// pending messages beside it. It implements bridge.Inbox.
-type Inbox struct{ tables.Inbox }
+var entities = tables.NewEntities(sqlx.DOLLAR, "now()", "floor(extract(epoch FROM now() - min(kept_at)))::bigint", classify)
 
-var _ bridge.Inbox = (*Inbox)(nil)
+// An Inbox is the table of processed keys in one PostgreSQL database, with the
+// pending messages, the marks and the kept messages beside it. It implements
+// bridge.Inbox and bridge.Keeper.
+//
+// LockMark waits for an open transaction that has locked the mark, for as long as tx's
+// lock_timeout allows. In a transaction at REPEATABLE READ or above, a mark that was
+// changed after the transaction's first statement is a serialization failure (SQLSTATE
+// 40001): roll back and try again.
+type Inbox struct {
+	tables.Inbox
+	tables.Entities
+}
+
+var (
+	_ bridge.Inbox  = (*Inbox)(nil)
+	_ bridge.Keeper = (*Inbox)(nil)
+)
 
 // OpenInbox checks that the inbox's tables are in db. It returns an error that
 // wraps bridge.ErrNoSchema if they are not, or are of another version.
@@ -38,7 +52,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "postgres")); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
-	return &Inbox{inbox}, nil
+	return &Inbox{inbox, entities}, nil
 }
 
 // Claim inserts the key in tx. It waits for an open transaction that has inserted

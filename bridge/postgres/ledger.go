@@ -90,15 +90,11 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 		return nil
 	}
 	result, err := tx.ExecContext(ctx, record, array(ids), l.identity.String())
+	if err == nil {
+		err = tables.ExpectChanged(result, len(ids), l.identity)
+	}
 	if err != nil {
 		return fmt.Errorf("record %d IDs: %w", len(ids), classify(err))
-	}
-	recorded, err := result.RowsAffected()
-	if err != nil {
-		return fmt.Errorf("record %d IDs: %w", len(ids), err)
-	}
-	if recorded != int64(len(ids)) {
-		return fmt.Errorf("record %d IDs: %w", len(ids), tables.OtherLedger(l.identity))
 	}
 	return nil
 }
@@ -125,16 +121,7 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 	if err := sqlx.SelectContext(ctx, q, &rows, statement, array(ids), l.identity.String()); err != nil {
 		return nil, err
 	}
-	if len(rows) == 0 {
-		return nil, tables.OtherLedger(l.identity)
-	}
-	var found []uuid.UUID
-	for _, row := range rows {
-		if row.Valid {
-			found = append(found, row.UUID)
-		}
-	}
-	return found, nil
+	return tables.Found(rows, l.identity)
 }
 
 // Settle inserts the ID in a transaction of its own, which waits for whoever has
@@ -197,13 +184,10 @@ func (l *Ledger) Check(ctx context.Context) error {
 		return fmt.Errorf("check ledger: %w: it is in recovery or read-only", bridge.ErrNotPrimary)
 	}
 	identity, err := tables.ReadIdentity(ctx, l.db)
-	if err != nil {
-		return fmt.Errorf("check ledger: %w", classify(err))
+	if err == nil {
+		err = tables.ExpectSame(identity, l.identity)
 	}
-	if identity != l.identity {
-		return fmt.Errorf("check ledger: %w: it is %s, not %s", bridge.ErrOtherLedger, identity, l.identity)
-	}
-	return nil
+	return wrap("check ledger", err)
 }
 
 // array returns ids as the text of a uuid[].

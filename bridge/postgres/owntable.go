@@ -48,6 +48,7 @@ type ownTable struct {
 	bridge.Ledger            // ledger, but for what only bridge_ledger can do
 	ledger                   *Ledger
 	own                      bridge.OwnTable
+	identity                 uuid.UUID
 	table                    string // quoted, with its schema
 	hold, outcome, committed string
 }
@@ -79,12 +80,16 @@ func newOwnTable(ledger *Ledger, own bridge.OwnTable, table, column string) *own
 		Ledger:    ledger,
 		ledger:    ledger,
 		own:       own,
+		identity:  tables.OwnIdentity(ledger.identity, table, column),
 		table:     table,
 		hold:      fmt.Sprintf(hold, table, column),
 		outcome:   fmt.Sprintf(outcome, table, column),
 		committed: fmt.Sprintf(ownCommitted, table, column),
 	}
 }
+
+// Identity is one of the table's own (see bridge.OwnTable).
+func (o *ownTable) Identity() uuid.UUID { return o.identity }
 
 // Record shows that tx has a row for each of ids, and takes their locks, which tx
 // has until it ends. It changes no data.
@@ -129,7 +134,7 @@ func (o *ownTable) Settle(ctx context.Context, id uuid.UUID, wait time.Duration)
 	case n.Standby:
 		return bridge.StillOpen, fmt.Errorf("settle %s: %w: it is in recovery or read-only", id, bridge.ErrNotPrimary)
 	case n.Own != 1:
-		return bridge.StillOpen, fmt.Errorf("settle %s: %w: not %s", id, bridge.ErrOtherLedger, o.ledger.identity)
+		return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, tables.OtherLedger(o.ledger.identity))
 	case n.Found > 0:
 		return bridge.Committed, nil
 	default:

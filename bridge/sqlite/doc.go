@@ -1,4 +1,5 @@
-// Package sqlite keeps the ledger and the inbox in a SQLite file.
+// Package sqlite keeps the ledger and the inbox in a SQLite file. What a ledger and an
+// inbox promise is in package bridge; here is how this database keeps it.
 //
 //	db, err := sql.Open("sqlite", "file:app.db?_pragma=journal_mode(wal)&_pragma=busy_timeout(5000)")
 //	err = migrate.Ledger(ctx, db, migrate.SQLite)
@@ -50,7 +51,8 @@
 //   - Begin a transaction that first reads and then sends with _txlock=immediate:
 //     SQLite does not let it write if another one has committed in between.
 //   - A copy of the file is a ledger with the same identity. Before a copy gets a
-//     verifier of its own, give it another: UPDATE bridge_identity SET identity.
+//     verifier of its own, give it another: UPDATE bridge_identity SET identity = '…',
+//     the text of a new UUID in small letters.
 //   - All processes must be on one machine: WAL does not work over a network file
 //     system.
 //

@@ -22,11 +22,24 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Classify:   classify,
 })
 
-// An Inbox is the table of processed keys in one SQLite database, with the pending
-// messages beside it. It implements bridge.Inbox.
-type Inbox struct{ tables.Inbox }
+var entities = tables.NewEntities(sqlx.QUESTION, "unixepoch()", "unixepoch() - min(kept_at)", classify)
 
-var _ bridge.Inbox = (*Inbox)(nil)
+// An Inbox is the table of processed keys in one SQLite database, with the pending
+// messages, the marks and the kept messages beside it. It implements bridge.Inbox and
+// bridge.Keeper.
+//
+// LockMark locks the file, and waits for any other transaction that writes to it, for as
+// long as the connection's busy_timeout allows; SQLITE_BUSY comes after that. Make it the
+// first statement of tx, as Claim.
+type Inbox struct {
+	tables.Inbox
+	tables.Entities
+}
+
+var (
+	_ bridge.Inbox  = (*Inbox)(nil)
+	_ bridge.Keeper = (*Inbox)(nil)
+)
 
 // OpenInbox checks that the inbox's tables are in db. It returns an error that
 // wraps bridge.ErrNoSchema if they are not, or are of another version.
@@ -34,7 +47,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "sqlite")); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
-	return &Inbox{inbox}, nil
+	return &Inbox{inbox, entities}, nil
 }
 
 // take makes a transaction that has only read one that may write, or waits until it

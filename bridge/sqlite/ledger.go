@@ -65,15 +65,11 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 		return nil
 	}
 	result, err := tx.ExecContext(ctx, record, array(ids), l.identity.String())
+	if err == nil {
+		err = tables.ExpectChanged(result, len(ids), l.identity)
+	}
 	if err != nil {
 		return fmt.Errorf("record %d IDs: %w", len(ids), classify(err))
-	}
-	recorded, err := result.RowsAffected()
-	if err != nil {
-		return fmt.Errorf("record %d IDs: %w", len(ids), err)
-	}
-	if recorded != int64(len(ids)) {
-		return fmt.Errorf("record %d IDs: %w", len(ids), tables.OtherLedger(l.identity))
 	}
 	return nil
 }
@@ -131,11 +127,11 @@ func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
 // the ledger that was opened.
 func (l *Ledger) Check(ctx context.Context) error {
 	identity, err := l.readIdentity(ctx)
+	if err == nil {
+		err = tables.ExpectSame(identity, l.identity)
+	}
 	if err != nil {
 		return fmt.Errorf("check ledger: %w", err)
-	}
-	if identity != l.identity {
-		return fmt.Errorf("check ledger: %w: it is %s, not %s", bridge.ErrOtherLedger, identity, l.identity)
 	}
 	// A read-only file refuses it, whoever is writing.
 	if _, err := l.Settle(ctx, uuid.New(), time.Millisecond); err != nil {

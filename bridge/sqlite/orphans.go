@@ -96,7 +96,7 @@ func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 	if err != nil {
 		return err
 	}
-	return tables.ExpectOne(result, l.identity)
+	return tables.ExpectChanged(result, 1, l.identity)
 }
 
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {

@@ -23,6 +23,7 @@ type ownTable struct {
 	bridge.Ledger // ledger, but for what only bridge_ledger can do
 	ledger        *Ledger
 	own           bridge.OwnTable
+	identity      uuid.UUID
 	rows          string
 	proof         *Ledger // the same statements on bridge_ledger
 }
@@ -43,13 +44,17 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.
 	}
 	ledger := &Ledger{db: proof.db, identity: proof.identity, committed: fmt.Sprintf(committed, table, column)}
 	return &ownTable{
-		Ledger: ledger,
-		ledger: ledger,
-		own:    own,
-		rows:   fmt.Sprintf(rows, table, column),
-		proof:  proof,
+		Ledger:   ledger,
+		ledger:   ledger,
+		own:      own,
+		identity: tables.OwnIdentity(proof.identity, table, column),
+		rows:     fmt.Sprintf(rows, table, column),
+		proof:    proof,
 	}, nil
 }
+
+// Identity is one of the table's own (see bridge.OwnTable).
+func (o *ownTable) Identity() uuid.UUID { return o.identity }
 
 // ProofLedger returns the ledger on bridge_ledger: it waits for the same lock, the
 // file's.

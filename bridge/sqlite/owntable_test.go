@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
@@ -32,5 +34,33 @@ func TestUnusableOwnTableIsRefused(t *testing.T) {
 				t.Errorf("open: %v, must say %q", err, c.says)
 			}
 		})
+	}
+}
+
+// A message is judged only by the table that it was recorded in: each is a ledger of its
+// own, and the same one for whoever opens it, however he spells its name.
+func TestAnOwnTableHasAnIdentityOfItsOwn(t *testing.T) {
+	file, ledger := newLedger(t, "")
+	_, err := ledger.DB().ExecContext(t.Context(), "CREATE TABLE orders (id TEXT PRIMARY KEY, other TEXT UNIQUE); CREATE TABLE bills (id TEXT PRIMARY KEY)")
+	must(t, err)
+	identity := func(ledger *sqlite.Ledger, table, column string) uuid.UUID {
+		own, err := sqlite.OpenOwnTable(t.Context(), ledger.DB(), bridge.OwnTable{Table: table, Column: column})
+		must(t, err)
+		return own.Identity()
+	}
+	orders := identity(ledger, "orders", "id")
+	if again := identity(openLedger(t, file, ""), "main.orders", "id"); again != orders {
+		t.Errorf("the identity was %s, is %s", orders, again)
+	}
+	_, elsewhere := newLedger(t, "")
+	_, err = elsewhere.DB().ExecContext(t.Context(), "CREATE TABLE orders (id TEXT PRIMARY KEY)")
+	must(t, err)
+	for name, other := range map[string]uuid.UUID{
+		"bridge_ledger": ledger.Identity(), "another table": identity(ledger, "bills", "id"),
+		"another column": identity(ledger, "orders", "other"), "another database": identity(elsewhere, "orders", "id"),
+	} {
+		if other == orders {
+			t.Errorf("%s has the same identity", name)
+		}
 	}
 }

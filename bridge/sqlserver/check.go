@@ -43,11 +43,11 @@ const (
 // committed, and still holds the ledger that was opened.
 func (l *Ledger) Check(ctx context.Context) error {
 	identity, err := l.readIdentity(ctx)
+	if err == nil {
+		err = tables.ExpectSame(identity, l.identity)
+	}
 	if err != nil {
 		return fmt.Errorf("check ledger: %w", err)
-	}
-	if identity != l.identity {
-		return fmt.Errorf("check ledger: %w: it is %s, not %s", bridge.ErrOtherLedger, identity, l.identity)
 	}
 	return nil
 }

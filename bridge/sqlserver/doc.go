@@ -1,5 +1,6 @@
-// Package sqlserver keeps the ledger and the inbox in a database of SQL Server (2014
-// or later) or Azure SQL.
+// Package sqlserver keeps the ledger and the inbox in a database of SQL Server (2016
+// or later) or Azure SQL. What a ledger and an inbox promise is in package bridge; here
+// is how this database keeps it.
 //
 //	db, err := sql.Open("sqlserver", "sqlserver://user:password@host?database=shop")
 //	err = migrate.Ledger(ctx, db, migrate.SQLServer)
@@ -39,9 +40,9 @@
 // READPAST): any number of verifiers take different messages, and none waits for
 // another. It has them locked while it stages, and when it is done it changes only
 // such rows of the ledger as are not locked (READPAST); before, it waits for a Forget of
-// the same IDs for a second at most. Where there are no parked messages, no other method
-// has anything to do with the table. Messages come in the order of uniqueidentifier,
-// which is not that of age.
+// the same IDs for a second at most. Record, both lookups and Forget have nothing to do
+// with the table. Messages come in the order of uniqueidentifier, which is not that of
+// age.
 //
 // recorded_at is the time of the INSERT, in UTC. Orphans reads the whole ledger, which
 // has no index by time, and Sweep deletes by key, both WITH (READPAST).
@@ -54,7 +55,8 @@
 // waits on every server with unique keys, and fails with 2627 after a commit. Prove
 // proves it as well, and refuses if that does not hold either. The choice is logged
 // by slog.Default. Two Unparks at once may then stage the same messages, and an Unpark or
-// a Sweep that meets a locked row fails after a second; nothing is lost by either. A ledger on an own table has no such way.
+// a Sweep that meets a locked row fails after a second; nothing is lost by either. A
+// ledger on an own table has no such way.
 //
 // # How IDs travel
 //

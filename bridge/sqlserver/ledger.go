@@ -71,15 +71,11 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 	for ids := range slices.Chunk(ids, chunk) {
 		text, packed, used := record.fill(ids)
 		result, err := tx.ExecContext(ctx, text, packed, used, argument(l.identity))
+		if err == nil {
+			err = tables.ExpectChanged(result, len(ids), l.identity)
+		}
 		if err != nil {
 			return fmt.Errorf("record %d IDs: %w", len(ids), classify(err, recordRights))
-		}
-		recorded, err := result.RowsAffected()
-		if err != nil {
-			return fmt.Errorf("record %d IDs: %w", len(ids), err)
-		}
-		if recorded != int64(len(ids)) {
-			return fmt.Errorf("record %d IDs: %w", len(ids), tables.OtherLedger(l.identity))
 		}
 	}
 	return nil

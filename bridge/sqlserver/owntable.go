@@ -23,6 +23,7 @@ type ownTable struct {
 	bridge.Ledger // ledger, but for what only bridge_ledger can do
 	ledger        *Ledger
 	own           bridge.OwnTable
+	identity      uuid.UUID
 	rows          statement
 	proof         *Ledger // the same statements on bridge_ledger
 }
@@ -46,17 +47,21 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.
 	}
 	ledger := &Ledger{db: proof.db, identity: proof.identity, lookups: lookupsIn(table, column)}
 	o := &ownTable{
-		Ledger: ledger,
-		ledger: ledger,
-		own:    own,
-		rows:   forIDs(rows, "$table", table, "$column", column),
-		proof:  proof,
+		Ledger:   ledger,
+		ledger:   ledger,
+		own:      own,
+		identity: tables.OwnIdentity(proof.identity, table, column),
+		rows:     forIDs(rows, "$table", table, "$column", column),
+		proof:    proof,
 	}
 	if err := o.read(ctx); err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
 	return o, nil
 }
+
+// Identity is one of the table's own (see bridge.OwnTable).
+func (o *ownTable) Identity() uuid.UUID { return o.identity }
 
 // ProofLedger returns the ledger on bridge_ledger: it waits by the same statement
 // on a lock of the same kind.

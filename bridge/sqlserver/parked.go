@@ -63,7 +63,7 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parke
 		if err != nil {
 			return fmt.Errorf("park message %s: %w", m.ID, classify(err, parkRights))
 		}
-		if err := tables.ExpectOne(result, l.identity); err != nil {
+		if err := tables.ExpectChanged(result, 1, l.identity); err != nil {
 			return fmt.Errorf("park message %s: %w", m.ID, err)
 		}
 	}

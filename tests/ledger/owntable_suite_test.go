@@ -20,15 +20,13 @@ func TestPostgresOwnTable(t *testing.T) {
 }
 
 func TestPostgresOwnTableBehindPgBouncer(t *testing.T) {
-	ledgertest.Run(t, postgresOwnTable(pooled(postgresHarness("pgx", func(t testing.TB) string {
+	ledgertest.Run(t, postgresOwnTable(pooled(further(postgresHarness("pgx", func(t testing.TB) string {
 		return withParameter(t, servertest.PgBouncer(t, servertest.PostgresDB(t)), "default_query_exec_mode", "exec")
-	}))))
+	})))))
 }
 
 func TestPostgresOwnTableByPq(t *testing.T) {
-	ledgertest.Run(t, postgresOwnTable(postgresHarness("postgres", func(t testing.TB) string {
-		return withParameter(t, servertest.PostgresDB(t), "sslmode", "disable")
-	})))
+	ledgertest.Run(t, postgresOwnTable(further(postgresHarness("postgres", byPq))))
 }
 
 func TestMariaDBOwnTable(t *testing.T) {
@@ -42,7 +40,7 @@ func TestMariaDBOwnTableWithUUIDColumn(t *testing.T) {
 	if !strings.Contains(version, "MariaDB") {
 		t.Skip("MySQL has no such type")
 	}
-	ledgertest.Run(t, mariaDBOwnTable("UUID"))
+	ledgertest.Run(t, further(mariaDBOwnTable("UUID")))
 }
 
 // The names are such as only quoting can carry.

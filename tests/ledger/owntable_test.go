@@ -190,3 +190,36 @@ func TestPostgresOwnTableWithoutRoomForLocksIsAnError(t *testing.T) {
 	must(t, tx.Rollback())
 	expectOutcome(t, ledger, ids[0], bridge.RolledBack)
 }
+
+// Sender and verifier may spell the table's name in different ways; the identity is that
+// of the table, and neither the database's nor another table's.
+func TestAnOwnTablesIdentityIsTheTables(t *testing.T) {
+	_, onPostgres := migrated(t)
+	execute(t, onPostgres, "CREATE TABLE orders (id uuid PRIMARY KEY); CREATE SCHEMA other; CREATE TABLE other.orders (id uuid PRIMARY KEY)")
+	postgresLedger, err := postgres.Open(t.Context(), onPostgres)
+	must(t, err)
+	config, onMariaDB := mariaDB(t)
+	execute(t, onMariaDB, "CREATE TABLE orders (id BINARY(16) PRIMARY KEY) ENGINE = InnoDB")
+	execute(t, onMariaDB, "CREATE TABLE other (id BINARY(16) PRIMARY KEY) ENGINE = InnoDB")
+	mariaDBLedger, err := mysql.Open(t.Context(), onMariaDB)
+	must(t, err)
+	for _, c := range []struct {
+		ledger             bridge.Ledger
+		open               func(context.Context, *sql.DB, bridge.OwnTable) (bridge.Ledger, error)
+		plain, full, other string
+	}{
+		{postgresLedger, postgres.OpenOwnTable, "orders", "public.orders", "other.orders"},
+		{mariaDBLedger, mysql.OpenOwnTable, "orders", config.DBName + ".orders", "other"},
+	} {
+		identity := func(table string) uuid.UUID {
+			own, err := c.open(t.Context(), c.ledger.DB(), bridge.OwnTable{Table: table, Column: "id"})
+			must(t, err)
+			return own.Identity()
+		}
+		if plain, full := identity(c.plain), identity(c.full); plain != full {
+			t.Errorf("%s is %s, and %s is %s", c.plain, plain, c.full, full)
+		} else if plain == identity(c.other) || plain == c.ledger.Identity() {
+			t.Errorf("the identity of %s is also that of %s or of bridge_ledger", c.plain, c.other)
+		}
+	}
+}

@@ -23,17 +23,21 @@ func TestPostgresByPgx(t *testing.T) {
 }
 
 func TestPostgresByPq(t *testing.T) {
-	runPostgres(t, postgresHarness("postgres", func(t testing.TB) string {
-		return withParameter(t, servertest.PostgresDB(t), "sslmode", "disable")
-	}))
+	runPostgres(t, further(postgresHarness("postgres", byPq)))
+}
+
+// byPq makes a database for lib/pq.
+func byPq(t testing.TB) string {
+	t.Helper()
+	return withParameter(t, servertest.PostgresDB(t), "sslmode", "disable")
 }
 
 func TestPostgresBehindPgBouncerByPgx(t *testing.T) {
 	for _, mode := range []string{"exec", "simple_protocol"} {
 		t.Run(mode, func(t *testing.T) {
-			runPostgres(t, pooled(postgresHarness("pgx", func(t testing.TB) string {
+			runPostgres(t, pooled(further(postgresHarness("pgx", func(t testing.TB) string {
 				return withParameter(t, servertest.PgBouncer(t, servertest.PostgresDB(t)), "default_query_exec_mode", mode)
-			})))
+			}))))
 		})
 	}
 }
@@ -85,6 +89,12 @@ func postgresHarness(driver string, address func(testing.TB) string) ledgertest.
 			return err
 		},
 	}
+}
+
+// further is h where TestPostgresByPgx, or its like, runs the whole suite.
+func further(h ledgertest.Harness) ledgertest.Harness {
+	h.Further = true
+	return h
 }
 
 // pooled is h behind a pooler, which gives sessions as it likes.

@@ -236,3 +236,16 @@ func TestRecordOfAnOwnTableSendsNoAttention(t *testing.T) {
 	}
 	expectOutcome(t, ledger, id, bridge.Committed)
 }
+
+// Sender and verifier may spell the table's name in different ways; the identity is that
+// of the table, and not the database's.
+func TestAnOwnTablesIdentityIsTheTables(t *testing.T) {
+	_, ledger := ordersOnStandIn(t, nil)
+	plain, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), bridge.OwnTable{Table: "orders", Column: "id"})
+	must(t, err)
+	whole, err := sqlserver.Open(t.Context(), ledger.DB())
+	must(t, err)
+	if plain.Identity() != ledger.Identity() || plain.Identity() == whole.Identity() {
+		t.Errorf("orders is %s, dbo.orders %s, bridge_ledger %s", plain.Identity(), ledger.Identity(), whole.Identity())
+	}
+}

@@ -12,12 +12,20 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// Entities are the statements on marks and kept messages, for databases that have ON
-// CONFLICT and RETURNING.
+// Entities are the marks and kept messages of an inbox, for databases that have ON
+// CONFLICT and RETURNING. It implements bridge.Keeper.
 type Entities struct {
-	BindType int    // sqlx's word for the placeholders
-	Now      string // the database's expression for the time
-	Age      string // and for the whole seconds since the lowest kept_at of a group
+	bindType int
+	now, age string
+	classify func(error) error
+}
+
+var _ bridge.Keeper = Entities{}
+
+// NewEntities takes sqlx's word for the placeholders, the database's expression for the
+// time, and for the whole seconds since the lowest kept_at of a group.
+func NewEntities(bindType int, now, age string, classify func(error) error) Entities {
+	return Entities{bindType, now, age, classify}
 }
 
 // LockMark locks the row by an update that changes nothing. It is one statement, and
@@ -25,74 +33,77 @@ type Entities struct {
 // sees what the one has left that had the lock before, or fails.
 func (e Entities) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (mark string, err error) {
 	if err := CheckName(consumer, name); err != nil {
-		return "", err
+		return "", e.wrap("lock mark", err)
 	}
 	found, err := e.row(ctx, tx, `INSERT INTO bridge_mark (consumer, name, mark) VALUES (?, ?, '')
 ON CONFLICT (consumer, name) DO UPDATE SET mark = bridge_mark.mark RETURNING mark`, []any{consumer, name}, &mark)
 	if err == nil && !found {
 		err = errors.New("no row")
 	}
-	return mark, err
+	return mark, e.wrap("lock mark", err)
 }
 
-// SetMark sets the mark.
+// SetMark changes the mark in tx, which has locked it.
 func (e Entities) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error {
 	if err := CheckMark(mark); err != nil {
-		return err
+		return e.wrap("set mark", err)
 	}
-	result, err := e.exec(ctx, tx, `UPDATE bridge_mark SET mark = ?, changed_at = `+e.Now+` WHERE consumer = ? AND name = ?`,
-		mark, consumer, name)
-	return OneRow(result, err)
+	return e.wrap("set mark", OneRow(e.exec(ctx, tx,
+		`UPDATE bridge_mark SET mark = ?, changed_at = `+e.now+` WHERE consumer = ? AND name = ?`, mark, consumer, name)))
 }
 
-// Keep stores a message.
+// Keep stores a message in tx, which has locked the entity's mark.
 func (e Entities) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64, message []byte) (bool, error) {
-	result, err := e.exec(ctx, tx, `INSERT INTO bridge_kept (consumer, entity, version, message) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-		consumer, entity, version, message)
-	if err != nil {
-		return false, err
-	}
-	inserted, err := result.RowsAffected()
-	return inserted == 1, err
+	inserted, err := Changed(e.exec(ctx, tx, `INSERT INTO bridge_kept (consumer, entity, version, message) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+		consumer, entity, version, message))
+	return inserted == 1, e.wrap("keep message", err)
 }
 
-// CountKept counts the messages.
+// CountKept counts the entity's stored messages.
 func (e Entities) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (n int, err error) {
 	_, err = e.row(ctx, tx, `SELECT count(*) FROM bridge_kept WHERE consumer = ? AND entity = ?`, []any{consumer, entity}, &n)
-	return n, err
+	return n, e.wrap("count kept messages", err)
 }
 
-// FirstKept reads the first message.
+// FirstKept reads the entity's stored message with the lowest version.
 func (e Entities) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (version int64, message []byte, err error) {
 	_, err = e.row(ctx, tx, `SELECT version, message FROM bridge_kept WHERE consumer = ? AND entity = ? ORDER BY version LIMIT 1`,
 		[]any{consumer, entity}, &version, &message)
-	return version, message, err
+	return version, message, e.wrap("read kept message", err)
 }
 
-// Unkeep deletes a message.
+// Unkeep deletes a stored message in tx, which has locked the entity's mark.
 func (e Entities) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error {
 	_, err := e.exec(ctx, tx, `DELETE FROM bridge_kept WHERE consumer = ? AND entity = ? AND version = ?`, consumer, entity, version)
-	return err
+	return e.wrap("delete kept message", err)
 }
 
-// KeptEntities lists the entities.
-func (e Entities) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) ([]bridge.KeptEntity, error) {
-	rows, err := tx.QueryContext(ctx, sqlx.Rebind(e.BindType, `SELECT k.entity, m.mark, k.lowest, k.kept, k.age
-FROM (SELECT consumer, entity, min(version) AS lowest, count(*) AS kept, `+e.Age+` AS age
+// KeptEntities reads all that is stored for consumer, but not the messages.
+func (e Entities) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []bridge.KeptEntity, err error) {
+	rows, err := tx.QueryContext(ctx, sqlx.Rebind(e.bindType, `SELECT k.entity, m.mark, k.lowest, k.kept, k.age
+FROM (SELECT consumer, entity, min(version) AS lowest, count(*) AS kept, `+e.age+` AS age
 FROM bridge_kept WHERE consumer = ? GROUP BY consumer, entity) k
 JOIN bridge_mark m ON m.consumer = k.consumer AND m.name = k.entity ORDER BY k.age DESC, k.entity LIMIT ?`), consumer, limit)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		all, err = ReadKeptEntities(rows)
 	}
-	return ReadKeptEntities(rows)
+	return all, e.wrap("list kept messages", err)
+}
+
+// wrap says what was being done when err came about, if it did.
+func (e Entities) wrap(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", doing, e.classify(err))
 }
 
 func (e Entities) exec(ctx context.Context, tx bridge.Tx, query string, args ...any) (sql.Result, error) {
-	return tx.ExecContext(ctx, sqlx.Rebind(e.BindType, query), args...)
+	return tx.ExecContext(ctx, sqlx.Rebind(e.bindType, query), args...)
 }
 
 func (e Entities) row(ctx context.Context, tx bridge.Tx, query string, args []any, into ...any) (bool, error) {
-	rows, err := tx.QueryContext(ctx, sqlx.Rebind(e.BindType, query), args...)
+	rows, err := tx.QueryContext(ctx, sqlx.Rebind(e.bindType, query), args...)
 	if err != nil {
 		return false, err
 	}

@@ -60,7 +60,7 @@ const (
 	CheckPrimary   = "primary"
 	CheckDurable   = "durability"
 	CheckIsolation = "isolation"
-	CheckConnect   = "connections left"
+	checkConnect   = "connections left"
 	CheckRights    = "rights of a verifier"
 	CheckUnpark    = "rights to unpark"
 	CheckSweep     = "rights to sweep"
@@ -69,9 +69,9 @@ const (
 	CheckRows      = "rows in the ledger"
 )
 
-// NeedConnections is how many connections a verifier wants with default options, and
+// needConnections is how many connections a verifier wants with default options, and
 // so how many must be left.
-const NeedConnections = 23
+const needConnections = 23
 
 // LongOpen is how long a transaction may be open without a warning.
 const LongOpen = time.Hour
@@ -81,14 +81,15 @@ func (f *Findings) Ledger(ctx context.Context, ledger bridge.Ledger) {
 	if err := ledger.Check(ctx); err != nil {
 		f.Error(checkLedger, "see the text; a verifier does not start before this is well", "%v", err)
 	} else {
-		f.OK(checkLedger, "it is %s, of schema version %d", ledger.Identity(), LedgerVersion)
+		f.OK(checkLedger, "it is %s, of schema version %d", ledger.Identity(), ledgerVersion)
 	}
 	if ledger.DB().Stats().MaxOpenConnections == 1 {
-		f.Error(checkPool, "SetMaxOpenConns: a verifier wants one for each settle, and some", "%v", ErrOneConnection)
+		f.Error(checkPool, "SetMaxOpenConns: a verifier wants one for each settle, and some", "%v", errOneConnection)
 	}
 }
 
-// How far the clocks may be apart: DESIGN's rules on sweeping allow for half an hour.
+// How far the clocks may be apart: a verifier's sweep allows for half an hour
+// (see bridge.Sweeper).
 const (
 	clockWarning = time.Second
 	clockError   = time.Minute
@@ -171,12 +172,12 @@ func atLeast(n, limit int) string {
 // Connections judges how many of the server's connections are left.
 func (f *Findings) Connections(left, limit int64) {
 	text := fmt.Sprintf("%d of %d", left, limit)
-	if left < NeedConnections {
-		f.Warning(CheckConnect, fmt.Sprintf("a verifier with default options wants up to %d: raise the server's limit, or lower Settlers", NeedConnections),
+	if left < needConnections {
+		f.Warning(checkConnect, fmt.Sprintf("a verifier with default options wants up to %d: raise the server's limit, or lower Settlers", needConnections),
 			"%s", text)
 		return
 	}
-	f.OK(CheckConnect, "%s", text)
+	f.OK(checkConnect, "%s", text)
 }
 
 // Oldest judges the age of the oldest open transaction.

@@ -44,8 +44,8 @@ func TestFindingsHaveALevelAndAMend(t *testing.T) {
 	f.Oldest(sql.NullFloat64{}, "all")
 	f.Oldest(sql.NullFloat64{Float64: 3599, Valid: true}, "all")
 	f.Oldest(sql.NullFloat64{Float64: 3601, Valid: true}, "all")
-	f.Connections(NeedConnections, 100)
-	f.Connections(NeedConnections-1, 100)
+	f.Connections(needConnections, 100)
+	f.Connections(needConnections-1, 100)
 	f.Expect("it", true, "good", bridge.Warning, "bad", "mend")
 	f.Expect("it", false, "good", bridge.Warning, "bad", "mend")
 	want := []bridge.Level{bridge.OK, bridge.Error, bridge.OK, bridge.OK, bridge.Warning, bridge.OK, bridge.Warning, bridge.OK, bridge.Warning}
@@ -60,9 +60,9 @@ func TestFindingsHaveALevelAndAMend(t *testing.T) {
 }
 
 func TestAStatementIsCutBetweenCharacters(t *testing.T) {
-	for _, statement := range []string{"", "SELECT 1", strings.Repeat("x", MostStatement), strings.Repeat("€", MostStatement), "a" + strings.Repeat("€", MostStatement)} {
+	for _, statement := range []string{"", "SELECT 1", strings.Repeat("x", mostStatement), strings.Repeat("€", mostStatement), "a" + strings.Repeat("€", mostStatement)} {
 		cut := Cut(statement)
-		if !strings.HasPrefix(statement, cut) || len(cut) > MostStatement || len(cut) < min(len(statement), MostStatement-2) ||
+		if !strings.HasPrefix(statement, cut) || len(cut) > mostStatement || len(cut) < min(len(statement), mostStatement-2) ||
 			strings.ToValidUTF8(cut, "") != cut {
 			t.Errorf("%d bytes are cut to %d", len(statement), len(cut))
 		}

@@ -49,6 +49,13 @@ func Quote(name, mark string) string {
 	return opening + strings.ReplaceAll(name, mark, mark+mark) + mark
 }
 
+// OwnIdentity is the identity of a ledger on an own table in the database whose
+// tables have this identity; table and column are quoted, the table with its schema.
+// It is a UUIDv5, so that all who open the same table get the same one.
+func OwnIdentity(database uuid.UUID, table, column string) uuid.UUID {
+	return uuid.NewSHA1(database, []byte(table+"."+column))
+}
+
 // ExpectRows runs query, which returns one row of two numbers: whether the
 // identity is in the transaction's database, and how many of the n IDs have a row.
 // Errors of the database come back as they are.
@@ -70,7 +77,7 @@ func ExpectRows(ctx context.Context, tx bridge.Tx, identity uuid.UUID, n int, qu
 	case rows.Err() != nil:
 		return rows.Err()
 	case own == 0:
-		return fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, identity)
+		return OtherLedger(identity)
 	case found != n:
 		return fmt.Errorf("%w: %d of %d have one: insert the row before the message is sent", bridge.ErrNoRow, found, n)
 	}

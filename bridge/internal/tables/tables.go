@@ -18,8 +18,8 @@ import (
 // The versions of the schema that this release knows. A migration raises the
 // version only if a release before it cannot work with what it makes.
 const (
-	LedgerVersion = 2
-	InboxVersion  = 3
+	ledgerVersion = 2
+	inboxVersion  = 3
 )
 
 // Chunk is how many rows one statement deletes at most, so that no lock is held
@@ -59,10 +59,10 @@ func CheckInbox(ctx context.Context, db *sqlx.DB) error {
 
 // CheckLedgerVersion returns an error if found is not this release's version of
 // the ledger, 0 being none.
-func CheckLedgerVersion(found int64) error { return checkVersion("ledger", found, LedgerVersion) }
+func CheckLedgerVersion(found int64) error { return checkVersion("ledger", found, ledgerVersion) }
 
 // CheckInboxVersion does the same for the inbox.
-func CheckInboxVersion(found int64) error { return checkVersion("inbox", found, InboxVersion) }
+func CheckInboxVersion(found int64) error { return checkVersion("inbox", found, inboxVersion) }
 
 func checkVersion(part string, found, known int64) error {
 	mend := "call migrate.Ledger"
@@ -83,14 +83,38 @@ func OtherLedger(identity uuid.UUID) error {
 	return fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, identity)
 }
 
-// ExpectOne returns OtherLedger unless the statement has changed one row, as it does
+// ExpectChanged returns OtherLedger unless the statement has changed n rows, as it does
 // if it has found the identity.
-func ExpectOne(result sql.Result, identity uuid.UUID) error {
+func ExpectChanged(result sql.Result, n int, identity uuid.UUID) error {
 	changed, err := result.RowsAffected()
-	if err == nil && changed != 1 {
+	if err == nil && changed != int64(n) {
 		err = OtherLedger(identity)
 	}
 	return err
+}
+
+// ExpectSame returns an error unless the identity that was found is the one that was
+// opened.
+func ExpectSame(found, opened uuid.UUID) error {
+	if found != opened {
+		return fmt.Errorf("%w: it is %s, not %s", bridge.ErrOtherLedger, found, opened)
+	}
+	return nil
+}
+
+// Found returns the IDs of a lookup, of which one row at least says that the identity
+// is right; that one is without an ID if nothing was found.
+func Found(rows []uuid.NullUUID, identity uuid.UUID) ([]uuid.UUID, error) {
+	if len(rows) == 0 {
+		return nil, OtherLedger(identity)
+	}
+	var found []uuid.UUID
+	for _, row := range rows {
+		if row.Valid {
+			found = append(found, row.UUID)
+		}
+	}
+	return found, nil
 }
 
 // Changed returns how many rows a statement has changed.

@@ -98,27 +98,27 @@ func (w Watch) look(ctx, waiting context.Context) (holders []bridge.Holder, look
 	return nil, true, nil
 }
 
-// ErrOneConnection is the error of a Holders on a pool that cannot have a second
+// errOneConnection is the error of a Holders on a pool that cannot have a second
 // connection.
-var ErrOneConnection = errors.New("the pool may have one connection, must have two at least")
+var errOneConnection = errors.New("the pool may have one connection, must have two at least")
 
 // CheckPool returns an error unless the pool may have two connections.
 func CheckPool(db *sqlx.DB) error {
 	if db.Stats().MaxOpenConnections == 1 {
-		return ErrOneConnection
+		return errOneConnection
 	}
 	return nil
 }
 
-// MostStatement is how much of a statement a Holder tells, in bytes.
-const MostStatement = 1000
+// mostStatement is how much of a statement a Holder tells, in bytes.
+const mostStatement = 1000
 
 // Cut returns the beginning of a statement.
 func Cut(statement string) string {
-	if len(statement) <= MostStatement {
+	if len(statement) <= mostStatement {
 		return statement
 	}
-	n := MostStatement
+	n := mostStatement
 	for n > 0 && !utf8.RuneStart(statement[n]) {
 		n--
 	}
