@@ -18,6 +18,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -310,7 +311,7 @@ func (b *bench) transact(ctx context.Context, n int) {
 	}
 	if err != nil {
 		if b.failed++; b.failure == "" {
-			b.failure = oneLine(err.Error())
+			b.failure = mend.Line(err.Error())
 		}
 	}
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"fmt"
-	"strconv"
-
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/allow"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
 
@@ -29,10 +27,11 @@ type config struct {
 		URL     string `desc:"the receiver's database with the inbox, in the forms of BRIDGE_DATABASE_URL; optional"`
 		URLFile string `split_words:"true" desc:"a file with it instead"`
 	}
-	Queue    string            `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
-	Classic  environment.Truth `default:"false" desc:"the queues are classic queues instead of quorum queues"`
-	Audit    copies            `default:"0" desc:"how many messages the audit queue keeps; 0: there is no such queue"`
-	HandBack environment.Span  `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked; must be shorter than the broker's consumer timeout"`
+	Queue    string             `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
+	Classic  environment.Truth  `default:"false" desc:"the queues are classic queues instead of quorum queues"`
+	Audit    environment.Copies `default:"0" desc:"how many messages the audit queue keeps; 0: there is no such queue"`
+	Allow    allow.List         `desc:"the targets that verifiers may forward to, in their form; dead replay sends what is for another one with --force only (default: every target is allowed)"`
+	HandBack environment.Span   `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked; must be shorter than the broker's consumer timeout"`
 }
 
 // load reads the environment. Its error names the variable and says what to do.
@@ -42,20 +41,13 @@ func load() (config, error) {
 	if err := environment.ReadShared(prefix, &c); err != nil {
 		return c, &misuse{err}
 	}
-	for _, secret := range []struct {
-		name  string
-		value *string
-		file  string
-	}{
-		{"BRIDGE_DATABASE_URL", &c.Database.URL, c.Database.URLFile},
-		{"BRIDGE_AMQP_URL", &c.AMQP.URL, c.AMQP.URLFile},
-		{"BRIDGE_MANAGEMENT_URL", &c.Management.URL, c.Management.URLFile},
-		{"BRIDGE_INBOX_URL", &c.Inbox.URL, c.Inbox.URLFile},
-	} {
-		var err error
-		if *secret.value, err = environment.Secret(secret.name, *secret.value, secret.file); err != nil {
-			return c, &misuse{err}
-		}
+	err := environment.Open(
+		environment.Secret{Name: "BRIDGE_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile},
+		environment.Secret{Name: "BRIDGE_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile},
+		environment.Secret{Name: "BRIDGE_MANAGEMENT_URL", Value: &c.Management.URL, File: c.Management.URLFile},
+		environment.Secret{Name: "BRIDGE_INBOX_URL", Value: &c.Inbox.URL, File: c.Inbox.URLFile})
+	if err != nil {
+		return c, &misuse{err}
 	}
 	if c.Queue == "" || len(c.Queue) > 200 {
 		return c, misused("BRIDGE_QUEUE: must have 1 to 200 bytes; name the staging queue or unset it")
@@ -65,18 +57,4 @@ func load() (config, error) {
 
 func (c *config) topology() bridge.Topology {
 	return bridge.Topology{Queue: c.Queue, Classic: bool(c.Classic), Audit: int(c.Audit)}
-}
-
-// copies is how many messages a queue keeps.
-type copies int
-
-// Decode implements envconfig.Decoder.
-func (c *copies) Decode(text string) error {
-	const most = 1_000_000_000
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > most {
-		return fmt.Errorf("%q is not usable; give a whole number from 0 to %d, or unset it", text, most)
-	}
-	*c = copies(n)
-	return nil
 }

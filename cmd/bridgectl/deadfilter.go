@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // defaultLimit is how many messages a command looks at, unless it is told otherwise.
@@ -28,17 +30,19 @@ type deadFilter struct {
 	now      time.Time
 }
 
+// deadReasons are a verifier's, and the broker's.
+var deadReasons = append(bridge.DeadReasons(), reasonBroker)
+
 func (f *deadFilter) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.ids, "id", nil, "only messages with these IDs")
-	flags.StringSliceVar(&f.reasons, "reason", nil, "only those dead for these reasons: malformed, foreign, not-allowed, refused, unroutable, swept, broker")
+	flags.StringSliceVar(&f.reasons, "reason", nil, "only those dead for these reasons: "+strings.Join(deadReasons, ", "))
 	flags.StringVar(&f.verdict, "verdict", "", "only those with this verdict: committed or unknown")
 	flags.StringArrayVar(&f.targets, "target", nil, "only those for targets like EXCHANGE:KEY, where * stands for any characters; a queue is :NAME")
 	flags.DurationVar(&f.older, "older-than", 0, "only those that have been dead for longer than this")
 	flags.DurationVar(&f.younger, "younger-than", 0, "only those that have been dead for less than this")
 	flags.IntVar(&f.limit, "limit", defaultLimit, "how many messages of the queue are looked at, from its head")
-	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(
-		[]string{"malformed", "foreign", "not-allowed", "refused", "unroutable", "swept", reasonBroker}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(deadReasons, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("verdict", cobra.FixedCompletions([]string{"committed", "unknown"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -51,6 +55,11 @@ func (f *deadFilter) begin(ids []string) error {
 	}
 	if f.verdict != "" && f.verdict != "committed" && f.verdict != "unknown" {
 		return misused("--verdict: %q is not usable; give committed or unknown", f.verdict)
+	}
+	for _, reason := range f.reasons {
+		if !slices.Contains(deadReasons, reason) {
+			return misused("--reason: %q is not usable; give some of %s", reason, strings.Join(deadReasons, ", "))
+		}
 	}
 	if f.older < 0 || f.younger < 0 {
 		return misused("--older-than, --younger-than: must be positive, such as 2h")

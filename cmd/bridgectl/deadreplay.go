@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/verifier"
 )
 
 func newDeadReplay(a *app) *cobra.Command {
@@ -28,7 +30,9 @@ committed one has been deleted, so a verifier would drop it.
 
 Sent is what is known to be committed: by the verifier's verdict, or because its row is
 in the ledger of BRIDGE_DATABASE_URL now. That row is deleted afterwards. Of others
-nobody knows; --force sends them too, and with them perhaps what was rolled back.`,
+nobody knows; --force sends them too, and with them perhaps what was rolled back. What
+BRIDGE_ALLOW does not allow, or a verifier has found not allowed while BRIDGE_ALLOW is
+not set here, needs --force or --to as well.`,
 		RunE: func(cmd *cobra.Command, ids []string) (err error) {
 			if err := f.begin(ids); err != nil {
 				return err
@@ -42,6 +46,8 @@ nobody knows; --force sends them too, and with them perhaps what was rolled back
 				}
 			}
 			p.ledger = a.ledgerIfNamed
+			p.permits = (&verifier.Options{Topology: a.topology(), Allow: a.config.Allow}).Permits()
+			p.listed = len(a.config.Allow) > 0
 			broker, err := a.broker(cmd.Context())
 			if err != nil {
 				return err
@@ -76,7 +82,7 @@ type replayer struct {
 }
 
 // act publishes a batch and then removes from the dead queue, and from the ledger,
-// what is safe. The order is that of a verifier (DESIGN section 4, rule 4), with the
+// what is safe. The order is that of a verifier (rule 4 of package bridge), with the
 // row last: if it is left, a sweep removes it.
 func (r *replayer) act(ctx context.Context, p *peek, batch []*deadMessage) error {
 	plans, err := r.planner.plan(ctx, batch)
@@ -131,7 +137,7 @@ func failureWords(err error) string {
 	refusal := bridge.Refusal(err)
 	switch {
 	case refusal != nil:
-		return "the broker refuses it: " + oneLine(refusal.Error())
+		return "the broker refuses it: " + mend.Line(refusal.Error())
 	case errors.Is(err, bridge.ErrReturned):
 		return "no queue is bound to its target; create it, or name another one with --to"
 	case errors.Is(err, bridge.ErrNacked):
@@ -139,5 +145,5 @@ func failureWords(err error) string {
 	case errors.Is(err, bridge.ErrUnconfirmed):
 		return "its target did not confirm it in time: it may have arrived"
 	}
-	return oneLine(err.Error())
+	return mend.Line(err.Error())
 }

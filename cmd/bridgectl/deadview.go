@@ -87,8 +87,8 @@ func replayWords(m *deadMessage) string {
 		return "not possible: " + m.wrong.Error()
 	case m.Verdict != bridge.Committed.String():
 		return "to its target if its row is in the ledger, else only with --force: nobody knows what became of its transaction"
-	case m.Reason == "not-allowed":
-		return "to its target, but only with --force: the verifiers' allow-list forbids it"
+	case m.Reason == bridge.DeadNotAllowed:
+		return "to its target, but only with --force: the verifiers' allow-list forbids it, unless BRIDGE_ALLOW has come to allow it"
 	}
 	return "to its target, with the same ID; its row in the ledger has been deleted"
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
 // What the doctor can examine.
@@ -154,8 +155,8 @@ func (g *group) unknown(check, mend, format string, args ...any) {
 	g.add(bridge.Unknown, check, mend, format, args...)
 }
 
-func (g *group) add(level bridge.Level, check, mend, format string, args ...any) {
-	g.Findings = append(g.Findings, bridge.Finding{Check: check, Level: level, Text: oneLine(fmt.Sprintf(format, args...)), Mend: mend})
+func (g *group) add(level bridge.Level, check, remedy, format string, args ...any) {
+	g.Findings = append(g.Findings, bridge.Finding{Check: check, Level: level, Text: mend.Line(fmt.Sprintf(format, args...)), Mend: remedy})
 }
 
 // failed adds an error as a finding, with the mend that is known for it.

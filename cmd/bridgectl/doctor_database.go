@@ -56,7 +56,7 @@ func (a *app) examineLedger(ctx context.Context, g *group) {
 	}
 }
 
-// prove does what a verifier does before it judges (DESIGN section 4, rule 5).
+// prove does what a verifier does before it judges (rule 5 of package bridge).
 func prove(ctx context.Context, g *group, ledger bridge.Ledger) {
 	const check = "proof"
 	start := time.Now()

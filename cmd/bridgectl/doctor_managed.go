@@ -149,7 +149,7 @@ func (l loose) bytes() string { return humanize.IBytes(uint64(max(l, 0))) }
 
 // leastDisk is how much free disk a broker should insist on. RabbitMQ's default is
 // 50 MB, which a burst of messages fills before the alarm stops anybody.
-const leastDisk = 1 << 30
+const leastDisk = 1_000_000_000 // 1GB, as rabbitmq.conf counts
 
 // crowded tells whether more than four fifths are used.
 func crowded(used, most loose) bool { return most > 0 && used > most/5*4 }
@@ -189,7 +189,7 @@ func examineNodes(ctx context.Context, g *group, m *management) int {
 				"%s stops taking messages when %s of disk are left: too late for what is on its way", n.Name, n.DiskLimit.bytes())
 		}
 	}
-	g.fineSince(before, disk, "1 GiB or more on %s", nodesText(len(nodes)))
+	g.fineSince(before, disk, "1 GB or more on %s", nodesText(len(nodes)))
 
 	before = len(g.Findings)
 	for _, n := range nodes {
@@ -267,7 +267,6 @@ func (a *app) examineConsumers(ctx context.Context, g *group, m *management, q *
 		Name       string `json:"name"`
 		Properties struct {
 			Product string `json:"product"`
-			Name    string `json:"connection_name"`
 		} `json:"client_properties"`
 	}
 	if err := m.get(ctx, &connections, "vhosts", m.vhost, "connections"); err != nil {
@@ -297,9 +296,8 @@ func (a *app) examineRights(ctx context.Context, g *group, m *management) {
 	const check = "rights"
 	user := m.login
 	var rights struct {
-		Configure string `json:"configure"`
-		Write     string `json:"write"`
-		Read      string `json:"read"`
+		Write string `json:"write"`
+		Read  string `json:"read"`
 	}
 	err := m.get(ctx, &rights, "permissions", m.vhost, user)
 	switch {

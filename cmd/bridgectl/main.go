@@ -10,11 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"slices"
-	"strings"
-	"syscall"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/cmd/internal/program"
 )
 
 // The exit codes; the help documents them.
@@ -25,13 +24,7 @@ const (
 	exitUnwell  = 3 // the doctor has found errors
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
+func main() { program.Main(run) }
 
 // run is the program. ctx ends with the first signal; the configuration is the
 // process's environment.
@@ -39,7 +32,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	a := &app{stdout: stdout, stderr: stderr}
 	defer a.close()
 	root := newRoot(a)
-	root.SetArgs(args)
+	root.SetArgs(helped(args))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
@@ -53,9 +46,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return fail(stderr, exitFailed, errors.New("interrupted"))
 	case !a.running, errors.As(err, new(*misuse)):
 		return fail(stderr, exitMisused, err)
+	case mend.Misuse(err):
+		return fail(stderr, exitMisused, explain(err))
 	default:
 		return fail(stderr, exitFailed, explain(err))
 	}
+}
+
+// helped has -help, as the other commands of this project spell it, in cobra's spelling.
+func helped(args []string) []string {
+	args = slices.Clone(args)
+	for i, arg := range args {
+		if arg == "-help" {
+			args[i] = "--help"
+		}
+	}
+	return args
 }
 
 // exitError ends the program with a code and without another word.
@@ -71,18 +77,8 @@ func (e *misuse) Unwrap() error { return e.error }
 // misused makes an error that ends the program with exitMisused.
 func misused(format string, args ...any) error { return &misuse{fmt.Errorf(format, args...)} }
 
-// fail writes what went wrong as one line. Drivers write several, one for each
-// attempt to connect.
+// fail writes what went wrong as one line.
 func fail(stderr io.Writer, code int, err error) int {
-	fmt.Fprintf(stderr, "bridgectl: %s\n", oneLine(err.Error()))
+	fmt.Fprintf(stderr, "bridgectl: %s\n", mend.Line(err.Error()))
 	return code
-}
-
-// oneLine joins a text's lines; a line that comes again at once is left out.
-func oneLine(text string) string {
-	lines := strings.Split(text, "\n")
-	for i := range lines {
-		lines[i] = strings.TrimSpace(lines[i])
-	}
-	return strings.TrimSpace(strings.Join(slices.Compact(lines), " "))
 }

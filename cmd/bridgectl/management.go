@@ -188,25 +188,18 @@ type managedQueue struct {
 	OperatorPolicy  string         `json:"operator_policy"` // likewise
 	EffectivePolicy looseMap       `json:"effective_policy_definition"`
 	State           string         `json:"state"`
-	Messages        int64          `json:"messages"`
-	Ready           int64          `json:"messages_ready"`
 	Unacked         int64          `json:"messages_unacknowledged"`
-	Consumers       int            `json:"consumers"`
 	ConsumerDetails []struct {
-		Tag     string `json:"consumer_tag"`
 		Channel struct {
 			Connection string `json:"connection_name"`
 			User       string `json:"user"`
-			PeerHost   string `json:"peer_host"`
 		} `json:"channel_details"`
 	} `json:"consumer_details"`
-	Leader  string   `json:"leader"`
 	Members []string `json:"members"`
 	Online  []string `json:"online"`
 	Stats   struct {
 		Publish managedRate `json:"publish_details"`
 		Deliver managedRate `json:"deliver_get_details"`
-		Ack     managedRate `json:"ack_details"`
 	} `json:"message_stats"`
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
 // conclude says in words what the facts mean, and what comes next.
@@ -214,7 +215,7 @@ func holderText(h bridge.Holder) string {
 		parts = append(parts, "open for "+since(&h.Since))
 	}
 	if h.Statement != "" {
-		parts = append(parts, "last statement: "+cut(oneLine(h.Statement), 100))
+		parts = append(parts, "last statement: "+cut(mend.Line(h.Statement), 100))
 	}
 	return strings.Join(parts, ", ")
 }

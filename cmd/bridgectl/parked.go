@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
 // parkedAtOnce is how many parked messages one Unpark takes; more is its own limit.
@@ -147,7 +148,7 @@ func (p *pushed) push(ctx context.Context, ledger bridge.Unparker, broker *bridg
 			limit /= 2
 			continue
 		case refusedForGood(failure):
-			p.Refused = append(p.Refused, refusedParked{first, oneLine(failure.Error())})
+			p.Refused = append(p.Refused, refusedParked{first, mend.Line(failure.Error())})
 			after, limit = first, parkedAtOnce
 			continue
 		case err != nil || n == 0:

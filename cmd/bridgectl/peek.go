@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -23,6 +24,7 @@ type peek struct {
 	ch    *amqp.Channel
 	queue string
 	depth int // messages that were ready at the beginning
+	acked int
 	stop  func() bool
 }
 
@@ -79,6 +81,7 @@ func (p *peek) ack(tags ...uint64) error {
 		if err := p.ch.Ack(tag, false); err != nil {
 			return fmt.Errorf("remove a message from queue %q: %w", p.queue, err)
 		}
+		p.acked++
 	}
 	return nil
 }
@@ -99,11 +102,29 @@ func (p *peek) close() error {
 	if err == nil {
 		err = p.flush()
 	}
+	if err == nil {
+		err = p.seeBack()
+	}
 	p.abandon()
 	if err != nil && !errors.Is(err, amqp.ErrClosed) {
 		return fmt.Errorf("give back to queue %q: %w", p.queue, err)
 	}
 	return err
+}
+
+// seeBack waits until what was given back can be taken again: a quorum queue does that
+// some time after it has read the nack, and the operator's next command would find less
+// than there is. Where somebody else consumes the queue it gives up after a second.
+func (p *peek) seeBack() error {
+	const longest, interval = time.Second, 10 * time.Millisecond
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for end := time.Now().Add(longest); ; <-ticker.C {
+		queue, err := p.ch.QueueDeclarePassive(p.queue, true, false, false, false, nil)
+		if err != nil || queue.Messages >= p.depth-p.acked || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // abandon closes the connection: what is unacked goes back by itself.

@@ -26,12 +26,15 @@ type replayPlan struct {
 // in the dead queue, so a verifier would take it for rolled back and drop it.
 //
 // What is known to be committed may go: by the verifier's verdict, or because its row
-// is in the ledger now, which even a lookup that does not wait may believe (DESIGN
-// section 4, rule 3). Of all others nobody knows; they may have been rolled back.
+// is in the ledger now, which even a lookup that does not wait may believe (rule
+// 3 of package bridge). Of all others nobody knows; they may have been rolled back.
 type planner struct {
 	ledger func(context.Context) (bridge.Ledger, error) // nil without an error: there is none at hand
 	to     *bridge.Target                               // instead of the messages' own targets
 	force  bool
+
+	permits func(bridge.Staged) bool // whether a verifier would forward it; nil: it would
+	listed  bool                     // permits knows the verifiers' allow-list
 }
 
 // plan decides about some messages with one lookup.
@@ -82,15 +85,10 @@ func (p *planner) lookUp(ctx context.Context, messages []*deadMessage) (found ma
 }
 
 func (p *planner) decide(m *deadMessage, identity uuid.UUID, found map[uuid.UUID]bool) (plan replayPlan) {
-	switch {
-	case m.wrong != nil:
+	if m.wrong != nil {
 		return p.malformed(m)
-	case m.Verdict == bridge.Committed.String():
-		if m.Reason == "not-allowed" && !p.force {
-			plan.refusal = "the verifiers' allow-list forbids its target; --force sends it all the same"
-			return plan
-		}
-	default:
+	}
+	if m.Verdict != bridge.Committed.String() {
 		var missing *bridge.Staged
 		for i, member := range m.members {
 			if member.Ledger == identity && found[member.ID] {
@@ -103,10 +101,28 @@ func (p *planner) decide(m *deadMessage, identity uuid.UUID, found map[uuid.UUID
 			return replayPlan{refusal: unknownText(m, *missing, identity) + "; --force sends it all the same"}
 		}
 	}
+	if !p.force && p.forbids(m) {
+		return replayPlan{refusal: "the verifiers' allow-list forbids its target; --force sends it all the same"}
+	}
 	for _, member := range m.members {
 		plan.out = append(plan.out, p.outgoing(member))
 	}
 	return plan
+}
+
+// forbids tells whether a verifier would not forward a message to its target: by
+// BRIDGE_ALLOW, or where that is not set by what a verifier has said. For a target that
+// the user names he answers himself.
+func (p *planner) forbids(m *deadMessage) bool {
+	if p.to != nil {
+		return false
+	}
+	for _, member := range m.members {
+		if p.permits != nil && !p.permits(member) {
+			return true
+		}
+	}
+	return m.Reason == bridge.DeadNotAllowed && !p.listed
 }
 
 // unknownText says why nobody knows that a message is committed.
@@ -122,7 +138,7 @@ func unknownText(m *deadMessage, s bridge.Staged, identity uuid.UUID) string {
 		text += "it belongs to ledger " + s.Ledger.String() + ", not to the one at hand; name that one's database, which may know it"
 	default:
 		text += "it has no row in the ledger: rolled back, still open, or forwarded before"
-		if m.Reason == "swept" {
+		if m.Reason == bridge.DeadSwept {
 			text += ", or its row was removed as an orphan"
 		}
 	}

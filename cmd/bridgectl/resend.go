@@ -13,7 +13,7 @@ import (
 const resendPatience = 30 * time.Second
 
 // A resender publishes messages to their targets and knows which are safe: confirmed
-// and not returned (DESIGN section 4, rule 4).
+// and not returned (rule 4 of package bridge).
 //
 // It sends many together. A publish that the broker refuses closes the channel and
 // leaves all that was in flight there unknown: these are sent once more, each alone,

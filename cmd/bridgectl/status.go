@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
 const (
@@ -131,7 +132,7 @@ func (c *collector) collect(ctx context.Context) *statusFacts {
 	facts := &statusFacts{At: time.Now().UTC(), Failures: []string{}}
 	fail := func(err error) {
 		if err != nil {
-			facts.Failures = append(facts.Failures, oneLine(explain(err).Error()))
+			facts.Failures = append(facts.Failures, mend.Line(explain(err).Error()))
 		}
 	}
 	if c.app.config.AMQP.URL != "" {

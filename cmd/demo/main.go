@@ -12,11 +12,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
-	"github.com/kelseyhightower/envconfig"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/cmd/internal/program"
 )
 
 const help = `Usage: demo [-orders N]
@@ -49,11 +48,7 @@ func main() {
 	if text := os.Getenv(partVariable); text != "" {
 		os.Exit(playPart(text))
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	program.Main(run)
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -75,7 +70,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "demo: %v; see demo -help\n", err)
 		return 2
 	}
-	if err := envconfig.Process("BRIDGE", &c); err != nil {
+	if err := environment.ReadShared("BRIDGE", &c); err != nil { // the verifiers' variables may be set
 		fmt.Fprintf(stderr, "demo: %v\n", err)
 		return 2
 	}

@@ -19,6 +19,7 @@ type attempt struct {
 	gateway *gateway
 	session *transport.Session // for the first run
 	ended   bool               // somebody has counted what became of the delivery
+	failed  int                // the number of its latest run, if that was not done
 	resumed bool               // there is no delivery: the message comes from the inbox
 }
 
@@ -63,6 +64,7 @@ func (a *attempt) run(ctx context.Context, d amqp.Delivery) error {
 	if err != nil {
 		return idempotency.NotDone(backoff.Permanent(fmt.Errorf("%w: %w", email.ErrRefused, err)))
 	}
+	a.failed = 0
 	n, err := g.statuses.begin(ctx, d.MessageId, e.Recipients())
 	if err != nil {
 		return idempotency.NotDone(err)
@@ -90,6 +92,7 @@ func (a *attempt) conclude(ctx context.Context, id string, n int, err error) err
 		return nil
 	case errors.Is(err, transport.ErrTemporary) && n < int(g.config.Attempts):
 		g.metrics.attempt("temporary")
+		a.failed = n
 		g.note(ctx, id, n, retrying, err)
 		return idempotency.NotDone(err)
 	case errors.Is(err, transport.ErrTemporary):
@@ -110,7 +113,7 @@ func (a *attempt) conclude(ctx context.Context, id string, n int, err error) err
 // forGood ends an e-mail that is not sent. A delivery goes to the dead queue, and is
 // counted there; a resumed message stays in the inbox.
 func (a *attempt) forGood(ctx context.Context, id string, n int, now status, err error) error {
-	if a.resumed {
+	if a.failed = n; a.resumed {
 		a.count(now)
 	}
 	a.gateway.note(ctx, id, n, now, err)
@@ -122,15 +125,8 @@ func (a *attempt) count(outcome status) {
 	a.gateway.metrics.outcome(outcome)
 }
 
-// note writes the status, for which it tries for a while: without it a death in the
-// next moment leaves the e-mail in doubt. The guard's own row is what decides.
+// note writes what became of a run: without it a death in the next moment leaves the
+// e-mail in doubt. The guard's own row is what decides.
 func (g *gateway) note(ctx context.Context, id string, n int, now status, cause error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.config.SMTP.Timeout.Duration())
-	defer cancel()
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		return struct{}{}, g.statuses.end(ctx, id, n, now, cause)
-	})
-	if err != nil {
-		g.log.Warn("status not written", "message_id", id, "status", now, "error", err)
-	}
+	g.write(ctx, id, now, func(ctx context.Context) error { return g.statuses.end(ctx, id, n, now, cause) })
 }

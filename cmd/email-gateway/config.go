@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -62,7 +63,7 @@ type config struct {
 	Drain        environment.Span  `default:"30s" desc:"how long the end may take, after SIGTERM; an e-mail that the server has not answered to by then is doubtful"`
 
 	HTTP struct {
-		Address string `default:":8080" desc:"where /livez, /readyz and /metrics are"`
+		Addr environment.Address `default:":8080" desc:"where /livez, /readyz and /metrics are; or none"`
 	}
 	Log environment.Log
 }
@@ -74,19 +75,12 @@ func load(sending bool) (*config, error) {
 	if err := environment.Read(prefix, c); err != nil {
 		return nil, err
 	}
-	for _, secret := range []struct {
-		name  string
-		value *string
-		file  string
-	}{
-		{"EMAIL_DATABASE_URL", &c.Database.URL, c.Database.URLFile},
-		{"EMAIL_AMQP_URL", &c.AMQP.URL, c.AMQP.URLFile},
-		{"EMAIL_SMTP_PASSWORD", &c.SMTP.Password, c.SMTP.PasswordFile},
-	} {
-		var err error
-		if *secret.value, err = environment.Secret(secret.name, *secret.value, secret.file); err != nil {
-			return nil, err
-		}
+	err := environment.Open(
+		environment.Secret{Name: "EMAIL_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile},
+		environment.Secret{Name: "EMAIL_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile},
+		environment.Secret{Name: "EMAIL_SMTP_PASSWORD", Value: &c.SMTP.Password, File: c.SMTP.PasswordFile})
+	if err != nil {
+		return nil, err
 	}
 	if c.SMTP.Name == "" {
 		c.SMTP.Name, _ = os.Hostname()
@@ -117,7 +111,8 @@ func load(sending bool) (*config, error) {
 	case c.SMTP.Name == "" || strings.ContainsFunc(c.SMTP.Name, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return nil, errors.New("EMAIL_SMTP_NAME: must be a host's name; set it")
 	}
-	return c, nil
+	_, err = c.server() // names a file, perhaps
+	return c, err
 }
 
 // timeouts is how many of them one attempt takes at most, beside the answer: one each
@@ -176,8 +171,8 @@ type size int
 
 func (s *size) Decode(text string) error {
 	const least, most = 1 << 10, 1 << 27
-	var n int
-	if _, err := fmt.Sscan(text, &n); err != nil || n < least || n > most {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > most {
 		return fmt.Errorf("%q is not usable; give a whole number from %d to %d, or unset it", text, least, most)
 	}
 	*s = size(n)

@@ -35,7 +35,7 @@ func minimal(t *testing.T) {
 func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = start(context.Background(), args, &out, &errs)
+	code = run(context.Background(), args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -99,10 +99,13 @@ func TestBadConfiguration(t *testing.T) {
 		{map[string]string{"SMTP_HOST": ""}, "EMAIL_SMTP_HOST: is not set; name the mail server"},
 		{map[string]string{"SMTP_HOTS": "s3cret"}, "EMAIL_SMTP_HOTS: unknown variable; did you mean EMAIL_SMTP_HOST?"},
 		{map[string]string{"SOMETHING_ELSE": "s3cret"}, "EMAIL_SOMETHING_ELSE: unknown variable; unset it"},
+		{map[string]string{"DATABASE_URL": "oracle://u:s3cret@h/d"}, "EMAIL_DATABASE_URL: open database: not a database URL: it must start with"},
 		{map[string]string{"QUEUE": ""}, "EMAIL_QUEUE: must have 1 to 200 bytes"},
 		{map[string]string{"PREFETCH": "0"}, "EMAIL_PREFETCH: \"0\" is not usable; give a whole number from 1 to 65535"},
 		{map[string]string{"MAX_BYTES": "10 MB"}, "EMAIL_MAX_BYTES: \"10 MB\" is not usable; give a whole number from 1024 to"},
 		{map[string]string{"MAX_BYTES": "12"}, "EMAIL_MAX_BYTES: "},
+		{map[string]string{"MAX_BYTES": "4096kB"}, "EMAIL_MAX_BYTES: "},
+		{map[string]string{"HTTP_ADDR": "8080"}, `EMAIL_HTTP_ADDR: "8080" is not usable; give host:port`},
 		{map[string]string{"SMTP_TLS": "yes"}, "EMAIL_SMTP_TLS: \"yes\" is not usable; give starttls, tls or none"},
 		{map[string]string{"SMTP_USER": "u"}, "EMAIL_SMTP_PASSWORD: is not set, but EMAIL_SMTP_USER is"},
 		{map[string]string{"SMTP_PASSWORD": "s3cret"}, "EMAIL_SMTP_USER: is not set, but a password is"},
@@ -145,7 +148,7 @@ func TestCertificatesThatCannotBeRead(t *testing.T) {
 		}
 		t.Setenv("EMAIL_SMTP_CA_FILE", file)
 		code, _, stderr := outcome(t)
-		if code != exitFailed || !strings.HasPrefix(stderr, "email-gateway: EMAIL_SMTP_CA_FILE: ") || !strings.Contains(stderr, want) {
+		if code != exitMisused || !strings.HasPrefix(stderr, "email-gateway: EMAIL_SMTP_CA_FILE: ") || !strings.Contains(stderr, want) {
 			t.Errorf("exit code %d, %s", code, stderr)
 		}
 	}

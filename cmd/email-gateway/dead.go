@@ -17,7 +17,7 @@ import (
 )
 
 // deliveryLimit is how often the queue may deliver one message: out of reach of normal
-// life, but not unlimited (FACTS).
+// life, but not unlimited, as in bridge.Topology.
 const deliveryLimit = 1_000_000
 
 func (g *gateway) deadQueue() string { return g.config.Queue + ".dead" }
@@ -40,8 +40,11 @@ func (g *gateway) declare(ctx context.Context) error {
 		name string
 		args amqp.Table
 	}{{g.deadQueue(), quorum}, {g.config.Queue, emails}} {
-		if err := declare(conn, queue.name, queue.args); err != nil {
+		switch err := declare(conn, queue.name, queue.args); {
+		case errors.As(err, new(*amqp.Error)):
 			return fmt.Errorf("declare queue %q: %w", queue.name, err)
+		case err != nil:
+			return fmt.Errorf("declare queue %q: %w: %w", queue.name, bridge.ErrUnavailable, err)
 		}
 	}
 	return nil
@@ -96,13 +99,15 @@ func (g *gateway) bury(ctx context.Context, d amqp.Delivery, reason error) error
 	if err != nil {
 		return err
 	}
+	run := 0
 	if a, ok := ctx.Value(attemptKey{}).(*attempt); ok {
 		a.count(now)
+		run = a.failed
 	}
 	if id, err := uuid.Parse(d.MessageId); err == nil && id.String() == d.MessageId {
-		if err := g.statuses.giveUp(ctx, d.MessageId, now, reason); err != nil {
-			g.log.Warn("status not written", "message_id", d.MessageId, "status", now, "error", err)
-		}
+		g.write(ctx, d.MessageId, now, func(ctx context.Context) error {
+			return g.statuses.giveUp(ctx, d.MessageId, run, now, reason)
+		})
 	}
 	return nil
 }

@@ -25,7 +25,9 @@
 // 'sending', then the mail server gets it, then the row says what came of it, and at
 // last the inbox that it is done. Of a gateway that dies in between, the next one
 // knows by the row: before 'sending' nothing was sent, and it sends it; after 'sent'
-// all is done. In between it is doubtful.
+// all is done. In between it is doubtful. A row that says 'sending' of what the inbox is
+// done with, since the database did not take the row's last word, is settled later: it
+// was sent.
 //
 // The other doubtful ones are those whose text and its end, a line with a dot, have
 // left, without an answer of the mail server: package transport tells the moments.

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
 
 // Outcomes that are no statuses.
@@ -88,10 +89,13 @@ func (g *gateway) ready(ctx context.Context) error {
 	return nil
 }
 
-// serve answers the endpoints until the server is closed.
+// serve answers the endpoints until the server is closed, which is nil for none.
 func (g *gateway) serve(ctx context.Context) (*endpoints.Server, error) {
+	if g.config.HTTP.Addr == environment.None {
+		return nil, nil
+	}
 	probes := endpoints.Probes{Ready: g.ready, Registry: g.metrics.registry}
-	server, err := endpoints.Listen(context.WithoutCancel(ctx), g.config.HTTP.Address, probes.Handler(), g.log)
+	server, err := endpoints.Listen(context.WithoutCancel(ctx), string(g.config.HTTP.Addr), probes.Handler(), g.log)
 	if err != nil {
 		return nil, err
 	}

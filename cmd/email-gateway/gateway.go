@@ -24,6 +24,7 @@ type gateway struct {
 	log      *slog.Logger
 	db       *database.Database
 	broker   *bridge.Broker
+	inbox    bridge.Inbox
 	guard    *idempotency.Guard
 	statuses *statuses
 	sessions *sessions
@@ -32,16 +33,17 @@ type gateway struct {
 	end       context.Context // done when the time to drain is over: then no mail server is waited for
 	consuming atomic.Bool
 	held      sync.WaitGroup // a token for each message that is held
+	unwritten chan struct{}  // tells settle that a status could not be written
 }
 
 // errNotDrained: the gateway has stopped in the middle of something.
 var errNotDrained = errors.New("not drained in time; what was being sent is perhaps sent: see email-gateway doubtful list")
 
-// run sends e-mails until ctx ends, then drains.
-func run(ctx context.Context, c *config, stderr io.Writer) error {
+// work sends e-mails until ctx ends, then drains.
+func work(ctx context.Context, c *config, stderr io.Writer) error {
 	end, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
-	g := &gateway{config: c, log: c.Log.Logger(stderr), end: end}
+	g := &gateway{config: c, log: c.Log.Logger(stderr), end: end, unwritten: make(chan struct{}, 1)}
 	mail, err := c.server()
 	if err != nil {
 		return err
@@ -59,11 +61,11 @@ func run(ctx context.Context, c *config, stderr io.Writer) error {
 		return &mailError{err}
 	}
 	if g.broker, err = bridge.Dial(ctx, c.AMQP.URL, &bridge.BrokerOptions{Name: consumer, Logger: g.log}); err != nil {
-		return &brokerError{err}
+		return err
 	}
 	defer g.broker.Close()
 	if err := g.declare(ctx); err != nil {
-		return &brokerError{err}
+		return err
 	}
 	g.metrics = newMetrics(g)
 	server, err := g.serve(ctx)
@@ -86,6 +88,7 @@ func open(ctx context.Context, c *config, db *database.Database, log *slog.Logge
 	}
 	options := c.options(log)
 	if g != nil {
+		g.inbox = inbox
 		options.DeadLetter, options.FindOut = g.bury, g.findOut
 	}
 	guard, err := idempotency.New(inbox, consumer, &options)
@@ -110,6 +113,7 @@ func (g *gateway) work(ctx context.Context, giveUp context.CancelCauseFunc) erro
 		var parts sync.WaitGroup
 		parts.Go(func() { g.consume(ctx) })
 		parts.Go(func() { _ = g.guard.Resume(ctx, g.db.DB.DB, g.resume) })
+		parts.Go(func() { g.settle(ctx) })
 		parts.Go(func() { g.purge(ctx) })
 		parts.Wait()
 		g.held.Wait()

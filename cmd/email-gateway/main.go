@@ -6,15 +6,15 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/cmd/internal/program"
 )
 
 // The exit codes; -help documents them.
@@ -25,17 +25,11 @@ const (
 	exitNotDrained = 3
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	code := start(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
+func main() { program.Main(run) }
 
-// start is the program. ctx ends with the first signal; the configuration is the
+// run is the program. ctx ends with the first signal; the configuration is the
 // process's environment.
-func start(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("email-gateway", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	asking := flags.Bool("health", false, "")
@@ -52,7 +46,7 @@ func start(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case *asking:
 		return fail(stderr, exitMisused, errors.New("-health takes no arguments; see email-gateway -help"))
 	case len(args) == 0:
-		return with(stderr, true, func(c *config) error { return run(ctx, c, stderr) })
+		return with(stderr, true, func(c *config) error { return work(ctx, c, stderr) })
 	case slices.Equal(args, []string{"schema"}):
 		fmt.Fprint(stdout, email.Schema)
 		return exitDone
@@ -80,6 +74,8 @@ func with(stderr io.Writer, sending bool, do func(c *config) error) int {
 		return fail(stderr, exitNotDrained, err)
 	case errors.Is(err, context.Canceled), err == nil: // a signal during the start
 		return exitDone
+	case mend.Misuse(err):
+		return fail(stderr, exitMisused, explain(err))
 	default:
 		return fail(stderr, exitFailed, explain(err))
 	}
@@ -91,21 +87,19 @@ func health(ctx context.Context, stdout, stderr io.Writer) int {
 	if err != nil {
 		return fail(stderr, exitMisused, err)
 	}
-	if err := endpoints.Ask(ctx, c.HTTP.Address, "/readyz"); err != nil {
+	if c.HTTP.Addr == environment.None {
+		return fail(stderr, exitMisused, errors.New("EMAIL_HTTP_ADDR: is none, so that nobody can be asked; set it"))
+	}
+	if err := endpoints.Ask(ctx, string(c.HTTP.Addr), "/readyz"); err != nil {
 		return fail(stderr, exitFailed, err)
 	}
 	fmt.Fprintln(stdout, "ok")
 	return exitDone
 }
 
-// fail writes what went wrong as one line. Drivers write several, one for each
-// attempt to connect.
+// fail writes what went wrong as one line.
 func fail(stderr io.Writer, code int, err error) int {
-	lines := strings.Split(err.Error(), "\n")
-	for i := range lines {
-		lines[i] = strings.TrimSpace(lines[i])
-	}
-	fmt.Fprintf(stderr, "email-gateway: %s\n", strings.Join(slices.Compact(lines), " "))
+	fmt.Fprintf(stderr, "email-gateway: %s\n", mend.Line(err.Error()))
 	return code
 }
 

@@ -70,9 +70,9 @@ func (s *statuses) end(ctx context.Context, id string, attempt int, now status, 
 	return s.set(ctx, id, now, cause, `AND attempts = ?`, attempt)
 }
 
-// giveUp notes what became of an e-mail that is in the dead queue, unless it is or
-// may be sent.
-func (s *statuses) giveUp(ctx context.Context, id string, now status, cause error) error {
+// giveUp notes what became of an e-mail that is in the dead queue, unless it is or may
+// be sent. run is the number of a run that was not done, whose end may be unwritten, or 0.
+func (s *statuses) giveUp(ctx context.Context, id string, run int, now status, cause error) error {
 	return s.inTx(ctx, func(tx *sqlx.Tx) error {
 		var known int
 		err := tx.GetContext(ctx, &known, tx.Rebind(`SELECT count(*) FROM email_gateway WHERE message_id = ?`), id)
@@ -85,7 +85,8 @@ func (s *statuses) giveUp(ctx context.Context, id string, now status, cause erro
 VALUES (?, ?, '', 0, ?, ?, ?)`, id, now, text(cause), at, at)
 		} else {
 			_, err = s.exec(ctx, tx, `UPDATE email_gateway SET status = ?, error = ?, changed_at = ?
-WHERE message_id = ? AND status NOT IN ('sent', 'sending', 'doubtful')`, now, text(cause), at, id)
+WHERE message_id = ? AND (status NOT IN ('sent', 'sending', 'doubtful') OR status = 'sending' AND attempts = ?)`,
+				now, text(cause), at, id, run)
 		}
 		if err != nil {
 			return fmt.Errorf("note end: %w", err)
@@ -137,20 +138,13 @@ const purgeBatch = 500
 // purge deletes what has not changed since a time, but for what is not resolved.
 func (s *statuses) purge(ctx context.Context, before time.Time) error {
 	for {
-		var ids []string
 		rows, err := s.db.QueryxContext(ctx, s.db.Rebind(`SELECT message_id FROM email_gateway
 WHERE changed_at < ? AND status NOT IN ('sending', 'doubtful') ORDER BY changed_at`), before)
 		if err != nil {
 			return fmt.Errorf("purge statuses: %w", err)
 		}
-		for len(ids) < purgeBatch && rows.Next() {
-			var id string
-			if err := rows.Scan(&id); err != nil {
-				return errors.Join(fmt.Errorf("purge statuses: %w", err), rows.Close())
-			}
-			ids = append(ids, id)
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		ids, err := firstIDs(rows, purgeBatch)
+		if err != nil {
 			return fmt.Errorf("purge statuses: %w", err)
 		}
 		if len(ids) == 0 {

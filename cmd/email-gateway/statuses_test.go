@@ -2,26 +2,35 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
 const anID = "01936f5e-7b1c-7cc0-9a3b-0a1b2c3d4e5f"
 
-func newStatuses(t *testing.T) *statuses {
+func newStatuses(t *testing.T) (*statuses, bridge.Inbox) {
 	t.Helper()
 	db, err := database.Create(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "statuses.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	if err := db.MigrateTables(t.Context(), tables, part); err != nil {
+	if err := errors.Join(db.MigrateInbox(t.Context()), db.MigrateTables(t.Context(), tables, part)); err != nil {
 		t.Fatal(err)
 	}
-	return &statuses{db.DB}
+	inbox, err := db.Inbox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &statuses{db.DB}, inbox
 }
 
 func (s *statuses) want(t *testing.T, want status) {
@@ -42,7 +51,7 @@ func (s *statuses) mustBegin(t *testing.T, want int) {
 // What a run says after another one has begun could otherwise make findOut release
 // what is being sent.
 func TestARunThatIsOverdueCannotSpeakForALaterOne(t *testing.T) {
-	s := newStatuses(t)
+	s, _ := newStatuses(t)
 	s.mustBegin(t, 1)
 	s.mustBegin(t, 2)
 	if err := s.end(t.Context(), anID, 1, retrying, errUnheard); err != nil {
@@ -57,7 +66,7 @@ func TestARunThatIsOverdueCannotSpeakForALaterOne(t *testing.T) {
 
 func TestAttemptsBeginAnewAfterTheDeadQueue(t *testing.T) {
 	for _, now := range []status{refused, failed} {
-		s := newStatuses(t)
+		s, _ := newStatuses(t)
 		s.mustBegin(t, 1)
 		s.mustBegin(t, 2)
 		if err := s.end(t.Context(), anID, 2, now, errUnheard); err != nil {
@@ -70,18 +79,18 @@ func TestAttemptsBeginAnewAfterTheDeadQueue(t *testing.T) {
 // A bad message with the ID of an e-mail that was sent, or may be, changes nothing.
 func TestTheDeadQueueDoesNotSpeakForWhatWasSent(t *testing.T) {
 	for _, was := range []status{sent, sending, doubtful} {
-		s := newStatuses(t)
+		s, _ := newStatuses(t)
 		s.mustBegin(t, 1)
 		if err := s.end(t.Context(), anID, 1, was, nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.giveUp(t.Context(), anID, refused, errUnheard); err != nil {
+		if err := s.giveUp(t.Context(), anID, 0, refused, errUnheard); err != nil {
 			t.Fatal(err)
 		}
 		s.want(t, was)
 	}
-	s := newStatuses(t)
-	if err := s.giveUp(t.Context(), anID, refused, errors.New(strings.Repeat("ä\xff", 2000))); err != nil {
+	s, _ := newStatuses(t)
+	if err := s.giveUp(t.Context(), anID, 0, refused, errors.New(strings.Repeat("ä\xff", 2000))); err != nil {
 		t.Fatal(err)
 	}
 	s.want(t, refused)
@@ -89,4 +98,81 @@ func TestTheDeadQueueDoesNotSpeakForWhatWasSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.want(t, refused) // only what is being sent can be in doubt
+}
+
+// Its database was away when the run that was not done had ended, and is back.
+func TestTheDeadQueueSpeaksForItsOwnRun(t *testing.T) {
+	s, _ := newStatuses(t)
+	s.mustBegin(t, 1)
+	s.mustBegin(t, 2)
+	if err := s.giveUp(t.Context(), anID, 1, refused, errUnheard); err != nil {
+		t.Fatal(err)
+	}
+	s.want(t, sending)
+	if err := s.giveUp(t.Context(), anID, 2, refused, errUnheard); err != nil {
+		t.Fatal(err)
+	}
+	s.want(t, refused)
+}
+
+// What is claimed and not pending was sent; of all else the inbox says nothing.
+func TestOnlyWhatTheInboxIsDoneWithIsSettled(t *testing.T) {
+	for _, c := range []struct {
+		was              status
+		claimed, pending bool
+		want             status
+	}{
+		{sending, true, false, sent},
+		{doubtful, true, false, sent},
+		{sending, true, true, sending},
+		{doubtful, true, true, doubtful},
+		{sending, false, false, sending},
+		{retrying, true, false, retrying},
+		{refused, true, false, refused},
+	} {
+		s, inbox := newStatuses(t)
+		s.mustBegin(t, 1)
+		err := errors.Join(s.end(t.Context(), anID, 1, c.was, nil), s.inTx(t.Context(), func(tx *sqlx.Tx) (err error) {
+			if c.claimed {
+				_, err = inbox.Claim(t.Context(), tx, consumer, anID)
+			}
+			if c.pending && err == nil {
+				_, err = inbox.AddPending(t.Context(), tx, consumer, bridge.Pending{Key: anID, State: bridge.Started, Run: "r", Attempts: 1}, time.Hour)
+			}
+			return err
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		settled, err := s.settle(t.Context(), inbox)
+		if err != nil || (len(settled) == 1) != (c.want != c.was) {
+			t.Errorf("%+v: settled %v, %v", c, settled, err)
+		}
+		s.want(t, c.want)
+	}
+}
+
+func TestMoreStatusesThanABatchAreSettled(t *testing.T) {
+	s, inbox := newStatuses(t)
+	const n = 2*settleBatch + 1
+	err := s.inTx(t.Context(), func(tx *sqlx.Tx) error {
+		for i := range n {
+			id := fmt.Sprintf("%s%04d", anID[:32], i)
+			_, err := inbox.Claim(t.Context(), tx, consumer, id)
+			if err == nil {
+				_, err = s.exec(t.Context(), tx, `INSERT INTO email_gateway (message_id, status, recipients, attempts, error, first_at, changed_at)
+VALUES (?, 'sending', '', 1, '', ?, ?)`, id, timestamp(), timestamp())
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if settled, err := s.settle(t.Context(), inbox); err != nil || len(settled) != n {
+		t.Errorf("%d are settled, not %d; %v", len(settled), n, err)
+	}
 }

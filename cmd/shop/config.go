@@ -38,11 +38,10 @@ func load() (*config, error) {
 	if err := environment.Read(prefix, c); err != nil {
 		return nil, err
 	}
-	var err error
-	if c.Database.URL, err = environment.Secret("SHOP_DATABASE_URL", c.Database.URL, c.Database.URLFile); err != nil {
-		return nil, err
-	}
-	if c.AMQP.URL, err = environment.Secret("SHOP_AMQP_URL", c.AMQP.URL, c.AMQP.URLFile); err != nil {
+	err := environment.Open(
+		environment.Secret{Name: "SHOP_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile},
+		environment.Secret{Name: "SHOP_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile})
+	if err != nil {
 		return nil, err
 	}
 	switch {

@@ -11,10 +11,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"strings"
-	"syscall"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/cmd/internal/program"
 )
 
 // The exit codes; -help documents them.
@@ -24,13 +23,7 @@ const (
 	exitMisused = 2
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
+func main() { program.Main(run) }
 
 // run is the program. ctx ends with the first signal; the configuration is the
 // process's environment.
@@ -53,14 +46,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return fail(stderr, exitMisused, err)
 	}
-	if err := keep(ctx, c, c.Log.Logger(stderr)); err != nil && ctx.Err() == nil {
-		return fail(stderr, exitFailed, err)
+	switch err := keep(ctx, c, c.Log.Logger(stderr)); {
+	case err == nil || ctx.Err() != nil:
+		return exitDone
+	case mend.Misuse(err):
+		return fail(stderr, exitMisused, mend.Explain(prefix, err))
+	default:
+		return fail(stderr, exitFailed, mend.Explain(prefix, err))
 	}
-	return exitDone
 }
 
-// fail writes what went wrong as one line; drivers write several.
+// fail writes what went wrong as one line.
 func fail(stderr io.Writer, code int, err error) int {
-	fmt.Fprintf(stderr, "shop: %s\n", strings.Join(strings.Fields(err.Error()), " "))
+	fmt.Fprintf(stderr, "shop: %s\n", mend.Line(err.Error()))
 	return code
 }

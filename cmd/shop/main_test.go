@@ -45,7 +45,8 @@ func TestWhatIsWrongIsOneLineThatNamesIt(t *testing.T) {
 		{"SHOP_SLOW", "0", nil, exitMisused, "SHOP_SLOW: "},
 		{"SHOP_EVERY", "1s", []string{"-sell"}, exitMisused, "flag provided but not defined: -sell; see shop -help"},
 		{"SHOP_EVERY", "1s", []string{"sell"}, exitMisused, `argument "sell" is not understood`},
-		{"SHOP_EVERY", "1s", nil, exitFailed, "open database: database not reachable"},
+		{"SHOP_EVERY", "1s", nil, exitFailed, "SHOP_DATABASE_URL: open database: database not reachable"},
+		{"SHOP_DATABASE_URL", "oracle://u:s3cret@h/d", nil, exitMisused, "SHOP_DATABASE_URL: open database: not a database URL"},
 	} {
 		t.Run(c.want, func(t *testing.T) {
 			for name, value := range good {

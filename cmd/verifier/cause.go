@@ -3,9 +3,8 @@ package main
 import (
 	"errors"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
 // A cause is what keeps a verifier from working, as metrics and exit codes know it.
@@ -14,7 +13,7 @@ type cause string
 const (
 	causeDatabase cause = "database" // away, or refuses something
 	causeSchema   cause = "schema"   // its tables are missing, or another release's
-	causeProof    cause = "proof"    // it is not to be trusted: rule 5 of DESIGN, a standby, another ledger
+	causeProof    cause = "proof"    // it is not to be trusted: rule 5 of package bridge, a standby, another ledger
 	causeBroker   cause = "broker"   // away, or refuses something
 	causeQueue    cause = "queue"    // exists with other properties than it must have
 )
@@ -23,18 +22,15 @@ var causes = []cause{causeDatabase, causeSchema, causeProof, causeBroker, causeQ
 
 // causeOf is the cause of a session's end, or of its not beginning.
 func causeOf(err error) cause {
-	var mismatch *bridge.QueueMismatch
-	var refusal *amqp.Error
-	var first *brokerError
+	from, _ := mend.Of(err)
 	switch {
 	case errors.Is(err, bridge.ErrNoSchema):
 		return causeSchema
 	case errors.Is(err, bridge.ErrProof), errors.Is(err, bridge.ErrNotPrimary), errors.Is(err, bridge.ErrOtherLedger):
 		return causeProof
-	case errors.As(err, &mismatch):
+	case errors.As(err, new(*bridge.QueueMismatch)):
 		return causeQueue
-	case errors.Is(err, bridge.ErrUnavailable), errors.Is(err, bridge.ErrCredentials), errors.Is(err, bridge.ErrBlocked),
-		errors.As(err, &refusal), errors.As(err, &first):
+	case from == mend.Broker:
 		return causeBroker
 	}
 	return causeDatabase // all that is left comes from there, with the driver's own errors

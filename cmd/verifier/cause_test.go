@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // What an error is counted as, and with which code the program ends.
@@ -31,14 +32,13 @@ func TestCausesAndExitCodes(t *testing.T) {
 		{bridge.ErrCredentials, causeBroker, exitBroker},
 		{bridge.ErrBlocked, causeBroker, exitBroker},
 		{&amqp.Error{Code: 403}, causeBroker, exitBroker},
-		{&brokerError{bridge.ErrUnavailable}, causeBroker, exitBroker},
-		{&brokerError{errors.New("no AMQP URL")}, causeBroker, exitMisused},
-		{&brokerError{fmt.Errorf("%w: %w", bridge.ErrUnavailable, &fs.PathError{Op: "open", Path: "ca.pem", Err: fs.ErrNotExist})}, causeBroker, exitMisused},
+		{bridge.ErrURL, causeBroker, exitMisused},
+		{fmt.Errorf("%w: %w", bridge.ErrUnavailable, &fs.PathError{Op: "open", Path: "ca.pem", Err: fs.ErrNotExist}), causeBroker, exitMisused},
 		{&bridge.QueueMismatch{}, causeQueue, exitBroker},
 		{database.ErrURL, causeDatabase, exitMisused},
 		{&tracesError{errors.New("OTEL_X: wrong")}, causeDatabase, exitMisused},
 		{&addressError{"BRIDGE_HTTP_ADDR", errors.New("in use")}, causeDatabase, exitFailed},
-		{errNotDrained, causeDatabase, exitNotDrained},
+		{verifier.ErrNotDrained, causeDatabase, exitNotDrained},
 	} {
 		err := fmt.Errorf("start verifier: %w", c.err)
 		if got := causeOf(err); got != c.cause {

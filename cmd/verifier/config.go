@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/allow"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -31,9 +32,9 @@ type config struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps; required, but not with -migrate"`
 		URLFile string `split_words:"true" desc:"a file with it instead"`
 	}
-	Queue   string            `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
-	Classic environment.Truth `default:"false" desc:"declare classic queues instead of quorum queues"`
-	Audit   copies            `default:"0" desc:"how many of those messages that were dropped as rolled back are kept in the audit queue beside the staging queue; 0: there is no such queue"`
+	Queue   string             `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
+	Classic environment.Truth  `default:"false" desc:"declare classic queues instead of quorum queues"`
+	Audit   environment.Copies `default:"0" desc:"how many of those messages that were dropped as rolled back are kept in the audit queue beside the staging queue; 0: there is no such queue"`
 
 	Prefetch        environment.Count `default:"3000" desc:"how many staged messages are held at once; bounds the memory"`
 	Waiting         environment.Count `desc:"how many of these may wait, for an open transaction or a target that takes nothing; more are set aside in the waiting queue (default: half of BRIDGE_PREFETCH)"`
@@ -44,7 +45,7 @@ type config struct {
 	Settlers   environment.Count `default:"16" desc:"how many lookups wait at the same time, each on a database connection of its own; the verifier uses up to seven more"`
 	SettleWait environment.Span  `split_words:"true" default:"1s" desc:"the longest wait of one such lookup"`
 
-	Allow          targets           `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; what is committed for another target goes to the dead queue (default: every target is allowed)"`
+	Allow          allow.List        `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; what is committed for another target goes to the dead queue (default: every target is allowed)"`
 	Unroutable     environment.Span  `default:"1m" desc:"how long a message whose target is missing is retried before it goes to the dead queue"`
 	ConfirmTimeout environment.Span  `split_words:"true" default:"10s" desc:"how long a forwarded message may stay unconfirmed before its target counts as stuck"`
 	KeepUserID     environment.Truth `split_words:"true" default:"false" desc:"forward the user-id that the sender set; the broker refuses it unless the login may"`
@@ -72,18 +73,11 @@ func load(migrating bool) (config, error) {
 	if err := environment.Read(prefix, &c, testPrefix, managementPrefix, inboxPrefix); err != nil {
 		return c, err
 	}
-	for _, secret := range []struct {
-		name  string
-		value *string
-		file  string
-	}{
-		{"BRIDGE_DATABASE_URL", &c.Database.URL, c.Database.URLFile},
-		{"BRIDGE_AMQP_URL", &c.AMQP.URL, c.AMQP.URLFile},
-	} {
-		var err error
-		if *secret.value, err = environment.Secret(secret.name, *secret.value, secret.file); err != nil {
-			return c, err
-		}
+	err := environment.Open(
+		environment.Secret{Name: "BRIDGE_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile},
+		environment.Secret{Name: "BRIDGE_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile})
+	if err != nil {
+		return c, err
 	}
 	switch {
 	case c.Database.URL == "":

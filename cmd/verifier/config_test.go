@@ -108,6 +108,7 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_CLASSIC", "ja", `BRIDGE_CLASSIC: "ja" is not usable; give true or false`},
 		{"BRIDGE_ALLOW", "emails", `BRIDGE_ALLOW: "emails" is not EXCHANGE:KEY; write :emails for the queue`},
 		{"BRIDGE_ALLOW", "", "BRIDGE_ALLOW: is empty"},
+		{"BRIDGE_ALLOW", ":\xff", "BRIDGE_ALLOW: is not UTF-8"},
 		{"BRIDGE_LOG_LEVEL", "loud", `BRIDGE_LOG_LEVEL: "loud" is not usable; give debug, info, warn or error`},
 		{"BRIDGE_LOG_FORMAT", "xml", `BRIDGE_LOG_FORMAT: "xml" is not usable; give text, json or auto`},
 		{"BRIDGE_EXPLAIN_AFTER", "0s", `BRIDGE_EXPLAIN_AFTER: "0s" is not usable; give a positive duration such as 10s or 5m, or never`},
@@ -202,9 +203,9 @@ func TestHelpListsEverything(t *testing.T) {
 	}
 }
 
-// The table in the README is the struct's.
+// The table in the worker's README is the struct's.
 func TestReadmeTable(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}

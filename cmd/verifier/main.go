@@ -11,15 +11,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"runtime/debug"
-	"slices"
-	"strings"
-	"syscall"
 
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/cmd/internal/program"
+	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // The exit codes; -help documents them.
@@ -43,11 +42,7 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	program.Main(run)
 }
 
 // run is the program. ctx ends with the first signal; the configuration is the
@@ -78,20 +73,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	default:
 		err = work(ctx, c, stderr)
 	}
-	if err != nil && (ctx.Err() == nil || errors.Is(err, errNotDrained)) {
+	if err != nil && (ctx.Err() == nil || errors.Is(err, verifier.ErrNotDrained)) {
 		return fail(stderr, exitCode(err), explain(err))
 	}
 	return exitDone
 }
 
-// fail writes what went wrong as one line. Drivers write several, one for each
-// attempt to connect.
+// fail writes what went wrong as one line.
 func fail(stderr io.Writer, code int, err error) int {
-	lines := strings.Split(err.Error(), "\n")
-	for i := range lines {
-		lines[i] = strings.TrimSpace(lines[i])
-	}
-	fmt.Fprintf(stderr, "verifier: %s\n", strings.Join(slices.Compact(lines), " "))
+	fmt.Fprintf(stderr, "verifier: %s\n", mend.Line(err.Error()))
 	return code
 }
 

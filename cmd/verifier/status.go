@@ -67,7 +67,7 @@ func (s *status) Done(e verifier.Event) {
 		return
 	}
 	one := end{ID: e.ID, At: e.Done, Reason: e.Reason}
-	if e.Reason != "malformed" { // such a one has no target
+	if e.Reason != bridge.DeadMalformed { // such a one has no target
 		one.Target = e.Message.Target().String()
 	}
 	s.mu.Lock()

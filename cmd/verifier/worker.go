@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
@@ -15,10 +13,6 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/verifier"
 )
-
-// errNotDrained: the time to drain was over before everything that had been judged was
-// forwarded. Nothing is lost; what had been forwarded and not acked comes twice.
-var errNotDrained = errors.New("not drained within BRIDGE_DRAIN; the rest is handed back, and what of it was forwarded already comes twice")
 
 // A worker is a verifier with all that is around it.
 type worker struct {
@@ -119,7 +113,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	}
 	broker, err := bridge.Dial(ctx, w.config.AMQP.URL, &bridge.BrokerOptions{Name: "verifier", Logger: w.log})
 	if err != nil {
-		return &brokerError{err}
+		return err
 	}
 	defer broker.Close()
 	options := w.config.options(w.log)
@@ -131,15 +125,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	w.parts.Store(&parts{ledger, v})
 	close(w.started)
 
-	var stopped atomic.Pointer[time.Time]
-	defer context.AfterFunc(ctx, func() { now := time.Now(); stopped.Store(&now) })()
-	if err := v.Run(ctx); err != nil {
-		return err
-	}
-	if at := stopped.Load(); at != nil && time.Since(*at) >= options.Drain {
-		return errNotDrained
-	}
-	return nil
+	return v.Run(ctx)
 }
 
 // state is what the verifier is doing.

@@ -84,8 +84,8 @@ func TestBenchTellsWhatIsMissing(t *testing.T) {
 	s := newScene(t, stage.SQLite)
 	s.Verify(verifier.Options{Allow: []verifier.Allow{{RoutingKey: "something else"}}})
 	r := s.run("bench", "-n", "10", "--patience=3s", "--yes")
-	if r.code != 1 || !strings.Contains(r.stderr, "10 committed messages did not come in time") || !strings.Contains(r.stdout, "missing") {
-		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	if r.Code != 1 || !strings.Contains(r.Stderr, "10 committed messages did not come in time") || !strings.Contains(r.Stdout, "missing") {
+		t.Errorf("exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 	s.WaitDepth(s.Topology.DeadQueue(), 10)
 }

@@ -1,8 +1,6 @@
 package bridgectl_test
 
 import (
-	"context"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -119,42 +117,11 @@ func (s *scene) peek(t *testing.T, queue string) []amqp.Delivery {
 	return all
 }
 
-// A background call is one that is not waited for.
-type background struct {
-	t   *testing.T
-	cmd *exec.Cmd
-	out *strings.Builder
-}
-
-// start starts bridgectl. It is killed at the end of the test, if not before.
-func (b *tool) start(args ...string) *background {
-	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 2*patience)
-	p := &background{b.t, b.command(ctx, "bridgectl", args...), new(strings.Builder)}
-	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
-	if err := p.cmd.Start(); err != nil {
-		b.t.Fatal(err)
-	}
-	b.t.Cleanup(func() {
-		cancel()
-		_ = p.cmd.Wait() // mostly over already
-	})
-	return p
-}
-
-// kill is SIGKILL. It tells whether the process was still running.
-func (p *background) kill() (was bool) {
-	p.t.Helper()
-	_ = p.cmd.Process.Kill()
-	err := p.cmd.Wait()
-	return err != nil && p.cmd.ProcessState.ExitCode() == -1
-}
-
 // fails runs a call that has to fail with this exit code and these words.
 func (b *tool) fails(code int, words string, args ...string) {
 	b.t.Helper()
 	r := b.run(args...)
-	if r.code != code || !strings.Contains(r.stderr, words) || strings.Count(r.stderr, "\n") != 1 || strings.Contains(r.stderr, "secret") {
-		b.t.Errorf("bridgectl %s: exit code %d, stderr %q, want %d and %q", strings.Join(args, " "), r.code, r.stderr, code, words)
+	if r.Code != code || !strings.Contains(r.Stderr, words) || strings.Count(r.Stderr, "\n") != 1 || strings.Contains(r.Stderr, "secret") {
+		b.t.Errorf("bridgectl %s: exit code %d, stderr %q, want %d and %q", strings.Join(args, " "), r.Code, r.Stderr, code, words)
 	}
 }

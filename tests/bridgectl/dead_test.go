@@ -188,8 +188,8 @@ func TestADeadListThatIsKilledLosesNothing(t *testing.T) {
 	for range 3 {
 		p := s.start("dead", "list", "--limit=5000")
 		s.Eventually("it has taken some", func() bool { return s.Depth(s.Topology.DeadQueue()) < n-10 })
-		if !p.kill() {
-			t.Fatalf("it had ended before it was killed: %s", p.out)
+		if !p.Kill() {
+			t.Fatalf("it had ended before it was killed: %s", p.Stdout.String()+p.Stderr.String())
 		}
 		s.WaitDepth(s.Topology.DeadQueue(), n)
 	}

@@ -60,8 +60,8 @@ func TestTheDoctorFindsWhatIsWrongWithABroker(t *testing.T) {
 			}
 			if c.after == nil && strings.HasPrefix(c.check, "arguments") && c.level == bridge.Error {
 				// What the doctor calls an error a verifier refuses too, as far as it can see it.
-				if r := b.run("topology", "declare"); r.code != 1 && !strings.Contains(c.words, "deletes itself") {
-					t.Errorf("topology declare: exit code %d, %s%s", r.code, r.stdout, r.stderr)
+				if r := b.run("topology", "declare"); r.Code != 1 && !strings.Contains(c.words, "deletes itself") {
+					t.Errorf("topology declare: exit code %d, %s%s", r.Code, r.Stdout, r.Stderr)
 				}
 			}
 		})

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -35,10 +34,10 @@ func (b *tool) examine(args ...string) (diagnosis, int) {
 	b.t.Helper()
 	r := b.run(append([]string{"doctor", "-o", "json"}, args...)...)
 	var d diagnosis
-	if err := json.Unmarshal([]byte(r.stdout), &d); err != nil || r.stderr != "" {
-		b.t.Fatalf("doctor: exit code %d, %v, stderr %q, stdout\n%s", r.code, err, r.stderr, r.stdout)
+	if err := json.Unmarshal([]byte(r.Stdout), &d); err != nil || r.Stderr != "" {
+		b.t.Fatalf("doctor: exit code %d, %v, stderr %q, stdout\n%s", r.Code, err, r.Stderr, r.Stdout)
 	}
-	return d, r.code
+	return d, r.Code
 }
 
 // of returns the findings of a check.
@@ -85,29 +84,14 @@ func (d diagnosis) expect(t *testing.T, check string, level bridge.Level, words 
 // A world is a broker, of which a test has a virtual host.
 type world struct {
 	t      *testing.T
-	server *servers.RabbitMQ
+	server servers.RabbitMQAddress
 	url    string
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, url: servertest.Vhost(t), server: servertest.RabbitMQ(t)}
-	roomy(t)
-	return w
+	return &world{t: t, url: servertest.Vhost(t), server: servertest.RabbitMQ(t)}
 }
-
-// roomy has the shared broker insist on free disk, as the doctor wants it.
-var roomy = func() func(t *testing.T) {
-	var once sync.Once
-	return func(t *testing.T) {
-		t.Helper()
-		once.Do(func() {
-			if _, err := servertest.RabbitMQ(t).Ctl(t.Context(), "set_disk_free_limit", "1GiB"); err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
-}()
 
 // tool is bridgectl on this broker, with the management API.
 func (w *world) tool(env ...string) *tool {
@@ -222,6 +206,7 @@ func (w *world) consume(queues ...string) {
 // is gathered every few seconds.
 func (b *tool) until(content func(d diagnosis, code int) bool, args ...string) (diagnosis, int) {
 	b.t.Helper()
+	const pause = 500 * time.Millisecond // a call costs more than a look
 	deadline := time.Now().Add(patience)
 	for {
 		d, code := b.examine(args...)
@@ -231,5 +216,6 @@ func (b *tool) until(content func(d diagnosis, code int) bool, args ...string) (
 		if time.Now().After(deadline) {
 			b.t.Fatalf("exit code %d, and the doctor keeps saying\n%s", code, d)
 		}
+		time.Sleep(pause)
 	}
 }

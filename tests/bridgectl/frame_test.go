@@ -3,12 +3,14 @@ package bridgectl_test
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -47,8 +49,8 @@ func TestMisuseIsOneLineAndCode2(t *testing.T) {
 		{"topology print", "BRIDGE_DATABASE_URL_FILE=/nowhere", "BRIDGE_DATABASE_URL_FILE: is set, and BRIDGE_DATABASE_URL too"},
 	} {
 		r := withEnv(t, nowhere...).also(c.env).run(strings.Fields(c.args)...)
-		if r.code != 2 || r.stdout != "" || !strings.HasPrefix(r.stderr, "bridgectl: "+c.want) || strings.Count(r.stderr, "\n") != 1 ||
-			strings.Contains(r.stderr, "s3cret") {
+		if r.Code != 2 || r.Stdout != "" || !strings.HasPrefix(r.Stderr, "bridgectl: "+c.want) || strings.Count(r.Stderr, "\n") != 1 ||
+			strings.Contains(r.Stderr, "s3cret") {
 			t.Errorf("%s with %q: %+v", c.args, c.env, r)
 		}
 	}
@@ -62,8 +64,8 @@ func TestFailureIsOneLineAndCode1(t *testing.T) {
 		{"topology declare", "BRIDGE_AMQP_URL: connect to the broker: broker unavailable"},
 	} {
 		r := withEnv(t, nowhere...).run(strings.Fields(c.args)...)
-		if r.code != 1 || r.stdout != "" || !strings.HasPrefix(r.stderr, "bridgectl: "+c.want) || strings.Count(r.stderr, "\n") != 1 ||
-			!strings.Contains(r.stderr, "; see that ") || strings.Contains(r.stderr, "s3cret") {
+		if r.Code != 1 || r.Stdout != "" || !strings.HasPrefix(r.Stderr, "bridgectl: "+c.want) || strings.Count(r.Stderr, "\n") != 1 ||
+			!strings.Contains(r.Stderr, "; see that ") || strings.Contains(r.Stderr, "s3cret") {
 			t.Errorf("%s: %+v", c.args, r)
 		}
 	}
@@ -72,10 +74,7 @@ func TestFailureIsOneLineAndCode1(t *testing.T) {
 // Who runs the tool where a verifier runs has the verifier's variables set.
 func TestTheVerifiersVariablesAreLeftAlone(t *testing.T) {
 	t.Parallel()
-	help, err := exec.CommandContext(t.Context(), filepath.Join(binaries, "verifier"), "-help").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	help := program.Run(t, "verifier", "-help").Stdout
 	variables := regexp.MustCompile(`(?m)^  (BRIDGE_[A-Z_]+)(?: \(default (.*)\))?$`)
 	own := variables.FindAllStringSubmatch(withEnv(t).must("-h"), -1)
 	defaults := make(map[string]string)
@@ -98,7 +97,7 @@ func TestTheVerifiersVariablesAreLeftAlone(t *testing.T) {
 
 	// And the other way round: it refuses what it does not know.
 	r, _ := withEnv(t, "BRIDGE_MANAGEMENT_URL=http://host", "BRIDGE_MANAGEMENT_URL_FILE=", "BRIDGE_INBOX_URL=sqlite:x", "BRIDGE_INBOX_URL_FILE=").
-		command(t.Context(), "verifier").CombinedOutput()
+		command("verifier").CombinedOutput()
 	if !strings.HasPrefix(string(r), "verifier: BRIDGE_DATABASE_URL: is not set") {
 		t.Errorf("the verifier does not leave the tool's variables alone: %s", r)
 	}
@@ -137,7 +136,7 @@ func TestHelpAndCompletionNeedNoEnvironment(t *testing.T) {
 	} {
 		r := b.run(append([]string{"__complete"}, c.words...)...)
 		for _, want := range c.want {
-			if !regexp.MustCompile(`(?m)^`+want+`(\t|$)`).MatchString(r.stdout) || r.code != 0 {
+			if !regexp.MustCompile(`(?m)^`+want+`(\t|$)`).MatchString(r.Stdout) || r.Code != 0 {
 				t.Errorf("%v does not offer %s: %+v", c.words, want, r)
 			}
 		}
@@ -165,7 +164,7 @@ func TestTopologyIsDeclaredAndPrinted(t *testing.T) {
 		t.Errorf("the second time it says\n%s", again)
 	}
 	r := b.also("BRIDGE_CLASSIC=true").run("topology", "declare", "--queue", "shop")
-	if r.code != 1 || !strings.Contains(r.stderr, `queue "shop" exists with another x-`) {
+	if r.Code != 1 || !strings.Contains(r.Stderr, `queue "shop" exists with another x-`) {
 		t.Errorf("another type: %+v", r)
 	}
 }
@@ -204,8 +203,8 @@ func TestColorIsForTerminals(t *testing.T) {
 		if err != nil {
 			t.Fatalf("script, of Debian's essential package bsdutils: %v", err)
 		}
-		cmd := b.command(t.Context(), "bridgectl")
-		cmd.Path, cmd.Args = script, []string{"script", "-qec", filepath.Join(binaries, "bridgectl") + " doctor database", "/dev/null"}
+		cmd := b.command("bridgectl")
+		cmd.Path, cmd.Args = script, []string{"script", "-qec", program.Path(t, "bridgectl") + " doctor database", "/dev/null"}
 		var out bytes.Buffer
 		cmd.Stdout = &out
 		if err := cmd.Run(); err != nil {
@@ -227,18 +226,10 @@ func TestAnInterruptEndsIt(t *testing.T) {
 	t.Parallel()
 	silent := listenSilently(t)
 	b := withEnv(t, "BRIDGE_DATABASE_URL=postgres://user:s3cret@"+silent.address+"/db?sslmode=disable")
-	cmd := b.command(t.Context(), "bridgectl", "migrate", "status")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	p := b.start("migrate", "status")
 	silent.awaitClient(t)
-	if err := cmd.Process.Signal(interrupt); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait() // its code is looked at
-	if code := cmd.ProcessState.ExitCode(); code != 1 || stderr.String() != "bridgectl: interrupted\n" {
-		t.Errorf("exit code %d, stderr %q", code, &stderr)
+	p.Signal(os.Interrupt)
+	if code := p.Await(); code != 1 || p.Stderr.String() != "bridgectl: interrupted\n" {
+		t.Errorf("exit code %d, stderr %q", code, p.Stderr.String())
 	}
 }

@@ -164,7 +164,7 @@ func TestMigratePrintGoesOnFromAVersion(t *testing.T) {
 	if ledger, _ := b.status(); ledger.State != "current" {
 		t.Errorf("%+v", ledger)
 	}
-	if r := b.run("migrate", "print", "--from", "3"); r.code != 2 || !strings.Contains(r.stderr, "there is no version 3") {
+	if r := b.run("migrate", "print", "--from", "3"); r.Code != 2 || !strings.Contains(r.Stderr, "there is no version 3") {
 		t.Errorf("%+v", r)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -78,8 +79,8 @@ func TestReplaySendsNothingThatMayHaveBeenRolledBack(t *testing.T) {
 				{s.tool, malformed, "malformed staged message"},
 			} {
 				r := c.tool.run("dead", "replay", c.id)
-				if r.code != 1 || !strings.Contains(r.stdout, c.why) || !strings.Contains(r.stdout, "--force") {
-					t.Errorf("exit code %d, it says\n%s%swant %q", r.code, r.stdout, r.stderr, c.why)
+				if r.Code != 1 || !strings.Contains(r.Stdout, c.why) || !strings.Contains(r.Stdout, "--force") {
+					t.Errorf("exit code %d, it says\n%s%swant %q", r.Code, r.Stdout, r.Stderr, c.why)
 				}
 			}
 			if n := s.Depth(target); n != 0 {
@@ -89,14 +90,14 @@ func TestReplaySendsNothingThatMayHaveBeenRolledBack(t *testing.T) {
 
 			// A malformed one needs to be told where; the others go where they wanted to.
 			r := s.run("dead", "replay", "--all", "--yes", "--force")
-			if r.code != 1 || !strings.Contains(r.stdout, "4 messages replayed, 1 not") || !strings.Contains(r.stderr, "1 of 5 messages not replayed") {
-				t.Errorf("exit code %d, it says\n%s%s", r.code, r.stdout, r.stderr)
+			if r.Code != 1 || !strings.Contains(r.Stdout, "4 messages replayed, 1 not") || !strings.Contains(r.Stderr, "1 of 5 messages not replayed") {
+				t.Errorf("exit code %d, it says\n%s%s", r.Code, r.Stdout, r.Stderr)
 			}
 			s.WaitDepth(target, 3)
 			s.WaitDepth("forbidden", 1)
 			r = s.run("dead", "replay", malformed, "--to=:late")
-			if r.code != 1 || s.Depth(target) != 3 {
-				t.Errorf("without force: exit code %d, %s", r.code, r.stdout)
+			if r.Code != 1 || s.Depth(target) != 3 {
+				t.Errorf("without force: exit code %d, %s", r.Code, r.Stdout)
 			}
 			s.must("dead", "replay", malformed, "--to=:late", "--force")
 			last := s.Receive(target, 4)[3]
@@ -126,8 +127,8 @@ func TestReplayFindsOutWhatAForeignVerifierCouldNotKnow(t *testing.T) {
 			v.Stop()
 
 			r := right.run("dead", "replay", "--reason=foreign", "--yes")
-			if r.code != 1 || !strings.Contains(r.stdout, "1 message replayed, 1 not") || !strings.Contains(r.stdout, "its row was in the ledger") {
-				t.Errorf("exit code %d, it says\n%s%s", r.code, r.stdout, r.stderr)
+			if r.Code != 1 || !strings.Contains(r.Stdout, "1 message replayed, 1 not") || !strings.Contains(r.Stdout, "its row was in the ledger") {
+				t.Errorf("exit code %d, it says\n%s%s", r.Code, r.Stdout, r.Stderr)
 			}
 			if d := right.Receive(target, 1)[0]; !isLetter(d, committed, "committed") {
 				t.Errorf("it came as %+v", d)
@@ -198,12 +199,12 @@ func TestReplayKeepsBackOnlyWhatItsTargetDoesNotTake(t *testing.T) {
 	}
 	s.WaitDepth(s.Topology.DeadQueue(), 120)
 	r := s.run("dead", "replay", "--all", "--yes")
-	if r.code != 1 || !strings.Contains(r.stderr, "60 of 120 messages not replayed") {
-		t.Errorf("exit code %d, %s", r.code, r.stderr)
+	if r.Code != 1 || !strings.Contains(r.Stderr, "60 of 120 messages not replayed") {
+		t.Errorf("exit code %d, %s", r.Code, r.Stderr)
 	}
 	for _, words := range []string{"no queue is bound to its target", "its target refuses it, as a full queue does", "the broker refuses it: Exception (404)"} {
-		if strings.Count(r.stdout, words) != 20 {
-			t.Errorf("%q is said %d times\n%s", words, strings.Count(r.stdout, words), r.stdout)
+		if strings.Count(r.Stdout, words) != 20 {
+			t.Errorf("%q is said %d times\n%s", words, strings.Count(r.Stdout, words), r.Stdout)
 		}
 	}
 	s.WaitDepth(s.Topology.DeadQueue(), 60)
@@ -229,13 +230,13 @@ func TestAReplayThatIsKilledLosesNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name       string
-		replies    bool
-		at         method
+		reply      bool
+		at         servertest.Method
 		dead, rows int
 	}{
-		{"before the confirm", true, basicAck, 1, 1},
-		{"before the ack", false, basicAck, 1, 1},
-		{"before the row is deleted", false, basicQos, 0, 1},
+		{"before the confirm", true, servertest.BasicAck, 1, 1},
+		{"before the ack", false, servertest.BasicAck, 1, 1},
+		{"before the row is deleted", false, servertest.BasicQos, 0, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -248,15 +249,15 @@ func TestAReplayThatIsKilledLosesNothing(t *testing.T) {
 			s.WaitDepth(s.Topology.DeadQueue(), 1)
 			v.Stop()
 
-			g, through := newGate(t, s.AMQP, c.replies, c.at)
+			g, through := servertest.NewGate(t, s.AMQP, func(f servertest.Frame) bool { return f.Reply == c.reply && f.Method == c.at })
 			p := s.also("BRIDGE_AMQP_URL="+through).start("dead", "replay", id)
-			g.await(t)
+			g.Reached(t)
 			s.WaitDepth(target, 1)
 			if n := s.Depth(s.Topology.DeadQueue()); n != 0 {
 				t.Errorf("%d messages are ready in the dead queue", n)
 			}
-			if !p.kill() {
-				t.Fatalf("it had ended before it was killed: %s", p.out)
+			if !p.Kill() {
+				t.Fatalf("it had ended before it was killed: %s", p.Stdout.String()+p.Stderr.String())
 			}
 			s.WaitDepth(s.Topology.DeadQueue(), c.dead)
 			if n := s.Rows(); n != c.rows {
@@ -292,7 +293,7 @@ func TestReplaysKilledAtRandomMomentsLoseNothing(t *testing.T) {
 		before := s.Depth(target)
 		p := s.start("dead", "replay", "--all", "--yes", "--limit=10000")
 		s.Eventually("some more have arrived", func() bool { return s.Depth(target) > before+7*i })
-		if p.kill() {
+		if p.Kill() {
 			kills++
 		}
 	}
@@ -302,8 +303,8 @@ func TestReplaysKilledAtRandomMomentsLoseNothing(t *testing.T) {
 	// The last one's messages come back some time after its death.
 	var came map[string]int
 	s.Eventually("all have come", func() bool {
-		if r := s.run("dead", "replay", "--all", "--yes", "--limit=10000"); r.code != 0 {
-			t.Fatalf("exit code %d: %s", r.code, r.stderr)
+		if r := s.run("dead", "replay", "--all", "--yes", "--limit=10000"); r.Code != 0 {
+			t.Fatalf("exit code %d: %s", r.Code, r.Stderr)
 		}
 		came = make(map[string]int)
 		for _, d := range s.peek(t, target) {

@@ -7,8 +7,6 @@ import (
 	"time"
 )
 
-var interrupt = os.Interrupt
-
 // A silentServer takes connections and says nothing.
 type silentServer struct {
 	address string

@@ -22,6 +22,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
@@ -169,9 +170,9 @@ func TestStatusShowsAServerThatIsAway(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.SQLite)
 	r := s.also("BRIDGE_AMQP_URL=amqp://u:secret@127.0.0.1:1/").run("status")
-	if r.code != 1 || r.stderr != "" || !strings.Contains(r.stdout, "failed: BRIDGE_AMQP_URL: connect to the broker") ||
-		!strings.Contains(r.stdout, s.Ledger.Identity().String()) || strings.Contains(r.stdout, "secret") {
-		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	if r.Code != 1 || r.Stderr != "" || !strings.Contains(r.Stdout, "failed: BRIDGE_AMQP_URL: connect to the broker") ||
+		!strings.Contains(r.Stdout, s.Ledger.Identity().String()) || strings.Contains(r.Stdout, "secret") {
+		t.Errorf("exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 	s.also("BRIDGE_AMQP_URL=", "BRIDGE_DATABASE_URL=").fails(2, "nothing is known without a server", "status")
 	s.fails(2, "--worker: is not of the form http://host:port", "status", "--worker=localhost:1")
@@ -188,29 +189,18 @@ func TestStatusAsksAWorker(t *testing.T) {
 	}
 	address := listener.Addr().String()
 	_ = listener.Close() // the worker takes it
-	worker := s.also("BRIDGE_HTTP_ADDR="+address).command(t.Context(), "verifier")
-	var log strings.Builder
-	worker.Stdout, worker.Stderr = &log, &log
-	if err := worker.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = worker.Process.Signal(syscall.SIGTERM)
-		if err := worker.Wait(); err != nil || t.Failed() {
-			t.Logf("the worker: %v\n%s", err, &log)
-		}
-	}()
+	program.StartCmd(t, s.also("BRIDGE_HTTP_ADDR="+address).command("verifier"))
 	s.Commit(letter(target, "1"), letter(target, "2"), letter(target, "3"))
 	s.RollBack(letter(target, "4"))
 	s.WaitDepth(target, 3)
 	s.Eventually("it has said so", func() bool {
 		var got status
 		text := s.run("status", "--worker=http://"+address, "-o", "json")
-		if err := json.Unmarshal([]byte(text.stdout), &got); err != nil {
+		if err := json.Unmarshal([]byte(text.Stdout), &got); err != nil {
 			t.Fatal(err)
 		}
 		w := got.Workers[0]
-		return text.code == 0 && w.Running != nil && *w.Running && *w.Forwarded == 3 && *w.Dropped == 1 && *w.Held == 0
+		return text.Code == 0 && w.Running != nil && *w.Running && *w.Forwarded == 3 && *w.Dropped == 1 && *w.Held == 0
 	})
 }
 
@@ -225,7 +215,7 @@ func TestTopOnATerminalKeepsToEightyColumnsAndLeavesItAsItWas(t *testing.T) {
 	}
 	worker := metricsServer(t)
 
-	cmd := s.managed(t).command(t.Context(), "bridgectl", "top", "--open-for=0s", "--every=200ms", "--worker="+worker,
+	cmd := s.managed(t).command("bridgectl", "top", "--open-for=0s", "--every=200ms", "--worker="+worker,
 		"--worker=http://127.0.0.1:1")
 	cmd.Env = append(cmd.Env, "TERM=xterm")
 	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 80})
@@ -325,7 +315,7 @@ func TestTopOutlivesTheBroker(t *testing.T) {
 	}
 	v := servertest.NewValve(t, parsed.Host)
 	parsed.Host = v.Addr()
-	cmd := s.also("BRIDGE_AMQP_URL="+parsed.String()).command(t.Context(), "bridgectl", "top", "-o", "json", "--every=100ms")
+	cmd := s.also("BRIDGE_AMQP_URL="+parsed.String()).command("bridgectl", "top", "-o", "json", "--every=100ms")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -22,19 +22,19 @@ const password = "s3cret"
 func refused(t *testing.T, code int, variable, mend string, env ...string) string {
 	t.Helper()
 	p := start(t, "verifier", append([]string{"BRIDGE_LOG_LEVEL=warn"}, env...)...)
-	if got := p.await(); got != code {
+	if got := p.Await(); got != code {
 		t.Errorf("exit code %d, not %d", got, code)
 	}
-	line := p.stderr.String()
+	line := p.Stderr.String()
 	if strings.Count(line, "\n") != 1 || !strings.HasPrefix(line, "verifier: "+variable+": ") || !strings.Contains(line, mend) {
 		t.Errorf("standard error is not one line with %s and %q:\n%s", variable, mend, line)
 	}
-	if out := p.stdout.String(); out != "" {
+	if out := p.Stdout.String(); out != "" {
 		t.Errorf("standard output: %s", out)
 	}
 	for _, entry := range env {
 		_, value, _ := strings.Cut(entry, "=")
-		if all := p.stderr.String() + p.stdout.String(); strings.Contains(all, password) || strings.Contains(value, "://") && strings.Contains(all, value) {
+		if all := p.Stderr.String() + p.Stdout.String(); strings.Contains(all, password) || strings.Contains(value, "://") && strings.Contains(all, value) {
 			t.Errorf("the output gives a password or a URL away:\n%s", all)
 		}
 	}
@@ -123,7 +123,7 @@ func TestStandby(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	staged := staging(t, s)
 	primary := servertest.StartPostgres(t, nil)
-	if p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+primary.URL()); p.await() != 0 {
+	if p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+primary.URL()); p.Await() != 0 {
 		t.Fatal("no tables")
 	}
 	standby := servertest.StartStandby(t, primary)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/tests/program"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
@@ -37,7 +39,7 @@ type answer struct {
 // browse starts a browser. It ends with the test.
 func browse(t *testing.T) *browser {
 	t.Helper()
-	program, err := exec.LookPath("chromium")
+	chromium, err := exec.LookPath("chromium")
 	if err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal("chromium is not installed")
@@ -56,12 +58,12 @@ func browse(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+	cmd := exec.Command(chromium, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
 		"--no-first-run", "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
 		"--lang=en-GB", "--user-data-dir="+filepath.Join(home, "profile"), "about:blank")
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_CACHE_HOME="+home, "TZ=UTC", "LANG=en_GB.UTF-8")
 	cmd.ExtraFiles = []*os.File{theirs, theirsToo} // the third and the fourth
-	var output output
+	var output program.Output
 	cmd.Stderr = &output
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -218,7 +220,7 @@ func (b *browser) eval(expression string) any {
 // throw, or have nothing to be evaluated in.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	eventually(b.t, "in the page: "+expression, func() bool {
+	servertest.Eventually(b.t, "in the page: "+expression, func() bool {
 		var result struct{ Result struct{ Value any } }
 		text, err := b.try("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true})
 		return err == nil && json.Unmarshal(text, &result) == nil && result.Result.Value == true

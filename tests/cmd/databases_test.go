@@ -57,8 +57,8 @@ func TestMariaDBByItsURL(t *testing.T) {
 	address := kind.URL(t)
 	kind.URL = func(testing.TB) string { return address }
 	p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+address)
-	if code := p.await(); code != 0 {
-		t.Fatalf("exit code %d: %s", code, &p.stderr)
+	if code := p.Await(); code != 0 {
+		t.Fatalf("exit code %d: %s", code, p.Stderr.String())
 	}
 	s := stage.New(t, kind)
 	target := s.Queue("target", nil)
@@ -69,8 +69,8 @@ func TestMariaDBByItsURL(t *testing.T) {
 		t.Errorf("message %s at the target", d.MessageId)
 	}
 	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
-	p.signal(syscall.SIGTERM)
-	if code := p.await(); code != 0 {
+	p.Signal(syscall.SIGTERM)
+	if code := p.Await(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	if n := s.Depth(target); n != 0 {
@@ -100,8 +100,8 @@ func TestSQLServerByItsURL(t *testing.T) {
 	if d := s.Receive(target, 1)[0]; d.MessageId != id {
 		t.Errorf("message %s at the target", d.MessageId)
 	}
-	p.signal(syscall.SIGTERM)
-	if code := p.await(); code != 0 {
+	p.Signal(syscall.SIGTERM)
+	if code := p.Await(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	for _, queue := range []string{target, s.Topology.Queue, s.Topology.DeadQueue()} {

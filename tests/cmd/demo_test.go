@@ -27,7 +27,7 @@ func gone(t *testing.T, temporary string, filesToo bool) {
 	if files, _ := os.ReadDir(temporary); filesToo && len(files) > 0 {
 		t.Errorf("left behind: %v", files)
 	}
-	eventually(t, "no process of the demo is left", func() bool {
+	servertest.Eventually(t, "no process of the demo is left", func() bool {
 		environments, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, path := range environments {
 			if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), temporary) {
@@ -48,10 +48,10 @@ func TestDemo(t *testing.T) {
 				args = append(args, "BRIDGE_DATABASE_URL="+s.DatabaseURL)
 			}
 			p, temporary := demo(t, args...)
-			if code := p.await(); code != 0 {
+			if code := p.Await(); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
-			out := p.stdout.String()
+			out := p.Stdout.String()
 			for _, words := range []string{"committed = received", "rolled back = dropped", "duplicates met and absorbed",
 				"e-mails in doubt, then resolved", "slowest open transaction", "commit to target, p50 and p99",
 				"none twice and no other.", "the mail server's log resolved them."} {
@@ -64,8 +64,8 @@ func TestDemo(t *testing.T) {
 					t.Errorf("not a plain line of 80 characters: %q", line)
 				}
 			}
-			if p.stderr.String() != "" {
-				t.Errorf("standard error: %s", &p.stderr)
+			if p.Stderr.String() != "" {
+				t.Errorf("standard error: %s", p.Stderr.String())
 			}
 			gone(t, temporary, true)
 			_, name, _ := strings.Cut(out, "queues ")
@@ -95,10 +95,10 @@ func TestDemoInterrupted(t *testing.T) {
 	t.Parallel()
 	servertest.RabbitMQ(t) // or there is none to start
 	p, temporary := demo(t)
-	p.hear(&p.stdout, "the shop opens")
-	p.signal(os.Interrupt)
-	if code := p.await(); code != 1 || p.stderr.String() != "demo: interrupted; everything is taken down\n" {
-		t.Errorf("exit code %d, standard error %q", code, &p.stderr)
+	p.Read(&p.Stdout, "the shop opens", func(said string) bool { return strings.Contains(said, "the shop opens") })
+	p.Signal(os.Interrupt)
+	if code := p.Await(); code != 1 || p.Stderr.String() != "demo: interrupted; everything is taken down\n" {
+		t.Errorf("exit code %d, standard error %q", code, p.Stderr.String())
 	}
 	gone(t, temporary, true)
 }
@@ -108,9 +108,9 @@ func TestDemoKilled(t *testing.T) {
 	t.Parallel()
 	servertest.RabbitMQ(t)
 	p, temporary := demo(t)
-	p.hear(&p.stdout, "the shop opens")
-	p.signal(syscall.SIGKILL)
-	p.await()
+	p.Read(&p.Stdout, "the shop opens", func(said string) bool { return strings.Contains(said, "the shop opens") })
+	p.Signal(syscall.SIGKILL)
+	p.Await()
 	gone(t, temporary, false)
 }
 
@@ -128,11 +128,11 @@ func TestDemoRefuses(t *testing.T) {
 		{[]string{"BRIDGE_AMQP_URL=amqp://u:" + password + "@127.0.0.1:1/"}, 1, "BRIDGE_AMQP_URL: "},
 	} {
 		p, temporary := demo(t, c.args...)
-		if code := p.await(); code != c.code {
+		if code := p.Await(); code != c.code {
 			t.Errorf("%v: exit code %d", c.args, code)
 		}
-		line := p.stderr.String()
-		if strings.Count(line, "\n") != 1 || !strings.Contains(line, c.want) || strings.Contains(line+p.stdout.String(), password) {
+		line := p.Stderr.String()
+		if strings.Count(line, "\n") != 1 || !strings.Contains(line, c.want) || strings.Contains(line+p.Stdout.String(), password) {
 			t.Errorf("%v: %q", c.args, line)
 		}
 		gone(t, temporary, true)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
@@ -15,8 +16,8 @@ import (
 func (p *process) where(what string) string {
 	p.t.Helper()
 	line := regexp.MustCompile(`msg="?` + what + `"? address=(\S+)`)
-	eventually(p.t, "the worker says where its "+what+" is", func() bool { return line.MatchString(p.stderr.String()) })
-	return line.FindStringSubmatch(p.stderr.String())[1]
+	said := p.Read(&p.Stderr, "where its "+what+" is", line.MatchString)
+	return line.FindStringSubmatch(said)[1]
 }
 
 // endpoint asks one of the endpoints.
@@ -54,7 +55,7 @@ func tryGet(ctx context.Context, address string) (code int, text string, err err
 // ready waits until the worker is, or is not, and returns what it says.
 func (p *process) ready(want int, words string) {
 	p.t.Helper()
-	eventually(p.t, "readyz says "+words, func() bool {
+	servertest.Eventually(p.t, "readyz says "+words, func() bool {
 		code, text := p.endpoint("/readyz")
 		return code == want && strings.Contains(text, words)
 	})

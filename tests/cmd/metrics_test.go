@@ -61,7 +61,7 @@ func (p *process) measure(want map[string]string) {
 			p.t.Log("the last look: ", last)
 		}
 	}()
-	eventually(p.t, fmt.Sprint("the metrics are ", want), func() bool {
+	servertest.Eventually(p.t, fmt.Sprint("the metrics are ", want), func() bool {
 		families := p.scrape()
 		for name, text := range want {
 			got, found := value(families, name)
@@ -170,8 +170,8 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	}
 	p.measure(map[string]string{"twoqueue_session_failures_total{broker}": fmt.Sprintf("%v+", before+1), "twoqueue_session_running": "1",
 		"twoqueue_session_failures_total{database}": "0"})
-	p.signal(syscall.SIGTERM)
-	if code := p.await(); code != 0 {
+	p.Signal(syscall.SIGTERM)
+	if code := p.Await(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	countsSweeps(t, s)

@@ -122,8 +122,8 @@ func TestStatusPage(t *testing.T) {
 	finish()
 	b.until(`document.getElementById('oldest').textContent === 'No message waits.'`) // by itself
 	b.until(`!document.querySelector('#transactions tbody') || !document.querySelector('#transactions tbody').textContent.includes('nightly')`)
-	p.signal(syscall.SIGTERM)
-	p.await()
+	p.Signal(syscall.SIGTERM)
+	p.Await()
 	b.until(`!document.getElementById('stale').hidden`)
 	b.look("dark", 1280)
 	b.shoot("stale")
@@ -168,7 +168,7 @@ func TestStatusPageIsClosed(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &report); err != nil || report["state"] != "running" || report["queue"] != s.Topology.Queue {
 		t.Errorf("report %s: %v", text, err)
 	}
-	if off := verify(t, s); strings.Contains(off.stderr.String(), "status page") || strings.Contains(off.stderr.String(), "profiles") {
+	if off := verify(t, s); strings.Contains(off.Stderr.String(), "status page") || strings.Contains(off.Stderr.String(), "profiles") {
 		t.Error("the page or the profiles are there unasked")
 	}
 }

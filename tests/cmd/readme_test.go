@@ -142,8 +142,8 @@ func TestReadmeExample(t *testing.T) {
 		err := db.QueryRowContext(ctx, `SELECT count(*) FROM emails WHERE body IN ('apples', 'pears')`).Scan(&n)
 		return err == nil && n == 2
 	})
-	p.signal(syscall.SIGTERM)
-	p.await()
+	p.Signal(syscall.SIGTERM)
+	p.Await()
 	stop()
 	<-ended
 	if stats := guard.Stats(); stats.Handled != 2 {

@@ -58,8 +58,8 @@ func TestReadyTellsWhatIsMissing(t *testing.T) {
 			t.Errorf("readyz tells everybody %q", secret)
 		}
 	}
-	p.signal(syscall.SIGTERM)
-	if code := p.await(); code != 0 {
+	p.Signal(syscall.SIGTERM)
+	if code := p.Await(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -69,8 +69,8 @@ func health(t *testing.T, p *process, code int, words string) {
 	t.Helper()
 	asker := start(t, "verifier", "-health", "BRIDGE_HTTP_ADDR="+p.where("endpoints"),
 		"BRIDGE_DATABASE_URL=sqlite:/nowhere", "BRIDGE_AMQP_URL=amqp://127.0.0.1:1/")
-	if got := asker.await(); got != code || !strings.Contains(asker.stdout.String()+asker.stderr.String(), words) {
-		t.Errorf("health: exit code %d: %s%s", got, &asker.stdout, &asker.stderr)
+	if got := asker.Await(); got != code || !strings.Contains(asker.Stdout.String()+asker.Stderr.String(), words) {
+		t.Errorf("health: exit code %d: %s%s", got, asker.Stdout.String(), asker.Stderr.String())
 	}
 }
 
@@ -90,7 +90,7 @@ func drains(t *testing.T, s *stage.Stage, more ...string) (p *process, unlock fu
 	p = verify(t, s, more...)
 	s.WaitDepth(target, 1)
 	p.ready(200, "ok\n")
-	p.signal(syscall.SIGTERM)
+	p.Signal(syscall.SIGTERM)
 	p.ready(503, "stopping: what has been judged is being forwarded\n")
 	return p, func() { _ = tx.Rollback() }
 }
@@ -103,7 +103,7 @@ func TestNotReadyWhileDraining(t *testing.T) {
 		t.Errorf("livez: %d", code)
 	}
 	unlock()
-	if code := p.await(); code != 0 {
+	if code := p.Await(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	if n := s.Rows(); n != 0 {
@@ -116,7 +116,7 @@ func TestNotDrainedInTime(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	p, unlock := drains(t, s, "BRIDGE_DRAIN=5s")
 	defer unlock()
-	if code := p.await(); code != 3 || !strings.Contains(p.stderr.String(), "verifier: not drained within BRIDGE_DRAIN") {
+	if code := p.Await(); code != 3 || !strings.Contains(p.Stderr.String(), "not drained") {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -144,8 +144,8 @@ func TestTheLogNamesTheTransactionThatHoldsUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := verify(t, s, "BRIDGE_EXPLAIN_AFTER=1ms")
-	p.hear(&p.stderr, `msg="a message waits for an open transaction" message_id=`+ids[0].String())
-	for line := range strings.Lines(p.stderr.String()) {
+	p.Hear(`msg="a message waits for an open transaction" message_id=` + ids[0].String())
+	for line := range strings.Lines(p.Stderr.String()) {
 		if strings.Contains(line, "waits for an open transaction") && !strings.Contains(line, " program=nightly ") {
 			t.Errorf("the log does not name it: %s", line)
 		}
@@ -158,7 +158,7 @@ func TestProfilesOnAnAddressOfTheirOwn(t *testing.T) {
 	if code, text := get(t, "http://"+p.where("profiles")+"/debug/pprof/goroutine?debug=1"); code != 200 || !strings.Contains(text, "goroutine profile") {
 		t.Errorf("%d %.100s", code, text)
 	}
-	if strings.Contains(p.stderr.String(), "msg=endpoints") {
+	if strings.Contains(p.Stderr.String(), "msg=endpoints") {
 		t.Error("the endpoints are there all the same")
 	}
 }

@@ -30,7 +30,7 @@ const (
 // silent holds a command's whole output to having no part of the password in it.
 func silent(t *testing.T, p *process) {
 	t.Helper()
-	all := strings.ToLower(p.stdout.String() + p.stderr.String())
+	all := strings.ToLower(p.Stdout.String() + p.Stderr.String())
 	for _, text := range []string{
 		head, tail,
 		base64.StdEncoding.EncodeToString([]byte(secret))[:24],
@@ -38,7 +38,7 @@ func silent(t *testing.T, p *process) {
 		base64.StdEncoding.EncodeToString([]byte("shop:" + secret))[:24],
 	} {
 		if strings.Contains(all, strings.ToLower(text)) {
-			t.Errorf("the output has %q in it:\n%s%s", text, &p.stdout, &p.stderr)
+			t.Errorf("the output has %q in it:\n%s%s", text, p.Stdout.String(), p.Stderr.String())
 		}
 	}
 }
@@ -47,10 +47,10 @@ func silent(t *testing.T, p *process) {
 func fails(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := start(t, "verifier", args...)
-	if code := p.await(); code == 0 {
+	if code := p.Await(); code == 0 {
 		t.Errorf("exit code 0")
 	}
-	if p.stderr.String() == "" {
+	if p.Stderr.String() == "" {
 		t.Error("nothing is said")
 	}
 	silent(t, p)
@@ -102,10 +102,11 @@ func TestNoPasswordInALongLife(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	valve := servertest.NewValve(t, broker.Addr())
 	p := start(t, "verifier", "BRIDGE_QUEUE="+s.Topology.Queue, "BRIDGE_LOG_LEVEL=debug", "BRIDGE_UNROUTABLE=1ms", "BRIDGE_AUDIT=10",
 		"BRIDGE_DATABASE_URL_FILE="+secretFile(t, login(t, database.URL())+"\n"),
-		"BRIDGE_AMQP_URL_FILE="+secretFile(t, login(t, broker.URL())+"\r\n"))
-	p.hear(&p.stderr, "session started")
+		"BRIDGE_AMQP_URL_FILE="+secretFile(t, login(t, "amqp://"+valve.Addr()+"/")+"\r\n"))
+	p.Hear("session started")
 	s.RollBack(stage.To(target, "rolled back"))
 	s.Commit(stage.To(target, "committed"), stage.To("nowhere", "unroutable"), bridge.Message{Exchange: "forbidden", RoutingKey: "x"})
 	if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, amqp.Publishing{Body: []byte("malformed")}); err != nil {
@@ -116,36 +117,30 @@ func TestNoPasswordInALongLife(t *testing.T) {
 	// The refused publish closes the channel; what was in flight there goes out again.
 	s.Eventually("a copy is in the audit queue", func() bool { return s.Depth(s.Topology.AuditQueue()) >= 1 })
 
-	said := func(words string) int { return strings.Count(p.stderr.String(), words) }
-	for _, end := range []func(server){orderly, server.Kill} {
-		started := said("session started")
-		for _, s := range []server{broker, database} {
-			before := said("session ended")
-			end(s)
-			eventually(t, "attempts to start fail", func() bool { return said("session ended") > before+1 })
+	said := func(words string) int { return strings.Count(p.Stderr.String(), words) }
+	// endures has servers go away, which must show in vain attempts to start, and come back.
+	endures := func(away func(), back server) {
+		t.Helper()
+		started, ended := said("session started"), said("session ended")
+		away()
+		servertest.Eventually(t, "attempts to start fail", func() bool { return said("session ended") > ended+1 })
+		if err := back.Restart(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-		for _, s := range []server{broker, database} {
-			if err := s.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		eventually(t, "a new session", func() bool { return said("session started") > started })
+		servertest.Eventually(t, "a new session", func() bool { return said("session started") > started })
 	}
-	p.signal(syscall.SIGQUIT)
-	p.await()
-	if !strings.Contains(p.stderr.String(), "goroutine ") {
+	endures(func() { _ = broker.Shutdown() }, broker) // the restart shows whether it has worked
+	endures(func() { _ = database.Shutdown() }, database)
+	endures(func() { database.Kill(); valve.Cut() }, database) // a broker that is killed says no more than a cut
+	p.Signal(syscall.SIGQUIT)
+	p.Await()
+	if !strings.Contains(p.Stderr.String(), "goroutine ") {
 		t.Error("no stacks")
 	}
 	silent(t, p)
 }
 
-type server interface {
-	Shutdown() error
-	Kill()
-	Restart(context.Context) error
-}
-
-func orderly(s server) { _ = s.Shutdown() } // the restart shows whether it has worked
+type server interface{ Restart(context.Context) error }
 
 // Every way of not getting in.
 func TestNoPasswordWhenNobodyLetsUsIn(t *testing.T) {
@@ -187,7 +182,7 @@ func TestNoPasswordWhenNobodyLetsUsIn(t *testing.T) {
 		})
 	}
 	help := start(t, "verifier", "-help", "BRIDGE_AMQP_URL="+login(t, s.AMQP), "BRIDGE_DATABASE_URL="+login(t, s.DatabaseURL))
-	if code := help.await(); code != 0 {
+	if code := help.Await(); code != 0 {
 		t.Errorf("-help: exit code %d", code)
 	}
 	silent(t, help)
@@ -208,8 +203,8 @@ func TestNoPasswordOfAnUnencodedURL(t *testing.T) {
 						args = []string{"BRIDGE_DATABASE_URL=" + emptyLedger(t), "BRIDGE_AMQP_URL=" + bad}
 					}
 					p := fails(t, args...)
-					if strings.Contains(p.stderr.String(), "4711") {
-						t.Errorf("%q: a part of the password is told: %s", bad, &p.stderr)
+					if strings.Contains(p.Stderr.String(), "4711") {
+						t.Errorf("%q: a part of the password is told: %s", bad, p.Stderr.String())
 					}
 				}
 			}
@@ -221,7 +216,7 @@ func TestNoPasswordOfAnUnencodedURL(t *testing.T) {
 func emptyLedger(t *testing.T) string {
 	t.Helper()
 	address := "sqlite:" + filepath.Join(t.TempDir(), "ledger.db")
-	if p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+address); p.await() != 0 {
+	if p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+address); p.Await() != 0 {
 		t.Fatal("no tables")
 	}
 	return address

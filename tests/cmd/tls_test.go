@@ -153,15 +153,15 @@ func works(t *testing.T, s *stage.Stage, amqpURL string) {
 	t.Helper()
 	target := s.Queue("target", nil)
 	p := start(t, "verifier", "BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+amqpURL, "BRIDGE_QUEUE="+s.Topology.Queue)
-	p.hear(&p.stderr, "session started")
+	p.Hear("session started")
 	s.RollBack(stage.To(target, "rolled back"))
 	id := s.Commit(stage.To(target, "committed"))[0].String()
 	if d := s.Receive(target, 1)[0]; d.MessageId != id {
 		t.Errorf("message %s at the target", d.MessageId)
 	}
 	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
-	p.signal(syscall.SIGTERM)
-	if code := p.await(); code != 0 {
+	p.Signal(syscall.SIGTERM)
+	if code := p.Await(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -211,7 +211,7 @@ func TestTLSToMariaDB(t *testing.T) {
 	}
 	good := "mysql://shop:" + password + "@" + server.Addr() + "/shop?" +
 		url.Values{"ssl-ca": {ours.ca}, "ssl-cert": {certificate}, "ssl-key": {key}}.Encode()
-	if p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+good); p.await() != 0 {
+	if p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+good); p.Await() != 0 {
 		t.Fatal("no tables")
 	}
 	kind := mariaDB

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
@@ -65,7 +66,7 @@ func (c *traceCollector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (c *traceCollector) of(id string, names ...string) map[string]*trace.Span {
 	c.t.Helper()
 	var spans map[string]*trace.Span
-	eventually(c.t.(*testing.T), "the spans "+strings.Join(names, ", ")+" of "+id, func() bool {
+	servertest.Eventually(c.t, "the spans "+strings.Join(names, ", ")+" of "+id, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		spans = make(map[string]*trace.Span)
@@ -181,8 +182,8 @@ func TestTracesGoOnFromTheSender(t *testing.T) {
 	notSampled.Publishing.Headers = amqp.Table{"traceparent": "00-" + traceID + "-" + spanID + "-00"}
 	quiet := s.Commit(notSampled)[0].String()
 	s.Receive(target, 1)
-	p.signal(syscall.SIGTERM)
-	if code := p.await(); code != 0 { // everything is exported by then
+	p.Signal(syscall.SIGTERM)
+	if code := p.Await(); code != 0 { // everything is exported by then
 		t.Errorf("exit code %d", code)
 	}
 	c.mu.Lock()
@@ -206,17 +207,17 @@ func TestTracesHoldUpNothing(t *testing.T) {
 	p := verify(t, s, "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", "OTEL_BSP_SCHEDULE_DELAY=10")
 	s.Commit(stage.To(target, ""))
 	s.Receive(target, 1)
-	p.hear(&p.stderr, "msg=traces")
-	p.signal(syscall.SIGTERM)
-	if code := p.await(); code != 0 {
+	p.Hear("msg=traces")
+	p.Signal(syscall.SIGTERM)
+	if code := p.Await(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	for _, off := range []string{"OTEL_SDK_DISABLED=true", "OTEL_TRACES_EXPORTER=none"} {
 		p := verify(t, s, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.URL, "OTEL_BSP_SCHEDULE_DELAY=10", off)
 		s.Commit(stage.To(target, ""))
 		s.Receive(target, 1)
-		p.signal(syscall.SIGTERM)
-		p.await()
+		p.Signal(syscall.SIGTERM)
+		p.Await()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,7 +20,7 @@ func verify(t *testing.T, s *stage.Stage, more ...string) *process {
 	t.Helper()
 	p := start(t, "verifier", append([]string{"BRIDGE_DATABASE_URL=" + databaseURL(s), "BRIDGE_AMQP_URL=" + s.AMQP,
 		"BRIDGE_QUEUE=" + s.Topology.Queue}, more...)...)
-	p.hear(&p.stderr, "session started")
+	p.Hear("session started")
 	return p
 }
 
@@ -58,8 +58,8 @@ func TestSIGTERMInFlight(t *testing.T) {
 			}
 			p := verify(t, s)
 			s.Eventually("some are through", func() bool { return s.Depth(target) > 1000 })
-			p.signal(syscall.SIGTERM)
-			if code := p.await(); code != 0 {
+			p.Signal(syscall.SIGTERM)
+			if code := p.Await(); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
 			through := s.Depth(target)
@@ -82,11 +82,11 @@ func TestSIGTERMInFlight(t *testing.T) {
 				delete(want, d.MessageId)
 			}
 			s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
-			p.signal(syscall.SIGINT)
-			if code := p.await(); code != 0 {
+			p.Signal(syscall.SIGINT)
+			if code := p.Await(); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
-			for line := range bytes.Lines([]byte(p.stderr.String())) {
+			for line := range bytes.Lines([]byte(p.Stderr.String())) {
 				if !json.Valid(line) {
 					t.Errorf("the log is not JSON: %s", line)
 				}
@@ -118,14 +118,14 @@ func TestForeignLedger(t *testing.T) {
 	if d.MessageId != foreign || d.Headers[bridge.HeaderDeadReason] != "foreign" || d.Headers[bridge.HeaderDeadVerdict] != "unknown" {
 		t.Errorf("in the dead queue: %s with %v", d.MessageId, d.Headers)
 	}
-	p.signal(syscall.SIGTERM)
-	if code := p.await(); code != 0 {
+	p.Signal(syscall.SIGTERM)
+	if code := p.Await(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	if theirs.Rows() != 1 || ours.Rows() != 0 {
 		t.Errorf("%d rows of theirs, %d of ours", theirs.Rows(), ours.Rows())
 	}
-	if !strings.Contains(p.stderr.String(), "reason=foreign") {
+	if !strings.Contains(p.Stderr.String(), "reason=foreign") {
 		t.Error("the log does not tell")
 	}
 }
@@ -140,8 +140,8 @@ func TestAllow(t *testing.T) {
 	if d := s.Receive(s.Topology.DeadQueue(), 1)[0]; d.Headers[bridge.HeaderDeadReason] != "not-allowed" {
 		t.Errorf("in the dead queue with %v", d.Headers)
 	}
-	p.signal(syscall.SIGTERM)
-	p.await()
+	p.Signal(syscall.SIGTERM)
+	p.Await()
 }
 
 func TestMigrate(t *testing.T) {
@@ -150,18 +150,18 @@ func TestMigrate(t *testing.T) {
 		var said string
 		for range 2 { // the second time nothing is to do, and the identity stays
 			p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+url)
-			if code := p.await(); code != 0 || p.stderr.String() != "" {
-				t.Fatalf("exit code %d: %s", code, &p.stderr)
+			if code := p.Await(); code != 0 || p.Stderr.String() != "" {
+				t.Fatalf("exit code %d: %s", code, p.Stderr.String())
 			}
-			if said != "" && said != p.stdout.String() {
-				t.Errorf("first %q, then %q", said, &p.stdout)
+			if said != "" && said != p.Stdout.String() {
+				t.Errorf("first %q, then %q", said, p.Stdout.String())
 			}
-			said = p.stdout.String()
+			said = p.Stdout.String()
 		}
 		p := start(t, "verifier", "BRIDGE_DATABASE_URL="+url, "BRIDGE_AMQP_URL="+servertest.Vhost(t))
-		p.hear(&p.stderr, "session started")
-		p.signal(os.Interrupt)
-		if code := p.await(); code != 0 {
+		p.Hear("session started")
+		p.Signal(os.Interrupt)
+		if code := p.Await(); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
 	}

@@ -215,7 +215,7 @@ func alerts(t *testing.T) (all []alert) {
 
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
-	if output, err := exec.Command(program(t, "promtool"), args...).CombinedOutput(); err != nil {
+	if output, err := exec.Command(installed(t, "promtool"), args...).CombinedOutput(); err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(args[:2], " "), err, output)
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
-// program is the path of one of Prometheus' programs.
-func program(t *testing.T, name string) string {
+// installed is the path of one of Prometheus' programs.
+func installed(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	switch {
@@ -37,7 +37,7 @@ func program(t *testing.T, name string) string {
 type prometheus struct {
 	t       *testing.T
 	address string
-	process *process
+	process process
 }
 
 // observe has a real Prometheus with the stack's configuration scrape the services, and
@@ -70,7 +70,7 @@ func (s *stack) observe(rabbit *servers.RabbitMQ) {
 		}
 		return text
 	}, func() bool {
-		p.process.running()
+		p.process.Running()
 		missing = slices.DeleteFunc(missing, func(name string) bool { return p.answers(wanted[name]) })
 		return len(missing) == 0
 	})
@@ -94,9 +94,9 @@ func (s *stack) prometheus(targets map[string]string) *prometheus {
 		job["static_configs"] = []any{map[string]any{"targets": []string{targets[job["job_name"].(string)]}}}
 	}
 	p := &prometheus{t: s.t, address: freeAddress(s.t)}
-	cmd := exec.Command(program(s.t, "prometheus"), "--config.file="+write(s.t, filepath.Join(folder, "prometheus.yml"), must(yaml.Marshal(config))),
+	cmd := exec.Command(installed(s.t, "prometheus"), "--config.file="+write(s.t, filepath.Join(folder, "prometheus.yml"), must(yaml.Marshal(config))),
 		"--storage.tsdb.path="+filepath.Join(folder, "data"), "--web.listen-address="+p.address)
-	p.process = startProcess(s.t, "prometheus", cmd)
+	p.process = startProcess(s.t, cmd)
 	return p
 }
 

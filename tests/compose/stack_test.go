@@ -36,14 +36,14 @@ type stack struct {
 	management string            // the broker's API
 	folder     string
 	mail       *mailserver.Server
-	processes  map[string]*process
+	processes  map[string]process
 	started    []string
 }
 
 func newStack(t *testing.T, profile string, hosts map[string]string) *stack {
 	t.Helper()
 	s := &stack{t: t, project: load(t, "compose.yaml", nil, profile, "tools"), folder: t.TempDir(),
-		mail: mailserver.Start(t, mailserver.Options{}), processes: make(map[string]*process)}
+		mail: mailserver.Start(t, mailserver.Options{}), processes: make(map[string]process)}
 	var pairs []string
 	for from, to := range hosts {
 		pairs = append(pairs, from, to)
@@ -57,16 +57,16 @@ func newStack(t *testing.T, profile string, hosts map[string]string) *stack {
 func (s *stack) up(name string) {
 	s.t.Helper()
 	service := s.project.Services[name]
-	if service.Build == nil || s.processes[name] != nil {
+	if service.Build == nil || s.processes[name].Process != nil {
 		return
 	}
 	for _, dependency := range slices.Sorted(maps.Keys(service.DependsOn)) {
 		s.up(dependency)
 		p := s.processes[dependency]
 		switch {
-		case p == nil: // one of the servers
+		case p.Process == nil: // one of the servers
 		case service.DependsOn[dependency].Condition == types.ServiceConditionCompletedSuccessfully:
-			if code := p.await(); code != 0 {
+			if code := p.Await(); code != 0 {
 				s.t.Fatalf("%s ended with %d", dependency, code)
 			}
 		default:
@@ -78,12 +78,12 @@ func (s *stack) up(name string) {
 }
 
 // start runs a service's binary with arguments.
-func (s *stack) start(service types.ServiceConfig, args []string) *process {
+func (s *stack) start(service types.ServiceConfig, args []string) process {
 	s.t.Helper()
 	cmd := exec.Command(filepath.Join(binaries(s.t), service.Build.Target), args...)
 	cmd.Env = s.environment(service)
 	cmd.Dir = "/"
-	return startProcess(s.t, service.Name, cmd)
+	return startProcess(s.t, cmd)
 }
 
 var port = regexp.MustCompile(`^:(\d+)$`)
@@ -160,14 +160,14 @@ func (s *stack) healthy(name string) (bool, string) {
 		s.t.Fatalf("the health check of %s is %v", name, test)
 	}
 	check := s.start(service, test[2:])
-	return check.await() == 0, check.output.String()
+	return check.Await() == 0, check.said()
 }
 
 func (s *stack) awaitHealth(name string) {
 	s.t.Helper()
 	last := ""
 	eventually(s.t, func() string { return name + " is healthy; it says " + last }, func() bool {
-		s.processes[name].running()
+		s.processes[name].Running()
 		ok, said := s.healthy(name)
 		last = said
 		return ok
@@ -185,8 +185,10 @@ func (s *stack) down() {
 func (s *stack) stop(name string) {
 	s.t.Helper()
 	p := s.processes[name]
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // a job has ended already
-	if code := p.await(); code != 0 {
+	if !p.HasEnded() { // as a job has
+		p.Signal(syscall.SIGTERM)
+	}
+	if code := p.Await(); code != 0 {
 		s.t.Errorf("%s ended with %d", name, code)
 	}
 }
@@ -315,10 +317,10 @@ func TestTheStackByHand(t *testing.T) {
 			}
 			s.mail.WaitTaken(t, 12, patience) // with an order that was rolled back between
 			tool := s.start(s.project.Services["bridgectl-"+profile], []string{"status"})
-			if code := tool.await(); code != 0 {
+			if code := tool.Await(); code != 0 {
 				t.Errorf("bridgectl status ends with %d", code)
 			}
-			t.Logf("bridgectl status\n%s", tool.output)
+			t.Logf("bridgectl status\n%s", tool.said())
 			if profile == "postgres" {
 				s.observe(rabbit)
 			}

@@ -1,77 +1,17 @@
 package emailgateway_test
 
 import (
-	"context"
-	"database/sql"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
-
-// A gate is a place between two commits, at which the database keeps a gateway
-// waiting: a trigger that wants a lock which the test has.
-type gate struct {
-	w    *world
-	conn *sql.Conn
-}
-
-const gateLock = 4711
-
-// gate closes a place: before a statement on a table takes effect, for the rows of
-// which a condition holds.
-func (w *world) gate(when, table, condition string) *gate {
-	w.t.Helper()
-	conn, err := w.db.Conn(w.t.Context())
-	w.must(err)
-	w.t.Cleanup(func() { _ = conn.Close() })
-	_, err = conn.ExecContext(w.t.Context(), fmt.Sprintf(`
-CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM pg_advisory_xact_lock(%[1]d);
-	IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
-	RETURN NEW;
-END $$;
-CREATE TRIGGER gate BEFORE %[2]s ON %[3]s FOR EACH ROW WHEN (%[4]s) EXECUTE FUNCTION gate();
-SELECT pg_advisory_lock(%[1]d)`, gateLock, when, table, condition))
-	w.must(err)
-	return &gate{w, conn}
-}
-
-// waiting are the sessions of this database that wait at the gate, or for the row of
-// one that does.
-const waiting = `pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
-
-// reached waits until so many statements wait at the gate.
-func (g *gate) reached(statements int) {
-	g.w.t.Helper()
-	var n int
-	g.w.eventually("they are at the gate", func() bool {
-		g.w.must(g.w.db.QueryRow(`SELECT count(*) FROM ` + waiting).Scan(&n))
-		return n == statements
-	}, func() string { return fmt.Sprint(n) })
-}
-
-// open lets everything through from now on, but for those who wait: their gateway is
-// dead, and what it had not committed must not happen.
-func (g *gate) open() {
-	g.w.t.Helper()
-	ctx := context.Background()
-	_, err := g.conn.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM `+waiting)
-	g.w.must(err)
-	g.reached(0)
-	_, err = g.conn.ExecContext(ctx, fmt.Sprintf(`SELECT pg_advisory_unlock(%d)`, gateLock))
-	g.w.must(err)
-	var table string
-	g.w.must(g.w.db.QueryRow(`SELECT event_object_table FROM information_schema.triggers WHERE trigger_name = 'gate' LIMIT 1`).Scan(&table))
-	_, err = g.w.db.Exec(`DROP TRIGGER gate ON ` + table)
-	g.w.must(err)
-}
 
 // Wherever a gateway dies, its successor sends the e-mail, or knows that it was sent,
 // or says that nobody knows. It never sends what was sent.
@@ -93,7 +33,7 @@ func TestAGatewayKilledBetweenTwoCommits(t *testing.T) {
 			p := w.start("EMAIL_SMTP_TIMEOUT=20s", "EMAIL_SMTP_ANSWER=20s") // it must not give up at the gate
 			id := w.publish(1)[0]
 			gate.reached(1)
-			p.kill()
+			p.Kill()
 			gate.open()
 			if n := len(w.mail.Taken()); n != c.takenBefore {
 				t.Fatalf("taken %d times before", n)
@@ -107,15 +47,11 @@ func TestAGatewayKilledBetweenTwoCommits(t *testing.T) {
 				w.decide("sent", id)
 			}
 			w.wantStatus(id, "sent")
-			w.eventually("nothing is pending", func() bool {
-				var pending int
-				w.must(w.db.QueryRow(`SELECT count(*) FROM bridge_inbox_pending`).Scan(&pending))
-				return pending == 0
-			})
+			w.wantDone(1)
 			w.wantDoubtful("")
 			w.publishAs(id, body) // a copy
 			p.wantMetrics(`email_gateway_held 0`)
-			p.stop()
+			p.Stop()
 			w.wantTaken(id)
 			w.wantEmpty(queue)
 			w.wantEmpty(queue + ".dead")
@@ -140,7 +76,7 @@ func TestAGatewayKilledWhileItSpeaksToTheMailServer(t *testing.T) {
 			p := w.start()
 			id := w.publish(1)[0]
 			<-reached
-			p.kill()
+			p.Kill()
 			taken := len(w.mail.Taken())
 			if taken > 0 != (at == mailserver.Answer) {
 				t.Errorf("taken %d times", taken)
@@ -159,7 +95,7 @@ func TestAGatewayKilledWhileItSpeaksToTheMailServer(t *testing.T) {
 				w.decide("retry", id)
 			}
 			w.wantStatus(id, "sent")
-			p.stop()
+			p.Stop()
 			w.wantTaken(id)
 			w.wantEmpty(queue)
 		})
@@ -175,19 +111,19 @@ func TestAnEmailInDoubtIsNotSentBeforeItsStatusSaysSo(t *testing.T) {
 	p := w.start()
 	id := w.publish(1)[0]
 	w.mail.WaitTaken(t, 1, patience)
-	p.kill()
+	p.Kill()
 	_, err := w.db.Exec(`UPDATE bridge_inbox_pending SET due_ms = 0`)
 	w.must(err)
 	gate := w.gate("UPDATE", "email_gateway", "NEW.status = 'doubtful'")
 	p = w.start("EMAIL_SMTP_TIMEOUT=20s")
 	gate.reached(1)
-	p.kill()
+	p.Kill()
 	gate.open()
 	p = w.start()
 	w.wantStatus(id, "doubtful")
 	w.wantDoubtful("", id)
 	w.decide("sent", id)
-	p.stop()
+	p.Stop()
 	w.wantTaken(id)
 	w.wantEmpty(queue)
 }
@@ -209,17 +145,13 @@ func TestAGatewayKilledBetweenDoneAndItsAck(t *testing.T) {
 	p := w.start("EMAIL_AMQP_URL=" + broker.String())
 	id := w.publish(1)[0]
 	w.wantStatus(id, "sent")
-	w.eventually("it is done", func() bool {
-		var claimed, pending int
-		w.must(w.db.QueryRow(`SELECT (SELECT count(*) FROM bridge_inbox), (SELECT count(*) FROM bridge_inbox_pending)`).Scan(&claimed, &pending))
-		return claimed == 1 && pending == 0
-	})
-	p.kill()
+	w.wantDone(1)
+	p.Kill()
 	valve.Cut()
 	w.wantDepth(queue, 1)
 	p = w.start()
 	p.wantMetrics(`email_gateway_emails_total{outcome="duplicate"} 1`, `email_gateway_emails_total{outcome="sent"} 0`)
-	p.stop()
+	p.Stop()
 	w.wantTaken(id)
 	w.wantEmpty(queue)
 	w.wantDoubtful("")
@@ -247,7 +179,7 @@ func TestADatabaseThatGoesAwayBetweenSentAndDone(t *testing.T) {
 	w.wantStatus(id, "sent")
 	p.wantMetrics(`email_gateway_held 0`, `email_gateway_emails_total{outcome="sent"} 1`,
 		`email_gateway_pending{state="started"} 0`, `email_gateway_pending{state="doubtful"} 0`)
-	p.stop()
+	p.Stop()
 	w.wantTaken(id)
 	w.wantEmpty(queue)
 }
@@ -296,9 +228,9 @@ func TestNeverTwiceWhateverHappens(t *testing.T) {
 		for { // the mail server may refuse its very first session
 			p := w.run(env...)
 			w.eventually("it works, or has ended", func() bool {
-				return len(p.ended) > 0 || strings.Contains(p.stderr.String(), "consumer session started")
+				return p.HasEnded() || strings.Contains(p.Stderr.String(), "consumer session started")
 			})
-			if len(p.ended) == 0 {
+			if !p.HasEnded() {
 				return p
 			}
 		}
@@ -307,10 +239,10 @@ func TestNeverTwiceWhateverHappens(t *testing.T) {
 	for i := range 6 {
 		w.mail.WaitTaken(t, (i+1)*emails/10, patience)
 		if i%2 == 0 {
-			first.kill()
+			first.Kill()
 			first = steady()
 		} else {
-			second.kill()
+			second.Kill()
 			second = steady()
 		}
 	}
@@ -327,7 +259,7 @@ func TestNeverTwiceWhateverHappens(t *testing.T) {
 		taken[strings.TrimSuffix(strings.TrimPrefix(e.Get("Message-Id"), "<"), "@example.org>")]++
 	}
 	doubtful := make(map[string]bool)
-	w.eventually("all doubtful ones are listed", func() bool {
+	w.every(200*time.Millisecond, "all doubtful ones are listed", func() bool {
 		clear(doubtful)
 		for _, l := range w.list() {
 			doubtful[l.ID] = true
@@ -371,7 +303,7 @@ FROM email_gateway e LEFT JOIN bridge_inbox_pending p ON p.message_key = e.messa
 func (w *world) stopEmpty(gateways ...*process) {
 	w.t.Helper()
 	for _, p := range gateways {
-		if code := p.stop(); code != 0 {
+		if code := p.Stop(); code != 0 {
 			w.t.Errorf("exit code %d", code)
 		}
 	}

@@ -28,7 +28,7 @@ func TestAnEmailIsSentOnceAndItsCopiesAreNot(t *testing.T) {
 			t.Errorf("%s: %d %s", path, code, text)
 		}
 	}
-	if code := p.stop(); code != 0 {
+	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	w.wantTaken(ids...)
@@ -72,7 +72,7 @@ func TestWhatIsNoEmailGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
 	w.mail.WaitTaken(t, 2, patience)
 	p.wantMetrics(`email_gateway_emails_total{outcome="sent"} 2`, `email_gateway_emails_total{outcome="refused"} 7`,
 		`email_gateway_emails_total{outcome="failed"} 1`, `email_gateway_emails_total{outcome="duplicate"} 0`)
-	p.stop()
+	p.Stop()
 	w.wantTaken(ids[0], "00000000-0000-7000-8000-000000000001")
 	w.wantEmpty(queue)
 	w.wantEmpty(queue + ".dead")
@@ -118,7 +118,7 @@ func TestWhatTheMailServerRefuses(t *testing.T) {
 				w.publishAs(id, body)
 				w.wantStatus(id, "sent")
 			}
-			if code := p.stop(); code != 0 {
+			if code := p.Stop(); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
 			w.wantTaken(id)
@@ -141,12 +141,12 @@ type listed struct {
 
 func (w *world) list() []listed {
 	w.t.Helper()
-	p := w.run("doubtful", "list", "-o", "json")
-	if code := p.await(); code != 0 {
-		w.t.Fatalf("exit code %d", code)
+	r := w.call("doubtful", "list", "-o", "json")
+	if r.Code != 0 {
+		w.t.Fatalf("doubtful list: exit code %d: %s", r.Code, r.Stderr)
 	}
 	var all []listed
-	w.must(json.Unmarshal([]byte(p.stdout.String()), &all))
+	w.must(json.Unmarshal([]byte(r.Stdout), &all))
 	return all
 }
 
@@ -155,7 +155,7 @@ func (w *world) wantDoubtful(words string, ids ...string) {
 	w.t.Helper()
 	slices.Sort(ids)
 	var found []listed
-	w.eventually("the doubtful ones are listed", func() bool {
+	w.every(200*time.Millisecond, "the doubtful ones are listed", func() bool {
 		found = w.list()
 		queued := slices.ContainsFunc(found, func(l listed) bool { return len(l.To) == 0 }) // not redelivered yet
 		return len(found) == len(ids) && !queued
@@ -171,8 +171,8 @@ func (w *world) wantDoubtful(words string, ids ...string) {
 // decide runs doubtful sent or retry.
 func (w *world) decide(what, id string) {
 	w.t.Helper()
-	if code := w.run("doubtful", what, id).await(); code != 0 {
-		w.t.Errorf("doubtful %s: exit code %d", what, code)
+	if r := w.call("doubtful", what, id); r.Code != 0 {
+		w.t.Errorf("doubtful %s: exit code %d: %s", what, r.Code, r.Stderr)
 	}
 }
 
@@ -209,12 +209,12 @@ func TestWhatIsPerhapsSentIsNotSentAgainUntilSomebodySaysSo(t *testing.T) {
 			w.wantStatus(doubtful[1], "sent")
 			w.wantDoubtful("")
 			for _, word := range []string{"sent", "retry"} {
-				again := w.run("doubtful", word, doubtful[1])
-				if code := again.await(); code != 1 || !strings.Contains(again.stderr.String(), "not pending; see email-gateway doubtful list") {
-					t.Errorf("exit code %d, %s", code, &again.stderr)
+				again := w.call("doubtful", word, doubtful[1])
+				if again.Code != 1 || !strings.Contains(again.Stderr, "not pending; see email-gateway doubtful list") {
+					t.Errorf("exit code %d, %s", again.Code, again.Stderr)
 				}
 			}
-			p.stop()
+			p.Stop()
 			// Only the one that was to be sent again was, under the same Message-ID.
 			last := w.mail.Taken()[3]
 			if last.Get("Message-Id") != "<"+doubtful[1]+"@example.org>" || len(w.mail.Taken()) != 4 {
@@ -253,7 +253,7 @@ func TestAMailServerThatIsAwayCountsAgainstNoEmail(t *testing.T) {
 		code, text := p.get("/readyz")
 		return code == 503 && text == "mail server not available\n"
 	})
-	p.hear("e-mail handed back")
+	p.Hear("e-mail handed back")
 	back := mailserver.Start(t, mailserver.Options{Address: address})
 	back.WaitTaken(t, 20, patience)
 	w.mail = back
@@ -264,7 +264,7 @@ func TestAMailServerThatIsAwayCountsAgainstNoEmail(t *testing.T) {
 		code, _ := p.get("/readyz")
 		return code == 200
 	})
-	p.stop()
+	p.Stop()
 	w.wantTaken(ids...)
 	w.wantEmpty(queue)
 	w.wantEmpty(queue + ".dead")
@@ -290,7 +290,7 @@ func TestAnEmailThatWaitsForAnotherAttemptHoldsUpNobody(t *testing.T) {
 	w.wantStatus(slow, "retrying")
 	ids := w.publish(5)
 	w.mail.WaitTaken(t, 5, patience)
-	if code := p.stop(); code != 0 {
+	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	w.wantTaken(ids...)
@@ -312,8 +312,8 @@ func TestSIGTERMFinishesWhatIsBeingSent(t *testing.T) {
 	ids := w.publish(10)
 	<-reached
 	code := make(chan int)
-	go func() { code <- p.stop() }()
-	p.hear("msg=stopping")
+	go func() { code <- p.Stop() }()
+	p.Hear("msg=stopping")
 	close(goOn)
 	if code := <-code; code != 0 {
 		t.Errorf("exit code %d", code)
@@ -322,7 +322,7 @@ func TestSIGTERMFinishesWhatIsBeingSent(t *testing.T) {
 	w.wantDepth(queue, 10-len(taken)) // the rest is handed back
 	p = w.start()
 	w.mail.WaitTaken(t, 10, patience)
-	p.stop()
+	p.Stop()
 	w.wantTaken(ids...)
 	w.wantEmpty(queue)
 	w.wantDoubtful("")
@@ -335,7 +335,7 @@ func TestADrainThatIsNotOverInTimeSaysSo(t *testing.T) {
 	p := w.start("EMAIL_SMTP_ANSWER=30s", "EMAIL_HOLD=2m", "EMAIL_DRAIN=100ms")
 	id := w.publish(1)[0]
 	w.mail.WaitTaken(t, 1, patience)
-	if code := p.stop(); code != 3 || !strings.Contains(p.stderr.String(), "email-gateway: not drained in time") {
+	if code := p.Stop(); code != 3 || !strings.Contains(p.Stderr.String(), "email-gateway: not drained in time") {
 		t.Errorf("exit code %d", code)
 	}
 	w.wantDoubtful("not drained in time", id)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -16,13 +17,13 @@ import (
 // the mend. No output of any process may have a password in it: see run.
 func refused(t *testing.T, p *process, code int, variable, mend string) {
 	t.Helper()
-	if got := p.await(); got != code {
+	if got := p.Await(); got != code {
 		t.Errorf("exit code %d, not %d", got, code)
 	}
-	lines := strings.Split(strings.TrimSpace(p.stderr.String()), "\n")
+	lines := strings.Split(strings.TrimSpace(p.Stderr.String()), "\n")
 	last := lines[len(lines)-1]
 	if !strings.HasPrefix(last, "email-gateway: "+variable+": ") || !strings.Contains(last, mend) {
-		t.Errorf("standard error is not a line with %s and %q:\n%s", variable, mend, &p.stderr)
+		t.Errorf("standard error is not a line with %s and %q:\n%s", variable, mend, p.Stderr.String())
 	}
 	t.Log(last)
 }
@@ -40,7 +41,7 @@ func TestServersThatDoNotLetItStart(t *testing.T) {
 	refused(t, w.run("EMAIL_DATABASE_URL="+servertest.PostgresDB(t)), 1, "EMAIL_DATABASE_URL", "create the tables with email-gateway migrate")
 	refused(t, w.run("EMAIL_SMTP_PORT=1"), 1, "EMAIL_SMTP_HOST", "see that the mail server runs")
 	refused(t, w.run("EMAIL_SMTP_TLS=starttls", "EMAIL_SMTP_USER=u", "EMAIL_SMTP_PASSWORD=s3cret"), 1, "EMAIL_SMTP_HOST", "does not support STARTTLS")
-	refused(t, w.run("EMAIL_HTTP_ADDRESS="+w.mail.Address()), 1, "EMAIL_HTTP_ADDRESS", "name another address")
+	refused(t, w.run("EMAIL_HTTP_ADDR="+w.mail.Address()), 1, "EMAIL_HTTP_ADDR", "name another address")
 }
 
 // What a migrate that was not finished leaves is found.
@@ -73,7 +74,7 @@ func TestALoginOverAnEncryptedConnectionWithThePasswordInAFile(t *testing.T) {
 		"EMAIL_AMQP_URL=", "EMAIL_AMQP_URL_FILE="+file("broker", w.amqp))...)
 	ids := w.publish(2)
 	w.mail.WaitTaken(t, 2, patience)
-	p.stop()
+	p.Stop()
 	w.wantTaken(ids...)
 }
 
@@ -88,13 +89,13 @@ func TestACutConnectionToTheBrokerStartsANewSession(t *testing.T) {
 	ids := w.publish(1)
 	w.wantStatus(ids[0], "sent")
 	valve.Cut()
-	p.hear("consumer session ended")
+	p.Hear("consumer session ended")
 	ids = append(ids, w.publish(3)...)
 	w.mail.WaitTaken(t, 4, patience)
 	for _, id := range ids {
 		w.wantStatus(id, "sent")
 	}
-	if code := p.stop(); code != 0 {
+	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	w.wantTaken(ids...)
@@ -105,19 +106,19 @@ func TestItMakesItsQueues(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	p := w.start("EMAIL_QUEUE=other")
-	p.stop()
+	p.Stop()
 	for _, name := range []string{"other", "other.dead"} {
 		w.wantEmpty(name)
 	}
 	// A second one takes them as they are.
-	w.start("EMAIL_QUEUE=other").stop()
+	w.start("EMAIL_QUEUE=other").Stop()
 }
 
 func TestSchemaIsPrinted(t *testing.T) {
 	t.Parallel()
-	p := run(t, "schema")
+	r := program.Run(t, "email-gateway", "schema")
 	var schema map[string]any
-	if code := p.await(); code != 0 || json.Unmarshal([]byte(p.stdout.String()), &schema) != nil || schema["title"] != "E-mail" {
-		t.Errorf("exit code %d: %s", code, &p.stdout)
+	if r.Code != 0 || json.Unmarshal([]byte(r.Stdout), &schema) != nil || schema["title"] != "E-mail" {
+		t.Errorf("exit code %d: %s", r.Code, r.Stdout)
 	}
 }

@@ -3,20 +3,15 @@
 package emailgateway_test
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,32 +20,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // patience bounds every wait.
 const patience = servertest.Patience
 
-// binary is the gateway.
-var binary string
-
-func TestMain(m *testing.M) { os.Exit(withBinary(func() int { return servertest.Run(m) })) }
-
-func withBinary(run func() int) int {
-	dir, err := os.MkdirTemp("", "twoqueue-email-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "email-gateway")
-	build := exec.Command("go", "build", "-o", binary, "../../cmd/email-gateway")
-	if output, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the gateway: %v\n%s", err, output)
-		return 1
-	}
-	return run()
-}
+func TestMain(m *testing.M) { program.Main(m) }
 
 const queue = "emails"
 
@@ -79,10 +56,8 @@ func newWorld(t *testing.T) *world {
 func newWorldOn(t *testing.T, databaseURL string) *world {
 	t.Helper()
 	w := &world{t: t, amqp: servertest.Vhost(t), url: databaseURL, mail: mailserver.Start(t, mailserver.Options{})}
-	for range 2 { // the second time there is nothing to do
-		if p := w.run("migrate"); p.await() != 0 {
-			t.Fatalf("no tables: %s", &p.stderr)
-		}
+	if r := w.call("migrate"); r.Code != 0 {
+		t.Fatalf("no tables: %s", r.Stderr)
 	}
 	conn, err := amqp.Dial(w.amqp)
 	w.must(err)
@@ -108,16 +83,30 @@ func (w *world) must(err error) {
 // where they have the form NAME=value. Its times are short.
 func (w *world) run(args ...string) *process {
 	w.t.Helper()
-	return run(w.t, append([]string{"EMAIL_DATABASE_URL=" + w.url, "EMAIL_AMQP_URL=" + w.amqp, "EMAIL_QUEUE=" + queue,
-		"EMAIL_SMTP_HOST=" + w.mail.Host, "EMAIL_SMTP_PORT=" + w.mail.Port, "EMAIL_SMTP_TLS=none", "EMAIL_HTTP_ADDRESS=127.0.0.1:0", "EMAIL_LOG_FORMAT=text",
-		"EMAIL_SMTP_TIMEOUT=4s", "EMAIL_SMTP_ANSWER=4s", "EMAIL_PAUSE=50ms", "EMAIL_LONGEST_PAUSE=200ms", "EMAIL_ATTEMPTS=4"}, args...)...)
+	return run(w.t, w.args(args...)...)
+}
+
+// call runs one of the gateway's subcommands to its end.
+func (w *world) call(args ...string) program.Result {
+	w.t.Helper()
+	r := program.Run(w.t, "email-gateway", w.args(args...)...)
+	if all := r.Stdout + r.Stderr; strings.Contains(all, "s3cret") {
+		w.t.Errorf("a password is in what %v wrote:\n%s", args, all)
+	}
+	return r
+}
+
+func (w *world) args(more ...string) []string {
+	return append([]string{"EMAIL_DATABASE_URL=" + w.url, "EMAIL_AMQP_URL=" + w.amqp, "EMAIL_QUEUE=" + queue,
+		"EMAIL_SMTP_HOST=" + w.mail.Host, "EMAIL_SMTP_PORT=" + w.mail.Port, "EMAIL_SMTP_TLS=none", "EMAIL_HTTP_ADDR=127.0.0.1:0", "EMAIL_LOG_FORMAT=text",
+		"EMAIL_SMTP_TIMEOUT=4s", "EMAIL_SMTP_ANSWER=4s", "EMAIL_PAUSE=50ms", "EMAIL_LONGEST_PAUSE=200ms", "EMAIL_ATTEMPTS=4"}, more...)
 }
 
 // start starts a gateway and waits until it works.
 func (w *world) start(env ...string) *process {
 	w.t.Helper()
 	p := w.run(env...)
-	p.hear("consumer session started")
+	p.Hear("consumer session started")
 	return p
 }
 
@@ -228,8 +217,14 @@ func (w *world) wantTaken(ids ...string) {
 // eventually polls what no process will signal.
 func (w *world) eventually(what string, holds func() bool, now ...func() string) {
 	w.t.Helper()
+	w.every(20*time.Millisecond, what, holds, now...)
+}
+
+// every is eventually with a pause between two looks, for those that cost something.
+func (w *world) every(pause time.Duration, what string, holds func() bool, now ...func() string) {
+	w.t.Helper()
 	deadline := time.Now().Add(patience)
-	ticker := time.NewTicker(20 * time.Millisecond)
+	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	for !holds() {
 		if time.Now().After(deadline) {
@@ -244,84 +239,23 @@ func (w *world) eventually(what string, holds func() bool, now ...func() string)
 
 // A process is a gateway that has been started.
 type process struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	stdout output
-	stderr output
-	ended  chan error
+	*program.Process
+	t *testing.T
 }
 
-// run starts the gateway without a world.
+// run starts the gateway without a world. No password, and no address but where it is
+// asked for, may be in what it writes.
 func run(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(binary), ended: make(chan error, 1)}
-	for _, entry := range os.Environ() {
-		if !strings.HasPrefix(entry, "EMAIL_") {
-			p.cmd.Env = append(p.cmd.Env, entry)
-		}
-	}
-	for _, arg := range args {
-		if strings.HasPrefix(arg, "EMAIL_") {
-			p.cmd.Env = append(p.cmd.Env, arg)
-		} else {
-			p.cmd.Args = append(p.cmd.Args, arg)
-		}
-	}
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { p.ended <- p.cmd.Wait() }()
+	p := &process{program.Start(t, "email-gateway", args...), t}
+	asked := slices.Contains(args, "list") || slices.Contains(args, "schema")
 	t.Cleanup(func() {
-		p.kill()
-		if t.Failed() {
-			t.Logf("%v wrote\n%s%s", p.cmd.Args[1:], &p.stdout, &p.stderr)
-		}
-		if all := p.stdout.String() + p.stderr.String(); strings.Contains(all, "s3cret") || strings.Contains(all, "ann@") && p.cmd.Args[len(p.cmd.Args)-1] != "list" && !strings.Contains(all, `"to"`) {
+		p.Kill()
+		if all := p.Stdout.String() + p.Stderr.String(); strings.Contains(all, "s3cret") || strings.Contains(all, "ann@") && !asked {
 			t.Errorf("a password or an address is in what it wrote:\n%s", all)
 		}
 	})
 	return p
-}
-
-// kill is kill -9.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // has mostly ended already at the end of a test
-	p.ended <- <-p.ended
-}
-
-// stop is SIGTERM; it returns the exit code.
-func (p *process) stop() int {
-	p.t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		p.t.Fatal(err)
-	}
-	return p.await()
-}
-
-// await waits for the end and returns the exit code.
-func (p *process) await() int {
-	p.t.Helper()
-	select {
-	case err := <-p.ended:
-		p.ended <- err
-		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
-		p.t.Fatal("it does not end")
-		return -1
-	}
-}
-
-// hear waits until the process has logged text.
-func (p *process) hear(text string) {
-	p.t.Helper()
-	(&world{t: p.t}).eventually(fmt.Sprintf("it says %q", text), func() bool {
-		if len(p.ended) > 0 && !strings.Contains(p.stderr.String(), text) {
-			p.t.Fatalf("it ended without saying %q", text)
-		}
-		return strings.Contains(p.stderr.String(), text)
-	})
 }
 
 var addressLine = regexp.MustCompile(`msg=endpoints address=(\S+)`)
@@ -329,8 +263,8 @@ var addressLine = regexp.MustCompile(`msg=endpoints address=(\S+)`)
 // get asks an endpoint.
 func (p *process) get(path string) (code int, text string) {
 	p.t.Helper()
-	p.hear("msg=endpoints")
-	address := addressLine.FindStringSubmatch(p.stderr.String())[1]
+	said := p.Read(&p.Stderr, "its address", addressLine.MatchString)
+	address := addressLine.FindStringSubmatch(said)[1]
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
@@ -373,22 +307,4 @@ func (p *process) count(outcome string) (n int) {
 		p.t.Fatalf("no count of %s: %v\n%s", outcome, err, text)
 	}
 	return n
-}
-
-// output is what a process has written so far.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }

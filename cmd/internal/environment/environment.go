@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"strings"
 
@@ -22,6 +21,10 @@ func Read(prefix string, config any, others ...string) error {
 	if err := refuseUnknown(prefix, config, others); err != nil {
 		return err
 	}
+	return process(prefix, config)
+}
+
+func process(prefix string, config any) error {
 	err := envconfig.Process(prefix, config)
 	var parse *envconfig.ParseError
 	if errors.As(err, &parse) {
@@ -106,29 +109,4 @@ func wrap(w *strings.Builder, text, indent string) {
 		line += word
 	}
 	w.WriteString(line + "\n")
-}
-
-// Secret returns what a variable says, or what is in the file that its sibling with
-// _FILE names, without the line feed at its end. name is the first one's. No error
-// contains either value: a secret may have been put into the wrong one.
-func Secret(name, value, file string) (string, error) {
-	switch {
-	case file == "":
-		return value, nil
-	case value != "":
-		return "", fmt.Errorf("%s_FILE: is set, and %s too; unset one of them", name, name)
-	}
-	content, err := os.ReadFile(file)
-	if err != nil {
-		var pathErr *fs.PathError
-		if errors.As(err, &pathErr) {
-			err = pathErr.Err
-		}
-		return "", fmt.Errorf("%s_FILE: the file cannot be read: %w; name one that can", name, err)
-	}
-	text := strings.TrimRight(string(content), "\r\n")
-	if text == "" {
-		return "", fmt.Errorf("%s_FILE: the file is empty; write the secret into it", name)
-	}
-	return text, nil
 }

@@ -145,13 +145,14 @@ func TestASecretComesFromOnePlace(t *testing.T) {
 		{"given", "", "given", ""},
 		{"", "", "", ""},
 		{"", file, "s3cret ", ""},
-		{"given", file, "", "SHOP_KEY_FILE: is set, and SHOP_KEY too; unset one of them"},
+		{"given", file, "given", "SHOP_KEY_FILE: is set, and SHOP_KEY too; unset one of them"},
 		{"", file + "x", "", "SHOP_KEY_FILE: the file cannot be read: no such file or directory; name one that can"},
 		{"", filepath.Dir(file), "", "SHOP_KEY_FILE: the file cannot be read: is a directory"},
 		{"", empty, "", "SHOP_KEY_FILE: the file is empty"},
 		{"", "amqp://user:given@host/", "", "SHOP_KEY_FILE: the file cannot be read"}, // the secret in the place of its file
 	} {
-		got, err := environment.Secret("SHOP_KEY", c.value, c.file)
+		got := c.value
+		err := environment.Open(environment.Secret{Name: "SHOP_KEY", Value: &got, File: c.file})
 		if got != c.want || (err != nil) != (c.wrong != "") || err != nil && (!strings.HasPrefix(err.Error(), c.wrong) || strings.Contains(err.Error(), "given")) {
 			t.Errorf("%+v: %q, %v", c, got, err)
 		}

@@ -1,12 +1,9 @@
 package environment
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
-
-	"github.com/kelseyhightower/envconfig"
 )
 
 // ReadShared is Read for a command that takes its variables out of another command's
@@ -26,10 +23,5 @@ func ReadShared(prefix string, config any) error {
 			return fmt.Errorf("%s: unknown variable; did you mean %s?", name, near)
 		}
 	}
-	err = envconfig.Process(prefix, config)
-	var parse *envconfig.ParseError
-	if errors.As(err, &parse) {
-		return fmt.Errorf("%s: %w", parse.KeyName, parse.Err)
-	}
-	return err
+	return process(prefix, config)
 }

@@ -23,6 +23,19 @@ func (c *Count) Decode(text string) error {
 	return nil
 }
 
+// Copies is how many messages a queue keeps: a whole number from 0 on.
+type Copies int
+
+func (c *Copies) Decode(text string) error {
+	const most = 1_000_000_000 // bridge.Topology's
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > most {
+		return fmt.Errorf("%q is not usable; give a whole number from 0 to %d, or unset it", text, most)
+	}
+	*c = Copies(n)
+	return nil
+}
+
 // A Span is a positive duration.
 type Span time.Duration
 

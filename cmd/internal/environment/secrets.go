@@ -1,0 +1,49 @@
+package environment
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+// A Secret is a variable for which a file may stand, as secrets are mounted.
+type Secret struct {
+	Name  string  // of the variable
+	Value *string // what it says
+	File  string  // what its sibling with _FILE says: the file's name
+}
+
+// Open replaces the values of those secrets that are in files by what the files hold,
+// without the line feed at the end. No error contains a value: a secret may have been
+// put into the wrong variable.
+func Open(secrets ...Secret) error {
+	for _, s := range secrets {
+		if err := s.open(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s Secret) open() error {
+	switch {
+	case s.File == "":
+		return nil
+	case *s.Value != "":
+		return fmt.Errorf("%s_FILE: is set, and %s too; unset one of them", s.Name, s.Name)
+	}
+	content, err := os.ReadFile(s.File)
+	if err != nil {
+		var pathErr *fs.PathError
+		if errors.As(err, &pathErr) {
+			err = pathErr.Err
+		}
+		return fmt.Errorf("%s_FILE: the file cannot be read: %w; name one that can", s.Name, err)
+	}
+	if *s.Value = strings.TrimRight(string(content), "\r\n"); *s.Value == "" {
+		return fmt.Errorf("%s_FILE: the file is empty; write the secret into it", s.Name)
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+// Package mend says what to do about the errors that end a command, and puts them into
+// one line.
+package mend
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+)
+
+// A Server is what an error comes from: the end of the variable that names it.
+type Server string
+
+// The servers that all commands use.
+const (
+	Broker   Server = "AMQP_URL"
+	Database Server = "DATABASE_URL"
+)
+
+var known = []struct {
+	err    error
+	server Server
+	mend   string
+}{
+	{bridge.ErrURL, Broker, ""}, // says it by itself
+	{bridge.ErrCredentials, Broker, "correct user, password or virtual host"},
+	{bridge.ErrUnavailable, Broker, "see that the broker runs, and that host and port are right"},
+	{bridge.ErrBlocked, Broker, "free the broker's memory or disk"},
+	{database.ErrURL, Database, ""}, // says it by itself
+	{database.ErrCredentials, Database, "correct user or password, or the client's certificate"},
+	{database.ErrUnreachable, Database, "see that the database is there and runs, and that the URL is right"},
+	{bridge.ErrNoSchema, Database, "name the right database, or create the ledger's tables with verifier -migrate"},
+	{bridge.ErrNotPrimary, Database, "name the primary, with a login that may write"},
+	{bridge.ErrOtherLedger, Database, "see that the URL always leads to the same database"},
+	{bridge.ErrProof, Database, "name the primary itself, without a proxy that changes how it locks"},
+}
+
+// Of tells which server an error comes from, "" if it does not say, and what to do, ""
+// if nobody knows or the error says it by itself.
+func Of(err error) (from Server, mend string) {
+	for _, k := range known {
+		if errors.Is(err, k.err) {
+			from, mend = k.server, k.mend
+			break
+		}
+	}
+	var refusal *amqp.Error
+	switch {
+	case from != "":
+	case errors.As(err, new(*bridge.QueueMismatch)): // says what to do by itself
+		from = Broker
+	case errors.As(err, &refusal):
+		from = Broker
+		if refusal.Code == amqp.AccessRefused {
+			mend = "see that the login may configure, write and read the queues"
+		}
+	}
+	if secure := TLS(err); secure != "" {
+		mend = secure
+	}
+	return from, mend
+}
+
+// Misuse tells whether what is in a variable is at fault, not the server: a URL that is
+// none, or that names a file which cannot be read.
+func Misuse(err error) bool {
+	from, _ := Of(err)
+	return errors.Is(err, bridge.ErrURL) || errors.Is(err, database.ErrURL) || from == Broker && errors.As(err, new(*fs.PathError))
+}
+
+// TLS is what to do about an error that comes from TLS or from the files that a URL
+// names for it, whichever server it is about; "" if it is none.
+func TLS(err error) string {
+	switch {
+	case errors.As(err, new(*tls.CertificateVerificationError)):
+		return "name in the URL the host that the certificate is for, and the file with the authority that signed it"
+	case strings.Contains(err.Error(), "remote error: tls: "): // amqp091 keeps only the text of an alert
+		return "name in the URL the files of a certificate that the server takes, and of its key"
+	case errors.As(err, new(*fs.PathError)):
+		return "name a file that can be read"
+	}
+	return ""
+}
+
+// Explain puts the variable of the server before an error, and what to do behind it, as
+// far as they are known. prefix is that of the command's variables.
+func Explain(prefix string, err error) error {
+	from, mend := Of(err)
+	if from != "" {
+		err = fmt.Errorf("%s_%s: %w", prefix, from, err)
+	}
+	return With(err, mend)
+}
+
+// With puts what to do behind an error; "" is nothing.
+func With(err error, mend string) error {
+	if mend == "" {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, mend)
+}
+
+// Line joins a text's lines; one that comes again at once is left out. Drivers write
+// several, one for each attempt to connect.
+func Line(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.TrimSpace(strings.Join(slices.Compact(lines), " "))
+}

@@ -1,0 +1,60 @@
+package mend_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+)
+
+func TestExplainNamesTheVariableAndWhatToDo(t *testing.T) {
+	missing := &fs.PathError{Op: "open", Path: "ca.pem", Err: fs.ErrNotExist}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{bridge.ErrCredentials, "SHOP_AMQP_URL: begin: broker refuses the login; correct user, password or virtual host"},
+		{database.ErrCredentials, "SHOP_DATABASE_URL: begin: database refuses the login; correct user or password, or the client's certificate"},
+		{database.ErrURL, "SHOP_DATABASE_URL: begin: not a database URL"},
+		{fmt.Errorf("%w: %w", bridge.ErrUnavailable, missing), "SHOP_AMQP_URL: begin: broker unavailable: open ca.pem: file does not exist; name a file that can be read"},
+		{errors.New("remote error: tls: bad certificate"), "begin: remote error: tls: bad certificate; name in the URL the files of a certificate that the server takes, and of its key"},
+		{&amqp.Error{Code: amqp.AccessRefused, Reason: "no"}, `SHOP_AMQP_URL: begin: Exception (403) Reason: "no"; see that the login may configure, write and read the queues`},
+		{&amqp.Error{Code: amqp.NotFound, Reason: "no"}, `SHOP_AMQP_URL: begin: Exception (404) Reason: "no"`},
+		{errors.New("anything else"), "begin: anything else"},
+	} {
+		if got := mend.Explain("SHOP", fmt.Errorf("begin: %w", c.err)); got.Error() != c.want || !errors.Is(got, c.err) {
+			t.Errorf("%v\nwant %s", got, c.want)
+		}
+	}
+}
+
+func TestMisuseIsWhatTheVariableSays(t *testing.T) {
+	missing := &fs.PathError{Op: "open", Path: "ca.pem", Err: fs.ErrNotExist}
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{bridge.ErrURL, true},
+		{database.ErrURL, true},
+		{fmt.Errorf("%w: %w", bridge.ErrUnavailable, missing), true},
+		{bridge.ErrUnavailable, false},
+		{database.ErrUnreachable, false},
+		{missing, false}, // of whatever file
+	} {
+		if got := mend.Misuse(fmt.Errorf("begin: %w", c.err)); got != c.want {
+			t.Errorf("%v: %t", c.err, got)
+		}
+	}
+}
+
+func TestLineIsOne(t *testing.T) {
+	if got := mend.Line("failed:\n\thost a\n\thost a\n host b \n"); got != "failed: host a host b" {
+		t.Errorf("%q", got)
+	}
+}

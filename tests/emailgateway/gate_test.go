@@ -1,0 +1,66 @@
+package emailgateway_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// A gate is a place between two commits, at which the database keeps a gateway
+// waiting: a trigger that wants a lock which the test has.
+type gate struct {
+	w    *world
+	conn *sql.Conn
+}
+
+const gateLock = 4711
+
+// gate closes a place: before a statement on a table takes effect, for the rows of
+// which a condition holds.
+func (w *world) gate(when, table, condition string) *gate {
+	w.t.Helper()
+	conn, err := w.db.Conn(w.t.Context())
+	w.must(err)
+	w.t.Cleanup(func() { _ = conn.Close() })
+	_, err = conn.ExecContext(w.t.Context(), fmt.Sprintf(`
+CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_xact_lock(%[1]d);
+	IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
+	RETURN NEW;
+END $$;
+CREATE TRIGGER gate BEFORE %[2]s ON %[3]s FOR EACH ROW WHEN (%[4]s) EXECUTE FUNCTION gate();
+SELECT pg_advisory_lock(%[1]d)`, gateLock, when, table, condition))
+	w.must(err)
+	return &gate{w, conn}
+}
+
+// waiting are the sessions of this database that wait at the gate, or for the row of
+// one that does.
+const waiting = `pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
+
+// reached waits until so many statements wait at the gate.
+func (g *gate) reached(statements int) {
+	g.w.t.Helper()
+	var n int
+	g.w.eventually("they are at the gate", func() bool {
+		g.w.must(g.w.db.QueryRow(`SELECT count(*) FROM ` + waiting).Scan(&n))
+		return n == statements
+	}, func() string { return fmt.Sprint(n) })
+}
+
+// open lets everything through from now on, but for those who wait: their gateway is
+// dead, and what it had not committed must not happen.
+func (g *gate) open() {
+	g.w.t.Helper()
+	ctx := context.Background()
+	_, err := g.conn.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM `+waiting)
+	g.w.must(err)
+	g.reached(0)
+	_, err = g.conn.ExecContext(ctx, fmt.Sprintf(`SELECT pg_advisory_unlock(%d)`, gateLock))
+	g.w.must(err)
+	var table string
+	g.w.must(g.w.db.QueryRow(`SELECT event_object_table FROM information_schema.triggers WHERE trigger_name = 'gate' LIMIT 1`).Scan(&table))
+	_, err = g.w.db.Exec(`DROP TRIGGER gate ON ` + table)
+	g.w.must(err)
+}

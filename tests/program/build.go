@@ -1,0 +1,124 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// commands is where the commands' packages are.
+const commands = "github.com/twoqueue/twoqueue/cmd/"
+
+// Main is servertest.Main for a test binary that runs commands: at the end it deletes
+// what was built.
+func Main(m *testing.M, ignored ...goleak.Option) {
+	code := servertest.Run(m, ignored...)
+	if err := built.remove(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// built is what this test binary has built so far.
+var built = builder{made: make(map[string]error)}
+
+type builder struct {
+	mu     sync.Mutex
+	folder string
+	made   map[string]error // by command
+}
+
+// Path returns the file of a command, which is built when it is first asked for, as for
+// a release. The test binary must have called Main.
+func Path(t testing.TB, command string) string {
+	t.Helper()
+	path, err := built.path(command)
+	if err != nil {
+		t.Fatalf("build %s: %v", command, err)
+	}
+	return path
+}
+
+func (b *builder) path(command string) (string, error) {
+	b.mu.Lock() // one build after the other: the compiler uses all cores by itself
+	defer b.mu.Unlock()
+	if b.folder == "" {
+		folder, err := os.MkdirTemp("", "twoqueue-commands-")
+		if err != nil {
+			return "", err
+		}
+		b.folder = folder
+	}
+	path := filepath.Join(b.folder, command)
+	err, known := b.made[command]
+	if !known {
+		err = build(command, path)
+		b.made[command] = err
+	}
+	return path, err
+}
+
+func build(command, path string) error {
+	cmd := exec.Command("go", "build", "-o", path, commands+command)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the binaries of a release
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return errors.Join(err, errors.New(string(output)))
+	}
+	return nil
+}
+
+func (b *builder) remove() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.folder == "" {
+		return nil
+	}
+	return os.RemoveAll(b.folder)
+}
+
+// ours are the beginnings of the variables that the commands read.
+var ours = []string{"BRIDGE_", "EMAIL_", "SHOP_", "OTEL_", "NO_COLOR="}
+
+// Environment is that of the test without the variables that the commands read.
+func Environment() (env []string) {
+	for _, entry := range os.Environ() {
+		read := false
+		for _, name := range ours {
+			read = read || strings.HasPrefix(entry, name)
+		}
+		if !read {
+			env = append(env, entry)
+		}
+	}
+	return env
+}
+
+var variable = regexp.MustCompile(`^[A-Z][A-Z0-9_]*=`)
+
+// Command is a command that is not started. args are its arguments, and its variables
+// where they have the form NAME=value; of two with one name the last holds. It is
+// killed when the test ends.
+func Command(t testing.TB, command string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), Path(t, command))
+	cmd.Env = Environment()
+	for _, arg := range args {
+		if variable.MatchString(arg) {
+			cmd.Env = append(cmd.Env, arg)
+		} else {
+			cmd.Args = append(cmd.Args, arg)
+		}
+	}
+	return cmd
+}

@@ -1,0 +1,52 @@
+package program
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+)
+
+// An Output is what a program has written so far. The zero value is ready.
+type Output struct {
+	mu      sync.Mutex
+	text    bytes.Buffer
+	written chan struct{} // closed by the next Write
+}
+
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.written != nil {
+		close(o.written)
+		o.written = nil
+	}
+	return o.text.Write(p)
+}
+
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// more is closed when more is written.
+func (o *Output) more() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.written == nil {
+		o.written = make(chan struct{})
+	}
+	return o.written
+}
+
+// told is how much of an output a failed test logs.
+const told = 8 << 10
+
+// end is the end of it: what a failure is explained by.
+func (o *Output) end() string {
+	text := o.String()
+	if len(text) <= told {
+		return text
+	}
+	return fmt.Sprintf("(%d bytes before) ...%s", len(text)-told, text[len(text)-told:])
+}

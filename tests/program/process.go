@@ -1,0 +1,181 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// A Process is a program that has been started.
+type Process struct {
+	Stdout, Stderr Output
+
+	t     testing.TB
+	cmd   *exec.Cmd
+	ended chan struct{}
+	err   error // once it has ended
+}
+
+// Start starts a command; see Command.
+func Start(t testing.TB, command string, args ...string) *Process {
+	t.Helper()
+	return StartCmd(t, Command(t, command, args...))
+}
+
+// StartCmd starts any program whose output is not asked for otherwise.
+func StartCmd(t testing.TB, cmd *exec.Cmd) *Process {
+	t.Helper()
+	p := start(t, cmd)
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("%s wrote\n%s%s", p, p.Stdout.end(), p.Stderr.end())
+		}
+	})
+	return p
+}
+
+// A Result is what a command has come to.
+type Result struct {
+	Code           int
+	Stdout, Stderr string
+}
+
+// Run starts a command and waits for its end. Of what it has written it logs nothing.
+func Run(t testing.TB, command string, args ...string) Result {
+	t.Helper()
+	return RunCmd(t, Command(t, command, args...))
+}
+
+// RunCmd is Run for any program.
+func RunCmd(t testing.TB, cmd *exec.Cmd) Result {
+	t.Helper()
+	p := start(t, cmd)
+	defer p.Kill()
+	code := p.Await()
+	return Result{code, p.Stdout.String(), p.Stderr.String()}
+}
+
+func start(t testing.TB, cmd *exec.Cmd) *Process {
+	t.Helper()
+	p := &Process{t: t, cmd: cmd, ended: make(chan struct{})}
+	if cmd.Stdout == nil {
+		cmd.Stdout = &p.Stdout
+	}
+	if cmd.Stderr == nil {
+		cmd.Stderr = &p.Stderr
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = new(syscall.SysProcAttr)
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL // however this process dies
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", p, err)
+	}
+	go func() {
+		defer close(p.ended)
+		p.err = cmd.Wait()
+	}()
+	return p
+}
+
+// String is the program's name with its arguments, without its variables.
+func (p *Process) String() string {
+	return strings.Join(append([]string{filepath.Base(p.cmd.Path)}, p.cmd.Args[1:]...), " ")
+}
+
+// Running ends the test if the process has ended.
+func (p *Process) Running() {
+	p.t.Helper()
+	if p.HasEnded() {
+		p.t.Fatalf("%s has ended with %d", p, p.cmd.ProcessState.ExitCode())
+	}
+}
+
+// HasEnded tells whether the process has ended.
+func (p *Process) HasEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// Await waits for the end and returns the exit code.
+func (p *Process) Await() int {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(servertest.Patience):
+		p.t.Fatalf("%s does not end; it wrote\n%s%s", p, p.Stdout.end(), p.Stderr.end())
+	}
+	if exit := new(exec.ExitError); p.err != nil && !errors.As(p.err, &exit) {
+		p.t.Fatalf("wait for %s: %v", p, p.err)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Signal sends a signal.
+func (p *Process) Signal(s os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatalf("signal %s: %v", p, err)
+	}
+}
+
+// Stop sends SIGTERM, waits for the end and returns the exit code.
+func (p *Process) Stop() int {
+	p.t.Helper()
+	p.Signal(syscall.SIGTERM)
+	return p.Await()
+}
+
+// Kill is kill -9; it returns when the process has ended, and tells whether that is why
+// it has.
+func (p *Process) Kill() (killed bool) {
+	_ = p.cmd.Process.Kill() // it may have ended before
+	<-p.ended
+	status, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
+// Hear waits until the process has written text to its standard error, which is where
+// logs are.
+func (p *Process) Hear(text string) {
+	p.t.Helper()
+	p.Read(&p.Stderr, fmt.Sprintf("%q", text), func(said string) bool { return strings.Contains(said, text) })
+}
+
+// Read waits until what the process has written to one of its outputs is what it should
+// be, and returns that.
+func (p *Process) Read(o *Output, what string, is func(said string) bool) string {
+	p.t.Helper()
+	limit := time.NewTimer(servertest.Patience)
+	defer limit.Stop()
+	for ended := false; ; {
+		more := o.more()
+		said := o.String()
+		if is(said) {
+			return said
+		}
+		if ended {
+			p.t.Fatalf("%s has ended with %d, and has not said %s", p, p.cmd.ProcessState.ExitCode(), what)
+		}
+		select {
+		case <-more:
+		case <-p.ended:
+			ended = true
+		case <-limit.C:
+			p.t.Fatalf("%s does not say %s", p, what)
+		}
+	}
+}
