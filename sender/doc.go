@@ -1,8 +1,9 @@
 // Package sender stages messages that go out if and only if the transaction they
 // belong to commits.
 //
-//	s, err := sender.New(ledger, broker, &sender.Options{Queue: "twoqueue"})
-//	...
+//	ledger, err := postgres.Open(ctx, db) // or sqlserver, mysql, sqlite
+//	broker, err := bridge.Dial(ctx, "amqp://shop:secret@localhost/", nil)
+//	s, err := sender.New(ledger, broker, nil)
 //	err = s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
 //		if _, err := tx.ExecContext(ctx, `INSERT INTO orders …`); err != nil {
 //			return err
@@ -12,25 +13,26 @@
 //	})
 //
 // InTx begins and ends the transaction. Where you do that yourself, SendTx works
-// in it, be it a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile.
+// in it, be it a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile. The examples are
+// whole programs: for PostgreSQL, SQL Server, sqlx, a table of one's own, and with
+// parking.
+//
+// The ledger's tables (package migrate, or verifier -migrate) are in the database of the
+// transaction. The queues are made by the verifier, which must run for anything to
+// arrive: package verifier says what becomes of a message. Package bridge is the
+// protocol, with its words, its rules, and what happens at each crash.
 //
 // # What it does
 //
-// It inserts the messages' IDs into the ledger with one statement, publishes all
-// messages to the staging queue, and waits once for all confirms. Two rules make
-// that safe (DESIGN section 4):
+// SendTx inserts the messages' IDs into the ledger (with an own table, it looks that
+// their rows are there), publishes all messages to the staging queue, and waits once for
+// all confirms. Rules 1 and 2 of package bridge make that safe: the INSERT has succeeded
+// before the first byte of a message leaves, and SendTx returns nil only if every message
+// is confirmed and none was returned, or all are parked (see below).
 //
-//  1. Record before publish: the INSERT has succeeded before the first byte of a
-//     message leaves. So a message that the verifier finds in no row belongs to a
-//     transaction that did not commit.
-//  2. COMMIT only after every message of the transaction is confirmed and none was
-//     returned. So whatever has committed is in the broker.
-//
-// Between the two the transaction is open and holds its locks for one round trip
-// to the broker, at most for Options.Timeout. So send as late in the transaction
-// as you can; InTx does it last.
-//
-// The transaction and the ledger must be in the same database.
+// In between the transaction is open and holds its locks for a round trip to the
+// broker, or two where messages gather (see below), at most for Options.Timeout. So send
+// as late in the transaction as you can; InTx does it last.
 //
 // # Groups
 //
@@ -56,20 +58,31 @@
 // whatever the broker has taken: the verifier finds no row and drops it. Then:
 //
 //	bridge.Retryable(err)      no broker, blocked, full queue, no confirm in time:
-//	                           begin again with a new transaction, later
+//	                           begin again with a new transaction, later, not for ever
+//	bridge.Refusal(err)        not nil: the broker has closed the channel because of a
+//	                           message, of this transaction or of one that travelled
+//	                           with it: as a rule one above its max_message_size
 //	bridge.ErrReturned         the staging queue is not there: Topology.Declare
 //	bridge.ErrInvalidMessage   this message can never be sent; nothing was touched
-//	bridge.ErrDuplicateID      this ID was sent before, or twice in one call
+//	bridge.ErrDuplicateID      this ID is in the ledger, or was given twice in one call
+//	bridge.ErrNoRow            with an own table: insert the message's row first
 //	bridge.ErrOtherLedger      the transaction is one of another database
 //	bridge.ErrCredentials      the broker refuses the login
 //	sender.ErrCommitUnknown    from InTx only: the COMMIT's answer is missing. It
 //	                           may have committed, and is delivered then: look
 //	                           before you repeat it
 //
-// A *bridge.PublishError in the chain names the message. When you call Commit
-// yourself after SendTx, its errors are yours to judge: one that is not the
-// database's own refusal is an unknown commit too.
+// Any other error is the database's, as its driver gives it, and is bridge.ErrNoSchema or
+// bridge.ErrNotPrimary beside where it means that. A *bridge.PublishError in
+// the chain names a message. When you call Commit yourself after SendTx, its errors are
+// yours to judge: one that is not the database's own refusal is an unknown commit too.
 //
 // A process that dies needs nothing: the database rolls back what was open, and
 // what had committed is forwarded.
+//
+// # What it does not do
+//
+// It does not repeat a transaction, nor wait for the receiver, nor keep an order among
+// messages. It does not see whether the target exists: an unroutable message ends in the
+// dead queue (package verifier).
 package sender

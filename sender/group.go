@@ -27,7 +27,7 @@ const (
 // transactions gather in the next one. When nothing is under way nothing waits.
 //
 // Every transaction waits for the confirm of whatever carries its own messages
-// (DESIGN section 4, rule 2). A shipment that fails, fails for all of its
+// (rule 2 of package bridge). A shipment that fails, fails for all of its
 // transactions; each of them rolls back and may try again.
 type stager struct {
 	ledger  uuid.UUID

@@ -15,18 +15,20 @@ import (
 
 // ErrCommitUnknown: the COMMIT was sent and its answer is missing or an error.
 // The transaction may have committed, and then its messages are delivered. Do
-// not repeat the work without looking.
+// not repeat the work without looking. bridge.Retryable says false of it.
 var ErrCommitUnknown = errors.New("unknown whether the transaction committed")
 
 // A Tx is a transaction that collects messages. It may be passed wherever a
-// *sql.Tx's statements are needed. InTx commits it; fn must not.
+// *sql.Tx's statements are needed. InTx commits it; fn must not. It is over when fn has
+// returned, and for one goroutine at a time.
 type Tx struct {
 	*sql.Tx
 	outbox []bridge.Message
 }
 
-// Send adds messages to the transaction and returns their IDs. They are recorded
-// and staged when fn has returned, in the order in which they were added.
+// Send adds messages to the transaction and returns their IDs, which are made here. They
+// are recorded and staged when fn has returned, in the order in which they were added:
+// what is wrong with one of them InTx tells. The error is of making an ID only.
 func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
 	ids := make([]uuid.UUID, len(msgs))
 	msgs = slices.Clone(msgs)
@@ -47,8 +49,13 @@ func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
 // InTx begins a transaction, runs fn in it, records and stages what fn sent, and
 // commits. If fn returns an error or panics, or the staging fails, the
 // transaction is rolled back and nothing is delivered; the errors are those of
-// fn and of SendTx. An error of the COMMIT itself is ErrCommitUnknown, unless the
-// database says that it has rolled back and its driver tells the SQLSTATE.
+// fn and of SendTx. Without messages it is a transaction as any other. opts, which may
+// be nil, is for BeginTx.
+//
+// An error of the COMMIT itself is ErrCommitUnknown, unless the database says that it has
+// rolled back and its driver tells the SQLSTATE by a method, as pgx and lib/pq do. If ctx
+// ends before the COMMIT is sent, the transaction is rolled back. Should the process die,
+// what was not committed is rolled back, and what was is delivered.
 //
 // Messages are staged after fn, so a message must not be sent and then undone by
 // a rollback to a savepoint; use SendTx there.

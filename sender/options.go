@@ -7,17 +7,21 @@ import (
 	"time"
 )
 
-// Options are the options of New. Nil and the zero value mean defaults.
+// Options are the options of New. Nil and the zero value of each field mean defaults.
 type Options struct {
-	// Queue is the staging queue, see bridge.Topology. Default "twoqueue".
+	// Queue is the staging queue, see bridge.Topology; at most 255 bytes. It must be that
+	// of a verifier that works on the same ledger. Default "twoqueue".
 	Queue string
 	// Timeout bounds the staging of one transaction's messages: waiting for a
 	// connection, publishing, waiting for the confirms. The database transaction
-	// is open meanwhile. Default 5 s. A context that ends earlier counts.
+	// is open meanwhile, and the statement that records is not part of it. Default 5 s.
+	// A context that ends earlier counts.
 	Timeout time.Duration
-	// MaxMessageBytes is the largest body that is accepted. It must not exceed
-	// the broker's max_message_size, which closes the channel of whoever sends
-	// more. Default 16 MiB, which is RabbitMQ 4's default; 3.x takes 128 MiB.
+	// MaxMessageBytes is the largest body that is accepted; a larger one is
+	// bridge.ErrInvalidMessage. It must not exceed the broker's max_message_size, which
+	// closes the channel of whoever sends more; nor, to park, what the database takes in
+	// one value (bridge.Parked). Default 16 MiB, which is RabbitMQ 4's default; 3.x takes
+	// 128 MiB.
 	MaxMessageBytes int
 	// GroupMessages is how many messages of concurrent transactions may travel to
 	// the staging queue as one, while earlier ones wait for their confirms; messages
@@ -27,11 +31,12 @@ type Options struct {
 	GroupMessages int
 	// Parking stores messages in the database while the broker is out, so that
 	// business goes on; verifiers publish them when it is back. It needs a ledger
-	// with tables of its own, and rights on bridge_parked. Default ParkNever.
+	// with tables of its own (not an own table), and rights on bridge_parked. Default
+	// ParkNever.
 	Parking Parking
-	// ParkAfter bounds the staging, as Timeout does, where Parking is on; then the
-	// messages are parked. During an outage one transaction in a second waits so long,
-	// the others park at once. Default 1 s.
+	// ParkAfter bounds the staging where Parking is on, if it is less than Timeout; then
+	// the messages are parked. During an outage one transaction in a second waits so
+	// long, the others park at once. Default 1 s.
 	ParkAfter time.Duration
 	// Logger gets a line when an outage with parking begins and when it ends. Default
 	// slog.Default().
@@ -47,17 +52,17 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	switch {
 	case len(out.Queue) > 255:
-		return out, errors.New("sender options: Queue has more than 255 bytes")
+		return out, errors.New("Options.Queue has more than 255 bytes")
 	case out.Timeout < 0:
-		return out, errors.New("sender options: Timeout is negative")
+		return out, errors.New("Options.Timeout is negative")
 	case out.MaxMessageBytes < 0:
-		return out, errors.New("sender options: MaxMessageBytes is negative")
+		return out, errors.New("Options.MaxMessageBytes is negative")
 	case out.Parking < ParkNever || out.Parking > ParkAlways:
-		return out, errors.New("sender options: Parking is none of ParkNever, ParkOnOutage, ParkAlways")
+		return out, errors.New("Options.Parking is none of ParkNever, ParkOnOutage, ParkAlways")
 	case out.ParkAfter < 0:
-		return out, errors.New("sender options: ParkAfter is negative")
+		return out, errors.New("Options.ParkAfter is negative")
 	case out.GroupMessages < 0 || out.GroupMessages > maxGroup:
-		return out, fmt.Errorf("sender options: GroupMessages is not between 1 and %d", maxGroup)
+		return out, fmt.Errorf("Options.GroupMessages is not between 1 and %d", maxGroup)
 	}
 	if out.ParkAfter == 0 {
 		out.ParkAfter = time.Second

@@ -15,7 +15,7 @@ import (
 // deadline is what a sender has in which the broker's trouble must become known to it.
 const deadline = 3 * time.Second
 
-// Rule 2, DESIGN section 4: whatever the broker does instead of confirming is an
+// Rule 2 of package bridge: whatever the broker does instead of confirming is an
 // error within the deadline; it says that the transaction must roll back, and
 // after the rollback nothing is delivered. The same sender works when the cause
 // is gone.
@@ -59,7 +59,7 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 			return trouble{broker, valve.HoldReplies, valve.Release}
 		}},
 		{"blocked", bridge.ErrBlocked, true, func(t *testing.T, s *stage.Stage) trouble {
-			return trouble{s.Broker, func() { servertest.Alarm(t, true) }, func() { servertest.Alarm(t, false) }}
+			return trouble{s.Broker, func() { servertest.Alarm(t, s.AMQP, true) }, func() { servertest.Alarm(t, s.AMQP, false) }}
 		}},
 		{"no broker", bridge.ErrUnavailable, true, func(t *testing.T, s *stage.Stage) trouble {
 			valve, broker := throughValve(t, s)

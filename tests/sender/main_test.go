@@ -1,4 +1,5 @@
-// Package sender_test holds a sender against DESIGN section 4, on real servers.
+// Package sender_test holds a sender against the rules of package bridge, on real
+// servers.
 package sender_test
 
 import (

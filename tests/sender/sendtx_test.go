@@ -95,7 +95,7 @@ func TestNothingToSendTouchesNothing(t *testing.T) {
 	}
 }
 
-// Rule 1, DESIGN section 4.
+// Rule 1 of package bridge.
 func TestRecordComesBeforePublish(t *testing.T) {
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		depths := []int{}

@@ -1,0 +1,51 @@
+package sender_test
+
+import (
+	"context"
+	"database/sql"
+	"log"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/sender"
+)
+
+// A shop that goes on while RabbitMQ is out: it starts without it, and its messages are
+// stored in the database, by the same transaction, until a verifier stages them.
+func ExampleNew_parking() {
+	ctx := context.Background()
+	db, err := sql.Open("pgx", "postgres://shop:secret@localhost/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close()
+	ledger, err := postgres.Open(ctx, db)
+	if err != nil {
+		log.Fatal(err)
+	}
+	broker, err := bridge.NewBroker("amqp://shop:secret@localhost/", nil) // does not connect
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer broker.Close()
+	s, err := sender.New(ledger, broker, &sender.Options{Parking: sender.ParkOnOutage})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := takeOrder(ctx, db, s, "seven quinces"); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func takeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string) error {
+	return s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO orders (body) VALUES ($1)`, order); err != nil {
+			return err // rolls back
+		}
+		_, err := tx.Send(bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: []byte(order)}})
+		return err
+	})
+}

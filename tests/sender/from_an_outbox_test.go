@@ -1,0 +1,371 @@
+package sender_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// An Order is what the shop of sender/FROM_AN_OUTBOX.md places.
+type Order struct {
+	Number    string    `db:"number"`
+	MessageID uuid.UUID `db:"message_id"`
+	Email     []byte    `db:"email"`
+}
+
+// What stands between the marks stands in the guide too.
+
+// Guide begin
+
+// Before: the message is a row, and a poller publishes it.
+func placeOrderBefore(ctx context.Context, tx *sql.Tx, o Order) error {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO orders (number) VALUES ($1)`, o.Number); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, `INSERT INTO outbox (id, body) VALUES ($1, $2)`, o.MessageID, o.Email)
+	return err
+}
+
+// After: it is staged, under the ID that its row would have had.
+func placeOrder(ctx context.Context, tx *sql.Tx, s *sender.Sender, o Order) error {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO orders (number) VALUES ($1)`, o.Number); err != nil {
+		return err
+	}
+	_, err := s.SendTx(ctx, tx, email(o))
+	return err
+}
+
+func email(o Order) bridge.Message {
+	return bridge.Message{ID: o.MessageID, RoutingKey: "emails", Publishing: amqp.Publishing{Body: o.Email}}
+}
+
+// Guide end
+
+// Guide begin
+
+// Before, with sqlx.
+func placeOrderBeforeX(ctx context.Context, tx *sqlx.Tx, o Order) error {
+	if _, err := tx.NamedExecContext(ctx, `INSERT INTO orders (number) VALUES (:number)`, o); err != nil {
+		return err
+	}
+	_, err := tx.NamedExecContext(ctx, `INSERT INTO outbox (id, body) VALUES (:message_id, :email)`, o)
+	return err
+}
+
+// After, with sqlx.
+func placeOrderX(ctx context.Context, tx *sqlx.Tx, s *sender.Sender, o Order) error {
+	if _, err := tx.NamedExecContext(ctx, `INSERT INTO orders (number) VALUES (:number)`, o); err != nil {
+		return err
+	}
+	_, err := s.SendTx(ctx, tx, email(o))
+	return err
+}
+
+// Guide end
+
+const guide = "../../sender/FROM_AN_OUTBOX.md"
+
+// The guide has no other Go than what is run here.
+func TestTheGuideFromAnOutboxHasTheCode(t *testing.T) {
+	source, err := os.ReadFile("from_an_outbox_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(guide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked := regexp.MustCompile(`(?s)\n// Guide begin\n(.*?)\n// Guide end\n`).FindAllStringSubmatch(string(source), -1)
+	if len(marked) == 0 {
+		t.Error("nothing is marked")
+	}
+	for _, m := range marked {
+		if want := "```go\n" + strings.TrimSpace(m[1]) + "\n```\n"; !strings.Contains(string(text), want) {
+			t.Errorf("%s does not have this block:\n%s", guide, want)
+		}
+	}
+	if n := strings.Count(string(text), "```go\n"); n != len(marked) {
+		t.Errorf("%s has %d blocks of Go, %d are marked here", guide, n, len(marked))
+	}
+}
+
+// The tables of the shop. An order's number is checked by the COMMIT, when its
+// message is in the outbox or in the staging queue already.
+const outboxTables = `
+CREATE TABLE orders (number text UNIQUE DEFERRABLE INITIALLY DEFERRED);
+CREATE TABLE outbox (n bigserial, id uuid PRIMARY KEY, body bytea NOT NULL);
+CREATE TABLE arrivals (id text)`
+
+// A poller publishes what is in the outbox, as services do that have one.
+type poller struct {
+	db        *sql.DB
+	broker    *bridge.Broker
+	batches   int
+	published int // with those that it publishes once more
+}
+
+// poll takes one batch, publishes it, and commits when all is confirmed. Every third
+// time it fails before that, as if it had died: the same batch is published again.
+func (p *poller) poll(ctx context.Context) error {
+	tx, err := p.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	rows, err := tx.QueryContext(ctx, `DELETE FROM outbox WHERE id IN
+		(SELECT id FROM outbox ORDER BY n LIMIT 20 FOR UPDATE SKIP LOCKED) RETURNING id, body`)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var batch []bridge.Outgoing
+	for rows.Next() {
+		m := amqp.Publishing{DeliveryMode: amqp.Persistent}
+		if err := rows.Scan(&m.MessageId, &m.Body); err != nil {
+			return err
+		}
+		batch = append(batch, bridge.Outgoing{Target: bridge.Target{RoutingKey: "emails"}, Publishing: m})
+	}
+	if err := rows.Err(); err != nil || len(batch) == 0 {
+		return err
+	}
+	if err := p.broker.Publish(ctx, batch); err != nil {
+		return err
+	}
+	p.published += len(batch)
+	if p.batches++; p.batches%3 == 1 {
+		return nil // and the deferred rollback
+	}
+	return tx.Commit()
+}
+
+// start polls until it is stopped, or the test ends.
+func (p *poller) start(t *testing.T) (stop func()) {
+	stopping, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(10 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-stopping:
+				return
+			case <-ticker.C:
+				ctx, cancel := context.WithTimeout(context.Background(), stage.Patience)
+				err := p.poll(ctx)
+				cancel()
+				if err != nil {
+					t.Errorf("poll: %v", err)
+					return
+				}
+			}
+		}
+	}()
+	stop = sync.OnceFunc(func() { close(stopping); <-ended })
+	t.Cleanup(stop)
+	return stop
+}
+
+// A mailer handles each message of a queue once.
+type mailer struct {
+	*idempotency.Guard
+	done atomic.Int64 // deliveries
+	stop func()
+}
+
+func startMailer(t *testing.T, s *stage.Stage) *mailer {
+	t.Helper()
+	if err := migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL); err != nil {
+		t.Fatal(err)
+	}
+	inbox, err := postgres.OpenInbox(t.Context(), s.DB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := new(mailer)
+	if m.Guard, err = idempotency.New(inbox, "mailer", &idempotency.Options{Logger: stage.Logger(t)}); err != nil {
+		t.Fatal(err)
+	}
+	deliveries, disconnect := s.Consume("emails")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for d := range deliveries {
+			err := m.Handle(context.Background(), s.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, `INSERT INTO arrivals (id) VALUES ($1)`, d.MessageId)
+				return err
+			})
+			if err != nil {
+				t.Errorf("handle: %v", err)
+			}
+			m.done.Add(1)
+		}
+	}()
+	m.stop = sync.OnceFunc(func() { disconnect(); <-ended })
+	t.Cleanup(m.stop)
+	return m
+}
+
+// arrivals tells how often each message was handled.
+func arrivals(t *testing.T, db *sql.DB) map[string]int {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), `SELECT id, count(*) FROM arrivals GROUP BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	got := make(map[string]int)
+	for rows.Next() {
+		var id string
+		var n int
+		if err := rows.Scan(&id, &n); err != nil {
+			t.Fatal(err)
+		}
+		got[id] = n
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// place places an order in a transaction of its own, in one of the four ways.
+func place(ctx context.Context, s *stage.Stage, withSqlx, bySender bool, o Order) error {
+	tx, err := sqlx.NewDb(s.DB, "pgx").BeginTxx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	switch {
+	case bySender && withSqlx:
+		err = placeOrderX(ctx, tx, s.Sender, o)
+	case bySender:
+		err = placeOrder(ctx, tx.Tx, s.Sender, o)
+	case withSqlx:
+		err = placeOrderBeforeX(ctx, tx, o)
+	default:
+		err = placeOrderBefore(ctx, tx.Tx, o)
+	}
+	if err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// A switchover is what the writers have done.
+type switchover struct {
+	mu     sync.Mutex
+	placed map[string]bool // the messages of orders that have committed
+	outbox int             // orders that have committed, by the outbox
+	sender int             // the same by the sender
+	staged int             // orders that were staged, whether they have committed or not
+}
+
+// write places orders, first by the outbox and, from one on and up to another, by
+// the sender. Of five orders the fifth fails, by its COMMIT.
+func (c *switchover) write(t *testing.T, s *stage.Stage, writer, orders, from, to int) {
+	for i := range orders {
+		o := Order{Number: fmt.Sprint(writer, "/", i), MessageID: uuid.New()}
+		again := i%5 == 4
+		if again {
+			o.Number = fmt.Sprint(writer, "/", i-1)
+		}
+		o.Email = []byte(o.Number)
+		bySender := from <= i && i < to
+		err := place(t.Context(), s, writer%2 == 1, bySender, o)
+		if again != (err != nil) {
+			t.Errorf("order %d of writer %d: %v", i, writer, err)
+		}
+		c.mu.Lock()
+		if bySender {
+			c.staged++
+		}
+		switch {
+		case again:
+		case bySender:
+			c.sender++
+		default:
+			c.outbox++
+		}
+		if !again {
+			c.placed[o.MessageID.String()] = true
+		}
+		c.mu.Unlock()
+	}
+}
+
+// The writers change over to the sender one after the other, while the poller and a
+// verifier run, and two of them change back. Each order that has committed is handled
+// once, and no other is.
+func TestNothingIsLostOrDoubledWhileAnOutboxIsReplaced(t *testing.T) {
+	const orders = 40
+	s := stage.New(t, stage.Postgres)
+	s.Queue("emails", nil)
+	if _, err := s.DB.ExecContext(t.Context(), outboxTables); err != nil {
+		t.Fatal(err)
+	}
+	v := s.Verify(verifier.Options{})
+	mailer := startMailer(t, s)
+	poller := &poller{db: s.DB, broker: s.Broker}
+	stopPoller := poller.start(t)
+
+	done := &switchover{placed: make(map[string]bool)}
+	var writers sync.WaitGroup
+	for writer, until := range []int{36, 36, orders, orders} {
+		writers.Go(func() { done.write(t, s, writer, orders, 8*(writer+1), until) })
+	}
+	writers.Wait()
+
+	// As the guide says: the poller goes when the outbox is empty and nobody writes to it.
+	s.Eventually("the outbox is empty", func() bool {
+		var n int
+		err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM outbox`).Scan(&n)
+		return err == nil && n == 0
+	})
+	stopPoller()
+	s.Eventually("all that was staged is judged", func() bool {
+		return v.Stats().Forwarded+v.Stats().Dropped >= int64(done.staged) && s.Rows() == 0
+	})
+	v.Stop()
+	s.WaitEmpty(s.Topology.Queue)
+	s.WaitEmpty(s.Topology.WaitingQueue())
+	delivered := poller.published + int(v.Stats().Forwarded)
+	s.Eventually("all that was delivered is handled", func() bool { return int(mailer.done.Load()) == delivered })
+	mailer.stop()
+
+	handled := arrivals(t, s.DB)
+	for id := range done.placed {
+		if n := handled[id]; n != 1 {
+			t.Errorf("message %s, of an order that has committed, was handled %d times", id, n)
+		}
+		delete(handled, id)
+	}
+	for id := range handled {
+		t.Errorf("message %s was handled, and its order has not committed", id)
+	}
+	duplicates := mailer.Stats().Duplicates
+	t.Logf("%d orders by the outbox, %d by the sender; the poller published %d messages, the verifier forwarded %d and dropped %d; %d came twice",
+		done.outbox, done.sender, poller.published, v.Stats().Forwarded, v.Stats().Dropped, duplicates)
+	if done.outbox == 0 || done.sender == 0 || done.staged == done.sender || duplicates == 0 {
+		t.Error("a way was not taken, no staged message was rolled back, or none came twice: this shows nothing")
+	}
+}
