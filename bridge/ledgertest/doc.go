@@ -7,5 +7,12 @@
 //	}
 //
 // A Harness says how to reach the database, and in what it differs from others;
-// the suite never asks which database it is.
+// the suite never asks which database it is. What the tests hold are the promises of
+// bridge.Ledger and bridge.Inbox, and of bridge.Parker, Unparker, Sweeper and Watcher; the
+// names of the tests say them one by one. A Harness with an Insert is for a ledger on a
+// table of the application's own (bridge.OwnTable).
+//
+// The database must be a real one, or a model that says what it models (tests/tds). The
+// suite waits for signals where the database gives any (Harness.Waiting), and gives every
+// wait minutes, so that a slow machine fails nothing.
 package ledgertest

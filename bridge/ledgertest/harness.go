@@ -24,6 +24,12 @@ type Harness struct {
 	MigrateInbox func(ctx context.Context, db *sql.DB) error
 	OpenInbox    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
 
+	// Further: another suite is run on the same kind of database, and this one is by
+	// another driver, through a pooler, or on another type of column. What wants a
+	// database of its own is left out then: it holds the migrations and the checks of
+	// identity and version, which are the same by any.
+	Further bool
+
 	// Insert, where the ledger is on an own table, inserts rows with these IDs into it,
 	// as the application would; Create makes the table. Nil where Record inserts.
 	Insert func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error

@@ -44,7 +44,16 @@ func Run(t *testing.T, h Harness) {
 		})
 	}
 
-	// Each of these has a database of its own.
+	t.Run("watch", func(t *testing.T) { runWatch(t, d) })
+	t.Run("parked", func(t *testing.T) { runParked(t, d) })
+	t.Run("sweep", func(t *testing.T) { runSweep(t, d) })
+	if !h.Further {
+		runAlone(t, h)
+	}
+}
+
+// runAlone runs what has a database of its own.
+func runAlone(t *testing.T, h Harness) {
 	t.Run("the identity is stable and belongs to one database", func(t *testing.T) { testIdentity(t, h) })
 	t.Run("many migrators at once make one identity", func(t *testing.T) { testMigrators(t, h) })
 	t.Run("a database without tables is refused with the mend", func(t *testing.T) { testNoSchema(t, h) })
@@ -52,8 +61,11 @@ func Run(t *testing.T, h Harness) {
 	t.Run("a transaction of another database is refused", func(t *testing.T) { testOtherDatabase(t, h) })
 	t.Run("a database that has lost its identity answers nothing", func(t *testing.T) { testLostIdentity(t, h) })
 	t.Run("a schema of an earlier version is refused with the mend", func(t *testing.T) { testEarlierSchema(t, h) })
-
-	t.Run("watch", func(t *testing.T) { runWatch(t, h) })
-	t.Run("parked", func(t *testing.T) { runParked(t, h) })
-	t.Run("sweep", func(t *testing.T) { runSweep(t, h) })
+	if h.Insert != nil {
+		return
+	}
+	t.Run("a parked message of a transaction of another database is refused", func(t *testing.T) { testParkOtherDatabase(t, h) })
+	t.Run("a database that has lost its identity gives nothing out", func(t *testing.T) { testParkLostIdentity(t, h) })
+	t.Run("a database that has lost its identity is not swept", func(t *testing.T) { testSweepLostIdentity(t, h) })
+	t.Run("the watermark is there before the first row is gone", func(t *testing.T) { testWatermarkFirst(t, h) })
 }

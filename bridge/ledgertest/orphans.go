@@ -20,15 +20,16 @@ const (
 	oldAge = older / 2
 )
 
-// runSweep shows that the ledger of h keeps every promise of bridge.Sweeper, or, on an
-// own table, that it is none. Each test has a database of its own.
-func runSweep(t *testing.T, h Harness) {
-	if h.Insert != nil {
-		if _, sweeps := h.newDatabase(t).ledger.(bridge.Sweeper); sweeps {
+// runSweep shows that the ledger keeps every promise of bridge.Sweeper, or, on an
+// own table, that it is none. Each test begins without rows and without a watermark.
+func runSweep(t *testing.T, d *database) {
+	if d.Insert != nil {
+		if _, sweeps := d.ledger.(bridge.Sweeper); sweeps {
 			t.Error("a ledger on an own table can sweep")
 		}
 		return
 	}
+	s := d.sweeping(t)
 	for _, test := range []struct {
 		name string
 		test func(*testing.T, *sweeping)
@@ -38,22 +39,16 @@ func runSweep(t *testing.T, h Harness) {
 		{"a sweep removes more rows than one statement does", testSweepMany},
 		{"a sweep without orphans changes nothing", testSweepNothing},
 		{"the watermark is above every row that is removed, and never sinks", testWatermark},
-		{"the watermark is there before the first row is gone", testWatermarkFirst},
 		{"a row that is not committed is neither removed nor waited for", testSweepOpen},
 		{"a row that somebody has locked is neither removed nor waited for", testSweepLocked},
 		{"a row with a parked message is not removed", testSweepParked},
 		{"an unparked message counts from the moment of its removal", testSweepUnparked},
 		{"a sweep of what may be young is refused", testSweepYoung},
-		{"a database that has lost its identity is not swept", testSweepLostIdentity},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			d := h.newDatabase(t)
-			sweeper, sweeps := d.ledger.(bridge.Sweeper)
-			if !sweeps {
-				t.Fatal("the ledger cannot sweep")
-			}
-			test.test(t, &sweeping{d, sweeper})
-			d.expectIdle(t)
+			s.empty(t)
+			test.test(t, s)
+			s.expectIdle(t)
 		})
 	}
 }
@@ -62,6 +57,27 @@ func runSweep(t *testing.T, h Harness) {
 type sweeping struct {
 	*database
 	sweeper bridge.Sweeper
+}
+
+func (d *database) sweeping(t *testing.T) *sweeping {
+	t.Helper()
+	sweeper, sweeps := d.ledger.(bridge.Sweeper)
+	if !sweeps {
+		t.Fatal("the ledger cannot sweep")
+	}
+	return &sweeping{d, sweeper}
+}
+
+// empty leaves the database as it was made.
+func (s *sweeping) empty(t *testing.T) {
+	t.Helper()
+	for _, statement := range []string{
+		`DELETE FROM bridge_parked`, `DELETE FROM bridge_ledger`,
+		`DELETE FROM bridge_watermark`, `INSERT INTO bridge_watermark (one) VALUES (1)`,
+	} {
+		_, err := s.sender.DB().ExecContext(t.Context(), statement)
+		check(t, err, statement)
+	}
 }
 
 // age makes all rows older.
@@ -212,7 +228,8 @@ func testWatermark(t *testing.T, s *sweeping) {
 	}
 }
 
-func testWatermarkFirst(t *testing.T, s *sweeping) {
+func testWatermarkFirst(t *testing.T, h Harness) {
+	s := h.newDatabase(t).sweeping(t)
 	id := newID()
 	s.commit(t, id)
 	s.age(t)
@@ -272,12 +289,8 @@ func (s *sweeping) promptly(t *testing.T, do func()) {
 	}
 }
 
-func (s *sweeping) parking() *parking {
-	return &parking{s.database, s.sender.(bridge.Parker), s.ledger.(bridge.Unparker)}
-}
-
 func testSweepParked(t *testing.T, s *sweeping) {
-	parked := s.parking().parked(t, 2)
+	parked := s.parking(t).parked(t, 2)
 	plain := newID()
 	s.commit(t, plain)
 	s.age(t)
@@ -287,7 +300,7 @@ func testSweepParked(t *testing.T, s *sweeping) {
 }
 
 func testSweepUnparked(t *testing.T, s *sweeping) {
-	p := s.parking()
+	p := s.parking(t)
 	parked := p.parked(t, 2)
 	s.age(t)
 	_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []bridge.Parked) error {
@@ -326,7 +339,8 @@ func testSweepYoung(t *testing.T, s *sweeping) {
 	s.expectCommitted(t, []uuid.UUID{id}, id)
 }
 
-func testSweepLostIdentity(t *testing.T, s *sweeping) {
+func testSweepLostIdentity(t *testing.T, h Harness) {
+	s := h.newDatabase(t).sweeping(t)
 	id := newID()
 	s.commit(t, id)
 	s.age(t)

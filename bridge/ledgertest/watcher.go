@@ -14,12 +14,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// runWatch shows that the ledger of h keeps every promise of bridge.Watcher, or, of a
+// runWatch shows that the ledger keeps every promise of bridge.Watcher, or, of a
 // blind database, that it is none.
-func runWatch(t *testing.T, h Harness) {
-	d := h.newDatabase(t)
+func runWatch(t *testing.T, d *database) {
 	watcher, watches := d.ledger.(bridge.Watcher)
-	if h.Blind {
+	if d.Blind {
 		if watches {
 			t.Error("a ledger of a blind database is a watcher")
 		}

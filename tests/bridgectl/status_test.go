@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -309,13 +308,8 @@ func TestTopWritesALineOfJSONEachTimeWithTheRates(t *testing.T) {
 func TestTopOutlivesTheBroker(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.SQLite)
-	parsed, err := url.Parse(s.AMQP)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := servertest.NewValve(t, parsed.Host)
-	parsed.Host = v.Addr()
-	cmd := s.also("BRIDGE_AMQP_URL="+parsed.String()).command("bridgectl", "top", "-o", "json", "--every=100ms")
+	v, through := servertest.Through(t, s.AMQP)
+	cmd := s.also("BRIDGE_AMQP_URL="+through).command("bridgectl", "top", "-o", "json", "--every=100ms")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

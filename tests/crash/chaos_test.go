@@ -10,10 +10,10 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// shop is the brief of a shop. SQLite has one writer at a time, and four tills
+// shop is the brief of a shop. SQLite has one writer at a time, and two tills
 // that write without a break would keep the verifiers from their share.
 func shop(kind stage.Database) brief {
-	tills := 4
+	tills := 2
 	if kind.Name == stage.SQLite.Name {
 		tills = 1
 	}
@@ -23,12 +23,12 @@ func shop(kind stage.Database) brief {
 // Two verifiers and a shop work at the same time, and one of them is killed again
 // and again, as soon as some more messages have arrived.
 func TestProcessesKilledAtRandomMomentsLoseAndInventNothing(t *testing.T) {
-	kills, step := 9, 600
+	kills, step := scaled(6), 150 // each victim dies twice
 	if testing.Short() {
 		kills = 3
 	}
 	onEach(t, func(w *world) {
-		for range 5 { // so that hundreds are in flight when the first one dies
+		for range 3 { // so that hundreds are in flight when the first one dies
 			w.commit(newIDs(100)...)
 		}
 		// Some transactions are slower than this patience, and get set aside.

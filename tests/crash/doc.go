@@ -1,6 +1,6 @@
-// Package crash kills processes with SIGKILL at exactly the points of DESIGN
-// section 3, and servers in the middle of traffic, and checks from the database
-// and the queues what follows.
+// Package crash kills processes with SIGKILL at exactly the points of the table in
+// package bridge ('What happens at a crash'), and servers in the middle of traffic, and
+// checks from the database and the queues what follows.
 //
 // The test binary runs itself once more as the victim. The victim reaches its
 // point, says so on its standard output, and stays there until the parent kills
@@ -10,4 +10,7 @@
 // Every message belongs to an order, a row of the business table that is
 // inserted in the same transaction. So the database itself says, whoever was
 // killed when, which messages must have been delivered.
+//
+// How often something is killed at random, and how much traffic there is meanwhile, is
+// kept small; -crash.long has ten times as much of both.
 package crash

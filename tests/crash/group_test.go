@@ -10,7 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The table of DESIGN section 3 for a group: it comes again whole, and each of its
+// The table of crashes in package bridge, for a group: it comes again whole, and each of its
 // members is judged again by itself.
 
 func TestAGroupOfAVerifierKilledBetweenConfirmAndDeleteDeliversEachMemberTwice(t *testing.T) {

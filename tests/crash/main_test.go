@@ -1,11 +1,22 @@
 package crash_test
 
 import (
+	"flag"
 	"os"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
+
+var longFlag = flag.Bool("crash.long", false, "kill more often, in the middle of more traffic")
+
+// scaled is n, or ten times n with -crash.long.
+func scaled(n int) int {
+	if *longFlag {
+		return 10 * n
+	}
+	return n
+}
 
 func TestMain(m *testing.M) {
 	if text, ok := os.LookupEnv(briefVariable); ok {

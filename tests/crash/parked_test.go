@@ -10,7 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The table of DESIGN section 3 for messages that are parked. The victim's first
+// The table of crashes in package bridge, for messages that are parked. The victim's first
 // order is parked too, and arrives in any case.
 
 func TestASenderKilledBetweenParkAndCommitHasParkedNothing(t *testing.T) {

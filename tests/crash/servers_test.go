@@ -21,8 +21,11 @@ func serverKills() int {
 	if testing.Short() {
 		return 1
 	}
-	return 2
+	return scaled(2)
 }
+
+// some is how many messages more have to arrive between two kills.
+const some = 100
 
 // The verifier deletes rows without waiting for the disk, so a crash of the
 // server may bring back rows of messages that are long acked: orphans.
@@ -37,11 +40,11 @@ func TestAKilledPostgreSQLLosesAndInventsNothing(t *testing.T) {
 	v := w.Verify(verifier.Options{})
 	customers := w.start(shop(kind))
 	for range serverKills() {
-		w.waitArrived(w.Depth(w.target) + 500)
+		w.waitArrived(w.Depth(w.target) + some)
 		server.Kill()
 		w.must("restart PostgreSQL", server.Restart(t.Context()))
 	}
-	w.waitArrived(w.Depth(w.target) + 500)
+	w.waitArrived(w.Depth(w.target) + some)
 	customers.kill()
 	v.Stop()
 	w.finish()
@@ -70,7 +73,7 @@ func TestAKilledRabbitMQLosesAndInventsNothing(t *testing.T) {
 	}
 	someArrive := func() {
 		for _, w := range worlds {
-			w.waitArrived(w.Depth(w.target) + 300)
+			w.waitArrived(w.Depth(w.target) + some)
 		}
 	}
 	// RabbitMQ 3.10 loses the log of a quorum queue that is killed within its first
@@ -91,8 +94,10 @@ func TestAKilledRabbitMQLosesAndInventsNothing(t *testing.T) {
 		}
 	}
 	someArrive()
+	for _, c := range customers { // before any verifier has to come to an end
+		c.kill()
+	}
 	for i, w := range worlds {
-		customers[i].kill()
 		verifiers[i].Stop()
 		w.finish()
 		w.t.Logf("%s: %d sessions", w.Kind.Name, verifiers[i].Stats().Sessions)

@@ -21,7 +21,7 @@ func (v *victim) keepShop(ctx context.Context) error {
 					fmt.Fprintln(os.Stderr, "shop:", err)
 					pauseUpTo(time.Second)
 				}
-				pauseUpTo(10 * time.Millisecond)
+				pauseUpTo(50 * time.Millisecond)
 			}
 		})
 	}

@@ -127,7 +127,7 @@ func TestAVerifierKilledBetweenAckAndDeleteLeavesAHarmlessRow(t *testing.T) {
 	})
 }
 
-// Not in DESIGN's table: the waiting queue has the copy, and the original is not
+// Not in package bridge's table: the waiting queue has the copy, and the original is not
 // acked. Both are judged by the same row, so both come, or the second is dropped.
 func TestAVerifierKilledWhileSettingAsideLosesNothing(t *testing.T) {
 	onEach(t, func(w *world) {

@@ -3,7 +3,6 @@ package emailgateway_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -131,10 +130,7 @@ func TestAnEmailInDoubtIsNotSentBeforeItsStatusSaysSo(t *testing.T) {
 func TestAGatewayKilledBetweenDoneAndItsAck(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	broker, err := url.Parse(w.amqp)
-	w.must(err)
-	valve := servertest.NewValve(t, broker.Host)
-	broker.Host = valve.Addr()
+	valve, broker := servertest.Through(t, w.amqp)
 	var once sync.Once
 	w.mail.Do(func(v mailserver.Visit) mailserver.Action {
 		if v.Moment == mailserver.Answer {
@@ -142,7 +138,7 @@ func TestAGatewayKilledBetweenDoneAndItsAck(t *testing.T) {
 		}
 		return mailserver.Action{}
 	})
-	p := w.start("EMAIL_AMQP_URL=" + broker.String())
+	p := w.start("EMAIL_AMQP_URL=" + broker)
 	id := w.publish(1)[0]
 	w.wantStatus(id, "sent")
 	w.wantDone(1)
@@ -160,17 +156,14 @@ func TestAGatewayKilledBetweenDoneAndItsAck(t *testing.T) {
 func TestADatabaseThatGoesAwayBetweenSentAndDone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	address, err := url.Parse(w.url)
-	w.must(err)
-	valve := servertest.NewValve(t, address.Host)
-	address.Host = valve.Addr()
+	valve, address := servertest.Through(t, w.url)
 	w.mail.Do(func(v mailserver.Visit) mailserver.Action {
 		if v.Moment == mailserver.Answer {
 			valve.HoldRequests()
 		}
 		return mailserver.Action{}
 	})
-	p := w.start("EMAIL_DATABASE_URL="+address.String(), "EMAIL_SMTP_TIMEOUT=20s")
+	p := w.start("EMAIL_DATABASE_URL="+address, "EMAIL_SMTP_TIMEOUT=20s")
 	id := w.publish(1)[0]
 	w.mail.WaitTaken(t, 1, patience)
 	w.eventually("it is not ready", func() bool { code, _ := p.get("/readyz"); return code == 503 })

@@ -81,11 +81,8 @@ func TestALoginOverAnEncryptedConnectionWithThePasswordInAFile(t *testing.T) {
 func TestACutConnectionToTheBrokerStartsANewSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	broker, err := url.Parse(w.amqp)
-	w.must(err)
-	valve := servertest.NewValve(t, broker.Host)
-	broker.Host = valve.Addr()
-	p := w.start("EMAIL_AMQP_URL=" + broker.String())
+	valve, broker := servertest.Through(t, w.amqp)
+	p := w.start("EMAIL_AMQP_URL=" + broker)
 	ids := w.publish(1)
 	w.wantStatus(ids[0], "sent")
 	valve.Cut()

@@ -21,5 +21,5 @@
 // deletion and its row is still there.
 //
 // TestMutants shows that the harness can catch a loss: it runs against builds of
-// the product that break one rule of DESIGN section 4 each.
+// the product that break one rule of package bridge each.
 package faults

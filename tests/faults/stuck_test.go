@@ -13,7 +13,7 @@ import (
 // A quorum queue whose process does not answer, as one that has no leader, blocks
 // the broker's channel of whoever publishes to it for the first time there: half a
 // minute for each message, in which that channel answers nothing, not even its
-// closing. It may hold up nobody else (DESIGN section 4, rule 8), nor the end of
+// closing. It may hold up nobody else (rule 8 of package bridge), nor the end of
 // the verifier.
 func TestATargetThatDoesNotAnswerHoldsUpItselfAlone(t *testing.T) {
 	t.Parallel()

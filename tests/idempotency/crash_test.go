@@ -1,13 +1,8 @@
 package idempotency_test
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
-	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -15,51 +10,35 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// The environment of a child: the point at which it stops to be killed, and
-// what it works on.
+// The points at which a receiver is killed that handles one message.
 const (
-	childPoint  = "IDEMPOTENCY_TEST_CHILD"
-	childAMQP   = "IDEMPOTENCY_TEST_AMQP"
-	childQueue  = "IDEMPOTENCY_TEST_QUEUE"
-	childDriver = "IDEMPOTENCY_TEST_DRIVER"
-	childDSN    = "IDEMPOTENCY_TEST_DSN"
-
 	inHandler   = "in the handler" // after its effects, before the commit
 	afterCommit = "after the commit, before the ack"
 )
 
-// child is a receiver that handles one message and stops at its point.
-func child() {
-	fail := func(err error) {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+// handleToPoint handles one message and stops at its point.
+func handleToPoint(ctx context.Context, c child, _ *amqp.Channel, deliveries <-chan amqp.Delivery) error {
+	db, err := open(ctx, c.Driver, c.DSN)
+	if err != nil {
+		return err
 	}
-	ctx := context.Background()
-	db, err := open(ctx, os.Getenv(childDriver), os.Getenv(childDSN))
-	fail(err)
 	guard, err := idempotency.New(db.inbox, "shop", nil)
-	fail(err)
-	conn, err := amqp.Dial(os.Getenv(childAMQP))
-	fail(err)
-	channel, err := conn.Channel()
-	fail(err)
-	deliveries, err := channel.Consume(os.Getenv(childQueue), "", false, false, false, false, nil)
-	fail(err)
+	if err != nil {
+		return err
+	}
 	d := <-deliveries
-	if os.Getenv(childPoint) == afterCommit {
+	if c.What == afterCommit {
 		d.Acknowledger = stopBeforeAck{d.Acknowledger}
 	}
-	fail(guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+	return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
 		if err := db.placeOrder(ctx, tx, d.MessageId); err != nil {
 			return err
 		}
-		if os.Getenv(childPoint) == inHandler {
+		if c.What == inHandler {
 			stop()
 		}
 		return nil
-	}))
+	})
 }
 
 type stopBeforeAck struct{ amqp.Acknowledger }
@@ -69,45 +48,11 @@ func (stopBeforeAck) Ack(uint64, bool) error {
 	return nil
 }
 
-// stop tells the parent that the point is reached, and waits to be killed. If
-// the parent is gone, so is the child.
-func stop() {
-	fmt.Println("reached")
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	os.Exit(1)
-}
-
-// killReceiver runs a child on the queue and kills it at the point.
-func killReceiver(t *testing.T, q *queue, db *database, point string) {
+// killHandling kills a receiver at a point.
+func killHandling(t *testing.T, q *queue, db *database, point string) {
 	t.Helper()
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), program)
-	cmd.Env = append(os.Environ(), childPoint+"="+point, childAMQP+"="+q.url, childQueue+"="+q.name,
-		childDriver+"="+db.driver, childDSN+"="+db.dsn)
-	cmd.Stderr = testLog{t}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stdin.Close()
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil || line != "reached\n" {
-		t.Errorf("the child said %q: %v", line, err)
-	}
-	_ = cmd.Process.Kill() // SIGKILL
-	_ = cmd.Wait()
-	if t.Failed() {
-		t.FailNow()
+	if !q.kill(child{Does: "handle", What: point, Driver: db.driver, DSN: db.dsn}) {
+		t.Fatal("it was not killed")
 	}
 }
 
@@ -115,7 +60,7 @@ func TestAReceiverKilledAfterItsCommitBeforeItsAckHasHandledTheMessage(t *testin
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		q := newQueue(t, quorum)
 		q.publish("m1")
-		killReceiver(t, q, db, afterCommit)
+		killHandling(t, q, db, afterCommit)
 		db.wantOrders(t, 1)
 
 		guard := newGuard(t, db.inbox, idempotency.Options{})
@@ -142,7 +87,7 @@ func TestAReceiverKilledBeforeItsCommitHasDoneNothing(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		q := newQueue(t, quorum)
 		q.publish("m1")
-		killReceiver(t, q, db, inHandler)
+		killHandling(t, q, db, inHandler)
 		db.wantOrders(t, 0)
 
 		guard := newGuard(t, db.inbox, idempotency.Options{})
@@ -168,7 +113,7 @@ func TestAMessageThatKillsItsReceiversIsDeadLetteredByTheQueue(t *testing.T) {
 		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
 	q.publish("m1")
 	for range 3 {
-		killReceiver(t, q, db, inHandler)
+		killHandling(t, q, db, inHandler)
 	}
 	if d := q.nextDead(); d.MessageId != "m1" {
 		t.Errorf("message %q is in the dead queue", d.MessageId)

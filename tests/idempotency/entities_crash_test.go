@@ -1,14 +1,9 @@
 package idempotency_test
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
-	"fmt"
-	"os"
-	"os/exec"
 	"slices"
-	"strconv"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -17,72 +12,47 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// The environment of a victim, beside that of a child: the strategy, and the step after
-// which it stops to be killed.
-const (
-	victimStrategy = "IDEMPOTENCY_TEST_STRATEGY"
-	victimStep     = "IDEMPOTENCY_TEST_STEP"
-	victimMessages = "IDEMPOTENCY_TEST_MESSAGES"
-)
-
 // A victim is a receiver that counts its steps: each word to the database and to the
 // broker, and each effect.
 type victim struct {
 	bridge.Keeper
-	left int // steps until it stops
+	countdown
 }
 
-func (v *victim) step() {
-	if v.left--; v.left == 0 {
-		stop()
+// countEntitySteps handles so many messages.
+func countEntitySteps(ctx context.Context, c child, channel *amqp.Channel, deliveries <-chan amqp.Delivery) error {
+	r, err := stores[c.Driver].connect(ctx, c.DSN)
+	if err != nil {
+		return err
 	}
-}
-
-// playVictim handles so many messages, and says so if it has not stopped before.
-func playVictim() {
-	fail := func(err error) {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+	v := &victim{r.keeper, countdown{c.Step}}
+	handle, err := crashes[c.What].make(r, v, idempotency.Options{})
+	if err != nil {
+		return err
 	}
-	ctx := context.Background()
-	r, err := stores[os.Getenv(childDriver)].connect(ctx, os.Getenv(childDSN))
-	fail(err)
-	steps, err := strconv.Atoi(os.Getenv(victimStep))
-	fail(err)
-	messages, err := strconv.Atoi(os.Getenv(victimMessages))
-	fail(err)
-	v := &victim{r.keeper, steps}
-	handle, err := crashes[os.Getenv(victimStrategy)].make(r, v, idempotency.Options{})
-	fail(err)
-	conn, err := amqp.Dial(os.Getenv(childAMQP))
-	fail(err)
-	channel, err := conn.Channel()
-	fail(err)
-	fail(channel.Qos(1, 0, false))
-	deliveries, err := channel.Consume(os.Getenv(childQueue), "", false, false, false, false, nil)
-	fail(err)
-	for range messages {
+	for range c.Messages {
 		d := <-deliveries
-		d.Acknowledger = stepping{channel, v}
-		fail(handle(ctx, d, func(ctx context.Context, tx *sql.Tx, event string) error {
+		d.Acknowledger = stepping{channel, &v.countdown}
+		err := handle(ctx, d, func(ctx context.Context, tx *sql.Tx, event string) error {
 			defer v.step()
 			return r.place(ctx, tx, event)
-		}))
+		})
+		if err != nil {
+			return err
+		}
 	}
-	fmt.Println("done")
+	return nil
 }
 
 // stepping is a channel whose acks are steps, before and after.
 type stepping struct {
 	*amqp.Channel
-	victim *victim
+	*countdown
 }
 
 func (s stepping) Ack(tag uint64, multiple bool) error {
-	s.victim.step()
-	defer s.victim.step()
+	s.step()
+	defer s.step()
 	return s.Channel.Ack(tag, multiple)
 }
 
@@ -121,15 +91,17 @@ var crashes = map[string]crash{
 }
 
 // A receiver is killed after its first step, another one after its second, and so on
-// until one comes to the end alive. After each another receiver does what is left.
+// until one comes to the end alive. After each another receiver does what is left. The
+// databases take turns with the steps.
 func TestAReceiverKilledBetweenAnyTwoStepsLosesAndRepeatsNothing(t *testing.T) {
 	for name, c := range crashes {
 		t.Run(name, func(t *testing.T) {
 			onEachStore(t, func(t *testing.T, s string, dsn string, r *receiver) {
 				q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1_000_000})
-				for step := 1; ; step++ {
+				first, stride := steps(slices.Index(storeNames, s), len(storeNames))
+				for step := first; ; step += stride {
 					q.publish(c.messages...)
-					killed := killVictim(t, q, s, dsn, name, step, len(c.messages))
+					killed := q.kill(child{Does: "entities", What: name, Step: step, Messages: len(c.messages), Driver: s, DSN: dsn})
 					handle, err := c.make(r, r.keeper, idempotency.Options{DeadLetterExchange: true})
 					must(t, err)
 					finish(t, q, handle, r.place)
@@ -152,18 +124,8 @@ func TestAReceiverKilledBetweenAnyTwoStepsLosesAndRepeatsNothing(t *testing.T) {
 // finish handles what is in the queue, which nobody else consumes.
 func finish(t *testing.T, q *queue, handle handler, effect func(context.Context, *sql.Tx, string) error) {
 	t.Helper()
-	eventually(t, "the victim is gone", func() (bool, error) {
-		state, err := q.QueueDeclarePassive(q.name, true, false, false, false, nil)
-		return state.Consumers == 0, err
-	})
-	for {
-		d, ok, err := q.Get(q.name, false)
-		must(t, err)
-		if !ok {
-			return
-		}
-		must(t, handle(t.Context(), d, effect))
-	}
+	q.deserted()
+	redeliver(t, q, func(d amqp.Delivery) error { return handle(t.Context(), d, effect) })
 }
 
 // forget empties the tables.
@@ -178,29 +140,4 @@ func (r *receiver) forget(t *testing.T) {
 		_, err := r.db.ExecContext(t.Context(), `DELETE FROM `+table)
 		must(t, err)
 	}
-}
-
-// killVictim runs a victim and kills it after a step. It returns false if the victim
-// has come to its end instead.
-func killVictim(t *testing.T, q *queue, store, dsn, strategy string, step, messages int) bool {
-	t.Helper()
-	program, err := os.Executable()
-	must(t, err)
-	cmd := exec.CommandContext(t.Context(), program)
-	cmd.Env = append(os.Environ(), victimStrategy+"="+strategy, victimStep+"="+strconv.Itoa(step), victimMessages+"="+strconv.Itoa(messages),
-		childAMQP+"="+q.url, childQueue+"="+q.name, childDriver+"="+store, childDSN+"="+dsn)
-	cmd.Stderr = testLog{t}
-	stdin, err := cmd.StdinPipe()
-	must(t, err)
-	defer stdin.Close()
-	stdout, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	_ = cmd.Process.Kill() // SIGKILL
-	_ = cmd.Wait()
-	if err != nil || line != "reached\n" && line != "done\n" {
-		t.Fatalf("at step %d the victim said %q: %v", step, line, err)
-	}
-	return line == "reached\n"
 }

@@ -87,8 +87,12 @@ func (s store) create(t *testing.T) string {
 	return dsn
 }
 
+// storeNames are in the order in which they take turns.
+var storeNames = []string{"PostgreSQL", "MariaDB", "SQLite"}
+
 func onEachStore(t *testing.T, test func(t *testing.T, store, dsn string, r *receiver)) {
-	for name, s := range stores {
+	for _, name := range storeNames {
+		s := stores[name]
 		t.Run(name, func(t *testing.T) {
 			dsn := s.create(t)
 			r, err := s.connect(t.Context(), dsn)

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	amqp "github.com/rabbitmq/amqp091-go"
 	_ "modernc.org/sqlite"
@@ -32,16 +31,8 @@ import (
 const patience = servertest.Patience
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childPoint) != "" {
-		child()
-		return
-	}
-	if os.Getenv(walkerTask) != "" {
-		walk()
-		return
-	}
-	if os.Getenv(victimStrategy) != "" {
-		playVictim()
+	if text := os.Getenv(childVariable); text != "" {
+		play(text)
 		return
 	}
 	servertest.Main(m)
@@ -273,10 +264,7 @@ func (q *queue) stopConsumers() {
 		}
 	}
 	q.consumers = nil
-	eventually(q.t, "the consumers are gone", func() (bool, error) {
-		state, err := q.QueueDeclarePassive(q.name, true, false, false, false, nil)
-		return state.Consumers == 0, err
-	})
+	q.deserted()
 }
 
 // wantEmpty checks that the queue holds nothing, and nothing is unacked.
@@ -301,19 +289,7 @@ func (q *queue) nextDead() (d amqp.Delivery) {
 // eventually asks until the answer is yes.
 func eventually(t *testing.T, what string, ask func() (bool, error)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		yes, err := ask()
-		switch {
-		case err != nil:
-			return struct{}{}, backoff.Permanent(err)
-		case !yes:
-			return struct{}{}, fmt.Errorf("still waiting until %s", what)
-		}
-		return struct{}{}, nil
-	}, backoff.WithBackOff(backoff.NewConstantBackOff(5*time.Millisecond)))
-	if err != nil {
-		t.Fatalf("wait until %s: %v", what, err)
+	if err := servertest.Await(t.Context(), what, ask); err != nil {
+		t.Fatal(err)
 	}
 }

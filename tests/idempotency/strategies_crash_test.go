@@ -13,19 +13,6 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// redeliver hands what is in the queue to handle.
-func redeliver(t *testing.T, q *queue, handle func(d amqp.Delivery) error) {
-	t.Helper()
-	for {
-		d, ok, err := q.Get(q.name, false)
-		must(t, err)
-		if !ok {
-			return
-		}
-		must(t, handle(d))
-	}
-}
-
 // runUntilIdle runs Work or Resume until nothing is ready or started.
 func runUntilIdle(t *testing.T, db *database, guard *idempotency.Guard, run func(ctx context.Context) error) {
 	t.Helper()
@@ -107,7 +94,7 @@ func TestAMessageIsStoredAndHandledOnceWhereverItsReceiverIsKilled(t *testing.T)
 
 func TestAPurgeThatIsKilledHasForgottenNothingThatIsNotOld(t *testing.T) {
 	const old, young = 700, 3
-	onEachDatabase(t, func(t *testing.T, db *database) {
+	databasesTakeTurns(t, func(t *testing.T, db *database, first, stride int) {
 		q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1_000_000})
 		long := map[string]string{"pgx": `now() - interval '20 days'`, "sqlite": `unixepoch() - 20 * 86400`}[db.driver]
 		count := func(keys string) (n int) {
@@ -118,7 +105,7 @@ func TestAPurgeThatIsKilledHasForgottenNothingThatIsNotOld(t *testing.T) {
 			_, err := db.ExecContext(t.Context(), `INSERT INTO bridge_inbox (consumer, key) VALUES ('shop', 'young `+strconv.Itoa(n)+`')`)
 			must(t, err)
 		}
-		for step := 1; ; step++ {
+		for step := first; ; step += stride {
 			tx, err := db.BeginTx(t.Context(), nil)
 			must(t, err)
 			for n := range old {
@@ -128,7 +115,7 @@ VALUES ('shop', 'old `+strconv.Itoa(n)+`', `+long+`) ON CONFLICT DO NOTHING`)
 			}
 			must(t, tx.Commit())
 			q.publish(fmt.Sprint("m", step))
-			killed := killWalker(t, q, db, "Purge", step, "")
+			killed := q.kill(walker("Purge", step, db, ""))
 			left := count("old %")
 			if killed && left != old && left != old-500 && left != 0 {
 				t.Errorf("after a kill at step %d %d old keys are left: a step of the purge was halved", step, left)

@@ -1,5 +1,5 @@
 /* Crashes, at any step of anybody. A lost connection has the same consequences
- * as a death: the session is thrown away whole (rule 7; tags.pml shows why). */
+ * as a death: the session is thrown away whole (rule 7 of package bridge; tags.pml shows why). */
 
 inline end_session(v) {
 	if

@@ -1,4 +1,4 @@
-/* The protocol of the two-queue bridge (DESIGN), for SPIN. README.md says how to
+/* The protocol of the two-queue bridge, for SPIN. README.md says how to
  * read it and how to run it.
  *
  *	                     one message, any FAULTS misfortunes

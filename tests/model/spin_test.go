@@ -30,6 +30,10 @@ type result struct {
 // The memory of one search, in MiB. More is an error, never an incomplete search.
 const memory = "900"
 
+// fewStates has the checker take a small table of states at first, which is cleared
+// sooner; it grows if it has to.
+const fewStates = "-w19"
+
 // requireSpin ends the test where SPIN or a C compiler is not installed.
 func requireSpin(t *testing.T) {
 	t.Helper()

@@ -1,4 +1,4 @@
-/* Delivery tags and acks (rule 7), for SPIN: one verifier with two deliveries in
+/* Delivery tags and acks (rule 7 of package bridge), for SPIN: one verifier with two deliveries in
  * hand, a reconnect, and a crash. Both messages are committed; forwarding works.
  *
  * A broker numbers the deliveries of each channel from 1 and knows a delivery by

@@ -1,21 +1,18 @@
 package requestreply_test
 
 import (
-	"bufio"
 	"database/sql"
 	"encoding/json"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
@@ -51,16 +48,8 @@ func (w *world) must(err error) {
 	}
 }
 
-// A process is a service that runs.
-type process struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	stdin  io.Closer
-	stdout *bufio.Reader
-}
-
-// start starts a service that stops at a point, or never.
-func (w *world) start(name string, stop point) *process {
+// start starts a service, this test binary once more, that stops at a point, or never.
+func (w *world) start(name string, stop point) *program.Process {
 	w.t.Helper()
 	s := w.bank
 	if name == "shop" {
@@ -68,44 +57,11 @@ func (w *world) start(name string, stop point) *process {
 	}
 	text, err := json.Marshal(brief{name, s.DatabaseURL, s.AMQP, s.Topology, w.orders, stop})
 	w.must(err)
-	program, err := os.Executable()
+	self, err := os.Executable()
 	w.must(err)
-	p := &process{t: w.t, cmd: exec.Command(program)}
-	p.cmd.Env = append(os.Environ(), briefVariable+"="+string(text))
-	p.cmd.Stderr = testLog{w.t, name}
-	p.stdin, err = p.cmd.StdinPipe()
-	w.must(err)
-	stdout, err := p.cmd.StdoutPipe()
-	w.must(err)
-	p.stdout = bufio.NewReader(stdout)
-	w.must(p.cmd.Start())
-	w.t.Cleanup(p.kill)
-	return p
-}
-
-// reached waits until the service has reached its point.
-func (p *process) reached(at point) {
-	p.t.Helper()
-	defer time.AfterFunc(stage.Patience, func() { _ = p.cmd.Process.Kill() }).Stop()
-	if line, err := p.stdout.ReadString('\n'); err != nil || strings.TrimSpace(line) != string(at) {
-		p.t.Fatalf("the service said %q (%v), not %q", line, err, at)
-	}
-}
-
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // SIGKILL
-	_ = p.stdin.Close()
-	_ = p.cmd.Wait() // says that it was killed
-}
-
-type testLog struct {
-	t    *testing.T
-	name string
-}
-
-func (l testLog) Write(text []byte) (int, error) {
-	l.t.Logf("%s: %s", l.name, strings.TrimSpace(string(text)))
-	return len(text), nil
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), briefVariable+"="+string(text))
+	return program.StartCmd(w.t, cmd)
 }
 
 // finish runs both services until nothing is left to be done, and checks what they
@@ -123,8 +79,8 @@ func (w *world) finish() {
 			}
 			return ready == 0 && w.count(w.shop.DB, `SELECT count(DISTINCT id) FROM receipts`) == w.orders
 		})
-		shop.kill()
-		bank.kill()
+		shop.Kill()
+		bank.Kill()
 		left = 0
 		for _, queue := range queues { // what was not acked yet
 			left += w.left(queue)
@@ -190,9 +146,9 @@ func TestARequestAndItsReplyHappenOnceWhicheverServiceIsKilled(t *testing.T) {
 				other = "bank"
 			}
 			bystander, victim := w.start(other, ""), w.start(c.service, c.at)
-			victim.reached(c.at)
-			victim.kill()
-			bystander.kill()
+			victim.Read(&victim.Stdout, string(c.at), func(said string) bool { return said == string(c.at)+"\n" })
+			victim.Kill()
+			bystander.Kill()
 			w.finish()
 		})
 	}
@@ -202,17 +158,17 @@ func TestRequestsAndRepliesHappenOnceUnderRandomKills(t *testing.T) {
 	const orders, kills = 200, 8
 	w := newWorld(t, orders)
 	names := []string{"shop", "bank"}
-	running := []*process{w.start("shop", ""), w.start("bank", "")}
+	running := []*program.Process{w.start("shop", ""), w.start("bank", "")}
 	for kill := range kills {
 		// After some progress, not after some time.
 		enough := orders * (kill + 1) / (kills + 2)
 		w.shop.Eventually("some are paid", func() bool { return w.count(w.bank.DB, `SELECT count(*) FROM payments`) >= enough })
 		one := rand.IntN(len(running))
-		running[one].kill()
+		running[one].Kill()
 		running[one] = w.start(names[one], "")
 	}
 	for _, p := range running {
-		p.kill()
+		p.Kill()
 	}
 	w.finish()
 }

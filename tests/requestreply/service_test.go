@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"strconv"
@@ -81,7 +80,6 @@ func serve(text string) {
 // run does the service's work until the process is killed, or ends with an error; the
 // parent starts it anew.
 func (s *service) run(ctx context.Context) error {
-	go endWithParent()
 	var ledger bridge.Ledger
 	var err error
 	if s.db, ledger, err = stage.Postgres.Open(ctx, s.DatabaseURL); err != nil {
@@ -200,7 +198,7 @@ func (s *service) consume(ctx context.Context, queue string, handle func(context
 		d.Acknowledger = &stopping{channel, s, before, after}
 		err := s.guard.Handle(ctx, s.db, d, func(ctx context.Context, tx *sql.Tx) error { return handle(ctx, tx, d) })
 		if err != nil {
-			slog.Warn("comes again", "err", err)
+			slog.Warn("comes again", "error", err)
 		}
 	}
 	return errors.New("the channel is closed")
@@ -225,9 +223,4 @@ func (s *service) stop(at point) {
 		fmt.Println(at)
 		select {}
 	}
-}
-
-func endWithParent() {
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	os.Exit(1)
 }

@@ -55,9 +55,6 @@ func (c *Cluster) Stop() error {
 	return err
 }
 
-// Name is the node's name in the cluster.
-func (r *RabbitMQ) Name() string { return r.node }
-
 // Isolate partitions a node off: it and the others drop their connections, and
 // refuse each other's handshakes until Rejoin. It models a network that says at
 // once that the other side cannot be reached, not one in which packets vanish; the
@@ -76,7 +73,7 @@ func (c *Cluster) eval(ctx context.Context, node *RabbitMQ, expression string) e
 	var others []string
 	for _, other := range c.Nodes {
 		if other != node {
-			others = append(others, "'"+other.node+"'")
+			others = append(others, "'"+other.Node+"'")
 		}
 	}
 	text := fmt.Sprintf("lists:foreach(fun(N) -> %s end, [%s]).", expression, strings.Join(others, ", "))

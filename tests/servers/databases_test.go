@@ -76,7 +76,7 @@ func TestStandbyTakesNoWrites(t *testing.T) {
 func TestPgBouncerPoolsByTransaction(t *testing.T) {
 	leavesNothing(t)
 	server := servertest.StartPostgres(t, &servers.PostgresOptions{Fast: true})
-	pooled := openDB(t, "pgx", servertest.StartPgBouncer(t, server).URL()+"&default_query_exec_mode=exec")
+	pooled := openDB(t, "pgx", servertest.StartPgBouncer(t, server.PostgresAddress).URL()+"&default_query_exec_mode=exec")
 
 	// Two client connections share one of the server's, one transaction after
 	// the other.

@@ -27,6 +27,7 @@ type MariaDBOptions struct {
 // MariaDB is a private MariaDB whose root has no password.
 type MariaDB struct {
 	server
+	MariaDBAddress
 }
 
 // StartMariaDB starts a MariaDB on new data.
@@ -76,10 +77,9 @@ func startMariaDB(ctx context.Context, options *MariaDBOptions, port int) (*Mari
 	for _, option := range options.Config {
 		args = append(args, "--"+option)
 	}
-	m := &MariaDB{server{
+	m := &MariaDB{MariaDBAddress: MariaDBAddress{port}, server: server{
 		name:       "MariaDB",
 		home:       home,
-		port:       port,
 		ready:      "ready for connections",
 		stopSignal: syscall.SIGTERM,
 		log:        options.Log,
@@ -94,13 +94,4 @@ func startMariaDB(ctx context.Context, options *MariaDBOptions, port int) (*Mari
 		return nil, err
 	}
 	return m, nil
-}
-
-// DSN addresses the server, with no database chosen, in the words of
-// github.com/go-sql-driver/mysql.
-func (m *MariaDB) DSN() string { return m.DatabaseDSN("") }
-
-// DatabaseDSN addresses a database, which need not exist yet.
-func (m *MariaDB) DatabaseDSN(name string) string {
-	return fmt.Sprintf("root@tcp(%s)/%s", m.Addr(), name)
 }

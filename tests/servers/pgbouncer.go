@@ -11,10 +11,11 @@ import (
 // PgBouncer is a private PgBouncer that pools by transaction.
 type PgBouncer struct {
 	server
+	PostgresAddress // through the pool
 }
 
 // StartPgBouncer starts a PgBouncer before all databases of a PostgreSQL.
-func StartPgBouncer(ctx context.Context, postgres *Postgres) (*PgBouncer, error) {
+func StartPgBouncer(ctx context.Context, postgres PostgresAddress) (*PgBouncer, error) {
 	return onFreePorts(ctx, 1, func(ports []int) (*PgBouncer, error) {
 		program, err := find("pgbouncer", "pgbouncer", "/usr/sbin/pgbouncer")
 		if err != nil {
@@ -24,10 +25,9 @@ func StartPgBouncer(ctx context.Context, postgres *Postgres) (*PgBouncer, error)
 		if err != nil {
 			return nil, fmt.Errorf("start PgBouncer: %w", err)
 		}
-		b := &PgBouncer{server{
+		b := &PgBouncer{PostgresAddress: PostgresAddress{ports[0]}, server: server{
 			name:       "PgBouncer",
 			home:       home,
-			port:       ports[0],
 			ready:      "process up",
 			stopSignal: syscall.SIGTERM, // at once; SIGINT waits for the clients
 			command:    func() *exec.Cmd { return home.command(program, "pgbouncer.ini") },
@@ -42,7 +42,7 @@ auth_type = any
 pool_mode = transaction
 max_client_conn = 1000
 default_pool_size = 100
-`, postgres.port, ports[0])
+`, postgres.Port, ports[0])
 		if err := home.write("pgbouncer.ini", config, 0o600); err != nil {
 			return nil, errors.Join(fmt.Errorf("start PgBouncer: %w", err), b.Stop())
 		}
@@ -52,9 +52,3 @@ default_pool_size = 100
 		return b, nil
 	})
 }
-
-// URL is the address of the database postgres through the pool.
-func (b *PgBouncer) URL() string { return b.DatabaseURL("postgres") }
-
-// DatabaseURL is the address of a database through the pool.
-func (b *PgBouncer) DatabaseURL(name string) string { return postgresURL(b.Addr(), name) }

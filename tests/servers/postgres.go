@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -29,6 +28,7 @@ type PostgresOptions struct {
 // Postgres is a private PostgreSQL that trusts everyone.
 type Postgres struct {
 	server
+	PostgresAddress
 }
 
 const postgresPrograms = "/usr/lib/postgresql/*/bin/"
@@ -64,10 +64,9 @@ func startPostgres(ctx context.Context, options *PostgresOptions, fill func(prog
 		if err != nil {
 			return nil, fmt.Errorf("start PostgreSQL: %w", err)
 		}
-		p := &Postgres{server{
+		p := &Postgres{PostgresAddress: PostgresAddress{ports[0]}, server: server{
 			name:       "PostgreSQL",
 			home:       home,
-			port:       ports[0],
 			ready:      "database system is ready to accept",
 			stopSignal: syscall.SIGINT, // the fast one; SIGTERM waits for the clients
 			log:        options.Log,
@@ -107,14 +106,4 @@ func postgresConfig(options *PostgresOptions, port int) string {
 		lines = append(lines, "ssl = on", "ssl_ca_file = '../ca.pem'", "ssl_cert_file = '../cert.pem'", "ssl_key_file = '../key.pem'")
 	}
 	return strings.Join(append(lines, options.Config...), "\n") + "\n"
-}
-
-// URL is the address of the database postgres.
-func (p *Postgres) URL() string { return p.DatabaseURL("postgres") }
-
-// DatabaseURL is the address of a database, which need not exist yet.
-func (p *Postgres) DatabaseURL(name string) string { return postgresURL(p.Addr(), name) }
-
-func postgresURL(addr, database string) string {
-	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", addr, url.PathEscape(database))
 }

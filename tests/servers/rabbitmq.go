@@ -1,13 +1,11 @@
 package servers
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,12 +32,8 @@ type RabbitMQOptions struct {
 // guest.
 type RabbitMQ struct {
 	server
-	node     string
-	cookie   string
-	epmdPort int
-	httpPort int
-	promPort int
-	scheme   string
+	RabbitMQAddress
+	cookie string
 }
 
 // The wrapper of the same name in /usr/sbin would switch the user.
@@ -76,11 +70,9 @@ func startRabbitMQ(ctx context.Context, options *RabbitMQOptions, ports []int, f
 
 	// The log goes to our pipe: its 'startup complete' is the sign of readiness.
 	config := "log.console = true\nlog.file = false\ndisk_free_limit.absolute = 50MB\n"
-	scheme := "amqp"
 	if options.TLS == nil {
 		config += fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\n", port)
 	} else {
-		scheme = "amqps"
 		config += fmt.Sprintf(`listeners.tcp = none
 listeners.ssl.1 = 127.0.0.1:%d
 ssl_options.cacertfile = %s
@@ -97,8 +89,8 @@ ssl_options.fail_if_no_peer_cert = true
 		config += fmt.Sprintf("prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = %d\n", prometheus)
 	}
 	if first != nil {
-		epmdPort, cookie = first.epmdPort, first.cookie
-		config += fmt.Sprintf("cluster_formation.classic_config.nodes.1 = %s\ncluster_formation.classic_config.nodes.2 = %s\n", first.node, node)
+		epmdPort, cookie = first.EpmdPort, first.cookie
+		config += fmt.Sprintf("cluster_formation.classic_config.nodes.1 = %s\ncluster_formation.classic_config.nodes.2 = %s\n", first.Node, node)
 	}
 	err = errors.Join(
 		home.write("rabbitmq.conf", config+options.Config+"\n", 0o600),
@@ -108,11 +100,11 @@ ssl_options.fail_if_no_peer_cert = true
 	if err == nil && options.TLS != nil {
 		err = options.TLS.equip(home)
 	}
-	r := &RabbitMQ{node: node, cookie: cookie, epmdPort: epmdPort, httpPort: management, promPort: prometheus, scheme: scheme}
+	r := &RabbitMQ{cookie: cookie, RabbitMQAddress: RabbitMQAddress{Port: port, ManagementPort: management, PrometheusPort: prometheus,
+		TLS: options.TLS != nil, Node: node, EpmdPort: epmdPort, Folder: home.folder}}
 	r.server = server{
 		name:       "RabbitMQ",
 		home:       home,
-		port:       port,
 		ready:      "Server startup complete",
 		stopSignal: syscall.SIGTERM,
 		log:        options.Log,
@@ -151,56 +143,23 @@ func startEpmd(ctx context.Context, home home, program string, port int) (*proce
 }
 
 // script is one of RabbitMQ's scripts, set up for this node alone.
-func (r *RabbitMQ) script(program string, args ...string) *exec.Cmd {
-	cmd := r.home.command(program, args...)
+func (r RabbitMQAddress) script(program string, args ...string) *exec.Cmd {
+	home := home{folder: r.Folder}
+	cmd := home.command(program, args...)
 	cmd.Env = append(cmd.Env,
-		"RABBITMQ_NODENAME="+r.node,
-		fmt.Sprintf("RABBITMQ_NODE_PORT=%d", r.port),
-		fmt.Sprintf("ERL_EPMD_PORT=%d", r.epmdPort),
-		"RABBITMQ_CONFIG_FILE="+r.home.path("rabbitmq.conf"),
-		"RABBITMQ_ADVANCED_CONFIG_FILE="+r.home.path("advanced.config"),
+		"RABBITMQ_NODENAME="+r.Node,
+		fmt.Sprintf("RABBITMQ_NODE_PORT=%d", r.Port),
+		fmt.Sprintf("ERL_EPMD_PORT=%d", r.EpmdPort),
+		"RABBITMQ_CONFIG_FILE="+home.path("rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE="+home.path("advanced.config"),
 		"RABBITMQ_CONF_ENV_FILE="+os.DevNull,
-		"RABBITMQ_ENABLED_PLUGINS_FILE="+r.home.path("plugins"),
-		"RABBITMQ_MNESIA_BASE="+r.home.path("data"),
-		"RABBITMQ_LOG_BASE="+r.home.path("log"),
-		"RABBITMQ_PID_FILE="+r.home.path("pid"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE="+home.path("plugins"),
+		"RABBITMQ_MNESIA_BASE="+home.path("data"),
+		"RABBITMQ_LOG_BASE="+home.path("log"),
+		"RABBITMQ_PID_FILE="+home.path("pid"),
 		"RUNNING_UNDER_SYSTEMD=1", // the script becomes the server instead of its parent
 	)
 	return cmd
-}
-
-// URL is the AMQP address of the default vhost.
-func (r *RabbitMQ) URL() string { return r.VhostURL("/") }
-
-// VhostURL is the AMQP address of a vhost, which need not exist yet.
-func (r *RabbitMQ) VhostURL(name string) string {
-	path := url.PathEscape(name)
-	if name == "/" {
-		path = "" // what clients take for the default vhost
-	}
-	return fmt.Sprintf("%s://guest:guest@%s/%s", r.scheme, r.Addr(), path)
-}
-
-// ManagementURL is the root of the management plugin's HTTP API, with the
-// user in it. Only a server started with that plugin answers there.
-func (r *RabbitMQ) ManagementURL() string {
-	return fmt.Sprintf("http://guest:guest@127.0.0.1:%d/api", r.httpPort)
-}
-
-// PrometheusAddr is where the prometheus plugin answers, a host and a port. Only a
-// server started with that plugin answers there.
-func (r *RabbitMQ) PrometheusAddr() string { return fmt.Sprintf("127.0.0.1:%d", r.promPort) }
-
-// Ctl runs rabbitmqctl on this server and returns what it printed. It takes a
-// second or two, the start of an Erlang machine.
-func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
-	cmd := r.script(filepath.Join(rabbitMQScripts, "rabbitmqctl"), args...)
-	var output bytes.Buffer
-	cmd.Stdout = &output
-	if err := run(ctx, cmd); err != nil {
-		return output.String(), err
-	}
-	return output.String(), nil
 }
 
 // SetMemoryAlarm sets or clears the memory alarm, during which the server blocks

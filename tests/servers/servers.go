@@ -35,12 +35,10 @@ const (
 	stopLimit  = 2 * time.Minute // after it a stopping server is killed
 )
 
-// server is what all servers have in common: a folder, an address, and a
-// process that can be ended and started again in the same place.
+// server is what all servers have in common: a folder and a process that can be ended and started again in the same place.
 type server struct {
 	name       string
 	home       home
-	port       int
 	ready      string // the words in its log that say it is ready
 	stopSignal syscall.Signal
 	command    func() *exec.Cmd
@@ -51,10 +49,6 @@ type server struct {
 	process *process // nil while the server is down
 	stopped bool     // for good
 }
-
-// Addr is the host and port at which the server listens. It stays the same
-// over a restart.
-func (s *server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
 
 // Kill ends the server and all its processes with SIGKILL and returns when
 // they are gone. Its data stay; Restart starts it again on them.
@@ -73,6 +67,23 @@ func (s *server) Shutdown() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.shutdown()
+}
+
+// Watch returns nil when ctx ends, and before that an error with the end of the log if
+// the server ends by itself.
+func (s *server) Watch(ctx context.Context) error {
+	s.mu.Lock()
+	p := s.process
+	s.mu.Unlock()
+	if p == nil {
+		return fmt.Errorf("watch %s: it is down", s.name)
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-p.done:
+		return fmt.Errorf("%s has ended by itself (%v); its log:\n%s", s.name, p.err, p.log)
+	}
 }
 
 // Restart starts the server again, on the same data and ports. One that still

@@ -47,7 +47,7 @@ func startOneOfEach() error {
 		return nil
 	}
 	if err == nil {
-		_, err = servers.StartPgBouncer(ctx, postgres)
+		_, err = servers.StartPgBouncer(ctx, postgres.PostgresAddress)
 	}
 	if err != nil && !errors.Is(err, servers.ErrMissing) {
 		return err

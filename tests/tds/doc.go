@@ -10,9 +10,8 @@
 // say. That SQL Server does so shows the same suite on a real one (see
 // tests/sqlserver), and the proof that every verifier makes before it judges.
 //
-// It knows the statements that this project and its tests send, by their text
-// (ledger.go, parked.go, plain.go, catalogue.go, schema.go, statements.go). Any other is
-// answered with an error, never with a guess.
+// It knows the statements that this project and its tests send, by their text: each
+// form in this package is one. Any other is answered with an error, never with a guess.
 //
 // # What is modelled, and where it is written
 //

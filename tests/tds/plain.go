@@ -76,6 +76,17 @@ var plainStatements = []statement{
 		}
 		return uint64(len(values)), nil
 	}),
+	form(`INSERT INTO $name ($name) VALUES (@p1)`, func(x *execution, words []string) (uint64, error) {
+		t, err := x.writable("INSERT", unquoted(words[1]))
+		if err != nil {
+			return 0, err
+		}
+		text, isText := x.parameters["@p1"].(string)
+		if !isText {
+			return 0, unknown("parameter", "@p1")
+		}
+		return 1, x.insert(t, row{unquoted(words[2]): text})
+	}),
 	form(`SELECT CAST(id AS nvarchar(36)) FROM bridge_ledger`, func(x *execution, _ []string) (uint64, error) {
 		rows, err := x.plain("bridge_ledger")
 		if err != nil {

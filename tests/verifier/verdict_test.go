@@ -1,4 +1,4 @@
-// Package verifier_test holds a running verifier against DESIGN section 4, on
+// Package verifier_test holds a running verifier against the rules of package bridge, on
 // real servers.
 package verifier_test
 

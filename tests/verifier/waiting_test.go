@@ -55,7 +55,7 @@ func TestSlowTransactionsDelayTheirOwnMessagesOnly(t *testing.T) {
 	}
 }
 
-// A lock time-out is not a verdict (rule 3).
+// A lock time-out is not a verdict (rule 3 of package bridge).
 func TestTransactionOpenForManyLockTimeoutsIsNotDropped(t *testing.T) {
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		queue := s.Queue("target", nil)

@@ -112,7 +112,7 @@ func TestABlockedBrokerIsAnErrorWithinTheDeadline(t *testing.T) {
 	large := dial(t, vhost, nil)
 	publishes(t, large, "q")
 
-	servertest.Alarm(t, true)
+	servertest.Alarm(t, vhost, true)
 	const blocked = 3 * time.Second // time enough for the broker's word
 	// The first message is sent; then the broker says that it reads no more.
 	messages := outgoing("q", 1)
@@ -143,7 +143,7 @@ func TestABlockedBrokerIsAnErrorWithinTheDeadline(t *testing.T) {
 	waiting := make(chan error)
 	ctx := within(t, patience)
 	go func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }()
-	servertest.Alarm(t, false)
+	servertest.Alarm(t, vhost, false)
 	if err := <-waiting; err != nil {
 		t.Errorf("after the alarm: %v", err)
 	}

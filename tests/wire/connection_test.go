@@ -179,9 +179,10 @@ func reversed[T any](s []T) []T {
 func TestTheUnconfirmedMessageIsBlamedNotAConfirmedOne(t *testing.T) {
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
-	const handshake, openChannel, message = 3, 2, 3
-	gate := &gate{requests: handshake + openChannel + message, replies: -1}
-	broker := dial(t, gate.through(t, vhost), &bridge.BrokerOptions{Channels: 1})
+	const handshake, openChannel, message = 3, 2, 3 // in frames
+	const before = handshake + openChannel + message
+	_, through := servertest.NewGate(t, vhost, func(f servertest.Frame) bool { return !f.Reply && f.N == before })
+	broker := dial(t, through, &bridge.BrokerOptions{Channels: 1})
 	messages := outgoing("q", 2)
 	err := fails(t, broker, messages, 5*time.Second, bridge.ErrUnconfirmed)
 	blames(t, err, messages[1])
@@ -193,9 +194,9 @@ func TestTheUnconfirmedMessageIsBlamedNotAConfirmedOne(t *testing.T) {
 // The connection dies right after its handshake; what opens a channel then gets
 // no answer.
 func TestAConnectionThatDiesAfterTheHandshakeHoldsNobodyUp(t *testing.T) {
-	const handshake = 3
-	gate := &gate{requests: -1, replies: handshake}
-	broker := dial(t, gate.through(t, servertest.Vhost(t)), nil)
+	const handshake = 3 // frames: start, tune, open
+	_, through := servertest.NewGate(t, servertest.Vhost(t), func(f servertest.Frame) bool { return f.Reply && f.N == handshake })
+	broker := dial(t, through, nil)
 	start := time.Now()
 	fails(t, broker, outgoing("q", 1), time.Second, bridge.ErrUnavailable)
 	if err := (bridge.Topology{Queue: "q"}).Declare(within(t, time.Second), broker); !errors.Is(err, bridge.ErrUnavailable) {

@@ -134,7 +134,6 @@ func TestABlockedReportLosesNothing(t *testing.T) {
 	}
 	close(release)
 	v.running.Wait()
-	p.Close()
 }
 
 // What was confirmed before the channel closed is confirmed, all else is

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -60,15 +61,22 @@ func SetPolicy(t testing.TB, vhostURL, name, pattern string, definition map[stri
 		map[string]any{"pattern": pattern, "definition": definition, "apply-to": "queues"})
 }
 
-// Alarm sets or clears the memory alarm of the shared RabbitMQ, which then
-// blocks all connections that publish; what is set is cleared at the end of
-// the test. It takes a second or two.
-func Alarm(t testing.TB, on bool) {
+// Alarm tells the connections that a vhost which Vhost made has now what the server
+// tells all when it sets or clears its memory alarm: it blocks those that publish. An
+// alarm of the whole server would block other tests' too. What is set is cleared at the
+// end of the test. It takes a second or two.
+func Alarm(t testing.TB, vhostURL string, on bool) {
 	t.Helper()
-	server := RabbitMQ(t)
+	server, vhost := managed(t, vhostURL)
 	set := func(ctx context.Context, on bool) {
-		if err := server.SetMemoryAlarm(ctx, on); err != nil {
-			t.Error(err)
+		// A connection that ends meanwhile cannot be asked for its vhost.
+		out, err := server.Ctl(ctx, "eval", fmt.Sprintf(`length([rabbit_reader:conserve_resources(C, memory, {%[1]t, %[1]t, node()}) ||
+			C <- rabbit_networking:connections(), (catch rabbit_networking:connection_info(C, [vhost])) =:= [{vhost, <<"%[2]s">>}]]).`, on, vhost))
+		if err == nil && on && strings.TrimSpace(out) == "0" {
+			err = errors.New("no connection there")
+		}
+		if err != nil {
+			t.Errorf("set alarm: %v", err)
 		}
 	}
 	if on {
@@ -78,7 +86,7 @@ func Alarm(t testing.TB, on bool) {
 }
 
 // managed returns the shared server and the name of the vhost on it.
-func managed(t testing.TB, vhostURL string) (*servers.RabbitMQ, string) {
+func managed(t testing.TB, vhostURL string) (servers.RabbitMQAddress, string) {
 	t.Helper()
 	if os.Getenv(amqpVariable) != "" {
 		t.Skipf("needs a private RabbitMQ, and %s is set", amqpVariable)
@@ -95,7 +103,7 @@ func permissions(configure, write, read string) map[string]any {
 }
 
 // manage makes one request to the management API.
-func manage(t testing.TB, server *servers.RabbitMQ, method, path string, body any) {
+func manage(t testing.TB, server servers.RabbitMQAddress, method, path string, body any) {
 	t.Helper()
 	if err := request(method, server.ManagementURL()+path, body); err != nil {
 		t.Fatalf("manage RabbitMQ: %v", err)

@@ -1,6 +1,7 @@
 // Package servertest gives tests the servers of package servers: one of each
-// kind for a test binary, started when a test first asks for it, and in it a
-// vhost or a database of its own for every test.
+// kind, and in it a vhost or a database of its own for every test. The binaries
+// that package together runs share them; any other starts its own when a test
+// first asks for one.
 //
 // A test binary that uses it calls Main from its TestMain. Where a server is
 // not installed its tests are skipped, or fail if CI is "true".
@@ -49,16 +50,22 @@ func Run(m *testing.M, ignored ...goleak.Option) int {
 	return code
 }
 
-// RabbitMQ returns the shared RabbitMQ, which has the management plugin. A
-// test that kills or restarts it disturbs tests that run beside it; such a
-// test starts its own.
-func RabbitMQ(t testing.TB) *servers.RabbitMQ { return rabbitMQ.get(t) }
+// RabbitMQ returns the shared RabbitMQ, which has the management plugin. Other
+// packages may use it at the same time: a test that kills it, limits it, sets an
+// alarm, or looks at more of it than its own vhost starts its own.
+func RabbitMQ(t testing.TB) servers.RabbitMQAddress { return rabbitMQ.get(t) }
 
-// Postgres returns the shared PostgreSQL. It does not wait for the disk.
-func Postgres(t testing.TB) *servers.Postgres { return postgres.get(t) }
+// Postgres returns the shared PostgreSQL, of which the same is true. It does not wait
+// for the disk.
+func Postgres(t testing.TB) servers.PostgresAddress { return postgres.get(t) }
 
-// MariaDB returns the shared MariaDB. It does not wait for the disk.
-func MariaDB(t testing.TB) *servers.MariaDB { return mariaDB.get(t) }
+// MariaDB returns the shared MariaDB, of which the same is true. It does not wait for
+// the disk.
+func MariaDB(t testing.TB) servers.MariaDBAddress { return mariaDB.get(t) }
+
+// OwnMariaDB has this binary start a MariaDB of its own, for tests that look at the
+// locks of the whole server. It is called before Main.
+func OwnMariaDB() { mariaDB.alone = true }
 
 // StartRabbitMQ starts a RabbitMQ for this test alone.
 func StartRabbitMQ(t testing.TB, options *servers.RabbitMQOptions) *servers.RabbitMQ {
@@ -86,20 +93,26 @@ func StartMariaDB(t testing.TB, options *servers.MariaDBOptions) *servers.MariaD
 }
 
 // StartPgBouncer starts a PgBouncer before a PostgreSQL for this test alone.
-func StartPgBouncer(t testing.TB, pg *servers.Postgres) *servers.PgBouncer {
+func StartPgBouncer(t testing.TB, pg servers.PostgresAddress) *servers.PgBouncer {
 	return own(t, func(ctx context.Context) (*servers.PgBouncer, error) { return servers.StartPgBouncer(ctx, pg) })
 }
 
 var (
-	rabbitMQ = shared[*servers.RabbitMQ]{start: func(ctx context.Context) (*servers.RabbitMQ, error) {
-		return servers.StartRabbitMQ(ctx, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_management"}})
-	}}
-	postgres = shared[*servers.Postgres]{start: func(ctx context.Context) (*servers.Postgres, error) {
-		return servers.StartPostgres(ctx, &servers.PostgresOptions{Fast: true})
-	}}
-	mariaDB = shared[*servers.MariaDB]{start: func(ctx context.Context) (*servers.MariaDB, error) {
-		return servers.StartMariaDB(ctx, &servers.MariaDBOptions{Fast: true})
-	}}
+	rabbitMQ = shared[*servers.RabbitMQ, servers.RabbitMQAddress]{
+		given:   func(s servers.Shared) *servers.RabbitMQAddress { return s.RabbitMQ },
+		start:   servers.StartSharedRabbitMQ,
+		address: func(s *servers.RabbitMQ) servers.RabbitMQAddress { return s.RabbitMQAddress },
+	}
+	postgres = shared[*servers.Postgres, servers.PostgresAddress]{
+		given:   func(s servers.Shared) *servers.PostgresAddress { return s.Postgres },
+		start:   servers.StartSharedPostgres,
+		address: func(s *servers.Postgres) servers.PostgresAddress { return s.PostgresAddress },
+	}
+	mariaDB = shared[*servers.MariaDB, servers.MariaDBAddress]{
+		given:   func(s servers.Shared) *servers.MariaDBAddress { return s.MariaDB },
+		start:   servers.StartSharedMariaDB,
+		address: func(s *servers.MariaDB) servers.MariaDBAddress { return s.MariaDBAddress },
+	}
 )
 
 type server interface {
@@ -107,28 +120,44 @@ type server interface {
 	Stop() error
 }
 
-// shared is a server that the first test to ask for it starts.
-type shared[S server] struct {
-	start func(context.Context) (S, error)
+// shared is a server that this run was given, or else one that the first test to ask
+// for it starts.
+type shared[S server, A any] struct {
+	given   func(servers.Shared) *A
+	start   func(context.Context) (S, error)
+	address func(S) A
+	alone   bool // never one that is given
 
 	once    sync.Once
 	started bool
 	server  S
+	at      A
 	err     error
 }
 
-func (s *shared[S]) get(t testing.TB) S {
+func (s *shared[S, A]) get(t testing.TB) A {
 	t.Helper()
-	// Not the test's own context: the server outlives the test.
-	s.once.Do(func() {
-		s.server, s.err = s.start(context.Background())
-		s.started = s.err == nil
-	})
+	s.once.Do(s.find)
 	require(t, s.err)
-	return s.server
+	return s.at
 }
 
-func (s *shared[S]) stop() error {
+func (s *shared[S, A]) find() {
+	var all servers.Shared
+	if all, s.err = servers.FindShared(); s.err != nil {
+		return
+	}
+	if given := s.given(all); given != nil && !s.alone {
+		s.at = *given
+		return
+	}
+	// Not the test's own context: the server outlives the test.
+	if s.server, s.err = s.start(context.Background()); s.err == nil {
+		s.started, s.at = true, s.address(s.server)
+	}
+}
+
+func (s *shared[S, A]) stop() error {
 	if !s.started {
 		return nil
 	}

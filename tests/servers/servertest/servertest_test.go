@@ -56,13 +56,13 @@ func TestAlarmBlocksPublishers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	servertest.Alarm(t, true)
+	servertest.Alarm(t, vhost, true)
 	// The broker tells a connection only when it publishes, or at once.
 	if err := ch.Publish("", "q", false, false, amqp.Publishing{}); err != nil {
 		t.Fatal(err)
 	}
 	expectBlocked(t, blocked, true)
-	servertest.Alarm(t, false)
+	servertest.Alarm(t, vhost, false)
 	expectBlocked(t, blocked, false)
 }
 

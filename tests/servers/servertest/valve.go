@@ -2,6 +2,7 @@ package servertest
 
 import (
 	"net"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -56,6 +57,19 @@ func NewValve(t testing.TB, upstreamAddr string, others ...string) *Valve {
 	v.running.Go(v.accept)
 	t.Cleanup(v.close)
 	return v
+}
+
+// Through starts a valve before the server of a URL, and returns the URL that leads
+// through it.
+func Through(t testing.TB, address string) (v *Valve, through string) {
+	t.Helper()
+	parsed, err := url.Parse(address)
+	if err != nil {
+		t.Fatalf("parse URL: %v", err)
+	}
+	v = NewValve(t, parsed.Host)
+	parsed.Host = v.Addr()
+	return v, parsed.String()
 }
 
 // Addr is where clients connect.

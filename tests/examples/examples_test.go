@@ -1,0 +1,246 @@
+package examples
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+func TestMain(m *testing.M) { servertest.Main(m) }
+
+// The addresses that the examples show.
+const (
+	shopDatabase = "postgres://shop:secret@localhost/shop"
+	shopBroker   = "amqp://shop:secret@localhost/"
+)
+
+// examples are the tests of the examples that go test does not run.
+var examples = map[string]func(t *testing.T, file string){
+	"bridge/example_dial_test.go":         testDial,
+	"idempotency/example_consume_test.go": testConsume,
+	"idempotency/example_reply_test.go":   testReply,
+	"sender/example_test.go":              sends("emails", "two apples"),
+	"sender/example_sendtx_test.go":       sends("placed", "three pears"),
+	"sender/example_sqlx_test.go":         sends("parcels", "four plums"),
+	"sender/example_owntable_test.go":     testOwnTable,
+	"sender/example_parking_test.go":      testParking,
+	"sender/example_sqlserver_test.go":    testSQLServer,
+	"verifier/example_test.go":            testVerifier,
+}
+
+func TestEveryExampleDoesWhatItSays(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds ten programs")
+	}
+	for file, test := range examples {
+		t.Run(file, func(t *testing.T) { test(t, file) })
+	}
+}
+
+func TestNoExampleIsRunByNobody(t *testing.T) {
+	all := documented(t)
+	for _, e := range all {
+		if _, ok := examples[e.file]; !ok {
+			t.Errorf("%s: Example%s has no output and no test here", e.file, e.name)
+		}
+	}
+	for file := range examples {
+		if n := len(slices.Collect(ofFile(all, file))); n != 1 {
+			t.Errorf("%s has %d examples without output, must have one", file, n)
+		}
+	}
+}
+
+func ofFile(all []example, file string) func(yield func(example) bool) {
+	return func(yield func(example) bool) {
+		for _, e := range all {
+			if e.file == file && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// shop is a stage with the shop's tables and queues; placed is bound to the exchange
+// orders.
+func shop(t *testing.T, kind stage.Database) *stage.Stage {
+	t.Helper()
+	s := stage.On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "twoqueue"})
+	s.Queue("emails", nil)
+	s.Queue("parcels", nil)
+	s.Queue("placed", nil)
+	if err := s.Channel.ExchangeDeclare("orders", "topic", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Channel.QueueBind("placed", "order.*", "orders", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if kind.Name == stage.Postgres.Name {
+		execute(t, s.DB, `CREATE TABLE orders (body text); CREATE TABLE parcels (id uuid PRIMARY KEY, body text)`)
+	}
+	return s
+}
+
+func execute(t *testing.T, db *sql.DB, statement string) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// count counts rows.
+func count(ctx context.Context, db *sql.DB, from string) (n int) {
+	if err := db.QueryRowContext(ctx, `SELECT count(*) FROM `+from).Scan(&n); err != nil {
+		return -1
+	}
+	return n
+}
+
+// arrives runs a verifier, and expects one message with this body in the queue.
+func arrives(t *testing.T, s *stage.Stage, queue, body string) {
+	t.Helper()
+	v := s.Verify(verifier.Options{})
+	defer v.Stop()
+	if d := s.Receive(queue, 1)[0]; string(d.Body) != body {
+		t.Errorf("queue %s got %q, must get %q", queue, d.Body, body)
+	}
+}
+
+// sends is the test of an example that sends a message from the shop's PostgreSQL.
+func sends(queue, body string) func(t *testing.T, file string) {
+	return func(t *testing.T, file string) {
+		s := shop(t, stage.Postgres)
+		runs(t, file, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: s.AMQP})
+		if n := count(t.Context(), s.DB, `(SELECT body FROM orders UNION ALL SELECT body FROM parcels) b`); n != 1 {
+			t.Errorf("%d rows are stored, must be 1", n)
+		}
+		arrives(t, s, queue, body)
+	}
+}
+
+func testOwnTable(t *testing.T, file string) {
+	s := shop(t, stage.Postgres)
+	runs(t, file, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: s.AMQP})
+	if n := s.Rows(); n != 0 {
+		t.Errorf("%d rows in the ledger, must be none", n)
+	}
+	ledger, err := postgres.OpenOwnTable(t.Context(), s.DB, bridge.OwnTable{Table: "parcels", Column: "id"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Ledger = ledger
+	arrives(t, s, "parcels", "six figs")
+}
+
+// The broker is out when the example runs.
+func testParking(t *testing.T, file string) {
+	s := shop(t, stage.Postgres)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := fmt.Sprintf("amqp://shop:secret@%s/", listener.Addr())
+	if err := listener.Close(); err != nil { // nobody is there
+		t.Fatal(err)
+	}
+	runs(t, file, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: out})
+	if n := count(t.Context(), s.DB, "bridge_parked"); n != 1 {
+		t.Errorf("%d messages are parked, must be 1", n)
+	}
+	arrives(t, s, "emails", "seven quinces")
+}
+
+func testSQLServer(t *testing.T, file string) {
+	s := shop(t, stage.SQLServer)
+	execute(t, s.DB, `CREATE TABLE orders (body nvarchar(100) PRIMARY KEY)`)
+	runs(t, file, map[string]string{
+		"sqlserver://shop:secret@localhost?database=shop": s.DatabaseURL, shopBroker: s.AMQP,
+	})
+	arrives(t, s, "emails", "five cherries")
+}
+
+func testVerifier(t *testing.T, file string) {
+	s := shop(t, stage.Postgres)
+	p := start(t, file, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: s.AMQP})
+	s.Commit(stage.To("emails", "eight grapes"), stage.To("parcels", "not allowed"))
+	if d := s.Receive("emails", 1)[0]; string(d.Body) != "eight grapes" {
+		t.Errorf("got %q", d.Body)
+	}
+	s.WaitDepth(s.Topology.DeadQueue(), 1)
+	endsWell(t, p.Stop())
+}
+
+func testDial(t *testing.T, file string) {
+	amqpURL := servertest.Vhost(t)
+	runs(t, file, map[string]string{shopBroker: amqpURL})
+	conn, err := amqp.Dial(amqpURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range (bridge.Topology{Queue: "twoqueue"}).Queues() {
+		if _, err := ch.QueueDeclarePassive(q.Name, true, false, false, false, nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The same message comes twice.
+func testConsume(t *testing.T, file string) {
+	s := shop(t, stage.Postgres)
+	execute(t, s.DB, `CREATE TABLE emails (body text)`)
+	p := start(t, file, map[string]string{
+		"postgres://mailer:secret@localhost/mailer": s.DatabaseURL, "amqp://mailer:secret@localhost/": s.AMQP,
+	})
+	for _, id := range []string{"first", "first", "second"} {
+		if err := s.Channel.PublishWithContext(t.Context(), "", "emails", true, false, amqp.Publishing{MessageId: id, Body: []byte(id)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Eventually("both are stored", func() bool { return count(t.Context(), s.DB, "emails") == 2 })
+	endsWell(t, p.Stop())
+	s.WaitEmpty("emails")
+	if n := count(t.Context(), s.DB, "emails"); n != 2 {
+		t.Errorf("%d e-mails are stored, must be 2", n)
+	}
+}
+
+func testReply(t *testing.T, file string) {
+	s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "twoqueue"})
+	s.Queue("payments", nil)
+	s.Queue("replies", nil)
+	execute(t, s.DB, `CREATE TABLE payments (about text)`)
+	if err := migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, file, map[string]string{
+		"postgres://bank:secret@localhost/bank": s.DatabaseURL, "amqp://bank:secret@localhost/": s.AMQP,
+	})
+	v := s.Verify(verifier.Options{})
+	s.Commit(bridge.Message{RoutingKey: "payments", Publishing: amqp.Publishing{
+		ReplyTo: "replies", CorrelationId: "order 17", Body: []byte("please pay")}})
+	if reply := s.Receive("replies", 1)[0]; reply.CorrelationId != "order 17" || string(reply.Body) != "paid" {
+		t.Errorf("the reply is %q about %q", reply.Body, reply.CorrelationId)
+	}
+	if n := count(t.Context(), s.DB, `payments WHERE about = 'order 17'`); n != 1 {
+		t.Errorf("%d payments, must be 1", n)
+	}
+	v.Stop()
+	endsWell(t, p.Stop())
+}

@@ -1,0 +1,155 @@
+package idempotency_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// everywhere is the long form of the tests that kill a receiver after each of its steps.
+var everywhere = flag.Bool("everywhere", false, "kill after each step on each database; otherwise the databases take turns")
+
+// steps are those after which a receiver is killed on one of several databases: each,
+// or every so many. What a receiver does is the same on all of them, and what each of
+// them makes of a death the conformance suites show.
+func steps(turn, databases int) (first, stride int) {
+	if *everywhere {
+		return 1, 1
+	}
+	return 1 + turn, databases
+}
+
+// A child is a receiver in a process of its own, this test binary once more, that stops at some point
+// to be killed.
+type child struct {
+	Does        string // one of children
+	What        string // of several that it can do
+	Step        int    // after which it stops
+	Messages    int    // how many it handles
+	Outbox      outbox
+	AMQP, Queue string
+	Driver, DSN string
+}
+
+// children by what they do. Each consumes from its queue.
+var children = map[string]func(ctx context.Context, c child, channel *amqp.Channel, deliveries <-chan amqp.Delivery) error{
+	"handle":   handleToPoint,
+	"walk":     walk,
+	"entities": countEntitySteps,
+}
+
+// childVariable has a child as JSON.
+const childVariable = "IDEMPOTENCY_TEST_CHILD"
+
+// What a child tells its parent.
+const (
+	reached = "reached\n"
+	done    = "done\n"
+)
+
+// play is the child's process.
+func play(text string) {
+	if err := tryPlay(text); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Print(done)
+}
+
+func tryPlay(text string) error {
+	var c child
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return err
+	}
+	conn, err := amqp.Dial(c.AMQP)
+	if err != nil {
+		return err
+	}
+	channel, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	if err := channel.Qos(1, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := channel.Consume(c.Queue, "", false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	return children[c.Does](context.Background(), c, channel, deliveries)
+}
+
+// stop tells the parent that the point is reached, and waits to be killed. If
+// the parent is gone, so is the child.
+func stop() {
+	fmt.Print(reached)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(1)
+}
+
+// A countdown counts a child's steps, and stops it after one.
+type countdown struct{ left int }
+
+func (c *countdown) step() {
+	if c.left--; c.left == 0 {
+		stop()
+	}
+}
+
+// kill runs a child on the queue and kills it. It returns false if that one has come to
+// its end before its step.
+func (q *queue) kill(c child) bool {
+	q.t.Helper()
+	c.AMQP, c.Queue = q.url, q.name
+	text, err := json.Marshal(c)
+	must(q.t, err)
+	self, err := os.Executable()
+	must(q.t, err)
+	cmd := exec.CommandContext(q.t.Context(), self)
+	cmd.Env = append(os.Environ(), childVariable+"="+string(text))
+	cmd.Stderr = testLog{q.t}
+	stdin, err := cmd.StdinPipe()
+	must(q.t, err)
+	defer stdin.Close()
+	stdout, err := cmd.StdoutPipe()
+	must(q.t, err)
+	must(q.t, cmd.Start())
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	_ = cmd.Process.Kill() // SIGKILL
+	_ = cmd.Wait()
+	if err != nil || line != reached && line != done {
+		q.t.Fatalf("%s %s, step %d: the child said %q: %v", c.Does, c.What, c.Step, line, err)
+	}
+	return line == reached
+}
+
+// deserted waits until the broker knows that the consumers are dead: then what they had
+// not acked is in the queue again.
+func (q *queue) deserted() {
+	q.t.Helper()
+	eventually(q.t, "the consumers are gone", func() (bool, error) {
+		state, err := q.QueueDeclarePassive(q.name, true, false, false, false, nil)
+		return state.Consumers == 0, err
+	})
+}
+
+// redeliver hands what is in the queue to handle.
+func redeliver(t *testing.T, q *queue, handle func(d amqp.Delivery) error) {
+	t.Helper()
+	for {
+		d, ok, err := q.Get(q.name, false)
+		must(t, err)
+		if !ok {
+			return
+		}
+		must(t, handle(d))
+	}
+}

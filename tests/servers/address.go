@@ -1,0 +1,101 @@
+package servers
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/url"
+	"path/filepath"
+)
+
+// RabbitMQAddress is where a RabbitMQ is and all that its users need, in another
+// process too. Who has no more cannot end it.
+type RabbitMQAddress struct {
+	Port           int
+	ManagementPort int // answers only with the plugin rabbitmq_management
+	PrometheusPort int // likewise rabbitmq_prometheus
+	TLS            bool
+
+	// Of its node, for Ctl.
+	Node     string
+	EpmdPort int
+	Folder   string
+}
+
+// PostgresAddress is where a PostgreSQL is, or a pool before it.
+type PostgresAddress struct{ Port int }
+
+// MariaDBAddress is where a MariaDB is.
+type MariaDBAddress struct{ Port int }
+
+// local is a port of this machine: all servers listen there only.
+func local(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
+// Addr is the host and port at which the server listens. It stays the same over a
+// restart.
+func (r RabbitMQAddress) Addr() string { return local(r.Port) }
+
+// URL is the AMQP address of the default vhost.
+func (r RabbitMQAddress) URL() string { return r.VhostURL("/") }
+
+// VhostURL is the AMQP address of a vhost, which need not exist yet.
+func (r RabbitMQAddress) VhostURL(name string) string {
+	path, scheme := url.PathEscape(name), "amqp"
+	if name == "/" {
+		path = "" // what clients take for the default vhost
+	}
+	if r.TLS {
+		scheme = "amqps"
+	}
+	return fmt.Sprintf("%s://guest:guest@%s/%s", scheme, r.Addr(), path)
+}
+
+// ManagementURL is the root of the management plugin's HTTP API, with the
+// user in it. Only a server started with that plugin answers there.
+func (r RabbitMQAddress) ManagementURL() string {
+	return fmt.Sprintf("http://guest:guest@%s/api", local(r.ManagementPort))
+}
+
+// PrometheusAddr is where the prometheus plugin answers, a host and a port. Only a
+// server started with that plugin answers there.
+func (r RabbitMQAddress) PrometheusAddr() string { return local(r.PrometheusPort) }
+
+// Name is the node's name in the cluster.
+func (r RabbitMQAddress) Name() string { return r.Node }
+
+// Ctl runs rabbitmqctl on this server and returns what it printed. It takes a
+// second or two, the start of an Erlang machine.
+func (r RabbitMQAddress) Ctl(ctx context.Context, args ...string) (string, error) {
+	cmd := r.script(filepath.Join(rabbitMQScripts, "rabbitmqctl"), args...)
+	var output bytes.Buffer
+	cmd.Stdout = &output
+	if err := run(ctx, cmd); err != nil {
+		return output.String(), err
+	}
+	return output.String(), nil
+}
+
+// Addr is the host and port at which the server listens. It stays the same over a
+// restart.
+func (p PostgresAddress) Addr() string { return local(p.Port) }
+
+// URL is the address of the database postgres.
+func (p PostgresAddress) URL() string { return p.DatabaseURL("postgres") }
+
+// DatabaseURL is the address of a database, which need not exist yet.
+func (p PostgresAddress) DatabaseURL(name string) string {
+	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", p.Addr(), url.PathEscape(name))
+}
+
+// Addr is the host and port at which the server listens. It stays the same over a
+// restart.
+func (m MariaDBAddress) Addr() string { return local(m.Port) }
+
+// DSN addresses the server, with no database chosen, in the words of
+// github.com/go-sql-driver/mysql.
+func (m MariaDBAddress) DSN() string { return m.DatabaseDSN("") }
+
+// DatabaseDSN addresses a database, which need not exist yet.
+func (m MariaDBAddress) DatabaseDSN(name string) string {
+	return fmt.Sprintf("root@tcp(%s)/%s", m.Addr(), name)
+}

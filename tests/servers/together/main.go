@@ -1,0 +1,198 @@
+// Command together runs a command, such as go test, with a RabbitMQ, a PostgreSQL and a
+// MariaDB which all tests in it share (package servertest finds them):
+//
+//	together [-only rabbitmq,postgres] command [argument ...]
+//
+// A kind of server that is not installed is left out. The command's temporary files,
+// those of a killed test too, go into one folder that is removed in the end. together
+// ends with the exit code of the command. It passes SIGINT and SIGTERM on, and ends the
+// command when one of the servers dies, since its tests would only wait for it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twoqueue/twoqueue/tests/servers"
+)
+
+// endLimit is how long a command that was told to end may take.
+const endLimit = 30 * time.Second
+
+// The kernel tells the command when the thread that started it is gone: the main
+// thread lives as long as we do.
+func init() { runtime.LockOSThread() }
+
+func main() {
+	only := flag.String("only", "rabbitmq,postgres,mariadb", "the kinds of servers to start")
+	flag.Parse()
+	if flag.NArg() == 0 {
+		fmt.Fprintln(os.Stderr, "together: which command? See go doc ./tests/servers/together")
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code, err := together(ctx, strings.Split(*only, ","), flag.Args())
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "together:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// together runs the command among the servers and returns its exit code.
+func together(ctx context.Context, kinds, command []string) (code int, err error) {
+	folder, err := os.MkdirTemp("", "twoqueue-")
+	if err != nil {
+		return 0, fmt.Errorf("make folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	if err := os.Chmod(folder, 0o755); err != nil { // databases run as others
+		return 0, fmt.Errorf("open folder: %w", err)
+	}
+	if err := os.Setenv("TMPDIR", folder); err != nil { // of the servers too
+		return 0, fmt.Errorf("set folder: %w", err)
+	}
+
+	var all farm
+	defer func() { err = errors.Join(err, all.stop()) }()
+	shared, err := all.start(ctx, kinds)
+	if err != nil {
+		return 0, err
+	}
+	environment, err := shared.Environment()
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watching := all.watch(ctx, cancel)
+	code, err = run(ctx, command, environment)
+	died := context.Cause(ctx)
+	cancel(nil)
+	watching.Wait()
+	return code, errors.Join(err, died)
+}
+
+// run runs the command until it ends, or until ctx does and it is told to end.
+func run(ctx context.Context, command []string, environment string) (code int, err error) {
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Env = append(os.Environ(), environment)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	// A group of its own, so that all its processes are told, and once.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = endLimit
+	err = cmd.Run()
+	if cmd.Process != nil && ctx.Err() != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // whoever did not listen
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && ctx.Err() == nil && exit.ExitCode() > 0 {
+		return exit.ExitCode(), nil // it has said why
+	}
+	if err != nil {
+		return 1, fmt.Errorf("run %s: %w", command[0], err)
+	}
+	return 0, nil
+}
+
+// A server is one of any kind.
+type server interface {
+	Watch(ctx context.Context) error
+	Kill()
+	Stop() error
+}
+
+// A farm is the servers that have been started.
+type farm struct {
+	mu      sync.Mutex
+	servers []server
+}
+
+// start starts the servers of these kinds side by side, except those that are not
+// installed.
+func (f *farm) start(ctx context.Context, kinds []string) (servers.Shared, error) {
+	var shared servers.Shared
+	starts := map[string]func(context.Context) (server, error){
+		"rabbitmq": func(ctx context.Context) (server, error) {
+			s, err := servers.StartSharedRabbitMQ(ctx)
+			if err == nil {
+				shared.RabbitMQ = &s.RabbitMQAddress
+			}
+			return s, err
+		},
+		"postgres": func(ctx context.Context) (server, error) {
+			s, err := servers.StartSharedPostgres(ctx)
+			if err == nil {
+				shared.Postgres = &s.PostgresAddress
+			}
+			return s, err
+		},
+		"mariadb": func(ctx context.Context) (server, error) {
+			s, err := servers.StartSharedMariaDB(ctx)
+			if err == nil {
+				shared.MariaDB = &s.MariaDBAddress
+			}
+			return s, err
+		},
+	}
+	starting, ctx := errgroup.WithContext(ctx)
+	for _, kind := range slices.Compact(slices.Sorted(slices.Values(kinds))) {
+		start, known := starts[kind]
+		if !known {
+			return shared, errors.Join(fmt.Errorf("there is no kind of server %q", kind), starting.Wait())
+		}
+		starting.Go(func() error {
+			s, err := start(ctx)
+			if errors.Is(err, servers.ErrMissing) {
+				return nil // a test that needs one says so
+			}
+			if err != nil {
+				return err
+			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.servers = append(f.servers, s)
+			return nil
+		})
+	}
+	err := starting.Wait()
+	return shared, err
+}
+
+// watch ends ctx when a server dies.
+func (f *farm) watch(ctx context.Context, cancel context.CancelCauseFunc) *sync.WaitGroup {
+	var watching sync.WaitGroup
+	for _, s := range f.servers {
+		watching.Go(func() {
+			if err := s.Watch(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	return &watching
+}
+
+// stop ends the servers. Nobody needs their data.
+func (f *farm) stop() error {
+	var err error
+	for _, s := range f.servers {
+		s.Kill()
+		err = errors.Join(err, s.Stop())
+	}
+	return err
+}
