@@ -95,7 +95,7 @@ func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 			return false, err
 		}
 		if mine.State == bridge.Failed {
-			g.log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "err", mine.Error)
+			g.log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", mine.Error)
 			return true, nil
 		}
 		return true, g.work(ctx, db, *mine, fn)
@@ -150,7 +150,7 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, mine bridge.Pending, fn Ha
 		g.count.handled.Add(1)
 		return nil
 	case errors.Is(err, errLeaseLost):
-		g.log.Warn("message not handled", "message_id", mine.Key, "err", err)
+		g.log.Warn("message not handled", "message_id", mine.Key, "error", err)
 		return nil
 	}
 	// What has happened is recorded however slow the database is: a worker that has

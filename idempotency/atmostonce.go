@@ -136,7 +136,7 @@ func (g *Guard) start(ctx context.Context, tx *sql.Tx, mine *bridge.Pending, mes
 	}
 	if err == nil {
 		g.log.Warn("the effect of the message was started before", "message_id", mine.Key,
-			"state", found.State, "since", found.Since, "err", found.Error)
+			"state", found.State, "since", found.Since, "error", found.Error)
 	}
 	if found.State == bridge.Failed {
 		return kept, err
@@ -210,7 +210,7 @@ func (g *Guard) release(ctx context.Context, db *sql.DB, mine bridge.Pending, ca
 
 func (g *Guard) doubt(ctx context.Context, db *sql.DB, mine bridge.Pending, message []byte, cause error) (outcome, error) {
 	mine.State, mine.Error, mine.Message = bridge.Doubtful, cause.Error(), message
-	g.log.Error("nobody knows whether the effect was done", "message_id", mine.Key, "err", cause)
+	g.log.Error("nobody knows whether the effect was done", "message_id", mine.Key, "error", cause)
 	return doubtful, g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, mine, 0)
 		return err
@@ -230,7 +230,7 @@ func (g *Guard) record(ctx context.Context, db *sql.DB, fn func(ctx context.Cont
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 		delay := delays.NextBackOff()
-		g.log.Warn("the inbox cannot be written, trying again", "delay", delay, "err", err)
+		g.log.Warn("the inbox cannot be written, trying again", "delay", delay, "error", err)
 		if !pause(ctx, delay) {
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}

@@ -41,7 +41,7 @@ func (g *Guard) contain(what, key string, f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v", v)
-			g.log.Error(what+" panicked", "message_id", key, "err", err, "stack", string(debug.Stack()))
+			g.log.Error(what+" panicked", "message_id", key, "error", err, "stack", string(debug.Stack()))
 		}
 	}()
 	return f()

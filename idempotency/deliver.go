@@ -56,7 +56,7 @@ func (g *Guard) deliver(ctx context.Context, d amqp.Delivery, attempt func(ctx c
 		}
 		delay := delays.NextBackOff()
 		g.log.Warn("attempt failed, trying again", "message_id", d.MessageId,
-			"failed", failed, "of", g.opts.Attempts, "delay", delay, "err", err)
+			"failed", failed, "of", g.opts.Attempts, "delay", delay, "error", err)
 		if !pause(ctx, delay) {
 			return g.handBack(d, fmt.Errorf("%w: %w", context.Cause(ctx), err))
 		}

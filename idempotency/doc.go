@@ -1,6 +1,22 @@
 // Package idempotency lets a receiver handle each message once, although the
 // broker may deliver it more than once.
 //
+//	inbox, err := postgres.OpenInbox(ctx, db) // or sqlserver, mysql, sqlite; migrate.Inbox has made its tables
+//	guard, err := idempotency.New(inbox, "mailer", nil)
+//	for d := range deliveries { // of Consume, with manual acks
+//		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+//			_, err := tx.ExecContext(ctx, `INSERT INTO emails …`, d.Body)
+//			return err
+//		})
+//		if err != nil {
+//			slog.Error("delivery not finished", "error", err)
+//		}
+//	}
+//
+// It needs no sender and no verifier of this module: any message with an ID will do. The
+// examples show a receiver from its start to its end, each strategy, and a request with
+// its reply.
+//
 // # Why messages come twice
 //
 // The bridge delivers every committed message at least once: a verifier that
@@ -47,11 +63,13 @@
 //
 // # What becomes of a delivery
 //
-// Every call of [Guard.Handle], [Guard.AtMostOnce] and [Guard.Accept] ends in one of
-// these outcomes, counted in [Stats]:
+// Every call of [Guard.Handle], [Guard.AtMostOnce] and [Guard.Accept], and of the Handle
+// of [Latest], [Ordered] and [HighWater], ends in one of these outcomes, counted in
+// [Stats]:
 //
 //	handled        committed and acked                          returns nil
 //	duplicate      had been handled before; acked               returns nil
+//	stale          of Latest: a later version had been; acked   returns nil
 //	kept           stored, to be handled later; acked           returns nil
 //	doubtful       stored, nobody knows if it was done; acked   returns nil
 //	dead-lettered  refused for good, and safe somewhere else    returns nil
@@ -59,13 +77,7 @@
 //
 // If an ack does not reach the broker, the outcome stands and Handle returns an
 // error that is [ErrNotAcked]: the message comes again, and is then a duplicate.
-// So the plain loop is right:
-//
-//	for d := range deliveries {
-//		if err := guard.Handle(ctx, db, d, handle); err != nil {
-//			slog.Error("delivery not finished", "err", err)
-//		}
-//	}
+// So the plain loop at the top is right: it logs the error and goes on.
 //
 // A loop like this handles one message at a time, and one that fails keeps the
 // others waiting for the length of its retries. A Guard may be used by any
@@ -134,8 +146,9 @@
 // ID. Each consumer name has its own keys.
 //
 // Keys are kept for Options.Retention. Handle, AtMostOnce and Accept delete older ones as
-// they go: after 200 messages one short transaction, with the ack of the message behind
-// it, that reads 500 keys and deletes the old ones among them. Stats.Purged and
+// they go: after 200 messages, with the ack of the last one behind it, a short
+// transaction that reads 500 keys, and if there are old ones among them another one that
+// deletes these. Stats.Purged and
 // Stats.PurgePasses tell how it gets on; [Guard.Purge] works off a backlog. The purge
 // follows the primary key, in which UUIDv7 and ULID keys are in the order of their age,
 // so that it finds the old ones first and skips the others; there is no index for it

@@ -5,38 +5,12 @@ import (
 	"database/sql"
 	"fmt"
 	"log"
-	"os"
-	"path/filepath"
 	"strconv"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge/migrate"
-	"github.com/twoqueue/twoqueue/bridge/sqlite"
 	"github.com/twoqueue/twoqueue/idempotency"
-	"github.com/twoqueue/twoqueue/sender"
 )
-
-// exampleDatabase returns an empty database with an inbox.
-func exampleDatabase() (db *sql.DB, inbox *sqlite.Inbox, remove func()) {
-	dir, err := os.MkdirTemp("", "example")
-	if err == nil {
-		db, err = sql.Open("sqlite", "file:"+filepath.Join(dir, "shop.db")+"?_pragma=journal_mode(wal)&_pragma=busy_timeout(5000)")
-	}
-	if err == nil {
-		err = migrate.Inbox(context.Background(), db, migrate.SQLite)
-	}
-	if err == nil {
-		inbox, err = sqlite.OpenInbox(context.Background(), db)
-	}
-	if err != nil {
-		log.Fatal(err)
-	}
-	return db, inbox, func() {
-		db.Close()
-		os.RemoveAll(dir)
-	}
-}
 
 // exampleEvent stands in for a delivery of an event of a customer.
 func exampleEvent(version int64, body string) amqp.Delivery {
@@ -61,8 +35,8 @@ func customerVersion(d amqp.Delivery) (entity string, version int64, err error) 
 
 // Of a customer's addresses only the latest matters.
 func ExampleLatest() {
-	db, inbox, remove := exampleDatabase()
-	defer remove()
+	db, inbox, closeDB := openShop(context.Background())
+	defer closeDB()
 	latest, err := idempotency.NewLatest(inbox, "shipping", customerVersion, nil)
 	if err != nil {
 		log.Fatal(err)
@@ -87,8 +61,8 @@ func ExampleLatest() {
 
 // What is booked on an account builds on what was booked before.
 func ExampleOrdered() {
-	db, inbox, remove := exampleDatabase()
-	defer remove()
+	db, inbox, closeDB := openShop(context.Background())
+	defer closeDB()
 	ordered, err := idempotency.NewOrdered(inbox, "accounts", customerVersion, nil)
 	if err != nil {
 		log.Fatal(err)
@@ -119,8 +93,8 @@ func ExampleOrdered() {
 
 // A meter numbers its readings, and sends the next when the last has arrived.
 func ExampleHighWater() {
-	db, inbox, remove := exampleDatabase()
-	defer remove()
+	db, inbox, closeDB := openShop(context.Background())
+	defer closeDB()
 	highWater, err := idempotency.NewHighWater(inbox, "readings", func(d amqp.Delivery) (source, key string, err error) {
 		n, err := strconv.ParseUint(d.MessageId, 10, 64)
 		return d.AppId, fmt.Sprintf("%020d", n), err
@@ -144,22 +118,9 @@ func ExampleHighWater() {
 	// reading 11
 }
 
-// The bank's payment and its reply are one fact.
+// A reply goes where the request says, and tells what it is about. Send it in the
+// transaction that handles the request: see the example of the package.
 func ExampleReply() {
-	_ = func(ctx context.Context, guard *idempotency.Guard, db *sql.DB, s *sender.Sender, request amqp.Delivery) error {
-		return guard.Handle(ctx, db, request, func(ctx context.Context, tx *sql.Tx) error {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO payments (request) VALUES ($1)`, request.CorrelationId); err != nil {
-				return err
-			}
-			reply, err := idempotency.Reply(request, amqp.Publishing{Body: []byte("paid")})
-			if err != nil {
-				return err
-			}
-			_, err = s.SendTx(ctx, tx, reply)
-			return err
-		})
-	}
-
 	request := amqp.Delivery{ReplyTo: "replies to the shop", CorrelationId: "order 17"}
 	reply, err := idempotency.Reply(request, amqp.Publishing{Body: []byte("paid")})
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 	"github.com/twoqueue/twoqueue/idempotency"
@@ -105,7 +104,7 @@ func ExampleGuard_Work() {
 }
 
 // openShop makes a database with an inbox.
-func openShop(ctx context.Context) (db *sql.DB, inbox bridge.Inbox, closeDB func()) {
+func openShop(ctx context.Context) (db *sql.DB, inbox *sqlite.Inbox, closeDB func()) {
 	dir, err := os.MkdirTemp("", "shop")
 	if err != nil {
 		log.Fatal(err)

@@ -40,14 +40,15 @@ type Guard struct {
 // processes that share the work must use the same name; consumers that each must
 // see every message (two services with a queue each, one database) must use
 // different ones. The name is kept with every key: to change it is to forget
-// what was handled. It has 1 to 255 bytes of UTF-8. opts may be nil.
+// what was handled. It has 1 to 255 bytes of UTF-8. opts may be nil. It asks no
+// database; an error names the argument or the option that is wrong.
 func New(inbox bridge.Inbox, consumer string, opts *Options) (*Guard, error) {
 	if inbox == nil {
-		return nil, errors.New("make guard: inbox is nil")
+		return nil, errors.New("new guard: inbox is nil")
 	}
 	g, err := newGuard(consumer, opts)
 	if err != nil {
-		return nil, fmt.Errorf("make guard: %w", err)
+		return nil, fmt.Errorf("new guard: %w", err)
 	}
 	g.inbox = inbox
 	return g, nil
@@ -86,7 +87,8 @@ func checkKey(s string) error {
 }
 
 // Handle runs fn once per key (the message ID, unless Options.Key says otherwise), in
-// one transaction on db with the claim of that key, and acks d after the commit. The inbox's tables must be in db.
+// one transaction on db with the claim of that key, and acks d after the commit. The
+// inbox's tables must be in db.
 //
 // fn does its work through tx, with the context it is given. It must not commit
 // or roll back tx (the attempt fails, or turns out to be a duplicate of itself)

@@ -78,13 +78,13 @@ type HighWater struct {
 func NewHighWater(marks bridge.Marks, consumer string, keyOf KeyFunc, opts *Options) (*HighWater, error) {
 	switch {
 	case marks == nil:
-		return nil, errors.New("make high water: marks is nil")
+		return nil, errors.New("new high water: marks is nil")
 	case keyOf == nil:
-		return nil, errors.New("make high water: keyOf is nil")
+		return nil, errors.New("new high water: keyOf is nil")
 	}
 	guard, err := newMarkingGuard(consumer, opts)
 	if err != nil {
-		return nil, fmt.Errorf("make high water: %w", err)
+		return nil, fmt.Errorf("new high water: %w", err)
 	}
 	guard.inOrder = true
 	return &HighWater{guard, marks, keyOf}, nil

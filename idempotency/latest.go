@@ -38,13 +38,13 @@ type Latest struct {
 func NewLatest(marks bridge.Marks, consumer string, versionOf VersionFunc, opts *Options) (*Latest, error) {
 	switch {
 	case marks == nil:
-		return nil, errors.New("make latest: marks is nil")
+		return nil, errors.New("new latest: marks is nil")
 	case versionOf == nil:
-		return nil, errors.New("make latest: versionOf is nil")
+		return nil, errors.New("new latest: versionOf is nil")
 	}
 	guard, err := newMarkingGuard(consumer, opts)
 	if err != nil {
-		return nil, fmt.Errorf("make latest: %w", err)
+		return nil, fmt.Errorf("new latest: %w", err)
 	}
 	return &Latest{guard, marks, versionOf}, nil
 }

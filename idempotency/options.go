@@ -11,8 +11,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Options change how a Guard retries and gives up. The zero value of each field
-// means its default.
+// Options change how a Guard retries and gives up. Nil and the zero value of each field
+// mean defaults; New names a field that cannot be.
 type Options struct {
 	// Key returns the key of a message: what its copies have in common and nothing
 	// else has, such as the number of an order. It has 1 to 255 bytes of UTF-8 without
@@ -21,7 +21,8 @@ type Options struct {
 	Key func(d amqp.Delivery) (string, error)
 
 	// Attempts is how often the handler may fail within one delivery before the
-	// message is dead-lettered. Default 5; 1 means no retry. A handler that knows
+	// message is dead-lettered; of Work and Resume, how often in all before it is Failed.
+	// Default 5; 1 means no retry. A handler that knows
 	// that no retry can help returns backoff.Permanent(err), of
 	// github.com/cenkalti/backoff/v5.
 	Attempts int
@@ -52,8 +53,8 @@ type Options struct {
 	FindOut func(ctx context.Context, p Pending) (Verdict, error)
 
 	// Lease is how long a worker of Work may take for one attempt. Its handler's context
-	// ends then, and a little later another worker may take the message. Default 1
-	// minute.
+	// ends then, and a quarter of it later another worker may take the message. At least
+	// a second. Default 1 minute.
 	Lease time.Duration
 
 	// Poll is how often Work and Resume look for messages while there are none, and so

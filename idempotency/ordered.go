@@ -119,17 +119,17 @@ func (o *OrderedOptions) withDefaults() (OrderedOptions, error) {
 func NewOrdered(keeper bridge.Keeper, consumer string, versionOf VersionFunc, opts *OrderedOptions) (*Ordered, error) {
 	switch {
 	case keeper == nil:
-		return nil, errors.New("make ordered: keeper is nil")
+		return nil, errors.New("new ordered: keeper is nil")
 	case versionOf == nil:
-		return nil, errors.New("make ordered: versionOf is nil")
+		return nil, errors.New("new ordered: versionOf is nil")
 	}
 	filled, err := opts.withDefaults()
 	if err != nil {
-		return nil, fmt.Errorf("make ordered: %w", err)
+		return nil, fmt.Errorf("new ordered: %w", err)
 	}
 	guard, err := newMarkingGuard(consumer, &filled.Options)
 	if err != nil {
-		return nil, fmt.Errorf("make ordered: %w", err)
+		return nil, fmt.Errorf("new ordered: %w", err)
 	}
 	return &Ordered{guard: guard, keeper: keeper, versionOf: versionOf, opts: filled}, nil
 }
@@ -231,7 +231,7 @@ func (o *Ordered) catchUp(ctx context.Context, db *sql.DB, entity string, fn Eve
 		case ctx.Err() == nil && errors.As(err, new(*handlerError)):
 			o.guard.count.failedAttempts.Add(1)
 			o.guard.log.Error("kept event failed, its entity waits", "message_id", event.MessageId,
-				"entity", entity, "version", version, "err", err)
+				"entity", entity, "version", version, "error", err)
 			return nil
 		case err != nil:
 			return fmt.Errorf("handle kept version %d of entity %q: %w", version, entity, err)

@@ -58,7 +58,8 @@ func newPending(p bridge.Pending) (Pending, error) {
 }
 
 // Pending returns up to limit messages in a state, in the order of their keys, from
-// the first key after a given one; "" is before all.
+// the first key after a given one; "" is before all. What is started and overdue it makes
+// doubtful first, as CountPending, MarkDone, Retry and Resume do.
 func (g *Guard) Pending(ctx context.Context, db *sql.DB, state State, after string, limit int) ([]Pending, error) {
 	var found []bridge.Pending
 	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {

@@ -23,7 +23,7 @@ func (g *Guard) poll(ctx context.Context, one func(ctx context.Context) (found b
 			break
 		}
 		delay := delays.NextBackOff()
-		g.log.Warn("pending messages cannot be worked off, trying again", "delay", delay, "err", err)
+		g.log.Warn("pending messages cannot be worked off, trying again", "delay", delay, "error", err)
 		pause(ctx, delay)
 	}
 	return nil

@@ -41,9 +41,11 @@ type purge struct {
 // go, one step for every 200 messages that they have handled.
 //
 // The pass goes through the keys in their order, which is that of the primary key, in
-// steps of 500, each a short transaction that locks nothing but the old claims which
-// it deletes, and with a rest after each, so that it works a fifth of the time. Of keys that tell their age (see Options.Retention) it skips those that
-// are new enough; of others it reads all. A crash or an error leaves whole steps.
+// steps of 500, each of short transactions that lock nothing but the old claims which
+// they delete, and with a rest after each, so that it works a fifth of the time. Of keys
+// that tell their age (see Options.Retention) it skips those that are new enough; of
+// others it reads all. A crash or an error leaves whole steps; when ctx ends, the error
+// is its cause. Where keys are kept for ever (a negative Retention) it does nothing.
 func (g *Guard) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
 	if g.opts.Retention < 0 {
 		return 0, nil
@@ -82,7 +84,7 @@ func (g *Guard) purgeSome(ctx context.Context, db *sql.DB) {
 	_, next, err := g.purgeStep(ctx, db, g.purge.after)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
-			g.log.Warn("old keys cannot be purged", "err", err)
+			g.log.Warn("old keys cannot be purged", "error", err)
 		}
 		return
 	}

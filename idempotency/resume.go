@@ -120,10 +120,10 @@ func (g *Guard) putOff(ctx context.Context, db *sql.DB, mine bridge.Pending, cau
 	delay := g.opts.delay(mine.Attempts)
 	if mine.Attempts >= g.opts.Attempts || permanent(cause) {
 		next.State, delay = bridge.Failed, 0
-		g.log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "err", cause)
+		g.log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
 	} else {
 		g.log.Warn("attempt failed, trying again", "message_id", mine.Key,
-			"failed", mine.Attempts, "of", g.opts.Attempts, "delay", delay, "err", cause)
+			"failed", mine.Attempts, "of", g.opts.Attempts, "delay", delay, "error", cause)
 	}
 	return kept, g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, next, delay)

@@ -60,7 +60,7 @@ func (o *Ordered) round(ctx context.Context, db *sql.DB, fn EventFunc, reported 
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			o.guard.log.Warn("watch failed, trying again later", "err", err)
+			o.guard.log.Warn("watch failed, trying again later", "error", err)
 		}
 		return reported
 	}

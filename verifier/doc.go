@@ -102,16 +102,16 @@
 // # Errors and the end
 //
 // On any error of the database, of a connection or of the consuming channels (but not
-// of a sweep) the session is thrown away whole: everything unacked is redelivered, and a new
-// session starts with backoff, connects, and proves again that the database
-// makes a lookup wait (bridge.Prove). Delivery tags never outlive their channel.
+// of a sweep) the session is thrown away whole: everything unacked is redelivered, and a
+// new session starts with backoff, connects, and proves again that the database makes a
+// lookup wait (bridge.Prove). Delivery tags never outlive their channel.
 // A pooled database connection that dies while it is idle is replaced without a new
 // session: what guards its successor is that the ledgers check their identity with
 // every verdict.
 //
 // When the context of Run ends, what has been judged is brought to its end for at
-// most Options.Drain, and the rest is handed back. The consumer is not cancelled
-// before that, since RabbitMQ 3.10 loses acks of a quorum queue that follow a
-// cancel; so some messages may be delivered to the ending verifier once more, and
-// go back with its channel.
+// most Options.Drain, and the rest is handed back; Run returns ErrNotDrained if not all
+// that was judged is through by then. The consumer is not cancelled before that, since
+// RabbitMQ 3.10 loses acks of a quorum queue that follow a cancel; so some messages may
+// be delivered to the ending verifier once more, and go back with its channel.
 package verifier

@@ -16,7 +16,7 @@ const (
 )
 
 // forget deletes the rows of messages that are safe, then lets them be acked.
-// The other order would be as right (DESIGN section 4, rule 4), but a crash
+// The other order would be as right (rule 4 of package bridge), but a crash
 // between the two would leave an orphan row; this way it leaves a redelivery,
 // which is absent and dropped.
 func (s *session) forget(ctx context.Context) error {

@@ -16,7 +16,7 @@ import (
 )
 
 // A forwarder publishes messages and knows which are safe: confirmed and not
-// returned (DESIGN section 4, rule 4).
+// returned (rule 4 of package bridge).
 //
 // Most go over the main channel, without waiting for each other's confirms. A
 // publish that the broker refuses (missing exchange, no right, refused property)

@@ -49,7 +49,7 @@ func (g *gatherer[T]) take(limit int) []T {
 }
 
 // pause waits for d, or until ctx ends. Under load a stage pauses for some
-// milliseconds to gather a larger burst: cost is per burst (FACTS).
+// milliseconds to gather a larger burst: cost is per burst (see pace).
 func pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return

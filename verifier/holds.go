@@ -13,7 +13,7 @@ import (
 // holds keeps the messages of targets that take none at present: a full queue
 // (nack), a missing one (return, 404), a stuck one. Each such target is tried with
 // backoff, first with one message, after a success with twice as many, and holds
-// up nobody else (DESIGN section 4, rule 8).
+// up nobody else (rule 8 of package bridge).
 type holds struct {
 	log        *slog.Logger
 	unroutable time.Duration     // how long a missing target is retried

@@ -83,7 +83,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	var hits, misses, young []*message
 	// With shorter pauses than that, looking again would cost more than settling.
 	busy, now := s.arrived.gather(lookupGather) >= lookupGather/2, time.Now()
-	for _, m := range fresh { // a miss is not a verdict: rule 3
+	for _, m := range fresh { // a miss is not a verdict: rule 3 of package bridge
 		switch {
 		case found[m.staged.ID]:
 			hits = append(hits, m)

@@ -17,7 +17,7 @@ import (
 // leader has moved, or a message was held for too long.
 var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.ErrUnavailable)
 
-// A session is the pipeline (DESIGN section 7) on one pair of connections:
+// A session is the pipeline of the package comment, on one pair of connections:
 //
 //	take -> look ---------------> publish -> forget -> ack
 //	          \-> room -> settle -/   \-> holds -/

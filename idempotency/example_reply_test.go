@@ -1,0 +1,111 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/sender"
+)
+
+// A bank is asked for payments, and answers: the payment, its reply, and that the
+// request is handled are one transaction. The shop sent the request by a sender of its
+// own, with ReplyTo and CorrelationId in its Publishing, and handles the reply by a Guard
+// of its own. The bank's database has both a ledger and an inbox.
+func Example_requestAndReply() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	db, err := sql.Open("pgx", "postgres://bank:secret@localhost/bank")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close()
+	inbox, err := postgres.OpenInbox(ctx, db)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ledger, err := postgres.Open(ctx, db)
+	if err != nil {
+		log.Fatal(err)
+	}
+	broker, err := bridge.Dial(ctx, "amqp://bank:secret@localhost/", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer broker.Close()
+	b := bank{db: db}
+	if b.guard, err = idempotency.New(inbox, "bank", nil); err != nil {
+		log.Fatal(err)
+	}
+	if b.sender, err = sender.New(ledger, broker, nil); err != nil {
+		log.Fatal(err)
+	}
+	if err := b.serve(ctx, broker); err != nil {
+		log.Fatal(err)
+	}
+}
+
+type bank struct {
+	db     *sql.DB
+	guard  *idempotency.Guard
+	sender *sender.Sender
+}
+
+// serve answers requests until ctx ends.
+func (b *bank) serve(ctx context.Context, broker *bridge.Broker) error {
+	conn, err := broker.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	if err := ch.Qos(10, 0, false); err != nil {
+		return err
+	}
+	requests, err := ch.Consume("payments", "", false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case request, ok := <-requests:
+			if !ok {
+				return errors.New("the channel is closed")
+			}
+			err := b.guard.Handle(ctx, b.db, request, func(ctx context.Context, tx *sql.Tx) error {
+				return b.pay(ctx, tx, request)
+			})
+			if err != nil {
+				log.Print(err) // the request comes again
+			}
+		}
+	}
+}
+
+// pay handles a request; all that it does is in tx.
+func (b *bank) pay(ctx context.Context, tx *sql.Tx, request amqp.Delivery) error {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO payments (about) VALUES ($1)`, request.CorrelationId); err != nil {
+		return err
+	}
+	reply, err := idempotency.Reply(request, amqp.Publishing{Body: []byte("paid")})
+	if err != nil {
+		return err // no reply-to: the request is dead-lettered
+	}
+	_, err = b.sender.SendTx(ctx, tx, reply)
+	return err
+}
