@@ -25,9 +25,9 @@ package bridge
 // Such a ledger has an identity of its own, made of the database's, the table's name
 // with its schema and the column's: a message is judged by the table that it was
 // recorded in, never by bridge_ledger or another own table, which know nothing of it.
-// So its verifier is a program that opens the same OwnTable; the command cmd/verifier,
-// which judges by bridge_ledger, sends its messages to the dead queue as foreign. Whoever
-// renames the table first lets the queues run empty.
+// So its verifier opens the same OwnTable (BRIDGE_OWN_TABLE of cmd/verifier); any other
+// sends its messages to the dead queue as foreign. Whoever renames the table first lets
+// the queues run empty.
 type OwnTable struct {
 	// Table is 'table' or 'schema.table', spelt as in the database's catalogue:
 	// upper and lower case differ. A name with a dot in it cannot be given.

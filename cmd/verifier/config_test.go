@@ -57,7 +57,7 @@ func TestDefaultsAndValues(t *testing.T) {
 		"QUEUE": "q", "CLASSIC": "true", "PREFETCH": "10", "WAITING": "4", "WAITING_PREFETCH": "3", "PATIENCE": "5s",
 		"HAND_BACK": "6m", "SETTLERS": "2", "SETTLE_WAIT": "7ms", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
 		"CONFIRM_TIMEOUT": "9s", "KEEP_USER_ID": "1", "AUDIT": "70000", "SWEEP_AGE": "never", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
-		"EXPLAIN_AFTER": "never", "HTTP_ADDR": "none", "STATUS_ADDR": "127.0.0.1:0", "PPROF_ADDR": ":6060", "SAMPLE_INTERVAL": "1m",
+		"OWN_TABLE": "shop.orders.id", "EXPLAIN_AFTER": "never", "HTTP_ADDR": "none", "STATUS_ADDR": "127.0.0.1:0", "PPROF_ADDR": ":6060", "SAMPLE_INTERVAL": "1m",
 		"TEST_ANYTHING": "ignored",
 	} {
 		t.Setenv(prefix+"_"+name, value)
@@ -73,6 +73,9 @@ func TestDefaultsAndValues(t *testing.T) {
 	}
 	if got := c.options(nil); !reflect.DeepEqual(got, want) {
 		t.Errorf("values\n got %+v\nwant %+v", got, want)
+	}
+	if own := c.OwnTable.own(); own != (bridge.OwnTable{Table: "shop.orders", Column: "id"}) {
+		t.Errorf("own table %+v", own)
 	}
 	var line bytes.Buffer
 	logger := c.Log.Logger(&line)
@@ -105,6 +108,10 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_SWEEP_AGE", "-1ns", "BRIDGE_SWEEP_AGE: "},
 		{"BRIDGE_DATABASE_URL_FILE", "/nowhere/s3cret", "BRIDGE_DATABASE_URL_FILE: is set, and BRIDGE_DATABASE_URL too; unset one of them"},
 		{"BRIDGE_AMQP_URL_FILE", "/nowhere/s3cret", "BRIDGE_AMQP_URL_FILE: is set, and BRIDGE_AMQP_URL too; unset one of them"},
+		{"BRIDGE_OWN_TABLE", "orders", `BRIDGE_OWN_TABLE: "orders" is not TABLE.COLUMN or SCHEMA.TABLE.COLUMN; write it so`},
+		{"BRIDGE_OWN_TABLE", ".id", "BRIDGE_OWN_TABLE: "},
+		{"BRIDGE_OWN_TABLE", "orders.", "BRIDGE_OWN_TABLE: "},
+		{"BRIDGE_OWN_TABLE", "", "BRIDGE_OWN_TABLE: "},
 		{"BRIDGE_CLASSIC", "ja", `BRIDGE_CLASSIC: "ja" is not usable; give true or false`},
 		{"BRIDGE_ALLOW", "emails", `BRIDGE_ALLOW: "emails" is not EXCHANGE:KEY; write :emails for the queue`},
 		{"BRIDGE_ALLOW", "", "BRIDGE_ALLOW: is empty"},

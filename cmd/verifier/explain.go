@@ -18,6 +18,11 @@ type addressError struct {
 // tracesError names its variable by itself.
 type tracesError struct{ error }
 
+// ownTableError: the table cannot be what is looked up.
+type ownTableError struct{ error }
+
+func (e *ownTableError) Unwrap() error { return e.error }
+
 func (e *addressError) Unwrap() error { return e.error }
 func (e *tracesError) Unwrap() error  { return e.error }
 
@@ -36,6 +41,8 @@ func explain(err error) error {
 	switch {
 	case errors.As(err, &address):
 		return fmt.Errorf("%s: %w; end the process that has it, or name another one", address.variable, err)
+	case errors.As(err, new(*ownTableError)):
+		return mend.With(fmt.Errorf("BRIDGE_OWN_TABLE: %w", err), "the package comment of its database under bridge says what the table must be like")
 	case errors.Is(err, verifier.ErrNotDrained):
 		return mend.With(err, "nothing is lost, but what had been forwarded already comes twice; BRIDGE_DRAIN is how long the end may take")
 	case errors.As(err, new(*tracesError)): // says what to do by itself
@@ -55,7 +62,7 @@ func exitCode(err error) int {
 		return exitNotDrained
 	case errors.As(err, new(*addressError)):
 		return exitFailed
-	case errors.As(err, new(*tracesError)), mend.Misuse(err):
+	case errors.As(err, new(*tracesError)), errors.As(err, new(*ownTableError)), mend.Misuse(err):
 		return exitMisused
 	}
 	return map[cause]int{causeDatabase: exitDatabase, causeSchema: exitSchema, causeProof: exitProof,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"sync"
@@ -107,7 +108,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 		return err
 	}
 	defer db.Close()
-	ledger, err := db.Ledger(ctx)
+	ledger, err := w.ledger(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -126,6 +127,17 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	close(w.started)
 
 	return v.Run(ctx)
+}
+
+func (w *worker) ledger(ctx context.Context, db *database.Database) (bridge.Ledger, error) {
+	if w.config.OwnTable == "" {
+		return db.Ledger(ctx)
+	}
+	ledger, err := db.OwnTable(ctx, w.config.OwnTable.own())
+	if err != nil && !errors.Is(err, bridge.ErrNoSchema) {
+		return nil, &ownTableError{err}
+	}
+	return ledger, err
 }
 
 // state is what the verifier is doing.

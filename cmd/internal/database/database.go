@@ -62,9 +62,10 @@ type Database struct {
 type kind struct {
 	dialect migrate.Dialect
 	// open makes a pool; create says that a file may be made, and prepared.
-	open   func(ctx context.Context, url string, create bool) (*sqlx.DB, error)
-	ledger func(ctx context.Context, db *sql.DB) (bridge.Ledger, error)
-	inbox  func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
+	open     func(ctx context.Context, url string, create bool) (*sqlx.DB, error)
+	ledger   func(ctx context.Context, db *sql.DB) (bridge.Ledger, error)
+	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.Ledger, error)
+	inbox    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
 }
 
 // kinds are the schemes of URLs.
@@ -117,6 +118,11 @@ func (d *Database) MigrateTables(ctx context.Context, files fs.FS, part string) 
 // Ledger opens the ledger that is in the database.
 func (d *Database) Ledger(ctx context.Context) (bridge.Ledger, error) {
 	return d.kind.ledger(ctx, d.DB.DB)
+}
+
+// OwnTable opens the ledger on a table of the application's own.
+func (d *Database) OwnTable(ctx context.Context, own bridge.OwnTable) (bridge.Ledger, error) {
+	return d.kind.ownTable(ctx, d.DB.DB, own)
 }
 
 // Inbox opens the inbox that is in the database.

@@ -22,10 +22,11 @@ import (
 )
 
 var mysqlKind = kind{
-	dialect: migrate.MySQL,
-	open:    openMySQL,
-	ledger:  func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return mysql.Open(ctx, db) },
-	inbox:   func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return mysql.OpenInbox(ctx, db) },
+	dialect:  migrate.MySQL,
+	open:     openMySQL,
+	ledger:   func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return mysql.Open(ctx, db) },
+	ownTable: mysql.OpenOwnTable,
+	inbox:    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return mysql.OpenInbox(ctx, db) },
 }
 
 func openMySQL(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {

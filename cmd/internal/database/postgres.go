@@ -17,10 +17,11 @@ import (
 )
 
 var postgresKind = kind{
-	dialect: migrate.PostgreSQL,
-	open:    openPostgres,
-	ledger:  func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return postgres.Open(ctx, db) },
-	inbox:   func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return postgres.OpenInbox(ctx, db) },
+	dialect:  migrate.PostgreSQL,
+	open:     openPostgres,
+	ledger:   func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return postgres.Open(ctx, db) },
+	ownTable: postgres.OpenOwnTable,
+	inbox:    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return postgres.OpenInbox(ctx, db) },
 }
 
 func openPostgres(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {

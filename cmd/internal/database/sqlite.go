@@ -18,10 +18,11 @@ import (
 )
 
 var sqliteKind = kind{
-	dialect: migrate.SQLite,
-	open:    openSQLite,
-	ledger:  func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return sqlite.Open(ctx, db) },
-	inbox:   func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return sqlite.OpenInbox(ctx, db) },
+	dialect:  migrate.SQLite,
+	open:     openSQLite,
+	ledger:   func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return sqlite.Open(ctx, db) },
+	ownTable: sqlite.OpenOwnTable,
+	inbox:    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return sqlite.OpenInbox(ctx, db) },
 }
 
 // sqliteSettings are what every connection needs: patience with other writers, and

@@ -18,10 +18,11 @@ import (
 )
 
 var sqlServerKind = kind{
-	dialect: migrate.SQLServer,
-	open:    openSQLServer,
-	ledger:  func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return sqlserver.Open(ctx, db) },
-	inbox:   func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return sqlserver.OpenInbox(ctx, db) },
+	dialect:  migrate.SQLServer,
+	open:     openSQLServer,
+	ledger:   func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return sqlserver.Open(ctx, db) },
+	ownTable: sqlserver.OpenOwnTable,
+	inbox:    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return sqlserver.OpenInbox(ctx, db) },
 }
 
 // openSQLServer takes sqlserver:// URLs as the driver does. azuresql:// is the same
