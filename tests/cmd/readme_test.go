@@ -67,14 +67,18 @@ func TestReadmeHasTheExample(t *testing.T) {
 	}
 }
 
-// A test that the README names is there.
+// A test that the README or the papers for contributors name is there.
 func TestReadmeNamesTestsThatExist(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
+	var text strings.Builder
+	for _, name := range []string{"README.md", ".github/CONTRIBUTING.md", ".github/CHANGELOG.md", "sender/FROM_AN_OUTBOX.md"} {
+		content, err := os.ReadFile(filepath.Join("../..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.Write(content)
 	}
 	var sources strings.Builder
-	for _, pattern := range []string{"../*/*_test.go", "../../*/*_test.go"} {
+	for _, pattern := range []string{"../*/*_test.go", "../../*/*_test.go", "../../cmd/*/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -87,7 +91,7 @@ func TestReadmeNamesTestsThatExist(t *testing.T) {
 			sources.Write(source)
 		}
 	}
-	names := regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(string(readme), -1)
+	names := regexp.MustCompile("`(Test[A-Za-z]+)[`/]").FindAllStringSubmatch(text.String(), -1)
 	if len(names) == 0 {
 		t.Error("the README names no test")
 	}
