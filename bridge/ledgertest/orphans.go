@@ -21,7 +21,8 @@ const (
 )
 
 // runSweep shows that the ledger keeps every promise of bridge.Sweeper, or, on an
-// own table, that it is none. Each test begins without rows and without a watermark.
+// own table, that it is none. Each test begins without rows, and with the watermark of
+// those before it.
 func runSweep(t *testing.T, d *database) {
 	if d.Insert != nil {
 		if _, sweeps := d.ledger.(bridge.Sweeper); sweeps {
@@ -68,13 +69,10 @@ func (d *database) sweeping(t *testing.T) *sweeping {
 	return &sweeping{d, sweeper}
 }
 
-// empty leaves the database as it was made.
+// empty removes all rows. The watermark stays.
 func (s *sweeping) empty(t *testing.T) {
 	t.Helper()
-	for _, statement := range []string{
-		`DELETE FROM bridge_parked`, `DELETE FROM bridge_ledger`,
-		`DELETE FROM bridge_watermark`, `INSERT INTO bridge_watermark (one) VALUES (1)`,
-	} {
+	for _, statement := range []string{`DELETE FROM bridge_parked`, `DELETE FROM bridge_ledger`} {
 		_, err := s.sender.DB().ExecContext(t.Context(), statement)
 		check(t, err, statement)
 	}
@@ -141,6 +139,7 @@ func near(t *testing.T, what string, got, want time.Time) {
 
 func testSweep(t *testing.T, s *sweeping) {
 	old, young := newIDs(3), newIDs(2)
+	before := s.watermark(t)
 	s.commit(t, old...)
 	s.age(t)
 	s.commit(t, young...)
@@ -148,8 +147,8 @@ func testSweep(t *testing.T, s *sweeping) {
 		near(t, "recorded_at", o.RecordedAt, time.Now().Add(-older))
 	}
 	s.expectCommitted(t, old, old...) // a list removes nothing
-	if before := s.watermark(t); !before.IsZero() {
-		t.Errorf("the watermark is %v, without a sweep", before)
+	if after := s.watermark(t); !after.Equal(before) {
+		t.Errorf("the watermark was %v, is %v without a sweep", before, after)
 	}
 	s.sweep(t, old...)
 	s.expectCommitted(t, append(old, young...), young...)
@@ -193,10 +192,11 @@ func testSweepMany(t *testing.T, s *sweeping) {
 
 func testSweepNothing(t *testing.T, s *sweeping) {
 	young := newID()
+	before := s.watermark(t)
 	s.commit(t, young)
 	s.sweep(t)
-	if before := s.watermark(t); !before.IsZero() {
-		t.Errorf("the watermark is %v, without anything removed", before)
+	if after := s.watermark(t); !after.Equal(before) {
+		t.Errorf("the watermark was %v, is %v without anything removed", before, after)
 	}
 	s.expectCommitted(t, []uuid.UUID{young}, young)
 }
@@ -230,6 +230,9 @@ func testWatermark(t *testing.T, s *sweeping) {
 
 func testWatermarkFirst(t *testing.T, h Harness) {
 	s := h.newDatabase(t).sweeping(t)
+	if before := s.watermark(t); !before.IsZero() {
+		t.Errorf("the watermark is %v, and nothing was ever swept", before)
+	}
 	id := newID()
 	s.commit(t, id)
 	s.age(t)

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"regexp"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,17 +19,30 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if theWorld.world != nil && theWorld.err == nil { // a failed one is closed
+		theWorld.world.close()
+	}
+	os.Exit(code)
+}
+
+// theWorld is made by the first test that needs it.
+var theWorld struct {
+	once  sync.Once
+	world *world
+	err   error
 }
 
 func testWorld(t *testing.T) *world {
 	t.Helper()
-	w, err := newWorld(t.Context(), config{
-		rounds: 1, window: 300 * time.Millisecond, backlog: 1000, relays: 2, only: regexp.MustCompile(""), out: t.TempDir(),
+	theWorld.once.Do(func() {
+		// Not the test's own context: the world outlives the test.
+		theWorld.world, theWorld.err = newWorld(context.Background(), config{
+			rounds: 1, window: 300 * time.Millisecond, backlog: 1000, relays: 2, only: regexp.MustCompile(""),
+		})
 	})
-	t.Cleanup(w.close)
-	skipWithout(t, err)
-	return w
+	skipWithout(t, theWorld.err)
+	return theWorld.world
 }
 
 // skipWithout ends a test for which a server is missing.

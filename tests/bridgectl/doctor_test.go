@@ -175,10 +175,13 @@ func TestTheDoctorSaysWhyItCannotLook(t *testing.T) {
 	d.expect(t, "arguments of twoqueue", bridge.OK, "")
 }
 
+// withManagement is a broker that tells of its state every second, not every five.
+var withManagement = &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_management"}, Config: "collect_statistics_interval = 1000"}
+
 // The shared broker serves tests that run beside this one: alarms are set on another.
 func TestTheDoctorSeesAlarms(t *testing.T) {
 	t.Parallel()
-	server := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_management"}})
+	server := servertest.StartRabbitMQ(t, withManagement)
 	b := withEnv(t, "BRIDGE_AMQP_URL="+server.URL(), "BRIDGE_MANAGEMENT_URL="+server.ManagementURL())
 	b.must("topology", "declare")
 	d, code := b.until(func(d diagnosis, _ int) bool {
@@ -214,7 +217,7 @@ func TestTheDoctorSeesAClusterLoseItsNodes(t *testing.T) {
 		t.Skip("starts a cluster of three")
 	}
 	t.Parallel()
-	cluster := servertest.StartCluster(t, 3, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_management"}})
+	cluster := servertest.StartCluster(t, 3, withManagement)
 	first := cluster.Nodes[0]
 	b := withEnv(t, "BRIDGE_AMQP_URL="+first.URL(), "BRIDGE_MANAGEMENT_URL="+first.ManagementURL())
 	b.must("topology", "declare")

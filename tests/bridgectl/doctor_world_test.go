@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -204,18 +203,11 @@ func (w *world) consume(queues ...string) {
 
 // until calls the doctor until it is content: some of what the management API tells
 // is gathered every few seconds.
-func (b *tool) until(content func(d diagnosis, code int) bool, args ...string) (diagnosis, int) {
+func (b *tool) until(content func(d diagnosis, code int) bool, args ...string) (d diagnosis, code int) {
 	b.t.Helper()
-	const pause = 500 * time.Millisecond // a call costs more than a look
-	deadline := time.Now().Add(patience)
-	for {
-		d, code := b.examine(args...)
-		if content(d, code) {
-			return d, code
-		}
-		if time.Now().After(deadline) {
-			b.t.Fatalf("exit code %d, and the doctor keeps saying\n%s", code, d)
-		}
-		time.Sleep(pause)
-	}
+	servertest.Eventually(b.t, "the doctor says what it should", func() bool {
+		d, code = b.examine(args...)
+		return content(d, code)
+	}, func() string { return fmt.Sprintf("exit code %d\n%s", code, d) })
+	return d, code
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
+var pauseFlag = flag.Duration("cluster.pause", 600*time.Millisecond, "at most, of each sender between two transactions; 30ms makes heavy traffic")
+
 var diariesFlag = flag.String("cluster.diaries", "", "a folder that keeps the diary")
 
 func TestMain(m *testing.M) { servertest.Main(m) }
@@ -35,9 +37,11 @@ type stage struct {
 }
 
 func TestACluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts three nodes")
+	}
 	diary := world.NewDiary(t, *diariesFlag)
 	cluster := servertest.StartCluster(t, 3, &servers.RabbitMQOptions{Log: diary.Page("RabbitMQ")})
-	database := servertest.StartPostgres(t, nil)
 	program := world.Build(t, "")
 	for _, test := range []struct {
 		name string
@@ -52,11 +56,12 @@ func TestACluster(t *testing.T) {
 				Program:     program,
 				Diary:       diary,
 				AMQP:        balance(t, cluster, vhost),
-				Shop:        world.CreateDatabase(t, database, vhost+"_shop"),
-				Post:        world.CreateDatabase(t, database, vhost+"_post"),
+				Shop:        servertest.PostgresDB(t),
+				Post:        servertest.PostgresDB(t),
 				Topology:    bridge.Topology{Queue: "staging"},
 				Quorum:      true,
 				MoreTargets: []string{alone.RoutingKey},
+				Pause:       *pauseFlag,
 			})
 			s := &stage{w, t, cluster, vhost}
 			s.declareAlone()
@@ -169,7 +174,7 @@ func balance(t *testing.T, c *servers.Cluster, vhost string) string {
 // progress waits until some more messages have had their effect.
 func (s *stage) progress(when string) {
 	s.t.Helper()
-	const some = 300
+	const some = 100
 	effects := func() (n int, err error) {
 		err = s.Post().QueryRowContext(s.t.Context(), `SELECT count(*) FROM effects`).Scan(&n)
 		return n, err

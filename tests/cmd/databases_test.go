@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"net/url"
-	"syscall"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -61,21 +60,7 @@ func TestMariaDBByItsURL(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, p.Stderr.String())
 	}
 	s := stage.New(t, kind)
-	target := s.Queue("target", nil)
-	p = verify(t, s)
-	s.RollBack(stage.To(target, "rolled back"))
-	id := s.Commit(stage.To(target, "committed"))[0].String()
-	if d := s.Receive(target, 1)[0]; d.MessageId != id {
-		t.Errorf("message %s at the target", d.MessageId)
-	}
-	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
-	p.Signal(syscall.SIGTERM)
-	if code := p.Await(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
-	if n := s.Depth(target); n != 0 {
-		t.Errorf("%d messages too many at the target", n)
-	}
+	works(t, s)
 	refused(t, 4, "BRIDGE_DATABASE_URL", "password", "BRIDGE_DATABASE_URL=mysql://nobody:"+password+"@"+hostOf(t, address)+"/x",
 		"BRIDGE_AMQP_URL="+s.AMQP)
 }
@@ -93,22 +78,7 @@ func hostOf(t *testing.T, address string) string {
 func TestSQLServerByItsURL(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.SQLServer)
-	target := s.Queue("target", nil)
-	p := verify(t, s)
-	s.RollBack(stage.To(target, "rolled back"))
-	id := s.Commit(stage.To(target, "committed"))[0].String()
-	if d := s.Receive(target, 1)[0]; d.MessageId != id {
-		t.Errorf("message %s at the target", d.MessageId)
-	}
-	p.Signal(syscall.SIGTERM)
-	if code := p.Await(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
-	for _, queue := range []string{target, s.Topology.Queue, s.Topology.DeadQueue()} {
-		if n := s.Depth(queue); n != 0 {
-			t.Errorf("%d messages too many in %s", n, queue)
-		}
-	}
+	works(t, s)
 	refused(t, 4, "BRIDGE_DATABASE_URL", "password", "BRIDGE_DATABASE_URL=sqlserver://nobody:"+password+"@"+hostOf(t, s.DatabaseURL)+"?database=x",
 		"BRIDGE_AMQP_URL="+s.AMQP)
 }

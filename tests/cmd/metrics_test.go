@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -170,8 +169,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	}
 	p.measure(map[string]string{"twoqueue_session_failures_total{broker}": fmt.Sprintf("%v+", before+1), "twoqueue_session_running": "1",
 		"twoqueue_session_failures_total{database}": "0"})
-	p.Signal(syscall.SIGTERM)
-	if code := p.Await(); code != 0 {
+	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	countsSweeps(t, s)

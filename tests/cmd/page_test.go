@@ -5,7 +5,6 @@ import (
 	"flag"
 	"net/http"
 	"strings"
-	"syscall"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -122,8 +121,7 @@ func TestStatusPage(t *testing.T) {
 	finish()
 	b.until(`document.getElementById('oldest').textContent === 'No message waits.'`) // by itself
 	b.until(`!document.querySelector('#transactions tbody') || !document.querySelector('#transactions tbody').textContent.includes('nightly')`)
-	p.Signal(syscall.SIGTERM)
-	p.Await()
+	p.Stop()
 	b.until(`!document.getElementById('stale').hidden`)
 	b.look("dark", 1280)
 	b.shoot("stale")

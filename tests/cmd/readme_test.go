@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -146,8 +145,7 @@ func TestReadmeExample(t *testing.T) {
 		err := db.QueryRowContext(ctx, `SELECT count(*) FROM emails WHERE body IN ('apples', 'pears')`).Scan(&n)
 		return err == nil && n == 2
 	})
-	p.Signal(syscall.SIGTERM)
-	p.Await()
+	p.Stop()
 	stop()
 	<-ended
 	if stats := guard.Stats(); stats.Handled != 2 {

@@ -58,8 +58,7 @@ func TestReadyTellsWhatIsMissing(t *testing.T) {
 			t.Errorf("readyz tells everybody %q", secret)
 		}
 	}
-	p.Signal(syscall.SIGTERM)
-	if code := p.Await(); code != 0 {
+	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }

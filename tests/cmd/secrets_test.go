@@ -195,12 +195,13 @@ func TestNoPasswordOfAnUnencodedURL(t *testing.T) {
 	for _, scheme := range []string{"amqp", "postgres", "mysql", "sqlserver"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
+			ledger := emptyLedger(t)
 			for _, first := range []string{head, "4711"} { // the second looks like a port
 				for _, special := range "/?#@%:[]\\ \n\x7f" {
 					bad := fmt.Sprintf("%s://shop:%s%c%s@127.0.0.1:1/db", scheme, first, special, tail)
 					args := []string{"BRIDGE_DATABASE_URL=" + bad, "BRIDGE_AMQP_URL=amqp://127.0.0.1:1/"}
 					if scheme == "amqp" {
-						args = []string{"BRIDGE_DATABASE_URL=" + emptyLedger(t), "BRIDGE_AMQP_URL=" + bad}
+						args = []string{"BRIDGE_DATABASE_URL=" + ledger, "BRIDGE_AMQP_URL=" + bad}
 					}
 					p := fails(t, args...)
 					if strings.Contains(p.Stderr.String(), "4711") {

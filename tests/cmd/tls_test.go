@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -105,9 +104,9 @@ func TestTLSToRabbitMQ(t *testing.T) {
 	})
 	good := with(t, broker.URL(), "cacertfile", ours.ca, "certfile", certificate, "keyfile", key)
 	s := stage.On(t, stage.Postgres, good, bridge.Topology{Queue: "staging"})
-	works(t, s, good)
+	works(t, s, "BRIDGE_AMQP_URL="+good)
 	t.Run("no password", func(t *testing.T) {
-		works(t, s, with(t, strings.Replace(good, "guest:guest@", "", 1), "auth_mechanism", "external"))
+		works(t, s, "BRIDGE_AMQP_URL="+with(t, strings.Replace(good, "guest:guest@", "", 1), "auth_mechanism", "external"))
 	})
 	for name, c := range map[string]struct{ address, says, mend string }{
 		"authority unknown":     {with(t, good, "cacertfile", ""), "unknown authority", whoIsThat},
@@ -148,24 +147,6 @@ func TestTLSToRabbitMQ(t *testing.T) {
 	})
 }
 
-// works runs a worker by this URL of the broker until it has done its work.
-func works(t *testing.T, s *stage.Stage, amqpURL string) {
-	t.Helper()
-	target := s.Queue("target", nil)
-	p := start(t, "verifier", "BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+amqpURL, "BRIDGE_QUEUE="+s.Topology.Queue)
-	p.Hear("session started")
-	s.RollBack(stage.To(target, "rolled back"))
-	id := s.Commit(stage.To(target, "committed"))[0].String()
-	if d := s.Receive(target, 1)[0]; d.MessageId != id {
-		t.Errorf("message %s at the target", d.MessageId)
-	}
-	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
-	p.Signal(syscall.SIGTERM)
-	if code := p.Await(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
-}
-
 func TestTLSToPostgreSQL(t *testing.T) {
 	t.Parallel()
 	ours, theirs := newParty(t), newParty(t)
@@ -177,7 +158,7 @@ func TestTLSToPostgreSQL(t *testing.T) {
 	kind := stage.Postgres
 	kind.URL = func(testing.TB) string { return good }
 	s := stage.On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "staging"})
-	works(t, s, s.AMQP)
+	works(t, s)
 	for name, c := range map[string]struct{ address, says, mend string }{
 		"authority unknown":     {with(t, good, "sslrootcert", ""), "unknown authority", whoIsThat},
 		"authority of others":   {with(t, good, "sslrootcert", theirs.ca), "unknown authority", whoIsThat},
@@ -221,7 +202,7 @@ func TestTLSToMariaDB(t *testing.T) {
 		return openMariaDB(ctx, config)
 	}
 	s := stage.On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "staging"})
-	works(t, s, s.AMQP)
+	works(t, s)
 	for name, c := range map[string]struct{ address, says, mend string }{
 		"authority unknown":     {with(t, good, "ssl-ca", ""), "unknown authority", whoIsThat},
 		"system's authorities":  {with(t, good, "ssl-ca", "", "ssl-cert", "", "ssl-key", "", "tls", "true"), "unknown authority", whoIsThat},

@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -182,8 +181,7 @@ func TestTracesGoOnFromTheSender(t *testing.T) {
 	notSampled.Publishing.Headers = amqp.Table{"traceparent": "00-" + traceID + "-" + spanID + "-00"}
 	quiet := s.Commit(notSampled)[0].String()
 	s.Receive(target, 1)
-	p.Signal(syscall.SIGTERM)
-	if code := p.Await(); code != 0 { // everything is exported by then
+	if code := p.Stop(); code != 0 { // everything is exported by then
 		t.Errorf("exit code %d", code)
 	}
 	c.mu.Lock()
@@ -208,16 +206,14 @@ func TestTracesHoldUpNothing(t *testing.T) {
 	s.Commit(stage.To(target, ""))
 	s.Receive(target, 1)
 	p.Hear("msg=traces")
-	p.Signal(syscall.SIGTERM)
-	if code := p.Await(); code != 0 {
+	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	for _, off := range []string{"OTEL_SDK_DISABLED=true", "OTEL_TRACES_EXPORTER=none"} {
 		p := verify(t, s, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.URL, "OTEL_BSP_SCHEDULE_DELAY=10", off)
 		s.Commit(stage.To(target, ""))
 		s.Receive(target, 1)
-		p.Signal(syscall.SIGTERM)
-		p.Await()
+		p.Stop()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -24,6 +24,27 @@ func verify(t *testing.T, s *stage.Stage, more ...string) *process {
 	return p
 }
 
+// works runs a worker until it has done its work, and nothing else.
+func works(t *testing.T, s *stage.Stage, more ...string) {
+	t.Helper()
+	target := s.Queue("target", nil)
+	p := verify(t, s, more...)
+	s.RollBack(stage.To(target, "rolled back"))
+	id := s.Commit(stage.To(target, "committed"))[0].String()
+	if d := s.Receive(target, 1)[0]; d.MessageId != id {
+		t.Errorf("message %s at the target", d.MessageId)
+	}
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	if code := p.Stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for _, queue := range []string{target, s.Topology.Queue, s.Topology.DeadQueue()} {
+		if n := s.Depth(queue); n != 0 {
+			t.Errorf("%d messages too many in %s", n, queue)
+		}
+	}
+}
+
 // databaseURL is the stage's database as the commands name it.
 func databaseURL(s *stage.Stage) string {
 	if file, ok := strings.CutPrefix(s.DatabaseURL, "file:"); ok {
@@ -58,8 +79,7 @@ func TestSIGTERMInFlight(t *testing.T) {
 			}
 			p := verify(t, s)
 			s.Eventually("some are through", func() bool { return s.Depth(target) > 1000 })
-			p.Signal(syscall.SIGTERM)
-			if code := p.Await(); code != 0 {
+			if code := p.Stop(); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
 			through := s.Depth(target)
@@ -118,8 +138,7 @@ func TestForeignLedger(t *testing.T) {
 	if d.MessageId != foreign || d.Headers[bridge.HeaderDeadReason] != "foreign" || d.Headers[bridge.HeaderDeadVerdict] != "unknown" {
 		t.Errorf("in the dead queue: %s with %v", d.MessageId, d.Headers)
 	}
-	p.Signal(syscall.SIGTERM)
-	if code := p.Await(); code != 0 {
+	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	if theirs.Rows() != 1 || ours.Rows() != 0 {
@@ -140,8 +159,7 @@ func TestAllow(t *testing.T) {
 	if d := s.Receive(s.Topology.DeadQueue(), 1)[0]; d.Headers[bridge.HeaderDeadReason] != "not-allowed" {
 		t.Errorf("in the dead queue with %v", d.Headers)
 	}
-	p.Signal(syscall.SIGTERM)
-	p.Await()
+	p.Stop()
 }
 
 func TestMigrate(t *testing.T) {

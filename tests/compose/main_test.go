@@ -85,20 +85,6 @@ func variables(t *testing.T, command string) map[string]bool {
 	return known
 }
 
-// eventually polls what no process will signal.
-func eventually(t *testing.T, what func() string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what())
-		}
-		<-ticker.C
-	}
-}
-
 // get asks for a page.
 func get(t *testing.T, address string) (code int, text string) {
 	t.Helper()

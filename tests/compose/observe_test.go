@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // installed is the path of one of Prometheus' programs.
@@ -63,17 +64,18 @@ func (s *stack) observe(rabbit *servers.RabbitMQ) {
 		}
 	}
 	missing := slices.Sorted(maps.Keys(wanted))
-	eventually(s.t, func() string {
-		text := "every query has an answer; these have none:\n"
+	none := func() string {
+		text := "these have none:\n"
 		for _, name := range missing {
 			text += name + ": " + wanted[name] + "\n"
 		}
 		return text
-	}, func() bool {
+	}
+	servertest.Eventually(s.t, "every query has an answer", func() bool {
 		p.process.Running()
 		missing = slices.DeleteFunc(missing, func(name string) bool { return p.answers(wanted[name]) })
 		return len(missing) == 0
-	})
+	}, none)
 	p.rulesWork()
 	s.t.Logf("%d queries of the dashboard and the alerts had an answer", len(wanted))
 }
@@ -146,7 +148,7 @@ func (p *prometheus) rulesWork() {
 		}
 	}
 	unknown := 0
-	eventually(p.t, func() string { return fmt.Sprintf("every alert is evaluated; %d are not", unknown) }, func() bool {
+	servertest.Eventually(p.t, "every alert is evaluated", func() bool {
 		if !p.ask("rules", &answer) {
 			return false
 		}
@@ -162,7 +164,7 @@ func (p *prometheus) rulesWork() {
 			}
 		}
 		return unknown == 0
-	})
+	}, func() string { return fmt.Sprintf("%d are not", unknown) })
 }
 
 // series is a metric's name with its labels, as the alerts write them.

@@ -166,12 +166,12 @@ func (s *stack) healthy(name string) (bool, string) {
 func (s *stack) awaitHealth(name string) {
 	s.t.Helper()
 	last := ""
-	eventually(s.t, func() string { return name + " is healthy; it says " + last }, func() bool {
+	servertest.Eventually(s.t, name+" is healthy", func() bool {
 		s.processes[name].Running()
 		ok, said := s.healthy(name)
 		last = said
 		return ok
-	})
+	}, func() string { return "it says " + last })
 }
 
 // down stops all services, the last one first, and holds each to an orderly end.
@@ -326,8 +326,8 @@ func TestTheStackByHand(t *testing.T) {
 			}
 			s.stop("shop-" + profile)
 			want := orders(t, db)
-			eventually(t, func() string { return fmt.Sprintf("%d e-mails of %d orders", len(s.emails()), len(want)) },
-				func() bool { return len(s.emails()) >= len(want) })
+			servertest.Eventually(t, "each order has its e-mail", func() bool { return len(s.emails()) >= len(want) },
+				func() string { return fmt.Sprintf("%d e-mails of %d orders", len(s.emails()), len(want)) })
 			s.down()
 			for _, name := range []string{"verifier-" + profile, "gateway-" + profile} {
 				if ok, said := s.healthy(name); ok {

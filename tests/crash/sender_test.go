@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -31,7 +32,7 @@ func TestASenderKilledAfterRecordBeforePublishHasSentNothing(t *testing.T) {
 func TestASenderKilledBetweenPublishAndConfirmHasRolledBack(t *testing.T) {
 	onEach(t, func(w *world) {
 		id := newIDs(1)[0]
-		valve, address := w.valve(w.AMQP)
+		valve, address := servertest.Through(w.t, w.AMQP)
 		p := w.start(brief{Role: aSender, AMQP: address, Orders: []uuid.UUID{id},
 			Stops: map[point]uuid.UUID{ready: id, staged: id}})
 		p.reached(ready)
@@ -78,7 +79,7 @@ func TestWhatASenderCommittedBeforeItWasKilledIsForwarded(t *testing.T) {
 func TestWhatASenderCommittedWithoutKnowingItIsForwarded(t *testing.T) {
 	on(t, []stage.Database{stage.Postgres, stage.SQLServer}, func(w *world) {
 		id := newIDs(1)[0]
-		valve, address := w.valve(w.DatabaseURL)
+		valve, address := servertest.Through(w.t, w.DatabaseURL)
 		p := w.start(brief{Role: aSender, DatabaseURL: address, Orders: []uuid.UUID{id},
 			Stops: map[point]uuid.UUID{staged: id, placed: id}})
 		p.reached(staged)

@@ -17,11 +17,12 @@ import (
 
 // serverKills is how often a server is killed: the second time, everybody has
 // been through it once.
-func serverKills() int {
+func serverKills() int { return scaled(2) }
+
+func skipIfShort(t *testing.T) {
 	if testing.Short() {
-		return 1
+		t.Skip("kills a server")
 	}
-	return scaled(2)
 }
 
 // some is how many messages more have to arrive between two kills.
@@ -30,6 +31,7 @@ const some = 100
 // The verifier deletes rows without waiting for the disk, so a crash of the
 // server may bring back rows of messages that are long acked: orphans.
 func TestAKilledPostgreSQLLosesAndInventsNothing(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	server := servertest.StartPostgres(t, &servers.PostgresOptions{
 		Config: []string{"recovery_init_sync_method = syncfs"}, // a faster restart, no less safe
@@ -59,6 +61,7 @@ func TestAKilledPostgreSQLLosesAndInventsNothing(t *testing.T) {
 
 // Sender, verifier, staging and target queues, all lose the broker.
 func TestAKilledRabbitMQLosesAndInventsNothing(t *testing.T) {
+	skipIfShort(t)
 	t.Parallel()
 	server := servertest.StartRabbitMQ(t, nil)
 	var worlds []*world

@@ -29,7 +29,7 @@ func (v *victim) keepShop(ctx context.Context) error {
 	return nil
 }
 
-// serve places up to 20 orders in one transaction. One transaction in ten is
+// serve places up to 20 orders in one transaction. One transaction in three is
 // slow, one in five rolls back.
 func (v *victim) serve(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -38,7 +38,7 @@ func (v *victim) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if rand.IntN(10) == 0 {
+	if rand.IntN(3) == 0 {
 		pauseUpTo(200 * time.Millisecond)
 	}
 	if rand.IntN(5) == 0 {

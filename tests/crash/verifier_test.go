@@ -65,7 +65,7 @@ func TestAVerifierKilledBetweenPublishAndConfirmDeliversTwiceWithTheSameID(t *te
 		id := newIDs(1)[0]
 		w.commit(newIDs(1)...) // comes first, and opens the publishing channel
 		w.commit(id)
-		valve, address := w.valve(w.AMQP)
+		valve, address := servertest.Through(w.t, w.AMQP)
 		p := w.start(brief{Role: aVerifier, AMQP: address, Stops: map[point]uuid.UUID{lookedUp: id, forgets: id},
 			Options: verifier.Options{Prefetch: 1, ConfirmTimeout: stage.Patience}}) // it publishes once
 		p.reached(lookedUp)
@@ -132,7 +132,7 @@ func TestAVerifierKilledBetweenAckAndDeleteLeavesAHarmlessRow(t *testing.T) {
 func TestAVerifierKilledWhileSettingAsideLosesNothing(t *testing.T) {
 	onEach(t, func(w *world) {
 		id := newIDs(1)[0]
-		valve, address := w.valve(w.AMQP)
+		valve, address := servertest.Through(w.t, w.AMQP)
 		p := w.start(brief{Role: aVerifier, AMQP: address, Stops: map[point]uuid.UUID{settled: id},
 			Options: verifier.Options{Prefetch: 1, SettleWait: 50 * time.Millisecond, Patience: time.Millisecond}})
 		w.warmUp()

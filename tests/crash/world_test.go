@@ -1,16 +1,13 @@
 package crash_test
 
 import (
-	"net/url"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -33,6 +30,9 @@ func newWorld(t *testing.T, s *stage.Stage) *world {
 func onEach(t *testing.T, test func(w *world)) { on(t, stage.Everywhere, test) }
 
 func on(t *testing.T, kinds []stage.Database, test func(w *world)) {
+	if testing.Short() {
+		kinds = kinds[:1]
+	}
 	for _, kind := range kinds {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
@@ -56,17 +56,6 @@ func (w *world) commit(ids ...uuid.UUID) {
 	w.must("commit", tx.Commit())
 }
 
-// valve puts a valve before the server of an address, and returns the address
-// through it.
-func (w *world) valve(address string) (*servertest.Valve, string) {
-	w.t.Helper()
-	u, err := url.Parse(address)
-	w.must("parse address", err)
-	valve := servertest.NewValve(w.t, u.Host)
-	u.Host = valve.Addr()
-	return valve, u.String()
-}
-
 // wantOutcome asks the ledger what became of a message's transaction.
 func (w *world) wantOutcome(id uuid.UUID, want bridge.Outcome) {
 	w.t.Helper()
@@ -84,19 +73,14 @@ func (w *world) wantOutcome(id uuid.UUID, want bridge.Outcome) {
 // handedBack waits until no consumer is left at the queues of the topology, which
 // have then got back all that was unacked, and returns how many messages the
 // staging and the waiting queue hold.
-func (w *world) handedBack() int {
+func (w *world) handedBack() (n int) {
 	w.t.Helper()
-	n := 0
-	for _, queue := range []string{w.Topology.Queue, w.Topology.WaitingQueue()} {
-		var q amqp.Queue
-		w.Eventually("no consumer at "+queue, func() bool {
-			var err error
-			q, err = w.Channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-			w.must("inspect queue", err)
-			return q.Consumers == 0
-		})
-		n += q.Messages
-	}
+	w.Eventually("no consumer is left", func() bool {
+		messages, consumers, err := w.Left()
+		w.must("look", err)
+		n = messages
+		return consumers == 0
+	})
 	return n
 }
 
@@ -171,34 +155,23 @@ func (w *world) check() (twice map[uuid.UUID]int, rows []uuid.UUID) {
 // delivered takes everything from the target and counts the copies.
 func (w *world) delivered() map[uuid.UUID]int {
 	w.t.Helper()
+	taken, err := w.Take(w.target)
+	w.must("take", err)
 	copies := make(map[uuid.UUID]int)
-	for {
-		const autoAck = true
-		d, ok, err := w.Channel.Get(w.target, autoAck)
-		w.must("get", err)
-		if !ok {
-			return copies
-		}
+	for _, d := range taken {
 		if !isMessage(d) {
 			w.t.Errorf("message %q has changed: %q, headers %v", d.MessageId, d.Body, d.Headers)
 			continue
 		}
 		copies[uuid.MustParse(d.MessageId)]++
 	}
+	return copies
 }
 
 func (w *world) ids(query string) []uuid.UUID {
 	w.t.Helper()
-	rows, err := w.DB.QueryContext(w.t.Context(), query)
-	w.must("query", err)
-	defer rows.Close()
-	var ids []uuid.UUID
-	for rows.Next() {
-		var id uuid.UUID
-		w.must("scan", rows.Scan(&id))
-		ids = append(ids, id)
-	}
-	w.must("read rows", rows.Err())
+	ids, err := w.IDs(w.t.Context(), query)
+	w.must("read", err)
 	return ids
 }
 

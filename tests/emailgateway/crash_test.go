@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -252,7 +251,7 @@ func TestNeverTwiceWhateverHappens(t *testing.T) {
 		taken[strings.TrimSuffix(strings.TrimPrefix(e.Get("Message-Id"), "<"), "@example.org>")]++
 	}
 	doubtful := make(map[string]bool)
-	w.every(200*time.Millisecond, "all doubtful ones are listed", func() bool {
+	w.eventually("all doubtful ones are listed", func() bool {
 		clear(doubtful)
 		for _, l := range w.list() {
 			doubtful[l.ID] = true

@@ -155,7 +155,7 @@ func (w *world) wantDoubtful(words string, ids ...string) {
 	w.t.Helper()
 	slices.Sort(ids)
 	var found []listed
-	w.every(200*time.Millisecond, "the doubtful ones are listed", func() bool {
+	w.eventually("the doubtful ones are listed", func() bool {
 		found = w.list()
 		queued := slices.ContainsFunc(found, func(l listed) bool { return len(l.To) == 0 }) // not redelivered yet
 		return len(found) == len(ids) && !queued

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	_ "github.com/jackc/pgx/v5/stdlib" // driver
@@ -214,27 +213,10 @@ func (w *world) wantTaken(ids ...string) {
 	}
 }
 
-// eventually polls what no process will signal.
+// eventually waits for what no process will signal.
 func (w *world) eventually(what string, holds func() bool, now ...func() string) {
 	w.t.Helper()
-	w.every(20*time.Millisecond, what, holds, now...)
-}
-
-// every is eventually with a pause between two looks, for those that cost something.
-func (w *world) every(pause time.Duration, what string, holds func() bool, now ...func() string) {
-	w.t.Helper()
-	deadline := time.Now().Add(patience)
-	ticker := time.NewTicker(pause)
-	defer ticker.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			for _, now := range now {
-				what += ", but is " + now()
-			}
-			w.t.Fatalf("not in time: %s", what)
-		}
-		<-ticker.C
-	}
+	servertest.Eventually(w.t, what, holds, now...)
 }
 
 // A process is a gateway that has been started.

@@ -7,7 +7,7 @@
 // traffic comes to its end, and package world judges by what the databases hold.
 //
 //	go test ./tests/faults -run TestShort -faults.seed 7 -v          the plan of one seed
-//	go test ./tests/faults -run TestLong -faults.for 1h -timeout 2h -v   many seeds
+//	go test ./tests/faults -run TestLong -faults.for 1h -timeout 2h -v   many seeds, heavy traffic
 //
 // A failure prints the plan and the history of each message it is about; with
 // -faults.diaries DIR the whole diary is kept: what every process and both servers
@@ -20,6 +20,6 @@
 // a message counts as lost with the staging queue if it was placed before the
 // deletion and its row is still there.
 //
-// TestMutants shows that the harness can catch a loss: it runs against builds of
-// the product that break one rule of package bridge each.
+// TestMutants shows that the harness can catch a loss: it runs against a build of the
+// product that breaks one rule of package bridge at a time.
 package faults

@@ -20,7 +20,7 @@ func TestLongRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
 	began, counts, totals, runs := time.Now(), make(world.Counts), world.Totals{}, 0
 	for seed := firstSeed(); time.Since(began) < *forFlag; seed++ {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			more, sum := run(t, program, seed, *stepsFlag)
+			more, sum := run(t, program, seed, *stepsFlag, traffic{workers: 4, pause: 30 * time.Millisecond})
 			for kind, n := range more {
 				counts[kind] += n
 			}

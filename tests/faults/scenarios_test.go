@@ -23,10 +23,11 @@ type stage struct {
 // patience bounds every wait of a scenario.
 const patience = world.Patience
 
-func newStage(t *testing.T, program string) *stage {
+func newStage(t *testing.T, program, mutant string) *stage {
 	t.Helper()
 	w := world.New(t, world.Config{
 		Program:  program,
+		Mutant:   mutant,
 		Diary:    world.NewDiary(t, *diariesFlag),
 		AMQP:     servertest.Vhost(t),
 		Shop:     servertest.PostgresDB(t),
@@ -193,10 +194,11 @@ var scenarios = map[string]func(s *stage){
 	},
 }
 
-// play plays a scenario and returns what the judge says.
-func play(t *testing.T, program, name string) (world.Totals, []world.Violation) {
+// play plays a scenario, with the mutant that the program shall be, and returns what
+// the judge says.
+func play(t *testing.T, program, mutant, name string) (world.Totals, []world.Violation) {
 	t.Helper()
-	s := newStage(t, program)
+	s := newStage(t, program, mutant)
 	scenarios[name](s)
 	if len(s.Receivers) == 0 {
 		s.AddReceiver()
@@ -215,7 +217,7 @@ func TestNoScenarioEndsInAViolation(t *testing.T) {
 	for name := range scenarios {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			totals, violations := play(t, program, name)
+			totals, violations := play(t, program, "", name)
 			if len(violations) > 0 {
 				t.Error(world.Summary(violations))
 			}

@@ -30,15 +30,20 @@ func firstSeed() uint64 {
 
 // One plan, in which every kind of fault comes once.
 func TestShortRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
-	steps := *stepsFlag
 	if testing.Short() {
-		steps = 5
+		t.Skip("kills servers")
 	}
-	run(t, world.Build(t, ""), firstSeed(), steps)
+	run(t, world.Build(t, ""), firstSeed(), *stepsFlag, traffic{workers: 2, pause: 300 * time.Millisecond})
+}
+
+// traffic is what each of the senders makes.
+type traffic struct {
+	workers int
+	pause   time.Duration // at most, of each worker between two transactions
 }
 
 // run carries one plan out, on servers of its own.
-func run(t *testing.T, program string, seed uint64, steps int) (world.Counts, world.Totals) {
+func run(t *testing.T, program string, seed uint64, steps int, traffic traffic) (world.Counts, world.Totals) {
 	t.Helper()
 	began := time.Now()
 	diary := world.NewDiary(t, *diariesFlag)
@@ -55,9 +60,10 @@ func run(t *testing.T, program string, seed uint64, steps int) (world.Counts, wo
 		Post:     world.CreateDatabase(t, database, "post"),
 		Topology: bridge.Topology{Queue: "staging", Classic: seed%3 == 0},
 		Parks:    seed%2 == 0,
+		Pause:    traffic.pause,
 	})
 	for i := range 3 {
-		w.AddSender(4, seed+uint64(i))
+		w.AddSender(traffic.workers, seed+uint64(i))
 	}
 	for range 3 {
 		w.AddVerifier()

@@ -1,6 +1,9 @@
 package faults
 
 import (
+	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,23 +20,32 @@ import (
 // the verifier.
 func TestATargetThatDoesNotAnswerHoldsUpItselfAlone(t *testing.T) {
 	t.Parallel()
-	broker := servertest.StartRabbitMQ(t, nil)
-	tell := func(verb string) {
+	address := servertest.Vhost(t)
+	vhost := address[strings.LastIndex(address, "/")+1:]
+	tell := func(ctx context.Context, verb string) {
 		t.Helper()
-		const process = `whereis(list_to_atom("%2F_target.quorum"))`
-		if _, err := broker.Ctl(t.Context(), "eval", "sys:"+verb+"("+process+")."); err != nil {
-			t.Fatalf("%s the queue: %v", verb, err)
+		text := fmt.Sprintf(`sys:%s(whereis(list_to_atom("%s_target.quorum"))).`, verb, vhost)
+		if _, err := servertest.RabbitMQ(t).Ctl(ctx, "eval", text); err != nil {
+			t.Errorf("%s the queue: %v", verb, err)
 		}
 	}
 	s := &stage{t: t, World: world.New(t, world.Config{
 		Program:  world.Build(t, ""),
 		Diary:    world.NewDiary(t, *diariesFlag),
-		AMQP:     broker.URL(),
+		AMQP:     address,
 		Shop:     servertest.PostgresDB(t),
 		Post:     servertest.PostgresDB(t),
 		Topology: bridge.Topology{Queue: "staging"},
 	})}
-	tell("suspend")
+	tell(t.Context(), "suspend")
+	resumed := false
+	resume := func() {
+		if !resumed {
+			resumed = true
+			tell(context.Background(), "resume") // the shared server would keep it, and cannot delete it
+		}
+	}
+	t.Cleanup(resume)
 	s.AddReceiver()
 	s.verifier = s.AddVerifier()
 	var script []parts.Transaction
@@ -46,7 +58,7 @@ func TestATargetThatDoesNotAnswerHoldsUpItselfAlone(t *testing.T) {
 	began := time.Now()
 	s.must("stop verifier", s.verifier.Stop())
 	t.Logf("the verifier ended after %v", time.Since(began).Round(time.Millisecond))
-	tell("resume")
+	resume()
 	s.verifier.Start()
 	s.must("finish", s.Finish(t.Context()))
 	totals, violations, err := s.Judge(t.Context())

@@ -195,13 +195,7 @@ func workThrough(t *testing.T, entities, versions int, handle handler, store fun
 		if err := store(ctx, tx, event); err != nil {
 			return err
 		}
-		switch rand.IntN(10) {
-		case 0:
-			return errHandler
-		case 1:
-			panic("out of range")
-		}
-		return nil
+		return mishap()
 	}
 	var ended sync.WaitGroup
 	for life := range lives {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -284,6 +285,17 @@ func (q *queue) nextDead() (d amqp.Delivery) {
 		return ok, err
 	})
 	return d
+}
+
+// mishap is how a handler ends that fails and panics at random, in a tenth each.
+func mishap() error {
+	switch rand.IntN(10) {
+	case 0:
+		return errHandler
+	case 1:
+		panic("out of range")
+	}
+	return nil
 }
 
 // eventually asks until the answer is yes.

@@ -42,13 +42,7 @@ func TestEveryMessageIsHandledOnceWhateverFails(t *testing.T) {
 				if err := db.placeOrder(ctx, tx, id); err != nil {
 					return err
 				}
-				switch rand.IntN(10) {
-				case 0:
-					return errHandler
-				case 1:
-					panic("out of range")
-				}
-				return nil
+				return mishap()
 			}
 		}
 		ended := func() uint64 { s := guard.Stats(); return s.Handled + s.Duplicates }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -48,13 +47,7 @@ func TestManyWorkersHandleEachStoredMessageOnce(t *testing.T) {
 						if err := db.placeOrder(ctx, tx, d.MessageId); err != nil {
 							return err
 						}
-						switch rand.IntN(10) {
-						case 0:
-							return errHandler
-						case 1:
-							panic("out of range")
-						}
-						return nil
+						return mishap()
 					})
 					if err != nil {
 						t.Error(err)

@@ -20,18 +20,11 @@ const waitsForLock = "datname = current_database() AND wait_event_type = 'Lock'"
 // awaitLock returns when a session of the database waits for a lock.
 func awaitLock(t *testing.T, db *sql.DB) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	limit, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	for {
+	servertest.Eventually(t, "a session waits for a lock", func() bool {
 		var n int
-		must(t, db.QueryRowContext(limit, "SELECT count(*) FROM pg_stat_activity WHERE "+waitsForLock).Scan(&n))
-		if n > 0 {
-			return
-		}
-		<-tick.C
-	}
+		must(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE "+waitsForLock).Scan(&n))
+		return n > 0
+	})
 }
 
 // migrated makes a database with a ledger, and connects to it.

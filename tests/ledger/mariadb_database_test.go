@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"testing"
-	"time"
 
 	driver "github.com/go-sql-driver/mysql"
 
@@ -16,13 +15,11 @@ import (
 // awaitMariaDBLock returns when so many sessions wait for a row's lock.
 func awaitMariaDBLock(t *testing.T, db *sql.DB, sessions int) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	limit, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	for n := 0; n < sessions; <-tick.C {
-		must(t, db.QueryRowContext(limit, mariaDBHarness().Waiting).Scan(&n))
-	}
+	servertest.Eventually(t, "sessions wait for a row's lock", func() bool {
+		var n int
+		must(t, db.QueryRowContext(t.Context(), mariaDBHarness().Waiting).Scan(&n))
+		return n >= sessions
+	})
 }
 
 // mariaDB makes a database with a ledger, and connects to it.

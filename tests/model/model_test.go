@@ -51,7 +51,8 @@ func TestEveryRunKeepsThePromise(t *testing.T) {
 		{"two receivers", receivers.with(more("2", "3"))},
 		{"two transactions in one group", group.with(more("0", "1"))},
 		{"two transactions in one group, one verifier", lonely.with(more("1", "2"))},
-		{"parked", parking.with("2")},
+		{"parked", parking.with(more("1", "2"))},
+		{"parked, one verifier", parking.with("2", "-DVERIFIERS=1")},
 		{"orphan sweep", sweep.with(more("1", "2"))},
 		{"parked and orphan sweep", both.with("1")},
 		{"failover to a server that does not wait", failover.with(more("1", "2"))},
@@ -60,8 +61,9 @@ func TestEveryRunKeepsThePromise(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.search.compile = []string{"-O0", "-DSAFETY"} // it runs for less time than -O1 compiles
+			c.search.run = []string{fewStates}
 			if *longFlag {
-				c.search.compile[0] = "-O1"
+				c.search.compile[0], c.search.run = "-O1", nil
 			}
 			begin := time.Now()
 			r := c.search.do(t)
@@ -139,6 +141,9 @@ var broken = []breach{
 }
 
 func TestWithoutTheRule(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles a model for each rule")
+	}
 	for _, c := range broken {
 		t.Run(c.rule, func(t *testing.T) {
 			t.Parallel()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"runtime/pprof"
 	"strings"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	amqp "github.com/rabbitmq/amqp091-go"
 	"pgregory.net/rapid"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -43,13 +41,8 @@ type world struct {
 func newWorld(t *testing.T, kind stage.Database) *world {
 	t.Helper()
 	s := stage.New(t, kind)
-	address, err := url.Parse(s.AMQP)
-	if err != nil {
-		t.Fatal(err)
-	}
-	valve := servertest.NewValve(t, address.Host)
-	address.Host = valve.Addr()
-	broker, err := bridge.Dial(t.Context(), address.String(), nil)
+	valve, address := servertest.Through(t, s.AMQP)
+	broker, err := bridge.Dial(t.Context(), address, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,63 +117,40 @@ func (h *history) finish(t *rapid.T) {
 
 // handedBack waits until no consumer is left, and with it nothing unacked, and
 // returns how many messages the staging and the waiting queue hold.
-func (h *history) handedBack(t *rapid.T) int {
-	n := 0
-	for _, queue := range []string{h.Topology.Queue, h.Topology.WaitingQueue()} {
-		var q amqp.Queue
-		h.eventually(t, "no consumer at "+queue, func() bool {
-			var err error
-			q, err = h.Channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-			must(t, "inspect queue", err)
-			return q.Consumers == 0
-		})
-		n += q.Messages
-	}
+func (h *history) handedBack(t *rapid.T) (n int) {
+	h.eventually(t, "no consumer is left", func() bool {
+		messages, consumers, err := h.Left()
+		must(t, "look", err)
+		n = messages
+		return consumers == 0
+	})
 	return n
 }
 
 // delivered takes everything from the target and counts the copies.
 func (h *history) delivered(t *rapid.T) map[uuid.UUID]int {
+	taken, err := h.Take(h.target)
+	must(t, "take", err)
 	copies := make(map[uuid.UUID]int)
-	for {
-		const autoAck = true
-		d, ok, err := h.Channel.Get(h.target, autoAck)
-		must(t, "get", err)
-		if !ok {
-			return copies
-		}
+	for _, d := range taken {
 		if string(d.Body) != h.target || len(d.Headers) > 0 {
 			t.Errorf("message %q has changed: %q, headers %v", d.MessageId, d.Body, d.Headers)
 		}
 		copies[uuid.MustParse(d.MessageId)]++
 	}
+	return copies
 }
 
 // rows are the IDs in the ledger.
-func (h *history) rows(t *rapid.T) (ids []uuid.UUID) {
-	rows, err := h.DB.QueryContext(context.Background(), `SELECT id FROM bridge_ledger`)
-	must(t, "query", err)
-	defer rows.Close()
-	for rows.Next() {
-		var id uuid.UUID
-		must(t, "scan", rows.Scan(&id))
-		ids = append(ids, id)
-	}
-	must(t, "read rows", rows.Err())
+func (h *history) rows(t *rapid.T) []uuid.UUID {
+	ids, err := h.IDs(context.Background(), `SELECT id FROM bridge_ledger`)
+	must(t, "read", err)
 	return ids
 }
 
 // eventually polls what no server will signal.
 func (h *history) eventually(t *rapid.T, what string, holds func() bool) {
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for timeout := time.After(limit); !holds(); {
-		select {
-		case <-ticker.C:
-		case <-timeout:
-			t.Fatalf("not in time: %s: %s", what, h.state())
-		}
-	}
+	servertest.Eventually(t, what, holds, h.state)
 }
 
 // A tail keeps the end of a log.

@@ -79,10 +79,13 @@ func (w *world) finish() {
 			}
 			return ready == 0 && w.count(w.shop.DB, `SELECT count(DISTINCT id) FROM receipts`) == w.orders
 		})
-		shop.Kill()
-		bank.Kill()
+		for _, p := range []*program.Process{shop, bank} {
+			if code := p.Stop(); code != 0 {
+				w.t.Fatalf("a service has ended with %d", code)
+			}
+		}
 		left = 0
-		for _, queue := range queues { // what was not acked yet
+		for _, queue := range queues { // what was handed back
 			left += w.left(queue)
 		}
 	}

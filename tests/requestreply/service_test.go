@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strconv"
+	"syscall"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -71,14 +73,18 @@ func serve(text string) {
 	var s service
 	err := json.Unmarshal([]byte(text), &s.brief)
 	if err == nil {
-		err = s.run(context.Background())
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		err = s.run(ctx)
 	}
-	fmt.Fprintln(os.Stderr, "service ends:", err)
-	os.Exit(1)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "service ends:", err)
+		os.Exit(1)
+	}
 }
 
-// run does the service's work until the process is killed, or ends with an error; the
-// parent starts it anew.
+// run does the service's work until the process is killed; or until ctx ends, and then
+// finishes what it has begun.
 func (s *service) run(ctx context.Context) error {
 	var ledger bridge.Ledger
 	var err error
@@ -104,27 +110,37 @@ func (s *service) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ended := make(chan error, 3)
-	go func() { ended <- worker.Run(ctx) }()
+	parts := []func(context.Context) error{worker.Run}
 	if s.Service == "shop" {
-		go func() { ended <- s.consume(ctx, replies, s.receive, receiptCommitted, receiptAcked) }()
-		go func() { ended <- s.placeOrders(ctx) }()
+		parts = append(parts, s.placeOrders, func(ctx context.Context) error {
+			return s.consume(ctx, replies, s.receive, receiptCommitted, receiptAcked)
+		})
 	} else {
-		go func() { ended <- s.consume(ctx, requests, s.pay, replyCommitted, requestAcked) }()
+		parts = append(parts, func(ctx context.Context) error {
+			return s.consume(ctx, requests, s.pay, replyCommitted, requestAcked)
+		})
 	}
-	return <-ended
+	ended := make(chan error, len(parts))
+	for _, part := range parts {
+		go func() { ended <- part(ctx) }()
+	}
+	for range parts {
+		if err := <-ended; err != nil || ctx.Err() == nil {
+			return fmt.Errorf("a part has ended: %w", err)
+		}
+	}
+	return nil
 }
 
 // placeOrders places the orders that have not been placed yet, each with its request.
 func (s *service) placeOrders(ctx context.Context) error {
 	for id := range s.Orders {
-		err := s.placeOrder(ctx, id)
-		if err != nil {
+		if err := s.placeOrder(ctx, id); err != nil {
 			return err
 		}
 	}
 	<-ctx.Done()
-	return ctx.Err()
+	return nil
 }
 
 func (s *service) placeOrder(ctx context.Context, id int) error {
@@ -190,16 +206,21 @@ func (s *service) consume(ctx context.Context, queue string, handle func(context
 	if err := channel.Qos(10, 0, false); err != nil {
 		return err
 	}
-	deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
+	deliveries, err := channel.Consume(queue, queue, false, false, false, false, nil)
 	if err != nil {
 		return err
 	}
+	defer context.AfterFunc(ctx, func() { _ = channel.Cancel(queue, false) })() // closes deliveries
+	handling := context.WithoutCancel(ctx)
 	for d := range deliveries {
 		d.Acknowledger = &stopping{channel, s, before, after}
-		err := s.guard.Handle(ctx, s.db, d, func(ctx context.Context, tx *sql.Tx) error { return handle(ctx, tx, d) })
+		err := s.guard.Handle(handling, s.db, d, func(ctx context.Context, tx *sql.Tx) error { return handle(ctx, tx, d) })
 		if err != nil {
 			slog.Warn("comes again", "error", err)
 		}
+	}
+	if ctx.Err() != nil {
+		return nil
 	}
 	return errors.New("the channel is closed")
 }

@@ -59,6 +59,7 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 			return trouble{broker, valve.HoldReplies, valve.Release}
 		}},
 		{"blocked", bridge.ErrBlocked, true, func(t *testing.T, s *stage.Stage) trouble {
+			connect(t, s, s.Broker)
 			return trouble{s.Broker, func() { servertest.Alarm(t, s.AMQP, true) }, func() { servertest.Alarm(t, s.AMQP, false) }}
 		}},
 		{"no broker", bridge.ErrUnavailable, true, func(t *testing.T, s *stage.Stage) trouble {
@@ -133,14 +134,20 @@ func throughValve(t *testing.T, s *stage.Stage) (*servertest.Valve, *bridge.Brok
 		t.Fatal(err)
 	}
 	t.Cleanup(broker.Close)
-	connected := begin(t, s.DB)
-	if _, err := newSender(t, s.Ledger, broker, stage.Patience).SendTx(t.Context(), connected, messages("target", 1)...); err != nil {
-		t.Fatal(err)
-	}
-	if err := connected.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	connect(t, s, broker)
 	return valve, broker
+}
+
+// connect has a broker connected, which it is once it has sent something.
+func connect(t *testing.T, s *stage.Stage, broker *bridge.Broker) {
+	t.Helper()
+	tx := begin(t, s.DB)
+	if _, err := newSender(t, s.Ledger, broker, stage.Patience).SendTx(t.Context(), tx, messages("target", 1)...); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestAContextThatEndsIsTheDeadline(t *testing.T) {

@@ -3,7 +3,6 @@ package servers_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -43,7 +42,7 @@ func TestAClusterGoesOnWithoutOneNode(t *testing.T) {
 	if err := cluster.Rejoin(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the node is back", func() bool {
+	servertest.Eventually(t, "the node is back", func() bool {
 		conn, err := amqp.Dial(first.URL())
 		if err != nil {
 			return false
@@ -74,21 +73,4 @@ func runningNodes(t *testing.T, c *servers.Cluster, node *servers.RabbitMQ) (n i
 		n += strings.Count(text, other.Name())
 	}
 	return n
-}
-
-// patience bounds every wait.
-const patience = 3 * time.Minute
-
-// eventually polls what no server signals.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		<-ticker.C
-	}
 }

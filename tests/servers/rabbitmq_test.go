@@ -64,7 +64,7 @@ func publishConfirmed(t *testing.T, url, queue, body string) {
 	if err := channel.Confirm(false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the message is confirmed", func() bool { // a queue that has lost its leader may nack
+	servertest.Eventually(t, "the message is confirmed", func() bool { // a queue that has lost its leader may nack
 		confirmation, err := channel.PublishWithDeferredConfirm("", queue, true, false,
 			amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
 		if err != nil {

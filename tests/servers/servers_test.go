@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -80,20 +79,8 @@ func TestKilledParentLeavesNoProcesses(t *testing.T) {
 	}
 
 	// The kernel kills the children; nobody tells us when they are gone.
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	deadline := time.After(patience)
-	for {
-		left := processesIn(folder)
-		if len(left) == 0 {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatalf("still running: %v", left)
-		}
-	}
+	servertest.Eventually(t, "no process is left", func() bool { return len(processesIn(folder)) == 0 },
+		func() string { return fmt.Sprint(processesIn(folder)) })
 }
 
 func TestFailedStartShowsTheLogAndLeavesNothing(t *testing.T) {

@@ -362,13 +362,5 @@ func (s *Stage) Rows() int {
 // Eventually polls what no server will signal.
 func (s *Stage) Eventually(what string, holds func() bool) {
 	s.t.Helper()
-	deadline := time.Now().Add(Patience)
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("not in time: %s%s", what, s.state())
-		}
-		<-ticker.C
-	}
+	servertest.Eventually(s.t, what, holds, s.state)
 }

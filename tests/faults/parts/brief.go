@@ -32,6 +32,9 @@ const (
 // Variable is the environment variable that holds a process's brief.
 const Variable = "FAULTS_BRIEF"
 
+// MutantVariable is the one that tells a build with mutants which of them to be.
+const MutantVariable = "FAULTS_MUTANT"
+
 // A Brief tells a process what to play, and on what.
 type Brief struct {
 	Role     Role
@@ -42,6 +45,7 @@ type Brief struct {
 
 	Script  []Transaction // of a sender; without one it makes transactions up until it is ended
 	Workers int           // of a sender, each with one transaction after the other
+	Pause   time.Duration // at most, of a worker after a transaction
 	Targets []Target      // of a sender that makes them up
 	Parks   bool          // a sender, during an outage of the broker
 

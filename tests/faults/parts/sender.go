@@ -89,7 +89,7 @@ func send(ctx context.Context, b Brief) error {
 		workers.Go(func() {
 			for ctx.Err() == nil {
 				shop.try(ctx, invent(random, b.Targets), random)
-				pause(ctx, time.Duration(random.IntN(30))*time.Millisecond)
+				pause(ctx, time.Duration(random.Int64N(1+int64(b.Pause))))
 			}
 		})
 	}

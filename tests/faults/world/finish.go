@@ -118,7 +118,7 @@ func (w *World) drain(ctx context.Context, workers []*Process, queues []string, 
 func (w *World) left(ctx context.Context, queues []string) (n int, err error) {
 	err = Eventually(ctx, "no consumer is left", Patience, func() (free bool, err error) {
 		n, free = 0, true
-		err = w.onChannel(func(ch *amqp.Channel) error {
+		err = w.look(func(ch *amqp.Channel) error {
 			for _, queue := range queues {
 				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 				if err != nil {

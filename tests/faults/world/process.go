@@ -3,7 +3,6 @@ package world
 import (
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"sync"
@@ -24,6 +23,7 @@ type Process struct {
 
 	t       testing.TB
 	program string
+	mutant  string
 	brief   parts.Brief
 	diary   *Diary
 
@@ -45,24 +45,12 @@ type run struct {
 // newProcess makes the links; the brief's addresses are those of the servers.
 func newProcess(t testing.TB, c Config, diary *Diary, name string, b parts.Brief) *Process {
 	t.Helper()
-	p := &Process{Name: name, t: t, program: c.Program, diary: diary}
-	p.Database, b.Database = linkTo(t, b.Database)
-	p.Broker, b.AMQP = linkTo(t, b.AMQP)
+	p := &Process{Name: name, t: t, program: c.Program, mutant: c.Mutant, diary: diary}
+	p.Database, b.Database = servertest.Through(t, b.Database)
+	p.Broker, b.AMQP = servertest.Through(t, b.AMQP)
 	p.brief = b
 	t.Cleanup(p.Kill)
 	return p
-}
-
-// linkTo returns a link to the server of an address, and the address through it.
-func linkTo(t testing.TB, address string) (*servertest.Valve, string) {
-	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatalf("parse address: %v", err)
-	}
-	link := servertest.NewValve(t, u.Host)
-	u.Host = link.Addr()
-	return link, u.String()
 }
 
 // Start starts the process, in place of one that is gone.
@@ -84,7 +72,7 @@ func (p *Process) Start() {
 	defer theirs.Close()
 	r := &run{cmd: exec.Command(p.program), stdin: ours, ended: make(chan struct{})}
 	r.page = p.diary.page(p.Name)
-	r.cmd.Env = append(os.Environ(), parts.Variable+"="+string(text))
+	r.cmd.Env = append(os.Environ(), parts.Variable+"="+string(text), parts.MutantVariable+"="+p.mutant)
 	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = theirs, r.page, r.page
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := r.cmd.Start(); err != nil {

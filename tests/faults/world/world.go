@@ -3,7 +3,6 @@ package world
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -26,14 +25,16 @@ import (
 // Config says on what a world stands.
 type Config struct {
 	Program    string // built by Build
+	Mutant     string // which of those in the program the processes are; none by default
 	AMQP       string // the broker's URL
 	Shop, Post string // the databases' URLs; the sender's, with the ledger, and the receiver's
 	Topology   bridge.Topology
 	Diary      *Diary
 	// MoreTargets are queues, declared by the test, that receivers consume too.
 	MoreTargets []string
-	Quorum      bool // quorum queues for all targets, as in a cluster
-	Parks       bool // the senders park during an outage of the broker
+	Quorum      bool          // quorum queues for all targets, as in a cluster
+	Parks       bool          // the senders park during an outage of the broker
+	Pause       time.Duration // at most, of each of a sender's workers between two transactions
 }
 
 // The targets. Messages for Nowhere and Forbidden are meant for the dead queue:
@@ -78,7 +79,8 @@ type World struct {
 	mu       sync.Mutex
 	declared time.Time // when queues were last declared
 	events   Events
-	ended    []error // processes that have ended by themselves
+	ended    []error          // processes that have ended by themselves
+	lookout  *amqp.Connection // see look
 }
 
 // New makes the tables and queues. The processes are added and started by Add.
@@ -102,6 +104,11 @@ func New(t testing.TB, c Config) *World {
 		w.must("create table", err)
 	}
 	w.must("declare queues", w.Declare(ctx))
+	t.Cleanup(func() {
+		if w.lookout != nil {
+			_ = w.lookout.Close()
+		}
+	})
 	return w
 }
 
@@ -128,7 +135,7 @@ func (w *World) must(what string, err error) {
 func Build(t testing.TB, overlay string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "actor")
-	args := []string{"build", "-o", program}
+	args := []string{"build", "-ldflags=-s -w", "-o", program} // stacks of a panic need neither
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
@@ -173,9 +180,9 @@ func (w *World) Declare(ctx context.Context) error {
 
 // onChannel does something at the broker, over no link.
 func (w *World) onChannel(do func(ch *amqp.Channel) error) error {
-	conn, err := amqp.DialConfig(w.config.AMQP, amqp.Config{Dial: amqp.DefaultDial(Patience)})
+	conn, err := w.dial()
 	if err != nil {
-		return fmt.Errorf("dial: %w", err)
+		return err
 	}
 	defer conn.Close()
 	ch, err := conn.Channel()
@@ -185,9 +192,37 @@ func (w *World) onChannel(do func(ch *amqp.Channel) error) error {
 	return do(ch)
 }
 
+func (w *World) dial() (*amqp.Connection, error) {
+	conn, err := amqp.DialConfig(w.config.AMQP, amqp.Config{Dial: amqp.DefaultDial(Patience)})
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	return conn, nil
+}
+
+// look is onChannel for what is done again and again while nothing breaks: it keeps
+// its connection, whose opening costs the broker more than what is done on it.
+func (w *World) look(do func(ch *amqp.Channel) error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lookout == nil || w.lookout.IsClosed() {
+		conn, err := w.dial()
+		if err != nil {
+			return err
+		}
+		w.lookout = conn
+	}
+	ch, err := w.lookout.Channel()
+	if err != nil {
+		return fmt.Errorf("open channel: %w", err)
+	}
+	defer ch.Close()
+	return do(ch)
+}
+
 // depth is the number of messages that are ready in the queues.
 func (w *World) depth(queues ...string) (n int, err error) {
-	err = w.onChannel(func(ch *amqp.Channel) error {
+	err = w.look(func(ch *amqp.Channel) error {
 		for _, queue := range queues {
 			q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 			if err != nil {
@@ -203,7 +238,7 @@ func (w *World) depth(queues ...string) (n int, err error) {
 // AddSender adds and starts a sender that makes transactions up.
 func (w *World) AddSender(workers int, seed uint64) *Process {
 	w.t.Helper()
-	return w.add(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Seed: seed, Workers: workers, Parks: w.config.Parks,
+	return w.add(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Seed: seed, Workers: workers, Pause: w.config.Pause, Parks: w.config.Parks,
 		Targets: []parts.Target{{Target: Classic, Weight: 40}, {Target: Quorum, Weight: 40}, {Target: Exchange, Weight: 40},
 			{Target: Nowhere, Weight: 1}, {Target: Forbidden, Weight: 1}}})
 }
@@ -280,19 +315,7 @@ const Patience = servertest.Patience
 func Eventually(ctx context.Context, what string, patience time.Duration, holds func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		ok, err := holds()
-		if ok && err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("not in time: %s", what), err)
-		case <-ticker.C:
-		}
-	}
+	return servertest.Await(ctx, what, holds)
 }
 
 // CreateDatabase makes a database on a server and returns its URL.

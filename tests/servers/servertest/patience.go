@@ -12,8 +12,13 @@ import (
 // ten times slower.
 const Patience = 3 * time.Minute
 
-// shortestPause is between two looks at what no server signals.
-const shortestPause = 5 * time.Millisecond
+// A pause between two looks at what no server signals is in proportion to what a look
+// takes, which is a server's work in most cases, and within these bounds.
+const (
+	shortestPause = 10 * time.Millisecond
+	longestPause  = 500 * time.Millisecond
+	pausePerLook  = 4
+)
 
 // Eventually waits until holds says so, for what no server signals. After Patience it
 // fails the test with what it has waited for, and how things are now, where that is
@@ -49,7 +54,7 @@ func Await(ctx context.Context, what string, holds func() (bool, error)) error {
 		select {
 		case <-ctx.Done():
 			return errors.Join(fmt.Errorf("not in time: %s: %w", what, context.Cause(ctx)), err)
-		case <-time.After(max(shortestPause, time.Since(start))): // half of the time for the others
+		case <-time.After(min(max(shortestPause, pausePerLook*time.Since(start)), longestPause)):
 		}
 	}
 }

@@ -61,10 +61,10 @@ func SetPolicy(t testing.TB, vhostURL, name, pattern string, definition map[stri
 		map[string]any{"pattern": pattern, "definition": definition, "apply-to": "queues"})
 }
 
-// Alarm tells the connections that a vhost which Vhost made has now what the server
-// tells all when it sets or clears its memory alarm: it blocks those that publish. An
-// alarm of the whole server would block other tests' too. What is set is cleared at the
-// end of the test. It takes a second or two.
+// Alarm tells the connections that a vhost which Vhost made has now, and not those that
+// are made later, what the server tells all when it sets or clears its memory alarm: it
+// blocks those that publish. An alarm of the whole server would block other tests' too.
+// What is set is cleared at the end of the test. It takes a second or two.
 func Alarm(t testing.TB, vhostURL string, on bool) {
 	t.Helper()
 	server, vhost := managed(t, vhostURL)

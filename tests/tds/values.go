@@ -1,0 +1,47 @@
+package tds
+
+import (
+	"bytes"
+	"slices"
+	"time"
+)
+
+// now is sysutcdatetime() in a datetime2(3).
+func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+
+// iso is style 126.
+const iso = "2006-01-02T15:04:05.000"
+
+func (x *execution) time(parameter string) (time.Time, error) {
+	text, _ := x.parameters[parameter].(string)
+	t, err := time.Parse(iso, text)
+	if err != nil {
+		return t, &sqlError{241, 16, "Conversion failed when converting date and/or time from character string."}
+	}
+	return t, nil
+}
+
+// text is a time in a result.
+func text(t any) any {
+	if t, ok := t.(time.Time); ok {
+		return t.Format(iso)
+	}
+	return nil
+}
+
+// compare is the order of uniqueidentifier: 'Comparing GUID and uniqueidentifier
+// values' in ADO.NET's pages.
+func compare(a, b guid) int {
+	order := func(g guid) []byte { return slices.Concat(g[10:], g[8:10], g[6:8], g[4:6], g[:4]) }
+	return bytes.Compare(order(a), order(b))
+}
+
+func sortByID(rows []row) {
+	slices.SortFunc(rows, func(a, b row) int { return compare(a["id"].(guid), b["id"].(guid)) })
+}
+
+// top is the number of rows in TOP (…).
+func (x *execution) top(parameter string) int {
+	n, _ := x.parameters[parameter].(int64)
+	return int(n)
+}
