@@ -25,9 +25,10 @@ type Harness struct {
 	OpenInbox    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
 
 	// Further: another suite is run on the same kind of database, and this one is by
-	// another driver, through a pooler, or on another type of column. What wants a
-	// database of its own is left out then: it holds the migrations and the checks of
-	// identity and version, which are the same by any.
+	// another driver, through a pooler, or with other settings. What wants a database of
+	// its own is left out then, the checks of identity and version, and what bridge.Prove
+	// does with broken ledgers: these are the same by any. Many IDs are fewer then, and
+	// messages not as large.
 	Further bool
 
 	// Insert, where the ledger is on an own table, inserts rows with these IDs into it,

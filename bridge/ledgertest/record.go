@@ -33,8 +33,11 @@ func testLookupOpen(t *testing.T, d *database) {
 
 func testManyIDs(t *testing.T, d *database) {
 	many := many
+	if d.Further {
+		many /= 4
+	}
 	if d.MostIDs > 0 {
-		many = d.MostIDs
+		many = min(many, d.MostIDs)
 	}
 	ids := newIDs(many)
 	d.commit(t, ids...)

@@ -11,6 +11,6 @@
 // inserted in the same transaction. So the database itself says, whoever was
 // killed when, which messages must have been delivered.
 //
-// How often something is killed at random, and how much traffic there is meanwhile, is
-// kept small; -crash.long has ten times as much of both.
+// Servers, and processes at random moments, are killed few times; with -crash.long ten
+// times as often.
 package crash

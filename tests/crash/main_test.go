@@ -8,7 +8,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-var longFlag = flag.Bool("crash.long", false, "kill more often, in the middle of more traffic")
+var longFlag = flag.Bool("crash.long", false, "kill servers, and processes at random moments, ten times as often")
 
 // scaled is n, or ten times n with -crash.long.
 func scaled(n int) int {

@@ -21,6 +21,7 @@ func TestAStatusThatCouldNotBeWrittenIsSettled(t *testing.T) {
 			id := w.publish(1)[0]
 			p.Hear("status not written")
 			w.wantDone(1)
+			p.wantMetrics(`email_gateway_held 0`) // it is acked
 			w.wantStatus(id, "sending")
 			if dies {
 				p.Kill()

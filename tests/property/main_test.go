@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// A check takes half a second or more. The command line, read later, overrules this.
-	set("rapid.checks", "15")
+	set("rapid.checks", "25")
 	if inCI() {
 		set("rapid.nofailfile", "true")
 	}

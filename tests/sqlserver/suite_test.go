@@ -22,11 +22,12 @@ var switches = []struct {
 	name     string
 	options  tds.Options
 	snapshot bool // READ_COMMITTED_SNAPSHOT
+	further  bool // see ledgertest.Harness
 }{
-	{"locking", tds.Options{}, false},
-	{"snapshot", tds.Options{}, true},
-	{"snapshot, isolation kept", tds.Options{KeepIsolation: true}, true},
-	{"hints ignored", tds.Options{IgnoreHints: true}, true},
+	{"locking", tds.Options{}, false, false},
+	{"snapshot", tds.Options{}, true, true},
+	{"snapshot, isolation kept", tds.Options{KeepIsolation: true}, true, true},
+	{"hints ignored", tds.Options{IgnoreHints: true}, true, true},
 }
 
 func TestSuites(t *testing.T) {
@@ -37,6 +38,7 @@ func TestSuites(t *testing.T) {
 				t.Skip("only the stand-in has these switches")
 			}
 			h := harness(servertest.SQLServer(t, &s.options), s.snapshot)
+			h.Further = s.further
 			if s.options.IgnoreHints {
 				h = fallenBack(h)
 			}

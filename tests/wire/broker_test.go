@@ -1,7 +1,6 @@
 package wire_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -206,25 +205,4 @@ func TestCloseEndsWhatIsInFlight(t *testing.T) {
 	err := fails(t, broker, outgoing("q", 1), patience, bridge.ErrUnavailable)
 	contains(t, err, "closed")
 	broker.Close() // again is no harm
-}
-
-func TestCloseEndsWhoWaitsForAConnection(t *testing.T) {
-	server := servertest.StartRabbitMQ(t, nil)
-	broker := dial(t, server.URL(), nil)
-	unused := dial(t, server.URL(), nil)
-	server.Kill()
-	// What hits the dying connection is unconfirmed; after that there is none.
-	for errors.Is(broker.Publish(within(t, 100*time.Millisecond), outgoing("q", 1)), bridge.ErrUnconfirmed) {
-	}
-	fails(t, broker, outgoing("q", 1), 100*time.Millisecond, bridge.ErrUnavailable)
-	ctx := within(t, patience)
-	result := make(chan error)
-	go func() { result <- broker.Publish(ctx, outgoing("q", 1)) }()
-	broker.Close()
-	err := <-result
-	if !errors.Is(err, bridge.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("error %v", err)
-	}
-	unused.Close() // never had a connection
-	fails(t, unused, outgoing("q", 1), patience, bridge.ErrUnavailable)
 }

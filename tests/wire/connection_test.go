@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -101,38 +99,6 @@ func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
 	}
 	close(done)
 	running.Wait()
-}
-
-func TestABrokerThatWasKilledIsFoundAgainWithAllThatWasConfirmed(t *testing.T) {
-	server := servertest.StartRabbitMQ(t, nil)
-	declare(t, server.URL(), "q", amqp.Table{"x-queue-type": "quorum"})
-	// A quorum queue that is killed within its first moments stays without a leader
-	// (3.10): an orderly restart makes it old enough.
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	broker := dial(t, server.URL(), nil)
-	if err := broker.Publish(within(t, patience), outgoing("q", 1000)); err != nil {
-		t.Fatal(err)
-	}
-	server.Kill()
-	err := broker.Publish(within(t, time.Second), outgoing("q", 1))
-	if !errors.Is(err, bridge.ErrUnconfirmed) && !errors.Is(err, bridge.ErrUnavailable) {
-		t.Errorf("published without a broker: %v", err)
-	}
-	waiting := make(chan error)
-	ctx := within(t, patience)
-	fails(t, broker, outgoing("q", 1), 100*time.Millisecond, bridge.ErrUnavailable)
-	go func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }()
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-waiting; err != nil {
-		t.Fatalf("after the restart: %v", err)
-	}
-	if n := depth(t, server.URL(), "q"); n < 1001 {
-		t.Errorf("%d messages in the queue, 1001 were confirmed", n)
-	}
 }
 
 func TestAHalfOpenConnectionCostsNobodyMoreThanTheDeadline(t *testing.T) {

@@ -162,33 +162,6 @@ func TestAMessageWithAUserIDIsForwardedByAnotherUser(t *testing.T) {
 	}
 }
 
-func TestATransientMessageSurvivesARestart(t *testing.T) {
-	server := servertest.StartRabbitMQ(t, nil)
-	s := stage.On(t, stage.SQLite, server.URL(), bridge.Topology{Queue: "staging", Classic: true})
-	m := stage.To(s.Queue("target", nil), "body")
-	m.Publishing.DeliveryMode = amqp.Transient
-	to, p := unescaped(t, s, m)
-	if err := publish(t, s.AMQP, to, p); err != nil {
-		t.Fatal(err)
-	}
-	ids := s.Commit(m)
-	if n := depth(t, s.AMQP, "staging"); n != 2 {
-		t.Fatalf("%d messages are staged", n)
-	}
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	// Without the escape it is gone.
-	if n := depth(t, s.AMQP, "staging"); n != 1 {
-		t.Errorf("%d messages are left", n)
-	}
-	s.Channel = channel(t, s.AMQP)
-	s.Verify(verifier.Options{})
-	if d := s.Receive("target", 1)[0]; d.MessageId != ids[0].String() || d.DeliveryMode != amqp.Persistent {
-		t.Errorf("message %s with delivery mode %d", d.MessageId, d.DeliveryMode)
-	}
-}
-
 func TestTheReceiverDoesNotSeeWhatTheBrokerAddedOnTheWay(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	m := stage.To(s.Queue("target", nil), "body")
