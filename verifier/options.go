@@ -106,7 +106,7 @@ func (o *Options) withDefaults() (Options, error) {
 		{"Settlers", &out.Settlers, 16},
 	} {
 		if *f.value < 0 || *f.value > maxPrefetch {
-			return out, fmt.Errorf("Options.%s is not between 1 and %d", f.name, maxPrefetch)
+			return out, fmt.Errorf("%s is not between 1 and %d", "Options."+f.name, maxPrefetch)
 		}
 		if *f.value == 0 {
 			*f.value = f.standard
@@ -125,7 +125,7 @@ func (o *Options) withDefaults() (Options, error) {
 		{"Drain", &out.Drain, 10 * time.Second},
 	} {
 		if *f.value < 0 {
-			return out, fmt.Errorf("Options.%s is negative", f.name)
+			return out, fmt.Errorf("%s is negative", "Options."+f.name)
 		}
 		if *f.value == 0 {
 			*f.value = f.standard

@@ -99,7 +99,7 @@ func TestSettleLeavesTheConnectionAsItWas(t *testing.T) {
 	expectOutcome(t, ledger, newID(), bridge.RolledBack)
 	var timeout int
 	must(t, ledger.DB().QueryRowContext(t.Context(), "PRAGMA busy_timeout").Scan(&timeout))
-	if timeout != 10000 {
+	if timeout != 120000 {
 		t.Errorf("busy_timeout is %d", timeout)
 	}
 	// A transaction left open would make this one an error.

@@ -39,7 +39,7 @@ var harness = ledgertest.Harness{
 }
 
 func open(file, options string) (*sql.DB, error) {
-	return sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(wal)&_pragma=busy_timeout(10000)&"+options)
+	return sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&"+options)
 }
 
 func TestLedger(t *testing.T) { ledgertest.Run(t, harness) }
