@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
@@ -24,6 +25,7 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 		broker     *bridge.Broker
 		begin, end func()
 	}
+	var own *servers.RabbitMQ
 	for _, test := range []struct {
 		name      string
 		want      error
@@ -59,8 +61,7 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 			return trouble{broker, valve.HoldReplies, valve.Release}
 		}},
 		{"blocked", bridge.ErrBlocked, true, func(t *testing.T, s *stage.Stage) trouble {
-			connect(t, s, s.Broker)
-			return trouble{s.Broker, func() { servertest.Alarm(t, s.AMQP, true) }, func() { servertest.Alarm(t, s.AMQP, false) }}
+			return trouble{s.Broker, func() { servertest.Alarm(t, own, true) }, func() { servertest.Alarm(t, own, false) }}
 		}},
 		{"no broker", bridge.ErrUnavailable, true, func(t *testing.T, s *stage.Stage) trouble {
 			valve, broker := throughValve(t, s)
@@ -75,7 +76,15 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := stage.New(t, stage.Postgres) // what the broker does is the same for every database
+			var address string
+			if test.want == bridge.ErrBlocked { // an alarm is the whole server's
+				own = servertest.StartRabbitMQ(t, nil)
+				address = own.URL()
+			} else {
+				address = servertest.Vhost(t)
+			}
+			// What the broker does is the same for every database.
+			s := stage.On(t, stage.Postgres, address, bridge.Topology{Queue: "staging"})
 			s.Queue("target", nil)
 			trouble := test.trouble(t, s)
 			hasty := newSender(t, s.Ledger, trouble.broker, deadline)

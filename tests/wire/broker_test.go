@@ -104,14 +104,15 @@ func TestHundredsOfGoroutinesShareFewChannels(t *testing.T) {
 }
 
 func TestABlockedBrokerIsAnErrorWithinTheDeadline(t *testing.T) {
-	vhost := servertest.Vhost(t)
+	server := servertest.StartRabbitMQ(t, nil)
+	vhost := server.URL()
 	declare(t, vhost, "q", nil)
 	broker := dial(t, vhost, nil)
 	publishes(t, broker, "q")
 	large := dial(t, vhost, nil)
 	publishes(t, large, "q")
 
-	servertest.Alarm(t, vhost, true)
+	servertest.Alarm(t, server, true)
 	const blocked = 3 * time.Second // time enough for the broker's word
 	// The first message is sent; then the broker says that it reads no more.
 	messages := outgoing("q", 1)
@@ -142,7 +143,7 @@ func TestABlockedBrokerIsAnErrorWithinTheDeadline(t *testing.T) {
 	waiting := make(chan error)
 	ctx := within(t, patience)
 	go func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }()
-	servertest.Alarm(t, vhost, false)
+	servertest.Alarm(t, server, false)
 	if err := <-waiting; err != nil {
 		t.Errorf("after the alarm: %v", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -61,22 +60,14 @@ func SetPolicy(t testing.TB, vhostURL, name, pattern string, definition map[stri
 		map[string]any{"pattern": pattern, "definition": definition, "apply-to": "queues"})
 }
 
-// Alarm tells the connections that a vhost which Vhost made has now, and not those that
-// are made later, what the server tells all when it sets or clears its memory alarm: it
-// blocks those that publish. An alarm of the whole server would block other tests' too.
-// What is set is cleared at the end of the test. It takes a second or two.
-func Alarm(t testing.TB, vhostURL string, on bool) {
+// Alarm sets or clears the memory alarm of a server that StartRabbitMQ started, which
+// then blocks all connections that publish. What is set is cleared at the end of the
+// test. It takes a second or two.
+func Alarm(t testing.TB, server *servers.RabbitMQ, on bool) {
 	t.Helper()
-	server, vhost := managed(t, vhostURL)
 	set := func(ctx context.Context, on bool) {
-		// A connection that ends meanwhile cannot be asked for its vhost.
-		out, err := server.Ctl(ctx, "eval", fmt.Sprintf(`length([rabbit_reader:conserve_resources(C, memory, {%[1]t, %[1]t, node()}) ||
-			C <- rabbit_networking:connections(), (catch rabbit_networking:connection_info(C, [vhost])) =:= [{vhost, <<"%[2]s">>}]]).`, on, vhost))
-		if err == nil && on && strings.TrimSpace(out) == "0" {
-			err = errors.New("no connection there")
-		}
-		if err != nil {
-			t.Errorf("set alarm: %v", err)
+		if err := server.SetMemoryAlarm(ctx, on); err != nil {
+			t.Error(err)
 		}
 	}
 	if on {

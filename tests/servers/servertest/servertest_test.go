@@ -47,7 +47,8 @@ func TestPolicyLimitsAQueue(t *testing.T) {
 }
 
 func TestAlarmBlocksPublishers(t *testing.T) {
-	vhost := servertest.Vhost(t)
+	server := servertest.StartRabbitMQ(t, nil)
+	vhost := server.URL()
 	declare(t, vhost, "q")
 	conn := dial(t, vhost)
 	blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 2))
@@ -56,13 +57,13 @@ func TestAlarmBlocksPublishers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	servertest.Alarm(t, vhost, true)
+	servertest.Alarm(t, server, true)
 	// The broker tells a connection only when it publishes, or at once.
 	if err := ch.Publish("", "q", false, false, amqp.Publishing{}); err != nil {
 		t.Fatal(err)
 	}
 	expectBlocked(t, blocked, true)
-	servertest.Alarm(t, vhost, false)
+	servertest.Alarm(t, server, false)
 	expectBlocked(t, blocked, false)
 }
 
