@@ -290,3 +290,15 @@ func (p *process) count(outcome string) (n int) {
 	}
 	return n
 }
+
+// wantDuplicate sends a copy of a message with which p has been dealing, and waits until
+// p has told it for one.
+func (p *process) wantDuplicate(w *world, id string) {
+	p.t.Helper()
+	w.eventually("the first has come to an end", func() bool {
+		return p.count("sent")+p.count("duplicate")+p.count("doubtful") > 0
+	})
+	before := p.count("duplicate")
+	w.publishAs(id, body)
+	w.eventually("the copy is a duplicate", func() bool { return p.count("duplicate") > before })
+}

@@ -75,7 +75,9 @@ func serve(text string) {
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
-		err = s.run(ctx)
+		if err = s.run(ctx); ctx.Err() != nil {
+			err = nil // what it was at has been cut short
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "service ends:", err)
