@@ -22,6 +22,7 @@ type worker struct {
 	stopping <-chan struct{}
 	started  chan struct{}         // closed once parts are there
 	parts    atomic.Pointer[parts] // nil until then
+	db       *database.Database    // once it is open
 }
 
 // parts are what a worker has once database and broker have answered.
@@ -36,6 +37,11 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 	w := &worker{config: c, log: c.Log.Logger(stderr), stopping: ctx.Done(), started: make(chan struct{})}
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
+	defer func() { // after those who ask the ledger for metrics
+		if w.db != nil {
+			_ = w.db.Close()
+		}
+	}()
 
 	traces, err := newTraces(serving, w.log, c.topology())
 	if err != nil {
@@ -107,7 +113,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	w.db = db
 	ledger, err := w.ledger(ctx, db)
 	if err != nil {
 		return err
