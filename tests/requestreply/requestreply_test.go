@@ -80,6 +80,7 @@ func (w *world) finish() {
 			return ready == 0 && w.count(w.shop.DB, `SELECT count(DISTINCT id) FROM receipts`) == w.orders
 		})
 		for _, p := range []*program.Process{shop, bank} {
+			p.Hear(stoppable)
 			if code := p.Stop(); code != 0 {
 				w.t.Fatalf("a service has ended with %d", code)
 			}

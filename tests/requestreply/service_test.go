@@ -61,6 +61,9 @@ const (
 	bankTables = `CREATE TABLE payments (id int)`
 )
 
+// stoppable is what a service says once SIGTERM stops it in good order.
+const stoppable = "SIGTERM stops this service"
+
 // A service is a process.
 type service struct {
 	brief
@@ -75,6 +78,7 @@ func serve(text string) {
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
+		fmt.Fprintln(os.Stderr, stoppable)
 		if err = s.run(ctx); ctx.Err() != nil {
 			err = nil // what it was at has been cut short
 		}
