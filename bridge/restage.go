@@ -1,6 +1,8 @@
 package bridge
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -8,14 +10,73 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// restageBytes bounds the records in one group of Restage.
+// restageLimit is how many parked messages are staged at once.
+const restageLimit = 500
+
+// restageBytes bounds the records in one group of restage.
 const restageBytes = 64 << 10
 
-// Restage makes of parked messages what an Unpark's stage publishes to the staging
-// queue: groups of them, and alone what is too large for a group. stagedAt is when
-// this staging began, by the caller's clock, before the first of them is published
-// (see Sweeper).
-func Restage(ledger uuid.UUID, stagedAt time.Time, parked []Parked) ([]amqp.Publishing, error) {
+// ErrNotStaged: parked messages stay parked, since the broker did not take them. Some
+// may have arrived nevertheless: they come twice, with the same ID.
+var ErrNotStaged = errors.New("parked messages are not staged")
+
+// StageParked moves the parked messages of committed transactions to the staging queue,
+// until none is left that is free. It calls staged with the number of those that were
+// moved, as it goes on. One that the broker will never take, such as one that is too
+// large, stays parked: refused is called with its ID, and it is passed by.
+//
+// An error that wraps ErrNotStaged is the broker's; any other is the database's. What a
+// crash in between leaves in both places comes twice.
+func StageParked(ctx context.Context, ledger Unparker, broker *Broker, queue string, staged func(messages int), refused func(id uuid.UUID, err error)) error {
+	var after uuid.UUID
+	for limit := restageLimit; ; {
+		var first uuid.UUID
+		var failure error
+		n, err := ledger.Unpark(ctx, after, limit, func(ctx context.Context, parked []Parked) error {
+			first = parked[0].ID
+			failure = stageParked(ctx, broker, queue, ledger.Identity(), parked)
+			return failure
+		})
+		switch {
+		case refusedForGood(failure) && limit > 1: // which of them is it?
+			limit /= 2
+		case refusedForGood(failure):
+			refused(first, failure)
+			after, limit = first, restageLimit
+		case failure != nil:
+			return fmt.Errorf("%w: %w", ErrNotStaged, failure)
+		case err != nil || n == 0:
+			return err
+		default:
+			staged(n)
+			limit = min(2*limit, restageLimit)
+		}
+	}
+}
+
+func stageParked(ctx context.Context, broker *Broker, queue string, ledger uuid.UUID, parked []Parked) error {
+	staged, err := restage(ledger, time.Now(), parked)
+	if err != nil {
+		return err
+	}
+	out := make([]Outgoing, len(staged))
+	for i, publishing := range staged {
+		out[i] = Outgoing{Target: Target{RoutingKey: queue}, Publishing: publishing}
+	}
+	return broker.Publish(ctx, out)
+}
+
+// refusedForGood tells whether among the messages that failed to be staged is one that
+// the broker will never take. Missing rights are mended by somebody, sooner or later.
+func refusedForGood(failure error) bool {
+	refusal := Refusal(failure)
+	return refusal != nil && refusal.Code != amqp.AccessRefused || errors.Is(failure, ErrInvalidMessage) || errors.Is(failure, ErrMalformed)
+}
+
+// restage makes of parked messages what goes to the staging queue: groups of them, and
+// alone what is too large for a group. stagedAt is when this staging began, by our
+// clock, before the first of them is published (see Sweeper).
+func restage(ledger uuid.UUID, stagedAt time.Time, parked []Parked) ([]amqp.Publishing, error) {
 	var all []amqp.Publishing
 	var records [][]byte
 	size := 0

@@ -26,7 +26,7 @@ func TestRestageIsEveryMessageOnceAndStagedNow(t *testing.T) {
 		parked = append(parked, Parked{ID: id, Message: EncodeRecord(publishing)})
 		bodies = append(bodies, body)
 	}
-	staged, err := Restage(ledger, now, parked)
+	staged, err := restage(ledger, now, parked)
 	if err != nil {
 		t.Fatal(err)
 	}

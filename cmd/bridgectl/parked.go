@@ -8,15 +8,11 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/google/uuid"
-	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
-
-// parkedAtOnce is how many parked messages one Unpark takes; more is its own limit.
-const parkedAtOnce = 1000
 
 // parkedCount bounds the counting of parked messages.
 const parkedCount = 100_000
@@ -77,7 +73,11 @@ the same ID.`,
 				return err
 			}
 			push := &pushed{Queue: a.topology().Queue, Refused: []refusedParked{}}
-			if err := push.push(cmd.Context(), ledger, broker); err != nil {
+			staged := func(messages int) { push.Messages += messages }
+			refused := func(id uuid.UUID, err error) {
+				push.Refused = append(push.Refused, refusedParked{id, mend.Line(err.Error())})
+			}
+			if err := bridge.StageParked(cmd.Context(), ledger, broker, push.Queue, staged, refused); err != nil {
 				return fmt.Errorf("%w (%s pushed before)", err, count(push.Messages, "message"))
 			}
 			if push.Left, err = ledger.CountParked(cmd.Context(), parkedCount); err != nil {
@@ -129,53 +129,6 @@ func lookAtParked(ctx context.Context, ledger bridge.Unparker, limit int) ([]par
 		}
 	}
 	return list, nil
-}
-
-// push stages what is parked until nothing is left that is free. What the broker
-// refuses for good stays parked and is passed by, as a verifier does.
-func (p *pushed) push(ctx context.Context, ledger bridge.Unparker, broker *bridge.Broker) error {
-	var after uuid.UUID
-	for limit := parkedAtOnce; ; {
-		var first uuid.UUID
-		var failure error
-		n, err := ledger.Unpark(ctx, after, limit, func(ctx context.Context, parked []bridge.Parked) error {
-			first = parked[0].ID
-			failure = restage(ctx, broker, p.Queue, ledger.Identity(), parked)
-			return failure
-		})
-		switch {
-		case refusedForGood(failure) && limit > 1: // which of them is it?
-			limit /= 2
-			continue
-		case refusedForGood(failure):
-			p.Refused = append(p.Refused, refusedParked{first, mend.Line(failure.Error())})
-			after, limit = first, parkedAtOnce
-			continue
-		case err != nil || n == 0:
-			return err
-		}
-		p.Messages += n
-		limit = min(2*limit, parkedAtOnce)
-	}
-}
-
-func restage(ctx context.Context, broker *bridge.Broker, queue string, ledger uuid.UUID, parked []bridge.Parked) error {
-	staged, err := bridge.Restage(ledger, time.Now(), parked)
-	if err != nil {
-		return err
-	}
-	out := make([]bridge.Outgoing, len(staged))
-	for i, publishing := range staged {
-		out[i] = bridge.Outgoing{Target: bridge.Target{RoutingKey: queue}, Publishing: publishing}
-	}
-	return broker.Publish(ctx, out)
-}
-
-// refusedForGood tells whether the broker will never take a message among those that
-// failed: as a rule it is too large.
-func refusedForGood(failure error) bool {
-	refusal := bridge.Refusal(failure)
-	return refusal != nil && refusal.Code != amqp.AccessRefused || errors.Is(failure, bridge.ErrInvalidMessage) || errors.Is(failure, bridge.ErrMalformed)
 }
 
 // A parkedMessage is a message that waits in the database.
