@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"sync"
@@ -85,7 +86,7 @@ func (a *app) databaseLocked(ctx context.Context) (*database.Database, error) {
 	return db, nil
 }
 
-// ledger is the ledger in the database.
+// ledger is the ledger in the database, or the one on the application's own table.
 func (a *app) ledger(ctx context.Context) (bridge.Ledger, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -96,8 +97,11 @@ func (a *app) ledger(ctx context.Context) (bridge.Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	ledger, err := db.Ledger(ctx)
-	if err != nil {
+	ledger, err := db.LedgerOn(ctx, a.config.OwnTable)
+	switch {
+	case errors.Is(err, database.ErrOwnTable):
+		return nil, about("BRIDGE_OWN_TABLE", err)
+	case err != nil:
 		return nil, about("BRIDGE_DATABASE_URL", err)
 	}
 	a.opened.ledger = ledger

@@ -70,6 +70,9 @@ const (
 
 // run measures. It returns a result as soon as something has been committed.
 func (b *bench) run(ctx context.Context) (*benchResult, error) {
+	if b.app.config.OwnTable != "" {
+		return nil, misused("BRIDGE_OWN_TABLE: bench sends with the ledger's own tables; unset it, and name with --queue a staging queue that its verifiers do not serve")
+	}
 	ledger, err := b.app.ledger(ctx)
 	if err != nil {
 		return nil, err

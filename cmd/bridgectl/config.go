@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/allow"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
 
@@ -15,7 +16,8 @@ type config struct {
 		URL     string `desc:"the database that holds the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file"`
 		URLFile string `split_words:"true" desc:"a file with it instead"`
 	}
-	AMQP struct {
+	OwnTable database.OwnTable `split_words:"true" desc:"the application's own table that verifiers look up instead of the ledger's, in their form"`
+	AMQP     struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps"`
 		URLFile string `split_words:"true" desc:"a file with it instead"`
 	}

@@ -41,6 +41,13 @@ func (a *app) examineLedger(ctx context.Context, g *group) {
 		return
 	}
 	prove(ctx, g, ledger)
+	if own := a.config.OwnTable; own != "" {
+		g.ok("own table", "messages are judged by %s", own)
+		if ledger, err = db.Ledger(ctx); err != nil { // the settings matter to both
+			g.failed("ledger", err)
+			return
+		}
+	}
 	diagnoser, ok := ledger.(bridge.Diagnoser)
 	if !ok {
 		if err := ledger.Check(ctx); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/allow"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -28,7 +29,7 @@ type config struct {
 		URL     string `desc:"the database that holds the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
 		URLFile string `split_words:"true" desc:"a file with it instead"`
 	}
-	OwnTable ownTable `split_words:"true" desc:"a table of the application's own whose rows are looked up instead of the ledger's, as TABLE.COLUMN or SCHEMA.TABLE.COLUMN, in the catalogue's spelling; its senders open the same with OpenOwnTable"`
+	OwnTable database.OwnTable `split_words:"true" desc:"a table of the application's own whose rows are looked up instead of the ledger's, as TABLE.COLUMN or SCHEMA.TABLE.COLUMN, in the catalogue's spelling; its senders open the same with OpenOwnTable"`
 	AMQP     struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps; required, but not with -migrate"`
 		URLFile string `split_words:"true" desc:"a file with it instead"`

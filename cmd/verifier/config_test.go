@@ -74,8 +74,8 @@ func TestDefaultsAndValues(t *testing.T) {
 	if got := c.options(nil); !reflect.DeepEqual(got, want) {
 		t.Errorf("values\n got %+v\nwant %+v", got, want)
 	}
-	if own := c.OwnTable.own(); own != (bridge.OwnTable{Table: "shop.orders", Column: "id"}) {
-		t.Errorf("own table %+v", own)
+	if c.OwnTable != "shop.orders.id" {
+		t.Errorf("own table %q", c.OwnTable)
 	}
 	var line bytes.Buffer
 	logger := c.Log.Logger(&line)

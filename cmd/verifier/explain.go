@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -17,11 +18,6 @@ type addressError struct {
 
 // tracesError names its variable by itself.
 type tracesError struct{ error }
-
-// ownTableError: the table cannot be what is looked up.
-type ownTableError struct{ error }
-
-func (e *ownTableError) Unwrap() error { return e.error }
 
 func (e *addressError) Unwrap() error { return e.error }
 func (e *tracesError) Unwrap() error  { return e.error }
@@ -41,18 +37,20 @@ func explain(err error) error {
 	switch {
 	case errors.As(err, &address):
 		return fmt.Errorf("%s: %w; end the process that has it, or name another one", address.variable, err)
-	case errors.As(err, new(*ownTableError)):
-		return mend.With(fmt.Errorf("BRIDGE_OWN_TABLE: %w", err), "the package comment of its database under bridge says what the table must be like")
 	case errors.Is(err, verifier.ErrNotDrained):
 		return mend.With(err, "nothing is lost, but what had been forwarded already comes twice; BRIDGE_DRAIN is how long the end may take")
 	case errors.As(err, new(*tracesError)): // says what to do by itself
 		return err
 	}
+	variable := variables[causeOf(err)]
 	_, remedy := mend.Of(err)
-	if errors.Is(err, bridge.ErrNoSchema) {
+	switch {
+	case errors.Is(err, bridge.ErrNoSchema):
 		remedy = "name the database that the senders use, or create the tables with verifier -migrate"
+	case errors.Is(err, database.ErrOwnTable):
+		variable = "BRIDGE_OWN_TABLE"
 	}
-	return mend.With(fmt.Errorf("%s: %w", variables[causeOf(err)], err), remedy)
+	return mend.With(fmt.Errorf("%s: %w", variable, err), remedy)
 }
 
 // exitCode is the code of an error that explain explains.
@@ -62,7 +60,7 @@ func exitCode(err error) int {
 		return exitNotDrained
 	case errors.As(err, new(*addressError)):
 		return exitFailed
-	case errors.As(err, new(*tracesError)), errors.As(err, new(*ownTableError)), mend.Misuse(err):
+	case errors.As(err, new(*tracesError)), errors.Is(err, database.ErrOwnTable), mend.Misuse(err):
 		return exitMisused
 	}
 	return map[cause]int{causeDatabase: exitDatabase, causeSchema: exitSchema, causeProof: exitProof,

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -41,20 +40,4 @@ func (p *patience) Decode(text string) error {
 	}
 	*p = patience(d)
 	return nil
-}
-
-// ownTable names a bridge.OwnTable; empty for the ledger's own tables.
-type ownTable string
-
-func (o *ownTable) Decode(text string) error {
-	*o = ownTable(text)
-	if own := o.own(); own.Table == "" || own.Column == "" {
-		return fmt.Errorf("%q is not TABLE.COLUMN or SCHEMA.TABLE.COLUMN; write it so, or unset it", text)
-	}
-	return nil
-}
-
-func (o ownTable) own() bridge.OwnTable {
-	last := max(0, strings.LastIndex(string(o), "."))
-	return bridge.OwnTable{Table: string(o[:last]), Column: strings.TrimPrefix(string(o[last:]), ".")}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"sync"
@@ -114,7 +113,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 		return err
 	}
 	w.db = db
-	ledger, err := w.ledger(ctx, db)
+	ledger, err := db.LedgerOn(ctx, w.config.OwnTable)
 	if err != nil {
 		return err
 	}
@@ -133,17 +132,6 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	close(w.started)
 
 	return v.Run(ctx)
-}
-
-func (w *worker) ledger(ctx context.Context, db *database.Database) (bridge.Ledger, error) {
-	if w.config.OwnTable == "" {
-		return db.Ledger(ctx)
-	}
-	ledger, err := db.OwnTable(ctx, w.config.OwnTable.own())
-	if err != nil && !errors.Is(err, bridge.ErrNoSchema) {
-		return nil, &ownTableError{err}
-	}
-	return ledger, err
 }
 
 // state is what the verifier is doing.

@@ -120,11 +120,6 @@ func (d *Database) Ledger(ctx context.Context) (bridge.Ledger, error) {
 	return d.kind.ledger(ctx, d.DB.DB)
 }
 
-// OwnTable opens the ledger on a table of the application's own.
-func (d *Database) OwnTable(ctx context.Context, own bridge.OwnTable) (bridge.Ledger, error) {
-	return d.kind.ownTable(ctx, d.DB.DB, own)
-}
-
 // Inbox opens the inbox that is in the database.
 func (d *Database) Inbox(ctx context.Context) (bridge.Inbox, error) {
 	return d.kind.inbox(ctx, d.DB.DB)

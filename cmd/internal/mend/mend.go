@@ -37,6 +37,7 @@ var known = []struct {
 	{database.ErrURL, Database, ""}, // says it by itself
 	{database.ErrCredentials, Database, "correct user or password, or the client's certificate"},
 	{database.ErrUnreachable, Database, "see that the database is there and runs, and that the URL is right"},
+	{database.ErrOwnTable, Database, "the package comment of its database under bridge says what the table must be like"},
 	{bridge.ErrNoSchema, Database, "name the right database, or create the ledger's tables with verifier -migrate"},
 	{bridge.ErrNotPrimary, Database, "name the primary, with a login that may write"},
 	{bridge.ErrOtherLedger, Database, "see that the URL always leads to the same database"},

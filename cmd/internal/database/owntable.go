@@ -1,0 +1,44 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// ErrOwnTable: the table named by an OwnTable cannot be a ledger; the text says why.
+var ErrOwnTable = errors.New("own table not usable")
+
+// An OwnTable is the variable that names a bridge.OwnTable, as TABLE.COLUMN or
+// SCHEMA.TABLE.COLUMN; empty for the ledger's own tables.
+type OwnTable string
+
+// Decode reads the variable.
+func (o *OwnTable) Decode(text string) error {
+	*o = OwnTable(text)
+	if own := o.own(); own.Table == "" || own.Column == "" {
+		return fmt.Errorf("%q is not TABLE.COLUMN or SCHEMA.TABLE.COLUMN; write it so, or unset it", text)
+	}
+	return nil
+}
+
+func (o OwnTable) own() bridge.OwnTable {
+	last := max(0, strings.LastIndex(string(o), "."))
+	return bridge.OwnTable{Table: string(o[:last]), Column: strings.TrimPrefix(string(o[last:]), ".")}
+}
+
+// LedgerOn opens the ledger on a table of the application's own, or Ledger if own is
+// empty.
+func (d *Database) LedgerOn(ctx context.Context, own OwnTable) (bridge.Ledger, error) {
+	if own == "" {
+		return d.Ledger(ctx)
+	}
+	ledger, err := d.kind.ownTable(ctx, d.DB.DB, own.own())
+	if err != nil && !errors.Is(err, bridge.ErrNoSchema) {
+		return nil, fmt.Errorf("%w: %w", ErrOwnTable, err)
+	}
+	return ledger, err
+}

@@ -1,0 +1,86 @@
+package bridgectl_test
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// What became of a message of an own table, that table knows, and only that.
+func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, stage.Postgres)
+	target := s.Queue("target", nil)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := s.DB.ExecContext(t.Context(), `CREATE TABLE orders (id uuid PRIMARY KEY)`)
+	must(err)
+	own, err := postgres.OpenOwnTable(t.Context(), s.DB, bridge.OwnTable{Table: "orders", Column: "id"})
+	must(err)
+	orders, err := sender.New(own, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: stage.Patience})
+	must(err)
+	order := func(body string, end func(*sql.Tx) error) string {
+		tx, err := s.DB.BeginTx(t.Context(), nil)
+		must(err)
+		defer func() { _ = tx.Rollback() }()
+		m := letter(target, body)
+		m.ID = uuid.Must(uuid.NewV7())
+		_, err = tx.ExecContext(t.Context(), `INSERT INTO orders (id) VALUES ($1)`, m.ID.String())
+		must(err)
+		_, err = orders.SendTx(t.Context(), tx, m)
+		must(err)
+		must(end(tx))
+		return m.ID.String()
+	}
+	committed := order("committed", (*sql.Tx).Commit)
+	rolledBack := order("rolled back", (*sql.Tx).Rollback)
+	v := s.Verify(verifier.Options{}) // by the ledger's own tables: a mistake
+	s.WaitDepth(s.Topology.DeadQueue(), 2)
+	v.Stop()
+
+	tool := s.also("BRIDGE_OWN_TABLE=orders.id")
+	for id, state := range map[string]string{committed: "committed", rolledBack: "absent"} {
+		var facts struct{ Ledger struct{ Identity, State string } }
+		tool.json(&facts, "message", id)
+		if facts.Ledger.Identity != own.Identity().String() || facts.Ledger.State != state {
+			t.Errorf("message %s: %+v, want %s", state, facts.Ledger, state)
+		}
+	}
+	s.fails(1, "1 of 1 messages not replayed", "dead", "replay", committed)
+	r := tool.run("dead", "replay", "--reason=foreign", "--yes")
+	if r.Code != 1 || !strings.Contains(r.Stdout, "1 message replayed, 1 not") || !strings.Contains(r.Stdout, "no row in the ledger") {
+		t.Errorf("exit code %d, it says\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
+	if d := s.Receive(target, 1)[0]; !isLetter(d, committed, "committed") {
+		t.Errorf("it came as %+v", d)
+	}
+	var rows int
+	must(s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM orders`).Scan(&rows))
+	if rows != 1 {
+		t.Errorf("the table has %d rows", rows)
+	}
+
+	if text := tool.run("doctor").Stdout; !strings.Contains(text, "messages are judged by orders.id") || !strings.Contains(text, "the lookup waits for open transactions") {
+		t.Errorf("the doctor says\n%s", text)
+	}
+	if text := tool.must("status"); !strings.Contains(text, own.Identity().String()) {
+		t.Errorf("the status is\n%s", text)
+	}
+	tool.fails(2, "BRIDGE_OWN_TABLE: bench sends with the ledger's own tables", "bench", "--yes")
+	tool.fails(1, "this ledger keeps its rows", "orphans", "list")
+	tool.fails(1, "this ledger keeps no parked messages", "parked", "list")
+	s.also("BRIDGE_OWN_TABLE=orders.number").fails(1, "BRIDGE_OWN_TABLE: own table not usable", "message", committed)
+	s.also("BRIDGE_OWN_TABLE=orders").fails(2, "is not TABLE.COLUMN", "status")
+}
