@@ -52,7 +52,9 @@ func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
 
 	tool := s.also("BRIDGE_OWN_TABLE=orders.id")
 	for id, state := range map[string]string{committed: "committed", rolledBack: "absent"} {
-		var facts struct{ Ledger struct{ Identity, State string } }
+		var facts struct {
+			Ledger struct{ Identity, State string }
+		}
 		tool.json(&facts, "message", id)
 		if facts.Ledger.Identity != own.Identity().String() || facts.Ledger.State != state {
 			t.Errorf("message %s: %+v, want %s", state, facts.Ledger, state)
