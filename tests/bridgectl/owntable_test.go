@@ -83,6 +83,6 @@ func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
 	tool.fails(2, "BRIDGE_OWN_TABLE: bench sends with the ledger's own tables", "bench", "--yes")
 	tool.fails(1, "this ledger keeps its rows", "orphans", "list")
 	tool.fails(1, "this ledger keeps no parked messages", "parked", "list")
-	s.also("BRIDGE_OWN_TABLE=orders.number").fails(1, "BRIDGE_OWN_TABLE: own table not usable", "message", committed)
+	s.also("BRIDGE_OWN_TABLE=orders.number").fails(1, "BRIDGE_OWN_TABLE: open own table: ", "message", committed)
 	s.also("BRIDGE_OWN_TABLE=orders").fails(2, "is not TABLE.COLUMN", "status")
 }

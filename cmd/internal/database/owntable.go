@@ -12,6 +12,12 @@ import (
 // ErrOwnTable: the table named by an OwnTable cannot be a ledger; the text says why.
 var ErrOwnTable = errors.New("own table not usable")
 
+// ownTableError says the same without saying it twice.
+type ownTableError struct{ error }
+
+func (e *ownTableError) Unwrap() error        { return e.error }
+func (e *ownTableError) Is(target error) bool { return target == ErrOwnTable }
+
 // An OwnTable is the variable that names a bridge.OwnTable, as TABLE.COLUMN or
 // SCHEMA.TABLE.COLUMN; empty for the ledger's own tables.
 type OwnTable string
@@ -38,7 +44,7 @@ func (d *Database) LedgerOn(ctx context.Context, own OwnTable) (bridge.Ledger, e
 	}
 	ledger, err := d.kind.ownTable(ctx, d.DB.DB, own.own())
 	if err != nil && !errors.Is(err, bridge.ErrNoSchema) {
-		return nil, fmt.Errorf("%w: %w", ErrOwnTable, err)
+		return nil, &ownTableError{err}
 	}
 	return ledger, err
 }
