@@ -29,8 +29,14 @@ const (
 	amongAsked = `= ANY (ARRAY(SELECT unnest($1::text::uuid[])))
 AND CASE WHEN $1::text IS NULL THEN (SELECT count(*) FROM generate_series(1, 1000000000)) > 0 ELSE true END`
 
-	record = `INSERT INTO bridge_ledger (id)
-SELECT unnest($1::text::uuid[]) FROM bridge_identity WHERE identity = $2::text::uuid`
+	// Most transactions have one message. To plan an INSERT costs as much as to carry
+	// it out, and an array whose length the planner can see is planned anew each time:
+	// so one ID goes without, and of several the length is hidden in a subquery.
+	recordOne = `INSERT INTO bridge_ledger (id)
+SELECT $1::text::uuid FROM bridge_identity WHERE identity = $2::text::uuid`
+
+	recordMany = `INSERT INTO bridge_ledger (id)
+SELECT unnest((SELECT $1::text::uuid[])) FROM bridge_identity WHERE identity = $2::text::uuid`
 
 	// One row at least if the identity is right, with a null id if nothing is found.
 	committed = `SELECT l.id FROM bridge_identity i
@@ -89,7 +95,11 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 	if len(ids) == 0 {
 		return nil
 	}
-	result, err := tx.ExecContext(ctx, record, array(ids), l.identity.String())
+	statement, asked := recordMany, array(ids)
+	if len(ids) == 1 {
+		statement, asked = recordOne, ids[0].String()
+	}
+	result, err := tx.ExecContext(ctx, statement, asked, l.identity.String())
 	if err == nil {
 		err = tables.ExpectChanged(result, len(ids), l.identity)
 	}
