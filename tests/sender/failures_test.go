@@ -21,6 +21,7 @@ const deadline = 3 * time.Second
 // after the rollback nothing is delivered. The same sender works when the cause
 // is gone.
 func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
+	t.Parallel()
 	type trouble struct {
 		broker     *bridge.Broker
 		begin, end func()
@@ -76,6 +77,7 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			var address string
 			if test.want == bridge.ErrBlocked { // an alarm is the whole server's
 				own = servertest.StartRabbitMQ(t, nil)
@@ -160,6 +162,7 @@ func connect(t *testing.T, s *stage.Stage, broker *bridge.Broker) {
 }
 
 func TestAContextThatEndsIsTheDeadline(t *testing.T) {
+	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	valve, broker := throughValve(t, s)
 	valve.HoldReplies()

@@ -86,6 +86,7 @@ const guide = "../../sender/FROM_AN_OUTBOX.md"
 
 // The guide has no other Go than what is run here.
 func TestTheGuideFromAnOutboxHasTheCode(t *testing.T) {
+	t.Parallel()
 	source, err := os.ReadFile("from_an_outbox_test.go")
 	if err != nil {
 		t.Fatal(err)
@@ -317,6 +318,7 @@ func (c *switchover) write(t *testing.T, s *stage.Stage, writer, orders, from, t
 // verifier run, and two of them change back. Each order that has committed is handled
 // once, and no other is.
 func TestNothingIsLostOrDoubledWhileAnOutboxIsReplaced(t *testing.T) {
+	t.Parallel()
 	const orders = 40
 	s := stage.New(t, stage.Postgres)
 	s.Queue("emails", nil)

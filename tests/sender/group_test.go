@@ -45,6 +45,7 @@ func together(t *testing.T, s *stage.Stage, broker *bridge.Broker, n int, releas
 }
 
 func TestTransactionsOfOneMomentTravelTogetherAndAreJudgedAlone(t *testing.T) {
+	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	s.Queue("target", nil)
 	valve, broker := throughValve(t, s)
@@ -61,6 +62,7 @@ func TestTransactionsOfOneMomentTravelTogetherAndAreJudgedAlone(t *testing.T) {
 }
 
 func TestEveryTransactionOfAShipmentThatFailsHearsOfItsOwnMessage(t *testing.T) {
+	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	valve, broker := throughValve(t, s)
 	if _, err := s.Channel.QueueDelete("staging", false, false, false); err != nil {
@@ -77,6 +79,7 @@ func TestEveryTransactionOfAShipmentThatFailsHearsOfItsOwnMessage(t *testing.T) 
 }
 
 func TestACallerThatGivesUpTakesNobodyWithIt(t *testing.T) {
+	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	s.Queue("target", nil)
 	valve, broker := throughValve(t, s)

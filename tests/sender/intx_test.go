@@ -39,6 +39,7 @@ func orders(t *testing.T, s *stage.Stage) (n int) {
 }
 
 func TestInTxCommitsTheWorkAndTheMessages(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		shop(t, s)
 		var ids []uuid.UUID
@@ -71,6 +72,7 @@ func TestInTxCommitsTheWorkAndTheMessages(t *testing.T) {
 }
 
 func TestInTxRollsBack(t *testing.T) {
+	t.Parallel()
 	wrong := errors.New("out of stock")
 	tooLarge := stage.To("target", "")
 	tooLarge.Publishing.Body = make([]byte, 16<<20+1)
@@ -143,6 +145,7 @@ func TestInTxRollsBack(t *testing.T) {
 }
 
 func TestInTxDoesNotCommitAfterTheContextHasEnded(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		shop(t, s)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -166,6 +169,7 @@ func TestInTxDoesNotCommitAfterTheContextHasEnded(t *testing.T) {
 }
 
 func TestInTxTellsThatFnHasEndedTheTransaction(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		shop(t, s)
 		for i, msgs := range [][]bridge.Message{nil, messages("target", 2)} {
@@ -189,6 +193,7 @@ func TestInTxTellsThatFnHasEndedTheTransaction(t *testing.T) {
 // The COMMIT's answer does not come: once it was executed, once it did not even
 // arrive. The sender cannot know; the verifier does.
 func TestALostAnswerToTheCOMMITIsUnknown(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		hold      func(*servertest.Valve)
 		committed bool
@@ -253,6 +258,7 @@ func TestALostAnswerToTheCOMMITIsUnknown(t *testing.T) {
 
 // The database has answered the COMMIT with a rollback: nothing is unknown.
 func TestARefusedCOMMITIsARollback(t *testing.T) {
+	t.Parallel()
 	t.Run("deferred constraint", func(t *testing.T) {
 		s := stage.New(t, stage.Postgres)
 		shop(t, s)

@@ -19,6 +19,7 @@ import (
 )
 
 func TestOnlyATransactionCanSend(t *testing.T) {
+	t.Parallel()
 	transaction := reflect.TypeFor[bridge.Tx]()
 	for kind, want := range map[reflect.Type]bool{
 		reflect.TypeFor[*sql.Tx]():    true,
@@ -35,6 +36,7 @@ func TestOnlyATransactionCanSend(t *testing.T) {
 }
 
 func TestTheCommitDecides(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		s.Queue("target", nil)
 		own := stage.To("target", "own ID")
@@ -89,6 +91,7 @@ func TestTheCommitDecides(t *testing.T) {
 }
 
 func TestNothingToSendTouchesNothing(t *testing.T) {
+	t.Parallel()
 	s := stage.New(t, stage.SQLite)
 	if ids, err := s.Sender.SendTx(t.Context(), nil); err != nil || len(ids) != 0 {
 		t.Errorf("IDs %v, %v", ids, err)
@@ -97,6 +100,7 @@ func TestNothingToSendTouchesNothing(t *testing.T) {
 
 // Rule 1 of package bridge.
 func TestRecordComesBeforePublish(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		depths := []int{}
 		look := func() { depths = append(depths, len(s.Staged())) }
@@ -126,6 +130,7 @@ func TestRecordComesBeforePublish(t *testing.T) {
 }
 
 func TestAnIDThatIsRecordedAlreadyIsNotSent(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		m := stage.To("target", "body")
 		m.ID = s.Commit(m)[0]
@@ -149,6 +154,7 @@ func TestAnIDThatIsRecordedAlreadyIsNotSent(t *testing.T) {
 }
 
 func TestATransactionOfAnotherDatabaseIsRefused(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		other := stage.New(t, s.Kind)
 		_, err := s.Sender.SendTx(t.Context(), begin(t, other.DB), messages("target", 1)...)
@@ -162,6 +168,7 @@ func TestATransactionOfAnotherDatabaseIsRefused(t *testing.T) {
 }
 
 func TestWhatCannotBeStagedFailsBeforeTheINSERT(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		r := &recorder{Recorder: s.Ledger, before: func() error { t.Error("recorded"); return nil }}
 		strict := newSender(t, r, s.Broker, stage.Patience)
@@ -190,6 +197,7 @@ func TestWhatCannotBeStagedFailsBeforeTheINSERT(t *testing.T) {
 }
 
 func TestTheLargestMessageIsDelivered(t *testing.T) {
+	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	m := stage.To(s.Queue("target", nil), "")
 	m.Publishing.Body = make([]byte, 16<<20)
@@ -197,6 +205,7 @@ func TestTheLargestMessageIsDelivered(t *testing.T) {
 }
 
 func TestMessagesAreStagedInTheirOrder(t *testing.T) {
+	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	ids := s.Commit(messages("target", 500)...)
 	for i, d := range s.Staged() {
@@ -207,6 +216,7 @@ func TestMessagesAreStagedInTheirOrder(t *testing.T) {
 }
 
 func TestTenThousandMessagesInOneTransaction(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		s.Queue("target", nil)
 		s.RollBack(messages("target", 100)...)
@@ -215,6 +225,7 @@ func TestTenThousandMessagesInOneTransaction(t *testing.T) {
 }
 
 func TestHundredsOfGoroutinesShareASender(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		s.Queue("target", nil)
 		s.DB.SetMaxOpenConns(20)

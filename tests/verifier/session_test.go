@@ -45,6 +45,7 @@ func TestVerifierRefusesALedgerThatFailsTheProof(t *testing.T) {
 }
 
 func TestCutConnectionsStartANewSessionAndLoseNothing(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		queue := s.Queue("target", nil)
 		valve := servertest.NewValve(t, servertest.RabbitMQ(t).Addr())

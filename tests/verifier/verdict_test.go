@@ -20,6 +20,7 @@ func onAll(t *testing.T, test func(t *testing.T, s *stage.Stage)) {
 }
 
 func TestCommittedIsForwardedAndRolledBackIsDropped(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		queue := s.Queue("target", nil)
 		want := map[string]bool{}
@@ -50,6 +51,7 @@ func TestCommittedIsForwardedAndRolledBackIsDropped(t *testing.T) {
 }
 
 func TestOpenTransactionIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		queue := s.Queue("target", nil)
 		v := s.Verify(verifier.Options{})

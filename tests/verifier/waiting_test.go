@@ -57,6 +57,7 @@ func TestSlowTransactionsDelayTheirOwnMessagesOnly(t *testing.T) {
 
 // A lock time-out is not a verdict (rule 3 of package bridge).
 func TestTransactionOpenForManyLockTimeoutsIsNotDropped(t *testing.T) {
+	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		queue := s.Queue("target", nil)
 		ledger := &countingLedger{Ledger: s.Ledger, stillOpen: make(chan struct{}, 1000)}

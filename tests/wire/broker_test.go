@@ -30,6 +30,7 @@ func blames(t *testing.T, err error, m bridge.Outgoing) {
 }
 
 func TestPublishSucceedsOnlyWhenAllAreInAQueue(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
 	declare(t, vhost, "full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
@@ -75,6 +76,7 @@ func TestPublishSucceedsOnlyWhenAllAreInAQueue(t *testing.T) {
 }
 
 func TestHundredsOfGoroutinesShareFewChannels(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
 	broker := dial(t, vhost, &bridge.BrokerOptions{Channels: 2, InFlight: 16})
@@ -104,6 +106,7 @@ func TestHundredsOfGoroutinesShareFewChannels(t *testing.T) {
 }
 
 func TestABlockedBrokerIsAnErrorWithinTheDeadline(t *testing.T) {
+	t.Parallel()
 	server := servertest.StartRabbitMQ(t, nil)
 	vhost := server.URL()
 	declare(t, vhost, "q", nil)
@@ -151,6 +154,7 @@ func TestABlockedBrokerIsAnErrorWithinTheDeadline(t *testing.T) {
 }
 
 func TestARefusedLoginIsTold(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	parsed, err := url.Parse(vhost)
 	if err != nil {
@@ -187,6 +191,7 @@ func TestARefusedLoginIsTold(t *testing.T) {
 }
 
 func TestCloseEndsWhatIsInFlight(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
 	valve, throughValve := through(t, vhost)

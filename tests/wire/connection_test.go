@@ -27,6 +27,7 @@ func through(t *testing.T, vhostURL string) (*servertest.Valve, string) {
 }
 
 func TestPublishersWaitForTheConnectionUpToTheirDeadline(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
 	valve, throughValve := through(t, vhost)
@@ -68,6 +69,7 @@ func TestPublishersWaitForTheConnectionUpToTheirDeadline(t *testing.T) {
 // Whoever meets a connection that has just died waits for the next one: with time
 // left, a cut costs only what was in flight.
 func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
 	valve, throughValve := through(t, vhost)
@@ -102,6 +104,7 @@ func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
 }
 
 func TestAHalfOpenConnectionCostsNobodyMoreThanTheDeadline(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
 	valve, throughValve := through(t, vhost)
@@ -143,6 +146,7 @@ func reversed[T any](s []T) []T {
 
 // The first message is confirmed, the second is stuck half-way.
 func TestTheUnconfirmedMessageIsBlamedNotAConfirmedOne(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
 	const handshake, openChannel, message = 3, 2, 3 // in frames
@@ -160,6 +164,7 @@ func TestTheUnconfirmedMessageIsBlamedNotAConfirmedOne(t *testing.T) {
 // The connection dies right after its handshake; what opens a channel then gets
 // no answer.
 func TestAConnectionThatDiesAfterTheHandshakeHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
 	const handshake = 3 // frames: start, tune, open
 	_, through := servertest.NewGate(t, servertest.Vhost(t), func(f servertest.Frame) bool { return f.Reply && f.N == handshake })
 	broker := dial(t, through, nil)

@@ -57,6 +57,7 @@ func next(t *testing.T, deliveries <-chan amqp.Delivery) amqp.Delivery {
 }
 
 func TestAMessageWithATTLShorterThanItsTransactionArrives(t *testing.T) {
+	t.Parallel()
 	const ttl = "300"
 	s := stage.New(t, stage.Postgres)
 	m := stage.To(s.Queue("target", nil), "body")
@@ -90,6 +91,7 @@ func TestAMessageWithATTLShorterThanItsTransactionArrives(t *testing.T) {
 }
 
 func TestNoCopyLeavesBeforeTheCommit(t *testing.T) {
+	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	for _, queue := range []string{"target", "copy", "blind"} {
 		s.Queue(queue, nil)
@@ -134,6 +136,7 @@ func TestNoCopyLeavesBeforeTheCommit(t *testing.T) {
 }
 
 func TestAMessageWithAUserIDIsForwardedByAnotherUser(t *testing.T) {
+	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	other := servertest.User(t, s.AMQP, ".*", ".*", ".*")
 	m := stage.To(s.Queue("target", nil), "body")
@@ -163,6 +166,7 @@ func TestAMessageWithAUserIDIsForwardedByAnotherUser(t *testing.T) {
 }
 
 func TestTheReceiverDoesNotSeeWhatTheBrokerAddedOnTheWay(t *testing.T) {
+	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	m := stage.To(s.Queue("target", nil), "body")
 	m.Publishing.Headers = amqp.Table{"mine": "kept"}
@@ -208,6 +212,7 @@ func TestTheReceiverDoesNotSeeWhatTheBrokerAddedOnTheWay(t *testing.T) {
 }
 
 func TestTheReceiverSeesWhatItWouldSeeWithoutTheBridge(t *testing.T) {
+	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	const durable, autoDelete, internal, noWait = true, false, false, false
 	if err := s.Channel.ExchangeDeclare("orders", "topic", durable, autoDelete, internal, noWait, nil); err != nil {
@@ -257,6 +262,7 @@ func TestTheReceiverSeesWhatItWouldSeeWithoutTheBridge(t *testing.T) {
 // What Encode refuses, the broker would refuse too, but only when the verifier
 // forwards it: with the end of the channel.
 func TestEncodeRefusesWhatTheBrokerWouldRefuseAtTheTarget(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
 	for name, p := range map[string]amqp.Publishing{

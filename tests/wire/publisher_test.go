@@ -47,6 +47,7 @@ func publisher(t *testing.T, conn *bridge.Connection, inFlight int) *bridge.Publ
 // Some goroutines share a channel with thousands in flight; a few messages find
 // no queue, and exactly these are blamed, though the broker confirms them too.
 func TestExactlyTheReturnedMessageIsBlamed(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "here", nil)
 	p := publisher(t, connect(t, dial(t, vhost, nil)), 4096)
@@ -72,6 +73,7 @@ func TestExactlyTheReturnedMessageIsBlamed(t *testing.T) {
 // multiple ack of the late ones then spans the refused ones. (The library's
 // NotifyPublish takes them for acked.)
 func TestExactlyTheNackedMessageIsBlamed(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "slow", amqp.Table{"x-queue-type": "quorum"})
 	declare(t, vhost, "full", amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
@@ -95,6 +97,7 @@ func TestExactlyTheNackedMessageIsBlamed(t *testing.T) {
 // find room: then the reader comes to the confirm of another channel at once, and
 // nothing is missing when the report goes on.
 func TestABlockedReportLosesNothing(t *testing.T) {
+	t.Parallel()
 	const inFlight = 50
 	vhost := servertest.Vhost(t)
 	conn := connect(t, dial(t, vhost, nil))
@@ -139,6 +142,7 @@ func TestABlockedReportLosesNothing(t *testing.T) {
 // What was confirmed before the channel closed is confirmed, all else is
 // unconfirmed, with the broker's reason; each is reported once.
 func TestARefusalLeavesTheRestUnconfirmed(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
 	broker := dial(t, vhost, nil)
@@ -204,6 +208,7 @@ func TestARefusalLeavesTheRestUnconfirmed(t *testing.T) {
 // What the library or the broker would answer with the end of the connection is
 // refused before it is sent.
 func TestWhatWouldEndTheConnectionIsNotSent(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
 	conn := connect(t, dial(t, vhost, nil))
@@ -232,6 +237,7 @@ func TestWhatWouldEndTheConnectionIsNotSent(t *testing.T) {
 
 // The largest headers that are accepted do fit into a frame.
 func TestTheLargestHeadersGetThrough(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
 	p := publisher(t, connect(t, dial(t, vhost, nil)), 10)
@@ -262,6 +268,7 @@ func TestTheLargestHeadersGetThrough(t *testing.T) {
 }
 
 func TestAMessageLargerThanABurstIsPublished(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "q", nil)
 	p := publisher(t, connect(t, dial(t, vhost, nil)), 100)

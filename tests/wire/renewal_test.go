@@ -20,6 +20,7 @@ import (
 // So nacks renew the channel, again and again, under the feet of those that publish,
 // and none of them may notice.
 func TestNacksRenewTheChannelAndNobodyNotices(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "here", nil)
 	declare(t, vhost, "full", amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})

@@ -18,6 +18,7 @@ import (
 // A start costs the most of all, so that all that ends a server share one; each leaves it
 // to the next as that needs it.
 func TestABrokerThatEnds(t *testing.T) {
+	t.Parallel()
 	server := servertest.StartRabbitMQ(t, nil)
 	// A quorum queue that is killed within its first moments stays without a leader
 	// (3.10): the restart makes it old enough.

@@ -67,6 +67,7 @@ func arguments(t *testing.T, vhostURL, queue string) amqp.Table {
 }
 
 func TestDeclareMakesTheQueuesAndChecksThemAgain(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		topology      bridge.Topology
 		staging, dead amqp.Table
@@ -110,6 +111,7 @@ func with(args amqp.Table, name string, value any) amqp.Table {
 }
 
 func TestAQueueWithOtherArgumentsIsToldByTheArgument(t *testing.T) {
+	t.Parallel()
 	quorum, classic := bridge.Topology{Queue: "staging"}, bridge.Topology{Queue: "staging", Classic: true}
 	vhost := servertest.Vhost(t)
 	broker := dial(t, vhost, nil)
@@ -166,6 +168,7 @@ func TestAQueueWithOtherArgumentsIsToldByTheArgument(t *testing.T) {
 // RabbitMQ does not look at arguments that it does not know, and takes a missing
 // type for classic: neither is a danger.
 func TestAQueueWithHarmlessDifferencesIsAccepted(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		topology bridge.Topology
 		args     amqp.Table
@@ -182,6 +185,7 @@ func TestAQueueWithHarmlessDifferencesIsAccepted(t *testing.T) {
 }
 
 func TestALoginWithoutTheRightToConfigureFindsTheQueuesEnough(t *testing.T) {
+	t.Parallel()
 	vhost := servertest.Vhost(t)
 	user := servertest.User(t, vhost, "", ".*", ".*")
 	topology := bridge.Topology{Queue: "staging"}
