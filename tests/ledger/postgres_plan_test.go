@@ -76,7 +76,7 @@ func TestPostgresRecordsByPlansThatAreKept(t *testing.T) {
 	}
 	var plans []struct{ Generic, Custom int }
 	must(t, db.Select(&plans, `SELECT generic_plans AS generic, custom_plans AS custom
-FROM pg_prepared_statements WHERE statement LIKE 'INSERT INTO bridge_ledger%'`))
+FROM pg_prepared_statements WHERE statement LIKE 'INSERT INTO bridge_ledger (id)%'`))
 	if len(plans) != 2 {
 		t.Fatalf("%d statements record, not one for one ID and one for several", len(plans))
 	}
