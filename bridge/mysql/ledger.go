@@ -57,7 +57,11 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 	if len(ids) == 0 {
 		return nil
 	}
-	result, err := tx.ExecContext(ctx, l.statement(record, array(ids)))
+	statement, asked := recordMany, array(ids)
+	if len(ids) == 1 {
+		statement, asked = recordOne, digits(ids[0])
+	}
+	result, err := tx.ExecContext(ctx, l.statement(statement, asked))
 	if err == nil {
 		err = tables.ExpectChanged(result, len(ids), l.identity)
 	}
