@@ -83,9 +83,10 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		Rest(ctx, f.For)
 		return s.RabbitMQ.Restart(ctx)
 	case KillDatabase:
-		w.event(func(e *Events) { e.DatabaseKilled = append(e.DatabaseKilled, time.Now()) })
 		s.Postgres.Kill()
 		Rest(ctx, f.For)
+		// Not before the kill: what was deleted while it struck may be undone too.
+		w.event(func(e *Events) { e.DatabaseKilled = append(e.DatabaseKilled, time.Now()) })
 		return s.Postgres.Restart(ctx)
 	case CutLink:
 		link.Cut()
