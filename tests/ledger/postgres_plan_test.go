@@ -11,17 +11,24 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
+// ledgerOnOneConnection is an empty ledger; the connection keeps the plans.
+func ledgerOnOneConnection(t *testing.T) (*sqlx.DB, *postgres.Ledger) {
+	t.Helper()
+	db, err := sqlx.Open("pgx", servertest.PostgresDB(t))
+	must(t, err)
+	t.Cleanup(func() { must(t, db.Close()) })
+	db.SetMaxOpenConns(1)
+	must(t, migrate.Ledger(t.Context(), db.DB, migrate.PostgreSQL))
+	ledger, err := postgres.Open(t.Context(), db.DB)
+	must(t, err)
+	return db, ledger
+}
+
 // A ledger is empty most of the time, and its statistics say so. When it fills, what is
 // looked up and forgotten must not read the whole of it, as a plan would that was made
 // for the empty table and kept.
 func TestPostgresLedgerThatWasEmptyIsReadByKey(t *testing.T) {
-	db, err := sqlx.Open("pgx", servertest.PostgresDB(t))
-	must(t, err)
-	t.Cleanup(func() { must(t, db.Close()) })
-	db.SetMaxOpenConns(1) // which keeps the plans
-	must(t, migrate.Ledger(t.Context(), db.DB, migrate.PostgreSQL))
-	ledger, err := postgres.Open(t.Context(), db.DB)
-	must(t, err)
+	db, ledger := ledgerOnOneConnection(t)
 	ids := make([]uuid.UUID, 500)
 	for i := range ids {
 		ids[i] = uuid.Must(uuid.NewV7())
@@ -54,13 +61,7 @@ func TestPostgresLedgerThatWasEmptyIsReadByKey(t *testing.T) {
 
 // To plan the INSERT of a sender's transaction costs as much as to carry it out.
 func TestPostgresRecordsByPlansThatAreKept(t *testing.T) {
-	db, err := sqlx.Open("pgx", servertest.PostgresDB(t))
-	must(t, err)
-	t.Cleanup(func() { must(t, db.Close()) })
-	db.SetMaxOpenConns(1) // which keeps the plans
-	must(t, migrate.Ledger(t.Context(), db.DB, migrate.PostgreSQL))
-	ledger, err := postgres.Open(t.Context(), db.DB)
-	must(t, err)
+	db, ledger := ledgerOnOneConnection(t)
 	const kept = 10
 	for _, messages := range []int{1, 2} {
 		for range 5 + kept { // a plan may be kept after the fifth
