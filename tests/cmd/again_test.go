@@ -1,0 +1,52 @@
+package cmd_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// ./tests/run and ./tests/matrix run a package that failed once more. What passes then is
+// named; what fails again, or is no package's failure, is a failure.
+func TestAFailedPackageRunsOnceMoreAndIsNamed(t *testing.T) {
+	const passes, failsOnce, fails = "", `if os.WriteFile(os.Getenv("SEEN"), nil, 0o600); first { t.Fatal("at first") }`, `t.Fatal("always")`
+	for name, c := range map[string]struct {
+		body        string
+		packages    string
+		green       bool
+		runs, flaky int
+	}{
+		"passes":     {body: passes, packages: "./...", green: true, runs: 1},
+		"fails once": {body: failsOnce, packages: "./...", green: true, runs: 2, flaky: 1},
+		"fails":      {body: fails, packages: "./...", runs: 2},
+		"no package": {body: passes, packages: "./missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder := t.TempDir()
+			for file, text := range map[string]string{
+				"go.mod": "module again\n\ngo 1.26\n",
+				"a_test.go": "package again\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\nfunc TestIt(t *testing.T) {\n" +
+					"\t_, err := os.Stat(os.Getenv(\"SEEN\"))\n\tfirst := err != nil\n\t_ = first\n\tt.Log(\"it ran\")\n\t" + c.body + "\n}\n",
+			} {
+				if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			script := `set -euo pipefail; source ../../compose/install.sh; source ../again.sh
+failed=; test_again "$OUT/main" "$FOLDER" "$PACKAGES" -v -count=1 || failed=yes; tell_flaky "$OUT"; [[ ! $failed ]]`
+			cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
+			cmd.Env = append(os.Environ(), "OUT="+t.TempDir(), "FOLDER="+folder, "PACKAGES="+c.packages, "SEEN="+filepath.Join(folder, "seen"))
+			text, err := cmd.CombinedOutput()
+			if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+				t.Fatal(err)
+			}
+			out := string(text)
+			if (err == nil) != c.green || strings.Count(out, "it ran") != c.runs || strings.Count(out, "FLAKY ****  again") != c.flaky {
+				t.Errorf("it ended with %v, must be green: %v, must have run %d times and name %d flaky package:\n%s", err, c.green, c.runs, c.flaky, out)
+			}
+		})
+	}
+}
