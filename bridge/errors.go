@@ -28,7 +28,8 @@ var (
 	// know; the text names the mend.
 	ErrNoSchema = errors.New("schema not usable")
 
-	// ErrNotPrimary: the database is a standby, a readable secondary or read-only.
+	// ErrNotPrimary: the database is a standby, a readable secondary or read-only, or
+	// another primary writes to its ledger.
 	ErrNotPrimary = errors.New("database is not a writable primary")
 
 	// ErrProof: the database does not make a lookup wait for an open transaction,

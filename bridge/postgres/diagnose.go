@@ -39,6 +39,9 @@ LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.s
 WHERE lower(c.setting) IN ('synchronous_commit=off', 'synchronous_commit=false', 'synchronous_commit=no', 'synchronous_commit=0')
 AND (s.setdatabase = 0 OR d.datname = current_database()) AND (s.setrole = 0 OR r.rolname <> current_user) ORDER BY who`
 
+	// Those whose nodes all take writes.
+	multimaster = `SELECT coalesce(string_agg(extname, ', '), '') FROM pg_extension WHERE extname IN ('bdr', 'spock')`
+
 	bridgeTables = `SELECT c.relname AS name, c.relpersistence <> 'p' AS unlogged, row_security_active(c.oid) AS row_security,
 	coalesce('autovacuum_enabled=false' = ANY (c.reloptions), false) AS no_vacuum,
 	greatest(c.reltuples, coalesce(pg_stat_get_live_tuples(c.oid), 0))::bigint AS rows, coalesce(pg_stat_get_dead_tuples(c.oid), 0)::bigint AS dead
@@ -135,6 +138,13 @@ func (d *diagnosis) server(ctx context.Context) error {
 	}
 	d.Expect(tables.CheckVersion, s.Number >= minVersion, s.Version, bridge.Error, s.Version+", must be 13 at least", "use a newer server")
 	d.Expect(tables.CheckPrimary, !s.Standby, "it is not in recovery", bridge.Error, "it is in recovery: a standby", "connect to the primary")
+	var several string
+	if err := d.ledger.db.GetContext(ctx, &several, multimaster); err != nil {
+		return err
+	}
+	d.Expect("one writing node", several == "", "no extension by which several nodes take writes", bridge.Warning,
+		"extension "+several+" lets several nodes take writes: none waits for the locks of another, and what is open there looks rolled back",
+		"have all senders and verifiers use one node, and keep bridge_ledger out of the replication")
 	if err := d.durability(ctx); err != nil {
 		return err
 	}

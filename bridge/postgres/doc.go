@@ -101,6 +101,12 @@
 //     own statement, where a lost DELETE costs a duplicate or an orphan row.)
 //   - After a failover to a standby that lagged behind, the same; so where that
 //     matters, replicate synchronously.
+//   - All senders and verifiers use one primary. Where several nodes take writes (EDB
+//     Postgres Distributed, pgEdge, logical replication in both directions), none
+//     waits for the locks of another: a transaction that is open on one looks rolled
+//     back on the others, and its messages would be dropped. Check refuses a ledger
+//     that an enabled subscription writes to; Diagnose warns of the extensions bdr and
+//     spock. Nothing else of the kind is recognised.
 //   - A copy of a database is a ledger with the same identity. Before a copy gets
 //     a verifier of its own, give it another: UPDATE bridge_identity SET identity =
 //     gen_random_uuid().

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -58,6 +59,10 @@ SELECT (SELECT count(*) FROM own) AS own, (SELECT count(*) FROM inserted) AS ins
 DELETE FROM bridge_ledger USING relaxed WHERE id ` + amongAsked
 
 	standby = `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`
+
+	// A transaction of the publisher that is still open holds no lock here.
+	subscription = `SELECT s.subname FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid
+WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
 )
 
 // A Ledger is the ledger in one PostgreSQL database. It implements bridge.Ledger,
@@ -193,11 +198,28 @@ func (l *Ledger) Check(ctx context.Context) error {
 	if readOnly {
 		return fmt.Errorf("check ledger: %w: it is in recovery or read-only", bridge.ErrNotPrimary)
 	}
+	if err := l.checkWritten(ctx, "bridge_ledger"); err != nil {
+		return fmt.Errorf("check ledger: %w", err)
+	}
 	identity, err := tables.ReadIdentity(ctx, l.db)
 	if err == nil {
 		err = tables.ExpectSame(identity, l.identity)
 	}
 	return wrap("check ledger", err)
+}
+
+// checkWritten refuses a table whose rows come from another primary.
+func (l *Ledger) checkWritten(ctx context.Context, table string) error {
+	var name string
+	err := l.db.GetContext(ctx, &name, subscription, table)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return classify(err)
+	}
+	return fmt.Errorf("%w: subscription %s writes to %s what another primary commits, and a transaction that is open there looks rolled back here: "+
+		"use the publisher, or take the table out of the publication", bridge.ErrNotPrimary, name, table)
 }
 
 // array returns ids as the text of a uuid[].

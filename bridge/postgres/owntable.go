@@ -153,7 +153,7 @@ func (o *ownTable) Check(ctx context.Context) error {
 	if _, _, err := inspectOwn(ctx, o.ledger.db, o.own); err != nil {
 		return fmt.Errorf("check own table: %w", err)
 	}
-	return nil
+	return wrap("check own table", o.ledger.checkWritten(ctx, o.table))
 }
 
 // key is the number of an ID's advisory lock: 64 bits of its 128. Two IDs with one

@@ -87,6 +87,8 @@ func TestPostgresDiagnose(t *testing.T) {
 		"no right to delete":    {lacks: postgresVerifier[0], check: "rights of a verifier", level: bridge.Error, says: "DELETE ON bridge_ledger"},
 		"no right to unpark":    {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: bridge.Warning, says: "DELETE ON bridge_parked"},
 		"no right to sweep":     {lacks: "SELECT, UPDATE ON bridge_watermark", check: "rights to sweep", level: bridge.Warning, says: "UPDATE ON bridge_watermark"},
+		"several writing nodes": {do: []string{"UPDATE pg_extension SET extname = 'spock' WHERE extname = 'plpgsql'"},
+			check: "one writing node", level: bridge.Warning, says: "extension spock"},
 		"orphans": {do: []string{"INSERT INTO bridge_ledger SELECT gen_random_uuid(), now() - interval '8 days' FROM generate_series(1, 3)"},
 			check: "orphans", level: bridge.Warning, says: "3 rows"},
 		"many parked": {do: []string{"INSERT INTO bridge_parked SELECT gen_random_uuid(), '' FROM generate_series(1, 1000)"},

@@ -1,8 +1,10 @@
 package ledger_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -33,6 +36,35 @@ func TestPostgresStandbyIsRefused(t *testing.T) {
 	outcome, err := ledger.Settle(t.Context(), newID(), time.Second)
 	if outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+	}
+}
+
+// What is open on the publisher holds no lock at the subscriber: it would look rolled
+// back there. An own table is no different.
+func TestPostgresSubscriberIsRefused(t *testing.T) {
+	server := servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"wal_level = logical"}})
+	root := connect(t, server.URL())
+	databases := make(map[string]*sql.DB)
+	for _, name := range []string{"publisher", "subscriber"} {
+		execute(t, root, "CREATE DATABASE "+name)
+		databases[name] = migratedAt(t, server.DatabaseURL(name))
+		execute(t, databases[name], "CREATE TABLE orders (id uuid PRIMARY KEY)")
+	}
+	db := databases["subscriber"]
+	own, err := postgres.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
+	must(t, err)
+	ledgers := map[string]bridge.Ledger{"bridge_ledger": openLedger(t, db), "orders": own}
+	for table, ledger := range ledgers {
+		must(t, ledger.Check(t.Context()))
+		execute(t, databases["publisher"], "CREATE PUBLICATION "+table+" FOR TABLE "+table)
+		execute(t, databases["publisher"], "SELECT pg_create_logical_replication_slot('"+table+"', 'pgoutput')")
+		execute(t, db, "CREATE SUBSCRIPTION "+table+" CONNECTION 'host=127.0.0.1 user=postgres dbname=publisher port="+
+			strconv.Itoa(server.Port)+"' PUBLICATION "+table+" WITH (create_slot = false)")
+		if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrNotPrimary) || !strings.Contains(err.Error(), "subscription "+table) {
+			t.Errorf("check of %s: %v, must be %v and name the subscription", table, err, bridge.ErrNotPrimary)
+		}
+		execute(t, db, "ALTER SUBSCRIPTION "+table+" DISABLE")
+		must(t, ledger.Check(t.Context()))
 	}
 }
 
