@@ -24,7 +24,8 @@ type mysqlLock struct {
 var _ lock.SessionLocker = mysqlLock{}
 
 // lockName is the lock's: locks belong to the server, and have 64 characters at most.
-const lockName = `CONCAT('bridge_migrate_', SHA1(DATABASE()))`
+// MySQL 9 has neither SHA1 nor MD5; SHA2 is in every release.
+const lockName = `CONCAT('bridge_migrate_', LEFT(SHA2(DATABASE(), 256), 40))`
 
 // SessionLock takes the lock.
 func (l mysqlLock) SessionLock(ctx context.Context, conn *sql.Conn) error {

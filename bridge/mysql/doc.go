@@ -94,6 +94,6 @@
 //     transaction whose message has been forwarded. After a failover to a replica that
 //     lagged behind, the same; so where that matters, replicate synchronously.
 //   - A copy of a database is a ledger with the same identity. Before a copy gets a
-//     verifier of its own, give it another: UPDATE bridge_identity SET identity =
-//     UNHEX(MD5(UUID())).
+//     verifier of its own, give it another:
+//     UPDATE bridge_identity SET identity = UNHEX(REPLACE(UUID(), "-", ""))
 package mysql

@@ -25,7 +25,7 @@ type RabbitMQAddress struct {
 // PostgresAddress is where a PostgreSQL is, or a pool before it.
 type PostgresAddress struct{ Port int }
 
-// MariaDBAddress is where a MariaDB is.
+// MariaDBAddress is where a MariaDB is, or a MySQL.
 type MariaDBAddress struct{ Port int }
 
 // local is a port of this machine: all servers listen there only.

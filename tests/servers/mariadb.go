@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"syscall"
 )
 
-// MariaDBOptions are what a MariaDB can be given; nil means all defaults.
+// MariaDBOptions are what a MariaDB, or a MySQL, can be given; nil means all defaults.
 type MariaDBOptions struct {
 	// Fast leaves out the waiting for the disk. Only for a server that is
 	// never killed.
@@ -24,36 +23,57 @@ type MariaDBOptions struct {
 	Log io.Writer
 }
 
-// MariaDB is a private MariaDB whose root has no password.
+// MariaDB is a private MariaDB whose root has no password. On a machine that has only
+// MySQL it is one of these, and takes the same options.
 type MariaDB struct {
 	server
 	MariaDBAddress
 }
 
-// StartMariaDB starts a MariaDB on new data.
+// A flavour is what MariaDB and MySQL differ in here.
+type flavour struct {
+	name, program, debianPackage string
+
+	args []string
+	fill func(program string, home home) (*exec.Cmd, error) // makes the data
+}
+
+var (
+	mariaDB = flavour{name: "MariaDB", program: "mariadbd", debianPackage: "mariadb-server", fill: fillMariaDB}
+	mySQL   = flavour{name: "MySQL", program: "mysqld", debianPackage: "mysql-server", fill: fillMySQL,
+		args: []string{"--mysqlx=OFF"}} // which would listen on a port of its own
+)
+
+// StartMariaDB starts a MariaDB on new data, or a MySQL where only that is installed.
 func StartMariaDB(ctx context.Context, options *MariaDBOptions) (*MariaDB, error) {
 	if options == nil {
 		options = new(MariaDBOptions)
 	}
+	f := mariaDB
+	program, err := f.find()
+	if errors.Is(err, ErrMissing) {
+		if other, e := mySQL.find(); e == nil {
+			f, program, err = mySQL, other, nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
 	return onFreePorts(ctx, 1, func(ports []int) (*MariaDB, error) {
-		return startMariaDB(ctx, options, ports[0])
+		return f.start(ctx, program, options, ports[0])
 	})
 }
 
-func startMariaDB(ctx context.Context, options *MariaDBOptions, port int) (*MariaDB, error) {
-	program, err := find("mariadbd", "mariadb-server", "/usr/sbin/mariadbd")
-	if err != nil {
-		return nil, err
-	}
-	install, err := find("mariadb-install-db", "mariadb-server", "/usr/bin/mariadb-install-db")
-	if err != nil {
-		return nil, err
-	}
+func (f flavour) find() (program string, err error) {
+	return find(f.program, f.debianPackage, "/usr/sbin/"+f.program)
+}
+
+func (f flavour) start(ctx context.Context, program string, options *MariaDBOptions, port int) (*MariaDB, error) {
 	home, err := newHome("mariadb", "mysql")
 	if err != nil {
-		return nil, fmt.Errorf("start MariaDB: %w", err)
+		return nil, fmt.Errorf("start %s: %w", f.name, err)
 	}
-	args := []string{
+	args := append([]string{
 		"--no-defaults",
 		"--datadir=" + home.path("data"),
 		fmt.Sprintf("--port=%d", port),
@@ -63,14 +83,11 @@ func startMariaDB(ctx context.Context, options *MariaDBOptions, port int) (*Mari
 		"--skip-name-resolve",
 		"--max-connections=300",
 		"--character-set-server=utf8mb4",
-	}
+	}, f.args...)
 	if options.Fast {
-		args = append(args, "--innodb-flush-log-at-trx-commit=0", "--skip-innodb-doublewrite")
+		args = append(args, "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF", "--sync-binlog=0")
 	}
 	if options.TLS != nil {
-		if err := options.TLS.equip(home); err != nil {
-			return nil, errors.Join(fmt.Errorf("start MariaDB: %w", err), os.RemoveAll(home.folder))
-		}
 		args = append(args, "--ssl-ca="+home.path("ca.pem"), "--ssl-cert="+home.path("cert.pem"),
 			"--ssl-key="+home.path("key.pem"), "--require-secure-transport=ON")
 	}
@@ -78,20 +95,45 @@ func startMariaDB(ctx context.Context, options *MariaDBOptions, port int) (*Mari
 		args = append(args, "--"+option)
 	}
 	m := &MariaDB{MariaDBAddress: MariaDBAddress{port}, server: server{
-		name:       "MariaDB",
+		name:       f.name,
 		home:       home,
 		ready:      "ready for connections",
 		stopSignal: syscall.SIGTERM,
 		log:        options.Log,
 		command:    func() *exec.Cmd { return home.command(program, args...) },
 	}}
-	err = run(ctx, home.command(install, "--no-defaults", "--datadir="+home.path("data"),
-		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"))
+	filler, err := f.fill(program, home)
+	if err == nil {
+		err = run(ctx, filler)
+	}
+	if err == nil && options.TLS != nil {
+		err = options.TLS.equip(home)
+	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start MariaDB: %w", err), m.Stop())
+		return nil, errors.Join(fmt.Errorf("start %s: %w", f.name, err), m.Stop())
 	}
 	if err := m.begin(ctx); err != nil {
 		return nil, err
 	}
 	return m, nil
+}
+
+func fillMariaDB(_ string, home home) (*exec.Cmd, error) {
+	install, err := find("mariadb-install-db", "mariadb-server", "/usr/bin/mariadb-install-db")
+	if err != nil {
+		return nil, err
+	}
+	return home.command(install, "--no-defaults", "--datadir="+home.path("data"),
+		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"), nil
+}
+
+// fillMySQL makes a root that may come from 127.0.0.1, which without the resolving of
+// names is not localhost.
+func fillMySQL(program string, home home) (*exec.Cmd, error) {
+	const root = "CREATE USER root@'127.0.0.1';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n"
+	if err := home.write("root.sql", root, 0o600); err != nil {
+		return nil, err
+	}
+	return home.command(program, "--no-defaults", "--initialize-insecure", "--datadir="+home.path("data"),
+		"--init-file="+home.path("root.sql")), nil
 }

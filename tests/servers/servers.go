@@ -1,4 +1,4 @@
-// Package servers starts private RabbitMQ, PostgreSQL, MariaDB and PgBouncer
+// Package servers starts private RabbitMQ, PostgreSQL, MariaDB (or MySQL) and PgBouncer
 // servers from the Debian packages of this machine: each with ports and a
 // temporary folder of its own, each a child of this process.
 //

@@ -56,7 +56,7 @@ func StartSharedPostgres(ctx context.Context) (*Postgres, error) {
 	return StartPostgres(ctx, &PostgresOptions{Fast: true, Config: []string{"max_connections = 1000"}})
 }
 
-// StartSharedMariaDB starts a MariaDB as tests share it, like StartSharedPostgres.
+// StartSharedMariaDB starts a MariaDB, or a MySQL, as tests share it, like StartSharedPostgres.
 func StartSharedMariaDB(ctx context.Context) (*MariaDB, error) {
 	return StartMariaDB(ctx, &MariaDBOptions{Fast: true, Config: []string{"max-connections=1000"}})
 }

@@ -60,7 +60,7 @@ func RabbitMQ(t testing.TB) servers.RabbitMQAddress { return rabbitMQ.get(t) }
 func Postgres(t testing.TB) servers.PostgresAddress { return postgres.get(t) }
 
 // MariaDB returns the shared MariaDB, of which the same is true. It does not wait for
-// the disk.
+// the disk. On a machine that has only MySQL it is one of these.
 func MariaDB(t testing.TB) servers.MariaDBAddress { return mariaDB.get(t) }
 
 // OwnMariaDB has this binary start a MariaDB of its own, for tests that look at the

@@ -1,5 +1,5 @@
 // Command together runs a command, such as go test, with a RabbitMQ, a PostgreSQL and a
-// MariaDB which all tests in it share (package servertest finds them):
+// MariaDB (or MySQL) which all tests in it share (package servertest finds them):
 //
 //	together [-only rabbitmq,postgres] command [argument ...]
 //
