@@ -48,7 +48,7 @@ const (
 	watermarkRights = "SELECT ON bridge_watermark, SELECT ON bridge_identity"
 )
 
-// timeText is a datetime2(3) in style 126.
+// timeText is a datetime2(3) as a parameter. What the server writes, parseTime reads.
 const timeText = "2006-01-02T15:04:05.000"
 
 var _ bridge.Sweeper = (*Ledger)(nil)
@@ -90,11 +90,9 @@ func (l *Ledger) SweptBefore(ctx context.Context) (time.Time, error) {
 		err = tables.OtherLedger(l.identity)
 	case rows[0].Updateability.String != readWrite:
 		err = fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
-	case !rows[0].SweptBefore.Valid:
-		return time.Time{}, nil
 	default:
 		var before time.Time
-		if before, err = time.Parse(timeText, rows[0].SweptBefore.String); err == nil {
+		if before, err = parseTime(rows[0].SweptBefore); err == nil {
 			return before, nil
 		}
 	}
@@ -129,7 +127,7 @@ func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) 
 		if err != nil {
 			return nil, err
 		}
-		at, err := time.Parse(timeText, row.RecordedAt.String)
+		at, err := parseTime(row.RecordedAt)
 		if err != nil {
 			return nil, err
 		}

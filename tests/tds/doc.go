@@ -36,6 +36,7 @@
 //   - UPDLOCK keeps others from locking the row, not from reading it: the same page.
 //     An UPDATE and a DELETE with READPAST pass over locked rows too; OUTPUT gives what
 //     they have changed, and is refused (334) where a trigger is: 'OUTPUT clause'.
+//   - Style 126 leaves out a fraction that is zero: 'CAST and CONVERT (Transact-SQL)'.
 //   - uniqueidentifier sorts by its last six bytes first: 'Comparing GUID and
 //     uniqueidentifier values'.
 //   - REPEATABLEREAD holds the lock of the row that was read until the transaction ends:

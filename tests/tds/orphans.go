@@ -47,6 +47,16 @@ var orphanStatements = []statement{
 				return r
 			})
 		}),
+	form(`UPDATE bridge_ledger SET recorded_at = '«([^']+)»'`, func(x *execution, words []string) (uint64, error) {
+		at, err := parseTime(words[1])
+		if err != nil {
+			return 0, err
+		}
+		return x.changeOne("", func(r row) row {
+			r["recorded_at"] = at
+			return r
+		})
+	}),
 	form(`DELETE FROM bridge_ledger WHERE id = '«([^']+)»'`, func(x *execution, words []string) (uint64, error) {
 		return x.changeOne(words[1], func(row) row { return nil })
 	}),

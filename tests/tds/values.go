@@ -9,12 +9,20 @@ import (
 // now is sysutcdatetime() in a datetime2(3).
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
-// iso is style 126.
-const iso = "2006-01-02T15:04:05.000"
+// iso is style 126, and isoWhole what it makes of a time without a fraction.
+const (
+	iso      = "2006-01-02T15:04:05.000"
+	isoWhole = "2006-01-02T15:04:05"
+)
 
 func (x *execution) time(parameter string) (time.Time, error) {
 	text, _ := x.parameters[parameter].(string)
-	t, err := time.Parse(iso, text)
+	return parseTime(text)
+}
+
+// parseTime reads a time as it is written, with a fraction or without.
+func parseTime(text string) (time.Time, error) {
+	t, err := time.Parse(isoWhole, text)
 	if err != nil {
 		return t, &sqlError{241, 16, "Conversion failed when converting date and/or time from character string."}
 	}
@@ -23,10 +31,15 @@ func (x *execution) time(parameter string) (time.Time, error) {
 
 // text is a time in a result.
 func text(t any) any {
-	if t, ok := t.(time.Time); ok {
-		return t.Format(iso)
+	at, ok := t.(time.Time)
+	switch {
+	case !ok:
+		return nil
+	case at.Nanosecond() < int(time.Millisecond):
+		return at.Format(isoWhole)
+	default:
+		return at.Format(iso)
 	}
-	return nil
 }
 
 // compare is the order of uniqueidentifier: 'Comparing GUID and uniqueidentifier
