@@ -15,14 +15,11 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// slowQueue is a queue of a broker that takes a delivery back after five seconds, and
-// looks for such deliveries more often than once a minute.
+// slowQueue is a queue of a broker that takes a delivery back after five seconds.
 func slowQueue(t *testing.T) *queue {
 	t.Helper()
 	broker := servertest.StartRabbitMQ(t, nil)
-	_, err := broker.Ctl(t.Context(), "eval",
-		"application:set_env(rabbit, consumer_timeout, 5000), application:set_env(rabbit, channel_tick_interval, 500).")
-	must(t, err)
+	must(t, broker.SetConsumerTimeout(t.Context(), 5*time.Second))
 	return newQueueOn(t, broker.URL(), quorum)
 }
 

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // RabbitMQOptions are what a RabbitMQ can be given; nil means all defaults.
@@ -171,6 +172,28 @@ func (r *RabbitMQ) SetMemoryAlarm(ctx context.Context, on bool) error {
 	}
 	if _, err := r.Ctl(ctx, "set_vm_memory_high_watermark", watermark); err != nil {
 		return fmt.Errorf("set memory alarm: %w", err)
+	}
+	return nil
+}
+
+// SetMaxMessageSize sets the largest body that the server takes, for the channels that
+// are opened from now on. It takes a second or two. A restart forgets it.
+func (r RabbitMQAddress) SetMaxMessageSize(ctx context.Context, bytes int) error {
+	// 4.x reads it once, when it starts, and keeps it elsewhere.
+	return r.eval(ctx, "set max_message_size", "application:set_env(rabbit, max_message_size, %d), persistent_term:put(max_message_size, %[1]d)", bytes)
+}
+
+// SetConsumerTimeout sets how long a consumer may take for an ack, for the channels that
+// are opened from now on, and has the server look for overdue acks more often than once
+// a minute. It takes a second or two. A restart forgets it.
+func (r RabbitMQAddress) SetConsumerTimeout(ctx context.Context, timeout time.Duration) error {
+	return r.eval(ctx, "set consumer_timeout", "application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, 500)", timeout.Milliseconds())
+}
+
+// eval runs Erlang expressions in the server.
+func (r RabbitMQAddress) eval(ctx context.Context, what, format string, args ...any) error {
+	if _, err := r.Ctl(ctx, "eval", fmt.Sprintf(format, args...)+"."); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package verifier_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -16,7 +15,7 @@ func TestAParkedMessageThatTheBrokerRefusesStopsNoOther(t *testing.T) {
 	t.Parallel()
 	broker := servertest.StartRabbitMQ(t, nil)
 	limit := func(bytes int) {
-		if _, err := broker.Ctl(t.Context(), "eval", fmt.Sprintf("application:set_env(rabbit, max_message_size, %d).", bytes)); err != nil {
+		if err := broker.SetMaxMessageSize(t.Context(), bytes); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -145,14 +145,11 @@ func timeoutEndsTheSession(t *testing.T, broker *servers.RabbitMQ) {
 	s.Receive(queue, 1)
 }
 
-// brokerWithConsumerTimeout starts a RabbitMQ that also looks for overdue acks
-// more often than once a minute.
+// brokerWithConsumerTimeout starts a RabbitMQ with another consumer timeout.
 func brokerWithConsumerTimeout(t *testing.T, timeout time.Duration) *servers.RabbitMQ {
 	t.Helper()
 	broker := servertest.StartRabbitMQ(t, nil)
-	if _, err := broker.Ctl(t.Context(), "eval", fmt.Sprintf(
-		"application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, 500).",
-		timeout.Milliseconds())); err != nil {
+	if err := broker.SetConsumerTimeout(t.Context(), timeout); err != nil {
 		t.Fatal(err)
 	}
 	return broker

@@ -136,11 +136,10 @@ func TestABlockedBrokerIsAnErrorWithinTheDeadline(t *testing.T) {
 		t.Error("is not retryable")
 	}
 	// So much that it does not fit into the buffers on the way.
-	messages = outgoing("q", 40)
+	messages = outgoing("q", 5)
 	for i := range messages {
-		messages[i].Body = make([]byte, 1<<20)
+		messages[i].Body = make([]byte, 16<<20)
 	}
-	messages[0].Body = make([]byte, 40<<20)
 	fails(t, large, messages, 2*blocked, bridge.ErrBlocked)
 
 	waiting := make(chan error)

@@ -1,0 +1,58 @@
+package servertest
+
+import (
+	"fmt"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Features are what differs between the releases of RabbitMQ that tests run on. A test
+// asks for the difference, never for the version.
+type Features struct {
+	// DeliveryLimit is that of a quorum queue that was declared without one; 0 is none.
+	DeliveryLimit int
+	// NackCounts says that a nack counts towards a delivery limit, as a reject and a lost
+	// channel do everywhere.
+	NackCounts bool
+	// CountHeader is the header that a quorum queue adds to what a nack has handed back.
+	CountHeader string
+	// ClassicTimeout says that the consumer timeout holds for classic queues too, and
+	// TimeoutCancels that it cancels the consumer and leaves the channel open.
+	ClassicTimeout, TimeoutCancels bool
+	// MaxMessageSize is the largest body that the broker takes by default.
+	MaxMessageSize int
+}
+
+// The sources: RabbitMQ's guides to quorum queues ('Poison Message Handling', 'Consumer
+// Timeout') and to negative acknowledgements, and the release notes of 4.0 and 4.3.
+var releases = []struct {
+	major, minor int // from this release on
+	Features
+}{
+	{4, 3, Features{DeliveryLimit: 20, CountHeader: "x-acquired-count", TimeoutCancels: true, MaxMessageSize: 16 << 20}},
+	{4, 0, Features{DeliveryLimit: 20, NackCounts: true, CountHeader: "x-delivery-count", ClassicTimeout: true, MaxMessageSize: 16 << 20}},
+	{3, 10, Features{NackCounts: true, CountHeader: "x-delivery-count", ClassicTimeout: true, MaxMessageSize: 128 << 20}},
+}
+
+// FeaturesOf tells those of the broker at an AMQP address.
+func FeaturesOf(t testing.TB, amqpURL string) Features {
+	t.Helper()
+	conn, err := amqp.Dial(amqpURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var major, minor int
+	version, _ := conn.Properties["version"].(string)
+	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
+		t.Fatalf("the broker's version %q: %v", version, err)
+	}
+	for _, release := range releases {
+		if major > release.major || major == release.major && minor >= release.minor {
+			return release.Features
+		}
+	}
+	t.Fatalf("no features are known of RabbitMQ %s", version)
+	panic("unreachable")
+}
