@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/uuid"
 
@@ -18,17 +19,46 @@ import (
 // not repeat the work without looking. bridge.Retryable says false of it.
 var ErrCommitUnknown = errors.New("unknown whether the transaction committed")
 
-// A Tx is a transaction that collects messages. It may be passed wherever a
-// *sql.Tx's statements are needed. InTx commits it; fn must not. It is over when fn has
-// returned, and for one goroutine at a time.
+// A Tx is a transaction that collects messages. It has the statements of a *sql.Tx that
+// take a context, and is a bridge.Tx. It has no Commit and no Rollback: InTx ends the
+// transaction, and fn says how by its error. It is over when fn has returned.
 type Tx struct {
-	*sql.Tx
+	tx *sql.Tx
+
+	mu     sync.Mutex
+	over   bool // fn has returned: nothing more is sent
 	outbox []bridge.Message
+}
+
+// ExecContext is that of *sql.Tx.
+func (tx *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return tx.tx.ExecContext(ctx, query, args...)
+}
+
+// QueryContext is that of *sql.Tx.
+func (tx *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return tx.tx.QueryContext(ctx, query, args...)
+}
+
+// QueryRowContext is that of *sql.Tx.
+func (tx *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	return tx.tx.QueryRowContext(ctx, query, args...)
+}
+
+// PrepareContext is that of *sql.Tx.
+func (tx *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
+	return tx.tx.PrepareContext(ctx, query)
+}
+
+// StmtContext is that of *sql.Tx.
+func (tx *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
+	return tx.tx.StmtContext(ctx, stmt)
 }
 
 // Send adds messages to the transaction and returns their IDs, which are made here. They
 // are recorded and staged when fn has returned, in the order in which they were added:
-// what is wrong with one of them InTx tells. The error is of making an ID only.
+// InTx returns what is wrong with one of them. Once fn has returned, Send adds nothing
+// and returns sql.ErrTxDone. It may be called from several goroutines.
 func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
 	ids := make([]uuid.UUID, len(msgs))
 	msgs = slices.Clone(msgs)
@@ -42,8 +72,21 @@ func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
 		}
 		ids[i] = msgs[i].ID
 	}
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if tx.over {
+		return nil, fmt.Errorf("send: nothing sent: the function given to InTx has returned: %w", sql.ErrTxDone)
+	}
 	tx.outbox = append(tx.outbox, msgs...)
 	return ids, nil
+}
+
+// end lets nothing else be sent, and returns what was.
+func (tx *Tx) end() []bridge.Message {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	tx.over = true
+	return tx.outbox
 }
 
 // InTx begins a transaction, runs fn in it, records and stages what fn sent, and
@@ -66,11 +109,12 @@ func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn f
 	}
 	// After a commit this does nothing; it also serves a panic in fn.
 	defer func() { _ = sqlTx.Rollback() }()
-	tx := &Tx{Tx: sqlTx}
+	tx := &Tx{tx: sqlTx}
+	defer tx.end() // also after a panic in fn
 	if err := fn(tx); err != nil {
 		return err
 	}
-	if _, err := s.SendTx(ctx, sqlTx, tx.outbox...); err != nil {
+	if _, err := s.SendTx(ctx, sqlTx, tx.end()...); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {

@@ -5,6 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"net/url"
+	"reflect"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -168,26 +171,78 @@ func TestInTxDoesNotCommitAfterTheContextHasEnded(t *testing.T) {
 	})
 }
 
-func TestInTxTellsThatFnHasEndedTheTransaction(t *testing.T) {
+// A Commit in fn would commit without the messages; so fn cannot reach it, nor the
+// *sql.Tx which has it. The transaction is still one for code that wants bridge.Tx.
+func TestFnCannotEndTheTransaction(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"Commit", "Rollback"} {
+		if _, ok := reflect.TypeFor[*sender.Tx]().MethodByName(method); ok {
+			t.Errorf("a sender.Tx has the method %s", method)
+		}
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[sender.Tx]()) {
+		if field.IsExported() {
+			t.Errorf("a sender.Tx has the field %s", field.Name)
+		}
+	}
+	if !reflect.TypeFor[*sender.Tx]().Implements(reflect.TypeFor[bridge.Tx]()) {
+		t.Error("a sender.Tx is no bridge.Tx")
+	}
+}
+
+// What fn left behind, in a variable or in a goroutine, cannot send any more, and is
+// told so.
+func TestSendAfterFnHasReturnedIsAnError(t *testing.T) {
 	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		shop(t, s)
-		for i, msgs := range [][]bridge.Message{nil, messages("target", 2)} {
-			err := s.Sender.InTx(t.Context(), s.DB, nil, func(tx *sender.Tx) error {
-				if err := order(t.Context(), tx, i); err != nil {
-					return err
-				}
-				if _, err := tx.Send(msgs...); err != nil {
-					return err
-				}
-				return tx.Commit()
-			})
-			if !errors.Is(err, sql.ErrTxDone) || errors.Is(err, sender.ErrCommitUnknown) {
-				t.Errorf("error %v", err)
+		wrong := errors.New("out of stock")
+		for _, end := range []error{nil, wrong} {
+			var kept *sender.Tx
+			if err := s.Sender.InTx(t.Context(), s.DB, nil, func(tx *sender.Tx) error {
+				kept = tx
+				return end
+			}); !errors.Is(err, end) {
+				t.Fatal(err)
+			}
+			ids, err := kept.Send(messages("target", 1)...)
+			if !errors.Is(err, sql.ErrTxDone) || len(ids) != 0 {
+				t.Errorf("a message sent after fn has returned %v: IDs %v, error %v", end, ids, err)
 			}
 		}
-		settled(t, s, "target") // what was not recorded is not sent
 	})
+}
+
+// Of messages that goroutines send while fn returns, those with an ID are delivered and
+// the others are errors.
+func TestSendBesideFnIsDeliveredOrAnError(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	shop(t, s)
+	const goroutines, each = 4, 500
+	var sent [goroutines][]uuid.UUID
+	var senders sync.WaitGroup
+	began := make(chan struct{}, goroutines*each)
+	err := s.Sender.InTx(t.Context(), s.DB, nil, func(tx *sender.Tx) error {
+		for i := range goroutines {
+			senders.Go(func() {
+				for range each {
+					ids, err := tx.Send(messages("target", 1)...)
+					if began <- struct{}{}; err != nil {
+						return
+					}
+					sent[i] = append(sent[i], ids...)
+				}
+			})
+		}
+		<-began
+		return nil
+	})
+	senders.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	settled(t, s, "target", slices.Concat(sent[:]...)...)
 }
 
 // The COMMIT's answer does not come: once it was executed, once it did not even
