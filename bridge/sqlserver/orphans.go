@@ -16,12 +16,18 @@ import (
 // Times travel as text, in ISO 8601, which no setting of the connection changes.
 const (
 	// One row at least if the identity is right, with nulls if there are none. A
-	// parked message that is locked must not be taken for one that is gone.
+	// parked message that is locked must not be taken for one that is gone. Both tables
+	// are read by locks, each parked message after its row: a sender may commit the two
+	// while the statement runs. With READ_COMMITTED_SNAPSHOT, and without the hint, a
+	// message would be read as of the statement's start. LOOP fixes the order, and the
+	// seek needs the row's ID.
 	orphans = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
 SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at
 FROM bridge_identity i LEFT JOIN (
 	SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)
-	WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND NOT EXISTS (SELECT * FROM bridge_parked p WHERE p.id = l.id)
+	LEFT LOOP JOIN bridge_parked p WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON p.id = l.id
+	WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND p.id IS NULL
 	ORDER BY l.recorded_at, l.id
 ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`
 
@@ -53,8 +59,9 @@ const timeText = "2006-01-02T15:04:05.000"
 
 var _ bridge.Sweeper = (*Ledger)(nil)
 
-// Orphans reads the whole ledger, past the rows that are locked. It waits for an
-// Unpark that is about to commit. Ages are in whole seconds.
+// Orphans reads the whole ledger, past the rows that are locked. It waits for whoever
+// has a parked message locked exclusively, and fails after a second. Ages are in whole
+// seconds.
 func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
 	found, err := l.listOrphans(ctx, age, limit)
 	if err != nil {

@@ -115,3 +115,16 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// waiting counts the database's sessions that wait for a lock.
+const waiting = "SELECT count(*) FROM sys.dm_exec_requests WHERE database_id = DB_ID() AND wait_type LIKE 'LCK%'"
+
+// awaitWaiting waits until a session waits for a lock.
+func awaitWaiting(t *testing.T, db *sql.DB) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for n := 0; n == 0; <-tick.C {
+		must(t, db.QueryRowContext(t.Context(), waiting).Scan(&n))
+	}
+}

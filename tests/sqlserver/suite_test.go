@@ -128,7 +128,7 @@ func harness(server string, snapshot bool) ledgertest.Harness {
 		},
 		Savepoint:  "SAVE TRANSACTION s",
 		RollbackTo: "ROLLBACK TRANSACTION s",
-		Waiting:    "SELECT count(*) FROM sys.dm_exec_requests WHERE database_id = DB_ID() AND wait_type LIKE 'LCK%'",
+		Waiting:    waiting,
 		SessionID:  "SELECT @@SPID",
 		Program:    program,
 		Clock:      "SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())",

@@ -28,8 +28,8 @@
 //     ends; a change of tables locks the table against everybody: 'Transaction
 //     locking and row versioning guide'.
 //   - At READ COMMITTED a SELECT waits for such a lock. With
-//     READ_COMMITTED_SNAPSHOT it does not wait, and reads the last committed state
-//     of the row: the same guide.
+//     READ_COMMITTED_SNAPSHOT it does not wait, and reads the row as it was committed
+//     when the statement began, also if the statement has waited since: the same guide.
 //   - READCOMMITTEDLOCK waits, whatever READ_COMMITTED_SNAPSHOT says; READPAST
 //     skips rows that are locked, and is refused (650) at other levels than READ
 //     COMMITTED and REPEATABLE READ: 'Table hints (Transact-SQL)'.

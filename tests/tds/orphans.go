@@ -26,7 +26,7 @@ var orphanStatements = []statement{
 				return nil, r["recorded_at"].(time.Time).Before(before)
 			})
 		}),
-	form(`SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l WITH («([A-Z, ]+)») WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND NOT EXISTS (SELECT * FROM bridge_parked p WHERE p.id = l.id) ORDER BY l.recorded_at, l.id ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`, orphans),
+	form(`SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l WITH («([A-Z, ]+)») LEFT LOOP JOIN bridge_parked p«(?: WITH \(([A-Z, ]+)\))?» ON p.id = l.id WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND p.id IS NULL ORDER BY l.recorded_at, l.id ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`, orphans),
 
 	form(`INSERT INTO bridge_watermark (one) VALUES (1)`, func(x *execution, _ []string) (uint64, error) {
 		t, err := x.writable("INSERT", "bridge_watermark")
@@ -171,7 +171,7 @@ func orphans(x *execution, words []string) (uint64, error) {
 	}
 	seconds, _ := x.parameters["@p1"].(int64)
 	before := now().Add(-time.Duration(seconds) * time.Second)
-	plainly, err := x.reading("")
+	beside, err := x.reading(words[2])
 	if err != nil {
 		return 0, err
 	}
@@ -180,7 +180,7 @@ func orphans(x *execution, words []string) (uint64, error) {
 		if !r["recorded_at"].(time.Time).Before(before) {
 			continue
 		}
-		kept, err := x.read(parked, parked.keyOf(r), plainly)
+		kept, err := x.read(parked, parked.keyOf(r), beside)
 		if err != nil {
 			return 0, err
 		}

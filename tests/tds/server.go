@@ -138,7 +138,7 @@ func (s *Server) happens(f Fault) bool {
 }
 
 func (s *Server) create(name string) {
-	s.databases[name] = &database{name: name, tables: make(map[string]*table), locks: make(map[resource]*lock),
+	s.databases[name] = &database{name: name, tables: make(map[string]*table), locks: make(map[resource]*lock), running: make(map[*execution]bool),
 		compatibility: 160, durability: "DISABLED"}
 }
 

@@ -18,7 +18,11 @@ type execution struct {
 	out        *response
 	done       byte // the token that ends a statement
 	parameters map[string]any
-	tx         *transaction // of the statement at hand: the session's, or its own
+
+	// Of the statement at hand: its transaction, the session's or its own, and the rows
+	// that others have committed since it began, as they were before.
+	tx   *transaction
+	asOf map[resource]row
 }
 
 // A guid is a uniqueidentifier, in the order in which it is stored.
@@ -81,7 +85,10 @@ func (x *execution) statement(s statement, text string) error {
 	}
 	mark := len(x.tx.undo)
 	before := len(x.out.body)
+	x.asOf = make(map[resource]row)
+	x.db.running[x] = true
 	count, err := s.run(x, s.pattern.FindStringSubmatch(text))
+	delete(x.db.running, x)
 	if err != nil {
 		x.tx.undoTo(mark)
 	}

@@ -41,6 +41,7 @@ type database struct {
 	schemas       []string // besides dbo
 	tables        map[string]*table
 	locks         map[resource]*lock
+	running       map[*execution]bool
 	snapshot      bool // READ_COMMITTED_SNAPSHOT
 	snapshots     bool // ALLOW_SNAPSHOT_ISOLATION
 	compatibility int64
@@ -76,9 +77,15 @@ func (t *transaction) undoTo(mark int) {
 	t.undo = t.undo[:mark]
 }
 
-// end frees what t has locked. To roll back, undo first.
+// end frees what t has locked. To roll back, undo first. Statements that run keep
+// what was committed when they began.
 func (t *transaction) end() {
 	for _, r := range t.locks {
+		for x := range t.db.running {
+			if _, kept := x.asOf[r]; !kept {
+				x.asOf[r] = t.db.locks[r].before
+			}
+		}
 		close(t.db.locks[r].freed)
 		delete(t.db.locks, r)
 	}
@@ -101,7 +108,7 @@ type reading int
 const (
 	waiting   reading = iota // for their end
 	skipping                 // over them
-	versioned                // as they were committed
+	versioned                // as they were committed when the statement began
 	dirty                    // as they are
 )
 
@@ -130,8 +137,13 @@ func (x *execution) reading(hints string) (reading, error) {
 func (x *execution) read(t *table, key string, how reading) (row, error) {
 	for {
 		l := x.db.locks[resource{t.name, key}]
+		before, changed := x.asOf[resource{t.name, key}]
 		switch {
-		case l == nil, l.owner == x.tx, l.update, how == dirty:
+		case l != nil && l.owner == x.tx:
+			return t.rows[key], nil
+		case how == versioned && changed:
+			return before, nil
+		case l == nil, l.update, how == dirty:
 			return t.rows[key], nil
 		case how == skipping:
 			return nil, nil
@@ -154,6 +166,11 @@ func (x *execution) scanPrefix(t *table, prefix string, how reading) ([]row, err
 		keys[key] = true
 	}
 	for r := range x.db.locks {
+		if r.table == t.name && r.key != "" {
+			keys[r.key] = true
+		}
+	}
+	for r := range x.asOf {
 		if r.table == t.name && r.key != "" {
 			keys[r.key] = true
 		}

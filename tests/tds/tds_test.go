@@ -111,6 +111,26 @@ func TestUnderSnapshotAPlainSelectMissesWhatIsNotCommitted(t *testing.T) {
 	w.expect(w.db, find, 1)
 }
 
+// The statement waits for a change of the table, and meanwhile the row is committed.
+func TestUnderSnapshotASelectReadsWhatWasCommittedWhenItBegan(t *testing.T) {
+	w := newWorld(t, nil, "ON")
+	for query, want := range map[string]int{find: 0, findLocked: 1} {
+		w.id = newID()
+		tx, alter := w.begin(nil), w.begin(nil)
+		w.insert(tx, w.id)
+		w.run(alter, "ALTER TABLE bridge_ledger SET (LOCK_ESCALATION = DISABLE)")
+		result := make(chan int, 1)
+		go func() { result <- w.number(w.db, query, w.id) }()
+		w.awaitWaiting()
+		must(t, tx.Commit())
+		must(t, alter.Rollback())
+		if n := <-result; n != want {
+			t.Errorf("%s: %d, must be %d", query, n, want)
+		}
+		w.expect(w.db, query, 1)
+	}
+}
+
 func TestWithoutSnapshotAPlainSelectWaits(t *testing.T) {
 	w := newWorld(t, nil, "OFF")
 	testWaits(w, find)
