@@ -14,6 +14,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
+// keepPlan is on the statements of every message. A ledger is empty most of the time, so
+// its statistics go stale every 500 changes, and a statement that depends on them would
+// be compiled anew each time. By FORCESEEK none does.
+const keepPlan = "\nOPTION (KEEPFIXED PLAN)"
+
 // Every statement of ours sets what it depends on: a pooled connection may bring
 // other settings. With parameters a text runs within sp_executesql, at whose end
 // the server takes its SETs back.
@@ -21,10 +26,10 @@ var (
 	// NOCOUNT would hide how many rows went in.
 	record = forIDs(`SET NOCOUNT OFF;
 INSERT INTO bridge_ledger (id)
-SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
+SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan)
 
 	forget = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK) ON l.id = asked.id`)
+DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK, FORCESEEK) ON l.id = asked.id` + keepPlan)
 )
 
 // What the statements need, in the words of GRANT.

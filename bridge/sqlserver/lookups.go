@@ -6,19 +6,19 @@ import "strings"
 const (
 	// One row at least if the identity is right, with a null id if nothing is
 	// found. READPAST passes over rows; for other locks LOCK_TIMEOUT 0 does not wait
-	// either. The LOOP keeps the table from ever being scanned.
+	// either. LOOP fixes the join, FORCESEEK that it comes past no other row.
 	committed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
 SELECT CAST(l.$column AS binary(16)) AS id FROM bridge_identity i
-LEFT JOIN ($asked INNER LOOP JOIN $table l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK) ON l.$column = asked.id) ON 1 = 1
-WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`
+LEFT JOIN ($asked INNER LOOP JOIN $table l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) ON l.$column = asked.id) ON 1 = 1
+WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan
 
 	// On a readable secondary, which a connection may come to after a failover, the
 	// server would ignore the hints and read an old state.
 	settleBySelect = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own,
-	(SELECT count(*) FROM $table WITH (READCOMMITTEDLOCK, ROWLOCK) WHERE $column = CAST(@p1 AS uniqueidentifier)) AS found,
-	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability`
+	(SELECT count(*) FROM $table WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE $column = CAST(@p1 AS uniqueidentifier)) AS found,
+	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability` + keepPlan
 )
 
 // lookups are the statements that read the IDs of one table.

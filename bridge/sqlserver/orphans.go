@@ -45,7 +45,7 @@ FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.[identity] = CAST(@
 var sweep = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
 DELETE l OUTPUT CAST(deleted.id AS binary(16)) AS id
-FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK) ON l.id = asked.id
+FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) ON l.id = asked.id
 WHERE l.recorded_at < CAST(@p3 AS datetime2(3))`)
 
 const (

@@ -15,7 +15,7 @@ import (
 // Whether the identity is right, and how many rows are found: those that tx has
 // inserted and those that are committed, whatever its isolation level.
 const rows = `SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)) AS own,
-	(SELECT count(*) FROM $asked INNER LOOP JOIN $table l WITH (READCOMMITTEDLOCK, ROWLOCK) ON l.$column = asked.id) AS found`
+	(SELECT count(*) FROM $asked INNER LOOP JOIN $table l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON l.$column = asked.id) AS found` + keepPlan
 
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.

@@ -16,11 +16,11 @@ import (
 const (
 	park = `SET NOCOUNT OFF;
 INSERT INTO bridge_parked (id, message)
-SELECT CAST(@p1 AS uniqueidentifier), @p2 FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)`
+SELECT CAST(@p1 AS uniqueidentifier), SUBSTRING(@p2, 1, @p4) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)`
 
 	// Who has locked a row for an update keeps others from doing so, not from reading.
 	takeParked = `SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size
-FROM bridge_parked WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK) WHERE id > CAST(@p2 AS uniqueidentifier) ORDER BY id`
+FROM bridge_parked WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) WHERE id > CAST(@p2 AS uniqueidentifier) ORDER BY id`
 
 	countParked = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SELECT count(*) FROM (SELECT TOP (@p1) id FROM bridge_parked WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)) AS counted`
@@ -31,18 +31,18 @@ var (
 	present = forIDs(`SET LOCK_TIMEOUT 1000;
 SET XACT_ABORT OFF;
 SELECT CAST(l.id AS binary(16)) AS id FROM bridge_identity i
-LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK) ON l.id = asked.id) ON 1 = 1
+LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON l.id = asked.id) ON 1 = 1
 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
 
 	loadParked = forIDs(`SELECT CAST(p.id AS binary(16)) AS id, p.message
-FROM $asked INNER LOOP JOIN bridge_parked p ON p.id = asked.id`)
+FROM $asked INNER LOOP JOIN bridge_parked p WITH (FORCESEEK) ON p.id = asked.id`)
 
 	touch = forIDs(`SET LOCK_TIMEOUT 1000;
 UPDATE l SET recorded_at = sysutcdatetime() OUTPUT CAST(inserted.id AS binary(16)) AS id
-FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK) ON l.id = asked.id`)
+FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) ON l.id = asked.id`)
 
 	removeParked = forIDs(`SET NOCOUNT OFF;
-DELETE p FROM $asked INNER LOOP JOIN bridge_parked p WITH (ROWLOCK) ON p.id = asked.id`)
+DELETE p FROM $asked INNER LOOP JOIN bridge_parked p WITH (ROWLOCK, FORCESEEK) ON p.id = asked.id`)
 )
 
 const (
@@ -59,7 +59,7 @@ var (
 // server may have done so already (see Record).
 func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
 	for _, m := range messages {
-		result, err := tx.ExecContext(ctx, park, argument(m.ID), tables.NotNil(m.Message), argument(l.identity))
+		result, err := tx.ExecContext(ctx, park, argument(m.ID), padded(m.Message), argument(l.identity), len(m.Message))
 		if err != nil {
 			return fmt.Errorf("park message %s: %w", m.ID, classify(err, parkRights))
 		}
@@ -68,6 +68,21 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parke
 		}
 	}
 	return nil
+}
+
+// messageSizes are the lengths in which messages travel, in bytes. The driver declares a
+// parameter with its length, and the server keeps a plan for each. Above 8,000 it is
+// varbinary(max) at any length.
+var messageSizes = [...]int{500, 2000, 8000}
+
+// padded is a message in the next of the lengths.
+func padded(message []byte) []byte {
+	for _, size := range messageSizes {
+		if len(message) <= size {
+			return append(make([]byte, 0, size), message...)[:size]
+		}
+	}
+	return message
 }
 
 // Unpark takes at most 500 rows WITH (UPDLOCK, READPAST), in the order of the key,

@@ -25,6 +25,7 @@ var (
 	errNoRollback   = &sqlError{3903, 16, "The ROLLBACK TRANSACTION request has no corresponding BEGIN TRANSACTION."}
 	errNoSavepoint  = &sqlError{6401, 16, "Cannot roll back: no transaction or savepoint of that name was found."}
 	errLogin        = &sqlError{18456, 14, "Login failed."}
+	errNoPlan       = &sqlError{8622, 16, "Query processor could not produce a query plan because of the hints defined in this query."}
 	errNoSuchLogin  = &sqlError{4060, 11, "Cannot open database requested by the login. The login failed."}
 	errLevelUnknown = &sqlError{50000, 16, "the stand-in does not know this isolation level"}
 )

@@ -4,9 +4,12 @@ import (
 	"slices"
 )
 
+// option is a hint on the plan of a statement, which tells nothing of what it does.
+const option = `«(?: OPTION \(KEEPFIXED PLAN\))?»`
+
 // The statements of bridge/sqlserver.
 var ledgerStatements = []statement{
-	form(`INSERT INTO bridge_ledger (id) SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`,
+	form(`INSERT INTO bridge_ledger (id) SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`+option,
 		func(x *execution, words []string) (uint64, error) {
 			ids, err := x.asked(words[1])
 			if err != nil {
@@ -22,28 +25,24 @@ var ledgerStatements = []statement{
 			}
 			return x.record("@p2", []guid{id})
 		}),
-	form(`SELECT CAST(l.$name AS binary(16)) AS id FROM bridge_identity i LEFT JOIN ($asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`,
+	form(`SELECT CAST(l.$name AS binary(16)) AS id FROM bridge_identity i LEFT JOIN ($asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`+option,
 		func(x *execution, words []string) (uint64, error) {
 			if words[1] != words[5] {
 				return 0, unknown("column", words[1])
 			}
 			return x.lookUp(words[2], place{words[3], words[5], words[4]})
 		}),
-	form(`SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)) AS own, (SELECT count(*) FROM $asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) AS found`,
+	form(`SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)) AS own, (SELECT count(*) FROM $asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) AS found`+option,
 		func(x *execution, words []string) (uint64, error) {
 			return x.expectRows(words[1], place{words[2], words[4], words[3]})
 		}),
-	form(`SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own, (SELECT count(*) FROM $name WITH («([A-Z, ]+)») WHERE $name = CAST(@p1 AS uniqueidentifier)) AS found, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability`,
+	form(`SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own, (SELECT count(*) FROM $name WITH («([A-Z, ]+)») WHERE $name = CAST(@p1 AS uniqueidentifier)) AS found, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability`+option,
 		func(x *execution, words []string) (uint64, error) {
 			return x.settle(place{words[1], words[3], words[2]})
 		}),
-	form(`DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK) ON l.id = asked.id`,
+	form(`DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id`+option,
 		func(x *execution, words []string) (uint64, error) {
-			ids, err := x.asked(words[1])
-			if err != nil {
-				return 0, err
-			}
-			return x.deleteRows("bridge_ledger", ids)
+			return x.deleteRows("bridge_ledger", words[1], words[2])
 		}),
 }
 
@@ -90,6 +89,9 @@ func (x *execution) find(ids []guid, in place) (found []guid, err error) {
 	}
 	how, err := x.reading(in.hints)
 	if err != nil {
+		return nil, err
+	}
+	if err := x.seek(t, in.hints, how); err != nil {
 		return nil, err
 	}
 	for _, id := range ids {

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -85,6 +86,9 @@ func (x *execution) changeFree(right, places, hints string, change func(row) (ro
 	if err != nil {
 		return 0, err
 	}
+	if err := x.seek(ledger, hints, how); err != nil {
+		return 0, err
+	}
 	x.out.describe(column{"id", kindBinary})
 	var changed uint64
 	for _, id := range ids {
@@ -149,6 +153,9 @@ func (x *execution) changeOne(id string, change func(row) row) (uint64, error) {
 }
 
 func orphans(x *execution, words []string) (uint64, error) {
+	if strings.Contains(words[1], "FORCESEEK") {
+		return 0, errNoPlan // there is nothing to seek
+	}
 	own, err := x.own("@p3")
 	if err != nil {
 		return 0, err
@@ -173,6 +180,9 @@ func orphans(x *execution, words []string) (uint64, error) {
 	before := now().Add(-time.Duration(seconds) * time.Second)
 	beside, err := x.reading(words[2])
 	if err != nil {
+		return 0, err
+	}
+	if err := x.seek(parked, words[2], beside); err != nil {
 		return 0, err
 	}
 	var found []row

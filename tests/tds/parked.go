@@ -8,7 +8,7 @@ import (
 
 // The statements of bridge/sqlserver on parked messages.
 var parkedStatements = []statement{
-	form(`INSERT INTO bridge_parked (id, message) SELECT CAST(@p1 AS uniqueidentifier), @p2 FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)`,
+	form(`INSERT INTO bridge_parked (id, message) SELECT CAST(@p1 AS uniqueidentifier), SUBSTRING(@p2, 1, @p4) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)`,
 		func(x *execution, _ []string) (uint64, error) {
 			id, err := x.guid("@p1")
 			if err != nil {
@@ -22,20 +22,17 @@ var parkedStatements = []statement{
 			if err != nil || !own {
 				return 0, err
 			}
-			if _, isBytes := x.parameters["@p2"].([]byte); !isBytes {
-				return 0, &sqlError{515, 16, "Cannot insert the value NULL into column 'message'."}
+			length, isNumber := x.parameters["@p4"].(int64)
+			if message := x.bytes("@p2"); isNumber && int(length) <= len(message) {
+				return 1, x.insert(parked, row{"id": id, "message": message[:length]})
 			}
-			return 1, x.insert(parked, row{"id": id, "message": x.bytes("@p2")})
+			return 0, unknown("parameter", "@p2 or @p4")
 		}),
 	form(`SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size FROM bridge_parked WITH («([A-Z, ]+)») WHERE id > CAST(@p2 AS uniqueidentifier) ORDER BY id`, takeParked),
-	form(`SELECT CAST(p.id AS binary(16)) AS id, p.message FROM $asked INNER LOOP JOIN bridge_parked p ON p.id = asked.id`, loadParked),
-	form(`DELETE p FROM $asked INNER LOOP JOIN bridge_parked p WITH (ROWLOCK) ON p.id = asked.id`,
+	form(`SELECT CAST(p.id AS binary(16)) AS id, p.message FROM $asked INNER LOOP JOIN bridge_parked p«(?: WITH \(([A-Z, ]+)\))?» ON p.id = asked.id`, loadParked),
+	form(`DELETE p FROM $asked INNER LOOP JOIN bridge_parked p WITH («([A-Z, ]+)») ON p.id = asked.id`,
 		func(x *execution, words []string) (uint64, error) {
-			ids, err := x.asked(words[1])
-			if err != nil {
-				return 0, err
-			}
-			return x.deleteRows("bridge_parked", ids)
+			return x.deleteRows("bridge_parked", words[1], words[2])
 		}),
 	form(`SELECT count(*) FROM (SELECT TOP (@p1) id FROM bridge_parked WITH («([A-Z, ]+)»)) AS counted`, countParked),
 }
@@ -85,8 +82,11 @@ func loadParked(x *execution, words []string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	how, err := x.reading("")
+	how, err := x.reading(words[2])
 	if err != nil {
+		return 0, err
+	}
+	if err := x.seek(parked, words[2], how); err != nil {
 		return 0, err
 	}
 	x.out.describe(column{"id", kindBinary}, column{"message", kindLong})
@@ -105,6 +105,9 @@ func loadParked(x *execution, words []string) (uint64, error) {
 }
 
 func countParked(x *execution, words []string) (uint64, error) {
+	if strings.Contains(words[1], "FORCESEEK") {
+		return 0, errNoPlan // there is nothing to seek
+	}
 	parked, err := x.readable("bridge_parked")
 	if err != nil {
 		return 0, err
@@ -120,13 +123,20 @@ func countParked(x *execution, words []string) (uint64, error) {
 	return x.number(min(len(rows), x.top("@p1"))), nil
 }
 
-// deleteRows deletes the rows of ids, and waits for who has one locked.
-func (x *execution) deleteRows(name string, ids []guid) (uint64, error) {
+// deleteRows deletes the rows of the library's IDs, and waits for who has one locked.
+func (x *execution) deleteRows(name, places, hints string) (uint64, error) {
+	ids, err := x.asked(places)
+	if err != nil {
+		return 0, err
+	}
 	if _, err := x.readable(name); err != nil {
 		return 0, err
 	}
 	t, err := x.writable("DELETE", name)
 	if err != nil {
+		return 0, err
+	}
+	if err := x.seek(t, hints, waiting); err != nil {
 		return 0, err
 	}
 	var gone uint64

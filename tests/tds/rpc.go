@@ -8,10 +8,10 @@ import (
 const spExecuteSQL = 10
 
 // readRPC takes a call of sp_executesql apart ([MS-TDS] 2.2.6.6): its statement,
-// and its parameters by their names.
-func readRPC(d *decoder) (text string, parameters map[string]any, err error) {
+// the declaration of its parameters, and these by their names.
+func readRPC(d *decoder) (text, declaration string, parameters map[string]any, err error) {
 	if d.uint16() != 0xFFFF || d.uint16() != spExecuteSQL {
-		return "", nil, &sqlError{2812, 16, "the stand-in has no procedure but sp_executesql"}
+		return "", "", nil, &sqlError{2812, 16, "the stand-in has no procedure but sp_executesql"}
 	}
 	d.uint16() // flags
 	parameters = make(map[string]any)
@@ -20,16 +20,18 @@ func readRPC(d *decoder) (text string, parameters map[string]any, err error) {
 		d.byte() // flags
 		value, err := readValue(d)
 		if err != nil {
-			return "", nil, err
+			return "", "", nil, err
 		}
 		switch {
 		case n == 0:
 			text, _ = value.(string)
-		case n > 1: // the second one declares the others
+		case n == 1:
+			declaration, _ = value.(string)
+		default:
 			parameters[name] = value
 		}
 	}
-	return text, parameters, d.err
+	return text, declaration, parameters, d.err
 }
 
 // readValue reads a TYPE_INFO and a value ([MS-TDS] 2.2.5.6 and 2.2.5.5.1).

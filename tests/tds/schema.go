@@ -30,6 +30,9 @@ func (x *execution) table(right, name string) (*table, error) {
 	if x.server.happens(Deadlock) {
 		return nil, errDeadlock
 	}
+	if right != "INSERT" {
+		t.readBy(x)
+	}
 	return t, nil
 }
 
@@ -157,7 +160,7 @@ var (
 // createTable reads the names and types of the columns, and the unique key, of
 // which there is one at most. A table of versions is unique by version from the start.
 func createTable(x *execution, words []string) (uint64, error) {
-	t := &table{name: unquoted(words[1]), kind: "USER_TABLE", inMemory: words[3] != "", escalation: "TABLE",
+	t := &table{name: unquoted(words[1]), kind: "USER_TABLE", inMemory: words[3] != "", escalation: "TABLE", noRecompute: strings.Contains(words[2], "STATISTICS_NORECOMPUTE = ON"),
 		columns: make(map[string]string), rows: make(map[string]row)}
 	for _, part := range list(words[2]) {
 		var key []string

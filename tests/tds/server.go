@@ -27,6 +27,9 @@ type Options struct {
 	KeepIsolation bool
 	// NeverWait: what would wait for a lock fails at once, with 1222.
 	NeverWait bool
+	// Scan: a table whose access path no hint fixes is read whole, also by key, as a plan
+	// does that was made when the table was empty.
+	Scan bool
 }
 
 // A Fault happens once.
@@ -62,6 +65,9 @@ type Server struct {
 	secondary bool
 	denied    []string
 	faults    []Fault
+
+	plans        map[string]plan
+	compilations int
 }
 
 // Start starts a server with an empty database, master.
@@ -70,7 +76,8 @@ func Start(options *Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start stand-in: %w", err)
 	}
-	s := &Server{listener: listener, databases: make(map[string]*database), sessions: make(map[int]*session), lastSPID: 50}
+	s := &Server{listener: listener, databases: make(map[string]*database), sessions: make(map[int]*session), lastSPID: 50,
+		plans: make(map[string]plan)}
 	if options != nil {
 		s.options = *options
 	}

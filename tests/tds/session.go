@@ -161,13 +161,14 @@ func (s *session) run(r request, d *decoder, out *response) error {
 		err := x.batch(s.last)
 		return x.finish(err)
 	case rpcRequest:
-		text, parameters, err := readRPC(d)
+		text, declaration, parameters, err := readRPC(d)
 		if err != nil {
 			return err
 		}
 		s.last = text
 		outside := s.settings
 		x := &execution{session: s, ctx: r.ctx, out: out, done: tokenDoneInProc, parameters: parameters}
+		x.plan = x.planOf(text, declaration)
 		err = x.batch(text)
 		s.settings = outside
 		return x.finish(err)

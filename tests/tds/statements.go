@@ -18,9 +18,11 @@ type execution struct {
 	out        *response
 	done       byte // the token that ends a statement
 	parameters map[string]any
+	plan       plan // nil if there are no parameters
 
-	// Of the statement at hand: its transaction, the session's or its own, and the rows
-	// that others have committed since it began, as they were before.
+	// Of the statement at hand: its text, its transaction, the session's or its own, and
+	// the rows that others have committed since it began, as they were before.
+	text string
 	tx   *transaction
 	asOf map[resource]row
 }
@@ -78,6 +80,7 @@ func (x *execution) batch(text string) error {
 // statement runs one statement, in the session's transaction or in one of its own.
 // If it fails it is undone, and with it the transaction where the server does so.
 func (x *execution) statement(s statement, text string) error {
+	x.text = text
 	x.tx = x.session.tx
 	own := x.tx == nil
 	if own {

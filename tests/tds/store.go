@@ -21,8 +21,10 @@ type table struct {
 	rows     map[string]row // by key, also what is not committed
 	last     int64          // the last value of the identity column
 	refuses  bool           // deletes, by a trigger
+	changes  int            // of rows, also those that were undone
 
-	escalation string // of locks: TABLE, AUTO or DISABLE
+	escalation  string // of locks: TABLE, AUTO or DISABLE
+	noRecompute bool   // of statistics
 }
 
 // uniqueIdentifier is the only type that has a meaning here.
@@ -154,6 +156,16 @@ func (x *execution) read(t *table, key string, how reading) (row, error) {
 			return nil, err
 		}
 	}
+}
+
+// seek is for a statement that goes by key: unless a hint has it do so, it may come past
+// all rows, and wait for them.
+func (x *execution) seek(t *table, hints string, how reading) error {
+	if !x.server.options.Scan || strings.Contains(hints, "FORCESEEK") {
+		return nil
+	}
+	_, err := x.scan(t, how)
+	return err
 }
 
 // scan returns all rows.
@@ -292,6 +304,7 @@ func (x *execution) put(t *table, key string, r row) {
 		}
 	}
 	set(r)
+	t.changes++
 	x.tx.undo = append(x.tx.undo, func() { set(before) })
 }
 
