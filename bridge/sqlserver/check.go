@@ -18,16 +18,21 @@ const uniqueKeys = `(SELECT count(*) FROM sys.indexes x
 	AND (SELECT max(k.column_id) FROM sys.index_columns k
 		WHERE k.object_id = x.object_id AND k.index_id = x.index_id AND k.key_ordinal > 0 HAVING count(*) = 1) = c.column_id)`
 
+// thisDatabase finds the current database in sys.databases d. In Azure SQL Database,
+// DB_ID() need not be its database_id ('DB_ID (Transact-SQL)').
+const thisDatabase = `d.name = DB_NAME()`
+
 const state = `SELECT CAST(i.[identity] AS binary(16)) AS [identity],
 	(SELECT max(version_id) FROM bridge_ledger_version) AS version,
 	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability,
+	` + product + `,
 	d.compatibility_level AS compatibility,
 	d.delayed_durability_desc AS durability,
 	TYPE_NAME(c.system_type_id) AS key_type,
 	` + uniqueKeys + ` AS unique_keys
-FROM bridge_identity i CROSS JOIN sys.databases d
+FROM sys.databases d LEFT JOIN bridge_identity i ON 1 = 1
 LEFT JOIN sys.columns c ON c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id'
-WHERE d.database_id = DB_ID()`
+WHERE ` + thisDatabase
 
 const stateRights = "SELECT ON bridge_identity, SELECT ON bridge_ledger_version"
 
@@ -58,8 +63,9 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 		Identity      []byte
 		Version       sql.NullInt64
 		Updateability sql.NullString
+		serverProduct
 		Compatibility int
-		Durability    string
+		Durability    sql.NullString
 		KeyType       sql.NullString `db:"key_type"`
 		UniqueKeys    int            `db:"unique_keys"`
 	}
@@ -71,9 +77,15 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 		return uuid.Nil, classify(err, stateRights)
 	}
 	if len(rows) != 1 {
-		return uuid.Nil, fmt.Errorf("%w: bridge_identity is empty; drop the bridge's tables and call migrate.Ledger", bridge.ErrNoSchema)
+		return uuid.Nil, fmt.Errorf("sys.databases has %d rows of the current database, must have 1", len(rows))
 	}
 	s := rows[0]
+	if s.Identity == nil {
+		return uuid.Nil, fmt.Errorf("%w: bridge_identity is empty; drop the bridge's tables and call migrate.Ledger", bridge.ErrNoSchema)
+	}
+	if err := s.check(); err != nil {
+		return uuid.Nil, err
+	}
 	if err := tables.CheckLedgerVersion(s.Version.Int64); err != nil {
 		return uuid.Nil, err
 	}
@@ -82,14 +94,14 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 		return uuid.Nil, fmt.Errorf("%w: it is %q; connect to the primary, without ApplicationIntent=ReadOnly", bridge.ErrNotPrimary, s.Updateability.String)
 	case s.Compatibility < minCompatibility:
 		return uuid.Nil, fmt.Errorf("the database's compatibility level is %d, must be %d at least: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL", s.Compatibility, minCompatibility)
-	case s.Durability != durable:
-		return uuid.Nil, fmt.Errorf("delayed durability is %s, must be %s, or a crash could undo what was forwarded: ALTER DATABASE CURRENT SET DELAYED_DURABILITY = %s", s.Durability, durable, durable)
+	case s.Durability.String != durable && !s.Babelfish: // which does not tell
+		return uuid.Nil, fmt.Errorf("delayed durability is %s, must be %s, or a crash could undo what was forwarded: ALTER DATABASE CURRENT SET DELAYED_DURABILITY = %s", s.Durability.String, durable, durable)
 	case !s.KeyType.Valid:
 		return uuid.Nil, fmt.Errorf("%w: there is no bridge_ledger with an id, or the login has no right on it: call migrate.Ledger, or GRANT SELECT ON bridge_ledger", bridge.ErrNoSchema)
 	case s.KeyType.String != keyType:
-		return uuid.Nil, fmt.Errorf("%w: bridge_ledger.id is %q, must be %s; drop the table and call migrate.Ledger", bridge.ErrNoSchema, s.KeyType.String, keyType)
+		return uuid.Nil, fmt.Errorf("%w: bridge_ledger.id is %q, must be %s, as migrate.Ledger makes it", bridge.ErrNoSchema, s.KeyType.String, keyType)
 	case s.UniqueKeys == 0:
-		return uuid.Nil, fmt.Errorf("%w: bridge_ledger.id has no unique key; drop the table and call migrate.Ledger", bridge.ErrNoSchema)
+		return uuid.Nil, fmt.Errorf("%w: bridge_ledger.id has no unique key, as migrate.Ledger makes it", bridge.ErrNoSchema)
 	}
 	return readID(s.Identity)
 }

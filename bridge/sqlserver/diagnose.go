@@ -15,10 +15,7 @@ import (
 const (
 	clock = `SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`
 
-	serverState = `SELECT CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)) AS version,
-	CAST(PARSENAME(CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)), 4) AS int) AS major,
-	COALESCE(CAST(SERVERPROPERTY('EngineEdition') AS int), 0) AS edition,
-	COALESCE(CAST(SERVERPROPERTY('babelfish') AS int), 0) AS babelfish,
+	serverState = `SELECT ` + product + `,
 	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability,
 	d.compatibility_level AS compatibility,
 	d.delayed_durability_desc AS durability,
@@ -28,9 +25,17 @@ const (
 	COALESCE((SELECT t.lock_escalation_desc FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), '') AS escalation,
 	(SELECT count(*) FROM sys.indexes x WHERE x.object_id = OBJECT_ID(@p1) AND x.allow_page_locks = 1) AS page_locks,
 	COALESCE((SELECT SUM(p.rows) FROM sys.partitions p WHERE p.object_id = OBJECT_ID('bridge_ledger') AND p.index_id IN (0, 1)), 0) AS row_count,
-	COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, 'VIEW SERVER STATE'), 0) AS sees_server,
-	COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), 'DATABASE', 'VIEW DATABASE STATE'), 0) AS sees_database
-FROM sys.databases d WHERE d.database_id = DB_ID()`
+	COALESCE((SELECT CAST(t.is_replicated AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS published,
+	COALESCE((SELECT CAST(t.is_merge_published AS int) + CAST(t.is_sync_tran_subscribed AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS merged
+FROM sys.databases d WHERE ` + thisDatabase
+
+	// These tables are there where something is published. 0x1: peer-to-peer
+	// ('syspublications', 'sysarticles').
+	peers = `SELECT count(*) FROM dbo.syspublications p JOIN dbo.sysarticles a ON a.pubid = p.pubid
+WHERE a.objid = OBJECT_ID(@p1) AND p.options & 1 = 1`
+
+	// Who may not see other sessions sees only its own, and gets no error ('sys.dm_exec_sessions').
+	sessionSeen = `SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = @p1`
 
 	rights = `SELECT w.name + ' ON ' + w.relation AS missing FROM (VALUES %s) AS w (relation, name)
 WHERE COALESCE(HAS_PERMS_BY_NAME(w.relation, 'OBJECT', w.name), 0) = 0`
@@ -43,10 +48,8 @@ const (
 	sweepNeeds    = `('bridge_watermark', 'UPDATE'), ('bridge_ledger', 'UPDATE'), ('bridge_ledger', 'DELETE')`
 )
 
-const (
-	minMajor      = 12 // SQL Server 2014, and what Azure calls itself
-	azureDatabase = 5  // of EngineEdition
-)
+// azureDatabase is the EngineEdition of Azure SQL Database.
+const azureDatabase = 5
 
 var (
 	_ bridge.Diagnoser = (*Ledger)(nil)
@@ -82,26 +85,23 @@ func (l *Ledger) diagnose(ctx context.Context, used bridge.Ledger) ([]bridge.Fin
 type diagnosis struct {
 	tables.Findings
 	ledger *Ledger
-	sees   bool // other sessions
+	azure  bool
 }
 
 // properties are the answer to serverState.
 type properties struct {
-	Version       sql.NullString
-	Major         sql.NullInt64
-	Edition       int
-	Babelfish     bool
+	serverProduct
 	Updateability sql.NullString
 	Compatibility int
-	Durability    string
+	Durability    sql.NullString
 	RCSI          bool
 	Snapshots     string
 	Optimized     bool
 	Escalation    string
 	PageLocks     int   `db:"page_locks"`
 	Rows          int64 `db:"row_count"`
-	SeesServer    bool  `db:"sees_server"`
-	SeesDatabase  bool  `db:"sees_database"`
+	Published     bool
+	Merged        int
 }
 
 func (d *diagnosis) server(ctx context.Context) error {
@@ -109,26 +109,49 @@ func (d *diagnosis) server(ctx context.Context) error {
 	if err := d.ledger.db.GetContext(ctx, &p, serverState, d.ledger.table); err != nil {
 		return err
 	}
-	d.Expect(tables.CheckVersion, p.Major.Int64 >= minMajor || p.Babelfish, p.Version.String, bridge.Error,
-		p.Version.String+", must be 12 (SQL Server 2014) at least", "use a newer server")
+	peersAt, peersErr := 0, error(nil)
+	if p.Published {
+		peersErr = d.ledger.db.GetContext(ctx, &peersAt, peers, d.ledger.table)
+	}
+	d.azure = p.Edition == azureDatabase
+	if err := p.check(); err != nil {
+		d.Error(tables.CheckVersion, "use a newer server", "%v", err)
+	} else {
+		d.OK(tables.CheckVersion, "%s", p.Product.String)
+	}
 	d.Expect("compatibility level", p.Compatibility >= minCompatibility, fmt.Sprint(p.Compatibility), bridge.Error,
 		fmt.Sprintf("%d, must be %d at least", p.Compatibility, minCompatibility), "ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL")
 	d.Expect(tables.CheckPrimary, p.Updateability.String == readWrite, "it takes writes", bridge.Error,
 		fmt.Sprintf("it is %q: a readable secondary, or read-only", p.Updateability.String),
 		"connect to the primary, without ApplicationIntent=ReadOnly")
-	d.Expect(tables.CheckDurable, p.Durability == durable, "delayed durability is "+durable, bridge.Error,
-		"delayed durability is "+p.Durability+": a crash can undo a transaction whose message was forwarded",
-		"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = "+durable)
+	if p.Babelfish && !p.Durability.Valid {
+		d.Unknown(tables.CheckDurable, "see that synchronous_commit is not off in PostgreSQL", errDurabilityUnknown)
+	} else {
+		d.Expect(tables.CheckDurable, p.Durability.String == durable, "delayed durability is "+durable, bridge.Error,
+			"delayed durability is "+p.Durability.String+": a crash can undo a transaction whose message was forwarded",
+			"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = "+durable)
+	}
+	d.primaries(p, peersAt, peersErr)
 	d.isolation(p)
 	d.locking(p)
 	d.OK(tables.CheckRows, "about %d", p.Rows)
-	d.sees = p.SeesServer
-	mend := "GRANT VIEW SERVER STATE TO the verifier's login; since 2022 VIEW SERVER PERFORMANCE STATE will do"
-	if p.Edition == azureDatabase {
-		d.sees, mend = p.SeesDatabase, "GRANT VIEW DATABASE STATE TO the verifier's user"
-	}
-	d.Expect(tables.CheckWatch, d.sees, "all sessions can be seen", bridge.Warning, "the login may not see other sessions: no holder can be told", mend)
 	return nil
+}
+
+// primaries judges whether other servers write to the table, and send the rows here.
+func (d *diagnosis) primaries(p properties, peers int, err error) {
+	const check = "more than one primary"
+	const mend = "take the bridge's tables out of the replication, or keep to one server all that writes to the database"
+	switch {
+	case p.Merged > 0:
+		d.Error(check, mend, "the table is replicated by merge or with updatable subscriptions: a transaction that is open at another server looks rolled back here")
+	case peers > 0:
+		d.Error(check, mend, "the table is replicated peer to peer: a transaction that is open at another server looks rolled back here")
+	case err != nil:
+		d.Warning(check, mend+", if it is peer-to-peer replication", "the table is published, and the login may not see whether peer to peer: %v", err)
+	default:
+		d.OK(check, "no replication of the table is known that would have one")
+	}
 }
 
 func (d *diagnosis) isolation(p properties) {
@@ -173,16 +196,27 @@ func (d *diagnosis) rights(ctx context.Context) error {
 	return nil
 }
 
+// oldest tries whether the login may see other sessions, instead of inferring it from its
+// rights: these differ between versions and, on Azure, between service tiers.
 func (d *diagnosis) oldest(ctx context.Context) error {
 	const among = "the transactions that have the table locked for a change"
-	if !d.sees {
+	found, err := list(ctx, d.ledger.db, openTransactions, d.ledger.table, int64(0), int64(1))
+	if err == nil {
+		err = d.seesSessions(ctx)
+	}
+	if errors.Is(err, errUnseen) {
+		mend := "GRANT VIEW SERVER STATE TO the verifier's login; since 2022 VIEW SERVER PERFORMANCE STATE will do"
+		if d.azure {
+			mend = "GRANT VIEW DATABASE STATE TO the verifier's user; on Basic, S0 and S1 and in elastic pools its login must be a member of ##MS_ServerStateReader##"
+		}
+		d.Warning(tables.CheckWatch, mend, "the login may not see other sessions: no holder can be told")
 		d.Unknown(tables.CheckOldest, "as for: "+tables.CheckWatch, errUnseen)
 		return nil
 	}
-	found, err := list(ctx, d.ledger.db, openTransactions, d.ledger.table, int64(0), int64(1))
 	if err != nil {
 		return err
 	}
+	d.OK(tables.CheckWatch, "all sessions can be seen")
 	var age sql.NullFloat64
 	if len(found) > 0 {
 		age = sql.NullFloat64{Float64: max(0, time.Since(found[0].Since).Seconds()), Valid: true}
@@ -191,4 +225,27 @@ func (d *diagnosis) oldest(ctx context.Context) error {
 	return nil
 }
 
-var errUnseen = errors.New("the login may not see other sessions")
+// seesSessions returns errUnseen unless one of our sessions sees another.
+func (d *diagnosis) seesSessions(ctx context.Context) error {
+	if err := tables.CheckPool(d.ledger.db); err != nil {
+		return nil // Ledger has told it
+	}
+	other, err := d.ledger.db.Connx(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = other.Close() }()
+	var session, seen int64
+	if err := other.GetContext(ctx, &session, `SELECT @@SPID`); err != nil {
+		return err
+	}
+	if err := d.ledger.db.GetContext(ctx, &seen, sessionSeen, session); err != nil {
+		return err
+	}
+	if seen == 0 {
+		return errUnseen
+	}
+	return nil
+}
+
+var errDurabilityUnknown = errors.New("Babelfish does not tell: it is PostgreSQL's synchronous_commit")

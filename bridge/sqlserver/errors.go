@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/twoqueue/twoqueue/bridge"
 )
@@ -23,14 +24,24 @@ const (
 	readOnlyReplica = 3906
 )
 
+// Babelfish 4.3 has a number of its own for a lock time-out, which may stand for other
+// errors as well.
+const (
+	babelfishError   = 33557097
+	babelfishTimeout = "due to lock timeout"
+)
+
 // number returns the number of the server's error, or 0 if err is none. The
 // driver's error has the method.
 func number(err error) int32 {
 	var e interface{ SQLErrorNumber() int32 }
-	if errors.As(err, &e) {
-		return e.SQLErrorNumber()
+	if !errors.As(err, &e) {
+		return 0
 	}
-	return 0
+	if e.SQLErrorNumber() == babelfishError && strings.Contains(err.Error(), babelfishTimeout) {
+		return lockTimeout
+	}
+	return e.SQLErrorNumber()
 }
 
 func isDuplicate(err error) bool { return number(err) == primaryKey || number(err) == uniqueIndex }

@@ -16,6 +16,8 @@ import (
 const claim = `SET XACT_ABORT OFF;
 INSERT INTO bridge_inbox (consumer, [key]) VALUES (@p1, @p2)`
 
+const inboxState = `SELECT (SELECT max(version_id) FROM bridge_inbox_version) AS version, ` + product
+
 const (
 	claimRights     = "INSERT ON bridge_inbox"
 	openInboxRights = "SELECT ON bridge_inbox_version"
@@ -51,14 +53,20 @@ var _ bridge.Inbox = (*Inbox)(nil)
 // OpenInbox checks that the inbox's tables are in db. It returns an error that
 // wraps bridge.ErrNoSchema if they are not, or are of another version.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
-	var version sql.NullInt64
+	var found struct {
+		Version sql.NullInt64
+		serverProduct
+	}
 	err := try(ctx, func(ctx context.Context) error {
-		return db.QueryRowContext(ctx, `SELECT max(version_id) FROM bridge_inbox_version`).Scan(&version)
+		return sqlx.NewDb(db, "sqlserver").GetContext(ctx, &found, inboxState)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err, openInboxRights))
 	}
-	if err := tables.CheckInboxVersion(version.Int64); err != nil {
+	if err := found.check(); err != nil {
+		return nil, fmt.Errorf("open inbox: %w", err)
+	}
+	if err := tables.CheckInboxVersion(found.Version.Int64); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
 	return &Inbox{inbox}, nil

@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,8 +15,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// The views show other sessions only to who may VIEW SERVER STATE; in Azure SQL
-// Database, VIEW DATABASE STATE. Times there are by the server's own time zone. A
+// The views show other sessions only to who has the right to (see the package's
+// comment). Times there are by the server's own time zone. A
 // session without a transaction of its own in the views is waited for all the same.
 const (
 	session = `COALESCE(s.login_name, '') AS login, COALESCE(s.program_name, '') AS program,
@@ -30,8 +31,10 @@ LEFT JOIN sys.dm_exec_requests r ON r.session_id = h.session
 LEFT JOIN sys.dm_exec_connections c ON c.session_id = h.session AND c.parent_connection_id IS NULL
 OUTER APPLY sys.dm_exec_sql_text(c.most_recent_sql_handle) t`
 
+	// blocking_session_id is not always a session ('sys.dm_exec_requests'): -4 and -5 are
+	// waits for a latch, whose owner is not known. Nobody holds the row then.
 	holders = `SELECT h.session AS session, ` + session + `
-FROM (SELECT DISTINCT CAST(blocking_session_id AS int) AS session FROM sys.dm_exec_requests WHERE session_id = @p1 AND blocking_session_id <> 0) h
+FROM (SELECT DISTINCT CAST(blocking_session_id AS int) AS session FROM sys.dm_exec_requests WHERE session_id = @p1 AND blocking_session_id NOT IN (0, -4, -5)) h
 ` + whatItDoes + `
 ORDER BY since, session`
 
@@ -54,13 +57,16 @@ var (
 )
 
 // Holders reads the row as Settle does, and asks the server for whom that waits.
-// Without VIEW SERVER STATE it returns none.
+// A login that may not see other sessions gets none.
 func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
 	var found []bridge.Holder
 	err := try(ctx, func(ctx context.Context) (err error) {
 		found, err = l.holders(ctx, id)
 		return err
 	})
+	if errors.Is(err, errUnseen) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("holders of %s: %w", id, classify(err, l.rights))
 	}
@@ -68,7 +74,7 @@ func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, er
 }
 
 // OpenTransactions lists the transactions that have the table locked for a change of
-// rows. Ages are in whole seconds. Without VIEW SERVER STATE it returns none.
+// rows. Ages are in whole seconds. A login that may not see other sessions gets none.
 func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]bridge.Holder, error) {
 	err := tables.CheckAge(age, limit)
 	if err == nil {
@@ -77,7 +83,7 @@ func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit 
 			found, err = list(ctx, l.db, openTransactions, l.table, int64((age+time.Second-1)/time.Second), int64(limit))
 			return err
 		})
-		if err == nil {
+		if err == nil || errors.Is(err, errUnseen) {
 			return found, nil
 		}
 	}
@@ -145,8 +151,8 @@ func (l *Ledger) waitFor(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) err
 	return err
 }
 
-// list reads holders. A server that does not show the views to the login, or has
-// none, is no error.
+// list reads holders. It returns errUnseen if the server does not show the views to the
+// login, or has none.
 func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]bridge.Holder, error) {
 	var rows []struct {
 		Session              int64
@@ -157,7 +163,7 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any)
 	}
 	err := sqlx.SelectContext(ctx, q, &rows, query, args...)
 	if mayNotLook(err) {
-		return nil, nil
+		return nil, fmt.Errorf("%w: %w", errUnseen, err)
 	}
 	if err != nil {
 		return nil, err
@@ -176,19 +182,24 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any)
 		if h.Since, err = parseTime(r.Since); err != nil {
 			return nil, fmt.Errorf("read the time of a transaction: %w", err)
 		}
-		if r.WaitsFor != 0 {
+		if r.WaitsFor > 0 {
 			h.State += fmt.Sprintf(", waits for session %d", r.WaitsFor)
+		} else if other := noSession[r.WaitsFor]; other != "" {
+			h.State += ", waits for: " + other
 		}
-		switch r.Session { // in the words of sys.dm_exec_requests
-		case -2:
-			h.State = "orphaned distributed transaction"
-		case -3:
-			h.State = "deferred recovery transaction"
+		if other := noSession[r.Session]; other != "" {
+			h.State = other
 		}
 		found = append(found, h)
 	}
 	return found, nil
 }
+
+// noSession are those that hold locks and are no session, in the words of
+// 'sys.dm_exec_requests'.
+var noSession = map[int64]string{-2: "orphaned distributed transaction", -3: "deferred recovery transaction"}
+
+var errUnseen = errors.New("the login may not see other sessions")
 
 // mayNotLook tells whether the server refuses to show its views, or has none.
 func mayNotLook(err error) bool {

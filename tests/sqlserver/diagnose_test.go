@@ -43,6 +43,7 @@ func TestDiagnose(t *testing.T) {
 		options    tds.Options
 		statements []string
 		denied     string
+		replicated tds.Replication
 		failOver   bool
 		check      string
 		level      bridge.Level
@@ -55,9 +56,15 @@ func TestDiagnose(t *testing.T) {
 		"escalation":         {statements: []string{"ALTER TABLE bridge_ledger SET (LOCK_ESCALATION = TABLE)"}, check: "lock escalation", level: bridge.Warning, says: "TABLE"},
 		"page locks":         {statements: []string{"ALTER INDEX ALL ON bridge_ledger SET (ALLOW_PAGE_LOCKS = ON)"}, check: "page locks", level: bridge.Warning, says: "1 indexes"},
 		"a secondary":        {failOver: true, check: "primary", level: bridge.Error, says: "READ_ONLY"},
-		"hints ignored":      {options: tds.Options{IgnoreHints: true}, check: "lock hints", level: bridge.Warning, says: "Babelfish"},
-		"others unseen":      {denied: "VIEW SERVER STATE", check: "who holds a message up", level: bridge.Warning, says: "may not see"},
-		"age unseen":         {denied: "VIEW SERVER STATE", check: "oldest open transaction", level: bridge.Unknown, says: "may not see"},
+		"hints ignored":      {options: tds.Options{Babelfish: true}, check: "lock hints", level: bridge.Warning, says: "Babelfish"},
+		"unknown durability": {options: tds.Options{Babelfish: true}, check: "durability", level: bridge.Unknown, says: "synchronous_commit"},
+		"one-way":            {replicated: tds.OneWay, check: "more than one primary", level: bridge.OK, says: "no replication"},
+		"peer-to-peer":       {replicated: tds.PeerToPeer, check: "more than one primary", level: bridge.Error, says: "peer to peer"},
+		"merge replication":  {replicated: tds.Merge, check: "more than one primary", level: bridge.Error, says: "merge"},
+		"published":          {replicated: tds.OneWay, denied: "SELECT ON syspublications", check: "more than one primary", level: bridge.Warning, says: "may not see"},
+		"an old server":      {options: tds.Options{Version: "13.0.1601.5"}, check: "server version", level: bridge.OK, says: "13.0"},
+		"others unseen":      {denied: "VIEW SERVER PERFORMANCE STATE", check: "who holds a message up", level: bridge.Warning, says: "may not see"},
+		"age unseen":         {denied: "VIEW SERVER PERFORMANCE STATE", check: "oldest open transaction", level: bridge.Unknown, says: "may not see"},
 		"no right to delete": {denied: "DELETE ON bridge_ledger", check: "rights of a verifier", level: bridge.Error, says: "DELETE ON bridge_ledger"},
 		"no right to unpark": {denied: "DELETE ON bridge_parked", check: "rights to unpark", level: bridge.Warning, says: "DELETE ON bridge_parked"},
 		"no right to sweep":  {denied: "UPDATE ON bridge_watermark", check: "rights to sweep", level: bridge.Warning, says: "UPDATE ON bridge_watermark"},
@@ -72,6 +79,7 @@ func TestDiagnose(t *testing.T) {
 			if c.denied != "" {
 				server.Deny(c.denied)
 			}
+			server.Replicate("bridge_ledger", c.replicated)
 			if c.failOver {
 				server.FailOver()
 			}
@@ -99,12 +107,12 @@ func TestAnOwnTableIsDiagnosed(t *testing.T) {
 	})
 }
 
-// Without VIEW SERVER STATE there is no answer, and no error.
+// A login that may not see other sessions gets no answer, and no error.
 func TestHoldersWithLeastRights(t *testing.T) {
 	server, ledger := onStandIn(t, nil)
 	id := newID()
 	tx := recorded(t, ledger, id)
-	server.Deny("VIEW SERVER STATE")
+	server.Deny("VIEW SERVER PERFORMANCE STATE")
 	found, err := ledger.Holders(t.Context(), id)
 	if err != nil || len(found) > 0 {
 		t.Errorf("the holders: %+v, %v", found, err)

@@ -22,7 +22,7 @@ func TestWhereHintsAreIgnoredTheVerifierJudgesRightToo(t *testing.T) {
 	t.Parallel()
 	kind := stage.SQLServer
 	kind.URL = func(t testing.TB) string {
-		server := servertest.SQLServerStandIn(t, &tds.Options{IgnoreHints: true})
+		server := servertest.SQLServerStandIn(t, &tds.Options{Babelfish: true})
 		return servertest.SQLServerDB(t, server.URL("master"), true)
 	}
 	testForwardsAndDrops(t, stage.New(t, kind))

@@ -27,7 +27,7 @@ var switches = []struct {
 	{"locking", tds.Options{}, false, false},
 	{"snapshot", tds.Options{}, true, true},
 	{"snapshot, isolation kept", tds.Options{KeepIsolation: true}, true, true},
-	{"hints ignored", tds.Options{IgnoreHints: true}, true, true},
+	{"Babelfish", tds.Options{Babelfish: true}, true, true},
 }
 
 func TestSuites(t *testing.T) {
@@ -39,10 +39,10 @@ func TestSuites(t *testing.T) {
 			}
 			h := harness(servertest.SQLServer(t, &s.options), s.snapshot)
 			h.Further = s.further
-			if s.options.IgnoreHints {
+			if s.options.Babelfish {
 				h = fallenBack(h)
 			}
-			if !s.options.IgnoreHints { // where no own table may be judged by
+			if !s.options.Babelfish { // where no own table may be judged by
 				t.Run("own table", func(t *testing.T) { ledgertest.Run(t, ownTable(h)) })
 			}
 			t.Run("ledger", func(t *testing.T) { ledgertest.Run(t, h) })

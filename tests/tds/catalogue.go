@@ -10,7 +10,7 @@ const uniqueKeysOf = `(SELECT count(*) FROM sys.indexes x WHERE x.object_id = c.
 
 // What the library asks of the catalogue.
 var catalogueStatements = []statement{
-	form(`SELECT CAST(i.[identity] AS binary(16)) AS [identity], (SELECT max(version_id) FROM bridge_ledger_version) AS version, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, d.compatibility_level AS compatibility, d.delayed_durability_desc AS durability, TYPE_NAME(c.system_type_id) AS key_type, `+uniqueKeysOf+` AS unique_keys FROM bridge_identity i CROSS JOIN sys.databases d LEFT JOIN sys.columns c ON c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id' WHERE d.database_id = DB_ID()`,
+	form(`SELECT CAST(i.[identity] AS binary(16)) AS [identity], (SELECT max(version_id) FROM bridge_ledger_version) AS version, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, `+productColumns+`, d.compatibility_level AS compatibility, d.delayed_durability_desc AS durability, TYPE_NAME(c.system_type_id) AS key_type, `+uniqueKeysOf+` AS unique_keys FROM sys.databases d LEFT JOIN bridge_identity i ON 1 = 1 LEFT JOIN sys.columns c ON c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id' WHERE d.«(name = DB_NAME\(\)|database_id = DB_ID\(\))»`,
 		state),
 	form(`SELECT SCHEMA_NAME(o.schema_id) AS in_schema, o.name AS in_table, o.type_desc AS kind, COALESCE(OBJECTPROPERTY(o.object_id, 'TableIsMemoryOptimized'), 0) AS in_memory, c.name AS name, TYPE_NAME(c.system_type_id) AS type, `+uniqueKeysOf+` AS unique_keys FROM sys.objects o LEFT JOIN sys.columns c ON c.object_id = o.object_id AND c.name = @p2 WHERE o.object_id = OBJECT_ID(@p1)`,
 		inspect),
@@ -47,7 +47,7 @@ func (t *table) qualified() (schema, name string) {
 	return "dbo", t.name
 }
 
-func state(x *execution, _ []string) (uint64, error) {
+func state(x *execution, words []string) (uint64, error) {
 	version, err := x.version("bridge_ledger_version")
 	if err != nil {
 		return 0, err
@@ -58,12 +58,19 @@ func state(x *execution, _ []string) (uint64, error) {
 	}
 	_, keyType, uniqueKeys := x.visible("bridge_ledger").columnOf("id")
 	x.out.describe(column{"identity", kindBinary}, column{"version", kindInt}, column{"updateability", kindText},
+		column{"product", kindText}, column{"edition", kindInt}, column{"babelfish", kindInt},
 		column{"compatibility", kindInt}, column{"durability", kindText}, column{"key_type", kindText}, column{"unique_keys", kindInt})
+	if !x.isThisDatabase(words[1]) {
+		return 0, nil
+	}
+	var identity any
 	for _, r := range identities {
 		id := r["identity"].(guid)
-		x.out.row(id[:], version, x.updateability(), x.db.compatibility, x.db.durability, keyType, uniqueKeys)
+		identity = id[:]
 	}
-	return uint64(len(identities)), nil
+	product, edition, babelfish := x.product()
+	x.out.row(identity, version, x.updateability(), product, edition, babelfish, x.db.compatibility, x.durability(), keyType, uniqueKeys)
+	return 1, nil
 }
 
 func inspect(x *execution, _ []string) (uint64, error) {

@@ -7,16 +7,68 @@ import (
 
 // What the library asks of properties and rights.
 var diagnoseStatements = []statement{
-	form(`SELECT CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)) AS version, CAST(PARSENAME(CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)), 4) AS int) AS major, COALESCE(CAST(SERVERPROPERTY('EngineEdition') AS int), 0) AS edition, COALESCE(CAST(SERVERPROPERTY('babelfish') AS int), 0) AS babelfish, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, d.compatibility_level AS compatibility, d.delayed_durability_desc AS durability, CAST(d.is_read_committed_snapshot_on AS int) AS rcsi, d.snapshot_isolation_state_desc AS snapshots, COALESCE(CAST(DATABASEPROPERTYEX(DB_NAME(), 'IsOptimizedLockingOn') AS int), 0) AS optimized, COALESCE((SELECT t.lock_escalation_desc FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), '') AS escalation, (SELECT count(*) FROM sys.indexes x WHERE x.object_id = OBJECT_ID(@p1) AND x.allow_page_locks = 1) AS page_locks, COALESCE((SELECT SUM(p.rows) FROM sys.partitions p WHERE p.object_id = OBJECT_ID('bridge_ledger') AND p.index_id IN (0, 1)), 0) AS row_count, COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, 'VIEW SERVER STATE'), 0) AS sees_server, COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), 'DATABASE', 'VIEW DATABASE STATE'), 0) AS sees_database FROM sys.databases d WHERE d.database_id = DB_ID()`,
+	form(`SELECT `+productColumns+`, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, d.compatibility_level AS compatibility, d.delayed_durability_desc AS durability, CAST(d.is_read_committed_snapshot_on AS int) AS rcsi, d.snapshot_isolation_state_desc AS snapshots, COALESCE(CAST(DATABASEPROPERTYEX(DB_NAME(), 'IsOptimizedLockingOn') AS int), 0) AS optimized, COALESCE((SELECT t.lock_escalation_desc FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), '') AS escalation, (SELECT count(*) FROM sys.indexes x WHERE x.object_id = OBJECT_ID(@p1) AND x.allow_page_locks = 1) AS page_locks, COALESCE((SELECT SUM(p.rows) FROM sys.partitions p WHERE p.object_id = OBJECT_ID('bridge_ledger') AND p.index_id IN (0, 1)), 0) AS row_count, COALESCE((SELECT CAST(t.is_replicated AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS published, COALESCE((SELECT CAST(t.is_merge_published AS int) + CAST(t.is_sync_tran_subscribed AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS merged FROM sys.databases d WHERE d.«(name = DB_NAME\(\)|database_id = DB_ID\(\))»`,
 		properties),
 	form(`SELECT w.name + ' ON ' + w.relation AS missing FROM (VALUES «((?:\('\w+', '\w+'\)(?:, )?)+)») AS w (relation, name) WHERE COALESCE(HAS_PERMS_BY_NAME(w.relation, 'OBJECT', w.name), 0) = 0`,
 		missingRights),
+	form(`SELECT count(*) FROM dbo.syspublications p JOIN dbo.sysarticles a ON a.pubid = p.pubid WHERE a.objid = OBJECT_ID(@p1) AND p.options & 1 = 1`,
+		func(x *execution, _ []string) (uint64, error) {
+			if slices.Contains(x.server.denied, "SELECT ON syspublications") {
+				return 0, denied("SELECT", "syspublications")
+			}
+			name, _ := x.parameters["@p1"].(string)
+			return x.number(count(x.server.replicated[unquoted(name)] == PeerToPeer)), nil
+		}),
 }
 
-// edition is that of SQL Server itself, none of Azure's.
-const edition = 3
+// Replication is how a table is replicated to or from other servers.
+type Replication int
 
-func properties(x *execution, _ []string) (uint64, error) {
+const (
+	OneWay     Replication = iota + 1 // transactional: is_replicated of 'sys.tables'
+	PeerToPeer                        // that, and the option 0x1 of 'syspublications'
+	Merge                             // is_merge_published of 'sys.tables'
+)
+
+// Replicate has the catalogue say that a table is replicated; nothing else comes of it.
+func (s *Server) Replicate(table string, how Replication) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replicated = map[string]Replication{table: how}
+}
+
+const productColumns = `CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)) AS product, COALESCE(CAST(SERVERPROPERTY('EngineEdition') AS int), 0) AS edition, COALESCE(CAST(SERVERPROPERTY('babelfish') AS int), 0) AS babelfish`
+
+// product is what productColumns ask for: 'SERVERPROPERTY (Transact-SQL)'. Azure SQL
+// Database and Babelfish call themselves version 12.
+func (x *execution) product() (version string, edition, babelfish int) {
+	version, edition = "16.0.1000.6", 3
+	switch o := x.server.options; {
+	case o.Azure:
+		version, edition = "12.0.2000.8", 5
+	case o.Babelfish:
+		version, babelfish = "12.0.2000.8", 1
+	}
+	if x.server.options.Version != "" {
+		version = x.server.options.Version
+	}
+	return version, edition, babelfish
+}
+
+// isThisDatabase tells whether a condition on sys.databases finds the current database.
+func (x *execution) isThisDatabase(condition string) bool {
+	return !x.server.options.Azure || strings.HasPrefix(condition, "name")
+}
+
+// durability is delayed_durability_desc; null on Babelfish 4.3, measured.
+func (x *execution) durability() any {
+	if x.server.options.Babelfish {
+		return nil
+	}
+	return x.db.durability
+}
+
+func properties(x *execution, words []string) (uint64, error) {
 	name, _ := x.parameters["@p1"].(string)
 	var escalation string
 	pageLocks := 0
@@ -34,13 +86,17 @@ func properties(x *execution, _ []string) (uint64, error) {
 	if x.db.snapshots {
 		snapshots = "ON"
 	}
-	x.out.describe(column{"version", kindText}, column{"major", kindInt}, column{"edition", kindInt}, column{"babelfish", kindInt},
+	x.out.describe(column{"product", kindText}, column{"edition", kindInt}, column{"babelfish", kindInt},
 		column{"updateability", kindText}, column{"compatibility", kindInt}, column{"durability", kindText}, column{"rcsi", kindInt},
 		column{"snapshots", kindText}, column{"optimized", kindInt}, column{"escalation", kindText}, column{"page_locks", kindInt},
-		column{"row_count", kindInt}, column{"sees_server", kindInt}, column{"sees_database", kindInt})
-	sees := count(!slices.Contains(x.server.denied, viewServerState))
-	x.out.row("16.0.1000.6", 16, edition, count(x.server.options.IgnoreHints), x.updateability(), x.db.compatibility, x.db.durability,
-		count(x.db.snapshot), snapshots, 0, escalation, pageLocks, rows, sees, sees)
+		column{"row_count", kindInt}, column{"published", kindInt}, column{"merged", kindInt})
+	how := x.server.replicated[unquoted(name)]
+	if !x.isThisDatabase(words[1]) {
+		return 0, nil
+	}
+	product, edition, babelfish := x.product()
+	x.out.row(product, edition, babelfish, x.updateability(), x.db.compatibility, x.durability(),
+		count(x.db.snapshot), snapshots, 0, escalation, pageLocks, rows, count(how == OneWay || how == PeerToPeer), count(how == Merge))
 	return 1, nil
 }
 

@@ -64,10 +64,16 @@
 //   - A quoted name, in which ]] means ]: 'Database identifiers'. The schema dbo is
 //     every login's default.
 //   - Who waits for whom, and who has a table locked for a change: 'sys.dm_exec_requests',
-//     'sys.dm_tran_locks' and the views of sessions and transactions, refused (300) to
-//     a login that may not VIEW SERVER STATE. Of a session: its program, host, last
-//     text, and when its transaction began.
-//   - A server that ignores hints and reads snapshots, as Babelfish does.
+//     'sys.dm_tran_locks' and the views of sessions and transactions, refused (300, then
+//     297) to a login that may not VIEW SERVER PERFORMANCE STATE; 'sys.dm_exec_sessions'
+//     then shows it no other session. Of a session: its program, host, last text, and when
+//     its transaction began. A wait for a latch has no session that blocks it, but -5:
+//     'sys.dm_exec_requests'.
+//   - Azure SQL Database: its edition and version ('SERVERPROPERTY'), and a DB_ID() that
+//     is not the database_id of sys.databases ('DB_ID').
+//   - That a table is published, and whether peer to peer: 'sys.tables', 'syspublications'.
+//   - A server that ignores hints and reads snapshots. As Babelfish 4.3 it also does not
+//     tell delayed_durability_desc, and has another number for a lock time-out: measured.
 //
 // # What is not
 //

@@ -28,6 +28,9 @@ var (
 	errNoPlan       = &sqlError{8622, 16, "Query processor could not produce a query plan because of the hints defined in this query."}
 	errNoSuchLogin  = &sqlError{4060, 11, "Cannot open database requested by the login. The login failed."}
 	errLevelUnknown = &sqlError{50000, 16, "the stand-in does not know this isolation level"}
+
+	// In place of errLockTimeout: measured on Babelfish 4.3.
+	errBabelfishTimeout = &sqlError{33557097, 16, "canceling statement due to lock timeout"}
 )
 
 // Not for the client: the request is given up.

@@ -18,6 +18,17 @@ var pendingColumns = []column{{"message_key", kindBinary}, {"state", kindText}, 
 
 // The statements of bridge/sqlserver on the inbox and its pending messages.
 var inboxStatements = []statement{
+	form(`SELECT (SELECT max(version_id) FROM bridge_inbox_version) AS version, `+productColumns,
+		func(x *execution, _ []string) (uint64, error) {
+			version, err := x.version("bridge_inbox_version")
+			if err != nil {
+				return 0, err
+			}
+			product, edition, babelfish := x.product()
+			x.out.describe(column{"version", kindInt}, column{"product", kindText}, column{"edition", kindInt}, column{"babelfish", kindInt})
+			x.out.row(version, product, edition, babelfish)
+			return 1, nil
+		}),
 	form(`INSERT INTO bridge_inbox (consumer, [key]) VALUES (@p1, @p2)`,
 		func(x *execution, _ []string) (uint64, error) {
 			inbox, err := x.writable("INSERT", "bridge_inbox")

@@ -30,6 +30,14 @@ type Options struct {
 	// Scan: a table whose access path no hint fixes is read whole, also by key, as a plan
 	// does that was made when the table was empty.
 	Scan bool
+	// Azure: it is Azure SQL Database by its edition and version, and DB_ID() is not the
+	// database_id of sys.databases.
+	Azure bool
+	// Babelfish: it says so, ignores hints, has errors of its own, and does not know
+	// delayed durability.
+	Babelfish bool
+	// Version is what it calls itself; empty is SQL Server 2022.
+	Version string
 }
 
 // A Fault happens once.
@@ -47,6 +55,8 @@ const (
 	LateEnd
 	// Deadlock: the next statement that touches a table is the victim of a deadlock.
 	Deadlock
+	// LatchWait: the next to ask whom a session waits for is told of a latch.
+	LatchWait
 )
 
 // A Server is a stand-in for one SQL Server.
@@ -68,6 +78,7 @@ type Server struct {
 
 	plans        map[string]plan
 	compilations int
+	replicated   map[string]Replication // tables, in whatever database
 }
 
 // Start starts a server with an empty database, master.
@@ -81,6 +92,7 @@ func Start(options *Options) (*Server, error) {
 	if options != nil {
 		s.options = *options
 	}
+	s.options.IgnoreHints = s.options.IgnoreHints || s.options.Babelfish
 	s.create("master")
 	s.ended.Go(s.accept)
 	return s, nil

@@ -126,6 +126,9 @@ func (x *execution) finish(err error) error {
 		return err
 	}
 	var status uint16
+	if said == errLockTimeout && x.server.options.Babelfish {
+		said = errBabelfishTimeout
+	}
 	if said != nil {
 		x.out.error(said)
 		status = doneError

@@ -15,10 +15,16 @@ const (
 
 // What the library asks of the views of sessions and locks.
 var watchStatements = []statement{
-	form(`SELECT h.session AS session, `+sessionColumns+` FROM (SELECT DISTINCT CAST(blocking_session_id AS int) AS session FROM sys.dm_exec_requests WHERE session_id = @p1 AND blocking_session_id <> 0) h `+sessionViews+` ORDER BY since, session`,
-		func(x *execution, _ []string) (uint64, error) {
+	form(`SELECT h.session AS session, `+sessionColumns+` FROM (SELECT DISTINCT CAST(blocking_session_id AS int) AS session FROM sys.dm_exec_requests WHERE session_id = @p1 AND blocking_session_id «(<> 0|NOT IN \(0, -4, -5\))») h `+sessionViews+` ORDER BY since, session`,
+		func(x *execution, words []string) (uint64, error) {
 			spid, _ := x.parameters["@p1"].(int64)
 			var found []*session
+			if x.server.happens(LatchWait) {
+				if words[1] == "<> 0" {
+					found = append(found, &session{spid: -5})
+				}
+				return x.tell(found)
+			}
 			if waiter := x.server.sessions[int(spid)]; waiter != nil && waiter.waitsFor != nil {
 				found = append(found, waiter.waitsFor.owner.session)
 			}
@@ -41,17 +47,26 @@ var watchStatements = []statement{
 			})
 			return x.tell(found[:min(len(found), x.top("@p3"))])
 		}),
+	form(`SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = @p1`, func(x *execution, _ []string) (uint64, error) {
+		spid, _ := x.parameters["@p1"].(int64)
+		return x.number(count(int(spid) == x.spid || x.server.sessions[int(spid)] != nil && x.seesOthers())), nil
+	}),
 	form(`SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`, func(x *execution, _ []string) (uint64, error) {
 		return x.number(int(time.Now().UnixMilli())), nil
 	}),
 }
 
-const viewServerState = "VIEW SERVER STATE"
+// viewServerState is what SQL Server 2022 wants for the views of sessions and locks, and
+// what VIEW SERVER STATE implies.
+const viewServerState = "VIEW SERVER PERFORMANCE STATE"
+
+func (x *execution) seesOthers() bool { return !slices.Contains(x.server.denied, viewServerState) }
 
 // tell answers with what the views show of sessions.
 func (x *execution) tell(found []*session) (uint64, error) {
-	if slices.Contains(x.server.denied, viewServerState) {
-		return 0, &sqlError{300, 14, viewServerState + " permission was denied on object 'server', database 'master'."}
+	if !x.seesOthers() {
+		x.out.error(&sqlError{300, 14, viewServerState + " permission was denied on object 'server', database 'master'."})
+		return 0, &sqlError{297, 16, "The user does not have permission to perform this action."}
 	}
 	x.out.describe(column{"session", kindInt}, column{"login", kindText}, column{"program", kindText}, column{"host", kindText},
 		column{"status", kindText}, column{"since", kindText}, column{"waits_for", kindInt}, column{"statement", kindText})

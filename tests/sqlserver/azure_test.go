@@ -1,0 +1,117 @@
+package sqlserver_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/sqlserver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/tds"
+)
+
+// Azure SQL Database has another DB_ID(), and calls itself version 12; Babelfish calls
+// itself so too, and does not tell its durability.
+func TestAServerThatIsNotSQLServerIsTakenForWhatItIs(t *testing.T) {
+	for name, options := range map[string]tds.Options{
+		"Azure SQL Database": {Azure: true},
+		"Babelfish":          {Babelfish: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, ledger := onStandIn(t, &options)
+			must(t, bridge.Prove(t.Context(), ledger))
+			id := newID()
+			tx := recorded(t, ledger, id)
+			expectOutcome(t, ledger, id, bridge.StillOpen)
+			must(t, tx.Commit())
+			expectOutcome(t, ledger, id, bridge.Committed)
+			must(t, migrate.Inbox(t.Context(), ledger.DB(), migrate.SQLServer))
+			if _, err := sqlserver.OpenInbox(t.Context(), ledger.DB()); err != nil {
+				t.Errorf("open inbox: %v", err)
+			}
+			for _, f := range diagnose(t, ledger) {
+				if f.Level == bridge.Error {
+					t.Errorf("%+v", f)
+				}
+			}
+		})
+	}
+}
+
+// A server without DATEDIFF_BIG.
+func TestSQLServer2014IsRefused(t *testing.T) {
+	server := servertest.SQLServerStandIn(t, &tds.Options{Version: "12.0.6024.0"})
+	address := servertest.SQLServerDB(t, server.URL("master"), true)
+	db := connect(t, address)
+	must(t, migrate.Ledger(t.Context(), db, migrate.SQLServer))
+	must(t, migrate.Inbox(t.Context(), db, migrate.SQLServer))
+	_, ledger := sqlserver.Open(t.Context(), db)
+	_, inbox := sqlserver.OpenInbox(t.Context(), db)
+	for doing, err := range map[string]error{"open ledger": ledger, "open inbox": inbox} {
+		if err == nil || !strings.Contains(err.Error(), "12.0.6024.0") || !strings.Contains(err.Error(), "2016") {
+			t.Errorf("%s: %v, must name the version and the one that will do", doing, err)
+		}
+	}
+}
+
+// Nobody is told to drop tables that may hold a ledger.
+func TestNothingIsToBeDroppedUnlessTheIdentityIsGone(t *testing.T) {
+	for name, c := range map[string]struct {
+		statements []string
+		drop       bool
+	}{
+		"another key":      {[]string{"DROP TABLE bridge_ledger", "CREATE TABLE bridge_ledger (id nvarchar(36) NOT NULL PRIMARY KEY)"}, false},
+		"no key":           {[]string{"DROP TABLE bridge_ledger", "CREATE TABLE bridge_ledger (id uniqueidentifier NOT NULL)"}, false},
+		"without identity": {[]string{"DELETE FROM bridge_identity"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ledger := onStandIn(t, nil)
+			for _, statement := range c.statements {
+				execute(t, ledger.DB(), statement)
+			}
+			err := ledger.Check(t.Context())
+			if !errors.Is(err, bridge.ErrNoSchema) || strings.Contains(err.Error(), "drop") != c.drop {
+				t.Errorf("check: %v", err)
+			}
+		})
+	}
+}
+
+// Rights are tried, not inferred from their names.
+func TestTheDoctorTriesWhetherOthersCanBeSeen(t *testing.T) {
+	for name, c := range map[string]struct {
+		options tds.Options
+		denied  string
+		level   bridge.Level
+	}{
+		"VIEW SERVER PERFORMANCE STATE is enough":      {tds.Options{}, "VIEW SERVER STATE", bridge.OK},
+		"VIEW DATABASE STATE may not be, on Azure SQL": {tds.Options{Azure: true}, "VIEW SERVER PERFORMANCE STATE", bridge.Warning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, ledger := onStandIn(t, &c.options)
+			server.Deny(c.denied)
+			findings := diagnose(t, ledger)
+			i := slices.IndexFunc(findings, func(f bridge.Finding) bool { return f.Check == "who holds a message up" })
+			if i < 0 || findings[i].Level != c.level {
+				t.Errorf("must be %s: %+v", c.level, findings)
+			}
+		})
+	}
+}
+
+// Waits for a latch are nobody's fault: 'sys.dm_exec_requests', blocking_session_id -4, -5.
+func TestAWaitForALatchIsNoHolder(t *testing.T) {
+	server, ledger := onStandIn(t, nil)
+	id := newID()
+	tx := recorded(t, ledger, id)
+	server.Inject(tds.LatchWait)
+	found, err := ledger.Holders(t.Context(), id)
+	if err != nil || len(found) != 1 || strings.HasPrefix(found[0].Session, "-") {
+		t.Errorf("the holders: %+v, %v", found, err)
+	}
+	must(t, tx.Rollback())
+}
