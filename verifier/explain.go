@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -16,49 +17,40 @@ const (
 )
 
 // explain names in the log whose open transactions hold messages up for long.
-func (s *session) explain(ctx context.Context) error {
+func (s *session) explain(ctx context.Context) {
 	ledger, ok := s.ledger.(bridge.Watcher)
 	if !ok || s.opts.ExplainAfter < 0 {
-		return nil
+		return
 	}
-	ticker := time.NewTicker(min(s.opts.ExplainAfter, explainInterval))
-	defer ticker.Stop()
+	interval := min(s.opts.ExplainAfter, explainInterval)
 	var told named
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-ticker.C:
-			slow := s.longest()
-			for i, m := range slow {
-				if now.Sub(m.since()) < s.opts.ExplainAfter {
-					slow = slow[:i]
-					break
-				}
-			}
-			if len(slow) == 0 {
-				continue
-			}
-			s.name(ctx, ledger, slow[0], len(slow), &told)
-			if other := rand.IntN(len(slow)); other > 0 { // it may wait for another transaction
-				s.name(ctx, ledger, slow[other], len(slow), &told)
+	s.jobs.explain.Run(ctx, func(ctx context.Context) (time.Duration, error) {
+		slow := s.longest()
+		now := time.Now()
+		for i, m := range slow {
+			if now.Sub(m.since()) < s.opts.ExplainAfter {
+				slow = slow[:i]
+				break
 			}
 		}
-	}
+		if len(slow) == 0 {
+			return interval, nil
+		}
+		err := s.name(ctx, ledger, slow[0], len(slow), &told)
+		if other := rand.IntN(len(slow)); err == nil && other > 0 { // it may wait for another transaction
+			err = s.name(ctx, ledger, slow[other], len(slow), &told)
+		}
+		return interval, err
+	})
 }
 
-// name names in the log the sessions that m waits for. What goes wrong meanwhile
-// concerns nobody's message.
-func (s *session) name(ctx context.Context, ledger bridge.Watcher, m *message, waiting int, told *named) {
+// name names in the log the sessions that m waits for.
+func (s *session) name(ctx context.Context, ledger bridge.Watcher, m *message, waiting int, told *named) error {
 	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
 	holders, err := ledger.Holders(asking, m.staged.ID)
-	if ctx.Err() != nil {
-		return
-	}
 	if err != nil {
-		s.log.Warn("cannot tell who holds a message up", "message_id", m.id(), "error", err)
-		return
+		return fmt.Errorf("ask who holds message %s up: %w", m.id(), err)
 	}
 	now := time.Now()
 	for _, h := range holders {
@@ -69,6 +61,7 @@ func (s *session) name(ctx context.Context, ledger bridge.Watcher, m *message, w
 			"waiting", waiting, "session", h.Session, "login", h.Login, "program", h.Program, "host", h.Host, "state", h.State,
 			"open_since", h.Since, "statement", h.Statement)
 	}
+	return nil
 }
 
 // named remembers which transactions have been named in the log, and when to name

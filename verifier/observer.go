@@ -8,7 +8,7 @@ import (
 
 // An Observer hears what a verifier does, for metrics and traces. Its methods are
 // called by several goroutines, in the way of the messages: they must be quick and
-// must not block.
+// must not block. If one panics, the log says so, and the messages go on.
 type Observer interface {
 	// Done hears of each message that the verifier has done with. After a crash or a
 	// lost connection it hears again of those that come again.
@@ -50,9 +50,11 @@ func (s *session) tell(messages ...*message) {
 	}
 	now := time.Now()
 	for _, m := range messages {
-		s.opts.Observer.Done(Event{
-			ID: m.id(), Message: m.staged, Verdict: m.verdict, Reason: m.why.code,
-			Received: m.received, Judged: m.judged, Safe: m.safe, Done: now,
+		s.jobs.observe.Do(func() {
+			s.opts.Observer.Done(Event{
+				ID: m.id(), Message: m.staged, Verdict: m.verdict, Reason: m.why.code,
+				Received: m.received, Judged: m.judged, Safe: m.safe, Done: now,
+			})
 		})
 	}
 }

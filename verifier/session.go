@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +31,7 @@ type session struct {
 	opts   Options
 	allow  allowList
 	stats  *counters
+	jobs   sideJobs
 	log    *slog.Logger
 
 	consuming *bridge.Connection // alone, so that an alarm that blocks publishing does not block acks
@@ -55,6 +57,7 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 		opts:      v.opts,
 		allow:     v.allow,
 		stats:     &v.stats,
+		jobs:      v.jobs,
 		log:       v.opts.Logger,
 		arrivals:  newGatherer[*message](),
 		room:      newWaitingRoom(v.opts.Settlers),
@@ -135,6 +138,8 @@ func (s *session) close() {
 // nothing more, but brings to its end what has been judged, for at most
 // Options.Drain. What is left is unacked and so handed back.
 func (s *session) run(ctx context.Context) error {
+	var beside sync.WaitGroup // what no message depends on
+	defer beside.Wait()
 	defer s.close()
 	// Whatever fails ends all stages. The end of ctx ends only those that take
 	// new work; the others run on until they are drained.
@@ -152,9 +157,10 @@ func (s *session) run(ctx context.Context) error {
 		takers.Go(func() error { return s.settle(takerCtx) })
 	}
 	takers.Go(func() error { return s.tend(takerCtx) })
-	takers.Go(func() error { return s.explain(takerCtx) })
-	takers.Go(func() error { return s.unpark(takerCtx) })
-	takers.Go(func() error { return s.sweep(takerCtx) })
+
+	beside.Go(func() { s.unpark(taking) })
+	beside.Go(func() { s.sweep(taking) })
+	beside.Go(func() { s.explain(taking) })
 
 	group.Go(func() error { return s.watch(moving) })
 	group.Go(func() error { return s.forwarder.run(moving) })

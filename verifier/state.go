@@ -84,7 +84,7 @@ func (p *present) end(err error) {
 func (v *Verifier) ended(err error) {
 	v.now.end(err)
 	if v.opts.Observer != nil {
-		v.opts.Observer.SessionEnded(err)
+		v.jobs.observe.Do(func() { v.opts.Observer.SessionEnded(err) })
 	}
 }
 

@@ -18,32 +18,23 @@ const (
 )
 
 // sweep removes orphan rows from time to time.
-func (s *session) sweep(ctx context.Context) error {
+func (s *session) sweep(ctx context.Context) {
 	ledger, ok := s.ledger.(bridge.Sweeper)
 	if !ok || s.opts.SweepAge < 0 {
-		return nil
+		return
 	}
-	for wait := sweepFirst; ; wait = sweepInterval {
-		if pause(ctx, wait); ctx.Err() != nil {
-			return nil
-		}
-		if idle, err := s.queuesAreEmpty(); err != nil {
-			return fmt.Errorf("sweep: %w", err)
-		} else if !idle {
-			continue
+	pause(ctx, sweepFirst)
+	s.jobs.sweep.Run(ctx, func(ctx context.Context) (time.Duration, error) {
+		if idle, err := s.queuesAreEmpty(); err != nil || !idle {
+			return sweepInterval, err
 		}
 		swept, err := ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
-		if ctx.Err() != nil {
-			return nil
-		}
 		for _, orphan := range swept {
 			s.log.Warn("orphan row removed", "message_id", orphan.ID.String(), "recorded_at", orphan.RecordedAt)
 		}
 		s.stats.swept.Add(int64(len(swept)))
-		if err != nil { // it can wait; messages cannot
-			s.log.Error("orphan sweep failed", "error", err)
-		}
-	}
+		return sweepInterval, err
+	})
 }
 
 // queuesAreEmpty tells whether a message that is old may be in the queues, as far

@@ -2,8 +2,6 @@ package verifier
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,20 +9,22 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// unparkFirst and unparkLongest bound the time between looks for parked messages while
-// there are none. A session begins with a look, and so does the end of an outage of the
-// broker.
 const (
+	// unparkFirst and unparkLongest bound the time between looks for parked messages while
+	// there are none. A session begins with a look, and so does the end of an outage of the
+	// broker.
 	unparkFirst   = 500 * time.Millisecond
 	unparkLongest = 15 * time.Second
+	// refusedLimit bounds how many refused messages are remembered as named.
+	refusedLimit = 1000
 )
 
 // unpark stages parked messages, which then take the way of all others. One that the
 // broker refuses stays parked; it is tried again in the next round.
-func (s *session) unpark(ctx context.Context) error {
+func (s *session) unpark(ctx context.Context) {
 	ledger, ok := s.ledger.(bridge.Unparker)
 	if !ok {
-		return nil
+		return
 	}
 	wait := newBackOff(unparkFirst, unparkLongest)
 	staged := func(messages int) {
@@ -32,20 +32,15 @@ func (s *session) unpark(ctx context.Context) error {
 		s.log.Info("parked messages are staged", "messages", messages)
 		wait.Reset()
 	}
+	named := make(map[uuid.UUID]bool)
 	refused := func(id uuid.UUID, err error) {
-		s.log.Error("parked message is refused and stays parked", "message_id", id.String(), "error", err)
-	}
-	for ctx.Err() == nil {
-		err := bridge.StageParked(ctx, ledger, s.broker, s.opts.Topology.Queue, staged, refused)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, bridge.ErrNotStaged):
-			s.log.Error("parked messages cannot be staged", "error", err)
-		case err != nil:
-			return fmt.Errorf("unpark: %w", err)
+		if !named[id] && len(named) < refusedLimit {
+			named[id] = true
+			s.log.Error("parked message is refused and stays parked", "message_id", id.String(), "error", err)
 		}
-		pause(ctx, wait.NextBackOff())
 	}
-	return nil
+	s.jobs.unpark.Run(ctx, func(ctx context.Context) (time.Duration, error) {
+		err := bridge.StageParked(ctx, ledger, s.broker, s.opts.Topology.Queue, staged, refused)
+		return wait.NextBackOff(), err
+	})
 }

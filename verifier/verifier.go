@@ -23,6 +23,7 @@ type Verifier struct {
 	allow  allowList
 	stats  counters
 	now    present
+	jobs   sideJobs
 }
 
 // New returns a verifier. Its ledger's connection pool must allow at least
@@ -45,7 +46,7 @@ func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 			most, options.Settlers, need)
 	}
 	db.SetMaxIdleConns(need)
-	return &Verifier{ledger: ledger, broker: broker, opts: options, allow: newAllowList(options)}, nil
+	return &Verifier{ledger: ledger, broker: broker, opts: options, allow: newAllowList(options), jobs: newSideJobs(options.Logger)}, nil
 }
 
 // Run judges messages until ctx ends, then drains: what has been judged is

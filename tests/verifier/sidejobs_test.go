@@ -1,0 +1,111 @@
+package verifier_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// Rule 12 of package bridge: whatever becomes of the side jobs, messages flow, in one
+// session. All of them fail, are tried again, and the log says so once of each.
+func TestMessagesDependOnNoSideJob(t *testing.T) {
+	t.Parallel()
+	for way, fail := range map[string]func(context.Context) error{
+		"no right":  func(context.Context) error { return &pgconn.PgError{Code: "42501", Message: "permission denied"} },
+		"deadlock":  func(context.Context) error { return &pgconn.PgError{Code: "40P01", Message: "deadlock detected"} },
+		"time-out":  func(context.Context) error { return context.DeadlineExceeded },
+		"panic":     func(context.Context) error { panic("a side job's own fault") },
+		"no answer": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, stage.Postgres)
+			queue := s.Queue("target", nil)
+			faulty := &faultyJobs{Ledger: s.Ledger.(*postgres.Ledger), fail: fail}
+			s.Ledger = faulty
+			var log lines
+			options := verifier.Options{ExplainAfter: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+			// How often each job fails soon. A sweep comes every ten minutes.
+			failures := map[string]int{"unpark": 3, "sweep": 1, "explain": 3}
+			switch way {
+			case "panic":
+				options.Observer = faulty // which returns no errors, and must not block
+				failures["observe"] = 10
+			case "no answer":
+				failures = map[string]int{"unpark": 1, "sweep": 1, "explain": 1}
+			}
+			v := s.Verify(options)
+			s.Eventually("the queues have been empty, for a sweep", func() bool { return faulty.failed("sweep") > 0 })
+			open, _ := s.Begin(stage.To(queue, "open")) // something to explain
+			expectAll(t, s, queue, goodBatch(s, queue, 10))
+			for job, n := range failures {
+				s.Eventually(job+" has failed", func() bool { return faulty.failed(job) >= n })
+			}
+			expectAll(t, s, queue, goodBatch(s, queue, 10))
+			if err := open.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			s.Eventually("all is judged", func() bool { return s.Rows() == 0 && v.Stats().Dropped == 1 })
+			if n := v.Stats().Sessions; n != 1 {
+				t.Errorf("%d sessions", n)
+			}
+			v.Stop()
+			for job := range failures {
+				if said := log.with("job=" + job); way != "no answer" && len(said) != 1 {
+					t.Errorf("the log says of %s: %q", job, said)
+				}
+			}
+		})
+	}
+}
+
+// faultyJobs is a ledger, and an Observer, that fails at each side job.
+type faultyJobs struct {
+	*postgres.Ledger
+	fail func(context.Context) error
+
+	mu       sync.Mutex
+	failures map[string]int
+}
+
+func (f *faultyJobs) failing(ctx context.Context, job string) error {
+	f.mu.Lock()
+	if f.failures == nil {
+		f.failures = make(map[string]int)
+	}
+	f.failures[job]++
+	f.mu.Unlock()
+	return f.fail(ctx)
+}
+
+func (f *faultyJobs) failed(job string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failures[job]
+}
+
+func (f *faultyJobs) Unpark(ctx context.Context, _ uuid.UUID, _ int, _ func(context.Context, []bridge.Parked) error) (int, error) {
+	return 0, f.failing(ctx, "unpark")
+}
+
+func (f *faultyJobs) Sweep(ctx context.Context, _ time.Duration, _ int) ([]bridge.Orphan, error) {
+	return nil, f.failing(ctx, "sweep")
+}
+
+func (f *faultyJobs) Holders(ctx context.Context, _ uuid.UUID) ([]bridge.Holder, error) {
+	return nil, f.failing(ctx, "explain")
+}
+
+func (f *faultyJobs) Done(verifier.Event) { _ = f.failing(context.Background(), "observe") }
+
+func (f *faultyJobs) SessionEnded(error) {}

@@ -1,0 +1,106 @@
+// Package sidejob runs what no message depends on, beside the messages: rule 12 of
+// package bridge. It is for package verifier, and for a worker that is built around it.
+package sidejob
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+const (
+	// retryFirst and retryLongest bound the time between two attempts of a job that fails.
+	retryFirst   = 500 * time.Millisecond
+	retryLongest = 15 * time.Second
+	// calm is how long a job has not failed when it counts as working again.
+	calm = time.Minute
+)
+
+// A Job may fail and panic as it likes. The log says so when it begins to fail, and
+// when it has worked for a minute since.
+type Job struct {
+	name   string
+	logger *slog.Logger
+
+	failing atomic.Bool
+	mu      sync.Mutex
+	failed  time.Time // the last time, while it is failing
+}
+
+// New returns a job; the log calls it by its name.
+func New(name string, logger *slog.Logger) *Job { return &Job{name: name, logger: logger} }
+
+// Run does one round of the job after the other until ctx ends. A round says how long to
+// wait for the next one. After an error or a panic the next one waits as long at least,
+// and longer each time, up to 15 s.
+func (j *Job) Run(ctx context.Context, round func(context.Context) (next time.Duration, err error)) {
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = retryFirst, retryLongest
+	for ctx.Err() == nil {
+		var next time.Duration
+		err := guard(func() (err error) {
+			next, err = round(ctx)
+			return err
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		j.Report(err)
+		if err == nil {
+			retry.Reset()
+		} else {
+			next = max(next, retry.NextBackOff())
+		}
+		timer := time.NewTimer(next)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+// Do does the job once, now; a panic ends in the log.
+func (j *Job) Do(once func()) {
+	j.Report(guard(func() error {
+		once()
+		return nil
+	}))
+}
+
+// Report tells the log of an attempt at the job, if that changes anything.
+func (j *Job) Report(err error) {
+	if err == nil && !j.failing.Load() {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	now := time.Now()
+	switch {
+	case err != nil:
+		j.failed = now
+		if !j.failing.Swap(true) {
+			j.logger.Warn("side job fails; messages do not wait for it", "job", j.name, "error", err)
+		}
+	case now.Sub(j.failed) >= calm:
+		if j.failing.Swap(false) {
+			j.logger.Info("side job works again", "job", j.name)
+		}
+	}
+}
+
+// guard makes an error of a panic.
+func guard(f func() error) (err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("panic: %v\n%s", reason, debug.Stack())
+		}
+	}()
+	return f()
+}
