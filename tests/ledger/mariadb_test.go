@@ -145,45 +145,6 @@ func TestMariaDBThatIsNoPrimaryIsRefused(t *testing.T) {
 	must(t, ledger.Check(t.Context()))
 }
 
-// The rights that the package's documentation names are enough, and each lacks
-// what the others have.
-func TestMariaDBLeastRights(t *testing.T) {
-	config, admin := mariaDB(t)
-	must(t, migrate.Inbox(t.Context(), admin, migrate.MySQL))
-	senders := mariaDBRole(t, config, admin, "INSERT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
-	verifiers := mariaDBRole(t, config, admin, "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
-	receivers := mariaDBRole(t, config, admin, "INSERT ON bridge_inbox", "SELECT ON bridge_inbox_version")
-
-	id := newID()
-	sender, err := mysql.Open(t.Context(), senders)
-	must(t, err)
-	tx := begin(t, senders)
-	must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
-	must(t, tx.Commit())
-	if err := sender.Forget(t.Context(), []uuid.UUID{id}); err == nil || !strings.Contains(err.Error(), "denied") {
-		t.Errorf("a sender deletes: %v", err)
-	}
-	verifier, err := mysql.Open(t.Context(), verifiers)
-	must(t, err)
-	must(t, bridge.Prove(t.Context(), verifier))
-	expectOutcome(t, verifier, id, bridge.Committed)
-
-	inbox, err := mysql.OpenInbox(t.Context(), receivers)
-	must(t, err)
-	for _, want := range []bool{true, false} {
-		tx := begin(t, receivers)
-		claimed, err := inbox.Claim(t.Context(), tx, "consumer", id.String())
-		must(t, err)
-		must(t, tx.Commit())
-		if claimed != want {
-			t.Errorf("the claim is %t, must be %t", claimed, want)
-		}
-	}
-	if _, err := mysql.Open(t.Context(), receivers); err == nil {
-		t.Error("a receiver can open the ledger")
-	}
-}
-
 func TestMariaDBLedgerOfAnotherEngineIsRefused(t *testing.T) {
 	_, db := mariaDB(t)
 	ledger, err := mysql.Open(t.Context(), db)

@@ -2,9 +2,7 @@ package ledger_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -16,98 +14,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
-
-// The rights to park, to unpark and to sweep, beside those that everybody has.
-var (
-	parkRights  = []string{"INSERT ON bridge_parked"}
-	watchRights = []string{"SELECT ON bridge_watermark"}
-	sweepRights = []string{"UPDATE ON bridge_watermark"}
-)
-
-func unparkRights(recordedAt string) []string {
-	return []string{"SELECT, UPDATE, DELETE ON bridge_parked", "UPDATE " + recordedAt + " ON bridge_ledger"}
-}
-
-func TestPostgresParkingAndSweepingWithLeastRights(t *testing.T) {
-	address, admin := migrated(t)
-	as := func(rights ...string) *postgres.Ledger {
-		t.Helper()
-		rights = append(rights, "SELECT ON bridge_identity, bridge_ledger_version", "INSERT ON bridge_ledger")
-		_, at := newRole(t, address, admin, rights...)
-		ledger, err := postgres.Open(t.Context(), connect(t, at))
-		must(t, err)
-		return ledger
-	}
-	verifier := []string{"SELECT, DELETE ON bridge_ledger"}
-	testLeastRights(t, admin, "SET recorded_at = recorded_at - interval '2 hours'",
-		as(), as(parkRights...), as(slices.Concat(verifier, watchRights)...),
-		as(slices.Concat(verifier, watchRights, unparkRights("(recorded_at)"))...),
-		as(slices.Concat(verifier, watchRights, unparkRights("(recorded_at)"), sweepRights)...))
-}
-
-func TestMariaDBParkingAndSweepingWithLeastRights(t *testing.T) {
-	config, admin := mariaDB(t)
-	as := func(rights ...string) *mysql.Ledger {
-		t.Helper()
-		rights = append(rights, "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version", "INSERT ON bridge_ledger")
-		ledger, err := mysql.Open(t.Context(), mariaDBRole(t, config, admin, rights...))
-		must(t, err)
-		return ledger
-	}
-	verifier := []string{"SELECT, DELETE ON bridge_ledger"}
-	testLeastRights(t, admin, "SET recorded_at = recorded_at - INTERVAL 2 HOUR",
-		as(), as(parkRights...), as(slices.Concat(verifier, watchRights)...),
-		as(slices.Concat(verifier, watchRights, unparkRights("(recorded_at)"))...),
-		as(slices.Concat(verifier, watchRights, unparkRights("(recorded_at)"), sweepRights)...))
-}
-
-type parkingLedger interface {
-	bridge.Parker
-	bridge.Unparker
-	bridge.Sweeper
-}
-
-// testLeastRights shows that each may do what it is for, and not what the next one is
-// for.
-func testLeastRights(t *testing.T, admin *sql.DB, older string, sender, parker, verifier, unparker, sweeper parkingLedger) {
-	t.Helper()
-	message := bridge.Parked{ID: newID(), Message: []byte("x")}
-	park := func(ledger parkingLedger) error {
-		tx := begin(t, ledger.DB())
-		must(t, ledger.Record(t.Context(), tx, []uuid.UUID{message.ID}))
-		if err := ledger.Park(t.Context(), tx, []bridge.Parked{message}); err != nil {
-			return errors.Join(err, tx.Rollback())
-		}
-		return tx.Commit()
-	}
-	unpark := func(ledger parkingLedger) (int, error) {
-		return ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []bridge.Parked) error { return nil })
-	}
-	if err := park(sender); err == nil {
-		t.Error("one who may only send has parked a message")
-	}
-	must(t, park(parker))
-	if n, err := unpark(verifier); err == nil {
-		t.Errorf("one who may not has unparked %d messages", n)
-	}
-	if n, err := unparker.CountParked(t.Context(), 10); n != 1 || err != nil {
-		t.Errorf("the count is %d, %v", n, err)
-	}
-	if n, err := unpark(unparker); n != 1 || err != nil {
-		t.Errorf("unparked are %d, %v", n, err)
-	}
-	execute(t, admin, "UPDATE bridge_ledger "+older)
-	if swept, err := unparker.Sweep(t.Context(), time.Hour, 10); err == nil {
-		t.Errorf("one who may not has swept %d rows", len(swept))
-	}
-	swept, err := sweeper.Sweep(t.Context(), time.Hour, 10)
-	if len(swept) != 1 || err != nil {
-		t.Errorf("swept are %d, %v", len(swept), err)
-	}
-	if before, err := verifier.SweptBefore(t.Context()); before.IsZero() || err != nil {
-		t.Errorf("the watermark is %v, %v", before, err)
-	}
-}
 
 // A row that bore the time at which its transaction began could be older than the
 // time at which its message was staged, and a sweep would lose that message.
@@ -126,7 +32,7 @@ func TestARowHasTheTimeOfItsInsert(t *testing.T) {
 	})
 }
 
-func testTimeOfInsert(t *testing.T, ledger parkingLedger, pause string) {
+func testTimeOfInsert(t *testing.T, ledger fullLedger, pause string) {
 	t.Helper()
 	ids := []uuid.UUID{newID(), newID()}
 	tx := begin(t, ledger.DB())

@@ -123,46 +123,6 @@ func TestPostgresSettleAtAnyDefaultIsolation(t *testing.T) {
 	}
 }
 
-// The rights that the package's documentation names are enough, and each lacks
-// what the others have.
-func TestPostgresLeastRights(t *testing.T) {
-	address, admin := migrated(t)
-	must(t, migrate.Inbox(t.Context(), admin, migrate.PostgreSQL))
-	_, asSender := newRole(t, address, admin, "INSERT ON bridge_ledger", "SELECT ON bridge_identity, bridge_ledger_version")
-	_, asVerifier := newRole(t, address, admin, "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity, bridge_ledger_version")
-	_, asReceiver := newRole(t, address, admin, "INSERT ON bridge_inbox", "SELECT ON bridge_inbox_version")
-
-	id := newID()
-	senders := connect(t, asSender)
-	sender := openLedger(t, senders)
-	tx := begin(t, senders)
-	must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
-	must(t, tx.Commit())
-	if err := sender.Forget(t.Context(), []uuid.UUID{id}); err == nil || !strings.Contains(err.Error(), "DELETE ON bridge_ledger") {
-		t.Errorf("a sender deletes: %v, must name the missing right", err)
-	}
-
-	verifier := openLedger(t, connect(t, asVerifier))
-	must(t, bridge.Prove(t.Context(), verifier))
-	expectOutcome(t, verifier, id, bridge.Committed)
-
-	receivers := connect(t, asReceiver)
-	inbox, err := postgres.OpenInbox(t.Context(), receivers)
-	must(t, err)
-	for _, want := range []bool{true, false} {
-		tx := begin(t, receivers)
-		claimed, err := inbox.Claim(t.Context(), tx, "consumer", id.String())
-		must(t, err)
-		must(t, tx.Commit())
-		if claimed != want {
-			t.Errorf("the claim is %t, must be %t", claimed, want)
-		}
-	}
-	if _, err := postgres.Open(t.Context(), receivers); err == nil {
-		t.Error("a receiver can open the ledger")
-	}
-}
-
 // The state that a migrator leaves which dies before its first version: the others
 // begin that version all at once.
 func TestPostgresMigratorsMeetAtOneVersion(t *testing.T) {

@@ -1,0 +1,334 @@
+package ledger_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// The rights of each role, as the comments of packages postgres and mysql list them.
+var (
+	senderRights     = []string{"INSERT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version"}
+	parkerRights     = append(slices.Clone(senderRights), "INSERT ON bridge_parked")
+	verifierRights   = append(slices.Clone(senderRights), "SELECT, DELETE ON bridge_ledger", "SELECT ON bridge_watermark")
+	unparkerRights   = append(slices.Clone(verifierRights), "SELECT, UPDATE, DELETE ON bridge_parked", "UPDATE (recorded_at) ON bridge_ledger")
+	sweeperRights    = append(slices.Clone(unparkerRights), "UPDATE ON bridge_watermark")
+	receiverRights   = []string{"INSERT ON bridge_inbox", "SELECT ON bridge_inbox_version"}
+	purgerRights     = append(slices.Clone(receiverRights), "SELECT, DELETE ON bridge_inbox")
+	atMostOnceRights = append(slices.Clone(purgerRights), "SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending")
+	markerRights     = []string{"SELECT ON bridge_inbox_version", "SELECT, INSERT, UPDATE ON bridge_mark"}
+	keeperRights     = append(slices.Clone(markerRights), "SELECT, INSERT, DELETE ON bridge_kept")
+)
+
+// A guarded database gives out roles.
+type guarded struct {
+	kind  stage.Database
+	as    func(t *testing.T, rights []string) *sql.DB
+	open  func(ctx context.Context, db *sql.DB) (fullLedger, error)
+	inbox func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
+	older string // makes rows of the ledger two hours older
+}
+
+type fullLedger interface {
+	bridge.Parker
+	bridge.Unparker
+	bridge.Sweeper
+}
+
+// allGuarded has each database that knows roles.
+func allGuarded() map[string]func(t *testing.T) guarded {
+	kind := func(h ledgertest.Harness) stage.Database {
+		kind := kindOf(h)
+		open := kind.Open
+		kind.Open = func(ctx context.Context, url string) (*sql.DB, bridge.Ledger, error) {
+			db, ledger, err := open(ctx, url)
+			if err == nil {
+				err = h.MigrateInbox(ctx, db)
+			}
+			return db, ledger, err
+		}
+		return kind
+	}
+	return map[string]func(t *testing.T) guarded{
+		"postgres": func(t *testing.T) guarded {
+			address := servertest.PostgresDB(t)
+			h := postgresHarness("pgx", func(testing.TB) string { return address })
+			return guarded{
+				kind: kind(h),
+				as: func(t *testing.T, rights []string) *sql.DB {
+					_, at := newRole(t, address, connect(t, address), rights...)
+					return connect(t, at)
+				},
+				open:  func(ctx context.Context, db *sql.DB) (fullLedger, error) { return postgres.Open(ctx, db) },
+				inbox: func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return postgres.OpenInbox(ctx, db) },
+				older: "UPDATE bridge_ledger SET recorded_at = recorded_at - interval '2 hours'",
+			}
+		},
+		"mariadb": func(t *testing.T) guarded {
+			dsn := servertest.MariaDBDatabase(t)
+			config := mariaDBConfig(t, dsn)
+			h := mariaDBHarness()
+			h.Create = func(testing.TB) func() (*sql.DB, error) {
+				return func() (*sql.DB, error) { return sql.Open("mysql", dsn) }
+			}
+			return guarded{
+				kind: kind(h),
+				as: func(t *testing.T, rights []string) *sql.DB {
+					return mariaDBRole(t, config, connectMariaDB(t, config), rights...)
+				},
+				open:  func(ctx context.Context, db *sql.DB) (fullLedger, error) { return mysql.Open(ctx, db) },
+				inbox: func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return mysql.OpenInbox(ctx, db) },
+				older: h.Older,
+			}
+		},
+	}
+}
+
+// Each role does what it is for with the rights that are documented for it, from the
+// sender to the receiver, in one session of the verifier; and it cannot do what the next
+// role is for. What a verifier may not do beside the messages, such as to unpark, it says
+// once.
+func TestEachRoleWorksWithItsRightsAndNoMore(t *testing.T) {
+	for name, database := range allGuarded() {
+		for _, role := range []struct {
+			name            string
+			rights          []string
+			unparks, sweeps bool
+		}{
+			{"verifier", verifierRights, false, false},
+			{"verifier that unparks", unparkerRights, true, false},
+			{"verifier that sweeps", sweeperRights, true, true},
+		} {
+			t.Run(name+", "+role.name, func(t *testing.T) {
+				g := database(t)
+				s := stage.New(t, g.kind)
+				queue := s.Queue("target", nil)
+				open := func(rights []string) fullLedger {
+					t.Helper()
+					ledger, err := g.open(t.Context(), g.as(t, rights))
+					must(t, err)
+					return ledger
+				}
+				send := func(ledger fullLedger, parking sender.Parking, body string) (*sql.Tx, error) {
+					t.Helper()
+					out, err := sender.New(ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: stage.Patience, Parking: parking})
+					must(t, err)
+					tx := begin(t, ledger.DB())
+					_, err = out.SendTx(t.Context(), tx, stage.To(queue, body))
+					return tx, err
+				}
+				senders, parkers, receivers := open(senderRights), open(parkerRights), g.as(t, receiverRights)
+
+				// An orphan, to be swept.
+				orphan := newID()
+				tx := begin(t, senders.DB())
+				must(t, senders.Record(t.Context(), tx, []uuid.UUID{orphan}))
+				must(t, tx.Commit())
+				execute(t, s.DB, g.older)
+
+				var log logLines
+				s.Ledger = open(role.rights)
+				v := s.Verify(verifier.Options{SweepAge: time.Hour, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				s.Eventually("a sweep", func() bool {
+					return v.Stats().Swept == 1 || !role.sweeps && log.with("job=sweep") == 1
+				})
+
+				committed, err := send(senders, sender.ParkNever, "committed")
+				must(t, err)
+				must(t, committed.Commit())
+				rolledBack, err := send(senders, sender.ParkNever, "rolled back")
+				must(t, err)
+				must(t, rolledBack.Rollback())
+				refused, err := send(senders, sender.ParkAlways, "parked without the right")
+				if err == nil {
+					t.Error("one who may only send has parked a message")
+				}
+				must(t, refused.Rollback())
+				parked, err := send(parkers, sender.ParkAlways, "parked")
+				must(t, err)
+				must(t, parked.Commit())
+
+				want := map[string]bool{"committed": true}
+				if role.unparks {
+					want["parked"] = true
+				}
+				inbox, err := g.inbox(t.Context(), receivers)
+				must(t, err)
+				for _, d := range s.Receive(queue, len(want)) {
+					if !want[string(d.Body)] {
+						t.Errorf("received %q", d.Body)
+					}
+					for _, fresh := range []bool{true, false} {
+						tx := begin(t, receivers)
+						claimed, err := inbox.Claim(t.Context(), tx, "consumer", d.MessageId)
+						must(t, err)
+						must(t, tx.Commit())
+						if claimed != fresh {
+							t.Errorf("the claim is %t, must be %t", claimed, fresh)
+						}
+					}
+				}
+				s.Eventually("the rolled-back one is dropped", func() bool { return v.Stats().Dropped == 1 })
+				left := 0 // of the ledger's rows
+				for job, may := range map[string]bool{"unpark": role.unparks, "sweep": role.sweeps} {
+					if !may {
+						left++
+						s.Eventually("the log says what it may not", func() bool { return log.with("job="+job) == 1 })
+					}
+				}
+				s.Eventually("the ledger is empty", func() bool { return s.Rows() == left })
+				if n := v.Stats().Sessions; n != 1 {
+					t.Errorf("%d sessions:\n%s", n, log.String())
+				}
+			})
+		}
+		t.Run(name+", others", func(t *testing.T) {
+			g := database(t)
+			admin, _, err := g.kind.Open(t.Context(), g.kind.URL(t))
+			must(t, err)
+			t.Cleanup(func() { must(t, admin.Close()) })
+			testReceivingRoles(t, g)
+		})
+	}
+}
+
+// testReceivingRoles has each receiver do what its rights are for, and what they are not
+// for.
+func testReceivingRoles(t *testing.T, g guarded) {
+	senders := g.as(t, senderRights)
+	ledger, err := g.open(t.Context(), senders)
+	must(t, err)
+	if err := ledger.Forget(t.Context(), []uuid.UUID{newID()}); err == nil || !strings.Contains(err.Error(), "denied") && !strings.Contains(err.Error(), "DELETE ON bridge_ledger") {
+		t.Errorf("a sender deletes: %v, must name the missing right", err)
+	}
+	claim := func(ctx context.Context, tx *sql.Tx, inbox bridge.Inbox) error {
+		_, err := inbox.Claim(ctx, tx, "consumer", newID().String())
+		return err
+	}
+	purge := func(ctx context.Context, tx *sql.Tx, inbox bridge.Inbox) error {
+		claimed, err := inbox.Claimed(ctx, tx, "consumer", "", 10)
+		if err != nil {
+			return err
+		}
+		keys := []string{newID().String()}
+		for _, c := range claimed {
+			keys = append(keys, c.Key)
+		}
+		_, err = inbox.Forget(ctx, tx, "consumer", keys, 0)
+		return err
+	}
+	pend := func(ctx context.Context, tx *sql.Tx, inbox bridge.Inbox) error {
+		p := bridge.Pending{Key: newID().String(), State: bridge.Ready, Run: "1", Message: []byte("x")}
+		_, err := inbox.AddPending(ctx, tx, "consumer", p, 0)
+		if err == nil {
+			_, _, err = inbox.LookUp(ctx, tx, "consumer", p.Key)
+		}
+		if err == nil {
+			_, err = inbox.ChangePending(ctx, tx, "consumer", "1", p, 0)
+		}
+		if err == nil {
+			_, err = inbox.RemovePending(ctx, tx, "consumer", p.Key, "1")
+		}
+		return err
+	}
+	mark := func(ctx context.Context, tx *sql.Tx, inbox bridge.Inbox) error {
+		marks := inbox.(bridge.Marks)
+		if _, err := marks.LockMark(ctx, tx, "consumer", "name"); err != nil {
+			return err
+		}
+		return marks.SetMark(ctx, tx, "consumer", "name", newID().String())
+	}
+	keep := func(ctx context.Context, tx *sql.Tx, inbox bridge.Inbox) error {
+		keeper := inbox.(bridge.Keeper)
+		_, err := keeper.LockMark(ctx, tx, "consumer", "entity")
+		if err == nil {
+			_, err = keeper.Keep(ctx, tx, "consumer", "entity", 1, []byte("x"))
+		}
+		if err == nil {
+			_, _, err = keeper.FirstKept(ctx, tx, "consumer", "entity")
+		}
+		if err == nil {
+			err = keeper.Unkeep(ctx, tx, "consumer", "entity", 1)
+		}
+		return err
+	}
+	for name, role := range map[string]struct {
+		rights   []string
+		may, not []func(context.Context, *sql.Tx, bridge.Inbox) error
+	}{
+		"receiver":                     {receiverRights, list(claim), list(purge, pend, mark, keep)},
+		"receiver that purges":         {purgerRights, list(claim, purge), list(pend, mark, keep)},
+		"receiver for AtMostOnce":      {atMostOnceRights, list(claim, purge, pend), list(mark, keep)},
+		"receiver for Latest":          {markerRights, list(mark), list(claim, purge, pend, keep)},
+		"receiver for Ordered as well": {keeperRights, list(mark, keep), list(claim, purge, pend)},
+	} {
+		db := g.as(t, role.rights)
+		inbox, err := g.inbox(t.Context(), db)
+		must(t, err)
+		try := func(do func(context.Context, *sql.Tx, bridge.Inbox) error) error {
+			tx := begin(t, db)
+			if err := do(t.Context(), tx, inbox); err != nil {
+				return errors.Join(err, tx.Rollback())
+			}
+			return tx.Commit()
+		}
+		for i, do := range role.may {
+			if err := try(do); err != nil {
+				t.Errorf("%s: %d: %v", name, i, err)
+			}
+		}
+		for i, do := range role.not {
+			if try(do) == nil {
+				t.Errorf("%s may do %d as well", name, i)
+			}
+		}
+		if _, err := g.open(t.Context(), db); err == nil {
+			t.Errorf("%s can open the ledger", name)
+		}
+	}
+}
+
+func list[T any](all ...T) []T { return all }
+
+// logLines is a log.
+type logLines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// with counts the lines with these words.
+func (l *logLines) with(words string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), words)
+}
