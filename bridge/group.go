@@ -39,6 +39,42 @@ func Group(ledger uuid.UUID, records ...[]byte) amqp.Publishing {
 	}
 }
 
+// Alone makes the staged message of which record is, as it travels without company. The
+// body is shared with record. The error wraps ErrMalformed.
+func Alone(ledger uuid.UUID, record []byte) (amqp.Publishing, error) {
+	d, err := onlyMember(ledger, record)
+	if err != nil {
+		return amqp.Publishing{}, err
+	}
+	return amqp.Publishing{
+		Headers:         d.Headers,
+		ContentType:     d.ContentType,
+		ContentEncoding: d.ContentEncoding,
+		DeliveryMode:    amqp.Persistent,
+		Priority:        d.Priority,
+		CorrelationId:   d.CorrelationId,
+		ReplyTo:         d.ReplyTo,
+		MessageId:       d.MessageId,
+		Timestamp:       d.Timestamp,
+		Type:            d.Type,
+		AppId:           d.AppId,
+		Body:            d.Body,
+	}, nil
+}
+
+// onlyMember reads what lies alone where others lie in a group.
+func onlyMember(ledger uuid.UUID, record []byte) (amqp.Delivery, error) {
+	group := Group(ledger, record)
+	alone, err := Members(amqp.Delivery{Headers: group.Headers, Body: record})
+	switch {
+	case err != nil:
+		return amqp.Delivery{}, err
+	case len(alone) != 1:
+		return amqp.Delivery{}, fmt.Errorf("%w: %d records in the place of one", ErrMalformed, len(alone))
+	}
+	return alone[0], nil
+}
+
 // Members takes a staged message apart: into its members if it is a group, each
 // as if it had been delivered alone, and else into itself. A member that cannot be
 // read has its record as the body, and Parse says why. If not even the members can

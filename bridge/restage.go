@@ -84,16 +84,15 @@ func restage(ledger uuid.UUID, stagedAt time.Time, parked []Parked) ([]amqp.Publ
 		if len(records) == 0 {
 			return nil
 		}
-		group := Group(ledger, records...)
-		group.Headers[HeaderStagedAt] = stagedAt.UnixMilli()
+		next := Group(ledger, records...)
 		if len(records) == 1 { // as large as a message may be: too large for a group
-			alone, err := Members(amqp.Delivery{Headers: group.Headers, Body: group.Body})
-			if err != nil {
+			var err error
+			if next, err = Alone(ledger, records[0]); err != nil {
 				return fmt.Errorf("read parked message: %w", err)
 			}
-			group = republished(alone[0])
 		}
-		all = append(all, group)
+		next.Headers[HeaderStagedAt] = stagedAt.UnixMilli()
+		all = append(all, next)
 		records, size = nil, 0
 		return nil
 	}
@@ -115,32 +114,9 @@ func restage(ledger uuid.UUID, stagedAt time.Time, parked []Parked) ([]amqp.Publ
 // ReadParked takes a parked message apart. ledger is that of the database in which it
 // lies. The error wraps ErrMalformed.
 func ReadParked(ledger uuid.UUID, p Parked) (Staged, error) {
-	alone, err := Members(amqp.Delivery{
-		Headers: amqp.Table{HeaderGroup: groupFormat, HeaderLedger: ledger.String()}, Body: p.Message,
-	})
+	alone, err := onlyMember(ledger, p.Message)
 	if err != nil {
 		return Staged{}, err
 	}
-	if len(alone) != 1 {
-		return Staged{}, fmt.Errorf("%w: %d records in one parked message", ErrMalformed, len(alone))
-	}
-	return Parse(alone[0])
-}
-
-// republished is what was delivered, as it goes out once more.
-func republished(d amqp.Delivery) amqp.Publishing {
-	return amqp.Publishing{
-		Headers:         d.Headers,
-		ContentType:     d.ContentType,
-		ContentEncoding: d.ContentEncoding,
-		DeliveryMode:    amqp.Persistent,
-		Priority:        d.Priority,
-		CorrelationId:   d.CorrelationId,
-		ReplyTo:         d.ReplyTo,
-		MessageId:       d.MessageId,
-		Timestamp:       d.Timestamp,
-		Type:            d.Type,
-		AppId:           d.AppId,
-		Body:            d.Body,
-	}
+	return Parse(alone)
 }

@@ -31,8 +31,8 @@
 // is confirmed and none was returned, or all are parked (see below).
 //
 // In between the transaction is open and holds its locks for a round trip to the
-// broker, or two where messages gather (see below), at most for Options.Timeout. So send
-// as late in the transaction as you can; InTx does it last.
+// broker, at most for Options.Timeout, or twice as long where messages gather (see
+// below). So send as late in the transaction as you can; InTx does it last.
 //
 // # Groups
 //

@@ -44,14 +44,16 @@ type stager struct {
 // A shipment is what gathers while others are under way. Its transactions wait for
 // it, so it holds no more than they have staged.
 type shipment struct {
-	deadline time.Time
-	messages []amqp.Publishing
-	done     chan struct{}
-	err      error // valid once done is closed
+	// records are encoded on joining: the messages are their callers', and a caller
+	// whose context ends does not wait until its own has been read.
+	records [][]byte
+	done    chan struct{}
+	err     error // valid once done is closed
 }
 
 // stage publishes the messages and waits until the broker has confirmed all of
-// them, or for the first failure.
+// them, or for the first failure. A shipment's time begins when it is shipped, so it
+// waits for the timeout at most twice: for the shipment before it, and for its own.
 func (s *stager) stage(ctx context.Context, messages []amqp.Publishing) error {
 	if s.alone(messages) {
 		ctx, cancel := context.WithTimeout(ctx, s.timeout)
@@ -61,7 +63,11 @@ func (s *stager) stage(ctx context.Context, messages []amqp.Publishing) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("publish: nothing sent: %w: %w", bridge.ErrUnavailable, context.Cause(ctx))
 	}
-	joined := s.join(messages)
+	records := make([][]byte, len(messages))
+	for i, m := range messages {
+		records[i] = bridge.EncodeRecord(m)
+	}
+	joined := s.join(records)
 	var err error
 	select {
 	case <-joined.done:
@@ -95,15 +101,15 @@ func (s *stager) alone(messages []amqp.Publishing) bool {
 	return s.limit == 1
 }
 
-// join adds messages to the next shipment, and sees to it that it gets under way.
-func (s *stager) join(messages []amqp.Publishing) *shipment {
+// join adds records to the next shipment, and sees to it that it gets under way.
+func (s *stager) join(records [][]byte) *shipment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.next == nil {
-		s.next = &shipment{deadline: time.Now().Add(s.timeout), done: make(chan struct{})}
+		s.next = &shipment{done: make(chan struct{})}
 	}
 	joined := s.next
-	joined.messages = append(joined.messages, messages...)
+	joined.records = append(joined.records, records...)
 	if s.shippers < maxShippers {
 		s.shippers++
 		go s.ship()
@@ -111,9 +117,9 @@ func (s *stager) join(messages []amqp.Publishing) *shipment {
 	return joined
 }
 
-// ship publishes one shipment after the other until there is none. It outlives no
-// shipment's deadline, and is nobody's in particular: a caller that gives up must
-// not take the others' messages with it.
+// ship publishes one shipment after the other until there is none. Each has the
+// timeout, and is nobody's in particular: a caller that gives up must not take the
+// others' messages with it.
 func (s *stager) ship() {
 	for {
 		s.mu.Lock()
@@ -125,43 +131,40 @@ func (s *stager) ship() {
 			return
 		}
 		s.mu.Unlock()
-		ctx, cancel := context.WithDeadline(context.Background(), shipment.deadline)
-		shipment.err = s.broker.Publish(ctx, s.outgoing(s.grouped(shipment.messages)))
-		cancel()
+		shipment.err = s.publish(shipment.records)
 		close(shipment.done)
 	}
 }
 
-// grouped puts messages together into as few staged ones as their limits allow.
-func (s *stager) grouped(messages []amqp.Publishing) []amqp.Publishing {
-	var out []amqp.Publishing
-	var records [][]byte
-	var first amqp.Publishing // of the group that is being made
-	size := 0
-	seal := func() {
-		switch len(records) {
-		case 0:
-			return
-		case 1:
-			out = append(out, first) // no group: this is what other senders write
-		default:
-			out = append(out, bridge.Group(s.ledger, records...))
-		}
-		records, size = nil, 0
+func (s *stager) publish(records [][]byte) error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	groups, err := s.grouped(records)
+	if err != nil {
+		return err
 	}
-	for _, m := range messages {
-		record := bridge.EncodeRecord(m)
-		if len(records) == s.limit || size+len(record) > groupBytes {
-			seal()
+	return s.broker.Publish(ctx, s.outgoing(groups))
+}
+
+// grouped puts records together into as few staged messages as their limits allow. One
+// that is left alone becomes what other senders write, no group.
+func (s *stager) grouped(records [][]byte) (out []amqp.Publishing, err error) {
+	for len(records) > 0 {
+		n, size := 1, len(records[0])
+		for n < min(len(records), s.limit) && size+len(records[n]) <= groupBytes {
+			size += len(records[n])
+			n++
 		}
-		if len(records) == 0 {
-			first = m
+		next := bridge.Group(s.ledger, records[:n]...)
+		if n == 1 {
+			if next, err = bridge.Alone(s.ledger, records[0]); err != nil {
+				return nil, err
+			}
 		}
-		records = append(records, record)
-		size += len(record)
+		out = append(out, next)
+		records = records[n:]
 	}
-	seal()
-	return out
+	return out, nil
 }
 
 func (s *stager) outgoing(messages []amqp.Publishing) []bridge.Outgoing {

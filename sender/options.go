@@ -12,9 +12,10 @@ type Options struct {
 	// Queue is the staging queue, see bridge.Topology; at most 255 bytes. It must be that
 	// of a verifier that works on the same ledger. Default "twoqueue".
 	Queue string
-	// Timeout bounds the staging of one transaction's messages: waiting for a
-	// connection, publishing, waiting for the confirms. The database transaction
-	// is open meanwhile, and the statement that records is not part of it. Default 5 s.
+	// Timeout bounds one staging: waiting for a connection, publishing, waiting for the
+	// confirms. Messages that gather behind others have it for themselves, once those are
+	// done: their transaction waits for twice Timeout at most. The database transaction is
+	// open meanwhile, and the statement that records is not part of it. Default 5 s.
 	// A context that ends earlier counts.
 	Timeout time.Duration
 	// MaxMessageBytes is the largest body that is accepted; a larger one is
@@ -34,7 +35,7 @@ type Options struct {
 	// with tables of its own (not an own table), and rights on bridge_parked. Default
 	// ParkNever.
 	Parking Parking
-	// ParkAfter bounds the staging where Parking is on, if it is less than Timeout; then
+	// ParkAfter takes the place of Timeout where Parking is on, if it is less; after it
 	// the messages are parked. During an outage one transaction in a second waits so
 	// long, the others park at once. Default 1 s.
 	ParkAfter time.Duration
