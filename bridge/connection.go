@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"sync"
 	"time"
 
@@ -32,34 +33,43 @@ type Connection struct {
 	open    chan struct{} // closed while the broker takes messages
 }
 
-func connect(ctx context.Context, url, name string, tlsConfig *tls.Config) (*Connection, error) {
+func connect(ctx context.Context, address, name string, tlsConfig *tls.Config) (*Connection, error) {
+	uri, err := amqp.ParseURI(address)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the broker: %w", ErrURL)
+	}
+	if uri.Scheme == "amqps" { // Dial sees to TLS, the library to what is in it
+		address = "amqp" + address[len("amqps"):]
+	}
 	// The library knows no contexts: closing the socket stands for it during the
 	// handshakes.
 	abandon := func() bool { return true }
 	var burst *burstConn
+	var secure *tlsConn
 	config := amqp.Config{
 		Properties: amqp.Table{"product": Product, "connection_name": name},
 		Locale:     "en_US",
-		Dial: func(network, addr string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		Dial: func(network, _ string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)))
 			if err != nil {
 				return nil, err
 			}
 			burst = newBurstConn(conn)
 			abandon = context.AfterFunc(ctx, func() { _ = burst.Close() })
-			return burst, nil
+			if uri.Scheme != "amqps" {
+				return burst, nil
+			}
+			secure, err = handshake(ctx, burst, uri, tlsConfig)
+			return secure, err
 		},
 	}
-	if tlsConfig != nil {
-		config.TLSClientConfig = tlsConfig.Clone()
-	}
-	conn, err := amqp.DialConfig(url, config)
+	conn, err := amqp.DialConfig(address, config)
 	inTime := abandon()
 	if err != nil {
 		if burst != nil {
 			_ = burst.Close() // the library does not, after some errors
 		}
-		return nil, connectError(ctx, err)
+		return nil, connectError(ctx, secure.orAlert(err))
 	}
 	if !inTime {
 		_ = conn.Close()

@@ -1,0 +1,82 @@
+package bridge
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A tlsConn remembers the alert with which the broker has ended it. With TLS 1.3 a broker
+// refuses our certificate after our handshake is done; the AMQP library may find its
+// connection closed then before it has looked why, and says no more than that.
+type tlsConn struct {
+	*tls.Conn
+	alert atomic.Pointer[net.OpError]
+}
+
+// handshake makes a TLS connection of conn.
+func handshake(ctx context.Context, conn net.Conn, uri amqp.URI, config *tls.Config) (*tlsConn, error) {
+	if config == nil {
+		var err error
+		if config, err = tlsConfig(uri); err != nil {
+			return nil, err
+		}
+	} else {
+		config = config.Clone()
+	}
+	if config.ServerName == "" {
+		config.ServerName = uri.Host
+	}
+	c := &tlsConn{Conn: tls.Client(conn, config)}
+	if err := c.HandshakeContext(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// tlsConfig is what a URL's parameters say.
+func tlsConfig(uri amqp.URI) (*tls.Config, error) {
+	config := &tls.Config{ServerName: uri.ServerName, MinVersion: tls.VersionTLS12}
+	if uri.CACertFile != "" {
+		content, err := os.ReadFile(uri.CACertFile)
+		if err != nil {
+			return nil, fmt.Errorf("read authorities: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		config.RootCAs.AppendCertsFromPEM(content)
+	}
+	if uri.CertFile != "" {
+		certificate, err := tls.LoadX509KeyPair(uri.CertFile, uri.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read client certificate: %w", err)
+		}
+		config.Certificates = []tls.Certificate{certificate}
+	}
+	return config, nil
+}
+
+// orAlert is the broker's alert, if there was one, and else err.
+func (c *tlsConn) orAlert(err error) error {
+	if c != nil {
+		if alert := c.alert.Load(); alert != nil {
+			return alert
+		}
+	}
+	return err
+}
+
+func (c *tlsConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	var alert *net.OpError
+	if errors.As(err, &alert) && alert.Op == "remote error" { // the word of crypto/tls
+		c.alert.Store(alert)
+	}
+	return n, err
+}
