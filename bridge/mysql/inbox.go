@@ -14,8 +14,13 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// The session's time zone has no part in it.
-const sinceEpoch = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', %s) DIV 1000`
+const (
+	// The session's time zone has no part in it.
+	sinceEpoch = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', %s) DIV 1000`
+
+	// By the primary key all of the consumer's rows would be locked, and waited for.
+	byDue = `FORCE INDEX (bridge_inbox_pending_due)`
+)
 
 var inbox = tables.NewInbox(tables.Dialect{
 	Bind:        sqlx.QUESTION,
@@ -24,7 +29,9 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Claimed:     fmt.Sprintf(sinceEpoch, "claimed_at"),
 	Limit:       "LIMIT ?",
 	Bytes:       true,
+	Taking:      byDue,
 	Locked:      "FOR UPDATE SKIP LOCKED",
+	Overdue:     byDue,
 	IsDuplicate: func(err error) bool { return number(err) == duplicateKey },
 	Classify:    classify,
 })
@@ -67,10 +74,10 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bo
 }
 
 // forgetKeys joins the keys to the table in that order, row by row by key, as the
-// ledger's statements do: from a list the server may choose to read all of a small
-// table, and so wait for what others claim.
-var forgetKeys = fmt.Sprintf(`DELETE i FROM JSON_TABLE(?, '$[*]' COLUMNS (k VARCHAR(510) PATH '$')) ids
-STRAIGHT_JOIN bridge_inbox i ON i.consumer = ? AND i.`+"`key`"+` = UNHEX(ids.k)
+// ledger's statements do: else the server may choose to read all of a small table, and
+// so wait for what others claim.
+var forgetKeys = fmt.Sprintf(`DELETE i FROM (SELECT UNHEX(j.k) AS k FROM JSON_TABLE(?, '$[*]' COLUMNS (k VARCHAR(510) PATH '$')) j) ids
+STRAIGHT_JOIN bridge_inbox i FORCE INDEX (PRIMARY) ON i.consumer = ? AND i.`+"`key`"+` = ids.k
 WHERE `+sinceEpoch+` < `+sinceEpoch+` - ?`, "i.claimed_at", "UTC_TIMESTAMP(6)")
 
 // Forget deletes claims with one statement.

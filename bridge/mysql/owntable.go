@@ -78,9 +78,10 @@ func (o *ownTable) Check(ctx context.Context) error {
 // index on the beginning of a column. Without other names MySQL would call the columns
 // in capitals.
 const inspect = `SELECT t.table_schema AS in_schema, t.table_name AS in_table, c.column_name AS name,
-COALESCE(t.engine, '') AS engine, c.column_type AS type, EXISTS (SELECT 1 FROM information_schema.statistics s
+COALESCE(t.engine, '') AS engine, c.column_type AS type, COALESCE((SELECT s.index_name FROM information_schema.statistics s
 	WHERE s.table_schema = t.table_schema AND s.table_name = t.table_name AND s.non_unique = 0
-	GROUP BY s.index_name HAVING COUNT(*) = 1 AND MIN(s.column_name) = c.column_name AND COUNT(s.sub_part) = 0) AS unique_index
+	GROUP BY s.index_name HAVING COUNT(*) = 1 AND MIN(s.column_name) = c.column_name AND COUNT(s.sub_part) = 0
+	ORDER BY s.index_name <> 'PRIMARY', s.index_name LIMIT 1), '') AS unique_index
 FROM information_schema.tables t LEFT JOIN information_schema.columns c
 ON c.table_schema = t.table_schema AND c.table_name = t.table_name AND c.column_name = ?
 WHERE t.table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND t.table_name = ?`
@@ -96,7 +97,7 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 		Table      string `db:"in_table"`
 		Engine     string
 		Name, Type sql.NullString
-		Unique     bool `db:"unique_index"`
+		Index      string `db:"unique_index"`
 	}
 	err = o.ledger.db.GetContext(ctx, &found, inspect, name, schema, table)
 	switch {
@@ -110,14 +111,15 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 		return column{}, fmt.Errorf("the engine of %s is %q, must be InnoDB", o.own.Table, found.Engine)
 	case found.Type.String != "binary(16)" && found.Type.String != "uuid":
 		return column{}, fmt.Errorf("the type of %s.%s is %s, must be binary(16)", o.own.Table, name, found.Type.String)
-	case !found.Unique:
+	case found.Index == "":
 		return column{}, fmt.Errorf("%s needs a unique index on %s alone", o.own.Table, name)
 	}
 	c := column{
 		table: tables.Quote(found.Schema, "`") + "." + tables.Quote(found.Table, "`"),
 		name:  tables.Quote(found.Name.String, "`"),
+		index: tables.Quote(found.Index, "`"),
 	}
-	probe := fmt.Sprintf(`SELECT COUNT(%[2]s) FROM %[1]s WHERE %[2]s = UNHEX('%[3]s')`, c.table, c.name, digits(uuid.Nil))
+	probe := fmt.Sprintf(`SELECT COUNT(l.%[2]s) FROM %[1]s WHERE l.%[2]s = UNHEX('%[3]s')`, c.byIndex(), c.name, digits(uuid.Nil))
 	if _, err := o.ledger.db.ExecContext(ctx, probe); err != nil {
 		return column{}, fmt.Errorf("read %s.%s: %w", o.own.Table, name, classify(err))
 	}

@@ -16,16 +16,18 @@ import (
 const (
 	park = `INSERT INTO bridge_parked (id, message) VALUES `
 
-	takeParked = `SELECT id, OCTET_LENGTH(message) AS size FROM bridge_parked WHERE id > UNHEX('%s') ORDER BY id LIMIT %d FOR UPDATE SKIP LOCKED`
+	takeParked = `SELECT id, OCTET_LENGTH(message) AS size FROM bridge_parked FORCE INDEX (PRIMARY) WHERE id > UNHEX('%s') ORDER BY id LIMIT %d FOR UPDATE SKIP LOCKED`
 
-	loadParked = `SELECT p.id, p.message FROM ` + ids + ` STRAIGHT_JOIN bridge_parked p ON p.id = UNHEX(ids.id)`
+	parkedByKey = `bridge_parked p FORCE INDEX (PRIMARY)`
+
+	loadParked = `SELECT p.id, p.message FROM ` + ids + ` STRAIGHT_JOIN ` + parkedByKey + ` ON p.id = ids.id`
 
 	// An UPDATE that skips what is locked there is not: so lock first.
-	lockFree = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN bridge_ledger l ON l.id = UNHEX(ids.id) FOR UPDATE SKIP LOCKED`
+	lockFree = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id FOR UPDATE SKIP LOCKED`
 
-	touch = `UPDATE ` + ids + ` STRAIGHT_JOIN bridge_ledger l ON l.id = UNHEX(ids.id) SET l.recorded_at = UTC_TIMESTAMP(6)`
+	touch = `UPDATE ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id SET l.recorded_at = UTC_TIMESTAMP(6)`
 
-	removeParked = `DELETE p FROM ` + ids + ` STRAIGHT_JOIN bridge_parked p ON p.id = UNHEX(ids.id)`
+	removeParked = `DELETE p FROM ` + ids + ` STRAIGHT_JOIN ` + parkedByKey + ` ON p.id = ids.id`
 
 	countParked = `SELECT COUNT(*) FROM (SELECT 1 FROM bridge_parked LIMIT %d) counted`
 

@@ -29,6 +29,7 @@ type Dialect struct {
 	OnConflict     string // what after it, so that a duplicate leaves the transaction usable
 	Reading        string // the hint for a table that nobody may write to until the transaction ends; empty where a statement reads one snapshot
 	Taking, Locked string // the hint after a table's name, or the end of a SELECT, that locks its rows and skips locked ones
+	Overdue        string // the hint after the table's name in an UPDATE that finds rows by when they are due; or empty
 	Forgetting     string // the start of a DELETE from bridge_inbox i, up to its last condition, of the keys that take the place of $keys; or empty
 
 	IsDuplicate func(error) bool // tells an INSERT's error, where OnConflict does not avoid it; or nil
@@ -47,7 +48,7 @@ const pendingColumns = `message_key, state, run, attempts, since_ms, error, mess
 // NewInbox makes the statements of one database.
 func NewInbox(d Dialect) Inbox {
 	words := strings.NewReplacer("$key", d.Key, "$now", d.Now, "$claimed", d.Claimed, "$limit", d.Limit,
-		"$insert", d.Insert, "$conflict", d.OnConflict, "$reading", d.Reading, "$taking", d.Taking, "$locked", d.Locked,
+		"$insert", d.Insert, "$conflict", d.OnConflict, "$reading", d.Reading, "$taking", d.Taking, "$overdue", d.Overdue, "$locked", d.Locked,
 		"$columns", pendingColumns)
 	text := func(s string) string { return strings.TrimSpace(sqlx.Rebind(d.Bind, words.Replace(s))) }
 	return Inbox{
@@ -67,7 +68,7 @@ WHERE consumer = ? AND message_key = ? AND run = ? AND message IS NULL`),
 		removeEmpty: text(`DELETE FROM bridge_inbox_pending WHERE consumer = ? AND message_key = ? AND run = ? AND message IS NULL`),
 		take: text(`SELECT $columns FROM bridge_inbox_pending $taking
 WHERE consumer = ? AND state = ? AND due_ms <= $now AND message IS NOT NULL ORDER BY due_ms $limit $locked`),
-		doubt: text(`UPDATE bridge_inbox_pending SET state = 'doubtful', due_ms = $now,
+		doubt: text(`UPDATE bridge_inbox_pending $overdue SET state = 'doubtful', due_ms = $now,
 error = 'started, and not heard of since'
 WHERE consumer = ? AND state = 'started' AND due_ms < $now`),
 		list: text(`SELECT $columns FROM bridge_inbox_pending
