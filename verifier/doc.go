@@ -96,8 +96,10 @@
 //
 // The row of a committed one is deleted as soon as it is safe there: so it must not be put
 // back into the staging queue, where it would be dropped. bridgectl dead replay brings
-// such messages to their targets. One whose own headers leave no room for the reason's
-// is moved by the broker, with none but x-death.
+// such messages to their targets. One whose own headers leave no room for the reason's,
+// and one that is larger than the broker takes by now (RabbitMQ 3.x takes 128 MiB by
+// default, 4.x takes 16 MiB), is moved by the broker, with none but x-death, and its row
+// stays.
 //
 // # Errors and the end
 //

@@ -20,9 +20,10 @@ type lane struct {
 // A parcel is one unacked delivery: a message, or a group of them. It is acked
 // when the last of them is done.
 type parcel struct {
-	lane *lane
-	tag  uint64
-	open atomic.Int32 // messages that are not done
+	lane   *lane
+	tag    uint64
+	single bool         // no group
+	open   atomic.Int32 // messages that are not done
 }
 
 func newLane(queue string, prefetch int, ch *amqp.Channel) *lane {
@@ -44,6 +45,7 @@ func (l *lane) waitRoom(ctx context.Context) bool {
 
 // took says of how many messages a parcel consists.
 func (l *lane) took(p *parcel, messages int) {
+	p.single = messages == 1
 	p.open.Store(int32(messages))
 	l.held.Add(int64(messages))
 }

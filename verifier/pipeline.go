@@ -174,8 +174,12 @@ func (s *session) held(m *message) bool {
 
 // refused: the broker will never take the message at its target.
 func (s *session) refused(m *message, refusal *amqp.Error) {
-	if m.course != forward { // our own queues: somebody must mend the rights
-		s.hold(m, Full)
+	if m.course != forward {
+		if refusal.Code == amqp.PreconditionFailed && m.parcel.single { // this one, as a rule for its size
+			s.unfit(m, refusal)
+		} else { // our own queue: somebody must mend the rights
+			s.hold(m, Full)
+		}
 		return
 	}
 	s.holds.ended(m)
@@ -183,9 +187,10 @@ func (s *session) refused(m *message, refusal *amqp.Error) {
 	s.moving.add(-1)
 }
 
-// unfit: the message cannot be sent over AMQP as it is. With the dead queue's
-// headers it may have grown too large; then the broker moves it, unchanged. (A
-// member of a group cannot: its properties leave room for those headers.)
+// unfit: the message cannot be published as it is. With the dead queue's headers it may
+// have grown too large for a frame, or it is larger than the broker takes since its
+// max_message_size was lowered; then the broker moves it to the dead queue, unchanged. (The
+// properties of a group's member leave room for those headers.)
 func (s *session) unfit(m *message, err error) {
 	s.holds.ended(m)
 	if m.course == forward {
@@ -196,6 +201,9 @@ func (s *session) unfit(m *message, err error) {
 	if m.course == audit {
 		s.dropped(m)
 		return
+	}
+	if m.why == (deathReason{}) {
+		m.why = deathReason{bridge.DeadRefused, err.Error()}
 	}
 	if err := m.parcel.reject(); err != nil {
 		s.log.Error("could not reject", "message_id", m.id(), "error", err)
