@@ -109,10 +109,29 @@ func proveCommit(ctx context.Context, ledger Ledger) (err error) {
 		if err := expectCommitted(ctx, ledger, canary, true, "after its commit"); err != nil {
 			return err
 		}
+		if err := proveBeside(ctx, ledger, canary); err != nil {
+			return err
+		}
 		if err := ledger.Forget(ctx, []uuid.UUID{canary}); err != nil {
 			return err
 		}
 		return expectSettled(ctx, ledger, canary, RolledBack, "after it was forgotten")
+	})
+}
+
+// proveBeside looks a committed canary up beside one that is open. If an open row hid the
+// others of its lookup, one slow transaction would hold up the messages of all.
+func proveBeside(ctx context.Context, ledger Ledger, committed uuid.UUID) error {
+	canary := uuid.Must(uuid.NewV7())
+	return withOpenCanary(ctx, ledger, canary, func(func(bool) error) error {
+		ids, err := ledger.Committed(ctx, []uuid.UUID{canary, committed})
+		if err != nil {
+			return fmt.Errorf("look up two canaries: %w", err)
+		}
+		if !slices.Equal(ids, []uuid.UUID{committed}) {
+			return fmt.Errorf("%w: the non-waiting lookup of a committed canary and an open one found %d, must find the committed one alone", ErrProof, len(ids))
+		}
+		return nil
 	})
 }
 

@@ -103,6 +103,14 @@ func testProofOfBroken(t *testing.T, d *database) {
 			committed: finds(func(asked []uuid.UUID) []uuid.UUID { return append(newIDs(2), asked...) })},
 		"the lookup finds nothing": {
 			committed: finds(func([]uuid.UUID) []uuid.UUID { return nil })},
+		"the lookup finds nothing beside an open row": {
+			committed: func(ctx context.Context, asked []uuid.UUID) ([]uuid.UUID, error) {
+				found, err := good.Committed(ctx, asked)
+				if len(found) < len(asked) {
+					return nil, err
+				}
+				return found, err
+			}},
 		"forget forgets nothing": {
 			forget: func(context.Context, []uuid.UUID) error { return nil }},
 	}

@@ -43,7 +43,7 @@ const (
 type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID
-	lookups
+	*lookups
 	byInsert atomic.Bool // how Settle waits
 }
 
@@ -54,8 +54,11 @@ var _ bridge.Ledger = (*Ledger)(nil)
 // if the tables are not there, or are not as migrate.Ledger makes them. db stays
 // the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l := &Ledger{db: sqlx.NewDb(db, "sqlserver"), lookups: inLedger}
+	l := &Ledger{db: sqlx.NewDb(db, "sqlserver"), lookups: lookupsIn("bridge_ledger", "id")}
 	identity, err := l.readIdentity(ctx)
+	if err == nil {
+		err = l.readSetting(ctx, l.db)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
@@ -86,18 +89,20 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 	return nil
 }
 
-// Committed reads the rows of ids, 500 per statement, past those that are locked.
-// While the whole table is locked, as by ALTER TABLE, it finds none.
+// Committed reads the rows of ids, 500 per statement, as they were committed, or past
+// those that are locked. While the whole table is locked, as by ALTER TABLE, it finds
+// none.
 func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found := make([]uuid.UUID, 0, len(ids))
 	for ids := range slices.Chunk(ids, chunk) {
 		var some []uuid.UUID
 		err := try(ctx, func(ctx context.Context) (err error) {
-			some, err = l.find(ctx, l.db, l.committed, ids)
+			some, err = l.find(ctx, l.db, l.committed(), ids)
 			return err
 		})
 		if number(err) == lockTimeout {
-			continue
+			// Perhaps the setting has been changed: then the next lookup is another.
+			some, err = nil, l.readSetting(ctx, l.db)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err, l.rights))

@@ -1,17 +1,33 @@
 package sqlserver
 
-import "strings"
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+
+	"github.com/jmoiron/sqlx"
+)
 
 // The texts that read a table of IDs, of which $table and $column are the names.
 const (
 	// One row at least if the identity is right, with a null id if nothing is
-	// found. READPAST passes over rows; for other locks LOCK_TIMEOUT 0 does not wait
-	// either. LOOP fixes the join, FORCESEEK that it comes past no other row.
+	// found. LOOP fixes the join, FORCESEEK that it comes past no other row. What
+	// $reading reads without waiting, LOCK_TIMEOUT 0 does not wait for a change of the
+	// table either.
 	committed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
 SELECT CAST(l.$column AS binary(16)) AS id FROM bridge_identity i
-LEFT JOIN ($asked INNER LOOP JOIN $table l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) ON l.$column = asked.id) ON 1 = 1
+LEFT JOIN ($asked INNER LOOP JOIN $table l WITH ($reading) ON l.$column = asked.id) ON 1 = 1
 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan
+
+	// With READ_COMMITTED_SNAPSHOT, a SELECT reads what was committed when it began.
+	// Without it, READPAST passes over the rows that are locked; whether it passes over
+	// one that optimized locking protects by its transaction's ID, nobody has written.
+	readingVersions = "FORCESEEK"
+	readingPast     = "READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK"
+
+	snapshotOn = `SET LOCK_TIMEOUT 0;
+SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_snapshot_on = @p1`
 
 	// On a readable secondary, which a connection may come to after a failover, the
 	// server would ignore the hints and read an old state.
@@ -24,19 +40,45 @@ SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniq
 // lookups are the statements that read the IDs of one table.
 type lookups struct {
 	table     string
-	committed statement
+	versions  statement // the lookup that does not wait, with READ_COMMITTED_SNAPSHOT
+	past      statement // and without it
 	settle    string
-	rights    string // that they need, in the words of GRANT
+	rights    string      // that they need, in the words of GRANT
+	versioned atomic.Bool // whether READ_COMMITTED_SNAPSHOT is on
 }
 
-var inLedger = lookupsIn("bridge_ledger", "id")
-
 // lookupsIn takes names as they stand in a statement.
-func lookupsIn(table, column string) lookups {
-	return lookups{
-		table:     table,
-		committed: forIDs(committed, "$table", table, "$column", column),
-		settle:    strings.NewReplacer("$table", table, "$column", column).Replace(settleBySelect),
-		rights:    "SELECT ON " + table + ", SELECT ON bridge_identity",
+func lookupsIn(table, column string) *lookups {
+	in := func(reading string) statement {
+		return forIDs(committed, "$table", table, "$column", column, "$reading", reading)
 	}
+	return &lookups{
+		table:    table,
+		versions: in(readingVersions),
+		past:     in(readingPast),
+		settle:   strings.NewReplacer("$table", table, "$column", column).Replace(settleBySelect),
+		rights:   "SELECT ON " + table + ", SELECT ON bridge_identity",
+	}
+}
+
+// committed is the lookup that does not wait.
+func (l *lookups) committed() statement {
+	if l.versioned.Load() {
+		return l.versions
+	}
+	return l.past
+}
+
+// readSetting asks which lookup is right for db. A server that cannot tell at once leaves
+// it as it was.
+func (l *lookups) readSetting(ctx context.Context, db *sqlx.DB) error {
+	var on int
+	err := try(ctx, func(ctx context.Context) error { return db.GetContext(ctx, &on, snapshotOn, 1) })
+	if err == nil {
+		l.versioned.Store(on == 1)
+	}
+	if number(err) == lockTimeout {
+		return nil
+	}
+	return err
 }

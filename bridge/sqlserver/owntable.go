@@ -54,7 +54,11 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.
 		rows:     forIDs(rows, "$table", table, "$column", column),
 		proof:    proof,
 	}
-	if err := o.read(ctx); err != nil {
+	err = ledger.readSetting(ctx, ledger.db)
+	if err == nil {
+		err = o.read(ctx)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
 	return o, nil

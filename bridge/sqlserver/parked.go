@@ -19,10 +19,12 @@ INSERT INTO bridge_parked (id, message)
 SELECT CAST(@p1 AS uniqueidentifier), SUBSTRING(@p2, 1, @p4) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)`
 
 	// Who has locked a row for an update keeps others from doing so, not from reading.
-	takeParked = `SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size
+	takeParked = `SET LOCK_TIMEOUT 1000;
+SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size
 FROM bridge_parked WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) WHERE id > CAST(@p2 AS uniqueidentifier) ORDER BY id`
 
 	countParked = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 1000;
 SELECT count(*) FROM (SELECT TOP (@p1) id FROM bridge_parked WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)) AS counted`
 )
 
@@ -155,7 +157,7 @@ func (s *shelf) Take(ctx context.Context, after uuid.UUID, limit int) ([]tables.
 func (s *shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found, err := s.ledger.find(ctx, s, present, ids)
 	if number(err) == lockTimeout {
-		_, err = s.ledger.find(ctx, s, s.ledger.committed, ids) // is it still this ledger?
+		_, err = s.ledger.find(ctx, s, s.ledger.committed(), ids) // is it still this ledger?
 		return ids, err
 	}
 	return found, err

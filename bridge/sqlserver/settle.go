@@ -107,6 +107,6 @@ func (l *Ledger) FallBack(reason error) bool {
 	if !l.byInsert.CompareAndSwap(false, true) {
 		return false
 	}
-	slog.Warn("the server does not heed lock hints: settling by INSERT", "ledger", l.identity.String(), "reason", reason)
+	slog.Warn("the proof has failed, as where lock hints are ignored: settling by INSERT", "ledger", l.identity.String(), "reason", reason)
 	return true
 }

@@ -3,6 +3,7 @@ package sqlserver_test
 import (
 	"errors"
 	"net/url"
+	"slices"
 	"testing"
 
 	"github.com/google/uuid"
@@ -47,6 +48,48 @@ func TestWhereNothingWaitsTheProofRefuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Nobody has written that READPAST skips a row that only its transaction's ID protects.
+func TestWithOptimizedLockingAnOpenRowHidesNoOther(t *testing.T) {
+	server := servertest.SQLServerStandIn(t, &tds.Options{OptimizedLocking: true})
+	for snapshot, proof := range map[bool]error{true: nil, false: bridge.ErrProof} {
+		ledger := open(t, connect(t, newDatabase(t, server.URL("master"), snapshot)))
+		if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, proof) {
+			t.Errorf("READ_COMMITTED_SNAPSHOT %t: the proof says %v, must say %v", snapshot, err, proof)
+		}
+		if proof != nil {
+			continue
+		}
+		held, done := newID(), newID()
+		recorded(t, ledger, held)
+		must(t, recorded(t, ledger, done).Commit())
+		found, err := ledger.Committed(t.Context(), []uuid.UUID{held, done})
+		must(t, err)
+		if !slices.Equal(found, []uuid.UUID{done}) {
+			t.Errorf("the lookup finds %v, must find %s", found, done)
+		}
+	}
+}
+
+// Whoever changes the setting on a real server ends all connections to the database first.
+func TestTheLookupFollowsTheSnapshotSetting(t *testing.T) {
+	_, ledger := onStandIn(t, nil)
+	for _, snapshot := range []string{"OFF", "ON", "OFF"} {
+		execute(t, ledger.DB(), "ALTER DATABASE CURRENT SET READ_COMMITTED_SNAPSHOT "+snapshot)
+		held, done := newID(), newID()
+		recorded(t, ledger, held)
+		must(t, recorded(t, ledger, done).Commit())
+		lookUp := func() []uuid.UUID {
+			found, err := ledger.Committed(t.Context(), []uuid.UUID{held, done})
+			must(t, err)
+			return found
+		}
+		lookUp() // may find out that the setting is another
+		if found := lookUp(); !slices.Equal(found, []uuid.UUID{done}) {
+			t.Errorf("READ_COMMITTED_SNAPSHOT %s: the lookup finds %v, must find %s", snapshot, found, done)
+		}
 	}
 }
 

@@ -72,6 +72,11 @@
 //   - Azure SQL Database: its edition and version ('SERVERPROPERTY'), and a DB_ID() that
 //     is not the database_id of sys.databases ('DB_ID').
 //   - That a table is published, and whether peer to peer: 'sys.tables', 'syspublications'.
+//   - Optimized locking protects a changed row by a lock on the transaction's ID alone,
+//     unless a hint has asked for a lock of the row: 'Optimized locking'. No page says
+//     that READPAST skips a row that is protected so: here it waits.
+//   - Under READ_COMMITTED_SNAPSHOT, READPAST needs READCOMMITTEDLOCK beside it (650):
+//     'Table hints (Transact-SQL)'.
 //   - A server that ignores hints and reads snapshots. As Babelfish 4.3 it also does not
 //     tell delayed_durability_desc, and has another number for a lock time-out: measured.
 //

@@ -272,7 +272,7 @@ func takePending(x *execution, _ []string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	how, err := x.reading("READPAST")
+	how, err := x.reading("READCOMMITTEDLOCK, READPAST")
 	if err != nil {
 		return 0, err
 	}

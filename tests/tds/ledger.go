@@ -32,6 +32,10 @@ var ledgerStatements = []statement{
 			}
 			return x.lookUp(words[2], place{words[3], words[5], words[4]})
 		}),
+	form(`SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_snapshot_on = @p1`,
+		func(x *execution, _ []string) (uint64, error) {
+			return x.number(count(int64(count(x.db.snapshot)) == x.parameters["@p1"])), nil
+		}),
 	form(`SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)) AS own, (SELECT count(*) FROM $asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) AS found`+option,
 		func(x *execution, words []string) (uint64, error) {
 			return x.expectRows(words[1], place{words[2], words[4], words[3]})

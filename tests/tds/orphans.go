@@ -93,7 +93,7 @@ func (x *execution) changeFree(right, places, hints string, change func(row) (ro
 	var changed uint64
 	for _, id := range ids {
 		key := ledger.keyOf(row{"id": id})
-		if l := x.db.locks[resource{ledger.name, key}]; how == skipping && l != nil && l.owner != x.tx {
+		if l := x.db.locks[resource{ledger.name, key}]; how == skipping && l != nil && l.owner != x.tx && x.skipped(l) {
 			continue
 		}
 		if ledger.rows[key] == nil {

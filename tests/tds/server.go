@@ -38,6 +38,9 @@ type Options struct {
 	Babelfish bool
 	// Version is what it calls itself; empty is SQL Server 2022.
 	Version string
+	// OptimizedLocking: a row that was changed is protected by its transaction's ID alone,
+	// and READPAST does not skip it.
+	OptimizedLocking bool
 }
 
 // A Fault happens once.

@@ -58,8 +58,12 @@ type lock struct {
 	owner  *transaction
 	before row // as it was committed
 	update bool
+	hinted bool // a hint has asked for it
 	freed  chan struct{}
 }
+
+// skipped tells whether READPAST passes over the row.
+func (x *execution) skipped(l *lock) bool { return l.hinted || !x.server.options.OptimizedLocking }
 
 type transaction struct {
 	id         uint64
@@ -120,7 +124,8 @@ func (x *execution) reading(hints string) (reading, error) {
 	case x.server.options.IgnoreHints || x.onSecondary():
 		return versioned, nil
 	case strings.Contains(hints, "READPAST"):
-		if x.isolation != "READ COMMITTED" && x.isolation != "REPEATABLE READ" {
+		locked := strings.Contains(hints, "READCOMMITTEDLOCK") || !x.db.snapshot
+		if x.isolation != "REPEATABLE READ" && (x.isolation != "READ COMMITTED" || !locked) {
 			return 0, errReadPast
 		}
 		return skipping, nil
@@ -147,7 +152,7 @@ func (x *execution) read(t *table, key string, how reading) (row, error) {
 			return before, nil
 		case l == nil, l.update, how == dirty:
 			return t.rows[key], nil
-		case how == skipping:
+		case how == skipping && x.skipped(l):
 			return nil, nil
 		case how == versioned:
 			return l.before, nil
@@ -235,7 +240,7 @@ func (x *execution) lockForUpdate(r resource) bool {
 	if x.lock(r) != nil {
 		return false
 	}
-	x.db.locks[r].update = true
+	x.db.locks[r].update, x.db.locks[r].hinted = true, true
 	return true
 }
 
