@@ -47,8 +47,7 @@
 //     end: 'Unique constraints and check constraints'.
 //   - A statement that fails is undone alone, or the transaction with it if
 //     XACT_ABORT is ON: 'SET XACT_ABORT (Transact-SQL)'. The victim of a deadlock
-//     loses its transaction (1205): 'Deadlocks guide'. Here it is who closes the
-//     circle.
+//     loses its transaction (1205), and is whoever has least to undo: 'Deadlocks guide'.
 //   - SAVE TRANSACTION, and the rollback to it, which keeps the locks: 'SAVE
 //     TRANSACTION (Transact-SQL)'.
 //   - A readable secondary ignores hints, reads snapshots and writes nothing

@@ -15,6 +15,8 @@ type sqlError struct {
 func (e *sqlError) Error() string { return fmt.Sprintf("%s (%d)", e.text, e.number) }
 
 var (
+	errNoPermission = &sqlError{297, 16, "The user does not have permission to perform this action."}
+	errNoViewState  = &sqlError{300, 14, viewServerState + " permission was denied on object 'server', database 'master'."}
 	errReadPast     = &sqlError{650, 16, "You can only specify the READPAST lock in the READ COMMITTED or REPEATABLE READ isolation levels."}
 	errDeadlock     = &sqlError{1205, 13, "Transaction was deadlocked on lock resources with another process and has been chosen as the deadlock victim. Rerun the transaction."}
 	errLockTimeout  = &sqlError{1222, 16, "Lock request time out period exceeded."}
@@ -32,6 +34,9 @@ var (
 	// In place of errLockTimeout: measured on Babelfish 4.3.
 	errBabelfishTimeout = &sqlError{33557097, 16, "canceling statement due to lock timeout"}
 )
+
+// precededBy are the errors that are told before another.
+var precededBy = map[*sqlError]*sqlError{errNoPermission: errNoViewState}
 
 // Not for the client: the request is given up.
 var (

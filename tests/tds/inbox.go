@@ -191,8 +191,8 @@ func (x *execution) changeByKey(right, name string, values row, change func(row)
 		return 0, err
 	}
 	key := t.keyOf(values)
-	if t.rows[key] == nil && x.db.locks[resource{t.name, key}] == nil {
-		return 0, nil // nothing to lock
+	if x.absent(t, key) {
+		return 0, nil
 	}
 	if err := x.lock(resource{t.name, key}); err != nil {
 		return 0, err

@@ -96,11 +96,13 @@ func (x *execution) changeFree(right, places, hints string, change func(row) (ro
 		if l := x.db.locks[resource{ledger.name, key}]; how == skipping && l != nil && l.owner != x.tx && x.skipped(l) {
 			continue
 		}
-		if ledger.rows[key] == nil {
-			continue // nothing to lock
+		if x.absent(ledger, key) {
+			continue
 		}
-		if _, wanted := change(maps.Clone(ledger.rows[key])); !wanted {
-			continue // READ COMMITTED keeps no lock of what it does not change
+		if r := ledger.rows[key]; r != nil {
+			if _, wanted := change(maps.Clone(r)); !wanted {
+				continue // READ COMMITTED keeps no lock of what it does not change
+			}
 		}
 		if err := x.lock(resource{ledger.name, key}); err != nil { // may wait where hints are ignored
 			return 0, err
@@ -139,8 +141,8 @@ func (x *execution) changeOne(id string, change func(row) row) (uint64, error) {
 		return 0, err
 	}
 	key := ledger.keyOf(row{"id": wanted})
-	if ledger.rows[key] == nil {
-		return 0, nil // nothing to lock
+	if x.absent(ledger, key) {
+		return 0, nil
 	}
 	if err := x.lock(resource{ledger.name, key}); err != nil {
 		return 0, err

@@ -142,8 +142,8 @@ func (x *execution) deleteRows(name, places, hints string) (uint64, error) {
 	var gone uint64
 	for _, id := range ids {
 		key := t.keyOf(row{"id": id})
-		if t.rows[key] == nil {
-			continue // nothing to lock
+		if x.absent(t, key) {
+			continue
 		}
 		if err := x.lock(resource{t.name, key}); err != nil {
 			return 0, err

@@ -244,7 +244,8 @@ func (s *session) manage(d *decoder, out *response) error {
 
 func (s *session) begin() *transaction {
 	s.server.lastTx++
-	return &transaction{id: s.server.lastTx, db: s.db, session: s, began: time.Now(), savepoints: make(map[string]int)}
+	return &transaction{id: s.server.lastTx, db: s.db, session: s, began: time.Now(),
+		savepoints: make(map[string]int), victim: make(chan struct{})}
 }
 
 // rollBack rolls back what is open, and says so.

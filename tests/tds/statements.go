@@ -130,6 +130,9 @@ func (x *execution) finish(err error) error {
 		said = errBabelfishTimeout
 	}
 	if said != nil {
+		if first := precededBy[said]; first != nil {
+			x.out.error(first)
+		}
 		x.out.error(said)
 		status = doneError
 	}

@@ -74,6 +74,7 @@ type transaction struct {
 	undo       []func()
 	savepoints map[string]int // lengths of undo
 	waitsFor   *lock
+	victim     chan struct{} // closed to end its wait, and a deadlock
 }
 
 func (t *transaction) undoTo(mark int) {
@@ -98,14 +99,32 @@ func (t *transaction) end() {
 	t.locks = nil
 }
 
-// closesCircle tells whether t would wait for itself if it waited for l.
-func (t *transaction) closesCircle(l *lock) bool {
+// breakCircle ends the deadlock that t would close if it waited for l. It tells whether
+// the victim is t: it is whoever has least to undo.
+func (t *transaction) breakCircle(l *lock) bool {
+	victim := t
 	for ; l != nil; l = l.owner.waitsFor {
+		if l.owner.isVictim() {
+			return false // and so there is no circle
+		}
+		if len(l.owner.undo) < len(victim.undo) {
+			victim = l.owner
+		}
 		if l.owner == t {
-			return true
+			close(victim.victim)
+			return victim == t
 		}
 	}
 	return false
+}
+
+func (t *transaction) isVictim() bool {
+	select {
+	case <-t.victim:
+		return true
+	default:
+		return false
+	}
 }
 
 // A reading is how a SELECT deals with rows that another transaction has locked.
@@ -208,6 +227,11 @@ func (x *execution) scanPrefix(t *table, prefix string, how reading) ([]row, err
 	return rows, nil
 }
 
+// absent tells whether there is nothing at a key that could be locked.
+func (x *execution) absent(t *table, key string) bool {
+	return t.rows[key] == nil && x.db.locks[resource{t.name, key}] == nil
+}
+
 // lock locks a row or a table for the transaction.
 func (x *execution) lock(r resource) error {
 	for {
@@ -247,7 +271,7 @@ func (x *execution) lockForUpdate(r resource) bool {
 // wait waits until l is freed. The server is unlocked meanwhile, and all may be
 // different afterwards.
 func (x *execution) wait(l *lock) error {
-	if x.tx.closesCircle(l) {
+	if x.tx.breakCircle(l) {
 		return errDeadlock
 	}
 	if x.server.options.NeverWait {
@@ -270,6 +294,8 @@ func (x *execution) wait(l *lock) error {
 	select {
 	case <-l.freed:
 		return nil
+	case <-x.tx.victim:
+		return errDeadlock
 	case <-timeout:
 		return errLockTimeout
 	case <-x.ctx.Done():

@@ -66,10 +66,17 @@ func (w *world) run(on runner, statement string, args ...any) {
 
 func (w *world) insert(on runner, id []byte) {
 	w.t.Helper()
+	must(w.t, w.tryInsert(on, id))
+}
+
+func (w *world) tryInsert(on runner, id []byte) error {
 	var identity mssql.UniqueIdentifier
-	must(w.t, w.db.QueryRowContext(w.t.Context(), "SELECT [identity] FROM bridge_identity").Scan(&identity))
+	if err := w.db.QueryRowContext(context.Background(), "SELECT [identity] FROM bridge_identity").Scan(&identity); err != nil {
+		return err
+	}
 	stored, _ := identity.Value()
-	w.run(on, insertLedger, id, stored)
+	_, err := on.ExecContext(context.Background(), insertLedger, id, stored)
+	return err
 }
 
 func (w *world) number(on runner, query string, args ...any) (n int) {
@@ -254,6 +261,44 @@ func TestTheEndOfAResultCanComeLate(t *testing.T) {
 		t.Errorf("%d attentions, must still be 1", sent)
 	}
 	w.expect(w.tx, find, 1)
+}
+
+// The row is gone only when the first has committed.
+func TestASecondDeleterWaits(t *testing.T) {
+	w := newWorld(t, nil, "ON")
+	var id mssql.UniqueIdentifier
+	must(t, id.Scan(w.id))
+	text := "DELETE FROM bridge_ledger WHERE id = '" + id.String() + "'"
+	must(t, w.tx.Commit())
+	first := w.begin(nil)
+	w.run(first, text)
+	result := make(chan error, 1)
+	go func() {
+		_, err := w.db.ExecContext(context.Background(), text)
+		result <- err
+	}()
+	w.awaitWaiting()
+	must(t, first.Rollback())
+	must(t, <-result)
+	w.expect(w.db, find, 0)
+}
+
+// The victim is whoever has least to undo, and not who closes the circle.
+func TestTheVictimOfADeadlockIsTheCheapest(t *testing.T) {
+	w := newWorld(t, nil, "ON")
+	dear, cheap := w.tx, w.begin(nil)
+	w.run(dear, insert)
+	other := newID()
+	w.insert(cheap, other)
+	result := make(chan error, 1)
+	go func() { result <- w.tryInsert(cheap, w.id) }()
+	w.awaitWaiting()
+	must(t, w.tryInsert(dear, other))
+	expectError(t, 1205, <-result)
+	must(t, dear.Commit())
+	if err := cheap.Commit(); err == nil {
+		t.Error("the victim has committed")
+	}
 }
 
 func TestXactAbortDecidesWhatAnErrorUndoes(t *testing.T) {

@@ -65,8 +65,7 @@ func (x *execution) seesOthers() bool { return !slices.Contains(x.server.denied,
 // tell answers with what the views show of sessions.
 func (x *execution) tell(found []*session) (uint64, error) {
 	if !x.seesOthers() {
-		x.out.error(&sqlError{300, 14, viewServerState + " permission was denied on object 'server', database 'master'."})
-		return 0, &sqlError{297, 16, "The user does not have permission to perform this action."}
+		return 0, errNoPermission
 	}
 	x.out.describe(column{"session", kindInt}, column{"login", kindText}, column{"program", kindText}, column{"host", kindText},
 		column{"status", kindText}, column{"since", kindText}, column{"waits_for", kindInt}, column{"statement", kindText})
