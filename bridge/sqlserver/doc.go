@@ -21,11 +21,19 @@
 // leaves the connection as it was. While it waits it holds nothing that anybody
 // could wait for.
 //
-// The non-waiting lookup adds READPAST, which passes over locked rows. What it finds
-// is not locked, so it has committed. It needs row locks to be the only ones: the
-// ledger's key has ALLOW_PAGE_LOCKS = OFF, its table LOCK_ESCALATION = DISABLE, and
-// no statement touches more than 500 rows. (An index without page locks can be
-// rebuilt, not reorganized.)
+// The non-waiting lookup is a plain SELECT where READ_COMMITTED_SNAPSHOT is on: it reads
+// what was committed when it began. Where that is off, it adds READPAST, which passes
+// over locked rows; what it finds is not locked, so it has committed. This needs row
+// locks to be the only ones: the ledger's key has ALLOW_PAGE_LOCKS = OFF, its table
+// LOCK_ESCALATION = DISABLE, and no statement touches more than 500 rows. (An index
+// without page locks can be rebuilt, not reorganized.) Whether READPAST passes over a row
+// that optimized locking protects by its transaction's ID alone, Microsoft does not
+// say: if it does not, one open row hides the others of its statement, and the proof
+// refuses the ledger until READ_COMMITTED_SNAPSHOT is on.
+//
+// Statements by key carry FORCESEEK, for a plan that was made when the table was empty
+// would come past the rows of others and wait for them; and those of every message
+// KEEPFIXED PLAN, as the statistics of such a table go stale all the time.
 //
 // A DELETE is not a lookup: with optimized locking it may pass over a row that is
 // still being inserted.
@@ -45,7 +53,10 @@
 // age.
 //
 // recorded_at is the time of the INSERT, in UTC. Orphans reads the whole ledger, which
-// has no index by time, and Sweep deletes by key, both WITH (READPAST).
+// has no index by time, and Sweep deletes by key, both WITH (READPAST). Orphans reads
+// parked messages by locks as well, each after its row: read as of the statement's start,
+// as READ_COMMITTED_SNAPSHOT would, a message that a sender commits meanwhile would be
+// missed, and its row swept. It waits for such a lock for a second at most.
 //
 // # Where hints are ignored
 //
@@ -66,7 +77,8 @@
 // parameter makes a uniqueidentifier, and read by a CAST to binary(16); the
 // connection's 'guid conversion' does not matter. Many IDs are the pieces of one
 // parameter, for which there are four sizes: so every statement has four texts and
-// four plans, and the limit of 2,100 parameters is far away.
+// four plans, and the limit of 2,100 parameters is far away. A parked message travels in
+// one of a few lengths too, and is cut in the statement.
 //
 // # Settings
 //

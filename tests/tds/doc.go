@@ -32,7 +32,8 @@
 //     when the statement began, also if the statement has waited since: the same guide.
 //   - READCOMMITTEDLOCK waits, whatever READ_COMMITTED_SNAPSHOT says; READPAST
 //     skips rows that are locked, and is refused (650) at other levels than READ
-//     COMMITTED and REPEATABLE READ: 'Table hints (Transact-SQL)'.
+//     COMMITTED and REPEATABLE READ, and with READ_COMMITTED_SNAPSHOT unless
+//     READCOMMITTEDLOCK is beside it: 'Table hints (Transact-SQL)'.
 //   - UPDLOCK keeps others from locking the row, not from reading it: the same page.
 //     An UPDATE and a DELETE with READPAST pass over locked rows too; OUTPUT gives what
 //     they have changed, and is refused (334) where a trigger is: 'OUTPUT clause'.
@@ -71,6 +72,14 @@
 //   - Azure SQL Database: its edition and version ('SERVERPROPERTY'), and a DB_ID() that
 //     is not the database_id of sys.databases ('DB_ID').
 //   - That a table is published, and whether peer to peer: 'sys.tables', 'syspublications'.
+//   - FORCESEEK has a statement read no other rows than those of its keys, and is an
+//     error (8622) where there is nothing to seek: 'Table hints (Transact-SQL)'. A join
+//     hint fixes the join and its order, and no access path: 'Join hints (Transact-SQL)'.
+//     Under Options.Scan a statement without FORCESEEK reads the whole table.
+//   - A plan is kept for a text and the declaration of its parameters: 'sp_executesql
+//     (Transact-SQL)'. What reads a small table is compiled anew after 500 changes of it:
+//     'Statistics'; unless it has KEEPFIXED PLAN: 'Query hints (Transact-SQL)', or the
+//     table's key STATISTICS_NORECOMPUTE: 'CREATE INDEX (Transact-SQL)'.
 //   - Optimized locking protects a changed row by a lock on the transaction's ID alone,
 //     unless a hint has asked for a lock of the row: 'Optimized locking'. No page says
 //     that READPAST skips a row that is protected so: here it waits.
@@ -85,6 +94,14 @@
 // lock escalation, locks of the entries of an index. A table with two keys, and rows
 // in a view, in a memory-optimized table, or under an index that is filtered or
 // disabled: these are there to be refused. A SNAPSHOT transaction reads as a statement under
-// READ_COMMITTED_SNAPSHOT does. An error ends the batch. Encryption. Plans, speed,
-// disk: what is committed is lost with the process.
+// READ_COMMITTED_SNAPSHOT does. An error ends the batch. Encryption. Speed, disk: what is
+// committed is lost with the process.
+//
+// A deadlock is found at once, where a server takes seconds. A statement begins before it
+// waits for a change of its table, where a server may wait while it compiles it. The
+// tables of a join are read in the order in which they stand. That a DELETE passes over a
+// row which another transaction is inserting, as under optimized locking with
+// READ_COMMITTED_SNAPSHOT, is modelled for the marks of entities alone. 'Table hints' allows
+// one granularity hint for a table, and counts READCOMMITTEDLOCK and ROWLOCK among them;
+// public programs use the two together, and here they may be.
 package tds
