@@ -13,11 +13,12 @@ type Marks interface {
 	// tx ends, also where there is none. It waits for another open transaction that
 	// has locked it, and returns what that one has left. It must be the first
 	// statement of tx: a transaction that has read something before may see an older
-	// state. consumer and name are 1 to 255 bytes each.
+	// state. consumer and name are 1 to 255 bytes each, without a NUL byte, here and
+	// below; anything else is an error.
 	LockMark(ctx context.Context, tx Tx, consumer, name string) (string, error)
 
-	// SetMark changes the mark, which tx must have locked. mark is 1 to 255 bytes. A
-	// rollback takes it back.
+	// SetMark changes the mark, which tx must have locked. mark is 1 to 255 bytes,
+	// without a NUL byte. A rollback takes it back.
 	SetMark(ctx context.Context, tx Tx, consumer, name, mark string) error
 }
 

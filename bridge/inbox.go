@@ -10,7 +10,7 @@ import (
 //
 // All methods work in the caller's transaction; a rollback takes back what they did, and
 // so does a crash before the commit. After an error the caller must roll back. consumer
-// and key are 1 to 255 bytes each. Times are the database's own, so that the clocks of
+// and key are 1 to 255 bytes each, without a NUL byte; anything else is an error. Times are the database's own, so that the clocks of
 // its clients do not matter.
 type Inbox interface {
 	// Claim records, in the caller's transaction, that consumer processes key. It

@@ -3,6 +3,7 @@ package ledgertest
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,7 @@ func runEntities(t *testing.T, h Harness, db *sql.DB, inbox bridge.Inbox) {
 		{"a rollback takes back a mark and a lock", testMarkRollback},
 		{"marks of consumers and names that differ in case, in spaces or in accents are different", testMarkNames},
 		{"marks, consumers and names of the greatest length are kept, and none longer", testMarkLength},
+		{"a mark, a consumer, a name or an entity with a NUL byte is an error", testMarkNUL},
 		{"a mark that is not locked cannot be made by setting it", testMarkNotLocked},
 		{"who waits for the lock of a mark gets what the other has committed", testMarkWaitsForCommit},
 		{"who waits for the lock of a mark gets what was before the other's rollback", testMarkWaitsForRollback},
@@ -145,6 +147,46 @@ func testMarkLength(t *testing.T, e *entities) {
 		}
 		check(t, tx.Rollback(), "roll back")
 	}
+}
+
+func testMarkNUL(t *testing.T, e *entities) {
+	consumer, name := newName(), newName()
+	e.mark(t, consumer, name, "7")
+	e.keep(t, consumer, name, map[int64][]byte{5: []byte("five")})
+	for _, pair := range [][2]string{{consumer, name + "\x00"}, {consumer + "\x00", name}, {consumer, "\x00" + name}} {
+		c, n := pair[0], pair[1]
+		for doing, do := range map[string]func(tx *sql.Tx) error{
+			"lock": func(tx *sql.Tx) error {
+				_, err := e.LockMark(t.Context(), tx, c, n)
+				return err
+			},
+			"set": func(tx *sql.Tx) error { return e.SetMark(t.Context(), tx, c, n, "8") },
+			"keep": func(tx *sql.Tx) error {
+				_, err := e.Keep(t.Context(), tx, c, n, 6, []byte("six"))
+				return err
+			},
+			"count": func(tx *sql.Tx) error {
+				_, err := e.CountKept(t.Context(), tx, c, n)
+				return err
+			},
+			"read": func(tx *sql.Tx) error {
+				_, _, err := e.FirstKept(t.Context(), tx, c, n)
+				return err
+			},
+			"unkeep": func(tx *sql.Tx) error { return e.Unkeep(t.Context(), tx, c, n, 5) },
+		} {
+			tx := begin(t, e.db)
+			expectNUL(t, fmt.Sprintf("%s %q of %q", doing, n, c), do(tx))
+			check(t, tx.Rollback(), "roll back")
+		}
+	}
+	e.locked(t, consumer, name, func(tx *sql.Tx) {
+		expectNUL(t, "set a mark with a NUL", e.SetMark(t.Context(), tx, consumer, name, "8\x00"))
+		_, err := e.KeptEntities(t.Context(), tx, consumer+"\x00", 1)
+		expectNUL(t, "list", err)
+		e.expectFirst(t, tx, consumer, name, 1, 5, []byte("five"))
+	})
+	expectMark(t, e.mark(t, consumer, name, ""), "7")
 }
 
 func testMarkNotLocked(t *testing.T, e *entities) {

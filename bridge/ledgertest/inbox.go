@@ -3,9 +3,11 @@ package ledgertest
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
 )
@@ -27,6 +29,7 @@ func RunInbox(t *testing.T, h Harness) {
 		{"a claim waits for the same claim of another, and is given after its rollback", testClaimWaitsForRollback},
 		{"a key of the greatest length is claimed once", testClaimLongKey},
 		{"a key or a consumer that is empty or too long is an error", testClaimBadKey},
+		{"a key or a consumer with a NUL byte is an error, and touches nobody's key", testNULKey},
 	}
 	tests = slices.Concat(tests, pendingTests, purgeTests)
 	connect := h.create(t)
@@ -162,5 +165,92 @@ func testClaimBadKey(t *testing.T, i *inbox) {
 			t.Errorf("a claim with %d and %d bytes: %t, %v", len(pair[0]), len(pair[1]), claimed, err)
 		}
 		check(t, tx.Rollback(), "roll back")
+	}
+}
+
+// A database may compare bytes as if the shorter value went on in NULs, or be unable to
+// store one: with such a key, one could not be told from another's.
+func testNULKey(t *testing.T, i *inbox) {
+	consumer, key := newID().String(), newID().String()
+	expectClaimed(t, i.claim(t, consumer, key), true)
+	i.add(t, consumer, pending(bridge.Ready, key), -time.Hour)
+	for _, pair := range [][2]string{{consumer, key + "\x00"}, {consumer + "\x00", key}, {consumer, "\x00" + key}, {consumer, "\x00"}} {
+		c, k := pair[0], pair[1]
+		for doing, do := range map[string]func(tx *sql.Tx) error{
+			"claim": func(tx *sql.Tx) error {
+				_, err := i.Claim(t.Context(), tx, c, k)
+				return err
+			},
+			"unclaim": func(tx *sql.Tx) error { return i.Unclaim(t.Context(), tx, c, k) },
+			"forget": func(tx *sql.Tx) error {
+				_, err := i.Forget(t.Context(), tx, c, []string{newID().String(), k}, -time.Hour)
+				return err
+			},
+			"add": func(tx *sql.Tx) error {
+				_, err := i.AddPending(t.Context(), tx, c, pending(bridge.Ready, k), 0)
+				return err
+			},
+			"look up": func(tx *sql.Tx) error {
+				_, _, err := i.LookUp(t.Context(), tx, c, k)
+				return err
+			},
+			"change": func(tx *sql.Tx) error {
+				_, err := i.ChangePending(t.Context(), tx, c, "run 1", pending(bridge.Failed, k), 0)
+				return err
+			},
+			"attach": func(tx *sql.Tx) error {
+				_, err := i.AttachMessage(t.Context(), tx, c, k, "run 1", []byte("m"))
+				return err
+			},
+			"remove": func(tx *sql.Tx) error {
+				_, err := i.RemovePending(t.Context(), tx, c, k, "run 1")
+				return err
+			},
+			"remove without a message": func(tx *sql.Tx) error {
+				_, err := i.RemoveBarePending(t.Context(), tx, c, k, "run 1")
+				return err
+			},
+		} {
+			tx := begin(t, i.db)
+			expectNUL(t, fmt.Sprintf("%s %q of %q", doing, k, c), do(tx))
+			check(t, tx.Rollback(), "roll back")
+		}
+	}
+	for doing, do := range map[string]func(tx *sql.Tx, c string) error{
+		"take": func(tx *sql.Tx, c string) error {
+			_, err := i.TakePending(t.Context(), tx, c, bridge.Ready)
+			return err
+		},
+		"doubt": func(tx *sql.Tx, c string) error {
+			_, err := i.DoubtOverdue(t.Context(), tx, c)
+			return err
+		},
+		"list": func(tx *sql.Tx, c string) error {
+			_, err := i.ListPending(t.Context(), tx, c, bridge.Ready, "", 1)
+			return err
+		},
+		"count": func(tx *sql.Tx, c string) error {
+			_, err := i.CountPending(t.Context(), tx, c)
+			return err
+		},
+		"read claims": func(tx *sql.Tx, c string) error {
+			_, err := i.Claimed(t.Context(), tx, c, "", 1)
+			return err
+		},
+	} {
+		tx := begin(t, i.db)
+		expectNUL(t, doing, do(tx, consumer+"\x00"))
+		check(t, tx.Rollback(), "roll back")
+	}
+	expectClaimed(t, i.claim(t, consumer, key), false)
+	if _, p := i.lookUp(t, consumer, key); p == nil || p.State != bridge.Ready {
+		t.Errorf("pending is %+v, must be as it was", p)
+	}
+}
+
+func expectNUL(t *testing.T, doing string, err error) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), "NUL") {
+		t.Errorf("%s: %v, must be an error that says NUL", doing, err)
 	}
 }

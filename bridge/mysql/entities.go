@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
+	"errors"
 	"fmt"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -54,7 +55,7 @@ func (*Inbox) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string)
 
 // SetMark changes the mark in tx, which has locked it.
 func (*Inbox) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error {
-	if err := tables.CheckMark(mark); err != nil {
+	if err := errors.Join(tables.CheckName(consumer, name), tables.CheckMark(mark)); err != nil {
 		return wrap("set mark", err)
 	}
 	return wrap("set mark", tables.OneRow(tx.ExecContext(ctx, fill(setMark, mark, consumer, name))))
@@ -62,6 +63,9 @@ func (*Inbox) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark st
 
 // Keep stores a message in tx, which has locked the entity's mark.
 func (*Inbox) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64, message []byte) (bool, error) {
+	if err := tables.CheckName(consumer, entity); err != nil {
+		return false, wrap("keep message", err)
+	}
 	_, err := tx.ExecContext(ctx, fill(keep, consumer, entity, version), message)
 	if number(err) == duplicateKey {
 		return false, nil
@@ -71,6 +75,9 @@ func (*Inbox) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, v
 
 // CountKept counts the entity's stored messages.
 func (*Inbox) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (n int, err error) {
+	if err := tables.CheckName(consumer, entity); err != nil {
+		return 0, wrap("count kept messages", err)
+	}
 	rows, err := tx.QueryContext(ctx, fill(countKept, consumer, entity))
 	if err == nil {
 		_, err = tables.ReadRow(rows, &n)
@@ -80,6 +87,9 @@ func (*Inbox) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity stri
 
 // FirstKept reads the entity's stored message with the lowest version.
 func (*Inbox) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (version int64, message []byte, err error) {
+	if err := tables.CheckName(consumer, entity); err != nil {
+		return 0, nil, wrap("read kept message", err)
+	}
 	rows, err := tx.QueryContext(ctx, fill(firstKept, consumer, entity))
 	if err == nil {
 		_, err = tables.ReadRow(rows, &version, &message)
@@ -89,12 +99,18 @@ func (*Inbox) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity stri
 
 // Unkeep deletes a stored message in tx, which has locked the entity's mark.
 func (*Inbox) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error {
+	if err := tables.CheckName(consumer, entity); err != nil {
+		return wrap("delete kept message", err)
+	}
 	_, err := tx.ExecContext(ctx, fill(unkeep, consumer, entity, version))
 	return wrap("delete kept message", err)
 }
 
 // KeptEntities reads all that is stored for consumer, but not the messages.
 func (*Inbox) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []bridge.KeptEntity, err error) {
+	if err := tables.CheckConsumer(consumer); err != nil {
+		return nil, wrap("list kept messages", err)
+	}
 	var rows *sql.Rows
 	rows, err = tx.QueryContext(ctx, fill(keptEntities, consumer, limit))
 	if err == nil {

@@ -82,6 +82,9 @@ WHERE `+sinceEpoch+` < `+sinceEpoch+` - ?`, "i.claimed_at", "UTC_TIMESTAMP(6)")
 
 // Forget deletes claims with one statement.
 func (*Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (int64, error) {
+	if err := tables.CheckKeys(consumer, keys); err != nil {
+		return 0, fmt.Errorf("forget claims: %w", err)
+	}
 	digits := make([]string, len(keys))
 	for n, key := range keys {
 		digits[n] = hex.EncodeToString([]byte(key))

@@ -69,7 +69,7 @@ func (*Inbox) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string)
 
 // SetMark changes the mark in tx, which has locked it.
 func (*Inbox) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error {
-	if err := tables.CheckMark(mark); err != nil {
+	if err := errors.Join(tables.CheckName(consumer, name), tables.CheckMark(mark)); err != nil {
 		return wrap("set mark", err, markRights)
 	}
 	result, err := tx.ExecContext(ctx, setMark, []byte(consumer), []byte(name), []byte(mark))
@@ -78,6 +78,9 @@ func (*Inbox) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark st
 
 // Keep stores a message in tx, which has locked the entity's mark.
 func (*Inbox) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64, message []byte) (bool, error) {
+	if err := tables.CheckName(consumer, entity); err != nil {
+		return false, wrap("keep message", err, keptRights)
+	}
 	_, err := tx.ExecContext(ctx, keep, []byte(consumer), []byte(entity), version, message)
 	if isDuplicate(err) {
 		return false, nil
@@ -87,18 +90,27 @@ func (*Inbox) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, v
 
 // CountKept counts the entity's stored messages.
 func (*Inbox) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (n int, err error) {
+	if err := tables.CheckName(consumer, entity); err != nil {
+		return 0, wrap("count kept messages", err, keptRights)
+	}
 	_, err = row(ctx, tx, countKept, []any{[]byte(consumer), []byte(entity)}, &n)
 	return n, wrap("count kept messages", err, keptRights)
 }
 
 // FirstKept reads the entity's stored message with the lowest version.
 func (*Inbox) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (version int64, message []byte, err error) {
+	if err := tables.CheckName(consumer, entity); err != nil {
+		return 0, nil, wrap("read kept message", err, keptRights)
+	}
 	_, err = row(ctx, tx, firstKept, []any{[]byte(consumer), []byte(entity)}, &version, &message)
 	return version, message, wrap("read kept message", err, keptRights)
 }
 
 // Unkeep deletes a stored message in tx, which has locked the entity's mark.
 func (*Inbox) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error {
+	if err := tables.CheckName(consumer, entity); err != nil {
+		return wrap("delete kept message", err, keptRights)
+	}
 	_, err := tx.ExecContext(ctx, unkeep, []byte(consumer), []byte(entity), version)
 	return wrap("delete kept message", err, keptRights)
 }
@@ -106,6 +118,9 @@ func (*Inbox) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string,
 // KeptEntities reads all that is stored for consumer, but not the messages. Without
 // READ_COMMITTED_SNAPSHOT it waits for open transactions that handle such entities.
 func (*Inbox) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []bridge.KeptEntity, err error) {
+	if err := tables.CheckConsumer(consumer); err != nil {
+		return nil, wrap("list kept messages", err, keptRights)
+	}
 	rows, err := tx.QueryContext(ctx, keptEntities, []byte(consumer), int64(limit))
 	if err == nil {
 		all, err = tables.ReadKeptEntities(rows)

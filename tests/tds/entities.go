@@ -136,7 +136,7 @@ func (x *execution) plainWhere(name string, values row) ([]row, error) {
 	}
 	prefix := ""
 	for _, c := range t.key[:len(values)] {
-		prefix += (&table{key: []string{c}}).keyOf(values)
+		prefix += (&table{columns: t.columns, key: []string{c}}).keyOf(values)
 	}
 	return x.scanPrefix(t, prefix, how)
 }

@@ -65,7 +65,11 @@ func (t *table) keyOf(r row) string {
 	}
 	key := ""
 	for _, c := range t.key {
-		key += fmt.Sprintf("%q ", fmt.Sprint(r[c]))
+		value := fmt.Sprint(r[c])
+		if strings.HasPrefix(t.columns[c], "varbinary") {
+			value = strings.TrimRight(value, "\x00")
+		}
+		key += fmt.Sprintf("%q ", value)
 	}
 	return key
 }

@@ -45,7 +45,7 @@ ON CONFLICT (consumer, name) DO UPDATE SET mark = bridge_mark.mark RETURNING mar
 
 // SetMark changes the mark in tx, which has locked it.
 func (e Entities) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error {
-	if err := CheckMark(mark); err != nil {
+	if err := errors.Join(CheckName(consumer, name), CheckMark(mark)); err != nil {
 		return e.wrap("set mark", err)
 	}
 	return e.wrap("set mark", OneRow(e.exec(ctx, tx,
@@ -54,6 +54,9 @@ func (e Entities) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mar
 
 // Keep stores a message in tx, which has locked the entity's mark.
 func (e Entities) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64, message []byte) (bool, error) {
+	if err := CheckName(consumer, entity); err != nil {
+		return false, e.wrap("keep message", err)
+	}
 	inserted, err := Changed(e.exec(ctx, tx, `INSERT INTO bridge_kept (consumer, entity, version, message) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 		consumer, entity, version, message))
 	return inserted == 1, e.wrap("keep message", err)
@@ -61,12 +64,18 @@ func (e Entities) Keep(ctx context.Context, tx bridge.Tx, consumer, entity strin
 
 // CountKept counts the entity's stored messages.
 func (e Entities) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (n int, err error) {
+	if err := CheckName(consumer, entity); err != nil {
+		return 0, e.wrap("count kept messages", err)
+	}
 	_, err = e.row(ctx, tx, `SELECT count(*) FROM bridge_kept WHERE consumer = ? AND entity = ?`, []any{consumer, entity}, &n)
 	return n, e.wrap("count kept messages", err)
 }
 
 // FirstKept reads the entity's stored message with the lowest version.
 func (e Entities) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (version int64, message []byte, err error) {
+	if err := CheckName(consumer, entity); err != nil {
+		return 0, nil, e.wrap("read kept message", err)
+	}
 	_, err = e.row(ctx, tx, `SELECT version, message FROM bridge_kept WHERE consumer = ? AND entity = ? ORDER BY version LIMIT 1`,
 		[]any{consumer, entity}, &version, &message)
 	return version, message, e.wrap("read kept message", err)
@@ -74,12 +83,18 @@ func (e Entities) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity 
 
 // Unkeep deletes a stored message in tx, which has locked the entity's mark.
 func (e Entities) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error {
+	if err := CheckName(consumer, entity); err != nil {
+		return e.wrap("delete kept message", err)
+	}
 	_, err := e.exec(ctx, tx, `DELETE FROM bridge_kept WHERE consumer = ? AND entity = ? AND version = ?`, consumer, entity, version)
 	return e.wrap("delete kept message", err)
 }
 
 // KeptEntities reads all that is stored for consumer, but not the messages.
 func (e Entities) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []bridge.KeptEntity, err error) {
+	if err := CheckConsumer(consumer); err != nil {
+		return nil, e.wrap("list kept messages", err)
+	}
 	rows, err := tx.QueryContext(ctx, sqlx.Rebind(e.bindType, `SELECT k.entity, m.mark, k.lowest, k.kept, k.age
 FROM (SELECT consumer, entity, min(version) AS lowest, count(*) AS kept, `+e.age+` AS age
 FROM bridge_kept WHERE consumer = ? GROUP BY consumer, entity) k
@@ -137,24 +152,6 @@ func ReadKeptEntities(rows *sql.Rows) ([]bridge.KeptEntity, error) {
 		all = append(all, one)
 	}
 	return all, rows.Err()
-}
-
-// CheckName returns an error if consumer or the name of a mark is empty or too long.
-func CheckName(consumer, name string) error {
-	if err := checkLength("consumer", consumer); err != nil {
-		return err
-	}
-	return checkLength("name", name)
-}
-
-// CheckMark does the same for a mark.
-func CheckMark(mark string) error { return checkLength("mark", mark) }
-
-func checkLength(what, text string) error {
-	if text == "" || len(text) > maxKey {
-		return fmt.Errorf("%s is %d bytes long, must be 1 to %d", what, len(text), maxKey)
-	}
-	return nil
 }
 
 // OneRow returns err, or an error if the statement has not changed one row: the

@@ -89,6 +89,14 @@ func (i Inbox) text(s string) any {
 	return s
 }
 
+// execKey is exec of a statement on the row of a key, with a checked consumer and key.
+func (i Inbox) execKey(ctx context.Context, tx bridge.Tx, doing, consumer, key, statement string, args ...any) (int64, error) {
+	if err := CheckKey(consumer, key); err != nil {
+		return 0, fmt.Errorf("%s: %w", doing, err)
+	}
+	return i.exec(ctx, tx, doing, statement, args...)
+}
+
 func (i Inbox) exec(ctx context.Context, tx bridge.Tx, doing, statement string, args ...any) (int64, error) {
 	result, err := tx.ExecContext(ctx, statement, args...)
 	if err != nil {
@@ -103,7 +111,7 @@ func (i Inbox) exec(ctx context.Context, tx bridge.Tx, doing, statement string, 
 
 // Unclaim implements bridge.Inbox.
 func (i Inbox) Unclaim(ctx context.Context, tx bridge.Tx, consumer, key string) error {
-	_, err := i.exec(ctx, tx, "unclaim key", i.unclaim, i.text(consumer), i.text(key))
+	_, err := i.execKey(ctx, tx, "unclaim key", consumer, key, i.unclaim, i.text(consumer), i.text(key))
 	return err
 }
 
@@ -126,6 +134,9 @@ func (i Inbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p 
 
 // LookUp implements bridge.PendingMessages.
 func (i Inbox) LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (claimed bool, p *bridge.Pending, err error) {
+	if err := CheckKey(consumer, key); err != nil {
+		return false, nil, fmt.Errorf("look up pending message: %w", err)
+	}
 	c, k := i.text(consumer), i.text(key)
 	var n int64
 	var state, run, failure sql.NullString
@@ -146,31 +157,34 @@ func (i Inbox) LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (
 
 // ChangePending implements bridge.PendingMessages.
 func (i Inbox) ChangePending(ctx context.Context, tx bridge.Tx, consumer, run string, p bridge.Pending, due time.Duration) (bool, error) {
-	n, err := i.exec(ctx, tx, "change pending message", i.change, string(p.State), p.Run, int64(p.Attempts),
+	n, err := i.execKey(ctx, tx, "change pending message", consumer, p.Key, i.change, string(p.State), p.Run, int64(p.Attempts),
 		due.Milliseconds(), short(p.Error), orNull(p.Message), i.text(consumer), i.text(p.Key), run)
 	return n == 1, err
 }
 
 // AttachMessage implements bridge.PendingMessages.
 func (i Inbox) AttachMessage(ctx context.Context, tx bridge.Tx, consumer, key, run string, message []byte) (bool, error) {
-	n, err := i.exec(ctx, tx, "keep pending message", i.keep, message, i.text(consumer), i.text(key), run)
+	n, err := i.execKey(ctx, tx, "keep pending message", consumer, key, i.keep, message, i.text(consumer), i.text(key), run)
 	return n == 1, err
 }
 
 // RemovePending implements bridge.PendingMessages.
 func (i Inbox) RemovePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
-	n, err := i.exec(ctx, tx, "remove pending message", i.remove, i.text(consumer), i.text(key), run)
+	n, err := i.execKey(ctx, tx, "remove pending message", consumer, key, i.remove, i.text(consumer), i.text(key), run)
 	return n == 1, err
 }
 
 // RemoveBarePending implements bridge.PendingMessages.
 func (i Inbox) RemoveBarePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
-	n, err := i.exec(ctx, tx, "remove pending message", i.removeEmpty, i.text(consumer), i.text(key), run)
+	n, err := i.execKey(ctx, tx, "remove pending message", consumer, key, i.removeEmpty, i.text(consumer), i.text(key), run)
 	return n == 1, err
 }
 
 // TakePending implements bridge.PendingMessages.
 func (i Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state bridge.State) (*bridge.Pending, error) {
+	if err := CheckConsumer(consumer); err != nil {
+		return nil, fmt.Errorf("take pending message: %w", err)
+	}
 	taken, err := i.pending(ctx, tx, i.take, i.text(consumer), string(state), int64(1))
 	if err != nil || len(taken) == 0 {
 		return nil, wrap("take pending message", err)
@@ -180,17 +194,26 @@ func (i Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, s
 
 // DoubtOverdue implements bridge.PendingMessages.
 func (i Inbox) DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string) (int64, error) {
+	if err := CheckConsumer(consumer); err != nil {
+		return 0, fmt.Errorf("doubt pending messages: %w", err)
+	}
 	return i.exec(ctx, tx, "doubt pending messages", i.doubt, i.text(consumer))
 }
 
 // ListPending implements bridge.PendingMessages.
 func (i Inbox) ListPending(ctx context.Context, tx bridge.Tx, consumer string, state bridge.State, after string, limit int) ([]bridge.Pending, error) {
+	if err := CheckConsumer(consumer); err != nil {
+		return nil, fmt.Errorf("list pending messages: %w", err)
+	}
 	found, err := i.pending(ctx, tx, i.list, i.text(consumer), string(state), i.text(after), int64(limit))
 	return found, wrap("list pending messages", err)
 }
 
 // CountPending implements bridge.PendingMessages.
 func (i Inbox) CountPending(ctx context.Context, tx bridge.Tx, consumer string) (map[bridge.State]int64, error) {
+	if err := CheckConsumer(consumer); err != nil {
+		return nil, fmt.Errorf("count pending messages: %w", err)
+	}
 	counts := make(map[bridge.State]int64)
 	err := i.query(ctx, tx, i.count, []any{i.text(consumer)}, func(rows *sql.Rows) error {
 		var state string
@@ -204,6 +227,9 @@ func (i Inbox) CountPending(ctx context.Context, tx bridge.Tx, consumer string) 
 
 // Claimed implements bridge.Claims.
 func (i Inbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]bridge.Claimed, error) {
+	if err := CheckConsumer(consumer); err != nil {
+		return nil, fmt.Errorf("read claims: %w", err)
+	}
 	var claims []bridge.Claimed
 	err := i.query(ctx, tx, i.claimed, []any{i.text(consumer), i.text(after), int64(limit)}, func(rows *sql.Rows) error {
 		var c bridge.Claimed
@@ -222,6 +248,9 @@ const forgetKeys = 100
 // Forget implements bridge.Claims. A statement that is not full has its last key again
 // and again, so that there is only one text.
 func (i Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (forgotten int64, err error) {
+	if err := CheckKeys(consumer, keys); err != nil {
+		return 0, fmt.Errorf("forget claims: %w", err)
+	}
 	for chunk := range slices.Chunk(keys, forgetKeys) {
 		args := make([]any, forgetKeys, forgetKeys+2)
 		for n := range args {

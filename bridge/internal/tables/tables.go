@@ -8,6 +8,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
@@ -149,12 +150,47 @@ func Claim(ctx context.Context, tx bridge.Tx, bindType int, consumer, key string
 	return inserted == 1, err
 }
 
-// CheckKey returns an error if consumer or key is empty or too long for an inbox.
+// CheckKey returns an error if consumer or key cannot stand in every inbox.
 func CheckKey(consumer, key string) error {
-	for name, value := range map[string]string{"consumer": consumer, "key": key} {
-		if value == "" || len(value) > maxKey {
-			return fmt.Errorf("%s is %d bytes long, must be 1 to %d", name, len(value), maxKey)
+	if err := CheckConsumer(consumer); err != nil {
+		return err
+	}
+	return checkText("key", key)
+}
+
+// CheckKeys does the same for several keys.
+func CheckKeys(consumer string, keys []string) error {
+	for _, key := range keys {
+		if err := CheckKey(consumer, key); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// CheckConsumer does the same for a consumer alone.
+func CheckConsumer(consumer string) error { return checkText("consumer", consumer) }
+
+// CheckName does the same for a consumer and the name of a mark.
+func CheckName(consumer, name string) error {
+	if err := CheckConsumer(consumer); err != nil {
+		return err
+	}
+	return checkText("name", name)
+}
+
+// CheckMark does the same for a mark.
+func CheckMark(mark string) error { return checkText("mark", mark) }
+
+// checkText refuses what some database cannot keep or tell from another text. PostgreSQL
+// stores no NUL; SQL Server compares bytes as if the shorter went on in NULs, so that
+// "k\x00" would be a duplicate of "k".
+func checkText(what, text string) error {
+	if text == "" || len(text) > maxKey {
+		return fmt.Errorf("%s is %d bytes long, must be 1 to %d", what, len(text), maxKey)
+	}
+	if strings.ContainsRune(text, 0) {
+		return fmt.Errorf("%s %q contains a NUL byte", what, text)
 	}
 	return nil
 }
