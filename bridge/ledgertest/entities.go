@@ -323,6 +323,10 @@ func testMarkOthers(t *testing.T, e *entities) {
 		check(t, err, "read")
 		_, err = e.Keep(ctx, other, "a", name, 10, []byte("m"))
 		check(t, err, "keep")
+		_, err = e.CountKept(ctx, other, "a", name)
+		check(t, err, "count")
+		check(t, e.SetMark(ctx, other, "a", name, "9"), "set another mark")
+		check(t, e.Unkeep(ctx, other, "a", name, 10), "delete")
 		check(t, other.Commit(), "commit")
 	}
 	check(t, tx.Commit(), "commit")

@@ -1,6 +1,7 @@
 package ledgertest
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"slices"
@@ -18,11 +19,14 @@ var pendingTests = []inboxTest{
 	{"an add waits for the same add of another, and is refused after its commit", testAddPendingWaits},
 	{"what is pending is found with all it has, and what is done or unknown is told apart", testLookUp},
 	{"nobody sees a key claimed without its row while it is being unclaimed", testLookUpAtOneMoment},
+	{"nobody sees a key claimed without its row while it is being claimed", testLookUpWhileClaimed},
+	{"what one transaction does with its keys keeps nobody from others", testOthersKeys},
 	{"only who has the run changes or removes the row", testRun},
 	{"a message is attached once, whatever the state", testAttachMessage},
 	{"a row without a message can be told from one with it, and removed", testRemoveBarePending},
 	{"an error of any content and length is kept as far as it can be", testPendingError},
 	{"what is due is taken in its order, and nothing else", testTakePending},
+	{"of several who take at once each takes another", testTakePendingBeside},
 	{"what another has locked is not taken", testTakePendingLocked},
 	{"what is started and overdue is doubtful", testDoubtOverdue},
 	{"what is pending is listed by state in the order of keys, page by page, and counted", testListPending},
@@ -208,6 +212,104 @@ func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 			t.Fatal("claimed, and no row: that is done")
 		}
 	}
+}
+
+// The other way round: whoever claims a key makes its row in the same transaction.
+func testLookUpWhileClaimed(t *testing.T, i *inbox) {
+	if i.OneWriter {
+		t.Skip("a read is of one moment here, whatever it reads")
+	}
+	key := newID().String()
+	tx, reader := begin(t, i.db), begin(t, i.db)
+	expectClaimed(t, i.claimIn(t, tx, "a", key), true)
+	_, err := i.AddPending(t.Context(), tx, "a", pending(bridge.Started, key), time.Hour)
+	check(t, err, "add")
+	type found struct {
+		claimed bool
+		p       *bridge.Pending
+		err     error
+	}
+	done := make(chan found, 1)
+	go func() {
+		claimed, p, err := i.LookUp(t.Context(), reader, "a", key)
+		_ = reader.Rollback()
+		done <- found{claimed, p, err}
+	}()
+	awaitWaitingOr(t, i.Harness, i.db, func() bool { return len(done) > 0 })
+	check(t, tx.Commit(), "commit")
+	if got := <-done; got.err != nil || got.claimed && got.p == nil {
+		t.Fatalf("claimed is %t, pending %+v, %v: claimed, and no row, is done", got.claimed, got.p, got.err)
+	}
+}
+
+// testOthersKeys: one transaction, which stays open, has added, changed and taken away;
+// another does all of it to its own keys, and is done at once.
+func testOthersKeys(t *testing.T, i *inbox) {
+	if i.OneWriter {
+		t.Skip("there are no two writers")
+	}
+	const consumer = "others' keys"
+	keys := newIDs(4) // in their order, so that there is one before and one after ours
+	own, known, fresh := keys[1].String(), keys[0].String(), keys[2].String()
+	for _, key := range []string{known, own} {
+		expectClaimed(t, i.claim(t, consumer, key), true)
+		i.add(t, consumer, pending(bridge.Ready, key), time.Hour)
+	}
+	open := begin(t, i.db)
+	expectClaimed(t, i.claimIn(t, open, consumer, fresh), true)
+	_, err := i.AddPending(t.Context(), open, consumer, pending(bridge.Started, fresh), time.Hour)
+	check(t, err, "add")
+	_, err = i.ChangePending(t.Context(), open, consumer, "run 1", pending(bridge.Failed, known), 0)
+	check(t, err, "change")
+	check(t, i.Unclaim(t.Context(), open, consumer, known), "unclaim")
+
+	ctx, cancel := context.WithTimeout(t.Context(), prompt)
+	defer cancel()
+	last := keys[3].String()
+	steps := []struct {
+		doing string
+		do    func(tx *sql.Tx) error
+	}{
+		{"claim", func(tx *sql.Tx) error {
+			_, err := i.Claim(ctx, tx, consumer, last)
+			return err
+		}},
+		{"add", func(tx *sql.Tx) error {
+			_, err := i.AddPending(ctx, tx, consumer, bridge.Pending{Key: last, State: bridge.Started, Run: "run 1"}, time.Hour)
+			return err
+		}},
+		{"look up", func(tx *sql.Tx) error {
+			_, _, err := i.LookUp(ctx, tx, consumer, own)
+			return err
+		}},
+		{"change", func(tx *sql.Tx) error {
+			_, err := i.ChangePending(ctx, tx, consumer, "run 1", pending(bridge.Failed, own), time.Hour)
+			return err
+		}},
+		{"attach", func(tx *sql.Tx) error {
+			_, err := i.AttachMessage(ctx, tx, consumer, last, "run 1", []byte("m"))
+			return err
+		}},
+		{"remove without a message", func(tx *sql.Tx) error {
+			_, err := i.RemoveBarePending(ctx, tx, consumer, own, "run 1")
+			return err
+		}},
+		{"remove", func(tx *sql.Tx) error {
+			_, err := i.RemovePending(ctx, tx, consumer, own, "run 1")
+			return err
+		}},
+		{"unclaim", func(tx *sql.Tx) error { return i.Unclaim(ctx, tx, consumer, own) }},
+		{"forget", func(tx *sql.Tx) error {
+			_, err := i.Forget(ctx, tx, consumer, []string{last, own}, -time.Hour)
+			return err
+		}},
+	}
+	for _, step := range steps {
+		tx := begin(t, i.db)
+		check(t, step.do(tx), step.doing)
+		check(t, tx.Commit(), "commit")
+	}
+	check(t, open.Rollback(), "roll back")
 }
 
 // awaitWaitingOr waits until a session waits for a lock, or until what it might wait

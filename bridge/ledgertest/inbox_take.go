@@ -1,6 +1,7 @@
 package ledgertest
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"maps"
@@ -51,6 +52,22 @@ func testTakePending(t *testing.T, i *inbox) {
 	expectPending(t, i.take(t, consumer, bridge.Failed), pending(bridge.Failed, "failed"))
 }
 
+func testTakePendingBeside(t *testing.T, i *inbox) {
+	if i.Overlap || i.OneWriter {
+		t.Skip("see the next")
+	}
+	const consumer = "takes beside"
+	keys := []string{"first", "second", "third"}
+	for n, key := range keys {
+		i.add(t, consumer, pending(bridge.Ready, key), -time.Hour+time.Duration(n)*time.Minute)
+	}
+	for _, key := range keys { // all in transactions that stay open
+		p, err := i.TakePending(t.Context(), begin(t, i.db), consumer, bridge.Ready)
+		check(t, err, "take")
+		expectPending(t, p, pending(bridge.Ready, key))
+	}
+}
+
 func testTakePendingLocked(t *testing.T, i *inbox) {
 	if i.Overlap {
 		t.Skip("two takers may find the same message, and one of them cannot change it")
@@ -63,10 +80,12 @@ func testTakePendingLocked(t *testing.T, i *inbox) {
 	i.add(t, consumer, pending(bridge.Ready, "second"), -time.Minute)
 	i.add(t, consumer, pending(bridge.Ready, "third"), -time.Second)
 	taker, remover := begin(t, i.db), begin(t, i.db)
-	p, err := i.TakePending(t.Context(), taker, consumer, bridge.Ready)
+	ctx, cancel := context.WithTimeout(t.Context(), prompt)
+	defer cancel()
+	p, err := i.TakePending(ctx, taker, consumer, bridge.Ready)
 	check(t, err, "take")
 	expectPending(t, p, pending(bridge.Ready, "first"))
-	_, err = i.RemovePending(t.Context(), remover, consumer, "second", "run 1")
+	_, err = i.RemovePending(ctx, remover, consumer, "second", "run 1")
 	check(t, err, "remove")
 	expectPending(t, i.take(t, consumer, bridge.Ready), pending(bridge.Ready, "third"))
 	if p := i.take(t, consumer, bridge.Ready); p != nil {

@@ -12,30 +12,30 @@ import (
 var _ bridge.Keeper = (*Inbox)(nil)
 
 // The mark is locked by an update that changes nothing: it waits at every isolation
-// level, and on a server that ignores hints. XACT_ABORT and NOCOUNT as in claim and
+// level, and on a server that ignores hints. FORCESEEK as in the inbox; XACT_ABORT and NOCOUNT as in claim and
 // record.
 const (
-	lockMark = `UPDATE bridge_mark WITH (ROWLOCK) SET mark = mark OUTPUT inserted.mark WHERE consumer = @p1 AND [name] = @p2`
+	lockMark = `UPDATE m SET mark = mark OUTPUT inserted.mark FROM bridge_mark m WITH (ROWLOCK, FORCESEEK) WHERE consumer = @p1 AND [name] = @p2`
 
 	makeMark = `SET XACT_ABORT OFF;
 INSERT INTO bridge_mark (consumer, [name], mark) VALUES (@p1, @p2, 0x)`
 
 	setMark = `SET NOCOUNT OFF;
-UPDATE bridge_mark WITH (ROWLOCK) SET mark = @p3, changed_at = sysutcdatetime() WHERE consumer = @p1 AND [name] = @p2`
+UPDATE m SET mark = @p3, changed_at = sysutcdatetime() FROM bridge_mark m WITH (ROWLOCK, FORCESEEK) WHERE consumer = @p1 AND [name] = @p2`
 
 	keep = `SET XACT_ABORT OFF;
 INSERT INTO bridge_kept (consumer, entity, [version], [message]) VALUES (@p1, @p2, @p3, @p4)`
 
-	countKept = `SELECT count(*) FROM bridge_kept WHERE consumer = @p1 AND entity = @p2`
+	countKept = `SELECT count(*) FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = @p1 AND entity = @p2`
 
-	firstKept = `SELECT TOP (1) [version], [message] FROM bridge_kept WHERE consumer = @p1 AND entity = @p2 ORDER BY [version]`
+	firstKept = `SELECT TOP (1) [version], [message] FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = @p1 AND entity = @p2 ORDER BY [version]`
 
-	unkeep = `DELETE FROM bridge_kept WITH (ROWLOCK) WHERE consumer = @p1 AND entity = @p2 AND [version] = @p3`
+	unkeep = `DELETE k FROM bridge_kept k WITH (ROWLOCK, FORCESEEK) WHERE consumer = @p1 AND entity = @p2 AND [version] = @p3`
 
 	keptEntities = `SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age
 FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATEDIFF_BIG(second, min(kept_at), sysutcdatetime()) AS age
-FROM bridge_kept WHERE consumer = @p1 GROUP BY consumer, entity) k
-JOIN bridge_mark m ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`
+FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = @p1 GROUP BY consumer, entity) k
+JOIN bridge_mark m WITH (ROWLOCK, FORCESEEK) ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`
 )
 
 const (

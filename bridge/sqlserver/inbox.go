@@ -24,9 +24,18 @@ const (
 	pendingRights   = "SELECT, DELETE ON bridge_inbox, and SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending"
 )
 
-// Beside rows that others have locked, READPAST needs READCOMMITTEDLOCK where the
-// database has READ_COMMITTED_SNAPSHOT. REPEATABLEREAD keeps whoever would unclaim the
-// key waiting until the rest of the statement is read. Where hints are ignored, a
+// FORCESEEK, in the FROM clause, which is where a target may have it: an optimizer that
+// has seen a small table may else choose to read all of it, and wait for the locks of
+// others ('Table hints'). Whoever takes a row seeks in the order of the index, so that it
+// locks that row alone; for that the state must be a varchar as the column is, since a
+// column that is converted to nvarchar cannot be sought under SQL collations ('Data type
+// precedence'). ROWLOCK, since READPAST passes over no page locks; beside it READPAST
+// needs READCOMMITTEDLOCK where the database has READ_COMMITTED_SNAPSHOT.
+//
+// A look must not see a claim of now beside a row of the statement's start, which is what
+// READ_COMMITTED_SNAPSHOT would show of it: a key that is claimed without a row is done.
+// So it reads first the claim, then the row, both by locks; REPEATABLEREAD keeps whoever
+// would unclaim the key waiting until the row is read. Where hints are ignored, a
 // statement reads one snapshot, and of two who take the same row the second finds that
 // its run has changed.
 var inbox = tables.NewInbox(tables.Dialect{
@@ -37,9 +46,14 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Limit:       "OFFSET 0 ROWS FETCH NEXT ? ROWS ONLY",
 	Bytes:       true,
 	Insert:      "SET XACT_ABORT OFF;",
-	Reading:     "WITH (REPEATABLEREAD, ROWLOCK)",
-	Taking:      "WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK)",
-	Forgetting:  "DELETE i FROM (VALUES $keys) AS k (k) INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK) ON i.[key] = k.k WHERE",
+	Seeking:     "WITH (ROWLOCK, FORCESEEK)",
+	SeekingDue:  "WITH (ROWLOCK, FORCESEEK, INDEX (bridge_inbox_pending_due))",
+	State:       "CAST(? AS varchar(16))",
+	Claiming:    "WITH (REPEATABLEREAD, ROWLOCK, FORCESEEK)",
+	Beside:      "WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)",
+	Join:        "LEFT LOOP JOIN",
+	Taking:      "WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK (bridge_inbox_pending_due (consumer, state, due_ms)))",
+	Forgetting:  "DELETE i FROM (VALUES $keys) AS k (k) INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK, FORCESEEK) ON i.[key] = k.k WHERE",
 	IsDuplicate: isDuplicate,
 	Classify:    func(err error) error { return classify(err, pendingRights) },
 })

@@ -10,10 +10,10 @@ import (
 
 // The statements of bridge/sqlserver on marks and kept messages.
 var entityStatements = []statement{
-	form(`UPDATE bridge_mark WITH (ROWLOCK) SET mark = mark OUTPUT inserted.mark WHERE consumer = @p1 AND [name] = @p2`,
-		func(x *execution, _ []string) (uint64, error) {
+	form(`UPDATE m SET mark = mark OUTPUT inserted.mark FROM bridge_mark m WITH («([^=]+?)») WHERE consumer = @p1 AND [name] = @p2`,
+		func(x *execution, words []string) (uint64, error) {
 			x.out.describe(column{"mark", kindBinary})
-			return x.changeMark(func(r row) {
+			return x.changeMark(words[1], func(r row) {
 				x.out.row([]byte(r["mark"].(string)))
 			})
 		}),
@@ -25,9 +25,9 @@ var entityStatements = []statement{
 			}
 			return 1, x.insert(t, row{"consumer": x.bytes("@p1"), "name": x.bytes("@p2"), "mark": ""})
 		}),
-	form(`UPDATE bridge_mark WITH (ROWLOCK) SET mark = @p3, changed_at = sysutcdatetime() WHERE consumer = @p1 AND [name] = @p2`,
-		func(x *execution, _ []string) (uint64, error) {
-			return x.changeMark(func(r row) { r["mark"] = x.bytes("@p3") })
+	form(`UPDATE m SET mark = @p3, changed_at = sysutcdatetime() FROM bridge_mark m WITH («([^=]+?)») WHERE consumer = @p1 AND [name] = @p2`,
+		func(x *execution, words []string) (uint64, error) {
+			return x.changeMark(words[1], func(r row) { r["mark"] = x.bytes("@p3") })
 		}),
 
 	form(`INSERT INTO bridge_kept (consumer, entity, [version], [message]) VALUES (@p1, @p2, @p3, @p4)`,
@@ -39,17 +39,17 @@ var entityStatements = []statement{
 			return 1, x.insert(t, row{"consumer": x.bytes("@p1"), "entity": x.bytes("@p2"), "version": x.parameters["@p3"],
 				"message": x.bytes("@p4"), "kept_at": time.Now()})
 		}),
-	form(`SELECT count(*) FROM bridge_kept WHERE consumer = @p1 AND entity = @p2`,
-		func(x *execution, _ []string) (uint64, error) {
-			rows, err := x.kept()
+	form(`SELECT count(*) FROM bridge_kept WITH («([^=]+?)») WHERE consumer = @p1 AND entity = @p2`,
+		func(x *execution, words []string) (uint64, error) {
+			rows, err := x.kept(words[1])
 			if err != nil {
 				return 0, err
 			}
 			return x.number(len(rows)), nil
 		}),
-	form(`SELECT TOP (1) [version], [message] FROM bridge_kept WHERE consumer = @p1 AND entity = @p2 ORDER BY [version]`,
-		func(x *execution, _ []string) (uint64, error) {
-			rows, err := x.kept()
+	form(`SELECT TOP (1) [version], [message] FROM bridge_kept WITH («([^=]+?)») WHERE consumer = @p1 AND entity = @p2 ORDER BY [version]`,
+		func(x *execution, words []string) (uint64, error) {
+			rows, err := x.kept(words[1])
 			if err != nil {
 				return 0, err
 			}
@@ -61,10 +61,13 @@ var entityStatements = []statement{
 			x.out.row(first["version"], []byte(first["message"].(string)))
 			return 1, nil
 		}),
-	form(`DELETE FROM bridge_kept WITH (ROWLOCK) WHERE consumer = @p1 AND entity = @p2 AND [version] = @p3`,
-		func(x *execution, _ []string) (uint64, error) {
+	form(`DELETE k FROM bridge_kept k WITH («([^=]+?)») WHERE consumer = @p1 AND entity = @p2 AND [version] = @p3`,
+		func(x *execution, words []string) (uint64, error) {
 			t, err := x.writable("DELETE", "bridge_kept")
 			if err != nil {
+				return 0, err
+			}
+			if err := x.reach(t, words[1], waiting); err != nil {
 				return 0, err
 			}
 			key := t.keyOf(row{"consumer": x.bytes("@p1"), "entity": x.bytes("@p2"), "version": x.parameters["@p3"]})
@@ -80,7 +83,7 @@ var entityStatements = []statement{
 			x.put(t, key, nil)
 			return 1, nil
 		}),
-	form(`SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATEDIFF_BIG(second, min(kept_at), sysutcdatetime()) AS age FROM bridge_kept WHERE consumer = @p1 GROUP BY consumer, entity) k JOIN bridge_mark m ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`,
+	form(`SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATEDIFF_BIG(second, min(kept_at), sysutcdatetime()) AS age FROM bridge_kept WITH («([^=]+?)») WHERE consumer = @p1 GROUP BY consumer, entity) k JOIN bridge_mark m WITH («([^=]+?)») ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`,
 		keptEntities),
 }
 
@@ -93,9 +96,12 @@ func (x *execution) bytes(parameter string) string {
 // changeMark locks the row of the mark in @p1 and @p2, if there is one, and changes it.
 // With READ_COMMITTED_SNAPSHOT it passes over a row that another transaction is still
 // inserting, as it does under optimized locking; else it waits for that one.
-func (x *execution) changeMark(change func(row)) (uint64, error) {
+func (x *execution) changeMark(hints string, change func(row)) (uint64, error) {
 	t, err := x.writable("UPDATE", "bridge_mark")
 	if err != nil {
+		return 0, err
+	}
+	if err := x.reach(t, hints, waiting); err != nil {
 		return 0, err
 	}
 	key := t.keyOf(row{"consumer": x.bytes("@p1"), "name": x.bytes("@p2")})
@@ -118,20 +124,22 @@ func (x *execution) changeMark(change func(row)) (uint64, error) {
 }
 
 // kept are the kept messages of @p1 and @p2.
-func (x *execution) kept() ([]row, error) {
-	rows, err := x.plainWhere("bridge_kept", row{"consumer": x.bytes("@p1"), "entity": x.bytes("@p2")})
-	return rows, err
+func (x *execution) kept(hints string) ([]row, error) {
+	return x.rowsWhere("bridge_kept", hints, row{"consumer": x.bytes("@p1"), "entity": x.bytes("@p2")})
 }
 
-// plainWhere returns the rows with these values that a SELECT without hints reads by
-// a key of which they are the beginning. It waits for no others.
-func (x *execution) plainWhere(name string, values row) ([]row, error) {
+// rowsWhere returns the rows with these values that a SELECT reads by a key of which they
+// are the beginning.
+func (x *execution) rowsWhere(name, hints string, values row) ([]row, error) {
 	t, err := x.readable(name)
 	if err != nil {
 		return nil, err
 	}
-	how, err := x.reading("")
+	how, err := x.reading(hints)
 	if err != nil {
+		return nil, err
+	}
+	if err := x.reach(t, hints, how); err != nil {
 		return nil, err
 	}
 	prefix := ""
@@ -141,8 +149,8 @@ func (x *execution) plainWhere(name string, values row) ([]row, error) {
 	return x.scanPrefix(t, prefix, how)
 }
 
-func keptEntities(x *execution, _ []string) (uint64, error) {
-	rows, err := x.plainWhere("bridge_kept", row{"consumer": x.bytes("@p1")})
+func keptEntities(x *execution, words []string) (uint64, error) {
+	rows, err := x.rowsWhere("bridge_kept", words[1], row{"consumer": x.bytes("@p1")})
 	if err != nil {
 		return 0, err
 	}
@@ -176,7 +184,7 @@ func keptEntities(x *execution, _ []string) (uint64, error) {
 	limit, _ := x.parameters["@p2"].(int64)
 	n := uint64(0)
 	for _, g := range all[:min(len(all), int(limit))] {
-		marks, err := x.plainWhere("bridge_mark", row{"consumer": x.bytes("@p1"), "name": g.entity})
+		marks, err := x.rowsWhere("bridge_mark", words[2], row{"consumer": x.bytes("@p1"), "name": g.entity})
 		if err != nil {
 			return 0, err
 		}

@@ -37,14 +37,14 @@ var inboxStatements = []statement{
 			}
 			return 1, x.insert(inbox, row{"consumer": x.bytes("@p1"), "key": x.bytes("@p2"), "claimed_ms": time.Now().UnixMilli()})
 		}),
-	form(`DELETE FROM bridge_inbox WHERE consumer = @p1 AND [key] = @p2`,
-		func(x *execution, _ []string) (uint64, error) {
-			return x.changeByKey("DELETE", "bridge_inbox", row{"consumer": x.bytes("@p1"), "key": x.bytes("@p2")},
+	form(`DELETE t FROM bridge_inbox t WITH («([^=]+?)») WHERE consumer = @p1 AND [key] = @p2`,
+		func(x *execution, words []string) (uint64, error) {
+			return x.changeByKey("DELETE", "bridge_inbox", words[1], row{"consumer": x.bytes("@p1"), "key": x.bytes("@p2")},
 				func(row) row { return nil })
 		}),
-	form(`SELECT [key], `+nowMS+` - DATEDIFF_BIG(millisecond, '19700101', claimed_at) AS age_ms FROM bridge_inbox WHERE consumer = @p1 AND [key] > @p2 ORDER BY [key] OFFSET 0 ROWS FETCH NEXT @p3 ROWS ONLY`,
-		func(x *execution, _ []string) (uint64, error) {
-			rows, err := x.plainWhere("bridge_inbox", row{"consumer": x.bytes("@p1")})
+	form(`SELECT [key], `+nowMS+` - DATEDIFF_BIG(millisecond, '19700101', claimed_at) AS age_ms FROM bridge_inbox WITH («([^=]+?)») WHERE consumer = @p1 AND [key] > @p2 ORDER BY [key] OFFSET 0 ROWS FETCH NEXT @p3 ROWS ONLY`,
+		func(x *execution, words []string) (uint64, error) {
+			rows, err := x.rowsWhere("bridge_inbox", words[1], row{"consumer": x.bytes("@p1")})
 			if err != nil {
 				return 0, err
 			}
@@ -55,12 +55,12 @@ var inboxStatements = []statement{
 			}
 			return uint64(len(rows)), nil
 		}),
-	form(`DELETE i FROM (VALUES «((?:\(@p\d+\)(?:, )?)+)») AS k (k) INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK) ON i.[key] = k.k WHERE i.consumer = «(@p\d+)» AND DATEDIFF_BIG(millisecond, '19700101', claimed_at) < `+nowMS+` - «(@p\d+)»`,
+	form(`DELETE i FROM (VALUES «((?:\(@p\d+\)(?:, )?)+)») AS k (k) INNER LOOP JOIN bridge_inbox i WITH («([^=]+?)») ON i.[key] = k.k WHERE i.consumer = «(@p\d+)» AND DATEDIFF_BIG(millisecond, '19700101', claimed_at) < `+nowMS+` - «(@p\d+)»`,
 		func(x *execution, words []string) (forgotten uint64, err error) {
-			before := time.Now().UnixMilli() - x.parameters[words[3]].(int64)
+			before := time.Now().UnixMilli() - x.parameters[words[4]].(int64)
 			for _, parameter := range list(words[1]) {
-				n, err := x.changeByKey("DELETE", "bridge_inbox",
-					row{"consumer": x.bytes(words[2]), "key": x.bytes(strings.Trim(parameter, "()"))},
+				n, err := x.changeByKey("DELETE", "bridge_inbox", words[2],
+					row{"consumer": x.bytes(words[3]), "key": x.bytes(strings.Trim(parameter, "()"))},
 					func(r row) row {
 						if r["claimed_ms"].(int64) < before {
 							return nil
@@ -86,11 +86,11 @@ var inboxStatements = []statement{
 				"run": x.parameters["@p4"], "attempts": x.parameters["@p5"], "since_ms": now,
 				"due_ms": now + x.parameters["@p6"].(int64), "error": x.parameters["@p7"], "message": x.message("@p8")})
 		}),
-	form(`SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message FROM (SELECT count(*) AS claimed FROM bridge_inbox WITH (REPEATABLEREAD, ROWLOCK) WHERE consumer = @p1 AND [key] = @p2) c LEFT JOIN bridge_inbox_pending p ON p.consumer = @p3 AND p.message_key = @p4`,
+	form(`SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message FROM (SELECT count(*) AS claimed FROM bridge_inbox WITH («([^=]+?)») WHERE consumer = @p1 AND [key] = @p2) c «(LEFT JOIN|LEFT LOOP JOIN)» bridge_inbox_pending p «(?:WITH \(([^=]+?)\) )?»ON p.consumer = @p3 AND p.message_key = @p4`,
 		lookUpPending),
-	form(`UPDATE bridge_inbox_pending SET state = @p1, run = @p2, attempts = @p3, due_ms = `+nowMS+` + @p4, error = @p5, message = COALESCE(@p6, message) WHERE consumer = @p7 AND message_key = @p8 AND run = @p9`,
-		func(x *execution, _ []string) (uint64, error) {
-			return x.changePending("UPDATE", "@p7", "@p8", "@p9", func(r row) row {
+	form(`UPDATE t SET state = @p1, run = @p2, attempts = @p3, due_ms = `+nowMS+` + @p4, error = @p5, message = COALESCE(@p6, message) FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p7 AND message_key = @p8 AND run = @p9`,
+		func(x *execution, words []string) (uint64, error) {
+			return x.changePending("UPDATE", words[1], "@p7", "@p8", "@p9", func(r row) row {
 				r["state"], r["run"], r["attempts"] = x.parameters["@p1"], x.parameters["@p2"], x.parameters["@p3"]
 				r["due_ms"] = time.Now().UnixMilli() + x.parameters["@p4"].(int64)
 				r["error"] = x.parameters["@p5"]
@@ -100,9 +100,9 @@ var inboxStatements = []statement{
 				return r
 			})
 		}),
-	form(`UPDATE bridge_inbox_pending SET message = @p1 WHERE consumer = @p2 AND message_key = @p3 AND run = @p4 AND message IS NULL`,
-		func(x *execution, _ []string) (uint64, error) {
-			return x.changePending("UPDATE", "@p2", "@p3", "@p4", func(r row) row {
+	form(`UPDATE t SET message = @p1 FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p2 AND message_key = @p3 AND run = @p4 AND message IS NULL`,
+		func(x *execution, words []string) (uint64, error) {
+			return x.changePending("UPDATE", words[1], "@p2", "@p3", "@p4", func(r row) row {
 				if r["message"] != nil {
 					return nil
 				}
@@ -110,10 +110,10 @@ var inboxStatements = []statement{
 				return r
 			})
 		}),
-	form(`DELETE FROM bridge_inbox_pending WHERE consumer = @p1 AND message_key = @p2 AND run = @p3«( AND message IS NULL)?»`,
+	form(`DELETE t FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p1 AND message_key = @p2 AND run = @p3«( AND message IS NULL)?»`,
 		func(x *execution, words []string) (uint64, error) {
-			bare := words[1] != ""
-			return x.changeByKey("DELETE", "bridge_inbox_pending", row{"consumer": x.bytes("@p1"), "message_key": x.bytes("@p2")},
+			bare := words[2] != ""
+			return x.changeByKey("DELETE", "bridge_inbox_pending", words[1], row{"consumer": x.bytes("@p1"), "message_key": x.bytes("@p2")},
 				func(r row) row {
 					if r["run"] != x.parameters["@p3"] || bare && r["message"] != nil {
 						return r
@@ -121,13 +121,13 @@ var inboxStatements = []statement{
 					return nil
 				})
 		}),
-	form(`SELECT `+pendingAs+` FROM bridge_inbox_pending WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK) WHERE consumer = @p1 AND state = @p2 AND due_ms <= `+nowMS+` AND message IS NOT NULL ORDER BY due_ms OFFSET 0 ROWS FETCH NEXT @p3 ROWS ONLY`,
+	form(`SELECT `+pendingAs+` FROM bridge_inbox_pending WITH («([^=]+?)») WHERE consumer = @p1 AND state = «(@p2|CAST\(@p2 AS varchar\(16\)\))» AND due_ms <= `+nowMS+` AND message IS NOT NULL ORDER BY due_ms OFFSET 0 ROWS FETCH NEXT @p3 ROWS ONLY`,
 		takePending),
-	form(`UPDATE bridge_inbox_pending SET state = 'doubtful', due_ms = `+nowMS+`, error = «('[^']*')» WHERE consumer = @p1 AND state = 'started' AND due_ms < `+nowMS,
+	form(`UPDATE t SET state = 'doubtful', due_ms = `+nowMS+`, error = «('[^']*')» FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p1 AND state = 'started' AND due_ms < `+nowMS,
 		doubtOverdue),
-	form(`SELECT `+pendingAs+` FROM bridge_inbox_pending WHERE consumer = @p1 AND state = @p2 AND message_key > @p3 ORDER BY message_key OFFSET 0 ROWS FETCH NEXT @p4 ROWS ONLY`,
-		func(x *execution, _ []string) (uint64, error) {
-			rows, err := x.plainWhere("bridge_inbox_pending", row{"consumer": x.bytes("@p1")})
+	form(`SELECT `+pendingAs+` FROM bridge_inbox_pending WITH («([^=]+?)») WHERE consumer = @p1 AND state = CAST(@p2 AS varchar(16)) AND message_key > @p3 ORDER BY message_key OFFSET 0 ROWS FETCH NEXT @p4 ROWS ONLY`,
+		func(x *execution, words []string) (uint64, error) {
+			rows, err := x.rowsWhere("bridge_inbox_pending", words[1], row{"consumer": x.bytes("@p1")})
 			if err != nil {
 				return 0, err
 			}
@@ -139,9 +139,9 @@ var inboxStatements = []statement{
 			}
 			return uint64(len(rows)), nil
 		}),
-	form(`SELECT state, count(*) FROM bridge_inbox_pending WHERE consumer = @p1 GROUP BY state`,
-		func(x *execution, _ []string) (uint64, error) {
-			rows, err := x.plainWhere("bridge_inbox_pending", row{"consumer": x.bytes("@p1")})
+	form(`SELECT state, count(*) FROM bridge_inbox_pending WITH («([^=]+?)») WHERE consumer = @p1 GROUP BY state`,
+		func(x *execution, words []string) (uint64, error) {
+			rows, err := x.rowsWhere("bridge_inbox_pending", words[1], row{"consumer": x.bytes("@p1")})
 			if err != nil {
 				return 0, err
 			}
@@ -185,9 +185,12 @@ func pageAfter(rows []row, column, after string, limit int64) []row {
 
 // changeByKey locks the row of a key, if there is one, and sets it to what change makes
 // of it; nil deletes it. It counts a row that change returns as it was as not changed.
-func (x *execution) changeByKey(right, name string, values row, change func(row) row) (uint64, error) {
+func (x *execution) changeByKey(right, name, hints string, values row, change func(row) row) (uint64, error) {
 	t, err := x.writable(right, name)
 	if err != nil {
+		return 0, err
+	}
+	if err := x.reach(t, hints, waiting); err != nil {
 		return 0, err
 	}
 	key := t.keyOf(values)
@@ -210,8 +213,8 @@ func (x *execution) changeByKey(right, name string, values row, change func(row)
 }
 
 // changePending changes a row that has a run, unless change returns nil.
-func (x *execution) changePending(right, consumer, key, run string, change func(row) row) (changed uint64, err error) {
-	_, err = x.changeByKey(right, "bridge_inbox_pending",
+func (x *execution) changePending(right, hints, consumer, key, run string, change func(row) row) (changed uint64, err error) {
+	_, err = x.changeByKey(right, "bridge_inbox_pending", hints,
 		row{"consumer": x.bytes(consumer), "message_key": x.bytes(key)},
 		func(r row) row {
 			if r["run"] != x.parameters[run] {
@@ -228,9 +231,22 @@ func (x *execution) changePending(right, consumer, key, run string, change func(
 	return changed, err
 }
 
+// reach reads all of a table, and so waits for what others have locked in it, unless the
+// hints ask for a seek: the optimizer may choose so ('Table hints', FORCESEEK), and then
+// always does here. A server that ignores hints waits for no row that it does not want.
+func (x *execution) reach(t *table, hints string, how reading) error {
+	if strings.Contains(hints, "FORCESEEK") || x.server.options.IgnoreHints {
+		return nil
+	}
+	_, err := x.scan(t, how)
+	return err
+}
+
 // lookUpPending holds the claim, if there is one, so that it cannot be taken away before
-// the rest is read: here by an exclusive lock, for want of shared ones.
-func lookUpPending(x *execution, _ []string) (uint64, error) {
+// the rest is read: here by an exclusive lock, for want of shared ones. A row that is read
+// by versions is as of the start of the statement, also after a wait: 'Transaction locking
+// and row versioning guide'.
+func lookUpPending(x *execution, words []string) (uint64, error) {
 	inbox, err := x.readable("bridge_inbox")
 	if err != nil {
 		return 0, err
@@ -239,11 +255,22 @@ func lookUpPending(x *execution, _ []string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	how, err := x.reading("")
+	how, err := x.reading(words[3])
 	if err != nil {
 		return 0, err
 	}
+	if err := x.reach(inbox, words[1], waiting); err != nil {
+		return 0, err
+	}
+	if err := x.reach(pending, words[3], how); err != nil {
+		return 0, err
+	}
 	claim := inbox.keyOf(row{"consumer": x.bytes("@p1"), "key": x.bytes("@p2")})
+	beside := pending.keyOf(row{"consumer": x.bytes("@p3"), "message_key": x.bytes("@p4")})
+	p, err := x.read(pending, beside, versioned)
+	if err != nil {
+		return 0, err
+	}
 	if !x.server.options.IgnoreHints && (inbox.rows[claim] != nil || x.db.locks[resource{inbox.name, claim}] != nil) {
 		if err := x.lock(resource{inbox.name, claim}); err != nil {
 			return 0, err
@@ -253,9 +280,10 @@ func lookUpPending(x *execution, _ []string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	p, err := x.read(pending, pending.keyOf(row{"consumer": x.bytes("@p3"), "message_key": x.bytes("@p4")}), how)
-	if err != nil {
-		return 0, err
+	if how != versioned {
+		if p, err = x.read(pending, beside, how); err != nil {
+			return 0, err
+		}
 	}
 	x.out.describe(append([]column{{"claimed", kindInt}}, pendingColumns[1:]...)...)
 	if p == nil {
@@ -266,8 +294,11 @@ func lookUpPending(x *execution, _ []string) (uint64, error) {
 	return 1, nil
 }
 
-// takePending locks the rows it returns, and skips those that are locked.
-func takePending(x *execution, _ []string) (uint64, error) {
+// takePending locks the rows it reads, and skips those that are locked. It reads only those
+// that it returns if it is told to seek in the index of their order by all columns, and the
+// parameter is of the column's type: nvarchar has precedence, so that the column would be
+// converted ('Data type precedence'), and what is not sought in order is sorted.
+func takePending(x *execution, words []string) (uint64, error) {
 	t, err := x.readable("bridge_inbox_pending")
 	if err != nil {
 		return 0, err
@@ -285,23 +316,33 @@ func takePending(x *execution, _ []string) (uint64, error) {
 		return r["consumer"] != x.bytes("@p1") || r["state"] != x.parameters["@p2"] || r["due_ms"].(int64) > now || r["message"] == nil
 	})
 	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a["due_ms"].(int64), b["due_ms"].(int64)) })
-	rows = rows[:min(int64(len(rows)), x.parameters["@p3"].(int64))]
-	x.out.describe(pendingColumns...)
+	wanted := rows[:min(int64(len(rows)), x.parameters["@p3"].(int64))]
+	if strings.Contains(words[1], "FORCESEEK (bridge_inbox_pending_due (consumer, state, due_ms))") && words[2] != "@p2" {
+		rows = wanted
+	}
 	for _, r := range rows {
 		if how == skipping {
 			if err := x.lock(resource{t.name, t.keyOf(r)}); err != nil {
 				return 0, err
 			}
 		}
+	}
+	x.out.describe(pendingColumns...)
+	for _, r := range wanted {
 		x.pendingRow(r)
 	}
-	return uint64(len(rows)), nil
+	return uint64(len(wanted)), nil
 }
 
 func doubtOverdue(x *execution, words []string) (changed uint64, err error) {
 	t, err := x.writable("UPDATE", "bridge_inbox_pending")
 	if err != nil {
 		return 0, err
+	}
+	if !strings.Contains(words[2], "INDEX (bridge_inbox_pending_due)") { // it may seek in the key, of the consumer alone
+		if _, err := x.rowsWhere(t.name, words[2]+"READCOMMITTEDLOCK", row{"consumer": x.bytes("@p1")}); err != nil {
+			return 0, err
+		}
 	}
 	now := time.Now().UnixMilli()
 	overdue := func(r row) bool {
@@ -311,7 +352,7 @@ func doubtOverdue(x *execution, words []string) (changed uint64, err error) {
 		if !overdue(r) {
 			continue
 		}
-		n, err := x.changeByKey("UPDATE", t.name, r, func(r row) row {
+		n, err := x.changeByKey("UPDATE", t.name, words[2], r, func(r row) row {
 			if overdue(r) {
 				r["state"], r["due_ms"], r["error"] = "doubtful", now, strings.Trim(words[1], "'")
 			}

@@ -1,6 +1,7 @@
 package tables
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -25,9 +26,18 @@ type Dialect struct {
 	Limit   string // the end of a SELECT of at most ? rows
 	Bytes   bool   // consumers and keys are columns of bytes
 
+	// Seeking is the hint after a table's name with which a statement by key searches an
+	// index and never reads the table, and SeekingDue that with which it searches the index
+	// of what is due; empty where there is none.
+	Seeking, SeekingDue string
+	// State is a state as a parameter; empty is ?.
+	State string
+
 	Insert         string // what comes before an INSERT, and
 	OnConflict     string // what after it, so that a duplicate leaves the transaction usable
-	Reading        string // the hint for a table that nobody may write to until the transaction ends; empty where a statement reads one snapshot
+	Claiming       string // the hint for a claim that nobody may take away until the transaction ends,
+	Beside         string // and that for its row, which Join reads after it;
+	Join           string // all three are empty where a statement reads one snapshot
 	Taking, Locked string // the hint after a table's name, or the end of a SELECT, that locks its rows and skips locked ones
 	Overdue        string // the hint after the table's name in an UPDATE that finds rows by when they are due; or empty
 	Forgetting     string // the start of a DELETE from bridge_inbox i, up to its last condition, of the keys that take the place of $keys; or empty
@@ -48,37 +58,52 @@ const pendingColumns = `message_key, state, run, attempts, since_ms, error, mess
 // NewInbox makes the statements of one database.
 func NewInbox(d Dialect) Inbox {
 	words := strings.NewReplacer("$key", d.Key, "$now", d.Now, "$claimed", d.Claimed, "$limit", d.Limit,
-		"$insert", d.Insert, "$conflict", d.OnConflict, "$reading", d.Reading, "$taking", d.Taking, "$overdue", d.Overdue, "$locked", d.Locked,
-		"$columns", pendingColumns)
+		"$insert", d.Insert, "$conflict", d.OnConflict, "$claiming", d.Claiming, "$beside", d.Beside, "$join", cmp.Or(d.Join, "LEFT JOIN"),
+		"$taking", d.Taking, "$overdue", d.Overdue, "$locked", d.Locked, "$seeking", d.Seeking, "$state", cmp.Or(d.State, "?"), "$columns", pendingColumns)
 	text := func(s string) string { return strings.TrimSpace(sqlx.Rebind(d.Bind, words.Replace(s))) }
+	const pending = "bridge_inbox_pending"
 	return Inbox{
 		d:       d,
-		unclaim: text(`DELETE FROM bridge_inbox WHERE consumer = ? AND $key = ?`),
+		unclaim: text(deleteFrom("bridge_inbox", d.Seeking) + ` WHERE consumer = ? AND $key = ?`),
 		add: text(`$insert INSERT INTO bridge_inbox_pending (consumer, message_key, state, run, attempts, since_ms, due_ms, error, message)
 VALUES (?, ?, ?, ?, ?, $now, $now + ?, ?, ?) $conflict`),
 		look: text(`SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message
-FROM (SELECT count(*) AS claimed FROM bridge_inbox $reading WHERE consumer = ? AND $key = ?) c
-LEFT JOIN bridge_inbox_pending p ON p.consumer = ? AND p.message_key = ?`),
-		change: text(`UPDATE bridge_inbox_pending
-SET state = ?, run = ?, attempts = ?, due_ms = $now + ?, error = ?, message = COALESCE(?, message)
-WHERE consumer = ? AND message_key = ? AND run = ?`),
-		keep: text(`UPDATE bridge_inbox_pending SET message = ?
-WHERE consumer = ? AND message_key = ? AND run = ? AND message IS NULL`),
-		remove:      text(`DELETE FROM bridge_inbox_pending WHERE consumer = ? AND message_key = ? AND run = ?`),
-		removeEmpty: text(`DELETE FROM bridge_inbox_pending WHERE consumer = ? AND message_key = ? AND run = ? AND message IS NULL`),
+FROM (SELECT count(*) AS claimed FROM bridge_inbox $claiming WHERE consumer = ? AND $key = ?) c
+$join bridge_inbox_pending p $beside ON p.consumer = ? AND p.message_key = ?`),
+		change: text(update(pending, d.Seeking, `state = ?, run = ?, attempts = ?, due_ms = $now + ?, error = ?, message = COALESCE(?, message)`) +
+			` WHERE consumer = ? AND message_key = ? AND run = ?`),
+		keep: text(update(pending, d.Seeking, `message = ?`) +
+			` WHERE consumer = ? AND message_key = ? AND run = ? AND message IS NULL`),
+		remove:      text(deleteFrom(pending, d.Seeking) + ` WHERE consumer = ? AND message_key = ? AND run = ?`),
+		removeEmpty: text(deleteFrom(pending, d.Seeking) + ` WHERE consumer = ? AND message_key = ? AND run = ? AND message IS NULL`),
 		take: text(`SELECT $columns FROM bridge_inbox_pending $taking
-WHERE consumer = ? AND state = ? AND due_ms <= $now AND message IS NOT NULL ORDER BY due_ms $limit $locked`),
-		doubt: text(`UPDATE bridge_inbox_pending $overdue SET state = 'doubtful', due_ms = $now,
-error = 'started, and not heard of since'
-WHERE consumer = ? AND state = 'started' AND due_ms < $now`),
-		list: text(`SELECT $columns FROM bridge_inbox_pending
-WHERE consumer = ? AND state = ? AND message_key > ? ORDER BY message_key $limit`),
-		count: text(`SELECT state, count(*) FROM bridge_inbox_pending WHERE consumer = ? GROUP BY state`),
-		claimed: text(`SELECT $key, $now - $claimed AS age_ms FROM bridge_inbox
+WHERE consumer = ? AND state = $state AND due_ms <= $now AND message IS NOT NULL ORDER BY due_ms $limit $locked`),
+		doubt: text(update(pending+" $overdue", d.SeekingDue, `state = 'doubtful', due_ms = $now, error = 'started, and not heard of since'`) +
+			` WHERE consumer = ? AND state = 'started' AND due_ms < $now`),
+		list: text(`SELECT $columns FROM bridge_inbox_pending $seeking
+WHERE consumer = ? AND state = $state AND message_key > ? ORDER BY message_key $limit`),
+		count: text(`SELECT state, count(*) FROM bridge_inbox_pending $seeking WHERE consumer = ? GROUP BY state`),
+		claimed: text(`SELECT $key, $now - $claimed AS age_ms FROM bridge_inbox $seeking
 WHERE consumer = ? AND $key > ? ORDER BY $key $limit`),
 		forget: text(strings.Replace(d.Forgetting, "$keys", strings.TrimSuffix(strings.Repeat("(?), ", forgetKeys), ", "), 1) +
 			` i.consumer = ? AND $claimed < $now - ?`),
 	}
+}
+
+// deleteFrom begins a DELETE. Where there is a hint, it belongs to the FROM.
+func deleteFrom(table, hint string) string {
+	if hint == "" {
+		return "DELETE FROM " + table
+	}
+	return "DELETE t FROM " + table + " t " + hint
+}
+
+// update begins an UPDATE in the same way.
+func update(table, hint, set string) string {
+	if hint == "" {
+		return "UPDATE " + table + " SET " + set
+	}
+	return "UPDATE t SET " + set + " FROM " + table + " t " + hint
 }
 
 // text is a consumer or a key as an argument.
