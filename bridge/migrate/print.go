@@ -14,7 +14,8 @@ import (
 // being a database without its tables, for an administrator who runs them by hand.
 // They are those that Ledger and Inbox run, with the version noted in the same way, so
 // that a later release goes on from there. Each version is a transaction, but on
-// MySQL, which has none for tables; GO, on SQL Server, is for sqlcmd and its like.
+// MySQL, which has none for tables; GO, on SQL Server, is for sqlcmd and its like, which
+// must be told to stop at an error (sqlcmd -b -x).
 func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 	all, err := migrations(dialect, part)
 	if err != nil {
@@ -38,6 +39,9 @@ func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 	// A strings.Builder takes everything, so that nothing below fails.
 	script := &script{dialect: dialect}
 	fmt.Fprintf(script, "-- The %s of twoqueue for %s: from version %d to %d.\n", part, dialect, from, wanted)
+	if dialect == SQLServer {
+		script.WriteString("-- Run it by sqlcmd -b -x: without -b, sqlcmd goes on after an error.\n")
+	}
 	if from == 0 {
 		script.WriteString("\n-- The version of the tables.\n" + begin)
 		_ = store.CreateVersionTable(context.Background(), script)

@@ -13,8 +13,8 @@ password=$(</run/secrets/sqlserver_password)
 [[ $password != *"'"* ]] || { echo "init: no quote may be in the password" >&2; exit 2; }
 
 # On standard input, so that the password is in no list of processes. -b: the first
-# error ends it.
-/opt/mssql-tools18/bin/sqlcmd -C -S sqlserver -U sa -b <<SQL
+# error ends it. -x: $( in the password is no variable.
+/opt/mssql-tools18/bin/sqlcmd -C -S sqlserver -U sa -b -x <<SQL
 IF DB_ID('shop') IS NULL CREATE DATABASE shop;
 GO
 ALTER DATABASE shop SET READ_COMMITTED_SNAPSHOT $RCSI WITH ROLLBACK IMMEDIATE;

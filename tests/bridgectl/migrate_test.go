@@ -185,4 +185,7 @@ func TestMigrateOnSQLServer(t *testing.T) {
 	if strings.Count(text, "BEGIN TRANSACTION;") != 3 || strings.Count(text, "COMMIT;\nGO\n") != 3 {
 		t.Errorf("not one transaction for the version table and for each version:\n%s", text)
 	}
+	if !strings.Contains(text, "sqlcmd -b -x") {
+		t.Errorf("it does not say how sqlcmd stops at an error:\n%s", text)
+	}
 }

@@ -257,6 +257,27 @@ func TestTheScriptForSQLServerIsWellFormed(t *testing.T) {
 	}
 }
 
+// Without -b, sqlcmd goes on after an error and reports success; without -x, it takes $(
+// in its input, such as a password, for a variable ('sqlcmd Utility').
+func TestSqlcmdStopsAtAnErrorAndSubstitutesNothing(t *testing.T) {
+	calls := 0
+	for _, name := range []string{"compose.yaml", "tests.yaml", "sqlserver/init.sh"} {
+		text := string(must(os.ReadFile(folder + "/" + name)))
+		for line := range strings.Lines(text) {
+			if !strings.Contains(line, "bin/sqlcmd ") {
+				continue
+			}
+			calls++
+			if words := strings.Fields(line); !slices.Contains(words, "-b") || !slices.Contains(words, "-x") {
+				t.Errorf("%s: %s", name, line)
+			}
+		}
+	}
+	if calls < 3 {
+		t.Errorf("%d calls of sqlcmd found, must be three", calls)
+	}
+}
+
 // Everything that is mounted from the checkout is there.
 func TestWhatIsMountedExists(t *testing.T) {
 	for name, service := range load(t, "compose.yaml", nil, "*").Services {
