@@ -132,7 +132,8 @@ func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 func (b *Broker) Connect(ctx context.Context) (*Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.opts.DialTimeout)
 	defer cancel()
-	return connect(ctx, b.url, b.opts.Name, b.opts.TLS)
+	conn, err := connect(ctx, b.url, b.opts.Name, b.opts.TLS)
+	return conn, cancelled(ctx, err)
 }
 
 // Close ends the publishing connection, and returns when it has ended: what is
@@ -172,6 +173,10 @@ func (b *Broker) Publish(ctx context.Context, messages []Outgoing) error {
 	if len(messages) == 0 {
 		return nil
 	}
+	return cancelled(ctx, b.publish(ctx, messages))
+}
+
+func (b *Broker) publish(ctx context.Context, messages []Outgoing) error {
 	for {
 		link, err := b.link(ctx)
 		if err != nil {
@@ -252,7 +257,7 @@ func (b *Broker) link(ctx context.Context) (*link, error) {
 		select {
 		case <-linked:
 		case <-b.ctx.Done():
-			return nil, fmt.Errorf("publish: %w: broker is closed", ErrUnavailable)
+			return nil, fmt.Errorf("publish: %w: broker is closed: %w", ErrUnavailable, context.Canceled)
 		case <-ctx.Done():
 			if lastErr != nil {
 				return nil, fmt.Errorf("publish: no connection in time: %w", lastErr)

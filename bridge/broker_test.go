@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -150,5 +151,31 @@ func TestAPublishErrorNamesMessageAndTarget(t *testing.T) {
 		if err.Error() != want || !errors.Is(err, bridge.ErrReturned) {
 			t.Errorf("text %q, want %q", err, want)
 		}
+	}
+}
+
+// What the caller has ended itself, no other attempt mends.
+func TestWhatTheCallerHasEndedIsNotRetryable(t *testing.T) {
+	broker, err := bridge.NewBroker("amqp://login:"+password+"@127.0.0.1:1/", &bridge.BrokerOptions{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := []bridge.Outgoing{{Target: bridge.Target{RoutingKey: "q"}}}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := broker.Publish(ctx, message); !bridge.Retryable(err) {
+		t.Errorf("after a deadline: %v", err)
+	}
+	gone, leave := context.WithCancelCause(t.Context())
+	leave(errors.New("the shop shuts down"))
+	if err := broker.Publish(gone, message); bridge.Retryable(err) || !errors.Is(err, bridge.ErrUnavailable) {
+		t.Errorf("publish, cancelled: %v", err)
+	}
+	if _, err := broker.Connect(gone); bridge.Retryable(err) || !errors.Is(err, bridge.ErrUnavailable) {
+		t.Errorf("connect, cancelled: %v", err)
+	}
+	broker.Close()
+	if err := broker.Publish(t.Context(), message); bridge.Retryable(err) || !errors.Is(err, bridge.ErrUnavailable) {
+		t.Errorf("publish, closed: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -85,14 +86,27 @@ func (e *PublishError) Unwrap() error { return e.Err }
 
 // Retryable tells whether another attempt, in a new transaction, may succeed
 // without anybody mending something first: the broker was away, blocked, full, or did
-// not confirm in time. Of the database's errors it knows nothing, and says false.
+// not confirm in time. Of the database's errors it knows nothing, and says false. It says
+// false also where the caller has ended it: its context was cancelled (a deadline is
+// another matter), or the Broker closed.
 //
 // It says true also where the broker has closed the channel because of a message
 // (Refusal then tells why), such as one above its max_message_size: of several that
 // were under way nobody knows whose it was. So bound the attempts.
 func Retryable(err error) bool {
+	if errors.Is(err, context.Canceled) {
+		return false
+	}
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrBlocked) ||
 		errors.Is(err, ErrNacked) || errors.Is(err, ErrUnconfirmed)
+}
+
+// cancelled adds to an error that the caller's context was cancelled, if it was.
+func cancelled(ctx context.Context, err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || !errors.Is(ctx.Err(), context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, context.Canceled)
 }
 
 func quote(s string) string { return strconv.Quote(s) }

@@ -58,7 +58,8 @@
 // whatever the broker has taken: the verifier finds no row and drops it. Then:
 //
 //	bridge.Retryable(err)      no broker, blocked, full queue, no confirm in time:
-//	                           begin again with a new transaction, later, not for ever
+//	                           begin again with a new transaction, later, not for
+//	                           ever; false once your own context is cancelled
 //	bridge.Refusal(err)        not nil: the broker has closed the channel because of a
 //	                           message, of this transaction or of one that travelled
 //	                           with it: as a rule one above its max_message_size

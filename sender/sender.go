@@ -95,6 +95,9 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 	}
 	// Rule 2: the caller may commit only after every message is confirmed, or parked.
 	err = s.garage.stage(ctx, tx, staged, s.stager)
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) && !errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("%w: %w", err, context.Canceled) // bridge.Retryable must say false
+	}
 	switch {
 	case errors.Is(err, bridge.ErrReturned):
 		return nil, fmt.Errorf("send: the transaction must roll back: there is no queue %q; verifiers declare it when they start, as does bridge.Topology: %w", s.opts.Queue, err)

@@ -178,3 +178,45 @@ func TestAContextThatEndsIsTheDeadline(t *testing.T) {
 		t.Errorf("took %v", took)
 	}
 }
+
+// A loop that begins again while bridge.Retryable says so ends when its own context is
+// cancelled, whatever the broker was about to do.
+func TestACancelledCallerIsNotRetryable(t *testing.T) {
+	t.Parallel()
+	stopped := errors.New("the shop shuts down")
+	for name, trouble := range map[string]func(t *testing.T, s *stage.Stage) *bridge.Broker{
+		"unconfirmed": func(t *testing.T, s *stage.Stage) *bridge.Broker {
+			valve, broker := throughValve(t, s)
+			valve.HoldReplies()
+			return broker
+		},
+		"no broker": func(t *testing.T, _ *stage.Stage) *bridge.Broker {
+			broker, err := bridge.NewBroker("amqp://127.0.0.1:1/", &bridge.BrokerOptions{Logger: stage.Logger(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(broker.Close)
+			return broker
+		},
+	} {
+		for size, kind := range map[int]string{1: "in a group", 9 << 10: "alone"} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				t.Parallel()
+				s := stage.New(t, stage.Postgres)
+				ctx, cancel := context.WithCancelCause(t.Context())
+				r := &recorder{Recorder: s.Ledger, after: func() { time.AfterFunc(time.Second, func() { cancel(stopped) }) }}
+				sndr := newSender(t, r, trouble(t, s), stage.Patience)
+				m := messages("target", 1)[0]
+				m.Publishing.Body = make([]byte, size)
+				_, err := sndr.SendTx(ctx, begin(t, s.DB), m)
+				if err == nil || bridge.Retryable(err) {
+					t.Errorf("retryable: %v", err)
+				}
+				r.after = nil
+				if _, err := sndr.SendTx(ctx, begin(t, s.DB), m); err == nil || bridge.Retryable(err) {
+					t.Errorf("cancelled before, retryable: %v", err)
+				}
+			})
+		}
+	}
+}
