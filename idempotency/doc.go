@@ -2,7 +2,7 @@
 // broker may deliver it more than once.
 //
 //	inbox, err := postgres.OpenInbox(ctx, db) // or sqlserver, mysql, sqlite; migrate.Inbox has made its tables
-//	guard, err := idempotency.New(inbox, "mailer", nil)
+//	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetterExchange: true}) // the queue has one
 //	for d := range deliveries { // of Consume, with manual acks
 //		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 //			_, err := tx.ExecContext(ctx, `INSERT INTO emails …`, d.Body)
@@ -168,11 +168,11 @@
 // # Where dead-lettered messages go
 //
 // The Guard cannot see whether a queue has a dead-letter exchange, and a message
-// that is rejected on a queue without one is lost. So it rejects nothing unless
-// told: with Options.DeadLetterExchange it rejects the message and the broker
-// moves it; with Options.DeadLetter it calls a function of yours and acks only
-// when that one has stored the message. With neither, the message is handed back
-// after a pause, again and again, which is noisy but loses nothing in itself.
+// that is rejected on a queue without one is lost. So New requires a choice: with
+// Options.DeadLetterExchange the Guard rejects the message and the broker moves it; with
+// Options.DeadLetter it calls a function of yours and acks only when that one has stored
+// the message; with Options.HandBack it hands the message back after a pause, again and
+// again, which loses nothing in itself, but see the next section.
 //
 // # What the queue must be like
 //

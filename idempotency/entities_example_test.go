@@ -37,7 +37,7 @@ func customerVersion(d amqp.Delivery) (entity string, version int64, err error) 
 func ExampleLatest() {
 	db, inbox, closeDB := openShop(context.Background())
 	defer closeDB()
-	latest, err := idempotency.NewLatest(inbox, "shipping", customerVersion, nil)
+	latest, err := idempotency.NewLatest(inbox, "shipping", customerVersion, &idempotency.Options{DeadLetterExchange: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func ExampleLatest() {
 func ExampleOrdered() {
 	db, inbox, closeDB := openShop(context.Background())
 	defer closeDB()
-	ordered, err := idempotency.NewOrdered(inbox, "accounts", customerVersion, nil)
+	ordered, err := idempotency.NewOrdered(inbox, "accounts", customerVersion, &idempotency.OrderedOptions{Options: idempotency.Options{DeadLetterExchange: true}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func ExampleHighWater() {
 	highWater, err := idempotency.NewHighWater(inbox, "readings", func(d amqp.Delivery) (source, key string, err error) {
 		n, err := strconv.ParseUint(d.MessageId, 10, 64)
 		return d.AppId, fmt.Sprintf("%020d", n), err
-	}, nil)
+	}, &idempotency.Options{DeadLetterExchange: true})
 	if err != nil {
 		log.Fatal(err)
 	}

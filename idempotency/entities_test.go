@@ -31,6 +31,7 @@ type strategy struct {
 
 func strategies(t *testing.T, keeper bridge.Keeper, opts idempotency.Options) map[string]strategy {
 	t.Helper()
+	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil
 	latest, err := idempotency.NewLatest(keeper, "latest", versionOf, &opts)
 	must(t, err)
 	ordered, err := idempotency.NewOrdered(keeper, "ordered", versionOf, &idempotency.OrderedOptions{Options: opts})
@@ -330,7 +331,7 @@ func TestAMarkOfAnotherStrategyIsAnErrorAndLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{})
 		keeper := newKeeper(t, r)
-		highWater, err := idempotency.NewHighWater(keeper, "shop", keyOf, nil)
+		highWater, err := idempotency.NewHighWater(keeper, "shop", keyOf, handBack)
 		must(t, err)
 		must(t, highWater.Handle(t.Context(), r.db, r.event("a:018f"), placeOrder("a")))
 		latest, err := idempotency.NewLatest(keeper, "shop", versionOf, &idempotency.Options{DeadLetterExchange: true, Logger: slog.New(slog.DiscardHandler)})

@@ -73,7 +73,7 @@ func ExampleGuard_Work() {
 	db, inbox, closeDB := openShop(ctx)
 	defer closeDB()
 	guard, err := idempotency.New(inbox, "reports", &idempotency.Options{
-		MinDelay: time.Millisecond, Poll: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+		DeadLetterExchange: true, MinDelay: time.Millisecond, Poll: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -40,8 +40,8 @@ type Guard struct {
 // processes that share the work must use the same name; consumers that each must
 // see every message (two services with a queue each, one database) must use
 // different ones. The name is kept with every key: to change it is to forget
-// what was handled. It has 1 to 255 bytes of UTF-8. opts may be nil. It asks no
-// database; an error names the argument or the option that is wrong.
+// what was handled. It has 1 to 255 bytes of UTF-8. opts must say what becomes of a
+// message that cannot be handled. It asks no database; an error names the argument or the option that is wrong.
 func New(inbox bridge.Inbox, consumer string, opts *Options) (*Guard, error) {
 	if inbox == nil {
 		return nil, errors.New("new guard: inbox is nil")

@@ -74,7 +74,8 @@ type HighWater struct {
 // NewHighWater returns a HighWater that keeps its keys in marks, which every inbox of
 // this module is, in the name of consumer. As with New, all processes that share the
 // work use the same name, and to change it is to forget what was handled. A name must
-// not be shared with another strategy. opts may be nil.
+// not be shared with another strategy. opts must say what becomes of a
+// message that cannot be handled.
 func NewHighWater(marks bridge.Marks, consumer string, keyOf KeyFunc, opts *Options) (*HighWater, error) {
 	switch {
 	case marks == nil:

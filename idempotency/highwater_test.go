@@ -14,7 +14,7 @@ import (
 
 func TestHighWaterHandlesOnlyKeysAboveTheMark(t *testing.T) {
 	r := newReceiver(t, idempotency.Options{})
-	highWater, err := idempotency.NewHighWater(newKeeper(t, r), "shop", keyOf, nil)
+	highWater, err := idempotency.NewHighWater(newKeeper(t, r), "shop", keyOf, handBack)
 	must(t, err)
 	for _, event := range []string{"a:0009", "a:0010", "b:x", "a:0010", "a:0009", "a:0100", "b:y", "b:z", "b:y"} {
 		must(t, highWater.Handle(t.Context(), r.db, r.event(event), placeOrder(event)))
@@ -29,7 +29,7 @@ func TestHighWaterHandlesOnlyKeysAboveTheMark(t *testing.T) {
 // The price of keeping only the mark, as the comment of HighWater says.
 func TestHighWaterTakesAKeyThatComesLateForADuplicate(t *testing.T) {
 	r := newReceiver(t, idempotency.Options{})
-	highWater, err := idempotency.NewHighWater(newKeeper(t, r), "shop", keyOf, nil)
+	highWater, err := idempotency.NewHighWater(newKeeper(t, r), "shop", keyOf, handBack)
 	must(t, err)
 	for _, event := range []string{"a:1", "a:3", "a:2"} {
 		must(t, highWater.Handle(t.Context(), r.db, r.event(event), placeOrder(event)))
@@ -42,7 +42,7 @@ func TestHighWaterTakesAKeyThatComesLateForADuplicate(t *testing.T) {
 // must not go before it.
 func TestHighWaterHandlesNothingOfAChannelOnWhichItHandedSomethingBack(t *testing.T) {
 	r := newReceiver(t, idempotency.Options{})
-	highWater, err := idempotency.NewHighWater(newKeeper(t, r), "shop", keyOf, nil)
+	highWater, err := idempotency.NewHighWater(newKeeper(t, r), "shop", keyOf, handBack)
 	must(t, err)
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()

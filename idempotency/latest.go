@@ -34,7 +34,8 @@ type Latest struct {
 // NewLatest returns a Latest that keeps its versions in marks, which every inbox of
 // this module is, in the name of consumer. As with New, all processes that share the
 // work use the same name, and to change it is to forget what was handled. A name must
-// not be shared with another strategy. opts may be nil.
+// not be shared with another strategy. opts must say what becomes of a
+// message that cannot be handled.
 func NewLatest(marks bridge.Marks, consumer string, versionOf VersionFunc, opts *Options) (*Latest, error) {
 	switch {
 	case marks == nil:

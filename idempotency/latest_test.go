@@ -8,7 +8,7 @@ import (
 
 func TestLatestHandlesOnlyWhatIsNewerThanAllBefore(t *testing.T) {
 	r := newReceiver(t, idempotency.Options{})
-	latest, err := idempotency.NewLatest(newKeeper(t, r), "shop", versionOf, nil)
+	latest, err := idempotency.NewLatest(newKeeper(t, r), "shop", versionOf, handBack)
 	must(t, err)
 	for _, event := range []string{"a:0", "a:3", "b:1", "a:2", "a:3", "a:9223372036854775807", "a:10", "b:2", "b:0"} {
 		must(t, latest.Handle(t.Context(), r.db, r.event(event), placeOrder(event)))

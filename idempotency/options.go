@@ -11,8 +11,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Options change how a Guard retries and gives up. Nil and the zero value of each field
-// mean defaults; New names a field that cannot be.
+// Options say how a Guard retries, and what becomes of a message that it gives up: exactly
+// one of DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each
+// other field means its default. New names a field that cannot be.
 type Options struct {
 	// Key returns the key of a message: what its copies have in common and nothing
 	// else has, such as the number of an order. It has 1 to 255 bytes of UTF-8 without
@@ -77,15 +78,22 @@ type Options struct {
 	// DeadLetterExchange declares that the queue has a dead-letter exchange and
 	// that something is bound to it. Failed messages are then rejected, and the
 	// broker moves them there. On a queue without one they would be lost. The
-	// reason is in the log only. Excludes DeadLetter.
+	// reason is in the log only.
 	DeadLetterExchange bool
 
 	// DeadLetter stores a failed message with the reason: in a table, or by a
 	// confirmed publish. After nil the Guard acks the message; after an error or a
 	// panic it hands it back. The function must not ack or reject d itself. A crash
 	// or a lost ack after it has stored the message brings the message again, so it
-	// may be stored twice, or be handled after all. Excludes DeadLetterExchange.
+	// may be stored twice, or be handled after all.
 	DeadLetter func(ctx context.Context, d amqp.Delivery, reason error) error
+
+	// HandBack hands a failed message back after MaxDelay, again and again, until a
+	// handler takes it. It is delivered for ever: and where the queue has a delivery
+	// limit that a nack counts towards (RabbitMQ 4.0 to 4.2, 20 unless set), the broker
+	// throws the message away when it is reached. It is safe on a queue without such a
+	// limit.
+	HandBack bool
 
 	// Logger gets a warning for each failed attempt that is tried again, and an
 	// error for each panic (with its stack) and each dead-lettered message. What
@@ -152,10 +160,21 @@ func (o *Options) validate() error {
 		return fmt.Errorf("Options.MaxStored is %d, must not be negative", o.MaxStored)
 	case o.Retention > 0 && o.Retention < time.Hour:
 		return fmt.Errorf("Options.Retention is %v, must be at least 1h, or negative to keep keys for ever", o.Retention)
-	case o.DeadLetterExchange && o.DeadLetter != nil:
-		return errors.New("Options.DeadLetterExchange and Options.DeadLetter exclude each other")
 	}
-	return nil
+	chosen := 0
+	for _, set := range []bool{o.DeadLetterExchange, o.DeadLetter != nil, o.HandBack} {
+		if set {
+			chosen++
+		}
+	}
+	switch chosen {
+	case 0:
+		return errors.New("Options must say what becomes of a message that cannot be handled: set DeadLetterExchange, DeadLetter, or HandBack to hand it back for ever")
+	case 1:
+		return nil
+	default:
+		return errors.New("Options.DeadLetterExchange, DeadLetter and HandBack exclude each other")
+	}
 }
 
 // delays returns the pauses of one delivery.

@@ -36,7 +36,9 @@ func TestNewRefusesMisuseAndNamesTheField(t *testing.T) {
 		{"Options.Poll", noInbox{}, "shop", &idempotency.Options{Poll: -1}},
 		{"Options.MaxStored", noInbox{}, "shop", &idempotency.Options{MaxStored: -1}},
 		{"Options.Retention", noInbox{}, "shop", &idempotency.Options{Retention: time.Minute}},
-		{"Options.DeadLetter ", noInbox{}, "shop", &idempotency.Options{DeadLetterExchange: true, DeadLetter: store}},
+		{"exclude each other", noInbox{}, "shop", &idempotency.Options{DeadLetterExchange: true, DeadLetter: store}},
+		{"exclude each other", noInbox{}, "shop", &idempotency.Options{DeadLetterExchange: true, HandBack: true}},
+		{"exclude each other", noInbox{}, "shop", &idempotency.Options{DeadLetter: store, HandBack: true}},
 	} {
 		if _, err := idempotency.New(c.inbox, c.consumer, c.opts); err == nil || !strings.Contains(err.Error(), c.names) {
 			t.Errorf("got %v, want an error that names %s", err, c.names)
@@ -44,8 +46,40 @@ func TestNewRefusesMisuseAndNamesTheField(t *testing.T) {
 	}
 }
 
-func TestNewNeedsNoOptions(t *testing.T) {
-	if _, err := idempotency.New(noInbox{}, "shop", nil); err != nil {
-		t.Error(err)
+// Where a message goes that can never be handled is chosen by whoever knows the queue.
+func TestWhatBecomesOfAPoisonMessageMustBeChosen(t *testing.T) {
+	keeper := &faultyKeeper{}
+	for name, make := range map[string]func(*idempotency.Options) error{
+		"guard": func(opts *idempotency.Options) error {
+			_, err := idempotency.New(noInbox{}, "shop", opts)
+			return err
+		},
+		"latest": func(opts *idempotency.Options) error {
+			_, err := idempotency.NewLatest(keeper, "shop", versionOf, opts)
+			return err
+		},
+		"ordered": func(opts *idempotency.Options) error {
+			if opts == nil {
+				opts = new(idempotency.Options)
+			}
+			_, err := idempotency.NewOrdered(keeper, "shop", versionOf, &idempotency.OrderedOptions{Options: *opts})
+			return err
+		},
+		"high water": func(opts *idempotency.Options) error {
+			_, err := idempotency.NewHighWater(keeper, "shop", keyOf, opts)
+			return err
+		},
+	} {
+		for _, opts := range []*idempotency.Options{nil, {Attempts: 3}} {
+			err := make(opts)
+			for _, choice := range []string{"DeadLetterExchange", "DeadLetter,", "HandBack"} {
+				if err == nil || !strings.Contains(err.Error(), choice) {
+					t.Errorf("%s with %+v: %v, want an error that names %s", name, opts, err, choice)
+				}
+			}
+		}
+		if err := make(&idempotency.Options{HandBack: true}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -115,7 +115,8 @@ func (o *OrderedOptions) withDefaults() (OrderedOptions, error) {
 // NewOrdered returns an Ordered that keeps its versions and events in keeper, which
 // every inbox of this module is, in the name of consumer. As with New, all processes
 // that share the work use the same name, and to change it is to forget what was
-// handled. A name must not be shared with another strategy. opts may be nil.
+// handled. A name must not be shared with another strategy. opts must say what becomes of a
+// message that cannot be handled.
 func NewOrdered(keeper bridge.Keeper, consumer string, versionOf VersionFunc, opts *OrderedOptions) (*Ordered, error) {
 	switch {
 	case keeper == nil:

@@ -29,6 +29,7 @@ func newOrdered(t *testing.T, opts idempotency.OrderedOptions) *orderedReceiver 
 	r := &orderedReceiver{receiver: newReceiver(t, idempotency.Options{}), fail: make(map[string]error)}
 	r.keeper = newKeeper(t, r.receiver)
 	opts.Logger = slog.New(slog.NewTextHandler(r.log, nil))
+	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil
 	var err error
 	r.Ordered, err = idempotency.NewOrdered(r.keeper, "shop", versionOf, &opts)
 	must(t, err)

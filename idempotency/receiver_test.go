@@ -58,8 +58,12 @@ func newReceiver(t *testing.T, opts idempotency.Options) *receiver {
 	return r
 }
 
+// handBack are the options of a test in which nothing is dead-lettered.
+var handBack = &idempotency.Options{HandBack: true}
+
 func (r *receiver) newGuard(consumer string, opts idempotency.Options) *idempotency.Guard {
 	r.t.Helper()
+	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil
 	guard, err := idempotency.New(r.inbox, consumer, &opts)
 	if err != nil {
 		r.t.Fatal(err)

@@ -58,7 +58,7 @@ func (g *Guard) deadLetter(ctx context.Context, d amqp.Delivery, reason error) e
 		}
 		return nil
 	default:
-		return errors.New("no dead-lettering configured")
+		return errors.New("Options.HandBack is set")
 	}
 }
 

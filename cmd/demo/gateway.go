@@ -40,7 +40,7 @@ func (t *theatre) buildGateway(ctx context.Context, folder string, out io.Writer
 	if err != nil {
 		return err
 	}
-	t.guard, err = idempotency.New(inbox, gatewayConsumer, nil)
+	t.guard, err = idempotency.New(inbox, gatewayConsumer, &idempotency.Options{HandBack: true})
 	return err
 }
 

@@ -87,6 +87,7 @@ func open(ctx context.Context, c *config, db *database.Database, log *slog.Logge
 		return nil, nil, fmt.Errorf("%w: %w", bridge.ErrNoSchema, err)
 	}
 	options := c.options(log)
+	options.HandBack = g == nil // no command but the gateway takes deliveries
 	if g != nil {
 		g.inbox = inbox
 		options.DeadLetter, options.FindOut = g.bury, g.findOut

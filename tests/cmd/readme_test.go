@@ -117,7 +117,7 @@ func TestReadmeExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := idempotency.New(inbox, "mailer", nil)
+	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -141,7 +141,7 @@ func BenchmarkClaimWhileMillionsArePurged(b *testing.B) {
 	for name, make := range benchDatabases {
 		b.Run(name, func(b *testing.B) {
 			d := make(b, manyClaims)
-			guard, err := idempotency.New(d.Inbox, "shop", nil)
+			guard, err := idempotency.New(d.Inbox, "shop", &idempotency.Options{HandBack: true})
 			check(b, err)
 			var s sample
 			d.round(b)

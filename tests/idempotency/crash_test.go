@@ -22,7 +22,7 @@ func handleToPoint(ctx context.Context, c child, _ *amqp.Channel, deliveries <-c
 	if err != nil {
 		return err
 	}
-	guard, err := idempotency.New(db.inbox, "shop", nil)
+	guard, err := idempotency.New(db.inbox, "shop", &idempotency.Options{HandBack: true})
 	if err != nil {
 		return err
 	}

@@ -153,6 +153,7 @@ func versionOf(d amqp.Delivery) (entity string, version int64, err error) {
 type handler func(ctx context.Context, d amqp.Delivery, effect func(ctx context.Context, tx *sql.Tx, event string) error) error
 
 func (r *receiver) latest(keeper bridge.Keeper, opts idempotency.Options) (handler, error) {
+	opts.HandBack = !opts.DeadLetterExchange
 	latest, err := idempotency.NewLatest(keeper, "shop", versionOf, &opts)
 	return func(ctx context.Context, d amqp.Delivery, effect func(context.Context, *sql.Tx, string) error) error {
 		return latest.Handle(ctx, r.db, d, func(ctx context.Context, tx *sql.Tx) error { return effect(ctx, tx, string(d.Body)) })
@@ -160,6 +161,7 @@ func (r *receiver) latest(keeper bridge.Keeper, opts idempotency.Options) (handl
 }
 
 func (r *receiver) ordered(keeper bridge.Keeper, opts idempotency.Options) (handler, error) {
+	opts.HandBack = !opts.DeadLetterExchange
 	ordered, err := idempotency.NewOrdered(keeper, "shop", versionOf, &idempotency.OrderedOptions{Options: opts})
 	return func(ctx context.Context, d amqp.Delivery, effect func(context.Context, *sql.Tx, string) error) error {
 		return ordered.Handle(ctx, r.db, d, func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error {
@@ -169,6 +171,7 @@ func (r *receiver) ordered(keeper bridge.Keeper, opts idempotency.Options) (hand
 }
 
 func (r *receiver) highWater(keeper bridge.Keeper, opts idempotency.Options) (handler, error) {
+	opts.HandBack = !opts.DeadLetterExchange
 	highWater, err := idempotency.NewHighWater(keeper, "shop", keyOf, &opts)
 	return func(ctx context.Context, d amqp.Delivery, effect func(context.Context, *sql.Tx, string) error) error {
 		return highWater.Handle(ctx, r.db, d, func(ctx context.Context, tx *sql.Tx) error { return effect(ctx, tx, string(d.Body)) })

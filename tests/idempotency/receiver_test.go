@@ -134,6 +134,7 @@ func (db *database) wantOrders(t *testing.T, want int) {
 func newGuard(t *testing.T, inbox bridge.Inbox, opts idempotency.Options) *idempotency.Guard {
 	t.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(testLog{t}, nil))
+	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil
 	guard, err := idempotency.New(inbox, "shop", &opts)
 	if err != nil {
 		t.Fatal(err)

@@ -100,6 +100,7 @@ func (o outbox) sent(t *testing.T, id string) int {
 var walkers = idempotency.Options{
 	Attempts: 20, MinDelay: time.Millisecond, MaxDelay: time.Millisecond, Poll: 5 * time.Millisecond, // an attempt may outlast its lease
 	EffectTimeout: 100 * time.Millisecond, Lease: time.Second, Retention: 10 * 24 * time.Hour,
+	HandBack: true,
 }
 
 // A task is what a walker does.

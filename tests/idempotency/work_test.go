@@ -22,7 +22,7 @@ func TestManyWorkersHandleEachStoredMessageOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			db := make(t)
 			guard, err := idempotency.New(db.inbox, "shop", &idempotency.Options{
-				Attempts: 100, MinDelay: time.Millisecond, MaxDelay: 5 * time.Millisecond, Poll: 5 * time.Millisecond,
+				HandBack: true, Attempts: 100, MinDelay: time.Millisecond, MaxDelay: 5 * time.Millisecond, Poll: 5 * time.Millisecond,
 				Logger: slog.New(slog.DiscardHandler)})
 			must(t, err)
 			q := newQueue(t, quorum)

@@ -101,7 +101,7 @@ func (s *service) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.guard, err = idempotency.New(inbox, s.Service, nil); err != nil {
+	if s.guard, err = idempotency.New(inbox, s.Service, &idempotency.Options{HandBack: true}); err != nil {
 		return err
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))

@@ -203,7 +203,7 @@ func startMailer(t *testing.T, s *stage.Stage) *mailer {
 		t.Fatal(err)
 	}
 	m := new(mailer)
-	if m.Guard, err = idempotency.New(inbox, "mailer", &idempotency.Options{Logger: stage.Logger(t)}); err != nil {
+	if m.Guard, err = idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true, Logger: stage.Logger(t)}); err != nil {
 		t.Fatal(err)
 	}
 	deliveries, disconnect := s.Consume("emails")

@@ -40,7 +40,7 @@ func receive(ctx context.Context, b Brief) error {
 	for _, queue := range b.Queues {
 		guard, err := idempotency.New(inbox, queue, &idempotency.Options{
 			MinDelay: 20 * time.Millisecond, MaxDelay: 500 * time.Millisecond, Hold: 30 * time.Second,
-			Attempts: 1000, Logger: logger(),
+			Attempts: 1000, HandBack: true, Logger: logger(),
 		})
 		if err != nil {
 			return err
