@@ -108,6 +108,10 @@
 //  10. Memory is bounded by configured counts, whatever the backlog.
 //  11. The caller's transaction belongs to the caller: no commit, no rollback, no
 //     DDL in it. Tx has no method for them.
+//  12. The main job depends on nothing else. Lookup, settle, forward, forget and ack go on
+//     whatever becomes of unparking, sweeping, counting, explaining, observing, the
+//     status page and the endpoints. These say in the log when they begin to fail and
+//     when they work again, back off, and never end a session.
 //
 // # The wire format
 //

@@ -14,6 +14,10 @@ import (
 // enough to tell waiting from not waiting, short enough for a quick start.
 const proofWait = 150 * time.Millisecond
 
+// settleBegins is how long the proof gives a settle to begin to wait, before it ends
+// the canary's transaction.
+const settleBegins = 100 * time.Millisecond
+
 // proofPatience bounds the whole proof, on a database that is busy.
 const proofPatience = 30 * time.Second
 
@@ -154,10 +158,24 @@ func withOpenCanary(ctx context.Context, ledger Ledger, canary uuid.UUID, fn fun
 	})
 }
 
-// endWhileSettling ends the canary's transaction while a settle waits for it.
+// endWhileSettling ends the canary's transaction while a settle waits for it: what a
+// statement sees that has waited may differ from what one sees that comes later.
 func endWhileSettling(ctx context.Context, ledger Ledger, canary uuid.UUID, want Outcome, end func() error) error {
 	settled := make(chan error, 1)
-	go func() { settled <- expectSettled(ctx, ledger, canary, want, "when its transaction ended") }()
+	began := make(chan struct{})
+	go func() {
+		close(began)
+		settled <- expectSettled(ctx, ledger, canary, want, "when its transaction ended")
+	}()
+	<-began
+	select {
+	case err := <-settled:
+		if err == nil {
+			err = fmt.Errorf("%w: the lookup said %q while the transaction was open", ErrProof, want)
+		}
+		return err
+	case <-time.After(settleBegins):
+	}
 	endErr := end()
 	err := <-settled
 	if endErr != nil {

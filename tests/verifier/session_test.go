@@ -44,6 +44,35 @@ func TestVerifierRefusesALedgerThatFailsTheProof(t *testing.T) {
 	}
 }
 
+// staleLedger says after a wait what was so before, as a statement does that reads a
+// snapshot from its own beginning.
+type staleLedger struct{ bridge.Ledger }
+
+func (l staleLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+	before, err := l.Committed(ctx, []uuid.UUID{id})
+	if err != nil {
+		return bridge.StillOpen, err
+	}
+	outcome, err := l.Ledger.Settle(ctx, id, wait)
+	if outcome == bridge.Committed && len(before) == 0 {
+		outcome = bridge.RolledBack
+	}
+	return outcome, err
+}
+
+func TestTheProofSeesWhatASettleSaysThatHasWaited(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	for range 5 { // it must not depend on who is first
+		if err := bridge.Prove(t.Context(), staleLedger{s.Ledger}); !errors.Is(err, bridge.ErrProof) {
+			t.Errorf("the proof says %v", err)
+		}
+	}
+	if err := bridge.Prove(t.Context(), s.Ledger); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestCutConnectionsStartANewSessionAndLoseNothing(t *testing.T) {
 	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
