@@ -51,31 +51,40 @@ WHERE table_schema = DATABASE() AND table_name = 'bridge_ledger'`)
 	return identity, nil
 }
 
-// The variables that tell of a server whose locks do not tell about a transaction,
-// with the reason. Releases without one do not list it.
-var variables = map[string]string{
-	"read_only":        "it is read-only",
-	"innodb_read_only": "it is read-only",
-	"wsrep_on":         "in a Galera cluster no node waits for the locks of another",
-}
-
+// checkVariables refuses a server whose locks do not tell about a transaction. Releases
+// without one of the variables do not list it.
 func (l *Ledger) checkVariables(ctx context.Context) error {
 	var settings []struct {
 		Name  string `db:"Variable_name"`
 		Value string `db:"Value"`
 	}
 	err := l.db.SelectContext(ctx, &settings, `SHOW GLOBAL VARIABLES
-WHERE Variable_name IN ('read_only', 'innodb_read_only', 'wsrep_on', 'group_replication_single_primary_mode')`)
+WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`)
 	if err != nil {
 		return err
 	}
-	for _, setting := range settings {
-		if reason, ok := variables[setting.Name]; ok && !off(setting.Value) {
-			return fmt.Errorf("%w: %s (%s = %s)", bridge.ErrNotPrimary, reason, setting.Name, setting.Value)
+	for _, s := range settings {
+		switch {
+		case s.Name == "wsrep_on" && !off(s.Value):
+			return fmt.Errorf("%w: in a Galera cluster no node waits for the locks of another (wsrep_on = %s)", bridge.ErrNotPrimary, s.Value)
+		case s.Name == "group_replication_single_primary_mode" && off(s.Value):
+			return fmt.Errorf("%w: with several primaries none waits for the locks of another (%s = %s)", bridge.ErrNotPrimary, s.Name, s.Value)
 		}
-		if setting.Name == "group_replication_single_primary_mode" && off(setting.Value) {
-			return fmt.Errorf("%w: with several primaries none waits for the locks of another (%s = %s)",
-				bridge.ErrNotPrimary, setting.Name, setting.Value)
+	}
+	var set string
+	if err := l.db.GetContext(ctx, &set, `SELECT `+readOnly); err != nil {
+		return err
+	}
+	return takesWrites(set)
+}
+
+// takesWrites returns an error unless all that readOnly has read is off. super_read_only
+// is not read, which MariaDB has not: it turns read_only on (MySQL 8.4 Reference Manual,
+// 'Server System Variables').
+func takesWrites(readOnly string) error {
+	for _, value := range strings.Fields(readOnly) {
+		if !off(value) {
+			return fmt.Errorf("%w: it is read-only (read_only and innodb_read_only are %s)", bridge.ErrNotPrimary, readOnly)
 		}
 	}
 	return nil

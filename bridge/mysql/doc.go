@@ -28,8 +28,8 @@
 // uncommitted row would be found, or SERIALIZABLE, at which it would be waited for.
 //
 // Every lookup and every INSERT checks the ledger's identity as it goes, and Settle also
-// that the server is not read-only: a proxy may have sent it to a replica, where nobody
-// holds the sender's locks.
+// that the server is not read-only (read_only, innodb_read_only): a proxy, or a failover,
+// may have led it to a replica, where nobody holds the sender's locks.
 //
 // # Parked messages and orphans
 //

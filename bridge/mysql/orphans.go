@@ -32,7 +32,7 @@ const (
 	lockOld = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id
 WHERE l.recorded_at < '%[5]s' FOR UPDATE SKIP LOCKED`
 
-	sweptBefore = `SELECT CAST(w.swept_before AS CHAR) AS swept_before, @@GLOBAL.read_only AS read_only
+	sweptBefore = `SELECT CAST(w.swept_before AS CHAR) AS swept_before, ` + readOnly + `
 FROM bridge_identity i JOIN bridge_watermark w ON w.one = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 )
 
@@ -84,10 +84,9 @@ func (l *Ledger) sweptBefore(ctx context.Context, tx *sqlx.Tx) (time.Time, error
 		return time.Time{}, tables.OtherLedger(l.identity)
 	case err != nil:
 		return time.Time{}, err
-	case !off(row.ReadOnly):
-		return time.Time{}, fmt.Errorf("%w: it is read-only", bridge.ErrNotPrimary)
-	case !row.SweptBefore.Valid:
-		return time.Time{}, nil
+	}
+	if err := takesWrites(row.ReadOnly); err != nil || !row.SweptBefore.Valid {
+		return time.Time{}, err
 	}
 	return time.Parse(timeText, row.SweptBefore.String)
 }

@@ -67,13 +67,14 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 		return bridge.StillOpen, err
 	case len(rows) == 0:
 		return bridge.StillOpen, tables.OtherLedger(l.identity)
-	case !off(rows[0].ReadOnly):
-		return bridge.StillOpen, fmt.Errorf("%w: it is read-only", bridge.ErrNotPrimary)
-	case rows[0].ID.Valid:
-		return bridge.Committed, nil
-	default:
-		return bridge.RolledBack, nil
 	}
+	if err := takesWrites(rows[0].ReadOnly); err != nil {
+		return bridge.StillOpen, err
+	}
+	if rows[0].ID.Valid {
+		return bridge.Committed, nil
+	}
+	return bridge.RolledBack, nil
 }
 
 func setLockWait(ctx context.Context, conn *sqlx.Conn, seconds int64) error {

@@ -36,9 +36,13 @@ SELECT ids.id FROM bridge_identity i STRAIGHT_JOIN ` + ids + ` WHERE i.one = 1 A
 	committed = `SELECT l.%[4]s AS id FROM bridge_identity i STRAIGHT_JOIN ` + ids + `
 LEFT JOIN %[3]s ON l.%[4]s = ids.id WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 
-	// One row if the identity is right, with a null id if there is none. Where reads
-	// go to a replica, the read-only server says so.
-	settle = `SELECT l.%[4]s AS id, @@GLOBAL.read_only AS read_only FROM bridge_identity i
+	// Whether the server takes writes, see takesWrites. A pool may have come to a replica
+	// since Check has looked, where nobody holds the sender's locks: so every statement
+	// asks that may say that a row is not there.
+	readOnly = `CONCAT_WS(' ', @@GLOBAL.read_only, @@GLOBAL.innodb_read_only) AS read_only`
+
+	// One row if the identity is right, with a null id if there is none.
+	settle = `SELECT l.%[4]s AS id, ` + readOnly + ` FROM bridge_identity i
 LEFT JOIN %[3]s ON l.%[4]s = UNHEX('%[1]s') WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') LOCK IN SHARE MODE`
 
 	forget = `DELETE l FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id`

@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"database/sql"
+	"strings"
 	"testing"
 
 	driver "github.com/go-sql-driver/mysql"
@@ -20,6 +21,45 @@ func awaitMariaDBLock(t *testing.T, db *sql.DB, sessions int) {
 		must(t, db.QueryRowContext(t.Context(), mariaDBHarness().Waiting).Scan(&n))
 		return n >= sessions
 	})
+}
+
+// A flavour is what tests say to MariaDB and MySQL in different words.
+type flavour struct {
+	follow, apply, stopApplying string
+	statementTime, tenSeconds   string // a variable that bounds statements, and its value
+	sessionVariables            string // a table of them
+	oddMode                     string // an sql_mode
+}
+
+func flavourOf(t *testing.T, db *sql.DB) flavour {
+	t.Helper()
+	if isMySQL(t, db) {
+		return flavour{
+			follow:           "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1, SOURCE_USER = 'nobody'",
+			apply:            "START REPLICA SQL_THREAD",
+			stopApplying:     "STOP REPLICA",
+			statementTime:    "max_execution_time",
+			tenSeconds:       "10000",
+			sessionVariables: "performance_schema.session_variables",
+			oddMode:          "'ANSI,NO_BACKSLASH_ESCAPES'",
+		}
+	}
+	return flavour{
+		follow:           "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1, MASTER_USER = 'nobody'",
+		apply:            "START SLAVE SQL_THREAD",
+		stopApplying:     "STOP SLAVE",
+		statementTime:    "max_statement_time",
+		tenSeconds:       "10",
+		sessionVariables: "information_schema.session_variables",
+		oddMode:          "'ANSI,ORACLE,NO_BACKSLASH_ESCAPES'",
+	}
+}
+
+func isMySQL(t *testing.T, db *sql.DB) bool {
+	t.Helper()
+	var version string
+	must(t, db.QueryRowContext(t.Context(), "SELECT version()").Scan(&version))
+	return !strings.Contains(version, "MariaDB")
 }
 
 // mariaDB makes a database with a ledger, and connects to it.

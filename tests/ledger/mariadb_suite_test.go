@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"testing"
 
 	_ "github.com/go-sql-driver/mysql"
@@ -52,7 +53,7 @@ func mariaDBHarness() ledgertest.Harness {
 			if err := tx.QueryRowContext(ctx, "SELECT connection_id()").Scan(&id); err != nil {
 				return err
 			}
-			_, err := admin.ExecContext(ctx, "KILL ?", id)
+			_, err := admin.ExecContext(ctx, fmt.Sprint("KILL ", id)) // MySQL takes no parameter there
 			return err
 		},
 	}

@@ -28,6 +28,15 @@ type MariaDBOptions struct {
 type MariaDB struct {
 	server
 	MariaDBAddress
+	args []string
+}
+
+// Reconfigure gives the next Restart further options, like those of
+// MariaDBOptions.Config.
+func (m *MariaDB) Reconfigure(options ...string) {
+	for _, option := range options {
+		m.args = append(m.args, "--"+option)
+	}
 }
 
 // A flavour is what MariaDB and MySQL differ in here.
@@ -91,17 +100,15 @@ func (f flavour) start(ctx context.Context, program string, options *MariaDBOpti
 		args = append(args, "--ssl-ca="+home.path("ca.pem"), "--ssl-cert="+home.path("cert.pem"),
 			"--ssl-key="+home.path("key.pem"), "--require-secure-transport=ON")
 	}
-	for _, option := range options.Config {
-		args = append(args, "--"+option)
-	}
-	m := &MariaDB{MariaDBAddress: MariaDBAddress{port}, server: server{
+	m := &MariaDB{MariaDBAddress: MariaDBAddress{port}, args: args, server: server{
 		name:       f.name,
 		home:       home,
 		ready:      "ready for connections",
 		stopSignal: syscall.SIGTERM,
 		log:        options.Log,
-		command:    func() *exec.Cmd { return home.command(program, args...) },
 	}}
+	m.Reconfigure(options.Config...)
+	m.command = func() *exec.Cmd { return home.command(program, m.args...) }
 	filler, err := f.fill(program, home)
 	if err == nil {
 		err = run(ctx, filler)
