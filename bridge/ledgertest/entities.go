@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,7 +30,6 @@ func runEntities(t *testing.T, h Harness, db *sql.DB, inbox bridge.Inbox) {
 		{"who waits for the lock of a new mark gets what the other has committed", testNewMarkWaitsForCommit},
 		{"who waits for the lock of a new mark gets an empty one after the other's rollback", testNewMarkWaitsForRollback},
 		{"of many that count on one mark from the beginning none is lost", testMarkCounts},
-		{"the lock of a mark keeps nobody from another", testMarkOthers},
 
 		{"kept messages come back by their versions, byte by byte", testKeep},
 		{"a version is kept once", testKeepTwice},
@@ -295,39 +293,4 @@ func testMarkCounts(t *testing.T, e *entities) {
 	}
 	all.Wait()
 	expectMark(t, e.mark(t, "a", name, ""), strconv.Itoa(counters*each))
-}
-
-func testMarkOthers(t *testing.T, e *entities) {
-	if e.OneWriter {
-		t.Skip("there are no two writers")
-	}
-	names := []string{newName(), newName(), newName()}
-	slices.Sort(names)
-	e.mark(t, "a", names[1], "7")
-	tx := begin(t, e.db)
-	_, err := e.LockMark(t.Context(), tx, "a", names[1])
-	check(t, err, "lock mark")
-	check(t, e.SetMark(t.Context(), tx, "a", names[1], "8"), "set mark")
-	_, err = e.Keep(t.Context(), tx, "a", names[1], 10, []byte("m"))
-	check(t, err, "keep")
-	_, _, err = e.FirstKept(t.Context(), tx, "a", names[1])
-	check(t, err, "read")
-
-	ctx, cancel := context.WithTimeout(t.Context(), prompt)
-	defer cancel()
-	for _, name := range []string{names[0], names[2]} { // before and after it, and new
-		other := begin(t, e.db)
-		_, err := e.LockMark(ctx, other, "a", name)
-		check(t, err, "lock another mark")
-		_, _, err = e.FirstKept(ctx, other, "a", name)
-		check(t, err, "read")
-		_, err = e.Keep(ctx, other, "a", name, 10, []byte("m"))
-		check(t, err, "keep")
-		_, err = e.CountKept(ctx, other, "a", name)
-		check(t, err, "count")
-		check(t, e.SetMark(ctx, other, "a", name, "9"), "set another mark")
-		check(t, e.Unkeep(ctx, other, "a", name, 10), "delete")
-		check(t, other.Commit(), "commit")
-	}
-	check(t, tx.Commit(), "commit")
 }

@@ -35,6 +35,20 @@ type Harness struct {
 	// as the application would; Create makes the table. Nil where Record inserts.
 	Insert func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error
 
+	// Table is that table's name as it stands in a statement, so that the suite can
+	// empty it; it is needed where there is a Gather.
+	Table string
+
+	// Gather is a statement that gathers the statistics of a table, %s, from which the
+	// server makes its plans; empty if there is none.
+	Gather string
+
+	// Scanned tells how many rows the one connection of db has read so far that it did not
+	// reach by their keys: of tables and indexes that it has gone through. A few more or
+	// less mean nothing. Nil where the database does not tell, or a pooler gives another
+	// connection for each statement.
+	Scanned func(ctx context.Context, db *sql.DB) (int, error)
+
 	// MostIDs is how many IDs one transaction may have at most; 0 if nothing but
 	// memory limits it.
 	MostIDs int

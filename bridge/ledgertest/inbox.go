@@ -33,7 +33,7 @@ func RunInbox(t *testing.T, h Harness) {
 	}
 	tests = slices.Concat(tests, pendingTests, purgeTests)
 	connect := h.create(t)
-	box := &inbox{Harness: h, db: connect()}
+	box := &inbox{Harness: h, connect: connect, db: connect()}
 	if _, err := h.OpenInbox(t.Context(), box.db); !errors.Is(err, bridge.ErrNoSchema) || !strings.Contains(err.Error(), "migrate.Inbox") {
 		t.Errorf("open without table: %v, must be %v and name migrate.Inbox", err, bridge.ErrNoSchema)
 	}
@@ -47,12 +47,14 @@ func RunInbox(t *testing.T, h Harness) {
 		t.Run(test.name, func(t *testing.T) { test.test(t, box) })
 	}
 	runEntities(t, h, box.db, box.Inbox)
+	t.Run("no statement by key reads a table through or waits for a row of others", func(t *testing.T) { testInboxByKey(t, box) })
 }
 
 type inbox struct {
 	Harness
 	bridge.Inbox
-	db *sql.DB
+	connect func() *sql.DB
+	db      *sql.DB
 }
 
 // claim claims in a transaction of its own, and commits.

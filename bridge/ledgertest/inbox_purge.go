@@ -14,7 +14,6 @@ var purgeTests = []inboxTest{
 	{"claims are read in the order of keys, page by page, with their age", testClaimed},
 	{"of the claims that are named those are forgotten that are older than an age", testForgetClaims},
 	{"many claims are forgotten at once", testForgetManyClaims},
-	{"claims are forgotten while others claim", testForgetClaimsOthers},
 }
 
 func (i *inbox) claimed(t *testing.T, consumer, after string, limit int) (claims []bridge.Claimed) {
@@ -93,30 +92,4 @@ func testForgetManyClaims(t *testing.T, i *inbox) {
 		t.Errorf("left is %v", left)
 	}
 	expect(t, "number of none", i.forget(t, consumer, -time.Minute), 0)
-}
-
-func testForgetClaimsOthers(t *testing.T, i *inbox) {
-	if i.OneWriter {
-		t.Skip("nobody writes while another does")
-	}
-	const consumer = "forgets beside others"
-	for _, key := range []string{"a", "b", "c"} {
-		i.claim(t, consumer, key)
-	}
-	claiming, forgetting := begin(t, i.db), begin(t, i.db)
-	expectClaimed(t, i.claimIn(t, claiming, consumer, "d"), true)
-	n, err := i.Forget(t.Context(), forgetting, consumer, []string{"a", "b", "c"}, -time.Minute)
-	check(t, err, "forget")
-	expect(t, "number of forgotten", n, 3)
-	expectClaimed(t, i.claimIn(t, claiming, consumer, "e"), true)
-	expectClaimed(t, i.claim(t, consumer, "f"), true)
-	check(t, claiming.Commit(), "commit")
-	check(t, forgetting.Commit(), "commit")
-	var keys []string
-	for _, c := range i.claimed(t, consumer, "", 10) {
-		keys = append(keys, c.Key)
-	}
-	if want := []string{"d", "e", "f"}; !slices.Equal(keys, want) {
-		t.Errorf("left are %q, must be %q", keys, want)
-	}
 }

@@ -19,7 +19,6 @@ func Run(t *testing.T, h Harness) {
 		{"a deadline during a settle costs no connection", testSettleDeadline},
 		{"many settles of one ID all learn its outcome", testSettleSameID},
 		{"many settles of many IDs each learn their own outcome", testSettleManyIDs},
-		{"an open transaction delays the settle of no other ID", testSettleOthers},
 
 		{"the lookup finds what is committed and nothing else", testLookup},
 		{"the lookup never waits and never reports an uncommitted row", testLookupOpen},
@@ -28,10 +27,11 @@ func Run(t *testing.T, h Harness) {
 		{"a duplicate ID is refused", testDuplicate},
 		{"a duplicate of an ID that is still open is refused after its commit", testDuplicateOfOpen},
 		{"forget is idempotent and takes only what it is given", testForget},
-		{"forget waits for no open transaction of others", testForgetOthers},
 		{"no IDs are no work", testNoIDs},
 
 		{"an ID without a row is refused, and its row is kept", testOwnRows},
+
+		{"no statement by key reads the table through or waits for a row of others", testLedgerByKey},
 
 		{"the ledger passes the proof", testProof},
 	}

@@ -3,7 +3,6 @@ package ledgertest
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -134,22 +133,6 @@ func testForget(t *testing.T, d *database) {
 		d.expectSettled(t, gone, bridge.RolledBack)
 	}
 	d.expectSettled(t, keep, bridge.Committed)
-}
-
-// What another transaction has not committed is nothing to wait for, not even in a
-// table so small that the server might read all of it.
-func testForgetOthers(t *testing.T, d *database) {
-	if d.OneWriter {
-		t.Skip("there are no two writers")
-	}
-	ids := newIDs(10)
-	d.commit(t, ids...)
-	d.begin(t, newID())
-	start := time.Now()
-	check(t, d.ledger.Forget(t.Context(), append(ids, newIDs(10)...)), "forget")
-	if took := time.Since(start); took > prompt {
-		t.Fatalf("forget took %v beside an open transaction of others", took)
-	}
 }
 
 func testNoIDs(t *testing.T, d *database) {

@@ -234,19 +234,3 @@ func repeat(id uuid.UUID, n int) []uuid.UUID {
 	}
 	return ids
 }
-
-func testSettleOthers(t *testing.T, d *database) {
-	if d.OneWriter {
-		t.Skip("every writer delays every settle")
-	}
-	committed, rolledBack := newID(), newID()
-	d.commit(t, committed)
-	d.rollBack(t, rolledBack)
-	d.begin(t, newID())
-	start := time.Now()
-	d.expectSettled(t, committed, bridge.Committed)
-	d.expectSettled(t, rolledBack, bridge.RolledBack)
-	if took := time.Since(start); took > prompt {
-		t.Fatalf("two settles took %v beside an open transaction of others", took)
-	}
-}

@@ -46,6 +46,8 @@ func mariaDBHarness() ledgertest.Harness {
 		Savepoint:  "SAVEPOINT s",
 		RollbackTo: "ROLLBACK TO SAVEPOINT s",
 		Waiting:    "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_row_lock_current_waits'",
+		Gather:     "ANALYZE TABLE %s",
+		Scanned:    scannedByMariaDB,
 		SessionID:  "SELECT connection_id()",
 		Clock:      "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000 AS SIGNED)",
 		Kill: func(ctx context.Context, admin *sql.DB, tx *sql.Tx) error {
@@ -57,4 +59,22 @@ func mariaDBHarness() ledgertest.Harness {
 			return err
 		},
 	}
+}
+
+// scannedByMariaDB counts rows of tables, and rows that follow others in an index.
+func scannedByMariaDB(ctx context.Context, db *sql.DB) (n int, err error) {
+	rows, err := db.QueryContext(ctx, "SHOW SESSION STATUS WHERE Variable_name IN ('Handler_read_rnd_next', 'Handler_read_next', 'Handler_read_prev')")
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		var value int
+		if err := rows.Scan(&name, &value); err != nil {
+			return 0, err
+		}
+		n += value
+	}
+	return n, rows.Err()
 }

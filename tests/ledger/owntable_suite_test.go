@@ -45,6 +45,7 @@ func TestMariaDBOwnTableWithUUIDColumn(t *testing.T) {
 func postgresOwnTable(h ledgertest.Harness) ledgertest.Harness {
 	h.Create = withTable(h.Create, `CREATE SCHEMA "Shop"`,
 		`CREATE TABLE "Shop"."or""der's; --" (n bigserial PRIMARY KEY, "message ""ID""" uuid UNIQUE)`)
+	h.Table = `"Shop"."or""der's; --"`
 	own := bridge.OwnTable{Table: `Shop.or"der's; --`, Column: `message "ID"`}
 	h.Open = func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) {
 		return postgres.OpenOwnTable(ctx, db, own)
@@ -62,6 +63,7 @@ func mariaDBOwnTable(columnType string) ledgertest.Harness {
 	h := mariaDBHarness()
 	h.Create = withTable(h.Create,
 		"CREATE TABLE `or``der's; --` (n BIGINT PRIMARY KEY AUTO_INCREMENT, `message ``ID``` "+columnType+" UNIQUE) ENGINE = InnoDB")
+	h.Table = "`or``der's; --`"
 	own := bridge.OwnTable{Table: "or`der's; --", Column: "message `ID`"}
 	h.Open = func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return mysql.OpenOwnTable(ctx, db, own) }
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {

@@ -73,6 +73,8 @@ func postgresHarness(driver string, address func(testing.TB) string) ledgertest.
 			"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$",
 			"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger FOR EACH ROW EXECUTE FUNCTION refuse()",
 		},
+		Gather:    "VACUUM (ANALYZE) %s",
+		Scanned:   scannedByPostgres,
 		SessionID: "SELECT pg_backend_pid()::text",
 		Program:   program,
 		Clock:     "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
@@ -91,6 +93,14 @@ func postgresHarness(driver string, address func(testing.TB) string) ledgertest.
 	}
 }
 
+func scannedByPostgres(ctx context.Context, db *sql.DB) (n int, err error) {
+	if _, err := db.ExecContext(ctx, "SELECT pg_stat_force_next_flush()"); err != nil {
+		return 0, err
+	}
+	err = db.QueryRowContext(ctx, "SELECT sum(seq_tup_read) FROM pg_stat_user_tables").Scan(&n)
+	return n, err
+}
+
 // further is h where TestPostgresByPgx, or its like, runs the whole suite.
 func further(h ledgertest.Harness) ledgertest.Harness {
 	h.Further = true
@@ -99,7 +109,7 @@ func further(h ledgertest.Harness) ledgertest.Harness {
 
 // pooled is h behind a pooler, which gives sessions as it likes.
 func pooled(h ledgertest.Harness) ledgertest.Harness {
-	h.SessionID = ""
+	h.SessionID, h.Scanned = "", nil
 	return h
 }
 

@@ -1,0 +1,222 @@
+package ledgertest
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A server chooses how to read a table by the statistics that it has of it, and would
+// rather read the whole of a small one. So statements by key are sent to tables of
+// several sizes, under statistics that were gathered at several, beside rows that other
+// transactions have open: a statement that reads those as well waits for them.
+func (k *keyed) sizes() []sizes {
+	largest, few := full, []int{0, 1, 5}
+	growing := append(few, full)
+	if k.Scanned != nil && k.large > full {
+		largest, growing = k.large, append(growing, k.large)
+	}
+	if k.Gather == "" {
+		return []sizes{{0, growing}}
+	}
+	return []sizes{{0, growing}, {largest, append([]int{largest}, few...)}}
+}
+
+type sizes struct {
+	statistics int   // how many rows there were when they were gathered
+	rows       []int // how many there are then, in this order
+}
+
+// full is how many rows a full table has.
+const full = 1000
+
+// keptPlans is after how many executions a server may keep the plan of a statement
+// (PostgreSQL: five). What it keeps was made for an empty table.
+const keptPlans = 6
+
+// A keyed is some tables, and the statements that reach their rows by key.
+type keyed struct {
+	Harness
+	db     *sql.DB // of one connection, of which Scanned tells, and which keeps plans
+	others *sql.DB
+	tables []string
+
+	// large is the size at which Scanned is asked. To read a smaller table through for a
+	// handful of keys may be right: PostgreSQL has 1,000 rows of a ledger in eight pages.
+	large int
+
+	have  int
+	add   func(t *testing.T, n int) // adds so many rows to each table
+	empty func(t *testing.T)        // removes all rows
+
+	// steps returns statements, for which it may prepare rows.
+	steps func(t *testing.T) []step
+	// open begins transactions that hold other rows than those of the steps.
+	open func(t *testing.T) []*sql.Tx
+}
+
+// A step is a statement by key, or several with their transaction.
+type step struct {
+	what  string
+	do    func(ctx context.Context) error
+	whole int // how many whole tables it may read
+}
+
+func (k *keyed) run(t *testing.T) {
+	for _, s := range k.sizes() {
+		k.resize(t, s.statistics)
+		k.gather(t)
+		for _, rows := range s.rows {
+			k.resize(t, rows)
+			t.Run(fmt.Sprintf("%d rows, the statistics of %d", rows, s.statistics), func(t *testing.T) {
+				k.round(t)
+				for n := 1; rows == 0 && n < keptPlans; n++ {
+					k.round(t)
+				}
+			})
+		}
+	}
+}
+
+func (k *keyed) resize(t *testing.T, rows int) {
+	t.Helper()
+	if rows < k.have || k.have == 0 {
+		k.empty(t)
+		k.have = 0
+	}
+	if rows > k.have {
+		k.add(t, rows-k.have)
+		k.have = rows
+	}
+}
+
+func (k *keyed) gather(t *testing.T) {
+	t.Helper()
+	if k.Gather == "" {
+		return
+	}
+	for _, table := range k.tables {
+		_, err := k.db.ExecContext(t.Context(), fmt.Sprintf(k.Gather, table))
+		check(t, err, "gather the statistics of "+table)
+	}
+}
+
+// round takes all steps beside one open transaction, which ends when they are done. One
+// that waits for it is let go on by its end, and the next one gets another.
+func (k *keyed) round(t *testing.T) {
+	t.Helper()
+	steps := k.steps(t)
+	open := k.openBeside(t)
+	for _, s := range steps {
+		before := k.scanned(t)
+		done := make(chan error, 1)
+		go func() { done <- s.do(t.Context()) }()
+		err, waits := k.await(t, done)
+		if waits {
+			t.Errorf("%s: waits for rows of others", s.what)
+			end(t, open)
+			err = <-done
+			open = k.openBeside(t)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", s.what, err)
+		}
+		limit := k.large/2 + s.whole*k.large
+		if read := k.scanned(t) - before; read > limit {
+			t.Errorf("%s: has read %d rows of tables of %d", s.what, read, k.have)
+		}
+	}
+	end(t, open)
+}
+
+func (k *keyed) openBeside(t *testing.T) []*sql.Tx {
+	t.Helper()
+	if k.OneWriter {
+		return nil
+	}
+	return k.open(t)
+}
+
+func end(t *testing.T, open []*sql.Tx) {
+	t.Helper()
+	for _, tx := range open {
+		check(t, tx.Rollback(), "roll back what was open")
+	}
+}
+
+// scanned is Harness.Scanned where that says something.
+func (k *keyed) scanned(t *testing.T) (n int) {
+	t.Helper()
+	if k.Scanned == nil || k.have < k.large {
+		return 0
+	}
+	n, err := k.Scanned(t.Context(), k.db)
+	check(t, err, "ask what was scanned")
+	return n
+}
+
+// lasting is for how long the server must say that somebody waits for a lock. What
+// waits for an open transaction does so until that ends.
+const lasting = 2 * time.Second
+
+// await returns what comes from done, or that it does not come: the server says that it
+// waits for a lock, or, where it does not tell, it has not come for long.
+func (k *keyed) await(t *testing.T, done <-chan error) (err error, waits bool) {
+	t.Helper()
+	limit := time.After(wait)
+	tick := time.NewTicker(lasting / 20)
+	defer tick.Stop()
+	var since time.Time // when it was first seen waiting
+	for {
+		select {
+		case err := <-done:
+			return err, false
+		case <-limit:
+			return nil, true
+		case <-tick.C:
+		}
+		if k.Waiting == "" {
+			continue
+		}
+		var waiting int
+		check(t, k.others.QueryRowContext(t.Context(), k.Waiting).Scan(&waiting), "count the waiting sessions")
+		switch {
+		case waiting == 0:
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) > lasting:
+			return nil, true
+		}
+	}
+}
+
+// oneConnection is a pool of its own with one connection.
+func oneConnection(connect func() *sql.DB) *sql.DB {
+	db := connect()
+	db.SetMaxOpenConns(1)
+	return db
+}
+
+// within runs fn in a transaction, and commits.
+func within(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := fn(tx); err != nil {
+		_ = tx.Rollback()
+		return err
+	}
+	return tx.Commit()
+}
+
+// must returns an error unless got is want.
+func must[T comparable](what string, got, want T, err error) error {
+	if err == nil && got != want {
+		err = fmt.Errorf("%s is %v, must be %v", what, got, want)
+	}
+	return err
+}

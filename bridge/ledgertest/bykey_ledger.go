@@ -1,0 +1,166 @@
+package ledgertest
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A keyedLedger is a ledger on one connection. Its rows have parked messages, unless it is
+// on an own table.
+type keyedLedger struct {
+	*database
+	db     *sql.DB
+	ledger bridge.Ledger
+	rows   []uuid.UUID
+}
+
+func testLedgerByKey(t *testing.T, d *database) {
+	l := &keyedLedger{database: d, db: oneConnection(d.connect)}
+	var err error
+	l.ledger, err = d.Open(t.Context(), l.db)
+	check(t, err, "open")
+	k := keyed{Harness: d.Harness, db: l.db, others: d.sender.DB(), large: 5 * full,
+		add: l.add, empty: l.empty, steps: l.steps, open: l.open}
+	if d.Insert == nil {
+		k.tables = []string{"bridge_parked", "bridge_ledger", "bridge_identity"}
+	} else {
+		k.tables = []string{d.Table, "bridge_identity"}
+	}
+	k.run(t)
+	l.empty(t)
+}
+
+func (l *keyedLedger) empty(t *testing.T) {
+	t.Helper()
+	l.rows = nil
+	tables := []string{l.Table}
+	if l.Insert == nil {
+		tables = []string{"bridge_parked", "bridge_ledger"}
+	}
+	for _, table := range tables {
+		if table == "" {
+			continue // its rows stay
+		}
+		_, err := l.db.ExecContext(t.Context(), "DELETE FROM "+table)
+		check(t, err, "empty "+table)
+	}
+}
+
+func (l *keyedLedger) add(t *testing.T, n int) {
+	t.Helper()
+	messages := newParked(n)
+	for some := range slices.Chunk(messages, full) {
+		check(t, within(t.Context(), l.db, func(tx *sql.Tx) error { return l.park(t.Context(), tx, some) }), "add rows")
+	}
+	l.rows = append(l.rows, idsOf(messages)...)
+}
+
+// park records and parks.
+func (l *keyedLedger) park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+	if err := l.put(ctx, tx, idsOf(messages)...); err != nil {
+		return err
+	}
+	if parker, ok := l.ledger.(bridge.Parker); ok {
+		return parker.Park(ctx, tx, messages)
+	}
+	return nil
+}
+
+// put records, with the rows where these are the application's.
+func (l *keyedLedger) put(ctx context.Context, tx bridge.Tx, ids ...uuid.UUID) error {
+	if l.Insert != nil {
+		if err := l.Insert(ctx, tx, ids); err != nil {
+			return err
+		}
+	}
+	return l.ledger.Record(ctx, tx, ids)
+}
+
+// open has a row before all others, and one after them.
+func (l *keyedLedger) open(t *testing.T) []*sql.Tx {
+	t.Helper()
+	messages := newParked(2)
+	messages[0].ID = uuid.UUID{15: 1}
+	tx := begin(t, l.sender.DB())
+	if l.NoSkip {
+		check(t, l.put(t.Context(), tx, idsOf(messages)...), "record")
+	} else {
+		check(t, l.park(t.Context(), tx, messages), "park")
+	}
+	return []*sql.Tx{tx}
+}
+
+func (l *keyedLedger) steps(t *testing.T) []step {
+	t.Helper()
+	one, some, missing := newIDs(1), newIDs(3), newIDs(2)
+	known := l.rows[:min(3, len(l.rows))]
+	forget := func(ids []uuid.UUID) func(context.Context) error {
+		return func(ctx context.Context) error { return l.ledger.Forget(ctx, ids) }
+	}
+	record := func(ids []uuid.UUID) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return within(ctx, l.db, func(tx *sql.Tx) error { return l.put(ctx, tx, ids...) })
+		}
+	}
+	settle := func(id uuid.UUID, want bridge.Outcome) func(context.Context) error {
+		return func(ctx context.Context) error {
+			outcome, err := l.ledger.Settle(ctx, id, wait)
+			return must("the outcome", outcome, want, err)
+		}
+	}
+	steps := []step{
+		{what: "forget what is not there", do: forget(missing)},
+		{what: "look up", do: func(ctx context.Context) error {
+			found, err := l.ledger.Committed(ctx, slices.Concat(known, missing))
+			return must("the number of IDs found", len(found), len(known), err)
+		}},
+		{what: "settle what was rolled back", do: settle(missing[0], bridge.RolledBack)},
+		{what: "record one", do: record(one)},
+		{what: "record some", do: record(some)},
+		{what: "settle what is committed", do: settle(one[0], bridge.Committed)},
+		{what: "forget", do: forget(slices.Concat(one, some, missing))},
+	}
+	if l.Insert != nil {
+		return steps
+	}
+	return append(steps, l.sideSteps(t)...)
+}
+
+// sideSteps are those of parked messages and orphans.
+func (l *keyedLedger) sideSteps(t *testing.T) []step {
+	t.Helper()
+	parked, orphans := newParked(2), newIDs(2)
+	check(t, within(t.Context(), l.db, func(tx *sql.Tx) error { return l.put(t.Context(), tx, orphans...) }), "record orphans")
+	for _, id := range orphans {
+		_, err := l.db.ExecContext(t.Context(), l.Older+" WHERE id = "+l.Literal(id))
+		check(t, err, "make a row older")
+	}
+	var staged []uuid.UUID
+	return []step{
+		{what: "park", do: func(ctx context.Context) error {
+			return within(ctx, l.db, func(tx *sql.Tx) error { return l.park(ctx, tx, parked) })
+		}},
+		{what: "unpark", do: func(ctx context.Context) error {
+			removed, err := l.ledger.(bridge.Unparker).Unpark(ctx, uuid.Nil, len(parked), func(_ context.Context, messages []bridge.Parked) error {
+				staged = idsOf(messages)
+				return nil
+			})
+			return must("the number of messages removed", removed, len(parked), err)
+		}},
+		{what: "sweep", whole: 2, do: func(ctx context.Context) error {
+			swept, err := l.ledger.(bridge.Sweeper).Sweep(ctx, oldAge, full)
+			return must("the number of rows swept", len(swept), len(orphans), err)
+		}},
+		{what: "forget what was parked", do: func(ctx context.Context) error {
+			// Of the table's own rows as many are left.
+			l.rows = slices.DeleteFunc(l.rows, func(id uuid.UUID) bool { return contains(staged, id) })
+			return l.ledger.Forget(ctx, staged)
+		}},
+	}
+}
