@@ -14,6 +14,9 @@ import (
 // now never changes within a statement, so that an index can be searched for it.
 const now = `(extract(epoch FROM statement_timestamp()) * 1000)::bigint`
 
+// The tables of an inbox are empty too, or small, before they are not: see neverKept.
+const anew = `CASE WHEN ${1} IS NULL THEN ` + neverKept + ` ELSE true END`
+
 var inbox = tables.NewInbox(tables.Dialect{
 	Bind:       sqlx.DOLLAR,
 	Key:        "key",
@@ -22,11 +25,12 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Limit:      "LIMIT ?",
 	OnConflict: "ON CONFLICT DO NOTHING",
 	Locked:     "FOR UPDATE SKIP LOCKED",
+	Anew:       anew,
 	Forgetting: "DELETE FROM bridge_inbox AS i WHERE key IN ($keys) AND",
 	Classify:   classify,
 })
 
-var entities = tables.NewEntities(sqlx.DOLLAR, "now()", "floor(extract(epoch FROM now() - min(kept_at)))::bigint", classify)
+var entities = tables.NewEntities(sqlx.DOLLAR, "now()", "floor(extract(epoch FROM now() - min(kept_at)))::bigint", anew, classify)
 
 // An Inbox is the table of processed keys in one PostgreSQL database, with the
 // pending messages, the marks and the kept messages beside it. It implements

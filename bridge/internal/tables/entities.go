@@ -15,18 +15,20 @@ import (
 // Entities are the marks and kept messages of an inbox, for databases that have ON
 // CONFLICT and RETURNING. It implements bridge.Keeper.
 type Entities struct {
-	bindType int
-	now, age string
-	classify func(error) error
+	bindType       int
+	now, age, anew string
+	classify       func(error) error
 }
 
 var _ bridge.Keeper = Entities{}
 
 // NewEntities takes sqlx's word for the placeholders, the database's expression for the
-// time, and for the whole seconds since the lowest kept_at of a group.
-func NewEntities(bindType int, now, age string, classify func(error) error) Entities {
-	return Entities{bindType, now, age, classify}
+// time, and for the whole seconds since the lowest kept_at of a group, and Dialect.Anew.
+func NewEntities(bindType int, now, age, anew string, classify func(error) error) Entities {
+	return Entities{bindType, now, age, anew, classify}
 }
+
+func (e Entities) text(query string) string { return anew(e.anew, sqlx.Rebind(e.bindType, query)) }
 
 // LockMark locks the row by an update that changes nothing. It is one statement, and
 // the first of its transaction that reads: so at any isolation level the transaction
@@ -95,7 +97,7 @@ func (e Entities) KeptEntities(ctx context.Context, tx bridge.Tx, consumer strin
 	if err := CheckConsumer(consumer); err != nil {
 		return nil, e.wrap("list kept messages", err)
 	}
-	rows, err := tx.QueryContext(ctx, sqlx.Rebind(e.bindType, `SELECT k.entity, m.mark, k.lowest, k.kept, k.age
+	rows, err := tx.QueryContext(ctx, e.text(`SELECT k.entity, m.mark, k.lowest, k.kept, k.age
 FROM (SELECT consumer, entity, min(version) AS lowest, count(*) AS kept, `+e.age+` AS age
 FROM bridge_kept WHERE consumer = ? GROUP BY consumer, entity) k
 JOIN bridge_mark m ON m.consumer = k.consumer AND m.name = k.entity ORDER BY k.age DESC, k.entity LIMIT ?`), consumer, limit)
@@ -114,11 +116,11 @@ func (e Entities) wrap(doing string, err error) error {
 }
 
 func (e Entities) exec(ctx context.Context, tx bridge.Tx, query string, args ...any) (sql.Result, error) {
-	return tx.ExecContext(ctx, sqlx.Rebind(e.bindType, query), args...)
+	return tx.ExecContext(ctx, e.text(query), args...)
 }
 
 func (e Entities) row(ctx context.Context, tx bridge.Tx, query string, args []any, into ...any) (bool, error) {
-	rows, err := tx.QueryContext(ctx, sqlx.Rebind(e.bindType, query), args...)
+	rows, err := tx.QueryContext(ctx, e.text(query), args...)
 	if err != nil {
 		return false, err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +41,7 @@ type Dialect struct {
 	Join           string // all three are empty where a statement reads one snapshot
 	Taking, Locked string // the hint after a table's name, or the end of a SELECT, that locks its rows and skips locked ones
 	Overdue        string // the hint after the table's name in an UPDATE that finds rows by when they are due; or empty
+	Anew           string // see anew; or empty
 	Forgetting     string // the start of a DELETE from bridge_inbox i, up to its last condition, of the keys that take the place of $keys; or empty
 
 	IsDuplicate func(error) bool // tells an INSERT's error, where OnConflict does not avoid it; or nil
@@ -53,6 +55,18 @@ type Inbox struct {
 	take, doubt, list, count, claimed, forget             string
 }
 
+var ofConsumer = regexp.MustCompile(`\bconsumer = (\$\d+)`)
+
+// anew puts a condition after each on the consumer, which is the parameter ${1} in it. The
+// condition is always true, and keeps the server from reusing a plan that it has made for
+// another size of the table.
+func anew(condition, statement string) string {
+	if condition == "" {
+		return statement
+	}
+	return ofConsumer.ReplaceAllString(statement, "${0} AND "+condition)
+}
+
 const pendingColumns = `message_key, state, run, attempts, since_ms, error, message`
 
 // NewInbox makes the statements of one database.
@@ -60,7 +74,7 @@ func NewInbox(d Dialect) Inbox {
 	words := strings.NewReplacer("$key", d.Key, "$now", d.Now, "$claimed", d.Claimed, "$limit", d.Limit,
 		"$insert", d.Insert, "$conflict", d.OnConflict, "$claiming", d.Claiming, "$beside", d.Beside, "$join", cmp.Or(d.Join, "LEFT JOIN"),
 		"$taking", d.Taking, "$overdue", d.Overdue, "$locked", d.Locked, "$seeking", d.Seeking, "$state", cmp.Or(d.State, "?"), "$columns", pendingColumns)
-	text := func(s string) string { return strings.TrimSpace(sqlx.Rebind(d.Bind, words.Replace(s))) }
+	text := func(s string) string { return strings.TrimSpace(anew(d.Anew, sqlx.Rebind(d.Bind, words.Replace(s)))) }
 	const pending = "bridge_inbox_pending"
 	return Inbox{
 		d:       d,
