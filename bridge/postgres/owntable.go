@@ -20,11 +20,14 @@ import (
 // snapshot taken after the wait. PostgreSQL releases a transaction's locks only
 // after its outcome is visible.
 //
+// Their plans are not kept, as those of the ledger's statements.
+//
 //	%[1]s the table, %[2]s its column
 const (
 	hold = `WITH own AS MATERIALIZED (SELECT FROM bridge_identity WHERE identity = $2::text::uuid),
 held AS MATERIALIZED (SELECT pg_advisory_xact_lock(key) FROM own, unnest($3::text::bigint[]) AS keys(key))
-SELECT (SELECT count(*) FROM held), (SELECT count(*) FROM unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id)`
+SELECT (SELECT count(*) FROM held), (SELECT count(*) FROM unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id
+	WHERE CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END)`
 
 	// The lock is taken after the time-out is set. It is a shared one, so that many
 	// may settle one ID.
@@ -35,11 +38,13 @@ SELECT pg_advisory_xact_lock_shared($1::text::bigint) FROM patience`
 
 	// A standby has advisory locks of its own, which no sender holds.
 	outcome = `SELECT (SELECT count(*) FROM bridge_identity WHERE identity = $2::text::uuid) AS own,
-	(SELECT count(*) FROM %[1]s l WHERE l.%[2]s = $1::text::uuid) AS found,
+	(SELECT count(*) FROM %[1]s l WHERE l.%[2]s = $1::text::uuid
+		AND CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END) AS found,
 	pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS standby`
 
 	ownCommitted = `SELECT l.%[2]s FROM bridge_identity i
-LEFT JOIN (unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id) ON true WHERE i.identity = $2::text::uuid`
+LEFT JOIN (unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id)
+ON CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END WHERE i.identity = $2::text::uuid`
 )
 
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
