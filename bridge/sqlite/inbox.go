@@ -51,8 +51,8 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 }
 
 // take makes a transaction that has only read one that may write, or waits until it
-// is: SQLite lets no transaction write that has read an older state.
-const take = `UPDATE bridge_inbox_pending SET run = run WHERE consumer IS NULL`
+// is: SQLite lets no transaction write that has read an older state. No key is empty.
+const take = `UPDATE bridge_inbox_pending SET run = run WHERE consumer = '' AND message_key = ''`
 
 // TakePending waits for any other transaction that writes to the database first.
 func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state bridge.State) (*bridge.Pending, error) {
