@@ -18,7 +18,13 @@ import (
 var harness = ledgertest.Harness{
 	Create: func(t testing.TB) func() (*sql.DB, error) {
 		file := filepath.Join(t.TempDir(), "ledger.db")
-		return func() (*sql.DB, error) { return open(file, "") }
+		return func() (*sql.DB, error) {
+			db, err := open(file, "")
+			if err != nil {
+				return nil, err
+			}
+			return sql.OpenDB(recorder{db.Driver(), dsn(file, "")}), db.Close()
+		}
 	},
 	Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.SQLite) },
 	Open: func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) {
@@ -31,6 +37,8 @@ var harness = ledgertest.Harness{
 	Literal:      func(id uuid.UUID) string { return "'" + id.String() + "'" },
 	Older:        "UPDATE bridge_ledger SET recorded_at = recorded_at - 2 * 3600",
 	RefuseDelete: []string{"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger BEGIN SELECT RAISE(ABORT, 'refused'); END"},
+	Gather:       "ANALYZE %s",
+	Scanned:      scanned,
 	Overlap:      true,
 	Savepoint:    "SAVEPOINT s",
 	RollbackTo:   "ROLLBACK TO s",
@@ -38,8 +46,10 @@ var harness = ledgertest.Harness{
 	Blind:        true,
 }
 
-func open(file, options string) (*sql.DB, error) {
-	return sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&"+options)
+func open(file, options string) (*sql.DB, error) { return sql.Open("sqlite", dsn(file, options)) }
+
+func dsn(file, options string) string {
+	return "file:" + file + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&" + options
 }
 
 func TestLedger(t *testing.T) { ledgertest.Run(t, harness) }
@@ -60,6 +70,7 @@ func TestOwnTable(t *testing.T) {
 		}
 		return connect
 	}
+	h.Table = `"or""der's; --"`
 	own := bridge.OwnTable{Table: `main.or"der's; --`, Column: `message "ID"`}
 	h.Open = func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return sqlite.OpenOwnTable(ctx, db, own) }
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
