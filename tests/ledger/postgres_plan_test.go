@@ -24,41 +24,6 @@ func ledgerOnOneConnection(t *testing.T) (*sqlx.DB, *postgres.Ledger) {
 	return db, ledger
 }
 
-// A ledger is empty most of the time, and its statistics say so. When it fills, what is
-// looked up and forgotten must not read the whole of it, as a plan would that was made
-// for the empty table and kept.
-func TestPostgresLedgerThatWasEmptyIsReadByKey(t *testing.T) {
-	db, ledger := ledgerOnOneConnection(t)
-	ids := make([]uuid.UUID, 500)
-	for i := range ids {
-		ids[i] = uuid.Must(uuid.NewV7())
-	}
-	work := func() {
-		t.Helper()
-		for range 10 { // after the fifth a plan may be kept
-			_, err := ledger.Committed(t.Context(), ids)
-			must(t, err)
-			must(t, ledger.Forget(t.Context(), ids))
-		}
-	}
-	rowsScanned := func() (n int) {
-		t.Helper()
-		execute(t, db.DB, `SELECT pg_stat_force_next_flush()`)
-		must(t, db.Get(&n, `SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'bridge_ledger'`))
-		return n
-	}
-	execute(t, db.DB, `INSERT INTO bridge_ledger (id) SELECT gen_random_uuid() FROM generate_series(1, 300)`)
-	execute(t, db.DB, `DELETE FROM bridge_ledger`)
-	execute(t, db.DB, `VACUUM (ANALYZE) bridge_ledger`)
-	work()
-	execute(t, db.DB, `INSERT INTO bridge_ledger (id) SELECT gen_random_uuid() FROM generate_series(1, 5000)`)
-	before := rowsScanned()
-	work()
-	if scanned := rowsScanned() - before; scanned != 0 {
-		t.Errorf("20 statements on %d of 5,000 rows have scanned %d rows", len(ids), scanned)
-	}
-}
-
 // To plan the INSERT of a sender's transaction costs as much as to carry it out.
 func TestPostgresRecordsByPlansThatAreKept(t *testing.T) {
 	db, ledger := ledgerOnOneConnection(t)
