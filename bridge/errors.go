@@ -57,6 +57,12 @@ var (
 	// ErrBlocked: the broker accepts no messages at present (memory or disk alarm).
 	ErrBlocked = errors.New("broker blocks publishing")
 
+	// ErrUnchecked: a queue exists, but the login has no right to configure it, so the
+	// broker does not compare its arguments. One that was declared otherwise may lose
+	// messages: RabbitMQ 4 throws away what 20 lost sessions have held, where a quorum
+	// queue has no x-delivery-limit of its own.
+	ErrUnchecked = errors.New("its arguments are unchecked: the login has no right to configure it")
+
 	// ErrReturned: the broker found no queue for the message. From a sender: the
 	// staging queue is missing.
 	ErrReturned = errors.New("message returned as unroutable")

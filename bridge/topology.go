@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"strconv"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -44,7 +46,7 @@ func (t Topology) AuditQueue() string { return t.Queue + ".dropped" }
 // *QueueMismatch that names the argument: among them are those that would lose committed messages (a message
 // TTL, a length limit, a delivery limit that is too small). What policies add
 // cannot be seen here. With a login that has no right to configure the queues
-// it is enough that they exist. Without a connection the error is ErrUnavailable, with a
+// it is enough that they exist, and the broker's Logger is warned of each. Without a connection the error is ErrUnavailable, with a
 // refused login ErrCredentials. It may be called again at any time, also after a crash in
 // the middle.
 func (t Topology) Declare(ctx context.Context, broker *Broker) error {
@@ -64,7 +66,10 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, conn.Close)()
 	for _, queue := range t.Queues() { // the staging queue first: if it cannot be used, nothing is made beside it
-		if err := declare(conn, queue.Name, queue.Arguments); err != nil {
+		err := queue.Declare(conn)
+		if errors.Is(err, ErrUnchecked) {
+			broker.opts.Logger.Warn("queue is used as it is", "queue", queue.Name, "error", err)
+		} else if err != nil {
 			return fmt.Errorf("declare topology: %w", err)
 		}
 	}
@@ -113,6 +118,26 @@ func (t Topology) stagingArgs() amqp.Table {
 	return args
 }
 
+// Declare creates the queue, or checks that it is there with these arguments. Otherwise
+// its error is a *QueueMismatch, or wraps ErrUnchecked.
+func (q Queue) Declare(conn *Connection) error {
+	err := declare(conn, q.Name, q.Arguments)
+	// RabbitMQ compares a consumer timeout since 4.3 only. No message is lost by one, and
+	// an upgrade must not make verifiers refuse a queue that they have used before. What
+	// else is different the broker names only when this is not.
+	if mismatch := new(QueueMismatch); errors.As(err, &mismatch) && mismatch.Property == consumerTimeout {
+		if number := current.FindStringSubmatch(mismatch.Reason); number != nil {
+			args := maps.Clone(q.Arguments)
+			if args[consumerTimeout], err = strconv.ParseInt(number[1], 10, 64); err == nil {
+				err = declare(conn, q.Name, args)
+			}
+		}
+	}
+	return err
+}
+
+const consumerTimeout = "x-consumer-timeout"
+
 func declare(conn *Connection, name string, args amqp.Table) error {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -127,8 +152,8 @@ func declare(conn *Connection, name string, args amqp.Table) error {
 	return declareError(name, err)
 }
 
-// exists is enough for a login that may not configure queues: somebody else has
-// declared them.
+// exists is all that a login may ask which has no right to configure the queue: the
+// broker refuses it before it compares anything.
 func exists(conn *Connection, name string, refusal error) error {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -138,7 +163,7 @@ func exists(conn *Connection, name string, refusal error) error {
 	if _, err := ch.QueueDeclarePassive(name, true, false, false, false, nil); err != nil {
 		return fmt.Errorf("queue %q: is missing, and the login has no right to declare it: %w", name, refusal)
 	}
-	return nil
+	return fmt.Errorf("queue %q: %w", name, ErrUnchecked)
 }
 
 // A QueueMismatch says that a queue exists with other properties than it must
@@ -158,6 +183,9 @@ func (e *QueueMismatch) Error() string {
 // is there, such as: inequivalent arg 'x-message-ttl' for queue 'q' in vhost '/':
 // received none but current is the value '60000' of type 'signedint'.
 var inequivalent = regexp.MustCompile(`inequivalent arg '([^']*)' for queue .* in vhost .*: (received .*)$`)
+
+// current is the value in it of a queue's own argument that is a number.
+var current = regexp.MustCompile(`current is the value '(\d+)'`)
 
 func declareError(name string, err error) error {
 	if err == nil {

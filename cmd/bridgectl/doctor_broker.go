@@ -31,7 +31,10 @@ func (a *app) examineBroker(ctx context.Context) []group {
 		broker.failed("management API", err)
 	case m == nil:
 		broker.unknown("management API", "set BRIDGE_MANAGEMENT_URL, with a user that has the tag monitoring",
-			"without it nobody sees the queues' arguments, policies, the nodes' alarms, a cluster's state, rights and other consumers")
+			"without it nobody sees policies, the nodes' alarms, a cluster's state, rights and other consumers")
+		for _, queue := range a.topology().Queues() {
+			examineDeclaration(queues, queue.Name, there[queue.Name].declared)
+		}
 	default:
 		a.examineManaged(ctx, m, broker, queues, there)
 	}
@@ -42,6 +45,7 @@ func (a *app) examineBroker(ctx context.Context) []group {
 // A depth is what AMQP tells of a queue.
 type depth struct {
 	ready, consumers int
+	declared         error // of declaring it as a verifier does
 }
 
 // examineAMQP connects, publishes a probe and looks for the queues. It returns those
@@ -69,6 +73,7 @@ func (a *app) examineAMQP(ctx context.Context, g, queues *group) (there map[stri
 		var refusal *amqp.Error
 		switch {
 		case err == nil:
+			found.declared = queue.Declare(conn)
 			there[queue.Name] = found
 		case errors.As(err, &refusal) && refusal.Code == amqp.NotFound:
 			queues.fail("queue "+queue.Name, "create it with bridgectl topology declare, or name the right staging queue with BRIDGE_QUEUE", "it is missing")
@@ -95,6 +100,21 @@ func look(conn *bridge.Connection, name string) (depth, error) {
 		return depth{}, fmt.Errorf("look for queue %q: %w", name, err)
 	}
 	return depth{ready: found.Messages, consumers: found.Consumers}, nil
+}
+
+// examineDeclaration says what a verifier gets to hear about a queue's arguments.
+func examineDeclaration(g *group, name string, declared error) {
+	check := "arguments of " + name
+	switch mismatch := new(bridge.QueueMismatch); {
+	case declared == nil:
+	case errors.As(declared, &mismatch):
+		g.fail(check, argumentsMend, "%s is another one, a verifier refuses the queue: %s", mismatch.Property, mismatch.Reason)
+	case errors.Is(declared, bridge.ErrUnchecked):
+		g.warn(check, "set BRIDGE_MANAGEMENT_URL to have them examined, or give the login the right to configure the queue",
+			"they are unchecked, by verifiers too: the login has no right to configure the queue; if it was declared otherwise it may lose messages")
+	default:
+		g.failed(check, declared)
+	}
 }
 
 // The versions of RabbitMQ from which on things are there.

@@ -49,7 +49,7 @@ func (a *app) examineManaged(ctx context.Context, m *management, broker, queues 
 			continue
 		}
 		r := a.roleOf(want.Name)
-		examineArguments(queues, q, want)
+		examineArguments(queues, q, want, there[want.Name].declared)
 		if stale := m.newerPolicy(ctx, q); stale != "" {
 			queues.unknown("policies of "+q.Name, againMend, "policy %q is meant for the queue, and the management API does not yet tell what it does to it", stale)
 		} else {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,11 +24,14 @@ const (
 // defaultConsumerTimeout is RabbitMQ's.
 const defaultConsumerTimeout = 30 * time.Minute
 
-// examineArguments compares a queue's arguments with those that it must have.
-func examineArguments(g *group, q *managedQueue, want bridge.Queue) {
+const argumentsMend = "delete the queue when it is empty and create it again, or name another one"
+
+// examineArguments compares a queue's arguments with those that it must have. Whether
+// there are others that matter the broker says.
+func examineArguments(g *group, q *managedQueue, want bridge.Queue, declared error) {
 	check := "arguments of " + q.Name
 	before := len(g.Findings)
-	const mend = "delete the queue when it is empty and create it again, or name another one"
+	const mend = argumentsMend
 	switch {
 	case !q.Durable:
 		g.fail(check, mend, "the queue is not durable: a restart of the broker takes it away")
@@ -57,6 +61,9 @@ func examineArguments(g *group, q *managedQueue, want bridge.Queue) {
 		case !isWanted && harmful[name] != "":
 			g.fail(check, mend, "%s is set to %s%s", name, valueText(there), consequence(name))
 		}
+	}
+	if len(g.Findings) == before && !errors.Is(declared, bridge.ErrUnchecked) {
+		examineDeclaration(g, q.Name, declared)
 	}
 	g.fineSince(before, check, "%s", q.Type)
 }
@@ -226,12 +233,12 @@ func examineConsumerTimeout(g *group, queues []*managedQueue, handBack time.Dura
 	switch {
 	case least > 0 && handBack >= least:
 		g.fail(check, fmt.Sprintf("raise it above %s, or lower BRIDGE_HAND_BACK", short(handBack)),
-			"it is %s on %s, and verifiers hold messages for %s: the broker closes their channels before", short(least), where, short(handBack))
+			"it is %s on %s, and verifiers hold messages for %s: the broker takes them back before, and their sessions end", short(least), where, short(handBack))
 	case least > 0:
 		g.ok(check, "it is %s on %s; verifiers hand messages back after %s", short(least), where, short(handBack))
 	case handBack >= defaultConsumerTimeout:
 		g.warn(check, "raise consumer_timeout in rabbitmq.conf above it, or lower BRIDGE_HAND_BACK",
-			"BRIDGE_HAND_BACK is %s; unless consumer_timeout was raised, the broker closes channels after %s", short(handBack), short(defaultConsumerTimeout))
+			"BRIDGE_HAND_BACK is %s; unless consumer_timeout was raised, the broker takes messages back after %s, and sessions end", short(handBack), short(defaultConsumerTimeout))
 	default:
 		g.unknown(check, "ask on the broker's machine: rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'",
 			"the broker does not tell it; unless it was lowered it is %s, and verifiers hand messages back after %s", short(defaultConsumerTimeout), short(handBack))

@@ -89,9 +89,13 @@ var misfits = []misfit{
 	{"another audit", []string{"BRIDGE_AUDIT=100"}, func(w *world) {
 		w.queue("twoqueue.dropped", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1000000, "x-max-length": 5, "x-overflow": "drop-head"})
 	}, nil, "arguments of twoqueue.dropped", bridge.Error, "x-max-length is 5, must be 100"},
-	{"a consumer timeout below the hand-back", []string{"BRIDGE_CLASSIC=true"}, staged(classic(amqp.Table{"x-consumer-timeout": 60000})), nil,
+	{"an argument of which only the broker knows", nil, staged(quorum(amqp.Table{"x-queue-leader-locator": "balanced"})), nil,
+		"arguments of twoqueue", bridge.Error, "x-queue-leader-locator is another one, a verifier refuses the queue"},
+	{"a small delivery limit, without the management API", []string{"BRIDGE_MANAGEMENT_URL="}, staged(quorum(amqp.Table{"x-delivery-limit": 20})), nil,
+		"arguments of twoqueue", bridge.Error, "x-delivery-limit is another one"},
+	{"a consumer timeout below the hand-back", nil, staged(quorum(amqp.Table{"x-consumer-timeout": 60000})), nil,
 		"consumer timeout", bridge.Error, "it is 1m on twoqueue, and verifiers hold messages for 10m"},
-	{"a consumer timeout above the hand-back", []string{"BRIDGE_CLASSIC=true", "BRIDGE_HAND_BACK=30s"}, staged(classic(amqp.Table{"x-consumer-timeout": 60000})), nil,
+	{"a consumer timeout above the hand-back", []string{"BRIDGE_HAND_BACK=30s"}, staged(quorum(amqp.Table{"x-consumer-timeout": 60000})), nil,
 		"consumer timeout", bridge.OK, "it is 1m on twoqueue"},
 	{"a hand-back above the usual consumer timeout", []string{"BRIDGE_HAND_BACK=31m"}, nil, nothing, "consumer timeout", bridge.Warning, "BRIDGE_HAND_BACK is 31m"},
 

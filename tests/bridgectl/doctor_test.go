@@ -104,6 +104,18 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
 
+	// Nor could a verifier with this login.
+	fixed := servertest.User(t, w.url, "^$", ".*", ".*")
+	d, code = b.also("BRIDGE_AMQP_URL="+fixed, "BRIDGE_MANAGEMENT_URL=").examine("broker")
+	for _, queue := range []string{"twoqueue", "twoqueue.waiting", "twoqueue.dead"} {
+		d.expect(t, "arguments of "+queue, bridge.Warning, "they are unchecked")
+	}
+	if code != 0 || d.Errors != 0 {
+		t.Errorf("exit code %d\n%s", code, d)
+	}
+	d, _ = b.also("BRIDGE_AMQP_URL=" + fixed).examine("broker")
+	d.expect(t, "arguments of twoqueue", bridge.OK, "quorum") // the API tells them
+
 	limited := servertest.User(t, w.url, "^$", "^amq[.]default$", "^twoqueue$")
 	parsed, err := url.Parse(limited)
 	if err != nil {

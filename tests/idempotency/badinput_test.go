@@ -23,6 +23,21 @@ func slowQueue(t *testing.T) *queue {
 	return newQueueOn(t, broker.URL(), quorum)
 }
 
+// wantLate checks what Guard says of a message that the broker took back meanwhile, and
+// returns how many acks have failed. A broker that has only cancelled the consumer
+// ignores a late ack without a word.
+func (q *queue) wantLate(err error) (notAcked uint64) {
+	q.t.Helper()
+	if servertest.FeaturesOf(q.t, q.url).TimeoutCancels {
+		must(q.t, err)
+		return 0
+	}
+	if !errors.Is(err, idempotency.ErrNotAcked) {
+		q.t.Errorf("the first got %v", err)
+	}
+	return 1
+}
+
 // The broker gives the message to another consumer while its effect is still under way.
 func TestAnEffectThatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 	q := slowQueue(t)
@@ -33,7 +48,7 @@ func TestAnEffectThatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 	first, second := q.consume(), make(chan error, 1)
 	err := guard.AtMostOnce(t.Context(), db.DB, next(t, first), func(context.Context, amqp.Delivery) error {
 		runs++
-		d := next(t, q.consume()) // once the broker has closed the first channel
+		d := next(t, q.consume()) // once the broker has taken it from the first
 		if !d.Redelivered {
 			t.Error("this is no redelivery")
 		}
@@ -43,14 +58,12 @@ func TestAnEffectThatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 		})
 		return nil
 	})
-	if !errors.Is(err, idempotency.ErrNotAcked) {
-		t.Errorf("the first got %v", err)
-	}
+	notAcked := q.wantLate(err)
 	must(t, <-second)
 	if runs != 1 {
 		t.Errorf("the effect ran %d times", runs)
 	}
-	if got, want := guard.Stats(), (idempotency.Stats{Handled: 1, Doubtful: 1, NotAcked: 1}); got != want {
+	if got, want := guard.Stats(), (idempotency.Stats{Handled: 1, Doubtful: 1, NotAcked: notAcked}); got != want {
 		t.Errorf("stats are %+v, want %+v", got, want)
 	}
 	if counts, err := guard.CountPending(t.Context(), db.DB); err != nil || len(counts) > 0 {
@@ -82,9 +95,7 @@ func TestAHandlerThatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 		db.secondWaits(t, inbox.claiming)
 		return db.placeOrder(ctx, tx, "m1")
 	})
-	if !errors.Is(err, idempotency.ErrNotAcked) {
-		t.Errorf("the first got %v", err)
-	}
+	q.wantLate(err)
 	other.Wait()
 	db.wantOrders(t, 1)
 	q.wantEmpty()

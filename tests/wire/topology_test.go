@@ -3,6 +3,7 @@ package wire_test
 import (
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -138,6 +139,8 @@ func TestAQueueWithOtherArgumentsIsToldByTheArgument(t *testing.T) {
 		{quorum, "staging", classicArgs, true, "x-overflow"}, // the broker compares the type last
 		{quorum, "staging", amqp.Table{"x-queue-type": "stream"}, true, "x-queue-type"},
 		{quorum, "staging", classicArgs, false, "durable"},
+		{quorum, "staging", with(with(quorumArgs, "x-consumer-timeout", int32(60000)), "x-delivery-limit", nil), true, "x-delivery-limit"},
+		{quorum, "staging", with(with(quorumArgs, "x-consumer-timeout", int32(60000)), "x-message-ttl", int32(60000)), true, "x-message-ttl"},
 		{quorum, "staging.waiting", with(quorumArgs, "x-message-ttl", int32(60000)), true, "x-message-ttl"},
 		{quorum, "staging.dead", amqp.Table{"x-queue-type": "quorum"}, true, "x-delivery-limit"},
 		{classic, "staging", with(classicArgs, "x-message-ttl", int32(60000)), true, "x-message-ttl"},
@@ -174,6 +177,7 @@ func TestAQueueWithHarmlessDifferencesIsAccepted(t *testing.T) {
 		args     amqp.Table
 	}{
 		{bridge.Topology{Queue: "staging"}, with(quorumArgs, "x-owner", "shop")},
+		{bridge.Topology{Queue: "staging"}, with(quorumArgs, "x-consumer-timeout", int32(3600000))}, // 4.3 does look at it
 		{bridge.Topology{Queue: "staging", Classic: true}, with(classicArgs, "x-queue-type", nil)},
 	} {
 		vhost := servertest.Vhost(t)
@@ -199,8 +203,21 @@ func TestALoginWithoutTheRightToConfigureFindsTheQueuesEnough(t *testing.T) {
 	if err := topology.Declare(t.Context(), dial(t, vhost, nil)); err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Declare(t.Context(), dial(t, user, nil)); err != nil {
-		t.Errorf("with queues: %v", err)
+	var log strings.Builder
+	quiet, err := bridge.Dial(t.Context(), user, &bridge.BrokerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(quiet.Close)
+	for n := 1; n <= 2; n++ { // as in every session of a verifier
+		if err := topology.Declare(t.Context(), quiet); err != nil {
+			t.Errorf("with queues: %v", err)
+		}
+		for _, queue := range topology.Queues() {
+			if got := strings.Count(log.String(), "queue="+queue.Name+" "); got != n {
+				t.Errorf("%d warnings of %s in\n%s", got, queue.Name, log.String())
+			}
+		}
 	}
 	if _, err := channel(t, vhost).QueueDelete("staging.dead", false, false, false); err != nil {
 		t.Fatal(err)
