@@ -187,6 +187,12 @@
 //     they are there already. (A sender needs to write to amq.default only.) Nothing may
 //     expire or overflow in the staging queue, neither by its arguments, which Declare
 //     checks, nor by a policy, which it cannot see.
+//   - Of a cluster: that a node without a majority loses its clients. Up to RabbitMQ 4.2
+//     cluster_partition_handling = pause_minority does that. From 4.3 on this setting has no
+//     effect (RabbitMQ's guide 'Clustering and Network Partitions'), and the clients of
+//     such a node hear nothing until the partition ends (measured on 4.3.6): there the
+//     load balancer must take the node out. Without either, no message is lost, but what
+//     depends on that node's clients stands still.
 //   - An allow-list of targets: whoever may write to the staging queue makes the
 //     verifier publish.
 package bridge

@@ -31,9 +31,10 @@ const patience = 5 * time.Minute
 // A stage is a cluster with traffic on it.
 type stage struct {
 	*world.World
-	t       *testing.T
-	cluster *servers.Cluster
-	vhost   string
+	t        *testing.T
+	cluster  *servers.Cluster
+	vhost    string
+	balancer *servertest.Valve
 }
 
 func TestACluster(t *testing.T) {
@@ -52,10 +53,11 @@ func TestACluster(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			vhost := newVhost(t, cluster)
+			balancer, address := balance(t, cluster, vhost)
 			w := world.New(t, world.Config{
 				Program:     program,
 				Diary:       diary,
-				AMQP:        balance(t, cluster, vhost),
+				AMQP:        address,
 				Shop:        servertest.PostgresDB(t),
 				Post:        servertest.PostgresDB(t),
 				Topology:    bridge.Topology{Queue: "staging"},
@@ -63,7 +65,7 @@ func TestACluster(t *testing.T) {
 				MoreTargets: []string{alone.RoutingKey},
 				Pause:       *pauseFlag,
 			})
-			s := &stage{w, t, cluster, vhost}
+			s := &stage{w, t, cluster, vhost, balancer}
 			s.declareAlone()
 			for i := range 2 {
 				w.AddSender(2, uint64(i))
@@ -93,8 +95,12 @@ func loseNodes(s *stage) {
 	node := s.leader("staging")
 	s.Diary.Note("partition %s off, the leader of staging", node.Name())
 	s.must("partition", s.cluster.Isolate(s.t.Context(), node))
+	if !servertest.FeaturesOf(s.t, node.URL()).MinorityPauses {
+		s.balancer.Avoid(node.Addr()) // as its health check does; see package bridge
+	}
 	s.progress("with one node partitioned off")
 	s.must("end the partition", s.cluster.Rejoin(s.t.Context(), node))
+	s.balancer.Avoid("")
 	s.online()
 	s.progress("with three nodes again")
 }
@@ -157,7 +163,7 @@ func (s *stage) must(what string, err error) {
 
 // balance puts a balancer before the nodes and returns the cluster's one
 // URL.
-func balance(t *testing.T, c *servers.Cluster, vhost string) string {
+func balance(t *testing.T, c *servers.Cluster, vhost string) (*servertest.Valve, string) {
 	t.Helper()
 	var others []string
 	for _, node := range c.Nodes[1:] {
@@ -167,8 +173,9 @@ func balance(t *testing.T, c *servers.Cluster, vhost string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.Host = servertest.NewValve(t, u.Host, others...).Addr()
-	return u.String()
+	balancer := servertest.NewValve(t, u.Host, others...)
+	u.Host = balancer.Addr()
+	return balancer, u.String()
 }
 
 // progress waits until some more messages have had their effect.

@@ -20,19 +20,24 @@ type Features struct {
 	// ClassicTimeout says that the consumer timeout holds for classic queues too, and
 	// TimeoutCancels that it cancels the consumer and leaves the channel open.
 	ClassicTimeout, TimeoutCancels bool
+	// MinorityPauses says that a node which sees no majority of its cluster can be told
+	// to end its connections (pause_minority). Otherwise it keeps its clients, and they
+	// hear nothing.
+	MinorityPauses bool
 	// MaxMessageSize is the largest body that the broker takes by default.
 	MaxMessageSize int
 }
 
 // The sources: RabbitMQ's guides to quorum queues ('Poison Message Handling', 'Consumer
-// Timeout') and to negative acknowledgements, and the release notes of 4.0 and 4.3.
+// Timeout'), to negative acknowledgements and to network partitions, and the release
+// notes of 4.0 and 4.3.
 var releases = []struct {
 	major, minor int // from this release on
 	Features
 }{
 	{4, 3, Features{DeliveryLimit: 20, CountHeader: "x-acquired-count", TimeoutCancels: true, MaxMessageSize: 16 << 20}},
-	{4, 0, Features{DeliveryLimit: 20, NackCounts: true, CountHeader: "x-delivery-count", ClassicTimeout: true, MaxMessageSize: 16 << 20}},
-	{3, 10, Features{NackCounts: true, CountHeader: "x-delivery-count", ClassicTimeout: true, MaxMessageSize: 128 << 20}},
+	{4, 0, Features{DeliveryLimit: 20, NackCounts: true, CountHeader: "x-delivery-count", ClassicTimeout: true, MinorityPauses: true, MaxMessageSize: 16 << 20}},
+	{3, 10, Features{NackCounts: true, CountHeader: "x-delivery-count", ClassicTimeout: true, MinorityPauses: true, MaxMessageSize: 128 << 20}},
 }
 
 // FeaturesOf tells those of the broker at an AMQP address.

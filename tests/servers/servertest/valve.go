@@ -22,7 +22,8 @@ type Valve struct {
 	vanish bool
 	pairs  map[*pair]struct{}
 	closed bool
-	turn   int // the upstream that the next connection tries first
+	turn   int    // the upstream that the next connection tries first
+	avoid  string // the upstream that gets none
 }
 
 type direction int
@@ -128,6 +129,22 @@ func (v *Valve) Release() {
 	}
 }
 
+// Avoid has a balancer take a server out: its connections are cut, and new ones go to
+// the others. With "" all servers are in again.
+func (v *Valve) Avoid(upstreamAddr string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.avoid = upstreamAddr
+	for p := range v.pairs {
+		if v.avoids(p) {
+			v.cut(p)
+		}
+	}
+}
+
+// avoids tells whether a pair leads to the server that is out. The caller holds mu.
+func (v *Valve) avoids(p *pair) bool { return p.server.RemoteAddr().String() == v.avoid }
+
 // Cut closes all connections, and drops what is held in them. New ones are
 // accepted.
 func (v *Valve) Cut() {
@@ -172,16 +189,20 @@ func (v *Valve) accept() {
 // dial connects to the first upstream that answers.
 func (v *Valve) dial() (server net.Conn, err error) {
 	v.mu.Lock()
-	first := v.turn
+	first, avoid := v.turn, v.avoid
 	v.turn++
 	v.mu.Unlock()
+	err = net.ErrClosed // with all servers out
 	for i := range v.upstreams {
-		server, err = net.Dial("tcp", v.upstreams[(first+i)%len(v.upstreams)])
-		if err == nil {
-			break
+		upstream := v.upstreams[(first+i)%len(v.upstreams)]
+		if upstream == avoid {
+			continue
+		}
+		if server, err = net.Dial("tcp", upstream); err == nil {
+			return server, nil
 		}
 	}
-	return server, err
+	return nil, err
 }
 
 func (v *Valve) join(p *pair) {
@@ -189,7 +210,7 @@ func (v *Valve) join(p *pair) {
 	defer v.mu.Unlock()
 	v.pairs[p] = struct{}{}
 	p.lost = v.vanish
-	if v.closed {
+	if v.closed || v.avoids(p) {
 		v.cut(p)
 		return
 	}
