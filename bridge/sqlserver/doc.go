@@ -67,7 +67,9 @@
 // proves it as well, and refuses if that does not hold either. The choice is logged
 // by slog.Default. Two Unparks at once may then stage the same messages, and an Unpark or
 // a Sweep that meets a locked row fails after a second; nothing is lost by either. A
-// ledger on an own table has no such way.
+// ledger on an own table has no such way. Babelfish 4.3 does not tell whether a commit is
+// durable (PostgreSQL's synchronous_commit): Open believes it, and the doctor says that it
+// does not know.
 //
 // # How IDs travel
 //
@@ -139,11 +141,12 @@
 //	            and for Ordered SELECT, INSERT and DELETE on bridge_kept
 //
 // To see who holds a message up (Holders, OpenTransactions) a verifier needs VIEW SERVER
-// STATE (since 2022, VIEW SERVER PERFORMANCE STATE; in Azure SQL Database, VIEW DATABASE
-// STATE); without it there is no answer. OpenTransactions lists the sessions that have
-// the table locked for a change of its rows. Diagnose needs a verifier's rights and
-// reports those that are missing. A server that has no such views, as Babelfish may
-// not, gives no answer either.
+// STATE (since 2022, VIEW SERVER PERFORMANCE STATE). In Azure SQL Database it needs VIEW
+// DATABASE STATE, or, on Basic, S0 and S1 and in elastic pools, a login that is a member of
+// ##MS_ServerStateReader##. Without it there is no answer; Diagnose tries it.
+// OpenTransactions lists the sessions that have the table locked for a change of its rows.
+// Diagnose needs a verifier's rights and reports those that are missing. A server that has
+// no such views, as Babelfish may not, gives no answer either.
 //
 // With an own table:
 //
@@ -162,6 +165,12 @@
 //     server could undo a transaction whose message has been forwarded.
 //   - After a forced failover with data loss, the same can happen; so where that
 //     matters, commit synchronously.
+//   - One primary. Where several servers write to the database and send each other the
+//     rows (peer-to-peer and merge replication, updatable subscriptions, SQL Data Sync),
+//     the identity is the same everywhere, the proof holds at each, and a transaction that
+//     is open at another looks rolled back: its message is dropped. Diagnose recognises
+//     the replication of the ledger's table, SQL Data Sync it does not. Availability
+//     groups and geo-replication have one primary.
 //   - A connection string without ApplicationIntent=ReadOnly. Open and Check refuse
 //     a database that does not take writes.
 //   - A copy of a database is a ledger with the same identity. Before a copy gets a

@@ -6,4 +6,6 @@
 //
 // The login must be allowed to create databases and to end connections. Every test
 // makes databases of its own and drops them.
+//
+// What no document says, tests/sqlserver/ask asks a real server.
 package sqlserver
