@@ -11,12 +11,12 @@ import (
 // The texts that read a table of IDs, of which $table and $column are the names.
 const (
 	// One row at least if the identity is right, with a null id if nothing is
-	// found. LOOP fixes the join, FORCESEEK that it comes past no other row. What
+	// found, and else the ID that was asked for: the column may have a mask. LOOP fixes the join, FORCESEEK that it comes past no other row. What
 	// $reading reads without waiting, LOCK_TIMEOUT 0 does not wait for a change of the
 	// table either.
 	committed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
-SELECT CAST(l.$column AS binary(16)) AS id FROM bridge_identity i
+SELECT CAST(asked.id AS binary(16)) AS id FROM bridge_identity i
 LEFT JOIN ($asked INNER LOOP JOIN $table l WITH ($reading) ON l.$column = asked.id) ON 1 = 1
 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan
 

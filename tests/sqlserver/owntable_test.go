@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -248,4 +249,23 @@ func TestAnOwnTablesIdentityIsTheTables(t *testing.T) {
 	if plain.Identity() != ledger.Identity() || plain.Identity() == whole.Identity() {
 		t.Errorf("orders is %s, dbo.orders %s, bridge_ledger %s", plain.Identity(), ledger.Identity(), whole.Identity())
 	}
+}
+
+// A login that may not UNMASK reads a masked column as something else, and compares it as
+// it is.
+func TestAMaskedColumnIsNotShown(t *testing.T) {
+	server := servertest.SQLServerStandIn(t, nil)
+	server.Deny("UNMASK")
+	db := connect(t, newDatabase(t, server.URL("master"), true))
+	execute(t, db, "CREATE TABLE orders (n int, id uniqueidentifier MASKED WITH (FUNCTION = 'default()') NOT NULL UNIQUE)")
+	ledger, err := sqlserver.OpenOwnTable(t.Context(), db, orders)
+	must(t, err)
+	id := newID()
+	must(t, placed(t, ledger, id).Commit())
+	found, err := ledger.Committed(t.Context(), []uuid.UUID{newID(), id})
+	must(t, err)
+	if !slices.Equal(found, []uuid.UUID{id}) {
+		t.Errorf("the lookup finds %v, must find %v", found, id)
+	}
+	expectOutcome(t, ledger, id, bridge.Committed)
 }

@@ -74,6 +74,7 @@
 //     'sys.dm_exec_requests'.
 //   - Azure SQL Database: its edition and version ('SERVERPROPERTY'), and a DB_ID() that
 //     is not the database_id of sys.databases ('DB_ID').
+//   - A masked column, of a login that may not UNMASK: 'Dynamic data masking'.
 //   - That a table is published, and whether peer to peer: 'sys.tables', 'syspublications'.
 //   - FORCESEEK has a statement read no other rows than those of its keys, and is an
 //     error (8622) where there is nothing to seek: 'Table hints (Transact-SQL)'. A join

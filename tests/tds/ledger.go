@@ -25,12 +25,12 @@ var ledgerStatements = []statement{
 			}
 			return x.record("@p2", []guid{id})
 		}),
-	form(`SELECT CAST(l.$name AS binary(16)) AS id FROM bridge_identity i LEFT JOIN ($asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`+option,
+	form(`SELECT CAST(«(l|asked)».$name AS binary(16)) AS id FROM bridge_identity i LEFT JOIN ($asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`+option,
 		func(x *execution, words []string) (uint64, error) {
-			if words[1] != words[5] {
-				return 0, unknown("column", words[1])
+			if words[1] == "l" && words[2] != words[6] || words[1] == "asked" && words[2] != "id" {
+				return 0, unknown("column", words[2])
 			}
-			return x.lookUp(words[2], place{words[3], words[5], words[4]})
+			return x.lookUp(words[3], place{words[4], words[6], words[5]}, words[1] == "l")
 		}),
 	form(`SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_snapshot_on = @p1`,
 		func(x *execution, _ []string) (uint64, error) {
@@ -110,7 +110,10 @@ func (x *execution) find(ids []guid, in place) (found []guid, err error) {
 	return found, nil
 }
 
-func (x *execution) lookUp(places string, in place) (uint64, error) {
+// lookUp shows the table's column or the IDs that were asked for. A column with a mask
+// shows what its mask makes of it to who may not UNMASK, in conditions it is as it is:
+// 'Dynamic data masking'.
+func (x *execution) lookUp(places string, in place, shows bool) (uint64, error) {
 	own, err := x.own("@p3")
 	if err != nil {
 		return 0, err
@@ -131,7 +134,11 @@ func (x *execution) lookUp(places string, in place) (uint64, error) {
 		x.out.row(nil)
 		return 1, nil
 	}
+	masked := shows && x.db.tables[unquoted(in.table)].masked[unquoted(in.column)] && slices.Contains(x.server.denied, "UNMASK")
 	for _, id := range found {
+		if masked {
+			id = guid{}
+		}
 		x.out.row(id[:])
 	}
 	return uint64(len(found)), nil

@@ -173,6 +173,9 @@ func createTable(x *execution, words []string) (uint64, error) {
 		} else if d := definition.FindStringSubmatch(part); d != nil {
 			column := unquoted(d[1])
 			t.columns[column] = d[2]
+			if strings.Contains(part, " MASKED WITH ") {
+				t.masked = map[string]bool{column: true}
+			}
 			if isKey.MatchString(part) {
 				key = []string{column}
 			}

@@ -15,6 +15,7 @@ type table struct {
 	name     string            // with its schema, unless that is dbo
 	kind     string            // as in sys.objects
 	inMemory bool              // memory-optimized
+	masked   map[string]bool   // the columns with a mask
 	columns  map[string]string // types by names
 	indexes  []*index
 	key      []string       // the columns of the unique key; none: rows are told apart by their order
