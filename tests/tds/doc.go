@@ -74,6 +74,10 @@
 //     'sys.dm_exec_requests'.
 //   - Azure SQL Database: its edition and version ('SERVERPROPERTY'), and a DB_ID() that
 //     is not the database_id of sys.databases ('DB_ID').
+//   - A statement on the inbox without FORCESEEK reads the whole table, which it may: 'Table
+//     hints'. Whoever takes a pending message locks all that are due unless it seeks in the
+//     index of their order, by a state that is varchar as the column is: 'Data type
+//     precedence'.
 //   - A masked column, of a login that may not UNMASK: 'Dynamic data masking'.
 //   - That a table is published, and whether peer to peer: 'sys.tables', 'syspublications'.
 //   - FORCESEEK has a statement read no other rows than those of its keys, and is an
