@@ -10,10 +10,10 @@ import (
 
 // The texts that read a table of IDs, of which $table and $column are the names.
 const (
-	// One row at least if the identity is right, with a null id if nothing is
-	// found, and else the ID that was asked for: the column may have a mask. LOOP fixes the join, FORCESEEK that it comes past no other row. What
-	// $reading reads without waiting, LOCK_TIMEOUT 0 does not wait for a change of the
-	// table either.
+	// One row at least if the identity is right, with a null id if nothing is found. A
+	// found ID is the one that was asked for, as the column may have a mask. LOOP fixes
+	// the join, FORCESEEK that it comes past no other row. What $reading reads without
+	// waiting, LOCK_TIMEOUT 0 does not wait for a change of the table either.
 	committed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
 SELECT CAST(asked.id AS binary(16)) AS id FROM bridge_identity i
