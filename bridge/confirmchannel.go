@@ -11,6 +11,10 @@ import (
 // A confirmChannel is a channel in confirm mode, and does a Publisher's work until it
 // is closed or retired.
 //
+// Confirms are taken as they come: those of one target one after the other, and those of
+// different targets beside each other, so that a target which never confirms holds up the
+// news of itself alone.
+//
 // The broker returns an unroutable message and then acks it all the same, and
 // the library hands both over on different Go channels. Its reader has put the
 // return into its channel before it handles the ack, so whoever holds the ack and
@@ -27,15 +31,18 @@ type confirmChannel struct {
 	ch      *amqp.Channel
 	turn    chan struct{} // capacity 1: whoever holds the token publishes
 	room    chan struct{} // a token for each message in flight
-	pending chan publication
-	returns chan amqp.Return
 	retired chan struct{} // closed when no more is to be published
-	freed   chan struct{} // capacity 1: room was given back unused
+	freed   chan struct{} // capacity 1: room was given back after that
 	done    chan struct{}
 	ended   func(error) // called before done is closed
 
-	mu  sync.Mutex
-	err error
+	mu     sync.Mutex
+	err    error
+	flying map[Target][]publication // those that wait for their confirm, the oldest first
+
+	returning sync.Mutex
+	returns   chan amqp.Return
+	returned  map[publicationKey]int
 }
 
 // publication is one message in flight.
@@ -61,19 +68,20 @@ func (c *Connection) confirmChannel(inFlight int, ended func(error)) (*confirmCh
 		return nil, fmt.Errorf("open publishing channel: %w: %w", ErrUnavailable, err)
 	}
 	p := &confirmChannel{
-		conn:    c,
-		ch:      ch,
-		turn:    make(chan struct{}, 1),
-		room:    make(chan struct{}, inFlight),
-		pending: make(chan publication, inFlight),
-		returns: ch.NotifyReturn(make(chan amqp.Return, inFlight)),
-		retired: make(chan struct{}),
-		freed:   make(chan struct{}, 1),
-		done:    make(chan struct{}),
-		ended:   ended,
+		conn:     c,
+		ch:       ch,
+		turn:     make(chan struct{}, 1),
+		room:     make(chan struct{}, inFlight),
+		retired:  make(chan struct{}),
+		freed:    make(chan struct{}, 1),
+		done:     make(chan struct{}),
+		ended:    ended,
+		flying:   make(map[Target][]publication),
+		returns:  ch.NotifyReturn(make(chan amqp.Return, inFlight)),
+		returned: make(map[publicationKey]int),
 	}
 	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
-	go p.collect(closes)
+	go p.watch(closes)
 	return p, nil
 }
 
@@ -112,15 +120,22 @@ func (p *confirmChannel) publish(ctx context.Context, to Target, msg amqp.Publis
 		p.giveBack()
 		return fmt.Errorf("publish: %w: %w", ErrUnavailable, err)
 	}
-	p.pending <- publication{publicationKey{msg.MessageId, to}, confirm, report}
+	p.mu.Lock()
+	first := len(p.flying[to]) == 0
+	p.flying[to] = append(p.flying[to], publication{publicationKey{msg.MessageId, to}, confirm, report})
+	p.mu.Unlock()
+	if first {
+		go p.collect(to) // ends with the last confirm, or with the channel
+	}
 	return nil
 }
 
-// giveBack gives room back that was not used.
+// giveBack gives room back.
 func (p *confirmChannel) giveBack() {
 	<-p.room
 	select {
-	case p.freed <- struct{}{}:
+	case <-p.retired:
+		signal(p.freed)
 	default:
 	}
 }
@@ -147,43 +162,61 @@ func (p *confirmChannel) busy(ctx context.Context) error {
 	return fmt.Errorf("%w: broker does not take messages fast enough: %w", ErrUnavailable, context.Cause(ctx))
 }
 
-// collect takes the confirms in order and reports them.
-func (p *confirmChannel) collect(closes <-chan *amqp.Error) {
-	returned := make(map[publicationKey]int)
-	retired := p.retired
-	for {
-		if retired == nil && len(p.room) == 0 {
-			p.end(nil, returned)
-			_ = p.ch.Close()
-			return
-		}
+// watch ends the channel when it is closed, or retired and empty.
+func (p *confirmChannel) watch(closes <-chan *amqp.Error) {
+	for retired := p.retired; retired != nil || len(p.room) > 0; {
 		select {
 		case <-retired:
 			retired = nil
 		case <-p.freed:
-		case pub := <-p.pending:
-			<-pub.confirm.Done() // the end of the channel nacks it
-			if !pub.confirm.Acked() && p.ch.IsClosed() {
-				p.end(<-closes, returned, pub)
-				return
-			}
-			p.report(pub, returned)
 		case cause := <-closes:
-			p.end(cause, returned)
+			p.end(cause)
+			return
+		}
+	}
+	p.end(nil)
+	for len(p.room) > 0 { // who was publishing in that moment
+		select {
+		case <-p.freed:
+		case <-closes:
+			return
+		}
+	}
+	_ = p.ch.Close()
+}
+
+// collect waits for the confirms of one target's messages, and reports them, until there
+// are none.
+func (p *confirmChannel) collect(to Target) {
+	for {
+		p.mu.Lock()
+		pub := p.flying[to][0]
+		p.mu.Unlock()
+		<-pub.confirm.Done() // the end of the channel nacks it
+		if !pub.confirm.Acked() && p.ch.IsClosed() {
+			<-p.done // then the reason is known
+		}
+		p.report(pub)
+		p.mu.Lock()
+		rest := p.flying[to][1:]
+		if len(rest) == 0 {
+			delete(p.flying, to)
+		} else {
+			p.flying[to] = rest
+		}
+		p.mu.Unlock()
+		p.giveBack()
+		if len(rest) == 0 {
 			return
 		}
 	}
 }
 
 // report tells what became of a message whose confirm is there.
-func (p *confirmChannel) report(pub publication, returned map[publicationKey]int) {
-	p.drainReturns(returned)
+func (p *confirmChannel) report(pub publication) {
 	err := p.Err()
 	switch {
-	case returned[pub.key] > 0:
-		if returned[pub.key]--; returned[pub.key] == 0 {
-			delete(returned, pub.key)
-		}
+	case p.wasReturned(pub.key):
 		err = ErrReturned
 	case pub.confirm.Acked():
 		err = nil
@@ -193,27 +226,38 @@ func (p *confirmChannel) report(pub publication, returned map[publicationKey]int
 		err = ErrNacked
 	}
 	pub.report(err)
-	<-p.room
 }
 
-func (p *confirmChannel) drainReturns(returned map[publicationKey]int) {
-	for {
+// wasReturned drains the returns, and tells whether one of them is this message's. Its
+// confirm must be there.
+func (p *confirmChannel) wasReturned(key publicationKey) bool {
+	p.returning.Lock()
+	defer p.returning.Unlock()
+	for more := true; more; {
 		select {
-		case r, ok := <-p.returns:
-			if !ok {
+		case r, open := <-p.returns:
+			if !open {
 				p.returns = nil
-				return
+				continue
 			}
-			returned[publicationKey{r.MessageId, Target{r.Exchange, r.RoutingKey}}]++
+			p.returned[publicationKey{r.MessageId, Target{r.Exchange, r.RoutingKey}}]++
 		default:
-			return
+			more = false
 		}
 	}
+	n := p.returned[key]
+	switch n {
+	case 0:
+	case 1:
+		delete(p.returned, key)
+	default:
+		p.returned[key] = n - 1
+	}
+	return n > 0
 }
 
-// end lets nothing else in, and reports what is left: what was not acked before
-// is unconfirmed.
-func (p *confirmChannel) end(cause *amqp.Error, returned map[publicationKey]int, left ...publication) {
+// end lets nothing else in. What is left and not acked before is unconfirmed.
+func (p *confirmChannel) end(cause *amqp.Error) {
 	p.mu.Lock()
 	p.err = fmt.Errorf("%w: publishing channel closed", ErrUnavailable)
 	if cause != nil {
@@ -223,18 +267,6 @@ func (p *confirmChannel) end(cause *amqp.Error, returned map[publicationKey]int,
 	p.ended(p.err)
 	close(p.done)
 	p.turn <- struct{}{} // whoever was publishing has finished; nobody follows
-	for {
-		for _, pub := range left {
-			<-pub.confirm.Done()
-			p.report(pub, returned)
-		}
-		select {
-		case pub := <-p.pending:
-			left = []publication{pub}
-		default:
-			return
-		}
-	}
 }
 
 // Err returns nil while the channel is alive, and an error that wraps

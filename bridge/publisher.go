@@ -85,9 +85,11 @@ func (p *Publisher) end(ended *confirmChannel, err error) {
 // If Publish returns an error, nothing was sent and report is not called; the
 // error wraps ErrInvalidMessage if this message can never be sent, else
 // ErrUnavailable or ErrBlocked.
-// Otherwise report is called exactly once, from the publisher's own goroutine,
-// which it must not block: with nil when the broker has taken the message to a
-// queue, else with an error that wraps ErrReturned, ErrNacked or ErrUnconfirmed.
+// Otherwise report is called exactly once, from a goroutine of the publisher's, which
+// it must not block: with nil when the broker has taken the message to a queue, else with
+// an error that wraps ErrReturned, ErrNacked or ErrUnconfirmed. The reports of one target
+// come one after the other, in the order of Publish; those of several targets beside each
+// other, so that one which never confirms keeps back its own alone.
 func (p *Publisher) Publish(ctx context.Context, to Target, msg amqp.Publishing, report func(error)) error {
 	report = p.hearing(report)
 	for {

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -25,10 +25,18 @@ import (
 // happens there is its own doing. So do, from then on, the messages for the
 // culprit's exchange, until one of them succeeds.
 //
+// A target that does not confirm falls behind: what was published to others a while
+// later has its confirm. Then it is held, before it holds up others: a quorum queue that
+// commits nothing makes RabbitMQ, after some hundreds of messages, read nothing more from
+// the connection (its credit flow). The others go on over a new main channel. What is in
+// flight on the last one may still be confirmed; what is not in time counts as failed.
+// Only where a main channel as a whole is silent for so long, nobody knows whose fault it
+// is: then everything in flight there goes over the careful channels.
+//
 // A channel without confirms is left together with its connection: a queue that
 // does not answer blocks the broker's side of the channel, which then does not
 // answer its closing either, and in the end the connection's other channels too.
-// So the careful channels have a connection each. Publishing connections carry no
+// So each channel has a connection of its own. Publishing connections carry no
 // delivery tags; replacing one does not end the session.
 type forwarder struct {
 	connect func(context.Context) (*bridge.Connection, error)
@@ -41,12 +49,9 @@ type forwarder struct {
 	ready   *gatherer[*message] // to be published
 	careful *gatherer[*message] // to be published alone
 
-	inFlight atomic.Int64 // on the main channel
-	progress atomic.Int64 // time of the main channel's last confirm, in ns
-
 	mu       sync.Mutex
-	conn     *bridge.Connection // of the main channel
-	main     *bridge.Publisher
+	main     *mainChannel    // nil before the first, and after one was left
+	left     []*mainChannel  // on which something is in flight still
 	suspects map[string]bool // exchanges whose messages go alone
 }
 
@@ -58,6 +63,7 @@ type forwardEvents struct {
 	refused func(*message, *amqp.Error) // the broker will never take it
 	unfit   func(*message, error)       // it cannot even be sent
 	held    func(*message) bool         // its target is held; it is taken care of
+	behind  func(bridge.Target)         // it does not confirm, while others do: hold it
 }
 
 // carefulChannels is how many suspects are published at the same time.
@@ -84,8 +90,12 @@ func (f *forwarder) publishMain(ctx context.Context) error {
 			return nil
 		}
 		for _, m := range f.ready.take(f.limit) {
-			if f.isSuspect(m.to.Exchange) {
+			if m.alone || f.isSuspect(m.to.Exchange) {
+				m.alone = false
 				f.careful.add(m)
+				continue
+			}
+			if f.on.held(m) { // since it was put here
 				continue
 			}
 			if err := f.publishOne(ctx, m); err != nil {
@@ -101,18 +111,16 @@ func (f *forwarder) publishOne(ctx context.Context, m *message) error {
 		if err != nil {
 			return err
 		}
-		if f.inFlight.Add(1) == 1 {
-			f.progress.Store(time.Now().UnixNano())
-		}
-		err = main.Publish(ctx, m.to, m.publishing(), func(err error) {
-			f.progress.Store(time.Now().UnixNano())
-			f.inFlight.Add(-1)
-			f.report(ctx, m, err)
+		one := main.begin(m)
+		err = main.publisher.Publish(main.taking, m.to, m.publishing(), func(err error) {
+			if main.confirmed(one) {
+				f.report(ctx, m, err)
+			}
 		})
 		if err == nil {
 			return nil
 		}
-		f.inFlight.Add(-1)
+		main.forget(one)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -120,7 +128,7 @@ func (f *forwarder) publishOne(ctx context.Context, m *message) error {
 			f.on.unfit(m, err)
 			return nil
 		}
-		// The main channel was closed: take the next one.
+		// The main channel was closed or left: take the next one.
 	}
 }
 
@@ -138,86 +146,139 @@ func (f *forwarder) report(ctx context.Context, m *message, err error) {
 	}
 }
 
-// mainChannel returns the main channel, a new one if the last was closed.
-func (f *forwarder) mainChannel(ctx context.Context) (*bridge.Publisher, error) {
+// open makes the first main channel, on a connection.
+func (f *forwarder) open(ctx context.Context, conn *bridge.Connection) (err error) {
+	f.main, err = newMainChannel(ctx, conn, f.limit)
+	return err
+}
+
+// mainChannel returns the main channel, a new one if the last was closed or left.
+func (f *forwarder) mainChannel(ctx context.Context) (*mainChannel, error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.main != nil {
-		if f.main.Err() == nil {
-			return f.main, nil
+	main := f.main
+	f.mu.Unlock()
+	var conn *bridge.Connection
+	if main != nil {
+		err := main.publisher.Err()
+		if err == nil {
+			return main, nil
 		}
-		if refusal := bridge.Refusal(f.main.Err()); refusal != nil {
+		if refusal := bridge.Refusal(err); refusal != nil {
 			f.log.Warn("publishing channel closed; looking for the message that caused it",
 				"code", refusal.Code, "reason", refusal.Reason)
 		}
+		main.leave()
+		conn = main.conn // it has no more than its channel lost
 	}
-	if f.conn == nil { // the last one was left
-		conn, err := f.connect(ctx)
-		if err != nil {
+	if conn == nil {
+		var err error
+		if conn, err = f.connect(ctx); err != nil {
 			return nil, err
 		}
-		f.conn = conn
 	}
-	main, err := f.conn.Publisher(f.limit)
+	next, err := newMainChannel(ctx, conn, f.limit)
 	if err != nil {
+		if main == nil {
+			conn.Close()
+		}
 		return nil, err
 	}
-	f.main = main
-	return main, nil
-}
-
-// leave ends the main channel with its connection; the next message gets others.
-func (f *forwarder) leave() {
-	f.mu.Lock()
-	conn := f.conn
-	f.conn = nil
-	f.mu.Unlock()
-	conn.Close()
-}
-
-func (f *forwarder) connection() *bridge.Connection {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.conn
+	f.main = next
+	return next, nil
 }
 
-// close ends the main channel's connection for good.
+// close ends the main channels' connections for good.
 func (f *forwarder) close() {
-	if conn := f.connection(); conn != nil {
-		conn.Close()
+	f.mu.Lock()
+	all := f.left
+	if f.main != nil {
+		all = append(all, f.main)
 	}
+	f.mu.Unlock()
+	var closing sync.WaitGroup // one that does not answer takes a while
+	for _, c := range all {
+		closing.Go(c.close)
+	}
+	closing.Wait()
 }
 
-// watchMain closes the main channel when it has got no confirm for too long: one
-// target that is stuck must not hold back the confirms of all others, which are
-// handed over in order.
+// watchMain looks after what is in flight: who falls behind, and who is out of time.
 func (f *forwarder) watchMain(ctx context.Context) error {
-	ticker := time.NewTicker(f.timeout / 4)
+	ticker := time.NewTicker(min(f.timeout, behindAfter) / 4)
 	defer ticker.Stop()
 	for {
-		conn := f.connection()
+		f.mu.Lock()
+		main, left := f.main, slices.Clone(f.left)
+		f.mu.Unlock()
 		var lost <-chan struct{}
-		if conn != nil {
-			lost = conn.Done()
+		if main != nil {
+			lost = main.conn.Done()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-lost:
-			return fmt.Errorf("publishing connection lost: %w", conn.Err())
+			return fmt.Errorf("publishing connection lost: %w", main.conn.Err())
 		case now := <-ticker.C:
-			if conn == nil || conn.Blocked() != "" || f.inFlight.Load() == 0 {
-				f.progress.Store(now.UnixNano())
-				continue
+			if main != nil {
+				f.lookAt(main, now)
 			}
-			if now.Sub(time.Unix(0, f.progress.Load())) < f.timeout {
-				continue
+			for _, c := range left {
+				f.clear(c, now)
 			}
-			f.log.Warn("no confirm for too long; looking for the target that is stuck", "waited", f.timeout)
-			f.progress.Store(now.UnixNano())
-			f.leave()
 		}
 	}
+}
+
+// lookAt holds the targets that have fallen behind on the main channel, and leaves it
+// then.
+func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
+	if main.conn.Blocked() != "" { // it is nobody's fault
+		main.excuse(now)
+		return
+	}
+	behind, silent := main.look(now, f.timeout)
+	if len(behind) == 0 && !silent {
+		return
+	}
+	for _, to := range behind {
+		f.on.behind(to)
+	}
+	if silent {
+		f.log.Warn("no confirm for too long; looking for the target that is stuck", "waited", f.timeout)
+	}
+	main.leave()
+	f.mu.Lock()
+	f.main = nil
+	f.left = append(f.left, main)
+	f.mu.Unlock()
+	f.clear(main, now)
+}
+
+// clear gives up what is in flight for too long on a channel that was left, and closes
+// that when nothing is.
+func (f *forwarder) clear(c *mainChannel, now time.Time) {
+	if c.conn.Err() == nil && c.conn.Blocked() != "" {
+		c.excuse(now)
+		return
+	}
+	_, silent := c.look(now, f.timeout)
+	for _, m := range c.giveUp(now, f.timeout, silent) {
+		if silent {
+			f.careful.add(m)
+		} else {
+			f.on.failed(m, Stuck)
+		}
+	}
+	if !c.empty() {
+		return
+	}
+	f.mu.Lock()
+	f.left = slices.DeleteFunc(f.left, func(other *mainChannel) bool { return other == c })
+	f.mu.Unlock()
+	go c.close() // its closing may take a while
 }
 
 // publishCareful publishes one message at a time, over a connection of its own.

@@ -70,14 +70,7 @@ func (h *holds) keep(target *hold, m *message) {
 func (h *holds) failed(m *message, reason HoldReason) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	target := h.targets[m.to]
-	if target == nil {
-		target = &hold{backoff: newBackOff(50*time.Millisecond, 5*time.Second), burst: 1}
-		target.due = time.Now().Add(target.backoff.NextBackOff())
-		h.targets[m.to] = target
-		h.log.Warn("target is held", "target", m.to.String(), "reason", reason.String(), "message_id", m.id())
-	}
-	target.reason = reason
+	target := h.hold(m.to, reason, "message_id", m.id())
 	target.refuted = reason == Missing
 	target.works = false
 	if reason != Missing {
@@ -89,6 +82,29 @@ func (h *holds) failed(m *message, reason HoldReason) {
 		target.failed = true
 		h.tried(m)
 	}
+}
+
+// behind holds a target that does not confirm while others do. What is in flight for it
+// may still arrive.
+func (h *holds) behind(to bridge.Target) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.targets[to] == nil {
+		h.hold(to, Stuck)
+	}
+}
+
+// hold holds a target, if it is not held yet, for a reason.
+func (h *holds) hold(to bridge.Target, reason HoldReason, why ...any) *hold {
+	target := h.targets[to]
+	if target == nil {
+		target = &hold{backoff: newBackOff(50*time.Millisecond, 5*time.Second), burst: 1}
+		target.due = time.Now().Add(target.backoff.NextBackOff())
+		h.targets[to] = target
+		h.log.Warn("target is held", append([]any{"target", to.String(), "reason", reason.String()}, why...)...)
+	}
+	target.reason = reason
+	return target
 }
 
 // ended says that m needs no further attempt: it is safe, or on another course.
@@ -163,6 +179,7 @@ func (h *holds) tick(now time.Time) {
 		n := min(target.burst, len(target.waiting))
 		for _, m := range target.waiting[:n] {
 			m.trial = true
+			m.alone = target.reason == Stuck && !target.works
 			again = append(again, m)
 		}
 		target.waiting = target.waiting[n:]

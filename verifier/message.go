@@ -30,6 +30,7 @@ type message struct {
 	unroutableSince time.Time
 	attempts        int64 // that failed
 	trial           bool  // an attempt at a held target
+	alone           bool  // over a careful channel: its target was stuck
 }
 
 type course int

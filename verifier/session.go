@@ -96,7 +96,6 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 	}
 	s.forwarder = &forwarder{
 		connect:  v.broker.Connect,
-		conn:     publishing,
 		timeout:  s.opts.ConfirmTimeout,
 		limit:    s.opts.Prefetch,
 		log:      s.log,
@@ -109,7 +108,12 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 			refused: s.refused,
 			unfit:   s.unfit,
 			held:    s.held,
+			behind:  s.holds.behind,
 		},
+	}
+	if err := s.forwarder.open(context.WithoutCancel(ctx), publishing); err != nil {
+		publishing.Close()
+		return nil, err
 	}
 	return s, nil
 }

@@ -1,9 +1,6 @@
 package faults
 
 import (
-	"context"
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,14 +18,6 @@ import (
 func TestATargetThatDoesNotAnswerHoldsUpItselfAlone(t *testing.T) {
 	t.Parallel()
 	address := servertest.Vhost(t)
-	vhost := address[strings.LastIndex(address, "/")+1:]
-	tell := func(ctx context.Context, verb string) {
-		t.Helper()
-		text := fmt.Sprintf(`sys:%s(whereis(list_to_atom("%s_target.quorum"))).`, verb, vhost)
-		if _, err := servertest.RabbitMQ(t).Ctl(ctx, "eval", text); err != nil {
-			t.Errorf("%s the queue: %v", verb, err)
-		}
-	}
 	s := &stage{t: t, World: world.New(t, world.Config{
 		Program:  world.Build(t, ""),
 		Diary:    world.NewDiary(t, *diariesFlag),
@@ -37,15 +26,7 @@ func TestATargetThatDoesNotAnswerHoldsUpItselfAlone(t *testing.T) {
 		Post:     servertest.PostgresDB(t),
 		Topology: bridge.Topology{Queue: "staging"},
 	})}
-	tell(t.Context(), "suspend")
-	resumed := false
-	resume := func() {
-		if !resumed {
-			resumed = true
-			tell(context.Background(), "resume") // the shared server would keep it, and cannot delete it
-		}
-	}
-	t.Cleanup(resume)
+	resume := servertest.SuspendQueue(t, address, "target.quorum")
 	s.AddReceiver()
 	s.verifier = s.AddVerifier()
 	var script []parts.Transaction

@@ -289,3 +289,45 @@ func TestAMessageLargerThanABurstIsPublished(t *testing.T) {
 		t.Errorf("%d messages arrived", n)
 	}
 }
+
+// Confirms are taken as they come, although the library hands them over in order.
+func TestATargetThatNeverConfirmsKeepsBackItsOwnNewsAlone(t *testing.T) {
+	t.Parallel()
+	vhost := servertest.Vhost(t)
+	declare(t, vhost, "stuck", amqp.Table{"x-queue-type": "quorum"})
+	declare(t, vhost, "other", nil)
+	p := publisher(t, connect(t, dial(t, vhost, nil)), 100)
+	publish := func(queue, id string) <-chan error {
+		t.Helper()
+		news := make(chan error, 1)
+		if err := p.Publish(t.Context(), bridge.Target{RoutingKey: queue}, amqp.Publishing{MessageId: id}, func(err error) { news <- err }); err != nil {
+			t.Fatal(err)
+		}
+		return news
+	}
+	heard := func(what string, news <-chan error, want error) {
+		t.Helper()
+		select {
+		case err := <-news:
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-within(t, patience).Done():
+			t.Fatalf("not in time: news of %s", what)
+		}
+	}
+	heard("the first for the queue", publish("stuck", "0"), nil)
+	resume := servertest.SuspendQueue(t, vhost, "stuck")
+	stuck := publish("stuck", "1")
+	for i := range 10 {
+		heard("another", publish("other", fmt.Sprint(i)), nil)
+		heard("one that is returned", publish("nowhere", fmt.Sprint(i)), bridge.ErrReturned)
+	}
+	select {
+	case err := <-stuck:
+		t.Errorf("the stuck one: %v", err)
+	default:
+	}
+	resume()
+	heard("the stuck one", stuck, nil)
+}

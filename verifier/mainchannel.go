@@ -1,0 +1,148 @@
+package verifier
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// behindAfter is how much later others may have been published that are confirmed
+// already, before a target without a confirm is held.
+const behindAfter = time.Second
+
+// A mainChannel publishes many messages at a time, over a connection of its own, and
+// knows which are in flight.
+type mainChannel struct {
+	conn      *bridge.Connection
+	publisher *bridge.Publisher
+	taking    context.Context // ends when the channel is left
+	leave     context.CancelFunc
+
+	mu     sync.Mutex
+	flying map[bridge.Target]*list.List // of *attempt, the oldest first
+	count  int
+	heard  time.Time // when the last confirm came, or nothing was in flight
+	latest time.Time // when the latest of those that are confirmed was published
+}
+
+// An attempt is a message in flight.
+type attempt struct {
+	m    *message
+	at   time.Time
+	item *list.Element // nil when it is over
+}
+
+func newMainChannel(ctx context.Context, conn *bridge.Connection, limit int) (*mainChannel, error) {
+	publisher, err := conn.Publisher(limit)
+	if err != nil {
+		return nil, err
+	}
+	c := &mainChannel{conn: conn, publisher: publisher, flying: make(map[bridge.Target]*list.List)}
+	c.taking, c.leave = context.WithCancel(ctx)
+	return c, nil
+}
+
+func (c *mainChannel) close() {
+	c.leave()
+	c.conn.Close()
+}
+
+// begin puts a message among those in flight.
+func (c *mainChannel) begin(m *message) *attempt {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := &attempt{m: m, at: time.Now()}
+	all := c.flying[m.to]
+	if all == nil {
+		all = list.New()
+		c.flying[m.to] = all
+	}
+	a.item = all.PushBack(a)
+	if c.count++; c.count == 1 {
+		c.heard = a.at
+	}
+	return a
+}
+
+// forget takes an attempt out; it returns false if that was done before.
+func (c *mainChannel) forget(a *attempt) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.remove(a)
+}
+
+// confirmed is forget for an attempt of which the broker has told what became of it.
+func (c *mainChannel) confirmed(a *attempt) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.heard = time.Now()
+	if a.at.After(c.latest) {
+		c.latest = a.at
+	}
+	return c.remove(a)
+}
+
+func (c *mainChannel) remove(a *attempt) bool {
+	if a.item == nil {
+		return false
+	}
+	all := c.flying[a.m.to]
+	all.Remove(a.item)
+	a.item = nil
+	if all.Len() == 0 {
+		delete(c.flying, a.m.to)
+	}
+	c.count--
+	return true
+}
+
+// look tells which targets have fallen behind, and whether the channel as a whole has
+// been silent for as long as patience.
+func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []bridge.Target, silent bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for to, all := range c.flying {
+		if c.latest.Sub(all.Front().Value.(*attempt).at) >= min(behindAfter, patience) {
+			behind = append(behind, to)
+		}
+	}
+	return behind, c.count > 0 && now.Sub(c.heard) >= patience
+}
+
+// giveUp takes out what is in flight for longer than patience, or all.
+func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (out []*message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, attempts := range c.flying {
+		for item := attempts.Front(); item != nil; {
+			a := item.Value.(*attempt)
+			item = item.Next()
+			if all || now.Sub(a.at) >= patience {
+				c.remove(a)
+				out = append(out, a.m)
+			}
+		}
+	}
+	return out
+}
+
+// excuse lets the time begin anew: the broker takes nothing from anybody.
+func (c *mainChannel) excuse(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.heard = now
+	for _, all := range c.flying {
+		for item := all.Front(); item != nil; item = item.Next() {
+			item.Value.(*attempt).at = now
+		}
+	}
+}
+
+func (c *mainChannel) empty() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count == 0
+}
