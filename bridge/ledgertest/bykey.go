@@ -12,19 +12,19 @@ import (
 // rather read the whole of a small one. So statements by key are sent to tables of
 // several sizes, under statistics that were gathered at several, beside rows that other
 // transactions have open: a statement that reads those as well waits for them.
-func (k *keyed) sizes() []sizes {
+func (k *keyed) phases() []phase {
 	largest, few := full, []int{0, 1, 5}
 	growing := append(few, full)
 	if k.Scanned != nil && k.large > full {
 		largest, growing = k.large, append(growing, k.large)
 	}
 	if k.Gather == "" {
-		return []sizes{{0, growing}}
+		return []phase{{0, growing}}
 	}
-	return []sizes{{0, growing}, {largest, append([]int{largest}, few...)}}
+	return []phase{{0, growing}, {largest, append([]int{largest}, few...)}}
 }
 
-type sizes struct {
+type phase struct {
 	statistics int   // how many rows there were when they were gathered
 	rows       []int // how many there are then, in this order
 }
@@ -65,12 +65,12 @@ type step struct {
 }
 
 func (k *keyed) run(t *testing.T) {
-	for _, s := range k.sizes() {
-		k.resize(t, s.statistics)
+	for _, p := range k.phases() {
+		k.resize(t, p.statistics)
 		k.gather(t)
-		for _, rows := range s.rows {
+		for _, rows := range p.rows {
 			k.resize(t, rows)
-			t.Run(fmt.Sprintf("%d rows, the statistics of %d", rows, s.statistics), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%d rows, the statistics of %d", rows, p.statistics), func(t *testing.T) {
 				k.round(t)
 				for n := 1; rows == 0 && n < keptPlans && !t.Failed(); n++ {
 					k.round(t)
