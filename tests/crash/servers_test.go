@@ -1,6 +1,9 @@
 package crash_test
 
 import (
+	"context"
+	"database/sql"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -38,13 +41,38 @@ func TestAKilledPostgreSQLLosesAndInventsNothing(t *testing.T) {
 	})
 	kind := stage.Postgres
 	kind.URL = func(testing.TB) string { return server.URL() }
+	testKilledDatabase(t, kind, server)
+}
+
+func TestAKilledMariaDBLosesAndInventsNothing(t *testing.T) {
+	skipIfShort(t)
+	t.Parallel()
+	server := servertest.StartMariaDB(t, nil)
+	root, err := sql.Open("mysql", server.DSN())
+	if err == nil {
+		_, err = root.ExecContext(t.Context(), "CREATE DATABASE shop")
+		err = errors.Join(err, root.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := stage.MariaDB
+	kind.URL = func(testing.TB) string { return server.DatabaseDSN("shop") }
+	testKilledDatabase(t, kind, server)
+}
+
+func testKilledDatabase(t *testing.T, kind stage.Database, server interface {
+	Kill()
+	Restart(ctx context.Context) error
+}) {
+	t.Helper()
 	w := newWorld(t, stage.New(t, kind))
 	v := w.Verify(verifier.Options{})
 	customers := w.start(shop(kind))
 	for range serverKills() {
 		w.waitArrived(w.Depth(w.target) + some)
 		server.Kill()
-		w.must("restart PostgreSQL", server.Restart(t.Context()))
+		w.must("restart database", server.Restart(t.Context()))
 	}
 	w.waitArrived(w.Depth(w.target) + some)
 	customers.kill()
@@ -66,7 +94,7 @@ func TestAKilledRabbitMQLosesAndInventsNothing(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRabbitMQ(t, nil)
 	var worlds []*world
-	for _, kind := range stage.Everywhere {
+	for _, kind := range kinds {
 		worlds = append(worlds, newWorld(t, stage.On(t, kind, server.URL(), bridge.Topology{Queue: kind.Name})))
 	}
 	var verifiers []*stage.Running

@@ -87,7 +87,7 @@ func (v *victim) play() (err error) {
 	v.goOn = make(chan struct{})
 	go v.listen()
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	for _, kind := range stage.Everywhere {
+	for _, kind := range kinds {
 		if kind.Name == v.Kind {
 			v.db, v.ledger, err = kind.Open(ctx, v.DatabaseURL)
 		}

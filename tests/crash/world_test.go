@@ -27,7 +27,10 @@ func newWorld(t *testing.T, s *stage.Stage) *world {
 	return w
 }
 
-func onEach(t *testing.T, test func(w *world)) { on(t, stage.Everywhere, test) }
+// kinds are the databases on which processes are killed.
+var kinds = append(slices.Clip(stage.Everywhere), stage.MariaDB)
+
+func onEach(t *testing.T, test func(w *world)) { on(t, kinds, test) }
 
 func on(t *testing.T, kinds []stage.Database, test func(w *world)) {
 	if testing.Short() {
