@@ -38,8 +38,9 @@ type Options struct {
 	// Hold is how long a delivery may be kept, over all its attempts and pauses;
 	// then the handler's context ends and the message is handed back. It must
 	// exceed the handler's longest run, and stay below the broker's consumer
-	// timeout (30 minutes unless changed), after which the broker closes the
-	// channel with everything on it. Default 5 minutes.
+	// timeout (30 minutes unless changed), after which the broker gives the message to
+	// somebody else and closes the channel with everything on it, or on RabbitMQ 4.3
+	// cancels the consumer and ignores a late ack without a word. Default 5 minutes.
 	Hold time.Duration
 
 	// EffectTimeout is how long an effect of AtMostOnce may take. Its context ends then;
