@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/url"
 	"os"
+	"slices"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -212,11 +213,11 @@ func TestTLSToMariaDB(t *testing.T) {
 		"certificate of others": {with(t, good, "ssl-cert", stranger, "ssl-key", strangersKey), "database not reachable", "see that the database is there"},
 		"missing file":          {with(t, good, "ssl-ca", "/nowhere/ca.pem"), "no such file", "name a file that can be read"},
 		"no key":                {with(t, good, "ssl-key", ""), "needs both ssl-cert and ssl-key", ""},
-		"in the clear":          {with(t, good, "ssl-ca", "", "ssl-cert", "", "ssl-key", ""), "Access denied", ""},
+		"in the clear":          {with(t, good, "ssl-ca", "", "ssl-cert", "", "ssl-key", ""), "Access denied or insecure transport", ""}, // 10.11 or 11.8
 	} {
 		t.Run(name, func(t *testing.T) {
 			words := refused(t, codeFor(c.says, 4), "BRIDGE_DATABASE_URL", c.mend, "BRIDGE_DATABASE_URL="+c.address, "BRIDGE_AMQP_URL="+s.AMQP)
-			if !strings.Contains(words, c.says) {
+			if !slices.ContainsFunc(strings.Split(c.says, " or "), func(says string) bool { return strings.Contains(words, says) }) {
 				t.Errorf("it does not say %q", c.says)
 			}
 		})
