@@ -55,7 +55,15 @@ const (
 	maxExpiration = 10 * 365 * 24 * 60 * 60 * 1000
 )
 
-// addedByBroker are headers that queues add to what passes through them.
+// addedByBroker are headers that queues add to what passes through them: counts of
+// deliveries (RabbitMQ 4.3 adds x-acquired-count to what is delivered again, and
+// x-delivery-count only to what has failed) and the history of dead letters (x-last-death-
+// since 4.0). From 4.0 on a queue leaves such a header as it was published until it has
+// one of its own to add (measured on 4.0.5 and 4.3.6): so the receiver would see what
+// the staging queue counted. Nothing else is added on the way from a sender to a
+// verifier: x-stream-offset comes from streams, which Declare refuses, and annotations
+// like x-opt-rabbitmq-sent-time from interceptors that an operator has configured, which
+// work on the target's queue too (RabbitMQ's guide 'Intercepting Messages').
 var addedByBroker = []string{
 	"x-delivery-count", "x-acquired-count", "x-death",
 	"x-first-death-exchange", "x-first-death-queue", "x-first-death-reason",
