@@ -8,8 +8,8 @@ import (
 	"errors"
 	"net/url"
 	"os"
-	"slices"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
