@@ -16,7 +16,7 @@ import (
 
 // keepPlan is on the statements of every message. A ledger is empty most of the time, so
 // its statistics go stale every 500 changes, and a statement that depends on them would
-// be compiled anew each time. By FORCESEEK none does.
+// be compiled anew each time. With FORCESEEK no plan is better than another.
 const keepPlan = "\nOPTION (KEEPFIXED PLAN)"
 
 // Every statement of ours sets what it depends on: a pooled connection may bring

@@ -12,8 +12,8 @@ import (
 const (
 	// One row at least if the identity is right, with a null id if nothing is found. A
 	// found ID is the one that was asked for, as the column may have a mask. LOOP fixes
-	// the join, FORCESEEK that it comes past no other row. What $reading reads without
-	// waiting, LOCK_TIMEOUT 0 does not wait for a change of the table either.
+	// the join; FORCESEEK keeps it to the rows that are asked for. $reading waits for no
+	// row, and LOCK_TIMEOUT 0 for no change of the table.
 	committed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
 SELECT CAST(asked.id AS binary(16)) AS id FROM bridge_identity i
