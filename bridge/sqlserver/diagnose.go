@@ -248,4 +248,4 @@ func (d *diagnosis) seesSessions(ctx context.Context) error {
 	return nil
 }
 
-var errDurabilityUnknown = errors.New("Babelfish does not tell: it is PostgreSQL's synchronous_commit")
+var errDurabilityUnknown = errors.New("the server does not tell: it is PostgreSQL's synchronous_commit")
