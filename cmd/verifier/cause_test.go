@@ -37,7 +37,6 @@ func TestCausesAndExitCodes(t *testing.T) {
 		{&bridge.QueueMismatch{}, causeQueue, exitBroker},
 		{database.ErrURL, causeDatabase, exitMisused},
 		{&tracesError{errors.New("OTEL_X: wrong")}, causeDatabase, exitMisused},
-		{&addressError{"BRIDGE_HTTP_ADDR", errors.New("in use")}, causeDatabase, exitFailed},
 		{verifier.ErrNotDrained, causeDatabase, exitNotDrained},
 	} {
 		err := fmt.Errorf("start verifier: %w", c.err)

@@ -10,17 +10,10 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// addressError: a server's address cannot be had.
-type addressError struct {
-	variable string
-	error
-}
-
 // tracesError names its variable by itself.
 type tracesError struct{ error }
 
-func (e *addressError) Unwrap() error { return e.error }
-func (e *tracesError) Unwrap() error  { return e.error }
+func (e *tracesError) Unwrap() error { return e.error }
 
 // variables name what a cause is about.
 var variables = map[cause]string{
@@ -33,10 +26,7 @@ var variables = map[cause]string{
 
 // explain puts the variable before an error, and what to do behind it.
 func explain(err error) error {
-	var address *addressError
 	switch {
-	case errors.As(err, &address):
-		return fmt.Errorf("%s: %w; end the process that has it, or name another one", address.variable, err)
 	case errors.Is(err, verifier.ErrNotDrained):
 		return mend.With(err, "nothing is lost, but what had been forwarded already comes twice; BRIDGE_DRAIN is how long the end may take")
 	case errors.As(err, new(*tracesError)): // says what to do by itself
@@ -58,8 +48,6 @@ func exitCode(err error) int {
 	switch {
 	case errors.Is(err, verifier.ErrNotDrained):
 		return exitNotDrained
-	case errors.As(err, new(*addressError)):
-		return exitFailed
 	case errors.As(err, new(*tracesError)), errors.Is(err, database.ErrOwnTable), mend.Misuse(err):
 		return exitMisused
 	}

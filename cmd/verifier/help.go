@@ -48,7 +48,7 @@ only to that name or localhost, or put a proxy with a login before it.
 
 Exit codes:
   0  stopped by a signal, and drained; or -migrate, -health or -help is done
-  1  an address is taken; or with -health: not ready
+  1  with -health: not ready
   2  a flag or a variable is wrong
   3  stopped by a signal, but not drained in BRIDGE_DRAIN: nothing is lost, and
      what had been forwarded without its ack comes twice

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
 const (
@@ -23,31 +24,25 @@ const (
 // sample asks the database from time to time what no scrape shall ask it: Prometheus
 // may be several, and the database slow.
 func (m *metrics) sample(ctx context.Context) {
-	ticker := time.NewTicker(m.worker.config.SampleInterval.Duration())
-	defer ticker.Stop()
-	started := m.worker.started // there is something to ask from then on
 	orphansIn := 0
-	for {
-		if parts := m.worker.parts.Load(); parts != nil {
-			err := m.countParked(ctx, parts.ledger)
-			if orphansIn--; err == nil && orphansIn < 0 {
-				if err = m.countOrphans(ctx, parts.ledger); err == nil {
-					orphansIn = orphansEvery - 1
-				}
-			}
-			if err != nil && ctx.Err() == nil {
-				m.sampleFailed.Inc()
-				m.worker.log.Warn("cannot count parked messages or orphan rows", "error", err)
-			}
-		}
+	sidejob.New("count", m.worker.log).Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		select {
-		case <-ticker.C:
-		case <-started:
-			started = nil
+		case <-m.worker.started: // there is something to ask from then on
 		case <-ctx.Done():
-			return
+			return 0, nil
 		}
-	}
+		ledger := m.worker.parts.Load().ledger
+		err := m.countParked(ctx, ledger)
+		if orphansIn--; err == nil && orphansIn < 0 {
+			if err = m.countOrphans(ctx, ledger); err == nil {
+				orphansIn = orphansEvery - 1
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			m.sampleFailed.Inc()
+		}
+		return m.worker.config.SampleInterval.Duration(), err
+	})
 }
 
 func (m *metrics) countParked(ctx context.Context, ledger bridge.Ledger) error {

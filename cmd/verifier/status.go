@@ -7,6 +7,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/verifier"
+	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
 const (
@@ -85,16 +86,10 @@ func (s *status) SessionEnded(error) {}
 
 // count takes the counts once a second, until ctx ends.
 func (s *status) count(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
+	sidejob.New("rates", s.worker.log).Run(ctx, func(context.Context) (time.Duration, error) {
 		s.counted(s.worker.stats())
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+		return time.Second, nil
+	})
 }
 
 func (s *status) counted(stats verifier.Stats) {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/verifier"
+	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
 // flushPatience is how long the end waits for the collector.
@@ -50,7 +51,8 @@ func newTraces(ctx context.Context, logger *slog.Logger, topology bridge.Topolog
 	if wanted, err := tracesWanted(); err != nil || !wanted {
 		return nil, err
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { logger.Warn("traces", "error", err) }))
+	job := sidejob.New("traces", logger)
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(job.Report))
 	exporter, err := otlptracehttp.New(ctx)
 	if err != nil {
 		return nil, &tracesError{fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)}
@@ -65,9 +67,20 @@ func newTraces(ctx context.Context, logger *slog.Logger, topology bridge.Topolog
 	if err != nil {
 		return nil, &tracesError{fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)}
 	}
-	provider := sdk.NewTracerProvider(sdk.WithBatcher(exporter), sdk.WithResource(about))
+	provider := sdk.NewTracerProvider(sdk.WithBatcher(watched{exporter, job}), sdk.WithResource(about))
 	logger.Info("traces are exported")
 	return &traces{provider, provider.Tracer("github.com/twoqueue/twoqueue/verifier"), topology}, nil
+}
+
+// watched is an exporter of which the log says whether it works.
+type watched struct {
+	sdk.SpanExporter
+	job *sidejob.Job
+}
+
+func (w watched) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	w.job.Report(w.SpanExporter.ExportSpans(ctx, spans))
+	return nil // it has been told
 }
 
 // tracesWanted reads the variables that turn traces on and off.

@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/verifier"
+	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
 // A worker is a verifier with all that is around it.
@@ -30,8 +32,8 @@ type parts struct {
 	verifier *verifier.Verifier
 }
 
-// work verifies until ctx ends. What it serves over HTTP is there before anything else
-// is tried, and until everything else has ended.
+// work verifies until ctx ends. What it serves over HTTP is begun before anything else,
+// and ended after everything else; no message depends on it (rule 12 of package bridge).
 func work(ctx context.Context, c config, stderr io.Writer) error {
 	w := &worker{config: c, log: c.Log.Logger(stderr), stopping: ctx.Done(), started: make(chan struct{})}
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -52,47 +54,42 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 	if c.HTTP.Addr != environment.None {
 		m := newMetrics(w)
 		observers = append(observers, m)
-		server, err := w.serve("endpoints", "BRIDGE_HTTP_ADDR", c.HTTP.Addr, func(address string) (*endpoints.Server, error) {
-			return endpoints.Listen(serving, address, endpoints.Probes{Ready: w.ready, Registry: m.registry}.Handler(), w.log)
-		})
-		if err != nil {
-			return err
-		}
-		defer server.Close()
+		defer w.serve(serving, "endpoints", c.HTTP.Addr, func(ctx context.Context, address string) (*endpoints.Server, error) {
+			return endpoints.Listen(ctx, address, endpoints.Probes{Ready: w.ready, Registry: m.registry}.Handler(), w.log)
+		})()
 		defer start(serving, m.sample)()
 	}
 	if c.Status.Addr != environment.None {
 		page := newStatus(w)
 		observers = append(observers, page)
-		server, err := w.serve("status page", "BRIDGE_STATUS_ADDR", c.Status.Addr, func(address string) (*endpoints.Server, error) {
-			return endpoints.Listen(serving, address, page.handler(address), w.log)
-		})
-		if err != nil {
-			return err
-		}
-		defer server.Close()
+		defer w.serve(serving, "status page", c.Status.Addr, func(ctx context.Context, address string) (*endpoints.Server, error) {
+			return endpoints.Listen(ctx, address, page.handler(address), w.log)
+		})()
 		defer start(serving, page.count)()
 	}
 	if c.Pprof.Addr != environment.None {
-		server, err := w.serve("profiles", "BRIDGE_PPROF_ADDR", c.Pprof.Addr, func(address string) (*endpoints.Server, error) {
-			return endpoints.ListenProfiles(serving, address, w.log)
-		})
-		if err != nil {
-			return err
-		}
-		defer server.Close()
+		defer w.serve(serving, "profiles", c.Pprof.Addr, func(ctx context.Context, address string) (*endpoints.Server, error) {
+			return endpoints.ListenProfiles(ctx, address, w.log)
+		})()
 	}
 	return w.verify(ctx, join(observers))
 }
 
-// serve starts one of the servers.
-func (w *worker) serve(what, variable string, address environment.Address, listen func(string) (*endpoints.Server, error)) (*endpoints.Server, error) {
-	server, err := listen(string(address))
-	if err != nil {
-		return nil, &addressError{variable, err}
-	}
-	w.log.Info(what, "address", server.Address())
-	return server, nil
+// serve runs one of the servers, until the function that it returns is called. A taken
+// address keeps no message waiting: it is tried again.
+func (w *worker) serve(ctx context.Context, what string, address environment.Address,
+	listen func(ctx context.Context, address string) (*endpoints.Server, error)) (stop func()) {
+	return start(ctx, func(ctx context.Context) {
+		sidejob.New(what, w.log).Run(ctx, func(ctx context.Context) (time.Duration, error) {
+			server, err := listen(ctx, string(address))
+			if err != nil {
+				return 0, err
+			}
+			defer server.Close()
+			w.log.Info(what, "address", server.Address())
+			return 0, server.Wait(ctx)
+		})
+	})
 }
 
 // start runs what ends with ctx, or when the function that it returns is called.

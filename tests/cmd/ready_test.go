@@ -1,7 +1,6 @@
 package cmd_test
 
 import (
-	"net"
 	"strings"
 	"syscall"
 	"testing"
@@ -117,19 +116,6 @@ func TestNotDrainedInTime(t *testing.T) {
 	defer unlock()
 	if code := p.Await(); code != 3 || !strings.Contains(p.Stderr.String(), "not drained") {
 		t.Errorf("exit code %d", code)
-	}
-}
-
-func TestATakenAddress(t *testing.T) {
-	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	for _, variable := range []string{"BRIDGE_HTTP_ADDR", "BRIDGE_STATUS_ADDR", "BRIDGE_PPROF_ADDR"} {
-		refused(t, 1, variable, "address already in use; end the process that has it, or name another one",
-			variable+"="+listener.Addr().String(), "BRIDGE_DATABASE_URL=postgres://u:"+password+"@127.0.0.1:1/db", "BRIDGE_AMQP_URL=amqp://u:"+password+"@127.0.0.1:1/")
 	}
 }
 

@@ -205,7 +205,7 @@ func TestTracesHoldUpNothing(t *testing.T) {
 	p := verify(t, s, "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", "OTEL_BSP_SCHEDULE_DELAY=10")
 	s.Commit(stage.To(target, ""))
 	s.Receive(target, 1)
-	p.Hear("msg=traces")
+	p.Hear("job=traces")
 	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}

@@ -30,6 +30,7 @@ type Server struct {
 	address string
 	cancel  context.CancelFunc
 	ended   chan struct{}
+	err     error // once it has ended by itself
 }
 
 // Listen starts to answer. What goes wrong later goes to logger. The requests'
@@ -59,6 +60,7 @@ func listen(ctx context.Context, address string, handler http.Handler, logger *s
 		defer close(s.ended)
 		if err := s.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			logger.Error("endpoints ended", "address", s.address, "error", err)
+			s.err = err
 		}
 	}()
 	return s, nil
@@ -66,6 +68,16 @@ func listen(ctx context.Context, address string, handler http.Handler, logger *s
 
 // Address is where it listens, with the port that was chosen if 0 was asked for.
 func (s *Server) Address() string { return s.address }
+
+// Wait waits until ctx ends, or the server by itself; then it returns why.
+func (s *Server) Wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.ended:
+		return s.err
+	}
+}
 
 // Close ends the server with all its connections, also in the middle of an answer.
 func (s *Server) Close() {

@@ -1,0 +1,95 @@
+package cmd_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/tests/stage"
+)
+
+// Rule 12 of package bridge: messages flow, in one session, while each address is taken,
+// the collector of traces does not answer, and the login may do nothing beside judging.
+func TestMessagesDependOnNothingBesideThem(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	target := s.Queue("target", nil)
+	role := "role_" + uuid.NewString()[:8]
+	for _, statement := range []string{
+		"CREATE ROLE %s LOGIN", "GRANT SELECT, INSERT, DELETE ON bridge_ledger TO %s",
+		"GRANT SELECT ON bridge_identity, bridge_ledger_version, bridge_watermark TO %s",
+	} {
+		if _, err := s.DB.ExecContext(t.Context(), fmt.Sprintf(statement, role)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		for _, statement := range []string{"DROP OWNED BY %s", "DROP ROLE %s"} {
+			if _, err := s.DB.ExecContext(context.Background(), fmt.Sprintf(statement, role)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	database, err := url.Parse(s.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	database.User = url.User(role)
+
+	taken := func() net.Listener {
+		t.Helper()
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = listener.Close() })
+		return listener
+	}
+	http, status, pprof, silent := taken(), taken(), taken(), taken()
+	p := verify(t, s, "BRIDGE_DATABASE_URL="+database.String(), "BRIDGE_SAMPLE_INTERVAL=50ms",
+		"BRIDGE_HTTP_ADDR="+http.Addr().String(), "BRIDGE_STATUS_ADDR="+status.Addr().String(), "BRIDGE_PPROF_ADDR="+pprof.Addr().String(),
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://"+silent.Addr().String(), "OTEL_EXPORTER_OTLP_TIMEOUT=1000",
+		"OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_BSP_MAX_QUEUE_SIZE=10", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=10")
+	through := func() {
+		t.Helper()
+		const messages = 50
+		for i := range messages {
+			s.Commit(stage.To(target, fmt.Sprint(i)))
+			s.RollBack(stage.To(target, "rolled back"))
+		}
+		s.Receive(target, messages)
+		s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	}
+	through()
+	jobs := []string{"job=endpoints", `job="status page"`, "job=profiles", "job=traces", "job=count", "job=unpark"}
+	for _, job := range jobs {
+		p.Hear(job)
+	}
+	through()
+	for _, listener := range []net.Listener{http, status, pprof} {
+		if err := listener.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, what := range []string{"endpoints", "status page", "profiles"} {
+		p.Hear("address=" + map[string]net.Listener{"endpoints": http, "status page": status, "profiles": pprof}[what].Addr().String())
+	}
+	if code, text := get(t, "http://"+http.Addr().String()+"/readyz"); code != 200 {
+		t.Errorf("ready: %d %s", code, text)
+	}
+	through()
+	if code := p.Stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	log := p.Stderr.String()
+	for _, said := range append(jobs, "session started") {
+		if n := strings.Count(log, said); n != 1 {
+			t.Errorf("the log says %d times %s:\n%s", n, said, log)
+		}
+	}
+}
