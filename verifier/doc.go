@@ -75,11 +75,21 @@
 //
 // A full queue (nack), a missing one (return, or 404) and one that never confirms
 // hold up nobody else: such a target is held, its messages wait beside the others,
-// and it is tried again with backoff. A missing target is given up after
+// and it is tried again with backoff. A target counts as one that never confirms when
+// what was published to others a second later has its confirm; it is then tried with one
+// message at a time, over a connection of its own. If a target is so from the first
+// message on, RabbitMQ may leave the whole connection without an answer: then the others
+// wait for Options.ConfirmTimeout, once. A missing target is given up after
 // Options.Unroutable. A publish that the broker refuses with an error closes its
 // channel and leaves everything in flight there unknown; those messages are
 // published again one at a time, so that the culprit shows itself. The others may
 // be delivered twice by this, with the same ID.
+//
+// # Side jobs
+//
+// Unparking, sweeping, explaining and the Observer are side jobs: no message waits for
+// them, and whatever goes wrong in them ends no session (rule 12 of package bridge). The
+// log says when one begins to fail, and when it has worked for a minute since.
 //
 // # The dead queue
 //
@@ -103,8 +113,8 @@
 //
 // # Errors and the end
 //
-// On any error of the database, of a connection or of the consuming channels (but not
-// of a sweep) the session is thrown away whole: everything unacked is redelivered, and a
+// On any error of the database, of a connection or of the consuming channels in the way
+// of a message the session is thrown away whole: everything unacked is redelivered, and a
 // new session starts with backoff, connects, and proves again that the database makes a
 // lookup wait (bridge.Prove). Delivery tags never outlive their channel.
 // A pooled database connection that dies while it is idle is replaced without a new

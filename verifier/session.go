@@ -75,6 +75,8 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 	if s.consuming, err = v.broker.Connect(ctx); err != nil {
 		return nil, err
 	}
+	// The library's channels know no contexts.
+	defer context.AfterFunc(ctx, s.consuming.Close)()
 	if s.staging, err = s.openLane(s.opts.Topology.Queue, s.opts.Prefetch); err != nil {
 		return nil, err
 	}

@@ -73,6 +73,37 @@ func TestTheProofSeesWhatASettleSaysThatHasWaited(t *testing.T) {
 	}
 }
 
+// A broker that falls silent while a session is opened is left when the verifier is to
+// end, and not only when the heartbeat fails, after half a minute.
+func TestASilentBrokerDoesNotKeepAStartingVerifier(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.SQLite)
+	qosOK := servertest.Method{60, 11}
+	gate, through := servertest.NewGate(t, s.AMQP, func(f servertest.Frame) bool { return f.Reply && f.Method == qosOK })
+	broker, err := bridge.Dial(t.Context(), through, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(broker.Close)
+	v, err := verifier.New(s.Ledger, broker, &verifier.Options{Topology: s.Topology})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- v.Run(ctx) }()
+	gate.Reached(t)
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(15 * time.Second):
+		t.Error("Run does not end")
+	}
+}
+
 func TestCutConnectionsStartANewSessionAndLoseNothing(t *testing.T) {
 	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
