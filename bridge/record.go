@@ -215,6 +215,11 @@ func readRecord(properties, body []byte) (d amqp.Delivery, err error) {
 	case len(r.b) > 0:
 		return d, fmt.Errorf("%d bytes too many in the properties", len(r.b))
 	}
+	// Small headers may be many: then what a frame is reckoned to need is more than their
+	// bytes, and the message could not be dead-lettered with its headers.
+	if size := headerBytes(amqp.Publishing{Headers: d.Headers}); size > maxProperties {
+		return amqp.Delivery{Body: body}, fmt.Errorf("%d headers are reckoned at %d bytes: at most %d", len(d.Headers), size, maxProperties)
+	}
 	return d, nil
 }
 

@@ -178,6 +178,37 @@ func TestAMemberThatCannotBeReadIsDeadLetteredAsARecord(t *testing.T) {
 	}
 }
 
+// Headers that are small and many fit into a record and into no frame with the dead
+// queue's. Such a member goes to the dead queue as a record; the others of its group are
+// judged, and nothing is rejected.
+func TestAMemberOfManyHeadersIsDeadLetteredAsARecord(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	ledger := s.Ledger.Identity()
+	good := named(queue, "good")
+	if err := recorded(t, s, good).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	many := amqp.Table{bridge.HeaderExchange: "", bridge.HeaderRoutingKey: queue}
+	for i := range 9000 {
+		many[fmt.Sprintf("%04x", i)] = true
+	}
+	record := bridge.EncodeRecord(amqp.Publishing{MessageId: uuid.NewString(), Headers: many})
+	publish(t, s, bridge.Group(ledger, record, recordOf(t, s, ledger, good)))
+	v := s.Verify(verifier.Options{})
+	if d := s.Receive(queue, 1)[0]; d.MessageId != good.ID.String() {
+		t.Errorf("message %s came", d.MessageId)
+	}
+	if d := expectDead(t, s, "malformed", "headers"); !bytes.Equal(d.Body, record) {
+		t.Errorf("the dead message has %d bytes, not the record's %d", len(d.Body), len(record))
+	}
+	v.Stop()
+	if n := s.Depth(s.Topology.Queue) + s.Depth(s.Topology.DeadQueue()); n != 0 {
+		t.Errorf("%d messages are left", n)
+	}
+}
+
 // Rule 10: groups bring many messages with few deliveries, and a verifier takes no
 // more apart than it may hold.
 func TestMessagesInGroupsAreBounded(t *testing.T) {
