@@ -43,7 +43,9 @@ type Options struct {
 	// Allow lists the targets that may be forwarded to; a committed message for
 	// any other goes to the dead queue. Empty means that every target is allowed,
 	// so that whoever may write to the staging queue may reach every exchange that
-	// the verifier's login may write to.
+	// the verifier's login may write to, with an ID that is committed. A ledger on an
+	// OwnTable, where rows stay and many know their IDs, requires it; {"*", "*"} says
+	// that every target is meant.
 	Allow []Allow
 
 	// Unroutable is how long a message whose target does not exist is retried

@@ -40,6 +40,9 @@ func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 	if err != nil {
 		return nil, fmt.Errorf("new verifier: %w", err)
 	}
+	if _, own := ledger.(bridge.ProvenElsewhere); own && len(options.Allow) == 0 {
+		return nil, errors.New("new verifier: Options.Allow is empty; an own table needs it, since its rows stay")
+	}
 	db, need := ledger.DB(), options.connections()
 	if most := db.Stats().MaxOpenConnections; most > 0 && most < need {
 		return nil, fmt.Errorf("new verifier: the database pool has at most %d connections and %d settlers need %d; raise SetMaxOpenConns or lower Options.Settlers",

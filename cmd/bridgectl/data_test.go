@@ -113,11 +113,11 @@ func TestRedirectLeavesCopiesOut(t *testing.T) {
 	read := func() *deadMessage {
 		return readDead(amqp.Delivery{Headers: staged.Headers, MessageId: staged.MessageId, Expiration: staged.Expiration})
 	}
-	plan := (&planner{}).decide(read(), uuid.Nil, nil)
+	plan := (&planner{}).decide(read(), knowledge{})
 	if len(plan.out) != 1 || plan.out[0].Exchange != "x" || len(plan.out[0].Headers) != 3 || plan.out[0].Expiration != "5000" {
 		t.Errorf("to its own target: %+v", plan)
 	}
-	plan = (&planner{to: &bridge.Target{RoutingKey: "q"}}).decide(read(), uuid.Nil, nil)
+	plan = (&planner{to: &bridge.Target{RoutingKey: "q"}}).decide(read(), knowledge{})
 	if len(plan.out) != 1 || plan.out[0].Target != (bridge.Target{RoutingKey: "q"}) || len(plan.out[0].Headers) != 1 {
 		t.Errorf("to another: %+v", plan)
 	}
@@ -132,12 +132,12 @@ func TestAVerdictIsBelievedOfAVerifierOnly(t *testing.T) {
 	}
 	staged.Headers[bridge.HeaderDeadVerdict] = "committed"
 	d := amqp.Delivery{Headers: staged.Headers, MessageId: staged.MessageId}
-	if m := readDead(d); m.Verdict != "committed" || len((&planner{}).decide(m, uuid.Nil, nil).out) != 1 {
+	if m := readDead(d); m.Verdict != "committed" || len((&planner{}).decide(m, knowledge{}).out) != 1 {
 		t.Errorf("a verifier's: %+v", m)
 	}
 	d.Headers["x-death"] = []any{amqp.Table{"queue": "staging", "reason": "delivery_limit"}}
 	m := readDead(d)
-	if m.Verdict != "unknown" || m.Reason != reasonBroker || (&planner{}).decide(m, uuid.Nil, nil).refusal == "" {
+	if m.Verdict != "unknown" || m.Reason != reasonBroker || (&planner{}).decide(m, knowledge{}).refusal == "" {
 		t.Errorf("the broker's: %+v", m)
 	}
 }

@@ -28,8 +28,10 @@ message in both places, with the same ID; none is lost.
 A message goes to its target itself, not back into the staging queue: the row of a
 committed one has been deleted, so a verifier would drop it.
 
-Sent is what is known to be committed: by the verifier's verdict, or because its row is
-in the ledger of BRIDGE_DATABASE_URL now. That row is deleted afterwards. Of others
+Sent is what is known to be committed: because its row is in the ledger of
+BRIDGE_DATABASE_URL now (that row is deleted afterwards), or by the verifier's verdict. The
+verdict is a header, which whoever may write to the dead queue can forge: it is believed
+only where no ledger can tell, and each message that is sent on its word says so. Of others
 nobody knows; --force sends them too, and with them perhaps what was rolled back. What
 BRIDGE_ALLOW does not allow, or a verifier has found not allowed while BRIDGE_ALLOW is
 not set here, needs --force or --to as well.`,
@@ -99,13 +101,10 @@ func (r *replayer) act(ctx context.Context, p *peek, batch []*deadMessage) error
 	var forget []uuid.UUID
 	for i, m := range batch {
 		plan, outcome := plans[i], outcomeOf(m)
-		outcome.Why = plan.refusal
+		outcome.Why, outcome.Note = plan.refusal, plan.note
 		if target := r.planner.to; target != nil {
 			outcome.Exchange, outcome.RoutingKey = target.Exchange, target.RoutingKey
 			outcome.target = targetText(target.Exchange, target.RoutingKey)
-		}
-		if len(plan.forget) > 0 {
-			outcome.Note = "its row was in the ledger"
 		}
 		if !r.dry && plan.refusal == "" {
 			if err := errors.Join(failures[:len(plan.out)]...); err != nil {

@@ -25,6 +25,7 @@ func (a *app) examineBroker(ctx context.Context) []group {
 	if !connected {
 		return []group{*broker}
 	}
+	a.examineAllow(broker)
 	m, err := a.management()
 	switch {
 	case err != nil:
@@ -40,6 +41,19 @@ func (a *app) examineBroker(ctx context.Context) []group {
 	}
 	a.examineDepths(queues, there)
 	return []group{*broker, *queues}
+}
+
+// examineAllow looks at the verifiers' allow-list, as far as it is set here too.
+func (a *app) examineAllow(g *group) {
+	const check, mend = "allow-list", "name the targets in BRIDGE_ALLOW, for the verifiers and here; *:* says that every one is meant"
+	switch {
+	case len(a.config.Allow) > 0:
+		g.ok(check, "%d patterns", len(a.config.Allow))
+	case a.config.OwnTable != "":
+		g.fail(check, mend, "it is not set; with an own table verifiers refuse to start without it, since its rows stay and many know their IDs")
+	default:
+		g.warn(check, mend, "it is not set: every target is allowed, so whoever may write to the staging queue reaches all that the verifiers' login reaches")
+	}
 }
 
 // A depth is what AMQP tells of a queue.

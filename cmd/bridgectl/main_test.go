@@ -80,7 +80,7 @@ func TestReplayKeepsToTheAllowList(t *testing.T) {
 		{"no list here, but a verifier had one", unset, dead("bad", bridge.DeadNotAllowed), false},
 		{"the verifiers' own queue", unset, dead("staging", bridge.DeadUnroutable), false},
 	} {
-		plan := c.planner.decide(c.m, uuid.Nil, nil)
+		plan := c.planner.decide(c.m, knowledge{})
 		if sent := len(plan.out) == 1; sent != c.sent || sent == (plan.refusal != "") {
 			t.Errorf("%s: %+v", c.name, plan)
 		}

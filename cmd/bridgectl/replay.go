@@ -16,6 +16,7 @@ import (
 type replayPlan struct {
 	out     []bridge.Outgoing
 	forget  []uuid.UUID // rows of the ledger that go when it is safe
+	note    string      // whom it believes
 	refusal string
 }
 
@@ -25,9 +26,14 @@ type replayPlan struct {
 // into the staging queue: the row of a committed one is deleted as soon as it is safe
 // in the dead queue, so a verifier would take it for rolled back and drop it.
 //
-// What is known to be committed may go: by the verifier's verdict, or because its row
-// is in the ledger now, which even a lookup that does not wait may believe (rule
-// 3 of package bridge). Of all others nobody knows; they may have been rolled back.
+// What is known to be committed may go: because its row is in the ledger now, which even
+// a lookup that does not wait may believe (rule 3 of package bridge), or by the verifier's
+// verdict. Of all others nobody knows; they may have been rolled back.
+//
+// The verdict is a header, which whoever may write to the dead queue can forge. An own
+// table keeps its rows, so that one without a row is not believed. A ledger with tables of
+// its own has deleted the row of a dead-lettered message and cannot tell; there, and where
+// there is no ledger to ask, the header is believed and the plan says so.
 type planner struct {
 	ledger func(context.Context) (bridge.Ledger, error) // nil without an error: there is none at hand
 	to     *bridge.Target                               // instead of the messages' own targets
@@ -39,68 +45,81 @@ type planner struct {
 
 // plan decides about some messages with one lookup.
 func (p *planner) plan(ctx context.Context, messages []*deadMessage) ([]replayPlan, error) {
-	found, identity, err := p.lookUp(ctx, messages)
+	known, err := p.lookUp(ctx, messages)
 	if err != nil {
 		return nil, err
 	}
 	plans := make([]replayPlan, len(messages))
 	for i, m := range messages {
-		plans[i] = p.decide(m, identity, found)
+		plans[i] = p.decide(m, known)
 	}
 	return plans, nil
 }
 
-// lookUp finds those in the ledger of which no verifier has said that they are
-// committed. identity is the ledger's, or zero if there is none at hand.
-func (p *planner) lookUp(ctx context.Context, messages []*deadMessage) (found map[uuid.UUID]bool, identity uuid.UUID, err error) {
+// knowledge is what the ledger at hand says.
+type knowledge struct {
+	identity uuid.UUID // zero: there is none
+	keeps    bool      // its rows stay
+	rows     map[uuid.UUID]bool
+}
+
+func (p *planner) lookUp(ctx context.Context, messages []*deadMessage) (known knowledge, err error) {
 	var ids []uuid.UUID
 	for _, m := range messages {
-		if m.Verdict != bridge.Committed.String() {
-			for _, member := range m.members {
-				ids = append(ids, member.ID)
-			}
+		for _, member := range m.members {
+			ids = append(ids, member.ID)
 		}
 	}
 	if len(ids) == 0 {
-		return nil, identity, nil
+		return known, nil
 	}
 	ledger, err := p.ledger(ctx)
 	if err != nil || ledger == nil {
-		return nil, identity, err
+		return known, err
 	}
+	_, keeps := ledger.(bridge.ProvenElsewhere) // an own table
+	known = knowledge{identity: ledger.Identity(), keeps: keeps, rows: make(map[uuid.UUID]bool)}
 	const chunk = 1000
-	found = make(map[uuid.UUID]bool)
 	for len(ids) > 0 {
 		n := min(chunk, len(ids))
 		committed, err := ledger.Committed(ctx, ids[:n])
 		if err != nil {
-			return nil, identity, err
+			return known, err
 		}
 		for _, id := range committed {
-			found[id] = true
+			known.rows[id] = true
 		}
 		ids = ids[n:]
 	}
-	return found, ledger.Identity(), nil
+	return known, nil
 }
 
-func (p *planner) decide(m *deadMessage, identity uuid.UUID, found map[uuid.UUID]bool) (plan replayPlan) {
+func (p *planner) decide(m *deadMessage, known knowledge) (plan replayPlan) {
 	if m.wrong != nil {
 		return p.malformed(m)
 	}
-	if m.Verdict != bridge.Committed.String() {
-		var missing *bridge.Staged
-		for i, member := range m.members {
-			if member.Ledger == identity && found[member.ID] {
-				plan.forget = append(plan.forget, member.ID)
-			} else if missing == nil {
-				missing = &m.members[i]
-			}
-		}
-		if missing != nil && !p.force {
-			return replayPlan{refusal: unknownText(m, *missing, identity) + "; --force sends it all the same"}
+	var missing *bridge.Staged
+	for i, member := range m.members {
+		if member.Ledger == known.identity && known.rows[member.ID] {
+			plan.forget = append(plan.forget, member.ID)
+		} else if missing == nil {
+			missing = &m.members[i]
 		}
 	}
+	switch {
+	case missing == nil:
+		plan.note = "its row was in the ledger"
+	case m.Verdict != bridge.Committed.String():
+		plan.refusal = unknownText(m, *missing, known.identity)
+	case missing.Ledger == known.identity && known.keeps:
+		plan.refusal = "its header says committed, and its table has no row with its ID: the header is forged, or the row was deleted"
+	default:
+		plan.note = "on the word of its header " + bridge.HeaderDeadVerdict + ": " + unaskedText(*missing, known.identity)
+	}
+	if plan.refusal != "" && !p.force {
+		return replayPlan{refusal: plan.refusal + "; --force sends it all the same"}
+	}
+	plan.refusal = ""
 	if !p.force && p.forbids(m) {
 		return replayPlan{refusal: "the verifiers' allow-list forbids its target; --force sends it all the same"}
 	}
@@ -143,6 +162,17 @@ func unknownText(m *deadMessage, s bridge.Staged, identity uuid.UUID) string {
 		}
 	}
 	return text
+}
+
+// unaskedText says why the ledger at hand cannot confirm a verdict.
+func unaskedText(s bridge.Staged, identity uuid.UUID) string {
+	switch {
+	case identity == uuid.Nil:
+		return "BRIDGE_DATABASE_URL is not set, so its ledger was not asked"
+	case s.Ledger != identity:
+		return "it belongs to ledger " + s.Ledger.String() + ", not to the one at hand"
+	}
+	return "the ledger has no row any more, as it is when a verifier has said so"
 }
 
 // outgoing is the message as the receiver shall see it.

@@ -47,7 +47,7 @@ type config struct {
 	Settlers   environment.Count `default:"16" desc:"how many lookups wait at the same time, each on a database connection of its own; the verifier uses up to seven more"`
 	SettleWait environment.Span  `split_words:"true" default:"1s" desc:"the longest wait of one such lookup"`
 
-	Allow          allow.List        `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; what is committed for another target goes to the dead queue (default: every target is allowed)"`
+	Allow          allow.List        `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; what is committed for another target goes to the dead queue; required with BRIDGE_OWN_TABLE, where *:* allows every target (default: every target is allowed)"`
 	Unroutable     environment.Span  `default:"1m" desc:"how long a message whose target is missing is retried before it goes to the dead queue"`
 	ConfirmTimeout environment.Span  `split_words:"true" default:"10s" desc:"how long a forwarded message may stay unconfirmed before its target counts as stuck"`
 	KeepUserID     environment.Truth `split_words:"true" default:"false" desc:"forward the user-id that the sender set; the broker refuses it unless the login may"`
@@ -88,6 +88,8 @@ func load(migrating bool) (config, error) {
 		return c, errors.New("BRIDGE_AMQP_URL: is not set; name the broker, or a file with BRIDGE_AMQP_URL_FILE")
 	case c.Queue == "" || len(c.Queue) > 200:
 		return c, errors.New("BRIDGE_QUEUE: must have 1 to 200 bytes; name the staging queue or unset it")
+	case c.OwnTable != "" && len(c.Allow) == 0 && !migrating:
+		return c, errors.New("BRIDGE_ALLOW: is not set; an own table needs it, since its rows stay and many know their IDs: name the targets, or *:* for every one")
 	case c.Waiting > c.Prefetch:
 		return c, errors.New("BRIDGE_WAITING: is larger than BRIDGE_PREFETCH; lower the one or raise the other")
 	}

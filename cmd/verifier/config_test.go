@@ -112,6 +112,7 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_OWN_TABLE", ".id", "BRIDGE_OWN_TABLE: "},
 		{"BRIDGE_OWN_TABLE", "orders.", "BRIDGE_OWN_TABLE: "},
 		{"BRIDGE_OWN_TABLE", "", "BRIDGE_OWN_TABLE: "},
+		{"BRIDGE_OWN_TABLE", "orders.id", "BRIDGE_ALLOW: is not set; an own table needs it"},
 		{"BRIDGE_CLASSIC", "ja", `BRIDGE_CLASSIC: "ja" is not usable; give true or false`},
 		{"BRIDGE_ALLOW", "emails", `BRIDGE_ALLOW: "emails" is not EXCHANGE:KEY; write :emails for the queue`},
 		{"BRIDGE_ALLOW", "", "BRIDGE_ALLOW: is empty"},

@@ -119,6 +119,9 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 		return err
 	}
 	defer broker.Close()
+	if len(w.config.Allow) == 0 {
+		w.log.Warn("BRIDGE_ALLOW is not set: every target is allowed to whoever may write to the staging queue; name the targets, or *:* for every one")
+	}
 	options := w.config.options(w.log)
 	options.Observer = observer
 	v, err := verifier.New(ledger, broker, options)

@@ -14,7 +14,7 @@ import (
 func TestAHealthyBrokerIsAllWell(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.tool("BRIDGE_AUDIT=100")
+	b := w.tool("BRIDGE_AUDIT=100", "BRIDGE_ALLOW=:emails")
 	b.must("topology", "declare")
 	w.consume("twoqueue", "twoqueue.waiting")
 	w.policy("harmless", "^twoqueue", map[string]any{"max-in-memory-length": 1000})
@@ -29,11 +29,28 @@ func TestAHealthyBrokerIsAllWell(t *testing.T) {
 		"connection", "version", "publishing", "management API", "alarms", "disk watermark", "resources", "cluster", "rights",
 		"arguments of twoqueue", "arguments of twoqueue.waiting", "arguments of twoqueue.dead", "arguments of twoqueue.dropped",
 		"policies of twoqueue", "policies of twoqueue.dead", "policies of twoqueue.dropped",
-		"members of twoqueue", "members of twoqueue.dead", "verifiers", "dead messages",
+		"members of twoqueue", "members of twoqueue.dead", "verifiers", "dead messages", "allow-list",
 	} {
 		d.expect(t, check, bridge.OK, "")
 	}
 	d.expect(t, "verifiers", bridge.OK, "twoqueue has 1 consumer; 0 messages are ready there")
+}
+
+// An open allow-list is said, and with an own table it is an error.
+func TestTheDoctorFindsAnOpenAllowList(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tool()
+	b.must("topology", "declare")
+	d, _ := b.examine("broker")
+	d.expect(t, "allow-list", bridge.Warning, "every target is allowed")
+	d, code := b.also("BRIDGE_OWN_TABLE=orders.id").examine("broker")
+	d.expect(t, "allow-list", bridge.Error, "verifiers refuse to start")
+	if code != exitUnwell {
+		t.Errorf("exit code %d", code)
+	}
+	d, _ = b.also("BRIDGE_ALLOW=*:*").examine("broker")
+	d.expect(t, "allow-list", bridge.OK, "")
 }
 
 func TestTheDoctorFindsWhatIsWrongWithABroker(t *testing.T) {

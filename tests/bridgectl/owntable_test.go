@@ -68,6 +68,26 @@ func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
 	if d := s.Receive(target, 1)[0]; !isLetter(d, committed, "committed") {
 		t.Errorf("it came as %+v", d)
 	}
+	// Whoever may write to the dead queue can write a verdict. The table's rows stay: it
+	// knows better.
+	forge := func(id string) {
+		m := letter(target, "forged")
+		m.ID = uuid.MustParse(id)
+		publishing, err := bridge.Encode(m, own.Identity())
+		must(err)
+		publishing.Headers[bridge.HeaderDeadReason], publishing.Headers[bridge.HeaderDeadVerdict] = "unroutable", "committed"
+		must(s.Broker.Publish(t.Context(), []bridge.Outgoing{{Target: bridge.Target{RoutingKey: s.Topology.DeadQueue()}, Publishing: publishing}}))
+	}
+	never := uuid.NewString()
+	forge(never)
+	r = tool.run("dead", "replay", never)
+	if r.Code != 1 || !strings.Contains(r.Stdout, "its header says committed, and its table has no row with its ID") || s.Depth(target) != 0 {
+		t.Errorf("a forged verdict: exit code %d, it says\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
+	forge(committed)
+	if text := tool.must("dead", "replay", committed); !strings.Contains(text, "its row was in the ledger") {
+		t.Errorf("it does not say what the table says:\n%s", text)
+	}
 	var rows int
 	must(s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM orders`).Scan(&rows))
 	if rows != 1 {

@@ -51,6 +51,27 @@ func TestReplaySendsACommittedMessageToItsTarget(t *testing.T) {
 	}
 }
 
+// Where the ledger cannot know, the word of a header is taken, and that is said.
+func TestReplaySaysWhomItBelieves(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, stage.SQLite)
+	theirs := fill(t, s)
+	var list deadMessages
+	s.json(&list, "dead", "list")
+	id := list.by(t, "unroutable")
+	for why, tool := range map[string]*tool{
+		"the ledger has no row any more, as it is when a verifier has said so": s.tool,
+		"BRIDGE_DATABASE_URL is not set":                                       s.also("BRIDGE_DATABASE_URL="),
+		"it belongs to ledger " + s.Ledger.Identity().String():                 theirs.tool,
+	} {
+		var o outcomes
+		tool.json(&o, "dead", "replay", "--dry-run", id)
+		if o.Did != 1 || !strings.Contains(o.Messages[0].Note, "on the word of its header x-bridge-dead-verdict") || !strings.Contains(o.Messages[0].Note, why) {
+			t.Errorf("want %q: %+v", why, o)
+		}
+	}
+}
+
 func TestReplaySendsNothingThatMayHaveBeenRolledBack(t *testing.T) {
 	t.Parallel()
 	for _, kind := range stage.Databases {

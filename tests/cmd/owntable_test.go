@@ -51,7 +51,7 @@ func TestAWorkerJudgesByAnOwnTable(t *testing.T) {
 	id := place(true)
 
 	start(t, "verifier", "BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+s.AMQP, "BRIDGE_QUEUE="+s.Topology.Queue,
-		"BRIDGE_OWN_TABLE=orders.id")
+		"BRIDGE_OWN_TABLE=orders.id", "BRIDGE_ALLOW=:target")
 	if d := s.Receive(target, 1)[0]; d.MessageId != id {
 		t.Errorf("message %s came, want %s", d.MessageId, id)
 	}
@@ -61,9 +61,23 @@ func TestAWorkerJudgesByAnOwnTable(t *testing.T) {
 	}
 
 	for _, name := range []string{"orders.note", "orders.number", "nowhere.id"} {
-		p := start(t, "verifier", "BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+s.AMQP, "BRIDGE_OWN_TABLE="+name)
+		p := start(t, "verifier", "BRIDGE_DATABASE_URL="+s.DatabaseURL, "BRIDGE_AMQP_URL="+s.AMQP, "BRIDGE_OWN_TABLE="+name, "BRIDGE_ALLOW=:target")
 		if code := p.Await(); code != 2 || !strings.Contains(p.Stderr.String(), "verifier: BRIDGE_OWN_TABLE: open own table: ") {
 			t.Errorf("%s: exit code %d", name, code)
+		}
+	}
+}
+
+// Without an allow-list the worker says at every start that it is open.
+func TestAWorkerSaysThatItsAllowListIsOpen(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.SQLite)
+	const words = "every target is allowed"
+	for _, allow := range [][]string{nil, {"BRIDGE_ALLOW=:target"}, {"BRIDGE_ALLOW=*:*"}} {
+		p := verify(t, s, allow...)
+		p.Stop()
+		if said := strings.Contains(p.Stderr.String(), words); said != (allow == nil) {
+			t.Errorf("with %q it says that %s: %t", allow, words, said)
 		}
 	}
 }

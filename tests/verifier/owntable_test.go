@@ -1,6 +1,7 @@
 package verifier_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -57,7 +58,12 @@ func TestAnOwnTableAndTheLedgerBesideItJudgeNothingOfEachOther(t *testing.T) {
 	}
 	v.Stop()
 	s.Ledger = own
-	w := s.Verify(verifier.Options{})
+	// The table's rows stay, and their IDs are known to many: with one of them whoever may
+	// write to the staging queue could send anything anywhere.
+	if _, err := verifier.New(own, s.Broker, nil); err == nil || !strings.Contains(err.Error(), "Options.Allow") {
+		t.Errorf("an own table without an allow-list: %v", err)
+	}
+	w := s.Verify(verifier.Options{Allow: []verifier.Allow{{RoutingKey: target}}})
 	id = s.Commit(stage.To(target, "judged by nobody either"))[0].String()
 	if d := expectDead(t, s, "foreign", ledger.Identity().String()); d.MessageId != id {
 		t.Errorf("dead message %s, want %s", d.MessageId, id)
