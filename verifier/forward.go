@@ -118,9 +118,12 @@ func (f *forwarder) publishOne(ctx context.Context, m *message) error {
 			}
 		})
 		if err == nil {
+			main.sent(one)
 			return nil
 		}
-		main.forget(one)
+		if !main.forget(one) { // it was given up meanwhile, and is on its way elsewhere
+			return nil
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -40,9 +40,15 @@ func newMainChannel(ctx context.Context, conn *bridge.Connection, limit int) (*m
 	if err != nil {
 		return nil, err
 	}
-	c := &mainChannel{conn: conn, publisher: publisher, flying: make(map[bridge.Target]*list.List)}
+	c := newFlight()
+	c.conn, c.publisher = conn, publisher
 	c.taking, c.leave = context.WithCancel(ctx)
 	return c, nil
+}
+
+// newFlight is a main channel without its connection.
+func newFlight() *mainChannel {
+	return &mainChannel{flying: make(map[bridge.Target]*list.List)}
 }
 
 func (c *mainChannel) close() {
@@ -65,6 +71,13 @@ func (c *mainChannel) begin(m *message) *attempt {
 		c.heard = a.at
 	}
 	return a
+}
+
+// sent begins the time of an attempt, which may have waited for room before.
+func (c *mainChannel) sent(a *attempt) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a.at = time.Now()
 }
 
 // forget takes an attempt out; it returns false if that was done before.
