@@ -40,7 +40,7 @@ func TestEndToEnd(t *testing.T) {
 			must(t, send("committed before").Commit())
 			must(t, send("rolled back before").Rollback())
 			commits, rollsBack := send("committed while it waits"), send("rolled back while it waits")
-			v := s.Verify(verifier.Options{})
+			v := s.Verify(verifier.Options{Allow: []verifier.Allow{{RoutingKey: "orders"}}})
 			got := map[string]bool{string(s.Receive("orders", 1)[0].Body): true}
 			must(t, commits.Commit())
 			must(t, rollsBack.Rollback())
