@@ -12,20 +12,17 @@ import (
 type Features struct {
 	// DeliveryLimit is that of a quorum queue that was declared without one; 0 is none.
 	DeliveryLimit int
-	// NackCounts says that a nack counts towards a delivery limit, as a reject and a lost
-	// channel do everywhere.
-	NackCounts bool
 	// CountHeader is the header that a quorum queue adds to what a nack has handed back.
+	// Where it is not x-delivery-count a nack does not count towards a delivery limit, as a
+	// reject and a lost channel do everywhere.
 	CountHeader string
-	// ClassicTimeout says that the consumer timeout holds for classic queues too, and
-	// TimeoutCancels that it cancels the consumer and leaves the channel open.
-	ClassicTimeout, TimeoutCancels bool
+	// TimeoutCancels says that the consumer timeout cancels the consumer and leaves the
+	// channel open, where late acks are ignored.
+	TimeoutCancels bool
 	// MinorityPauses says that a node which sees no majority of its cluster can be told
 	// to end its connections (pause_minority). Otherwise it keeps its clients, and they
 	// hear nothing.
 	MinorityPauses bool
-	// MaxMessageSize is the largest body that the broker takes by default.
-	MaxMessageSize int
 }
 
 // The sources: RabbitMQ's guides to quorum queues ('Poison Message Handling', 'Consumer
@@ -35,9 +32,9 @@ var releases = []struct {
 	major, minor int // from this release on
 	Features
 }{
-	{4, 3, Features{DeliveryLimit: 20, CountHeader: "x-acquired-count", TimeoutCancels: true, MaxMessageSize: 16 << 20}},
-	{4, 0, Features{DeliveryLimit: 20, NackCounts: true, CountHeader: "x-delivery-count", ClassicTimeout: true, MinorityPauses: true, MaxMessageSize: 16 << 20}},
-	{3, 10, Features{NackCounts: true, CountHeader: "x-delivery-count", ClassicTimeout: true, MinorityPauses: true, MaxMessageSize: 128 << 20}},
+	{4, 3, Features{DeliveryLimit: 20, CountHeader: "x-acquired-count", TimeoutCancels: true}},
+	{4, 0, Features{DeliveryLimit: 20, CountHeader: "x-delivery-count", MinorityPauses: true}},
+	{3, 10, Features{CountHeader: "x-delivery-count", MinorityPauses: true}},
 }
 
 // FeaturesOf tells those of the broker at an AMQP address.
