@@ -280,11 +280,21 @@ func (d *diagnosis) transactions(ctx context.Context) error {
 		return nil
 	case err != nil:
 		return err
+	}
+	d.Oldest(seconds, "the sessions of this database")
+	if !isMariaDB(d.variables["version"]) { // on MariaDB information_schema tells
+		_, err = d.ledger.db.ExecContext(ctx, "EXPLAIN SELECT 1 FROM performance_schema.data_lock_waits")
+	}
+	switch n := number(err); {
+	case n == missingTableRight:
+		d.Warning(tables.CheckWatch, "GRANT SELECT ON performance_schema.* TO the verifier's login",
+			"the login lacks SELECT ON performance_schema.data_lock_waits: no holder can be told")
+	case err != nil:
+		return err
 	case !d.isOn("performance_schema"):
 		d.OK(tables.CheckWatch, "all sessions can be seen; without performance_schema not their programs, and not the statement of an idle one")
 	default:
 		d.OK(tables.CheckWatch, "all sessions can be seen")
 	}
-	d.Oldest(seconds, "the sessions of this database")
 	return nil
 }

@@ -29,6 +29,7 @@ type flavour struct {
 	statementTime, tenSeconds   string // a variable that bounds statements, and its value
 	sessionVariables            string // a table of them
 	oddMode                     string // an sql_mode
+	watch                       string // what Holders needs beside PROCESS, if anything
 }
 
 func flavourOf(t *testing.T, db *sql.DB) flavour {
@@ -42,6 +43,7 @@ func flavourOf(t *testing.T, db *sql.DB) flavour {
 			tenSeconds:       "10000",
 			sessionVariables: "performance_schema.session_variables",
 			oddMode:          "'ANSI,NO_BACKSLASH_ESCAPES'",
+			watch:            "SELECT ON performance_schema.*",
 		}
 	}
 	return flavour{

@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,6 +36,10 @@ func TestMariaDBDiagnose(t *testing.T) {
 	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Config: []string{"log-bin=log", "sync-binlog=1", "server-id=1",
 		"performance-schema=ON", "performance-schema-consumer-events-statements-current=ON"}})
 	words := flavourOf(t, connectMariaDB(t, mariaDBConfig(t, server.DSN())))
+	mariaDBVerifier := mariaDBVerifier
+	if words.watch != "" {
+		mariaDBVerifier = append(slices.Clip(mariaDBVerifier), words.watch)
+	}
 	database := func(t *testing.T) (*driver.Config, *sql.DB) {
 		t.Helper()
 		root := connectMariaDB(t, mariaDBConfig(t, server.DSN()))
@@ -45,6 +50,13 @@ func TestMariaDBDiagnose(t *testing.T) {
 		db := connectMariaDB(t, config)
 		must(t, migrate.Ledger(t.Context(), db, migrate.MySQL))
 		return config, db
+	}
+	if words.watch != "" {
+		t.Run("locks unseen", func(t *testing.T) {
+			config, admin := database(t)
+			unseeing := mariaDBVerifier[:len(mariaDBVerifier)-1]
+			expectFinding(t, openMySQL(t, mariaDBRole(t, config, admin, unseeing...)), "who holds a message up", bridge.Warning, "data_lock_waits")
+		})
 	}
 	t.Run("a healthy server is well", func(t *testing.T) {
 		config, admin := database(t)
