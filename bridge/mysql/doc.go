@@ -23,10 +23,11 @@
 //   - Both servers may read a small table as a whole where a key would do, MariaDB 11.8
 //     more readily: every join forces its index. MySQL's manual announces that FORCE INDEX
 //     will go one day (MySQL 8.4 Reference Manual, 'Index Hints').
-//   - MariaDB has innodb_snapshot_isolation ON since 11.6.2: at REPEATABLE READ a lock on a
-//     row that has changed since the transaction first read fails with error 1020, and the
-//     transaction has ended as after a deadlock. It cannot happen to a ledger's
-//     statements; LockMark can meet it in a transaction that has read before.
+//   - MariaDB has innodb_snapshot_isolation ON since 11.6.2: at REPEATABLE READ a statement
+//     fails with error 1020 if it meets a row that has changed since the transaction first
+//     read, and the transaction has ended as after a deadlock (MDEV-35235). So Claim can
+//     return that error where it would return false, if the transaction has read before:
+//     roll back and try again. Transactions of the ledger's own are at READ COMMITTED.
 //
 // # How it waits
 //
@@ -100,8 +101,8 @@
 //
 //   - All senders and verifiers use one primary. Where several nodes take writes, none
 //     waits for the locks of another: Check refuses a Galera node, and group
-//     replication with several primaries. It cannot recognise primaries that replicate
-//     to each other in a ring. Replicas are to be read-only.
+//     replication with several primaries. Two primaries that replicate to each other are
+//     refused only with the right to ask (above). Replicas are to be read-only.
 //   - A transaction that the server has ended must not be used any further: after a
 //     deadlock (error 1213, on MariaDB also 1020), after any statement on tables (CREATE,
 //     ALTER, TRUNCATE), and after an error 1205 under innodb_rollback_on_timeout, what is still sent in

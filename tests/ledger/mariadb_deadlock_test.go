@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"database/sql"
 	"errors"
 	"strings"
 	"sync"
@@ -47,6 +48,34 @@ func TestMariaDBForgetSurvivesADeadlock(t *testing.T) {
 
 func lockRow(id uuid.UUID) string {
 	return "SELECT id FROM bridge_ledger WHERE id = UNHEX('" + strings.ReplaceAll(id.String(), "-", "") + "') FOR UPDATE"
+}
+
+// A transaction that has read sees the state of that moment, and MariaDB 11.8 ends one that
+// then meets a newer row (error 1020). A claim is not given in either case.
+func TestMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven(t *testing.T) {
+	_, db := mariaDB(t)
+	must(t, migrate.Inbox(t.Context(), db, migrate.MySQL))
+	inbox, err := mysql.OpenInbox(t.Context(), db)
+	must(t, err)
+	execute(t, db, "CREATE TABLE shop (n INT) ENGINE = InnoDB")
+	late := begin(t, db)
+	var n int
+	must(t, late.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM shop").Scan(&n))
+	claim := func(tx *sql.Tx) (bool, error) { return inbox.Claim(t.Context(), tx, "consumer", "key") }
+	first := begin(t, db)
+	if claimed, err := claim(first); err != nil || !claimed {
+		t.Fatalf("the first claim: %t, %v", claimed, err)
+	}
+	must(t, first.Commit())
+	claimed, err := claim(late)
+	var refusal *driver.MySQLError
+	if claimed || err != nil && !(errors.As(err, &refusal) && refusal.Number == 1020) {
+		t.Errorf("the claim after a read: %t, %v", claimed, err)
+	}
+	must(t, late.Rollback())
+	if claimed, err := claim(begin(t, db)); err != nil || claimed {
+		t.Errorf("the claim of a new transaction: %t, %v", claimed, err)
+	}
 }
 
 // InnoDB ends some of those that wait for a claim which is given back; once they
