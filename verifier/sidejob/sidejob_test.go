@@ -6,6 +6,8 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +20,24 @@ const (
 	works = "side job works again"
 )
 
+// locked is a log that is read while it is written.
+type locked struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *locked) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 func TestAJobThatFailsIsTriedAgainLessAndLessAndSaysSoOnce(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"error": func() error { return errors.New("no right") },
@@ -25,16 +45,17 @@ func TestAJobThatFailsIsTriedAgainLessAndLessAndSaysSoOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var log bytes.Buffer
+				var log locked
 				job := sidejob.New("unpark", slog.New(slog.NewTextHandler(&log, nil)))
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan struct{})
-				rounds, mended := 0, false
+				var rounds atomic.Int64
+				var mended atomic.Bool
 				go func() {
 					defer close(ended)
 					job.Run(ctx, func(context.Context) (time.Duration, error) {
-						rounds++
-						if mended {
+						rounds.Add(1)
+						if mended.Load() {
 							return time.Second, nil
 						}
 						return 0, fail()
@@ -50,15 +71,15 @@ func TestAJobThatFailsIsTriedAgainLessAndLessAndSaysSoOnce(t *testing.T) {
 				}
 				time.Sleep(time.Hour)
 				said(1, 0)
-				if rounds < 3600/30 || rounds > 3600/5 {
-					t.Errorf("%d rounds in an hour of failures", rounds)
+				if n := rounds.Load(); n < 3600/30 || n > 3600/5 {
+					t.Errorf("%d rounds in an hour of failures", n)
 				}
-				mended = true
+				mended.Store(true)
 				time.Sleep(40 * time.Second) // a calm of less than a minute is none
 				said(1, 0)
 				time.Sleep(2 * time.Minute)
 				said(1, 1)
-				mended = false
+				mended.Store(false)
 				time.Sleep(time.Hour)
 				said(2, 1)
 				cancel()
