@@ -191,7 +191,7 @@ func (b *Broker) publish(ctx context.Context, messages []Outgoing) error {
 			}
 			continue
 		}
-		for i := range sent { // they come in order
+		for i := range sent { // those of one target come in order
 			select {
 			case err := <-results:
 				if failure == nil {

@@ -88,8 +88,9 @@ func (p *Publisher) end(ended *confirmChannel, err error) {
 // Otherwise report is called exactly once, from a goroutine of the publisher's, which
 // it must not block: with nil when the broker has taken the message to a queue, else with
 // an error that wraps ErrReturned, ErrNacked or ErrUnconfirmed. The reports of one target
-// come one after the other, in the order of Publish; those of several targets beside each
-// other, so that one which never confirms keeps back its own alone.
+// come in the order of Publish, as long as no nack makes the publisher change its channel;
+// those of several targets come beside each other, so that one which never confirms keeps
+// back its own alone.
 func (p *Publisher) Publish(ctx context.Context, to Target, msg amqp.Publishing, report func(error)) error {
 	report = p.hearing(report)
 	for {

@@ -90,10 +90,10 @@ type Options struct {
 	DeadLetter func(ctx context.Context, d amqp.Delivery, reason error) error
 
 	// HandBack hands a failed message back after MaxDelay, again and again, until a
-	// handler takes it. It is delivered for ever: and where the queue has a delivery
-	// limit that a nack counts towards (RabbitMQ 4.0 to 4.2, 20 unless set), the broker
-	// throws the message away when it is reached. It is safe on a queue without such a
-	// limit.
+	// handler takes it. Where a quorum queue has a delivery limit and RabbitMQ is older
+	// than 4.3, each of these deliveries counts; when the limit is reached, the broker
+	// throws the message away, or dead-letters it. From 4.0 on a quorum queue has a limit
+	// of 20 unless it sets another.
 	HandBack bool
 
 	// Logger gets a warning for each failed attempt that is tried again, and an

@@ -21,7 +21,8 @@ var ErrCommitUnknown = errors.New("unknown whether the transaction committed")
 
 // A Tx is a transaction that collects messages. It has the statements of a *sql.Tx that
 // take a context, and is a bridge.Tx. It has no Commit and no Rollback: InTx ends the
-// transaction, and fn says how by its error. It is over when fn has returned.
+// transaction, and fn says how by its error. When fn has returned, Send refuses to add
+// messages; statements must not be sent any more either.
 type Tx struct {
 	tx *sql.Tx
 

@@ -87,9 +87,10 @@
 //
 // # Side jobs
 //
-// Unparking, sweeping, explaining and the Observer are side jobs: no message waits for
-// them, and whatever goes wrong in them ends no session (rule 12 of package bridge). The
-// log says when one begins to fail, and when it has worked for a minute since.
+// Unparking, sweeping and explaining are side jobs: no message waits for them, and
+// whatever goes wrong in them ends no session (rule 12 of package bridge). The log says
+// when one begins to fail, and when it has worked for a minute since. An Observer may
+// panic without harm, but it must not block: messages wait until it returns.
 //
 // # The dead queue
 //

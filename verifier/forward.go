@@ -63,14 +63,18 @@ type forwardEvents struct {
 	refused func(*message, *amqp.Error) // the broker will never take it
 	unfit   func(*message, error)       // it cannot even be sent
 	held    func(*message) bool         // its target is held; it is taken care of
-	behind  func(bridge.Target)         // it does not confirm, while others do: hold it
+	behind  func(bridge.Target) bool    // it does not confirm, while others do: hold it; false if it is held already
 }
 
 // carefulChannels is how many suspects are published at the same time.
 const carefulChannels = 4
 
+// maxLeft bounds the main channels that are left and may still bring confirms.
+const maxLeft = 8
+
 func (f *forwarder) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	defer context.AfterFunc(ctx, f.main.leave)() // the first one is older than ctx
 	group.Go(func() error { return f.publishMain(ctx) })
 	group.Go(func() error { return f.watchMain(ctx) })
 	for range carefulChannels {
@@ -113,7 +117,7 @@ func (f *forwarder) publishOne(ctx context.Context, m *message) error {
 		}
 		one := main.begin(m)
 		err = main.publisher.Publish(main.taking, m.to, m.publishing(), func(err error) {
-			if main.confirmed(one) {
+			if main.confirmed(one, err) {
 				f.report(ctx, m, err)
 			}
 		})
@@ -159,13 +163,17 @@ func (f *forwarder) open(ctx context.Context, conn *bridge.Connection) (err erro
 func (f *forwarder) mainChannel(ctx context.Context) (*mainChannel, error) {
 	f.mu.Lock()
 	main := f.main
+	var err error
+	if main != nil {
+		if err = main.publisher.Err(); err == nil {
+			f.mu.Unlock()
+			return main, nil
+		}
+		f.main = nil // its connection is the next one's
+	}
 	f.mu.Unlock()
 	var conn *bridge.Connection
 	if main != nil {
-		err := main.publisher.Err()
-		if err == nil {
-			return main, nil
-		}
 		if refusal := bridge.Refusal(err); refusal != nil {
 			f.log.Warn("publishing channel closed; looking for the message that caused it",
 				"code", refusal.Code, "reason", refusal.Reason)
@@ -174,16 +182,13 @@ func (f *forwarder) mainChannel(ctx context.Context) (*mainChannel, error) {
 		conn = main.conn // it has no more than its channel lost
 	}
 	if conn == nil {
-		var err error
 		if conn, err = f.connect(ctx); err != nil {
 			return nil, err
 		}
 	}
 	next, err := newMainChannel(ctx, conn, f.limit)
 	if err != nil {
-		if main == nil {
-			conn.Close()
-		}
+		conn.Close()
 		return nil, err
 	}
 	f.mu.Lock()
@@ -242,22 +247,37 @@ func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
 		main.excuse(now)
 		return
 	}
-	behind, silent := main.look(now, f.timeout)
-	if len(behind) == 0 && !silent {
+	behind, overdue, silent := main.look(now, f.timeout)
+	leave := overdue || silent
+	for _, to := range behind {
+		leave = f.on.behind(to) || leave
+	}
+	if !leave {
 		return
 	}
-	for _, to := range behind {
-		f.on.behind(to)
+	f.mu.Lock()
+	if f.main != main { // it has closed, and the next one has its connection
+		f.mu.Unlock()
+		return
 	}
+	f.main = nil
+	f.left = append(f.left, main)
+	var oldest *mainChannel
+	if len(f.left) > maxLeft {
+		oldest = f.left[0]
+	}
+	f.mu.Unlock()
 	if silent {
 		f.log.Warn("no confirm for too long; looking for the target that is stuck", "waited", f.timeout)
 	}
 	main.leave()
-	f.mu.Lock()
-	f.main = nil
-	f.left = append(f.left, main)
-	f.mu.Unlock()
 	f.clear(main, now)
+	if oldest != nil {
+		for _, m := range oldest.giveUp(now, f.timeout, true) {
+			f.on.failed(m, Stuck)
+		}
+		f.clear(oldest, now)
+	}
 }
 
 // clear gives up what is in flight for too long on a channel that was left, and closes
@@ -267,7 +287,7 @@ func (f *forwarder) clear(c *mainChannel, now time.Time) {
 		c.excuse(now)
 		return
 	}
-	_, silent := c.look(now, f.timeout)
+	_, _, silent := c.look(now, f.timeout)
 	for _, m := range c.giveUp(now, f.timeout, silent) {
 		if silent {
 			f.careful.add(m)

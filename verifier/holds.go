@@ -86,12 +86,14 @@ func (h *holds) failed(m *message, reason HoldReason) {
 
 // behind holds a target that does not confirm while others do. What is in flight for it
 // may still arrive.
-func (h *holds) behind(to bridge.Target) {
+func (h *holds) behind(to bridge.Target) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.targets[to] == nil {
-		h.hold(to, Stuck)
+	if h.targets[to] != nil {
+		return false
 	}
+	h.hold(to, Stuck)
+	return true
 }
 
 // hold holds a target, if it is not held yet, for a reason.

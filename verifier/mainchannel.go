@@ -3,6 +3,7 @@ package verifier
 import (
 	"container/list"
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -87,13 +88,16 @@ func (c *mainChannel) forget(a *attempt) bool {
 	return c.remove(a)
 }
 
-// confirmed is forget for an attempt of which the broker has told what became of it.
-func (c *mainChannel) confirmed(a *attempt) bool {
+// confirmed is forget for an attempt that has been reported. The broker has told what
+// became of it, unless it is unconfirmed.
+func (c *mainChannel) confirmed(a *attempt, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.heard = time.Now()
-	if a.at.After(c.latest) {
-		c.latest = a.at
+	if !errors.Is(err, bridge.ErrUnconfirmed) {
+		c.heard = time.Now()
+		if a.at.After(c.latest) {
+			c.latest = a.at
+		}
 	}
 	return c.remove(a)
 }
@@ -112,17 +116,19 @@ func (c *mainChannel) remove(a *attempt) bool {
 	return true
 }
 
-// look tells which targets have fallen behind, and whether the channel as a whole has
-// been silent for as long as patience.
-func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []bridge.Target, silent bool) {
+// look tells which targets have fallen behind, whether one of them is so for as long as
+// patience, and whether the channel as a whole has been silent for as long.
+func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []bridge.Target, overdue, silent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for to, all := range c.flying {
-		if c.latest.Sub(all.Front().Value.(*attempt).at) >= min(behindAfter, patience) {
+		oldest := all.Front().Value.(*attempt).at
+		if c.latest.Sub(oldest) >= min(behindAfter, patience) {
 			behind = append(behind, to)
+			overdue = overdue || now.Sub(oldest) >= patience
 		}
 	}
-	return behind, c.count > 0 && now.Sub(c.heard) >= patience
+	return behind, overdue, c.count > 0 && now.Sub(c.heard) >= patience
 }
 
 // giveUp takes out what is in flight for longer than patience, or all.

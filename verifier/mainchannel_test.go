@@ -25,11 +25,11 @@ func TestATargetIsBehindWhenOthersOfLaterAreConfirmed(t *testing.T) {
 	const patience = time.Minute
 	now := time.Now()
 	c, attempts := flight(now, map[string]time.Duration{"old": 10 * time.Second, "young": behindAfter / 2, "other": 0})
-	if behind, silent := c.look(now, patience); len(behind) > 0 || silent {
+	if behind, _, silent := c.look(now, patience); len(behind) > 0 || silent {
 		t.Errorf("behind are %v, silent %t, though nothing was confirmed", behind, silent)
 	}
-	c.confirmed(attempts["other"])
-	if behind, silent := c.look(now, patience); silent || !slices.Equal(behind, []bridge.Target{{RoutingKey: "old"}}) {
+	c.confirmed(attempts["other"], nil)
+	if behind, _, silent := c.look(now, patience); silent || !slices.Equal(behind, []bridge.Target{{RoutingKey: "old"}}) {
 		t.Errorf("behind are %v, silent %t", behind, silent)
 	}
 }
@@ -41,14 +41,14 @@ func TestWhatIsGivenUpIsNobodysAnyMore(t *testing.T) {
 	if out := c.giveUp(now, patience, false); len(out) != 1 || out[0] != attempts["old"].m {
 		t.Errorf("given up are %d", len(out))
 	}
-	if c.confirmed(attempts["old"]) || c.forget(attempts["old"]) {
+	if c.confirmed(attempts["old"], nil) || c.forget(attempts["old"]) {
 		t.Error("a late confirm counts although the message is on its way elsewhere")
 	}
-	if _, silent := c.look(now.Add(2*patience), patience); !silent {
+	if _, _, silent := c.look(now.Add(2*patience), patience); !silent {
 		t.Error("a channel without confirms is not silent")
 	}
 	c.excuse(now.Add(2 * patience))
-	if _, silent := c.look(now.Add(2*patience), patience); silent {
+	if _, _, silent := c.look(now.Add(2*patience), patience); silent {
 		t.Error("a blocked channel is silent")
 	}
 	if out := c.giveUp(now, patience, true); len(out) != 1 || !c.empty() {

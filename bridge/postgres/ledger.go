@@ -62,8 +62,12 @@ DELETE FROM bridge_ledger USING relaxed WHERE id ` + amongAsked
 
 	standby = `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`
 
-	// A transaction of the publisher that is still open holds no lock here.
-	subscription = `SELECT s.subname FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid
+	// A transaction of the publisher that is still open holds no lock here. PostgreSQL 13
+	// lets everybody read of pg_subscription what is named here, and not its oid
+	// (system_views.sql).
+	subscription = `SELECT s.subname FROM pg_subscription_rel r
+JOIN pg_stat_subscription o ON o.subid = r.srsubid
+JOIN pg_subscription s ON s.subname = o.subname AND s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
 WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
 )
 

@@ -80,12 +80,14 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 func (w *worker) serve(ctx context.Context, what string, address environment.Address,
 	listen func(ctx context.Context, address string) (*endpoints.Server, error)) (stop func()) {
 	return start(ctx, func(ctx context.Context) {
-		sidejob.New(what, w.log).Run(ctx, func(ctx context.Context) (time.Duration, error) {
+		job := sidejob.New(what, w.log)
+		job.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 			server, err := listen(ctx, string(address))
 			if err != nil {
 				return 0, err
 			}
 			defer server.Close()
+			job.Works() // it serves for as long as it may
 			w.log.Info(what, "address", server.Address())
 			return 0, server.Wait(ctx)
 		})

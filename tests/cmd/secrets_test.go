@@ -130,8 +130,11 @@ func TestNoPasswordInALongLife(t *testing.T) {
 		servertest.Eventually(t, "a new session", func() bool { return said("session started") > started })
 	}
 	endures(func() { _ = broker.Shutdown() }, broker) // the restart shows whether it has worked
-	endures(func() { _ = database.Shutdown() }, database)
-	endures(func() { database.Kill(); valve.Cut() }, database) // a broker that is killed says no more than a cut
+	// Without a message nobody would miss the database.
+	open, _ := s.Begin(stage.To(target, "open"))
+	endures(func() { _ = database.Shutdown(); _ = open.Rollback() }, database)
+	open, _ = s.Begin(stage.To(target, "open"))
+	endures(func() { database.Kill(); valve.Cut(); _ = open.Rollback() }, database) // a broker that is killed says no more than a cut
 	p.Signal(syscall.SIGQUIT)
 	p.Await()
 	if !strings.Contains(p.Stderr.String(), "goroutine ") {

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,9 +52,14 @@ func TestPostgresSubscriberIsRefused(t *testing.T) {
 		execute(t, databases[name], "CREATE TABLE orders (id uuid PRIMARY KEY)")
 	}
 	db := databases["subscriber"]
-	own, err := postgres.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
+	// What PostgreSQL 13 lets everybody read of it.
+	execute(t, db, "REVOKE SELECT ON pg_subscription FROM PUBLIC")
+	execute(t, db, "GRANT SELECT (subdbid, subname, subowner, subenabled, subslotname, subpublications) ON pg_subscription TO PUBLIC")
+	_, at := newRole(t, server.DatabaseURL("subscriber"), db, append(slices.Clone(verifierRights), "SELECT ON orders")...)
+	asVerifier := connect(t, at)
+	own, err := postgres.OpenOwnTable(t.Context(), asVerifier, bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
-	ledgers := map[string]bridge.Ledger{"bridge_ledger": openLedger(t, db), "orders": own}
+	ledgers := map[string]bridge.Ledger{"bridge_ledger": openLedger(t, asVerifier), "orders": own}
 	for table, ledger := range ledgers {
 		must(t, ledger.Check(t.Context()))
 		execute(t, databases["publisher"], "CREATE PUBLICATION "+table+" FOR TABLE "+table)

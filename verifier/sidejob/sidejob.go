@@ -89,9 +89,14 @@ func (j *Job) Report(err error) {
 			j.logger.Warn("side job fails; messages do not wait for it", "job", j.name, "error", err)
 		}
 	case now.Sub(j.failed) >= calm:
-		if j.failing.Swap(false) {
-			j.logger.Info("side job works again", "job", j.name)
-		}
+		j.Works()
+	}
+}
+
+// Works tells the log that a round which goes on for long has begun well.
+func (j *Job) Works() {
+	if j.failing.Swap(false) {
+		j.logger.Info("side job works again", "job", j.name)
 	}
 }
 
