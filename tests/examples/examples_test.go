@@ -111,7 +111,7 @@ func count(ctx context.Context, db *sql.DB, from string) (n int) {
 // arrives runs a verifier, and expects one message with this body in the queue.
 func arrives(t *testing.T, s *stage.Stage, queue, body string) {
 	t.Helper()
-	v := s.Verify(verifier.Options{Allow: []verifier.Allow{{RoutingKey: queue}}})
+	v := s.Verify(verifier.Options{Allow: []verifier.Allow{{Exchange: "*", RoutingKey: "*"}}})
 	defer v.Stop()
 	if d := s.Receive(queue, 1)[0]; string(d.Body) != body {
 		t.Errorf("queue %s got %q, must get %q", queue, d.Body, body)
