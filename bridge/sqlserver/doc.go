@@ -79,8 +79,9 @@
 // parameter makes a uniqueidentifier, and read by a CAST to binary(16); the
 // connection's 'guid conversion' does not matter. Many IDs are the pieces of one
 // parameter, for which there are four sizes: so every statement has four texts and
-// four plans, and the limit of 2,100 parameters is far away. A parked message travels in
-// one of a few lengths too, and is cut in the statement.
+// four plans, and the limit of 2,100 parameters is far away. Messages, and the inbox's
+// names, keys and texts, travel in parameters of a few lengths too, and are cut in the
+// statement.
 //
 // # Settings
 //

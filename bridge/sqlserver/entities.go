@@ -14,28 +14,28 @@ var _ bridge.Keeper = (*Inbox)(nil)
 // The mark is locked by an update that changes nothing: it waits at every isolation
 // level, and on a server that ignores hints. FORCESEEK as in the inbox; XACT_ABORT and NOCOUNT as in claim and
 // record.
-const (
-	lockMark = `UPDATE m SET mark = mark OUTPUT inserted.mark FROM bridge_mark m WITH (ROWLOCK, FORCESEEK) WHERE consumer = @p1 AND [name] = @p2`
+var (
+	lockMark = packing.Unpack(`UPDATE m SET mark = mark OUTPUT inserted.mark FROM bridge_mark m WITH (ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) AND [name] = bytes(@p2)`)
 
-	makeMark = `SET XACT_ABORT OFF;
-INSERT INTO bridge_mark (consumer, [name], mark) VALUES (@p1, @p2, 0x)`
+	makeMark = packing.Unpack(`SET XACT_ABORT OFF;
+INSERT INTO bridge_mark (consumer, [name], mark) VALUES (bytes(@p1), bytes(@p2), 0x)`)
 
-	setMark = `SET NOCOUNT OFF;
-UPDATE m SET mark = @p3, changed_at = sysutcdatetime() FROM bridge_mark m WITH (ROWLOCK, FORCESEEK) WHERE consumer = @p1 AND [name] = @p2`
+	setMark = packing.Unpack(`SET NOCOUNT OFF;
+UPDATE m SET mark = bytes(@p3), changed_at = sysutcdatetime() FROM bridge_mark m WITH (ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) AND [name] = bytes(@p2)`)
 
-	keep = `SET XACT_ABORT OFF;
-INSERT INTO bridge_kept (consumer, entity, [version], [message]) VALUES (@p1, @p2, @p3, @p4)`
+	keep = packing.Unpack(`SET XACT_ABORT OFF;
+INSERT INTO bridge_kept (consumer, entity, [version], [message]) VALUES (bytes(@p1), bytes(@p2), @p3, bytes(@p4))`)
 
-	countKept = `SELECT count(*) FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = @p1 AND entity = @p2`
+	countKept = packing.Unpack(`SELECT count(*) FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) AND entity = bytes(@p2)`)
 
-	firstKept = `SELECT TOP (1) [version], [message] FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = @p1 AND entity = @p2 ORDER BY [version]`
+	firstKept = packing.Unpack(`SELECT TOP (1) [version], [message] FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) AND entity = bytes(@p2) ORDER BY [version]`)
 
-	unkeep = `DELETE k FROM bridge_kept k WITH (ROWLOCK, FORCESEEK) WHERE consumer = @p1 AND entity = @p2 AND [version] = @p3`
+	unkeep = packing.Unpack(`DELETE k FROM bridge_kept k WITH (ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) AND entity = bytes(@p2) AND [version] = @p3`)
 
-	keptEntities = `SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age
+	keptEntities = packing.Unpack(`SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age
 FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATEDIFF_BIG(second, min(kept_at), sysutcdatetime()) AS age
-FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = @p1 GROUP BY consumer, entity) k
-JOIN bridge_mark m WITH (ROWLOCK, FORCESEEK) ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`
+FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) GROUP BY consumer, entity) k
+JOIN bridge_mark m WITH (ROWLOCK, FORCESEEK) ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`)
 )
 
 const (
@@ -52,11 +52,11 @@ func (*Inbox) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string)
 	}
 	for range 2 { // the second time the row is there
 		var mark []byte
-		found, err := row(ctx, tx, lockMark, []any{[]byte(consumer), []byte(name)}, &mark)
+		found, err := row(ctx, tx, lockMark, []any{packed(consumer), packed(name)}, &mark)
 		if found || err != nil {
 			return string(mark), wrap("lock mark", err, markRights)
 		}
-		_, err = tx.ExecContext(ctx, makeMark, []byte(consumer), []byte(name))
+		_, err = tx.ExecContext(ctx, makeMark, packed(consumer), packed(name))
 		if err == nil {
 			return "", nil
 		}
@@ -72,7 +72,7 @@ func (*Inbox) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark st
 	if err := errors.Join(tables.CheckName(consumer, name), tables.CheckMark(mark)); err != nil {
 		return wrap("set mark", err, markRights)
 	}
-	result, err := tx.ExecContext(ctx, setMark, []byte(consumer), []byte(name), []byte(mark))
+	result, err := tx.ExecContext(ctx, setMark, packed(consumer), packed(name), packed(mark))
 	return wrap("set mark", tables.OneRow(result, err), markRights)
 }
 
@@ -81,7 +81,7 @@ func (*Inbox) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, v
 	if err := tables.CheckName(consumer, entity); err != nil {
 		return false, wrap("keep message", err, keptRights)
 	}
-	_, err := tx.ExecContext(ctx, keep, []byte(consumer), []byte(entity), version, message)
+	_, err := tx.ExecContext(ctx, keep, packed(consumer), packed(entity), version, packing.Bytes(message))
 	if isDuplicate(err) {
 		return false, nil
 	}
@@ -93,7 +93,7 @@ func (*Inbox) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity stri
 	if err := tables.CheckName(consumer, entity); err != nil {
 		return 0, wrap("count kept messages", err, keptRights)
 	}
-	_, err = row(ctx, tx, countKept, []any{[]byte(consumer), []byte(entity)}, &n)
+	_, err = row(ctx, tx, countKept, []any{packed(consumer), packed(entity)}, &n)
 	return n, wrap("count kept messages", err, keptRights)
 }
 
@@ -102,7 +102,7 @@ func (*Inbox) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity stri
 	if err := tables.CheckName(consumer, entity); err != nil {
 		return 0, nil, wrap("read kept message", err, keptRights)
 	}
-	_, err = row(ctx, tx, firstKept, []any{[]byte(consumer), []byte(entity)}, &version, &message)
+	_, err = row(ctx, tx, firstKept, []any{packed(consumer), packed(entity)}, &version, &message)
 	return version, message, wrap("read kept message", err, keptRights)
 }
 
@@ -111,7 +111,7 @@ func (*Inbox) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string,
 	if err := tables.CheckName(consumer, entity); err != nil {
 		return wrap("delete kept message", err, keptRights)
 	}
-	_, err := tx.ExecContext(ctx, unkeep, []byte(consumer), []byte(entity), version)
+	_, err := tx.ExecContext(ctx, unkeep, packed(consumer), packed(entity), version)
 	return wrap("delete kept message", err, keptRights)
 }
 
@@ -121,12 +121,15 @@ func (*Inbox) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, l
 	if err := tables.CheckConsumer(consumer); err != nil {
 		return nil, wrap("list kept messages", err, keptRights)
 	}
-	rows, err := tx.QueryContext(ctx, keptEntities, []byte(consumer), int64(limit))
+	rows, err := tx.QueryContext(ctx, keptEntities, packed(consumer), int64(limit))
 	if err == nil {
 		all, err = tables.ReadKeptEntities(rows)
 	}
 	return all, wrap("list kept messages", err, keptRights)
 }
+
+// packed is a consumer, a key, a name or a mark as an argument.
+func packed(s string) []byte { return packing.Bytes([]byte(s)) }
 
 func row(ctx context.Context, tx bridge.Tx, query string, args []any, into ...any) (bool, error) {
 	rows, err := tx.QueryContext(ctx, query, args...)

@@ -13,8 +13,8 @@ import (
 
 // With XACT_ABORT ON a duplicate would end the caller's transaction. The server
 // takes the SET back with the end of the text.
-const claim = `SET XACT_ABORT OFF;
-INSERT INTO bridge_inbox (consumer, [key]) VALUES (@p1, @p2)`
+var claim = packing.Unpack(`SET XACT_ABORT OFF;
+INSERT INTO bridge_inbox (consumer, [key]) VALUES (bytes(@p1), bytes(@p2))`)
 
 const inboxState = `SELECT (SELECT max(version_id) FROM bridge_inbox_version) AS version, ` + product
 
@@ -45,10 +45,11 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Claimed:     `DATEDIFF_BIG(millisecond, '19700101', claimed_at)`,
 	Limit:       "OFFSET 0 ROWS FETCH NEXT ? ROWS ONLY",
 	Bytes:       true,
+	Packing:     packing,
 	Insert:      "SET XACT_ABORT OFF;",
 	Seeking:     "WITH (ROWLOCK, FORCESEEK)",
 	SeekingDue:  "WITH (ROWLOCK, FORCESEEK, INDEX (bridge_inbox_pending_due))",
-	State:       "CAST(? AS varchar(16))",
+	State:       "CAST(text(?) AS varchar(16))",
 	Claiming:    "WITH (REPEATABLEREAD, ROWLOCK, FORCESEEK)",
 	Beside:      "WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)",
 	Join:        "LEFT LOOP JOIN",
@@ -93,7 +94,7 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bo
 	if err := tables.CheckKey(consumer, key); err != nil {
 		return false, fmt.Errorf("claim key: %w", err)
 	}
-	_, err := tx.ExecContext(ctx, claim, []byte(consumer), []byte(key))
+	_, err := tx.ExecContext(ctx, claim, packed(consumer), packed(key))
 	switch {
 	case isDuplicate(err):
 		return false, nil

@@ -14,10 +14,6 @@ import (
 )
 
 const (
-	park = `SET NOCOUNT OFF;
-INSERT INTO bridge_parked (id, message)
-SELECT CAST(@p1 AS uniqueidentifier), SUBSTRING(@p2, 1, @p4) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)`
-
 	// Who has locked a row for an update keeps others from doing so, not from reading.
 	takeParked = `SET LOCK_TIMEOUT 1000;
 SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size
@@ -29,6 +25,10 @@ SELECT count(*) FROM (SELECT TOP (@p1) id FROM bridge_parked WITH (READCOMMITTED
 )
 
 var (
+	park = packing.Unpack(`SET NOCOUNT OFF;
+INSERT INTO bridge_parked (id, message)
+SELECT CAST(@p1 AS uniqueidentifier), bytes(@p2) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)`)
+
 	// A row that is locked must not be taken for one that is gone.
 	present = forIDs(`SET LOCK_TIMEOUT 1000;
 SET XACT_ABORT OFF;
@@ -61,7 +61,7 @@ var (
 // server may have done so already (see Record).
 func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
 	for _, m := range messages {
-		result, err := tx.ExecContext(ctx, park, argument(m.ID), padded(m.Message), argument(l.identity), len(m.Message))
+		result, err := tx.ExecContext(ctx, park, argument(m.ID), packing.Bytes(tables.NotNil(m.Message)), argument(l.identity))
 		if err != nil {
 			return fmt.Errorf("park message %s: %w", m.ID, classify(err, parkRights))
 		}
@@ -70,21 +70,6 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parke
 		}
 	}
 	return nil
-}
-
-// messageSizes are the lengths in which messages travel, in bytes. The driver declares a
-// parameter with its length, and the server keeps a plan for each. Above 8,000 it is
-// varbinary(max) at any length.
-var messageSizes = [...]int{500, 2000, 8000}
-
-// padded is a message in the next of the lengths.
-func padded(message []byte) []byte {
-	for _, size := range messageSizes {
-		if len(message) <= size {
-			return append(make([]byte, 0, size), message...)[:size]
-		}
-	}
-	return message
 }
 
 // Unpark takes at most 500 rows WITH (UPDLOCK, READPAST), in the order of the key,

@@ -1,7 +1,9 @@
 package sqlserver_test
 
 import (
+	"bytes"
 	"context"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
@@ -146,5 +149,94 @@ func TestMessagesOfAllLengthsShareAFewPlans(t *testing.T) {
 	must(t, err)
 	if len(want) > 0 {
 		t.Errorf("%d messages are missing", len(want))
+	}
+}
+
+// The same holds for the inbox's texts and messages.
+func TestKeysOfAllLengthsShareAFewPlans(t *testing.T) {
+	server := servertest.SQLServerStandIn(t, nil)
+	db := connect(t, newDatabase(t, server.URL("master"), true))
+	must(t, migrate.Inbox(t.Context(), db, migrate.SQLServer))
+	inbox, err := sqlserver.OpenInbox(t.Context(), db)
+	must(t, err)
+	plans := make(map[string]int)
+	pass := func(consumer, key, run, failure string, message []byte) {
+		ctx, tx := t.Context(), begin(t, db, nil)
+		doing := func(what string, do func() (any, error), want any) {
+			t.Helper()
+			before := server.Compilations()
+			got, err := do()
+			plans[what] += server.Compilations() - before
+			if err != nil || !reflect.DeepEqual(got, want) {
+				t.Fatalf("%s: %.500v, %v, must be %.500v", what, got, err, want)
+			}
+		}
+		done := func(what string, do func() error) {
+			t.Helper()
+			doing(what, func() (any, error) { return nil, do() }, nil)
+		}
+		p := bridge.Pending{Key: key, State: bridge.Ready, Run: run, Attempts: 1, Error: failure}
+		look := func() (any, error) {
+			_, found, err := inbox.LookUp(ctx, tx, consumer, key)
+			found.Since = time.Time{}
+			return *found, err
+		}
+		doing("claim", func() (any, error) { return inbox.Claim(ctx, tx, consumer, key) }, true)
+		doing("claim again", func() (any, error) { return inbox.Claim(ctx, tx, consumer, key) }, false)
+		doing("add", func() (any, error) { return inbox.AddPending(ctx, tx, consumer, p, -time.Hour) }, true)
+		doing("look", look, p)
+		doing("attach", func() (any, error) { return inbox.AttachMessage(ctx, tx, consumer, key, run, message) }, true)
+		p.Message = message
+		doing("look", look, p)
+		for _, state := range []bridge.State{bridge.Started, bridge.Doubtful, bridge.Ready, bridge.Failed} {
+			p.State = state
+			doing("change", func() (any, error) { return inbox.ChangePending(ctx, tx, consumer, run, p, -time.Hour) }, true)
+			doing("look", look, p)
+			doing("take", func() (any, error) {
+				taken, err := inbox.TakePending(ctx, tx, consumer, state)
+				return taken.Key, err
+			}, key)
+			doing("list", func() (any, error) {
+				listed, err := inbox.ListPending(ctx, tx, consumer, state, key[1:], 10)
+				return len(listed), err
+			}, 1)
+		}
+		doing("count", func() (any, error) { return inbox.CountPending(ctx, tx, consumer) }, map[bridge.State]int64{bridge.Failed: 1})
+		doing("doubt", func() (any, error) { return inbox.DoubtOverdue(ctx, tx, consumer) }, int64(0))
+		doing("remove bare", func() (any, error) { return inbox.RemoveBarePending(ctx, tx, consumer, key, run) }, false)
+		doing("remove", func() (any, error) { return inbox.RemovePending(ctx, tx, consumer, key, run) }, true)
+		doing("read claims", func() (any, error) {
+			claims, err := inbox.Claimed(ctx, tx, consumer, key[1:], 10)
+			return claims[0].Key, err
+		}, key)
+		doing("forget", func() (any, error) { return inbox.Forget(ctx, tx, consumer, []string{key}, -time.Minute) }, int64(1))
+		done("unclaim", func() error { return inbox.Unclaim(ctx, tx, consumer, key) })
+
+		doing("lock mark", func() (any, error) { return inbox.LockMark(ctx, tx, consumer, key) }, "")
+		done("set mark", func() error { return inbox.SetMark(ctx, tx, consumer, key, key) })
+		doing("lock mark", func() (any, error) { return inbox.LockMark(ctx, tx, consumer, key) }, key)
+		doing("keep", func() (any, error) { return inbox.Keep(ctx, tx, consumer, key, 1, message) }, true)
+		doing("keep again", func() (any, error) { return inbox.Keep(ctx, tx, consumer, key, 1, message) }, false)
+		doing("count kept", func() (any, error) { return inbox.CountKept(ctx, tx, consumer, key) }, 1)
+		doing("first kept", func() (any, error) {
+			_, kept, err := inbox.FirstKept(ctx, tx, consumer, key)
+			return kept, err
+		}, message)
+		doing("list kept", func() (any, error) {
+			kept, err := inbox.KeptEntities(ctx, tx, consumer, 10)
+			return kept[0].Entity + kept[0].Mark, err
+		}, key+key)
+		done("unkeep", func() error { return inbox.Unkeep(ctx, tx, consumer, key, 1) })
+		must(t, tx.Rollback())
+	}
+	const longest = 255
+	for n := 1; n <= longest; n += 2 {
+		pass(strings.Repeat("c", n), strings.Repeat("k", longest+1-n), strings.Repeat("r", 1+n%36),
+			strings.Repeat("😀é \t", n%250)+" ", bytes.Repeat([]byte{0, 'm', 0}, 12*n))
+	}
+	for what, n := range plans {
+		if n > 10 {
+			t.Errorf("%s: %d plans", what, n)
+		}
 	}
 }

@@ -84,6 +84,9 @@
 //     error (8622) where there is nothing to seek: 'Table hints (Transact-SQL)'. A join
 //     hint fixes the join and its order, and no access path: 'Join hints (Transact-SQL)'.
 //     Under Options.Scan a statement without FORCESEEK reads the whole table.
+//   - A number as binary begins with its highest byte, and 0x0001e240 is 123456: 'binary and
+//     varbinary (Transact-SQL)'. LEN does not count spaces at the end: 'LEN (Transact-SQL)'; it
+//     counts characters as LEFT does: both pages, under supplementary characters.
 //   - A plan is kept for a text and the declaration of its parameters: 'sp_executesql
 //     (Transact-SQL)'. What reads a small table is compiled anew after 500 changes of it:
 //     'Statistics'; unless it has KEEPFIXED PLAN: 'Query hints (Transact-SQL)', or the

@@ -8,7 +8,7 @@ import (
 
 // The statements of bridge/sqlserver on parked messages.
 var parkedStatements = []statement{
-	form(`INSERT INTO bridge_parked (id, message) SELECT CAST(@p1 AS uniqueidentifier), SUBSTRING(@p2, 1, @p4) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)`,
+	form(`INSERT INTO bridge_parked (id, message) SELECT CAST(@p1 AS uniqueidentifier), @p2 FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)`,
 		func(x *execution, _ []string) (uint64, error) {
 			id, err := x.guid("@p1")
 			if err != nil {
@@ -22,11 +22,7 @@ var parkedStatements = []statement{
 			if err != nil || !own {
 				return 0, err
 			}
-			length, isNumber := x.parameters["@p4"].(int64)
-			if message := x.bytes("@p2"); isNumber && int(length) <= len(message) {
-				return 1, x.insert(parked, row{"id": id, "message": message[:length]})
-			}
-			return 0, unknown("parameter", "@p2 or @p4")
+			return 1, x.insert(parked, row{"id": id, "message": x.bytes("@p2")})
 		}),
 	form(`SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size FROM bridge_parked WITH («([A-Z, ]+)») WHERE id > CAST(@p2 AS uniqueidentifier) ORDER BY id`, takeParked),
 	form(`SELECT CAST(p.id AS binary(16)) AS id, p.message FROM $asked INNER LOOP JOIN bridge_parked p«(?: WITH \(([A-Z, ]+)\))?» ON p.id = asked.id`, loadParked),

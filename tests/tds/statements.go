@@ -64,7 +64,12 @@ func init() {
 
 // batch runs the statements of a text up to the first that fails.
 func (x *execution) batch(text string) error {
+	sent := x.parameters
 	for _, text := range split(text) {
+		var err error
+		if text, x.parameters, err = cut(text, sent); err != nil {
+			return err
+		}
 		known := func(s statement) bool { return s.pattern.MatchString(text) }
 		i := slices.IndexFunc(statements, known)
 		if i < 0 {

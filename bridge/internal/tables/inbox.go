@@ -20,18 +20,19 @@ const maxError = 1000
 
 // A Dialect is how one database says what the statements of the inbox need.
 type Dialect struct {
-	Bind    int    // sqlx's word for the placeholders
-	Key     string // the column bridge_inbox.key, quoted
-	Now     string // the time, in whole milliseconds since 1970, the same throughout a statement
-	Claimed string // bridge_inbox.claimed_at in the same unit
-	Limit   string // the end of a SELECT of at most ? rows
-	Bytes   bool   // consumers and keys are columns of bytes
+	Bind    int     // sqlx's word for the placeholders
+	Key     string  // the column bridge_inbox.key, quoted
+	Now     string  // the time, in whole milliseconds since 1970, the same throughout a statement
+	Claimed string  // bridge_inbox.claimed_at in the same unit
+	Limit   string  // the end of a SELECT of at most ? rows
+	Bytes   bool    // consumers and keys are columns of bytes
+	Packing Packing // of consumers, keys, messages, states, runs and errors; or empty
 
 	// Seeking is the hint after a table's name with which a statement by key searches an
 	// index and never reads the table, and SeekingDue that with which it searches the index
 	// of what is due; empty where there is none.
 	Seeking, SeekingDue string
-	// State is a state as a parameter; empty is ?.
+	// State is a state as a parameter; empty is text(?).
 	State string
 
 	Insert         string // what comes before an INSERT, and
@@ -71,36 +72,41 @@ const pendingColumns = `message_key, state, run, attempts, since_ms, error, mess
 
 // NewInbox makes the statements of one database.
 func NewInbox(d Dialect) Inbox {
+	if d.Packing.Bytes == nil {
+		d.Packing = unpacked
+	}
 	words := strings.NewReplacer("$key", d.Key, "$now", d.Now, "$claimed", d.Claimed, "$limit", d.Limit,
 		"$insert", d.Insert, "$conflict", d.OnConflict, "$claiming", d.Claiming, "$beside", d.Beside, "$join", cmp.Or(d.Join, "LEFT JOIN"),
-		"$taking", d.Taking, "$overdue", d.Overdue, "$locked", d.Locked, "$seeking", d.Seeking, "$state", cmp.Or(d.State, "?"), "$columns", pendingColumns)
-	text := func(s string) string { return strings.TrimSpace(anew(d.Anew, sqlx.Rebind(d.Bind, words.Replace(s)))) }
+		"$taking", d.Taking, "$overdue", d.Overdue, "$locked", d.Locked, "$seeking", d.Seeking, "$state", cmp.Or(d.State, "text(?)"), "$columns", pendingColumns)
+	text := func(s string) string {
+		return strings.TrimSpace(anew(d.Anew, d.Packing.Unpack(sqlx.Rebind(d.Bind, words.Replace(s)))))
+	}
 	const pending = "bridge_inbox_pending"
 	return Inbox{
 		d:       d,
-		unclaim: text(deleteFrom("bridge_inbox", d.Seeking) + ` WHERE consumer = ? AND $key = ?`),
+		unclaim: text(deleteFrom("bridge_inbox", d.Seeking) + ` WHERE consumer = bytes(?) AND $key = bytes(?)`),
 		add: text(`$insert INSERT INTO bridge_inbox_pending (consumer, message_key, state, run, attempts, since_ms, due_ms, error, message)
-VALUES (?, ?, ?, ?, ?, $now, $now + ?, ?, ?) $conflict`),
+VALUES (bytes(?), bytes(?), text(?), text(?), ?, $now, $now + ?, text(?), bytes(?)) $conflict`),
 		look: text(`SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message
-FROM (SELECT count(*) AS claimed FROM bridge_inbox $claiming WHERE consumer = ? AND $key = ?) c
-$join bridge_inbox_pending p $beside ON p.consumer = ? AND p.message_key = ?`),
-		change: text(update(pending, d.Seeking, `state = ?, run = ?, attempts = ?, due_ms = $now + ?, error = ?, message = COALESCE(?, message)`) +
-			` WHERE consumer = ? AND message_key = ? AND run = ?`),
-		keep: text(update(pending, d.Seeking, `message = ?`) +
-			` WHERE consumer = ? AND message_key = ? AND run = ? AND message IS NULL`),
-		remove:      text(deleteFrom(pending, d.Seeking) + ` WHERE consumer = ? AND message_key = ? AND run = ?`),
-		removeEmpty: text(deleteFrom(pending, d.Seeking) + ` WHERE consumer = ? AND message_key = ? AND run = ? AND message IS NULL`),
+FROM (SELECT count(*) AS claimed FROM bridge_inbox $claiming WHERE consumer = bytes(?) AND $key = bytes(?)) c
+$join bridge_inbox_pending p $beside ON p.consumer = bytes(?) AND p.message_key = bytes(?)`),
+		change: text(update(pending, d.Seeking, `state = text(?), run = text(?), attempts = ?, due_ms = $now + ?, error = text(?), message = COALESCE(bytes(?), message)`) +
+			` WHERE consumer = bytes(?) AND message_key = bytes(?) AND run = text(?)`),
+		keep: text(update(pending, d.Seeking, `message = bytes(?)`) +
+			` WHERE consumer = bytes(?) AND message_key = bytes(?) AND run = text(?) AND message IS NULL`),
+		remove:      text(deleteFrom(pending, d.Seeking) + ` WHERE consumer = bytes(?) AND message_key = bytes(?) AND run = text(?)`),
+		removeEmpty: text(deleteFrom(pending, d.Seeking) + ` WHERE consumer = bytes(?) AND message_key = bytes(?) AND run = text(?) AND message IS NULL`),
 		take: text(`SELECT $columns FROM bridge_inbox_pending $taking
-WHERE consumer = ? AND state = $state AND due_ms <= $now AND message IS NOT NULL ORDER BY due_ms $limit $locked`),
+WHERE consumer = bytes(?) AND state = $state AND due_ms <= $now AND message IS NOT NULL ORDER BY due_ms $limit $locked`),
 		doubt: text(update(pending+" $overdue", d.SeekingDue, `state = 'doubtful', due_ms = $now, error = 'started, and not heard of since'`) +
-			` WHERE consumer = ? AND state = 'started' AND due_ms < $now`),
+			` WHERE consumer = bytes(?) AND state = 'started' AND due_ms < $now`),
 		list: text(`SELECT $columns FROM bridge_inbox_pending $seeking
-WHERE consumer = ? AND state = $state AND message_key > ? ORDER BY message_key $limit`),
-		count: text(`SELECT state, count(*) FROM bridge_inbox_pending $seeking WHERE consumer = ? GROUP BY state`),
+WHERE consumer = bytes(?) AND state = $state AND message_key > bytes(?) ORDER BY message_key $limit`),
+		count: text(`SELECT state, count(*) FROM bridge_inbox_pending $seeking WHERE consumer = bytes(?) GROUP BY state`),
 		claimed: text(`SELECT $key, $now - $claimed AS age_ms FROM bridge_inbox $seeking
-WHERE consumer = ? AND $key > ? ORDER BY $key $limit`),
-		forget: text(strings.Replace(d.Forgetting, "$keys", strings.TrimSuffix(strings.Repeat("(?), ", forgetKeys), ", "), 1) +
-			` i.consumer = ? AND $claimed < $now - ?`),
+WHERE consumer = bytes(?) AND $key > bytes(?) ORDER BY $key $limit`),
+		forget: text(strings.Replace(d.Forgetting, "$keys", strings.TrimSuffix(strings.Repeat("(bytes(?)), ", forgetKeys), ", "), 1) +
+			` i.consumer = bytes(?) AND $claimed < $now - ?`),
 	}
 }
 
@@ -120,12 +126,23 @@ func update(table, hint, set string) string {
 	return "UPDATE t SET " + set + " FROM " + table + " t " + hint
 }
 
-// text is a consumer or a key as an argument.
-func (i Inbox) text(s string) any {
+// name is a consumer or a key as an argument.
+func (i Inbox) name(s string) any {
 	if i.d.Bytes {
-		return []byte(s)
+		return i.d.Packing.Bytes([]byte(s))
 	}
 	return s
+}
+
+// text is a state, a run or an error as an argument.
+func (i Inbox) text(s string) any { return i.d.Packing.Text(s) }
+
+// message is a message as an argument, which keeps an empty one from being stored as one.
+func (i Inbox) message(message []byte) any {
+	if len(message) == 0 {
+		return []byte(nil)
+	}
+	return i.d.Packing.Bytes(message)
 }
 
 // execKey is exec of a statement on the row of a key, with a checked consumer and key.
@@ -150,7 +167,7 @@ func (i Inbox) exec(ctx context.Context, tx bridge.Tx, doing, statement string, 
 
 // Unclaim implements bridge.Inbox.
 func (i Inbox) Unclaim(ctx context.Context, tx bridge.Tx, consumer, key string) error {
-	_, err := i.execKey(ctx, tx, "unclaim key", consumer, key, i.unclaim, i.text(consumer), i.text(key))
+	_, err := i.execKey(ctx, tx, "unclaim key", consumer, key, i.unclaim, i.name(consumer), i.name(key))
 	return err
 }
 
@@ -159,8 +176,8 @@ func (i Inbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p 
 	if err := CheckKey(consumer, p.Key); err != nil {
 		return false, fmt.Errorf("add pending message: %w", err)
 	}
-	result, err := tx.ExecContext(ctx, i.add, i.text(consumer), i.text(p.Key), string(p.State), p.Run,
-		int64(p.Attempts), due.Milliseconds(), short(p.Error), orNull(p.Message))
+	result, err := tx.ExecContext(ctx, i.add, i.name(consumer), i.name(p.Key), i.text(string(p.State)), i.text(p.Run),
+		int64(p.Attempts), due.Milliseconds(), i.text(short(p.Error)), i.message(p.Message))
 	if err != nil && i.d.IsDuplicate != nil && i.d.IsDuplicate(err) {
 		return false, nil
 	}
@@ -176,7 +193,7 @@ func (i Inbox) LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (
 	if err := CheckKey(consumer, key); err != nil {
 		return false, nil, fmt.Errorf("look up pending message: %w", err)
 	}
-	c, k := i.text(consumer), i.text(key)
+	c, k := i.name(consumer), i.name(key)
 	var n int64
 	var state, run, failure sql.NullString
 	var attempts, since sql.NullInt64
@@ -196,26 +213,26 @@ func (i Inbox) LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (
 
 // ChangePending implements bridge.PendingMessages.
 func (i Inbox) ChangePending(ctx context.Context, tx bridge.Tx, consumer, run string, p bridge.Pending, due time.Duration) (bool, error) {
-	n, err := i.execKey(ctx, tx, "change pending message", consumer, p.Key, i.change, string(p.State), p.Run, int64(p.Attempts),
-		due.Milliseconds(), short(p.Error), orNull(p.Message), i.text(consumer), i.text(p.Key), run)
+	n, err := i.execKey(ctx, tx, "change pending message", consumer, p.Key, i.change, i.text(string(p.State)), i.text(p.Run), int64(p.Attempts),
+		due.Milliseconds(), i.text(short(p.Error)), i.message(p.Message), i.name(consumer), i.name(p.Key), i.text(run))
 	return n == 1, err
 }
 
 // AttachMessage implements bridge.PendingMessages.
 func (i Inbox) AttachMessage(ctx context.Context, tx bridge.Tx, consumer, key, run string, message []byte) (bool, error) {
-	n, err := i.execKey(ctx, tx, "keep pending message", consumer, key, i.keep, message, i.text(consumer), i.text(key), run)
+	n, err := i.execKey(ctx, tx, "keep pending message", consumer, key, i.keep, i.d.Packing.Bytes(message), i.name(consumer), i.name(key), i.text(run))
 	return n == 1, err
 }
 
 // RemovePending implements bridge.PendingMessages.
 func (i Inbox) RemovePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
-	n, err := i.execKey(ctx, tx, "remove pending message", consumer, key, i.remove, i.text(consumer), i.text(key), run)
+	n, err := i.execKey(ctx, tx, "remove pending message", consumer, key, i.remove, i.name(consumer), i.name(key), i.text(run))
 	return n == 1, err
 }
 
 // RemoveBarePending implements bridge.PendingMessages.
 func (i Inbox) RemoveBarePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
-	n, err := i.execKey(ctx, tx, "remove pending message", consumer, key, i.removeEmpty, i.text(consumer), i.text(key), run)
+	n, err := i.execKey(ctx, tx, "remove pending message", consumer, key, i.removeEmpty, i.name(consumer), i.name(key), i.text(run))
 	return n == 1, err
 }
 
@@ -224,7 +241,7 @@ func (i Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, s
 	if err := CheckConsumer(consumer); err != nil {
 		return nil, fmt.Errorf("take pending message: %w", err)
 	}
-	taken, err := i.pending(ctx, tx, i.take, i.text(consumer), string(state), int64(1))
+	taken, err := i.pending(ctx, tx, i.take, i.name(consumer), i.text(string(state)), int64(1))
 	if err != nil || len(taken) == 0 {
 		return nil, wrap("take pending message", err)
 	}
@@ -236,7 +253,7 @@ func (i Inbox) DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string) 
 	if err := CheckConsumer(consumer); err != nil {
 		return 0, fmt.Errorf("doubt pending messages: %w", err)
 	}
-	return i.exec(ctx, tx, "doubt pending messages", i.doubt, i.text(consumer))
+	return i.exec(ctx, tx, "doubt pending messages", i.doubt, i.name(consumer))
 }
 
 // ListPending implements bridge.PendingMessages.
@@ -244,7 +261,7 @@ func (i Inbox) ListPending(ctx context.Context, tx bridge.Tx, consumer string, s
 	if err := CheckConsumer(consumer); err != nil {
 		return nil, fmt.Errorf("list pending messages: %w", err)
 	}
-	found, err := i.pending(ctx, tx, i.list, i.text(consumer), string(state), i.text(after), int64(limit))
+	found, err := i.pending(ctx, tx, i.list, i.name(consumer), i.text(string(state)), i.name(after), int64(limit))
 	return found, wrap("list pending messages", err)
 }
 
@@ -254,7 +271,7 @@ func (i Inbox) CountPending(ctx context.Context, tx bridge.Tx, consumer string) 
 		return nil, fmt.Errorf("count pending messages: %w", err)
 	}
 	counts := make(map[bridge.State]int64)
-	err := i.query(ctx, tx, i.count, []any{i.text(consumer)}, func(rows *sql.Rows) error {
+	err := i.query(ctx, tx, i.count, []any{i.name(consumer)}, func(rows *sql.Rows) error {
 		var state string
 		var n int64
 		err := rows.Scan(&state, &n)
@@ -270,7 +287,7 @@ func (i Inbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string
 		return nil, fmt.Errorf("read claims: %w", err)
 	}
 	var claims []bridge.Claimed
-	err := i.query(ctx, tx, i.claimed, []any{i.text(consumer), i.text(after), int64(limit)}, func(rows *sql.Rows) error {
+	err := i.query(ctx, tx, i.claimed, []any{i.name(consumer), i.name(after), int64(limit)}, func(rows *sql.Rows) error {
 		var c bridge.Claimed
 		var age int64
 		err := rows.Scan(&c.Key, &age)
@@ -293,9 +310,9 @@ func (i Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys [
 	for chunk := range slices.Chunk(keys, forgetKeys) {
 		args := make([]any, forgetKeys, forgetKeys+2)
 		for n := range args {
-			args[n] = i.text(chunk[min(n, len(chunk)-1)])
+			args[n] = i.name(chunk[min(n, len(chunk)-1)])
 		}
-		n, err := i.exec(ctx, tx, "forget claims", i.forget, append(args, i.text(consumer), age.Milliseconds())...)
+		n, err := i.exec(ctx, tx, "forget claims", i.forget, append(args, i.name(consumer), age.Milliseconds())...)
 		if forgotten += n; err != nil {
 			return forgotten, err
 		}
@@ -338,14 +355,6 @@ func wrap(doing string, err error) error {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return nil
-}
-
-// orNull keeps an empty message from being stored as one.
-func orNull(message []byte) any {
-	if len(message) == 0 {
-		return []byte(nil)
-	}
-	return message
 }
 
 // short makes of s what every database can store.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -38,6 +39,8 @@ var questions = []question{
 		"1 0", afterAWait},
 	{"Is 0x6B00 a duplicate of 0x6B in a key of varbinary?",
 		"error 2627", padding},
+	{"Is stored what was cut out of a longer parameter, without a byte more or less?",
+		"yes", exactly},
 	{"Do all statements of the inbox compile with their FORCESEEK, and wait for nobody else's rows?",
 		"yes", inboxSeeks},
 	{"Do two who take pending messages at once get one each?",
@@ -181,6 +184,32 @@ func padding(ctx context.Context, w *world) (string, error) {
 		return "no error", nil
 	}
 	return "error " + number(err), nil
+}
+
+func exactly(ctx context.Context, w *world) (string, error) {
+	want := bridge.Pending{Key: strings.Repeat("k", 255), State: bridge.Ready, Run: "r", Error: "😀 ", Message: []byte("\x00m\x00")}
+	var got []bridge.Pending
+	err := w.in(ctx,
+		func(tx bridge.Tx) error {
+			_, err := w.inbox.AddPending(ctx, tx, "exactly", want, time.Hour)
+			return err
+		},
+		func(tx bridge.Tx) (err error) {
+			got, err = w.inbox.ListPending(ctx, tx, "exactly", bridge.Ready, "", 9)
+			return err
+		},
+	)
+	if err != nil {
+		return err.Error(), nil
+	}
+	if len(got) != 1 {
+		return fmt.Sprintf("%d rows", len(got)), nil
+	}
+	want.Since = got[0].Since
+	if !reflect.DeepEqual(got[0], want) {
+		return fmt.Sprintf("%+v", got[0]), nil
+	}
+	return "yes", nil
 }
 
 // inboxSeeks runs each statement of the inbox while another transaction has rows open.
