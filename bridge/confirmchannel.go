@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/limits"
 )
 
 // A confirmChannel is a channel in confirm mode, and does a Publisher's work until it
@@ -142,13 +144,13 @@ func (p *confirmChannel) giveBack() {
 
 // fits refuses what would end the channel or the connection.
 func (p *confirmChannel) fits(to Target, msg amqp.Publishing) error {
-	if err := validateShort(to, msg); err != nil {
+	if err := limits.ShortStrings(to.Exchange, to.RoutingKey, msg); err != nil {
 		return err
 	}
-	if err := validateNames(msg.Headers); err != nil {
+	if err := limits.HeaderNames(msg.Headers); err != nil {
 		return err
 	}
-	if size, frame := headerBytes(msg), p.conn.conn.Config.FrameSize; frame > 0 && size > frame {
+	if size, frame := limits.HeaderBytes(msg), p.conn.conn.Config.FrameSize; frame > 0 && size > frame {
 		return fmt.Errorf("headers and properties of %d bytes do not fit into a frame of %d", size, frame)
 	}
 	return msg.Headers.Validate()

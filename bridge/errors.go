@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/google/uuid"
 )
@@ -114,5 +113,3 @@ func cancelled(ctx context.Context, err error) error {
 	}
 	return fmt.Errorf("%w: %w", err, context.Canceled)
 }
-
-func quote(s string) string { return strconv.Quote(s) }

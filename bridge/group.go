@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -96,7 +97,7 @@ func members(d amqp.Delivery) ([]amqp.Delivery, error) {
 		return nil, err
 	}
 	if format != groupFormat {
-		return nil, fmt.Errorf("header %s: format %s is not known", HeaderGroup, quote(format))
+		return nil, fmt.Errorf("header %s: format %s is not known", HeaderGroup, strconv.Quote(format))
 	}
 	if len(d.Body) == 0 {
 		return nil, errors.New("has no members")

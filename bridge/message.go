@@ -1,6 +1,8 @@
 package bridge
 
 import (
+	"strconv"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/google/uuid"
@@ -47,7 +49,7 @@ type Target struct {
 // String returns the target for logs: `queue "q"` or `exchange "x" key "k"`.
 func (t Target) String() string {
 	if t.Exchange == "" {
-		return "queue " + quote(t.RoutingKey)
+		return "queue " + strconv.Quote(t.RoutingKey)
 	}
-	return "exchange " + quote(t.Exchange) + " key " + quote(t.RoutingKey)
+	return "exchange " + strconv.Quote(t.Exchange) + " key " + strconv.Quote(t.RoutingKey)
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/limits"
 )
 
 // maxProperties bounds the properties of a record, as a frame (128 KiB by default)
@@ -45,7 +47,7 @@ const (
 
 // EncodeRecord returns the record of a message that Encode has made.
 func EncodeRecord(staged amqp.Publishing) []byte {
-	return appendRecord(make([]byte, 0, 8+headerBytes(staged)+len(staged.Body)), staged)
+	return appendRecord(make([]byte, 0, 8+limits.HeaderBytes(staged)+len(staged.Body)), staged)
 }
 
 func appendRecord(b []byte, p amqp.Publishing) []byte {
@@ -217,7 +219,7 @@ func readRecord(properties, body []byte) (d amqp.Delivery, err error) {
 	}
 	// Small headers may be many: then what a frame is reckoned to need is more than their
 	// bytes, and the message could not be dead-lettered with its headers.
-	if size := headerBytes(amqp.Publishing{Headers: d.Headers}); size > maxProperties {
+	if size := limits.HeaderBytes(amqp.Publishing{Headers: d.Headers}); size > maxProperties {
 		return amqp.Delivery{Body: body}, fmt.Errorf("%d headers are reckoned at %d bytes: at most %d", len(d.Headers), size, maxProperties)
 	}
 	return d, nil

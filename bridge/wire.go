@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/limits"
 )
 
 // The headers of a staged message: the wire format in the package's comment. The first three are
@@ -42,8 +44,6 @@ const (
 
 // Limits of the wire format.
 const (
-	// maxShort is the length of AMQP's short strings: names, keys, properties.
-	maxShort = 255
 	// maxHeaderBytes bounds all headers and properties of a message together.
 	// They must fit into one AMQP frame (128 KiB by default), with room for what
 	// the dead queue adds; a larger one would close the whole connection.
@@ -83,7 +83,7 @@ type Staged struct {
 // is none. It changes nothing that m refers to. The body is shared, not copied. An ID
 // that is no UUIDv7 of this moment needs HeaderStagedAt in addition.
 func Encode(m Message, ledger uuid.UUID) (amqp.Publishing, error) {
-	if err := m.validate(); err != nil {
+	if err := validate(m); err != nil {
 		return amqp.Publishing{}, fmt.Errorf("%w: %w", ErrInvalidMessage, err)
 	}
 	return Staged{Message: m, Ledger: ledger, UserID: m.Publishing.UserId, StagedAt: madeAt(m.ID)}.Publishing(), nil
@@ -178,7 +178,7 @@ func parse(d amqp.Delivery) (s Staged, err error) {
 		AppId:           d.AppId,
 		Body:            d.Body,
 	}
-	return s, s.validateTarget()
+	return s, validateTarget(s.Message)
 }
 
 // CopyKeys returns the routing keys of the CC and BCC headers: the broker will
@@ -196,7 +196,7 @@ func (s Staged) CopyKeys() []string {
 	return keys
 }
 
-func (m Message) validate() error {
+func validate(m Message) error {
 	p := m.Publishing
 	if m.ID == uuid.Nil {
 		return errors.New("field ID is zero")
@@ -212,31 +212,31 @@ func (m Message) validate() error {
 			return fmt.Errorf("header %s: names with %s are reserved", name, headerPrefix)
 		}
 	}
-	if err := validateNames(p.Headers); err != nil {
+	if err := limits.HeaderNames(p.Headers); err != nil {
 		return err
 	}
-	if err := validateShort(m.Target(), p); err != nil {
+	if err := limits.ShortStrings(m.Exchange, m.RoutingKey, p); err != nil {
 		return err
 	}
 	if err := p.Headers.Validate(); err != nil {
 		return fmt.Errorf("field Publishing.Headers: %w", err)
 	}
-	return m.validateTarget()
+	return validateTarget(m)
 }
 
 // validateTarget checks what would make the broker close the channel, or refuse,
 // when the message is published to its target.
-func (m Message) validateTarget() error {
+func validateTarget(m Message) error {
 	p := m.Publishing
 	if m.Exchange == "" && m.RoutingKey == "" {
 		return errors.New("no target: exchange and routing key are empty")
 	}
-	if len(m.Exchange) > maxShort || len(m.RoutingKey) > maxShort {
-		return fmt.Errorf("target: exchange and routing key have at most %d bytes", maxShort)
+	if len(m.Exchange) > limits.MaxShort || len(m.RoutingKey) > limits.MaxShort {
+		return fmt.Errorf("target: exchange and routing key have at most %d bytes", limits.MaxShort)
 	}
 	if p.Expiration != "" {
 		if ms, err := strconv.ParseUint(p.Expiration, 10, 64); err != nil || ms > maxExpiration {
-			return fmt.Errorf("expiration %s: not a number of milliseconds, at most %d", quote(p.Expiration), uint64(maxExpiration))
+			return fmt.Errorf("expiration %s: not a number of milliseconds, at most %d", strconv.Quote(p.Expiration), uint64(maxExpiration))
 		}
 	}
 	for _, name := range []string{"CC", "BCC"} {
@@ -249,47 +249,8 @@ func (m Message) validateTarget() error {
 	if n := len(p.Headers); n > maxHeaders {
 		return fmt.Errorf("%d headers: at most %d", n, maxHeaders)
 	}
-	if size := headerBytes(p); size > maxHeaderBytes {
+	if size := limits.HeaderBytes(p); size > maxHeaderBytes {
 		return fmt.Errorf("headers and properties have %d bytes: at most %d", size, maxHeaderBytes)
-	}
-	return nil
-}
-
-// validateShort checks the length of AMQP's short strings.
-func validateShort(to Target, p amqp.Publishing) error {
-	for _, field := range [...]struct{ name, value string }{
-		{"Exchange", to.Exchange}, {"RoutingKey", to.RoutingKey},
-		{"Publishing.ContentType", p.ContentType}, {"Publishing.ContentEncoding", p.ContentEncoding},
-		{"Publishing.CorrelationId", p.CorrelationId}, {"Publishing.ReplyTo", p.ReplyTo},
-		{"Publishing.Expiration", p.Expiration}, {"Publishing.MessageId", p.MessageId},
-		{"Publishing.Type", p.Type}, {"Publishing.UserId", p.UserId}, {"Publishing.AppId", p.AppId},
-	} {
-		if len(field.value) > maxShort {
-			return fmt.Errorf("field %s has %d bytes: at most %d", field.name, len(field.value), maxShort)
-		}
-	}
-	return nil
-}
-
-// validateNames checks header names at every depth: one that is too long would
-// break the connection in the middle of a frame.
-func validateNames(value any) error {
-	switch v := value.(type) {
-	case amqp.Table:
-		for name, inner := range v {
-			if len(name) > maxShort {
-				return fmt.Errorf("header name of %d bytes: at most %d", len(name), maxShort)
-			}
-			if err := validateNames(inner); err != nil {
-				return err
-			}
-		}
-	case []any:
-		for _, inner := range v {
-			if err := validateNames(inner); err != nil {
-				return err
-			}
-		}
 	}
 	return nil
 }
@@ -300,47 +261,11 @@ func validateCopies(value any) error {
 		return fmt.Errorf("is %T, not a list of routing keys ([]any of string)", value)
 	}
 	for _, key := range list {
-		if text, ok := key.(string); !ok || len(text) > maxShort {
-			return fmt.Errorf("a routing key must be a string of at most %d bytes", maxShort)
+		if text, ok := key.(string); !ok || len(text) > limits.MaxShort {
+			return fmt.Errorf("a routing key must be a string of at most %d bytes", limits.MaxShort)
 		}
 	}
 	return nil
-}
-
-// headerBytes is an upper bound of the size of the frame with headers and
-// properties.
-func headerBytes(p amqp.Publishing) int {
-	const fixed = 64 // the frame's own fields, numbers, and the lengths of strings
-	return fixed + tableBytes(p.Headers) + len(p.ContentType) + len(p.ContentEncoding) + len(p.CorrelationId) +
-		len(p.ReplyTo) + len(p.Expiration) + len(p.MessageId) + len(p.Type) + len(p.UserId) + len(p.AppId)
-}
-
-// tableBytes is an upper bound of a table's encoded size.
-func tableBytes(t amqp.Table) int {
-	size := 4
-	for name, value := range t {
-		size += 1 + len(name) + valueBytes(value)
-	}
-	return size
-}
-
-func valueBytes(value any) int {
-	switch v := value.(type) {
-	case string:
-		return 5 + len(v)
-	case []byte:
-		return 5 + len(v)
-	case amqp.Table:
-		return 1 + tableBytes(v)
-	case []any:
-		size := 5
-		for _, element := range v {
-			size += valueBytes(element)
-		}
-		return size
-	default:
-		return 16
-	}
 }
 
 // parseUUID accepts the canonical text only: 36 characters.

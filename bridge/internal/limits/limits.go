@@ -1,0 +1,87 @@
+// Package limits knows what of a message AMQP 0-9-1 can carry. What it refuses would end
+// the channel or the connection, as amqp091-go writes it without a look.
+package limits
+
+import (
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// MaxShort is the length of AMQP's short strings: names, keys, properties.
+const MaxShort = 255
+
+// ShortStrings checks the length of AMQP's short strings.
+func ShortStrings(exchange, routingKey string, p amqp.Publishing) error {
+	for _, field := range [...]struct{ name, value string }{
+		{"Exchange", exchange}, {"RoutingKey", routingKey},
+		{"Publishing.ContentType", p.ContentType}, {"Publishing.ContentEncoding", p.ContentEncoding},
+		{"Publishing.CorrelationId", p.CorrelationId}, {"Publishing.ReplyTo", p.ReplyTo},
+		{"Publishing.Expiration", p.Expiration}, {"Publishing.MessageId", p.MessageId},
+		{"Publishing.Type", p.Type}, {"Publishing.UserId", p.UserId}, {"Publishing.AppId", p.AppId},
+	} {
+		if len(field.value) > MaxShort {
+			return fmt.Errorf("field %s has %d bytes: at most %d", field.name, len(field.value), MaxShort)
+		}
+	}
+	return nil
+}
+
+// HeaderNames checks header names at every depth: one that is too long would
+// break the connection in the middle of a frame.
+func HeaderNames(value any) error {
+	switch v := value.(type) {
+	case amqp.Table:
+		for name, inner := range v {
+			if len(name) > MaxShort {
+				return fmt.Errorf("header name of %d bytes: at most %d", len(name), MaxShort)
+			}
+			if err := HeaderNames(inner); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for _, inner := range v {
+			if err := HeaderNames(inner); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// HeaderBytes is an upper bound of the size of the frame with headers and
+// properties.
+func HeaderBytes(p amqp.Publishing) int {
+	const fixed = 64 // the frame's own fields, numbers, and the lengths of strings
+	return fixed + tableBytes(p.Headers) + len(p.ContentType) + len(p.ContentEncoding) + len(p.CorrelationId) +
+		len(p.ReplyTo) + len(p.Expiration) + len(p.MessageId) + len(p.Type) + len(p.UserId) + len(p.AppId)
+}
+
+// tableBytes is an upper bound of a table's encoded size.
+func tableBytes(t amqp.Table) int {
+	size := 4
+	for name, value := range t {
+		size += 1 + len(name) + valueBytes(value)
+	}
+	return size
+}
+
+func valueBytes(value any) int {
+	switch v := value.(type) {
+	case string:
+		return 5 + len(v)
+	case []byte:
+		return 5 + len(v)
+	case amqp.Table:
+		return 1 + tableBytes(v)
+	case []any:
+		size := 5
+		for _, element := range v {
+			size += valueBytes(element)
+		}
+		return size
+	default:
+		return 16
+	}
+}
