@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -237,7 +238,7 @@ func late(ctx context.Context, p *Publisher) error {
 }
 
 func publishError(m Outgoing, err error) error {
-	id, _ := parseUUID(m.MessageId)
+	id, _ := uuid.Parse(m.MessageId)
 	return &PublishError{ID: id, Target: m.Target, Err: err}
 }
 
