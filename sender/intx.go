@@ -21,8 +21,9 @@ var ErrCommitUnknown = errors.New("unknown whether the transaction committed")
 
 // A Tx is a transaction that collects messages. It has the statements of a *sql.Tx that
 // take a context, and is a bridge.Tx. It has no Commit and no Rollback: InTx ends the
-// transaction, and fn says how by its error. When fn has returned, Send refuses to add
-// messages; statements must not be sent any more either.
+// transaction, and fn says how by its error. When fn has returned, Send and all statements
+// fail with an error that wraps sql.ErrTxDone. A *sql.Stmt that was made before is not
+// stopped, nor are rows that are still being read; do not use them after fn.
 type Tx struct {
 	tx *sql.Tx
 
@@ -33,28 +34,53 @@ type Tx struct {
 
 // ExecContext is that of *sql.Tx.
 func (tx *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return tx.tx.ExecContext(ctx, query, args...)
+	return tx.tx.ExecContext(tx.within(ctx), query, args...)
 }
 
 // QueryContext is that of *sql.Tx.
 func (tx *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return tx.tx.QueryContext(ctx, query, args...)
+	return tx.tx.QueryContext(tx.within(ctx), query, args...)
 }
 
 // QueryRowContext is that of *sql.Tx.
 func (tx *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	return tx.tx.QueryRowContext(ctx, query, args...)
+	return tx.tx.QueryRowContext(tx.within(ctx), query, args...)
 }
 
 // PrepareContext is that of *sql.Tx.
 func (tx *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
-	return tx.tx.PrepareContext(ctx, query)
+	return tx.tx.PrepareContext(tx.within(ctx), query)
 }
 
 // StmtContext is that of *sql.Tx.
 func (tx *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
-	return tx.tx.StmtContext(ctx, stmt)
+	return tx.tx.StmtContext(tx.within(ctx), stmt)
 }
+
+// within is ctx until fn has returned, and then one that has ended with errOver: every
+// method of a *sql.Tx asks its context before it does anything.
+func (tx *Tx) within(ctx context.Context) context.Context {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if tx.over {
+		return ended{ctx}
+	}
+	return ctx
+}
+
+// errOver: fn has returned.
+var errOver = fmt.Errorf("the function given to InTx has returned: %w", sql.ErrTxDone)
+
+type ended struct{ context.Context }
+
+var closed = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+func (ended) Done() <-chan struct{} { return closed }
+func (ended) Err() error            { return errOver }
 
 // Send adds messages to the transaction and returns their IDs, which are made here. They
 // are recorded and staged when fn has returned, in the order in which they were added:
@@ -76,7 +102,7 @@ func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	if tx.over {
-		return nil, fmt.Errorf("send: nothing sent: the function given to InTx has returned: %w", sql.ErrTxDone)
+		return nil, fmt.Errorf("send: nothing sent: %w", errOver)
 	}
 	tx.outbox = append(tx.outbox, msgs...)
 	return ids, nil

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -211,6 +212,71 @@ func TestSendAfterFnHasReturnedIsAnError(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Nor can it send statements: these would run in the transaction after its messages were
+// recorded, or between the answer of fn and the COMMIT.
+func TestAStatementAfterFnHasReturnedIsAnError(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	shop(t, s)
+	const query = "SELECT 1"
+	prepared, err := s.DB.PrepareContext(t.Context(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prepared.Close()
+	try := func(tx *sender.Tx) map[string]error {
+		_, exec := tx.ExecContext(t.Context(), query)
+		rows, queried := tx.QueryContext(t.Context(), query)
+		if queried == nil {
+			queried = errors.Join(rows.Err(), rows.Close())
+		}
+		var n int
+		row := tx.QueryRowContext(t.Context(), query).Scan(&n)
+		statement, prepare := tx.PrepareContext(t.Context(), query)
+		if prepare == nil {
+			prepare = statement.Close()
+		}
+		_, of := tx.StmtContext(t.Context(), prepared).ExecContext(t.Context())
+		return map[string]error{"ExecContext": exec, "QueryContext": queried, "QueryRowContext": row, "PrepareContext": prepare, "StmtContext": of}
+	}
+	var kept *sender.Tx
+	var beforeCommit map[string]error
+	ledger := &between{Ledger: s.Ledger, record: func() { beforeCommit = try(kept) }}
+	via, err := sender.New(ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: stage.Patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var inside map[string]error
+	if err := via.InTx(t.Context(), s.DB, nil, func(tx *sender.Tx) error {
+		kept, inside = tx, try(tx)
+		_, err := tx.Send(messages("target", 1)...)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for when, results := range map[string]map[string]error{"before COMMIT": beforeCommit, "after COMMIT": try(kept)} {
+		for method, err := range results {
+			if inside[method] != nil {
+				t.Errorf("%s in fn: %v", method, inside[method])
+			}
+			if !errors.Is(err, sql.ErrTxDone) || !strings.Contains(err.Error(), "InTx") {
+				t.Errorf("%s after fn has returned, %s: %v, must be %v and name InTx", method, when, err, sql.ErrTxDone)
+			}
+		}
+	}
+}
+
+// between does something before it records.
+type between struct {
+	bridge.Ledger
+	record func()
+}
+
+func (b *between) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+	b.record()
+	return b.Ledger.Record(ctx, tx, ids)
 }
 
 // Of messages that goroutines send while fn returns, those with an ID are delivered and
