@@ -18,6 +18,7 @@ const (
 	missingTableRight  = 1142
 	missingColumnRight = 1143
 	noSuchTable        = 1146
+	noSuchIndex        = 1176 // also of an index that no statement may use
 	lockWaitTimeout    = 1205
 	deadlock           = 1213
 	missingRight       = 1227

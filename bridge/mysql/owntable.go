@@ -25,8 +25,8 @@ type ownTable struct {
 var _ bridge.ProvenElsewhere = (*ownTable)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
-// column must be BINARY(16), or MariaDB's UUID, with a unique index on it alone, in
-// an InnoDB table that the login may read.
+// column must be BINARY(16), or MariaDB's UUID, with a unique index on it alone
+// that is neither IGNORED nor INVISIBLE, in an InnoDB table that the login may read.
 func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.Ledger, error) {
 	proof, err := open(ctx, db)
 	if err != nil {
@@ -68,23 +68,29 @@ func (o *ownTable) Check(ctx context.Context) error {
 	if err := o.Ledger.Check(ctx); err != nil {
 		return err
 	}
-	if _, err := o.inspect(ctx); err != nil {
+	_, err := o.inspect(ctx)
+	if err == nil {
+		err = o.read(ctx, o.ledger.column) // another index may be usable, and the one in use not any more
+	}
+	if err != nil {
 		return fmt.Errorf("check own table: %w", err)
 	}
 	return nil
 }
 
-// The catalogue shows a login only what it has some right to. sub_part is of an
-// index on the beginning of a column. Without other names MySQL would call the columns
-// in capitals.
+// The catalogue shows a login only what it has some right to. Without other names MySQL
+// would call the columns in capitals.
 const inspect = `SELECT t.table_schema AS in_schema, t.table_name AS in_table, c.column_name AS name,
-COALESCE(t.engine, '') AS engine, c.column_type AS type, COALESCE((SELECT s.index_name FROM information_schema.statistics s
-	WHERE s.table_schema = t.table_schema AND s.table_name = t.table_name AND s.non_unique = 0
-	GROUP BY s.index_name HAVING COUNT(*) = 1 AND MIN(s.column_name) = c.column_name AND COUNT(s.sub_part) = 0
-	ORDER BY s.index_name <> 'PRIMARY', s.index_name LIMIT 1), '') AS unique_index
+COALESCE(t.engine, '') AS engine, c.column_type AS type
 FROM information_schema.tables t LEFT JOIN information_schema.columns c
 ON c.table_schema = t.table_schema AND c.table_name = t.table_name AND c.column_name = ?
 WHERE t.table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND t.table_name = ?`
+
+// sub_part is of an index on the beginning of a column.
+const uniqueIndexes = `SELECT s.index_name AS name FROM information_schema.statistics s
+WHERE s.table_schema = ? AND s.table_name = ? AND s.non_unique = 0
+GROUP BY s.index_name HAVING COUNT(*) = 1 AND MIN(s.column_name) = ? AND COUNT(s.sub_part) = 0
+ORDER BY s.index_name <> 'PRIMARY', s.index_name`
 
 // inspect returns the column's quoted names, as the catalogue spells them.
 func (o *ownTable) inspect(ctx context.Context) (column, error) {
@@ -97,7 +103,6 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 		Table      string `db:"in_table"`
 		Engine     string
 		Name, Type sql.NullString
-		Index      string `db:"unique_index"`
 	}
 	err = o.ledger.db.GetContext(ctx, &found, inspect, name, schema, table)
 	switch {
@@ -111,17 +116,31 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 		return column{}, fmt.Errorf("the engine of %s is %q, must be InnoDB", o.own.Table, found.Engine)
 	case found.Type.String != "binary(16)" && found.Type.String != "uuid":
 		return column{}, fmt.Errorf("the type of %s.%s is %s, must be binary(16)", o.own.Table, name, found.Type.String)
-	case found.Index == "":
-		return column{}, fmt.Errorf("%s needs a unique index on %s alone", o.own.Table, name)
 	}
-	c := column{
-		table: tables.Quote(found.Schema, "`") + "." + tables.Quote(found.Table, "`"),
-		name:  tables.Quote(found.Name.String, "`"),
-		index: tables.Quote(found.Index, "`"),
+	var indexes []string
+	if err := o.ledger.db.SelectContext(ctx, &indexes, uniqueIndexes, found.Schema, found.Table, found.Name.String); err != nil {
+		return column{}, fmt.Errorf("read the indexes of %s: %w", o.own.Table, err)
 	}
+	for _, index := range indexes {
+		c := column{
+			table: tables.Quote(found.Schema, "`") + "." + tables.Quote(found.Table, "`"),
+			name:  tables.Quote(found.Name.String, "`"),
+			index: tables.Quote(index, "`"),
+		}
+		err := o.read(ctx, c)
+		if number(err) == noSuchIndex { // it is IGNORED, as MariaDB says, or INVISIBLE, as MySQL says
+			continue
+		}
+		return c, err
+	}
+	return column{}, fmt.Errorf("%s needs a unique index on %s alone, which statements may use", o.own.Table, name)
+}
+
+// read reads nothing, by the statement's table and index.
+func (o *ownTable) read(ctx context.Context, c column) error {
 	probe := fmt.Sprintf(`SELECT COUNT(l.%[2]s) FROM %[1]s WHERE l.%[2]s = UNHEX('%[3]s')`, c.byIndex(), c.name, digits(uuid.Nil))
 	if _, err := o.ledger.db.ExecContext(ctx, probe); err != nil {
-		return column{}, fmt.Errorf("read %s.%s: %w", o.own.Table, name, classify(err))
+		return fmt.Errorf("read %s.%s: %w", o.own.Table, o.own.Column, classify(err))
 	}
-	return c, nil
+	return nil
 }

@@ -77,12 +77,46 @@ func TestMariaDBUnusableOwnTableIsRefused(t *testing.T) {
 		"index on two":     {"CREATE TABLE orders (id BINARY(16), n INT, PRIMARY KEY (id, n))", "id", "unique index"},
 		"index on a part":  {"CREATE TABLE orders (id BINARY(16), UNIQUE KEY (id(8)))", "id", "unique index"},
 		"MyISAM":           {"CREATE TABLE orders (id BINARY(16) PRIMARY KEY) ENGINE = MyISAM", "id", "must be InnoDB"},
+		"index not used":   {"CREATE TABLE orders (id BINARY(16), UNIQUE KEY (id) " + unused(t, db) + ")", "id", "unique index"},
 		"empty column":     {"", "", "column has no name"},
 		"an SQL injection": {"CREATE TABLE orders (id BINARY(16) PRIMARY KEY)", "id` FROM orders; DROP TABLE orders; -- ", "no column"},
 	})
 	execute(t, db, "CREATE VIEW orders AS SELECT UNHEX(REPEAT('00', 16)) AS id")
 	if _, err := open(bridge.OwnTable{Table: "orders", Column: "id"}); err == nil {
 		t.Error("a view can be opened")
+	}
+}
+
+// unused is what makes an index one that no statement may use.
+func unused(t *testing.T, db *sql.DB) string {
+	t.Helper()
+	var version string
+	must(t, db.QueryRowContext(t.Context(), "SELECT VERSION()").Scan(&version))
+	if strings.Contains(version, "MariaDB") {
+		return "IGNORED"
+	}
+	return "INVISIBLE"
+}
+
+// Of two indexes the one is chosen that statements may use, whatever their names.
+func TestMariaDBOwnTableIsReadByAnIndexInUse(t *testing.T) {
+	_, db := mariaDB(t)
+	execute(t, db, "CREATE TABLE orders (id BINARY(16), n INT, UNIQUE KEY a (id) "+unused(t, db)+", UNIQUE KEY z (id))")
+	ledger, err := mysql.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
+	must(t, err)
+	// With 1,000 rows a statement without an index would read them all.
+	execute(t, db, "INSERT INTO orders (id, n) WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 1000) SELECT UNHEX(LPAD(n, 32, '0')), n FROM r")
+	tx, err := db.BeginTx(t.Context(), nil)
+	must(t, err)
+	defer func() { _ = tx.Rollback() }()
+	id := newID()
+	_, err = tx.ExecContext(t.Context(), "INSERT INTO orders (id, n) VALUES (UNHEX(?), 1)", strings.ReplaceAll(id.String(), "-", ""))
+	must(t, err)
+	// The scan would meet the open row of another.
+	outcome, err := ledger.Settle(t.Context(), newID(), time.Second)
+	must(t, err)
+	if outcome != bridge.RolledBack {
+		t.Errorf("a settle of another ID says %q, must say %q: it has read other rows", outcome, bridge.RolledBack)
 	}
 }
 
