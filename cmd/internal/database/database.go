@@ -45,6 +45,8 @@ var (
 	ErrURL = errors.New("not a database URL")
 	// ErrCredentials: the database refuses the user or the password.
 	ErrCredentials = errors.New("database refuses the login")
+	// ErrClear: the server takes TLS only, and the URL asks for none.
+	ErrClear = errors.New("database takes no connection without TLS")
 	// ErrUnreachable: nobody answers, there is no such database, or no such file.
 	ErrUnreachable = errors.New("database not reachable")
 )

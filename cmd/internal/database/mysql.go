@@ -113,12 +113,14 @@ func mysqlTLS(query url.Values, host string) (*tls.Config, error) {
 }
 
 func classifyMySQL(err error) error {
-	const accessDenied, databaseDenied, noPassword = 1045, 1044, 1698
+	const accessDenied, databaseDenied, noPassword, insecureTransport = 1045, 1044, 1698, 3159
 	var answer *driver.MySQLError
 	if errors.As(err, &answer) {
 		switch answer.Number {
 		case accessDenied, databaseDenied, noPassword:
 			return fmt.Errorf("%w: %w", ErrCredentials, err)
+		case insecureTransport:
+			return fmt.Errorf("%w: %w", ErrClear, err)
 		}
 	}
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)

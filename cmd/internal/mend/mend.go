@@ -36,6 +36,7 @@ var known = []struct {
 	{bridge.ErrBlocked, Broker, "free the broker's memory or disk"},
 	{database.ErrURL, Database, ""}, // says it by itself
 	{database.ErrCredentials, Database, "correct user or password, or the client's certificate"},
+	{database.ErrClear, Database, "add ssl-ca=FILE to the URL's parameters, or tls=true for the system's authorities"},
 	{database.ErrUnreachable, Database, "see that the database is there and runs, and that the URL is right"},
 	{database.ErrOwnTable, Database, "the package comment of its database under bridge says what the table must be like"},
 	{bridge.ErrNoSchema, Database, "name the right database, or create the ledger's tables with verifier -migrate"},
