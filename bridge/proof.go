@@ -36,7 +36,8 @@ const forgetPatience = 5 * time.Second
 // A ledger may know a second way to wait, for servers on which the first does not
 // hold: it has a method FallBack(reason error) bool, which takes that way for good
 // and returns false if it was taken before. Prove calls it after ErrProof, and
-// proves once more.
+// proves once more. A method FellBack() error returns that reason, or nil; a verifier
+// logs it.
 func Prove(ctx context.Context, ledger Ledger) error {
 	err := prove(ctx, ledger)
 	second, ok := ledger.(interface{ FallBack(reason error) bool })

@@ -3,9 +3,9 @@
 //
 //	ledger, err := postgres.Open(ctx, db) // or sqlserver, mysql, sqlite; migrate.Ledger has made its tables
 //	broker, err := bridge.Dial(ctx, "amqp://verifier:secret@localhost/", nil)
-//	v, err := verifier.New(ledger, broker, &verifier.Options{
-//		Allow: []verifier.Allow{{Exchange: "orders", RoutingKey: "*"}},
-//	})
+//	options := &verifier.Options{Allow: []verifier.Allow{{Exchange: "orders", RoutingKey: "*"}}}
+//	db.SetMaxIdleConns(options.Connections()) // database/sql keeps 2
+//	v, err := verifier.New(ledger, broker, options)
 //	err = v.Run(ctx) // makes the queues; until ctx ends, then drains
 //
 // The program cmd/verifier is this package as a worker with metrics and a configuration
@@ -118,6 +118,7 @@
 // of a message the session is thrown away whole: everything unacked is redelivered, and a
 // new session starts with backoff, connects, and proves again that the database makes a
 // lookup wait (bridge.Prove). Delivery tags never outlive their channel.
+// Every session begins by dropping the pool's idle connections that are broken.
 // A pooled database connection that dies while it is idle is replaced without a new
 // session: what guards its successor is that the ledgers check their identity with
 // every verdict.

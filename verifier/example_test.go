@@ -39,7 +39,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer broker.Close()
-	v, err := verifier.New(ledger, broker, &verifier.Options{Allow: shopsTargets})
+	options := &verifier.Options{Allow: shopsTargets}
+	db.SetMaxIdleConns(options.Connections())
+	v, err := verifier.New(ledger, broker, options)
 	if err != nil {
 		log.Fatal(err)
 	}

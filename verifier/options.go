@@ -35,7 +35,7 @@ type Options struct {
 	HandBack time.Duration
 
 	// Settlers is the number of lookups that wait at the same time, each on a
-	// database connection of its own. Default 16.
+	// database connection of its own (see Connections). Default 16.
 	Settlers int
 	// SettleWait bounds one waiting lookup; the server ends it. Default 1 s.
 	SettleWait time.Duration
@@ -90,7 +90,10 @@ type Allow struct {
 	RoutingKey string
 }
 
-const maxPrefetch = 65535 // the protocol's limit
+const (
+	maxPrefetch     = 65535 // the protocol's limit
+	defaultSettlers = 16
+)
 
 func (o *Options) withDefaults() (Options, error) {
 	var out Options
@@ -105,7 +108,7 @@ func (o *Options) withDefaults() (Options, error) {
 		{"Prefetch", &out.Prefetch, 3000},
 		{"Waiting", &out.Waiting, 0},
 		{"WaitingPrefetch", &out.WaitingPrefetch, 500},
-		{"Settlers", &out.Settlers, 16},
+		{"Settlers", &out.Settlers, defaultSettlers},
 	} {
 		if *f.value < 0 || *f.value > maxPrefetch {
 			return out, fmt.Errorf("%s is not between 1 and %d", "Options."+f.name, maxPrefetch)
@@ -162,10 +165,17 @@ func (o *Options) withDefaults() (Options, error) {
 	return out, nil
 }
 
-// connections is the number of database connections that a verifier needs: the
-// settlers', one each for the lookup, the deletion, the parked messages, the sweep,
-// and for checks, and two to explain who holds up a message.
-func (o *Options) connections() int { return o.Settlers + 7 }
+// Connections is how many database connections a verifier with these options uses at
+// once, which may be nil: one for each of the Settlers, one each for the lookup, the
+// deletion, the parked messages, the sweep, and for checks, and two to explain who holds
+// up a message. It is what (*sql.DB).SetMaxOpenConns must allow, and SetMaxIdleConns should.
+func (o *Options) Connections() int {
+	settlers := defaultSettlers
+	if o != nil && o.Settlers != 0 {
+		settlers = o.Settlers
+	}
+	return settlers + 7
+}
 
 // allowList is Options.Allow, compiled.
 type allowList struct {

@@ -2,8 +2,10 @@ package verifier
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -24,11 +26,15 @@ type Verifier struct {
 	stats  counters
 	now    present
 	jobs   sideJobs
+
+	fellBack sync.Once // it has been logged
 }
 
-// New returns a verifier. Its ledger's connection pool must allow at least
-// Options.Settlers + 7 connections, since so many may wait at the same time; New
-// lets the pool keep as many idle ones. Ledger and broker stay the caller's.
+// New returns a verifier. Its ledger's connection pool must allow Options.Connections
+// open connections, since so many may wait at the same time, or New returns an error. It
+// should keep as many idle ones, by db.SetMaxIdleConns: database/sql keeps 2 by default,
+// and the verifier would then connect anew again and again. New changes nothing of the
+// pool. Ledger and broker stay the caller's.
 func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier, error) {
 	if ledger == nil {
 		return nil, errors.New("new verifier: ledger is nil")
@@ -43,12 +49,11 @@ func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 	if _, own := ledger.(bridge.ProvenElsewhere); own && len(options.Allow) == 0 {
 		return nil, errors.New("new verifier: Options.Allow is empty; an own table needs it, since its rows stay")
 	}
-	db, need := ledger.DB(), options.connections()
-	if most := db.Stats().MaxOpenConnections; most > 0 && most < need {
-		return nil, fmt.Errorf("new verifier: the database pool has at most %d connections and %d settlers need %d; raise SetMaxOpenConns or lower Options.Settlers",
-			most, options.Settlers, need)
+	need := options.Connections()
+	if most := ledger.DB().Stats().MaxOpenConnections; most > 0 && most < need {
+		return nil, fmt.Errorf("new verifier: the ledger's pool allows %d open connections and Options.Settlers of %d needs %d: call SetMaxOpenConns(%d) on it, or lower Options.Settlers",
+			most, options.Settlers, need, need)
 	}
-	db.SetMaxIdleConns(need)
 	return &Verifier{ledger: ledger, broker: broker, opts: options, allow: newAllowList(options), jobs: newSideJobs(options.Logger)}, nil
 }
 
@@ -56,8 +61,9 @@ func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 // forwarded and acked, the rest is handed back, and Run returns nil, or an error that
 // wraps ErrNotDrained.
 //
-// Run first declares the queues and proves that the database makes a lookup wait
-// (bridge.Prove). If that or the connecting fails, it returns the error and has
+// Run first drops the pool's idle connections that are broken, as all are after a restart
+// of the database, then proves that the database makes a lookup wait (bridge.Prove) and
+// declares the queues. If that or the connecting fails, it returns the error and has
 // judged nothing: bridge.ErrProof, bridge.ErrNoSchema, bridge.ErrNotPrimary,
 // bridge.ErrOtherLedger, bridge.ErrCredentials, bridge.ErrUnavailable or a
 // *bridge.QueueMismatch. Once it has started it does not give up: on any error it
@@ -103,8 +109,16 @@ func (v *Verifier) stopped(s *session, err error) error {
 
 // start makes a session, or says why there can be none now.
 func (v *Verifier) start(ctx context.Context) (*session, error) {
+	dropBroken(ctx, v.ledger.DB())
 	if err := bridge.Prove(ctx, v.ledger); err != nil {
 		return nil, fmt.Errorf("start verifier: %w", err)
+	}
+	if second, ok := v.ledger.(interface{ FellBack() error }); ok {
+		if reason := second.FellBack(); reason != nil {
+			v.fellBack.Do(func() {
+				v.opts.Logger.Warn("the ledger waits in its second way, since the first failed the proof", "ledger", v.ledger.Identity().String(), "reason", reason)
+			})
+		}
 	}
 	s, err := v.open(ctx)
 	if err != nil {
@@ -113,4 +127,32 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 	v.stats.sessions.Add(1)
 	v.opts.Logger.Info("session started", "queue", v.opts.Topology.Queue, "ledger", v.ledger.Identity().String())
 	return s, nil
+}
+
+// askPatience bounds how long idle connections are asked whether they are alive.
+const askPatience = 5 * time.Second
+
+// dropBroken asks every idle connection of the pool whether it is alive: database/sql
+// closes one that is not. A driver may tell only by the error of its next statement, so
+// that the proof would fail once for each. What is wrong with the database itself is for
+// the proof to say.
+func dropBroken(ctx context.Context, db *sql.DB) {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	var idle []*sql.Conn
+	for range db.Stats().Idle {
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			break
+		}
+		idle = append(idle, conn) // held, so that the next one is another
+	}
+	for _, conn := range idle {
+		asked.Go(func() {
+			_ = conn.PingContext(ctx)
+			_ = conn.Close()
+		})
+	}
 }

@@ -64,8 +64,8 @@
 // proof that every verifier makes before it judges. Then bridge.Prove makes the
 // ledger fall back, for good, to an INSERT of the same ID that is rolled back: this
 // waits on every server with unique keys, and fails with 2627 after a commit. Prove
-// proves it as well, and refuses if that does not hold either. The choice is logged
-// by slog.Default. Two Unparks at once may then stage the same messages, and an Unpark or
+// proves it as well, and refuses if that does not hold either. A verifier
+// logs the choice. Two Unparks at once may then stage the same messages, and an Unpark or
 // a Sweep that meets a locked row fails after a second; nothing is lost by either. A
 // ledger on an own table has no such way. Babelfish 4.3 does not tell whether a commit is
 // durable (PostgreSQL's synchronous_commit): Open believes it, and the doctor says that it

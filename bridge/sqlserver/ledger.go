@@ -44,7 +44,7 @@ type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID
 	*lookups
-	byInsert atomic.Bool // how Settle waits
+	byInsert atomic.Pointer[error] // why Settle waits by an INSERT; nil: it does not
 }
 
 var _ bridge.Ledger = (*Ledger)(nil)

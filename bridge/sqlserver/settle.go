@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,7 +28,7 @@ func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would not wait
 	outcome := bridge.StillOpen
 	err := try(ctx, func(ctx context.Context) (err error) {
-		if l.byInsert.Load() {
+		if l.byInsert.Load() != nil {
 			outcome, err = l.settleByInsert(ctx, id, milliseconds)
 		} else {
 			outcome, err = l.settleBySelect(ctx, id, milliseconds)
@@ -104,9 +103,14 @@ func (l *Ledger) settleByInsert(ctx context.Context, id uuid.UUID, milliseconds 
 // now on and for good. bridge.Prove calls it where the SELECT fails the proof. It
 // returns false if it was so before.
 func (l *Ledger) FallBack(reason error) bool {
-	if !l.byInsert.CompareAndSwap(false, true) {
-		return false
+	return l.byInsert.CompareAndSwap(nil, &reason)
+}
+
+// FellBack returns the reason for which Settle waits by an INSERT, or nil if it waits by
+// a SELECT.
+func (l *Ledger) FellBack() error {
+	if reason := l.byInsert.Load(); reason != nil {
+		return *reason
 	}
-	slog.Warn("the proof has failed, as where lock hints are ignored: settling by INSERT", "ledger", l.identity.String(), "reason", reason)
-	return true
+	return nil
 }

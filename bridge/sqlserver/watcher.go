@@ -135,7 +135,7 @@ func (l *Ledger) holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, er
 // behind.
 func (l *Ledger) waitFor(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) error {
 	bounded := fmt.Sprintf(bound, tables.WatchWait.Milliseconds())
-	if !l.byInsert.Load() {
+	if l.byInsert.Load() == nil {
 		_, err := conn.ExecContext(ctx, bounded+l.settle, argument(id), argument(l.identity))
 		return err
 	}

@@ -87,7 +87,7 @@ func (b *bench) run(ctx context.Context) (*benchResult, error) {
 	}
 	defer stopVerifier()
 	b.db = ledger.DB()
-	b.db.SetMaxIdleConns(b.concurrency + benchIdle)
+	b.db.SetMaxIdleConns(b.concurrency + (*verifier.Options)(nil).Connections()) // a verifier in this process is one with default options
 	if b.sender, err = sender.New(ledger, broker, &sender.Options{Queue: b.app.topology().Queue, Timeout: b.patience}); err != nil {
 		return nil, err
 	}
@@ -109,9 +109,6 @@ func (b *bench) run(ctx context.Context) (*benchResult, error) {
 	result.Verifiers, result.Interrupted = who, ctx.Err() != nil
 	return result, errors.Join(inbox.err(), result.verdict(ctx))
 }
-
-// benchIdle is how many idle connections a verifier in this process wants beside.
-const benchIdle = 21
 
 // verifiers sees that somebody judges what the bench sends.
 func (b *bench) verifiers(ctx context.Context, ledger bridge.Ledger, broker *bridge.Broker) (who string, stop func(), err error) {

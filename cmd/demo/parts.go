@@ -89,10 +89,12 @@ func verify(ctx context.Context, w world, dbs *databases, broker *bridge.Broker)
 	if err != nil {
 		return err
 	}
-	v, err := verifier.New(ledger, broker, &verifier.Options{
+	options := &verifier.Options{
 		Topology: w.topology(),
 		Allow:    []verifier.Allow{{Exchange: w.Emails, RoutingKey: emailKey}},
-	})
+	}
+	dbs.shop.SetMaxIdleConns(options.Connections())
+	v, err := verifier.New(ledger, broker, options)
 	if err != nil {
 		return err
 	}

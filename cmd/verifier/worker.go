@@ -126,6 +126,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	}
 	options := w.config.options(w.log)
 	options.Observer = observer
+	db.SetMaxIdleConns(options.Connections())
 	v, err := verifier.New(ledger, broker, options)
 	if err != nil {
 		return err

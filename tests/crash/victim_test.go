@@ -110,6 +110,7 @@ func (v *victim) play() (err error) {
 		return v.send(ctx)
 	case aVerifier:
 		v.Options.Logger = logger
+		v.ledger.DB().SetMaxIdleConns(v.Options.Connections())
 		worker, err := verifier.New(v.ledger, v.broker, &v.Options)
 		if err != nil {
 			return err

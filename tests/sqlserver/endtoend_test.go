@@ -1,8 +1,11 @@
 package sqlserver_test
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -20,12 +23,32 @@ func TestCommittedIsForwardedAndRolledBackIsDropped(t *testing.T) {
 
 func TestWhereHintsAreIgnoredTheVerifierJudgesRightToo(t *testing.T) {
 	t.Parallel()
+	testForwardsAndDrops(t, stage.New(t, babelfish()))
+}
+
+func babelfish() stage.Database {
 	kind := stage.SQLServer
 	kind.URL = func(t testing.TB) string {
 		server := servertest.SQLServerStandIn(t, &tds.Options{Babelfish: true})
 		return servertest.SQLServerDB(t, server.URL("master"), true)
 	}
-	testForwardsAndDrops(t, stage.New(t, kind))
+	return kind
+}
+
+// The choice is told once, to the verifier's logger and to no other.
+func TestTheVerifiersLoggerSaysThatTheLedgerFellBack(t *testing.T) {
+	var global, own bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&global, nil)))
+	defer slog.SetDefault(before)
+	s := stage.New(t, babelfish())
+	s.Verify(verifier.Options{Logger: slog.New(slog.NewTextHandler(&own, nil))}).Stop()
+	if said := strings.Count(own.String(), "second way"); said != 1 {
+		t.Errorf("the verifier's logger was told %d times, must be once:\n%s", said, own.String())
+	}
+	if global.Len() > 0 {
+		t.Errorf("the global logger was told:\n%s", global.String())
+	}
 }
 
 // testForwardsAndDrops has some transactions open while the verifier starts.

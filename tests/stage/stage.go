@@ -243,6 +243,7 @@ func (s *Stage) Verify(opts verifier.Options) *Running {
 	if opts.Drain == 0 {
 		opts.Drain = Patience / 2
 	}
+	s.DB.SetMaxIdleConns(opts.Connections())
 	v, err := verifier.New(s.Ledger, s.Broker, &opts)
 	s.must("new verifier", err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -2,6 +2,7 @@ package verifier_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -250,7 +251,38 @@ func TestPoolTooSmallIsRefused(t *testing.T) {
 	s := stage.New(t, stage.SQLite)
 	s.DB.SetMaxOpenConns(5)
 	_, err := verifier.New(s.Ledger, s.Broker, nil)
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("Options.%s", "Settlers")) {
-		t.Errorf("New returned %v", err)
+	for _, says := range []string{"Options.Settlers", fmt.Sprintf("SetMaxOpenConns(%d)", (*verifier.Options)(nil).Connections())} {
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("New returned %v, must name %s", err, says)
+		}
+	}
+	s.DB.SetMaxOpenConns((*verifier.Options)(nil).Connections())
+	if _, err := verifier.New(s.Ledger, s.Broker, nil); err != nil {
+		t.Errorf("New returned %v, with as many connections as it needs", err)
+	}
+}
+
+func TestThePoolStaysAsTheCallerHasSetIt(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.SQLite)
+	const idle = 1
+	s.DB.SetMaxIdleConns(idle)
+	if _, err := verifier.New(s.Ledger, s.Broker, nil); err != nil {
+		t.Fatal(err)
+	}
+	var conns [5]*sql.Conn
+	for i := range conns {
+		var err error
+		if conns[i], err = s.DB.Conn(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, conn := range conns {
+		if err := conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if stats := s.DB.Stats(); stats.Idle > idle || stats.MaxOpenConnections != 0 {
+		t.Errorf("%d connections are idle and %d may be open, must be %d and any number", stats.Idle, stats.MaxOpenConnections, idle)
 	}
 }

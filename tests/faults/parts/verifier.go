@@ -20,6 +20,7 @@ func verify(ctx context.Context, b Brief) error {
 	}
 	defer broker.Close()
 	b.Options.Logger = logger()
+	ledger.DB().SetMaxIdleConns(b.Options.Connections())
 	v, err := verifier.New(ledger, broker, &b.Options)
 	if err != nil {
 		return err

@@ -41,6 +41,8 @@ type pair struct {
 	closed bool
 	lost   bool // nothing comes through any more
 	torn   bool // the next thing that flows is cut in its middle
+
+	forgotten bool // what the server sends is lost, and what the client sends cuts the pair
 }
 
 // NewValve starts a proxy to the server at upstreamAddr. With several addresses
@@ -111,6 +113,17 @@ func (v *Valve) Tear() {
 	defer v.mu.Unlock()
 	for p := range v.pairs {
 		p.torn = true
+	}
+}
+
+// Forget makes the connections half-open, as a firewall does that has forgotten them: the
+// client does not learn that the server has ended one before it sends something. New
+// connections are not affected.
+func (v *Valve) Forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for p := range v.pairs {
+		p.forgotten = true
 	}
 }
 
@@ -223,8 +236,10 @@ func (v *Valve) pump(p *pair, d direction, to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		lost, torn := v.pass(p, d) // also the end of the stream waits
+		lost, torn, forgotten := v.pass(p, d) // also the end of the stream waits
 		switch {
+		case forgotten && d == requests && err == nil:
+			err = net.ErrClosed
 		case lost && err != nil:
 			<-p.done // the other end learns nothing
 		case lost:
@@ -247,7 +262,7 @@ func (v *Valve) pump(p *pair, d direction, to, from net.Conn) {
 }
 
 // pass waits until the direction is open, or the pair is closed or lost.
-func (v *Valve) pass(p *pair, d direction) (lost, torn bool) {
+func (v *Valve) pass(p *pair, d direction) (lost, torn, forgotten bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.delay > 0 {
@@ -263,7 +278,7 @@ func (v *Valve) pass(p *pair, d direction) (lost, torn bool) {
 	for v.held[d] && !p.closed && !p.lost {
 		v.change.Wait()
 	}
-	return p.lost, p.torn
+	return p.lost || p.forgotten && d == replies, p.torn, p.forgotten
 }
 
 // cut closes a pair. The caller holds mu.
