@@ -25,7 +25,7 @@ var (
 	ErrNoRow = errors.New("no row with the message ID")
 
 	// ErrNoSchema: the tables are missing or of a version this release does not
-	// know; the text names the mend.
+	// work with; the text names the mend.
 	ErrNoSchema = errors.New("schema not usable")
 
 	// ErrNotPrimary: the database is a standby, a readable secondary or read-only, or

@@ -24,7 +24,7 @@ type Ledger struct {
 var _ bridge.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
-// bridge.ErrNoSchema if the tables are not there, of another version or of an
+// bridge.ErrNoSchema if the tables are not there, of an unusable version or of an
 // engine without transactions. db stays the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l, err := open(ctx, db)

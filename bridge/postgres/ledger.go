@@ -81,7 +81,7 @@ type Ledger struct {
 var _ bridge.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
-// bridge.ErrNoSchema if the tables are not there or of another version. db stays
+// bridge.ErrNoSchema if the tables are not there or of an unusable version. db stays
 // the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "postgres")}

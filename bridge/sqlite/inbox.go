@@ -42,7 +42,7 @@ var (
 )
 
 // OpenInbox checks that the inbox's tables are in db. It returns an error that
-// wraps bridge.ErrNoSchema if they are not, or are of another version.
+// wraps bridge.ErrNoSchema if they are not, or are of an unusable version.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "sqlite")); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))

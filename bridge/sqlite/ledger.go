@@ -39,7 +39,7 @@ type Ledger struct {
 var _ bridge.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
-// bridge.ErrNoSchema if the tables are not there or of another version, and an
+// bridge.ErrNoSchema if the tables are not there or of an unusable version, and an
 // error if the file is not in WAL mode. db stays the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "sqlite"), committed: fmt.Sprintf(committed, "bridge_ledger", "id")}

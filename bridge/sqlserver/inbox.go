@@ -66,7 +66,7 @@ type Inbox struct{ tables.Inbox }
 var _ bridge.Inbox = (*Inbox)(nil)
 
 // OpenInbox checks that the inbox's tables are in db. It returns an error that
-// wraps bridge.ErrNoSchema if they are not, or are of another version.
+// wraps bridge.ErrNoSchema if they are not, or are of an unusable version.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	var found struct {
 		Version sql.NullInt64

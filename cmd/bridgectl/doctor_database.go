@@ -94,7 +94,18 @@ func examineSchema(ctx context.Context, g *group, db *database.Database, part mi
 	case there < wanted:
 		g.fail(check, "bring them to this version with "+up, "the tables of the %s are of version %d, this release needs %d", part, there, wanted)
 	case there > wanted:
-		g.fail(check, "use the release that made them, or a later one", "the tables of the %s are of version %d, this release knows %d", part, there, wanted)
+		err := opens(ctx, db, part)
+		switch {
+		case errors.Is(err, bridge.ErrNoSchema):
+			g.fail(check, "use the release that made them, or a later one", "%v", err)
+			return false
+		case err != nil:
+			g.failed(check, err)
+			return false
+		}
+		g.warn(check, "end the upgrade: replace the programs of this release by those of the release that made the tables",
+			"the tables of the %s are of version %d, and serve this release, which is of version %d", part, there, wanted)
+		return true
 	default:
 		g.ok(check, "the tables of the %s are of version %d, as this release needs", part, there)
 		return true

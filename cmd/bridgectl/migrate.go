@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
@@ -15,7 +17,7 @@ import (
 func newMigrateCommand(a *app) *cobra.Command {
 	return newGroup("migrate", "Create the tables, or bring them to this release's version",
 		`The ledger's tables are in the senders' database, the inbox's in the receivers'. Each
-has a version; a program refuses tables of a version that it does not know. The
+has a version; a program works with tables of its own version and of the next one. The
 commands act on the ledger's, unless --inbox is given.`,
 		newMigrateUp(a), newMigrateStatus(a), newMigratePrint(a))
 }
@@ -63,7 +65,8 @@ const (
 	stateCurrent = "current"
 	stateBehind  = "behind" // migrate up brings it to the version that is wanted
 	stateMissing = "missing"
-	stateNewer   = "newer" // of a later release, whose programs belong to it
+	stateNewer   = "newer"   // of the next version, which serves this release
+	stateTooNew  = "too new" // of a later release; this one refuses them
 )
 
 type schemas []schema
@@ -154,17 +157,31 @@ func inspectSchema(ctx context.Context, part migrate.Part, url string, open func
 		s.State = stateBehind
 	case s.There > s.Wanted:
 		s.State = stateNewer
+		if err := opens(ctx, db, part); errors.Is(err, bridge.ErrNoSchema) {
+			s.State = stateTooNew
+			return s, nil
+		}
 	default:
 		s.State = stateCurrent
-		if part == migrate.LedgerPart {
-			ledger, err := db.Ledger(ctx)
-			if err != nil {
-				return s, err
-			}
-			s.Identity = ledger.Identity().String()
+	}
+	if s.There >= s.Wanted && part == migrate.LedgerPart {
+		ledger, err := db.Ledger(ctx)
+		if err != nil {
+			return s, err
 		}
+		s.Identity = ledger.Identity().String()
 	}
 	return s, nil
+}
+
+// opens returns nil if this release works with the tables of a part.
+func opens(ctx context.Context, db *database.Database, part migrate.Part) error {
+	if part == migrate.InboxPart {
+		_, err := db.Inbox(ctx)
+		return err
+	}
+	_, err := db.Ledger(ctx)
+	return err
 }
 
 // dialects are the databases that statements can be printed for.

@@ -73,7 +73,7 @@ func TestTheDoctorFindsWhatIsWrongWithADatabase(t *testing.T) {
 	}{
 		{"no tables", nil, "schema", "the tables of the ledger are not there"},
 		{"an earlier version", []string{"DELETE FROM bridge_ledger_version WHERE version_id = 2"}, "schema", "are of version 1, this release needs 2"},
-		{"a later version", []string{"INSERT INTO bridge_ledger_version (version_id, is_applied) VALUES (99, true)"}, "schema", "are of version 99, this release knows 2"},
+		{"a later version", []string{"INSERT INTO bridge_ledger_version (version_id, is_applied) VALUES (99, true)"}, "schema", "version 99, this release works with 2 and 3"},
 		{"no identity", []string{"DELETE FROM bridge_identity"}, "ledger", "bridge_identity is empty"},
 		{"a lookup that does not wait", []string{"ALTER TABLE bridge_ledger DROP CONSTRAINT bridge_ledger_pkey"}, "proof", "while the transaction was open"},
 		{"a database that takes no writes", []string{"ALTER DATABASE DB SET default_transaction_read_only = on"}, "proof", "not a writable primary"},

@@ -11,6 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -166,6 +167,36 @@ func TestMigratePrintGoesOnFromAVersion(t *testing.T) {
 	}
 	if r := b.run("migrate", "print", "--from", "3"); r.Code != 2 || !strings.Contains(r.Stderr, "there is no version 3") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// Tables of the next version serve this release; it refuses later ones.
+func TestMigrateTellsTablesOfLaterReleases(t *testing.T) {
+	t.Parallel()
+	address, run := databases["sqlite"](t)
+	b := withEnv(t, "BRIDGE_DATABASE_URL="+address)
+	b.must("migrate", "up", "--ledger", "--inbox")
+	current, _ := b.status()
+	for _, c := range []struct {
+		state, identity string
+		level           bridge.Level
+		says            string
+	}{
+		{"newer", current.Identity, bridge.Warning, "are of version 3, and serve this release, which is of version 2"},
+		{"too new", "", bridge.Error, "is of version 4, this release works with 2 and 3"},
+	} {
+		for _, part := range []string{"ledger", "inbox"} {
+			statement := "INSERT INTO bridge_" + part + "_version (version_id, is_applied) SELECT max(version_id) + 1, 1 FROM bridge_" + part + "_version"
+			if err := run(statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ledger, inbox := b.status()
+		if ledger.State != c.state || ledger.Identity != c.identity || inbox.State != c.state {
+			t.Errorf("%+v, %+v, must be %s with identity %q", ledger, inbox, c.state, c.identity)
+		}
+		d, _ := b.examine("database")
+		d.expect(t, "schema", c.level, c.says)
 	}
 }
 

@@ -16,12 +16,16 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// The versions of the schema that this release knows. A migration raises the
-// version only if a release before it cannot work with what it makes.
+// The versions of the schema that this release makes: the last of the migrations. Package
+// migrate has the rule for whoever adds one.
 const (
 	ledgerVersion = 2
 	inboxVersion  = 3
 )
+
+// ahead is how many versions the tables may be ahead of a release, so that they can be
+// migrated while programs of the release before run and start.
+const ahead = 1
 
 // Chunk is how many rows one statement deletes at most, so that no lock is held
 // for long.
@@ -58,8 +62,8 @@ func CheckInbox(ctx context.Context, db *sqlx.DB) error {
 	return CheckInboxVersion(version.Int64)
 }
 
-// CheckLedgerVersion returns an error if found is not this release's version of
-// the ledger, 0 being none.
+// CheckLedgerVersion returns an error if this release cannot work with the version of the
+// ledger that was found, 0 being none.
 func CheckLedgerVersion(found int64) error { return checkVersion("ledger", found, ledgerVersion) }
 
 // CheckInboxVersion does the same for the inbox.
@@ -73,8 +77,8 @@ func checkVersion(part string, found, known int64) error {
 	if found > known {
 		mend = "use a newer release of this library"
 	}
-	if found != known {
-		return fmt.Errorf("%w: the %s is of version %d, this release knows %d: %s", bridge.ErrNoSchema, part, found, known, mend)
+	if found < known || found > known+ahead {
+		return fmt.Errorf("%w: the %s is of version %d, this release works with %d and %d: %s", bridge.ErrNoSchema, part, found, known, known+ahead, mend)
 	}
 	return nil
 }

@@ -1,0 +1,242 @@
+package upgrade_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	inbox "github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/bridge/sqlite"
+	"github.com/twoqueue/twoqueue/tests/program"
+	"github.com/twoqueue/twoqueue/tests/stage"
+)
+
+// databases are those that both a test and the commands can open.
+var databases = []struct {
+	stage.Database
+	address func(t *testing.T, url string) string // as commands take it
+	inbox   func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
+}{
+	{stage.Postgres,
+		func(_ *testing.T, url string) string { return url },
+		func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return postgres.OpenInbox(ctx, db) }},
+	{stage.MariaDB,
+		func(t *testing.T, dsn string) string {
+			config, err := mysql.ParseDSN(dsn)
+			must(t, err)
+			login := url.User(config.User)
+			if config.Passwd != "" {
+				login = url.UserPassword(config.User, config.Passwd)
+			}
+			return (&url.URL{Scheme: "mysql", User: login, Host: config.Addr, Path: config.DBName}).String()
+		},
+		func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return inbox.OpenInbox(ctx, db) }},
+	{stage.SQLite,
+		func(_ *testing.T, address string) string {
+			path, _, _ := strings.Cut(address, "?")
+			return "sqlite:" + strings.TrimPrefix(path, "file:")
+		},
+		func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return sqlite.OpenInbox(ctx, db) }},
+}
+
+// A world has programs of both releases on one database and one broker. The stage's own
+// ledger is of this release, as the test binary is.
+type world struct {
+	*stage.Stage
+	t      *testing.T
+	env    []string
+	next   string // the folder of the next release's commands
+	target string
+}
+
+type release bool
+
+const (
+	older release = false
+	newer release = true
+)
+
+// command is a command of one of the releases.
+func (w *world) command(r release, name string, args ...string) *exec.Cmd {
+	w.t.Helper()
+	cmd := program.Command(w.t, name, append(slices.Clone(w.env), args...)...)
+	if r == newer {
+		cmd.Path = filepath.Join(w.next, name)
+	}
+	return cmd
+}
+
+func (w *world) must(r release, name string, args ...string) string {
+	w.t.Helper()
+	result := program.RunCmd(w.t, w.command(r, name, args...))
+	if result.Code != 0 {
+		w.t.Fatalf("%s %v ends with %d: %s%s", name, args, result.Code, result.Stdout, result.Stderr)
+	}
+	return result.Stdout
+}
+
+// start starts a program and waits until it works.
+func (w *world) start(r release, name, works string) *program.Process {
+	w.t.Helper()
+	p := program.StartCmd(w.t, w.command(r, name))
+	p.Hear(works)
+	return p
+}
+
+func (w *world) verifier(r release) *program.Process {
+	w.t.Helper()
+	return w.start(r, "verifier", "session started")
+}
+
+func (w *world) shop(r release) *program.Process {
+	w.t.Helper()
+	return w.start(r, "shop", "the shop is open")
+}
+
+func (w *world) stop(p *program.Process) {
+	w.t.Helper()
+	if code := p.Stop(); code != 0 {
+		w.t.Fatalf("%s ends with %d", p, code)
+	}
+}
+
+// flows waits until more messages have arrived.
+func (w *world) flows(when string) {
+	w.t.Helper()
+	const more = 30
+	before := w.Depth(w.target)
+	w.Eventually("messages arrive "+when, func() bool { return w.Depth(w.target) >= before+more })
+}
+
+// versions are those of the ledger and the inbox.
+func (w *world) versions() (ledger, inbox int) {
+	w.t.Helper()
+	for part, version := range map[string]*int{"ledger": &ledger, "inbox": &inbox} {
+		must(w.t, w.DB.QueryRowContext(w.t.Context(), "SELECT max(version_id) FROM bridge_"+part+"_version").Scan(version))
+	}
+	return ledger, inbox
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The tables are migrated by the next release while a sender and a verifier of this one
+// work. They go on, they start again, and they are replaced one by one. Each committed
+// order's message arrives, and no other.
+func TestAnUpgradeStopsNothing(t *testing.T) {
+	t.Parallel()
+	folder := nextRelease(t)
+	for _, d := range databases {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, d.Database)
+			address := d.address(t, s.DatabaseURL)
+			w := &world{Stage: s, t: t, next: folder, target: s.Queue("emails", nil), env: []string{
+				"BRIDGE_DATABASE_URL=" + address, "BRIDGE_AMQP_URL=" + s.AMQP, "BRIDGE_QUEUE=" + s.Topology.Queue, "BRIDGE_ALLOW=*:*",
+				"BRIDGE_HTTP_ADDR=127.0.0.1:0", "BRIDGE_LOG_FORMAT=text",
+				"SHOP_DATABASE_URL=" + address, "SHOP_AMQP_URL=" + s.AMQP, "SHOP_QUEUE=" + s.Topology.Queue, "SHOP_EMAILS=emails",
+				"SHOP_EVERY=25ms", "SHOP_ROLL_BACK=5", "SHOP_SLOW=7", "SHOP_HOLD=200ms", "SHOP_LOG_FORMAT=text",
+			}}
+			w.must(older, "bridgectl", "migrate", "up", "--ledger", "--inbox")
+			ledger, inbox := w.versions()
+			refused := program.RunCmd(t, w.command(newer, "verifier"))
+			if refused.Code != 6 || !strings.Contains(refused.Stderr, "migrate.Ledger") {
+				t.Errorf("the newer verifier ends with %d on the older tables, must end with 6 and name migrate.Ledger: %s", refused.Code, refused.Stderr)
+			}
+			verifier, shop := w.verifier(older), w.shop(older)
+			w.flows("before the upgrade")
+
+			w.must(newer, "bridgectl", "migrate", "up", "--ledger", "--inbox")
+			if l, i := w.versions(); l != ledger+1 || i != inbox+1 {
+				t.Fatalf("the tables are of versions %d and %d, must be %d and %d", l, i, ledger+1, inbox+1)
+			}
+			w.flows("on the newer tables, by the older programs")
+			w.stop(verifier)
+			w.stop(shop)
+			w.must(older, "verifier", "-migrate")
+			verifier, shop = w.verifier(older), w.shop(older)
+			w.flows("after the older programs have started again")
+			if l, i := w.versions(); l != ledger+1 || i != inbox+1 {
+				t.Fatalf("the tables are of versions %d and %d, must still be %d and %d", l, i, ledger+1, inbox+1)
+			}
+			if status := w.must(older, "bridgectl", "migrate", "status", "--ledger", "--inbox"); strings.Count(status, "newer") != 2 {
+				t.Errorf("migrate status of the older release does not say newer:\n%s", status)
+			}
+
+			newVerifier := w.verifier(newer)
+			w.flows("with both verifiers")
+			w.stop(verifier)
+			w.flows("from the older sender by the newer verifier")
+			newShop := w.shop(newer)
+			w.flows("from both senders")
+			w.stop(shop)
+			w.flows("by the newer programs")
+			w.stop(newShop)
+			w.Eventually("nothing waits for its verdict", func() bool { return w.Rows() == 0 })
+			w.stop(newVerifier)
+
+			w.judge(d.inbox)
+		})
+	}
+}
+
+// judge compares the orders that were committed with the messages that have arrived,
+// which it receives by the inbox of this release.
+func (w *world) judge(open func(context.Context, *sql.DB) (bridge.Inbox, error)) {
+	w.t.Helper()
+	messages, _, err := w.Left()
+	must(w.t, err)
+	if dead := w.Depth(w.Topology.DeadQueue()); messages != 0 || dead != 0 {
+		w.t.Errorf("%d messages are left in the staging queues and %d in the dead queue, must be none", messages, dead)
+	}
+	received, err := open(w.t.Context(), w.DB)
+	must(w.t, err)
+	arrived, err := w.Take(w.target)
+	must(w.t, err)
+	missing := make(map[string]bool)
+	rows, err := w.DB.QueryContext(w.t.Context(), "SELECT id FROM orders")
+	must(w.t, err)
+	for rows.Next() {
+		var id string
+		must(w.t, rows.Scan(&id))
+		missing[id] = true
+	}
+	must(w.t, rows.Err())
+	placed, twice := len(missing), 0
+	for _, d := range arrived {
+		tx, err := w.DB.BeginTx(w.t.Context(), nil)
+		must(w.t, err)
+		first, err := received.Claim(w.t.Context(), tx, "customer", d.MessageId)
+		must(w.t, err)
+		must(w.t, tx.Commit())
+		if !first {
+			twice++
+			continue
+		}
+		var email struct{ Text string }
+		must(w.t, json.Unmarshal(d.Body, &email))
+		id := strings.TrimSuffix(strings.TrimPrefix(email.Text, "Thank you for order "), ".")
+		if !missing[id] {
+			w.t.Errorf("a message has come for order %s, which was not placed", id)
+		}
+		delete(missing, id)
+	}
+	w.t.Logf("%d orders were placed, %d messages have come, %d of them twice", placed, len(arrived), twice)
+	if len(missing) > 0 {
+		w.t.Errorf("%d of %d orders have no message", len(missing), placed)
+	}
+}
