@@ -13,10 +13,11 @@ import (
 )
 
 var (
-	seedFlag    = flag.Uint64("faults.seed", 0, "the seed of the first plan; 0 draws one")
-	stepsFlag   = flag.Int("faults.steps", 14, "the number of steps of a plan")
-	diariesFlag = flag.String("faults.diaries", "", "a folder that keeps the diaries")
-	forFlag     = flag.Duration("faults.for", 0, "how long TestLong goes on with new seeds")
+	seedFlag     = flag.Uint64("faults.seed", 0, "the seed of the first plan; 0 draws one")
+	stepsFlag    = flag.Int("faults.steps", 14, "the number of steps of a plan")
+	databaseFlag = flag.String("faults.database", "postgres", "the database of TestShort and TestLong: postgres, or mysql for a MariaDB or MySQL")
+	diariesFlag  = flag.String("faults.diaries", "", "a folder that keeps the diaries")
+	forFlag      = flag.Duration("faults.for", 0, "how long TestLong goes on with new seeds")
 )
 
 func TestMain(m *testing.M) { servertest.Main(m) }
@@ -48,16 +49,13 @@ func run(t *testing.T, program string, seed uint64, steps int, traffic traffic) 
 	began := time.Now()
 	diary := world.NewDiary(t, *diariesFlag)
 	broker := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Log: diary.Page("RabbitMQ")})
-	database := servertest.StartPostgres(t, &servers.PostgresOptions{Log: diary.Page("PostgreSQL"), Config: []string{
-		"recovery_init_sync_method = syncfs", // a faster restart, no less safe
-		"deadlock_timeout = 200ms",
-	}})
+	database, shop, post := world.StartDatabase(t, *databaseFlag, diary)
 	w := world.New(t, world.Config{
 		Program:  program,
 		Diary:    diary,
 		AMQP:     broker.URL(),
-		Shop:     world.CreateDatabase(t, database, "shop"),
-		Post:     world.CreateDatabase(t, database, "post"),
+		Shop:     shop,
+		Post:     post,
 		Topology: bridge.Topology{Queue: "staging", Classic: seed%3 == 0},
 		Parks:    seed%2 == 0,
 		Pause:    traffic.pause,
@@ -73,7 +71,7 @@ func run(t *testing.T, program string, seed uint64, steps int, traffic traffic) 
 	}
 	plan := world.NewPlan(seed, steps, len(w.Processes()))
 	t.Logf("%v", plan)
-	counts, err := w.Carry(t.Context(), plan, world.Servers{RabbitMQ: broker, Postgres: database})
+	counts, err := w.Carry(t.Context(), plan, world.Servers{RabbitMQ: broker, Database: database})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // driver
-
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -128,15 +126,16 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // openLedger opens the database with its ledger.
-func openLedger(ctx context.Context, b Brief) (db *sql.DB, ledger *ledger, err error) {
-	if db, err = sql.Open("pgx", b.Database); err != nil {
-		return nil, nil, err
+func openLedger(ctx context.Context, b Brief) (db *sql.DB, d Database, l *ledger, err error) {
+	if db, d, err = OpenDatabase(b.Database); err != nil {
+		return nil, d, nil, err
 	}
 	err = retry(ctx, "open ledger", func() error {
-		ledger, err = newLedger(ctx, db)
+		opened, err := d.ledger(ctx, db)
+		l = &ledger{opened}
 		return err
 	})
-	return db, ledger, err
+	return db, d, l, err
 }
 
 // dialTimeout is short, since a link may swallow an attempt.

@@ -2,46 +2,47 @@ package parts
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
 
-// A ledger notes in the diary what is asked of it and what it says, by message ID.
-// It holds the product's ledger itself, not its interface: whatever else that one
-// can do stays to be found.
-type ledger struct{ *postgres.Ledger }
-
-func newLedger(ctx context.Context, db *sql.DB) (*ledger, error) {
-	l, err := postgres.Open(ctx, db)
-	return &ledger{l}, err
+// A product is all that a ledger of the product can do: whatever sender and verifier look
+// for stays to be found.
+type product interface {
+	bridge.Ledger
+	bridge.Parker
+	bridge.Unparker
+	bridge.Sweeper
+	bridge.Watcher
 }
 
+// A ledger notes in the diary what is asked of it and what it says, by message ID.
+type ledger struct{ product }
+
 func (l *ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	err := l.Ledger.Record(ctx, tx, ids)
+	err := l.product.Record(ctx, tx, ids)
 	noteEach(ids, Recorded, err)
 	return err
 }
 
 func (l *ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	found, err := l.Ledger.Committed(ctx, ids)
+	found, err := l.product.Committed(ctx, ids)
 	noteEach(found, "found", err)
 	return found, err
 }
 
 func (l *ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
-	outcome, err := l.Ledger.Settle(ctx, id, wait)
+	outcome, err := l.product.Settle(ctx, id, wait)
 	noteEach([]uuid.UUID{id}, "settled: "+outcome.String(), err)
 	return outcome, err
 }
 
 func (l *ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
 	noteEach(ids, ToForget, nil)
-	err := l.Ledger.Forget(ctx, ids)
+	err := l.product.Forget(ctx, ids)
 	noteEach(ids, Deleted, err)
 	return err
 }

@@ -11,7 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
@@ -24,14 +24,14 @@ const (
 // receive stores every delivery in arrivals and, through a Guard, every message
 // in effects. Neither table has a unique index: what is done twice shall show.
 func receive(ctx context.Context, b Brief) error {
-	db, err := sql.Open("pgx", b.Database)
+	db, database, err := OpenDatabase(b.Database)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	var inbox *postgres.Inbox
+	var inbox bridge.Inbox
 	if err := retry(ctx, "open inbox", func() error {
-		inbox, err = postgres.OpenInbox(ctx, db)
+		inbox, err = database.inbox(ctx, db)
 		return err
 	}); err != nil {
 		return err
@@ -45,7 +45,7 @@ func receive(ctx context.Context, b Brief) error {
 		if err != nil {
 			return err
 		}
-		r := &receiver{db: db, guard: guard, address: b.AMQP, queue: queue}
+		r := &receiver{db: db, database: database, guard: guard, address: b.AMQP, queue: queue}
 		queues.Go(func() {
 			_ = retry(ctx, "consume "+queue, func() error { return r.consume(ctx) })
 		})
@@ -56,10 +56,11 @@ func receive(ctx context.Context, b Brief) error {
 
 // A receiver consumes one queue.
 type receiver struct {
-	db      *sql.DB
-	guard   *idempotency.Guard
-	address string
-	queue   string
+	db       *sql.DB
+	database Database
+	guard    *idempotency.Guard
+	address  string
+	queue    string
 }
 
 // consume handles deliveries until the connection or the queue is gone. It
@@ -112,7 +113,7 @@ func (r *receiver) handle(ctx context.Context, d amqp.Delivery) {
 	}
 	note("%s arrived at %s", d.MessageId, r.queue)
 	err := r.guard.Handle(ctx, r.db, d, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO effects (id, queue) VALUES ($1, $2)`, d.MessageId, r.queue)
+		_, err := tx.ExecContext(ctx, r.database.Text(`INSERT INTO effects (id, queue) VALUES (?, ?)`), d.MessageId, r.queue)
 		if err == nil && rand.IntN(50) == 0 {
 			err = errors.New("the handler fails after its work")
 		}
@@ -126,7 +127,7 @@ func (r *receiver) handle(ctx context.Context, d amqp.Delivery) {
 }
 
 func (r *receiver) arrived(ctx context.Context, d amqp.Delivery) error {
-	_, err := r.db.ExecContext(ctx, `INSERT INTO arrivals (id, queue, target, intact) VALUES ($1, $2, $3, $4)`,
+	_, err := r.db.ExecContext(ctx, r.database.Text(`INSERT INTO arrivals (id, queue, target, intact) VALUES (?, ?, ?, ?)`),
 		d.MessageId, r.queue, d.Exchange+"/"+d.RoutingKey, intact(d))
 	if err != nil {
 		return fmt.Errorf("insert: %w", err)

@@ -59,12 +59,13 @@ const Stock = 3
 const limit = 30 * time.Second
 
 type shop struct {
-	db     *sql.DB
-	sender *sender.Sender
+	db       *sql.DB
+	database Database
+	sender   *sender.Sender
 }
 
 func send(ctx context.Context, b Brief) error {
-	db, ledger, err := openLedger(ctx, b)
+	db, database, ledger, err := openLedger(ctx, b)
 	if err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func send(ctx context.Context, b Brief) error {
 	if err != nil {
 		return err
 	}
-	shop := &shop{db, s}
+	shop := &shop{db, database, s}
 	note("ready")
 	for _, t := range b.Script {
 		_ = shop.transact(ctx, t) // what became of it, the databases tell
@@ -146,18 +147,18 @@ func (t Transaction) options() *sql.TxOptions {
 
 func (s *shop) inTx(ctx context.Context, t Transaction) error {
 	return s.sender.InTx(ctx, s.db, t.options(), func(tx *sender.Tx) error {
-		if err := t.before(ctx, tx); err != nil {
+		if err := s.before(ctx, tx, t); err != nil {
 			return err
 		}
 		for _, o := range t.Orders {
-			if err := place(ctx, tx, o); err != nil {
+			if err := s.place(ctx, tx, o); err != nil {
 				return err
 			}
 			if _, err := tx.Send(Message(o.ID, o.To)); err != nil {
 				return err
 			}
 		}
-		if err := t.after(ctx, tx); err != nil {
+		if err := s.after(ctx, tx, t); err != nil {
 			return err
 		}
 		if t.RollBack {
@@ -173,7 +174,7 @@ func (s *shop) sendTx(ctx context.Context, t Transaction) error {
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
-	if err := t.before(ctx, tx); err != nil {
+	if err := s.before(ctx, tx, t); err != nil {
 		return err
 	}
 	if len(t.Undone) > 0 {
@@ -190,7 +191,7 @@ func (s *shop) sendTx(ctx context.Context, t Transaction) error {
 	if err := s.stage(ctx, tx, t.Orders); err != nil {
 		return err
 	}
-	if err := t.after(ctx, tx); err != nil {
+	if err := s.after(ctx, tx, t); err != nil {
 		return err
 	}
 	pause(ctx, t.Hold)
@@ -207,7 +208,7 @@ func (s *shop) sendTx(ctx context.Context, t Transaction) error {
 func (s *shop) stage(ctx context.Context, tx *sql.Tx, orders []Order) error {
 	messages := make([]bridge.Message, len(orders))
 	for i, o := range orders {
-		if err := place(ctx, tx, o); err != nil {
+		if err := s.place(ctx, tx, o); err != nil {
 			return err
 		}
 		messages[i] = Message(o.ID, o.To)
@@ -221,15 +222,15 @@ func (s *shop) stage(ctx context.Context, tx *sql.Tx, orders []Order) error {
 
 // place inserts the business row. It is from this row, and from nothing else, that
 // the judge knows what has committed.
-func place(ctx context.Context, tx bridge.Tx, o Order) error {
-	if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id, target) VALUES ($1, $2)`, o.ID.String(), TargetName(o.To)); err != nil {
+func (s *shop) place(ctx context.Context, tx bridge.Tx, o Order) error {
+	if _, err := tx.ExecContext(ctx, s.database.Text(`INSERT INTO orders (id, target) VALUES (?, ?)`), o.ID.String(), TargetName(o.To)); err != nil {
 		return fmt.Errorf("insert order: %w", err)
 	}
 	return nil
 }
 
 // before and after are the two halves of a conflict.
-func (t Transaction) before(ctx context.Context, tx bridge.Tx) error {
+func (s *shop) before(ctx context.Context, tx bridge.Tx, t Transaction) error {
 	var err error
 	switch t.Conflict {
 	case Serialization:
@@ -238,25 +239,25 @@ func (t Transaction) before(ctx context.Context, tx bridge.Tx) error {
 			err = rows.Close()
 		}
 	case Deadlock:
-		err = take(ctx, tx, t.Items[0])
+		err = s.take(ctx, tx, t.Items[0])
 	case LockTimeout:
-		_, err = tx.ExecContext(ctx, `SET LOCAL lock_timeout = '100ms'`)
+		_, err = tx.ExecContext(ctx, s.database.shortLockTimeout)
 	}
 	return err
 }
 
-func (t Transaction) after(ctx context.Context, tx bridge.Tx) error {
+func (s *shop) after(ctx context.Context, tx bridge.Tx, t Transaction) error {
 	switch t.Conflict {
 	case Serialization, LockTimeout:
-		return take(ctx, tx, t.Items[0])
+		return s.take(ctx, tx, t.Items[0])
 	case Deadlock:
-		return take(ctx, tx, t.Items[1])
+		return s.take(ctx, tx, t.Items[1])
 	}
 	return nil
 }
 
-func take(ctx context.Context, tx bridge.Tx, item int) error {
-	if _, err := tx.ExecContext(ctx, `UPDATE stock SET amount = amount - 1 WHERE item = $1`, item); err != nil {
+func (s *shop) take(ctx context.Context, tx bridge.Tx, item int) error {
+	if _, err := tx.ExecContext(ctx, s.database.Text(`UPDATE stock SET amount = amount - 1 WHERE item = ?`), item); err != nil {
 		return fmt.Errorf("take from stock: %w", err)
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 
 // verify judges until ctx ends.
 func verify(ctx context.Context, b Brief) error {
-	db, ledger, err := openLedger(ctx, b)
+	db, _, ledger, err := openLedger(ctx, b)
 	if err != nil {
 		return err
 	}

@@ -19,11 +19,11 @@ func (w *World) Explain() string {
 	defer cancel()
 	var out strings.Builder
 	for _, table := range []string{"orders", "bridge_ledger", "bridge_parked"} {
-		n, err := count(ctx, w.shop, table)
+		n, err := count(ctx, w.shop.DB, table)
 		fmt.Fprintf(&out, "%s: %d rows, error %v\n", table, n, err)
 	}
 	for _, table := range []string{"arrivals", "effects"} {
-		n, err := count(ctx, w.post, table)
+		n, err := count(ctx, w.post.DB, table)
 		fmt.Fprintf(&out, "%s: %d rows, error %v\n", table, n, err)
 	}
 	for _, p := range w.Processes() {

@@ -19,7 +19,7 @@ import (
 // Servers are those that a plan may kill.
 type Servers struct {
 	RabbitMQ *servers.RabbitMQ
-	Postgres *servers.Postgres
+	Database DatabaseServer
 }
 
 // Counts is how often each kind of fault was injected.
@@ -83,11 +83,11 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		Rest(ctx, f.For)
 		return s.RabbitMQ.Restart(ctx)
 	case KillDatabase:
-		s.Postgres.Kill()
+		s.Database.Kill()
 		Rest(ctx, f.For)
 		// Not before the kill: what was deleted while it struck may be undone too.
 		w.event(func(e *Events) { e.DatabaseKilled = append(e.DatabaseKilled, time.Now()) })
-		return s.Postgres.Restart(ctx)
+		return s.Database.Restart(ctx)
 	case CutLink:
 		link.Cut()
 	case TearLink:
@@ -111,9 +111,9 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 	case DeleteTarget:
 		return w.DeleteTarget(ctx, []bridge.Target{Classic, Quorum, Exchange}[f.Target], f.For)
 	case KillSessions:
-		return w.killSessions(ctx)
+		return errors.Join(w.shop.killSessions(ctx, parts.Sender, parts.Verifier), w.post.killSessions(ctx, parts.Receiver))
 	case LockLedger:
-		return w.lockLedger(ctx, f.For)
+		return w.shop.lockTable(ctx, "bridge_ledger", f.For)
 	case StrayMessages:
 		return w.PublishStrays(ctx)
 	}
@@ -201,31 +201,6 @@ func (w *World) redeclare(ctx context.Context) error {
 		err := w.Declare(ctx)
 		return err == nil, err
 	})
-}
-
-// killSessions ends every second session at the databases of senders, verifiers
-// and receivers.
-func (w *World) killSessions(ctx context.Context) error {
-	_, err := w.shop.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE application_name IN ($1, $2, $3) AND random() < 0.5`, parts.Sender, parts.Verifier, parts.Receiver)
-	if err != nil {
-		return fmt.Errorf("kill sessions: %w", err)
-	}
-	return nil
-}
-
-// lockLedger keeps all others from writing to the ledger's table.
-func (w *World) lockLedger(ctx context.Context, d time.Duration) error {
-	tx, err := w.shop.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("lock ledger: %w", err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(ctx, `LOCK TABLE bridge_ledger IN SHARE MODE`); err != nil {
-		return fmt.Errorf("lock ledger: %w", err)
-	}
-	Rest(ctx, d)
-	return nil
 }
 
 // PublishStrays publishes into the staging queue what belongs into the dead queue.

@@ -31,24 +31,22 @@ func (w *World) Finish(ctx context.Context) error {
 	w.Diary.Note("the senders end")
 	w.stop(w.Senders)
 	err := Eventually(ctx, "the senders' transactions have ended", Patience, func() (bool, error) {
-		var n int
-		err := w.shop.QueryRowContext(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1`,
-			parts.Sender).Scan(&n)
-		return n == 0, err
+		ids, err := w.shop.sessionsOf(ctx, parts.Sender)
+		return len(ids) == 0, err
 	})
 	w.Diary.Note("the verifiers work until nothing is left")
 	t := w.config.Topology
 	err = errors.Join(err, Eventually(ctx, "nothing is parked", Patience, func() (bool, error) {
-		n, err := count(ctx, w.shop, "bridge_parked")
+		n, err := count(ctx, w.shop.DB, "bridge_parked")
 		return n == 0, err
 	}))
 	err = errors.Join(err, w.awaitDead(ctx))
 	err = errors.Join(err, w.drain(ctx, w.Verifiers, []string{t.Queue, t.WaitingQueue()}, func() (int, error) {
-		return count(ctx, w.shop, "bridge_ledger")
+		return count(ctx, w.shop.DB, "bridge_ledger")
 	}))
 	w.Diary.Note("the receivers work until nothing is left")
 	return errors.Join(err, w.drain(ctx, w.Receivers, w.receiverQueues(), func() (int, error) {
-		return count(ctx, w.post, "effects")
+		return count(ctx, w.post.DB, "effects")
 	}))
 }
 
@@ -62,7 +60,7 @@ func count(ctx context.Context, db *sql.DB, table string) (n int, err error) {
 // not get there, since a deleted staging queue takes them with it.
 func (w *World) awaitDead(ctx context.Context) error {
 	var want int
-	err := w.shop.QueryRowContext(ctx, `SELECT count(*) FROM orders WHERE target IN ($1, $2)`,
+	err := w.shop.QueryRowContext(ctx, w.shop.Text(`SELECT count(*) FROM orders WHERE target IN (?, ?)`),
 		parts.TargetName(Nowhere), parts.TargetName(Forbidden)).Scan(&want)
 	if err != nil {
 		return fmt.Errorf("count the messages for the dead queue: %w", err)

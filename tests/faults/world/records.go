@@ -53,7 +53,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 	r.Effects = make(map[uuid.UUID]int)
 	err = firstError(
 		func() error {
-			return each(ctx, w.shop, `SELECT id, target, at FROM orders`, func(rows *sql.Rows) error {
+			return each(ctx, w.shop.DB, `SELECT id, target, at FROM orders`, func(rows *sql.Rows) error {
 				var id uuid.UUID
 				var o Placed
 				err := rows.Scan(&id, &o.Target, &o.At)
@@ -62,7 +62,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 			})
 		},
 		func() error {
-			return each(ctx, w.shop, `SELECT id FROM bridge_ledger`, func(rows *sql.Rows) error {
+			return each(ctx, w.shop.DB, `SELECT id FROM bridge_ledger`, func(rows *sql.Rows) error {
 				var id uuid.UUID
 				err := rows.Scan(&id)
 				r.Rows = append(r.Rows, id)
@@ -70,7 +70,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 			})
 		},
 		func() error {
-			return each(ctx, w.post, `SELECT id, target, intact FROM arrivals`, func(rows *sql.Rows) error {
+			return each(ctx, w.post.DB, `SELECT id, target, intact FROM arrivals`, func(rows *sql.Rows) error {
 				var a Arrival
 				err := rows.Scan(&a.ID, &a.Target, &a.Intact)
 				r.Arrivals = append(r.Arrivals, a)
@@ -78,7 +78,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 			})
 		},
 		func() error {
-			return each(ctx, w.post, `SELECT id FROM effects`, func(rows *sql.Rows) error {
+			return each(ctx, w.post.DB, `SELECT id FROM effects`, func(rows *sql.Rows) error {
 				var id uuid.UUID
 				err := rows.Scan(&id)
 				r.Effects[id]++

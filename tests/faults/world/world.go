@@ -10,14 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
-	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -27,7 +24,7 @@ type Config struct {
 	Program    string // built by Build
 	Mutant     string // which of those in the program the processes are; none by default
 	AMQP       string // the broker's URL
-	Shop, Post string // the databases' URLs; the sender's, with the ledger, and the receiver's
+	Shop, Post string // the databases' URLs, postgres:// or mysql://; the sender's, with the ledger, and the receiver's
 	Topology   bridge.Topology
 	Diary      *Diary
 	// MoreTargets are queues, declared by the test, that receivers consume too.
@@ -71,8 +68,8 @@ type World struct {
 
 	t      testing.TB
 	config Config
-	shop   *sql.DB
-	post   *sql.DB
+	shop   database
+	post   database
 
 	Senders, Verifiers, Receivers []*Process
 
@@ -88,21 +85,19 @@ func New(t testing.TB, c Config) *World {
 	t.Helper()
 	w := &World{Diary: c.Diary, t: t, config: c, shop: open(t, c.Shop), post: open(t, c.Post)}
 	ctx := t.Context()
-	w.must("migrate ledger", migrate.Ledger(ctx, w.shop, migrate.PostgreSQL))
-	w.must("migrate inbox", migrate.Inbox(ctx, w.post, migrate.PostgreSQL))
-	for _, table := range []struct {
-		db        *sql.DB
-		statement string
-	}{
-		{w.shop, `CREATE TABLE orders (id uuid PRIMARY KEY, target text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`},
-		{w.shop, fmt.Sprintf(`CREATE TABLE stock AS SELECT item, 1000000 AS amount FROM generate_series(0, %d) AS item`, parts.Stock-1)},
-		// No unique index: what is done twice shall show.
-		{w.post, `CREATE TABLE arrivals (id text, queue text, target text, intact boolean, at timestamptz NOT NULL DEFAULT clock_timestamp())`},
-		{w.post, `CREATE TABLE effects (id text, queue text)`},
-	} {
-		_, err := table.db.ExecContext(ctx, table.statement)
-		w.must("create table", err)
+	w.must("migrate ledger", migrate.Ledger(ctx, w.shop.DB, w.shop.Dialect))
+	w.must("migrate inbox", migrate.Inbox(ctx, w.post.DB, w.post.Dialect))
+	w.must("make the roles", w.shop.makeRoles(ctx, parts.Sender, parts.Verifier))
+	w.must("make the roles", w.post.makeRoles(ctx, parts.Receiver))
+	w.must("create tables", w.shop.exec(ctx,
+		`CREATE TABLE orders (id char(36) PRIMARY KEY, target varchar(100) NOT NULL, at `+w.shop.stamp+`)`,
+		`CREATE TABLE stock (item int PRIMARY KEY, amount int NOT NULL)`))
+	for item := range parts.Stock {
+		w.must("fill the stock", w.shop.exec(ctx, fmt.Sprintf(`INSERT INTO stock VALUES (%d, 1000000)`, item)))
 	}
+	w.must("create tables", w.post.exec(ctx, // no unique index: what is done twice shall show
+		`CREATE TABLE arrivals (id varchar(200), queue varchar(200), target varchar(200), intact boolean, at `+w.post.stamp+`)`,
+		`CREATE TABLE effects (id varchar(200), queue varchar(200))`))
 	w.must("declare queues", w.Declare(ctx))
 	t.Cleanup(func() {
 		if w.lookout != nil {
@@ -110,17 +105,6 @@ func New(t testing.TB, c Config) *World {
 		}
 	})
 	return w
-}
-
-func open(t testing.TB, address string) *sql.DB {
-	t.Helper()
-	config, err := pgx.ParseConfig(address)
-	if err != nil {
-		t.Fatalf("parse address: %v", err)
-	}
-	db := stdlib.OpenDB(*config)
-	t.Cleanup(func() { _ = db.Close() })
-	return db
 }
 
 func (w *World) must(what string, err error) {
@@ -277,7 +261,7 @@ func (w *World) add(to *[]*Process, b parts.Brief) *Process {
 
 func (w *World) make(to *[]*Process, b parts.Brief) *Process {
 	w.t.Helper()
-	b.Database += "&application_name=" + string(b.Role)
+	b.Database = w.shop.as(b.Role, b.Database)
 	b.AMQP, b.Topology = w.config.AMQP, w.config.Topology
 	p := newProcess(w.t, w.config, w.Diary, fmt.Sprintf("%s-%d", b.Role, len(*to)+1), b)
 	*to = append(*to, p)
@@ -302,10 +286,10 @@ func (w *World) hadEnded(err error) {
 }
 
 // Shop is the senders' database, Post the receivers'.
-func (w *World) Shop() *sql.DB { return w.shop }
+func (w *World) Shop() *sql.DB { return w.shop.DB }
 
 // Post is the receivers' database.
-func (w *World) Post() *sql.DB { return w.post }
+func (w *World) Post() *sql.DB { return w.post.DB }
 
 // Patience bounds every wait for something that must happen.
 const Patience = servertest.Patience
@@ -316,13 +300,4 @@ func Eventually(ctx context.Context, what string, patience time.Duration, holds 
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return servertest.Await(ctx, what, holds)
-}
-
-// CreateDatabase makes a database on a server and returns its URL.
-func CreateDatabase(t testing.TB, server *servers.Postgres, name string) string {
-	t.Helper()
-	if _, err := open(t, server.URL()).ExecContext(t.Context(), "CREATE DATABASE "+name); err != nil {
-		t.Fatalf("create database: %v", err)
-	}
-	return server.DatabaseURL(name)
 }

@@ -1,0 +1,185 @@
+package world
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/tests/faults/parts"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// A DatabaseServer is one that a plan may kill.
+type DatabaseServer interface {
+	Kill()
+	Restart(ctx context.Context) error
+}
+
+// DatabaseKinds are the words for StartDatabase.
+var DatabaseKinds = []string{"postgres", "mysql"}
+
+// StartDatabase starts a database server that waits for the disk, and returns the URLs of
+// two databases in it. Of the kind "mysql" it is a MariaDB, or a MySQL where only that is
+// installed.
+func StartDatabase(t testing.TB, kind string, diary *Diary) (server DatabaseServer, shop, post string) {
+	t.Helper()
+	switch kind {
+	case "postgres":
+		s := servertest.StartPostgres(t, &servers.PostgresOptions{Log: diary.Page("PostgreSQL"), Config: []string{
+			"recovery_init_sync_method = syncfs", // a faster restart, no less safe
+			"deadlock_timeout = 200ms",
+		}})
+		create(t, s.URL())
+		return s, s.DatabaseURL("shop"), s.DatabaseURL("post")
+	case "mysql":
+		s := servertest.StartMariaDB(t, &servers.MariaDBOptions{Log: diary.Page("MariaDB")})
+		address := "mysql://root@" + s.Addr() + "/"
+		create(t, address)
+		return s, address + "shop", address + "post"
+	}
+	t.Fatalf("no database is known as %q, only %q", kind, DatabaseKinds)
+	panic("unreachable")
+}
+
+func create(t testing.TB, address string) {
+	t.Helper()
+	if err := open(t, address).exec(t.Context(), "CREATE DATABASE shop", "CREATE DATABASE post"); err != nil {
+		t.Fatalf("create databases: %v", err)
+	}
+}
+
+// A database is a pool to one, and what differs between their kinds.
+type database struct {
+	*sql.DB
+	parts.Database
+	habits
+}
+
+// habits are what a kind of database wants said differently. The sessions of a process are
+// known by its role.
+type habits struct {
+	stamp    string   // the type of a column that holds the time of its row's INSERT
+	role     []string // make a role, %s, where the server must know it
+	as       func(role parts.Role, address string) string
+	sessions string // the IDs of a role's sessions in this database
+	kill     string // ends a session by its ID
+
+	// Statements that keep others from changing a table, %s, and the one that ends that.
+	lock   []string
+	unlock string
+}
+
+var habitsOf = map[migrate.Dialect]habits{
+	migrate.PostgreSQL: {
+		stamp:    `timestamptz NOT NULL DEFAULT clock_timestamp()`,
+		as:       func(role parts.Role, address string) string { return address + "&application_name=" + string(role) },
+		sessions: `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = ?`,
+		kill:     `SELECT pg_terminate_backend(%d)`,
+		lock:     []string{`BEGIN`, `LOCK TABLE %s IN SHARE MODE`},
+		unlock:   `ROLLBACK`,
+	},
+	migrate.MySQL: {
+		stamp:    `datetime(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6))`,
+		role:     []string{`CREATE USER IF NOT EXISTS %s`, `GRANT ALL ON *.* TO %s`},
+		as:       asUser,
+		sessions: `SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND user = ?`,
+		kill:     `KILL CONNECTION %d`,
+		lock:     []string{`LOCK TABLES %s READ`},
+		unlock:   `UNLOCK TABLES`,
+	},
+}
+
+func asUser(role parts.Role, address string) string {
+	parsed, err := url.Parse(address)
+	if err != nil {
+		panic(err) // it has been opened
+	}
+	parsed.User = url.User(string(role))
+	return parsed.String()
+}
+
+func open(t testing.TB, address string) database {
+	t.Helper()
+	db, kind, err := parts.OpenDatabase(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return database{db, kind, habitsOf[kind.Dialect]}
+}
+
+func (d database) exec(ctx context.Context, statements ...string) error {
+	for _, statement := range statements {
+		if _, err := d.ExecContext(ctx, statement); err != nil {
+			return fmt.Errorf("run %q: %w", statement, err)
+		}
+	}
+	return nil
+}
+
+func (d database) makeRoles(ctx context.Context, roles ...parts.Role) error {
+	for _, role := range roles {
+		for _, statement := range d.role {
+			if err := d.exec(ctx, fmt.Sprintf(statement, role)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (d database) sessionsOf(ctx context.Context, role parts.Role) (ids []int64, err error) {
+	err = sqlx.NewDb(d.DB, "").SelectContext(ctx, &ids, d.Text(d.sessions), string(role))
+	return ids, err
+}
+
+// killSessions ends every second session of a role, by chance.
+func (d database) killSessions(ctx context.Context, roles ...parts.Role) error {
+	const unknownThread = 1094 // it has ended by itself
+	for _, role := range roles {
+		ids, err := d.sessionsOf(ctx, role)
+		if err != nil {
+			return fmt.Errorf("kill sessions: %w", err)
+		}
+		for _, id := range ids {
+			if rand.IntN(2) == 0 {
+				continue
+			}
+			err := d.exec(ctx, fmt.Sprintf(d.kill, id))
+			if answer := new(mysql.MySQLError); err != nil && !(errors.As(err, &answer) && answer.Number == unknownThread) {
+				return fmt.Errorf("kill sessions: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// lockTable keeps all others from writing to a table.
+func (d database) lockTable(ctx context.Context, table string, t time.Duration) error {
+	conn, err := d.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", table, err)
+	}
+	defer conn.Close()
+	for _, statement := range d.lock {
+		if _, err := conn.ExecContext(ctx, strings.ReplaceAll(statement, "%s", table)); err != nil {
+			return fmt.Errorf("lock %s: %w", table, err)
+		}
+	}
+	Rest(ctx, t)
+	if _, err := conn.ExecContext(ctx, d.unlock); err != nil {
+		return fmt.Errorf("unlock %s: %w", table, err)
+	}
+	return nil
+}
