@@ -17,6 +17,7 @@ import (
 type stage struct {
 	*world.World
 	t        *testing.T
+	address  string // of the broker
 	verifier *world.Process
 }
 
@@ -25,16 +26,17 @@ const patience = world.Patience
 
 func newStage(t *testing.T, program, mutant string) *stage {
 	t.Helper()
+	address := servertest.Vhost(t)
 	w := world.New(t, world.Config{
 		Program:  program,
 		Mutant:   mutant,
 		Diary:    world.NewDiary(t, *diariesFlag),
-		AMQP:     servertest.Vhost(t),
+		AMQP:     address,
 		Shop:     servertest.PostgresDB(t),
 		Post:     servertest.PostgresDB(t),
 		Topology: bridge.Topology{Queue: "staging"},
 	})
-	s := &stage{World: w, t: t}
+	s := &stage{World: w, t: t, address: address}
 	s.verifier = w.AddVerifier(func(o *verifier.Options) { o.Patience, o.Unroutable = time.Minute, time.Minute })
 	s.await("a verifier", s.verifier.Await("session started"))
 	return s
@@ -104,6 +106,16 @@ func (s *stage) arrived(want int) {
 	}))
 }
 
+// forgotten waits until the ledger is empty.
+func (s *stage) forgotten() {
+	s.t.Helper()
+	s.must("wait", world.Eventually(s.t.Context(), "the rows are deleted", patience, func() (bool, error) {
+		var n int
+		err := s.Shop().QueryRowContext(s.t.Context(), `SELECT count(*) FROM bridge_ledger`).Scan(&n)
+		return n == 0, err
+	}))
+}
+
 // scenarios are short plays, each with the one fault that a rule is for. With the
 // product as it is, none of them ends in a violation.
 var scenarios = map[string]func(s *stage){
@@ -144,11 +156,7 @@ var scenarios = map[string]func(s *stage){
 		s.AddReceiver()
 		s.commit(orders(10, world.Classic))
 		s.arrived(10)
-		s.must("wait", world.Eventually(s.t.Context(), "the rows are deleted", patience, func() (bool, error) {
-			var n int
-			err := s.Shop().QueryRowContext(s.t.Context(), `SELECT count(*) FROM bridge_ledger`).Scan(&n)
-			return n == 0, err
-		}))
+		s.forgotten()
 		world.Rest(s.t.Context(), 2*time.Second) // for the acks, of which nothing tells
 		s.must("delete target", s.RemoveTarget(world.Quorum))
 		again, held := s.verifier.Await("session started"), s.verifier.Await("target is held")

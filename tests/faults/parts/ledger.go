@@ -30,13 +30,13 @@ func (l *ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 
 func (l *ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found, err := l.product.Committed(ctx, ids)
-	noteEach(found, "found", err)
+	noteEach(found, Found, err)
 	return found, err
 }
 
 func (l *ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
 	outcome, err := l.product.Settle(ctx, id, wait)
-	noteEach([]uuid.UUID{id}, "settled: "+outcome.String(), err)
+	noteEach([]uuid.UUID{id}, Settled+outcome.String(), err)
 	return outcome, err
 }
 
@@ -47,10 +47,12 @@ func (l *ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
 	return err
 }
 
-// Words of the diaries that are looked for. The judge explains with the first two
-// the rows that are left in a ledger, and nothing else.
+// Words of the diaries that are looked for. The judge explains with them, but the last,
+// the rows that are left in a ledger and what was lost with a queue, and nothing else.
 const (
 	Recorded = "recorded"
+	Found    = "found"
+	Settled  = "settled: " // and the outcome
 	ToForget = "to be forgotten"
 	Deleted  = "row deleted"
 )

@@ -147,7 +147,7 @@ func (w *World) DeleteStaging(ctx context.Context, gone time.Duration) error {
 		return err
 	}
 	Rest(ctx, gone)
-	return w.redeclare(ctx)
+	return w.redeclare(ctx, w.stagingDeleted)
 }
 
 // DeleteTarget deletes the queue of a target with all that is in it, and declares
@@ -157,48 +157,72 @@ func (w *World) DeleteTarget(ctx context.Context, target bridge.Target, gone tim
 		return err
 	}
 	Rest(ctx, gone)
-	return w.redeclare(ctx)
+	return w.RedeclareTarget(ctx, target)
+}
+
+// RedeclareTarget declares the queue of a target that was removed.
+func (w *World) RedeclareTarget(ctx context.Context, target bridge.Target) error {
+	return w.redeclare(ctx, func() { w.targetDeleted(target, 0) })
 }
 
 // RemoveStaging deletes the staging queue.
 func (w *World) RemoveStaging() error {
-	if err := w.deleteQueue(w.config.Topology.Queue); err != nil {
+	if _, err := w.deleteQueue(w.config.Topology.Queue); err != nil {
 		return err
 	}
-	w.event(func(e *Events) { e.StagingDeleted = append(e.StagingDeleted, time.Now()) })
+	w.stagingDeleted()
 	return nil
+}
+
+func (w *World) stagingDeleted() {
+	w.event(func(e *Events) { e.StagingDeleted = append(e.StagingDeleted, time.Now()) })
 }
 
 // RemoveTarget deletes the queue of a target.
 func (w *World) RemoveTarget(target bridge.Target) error {
-	if err := w.deleteQueue(queueOf[target]); err != nil {
+	ready, err := w.deleteQueue(queueOf[target])
+	if err != nil {
 		return err
 	}
-	w.event(func(e *Events) {
-		deleted := maps.Clone(e.TargetDeleted)
-		if deleted == nil {
-			deleted = make(map[string][]time.Time)
-		}
-		name := parts.TargetName(target)
-		deleted[name] = append(deleted[name], time.Now())
-		e.TargetDeleted = deleted
-	})
+	w.targetDeleted(target, ready)
 	return nil
 }
 
-func (w *World) deleteQueue(queue string) error {
-	return w.onChannel(func(ch *amqp.Channel) error {
-		n, err := ch.QueueDelete(queue, false, false, false)
-		w.Diary.Note("queue %s is deleted with %d messages that were ready", queue, n)
+func (w *World) targetDeleted(target bridge.Target, ready int) {
+	w.event(func(e *Events) {
+		deleted := maps.Clone(e.TargetDeleted)
+		if deleted == nil {
+			deleted = make(map[string][]Deletion)
+		}
+		name := parts.TargetName(target)
+		deleted[name] = append(deleted[name], Deletion{time.Now(), ready})
+		e.TargetDeleted = deleted
+	})
+}
+
+func (w *World) deleteQueue(queue string) (ready int, err error) {
+	err = w.onChannel(func(ch *amqp.Channel) (err error) {
+		ready, err = ch.QueueDelete(queue, false, false, false)
+		w.Diary.Note("queue %s is deleted with %d messages that were ready", queue, ready)
 		return err
 	})
+	return ready, err
 }
 
 // redeclare declares what is missing. The verifiers declare queues too, and two
 // that declare the same quorum queue at the same time may get an error.
-func (w *World) redeclare(ctx context.Context) error {
+//
+// A declaration that fails is a deletion too. RabbitMQ makes a quorum queue known before
+// it starts it, and if the start fails or takes too long it ends what it has started and
+// deletes the queue (start_cluster in rabbit_quorum_queue.erl and ra.erl, read in 4.3.6).
+// Meanwhile the queue may have taken messages and confirmed them.
+func (w *World) redeclare(ctx context.Context, deleted func()) error {
 	return Eventually(ctx, "the queue is declared again", Patience, func() (bool, error) {
 		err := w.Declare(ctx)
+		if failed := new(amqp.Error); errors.As(err, &failed) && failed.Code == amqp.InternalError {
+			deleted()
+			w.Diary.Note("the declaration has failed: %v", err)
+		}
 		return err == nil, err
 	})
 }

@@ -22,11 +22,14 @@ type Records struct {
 	Dead     []DeadLetter
 	Staged   int // messages left in the staging and the waiting queue
 	Waiting  int // messages left in the receivers' queues
+	Held     int // messages of one queue that the receivers hold, at most
 
 	Events Events
-	// Of the diaries, and only to explain rows: the verifiers' canaries, and when a
-	// row was deleted.
+	// Of the diaries, and only to explain: the verifiers' canaries, when a verifier first
+	// knew that a message was committed, which is before it forwards it, and when one last
+	// began to delete a row, which is after the target's confirm.
 	Canaries  map[uuid.UUID]bool
+	Committed map[uuid.UUID]time.Time
 	Forgotten map[uuid.UUID]time.Time
 }
 
@@ -55,10 +58,16 @@ type DeadLetter struct {
 // Events are the acts of the harness that explain what would be a violation
 // otherwise.
 type Events struct {
-	StagingDeleted []time.Time            // when it was certainly gone
-	TargetDeleted  map[string][]time.Time // by target
+	StagingDeleted []time.Time           // when it was certainly gone
+	TargetDeleted  map[string][]Deletion // by target
 	DatabaseKilled []time.Time
 	Strays         map[string]Stray // published into the staging queue from outside, by name
+}
+
+// A Deletion of a target's queue, with all that is in it.
+type Deletion struct {
+	At    time.Time // when it was certainly gone
+	Ready int       // messages in it that no receiver held, shortly before
 }
 
 // A Stray is meant for the dead queue.
@@ -89,6 +98,7 @@ const (
 	Leftover    Kind = "left over"       // in a queue, at the end
 	Orphan      Kind = "unexplained row" // in the ledger, at the end
 	WronglyDead Kind = "wrongly in the dead queue"
+	TooMany     Kind = "more lost with a target queue than it can have held"
 	Ended       Kind = "a process has ended by itself"
 )
 
@@ -112,12 +122,13 @@ func Summary(violations []Violation) string {
 
 // Totals are what a run has seen.
 type Totals struct {
-	Committed  int // messages
-	Delivered  int // of them, to a receiver
-	Dead       int // of them, in the dead queue, as they were meant to be
-	Duplicates int // deliveries beyond each message's first
-	ByOperator int // lost with a queue that was deleted, and explained
-	Rows       int // left in the ledger, and explained
+	Committed   int // messages
+	Delivered   int // of them, to a receiver
+	Dead        int // of them, in the dead queue, as they were meant to be
+	Duplicates  int // deliveries beyond each message's first
+	WithStaging int // lost with the staging queue when it was deleted
+	WithTarget  int // lost with a target's queue when it was deleted
+	Rows        int // left in the ledger, and explained
 }
 
 // Add adds another run's.
@@ -126,13 +137,14 @@ func (t *Totals) Add(o Totals) {
 	t.Delivered += o.Delivered
 	t.Dead += o.Dead
 	t.Duplicates += o.Duplicates
-	t.ByOperator += o.ByOperator
+	t.WithStaging += o.WithStaging
+	t.WithTarget += o.WithTarget
 	t.Rows += o.Rows
 }
 
 func (t Totals) String() string {
-	return fmt.Sprintf("%d messages committed, %d delivered, %d dead-lettered as meant, %d duplicates, %d lost with deleted queues, %d explained rows left",
-		t.Committed, t.Delivered, t.Dead, t.Duplicates, t.ByOperator, t.Rows)
+	return fmt.Sprintf("%d messages committed, %d delivered, %d dead-lettered as meant, %d duplicates, %d lost with the staging queue and %d with target queues that were deleted, %d explained rows left",
+		t.Committed, t.Delivered, t.Dead, t.Duplicates, t.WithStaging, t.WithTarget, t.Rows)
 }
 
 // undone is how far before a kill of the database a deletion that did not wait for
@@ -231,11 +243,15 @@ func meantForDead(target string) string {
 }
 
 // orders: each has arrived, and had its effect. What is missing must have been in
-// a queue that the harness deleted: the row is still there, since no verifier had
-// forwarded it, or it was forwarded to the target that was deleted.
+// a queue that the harness deleted. Either no verifier had heard the target's confirm, and
+// it was in the staging queue: then its row is still there. Or one had, and it was in the
+// target's queue: then that was deleted after a verifier knew that it was committed.
 func (j *judge) orders() {
+	with := make(map[string]int) // lost with the queues of a target
 	for id, order := range j.Orders {
-		withTarget := after(j.Events.TargetDeleted[order.Target], order.At)
+		_, confirmed := j.Forgotten[id]
+		judged, known := j.Committed[id]
+		withTarget := confirmed && known && slices.ContainsFunc(j.Events.TargetDeleted[order.Target], func(d Deletion) bool { return d.At.After(judged) })
 		switch {
 		case meantForDead(order.Target) != "" && j.dead[id] > 0:
 			j.totals.Dead++
@@ -244,20 +260,37 @@ func (j *judge) orders() {
 			j.totals.Delivered++
 			continue
 		case j.arrived[id] > 0 && withTarget: // the queue was deleted before the effect
-			j.totals.ByOperator++
+			with[order.Target]++
 			continue
 		case j.arrived[id] > 0:
 			j.violates(NoEffect, id, "arrived %d times", j.arrived[id])
 			continue
 		}
-		withStaging := j.rows[id] && after(j.Events.StagingDeleted, order.At)
-		if withStaging || withTarget {
-			j.totals.ByOperator++
-			continue
+		switch {
+		case withTarget:
+			with[order.Target]++
+		case !confirmed && j.rows[id] && after(j.Events.StagingDeleted, order.At):
+			j.totals.WithStaging++
+		default:
+			j.violates(Lost, id, "placed at %s, for %s; row left: %t, confirmed by the target: %t",
+				order.At.UTC().Format(stamp), order.Target, j.rows[id], confirmed)
 		}
-		j.violates(Lost, id, "placed at %s, for %s; row left: %t", order.At.UTC().Format(stamp), order.Target, j.rows[id])
+	}
+	for target, lost := range with {
+		j.totals.WithTarget += lost
+		most := 0
+		for _, d := range j.Events.TargetDeleted[target] {
+			most += d.Ready + j.Held + meanwhile
+		}
+		if lost > most {
+			j.violates(TooMany, uuid.Nil, "%d for %s, which held at most %d when it was deleted", lost, target, most)
+		}
 	}
 }
+
+// meanwhile is how many messages a target may confirm between the count of those that are
+// ready in it and its deletion: some seconds of the traffic.
+const meanwhile = 200
 
 // after tells whether one of the times is after t.
 func after(times []time.Time, t time.Time) bool {

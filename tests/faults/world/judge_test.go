@@ -40,11 +40,38 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 		}, []world.Kind{world.Lost}},
 		"it was in the target queue that was deleted": {func(r *world.Records) {
 			r.Arrivals, r.Effects = nil, nil
-			r.Events.TargetDeleted = map[string][]time.Time{target: {later}}
+			r.Committed, r.Forgotten = map[uuid.UUID]time.Time{id: placed}, map[uuid.UUID]time.Time{id: placed}
+			r.Events.TargetDeleted = map[string][]world.Deletion{target: {{At: later}}}
 		}, nil},
+		"it was placed before its target queue was deleted, which never confirmed it": {func(r *world.Records) {
+			r.Arrivals, r.Effects = nil, nil
+			r.Committed = map[uuid.UUID]time.Time{id: placed}
+			r.Events.TargetDeleted = map[string][]world.Deletion{target: {{At: later}}}
+		}, []world.Kind{world.Lost}},
+		"it was placed before its target queue was deleted, and forwarded after it": {func(r *world.Records) {
+			r.Arrivals, r.Effects = nil, nil
+			r.Committed, r.Forgotten = map[uuid.UUID]time.Time{id: placed.Add(time.Minute)}, map[uuid.UUID]time.Time{id: placed.Add(time.Minute)}
+			r.Events.TargetDeleted = map[string][]world.Deletion{target: {{At: later}}}
+		}, []world.Kind{world.Lost}},
+		"it was confirmed by its target, its row is left, and the staging queue was deleted": {func(r *world.Records) {
+			r.Arrivals, r.Effects, r.Rows = nil, nil, []uuid.UUID{id}
+			r.Forgotten = map[uuid.UUID]time.Time{id: placed}
+			r.Events.StagingDeleted = []time.Time{later}
+		}, []world.Kind{world.Lost}},
+		"more were lost with a target queue than it can have held": {func(r *world.Records) {
+			r.Committed, r.Forgotten = make(map[uuid.UUID]time.Time), make(map[uuid.UUID]time.Time)
+			for range 1000 {
+				id := uuid.Must(uuid.NewV7())
+				r.Orders[id] = world.Placed{Target: target, At: placed}
+				r.Committed[id], r.Forgotten[id] = placed, placed
+			}
+			r.Held = 80
+			r.Events.TargetDeleted = map[string][]world.Deletion{target: {{At: later, Ready: 10}}}
+		}, []world.Kind{world.TooMany}},
 		"another target queue was deleted": {func(r *world.Records) {
 			r.Arrivals, r.Effects = nil, nil
-			r.Events.TargetDeleted = map[string][]time.Time{parts.TargetName(world.Quorum): {later}}
+			r.Committed, r.Forgotten = map[uuid.UUID]time.Time{id: placed}, map[uuid.UUID]time.Time{id: placed}
+			r.Events.TargetDeleted = map[string][]world.Deletion{parts.TargetName(world.Quorum): {{At: later}}}
 		}, []world.Kind{world.Lost}},
 		"one comes that was not committed": {func(r *world.Records) {
 			r.Arrivals = append(r.Arrivals, world.Arrival{ID: other, Target: target, Intact: true})

@@ -51,6 +51,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 	w.mu.Unlock()
 	r.Orders = make(map[uuid.UUID]Placed)
 	r.Effects = make(map[uuid.UUID]int)
+	r.Held = len(w.Receivers) * parts.ReceiverPrefetch
 	err = firstError(
 		func() error {
 			return each(ctx, w.shop.DB, `SELECT id, target, at FROM orders`, func(rows *sql.Rows) error {
@@ -91,7 +92,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 		},
 		func() error { r.Waiting, err = w.depth(w.receiverQueues()...); return err },
 		func() error { r.Dead, err = w.deadLetters(); return err },
-		func() error { r.Canaries, r.Forgotten, err = w.rowsInDiary(); return err },
+		func() error { return w.readDiary(&r) },
 	)
 	return r, err
 }
@@ -142,22 +143,25 @@ func (w *World) deadLetters() (out []DeadLetter, err error) {
 	return out, err
 }
 
-// rowsInDiary finds what explains rows.
-func (w *World) rowsInDiary() (canaries map[uuid.UUID]bool, forgotten map[uuid.UUID]time.Time, err error) {
-	canaries, forgotten = make(map[uuid.UUID]bool), make(map[uuid.UUID]time.Time)
+// readDiary finds what explains.
+func (w *World) readDiary(r *Records) error {
+	r.Canaries, r.Committed, r.Forgotten = make(map[uuid.UUID]bool), make(map[uuid.UUID]time.Time), make(map[uuid.UUID]time.Time)
 	today := time.Now().UTC()
-	err = w.Diary.scan(func(_ string, at time.Time, writer string, id uuid.UUID, what string) {
+	return w.Diary.scan(func(_ string, at time.Time, writer string, id uuid.UUID, what string) {
 		if id == uuid.Nil || !strings.HasPrefix(writer, string(parts.Verifier)) {
 			return
 		}
 		switch what {
 		case parts.Recorded:
-			canaries[id] = true
+			r.Canaries[id] = true
+		case parts.Found, parts.Settled + bridge.Committed.String():
+			if _, known := r.Committed[id]; !known {
+				r.Committed[id] = onDay(today, at)
+			}
 		case parts.ToForget:
-			forgotten[id] = onDay(today, at)
+			r.Forgotten[id] = onDay(today, at)
 		}
 	})
-	return canaries, forgotten, err
 }
 
 // onDay puts a time of the clock on the day that makes it lie in the past.
