@@ -3,7 +3,9 @@ package faults
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,12 +16,17 @@ import (
 )
 
 // A mutant breaks one rule. All of them are in one build of the product, which breaks
-// the one that it is told to (world.Config.Mutant).
+// the one that it is told to (world.Config.Mutant). It is caught by the judge of a
+// scenario, or by a test that the README names for the rule.
 type mutant struct {
-	name     string
-	edits    []edit
+	name  string
+	edits []edit
+
 	scenario string     // in which the rule matters
 	caught   world.Kind // as what the judge sees it
+
+	pkg, test string // in place of a scenario
+	says      string // a regular expression for what the test complains of
 }
 
 // An edit replaces a text that stands exactly once in a file of the product, or in what
@@ -196,7 +203,194 @@ var outliving = map[string]*acks{}
 `, `	if !fresh && !mutant("no claim in the inbox") {
 `}},
 	},
+	// Rule 5.
+	{
+		name:  "no proof",
+		pkg:   "verifier",
+		test:  "TestVerifierRefusesALedgerThatFailsTheProof",
+		says:  "a session has started",
+		edits: []edit{{"verifier/verifier.go", `err := bridge.Prove(ctx, v.ledger); err != nil {`, `err := bridge.Prove(ctx, v.ledger); err != nil && !mutant("no proof") {`}},
+	},
+	{
+		name: "a proof that believes what it hears of an open transaction",
+		pkg:  "verifier",
+		test: "TestVerifierRefusesALedgerThatFailsTheProof",
+		says: "a session has started",
+		edits: []edit{{"bridge/proof.go", `		if outcome != StillOpen {
+`, `		if outcome != StillOpen && !mutant("a proof that believes what it hears of an open transaction") {
+`}},
+	},
+	{
+		name: "a proof that does not ask who has waited",
+		pkg:  "verifier",
+		test: "TestTheProofSeesWhatASettleSaysThatHasWaited",
+		says: "the proof says <nil>",
+		edits: []edit{{"bridge/proof.go", `	endErr := end()
+	err := <-settled
+`, `	endErr := end()
+	err := <-settled
+	if mutant("a proof that does not ask who has waited") {
+		err = nil
+	}
+`}},
+	},
+	// Rule 6.
+	{
+		name:     "judge messages of another ledger",
+		scenario: "strange messages are in the staging queue",
+		caught:   world.Lost,
+		edits: []edit{{"verifier/pipeline.go", `	if staged.Ledger != s.ledger.Identity() {
+`, `	if staged.Ledger != s.ledger.Identity() && !mutant("judge messages of another ledger") {
+`}},
+	},
+	// Rule 8.
+	{
+		name:     "ack a strange message before its dead letter is confirmed",
+		scenario: "strange messages are in the staging queue, and a verifier dies while the dead queue is missing",
+		caught:   world.Lost,
+		edits: []edit{{"verifier/pipeline.go", `	m.deadLetter(s.opts.Topology.DeadQueue(), why, time.Now())
+`, `	m.deadLetter(s.opts.Topology.DeadQueue(), why, time.Now())
+	if mutant("ack a strange message before its dead letter is confirmed") {
+		_ = m.parcel.lane.ch.Ack(m.parcel.tag, false)
+	}
+`}},
+	},
+	{
+		name: "a missing exchange ends the session",
+		pkg:  "verifier",
+		test: "TestMissingExchangeHoldsUpNobody",
+		says: "sessions: a refused publish must not end the session|messages have not come",
+		edits: []edit{{"verifier/forward.go", `		// The main channel was closed or left: take the next one.
+`, `		if mutant("a missing exchange ends the session") && bridge.Refusal(main.publisher.Err()) != nil {
+			return err
+		}
+		// The main channel was closed or left: take the next one.
+`}},
+	},
+	{
+		name: "look for the one that closes the channel among all, again and again",
+		pkg:  "verifier",
+		test: "TestMissingExchangeHoldsUpNobody",
+		says: "messages have not come",
+		edits: []edit{{"verifier/forward.go", `		f.careful.add(m) // a suspect; if the connection was lost, the session ends
+`, `		if mutant("look for the one that closes the channel among all, again and again") {
+			f.ready.add(m)
+			return
+		}
+		f.careful.add(m) // a suspect; if the connection was lost, the session ends
+`}},
+	},
+	// Rule 9.
+	{
+		name: "wait for one transaction after the other",
+		pkg:  "verifier",
+		test: "TestSlowTransactionsDelayTheirOwnMessagesOnly",
+		says: "messages have not come",
+		edits: []edit{{"verifier/lookup.go", `	s.room.enter(misses...)
+	s.crowd()
+`, `	for _, m := range misses {
+		for mutant("wait for one transaction after the other") && ctx.Err() == nil {
+			if outcome, err := s.ledger.Settle(ctx, m.staged.ID, s.opts.SettleWait); err == nil && outcome != bridge.StillOpen {
+				break
+			}
+		}
+	}
+	s.room.enter(misses...)
+	s.crowd()
+`}},
+	},
+	{
+		name: "a waiting room that is full stays so",
+		pkg:  "verifier",
+		test: "TestSlowTransactionsDelayTheirOwnMessagesOnly",
+		says: "messages have not come",
+		edits: []edit{{"verifier/setaside.go", `func (s *session) thin(now time.Time) {
+`, `func (s *session) thin(now time.Time) {
+	if mutant("a waiting room that is full stays so") {
+		return
+	}
+`}, {"verifier/lookup.go", `		leaves := outcome != bridge.StillOpen ||`, `		leaves := outcome != bridge.StillOpen || !mutant("a waiting room that is full stays so") &&`}},
+	},
+	// Rule 10.
+	{
+		name: "no prefetch",
+		pkg:  "verifier",
+		test: "TestUnackedMessagesAreBounded",
+		says: "messages were left to others",
+		edits: []edit{{"verifier/session.go", `	if err := ch.Qos(prefetch, 0, false); err != nil {
+`, `	if mutant("no prefetch") {
+		return newLane(queue, prefetch, ch), nil
+	}
+	if err := ch.Qos(prefetch, 0, false); err != nil {
+`}},
+	},
+	{
+		name: "groups are not counted",
+		pkg:  "verifier",
+		test: "TestMessagesInGroupsAreBounded",
+		says: "messages were held, more than a prefetch",
+		edits: []edit{{"verifier/lane.go", `	for l.held.Load() >= int64(l.prefetch) {
+`, `	for l.held.Load() >= int64(l.prefetch) && !mutant("groups are not counted") {
+`}},
+	},
+	// Rule 11.
+	{
+		name: "commit for the caller",
+		pkg:  "sender",
+		test: "TestTheTransactionStaysTheCallers",
+		says: "the transaction was ended",
+		edits: []edit{{"sender/sender.go", `	switch {
+	case err != nil && mutant("commit without a confirm"):`, `	if theirs, ok := tx.(interface{ Commit() error }); ok && err == nil && mutant("commit for the caller") {
+		_ = theirs.Commit()
+	}
+	switch {
+	case err != nil && mutant("commit without a confirm"):`}},
+	},
+	{
+		name: "roll back for the caller",
+		pkg:  "sender",
+		test: "TestTheTransactionStaysTheCallers",
+		says: "the transaction was ended",
+		edits: []edit{{"sender/sender.go", `	switch {
+	case err != nil && mutant("commit without a confirm"):`, `	if theirs, ok := tx.(interface{ Rollback() error }); ok && err != nil && mutant("roll back for the caller") {
+		_ = theirs.Rollback()
+	}
+	switch {
+	case err != nil && mutant("commit without a confirm"):`}},
+	},
+	{
+		name: "make the tables in the caller's transaction",
+		pkg:  "sender",
+		test: "TestTheTransactionStaysTheCallers",
+		says: "a statement of ours",
+		edits: []edit{{"sender/sender.go", `	if mutant("publish before record") {
+		// later
+`, `	if mutant("make the tables in the caller's transaction") {
+		_, _ = tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS bridge_more (id int)")
+	}
+	if mutant("publish before record") {
+		// later
+`}},
+	},
+	// Rule 12.
+	{
+		name: "a side job ends the session",
+		pkg:  "verifier",
+		test: "TestMessagesDependOnNoSideJob",
+		says: `\d+ sessions|not in time`,
+		edits: []edit{{"verifier/unpark.go", `		return wait.NextBackOff(), err
+`, `		if err != nil && mutant("a side job ends the session") {
+			s.consuming.Close()
+		}
+		return wait.NextBackOff(), err
+`}},
+	},
 }
+
+// sooner has the tests that mutants are to fail give up sooner than usual.
+var sooner = mutant{name: "sooner", edits: []edit{
+	{"tests/servers/servertest/patience.go", `const Patience = 3 * time.Minute`, `const Patience = time.Minute`},
+}}
 
 // overlay makes the product's files with all mutants in them, and the file that has the
 // compiler take them.
@@ -207,7 +401,7 @@ func overlay(t *testing.T) string {
 		t.Fatal(err)
 	}
 	texts := make(map[string]string) // by file
-	for _, m := range mutants {
+	for _, m := range append(slices.Clone(mutants), sooner) {
 		for i, e := range m.edits {
 			if texts[e.file] == "" {
 				text, err := os.ReadFile(filepath.Join(root, e.file))
@@ -222,7 +416,7 @@ func overlay(t *testing.T) string {
 			}
 			texts[e.file] = strings.Replace(texts[e.file], e.old, e.new, 1)
 			pkg := filepath.Dir(e.file)
-			texts[pkg+"/mutant.go"] = "package " + pkg + theSwitch
+			texts[pkg+"/mutant.go"] = "package " + filepath.Base(pkg) + theSwitch
 		}
 	}
 	folder := t.TempDir()
@@ -247,13 +441,25 @@ func overlay(t *testing.T) string {
 
 func TestMutantsAreCaught(t *testing.T) {
 	if testing.Short() {
-		t.Skip("plays twelve scenarios with processes")
+		t.Skip("plays scenarios with processes, and runs tests again")
 	}
-	program := world.Build(t, overlay(t))
+	overlay := overlay(t)
+	program := world.Build(t, overlay)
+	tests := make(map[string]string) // by package
+	for _, m := range mutants {
+		if m.pkg != "" && tests[m.pkg] == "" {
+			tests[m.pkg] = buildTests(t, overlay, m.pkg)
+		}
+	}
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			began := time.Now()
+			if m.pkg != "" {
+				runTest(t, tests[m.pkg], m)
+				t.Logf("%-40s caught by %s after %v", m.name, m.test, time.Since(began).Round(100*time.Millisecond))
+				return
+			}
 			_, violations := play(t, program, m.name, m.scenario)
 			t.Log(world.Summary(violations))
 			if !slices.ContainsFunc(violations, func(v world.Violation) bool { return v.Kind == m.caught }) {
@@ -261,5 +467,30 @@ func TestMutantsAreCaught(t *testing.T) {
 			}
 			t.Logf("%-40s caught as %q after %v: %s", m.name, m.caught, time.Since(began).Round(100*time.Millisecond), m.scenario)
 		})
+	}
+}
+
+// buildTests builds the tests of a folder of tests with all mutants in the product.
+func buildTests(t *testing.T, overlay, pkg string) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), pkg+".test")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", program,
+		"github.com/twoqueue/twoqueue/tests/"+pkg)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the tests of %s: %v\n%s", pkg, err, output)
+	}
+	return program
+}
+
+// runTest runs the test that must fail because of the mutant, and say so. That it passes
+// without one is what it shows where it stands.
+func runTest(t *testing.T, program string, m mutant) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, "-test.run=^"+m.test+"$", "-test.count=1")
+	cmd.Dir = filepath.Join("..", m.pkg)
+	cmd.Env = append(os.Environ(), parts.MutantVariable+"="+m.name)
+	output, err := cmd.CombinedOutput()
+	if !strings.Contains(string(output), "--- FAIL: "+m.test) || !regexp.MustCompile(m.says).Match(output) {
+		t.Fatalf("the mutant was not caught: %s must fail and say %q: %v\n%s", m.test, m.says, err, output)
 	}
 }

@@ -192,6 +192,20 @@ var scenarios = map[string]func(s *stage){
 		s.verifier.Start()
 		s.commit(orders(1, world.Classic))
 	},
+	"strange messages are in the staging queue": func(s *stage) {
+		s.must("publish strays", s.PublishStrays(s.t.Context()))
+		s.commit(orders(1, world.Classic))
+	},
+	"strange messages are in the staging queue, and a verifier dies while the dead queue is missing": func(s *stage) {
+		s.must("delete dead queue", s.RemoveDead())
+		held := s.verifier.Await("target is held")
+		s.must("publish strays", s.PublishStrays(s.t.Context()))
+		s.await("the verifier has tried", held)
+		s.verifier.Kill()
+		s.must("declare dead queue", s.Declare(s.t.Context()))
+		s.verifier.Start()
+		s.commit(orders(1, world.Classic))
+	},
 	"a message comes twice": func(s *stage) {
 		s.AddReceiver()
 		t := orders(1, world.Classic)

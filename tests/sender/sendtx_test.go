@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -33,6 +34,85 @@ func TestOnlyATransactionCanSend(t *testing.T) {
 			t.Errorf("%v can send: %t", kind, got)
 		}
 	}
+}
+
+// Rule 11 of package bridge: whether its messages are sent or not, the transaction goes on,
+// the caller ends it, and nothing but queries and INSERTs has been added to it.
+func TestTheTransactionStaysTheCallers(t *testing.T) {
+	t.Parallel()
+	onAll(t, func(t *testing.T, s *stage.Stage) {
+		if _, err := s.DB.ExecContext(t.Context(), `CREATE TABLE work (id int)`); err != nil {
+			t.Fatal(err)
+		}
+		send := func(msgs ...bridge.Message) (*watchedTx, error) {
+			tx := &watchedTx{Tx: begin(t, s.DB)}
+			_, err := s.Sender.SendTx(t.Context(), tx, msgs...)
+			if tx.ended > 0 {
+				t.Errorf("the transaction was ended by SendTx, whose error is %v", err)
+			}
+			for _, statement := range tx.statements {
+				if verb, _, _ := strings.Cut(strings.TrimSpace(statement), " "); verb != "INSERT" && verb != "SELECT" {
+					t.Errorf("a statement of ours in the caller's transaction: %s", statement)
+				}
+			}
+			return tx, err
+		}
+		works := func(tx *watchedTx) {
+			t.Helper()
+			if _, err := tx.Tx.ExecContext(t.Context(), `INSERT INTO work VALUES (1)`); err != nil {
+				t.Errorf("the transaction does not go on: %v", err)
+			}
+		}
+
+		s.Queue("target", nil)
+		tx, err := send(messages("target", 2)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		works(tx)
+		if err := tx.Tx.Commit(); err != nil {
+			t.Errorf("the caller's commit: %v", err)
+		}
+		if len(tx.statements) == 0 {
+			t.Error("no statement was seen: nothing is shown")
+		}
+
+		if _, err := s.Channel.QueueDelete(s.Topology.Queue, false, false, false); err != nil {
+			t.Fatal(err)
+		}
+		if tx, err = send(messages("target", 2)...); !errors.Is(err, bridge.ErrReturned) {
+			t.Errorf("without a staging queue: %v", err)
+		}
+		works(tx)
+		if err := tx.Tx.Rollback(); err != nil {
+			t.Errorf("the caller's rollback: %v", err)
+		}
+
+		var done int
+		if err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM work`).Scan(&done); err != nil || done != 1 {
+			t.Errorf("%d rows of the caller's work, error %v; must be that of the commit alone", done, err)
+		}
+	})
+}
+
+// A watchedTx is a caller's transaction that notes what others do with it.
+type watchedTx struct {
+	*sql.Tx
+	ended      int
+	statements []string
+}
+
+func (tx *watchedTx) Commit() error   { tx.ended++; return tx.Tx.Commit() }
+func (tx *watchedTx) Rollback() error { tx.ended++; return tx.Tx.Rollback() }
+
+func (tx *watchedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	tx.statements = append(tx.statements, query)
+	return tx.Tx.ExecContext(ctx, query, args...)
+}
+
+func (tx *watchedTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	tx.statements = append(tx.statements, query)
+	return tx.Tx.QueryContext(ctx, query, args...)
 }
 
 func TestTheCommitDecides(t *testing.T) {

