@@ -13,6 +13,8 @@ import (
 
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 	"github.com/twoqueue/twoqueue/tests/faults/world"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // A mutant breaks one rule. All of them are in one build of the product, which breaks
@@ -376,7 +378,7 @@ var outliving = map[string]*acks{}
 	{
 		name: "a side job ends the session",
 		pkg:  "verifier",
-		test: "TestMessagesDependOnNoSideJob",
+		test: "TestMessagesDependOnNoSideJob/no_right",
 		says: `\d+ sessions|not in time`,
 		edits: []edit{{"verifier/unpark.go", `		return wait.NextBackOff(), err
 `, `		if err != nil && mutant("a side job ends the session") {
@@ -389,7 +391,7 @@ var outliving = map[string]*acks{}
 
 // sooner has the tests that mutants are to fail give up sooner than usual.
 var sooner = mutant{name: "sooner", edits: []edit{
-	{"tests/servers/servertest/patience.go", `const Patience = 3 * time.Minute`, `const Patience = time.Minute`},
+	{"tests/servers/servertest/patience.go", `const Patience = 3 * time.Minute`, `const Patience = 30 * time.Second`},
 }}
 
 // overlay makes the product's files with all mutants in them, and the file that has the
@@ -486,9 +488,14 @@ func buildTests(t *testing.T, overlay, pkg string) (program string) {
 // without one is what it shows where it stands.
 func runTest(t *testing.T, program string, m mutant) {
 	t.Helper()
+	broker, database := servertest.RabbitMQ(t), servertest.Postgres(t)
+	shared, err := servers.Shared{RabbitMQ: &broker, Postgres: &database}.Environment()
+	if err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.CommandContext(t.Context(), program, "-test.run=^"+m.test+"$", "-test.count=1")
 	cmd.Dir = filepath.Join("..", m.pkg)
-	cmd.Env = append(os.Environ(), parts.MutantVariable+"="+m.name)
+	cmd.Env = append(os.Environ(), shared, parts.MutantVariable+"="+m.name)
 	output, err := cmd.CombinedOutput()
 	if !strings.Contains(string(output), "--- FAIL: "+m.test) || !regexp.MustCompile(m.says).Match(output) {
 		t.Fatalf("the mutant was not caught: %s must fail and say %q: %v\n%s", m.test, m.says, err, output)

@@ -207,8 +207,17 @@ func (w *World) targetDeleted(target bridge.Target, ready int) {
 }
 
 func (w *World) deleteQueue(queue string) (ready int, err error) {
-	err = w.onChannel(func(ch *amqp.Channel) (err error) {
-		ready, err = ch.QueueDelete(queue, false, false, false)
+	// The answer to a deletion may be a count that says nothing: see inspect.
+	err = Eventually(context.Background(), queue+" is counted", Patience, func() (_ bool, err error) {
+		ready, err = w.depth(queue)
+		return err == nil, err
+	})
+	if err != nil {
+		return 0, err
+	}
+	err = w.onChannel(func(ch *amqp.Channel) error {
+		n, err := ch.QueueDelete(queue, false, false, false)
+		ready = max(ready, n)
 		w.Diary.Note("queue %s is deleted with %d messages that were ready", queue, ready)
 		return err
 	})

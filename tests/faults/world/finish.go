@@ -118,7 +118,7 @@ func (w *World) left(ctx context.Context, queues []string) (n int, err error) {
 		n, free = 0, true
 		err = w.look(func(ch *amqp.Channel) error {
 			for _, queue := range queues {
-				q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+				q, err := inspect(ch, queue)
 				if err != nil {
 					return err
 				}
