@@ -1,13 +1,14 @@
 // Package faults shows the claim, delivered if and only if committed, while
 // everything around fails.
 //
-// Senders, verifiers and receivers run as processes, with a PostgreSQL and a
-// RabbitMQ of their own and a proxy in every link. A plan, drawn from a seed and
+// Senders, verifiers and receivers run as processes, with a RabbitMQ and a PostgreSQL,
+// MariaDB or MySQL of their own and a proxy in every link. A plan, drawn from a seed and
 // printed, kills, freezes, cuts and deletes. Then everything is mended, the
 // traffic comes to its end, and package world judges by what the databases hold.
 //
 //	go test ./tests/faults -run TestShort -faults.seed 7 -v          the plan of one seed
 //	go test ./tests/faults -run TestLong -faults.for 1h -timeout 2h -v   many seeds, heavy traffic
+//	… -faults.database mysql                                            on a MariaDB, or a MySQL
 //
 // A failure prints the plan and the history of each message it is about; with
 // -faults.diaries DIR the whole diary is kept: what every process and both servers
@@ -16,10 +17,14 @@
 //
 // What it cannot see: a power cut (SIGKILL leaves what the kernel has taken), packets
 // lost below TCP (the proxy loses bytes of connections, and both ends get them
-// acknowledged), and a loss that the deletion of a queue at the same time explains:
-// a message counts as lost with the staging queue if it was placed before the
-// deletion and its row is still there.
+// acknowledged), and a loss that the deletion of a queue at the same time explains. A
+// message counts as lost with the staging queue if it was placed before the deletion, its
+// row is still there, and no verifier has heard the target's confirm. It counts as lost
+// with its target's queue if a verifier has heard the confirm, and knew that the message
+// was committed before the deletion; no more are lost so than the queue can have held.
+// The totals of a run count both.
 //
-// TestMutants shows that the harness can catch a loss: it runs against a build of the
-// product that breaks one rule of package bridge at a time.
+// TestMutants runs against a build of the product that breaks one rule of package bridge
+// at a time. It shows that the harness can catch a loss, and that a test which the README
+// names for a rule fails without the rule, where no loss tells.
 package faults
