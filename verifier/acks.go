@@ -1,8 +1,10 @@
 package verifier
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,7 +15,7 @@ type tagState uint8
 const (
 	unacked tagState = iota
 	safe             // forwarded or dropped: may be acked
-	acked
+	acked            // or handed back: the broker does not hold it here any more
 )
 
 // gapPatience is how long a message that is done waits for those before it, so
@@ -22,15 +24,21 @@ const gapPatience = 100 * time.Millisecond
 
 // acks turns messages that are done, in any order, into few acks: one multiple
 // ack up to the tag below which all are done, and single acks for what is stuck
-// behind a gap.
+// behind a gap. It remembers a delivery for as long as the broker holds it unacked, so
+// that the prefetch count bounds its memory, however long a message stays.
 type acks struct {
 	ch    acknowledger
 	more  chan struct{}
 	mu    sync.Mutex
-	first uint64     // the tag of states[0]
-	state []tagState // of the tags from first on
-	stuck uint64     // tags up to here were behind a gap at the last look
-	last  uint64     // the highest tag that is safe
+	open  []openTag // the lowest tag first
+	back  []uint64  // to be handed back
+	stuck uint64    // tags up to here were behind a gap at the last look
+	last  uint64    // the highest tag that is safe
+}
+
+type openTag struct {
+	tag   uint64
+	state tagState
 }
 
 // acknowledger is what acks needs of a channel.
@@ -42,24 +50,40 @@ type acknowledger interface {
 }
 
 func newAcks(ch acknowledger) *acks {
-	return &acks{ch: ch, more: make(chan struct{}, 1), first: 1}
+	return &acks{ch: ch, more: make(chan struct{}, 1)}
+}
+
+// took says that a delivery is here. It must be told of all of them, in their order: one
+// ack speaks for every lower tag.
+func (a *acks) took(tag uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open = append(a.open, openTag{tag, unacked})
 }
 
 // done says that the message with this tag is safe elsewhere, or rightly dropped.
 func (a *acks) done(tags ...uint64) {
 	a.mu.Lock()
 	for _, tag := range tags {
-		for tag >= a.first+uint64(len(a.state)) {
-			a.state = append(a.state, unacked)
+		if i, ok := a.find(tag); ok {
+			a.open[i].state = safe
+			a.last = max(a.last, tag)
 		}
-		a.state[tag-a.first] = safe
-		a.last = max(a.last, tag)
 	}
 	a.mu.Unlock()
-	select {
-	case a.more <- struct{}{}:
-	default:
-	}
+	wake(a.more)
+}
+
+// handBack gives messages back to the queue.
+func (a *acks) handBack(tags ...uint64) {
+	a.mu.Lock()
+	a.back = append(a.back, tags...)
+	a.mu.Unlock()
+	wake(a.more)
+}
+
+func (a *acks) find(tag uint64) (int, bool) {
+	return slices.BinarySearchFunc(a.open, tag, func(o openTag, tag uint64) int { return cmp.Compare(o.tag, tag) })
 }
 
 // run acks until ctx ends.
@@ -90,13 +114,14 @@ func (a *acks) run(ctx context.Context) error {
 func (a *acks) finish() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for i := 0; i < len(a.state); {
-		kind, end := a.state[i], i
-		for end < len(a.state) && a.state[end] == kind {
+	a.open = slices.DeleteFunc(a.open, func(o openTag) bool { return o.state == acked })
+	for i := 0; i < len(a.open); {
+		kind, end := a.open[i].state, i
+		for end < len(a.open) && a.open[end].state == kind {
 			end++
 		}
 		var err error
-		switch last := a.first + uint64(end) - 1; kind {
+		switch last := a.open[end-1].tag; kind {
 		case safe:
 			err = a.ch.Ack(last, true)
 		case unacked:
@@ -107,7 +132,7 @@ func (a *acks) finish() error {
 		}
 		i = end
 	}
-	a.state = nil
+	a.open = nil
 	if err := a.ch.Qos(1, 0, false); err != nil {
 		return fmt.Errorf("ack the last: %w", err)
 	}
@@ -119,11 +144,20 @@ func (a *acks) finish() error {
 func (a *acks) flush(singles bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var run int     // states that are done from the front
+	for _, tag := range a.back {
+		if i, ok := a.find(tag); ok {
+			if err := a.ch.Nack(tag, false, true); err != nil {
+				return fmt.Errorf("hand back: %w", err)
+			}
+			a.open[i].state = acked
+		}
+	}
+	a.back = nil
+	var run int     // tags that are done from the front
 	var upTo uint64 // the highest of them that is not acked yet
-	for run < len(a.state) && a.state[run] != unacked {
-		if a.state[run] == safe {
-			upTo = a.first + uint64(run)
+	for run < len(a.open) && a.open[run].state != unacked {
+		if a.open[run].state == safe {
+			upTo = a.open[run].tag
 		}
 		run++
 	}
@@ -132,36 +166,34 @@ func (a *acks) flush(singles bool) error {
 			return fmt.Errorf("ack: %w", err)
 		}
 	}
-	a.state = a.state[run:]
-	a.first += uint64(run)
+	a.open = a.open[run:]
 	if !singles {
 		return nil
 	}
-	for i, state := range a.state {
-		tag := a.first + uint64(i)
-		if tag > a.stuck {
+	for i, o := range a.open {
+		if o.tag > a.stuck {
 			break
 		}
-		if state == safe {
-			if err := a.ch.Ack(tag, false); err != nil {
+		if o.state == safe {
+			if err := a.ch.Ack(o.tag, false); err != nil {
 				return fmt.Errorf("ack: %w", err)
 			}
-			a.state[i] = acked
+			a.open[i].state = acked
 		}
 	}
+	a.open = slices.DeleteFunc(a.open, func(o openTag) bool { return o.state == acked })
 	a.stuck = a.last
 	return nil
 }
 
 func (a *acks) reject(tag uint64) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if err := a.ch.Reject(tag, false); err != nil {
 		return fmt.Errorf("reject: %w", err)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for tag >= a.first+uint64(len(a.state)) {
-		a.state = append(a.state, unacked)
+	if i, ok := a.find(tag); ok {
+		a.open[i].state = acked
 	}
-	a.state[tag-a.first] = acked
 	return nil
 }

@@ -50,10 +50,14 @@ func (b *brokerAcks) Reject(tag uint64, _ bool) error {
 
 func (b *brokerAcks) Qos(int, int, bool) error { return nil }
 
-func deliver(b *brokerAcks, n int) {
+// deliver makes acks that took n deliveries.
+func deliver(b *brokerAcks, n int) *acks {
+	a := newAcks(b)
 	for i := range n {
 		b.unacked = append(b.unacked, uint64(i+1))
+		a.took(uint64(i + 1))
 	}
+	return a
 }
 
 // Whatever the order in which messages are done: only they are acked, all of them
@@ -62,17 +66,14 @@ func TestOnlyWhatIsDoneIsAckedAndAllOfItInTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const n = 40
 		b := &brokerAcks{t: t}
-		deliver(b, n)
-		a := newAcks(b)
+		a := deliver(b, n)
 		done := map[uint64]bool{}
 		order := rapid.Permutation(rapid.SliceOfNDistinct(rapid.Uint64Range(1, n), 0, n, rapid.ID[uint64]).Draw(t, "done")).Draw(t, "order")
 		for _, tag := range order {
-			done[tag] = true
-			if rapid.IntRange(0, 9).Draw(t, "reject") == 0 {
-				if err := a.reject(tag); err != nil {
-					t.Fatalf("%v", err)
-				}
+			if rapid.IntRange(0, 9).Draw(t, "back") == 0 {
+				a.handBack(tag)
 			} else {
+				done[tag] = true
 				a.done(tag)
 			}
 			if rapid.Bool().Draw(t, "flush") {
@@ -92,18 +93,15 @@ func TestOnlyWhatIsDoneIsAckedAndAllOfItInTheEnd(t *testing.T) {
 		if len(b.acked) != len(done) {
 			t.Fatalf("%d acked, %d done", len(b.acked), len(done))
 		}
-		for _, tag := range b.nacked {
-			if done[tag] {
-				t.Fatalf("tag %d is done and handed back", tag)
-			}
+		if len(b.nacked) != n-len(done) || len(b.unacked) != 0 {
+			t.Fatalf("%d handed back, %d done of %d; %d are left", len(b.nacked), len(done), n, len(b.unacked))
 		}
 	})
 }
 
 func TestManyAcksTravelAsOne(t *testing.T) {
 	b := &brokerAcks{t: t}
-	deliver(b, 1000)
-	a := newAcks(b)
+	a := deliver(b, 1000)
 	tags := rand.Perm(1000)
 	for _, tag := range tags {
 		a.done(uint64(tag + 1))
@@ -118,8 +116,7 @@ func TestManyAcksTravelAsOne(t *testing.T) {
 
 func TestWhatIsStuckBehindAGapIsAckedSinglyAtTheSecondLook(t *testing.T) {
 	b := &brokerAcks{t: t}
-	deliver(b, 3)
-	a := newAcks(b)
+	a := deliver(b, 3)
 	a.done(2, 3) // 1 waits for its transaction
 	if err := a.flush(true); err != nil {
 		t.Fatal(err)
@@ -139,5 +136,40 @@ func TestWhatIsStuckBehindAGapIsAckedSinglyAtTheSecondLook(t *testing.T) {
 	}
 	if len(b.unacked) != 0 {
 		t.Errorf("%v are left", b.unacked)
+	}
+}
+
+// A dead letter that cannot be placed keeps its tag unacked while any number of others
+// pass: memory grows with what the broker holds unacked, not with what has passed.
+func TestAMessageThatStaysKeepsNoRecordOfThoseThatPass(t *testing.T) {
+	const rounds, prefetch = 1000, 100
+	b := &brokerAcks{t: t}
+	a := newAcks(b)
+	tag := uint64(1)
+	arrive := func() {
+		b.unacked = append(b.unacked, tag)
+		a.took(tag)
+		tag++
+	}
+	arrive() // it stays
+	for range rounds {
+		first := tag
+		for range prefetch - 1 {
+			arrive()
+		}
+		for passing := first; passing < tag; passing++ {
+			a.done(passing)
+		}
+		for range 2 {
+			if err := a.flush(true); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(b.unacked) != 1 {
+		t.Fatalf("%d are unacked", len(b.unacked))
+	}
+	if n := len(a.open); n > prefetch {
+		t.Errorf("%d states are kept for a prefetch of %d", n, prefetch)
 	}
 }

@@ -30,6 +30,7 @@ func (s *session) take(ctx context.Context, l *lane) error {
 			if !ok {
 				return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
 			}
+			l.acks.took(d.DeliveryTag)
 			s.arrive(&parcel{lane: l, tag: d.DeliveryTag}, d)
 		}
 		if !l.waitRoom(ctx) {

@@ -182,12 +182,10 @@ var mutants = []mutant{
 
 var outliving = map[string]*acks{}
 `},
-			{"verifier/acks.go", `	for _, tag := range tags {
-		for tag >= a.first`, `	for _, tag := range tags {
-		if mutant("stale ack after a reconnect") && tag < a.first {
-			continue
-		}
-		for tag >= a.first`},
+			{"verifier/acks.go", `	a.open = append(a.open, openTag{tag, unacked})`, `	if mutant("stale ack after a reconnect") && tag <= a.last {
+		return
+	}
+	a.open = append(a.open, openTag{tag, unacked})`},
 		},
 	},
 	{
