@@ -1,5 +1,14 @@
 package bridge
 
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
 // The headers that a verifier writes on a message in the dead queue, beside those that
 // it was staged with.
 const (
@@ -9,6 +18,72 @@ const (
 	HeaderDeadAttempts = "x-bridge-dead-attempts" // how often it could not be forwarded
 	HeaderDeadAt       = "x-bridge-dead-at"       // RFC 3339, UTC
 )
+
+// HeaderDeadRecord marks a dead letter whose body is the record of the message, and names
+// the record's format: "1". OpenDead reads it.
+const HeaderDeadRecord = "x-bridge-dead-record"
+
+// deadHeaders are those that a verifier always writes.
+var deadHeaders = []string{HeaderDeadReason, HeaderDeadText, HeaderDeadVerdict, HeaderDeadAttempts, HeaderDeadAt}
+
+const (
+	deadRecordFormat      = "1"
+	deadRecordContentType = "application/vnd.twoqueue.record"
+)
+
+// DeadRecord is a dead letter whose own headers and properties leave no room for the
+// verifier's headers: the verifier's stay headers, and all the rest goes into the body, as a
+// record. Unlike that of a group's member it has the header x-bridge-ledger, whatever that
+// is, and may have more properties.
+func DeadRecord(letter amqp.Publishing) amqp.Publishing {
+	inner, outer := make(amqp.Table, len(letter.Headers)), amqp.Table{HeaderDeadRecord: deadRecordFormat}
+	for name, value := range letter.Headers {
+		if slices.Contains(deadHeaders, name) {
+			outer[name] = value
+		} else {
+			inner[name] = value
+		}
+	}
+	letter.Headers = inner
+	return amqp.Publishing{
+		MessageId:    letter.MessageId,
+		ContentType:  deadRecordContentType,
+		DeliveryMode: amqp.Persistent,
+		Headers:      outer,
+		Body:         encodeRecord(letter, ""),
+	}
+}
+
+// OpenDead returns a dead letter as if it had fitted into the dead queue: the message that
+// DeadRecord has put into the body, with the headers that are beside it now; and any other
+// message as it is. The error wraps ErrMalformed. The body is shared with d.
+func OpenDead(d amqp.Delivery) (amqp.Delivery, error) {
+	format, ok := d.Headers[HeaderDeadRecord]
+	if !ok {
+		return d, nil
+	}
+	if format != deadRecordFormat {
+		return d, fmt.Errorf("%w: header %s: format %v is not known", ErrMalformed, HeaderDeadRecord, format)
+	}
+	properties, body, rest, ok := cutRecord(d.Body)
+	if !ok || len(rest) > 0 {
+		return d, fmt.Errorf("%w: dead letter: the body is not one record", ErrMalformed)
+	}
+	m, err := decodeRecord(properties, body, math.MaxInt)
+	if err != nil {
+		return d, fmt.Errorf("%w: dead letter: %w", ErrMalformed, err)
+	}
+	headers := make(amqp.Table, len(m.Headers)+len(d.Headers))
+	maps.Copy(headers, m.Headers)
+	for name, value := range d.Headers {
+		if name != HeaderDeadRecord {
+			headers[name] = value
+		}
+	}
+	m.Headers = headers
+	m.Acknowledger, m.DeliveryTag, m.Redelivered = d.Acknowledger, d.DeliveryTag, d.Redelivered
+	return m, nil
+}
 
 // HeaderDroppedAt is written by a verifier on a message in the audit queue: RFC 3339,
 // UTC.

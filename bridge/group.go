@@ -47,6 +47,12 @@ func Alone(ledger uuid.UUID, record []byte) (amqp.Publishing, error) {
 	if err != nil {
 		return amqp.Publishing{}, err
 	}
+	return Republished(d), nil
+}
+
+// Republished is what was delivered, to be published once more: persistent, and without
+// expiration and user-id, on which a broker would act. Body and headers are shared with d.
+func Republished(d amqp.Delivery) amqp.Publishing {
 	return amqp.Publishing{
 		Headers:         d.Headers,
 		ContentType:     d.ContentType,
@@ -60,7 +66,7 @@ func Alone(ledger uuid.UUID, record []byte) (amqp.Publishing, error) {
 		Type:            d.Type,
 		AppId:           d.AppId,
 		Body:            d.Body,
-	}, nil
+	}
 }
 
 // onlyMember reads what lies alone where others lie in a group.

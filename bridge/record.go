@@ -26,7 +26,8 @@ const maxProperties = 100 << 10
 //	        the body
 //
 // Numbers are big-endian, as everywhere in AMQP. The header x-bridge-ledger is left
-// out: it is that of the group, or of the database in which the record lies.
+// out: it is that of the group, or of the database in which the record lies. (A dead
+// letter's record has it: DeadRecord.)
 
 // The flags of a content header's properties.
 const (
@@ -46,11 +47,14 @@ const (
 )
 
 // EncodeRecord returns the record of a message that Encode has made.
-func EncodeRecord(staged amqp.Publishing) []byte {
-	return appendRecord(make([]byte, 0, 8+limits.HeaderBytes(staged)+len(staged.Body)), staged)
+func EncodeRecord(staged amqp.Publishing) []byte { return encodeRecord(staged, HeaderLedger) }
+
+func encodeRecord(p amqp.Publishing, except string) []byte {
+	return appendRecord(make([]byte, 0, 8+limits.HeaderBytes(p)+len(p.Body)), p, except)
 }
 
-func appendRecord(b []byte, p amqp.Publishing) []byte {
+// appendRecord leaves out one header.
+func appendRecord(b []byte, p amqp.Publishing, except string) []byte {
 	start := len(b)
 	b = append(b, 0, 0, 0, 0, 0, 0) // the length and the flags come last
 	var flags uint16
@@ -70,7 +74,7 @@ func appendRecord(b []byte, p amqp.Publishing) []byte {
 	short(flagContentEncoding, p.ContentEncoding)
 	if len(p.Headers) > 0 {
 		flags |= flagHeaders
-		b = appendTable(b, p.Headers, HeaderLedger)
+		b = appendTable(b, p.Headers, except)
 	}
 	octet(flagDeliveryMode, p.DeliveryMode)
 	octet(flagPriority, p.Priority)
@@ -174,13 +178,27 @@ func cutRecord(b []byte) (properties, body, rest []byte, ok bool) {
 	return properties, body, r.b, !r.failed
 }
 
-// readRecord reads a record as a delivery. The body is shared.
+// readRecord reads a record as a delivery, if it is no larger than a message that travels
+// alone. The body is shared.
 func readRecord(properties, body []byte) (d amqp.Delivery, err error) {
 	if len(properties) > maxProperties {
 		return d, fmt.Errorf("%d bytes of properties: at most %d", len(properties), maxProperties)
 	}
+	if d, err = decodeRecord(properties, body, maxDepth); err != nil {
+		return d, err
+	}
+	// Small headers may be many: then what a frame is reckoned to need is more than their
+	// bytes, and the message could not be dead-lettered with its headers.
+	if size := limits.HeaderBytes(amqp.Publishing{Headers: d.Headers}); size > maxProperties {
+		return amqp.Delivery{Body: body}, fmt.Errorf("%d headers are reckoned at %d bytes: at most %d", len(d.Headers), size, maxProperties)
+	}
+	return d, nil
+}
+
+// decodeRecord reads a record in which tables and arrays lie in each other at most so deep.
+func decodeRecord(properties, body []byte, deepest int) (d amqp.Delivery, err error) {
 	d.Body = body
-	r := decoder{b: properties}
+	r := decoder{b: properties, deepest: deepest}
 	flags := r.uint16()
 	short := func(flag uint16) (value string) {
 		if flags&flag != 0 {
@@ -217,22 +235,18 @@ func readRecord(properties, body []byte) (d amqp.Delivery, err error) {
 	case len(r.b) > 0:
 		return d, fmt.Errorf("%d bytes too many in the properties", len(r.b))
 	}
-	// Small headers may be many: then what a frame is reckoned to need is more than their
-	// bytes, and the message could not be dead-lettered with its headers.
-	if size := limits.HeaderBytes(amqp.Publishing{Headers: d.Headers}); size > maxProperties {
-		return amqp.Delivery{Body: body}, fmt.Errorf("%d headers are reckoned at %d bytes: at most %d", len(d.Headers), size, maxProperties)
-	}
 	return d, nil
 }
 
 // A decoder reads AMQP's encoding; at the first thing that it cannot read it
 // fails, and returns zeros from then on.
 type decoder struct {
-	b      []byte
-	failed bool
+	b       []byte
+	failed  bool
+	deepest int
 }
 
-// maxDepth is how deep tables and arrays may lie in each other.
+// maxDepth is how deep tables and arrays may lie in each other, in a member of a group.
 const maxDepth = 32
 
 func (r *decoder) take(n uint64) []byte {
@@ -263,7 +277,7 @@ func (r *decoder) bytes() []byte  { return r.take(r.number(4)) }
 // nested returns a decoder of what lies in a table or an array.
 func (r *decoder) nested(depth int) decoder {
 	b := r.bytes()
-	return decoder{b: b, failed: r.failed || depth > maxDepth}
+	return decoder{b: b, failed: r.failed || depth > r.deepest, deepest: r.deepest}
 }
 
 func (r *decoder) table(depth int) amqp.Table {

@@ -268,6 +268,10 @@ func validateCopies(value any) error {
 	return nil
 }
 
+// Size is about how many bytes a message has on the wire, its headers and properties among
+// them.
+func Size(d amqp.Delivery) int { return limits.HeaderBytes(Republished(d)) + len(d.Body) }
+
 // parseUUID accepts the canonical text only: 36 characters.
 func parseUUID(text string) (uuid.UUID, error) {
 	if text == "" {

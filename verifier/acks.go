@@ -45,7 +45,6 @@ type openTag struct {
 type acknowledger interface {
 	Ack(tag uint64, multiple bool) error
 	Nack(tag uint64, multiple, requeue bool) error
-	Reject(tag uint64, requeue bool) error
 	Qos(count, size int, global bool) error
 }
 
@@ -183,17 +182,5 @@ func (a *acks) flush(singles bool) error {
 	}
 	a.open = slices.DeleteFunc(a.open, func(o openTag) bool { return o.state == acked })
 	a.stuck = a.last
-	return nil
-}
-
-func (a *acks) reject(tag uint64) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err := a.ch.Reject(tag, false); err != nil {
-		return fmt.Errorf("reject: %w", err)
-	}
-	if i, ok := a.find(tag); ok {
-		a.open[i].state = acked
-	}
 	return nil
 }

@@ -43,11 +43,6 @@ func (b *brokerAcks) Nack(tag uint64, multiple, _ bool) error {
 	return nil
 }
 
-func (b *brokerAcks) Reject(tag uint64, _ bool) error {
-	b.acked = append(b.acked, b.take(tag, false)...)
-	return nil
-}
-
 func (b *brokerAcks) Qos(int, int, bool) error { return nil }
 
 // deliver makes acks that took n deliveries.

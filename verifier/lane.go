@@ -2,32 +2,137 @@ package verifier
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// A lane is a consumer on a channel of its own, with its acks.
+// A lane is a consumer on a channel of its own, with its acks, and with the messages that
+// it has brought.
+//
+// The broker bounds how many deliveries a consumer has unacked, and knows no bound in bytes
+// (RabbitMQ's guide 'Consumer Prefetch'). So the lane keeps the content of no more than
+// maxBytes. A delivery that exceeds it rests: only its tag is kept, until there is room.
+// Then it is handed back, and comes again.
+//
+// So does a message that the broker takes nowhere, until it is too old to be held.
 type lane struct {
 	queue    string
 	prefetch int
+	maxBytes int
+	handBack time.Duration
 	ch       *amqp.Channel
 	acks     *acks
-	held     atomic.Int64 // messages taken and not done
+	arrived  *gatherer[arrival] // not taken apart yet
+	held     atomic.Int64       // messages taken apart and not done
 	freed    chan struct{}
+
+	mu      sync.Mutex
+	bytes   int // of the deliveries that are kept
+	resting []*parcel
 }
 
 // A parcel is one unacked delivery: a message, or a group of them. It is acked
 // when the last of them is done.
 type parcel struct {
-	lane   *lane
-	tag    uint64
-	single bool         // no group
-	open   atomic.Int32 // messages that are not done
+	lane     *lane
+	tag      uint64
+	bytes    int
+	received time.Time
+	open     atomic.Int32 // messages that are not done
+	stranded atomic.Bool  // the broker takes one of them nowhere
 }
 
-func newLane(queue string, prefetch int, ch *amqp.Channel) *lane {
-	return &lane{queue: queue, prefetch: prefetch, ch: ch, acks: newAcks(ch), freed: make(chan struct{}, 1)}
+type arrival struct {
+	parcel   *parcel
+	delivery amqp.Delivery
+}
+
+// restInterval is the time between looks for room for what rests. What was handed back at
+// the last look should have come by then: else more would be handed back than fits.
+const restInterval = 50 * time.Millisecond
+
+func newLane(queue string, prefetch, maxBytes int, handBack time.Duration, ch *amqp.Channel) *lane {
+	return &lane{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
+		acks: newAcks(ch), arrived: newGatherer[arrival](), freed: make(chan struct{}, 1)}
+}
+
+// receive keeps a delivery, or lets it rest. It must not block: what nobody receives gathers
+// in the library.
+func (l *lane) receive(d amqp.Delivery) {
+	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: bridge.Size(d), received: time.Now()}
+	l.acks.took(p.tag)
+	l.mu.Lock()
+	keep := l.bytes == 0 || l.bytes+p.bytes <= l.maxBytes
+	if keep {
+		l.bytes += p.bytes
+	} else {
+		l.resting = append(l.resting, p)
+	}
+	l.mu.Unlock()
+	if keep {
+		l.arrived.add(arrival{p, d})
+	}
+}
+
+// wakeUp hands back what rests: as much as there is room for, and what is too old.
+func (l *lane) wakeUp(ctx context.Context) error {
+	ticker := time.NewTicker(restInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-ticker.C:
+			l.acks.handBack(l.rested(now)...)
+		}
+	}
+}
+
+func (l *lane) rested(now time.Time) (tags []uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	bytes := l.bytes
+	l.resting = slices.DeleteFunc(l.resting, func(p *parcel) bool {
+		room := !p.stranded.Load() && (bytes == 0 || bytes+p.bytes <= l.maxBytes)
+		if !room && now.Sub(p.received) < l.handBack {
+			return false
+		}
+		if room {
+			bytes += p.bytes
+		}
+		tags = append(tags, p.tag)
+		return true
+	})
+	return tags
+}
+
+// full tells whether others may be in the queue that the lane has no room for.
+func (l *lane) full() bool { return int(l.held.Load()) >= l.prefetch || l.short() }
+
+// short tells whether the lane lacks room for what has been delivered.
+func (l *lane) short() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.resting, func(p *parcel) bool { return !p.stranded.Load() })
+}
+
+// empty tells whether it has nothing unacked.
+func (l *lane) empty() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bytes == 0 && len(l.resting) == 0
+}
+
+func (l *lane) heldBytes() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bytes
 }
 
 // waitRoom waits until the lane holds fewer messages than it may: groups could
@@ -45,27 +150,29 @@ func (l *lane) waitRoom(ctx context.Context) bool {
 
 // took says of how many messages a parcel consists.
 func (l *lane) took(p *parcel, messages int) {
-	p.single = messages == 1
 	p.open.Store(int32(messages))
 	l.held.Add(int64(messages))
 }
 
 // done lets messages go, and those parcels be acked that they were the last of.
-func (l *lane) done(messages int, tags []uint64) {
+func (l *lane) done(messages int, ended []*parcel) {
 	if messages == 0 {
 		return
 	}
+	var tags []uint64
+	l.mu.Lock()
+	for _, p := range ended {
+		l.bytes -= p.bytes
+		if p.stranded.Load() {
+			l.resting = append(l.resting, p)
+		} else {
+			tags = append(tags, p.tag)
+		}
+	}
+	l.mu.Unlock()
 	l.held.Add(-int64(messages))
 	wake(l.freed)
 	if len(tags) > 0 {
 		l.acks.done(tags...)
 	}
-}
-
-// reject hands the parcel, a single message, to the queue's own dead-letter
-// exchange.
-func (p *parcel) reject() error {
-	p.lane.held.Add(-1)
-	wake(p.lane.freed)
-	return p.lane.acks.reject(p.tag)
 }

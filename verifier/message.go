@@ -31,6 +31,7 @@ type message struct {
 	attempts        int64 // that failed
 	trial           bool  // an attempt at a held target
 	alone           bool  // over a careful channel: its target was stuck
+	enclosed        bool  // its dead letter is a record
 }
 
 type course int
@@ -118,24 +119,22 @@ func (m *message) deadLetter(queue string, why deathReason, now time.Time) {
 	if m.judged.IsZero() {
 		m.judged = now
 	}
-	m.course, m.to = deadLetter, bridge.Target{RoutingKey: queue}
-	m.copy = as(d, headers)
+	m.course, m.enclosed, m.to = deadLetter, false, bridge.Target{RoutingKey: queue}
+	d.Headers = headers
+	letter := bridge.Republished(d)
+	m.copy = &letter
+	if _, odd := headers[bridge.HeaderDeadRecord]; odd { // somebody has made it up
+		m.enclose()
+	}
 }
 
-// as returns what was delivered, with other headers.
-func as(d amqp.Delivery, headers amqp.Table) *amqp.Publishing {
-	return &amqp.Publishing{
-		Headers:         headers,
-		ContentType:     d.ContentType,
-		ContentEncoding: d.ContentEncoding,
-		DeliveryMode:    amqp.Persistent,
-		Priority:        d.Priority,
-		CorrelationId:   d.CorrelationId,
-		ReplyTo:         d.ReplyTo,
-		MessageId:       d.MessageId,
-		Timestamp:       d.Timestamp,
-		Type:            d.Type,
-		AppId:           d.AppId,
-		Body:            d.Body,
+// enclose makes a record of a dead letter; it returns false if it is one already.
+func (m *message) enclose() bool {
+	if m.enclosed {
+		return false
 	}
+	m.enclosed = true
+	record := bridge.DeadRecord(*m.copy)
+	m.copy = &record
+	return true
 }

@@ -17,9 +17,15 @@ type Options struct {
 	// Topology names the staging queue. Default Queue: "twoqueue".
 	Topology bridge.Topology
 
-	// Prefetch is how many staged messages a verifier holds at once, and so bounds
-	// its memory. Default 3000.
+	// Prefetch is how many staged messages a verifier holds at once; together with
+	// MaxBytes it bounds its memory. Default 3000.
 	Prefetch int
+	// MaxBytes is how many bytes of messages, with their headers and properties as they
+	// are on the wire, a verifier holds at once: three quarters of them from the staging
+	// queue, the rest from the waiting queue. Of each queue it holds a single message
+	// beyond that, if it is alone. What the broker delivers in addition, up to Prefetch
+	// messages, is let go at once and fetched again later. Default 256 MiB.
+	MaxBytes int
 	// Waiting is how many of these may wait: for an open transaction, or for a
 	// target that takes nothing. What exceeds it, or has waited for longer than
 	// Patience, goes to the waiting queue. Default half of Prefetch.
@@ -116,6 +122,12 @@ func (o *Options) withDefaults() (Options, error) {
 		if *f.value == 0 {
 			*f.value = f.standard
 		}
+	}
+	if out.MaxBytes < 0 {
+		return out, errors.New("Options.MaxBytes is negative")
+	}
+	if out.MaxBytes == 0 {
+		out.MaxBytes = 256 << 20
 	}
 	for _, f := range []struct {
 		name     string

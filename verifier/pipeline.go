@@ -30,18 +30,32 @@ func (s *session) take(ctx context.Context, l *lane) error {
 			if !ok {
 				return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
 			}
-			l.acks.took(d.DeliveryTag)
-			s.arrive(&parcel{lane: l, tag: d.DeliveryTag}, d)
+			l.receive(d)
 		}
-		if !l.waitRoom(ctx) {
+	}
+}
+
+// unpack takes apart what was delivered, and no more than the lane may hold.
+func (s *session) unpack(ctx context.Context, l *lane) error {
+	const some = 100
+	for {
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-l.arrived.more:
+		}
+		for _, a := range l.arrived.take(some) {
+			if !l.waitRoom(ctx) {
+				return nil
+			}
+			s.arrive(a.parcel, a.delivery)
 		}
 	}
 }
 
 // arrive takes a delivery apart.
 func (s *session) arrive(p *parcel, d amqp.Delivery) {
-	now := time.Now()
+	now := p.received
 	members, err := bridge.Members(d)
 	if err != nil {
 		p.lane.took(p, 1)
@@ -176,7 +190,7 @@ func (s *session) held(m *message) bool {
 // refused: the broker will never take the message at its target.
 func (s *session) refused(m *message, refusal *amqp.Error) {
 	if m.course != forward {
-		if refusal.Code == amqp.PreconditionFailed && m.parcel.single { // this one, as a rule for its size
+		if refusal.Code == amqp.PreconditionFailed { // this one, as a rule for its size
 			s.unfit(m, refusal)
 		} else { // our own queue: somebody must mend the rights
 			s.hold(m, Full)
@@ -188,31 +202,26 @@ func (s *session) refused(m *message, refusal *amqp.Error) {
 	s.moving.add(-1)
 }
 
-// unfit: the message cannot be published as it is. With the dead queue's headers it may
-// have grown too large for a frame, or it is larger than the broker takes since its
-// max_message_size was lowered; then the broker moves it to the dead queue, unchanged. (The
-// properties of a group's member leave room for those headers.)
+// unfit: the message cannot be published as it is. A dead letter becomes a record then,
+// which leaves room for the reason. What is larger than the broker takes, since its
+// max_message_size was lowered, cannot even be moved on this broker: it stays where it is.
 func (s *session) unfit(m *message, err error) {
 	s.holds.ended(m)
-	if m.course == forward {
+	switch {
+	case m.course == forward:
 		s.deadLetter(m, deathReason{bridge.DeadRefused, err.Error()})
 		s.moving.add(-1)
-		return
-	}
-	if m.course == audit {
+	case m.course == audit:
 		s.dropped(m)
-		return
+	case m.course == deadLetter && m.enclose():
+		s.publish(m)
+		s.moving.add(-1)
+	default:
+		s.log.Error("message stays in its queue, since the broker takes it nowhere", "message_id", m.id(),
+			"bytes", len(m.delivery.Body), "queue", m.parcel.lane.queue, "again_in", s.opts.HandBack, "error", err)
+		m.parcel.stranded.Store(true)
+		s.release(m)
 	}
-	if m.why == (deathReason{}) {
-		m.why = deathReason{bridge.DeadRefused, err.Error()}
-	}
-	if err := m.parcel.reject(); err != nil {
-		s.log.Error("could not reject", "message_id", m.id(), "error", err)
-	} else {
-		s.dead(m)
-		s.tell(m)
-	}
-	s.moving.add(-1)
 }
 
 func (s *session) dead(m *message) {
@@ -224,8 +233,13 @@ func (s *session) dead(m *message) {
 // done lets messages be acked.
 func (s *session) done(messages ...*message) {
 	s.tell(messages...)
+	s.release(messages...)
+}
+
+// release lets messages go.
+func (s *session) release(messages ...*message) {
 	for _, l := range []*lane{s.staging, s.waiting} {
-		var tags []uint64
+		var ended []*parcel
 		n := 0
 		for _, m := range messages {
 			if m.parcel.lane != l {
@@ -233,10 +247,10 @@ func (s *session) done(messages ...*message) {
 			}
 			n++
 			if m.parcel.open.Add(-1) == 0 {
-				tags = append(tags, m.parcel.tag)
+				ended = append(ended, m.parcel)
 			}
 		}
-		l.done(n, tags)
+		l.done(n, ended)
 	}
 	s.moving.add(-len(messages))
 }

@@ -77,10 +77,10 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 	}
 	// The library's channels know no contexts.
 	defer context.AfterFunc(ctx, s.consuming.Close)()
-	if s.staging, err = s.openLane(s.opts.Topology.Queue, s.opts.Prefetch); err != nil {
+	if s.staging, err = s.openLane(s.opts.Topology.Queue, s.opts.Prefetch, s.opts.MaxBytes-s.opts.MaxBytes/4); err != nil {
 		return nil, err
 	}
-	if s.waiting, err = s.openLane(s.opts.Topology.WaitingQueue(), s.opts.WaitingPrefetch); err != nil {
+	if s.waiting, err = s.openLane(s.opts.Topology.WaitingQueue(), s.opts.WaitingPrefetch, s.opts.MaxBytes/4); err != nil {
 		return nil, err
 	}
 	s.holds = &holds{
@@ -120,7 +120,7 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 	return s, nil
 }
 
-func (s *session) openLane(queue string, prefetch int) (*lane, error) {
+func (s *session) openLane(queue string, prefetch, maxBytes int) (*lane, error) {
 	ch, err := s.consuming.Channel()
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (s *session) openLane(queue string, prefetch int) (*lane, error) {
 	if err := ch.Qos(prefetch, 0, false); err != nil {
 		return nil, fmt.Errorf("set prefetch: %w", err)
 	}
-	return newLane(queue, prefetch, ch), nil
+	return newLane(queue, prefetch, maxBytes, s.opts.HandBack, ch), nil
 }
 
 func (s *session) close() {
@@ -156,8 +156,11 @@ func (s *session) run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, stopTaking)()
 
 	takers, takerCtx := errgroup.WithContext(taking)
-	takers.Go(func() error { return s.take(takerCtx, s.staging) })
-	takers.Go(func() error { return s.take(takerCtx, s.waiting) })
+	for _, l := range []*lane{s.staging, s.waiting} {
+		takers.Go(func() error { return s.take(takerCtx, l) })
+		takers.Go(func() error { return s.unpack(takerCtx, l) })
+		takers.Go(func() error { return l.wakeUp(takerCtx) })
+	}
 	takers.Go(func() error { return s.look(takerCtx) })
 	for range s.opts.Settlers {
 		takers.Go(func() error { return s.settle(takerCtx) })

@@ -56,7 +56,7 @@ func (s *session) overstays(m *message, now time.Time) bool {
 		return false
 	case m.parcel.lane == s.staging:
 		return age >= min(s.opts.Patience, s.opts.HandBack)
-	case int(s.waiting.held.Load()) >= s.waiting.prefetch:
+	case s.waiting.full():
 		return age >= min(turn, s.opts.HandBack)
 	default:
 		return age >= s.opts.HandBack

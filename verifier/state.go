@@ -15,6 +15,7 @@ type State struct {
 	Err     error     // why the last session ended or could not start; nil while there is one
 
 	Held     int          // messages taken and not done
+	Bytes    int          // of what is kept of the queues' messages: at most Options.MaxBytes
 	Settling int          // lookups that wait in the database
 	Targets  []HeldTarget // targets that take nothing, by name
 	Waiting  int          // messages that wait for an open transaction
@@ -99,6 +100,7 @@ func (v *Verifier) State() State {
 		return state
 	}
 	state.Held = int(s.staging.held.Load() + s.waiting.held.Load())
+	state.Bytes = s.staging.heldBytes() + s.waiting.heldBytes()
 	state.Settling = int(s.settling.Load())
 	state.Targets = s.holds.held()
 	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })

@@ -41,7 +41,7 @@ func (s *session) sweep(ctx context.Context) {
 // as can be seen from here. A wrong answer costs a message its way, not its life:
 // see bridge.Sweeper.
 func (s *session) queuesAreEmpty() (bool, error) {
-	if s.staging.held.Load() > 0 || s.waiting.held.Load() > 0 {
+	if !s.staging.empty() || !s.waiting.empty() {
 		return false, nil
 	}
 	ch, err := s.consuming.Channel()

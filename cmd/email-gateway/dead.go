@@ -121,9 +121,6 @@ func dead(d amqp.Delivery, code string, reason error) amqp.Publishing {
 	headers[bridge.HeaderDeadReason] = code
 	headers[bridge.HeaderDeadText] = text(reason)
 	headers[bridge.HeaderDeadAt] = timestamp().Format(time.RFC3339)
-	return amqp.Publishing{
-		Headers: headers, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: amqp.Persistent,
-		Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, MessageId: d.MessageId,
-		Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId, Body: d.Body,
-	}
+	d.Headers = headers
+	return bridge.Republished(d)
 }

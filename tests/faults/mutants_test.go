@@ -167,9 +167,8 @@ var mutants = []mutant{
 		scenario: "a verifier reconnects while a target is missing, and dies",
 		caught:   world.Lost,
 		edits: []edit{
-			{"verifier/lane.go", `	return &lane{queue: queue, prefetch: prefetch, ch: ch, acks: newAcks(ch), freed: make(chan struct{}, 1)}
-}
-`, `	a := newAcks(ch)
+			{"verifier/lane.go", `	return &lane{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
+		acks: newAcks(ch),`, `	a := newAcks(ch)
 	if mutant("stale ack after a reconnect") {
 		if outliving[queue] == nil {
 			outliving[queue] = a
@@ -177,11 +176,11 @@ var mutants = []mutant{
 		a = outliving[queue]
 		a.ch = ch // the tags stay
 	}
-	return &lane{queue: queue, prefetch: prefetch, ch: ch, acks: a, freed: make(chan struct{}, 1)}
-}
+	return &lane{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
+		acks: a,`},
+			{"verifier/lane.go", `// receive keeps a delivery`, `var outliving = map[string]*acks{}
 
-var outliving = map[string]*acks{}
-`},
+// receive keeps a delivery`},
 			{"verifier/acks.go", `	a.open = append(a.open, openTag{tag, unacked})`, `	if mutant("stale ack after a reconnect") && tag <= a.last {
 		return
 	}

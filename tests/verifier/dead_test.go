@@ -270,19 +270,43 @@ func TestRefusedPropertyIsDeadLettered(t *testing.T) {
 	}
 }
 
-func TestHugeHeadersReachTheDeadQueueThroughTheBroker(t *testing.T) {
+// Its own headers fit into a frame, but not beside the reason's: then the body is a record
+// of it. Nothing depends on the staging queue's dead-letter exchange, which may be missing
+// where the verifier has no right to declare the queue.
+func TestWhatDoesNotFitWithItsReasonIsDeadLetteredAsARecord(t *testing.T) {
 	t.Parallel()
-	s := stage.New(t, stage.Postgres)
+	admin := servertest.Vhost(t)
+	s := stage.On(t, stage.Postgres, admin, bridge.Topology{Queue: "staging"})
+	if _, err := s.Channel.QueueDelete(s.Topology.Queue, false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	s.Queue(s.Topology.Queue, amqp.Table{"x-queue-type": "quorum"})
 	queue := s.Queue("target", nil)
-	// It fits into a frame, but not with the dead queue's own headers.
-	publish(t, s, amqp.Publishing{MessageId: "huge", Headers: amqp.Table{"h": strings.Repeat("x", 130_000)}})
+	limited, err := bridge.Dial(t.Context(), servertest.User(t, admin, "^$", ".*", ".*"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(limited.Close)
+	s.Broker = limited
+	publish(t, s, amqp.Publishing{MessageId: "huge", Headers: amqp.Table{"h": strings.Repeat("x", 130_000)}, Type: "t", Body: []byte("body")})
+	// Nobody has made this a record.
+	publish(t, s, amqp.Publishing{MessageId: "forged", Headers: amqp.Table{bridge.HeaderDeadRecord: "1"}, Body: []byte("body")})
 	ids := goodBatch(s, queue, 100)
 	v := s.Verify(verifier.Options{})
 	expectAll(t, s, queue, ids)
-	if d := s.Receive(s.Topology.DeadQueue(), 1)[0]; d.MessageId != "huge" {
-		t.Errorf("dead message %q", d.MessageId)
+	for _, d := range s.Receive(s.Topology.DeadQueue(), 2) {
+		opened, err := bridge.OpenDead(d)
+		if err != nil || string(opened.Body) != "body" || opened.MessageId != d.MessageId || d.Headers[bridge.HeaderDeadReason] != "malformed" {
+			t.Errorf("dead message %+v: %v", d, err)
+		}
+		if text, _ := opened.Headers["h"].(string); d.MessageId == "huge" && (len(text) != 130_000 || opened.Type != "t") {
+			t.Errorf("the huge one opened: type %q and a header of %d bytes", opened.Type, len(text))
+		}
+		if d.MessageId == "forged" && opened.Headers[bridge.HeaderDeadRecord] != "1" {
+			t.Errorf("the forged one opened: headers %v", opened.Headers)
+		}
 	}
-	if n := v.Stats().Sessions; n != 1 {
-		t.Errorf("%d sessions", n)
+	if n := v.Stats(); n.Sessions != 1 || n.DeadLettered != 2 {
+		t.Errorf("stats %+v", n)
 	}
 }

@@ -2,7 +2,10 @@ package verifier_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -47,38 +50,133 @@ func TestTheLargestMessageIsDeliveredAndALargerOneIsNotRecorded(t *testing.T) {
 
 // A broker that takes less than it did when messages were staged, as after an upgrade
 // from 3.x to 4.x, refuses them at their targets, and in the verifier's own queues too.
-func TestMessagesThatHaveBecomeTooLargeReachTheDeadQueueThroughTheBroker(t *testing.T) {
+// They stay in the staging queue, with or without a dead-letter exchange, whatever has
+// become of their transactions.
+func TestMessagesThatHaveBecomeTooLargeStayUntilTheBrokerTakesThem(t *testing.T) {
 	t.Parallel()
 	broker := servertest.StartRabbitMQ(t, nil)
 	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "staging"})
 	queue := s.Queue("target", nil)
 	ids := goodBatch(s, queue, many/10)
-	large := stage.To(queue, strings.Repeat("x", 70_000))
-	dead := map[string]bool{s.Commit(large)[0].String(): true}
-	open, late := s.Begin(large, stage.To(queue, "small"))
-	dead[late[0].String()] = true
+	// What is in flight beside a refused one comes twice: so each has a queue of its own.
+	largeQueue, smallQueue := s.Queue("large", nil), s.Queue("small", nil)
+	large := stage.To(largeQueue, strings.Repeat("x", 70_000))
+	largeIDs := map[string]bool{s.Commit(large)[0].String(): true}
+	open, late := s.Begin(large, stage.To(smallQueue, "small"))
+	largeIDs[late[0].String()] = true
+	never, _ := s.Begin(large)
 	publish(t, s, amqp.Publishing{MessageId: "malformed"})
+	publish(t, s, amqp.Publishing{MessageId: "large and malformed", Body: large.Publishing.Body})
 	for id := range goodBatch(s, queue, many/10) {
 		ids[id] = true
 	}
-	if err := broker.SetMaxMessageSize(t.Context(), 66_000); err != nil {
-		t.Fatal(err)
-	}
-	v := s.Verify(verifier.Options{Patience: 200 * time.Millisecond})
-	expectAll(t, s, queue, ids)
-	for _, d := range s.Receive(s.Topology.DeadQueue(), 3) {
-		_, moved := d.Headers["x-death"]
-		if large := dead[d.MessageId]; large != moved || !large && d.MessageId != "malformed" {
-			t.Errorf("message %s is dead, with headers %v", d.MessageId, d.Headers)
+	limit := func(bytes int) {
+		t.Helper()
+		if err := broker.SetMaxMessageSize(t.Context(), bytes); err != nil {
+			t.Fatal(err)
 		}
+	}
+	limit(66_000)
+	refusals := make(chan struct{}, 1000)
+	v := s.Verify(verifier.Options{Patience: 200 * time.Millisecond, HandBack: time.Second,
+		Logger: slog.New(tellTale{slog.DiscardHandler, "message stays in its queue", refusals})})
+	expectAll(t, s, queue, ids)
+	s.Eventually("the small malformed one is dead", func() bool { return s.Depth(s.Topology.DeadQueue()) > 0 })
+	for range 12 { // each of the four again and again
+		<-refusals
 	}
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	expectAll(t, s, queue, map[string]bool{late[1].String(): true})
-	// Nobody has confirmed what the broker moved: its rows stay.
-	s.Eventually("the rows of the large ones are left", func() bool { return s.Rows() == len(dead) })
-	if n := v.Stats(); n.Sessions != 1 || n.DeadLettered != 3 {
+	expectAll(t, s, smallQueue, map[string]bool{late[1].String(): true})
+	if err := never.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	s.Eventually("the one that was rolled back is dropped", func() bool { return v.Stats().Dropped > 0 })
+	s.Eventually("the rows of the large ones are left", func() bool { return s.Rows() == len(largeIDs) })
+	limit(128 << 20)
+	expectAll(t, s, largeQueue, largeIDs)
+	expectAll(t, s, s.Topology.DeadQueue(), map[string]bool{"malformed": true, "large and malformed": true})
+	s.Eventually("no rows are left", func() bool { return s.Rows() == 0 })
+	if n := v.Stats(); n.Sessions != 1 || n.DeadLettered < 2 {
 		t.Errorf("stats %+v", n)
 	}
+}
+
+// A tellTale says that a line was logged.
+type tellTale struct {
+	slog.Handler
+	message string
+	logged  chan<- struct{}
+}
+
+func (h tellTale) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h tellTale) Handle(_ context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, h.message) {
+		select {
+		case h.logged <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// Memory is bounded in bytes too: of one transaction's large messages, far fewer than
+// the prefetch allows, a verifier keeps no more than MaxBytes, and the others pass.
+func TestBytesAreBounded(t *testing.T) {
+	t.Parallel()
+	broker := servertest.StartRabbitMQ(t, nil)
+	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "staging"})
+	large, queue := s.Queue("large", nil), s.Queue("target", nil)
+	const n, size, most = 100, 1 << 20, 8 << 20
+	body := strings.Repeat("x", size)
+	messages := make([]bridge.Message, n)
+	for i := range messages {
+		messages[i] = stage.To(large, "")
+		messages[i].Publishing.Body = []byte(body[:size-i])
+		if i > 0 {
+			messages[i].Publishing.Body = messages[0].Publishing.Body[:size-i]
+		}
+	}
+	open, ids := s.Begin(messages...)
+	before := heap()
+	v := s.Verify(verifier.Options{MaxBytes: most})
+	held, grown := 0, 0
+	look := func() {
+		held, grown = max(held, v.State().Bytes), max(grown, heap()-before)
+	}
+	s.Eventually("all large ones have been there", func() bool {
+		look()
+		return v.Stats().SetAside >= n
+	})
+	expectAll(t, s, queue, goodBatch(s, queue, 1000))
+	look()
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{}
+	for _, id := range ids {
+		want[id.String()] = true
+	}
+	expectAll(t, s, large, want)
+	s.Eventually("the ledger is empty", func() bool { look(); return s.Rows() == 0 })
+	t.Logf("held %d bytes at most, of %d; the heap grew by %d", held, most, grown)
+	if held > most {
+		t.Errorf("%d bytes were held, of %d at most", held, most)
+	}
+	if grown > 10*most {
+		t.Errorf("the heap has grown by %d bytes", grown)
+	}
+	if n := v.Stats(); n.Sessions != 1 || n.DeadLettered+n.Dropped != 0 {
+		t.Errorf("stats %+v", n)
+	}
+}
+
+// heap is what is alive on it.
+func heap() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
 }
