@@ -149,3 +149,30 @@ func TestHeadersAsJSON(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// A record is read as if the letter had fitted into the dead queue.
+func TestADeadRecordIsReadLikeAnyLetter(t *testing.T) {
+	staged, err := bridge.Encode(bridge.Message{ID: uuid.New(), RoutingKey: "q", Publishing: amqp.Publishing{Body: []byte("body")}}, uuid.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	staged.Headers[bridge.HeaderDeadVerdict], staged.Headers[bridge.HeaderDeadReason] = "committed", "unroutable"
+	record := bridge.DeadRecord(staged)
+	d := amqp.Delivery{Headers: record.Headers, MessageId: record.MessageId, Body: record.Body, DeliveryTag: 7}
+	m := readDead(d)
+	plan := (&planner{}).decide(m, knowledge{})
+	if m.wrong != nil || m.Verdict != "committed" || m.Reason != "unroutable" || m.RoutingKey != "q" || m.Size != 4 || m.delivery.DeliveryTag != 7 {
+		t.Errorf("it is read as %+v", m)
+	}
+	if len(plan.out) != 1 || string(plan.out[0].Body) != "body" || plan.out[0].MessageId != staged.MessageId || len(plan.out[0].Headers) != 0 {
+		t.Errorf("it is replayed as %+v", plan)
+	}
+	d.Headers["x-death"] = []any{amqp.Table{"queue": "staging", "reason": "rejected"}}
+	if m := readDead(d); m.Verdict != "unknown" {
+		t.Errorf("what the broker has moved: %+v", m)
+	}
+	d.Body = d.Body[:10]
+	if m := readDead(d); m.wrong == nil || len((&planner{}).decide(m, knowledge{}).out) != 0 {
+		t.Errorf("a broken one: %+v", m)
+	}
+}

@@ -44,6 +44,7 @@ const noTarget = "-"
 
 // readDead reads a message of the dead queue. Whatever it looks like, it can be shown.
 func readDead(d amqp.Delivery) *deadMessage {
+	d, unopened := bridge.OpenDead(d)
 	m := &deadMessage{ID: key(d), Size: len(d.Body), Verdict: "unknown", delivery: d}
 	m.Reason = text(d.Headers[bridge.HeaderDeadReason])
 	m.Text = text(d.Headers[bridge.HeaderDeadText])
@@ -61,7 +62,9 @@ func readDead(d amqp.Delivery) *deadMessage {
 	if m.Reason == "" {
 		m.byBroker()
 	}
-	m.read()
+	if m.wrong = unopened; unopened == nil {
+		m.read()
+	}
 	return m
 }
 

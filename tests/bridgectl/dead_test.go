@@ -276,3 +276,47 @@ func TestDeadCommandsRefuseWhatMakesNoSense(t *testing.T) {
 	s.fails(1, "create the queues with bridgectl topology declare", "dead", "list", "--queue=nowhere")
 	s.also("BRIDGE_AMQP_URL=").fails(2, "BRIDGE_AMQP_URL: is not set", "dead", "list")
 }
+
+// What did not fit into the dead queue with its reason lies there as a record. The
+// commands read it like any other message.
+func TestTheDeadCommandsReadARecord(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, stage.SQLite)
+	target := s.Queue("late", nil)
+	id := s.bury(t, target, 1)[0]
+	d := s.Receive(s.Topology.DeadQueue(), 1)[0]
+	err := s.Broker.Publish(t.Context(), []bridge.Outgoing{
+		{Target: bridge.Target{RoutingKey: s.Topology.DeadQueue()}, Publishing: bridge.DeadRecord(bridge.Republished(d))},
+		{Target: bridge.Target{RoutingKey: s.Topology.Queue}, Publishing: amqp.Publishing{
+			MessageId: "huge", Headers: amqp.Table{"h": strings.Repeat("x", 130_000)}, Body: []byte("body")}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := s.Verify(verifier.Options{})
+	s.WaitDepth(s.Topology.DeadQueue(), 2)
+	v.Stop()
+	var list deadMessages
+	s.json(&list, "dead", "list")
+	if got := list.by(t, "malformed"); got != "huge" || list.by(t, "unroutable") != id {
+		t.Errorf("listed: %+v", list)
+	}
+	var shown []struct {
+		Body    string
+		Headers map[string]any
+	}
+	s.json(&shown, "dead", "show", "huge")
+	if h, _ := shown[0].Headers["h"].(string); shown[0].Body != "body" || len(h) != 130_000 {
+		t.Errorf("shown: %+v", shown)
+	}
+	s.must("dead", "replay", id)
+	if d := s.Receive(target, 1)[0]; !isLetter(d, id, id) {
+		t.Errorf("it came as %+v", d)
+	}
+	r := s.run("dead", "replay", "huge", "--to=:late", "--force")
+	if r.Code != 1 || !strings.Contains(r.Stdout, "it cannot be sent at all") {
+		t.Errorf("exit code %d, %s", r.Code, r.Stdout)
+	}
+	s.must("dead", "discard", "huge", "--yes")
+	s.WaitDepth(s.Topology.DeadQueue(), 0)
+}
