@@ -48,6 +48,9 @@ type forwarder struct {
 
 	ready   *gatherer[*message] // to be published
 	careful *gatherer[*message] // to be published alone
+	stuck   *gatherer[*message] // the same, for targets that did not confirm: they wait for each other only
+
+	closing sync.WaitGroup // connections that were left and are empty
 
 	mu       sync.Mutex
 	main     *mainChannel    // nil before the first, and after one was left
@@ -66,7 +69,8 @@ type forwardEvents struct {
 	behind  func(bridge.Target) bool    // it does not confirm, while others do: hold it; false if it is held already
 }
 
-// carefulChannels is how many suspects are published at the same time.
+// carefulChannels is how many suspects are published at the same time, and how many
+// trials of stuck targets.
 const carefulChannels = 4
 
 // maxLeft bounds the main channels that are left and may still bring confirms.
@@ -78,7 +82,8 @@ func (f *forwarder) run(ctx context.Context) error {
 	group.Go(func() error { return f.publishMain(ctx) })
 	group.Go(func() error { return f.watchMain(ctx) })
 	for range carefulChannels {
-		group.Go(func() error { return f.publishCareful(ctx) })
+		group.Go(func() error { return f.publishCareful(ctx, f.careful) })
+		group.Go(func() error { return f.publishCareful(ctx, f.stuck) })
 	}
 	return group.Wait()
 }
@@ -94,8 +99,12 @@ func (f *forwarder) publishMain(ctx context.Context) error {
 			return nil
 		}
 		for _, m := range f.ready.take(f.limit) {
-			if m.alone || f.isSuspect(m.to.Exchange) {
+			switch {
+			case m.alone:
 				m.alone = false
+				f.stuck.add(m)
+				continue
+			case f.isSuspect(m.to.Exchange):
 				f.careful.add(m)
 				continue
 			}
@@ -205,11 +214,10 @@ func (f *forwarder) close() {
 		all = append(all, f.main)
 	}
 	f.mu.Unlock()
-	var closing sync.WaitGroup // one that does not answer takes a while
-	for _, c := range all {
-		closing.Go(c.close)
+	for _, c := range all { // one that does not answer takes a while
+		f.closing.Go(c.close)
 	}
-	closing.Wait()
+	f.closing.Wait()
 }
 
 // watchMain looks after what is in flight: who falls behind, and who is out of time.
@@ -301,11 +309,11 @@ func (f *forwarder) clear(c *mainChannel, now time.Time) {
 	f.mu.Lock()
 	f.left = slices.DeleteFunc(f.left, func(other *mainChannel) bool { return other == c })
 	f.mu.Unlock()
-	go c.close() // its closing may take a while
+	f.closing.Go(c.close) // which may take a while
 }
 
 // publishCareful publishes one message at a time, over a connection of its own.
-func (f *forwarder) publishCareful(ctx context.Context) error {
+func (f *forwarder) publishCareful(ctx context.Context, messages *gatherer[*message]) error {
 	var conn *bridge.Connection
 	var channel *bridge.Publisher
 	defer func() {
@@ -315,11 +323,11 @@ func (f *forwarder) publishCareful(ctx context.Context) error {
 	}()
 	for {
 		select {
-		case <-f.careful.more:
+		case <-messages.more:
 		case <-ctx.Done():
 			return nil
 		}
-		for _, m := range f.careful.take(1) {
+		for _, m := range messages.take(1) {
 			if f.on.held(m) {
 				continue
 			}

@@ -103,6 +103,7 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 		log:      s.log,
 		ready:    newGatherer[*message](),
 		careful:  newGatherer[*message](),
+		stuck:    newGatherer[*message](),
 		suspects: make(map[string]bool),
 		on: forwardEvents{
 			safe:    s.safe,
