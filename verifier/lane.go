@@ -45,6 +45,7 @@ type parcel struct {
 	bytes    int
 	received time.Time
 	open     atomic.Int32 // messages that are not done
+	apart    atomic.Bool  // a member is in another queue and would be judged again
 	stranded atomic.Bool  // the broker takes one of them nowhere
 }
 

@@ -142,6 +142,9 @@ func (s *session) publish(m *message) {
 func (s *session) safe(m *message) {
 	s.holds.ended(m)
 	m.safe = time.Now()
+	if m.course == setAside || m.course == deadLetter && !m.committed {
+		m.parcel.apart.Store(true)
+	}
 	switch m.course {
 	case forward:
 		m.verdict = Forwarded

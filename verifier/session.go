@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -200,13 +202,34 @@ func (s *session) watch(ctx context.Context) error {
 // drain waits until everything that was judged is done, acks it, and hands back
 // the rest.
 func (s *session) drain(ctx context.Context) error {
-	var late error
-	select {
-	case <-s.moving.zero():
-	case <-ctx.Done():
-		return nil
-	case <-time.After(s.opts.Drain):
-		late = fmt.Errorf("%d messages are not through after %v", s.moving.value(), s.opts.Drain)
+	late := time.After(s.opts.Drain)
+	for {
+		select {
+		case <-s.moving.zero():
+			if s.reunite() > 0 {
+				continue
+			}
+			return s.finish()
+		case <-ctx.Done():
+			return nil
+		case <-late:
+			return errors.Join(fmt.Errorf("%d messages are not through after %v", s.moving.value(), s.opts.Drain), s.finish())
+		}
 	}
-	return errors.Join(late, s.staging.acks.finish(), s.waiting.acks.finish())
+}
+
+func (s *session) finish() error {
+	return errors.Join(s.staging.acks.finish(), s.waiting.acks.finish())
+}
+
+// reunite sets aside what waits in a group of which a member is in another queue already:
+// the group will be handed back whole, and that member would be there twice. Nobody else
+// may be judging any more.
+func (s *session) reunite() int {
+	apart := func(m *message) bool { return m.course == forward && m.parcel.apart.Load() }
+	waiting := append(s.arrivals.take(math.MaxInt), s.room.guests()...)
+	waiting = slices.DeleteFunc(waiting, func(m *message) bool { return !apart(m) })
+	waiting = append(waiting, s.holds.leave(apart)...)
+	s.setAside(waiting...)
+	return len(waiting)
 }

@@ -31,13 +31,27 @@ func (s *session) tend(ctx context.Context) error {
 }
 
 // thin sets aside whoever has waited for too long, and the oldest of those from
-// the staging queue that exceed Options.Waiting; so the room always has space for
+// the staging queue that exceed Options.Waiting, or leave too little of Options.MaxBytes; so the room always has space for
 // new ones, and a slow transaction delays its own messages only.
 func (s *session) thin(now time.Time) {
 	excess := s.room.size() + s.holds.size() - s.opts.Waiting - int(s.waiting.held.Load())
+	fresh := func(m *message) bool { return m.course == forward && m.parcel.lane == s.staging }
+	excessBytes := 0
+	if s.staging.short() { // they may have half of the room
+		excessBytes = -s.staging.maxBytes / 2
+		count := func(m *message) bool {
+			if fresh(m) {
+				excessBytes += len(m.delivery.Body)
+			}
+			return false
+		}
+		s.room.leave(count)
+		s.holds.leave(count)
+	}
 	must := func(m *message) bool {
-		if excess > 0 && m.course == forward && m.parcel.lane == s.staging {
+		if (excess > 0 || excessBytes > 0) && fresh(m) {
 			excess--
+			excessBytes -= len(m.delivery.Body)
 			return true
 		}
 		return s.overstays(m, now)

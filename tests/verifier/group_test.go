@@ -282,3 +282,30 @@ func (l *heldLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
 	}
 	return l.Ledger.Forget(ctx, ids)
 }
+
+// An orderly stop hands back a group whole. A member that was set aside before must not be
+// there twice then.
+func TestAStopLeavesEachMessageOfAGroupOnce(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	open, ids := s.Begin(stage.To(queue, "1"), stage.To(queue, "2"), stage.To(queue, "3"))
+	if n := s.Depth(s.Topology.Queue); n != 1 {
+		t.Fatalf("%d messages in the staging queue, want a group", n)
+	}
+	v := s.Verify(verifier.Options{Waiting: 1, Patience: time.Hour})
+	s.Eventually("some are set aside", func() bool { return v.Stats().SetAside > 0 })
+	v.Stop()
+	if staging, waiting := s.Depth(s.Topology.Queue), s.Depth(s.Topology.WaitingQueue()); staging != 0 || waiting != len(ids) {
+		t.Errorf("%d in the staging queue, %d in the waiting queue", staging, waiting)
+	}
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	s.Verify(verifier.Options{})
+	s.Receive(queue, len(ids))
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	if n := s.Depth(queue); n != 0 {
+		t.Errorf("%d came twice", n)
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -84,5 +85,41 @@ func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
 	if n := v.Stats(); n.Sessions != 1 || n.DeadLettered != 0 {
 		t.Errorf("stats %+v", n)
+	}
+}
+
+// More targets never confirm than are tried at the same time. Nobody else's first trial
+// waits for theirs.
+func TestTrialsOfStuckTargetsKeepNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	const timeout = 30 * time.Second
+	s := stage.New(t, stage.Postgres)
+	other := s.Queue("other", nil)
+	v := s.Verify(verifier.Options{ConfirmTimeout: timeout, Unroutable: time.Hour, Patience: time.Hour})
+	var stuck []string
+	for i := range 6 {
+		stuck = append(stuck, s.Queue(fmt.Sprint("stuck-", i), amqp.Table{"x-queue-type": "quorum"}))
+		s.Commit(stage.To(stuck[i], ""))
+		s.Receive(stuck[i], 1)
+	}
+	for _, queue := range stuck {
+		servertest.SuspendQueue(t, s.AMQP, queue)
+	}
+	for _, queue := range stuck {
+		s.Commit(stage.To(queue, ""), stage.To(queue, ""))
+	}
+	s.Eventually("they are held", func() bool {
+		expectAll(t, s, other, goodBatch(s, other, 10)) // they fall behind others
+		return len(v.State().Targets) == len(stuck)
+	})
+	began := time.Now()
+	s.Commit(bridge.Message{Exchange: "missing", RoutingKey: "k"})
+	s.Eventually("the missing exchange is known", func() bool {
+		return slices.ContainsFunc(v.State().Targets, func(h verifier.HeldTarget) bool { return h.Reason == verifier.Missing })
+	})
+	took := time.Since(began)
+	t.Logf("it took %v", took)
+	if took > timeout/3 {
+		t.Errorf("it took %v", took)
 	}
 }
