@@ -105,7 +105,8 @@
 //     with the reason, and only then is it acked. A publish that closes its channel must
 //     not do so for ever. A target that is full or missing holds up itself alone.
 //  9. One slow transaction delays its own messages only.
-//  10. Memory is bounded by configured counts, whatever the backlog.
+//  10. Memory is bounded by configured counts, of messages and of bytes, whatever the
+//     backlog.
 //  11. The caller's transaction belongs to the caller: no commit, no rollback, no
 //     DDL in it. Tx has no method for them.
 //  12. The main job depends on nothing else. Lookup, settle, forward, forget and ack go on

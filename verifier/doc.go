@@ -107,10 +107,25 @@
 //
 // The row of a committed one is deleted as soon as it is safe there: so it must not be put
 // back into the staging queue, where it would be dropped. bridgectl dead replay brings
-// such messages to their targets. One whose own headers leave no room for the reason's,
-// and one that is larger than the broker takes by now (RabbitMQ 3.x takes 128 MiB by
-// default, 4.x takes 16 MiB), is moved by the broker, with none but x-death, and its row
-// stays.
+// such messages to their targets.
+//
+// A message whose own headers leave no room for the reason's becomes a record in the body
+// of a dead letter (bridge.DeadRecord); bridgectl reads both forms alike.
+//
+// A message that is larger than the broker takes by now (RabbitMQ 3.x takes 128 MiB by
+// default, 4.x takes 16 MiB) can be published nowhere on it, neither whole nor as a record.
+// It stays in its queue, and its row stays. The log names it. The verifier keeps it unacked
+// without its content, and tries again after Options.HandBack. Raise max_message_size, and it
+// goes on its way. Each such message takes one place of Options.Prefetch.
+//
+// # Memory
+//
+// A verifier holds at most Options.Prefetch and Options.WaitingPrefetch messages of the two
+// queues, and at most Options.MaxBytes of them. RabbitMQ knows no bound in bytes. What it
+// delivers beyond that is let go at once, stays unacked, and is handed back as soon as there
+// is room for it; so large messages may travel more than once to a verifier that is short
+// of room, which RabbitMQ before 4.3 counts as deliveries, of a million that it allows.
+// Beside this a verifier holds what a connection is reading or writing at the moment.
 //
 // # Errors and the end
 //

@@ -22,8 +22,9 @@ type Options struct {
 	Prefetch int
 	// MaxBytes is how many bytes of messages, with their headers and properties as they
 	// are on the wire, a verifier holds at once: three quarters of them from the staging
-	// queue, the rest from the waiting queue. Of each queue it holds a single message
-	// beyond that, if it is alone. What the broker delivers in addition, up to Prefetch
+	// queue, the rest from the waiting queue. A message that is larger than its queue's
+	// share is held while no other of that queue is.
+	// What the broker delivers in addition, up to Prefetch
 	// messages, is let go at once and fetched again later. Default 256 MiB.
 	MaxBytes int
 	// Waiting is how many of these may wait: for an open transaction, or for a

@@ -36,6 +36,18 @@ func (c *Copies) Decode(text string) error {
 	return nil
 }
 
+// Bytes is a positive number of bytes.
+type Bytes int
+
+func (b *Bytes) Decode(text string) error {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return fmt.Errorf("%q is not usable; give a positive number of bytes, or unset it", text)
+	}
+	*b = Bytes(n)
+	return nil
+}
+
 // A Span is a positive duration.
 type Span time.Duration
 
