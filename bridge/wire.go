@@ -38,6 +38,9 @@ const (
 	HeaderUnroutableSince = "x-bridge-unroutable-since"
 	// HeaderAttempts is written beside it: how often the message could not be forwarded.
 	HeaderAttempts = "x-bridge-attempts"
+	// HeaderSetAsideAt is written by a verifier to what it puts into the waiting queue: the
+	// moment, in ms since 1970.
+	HeaderSetAsideAt = "x-bridge-set-aside-at"
 
 	headerPrefix = "x-bridge-"
 )

@@ -36,8 +36,11 @@
 //     many open transactions cost the others little.
 //   - Waiting queue. A message that waits for longer than Options.Patience, or is
 //     one too many in the room, is copied to the waiting queue with a confirm and
-//     then acked. Verifiers consume that queue too, on a channel of its own with a
-//     prefetch of its own. So a transaction that stays open for hours, with more
+//     then acked; small ones go there in groups. Verifiers consume that queue too, on
+//     a channel of its own with a prefetch of its own. While more wait in it than a
+//     verifier may hold, each goes round: it is looked up and copied to the queue's end.
+//     The longer a round takes, the shorter a message stays with the verifier, down to
+//     25 ms, so that a message behind very many others is soon seen. So a transaction that stays open for hours, with more
 //     messages than fit into any memory, delays its own messages only; and no
 //     message is held longer than the broker's consumer timeout allows.
 //   - Forward. The message is published to its target, mandatory and persistent,

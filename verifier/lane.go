@@ -44,6 +44,7 @@ type parcel struct {
 	tag      uint64
 	bytes    int
 	received time.Time
+	single   bool         // no group
 	open     atomic.Int32 // messages that are not done
 	apart    atomic.Bool  // a member is in another queue and would be judged again
 	stranded atomic.Bool  // the broker takes one of them nowhere
@@ -114,7 +115,10 @@ func (l *lane) rested(now time.Time) (tags []uint64) {
 }
 
 // full tells whether others may be in the queue that the lane has no room for.
-func (l *lane) full() bool { return int(l.held.Load()) >= l.prefetch || l.short() }
+func (l *lane) full() bool { return l.crowded() || l.short() }
+
+// crowded tells whether the lane holds as many messages as it may.
+func (l *lane) crowded() bool { return int(l.held.Load()) >= l.prefetch }
 
 // short tells whether the lane lacks room for what has been delivered.
 func (l *lane) short() bool {
@@ -139,7 +143,7 @@ func (l *lane) heldBytes() int {
 // waitRoom waits until the lane holds fewer messages than it may: groups could
 // bring many more than the prefetch count. It returns false if ctx ends.
 func (l *lane) waitRoom(ctx context.Context) bool {
-	for l.held.Load() >= int64(l.prefetch) {
+	for l.crowded() {
 		select {
 		case <-l.freed:
 		case <-ctx.Done():
@@ -152,6 +156,7 @@ func (l *lane) waitRoom(ctx context.Context) bool {
 // took says of how many messages a parcel consists.
 func (l *lane) took(p *parcel, messages int) {
 	p.open.Store(int32(messages))
+	p.single = messages == 1
 	l.held.Add(int64(messages))
 }
 

@@ -80,13 +80,18 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	for _, id := range committed {
 		found[id] = true
 	}
-	var hits, misses, young []*message
+	var hits, misses, again, young []*message
 	// With shorter pauses than that, looking again would cost more than settling.
 	busy, now := s.arrived.gather(lookupGather) >= lookupGather/2, time.Now()
 	for _, m := range fresh { // a miss is not a verdict: rule 3 of package bridge
 		switch {
 		case found[m.staged.ID]:
 			hits = append(hits, m)
+			if m.parcel.lane == s.waiting {
+				s.arrived.add(1) // as a new one: it goes on
+			}
+		case m.parcel.lane == s.waiting:
+			again = append(again, m)
 		case busy && now.Sub(m.received) < settleAge:
 			young = append(young, m)
 		default:
@@ -102,7 +107,8 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 			hits = append(hits, m)
 		}
 	}
-	s.room.enter(misses...)
+	s.room.enter(false, misses...)
+	s.room.enter(true, again...) // for each of them somebody has waited before
 	s.crowd()
 	s.committed(hits...)
 	return nil
@@ -116,7 +122,7 @@ func (s *session) settle(ctx context.Context) error {
 			return nil
 		}
 		wait := s.opts.SettleWait
-		if !slow { // others want the settler too
+		if !slow || m.parcel.lane.full() { // others want the settler too
 			wait = min(wait, slowAge)
 		}
 		asking, cancel := context.WithTimeout(ctx, wait+ledgerTimeout)

@@ -26,6 +26,8 @@ type message struct {
 	copy   *amqp.Publishing
 	why    deathReason // of the dead queue
 
+	group []*message // those that travel to the waiting queue in this one, if it is no message itself
+
 	committed       bool // its row is there and goes when the message is safe elsewhere
 	unroutableSince time.Time
 	attempts        int64 // that failed
@@ -70,9 +72,10 @@ func (m *message) forward(keepUserID bool) {
 }
 
 // setAside sets the course to the waiting queue, in the staged form.
-func (m *message) setAside(queue string) {
+func (m *message) setAside(queue string, now time.Time) {
 	staged := m.staged.Publishing()
 	m.course, m.to, m.copy = setAside, bridge.Target{RoutingKey: queue}, &staged
+	staged.Headers[bridge.HeaderSetAsideAt] = now.UnixMilli()
 	if !m.unroutableSince.IsZero() {
 		staged.Headers[bridge.HeaderUnroutableSince] = m.unroutableSince.UnixMilli()
 	}

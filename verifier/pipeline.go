@@ -56,6 +56,9 @@ func (s *session) unpack(ctx context.Context, l *lane) error {
 // arrive takes a delivery apart.
 func (s *session) arrive(p *parcel, d amqp.Delivery) {
 	now := p.received
+	if at, ok := d.Headers[bridge.HeaderSetAsideAt].(int64); ok && p.lane == s.waiting {
+		s.turn.adapt(now, now.Sub(time.UnixMilli(at)))
+	}
 	members, err := bridge.Members(d)
 	if err != nil {
 		p.lane.took(p, 1)
@@ -85,7 +88,9 @@ func (s *session) parse(m *message) {
 			"; this verifier judges " + s.ledger.Identity().String()})
 		return
 	}
-	s.arrived.add(1)
+	if m.parcel.lane == s.staging { // those that come round again do not count as load unless they go on
+		s.arrived.add(1)
+	}
 	s.arrivals.add(m)
 }
 
@@ -142,19 +147,17 @@ func (s *session) publish(m *message) {
 func (s *session) safe(m *message) {
 	s.holds.ended(m)
 	m.safe = time.Now()
-	if m.course == setAside || m.course == deadLetter && !m.committed {
-		m.parcel.apart.Store(true)
-	}
 	switch m.course {
 	case forward:
 		m.verdict = Forwarded
 		s.stats.forwarded.Add(1)
 	case deadLetter:
 		s.dead(m)
+		if !m.committed { // judged again, it would end there twice
+			m.parcel.apart.Store(true)
+		}
 	case setAside: // the copy in the waiting queue will be judged
-		m.verdict = SetAside
-		s.stats.setAside.Add(1)
-		s.done(m)
+		s.wasSetAside(m)
 		return
 	case audit:
 		s.dropped(m)
@@ -211,6 +214,9 @@ func (s *session) refused(m *message, refusal *amqp.Error) {
 func (s *session) unfit(m *message, err error) {
 	s.holds.ended(m)
 	switch {
+	case m.group != nil:
+		s.setAsideAlone(m.group...)
+		s.moving.add(-1)
 	case m.course == forward:
 		s.deadLetter(m, deathReason{bridge.DeadRefused, err.Error()})
 		s.moving.add(-1)

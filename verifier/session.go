@@ -43,6 +43,7 @@ type session struct {
 	arrived   pace
 	arrivals  *gatherer[*message]
 	room      *waitingRoom
+	turn      turn
 	holds     *holds
 	forwarder *forwarder
 	forgotten *gatherer[*message]

@@ -2,7 +2,12 @@ package verifier
 
 import (
 	"context"
+	"sync"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // crowd has tend look at once whether more messages wait than may.
@@ -63,7 +68,6 @@ func (s *session) thin(now time.Time) {
 // staging queue for Options.Patience; one from the waiting queue for a turn, if
 // others may be waiting behind it, else until the broker would lose patience.
 func (s *session) overstays(m *message, now time.Time) bool {
-	const turn = time.Second
 	age := now.Sub(m.received)
 	switch {
 	case m.course != forward: // on its way to one of our own queues
@@ -71,16 +75,147 @@ func (s *session) overstays(m *message, now time.Time) bool {
 	case m.parcel.lane == s.staging:
 		return age >= min(s.opts.Patience, s.opts.HandBack)
 	case s.waiting.full():
-		return age >= min(turn, s.opts.HandBack)
+		return age >= min(s.turn.length(), s.opts.HandBack)
 	default:
 		return age >= s.opts.HandBack
 	}
 }
 
-// setAside moves messages to the waiting queue.
+const (
+	// longestTurn and shortestTurn bound how long messages of the waiting queue are here
+	// while others wait behind them. (tend looks every 50 ms.)
+	longestTurn  = time.Second
+	shortestTurn = 25 * time.Millisecond
+	// rareRound and oftenRound are the times between which each message of the waiting
+	// queue should come round again.
+	oftenRound = time.Second
+	rareRound  = 4 * time.Second
+)
+
+// A turn is how long messages of the waiting queue stay, if others wait behind them. They
+// have been looked up by then. Among them may be one whose transaction has ended, behind
+// very many of one that stays open: so the more there are the shorter is the turn.
+type turn struct {
+	mu      sync.Mutex
+	shorter time.Duration // than longestTurn, by this
+	changed time.Time
+}
+
+func (t *turn) length() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return longestTurn - t.shorter
+}
+
+// adapt hears that a message has come round, and after what time. The time shows what the
+// length does only when the next ones have come, so it changes once per turn at most.
+func (t *turn) adapt(now time.Time, round time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	length := longestTurn - t.shorter
+	if now.Sub(t.changed) < length {
+		return
+	}
+	switch {
+	case round > rareRound:
+		length = max(length/2, shortestTurn)
+	case round < oftenRound:
+		length = min(length*2, longestTurn)
+	default:
+		return
+	}
+	t.shorter, t.changed = longestTurn-length, now
+}
+
+// groupBytes bounds the records of messages that are set aside together. One that has more
+// than a quarter of it goes alone: what it costs is its bytes.
+const groupBytes = 64 << 10
+
+// setAside moves messages to the waiting queue, in groups: these cost the broker what one
+// message costs, and the waiting queue turns fast when it is long.
 func (s *session) setAside(messages ...*message) {
+	now := time.Now()
+	limit := max(1, s.waiting.prefetch/4) // no group is much beside what the lane holds
+	var group []*message
+	var records [][]byte
+	size := 0
+	flush := func() {
+		switch len(group) {
+		case 0:
+			return
+		case 1:
+			s.publish(group[0])
+		default:
+			s.publish(s.groupOf(group, records, now))
+		}
+		group, records, size = nil, nil, 0
+	}
 	for _, m := range messages {
-		m.setAside(s.opts.Topology.WaitingQueue())
+		m.setAside(s.opts.Topology.WaitingQueue(), now)
+		record, ok := s.record(m)
+		if !ok {
+			s.publish(m)
+			continue
+		}
+		if len(group) == limit || size+len(record) > groupBytes {
+			flush()
+		}
+		group, records, size = append(group, m), append(records, record), size+len(record)
+	}
+	flush()
+}
+
+// setAsideAlone is setAside without groups.
+func (s *session) setAsideAlone(messages ...*message) {
+	now := time.Now()
+	for _, m := range messages {
+		m.setAside(s.opts.Topology.WaitingQueue(), now)
 		s.publish(m)
 	}
+}
+
+// record returns what m is in a group, if it may be in one.
+func (s *session) record(m *message) ([]byte, bool) {
+	const most = groupBytes / 4
+	if len(m.copy.Body) > most {
+		return nil, false
+	}
+	record := bridge.EncodeRecord(*m.copy)
+	if len(record) > most {
+		return nil, false
+	}
+	if m.parcel.single { // it may have headers that a group's member may not have
+		if _, err := bridge.Alone(m.staged.Ledger, record); err != nil {
+			return nil, false
+		}
+	}
+	return record, true
+}
+
+// groupOf makes what carries messages to the waiting queue.
+func (s *session) groupOf(members []*message, records [][]byte, now time.Time) *message {
+	p := bridge.Group(s.ledger.Identity(), records...)
+	p.Headers[bridge.HeaderSetAsideAt] = now.UnixMilli()
+	for _, m := range members {
+		m.copy = nil // it is in the group
+	}
+	return &message{
+		group: members, delivery: amqp.Delivery{MessageId: p.MessageId}, received: now,
+		course: setAside, to: members[0].to, copy: &p,
+	}
+}
+
+// wasSetAside: the waiting queue has the copy of a message, or of all those in a group.
+func (s *session) wasSetAside(m *message) {
+	messages := []*message{m}
+	if m.group != nil {
+		messages = m.group
+		s.moving.add(len(messages) - 1) // it has moved as one
+	}
+	for _, one := range messages {
+		one.verdict, one.safe = SetAside, m.safe
+		one.parcel.apart.Store(true)
+	}
+	s.stats.setAside.Add(int64(len(messages)))
+	s.done(messages...)
 }

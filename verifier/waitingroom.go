@@ -15,6 +15,9 @@ const (
 	// so with many open transactions looking as often as for the others would slow down
 	// everybody.
 	slowLook = 100 * time.Millisecond
+	// slowShare is how many of them are looked up together, so that none of the others
+	// waits for a long lookup.
+	slowShare = 100
 )
 
 // A waitingRoom holds messages whose transaction was open, or whose target took
@@ -32,7 +35,8 @@ type waitingRoom struct {
 
 	slowSettling int
 	slowLimit    int           // settlers that may wait for slow ones at the same time
-	slowDue      time.Time     // when the slow ones are to be looked up again
+	slowDue      time.Time     // when the next share of the slow ones is to be looked up again
+	slowAll      bool          // all of them are, at once
 	seats        chan struct{} // a token for a settler to look at the lists
 	again        chan struct{} // a transaction has ended: others may share its fate
 }
@@ -56,12 +60,12 @@ func newWaitingRoom(settlers int) *waitingRoom {
 	}
 }
 
-// enter takes messages in that nobody has settled yet.
-func (r *waitingRoom) enter(messages ...*message) {
+// enter takes messages in: slow ones if they have waited before.
+func (r *waitingRoom) enter(slow bool, messages ...*message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range messages {
-		g := &guest{m: m}
+		g := &guest{m: m, slow: slow}
 		g.arrival = r.all.PushBack(g)
 		r.where[m] = g
 		r.idle(g)
@@ -145,7 +149,7 @@ func (r *waitingRoom) settled(m *message, stays bool) {
 // was open for long has put all its messages among the slow ones.
 func (r *waitingRoom) ended(g *guest) {
 	if g.slow {
-		r.slowDue = time.Time{}
+		r.slowAll = true
 	}
 	if r.fresh.Len() > 0 || g.slow && r.slow.Len() > 0 {
 		wake(r.again)
@@ -163,17 +167,22 @@ func (r *waitingRoom) remove(g *guest) {
 func (r *waitingRoom) lookAgain(now time.Time, limit int) []*message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	due := []*list.List{r.fresh}
-	if !now.Before(r.slowDue) {
-		due = append(due, r.slow)
-		r.slowDue = now.Add(slowLook)
-	}
 	var out []*message
-	for _, idle := range due {
-		for len(out) < limit && idle.Len() > 0 {
+	take := func(idle *list.List, limit int) {
+		for ; limit > 0 && idle.Len() > 0; limit-- {
 			out = append(out, r.busy(idle.Front().Value.(*guest)))
 		}
 	}
+	take(r.fresh, limit)
+	switch left := limit - len(out); {
+	case r.slowAll:
+		take(r.slow, left)
+	case !now.Before(r.slowDue):
+		shares := max(1, (r.slow.Len()+slowShare-1)/slowShare)
+		r.slowDue = now.Add(slowLook / time.Duration(shares))
+		take(r.slow, min(slowShare, left))
+	}
+	r.slowAll = false
 	return out
 }
 
@@ -198,6 +207,9 @@ func (r *waitingRoom) nextLook(now time.Time) (time.Duration, bool) {
 	case r.fresh.Len() > 0:
 		return idlersGather, true
 	case r.slow.Len() > 0:
+		if r.slowAll {
+			return idlersGather, true
+		}
 		return max(idlersGather, r.slowDue.Sub(now)), true
 	}
 	return 0, false

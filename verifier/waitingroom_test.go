@@ -12,7 +12,7 @@ func roomOf(settlers, n int, arrived time.Time) (*waitingRoom, []*message) {
 	for i := range all {
 		all[i] = &message{received: arrived}
 	}
-	r.enter(all...)
+	r.enter(false, all...)
 	return r, all
 }
 
@@ -33,7 +33,7 @@ func TestSlowOnesAreLookedUpOnlyWhenThatIsDue(t *testing.T) {
 	now := start.Add(slowAge)
 	r.grow(now)
 	young := &message{received: now}
-	r.enter(young)
+	r.enter(false, young)
 	if again := r.lookAgain(now.Add(slowLook/2), lookupLimit); len(again) != 1 || again[0] != young {
 		t.Errorf("%d are looked up, not the fresh one alone", len(again))
 	}
@@ -87,8 +87,33 @@ func TestSlowOnesLeaveSettlersToTheFresh(t *testing.T) {
 		t.Error("more than half of the settlers wait for slow ones")
 	}
 	young := &message{received: start.Add(slowAge)}
-	r.enter(young)
+	r.enter(false, young)
 	if m, slow := r.pick(); m != young || slow {
 		t.Error("no settler for the fresh one")
+	}
+}
+
+func TestManySlowOnesAreLookedUpInShares(t *testing.T) {
+	const n, shares = 1000, 1000 / slowShare
+	now := time.Now()
+	r, all := roomOf(4, 0, now)
+	for range n {
+		all = append(all, &message{received: now})
+	}
+	r.enter(true, all...)
+	seen := make(map[*message]bool)
+	for range shares {
+		share := r.lookAgain(now, lookupLimit)
+		if len(share) > slowShare {
+			t.Fatalf("%d are looked up together", len(share))
+		}
+		for _, m := range share {
+			seen[m] = true
+			r.looked(m, false, now)
+		}
+		now = now.Add(slowLook / shares)
+	}
+	if len(seen) != n {
+		t.Errorf("%d of %d are looked up in %v", len(seen), n, slowLook)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -52,6 +53,7 @@ const (
 	staged   point = "staged and confirmed, or parked"
 	placed   point = "committed"
 
+	asked     point = "looked up, found or not"
 	lookedUp  point = "looked up"
 	settles   point = "about to settle"
 	settled   point = "settled"
@@ -70,6 +72,7 @@ type victim struct {
 	broker *bridge.Broker
 	sender *sender.Sender
 	goOn   chan struct{}
+	passed sync.Map // of point: the parent has let it go on there
 }
 
 func playVictim(text string) {
@@ -132,11 +135,15 @@ func (v *victim) listen() {
 }
 
 // stop stops here, if it shall at one of these messages, until the parent lets it
-// go on.
+// go on; after that it passes here, since what was looked up or settled may be so again.
 func (v *victim) stop(at point, ids ...uuid.UUID) {
+	if _, passed := v.passed.Load(at); passed {
+		return
+	}
 	if id, ok := v.Stops[at]; ok && slices.Contains(ids, id) {
 		fmt.Println(at)
 		<-v.goOn
+		v.passed.Store(at, true)
 	}
 }
 
@@ -178,6 +185,7 @@ func (l *stoppingLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UU
 
 func (l *stoppingLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found, err := l.Ledger.Committed(ctx, ids)
+	l.victim.stop(asked, ids...)
 	l.victim.stop(lookedUp, found...)
 	return found, err
 }
