@@ -61,18 +61,27 @@ func waitForLong(t *testing.T, broker *servers.RabbitMQ, topology bridge.Topolog
 	// A verifier's end hands back, which may count (servertest.Features): once, or twice
 	// where it is given the message again before its channel ends.
 	v.Stop()
-	s.WaitDepth(topology.WaitingQueue(), waiting)
 	var held []amqp.Delivery
-	for range waiting {
-		d, _, err := s.Channel.Get(topology.WaitingQueue(), false)
+	there := 0
+	s.Eventually("all are in the waiting queue, alone or in groups", func() bool {
+		d, ok, err := s.Channel.Get(topology.WaitingQueue(), false)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if !ok {
+			return there == waiting
 		}
 		if n, _ := d.Headers["x-delivery-count"].(int64); n > 2 {
 			t.Errorf("delivered %d times", n+1)
 		}
+		members, err := bridge.Members(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		there += len(members)
 		held = append(held, d)
-	}
+		return false
+	})
 	for _, d := range held {
 		if err := d.Nack(false, true); err != nil {
 			t.Fatal(err)
