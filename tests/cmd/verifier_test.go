@@ -90,7 +90,7 @@ func TestSIGTERMInFlight(t *testing.T) {
 			// Whatever is not through is ready again: nothing is unacked. Groups come back
 			// whole, with those of their members that are through.
 			s.Eventually("the rest is handed back", func() bool {
-				left := len(s.Staged()) + s.Depth(s.Topology.WaitingQueue())
+				left := len(s.Staged()) + len(s.Waiting())
 				return left >= len(want)-through && left <= len(want)+rolledBack
 			})
 

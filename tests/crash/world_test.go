@@ -100,7 +100,7 @@ func (w *world) wantHandedBack(want int) {
 func (w *world) finish() (total verifier.Stats) {
 	w.t.Helper()
 	for w.handedBack() > 0 {
-		left := len(w.Staged()) + w.Depth(w.Topology.WaitingQueue()) // groups have members
+		left := len(w.Staged()) + len(w.Waiting())
 		v := w.Verify(verifier.Options{})
 		w.Eventually("all that was left is judged", func() bool {
 			stats := v.Stats()

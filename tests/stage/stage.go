@@ -330,26 +330,36 @@ func (s *Stage) Depth(queue string) int {
 // them there.
 func (s *Stage) Staged() []amqp.Delivery {
 	s.t.Helper()
+	return s.members(s.Topology.Queue)
+}
+
+// Waiting is Staged of the waiting queue.
+func (s *Stage) Waiting() []amqp.Delivery {
+	s.t.Helper()
+	return s.members(s.Topology.WaitingQueue())
+}
+
+func (s *Stage) members(queue string) (all []amqp.Delivery) {
+	s.t.Helper()
 	conn, err := amqp.Dial(s.AMQP)
 	s.must("dial", err)
 	defer func() { _ = conn.Close() }()
 	ch, err := conn.Channel()
 	s.must("open channel", err)
-	var staged []amqp.Delivery
-	depth := s.Depth(s.Topology.Queue)
+	depth := s.Depth(queue)
 	for range depth {
-		d, ok, err := ch.Get(s.Topology.Queue, false)
+		d, ok, err := ch.Get(queue, false)
 		s.must("get", err)
 		if !ok {
-			s.t.Fatalf("fewer than %d messages in the staging queue", depth)
+			s.t.Fatalf("fewer than %d messages in queue %s", depth, queue)
 		}
 		members, err := bridge.Members(d)
 		s.must("take apart", err)
-		staged = append(staged, members...)
+		all = append(all, members...)
 	}
 	s.must("close", conn.Close())
-	s.WaitDepth(s.Topology.Queue, depth)
-	return staged
+	s.WaitDepth(queue, depth)
+	return all
 }
 
 // Rows is the number of rows in the ledger.
