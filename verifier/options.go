@@ -20,13 +20,6 @@ type Options struct {
 	// Prefetch is how many staged messages a verifier holds at once; together with
 	// MaxBytes it bounds its memory. Default 3000.
 	Prefetch int
-	// MaxBytes is how many bytes of messages, with their headers and properties as they
-	// are on the wire, a verifier holds at once: three quarters of them from the staging
-	// queue, the rest from the waiting queue. A message that is larger than its queue's
-	// share is held while no other of that queue is.
-	// What the broker delivers in addition, up to Prefetch
-	// messages, is let go at once and fetched again later. Default 256 MiB.
-	MaxBytes int
 	// Waiting is how many of these may wait: for an open transaction, or for a
 	// target that takes nothing. What exceeds it, or has waited for longer than
 	// Patience, goes to the waiting queue. Default half of Prefetch.
@@ -34,6 +27,13 @@ type Options struct {
 	// WaitingPrefetch is how many messages of the waiting queue a verifier holds
 	// at once, in addition to Prefetch. Default 500.
 	WaitingPrefetch int
+	// MaxBytes is how many bytes of messages, with their headers and properties as they
+	// are on the wire, a verifier holds at once: three quarters of them from the staging
+	// queue, the rest from the waiting queue. A message that is larger than its queue's
+	// share is held while no other of that queue is. What the broker delivers in
+	// addition, up to the two prefetches, is let go at once and comes again later.
+	// Default 256 MiB.
+	MaxBytes int
 	// Patience is how long a message from the staging queue waits before it is
 	// moved to the waiting queue. Default 2 s.
 	Patience time.Duration

@@ -39,9 +39,9 @@ type config struct {
 	Audit   environment.Copies `default:"0" desc:"how many of those messages that were dropped as rolled back are kept in the audit queue beside the staging queue; 0: there is no such queue"`
 
 	Prefetch        environment.Count `default:"3000" desc:"how many staged messages are held at once; bounds the memory together with BRIDGE_MAX_BYTES"`
-	MaxBytes        environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of messages are held at once, a quarter of them of the waiting queue; a message that is larger is held alone"`
 	Waiting         environment.Count `desc:"how many of these may wait, for an open transaction or a target that takes nothing; more are set aside in the waiting queue (default: half of BRIDGE_PREFETCH)"`
 	WaitingPrefetch environment.Count `split_words:"true" default:"500" desc:"how many messages of the waiting queue are held at once, in addition"`
+	MaxBytes        environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of messages are held at once, a quarter of them of the waiting queue; a message that is larger is held alone"`
 	Patience        environment.Span  `default:"2s" desc:"how long a message waits before it is set aside in the waiting queue"`
 	HandBack        environment.Span  `split_words:"true" default:"10m" desc:"how long a message is held unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
 
