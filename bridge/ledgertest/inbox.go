@@ -46,6 +46,18 @@ func RunInbox(t *testing.T, h Harness) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) { test.test(t, box) })
 	}
+	t.Run("tables of the next version serve this release, of later ones not", func(t *testing.T) {
+		db := h.create(t)()
+		check(t, h.MigrateInbox(t.Context(), db), "migrate")
+		raise(t, db, "inbox", 1)
+		_, err := h.OpenInbox(t.Context(), db)
+		check(t, err, "open inbox of the next version")
+		check(t, h.MigrateInbox(t.Context(), db), "migrate, with nothing to do")
+		raise(t, db, "inbox", 1)
+		if _, err := h.OpenInbox(t.Context(), db); !errors.Is(err, bridge.ErrNoSchema) {
+			t.Errorf("open: %v, must be %v", err, bridge.ErrNoSchema)
+		}
+	})
 	runEntities(t, h, box.db, box.Inbox)
 	t.Run("no statement by key reads a table through or waits for a row of others", func(t *testing.T) { testInboxByKey(t, box) })
 }

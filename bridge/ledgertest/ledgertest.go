@@ -57,6 +57,7 @@ func runAlone(t *testing.T, h Harness) {
 	t.Run("the identity is stable and belongs to one database", func(t *testing.T) { testIdentity(t, h) })
 	t.Run("many migrators at once make one identity", func(t *testing.T) { testMigrators(t, h) })
 	t.Run("a database without tables is refused with the mend", func(t *testing.T) { testNoSchema(t, h) })
+	t.Run("a schema of the next version serves this release", func(t *testing.T) { testNextSchema(t, h) })
 	t.Run("a schema of a later version is refused", func(t *testing.T) { testLaterSchema(t, h) })
 	t.Run("a transaction of another database is refused", func(t *testing.T) { testOtherDatabase(t, h) })
 	t.Run("a database that has lost its identity answers nothing", func(t *testing.T) { testLostIdentity(t, h) })

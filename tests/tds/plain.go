@@ -183,19 +183,18 @@ var plainStatements = []statement{
 				return r
 			})
 		}),
-	form(`UPDATE bridge_ledger_version SET version_id = version_id + «(\d+)» WHERE version_id > 0`,
+	form(`INSERT INTO «(bridge_\w+_version)» (version_id, is_applied) SELECT version_id + «(\d+)», is_applied FROM «bridge_\w+_version» WHERE version_id = (SELECT MAX(version_id) FROM «bridge_\w+_version»)`,
 		func(x *execution, words []string) (uint64, error) {
-			t, err := x.writable("UPDATE", "bridge_ledger_version")
+			t, err := x.writable("INSERT", words[1])
 			if err != nil {
 				return 0, err
 			}
-			more, _ := strconv.ParseInt(words[1], 10, 64)
-			return x.change(t, func(r row) row {
-				if version := r["version_id"].(int64); version > 0 {
-					r["version_id"] = version + more
-				}
-				return r
-			})
+			version, err := x.version(words[1])
+			if err != nil {
+				return 0, err
+			}
+			more, _ := strconv.ParseInt(words[2], 10, 64)
+			return 1, x.insert(t, row{"id": t.last + 1, "version_id": version.(int64) + more, "is_applied": true, "tstamp": time.Now()})
 		}),
 }
 
