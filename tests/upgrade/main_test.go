@@ -20,16 +20,12 @@ func TestMain(m *testing.M) { program.Main(m) }
 // The migrations of the next release, by database: what it may add (see package migrate).
 var next = map[string]map[string]string{
 	"ledger": {
-		"postgres":  "ALTER TABLE bridge_ledger ADD COLUMN note text;\nCREATE TABLE bridge_next (id integer PRIMARY KEY);",
-		"mysql":     "ALTER TABLE bridge_ledger ADD COLUMN note VARCHAR(10) NULL;\nCREATE TABLE bridge_next (id INT PRIMARY KEY);",
-		"sqlite":    "ALTER TABLE bridge_ledger ADD COLUMN note TEXT;",
-		"sqlserver": "ALTER TABLE bridge_ledger ADD note varchar(10) NULL;",
+		"postgres": "ALTER TABLE bridge_ledger ADD COLUMN note text;\nCREATE TABLE bridge_next (id integer PRIMARY KEY);",
+		"mysql":    "ALTER TABLE bridge_ledger ADD COLUMN note VARCHAR(10) NULL;\nCREATE TABLE bridge_next (id INT PRIMARY KEY);",
 	},
 	"inbox": {
-		"postgres":  "ALTER TABLE bridge_inbox ADD COLUMN note text;",
-		"mysql":     "ALTER TABLE bridge_inbox ADD COLUMN note VARCHAR(10) NULL;",
-		"sqlite":    "ALTER TABLE bridge_inbox ADD COLUMN note TEXT;",
-		"sqlserver": "ALTER TABLE bridge_inbox ADD note varchar(10) NULL;",
+		"postgres": "ALTER TABLE bridge_inbox ADD COLUMN note text;",
+		"mysql":    "ALTER TABLE bridge_inbox ADD COLUMN note VARCHAR(10) NULL;",
 	},
 }
 

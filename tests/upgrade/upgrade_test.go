@@ -16,7 +16,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	inbox "github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
-	"github.com/twoqueue/twoqueue/bridge/sqlite"
 	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
@@ -41,12 +40,6 @@ var databases = []struct {
 			return (&url.URL{Scheme: "mysql", User: login, Host: config.Addr, Path: config.DBName}).String()
 		},
 		func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return inbox.OpenInbox(ctx, db) }},
-	{stage.SQLite,
-		func(_ *testing.T, address string) string {
-			path, _, _ := strings.Cut(address, "?")
-			return "sqlite:" + strings.TrimPrefix(path, "file:")
-		},
-		func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return sqlite.OpenInbox(ctx, db) }},
 }
 
 // A world has programs of both releases on one database and one broker. The stage's own
@@ -147,7 +140,7 @@ func TestAnUpgradeStopsNothing(t *testing.T) {
 			address := d.address(t, s.DatabaseURL)
 			w := &world{Stage: s, t: t, next: folder, target: s.Queue("emails", nil), env: []string{
 				"BRIDGE_DATABASE_URL=" + address, "BRIDGE_AMQP_URL=" + s.AMQP, "BRIDGE_QUEUE=" + s.Topology.Queue, "BRIDGE_ALLOW=*:*",
-				"BRIDGE_HTTP_ADDR=127.0.0.1:0", "BRIDGE_LOG_FORMAT=text",
+				"BRIDGE_HTTP_ADDR=127.0.0.1:0", "BRIDGE_DRAIN=2m", "BRIDGE_LOG_FORMAT=text",
 				"SHOP_DATABASE_URL=" + address, "SHOP_AMQP_URL=" + s.AMQP, "SHOP_QUEUE=" + s.Topology.Queue, "SHOP_EMAILS=emails",
 				"SHOP_EVERY=25ms", "SHOP_ROLL_BACK=5", "SHOP_SLOW=7", "SHOP_HOLD=200ms", "SHOP_LOG_FORMAT=text",
 			}}
