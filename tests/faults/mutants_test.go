@@ -259,18 +259,18 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestMissingExchangeHoldsUpNobody",
 		says: "sessions: a refused publish must not end the session|messages have not come",
-		edits: []edit{{"verifier/forward.go", `		// The main channel was closed or left: take the next one.
-`, `		if mutant("a missing exchange ends the session") && bridge.Refusal(main.publisher.Err()) != nil {
-			return err
-		}
-		// The main channel was closed or left: take the next one.
+		edits: []edit{{"verifier/forward.go", `			if main.confirmed(one, err) {
+`, `			if mutant("a missing exchange ends the session") && bridge.Refusal(main.publisher.Err()) != nil {
+				go main.conn.Close()
+			}
+			if main.confirmed(one, err) {
 `}},
 	},
 	{
 		name: "look for the one that closes the channel among all, again and again",
 		pkg:  "verifier",
 		test: "TestMissingExchangeHoldsUpNobody",
-		says: "messages have not come",
+		says: "messages have not come|rows, want those of the 20",
 		edits: []edit{{"verifier/forward.go", `		f.careful.add(m) // a suspect; if the connection was lost, the session ends
 `, `		if mutant("look for the one that closes the channel among all, again and again") {
 			f.ready.add(m)
