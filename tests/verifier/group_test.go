@@ -296,7 +296,7 @@ func TestAStopLeavesEachMessageOfAGroupOnce(t *testing.T) {
 	v := s.Verify(verifier.Options{Waiting: 1, Patience: time.Hour})
 	s.Eventually("some are set aside", func() bool { return v.Stats().SetAside > 0 })
 	v.Stop()
-	s.WaitDepth(s.Topology.WaitingQueue(), len(ids))
+	s.Eventually("all are in the waiting queue", func() bool { return len(s.Waiting()) == len(ids) })
 	if n := s.Depth(s.Topology.Queue); n != 0 {
 		t.Errorf("%d in the staging queue", n)
 	}
