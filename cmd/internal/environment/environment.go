@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/kelseyhightower/envconfig"
@@ -16,7 +17,8 @@ import (
 // Read fills config, a pointer to the struct, from the variables that start with
 // prefix and an underscore. A variable that the struct does not have is an error:
 // mistyped, it would be ignored otherwise. Those that start with one of the other
-// prefixes are not looked at.
+// prefixes are not looked at, nor are those that Kubernetes sets for a Service whose name
+// starts with the prefix, such as EMAIL_GATEWAY_SERVICE_HOST and EMAIL_GATEWAY_PORT_80_TCP.
 func Read(prefix string, config any, others ...string) error {
 	if err := refuseUnknown(prefix, config, others); err != nil {
 		return err
@@ -33,6 +35,21 @@ func process(prefix string, config any) error {
 	return err
 }
 
+// serviceForms matches what Kubernetes sets in each container for each Service
+// (Kubernetes' documentation 'Service', 'Environment variables').
+var serviceForms = regexp.MustCompile(`^(.+?)_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// ofService tells whether a variable is one of those. They come together, so a mistyped
+// variable of ours that ends in _PORT is not taken for one.
+func ofService(name string) bool {
+	form := serviceForms.FindStringSubmatch(name)
+	if form == nil {
+		return false
+	}
+	_, there := os.LookupEnv(form[1] + "_SERVICE_HOST")
+	return there
+}
+
 func refuseUnknown(prefix string, config any, others []string) error {
 	known, err := names(prefix, config)
 	if err != nil {
@@ -41,7 +58,7 @@ func refuseUnknown(prefix string, config any, others []string) error {
 entries:
 	for _, entry := range os.Environ() {
 		name, _, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, prefix+"_") || known[name] {
+		if !strings.HasPrefix(name, prefix+"_") || known[name] || ofService(name) {
 			continue
 		}
 		for _, other := range others {

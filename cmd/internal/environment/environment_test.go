@@ -117,6 +117,29 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
+// A Service whose name starts with the prefix must not keep the program from starting.
+func TestWhatKubernetesSetsForAServiceIsIgnored(t *testing.T) {
+	for name, value := range map[string]string{
+		"SHOP_FRONT_SERVICE_HOST":      "10.0.0.11",
+		"SHOP_FRONT_SERVICE_PORT":      "80",
+		"SHOP_FRONT_SERVICE_PORT_HTTP": "80",
+		"SHOP_FRONT_PORT":              "tcp://10.0.0.11:80",
+		"SHOP_FRONT_PORT_80_TCP":       "tcp://10.0.0.11:80",
+		"SHOP_FRONT_PORT_80_TCP_PROTO": "tcp",
+		"SHOP_FRONT_PORT_80_TCP_PORT":  "80",
+		"SHOP_FRONT_PORT_80_TCP_ADDR":  "10.0.0.11",
+	} {
+		t.Setenv(name, value)
+	}
+	if err := environment.Read("SHOP", new(config)); err != nil {
+		t.Error(err)
+	}
+	t.Setenv("SHOP_SMPT_PORT", "25") // of no Service
+	if err := environment.Read("SHOP", new(config)); err == nil || !strings.Contains(err.Error(), "SHOP_SMPT_PORT: unknown variable") {
+		t.Errorf("mistyped: %v", err)
+	}
+}
+
 func TestHelpKeepsToTheWidth(t *testing.T) {
 	var text strings.Builder
 	if err := environment.Help(&text, "SHOP", new(config)); err != nil {
