@@ -147,7 +147,7 @@ func (p *confirmChannel) fits(to Target, msg amqp.Publishing) error {
 	if err := limits.ShortStrings(to.Exchange, to.RoutingKey, msg); err != nil {
 		return err
 	}
-	if err := limits.HeaderNames(msg.Headers); err != nil {
+	if err := limits.Headers(msg.Headers); err != nil {
 		return err
 	}
 	if size, frame := limits.HeaderBytes(msg), p.conn.conn.Config.FrameSize; frame > 0 && size > frame {

@@ -79,6 +79,9 @@ func onlyMember(ledger uuid.UUID, record []byte) (amqp.Delivery, error) {
 	case len(alone) != 1:
 		return amqp.Delivery{}, fmt.Errorf("%w: %d records in the place of one", ErrMalformed, len(alone))
 	}
+	if text, ok := alone[0].Headers[headerUnreadable]; ok {
+		return amqp.Delivery{}, fmt.Errorf("%w: %v", ErrMalformed, text)
+	}
 	return alone[0], nil
 }
 

@@ -3,6 +3,7 @@ package bridge_test
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -54,5 +55,43 @@ func TestTheNumberOfHeadersIsBounded(t *testing.T) {
 	staged.Headers["one more"] = nil
 	if _, err := bridge.Parse(delivered(staged)); !errors.Is(err, bridge.ErrMalformed) {
 		t.Errorf("1001 headers: %v", err)
+	}
+}
+
+// The AMQP library writes such headers, and a delivery with them ends the connection of
+// whoever consumes it: the verifier's, each time.
+func TestWhatNoConsumerCouldReadIsNotSent(t *testing.T) {
+	list := func(n int) []any { return slices.Repeat([]any{""}, n) }
+	deep := any("bottom")
+	for range 32 {
+		deep = []any{deep}
+	}
+	for name, c := range map[string]struct {
+		value any
+		sent  bool
+	}{
+		"a list of 8192":  {list(8192), true},
+		"a list of 8193":  {list(8193), false},
+		"32 levels":       {deep, true},
+		"33 levels":       {amqp.Table{"one more": deep}, false},
+		"inside of lists": {[]any{amqp.Table{"list": list(8193)}}, false},
+	} {
+		m := fullMessage()
+		m.Publishing.Headers = amqp.Table{"header": c.value}
+		if _, err := bridge.Encode(m, someLedger); (err == nil) != c.sent || err != nil && !errors.Is(err, bridge.ErrInvalidMessage) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestARecordThatCannotBeReadIsNoMessage(t *testing.T) {
+	staged, err := bridge.Encode(fullMessage(), someLedger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := bridge.EncodeRecord(staged)
+	record[4] ^= 0xff // the property flags
+	if p, err := bridge.Alone(someLedger, record); !errors.Is(err, bridge.ErrMalformed) {
+		t.Errorf("%+v, %v", p, err)
 	}
 }

@@ -184,7 +184,7 @@ func readRecord(properties, body []byte) (d amqp.Delivery, err error) {
 	if len(properties) > maxProperties {
 		return d, fmt.Errorf("%d bytes of properties: at most %d", len(properties), maxProperties)
 	}
-	if d, err = decodeRecord(properties, body, maxDepth); err != nil {
+	if d, err = decodeRecord(properties, body, limits.MaxDepth); err != nil {
 		return d, err
 	}
 	// Small headers may be many: then what a frame is reckoned to need is more than their
@@ -245,9 +245,6 @@ type decoder struct {
 	failed  bool
 	deepest int
 }
-
-// maxDepth is how deep tables and arrays may lie in each other, in a member of a group.
-const maxDepth = 32
 
 func (r *decoder) take(n uint64) []byte {
 	if r.failed || n > uint64(len(r.b)) {

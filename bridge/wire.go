@@ -215,7 +215,7 @@ func validate(m Message) error {
 			return fmt.Errorf("header %s: names with %s are reserved", name, headerPrefix)
 		}
 	}
-	if err := limits.HeaderNames(p.Headers); err != nil {
+	if err := limits.Headers(p.Headers); err != nil {
 		return err
 	}
 	if err := limits.ShortStrings(m.Exchange, m.RoutingKey, p); err != nil {

@@ -46,6 +46,13 @@ const (
 	maxRemembered = 1000
 )
 
+// holds tells whether a target is held.
+func (h *holds) holds(to bridge.Target) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.targets[to] != nil
+}
+
 // takes keeps m if its target is held, and tells whether it did.
 func (h *holds) takes(m *message) bool {
 	h.mu.Lock()

@@ -35,6 +35,9 @@ type lane struct {
 	mu      sync.Mutex
 	bytes   int // of the deliveries that are kept
 	resting []*parcel
+
+	returning  int // bytes that were handed back, since there is room for them, and not come again
+	handedBack time.Time
 }
 
 // A parcel is one unacked delivery: a message, or a group of them. It is acked
@@ -59,6 +62,9 @@ type arrival struct {
 // the last look should have come by then: else more would be handed back than fits.
 const restInterval = 50 * time.Millisecond
 
+// returnPatience is how long room is kept for what was handed back.
+const returnPatience = 5 * restInterval
+
 func newLane(queue string, prefetch, maxBytes int, handBack time.Duration, ch *amqp.Channel) *lane {
 	return &lane{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
 		acks: newAcks(ch), arrived: newGatherer[arrival](), freed: make(chan struct{}, 1)}
@@ -70,9 +76,10 @@ func (l *lane) receive(d amqp.Delivery) {
 	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: bridge.Size(d), received: time.Now()}
 	l.acks.took(p.tag)
 	l.mu.Lock()
-	keep := l.bytes == 0 || l.bytes+p.bytes <= l.maxBytes
+	keep := l.fits(l.bytes, p) && (d.Redelivered || !l.taken(p.received))
 	if keep {
 		l.bytes += p.bytes
+		l.returning = max(0, l.returning-p.bytes)
 	} else {
 		l.resting = append(l.resting, p)
 	}
@@ -80,6 +87,26 @@ func (l *lane) receive(d amqp.Delivery) {
 	if keep {
 		l.arrived.add(arrival{p, d})
 	}
+}
+
+// fits tells whether there is room for p beside so many bytes. Alone it always fits.
+func (l *lane) fits(bytes int, p *parcel) bool { return bytes == 0 || bytes+p.bytes <= l.maxBytes }
+
+// taken tells whether what room there is belongs to others, which have come before: small
+// newcomers would leave none to a large message for ever.
+func (l *lane) taken(now time.Time) bool {
+	return l.expected(now) > 0 || slices.ContainsFunc(l.resting, waits)
+}
+
+func waits(p *parcel) bool { return !p.stranded.Load() }
+
+// expected is how many bytes were handed back and should come again. They may go to
+// another verifier, so nobody waits for them for long.
+func (l *lane) expected(now time.Time) int {
+	if now.Sub(l.handedBack) > returnPatience {
+		l.returning = 0
+	}
+	return l.returning
 }
 
 // wakeUp hands back what rests: as much as there is room for, and what is too old.
@@ -96,17 +123,22 @@ func (l *lane) wakeUp(ctx context.Context) error {
 	}
 }
 
+// rested takes out what is to be handed back: in the order of arrival, up to the first that
+// there is no room for.
 func (l *lane) rested(now time.Time) (tags []uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	bytes := l.bytes
+	bytes, behind := l.bytes+l.expected(now), false
 	l.resting = slices.DeleteFunc(l.resting, func(p *parcel) bool {
-		room := !p.stranded.Load() && (bytes == 0 || bytes+p.bytes <= l.maxBytes)
+		room := waits(p) && !behind && l.fits(bytes, p)
+		behind = behind || waits(p) && !room
 		if !room && now.Sub(p.received) < l.handBack {
 			return false
 		}
 		if room {
 			bytes += p.bytes
+			l.returning += p.bytes
+			l.handedBack = now
 		}
 		tags = append(tags, p.tag)
 		return true
@@ -124,7 +156,7 @@ func (l *lane) crowded() bool { return int(l.held.Load()) >= l.prefetch }
 func (l *lane) short() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.resting, func(p *parcel) bool { return !p.stranded.Load() })
+	return slices.ContainsFunc(l.resting, waits)
 }
 
 // empty tells whether it has nothing unacked.

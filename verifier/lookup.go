@@ -71,6 +71,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	committed, err := s.ledger.Committed(asking, ids)
 	cancel()
 	if ctx.Err() != nil {
+		s.arrivals.add(fresh...) // reunite must see them
 		return nil
 	}
 	if err != nil {

@@ -10,7 +10,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// take reads one consumer's deliveries.
+// take reads one consumer's deliveries, also while the session drains: acks bring new ones,
+// which nobody unpacks any more, and the lane bounds them. There is no basic.cancel before
+// the drain: RabbitMQ 3.10 ignores some of the acks that reach a quorum queue after it
+// (measured). The channel's end cancels too.
 func (s *session) take(ctx context.Context, l *lane) error {
 	cancels := l.ch.NotifyCancel(make(chan string, 1))
 	const autoAck, exclusive, noLocal, noWait = false, false, false, false
@@ -21,8 +24,6 @@ func (s *session) take(ctx context.Context, l *lane) error {
 	for {
 		select {
 		case <-ctx.Done():
-			// No basic.cancel: RabbitMQ 3.10 ignores some of the acks that reach a
-			// quorum queue after it (measured). The channel's end cancels too.
 			return nil
 		case <-cancels:
 			return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
@@ -133,8 +134,14 @@ func (s *session) deadLetter(m *message, why deathReason) {
 	s.publish(m)
 }
 
-// publish starts a message on its course, unless its target is held.
+// publish starts a message on its course, unless its target is held. A copy for the audit
+// queue waits for nothing, and is never tried again.
 func (s *session) publish(m *message) {
+	if m.course == audit && s.holds.holds(m.to) {
+		s.moving.add(1)
+		s.dropped(m)
+		return
+	}
 	if s.holds.takes(m) {
 		s.crowd()
 		return
@@ -172,7 +179,7 @@ func (s *session) safe(m *message) {
 
 // hold: the target does not take the message now.
 func (s *session) hold(m *message, reason HoldReason) {
-	if m.course == audit { // a copy for the curious holds up nothing
+	if m.course == audit {
 		s.log.Warn("no copy in the audit queue", "message_id", m.id(), "reason", reason.String())
 		s.dropped(m)
 		return
@@ -185,6 +192,10 @@ func (s *session) hold(m *message, reason HoldReason) {
 
 // held keeps a message that is about to be published if its target is held.
 func (s *session) held(m *message) bool {
+	if m.course == audit && s.holds.holds(m.to) {
+		s.dropped(m)
+		return true
+	}
 	if !s.holds.takes(m) {
 		return false
 	}

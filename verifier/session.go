@@ -161,7 +161,7 @@ func (s *session) run(ctx context.Context) error {
 
 	takers, takerCtx := errgroup.WithContext(taking)
 	for _, l := range []*lane{s.staging, s.waiting} {
-		takers.Go(func() error { return s.take(takerCtx, l) })
+		group.Go(func() error { return s.take(moving, l) })
 		takers.Go(func() error { return s.unpack(takerCtx, l) })
 		takers.Go(func() error { return l.wakeUp(takerCtx) })
 	}

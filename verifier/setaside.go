@@ -36,8 +36,9 @@ func (s *session) tend(ctx context.Context) error {
 }
 
 // thin sets aside whoever has waited for too long, and the oldest of those from
-// the staging queue that exceed Options.Waiting, or leave too little of Options.MaxBytes; so the room always has space for
-// new ones, and a slow transaction delays its own messages only.
+// the staging queue that exceed Options.Waiting, or leave too little of Options.MaxBytes.
+// So there is always room for new ones, and a slow transaction delays its own messages
+// only.
 func (s *session) thin(now time.Time) {
 	excess := s.room.size() + s.holds.size() - s.opts.Waiting - int(s.waiting.held.Load())
 	fresh := func(m *message) bool { return m.course == forward && m.parcel.lane == s.staging }
@@ -46,7 +47,7 @@ func (s *session) thin(now time.Time) {
 		excessBytes = -s.staging.maxBytes / 2
 		count := func(m *message) bool {
 			if fresh(m) {
-				excessBytes += len(m.delivery.Body)
+				excessBytes += bridge.Size(m.delivery)
 			}
 			return false
 		}
@@ -56,7 +57,7 @@ func (s *session) thin(now time.Time) {
 	must := func(m *message) bool {
 		if (excess > 0 || excessBytes > 0) && fresh(m) {
 			excess--
-			excessBytes -= len(m.delivery.Body)
+			excessBytes -= bridge.Size(m.delivery)
 			return true
 		}
 		return s.overstays(m, now)

@@ -73,7 +73,7 @@ func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 	send()
 	s.Eventually("all others are through", func() bool { return seen.count() == 2*transactions })
 	// A shared machine's own hiccups are not the point.
-	const hiccup = 500 * time.Millisecond
+	const hiccup = 2 * time.Second
 	got := seen.p99(transactions)
 	t.Logf("p99 of the others: %v, usually %v", got, usual)
 	if got > max(2*usual, hiccup) {

@@ -27,25 +27,52 @@ func ShortStrings(exchange, routingKey string, p amqp.Publishing) error {
 	return nil
 }
 
-// HeaderNames checks header names at every depth: one that is too long would
-// break the connection in the middle of a frame.
-func HeaderNames(value any) error {
+// What amqp091-go reads of headers (maxFieldDepth and maxContainerElements in its read.go).
+// It writes more without complaint. A delivery with more ends the connection of whoever
+// consumes it, and does so again each time it is delivered.
+const (
+	// MaxDepth is how deep tables and lists may lie in the headers.
+	MaxDepth = 32
+	// MaxElements is how many elements each of them may have.
+	MaxElements = 8192
+)
+
+// Headers checks headers at every depth.
+func Headers(t amqp.Table) error { return checkValue(t, 0) }
+
+func checkValue(value any, depth int) error {
 	switch v := value.(type) {
 	case amqp.Table:
+		if err := checkContainer(len(v), depth); err != nil {
+			return err
+		}
 		for name, inner := range v {
-			if len(name) > MaxShort {
+			if len(name) > MaxShort { // it would break the connection in the middle of a frame
 				return fmt.Errorf("header name of %d bytes: at most %d", len(name), MaxShort)
 			}
-			if err := HeaderNames(inner); err != nil {
+			if err := checkValue(inner, depth+1); err != nil {
 				return err
 			}
 		}
 	case []any:
+		if err := checkContainer(len(v), depth); err != nil {
+			return err
+		}
 		for _, inner := range v {
-			if err := HeaderNames(inner); err != nil {
+			if err := checkValue(inner, depth+1); err != nil {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+func checkContainer(elements, depth int) error {
+	switch {
+	case depth > MaxDepth:
+		return fmt.Errorf("tables and lists in the headers lie more than %d deep in each other", MaxDepth)
+	case elements > MaxElements:
+		return fmt.Errorf("a table or list in the headers has %d elements: at most %d", elements, MaxElements)
 	}
 	return nil
 }

@@ -1,0 +1,28 @@
+package verifier
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A copy for the audit queue that waited would hold its delivery unacked, and a trial with
+// it would never end.
+func TestACopyForAHeldAuditQueueIsLeftOut(t *testing.T) {
+	s := &session{log: slog.New(slog.DiscardHandler), stats: &counters{}}
+	s.holds, _, _ = testHolds(time.Minute)
+	s.staging = newLane("q", 10, 1<<20, time.Hour, nil)
+	s.waiting = newLane("w", 10, 1<<20, time.Hour, nil)
+	to := bridge.Target{RoutingKey: "q.audit"}
+	s.holds.behind(to)
+	for range 5 {
+		p := &parcel{lane: s.staging}
+		s.staging.took(p, 1)
+		s.publish(&message{parcel: p, course: audit, to: to})
+	}
+	if s.holds.size() != 0 || s.staging.held.Load() != 0 || s.moving.value() != 0 {
+		t.Errorf("%d wait, %d held, %d moving", s.holds.size(), s.staging.held.Load(), s.moving.value())
+	}
+}

@@ -1,0 +1,66 @@
+package verifier
+
+import (
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// A backlog of small messages fills whatever room there is. The large one must get room all
+// the same, even one that is larger than all of it.
+func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
+	const small = 1000
+	for _, large := range []int{10 * small, 200 * small} {
+		l := newLane("q", 3000, 100*small, time.Hour, nil)
+		now := time.Now()
+		var tag uint64
+		deliver := func(size int, again bool) bool {
+			tag++
+			held := l.heldBytes()
+			l.receive(amqp.Delivery{DeliveryTag: tag, Body: make([]byte, size), Redelivered: again})
+			return l.heldBytes() > held
+		}
+		sizes := make(map[uint64]int)
+		var kept []*parcel
+		finish := func() {
+			for _, a := range l.arrived.take(1000) {
+				l.took(a.parcel, 1)
+				kept = append(kept, a.parcel)
+			}
+			if len(kept) > 0 { // one is done
+				l.done(1, kept[:1])
+				kept = kept[1:]
+			}
+		}
+		for l.heldBytes() < 95*small {
+			deliver(small, false)
+		}
+		deliver(large, false)
+		sizes[tag] = large
+		for round := 0; ; round++ {
+			if round == 1000 {
+				t.Fatalf("no room for %d bytes after %d rounds", large, round)
+			}
+			finish()
+			deliver(small, false) // the backlog
+			now = now.Add(restInterval)
+			got := false
+			for _, back := range l.rested(now) {
+				deliver(small, false) // it comes before what was handed back
+				size, was := sizes[back]
+				if !was {
+					size = small
+				}
+				in := deliver(size, true)
+				if was && !in {
+					sizes[tag] = size
+				}
+				got = got || was && in
+			}
+			if got {
+				break
+			}
+		}
+	}
+}
