@@ -134,7 +134,7 @@
 //	                      name of a queue
 //	delivery-mode         2; a confirm of a transient message promises nothing
 //
-// These are required; the last one of them no verifier can check in time. A broker
+// All are required. The verifier cannot check the last one in time. A broker
 // would act on the following already in the staging queue; they travel as headers, and
 // the verifier puts them back:
 //
@@ -150,7 +150,9 @@
 // app-id, headers of any AMQP type, trace context. Other names that begin with
 // x-bridge- are reserved, and removed with those that queues add (x-death,
 // x-delivery-count and their like). Headers and properties together have at most
-// 64 KiB, and there are at most 1000 headers. A staged message is published to the
+// 64 KiB, and there are at most 1000 headers. A table or list inside of them has at most
+// 8192 elements, and they lie at most 32 deep in each other: a consumer with amqp091-go
+// loses its connection over more, so such a message stops every verifier of its queue. A staged message is published to the
 // default exchange with the staging queue's name as routing key, mandatory, on a
 // channel in confirm mode.
 //
@@ -174,7 +176,33 @@
 // with big-endian numbers. Each member is judged as if it had come alone. A group
 // costs the broker what one message costs. Nobody has to make groups.
 //
-// Encode and Parse are this format, Group and Members that of groups, and EncodeRecord
+// # What the other queues hold
+//
+// The waiting queue holds staged messages, alone or in groups, with headers for the
+// verifiers: x-bridge-set-aside-at (when it was put there, in ms since 1970),
+// x-bridge-unroutable-since (when its target was first found missing, in ms since 1970) and
+// x-bridge-attempts (how often it could not be forwarded).
+//
+// A dead letter is a staged message with five more headers, all strings but the number of
+// attempts:
+//
+//	x-bridge-dead-reason    one of DeadReasons
+//	x-bridge-dead-text      the reason in words
+//	x-bridge-dead-verdict   "committed", or "unknown" if it could not be judged
+//	x-bridge-dead-attempts  how often it could not be forwarded
+//	x-bridge-dead-at        RFC 3339, UTC
+//
+// Where the message's own headers leave no room for these, the dead letter has the header
+// x-bridge-dead-record ("1") and the content type application/vnd.twoqueue.record. Its
+// body is then the record of the message, as in a group, but with x-bridge-ledger in it.
+// OpenDead reads it.
+//
+// The audit queue holds messages as they were staged, with x-bridge-dropped-at (RFC 3339,
+// UTC).
+//
+// # In Go
+//
+// Encode and Parse are the format of a message, Group and Members that of groups, and EncodeRecord
 // that of a record. A message that does not follow it goes to the dead queue.
 //
 // # What a verifier needs

@@ -28,6 +28,10 @@ var (
 	// work with; the text names the mend.
 	ErrNoSchema = errors.New("schema not usable")
 
+	// ErrLaterSchema comes with ErrNoSchema: the tables are of a release too late for this
+	// one. Only a later release of the program helps.
+	ErrLaterSchema = errors.New("tables of a later release")
+
 	// ErrNotPrimary: the database is a standby, a readable secondary or read-only, or
 	// another primary writes to its ledger.
 	ErrNotPrimary = errors.New("database is not a writable primary")

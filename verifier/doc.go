@@ -17,7 +17,8 @@
 // # What it promises, and what it does not
 //
 // A message of a committed transaction arrives at its target at least once, or in the
-// dead queue; one of a rolled-back transaction never arrives. A copy that comes twice has
+// dead queue, or stays in its queue while it is larger than the broker takes. One of a
+// rolled-back transaction never arrives. A copy that comes twice has
 // the same ID. Messages do not keep their order: each is forwarded when its own
 // transaction is known to have committed, and its own target takes it. The bodies are
 // never looked into.
@@ -40,9 +41,9 @@
 //     a channel of its own with a prefetch of its own. While more wait in it than a
 //     verifier may hold, each goes round: it is looked up and copied to the queue's end.
 //     The longer a round takes, the shorter a message stays with the verifier, down to
-//     25 ms, so that a message behind very many others is soon seen. So a transaction that stays open for hours, with more
-//     messages than fit into any memory, delays its own messages only; and no
-//     message is held longer than the broker's consumer timeout allows.
+//     50 ms: so a message behind very many others is soon seen. A transaction that
+//     stays open for hours, with more messages than fit into any memory, delays its own
+//     messages only. No message is held longer than the broker's consumer timeout allows.
 //   - Forward. The message is published to its target, mandatory and persistent,
 //     without waiting for others. It is safe once it is confirmed and was not
 //     returned.
@@ -119,16 +120,19 @@
 // default, 4.x takes 16 MiB) can be published nowhere on it, neither whole nor as a record.
 // It stays in its queue, and its row stays. The log names it. The verifier keeps it unacked
 // without its content, and tries again after Options.HandBack. Raise max_message_size, and it
-// goes on its way. Each such message takes one place of Options.Prefetch.
+// goes on its way. Each such message takes one place of Options.Prefetch, or of
+// Options.WaitingPrefetch in the waiting queue: as many of them stop that queue.
 //
 // # Memory
 //
 // A verifier holds at most Options.Prefetch and Options.WaitingPrefetch messages of the two
-// queues, and at most Options.MaxBytes of them. RabbitMQ knows no bound in bytes. What it
-// delivers beyond that is let go at once, stays unacked, and is handed back as soon as there
-// is room for it; so large messages may travel more than once to a verifier that is short
-// of room, which RabbitMQ before 4.3 counts as deliveries, of a million that it allows.
-// Beside this a verifier holds what a connection is reading or writing at the moment.
+// queues, and of their content at most Options.MaxBytes, or one larger message of each
+// queue. RabbitMQ knows no bound in bytes. The verifier drops the content of what exceeds
+// the bound, keeps it unacked, and hands it back once there is room, in the order of
+// arrival. So large messages may travel more than once to a verifier that is short of room.
+// RabbitMQ before 4.3 counts that as deliveries, of a million that the queues allow.
+// Beside this a verifier holds copies of what it is setting aside, and what a connection is
+// reading or writing at the moment.
 //
 // # Errors and the end
 //

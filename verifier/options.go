@@ -179,7 +179,7 @@ func (o *Options) withDefaults() (Options, error) {
 }
 
 // Connections is how many database connections a verifier with these options uses at
-// once, which may be nil: one for each of the Settlers, one each for the lookup, the
+// once; o may be nil. They are one for each of the Settlers, one each for the lookup, the
 // deletion, the parked messages, the sweep, and for checks, and two to explain who holds
 // up a message. It is what (*sql.DB).SetMaxOpenConns must allow, and SetMaxIdleConns should.
 func (o *Options) Connections() int {

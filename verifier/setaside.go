@@ -86,7 +86,7 @@ const (
 	// longestTurn and shortestTurn bound how long messages of the waiting queue are here
 	// while others wait behind them. (tend looks every 50 ms.)
 	longestTurn  = time.Second
-	shortestTurn = 25 * time.Millisecond
+	shortestTurn = 50 * time.Millisecond
 	// rareRound and oftenRound are the times between which each message of the waiting
 	// queue should come round again.
 	oftenRound = time.Second

@@ -15,7 +15,7 @@ type State struct {
 	Err     error     // why the last session ended or could not start; nil while there is one
 
 	Held     int          // messages taken and not done
-	Bytes    int          // of what is kept of the queues' messages: at most Options.MaxBytes
+	Bytes    int          // of what is kept of the queues' messages: at most Options.MaxBytes, or one larger message of each queue
 	Settling int          // lookups that wait in the database
 	Targets  []HeldTarget // targets that take nothing, by name
 	Waiting  int          // messages that wait for an open transaction

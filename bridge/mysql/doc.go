@@ -69,7 +69,9 @@
 //
 // OpenOwnTable reads the IDs from a table that has them already, by the same
 // statements; see bridge.OwnTable. The column must be BINARY(16), the bytes in the
-// UUID's order (not as UUID_TO_BIN(id, 1) swaps them), or MariaDB's UUID.
+// UUID's order (not as UUID_TO_BIN(id, 1) swaps them), or MariaDB's UUID. It needs a unique
+// index on itself alone, which statements may use: neither IGNORED, as MariaDB says, nor
+// INVISIBLE, as MySQL says. The engine must be InnoDB.
 //
 // # Rights
 //

@@ -133,7 +133,7 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 		}
 		return c, err
 	}
-	return column{}, fmt.Errorf("%s needs a unique index on %s alone, which statements may use", o.own.Table, name)
+	return column{}, fmt.Errorf("%s needs a unique index on %s alone, neither IGNORED nor INVISIBLE", o.own.Table, name)
 }
 
 // read reads nothing, by the statement's table and index.

@@ -27,6 +27,7 @@ var remedies = []struct {
 	{endpoints.ErrAddress, "EMAIL_HTTP_ADDR", "name another address"},
 	{transport.ErrLogin, "EMAIL_SMTP_USER", "correct it, or EMAIL_SMTP_PASSWORD"},
 	{transport.ErrUnavailable, "EMAIL_SMTP_HOST", "see that the mail server runs, and that EMAIL_SMTP_PORT, EMAIL_SMTP_TLS and EMAIL_SMTP_CA_FILE are right"},
+	{bridge.ErrLaterSchema, "EMAIL_DATABASE_URL", "run the release that made the tables, or a later one"},
 	{bridge.ErrNoSchema, "EMAIL_DATABASE_URL", "name the gateway's database, or create the tables with email-gateway migrate"},
 }
 

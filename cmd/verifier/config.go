@@ -45,7 +45,7 @@ type config struct {
 	Patience        environment.Span  `default:"2s" desc:"how long a message waits before it is set aside in the waiting queue"`
 	HandBack        environment.Span  `split_words:"true" default:"10m" desc:"how long a message is held unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
 
-	Settlers   environment.Count `default:"16" desc:"how many lookups wait at the same time, each on a database connection of its own; the verifier uses up to seven more"`
+	Settlers   environment.Count `default:"16" desc:"how many lookups wait at the same time, each on a database connection of its own; the worker uses up to ten more"`
 	SettleWait environment.Span  `split_words:"true" default:"1s" desc:"the longest wait of one such lookup"`
 
 	Allow          allow.List        `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; what is committed for another target goes to the dead queue; required with BRIDGE_OWN_TABLE, where *:* allows every target (default: every target is allowed)"`

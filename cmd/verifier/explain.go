@@ -35,7 +35,7 @@ func explain(err error) error {
 	variable := variables[causeOf(err)]
 	_, remedy := mend.Of(err)
 	switch {
-	case errors.Is(err, bridge.ErrNoSchema):
+	case errors.Is(err, bridge.ErrNoSchema) && !errors.Is(err, bridge.ErrLaterSchema):
 		remedy = "name the database that the senders use, or create the tables with verifier -migrate"
 	case errors.Is(err, database.ErrOwnTable):
 		variable = "BRIDGE_OWN_TABLE"

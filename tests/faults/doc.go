@@ -24,7 +24,7 @@
 // was committed before the deletion; no more are lost so than the queue can have held.
 // The totals of a run count both.
 //
-// TestMutants runs against a build of the product that breaks one rule of package bridge
+// TestMutantsAreCaught runs against a build of the product that breaks one rule of package bridge
 // at a time. It shows that the harness can catch a loss, and that a test which the README
 // names for a rule fails without the rule, where no loss tells.
 package faults

@@ -74,11 +74,12 @@ func checkVersion(part string, found, known int64) error {
 	if part == "inbox" {
 		mend = "call migrate.Inbox"
 	}
-	if found > known {
-		mend = "use a newer release of this library"
-	}
-	if found < known || found > known+ahead {
-		return fmt.Errorf("%w: the %s is of version %d, this release works with %d and %d: %s", bridge.ErrNoSchema, part, found, known, known+ahead, mend)
+	works := fmt.Sprintf("the %s is of version %d, this release works with %d and %d", part, found, known, known+ahead)
+	switch {
+	case found > known+ahead:
+		return fmt.Errorf("%w: %w: %s", bridge.ErrNoSchema, bridge.ErrLaterSchema, works)
+	case found < known:
+		return fmt.Errorf("%w: %s: %s", bridge.ErrNoSchema, works, mend)
 	}
 	return nil
 }
