@@ -75,6 +75,9 @@ func connect(ctx context.Context, address, name string, tlsConfig *tls.Config) (
 		_ = conn.Close()
 		return nil, connectError(ctx, context.Cause(ctx))
 	}
+	if secure != nil {
+		secure.opened.Store(true)
+	}
 	c := &Connection{conn: conn, burst: burst, done: make(chan struct{}), open: make(chan struct{})}
 	close(c.open)
 	blocks := conn.NotifyBlocked(make(chan amqp.Blocking, 4))

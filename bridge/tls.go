@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync/atomic"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -18,8 +19,12 @@ import (
 // connection closed then before it has looked why, and says no more than that.
 type tlsConn struct {
 	*tls.Conn
-	alert atomic.Pointer[net.OpError]
+	alert  atomic.Pointer[net.OpError]
+	opened atomic.Bool // what is in it is open: the broker has taken our certificate
 }
+
+// lastWords is how long Close waits for an alert while what is in it is not open.
+const lastWords = time.Second
 
 // handshake makes a TLS connection of conn.
 func handshake(ctx context.Context, conn net.Conn, uri amqp.URI, config *tls.Config) (*tlsConn, error) {
@@ -70,6 +75,18 @@ func (c *tlsConn) orAlert(err error) error {
 		}
 	}
 	return err
+}
+
+// Close looks for an alert first: the library also closes the connection because it cannot
+// write, when the alert has come and nobody has read it.
+func (c *tlsConn) Close() error {
+	if !c.opened.Load() && c.alert.Load() == nil {
+		_ = c.SetReadDeadline(time.Now().Add(lastWords))
+		for err := error(nil); err == nil; {
+			_, err = c.Read(make([]byte, 512))
+		}
+	}
+	return c.Conn.Close()
 }
 
 func (c *tlsConn) Read(p []byte) (int, error) {

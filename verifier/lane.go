@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,9 +29,13 @@ type lane struct {
 	handBack time.Duration
 	ch       *amqp.Channel
 	acks     *acks
-	arrived  *gatherer[arrival] // not taken apart yet
-	held     atomic.Int64       // messages taken apart and not done
-	freed    chan struct{}
+
+	deliveries <-chan amqp.Delivery
+	cancels    <-chan string
+
+	arrived *gatherer[arrival] // not taken apart yet
+	held    atomic.Int64       // messages taken apart and not done
+	freed   chan struct{}
 
 	mu      sync.Mutex
 	bytes   int // of the deliveries that are kept
@@ -68,6 +73,18 @@ const returnPatience = 5 * restInterval
 func newLane(queue string, prefetch, maxBytes int, handBack time.Duration, ch *amqp.Channel) *lane {
 	return &lane{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
 		acks: newAcks(ch), arrived: newGatherer[arrival](), freed: make(chan struct{}, 1)}
+}
+
+// consume asks for deliveries. It must be done before acks.finish, which asks the broker
+// something on the same channel: two questions at once end the channel.
+func (l *lane) consume() (err error) {
+	l.cancels = l.ch.NotifyCancel(make(chan string, 1))
+	const autoAck, exclusive, noLocal, noWait = false, false, false, false
+	l.deliveries, err = l.ch.Consume(l.queue, "", autoAck, exclusive, noLocal, noWait, nil)
+	if err != nil {
+		return fmt.Errorf("consume %q: %w", l.queue, err)
+	}
+	return nil
 }
 
 // receive keeps a delivery, or lets it rest. It must not block: what nobody receives gathers

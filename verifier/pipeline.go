@@ -15,19 +15,13 @@ import (
 // the drain: RabbitMQ 3.10 ignores some of the acks that reach a quorum queue after it
 // (measured). The channel's end cancels too.
 func (s *session) take(ctx context.Context, l *lane) error {
-	cancels := l.ch.NotifyCancel(make(chan string, 1))
-	const autoAck, exclusive, noLocal, noWait = false, false, false, false
-	deliveries, err := l.ch.Consume(l.queue, "", autoAck, exclusive, noLocal, noWait, nil)
-	if err != nil {
-		return fmt.Errorf("consume %q: %w", l.queue, err)
-	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-cancels:
+		case <-l.cancels:
 			return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
-		case d, ok := <-deliveries:
+		case d, ok := <-l.deliveries:
 			if !ok {
 				return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
 			}

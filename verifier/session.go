@@ -151,6 +151,11 @@ func (s *session) run(ctx context.Context) error {
 	var beside sync.WaitGroup // what no message depends on
 	defer beside.Wait()
 	defer s.close()
+	for _, l := range []*lane{s.staging, s.waiting} {
+		if err := l.consume(); err != nil {
+			return err
+		}
+	}
 	// Whatever fails ends all stages. The end of ctx ends only those that take
 	// new work; the others run on until they are drained.
 	group, moving := errgroup.WithContext(context.WithoutCancel(ctx))

@@ -152,14 +152,14 @@ var mutants = []mutant{
 		name:     "believe a non-waiting miss",
 		scenario: "a transaction is open for longer than the lock time-out",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/lookup.go", `	s.room.enter(misses...)
+		edits: []edit{{"verifier/lookup.go", `	s.room.enter(false, misses...)
 `, `	if mutant("believe a non-waiting miss") {
 		for _, m := range misses {
 			s.drop(m)
 		}
 		misses = nil
 	}
-	s.room.enter(misses...)
+	s.room.enter(false, misses...)
 `}},
 	},
 	{
@@ -285,18 +285,16 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestSlowTransactionsDelayTheirOwnMessagesOnly",
 		says: "messages have not come",
-		edits: []edit{{"verifier/lookup.go", `	s.room.enter(misses...)
-	s.crowd()
-`, `	for _, m := range misses {
+		edits: []edit{{"verifier/lookup.go", `	s.room.enter(false, misses...)
+	s.room.enter(true, again...)`, `	for _, m := range misses {
 		for mutant("wait for one transaction after the other") && ctx.Err() == nil {
 			if outcome, err := s.ledger.Settle(ctx, m.staged.ID, s.opts.SettleWait); err == nil && outcome != bridge.StillOpen {
 				break
 			}
 		}
 	}
-	s.room.enter(misses...)
-	s.crowd()
-`}},
+	s.room.enter(false, misses...)
+	s.room.enter(true, again...)`}},
 	},
 	{
 		name: "a waiting room that is full stays so",
@@ -328,7 +326,7 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestMessagesInGroupsAreBounded",
 		says: "messages were held, more than a prefetch",
-		edits: []edit{{"verifier/lane.go", `	for l.held.Load() >= int64(l.prefetch) {
+		edits: []edit{{"verifier/lane.go", `	for l.crowded() {
 `, `	for l.held.Load() >= int64(l.prefetch) && !mutant("groups are not counted") {
 `}},
 	},
