@@ -316,7 +316,7 @@ var mutants = []mutant{
 		says: "messages were left to others",
 		edits: []edit{{"verifier/session.go", `	if err := ch.Qos(prefetch, 0, false); err != nil {
 `, `	if mutant("no prefetch") {
-		return newLane(queue, prefetch, ch), nil
+		return newLane(queue, prefetch, maxBytes, s.opts.HandBack, ch), nil
 	}
 	if err := ch.Qos(prefetch, 0, false); err != nil {
 `}},

@@ -181,20 +181,36 @@ func TestAnUpgradeStopsNothing(t *testing.T) {
 			w.stop(newShop)
 			w.Eventually("nothing waits for its verdict", func() bool { return w.Rows() == 0 })
 			w.stop(newVerifier)
+			// What the shop rolled back as it stopped has no row, and may be staged still.
+			w.Eventually("nothing is staged", func() bool {
+				if w.staged() == 0 {
+					return true
+				}
+				v := w.verifier(newer)
+				w.Eventually("it is taken", func() bool { return w.staged() == 0 })
+				w.stop(v)
+				return false
+			})
 
 			w.judge(d.inbox)
 		})
 	}
 }
 
+// staged counts the messages that are ready in the staging and the waiting queue.
+func (w *world) staged() int {
+	w.t.Helper()
+	messages, _, err := w.Left()
+	must(w.t, err)
+	return messages
+}
+
 // judge compares the orders that were committed with the messages that have arrived,
 // which it receives by the inbox of this release.
 func (w *world) judge(open func(context.Context, *sql.DB) (bridge.Inbox, error)) {
 	w.t.Helper()
-	messages, _, err := w.Left()
-	must(w.t, err)
-	if dead := w.Depth(w.Topology.DeadQueue()); messages != 0 || dead != 0 {
-		w.t.Errorf("%d messages are left in the staging queues and %d in the dead queue, must be none", messages, dead)
+	if dead := w.Depth(w.Topology.DeadQueue()); dead != 0 {
+		w.t.Errorf("%d messages are in the dead queue, must be none", dead)
 	}
 	received, err := open(w.t.Context(), w.DB)
 	must(w.t, err)

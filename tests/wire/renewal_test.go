@@ -27,14 +27,14 @@ func TestNacksRenewTheChannelAndNobodyNotices(t *testing.T) {
 	p := publisher(t, connect(t, dial(t, vhost, nil)), 64)
 
 	const renewals = 3
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	channels := make(map[string]bool)
 	renewed := make(chan struct{})
 	go func() {
 		defer close(renewed)
-		for len(channels) <= renewals && ctx.Err() == nil {
+		for len(channels) <= renewals {
+			ctx, cancel := context.WithTimeout(t.Context(), patience) // each takes seconds, or a minute
 			out, err := servertest.RabbitMQ(t).Ctl(ctx, "-q", "list_channels", "--no-table-headers", "vhost", "pid", "confirm")
+			cancel()
 			if err != nil {
 				t.Error(err)
 				return
