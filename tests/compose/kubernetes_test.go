@@ -171,7 +171,7 @@ func TestPodsAreConfinedAndTheirVariablesKnown(t *testing.T) {
 		}
 		mount := container.VolumeMounts[0].MountPath
 		for _, env := range container.Env {
-			if !known[env.Name] {
+			if !known[env.Name] && env.Name != "GOMEMLIMIT" { // that one is Go's
 				t.Errorf("%s: the verifier has no variable %s", name, env.Name)
 			}
 			if strings.HasSuffix(env.Name, "_FILE") && filepath.Dir(env.Value) != mount {
