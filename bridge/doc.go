@@ -151,10 +151,12 @@
 // x-bridge- are reserved, and removed with those that queues add (x-death,
 // x-delivery-count and their like). Headers and properties together have at most
 // 64 KiB, and there are at most 1000 headers. A table or list inside of them has at most
-// 8192 elements, and they lie at most 32 deep in each other: a consumer with amqp091-go
-// loses its connection over more, so such a message stops every verifier of its queue. A staged message is published to the
-// default exchange with the staging queue's name as routing key, mandatory, on a
-// channel in confirm mode.
+// 8192 elements, and they lie at most 32 deep in each other. amqp091-go reads no more: a
+// delivery with more ends the connection of whoever consumes it, verifiers too, each time
+// it is delivered.
+//
+// A staged message is published to the default exchange with the staging queue's name as
+// routing key, mandatory, on a channel in confirm mode.
 //
 // One more header may be there. x-bridge-staged-at, a 64-bit integer: when the sender
 // began to stage the message, before it recorded the ID, in ms since 1970. It is
@@ -202,8 +204,8 @@
 //
 // # In Go
 //
-// Encode and Parse are the format of a message, Group and Members that of groups, and EncodeRecord
-// that of a record. A message that does not follow it goes to the dead queue.
+// Encode and Parse are the format of a message, Group and Members that of groups, and
+// EncodeRecord that of a record. A message that does not follow it goes to the dead queue.
 //
 // # What a verifier needs
 //

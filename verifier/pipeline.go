@@ -128,20 +128,12 @@ func (s *session) deadLetter(m *message, why deathReason) {
 	s.publish(m)
 }
 
-// publish starts a message on its course, unless its target is held. A copy for the audit
-// queue waits for nothing, and is never tried again.
+// publish starts a message on its course, unless its target is held.
 func (s *session) publish(m *message) {
-	if m.course == audit && s.holds.holds(m.to) {
-		s.moving.add(1)
-		s.dropped(m)
-		return
-	}
-	if s.holds.takes(m) {
-		s.crowd()
-		return
-	}
 	s.moving.add(1)
-	s.forwarder.publish(m)
+	if !s.held(m) {
+		s.forwarder.publish(m)
+	}
 }
 
 // safe: the broker has the message where its course led.
@@ -184,7 +176,8 @@ func (s *session) hold(m *message, reason HoldReason) {
 	s.crowd()
 }
 
-// held keeps a message that is about to be published if its target is held.
+// held keeps a message that is about to be published if its target is held. A copy for the
+// audit queue waits for nothing, and is never tried again.
 func (s *session) held(m *message) bool {
 	if m.course == audit && s.holds.holds(m.to) {
 		s.dropped(m)
