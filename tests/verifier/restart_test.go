@@ -76,18 +76,7 @@ func testBrokenPool(t *testing.T, kind stage.Database, valve *servertest.Valve, 
 	s := stage.New(t, kind)
 	idle := (*verifier.Options)(nil).Connections()
 	s.DB.SetMaxIdleConns(idle)
-	conns := make([]*sql.Conn, idle)
-	for i := range conns {
-		var err error
-		if conns[i], err = s.DB.Conn(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, conn := range conns {
-		if err := conn.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	useAtOnce(t, s.DB, idle)
 	valve.Forget()
 	server.Kill()
 	if err := server.Restart(t.Context()); err != nil {

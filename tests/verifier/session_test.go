@@ -278,10 +278,19 @@ func TestThePoolStaysAsTheCallerHasSetIt(t *testing.T) {
 	if _, err := verifier.New(s.Ledger, s.Broker, nil); err != nil {
 		t.Fatal(err)
 	}
-	var conns [5]*sql.Conn
+	useAtOnce(t, s.DB, 5)
+	if stats := s.DB.Stats(); stats.Idle > idle || stats.MaxOpenConnections != 0 {
+		t.Errorf("%d connections are idle and %d may be open, must be %d and any number", stats.Idle, stats.MaxOpenConnections, idle)
+	}
+}
+
+// useAtOnce has so many connections open at the same time, and gives them back.
+func useAtOnce(t *testing.T, db *sql.DB, n int) {
+	t.Helper()
+	conns := make([]*sql.Conn, n)
 	for i := range conns {
 		var err error
-		if conns[i], err = s.DB.Conn(t.Context()); err != nil {
+		if conns[i], err = db.Conn(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -289,8 +298,5 @@ func TestThePoolStaysAsTheCallerHasSetIt(t *testing.T) {
 		if err := conn.Close(); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if stats := s.DB.Stats(); stats.Idle > idle || stats.MaxOpenConnections != 0 {
-		t.Errorf("%d connections are idle and %d may be open, must be %d and any number", stats.Idle, stats.MaxOpenConnections, idle)
 	}
 }
