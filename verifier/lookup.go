@@ -143,7 +143,8 @@ func (s *session) settle(ctx context.Context) error {
 				return fmt.Errorf("settle: %w", err)
 			}
 		}
-		leaves := outcome != bridge.StillOpen || s.overstays(m, time.Now())
+		tooMany := m.parcel.lane == s.staging && s.excess() > 0 // thin takes no message from a settler
+		leaves := outcome != bridge.StillOpen || tooMany || s.overstays(m, time.Now())
 		s.room.settled(m, !leaves)
 		switch {
 		case outcome == bridge.Committed:

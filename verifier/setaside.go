@@ -12,9 +12,14 @@ import (
 
 // crowd has tend look at once whether more messages wait than may.
 func (s *session) crowd() {
-	if s.room.size()+s.holds.size() > s.opts.Waiting {
+	if s.excess() > 0 {
 		wake(s.crowded)
 	}
+}
+
+// excess is how many messages from the staging queue wait beyond Options.Waiting.
+func (s *session) excess() int {
+	return s.room.size() + s.holds.size() - s.opts.Waiting - int(s.waiting.held.Load())
 }
 
 // tend looks after those who wait: it tries held targets again, and sets aside
@@ -40,7 +45,7 @@ func (s *session) tend(ctx context.Context) error {
 // So there is always room for new ones, and a slow transaction delays its own messages
 // only.
 func (s *session) thin(now time.Time) {
-	excess := s.room.size() + s.holds.size() - s.opts.Waiting - int(s.waiting.held.Load())
+	excess := s.excess()
 	fresh := func(m *message) bool { return m.course == forward && m.parcel.lane == s.staging }
 	excessBytes := 0
 	if s.staging.short() { // they may have half of the room

@@ -216,8 +216,6 @@ func TestMessagesInGroupsAreBounded(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
 	const size, groups, prefetch = 20, 50, 40
-	ledger := &heldLedger{Ledger: s.Ledger, held: map[uuid.UUID]bool{}, full: make(chan struct{}), enough: prefetch}
-	s.Ledger = ledger
 	want := map[string]bool{}
 	for i := range groups {
 		var messages []bridge.Message
@@ -231,6 +229,8 @@ func TestMessagesInGroupsAreBounded(t *testing.T) {
 	if n := s.Depth(s.Topology.Queue); n != groups {
 		t.Fatalf("%d messages in the staging queue, want %d groups", n, groups)
 	}
+	ledger := &heldLedger{Ledger: s.Ledger, of: want, held: map[uuid.UUID]bool{}, full: make(chan struct{}), enough: prefetch}
+	s.Ledger = ledger
 	v := s.Verify(verifier.Options{Prefetch: prefetch})
 	expectAll(t, s, queue, want)
 	v.Stop()
@@ -239,10 +239,11 @@ func TestMessagesInGroupsAreBounded(t *testing.T) {
 	}
 }
 
-// heldLedger counts the IDs that were looked up and not forgotten. It forgets
-// none before there are enough; the proof has one at a time.
+// heldLedger counts the messages that were looked up and not forgotten. It forgets
+// none before there are enough. The proof's IDs are no messages.
 type heldLedger struct {
 	bridge.Ledger
+	of     map[string]bool
 	enough int
 
 	mu   sync.Mutex
@@ -255,7 +256,9 @@ func (l *heldLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUI
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range ids {
-		l.held[id] = true
+		if l.of[id.String()] {
+			l.held[id] = true
+		}
 	}
 	if l.most = max(l.most, len(l.held)); l.most >= l.enough {
 		select {
