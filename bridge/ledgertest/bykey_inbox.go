@@ -19,7 +19,7 @@ type keyedInbox struct {
 
 func testInboxByKey(t *testing.T, i *inbox) {
 	b := &keyedInbox{inbox: i, Keeper: i.Inbox.(bridge.Keeper), one: oneConnection(i.connect)}
-	k := keyed{Harness: i.Harness, db: b.one, others: i.db, tables: inboxTables, large: full,
+	k := keyed{Harness: i.Harness, db: b.one, others: i.db, tables: inboxTables, large: 2 * full,
 		add: b.add, empty: b.empty, steps: b.steps, open: b.open}
 	k.run(t)
 	b.empty(t)
