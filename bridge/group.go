@@ -22,8 +22,9 @@ const headerUnreadable = "x-bridge-unreadable"
 const (
 	groupFormat      = "1"
 	groupContentType = "application/vnd.twoqueue.group"
-	// maxMembers bounds what one delivery can make of a verifier.
-	maxMembers = 1000
+	// MaxMembers is how many records a group has at most. It bounds what one delivery can
+	// make of a verifier.
+	MaxMembers = 1000
 )
 
 // Group makes one staged message of the records of several, which may belong to
@@ -70,6 +71,16 @@ func Republished(d amqp.Delivery) amqp.Publishing {
 }
 
 // onlyMember reads what lies alone where others lie in a group.
+// ReadRecord reads the record of a message of a ledger, such as a parked one. The error wraps
+// ErrMalformed.
+func ReadRecord(ledger uuid.UUID, record []byte) (Staged, error) {
+	alone, err := onlyMember(ledger, record)
+	if err != nil {
+		return Staged{}, err
+	}
+	return Parse(alone)
+}
+
 func onlyMember(ledger uuid.UUID, record []byte) (amqp.Delivery, error) {
 	group := Group(ledger, record)
 	alone, err := Members(amqp.Delivery{Headers: group.Headers, Body: record})
@@ -113,8 +124,8 @@ func members(d amqp.Delivery) ([]amqp.Delivery, error) {
 	}
 	var members []amqp.Delivery
 	for rest := d.Body; len(rest) > 0; {
-		if len(members) == maxMembers {
-			return nil, fmt.Errorf("has more than %d members", maxMembers)
+		if len(members) == MaxMembers {
+			return nil, fmt.Errorf("has more than %d members", MaxMembers)
 		}
 		record := rest
 		properties, body, left, ok := cutRecord(rest)

@@ -35,11 +35,3 @@ type OwnTable struct {
 	// Column is of the database's type for UUIDs, and has a unique index of its own.
 	Column string
 }
-
-// ProvenElsewhere is what a ledger has that must not write canaries into the table
-// that it reads.
-type ProvenElsewhere interface {
-	// ProofLedger returns a ledger in the same database that waits by the same
-	// means, on a table of the bridge's own.
-	ProofLedger() Ledger
-}

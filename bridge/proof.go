@@ -24,6 +24,14 @@ const proofPatience = 30 * time.Second
 // forgetPatience bounds the removal of the last canary.
 const forgetPatience = 5 * time.Second
 
+// ProvenElsewhere is what a ledger has that must not write canaries into the table
+// that it reads.
+type ProvenElsewhere interface {
+	// ProofLedger returns a ledger in the same database that waits by the same
+	// means, on a table of the bridge's own.
+	ProofLedger() Ledger
+}
+
 // Prove shows, on the live database, that ledger waits for open transactions
 // and tells their outcome: rule 5 in the package's comment. It records canaries of its
 // own, with new IDs, and takes them away again; dying in the middle leaves at

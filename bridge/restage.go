@@ -97,7 +97,7 @@ func restage(ledger uuid.UUID, stagedAt time.Time, parked []Parked) ([]amqp.Publ
 		return nil
 	}
 	for _, p := range parked {
-		if len(records) == maxMembers || size+len(p.Message) > restageBytes {
+		if len(records) == MaxMembers || size+len(p.Message) > restageBytes {
 			if err := seal(); err != nil {
 				return nil, err
 			}
@@ -109,14 +109,4 @@ func restage(ledger uuid.UUID, stagedAt time.Time, parked []Parked) ([]amqp.Publ
 		return nil, err
 	}
 	return all, nil
-}
-
-// ReadParked takes a parked message apart. ledger is that of the database in which it
-// lies. The error wraps ErrMalformed.
-func ReadParked(ledger uuid.UUID, p Parked) (Staged, error) {
-	alone, err := onlyMember(ledger, p.Message)
-	if err != nil {
-		return Staged{}, err
-	}
-	return Parse(alone)
 }

@@ -58,12 +58,12 @@ func TestRestageIsEveryMessageOnceAndStagedNow(t *testing.T) {
 		t.Errorf("%d of %d messages", n, len(parked))
 	}
 	for i, p := range parked {
-		s, err := ReadParked(ledger, p)
+		s, err := ReadRecord(ledger, p.Message)
 		if err != nil || s.ID != p.ID || s.Ledger != ledger || !slices.Equal(s.Publishing().Body, bodies[i]) {
 			t.Errorf("parked message %d is read as %v, %v", i, s.ID, err)
 		}
 	}
-	if _, err := ReadParked(ledger, Parked{Message: []byte("no record")}); err == nil {
+	if _, err := ReadRecord(ledger, []byte("no record")); err == nil {
 		t.Error("what is no record is read as one")
 	}
 }

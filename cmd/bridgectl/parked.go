@@ -143,7 +143,7 @@ type parkedMessage struct {
 
 func readParked(ledger uuid.UUID, p bridge.Parked) parkedMessage {
 	out := parkedMessage{ID: p.ID, Size: len(p.Message)}
-	staged, err := bridge.ReadParked(ledger, p)
+	staged, err := bridge.ReadRecord(ledger, p.Message)
 	if err != nil {
 		out.Wrong = err.Error()
 		return out
