@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -25,35 +26,6 @@ func benchMessage() bridge.Message {
 	}
 }
 
-// staged is the message as it comes out of the staging queue.
-func staged(b *testing.B) amqp.Delivery {
-	p, err := bridge.Encode(benchMessage(), uuid.New())
-	if err != nil {
-		b.Fatal(err)
-	}
-	return amqp.Delivery{MessageId: p.MessageId, Headers: p.Headers, ContentType: p.ContentType, DeliveryMode: p.DeliveryMode, Body: p.Body}
-}
-
-func BenchmarkEncode(b *testing.B) {
-	m, ledger := benchMessage(), uuid.New()
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := bridge.Encode(m, ledger); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkParse(b *testing.B) {
-	d := staged(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := bridge.Parse(d); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // BenchmarkPublish publishes and awaits confirms, on a broker of its own, from 32
 // goroutines; the figures are per message.
 func BenchmarkPublish(b *testing.B) {
@@ -67,7 +39,7 @@ func BenchmarkPublish(b *testing.B) {
 	if err := topology.Declare(b.Context(), broker); err != nil {
 		b.Fatal(err)
 	}
-	p, err := bridge.Encode(benchMessage(), uuid.New())
+	p, err := wire.Encode(benchMessage(), uuid.New())
 	if err != nil {
 		b.Fatal(err)
 	}

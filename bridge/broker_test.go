@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
@@ -143,11 +145,12 @@ func TestOnlyWhatMayPassByItselfIsRetryable(t *testing.T) {
 }
 
 func TestAPublishErrorNamesMessageAndTarget(t *testing.T) {
+	id := uuid.MustParse("01920000-0000-7000-8000-000000000001")
 	for target, want := range map[bridge.Target]string{
-		{RoutingKey: "q"}:                "publish message " + someID.String() + ` to queue "q": message returned as unroutable`,
-		{Exchange: "x", RoutingKey: "k"}: "publish message " + someID.String() + ` to exchange "x" key "k": message returned as unroutable`,
+		{RoutingKey: "q"}:                "publish message " + id.String() + ` to queue "q": message returned as unroutable`,
+		{Exchange: "x", RoutingKey: "k"}: "publish message " + id.String() + ` to exchange "x" key "k": message returned as unroutable`,
 	} {
-		err := &bridge.PublishError{ID: someID, Target: target, Err: bridge.ErrReturned}
+		err := &bridge.PublishError{ID: id, Target: target, Err: bridge.ErrReturned}
 		if err.Error() != want || !errors.Is(err, bridge.ErrReturned) {
 			t.Errorf("text %q, want %q", err, want)
 		}

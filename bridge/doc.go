@@ -1,7 +1,6 @@
-// Package bridge is what the two sides of the two-queue bridge share: the message
-// and its wire format, the queues, the connection to RabbitMQ, and the interface of
-// the ledger. Its comment is the protocol: who implements a side of it, in whatever
-// language, finds here what must be so.
+// Package bridge is what every application that uses the two-queue bridge needs: the
+// message, the queues, the connection to RabbitMQ, and the errors. Its comment is the
+// protocol.
 //
 // The bridge carries messages from transactions of an SQL database to RabbitMQ: a
 // message goes out if and only if its transaction commits. An application meets this
@@ -24,8 +23,14 @@
 //     [github.com/twoqueue/twoqueue/bridge/mysql] and
 //     [github.com/twoqueue/twoqueue/bridge/sqlite]: how each database waits, the rights
 //     that it takes, and what must be so in it
-//   - [github.com/twoqueue/twoqueue/bridge/ledgertest]: the suite that a further
-//     database must pass
+//
+// Other readers have doors of their own:
+//
+//   - [github.com/twoqueue/twoqueue/bridge/wire]: the format of a staged message, for
+//     senders in other languages and for tools that read the queues
+//   - [github.com/twoqueue/twoqueue/bridge/driver]: what a further database brings, and
+//     [github.com/twoqueue/twoqueue/bridge/ledgertest], the suite that it must pass
+//   - [github.com/twoqueue/twoqueue/bridge/inspect]: what operators ask of a database
 //
 // # The two queues
 //
@@ -69,7 +74,7 @@
 //	verifier: its confirm, before DELETE  the same
 //	verifier: DELETE, before the ack      redelivered, absent, dropped: it had been
 //	                                      forwarded
-//	verifier: the ack, before DELETE      an orphan row, harmless; see Sweeper (package
+//	verifier: the ack, before DELETE      an orphan row, harmless; see driver.Sweeper (package
 //	                                      verifier never acks first)
 //	parking, before COMMIT                the database rolls back; no message
 //	verifier: staging a parked message    it is still parked, and staged again: a
@@ -86,7 +91,7 @@
 //     rolled back.
 //  2. COMMIT only after the broker has confirmed every message of the transaction
 //     and returned none; or the message is parked in the database, by the same
-//     transaction (Parker). Anything else is an error, and the transaction must roll
+//     transaction (driver.Parker). Anything else is an error, and the transaction must roll
 //     back. An unroutable message is returned and then confirmed all the same: a
 //     confirm alone is worth nothing.
 //  3. Only a lookup that waits on locks, on the primary, may say 'rolled back'. A
@@ -95,7 +100,7 @@
 //  4. Forwarded means confirmed and not returned. Until then the row and the staged
 //     message stay. Then they may go, in any order.
 //  5. A verifier proves that its lookup waits, on the live database, before it
-//     judges, in every session anew: Prove.
+//     judges, in every session anew: driver.Prove.
 //  6. A message is judged by its own ledger only, the one whose identity it carries.
 //     Any other database knows nothing of it, and silence would read as 'rolled back'.
 //  7. A delivery tag never outlives its channel: after any error of a channel or
@@ -114,102 +119,9 @@
 //     status page and the endpoints. These say in the log when they begin to fail and
 //     when they work again, back off, and never end a session.
 //
-// # The wire format
-//
-// For senders in other languages. Within its transaction a sender first inserts the
-// message's ID into bridge_ledger (id), where SQLite takes it as text in lower case and
-// MySQL as BINARY(16), the bytes in the UUID's order; then it stages the message; then it
-// commits (rules 1 and 2).
-//
-// A staged message is the final message, as the receiver shall see it, plus headers. All
-// are strings (AMQP long strings) unless said otherwise; texts of UUIDs are the 36
-// characters with hyphens.
-//
-//	property or header    what it holds
-//	message-id            the ID, a UUID; the row in the ledger has the same one
-//	x-bridge-ledger       the ledger's identity, a UUID: table bridge_identity; that of
-//	                      an OwnTable is made from it
-//	x-bridge-exchange     the target exchange, empty for the default exchange
-//	x-bridge-routing-key  the target routing key; with the default exchange the
-//	                      name of a queue
-//	delivery-mode         2; a confirm of a transient message promises nothing
-//
-// All are required. The verifier cannot check the last one in time. A broker
-// would act on the following already in the staging queue; they travel as headers, and
-// the verifier puts them back:
-//
-//	x-bridge-expiration   instead of expiration, in ms, at most ten years: a
-//	                      committed message would expire while it waits
-//	x-bridge-cc           instead of the header CC, a list of strings: copies would
-//	x-bridge-bcc          leave before the commit; the same for BCC
-//	x-bridge-user-id      instead of user-id: refused when another user forwards;
-//	                      put back only where the verifier is told to
-//
-// Everything else stays in its place: body, content-type and content-encoding,
-// correlation-id, reply-to (but not direct reply-to), priority, timestamp, type,
-// app-id, headers of any AMQP type, trace context. Other names that begin with
-// x-bridge- are reserved, and removed with those that queues add (x-death,
-// x-delivery-count and their like). Headers and properties together have at most
-// 64 KiB, and there are at most 1000 headers. A table or list inside of them has at most
-// 8192 elements, and they lie at most 32 deep in each other. amqp091-go reads no more: a
-// delivery with more ends the connection of whoever consumes it, verifiers too, each time
-// it is delivered.
-//
-// A staged message is published to the default exchange with the staging queue's name as
-// routing key, mandatory, on a channel in confirm mode.
-//
-// One more header may be there. x-bridge-staged-at, a 64-bit integer: when the sender
-// began to stage the message, before it recorded the ID, in ms since 1970. It is
-// needed where the ID is no UUIDv7 of that moment, so that a sweep of orphan rows can
-// be told from a rollback (Sweeper).
-//
-// Several staged messages may travel as one, a group: it has the headers
-// x-bridge-group ("1"), x-bridge-ledger, and x-bridge-staged-at if that is to count
-// for all of them; and its body is the members' records, one after the other, at
-// most 1000. A record is
-//
-//	uint32  length of the properties
-//	        the properties of the staged message as in an AMQP 0-9-1 content
-//	        header: property flags, then the property list; x-bridge-ledger and
-//	        delivery-mode may be missing in it
-//	uint32  length of the body
-//	        the body
-//
-// with big-endian numbers. Each member is judged as if it had come alone. A group
-// costs the broker what one message costs. Nobody has to make groups.
-//
-// # What the other queues hold
-//
-// The waiting queue holds staged messages, alone or in groups, with headers for the
-// verifiers: x-bridge-set-aside-at (when it was put there, in ms since 1970),
-// x-bridge-unroutable-since (when its target was first found missing, in ms since 1970) and
-// x-bridge-attempts (how often it could not be forwarded).
-//
-// A dead letter is a staged message with five more headers, all strings but the number of
-// attempts:
-//
-//	x-bridge-dead-reason    one of DeadReasons
-//	x-bridge-dead-text      the reason in words
-//	x-bridge-dead-verdict   "committed", or "unknown" if it could not be judged
-//	x-bridge-dead-attempts  how often it could not be forwarded
-//	x-bridge-dead-at        RFC 3339, UTC
-//
-// Where the message's own headers leave no room for these, the dead letter has the header
-// x-bridge-dead-record ("1") and the content type application/vnd.twoqueue.record. Its
-// body is then the record of the message, as in a group, but with x-bridge-ledger in it.
-// OpenDead reads it.
-//
-// The audit queue holds messages as they were staged, with x-bridge-dropped-at (RFC 3339,
-// UTC).
-//
-// # In Go
-//
-// Encode and Parse are the format of a message, Group and Members that of groups, and
-// EncodeRecord that of a record. A message that does not follow it goes to the dead queue.
-//
 // # What a verifier needs
 //
-//   - Of the database: a Ledger, that is: a lookup that never waits for a transaction,
+//   - Of the database: a driver.Ledger, that is: a lookup that never waits for a transaction,
 //     one that waits for one ID under the server's own lock time-out, and a DELETE. It
 //     must be the writable primary, and the proof must pass, also through a pooler.
 //   - Of the broker: the queues of Topology, the right to read the staging and the

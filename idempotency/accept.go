@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // errLeaseLost: another worker has taken the message since, or it was marked done.
@@ -45,8 +45,8 @@ func (g *Guard) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
 			if err != nil || !fresh {
 				return err
 			}
-			added, err := g.inbox.AddPending(ctx, tx, g.consumer, bridge.Pending{
-				Key: key, State: bridge.Ready, Run: uuid.NewString(), Message: message}, 0)
+			added, err := g.inbox.AddPending(ctx, tx, g.consumer, driver.Pending{
+				Key: key, State: driver.Ready, Run: uuid.NewString(), Message: message}, 0)
 			if added {
 				ended = kept
 			}
@@ -94,7 +94,7 @@ func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 		if err != nil || mine == nil {
 			return false, err
 		}
-		if mine.State == bridge.Failed {
+		if mine.State == driver.Failed {
 			g.log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", mine.Error)
 			return true, nil
 		}
@@ -104,16 +104,16 @@ func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 
 // lease takes the message that has been due for longest, nil if there is none. One that
 // has used up its attempts without a word is failed instead.
-func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *bridge.Pending, err error) {
+func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *driver.Pending, err error) {
 	err = inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
-		mine, err = g.inbox.TakePending(ctx, tx, g.consumer, bridge.Ready)
+		mine, err = g.inbox.TakePending(ctx, tx, g.consumer, driver.Ready)
 		if err != nil || mine == nil {
 			return err
 		}
 		before := mine.Run
 		mine.Run = uuid.NewString()
 		if mine.Attempts >= g.opts.Attempts {
-			mine.State = bridge.Failed
+			mine.State = driver.Failed
 			mine.Error = fmt.Sprintf("begun %d times, and not heard of since; before: %s", mine.Attempts, mine.Error)
 		} else {
 			mine.Attempts++
@@ -127,7 +127,7 @@ func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *bridge.Pending, er
 }
 
 // work makes one attempt at a message that is leased.
-func (g *Guard) work(ctx context.Context, db *sql.DB, mine bridge.Pending, fn Handler) error {
+func (g *Guard) work(ctx context.Context, db *sql.DB, mine driver.Pending, fn Handler) error {
 	d, err := decodeMessage(mine.Message)
 	if err != nil {
 		_, err = g.putOff(ctx, db, mine, fmt.Errorf("%w: %w", errUnreadable, err))
@@ -184,8 +184,8 @@ func outliving(ctx context.Context, grace time.Duration) (context.Context, conte
 var errLeaseOver = errors.New("handler ran for longer than Options.Lease")
 
 // giveBack makes a message ready again after an attempt that nobody is to blame for.
-func (g *Guard) giveBack(ctx context.Context, db *sql.DB, mine bridge.Pending, cause error) error {
-	back := bridge.Pending{Key: mine.Key, State: bridge.Ready, Run: uuid.NewString(), Attempts: mine.Attempts - 1, Error: mine.Error}
+func (g *Guard) giveBack(ctx context.Context, db *sql.DB, mine driver.Pending, cause error) error {
+	back := driver.Pending{Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts - 1, Error: mine.Error}
 	err := g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, back, 0)
 		return err

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 func uuidAt(t time.Time, random byte) string {
@@ -80,7 +80,7 @@ func TestNothingIsForgottenThatIsStillTakenForNew(t *testing.T) {
 		claimed := time.Duration(rapid.Int64Range(0, int64(1100*time.Hour)).Draw(t, "claimed ago"))
 		behind := time.Duration(rapid.Int64Range(0, int64(purgeMargin)).Draw(t, "the other's clock is behind"))
 		key := uuidAt(made, 1)
-		forgotten := len(oldKeys([]bridge.Claimed{{Key: key, Age: claimed}}, now, retention+purgeMargin)) > 0
+		forgotten := len(oldKeys([]driver.Claimed{{Key: key, Age: claimed}}, now, retention+purgeMargin)) > 0
 		if tooOld := now.Add(-behind).Sub(made.Truncate(time.Millisecond)) > retention; forgotten && !tooOld {
 			t.Errorf("forgotten, and not too old to judge")
 		}
@@ -101,9 +101,9 @@ func TestOnlyKeysThatAreAllYoungAreSkipped(t *testing.T) {
 		{[]string{young, "order 4711"}, noTime},
 		{[]string{"order 4711"}, noTime},
 	} {
-		var claims []bridge.Claimed
+		var claims []driver.Claimed
 		for _, key := range c.keys {
-			claims = append(claims, bridge.Claimed{Key: key, Age: 1000 * time.Hour})
+			claims = append(claims, driver.Claimed{Key: key, Age: 1000 * time.Hour})
 		}
 		if got := allYoung(claims, now, 50*time.Hour); got != c.want {
 			t.Errorf("%q: %d, want %d", c.keys, got, c.want)
@@ -113,7 +113,7 @@ func TestOnlyKeysThatAreAllYoungAreSkipped(t *testing.T) {
 
 func TestOldKeysAreThoseThatAreOldInEveryRespect(t *testing.T) {
 	now, keep := time.Now(), 50*time.Hour
-	claims := []bridge.Claimed{
+	claims := []driver.Claimed{
 		{Key: uuidAt(now.Add(-51*time.Hour), 1), Age: 51 * time.Hour}, // old
 		{Key: uuidAt(now.Add(-51*time.Hour), 2), Age: 49 * time.Hour}, // has waited long in a queue
 		{Key: uuidAt(now.Add(-49*time.Hour), 3), Age: 51 * time.Hour}, // its sender's clock was ahead

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // An Effect is done outside of the database: an e-mail, a payment. What it returns
@@ -89,7 +89,7 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 		if err != nil {
 			return unfinished, err
 		}
-		mine := bridge.Pending{Key: key, State: bridge.Started, Run: uuid.NewString(), Attempts: 1}
+		mine := driver.Pending{Key: key, State: driver.Started, Run: uuid.NewString(), Attempts: 1}
 		ended := unfinished
 		err = g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
 			ended, err = g.start(ctx, tx, &mine, message)
@@ -106,7 +106,7 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 
 // start makes mine the row of its key, or tells how the delivery ends without one. It
 // may run again after a commit whose answer was lost.
-func (g *Guard) start(ctx context.Context, tx *sql.Tx, mine *bridge.Pending, message []byte) (outcome, error) {
+func (g *Guard) start(ctx context.Context, tx *sql.Tx, mine *driver.Pending, message []byte) (outcome, error) {
 	fresh, err := g.claim(ctx, tx, mine.Key)
 	if err != nil {
 		return unfinished, err
@@ -128,7 +128,7 @@ func (g *Guard) start(ctx context.Context, tx *sql.Tx, mine *bridge.Pending, mes
 		return unfinished, errAgain // released since our claim was refused
 	case found.Run == mine.Run:
 		return unfinished, nil
-	case found.State == bridge.Ready:
+	case found.State == driver.Ready:
 		mine.Attempts = found.Attempts + 1
 		return unfinished, sure(g.inbox.ChangePending(ctx, tx, g.consumer, found.Run, *mine, 2*g.opts.EffectTimeout))
 	case len(found.Message) == 0:
@@ -138,14 +138,14 @@ func (g *Guard) start(ctx context.Context, tx *sql.Tx, mine *bridge.Pending, mes
 		g.log.Warn("the effect of the message was started before", "message_id", mine.Key,
 			"state", found.State, "since", found.Since, "error", found.Error)
 	}
-	if found.State == bridge.Failed {
+	if found.State == driver.Failed {
 		return kept, err
 	}
 	return doubtful, err
 }
 
 // perform runs the effect of a started message, and records how it has ended. message is the same as d, as stored.
-func (g *Guard) perform(ctx context.Context, db *sql.DB, mine bridge.Pending, message []byte, effect Effect, d amqp.Delivery,
+func (g *Guard) perform(ctx context.Context, db *sql.DB, mine driver.Pending, message []byte, effect Effect, d amqp.Delivery,
 	notDone func(ctx context.Context, cause error) (outcome, error)) (outcome, error) {
 	begun, end := context.WithTimeoutCause(context.WithoutCancel(ctx), g.opts.EffectTimeout, errEffectTimeout)
 	defer end()
@@ -172,7 +172,7 @@ func (g *Guard) perform(ctx context.Context, db *sql.DB, mine bridge.Pending, me
 	}
 }
 
-func (g *Guard) finish(ctx context.Context, db *sql.DB, mine bridge.Pending) (outcome, error) {
+func (g *Guard) finish(ctx context.Context, db *sql.DB, mine driver.Pending) (outcome, error) {
 	return handled, g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
 		removed, err := g.inbox.RemovePending(ctx, tx, g.consumer, mine.Key, mine.Run)
 		if err == nil && !removed {
@@ -184,7 +184,7 @@ func (g *Guard) finish(ctx context.Context, db *sql.DB, mine bridge.Pending) (ou
 
 // release makes it as if nothing had been started: unless the message was attached to
 // the row by another delivery, which was acked then; the row keeps it for Resume.
-func (g *Guard) release(ctx context.Context, db *sql.DB, mine bridge.Pending, cause error) (outcome, error) {
+func (g *Guard) release(ctx context.Context, db *sql.DB, mine driver.Pending, cause error) (outcome, error) {
 	attached := false
 	err := g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
 		removed, err := g.inbox.RemoveBarePending(ctx, tx, g.consumer, mine.Key, mine.Run)
@@ -194,8 +194,8 @@ func (g *Guard) release(ctx context.Context, db *sql.DB, mine bridge.Pending, ca
 		if removed {
 			return g.inbox.Unclaim(ctx, tx, g.consumer, mine.Key)
 		}
-		attached, err = g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, bridge.Pending{
-			Key: mine.Key, State: bridge.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: cause.Error(),
+		attached, err = g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, driver.Pending{
+			Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: cause.Error(),
 		}, g.opts.delay(mine.Attempts))
 		return err
 	})
@@ -208,8 +208,8 @@ func (g *Guard) release(ctx context.Context, db *sql.DB, mine bridge.Pending, ca
 	return unfinished, err
 }
 
-func (g *Guard) doubt(ctx context.Context, db *sql.DB, mine bridge.Pending, message []byte, cause error) (outcome, error) {
-	mine.State, mine.Error, mine.Message = bridge.Doubtful, cause.Error(), message
+func (g *Guard) doubt(ctx context.Context, db *sql.DB, mine driver.Pending, message []byte, cause error) (outcome, error) {
+	mine.State, mine.Error, mine.Message = driver.Doubtful, cause.Error(), message
 	g.log.Error("nobody knows whether the effect was done", "message_id", mine.Key, "error", cause)
 	return doubtful, g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, mine, 0)

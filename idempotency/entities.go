@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // What Latest, Ordered and HighWater have in common.
@@ -65,7 +66,7 @@ const none = -1
 
 // lockVersion locks the entity's mark and returns the version in it, or before if
 // there is none yet.
-func lockVersion(ctx context.Context, tx bridge.Tx, marks bridge.Marks, consumer, entity string, before int64) (int64, error) {
+func lockVersion(ctx context.Context, tx bridge.Tx, marks driver.Marks, consumer, entity string, before int64) (int64, error) {
 	mark, err := marks.LockMark(ctx, tx, consumer, entity)
 	if err != nil || mark == "" {
 		return before, err
@@ -81,6 +82,6 @@ func versionIn(mark, consumer, entity string) (int64, error) {
 	return version, nil
 }
 
-func setVersion(ctx context.Context, tx bridge.Tx, marks bridge.Marks, consumer, entity string, version int64) error {
+func setVersion(ctx context.Context, tx bridge.Tx, marks driver.Marks, consumer, entity string, version int64) error {
 	return marks.SetMark(ctx, tx, consumer, entity, strconv.FormatInt(version, 10))
 }

@@ -16,6 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
@@ -29,7 +30,7 @@ type strategy struct {
 	stats  func() idempotency.Stats
 }
 
-func strategies(t *testing.T, keeper bridge.Keeper, opts idempotency.Options) map[string]strategy {
+func strategies(t *testing.T, keeper driver.Keeper, opts idempotency.Options) map[string]strategy {
 	t.Helper()
 	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil
 	latest, err := idempotency.NewLatest(keeper, "latest", versionOf, &opts)
@@ -63,7 +64,7 @@ func onEachStrategy(t *testing.T, opts idempotency.Options, test func(t *testing
 
 // A faultyKeeper fails its first locks.
 type faultyKeeper struct {
-	bridge.Keeper
+	driver.Keeper
 	failures atomic.Int32 // how many are still to fail
 }
 

@@ -3,21 +3,22 @@ package idempotency_test
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"errors"
 	"sync"
 	"sync/atomic"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 var errNetwork = errors.New("connection reset by peer")
 
-// A faultyDatabase is a driver.Connector over SQLite whose connections can be
+// A faultyDatabase is a sqldriver.Connector over SQLite whose connections can be
 // made to fail as a server's do.
 type faultyDatabase struct {
 	dsn   string
-	under driver.Driver
+	under sqldriver.Driver
 
 	connect func() error                    // before a connection is made
 	commit  func(commit func() error) error // in place of a commit; an error kills the connection
@@ -34,9 +35,9 @@ func newFaultyDatabase(dsn string) (*faultyDatabase, error) {
 	return &faultyDatabase{dsn: dsn, under: db.Driver()}, db.Close()
 }
 
-func (f *faultyDatabase) Driver() driver.Driver { return f.under }
+func (f *faultyDatabase) Driver() sqldriver.Driver { return f.under }
 
-func (f *faultyDatabase) Connect(context.Context) (driver.Conn, error) {
+func (f *faultyDatabase) Connect(context.Context) (sqldriver.Conn, error) {
 	if f.connect != nil {
 		if err := f.connect(); err != nil {
 			return nil, err
@@ -64,14 +65,14 @@ func (f *faultyDatabase) killAll() {
 }
 
 type sqliteConn interface {
-	driver.Conn
-	driver.ConnBeginTx
-	driver.ConnPrepareContext
-	driver.ExecerContext
-	driver.QueryerContext
-	driver.Pinger
-	driver.SessionResetter
-	driver.Validator
+	sqldriver.Conn
+	sqldriver.ConnBeginTx
+	sqldriver.ConnPrepareContext
+	sqldriver.ExecerContext
+	sqldriver.QueryerContext
+	sqldriver.Pinger
+	sqldriver.SessionResetter
+	sqldriver.Validator
 }
 
 type faultyConn struct {
@@ -82,23 +83,23 @@ type faultyConn struct {
 
 func (c *faultyConn) Ping(ctx context.Context) error {
 	if c.dead.Load() {
-		return driver.ErrBadConn
+		return sqldriver.ErrBadConn
 	}
 	return c.sqliteConn.Ping(ctx)
 }
 
 func (c *faultyConn) IsValid() bool { return !c.dead.Load() && c.sqliteConn.IsValid() }
 
-func (c *faultyConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+func (c *faultyConn) ExecContext(ctx context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
 	if c.dead.Load() {
 		return nil, errNetwork
 	}
 	return c.sqliteConn.ExecContext(ctx, query, args)
 }
 
-func (c *faultyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+func (c *faultyConn) BeginTx(ctx context.Context, opts sqldriver.TxOptions) (sqldriver.Tx, error) {
 	if c.dead.Load() {
-		return nil, driver.ErrBadConn
+		return nil, sqldriver.ErrBadConn
 	}
 	tx, err := c.sqliteConn.BeginTx(ctx, opts)
 	if err != nil {
@@ -108,7 +109,7 @@ func (c *faultyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver
 }
 
 type faultyTx struct {
-	driver.Tx
+	sqldriver.Tx
 	conn *faultyConn
 }
 
@@ -127,21 +128,21 @@ func (tx faultyTx) Commit() error {
 func (tx faultyTx) Rollback() error {
 	err := tx.Tx.Rollback()
 	if tx.conn.dead.Load() {
-		return driver.ErrBadConn
+		return sqldriver.ErrBadConn
 	}
 	return err
 }
 
 // A faultyInbox fails its first claims.
 type faultyInbox struct {
-	bridge.Inbox
+	driver.Inbox
 	failures atomic.Int32 // how many are still to fail
 	onRemove func()       // before a pending message is removed
 
 	failClaimed error // of the purge's reads
 }
 
-func (i *faultyInbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]bridge.Claimed, error) {
+func (i *faultyInbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]driver.Claimed, error) {
 	if i.failClaimed != nil {
 		return nil, i.failClaimed
 	}

@@ -12,7 +12,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // maxKey is the longest consumer name and key, in bytes: the limit of a message
@@ -26,7 +26,7 @@ var errHeldTooLong = errors.New("delivery held for longer than Options.Hold")
 // use, keeps nothing in memory but its counters and the place that its purge has come
 // to, and starts no goroutines.
 type Guard struct {
-	inbox    bridge.Inbox
+	inbox    driver.Inbox
 	consumer string
 	inOrder  bool // what is handed back must not be overtaken: see HighWater
 	opts     Options
@@ -42,7 +42,7 @@ type Guard struct {
 // different ones. The name is kept with every key: to change it is to forget
 // what was handled. It has 1 to 255 bytes of UTF-8. opts must say what becomes of a
 // message that cannot be handled. It asks no database; an error names the argument or the option that is wrong.
-func New(inbox bridge.Inbox, consumer string, opts *Options) (*Guard, error) {
+func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 	if inbox == nil {
 		return nil, errors.New("new guard: inbox is nil")
 	}

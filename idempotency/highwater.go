@@ -8,7 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A KeyFunc tells which source a message comes from, and its key. It must tell the
@@ -67,7 +67,7 @@ type KeyFunc func(d amqp.Delivery) (source, key string, err error)
 // prefetch of 1 leaves the least to be delivered again.
 type HighWater struct {
 	guard *Guard
-	marks bridge.Marks
+	marks driver.Marks
 	keyOf KeyFunc
 }
 
@@ -76,7 +76,7 @@ type HighWater struct {
 // work use the same name, and to change it is to forget what was handled. A name must
 // not be shared with another strategy. opts must say what becomes of a
 // message that cannot be handled.
-func NewHighWater(marks bridge.Marks, consumer string, keyOf KeyFunc, opts *Options) (*HighWater, error) {
+func NewHighWater(marks driver.Marks, consumer string, keyOf KeyFunc, opts *Options) (*HighWater, error) {
 	switch {
 	case marks == nil:
 		return nil, errors.New("new high water: marks is nil")

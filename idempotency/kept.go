@@ -9,7 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // The steps within one transaction of an Ordered, all but lock after it.
@@ -85,7 +85,7 @@ type Gap struct {
 // longest, and limit of them at most. It reads all that is kept for the consumer, but
 // for the messages.
 func (o *Ordered) Gaps(ctx context.Context, db *sql.DB, limit int) ([]Gap, error) {
-	var entities []bridge.KeptEntity
+	var entities []driver.KeptEntity
 	_, err := o.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ outcome, err error) {
 		entities, err = o.keeper.KeptEntities(ctx, tx, o.guard.consumer, limit)
 		return unfinished, err

@@ -8,7 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A Latest handles an event only if no later one of its entity has been handled. Of
@@ -27,7 +27,7 @@ import (
 // bridge_mark) when no copy of its events can be under way any more.
 type Latest struct {
 	guard     *Guard
-	marks     bridge.Marks
+	marks     driver.Marks
 	versionOf VersionFunc
 }
 
@@ -36,7 +36,7 @@ type Latest struct {
 // work use the same name, and to change it is to forget what was handled. A name must
 // not be shared with another strategy. opts must say what becomes of a
 // message that cannot be handled.
-func NewLatest(marks bridge.Marks, consumer string, versionOf VersionFunc, opts *Options) (*Latest, error) {
+func NewLatest(marks driver.Marks, consumer string, versionOf VersionFunc, opts *Options) (*Latest, error) {
 	switch {
 	case marks == nil:
 		return nil, errors.New("new latest: marks is nil")

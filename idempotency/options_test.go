@@ -8,17 +8,17 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-type noInbox struct{ bridge.Inbox }
+type noInbox struct{ driver.Inbox }
 
 func TestNewRefusesMisuseAndNamesTheField(t *testing.T) {
 	store := func(context.Context, amqp.Delivery, error) error { return nil }
 	for _, c := range []struct {
 		names    string
-		inbox    bridge.Inbox
+		inbox    driver.Inbox
 		consumer string
 		opts     *idempotency.Options
 	}{

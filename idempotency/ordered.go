@@ -10,7 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // An Ordered handles the events of each entity strictly in the order of their
@@ -55,7 +55,7 @@ import (
 // there it comes again, is known as a duplicate, and goes on with n+1.
 type Ordered struct {
 	guard     *Guard
-	keeper    bridge.Keeper
+	keeper    driver.Keeper
 	versionOf VersionFunc
 	opts      OrderedOptions
 	oldGaps   atomic.Int64
@@ -117,7 +117,7 @@ func (o *OrderedOptions) withDefaults() (OrderedOptions, error) {
 // that share the work use the same name, and to change it is to forget what was
 // handled. A name must not be shared with another strategy. opts must say what becomes of a
 // message that cannot be handled.
-func NewOrdered(keeper bridge.Keeper, consumer string, versionOf VersionFunc, opts *OrderedOptions) (*Ordered, error) {
+func NewOrdered(keeper driver.Keeper, consumer string, versionOf VersionFunc, opts *OrderedOptions) (*Ordered, error) {
 	switch {
 	case keeper == nil:
 		return nil, errors.New("new ordered: keeper is nil")

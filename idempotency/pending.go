@@ -11,18 +11,18 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A State is where a pending message stands.
-type State = bridge.State
+type State = driver.State
 
 // The states of a pending message.
 const (
-	Started  = bridge.Started  // of AtMostOnce: its effect may be under way
-	Doubtful = bridge.Doubtful // of AtMostOnce: nobody knows whether its effect was done
-	Ready    = bridge.Ready    // to be handled by Work, or by Resume
-	Failed   = bridge.Failed   // given up by Work, or by Resume
+	Started  = driver.Started  // of AtMostOnce: its effect may be under way
+	Doubtful = driver.Doubtful // of AtMostOnce: nobody knows whether its effect was done
+	Ready    = driver.Ready    // to be handled by Work, or by Resume
+	Failed   = driver.Failed   // given up by Work, or by Resume
 )
 
 // ErrNotPending: the key is not pending, or another has just changed it. Look again.
@@ -47,7 +47,7 @@ type Pending struct {
 	Message amqp.Delivery // as it was delivered; it cannot be acked
 }
 
-func newPending(p bridge.Pending) (Pending, error) {
+func newPending(p driver.Pending) (Pending, error) {
 	pending := Pending{Key: p.Key, State: p.State, Attempts: p.Attempts, Since: p.Since, Error: p.Error, Stored: len(p.Message) > 0}
 	if !pending.Stored {
 		return pending, nil
@@ -61,7 +61,7 @@ func newPending(p bridge.Pending) (Pending, error) {
 // the first key after a given one; "" is before all. What is started and overdue it makes
 // doubtful first, as CountPending, MarkDone, Retry and Resume do.
 func (g *Guard) Pending(ctx context.Context, db *sql.DB, state State, after string, limit int) ([]Pending, error) {
-	var found []bridge.Pending
+	var found []driver.Pending
 	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
 		if _, err = g.inbox.DoubtOverdue(ctx, tx, g.consumer); err != nil {
 			return err
@@ -119,7 +119,7 @@ func wrapKey(doing, key string, err error) error {
 }
 
 func (g *Guard) decide(ctx context.Context, db *sql.DB, key string, done bool) error {
-	var found *bridge.Pending
+	var found *driver.Pending
 	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
 		if _, err = g.inbox.DoubtOverdue(ctx, tx, g.consumer); err == nil {
 			_, found, err = g.inbox.LookUp(ctx, tx, g.consumer, key)
@@ -139,14 +139,14 @@ func (g *Guard) decide(ctx context.Context, db *sql.DB, key string, done bool) e
 
 // resolve ends a message, or makes it ready, unless its row has changed since it was
 // found.
-func (g *Guard) resolve(ctx context.Context, db *sql.DB, found bridge.Pending, done bool) error {
+func (g *Guard) resolve(ctx context.Context, db *sql.DB, found driver.Pending, done bool) error {
 	var changed bool
 	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
 		if done {
 			changed, err = g.inbox.RemovePending(ctx, tx, g.consumer, found.Key, found.Run)
 			return err
 		}
-		changed, err = g.inbox.ChangePending(ctx, tx, g.consumer, found.Run, bridge.Pending{
+		changed, err = g.inbox.ChangePending(ctx, tx, g.consumer, found.Run, driver.Pending{
 			Key: found.Key, State: Ready, Run: uuid.NewString(), Error: found.Error}, 0)
 		return err
 	})

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 const (
@@ -94,7 +94,7 @@ func (g *Guard) purgeSome(ctx context.Context, db *sql.DB) {
 // purgeStep looks at the claims after a key, and returns the one that the next step
 // begins after; "" after the last.
 func (g *Guard) purgeStep(ctx context.Context, db *sql.DB, after string) (forgotten int64, next string, err error) {
-	var claims []bridge.Claimed
+	var claims []driver.Claimed
 	err = inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
 		claims, err = g.inbox.Claimed(ctx, tx, g.consumer, after, purgeBatch)
 		return err
@@ -127,7 +127,7 @@ func (g *Guard) purgeStep(ctx context.Context, db *sql.DB, after string) (forgot
 
 // oldKeys returns the keys that may be forgotten: nobody takes them for new any more,
 // also where the sender's clock was ahead.
-func oldKeys(claims []bridge.Claimed, now time.Time, keep time.Duration) (old []string) {
+func oldKeys(claims []driver.Claimed, now time.Time, keep time.Duration) (old []string) {
 	for _, c := range claims {
 		made, _ := keyTime(c.Key) // long ago, if the key does not tell
 		if c.Age > keep && now.Sub(made) > keep {
@@ -138,7 +138,7 @@ func oldKeys(claims []bridge.Claimed, now time.Time, keep time.Duration) (old []
 }
 
 // allYoung returns the kind of the keys if all are of one, and none of them is old.
-func allYoung(claims []bridge.Claimed, now time.Time, keep time.Duration) keyKind {
+func allYoung(claims []driver.Claimed, now time.Time, keep time.Duration) keyKind {
 	_, first := keyTime(claims[0].Key)
 	for _, c := range claims {
 		made, kind := keyTime(c.Key)

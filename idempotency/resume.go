@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A Verdict is what Options.FindOut has found out.
@@ -45,13 +45,13 @@ func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 
 // resume runs the effect of one message that is ready, and tells whether there was one.
 func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, error) {
-	var mine *bridge.Pending
+	var mine *driver.Pending
 	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
-		found, err := g.inbox.TakePending(ctx, tx, g.consumer, bridge.Ready)
+		found, err := g.inbox.TakePending(ctx, tx, g.consumer, driver.Ready)
 		if err != nil || found == nil {
 			return err
 		}
-		mine = &bridge.Pending{Key: found.Key, State: bridge.Started, Run: uuid.NewString(),
+		mine = &driver.Pending{Key: found.Key, State: driver.Started, Run: uuid.NewString(),
 			Attempts: found.Attempts + 1, Error: found.Error, Message: found.Message}
 		return sure(g.inbox.ChangePending(ctx, tx, g.consumer, found.Run, *mine, 2*g.opts.EffectTimeout))
 	})
@@ -77,12 +77,12 @@ func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, er
 // ask asks about one doubtful message, and tells whether there was one to be asked
 // about.
 func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
-	var found *bridge.Pending
+	var found *driver.Pending
 	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
 		if _, err = g.inbox.DoubtOverdue(ctx, tx, g.consumer); err != nil || g.opts.FindOut == nil {
 			return err
 		}
-		if found, err = g.inbox.TakePending(ctx, tx, g.consumer, bridge.Doubtful); err != nil || found == nil {
+		if found, err = g.inbox.TakePending(ctx, tx, g.consumer, driver.Doubtful); err != nil || found == nil {
 			return err
 		}
 		// The run stays: who has it may still tell how the effect ended.
@@ -114,12 +114,12 @@ func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
 }
 
 // putOff makes a message ready for another attempt, or failed after the last one.
-func (g *Guard) putOff(ctx context.Context, db *sql.DB, mine bridge.Pending, cause error) (outcome, error) {
+func (g *Guard) putOff(ctx context.Context, db *sql.DB, mine driver.Pending, cause error) (outcome, error) {
 	g.count.failedAttempts.Add(1)
-	next := bridge.Pending{Key: mine.Key, State: bridge.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: cause.Error()}
+	next := driver.Pending{Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: cause.Error()}
 	delay := g.opts.delay(mine.Attempts)
 	if mine.Attempts >= g.opts.Attempts || permanent(cause) {
-		next.State, delay = bridge.Failed, 0
+		next.State, delay = driver.Failed, 0
 		g.log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
 	} else {
 		g.log.Warn("attempt failed, trying again", "message_id", mine.Key,

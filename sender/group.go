@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 const (
@@ -65,7 +66,7 @@ func (s *stager) stage(ctx context.Context, messages []amqp.Publishing) error {
 	}
 	records := make([][]byte, len(messages))
 	for i, m := range messages {
-		records[i] = bridge.EncodeRecord(m)
+		records[i] = wire.EncodeRecord(m)
 	}
 	joined := s.join(records)
 	var err error
@@ -155,9 +156,9 @@ func (s *stager) grouped(records [][]byte) (out []amqp.Publishing, err error) {
 			size += len(records[n])
 			n++
 		}
-		next := bridge.Group(s.ledger, records[:n]...)
+		next := wire.Group(s.ledger, records[:n]...)
 		if n == 1 {
-			if next, err = bridge.Alone(s.ledger, records[0]); err != nil {
+			if next, err = wire.Alone(s.ledger, records[0]); err != nil {
 				return nil, err
 			}
 		}

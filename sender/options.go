@@ -21,7 +21,7 @@ type Options struct {
 	// MaxMessageBytes is the largest body that is accepted; a larger one is
 	// bridge.ErrInvalidMessage. It must not exceed the broker's max_message_size, which
 	// closes the channel of whoever sends more; nor, to park, what the database takes in
-	// one value (bridge.Parked). Default 16 MiB, which is RabbitMQ 4's default; 3.x takes
+	// one value (driver.Parked). Default 16 MiB, which is RabbitMQ 4's default; 3.x takes
 	// 128 MiB.
 	MaxMessageBytes int
 	// GroupMessages is how many messages of concurrent transactions may travel to
@@ -44,7 +44,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-const maxGroup = 1000 // bridge.Group's limit
+const maxGroup = 1000 // wire.Group's limit
 
 func (o *Options) withDefaults() (Options, error) {
 	var out Options

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 type noLedger struct{}
@@ -21,7 +22,7 @@ func (noLedger) Record(context.Context, bridge.Tx, []uuid.UUID) error { return n
 func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 	broker := new(bridge.Broker)
 	for want, test := range map[string]struct {
-		ledger bridge.Recorder
+		ledger driver.Recorder
 		broker *bridge.Broker
 		opts   *Options
 	}{

@@ -10,6 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // A Parking says when messages are stored in the database instead of the staging
@@ -34,7 +36,7 @@ const parkRetry = time.Second
 
 // A garage parks messages while the broker is out.
 type garage struct {
-	ledger bridge.Parker // nil: nothing is parked
+	ledger driver.Parker // nil: nothing is parked
 	opts   Options
 
 	out   atomic.Bool
@@ -85,13 +87,13 @@ func (g *garage) ended() {
 }
 
 func (g *garage) park(ctx context.Context, tx bridge.Tx, messages []amqp.Publishing) error {
-	parked := make([]bridge.Parked, len(messages))
+	parked := make([]driver.Parked, len(messages))
 	for i, m := range messages {
 		id, err := uuid.Parse(m.MessageId)
 		if err != nil {
 			return fmt.Errorf("park message: %w", err)
 		}
-		parked[i] = bridge.Parked{ID: id, Message: bridge.EncodeRecord(m)}
+		parked[i] = driver.Parked{ID: id, Message: wire.EncodeRecord(m)}
 	}
 	return g.ledger.Park(ctx, tx, parked)
 }

@@ -10,13 +10,15 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // A Sender stages messages for transactions. It may be used from any number of
 // goroutines. It has nothing to close: what it has under way ends within
 // Options.Timeout, or with the broker.
 type Sender struct {
-	ledger bridge.Recorder
+	ledger driver.Recorder
 	stager *stager
 	garage *garage
 	opts   Options
@@ -26,7 +28,7 @@ type Sender struct {
 // stay the caller's, to be closed after the last use of the sender. With ParkAlways
 // broker may be nil. opts may be nil. It asks neither database nor broker; an error
 // names the argument or the option that is wrong.
-func New(ledger bridge.Recorder, broker *bridge.Broker, opts *Options) (*Sender, error) {
+func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender, error) {
 	if ledger == nil {
 		return nil, errors.New("new sender: ledger is nil")
 	}
@@ -45,7 +47,7 @@ func New(ledger bridge.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 		limit:   options.GroupMessages,
 	}}
 	if options.Parking != ParkNever {
-		parker, ok := ledger.(bridge.Parker)
+		parker, ok := ledger.(driver.Parker)
 		if !ok {
 			return nil, errors.New("new sender: Options.Parking needs a ledger with tables of its own; this one cannot keep messages")
 		}
@@ -125,12 +127,12 @@ func (s *Sender) encode(msgs []bridge.Message) ([]uuid.UUID, []amqp.Publishing, 
 			return nil, nil, fmt.Errorf("message %d of %d: %w: body of %d bytes: at most %d (Options.MaxMessageBytes)",
 				i+1, len(msgs), bridge.ErrInvalidMessage, size, s.opts.MaxMessageBytes)
 		}
-		publishing, err := bridge.Encode(m, s.ledger.Identity())
+		publishing, err := wire.Encode(m, s.ledger.Identity())
 		if err != nil {
 			return nil, nil, fmt.Errorf("message %d of %d: %w", i+1, len(msgs), err)
 		}
 		if !madeNow(m.ID, now) {
-			publishing.Headers[bridge.HeaderStagedAt] = now.UnixMilli()
+			publishing.Headers[wire.HeaderStagedAt] = now.UnixMilli()
 		}
 		ids[i] = m.ID
 		staged[i] = publishing

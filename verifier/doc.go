@@ -70,7 +70,7 @@
 // Rows that are older than Options.SweepAge are removed while the queues are empty, at
 // the start of a session and every ten minutes: their messages are gone, since somebody
 // has purged or deleted a queue. Should one turn up after all, it goes to the dead queue;
-// why that can never be a drop is argued at bridge.Sweeper.
+// why that can never be a drop is argued at driver.Sweeper.
 //
 // Copies of what was dropped as rolled back are kept in the audit queue if
 // Options.Topology.Audit says so.
@@ -99,7 +99,7 @@
 // # The dead queue
 //
 // What can be neither forwarded nor rightly dropped goes there, as it was staged,
-// with the reason in its headers (bridge.HeaderDeadReason and the following):
+// with the reason in its headers (wire.HeaderDeadReason and the following):
 //
 //	malformed    does not follow the wire format; could not be judged
 //	foreign      carries another ledger's identity; could not be judged
@@ -114,7 +114,7 @@
 // such messages to their targets.
 //
 // A message whose own headers leave no room for the reason's becomes a record in the body
-// of a dead letter (bridge.DeadRecord); bridgectl reads both forms alike.
+// of a dead letter (wire.DeadRecord); bridgectl reads both forms alike.
 //
 // A message that is larger than the broker takes by now (RabbitMQ 3.x takes 128 MiB by
 // default, 4.x takes 16 MiB) can be published nowhere on it, neither whole nor as a record.
@@ -139,7 +139,7 @@
 // On any error of the database, of a connection or of the consuming channels in the way
 // of a message the session is thrown away whole: everything unacked is redelivered, and a
 // new session starts with backoff, connects, and proves again that the database makes a
-// lookup wait (bridge.Prove). Delivery tags never outlive their channel.
+// lookup wait (driver.Prove). Delivery tags never outlive their channel.
 // Every session begins by dropping the pool's idle connections that are broken.
 // A pooled database connection that dies while it is idle is replaced without a new
 // session: what guards its successor is that the ledgers check their identity with

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 const (
@@ -18,7 +18,7 @@ const (
 
 // explain names in the log whose open transactions hold messages up for long.
 func (s *session) explain(ctx context.Context) {
-	ledger, ok := s.ledger.(bridge.Watcher)
+	ledger, ok := s.ledger.(inspect.Watcher)
 	if !ok || s.opts.ExplainAfter < 0 {
 		return
 	}
@@ -45,7 +45,7 @@ func (s *session) explain(ctx context.Context) {
 }
 
 // name names in the log the sessions that m waits for.
-func (s *session) name(ctx context.Context, ledger bridge.Watcher, m *message, waiting int, told *named) error {
+func (s *session) name(ctx context.Context, ledger inspect.Watcher, m *message, waiting int, told *named) error {
 	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
 	holders, err := ledger.Holders(asking, m.staged.ID)
@@ -80,7 +80,7 @@ type again struct {
 
 // due tells whether a holder is to be named now: at first, then after wait, twice
 // that, and so on.
-func (n *named) due(h bridge.Holder, now time.Time, wait time.Duration) bool {
+func (n *named) due(h inspect.Holder, now time.Time, wait time.Duration) bool {
 	key := transaction{h.Session, h.Since}
 	last, known := (*n)[key]
 	switch {

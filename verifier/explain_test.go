@@ -4,14 +4,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 func TestATransactionIsNamedAgainAfterTwiceAsLong(t *testing.T) {
 	var n named
 	start := time.Now()
-	at := func(d time.Duration, h bridge.Holder) bool { return n.due(h, start.Add(d), time.Second) }
-	one, another := bridge.Holder{Session: "1", Since: start}, bridge.Holder{Session: "2", Since: start}
+	at := func(d time.Duration, h inspect.Holder) bool { return n.due(h, start.Add(d), time.Second) }
+	one, another := inspect.Holder{Session: "1", Since: start}, inspect.Holder{Session: "2", Since: start}
 	var got []time.Duration
 	for d := time.Duration(0); d < 20*time.Second; d += 500 * time.Millisecond {
 		if at(d, one) {
@@ -30,11 +30,11 @@ func TestATransactionIsNamedAgainAfterTwiceAsLong(t *testing.T) {
 	if !at(16*time.Second, another) {
 		t.Error("another transaction is not named")
 	}
-	if later := (bridge.Holder{Session: "1", Since: start.Add(time.Hour)}); !at(16*time.Second, later) {
+	if later := (inspect.Holder{Session: "1", Since: start.Add(time.Hour)}); !at(16*time.Second, later) {
 		t.Error("a later transaction of the same session is not named")
 	}
 	for i := range 3 * explainLimit {
-		at(0, bridge.Holder{Since: start.Add(time.Duration(i))})
+		at(0, inspect.Holder{Since: start.Add(time.Duration(i))})
 	}
 	if len(n) > explainLimit {
 		t.Errorf("%d are remembered", len(n))

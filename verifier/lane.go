@@ -10,7 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // A lane is a consumer on a channel of its own, with its acks, and with the messages that
@@ -90,7 +90,7 @@ func (l *lane) consume() (err error) {
 // receive keeps a delivery, or lets it rest. It must not block: what nobody receives gathers
 // in the library.
 func (l *lane) receive(d amqp.Delivery) {
-	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: bridge.Size(d), received: time.Now()}
+	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: wire.Size(d), received: time.Now()}
 	l.acks.took(p.tag)
 	l.mu.Lock()
 	keep := l.fits(l.bytes, p) && (d.Redelivered || !l.taken(p.received))

@@ -7,7 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 const (
@@ -138,20 +139,20 @@ func (s *session) settle(ctx context.Context) error {
 			return fmt.Errorf("settle: %w", err)
 		}
 		swept := false
-		if outcome == bridge.RolledBack {
+		if outcome == driver.RolledBack {
 			if swept, err = s.sweptMaybe(ctx, m); err != nil {
 				return fmt.Errorf("settle: %w", err)
 			}
 		}
 		tooMany := m.parcel.lane == s.staging && s.excess() > 0 // thin takes no message from a settler
-		leaves := outcome != bridge.StillOpen || tooMany || s.overstays(m, time.Now())
+		leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())
 		s.room.settled(m, !leaves)
 		switch {
-		case outcome == bridge.Committed:
+		case outcome == driver.Committed:
 			s.committed(m)
 		case swept:
-			s.deadLetter(m, deathReason{bridge.DeadSwept, "no row, but orphan rows of its time have been removed: it may have been one"})
-		case outcome == bridge.RolledBack:
+			s.deadLetter(m, deathReason{wire.DeadSwept, "no row, but orphan rows of its time have been removed: it may have been one"})
+		case outcome == driver.RolledBack:
 			s.drop(m)
 		case leaves:
 			s.setAside(m)

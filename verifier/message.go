@@ -7,13 +7,15 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // A message is one that was delivered, and what has been decided about it.
 type message struct {
 	parcel   *parcel
 	delivery amqp.Delivery // of a group's member: as if it had been delivered alone
-	staged   bridge.Staged // zero if malformed
+	staged   wire.Staged   // zero if malformed
 	received time.Time
 	judged   time.Time
 	safe     time.Time
@@ -75,12 +77,12 @@ func (m *message) forward(keepUserID bool) {
 func (m *message) setAside(queue string, now time.Time) {
 	staged := m.staged.Publishing()
 	m.course, m.to, m.copy = setAside, bridge.Target{RoutingKey: queue}, &staged
-	staged.Headers[bridge.HeaderSetAsideAt] = now.UnixMilli()
+	staged.Headers[wire.HeaderSetAsideAt] = now.UnixMilli()
 	if !m.unroutableSince.IsZero() {
-		staged.Headers[bridge.HeaderUnroutableSince] = m.unroutableSince.UnixMilli()
+		staged.Headers[wire.HeaderUnroutableSince] = m.unroutableSince.UnixMilli()
 	}
 	if m.attempts > 0 {
-		staged.Headers[bridge.HeaderAttempts] = m.attempts
+		staged.Headers[wire.HeaderAttempts] = m.attempts
 	}
 }
 
@@ -88,12 +90,12 @@ func (m *message) setAside(queue string, now time.Time) {
 func (m *message) audit(queue string, now time.Time) {
 	staged := m.staged.Publishing()
 	m.course, m.to, m.copy = audit, bridge.Target{RoutingKey: queue}, &staged
-	staged.Headers[bridge.HeaderDroppedAt] = now.UTC().Format(time.RFC3339)
+	staged.Headers[wire.HeaderDroppedAt] = now.UTC().Format(time.RFC3339)
 }
 
 // A deathReason says why a message goes to the dead queue.
 type deathReason struct {
-	code string // of bridge.DeadReasons
+	code string // of wire.DeadReasons
 	text string
 }
 
@@ -106,15 +108,15 @@ func (m *message) deadLetter(queue string, why deathReason, now time.Time) {
 	maps.Copy(headers, d.Headers)
 	verdict := "unknown"
 	if m.committed {
-		verdict = bridge.Committed.String()
+		verdict = driver.Committed.String()
 	}
-	headers[bridge.HeaderDeadReason] = why.code
-	headers[bridge.HeaderDeadText] = why.text[:min(len(why.text), textLimit)]
-	headers[bridge.HeaderDeadVerdict] = verdict
-	headers[bridge.HeaderDeadAttempts] = m.attempts
-	headers[bridge.HeaderDeadAt] = now.UTC().Format(time.RFC3339)
+	headers[wire.HeaderDeadReason] = why.code
+	headers[wire.HeaderDeadText] = why.text[:min(len(why.text), textLimit)]
+	headers[wire.HeaderDeadVerdict] = verdict
+	headers[wire.HeaderDeadAttempts] = m.attempts
+	headers[wire.HeaderDeadAt] = now.UTC().Format(time.RFC3339)
 	if d.Expiration != "" { // must not act in the dead queue either
-		headers[bridge.HeaderExpiration] = d.Expiration
+		headers[wire.HeaderExpiration] = d.Expiration
 	}
 	delete(headers, "CC")
 	delete(headers, "BCC")
@@ -124,9 +126,9 @@ func (m *message) deadLetter(queue string, why deathReason, now time.Time) {
 	}
 	m.course, m.enclosed, m.to = deadLetter, false, bridge.Target{RoutingKey: queue}
 	d.Headers = headers
-	letter := bridge.Republished(d)
+	letter := wire.Republished(d)
 	m.copy = &letter
-	if _, odd := headers[bridge.HeaderDeadRecord]; odd { // somebody has made it up
+	if _, odd := headers[wire.HeaderDeadRecord]; odd { // somebody has made it up
 		m.enclose()
 	}
 }
@@ -137,7 +139,7 @@ func (m *message) enclose() bool {
 		return false
 	}
 	m.enclosed = true
-	record := bridge.DeadRecord(*m.copy)
+	record := wire.DeadRecord(*m.copy)
 	m.copy = &record
 	return true
 }

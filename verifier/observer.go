@@ -3,7 +3,7 @@ package verifier
 import (
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // An Observer hears what a verifier does, for metrics and traces. Its methods are
@@ -21,10 +21,10 @@ type Observer interface {
 // An Event is what a verifier has done with one message. Times that do not apply are
 // zero.
 type Event struct {
-	ID      string        // the message ID as it was delivered
-	Message bridge.Staged // with the time of its staging and the sender's trace context in its headers; zero if malformed
+	ID      string      // the message ID as it was delivered
+	Message wire.Staged // with the time of its staging and the sender's trace context in its headers; zero if malformed
 	Verdict Verdict
-	Reason  string // of a dead letter, as in bridge.HeaderDeadReason
+	Reason  string // of a dead letter, as in wire.HeaderDeadReason
 
 	Received time.Time // by this verifier
 	Judged   time.Time // it was known what became of its transaction, or that it goes to the dead queue

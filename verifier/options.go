@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // Options are the options of New. Nil and the zero value mean defaults.
@@ -69,12 +71,12 @@ type Options struct {
 	// the message is gone from the queues, and are removed when the queues are empty.
 	// It must exceed the longest time between a message's staging and its forwarding,
 	// with the longest transaction and the longest outage; a message whose row was
-	// removed all the same goes to the dead queue (bridge.Sweeper). At least an hour;
+	// removed all the same goes to the dead queue (driver.Sweeper). At least an hour;
 	// negative: never. Default 7 days.
 	SweepAge time.Duration
 
 	// ExplainAfter is how long a message waits for an open transaction before the log
-	// says whose that is, if the ledger is a bridge.Watcher and its login may see it.
+	// says whose that is, if the ledger is a inspect.Watcher and its login may see it.
 	// It is said again after twice that time, four times, and so on. Negative: never.
 	// Default 10 s.
 	ExplainAfter time.Duration
@@ -152,8 +154,8 @@ func (o *Options) withDefaults() (Options, error) {
 	switch {
 	case out.SweepAge == 0:
 		out.SweepAge = 7 * 24 * time.Hour
-	case out.SweepAge > 0 && out.SweepAge < bridge.MinSweepAge:
-		return out, fmt.Errorf("Options.SweepAge is less than %v", bridge.MinSweepAge)
+	case out.SweepAge > 0 && out.SweepAge < driver.MinSweepAge:
+		return out, fmt.Errorf("Options.SweepAge is less than %v", driver.MinSweepAge)
 	}
 	for _, allow := range out.Allow {
 		if !utf8.ValidString(allow.Exchange + allow.RoutingKey) {
@@ -215,7 +217,7 @@ func glob(pattern string) *regexp.Regexp {
 
 // permits tells whether a message may go to all the places that it would reach:
 // its target, and the keys of its CC and BCC headers.
-func (l allowList) permits(s bridge.Staged) bool {
+func (l allowList) permits(s wire.Staged) bool {
 	for _, key := range append(s.CopyKeys(), s.RoutingKey) {
 		if !l.permitsTarget(bridge.Target{Exchange: s.Exchange, RoutingKey: key}) {
 			return false

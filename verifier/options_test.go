@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 func TestOptionsNameTheFieldThatIsWrong(t *testing.T) {
@@ -34,15 +35,15 @@ func TestAllowListPermitsTargetsAndTheirCopies(t *testing.T) {
 		{Exchange: "", RoutingKey: "orders.*"},
 		{Exchange: "events", RoutingKey: "*"},
 	}})
-	message := func(exchange, key string, cc ...any) bridge.Staged {
-		s := bridge.Staged{Message: bridge.Message{Exchange: exchange, RoutingKey: key}}
+	message := func(exchange, key string, cc ...any) wire.Staged {
+		s := wire.Staged{Message: bridge.Message{Exchange: exchange, RoutingKey: key}}
 		if cc != nil {
 			s.Message.Publishing.Headers = amqp.Table{"CC": cc}
 		}
 		return s
 	}
 	for _, test := range []struct {
-		staged bridge.Staged
+		staged wire.Staged
 		want   bool
 	}{
 		{message("", "orders.new"), true},

@@ -7,7 +7,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // take reads one consumer's deliveries, also while the session drains: acks bring new ones,
@@ -51,13 +52,13 @@ func (s *session) unpack(ctx context.Context, l *lane) error {
 // arrive takes a delivery apart.
 func (s *session) arrive(p *parcel, d amqp.Delivery) {
 	now := p.received
-	if at, ok := d.Headers[bridge.HeaderSetAsideAt].(int64); ok && p.lane == s.waiting {
+	if at, ok := d.Headers[wire.HeaderSetAsideAt].(int64); ok && p.lane == s.waiting {
 		s.turn.adapt(now, now.Sub(time.UnixMilli(at)))
 	}
-	members, err := bridge.Members(d)
+	members, err := wire.Members(d)
 	if err != nil {
 		p.lane.took(p, 1)
-		s.deadLetter(&message{parcel: p, delivery: d, received: now}, deathReason{bridge.DeadMalformed, err.Error()})
+		s.deadLetter(&message{parcel: p, delivery: d, received: now}, deathReason{wire.DeadMalformed, err.Error()})
 		return
 	}
 	p.lane.took(p, len(members))
@@ -68,18 +69,18 @@ func (s *session) arrive(p *parcel, d amqp.Delivery) {
 
 // parse reads a message. What cannot be judged here goes to the dead queue.
 func (s *session) parse(m *message) {
-	staged, err := bridge.Parse(m.delivery)
+	staged, err := wire.Parse(m.delivery)
 	if err != nil {
-		s.deadLetter(m, deathReason{bridge.DeadMalformed, err.Error()})
+		s.deadLetter(m, deathReason{wire.DeadMalformed, err.Error()})
 		return
 	}
 	m.staged = staged
-	if since, ok := m.delivery.Headers[bridge.HeaderUnroutableSince].(int64); ok {
+	if since, ok := m.delivery.Headers[wire.HeaderUnroutableSince].(int64); ok {
 		m.unroutableSince = time.UnixMilli(since)
 	}
-	m.attempts, _ = m.delivery.Headers[bridge.HeaderAttempts].(int64)
+	m.attempts, _ = m.delivery.Headers[wire.HeaderAttempts].(int64)
 	if staged.Ledger != s.ledger.Identity() {
-		s.deadLetter(m, deathReason{bridge.DeadForeign, "ledger " + staged.Ledger.String() +
+		s.deadLetter(m, deathReason{wire.DeadForeign, "ledger " + staged.Ledger.String() +
 			"; this verifier judges " + s.ledger.Identity().String()})
 		return
 	}
@@ -95,7 +96,7 @@ func (s *session) committed(messages ...*message) {
 	for _, m := range messages {
 		m.committed, m.judged = true, now
 		if !s.allow.permits(m.staged) {
-			s.deadLetter(m, deathReason{bridge.DeadNotAllowed, m.staged.Target().String() + " is not on the allow-list"})
+			s.deadLetter(m, deathReason{wire.DeadNotAllowed, m.staged.Target().String() + " is not on the allow-list"})
 			continue
 		}
 		m.forward(s.opts.KeepUserID)
@@ -118,7 +119,7 @@ func (s *session) drop(m *message) {
 func (s *session) dropped(m *message) {
 	m.verdict = Dropped
 	s.stats.dropped.Add(1)
-	s.log.Debug("dropped", "message_id", m.id(), "outcome", bridge.RolledBack.String())
+	s.log.Debug("dropped", "message_id", m.id(), "outcome", driver.RolledBack.String())
 	s.done(m)
 }
 
@@ -202,7 +203,7 @@ func (s *session) refused(m *message, refusal *amqp.Error) {
 		return
 	}
 	s.holds.ended(m)
-	s.deadLetter(m, deathReason{bridge.DeadRefused, fmt.Sprintf("%s: %d %s", m.to, refusal.Code, refusal.Reason)})
+	s.deadLetter(m, deathReason{wire.DeadRefused, fmt.Sprintf("%s: %d %s", m.to, refusal.Code, refusal.Reason)})
 	s.moving.add(-1)
 }
 
@@ -216,7 +217,7 @@ func (s *session) unfit(m *message, err error) {
 		s.setAsideAlone(m.group...)
 		s.moving.add(-1)
 	case m.course == forward:
-		s.deadLetter(m, deathReason{bridge.DeadRefused, err.Error()})
+		s.deadLetter(m, deathReason{wire.DeadRefused, err.Error()})
 		s.moving.add(-1)
 	case m.course == audit:
 		s.dropped(m)

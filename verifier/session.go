@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // errConsumerEnded: the broker has ended a consumer: the queue was deleted, its
@@ -28,7 +30,7 @@ var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.Err
 // Nothing of it outlives the connections: on any error the session is thrown
 // away whole, everything unacked is redelivered, and a new one is started.
 type session struct {
-	ledger bridge.Ledger
+	ledger driver.Ledger
 	broker *bridge.Broker
 	opts   Options
 	allow  allowList
@@ -91,7 +93,7 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 		unroutable: s.opts.Unroutable,
 		publish:    func(messages ...*message) { s.moving.add(len(messages)); s.forwarder.publish(messages...) },
 		expired: func(m *message) {
-			s.deadLetter(m, deathReason{bridge.DeadUnroutable, m.to.String() + " does not exist"})
+			s.deadLetter(m, deathReason{wire.DeadUnroutable, m.to.String() + " does not exist"})
 		},
 		targets: make(map[bridge.Target]*hold),
 	}

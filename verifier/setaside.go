@@ -7,7 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // crowd has tend look at once whether more messages wait than may.
@@ -52,7 +52,7 @@ func (s *session) thin(now time.Time) {
 		excessBytes = -s.staging.maxBytes / 2
 		count := func(m *message) bool {
 			if fresh(m) {
-				excessBytes += bridge.Size(m.delivery)
+				excessBytes += wire.Size(m.delivery)
 			}
 			return false
 		}
@@ -62,7 +62,7 @@ func (s *session) thin(now time.Time) {
 	must := func(m *message) bool {
 		if (excess > 0 || excessBytes > 0) && fresh(m) {
 			excess--
-			excessBytes -= bridge.Size(m.delivery)
+			excessBytes -= wire.Size(m.delivery)
 			return true
 		}
 		return s.overstays(m, now)
@@ -186,12 +186,12 @@ func (s *session) record(m *message) ([]byte, bool) {
 	if len(m.copy.Body) > most {
 		return nil, false
 	}
-	record := bridge.EncodeRecord(*m.copy)
+	record := wire.EncodeRecord(*m.copy)
 	if len(record) > most {
 		return nil, false
 	}
 	if m.parcel.single { // it may have headers that a group's member may not have
-		if _, err := bridge.Alone(m.staged.Ledger, record); err != nil {
+		if _, err := wire.Alone(m.staged.Ledger, record); err != nil {
 			return nil, false
 		}
 	}
@@ -200,8 +200,8 @@ func (s *session) record(m *message) ([]byte, bool) {
 
 // groupOf makes what carries messages to the waiting queue.
 func (s *session) groupOf(members []*message, records [][]byte, now time.Time) *message {
-	p := bridge.Group(s.ledger.Identity(), records...)
-	p.Headers[bridge.HeaderSetAsideAt] = now.UnixMilli()
+	p := wire.Group(s.ledger.Identity(), records...)
+	p.Headers[wire.HeaderSetAsideAt] = now.UnixMilli()
 	for _, m := range members {
 		m.copy = nil // it is in the group
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 const (
@@ -13,13 +13,13 @@ const (
 	sweepInterval = 10 * time.Minute
 	sweepLimit    = 10_000
 	// sweepMargin is what the clocks of senders, verifiers and the database may
-	// differ by; see bridge.Sweeper.
+	// differ by; see driver.Sweeper.
 	sweepMargin = 30 * time.Minute
 )
 
 // sweep removes orphan rows from time to time.
 func (s *session) sweep(ctx context.Context) {
-	ledger, ok := s.ledger.(bridge.Sweeper)
+	ledger, ok := s.ledger.(driver.Sweeper)
 	if !ok || s.opts.SweepAge < 0 {
 		return
 	}
@@ -39,7 +39,7 @@ func (s *session) sweep(ctx context.Context) {
 
 // queuesAreEmpty tells whether a message that is old may be in the queues, as far
 // as can be seen from here. A wrong answer costs a message its way, not its life:
-// see bridge.Sweeper.
+// see driver.Sweeper.
 func (s *session) queuesAreEmpty() (bool, error) {
 	if !s.staging.empty() || !s.waiting.empty() {
 		return false, nil
@@ -63,13 +63,13 @@ func (s *session) queuesAreEmpty() (bool, error) {
 // sweptMaybe tells whether the row of a message that was found absent may have been
 // swept, so that its absence says nothing. It must be asked after the Settle.
 func (s *session) sweptMaybe(ctx context.Context, m *message) (bool, error) {
-	ledger, ok := s.ledger.(bridge.Sweeper)
+	ledger, ok := s.ledger.(driver.Sweeper)
 	if !ok {
 		return false, nil
 	}
 	stagedAt := m.staged.StagedAt
 	// A sweep takes nothing younger than an hour: no need to ask.
-	if !stagedAt.IsZero() && time.Since(stagedAt) < bridge.MinSweepAge-sweepMargin-10*time.Minute {
+	if !stagedAt.IsZero() && time.Since(stagedAt) < driver.MinSweepAge-sweepMargin-10*time.Minute {
 		return false, nil
 	}
 	before, err := ledger.SweptBefore(ctx)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 // unpark stages parked messages, which then take the way of all others. One that the
 // broker refuses stays parked; it is tried again in the next round.
 func (s *session) unpark(ctx context.Context) {
-	ledger, ok := s.ledger.(bridge.Unparker)
+	ledger, ok := s.ledger.(driver.Unparker)
 	if !ok {
 		return
 	}
@@ -40,7 +40,7 @@ func (s *session) unpark(ctx context.Context) {
 		}
 	}
 	s.jobs.unpark.Run(ctx, func(ctx context.Context) (time.Duration, error) {
-		err := bridge.StageParked(ctx, ledger, s.broker, s.opts.Topology.Queue, staged, refused)
+		err := driver.StageParked(ctx, ledger, s.broker, s.opts.Topology.Queue, staged, refused)
 		return wait.NextBackOff(), err
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // ErrNotDrained says that a verifier was ended before all that it had judged was
@@ -19,7 +20,7 @@ var ErrNotDrained = errors.New("not drained")
 // A Verifier judges staged messages by one ledger. Any number of them, in any
 // number of processes, may work on one staging queue.
 type Verifier struct {
-	ledger bridge.Ledger
+	ledger driver.Ledger
 	broker *bridge.Broker
 	opts   Options
 	allow  allowList
@@ -35,7 +36,7 @@ type Verifier struct {
 // should keep as many idle ones, by db.SetMaxIdleConns: database/sql keeps 2 by default,
 // and the verifier would then connect anew again and again. New changes nothing of the
 // pool. Ledger and broker stay the caller's.
-func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier, error) {
+func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier, error) {
 	if ledger == nil {
 		return nil, errors.New("new verifier: ledger is nil")
 	}
@@ -46,7 +47,7 @@ func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 	if err != nil {
 		return nil, fmt.Errorf("new verifier: %w", err)
 	}
-	if _, own := ledger.(bridge.ProvenElsewhere); own && len(options.Allow) == 0 {
+	if _, own := ledger.(driver.ProvenElsewhere); own && len(options.Allow) == 0 {
 		return nil, errors.New("new verifier: Options.Allow is empty; an own table needs it, since its rows stay")
 	}
 	need := options.Connections()
@@ -62,7 +63,7 @@ func New(ledger bridge.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 // wraps ErrNotDrained.
 //
 // Run first drops the pool's idle connections that are broken, as all are after a restart
-// of the database, then proves that the database makes a lookup wait (bridge.Prove) and
+// of the database, then proves that the database makes a lookup wait (driver.Prove) and
 // declares the queues. If that or the connecting fails, it returns the error and has
 // judged nothing: bridge.ErrProof, bridge.ErrNoSchema, bridge.ErrNotPrimary,
 // bridge.ErrOtherLedger, bridge.ErrCredentials, bridge.ErrUnavailable or a
@@ -110,7 +111,7 @@ func (v *Verifier) stopped(s *session, err error) error {
 // start makes a session, or says why there can be none now.
 func (v *Verifier) start(ctx context.Context) (*session, error) {
 	dropBroken(ctx, v.ledger.DB())
-	if err := bridge.Prove(ctx, v.ledger); err != nil {
+	if err := driver.Prove(ctx, v.ledger); err != nil {
 		return nil, fmt.Errorf("start verifier: %w", err)
 	}
 	if second, ok := v.ledger.(interface{ FellBack() error }); ok {

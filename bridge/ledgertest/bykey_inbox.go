@@ -6,19 +6,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A keyedInbox is an inbox on one connection.
 type keyedInbox struct {
 	*inbox
-	bridge.Keeper
+	driver.Keeper
 	one  *sql.DB
 	keys []string
 }
 
 func testInboxByKey(t *testing.T, i *inbox) {
-	b := &keyedInbox{inbox: i, Keeper: i.Inbox.(bridge.Keeper), one: oneConnection(i.connect)}
+	b := &keyedInbox{inbox: i, Keeper: i.Inbox.(driver.Keeper), one: oneConnection(i.connect)}
 	k := keyed{Harness: i.Harness, db: b.one, others: i.db, tables: inboxTables, large: 2 * full,
 		add: b.add, empty: b.empty, steps: b.steps, open: b.open}
 	k.run(t)
@@ -56,7 +56,7 @@ func (b *keyedInbox) add(t *testing.T, n int) {
 			if _, err := b.Claim(ctx, tx, byKey, key); err != nil {
 				return err
 			}
-			if _, err := b.AddPending(ctx, tx, byKey, pending(bridge.Failed, key), time.Hour); err != nil {
+			if _, err := b.AddPending(ctx, tx, byKey, pending(driver.Failed, key), time.Hour); err != nil {
 				return err
 			}
 		}
@@ -75,16 +75,16 @@ func (b *keyedInbox) open(t *testing.T) []*sql.Tx {
 	ctx := t.Context()
 	claims, marks := begin(t, b.db), begin(t, b.db)
 	if !b.Overlap {
-		p, err := b.TakePending(ctx, claims, byKey, bridge.Ready)
+		p, err := b.TakePending(ctx, claims, byKey, driver.Ready)
 		check(t, err, "take")
-		expectPending(t, p, pending(bridge.Ready, taken))
+		expectPending(t, p, pending(driver.Ready, taken))
 	}
 	_, err := b.Forget(ctx, claims, byKey, []string{forgotten}, -time.Minute)
 	check(t, err, "forget")
 	for _, key := range []string{first, last} {
 		_, err := b.Claim(ctx, claims, byKey, key)
 		check(t, err, "claim")
-		_, err = b.AddPending(ctx, claims, byKey, pending(bridge.Failed, key), time.Hour)
+		_, err = b.AddPending(ctx, claims, byKey, pending(driver.Failed, key), time.Hour)
 		check(t, err, "add")
 		_, err = b.LockMark(ctx, marks, byKey, key)
 		check(t, err, "lock mark")
@@ -101,7 +101,7 @@ func (b *keyedInbox) steps(t *testing.T) []step {
 	check(t, within(ctx, b.one, func(tx *sql.Tx) error {
 		_, err := b.Claim(ctx, tx, byKey, forgotten)
 		if err == nil && !b.Overlap {
-			_, err = b.AddPending(ctx, tx, byKey, pending(bridge.Ready, taken), -time.Hour)
+			_, err = b.AddPending(ctx, tx, byKey, pending(driver.Ready, taken), -time.Hour)
 		}
 		return err
 	}), "make rows that others will lock")
@@ -118,7 +118,7 @@ func (b *keyedInbox) steps(t *testing.T) []step {
 			return must("the claim", claimed, want, err)
 		})
 	}
-	add := func(p bridge.Pending) step {
+	add := func(p driver.Pending) step {
 		return in("add a pending message", func(ctx context.Context, tx *sql.Tx) error {
 			added, err := b.AddPending(ctx, tx, byKey, p, time.Hour)
 			return must("added", added, true, err)
@@ -130,7 +130,7 @@ func (b *keyedInbox) steps(t *testing.T) []step {
 			return must("claimed, pending", [2]bool{got, p != nil}, [2]bool{claimed, there}, err)
 		})
 	}
-	bare := bridge.Pending{Key: key, State: bridge.Started, Run: "run 1", Attempts: 1}
+	bare := driver.Pending{Key: key, State: driver.Started, Run: "run 1", Attempts: 1}
 	forget := in("forget claims", func(ctx context.Context, tx *sql.Tx) error {
 		n, err := b.Forget(ctx, tx, byKey, []string{key, other}, -time.Minute)
 		return must("the number of forgotten", n, 2, err)
@@ -152,11 +152,11 @@ func (b *keyedInbox) steps(t *testing.T) []step {
 			return must("the number of doubtful", n, 0, err)
 		}),
 		in("change a pending message", func(ctx context.Context, tx *sql.Tx) error {
-			changed, err := b.ChangePending(ctx, tx, byKey, "run 1", pending(bridge.Ready, key), -time.Minute)
+			changed, err := b.ChangePending(ctx, tx, byKey, "run 1", pending(driver.Ready, key), -time.Minute)
 			return must("changed", changed, true, err)
 		}),
 		in("take a pending message", func(ctx context.Context, tx *sql.Tx) error {
-			p, err := b.TakePending(ctx, tx, byKey, bridge.Ready)
+			p, err := b.TakePending(ctx, tx, byKey, driver.Ready)
 			if err != nil || p == nil {
 				return must("something to take", p != nil, true, err)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A keyedLedger is a ledger on one connection. Its rows have parked messages, unless it is
@@ -16,7 +17,7 @@ import (
 type keyedLedger struct {
 	*database
 	db     *sql.DB
-	ledger bridge.Ledger
+	ledger driver.Ledger
 	rows   []uuid.UUID
 }
 
@@ -62,11 +63,11 @@ func (l *keyedLedger) add(t *testing.T, n int) {
 }
 
 // park records and parks.
-func (l *keyedLedger) park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+func (l *keyedLedger) park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
 	if err := l.put(ctx, tx, idsOf(messages)...); err != nil {
 		return err
 	}
-	if parker, ok := l.ledger.(bridge.Parker); ok {
+	if parker, ok := l.ledger.(driver.Parker); ok {
 		return parker.Park(ctx, tx, messages)
 	}
 	return nil
@@ -108,7 +109,7 @@ func (l *keyedLedger) steps(t *testing.T) []step {
 			return within(ctx, l.db, func(tx *sql.Tx) error { return l.put(ctx, tx, ids...) })
 		}
 	}
-	settle := func(id uuid.UUID, want bridge.Outcome) func(context.Context) error {
+	settle := func(id uuid.UUID, want driver.Outcome) func(context.Context) error {
 		return func(ctx context.Context) error {
 			outcome, err := l.ledger.Settle(ctx, id, wait)
 			return must("the outcome", outcome, want, err)
@@ -120,10 +121,10 @@ func (l *keyedLedger) steps(t *testing.T) []step {
 			found, err := l.ledger.Committed(ctx, slices.Concat(known, missing))
 			return must("the number of IDs found", len(found), len(known), err)
 		}},
-		{what: "settle what was rolled back", do: settle(missing[0], bridge.RolledBack)},
+		{what: "settle what was rolled back", do: settle(missing[0], driver.RolledBack)},
 		{what: "record one", do: record(one)},
 		{what: "record some", do: record(some)},
-		{what: "settle what is committed", do: settle(one[0], bridge.Committed)},
+		{what: "settle what is committed", do: settle(one[0], driver.Committed)},
 		{what: "forget", do: forget(slices.Concat(one, some, missing))},
 	}
 	if l.Insert != nil {
@@ -154,7 +155,7 @@ func (l *keyedLedger) sideSteps() []step {
 			return within(ctx, l.db, func(tx *sql.Tx) error { return l.park(ctx, tx, parked) })
 		}},
 		{what: "unpark", do: func(ctx context.Context) error {
-			removed, err := l.ledger.(bridge.Unparker).Unpark(ctx, uuid.Nil, len(parked), func(_ context.Context, messages []bridge.Parked) error {
+			removed, err := l.ledger.(driver.Unparker).Unpark(ctx, uuid.Nil, len(parked), func(_ context.Context, messages []driver.Parked) error {
 				staged = idsOf(messages)
 				return nil
 			})
@@ -164,7 +165,7 @@ func (l *keyedLedger) sideSteps() []step {
 			if err := makeOrphans(ctx); err != nil {
 				return err
 			}
-			swept, err := l.ledger.(bridge.Sweeper).Sweep(ctx, oldAge, full)
+			swept, err := l.ledger.(driver.Sweeper).Sweep(ctx, oldAge, full)
 			return must("the number of rows swept", len(swept), len(orphans), err)
 		}},
 		{what: "forget what was parked", do: func(ctx context.Context) error {

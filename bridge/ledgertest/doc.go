@@ -8,7 +8,7 @@
 //
 // A Harness says how to reach the database, and in what it differs from others;
 // the suite never asks which database it is. What the tests hold are the promises of
-// bridge.Ledger and bridge.Inbox, and of bridge.Parker, Unparker, Sweeper and Watcher; the
+// driver.Ledger and driver.Inbox, and of driver.Parker, Unparker, Sweeper and Watcher; the
 // names of the tests say them one by one. A Harness with an Insert is for a ledger on a
 // table of the application's own (bridge.OwnTable).
 //

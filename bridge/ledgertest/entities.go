@@ -9,12 +9,12 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// runEntities shows that the inbox of h keeps every promise of bridge.Keeper. The
+// runEntities shows that the inbox of h keeps every promise of driver.Keeper. The
 // inbox's tables are in db.
-func runEntities(t *testing.T, h Harness, db *sql.DB, inbox bridge.Inbox) {
+func runEntities(t *testing.T, h Harness, db *sql.DB, inbox driver.Inbox) {
 	tests := []struct {
 		name string
 		test func(*testing.T, *entities)
@@ -38,9 +38,9 @@ func runEntities(t *testing.T, h Harness, db *sql.DB, inbox bridge.Inbox) {
 		{"who waits for the lock of a mark sees what the other has kept", testKeepUnderLock},
 		{"entities with kept messages are listed, those first that wait longest", testKeptEntities},
 	}
-	keeper, ok := inbox.(bridge.Keeper)
+	keeper, ok := inbox.(driver.Keeper)
 	if !ok {
-		t.Fatalf("%T is no bridge.Keeper", inbox)
+		t.Fatalf("%T is no driver.Keeper", inbox)
 	}
 	e := &entities{h, keeper, db}
 	for _, test := range tests {
@@ -50,7 +50,7 @@ func runEntities(t *testing.T, h Harness, db *sql.DB, inbox bridge.Inbox) {
 
 type entities struct {
 	Harness
-	bridge.Keeper
+	driver.Keeper
 	db *sql.DB
 }
 

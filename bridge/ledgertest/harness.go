@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A Harness is how the suite reaches one kind of database.
@@ -20,13 +21,13 @@ type Harness struct {
 	// Migrate and Open are the package's functions for the ledger, and
 	// MigrateInbox and OpenInbox those for the inbox.
 	Migrate      func(ctx context.Context, db *sql.DB) error
-	Open         func(ctx context.Context, db *sql.DB) (bridge.Ledger, error)
+	Open         func(ctx context.Context, db *sql.DB) (driver.Ledger, error)
 	MigrateInbox func(ctx context.Context, db *sql.DB) error
-	OpenInbox    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
+	OpenInbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 
 	// Further: another suite is run on the same kind of database, and this one is by
 	// another driver, through a pooler, or with other settings. What wants a database of
-	// its own is left out then, the checks of identity and version, and what bridge.Prove
+	// its own is left out then, the checks of identity and version, and what driver.Prove
 	// does with broken ledgers: these are the same by any. Many IDs are fewer then, and
 	// messages not as large.
 	Further bool
@@ -86,10 +87,10 @@ type Harness struct {
 	SessionID string
 
 	// Blind: the database does not tell who holds a message up, and the ledger is no
-	// bridge.Watcher.
+	// inspect.Watcher.
 	Blind bool
 
-	// Program is what the connections call themselves, as a bridge.Watcher tells it;
+	// Program is what the connections call themselves, as a inspect.Watcher tells it;
 	// empty if it cannot.
 	Program string
 
@@ -121,8 +122,8 @@ const short = 200 * time.Millisecond
 type database struct {
 	Harness
 	connect func() *sql.DB
-	sender  bridge.Ledger
-	ledger  bridge.Ledger
+	sender  driver.Ledger
+	ledger  driver.Ledger
 }
 
 func (h Harness) newDatabase(t *testing.T) *database {
@@ -147,7 +148,7 @@ func (h Harness) create(t *testing.T) (connect func() *sql.DB) {
 }
 
 // open migrates, and opens the ledger on a new pool.
-func (d *database) open(t *testing.T) bridge.Ledger {
+func (d *database) open(t *testing.T) driver.Ledger {
 	t.Helper()
 	db := d.connect()
 	check(t, d.Migrate(t.Context(), db), "migrate")
@@ -212,7 +213,7 @@ func awaitWaiting(t *testing.T, h Harness, db *sql.DB, n int) {
 }
 
 // expectSettled fails unless the outcome of id is want, at once.
-func (d *database) expectSettled(t *testing.T, id uuid.UUID, want bridge.Outcome) {
+func (d *database) expectSettled(t *testing.T, id uuid.UUID, want driver.Outcome) {
 	t.Helper()
 	outcome, err := d.ledger.Settle(t.Context(), id, wait)
 	check(t, err, "settle")

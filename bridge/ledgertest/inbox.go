@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 type inboxTest struct {
@@ -17,7 +18,7 @@ type inboxTest struct {
 	test func(*testing.T, *inbox)
 }
 
-// RunInbox shows that the inbox of h keeps every promise of bridge.Inbox.
+// RunInbox shows that the inbox of h keeps every promise of driver.Inbox.
 func RunInbox(t *testing.T, h Harness) {
 	tests := []inboxTest{
 		{"a key is claimed once", testClaimOnce},
@@ -64,7 +65,7 @@ func RunInbox(t *testing.T, h Harness) {
 
 type inbox struct {
 	Harness
-	bridge.Inbox
+	driver.Inbox
 	connect func() *sql.DB
 	db      *sql.DB
 }
@@ -187,7 +188,7 @@ func testClaimBadKey(t *testing.T, i *inbox) {
 func testNULKey(t *testing.T, i *inbox) {
 	consumer, key := newID().String(), newID().String()
 	expectClaimed(t, i.claim(t, consumer, key), true)
-	i.add(t, consumer, pending(bridge.Ready, key), -time.Hour)
+	i.add(t, consumer, pending(driver.Ready, key), -time.Hour)
 	for _, pair := range [][2]string{{consumer, key + "\x00"}, {consumer + "\x00", key}, {consumer, "\x00" + key}, {consumer, "\x00"}} {
 		c, k := pair[0], pair[1]
 		for doing, do := range map[string]func(tx *sql.Tx) error{
@@ -201,7 +202,7 @@ func testNULKey(t *testing.T, i *inbox) {
 				return err
 			},
 			"add": func(tx *sql.Tx) error {
-				_, err := i.AddPending(t.Context(), tx, c, pending(bridge.Ready, k), 0)
+				_, err := i.AddPending(t.Context(), tx, c, pending(driver.Ready, k), 0)
 				return err
 			},
 			"look up": func(tx *sql.Tx) error {
@@ -209,7 +210,7 @@ func testNULKey(t *testing.T, i *inbox) {
 				return err
 			},
 			"change": func(tx *sql.Tx) error {
-				_, err := i.ChangePending(t.Context(), tx, c, "run 1", pending(bridge.Failed, k), 0)
+				_, err := i.ChangePending(t.Context(), tx, c, "run 1", pending(driver.Failed, k), 0)
 				return err
 			},
 			"attach": func(tx *sql.Tx) error {
@@ -232,7 +233,7 @@ func testNULKey(t *testing.T, i *inbox) {
 	}
 	for doing, do := range map[string]func(tx *sql.Tx, c string) error{
 		"take": func(tx *sql.Tx, c string) error {
-			_, err := i.TakePending(t.Context(), tx, c, bridge.Ready)
+			_, err := i.TakePending(t.Context(), tx, c, driver.Ready)
 			return err
 		},
 		"doubt": func(tx *sql.Tx, c string) error {
@@ -240,7 +241,7 @@ func testNULKey(t *testing.T, i *inbox) {
 			return err
 		},
 		"list": func(tx *sql.Tx, c string) error {
-			_, err := i.ListPending(t.Context(), tx, c, bridge.Ready, "", 1)
+			_, err := i.ListPending(t.Context(), tx, c, driver.Ready, "", 1)
 			return err
 		},
 		"count": func(tx *sql.Tx, c string) error {
@@ -257,7 +258,7 @@ func testNULKey(t *testing.T, i *inbox) {
 		check(t, tx.Rollback(), "roll back")
 	}
 	expectClaimed(t, i.claim(t, consumer, key), false)
-	if _, p := i.lookUp(t, consumer, key); p == nil || p.State != bridge.Ready {
+	if _, p := i.lookUp(t, consumer, key); p == nil || p.State != driver.Ready {
 		t.Errorf("pending is %+v, must be as it was", p)
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// pendingTests are the rules of bridge.PendingMessages and of Unclaim.
+// pendingTests are the rules of driver.PendingMessages and of Unclaim.
 var pendingTests = []inboxTest{
 	{"an unclaimed key may be claimed again", testUnclaim},
 	{"of several adds of one key the first counts", testAddPending},
@@ -34,8 +34,8 @@ var pendingTests = []inboxTest{
 	{"keys that are pending differ as they do when claimed", testPendingKeys},
 }
 
-func pending(state bridge.State, key string) bridge.Pending {
-	return bridge.Pending{Key: key, State: state, Run: "run 1", Attempts: 1, Message: []byte("message of " + key)}
+func pending(state driver.State, key string) driver.Pending {
+	return driver.Pending{Key: key, State: state, Run: "run 1", Attempts: 1, Message: []byte("message of " + key)}
 }
 
 // inTx runs fn in a transaction of its own, and commits.
@@ -46,7 +46,7 @@ func (i *inbox) inTx(t *testing.T, fn func(tx *sql.Tx)) {
 	check(t, tx.Commit(), "commit")
 }
 
-func (i *inbox) add(t *testing.T, consumer string, p bridge.Pending, due time.Duration) bool {
+func (i *inbox) add(t *testing.T, consumer string, p driver.Pending, due time.Duration) bool {
 	t.Helper()
 	var added bool
 	i.inTx(t, func(tx *sql.Tx) {
@@ -57,7 +57,7 @@ func (i *inbox) add(t *testing.T, consumer string, p bridge.Pending, due time.Du
 	return added
 }
 
-func (i *inbox) lookUp(t *testing.T, consumer, key string) (claimed bool, p *bridge.Pending) {
+func (i *inbox) lookUp(t *testing.T, consumer, key string) (claimed bool, p *driver.Pending) {
 	t.Helper()
 	i.inTx(t, func(tx *sql.Tx) {
 		var err error
@@ -74,7 +74,7 @@ func expect[T comparable](t *testing.T, what string, got, want T) {
 	}
 }
 
-func expectPending(t *testing.T, got *bridge.Pending, want bridge.Pending) {
+func expectPending(t *testing.T, got *driver.Pending, want driver.Pending) {
 	t.Helper()
 	if got == nil {
 		t.Fatalf("nothing is pending, must be %+v", want)
@@ -101,12 +101,12 @@ func testUnclaim(t *testing.T, i *inbox) {
 
 func testAddPending(t *testing.T, i *inbox) {
 	key := newID().String()
-	expect(t, "added", i.add(t, "a", pending(bridge.Started, key), 0), true)
-	again := pending(bridge.Ready, key)
+	expect(t, "added", i.add(t, "a", pending(driver.Started, key), 0), true)
+	again := pending(driver.Ready, key)
 	again.Run = "run 2"
 	expect(t, "added again", i.add(t, "a", again, 0), false)
 	_, p := i.lookUp(t, "a", key)
-	expectPending(t, p, pending(bridge.Started, key))
+	expectPending(t, p, pending(driver.Started, key))
 
 	// A refused add leaves the transaction usable.
 	i.inTx(t, func(tx *sql.Tx) {
@@ -115,14 +115,14 @@ func testAddPending(t *testing.T, i *inbox) {
 		expect(t, "added once more", added, false)
 		_, found, err := i.LookUp(t.Context(), tx, "a", key)
 		check(t, err, "look up")
-		expectPending(t, found, pending(bridge.Started, key))
+		expectPending(t, found, pending(driver.Started, key))
 	})
 }
 
 func testAddPendingWaits(t *testing.T, i *inbox) {
 	key := newID().String()
 	first, second := begin(t, i.db), begin(t, i.db)
-	added, err := i.AddPending(t.Context(), first, "a", pending(bridge.Started, key), 0)
+	added, err := i.AddPending(t.Context(), first, "a", pending(driver.Started, key), 0)
 	check(t, err, "add")
 	expect(t, "added", added, true)
 	type result struct {
@@ -131,7 +131,7 @@ func testAddPendingWaits(t *testing.T, i *inbox) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		added, err := i.AddPending(t.Context(), second, "a", pending(bridge.Started, key), 0)
+		added, err := i.AddPending(t.Context(), second, "a", pending(driver.Started, key), 0)
 		done <- result{added, err}
 	}()
 	awaitWaiting(t, i.Harness, i.db, 1)
@@ -153,14 +153,14 @@ func testLookUp(t *testing.T, i *inbox) {
 	expect(t, "a done key's claim", claimed, true)
 	expect(t, "a done key's row", p, nil)
 
-	bare := pending(bridge.Doubtful, key)
+	bare := pending(driver.Doubtful, key)
 	bare.Message, bare.Attempts, bare.Error = nil, 7, "no answer"
 	i.add(t, "a", bare, time.Hour)
 	claimed, p = i.lookUp(t, "a", key)
 	expect(t, "a pending key's claim", claimed, true)
 	expectPending(t, p, bare)
 
-	full := pending(bridge.Failed, key+"'")
+	full := pending(driver.Failed, key+"'")
 	full.Message = []byte("\x00\xff' \\ message")
 	i.add(t, "a", full, -time.Hour)
 	claimed, p = i.lookUp(t, "a", full.Key)
@@ -177,7 +177,7 @@ func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 	for _, rowFirst := range []bool{true, false} {
 		key := newID().String()
 		expectClaimed(t, i.claim(t, "a", key), true)
-		i.add(t, "a", bridge.Pending{Key: key, State: bridge.Started, Run: "run 1"}, time.Hour)
+		i.add(t, "a", driver.Pending{Key: key, State: driver.Started, Run: "run 1"}, time.Hour)
 		tx, reader := begin(t, i.db), begin(t, i.db)
 		steps := []func() error{
 			func() error {
@@ -192,7 +192,7 @@ func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 		check(t, steps[0](), "take away the first")
 		type found struct {
 			claimed bool
-			p       *bridge.Pending
+			p       *driver.Pending
 			err     error
 		}
 		done := make(chan found, 1)
@@ -222,11 +222,11 @@ func testLookUpWhileClaimed(t *testing.T, i *inbox) {
 	key := newID().String()
 	tx, reader := begin(t, i.db), begin(t, i.db)
 	expectClaimed(t, i.claimIn(t, tx, "a", key), true)
-	_, err := i.AddPending(t.Context(), tx, "a", pending(bridge.Started, key), time.Hour)
+	_, err := i.AddPending(t.Context(), tx, "a", pending(driver.Started, key), time.Hour)
 	check(t, err, "add")
 	type found struct {
 		claimed bool
-		p       *bridge.Pending
+		p       *driver.Pending
 		err     error
 	}
 	done := make(chan found, 1)
@@ -253,13 +253,13 @@ func testOthersKeys(t *testing.T, i *inbox) {
 	own, known, fresh := keys[1].String(), keys[0].String(), keys[2].String()
 	for _, key := range []string{known, own} {
 		expectClaimed(t, i.claim(t, consumer, key), true)
-		i.add(t, consumer, pending(bridge.Ready, key), time.Hour)
+		i.add(t, consumer, pending(driver.Ready, key), time.Hour)
 	}
 	open := begin(t, i.db)
 	expectClaimed(t, i.claimIn(t, open, consumer, fresh), true)
-	_, err := i.AddPending(t.Context(), open, consumer, pending(bridge.Started, fresh), time.Hour)
+	_, err := i.AddPending(t.Context(), open, consumer, pending(driver.Started, fresh), time.Hour)
 	check(t, err, "add")
-	_, err = i.ChangePending(t.Context(), open, consumer, "run 1", pending(bridge.Failed, known), 0)
+	_, err = i.ChangePending(t.Context(), open, consumer, "run 1", pending(driver.Failed, known), 0)
 	check(t, err, "change")
 	check(t, i.Unclaim(t.Context(), open, consumer, known), "unclaim")
 
@@ -275,7 +275,7 @@ func testOthersKeys(t *testing.T, i *inbox) {
 			return err
 		}},
 		{"add", func(tx *sql.Tx) error {
-			_, err := i.AddPending(ctx, tx, consumer, bridge.Pending{Key: last, State: bridge.Started, Run: "run 1"}, time.Hour)
+			_, err := i.AddPending(ctx, tx, consumer, driver.Pending{Key: last, State: driver.Started, Run: "run 1"}, time.Hour)
 			return err
 		}},
 		{"look up", func(tx *sql.Tx) error {
@@ -283,7 +283,7 @@ func testOthersKeys(t *testing.T, i *inbox) {
 			return err
 		}},
 		{"change", func(tx *sql.Tx) error {
-			_, err := i.ChangePending(ctx, tx, consumer, "run 1", pending(bridge.Failed, own), time.Hour)
+			_, err := i.ChangePending(ctx, tx, consumer, "run 1", pending(driver.Failed, own), time.Hour)
 			return err
 		}},
 		{"attach", func(tx *sql.Tx) error {
@@ -325,8 +325,8 @@ func awaitWaitingOr(t *testing.T, h Harness, db *sql.DB, or func() bool) {
 
 func testRun(t *testing.T, i *inbox) {
 	key := newID().String()
-	i.add(t, "a", pending(bridge.Started, key), time.Hour)
-	next := bridge.Pending{Key: key, State: bridge.Doubtful, Run: "run 2", Attempts: 3, Error: "why"}
+	i.add(t, "a", pending(driver.Started, key), time.Hour)
+	next := driver.Pending{Key: key, State: driver.Doubtful, Run: "run 2", Attempts: 3, Error: "why"}
 	i.inTx(t, func(tx *sql.Tx) {
 		changed, err := i.ChangePending(t.Context(), tx, "a", "run 0", next, 0)
 		check(t, err, "change")
@@ -369,7 +369,7 @@ func testRun(t *testing.T, i *inbox) {
 
 func testAttachMessage(t *testing.T, i *inbox) {
 	key := newID().String()
-	bare := bridge.Pending{Key: key, State: bridge.Doubtful, Run: "run 1", Error: "why"}
+	bare := driver.Pending{Key: key, State: driver.Doubtful, Run: "run 1", Error: "why"}
 	i.add(t, "a", bare, time.Hour)
 	for _, c := range []struct {
 		run     string
@@ -389,8 +389,8 @@ func testAttachMessage(t *testing.T, i *inbox) {
 
 func testRemoveBarePending(t *testing.T, i *inbox) {
 	bare, full := newID().String(), newID().String()
-	i.add(t, "a", bridge.Pending{Key: bare, State: bridge.Started, Run: "run 1"}, 0)
-	i.add(t, "a", pending(bridge.Started, full), 0)
+	i.add(t, "a", driver.Pending{Key: bare, State: driver.Started, Run: "run 1"}, 0)
+	i.add(t, "a", pending(driver.Started, full), 0)
 	for _, c := range []struct {
 		key, run string
 		want     bool
@@ -413,7 +413,7 @@ func testPendingError(t *testing.T, i *inbox) {
 		strings.Repeat("ä", 1000):    strings.Repeat("ä", 1000),
 		strings.Repeat("😀", 3) + " ": strings.Repeat("😀", 3) + " ",
 	} {
-		p := pending(bridge.Failed, newID().String())
+		p := pending(driver.Failed, newID().String())
 		p.Error = text
 		i.add(t, "a", p, 0)
 		p.Error = want

@@ -6,17 +6,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// purgeTests are the rules of bridge.Claims.
+// purgeTests are the rules of driver.Claims.
 var purgeTests = []inboxTest{
 	{"claims are read in the order of keys, page by page, with their age", testClaimed},
 	{"of the claims that are named those are forgotten that are older than an age", testForgetClaims},
 	{"many claims are forgotten at once", testForgetManyClaims},
 }
 
-func (i *inbox) claimed(t *testing.T, consumer, after string, limit int) (claims []bridge.Claimed) {
+func (i *inbox) claimed(t *testing.T, consumer, after string, limit int) (claims []driver.Claimed) {
 	t.Helper()
 	i.inTx(t, func(tx *sql.Tx) {
 		var err error

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-func (i *inbox) take(t *testing.T, consumer string, state bridge.State) (p *bridge.Pending) {
+func (i *inbox) take(t *testing.T, consumer string, state driver.State) (p *driver.Pending) {
 	t.Helper()
 	i.inTx(t, func(tx *sql.Tx) {
 		var err error
@@ -32,24 +32,24 @@ func (i *inbox) take(t *testing.T, consumer string, state bridge.State) (p *brid
 
 func testTakePending(t *testing.T, i *inbox) {
 	const consumer = "takes"
-	if p := i.take(t, consumer, bridge.Ready); p != nil {
+	if p := i.take(t, consumer, driver.Ready); p != nil {
 		t.Fatalf("took %+v of nothing", p)
 	}
-	i.add(t, consumer, pending(bridge.Ready, "later"), time.Hour)
-	i.add(t, consumer, pending(bridge.Ready, "second"), -time.Minute)
-	i.add(t, consumer, pending(bridge.Ready, "first"), -time.Hour)
-	i.add(t, consumer, pending(bridge.Failed, "failed"), -time.Hour)
-	bare := pending(bridge.Ready, "bare")
+	i.add(t, consumer, pending(driver.Ready, "later"), time.Hour)
+	i.add(t, consumer, pending(driver.Ready, "second"), -time.Minute)
+	i.add(t, consumer, pending(driver.Ready, "first"), -time.Hour)
+	i.add(t, consumer, pending(driver.Failed, "failed"), -time.Hour)
+	bare := pending(driver.Ready, "bare")
 	bare.Message = nil
 	i.add(t, consumer, bare, -2*time.Hour)
-	i.add(t, consumer, pending(bridge.Ready, "third"), 0)
+	i.add(t, consumer, pending(driver.Ready, "third"), 0)
 	for _, key := range []string{"first", "second", "third"} {
-		expectPending(t, i.take(t, consumer, bridge.Ready), pending(bridge.Ready, key))
+		expectPending(t, i.take(t, consumer, driver.Ready), pending(driver.Ready, key))
 	}
-	if p := i.take(t, consumer, bridge.Ready); p != nil {
+	if p := i.take(t, consumer, driver.Ready); p != nil {
 		t.Fatalf("took %+v, which is not due", p)
 	}
-	expectPending(t, i.take(t, consumer, bridge.Failed), pending(bridge.Failed, "failed"))
+	expectPending(t, i.take(t, consumer, driver.Failed), pending(driver.Failed, "failed"))
 }
 
 func testTakePendingBeside(t *testing.T, i *inbox) {
@@ -59,12 +59,12 @@ func testTakePendingBeside(t *testing.T, i *inbox) {
 	const consumer = "takes beside"
 	keys := []string{"first", "second", "third"}
 	for n, key := range keys {
-		i.add(t, consumer, pending(bridge.Ready, key), -time.Hour+time.Duration(n)*time.Minute)
+		i.add(t, consumer, pending(driver.Ready, key), -time.Hour+time.Duration(n)*time.Minute)
 	}
 	for _, key := range keys { // all in transactions that stay open
-		p, err := i.TakePending(t.Context(), begin(t, i.db), consumer, bridge.Ready)
+		p, err := i.TakePending(t.Context(), begin(t, i.db), consumer, driver.Ready)
 		check(t, err, "take")
-		expectPending(t, p, pending(bridge.Ready, key))
+		expectPending(t, p, pending(driver.Ready, key))
 	}
 }
 
@@ -76,32 +76,32 @@ func testTakePendingLocked(t *testing.T, i *inbox) {
 		t.Skip("nobody takes while another does")
 	}
 	const consumer = "takes locked"
-	i.add(t, consumer, pending(bridge.Ready, "first"), -time.Hour)
-	i.add(t, consumer, pending(bridge.Ready, "second"), -time.Minute)
-	i.add(t, consumer, pending(bridge.Ready, "third"), -time.Second)
+	i.add(t, consumer, pending(driver.Ready, "first"), -time.Hour)
+	i.add(t, consumer, pending(driver.Ready, "second"), -time.Minute)
+	i.add(t, consumer, pending(driver.Ready, "third"), -time.Second)
 	taker, remover := begin(t, i.db), begin(t, i.db)
 	ctx, cancel := context.WithTimeout(t.Context(), prompt)
 	defer cancel()
-	p, err := i.TakePending(ctx, taker, consumer, bridge.Ready)
+	p, err := i.TakePending(ctx, taker, consumer, driver.Ready)
 	check(t, err, "take")
-	expectPending(t, p, pending(bridge.Ready, "first"))
+	expectPending(t, p, pending(driver.Ready, "first"))
 	_, err = i.RemovePending(ctx, remover, consumer, "second", "run 1")
 	check(t, err, "remove")
-	expectPending(t, i.take(t, consumer, bridge.Ready), pending(bridge.Ready, "third"))
-	if p := i.take(t, consumer, bridge.Ready); p != nil {
+	expectPending(t, i.take(t, consumer, driver.Ready), pending(driver.Ready, "third"))
+	if p := i.take(t, consumer, driver.Ready); p != nil {
 		t.Fatalf("took %+v, which others have locked", p)
 	}
 	check(t, taker.Rollback(), "roll back")
 	check(t, remover.Rollback(), "roll back")
-	expectPending(t, i.take(t, consumer, bridge.Ready), pending(bridge.Ready, "first"))
-	expectPending(t, i.take(t, consumer, bridge.Ready), pending(bridge.Ready, "second"))
+	expectPending(t, i.take(t, consumer, driver.Ready), pending(driver.Ready, "first"))
+	expectPending(t, i.take(t, consumer, driver.Ready), pending(driver.Ready, "second"))
 }
 
 func testDoubtOverdue(t *testing.T, i *inbox) {
 	const consumer = "doubts"
-	i.add(t, consumer, pending(bridge.Started, "overdue"), -time.Second)
-	i.add(t, consumer, pending(bridge.Started, "under way"), time.Hour)
-	i.add(t, consumer, pending(bridge.Ready, "ready"), -time.Second)
+	i.add(t, consumer, pending(driver.Started, "overdue"), -time.Second)
+	i.add(t, consumer, pending(driver.Started, "under way"), time.Hour)
+	i.add(t, consumer, pending(driver.Ready, "ready"), -time.Second)
 	for _, want := range []int64{1, 0} {
 		i.inTx(t, func(tx *sql.Tx) {
 			n, err := i.DoubtOverdue(t.Context(), tx, consumer)
@@ -110,13 +110,13 @@ func testDoubtOverdue(t *testing.T, i *inbox) {
 		})
 	}
 	_, p := i.lookUp(t, consumer, "overdue")
-	want := pending(bridge.Doubtful, "overdue")
+	want := pending(driver.Doubtful, "overdue")
 	want.Error = p.Error
 	expectPending(t, p, want)
 	if p.Error == "" {
 		t.Error("it does not tell why")
 	}
-	taken := i.take(t, consumer, bridge.Doubtful) // it is due at once
+	taken := i.take(t, consumer, driver.Doubtful) // it is due at once
 	expectPending(t, taken, want)
 }
 
@@ -124,16 +124,16 @@ func testListPending(t *testing.T, i *inbox) {
 	const consumer = "lists"
 	keys := []string{"B", "a", "ab", "b", "é"}
 	for n, key := range keys {
-		i.add(t, consumer, pending(bridge.Failed, key), time.Duration(-n)*time.Hour)
+		i.add(t, consumer, pending(driver.Failed, key), time.Duration(-n)*time.Hour)
 	}
-	i.add(t, consumer, pending(bridge.Doubtful, "aa"), 0)
+	i.add(t, consumer, pending(driver.Doubtful, "aa"), 0)
 	i.inTx(t, func(tx *sql.Tx) {
 		var listed []string
 		for after := ""; ; {
-			page, err := i.ListPending(t.Context(), tx, consumer, bridge.Failed, after, 2)
+			page, err := i.ListPending(t.Context(), tx, consumer, driver.Failed, after, 2)
 			check(t, err, "list")
 			for _, p := range page {
-				expectPending(t, &p, pending(bridge.Failed, p.Key))
+				expectPending(t, &p, pending(driver.Failed, p.Key))
 				listed = append(listed, p.Key)
 				after = p.Key
 			}
@@ -146,7 +146,7 @@ func testListPending(t *testing.T, i *inbox) {
 		}
 		counts, err := i.CountPending(t.Context(), tx, consumer)
 		check(t, err, "count")
-		if want := map[bridge.State]int64{bridge.Failed: 5, bridge.Doubtful: 1}; !maps.Equal(counts, want) {
+		if want := map[driver.State]int64{driver.Failed: 5, driver.Doubtful: 1}; !maps.Equal(counts, want) {
 			t.Errorf("counted %v, must be %v", counts, want)
 		}
 	})
@@ -154,29 +154,29 @@ func testListPending(t *testing.T, i *inbox) {
 
 func testPendingConsumers(t *testing.T, i *inbox) {
 	key := newID().String()
-	i.add(t, "one", pending(bridge.Ready, key), -time.Second)
+	i.add(t, "one", pending(driver.Ready, key), -time.Second)
 	if _, p := i.lookUp(t, "other", key); p != nil {
 		t.Errorf("another consumer finds %+v", p)
 	}
-	if p := i.take(t, "other", bridge.Ready); p != nil {
+	if p := i.take(t, "other", driver.Ready); p != nil {
 		t.Errorf("another consumer takes %+v", p)
 	}
-	expect(t, "added by another consumer", i.add(t, "other", pending(bridge.Ready, key), time.Hour), true)
+	expect(t, "added by another consumer", i.add(t, "other", pending(driver.Ready, key), time.Hour), true)
 	i.inTx(t, func(tx *sql.Tx) {
 		counts, err := i.CountPending(t.Context(), tx, "other")
 		check(t, err, "count")
-		expect(t, "the other's count", counts[bridge.Ready], 1)
+		expect(t, "the other's count", counts[driver.Ready], 1)
 	})
 }
 
 func testPendingKeys(t *testing.T, i *inbox) {
 	for _, key := range []string{"k", "K", "k ", " k", "kä", "ka\u0308", strings.Repeat("ä", 127) + "x"} {
-		expect(t, fmt.Sprintf("%q added", key), i.add(t, "keys", pending(bridge.Failed, key), 0), true)
+		expect(t, fmt.Sprintf("%q added", key), i.add(t, "keys", pending(driver.Failed, key), 0), true)
 		_, p := i.lookUp(t, "keys", key)
-		expectPending(t, p, pending(bridge.Failed, key))
+		expectPending(t, p, pending(driver.Failed, key))
 	}
 	tx := begin(t, i.db)
-	if added, err := i.AddPending(t.Context(), tx, "keys", pending(bridge.Failed, strings.Repeat("x", 256)), 0); added || err == nil {
+	if added, err := i.AddPending(t.Context(), tx, "keys", pending(driver.Failed, strings.Repeat("x", 256)), 0); added || err == nil {
 		t.Errorf("a key of 256 bytes: %t, %v", added, err)
 	}
 }

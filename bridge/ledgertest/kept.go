@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // keep keeps messages in a transaction that has locked the entity, and commits.
@@ -132,7 +132,7 @@ func testKeepUnderLock(t *testing.T, e *entities) {
 
 func testKeptEntities(t *testing.T, e *entities) {
 	consumer := newName()
-	list := func(limit int) []bridge.KeptEntity {
+	list := func(limit int) []driver.KeptEntity {
 		t.Helper()
 		tx := begin(t, e.db)
 		all, err := e.KeptEntities(t.Context(), tx, consumer, limit)
@@ -156,7 +156,7 @@ func testKeptEntities(t *testing.T, e *entities) {
 		t.Fatalf("listed are %v, must be two", all)
 	}
 	for _, one := range all {
-		want := bridge.KeptEntity{Entity: names[0], First: 20, Kept: 2, Age: one.Age}
+		want := driver.KeptEntity{Entity: names[0], First: 20, Kept: 2, Age: one.Age}
 		if one.Entity == names[1] {
 			want.Entity, want.Mark = names[1], "17"
 		}

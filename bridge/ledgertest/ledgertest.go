@@ -2,9 +2,9 @@ package ledgertest
 
 import "testing"
 
-// Run shows that the ledger of h keeps every promise of bridge.Ledger; of bridge.Watcher,
-// unless the database is blind; and of bridge.Parker, bridge.Unparker and
-// bridge.Sweeper, which it must be unless it is on an own table.
+// Run shows that the ledger of h keeps every promise of driver.Ledger; of inspect.Watcher,
+// unless the database is blind; and of driver.Parker, driver.Unparker and
+// driver.Sweeper, which it must be unless it is on an own table.
 func Run(t *testing.T, h Harness) {
 	tests := []struct {
 		name string

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // older is by how much Harness.Older makes rows older, and oldAge an age that they
@@ -20,12 +21,12 @@ const (
 	oldAge = older / 2
 )
 
-// runSweep shows that the ledger keeps every promise of bridge.Sweeper, or, on an
+// runSweep shows that the ledger keeps every promise of driver.Sweeper, or, on an
 // own table, that it is none. Each test begins without rows, and with the watermark of
 // those before it.
 func runSweep(t *testing.T, d *database) {
 	if d.Insert != nil {
-		if _, sweeps := d.ledger.(bridge.Sweeper); sweeps {
+		if _, sweeps := d.ledger.(driver.Sweeper); sweeps {
 			t.Error("a ledger on an own table can sweep")
 		}
 		return
@@ -57,12 +58,12 @@ func runSweep(t *testing.T, d *database) {
 // A sweeping is a database with the ledger as a Sweeper.
 type sweeping struct {
 	*database
-	sweeper bridge.Sweeper
+	sweeper driver.Sweeper
 }
 
 func (d *database) sweeping(t *testing.T) *sweeping {
 	t.Helper()
-	sweeper, sweeps := d.ledger.(bridge.Sweeper)
+	sweeper, sweeps := d.ledger.(driver.Sweeper)
 	if !sweeps {
 		t.Fatal("the ledger cannot sweep")
 	}
@@ -85,7 +86,7 @@ func (s *sweeping) age(t *testing.T) {
 	check(t, err, "make rows older")
 }
 
-func (s *sweeping) sweep(t *testing.T, want ...uuid.UUID) []bridge.Orphan {
+func (s *sweeping) sweep(t *testing.T, want ...uuid.UUID) []driver.Orphan {
 	t.Helper()
 	swept, err := s.sweeper.Sweep(t.Context(), oldAge, 10_000)
 	check(t, err, "sweep")
@@ -93,7 +94,7 @@ func (s *sweeping) sweep(t *testing.T, want ...uuid.UUID) []bridge.Orphan {
 	return swept
 }
 
-func (s *sweeping) expectListed(t *testing.T, want ...uuid.UUID) []bridge.Orphan {
+func (s *sweeping) expectListed(t *testing.T, want ...uuid.UUID) []driver.Orphan {
 	t.Helper()
 	orphans, err := s.sweeper.Orphans(t.Context(), oldAge, 10_000)
 	check(t, err, "list orphans")
@@ -101,7 +102,7 @@ func (s *sweeping) expectListed(t *testing.T, want ...uuid.UUID) []bridge.Orphan
 	return orphans
 }
 
-func expectOrphans(t *testing.T, got []bridge.Orphan, want []uuid.UUID) {
+func expectOrphans(t *testing.T, got []driver.Orphan, want []uuid.UUID) {
 	t.Helper()
 	ids := orphanIDs(got)
 	if len(ids) != len(want) {
@@ -114,7 +115,7 @@ func expectOrphans(t *testing.T, got []bridge.Orphan, want []uuid.UUID) {
 	}
 }
 
-func orphanIDs(orphans []bridge.Orphan) []uuid.UUID {
+func orphanIDs(orphans []driver.Orphan) []uuid.UUID {
 	ids := make([]uuid.UUID, len(orphans))
 	for i, o := range orphans {
 		ids[i] = o.ID
@@ -152,7 +153,7 @@ func testSweep(t *testing.T, s *sweeping) {
 	}
 	s.sweep(t, old...)
 	s.expectCommitted(t, append(old, young...), young...)
-	s.expectSettled(t, old[0], bridge.RolledBack)
+	s.expectSettled(t, old[0], driver.RolledBack)
 	s.sweep(t)
 	s.expectListed(t)
 }
@@ -202,7 +203,7 @@ func testSweepNothing(t *testing.T, s *sweeping) {
 }
 
 func testWatermark(t *testing.T, s *sweeping) {
-	expectAbove := func(orphans []bridge.Orphan) {
+	expectAbove := func(orphans []driver.Orphan) {
 		t.Helper()
 		before := s.watermark(t)
 		for _, o := range orphans {
@@ -306,7 +307,7 @@ func testSweepUnparked(t *testing.T, s *sweeping) {
 	p := s.parking(t)
 	parked := p.parked(t, 2)
 	s.age(t)
-	_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []bridge.Parked) error {
+	_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []driver.Parked) error {
 		s.expectListed(t)
 		s.sweep(t)
 		return nil
@@ -323,7 +324,7 @@ func testSweepUnparked(t *testing.T, s *sweeping) {
 func testSweepYoung(t *testing.T, s *sweeping) {
 	id := newID()
 	s.commit(t, id)
-	for _, age := range []time.Duration{bridge.MinSweepAge - 1, 0, -bridge.MinSweepAge} {
+	for _, age := range []time.Duration{driver.MinSweepAge - 1, 0, -driver.MinSweepAge} {
 		if _, err := s.sweeper.Sweep(t.Context(), age, 10); err == nil {
 			t.Errorf("a sweep of an age of %v is no error", age)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 func testOwnRows(t *testing.T, d *database) {
@@ -24,5 +25,5 @@ func testOwnRows(t *testing.T, d *database) {
 	d.commit(t, with)
 	check(t, d.ledger.Forget(t.Context(), []uuid.UUID{with}), "forget")
 	d.expectCommitted(t, []uuid.UUID{with, without}, with)
-	d.expectSettled(t, with, bridge.Committed)
+	d.expectSettled(t, with, driver.Committed)
 }

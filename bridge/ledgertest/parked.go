@@ -10,10 +10,11 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// runParked shows that the ledger keeps every promise of bridge.Parker and
-// bridge.Unparker, or, on an own table, that it is neither.
+// runParked shows that the ledger keeps every promise of driver.Parker and
+// driver.Unparker, or, on an own table, that it is neither.
 func runParked(t *testing.T, d *database) {
 	tests := []struct {
 		name string
@@ -59,14 +60,14 @@ func runParked(t *testing.T, d *database) {
 // A parking is a database with the ledgers as what they can do with parked messages.
 type parking struct {
 	*database
-	parker   bridge.Parker
-	unparker bridge.Unparker
+	parker   driver.Parker
+	unparker driver.Unparker
 }
 
 func (d *database) parking(t *testing.T) *parking {
 	t.Helper()
-	parker, parks := d.sender.(bridge.Parker)
-	unparker, unparks := d.ledger.(bridge.Unparker)
+	parker, parks := d.sender.(driver.Parker)
+	unparker, unparks := d.ledger.(driver.Unparker)
 	if !parks || !unparks {
 		t.Fatal("the ledger can park nothing")
 	}
@@ -74,23 +75,23 @@ func (d *database) parking(t *testing.T) *parking {
 }
 
 func testOwnTableParksNothing(t *testing.T, d *database) {
-	if _, parks := d.sender.(bridge.Parker); parks {
+	if _, parks := d.sender.(driver.Parker); parks {
 		t.Error("a ledger on an own table can park")
 	}
-	if _, unparks := d.ledger.(bridge.Unparker); unparks {
+	if _, unparks := d.ledger.(driver.Unparker); unparks {
 		t.Error("a ledger on an own table can unpark")
 	}
 }
 
-func newParked(n int) []bridge.Parked {
-	messages := make([]bridge.Parked, n)
+func newParked(n int) []driver.Parked {
+	messages := make([]driver.Parked, n)
 	for i, id := range newIDs(n) {
-		messages[i] = bridge.Parked{ID: id, Message: []byte("message " + id.String())}
+		messages[i] = driver.Parked{ID: id, Message: []byte("message " + id.String())}
 	}
 	return messages
 }
 
-func idsOf(messages []bridge.Parked) []uuid.UUID {
+func idsOf(messages []driver.Parked) []uuid.UUID {
 	ids := make([]uuid.UUID, len(messages))
 	for i, m := range messages {
 		ids[i] = m.ID
@@ -99,21 +100,21 @@ func idsOf(messages []bridge.Parked) []uuid.UUID {
 }
 
 // park records and parks in tx.
-func (p *parking) park(t *testing.T, tx bridge.Tx, messages []bridge.Parked) {
+func (p *parking) park(t *testing.T, tx bridge.Tx, messages []driver.Parked) {
 	t.Helper()
 	check(t, p.parker.Record(t.Context(), tx, idsOf(messages)), "record")
 	check(t, p.parker.Park(t.Context(), tx, messages), "park")
 }
 
 // parked returns so many messages, parked and committed.
-func (p *parking) parked(t *testing.T, n int) []bridge.Parked {
+func (p *parking) parked(t *testing.T, n int) []driver.Parked {
 	t.Helper()
 	messages := newParked(n)
 	p.commitParked(t, messages)
 	return messages
 }
 
-func (p *parking) commitParked(t *testing.T, messages []bridge.Parked) {
+func (p *parking) commitParked(t *testing.T, messages []driver.Parked) {
 	t.Helper()
 	tx := begin(t, p.sender.DB())
 	p.park(t, tx, messages)
@@ -121,10 +122,10 @@ func (p *parking) commitParked(t *testing.T, messages []bridge.Parked) {
 }
 
 // unpark fails unless the next Unpark stages just want, and removes them.
-func (p *parking) unpark(t *testing.T, want ...bridge.Parked) {
+func (p *parking) unpark(t *testing.T, want ...driver.Parked) {
 	t.Helper()
-	var got []bridge.Parked
-	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []bridge.Parked) error {
+	var got []driver.Parked
+	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []driver.Parked) error {
 		if got != nil || len(messages) == 0 {
 			t.Errorf("staged %d messages after %d", len(messages), len(got))
 		}
@@ -138,7 +139,7 @@ func (p *parking) unpark(t *testing.T, want ...bridge.Parked) {
 	}
 }
 
-func expectSame(t *testing.T, got, want []bridge.Parked) {
+func expectSame(t *testing.T, got, want []driver.Parked) {
 	t.Helper()
 	if len(got) != len(want) {
 		t.Fatalf("%d messages, must be %d", len(got), len(want))
@@ -166,7 +167,7 @@ func (p *parking) expectCount(t *testing.T, want int) {
 // empty removes what a test has left.
 func (p *parking) empty(t *testing.T) {
 	t.Helper()
-	stage := func(context.Context, []bridge.Parked) error { return nil }
+	stage := func(context.Context, []driver.Parked) error { return nil }
 	for removed := 1; removed > 0; {
 		var err error
 		removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 1000, stage)
@@ -199,10 +200,10 @@ func testParkedBytes(t *testing.T, p *parking) {
 func testParkMany(t *testing.T, p *parking) {
 	messages := newParked(1100)
 	p.commitParked(t, messages)
-	var staged []bridge.Parked
+	var staged []driver.Parked
 	for removed := 1; removed > 0; {
 		var err error
-		removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 10_000, func(_ context.Context, some []bridge.Parked) error {
+		removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 10_000, func(_ context.Context, some []driver.Parked) error {
 			staged = append(staged, some...)
 			return nil
 		})
@@ -281,7 +282,7 @@ func testParkLostIdentity(t *testing.T, h Harness) {
 	p.parked(t, 1)
 	_, err := p.sender.DB().ExecContext(t.Context(), `DELETE FROM bridge_identity`)
 	check(t, err, "take the identity away")
-	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
+	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 		t.Error("it is staged")
 		return nil
 	})

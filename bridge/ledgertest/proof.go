@@ -9,19 +9,20 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 func testProof(t *testing.T, d *database) {
 	start := time.Now()
-	check(t, bridge.Prove(t.Context(), d.ledger), "prove")
+	check(t, driver.Prove(t.Context(), d.ledger), "prove")
 	t.Logf("the proof took %v", time.Since(start))
 }
 
 // broken is a ledger with some of its verbs replaced.
 type broken struct {
-	bridge.Ledger
+	driver.Ledger
 	committed func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
-	settle    func(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error)
+	settle    func(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error)
 	forget    func(ctx context.Context, ids []uuid.UUID) error
 }
 
@@ -32,7 +33,7 @@ func (b broken) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, er
 	return b.committed(ctx, ids)
 }
 
-func (b broken) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (b broken) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	if b.settle == nil {
 		return b.Ledger.Settle(ctx, id, wait)
 	}
@@ -48,21 +49,21 @@ func (b broken) Forget(ctx context.Context, ids []uuid.UUID) error {
 
 func testProofOfBroken(t *testing.T, d *database) {
 	type lookup = func(context.Context, []uuid.UUID) ([]uuid.UUID, error)
-	type settle = func(context.Context, uuid.UUID, time.Duration) (bridge.Outcome, error)
+	type settle = func(context.Context, uuid.UUID, time.Duration) (driver.Outcome, error)
 	good := d.ledger
-	if elsewhere, ok := good.(bridge.ProvenElsewhere); ok {
+	if elsewhere, ok := good.(driver.ProvenElsewhere); ok {
 		good = elsewhere.ProofLedger() // for broken hides it
 	}
 	// settleBut settles well, and then bends the outcome.
-	settleBut := func(bend func(bridge.Outcome) bridge.Outcome) settle {
-		return func(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+	settleBut := func(bend func(driver.Outcome) driver.Outcome) settle {
+		return func(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 			outcome, err := good.Settle(ctx, id, wait)
 			return bend(outcome), err
 		}
 	}
 	// replace makes one outcome another.
-	replace := func(from, to bridge.Outcome) settle {
-		return settleBut(func(outcome bridge.Outcome) bridge.Outcome {
+	replace := func(from, to driver.Outcome) settle {
+		return settleBut(func(outcome driver.Outcome) driver.Outcome {
 			if outcome == from {
 				return to
 			}
@@ -75,28 +76,28 @@ func testProofOfBroken(t *testing.T, d *database) {
 
 	cases := map[string]broken{
 		"settle does not wait, and takes a miss for a rollback": {
-			settle: func(ctx context.Context, id uuid.UUID, _ time.Duration) (bridge.Outcome, error) {
+			settle: func(ctx context.Context, id uuid.UUID, _ time.Duration) (driver.Outcome, error) {
 				found, err := good.Committed(ctx, []uuid.UUID{id})
 				if len(found) == 1 {
-					return bridge.Committed, err
+					return driver.Committed, err
 				}
-				return bridge.RolledBack, err
+				return driver.RolledBack, err
 			}},
 		"settle does not wait, and takes a miss for still open": {
-			settle: func(ctx context.Context, id uuid.UUID, _ time.Duration) (bridge.Outcome, error) {
+			settle: func(ctx context.Context, id uuid.UUID, _ time.Duration) (driver.Outcome, error) {
 				found, err := good.Committed(ctx, []uuid.UUID{id})
 				if len(found) == 1 {
-					return bridge.Committed, err
+					return driver.Committed, err
 				}
-				return bridge.StillOpen, err
+				return driver.StillOpen, err
 			}},
-		"settle takes the end of its wait for a rollback":    {settle: replace(bridge.StillOpen, bridge.RolledBack)},
-		"settle takes the end of its wait for a commit":      {settle: replace(bridge.StillOpen, bridge.Committed)},
-		"settle says committed of everything that has ended": {settle: replace(bridge.RolledBack, bridge.Committed)},
+		"settle takes the end of its wait for a rollback":    {settle: replace(driver.StillOpen, driver.RolledBack)},
+		"settle takes the end of its wait for a commit":      {settle: replace(driver.StillOpen, driver.Committed)},
+		"settle says committed of everything that has ended": {settle: replace(driver.RolledBack, driver.Committed)},
 		"settle says rolled back of everything that has ended": {
-			settle: replace(bridge.Committed, bridge.RolledBack)},
+			settle: replace(driver.Committed, driver.RolledBack)},
 		"settle says committed of everything": {
-			settle: settleBut(func(bridge.Outcome) bridge.Outcome { return bridge.Committed })},
+			settle: settleBut(func(driver.Outcome) driver.Outcome { return driver.Committed })},
 		"the lookup finds whatever it is asked for": {
 			committed: finds(func(asked []uuid.UUID) []uuid.UUID { return asked })},
 		"the lookup finds what it was not asked for": {
@@ -122,7 +123,7 @@ func testProofOfBroken(t *testing.T, d *database) {
 					t.Parallel()
 				}
 				ledger.Ledger = good
-				err := bridge.Prove(t.Context(), ledger)
+				err := driver.Prove(t.Context(), ledger)
 				if err != nil && errors.Is(err, context.DeadlineExceeded) {
 					t.Skipf("the machine is too slow for the proof, which has not let the ledger pass: %v", err)
 				}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // many is more than any database takes as parameters of one statement.
@@ -54,7 +55,7 @@ func testManyIDs(t *testing.T, d *database) {
 	if len(found) != many {
 		t.Fatalf("the lookup found %d IDs, must find %d", len(found), many)
 	}
-	d.expectSettled(t, ids[many-1], bridge.Committed)
+	d.expectSettled(t, ids[many-1], driver.Committed)
 	check(t, d.ledger.Forget(t.Context(), ids), "forget")
 	if d.Insert == nil {
 		d.expectCommitted(t, ids)
@@ -75,9 +76,9 @@ func testSavepoint(t *testing.T, d *database) {
 	check(t, tx.Commit(), "commit")
 
 	d.expectCommitted(t, []uuid.UUID{outside, inside, after}, outside, after)
-	d.expectSettled(t, outside, bridge.Committed)
-	d.expectSettled(t, inside, bridge.RolledBack)
-	d.expectSettled(t, after, bridge.Committed)
+	d.expectSettled(t, outside, driver.Committed)
+	d.expectSettled(t, inside, driver.RolledBack)
+	d.expectSettled(t, after, driver.Committed)
 }
 
 func testDuplicate(t *testing.T, d *database) {
@@ -130,9 +131,9 @@ func testForget(t *testing.T, d *database) {
 	for range 2 {
 		check(t, d.ledger.Forget(t.Context(), []uuid.UUID{gone, newID(), gone}), "forget")
 		d.expectCommitted(t, []uuid.UUID{keep, gone}, keep)
-		d.expectSettled(t, gone, bridge.RolledBack)
+		d.expectSettled(t, gone, driver.RolledBack)
 	}
-	d.expectSettled(t, keep, bridge.Committed)
+	d.expectSettled(t, keep, driver.Committed)
 }
 
 func testNoIDs(t *testing.T, d *database) {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 func testIdentity(t *testing.T, h Harness) {
@@ -130,8 +131,8 @@ func testLostIdentity(t *testing.T, h Harness) {
 		t.Errorf("look up: %v, %v, must be %v", found, err, bridge.ErrOtherLedger)
 	}
 	for _, id := range []uuid.UUID{committed, unknown} {
-		if outcome, err := d.ledger.Settle(ctx, id, wait); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrOtherLedger) {
-			t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrOtherLedger)
+		if outcome, err := d.ledger.Settle(ctx, id, wait); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrOtherLedger) {
+			t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrOtherLedger)
 		}
 	}
 	if err := d.ledger.Check(ctx); err == nil {

@@ -9,32 +9,32 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 func testSettleTellsCommit(t *testing.T, d *database) {
-	testSettleTells(t, d, bridge.Committed, func(tx *sql.Tx) error { return tx.Commit() })
+	testSettleTells(t, d, driver.Committed, func(tx *sql.Tx) error { return tx.Commit() })
 }
 
 func testSettleTellsRollback(t *testing.T, d *database) {
-	testSettleTells(t, d, bridge.RolledBack, func(tx *sql.Tx) error { return tx.Rollback() })
+	testSettleTells(t, d, driver.RolledBack, func(tx *sql.Tx) error { return tx.Rollback() })
 }
 
 func testSettleTellsKill(t *testing.T, d *database) {
 	if d.Kill == nil {
 		t.Skip("no transaction can be killed from outside")
 	}
-	testSettleTells(t, d, bridge.RolledBack, func(tx *sql.Tx) error { return d.Kill(t.Context(), d.ledger.DB(), tx) })
+	testSettleTells(t, d, driver.RolledBack, func(tx *sql.Tx) error { return d.Kill(t.Context(), d.ledger.DB(), tx) })
 }
 
 // testSettleTells ends a transaction while a settle waits for it.
-func testSettleTells(t *testing.T, d *database, want bridge.Outcome, end func(*sql.Tx) error) {
+func testSettleTells(t *testing.T, d *database, want driver.Outcome, end func(*sql.Tx) error) {
 	id := newID()
 	tx := d.begin(t, id)
 	expectStillOpen(t, d, id)
 
 	type settled struct {
-		outcome bridge.Outcome
+		outcome driver.Outcome
 		err     error
 		at      time.Time
 	}
@@ -68,7 +68,7 @@ func expectStillOpen(t *testing.T, d *database, id uuid.UUID) {
 	outcome, err := d.ledger.Settle(ctx, id, short)
 	check(t, err, "settle")
 	waited := time.Since(start)
-	if outcome != bridge.StillOpen {
+	if outcome != driver.StillOpen {
 		t.Fatalf("settle says %q while the transaction is open", outcome)
 	}
 	if waited < short/2 || waited > prompt {
@@ -98,16 +98,16 @@ func testSettleStillOpen(t *testing.T, d *database) {
 		}
 	}
 	check(t, tx.Rollback(), "roll back")
-	single.expectSettled(t, id, bridge.RolledBack)
+	single.expectSettled(t, id, driver.RolledBack)
 }
 
 func testSettleUnknown(t *testing.T, d *database) {
 	id := newID()
-	d.expectSettled(t, id, bridge.RolledBack)
-	d.expectSettled(t, id, bridge.RolledBack)
+	d.expectSettled(t, id, driver.RolledBack)
+	d.expectSettled(t, id, driver.RolledBack)
 	d.expectCommitted(t, []uuid.UUID{id})
 	d.commit(t, id)
-	d.expectSettled(t, id, bridge.Committed)
+	d.expectSettled(t, id, driver.Committed)
 }
 
 func testSettleCancelled(t *testing.T, d *database) {
@@ -116,7 +116,7 @@ func testSettleCancelled(t *testing.T, d *database) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	type settled struct {
-		outcome bridge.Outcome
+		outcome driver.Outcome
 		err     error
 	}
 	result := make(chan settled, 1)
@@ -131,15 +131,15 @@ func testSettleCancelled(t *testing.T, d *database) {
 	if took := time.Since(start); took > prompt {
 		t.Fatalf("settle came back %v after its context was cancelled", took)
 	}
-	if got.outcome != bridge.StillOpen || got.err == nil {
+	if got.outcome != driver.StillOpen || got.err == nil {
 		t.Fatalf("a cancelled settle says %q, %v", got.outcome, got.err)
 	}
 	d.expectIdle(t)
 	d.expectCommitted(t, []uuid.UUID{id})
 	check(t, tx.Rollback(), "roll back")
-	d.expectSettled(t, id, bridge.RolledBack)
+	d.expectSettled(t, id, driver.RolledBack)
 	d.commit(t, id) // nothing that the cancelled settle left is in its way
-	d.expectSettled(t, id, bridge.Committed)
+	d.expectSettled(t, id, driver.Committed)
 }
 
 // deadline is one that a Settle with a longer wait must keep, also where the server
@@ -161,7 +161,7 @@ func testSettleDeadline(t *testing.T, d *database) {
 	defer cancel()
 	outcome, err := ledger.Settle(ctx, id, wait)
 	check(t, err, "settle")
-	if outcome != bridge.StillOpen || ctx.Err() != nil {
+	if outcome != driver.StillOpen || ctx.Err() != nil {
 		t.Fatalf("settle says %q, its deadline has passed: %t", outcome, ctx.Err() != nil)
 	}
 	if after := scalar(t, db, d.SessionID); after != before {
@@ -172,16 +172,16 @@ func testSettleDeadline(t *testing.T, d *database) {
 const settlers = 16
 
 func testSettleSameID(t *testing.T, d *database) {
-	for _, want := range []bridge.Outcome{bridge.Committed, bridge.RolledBack} {
+	for _, want := range []driver.Outcome{driver.Committed, driver.RolledBack} {
 		id := newID()
 		tx := d.begin(t, id)
 		settleAll(t, d, repeat(id, settlers), func() {
-			if want == bridge.Committed {
+			if want == driver.Committed {
 				check(t, tx.Commit(), "commit")
 			} else {
 				check(t, tx.Rollback(), "roll back")
 			}
-		}, func(uuid.UUID) bridge.Outcome { return want })
+		}, func(uuid.UUID) driver.Outcome { return want })
 	}
 }
 
@@ -202,16 +202,16 @@ func testSettleManyIDs(t *testing.T, d *database) {
 		for _, end := range end {
 			check(t, end(), "end a transaction")
 		}
-	}, func(id uuid.UUID) bridge.Outcome {
+	}, func(id uuid.UUID) driver.Outcome {
 		if contains(committed, id) {
-			return bridge.Committed
+			return driver.Committed
 		}
-		return bridge.RolledBack
+		return driver.RolledBack
 	})
 }
 
 // settleAll settles all ids at once, calls end when they wait, and compares.
-func settleAll(t *testing.T, d *database, ids []uuid.UUID, end func(), want func(uuid.UUID) bridge.Outcome) {
+func settleAll(t *testing.T, d *database, ids []uuid.UUID, end func(), want func(uuid.UUID) driver.Outcome) {
 	t.Helper()
 	var all sync.WaitGroup
 	for _, id := range ids {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 func testUnparkOpen(t *testing.T, p *parking) {
@@ -31,7 +31,7 @@ func testUnparkOpen(t *testing.T, p *parking) {
 func testUnparkStageFails(t *testing.T, p *parking) {
 	messages := p.parked(t, 3)
 	failure := errors.New("no broker")
-	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error { return failure })
+	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error { return failure })
 	if removed != 0 || !errors.Is(err, failure) {
 		t.Errorf("unpark: %d, %v, must be 0, %v", removed, err, failure)
 	}
@@ -41,7 +41,7 @@ func testUnparkStageFails(t *testing.T, p *parking) {
 func testUnparkCancelled(t *testing.T, p *parking) {
 	p.parked(t, 3)
 	ctx, cancel := context.WithCancel(t.Context())
-	removed, err := p.unparker.Unpark(ctx, uuid.Nil, 1000, func(ctx context.Context, _ []bridge.Parked) error {
+	removed, err := p.unparker.Unpark(ctx, uuid.Nil, 1000, func(ctx context.Context, _ []driver.Parked) error {
 		cancel()
 		<-ctx.Done()
 		return nil
@@ -51,7 +51,7 @@ func testUnparkCancelled(t *testing.T, p *parking) {
 	}
 	p.expectCount(t, 0)
 	messages := p.parked(t, 3)
-	if removed, err := p.unparker.Unpark(ctx, uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
+	if removed, err := p.unparker.Unpark(ctx, uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 		t.Error("staged under a context that had ended")
 		return nil
 	}); removed != 0 || !errors.Is(err, context.Canceled) {
@@ -62,8 +62,8 @@ func testUnparkCancelled(t *testing.T, p *parking) {
 
 func testUnparkDeadline(t *testing.T, p *parking) {
 	p.parked(t, 1)
-	_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(ctx context.Context, _ []bridge.Parked) error {
-		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > bridge.UnparkPatience {
+	_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(ctx context.Context, _ []driver.Parked) error {
+		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > driver.UnparkPatience {
 			t.Errorf("the deadline is %v, %t", deadline, ok)
 		}
 		return nil
@@ -81,7 +81,7 @@ func testUnparkKilled(t *testing.T, p *parking) {
 	ledger, err := p.Open(t.Context(), db)
 	check(t, err, "open")
 	session := scalar(t, db, p.SessionID)
-	removed, err := ledger.(bridge.Unparker).Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
+	removed, err := ledger.(driver.Unparker).Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 		check(t, p.KillSession(t.Context(), p.sender.DB(), session), "kill")
 		return nil
 	})
@@ -89,8 +89,8 @@ func testUnparkKilled(t *testing.T, p *parking) {
 		t.Errorf("an unpark whose connection is dead: %d, %v", removed, err)
 	}
 	eventually(t, "the messages are parked, and nobody has them locked", func() bool {
-		var staged []bridge.Parked
-		_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []bridge.Parked) error {
+		var staged []driver.Parked
+		_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []driver.Parked) error {
 			staged = messages
 			return errors.New("only looking")
 		})
@@ -101,10 +101,10 @@ func testUnparkKilled(t *testing.T, p *parking) {
 
 func testUnparkTwo(t *testing.T, p *parking) {
 	messages := p.parked(t, 10)
-	var first, second []bridge.Parked
-	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 4, func(ctx context.Context, some []bridge.Parked) error {
+	var first, second []driver.Parked
+	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 4, func(ctx context.Context, some []driver.Parked) error {
 		first = some
-		removed, err := p.sender.(bridge.Unparker).Unpark(ctx, uuid.Nil, 100, func(_ context.Context, others []bridge.Parked) error {
+		removed, err := p.sender.(driver.Unparker).Unpark(ctx, uuid.Nil, 100, func(_ context.Context, others []driver.Parked) error {
 			second = others
 			return nil
 		})
@@ -136,9 +136,9 @@ func testUnparkLimit(t *testing.T, p *parking) {
 			t.Errorf("a limit of %d is no error", limit)
 		}
 	}
-	var staged []bridge.Parked
+	var staged []driver.Parked
 	for _, want := range []int{3, 3, 1, 0} {
-		removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 3, func(_ context.Context, some []bridge.Parked) error {
+		removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 3, func(_ context.Context, some []driver.Parked) error {
 			staged = append(staged, some...)
 			return nil
 		})
@@ -152,10 +152,10 @@ func testUnparkLimit(t *testing.T, p *parking) {
 
 func testUnparkAfter(t *testing.T, p *parking) {
 	messages := p.parked(t, 5)
-	var order []bridge.Parked
+	var order []driver.Parked
 	refused := errors.New("refused")
 	for after := (uuid.UUID{}); len(order) <= len(messages); after = order[len(order)-1].ID {
-		removed, err := p.unparker.Unpark(t.Context(), after, 1, func(_ context.Context, some []bridge.Parked) error {
+		removed, err := p.unparker.Unpark(t.Context(), after, 1, func(_ context.Context, some []driver.Parked) error {
 			order = append(order, some...)
 			return refused
 		})
@@ -169,8 +169,8 @@ func testUnparkAfter(t *testing.T, p *parking) {
 	}
 	expectSame(t, order, messages)
 
-	var rest []bridge.Parked
-	_, err := p.unparker.Unpark(t.Context(), order[1].ID, 10, func(_ context.Context, some []bridge.Parked) error {
+	var rest []driver.Parked
+	_, err := p.unparker.Unpark(t.Context(), order[1].ID, 10, func(_ context.Context, some []driver.Parked) error {
 		rest = some
 		return nil
 	})
@@ -182,12 +182,12 @@ func testUnparkAfter(t *testing.T, p *parking) {
 func testUnparkBytes(t *testing.T, p *parking) {
 	messages := newParked(3)
 	for i := range messages {
-		messages[i].Message = bytes.Repeat([]byte{byte(i)}, bridge.UnparkBytes/3+1)
+		messages[i].Message = bytes.Repeat([]byte{byte(i)}, driver.UnparkBytes/3+1)
 	}
 	p.commitParked(t, messages)
-	var staged []bridge.Parked
+	var staged []driver.Parked
 	for _, want := range []int{2, 1} {
-		removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, some []bridge.Parked) error {
+		removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, some []driver.Parked) error {
 			staged = append(staged, some...)
 			return nil
 		})

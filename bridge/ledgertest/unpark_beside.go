@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // As after a late confirm: the staged copy was forwarded and forgotten.
@@ -19,19 +19,19 @@ func testUnparkForwarded(t *testing.T, p *parking) {
 	messages := p.parked(t, 2)
 	gone, other := messages[0], messages[1]
 	check(t, p.ledger.Forget(t.Context(), []uuid.UUID{gone.ID}), "forget")
-	var staged []bridge.Parked
-	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []bridge.Parked) error {
+	var staged []driver.Parked
+	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []driver.Parked) error {
 		staged = messages
 		return nil
 	})
 	check(t, err, "unpark")
-	expectSame(t, staged, []bridge.Parked{other})
+	expectSame(t, staged, []driver.Parked{other})
 	if removed != 2 {
 		t.Errorf("removed are %d, must be 2", removed)
 	}
 	gone = p.parked(t, 1)[0]
 	check(t, p.ledger.Forget(t.Context(), []uuid.UUID{gone.ID}), "forget")
-	removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
+	removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 		t.Error("it is staged")
 		return nil
 	})
@@ -46,15 +46,15 @@ func testUnparkForgetWhileStaging(t *testing.T, p *parking) {
 	forgotten := p.parked(t, 3)
 	kept := p.parked(t, 1)
 	all := append(idsOf(forgotten), kept[0].ID)
-	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
+	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 		p.expectCommitted(t, all, all...)
-		p.expectSettled(t, all[0], bridge.Committed)
+		p.expectSettled(t, all[0], driver.Committed)
 		start := time.Now()
 		check(t, p.ledger.Forget(t.Context(), idsOf(forgotten)), "forget")
 		if took := time.Since(start); took > prompt {
 			t.Errorf("the forget took %v", took)
 		}
-		p.expectSettled(t, all[0], bridge.RolledBack)
+		p.expectSettled(t, all[0], driver.RolledBack)
 		return nil
 	})
 	check(t, err, "unpark")
@@ -91,7 +91,7 @@ func testUnparkLockedRow(t *testing.T, p *parking) {
 		messages := p.parked(t, 3)
 		var tx *sql.Tx
 		start := time.Now()
-		removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
+		removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 			tx = p.lockedRow(t, messages[1].ID)
 			return nil
 		})
@@ -108,7 +108,7 @@ func testUnparkLockedRow(t *testing.T, p *parking) {
 			continue
 		}
 		check(t, tx.Commit(), "commit")
-		removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []bridge.Parked) error {
+		removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 			t.Error("it is staged again")
 			return nil
 		})
@@ -151,7 +151,7 @@ func testUnparkStress(t *testing.T, p *parking) {
 	for range unparkers {
 		unparking.Go(func() {
 			for {
-				_, err := p.unparker.Unpark(t.Context(), uuid.Nil, perRound/2, func(_ context.Context, messages []bridge.Parked) error {
+				_, err := p.unparker.Unpark(t.Context(), uuid.Nil, perRound/2, func(_ context.Context, messages []driver.Parked) error {
 					ids := idsOf(messages)
 					for range forgetters { // each of them meets the others
 						staged <- ids

@@ -11,13 +11,14 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-// runWatch shows that the ledger keeps every promise of bridge.Watcher, or, of a
+// runWatch shows that the ledger keeps every promise of inspect.Watcher, or, of a
 // blind database, that it is none.
 func runWatch(t *testing.T, d *database) {
-	watcher, watches := d.ledger.(bridge.Watcher)
+	watcher, watches := d.ledger.(inspect.Watcher)
 	if d.Blind {
 		if watches {
 			t.Error("a ledger of a blind database is a watcher")
@@ -51,7 +52,7 @@ func runWatch(t *testing.T, d *database) {
 // A watching is a database with the ledger as a Watcher.
 type watching struct {
 	*database
-	watcher bridge.Watcher
+	watcher inspect.Watcher
 }
 
 // An opened is an open transaction that has recorded IDs.
@@ -90,7 +91,7 @@ func (w *watching) now(t *testing.T) time.Time {
 const clockSlack = 5 * time.Second
 
 // expectHolder fails unless the only holder is that transaction.
-func (w *watching) expectHolder(t *testing.T, got []bridge.Holder, want opened) {
+func (w *watching) expectHolder(t *testing.T, got []inspect.Holder, want opened) {
 	t.Helper()
 	if len(got) != 1 {
 		t.Fatalf("the holders are %+v, must be one", got)
@@ -113,7 +114,7 @@ func (w *watching) expectHolder(t *testing.T, got []bridge.Holder, want opened) 
 	}
 }
 
-func (w *watching) holders(t *testing.T, id uuid.UUID) []bridge.Holder {
+func (w *watching) holders(t *testing.T, id uuid.UUID) []inspect.Holder {
 	t.Helper()
 	found, err := w.watcher.Holders(t.Context(), id)
 	check(t, err, "ask for holders")
@@ -134,7 +135,7 @@ func testHoldersCommit(t *testing.T, w *watching) {
 	w.expectCommitted(t, []uuid.UUID{id})
 	check(t, tx.Commit(), "commit")
 	w.expectNoHolder(t, id)
-	w.expectSettled(t, id, bridge.Committed)
+	w.expectSettled(t, id, driver.Committed)
 	w.expectCommitted(t, []uuid.UUID{id}, id)
 }
 
@@ -144,17 +145,17 @@ func testHoldersRollback(t *testing.T, w *watching) {
 	w.expectHolder(t, w.holders(t, id), tx)
 	check(t, tx.Rollback(), "roll back")
 	w.expectNoHolder(t, id)
-	w.expectSettled(t, id, bridge.RolledBack)
+	w.expectSettled(t, id, driver.RolledBack)
 	w.expectCommitted(t, []uuid.UUID{id})
 	w.commit(t, id) // nothing is in its way
-	w.expectSettled(t, id, bridge.Committed)
+	w.expectSettled(t, id, driver.Committed)
 }
 
 func testHoldersUnknown(t *testing.T, w *watching) {
 	other := w.opened(t, newID())
 	id := newID()
 	w.expectNoHolder(t, id)
-	w.expectSettled(t, id, bridge.RolledBack)
+	w.expectSettled(t, id, driver.RolledBack)
 	w.expectCommitted(t, []uuid.UUID{id})
 	w.end(t, other)
 }
@@ -176,13 +177,13 @@ func testHoldersMany(t *testing.T, w *watching) {
 	settled := make(chan error, 1)
 	go func() {
 		outcome, err := w.ledger.Settle(t.Context(), id, wait)
-		if err == nil && outcome != bridge.Committed {
+		if err == nil && outcome != driver.Committed {
 			err = errors.New("settle says " + outcome.String())
 		}
 		settled <- err
 	}()
 	w.waiting(t, 1)
-	answers := make([][]bridge.Holder, 4)
+	answers := make([][]inspect.Holder, 4)
 	errs := make([]error, len(answers))
 	var all sync.WaitGroup
 	for i := range answers {
@@ -213,7 +214,7 @@ func testHoldersCancelled(t *testing.T, w *watching) {
 	w.end(t, tx)
 }
 
-func (w *watching) listed(t *testing.T, age time.Duration, limit int) []bridge.Holder {
+func (w *watching) listed(t *testing.T, age time.Duration, limit int) []inspect.Holder {
 	t.Helper()
 	found, err := w.watcher.OpenTransactions(t.Context(), age, limit)
 	check(t, err, "list open transactions")
@@ -225,7 +226,7 @@ func (w *watching) listed(t *testing.T, age time.Duration, limit int) []bridge.H
 const lookEvery = 200 * time.Millisecond
 
 // becomes lists until there are n.
-func (w *watching) becomes(t *testing.T, n int, age time.Duration, limit int) []bridge.Holder {
+func (w *watching) becomes(t *testing.T, n int, age time.Duration, limit int) []inspect.Holder {
 	t.Helper()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -255,7 +256,7 @@ func testOpenTransactions(t *testing.T, w *watching) {
 	w.becomes(t, 1, 2*time.Second, 10) // some databases know the time to the second
 	second := w.opened(t, newID())
 	found := w.becomes(t, 2, 0, 10)
-	if !slices.IsSortedFunc(found, func(a, b bridge.Holder) int { return a.Since.Compare(b.Since) }) {
+	if !slices.IsSortedFunc(found, func(a, b inspect.Holder) int { return a.Since.Compare(b.Since) }) {
 		t.Errorf("not the oldest first: %+v", found)
 	}
 	w.expectHolder(t, w.listed(t, 0, 1), first) // the oldest
@@ -283,11 +284,11 @@ func testOpenTransactionsRefused(t *testing.T, w *watching) {
 	narrow, err := w.Open(t.Context(), two)
 	check(t, err, "open")
 	taken := begin(t, two)
-	if found, err := narrow.(bridge.Watcher).Holders(t.Context(), id); err == nil {
+	if found, err := narrow.(inspect.Watcher).Holders(t.Context(), id); err == nil {
 		t.Errorf("without a second connection: %+v", found)
 	}
 	check(t, taken.Rollback(), "roll back")
-	found, err := narrow.(bridge.Watcher).Holders(t.Context(), id)
+	found, err := narrow.(inspect.Watcher).Holders(t.Context(), id)
 	check(t, err, "ask for holders")
 	w.expectHolder(t, found, tx)
 	w.end(t, tx)
@@ -296,7 +297,7 @@ func testOpenTransactionsRefused(t *testing.T, w *watching) {
 	one.SetMaxOpenConns(1)
 	ledger, err := w.Open(t.Context(), one)
 	check(t, err, "open")
-	if _, err := ledger.(bridge.Watcher).Holders(t.Context(), newID()); err == nil {
+	if _, err := ledger.(inspect.Watcher).Holders(t.Context(), newID()); err == nil {
 		t.Error("a pool of one connection is no error")
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -63,26 +64,26 @@ var (
 
 const (
 	shortTimeout = 30 * time.Second
-	shortIdle    = 2 * bridge.UnparkPatience // an Unpark is idle while it stages
+	shortIdle    = 2 * driver.UnparkPatience // an Unpark is idle while it stages
 	wantedPacket = 16 << 20                  // so much every ledger should take, or almost
 )
 
 var (
-	_ bridge.Diagnoser = (*Ledger)(nil)
-	_ bridge.Diagnoser = (*ownTable)(nil)
+	_ inspect.Diagnoser = (*Ledger)(nil)
+	_ inspect.Diagnoser = (*ownTable)(nil)
 )
 
 // Diagnose looks at the server, at the login's session and at the bridge's tables.
-func (l *Ledger) Diagnose(ctx context.Context) ([]bridge.Finding, error) { return l.diagnose(ctx, l) }
+func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return l.diagnose(ctx, l) }
 
 // Diagnose is Ledger's, with the own table checked as well. It leaves out parked
 // messages and orphans, as there are none.
-func (o *ownTable) Diagnose(ctx context.Context) ([]bridge.Finding, error) {
+func (o *ownTable) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	return o.ledger.diagnose(ctx, o)
 }
 
 // diagnose examines the database of l for the ledger that is in use.
-func (l *Ledger) diagnose(ctx context.Context, used bridge.Ledger) ([]bridge.Finding, error) {
+func (l *Ledger) diagnose(ctx context.Context, used driver.Ledger) ([]inspect.Finding, error) {
 	d := diagnosis{ledger: l, variables: make(map[string]string)}
 	d.Ledger(ctx, used)
 	for _, part := range []func(context.Context) error{d.read, d.tables, d.rights, d.transactions} {
@@ -134,7 +135,7 @@ func (d *diagnosis) number(name string) int64 {
 
 func (d *diagnosis) server() {
 	version := d.variables["version"]
-	d.Expect(tables.CheckVersion, supported(version), version, bridge.Error,
+	d.Expect(tables.CheckVersion, supported(version), version, inspect.Error,
 		version+", must be MySQL 8.0.16 or MariaDB 10.6 at least", "use a newer server")
 	var why []string
 	for _, name := range []string{"read_only", "super_read_only", "innodb_read_only"} {
@@ -142,12 +143,12 @@ func (d *diagnosis) server() {
 			why = append(why, name+" is "+d.variables[name])
 		}
 	}
-	d.Expect(tables.CheckPrimary, len(why) == 0, "it takes writes", bridge.Error, strings.Join(why, ", "), "connect to the primary")
+	d.Expect(tables.CheckPrimary, len(why) == 0, "it takes writes", inspect.Error, strings.Join(why, ", "), "connect to the primary")
 	several := d.isOn("wsrep_on")
 	if mode, known := d.variables["group_replication_single_primary_mode"]; known && off(mode) {
 		several = true
 	}
-	d.Expect("one writing node", !several, "no cluster in which several nodes take writes", bridge.Error,
+	d.Expect("one writing node", !several, "no cluster in which several nodes take writes", inspect.Error,
 		"several nodes take writes (Galera, or group replication): none waits for the locks of another, and what is open there looks rolled back",
 		"keep the ledger in a database with one primary")
 	left, limit := d.number("max_connections")-d.number("threads_connected"), d.number("max_connections")
@@ -155,7 +156,7 @@ func (d *diagnosis) server() {
 		left, limit = min(left, most), min(limit, most)
 	}
 	d.Connections(left, limit)
-	d.Expect("errors in transactions", !d.isOn("innodb_rollback_on_timeout"), "a time-out undoes its statement only", bridge.Warning,
+	d.Expect("errors in transactions", !d.isOn("innodb_rollback_on_timeout"), "a time-out undoes its statement only", inspect.Warning,
 		"innodb_rollback_on_timeout is on: after an error 1205 what a sender still sends commits statement by statement",
 		"turn it off, or see that no sender goes on after an error")
 }
@@ -176,10 +177,10 @@ func supported(version string) bool {
 func (d *diagnosis) durability() {
 	flush := d.variables["innodb_flush_log_at_trx_commit"]
 	// MariaDB's 3 is safer than 1.
-	d.Expect(tables.CheckDurable, flush == "1" || flush == "3", "innodb_flush_log_at_trx_commit is "+flush, bridge.Error,
+	d.Expect(tables.CheckDurable, flush == "1" || flush == "3", "innodb_flush_log_at_trx_commit is "+flush, inspect.Error,
 		"innodb_flush_log_at_trx_commit is "+flush+": a crash of the machine can undo a transaction whose message was forwarded",
 		"SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the configuration")
-	d.Expect("torn pages", d.isOn("innodb_doublewrite") || d.variables["innodb_doublewrite"] == "", "innodb_doublewrite is on", bridge.Warning,
+	d.Expect("torn pages", d.isOn("innodb_doublewrite") || d.variables["innodb_doublewrite"] == "", "innodb_doublewrite is on", inspect.Warning,
 		"innodb_doublewrite is off: a crash of the machine can damage pages, unless the disk writes them whole", "turn it on")
 	if !d.isOn("log_bin") {
 		d.OK("binary log", "off")
@@ -212,11 +213,11 @@ func (d *diagnosis) session() {
 	add("max_statement_time", time.Duration(seconds*float64(time.Second)), shortTimeout)
 	add("max_execution_time", time.Duration(d.number("max_execution_time"))*time.Millisecond, shortTimeout)
 	add("wait_timeout", time.Duration(d.number("wait_timeout"))*time.Second, shortIdle)
-	d.Expect(tables.CheckTimeouts, len(short) == 0, "none that would cut the verifier's work short", bridge.Warning,
+	d.Expect(tables.CheckTimeouts, len(short) == 0, "none that would cut the verifier's work short", inspect.Warning,
 		strings.Join(short, ", ")+": it can cut a settle, a sweep or an unpark short, which are then begun again",
 		"raise them for the verifier; it bounds its waits itself")
 	packet := d.number("max_allowed_packet")
-	d.Expect("size of a parked message", packet >= wantedPacket, fmt.Sprintf("must be somewhat smaller than max_allowed_packet, %d", packet), bridge.Warning,
+	d.Expect("size of a parked message", packet >= wantedPacket, fmt.Sprintf("must be somewhat smaller than max_allowed_packet, %d", packet), inspect.Warning,
 		fmt.Sprintf("max_allowed_packet is %d, and a parked message must be somewhat smaller", packet),
 		fmt.Sprintf("set max_allowed_packet to %d or more, unless all messages are small", wantedPacket))
 }
@@ -238,7 +239,7 @@ func (d *diagnosis) tables(ctx context.Context) error {
 			d.OK(tables.CheckRows, "about %d", t.Rows)
 		}
 	}
-	d.Expect("engine", len(others) == 0, "InnoDB", bridge.Error, strings.Join(others, ", ")+": without transactions", "ALTER TABLE … ENGINE = InnoDB")
+	d.Expect("engine", len(others) == 0, "InnoDB", inspect.Error, strings.Join(others, ", ")+": without transactions", "ALTER TABLE … ENGINE = InnoDB")
 	return nil
 }
 
@@ -246,11 +247,11 @@ func (d *diagnosis) rights(ctx context.Context) error {
 	for _, part := range []struct {
 		check  string
 		rights []right
-		level  bridge.Level
+		level  inspect.Level
 	}{
-		{tables.CheckRights, verifierRights, bridge.Error},
-		{tables.CheckUnpark, unparkRights, bridge.Warning},
-		{tables.CheckSweep, sweepRights, bridge.Warning},
+		{tables.CheckRights, verifierRights, inspect.Error},
+		{tables.CheckUnpark, unparkRights, inspect.Warning},
+		{tables.CheckSweep, sweepRights, inspect.Warning},
 	} {
 		var missing []string
 		for _, r := range part.rights {

@@ -8,10 +8,11 @@ import (
 	"fmt"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-var _ bridge.Keeper = (*Inbox)(nil)
+var _ driver.Keeper = (*Inbox)(nil)
 
 // Texts stand in the statements as hexadecimal digits, as the IDs do. Only a kept
 // message, which may be large, is a parameter.
@@ -107,7 +108,7 @@ func (*Inbox) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string,
 }
 
 // KeptEntities reads all that is stored for consumer, but not the messages.
-func (*Inbox) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []bridge.KeptEntity, err error) {
+func (*Inbox) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []driver.KeptEntity, err error) {
 	if err := tables.CheckConsumer(consumer); err != nil {
 		return nil, wrap("list kept messages", err)
 	}

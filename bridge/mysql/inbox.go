@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -37,10 +38,10 @@ var inbox = tables.NewInbox(tables.Dialect{
 })
 
 // An Inbox is the table of processed keys in one MySQL or MariaDB database, with the
-// pending messages beside it. It implements bridge.Inbox.
+// pending messages beside it. It implements driver.Inbox.
 type Inbox struct{ tables.Inbox }
 
-var _ bridge.Inbox = (*Inbox)(nil)
+var _ driver.Inbox = (*Inbox)(nil)
 
 // OpenInbox checks that the inbox's tables are in db. It returns an error that
 // wraps bridge.ErrNoSchema if they are not, or are of an unusable version.

@@ -10,18 +10,19 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // A Ledger is the ledger in one MySQL or MariaDB database. It implements
-// bridge.Ledger, bridge.Parker, bridge.Unparker, bridge.Sweeper, bridge.Watcher and bridge.Diagnoser.
+// driver.Ledger, driver.Parker, driver.Unparker, driver.Sweeper, inspect.Watcher and inspect.Diagnoser.
 type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID
 	column   column
 }
 
-var _ bridge.Ledger = (*Ledger)(nil)
+var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
 // bridge.ErrNoSchema if the tables are not there, of an unusable version or of an

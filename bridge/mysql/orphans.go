@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -39,10 +39,10 @@ FROM bridge_identity i JOIN bridge_watermark w ON w.one = 1 WHERE i.one = 1 AND 
 // timeText is a DATETIME(6) as text.
 const timeText = "2006-01-02 15:04:05.000000"
 
-var _ bridge.Sweeper = (*Ledger)(nil)
+var _ driver.Sweeper = (*Ledger)(nil)
 
 // Orphans reads the whole ledger in one snapshot.
-func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	found, err := l.listOrphans(ctx, age, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list orphans: %w", classify(err))
@@ -52,7 +52,7 @@ func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]b
 
 // Sweep deletes by key, a thousand rows per transaction, which it locks FOR UPDATE SKIP
 // LOCKED.
-func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	swept, err := tables.Sweep{List: l.listOrphans, Raise: l.raise, Remove: l.sweep, Tick: time.Microsecond}.Run(ctx, age, limit)
 	if err != nil {
 		return swept, fmt.Errorf("sweep: %w", classify(err))
@@ -91,7 +91,7 @@ func (l *Ledger) sweptBefore(ctx context.Context, tx *sqlx.Tx) (time.Time, error
 	return time.Parse(timeText, row.SweptBefore.String)
 }
 
-func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) (found []bridge.Orphan, err error) {
+func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) (found []driver.Orphan, err error) {
 	if err := tables.CheckAge(age, limit); err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) 
 	return found, err
 }
 
-func (l *Ledger) readOrphans(ctx context.Context, tx *sqlx.Tx, statement string) (found []bridge.Orphan, err error) {
+func (l *Ledger) readOrphans(ctx context.Context, tx *sqlx.Tx, statement string) (found []driver.Orphan, err error) {
 	var rows []struct {
 		ID         uuid.NullUUID
 		RecordedAt sql.NullString `db:"recorded_at"`
@@ -122,7 +122,7 @@ func (l *Ledger) readOrphans(ctx context.Context, tx *sqlx.Tx, statement string)
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, bridge.Orphan{ID: row.ID.UUID, RecordedAt: at})
+		found = append(found, driver.Orphan{ID: row.ID.UUID, RecordedAt: at})
 	}
 	return found, nil
 }

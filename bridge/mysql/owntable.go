@@ -9,25 +9,26 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.
 type ownTable struct {
-	bridge.Ledger // ledger, but for what only bridge_ledger can do
+	driver.Ledger // ledger, but for what only bridge_ledger can do
 	ledger        *Ledger
 	own           bridge.OwnTable
 	identity      uuid.UUID
 	proof         *Ledger // the same statements on bridge_ledger
 }
 
-var _ bridge.ProvenElsewhere = (*ownTable)(nil)
+var _ driver.ProvenElsewhere = (*ownTable)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be BINARY(16), or MariaDB's UUID, with a unique index on it alone
 // that is neither IGNORED nor INVISIBLE, in an InnoDB table that the login may read.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.Ledger, error) {
 	proof, err := open(ctx, db)
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
@@ -47,7 +48,7 @@ func (o *ownTable) Identity() uuid.UUID { return o.identity }
 
 // ProofLedger returns the ledger on bridge_ledger: it waits by the same statement
 // on a lock of the same kind.
-func (o *ownTable) ProofLedger() bridge.Ledger { return o.proof }
+func (o *ownTable) ProofLedger() driver.Ledger { return o.proof }
 
 // Record shows that tx has a row for each of ids, and changes nothing.
 func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
@@ -80,7 +81,7 @@ func (o *ownTable) Check(ctx context.Context) error {
 
 // The catalogue shows a login only what it has some right to. Without other names MySQL
 // would call the columns in capitals.
-const inspect = `SELECT t.table_schema AS in_schema, t.table_name AS in_table, c.column_name AS name,
+const findColumn = `SELECT t.table_schema AS in_schema, t.table_name AS in_table, c.column_name AS name,
 COALESCE(t.engine, '') AS engine, c.column_type AS type
 FROM information_schema.tables t LEFT JOIN information_schema.columns c
 ON c.table_schema = t.table_schema AND c.table_name = t.table_name AND c.column_name = ?
@@ -104,7 +105,7 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 		Engine     string
 		Name, Type sql.NullString
 	}
-	err = o.ledger.db.GetContext(ctx, &found, inspect, name, schema, table)
+	err = o.ledger.db.GetContext(ctx, &found, findColumn, name, schema, table)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return column{}, fmt.Errorf("there is no table %s, or the login may not read it: GRANT SELECT ON it", o.own.Table)

@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -35,15 +36,15 @@ const (
 )
 
 var (
-	_ bridge.Parker   = (*Ledger)(nil)
-	_ bridge.Unparker = (*Ledger)(nil)
+	_ driver.Parker   = (*Ledger)(nil)
+	_ driver.Unparker = (*Ledger)(nil)
 )
 
 // Park inserts the messages in tx. A message must be somewhat smaller than the
 // server's max_allowed_packet, which is 16 MiB on MariaDB and 64 MiB on MySQL unless
 // set otherwise. If it fails, tx holds some of the messages or none; after a deadlock
 // tx has ended (see Record).
-func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -85,7 +86,7 @@ func (l *Ledger) expectOwn(ctx context.Context, tx bridge.Tx) error {
 
 // Unpark takes the rows FOR UPDATE SKIP LOCKED, the oldest IDs first, and has them
 // locked while it stages.
-func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []driver.Parked) error) (int, error) {
 	removed, err := tables.Unpark(ctx, l.openShelf, after, limit, stage)
 	if err != nil {
 		return 0, fmt.Errorf("unpark: %w", classify(err))
@@ -131,7 +132,7 @@ func (s shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, erro
 	return s.ledger.find(ctx, s.Tx, ids)
 }
 
-func (s shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []bridge.Parked, err error) {
+func (s shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []driver.Parked, err error) {
 	err = s.SelectContext(ctx, &messages, s.ledger.statement(loadParked, array(ids)))
 	return messages, err
 }

@@ -2,14 +2,14 @@ package mysql
 
 import (
 	"context"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -17,41 +17,41 @@ import (
 // innodb_lock_wait_timeout bounds the wait: it is in whole seconds, so wait is
 // rounded up; for a deadline of ctx it is rounded down, though to a second at least. A shorter
 // max_statement_time or max_execution_time of the session bounds it too.
-func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	conn, err := l.db.Connx(ctx)
 	if err != nil {
-		return bridge.StillOpen, fmt.Errorf("settle %s: connect: %w", id, classify(err))
+		return driver.StillOpen, fmt.Errorf("settle %s: connect: %w", id, classify(err))
 	}
 	outcome, err := l.settleOn(ctx, conn, id, tables.Wait(ctx, wait, time.Second))
 	if err != nil {
 		// What state the connection is in is not known, so it is not used again;
 		// its end is a rollback.
-		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 	}
 	_ = conn.Close()
 	if err != nil {
-		return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, classify(err))
+		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, classify(err))
 	}
 	return outcome, nil
 }
 
 // settleOn leaves the connection as it was, unless it returns an error.
-func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, seconds int64) (bridge.Outcome, error) {
+func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, seconds int64) (driver.Outcome, error) {
 	var usual int64
 	if err := conn.GetContext(ctx, &usual, `SELECT @@SESSION.innodb_lock_wait_timeout`); err != nil {
-		return bridge.StillOpen, fmt.Errorf("read innodb_lock_wait_timeout: %w", err)
+		return driver.StillOpen, fmt.Errorf("read innodb_lock_wait_timeout: %w", err)
 	}
 	if err := setLockWait(ctx, conn, seconds); err != nil {
-		return bridge.StillOpen, err
+		return driver.StillOpen, err
 	}
 	outcome, err := l.settleLocked(ctx, conn, id)
 	if err != nil {
-		return bridge.StillOpen, err
+		return driver.StillOpen, err
 	}
 	return outcome, setLockWait(ctx, conn, usual)
 }
 
-func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (bridge.Outcome, error) {
+func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (driver.Outcome, error) {
 	var rows []struct {
 		ID       uuid.NullUUID
 		ReadOnly string `db:"read_only"`
@@ -62,19 +62,19 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 	})
 	switch {
 	case waitEnded(err):
-		return bridge.StillOpen, nil
+		return driver.StillOpen, nil
 	case err != nil:
-		return bridge.StillOpen, err
+		return driver.StillOpen, err
 	case len(rows) == 0:
-		return bridge.StillOpen, tables.OtherLedger(l.identity)
+		return driver.StillOpen, tables.OtherLedger(l.identity)
 	}
 	if err := takesWrites(rows[0].ReadOnly); err != nil {
-		return bridge.StillOpen, err
+		return driver.StillOpen, err
 	}
 	if rows[0].ID.Valid {
-		return bridge.Committed, nil
+		return driver.Committed, nil
 	}
-	return bridge.RolledBack, nil
+	return driver.RolledBack, nil
 }
 
 func setLockWait(ctx context.Context, conn *sqlx.Conn, seconds int64) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -61,13 +61,13 @@ WHERE t.processlist_id IN (%[1]s) AND s.sql_text IS NOT NULL ORDER BY s.event_id
 const lookPause = 150 * time.Millisecond
 
 var (
-	_ bridge.Watcher = (*Ledger)(nil)
-	_ bridge.Watcher = (*ownTable)(nil)
+	_ inspect.Watcher = (*Ledger)(nil)
+	_ inspect.Watcher = (*ownTable)(nil)
 )
 
 // Holders reads the row as Settle does, and asks InnoDB for whom that waits. Without
 // the right PROCESS it returns none. It always waits to the end, a second or two.
-func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
+func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	found, err := l.holders(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("holders of %s: %w", id, classify(err))
@@ -79,10 +79,10 @@ func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, er
 // changed some row of any table: InnoDB does not tell of which. What InnoDB tells is a
 // tenth of a second old, and older while somebody looks more often than that. Without
 // the right PROCESS it returns none.
-func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]bridge.Holder, error) {
+func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	err := tables.CheckAge(age, limit)
 	if err == nil {
-		var found []bridge.Holder
+		var found []inspect.Holder
 		if found, err = list(ctx, l.db, fmt.Sprintf(openTransactions, age.Microseconds(), limit)); err == nil {
 			return found, nil
 		}
@@ -91,16 +91,16 @@ func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit 
 }
 
 // Holders is Ledger's, on the own table.
-func (o *ownTable) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
+func (o *ownTable) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	return o.ledger.Holders(ctx, id)
 }
 
 // OpenTransactions is Ledger's.
-func (o *ownTable) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]bridge.Holder, error) {
+func (o *ownTable) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	return o.ledger.OpenTransactions(ctx, age, limit)
 }
 
-func (l *Ledger) holders(ctx context.Context, id uuid.UUID) (found []bridge.Holder, err error) {
+func (l *Ledger) holders(ctx context.Context, id uuid.UUID) (found []inspect.Holder, err error) {
 	if err := tables.CheckPool(l.db); err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (l *Ledger) holders(ctx context.Context, id uuid.UUID) (found []bridge.Hold
 			})
 		},
 		Ended: waitEnded,
-		Look: func(ctx context.Context, conn *sqlx.Conn) ([]bridge.Holder, error) {
+		Look: func(ctx context.Context, conn *sqlx.Conn) ([]inspect.Holder, error) {
 			return list(ctx, conn, look)
 		},
 		Pause: lookPause,
@@ -153,7 +153,7 @@ func (l *Ledger) holders(ctx context.Context, id uuid.UUID) (found []bridge.Hold
 func isMariaDB(version string) bool { return strings.Contains(version, "MariaDB") }
 
 // list reads holders, and what performance_schema knows of them.
-func list(ctx context.Context, q sqlx.QueryerContext, query string) ([]bridge.Holder, error) {
+func list(ctx context.Context, q sqlx.QueryerContext, query string) ([]inspect.Holder, error) {
 	var rows []struct {
 		Session             int64
 		TrxState            string `db:"trx_state"`
@@ -184,9 +184,9 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string) ([]bridge.Ho
 	if err != nil {
 		return nil, err
 	}
-	found := make([]bridge.Holder, len(rows))
+	found := make([]inspect.Holder, len(rows))
 	for i, r := range rows {
-		h := bridge.Holder{Session: sessions[i], Login: r.Login, Program: known[r.Session], Host: r.Host, State: state(r.TrxState, r.Command, r.Session)}
+		h := inspect.Holder{Session: sessions[i], Login: r.Login, Program: known[r.Session], Host: r.Host, State: state(r.TrxState, r.Command, r.Session)}
 		if h.Since, err = parseTime(r.Since); err != nil {
 			return nil, err
 		}

@@ -7,7 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -69,27 +70,27 @@ const (
 	deadPerLive   = 10
 	minQuerySize  = 512
 	shortTimeout  = 30 * time.Second          // a settle, or a Sweep's list, may take as long
-	shortIdle     = 2 * bridge.UnparkPatience // an Unpark is idle while it stages
+	shortIdle     = 2 * driver.UnparkPatience // an Unpark is idle while it stages
 	serializable  = "serializable"
 	relaxedCommit = "ALTER ROLE … SET synchronous_commit = on, for every role that sends; Forget turns it off for itself"
 )
 
 var (
-	_ bridge.Diagnoser = (*Ledger)(nil)
-	_ bridge.Diagnoser = (*ownTable)(nil)
+	_ inspect.Diagnoser = (*Ledger)(nil)
+	_ inspect.Diagnoser = (*ownTable)(nil)
 )
 
 // Diagnose looks at the server, at the login's settings and at the bridge's tables.
-func (l *Ledger) Diagnose(ctx context.Context) ([]bridge.Finding, error) { return l.diagnose(ctx, l) }
+func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return l.diagnose(ctx, l) }
 
 // Diagnose is Ledger's, with the own table checked as well. It leaves out parked
 // messages and orphans, as there are none.
-func (o *ownTable) Diagnose(ctx context.Context) ([]bridge.Finding, error) {
+func (o *ownTable) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	return o.ledger.diagnose(ctx, o)
 }
 
 // diagnose examines the database of l for the ledger that is in use.
-func (l *Ledger) diagnose(ctx context.Context, used bridge.Ledger) ([]bridge.Finding, error) {
+func (l *Ledger) diagnose(ctx context.Context, used driver.Ledger) ([]inspect.Finding, error) {
 	d := diagnosis{ledger: l}
 	d.Ledger(ctx, used)
 	for _, part := range []func(context.Context) error{d.server, d.tables, d.rights} {
@@ -136,13 +137,13 @@ func (d *diagnosis) server(ctx context.Context) error {
 	if err := d.readSettings(ctx); err != nil {
 		return err
 	}
-	d.Expect(tables.CheckVersion, s.Number >= minVersion, s.Version, bridge.Error, s.Version+", must be 13 at least", "use a newer server")
-	d.Expect(tables.CheckPrimary, !s.Standby, "it is not in recovery", bridge.Error, "it is in recovery: a standby", "connect to the primary")
+	d.Expect(tables.CheckVersion, s.Number >= minVersion, s.Version, inspect.Error, s.Version+", must be 13 at least", "use a newer server")
+	d.Expect(tables.CheckPrimary, !s.Standby, "it is not in recovery", inspect.Error, "it is in recovery: a standby", "connect to the primary")
 	var several string
 	if err := d.ledger.db.GetContext(ctx, &several, multimaster); err != nil {
 		return err
 	}
-	d.Expect("one writing node", several == "", "no extension by which several nodes take writes", bridge.Warning,
+	d.Expect("one writing node", several == "", "no extension by which several nodes take writes", inspect.Warning,
 		"extension "+several+" lets several nodes take writes: none waits for the locks of another, and what is open there looks rolled back",
 		"have all senders and verifiers use one node, and keep bridge_ledger out of the replication")
 	if err := d.durability(ctx); err != nil {
@@ -187,7 +188,7 @@ func (d *diagnosis) readSettings(ctx context.Context) error {
 
 func (d *diagnosis) durability(ctx context.Context) error {
 	for _, name := range []string{"fsync", "full_page_writes"} {
-		d.Expect(name, d.on(name), "on", bridge.Error, "off: a crash of the machine can lose or damage what is committed",
+		d.Expect(name, d.on(name), "on", inspect.Error, "off: a crash of the machine can lose or damage what is committed",
 			"set "+name+" = on in postgresql.conf and reload")
 	}
 	var others []string
@@ -212,7 +213,7 @@ func (d *diagnosis) durability(ctx context.Context) error {
 
 func (d *diagnosis) isolation() {
 	level := d.settings["default_transaction_isolation"]
-	d.Expect(tables.CheckIsolation, level != serializable, level, bridge.Warning,
+	d.Expect(tables.CheckIsolation, level != serializable, level, inspect.Warning,
 		"default_transaction_isolation is serializable: lookups and senders may fail each other's transactions",
 		"ALTER ROLE … SET default_transaction_isolation = 'read committed' for the verifier")
 }
@@ -235,7 +236,7 @@ func (d *diagnosis) timeouts() {
 			found = append(found, text)
 		}
 	}
-	d.Expect(tables.CheckTimeouts, len(found) == 0, "none that would cut the verifier's work short", bridge.Warning,
+	d.Expect(tables.CheckTimeouts, len(found) == 0, "none that would cut the verifier's work short", inspect.Warning,
 		strings.Join(found, ", ")+": it can cut a settle, a sweep or an unpark short, which are then begun again",
 		"ALTER ROLE … SET them to 0 for the verifier; it bounds its waits itself")
 }
@@ -278,18 +279,18 @@ func (d *diagnosis) tables(ctx context.Context) error {
 		}
 		if t.Name == "bridge_ledger" {
 			d.Expect(tables.CheckRows, t.Dead < manyDead || t.Dead < deadPerLive*t.Rows, fmt.Sprintf("about %d, and %d dead ones", t.Rows, t.Dead),
-				bridge.Warning, fmt.Sprintf("about %d, and %d dead ones: lookups read past them", t.Rows, t.Dead),
+				inspect.Warning, fmt.Sprintf("about %d, and %d dead ones: lookups read past them", t.Rows, t.Dead),
 				"VACUUM bridge_ledger; find the old transaction or the replication slot that keeps them")
 		}
 	}
-	d.Expect("logged tables", len(unlogged) == 0, "all are", bridge.Error,
+	d.Expect("logged tables", len(unlogged) == 0, "all are", inspect.Error,
 		strings.Join(unlogged, ", ")+": unlogged; a crash empties it, and what was committed is dropped", "ALTER TABLE … SET LOGGED")
-	d.Expect("row-level security", len(hidden) == 0, "none applies to this login", bridge.Error,
+	d.Expect("row-level security", len(hidden) == 0, "none applies to this login", inspect.Error,
 		strings.Join(hidden, ", ")+": rows that it hides look rolled back", "ALTER TABLE … DISABLE ROW LEVEL SECURITY, or give the login BYPASSRLS")
 	if !d.on("autovacuum") {
 		unkept = append(unkept, "the whole server")
 	}
-	d.Expect("autovacuum", len(unkept) == 0, "on", bridge.Warning, "off for "+strings.Join(unkept, ", "),
+	d.Expect("autovacuum", len(unkept) == 0, "on", inspect.Warning, "off for "+strings.Join(unkept, ", "),
 		"turn it on: every message leaves a dead row")
 	return nil
 }
@@ -297,11 +298,11 @@ func (d *diagnosis) tables(ctx context.Context) error {
 func (d *diagnosis) rights(ctx context.Context) error {
 	for _, part := range []struct {
 		check, values string
-		level         bridge.Level
+		level         inspect.Level
 	}{
-		{tables.CheckRights, verifierRights, bridge.Error},
-		{tables.CheckUnpark, unparkRights, bridge.Warning},
-		{tables.CheckSweep, sweepRights, bridge.Warning},
+		{tables.CheckRights, verifierRights, inspect.Error},
+		{tables.CheckUnpark, unparkRights, inspect.Warning},
+		{tables.CheckSweep, sweepRights, inspect.Warning},
 	} {
 		var missing []string
 		if err := d.ledger.db.SelectContext(ctx, &missing, fmt.Sprintf(rights, part.values)); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -34,7 +35,7 @@ var entities = tables.NewEntities(sqlx.DOLLAR, "now()", "floor(extract(epoch FRO
 
 // An Inbox is the table of processed keys in one PostgreSQL database, with the
 // pending messages, the marks and the kept messages beside it. It implements
-// bridge.Inbox and bridge.Keeper.
+// driver.Inbox and driver.Keeper.
 //
 // LockMark waits for an open transaction that has locked the mark, for as long as tx's
 // lock_timeout allows. In a transaction at REPEATABLE READ or above, a mark that was
@@ -46,8 +47,8 @@ type Inbox struct {
 }
 
 var (
-	_ bridge.Inbox  = (*Inbox)(nil)
-	_ bridge.Keeper = (*Inbox)(nil)
+	_ driver.Inbox  = (*Inbox)(nil)
+	_ driver.Keeper = (*Inbox)(nil)
 )
 
 // OpenInbox checks that the inbox's tables are in db. It returns an error that

@@ -14,7 +14,7 @@ import (
 
 // A unique index counts if it is on the column alone, on all rows, and checked at
 // once.
-const inspect = `SELECT n.nspname AS schema, c.relname AS name, c.relkind IN ('r', 'p') AS is_table, c.relpersistence = 'p' AS logged,
+const findColumn = `SELECT n.nspname AS schema, c.relname AS name, c.relkind IN ('r', 'p') AS is_table, c.relpersistence = 'p' AS logged,
 	row_security_active(c.oid) AS row_security, a.attnum IS NOT NULL AS has_column,
 	coalesce(format_type(a.atttypid, a.atttypmod), '') AS type,
 	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_column_privilege(c.oid, a.attnum, 'SELECT'), false) AS readable,
@@ -40,7 +40,7 @@ func inspectOwn(ctx context.Context, db *sqlx.DB, own bridge.OwnTable) (table, c
 		Readable           bool
 		HasIndex           bool `db:"has_index"`
 	}
-	err = db.GetContext(ctx, &found, inspect, schema, name, column)
+	err = db.GetContext(ctx, &found, findColumn, schema, name, column)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return "", "", fmt.Errorf("there is no table %s", own.Table)

@@ -13,6 +13,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -71,14 +72,14 @@ JOIN pg_subscription s ON s.subname = o.subname AND s.subdbid = (SELECT oid FROM
 WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
 )
 
-// A Ledger is the ledger in one PostgreSQL database. It implements bridge.Ledger,
-// bridge.Parker, bridge.Unparker, bridge.Sweeper, bridge.Watcher and bridge.Diagnoser.
+// A Ledger is the ledger in one PostgreSQL database. It implements driver.Ledger,
+// driver.Parker, driver.Unparker, driver.Sweeper, inspect.Watcher and inspect.Diagnoser.
 type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID
 }
 
-var _ bridge.Ledger = (*Ledger)(nil)
+var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
 // bridge.ErrNoSchema if the tables are not there or of an unusable version. db stays
@@ -150,13 +151,13 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 // milliseconds; a shorter statement_timeout of the role bounds it too, and so does
 // a deadline of ctx. If the process dies in between, the server rolls back when it
 // sees the connection gone.
-func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would be for ever
 	// At a higher level than READ COMMITTED a row that is committed while we wait
 	// would be a serialization failure.
 	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return bridge.StillOpen, fmt.Errorf("settle %s: begin: %w", id, classify(err))
+		return driver.StillOpen, fmt.Errorf("settle %s: begin: %w", id, classify(err))
 	}
 	defer func() { _ = tx.Rollback() }()
 
@@ -166,20 +167,20 @@ func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (
 	case err != nil:
 		return stillOpen(ctx, id, err)
 	case n.Own != 1:
-		return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, tables.OtherLedger(l.identity))
+		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, tables.OtherLedger(l.identity))
 	case n.Inserted == 0:
-		return bridge.Committed, nil
+		return driver.Committed, nil
 	default:
-		return bridge.RolledBack, nil
+		return driver.RolledBack, nil
 	}
 }
 
 // stillOpen is the outcome of a settle that err has ended.
-func stillOpen(ctx context.Context, id uuid.UUID, err error) (bridge.Outcome, error) {
+func stillOpen(ctx context.Context, id uuid.UUID, err error) (driver.Outcome, error) {
 	if ctx.Err() == nil && waitEnded(err) {
-		return bridge.StillOpen, nil
+		return driver.StillOpen, nil
 	}
-	return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, classify(err))
+	return driver.StillOpen, fmt.Errorf("settle %s: %w", id, classify(err))
 }
 
 // Forget deletes the rows of ids, a thousand per statement, each of which is

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -35,10 +36,10 @@ DELETE FROM bridge_ledger l USING free WHERE l.id = free.id RETURNING l.id`
 FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = $1::text::uuid`
 )
 
-var _ bridge.Sweeper = (*Ledger)(nil)
+var _ driver.Sweeper = (*Ledger)(nil)
 
 // Orphans reads the whole ledger in one snapshot.
-func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	found, err := l.listOrphans(ctx, age, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list orphans: %w", classify(err))
@@ -47,7 +48,7 @@ func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]b
 }
 
 // Sweep deletes by key, a thousand rows per statement, FOR UPDATE SKIP LOCKED.
-func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	swept, err := tables.Sweep{List: l.listOrphans, Raise: l.raise, Remove: l.sweep, Tick: time.Microsecond}.Run(ctx, age, limit)
 	if err != nil {
 		return swept, fmt.Errorf("sweep: %w", classify(err))
@@ -74,7 +75,7 @@ func (l *Ledger) SweptBefore(ctx context.Context) (time.Time, error) {
 	return row.SweptBefore.Time.UTC(), nil
 }
 
-func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	if err := tables.CheckAge(age, limit); err != nil {
 		return nil, err
 	}
@@ -89,10 +90,10 @@ func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) 
 	if len(rows) == 0 {
 		return nil, tables.OtherLedger(l.identity)
 	}
-	var found []bridge.Orphan
+	var found []driver.Orphan
 	for _, row := range rows {
 		if row.ID.Valid {
-			found = append(found, bridge.Orphan{ID: row.ID.UUID, RecordedAt: row.RecordedAt.Time.UTC()})
+			found = append(found, driver.Orphan{ID: row.ID.UUID, RecordedAt: row.RecordedAt.Time.UTC()})
 		}
 	}
 	return found, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -50,7 +51,7 @@ ON CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END WHERE i.ident
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.
 type ownTable struct {
-	bridge.Ledger            // ledger, but for what only bridge_ledger can do
+	driver.Ledger            // ledger, but for what only bridge_ledger can do
 	ledger                   *Ledger
 	own                      bridge.OwnTable
 	identity                 uuid.UUID
@@ -58,7 +59,7 @@ type ownTable struct {
 	hold, outcome, committed string
 }
 
-var _ bridge.ProvenElsewhere = (*ownTable)(nil)
+var _ driver.ProvenElsewhere = (*ownTable)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be of type uuid, with a unique index on it alone, in a logged table
@@ -67,7 +68,7 @@ var _ bridge.ProvenElsewhere = (*ownTable)(nil)
 // Record takes an advisory lock per ID. The server has room for
 // max_locks_per_transaction times its connections, all transactions together;
 // without room Record fails, and with it the transaction.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.Ledger, error) {
 	ledger, err := Open(ctx, db)
 	if err != nil {
 		return nil, err
@@ -116,13 +117,13 @@ func (o *ownTable) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID,
 
 // Settle waits for the lock of the ID, and reads the row. lock_timeout bounds the
 // wait, as in Ledger.Settle.
-func (o *ownTable) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (o *ownTable) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond)
 	// At READ COMMITTED each statement has a snapshot of its own: that of the second
 	// one must not be older than the lock.
 	tx, err := o.ledger.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return bridge.StillOpen, fmt.Errorf("settle %s: begin: %w", id, classify(err))
+		return driver.StillOpen, fmt.Errorf("settle %s: begin: %w", id, classify(err))
 	}
 	defer func() { _ = tx.Rollback() }()
 	if _, err := tx.ExecContext(ctx, await, strconv.FormatInt(key(id), 10), strconv.FormatInt(milliseconds, 10)); err != nil {
@@ -137,13 +138,13 @@ func (o *ownTable) Settle(ctx context.Context, id uuid.UUID, wait time.Duration)
 	case err != nil:
 		return stillOpen(ctx, id, err)
 	case n.Standby:
-		return bridge.StillOpen, fmt.Errorf("settle %s: %w: it is in recovery or read-only", id, bridge.ErrNotPrimary)
+		return driver.StillOpen, fmt.Errorf("settle %s: %w: it is in recovery or read-only", id, bridge.ErrNotPrimary)
 	case n.Own != 1:
-		return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, tables.OtherLedger(o.ledger.identity))
+		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, tables.OtherLedger(o.ledger.identity))
 	case n.Found > 0:
-		return bridge.Committed, nil
+		return driver.Committed, nil
 	default:
-		return bridge.RolledBack, nil
+		return driver.RolledBack, nil
 	}
 }
 
@@ -183,7 +184,7 @@ func keys(ids []uuid.UUID) string {
 }
 
 // ProofLedger returns a ledger that waits by the same locks, on bridge_ledger.
-func (o *ownTable) ProofLedger() bridge.Ledger {
+func (o *ownTable) ProofLedger() driver.Ledger {
 	onLedger := bridge.OwnTable{Table: "bridge_ledger", Column: "id"}
 	return &proofLedger{ownTable: newOwnTable(o.ledger, onLedger, onLedger.Table, onLedger.Column)}
 }

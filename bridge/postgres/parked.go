@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -21,7 +22,7 @@ FROM bridge_identity i, unnest($1::text::uuid[], $4::text::int[], $5::text::int[
 WHERE i.identity = $2::text::uuid`
 
 	// The time-out gives back what was taken if we freeze; it must be longer than
-	// bridge.UnparkPatience.
+	// driver.UnparkPatience.
 	takeParked = `WITH patience AS MATERIALIZED (SELECT set_config('idle_in_transaction_session_timeout', '60s', true)),
 taken AS MATERIALIZED (
 	SELECT id, octet_length(message) AS size FROM bridge_parked
@@ -42,13 +43,13 @@ UPDATE bridge_ledger l SET recorded_at = clock_timestamp() FROM free WHERE l.id 
 )
 
 var (
-	_ bridge.Parker   = (*Ledger)(nil)
-	_ bridge.Unparker = (*Ledger)(nil)
+	_ driver.Parker   = (*Ledger)(nil)
+	_ driver.Unparker = (*Ledger)(nil)
 )
 
 // Park inserts the messages in tx, about a mebibyte per statement. An error leaves tx
 // aborted, as PostgreSQL does.
-func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
 	for chunk := range tables.ParkChunks(messages) {
 		if err := l.park(ctx, tx, chunk); err != nil {
 			return fmt.Errorf("park %d messages: %w", len(messages), classify(err))
@@ -57,7 +58,7 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parke
 	return nil
 }
 
-func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
 	ids := make([]uuid.UUID, len(messages))
 	firsts, lengths := make([]int, len(messages)), make([]int, len(messages))
 	all := []byte{}
@@ -75,7 +76,7 @@ func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []bridge.Parke
 // Unpark takes the rows FOR UPDATE SKIP LOCKED, the oldest IDs first, and has them
 // locked while it stages. A transaction that is idle for a minute meanwhile is ended
 // by the server.
-func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []driver.Parked) error) (int, error) {
 	removed, err := tables.Unpark(ctx, l.openShelf, after, limit, stage)
 	if err != nil {
 		return 0, fmt.Errorf("unpark: %w", classify(err))
@@ -118,7 +119,7 @@ func (s shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, erro
 	return s.ledger.find(ctx, s, committed, ids)
 }
 
-func (s shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []bridge.Parked, err error) {
+func (s shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []driver.Parked, err error) {
 	err = s.SelectContext(ctx, &messages, loadParked, array(ids))
 	return messages, err
 }

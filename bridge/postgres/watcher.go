@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -59,39 +59,39 @@ ORDER BY since LIMIT $3::text::int`
 const lookPause = 5 * time.Millisecond
 
 var (
-	_ bridge.Watcher = (*Ledger)(nil)
-	_ bridge.Watcher = (*ownTable)(nil)
+	_ inspect.Watcher = (*Ledger)(nil)
+	_ inspect.Watcher = (*ownTable)(nil)
 )
 
 // Holders inserts the ID as Settle does, and asks pg_blocking_pids for whom that waits.
 // Of the sessions of other roles, a login that is not in pg_read_all_stats sees the
 // process ID, the login and the program.
-func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
+func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	return l.holders(ctx, id, settle, id.String(), l.identity.String(), milliseconds(tables.WatchWait))
 }
 
 // OpenTransactions lists the transactions that hold a lock for writing on the table:
 // also a Forget, and a settle that waits. Those of other roles are left out if the
 // login is not in pg_read_all_stats, as it cannot see their age.
-func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]bridge.Holder, error) {
+func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	return l.openTransactions(ctx, "bridge_ledger", age, limit)
 }
 
 // Holders takes the lock of the ID as Settle does, and asks for whom that waits.
-func (o *ownTable) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
+func (o *ownTable) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	return o.ledger.holders(ctx, id, await, strconv.FormatInt(key(id), 10), milliseconds(tables.WatchWait))
 }
 
 // OpenTransactions lists the transactions that hold a lock for writing on the own
 // table, whatever they have written there.
-func (o *ownTable) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]bridge.Holder, error) {
+func (o *ownTable) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	return o.ledger.openTransactions(ctx, o.table, age, limit)
 }
 
 // holders runs a statement that waits for the transaction of id, and says for whom it
 // waits.
-func (l *Ledger) holders(ctx context.Context, id uuid.UUID, waits string, args ...any) ([]bridge.Holder, error) {
-	fail := func(err error) ([]bridge.Holder, error) {
+func (l *Ledger) holders(ctx context.Context, id uuid.UUID, waits string, args ...any) ([]inspect.Holder, error) {
+	fail := func(err error) ([]inspect.Holder, error) {
 		return nil, fmt.Errorf("holders of %s: %w", id, classify(err))
 	}
 	if err := tables.CheckPool(l.db); err != nil {
@@ -113,7 +113,7 @@ func (l *Ledger) holders(ctx context.Context, id uuid.UUID, waits string, args .
 			return err
 		},
 		Ended: waitEnded,
-		Look: func(ctx context.Context, conn *sqlx.Conn) ([]bridge.Holder, error) {
+		Look: func(ctx context.Context, conn *sqlx.Conn) ([]inspect.Holder, error) {
 			return list(ctx, conn, holders, session)
 		},
 		// Before the transaction has ended: then nobody else can be hit by it.
@@ -128,10 +128,10 @@ func (l *Ledger) holders(ctx context.Context, id uuid.UUID, waits string, args .
 	return found, nil
 }
 
-func (l *Ledger) openTransactions(ctx context.Context, table string, age time.Duration, limit int) ([]bridge.Holder, error) {
+func (l *Ledger) openTransactions(ctx context.Context, table string, age time.Duration, limit int) ([]inspect.Holder, error) {
 	err := tables.CheckAge(age, limit)
 	if err == nil {
-		var found []bridge.Holder
+		var found []inspect.Holder
 		if found, err = list(ctx, l.db, openTransactions, table, milliseconds(age)+"ms", strconv.Itoa(limit)); err == nil {
 			return found, nil
 		}
@@ -141,7 +141,7 @@ func (l *Ledger) openTransactions(ctx context.Context, table string, age time.Du
 
 // list reads holders, but for sessions that settle: these hold a row for a moment,
 // and only once there is nobody else.
-func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]bridge.Holder, error) {
+func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]inspect.Holder, error) {
 	var rows []struct {
 		Session, Login, Program, Host, State, Statement string
 
@@ -151,7 +151,7 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any)
 	if err := sqlx.SelectContext(ctx, q, &rows, query, args...); err != nil {
 		return nil, err
 	}
-	var found []bridge.Holder
+	var found []inspect.Holder
 	for _, r := range rows {
 		if strings.HasPrefix(r.Statement, settles) {
 			continue
@@ -159,7 +159,7 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any)
 		if r.WaitsFor != "" {
 			r.State += ", waits for session " + r.WaitsFor
 		}
-		found = append(found, bridge.Holder{
+		found = append(found, inspect.Holder{
 			Session: r.Session, Login: r.Login, Program: r.Program, Host: r.Host, State: r.State,
 			Since: r.Since.Time, Statement: tables.Cut(r.Statement),
 		})

@@ -6,7 +6,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -25,22 +26,22 @@ const (
 )
 
 var (
-	_ bridge.Diagnoser = (*Ledger)(nil)
-	_ bridge.Diagnoser = (*ownTable)(nil)
+	_ inspect.Diagnoser = (*Ledger)(nil)
+	_ inspect.Diagnoser = (*ownTable)(nil)
 )
 
 // Diagnose looks at the file and at one of the pool's connections, on which the pragmas
 // are taken to be those of all.
-func (l *Ledger) Diagnose(ctx context.Context) ([]bridge.Finding, error) { return l.diagnose(ctx, l) }
+func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return l.diagnose(ctx, l) }
 
 // Diagnose is Ledger's, with the own table checked as well. It leaves out parked
 // messages and orphans, as there are none.
-func (o *ownTable) Diagnose(ctx context.Context) ([]bridge.Finding, error) {
+func (o *ownTable) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	return o.ledger.diagnose(ctx, o)
 }
 
 // diagnose examines the file of l for the ledger that is in use.
-func (l *Ledger) diagnose(ctx context.Context, used bridge.Ledger) ([]bridge.Finding, error) {
+func (l *Ledger) diagnose(ctx context.Context, used driver.Ledger) ([]inspect.Finding, error) {
 	var d tables.Findings
 	d.Ledger(ctx, used)
 	var p struct {
@@ -56,15 +57,15 @@ func (l *Ledger) diagnose(ctx context.Context, used bridge.Ledger) ([]bridge.Fin
 		return d, fmt.Errorf("diagnose: %w", classify(err))
 	}
 	d.OK(tables.CheckVersion, "%s", p.Version) // a release too old could not have read the tables
-	d.Expect("journal", p.Journal == "wal", "wal", bridge.Error, "journal_mode is "+p.Journal+": readers and writers wait for each other",
+	d.Expect("journal", p.Journal == "wal", "wal", inspect.Error, "journal_mode is "+p.Journal+": readers and writers wait for each other",
 		"run PRAGMA journal_mode = wal once")
-	d.Expect(tables.CheckDurable, p.Synchronous >= full, "synchronous is full", bridge.Error,
+	d.Expect(tables.CheckDurable, p.Synchronous >= full, "synchronous is full", inspect.Error,
 		fmt.Sprintf("synchronous is %s: a crash of the machine can undo a transaction whose message was forwarded", levelName(p.Synchronous)),
 		"open every connection with PRAGMA synchronous = full, the senders' too")
-	d.Expect(tables.CheckTimeouts, p.BusyTimeout >= shortBusy, fmt.Sprintf("busy_timeout is %d ms", p.BusyTimeout), bridge.Warning,
+	d.Expect(tables.CheckTimeouts, p.BusyTimeout >= shortBusy, fmt.Sprintf("busy_timeout is %d ms", p.BusyTimeout), inspect.Warning,
 		fmt.Sprintf("busy_timeout is %d ms: statements fail as soon as somebody else writes for longer", p.BusyTimeout),
 		"open every connection with PRAGMA busy_timeout = 5000, or so")
-	d.Expect(tables.CheckIsolation, !p.Dirty, "only what is committed is read", bridge.Error,
+	d.Expect(tables.CheckIsolation, !p.Dirty, "only what is committed is read", inspect.Error,
 		"read_uncommitted is on: lookups refuse to work", "open the connections without PRAGMA read_uncommitted")
 	network, err := onNetwork(p.File.String)
 	switch {
@@ -73,7 +74,7 @@ func (l *Ledger) diagnose(ctx context.Context, used bridge.Ledger) ([]bridge.Fin
 	case err != nil:
 		d.Unknown("file system", "", err)
 	default:
-		d.Expect("file system", network == "", "not one of the network's", bridge.Error, network+": processes on several machines do not see each other's locks",
+		d.Expect("file system", network == "", "not one of the network's", inspect.Error, network+": processes on several machines do not see each other's locks",
 			"keep the file on a disk of the one machine on which all processes run")
 	}
 	d.OK(tables.CheckWatch, "SQLite does not tell: one process has the file's lock")

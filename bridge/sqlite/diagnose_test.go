@@ -7,13 +7,15 @@ import (
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
-func diagnose(t *testing.T, ledger bridge.Ledger) []bridge.Finding {
+func diagnose(t *testing.T, ledger driver.Ledger) []inspect.Finding {
 	t.Helper()
-	findings, err := ledger.(bridge.Diagnoser).Diagnose(t.Context())
+	findings, err := ledger.(inspect.Diagnoser).Diagnose(t.Context())
 	must(t, err)
 	return findings
 }
@@ -25,10 +27,10 @@ func TestAHealthyFileIsWell(t *testing.T) {
 		t.Errorf("%d findings: %+v", len(findings), findings)
 	}
 	for i, f := range findings {
-		if f.Level != bridge.OK || f.Text == "" || f.Mend != "" {
+		if f.Level != inspect.OK || f.Text == "" || f.Mend != "" {
 			t.Errorf("%+v", f)
 		}
-		if slices.ContainsFunc(findings[:i], func(other bridge.Finding) bool { return other.Check == f.Check }) {
+		if slices.ContainsFunc(findings[:i], func(other inspect.Finding) bool { return other.Check == f.Check }) {
 			t.Errorf("%s is told twice", f.Check)
 		}
 	}
@@ -41,19 +43,19 @@ func TestDiagnose(t *testing.T) {
 		statements []string
 		pool       int
 		check      string
-		level      bridge.Level
+		level      inspect.Level
 		says       string
 	}{
-		"a copy":           {statements: []string{"UPDATE bridge_identity SET identity = '0192a0c0-0000-7000-8000-000000000001'"}, check: "ledger", level: bridge.Error, says: "identity"},
-		"not a WAL":        {statements: []string{"PRAGMA journal_mode = delete"}, check: "journal", level: bridge.Error, says: "delete"},
-		"never waits":      {options: "_pragma=synchronous(off)", check: "durability", level: bridge.Error, says: "off"},
-		"waits not always": {options: "_pragma=synchronous(normal)", check: "durability", level: bridge.Error, says: "normal"},
-		"no busy_timeout":  {statements: []string{"PRAGMA busy_timeout = 0"}, pool: 1, check: "time-outs", level: bridge.Warning, says: "0 ms"},
-		"dirty reads":      {options: "_pragma=read_uncommitted(1)", check: "isolation", level: bridge.Error, says: "read_uncommitted"},
-		"one connection":   {pool: 1, check: "connection pool", level: bridge.Error, says: "one connection"},
-		"orphans":          {statements: []string{"INSERT INTO bridge_ledger VALUES ('0192a0c0-0000-7000-8000-000000000001', unixepoch() - 8 * 86400)"}, check: "orphans", level: bridge.Warning, says: "1 rows"},
+		"a copy":           {statements: []string{"UPDATE bridge_identity SET identity = '0192a0c0-0000-7000-8000-000000000001'"}, check: "ledger", level: inspect.Error, says: "identity"},
+		"not a WAL":        {statements: []string{"PRAGMA journal_mode = delete"}, check: "journal", level: inspect.Error, says: "delete"},
+		"never waits":      {options: "_pragma=synchronous(off)", check: "durability", level: inspect.Error, says: "off"},
+		"waits not always": {options: "_pragma=synchronous(normal)", check: "durability", level: inspect.Error, says: "normal"},
+		"no busy_timeout":  {statements: []string{"PRAGMA busy_timeout = 0"}, pool: 1, check: "time-outs", level: inspect.Warning, says: "0 ms"},
+		"dirty reads":      {options: "_pragma=read_uncommitted(1)", check: "isolation", level: inspect.Error, says: "read_uncommitted"},
+		"one connection":   {pool: 1, check: "connection pool", level: inspect.Error, says: "one connection"},
+		"orphans":          {statements: []string{"INSERT INTO bridge_ledger VALUES ('0192a0c0-0000-7000-8000-000000000001', unixepoch() - 8 * 86400)"}, check: "orphans", level: inspect.Warning, says: "1 rows"},
 		"many parked": {statements: []string{"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) INSERT INTO bridge_parked SELECT i, x'' FROM n"},
-			check: "parked messages", level: bridge.Warning, says: "1000 or more"},
+			check: "parked messages", level: inspect.Warning, says: "1000 or more"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db, err := open(filepath.Join(t.TempDir(), "ledger.db"), c.options)
@@ -68,7 +70,7 @@ func TestDiagnose(t *testing.T) {
 			}
 			db.SetMaxOpenConns(c.pool)
 			findings := diagnose(t, ledger)
-			i := slices.IndexFunc(findings, func(f bridge.Finding) bool { return f.Check == c.check })
+			i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == c.check })
 			if i < 0 || findings[i].Level != c.level || !strings.Contains(findings[i].Text, c.says) || findings[i].Mend == "" {
 				t.Errorf("%s must be %s and say %q: %+v", c.check, c.level, c.says, findings)
 			}
@@ -83,13 +85,13 @@ func TestAnOwnTableIsDiagnosed(t *testing.T) {
 	own, err := sqlite.OpenOwnTable(t.Context(), ledger.DB(), bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
 	for _, f := range diagnose(t, own) {
-		if f.Level != bridge.OK {
+		if f.Level != inspect.OK {
 			t.Errorf("%+v", f)
 		}
 	}
 	_, err = ledger.DB().ExecContext(t.Context(), "DROP TABLE orders")
 	must(t, err)
-	if f := diagnose(t, own)[0]; f.Check != "ledger" || f.Level != bridge.Error || !strings.Contains(f.Text, "orders") {
+	if f := diagnose(t, own)[0]; f.Check != "ledger" || f.Level != inspect.Error || !strings.Contains(f.Text, "orders") {
 		t.Errorf("%+v", f)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
@@ -71,8 +72,8 @@ func TestReadOnlyFileSettlesNothing(t *testing.T) {
 			id := newID()
 			record(t, sender, id)
 			outcome, err := reader.Settle(t.Context(), id, time.Second)
-			if outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
-				t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+			if outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+				t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
 			}
 			if err := reader.Check(t.Context()); !errors.Is(err, bridge.ErrNotPrimary) {
 				t.Errorf("check: %v, must be %v", err, bridge.ErrNotPrimary)
@@ -96,7 +97,7 @@ func TestDirtyReadsAreNotBelieved(t *testing.T) {
 func TestSettleLeavesTheConnectionAsItWas(t *testing.T) {
 	_, ledger := newLedger(t, "")
 	ledger.DB().SetMaxOpenConns(1)
-	expectOutcome(t, ledger, newID(), bridge.RolledBack)
+	expectOutcome(t, ledger, newID(), driver.RolledBack)
 	var timeout int
 	must(t, ledger.DB().QueryRowContext(t.Context(), "PRAGMA busy_timeout").Scan(&timeout))
 	if timeout != 120000 {
@@ -111,7 +112,7 @@ func TestSettleLeavesTheConnectionAsItWas(t *testing.T) {
 func TestPoolOfOneIsNoProof(t *testing.T) {
 	_, ledger := newLedger(t, "")
 	ledger.DB().SetMaxOpenConns(1)
-	if err := bridge.Prove(t.Context(), ledger); err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "one connection") {
+	if err := driver.Prove(t.Context(), ledger); err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "one connection") {
 		t.Errorf("the proof says %v", err)
 	}
 }
@@ -170,10 +171,10 @@ func TestKilledProcessIsARollback(t *testing.T) {
 	}
 	outcome, err := ledger.Settle(t.Context(), id, 50*time.Millisecond)
 	must(t, err)
-	if outcome != bridge.StillOpen {
+	if outcome != driver.StillOpen {
 		t.Errorf("settle says %q while the other process has its transaction open", outcome)
 	}
-	settled := make(chan bridge.Outcome, 1)
+	settled := make(chan driver.Outcome, 1)
 	go func() {
 		outcome, err := ledger.Settle(t.Context(), id, 2*time.Minute)
 		if err != nil {
@@ -182,7 +183,7 @@ func TestKilledProcessIsARollback(t *testing.T) {
 		settled <- outcome
 	}()
 	must(t, writer.Process.Kill())
-	if outcome := <-settled; outcome != bridge.RolledBack {
+	if outcome := <-settled; outcome != driver.RolledBack {
 		t.Errorf("settle says %q after the other process was killed", outcome)
 	}
 }
@@ -216,7 +217,7 @@ func record(t *testing.T, ledger *sqlite.Ledger, id uuid.UUID) {
 	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
 }
 
-func expectOutcome(t *testing.T, ledger bridge.Ledger, id uuid.UUID, want bridge.Outcome) {
+func expectOutcome(t *testing.T, ledger driver.Ledger, id uuid.UUID, want driver.Outcome) {
 	t.Helper()
 	outcome, err := ledger.Settle(t.Context(), id, time.Second)
 	must(t, err)

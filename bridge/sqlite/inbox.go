@@ -8,6 +8,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -25,8 +26,8 @@ var inbox = tables.NewInbox(tables.Dialect{
 var entities = tables.NewEntities(sqlx.QUESTION, "unixepoch()", "unixepoch() - min(kept_at)", "", classify)
 
 // An Inbox is the table of processed keys in one SQLite database, with the pending
-// messages, the marks and the kept messages beside it. It implements bridge.Inbox and
-// bridge.Keeper.
+// messages, the marks and the kept messages beside it. It implements driver.Inbox and
+// driver.Keeper.
 //
 // LockMark locks the file, and waits for any other transaction that writes to it, for as
 // long as the connection's busy_timeout allows; SQLITE_BUSY comes after that. Make it the
@@ -37,8 +38,8 @@ type Inbox struct {
 }
 
 var (
-	_ bridge.Inbox  = (*Inbox)(nil)
-	_ bridge.Keeper = (*Inbox)(nil)
+	_ driver.Inbox  = (*Inbox)(nil)
+	_ driver.Keeper = (*Inbox)(nil)
 )
 
 // OpenInbox checks that the inbox's tables are in db. It returns an error that
@@ -55,7 +56,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 const take = `UPDATE bridge_inbox_pending SET run = run WHERE consumer = '' AND message_key = ''`
 
 // TakePending waits for any other transaction that writes to the database first.
-func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state bridge.State) (*bridge.Pending, error) {
+func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state driver.State) (*driver.Pending, error) {
 	if _, err := tx.ExecContext(ctx, take); err != nil {
 		return nil, fmt.Errorf("take pending message: %w", classify(err))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -28,15 +29,15 @@ LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identit
 	forget = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?))`
 )
 
-// A Ledger is the ledger in one SQLite file. It implements bridge.Ledger,
-// bridge.Parker, bridge.Unparker, bridge.Sweeper and bridge.Diagnoser.
+// A Ledger is the ledger in one SQLite file. It implements driver.Ledger,
+// driver.Parker, driver.Unparker, driver.Sweeper and inspect.Diagnoser.
 type Ledger struct {
 	db        *sqlx.DB
 	identity  uuid.UUID
 	committed string
 }
 
-var _ bridge.Ledger = (*Ledger)(nil)
+var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
 // bridge.ErrNoSchema if the tables are not there or of an unusable version, and an

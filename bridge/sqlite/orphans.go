@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -30,10 +30,10 @@ WHERE EXISTS (SELECT 1 FROM bridge_identity WHERE identity = ?2)`
 	sweptBefore = `SELECT w.swept_before FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = ?`
 )
 
-var _ bridge.Sweeper = (*Ledger)(nil)
+var _ driver.Sweeper = (*Ledger)(nil)
 
 // Orphans reads the whole ledger as of the last commit. Ages are in whole seconds.
-func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	found, err := l.listOrphans(ctx, age, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list orphans: %w", classify(err))
@@ -43,7 +43,7 @@ func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]b
 
 // Sweep deletes a thousand rows per statement. As every write it waits for other
 // writers, for as long as the connection's busy_timeout allows.
-func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	swept, err := tables.Sweep{List: l.listOrphans, Raise: l.raise, Remove: l.sweep, Tick: time.Second}.Run(ctx, age, limit)
 	if err != nil {
 		return swept, fmt.Errorf("sweep: %w", classify(err))
@@ -67,7 +67,7 @@ func (l *Ledger) SweptBefore(ctx context.Context) (time.Time, error) {
 	return time.Unix(before.Int64, 0).UTC(), nil
 }
 
-func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	if err := tables.CheckAge(age, limit); err != nil {
 		return nil, err
 	}
@@ -82,10 +82,10 @@ func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) 
 	if len(rows) == 0 {
 		return nil, tables.OtherLedger(l.identity)
 	}
-	var found []bridge.Orphan
+	var found []driver.Orphan
 	for _, row := range rows {
 		if row.ID.Valid {
-			found = append(found, bridge.Orphan{ID: row.ID.UUID, RecordedAt: time.Unix(row.RecordedAt.Int64, 0).UTC()})
+			found = append(found, driver.Orphan{ID: row.ID.UUID, RecordedAt: time.Unix(row.RecordedAt.Int64, 0).UTC()})
 		}
 	}
 	return found, nil

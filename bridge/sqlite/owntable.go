@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -20,7 +21,7 @@ LEFT JOIN %[1]s l ON l.%[2]s = ids.value WHERE i.identity = ?`
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.
 type ownTable struct {
-	bridge.Ledger // ledger, but for what only bridge_ledger can do
+	driver.Ledger // ledger, but for what only bridge_ledger can do
 	ledger        *Ledger
 	own           bridge.OwnTable
 	identity      uuid.UUID
@@ -28,12 +29,12 @@ type ownTable struct {
 	proof         *Ledger // the same statements on bridge_ledger
 }
 
-var _ bridge.ProvenElsewhere = (*ownTable)(nil)
+var _ driver.ProvenElsewhere = (*ownTable)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own, in the
 // same file. The column must be of a text type, with a unique index on it alone,
 // and hold the IDs as canonical text in lower case.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.Ledger, error) {
 	proof, err := Open(ctx, db)
 	if err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func (o *ownTable) Identity() uuid.UUID { return o.identity }
 
 // ProofLedger returns the ledger on bridge_ledger: it waits for the same lock, the
 // file's.
-func (o *ownTable) ProofLedger() bridge.Ledger { return o.proof }
+func (o *ownTable) ProofLedger() driver.Ledger { return o.proof }
 
 // Record shows that tx has a row for each of ids, and changes nothing.
 func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
@@ -87,7 +88,7 @@ func (o *ownTable) Check(ctx context.Context) error {
 
 // A unique index counts if it is on the column alone and on all rows. The primary
 // key is among the indexes, as it is text.
-const inspect = `SELECT c.name, upper(c.type) AS type, EXISTS (
+const findColumn = `SELECT c.name, upper(c.type) AS type, EXISTS (
 	SELECT 1 FROM pragma_index_list(t.name) x WHERE x."unique" = 1 AND x.partial = 0
 	AND (SELECT count(*) FROM pragma_index_info(x.name)) = 1 AND (SELECT k.name FROM pragma_index_info(x.name) k) = c.name
 ) AS unique_index
@@ -108,7 +109,7 @@ func inspectOwn(ctx context.Context, l *Ledger, own bridge.OwnTable) (table, col
 		Type   sql.NullString
 		Unique bool `db:"unique_index"`
 	}
-	err = l.db.GetContext(ctx, &found, inspect, column, table)
+	err = l.db.GetContext(ctx, &found, findColumn, column, table)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return "", "", fmt.Errorf("there is no table %s", own.Table)

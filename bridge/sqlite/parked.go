@@ -8,6 +8,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -26,13 +27,13 @@ const (
 )
 
 var (
-	_ bridge.Parker   = (*Ledger)(nil)
-	_ bridge.Unparker = (*Ledger)(nil)
+	_ driver.Parker   = (*Ledger)(nil)
+	_ driver.Unparker = (*Ledger)(nil)
 )
 
 // Park inserts the messages in tx, a statement for each. If it fails, tx holds some of
 // the messages or none.
-func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
 	for _, m := range messages {
 		result, err := tx.ExecContext(ctx, park, m.ID.String(), tables.NotNil(m.Message), l.identity.String())
 		if err != nil {
@@ -49,7 +50,7 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parke
 // staged: nobody has to wait for the broker. So it locks nothing that would keep two
 // Unparks at once from taking the same messages; both may stage them, and one of the
 // two removes them.
-func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []driver.Parked) error) (int, error) {
 	removed, err := tables.Unpark(ctx, l.openShelf, after, limit, stage)
 	if err != nil {
 		return 0, fmt.Errorf("unpark: %w", classify(err))
@@ -84,7 +85,7 @@ func (s *shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, err
 	return s.ledger.lookUp(ctx, s.ledger.db, ids)
 }
 
-func (s *shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []bridge.Parked, err error) {
+func (s *shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []driver.Parked, err error) {
 	err = s.ledger.db.SelectContext(ctx, &messages, loadParked, array(ids))
 	return messages, err
 }

@@ -2,14 +2,14 @@ package sqlite
 
 import (
 	"context"
-	"database/sql/driver"
+	sqldriver "database/sql/driver"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -28,78 +28,78 @@ const slice = 100 * time.Millisecond
 // rolls back: this leaves no trace in the file. Any writer, not only the one that
 // recorded the ID, makes it wait, and at the end of wait, which is 100 ms late at
 // most, StillOpen.
-func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	conn, err := l.db.Connx(ctx)
 	if err != nil {
-		return bridge.StillOpen, fmt.Errorf("settle %s: connect: %w", id, classify(err))
+		return driver.StillOpen, fmt.Errorf("settle %s: connect: %w", id, classify(err))
 	}
 	outcome, err := l.settleOn(ctx, conn, id, wait)
 	if err != nil {
 		// What state the connection is in is not known, so it is not used again;
 		// its end is a rollback.
-		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 	}
 	_ = conn.Close()
 	if err != nil {
-		return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, err)
+		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, err)
 	}
 	return outcome, nil
 }
 
 // settleOn leaves the connection as it was, unless it returns an error.
-func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	var usual int64
 	if err := conn.GetContext(ctx, &usual, `PRAGMA busy_timeout`); err != nil {
-		return bridge.StillOpen, fmt.Errorf("read busy_timeout: %w", err)
+		return driver.StillOpen, fmt.Errorf("read busy_timeout: %w", err)
 	}
 	wait = time.Duration(tables.Wait(ctx, wait, time.Millisecond)) * time.Millisecond
 	deadline := time.Now().Add(wait)
 	if err := setBusyTimeout(ctx, conn, max(1, min(wait, slice).Milliseconds())); err != nil {
-		return bridge.StillOpen, err
+		return driver.StillOpen, err
 	}
 	outcome, err := l.settleLocked(ctx, conn, id, deadline)
 	if err != nil {
-		return bridge.StillOpen, err
+		return driver.StillOpen, err
 	}
 	return outcome, setBusyTimeout(ctx, conn, usual)
 }
 
-func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, deadline time.Time) (bridge.Outcome, error) {
+func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, deadline time.Time) (driver.Outcome, error) {
 	for {
 		_, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`)
 		if err == nil {
 			break
 		}
 		if !isBusy(err) {
-			return bridge.StillOpen, classify(err)
+			return driver.StillOpen, classify(err)
 		}
 		if time.Now().After(deadline) {
-			return bridge.StillOpen, nil // no transaction was begun
+			return driver.StillOpen, nil // no transaction was begun
 		}
 	}
 	outcome, err := l.settleAlone(ctx, conn, id)
 	if err != nil {
-		return bridge.StillOpen, err
+		return driver.StillOpen, err
 	}
 	if _, err := conn.ExecContext(ctx, `ROLLBACK`); err != nil {
-		return bridge.StillOpen, fmt.Errorf("roll back: %w", err)
+		return driver.StillOpen, fmt.Errorf("roll back: %w", err)
 	}
 	return outcome, nil
 }
 
 // settleAlone reads the row after the proof that nobody else writes.
-func (l *Ledger) settleAlone(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (bridge.Outcome, error) {
+func (l *Ledger) settleAlone(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (driver.Outcome, error) {
 	if _, err := conn.ExecContext(ctx, settle, uuid.NewString()); err != nil {
-		return bridge.StillOpen, classify(err)
+		return driver.StillOpen, classify(err)
 	}
 	found, err := l.lookUp(ctx, conn, []uuid.UUID{id})
 	switch {
 	case err != nil:
-		return bridge.StillOpen, err
+		return driver.StillOpen, err
 	case len(found) == 0:
-		return bridge.RolledBack, nil
+		return driver.RolledBack, nil
 	default:
-		return bridge.Committed, nil
+		return driver.Committed, nil
 	}
 }
 

@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -52,21 +53,21 @@ const (
 const azureDatabase = 5
 
 var (
-	_ bridge.Diagnoser = (*Ledger)(nil)
-	_ bridge.Diagnoser = (*ownTable)(nil)
+	_ inspect.Diagnoser = (*Ledger)(nil)
+	_ inspect.Diagnoser = (*ownTable)(nil)
 )
 
 // Diagnose looks at the server, at the database and at the bridge's tables.
-func (l *Ledger) Diagnose(ctx context.Context) ([]bridge.Finding, error) { return l.diagnose(ctx, l) }
+func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return l.diagnose(ctx, l) }
 
 // Diagnose is Ledger's, with the own table checked instead of bridge_ledger. It leaves
 // out parked messages and orphans, as there are none.
-func (o *ownTable) Diagnose(ctx context.Context) ([]bridge.Finding, error) {
+func (o *ownTable) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	return o.ledger.diagnose(ctx, o)
 }
 
 // diagnose examines the database of l for the ledger that is in use.
-func (l *Ledger) diagnose(ctx context.Context, used bridge.Ledger) ([]bridge.Finding, error) {
+func (l *Ledger) diagnose(ctx context.Context, used driver.Ledger) ([]inspect.Finding, error) {
 	d := diagnosis{ledger: l}
 	d.Ledger(ctx, used)
 	for _, part := range []func(context.Context) error{d.server, d.rights, d.oldest} {
@@ -119,15 +120,15 @@ func (d *diagnosis) server(ctx context.Context) error {
 	} else {
 		d.OK(tables.CheckVersion, "%s", p.Product.String)
 	}
-	d.Expect("compatibility level", p.Compatibility >= minCompatibility, fmt.Sprint(p.Compatibility), bridge.Error,
+	d.Expect("compatibility level", p.Compatibility >= minCompatibility, fmt.Sprint(p.Compatibility), inspect.Error,
 		fmt.Sprintf("%d, must be %d at least", p.Compatibility, minCompatibility), "ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL")
-	d.Expect(tables.CheckPrimary, p.Updateability.String == readWrite, "it takes writes", bridge.Error,
+	d.Expect(tables.CheckPrimary, p.Updateability.String == readWrite, "it takes writes", inspect.Error,
 		fmt.Sprintf("it is %q: a readable secondary, or read-only", p.Updateability.String),
 		"connect to the primary, without ApplicationIntent=ReadOnly")
 	if p.Babelfish && !p.Durability.Valid {
 		d.Unknown(tables.CheckDurable, "see that synchronous_commit is not off in PostgreSQL", errDurabilityUnknown)
 	} else {
-		d.Expect(tables.CheckDurable, p.Durability.String == durable, "delayed durability is "+durable, bridge.Error,
+		d.Expect(tables.CheckDurable, p.Durability.String == durable, "delayed durability is "+durable, inspect.Error,
 			"delayed durability is "+p.Durability.String+": a crash can undo a transaction whose message was forwarded",
 			"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = "+durable)
 	}
@@ -160,17 +161,17 @@ func (d *diagnosis) isolation(p properties) {
 		level = "READ COMMITTED, with versions (READ_COMMITTED_SNAPSHOT)"
 	}
 	d.OK(tables.CheckIsolation, "%s; SNAPSHOT is %s; the verifier asks for locks either way", level, p.Snapshots)
-	d.Expect("lock hints", !p.Babelfish, "it is not Babelfish, which ignores them", bridge.Warning,
+	d.Expect("lock hints", !p.Babelfish, "it is not Babelfish, which ignores them", inspect.Warning,
 		"it is Babelfish, which ignores them: the proof has the verifier wait by an INSERT instead, and an own table cannot be used",
 		"read what the package's documentation says of servers that ignore hints")
 }
 
 func (d *diagnosis) locking(p properties) {
 	d.OK("optimized locking", "%s", map[bool]string{true: "on", false: "off"}[p.Optimized])
-	d.Expect("lock escalation", p.Escalation == "DISABLE", "disabled", bridge.Warning,
+	d.Expect("lock escalation", p.Escalation == "DISABLE", "disabled", inspect.Warning,
 		fmt.Sprintf("it is %q: after a transaction with thousands of rows, messages wait for it one by one", p.Escalation),
 		"ALTER TABLE "+d.ledger.table+" SET (LOCK_ESCALATION = DISABLE)")
-	d.Expect("page locks", p.PageLocks == 0, "none", bridge.Warning,
+	d.Expect("page locks", p.PageLocks == 0, "none", inspect.Warning,
 		fmt.Sprintf("allowed by %d indexes: the lookup that never waits does not pass over them", p.PageLocks),
 		"ALTER INDEX ALL ON "+d.ledger.table+" SET (ALLOW_PAGE_LOCKS = OFF)")
 }
@@ -178,12 +179,12 @@ func (d *diagnosis) locking(p properties) {
 func (d *diagnosis) rights(ctx context.Context) error {
 	parts := []struct {
 		check, values string
-		level         bridge.Level
+		level         inspect.Level
 		missing       []string
 	}{
-		{check: tables.CheckRights, values: verifierNeeds, level: bridge.Error},
-		{check: tables.CheckUnpark, values: unparkNeeds, level: bridge.Warning},
-		{check: tables.CheckSweep, values: sweepNeeds, level: bridge.Warning},
+		{check: tables.CheckRights, values: verifierNeeds, level: inspect.Error},
+		{check: tables.CheckUnpark, values: unparkNeeds, level: inspect.Warning},
+		{check: tables.CheckSweep, values: sweepNeeds, level: inspect.Warning},
 	}
 	for i := range parts {
 		if err := d.ledger.db.SelectContext(ctx, &parts[i].missing, fmt.Sprintf(rights, parts[i].values)); err != nil {

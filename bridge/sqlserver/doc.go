@@ -61,7 +61,7 @@
 // # Where hints are ignored
 //
 // A server that speaks TDS but ignores lock hints, as Babelfish does, fails the
-// proof that every verifier makes before it judges. Then bridge.Prove makes the
+// proof that every verifier makes before it judges. Then driver.Prove makes the
 // ledger fall back, for good, to an INSERT of the same ID that is rolled back: this
 // waits on every server with unique keys, and fails with 2627 after a commit. Prove
 // proves it as well, and refuses if that does not hold either. A verifier

@@ -6,10 +6,11 @@ import (
 	"fmt"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-var _ bridge.Keeper = (*Inbox)(nil)
+var _ driver.Keeper = (*Inbox)(nil)
 
 // The mark is locked by an update that changes nothing: it waits at every isolation
 // level, and on a server that ignores hints. FORCESEEK as in the inbox; XACT_ABORT and NOCOUNT as in claim and
@@ -117,7 +118,7 @@ func (*Inbox) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string,
 
 // KeptEntities reads all that is stored for consumer, but not the messages. Without
 // READ_COMMITTED_SNAPSHOT it waits for open transactions that handle such entities.
-func (*Inbox) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []bridge.KeptEntity, err error) {
+func (*Inbox) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []driver.KeptEntity, err error) {
 	if err := tables.CheckConsumer(consumer); err != nil {
 		return nil, wrap("list kept messages", err, keptRights)
 	}

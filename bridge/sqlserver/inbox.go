@@ -8,6 +8,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -60,10 +61,10 @@ var inbox = tables.NewInbox(tables.Dialect{
 })
 
 // An Inbox is the table of processed keys in one SQL Server database, with the
-// pending messages beside it. It implements bridge.Inbox.
+// pending messages beside it. It implements driver.Inbox.
 type Inbox struct{ tables.Inbox }
 
-var _ bridge.Inbox = (*Inbox)(nil)
+var _ driver.Inbox = (*Inbox)(nil)
 
 // OpenInbox checks that the inbox's tables are in db. It returns an error that
 // wraps bridge.ErrNoSchema if they are not, or are of an unusable version.

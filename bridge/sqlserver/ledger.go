@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -38,8 +39,8 @@ const (
 	forgetRights = "SELECT, DELETE ON bridge_ledger"
 )
 
-// A Ledger is the ledger in one SQL Server database. It implements bridge.Ledger,
-// bridge.Parker, bridge.Unparker, bridge.Sweeper, bridge.Watcher and bridge.Diagnoser.
+// A Ledger is the ledger in one SQL Server database. It implements driver.Ledger,
+// driver.Parker, driver.Unparker, driver.Sweeper, inspect.Watcher and inspect.Diagnoser.
 type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID
@@ -47,7 +48,7 @@ type Ledger struct {
 	byInsert atomic.Pointer[error] // why Settle waits by an INSERT; nil: it does not
 }
 
-var _ bridge.Ledger = (*Ledger)(nil)
+var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db, and checks that the database is one
 // that a ledger can be kept in. It returns an error that wraps bridge.ErrNoSchema

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -57,12 +58,12 @@ const (
 // timeText is a datetime2(3) as a parameter. What the server writes, parseTime reads.
 const timeText = "2006-01-02T15:04:05.000"
 
-var _ bridge.Sweeper = (*Ledger)(nil)
+var _ driver.Sweeper = (*Ledger)(nil)
 
 // Orphans reads the whole ledger, past the rows that are locked. It waits for whoever
 // has a parked message locked exclusively, and fails after a second. Ages are in whole
 // seconds.
-func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	found, err := l.listOrphans(ctx, age, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list orphans: %w", classify(err, orphansRights))
@@ -71,7 +72,7 @@ func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]b
 }
 
 // Sweep deletes by key, 500 rows per statement, past those that are locked.
-func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	swept, err := tables.Sweep{List: l.listOrphans, Raise: l.raise, Remove: l.sweep, Tick: time.Millisecond}.Run(ctx, age, limit)
 	if err != nil {
 		return swept, fmt.Errorf("sweep: %w", classify(err, sweepRights))
@@ -106,7 +107,7 @@ func (l *Ledger) SweptBefore(ctx context.Context) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("read the watermark: %w", err)
 }
 
-func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error) {
+func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	if err := tables.CheckAge(age, limit); err != nil {
 		return nil, err
 	}
@@ -125,7 +126,7 @@ func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) 
 	if len(rows) == 0 {
 		return nil, tables.OtherLedger(l.identity)
 	}
-	var found []bridge.Orphan
+	var found []driver.Orphan
 	for _, row := range rows {
 		if row.ID == nil {
 			continue // there are none
@@ -138,7 +139,7 @@ func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) 
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, bridge.Orphan{ID: id, RecordedAt: at})
+		found = append(found, driver.Orphan{ID: id, RecordedAt: at})
 	}
 	return found, nil
 }

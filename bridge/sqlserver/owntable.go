@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -20,7 +21,7 @@ const rows = `SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CA
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.
 type ownTable struct {
-	bridge.Ledger // ledger, but for what only bridge_ledger can do
+	driver.Ledger // ledger, but for what only bridge_ledger can do
 	ledger        *Ledger
 	own           bridge.OwnTable
 	identity      uuid.UUID
@@ -28,7 +29,7 @@ type ownTable struct {
 	proof         *Ledger // the same statements on bridge_ledger
 }
 
-var _ bridge.ProvenElsewhere = (*ownTable)(nil)
+var _ driver.ProvenElsewhere = (*ownTable)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be a uniqueidentifier, with a unique index on it alone, neither
@@ -36,7 +37,7 @@ var _ bridge.ProvenElsewhere = (*ownTable)(nil)
 //
 // Where the server ignores lock hints there is no such ledger: the proof fails with
 // bridge.ErrProof, as the other way to wait would insert into the table.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.Ledger, error) {
 	proof, err := Open(ctx, db)
 	if err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func (o *ownTable) Identity() uuid.UUID { return o.identity }
 
 // ProofLedger returns the ledger on bridge_ledger: it waits by the same statement
 // on a lock of the same kind.
-func (o *ownTable) ProofLedger() bridge.Ledger { return o.proof }
+func (o *ownTable) ProofLedger() driver.Ledger { return o.proof }
 
 // Record shows that tx has a row for each of ids, 500 per statement, and changes
 // nothing.
@@ -107,7 +108,7 @@ func (o *ownTable) read(ctx context.Context) error {
 }
 
 // The catalogue shows a login only what it has some right to.
-const inspect = `SELECT SCHEMA_NAME(o.schema_id) AS in_schema, o.name AS in_table, o.type_desc AS kind,
+const findColumn = `SELECT SCHEMA_NAME(o.schema_id) AS in_schema, o.name AS in_table, o.type_desc AS kind,
 	COALESCE(OBJECTPROPERTY(o.object_id, 'TableIsMemoryOptimized'), 0) AS in_memory,
 	c.name AS name, TYPE_NAME(c.system_type_id) AS type,
 	` + uniqueKeys + ` AS unique_keys
@@ -135,7 +136,7 @@ func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, colum
 	}
 	err = try(ctx, func(ctx context.Context) error {
 		found = nil
-		return l.db.SelectContext(ctx, &found, inspect, asked, column)
+		return l.db.SelectContext(ctx, &found, findColumn, asked, column)
 	})
 	if err != nil {
 		return "", "", err

@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -53,13 +54,13 @@ const (
 )
 
 var (
-	_ bridge.Parker   = (*Ledger)(nil)
-	_ bridge.Unparker = (*Ledger)(nil)
+	_ driver.Parker   = (*Ledger)(nil)
+	_ driver.Unparker = (*Ledger)(nil)
 )
 
 // Park inserts the messages in tx, a statement for each. After an error roll back: the
 // server may have done so already (see Record).
-func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
+func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
 	for _, m := range messages {
 		result, err := tx.ExecContext(ctx, park, argument(m.ID), packing.Bytes(tables.NotNil(m.Message)), argument(l.identity))
 		if err != nil {
@@ -74,7 +75,7 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parke
 
 // Unpark takes at most 500 rows WITH (UPDLOCK, READPAST), in the order of the key,
 // which is not that of age, and has them locked while it stages.
-func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []driver.Parked) error) (int, error) {
 	removed, err := tables.Unpark(ctx, l.openShelf, after, min(limit, chunk), stage)
 	if err != nil {
 		return 0, fmt.Errorf("unpark: %w", classify(err, unparkRights))
@@ -148,19 +149,19 @@ func (s *shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, err
 	return found, err
 }
 
-func (s *shelf) Load(ctx context.Context, ids []uuid.UUID) ([]bridge.Parked, error) {
+func (s *shelf) Load(ctx context.Context, ids []uuid.UUID) ([]driver.Parked, error) {
 	text, packed, used := loadParked.fill(ids)
 	var rows []struct{ ID, Message []byte }
 	if err := s.SelectContext(ctx, &rows, text, packed, used); err != nil {
 		return nil, err
 	}
-	messages := make([]bridge.Parked, len(rows))
+	messages := make([]driver.Parked, len(rows))
 	for i, row := range rows {
 		id, err := readID(row.ID)
 		if err != nil {
 			return nil, err
 		}
-		messages[i] = bridge.Parked{ID: id, Message: row.Message}
+		messages[i] = driver.Parked{ID: id, Message: row.Message}
 	}
 	return messages, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -24,9 +25,9 @@ SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAS
 // Settle reads the row of id, and waits for whoever has it locked. LOCK_TIMEOUT
 // bounds the wait, in whole milliseconds, and so does a deadline of ctx; both leave
 // the connection usable.
-func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would not wait
-	outcome := bridge.StillOpen
+	outcome := driver.StillOpen
 	err := try(ctx, func(ctx context.Context) (err error) {
 		if l.byInsert.Load() != nil {
 			outcome, err = l.settleByInsert(ctx, id, milliseconds)
@@ -37,70 +38,70 @@ func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (
 	})
 	switch {
 	case number(err) == lockTimeout:
-		return bridge.StillOpen, nil
+		return driver.StillOpen, nil
 	case err != nil:
-		return bridge.StillOpen, fmt.Errorf("settle %s: %w", id, err)
+		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, err)
 	default:
 		return outcome, nil
 	}
 }
 
-func (l *Ledger) settleBySelect(ctx context.Context, id uuid.UUID, milliseconds int64) (bridge.Outcome, error) {
+func (l *Ledger) settleBySelect(ctx context.Context, id uuid.UUID, milliseconds int64) (driver.Outcome, error) {
 	var rows []struct {
 		Own, Found    int
 		Updateability sql.NullString
 	}
 	text := fmt.Sprintf(bound, milliseconds) + l.settle
 	if err := l.db.SelectContext(ctx, &rows, text, argument(id), argument(l.identity)); err != nil {
-		return bridge.StillOpen, classify(err, l.rights)
+		return driver.StillOpen, classify(err, l.rights)
 	}
 	switch {
 	case len(rows) != 1:
-		return bridge.StillOpen, fmt.Errorf("%d rows, must be 1", len(rows))
+		return driver.StillOpen, fmt.Errorf("%d rows, must be 1", len(rows))
 	case rows[0].Updateability.String != readWrite:
-		return bridge.StillOpen, fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
+		return driver.StillOpen, fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
 	case rows[0].Own != 1:
-		return bridge.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
+		return driver.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
 	case rows[0].Found > 0:
-		return bridge.Committed, nil
+		return driver.Committed, nil
 	default:
-		return bridge.RolledBack, nil
+		return driver.RolledBack, nil
 	}
 }
 
 // settleByInsert inserts the ID in a transaction of its own, and rolls back. The
 // transaction is not ctx's: under a context that has ended the driver gives the
 // connection back before it has read the answer to the rollback.
-func (l *Ledger) settleByInsert(ctx context.Context, id uuid.UUID, milliseconds int64) (bridge.Outcome, error) {
+func (l *Ledger) settleByInsert(ctx context.Context, id uuid.UUID, milliseconds int64) (driver.Outcome, error) {
 	conn, err := l.db.Connx(ctx)
 	if err != nil {
-		return bridge.StillOpen, fmt.Errorf("connect: %w", err)
+		return driver.StillOpen, fmt.Errorf("connect: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
 	tx, err := conn.BeginTxx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return bridge.StillOpen, fmt.Errorf("begin: %w", err)
+		return driver.StillOpen, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
 	result, err := tx.ExecContext(ctx, fmt.Sprintf(bound, milliseconds)+settleByInsert, argument(id), argument(l.identity))
 	if isDuplicate(err) {
-		return bridge.Committed, nil
+		return driver.Committed, nil
 	}
 	if err != nil {
-		return bridge.StillOpen, classify(err, recordRights)
+		return driver.StillOpen, classify(err, recordRights)
 	}
 	inserted, err := result.RowsAffected()
 	if err != nil {
-		return bridge.StillOpen, err
+		return driver.StillOpen, err
 	}
 	if inserted != 1 {
-		return bridge.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
+		return driver.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
 	}
-	return bridge.RolledBack, nil
+	return driver.RolledBack, nil
 }
 
 // FallBack makes Settle wait by an INSERT of the same ID instead of a SELECT, from
-// now on and for good. bridge.Prove calls it where the SELECT fails the proof. It
+// now on and for good. driver.Prove calls it where the SELECT fails the proof. It
 // returns false if it was so before.
 func (l *Ledger) FallBack(reason error) bool {
 	return l.byInsert.CompareAndSwap(nil, &reason)

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -52,14 +52,14 @@ ORDER BY since, session`
 const lookPause = 10 * time.Millisecond
 
 var (
-	_ bridge.Watcher = (*Ledger)(nil)
-	_ bridge.Watcher = (*ownTable)(nil)
+	_ inspect.Watcher = (*Ledger)(nil)
+	_ inspect.Watcher = (*ownTable)(nil)
 )
 
 // Holders reads the row as Settle does, and asks the server for whom that waits.
 // A login that may not see other sessions gets none.
-func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
-	var found []bridge.Holder
+func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
+	var found []inspect.Holder
 	err := try(ctx, func(ctx context.Context) (err error) {
 		found, err = l.holders(ctx, id)
 		return err
@@ -75,10 +75,10 @@ func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, er
 
 // OpenTransactions lists the transactions that have the table locked for a change of
 // rows. Ages are in whole seconds. A login that may not see other sessions gets none.
-func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]bridge.Holder, error) {
+func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	err := tables.CheckAge(age, limit)
 	if err == nil {
-		var found []bridge.Holder
+		var found []inspect.Holder
 		err = try(ctx, func(ctx context.Context) (err error) {
 			found, err = list(ctx, l.db, openTransactions, l.table, int64((age+time.Second-1)/time.Second), int64(limit))
 			return err
@@ -91,17 +91,17 @@ func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit 
 }
 
 // Holders is Ledger's, on the own table.
-func (o *ownTable) Holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
+func (o *ownTable) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	return o.ledger.Holders(ctx, id)
 }
 
 // OpenTransactions is Ledger's, on the own table.
-func (o *ownTable) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]bridge.Holder, error) {
+func (o *ownTable) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	return o.ledger.OpenTransactions(ctx, age, limit)
 }
 
 // holders must not be given a context with a deadline.
-func (l *Ledger) holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, error) {
+func (l *Ledger) holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	if err := tables.CheckPool(l.db); err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (l *Ledger) holders(ctx context.Context, id uuid.UUID) ([]bridge.Holder, er
 		Wait: func(context.Context) error { return l.waitFor(waits, conn, id) },
 		// Also if it was woken.
 		Ended: func(err error) bool { return number(err) == lockTimeout || waits.Err() != nil },
-		Look: func(ctx context.Context, conn *sqlx.Conn) ([]bridge.Holder, error) {
+		Look: func(ctx context.Context, conn *sqlx.Conn) ([]inspect.Holder, error) {
 			return list(ctx, conn, holders, waiter)
 		},
 		// The driver tells the server, and keeps the connection.
@@ -153,7 +153,7 @@ func (l *Ledger) waitFor(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) err
 
 // list reads holders. It returns errUnseen if the server does not show the views to the
 // login, or has none.
-func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]bridge.Holder, error) {
+func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]inspect.Holder, error) {
 	var rows []struct {
 		Session              int64
 		Login, Program, Host string
@@ -168,14 +168,14 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any)
 	if err != nil {
 		return nil, err
 	}
-	found := make([]bridge.Holder, 0, len(rows))
+	found := make([]inspect.Holder, 0, len(rows))
 	for i, r := range rows {
 		// A session may have several transactions, of MARS. One that settles by INSERT
 		// holds the row for a moment, and only once there is nobody else.
 		if i > 0 && r.Session == rows[i-1].Session || strings.Contains(r.Statement, settleByInsert) {
 			continue
 		}
-		h := bridge.Holder{
+		h := inspect.Holder{
 			Session: fmt.Sprint(r.Session), Login: r.Login, Program: r.Program, Host: r.Host, State: r.Status,
 			Statement: tables.Cut(strings.TrimSpace(r.Statement)),
 		}

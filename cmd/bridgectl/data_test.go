@@ -10,6 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 func TestSpread(t *testing.T) {
@@ -79,7 +81,7 @@ func TestConclude(t *testing.T) {
 		"handled, row there": {messageFacts{Ledger: row(rowCommitted), Inbox: []inboxClaim{{Consumer: "c", State: stateDone}}},
 			[]string{"has been forwarded, and the row has not been deleted", "sweeps"}, []string{"A verifier forwards"}},
 		"open": {messageFacts{Ledger: row(rowOpen)}, []string{"still open", "cannot be seen with this login"}, nil},
-		"open, seen": {messageFacts{Ledger: &rowFacts{State: rowOpen, Holders: []bridge.Holder{{Session: "1"}}}},
+		"open, seen": {messageFacts{Ledger: &rowFacts{State: rowOpen, Holders: []inspect.Holder{{Session: "1"}}}},
 			[]string{"still open"}, []string{"cannot be seen"}},
 		"absent, others on the way": {messageFacts{Ledger: row(rowAbsent), onWay: 2},
 			[]string{"there never was such a message", "in the queues of the verifiers (2 messages)"}, nil},
@@ -103,13 +105,13 @@ func TestConclude(t *testing.T) {
 // The receiver's form of a message that is sent elsewhere: no copies go by keys that
 // mean something at another exchange.
 func TestRedirectLeavesCopiesOut(t *testing.T) {
-	staged, err := bridge.Encode(bridge.Message{ID: uuid.New(), Exchange: "x", RoutingKey: "k", Publishing: amqp.Publishing{
+	staged, err := wire.Encode(bridge.Message{ID: uuid.New(), Exchange: "x", RoutingKey: "k", Publishing: amqp.Publishing{
 		Expiration: "5000", Headers: amqp.Table{"CC": []any{"a"}, "BCC": []any{"b"}, "mine": "1"},
 	}}, uuid.New())
 	if err != nil {
 		t.Fatal(err)
 	}
-	staged.Headers[bridge.HeaderDeadVerdict] = "committed"
+	staged.Headers[wire.HeaderDeadVerdict] = "committed"
 	read := func() *deadMessage {
 		return readDead(amqp.Delivery{Headers: staged.Headers, MessageId: staged.MessageId, Expiration: staged.Expiration})
 	}
@@ -126,11 +128,11 @@ func TestRedirectLeavesCopiesOut(t *testing.T) {
 // Only a verifier's word counts, not what a sender has written into a message that the
 // broker has moved.
 func TestAVerdictIsBelievedOfAVerifierOnly(t *testing.T) {
-	staged, err := bridge.Encode(bridge.Message{ID: uuid.New(), RoutingKey: "q"}, uuid.New())
+	staged, err := wire.Encode(bridge.Message{ID: uuid.New(), RoutingKey: "q"}, uuid.New())
 	if err != nil {
 		t.Fatal(err)
 	}
-	staged.Headers[bridge.HeaderDeadVerdict] = "committed"
+	staged.Headers[wire.HeaderDeadVerdict] = "committed"
 	d := amqp.Delivery{Headers: staged.Headers, MessageId: staged.MessageId}
 	if m := readDead(d); m.Verdict != "committed" || len((&planner{}).decide(m, knowledge{}).out) != 1 {
 		t.Errorf("a verifier's: %+v", m)
@@ -152,12 +154,12 @@ func TestHeadersAsJSON(t *testing.T) {
 
 // A record is read as if the letter had fitted into the dead queue.
 func TestADeadRecordIsReadLikeAnyLetter(t *testing.T) {
-	staged, err := bridge.Encode(bridge.Message{ID: uuid.New(), RoutingKey: "q", Publishing: amqp.Publishing{Body: []byte("body")}}, uuid.New())
+	staged, err := wire.Encode(bridge.Message{ID: uuid.New(), RoutingKey: "q", Publishing: amqp.Publishing{Body: []byte("body")}}, uuid.New())
 	if err != nil {
 		t.Fatal(err)
 	}
-	staged.Headers[bridge.HeaderDeadVerdict], staged.Headers[bridge.HeaderDeadReason] = "committed", "unroutable"
-	record := bridge.DeadRecord(staged)
+	staged.Headers[wire.HeaderDeadVerdict], staged.Headers[wire.HeaderDeadReason] = "committed", "unroutable"
+	record := wire.DeadRecord(staged)
 	d := amqp.Delivery{Headers: record.Headers, MessageId: record.MessageId, Body: record.Body, DeliveryTag: 7}
 	m := readDead(d)
 	plan := (&planner{}).decide(m, knowledge{})

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // defaultLimit is how many messages a command looks at, unless it is told otherwise.
@@ -31,7 +31,7 @@ type deadFilter struct {
 }
 
 // deadReasons are a verifier's, and the broker's.
-var deadReasons = append(bridge.DeadReasons(), reasonBroker)
+var deadReasons = append(wire.DeadReasons(), reasonBroker)
 
 func (f *deadFilter) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()

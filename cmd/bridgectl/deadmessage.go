@@ -13,7 +13,8 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // reasonBroker is the reason of what the broker itself has moved to the dead queue.
@@ -22,7 +23,7 @@ const reasonBroker = "broker"
 // A deadMessage is a message in the dead queue, in the words of bridge's headers.
 type deadMessage struct {
 	ID         string     `json:"id"`     // the message ID; without one a mark of the content, see key
-	Reason     string     `json:"reason"` // bridge.HeaderDeadReason; "broker", or "" if nothing says it
+	Reason     string     `json:"reason"` // wire.HeaderDeadReason; "broker", or "" if nothing says it
 	Text       string     `json:"text"`
 	Verdict    string     `json:"verdict"` // committed or unknown
 	Exchange   string     `json:"exchange"`
@@ -35,8 +36,8 @@ type deadMessage struct {
 	Size       int        `json:"size"`              // of the body, in bytes
 
 	delivery amqp.Delivery
-	members  []bridge.Staged // what it is made of; one, if it is no group
-	wrong    error           // why it has none: it is malformed
+	members  []wire.Staged // what it is made of; one, if it is no group
+	wrong    error         // why it has none: it is malformed
 }
 
 // noTarget stands for the target of what has none that can be read.
@@ -44,19 +45,19 @@ const noTarget = "-"
 
 // readDead reads a message of the dead queue. Whatever it looks like, it can be shown.
 func readDead(d amqp.Delivery) *deadMessage {
-	d, unopened := bridge.OpenDead(d)
+	d, unopened := wire.OpenDead(d)
 	m := &deadMessage{ID: key(d), Size: len(d.Body), Verdict: "unknown", delivery: d}
-	m.Reason = text(d.Headers[bridge.HeaderDeadReason])
-	m.Text = text(d.Headers[bridge.HeaderDeadText])
-	m.Ledger = text(d.Headers[bridge.HeaderLedger])
-	m.Exchange, m.RoutingKey = text(d.Headers[bridge.HeaderExchange]), text(d.Headers[bridge.HeaderRoutingKey])
-	m.Attempts, _ = d.Headers[bridge.HeaderDeadAttempts].(int64)
+	m.Reason = text(d.Headers[wire.HeaderDeadReason])
+	m.Text = text(d.Headers[wire.HeaderDeadText])
+	m.Ledger = text(d.Headers[wire.HeaderLedger])
+	m.Exchange, m.RoutingKey = text(d.Headers[wire.HeaderExchange]), text(d.Headers[wire.HeaderRoutingKey])
+	m.Attempts, _ = d.Headers[wire.HeaderDeadAttempts].(int64)
 	// A verifier writes its verdict over whatever was there. The broker does not: what it
 	// has moved may carry one that its sender has made up.
-	if _, moved := d.Headers["x-death"]; !moved && text(d.Headers[bridge.HeaderDeadVerdict]) == bridge.Committed.String() {
-		m.Verdict = bridge.Committed.String()
+	if _, moved := d.Headers["x-death"]; !moved && text(d.Headers[wire.HeaderDeadVerdict]) == driver.Committed.String() {
+		m.Verdict = driver.Committed.String()
 	}
-	if at, err := time.Parse(time.RFC3339, text(d.Headers[bridge.HeaderDeadAt])); err == nil {
+	if at, err := time.Parse(time.RFC3339, text(d.Headers[wire.HeaderDeadAt])); err == nil {
 		m.DeadAt = &at
 	}
 	if m.Reason == "" {
@@ -84,20 +85,20 @@ func (m *deadMessage) byBroker() {
 
 // read takes the message apart, as a verifier does.
 func (m *deadMessage) read() {
-	members, err := bridge.Members(m.delivery)
+	members, err := wire.Members(m.delivery)
 	if err != nil {
 		m.wrong = err
 		return
 	}
 	for _, member := range members {
-		staged, err := bridge.Parse(member)
+		staged, err := wire.Parse(member)
 		if err != nil {
 			m.members, m.wrong = nil, err
 			return
 		}
 		m.members = append(m.members, staged)
 	}
-	if _, group := m.delivery.Headers[bridge.HeaderGroup]; group {
+	if _, group := m.delivery.Headers[wire.HeaderGroup]; group {
 		m.Members = len(members)
 	}
 	if at := m.members[0].StagedAt; !at.IsZero() {

@@ -8,7 +8,8 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // deadList is the answer of dead list.
@@ -85,9 +86,9 @@ func replayWords(m *deadMessage) string {
 	switch {
 	case m.wrong != nil:
 		return "not possible: " + m.wrong.Error()
-	case m.Verdict != bridge.Committed.String():
+	case m.Verdict != driver.Committed.String():
 		return "to its target if its row is in the ledger, else only with --force: nobody knows what became of its transaction"
-	case m.Reason == bridge.DeadNotAllowed:
+	case m.Reason == wire.DeadNotAllowed:
 		return "to its target, but only with --force: the verifiers' allow-list forbids it, unless BRIDGE_ALLOW has come to allow it"
 	}
 	return "to its target, with the same ID; its row in the ledger has been deleted"

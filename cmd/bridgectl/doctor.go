@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
@@ -101,8 +101,8 @@ type diagnosis struct {
 
 // A group is what was found in one place.
 type group struct {
-	Name     string           `json:"name"`
-	Findings []bridge.Finding `json:"findings"`
+	Name     string            `json:"name"`
+	Findings []inspect.Finding `json:"findings"`
 }
 
 func newDiagnosis(groups []group) *diagnosis {
@@ -110,11 +110,11 @@ func newDiagnosis(groups []group) *diagnosis {
 	for _, g := range groups {
 		for _, f := range g.Findings {
 			switch f.Level {
-			case bridge.Error:
+			case inspect.Error:
 				d.Errors++
-			case bridge.Warning:
+			case inspect.Warning:
 				d.Warnings++
-			case bridge.Unknown:
+			case inspect.Unknown:
 				d.Unknown++
 			default:
 				d.OK++
@@ -129,7 +129,7 @@ func newDiagnosis(groups []group) *diagnosis {
 func (d *diagnosis) leaveOutOK() {
 	groups := make([]group, 0, len(d.Groups))
 	for _, g := range d.Groups {
-		g.Findings = slices.DeleteFunc(slices.Clone(g.Findings), func(f bridge.Finding) bool { return f.Level == bridge.OK })
+		g.Findings = slices.DeleteFunc(slices.Clone(g.Findings), func(f inspect.Finding) bool { return f.Level == inspect.OK })
 		if len(g.Findings) > 0 {
 			groups = append(groups, g)
 		}
@@ -140,23 +140,23 @@ func (d *diagnosis) leaveOutOK() {
 // The group's methods add a finding.
 
 func (g *group) ok(check, format string, args ...any) {
-	g.add(bridge.OK, check, "", format, args...)
+	g.add(inspect.OK, check, "", format, args...)
 }
 
 func (g *group) warn(check, mend, format string, args ...any) {
-	g.add(bridge.Warning, check, mend, format, args...)
+	g.add(inspect.Warning, check, mend, format, args...)
 }
 
 func (g *group) fail(check, mend, format string, args ...any) {
-	g.add(bridge.Error, check, mend, format, args...)
+	g.add(inspect.Error, check, mend, format, args...)
 }
 
 func (g *group) unknown(check, mend, format string, args ...any) {
-	g.add(bridge.Unknown, check, mend, format, args...)
+	g.add(inspect.Unknown, check, mend, format, args...)
 }
 
-func (g *group) add(level bridge.Level, check, remedy, format string, args ...any) {
-	g.Findings = append(g.Findings, bridge.Finding{Check: check, Level: level, Text: mend.Line(fmt.Sprintf(format, args...)), Mend: remedy})
+func (g *group) add(level inspect.Level, check, remedy, format string, args ...any) {
+	g.Findings = append(g.Findings, inspect.Finding{Check: check, Level: level, Text: mend.Line(fmt.Sprintf(format, args...)), Mend: remedy})
 }
 
 // failed adds an error as a finding, with the mend that is known for it.
@@ -212,7 +212,7 @@ func (d *diagnosis) write(p *page) {
 	p.write(d.summary(p) + "\n")
 }
 
-var levelStyle = map[bridge.Level]style{bridge.OK: green, bridge.Warning: yellow, bridge.Error: red, bridge.Unknown: dim}
+var levelStyle = map[inspect.Level]style{inspect.OK: green, inspect.Warning: yellow, inspect.Error: red, inspect.Unknown: dim}
 
 func (d *diagnosis) summary(p *page) string {
 	count := func(n int, one, many string, s style) string {

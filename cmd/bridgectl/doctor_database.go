@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
@@ -48,7 +50,7 @@ func (a *app) examineLedger(ctx context.Context, g *group) {
 			return
 		}
 	}
-	diagnoser, ok := ledger.(bridge.Diagnoser)
+	diagnoser, ok := ledger.(inspect.Diagnoser)
 	if !ok {
 		if err := ledger.Check(ctx); err != nil {
 			g.failed("ledger", err)
@@ -64,10 +66,10 @@ func (a *app) examineLedger(ctx context.Context, g *group) {
 }
 
 // prove does what a verifier does before it judges (rule 5 of package bridge).
-func prove(ctx context.Context, g *group, ledger bridge.Ledger) {
+func prove(ctx context.Context, g *group, ledger driver.Ledger) {
 	const check = "proof"
 	start := time.Now()
-	err := bridge.Prove(ctx, ledger)
+	err := driver.Prove(ctx, ledger)
 	switch {
 	case err == nil:
 		g.ok(check, "the lookup waits for open transactions, and tells how they end (proven in %v)", time.Since(start).Round(time.Millisecond))

@@ -13,6 +13,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // monitoringMend is for what a user with a lesser tag is not shown.
@@ -100,11 +101,11 @@ func (m *management) newerPolicy(ctx context.Context, q *managedQueue) string {
 }
 
 // refusedLevel is the level of a question that the API has not answered.
-func refusedLevel(err error) bridge.Level {
+func refusedLevel(err error) inspect.Level {
 	if errors.Is(err, errManagementRights) {
-		return bridge.Unknown
+		return inspect.Unknown
 	}
-	return bridge.Error
+	return inspect.Error
 }
 
 func (a *app) roleOf(queue string) role {

@@ -8,20 +8,21 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // What no server of the tests can be brought to do is put into the doctor's mouth
 // here: answers in the form of the management API, and versions.
 
 // expect fails unless the group has one finding that is not ok: this one.
-func (g *group) expect(t *testing.T, check string, level bridge.Level, words string) {
+func (g *group) expect(t *testing.T, check string, level inspect.Level, words string) {
 	t.Helper()
 	found := false
 	for _, f := range g.Findings {
 		switch {
 		case f.Check == check && f.Level == level && strings.Contains(f.Text, words) && f.Mend != "":
 			found = true
-		case f.Level != bridge.OK:
+		case f.Level != inspect.OK:
 			t.Errorf("%s: %s: %s", f.Check, f.Level, f.Text)
 		}
 	}
@@ -35,16 +36,16 @@ func TestNodes(t *testing.T) {
 	for _, c := range []struct {
 		name, node string
 		check      string
-		level      bridge.Level
+		level      inspect.Level
 		words      string
 	}{
-		{"split", well + `,"partitions":["b@host"]`, "cluster", bridge.Error, "a@host does not see b@host"},
-		{"nearly no memory", strings.Replace(well, `"mem_used":1`, `"mem_used":900`, 1), "alarms", bridge.Warning, "of memory"},
-		{"nearly no disk", strings.Replace(well, `"disk_free":9`, `"disk_free":3`, 1), "alarms", bridge.Warning, "of disk left"},
-		{"nearly no files", strings.Replace(well, `"fd_used":10`, `"fd_used":900`, 1), "resources", bridge.Warning, "900 of 1000 file descriptors"},
-		{"nearly no processes", strings.Replace(well, `"proc_used":10`, `"proc_used":900`, 1), "resources", bridge.Warning, "900 of 1000 Erlang processes"},
-		{"nothing known yet", `"running":true`, "alarms", bridge.Unknown, "does not tell the limits"},
-		{"disk not watched", strings.Replace(well, `"disk_free_limit":2000000000`, `"disk_free_limit":"disk_free_monitoring_disabled"`, 1), "alarms", bridge.Unknown, "does not tell the limits"},
+		{"split", well + `,"partitions":["b@host"]`, "cluster", inspect.Error, "a@host does not see b@host"},
+		{"nearly no memory", strings.Replace(well, `"mem_used":1`, `"mem_used":900`, 1), "alarms", inspect.Warning, "of memory"},
+		{"nearly no disk", strings.Replace(well, `"disk_free":9`, `"disk_free":3`, 1), "alarms", inspect.Warning, "of disk left"},
+		{"nearly no files", strings.Replace(well, `"fd_used":10`, `"fd_used":900`, 1), "resources", inspect.Warning, "900 of 1000 file descriptors"},
+		{"nearly no processes", strings.Replace(well, `"proc_used":10`, `"proc_used":900`, 1), "resources", inspect.Warning, "900 of 1000 Erlang processes"},
+		{"nothing known yet", `"running":true`, "alarms", inspect.Unknown, "does not tell the limits"},
+		{"disk not watched", strings.Replace(well, `"disk_free_limit":2000000000`, `"disk_free_limit":"disk_free_monitoring_disabled"`, 1), "alarms", inspect.Unknown, "does not tell the limits"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := new(group)
@@ -76,7 +77,7 @@ func TestAnAnswerInAnotherFormIsNoAnswer(t *testing.T) {
 	for _, m := range []*management{answering(t, http.StatusOK, "<html>"), answering(t, http.StatusBadGateway, "{}"), answering(t, http.StatusFound, "")} {
 		g := new(group)
 		examineNodes(t.Context(), g, m)
-		g.expect(t, "alarms", bridge.Error, "management API not reachable")
+		g.expect(t, "alarms", inspect.Error, "management API not reachable")
 	}
 }
 
@@ -86,29 +87,29 @@ func TestQueuesOfAllKinds(t *testing.T) {
 		name    string
 		examine func(g *group)
 		check   string
-		level   bridge.Level
+		level   inspect.Level
 		words   string
 	}{
 		{"a federated queue", func(g *group) {
 			examinePolicies(g, &managedQueue{Name: "q", Type: "quorum", Policy: "p", EffectivePolicy: looseMap{"federation-upstream-set": "all"}}, roleStaging, staging)
-		}, "policies of q", bridge.Warning, `federation-upstream-set is "all"`},
+		}, "policies of q", inspect.Warning, `federation-upstream-set is "all"`},
 		{"two policies", func(g *group) {
 			examinePolicies(g, &managedQueue{Name: "q", Policy: "p", OperatorPolicy: "o", EffectivePolicy: looseMap{"message-ttl": 5.0}}, roleStaging, staging)
-		}, "policies of q", bridge.Error, "message-ttl is 5ms"},
+		}, "policies of q", inspect.Error, "message-ttl is 5ms"},
 		{"a policy with a consumer timeout", func(g *group) { // RabbitMQ 3.12 and later
 			examineConsumerTimeout(g, []*managedQueue{{Name: "q", EffectivePolicy: looseMap{"consumer-timeout": 600000.0}}}, 10*time.Minute)
-		}, "consumer timeout", bridge.Error, "it is 10m on q"},
+		}, "consumer timeout", inspect.Error, "it is 10m on q"},
 		{"no majority", func(g *group) {
 			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a", "b", "c"}, Online: []string{"a"}}, 3)
-		}, "members of q", bridge.Error, "1 of 3 are online, which is no majority"},
+		}, "members of q", inspect.Error, "1 of 3 are online, which is no majority"},
 		{"few members", func(g *group) {
 			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a"}, Online: []string{"a"}}, 3)
-		}, "members of q", bridge.Warning, "1 members in a cluster of 3 nodes"},
+		}, "members of q", inspect.Warning, "1 members in a cluster of 3 nodes"},
 		{"two members", func(g *group) {
 			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a", "b"}, Online: []string{"a", "b"}}, 2)
-		}, "members of q", bridge.Warning, "the loss of either"},
-		{"members not told", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "quorum"}, 1) }, "members of q", bridge.Unknown, "does not tell"},
-		{"a queue that is down", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "classic", State: "down"}, 1) }, "members of q", bridge.Error, "the queue is down"},
+		}, "members of q", inspect.Warning, "the loss of either"},
+		{"members not told", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "quorum"}, 1) }, "members of q", inspect.Unknown, "does not tell"},
+		{"a queue that is down", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "classic", State: "down"}, 1) }, "members of q", inspect.Error, "the queue is down"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := new(group)
@@ -135,19 +136,19 @@ func TestAPolicyThatIsNotYetInAQueuesDescription(t *testing.T) {
 func TestVersions(t *testing.T) {
 	for _, c := range []struct {
 		product, version string
-		level            bridge.Level
+		level            inspect.Level
 	}{
-		{"RabbitMQ", "3.9.29", bridge.Error},
-		{"RabbitMQ", "3.10.0", bridge.OK},
-		{"RabbitMQ", "3.13.7", bridge.OK},
-		{"RabbitMQ", "4.0.1-rc.1", bridge.OK},
-		{"RabbitMQ", "next", bridge.Unknown},
-		{"RabbitMQ", "", bridge.Unknown},
-		{"LavinMQ", "2.0.0", bridge.Warning},
+		{"RabbitMQ", "3.9.29", inspect.Error},
+		{"RabbitMQ", "3.10.0", inspect.OK},
+		{"RabbitMQ", "3.13.7", inspect.OK},
+		{"RabbitMQ", "4.0.1-rc.1", inspect.OK},
+		{"RabbitMQ", "next", inspect.Unknown},
+		{"RabbitMQ", "", inspect.Unknown},
+		{"LavinMQ", "2.0.0", inspect.Warning},
 	} {
 		g := new(group)
 		judgeVersion(g, c.product, c.version)
-		if len(g.Findings) != 1 || g.Findings[0].Level != c.level || (g.Findings[0].Mend == "") != (c.level == bridge.OK) {
+		if len(g.Findings) != 1 || g.Findings[0].Level != c.level || (g.Findings[0].Mend == "") != (c.level == inspect.OK) {
 			t.Errorf("%s %s: %+v", c.product, c.version, g.Findings)
 		}
 	}
@@ -155,8 +156,8 @@ func TestVersions(t *testing.T) {
 
 func TestWhatServersAndMessagesSayCannotActOnATerminal(t *testing.T) {
 	var text strings.Builder
-	d := newDiagnosis([]group{{Name: "x\x1b[2J", Findings: []bridge.Finding{
-		{Check: "c\a", Level: bridge.Error, Text: "t\x1b]0;title\a\nnext", Mend: "m\u009b"},
+	d := newDiagnosis([]group{{Name: "x\x1b[2J", Findings: []inspect.Finding{
+		{Check: "c\a", Level: inspect.Error, Text: "t\x1b]0;title\a\nnext", Mend: "m\u009b"},
 	}}})
 	p := &page{w: &text}
 	d.write(p)

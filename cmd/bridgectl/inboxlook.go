@@ -8,7 +8,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // consumersMost bounds how many consumers of an inbox are asked about.
@@ -18,7 +18,7 @@ const consumersMost = 100
 type inboxClaim struct {
 	Consumer string     `json:"consumer"`
 	Claimed  bool       `json:"claimed"`
-	State    string     `json:"state"` // done, or bridge.State while it is pending; "" if not claimed
+	State    string     `json:"state"` // done, or driver.State while it is pending; "" if not claimed
 	Attempts int        `json:"attempts,omitempty"`
 	Since    *time.Time `json:"since,omitempty"` // of what is pending
 	Error    string     `json:"error,omitempty"`
@@ -53,7 +53,7 @@ func (a *app) claims(ctx context.Context, key string, consumers []string) ([]inb
 	return all, nil
 }
 
-func lookUpClaim(ctx context.Context, db *sqlx.DB, inbox bridge.Inbox, consumer, key string) (claim inboxClaim, err error) {
+func lookUpClaim(ctx context.Context, db *sqlx.DB, inbox driver.Inbox, consumer, key string) (claim inboxClaim, err error) {
 	tx, err := db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return claim, err

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -49,11 +50,11 @@ func TestReplayKeepsToTheAllowList(t *testing.T) {
 		if copies != nil {
 			m.Publishing.Headers = amqp.Table{"CC": copies}
 		}
-		staged, err := bridge.Encode(m, uuid.New())
+		staged, err := wire.Encode(m, uuid.New())
 		if err != nil {
 			t.Fatal(err)
 		}
-		staged.Headers[bridge.HeaderDeadVerdict], staged.Headers[bridge.HeaderDeadReason] = "committed", reason
+		staged.Headers[wire.HeaderDeadVerdict], staged.Headers[wire.HeaderDeadReason] = "committed", reason
 		return readDead(amqp.Delivery{Headers: staged.Headers, MessageId: staged.MessageId})
 	}
 	topology := bridge.Topology{Queue: "staging"}
@@ -69,16 +70,16 @@ func TestReplayKeepsToTheAllowList(t *testing.T) {
 		m       *deadMessage
 		sent    bool
 	}{
-		{"on the list", set, dead("good", bridge.DeadUnroutable), true},
-		{"not on the list", set, dead("bad", bridge.DeadUnroutable), false},
-		{"a copy that is not on the list", set, dead("good", bridge.DeadUnroutable, "bad"), false},
-		{"copies that are on the list", set, dead("good", bridge.DeadUnroutable, "good too"), true},
-		{"on the list since", set, dead("good", bridge.DeadNotAllowed), true},
-		{"not on the list, but forced", &forced, dead("bad", bridge.DeadNotAllowed), true},
-		{"not on the list, and sent elsewhere", &elsewhere, dead("bad", bridge.DeadNotAllowed), true},
-		{"no list here", unset, dead("bad", bridge.DeadUnroutable), true},
-		{"no list here, but a verifier had one", unset, dead("bad", bridge.DeadNotAllowed), false},
-		{"the verifiers' own queue", unset, dead("staging", bridge.DeadUnroutable), false},
+		{"on the list", set, dead("good", wire.DeadUnroutable), true},
+		{"not on the list", set, dead("bad", wire.DeadUnroutable), false},
+		{"a copy that is not on the list", set, dead("good", wire.DeadUnroutable, "bad"), false},
+		{"copies that are on the list", set, dead("good", wire.DeadUnroutable, "good too"), true},
+		{"on the list since", set, dead("good", wire.DeadNotAllowed), true},
+		{"not on the list, but forced", &forced, dead("bad", wire.DeadNotAllowed), true},
+		{"not on the list, and sent elsewhere", &elsewhere, dead("bad", wire.DeadNotAllowed), true},
+		{"no list here", unset, dead("bad", wire.DeadUnroutable), true},
+		{"no list here, but a verifier had one", unset, dead("bad", wire.DeadNotAllowed), false},
+		{"the verifiers' own queue", unset, dead("staging", wire.DeadUnroutable), false},
 	} {
 		plan := c.planner.decide(c.m, knowledge{})
 		if sent := len(plan.out) == 1; sent != c.sent || sent == (plan.refusal != "") {

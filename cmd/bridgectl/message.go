@@ -10,7 +10,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 func newMessageCommand(a *app) *cobra.Command {
@@ -75,10 +77,10 @@ type messageFacts struct {
 }
 
 type rowFacts struct {
-	Identity   uuid.UUID       `json:"identity"`
-	State      string          `json:"state"`
-	RecordedAt *time.Time      `json:"recorded_at"` // of a committed row; nil if not found out
-	Holders    []bridge.Holder `json:"holders"`     // of an open transaction, as far as the login may see
+	Identity   uuid.UUID        `json:"identity"`
+	State      string           `json:"state"`
+	RecordedAt *time.Time       `json:"recorded_at"` // of a committed row; nil if not found out
+	Holders    []inspect.Holder `json:"holders"`     // of an open transaction, as far as the login may see
 }
 
 type parkedFacts struct {
@@ -136,7 +138,7 @@ func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) error 
 	if err != nil {
 		return err
 	}
-	if unparker, ok := ledger.(bridge.Unparker); ok {
+	if unparker, ok := ledger.(driver.Unparker); ok {
 		if facts.Parked, err = l.askParked(ctx, unparker, facts.ID); err != nil {
 			return err
 		}
@@ -145,7 +147,7 @@ func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) error 
 	return err
 }
 
-func (l *messageLook) askParked(ctx context.Context, ledger bridge.Unparker, id uuid.UUID) (*parkedFacts, error) {
+func (l *messageLook) askParked(ctx context.Context, ledger driver.Unparker, id uuid.UUID) (*parkedFacts, error) {
 	parked := new(parkedFacts)
 	var err error
 	if parked.Parked, err = ledger.CountParked(ctx, parkedCount); err != nil || parked.Parked == 0 {
@@ -165,8 +167,8 @@ func (l *messageLook) askParked(ctx context.Context, ledger bridge.Unparker, id 
 // settlePatience bounds the question whether a transaction is open.
 const settlePatience = time.Second
 
-func (l *messageLook) askRow(ctx context.Context, ledger bridge.Ledger, id uuid.UUID) (*rowFacts, error) {
-	row := &rowFacts{Identity: ledger.Identity(), State: rowCommitted, Holders: []bridge.Holder{}}
+func (l *messageLook) askRow(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*rowFacts, error) {
+	row := &rowFacts{Identity: ledger.Identity(), State: rowCommitted, Holders: []inspect.Holder{}}
 	found, err := ledger.Committed(ctx, []uuid.UUID{id})
 	if err != nil {
 		return nil, err
@@ -175,7 +177,7 @@ func (l *messageLook) askRow(ctx context.Context, ledger bridge.Ledger, id uuid.
 		row.RecordedAt, err = recordedAt(ctx, ledger, id)
 		return row, err
 	}
-	if watcher, ok := ledger.(bridge.Watcher); ok {
+	if watcher, ok := ledger.(inspect.Watcher); ok {
 		if row.Holders, err = watcher.Holders(ctx, id); err != nil {
 			return nil, err
 		}
@@ -186,22 +188,22 @@ func (l *messageLook) askRow(ctx context.Context, ledger bridge.Ledger, id uuid.
 		return nil, err
 	}
 	switch outcome {
-	case bridge.StillOpen:
+	case driver.StillOpen:
 		row.State = rowOpen
-	case bridge.RolledBack:
+	case driver.RolledBack:
 		row.State = rowAbsent
-	case bridge.Committed: // meanwhile
+	case driver.Committed: // meanwhile
 		row.RecordedAt, err = recordedAt(ctx, ledger, id)
 	}
 	if row.State != rowOpen {
-		row.Holders = []bridge.Holder{}
+		row.Holders = []inspect.Holder{}
 	}
 	return row, err
 }
 
 // recordedAt finds when a row was inserted, if the ledger is as small as it should be.
-func recordedAt(ctx context.Context, ledger bridge.Ledger, id uuid.UUID) (*time.Time, error) {
-	sweeper, ok := ledger.(bridge.Sweeper)
+func recordedAt(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*time.Time, error) {
+	sweeper, ok := ledger.(driver.Sweeper)
 	if !ok {
 		return nil, nil
 	}
@@ -209,7 +211,7 @@ func recordedAt(ctx context.Context, ledger bridge.Ledger, id uuid.UUID) (*time.
 	if err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(rows, func(o bridge.Orphan) bool { return o.ID == id }); i >= 0 {
+	if i := slices.IndexFunc(rows, func(o driver.Orphan) bool { return o.ID == id }); i >= 0 {
 		return &rows[i].RecordedAt, nil
 	}
 	return nil, nil
@@ -269,7 +271,7 @@ func (l *messageLook) askAudit(ctx context.Context, facts *messageFacts, queue s
 	dropped := &droppedFacts{At: []time.Time{}}
 	dropped.LookedAt, dropped.Depth, err = l.app.look(ctx, queue, l.limit, func(d amqp.Delivery) error {
 		if strings.EqualFold(d.MessageId, facts.ID.String()) {
-			at, _ := time.Parse(time.RFC3339, text(d.Headers[bridge.HeaderDroppedAt]))
+			at, _ := time.Parse(time.RFC3339, text(d.Headers[wire.HeaderDroppedAt]))
 			dropped.At = append(dropped.At, at)
 		}
 		return nil

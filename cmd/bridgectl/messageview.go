@@ -5,7 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
@@ -45,7 +46,7 @@ func (f *messageFacts) concludeDead(say func(string, ...any)) {
 	}
 	for _, m := range f.Dead.Found {
 		say("It is in the dead queue: %s%s.", m.Reason, prefixed(", ", m.Text))
-		if m.Verdict == bridge.Committed.String() {
+		if m.Verdict == driver.Committed.String() {
 			say("Its transaction committed, so its receiver should have it.")
 			f.Next = "It stays there until dead replay sends it to its target, or dead discard removes it."
 		} else {
@@ -96,7 +97,7 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 // concludeDeadRow is about a dead message without a row in the ledger at hand.
 func (f *messageFacts) concludeDeadRow(say func(string, ...any), m *deadMessage) {
 	switch {
-	case m.Verdict == bridge.Committed.String():
+	case m.Verdict == driver.Committed.String():
 		say("No row is in the ledger: it was deleted once the message was safe in the dead queue.")
 	case m.Ledger != "" && !strings.EqualFold(m.Ledger, f.Ledger.Identity.String()):
 		say("The ledger at hand knows nothing of it: it belongs to ledger %s.", m.Ledger)
@@ -201,7 +202,7 @@ func (f *messageFacts) queueRows(add func(name, format string, args ...any)) {
 }
 
 // holderText is a session in one line.
-func holderText(h bridge.Holder) string {
+func holderText(h inspect.Holder) string {
 	parts := []string{"session " + h.Session}
 	for _, part := range []struct{ name, value string }{{"login", h.Login}, {"program", h.Program}, {"host", h.Host}} {
 		if part.value != "" {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // orphanAge is the verifiers' default of BRIDGE_SWEEP_AGE.
@@ -45,12 +46,12 @@ func (f *orphanFlags) check(least time.Duration) error {
 	return nil
 }
 
-func (a *app) sweeper(ctx context.Context) (bridge.Sweeper, error) {
+func (a *app) sweeper(ctx context.Context) (driver.Sweeper, error) {
 	ledger, err := a.ledger(ctx)
 	if err != nil {
 		return nil, err
 	}
-	sweeper, ok := ledger.(bridge.Sweeper)
+	sweeper, ok := ledger.(driver.Sweeper)
 	if !ok {
 		return nil, errors.New("this ledger keeps its rows: it has no orphans")
 	}
@@ -92,7 +93,7 @@ from a commit to the forwarding, through the longest transaction and the longest
 and an hour at least. It refuses while the staging queue or the waiting queue holds
 messages: one of them may be the one that a row belongs to.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(bridge.MinSweepAge); err != nil {
+			if err := f.check(driver.MinSweepAge); err != nil {
 				return err
 			}
 			ledger, err := a.sweeper(cmd.Context())
@@ -205,7 +206,7 @@ type orphanRow struct {
 	RecordedAt time.Time `json:"recorded_at"`
 }
 
-func newOrphanList(action string, f *orphanFlags, orphans []bridge.Orphan, note string) *orphanList {
+func newOrphanList(action string, f *orphanFlags, orphans []driver.Orphan, note string) *orphanList {
 	list := &orphanList{Action: action, Age: f.age.String(), Rows: []orphanRow{}, Note: note, Limited: len(orphans) == f.limit}
 	for _, o := range orphans {
 		list.Rows = append(list.Rows, orphanRow{o.ID.String(), o.RecordedAt})

@@ -10,7 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
@@ -77,7 +78,7 @@ the same ID.`,
 			refused := func(id uuid.UUID, err error) {
 				push.Refused = append(push.Refused, refusedParked{id, mend.Line(err.Error())})
 			}
-			if err := bridge.StageParked(cmd.Context(), ledger, broker, push.Queue, staged, refused); err != nil {
+			if err := driver.StageParked(cmd.Context(), ledger, broker, push.Queue, staged, refused); err != nil {
 				return fmt.Errorf("%w (%s pushed before)", err, count(push.Messages, "message"))
 			}
 			if push.Left, err = ledger.CountParked(cmd.Context(), parkedCount); err != nil {
@@ -93,12 +94,12 @@ the same ID.`,
 }
 
 // unparker is the ledger, which must be one that can keep messages.
-func (a *app) unparker(ctx context.Context) (bridge.Unparker, error) {
+func (a *app) unparker(ctx context.Context) (driver.Unparker, error) {
 	ledger, err := a.ledger(ctx)
 	if err != nil {
 		return nil, err
 	}
-	unparker, ok := ledger.(bridge.Unparker)
+	unparker, ok := ledger.(driver.Unparker)
 	if !ok {
 		return nil, errors.New("this ledger keeps no parked messages")
 	}
@@ -109,12 +110,12 @@ func (a *app) unparker(ctx context.Context) (bridge.Unparker, error) {
 var errOnlyLooking = errors.New("only looking")
 
 // lookAtParked reads parked messages by beginning to unpark them.
-func lookAtParked(ctx context.Context, ledger bridge.Unparker, limit int) ([]parkedMessage, error) {
+func lookAtParked(ctx context.Context, ledger driver.Unparker, limit int) ([]parkedMessage, error) {
 	list := []parkedMessage{}
 	var after uuid.UUID
 	for len(list) < limit {
 		seen := len(list)
-		_, err := ledger.Unpark(ctx, after, limit-seen, func(_ context.Context, messages []bridge.Parked) error {
+		_, err := ledger.Unpark(ctx, after, limit-seen, func(_ context.Context, messages []driver.Parked) error {
 			for _, m := range messages {
 				list = append(list, readParked(ledger.Identity(), m))
 				after = m.ID
@@ -141,9 +142,9 @@ type parkedMessage struct {
 	Wrong      string     `json:"wrong,omitempty"`
 }
 
-func readParked(ledger uuid.UUID, p bridge.Parked) parkedMessage {
+func readParked(ledger uuid.UUID, p driver.Parked) parkedMessage {
 	out := parkedMessage{ID: p.ID, Size: len(p.Message)}
-	staged, err := bridge.ReadRecord(ledger, p.Message)
+	staged, err := wire.ReadRecord(ledger, p.Message)
 	if err != nil {
 		out.Wrong = err.Error()
 		return out

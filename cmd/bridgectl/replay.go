@@ -10,6 +10,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // A replayPlan says what is published instead of a dead message, or why nothing is.
@@ -35,12 +37,12 @@ type replayPlan struct {
 // its own has deleted the row of a dead-lettered message and cannot tell; there, and where
 // there is no ledger to ask, the header is believed and the plan says so.
 type planner struct {
-	ledger func(context.Context) (bridge.Ledger, error) // nil without an error: there is none at hand
+	ledger func(context.Context) (driver.Ledger, error) // nil without an error: there is none at hand
 	to     *bridge.Target                               // instead of the messages' own targets
 	force  bool
 
-	permits func(bridge.Staged) bool // whether a verifier would forward it; nil: it would
-	listed  bool                     // permits knows the verifiers' allow-list
+	permits func(wire.Staged) bool // whether a verifier would forward it; nil: it would
+	listed  bool                   // permits knows the verifiers' allow-list
 }
 
 // plan decides about some messages with one lookup.
@@ -77,7 +79,7 @@ func (p *planner) lookUp(ctx context.Context, messages []*deadMessage) (known kn
 	if err != nil || ledger == nil {
 		return known, err
 	}
-	_, keeps := ledger.(bridge.ProvenElsewhere) // an own table
+	_, keeps := ledger.(driver.ProvenElsewhere) // an own table
 	known = knowledge{identity: ledger.Identity(), keeps: keeps, rows: make(map[uuid.UUID]bool)}
 	const chunk = 1000
 	for len(ids) > 0 {
@@ -98,7 +100,7 @@ func (p *planner) decide(m *deadMessage, known knowledge) (plan replayPlan) {
 	if m.wrong != nil {
 		return p.malformed(m)
 	}
-	var missing *bridge.Staged
+	var missing *wire.Staged
 	for i, member := range m.members {
 		if member.Ledger == known.identity && known.rows[member.ID] {
 			plan.forget = append(plan.forget, member.ID)
@@ -109,12 +111,12 @@ func (p *planner) decide(m *deadMessage, known knowledge) (plan replayPlan) {
 	switch {
 	case missing == nil:
 		plan.note = "its row was in the ledger"
-	case m.Verdict != bridge.Committed.String():
+	case m.Verdict != driver.Committed.String():
 		plan.refusal = unknownText(m, *missing, known.identity)
 	case missing.Ledger == known.identity && known.keeps:
 		plan.refusal = "its header says committed, and its table has no row with its ID: the header is forged, or the row was deleted"
 	default:
-		plan.note = "on the word of its header " + bridge.HeaderDeadVerdict + ": " + unaskedText(*missing, known.identity)
+		plan.note = "on the word of its header " + wire.HeaderDeadVerdict + ": " + unaskedText(*missing, known.identity)
 	}
 	if plan.refusal != "" && !p.force {
 		return replayPlan{refusal: plan.refusal + "; --force sends it all the same"}
@@ -141,11 +143,11 @@ func (p *planner) forbids(m *deadMessage) bool {
 			return true
 		}
 	}
-	return m.Reason == bridge.DeadNotAllowed && !p.listed
+	return m.Reason == wire.DeadNotAllowed && !p.listed
 }
 
 // unknownText says why nobody knows that a message is committed.
-func unknownText(m *deadMessage, s bridge.Staged, identity uuid.UUID) string {
+func unknownText(m *deadMessage, s wire.Staged, identity uuid.UUID) string {
 	text := "nobody knows what became of its transaction: "
 	if m.Members > 0 {
 		text = "nobody knows what became of the transaction of its member " + s.ID.String() + ": "
@@ -157,7 +159,7 @@ func unknownText(m *deadMessage, s bridge.Staged, identity uuid.UUID) string {
 		text += "it belongs to ledger " + s.Ledger.String() + ", not to the one at hand; name that one's database, which may know it"
 	default:
 		text += "it has no row in the ledger: rolled back, still open, or forwarded before"
-		if m.Reason == bridge.DeadSwept {
+		if m.Reason == wire.DeadSwept {
 			text += ", or its row was removed as an orphan"
 		}
 	}
@@ -165,7 +167,7 @@ func unknownText(m *deadMessage, s bridge.Staged, identity uuid.UUID) string {
 }
 
 // unaskedText says why the ledger at hand cannot confirm a verdict.
-func unaskedText(s bridge.Staged, identity uuid.UUID) string {
+func unaskedText(s wire.Staged, identity uuid.UUID) string {
 	switch {
 	case identity == uuid.Nil:
 		return "BRIDGE_DATABASE_URL is not set, so its ledger was not asked"
@@ -176,7 +178,7 @@ func unaskedText(s bridge.Staged, identity uuid.UUID) string {
 }
 
 // outgoing is the message as the receiver shall see it.
-func (p *planner) outgoing(s bridge.Staged) bridge.Outgoing {
+func (p *planner) outgoing(s wire.Staged) bridge.Outgoing {
 	out := bridge.Outgoing{Target: s.Target(), Publishing: s.Message.Publishing}
 	if p.to != nil {
 		// Its copies' keys mean something at its own target only.
@@ -212,10 +214,10 @@ func asItIs(d amqp.Delivery, to bridge.Target) (amqp.Publishing, error) {
 			headers[name] = value
 		}
 	}
-	headers[bridge.HeaderLedger] = uuid.Max.String()
-	headers[bridge.HeaderExchange], headers[bridge.HeaderRoutingKey] = to.Exchange, to.RoutingKey
+	headers[wire.HeaderLedger] = uuid.Max.String()
+	headers[wire.HeaderExchange], headers[wire.HeaderRoutingKey] = to.Exchange, to.RoutingKey
 	d.Headers, d.MessageId, d.Expiration = headers, uuid.Max.String(), ""
-	staged, err := bridge.Parse(d)
+	staged, err := wire.Parse(d)
 	if err != nil {
 		return amqp.Publishing{}, err
 	}

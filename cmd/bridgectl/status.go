@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
@@ -74,11 +76,11 @@ type queueStatus struct {
 }
 
 type ledgerStatus struct {
-	Identity uuid.UUID       `json:"identity"`
-	Rows     *int            `json:"rows"`    // committed ones that are not parked, up to ledgerRowsMost, on SQLite older than a second; nil: this ledger does not tell
-	Orphans  *int            `json:"orphans"` // of these, those older than the sweep age, up to orphansMost
-	Parked   *int            `json:"parked"`  // up to parkedCount
-	Open     []bridge.Holder `json:"open"`    // transactions that have recorded and are open, up to holdersMost; nil: this ledger does not tell
+	Identity uuid.UUID        `json:"identity"`
+	Rows     *int             `json:"rows"`    // committed ones that are not parked, up to ledgerRowsMost, on SQLite older than a second; nil: this ledger does not tell
+	Orphans  *int             `json:"orphans"` // of these, those older than the sweep age, up to orphansMost
+	Parked   *int             `json:"parked"`  // up to parkedCount
+	Open     []inspect.Holder `json:"open"`    // transactions that have recorded and are open, up to holdersMost; nil: this ledger does not tell
 }
 
 // A collector finds out what is going on, once or again and again.
@@ -216,7 +218,7 @@ func (c *collector) askLedger(ctx context.Context, facts *statusFacts) error {
 		return err
 	}
 	status := &ledgerStatus{Identity: ledger.Identity()}
-	if sweeper, ok := ledger.(bridge.Sweeper); ok {
+	if sweeper, ok := ledger.(driver.Sweeper); ok {
 		rows, err := sweeper.Orphans(ctx, 0, ledgerRowsMost)
 		if err != nil {
 			return err
@@ -228,19 +230,19 @@ func (c *collector) askLedger(ctx context.Context, facts *statusFacts) error {
 		n, orphans := len(rows), len(old)
 		status.Rows, status.Orphans = &n, &orphans
 	}
-	if unparker, ok := ledger.(bridge.Unparker); ok {
+	if unparker, ok := ledger.(driver.Unparker); ok {
 		n, err := unparker.CountParked(ctx, parkedCount)
 		if err != nil {
 			return err
 		}
 		status.Parked = &n
 	}
-	if watcher, ok := ledger.(bridge.Watcher); ok {
+	if watcher, ok := ledger.(inspect.Watcher); ok {
 		if status.Open, err = watcher.OpenTransactions(ctx, c.openFor, holdersMost); err != nil {
 			return fmt.Errorf("list open transactions: %w", err)
 		}
 		if status.Open == nil {
-			status.Open = []bridge.Holder{}
+			status.Open = []inspect.Holder{}
 		}
 	}
 	facts.Ledger = status

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
 	"github.com/twoqueue/twoqueue/idempotency"
@@ -118,9 +119,9 @@ func dead(d amqp.Delivery, code string, reason error) amqp.Publishing {
 	if headers == nil {
 		headers = make(amqp.Table)
 	}
-	headers[bridge.HeaderDeadReason] = code
-	headers[bridge.HeaderDeadText] = text(reason)
-	headers[bridge.HeaderDeadAt] = timestamp().Format(time.RFC3339)
+	headers[wire.HeaderDeadReason] = code
+	headers[wire.HeaderDeadText] = text(reason)
+	headers[wire.HeaderDeadAt] = timestamp().Format(time.RFC3339)
 	d.Headers = headers
-	return bridge.Republished(d)
+	return wire.Republished(d)
 }

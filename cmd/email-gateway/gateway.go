@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
@@ -24,7 +25,7 @@ type gateway struct {
 	log      *slog.Logger
 	db       *database.Database
 	broker   *bridge.Broker
-	inbox    bridge.Inbox
+	inbox    driver.Inbox
 	guard    *idempotency.Guard
 	statuses *statuses
 	sessions *sessions

@@ -9,7 +9,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // How often statuses are settled: soon after the start and after a status could not be
@@ -67,7 +67,7 @@ func (g *gateway) write(ctx context.Context, id string, now status, write func(c
 
 // settle notes as sent what is not known to be, but is done by the inbox, and returns
 // its IDs. Done is for ever: what is claimed and not pending is not begun again.
-func (s *statuses) settle(ctx context.Context, inbox bridge.Inbox) (settled []string, err error) {
+func (s *statuses) settle(ctx context.Context, inbox driver.Inbox) (settled []string, err error) {
 	for after := ""; ; {
 		ids, err := s.open(ctx, after)
 		if err != nil {
@@ -102,7 +102,7 @@ WHERE message_id > ? AND status IN ('sending', 'doubtful') ORDER BY message_id`)
 	return firstIDs(rows, settleBatch)
 }
 
-func (s *statuses) settleOne(ctx context.Context, inbox bridge.Inbox, id string) (done bool, err error) {
+func (s *statuses) settleOne(ctx context.Context, inbox driver.Inbox, id string) (done bool, err error) {
 	err = s.inTx(ctx, func(tx *sqlx.Tx) error {
 		claimed, pending, err := inbox.LookUp(ctx, tx, consumer, id)
 		done = claimed && pending == nil

@@ -10,13 +10,13 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
 const anID = "01936f5e-7b1c-7cc0-9a3b-0a1b2c3d4e5f"
 
-func newStatuses(t *testing.T) (*statuses, bridge.Inbox) {
+func newStatuses(t *testing.T) (*statuses, driver.Inbox) {
 	t.Helper()
 	db, err := database.Create(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "statuses.db"))
 	if err != nil {
@@ -137,7 +137,7 @@ func TestOnlyWhatTheInboxIsDoneWithIsSettled(t *testing.T) {
 				_, err = inbox.Claim(t.Context(), tx, consumer, anID)
 			}
 			if c.pending && err == nil {
-				_, err = inbox.AddPending(t.Context(), tx, consumer, bridge.Pending{Key: anID, State: bridge.Started, Run: "r", Attempts: 1}, time.Hour)
+				_, err = inbox.AddPending(t.Context(), tx, consumer, driver.Pending{Key: anID, State: driver.Started, Run: "r", Attempts: 1}, time.Hour)
 			}
 			return err
 		}))

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -53,7 +53,7 @@ func newMetrics(w *worker) *metrics {
 		sampleFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "twoqueue_sample_failures_total",
 			Help: "Times that the database did not tell how many messages are parked or rows are orphans."}),
 	}
-	for _, reason := range bridge.DeadReasons() { // they are there from the start
+	for _, reason := range wire.DeadReasons() { // they are there from the start
 		m.deadLetters.WithLabelValues(reason)
 	}
 	for _, cause := range causes {

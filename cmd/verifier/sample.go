@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
@@ -45,10 +45,10 @@ func (m *metrics) sample(ctx context.Context) {
 	})
 }
 
-func (m *metrics) countParked(ctx context.Context, ledger bridge.Ledger) error {
+func (m *metrics) countParked(ctx context.Context, ledger driver.Ledger) error {
 	ctx, cancel := context.WithTimeout(ctx, samplePatience)
 	defer cancel()
-	if unparker, ok := ledger.(bridge.Unparker); ok {
+	if unparker, ok := ledger.(driver.Unparker); ok {
 		n, err := unparker.CountParked(ctx, sampleLimit)
 		if err != nil {
 			return err
@@ -59,8 +59,8 @@ func (m *metrics) countParked(ctx context.Context, ledger bridge.Ledger) error {
 	return nil
 }
 
-func (m *metrics) countOrphans(ctx context.Context, ledger bridge.Ledger) error {
-	sweeper, ok := ledger.(bridge.Sweeper)
+func (m *metrics) countOrphans(ctx context.Context, ledger driver.Ledger) error {
+	sweeper, ok := ledger.(driver.Sweeper)
 	if !ok {
 		return nil
 	}

@@ -5,7 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier"
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
@@ -68,7 +69,7 @@ func (s *status) Done(e verifier.Event) {
 		return
 	}
 	one := end{ID: e.ID, At: e.Done, Reason: e.Reason}
-	if e.Reason != bridge.DeadMalformed { // such a one has no target
+	if e.Reason != wire.DeadMalformed { // such a one has no target
 		one.Target = e.Message.Target().String()
 	}
 	s.mu.Lock()
@@ -113,13 +114,13 @@ func (s *status) rates(of func(verifier.Stats) int64) []int64 {
 type transactions struct {
 	mu      sync.Mutex
 	at      time.Time
-	holders []bridge.Holder
+	holders []inspect.Holder
 	err     error
 }
 
 // get asks the database if the last answer is old. It is asked only while somebody
 // looks at the page, and by one at a time.
-func (t *transactions) get(ctx context.Context, ledger bridge.Watcher) ([]bridge.Holder, error) {
+func (t *transactions) get(ctx context.Context, ledger inspect.Watcher) ([]inspect.Holder, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if time.Since(t.at) < watchEvery {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -54,9 +54,9 @@ type waitingReport struct {
 
 // transactionsReport are the open ones that have written to the ledger.
 type transactionsReport struct {
-	Known bool            `json:"known"` // this kind of database can tell
-	Error string          `json:"error,omitempty"`
-	Open  []bridge.Holder `json:"open"`
+	Known bool             `json:"known"` // this kind of database can tell
+	Error string           `json:"error,omitempty"`
+	Open  []inspect.Holder `json:"open"`
 }
 
 type targetReport struct {
@@ -140,12 +140,12 @@ func (s *status) phase(state verifier.State) string {
 }
 
 func (s *status) transactions(ctx context.Context) transactionsReport {
-	r := transactionsReport{Open: []bridge.Holder{}}
+	r := transactionsReport{Open: []inspect.Holder{}}
 	parts := s.worker.parts.Load()
 	if parts == nil {
 		return r
 	}
-	watcher, ok := parts.ledger.(bridge.Watcher)
+	watcher, ok := parts.ledger.(inspect.Watcher)
 	if !ok {
 		return r
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // Types of variables beside those of package environment. Each says in its error
@@ -19,7 +19,7 @@ func (a *age) Decode(text string) error {
 		return nil
 	}
 	d, err := time.ParseDuration(text)
-	if err != nil || d < bridge.MinSweepAge {
+	if err != nil || d < driver.MinSweepAge {
 		return fmt.Errorf("%q is not usable; give a duration of at least 1h such as 168h, or never, or unset it", text)
 	}
 	*a = age(d)

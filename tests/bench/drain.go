@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // drainScenario empties a staging queue into a target queue. The shovel, a part
@@ -187,7 +188,7 @@ func stageSingly(ctx context.Context, w *world, p place, db *sql.DB, size, n int
 			ids[i] = uuid.Must(uuid.NewV7())
 			message := bridge.Message{ID: ids[i], RoutingKey: p.Target}
 			message.Publishing.Body = text.make(uint64(done+i), size)
-			staged, err := bridge.Encode(message, l.Identity())
+			staged, err := wire.Encode(message, l.Identity())
 			if err != nil {
 				return err
 			}

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
@@ -69,15 +70,15 @@ func (s *scene) bury(t *testing.T, target string, n int) []string {
 		id := uuid.Must(uuid.NewV7())
 		m := letter(target, id.String())
 		m.ID = id
-		publishing, err := bridge.Encode(m, s.Ledger.Identity())
+		publishing, err := wire.Encode(m, s.Ledger.Identity())
 		if err != nil {
 			t.Fatal(err)
 		}
-		publishing.Headers[bridge.HeaderDeadReason] = "unroutable"
-		publishing.Headers[bridge.HeaderDeadText] = "it was not there"
-		publishing.Headers[bridge.HeaderDeadVerdict] = "committed"
-		publishing.Headers[bridge.HeaderDeadAttempts] = int64(4)
-		publishing.Headers[bridge.HeaderDeadAt] = time.Now().UTC().Format(time.RFC3339)
+		publishing.Headers[wire.HeaderDeadReason] = "unroutable"
+		publishing.Headers[wire.HeaderDeadText] = "it was not there"
+		publishing.Headers[wire.HeaderDeadVerdict] = "committed"
+		publishing.Headers[wire.HeaderDeadAttempts] = int64(4)
+		publishing.Headers[wire.HeaderDeadAt] = time.Now().UTC().Format(time.RFC3339)
 		ids[i] = id.String()
 		out[i] = bridge.Outgoing{Target: bridge.Target{RoutingKey: s.Topology.DeadQueue()}, Publishing: publishing}
 	}

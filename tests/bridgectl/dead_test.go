@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -238,7 +239,7 @@ func TestDeadDiscardRemovesWhatIsChosenAndNothingElse(t *testing.T) {
 	s.WaitDepth(s.Topology.DeadQueue(), pairs)
 	for _, d := range s.peek(t, s.Topology.DeadQueue()) {
 		if !slices.Contains(keep, d.MessageId) {
-			t.Errorf("message %s for %v is there", d.MessageId, d.Headers[bridge.HeaderRoutingKey])
+			t.Errorf("message %s for %v is there", d.MessageId, d.Headers[wire.HeaderRoutingKey])
 		}
 	}
 	o = outcomes{}
@@ -286,7 +287,7 @@ func TestTheDeadCommandsReadARecord(t *testing.T) {
 	id := s.bury(t, target, 1)[0]
 	d := s.Receive(s.Topology.DeadQueue(), 1)[0]
 	err := s.Broker.Publish(t.Context(), []bridge.Outgoing{
-		{Target: bridge.Target{RoutingKey: s.Topology.DeadQueue()}, Publishing: bridge.DeadRecord(bridge.Republished(d))},
+		{Target: bridge.Target{RoutingKey: s.Topology.DeadQueue()}, Publishing: wire.DeadRecord(wire.Republished(d))},
 		{Target: bridge.Target{RoutingKey: s.Topology.Queue}, Publishing: amqp.Publishing{
 			MessageId: "huge", Headers: amqp.Table{"h": strings.Repeat("x", 130_950)}, Body: []byte("body")}},
 	})

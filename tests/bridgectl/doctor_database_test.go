@@ -9,7 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	_ "modernc.org/sqlite" // driver
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -35,7 +35,7 @@ func (d diagnosis) expectAllWell(t *testing.T, code int, checks ...string) {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
 	for _, check := range checks {
-		d.expect(t, check, bridge.OK, "")
+		d.expect(t, check, inspect.OK, "")
 	}
 }
 
@@ -93,7 +93,7 @@ func TestTheDoctorFindsWhatIsWrongWithADatabase(t *testing.T) {
 				}
 			}
 			d, code := b.examine("database")
-			d.expect(t, c.check, bridge.Error, c.words)
+			d.expect(t, c.check, inspect.Error, c.words)
 			if code != exitUnwell {
 				t.Errorf("exit code %d", code)
 			}
@@ -106,7 +106,7 @@ func TestTheDoctorFindsWhatIsWrongWithASQLiteFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	b := withEnv(t, "BRIDGE_DATABASE_URL=sqlite:"+path)
 	d, code := b.examine("database")
-	d.expect(t, "connection", bridge.Error, "BRIDGE_DATABASE_URL")
+	d.expect(t, "connection", inspect.Error, "BRIDGE_DATABASE_URL")
 	if code != exitUnwell {
 		t.Errorf("exit code %d", code)
 	}
@@ -120,7 +120,7 @@ func TestTheDoctorFindsWhatIsWrongWithASQLiteFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, code = b.examine("database")
-	d.expect(t, "ledger", bridge.Error, "must be wal")
+	d.expect(t, "ledger", inspect.Error, "must be wal")
 	if code != exitUnwell {
 		t.Errorf("exit code %d", code)
 	}
@@ -130,7 +130,7 @@ func TestTheDoctorSaysWhyItCannotLookAtADatabase(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"postgres://user:s3cret@127.0.0.1:1/db", "postgres://user:s3cret/x@host/db", "oracle://user:s3cret@host/db"} {
 		d, code := withEnv(t, "BRIDGE_DATABASE_URL="+address).examine("database")
-		d.expect(t, "connection", bridge.Error, "BRIDGE_DATABASE_URL")
+		d.expect(t, "connection", inspect.Error, "BRIDGE_DATABASE_URL")
 		if code != exitUnwell || strings.Contains(d.String(), "s3cret") || len(d.Groups) != 1 || len(d.Groups[0].Findings) != 1 {
 			t.Errorf("%s: exit code %d\n%s", address, code, d)
 		}
@@ -138,7 +138,7 @@ func TestTheDoctorSaysWhyItCannotLookAtADatabase(t *testing.T) {
 	b := withEnv(t, "BRIDGE_DATABASE_URL=sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
 	b.must("migrate", "up")
 	d, code := b.also("BRIDGE_INBOX_URL=" + b.env[0][len("BRIDGE_DATABASE_URL="):]).examine("database")
-	d.expect(t, "schema", bridge.Error, "the tables of the inbox are not there")
+	d.expect(t, "schema", inspect.Error, "the tables of the inbox are not there")
 	if code != exitUnwell || len(d.Groups) != 2 {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
@@ -151,7 +151,7 @@ func TestTheDoctorLeavesNoRow(t *testing.T) {
 	b := withEnv(t, "BRIDGE_DATABASE_URL="+address)
 	b.must("migrate", "up")
 	d, _ := b.examine("database")
-	d.expect(t, "proof", bridge.OK, "waits")
+	d.expect(t, "proof", inspect.OK, "waits")
 	conn, err := pgx.Connect(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)

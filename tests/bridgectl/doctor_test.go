@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -19,10 +19,10 @@ func TestAHealthyBrokerIsAllWell(t *testing.T) {
 	w.consume("twoqueue", "twoqueue.waiting")
 	w.policy("harmless", "^twoqueue", map[string]any{"max-in-memory-length": 1000})
 	d, code := b.until(func(d diagnosis, _ int) bool {
-		return d.Unknown <= 1 && d.has("policies of twoqueue.waiting", bridge.OK, `"harmless"`) && d.has("disk watermark", bridge.OK, "")
+		return d.Unknown <= 1 && d.has("policies of twoqueue.waiting", inspect.OK, `"harmless"`) && d.has("disk watermark", inspect.OK, "")
 	}, "broker")
 	// RabbitMQ tells nobody its consumer timeout.
-	if code != 0 || d.Errors+d.Warnings != 0 || !d.has("consumer timeout", bridge.Unknown, "10m") {
+	if code != 0 || d.Errors+d.Warnings != 0 || !d.has("consumer timeout", inspect.Unknown, "10m") {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
 	for _, check := range []string{
@@ -31,9 +31,9 @@ func TestAHealthyBrokerIsAllWell(t *testing.T) {
 		"policies of twoqueue", "policies of twoqueue.dead", "policies of twoqueue.dropped",
 		"members of twoqueue", "members of twoqueue.dead", "verifiers", "dead messages", "allow-list",
 	} {
-		d.expect(t, check, bridge.OK, "")
+		d.expect(t, check, inspect.OK, "")
 	}
-	d.expect(t, "verifiers", bridge.OK, "twoqueue has 1 consumer; 0 messages are ready there")
+	d.expect(t, "verifiers", inspect.OK, "twoqueue has 1 consumer; 0 messages are ready there")
 }
 
 // An open allow-list is said, and with an own table it is an error.
@@ -43,14 +43,14 @@ func TestTheDoctorFindsAnOpenAllowList(t *testing.T) {
 	b := w.tool()
 	b.must("topology", "declare")
 	d, _ := b.examine("broker")
-	d.expect(t, "allow-list", bridge.Warning, "every target is allowed")
+	d.expect(t, "allow-list", inspect.Warning, "every target is allowed")
 	d, code := b.also("BRIDGE_OWN_TABLE=orders.id").examine("broker")
-	d.expect(t, "allow-list", bridge.Error, "verifiers refuse to start")
+	d.expect(t, "allow-list", inspect.Error, "verifiers refuse to start")
 	if code != exitUnwell {
 		t.Errorf("exit code %d", code)
 	}
 	d, _ = b.also("BRIDGE_ALLOW=*:*").examine("broker")
-	d.expect(t, "allow-list", bridge.OK, "")
+	d.expect(t, "allow-list", inspect.OK, "")
 }
 
 func TestTheDoctorFindsWhatIsWrongWithABroker(t *testing.T) {
@@ -72,10 +72,10 @@ func TestTheDoctorFindsWhatIsWrongWithABroker(t *testing.T) {
 			if (code == exitUnwell) != (d.Errors > 0) || code != 0 && code != exitUnwell {
 				t.Errorf("exit code %d with %d errors", code, d.Errors)
 			}
-			if c.level == bridge.Error && code != exitUnwell {
+			if c.level == inspect.Error && code != exitUnwell {
 				t.Errorf("exit code %d", code)
 			}
-			if c.after == nil && strings.HasPrefix(c.check, "arguments") && c.level == bridge.Error {
+			if c.after == nil && strings.HasPrefix(c.check, "arguments") && c.level == inspect.Error {
 				// What the doctor calls an error a verifier refuses too, as far as it can see it.
 				if r := b.run("topology", "declare"); r.Code != 1 && !strings.Contains(c.words, "deletes itself") {
 					t.Errorf("topology declare: exit code %d, %s%s", r.Code, r.Stdout, r.Stderr)
@@ -89,8 +89,8 @@ func TestTheDoctorFindsForeignConsumers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		queue string
-		level bridge.Level
-	}{{"twoqueue", bridge.Error}, {"twoqueue.dead", bridge.Warning}} {
+		level inspect.Level
+	}{{"twoqueue", inspect.Error}, {"twoqueue.dead", inspect.Warning}} {
 		w := newWorld(t)
 		b := w.tool()
 		b.must("topology", "declare")
@@ -116,7 +116,7 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 	b.must("topology", "declare")
 
 	d, code := b.also("BRIDGE_MANAGEMENT_URL=").examine("broker")
-	d.expect(t, "management API", bridge.Unknown, "without it")
+	d.expect(t, "management API", inspect.Unknown, "without it")
 	if code != 0 || d.Errors != 0 || len(d.of("arguments of twoqueue")) != 0 {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
@@ -125,13 +125,13 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 	fixed := servertest.User(t, w.url, "^$", ".*", ".*")
 	d, code = b.also("BRIDGE_AMQP_URL="+fixed, "BRIDGE_MANAGEMENT_URL=").examine("broker")
 	for _, queue := range []string{"twoqueue", "twoqueue.waiting", "twoqueue.dead"} {
-		d.expect(t, "arguments of "+queue, bridge.Warning, "they are unchecked")
+		d.expect(t, "arguments of "+queue, inspect.Warning, "they are unchecked")
 	}
 	if code != 0 || d.Errors != 0 {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
 	d, _ = b.also("BRIDGE_AMQP_URL=" + fixed).examine("broker")
-	d.expect(t, "arguments of twoqueue", bridge.OK, "quorum") // the API tells them
+	d.expect(t, "arguments of twoqueue", inspect.OK, "quorum") // the API tells them
 
 	limited := servertest.User(t, w.url, "^$", "^amq[.]default$", "^twoqueue$")
 	parsed, err := url.Parse(limited)
@@ -140,32 +140,32 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 	}
 	name := parsed.User.Username()
 	d, code = b.also("BRIDGE_AMQP_URL=" + limited).examine("broker")
-	d.expect(t, "rights", bridge.Error, name+` may not read "twoqueue.waiting"`)
-	d.expect(t, "rights", bridge.Error, name+` may not read "twoqueue.dead"`)
-	d.expect(t, "publishing", bridge.OK, "")
+	d.expect(t, "rights", inspect.Error, name+` may not read "twoqueue.waiting"`)
+	d.expect(t, "rights", inspect.Error, name+` may not read "twoqueue.dead"`)
+	d.expect(t, "publishing", inspect.OK, "")
 	if len(d.of("rights")) != 2 || code != exitUnwell {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
 
 	silent := servertest.User(t, w.url, "", "^orders$", ".*")
 	d, _ = b.also("BRIDGE_AMQP_URL=" + silent).examine("broker")
-	d.expect(t, "publishing", bridge.Error, "may not publish to the default exchange")
-	d.expect(t, "rights", bridge.Error, `may not write "amq.default"`)
+	d.expect(t, "publishing", inspect.Error, "may not publish to the default exchange")
+	d.expect(t, "rights", inspect.Error, `may not write "amq.default"`)
 
 	management := func(tags string) string {
 		w.manage(http.MethodPut, "/users/"+name, map[string]any{"password": "secret", "tags": tags})
 		return strings.Replace(w.server.ManagementURL(), "guest:guest", name+":secret", 1)
 	}
 	d, code = b.also("BRIDGE_MANAGEMENT_URL=" + management("monitoring")).examine("broker")
-	d.expect(t, "rights", bridge.Unknown, "to an administrator only")
-	d.expect(t, "arguments of twoqueue", bridge.OK, "")
-	d.expect(t, "alarms", bridge.OK, "")
+	d.expect(t, "rights", inspect.Unknown, "to an administrator only")
+	d.expect(t, "arguments of twoqueue", inspect.OK, "")
+	d.expect(t, "alarms", inspect.OK, "")
 	if code != 0 {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
 	d, code = b.also("BRIDGE_MANAGEMENT_URL=" + management("management")).examine("broker")
-	d.expect(t, "alarms", bridge.Unknown, "does not show")
-	d.expect(t, "arguments of twoqueue", bridge.OK, "")
+	d.expect(t, "alarms", inspect.Unknown, "does not show")
+	d.expect(t, "arguments of twoqueue", inspect.OK, "")
 	if code != 0 {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
@@ -192,7 +192,7 @@ func TestTheDoctorSaysWhyItCannotLook(t *testing.T) {
 			b := *w.tool(c.env...)
 			b.t = t
 			d, code := b.examine("broker")
-			d.expect(t, c.check, bridge.Error, c.say)
+			d.expect(t, c.check, inspect.Error, c.say)
 			if code != exitUnwell || strings.Contains(d.String(), "s3cret") {
 				t.Errorf("exit code %d\n%s", code, d)
 			}
@@ -201,7 +201,7 @@ func TestTheDoctorSaysWhyItCannotLook(t *testing.T) {
 	// The login is the broker's where the URL has none.
 	w.tool().must("topology", "declare")
 	d, _ := w.tool("BRIDGE_MANAGEMENT_URL=" + strings.TrimSuffix(strings.Replace(api, "guest:guest@", "", 1), "/api")).examine("broker")
-	d.expect(t, "arguments of twoqueue", bridge.OK, "")
+	d.expect(t, "arguments of twoqueue", inspect.OK, "")
 }
 
 // withManagement is a broker that tells of its state every second, not every five.
@@ -214,31 +214,31 @@ func TestTheDoctorSeesAlarms(t *testing.T) {
 	b := withEnv(t, "BRIDGE_AMQP_URL="+server.URL(), "BRIDGE_MANAGEMENT_URL="+server.ManagementURL())
 	b.must("topology", "declare")
 	d, code := b.until(func(d diagnosis, _ int) bool {
-		return d.has("disk watermark", bridge.Warning, "stops taking messages when 48 MiB of disk are left")
+		return d.has("disk watermark", inspect.Warning, "stops taking messages when 48 MiB of disk are left")
 	}, "broker")
-	d.expect(t, "alarms", bridge.OK, "")
+	d.expect(t, "alarms", inspect.OK, "")
 	if code != 0 {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
 	if err := server.SetMemoryAlarm(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
-	d, code = b.until(func(d diagnosis, _ int) bool { return d.has("alarms", bridge.Error, "of memory") }, "broker")
-	d.expect(t, "publishing", bridge.Error, "an alarm is on")
+	d, code = b.until(func(d diagnosis, _ int) bool { return d.has("alarms", inspect.Error, "of memory") }, "broker")
+	d.expect(t, "publishing", inspect.Error, "an alarm is on")
 	if code != exitUnwell {
 		t.Errorf("exit code %d\n%s", code, d)
 	}
 	// Without the API the blocked connection tells it.
 	d, _ = b.also("BRIDGE_MANAGEMENT_URL=").examine("broker")
-	d.expect(t, "publishing", bridge.Error, "an alarm is on")
+	d.expect(t, "publishing", inspect.Error, "an alarm is on")
 	if err := server.SetMemoryAlarm(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := server.Ctl(t.Context(), "set_disk_free_limit", "900000GB"); err != nil {
 		t.Fatal(err)
 	}
-	d, _ = b.until(func(d diagnosis, _ int) bool { return d.has("alarms", bridge.Error, "of disk left") }, "broker")
-	d.expect(t, "disk watermark", bridge.OK, "")
+	d, _ = b.until(func(d diagnosis, _ int) bool { return d.has("alarms", inspect.Error, "of disk left") }, "broker")
+	d.expect(t, "disk watermark", inspect.OK, "")
 }
 
 func TestTheDoctorSeesAClusterLoseItsNodes(t *testing.T) {
@@ -251,15 +251,15 @@ func TestTheDoctorSeesAClusterLoseItsNodes(t *testing.T) {
 	b := withEnv(t, "BRIDGE_AMQP_URL="+first.URL(), "BRIDGE_MANAGEMENT_URL="+first.ManagementURL())
 	b.must("topology", "declare")
 	b.until(func(d diagnosis, _ int) bool {
-		return d.has("members of twoqueue", bridge.OK, "3 of 3") && d.has("cluster", bridge.OK, "3 nodes, all running")
+		return d.has("members of twoqueue", inspect.OK, "3 of 3") && d.has("cluster", inspect.OK, "3 nodes, all running")
 	}, "broker")
 	b.also("BRIDGE_QUEUE=plain", "BRIDGE_CLASSIC=true").must("topology", "declare")
 	b.also("BRIDGE_QUEUE=plain", "BRIDGE_CLASSIC=true").until(func(d diagnosis, _ int) bool {
-		return d.has("members of plain", bridge.Warning, "on one of 3 nodes")
+		return d.has("members of plain", inspect.Warning, "on one of 3 nodes")
 	}, "broker")
 	cluster.Nodes[2].Kill()
-	d, code := b.until(func(d diagnosis, _ int) bool { return d.has("members of twoqueue", bridge.Warning, "2 of 3") }, "broker")
-	d.expect(t, "cluster", bridge.Warning, "does not run")
+	d, code := b.until(func(d diagnosis, _ int) bool { return d.has("members of twoqueue", inspect.Warning, "2 of 3") }, "broker")
+	d.expect(t, "cluster", inspect.Warning, "does not run")
 	if code != 0 {
 		t.Errorf("exit code %d\n%s", code, d)
 	}

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -23,7 +24,7 @@ const exitUnwell = 3
 type diagnosis struct {
 	Groups []struct {
 		Name     string
-		Findings []bridge.Finding
+		Findings []inspect.Finding
 	}
 	Errors, Warnings, Unknown, OK int
 }
@@ -40,8 +41,8 @@ func (b *tool) examine(args ...string) (diagnosis, int) {
 }
 
 // of returns the findings of a check.
-func (d diagnosis) of(check string) []bridge.Finding {
-	var all []bridge.Finding
+func (d diagnosis) of(check string) []inspect.Finding {
+	var all []inspect.Finding
 	for _, g := range d.Groups {
 		for _, f := range g.Findings {
 			if f.Check == check {
@@ -63,9 +64,9 @@ func (d diagnosis) String() string {
 }
 
 // has tells whether a check has come to this level, with these words in its text.
-func (d diagnosis) has(check string, level bridge.Level, words string) bool {
+func (d diagnosis) has(check string, level inspect.Level, words string) bool {
 	for _, f := range d.of(check) {
-		if f.Level == level && strings.Contains(f.Text, words) && (f.Mend != "") == (level != bridge.OK) {
+		if f.Level == level && strings.Contains(f.Text, words) && (f.Mend != "") == (level != inspect.OK) {
 			return true
 		}
 	}
@@ -73,7 +74,7 @@ func (d diagnosis) has(check string, level bridge.Level, words string) bool {
 }
 
 // expect fails unless a check has come to this level.
-func (d diagnosis) expect(t *testing.T, check string, level bridge.Level, words string) {
+func (d diagnosis) expect(t *testing.T, check string, level inspect.Level, words string) {
 	t.Helper()
 	if !d.has(check, level, words) {
 		t.Errorf("no finding %q of level %s with %q and a mend in\n%s", check, level, words, d)

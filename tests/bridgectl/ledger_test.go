@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -166,7 +167,7 @@ type messageFacts struct {
 	Ledger *struct {
 		State      string
 		RecordedAt *time.Time `json:"recorded_at"`
-		Holders    []bridge.Holder
+		Holders    []inspect.Holder
 	}
 	Parked  *struct{ Found *struct{ ID uuid.UUID } }
 	Dead    *struct{ Found []struct{ Reason string } }
@@ -226,7 +227,7 @@ func TestMessageTellsWhereAMessageIs(t *testing.T) {
 
 			tx, ids := s.Begin(letter(target, "2"))
 			f = look(ids[0])
-			if _, watches := s.Ledger.(bridge.Watcher); f.Ledger.State != "open" || watches != (len(f.Ledger.Holders) == 1) {
+			if _, watches := s.Ledger.(inspect.Watcher); f.Ledger.State != "open" || watches != (len(f.Ledger.Holders) == 1) {
 				t.Errorf("open: %+v", f.Ledger)
 			}
 			f.says(t, "open", "The transaction that recorded it is still open", "when it rolls back a verifier drops it")

@@ -11,7 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -179,11 +179,11 @@ func TestMigrateTellsTablesOfLaterReleases(t *testing.T) {
 	current, _ := b.status()
 	for _, c := range []struct {
 		state, identity string
-		level           bridge.Level
+		level           inspect.Level
 		says            string
 	}{
-		{"newer", current.Identity, bridge.Warning, "are of version 3, and serve this release, which is of version 2"},
-		{"too new", "", bridge.Error, "is of version 4, this release works with 2 and 3"},
+		{"newer", current.Identity, inspect.Warning, "are of version 3, and serve this release, which is of version 2"},
+		{"too new", "", inspect.Error, "is of version 4, this release works with 2 and 3"},
 	} {
 		for _, part := range []string{"ledger", "inbox"} {
 			statement := "INSERT INTO bridge_" + part + "_version (version_id, is_applied) SELECT max(version_id) + 1, 1 FROM bridge_" + part + "_version"

@@ -9,6 +9,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -73,9 +74,9 @@ func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
 	forge := func(id string) {
 		m := letter(target, "forged")
 		m.ID = uuid.MustParse(id)
-		publishing, err := bridge.Encode(m, own.Identity())
+		publishing, err := wire.Encode(m, own.Identity())
 		must(err)
-		publishing.Headers[bridge.HeaderDeadReason], publishing.Headers[bridge.HeaderDeadVerdict] = "unroutable", "committed"
+		publishing.Headers[wire.HeaderDeadReason], publishing.Headers[wire.HeaderDeadVerdict] = "unroutable", "committed"
 		must(s.Broker.Publish(t.Context(), []bridge.Outgoing{{Target: bridge.Target{RoutingKey: s.Topology.DeadQueue()}, Publishing: publishing}}))
 	}
 	never := uuid.NewString()

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -209,11 +210,11 @@ func TestReplayKeepsBackOnlyWhatItsTargetDoesNotTake(t *testing.T) {
 		s.bury(t, full, 1)
 		s.bury(t, "missing", 1)
 		id := uuid.Must(uuid.NewV7())
-		publishing, err := bridge.Encode(bridge.Message{ID: id, Exchange: "missing", RoutingKey: "k"}, s.Ledger.Identity())
+		publishing, err := wire.Encode(bridge.Message{ID: id, Exchange: "missing", RoutingKey: "k"}, s.Ledger.Identity())
 		if err != nil {
 			t.Fatal(err)
 		}
-		publishing.Headers[bridge.HeaderDeadVerdict] = "committed"
+		publishing.Headers[wire.HeaderDeadVerdict] = "committed"
 		if err := s.Broker.Publish(t.Context(), []bridge.Outgoing{{Target: bridge.Target{RoutingKey: s.Topology.DeadQueue()}, Publishing: publishing}}); err != nil {
 			t.Fatal(err)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -38,7 +39,7 @@ type status struct {
 	Ledger *struct {
 		Identity              uuid.UUID
 		Rows, Orphans, Parked *int
-		Open                  []bridge.Holder
+		Open                  []inspect.Holder
 	}
 	Workers []struct {
 		Address, Error                    string
@@ -126,7 +127,7 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 			if l.Identity != s.Ledger.Identity() || *l.Orphans != 1 || *l.Parked != 3 {
 				t.Fatalf("ledger %+v", l)
 			}
-			if _, watches := s.Ledger.(bridge.Watcher); watches != (l.Open != nil) || watches && (len(l.Open) != 1 || l.Open[0].Session == "" || time.Since(l.Open[0].Since) > time.Hour) {
+			if _, watches := s.Ledger.(inspect.Watcher); watches != (l.Open != nil) || watches && (len(l.Open) != 1 || l.Open[0].Session == "" || time.Since(l.Open[0].Since) > time.Hour) {
 				t.Errorf("open transactions %+v", l.Open)
 			}
 			if got.Queues[0].Held != nil || got.Queues[0].In != nil {

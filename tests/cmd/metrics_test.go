@@ -18,6 +18,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -105,7 +106,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	}
 	s.RollBack(stage.To(target, "dropped"), stage.To(target, "dropped"), stage.To(target, "dropped"))
 	s.Commit(stage.To("missing", "unroutable"), stage.To("elsewhere", "not allowed"), bridge.Message{Exchange: "forbidden", RoutingKey: "refused"})
-	foreign := bridge.Staged{Message: stage.To(target, "foreign"), Ledger: uuid.New()}
+	foreign := wire.Staged{Message: stage.To(target, "foreign"), Ledger: uuid.New()}
 	foreign.ID = uuid.New()
 	for _, publishing := range []amqp.Publishing{{Body: []byte("malformed")}, foreign.Publishing()} {
 		if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, publishing); err != nil {
@@ -181,7 +182,7 @@ func countsSweeps(t *testing.T, s *stage.Stage) {
 	t.Helper()
 	p := verify(t, s, "BRIDGE_SWEEP_AGE=1h")
 	p.measure(map[string]string{"twoqueue_swept_total": "1"})
-	old := bridge.Staged{Message: stage.To("emails", "of the swept row"), Ledger: s.Ledger.Identity(), StagedAt: time.Now().Add(-9 * 24 * time.Hour)}
+	old := wire.Staged{Message: stage.To("emails", "of the swept row"), Ledger: s.Ledger.Identity(), StagedAt: time.Now().Add(-9 * 24 * time.Hour)}
 	old.ID = uuid.New()
 	if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, old.Publishing()); err != nil {
 		t.Fatal(err)

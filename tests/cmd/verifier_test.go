@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
@@ -135,7 +136,7 @@ func TestForeignLedger(t *testing.T) {
 		t.Errorf("message %s at the target", d.MessageId)
 	}
 	d := ours.Receive(ours.Topology.DeadQueue(), 1)[0]
-	if d.MessageId != foreign || d.Headers[bridge.HeaderDeadReason] != "foreign" || d.Headers[bridge.HeaderDeadVerdict] != "unknown" {
+	if d.MessageId != foreign || d.Headers[wire.HeaderDeadReason] != "foreign" || d.Headers[wire.HeaderDeadVerdict] != "unknown" {
 		t.Errorf("in the dead queue: %s with %v", d.MessageId, d.Headers)
 	}
 	if code := p.Stop(); code != 0 {
@@ -156,7 +157,7 @@ func TestAllow(t *testing.T) {
 	s.Commit(stage.To(good, ""), stage.To(bad, ""))
 	p := verify(t, s, "BRIDGE_ALLOW=orders:*,:good.*")
 	s.Receive(good, 1)
-	if d := s.Receive(s.Topology.DeadQueue(), 1)[0]; d.Headers[bridge.HeaderDeadReason] != "not-allowed" {
+	if d := s.Receive(s.Topology.DeadQueue(), 1)[0]; d.Headers[wire.HeaderDeadReason] != "not-allowed" {
 		t.Errorf("in the dead queue with %v", d.Headers)
 	}
 	p.Stop()

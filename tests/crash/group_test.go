@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -71,11 +72,11 @@ func (w *world) regroup(n int) {
 	w.t.Helper()
 	var records [][]byte
 	for _, d := range w.Receive(w.Topology.Queue, n) {
-		staged, err := bridge.Parse(d)
+		staged, err := wire.Parse(d)
 		w.must("parse", err)
-		records = append(records, bridge.EncodeRecord(staged.Publishing()))
+		records = append(records, wire.EncodeRecord(staged.Publishing()))
 	}
-	group := bridge.Group(w.Ledger.Identity(), records...)
+	group := wire.Group(w.Ledger.Identity(), records...)
 	w.must("publish", w.Broker.Publish(w.t.Context(), []bridge.Outgoing{{
 		Target: bridge.Target{RoutingKey: w.Topology.Queue}, Publishing: group,
 	}}))

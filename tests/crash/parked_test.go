@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -19,9 +19,9 @@ func TestASenderKilledBetweenParkAndCommitHasParkedNothing(t *testing.T) {
 		p := w.start(brief{Role: aSender, Parking: sender.ParkAlways, Orders: []uuid.UUID{id},
 			Stops: map[point]uuid.UUID{staged: id}})
 		p.reached(staged)
-		w.wantOutcome(id, bridge.StillOpen)
+		w.wantOutcome(id, driver.StillOpen)
 		p.kill()
-		w.wantOutcome(id, bridge.RolledBack)
+		w.wantOutcome(id, driver.RolledBack)
 		w.wantParked(1)
 		w.wantHandedBack(0)
 		w.unpark()

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -20,9 +20,9 @@ func TestASenderKilledAfterRecordBeforePublishHasSentNothing(t *testing.T) {
 		id := newIDs(1)[0]
 		p := w.start(brief{Role: aSender, Orders: []uuid.UUID{id}, Stops: map[point]uuid.UUID{recorded: id}})
 		p.reached(recorded)
-		w.wantOutcome(id, bridge.StillOpen)
+		w.wantOutcome(id, driver.StillOpen)
 		p.kill()
-		w.wantOutcome(id, bridge.RolledBack)
+		w.wantOutcome(id, driver.RolledBack)
 		w.wantHandedBack(1)
 		w.wantStats(w.finish(), 1, 0)
 		w.wantOnce()
@@ -39,9 +39,9 @@ func TestASenderKilledBetweenPublishAndConfirmHasRolledBack(t *testing.T) {
 		valve.HoldReplies()
 		p.goOn()
 		w.WaitDepth(w.Topology.Queue, 2)
-		w.wantOutcome(id, bridge.StillOpen)
+		w.wantOutcome(id, driver.StillOpen)
 		p.kill()
-		w.wantOutcome(id, bridge.RolledBack)
+		w.wantOutcome(id, driver.RolledBack)
 		w.wantHandedBack(2)
 		w.wantStats(w.finish(), 1, 1)
 		w.wantOnce()
@@ -53,9 +53,9 @@ func TestASenderKilledBetweenConfirmAndCommitHasRolledBack(t *testing.T) {
 		id := newIDs(1)[0]
 		p := w.start(brief{Role: aSender, Orders: []uuid.UUID{id}, Stops: map[point]uuid.UUID{staged: id}})
 		p.reached(staged)
-		w.wantOutcome(id, bridge.StillOpen)
+		w.wantOutcome(id, driver.StillOpen)
 		p.kill()
-		w.wantOutcome(id, bridge.RolledBack)
+		w.wantOutcome(id, driver.RolledBack)
 		w.wantHandedBack(2)
 		w.wantStats(w.finish(), 1, 1)
 		w.wantOnce()
@@ -68,7 +68,7 @@ func TestWhatASenderCommittedBeforeItWasKilledIsForwarded(t *testing.T) {
 		p := w.start(brief{Role: aSender, Orders: []uuid.UUID{id}, Stops: map[point]uuid.UUID{placed: id}})
 		p.reached(placed)
 		p.kill()
-		w.wantOutcome(id, bridge.Committed)
+		w.wantOutcome(id, driver.Committed)
 		w.wantHandedBack(2)
 		w.wantStats(w.finish(), 2, 0)
 		w.wantOnce()
@@ -85,7 +85,7 @@ func TestWhatASenderCommittedWithoutKnowingItIsForwarded(t *testing.T) {
 		p.reached(staged)
 		valve.HoldReplies()
 		p.goOn()
-		w.wantOutcome(id, bridge.Committed)
+		w.wantOutcome(id, driver.Committed)
 		p.kill()
 		w.wantHandedBack(2)
 		w.wantStats(w.finish(), 2, 0)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -89,7 +89,7 @@ func TestAVerifierKilledBetweenConfirmAndDeleteDeliversTwiceWithTheSameID(t *tes
 			w.t.Errorf("%d messages at the target before the DELETE", n)
 		}
 		p.kill()
-		w.wantOutcome(id, bridge.Committed)
+		w.wantOutcome(id, driver.Committed)
 		w.wantHandedBack(1)
 		w.wantStats(w.finish(), 1, 0)
 		w.wantCheck([]uuid.UUID{id}, nil)
@@ -103,7 +103,7 @@ func TestAVerifierKilledBetweenDeleteAndAckDeliversOnce(t *testing.T) {
 		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: id}})
 		p.reached(forgot)
 		p.kill()
-		w.wantOutcome(id, bridge.RolledBack) // no row is there
+		w.wantOutcome(id, driver.RolledBack) // no row is there
 		w.wantHandedBack(1)
 		w.wantStats(w.finish(), 0, 1)
 		w.wantOnce()

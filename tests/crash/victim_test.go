@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -68,7 +69,7 @@ const (
 type victim struct {
 	brief
 	db     *sql.DB
-	ledger bridge.Ledger
+	ledger driver.Ledger
 	broker *bridge.Broker
 	sender *sender.Sender
 	goOn   chan struct{}
@@ -171,7 +172,7 @@ func (v *victim) send(ctx context.Context) error {
 
 // A stoppingLedger stops before or after what is done with certain messages.
 type stoppingLedger struct {
-	bridge.Ledger
+	driver.Ledger
 	victim *victim
 }
 
@@ -190,7 +191,7 @@ func (l *stoppingLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid
 	return found, err
 }
 
-func (l *stoppingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (l *stoppingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	l.victim.stop(settles, id)
 	outcome, err := l.Ledger.Settle(ctx, id, wait)
 	l.victim.stop(settled, id)
@@ -207,13 +208,13 @@ func (l *stoppingLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
 	return err
 }
 
-func (l *stoppingLedger) Park(ctx context.Context, tx bridge.Tx, messages []bridge.Parked) error {
-	return l.Ledger.(bridge.Parker).Park(ctx, tx, messages)
+func (l *stoppingLedger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
+	return l.Ledger.(driver.Parker).Park(ctx, tx, messages)
 }
 
-func (l *stoppingLedger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(context.Context, []bridge.Parked) error) (int, error) {
+func (l *stoppingLedger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(context.Context, []driver.Parked) error) (int, error) {
 	var ids []uuid.UUID
-	n, err := l.Ledger.(bridge.Unparker).Unpark(ctx, after, limit, func(ctx context.Context, messages []bridge.Parked) error {
+	n, err := l.Ledger.(driver.Unparker).Unpark(ctx, after, limit, func(ctx context.Context, messages []driver.Parked) error {
 		for _, m := range messages {
 			ids = append(ids, m.ID)
 		}
@@ -228,5 +229,5 @@ func (l *stoppingLedger) Unpark(ctx context.Context, after uuid.UUID, limit int,
 }
 
 func (l *stoppingLedger) CountParked(ctx context.Context, limit int) (int, error) {
-	return l.Ledger.(bridge.Unparker).CountParked(ctx, limit)
+	return l.Ledger.(driver.Unparker).CountParked(ctx, limit)
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -60,10 +60,10 @@ func (w *world) commit(ids ...uuid.UUID) {
 }
 
 // wantOutcome asks the ledger what became of a message's transaction.
-func (w *world) wantOutcome(id uuid.UUID, want bridge.Outcome) {
+func (w *world) wantOutcome(id uuid.UUID, want driver.Outcome) {
 	w.t.Helper()
 	wait := stage.Patience
-	if want == bridge.StillOpen {
+	if want == driver.StillOpen {
 		wait = 200 * time.Millisecond
 	}
 	outcome, err := w.Ledger.Settle(w.t.Context(), id, wait)

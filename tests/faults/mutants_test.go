@@ -79,10 +79,10 @@ var mutants = []mutant{
 		scenario: "a transaction is open for longer than the lock time-out",
 		caught:   world.Lost,
 		edits: []edit{
-			{"verifier/lookup.go", `leaves := outcome != bridge.StillOpen || s.overstays(m, time.Now())`,
-				`leaves := outcome != bridge.StillOpen || s.overstays(m, time.Now()) || mutant("drop on time-out")`},
-			{"verifier/lookup.go", `case outcome == bridge.RolledBack:`,
-				`case outcome == bridge.RolledBack || mutant("drop on time-out") && outcome != bridge.Committed:`},
+			{"verifier/lookup.go", `leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())`,
+				`leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now()) || mutant("drop on time-out")`},
+			{"verifier/lookup.go", `case outcome == driver.RolledBack:`,
+				`case outcome == driver.RolledBack || mutant("drop on time-out") && outcome != driver.Committed:`},
 		},
 	},
 	{
@@ -90,10 +90,10 @@ var mutants = []mutant{
 		scenario: "a transaction is open for longer than the lock time-out, and rolls back",
 		caught:   world.Invented,
 		edits: []edit{
-			{"verifier/lookup.go", `leaves := outcome != bridge.StillOpen || s.overstays(m, time.Now())`,
-				`leaves := outcome != bridge.StillOpen || s.overstays(m, time.Now()) || mutant("forward on time-out")`},
-			{"verifier/lookup.go", `case outcome == bridge.Committed:`,
-				`case outcome == bridge.Committed || mutant("forward on time-out") && outcome != bridge.RolledBack:`},
+			{"verifier/lookup.go", `leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())`,
+				`leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now()) || mutant("forward on time-out")`},
+			{"verifier/lookup.go", `case outcome == driver.Committed:`,
+				`case outcome == driver.Committed || mutant("forward on time-out") && outcome != driver.RolledBack:`},
 		},
 	},
 	{
@@ -208,14 +208,14 @@ var mutants = []mutant{
 		pkg:   "verifier",
 		test:  "TestVerifierRefusesALedgerThatFailsTheProof",
 		says:  "a session has started",
-		edits: []edit{{"verifier/verifier.go", `err := bridge.Prove(ctx, v.ledger); err != nil {`, `err := bridge.Prove(ctx, v.ledger); err != nil && !mutant("no proof") {`}},
+		edits: []edit{{"verifier/verifier.go", `err := driver.Prove(ctx, v.ledger); err != nil {`, `err := driver.Prove(ctx, v.ledger); err != nil && !mutant("no proof") {`}},
 	},
 	{
 		name: "a proof that believes what it hears of an open transaction",
 		pkg:  "verifier",
 		test: "TestVerifierRefusesALedgerThatFailsTheProof",
 		says: "a session has started",
-		edits: []edit{{"bridge/proof.go", `		if outcome != StillOpen {
+		edits: []edit{{"bridge/driver/proof.go", `		if outcome != StillOpen {
 `, `		if outcome != StillOpen && !mutant("a proof that believes what it hears of an open transaction") {
 `}},
 	},
@@ -224,7 +224,7 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestTheProofSeesWhatASettleSaysThatHasWaited",
 		says: "the proof says <nil>",
-		edits: []edit{{"bridge/proof.go", `	endErr := end()
+		edits: []edit{{"bridge/driver/proof.go", `	endErr := end()
 	err := <-settled
 `, `	endErr := end()
 	err := <-settled
@@ -288,7 +288,7 @@ var mutants = []mutant{
 		edits: []edit{{"verifier/lookup.go", `	s.room.enter(false, misses...)
 	s.room.enter(true, again...)`, `	for _, m := range misses {
 		for mutant("wait for one transaction after the other") && ctx.Err() == nil {
-			if outcome, err := s.ledger.Settle(ctx, m.staged.ID, s.opts.SettleWait); err == nil && outcome != bridge.StillOpen {
+			if outcome, err := s.ledger.Settle(ctx, m.staged.ID, s.opts.SettleWait); err == nil && outcome != driver.StillOpen {
 				break
 			}
 		}
@@ -306,7 +306,8 @@ var mutants = []mutant{
 	if mutant("a waiting room that is full stays so") {
 		return
 	}
-`}, {"verifier/lookup.go", `		leaves := outcome != bridge.StillOpen ||`, `		leaves := outcome != bridge.StillOpen || !mutant("a waiting room that is full stays so") &&`}},
+`}, {"verifier/lookup.go", `		leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())`,
+			`		leaves := outcome != driver.StillOpen || !mutant("a waiting room that is full stays so") && (tooMany || s.overstays(m, time.Now()))`}},
 	},
 	// Rule 10.
 	{

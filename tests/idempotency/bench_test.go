@@ -12,7 +12,7 @@ import (
 	_ "github.com/go-sql-driver/mysql"
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -32,13 +32,13 @@ const (
 // millisecond apart.
 type benched struct {
 	*sql.DB
-	bridge.Inbox
+	driver.Inbox
 }
 
 var benchDatabases = map[string]func(b *testing.B, claims int) benched{
 	"PostgreSQL": func(b *testing.B, claims int) benched {
 		return fill(b, "pgx", servertest.PostgresDB(b), migrate.PostgreSQL, claims,
-			func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return postgres.OpenInbox(ctx, db) },
+			func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
 			`INSERT INTO bridge_inbox (consumer, key, claimed_at)
 SELECT 'shop', substr(h, 1, 8) || '-' || substr(h, 9) || '-7000-8000-' || lpad(to_hex(n), 12, '0'), now() - interval '100 days'
 FROM (SELECT n, lpad(to_hex($1::bigint + n), 12, '0') AS h FROM generate_series(1, $2::bigint) AS n) AS keys`,
@@ -46,7 +46,7 @@ FROM (SELECT n, lpad(to_hex($1::bigint + n), 12, '0') AS h FROM generate_series(
 	},
 	"MariaDB": func(b *testing.B, claims int) benched {
 		return fill(b, "mysql", servertest.MariaDBDatabase(b), migrate.MySQL, claims,
-			func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return mysql.OpenInbox(ctx, db) },
+			func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) },
 			"INSERT INTO bridge_inbox (consumer, `key`, claimed_at) "+`
 SELECT 'shop', CONCAT(SUBSTR(h, 1, 8), '-', SUBSTR(h, 9), '-7000-8000-', LPAD(LOWER(HEX(n)), 12, '0')), UTC_TIMESTAMP(6) - INTERVAL 100 DAY
 FROM (SELECT seq AS n, LPAD(LOWER(HEX(? + seq)), 12, '0') AS h FROM seq_1_to_5000000 WHERE seq <= ?) AS my_keys`,
@@ -55,7 +55,7 @@ FROM (SELECT seq AS n, LPAD(LOWER(HEX(? + seq)), 12, '0') AS h FROM seq_1_to_500
 }
 
 func fill(b *testing.B, driver, dsn string, dialect migrate.Dialect, claims int,
-	open func(context.Context, *sql.DB) (bridge.Inbox, error), insert string, after ...string) benched {
+	open func(context.Context, *sql.DB) (driver.Inbox, error), insert string, after ...string) benched {
 	b.Helper()
 	db, err := sql.Open(driver, dsn)
 	check(b, err)

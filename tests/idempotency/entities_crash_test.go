@@ -9,13 +9,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
 // A victim is a receiver that counts its steps: each word to the database and to the
 // broker, and each effect.
 type victim struct {
-	bridge.Keeper
+	driver.Keeper
 	countdown
 }
 
@@ -78,7 +79,7 @@ func (v *victim) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity stri
 }
 
 type crash struct {
-	make     func(r *receiver, keeper bridge.Keeper, opts idempotency.Options) (handler, error)
+	make     func(r *receiver, keeper driver.Keeper, opts idempotency.Options) (handler, error)
 	messages []string
 	effects  []string // what must have taken effect in the end, in this order
 	steps    int      // how many there are at least

@@ -18,7 +18,7 @@ import (
 	_ "github.com/go-sql-driver/mysql"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -38,28 +38,28 @@ type store struct {
 	dsn     func(t testing.TB) string
 	effects string // the table, with a column n that counts
 	insert  string // an effect
-	open    func(ctx context.Context, db *sql.DB) (bridge.Keeper, error)
+	open    func(ctx context.Context, db *sql.DB) (driver.Keeper, error)
 }
 
 var stores = map[string]store{
 	"PostgreSQL": {"pgx", migrate.PostgreSQL, servertest.PostgresDB,
 		`CREATE TABLE effects (n bigserial PRIMARY KEY, event text)`, `INSERT INTO effects (event) VALUES ($1)`,
-		func(ctx context.Context, db *sql.DB) (bridge.Keeper, error) { return postgres.OpenInbox(ctx, db) }},
+		func(ctx context.Context, db *sql.DB) (driver.Keeper, error) { return postgres.OpenInbox(ctx, db) }},
 	"MariaDB": {"mysql", migrate.MySQL, servertest.MariaDBDatabase,
 		`CREATE TABLE effects (n BIGINT AUTO_INCREMENT PRIMARY KEY, event TEXT)`, `INSERT INTO effects (event) VALUES (?)`,
-		func(ctx context.Context, db *sql.DB) (bridge.Keeper, error) { return mysql.OpenInbox(ctx, db) }},
+		func(ctx context.Context, db *sql.DB) (driver.Keeper, error) { return mysql.OpenInbox(ctx, db) }},
 	"SQLite": {"sqlite", migrate.SQLite, func(t testing.TB) string {
 		return "file:" + filepath.Join(t.TempDir(), "receiver.db") + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)"
 	},
 		`CREATE TABLE effects (n INTEGER PRIMARY KEY AUTOINCREMENT, event TEXT)`, `INSERT INTO effects (event) VALUES (?)`,
-		func(ctx context.Context, db *sql.DB) (bridge.Keeper, error) { return sqlite.OpenInbox(ctx, db) }},
+		func(ctx context.Context, db *sql.DB) (driver.Keeper, error) { return sqlite.OpenInbox(ctx, db) }},
 }
 
 // A receiver is a service with its database.
 type receiver struct {
 	store
 	db     *sql.DB
-	keeper bridge.Keeper
+	keeper driver.Keeper
 }
 
 func (s store) connect(ctx context.Context, dsn string) (*receiver, error) {
@@ -152,7 +152,7 @@ func versionOf(d amqp.Delivery) (entity string, version int64, err error) {
 // A handler handles a delivery by one of the strategies, with an effect that may fail.
 type handler func(ctx context.Context, d amqp.Delivery, effect func(ctx context.Context, tx *sql.Tx, event string) error) error
 
-func (r *receiver) latest(keeper bridge.Keeper, opts idempotency.Options) (handler, error) {
+func (r *receiver) latest(keeper driver.Keeper, opts idempotency.Options) (handler, error) {
 	opts.HandBack = !opts.DeadLetterExchange
 	latest, err := idempotency.NewLatest(keeper, "shop", versionOf, &opts)
 	return func(ctx context.Context, d amqp.Delivery, effect func(context.Context, *sql.Tx, string) error) error {
@@ -160,7 +160,7 @@ func (r *receiver) latest(keeper bridge.Keeper, opts idempotency.Options) (handl
 	}, err
 }
 
-func (r *receiver) ordered(keeper bridge.Keeper, opts idempotency.Options) (handler, error) {
+func (r *receiver) ordered(keeper driver.Keeper, opts idempotency.Options) (handler, error) {
 	opts.HandBack = !opts.DeadLetterExchange
 	ordered, err := idempotency.NewOrdered(keeper, "shop", versionOf, &idempotency.OrderedOptions{Options: opts})
 	return func(ctx context.Context, d amqp.Delivery, effect func(context.Context, *sql.Tx, string) error) error {
@@ -170,7 +170,7 @@ func (r *receiver) ordered(keeper bridge.Keeper, opts idempotency.Options) (hand
 	}, err
 }
 
-func (r *receiver) highWater(keeper bridge.Keeper, opts idempotency.Options) (handler, error) {
+func (r *receiver) highWater(keeper driver.Keeper, opts idempotency.Options) (handler, error) {
 	opts.HandBack = !opts.DeadLetterExchange
 	highWater, err := idempotency.NewHighWater(keeper, "shop", keyOf, &opts)
 	return func(ctx context.Context, d amqp.Delivery, effect func(context.Context, *sql.Tx, string) error) error {

@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -21,7 +22,7 @@ var errHandler = errors.New("no such customer")
 
 // A signallingInbox tells when a claim starts.
 type signallingInbox struct {
-	bridge.Inbox
+	driver.Inbox
 	claiming chan struct{}
 }
 

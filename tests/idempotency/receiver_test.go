@@ -19,7 +19,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	_ "modernc.org/sqlite"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 // is stored twice shows.
 type database struct {
 	*sql.DB
-	inbox       bridge.Inbox
+	inbox       driver.Inbox
 	driver, dsn string
 }
 
@@ -131,7 +131,7 @@ func (db *database) wantOrders(t *testing.T, want int) {
 	}
 }
 
-func newGuard(t *testing.T, inbox bridge.Inbox, opts idempotency.Options) *idempotency.Guard {
+func newGuard(t *testing.T, inbox driver.Inbox, opts idempotency.Options) *idempotency.Guard {
 	t.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(testLog{t}, nil))
 	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil

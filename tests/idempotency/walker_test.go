@@ -15,13 +15,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
 // A walkingInbox counts a receiver's steps: each word to the inbox, to the broker and to the world
 // outside, before and after. What it said last is committed when it says the next.
 type walkingInbox struct {
-	bridge.Inbox
+	driver.Inbox
 	countdown
 }
 
@@ -36,18 +37,18 @@ func (w *walkingInbox) Unclaim(ctx context.Context, tx bridge.Tx, consumer, key 
 	return w.Inbox.Unclaim(ctx, tx, consumer, key)
 }
 
-func (w *walkingInbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p bridge.Pending, due time.Duration) (bool, error) {
+func (w *walkingInbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p driver.Pending, due time.Duration) (bool, error) {
 	defer w.step()
 	return w.Inbox.AddPending(ctx, tx, consumer, p, due)
 }
 
-func (w *walkingInbox) ChangePending(ctx context.Context, tx bridge.Tx, consumer, run string, p bridge.Pending, due time.Duration) (bool, error) {
+func (w *walkingInbox) ChangePending(ctx context.Context, tx bridge.Tx, consumer, run string, p driver.Pending, due time.Duration) (bool, error) {
 	w.step()
 	defer w.step()
 	return w.Inbox.ChangePending(ctx, tx, consumer, run, p, due)
 }
 
-func (w *walkingInbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state bridge.State) (*bridge.Pending, error) {
+func (w *walkingInbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state driver.State) (*driver.Pending, error) {
 	w.step()
 	return w.Inbox.TakePending(ctx, tx, consumer, state)
 }
@@ -64,7 +65,7 @@ func (w *walkingInbox) RemoveBarePending(ctx context.Context, tx bridge.Tx, cons
 	return w.Inbox.RemoveBarePending(ctx, tx, consumer, key, run)
 }
 
-func (w *walkingInbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]bridge.Claimed, error) {
+func (w *walkingInbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]driver.Claimed, error) {
 	w.step()
 	return w.Inbox.Claimed(ctx, tx, consumer, after, limit)
 }

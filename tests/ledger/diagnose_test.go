@@ -7,27 +7,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // expectWell fails on any finding that is not ok.
-func expectWell(t *testing.T, ledger bridge.Ledger, but ...string) {
+func expectWell(t *testing.T, ledger driver.Ledger, but ...string) {
 	t.Helper()
-	findings, err := ledger.(bridge.Diagnoser).Diagnose(t.Context())
+	findings, err := ledger.(inspect.Diagnoser).Diagnose(t.Context())
 	must(t, err)
 	if len(findings) < 10 {
 		t.Errorf("%d findings: %+v", len(findings), findings)
 	}
 	for i, f := range findings {
 		t.Logf("%s: %s", f.Check, f.Text)
-		if f.Level != bridge.OK && !slices.Contains(but, f.Check) {
+		if f.Level != inspect.OK && !slices.Contains(but, f.Check) {
 			t.Errorf("%s: %s: %s (%s)", f.Check, f.Level, f.Text, f.Mend)
 		}
-		if f.Check == "" || f.Text == "" || f.Level == bridge.OK && f.Mend != "" {
+		if f.Check == "" || f.Text == "" || f.Level == inspect.OK && f.Mend != "" {
 			t.Errorf("not a whole finding: %+v", f)
 		}
-		if slices.ContainsFunc(findings[:i], func(other bridge.Finding) bool { return other.Check == f.Check }) {
+		if slices.ContainsFunc(findings[:i], func(other inspect.Finding) bool { return other.Check == f.Check }) {
 			t.Errorf("%s is told twice", f.Check)
 		}
 	}
@@ -35,20 +36,20 @@ func expectWell(t *testing.T, ledger bridge.Ledger, but ...string) {
 
 // expectFinding waits until the check finds it so: what a server is told it may do a
 // moment later.
-func expectFinding(t *testing.T, ledger bridge.Ledger, check string, level bridge.Level, says string) {
+func expectFinding(t *testing.T, ledger driver.Ledger, check string, level inspect.Level, says string) {
 	t.Helper()
 	limit := time.After(servertest.Patience)
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		findings, err := ledger.(bridge.Diagnoser).Diagnose(t.Context())
+		findings, err := ledger.(inspect.Diagnoser).Diagnose(t.Context())
 		must(t, err)
-		found := bridge.Finding{Text: "no such check"}
-		if i := slices.IndexFunc(findings, func(f bridge.Finding) bool { return f.Check == check }); i >= 0 {
+		found := inspect.Finding{Text: "no such check"}
+		if i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == check }); i >= 0 {
 			found = findings[i]
 		}
 		if found.Level == level && strings.Contains(found.Text, says) {
-			if level != bridge.Unknown && found.Mend == "" {
+			if level != inspect.Unknown && found.Mend == "" {
 				t.Errorf("%+v has no mend", found)
 			}
 			return

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -55,7 +56,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		t.Run("locks unseen", func(t *testing.T) {
 			config, admin := database(t)
 			unseeing := mariaDBVerifier[:len(mariaDBVerifier)-1]
-			expectFinding(t, openMySQL(t, mariaDBRole(t, config, admin, unseeing...)), "who holds a message up", bridge.Warning, "data_lock_waits")
+			expectFinding(t, openMySQL(t, mariaDBRole(t, config, admin, unseeing...)), "who holds a message up", inspect.Warning, "data_lock_waits")
 		})
 	}
 	t.Run("a healthy server is well", func(t *testing.T) {
@@ -70,41 +71,41 @@ func TestMariaDBDiagnose(t *testing.T) {
 		must(t, err)
 		expectWell(t, ledger)
 		execute(t, admin, "ALTER TABLE orders ENGINE = MyISAM")
-		expectFinding(t, ledger, "ledger", bridge.Error, "InnoDB")
+		expectFinding(t, ledger, "ledger", inspect.Error, "InnoDB")
 	})
 	for name, c := range map[string]struct {
 		do, undo   []string
 		parameters map[string]string // of the connection
 		lacks      string            // a right
 		check      string
-		level      bridge.Level
+		level      inspect.Level
 		says       string
 	}{
-		"a copy":            {do: []string{"UPDATE bridge_identity SET identity = UNHEX(REPLACE(UUID(), '-', ''))"}, check: "ledger", level: bridge.Error, says: "identity"},
-		"relaxed commits":   {do: []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 2"}, undo: []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 1"}, check: "durability", level: bridge.Error, says: "is 2"},
-		"read-only":         {do: []string{"SET GLOBAL read_only = 1"}, undo: []string{"SET GLOBAL read_only = 0"}, check: "primary", level: bridge.Error, says: "read_only"},
-		"relaxed log":       {do: []string{"SET GLOBAL sync_binlog = 0"}, undo: []string{"SET GLOBAL sync_binlog = 1"}, check: "binary log", level: bridge.Warning, says: "sync_binlog is 0"},
-		"log of statements": {do: []string{"SET GLOBAL binlog_format = STATEMENT"}, undo: []string{"SET GLOBAL binlog_format = MIXED"}, check: "binary log", level: bridge.Error, says: "STATEMENT"},
-		"few connections":   {do: []string{"SET GLOBAL max_connections = 15"}, undo: []string{"SET GLOBAL max_connections = 300"}, check: "connections left", level: bridge.Warning, says: "of 15"},
-		"a login's few":     {do: []string{"ALTER USER $role WITH MAX_USER_CONNECTIONS 9"}, check: "connections left", level: bridge.Warning, says: "of 9"},
-		"statement time":    {parameters: map[string]string{words.statementTime: words.tenSeconds}, check: "time-outs", level: bridge.Warning, says: words.statementTime + " is 10s"},
-		"idle time-out":     {parameters: map[string]string{"wait_timeout": "20"}, check: "time-outs", level: bridge.Warning, says: "wait_timeout is 20s"},
+		"a copy":            {do: []string{"UPDATE bridge_identity SET identity = UNHEX(REPLACE(UUID(), '-', ''))"}, check: "ledger", level: inspect.Error, says: "identity"},
+		"relaxed commits":   {do: []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 2"}, undo: []string{"SET GLOBAL innodb_flush_log_at_trx_commit = 1"}, check: "durability", level: inspect.Error, says: "is 2"},
+		"read-only":         {do: []string{"SET GLOBAL read_only = 1"}, undo: []string{"SET GLOBAL read_only = 0"}, check: "primary", level: inspect.Error, says: "read_only"},
+		"relaxed log":       {do: []string{"SET GLOBAL sync_binlog = 0"}, undo: []string{"SET GLOBAL sync_binlog = 1"}, check: "binary log", level: inspect.Warning, says: "sync_binlog is 0"},
+		"log of statements": {do: []string{"SET GLOBAL binlog_format = STATEMENT"}, undo: []string{"SET GLOBAL binlog_format = MIXED"}, check: "binary log", level: inspect.Error, says: "STATEMENT"},
+		"few connections":   {do: []string{"SET GLOBAL max_connections = 15"}, undo: []string{"SET GLOBAL max_connections = 300"}, check: "connections left", level: inspect.Warning, says: "of 15"},
+		"a login's few":     {do: []string{"ALTER USER $role WITH MAX_USER_CONNECTIONS 9"}, check: "connections left", level: inspect.Warning, says: "of 9"},
+		"statement time":    {parameters: map[string]string{words.statementTime: words.tenSeconds}, check: "time-outs", level: inspect.Warning, says: words.statementTime + " is 10s"},
+		"idle time-out":     {parameters: map[string]string{"wait_timeout": "20"}, check: "time-outs", level: inspect.Warning, says: "wait_timeout is 20s"},
 		"small packets": {do: []string{"SET GLOBAL max_allowed_packet = 1048576"}, undo: []string{"SET GLOBAL max_allowed_packet = 16777216"},
-			check: "size of a parked message", level: bridge.Warning, says: "1048576"},
-		"others unseen":      {lacks: "PROCESS ON *.*", check: "who holds a message up", level: bridge.Warning, says: "PROCESS"},
-		"age unseen":         {lacks: "PROCESS ON *.*", check: "oldest open transaction", level: bridge.Unknown, says: "PROCESS"},
-		"another engine":     {do: []string{"ALTER TABLE bridge_parked ENGINE = MyISAM"}, check: "engine", level: bridge.Error, says: "bridge_parked is MyISAM"},
-		"no right to delete": {lacks: mariaDBVerifier[0], do: []string{"GRANT SELECT, INSERT ON bridge_ledger TO $role"}, check: "rights of a verifier", level: bridge.Error, says: "lacks DELETE ON bridge_ledger"},
-		"no right to insert": {lacks: mariaDBVerifier[0], do: []string{"GRANT SELECT, DELETE ON bridge_ledger TO $role"}, check: "rights of a verifier", level: bridge.Error, says: "lacks INSERT ON bridge_ledger"},
-		"no right to unpark": {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: bridge.Warning, says: "DELETE ON bridge_parked"},
-		"no right to change": {lacks: "UPDATE (recorded_at) ON bridge_ledger", check: "rights to unpark", level: bridge.Warning, says: "lacks UPDATE ON bridge_ledger"},
-		"no right to sweep":  {lacks: "SELECT, UPDATE ON bridge_watermark", do: []string{"GRANT SELECT ON bridge_watermark TO $role"}, check: "rights to sweep", level: bridge.Warning, says: "UPDATE ON bridge_watermark"},
+			check: "size of a parked message", level: inspect.Warning, says: "1048576"},
+		"others unseen":      {lacks: "PROCESS ON *.*", check: "who holds a message up", level: inspect.Warning, says: "PROCESS"},
+		"age unseen":         {lacks: "PROCESS ON *.*", check: "oldest open transaction", level: inspect.Unknown, says: "PROCESS"},
+		"another engine":     {do: []string{"ALTER TABLE bridge_parked ENGINE = MyISAM"}, check: "engine", level: inspect.Error, says: "bridge_parked is MyISAM"},
+		"no right to delete": {lacks: mariaDBVerifier[0], do: []string{"GRANT SELECT, INSERT ON bridge_ledger TO $role"}, check: "rights of a verifier", level: inspect.Error, says: "lacks DELETE ON bridge_ledger"},
+		"no right to insert": {lacks: mariaDBVerifier[0], do: []string{"GRANT SELECT, DELETE ON bridge_ledger TO $role"}, check: "rights of a verifier", level: inspect.Error, says: "lacks INSERT ON bridge_ledger"},
+		"no right to unpark": {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: inspect.Warning, says: "DELETE ON bridge_parked"},
+		"no right to change": {lacks: "UPDATE (recorded_at) ON bridge_ledger", check: "rights to unpark", level: inspect.Warning, says: "lacks UPDATE ON bridge_ledger"},
+		"no right to sweep":  {lacks: "SELECT, UPDATE ON bridge_watermark", do: []string{"GRANT SELECT ON bridge_watermark TO $role"}, check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
 		"orphans": {do: []string{"INSERT INTO bridge_ledger (id, recorded_at) VALUES ('1', UTC_TIMESTAMP() - INTERVAL 8 DAY), ('2', UTC_TIMESTAMP() - INTERVAL 9 DAY)"},
-			check: "orphans", level: bridge.Warning, says: "2 rows"},
-		"many parked": {do: []string{"INSERT INTO bridge_parked WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1000) SELECT n, '' FROM n"}, check: "parked messages", level: bridge.Warning, says: "1000 or more"},
+			check: "orphans", level: inspect.Warning, says: "2 rows"},
+		"many parked": {do: []string{"INSERT INTO bridge_parked WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1000) SELECT n, '' FROM n"}, check: "parked messages", level: inspect.Warning, says: "1000 or more"},
 		// A session may have a clock of its own.
-		"a clock somewhat wrong": {parameters: map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) + 30"}, check: "clock", level: bridge.Warning, says: "from ours"},
-		"a wrong clock":          {parameters: map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) - 3600"}, check: "clock", level: bridge.Error, says: "-"},
+		"a clock somewhat wrong": {parameters: map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) + 30"}, check: "clock", level: inspect.Warning, says: "from ours"},
+		"a wrong clock":          {parameters: map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) - 3600"}, check: "clock", level: inspect.Error, says: "-"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config, admin := database(t)
@@ -140,7 +141,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		must(t, openMySQL(t, admin).Record(t.Context(), tx, []uuid.UUID{newID()}))
 		config = config.Clone()
 		config.Params = map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) + 7200"}
-		expectFinding(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...)), "oldest open transaction", bridge.Warning, "2h")
+		expectFinding(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...)), "oldest open transaction", inspect.Warning, "2h")
 	})
 	t.Run("an idle holder tells its program and its last statement", func(t *testing.T) {
 		config, admin := database(t)
@@ -189,7 +190,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 	t.Run("a pool of one connection", func(t *testing.T) {
 		_, admin := database(t)
 		admin.SetMaxOpenConns(1)
-		expectFinding(t, openMySQL(t, admin), "connection pool", bridge.Error, "one connection")
+		expectFinding(t, openMySQL(t, admin), "connection pool", inspect.Error, "one connection")
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -108,14 +109,14 @@ func (p plans) useLedger(t *testing.T) {
 	must(t, own.Record(t.Context(), tx, ids))
 	must(t, ledger.Record(t.Context(), tx, ids[:1]))
 	must(t, ledger.Record(t.Context(), tx, ids[1:]))
-	must(t, ledger.Park(t.Context(), tx, []bridge.Parked{{ID: ids[0], Message: []byte("x")}, {ID: ids[1], Message: []byte("x")}}))
+	must(t, ledger.Park(t.Context(), tx, []driver.Parked{{ID: ids[0], Message: []byte("x")}, {ID: ids[1], Message: []byte("x")}}))
 	must(t, tx.Commit())
-	for _, l := range []bridge.Ledger{ledger, own} {
+	for _, l := range []driver.Ledger{ledger, own} {
 		_, err := l.Committed(t.Context(), ids)
 		must(t, err)
-		expectOutcome(t, l, ids[0], bridge.Committed)
+		expectOutcome(t, l, ids[0], driver.Committed)
 	}
-	n, err := ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []bridge.Parked) error { return nil })
+	n, err := ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []driver.Parked) error { return nil })
 	if err != nil || n != 2 {
 		t.Errorf("unparked are %d, %v", n, err)
 	}
@@ -144,7 +145,7 @@ func (p plans) useInbox(t *testing.T) {
 		_, err := inbox.Claim(ctx, tx, "c", key(0))
 		return err
 	})
-	pending := bridge.Pending{Key: key(0), State: bridge.Ready, Run: "r", Message: []byte("x")}
+	pending := driver.Pending{Key: key(0), State: driver.Ready, Run: "r", Message: []byte("x")}
 	in(func(ctx context.Context, tx *sql.Tx) error {
 		_, err := inbox.AddPending(ctx, tx, "c", pending, 0)
 		return err
@@ -154,7 +155,7 @@ func (p plans) useInbox(t *testing.T) {
 		return err
 	})
 	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.TakePending(ctx, tx, "c", bridge.Ready)
+		_, err := inbox.TakePending(ctx, tx, "c", driver.Ready)
 		return err
 	})
 	in(func(ctx context.Context, tx *sql.Tx) error { _, err := inbox.DoubtOverdue(ctx, tx, "c"); return err })

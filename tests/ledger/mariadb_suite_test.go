@@ -9,7 +9,7 @@ import (
 	_ "github.com/go-sql-driver/mysql"
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
@@ -29,11 +29,11 @@ func mariaDBHarness() ledgertest.Harness {
 			return func() (*sql.DB, error) { return sql.Open("mysql", dsn) }
 		},
 		Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.MySQL) },
-		Open: func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) {
+		Open: func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 			return mysql.Open(ctx, db)
 		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.MySQL) },
-		OpenInbox: func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) {
+		OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
 			return mysql.OpenInbox(ctx, db)
 		},
 		Literal:      func(id uuid.UUID) string { return "UNHEX(REPLACE('" + id.String() + "', '-', ''))" },

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -52,7 +53,7 @@ func TestMariaDBAnyConnection(t *testing.T) {
 			db := connectMariaDB(t, config)
 			ledger, err := mysql.Open(t.Context(), db)
 			must(t, err)
-			if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, c.want) {
+			if err := driver.Prove(t.Context(), ledger); !errors.Is(err, c.want) {
 				t.Fatalf("the proof says %v, must say %v", err, c.want)
 			}
 			if c.want != nil {
@@ -65,7 +66,7 @@ func TestMariaDBAnyConnection(t *testing.T) {
 				t.Errorf("the lookup of an uncommitted row: %v, %v", found, err)
 			}
 			must(t, tx.Commit())
-			expectOutcome(t, ledger, id, bridge.Committed)
+			expectOutcome(t, ledger, id, driver.Committed)
 		})
 	}
 }
@@ -91,11 +92,11 @@ func TestMariaDBLeavesTheSessionAsItWas(t *testing.T) {
 	}
 	before := settings()
 	id := newID()
-	expectOutcome(t, ledger, id, bridge.RolledBack)
+	expectOutcome(t, ledger, id, driver.RolledBack)
 	tx := begin(t, db)
 	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
 	must(t, tx.Commit())
-	expectOutcome(t, ledger, id, bridge.Committed)
+	expectOutcome(t, ledger, id, driver.Committed)
 	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
 	for name, value := range settings() {
 		if value != before[name] && name != "timestamp" && name != "statement_id" && !strings.HasPrefix(name, "gtid") && !strings.HasPrefix(name, "rand_seed") {
@@ -110,7 +111,7 @@ func TestMariaDBThatRollsBackOnTimeout(t *testing.T) {
 	db := onServer(t, server)
 	ledger, err := mysql.Open(t.Context(), db)
 	must(t, err)
-	must(t, bridge.Prove(t.Context(), ledger))
+	must(t, driver.Prove(t.Context(), ledger))
 }
 
 func TestMariaDBThatIsNoPrimaryIsRefused(t *testing.T) {
@@ -123,14 +124,14 @@ func TestMariaDBThatIsNoPrimaryIsRefused(t *testing.T) {
 		if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrNotPrimary) {
 			t.Errorf("%s: check: %v, must be %v", why, err, bridge.ErrNotPrimary)
 		}
-		if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) {
+		if err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) {
 			t.Errorf("%s: prove: %v, must be %v", why, err, bridge.ErrNotPrimary)
 		}
 	}
 	execute(t, db, "SET GLOBAL read_only = 1")
 	refused("a read-only server")
-	if outcome, err := ledger.Settle(t.Context(), newID(), time.Second); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+	if outcome, err := ledger.Settle(t.Context(), newID(), time.Second); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
 	}
 	execute(t, db, "SET GLOBAL read_only = 0")
 	must(t, ledger.Check(t.Context()))
@@ -154,8 +155,8 @@ func TestMariaDBThatOnlyReadsIsRefusedInEveryVerdict(t *testing.T) {
 	must(t, server.Restart(t.Context()))
 	servertest.Eventually(t, "the pool has noticed the restart", func() bool { return ledger.DB().PingContext(t.Context()) == nil })
 	outcome, err := ledger.Settle(t.Context(), newID(), time.Second)
-	if outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+	if outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
 	}
 	if before, err := ledger.SweptBefore(t.Context()); !before.IsZero() || !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("the watermark: %v, %v, must be %v", before, err, bridge.ErrNotPrimary)

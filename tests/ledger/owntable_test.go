@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -20,7 +21,7 @@ import (
 // An unusable table, as DDL, and what the error must say.
 type unusable struct{ ddl, column, says string }
 
-func testUnusable(t *testing.T, db *sql.DB, open func(bridge.OwnTable) (bridge.Ledger, error), cases map[string]unusable) {
+func testUnusable(t *testing.T, db *sql.DB, open func(bridge.OwnTable) (driver.Ledger, error), cases map[string]unusable) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			if c.ddl != "" {
@@ -40,7 +41,7 @@ func testUnusable(t *testing.T, db *sql.DB, open func(bridge.OwnTable) (bridge.L
 
 func TestPostgresUnusableOwnTableIsRefused(t *testing.T) {
 	_, db := migrated(t)
-	open := func(own bridge.OwnTable) (bridge.Ledger, error) { return postgres.OpenOwnTable(t.Context(), db, own) }
+	open := func(own bridge.OwnTable) (driver.Ledger, error) { return postgres.OpenOwnTable(t.Context(), db, own) }
 	testUnusable(t, db, open, map[string]unusable{
 		"no table":         {"", "id", "no table orders"},
 		"no column":        {"CREATE TABLE orders (n int)", "id", "no column id"},
@@ -66,7 +67,7 @@ func TestPostgresUnusableOwnTableIsRefused(t *testing.T) {
 
 func TestMariaDBUnusableOwnTableIsRefused(t *testing.T) {
 	_, db := mariaDB(t)
-	open := func(own bridge.OwnTable) (bridge.Ledger, error) { return mysql.OpenOwnTable(t.Context(), db, own) }
+	open := func(own bridge.OwnTable) (driver.Ledger, error) { return mysql.OpenOwnTable(t.Context(), db, own) }
 	testUnusable(t, db, open, map[string]unusable{
 		"no table":         {"", "id", "no table orders"},
 		"no column":        {"CREATE TABLE orders (n INT)", "id", "no column id"},
@@ -115,8 +116,8 @@ func TestMariaDBOwnTableIsReadByAnIndexInUse(t *testing.T) {
 	// The scan would meet the open row of another.
 	outcome, err := ledger.Settle(t.Context(), newID(), time.Second)
 	must(t, err)
-	if outcome != bridge.RolledBack {
-		t.Errorf("a settle of another ID says %q, must say %q: it has read other rows", outcome, bridge.RolledBack)
+	if outcome != driver.RolledBack {
+		t.Errorf("a settle of another ID says %q, must say %q: it has read other rows", outcome, driver.RolledBack)
 	}
 }
 
@@ -169,9 +170,9 @@ func TestMariaDBOwnTableLeastRights(t *testing.T) {
 	}
 }
 
-func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier bridge.Ledger, insert func(uuid.UUID) string) {
+func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier driver.Ledger, insert func(uuid.UUID) string) {
 	t.Helper()
-	must(t, bridge.Prove(t.Context(), verifier))
+	must(t, driver.Prove(t.Context(), verifier))
 	id := newID()
 	tx := begin(t, senders)
 	_, err := tx.ExecContext(t.Context(), insert(id))
@@ -179,11 +180,11 @@ func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier bridge.Le
 	must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
 	outcome, err := verifier.Settle(t.Context(), id, time.Second)
 	must(t, err)
-	if outcome != bridge.StillOpen {
+	if outcome != driver.StillOpen {
 		t.Errorf("settle says %q", outcome)
 	}
 	must(t, tx.Commit())
-	expectOutcome(t, verifier, id, bridge.Committed)
+	expectOutcome(t, verifier, id, driver.Committed)
 	must(t, verifier.Check(t.Context()))
 }
 
@@ -195,10 +196,10 @@ func TestPostgresOwnTableOnAStandbySettlesNothing(t *testing.T) {
 	onStandby := connect(t, servertest.StartStandby(t, primary).URL())
 	ledger, err := postgres.OpenOwnTable(t.Context(), onStandby, bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
-	if outcome, err := ledger.Settle(t.Context(), newID(), time.Second); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+	if outcome, err := ledger.Settle(t.Context(), newID(), time.Second); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
 	}
-	if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) {
+	if err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("prove: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
 }
@@ -222,7 +223,7 @@ func TestPostgresOwnTableWithoutRoomForLocksIsAnError(t *testing.T) {
 		t.Fatalf("record: %v", err)
 	}
 	must(t, tx.Rollback())
-	expectOutcome(t, ledger, ids[0], bridge.RolledBack)
+	expectOutcome(t, ledger, ids[0], driver.RolledBack)
 }
 
 // Sender and verifier may spell the table's name in different ways; the identity is that
@@ -238,8 +239,8 @@ func TestAnOwnTablesIdentityIsTheTables(t *testing.T) {
 	mariaDBLedger, err := mysql.Open(t.Context(), onMariaDB)
 	must(t, err)
 	for _, c := range []struct {
-		ledger             bridge.Ledger
-		open               func(context.Context, *sql.DB, bridge.OwnTable) (bridge.Ledger, error)
+		ledger             driver.Ledger
+		open               func(context.Context, *sql.DB, bridge.OwnTable) (driver.Ledger, error)
 		plain, full, other string
 	}{
 		{postgresLedger, postgres.OpenOwnTable, "orders", "public.orders", "other.orders"},

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -56,48 +57,48 @@ func TestPostgresDiagnose(t *testing.T) {
 		must(t, err)
 		expectWell(t, ledger)
 		execute(t, admin, "ALTER TABLE orders SET UNLOGGED")
-		expectFinding(t, ledger, "ledger", bridge.Error, "unlogged")
+		expectFinding(t, ledger, "ledger", inspect.Error, "unlogged")
 	})
 	sharedAddress, sharedAdmin := database(t) // for what is done to the server, or to a login
 	for name, c := range map[string]struct {
 		do, undo []string // $role is the login
 		lacks    string   // a right
 		check    string
-		level    bridge.Level
+		level    inspect.Level
 		says     string
 	}{
-		"a copy":                {do: []string{"UPDATE bridge_identity SET identity = gen_random_uuid()"}, check: "ledger", level: bridge.Error, says: "identity"},
-		"fsync off":             {do: []string{"ALTER SYSTEM SET fsync = off"}, undo: []string{"ALTER SYSTEM RESET fsync"}, check: "fsync", level: bridge.Error, says: "off"},
-		"full_page_writes off":  {do: []string{"ALTER SYSTEM SET full_page_writes = off"}, undo: []string{"ALTER SYSTEM RESET full_page_writes"}, check: "full_page_writes", level: bridge.Error, says: "off"},
-		"relaxed commits":       {do: []string{"ALTER ROLE $role SET synchronous_commit = off"}, check: "durability", level: bridge.Error, says: "off for this login"},
-		"another's commits":     {do: []string{"ALTER ROLE postgres SET synchronous_commit = off"}, undo: []string{"ALTER ROLE postgres RESET synchronous_commit"}, check: "durability", level: bridge.Warning, says: "off for postgres"},
-		"the database's":        {do: []string{"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET synchronous_commit = off'; END $$", "ALTER ROLE $role SET synchronous_commit = on"}, check: "durability", level: bridge.Warning, says: "all roles in database"},
-		"local commits":         {do: []string{"ALTER ROLE $role SET synchronous_commit = local", "ALTER SYSTEM SET synchronous_standby_names = 'x'"}, undo: []string{"ALTER SYSTEM RESET synchronous_standby_names"}, check: "durability", level: bridge.Warning, says: "local"},
-		"serializable":          {do: []string{"ALTER ROLE $role SET default_transaction_isolation = serializable"}, check: "isolation", level: bridge.Warning, says: "serializable"},
-		"statement_timeout":     {do: []string{"ALTER ROLE $role SET statement_timeout = '10s'"}, check: "time-outs", level: bridge.Warning, says: "statement_timeout is 10s"},
-		"idle time-out":         {do: []string{"ALTER ROLE $role SET idle_in_transaction_session_timeout = '20s'"}, check: "time-outs", level: bridge.Warning, says: "idle_in_transaction_session_timeout is 20s"},
-		"few connections":       {do: []string{"ALTER ROLE $role CONNECTION LIMIT 10"}, check: "connections left", level: bridge.Warning, says: "of 10"},
-		"a database's few":      {do: []string{"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' CONNECTION LIMIT 12'; END $$"}, check: "connections left", level: bridge.Warning, says: "of 12"},
-		"no statistics":         {do: []string{"ALTER SYSTEM SET track_activities = off"}, undo: []string{"ALTER SYSTEM RESET track_activities"}, check: "who holds a message up", level: bridge.Warning, says: "track_activities is off"},
-		"others unseen":         {lacks: "pg_read_all_stats", check: "who holds a message up", level: bridge.Warning, says: "pg_read_all_stats"},
-		"autovacuum off":        {do: []string{"ALTER SYSTEM SET autovacuum = off"}, undo: []string{"ALTER SYSTEM RESET autovacuum"}, check: "autovacuum", level: bridge.Warning, says: "whole server"},
-		"autovacuum off for it": {do: []string{"ALTER TABLE bridge_ledger SET (autovacuum_enabled = false)"}, check: "autovacuum", level: bridge.Warning, says: "bridge_ledger"},
-		"unlogged":              {do: []string{"ALTER TABLE bridge_ledger SET UNLOGGED"}, check: "logged tables", level: bridge.Error, says: "bridge_ledger"},
-		"row-level security":    {do: []string{"ALTER TABLE bridge_ledger ENABLE ROW LEVEL SECURITY"}, check: "row-level security", level: bridge.Error, says: "bridge_ledger"},
-		"no right to delete":    {lacks: postgresVerifier[0], check: "rights of a verifier", level: bridge.Error, says: "DELETE ON bridge_ledger"},
-		"no right to unpark":    {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: bridge.Warning, says: "DELETE ON bridge_parked"},
-		"no right to sweep":     {lacks: "SELECT, UPDATE ON bridge_watermark", check: "rights to sweep", level: bridge.Warning, says: "UPDATE ON bridge_watermark"},
+		"a copy":                {do: []string{"UPDATE bridge_identity SET identity = gen_random_uuid()"}, check: "ledger", level: inspect.Error, says: "identity"},
+		"fsync off":             {do: []string{"ALTER SYSTEM SET fsync = off"}, undo: []string{"ALTER SYSTEM RESET fsync"}, check: "fsync", level: inspect.Error, says: "off"},
+		"full_page_writes off":  {do: []string{"ALTER SYSTEM SET full_page_writes = off"}, undo: []string{"ALTER SYSTEM RESET full_page_writes"}, check: "full_page_writes", level: inspect.Error, says: "off"},
+		"relaxed commits":       {do: []string{"ALTER ROLE $role SET synchronous_commit = off"}, check: "durability", level: inspect.Error, says: "off for this login"},
+		"another's commits":     {do: []string{"ALTER ROLE postgres SET synchronous_commit = off"}, undo: []string{"ALTER ROLE postgres RESET synchronous_commit"}, check: "durability", level: inspect.Warning, says: "off for postgres"},
+		"the database's":        {do: []string{"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET synchronous_commit = off'; END $$", "ALTER ROLE $role SET synchronous_commit = on"}, check: "durability", level: inspect.Warning, says: "all roles in database"},
+		"local commits":         {do: []string{"ALTER ROLE $role SET synchronous_commit = local", "ALTER SYSTEM SET synchronous_standby_names = 'x'"}, undo: []string{"ALTER SYSTEM RESET synchronous_standby_names"}, check: "durability", level: inspect.Warning, says: "local"},
+		"serializable":          {do: []string{"ALTER ROLE $role SET default_transaction_isolation = serializable"}, check: "isolation", level: inspect.Warning, says: "serializable"},
+		"statement_timeout":     {do: []string{"ALTER ROLE $role SET statement_timeout = '10s'"}, check: "time-outs", level: inspect.Warning, says: "statement_timeout is 10s"},
+		"idle time-out":         {do: []string{"ALTER ROLE $role SET idle_in_transaction_session_timeout = '20s'"}, check: "time-outs", level: inspect.Warning, says: "idle_in_transaction_session_timeout is 20s"},
+		"few connections":       {do: []string{"ALTER ROLE $role CONNECTION LIMIT 10"}, check: "connections left", level: inspect.Warning, says: "of 10"},
+		"a database's few":      {do: []string{"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' CONNECTION LIMIT 12'; END $$"}, check: "connections left", level: inspect.Warning, says: "of 12"},
+		"no statistics":         {do: []string{"ALTER SYSTEM SET track_activities = off"}, undo: []string{"ALTER SYSTEM RESET track_activities"}, check: "who holds a message up", level: inspect.Warning, says: "track_activities is off"},
+		"others unseen":         {lacks: "pg_read_all_stats", check: "who holds a message up", level: inspect.Warning, says: "pg_read_all_stats"},
+		"autovacuum off":        {do: []string{"ALTER SYSTEM SET autovacuum = off"}, undo: []string{"ALTER SYSTEM RESET autovacuum"}, check: "autovacuum", level: inspect.Warning, says: "whole server"},
+		"autovacuum off for it": {do: []string{"ALTER TABLE bridge_ledger SET (autovacuum_enabled = false)"}, check: "autovacuum", level: inspect.Warning, says: "bridge_ledger"},
+		"unlogged":              {do: []string{"ALTER TABLE bridge_ledger SET UNLOGGED"}, check: "logged tables", level: inspect.Error, says: "bridge_ledger"},
+		"row-level security":    {do: []string{"ALTER TABLE bridge_ledger ENABLE ROW LEVEL SECURITY"}, check: "row-level security", level: inspect.Error, says: "bridge_ledger"},
+		"no right to delete":    {lacks: postgresVerifier[0], check: "rights of a verifier", level: inspect.Error, says: "DELETE ON bridge_ledger"},
+		"no right to unpark":    {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: inspect.Warning, says: "DELETE ON bridge_parked"},
+		"no right to sweep":     {lacks: "SELECT, UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
 		"several writing nodes": {do: []string{"UPDATE pg_extension SET extname = 'spock' WHERE extname = 'plpgsql'"},
-			check: "one writing node", level: bridge.Warning, says: "extension spock"},
+			check: "one writing node", level: inspect.Warning, says: "extension spock"},
 		"orphans": {do: []string{"INSERT INTO bridge_ledger SELECT gen_random_uuid(), now() - interval '8 days' FROM generate_series(1, 3)"},
-			check: "orphans", level: bridge.Warning, says: "3 rows"},
+			check: "orphans", level: inspect.Warning, says: "3 rows"},
 		"many parked": {do: []string{"INSERT INTO bridge_parked SELECT gen_random_uuid(), '' FROM generate_series(1, 1000)"},
-			check: "parked messages", level: bridge.Warning, says: "1000 or more"},
+			check: "parked messages", level: inspect.Warning, says: "1000 or more"},
 		"dead rows": {do: []string{"ALTER TABLE bridge_ledger SET (autovacuum_enabled = false)",
 			"INSERT INTO bridge_ledger SELECT gen_random_uuid() FROM generate_series(1, 100000)", "DELETE FROM bridge_ledger", "ANALYZE bridge_ledger"},
-			check: "rows in the ledger", level: bridge.Warning, says: "dead"},
-		"a clock somewhat wrong": {do: []string{strings.ReplaceAll(fakeClock, "%s", "10 s")}, check: "clock", level: bridge.Warning, says: "10"},
-		"a wrong clock":          {do: []string{strings.ReplaceAll(fakeClock, "%s", "-5 min")}, check: "clock", level: bridge.Error, says: "-5m"},
+			check: "rows in the ledger", level: inspect.Warning, says: "dead"},
+		"a clock somewhat wrong": {do: []string{strings.ReplaceAll(fakeClock, "%s", "10 s")}, check: "clock", level: inspect.Warning, says: "10"},
+		"a wrong clock":          {do: []string{strings.ReplaceAll(fakeClock, "%s", "-5 min")}, check: "clock", level: inspect.Error, says: "-5m"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, admin := sharedAddress, sharedAdmin
@@ -134,7 +135,7 @@ func TestPostgresDiagnose(t *testing.T) {
 		tx := begin(t, admin)
 		_, err := tx.ExecContext(t.Context(), "SELECT 1")
 		must(t, err)
-		expectFinding(t, openLedger(t, connect(t, at)), "oldest open transaction", bridge.Warning, "2h")
+		expectFinding(t, openLedger(t, connect(t, at)), "oldest open transaction", inspect.Warning, "2h")
 	})
 	t.Run("a prepared transaction holds a message up", func(t *testing.T) {
 		address, admin := database(t)
@@ -149,22 +150,22 @@ func TestPostgresDiagnose(t *testing.T) {
 			_, err := admin.ExecContext(context.Background(), "ROLLBACK PREPARED 'left behind'")
 			must(t, err)
 		})
-		ledger := openLedger(t, connect(t, at)).(bridge.Watcher)
+		ledger := openLedger(t, connect(t, at)).(inspect.Watcher)
 		found, err := ledger.Holders(t.Context(), id)
 		must(t, err)
 		listed, err := ledger.OpenTransactions(t.Context(), 0, 10)
 		must(t, err)
-		for what, got := range map[string][]bridge.Holder{"the holders": found, "the open transactions": listed} {
+		for what, got := range map[string][]inspect.Holder{"the holders": found, "the open transactions": listed} {
 			if len(got) != 1 || got[0].Session != "prepared left behind" || got[0].Login != "postgres" || got[0].Since.IsZero() {
 				t.Errorf("%s are %+v", what, got)
 			}
 		}
 		executeAll(t, admin, strings.ReplaceAll(strings.ReplaceAll(fakeClock, "%s", "2 h"), "$role", role))
-		expectFinding(t, openLedger(t, connect(t, at)), "prepared transactions", bridge.Warning, "2h")
+		expectFinding(t, openLedger(t, connect(t, at)), "prepared transactions", inspect.Warning, "2h")
 	})
 	t.Run("a pool of one connection", func(t *testing.T) {
 		_, admin := database(t)
 		admin.SetMaxOpenConns(1)
-		expectFinding(t, openLedger(t, admin), "connection pool", bridge.Error, "one connection")
+		expectFinding(t, openLedger(t, admin), "connection pool", inspect.Error, "one connection")
 	})
 }

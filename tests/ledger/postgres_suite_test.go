@@ -11,7 +11,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -50,18 +50,18 @@ func runPostgres(t *testing.T, h ledgertest.Harness) {
 // program is what the suites' connections call themselves.
 const program = "ledgertest"
 
-func postgresHarness(driver string, address func(testing.TB) string) ledgertest.Harness {
+func postgresHarness(by string, address func(testing.TB) string) ledgertest.Harness {
 	return ledgertest.Harness{
 		Create: func(t testing.TB) func() (*sql.DB, error) {
 			at := withParameter(t, address(t), "application_name", program)
-			return func() (*sql.DB, error) { return sql.Open(driver, at) }
+			return func() (*sql.DB, error) { return sql.Open(by, at) }
 		},
 		Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.PostgreSQL) },
-		Open: func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) {
+		Open: func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 			return postgres.Open(ctx, db)
 		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.PostgreSQL) },
-		OpenInbox: func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) {
+		OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
 			return postgres.OpenInbox(ctx, db)
 		},
 		Savepoint:  "SAVEPOINT s",

@@ -14,6 +14,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -30,13 +32,13 @@ func TestPostgresStandbyIsRefused(t *testing.T) {
 	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("check: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
-	if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) {
+	if err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("prove: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
-	expectFinding(t, ledger, "primary", bridge.Error, "standby")
+	expectFinding(t, ledger, "primary", inspect.Error, "standby")
 	outcome, err := ledger.Settle(t.Context(), newID(), time.Second)
-	if outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+	if outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
 	}
 }
 
@@ -59,7 +61,7 @@ func TestPostgresSubscriberIsRefused(t *testing.T) {
 	asVerifier := connect(t, at)
 	own, err := postgres.OpenOwnTable(t.Context(), asVerifier, bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
-	ledgers := map[string]bridge.Ledger{"bridge_ledger": openLedger(t, asVerifier), "orders": own}
+	ledgers := map[string]driver.Ledger{"bridge_ledger": openLedger(t, asVerifier), "orders": own}
 	for table, ledger := range ledgers {
 		must(t, ledger.Check(t.Context()))
 		execute(t, databases["publisher"], "CREATE PUBLICATION "+table+" FOR TABLE "+table)
@@ -94,7 +96,7 @@ func TestPostgresRoleDefaults(t *testing.T) {
 			db := connect(t, at)
 			ledger, err := postgres.Open(t.Context(), db)
 			if err == nil {
-				err = bridge.Prove(t.Context(), ledger)
+				err = driver.Prove(t.Context(), ledger)
 			}
 			if !errors.Is(err, want) {
 				t.Fatalf("the proof says %v, must say %v", err, want)
@@ -117,7 +119,7 @@ func TestPostgresSettleAtAnyDefaultIsolation(t *testing.T) {
 			settled := make(chan error, 1)
 			go func() {
 				outcome, err := verifier.Settle(t.Context(), id, 2*time.Minute)
-				if err == nil && outcome != bridge.Committed {
+				if err == nil && outcome != driver.Committed {
 					err = fmt.Errorf("settle says %q", outcome)
 				}
 				settled <- err
@@ -174,8 +176,8 @@ func TestPostgresForeignIdentityAnswersNothing(t *testing.T) {
 	if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); len(found) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
 		t.Errorf("look up: %v, %v, must be %v", found, err, bridge.ErrOtherLedger)
 	}
-	if outcome, err := ledger.Settle(t.Context(), newID(), time.Second); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrOtherLedger)
+	if outcome, err := ledger.Settle(t.Context(), newID(), time.Second); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrOtherLedger) {
+		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrOtherLedger)
 	}
 	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrOtherLedger) {
 		t.Errorf("check: %v, must be %v", err, bridge.ErrOtherLedger)
@@ -194,11 +196,11 @@ func TestPostgresLeavesTheSessionAsItWas(t *testing.T) {
 	}
 	before := settings()
 	id := newID()
-	expectOutcome(t, ledger, id, bridge.RolledBack)
+	expectOutcome(t, ledger, id, driver.RolledBack)
 	tx := begin(t, db)
 	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
 	must(t, tx.Commit())
-	expectOutcome(t, ledger, id, bridge.Committed)
+	expectOutcome(t, ledger, id, driver.Committed)
 	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
 	if after := settings(); after != before {
 		t.Errorf("the settings were %s\nare %s", before, after)
@@ -215,7 +217,7 @@ func TestPostgresKilledSettleLeavesNothing(t *testing.T) {
 	settled := make(chan error, 1)
 	go func() {
 		outcome, err := ledger.Settle(t.Context(), id, 2*time.Minute)
-		if outcome != bridge.StillOpen || err == nil {
+		if outcome != driver.StillOpen || err == nil {
 			err = fmt.Errorf("a killed settle says %q, %w", outcome, err)
 		} else {
 			err = nil
@@ -226,7 +228,7 @@ func TestPostgresKilledSettleLeavesNothing(t *testing.T) {
 	execute(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE "+waitsForLock)
 	must(t, <-settled)
 	must(t, tx.Rollback())
-	expectOutcome(t, ledger, id, bridge.RolledBack)
+	expectOutcome(t, ledger, id, driver.RolledBack)
 	found, err := ledger.Committed(t.Context(), []uuid.UUID{id})
 	must(t, err)
 	if len(found) > 0 {

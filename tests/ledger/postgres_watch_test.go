@@ -9,19 +9,20 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-func holders(t *testing.T, ledger bridge.Ledger, id uuid.UUID) []bridge.Holder {
+func holders(t *testing.T, ledger driver.Ledger, id uuid.UUID) []inspect.Holder {
 	t.Helper()
-	found, err := ledger.(bridge.Watcher).Holders(t.Context(), id)
+	found, err := ledger.(inspect.Watcher).Holders(t.Context(), id)
 	must(t, err)
 	return found
 }
 
-func opens(t *testing.T, ledger bridge.Ledger) []bridge.Holder {
+func opens(t *testing.T, ledger driver.Ledger) []inspect.Holder {
 	t.Helper()
-	found, err := ledger.(bridge.Watcher).OpenTransactions(t.Context(), 0, 10)
+	found, err := ledger.(inspect.Watcher).OpenTransactions(t.Context(), 0, 10)
 	must(t, err)
 	return found
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -43,14 +43,14 @@ type guarded struct {
 	kind  stage.Database
 	as    func(t *testing.T, rights []string) *sql.DB
 	open  func(ctx context.Context, db *sql.DB) (fullLedger, error)
-	inbox func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
+	inbox func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 	older string // makes rows of the ledger two hours older
 }
 
 type fullLedger interface {
-	bridge.Parker
-	bridge.Unparker
-	bridge.Sweeper
+	driver.Parker
+	driver.Unparker
+	driver.Sweeper
 }
 
 // allGuarded has each database that knows roles.
@@ -58,7 +58,7 @@ func allGuarded() map[string]func(t *testing.T) guarded {
 	kind := func(h ledgertest.Harness) stage.Database {
 		kind := kindOf(h)
 		open := kind.Open
-		kind.Open = func(ctx context.Context, url string) (*sql.DB, bridge.Ledger, error) {
+		kind.Open = func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
 			db, ledger, err := open(ctx, url)
 			if err == nil {
 				err = h.MigrateInbox(ctx, db)
@@ -78,7 +78,7 @@ func allGuarded() map[string]func(t *testing.T) guarded {
 					return connect(t, at)
 				},
 				open:  func(ctx context.Context, db *sql.DB) (fullLedger, error) { return postgres.Open(ctx, db) },
-				inbox: func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return postgres.OpenInbox(ctx, db) },
+				inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
 				older: "UPDATE bridge_ledger SET recorded_at = recorded_at - interval '2 hours'",
 			}
 		},
@@ -95,7 +95,7 @@ func allGuarded() map[string]func(t *testing.T) guarded {
 					return mariaDBRole(t, config, connectMariaDB(t, config), rights...)
 				},
 				open:  func(ctx context.Context, db *sql.DB) (fullLedger, error) { return mysql.Open(ctx, db) },
-				inbox: func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return mysql.OpenInbox(ctx, db) },
+				inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) },
 				older: h.Older,
 			}
 		},
@@ -219,11 +219,11 @@ func testReceivingRoles(t *testing.T, g guarded) {
 	if err := ledger.Forget(t.Context(), []uuid.UUID{newID()}); err == nil || !strings.Contains(err.Error(), "denied") && !strings.Contains(err.Error(), "DELETE ON bridge_ledger") {
 		t.Errorf("a sender deletes: %v, must name the missing right", err)
 	}
-	claim := func(ctx context.Context, tx *sql.Tx, inbox bridge.Inbox) error {
+	claim := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
 		_, err := inbox.Claim(ctx, tx, "consumer", newID().String())
 		return err
 	}
-	purge := func(ctx context.Context, tx *sql.Tx, inbox bridge.Inbox) error {
+	purge := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
 		claimed, err := inbox.Claimed(ctx, tx, "consumer", "", 10)
 		if err != nil {
 			return err
@@ -235,8 +235,8 @@ func testReceivingRoles(t *testing.T, g guarded) {
 		_, err = inbox.Forget(ctx, tx, "consumer", keys, 0)
 		return err
 	}
-	pend := func(ctx context.Context, tx *sql.Tx, inbox bridge.Inbox) error {
-		p := bridge.Pending{Key: newID().String(), State: bridge.Ready, Run: "1", Message: []byte("x")}
+	pend := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
+		p := driver.Pending{Key: newID().String(), State: driver.Ready, Run: "1", Message: []byte("x")}
 		_, err := inbox.AddPending(ctx, tx, "consumer", p, 0)
 		if err == nil {
 			_, _, err = inbox.LookUp(ctx, tx, "consumer", p.Key)
@@ -249,15 +249,15 @@ func testReceivingRoles(t *testing.T, g guarded) {
 		}
 		return err
 	}
-	mark := func(ctx context.Context, tx *sql.Tx, inbox bridge.Inbox) error {
-		marks := inbox.(bridge.Marks)
+	mark := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
+		marks := inbox.(driver.Marks)
 		if _, err := marks.LockMark(ctx, tx, "consumer", "name"); err != nil {
 			return err
 		}
 		return marks.SetMark(ctx, tx, "consumer", "name", newID().String())
 	}
-	keep := func(ctx context.Context, tx *sql.Tx, inbox bridge.Inbox) error {
-		keeper := inbox.(bridge.Keeper)
+	keep := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
+		keeper := inbox.(driver.Keeper)
 		_, err := keeper.LockMark(ctx, tx, "consumer", "entity")
 		if err == nil {
 			_, err = keeper.Keep(ctx, tx, "consumer", "entity", 1, []byte("x"))
@@ -272,7 +272,7 @@ func testReceivingRoles(t *testing.T, g guarded) {
 	}
 	for name, role := range map[string]struct {
 		rights   []string
-		may, not []func(context.Context, *sql.Tx, bridge.Inbox) error
+		may, not []func(context.Context, *sql.Tx, driver.Inbox) error
 	}{
 		"receiver":                     {receiverRights, list(claim), list(purge, pend, mark, keep)},
 		"receiver that purges":         {purgerRights, list(claim, purge), list(pend, mark, keep)},
@@ -283,7 +283,7 @@ func testReceivingRoles(t *testing.T, g guarded) {
 		db := g.as(t, role.rights)
 		inbox, err := g.inbox(t.Context(), db)
 		must(t, err)
-		try := func(do func(context.Context, *sql.Tx, bridge.Inbox) error) error {
+		try := func(do func(context.Context, *sql.Tx, driver.Inbox) error) error {
 			tx := begin(t, db)
 			if err := do(t.Context(), tx, inbox); err != nil {
 				return errors.Join(err, tx.Rollback())

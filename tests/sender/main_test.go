@@ -14,6 +14,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -68,7 +69,7 @@ func messages(queue string, n int) []bridge.Message {
 }
 
 // newSender makes a sender beside the stage's.
-func newSender(t *testing.T, ledger bridge.Recorder, broker *bridge.Broker, timeout time.Duration) *sender.Sender {
+func newSender(t *testing.T, ledger driver.Recorder, broker *bridge.Broker, timeout time.Duration) *sender.Sender {
 	t.Helper()
 	s, err := sender.New(ledger, broker, &sender.Options{Queue: "staging", Timeout: timeout})
 	if err != nil {
@@ -79,7 +80,7 @@ func newSender(t *testing.T, ledger bridge.Recorder, broker *bridge.Broker, time
 
 // A recorder records in a ledger, with something before and after.
 type recorder struct {
-	bridge.Recorder
+	driver.Recorder
 	before func() error
 	after  func()
 }

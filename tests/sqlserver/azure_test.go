@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -23,18 +25,18 @@ func TestAServerThatIsNotSQLServerIsTakenForWhatItIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, ledger := onStandIn(t, &options)
-			must(t, bridge.Prove(t.Context(), ledger))
+			must(t, driver.Prove(t.Context(), ledger))
 			id := newID()
 			tx := recorded(t, ledger, id)
-			expectOutcome(t, ledger, id, bridge.StillOpen)
+			expectOutcome(t, ledger, id, driver.StillOpen)
 			must(t, tx.Commit())
-			expectOutcome(t, ledger, id, bridge.Committed)
+			expectOutcome(t, ledger, id, driver.Committed)
 			must(t, migrate.Inbox(t.Context(), ledger.DB(), migrate.SQLServer))
 			if _, err := sqlserver.OpenInbox(t.Context(), ledger.DB()); err != nil {
 				t.Errorf("open inbox: %v", err)
 			}
 			for _, f := range diagnose(t, ledger) {
-				if f.Level == bridge.Error {
+				if f.Level == inspect.Error {
 					t.Errorf("%+v", f)
 				}
 			}
@@ -86,16 +88,16 @@ func TestTheDoctorTriesWhetherOthersCanBeSeen(t *testing.T) {
 	for name, c := range map[string]struct {
 		options tds.Options
 		denied  string
-		level   bridge.Level
+		level   inspect.Level
 	}{
-		"VIEW SERVER PERFORMANCE STATE is enough":      {tds.Options{}, "VIEW SERVER STATE", bridge.OK},
-		"VIEW DATABASE STATE may not be, on Azure SQL": {tds.Options{Azure: true}, "VIEW SERVER PERFORMANCE STATE", bridge.Warning},
+		"VIEW SERVER PERFORMANCE STATE is enough":      {tds.Options{}, "VIEW SERVER STATE", inspect.OK},
+		"VIEW DATABASE STATE may not be, on Azure SQL": {tds.Options{Azure: true}, "VIEW SERVER PERFORMANCE STATE", inspect.Warning},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, ledger := onStandIn(t, &c.options)
 			server.Deny(c.denied)
 			findings := diagnose(t, ledger)
-			i := slices.IndexFunc(findings, func(f bridge.Finding) bool { return f.Check == "who holds a message up" })
+			i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == "who holds a message up" })
 			if i < 0 || findings[i].Level != c.level {
 				t.Errorf("must be %s: %+v", c.level, findings)
 			}

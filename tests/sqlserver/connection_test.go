@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
@@ -21,14 +21,14 @@ func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
 	expectCommitted(t, ledger, id, true)
 	for range 2 {
 		server.Inject(tds.Deadlock)
-		expectOutcome(t, ledger, id, bridge.Committed)
+		expectOutcome(t, ledger, id, driver.Committed)
 		ledger.FallBack(errors.New("asked by a test"))
 	}
 	server.Inject(tds.Deadlock)
 	must(t, ledger.Check(t.Context()))
 	server.Inject(tds.Deadlock)
 	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
-	expectOutcome(t, ledger, id, bridge.RolledBack)
+	expectOutcome(t, ledger, id, driver.RolledBack)
 }
 
 func TestDeadlocksWithoutEndAreAnError(t *testing.T) {
@@ -50,11 +50,11 @@ func TestTheVictimsRecordIsAnErrorAndItsTransactionRolledBack(t *testing.T) {
 	if err := ledger.Record(t.Context(), tx, []uuid.UUID{second}); err == nil {
 		t.Error("there is no error")
 	}
-	expectOutcome(t, ledger, first, bridge.RolledBack)
+	expectOutcome(t, ledger, first, driver.RolledBack)
 	if err := tx.Commit(); err == nil {
 		t.Error("the victim is committed")
 	}
-	expectOutcome(t, ledger, second, bridge.RolledBack)
+	expectOutcome(t, ledger, second, driver.RolledBack)
 }
 
 // Two transactions that record the same two IDs crosswise.
@@ -81,9 +81,9 @@ func TestARealDeadlockHasOneVictim(t *testing.T) {
 }
 
 func TestACommitWithoutAnswerIsToldByTheLedger(t *testing.T) {
-	for fault, want := range map[tds.Fault]bridge.Outcome{
-		tds.DropBeforeCommit: bridge.RolledBack,
-		tds.DropAfterCommit:  bridge.Committed,
+	for fault, want := range map[tds.Fault]driver.Outcome{
+		tds.DropBeforeCommit: driver.RolledBack,
+		tds.DropAfterCommit:  driver.Committed,
 	} {
 		t.Run(want.String(), func(t *testing.T) {
 			server, ledger := onStandIn(t, nil)
@@ -108,10 +108,10 @@ func TestAnAnswerThatBreaksOffIsAnError(t *testing.T) {
 		t.Errorf("look up: %v, %v", found, err)
 	}
 	server.Inject(tds.DropInResult)
-	if outcome, err := ledger.Settle(t.Context(), id, patience); err == nil || outcome != bridge.StillOpen {
+	if outcome, err := ledger.Settle(t.Context(), id, patience); err == nil || outcome != driver.StillOpen {
 		t.Errorf("settle: %q, %v", outcome, err)
 	}
-	expectOutcome(t, ledger, id, bridge.Committed)
+	expectOutcome(t, ledger, id, driver.Committed)
 }
 
 // The driver drops a connection when a deadline passes, so none may reach it.

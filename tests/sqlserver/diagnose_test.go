@@ -8,14 +8,16 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-func diagnose(t *testing.T, ledger bridge.Ledger) []bridge.Finding {
+func diagnose(t *testing.T, ledger driver.Ledger) []inspect.Finding {
 	t.Helper()
-	findings, err := ledger.(bridge.Diagnoser).Diagnose(t.Context())
+	findings, err := ledger.(inspect.Diagnoser).Diagnose(t.Context())
 	must(t, err)
 	return findings
 }
@@ -27,10 +29,10 @@ func TestAHealthyDatabaseIsWell(t *testing.T) {
 			t.Errorf("%d findings: %+v", len(findings), findings)
 		}
 		for i, f := range findings {
-			if f.Level != bridge.OK || f.Text == "" || f.Mend != "" {
+			if f.Level != inspect.OK || f.Text == "" || f.Mend != "" {
 				t.Errorf("%+v", f)
 			}
-			if slices.ContainsFunc(findings[:i], func(other bridge.Finding) bool { return other.Check == f.Check }) {
+			if slices.ContainsFunc(findings[:i], func(other inspect.Finding) bool { return other.Check == f.Check }) {
 				t.Errorf("%s is told twice", f.Check)
 			}
 		}
@@ -46,29 +48,29 @@ func TestDiagnose(t *testing.T) {
 		replicated tds.Replication
 		failOver   bool
 		check      string
-		level      bridge.Level
+		level      inspect.Level
 		says       string
 	}{
-		"a copy":             {statements: []string{"UPDATE bridge_identity SET [identity] = NEWID()"}, check: "ledger", level: bridge.Error, says: "identity"},
-		"delayed durability": {statements: []string{"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = ALLOWED"}, check: "durability", level: bridge.Error, says: "ALLOWED"},
-		"an old level":       {statements: []string{"ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL = 110"}, check: "compatibility level", level: bridge.Error, says: "110"},
-		"a key of strings":   {statements: []string{"DROP TABLE bridge_ledger", "CREATE TABLE bridge_ledger (id nvarchar(36) NOT NULL PRIMARY KEY)"}, check: "ledger", level: bridge.Error, says: "uniqueidentifier"},
-		"escalation":         {statements: []string{"ALTER TABLE bridge_ledger SET (LOCK_ESCALATION = TABLE)"}, check: "lock escalation", level: bridge.Warning, says: "TABLE"},
-		"page locks":         {statements: []string{"ALTER INDEX ALL ON bridge_ledger SET (ALLOW_PAGE_LOCKS = ON)"}, check: "page locks", level: bridge.Warning, says: "1 indexes"},
-		"a secondary":        {failOver: true, check: "primary", level: bridge.Error, says: "READ_ONLY"},
-		"hints ignored":      {options: tds.Options{Babelfish: true}, check: "lock hints", level: bridge.Warning, says: "Babelfish"},
-		"unknown durability": {options: tds.Options{Babelfish: true}, check: "durability", level: bridge.Unknown, says: "synchronous_commit"},
-		"one-way":            {replicated: tds.OneWay, check: "more than one primary", level: bridge.OK, says: "no replication"},
-		"peer-to-peer":       {replicated: tds.PeerToPeer, check: "more than one primary", level: bridge.Error, says: "peer to peer"},
-		"merge replication":  {replicated: tds.Merge, check: "more than one primary", level: bridge.Error, says: "merge"},
-		"published":          {replicated: tds.OneWay, denied: "SELECT ON syspublications", check: "more than one primary", level: bridge.Warning, says: "may not see"},
-		"an old server":      {options: tds.Options{Version: "13.0.1601.5"}, check: "server version", level: bridge.OK, says: "13.0"},
-		"others unseen":      {denied: "VIEW SERVER PERFORMANCE STATE", check: "who holds a message up", level: bridge.Warning, says: "may not see"},
-		"age unseen":         {denied: "VIEW SERVER PERFORMANCE STATE", check: "oldest open transaction", level: bridge.Unknown, says: "may not see"},
-		"no right to delete": {denied: "DELETE ON bridge_ledger", check: "rights of a verifier", level: bridge.Error, says: "DELETE ON bridge_ledger"},
-		"no right to unpark": {denied: "DELETE ON bridge_parked", check: "rights to unpark", level: bridge.Warning, says: "DELETE ON bridge_parked"},
-		"no right to sweep":  {denied: "UPDATE ON bridge_watermark", check: "rights to sweep", level: bridge.Warning, says: "UPDATE ON bridge_watermark"},
-		"no right to park":   {denied: "SELECT ON bridge_parked", check: "parked messages", level: bridge.Unknown, says: "SELECT"},
+		"a copy":             {statements: []string{"UPDATE bridge_identity SET [identity] = NEWID()"}, check: "ledger", level: inspect.Error, says: "identity"},
+		"delayed durability": {statements: []string{"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = ALLOWED"}, check: "durability", level: inspect.Error, says: "ALLOWED"},
+		"an old level":       {statements: []string{"ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL = 110"}, check: "compatibility level", level: inspect.Error, says: "110"},
+		"a key of strings":   {statements: []string{"DROP TABLE bridge_ledger", "CREATE TABLE bridge_ledger (id nvarchar(36) NOT NULL PRIMARY KEY)"}, check: "ledger", level: inspect.Error, says: "uniqueidentifier"},
+		"escalation":         {statements: []string{"ALTER TABLE bridge_ledger SET (LOCK_ESCALATION = TABLE)"}, check: "lock escalation", level: inspect.Warning, says: "TABLE"},
+		"page locks":         {statements: []string{"ALTER INDEX ALL ON bridge_ledger SET (ALLOW_PAGE_LOCKS = ON)"}, check: "page locks", level: inspect.Warning, says: "1 indexes"},
+		"a secondary":        {failOver: true, check: "primary", level: inspect.Error, says: "READ_ONLY"},
+		"hints ignored":      {options: tds.Options{Babelfish: true}, check: "lock hints", level: inspect.Warning, says: "Babelfish"},
+		"unknown durability": {options: tds.Options{Babelfish: true}, check: "durability", level: inspect.Unknown, says: "synchronous_commit"},
+		"one-way":            {replicated: tds.OneWay, check: "more than one primary", level: inspect.OK, says: "no replication"},
+		"peer-to-peer":       {replicated: tds.PeerToPeer, check: "more than one primary", level: inspect.Error, says: "peer to peer"},
+		"merge replication":  {replicated: tds.Merge, check: "more than one primary", level: inspect.Error, says: "merge"},
+		"published":          {replicated: tds.OneWay, denied: "SELECT ON syspublications", check: "more than one primary", level: inspect.Warning, says: "may not see"},
+		"an old server":      {options: tds.Options{Version: "13.0.1601.5"}, check: "server version", level: inspect.OK, says: "13.0"},
+		"others unseen":      {denied: "VIEW SERVER PERFORMANCE STATE", check: "who holds a message up", level: inspect.Warning, says: "may not see"},
+		"age unseen":         {denied: "VIEW SERVER PERFORMANCE STATE", check: "oldest open transaction", level: inspect.Unknown, says: "may not see"},
+		"no right to delete": {denied: "DELETE ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "DELETE ON bridge_ledger"},
+		"no right to unpark": {denied: "DELETE ON bridge_parked", check: "rights to unpark", level: inspect.Warning, says: "DELETE ON bridge_parked"},
+		"no right to sweep":  {denied: "UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
+		"no right to park":   {denied: "SELECT ON bridge_parked", check: "parked messages", level: inspect.Unknown, says: "SELECT"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,7 +86,7 @@ func TestDiagnose(t *testing.T) {
 				server.FailOver()
 			}
 			findings := diagnose(t, ledger)
-			i := slices.IndexFunc(findings, func(f bridge.Finding) bool { return f.Check == c.check })
+			i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == c.check })
 			if i < 0 || findings[i].Level != c.level || !strings.Contains(findings[i].Text, c.says) {
 				t.Errorf("%s must be %s and say %q: %+v", c.check, c.level, c.says, findings)
 			}
@@ -100,7 +102,7 @@ func TestAnOwnTableIsDiagnosed(t *testing.T) {
 		must(t, err)
 		for _, f := range diagnose(t, ledger) {
 			// As a table is made unless one says otherwise.
-			if usual := f.Check == "lock escalation" || f.Check == "page locks"; (f.Level == bridge.Warning) != usual {
+			if usual := f.Check == "lock escalation" || f.Check == "page locks"; (f.Level == inspect.Warning) != usual {
 				t.Errorf("%+v", f)
 			}
 		}
@@ -154,7 +156,7 @@ func TestHoldersCostNoConnection(t *testing.T) {
 	if after := sessions(); after != before {
 		t.Errorf("the sessions were %v, are %v", before, after)
 	}
-	expectOutcome(t, ledger, id, bridge.RolledBack)
+	expectOutcome(t, ledger, id, driver.RolledBack)
 	if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); err != nil || len(found) > 0 {
 		t.Errorf("look up: %v, %v", found, err)
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
@@ -23,7 +23,7 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 			t.Helper()
 			_, err := inbox.Claim(t.Context(), tx, consumer, key)
 			must(t, err)
-			_, err = inbox.AddPending(t.Context(), tx, consumer, bridge.Pending{Key: key, State: bridge.Started, Run: "r", Message: []byte("m")}, due)
+			_, err = inbox.AddPending(t.Context(), tx, consumer, driver.Pending{Key: key, State: driver.Started, Run: "r", Message: []byte("m")}, due)
 			must(t, err)
 		}
 		first := begin(t, db, nil)
@@ -41,11 +41,11 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 		defer cancel()
 		for doing, do := range map[string]func(tx *sql.Tx) error{
 			"take": func(tx *sql.Tx) error {
-				_, err := inbox.TakePending(ctx, tx, "ours", bridge.Started)
+				_, err := inbox.TakePending(ctx, tx, "ours", driver.Started)
 				return err
 			},
 			"list": func(tx *sql.Tx) error {
-				_, err := inbox.ListPending(ctx, tx, "ours", bridge.Started, "", 10)
+				_, err := inbox.ListPending(ctx, tx, "ours", driver.Started, "", 10)
 				return err
 			},
 			"count": func(tx *sql.Tx) error {

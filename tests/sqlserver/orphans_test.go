@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -22,7 +22,7 @@ func TestATimeMayHaveNoFraction(t *testing.T) {
 			execute(t, ledger.DB(), "UPDATE bridge_ledger SET recorded_at = '"+recordedAt.Format("2006-01-02T15:04:05.000")+"'")
 			swept, err := ledger.Sweep(t.Context(), time.Hour, 10)
 			must(t, err)
-			if len(swept) != 1 || swept[0] != (bridge.Orphan{ID: id, RecordedAt: recordedAt}) {
+			if len(swept) != 1 || swept[0] != (driver.Orphan{ID: id, RecordedAt: recordedAt}) {
 				t.Errorf("swept %v, must be %s of %v", swept, id, recordedAt)
 			}
 			before, err := ledger.SweptBefore(t.Context())
@@ -45,13 +45,13 @@ func TestAMessageThatIsParkedWhileASweepLooksIsNoOrphan(t *testing.T) {
 			ledger := open(t, db)
 			id := newID()
 			tx := recorded(t, ledger, id)
-			must(t, ledger.Park(t.Context(), tx, []bridge.Parked{{ID: id, Message: []byte("x")}}))
+			must(t, ledger.Park(t.Context(), tx, []driver.Parked{{ID: id, Message: []byte("x")}}))
 			execute(t, tx, "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at)")
 			alter := begin(t, db, nil)
 			execute(t, alter, "ALTER TABLE bridge_identity SET (LOCK_ESCALATION = DISABLE)")
 
 			type result struct {
-				swept []bridge.Orphan
+				swept []driver.Orphan
 				err   error
 			}
 			done := make(chan result, 1)
@@ -76,7 +76,7 @@ func TestASweepThatMeetsALockedMessageIsBounded(t *testing.T) {
 		ledger := open(t, connect(t, address))
 		id := newID()
 		tx := recorded(t, ledger, id)
-		must(t, ledger.Park(t.Context(), tx, []bridge.Parked{{ID: id, Message: []byte("x")}}))
+		must(t, ledger.Park(t.Context(), tx, []driver.Parked{{ID: id, Message: []byte("x")}}))
 		execute(t, tx, "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at)")
 		must(t, tx.Commit())
 		remover := begin(t, ledger.DB(), nil)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
@@ -21,7 +22,7 @@ var orders = bridge.OwnTable{Table: "dbo.orders", Column: "id"}
 const ordersTable = "CREATE TABLE orders (n int, id uniqueidentifier NOT NULL UNIQUE)"
 
 // openOrders makes the table of orders in a new database, and opens it.
-func openOrders(t *testing.T, address string) bridge.Ledger {
+func openOrders(t *testing.T, address string) driver.Ledger {
 	t.Helper()
 	db := connect(t, address)
 	execute(t, db, ordersTable)
@@ -30,7 +31,7 @@ func openOrders(t *testing.T, address string) bridge.Ledger {
 	return ledger
 }
 
-func ordersOnStandIn(t *testing.T, options *tds.Options) (*tds.Server, bridge.Ledger) {
+func ordersOnStandIn(t *testing.T, options *tds.Options) (*tds.Server, driver.Ledger) {
 	t.Helper()
 	server := servertest.SQLServerStandIn(t, options)
 	return server, openOrders(t, newDatabase(t, server.URL("master"), true))
@@ -42,7 +43,7 @@ func insertOrder(t *testing.T, tx *sql.Tx, id uuid.UUID) {
 }
 
 // placed begins a transaction, and inserts and records an order in it.
-func placed(t *testing.T, ledger bridge.Ledger, id uuid.UUID) *sql.Tx {
+func placed(t *testing.T, ledger driver.Ledger, id uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, ledger.DB(), nil)
 	insertOrder(t, tx, id)
@@ -103,9 +104,9 @@ func TestAUniqueIndexThatIncludesOthersWillDo(t *testing.T) {
 		must(t, err)
 		id := newID()
 		tx := placed(t, ledger, id)
-		expectOutcome(t, ledger, id, bridge.StillOpen)
+		expectOutcome(t, ledger, id, driver.StillOpen)
 		must(t, tx.Commit())
-		expectOutcome(t, ledger, id, bridge.Committed)
+		expectOutcome(t, ledger, id, driver.Committed)
 	})
 }
 
@@ -114,7 +115,7 @@ func TestAnOwnTableThatIsNoLongerUsableFailsTheCheck(t *testing.T) {
 		ledger := openOrders(t, address)
 		must(t, ledger.Check(t.Context()))
 		execute(t, ledger.DB(), "DROP TABLE orders")
-		for doing, err := range map[string]error{"check": ledger.Check(t.Context()), "prove": bridge.Prove(t.Context(), ledger)} {
+		for doing, err := range map[string]error{"check": ledger.Check(t.Context()), "prove": driver.Prove(t.Context(), ledger)} {
 			if err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "no table dbo.orders") {
 				t.Errorf("%s: %v", doing, err)
 			}
@@ -132,7 +133,7 @@ func TestOwnTableLeastRights(t *testing.T) {
 	for _, right := range []string{"INSERT", "UPDATE", "DELETE", "ALTER"} {
 		server.Deny(right + " ON orders")
 	}
-	must(t, bridge.Prove(t.Context(), ledger))
+	must(t, driver.Prove(t.Context(), ledger))
 	for _, right := range []string{"SELECT", "INSERT", "DELETE"} {
 		server.Deny(right + " ON bridge_ledger")
 	}
@@ -141,9 +142,9 @@ func TestOwnTableLeastRights(t *testing.T) {
 	must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
 	must(t, tx.Commit())
 	expectCommitted(t, ledger, id, true)
-	expectOutcome(t, ledger, id, bridge.Committed)
+	expectOutcome(t, ledger, id, driver.Committed)
 	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
-	expectOutcome(t, ledger, id, bridge.Committed)
+	expectOutcome(t, ledger, id, driver.Committed)
 }
 
 func TestAnOwnTableThatMayNotBeReadIsRefusedWithTheGrant(t *testing.T) {
@@ -174,7 +175,7 @@ func TestWhereHintsAreIgnoredAnOwnTableIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, ledger := ordersOnStandIn(t, &options)
 			for range 2 {
-				if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
+				if err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
 					t.Errorf("prove: %v, must be %v", err, bridge.ErrProof)
 				}
 			}
@@ -190,8 +191,8 @@ func TestOnASecondaryAnOwnTableIsNotJudged(t *testing.T) {
 	id := newID()
 	placed(t, ledger, id)
 	server.FailOver()
-	if outcome, err := ledger.Settle(t.Context(), id, patience); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+	if outcome, err := ledger.Settle(t.Context(), id, patience); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
 	}
 	if _, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), orders); !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("open: %v, must be %v", err, bridge.ErrNotPrimary)
@@ -215,9 +216,9 @@ func TestRecordOfAnOwnTableWorksInEveryTransaction(t *testing.T) {
 		if after := settings(t, tx); after != before {
 			t.Errorf("the settings were %s, are %s", before, after)
 		}
-		expectOutcome(t, ledger, id, bridge.StillOpen)
+		expectOutcome(t, ledger, id, driver.StillOpen)
 		must(t, tx.Commit())
-		expectOutcome(t, ledger, id, bridge.Committed)
+		expectOutcome(t, ledger, id, driver.Committed)
 	})
 }
 
@@ -235,7 +236,7 @@ func TestRecordOfAnOwnTableSendsNoAttention(t *testing.T) {
 	if sent := server.Attentions() - before; sent != 0 {
 		t.Errorf("%d attentions were sent", sent)
 	}
-	expectOutcome(t, ledger, id, bridge.Committed)
+	expectOutcome(t, ledger, id, driver.Committed)
 }
 
 // Sender and verifier may spell the table's name in different ways; the identity is that
@@ -267,5 +268,5 @@ func TestAMaskedColumnIsNotShown(t *testing.T) {
 	if !slices.Equal(found, []uuid.UUID{id}) {
 		t.Errorf("the lookup finds %v, must find %v", found, id)
 	}
-	expectOutcome(t, ledger, id, bridge.Committed)
+	expectOutcome(t, ledger, id, driver.Committed)
 }

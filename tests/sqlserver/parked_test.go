@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -19,14 +20,14 @@ func TestAParkingErrorNamesTheMissingRight(t *testing.T) {
 	park := func(t *testing.T, ledger *sqlserver.Ledger) error {
 		id := newID()
 		tx := recorded(t, ledger, id)
-		if err := ledger.Park(t.Context(), tx, []bridge.Parked{{ID: id, Message: []byte("x")}}); err != nil {
+		if err := ledger.Park(t.Context(), tx, []driver.Parked{{ID: id, Message: []byte("x")}}); err != nil {
 			return err
 		}
 		return tx.Commit()
 	}
 	unpark := func(t *testing.T, ledger *sqlserver.Ledger) error {
 		must(t, park(t, ledger))
-		_, err := ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []bridge.Parked) error { return nil })
+		_, err := ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []driver.Parked) error { return nil })
 		return err
 	}
 	sweep := func(t *testing.T, ledger *sqlserver.Ledger) error {
@@ -66,9 +67,9 @@ func TestAMessageThatIsTakenIsStillParked(t *testing.T) {
 		ledger := open(t, connect(t, address))
 		id := newID()
 		tx := recorded(t, ledger, id)
-		must(t, ledger.Park(t.Context(), tx, []bridge.Parked{{ID: id, Message: []byte("x")}}))
+		must(t, ledger.Park(t.Context(), tx, []driver.Parked{{ID: id, Message: []byte("x")}}))
 		must(t, tx.Commit())
-		_, err := ledger.Unpark(t.Context(), uuid.Nil, 10, func(ctx context.Context, _ []bridge.Parked) error {
+		_, err := ledger.Unpark(t.Context(), uuid.Nil, 10, func(ctx context.Context, _ []driver.Parked) error {
 			execute(t, ledger.DB(), "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at)")
 			orphans, err := ledger.Orphans(ctx, time.Hour, 10)
 			must(t, err)

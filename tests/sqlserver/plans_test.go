@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -30,7 +30,7 @@ func TestNoStatementByKeyMeetsTheRowsOfOthers(t *testing.T) {
 			ledger := open(t, db)
 			ownTable, err := sqlserver.OpenOwnTable(t.Context(), db, orders)
 			must(t, err)
-			parked := func(id uuid.UUID) []bridge.Parked { return []bridge.Parked{{ID: id, Message: []byte("x")}} }
+			parked := func(id uuid.UUID) []driver.Parked { return []driver.Parked{{ID: id, Message: []byte("x")}} }
 
 			held := recorded(t, ledger, newID())
 			must(t, ledger.Park(t.Context(), held, parked(newID())))
@@ -44,7 +44,7 @@ func TestNoStatementByKeyMeetsTheRowsOfOthers(t *testing.T) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
-			settled := func(ledger bridge.Ledger, id uuid.UUID, want bridge.Outcome) {
+			settled := func(ledger driver.Ledger, id uuid.UUID, want driver.Outcome) {
 				t.Helper()
 				if outcome, err := ledger.Settle(ctx, id, patience); err != nil || outcome != want {
 					t.Errorf("settle: %q, %v, must be %q", outcome, err, want)
@@ -60,14 +60,14 @@ func TestNoStatementByKeyMeetsTheRowsOfOthers(t *testing.T) {
 			if !slices.Equal(found, []uuid.UUID{id}) {
 				t.Errorf("the lookup finds %v", found)
 			}
-			settled(ledger, id, bridge.Committed)
-			settled(ledger, newID(), bridge.RolledBack)
+			settled(ledger, id, driver.Committed)
+			settled(ledger, newID(), driver.RolledBack)
 			orphans, err := ledger.Orphans(ctx, 0, 10)
 			doing("list orphans", err)
 			if len(orphans) > 0 {
 				t.Errorf("orphans: %v", orphans)
 			}
-			removed, err := ledger.Unpark(ctx, uuid.Nil, 10, func(context.Context, []bridge.Parked) error { return nil })
+			removed, err := ledger.Unpark(ctx, uuid.Nil, 10, func(context.Context, []driver.Parked) error { return nil })
 			doing("unpark", err)
 			if removed != 1 {
 				t.Errorf("%d messages are unparked", removed)
@@ -85,8 +85,8 @@ func TestNoStatementByKeyMeetsTheRowsOfOthers(t *testing.T) {
 			insertOrder(t, tx, order)
 			doing("record in an own table", ownTable.Record(ctx, tx, []uuid.UUID{order}))
 			must(t, tx.Commit())
-			settled(ownTable, order, bridge.Committed)
-			settled(ownTable, newID(), bridge.RolledBack)
+			settled(ownTable, order, driver.Committed)
+			settled(ownTable, newID(), driver.RolledBack)
 		})
 	}
 }
@@ -110,7 +110,7 @@ func TestThePlansOutliveTheStatistics(t *testing.T) {
 			}
 			must(t, ledger.Forget(t.Context(), asked))
 		}
-		expectOutcome(t, ledger, ids[0], bridge.RolledBack)
+		expectOutcome(t, ledger, ids[0], driver.RolledBack)
 	}
 	pass()
 	before := server.Compilations()
@@ -131,13 +131,13 @@ func TestMessagesOfAllLengthsShareAFewPlans(t *testing.T) {
 		id := newID()
 		want[id] = strings.Repeat("x", n)
 		tx := recorded(t, ledger, id)
-		must(t, ledger.Park(t.Context(), tx, []bridge.Parked{{ID: id, Message: []byte(want[id])}}))
+		must(t, ledger.Park(t.Context(), tx, []driver.Parked{{ID: id, Message: []byte(want[id])}}))
 		must(t, tx.Commit())
 	}
 	if n := server.Compilations() - before; n > 10 {
 		t.Errorf("%d messages have made %d plans", len(want), n)
 	}
-	_, err := ledger.Unpark(t.Context(), uuid.Nil, 500, func(_ context.Context, messages []bridge.Parked) error {
+	_, err := ledger.Unpark(t.Context(), uuid.Nil, 500, func(_ context.Context, messages []driver.Parked) error {
 		for _, m := range messages {
 			if string(m.Message) != want[m.ID] {
 				t.Errorf("a message of %d bytes has %d", len(want[m.ID]), len(m.Message))
@@ -175,7 +175,7 @@ func TestKeysOfAllLengthsShareAFewPlans(t *testing.T) {
 			t.Helper()
 			doing(what, func() (any, error) { return nil, do() }, nil)
 		}
-		p := bridge.Pending{Key: key, State: bridge.Ready, Run: run, Attempts: 1, Error: failure}
+		p := driver.Pending{Key: key, State: driver.Ready, Run: run, Attempts: 1, Error: failure}
 		look := func() (any, error) {
 			_, found, err := inbox.LookUp(ctx, tx, consumer, key)
 			found.Since = time.Time{}
@@ -188,7 +188,7 @@ func TestKeysOfAllLengthsShareAFewPlans(t *testing.T) {
 		doing("attach", func() (any, error) { return inbox.AttachMessage(ctx, tx, consumer, key, run, message) }, true)
 		p.Message = message
 		doing("look", look, p)
-		for _, state := range []bridge.State{bridge.Started, bridge.Doubtful, bridge.Ready, bridge.Failed} {
+		for _, state := range []driver.State{driver.Started, driver.Doubtful, driver.Ready, driver.Failed} {
 			p.State = state
 			doing("change", func() (any, error) { return inbox.ChangePending(ctx, tx, consumer, run, p, -time.Hour) }, true)
 			doing("look", look, p)
@@ -201,7 +201,7 @@ func TestKeysOfAllLengthsShareAFewPlans(t *testing.T) {
 				return len(listed), err
 			}, 1)
 		}
-		doing("count", func() (any, error) { return inbox.CountPending(ctx, tx, consumer) }, map[bridge.State]int64{bridge.Failed: 1})
+		doing("count", func() (any, error) { return inbox.CountPending(ctx, tx, consumer) }, map[driver.State]int64{driver.Failed: 1})
 		doing("doubt", func() (any, error) { return inbox.DoubtOverdue(ctx, tx, consumer) }, int64(0))
 		doing("remove bare", func() (any, error) { return inbox.RemoveBarePending(ctx, tx, consumer, key, run) }, false)
 		doing("remove", func() (any, error) { return inbox.RemovePending(ctx, tx, consumer, key, run) }, true)

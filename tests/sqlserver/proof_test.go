@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
@@ -18,17 +19,17 @@ func TestWhereHintsAreIgnoredTheProofFallsBackToTheInsert(t *testing.T) {
 	_, ledger := onStandIn(t, &tds.Options{IgnoreHints: true})
 	id := newID()
 	recorded(t, ledger, id)
-	expectOutcome(t, ledger, id, bridge.RolledBack) // what the proof is there for
+	expectOutcome(t, ledger, id, driver.RolledBack) // what the proof is there for
 	for range 2 {
-		must(t, bridge.Prove(t.Context(), ledger))
-		expectOutcome(t, ledger, id, bridge.StillOpen)
+		must(t, driver.Prove(t.Context(), ledger))
+		expectOutcome(t, ledger, id, driver.StillOpen)
 	}
 }
 
 func TestWhereHintsAreHeededTheProofDoesNotFallBack(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		ledger := open(t, connect(t, address))
-		must(t, bridge.Prove(t.Context(), ledger))
+		must(t, driver.Prove(t.Context(), ledger))
 		if !ledger.FallBack(errors.New("asked by a test")) {
 			t.Error("the proof has fallen back")
 		}
@@ -43,7 +44,7 @@ func TestWhereNothingWaitsTheProofRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, ledger := onStandIn(t, &options)
 			for range 2 {
-				if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
+				if err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
 					t.Errorf("prove: %v, must be %v", err, bridge.ErrProof)
 				}
 			}
@@ -56,7 +57,7 @@ func TestWithOptimizedLockingAnOpenRowHidesNoOther(t *testing.T) {
 	server := servertest.SQLServerStandIn(t, &tds.Options{OptimizedLocking: true})
 	for snapshot, proof := range map[bool]error{true: nil, false: bridge.ErrProof} {
 		ledger := open(t, connect(t, newDatabase(t, server.URL("master"), snapshot)))
-		if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, proof) {
+		if err := driver.Prove(t.Context(), ledger); !errors.Is(err, proof) {
 			t.Errorf("READ_COMMITTED_SNAPSHOT %t: the proof says %v, must say %v", snapshot, err, proof)
 		}
 		if proof != nil {
@@ -115,14 +116,14 @@ func TestOnASecondaryNothingIsJudged(t *testing.T) {
 	server.FailOver()
 
 	for _, id := range []uuid.UUID{committed, open} {
-		if outcome, err := ledger.Settle(t.Context(), id, patience); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
-			t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+		if outcome, err := ledger.Settle(t.Context(), id, patience); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+			t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
 		}
 	}
 	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("check: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
-	if err := bridge.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) || errors.Is(err, bridge.ErrProof) {
+	if err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) || errors.Is(err, bridge.ErrProof) {
 		t.Errorf("prove: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
 	tx := begin(t, ledger.DB(), nil)
@@ -132,7 +133,7 @@ func TestOnASecondaryNothingIsJudged(t *testing.T) {
 	expectCommitted(t, ledger, committed, true) // hits may be believed
 
 	ledger.FallBack(errors.New("asked by a test"))
-	if outcome, err := ledger.Settle(t.Context(), open, patience); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("settle by insert: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrNotPrimary)
+	if outcome, err := ledger.Settle(t.Context(), open, patience); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("settle by insert: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -45,7 +46,7 @@ func TestAnUnsuitableDatabaseIsRefused(t *testing.T) {
 				execute(t, db, statement)
 			}
 			_, openErr := sqlserver.Open(t.Context(), db)
-			for doing, err := range map[string]error{"open": openErr, "check": ledger.Check(t.Context()), "prove": bridge.Prove(t.Context(), ledger)} {
+			for doing, err := range map[string]error{"open": openErr, "check": ledger.Check(t.Context()), "prove": driver.Prove(t.Context(), ledger)} {
 				if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) {
 					t.Errorf("%s: %v, must say %q", doing, err, c.says)
 				}
@@ -77,7 +78,7 @@ func TestAnErrorNamesTheMissingRight(t *testing.T) {
 			if do != nil {
 				must(t, err)
 				err = do(t, ledger)
-				if proof := bridge.Prove(t.Context(), ledger); proof == nil || errors.Is(proof, bridge.ErrProof) {
+				if proof := driver.Prove(t.Context(), ledger); proof == nil || errors.Is(proof, bridge.ErrProof) {
 					t.Errorf("prove: %v", proof)
 				}
 			}
@@ -125,7 +126,7 @@ func TestTheDriversGUIDConversionChangesNothing(t *testing.T) {
 		id := newID()
 		must(t, recorded(t, plain, id).Commit())
 		expectCommitted(t, converting, id, true)
-		expectOutcome(t, converting, id, bridge.Committed)
+		expectOutcome(t, converting, id, driver.Committed)
 	})
 }
 
@@ -138,8 +139,8 @@ func TestACopyWithAnotherIdentityAnswersNothing(t *testing.T) {
 		t.Errorf("look up: %v, %v, must be %v", found, err, bridge.ErrOtherLedger)
 	}
 	for range 2 {
-		if outcome, err := ledger.Settle(t.Context(), id, time.Second); outcome != bridge.StillOpen || !errors.Is(err, bridge.ErrOtherLedger) {
-			t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, bridge.StillOpen, bridge.ErrOtherLedger)
+		if outcome, err := ledger.Settle(t.Context(), id, time.Second); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrOtherLedger) {
+			t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrOtherLedger)
 		}
 		ledger.FallBack(errors.New("asked by a test"))
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -55,9 +56,9 @@ func TestRecordWorksInEveryTransaction(t *testing.T) {
 		if after := settings(t, tx); after != before {
 			t.Errorf("the settings were %s, are %s", before, after)
 		}
-		expectOutcome(t, ledger, id, bridge.StillOpen)
+		expectOutcome(t, ledger, id, driver.StillOpen)
 		must(t, tx.Commit())
-		expectOutcome(t, ledger, id, bridge.Committed)
+		expectOutcome(t, ledger, id, driver.Committed)
 	})
 }
 
@@ -80,7 +81,7 @@ func TestADuplicateIsRefusedInEveryTransaction(t *testing.T) {
 		} else {
 			must(t, tx.Rollback())
 		}
-		expectOutcome(t, ledger, second, bridge.RolledBack)
+		expectOutcome(t, ledger, second, driver.RolledBack)
 	})
 }
 
@@ -110,7 +111,7 @@ func TestARefusedClaimLeavesTheTransactionUsable(t *testing.T) {
 			t.Errorf("the settings were %s, are %s", before, after)
 		}
 		must(t, tx.Commit())
-		expectOutcome(t, ledger, id, bridge.Committed)
+		expectOutcome(t, ledger, id, driver.Committed)
 	})
 }
 
@@ -138,10 +139,10 @@ func TestTheLookupsBringTheirIsolation(t *testing.T) {
 				use()
 				expectCommitted(t, ledger, done, true)
 				use()
-				expectOutcome(t, ledger, held, bridge.StillOpen)
+				expectOutcome(t, ledger, held, driver.StillOpen)
 				must(t, tx.Rollback())
 				use()
-				expectOutcome(t, ledger, held, bridge.RolledBack)
+				expectOutcome(t, ledger, held, driver.RolledBack)
 				use()
 				must(t, ledger.Forget(t.Context(), []uuid.UUID{done}))
 				expectCommitted(t, ledger, done, false)
@@ -159,7 +160,7 @@ func TestTheLookupWaitsForNoChangeOfTheTable(t *testing.T) {
 	tx := begin(t, ledger.DB(), nil)
 	execute(t, tx, "ALTER TABLE bridge_ledger SET (LOCK_ESCALATION = DISABLE)")
 	expectCommitted(t, ledger, id, false)
-	expectOutcome(t, ledger, id, bridge.StillOpen)
+	expectOutcome(t, ledger, id, driver.StillOpen)
 	must(t, tx.Rollback())
 	expectCommitted(t, ledger, id, true)
 }

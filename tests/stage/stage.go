@@ -19,9 +19,11 @@ import (
 	_ "modernc.org/sqlite" // driver
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -35,7 +37,7 @@ const Patience = servertest.Patience
 type Database struct {
 	Name string
 	URL  func(t testing.TB) string
-	Open func(ctx context.Context, url string) (*sql.DB, bridge.Ledger, error)
+	Open func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error)
 }
 
 // Databases are those to which a test may say any SQL; see also Everywhere.
@@ -45,7 +47,7 @@ var Databases = []Database{Postgres, SQLite}
 var Postgres = Database{
 	Name: "postgres",
 	URL:  servertest.PostgresDB,
-	Open: func(ctx context.Context, url string) (*sql.DB, bridge.Ledger, error) {
+	Open: func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
 		db, err := sql.Open("pgx", url)
 		if err != nil {
 			return nil, nil, err
@@ -67,7 +69,7 @@ var SQLite = Database{
 	URL: func(t testing.TB) string {
 		return "file:" + filepath.Join(t.TempDir(), "stage.db") + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&_txlock=immediate"
 	},
-	Open: func(ctx context.Context, url string) (*sql.DB, bridge.Ledger, error) {
+	Open: func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
 		db, err := sql.Open("sqlite", url)
 		if err != nil {
 			return nil, nil, err
@@ -89,7 +91,7 @@ type Stage struct {
 	DatabaseURL string
 	AMQP        string
 	DB          *sql.DB
-	Ledger      bridge.Ledger
+	Ledger      driver.Ledger
 	Broker      *bridge.Broker
 	Topology    bridge.Topology
 	Sender      *sender.Sender
@@ -353,7 +355,7 @@ func (s *Stage) members(queue string) (all []amqp.Delivery) {
 		if !ok {
 			s.t.Fatalf("fewer than %d messages in queue %s", depth, queue)
 		}
-		members, err := bridge.Members(d)
+		members, err := wire.Members(d)
 		s.must("take apart", err)
 		all = append(all, members...)
 	}

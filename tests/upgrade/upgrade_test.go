@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	inbox "github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/program"
@@ -24,11 +24,11 @@ import (
 var databases = []struct {
 	stage.Database
 	address func(t *testing.T, url string) string // as commands take it
-	inbox   func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
+	inbox   func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 }{
 	{stage.Postgres,
 		func(_ *testing.T, url string) string { return url },
-		func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return postgres.OpenInbox(ctx, db) }},
+		func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) }},
 	{stage.MariaDB,
 		func(t *testing.T, dsn string) string {
 			config, err := mysql.ParseDSN(dsn)
@@ -39,7 +39,7 @@ var databases = []struct {
 			}
 			return (&url.URL{Scheme: "mysql", User: login, Host: config.Addr, Path: config.DBName}).String()
 		},
-		func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return inbox.OpenInbox(ctx, db) }},
+		func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return inbox.OpenInbox(ctx, db) }},
 }
 
 // A world has programs of both releases on one database and one broker. The stage's own
@@ -207,7 +207,7 @@ func (w *world) staged() int {
 
 // judge compares the orders that were committed with the messages that have arrived,
 // which it receives by the inbox of this release.
-func (w *world) judge(open func(context.Context, *sql.DB) (bridge.Inbox, error)) {
+func (w *world) judge(open func(context.Context, *sql.DB) (driver.Inbox, error)) {
 	w.t.Helper()
 	if dead := w.Depth(w.Topology.DeadQueue()); dead != 0 {
 		w.t.Errorf("%d messages are in the dead queue, must be none", dead)

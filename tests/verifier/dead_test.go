@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -63,13 +64,13 @@ func expectAll(t *testing.T, s *stage.Stage, queue string, ids map[string]bool) 
 func expectDead(t *testing.T, s *stage.Stage, reason, text string) amqp.Delivery {
 	t.Helper()
 	d := s.Receive(s.Topology.DeadQueue(), 1)[0]
-	if got := d.Headers[bridge.HeaderDeadReason]; got != reason {
+	if got := d.Headers[wire.HeaderDeadReason]; got != reason {
 		t.Errorf("dead reason %v, want %s", got, reason)
 	}
-	if got, _ := d.Headers[bridge.HeaderDeadText].(string); !strings.Contains(got, text) {
+	if got, _ := d.Headers[wire.HeaderDeadText].(string); !strings.Contains(got, text) {
 		t.Errorf("dead text %q, want something with %q", got, text)
 	}
-	if at, _ := d.Headers[bridge.HeaderDeadAt].(string); at == "" {
+	if at, _ := d.Headers[wire.HeaderDeadAt].(string); at == "" {
 		t.Error("the dead message has no time")
 	}
 	return d
@@ -95,7 +96,7 @@ func TestMalformedGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
 	if string(d.Body) != "no headers" || d.MessageId != "42" {
 		t.Errorf("the dead message has body %q and ID %q", d.Body, d.MessageId)
 	}
-	if got := d.Headers[bridge.HeaderDeadVerdict]; got != "unknown" {
+	if got := d.Headers[wire.HeaderDeadVerdict]; got != "unknown" {
 		t.Errorf("verdict %v", got)
 	}
 }
@@ -105,7 +106,7 @@ func TestForeignLedgerIsNeverJudged(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
 	other := uuid.New()
-	p, err := bridge.Encode(bridge.Message{ID: uuid.New(), RoutingKey: queue}, other)
+	p, err := wire.Encode(bridge.Message{ID: uuid.New(), RoutingKey: queue}, other)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,8 +157,8 @@ func TestUnroutableIsRetriedThenDead(t *testing.T) {
 	v := s.Verify(verifier.Options{Unroutable: 1500 * time.Millisecond})
 	id := s.Commit(stage.To("missing", "x"))[0]
 	d := expectDead(t, s, "unroutable", "missing")
-	if d.MessageId != id.String() || d.Headers[bridge.HeaderDeadVerdict] != "committed" {
-		t.Errorf("dead message %s, verdict %v", d.MessageId, d.Headers[bridge.HeaderDeadVerdict])
+	if d.MessageId != id.String() || d.Headers[wire.HeaderDeadVerdict] != "committed" {
+		t.Errorf("dead message %s, verdict %v", d.MessageId, d.Headers[wire.HeaderDeadVerdict])
 	}
 	v.Stop()
 	if n := s.Rows(); n != 0 {
@@ -290,19 +291,19 @@ func TestWhatDoesNotFitWithItsReasonIsDeadLetteredAsARecord(t *testing.T) {
 	s.Broker = limited
 	publish(t, s, amqp.Publishing{MessageId: "huge", Headers: amqp.Table{"h": strings.Repeat("x", 130_950)}, Type: "t", Body: []byte("body")})
 	// Nobody has made this a record.
-	publish(t, s, amqp.Publishing{MessageId: "forged", Headers: amqp.Table{bridge.HeaderDeadRecord: "1"}, Body: []byte("body")})
+	publish(t, s, amqp.Publishing{MessageId: "forged", Headers: amqp.Table{wire.HeaderDeadRecord: "1"}, Body: []byte("body")})
 	ids := goodBatch(s, queue, 100)
 	v := s.Verify(verifier.Options{})
 	expectAll(t, s, queue, ids)
 	for _, d := range s.Receive(s.Topology.DeadQueue(), 2) {
-		opened, err := bridge.OpenDead(d)
-		if err != nil || string(opened.Body) != "body" || opened.MessageId != d.MessageId || d.Headers[bridge.HeaderDeadReason] != "malformed" {
+		opened, err := wire.OpenDead(d)
+		if err != nil || string(opened.Body) != "body" || opened.MessageId != d.MessageId || d.Headers[wire.HeaderDeadReason] != "malformed" {
 			t.Errorf("dead message %+v: %v", d, err)
 		}
 		if text, _ := opened.Headers["h"].(string); d.MessageId == "huge" && (len(text) != 130_950 || opened.Type != "t") {
 			t.Errorf("the huge one opened: type %q and a header of %d bytes", opened.Type, len(text))
 		}
-		if d.MessageId == "forged" && opened.Headers[bridge.HeaderDeadRecord] != "1" {
+		if d.MessageId == "forged" && opened.Headers[wire.HeaderDeadRecord] != "1" {
 			t.Errorf("the forged one opened: headers %v", opened.Headers)
 		}
 	}

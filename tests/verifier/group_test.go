@@ -13,6 +13,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -20,11 +22,11 @@ import (
 // recordOf is a message's record in a group.
 func recordOf(t *testing.T, s *stage.Stage, ledger uuid.UUID, m bridge.Message) []byte {
 	t.Helper()
-	staged, err := bridge.Encode(m, ledger)
+	staged, err := wire.Encode(m, ledger)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bridge.EncodeRecord(staged)
+	return wire.EncodeRecord(staged)
 }
 
 // recorded begins a transaction that has recorded the message, past the sender.
@@ -66,8 +68,8 @@ func TestEachMemberOfAGroupIsJudgedByItself(t *testing.T) {
 		s.Eventually("the proof is given", func() bool { return v.Stats().Sessions == 1 })
 		late := named(queue, "late")
 		open := recorded(t, s, late)
-		malformed := bridge.EncodeRecord(amqp.Publishing{MessageId: "42", Headers: amqp.Table{"x-bridge-exchange": ""}})
-		publish(t, s, bridge.Group(s.Ledger.Identity(),
+		malformed := wire.EncodeRecord(amqp.Publishing{MessageId: "42", Headers: amqp.Table{"x-bridge-exchange": ""}})
+		publish(t, s, wire.Group(s.Ledger.Identity(),
 			recordOf(t, s, s.Ledger.Identity(), late),
 			recordOf(t, s, s.Ledger.Identity(), rolledBack),
 			malformed,
@@ -85,7 +87,7 @@ func TestEachMemberOfAGroupIsJudgedByItself(t *testing.T) {
 		}
 		dead := map[any]string{}
 		for _, d := range s.Receive(s.Topology.DeadQueue(), 2) {
-			dead[d.Headers[bridge.HeaderDeadReason]] = d.MessageId
+			dead[d.Headers[wire.HeaderDeadReason]] = d.MessageId
 		}
 		if dead["malformed"] != "42" || dead["unroutable"] != unroutable.ID.String() {
 			t.Errorf("dead: %v", dead)
@@ -112,7 +114,7 @@ func TestAGroupComesAgainUntilItsLastMemberIsDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := recorded(t, s, second)
-	publish(t, s, bridge.Group(ledger, recordOf(t, s, ledger, first), recordOf(t, s, ledger, second)))
+	publish(t, s, wire.Group(ledger, recordOf(t, s, ledger, first), recordOf(t, s, ledger, second)))
 	v := s.Verify(verifier.Options{Patience: time.Hour})
 	s.Receive(queue, 1)
 	s.Eventually("the first one's row is deleted", func() bool { return s.Rows() == 0 })
@@ -138,13 +140,13 @@ func TestAGroupThatCannotBeTakenApartIsDeadLetteredWhole(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
 	m := named(queue, "")
-	group := bridge.Group(s.Ledger.Identity(), recordOf(t, s, s.Ledger.Identity(), m))
+	group := wire.Group(s.Ledger.Identity(), recordOf(t, s, s.Ledger.Identity(), m))
 	group.Body = group.Body[:len(group.Body)-1]
 	publish(t, s, group)
 	ids := goodBatch(s, queue, 10)
 	s.Verify(verifier.Options{})
 	expectAll(t, s, queue, ids)
-	if d := expectDead(t, s, "malformed", "cut short"); string(d.Body) != string(group.Body) || d.Headers[bridge.HeaderGroup] != "1" {
+	if d := expectDead(t, s, "malformed", "cut short"); string(d.Body) != string(group.Body) || d.Headers[wire.HeaderGroup] != "1" {
 		t.Errorf("the dead group has body %q and headers %v", d.Body, d.Headers)
 	}
 }
@@ -160,13 +162,13 @@ func TestAMemberThatCannotBeReadIsDeadLetteredAsARecord(t *testing.T) {
 	if err := recorded(t, s, good).Commit(); err != nil {
 		t.Fatal(err)
 	}
-	huge := bridge.EncodeRecord(amqp.Publishing{
+	huge := wire.EncodeRecord(amqp.Publishing{
 		MessageId: uuid.NewString(),
 		Headers: amqp.Table{
-			bridge.HeaderExchange: "", bridge.HeaderRoutingKey: queue, "huge": strings.Repeat("x", 200_000),
+			wire.HeaderExchange: "", wire.HeaderRoutingKey: queue, "huge": strings.Repeat("x", 200_000),
 		},
 	})
-	publish(t, s, bridge.Group(ledger, huge, recordOf(t, s, ledger, good)))
+	publish(t, s, wire.Group(ledger, huge, recordOf(t, s, ledger, good)))
 	v := s.Verify(verifier.Options{})
 	s.Receive(queue, 1)
 	if d := expectDead(t, s, "malformed", "bytes of properties"); !bytes.Equal(d.Body, huge) {
@@ -190,12 +192,12 @@ func TestAMemberOfManyHeadersIsDeadLetteredAsARecord(t *testing.T) {
 	if err := recorded(t, s, good).Commit(); err != nil {
 		t.Fatal(err)
 	}
-	many := amqp.Table{bridge.HeaderExchange: "", bridge.HeaderRoutingKey: queue}
+	many := amqp.Table{wire.HeaderExchange: "", wire.HeaderRoutingKey: queue}
 	for i := range 9000 {
 		many[fmt.Sprintf("%04x", i)] = true
 	}
-	record := bridge.EncodeRecord(amqp.Publishing{MessageId: uuid.NewString(), Headers: many})
-	publish(t, s, bridge.Group(ledger, record, recordOf(t, s, ledger, good)))
+	record := wire.EncodeRecord(amqp.Publishing{MessageId: uuid.NewString(), Headers: many})
+	publish(t, s, wire.Group(ledger, record, recordOf(t, s, ledger, good)))
 	v := s.Verify(verifier.Options{})
 	if d := s.Receive(queue, 1)[0]; d.MessageId != good.ID.String() {
 		t.Errorf("message %s came", d.MessageId)
@@ -242,7 +244,7 @@ func TestMessagesInGroupsAreBounded(t *testing.T) {
 // heldLedger counts the messages that were looked up and not forgotten. It forgets
 // none before there are enough. The proof's IDs are no messages.
 type heldLedger struct {
-	bridge.Ledger
+	driver.Ledger
 	of     map[string]bool
 	enough int
 

@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -74,7 +75,7 @@ func waitForLong(t *testing.T, broker *servers.RabbitMQ, topology bridge.Topolog
 		if n, _ := d.Headers["x-delivery-count"].(int64); n > 2 {
 			t.Errorf("delivered %d times", n+1)
 		}
-		members, err := bridge.Members(d)
+		members, err := wire.Members(d)
 		if err != nil {
 			t.Fatal(err)
 		}

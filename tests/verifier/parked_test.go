@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -147,7 +149,7 @@ func TestAMessageThatIsStagedAndParkedIsNotLost(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
 	m := named(queue, "both")
-	staged, err := bridge.Encode(m, s.Ledger.Identity())
+	staged, err := wire.Encode(m, s.Ledger.Identity())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +160,7 @@ func TestAMessageThatIsStagedAndParkedIsNotLost(t *testing.T) {
 	if err := s.Ledger.Record(t.Context(), tx, []uuid.UUID{m.ID}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Ledger.(bridge.Parker).Park(t.Context(), tx, []bridge.Parked{{ID: m.ID, Message: bridge.EncodeRecord(staged)}}); err != nil {
+	if err := s.Ledger.(driver.Parker).Park(t.Context(), tx, []driver.Parked{{ID: m.ID, Message: wire.EncodeRecord(staged)}}); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, s, staged)
@@ -200,17 +202,17 @@ func TestAnAbsentMessageOlderThanASweepIsNotDropped(t *testing.T) {
 	if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours'`); err != nil {
 		t.Fatal(err)
 	}
-	swept, err := s.Ledger.(bridge.Sweeper).Sweep(t.Context(), 2*time.Hour, 10)
+	swept, err := s.Ledger.(driver.Sweeper).Sweep(t.Context(), 2*time.Hour, 10)
 	if err != nil || len(swept) != 1 || swept[0].ID != late.ID {
 		t.Fatalf("swept %v (%v)", swept, err)
 	}
 	stagedAt := func(m bridge.Message, at time.Time) {
-		staged, err := bridge.Encode(m, ledger)
+		staged, err := wire.Encode(m, ledger)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !at.IsZero() {
-			staged.Headers[bridge.HeaderStagedAt] = at.UnixMilli()
+			staged.Headers[wire.HeaderStagedAt] = at.UnixMilli()
 		}
 		publish(t, s, staged)
 	}
@@ -222,7 +224,7 @@ func TestAnAbsentMessageOlderThanASweepIsNotDropped(t *testing.T) {
 	v := s.Verify(verifier.Options{})
 	dead := map[string]bool{}
 	for _, d := range s.Receive(s.Topology.DeadQueue(), 2) {
-		if d.Headers[bridge.HeaderDeadReason] != "swept" || d.Headers[bridge.HeaderDeadVerdict] != "unknown" {
+		if d.Headers[wire.HeaderDeadReason] != "swept" || d.Headers[wire.HeaderDeadVerdict] != "unknown" {
 			t.Errorf("dead message %s has headers %v", d.MessageId, d.Headers)
 		}
 		dead[d.MessageId] = true
@@ -266,10 +268,10 @@ func TestWhatIsDroppedAsRolledBackCanBeSeen(t *testing.T) {
 		s.Eventually("it is dropped", func() bool { return v.Stats().Dropped == int64(len(rolledBack)) })
 	}
 	for i, d := range s.Receive(s.Topology.AuditQueue(), 5) {
-		if d.MessageId != rolledBack[3+i].String() || d.Headers[bridge.HeaderDroppedAt] == nil {
+		if d.MessageId != rolledBack[3+i].String() || d.Headers[wire.HeaderDroppedAt] == nil {
 			t.Errorf("audit queue: %s with headers %v", d.MessageId, d.Headers)
 		}
-		if again, err := bridge.Parse(d); err != nil || string(again.Message.Publishing.Body) != "rolled back" || again.RoutingKey != queue {
+		if again, err := wire.Parse(d); err != nil || string(again.Message.Publishing.Body) != "rolled back" || again.RoutingKey != queue {
 			t.Errorf("the copy cannot be staged again: %+v (%v)", again, err)
 		}
 	}

@@ -12,18 +12,19 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // guessingLedger says 'rolled back' when it does not know.
-type guessingLedger struct{ bridge.Ledger }
+type guessingLedger struct{ driver.Ledger }
 
-func (l guessingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (l guessingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	outcome, err := l.Ledger.Settle(ctx, id, wait)
-	if outcome == bridge.StillOpen {
-		outcome = bridge.RolledBack
+	if outcome == driver.StillOpen {
+		outcome = driver.RolledBack
 	}
 	return outcome, err
 }
@@ -55,16 +56,16 @@ func TestVerifierRefusesALedgerThatFailsTheProof(t *testing.T) {
 
 // staleLedger says after a wait what was so before, as a statement does that reads a
 // snapshot from its own beginning.
-type staleLedger struct{ bridge.Ledger }
+type staleLedger struct{ driver.Ledger }
 
-func (l staleLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (l staleLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	before, err := l.Committed(ctx, []uuid.UUID{id})
 	if err != nil {
-		return bridge.StillOpen, err
+		return driver.StillOpen, err
 	}
 	outcome, err := l.Ledger.Settle(ctx, id, wait)
-	if outcome == bridge.Committed && len(before) == 0 {
-		outcome = bridge.RolledBack
+	if outcome == driver.Committed && len(before) == 0 {
+		outcome = driver.RolledBack
 	}
 	return outcome, err
 }
@@ -73,11 +74,11 @@ func TestTheProofSeesWhatASettleSaysThatHasWaited(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	for range 5 { // it must not depend on who is first
-		if err := bridge.Prove(t.Context(), staleLedger{s.Ledger}); !errors.Is(err, bridge.ErrProof) {
+		if err := driver.Prove(t.Context(), staleLedger{s.Ledger}); !errors.Is(err, bridge.ErrProof) {
 			t.Errorf("the proof says %v", err)
 		}
 	}
-	if err := bridge.Prove(t.Context(), s.Ledger); err != nil {
+	if err := driver.Prove(t.Context(), s.Ledger); err != nil {
 		t.Error(err)
 	}
 }

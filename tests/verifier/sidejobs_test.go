@@ -10,7 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -94,15 +95,15 @@ func (f *faultyJobs) failed(job string) int {
 	return f.failures[job]
 }
 
-func (f *faultyJobs) Unpark(ctx context.Context, _ uuid.UUID, _ int, _ func(context.Context, []bridge.Parked) error) (int, error) {
+func (f *faultyJobs) Unpark(ctx context.Context, _ uuid.UUID, _ int, _ func(context.Context, []driver.Parked) error) (int, error) {
 	return 0, f.failing(ctx, "unpark")
 }
 
-func (f *faultyJobs) Sweep(ctx context.Context, _ time.Duration, _ int) ([]bridge.Orphan, error) {
+func (f *faultyJobs) Sweep(ctx context.Context, _ time.Duration, _ int) ([]driver.Orphan, error) {
 	return nil, f.failing(ctx, "sweep")
 }
 
-func (f *faultyJobs) Holders(ctx context.Context, _ uuid.UUID) ([]bridge.Holder, error) {
+func (f *faultyJobs) Holders(ctx context.Context, _ uuid.UUID) ([]inspect.Holder, error) {
 	return nil, f.failing(ctx, "explain")
 }
 

@@ -9,14 +9,14 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // A watchedLedger tells of every lookup: of the waiting ones when they begin.
 type watchedLedger struct {
-	bridge.Ledger
+	driver.Ledger
 	settling chan settling
 	lookedUp chan []uuid.UUID
 }
@@ -32,7 +32,7 @@ func watched(s *stage.Stage) *watchedLedger {
 	return l
 }
 
-func (l *watchedLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (l *watchedLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	tell(l.settling, settling{id, wait})
 	return l.Ledger.Settle(ctx, id, wait)
 }

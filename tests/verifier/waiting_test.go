@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -80,13 +81,13 @@ func TestTransactionOpenForManyLockTimeoutsIsNotDropped(t *testing.T) {
 
 // countingLedger tells of every settle that found the transaction still open.
 type countingLedger struct {
-	bridge.Ledger
+	driver.Ledger
 	stillOpen chan struct{}
 }
 
-func (l *countingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (l *countingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	outcome, err := l.Ledger.Settle(ctx, id, wait)
-	if err == nil && outcome == bridge.StillOpen {
+	if err == nil && outcome == driver.StillOpen {
 		select {
 		case l.stillOpen <- struct{}{}:
 		default:
@@ -212,7 +213,7 @@ func TestUnackedMessagesAreBounded(t *testing.T) {
 // stuckLedger lets no forget through until it is freed; the proof, which comes
 // first, passes.
 type stuckLedger struct {
-	bridge.Ledger
+	driver.Ledger
 	release chan struct{}
 }
 

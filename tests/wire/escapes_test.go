@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -23,9 +24,9 @@ func unescaped(t *testing.T, s *stage.Stage, m bridge.Message) (bridge.Target, a
 	p := m.Publishing
 	p.MessageId = uuid.NewString()
 	headers := amqp.Table{
-		bridge.HeaderLedger:     s.Ledger.Identity().String(),
-		bridge.HeaderExchange:   m.Exchange,
-		bridge.HeaderRoutingKey: m.RoutingKey,
+		wire.HeaderLedger:     s.Ledger.Identity().String(),
+		wire.HeaderExchange:   m.Exchange,
+		wire.HeaderRoutingKey: m.RoutingKey,
 	}
 	for name, value := range p.Headers {
 		headers[name] = value
@@ -152,7 +153,7 @@ func TestAMessageWithAUserIDIsForwardedByAnotherUser(t *testing.T) {
 	ids := s.Commit(m)
 	const autoAck = false
 	staged, _, err := s.Channel.Get(s.Topology.Queue, autoAck)
-	if err != nil || staged.UserId != "" || staged.Headers[bridge.HeaderUserID] != "guest" {
+	if err != nil || staged.UserId != "" || staged.Headers[wire.HeaderUserID] != "guest" {
 		t.Errorf("staged with user-id %q and headers %v, %v", staged.UserId, staged.Headers, err)
 	}
 	const multiple, requeue = false, true
@@ -288,7 +289,7 @@ func TestEncodeRefusesWhatTheBrokerWouldRefuseAtTheTarget(t *testing.T) {
 		if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.PreconditionFailed {
 			t.Errorf("%s: the broker says %v", name, err)
 		}
-		_, err = bridge.Encode(bridge.Message{ID: uuid.New(), RoutingKey: "q", Publishing: p}, uuid.New())
+		_, err = wire.Encode(bridge.Message{ID: uuid.New(), RoutingKey: "q", Publishing: p}, uuid.New())
 		if !errors.Is(err, bridge.ErrInvalidMessage) {
 			t.Errorf("%s: encode says %v", name, err)
 		}

@@ -10,17 +10,18 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // Entities are the marks and kept messages of an inbox, for databases that have ON
-// CONFLICT and RETURNING. It implements bridge.Keeper.
+// CONFLICT and RETURNING. It implements driver.Keeper.
 type Entities struct {
 	bindType       int
 	now, age, anew string
 	classify       func(error) error
 }
 
-var _ bridge.Keeper = Entities{}
+var _ driver.Keeper = Entities{}
 
 // NewEntities takes sqlx's word for the placeholders, the database's expression for the
 // time, and for the whole seconds since the lowest kept_at of a group, and Dialect.Anew.
@@ -93,7 +94,7 @@ func (e Entities) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity str
 }
 
 // KeptEntities reads all that is stored for consumer, but not the messages.
-func (e Entities) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []bridge.KeptEntity, err error) {
+func (e Entities) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []driver.KeptEntity, err error) {
 	if err := CheckConsumer(consumer); err != nil {
 		return nil, e.wrap("list kept messages", err)
 	}
@@ -141,11 +142,11 @@ func ReadRow(rows *sql.Rows, into ...any) (found bool, err error) {
 
 // ReadKeptEntities reads rows of entity, mark, lowest version, number of messages and
 // age in seconds, and ends the result.
-func ReadKeptEntities(rows *sql.Rows) ([]bridge.KeptEntity, error) {
+func ReadKeptEntities(rows *sql.Rows) ([]driver.KeptEntity, error) {
 	defer rows.Close()
-	var all []bridge.KeptEntity
+	var all []driver.KeptEntity
 	for rows.Next() {
-		var one bridge.KeptEntity
+		var one driver.KeptEntity
 		var age int64
 		if err := rows.Scan(&one.Entity, &one.Mark, &one.First, &one.Kept, &age); err != nil {
 			return nil, err

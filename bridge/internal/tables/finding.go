@@ -8,34 +8,35 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // Findings are what a Diagnose has found so far.
-type Findings []bridge.Finding
+type Findings []inspect.Finding
 
 // OK notes that it is well.
 func (f *Findings) OK(check, format string, args ...any) {
-	f.add(check, bridge.OK, "", format, args...)
+	f.add(check, inspect.OK, "", format, args...)
 }
 
 // Warning notes what works, and costs something or may fail later.
 func (f *Findings) Warning(check, mend, format string, args ...any) {
-	f.add(check, bridge.Warning, mend, format, args...)
+	f.add(check, inspect.Warning, mend, format, args...)
 }
 
 // Error notes what loses messages, or keeps everything from working.
 func (f *Findings) Error(check, mend, format string, args ...any) {
-	f.add(check, bridge.Error, mend, format, args...)
+	f.add(check, inspect.Error, mend, format, args...)
 }
 
 // Unknown notes that the login may not look, or that the server does not tell.
 func (f *Findings) Unknown(check, mend string, err error) {
-	f.add(check, bridge.Unknown, mend, "%v", err)
+	f.add(check, inspect.Unknown, mend, "%v", err)
 }
 
 // Expect notes good as well if it holds, and else bad at that level, with its mend.
-func (f *Findings) Expect(check string, holds bool, good string, level bridge.Level, bad, mend string) {
+func (f *Findings) Expect(check string, holds bool, good string, level inspect.Level, bad, mend string) {
 	if holds {
 		f.OK(check, "%s", good)
 		return
@@ -43,8 +44,8 @@ func (f *Findings) Expect(check string, holds bool, good string, level bridge.Le
 	f.add(check, level, mend, "%s", bad)
 }
 
-func (f *Findings) add(check string, level bridge.Level, mend, format string, args ...any) {
-	*f = append(*f, bridge.Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Mend: mend})
+func (f *Findings) add(check string, level inspect.Level, mend, format string, args ...any) {
+	*f = append(*f, inspect.Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Mend: mend})
 }
 
 // The checks that all databases have.
@@ -77,7 +78,7 @@ const needConnections = 23
 const LongOpen = time.Hour
 
 // Ledger notes what Check says.
-func (f *Findings) Ledger(ctx context.Context, ledger bridge.Ledger) {
+func (f *Findings) Ledger(ctx context.Context, ledger driver.Ledger) {
 	if err := ledger.Check(ctx); err != nil {
 		f.Error(checkLedger, "see the text; a verifier does not start before this is well", "%v", err)
 	} else {
@@ -89,7 +90,7 @@ func (f *Findings) Ledger(ctx context.Context, ledger bridge.Ledger) {
 }
 
 // How far the clocks may be apart: a verifier's sweep allows for half an hour
-// (see bridge.Sweeper).
+// (see driver.Sweeper).
 const (
 	clockWarning = time.Second
 	clockError   = time.Minute
@@ -136,8 +137,8 @@ const (
 )
 
 // Backlog counts orphans and parked messages.
-func (f *Findings) Backlog(ctx context.Context, ledger bridge.Ledger) {
-	if sweeper, ok := ledger.(bridge.Sweeper); ok {
+func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger) {
+	if sweeper, ok := ledger.(driver.Sweeper); ok {
 		orphans, err := sweeper.Orphans(ctx, orphanAge, mostOrphans)
 		switch {
 		case err != nil:
@@ -149,7 +150,7 @@ func (f *Findings) Backlog(ctx context.Context, ledger bridge.Ledger) {
 			f.OK(checkOrphan, "no row is more than %v days old", orphanAge.Hours()/24)
 		}
 	}
-	if unparker, ok := ledger.(bridge.Unparker); ok {
+	if unparker, ok := ledger.(driver.Unparker); ok {
 		parked, err := unparker.CountParked(ctx, mostParked)
 		switch {
 		case err != nil:
@@ -194,7 +195,7 @@ func (f *Findings) Oldest(seconds sql.NullFloat64, among string) {
 }
 
 // Missing judges rights: those of needed that held lacks, in the words of GRANT.
-func (f *Findings) Missing(check string, level bridge.Level, missing []string) {
+func (f *Findings) Missing(check string, level inspect.Level, missing []string) {
 	if len(missing) == 0 {
 		f.OK(check, "all there")
 		return

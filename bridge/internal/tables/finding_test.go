@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // Only what lies outside of the two readings of our own clock is a difference, however
@@ -16,22 +16,22 @@ func TestClockIsJudgedByWhatTheQuestionCannotExplain(t *testing.T) {
 	after := before.Add(10 * time.Minute) // a slow question
 	for _, c := range []struct {
 		theirs time.Time
-		want   bridge.Level
+		want   inspect.Level
 	}{
-		{before, bridge.OK},
-		{before.Add(5 * time.Minute), bridge.OK},
-		{after, bridge.OK},
-		{before.Add(-900 * time.Millisecond), bridge.OK},
-		{after.Add(900 * time.Millisecond), bridge.OK},
-		{before.Add(-2 * time.Second), bridge.Warning},
-		{after.Add(2 * time.Second), bridge.Warning},
-		{before.Add(-59 * time.Second), bridge.Warning},
-		{before.Add(-61 * time.Second), bridge.Error},
-		{after.Add(2 * time.Hour), bridge.Error},
+		{before, inspect.OK},
+		{before.Add(5 * time.Minute), inspect.OK},
+		{after, inspect.OK},
+		{before.Add(-900 * time.Millisecond), inspect.OK},
+		{after.Add(900 * time.Millisecond), inspect.OK},
+		{before.Add(-2 * time.Second), inspect.Warning},
+		{after.Add(2 * time.Second), inspect.Warning},
+		{before.Add(-59 * time.Second), inspect.Warning},
+		{before.Add(-61 * time.Second), inspect.Error},
+		{after.Add(2 * time.Hour), inspect.Error},
 	} {
 		var f Findings
 		f.clock(c.theirs, before, after, "mend")
-		if len(f) != 1 || f[0].Level != c.want || (f[0].Mend == "") != (c.want == bridge.OK) {
+		if len(f) != 1 || f[0].Level != c.want || (f[0].Mend == "") != (c.want == inspect.OK) {
 			t.Errorf("%v: %+v, must be %s", c.theirs, f, c.want)
 		}
 	}
@@ -39,18 +39,18 @@ func TestClockIsJudgedByWhatTheQuestionCannotExplain(t *testing.T) {
 
 func TestFindingsHaveALevelAndAMend(t *testing.T) {
 	var f Findings
-	f.Missing("rights", bridge.Error, nil)
-	f.Missing("rights", bridge.Error, []string{"SELECT ON a", "DELETE ON b"})
+	f.Missing("rights", inspect.Error, nil)
+	f.Missing("rights", inspect.Error, []string{"SELECT ON a", "DELETE ON b"})
 	f.Oldest(sql.NullFloat64{}, "all")
 	f.Oldest(sql.NullFloat64{Float64: 3599, Valid: true}, "all")
 	f.Oldest(sql.NullFloat64{Float64: 3601, Valid: true}, "all")
 	f.Connections(needConnections, 100)
 	f.Connections(needConnections-1, 100)
-	f.Expect("it", true, "good", bridge.Warning, "bad", "mend")
-	f.Expect("it", false, "good", bridge.Warning, "bad", "mend")
-	want := []bridge.Level{bridge.OK, bridge.Error, bridge.OK, bridge.OK, bridge.Warning, bridge.OK, bridge.Warning, bridge.OK, bridge.Warning}
+	f.Expect("it", true, "good", inspect.Warning, "bad", "mend")
+	f.Expect("it", false, "good", inspect.Warning, "bad", "mend")
+	want := []inspect.Level{inspect.OK, inspect.Error, inspect.OK, inspect.OK, inspect.Warning, inspect.OK, inspect.Warning, inspect.OK, inspect.Warning}
 	for i, level := range want {
-		if f[i].Level != level || f[i].Text == "" || (f[i].Mend == "") != (level == bridge.OK) {
+		if f[i].Level != level || f[i].Text == "" || (f[i].Mend == "") != (level == inspect.OK) {
 			t.Errorf("%d: %+v, must be %s", i, f[i], level)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // maxError is how many characters of an error are kept.
@@ -49,7 +50,7 @@ type Dialect struct {
 	Classify    func(error) error
 }
 
-// An Inbox is the part of a bridge.Inbox that is the same on every database.
+// An Inbox is the part of a driver.Inbox that is the same on every database.
 type Inbox struct {
 	d                                                     Dialect
 	unclaim, add, look, change, keep, remove, removeEmpty string
@@ -165,14 +166,14 @@ func (i Inbox) exec(ctx context.Context, tx bridge.Tx, doing, statement string, 
 	return n, nil
 }
 
-// Unclaim implements bridge.Inbox.
+// Unclaim implements driver.Inbox.
 func (i Inbox) Unclaim(ctx context.Context, tx bridge.Tx, consumer, key string) error {
 	_, err := i.execKey(ctx, tx, "unclaim key", consumer, key, i.unclaim, i.name(consumer), i.name(key))
 	return err
 }
 
-// AddPending implements bridge.PendingMessages.
-func (i Inbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p bridge.Pending, due time.Duration) (bool, error) {
+// AddPending implements driver.PendingMessages.
+func (i Inbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p driver.Pending, due time.Duration) (bool, error) {
 	if err := CheckKey(consumer, p.Key); err != nil {
 		return false, fmt.Errorf("add pending message: %w", err)
 	}
@@ -188,8 +189,8 @@ func (i Inbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p 
 	return n == 1, err
 }
 
-// LookUp implements bridge.PendingMessages.
-func (i Inbox) LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (claimed bool, p *bridge.Pending, err error) {
+// LookUp implements driver.PendingMessages.
+func (i Inbox) LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (claimed bool, p *driver.Pending, err error) {
 	if err := CheckKey(consumer, key); err != nil {
 		return false, nil, fmt.Errorf("look up pending message: %w", err)
 	}
@@ -205,39 +206,39 @@ func (i Inbox) LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (
 		return false, nil, fmt.Errorf("look up pending message: %w", err)
 	}
 	if state.Valid {
-		p = &bridge.Pending{Key: key, State: bridge.State(state.String), Run: run.String, Attempts: int(attempts.Int64),
+		p = &driver.Pending{Key: key, State: driver.State(state.String), Run: run.String, Attempts: int(attempts.Int64),
 			Since: time.UnixMilli(since.Int64).UTC(), Error: failure.String, Message: message}
 	}
 	return n > 0, p, nil
 }
 
-// ChangePending implements bridge.PendingMessages.
-func (i Inbox) ChangePending(ctx context.Context, tx bridge.Tx, consumer, run string, p bridge.Pending, due time.Duration) (bool, error) {
+// ChangePending implements driver.PendingMessages.
+func (i Inbox) ChangePending(ctx context.Context, tx bridge.Tx, consumer, run string, p driver.Pending, due time.Duration) (bool, error) {
 	n, err := i.execKey(ctx, tx, "change pending message", consumer, p.Key, i.change, i.text(string(p.State)), i.text(p.Run), int64(p.Attempts),
 		due.Milliseconds(), i.text(short(p.Error)), i.message(p.Message), i.name(consumer), i.name(p.Key), i.text(run))
 	return n == 1, err
 }
 
-// AttachMessage implements bridge.PendingMessages.
+// AttachMessage implements driver.PendingMessages.
 func (i Inbox) AttachMessage(ctx context.Context, tx bridge.Tx, consumer, key, run string, message []byte) (bool, error) {
 	n, err := i.execKey(ctx, tx, "keep pending message", consumer, key, i.keep, i.d.Packing.Bytes(message), i.name(consumer), i.name(key), i.text(run))
 	return n == 1, err
 }
 
-// RemovePending implements bridge.PendingMessages.
+// RemovePending implements driver.PendingMessages.
 func (i Inbox) RemovePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
 	n, err := i.execKey(ctx, tx, "remove pending message", consumer, key, i.remove, i.name(consumer), i.name(key), i.text(run))
 	return n == 1, err
 }
 
-// RemoveBarePending implements bridge.PendingMessages.
+// RemoveBarePending implements driver.PendingMessages.
 func (i Inbox) RemoveBarePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error) {
 	n, err := i.execKey(ctx, tx, "remove pending message", consumer, key, i.removeEmpty, i.name(consumer), i.name(key), i.text(run))
 	return n == 1, err
 }
 
-// TakePending implements bridge.PendingMessages.
-func (i Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state bridge.State) (*bridge.Pending, error) {
+// TakePending implements driver.PendingMessages.
+func (i Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state driver.State) (*driver.Pending, error) {
 	if err := CheckConsumer(consumer); err != nil {
 		return nil, fmt.Errorf("take pending message: %w", err)
 	}
@@ -248,7 +249,7 @@ func (i Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, s
 	return &taken[0], nil
 }
 
-// DoubtOverdue implements bridge.PendingMessages.
+// DoubtOverdue implements driver.PendingMessages.
 func (i Inbox) DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string) (int64, error) {
 	if err := CheckConsumer(consumer); err != nil {
 		return 0, fmt.Errorf("doubt pending messages: %w", err)
@@ -256,8 +257,8 @@ func (i Inbox) DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string) 
 	return i.exec(ctx, tx, "doubt pending messages", i.doubt, i.name(consumer))
 }
 
-// ListPending implements bridge.PendingMessages.
-func (i Inbox) ListPending(ctx context.Context, tx bridge.Tx, consumer string, state bridge.State, after string, limit int) ([]bridge.Pending, error) {
+// ListPending implements driver.PendingMessages.
+func (i Inbox) ListPending(ctx context.Context, tx bridge.Tx, consumer string, state driver.State, after string, limit int) ([]driver.Pending, error) {
 	if err := CheckConsumer(consumer); err != nil {
 		return nil, fmt.Errorf("list pending messages: %w", err)
 	}
@@ -265,30 +266,30 @@ func (i Inbox) ListPending(ctx context.Context, tx bridge.Tx, consumer string, s
 	return found, wrap("list pending messages", err)
 }
 
-// CountPending implements bridge.PendingMessages.
-func (i Inbox) CountPending(ctx context.Context, tx bridge.Tx, consumer string) (map[bridge.State]int64, error) {
+// CountPending implements driver.PendingMessages.
+func (i Inbox) CountPending(ctx context.Context, tx bridge.Tx, consumer string) (map[driver.State]int64, error) {
 	if err := CheckConsumer(consumer); err != nil {
 		return nil, fmt.Errorf("count pending messages: %w", err)
 	}
-	counts := make(map[bridge.State]int64)
+	counts := make(map[driver.State]int64)
 	err := i.query(ctx, tx, i.count, []any{i.name(consumer)}, func(rows *sql.Rows) error {
 		var state string
 		var n int64
 		err := rows.Scan(&state, &n)
-		counts[bridge.State(state)] = n
+		counts[driver.State(state)] = n
 		return err
 	})
 	return counts, wrap("count pending messages", err)
 }
 
-// Claimed implements bridge.Claims.
-func (i Inbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]bridge.Claimed, error) {
+// Claimed implements driver.Claims.
+func (i Inbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]driver.Claimed, error) {
 	if err := CheckConsumer(consumer); err != nil {
 		return nil, fmt.Errorf("read claims: %w", err)
 	}
-	var claims []bridge.Claimed
+	var claims []driver.Claimed
 	err := i.query(ctx, tx, i.claimed, []any{i.name(consumer), i.name(after), int64(limit)}, func(rows *sql.Rows) error {
-		var c bridge.Claimed
+		var c driver.Claimed
 		var age int64
 		err := rows.Scan(&c.Key, &age)
 		c.Age = time.Duration(age) * time.Millisecond
@@ -301,7 +302,7 @@ func (i Inbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string
 // forgetKeys is how many keys one statement has room for.
 const forgetKeys = 100
 
-// Forget implements bridge.Claims. A statement that is not full has its last key again
+// Forget implements driver.Claims. A statement that is not full has its last key again
 // and again, so that there is only one text.
 func (i Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (forgotten int64, err error) {
 	if err := CheckKeys(consumer, keys); err != nil {
@@ -320,9 +321,9 @@ func (i Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys [
 	return forgotten, nil
 }
 
-func (i Inbox) pending(ctx context.Context, tx bridge.Tx, statement string, args ...any) (found []bridge.Pending, err error) {
+func (i Inbox) pending(ctx context.Context, tx bridge.Tx, statement string, args ...any) (found []driver.Pending, err error) {
 	err = i.query(ctx, tx, statement, args, func(rows *sql.Rows) error {
-		var p bridge.Pending
+		var p driver.Pending
 		var since int64
 		err := rows.Scan(&p.Key, &p.State, &p.Run, &p.Attempts, &since, &p.Error, &p.Message)
 		p.Since = time.UnixMilli(since).UTC()

@@ -8,14 +8,14 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A Sweep is the Sweep of bridge.Sweeper, of three steps that differ between
+// A Sweep is the Sweep of driver.Sweeper, of three steps that differ between
 // databases. Each is committed before the next one begins.
 type Sweep struct {
 	// List is Orphans.
-	List func(ctx context.Context, age time.Duration, limit int) ([]bridge.Orphan, error)
+	List func(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error)
 	// Raise raises the watermark to before, unless it is higher.
 	Raise func(ctx context.Context, before time.Time) error
 	// Remove deletes the rows of ids that were recorded before that time, but those
@@ -28,9 +28,9 @@ type Sweep struct {
 // Run lists, raises and removes. A row that List has found without a parked message
 // never gets one: so Remove needs to ask only for the age again, which an Unpark may
 // have changed just before List looked.
-func (s Sweep) Run(ctx context.Context, age time.Duration, limit int) (swept []bridge.Orphan, err error) {
-	if age < bridge.MinSweepAge {
-		return nil, fmt.Errorf("age is %v, must be %v at least", age, bridge.MinSweepAge)
+func (s Sweep) Run(ctx context.Context, age time.Duration, limit int) (swept []driver.Orphan, err error) {
+	if age < driver.MinSweepAge {
+		return nil, fmt.Errorf("age is %v, must be %v at least", age, driver.MinSweepAge)
 	}
 	orphans, err := s.List(ctx, age, limit)
 	if err != nil || len(orphans) == 0 {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A Shelf is the parked messages as one transaction sees them. Nothing but Recorded
@@ -23,7 +23,7 @@ type Shelf interface {
 	// Recorded returns ids without those that have certainly no row in the ledger.
 	Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
 	// Load reads messages that were taken, if they are still there.
-	Load(ctx context.Context, ids []uuid.UUID) ([]bridge.Parked, error)
+	Load(ctx context.Context, ids []uuid.UUID) ([]driver.Parked, error)
 	// Touch sets recorded_at of the rows of ids to now, but of those that another
 	// transaction has locked, and returns which it has set.
 	Touch(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
@@ -42,10 +42,10 @@ type Size struct {
 // unparkFinish bounds what follows a successful stage.
 const unparkFinish = 20 * time.Second
 
-// Unpark is the Unpark of bridge.Unparker. open begins a transaction that ends at the
+// Unpark is the Unpark of driver.Unparker. open begins a transaction that ends at the
 // latest with its context.
 func Unpark(ctx context.Context, open func(ctx context.Context) (Shelf, error), after uuid.UUID, limit int,
-	stage func(ctx context.Context, messages []bridge.Parked) error) (int, error) {
+	stage func(ctx context.Context, messages []driver.Parked) error) (int, error) {
 	if limit < 1 {
 		return 0, fmt.Errorf("limit is %d, must be positive", limit)
 	}
@@ -65,7 +65,7 @@ func Unpark(ctx context.Context, open func(ctx context.Context) (Shelf, error), 
 	if err != nil || len(sizes) == 0 {
 		return 0, err
 	}
-	taken := within(sizes, bridge.UnparkBytes)
+	taken := within(sizes, driver.UnparkBytes)
 	recorded, err := shelf.Recorded(work, taken)
 	if err != nil {
 		return 0, err
@@ -97,8 +97,8 @@ func Unpark(ctx context.Context, open func(ctx context.Context) (Shelf, error), 
 	return removed, nil
 }
 
-func stageInTime(ctx context.Context, messages []bridge.Parked, stage func(context.Context, []bridge.Parked) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, bridge.UnparkPatience, errUnparkPatience)
+func stageInTime(ctx context.Context, messages []driver.Parked, stage func(context.Context, []driver.Parked) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, driver.UnparkPatience, errUnparkPatience)
 	defer cancel()
 	if err := stage(ctx, messages); err != nil {
 		return fmt.Errorf("stage %d messages: %w", len(messages), err)
@@ -111,7 +111,7 @@ var errUnparkPatience = errors.New("not staged in time")
 // touch sets the rows of what was staged to now. It returns the messages that must
 // stay parked, as their rows are locked: by who forgets them, and then the next
 // Unpark finds them gone, or by somebody else.
-func touch(ctx context.Context, shelf Shelf, messages []bridge.Parked) (kept []uuid.UUID, err error) {
+func touch(ctx context.Context, shelf Shelf, messages []driver.Parked) (kept []uuid.UUID, err error) {
 	staged := make([]uuid.UUID, len(messages))
 	for i, m := range messages {
 		staged[i] = m.ID
@@ -128,8 +128,8 @@ func touch(ctx context.Context, shelf Shelf, messages []bridge.Parked) (kept []u
 const parkBytes = 1 << 20
 
 // ParkChunks takes messages apart into what one statement parks.
-func ParkChunks(messages []bridge.Parked) iter.Seq[[]bridge.Parked] {
-	return func(yield func([]bridge.Parked) bool) {
+func ParkChunks(messages []driver.Parked) iter.Seq[[]driver.Parked] {
+	return func(yield func([]driver.Parked) bool) {
 		for len(messages) > 0 {
 			n, bytes := 1, len(messages[0].Message)
 			for n < min(len(messages), Chunk) && bytes+len(messages[n].Message) <= parkBytes {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -38,8 +38,8 @@ func (s *shelf) Recorded(_ context.Context, ids []uuid.UUID) ([]uuid.UUID, error
 	}), nil
 }
 
-func (s *shelf) Load(_ context.Context, ids []uuid.UUID) ([]bridge.Parked, error) {
-	messages := make([]bridge.Parked, len(ids))
+func (s *shelf) Load(_ context.Context, ids []uuid.UUID) ([]driver.Parked, error) {
+	messages := make([]driver.Parked, len(ids))
 	for i, id := range ids {
 		messages[i].ID = id
 	}
@@ -75,7 +75,7 @@ func TestUnparkRemovesOnlyWhatIsSafe(t *testing.T) {
 		s := &shelf{forgotten: map[uuid.UUID]bool{}, forgottenSince: map[uuid.UUID]bool{}, locked: map[uuid.UUID]bool{}}
 		for range rapid.IntRange(0, 20).Draw(t, "parked") {
 			id := uuid.New()
-			size := rapid.Int64Range(0, bridge.UnparkBytes*3/2).Draw(t, "size")
+			size := rapid.Int64Range(0, driver.UnparkBytes*3/2).Draw(t, "size")
 			s.sizes = append(s.sizes, tables.Size{ID: id, Size: size})
 			for _, set := range []map[uuid.UUID]bool{s.forgotten, s.forgottenSince, s.locked} {
 				set[id] = rapid.Bool().Draw(t, "so")
@@ -84,7 +84,7 @@ func TestUnparkRemovesOnlyWhatIsSafe(t *testing.T) {
 		limit := rapid.IntRange(1, 25).Draw(t, "limit")
 		fails := rapid.Bool().Draw(t, "fails")
 		var staged []uuid.UUID
-		removed, err := tables.Unpark(t.Context(), s.open, uuid.Nil, limit, func(_ context.Context, messages []bridge.Parked) error {
+		removed, err := tables.Unpark(t.Context(), s.open, uuid.Nil, limit, func(_ context.Context, messages []driver.Parked) error {
 			if s.staged || len(messages) == 0 {
 				t.Fatalf("staged twice, or nothing: %d", len(messages))
 			}
@@ -115,7 +115,7 @@ func TestUnparkRemovesOnlyWhatIsSafe(t *testing.T) {
 				bytes += size.Size
 			}
 		}
-		if bytes > bridge.UnparkBytes && len(staged) > 1 || len(staged) > limit {
+		if bytes > driver.UnparkBytes && len(staged) > 1 || len(staged) > limit {
 			t.Fatalf("%d bytes in %d messages", bytes, len(staged))
 		}
 		for _, id := range s.removed {
@@ -134,7 +134,7 @@ func TestUnparkRemovesOnlyWhatIsSafe(t *testing.T) {
 
 func TestParkChunksAreAllMessagesInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		messages := make([]bridge.Parked, rapid.IntRange(0, 2500).Draw(t, "messages"))
+		messages := make([]driver.Parked, rapid.IntRange(0, 2500).Draw(t, "messages"))
 		for i := range messages {
 			messages[i].ID = uuid.New()
 			if rapid.IntRange(0, 500).Draw(t, "large") == 0 {
@@ -165,11 +165,11 @@ func TestUnparkGivesTheStageItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{sizes: []tables.Size{{ID: uuid.New()}}}
 		start := time.Now()
-		_, err := tables.Unpark(t.Context(), s.open, uuid.Nil, 1, func(ctx context.Context, _ []bridge.Parked) error {
+		_, err := tables.Unpark(t.Context(), s.open, uuid.Nil, 1, func(ctx context.Context, _ []driver.Parked) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})
-		if took := time.Since(start); err == nil || took != bridge.UnparkPatience {
+		if took := time.Since(start); err == nil || took != driver.UnparkPatience {
 			t.Errorf("after %v: %v", took, err)
 		}
 	})
@@ -179,7 +179,7 @@ func TestWhatFollowsTheStageIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &hanging{shelf{sizes: []tables.Size{{ID: uuid.New()}}}}
 		open := func(ctx context.Context) (tables.Shelf, error) { return s, nil }
-		_, err := tables.Unpark(t.Context(), open, uuid.Nil, 1, func(context.Context, []bridge.Parked) error { return nil })
+		_, err := tables.Unpark(t.Context(), open, uuid.Nil, 1, func(context.Context, []driver.Parked) error { return nil })
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("the error is %v", err)
 		}
@@ -197,14 +197,14 @@ func (*hanging) Touch(ctx context.Context, _ []uuid.UUID) ([]uuid.UUID, error) {
 // A sweep that fails in the middle returns what is gone, and the watermark covers it.
 func TestSweepReturnsWhatItHasRemoved(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	orphans := make([]bridge.Orphan, tables.Chunk+1)
+	orphans := make([]driver.Orphan, tables.Chunk+1)
 	for i := range orphans {
-		orphans[i] = bridge.Orphan{ID: uuid.New(), RecordedAt: start.Add(time.Duration(i) * time.Second)}
+		orphans[i] = driver.Orphan{ID: uuid.New(), RecordedAt: start.Add(time.Duration(i) * time.Second)}
 	}
 	failure := errors.New("no database")
 	var raised time.Time
 	sweep := tables.Sweep{
-		List: func(context.Context, time.Duration, int) ([]bridge.Orphan, error) { return orphans, nil },
+		List: func(context.Context, time.Duration, int) ([]driver.Orphan, error) { return orphans, nil },
 		Raise: func(_ context.Context, before time.Time) error {
 			raised = before
 			return nil
@@ -220,7 +220,7 @@ func TestSweepReturnsWhatItHasRemoved(t *testing.T) {
 		},
 		Tick: time.Second,
 	}
-	swept, err := sweep.Run(t.Context(), bridge.MinSweepAge, 5000)
+	swept, err := sweep.Run(t.Context(), driver.MinSweepAge, 5000)
 	if !errors.Is(err, failure) || !slices.Equal(swept, orphans[1:tables.Chunk]) {
 		t.Errorf("swept are %d, %v", len(swept), err)
 	}

@@ -8,13 +8,13 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // WatchWait is how long a Watch waits for the row at most.
 const WatchWait = time.Second
 
-// A Watch is the Holders of bridge.Watcher: one connection waits for a row as a settle
+// A Watch is the Holders of inspect.Watcher: one connection waits for a row as a settle
 // does, another asks the server whom it waits for.
 type Watch struct {
 	DB *sqlx.DB
@@ -24,7 +24,7 @@ type Watch struct {
 	// Ended tells whether the error of Wait means that it waited in vain.
 	Ended func(err error) bool
 	// Look asks, on another connection, whom Wait waits for.
-	Look func(ctx context.Context, conn *sqlx.Conn) ([]bridge.Holder, error)
+	Look func(ctx context.Context, conn *sqlx.Conn) ([]inspect.Holder, error)
 	// Wake ends Wait early, once it is known whom it waits for. Nil where that cannot
 	// be done well.
 	Wake func(ctx context.Context, conn *sqlx.Conn)
@@ -36,7 +36,7 @@ type Watch struct {
 const maxPauses = 8
 
 // Run returns when Wait has returned, whatever happens.
-func (w Watch) Run(ctx context.Context) (holders []bridge.Holder, err error) {
+func (w Watch) Run(ctx context.Context) (holders []inspect.Holder, err error) {
 	waiting, ended := context.WithCancel(ctx)
 	result := make(chan error, 1)
 	go func() {
@@ -61,7 +61,7 @@ func (w Watch) Run(ctx context.Context) (holders []bridge.Holder, err error) {
 var errNotLooked = errors.New("no connection was free in time to see who is waited for")
 
 // look looks, while waiting has not ended, until it has found somebody.
-func (w Watch) look(ctx, waiting context.Context) (holders []bridge.Holder, looked bool, err error) {
+func (w Watch) look(ctx, waiting context.Context) (holders []inspect.Holder, looked bool, err error) {
 	pause := time.NewTimer(w.Pause)
 	defer pause.Stop()
 	select {

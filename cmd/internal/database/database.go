@@ -36,6 +36,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 )
 
@@ -65,9 +66,9 @@ type kind struct {
 	dialect migrate.Dialect
 	// open makes a pool; create says that a file may be made, and prepared.
 	open     func(ctx context.Context, url string, create bool) (*sqlx.DB, error)
-	ledger   func(ctx context.Context, db *sql.DB) (bridge.Ledger, error)
-	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (bridge.Ledger, error)
-	inbox    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error)
+	ledger   func(ctx context.Context, db *sql.DB) (driver.Ledger, error)
+	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.Ledger, error)
+	inbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 }
 
 // kinds are the schemes of URLs.
@@ -118,12 +119,12 @@ func (d *Database) MigrateTables(ctx context.Context, files fs.FS, part string) 
 }
 
 // Ledger opens the ledger that is in the database.
-func (d *Database) Ledger(ctx context.Context) (bridge.Ledger, error) {
+func (d *Database) Ledger(ctx context.Context) (driver.Ledger, error) {
 	return d.kind.ledger(ctx, d.DB.DB)
 }
 
 // Inbox opens the inbox that is in the database.
-func (d *Database) Inbox(ctx context.Context) (bridge.Inbox, error) {
+func (d *Database) Inbox(ctx context.Context) (driver.Inbox, error) {
 	return d.kind.inbox(ctx, d.DB.DB)
 }
 

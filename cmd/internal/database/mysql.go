@@ -13,10 +13,10 @@ import (
 	"strings"
 	"time"
 
-	driver "github.com/go-sql-driver/mysql"
+	mysqldriver "github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 )
@@ -24,9 +24,9 @@ import (
 var mysqlKind = kind{
 	dialect:  migrate.MySQL,
 	open:     openMySQL,
-	ledger:   func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return mysql.Open(ctx, db) },
+	ledger:   func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return mysql.Open(ctx, db) },
 	ownTable: mysql.OpenOwnTable,
-	inbox:    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return mysql.OpenInbox(ctx, db) },
+	inbox:    func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) },
 }
 
 func openMySQL(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
@@ -34,7 +34,7 @@ func openMySQL(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	connector, err := driver.NewConnector(config)
+	connector, err := mysqldriver.NewConnector(config)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err)
 	}
@@ -43,7 +43,7 @@ func openMySQL(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
 
 // mysqlConfig makes of a URL what the driver wants; the URL's parameters are the
 // driver's own, and those of mysqlTLS.
-func mysqlConfig(address string) (*driver.Config, error) {
+func mysqlConfig(address string) (*mysqldriver.Config, error) {
 	parsed, err := parse(address, "mysql://user:password@host:port/database")
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func mysqlConfig(address string) (*driver.Config, error) {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err)
 	}
 	// The parameters are checked by the driver, without anything secret beside them.
-	config, err := driver.ParseDSN("/?" + query.Encode())
+	config, err := mysqldriver.ParseDSN("/?" + query.Encode())
 	if err != nil {
 		return nil, fmt.Errorf("%w: one of its parameters is not understood", ErrURL)
 	}
@@ -71,7 +71,7 @@ func mysqlConfig(address string) (*driver.Config, error) {
 	config.DBName = strings.TrimPrefix(parsed.Path, "/")
 	config.ParseTime, config.Loc = true, time.UTC
 	config.Timeout = patience
-	config.Logger = &driver.NopLogger{}
+	config.Logger = &mysqldriver.NopLogger{}
 	return config, nil
 }
 
@@ -114,7 +114,7 @@ func mysqlTLS(query url.Values, host string) (*tls.Config, error) {
 
 func classifyMySQL(err error) error {
 	const accessDenied, databaseDenied, noPassword, insecureTransport = 1045, 1044, 1698, 3159
-	var answer *driver.MySQLError
+	var answer *mysqldriver.MySQLError
 	if errors.As(err, &answer) {
 		switch answer.Number {
 		case accessDenied, databaseDenied, noPassword:

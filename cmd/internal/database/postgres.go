@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
@@ -19,9 +19,9 @@ import (
 var postgresKind = kind{
 	dialect:  migrate.PostgreSQL,
 	open:     openPostgres,
-	ledger:   func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return postgres.Open(ctx, db) },
+	ledger:   func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return postgres.Open(ctx, db) },
 	ownTable: postgres.OpenOwnTable,
-	inbox:    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return postgres.OpenInbox(ctx, db) },
+	inbox:    func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
 }
 
 func openPostgres(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	_ "modernc.org/sqlite" // driver
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
@@ -20,9 +20,9 @@ import (
 var sqliteKind = kind{
 	dialect:  migrate.SQLite,
 	open:     openSQLite,
-	ledger:   func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return sqlite.Open(ctx, db) },
+	ledger:   func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return sqlite.Open(ctx, db) },
 	ownTable: sqlite.OpenOwnTable,
-	inbox:    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return sqlite.OpenInbox(ctx, db) },
+	inbox:    func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return sqlite.OpenInbox(ctx, db) },
 }
 
 // sqliteSettings are what every connection needs: patience with other writers, and

@@ -12,7 +12,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 	"github.com/microsoft/go-mssqldb/azuread"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
@@ -20,9 +20,9 @@ import (
 var sqlServerKind = kind{
 	dialect:  migrate.SQLServer,
 	open:     openSQLServer,
-	ledger:   func(ctx context.Context, db *sql.DB) (bridge.Ledger, error) { return sqlserver.Open(ctx, db) },
+	ledger:   func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return sqlserver.Open(ctx, db) },
 	ownTable: sqlserver.OpenOwnTable,
-	inbox:    func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return sqlserver.OpenInbox(ctx, db) },
+	inbox:    func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return sqlserver.OpenInbox(ctx, db) },
 }
 
 // openSQLServer takes sqlserver:// URLs as the driver does. azuresql:// is the same

@@ -11,7 +11,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // driver
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	bridgemysql "github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -24,7 +24,7 @@ type Database struct {
 	driver string
 	dsn    func(*url.URL) string
 	ledger func(context.Context, *sql.DB) (product, error)
-	inbox  func(context.Context, *sql.DB) (bridge.Inbox, error)
+	inbox  func(context.Context, *sql.DB) (driver.Inbox, error)
 	// shortLockTimeout makes the transaction's waits for a lock end soon.
 	shortLockTimeout string
 }
@@ -35,7 +35,7 @@ var databases = map[string]Database{
 		driver:           "pgx",
 		dsn:              (*url.URL).String,
 		ledger:           func(ctx context.Context, db *sql.DB) (product, error) { return postgres.Open(ctx, db) },
-		inbox:            func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return postgres.OpenInbox(ctx, db) },
+		inbox:            func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
 		shortLockTimeout: `SET LOCAL lock_timeout = '100ms'`,
 	},
 	"mysql": {
@@ -43,7 +43,7 @@ var databases = map[string]Database{
 		driver:  "mysql",
 		dsn:     mysqlDSN,
 		ledger:  func(ctx context.Context, db *sql.DB) (product, error) { return bridgemysql.Open(ctx, db) },
-		inbox:   func(ctx context.Context, db *sql.DB) (bridge.Inbox, error) { return bridgemysql.OpenInbox(ctx, db) },
+		inbox:   func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return bridgemysql.OpenInbox(ctx, db) },
 		// In whole seconds, and for the session: its later transactions have it too.
 		shortLockTimeout: `SET SESSION innodb_lock_wait_timeout = 1`,
 	},

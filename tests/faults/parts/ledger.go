@@ -7,16 +7,18 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // A product is all that a ledger of the product can do: whatever sender and verifier look
 // for stays to be found.
 type product interface {
-	bridge.Ledger
-	bridge.Parker
-	bridge.Unparker
-	bridge.Sweeper
-	bridge.Watcher
+	driver.Ledger
+	driver.Parker
+	driver.Unparker
+	driver.Sweeper
+	inspect.Watcher
 }
 
 // A ledger notes in the diary what is asked of it and what it says, by message ID.
@@ -34,7 +36,7 @@ func (l *ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 	return found, err
 }
 
-func (l *ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (bridge.Outcome, error) {
+func (l *ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	outcome, err := l.product.Settle(ctx, id, wait)
 	noteEach([]uuid.UUID{id}, Settled+outcome.String(), err)
 	return outcome, err

@@ -11,7 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
@@ -29,7 +29,7 @@ func receive(ctx context.Context, b Brief) error {
 		return err
 	}
 	defer db.Close()
-	var inbox bridge.Inbox
+	var inbox driver.Inbox
 	if err := retry(ctx, "open inbox", func() error {
 		inbox, err = database.inbox(ctx, db)
 		return err

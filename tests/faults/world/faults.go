@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
@@ -244,7 +245,7 @@ func (w *World) redeclare(ctx context.Context, deleted func()) error {
 
 // PublishStrays publishes into the staging queue what belongs into the dead queue.
 func (w *World) PublishStrays(ctx context.Context) error {
-	foreign, err := bridge.Encode(parts.Message(uuid.Must(uuid.NewV7()), Classic), uuid.New())
+	foreign, err := wire.Encode(parts.Message(uuid.Must(uuid.NewV7()), Classic), uuid.New())
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 )
 
@@ -217,7 +217,7 @@ func (j *judge) deadLetters() {
 			continue
 		}
 		order, committed := j.Orders[d.ID]
-		if !committed || meantForDead(order.Target) != d.Reason || d.Verdict != bridge.Committed.String() {
+		if !committed || meantForDead(order.Target) != d.Reason || d.Verdict != driver.Committed.String() {
 			j.violates(WronglyDead, d.ID, "committed: %t, for %s; reason %q, verdict %q", committed, order.Target, d.Reason, d.Verdict)
 			continue
 		}

@@ -11,7 +11,8 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 )
 
@@ -135,8 +136,8 @@ func (w *World) deadLetters() (out []DeadLetter, err error) {
 			var letter DeadLetter
 			letter.ID, _ = uuid.Parse(d.MessageId)
 			letter.Stray, _ = d.Headers[strayHeader].(string)
-			letter.Reason, _ = d.Headers[bridge.HeaderDeadReason].(string)
-			letter.Verdict, _ = d.Headers[bridge.HeaderDeadVerdict].(string)
+			letter.Reason, _ = d.Headers[wire.HeaderDeadReason].(string)
+			letter.Verdict, _ = d.Headers[wire.HeaderDeadVerdict].(string)
 			out = append(out, letter)
 		}
 	})
@@ -154,7 +155,7 @@ func (w *World) readDiary(r *Records) error {
 		switch what {
 		case parts.Recorded:
 			r.Canaries[id] = true
-		case parts.Found, parts.Settled + bridge.Committed.String():
+		case parts.Found, parts.Settled + driver.Committed.String():
 			if _, known := r.Committed[id]; !known {
 				r.Committed[id] = onDay(today, at)
 			}

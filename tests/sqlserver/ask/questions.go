@@ -15,6 +15,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A question has an answer, or cannot be asked.
@@ -98,7 +99,7 @@ const untilItWaits = 500 * time.Millisecond
 
 func settleWakes(ctx context.Context, w *world) (string, error) {
 	return w.whileOpen(ctx, func(id uuid.UUID, commit func() error) (string, error) {
-		var outcome bridge.Outcome
+		var outcome driver.Outcome
 		settled := make(chan error, 1)
 		go func() {
 			var err error
@@ -141,7 +142,7 @@ func number(err error) string {
 }
 
 func proof(ctx context.Context, w *world) (string, error) {
-	if err := bridge.Prove(ctx, w.ledger); err != nil {
+	if err := driver.Prove(ctx, w.ledger); err != nil {
 		return err.Error(), nil
 	}
 	return "yes", nil
@@ -157,7 +158,7 @@ func afterAWait(ctx context.Context, w *world) (string, error) {
 	id := newID()
 	err = w.ledger.Record(ctx, tx, []uuid.UUID{id})
 	if err == nil {
-		err = w.ledger.Park(ctx, tx, []bridge.Parked{{ID: id, Message: []byte("m")}})
+		err = w.ledger.Park(ctx, tx, []driver.Parked{{ID: id, Message: []byte("m")}})
 	}
 	if err != nil {
 		return "", err
@@ -187,15 +188,15 @@ func padding(ctx context.Context, w *world) (string, error) {
 }
 
 func exactly(ctx context.Context, w *world) (string, error) {
-	want := bridge.Pending{Key: strings.Repeat("k", 255), State: bridge.Ready, Run: "r", Error: "😀 ", Message: []byte("\x00m\x00")}
-	var got []bridge.Pending
+	want := driver.Pending{Key: strings.Repeat("k", 255), State: driver.Ready, Run: "r", Error: "😀 ", Message: []byte("\x00m\x00")}
+	var got []driver.Pending
 	err := w.in(ctx,
 		func(tx bridge.Tx) error {
 			_, err := w.inbox.AddPending(ctx, tx, "exactly", want, time.Hour)
 			return err
 		},
 		func(tx bridge.Tx) (err error) {
-			got, err = w.inbox.ListPending(ctx, tx, "exactly", bridge.Ready, "", 9)
+			got, err = w.inbox.ListPending(ctx, tx, "exactly", driver.Ready, "", 9)
 			return err
 		},
 	)
@@ -219,8 +220,8 @@ func inboxSeeks(ctx context.Context, w *world) (string, error) {
 		return "", err
 	}
 	defer func() { _ = open.Rollback() }()
-	pending := func(key string) bridge.Pending {
-		return bridge.Pending{Key: key, State: bridge.Started, Run: "r", Message: []byte("m")}
+	pending := func(key string) driver.Pending {
+		return driver.Pending{Key: key, State: driver.Started, Run: "r", Message: []byte("m")}
 	}
 	add := func(tx bridge.Tx, consumer, key string) error {
 		_, claim := w.inbox.Claim(ctx, tx, consumer, key)
@@ -239,8 +240,8 @@ func inboxSeeks(ctx context.Context, w *world) (string, error) {
 		func(tx bridge.Tx) error { _, err := w.inbox.ChangePending(ctx, tx, c, "r", pending(k), 0); return err },
 		func(tx bridge.Tx) error { _, err := w.inbox.AttachMessage(ctx, tx, c, k, "r", []byte("m")); return err },
 		func(tx bridge.Tx) error { _, err := w.inbox.DoubtOverdue(ctx, tx, c); return err },
-		func(tx bridge.Tx) error { _, err := w.inbox.TakePending(ctx, tx, c, bridge.Doubtful); return err },
-		func(tx bridge.Tx) error { _, err := w.inbox.ListPending(ctx, tx, c, bridge.Ready, "", 9); return err },
+		func(tx bridge.Tx) error { _, err := w.inbox.TakePending(ctx, tx, c, driver.Doubtful); return err },
+		func(tx bridge.Tx) error { _, err := w.inbox.ListPending(ctx, tx, c, driver.Ready, "", 9); return err },
 		func(tx bridge.Tx) error { _, err := w.inbox.CountPending(ctx, tx, c); return err },
 		func(tx bridge.Tx) error { _, err := w.inbox.RemoveBarePending(ctx, tx, c, k, "r"); return err },
 		func(tx bridge.Tx) error { _, err := w.inbox.RemovePending(ctx, tx, c, k, "r"); return err },
@@ -268,7 +269,7 @@ func twoTakers(ctx context.Context, w *world) (string, error) {
 	var steps []func(tx bridge.Tx) error
 	for i, key := range []string{"first", "second", "third"} {
 		steps = append(steps, func(tx bridge.Tx) error {
-			_, err := w.inbox.AddPending(ctx, tx, consumer, bridge.Pending{Key: key, State: bridge.Ready, Run: "r", Message: []byte("m")},
+			_, err := w.inbox.AddPending(ctx, tx, consumer, driver.Pending{Key: key, State: driver.Ready, Run: "r", Message: []byte("m")},
 				time.Duration(i-10)*time.Minute)
 			return err
 		})
@@ -283,7 +284,7 @@ func twoTakers(ctx context.Context, w *world) (string, error) {
 			return "", err
 		}
 		defer func() { _ = tx.Rollback() }()
-		p, err := w.inbox.TakePending(ctx, tx, consumer, bridge.Ready)
+		p, err := w.inbox.TakePending(ctx, tx, consumer, driver.Ready)
 		switch {
 		case err != nil:
 			got = append(got, err.Error())

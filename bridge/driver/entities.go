@@ -1,8 +1,10 @@
-package bridge
+package driver
 
 import (
 	"context"
 	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // Marks is what a receiver needs that remembers how far it has come with each
@@ -15,11 +17,11 @@ type Marks interface {
 	// statement of tx: a transaction that has read something before may see an older
 	// state. consumer and name are 1 to 255 bytes each, without a NUL byte, here and
 	// below; anything else is an error.
-	LockMark(ctx context.Context, tx Tx, consumer, name string) (string, error)
+	LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error)
 
 	// SetMark changes the mark, which tx must have locked. mark is 1 to 255 bytes,
 	// without a NUL byte. A rollback takes it back.
-	SetMark(ctx context.Context, tx Tx, consumer, name, mark string) error
+	SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error
 }
 
 // A Keeper also stores the messages of an entity that have come too early. All that
@@ -29,21 +31,21 @@ type Keeper interface {
 
 	// Keep stores a message. It returns false if one of that version is stored
 	// already, and then changes nothing.
-	Keep(ctx context.Context, tx Tx, consumer, entity string, version int64, message []byte) (bool, error)
+	Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64, message []byte) (bool, error)
 
 	// CountKept returns how many messages of the entity are stored.
-	CountKept(ctx context.Context, tx Tx, consumer, entity string) (int, error)
+	CountKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (int, error)
 
 	// FirstKept returns the stored message with the lowest version; message is nil
 	// if there is none.
-	FirstKept(ctx context.Context, tx Tx, consumer, entity string) (version int64, message []byte, err error)
+	FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (version int64, message []byte, err error)
 
 	// Unkeep deletes a stored message; a missing one is no error.
-	Unkeep(ctx context.Context, tx Tx, consumer, entity string, version int64) error
+	Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error
 
 	// KeptEntities returns the entities of which messages are stored, those first that
 	// have waited longest, and limit of them at most. It needs no mark.
-	KeptEntities(ctx context.Context, tx Tx, consumer string, limit int) ([]KeptEntity, error)
+	KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) ([]KeptEntity, error)
 }
 
 // A KeptEntity is an entity of which messages are stored.

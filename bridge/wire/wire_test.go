@@ -1,4 +1,4 @@
-package bridge_test
+package wire_test
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 var (
@@ -51,7 +52,7 @@ func delivered(p amqp.Publishing) amqp.Delivery {
 // The names and the form are what senders in other languages write: they must
 // never change.
 func TestTheWireFormatIsWhatItAlwaysWas(t *testing.T) {
-	got, err := bridge.Encode(fullMessage(), someLedger)
+	got, err := wire.Encode(fullMessage(), someLedger)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,15 +76,15 @@ func TestTheWireFormatIsWhatItAlwaysWas(t *testing.T) {
 		t.Errorf("staged form\n%#v\nwant\n%#v", got, want)
 	}
 	for name, want := range map[string]string{
-		bridge.HeaderUnroutableSince: "x-bridge-unroutable-since",
-		bridge.HeaderStagedAt:        "x-bridge-staged-at",
-		bridge.HeaderAttempts:        "x-bridge-attempts",
-		bridge.HeaderDroppedAt:       "x-bridge-dropped-at",
-		bridge.HeaderDeadAttempts:    "x-bridge-dead-attempts",
-		bridge.HeaderDeadReason:      "x-bridge-dead-reason",
-		bridge.HeaderDeadText:        "x-bridge-dead-text",
-		bridge.HeaderDeadVerdict:     "x-bridge-dead-verdict",
-		bridge.HeaderDeadAt:          "x-bridge-dead-at",
+		wire.HeaderUnroutableSince: "x-bridge-unroutable-since",
+		wire.HeaderStagedAt:        "x-bridge-staged-at",
+		wire.HeaderAttempts:        "x-bridge-attempts",
+		wire.HeaderDroppedAt:       "x-bridge-dropped-at",
+		wire.HeaderDeadAttempts:    "x-bridge-dead-attempts",
+		wire.HeaderDeadReason:      "x-bridge-dead-reason",
+		wire.HeaderDeadText:        "x-bridge-dead-text",
+		wire.HeaderDeadVerdict:     "x-bridge-dead-verdict",
+		wire.HeaderDeadAt:          "x-bridge-dead-at",
 	} {
 		if name != want {
 			t.Errorf("header %s, want %s", name, want)
@@ -92,15 +93,15 @@ func TestTheWireFormatIsWhatItAlwaysWas(t *testing.T) {
 }
 
 func TestParseGivesBackWhatWasEncoded(t *testing.T) {
-	staged, err := bridge.Encode(fullMessage(), someLedger)
+	staged, err := wire.Encode(fullMessage(), someLedger)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := bridge.Parse(delivered(staged))
+	got, err := wire.Parse(delivered(staged))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := bridge.Staged{Message: fullMessage(), Ledger: someLedger, UserID: "shop", StagedAt: time.UnixMilli(0x019200000000)}
+	want := wire.Staged{Message: fullMessage(), Ledger: someLedger, UserID: "shop", StagedAt: time.UnixMilli(0x019200000000)}
 	want.Message.Publishing.MessageId = someID.String()
 	want.Message.Publishing.DeliveryMode = amqp.Persistent
 	want.Message.Publishing.UserId = ""
@@ -117,15 +118,15 @@ func TestParseGivesBackWhatWasEncoded(t *testing.T) {
 
 func TestEncodeAndParseChangeNothingTheyAreGiven(t *testing.T) {
 	m := fullMessage()
-	if _, err := bridge.Encode(m, someLedger); err != nil {
+	if _, err := wire.Encode(m, someLedger); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(m, fullMessage()) {
 		t.Error("Encode changed the message")
 	}
-	staged, _ := bridge.Encode(m, someLedger)
+	staged, _ := wire.Encode(m, someLedger)
 	headers := maps.Clone(staged.Headers)
-	if _, err := bridge.Parse(delivered(staged)); err != nil {
+	if _, err := wire.Parse(delivered(staged)); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(staged.Headers, headers) {
@@ -134,19 +135,19 @@ func TestEncodeAndParseChangeNothingTheyAreGiven(t *testing.T) {
 }
 
 func TestTheReceiverSeesNoneOfTheBridgesAndTheBrokersHeaders(t *testing.T) {
-	staged, err := bridge.Encode(bridge.Message{ID: someID, RoutingKey: "q"}, someLedger)
+	staged, err := wire.Encode(bridge.Message{ID: someID, RoutingKey: "q"}, someLedger)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{
 		"x-delivery-count", "x-acquired-count", "x-death", "x-first-death-exchange", "x-first-death-queue",
 		"x-first-death-reason", "x-last-death-exchange", "x-last-death-queue", "x-last-death-reason",
-		bridge.HeaderUnroutableSince, bridge.HeaderDeadReason, bridge.HeaderDeadText,
-		bridge.HeaderDeadVerdict, bridge.HeaderDeadAt, "x-bridge-of-a-later-release",
+		wire.HeaderUnroutableSince, wire.HeaderDeadReason, wire.HeaderDeadText,
+		wire.HeaderDeadVerdict, wire.HeaderDeadAt, "x-bridge-of-a-later-release",
 	} {
 		staged.Headers[name] = "x"
 	}
-	got, err := bridge.Parse(delivered(staged))
+	got, err := wire.Parse(delivered(staged))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,9 +159,9 @@ func TestTheReceiverSeesNoneOfTheBridgesAndTheBrokersHeaders(t *testing.T) {
 // A sender in another language may leave the expiration in its place, on a
 // staging queue where nothing waits: it is still the receiver's.
 func TestAnExpirationInItsOwnPlaceIsKept(t *testing.T) {
-	staged, _ := bridge.Encode(bridge.Message{ID: someID, RoutingKey: "q"}, someLedger)
+	staged, _ := wire.Encode(bridge.Message{ID: someID, RoutingKey: "q"}, someLedger)
 	staged.Expiration = "500"
-	got, err := bridge.Parse(delivered(staged))
+	got, err := wire.Parse(delivered(staged))
 	if err != nil || got.Message.Publishing.Expiration != "500" {
 		t.Errorf("expiration %q, %v", got.Message.Publishing.Expiration, err)
 	}
@@ -204,7 +205,7 @@ func TestAMessageThatCannotBeStagedIsRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			m := fullMessage()
 			test.change(&m)
-			_, err := bridge.Encode(m, someLedger)
+			_, err := wire.Encode(m, someLedger)
 			if !errors.Is(err, bridge.ErrInvalidMessage) || !strings.Contains(err.Error(), test.text) {
 				t.Errorf("error %v, want %q", err, test.text)
 			}
@@ -225,33 +226,33 @@ func TestAMalformedStagedMessageIsRefused(t *testing.T) {
 		{"no message-id", func(d *amqp.Delivery) { d.MessageId = "" }, "property message-id: missing"},
 		{"message-id of another form", func(d *amqp.Delivery) { d.MessageId = "{" + d.MessageId + "}" }, "property message-id: not a UUID"},
 		{"message-id zero", func(d *amqp.Delivery) { d.MessageId = uuid.Nil.String() }, "property message-id: not a UUID"},
-		{"no ledger", func(d *amqp.Delivery) { delete(d.Headers, bridge.HeaderLedger) }, "header x-bridge-ledger: missing"},
-		{"ledger of another form", func(d *amqp.Delivery) { d.Headers[bridge.HeaderLedger] = "x" }, "header x-bridge-ledger: not a UUID"},
-		{"ledger as bytes", func(d *amqp.Delivery) { d.Headers[bridge.HeaderLedger] = someLedger[:] }, "header x-bridge-ledger: is []uint8"},
-		{"no exchange", func(d *amqp.Delivery) { delete(d.Headers, bridge.HeaderExchange) }, "header x-bridge-exchange: missing"},
-		{"exchange as number", func(d *amqp.Delivery) { d.Headers[bridge.HeaderExchange] = int32(1) }, "header x-bridge-exchange: is int32"},
-		{"long exchange", func(d *amqp.Delivery) { d.Headers[bridge.HeaderExchange] = strings.Repeat("x", 256) }, "at most 255 bytes"},
-		{"no routing key", func(d *amqp.Delivery) { delete(d.Headers, bridge.HeaderRoutingKey) }, "header x-bridge-routing-key: missing"},
+		{"no ledger", func(d *amqp.Delivery) { delete(d.Headers, wire.HeaderLedger) }, "header x-bridge-ledger: missing"},
+		{"ledger of another form", func(d *amqp.Delivery) { d.Headers[wire.HeaderLedger] = "x" }, "header x-bridge-ledger: not a UUID"},
+		{"ledger as bytes", func(d *amqp.Delivery) { d.Headers[wire.HeaderLedger] = someLedger[:] }, "header x-bridge-ledger: is []uint8"},
+		{"no exchange", func(d *amqp.Delivery) { delete(d.Headers, wire.HeaderExchange) }, "header x-bridge-exchange: missing"},
+		{"exchange as number", func(d *amqp.Delivery) { d.Headers[wire.HeaderExchange] = int32(1) }, "header x-bridge-exchange: is int32"},
+		{"long exchange", func(d *amqp.Delivery) { d.Headers[wire.HeaderExchange] = strings.Repeat("x", 256) }, "at most 255 bytes"},
+		{"no routing key", func(d *amqp.Delivery) { delete(d.Headers, wire.HeaderRoutingKey) }, "header x-bridge-routing-key: missing"},
 		{"no target", func(d *amqp.Delivery) {
-			d.Headers[bridge.HeaderExchange], d.Headers[bridge.HeaderRoutingKey] = "", ""
+			d.Headers[wire.HeaderExchange], d.Headers[wire.HeaderRoutingKey] = "", ""
 		}, "no target"},
-		{"user-id as number", func(d *amqp.Delivery) { d.Headers[bridge.HeaderUserID] = 1 }, "header x-bridge-user-id: is int"},
-		{"expiration as number", func(d *amqp.Delivery) { d.Headers[bridge.HeaderExpiration] = 1 }, "header x-bridge-expiration: is int"},
-		{"expiration in words", func(d *amqp.Delivery) { d.Headers[bridge.HeaderExpiration] = "1h" }, "not a number of milliseconds"},
+		{"user-id as number", func(d *amqp.Delivery) { d.Headers[wire.HeaderUserID] = 1 }, "header x-bridge-user-id: is int"},
+		{"expiration as number", func(d *amqp.Delivery) { d.Headers[wire.HeaderExpiration] = 1 }, "header x-bridge-expiration: is int"},
+		{"expiration in words", func(d *amqp.Delivery) { d.Headers[wire.HeaderExpiration] = "1h" }, "not a number of milliseconds"},
 		{"CC in its own place", func(d *amqp.Delivery) { d.Headers["CC"] = []any{"a"} }, "header CC: must travel as x-bridge-cc"},
 		{"BCC in its own place", func(d *amqp.Delivery) { d.Headers["BCC"] = []any{"a"} }, "header BCC: must travel as x-bridge-bcc"},
-		{"CC is no list", func(d *amqp.Delivery) { d.Headers[bridge.HeaderCC] = "a" }, "header CC: is string, not a list"},
-		{"BCC is nothing", func(d *amqp.Delivery) { d.Headers[bridge.HeaderBCC] = nil }, "header BCC: is <nil>, not a list"},
+		{"CC is no list", func(d *amqp.Delivery) { d.Headers[wire.HeaderCC] = "a" }, "header CC: is string, not a list"},
+		{"BCC is nothing", func(d *amqp.Delivery) { d.Headers[wire.HeaderBCC] = nil }, "header BCC: is <nil>, not a list"},
 		{"large headers", func(d *amqp.Delivery) { d.Headers["a"] = strings.Repeat("x", 64<<10) }, "at most 65536"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			staged, err := bridge.Encode(fullMessage(), someLedger)
+			staged, err := wire.Encode(fullMessage(), someLedger)
 			if err != nil {
 				t.Fatal(err)
 			}
 			d := delivered(staged)
 			test.change(&d)
-			if _, err := bridge.Parse(d); !errors.Is(err, bridge.ErrMalformed) || !strings.Contains(err.Error(), test.text) {
+			if _, err := wire.Parse(d); !errors.Is(err, bridge.ErrMalformed) || !strings.Contains(err.Error(), test.text) {
 				t.Errorf("error %v, want %q", err, test.text)
 			}
 		})
@@ -275,18 +276,18 @@ func TestTheTimeOfStagingSurvivesBeingStagedAgain(t *testing.T) {
 	} {
 		m := fullMessage()
 		m.ID = test.id
-		staged, err := bridge.Encode(m, someLedger)
+		staged, err := wire.Encode(m, someLedger)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if test.header != nil {
-			staged.Headers[bridge.HeaderStagedAt] = test.header
+			staged.Headers[wire.HeaderStagedAt] = test.header
 		}
-		parsed, err := bridge.Parse(delivered(staged))
+		parsed, err := wire.Parse(delivered(staged))
 		if err != nil || !parsed.StagedAt.Equal(test.want) {
 			t.Errorf("%s, header %v: staged at %v, want %v (%v)", test.id, test.header, parsed.StagedAt, test.want, err)
 		}
-		again, err := bridge.Parse(delivered(parsed.Publishing()))
+		again, err := wire.Parse(delivered(parsed.Publishing()))
 		if err != nil || !again.StagedAt.Equal(test.want) {
 			t.Errorf("%s, header %v: staged again at %v, want %v (%v)", test.id, test.header, again.StagedAt, test.want, err)
 		}

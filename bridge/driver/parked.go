@@ -1,10 +1,12 @@
-package bridge
+package driver
 
 import (
 	"context"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // Parked is a message that waits in the database.
@@ -32,7 +34,7 @@ type Parker interface {
 	//
 	// A message may be staged as well, which happens where a confirm is only late.
 	// It is then delivered twice, with the same ID.
-	Park(ctx context.Context, tx Tx, messages []Parked) error
+	Park(ctx context.Context, tx bridge.Tx, messages []Parked) error
 }
 
 // An Unparker is a Ledger from which a verifier takes parked messages back. Who can

@@ -1,4 +1,4 @@
-package bridge
+package wire
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // The headers that a verifier writes on a message in the dead queue, beside those that
@@ -63,15 +65,15 @@ func OpenDead(d amqp.Delivery) (amqp.Delivery, error) {
 		return d, nil
 	}
 	if format != deadRecordFormat {
-		return d, fmt.Errorf("%w: header %s: format %v is not known", ErrMalformed, HeaderDeadRecord, format)
+		return d, fmt.Errorf("%w: header %s: format %v is not known", bridge.ErrMalformed, HeaderDeadRecord, format)
 	}
 	properties, body, rest, ok := cutRecord(d.Body)
 	if !ok || len(rest) > 0 {
-		return d, fmt.Errorf("%w: dead letter: the body is not one record", ErrMalformed)
+		return d, fmt.Errorf("%w: dead letter: the body is not one record", bridge.ErrMalformed)
 	}
 	m, err := decodeRecord(properties, body, math.MaxInt)
 	if err != nil {
-		return d, fmt.Errorf("%w: dead letter: %w", ErrMalformed, err)
+		return d, fmt.Errorf("%w: dead letter: %w", bridge.ErrMalformed, err)
 	}
 	headers := make(amqp.Table, len(m.Headers)+len(d.Headers))
 	maps.Copy(headers, m.Headers)

@@ -1,6 +1,10 @@
-package bridge
+package inspect
 
-import "context"
+import (
+	"context"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
 
 // A Finding is the answer to one question of a Diagnose.
 type Finding struct {
@@ -23,7 +27,7 @@ const (
 
 // A Diagnoser is a Ledger that examines the preconditions of its database.
 type Diagnoser interface {
-	Ledger
+	driver.Ledger
 
 	// Diagnose answers every question that the comment of the database's package asks
 	// of this kind of database, each once; a check that has nothing to say may be

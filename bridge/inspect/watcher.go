@@ -1,10 +1,12 @@
-package bridge
+package inspect
 
 import (
 	"context"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A Holder is a database session with an open transaction, as far as the login may
@@ -22,7 +24,7 @@ type Holder struct {
 // A Watcher is a Ledger that can tell whose open transaction a message waits for. It
 // is for people: nothing of it may decide about a message.
 type Watcher interface {
-	Ledger
+	driver.Ledger
 
 	// Holders tells which sessions' open transactions a Settle of id would wait for
 	// now; none if it would not wait, or if the login may not see them. To find out,

@@ -1,4 +1,4 @@
-package bridge_test
+package wire_test
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // FuzzParse: whatever lies in a staging queue, Parse does not panic, and what it
@@ -25,7 +26,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id, ledger, exchange, key, expiration, user string, more []byte) {
 		headers, _ := table(more, 0)
 		for name, value := range map[string]string{
-			bridge.HeaderLedger: ledger, bridge.HeaderExchange: exchange, bridge.HeaderRoutingKey: key,
+			wire.HeaderLedger: ledger, wire.HeaderExchange: exchange, wire.HeaderRoutingKey: key,
 		} {
 			if _, ok := headers[name]; !ok {
 				headers[name] = value
@@ -33,7 +34,7 @@ func FuzzParse(f *testing.F) {
 		}
 		d := amqp.Delivery{MessageId: id, Headers: headers, Expiration: expiration, UserId: user, Body: more}
 		before := maps.Clone(headers)
-		staged, err := bridge.Parse(d)
+		staged, err := wire.Parse(d)
 		if !reflect.DeepEqual(headers, before) {
 			t.Fatalf("changed the headers %v to %v", before, headers)
 		}
@@ -56,7 +57,7 @@ func FuzzParse(f *testing.F) {
 		if again.Expiration != "" || again.UserId != "" || again.Headers["CC"] != nil || again.Headers["BCC"] != nil {
 			t.Fatalf("acts in the staging queue: %#v", again)
 		}
-		if parsed, err := bridge.Parse(delivered(again)); err != nil || !reflect.DeepEqual(parsed, staged) {
+		if parsed, err := wire.Parse(delivered(again)); err != nil || !reflect.DeepEqual(parsed, staged) {
 			t.Fatalf("staged again (%v)\n%#v\nwas\n%#v", err, parsed, staged)
 		}
 	})
@@ -65,8 +66,8 @@ func FuzzParse(f *testing.F) {
 // names are those of headers that mean something, and some that do not.
 var names = []string{
 	"a", "b", "c", "CC", "BCC", "x-death", "x-delivery-count",
-	bridge.HeaderCC, bridge.HeaderBCC, bridge.HeaderExpiration, bridge.HeaderUserID,
-	bridge.HeaderLedger, bridge.HeaderExchange, bridge.HeaderRoutingKey, bridge.HeaderUnroutableSince,
+	wire.HeaderCC, wire.HeaderBCC, wire.HeaderExpiration, wire.HeaderUserID,
+	wire.HeaderLedger, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderUnroutableSince,
 }
 
 // table makes headers of bytes: for each a name, a kind and what the kind needs.
@@ -112,15 +113,15 @@ func value(p []byte, depth int) (any, []byte) {
 func TestEveryValidMessageSurvivesTheStaging(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := anyMessage(t)
-		staged, err := bridge.Encode(m, someLedger)
+		staged, err := wire.Encode(m, someLedger)
 		if err != nil {
 			t.Fatalf("encode: %v", err)
 		}
-		got, err := bridge.Parse(delivered(staged))
+		got, err := wire.Parse(delivered(staged))
 		if err != nil {
 			t.Fatalf("parse: %v", err)
 		}
-		want := bridge.Staged{Message: m, Ledger: someLedger, UserID: m.Publishing.UserId, StagedAt: got.StagedAt}
+		want := wire.Staged{Message: m, Ledger: someLedger, UserID: m.Publishing.UserId, StagedAt: got.StagedAt}
 		want.Message.Publishing.MessageId = m.ID.String()
 		want.Message.Publishing.DeliveryMode = amqp.Persistent
 		want.Message.Publishing.UserId = ""

@@ -1,4 +1,4 @@
-package bridge
+package wire
 
 import (
 	"encoding/binary"
@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/internal/limits"
 )
 
@@ -75,9 +76,9 @@ var addedByBroker = []string{
 
 // Staged is a message on its way through the staging queue.
 type Staged struct {
-	Message           // Publishing is the final message
-	Ledger  uuid.UUID // identity of the ledger that judges it
-	UserID  string    // the user-id that the sender wanted, if any
+	bridge.Message           // Publishing is the final message
+	Ledger         uuid.UUID // identity of the ledger that judges it
+	UserID         string    // the user-id that the sender wanted, if any
 	// StagedAt is when the sender began to stage it; zero if nothing tells.
 	StagedAt time.Time
 }
@@ -85,9 +86,9 @@ type Staged struct {
 // Encode makes the staged form of m, or says with ErrInvalidMessage why there
 // is none. It changes nothing that m refers to. The body is shared, not copied. An ID
 // that is no UUIDv7 of this moment needs HeaderStagedAt in addition.
-func Encode(m Message, ledger uuid.UUID) (amqp.Publishing, error) {
+func Encode(m bridge.Message, ledger uuid.UUID) (amqp.Publishing, error) {
 	if err := validate(m); err != nil {
-		return amqp.Publishing{}, fmt.Errorf("%w: %w", ErrInvalidMessage, err)
+		return amqp.Publishing{}, fmt.Errorf("%w: %w", bridge.ErrInvalidMessage, err)
 	}
 	return Staged{Message: m, Ledger: ledger, UserID: m.Publishing.UserId, StagedAt: madeAt(m.ID)}.Publishing(), nil
 }
@@ -123,7 +124,7 @@ func (s Staged) Publishing() amqp.Publishing {
 func Parse(d amqp.Delivery) (Staged, error) {
 	s, err := parse(d)
 	if err != nil {
-		return Staged{}, fmt.Errorf("%w: %w", ErrMalformed, err)
+		return Staged{}, fmt.Errorf("%w: %w", bridge.ErrMalformed, err)
 	}
 	return s, nil
 }
@@ -199,7 +200,7 @@ func (s Staged) CopyKeys() []string {
 	return keys
 }
 
-func validate(m Message) error {
+func validate(m bridge.Message) error {
 	p := m.Publishing
 	if m.ID == uuid.Nil {
 		return errors.New("field ID is zero")
@@ -229,7 +230,7 @@ func validate(m Message) error {
 
 // validateTarget checks what would make the broker close the channel, or refuse,
 // when the message is published to its target.
-func validateTarget(m Message) error {
+func validateTarget(m bridge.Message) error {
 	p := m.Publishing
 	if m.Exchange == "" && m.RoutingKey == "" {
 		return errors.New("no target: exchange and routing key are empty")

@@ -1,4 +1,4 @@
-package bridge
+package driver
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // proofWait is how long the proof lets a settle wait for the open canary: long
@@ -49,7 +51,7 @@ type ProvenElsewhere interface {
 func Prove(ctx context.Context, ledger Ledger) error {
 	err := prove(ctx, ledger)
 	second, ok := ledger.(interface{ FallBack(reason error) bool })
-	if ok && errors.Is(err, ErrProof) && second.FallBack(err) {
+	if ok && errors.Is(err, bridge.ErrProof) && second.FallBack(err) {
 		return prove(ctx, ledger)
 	}
 	return err
@@ -85,10 +87,10 @@ func proveRollback(ctx context.Context, ledger Ledger) error {
 			return fmt.Errorf("settle the canary: %w", err)
 		}
 		if outcome != StillOpen {
-			return fmt.Errorf("%w: the lookup said %q while the transaction was open", ErrProof, outcome)
+			return fmt.Errorf("%w: the lookup said %q while the transaction was open", bridge.ErrProof, outcome)
 		}
 		if waited := time.Since(start); waited < proofWait/2 {
-			return fmt.Errorf("%w: the lookup came back after %v while the transaction was open", ErrProof, waited)
+			return fmt.Errorf("%w: the lookup came back after %v while the transaction was open", bridge.ErrProof, waited)
 		}
 		if err := expectCommitted(ctx, ledger, canary, false, "while its transaction was open"); err != nil {
 			return err
@@ -142,7 +144,7 @@ func proveBeside(ctx context.Context, ledger Ledger, committed uuid.UUID) error 
 			return fmt.Errorf("look up two canaries: %w", err)
 		}
 		if !slices.Equal(ids, []uuid.UUID{committed}) {
-			return fmt.Errorf("%w: the non-waiting lookup of a committed canary and an open one found %d, must find the committed one alone", ErrProof, len(ids))
+			return fmt.Errorf("%w: the non-waiting lookup of a committed canary and an open one found %d, must find the committed one alone", bridge.ErrProof, len(ids))
 		}
 		return nil
 	})
@@ -180,7 +182,7 @@ func endWhileSettling(ctx context.Context, ledger Ledger, canary uuid.UUID, want
 	select {
 	case err := <-settled:
 		if err == nil {
-			err = fmt.Errorf("%w: the lookup said %q while the transaction was open", ErrProof, want)
+			err = fmt.Errorf("%w: the lookup said %q while the transaction was open", bridge.ErrProof, want)
 		}
 		return err
 	case <-time.After(settleBegins):
@@ -204,7 +206,7 @@ func expectSettled(ctx context.Context, ledger Ledger, canary uuid.UUID, want Ou
 		case outcome == want:
 			return nil
 		case outcome != StillOpen:
-			return fmt.Errorf("%w: the lookup said %q %s, not %q", ErrProof, outcome, when, want)
+			return fmt.Errorf("%w: the lookup said %q %s, not %q", bridge.ErrProof, outcome, when, want)
 		case ctx.Err() != nil:
 			return errors.New("settle the canary: still open")
 		}
@@ -217,7 +219,7 @@ func expectCommitted(ctx context.Context, ledger Ledger, canary uuid.UUID, want 
 		return fmt.Errorf("look up the canary: %w", err)
 	}
 	if slices.Contains(ids, canary) != want || len(ids) > 1 {
-		return fmt.Errorf("%w: the non-waiting lookup found the canary: %t %s", ErrProof, !want, when)
+		return fmt.Errorf("%w: the non-waiting lookup found the canary: %t %s", bridge.ErrProof, !want, when)
 	}
 	return nil
 }

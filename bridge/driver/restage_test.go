@@ -1,4 +1,4 @@
-package bridge
+package driver
 
 import (
 	"bytes"
@@ -8,6 +8,9 @@ import (
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // Whatever their sizes: what goes to the staging queue again is every message once, in
@@ -19,11 +22,11 @@ func TestRestageIsEveryMessageOnceAndStagedNow(t *testing.T) {
 	for i, size := range []int{10, 20, restageBytes - 500, 0, 3 * restageBytes, 5, 5, 2 * restageBytes} {
 		id := uuid.Must(uuid.NewV7())
 		body := bytes.Repeat([]byte{byte('a' + i)}, size)
-		publishing, err := Encode(Message{ID: id, RoutingKey: "q", Publishing: amqp.Publishing{Type: "t", Body: body}}, ledger)
+		publishing, err := wire.Encode(bridge.Message{ID: id, RoutingKey: "q", Publishing: amqp.Publishing{Type: "t", Body: body}}, ledger)
 		if err != nil {
 			t.Fatal(err)
 		}
-		parked = append(parked, Parked{ID: id, Message: EncodeRecord(publishing)})
+		parked = append(parked, Parked{ID: id, Message: wire.EncodeRecord(publishing)})
 		bodies = append(bodies, body)
 	}
 	staged, err := restage(ledger, now, parked)
@@ -35,15 +38,15 @@ func TestRestageIsEveryMessageOnceAndStagedNow(t *testing.T) {
 	}
 	n := 0
 	for _, p := range staged {
-		if _, grouped := p.Headers[HeaderGroup]; grouped && len(p.Body) > restageBytes {
+		if _, grouped := p.Headers[wire.HeaderGroup]; grouped && len(p.Body) > restageBytes {
 			t.Errorf("a group of %d bytes", len(p.Body))
 		}
-		members, err := Members(amqp.Delivery{Headers: p.Headers, Body: p.Body, MessageId: p.MessageId, Type: p.Type})
+		members, err := wire.Members(amqp.Delivery{Headers: p.Headers, Body: p.Body, MessageId: p.MessageId, Type: p.Type})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, d := range members {
-			s, err := Parse(d)
+			s, err := wire.Parse(d)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -58,12 +61,12 @@ func TestRestageIsEveryMessageOnceAndStagedNow(t *testing.T) {
 		t.Errorf("%d of %d messages", n, len(parked))
 	}
 	for i, p := range parked {
-		s, err := ReadRecord(ledger, p.Message)
+		s, err := wire.ReadRecord(ledger, p.Message)
 		if err != nil || s.ID != p.ID || s.Ledger != ledger || !slices.Equal(s.Publishing().Body, bodies[i]) {
 			t.Errorf("parked message %d is read as %v, %v", i, s.ID, err)
 		}
 	}
-	if _, err := ReadRecord(ledger, []byte("no record")); err == nil {
+	if _, err := wire.ReadRecord(ledger, []byte("no record")); err == nil {
 		t.Error("what is no record is read as one")
 	}
 }

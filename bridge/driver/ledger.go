@@ -1,4 +1,4 @@
-package bridge
+package driver
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // A Recorder is what a sender needs of a ledger.
@@ -21,7 +23,7 @@ type Recorder interface {
 	// if tx belongs to a database whose ledger has another identity, and ErrNoSchema if
 	// it has none. After an error the caller must roll back. (On an OwnTable it inserts
 	// nothing, and returns ErrNoRow for an ID without a row.)
-	Record(ctx context.Context, tx Tx, ids []uuid.UUID) error
+	Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error
 }
 
 // A Ledger is what a verifier needs. All methods may be called concurrently; an

@@ -1,4 +1,4 @@
-package bridge
+package wire
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // HeaderGroup marks a staged message whose body is a sequence of records, and
@@ -88,10 +90,10 @@ func onlyMember(ledger uuid.UUID, record []byte) (amqp.Delivery, error) {
 	case err != nil:
 		return amqp.Delivery{}, err
 	case len(alone) != 1:
-		return amqp.Delivery{}, fmt.Errorf("%w: %d records in the place of one", ErrMalformed, len(alone))
+		return amqp.Delivery{}, fmt.Errorf("%w: %d records in the place of one", bridge.ErrMalformed, len(alone))
 	}
 	if text, ok := alone[0].Headers[headerUnreadable]; ok {
-		return amqp.Delivery{}, fmt.Errorf("%w: %v", ErrMalformed, text)
+		return amqp.Delivery{}, fmt.Errorf("%w: %v", bridge.ErrMalformed, text)
 	}
 	return alone[0], nil
 }
@@ -106,7 +108,7 @@ func Members(d amqp.Delivery) ([]amqp.Delivery, error) {
 	}
 	members, err := members(d)
 	if err != nil {
-		return nil, fmt.Errorf("%w: group: %w", ErrMalformed, err)
+		return nil, fmt.Errorf("%w: group: %w", bridge.ErrMalformed, err)
 	}
 	return members, nil
 }

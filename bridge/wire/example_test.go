@@ -1,4 +1,4 @@
-package bridge_test
+package wire_test
 
 import (
 	"fmt"
@@ -10,12 +10,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // What lies in the staging queue, and what the receiver will see.
 func Example() {
 	ledger := uuid.MustParse("6f9b4f3e-54a5-4a4c-9c52-3d6f0d9a1b2c") // ledger.Identity()
-	staged, err := bridge.Encode(bridge.Message{
+	staged, err := wire.Encode(bridge.Message{
 		ID:         uuid.MustParse("0192f0c1-7d3a-7c55-9b1e-0242ac120002"),
 		Exchange:   "orders",
 		RoutingKey: "order.placed",
@@ -35,7 +36,7 @@ func Example() {
 		fmt.Printf("%s: %s\n", name, staged.Headers[name])
 	}
 
-	parsed, err := bridge.Parse(amqp.Delivery{
+	parsed, err := wire.Parse(amqp.Delivery{
 		MessageId: staged.MessageId, Headers: staged.Headers, ContentType: staged.ContentType, Body: staged.Body,
 	})
 	if err != nil {

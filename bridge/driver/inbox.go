@@ -1,8 +1,10 @@
-package bridge
+package driver
 
 import (
 	"context"
 	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // An Inbox is what a receiver needs: the table of keys it has processed, and beside
@@ -17,10 +19,10 @@ type Inbox interface {
 	// returns true if the key is new, and false if a committed transaction has
 	// claimed it before. While another open transaction holds the same claim it
 	// waits for that one's end. A rollback gives the claim back.
-	Claim(ctx context.Context, tx Tx, consumer, key string) (bool, error)
+	Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bool, error)
 
 	// Unclaim deletes the claim of a key; without one it does nothing.
-	Unclaim(ctx context.Context, tx Tx, consumer, key string) error
+	Unclaim(ctx context.Context, tx bridge.Tx, consumer, key string) error
 
 	PendingMessages
 	Claims
@@ -54,43 +56,43 @@ type PendingMessages interface {
 	// AddPending inserts p, due after a time. It returns false, and changes nothing, if the
 	// key is pending already. It waits for an open transaction that inserts or
 	// deletes the same.
-	AddPending(ctx context.Context, tx Tx, consumer string, p Pending, due time.Duration) (bool, error)
+	AddPending(ctx context.Context, tx bridge.Tx, consumer string, p Pending, due time.Duration) (bool, error)
 
 	// LookUp tells whether key is claimed, and what is pending for it, nil for nothing;
 	// both as they were at one moment. A key that is claimed and not pending is done.
-	LookUp(ctx context.Context, tx Tx, consumer, key string) (claimed bool, p *Pending, err error)
+	LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (claimed bool, p *Pending, err error)
 
 	// ChangePending sets the row of p.Key to p if its Run is still run, and tells whether it
 	// was; due is from now. Since stays, and Message too if p has none.
-	ChangePending(ctx context.Context, tx Tx, consumer, run string, p Pending, due time.Duration) (bool, error)
+	ChangePending(ctx context.Context, tx bridge.Tx, consumer, run string, p Pending, due time.Duration) (bool, error)
 
 	// AttachMessage stores the message in a row that has this Run and no message yet, whatever
 	// its state, and tells whether there was one.
-	AttachMessage(ctx context.Context, tx Tx, consumer, key, run string, message []byte) (bool, error)
+	AttachMessage(ctx context.Context, tx bridge.Tx, consumer, key, run string, message []byte) (bool, error)
 
 	// RemovePending deletes the row if its Run is still run, and tells whether it was. It
 	// locks the row until the end of tx.
-	RemovePending(ctx context.Context, tx Tx, consumer, key, run string) (bool, error)
+	RemovePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error)
 
 	// RemoveBarePending is RemovePending for a row without a message.
-	RemoveBarePending(ctx context.Context, tx Tx, consumer, key, run string) (bool, error)
+	RemoveBarePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error)
 
 	// TakePending finds the row with a message that is in a state and has been due for
 	// longest, past those that others have locked, and locks it until the end of tx,
 	// where ChangePending is expected of the caller. It returns nil if none is due. It must be
 	// the first statement of tx.
-	TakePending(ctx context.Context, tx Tx, consumer string, state State) (*Pending, error)
+	TakePending(ctx context.Context, tx bridge.Tx, consumer string, state State) (*Pending, error)
 
 	// DoubtOverdue makes doubtful all that is started and overdue, and tells how much that
 	// was.
-	DoubtOverdue(ctx context.Context, tx Tx, consumer string) (int64, error)
+	DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string) (int64, error)
 
 	// ListPending returns up to limit pending messages in a state, in the order of their keys,
 	// from the first key after a given one.
-	ListPending(ctx context.Context, tx Tx, consumer string, state State, after string, limit int) ([]Pending, error)
+	ListPending(ctx context.Context, tx bridge.Tx, consumer string, state State, after string, limit int) ([]Pending, error)
 
 	// CountPending tells how many messages are pending in each state.
-	CountPending(ctx context.Context, tx Tx, consumer string) (map[State]int64, error)
+	CountPending(ctx context.Context, tx bridge.Tx, consumer string) (map[State]int64, error)
 }
 
 // A Claimed is a key that was claimed.
@@ -104,9 +106,9 @@ type Claimed struct {
 type Claims interface {
 	// Claimed returns up to limit claims in the order of the keys' bytes, from the
 	// first key after a given one.
-	Claimed(ctx context.Context, tx Tx, consumer, after string, limit int) ([]Claimed, error)
+	Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]Claimed, error)
 
 	// Forget deletes the claims of those keys that are older than age, and tells how many
 	// these were. It locks and waits for no claim but these.
-	Forget(ctx context.Context, tx Tx, consumer string, keys []string, age time.Duration) (int64, error)
+	Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (int64, error)
 }

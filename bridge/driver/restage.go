@@ -1,4 +1,4 @@
-package bridge
+package driver
 
 import (
 	"context"
@@ -8,6 +8,9 @@ import (
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // restageLimit is how many parked messages are staged at once.
@@ -27,7 +30,7 @@ var ErrNotStaged = errors.New("parked messages are not staged")
 //
 // An error that wraps ErrNotStaged is the broker's; any other is the database's. What a
 // crash in between leaves in both places comes twice.
-func StageParked(ctx context.Context, ledger Unparker, broker *Broker, queue string, staged func(messages int), refused func(id uuid.UUID, err error)) error {
+func StageParked(ctx context.Context, ledger Unparker, broker *bridge.Broker, queue string, staged func(messages int), refused func(id uuid.UUID, err error)) error {
 	var after uuid.UUID
 	for limit := restageLimit; ; {
 		var first uuid.UUID
@@ -54,14 +57,14 @@ func StageParked(ctx context.Context, ledger Unparker, broker *Broker, queue str
 	}
 }
 
-func stageParked(ctx context.Context, broker *Broker, queue string, ledger uuid.UUID, parked []Parked) error {
+func stageParked(ctx context.Context, broker *bridge.Broker, queue string, ledger uuid.UUID, parked []Parked) error {
 	staged, err := restage(ledger, time.Now(), parked)
 	if err != nil {
 		return err
 	}
-	out := make([]Outgoing, len(staged))
+	out := make([]bridge.Outgoing, len(staged))
 	for i, publishing := range staged {
-		out[i] = Outgoing{Target: Target{RoutingKey: queue}, Publishing: publishing}
+		out[i] = bridge.Outgoing{Target: bridge.Target{RoutingKey: queue}, Publishing: publishing}
 	}
 	return broker.Publish(ctx, out)
 }
@@ -69,8 +72,8 @@ func stageParked(ctx context.Context, broker *Broker, queue string, ledger uuid.
 // refusedForGood tells whether among the messages that failed to be staged is one that
 // the broker will never take. Missing rights are mended by somebody, sooner or later.
 func refusedForGood(failure error) bool {
-	refusal := Refusal(failure)
-	return refusal != nil && refusal.Code != amqp.AccessRefused || errors.Is(failure, ErrInvalidMessage) || errors.Is(failure, ErrMalformed)
+	refusal := bridge.Refusal(failure)
+	return refusal != nil && refusal.Code != amqp.AccessRefused || errors.Is(failure, bridge.ErrInvalidMessage) || errors.Is(failure, bridge.ErrMalformed)
 }
 
 // restage makes of parked messages what goes to the staging queue: groups of them, and
@@ -84,20 +87,20 @@ func restage(ledger uuid.UUID, stagedAt time.Time, parked []Parked) ([]amqp.Publ
 		if len(records) == 0 {
 			return nil
 		}
-		next := Group(ledger, records...)
+		next := wire.Group(ledger, records...)
 		if len(records) == 1 { // as large as a message may be: too large for a group
 			var err error
-			if next, err = Alone(ledger, records[0]); err != nil {
+			if next, err = wire.Alone(ledger, records[0]); err != nil {
 				return fmt.Errorf("read parked message: %w", err)
 			}
 		}
-		next.Headers[HeaderStagedAt] = stagedAt.UnixMilli()
+		next.Headers[wire.HeaderStagedAt] = stagedAt.UnixMilli()
 		all = append(all, next)
 		records, size = nil, 0
 		return nil
 	}
 	for _, p := range parked {
-		if len(records) == MaxMembers || size+len(p.Message) > restageBytes {
+		if len(records) == wire.MaxMembers || size+len(p.Message) > restageBytes {
 			if err := seal(); err != nil {
 				return nil, err
 			}

@@ -1,4 +1,4 @@
-package bridge_test
+package wire_test
 
 import (
 	"encoding/binary"
@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // A list of a million nulls is a megabyte in a record, and sixteen in memory.
@@ -25,12 +26,12 @@ func TestARecordsPropertiesAreBoundedBeforeTheyAreDecoded(t *testing.T) {
 	record := append(order.AppendUint32(nil, uint32(len(properties))), properties...)
 	record = order.AppendUint32(record, 0) // no body
 
-	group := bridge.Group(uuid.Must(uuid.NewV7()), record)
-	members, err := bridge.Members(delivered(group))
+	group := wire.Group(uuid.Must(uuid.NewV7()), record)
+	members, err := wire.Members(delivered(group))
 	if err != nil || len(members) != 1 || len(members[0].Body) != len(record) {
 		t.Fatalf("%d members, %v", len(members), err)
 	}
-	if _, err := bridge.Parse(members[0]); !errors.Is(err, bridge.ErrMalformed) || !strings.Contains(err.Error(), "bytes of properties") {
+	if _, err := wire.Parse(members[0]); !errors.Is(err, bridge.ErrMalformed) || !strings.Contains(err.Error(), "bytes of properties") {
 		t.Errorf("parsed: %v", err)
 	}
 }
@@ -41,19 +42,19 @@ func TestTheNumberOfHeadersIsBounded(t *testing.T) {
 	for i := range 1000 {
 		m.Publishing.Headers[strconv.Itoa(i)] = nil
 	}
-	staged, err := bridge.Encode(m, someLedger)
+	staged, err := wire.Encode(m, someLedger)
 	if err != nil {
 		t.Fatalf("1000 headers: %v", err)
 	}
-	if _, err := bridge.Parse(delivered(staged)); err != nil {
+	if _, err := wire.Parse(delivered(staged)); err != nil {
 		t.Errorf("1000 headers: %v", err)
 	}
 	m.Publishing.Headers["one more"] = nil
-	if _, err := bridge.Encode(m, someLedger); !errors.Is(err, bridge.ErrInvalidMessage) || !strings.Contains(err.Error(), "at most 1000") {
+	if _, err := wire.Encode(m, someLedger); !errors.Is(err, bridge.ErrInvalidMessage) || !strings.Contains(err.Error(), "at most 1000") {
 		t.Errorf("1001 headers: %v", err)
 	}
 	staged.Headers["one more"] = nil
-	if _, err := bridge.Parse(delivered(staged)); !errors.Is(err, bridge.ErrMalformed) {
+	if _, err := wire.Parse(delivered(staged)); !errors.Is(err, bridge.ErrMalformed) {
 		t.Errorf("1001 headers: %v", err)
 	}
 }
@@ -78,20 +79,20 @@ func TestWhatNoConsumerCouldReadIsNotSent(t *testing.T) {
 	} {
 		m := fullMessage()
 		m.Publishing.Headers = amqp.Table{"header": c.value}
-		if _, err := bridge.Encode(m, someLedger); (err == nil) != c.sent || err != nil && !errors.Is(err, bridge.ErrInvalidMessage) {
+		if _, err := wire.Encode(m, someLedger); (err == nil) != c.sent || err != nil && !errors.Is(err, bridge.ErrInvalidMessage) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
 func TestARecordThatCannotBeReadIsNoMessage(t *testing.T) {
-	staged, err := bridge.Encode(fullMessage(), someLedger)
+	staged, err := wire.Encode(fullMessage(), someLedger)
 	if err != nil {
 		t.Fatal(err)
 	}
-	record := bridge.EncodeRecord(staged)
+	record := wire.EncodeRecord(staged)
 	record[4] ^= 0xff // the property flags
-	if p, err := bridge.Alone(someLedger, record); !errors.Is(err, bridge.ErrMalformed) {
+	if p, err := wire.Alone(someLedger, record); !errors.Is(err, bridge.ErrMalformed) {
 		t.Errorf("%+v, %v", p, err)
 	}
 }

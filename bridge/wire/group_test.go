@@ -1,4 +1,4 @@
-package bridge_test
+package wire_test
 
 import (
 	"bytes"
@@ -14,12 +14,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // The bytes are what senders in other languages may write, and what lies in
 // databases: they must never change.
 func TestTheFormatOfRecordsIsWhatItAlwaysWas(t *testing.T) {
-	got := bridge.EncodeRecord(amqp.Publishing{
+	got := wire.EncodeRecord(amqp.Publishing{
 		Headers:      amqp.Table{"x-bridge-ledger": "left out", "k": "v"},
 		ContentType:  "text/plain",
 		DeliveryMode: amqp.Persistent,
@@ -38,7 +39,7 @@ func TestTheFormatOfRecordsIsWhatItAlwaysWas(t *testing.T) {
 	if string(got) != want {
 		t.Errorf("record\n%q\nwant\n%q", got, want)
 	}
-	group := bridge.Group(someLedger, got, got)
+	group := wire.Group(someLedger, got, got)
 	if string(group.Body) != want+want || group.Headers["x-bridge-group"] != "1" ||
 		group.Headers["x-bridge-ledger"] != someLedger.String() || group.DeliveryMode != amqp.Persistent || group.MessageId == "" {
 		t.Errorf("group %+v", group)
@@ -46,12 +47,12 @@ func TestTheFormatOfRecordsIsWhatItAlwaysWas(t *testing.T) {
 }
 
 func TestWhatIsNoGroupIsItsOwnOnlyMember(t *testing.T) {
-	staged, err := bridge.Encode(fullMessage(), someLedger)
+	staged, err := wire.Encode(fullMessage(), someLedger)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := delivered(staged)
-	if members, err := bridge.Members(d); err != nil || len(members) != 1 || !reflect.DeepEqual(members[0], d) {
+	if members, err := wire.Members(d); err != nil || len(members) != 1 || !reflect.DeepEqual(members[0], d) {
 		t.Errorf("members %+v (%v)", members, err)
 	}
 }
@@ -60,25 +61,25 @@ func TestWhatIsNoGroupIsItsOwnOnlyMember(t *testing.T) {
 func TestEveryMessageSurvivesTheGroup(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var records [][]byte
-		var want []bridge.Staged
+		var want []wire.Staged
 		for range rapid.IntRange(1, 5).Draw(t, "members") {
-			staged, err := bridge.Encode(anyMessage(t), someLedger)
+			staged, err := wire.Encode(anyMessage(t), someLedger)
 			if err != nil {
 				t.Fatalf("encode: %v", err)
 			}
-			alone, err := bridge.Parse(delivered(staged))
+			alone, err := wire.Parse(delivered(staged))
 			if err != nil {
 				t.Fatalf("parse: %v", err)
 			}
 			want = append(want, alone)
-			records = append(records, bridge.EncodeRecord(staged))
+			records = append(records, wire.EncodeRecord(staged))
 		}
-		members, err := bridge.Members(delivered(bridge.Group(someLedger, records...)))
+		members, err := wire.Members(delivered(wire.Group(someLedger, records...)))
 		if err != nil || len(members) != len(want) {
 			t.Fatalf("%d members, want %d (%v)", len(members), len(want), err)
 		}
 		for i, member := range members {
-			got, err := bridge.Parse(member)
+			got, err := wire.Parse(member)
 			if err != nil {
 				t.Fatalf("member %d: %v", i, err)
 			}
@@ -100,27 +101,27 @@ func TestHeadersOfEveryTypeSurviveTheGroup(t *testing.T) {
 		"time": time.Unix(1700000000, 0), "string": "text", "bytes": []byte{0, 255},
 		"table": amqp.Table{"inner": amqp.Table{}}, "list": []any{int32(1), []any{}, amqp.Table{"a": "b"}},
 	}
-	members, err := bridge.Members(delivered(bridge.Group(someLedger, bridge.EncodeRecord(amqp.Publishing{Headers: headers}))))
+	members, err := wire.Members(delivered(wire.Group(someLedger, wire.EncodeRecord(amqp.Publishing{Headers: headers}))))
 	if err != nil {
 		t.Fatal(err)
 	}
-	headers[bridge.HeaderLedger] = someLedger.String()
+	headers[wire.HeaderLedger] = someLedger.String()
 	if got := members[0].Headers; !reflect.DeepEqual(got, headers) {
 		t.Errorf("headers\n%#v\nwant\n%#v", got, headers)
 	}
 }
 
 func TestBadGroupsAreMalformed(t *testing.T) {
-	good := bridge.EncodeRecord(amqp.Publishing{MessageId: "id", Headers: amqp.Table{"a": "b"}, Body: []byte("body")})
+	good := wire.EncodeRecord(amqp.Publishing{MessageId: "id", Headers: amqp.Table{"a": "b"}, Body: []byte("body")})
 	for want, d := range map[string]amqp.Delivery{
-		"format":            {Headers: amqp.Table{bridge.HeaderGroup: "2"}, Body: good},
-		"not a string":      {Headers: amqp.Table{bridge.HeaderGroup: int32(1)}, Body: good},
-		"no members":        {Headers: amqp.Table{bridge.HeaderGroup: "1"}},
-		"member 2 is cut":   {Headers: amqp.Table{bridge.HeaderGroup: "1"}, Body: slices.Concat(good, good[:9])},
-		"more than 1000":    {Headers: amqp.Table{bridge.HeaderGroup: "1"}, Body: bytes.Repeat(good, 1001)},
-		"member 1 is cut s": {Headers: amqp.Table{bridge.HeaderGroup: "1"}, Body: []byte("\xff\xff\xff\xff")},
+		"format":            {Headers: amqp.Table{wire.HeaderGroup: "2"}, Body: good},
+		"not a string":      {Headers: amqp.Table{wire.HeaderGroup: int32(1)}, Body: good},
+		"no members":        {Headers: amqp.Table{wire.HeaderGroup: "1"}},
+		"member 2 is cut":   {Headers: amqp.Table{wire.HeaderGroup: "1"}, Body: slices.Concat(good, good[:9])},
+		"more than 1000":    {Headers: amqp.Table{wire.HeaderGroup: "1"}, Body: bytes.Repeat(good, 1001)},
+		"member 1 is cut s": {Headers: amqp.Table{wire.HeaderGroup: "1"}, Body: []byte("\xff\xff\xff\xff")},
 	} {
-		if _, err := bridge.Members(d); !errors.Is(err, bridge.ErrMalformed) || !strings.Contains(err.Error(), want) {
+		if _, err := wire.Members(d); !errors.Is(err, bridge.ErrMalformed) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
@@ -128,7 +129,7 @@ func TestBadGroupsAreMalformed(t *testing.T) {
 
 // A member that cannot be read is malformed by itself, and keeps its bytes.
 func TestABadMemberSpoilsNoOther(t *testing.T) {
-	good := bridge.EncodeRecord(amqp.Publishing{MessageId: "good", Body: []byte("body")})
+	good := wire.EncodeRecord(amqp.Publishing{MessageId: "good", Body: []byte("body")})
 	deep := amqp.Table{}
 	for range 100 {
 		deep = amqp.Table{"t": deep}
@@ -136,15 +137,15 @@ func TestABadMemberSpoilsNoOther(t *testing.T) {
 	for want, bad := range map[string][]byte{
 		"too many":           []byte("\x00\x00\x00\x03\x00\x00?\x00\x00\x00\x00"),
 		"properties are not": []byte("\x00\x00\x00\x02\x20\x00\x00\x00\x00\x00"),
-		"content header":     bridge.EncodeRecord(amqp.Publishing{Headers: deep}),
-		"at most":            bridge.EncodeRecord(amqp.Publishing{Headers: amqp.Table{"huge": strings.Repeat("x", 200_000)}}),
+		"content header":     wire.EncodeRecord(amqp.Publishing{Headers: deep}),
+		"at most":            wire.EncodeRecord(amqp.Publishing{Headers: amqp.Table{"huge": strings.Repeat("x", 200_000)}}),
 	} {
-		members, err := bridge.Members(delivered(bridge.Group(someLedger, good, bad, good)))
+		members, err := wire.Members(delivered(wire.Group(someLedger, good, bad, good)))
 		if err != nil || len(members) != 3 || members[0].MessageId != "good" || members[2].MessageId != "good" {
 			t.Errorf("%s: %d members (%v)", want, len(members), err)
 			continue
 		}
-		_, err = bridge.Parse(members[1])
+		_, err = wire.Parse(members[1])
 		if !errors.Is(err, bridge.ErrMalformed) || !strings.Contains(err.Error(), want) || !bytes.Equal(members[1].Body, bad) {
 			t.Errorf("%s: %v", want, err)
 		}
@@ -154,17 +155,17 @@ func TestABadMemberSpoilsNoOther(t *testing.T) {
 // FuzzMembers: whatever the body of a group is, taking it apart does not panic, and
 // what it yields is the same when it is put together and taken apart again.
 func FuzzMembers(f *testing.F) {
-	staged, err := bridge.Encode(fullMessage(), someLedger)
+	staged, err := wire.Encode(fullMessage(), someLedger)
 	if err != nil {
 		f.Fatal(err)
 	}
-	record := bridge.EncodeRecord(staged)
+	record := wire.EncodeRecord(staged)
 	f.Add(record)
 	f.Add(append(record, record...))
 	f.Add([]byte("\x00\x00\x00\x02\x20\x00\x00\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		group := amqp.Delivery{Headers: amqp.Table{bridge.HeaderGroup: "1", bridge.HeaderLedger: someLedger.String()}, Body: body}
-		members, err := bridge.Members(group)
+		group := amqp.Delivery{Headers: amqp.Table{wire.HeaderGroup: "1", wire.HeaderLedger: someLedger.String()}, Body: body}
+		members, err := wire.Members(group)
 		if err != nil {
 			if !errors.Is(err, bridge.ErrMalformed) {
 				t.Fatalf("error is not ErrMalformed: %v", err)
@@ -173,15 +174,15 @@ func FuzzMembers(f *testing.F) {
 		}
 		var records [][]byte
 		for _, m := range members {
-			_, _ = bridge.Parse(m)
-			records = append(records, bridge.EncodeRecord(amqp.Publishing{
+			_, _ = wire.Parse(m)
+			records = append(records, wire.EncodeRecord(amqp.Publishing{
 				Headers: m.Headers, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding,
 				DeliveryMode: m.DeliveryMode, Priority: m.Priority, CorrelationId: m.CorrelationId,
 				ReplyTo: m.ReplyTo, Expiration: m.Expiration, MessageId: m.MessageId, Timestamp: m.Timestamp,
 				Type: m.Type, UserId: m.UserId, AppId: m.AppId, Body: m.Body,
 			}))
 		}
-		again, err := bridge.Members(delivered(bridge.Group(someLedger, records...)))
+		again, err := wire.Members(delivered(wire.Group(someLedger, records...)))
 		if err != nil || len(again) != len(members) {
 			t.Fatalf("again: %d members, were %d (%v)", len(again), len(members), err)
 		}

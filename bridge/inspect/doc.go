@@ -1,0 +1,5 @@
+// Package inspect is what people ask of a database: whether its settings are right, and
+// whose open transaction a message waits for. The ledgers of packages postgres,
+// sqlserver, mysql and sqlite answer; bridgectl and the verifier's status page ask.
+// Nothing of it decides about a message.
+package inspect

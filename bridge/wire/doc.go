@@ -1,0 +1,103 @@
+// Package wire is the format of a staged message: what travels through the staging
+// queue, lies parked in a database, and ends in the dead queue. It is for whoever sends
+// from another language, and for tools that read these queues. An application in Go
+// needs none of it: package sender stages, package verifier reads.
+//
+// Within its transaction a sender first inserts the message's ID into bridge_ledger
+// (id). SQLite takes the ID as text in lower case, MySQL as BINARY(16) with the bytes in
+// the UUID's order. Then the sender stages the message, waits for the confirm, and
+// commits (rules 1 and 2 of package bridge).
+//
+// # A staged message
+//
+// It is the final message, as the receiver shall see it, plus headers. All headers are
+// strings (AMQP long strings) unless said otherwise. UUIDs are written as 36 characters
+// with hyphens. These five are required:
+//
+//	property or header    what it holds
+//	message-id            the ID, a UUID; the row in the ledger has the same one
+//	x-bridge-ledger       the ledger's identity, a UUID: table bridge_identity; that of
+//	                      an own table is made from it (bridge.OwnTable)
+//	x-bridge-exchange     the target exchange, empty for the default exchange
+//	x-bridge-routing-key  the target routing key; with the default exchange the
+//	                      name of a queue
+//	delivery-mode         2; a confirm of a transient message promises nothing
+//
+// The verifier cannot check the last one in time.
+//
+// A broker would act on the following already in the staging queue. They travel as
+// headers, and the verifier puts them back:
+//
+//	x-bridge-expiration   instead of expiration, in ms, at most ten years: a
+//	                      committed message would expire while it waits
+//	x-bridge-cc           instead of the header CC, a list of strings: copies would
+//	x-bridge-bcc          leave before the commit; the same for BCC
+//	x-bridge-user-id      instead of user-id: refused when another user forwards;
+//	                      put back only where the verifier is told to
+//
+// Everything else stays in its place: body, content-type and content-encoding,
+// correlation-id, reply-to (but not direct reply-to), priority, timestamp, type,
+// app-id, headers of any AMQP type, trace context. Other names that begin with
+// x-bridge- are reserved. The verifier removes them, and those that queues add (x-death,
+// x-delivery-count and their like). Headers and properties together have at most
+// 64 KiB, and there are at most 1000 headers. A table or list inside of them has at most
+// 8192 elements, and they lie at most 32 deep in each other. amqp091-go reads no more: a
+// delivery with more ends the connection of whoever consumes it, verifiers too, each time
+// it is delivered.
+//
+// A staged message is published to the default exchange with the staging queue's name as
+// routing key, mandatory, on a channel in confirm mode.
+//
+// One more header may be there. x-bridge-staged-at, a 64-bit integer, is the time at
+// which the sender began to stage the message, before it recorded the ID, in ms since
+// 1970. It is needed where the ID is no UUIDv7 of that moment: a sweep of orphan rows
+// must be told from a rollback (driver.Sweeper).
+//
+// # A group
+//
+// Several staged messages may travel as one, a group. A group has the headers
+// x-bridge-group ("1"), x-bridge-ledger, and x-bridge-staged-at if that is to count
+// for all members. Its body is the members' records, one after the other, at most 1000.
+// A record is
+//
+//	uint32  length of the properties
+//	        the properties of the staged message as in an AMQP 0-9-1 content
+//	        header: property flags, then the property list; x-bridge-ledger and
+//	        delivery-mode may be missing in it
+//	uint32  length of the body
+//	        the body
+//
+// with big-endian numbers. Each member is judged as if it had come alone. A group
+// costs the broker what one message costs. Nobody has to make groups.
+//
+// A parked message lies in the database as a record.
+//
+// # What the other queues hold
+//
+// The waiting queue holds staged messages, alone or in groups, with headers for the
+// verifiers: x-bridge-set-aside-at (when it was put there, in ms since 1970),
+// x-bridge-unroutable-since (when its target was first found missing, in ms since 1970) and
+// x-bridge-attempts (how often it could not be forwarded).
+//
+// A dead letter is a staged message with five more headers, all strings but the number of
+// attempts:
+//
+//	x-bridge-dead-reason    one of DeadReasons
+//	x-bridge-dead-text      the reason in words
+//	x-bridge-dead-verdict   "committed", or "unknown" if it could not be judged
+//	x-bridge-dead-attempts  how often it could not be forwarded
+//	x-bridge-dead-at        RFC 3339, UTC
+//
+// Where the message's own headers leave no room for these, the dead letter has the header
+// x-bridge-dead-record ("1") and the content type application/vnd.twoqueue.record. Its
+// body is then the record of the message, as in a group, but with x-bridge-ledger in it.
+// OpenDead reads it.
+//
+// The audit queue holds messages as they were staged, with x-bridge-dropped-at (RFC 3339,
+// UTC).
+//
+// # In Go
+//
+// Encode and Parse are the format of a message, Group and Members that of a group, and
+// EncodeRecord that of a record. What a verifier cannot parse goes to the dead queue.
+package wire
