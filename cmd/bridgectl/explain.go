@@ -17,6 +17,7 @@ var mends = []struct {
 	err  error
 	mend string
 }{
+	{bridge.ErrLaterSchema, "run the bridgectl of the release that made the tables, or of a later one"},
 	{bridge.ErrNoSchema, "name the right database, or create the tables with bridgectl migrate up"},
 	{errManagementLogin, "correct its user and password, and give the user the tag monitoring"},
 	{errManagementAway, "see that the management plugin runs, and that host and port are right"},

@@ -197,6 +197,10 @@ func TestMigrateTellsTablesOfLaterReleases(t *testing.T) {
 		}
 		d, _ := b.examine("database")
 		d.expect(t, "schema", c.level, c.says)
+		r := b.run("migrate", "up", "--ledger", "--inbox")
+		if tooNew := c.state == "too new"; tooNew != (r.Code != 0) || tooNew && !strings.Contains(r.Stderr, "run the bridgectl of the release that made the tables") {
+			t.Errorf("migrate up of tables that are %s: %+v", c.state, r)
+		}
 	}
 }
 
