@@ -176,9 +176,9 @@
 //
 // # What the queue must be like
 //
-// A quorum queue counts how often a message was requeued, on RabbitMQ 4.0 to 4.2
-// also by a nack, and beyond its delivery limit (20 unless set, from 4.0 on)
-// drops it, or dead-letters it if it has a dead-letter exchange. A long outage of
+// A quorum queue counts how often a message was requeued, before RabbitMQ 4.3 also by a
+// nack. Beyond its delivery limit (from 4.0 on 20 unless set, before that none unless set)
+// it drops the message, or dead-letters it if it has a dead-letter exchange. A long outage of
 // the database could reach that limit. Give the queue a dead-letter exchange and
 // a large positive delivery limit. The limit also catches what no code in the
 // process can: a message whose handling kills the process each time.

@@ -67,3 +67,43 @@ func TestLostSessionsUseUpNoMessage(t *testing.T) {
 		t.Errorf("message %s with headers %v", d.MessageId, d.Headers)
 	}
 }
+
+// Before RabbitMQ 4.3 a nack counts as a delivery. So a verifier that hands messages back
+// needs a large limit.
+func TestANackCountsTowardsTheDeliveryLimitBefore43(t *testing.T) {
+	t.Parallel()
+	const limit = 3
+	s := stage.New(t, stage.Postgres)
+	given := s.Queue("given.up", nil)
+	queue := s.Queue("nacked", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": limit,
+		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": given})
+	if err := publish(t, s.AMQP, bridge.Target{RoutingKey: queue}, amqp.Publishing{DeliveryMode: amqp.Persistent}); err != nil {
+		t.Fatal(err)
+	}
+	deliveries, stop := s.Consume(queue)
+	defer stop()
+	givenUp, stopToo := s.Consume(given)
+	defer stopToo()
+	counts := servertest.FeaturesOf(t, s.AMQP).CountHeader == "x-delivery-count"
+	for nacks := 0; ; nacks++ {
+		select {
+		case d := <-deliveries:
+			if nacks == 3*limit {
+				if counts {
+					t.Errorf("after %d nacks it is still there", nacks)
+				}
+				return
+			}
+			if err := d.Nack(false, true); err != nil {
+				t.Fatal(err)
+			}
+		case <-givenUp:
+			if !counts || nacks != limit+1 {
+				t.Errorf("it was given up after %d nacks", nacks)
+			}
+			return
+		case <-within(t, patience).Done():
+			t.Fatal("it does not come back, and is not given up")
+		}
+	}
+}
