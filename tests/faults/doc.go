@@ -10,7 +10,8 @@
 //	go test ./tests/faults -run TestLong -faults.for 1h -timeout 2h -v   many seeds, heavy traffic
 //	… -faults.database mysql                                            on a MariaDB, or a MySQL
 //
-// A failure prints the plan and the history of each message it is about; with
+// A failure prints the plan, the course of the faults and the history of messages that it
+// is about; with
 // -faults.diaries DIR the whole diary is kept: what every process and both servers
 // said, in one file in order of time. A plan is repeatable, what meets it is not:
 // the same seed does the same things to other moments of the traffic.

@@ -130,3 +130,16 @@ func (d *Diary) history(ids []uuid.UUID) map[uuid.UUID][]string {
 	})
 	return out
 }
+
+// course is what the harness did and what the broker said of queues, in their order.
+func (d *Diary) course() []string {
+	const most = 200
+	var out []string
+	_ = d.scan(func(line string, _ time.Time, writer string, _ uuid.UUID, _ string) {
+		ofQueue := strings.Contains(line, "terminating with reason") || strings.Contains(line, "started cluster") || strings.Contains(line, "uorum queue")
+		if (writer == "harness" || writer == "RabbitMQ" && ofQueue) && len(out) < most {
+			out = append(out, line)
+		}
+	})
+	return out
+}

@@ -30,7 +30,7 @@ func (w *World) Judge(ctx context.Context) (Totals, []Violation, error) {
 }
 
 // Histories are the lines of the diary about the violations' messages, of a few of
-// them at most.
+// them at most, after the course of the whole.
 func (w *World) Histories(violations []Violation) string {
 	const most = 5
 	var ids []uuid.UUID
@@ -40,6 +40,7 @@ func (w *World) Histories(violations []Violation) string {
 		}
 	}
 	var text strings.Builder
+	fmt.Fprintf(&text, "the course:\n  %s\n", strings.Join(w.Diary.course(), "\n  "))
 	for id, lines := range w.Diary.history(ids) {
 		fmt.Fprintf(&text, "history of %s:\n  %s\n", id, strings.Join(lines, "\n  "))
 	}
