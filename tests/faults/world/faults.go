@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -163,7 +164,11 @@ func (w *World) DeleteTarget(ctx context.Context, target bridge.Target, gone tim
 
 // RedeclareTarget declares the queue of a target that was removed.
 func (w *World) RedeclareTarget(ctx context.Context, target bridge.Target) error {
-	return w.redeclare(ctx, func() { w.targetDeleted(target, 0) })
+	err := w.redeclare(ctx, func() { w.targetDeleted(target, 0) })
+	if err == nil {
+		w.targetBack(target)
+	}
+	return err
 }
 
 // RemoveStaging deletes the staging queue.
@@ -202,7 +207,22 @@ func (w *World) targetDeleted(target bridge.Target, ready int) {
 			deleted = make(map[string][]Deletion)
 		}
 		name := parts.TargetName(target)
-		deleted[name] = append(deleted[name], Deletion{time.Now(), ready})
+		deleted[name] = append(deleted[name], Deletion{At: time.Now(), Ready: ready})
+		e.TargetDeleted = deleted
+	})
+}
+
+// targetBack notes that the queue of a target was declared again.
+func (w *World) targetBack(target bridge.Target) {
+	w.event(func(e *Events) {
+		deleted := maps.Clone(e.TargetDeleted)
+		name := parts.TargetName(target)
+		deleted[name] = slices.Clone(deleted[name])
+		for i := range deleted[name] {
+			if d := &deleted[name][i]; d.Back.IsZero() {
+				d.Back = time.Now()
+			}
+		}
 		e.TargetDeleted = deleted
 	})
 }

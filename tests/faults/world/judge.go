@@ -67,6 +67,7 @@ type Events struct {
 // A Deletion of a target's queue, with all that is in it.
 type Deletion struct {
 	At    time.Time // when it was certainly gone
+	Back  time.Time // when it was declared again; zero if it was not
 	Ready int       // messages in it that no receiver held, shortly before
 }
 
@@ -155,7 +156,7 @@ const undone = 10 * time.Second
 // Judge holds the records against the claim: delivered if and only if committed,
 // with effect exactly once.
 func Judge(r Records) (Totals, []Violation) {
-	j := judge{Records: r, arrived: make(map[uuid.UUID]int), dead: make(map[uuid.UUID]int), rows: make(map[uuid.UUID]bool)}
+	j := judge{Records: r, arrived: make(map[uuid.UUID]int), dead: make(map[uuid.UUID]int), misled: make(map[uuid.UUID]bool), rows: make(map[uuid.UUID]bool)}
 	j.totals.Committed = len(r.Orders)
 	for _, id := range r.Rows {
 		j.rows[id] = true
@@ -173,7 +174,8 @@ type judge struct {
 	violations []Violation
 
 	arrived map[uuid.UUID]int
-	dead    map[uuid.UUID]int // as they were meant to be
+	dead    map[uuid.UUID]int  // as they were meant to be
+	misled  map[uuid.UUID]bool // wrongly in the dead queue
 	rows    map[uuid.UUID]bool
 }
 
@@ -217,7 +219,9 @@ func (j *judge) deadLetters() {
 			continue
 		}
 		order, committed := j.Orders[d.ID]
-		if !committed || meantForDead(order.Target) != d.Reason || d.Verdict != driver.Committed.String() {
+		meant := meantForDead(order.Target) == d.Reason || d.Reason == unroutable && j.awayForLong(order)
+		if !committed || !meant || d.Verdict != driver.Committed.String() {
+			j.misled[d.ID] = true
 			j.violates(WronglyDead, d.ID, "committed: %t, for %s; reason %q, verdict %q", committed, order.Target, d.Reason, d.Verdict)
 			continue
 		}
@@ -230,12 +234,22 @@ func (j *judge) deadLetters() {
 	}
 }
 
+const unroutable = "unroutable"
+
+// awayForLong tells whether the target's queue was away, after the order was placed, for as
+// long as verifiers wait for it: on a slow machine its declaration may take that long.
+func (j *judge) awayForLong(order Placed) bool {
+	return slices.ContainsFunc(j.Events.TargetDeleted[order.Target], func(d Deletion) bool {
+		return d.Back.After(order.At.Add(parts.Unroutable)) && d.Back.Sub(d.At) >= parts.Unroutable
+	})
+}
+
 // meantForDead is the reason for which messages for a target belong into the dead
 // queue, "" if they do not.
 func meantForDead(target string) string {
 	switch target {
 	case parts.TargetName(Nowhere):
-		return "unroutable"
+		return unroutable
 	case parts.TargetName(Forbidden):
 		return "not-allowed"
 	}
@@ -253,8 +267,10 @@ func (j *judge) orders() {
 		judged, known := j.Committed[id]
 		withTarget := confirmed && known && slices.ContainsFunc(j.Events.TargetDeleted[order.Target], func(d Deletion) bool { return d.At.After(judged) })
 		switch {
-		case meantForDead(order.Target) != "" && j.dead[id] > 0:
+		case j.dead[id] > 0 && j.arrived[id] == 0:
 			j.totals.Dead++
+			continue
+		case j.misled[id]: // was told
 			continue
 		case j.arrived[id] > 0 && j.Effects[id] > 0:
 			j.totals.Delivered++

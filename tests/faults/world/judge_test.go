@@ -99,6 +99,21 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 		"it is dead": {func(r *world.Records) {
 			r.Dead = []world.DeadLetter{{ID: id, Reason: "unroutable", Verdict: "committed"}}
 		}, []world.Kind{world.WronglyDead}},
+		"it is dead, as its target's queue was away for long": {func(r *world.Records) {
+			r.Arrivals, r.Effects = nil, nil
+			r.Dead = []world.DeadLetter{{ID: id, Reason: "unroutable", Verdict: "committed"}}
+			r.Events.TargetDeleted = map[string][]world.Deletion{target: {{At: before, Back: placed.Add(2 * parts.Unroutable)}}}
+		}, nil},
+		"it is dead, though its target's queue was away for a moment": {func(r *world.Records) {
+			r.Arrivals, r.Effects = nil, nil
+			r.Dead = []world.DeadLetter{{ID: id, Reason: "unroutable", Verdict: "committed"}}
+			r.Events.TargetDeleted = map[string][]world.Deletion{target: {{At: before, Back: later}}}
+		}, []world.Kind{world.WronglyDead}},
+		"it is dead, though its target's queue was back before it": {func(r *world.Records) {
+			r.Arrivals, r.Effects = nil, nil
+			r.Dead = []world.DeadLetter{{ID: id, Reason: "unroutable", Verdict: "committed"}}
+			r.Events.TargetDeleted = map[string][]world.Deletion{target: {{At: before.Add(-2 * parts.Unroutable), Back: before}}}
+		}, []world.Kind{world.WronglyDead}},
 		"an uncommitted one is dead": {func(r *world.Records) {
 			r.Dead = []world.DeadLetter{{ID: other, Reason: "unroutable", Verdict: "committed"}}
 		},
@@ -110,7 +125,7 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 		"one for nowhere is dead for the wrong reason": {func(r *world.Records) {
 			r.Orders[other] = world.Placed{Target: parts.TargetName(world.Nowhere), At: placed}
 			r.Dead = []world.DeadLetter{{ID: other, Reason: "malformed", Verdict: "unknown"}}
-		}, []world.Kind{world.Lost, world.WronglyDead}},
+		}, []world.Kind{world.WronglyDead}},
 		"one for nowhere is gone": {func(r *world.Records) {
 			r.Orders[other] = world.Placed{Target: parts.TargetName(world.Nowhere), At: placed}
 		},
