@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // ErrTooOld: the message's key is older than Options.Retention, so that nobody can
@@ -57,8 +59,7 @@ func keyTime(key string) (time.Time, keyKind) {
 		// Capitals would not be in the order of time among small letters.
 		if err == nil && id.Version() == 7 && id.String() == key {
 			kind = uuidV7
-			made = time.UnixMilli(int64(id[0])<<40 | int64(id[1])<<32 | int64(id[2])<<24 |
-				int64(id[3])<<16 | int64(id[4])<<8 | int64(id[5]))
+			made = wire.MadeAt(id)
 		}
 	case 26:
 		var ms int64

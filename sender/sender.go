@@ -142,9 +142,5 @@ func (s *Sender) encode(msgs []bridge.Message) ([]uuid.UUID, []amqp.Publishing, 
 
 // madeNow tells whether the ID itself says well enough when it was staged.
 func madeNow(id uuid.UUID, now time.Time) bool {
-	if id.Version() != 7 {
-		return false
-	}
-	seconds, nanoseconds := id.Time().UnixTime()
-	return now.Sub(time.Unix(seconds, nanoseconds)).Abs() < time.Minute
+	return now.Sub(wire.MadeAt(id)).Abs() < time.Minute
 }

@@ -90,7 +90,7 @@ func Encode(m bridge.Message, ledger uuid.UUID) (amqp.Publishing, error) {
 	if err := validate(m); err != nil {
 		return amqp.Publishing{}, fmt.Errorf("%w: %w", bridge.ErrInvalidMessage, err)
 	}
-	return Staged{Message: m, Ledger: ledger, UserID: m.Publishing.UserId, StagedAt: madeAt(m.ID)}.Publishing(), nil
+	return Staged{Message: m, Ledger: ledger, UserID: m.Publishing.UserId, StagedAt: MadeAt(m.ID)}.Publishing(), nil
 }
 
 // Publishing returns the staged form: what goes into a staging queue.
@@ -110,7 +110,7 @@ func (s Staged) Publishing() amqp.Publishing {
 	if s.UserID != "" {
 		p.Headers[HeaderUserID] = s.UserID
 	}
-	if !s.StagedAt.IsZero() && !s.StagedAt.Equal(madeAt(s.ID)) {
+	if !s.StagedAt.IsZero() && !s.StagedAt.Equal(MadeAt(s.ID)) {
 		p.Headers[HeaderStagedAt] = s.StagedAt.UnixMilli()
 	}
 	p.UserId = ""
@@ -152,7 +152,7 @@ func parse(d amqp.Delivery) (s Staged, err error) {
 	if s.UserID, err = stringHeader(d.Headers, HeaderUserID, false); err != nil {
 		return s, err
 	}
-	s.StagedAt = madeAt(s.ID)
+	s.StagedAt = MadeAt(s.ID)
 	if at, ok := d.Headers[HeaderStagedAt].(int64); ok {
 		s.StagedAt = time.UnixMilli(at)
 	}
@@ -288,8 +288,8 @@ func parseUUID(text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// madeAt is the time in a UUIDv7; zero for other IDs.
-func madeAt(id uuid.UUID) time.Time {
+// MadeAt is the time in a UUIDv7, to the millisecond; zero for other IDs.
+func MadeAt(id uuid.UUID) time.Time {
 	if id.Version() != 7 {
 		return time.Time{}
 	}

@@ -115,7 +115,10 @@ type messageLook struct {
 }
 
 func (l *messageLook) look(ctx context.Context, id uuid.UUID) (*messageFacts, error) {
-	facts := &messageFacts{ID: id, CreatedAt: createdAt(id)}
+	facts := &messageFacts{ID: id}
+	if at := wire.MadeAt(id); !at.IsZero() {
+		facts.CreatedAt = new(at.UTC())
+	}
 	// In the order of a message's way, so that one that moves meanwhile is rather seen
 	// twice than not at all.
 	if l.app.config.Database.URL != "" {
@@ -283,14 +286,4 @@ func (l *messageLook) askAudit(ctx context.Context, facts *messageFacts, queue s
 		facts.Dropped = dropped
 	}
 	return err
-}
-
-// createdAt is the time in a UUIDv7; nil for other IDs.
-func createdAt(id uuid.UUID) *time.Time {
-	if id.Version() != 7 {
-		return nil
-	}
-	seconds, nanoseconds := id.Time().UnixTime()
-	at := time.Unix(seconds, nanoseconds).UTC()
-	return &at
 }
