@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // Options are the options of New. Nil and the zero value of each field mean defaults.
@@ -44,8 +46,6 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-const maxGroup = 1000 // wire.Group's limit
-
 func (o *Options) withDefaults() (Options, error) {
 	var out Options
 	if o != nil {
@@ -62,8 +62,8 @@ func (o *Options) withDefaults() (Options, error) {
 		return out, errors.New("Options.Parking is none of ParkNever, ParkOnOutage, ParkAlways")
 	case out.ParkAfter < 0:
 		return out, errors.New("Options.ParkAfter is negative")
-	case out.GroupMessages < 0 || out.GroupMessages > maxGroup:
-		return out, fmt.Errorf("Options.GroupMessages is not between 1 and %d", maxGroup)
+	case out.GroupMessages < 0 || out.GroupMessages > wire.MaxMembers:
+		return out, fmt.Errorf("Options.GroupMessages is not between 1 and %d", wire.MaxMembers)
 	}
 	if out.ParkAfter == 0 {
 		out.ParkAfter = time.Second
@@ -72,7 +72,7 @@ func (o *Options) withDefaults() (Options, error) {
 		out.Logger = slog.Default()
 	}
 	if out.GroupMessages == 0 {
-		out.GroupMessages = maxGroup
+		out.GroupMessages = wire.MaxMembers
 	}
 	if out.Queue == "" {
 		out.Queue = "twoqueue"
