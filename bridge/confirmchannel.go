@@ -144,16 +144,13 @@ func (p *confirmChannel) giveBack() {
 
 // fits refuses what would end the channel or the connection.
 func (p *confirmChannel) fits(to Target, msg amqp.Publishing) error {
-	if err := limits.ShortStrings(to.Exchange, to.RoutingKey, msg); err != nil {
-		return err
-	}
-	if err := limits.Headers(msg.Headers); err != nil {
+	if err := limits.Publishing(to.Exchange, to.RoutingKey, msg); err != nil {
 		return err
 	}
 	if size, frame := limits.HeaderBytes(msg), p.conn.conn.Config.FrameSize; frame > 0 && size > frame {
 		return fmt.Errorf("headers and properties of %d bytes do not fit into a frame of %d", size, frame)
 	}
-	return msg.Headers.Validate()
+	return nil
 }
 
 // busy is the error of a context that ended before anything was sent.

@@ -72,7 +72,6 @@ func Republished(d amqp.Delivery) amqp.Publishing {
 	}
 }
 
-// onlyMember reads what lies alone where others lie in a group.
 // ReadRecord reads the record of a message of a ledger, such as a parked one. The error wraps
 // ErrMalformed.
 func ReadRecord(ledger uuid.UUID, record []byte) (Staged, error) {
@@ -83,6 +82,7 @@ func ReadRecord(ledger uuid.UUID, record []byte) (Staged, error) {
 	return Parse(alone)
 }
 
+// onlyMember reads what lies alone where others lie in a group.
 func onlyMember(ledger uuid.UUID, record []byte) (amqp.Delivery, error) {
 	group := Group(ledger, record)
 	alone, err := Members(amqp.Delivery{Headers: group.Headers, Body: record})

@@ -167,21 +167,9 @@ func parse(d amqp.Delivery) (s Staged, err error) {
 	if err != nil {
 		return s, err
 	}
-	s.Message.Publishing = amqp.Publishing{
-		Headers:         headers,
-		ContentType:     d.ContentType,
-		ContentEncoding: d.ContentEncoding,
-		DeliveryMode:    amqp.Persistent,
-		Priority:        d.Priority,
-		CorrelationId:   d.CorrelationId,
-		ReplyTo:         d.ReplyTo,
-		Expiration:      expiration,
-		MessageId:       strings.ToLower(d.MessageId),
-		Timestamp:       d.Timestamp,
-		Type:            d.Type,
-		AppId:           d.AppId,
-		Body:            d.Body,
-	}
+	p := Republished(d)
+	p.Headers, p.Expiration, p.MessageId = headers, expiration, strings.ToLower(d.MessageId)
+	s.Message.Publishing = p
 	return s, validateTarget(s.Message)
 }
 
@@ -216,14 +204,8 @@ func validate(m bridge.Message) error {
 			return fmt.Errorf("header %s: names with %s are reserved", name, headerPrefix)
 		}
 	}
-	if err := limits.Headers(p.Headers); err != nil {
+	if err := limits.Publishing(m.Exchange, m.RoutingKey, p); err != nil {
 		return err
-	}
-	if err := limits.ShortStrings(m.Exchange, m.RoutingKey, p); err != nil {
-		return err
-	}
-	if err := p.Headers.Validate(); err != nil {
-		return fmt.Errorf("field Publishing.Headers: %w", err)
 	}
 	return validateTarget(m)
 }

@@ -11,8 +11,22 @@ import (
 // MaxShort is the length of AMQP's short strings: names, keys, properties.
 const MaxShort = 255
 
-// ShortStrings checks the length of AMQP's short strings.
-func ShortStrings(exchange, routingKey string, p amqp.Publishing) error {
+// Publishing checks what is to be published, the body aside.
+func Publishing(exchange, routingKey string, p amqp.Publishing) error {
+	if err := shortStrings(exchange, routingKey, p); err != nil {
+		return err
+	}
+	if err := checkValue(p.Headers, 0); err != nil {
+		return err
+	}
+	if err := p.Headers.Validate(); err != nil {
+		return fmt.Errorf("field Publishing.Headers: %w", err)
+	}
+	return nil
+}
+
+// shortStrings checks the length of AMQP's short strings.
+func shortStrings(exchange, routingKey string, p amqp.Publishing) error {
 	for _, field := range [...]struct{ name, value string }{
 		{"Exchange", exchange}, {"RoutingKey", routingKey},
 		{"Publishing.ContentType", p.ContentType}, {"Publishing.ContentEncoding", p.ContentEncoding},
@@ -37,9 +51,7 @@ const (
 	MaxElements = 8192
 )
 
-// Headers checks headers at every depth.
-func Headers(t amqp.Table) error { return checkValue(t, 0) }
-
+// checkValue checks headers at every depth.
 func checkValue(value any, depth int) error {
 	switch v := value.(type) {
 	case amqp.Table:
