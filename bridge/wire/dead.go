@@ -52,7 +52,7 @@ func DeadRecord(letter amqp.Publishing) amqp.Publishing {
 		ContentType:  deadRecordContentType,
 		DeliveryMode: amqp.Persistent,
 		Headers:      outer,
-		Body:         encodeRecord(letter, ""),
+		Body:         encodeRecord(letter),
 	}
 }
 
@@ -67,11 +67,7 @@ func OpenDead(d amqp.Delivery) (amqp.Delivery, error) {
 	if format != deadRecordFormat {
 		return d, fmt.Errorf("%w: header %s: format %v is not known", bridge.ErrMalformed, HeaderDeadRecord, format)
 	}
-	properties, body, rest, ok := cutRecord(d.Body)
-	if !ok || len(rest) > 0 {
-		return d, fmt.Errorf("%w: dead letter: the body is not one record", bridge.ErrMalformed)
-	}
-	m, err := decodeRecord(properties, body, math.MaxInt)
+	m, err := onlyRecord(d.Body, math.MaxInt)
 	if err != nil {
 		return d, fmt.Errorf("%w: dead letter: %w", bridge.ErrMalformed, err)
 	}

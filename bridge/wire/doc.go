@@ -72,6 +72,16 @@
 //
 // A parked message lies in the database as a record.
 //
+// # What an inbox holds
+//
+// A message that an inbox keeps (package idempotency) is no staged message any more. It lies
+// there as it was delivered:
+//
+//	octet         the number of this form, 1
+//	short string  the exchange that it was published to
+//	short string  the routing key
+//	record        all its properties and headers, and the body
+//
 // # What the other queues hold
 //
 // The waiting queue holds staged messages, alone or in groups, with headers for the
@@ -99,5 +109,5 @@
 // # In Go
 //
 // Encode and Parse are the format of a message, Group and Members that of a group, and
-// EncodeRecord that of a record. What a verifier cannot parse goes to the dead queue.
+// EncodeRecord that of a record, EncodeDelivery that of what an inbox holds. What a verifier cannot parse goes to the dead queue.
 package wire

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -26,8 +27,8 @@ const maxProperties = 100 << 10
 //	        the body
 //
 // Numbers are big-endian, as everywhere in AMQP. The header x-bridge-ledger is left
-// out: it is that of the group, or of the database in which the record lies. (A dead
-// letter's record has it: DeadRecord.)
+// out: it is that of the group, or of the database in which the record lies. (The record of a
+// dead letter has it, and that of a delivery: DeadRecord, EncodeDelivery.)
 
 // The flags of a content header's properties.
 const (
@@ -49,12 +50,12 @@ const (
 // EncodeRecord returns the record of a message that Encode has made.
 func EncodeRecord(staged amqp.Publishing) []byte { return encodeRecord(staged, HeaderLedger) }
 
-func encodeRecord(p amqp.Publishing, except string) []byte {
-	return appendRecord(make([]byte, 0, 8+limits.HeaderBytes(p)+len(p.Body)), p, except)
+func encodeRecord(p amqp.Publishing, except ...string) []byte {
+	return appendRecord(make([]byte, 0, 8+limits.HeaderBytes(p)+len(p.Body)), p, except...)
 }
 
-// appendRecord leaves out one header.
-func appendRecord(b []byte, p amqp.Publishing, except string) []byte {
+// appendRecord leaves out the headers except.
+func appendRecord(b []byte, p amqp.Publishing, except ...string) []byte {
 	start := len(b)
 	b = append(b, 0, 0, 0, 0, 0, 0) // the length and the flags come last
 	var flags uint16
@@ -72,9 +73,9 @@ func appendRecord(b []byte, p amqp.Publishing, except string) []byte {
 	}
 	short(flagContentType, p.ContentType)
 	short(flagContentEncoding, p.ContentEncoding)
-	if len(p.Headers) > 0 {
+	if p.Headers != nil {
 		flags |= flagHeaders
-		b = appendTable(b, p.Headers, except)
+		b = appendTable(b, p.Headers, except...)
 	}
 	octet(flagDeliveryMode, p.DeliveryMode)
 	octet(flagPriority, p.Priority)
@@ -102,11 +103,11 @@ func appendBytes[T string | []byte](b []byte, value T) []byte {
 	return append(binary.BigEndian.AppendUint32(b, uint32(len(value))), value...)
 }
 
-func appendTable(b []byte, t amqp.Table, except string) []byte {
+func appendTable(b []byte, t amqp.Table, except ...string) []byte {
 	start := len(b)
 	b = append(b, 0, 0, 0, 0)
 	for name, value := range t {
-		if name != except {
+		if !slices.Contains(except, name) {
 			b = appendField(appendShort(b, name), value)
 		}
 	}
@@ -155,7 +156,7 @@ func appendField(b []byte, value any) []byte {
 	case []byte:
 		return appendBytes(append(b, 'x'), v)
 	case amqp.Table:
-		return appendTable(append(b, 'F'), v, "")
+		return appendTable(append(b, 'F'), v)
 	case []any:
 		b = append(b, 'A')
 		start := len(b)
@@ -193,6 +194,15 @@ func readRecord(properties, body []byte) (d amqp.Delivery, err error) {
 		return amqp.Delivery{Body: body}, fmt.Errorf("%d headers are reckoned at %d bytes: at most %d", len(d.Headers), size, maxProperties)
 	}
 	return d, nil
+}
+
+// onlyRecord reads a record that has nothing behind it.
+func onlyRecord(b []byte, deepest int) (amqp.Delivery, error) {
+	properties, body, rest, ok := cutRecord(b)
+	if !ok || len(rest) > 0 {
+		return amqp.Delivery{}, errors.New("not one record")
+	}
+	return decodeRecord(properties, body, deepest)
 }
 
 // decodeRecord reads a record in which tables and arrays lie in each other at most so deep.

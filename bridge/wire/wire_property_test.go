@@ -177,10 +177,16 @@ func anyValue(depth int) *rapid.Generator[any] {
 	kinds := []*rapid.Generator[any]{
 		rapid.String().AsAny(), rapid.Int64().AsAny(), rapid.Int32().AsAny(), rapid.Bool().AsAny(),
 		rapid.Float64().AsAny(), rapid.SliceOf(rapid.Byte()).AsAny(), rapid.Just[any](nil),
+		rapid.Int8().AsAny(), rapid.Uint8().AsAny(), rapid.Int16().AsAny(), rapid.Uint16().AsAny(), rapid.Uint32().AsAny(),
+		rapid.Float32().AsAny(), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }).AsAny(),
+		rapid.Map(rapid.Int64Min(0), func(s int64) time.Time { return time.Unix(s, 0) }).AsAny(),
+		rapid.Custom(func(t *rapid.T) amqp.Decimal {
+			return amqp.Decimal{Scale: rapid.Uint8().Draw(t, "scale"), Value: rapid.Int32().Draw(t, "value")}
+		}).AsAny(),
 	}
 	if depth > 0 {
 		kinds = append(kinds,
-			rapid.Map(rapid.MapOfN(rapid.StringN(1, -1, 30), anyValue(depth-1), 0, 3), func(m map[string]any) any { return amqp.Table(m) }),
+			rapid.Map(rapid.MapOfN(rapid.StringN(0, -1, 30), anyValue(depth-1), 0, 3), func(m map[string]any) any { return amqp.Table(m) }),
 			rapid.Map(rapid.SliceOfN(anyValue(depth-1), 0, 3), func(s []any) any { return s }),
 		)
 	}

@@ -293,3 +293,17 @@ func TestTheTimeOfStagingSurvivesBeingStagedAgain(t *testing.T) {
 		}
 	}
 }
+
+func TestTheTimeOfAnIDIsThatOfAUUIDv7(t *testing.T) {
+	before := time.Now().Truncate(time.Millisecond)
+	if at := wire.MadeAt(uuid.Must(uuid.NewV7())); at.Before(before) || at.After(time.Now()) {
+		t.Errorf("made at %v, is %v", at, time.Now())
+	}
+	// RFC 9562, appendix A.6
+	if at := wire.MadeAt(uuid.MustParse("017f22e2-79b0-7cc3-98c4-dc0c0c07398f")); at.UnixMilli() != 1645557742000 {
+		t.Errorf("made at %v", at)
+	}
+	if at := wire.MadeAt(uuid.New()); !at.IsZero() {
+		t.Errorf("a UUIDv4 was made at %v", at)
+	}
+}

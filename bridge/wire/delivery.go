@@ -1,0 +1,44 @@
+package wire
+
+import (
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/limits"
+)
+
+// deliveryFormat is the first byte of what EncodeDelivery makes.
+const deliveryFormat = 1
+
+// EncodeDelivery makes bytes of a delivered message, as an inbox keeps it. What belongs to one
+// delivery of it (tag, channel, redelivered) is left out. It fails for what no broker
+// delivers, such as a header of a type that AMQP does not have. An int among the headers
+// becomes an int32, as amqp091-go sends it.
+func EncodeDelivery(d amqp.Delivery) ([]byte, error) {
+	p := Republished(d)
+	p.DeliveryMode, p.Expiration, p.UserId = d.DeliveryMode, d.Expiration, d.UserId
+	if err := limits.Publishing(d.Exchange, d.RoutingKey, p); err != nil {
+		return nil, fmt.Errorf("encode delivery: %w", err)
+	}
+	b := make([]byte, 0, 11+len(d.Exchange)+len(d.RoutingKey)+limits.HeaderBytes(p)+len(p.Body))
+	b = appendShort(append(b, deliveryFormat), d.Exchange)
+	return appendRecord(appendShort(b, d.RoutingKey), p), nil
+}
+
+// ReadDelivery returns the delivery of which EncodeDelivery has made stored. To ack it is an
+// error. The body is shared with stored. The error wraps ErrMalformed.
+func ReadDelivery(stored []byte) (amqp.Delivery, error) {
+	r := decoder{b: stored}
+	format, exchange, routingKey := r.uint8(), r.short(), r.short()
+	if format != deliveryFormat {
+		return amqp.Delivery{}, fmt.Errorf("%w: stored delivery: format %d is not known", bridge.ErrMalformed, format)
+	}
+	d, err := onlyRecord(r.b, limits.MaxDepth)
+	if err != nil {
+		return amqp.Delivery{}, fmt.Errorf("%w: stored delivery: %w", bridge.ErrMalformed, err)
+	}
+	d.Exchange, d.RoutingKey = exchange, routingKey
+	return d, nil
+}
