@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // The steps within one transaction of an Ordered, all but lock after it.
@@ -21,7 +22,7 @@ func (o *Ordered) lock(ctx context.Context, tx *sql.Tx, entity string) (int64, e
 
 // keep stores an event that has come too early.
 func (o *Ordered) keep(ctx context.Context, tx *sql.Tx, d amqp.Delivery, entity string, version int64) (outcome, error) {
-	message, err := encodeMessage(d)
+	message, err := wire.EncodeDelivery(d)
 	if err != nil {
 		return unfinished, &refusal{err}
 	}

@@ -64,8 +64,8 @@ type Options struct {
 	Poll time.Duration
 
 	// MaxStored is how large a message may be that AtMostOnce or Accept may have to store,
-	// in bytes, as stored: a third more than its body. A larger one is dead-lettered
-	// before anything is done. Default 15 MiB, what MariaDB takes unless told otherwise.
+	// in bytes, headers included. A larger one is dead-lettered before anything is
+	// done. Default 15 MiB, what MariaDB takes unless told otherwise.
 	MaxStored int
 
 	// Retention is how long the keys of handled messages are kept, at least. It must
