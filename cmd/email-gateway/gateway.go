@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -139,8 +138,7 @@ func (g *gateway) work(ctx context.Context, giveUp context.CancelCauseFunc) erro
 
 // consume holds a session with the broker, until ctx ends.
 func (g *gateway) consume(ctx context.Context) {
-	pauses := backoff.NewExponentialBackOff()
-	pauses.MaxInterval = longestRedial
+	pauses := redials()
 	for {
 		began, err := g.session(ctx)
 		if ctx.Err() != nil {

@@ -13,8 +13,12 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
 )
 
-// longestRedial is the longest pause before another attempt to reach the mail server.
-const longestRedial = 10 * time.Second
+// redials returns the pauses between attempts to reach the mail server, or the broker.
+func redials() *backoff.ExponentialBackOff {
+	pauses := backoff.NewExponentialBackOff()
+	pauses.MaxInterval = 10 * time.Second
+	return pauses
+}
 
 // sessions are the sessions with the mail server: so many at most, kept open for the
 // next e-mail.
@@ -38,8 +42,7 @@ func (s *sessions) take(ctx context.Context) (*transport.Session, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	pauses := backoff.NewExponentialBackOff()
-	pauses.MaxInterval = longestRedial
+	pauses := redials()
 	for {
 		session, err := s.open(ctx)
 		if err == nil {
