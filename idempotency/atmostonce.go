@@ -260,15 +260,4 @@ func sure(changed bool, err error) error {
 	return err
 }
 
-// delay is the pause after so many failed attempts.
-func (o *Options) delay(attempts int) time.Duration {
-	delay := o.MinDelay
-	for range attempts - 1 {
-		if delay *= 2; delay >= o.MaxDelay {
-			return o.MaxDelay
-		}
-	}
-	return delay
-}
-
 func permanent(err error) bool { return errors.As(err, new(*backoff.PermanentError)) }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cenkalti/backoff/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -50,7 +49,7 @@ func (g *Guard) deliver(ctx context.Context, d amqp.Delivery, attempt func(ctx c
 		if errors.As(err, new(*handlerError)) {
 			g.count.failedAttempts.Add(1)
 			failed++
-			if failed >= g.opts.Attempts || errors.As(err, new(*backoff.PermanentError)) {
+			if failed >= g.opts.Attempts || permanent(err) {
 				return g.giveUp(ctx, d, err)
 			}
 		}

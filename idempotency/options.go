@@ -178,7 +178,7 @@ func (o *Options) validate() error {
 	}
 }
 
-// delays returns the pauses of one delivery.
+// delays returns the pauses between attempts.
 func (o *Options) delays() *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{
 		InitialInterval:     o.MinDelay,
@@ -186,4 +186,13 @@ func (o *Options) delays() *backoff.ExponentialBackOff {
 		Multiplier:          2,
 		RandomizationFactor: backoff.DefaultRandomizationFactor,
 	}
+}
+
+// delay is the pause after so many failed attempts.
+func (o *Options) delay(attempts int) (delay time.Duration) {
+	delays := o.delays()
+	for range attempts {
+		delay = delays.NextBackOff()
+	}
+	return delay
 }
