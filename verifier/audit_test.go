@@ -12,7 +12,8 @@ import (
 // it would never end.
 func TestACopyForAHeldAuditQueueIsLeftOut(t *testing.T) {
 	s := &session{log: slog.New(slog.DiscardHandler), stats: &counters{}}
-	s.holds, _, _ = testHolds(time.Minute)
+	s.holds = testHolds(time.Minute)
+	s.forwarder = &forwarder{holds: s.holds, ended: s.ended}
 	s.staging = newLane("q", 10, 1<<20, time.Hour, nil)
 	s.waiting = newLane("w", 10, 1<<20, time.Hour, nil)
 	to := bridge.Target{RoutingKey: "q.audit"}
@@ -20,9 +21,9 @@ func TestACopyForAHeldAuditQueueIsLeftOut(t *testing.T) {
 	for range 5 {
 		p := &parcel{lane: s.staging}
 		s.staging.took(p, 1)
-		s.publish(&message{parcel: p, course: audit, to: to})
+		s.forwarder.publish(&message{parcel: p, course: audit, to: to})
 	}
-	if s.holds.size() != 0 || s.staging.held.Load() != 0 || s.moving.value() != 0 {
-		t.Errorf("%d wait, %d held, %d moving", s.holds.size(), s.staging.held.Load(), s.moving.value())
+	if s.holds.size() != 0 || s.staging.held.Load() != 0 || s.forwarder.moving.value() != 0 {
+		t.Errorf("%d wait, %d held, %d moving", s.holds.size(), s.staging.held.Load(), s.forwarder.moving.value())
 	}
 }

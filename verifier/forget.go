@@ -45,5 +45,6 @@ func (s *session) forget(ctx context.Context) error {
 			return fmt.Errorf("forget: %w", err)
 		}
 		s.done(batch...)
+		s.forgetting.add(-len(batch))
 	}
 }

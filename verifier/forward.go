@@ -44,7 +44,9 @@ type forwarder struct {
 	limit   int // in flight on the main channel
 	log     *slog.Logger
 
-	on forwardEvents
+	holds  *holds
+	ended  func(*message, fate, error) // the message goes on from here; it must not block
+	moving counter                     // messages that are here, without those that wait in holds
 
 	ready   *gatherer[*message] // to be published
 	careful *gatherer[*message] // to be published alone
@@ -58,16 +60,15 @@ type forwarder struct {
 	suspects map[string]bool // exchanges whose messages go alone
 }
 
-// forwardEvents is what becomes of a message; each message ends in exactly one of
-// them. None of them may block.
-type forwardEvents struct {
-	safe    func(*message)              // the broker has it
-	failed  func(*message, HoldReason)  // its target does not take it now
-	refused func(*message, *amqp.Error) // the broker will never take it
-	unfit   func(*message, error)       // it cannot even be sent
-	held    func(*message) bool         // its target is held; it is taken care of
-	behind  func(bridge.Target) bool    // it does not confirm, while others do: hold it; false if it is held already
-}
+// A fate is how a message leaves the forwarder. Until then the forwarder owns it.
+type fate int
+
+const (
+	placed  fate = iota // the broker has it: confirmed and not returned
+	refused             // it can never be published like this; the error says why
+	expired             // its target was missing for too long
+	leftOut             // it is a copy for the audit queue, which takes nothing now
+)
 
 // carefulChannels is how many suspects are published at the same time, and how many
 // trials of stuck targets.
@@ -88,8 +89,59 @@ func (f *forwarder) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// publish takes messages on; their course is set.
-func (f *forwarder) publish(messages ...*message) { f.ready.add(messages...) }
+// publish takes a message on; its course is set.
+func (f *forwarder) publish(m *message) {
+	f.moving.add(1)
+	if !f.waits(m) {
+		f.ready.add(m)
+	}
+}
+
+// retry tries held targets again, and gives up what has been unroutable for too long.
+func (f *forwarder) retry(now time.Time) {
+	again, dead := f.holds.tick(now)
+	f.moving.add(len(again) + len(dead))
+	for _, m := range dead {
+		f.end(m, expired, nil)
+	}
+	if len(again) > 0 {
+		f.ready.add(again...)
+	}
+}
+
+// waits has m wait if its target is held. A copy for the audit queue waits for nothing, and
+// is never tried again.
+func (f *forwarder) waits(m *message) bool {
+	switch {
+	case m.course == audit && f.holds.holds(m.to):
+		f.end(m, leftOut, nil)
+	case f.holds.takes(m):
+		f.moving.add(-1)
+	default:
+		return false
+	}
+	return true
+}
+
+// failed has m wait, since its target does not take it now.
+func (f *forwarder) failed(m *message, reason HoldReason) {
+	if m.course == audit {
+		f.log.Warn("no copy in the audit queue", "message_id", m.id(), "reason", reason.String())
+		f.end(m, leftOut, nil)
+		return
+	}
+	m.attempts++
+	f.holds.failed(m, reason)
+	f.moving.add(-1)
+}
+
+// end hands m over to what comes next. It counts here until it counts there, so that
+// drain overlooks none.
+func (f *forwarder) end(m *message, what fate, err error) {
+	f.holds.ended(m)
+	f.ended(m, what, err)
+	f.moving.add(-1)
+}
 
 func (f *forwarder) publishMain(ctx context.Context) error {
 	for {
@@ -108,7 +160,7 @@ func (f *forwarder) publishMain(ctx context.Context) error {
 				f.careful.add(m)
 				continue
 			}
-			if f.on.held(m) { // since it was put here
+			if f.waits(m) { // since it was put here
 				continue
 			}
 			if err := f.publishOne(ctx, m); err != nil {
@@ -141,7 +193,7 @@ func (f *forwarder) publishOne(ctx context.Context, m *message) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, bridge.ErrInvalidMessage):
-			f.on.unfit(m, err)
+			f.end(m, refused, err)
 			return nil
 		}
 		// The main channel was closed or left: take the next one.
@@ -152,11 +204,11 @@ func (f *forwarder) publishOne(ctx context.Context, m *message) error {
 func (f *forwarder) report(ctx context.Context, m *message, err error) {
 	switch {
 	case err == nil:
-		f.on.safe(m)
+		f.end(m, placed, nil)
 	case errors.Is(err, bridge.ErrReturned):
-		f.on.failed(m, Missing)
+		f.failed(m, Missing)
 	case errors.Is(err, bridge.ErrNacked):
-		f.on.failed(m, Full)
+		f.failed(m, Full)
 	case ctx.Err() == nil:
 		f.careful.add(m) // a suspect; if the connection was lost, the session ends
 	}
@@ -258,7 +310,7 @@ func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
 	behind, overdue, silent := main.look(now, f.timeout)
 	leave := overdue || silent
 	for _, to := range behind {
-		leave = f.on.behind(to) || leave
+		leave = f.holds.behind(to) || leave
 	}
 	if !leave {
 		return
@@ -282,7 +334,7 @@ func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
 	f.clear(main, now)
 	if oldest != nil {
 		for _, m := range oldest.giveUp(now, f.timeout, true) {
-			f.on.failed(m, Stuck)
+			f.failed(m, Stuck)
 		}
 		f.clear(oldest, now)
 	}
@@ -300,7 +352,7 @@ func (f *forwarder) clear(c *mainChannel, now time.Time) {
 		if silent {
 			f.careful.add(m)
 		} else {
-			f.on.failed(m, Stuck)
+			f.failed(m, Stuck)
 		}
 	}
 	if !c.empty() {
@@ -328,7 +380,7 @@ func (f *forwarder) publishCareful(ctx context.Context, messages *gatherer[*mess
 			return nil
 		}
 		for _, m := range messages.take(1) {
-			if f.on.held(m) {
+			if f.waits(m) {
 				continue
 			}
 			if conn == nil {
@@ -367,22 +419,26 @@ func (f *forwarder) judge(m *message, err error, conn *bridge.Connection) (noCon
 	f.suspect(m.to.Exchange, refusal != nil)
 	switch {
 	case err == nil:
-		f.on.safe(m)
+		f.end(m, placed, nil)
 	case errors.Is(err, bridge.ErrInvalidMessage):
-		f.on.unfit(m, err)
+		f.end(m, refused, err)
 	case errors.Is(err, bridge.ErrReturned):
-		f.on.failed(m, Missing)
+		f.failed(m, Missing)
 	case errors.Is(err, bridge.ErrNacked):
-		f.on.failed(m, Full)
+		f.failed(m, Full)
 	case conn.Err() != nil:
 		return false, conn.Err()
 	case refusal == nil:
-		f.on.failed(m, Stuck)
+		f.failed(m, Stuck)
 		return true, nil
 	case refusal.Code == amqp.NotFound:
-		f.on.failed(m, Missing)
-	default:
-		f.on.refused(m, refusal)
+		f.failed(m, Missing)
+	case m.course == forward:
+		f.end(m, refused, fmt.Errorf("%s: %d %s", m.to, refusal.Code, refusal.Reason))
+	case refusal.Code == amqp.PreconditionFailed: // this one, as a rule for its size
+		f.end(m, refused, refusal)
+	default: // our own queue: somebody must mend the rights
+		f.failed(m, Full)
 	}
 	return false, nil
 }

@@ -16,9 +16,8 @@ import (
 // up nobody else (rule 8 of package bridge).
 type holds struct {
 	log        *slog.Logger
-	unroutable time.Duration     // how long a missing target is retried
-	publish    func(...*message) // another attempt
-	expired    func(*message)    // its target was missing for too long
+	unroutable time.Duration // how long a missing target is retried
+	more       chan struct{} // woken when another message waits
 
 	mu      sync.Mutex
 	targets map[bridge.Target]*hold
@@ -68,6 +67,7 @@ func (h *holds) takes(m *message) bool {
 func (h *holds) keep(target *hold, m *message) {
 	target.waiting = append(target.waiting, m)
 	h.count++
+	wake(h.more)
 	if target.reason == Missing && m.unroutableSince.IsZero() {
 		m.unroutableSince = time.Now()
 	}
@@ -91,8 +91,8 @@ func (h *holds) failed(m *message, reason HoldReason) {
 	}
 }
 
-// behind holds a target that does not confirm while others do. What is in flight for it
-// may still arrive.
+// behind holds a target that does not confirm while others do; it returns false if it is
+// held already. What is in flight for it may still arrive.
 func (h *holds) behind(to bridge.Target) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,12 +156,12 @@ func (t *hold) exists() {
 	}
 }
 
-// tick gives up what has been unroutable for too long when an attempt has just
-// shown that it still is, starts the attempts that are due, and lets go of targets
-// that nothing waits for: at once if they work, else after a time.
-func (h *holds) tick(now time.Time) {
-	var again, dead []*message
+// tick takes out what has been unroutable for too long when an attempt has just
+// shown that it still is, and those of which another attempt is due. It lets go of
+// targets that nothing waits for: at once if they work, else after a time.
+func (h *holds) tick(now time.Time) (again, dead []*message) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	for to, target := range h.targets {
 		if target.trying > 0 {
 			continue
@@ -195,13 +195,7 @@ func (h *holds) tick(now time.Time) {
 		target.trying = n
 		h.count -= n
 	}
-	h.mu.Unlock()
-	for _, m := range dead {
-		h.expired(m)
-	}
-	if len(again) > 0 {
-		h.publish(again...)
-	}
+	return again, dead
 }
 
 // leave takes out the messages for which must says so, the oldest first.

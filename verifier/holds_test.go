@@ -9,15 +9,28 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-func testHolds(unroutableFor time.Duration) (h *holds, published, dead *[]*message) {
-	published, dead = new([]*message), new([]*message)
+func testHolds(unroutableFor time.Duration) *holds {
 	return &holds{
 		log:        slog.New(slog.DiscardHandler),
 		unroutable: unroutableFor,
-		publish:    func(m ...*message) { *published = append(*published, m...) },
-		expired:    func(m *message) { *dead = append(*dead, m) },
+		more:       make(chan struct{}, 1),
 		targets:    make(map[bridge.Target]*hold),
-	}, published, dead
+	}
+}
+
+// A ticked holds remembers what it has handed out.
+type tickedHolds struct {
+	*holds
+	again, dead []*message
+}
+
+func newTickedHolds(unroutableFor time.Duration) *tickedHolds {
+	return &tickedHolds{holds: testHolds(unroutableFor)}
+}
+
+func (h *tickedHolds) tick(now time.Time) {
+	again, dead := h.holds.tick(now)
+	h.again, h.dead = append(h.again, again...), append(h.dead, dead...)
 }
 
 func messagesTo(queue string, n int) []*message {
@@ -32,7 +45,7 @@ func messagesTo(queue string, n int) []*message {
 func later() time.Time { return time.Now().Add(time.Hour) }
 
 func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
-	h, published, _ := testHolds(time.Hour)
+	h := newTickedHolds(time.Hour)
 	waiting := messagesTo("full", 8)
 	h.failed(waiting[0], Full)
 	for _, m := range waiting[1:] {
@@ -44,16 +57,16 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 		t.Error("another target is held as well")
 	}
 	for _, want := range []int{1, 2, 4, 1} {
-		*published = nil
+		h.again = nil
 		h.tick(later())
-		if len(*published) != want {
-			t.Fatalf("%d are tried, want %d", len(*published), want)
+		if len(h.again) != want {
+			t.Fatalf("%d are tried, want %d", len(h.again), want)
 		}
 		h.tick(later())
-		if len(*published) != want {
+		if len(h.again) != want {
 			t.Fatal("more are tried before the last attempt has ended")
 		}
-		for _, m := range *published {
+		for _, m := range h.again {
 			h.ended(m)
 		}
 	}
@@ -64,26 +77,26 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 }
 
 func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
-	h, published, _ := testHolds(time.Hour)
+	h := newTickedHolds(time.Hour)
 	waiting := messagesTo("full", 7)
 	h.failed(waiting[0], Full)
 	for _, m := range waiting[1:] {
 		h.takes(m)
 	}
 	h.tick(later()) // one
-	h.ended((*published)[0])
-	*published = nil
+	h.ended(h.again[0])
+	h.again = nil
 	h.tick(later()) // two
-	h.ended((*published)[0])
-	h.failed((*published)[1], Full)
-	*published = nil
+	h.ended(h.again[0])
+	h.failed(h.again[1], Full)
+	h.again = nil
 	h.tick(time.Now())
-	if len(*published) != 0 {
+	if len(h.again) != 0 {
 		t.Fatal("tried again at once after a failure")
 	}
 	h.tick(later())
-	if len(*published) != 1 {
-		t.Errorf("%d are tried after a failure, want 1", len(*published))
+	if len(h.again) != 1 {
+		t.Errorf("%d are tried after a failure, want 1", len(h.again))
 	}
 	if h.size() != 4 {
 		t.Errorf("%d wait, want 4: two are safe, one is under way", h.size())
@@ -91,7 +104,7 @@ func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 }
 
 func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
-	h, published, _ := testHolds(time.Hour)
+	h := newTickedHolds(time.Hour)
 	h.failed(messagesTo("full", 1)[0], Full)
 	all := func(*message) bool { return true }
 	if n := len(h.leave(all)); n != 1 {
@@ -102,7 +115,7 @@ func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 		t.Fatal("the next message for it is not kept")
 	}
 	h.tick(time.Now().Add(remembered / 2))
-	h.ended((*published)[0])
+	h.ended(h.again[0])
 	h.tick(time.Now())
 	if len(h.targets) != 0 {
 		t.Error("it is held after a success")
@@ -110,7 +123,7 @@ func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 }
 
 func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
-	h, _, _ := testHolds(time.Hour)
+	h := newTickedHolds(time.Hour)
 	for i := range maxRemembered + 10 {
 		h.failed(messagesTo(fmt.Sprint(i), 1)[0], Missing)
 	}
@@ -128,7 +141,7 @@ func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
 // A message is given up only when an attempt has just shown that its target is
 // still missing: its time alone is no reason.
 func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
-	h, published, dead := testHolds(time.Minute)
+	h := newTickedHolds(time.Minute)
 	old, young := messagesTo("missing", 1)[0], messagesTo("missing", 1)[0]
 	old.unroutableSince = time.Now().Add(-time.Hour)
 	h.failed(young, Missing)
@@ -137,14 +150,14 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 		t.Fatal("not kept")
 	}
 	h.tick(time.Now())
-	if len(*dead) != 0 {
+	if len(h.dead) != 0 {
 		t.Fatal("given up without an attempt")
 	}
 	h.tick(later())
-	h.failed((*published)[0], Missing)
+	h.failed(h.again[0], Missing)
 	h.tick(time.Now())
-	if len(*dead) != 1 || (*dead)[0] != old {
-		t.Errorf("%d are given up, want the old one", len(*dead))
+	if len(h.dead) != 1 || h.dead[0] != old {
+		t.Errorf("%d are given up, want the old one", len(h.dead))
 	}
 	if h.size() != 1 {
 		t.Errorf("%d wait, want the young one", h.size())
@@ -152,12 +165,12 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 }
 
 func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
-	h, _, dead := testHolds(time.Nanosecond)
+	h := newTickedHolds(time.Nanosecond)
 	m := messagesTo("staging.dead", 1)[0]
 	m.course = deadLetter
 	h.failed(m, Missing)
 	h.tick(later())
-	if len(*dead) != 0 {
+	if len(h.dead) != 0 {
 		t.Error("given up")
 	}
 }
@@ -165,52 +178,52 @@ func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
 // The time of a missing target is that for which it was missing, whatever it was
 // held for before.
 func TestWhoWaitedForAnotherReasonIsNotGivenUpWhenTheTargetTurnsOutToBeMissing(t *testing.T) {
-	h, published, dead := testHolds(time.Minute)
+	h := newTickedHolds(time.Minute)
 	waiting := messagesTo("target", 2)
 	h.failed(waiting[0], Full)
 	h.takes(waiting[1])
 	h.tick(later())
-	h.failed((*published)[0], Missing)
+	h.failed(h.again[0], Missing)
 	h.tick(time.Now())
-	if len(*dead) != 0 {
-		t.Fatalf("%d are given up at the first sign that their target is missing", len(*dead))
+	if len(h.dead) != 0 {
+		t.Fatalf("%d are given up at the first sign that their target is missing", len(h.dead))
 	}
-	*published = nil
+	h.again = nil
 	h.tick(later())
-	h.failed((*published)[0], Missing)
+	h.failed(h.again[0], Missing)
 	h.tick(time.Now().Add(2 * time.Minute))
-	if len(*dead) != 2 {
-		t.Errorf("%d are given up after their time, want both", len(*dead))
+	if len(h.dead) != 2 {
+		t.Errorf("%d are given up after their time, want both", len(h.dead))
 	}
 }
 
 func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
-	for name, thereBetween := range map[string]func(h *holds, trial *message){
-		"took one": func(h *holds, trial *message) { h.ended(trial) },
-		"was full": func(h *holds, trial *message) { h.failed(trial, Full) },
+	for name, thereBetween := range map[string]func(h *tickedHolds, trial *message){
+		"took one": func(h *tickedHolds, trial *message) { h.ended(trial) },
+		"was full": func(h *tickedHolds, trial *message) { h.failed(trial, Full) },
 	} {
-		h, published, dead := testHolds(time.Minute)
+		h := newTickedHolds(time.Minute)
 		waiting := messagesTo("target", 3)
 		waiting[1].unroutableSince = time.Now().Add(-time.Hour)
 		h.failed(waiting[0], Missing)
 		h.takes(waiting[1])
 		h.takes(waiting[2])
 		h.tick(time.Now())
-		if len(*dead) != 1 {
-			t.Fatalf("%s: %d are given up, want the oldest", name, len(*dead))
+		if len(h.dead) != 1 {
+			t.Fatalf("%s: %d are given up, want the oldest", name, len(h.dead))
 		}
 		for _, m := range waiting {
 			m.unroutableSince = time.Now().Add(-time.Hour)
 		}
 		h.targets[waiting[0].to].refuted = false
 		h.tick(later())
-		thereBetween(h, (*published)[0])
-		*published = nil
+		thereBetween(h, h.again[0])
+		h.again = nil
 		h.tick(later())
-		h.failed((*published)[0], Missing)
+		h.failed(h.again[0], Missing)
 		h.tick(time.Now())
-		if len(*dead) != 1 {
-			t.Errorf("%s: %d are given up, of whom some had their target a moment ago", name, len(*dead)-1)
+		if len(h.dead) != 1 {
+			t.Errorf("%s: %d are given up, of whom some had their target a moment ago", name, len(h.dead)-1)
 		}
 	}
 }

@@ -111,7 +111,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	}
 	s.room.enter(false, misses...)
 	s.room.enter(true, again...) // for each of them somebody has waited before
-	s.crowd()
+	wake(s.more)
 	s.committed(hits...)
 	return nil
 }

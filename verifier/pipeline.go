@@ -100,7 +100,7 @@ func (s *session) committed(messages ...*message) {
 			continue
 		}
 		m.forward(s.opts.KeepUserID)
-		s.publish(m)
+		s.forwarder.publish(m)
 	}
 }
 
@@ -109,10 +109,9 @@ func (s *session) drop(m *message) {
 	m.judged = time.Now()
 	if s.opts.Topology.Audit > 0 {
 		m.audit(s.opts.Topology.AuditQueue(), m.judged)
-		s.publish(m)
+		s.forwarder.publish(m)
 		return
 	}
-	s.moving.add(1)
 	s.dropped(m)
 }
 
@@ -126,20 +125,25 @@ func (s *session) dropped(m *message) {
 // deadLetter sends a message to the dead queue.
 func (s *session) deadLetter(m *message, why deathReason) {
 	m.deadLetter(s.opts.Topology.DeadQueue(), why, time.Now())
-	s.publish(m)
+	s.forwarder.publish(m)
 }
 
-// publish starts a message on its course, unless its target is held.
-func (s *session) publish(m *message) {
-	s.moving.add(1)
-	if !s.held(m) {
-		s.forwarder.publish(m)
+// ended takes over what leaves the forwarder.
+func (s *session) ended(m *message, what fate, err error) {
+	switch what {
+	case placed:
+		s.safe(m)
+	case refused:
+		s.refused(m, err)
+	case expired:
+		s.deadLetter(m, deathReason{wire.DeadUnroutable, m.to.String() + " does not exist"})
+	case leftOut:
+		s.dropped(m)
 	}
 }
 
 // safe: the broker has the message where its course led.
 func (s *session) safe(m *message) {
-	s.holds.ended(m)
 	m.safe = time.Now()
 	switch m.course {
 	case forward:
@@ -158,72 +162,26 @@ func (s *session) safe(m *message) {
 		return
 	}
 	if m.committed {
+		s.forgetting.add(1)
 		s.forgotten.add(m)
 	} else {
 		s.done(m)
 	}
 }
 
-// hold: the target does not take the message now.
-func (s *session) hold(m *message, reason HoldReason) {
-	if m.course == audit {
-		s.log.Warn("no copy in the audit queue", "message_id", m.id(), "reason", reason.String())
-		s.dropped(m)
-		return
-	}
-	m.attempts++
-	s.holds.failed(m, reason)
-	s.moving.add(-1)
-	s.crowd()
-}
-
-// held keeps a message that is about to be published if its target is held. A copy for the
-// audit queue waits for nothing, and is never tried again.
-func (s *session) held(m *message) bool {
-	if m.course == audit && s.holds.holds(m.to) {
-		s.dropped(m)
-		return true
-	}
-	if !s.holds.takes(m) {
-		return false
-	}
-	s.moving.add(-1)
-	s.crowd()
-	return true
-}
-
-// refused: the broker will never take the message at its target.
-func (s *session) refused(m *message, refusal *amqp.Error) {
-	if m.course != forward {
-		if refusal.Code == amqp.PreconditionFailed { // this one, as a rule for its size
-			s.unfit(m, refusal)
-		} else { // our own queue: somebody must mend the rights
-			s.hold(m, Full)
-		}
-		return
-	}
-	s.holds.ended(m)
-	s.deadLetter(m, deathReason{wire.DeadRefused, fmt.Sprintf("%s: %d %s", m.to, refusal.Code, refusal.Reason)})
-	s.moving.add(-1)
-}
-
-// unfit: the message cannot be published as it is. A dead letter becomes a record then,
+// refused: the message cannot be published as it is. A dead letter becomes a record then,
 // which leaves room for the reason. What is larger than the broker takes, since its
 // max_message_size was lowered, cannot even be moved on this broker: it stays where it is.
-func (s *session) unfit(m *message, err error) {
-	s.holds.ended(m)
+func (s *session) refused(m *message, err error) {
 	switch {
 	case m.group != nil:
 		s.setAsideAlone(m.group...)
-		s.moving.add(-1)
 	case m.course == forward:
 		s.deadLetter(m, deathReason{wire.DeadRefused, err.Error()})
-		s.moving.add(-1)
 	case m.course == audit:
 		s.dropped(m)
 	case m.course == deadLetter && m.enclose():
-		s.publish(m)
-		s.moving.add(-1)
+		s.forwarder.publish(m)
 	default:
 		s.log.Error("message stays in its queue, since the broker takes it nowhere", "message_id", m.id(),
 			"bytes", len(m.delivery.Body), "queue", m.parcel.lane.queue, "again_in", s.opts.HandBack, "error", err)
@@ -260,5 +218,4 @@ func (s *session) release(messages ...*message) {
 		}
 		l.done(n, ended)
 	}
-	s.moving.add(-len(messages))
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // errConsumerEnded: the broker has ended a consumer: the queue was deleted, its
@@ -42,16 +41,16 @@ type session struct {
 	staging   *lane
 	waiting   *lane
 
-	arrived   pace
-	arrivals  *gatherer[*message]
-	room      *waitingRoom
-	turn      turn
-	holds     *holds
-	forwarder *forwarder
-	forgotten *gatherer[*message]
-	crowded   chan struct{} // more wait than may
-	moving    counter       // messages between a verdict and their ack
-	settling  atomic.Int64  // lookups that wait in the database
+	arrived    pace
+	arrivals   *gatherer[*message]
+	room       *waitingRoom
+	turn       turn
+	holds      *holds
+	more       chan struct{} // woken when another message waits in the room or in holds
+	forwarder  *forwarder
+	forgotten  *gatherer[*message]
+	forgetting counter      // messages in forgotten, or being forgotten
+	settling   atomic.Int64 // lookups that wait in the database
 }
 
 // open connects and declares; the proof has been given.
@@ -67,7 +66,7 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 		arrivals:  newGatherer[*message](),
 		room:      newWaitingRoom(v.opts.Settlers),
 		forgotten: newGatherer[*message](),
-		crowded:   make(chan struct{}, 1),
+		more:      make(chan struct{}, 1),
 	}
 	defer func() {
 		if err != nil {
@@ -91,11 +90,8 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 	s.holds = &holds{
 		log:        s.log,
 		unroutable: s.opts.Unroutable,
-		publish:    func(messages ...*message) { s.moving.add(len(messages)); s.forwarder.publish(messages...) },
-		expired: func(m *message) {
-			s.deadLetter(m, deathReason{wire.DeadUnroutable, m.to.String() + " does not exist"})
-		},
-		targets: make(map[bridge.Target]*hold),
+		more:       s.more,
+		targets:    make(map[bridge.Target]*hold),
 	}
 	publishing, err := v.broker.Connect(ctx)
 	if err != nil {
@@ -106,18 +102,12 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 		timeout:  s.opts.ConfirmTimeout,
 		limit:    s.opts.Prefetch,
 		log:      s.log,
+		holds:    s.holds,
+		ended:    s.ended,
 		ready:    newGatherer[*message](),
 		careful:  newGatherer[*message](),
 		stuck:    newGatherer[*message](),
 		suspects: make(map[string]bool),
-		on: forwardEvents{
-			safe:    s.safe,
-			failed:  s.hold,
-			refused: s.refused,
-			unfit:   s.unfit,
-			held:    s.held,
-			behind:  s.holds.behind,
-		},
 	}
 	if err := s.forwarder.open(context.WithoutCancel(ctx), publishing); err != nil {
 		publishing.Close()
@@ -212,16 +202,18 @@ func (s *session) watch(ctx context.Context) error {
 func (s *session) drain(ctx context.Context) error {
 	late := time.After(s.opts.Drain)
 	for {
-		select {
-		case <-s.moving.zero():
-			if s.reunite() > 0 {
-				continue
+		for _, stage := range []*counter{&s.forwarder.moving, &s.forgetting} { // in the order of the way
+			select {
+			case <-stage.zero():
+			case <-ctx.Done():
+				return nil
+			case <-late:
+				left := s.forwarder.moving.value() + s.forgetting.value()
+				return errors.Join(fmt.Errorf("%d messages are not through after %v", left, s.opts.Drain), s.finish())
 			}
+		}
+		if s.reunite() == 0 {
 			return s.finish()
-		case <-ctx.Done():
-			return nil
-		case <-late:
-			return errors.Join(fmt.Errorf("%d messages are not through after %v", s.moving.value(), s.opts.Drain), s.finish())
 		}
 	}
 }

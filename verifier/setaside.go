@@ -10,13 +10,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// crowd has tend look at once whether more messages wait than may.
-func (s *session) crowd() {
-	if s.excess() > 0 {
-		wake(s.crowded)
-	}
-}
-
 // excess is how many messages from the staging queue wait beyond Options.Waiting.
 func (s *session) excess() int {
 	return s.room.size() + s.holds.size() - s.opts.Waiting - int(s.waiting.held.Load())
@@ -32,9 +25,12 @@ func (s *session) tend(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.crowded:
+		case <-s.more:
+			if s.excess() <= 0 {
+				continue
+			}
 		case now := <-ticker.C:
-			s.holds.tick(now)
+			s.forwarder.retry(now)
 		}
 		s.thin(time.Now())
 	}
@@ -150,9 +146,9 @@ func (s *session) setAside(messages ...*message) {
 		case 0:
 			return
 		case 1:
-			s.publish(group[0])
+			s.forwarder.publish(group[0])
 		default:
-			s.publish(s.groupOf(group, records, now))
+			s.forwarder.publish(s.groupOf(group, records, now))
 		}
 		group, records, size = nil, nil, 0
 	}
@@ -160,7 +156,7 @@ func (s *session) setAside(messages ...*message) {
 		m.setAside(s.opts.Topology.WaitingQueue(), now)
 		record, ok := s.record(m)
 		if !ok {
-			s.publish(m)
+			s.forwarder.publish(m)
 			continue
 		}
 		if len(group) == limit || size+len(record) > groupBytes {
@@ -176,7 +172,7 @@ func (s *session) setAsideAlone(messages ...*message) {
 	now := time.Now()
 	for _, m := range messages {
 		m.setAside(s.opts.Topology.WaitingQueue(), now)
-		s.publish(m)
+		s.forwarder.publish(m)
 	}
 }
 
@@ -216,7 +212,6 @@ func (s *session) wasSetAside(m *message) {
 	messages := []*message{m}
 	if m.group != nil {
 		messages = m.group
-		s.moving.add(len(messages) - 1) // it has moved as one
 	}
 	for _, one := range messages {
 		one.verdict, one.safe = SetAside, m.safe
