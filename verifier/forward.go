@@ -45,12 +45,12 @@ type forwarder struct {
 	log     *slog.Logger
 
 	holds  *holds
-	ended  func(*message, fate, error) // the message goes on from here; it must not block
-	moving counter                     // messages that are here, without those that wait in holds
+	ended  func(*publication, fate, error) // takes over what has ended; it must not block
+	moving counter                         // publications that are here, without those that wait in holds
 
-	ready   *gatherer[*message] // to be published
-	careful *gatherer[*message] // to be published alone
-	stuck   *gatherer[*message] // the same, for targets that did not confirm: they wait for each other only
+	ready   *gatherer[*publication] // to be published
+	careful *gatherer[*publication] // to be published alone
+	stuck   *gatherer[*publication] // the same, for targets that did not confirm: they wait for each other only
 
 	closing sync.WaitGroup // connections that were left and are empty
 
@@ -60,7 +60,7 @@ type forwarder struct {
 	suspects map[string]bool // exchanges whose messages go alone
 }
 
-// A fate is how a message leaves the forwarder. Until then the forwarder owns it.
+// A fate is how a publication ends. Until then the forwarder owns it, and its messages.
 type fate int
 
 const (
@@ -89,11 +89,11 @@ func (f *forwarder) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// publish takes a message on; its course is set.
-func (f *forwarder) publish(m *message) {
+// publish takes a publication on.
+func (f *forwarder) publish(p *publication) {
 	f.moving.add(1)
-	if !f.waits(m) {
-		f.ready.add(m)
+	if !f.waits(p) {
+		f.ready.add(p)
 	}
 }
 
@@ -101,21 +101,21 @@ func (f *forwarder) publish(m *message) {
 func (f *forwarder) retry(now time.Time) {
 	again, dead := f.holds.tick(now)
 	f.moving.add(len(again) + len(dead))
-	for _, m := range dead {
-		f.end(m, expired, nil)
+	for _, p := range dead {
+		f.end(p, expired, nil)
 	}
 	if len(again) > 0 {
 		f.ready.add(again...)
 	}
 }
 
-// waits has m wait if its target is held. A copy for the audit queue waits for nothing, and
+// waits has p wait if its target is held. A copy for the audit queue waits for nothing, and
 // is never tried again.
-func (f *forwarder) waits(m *message) bool {
+func (f *forwarder) waits(p *publication) bool {
 	switch {
-	case m.course == audit && f.holds.holds(m.to):
-		f.end(m, leftOut, nil)
-	case f.holds.takes(m):
+	case p.course == audit && f.holds.holds(p.to):
+		f.end(p, leftOut, nil)
+	case f.holds.takes(p):
 		f.moving.add(-1)
 	default:
 		return false
@@ -123,23 +123,25 @@ func (f *forwarder) waits(m *message) bool {
 	return true
 }
 
-// failed has m wait, since its target does not take it now.
-func (f *forwarder) failed(m *message, reason HoldReason) {
-	if m.course == audit {
-		f.log.Warn("no copy in the audit queue", "message_id", m.id(), "reason", reason.String())
-		f.end(m, leftOut, nil)
+// failed has p wait, since its target does not take it now.
+func (f *forwarder) failed(p *publication, reason HoldReason) {
+	if p.course == audit {
+		f.log.Warn("no copy in the audit queue", "message_id", p.id(), "reason", reason.String())
+		f.end(p, leftOut, nil)
 		return
 	}
-	m.attempts++
-	f.holds.failed(m, reason)
+	if m := p.forwards(); m != nil {
+		m.attempts++
+	}
+	f.holds.failed(p, reason)
 	f.moving.add(-1)
 }
 
-// end hands m over to what comes next. It counts here until it counts there, so that
+// end hands p over to what comes next. It counts here until it counts there, so that
 // drain overlooks none.
-func (f *forwarder) end(m *message, what fate, err error) {
-	f.holds.ended(m)
-	f.ended(m, what, err)
+func (f *forwarder) end(p *publication, what fate, err error) {
+	f.holds.ended(p)
+	f.ended(p, what, err)
 	f.moving.add(-1)
 }
 
@@ -150,36 +152,36 @@ func (f *forwarder) publishMain(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		for _, m := range f.ready.take(f.limit) {
+		for _, p := range f.ready.take(f.limit) {
 			switch {
-			case m.alone:
-				m.alone = false
-				f.stuck.add(m)
+			case p.alone:
+				p.alone = false
+				f.stuck.add(p)
 				continue
-			case f.isSuspect(m.to.Exchange):
-				f.careful.add(m)
-				continue
-			}
-			if f.waits(m) { // since it was put here
+			case f.isSuspect(p.to.Exchange):
+				f.careful.add(p)
 				continue
 			}
-			if err := f.publishOne(ctx, m); err != nil {
+			if f.waits(p) { // since it was put here
+				continue
+			}
+			if err := f.publishOne(ctx, p); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func (f *forwarder) publishOne(ctx context.Context, m *message) error {
+func (f *forwarder) publishOne(ctx context.Context, p *publication) error {
 	for {
 		main, err := f.mainChannel(ctx)
 		if err != nil {
 			return err
 		}
-		one := main.begin(m)
-		err = main.publisher.Publish(main.taking, m.to, m.publishing(), func(err error) {
+		one := main.begin(p)
+		err = main.publisher.Publish(main.taking, p.to, *p.publishing, func(err error) {
 			if main.confirmed(one, err) {
-				f.report(ctx, m, err)
+				f.report(ctx, p, err)
 			}
 		})
 		if err == nil {
@@ -193,7 +195,7 @@ func (f *forwarder) publishOne(ctx context.Context, m *message) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, bridge.ErrInvalidMessage):
-			f.end(m, refused, err)
+			f.end(p, refused, err)
 			return nil
 		}
 		// The main channel was closed or left: take the next one.
@@ -201,16 +203,16 @@ func (f *forwarder) publishOne(ctx context.Context, m *message) error {
 }
 
 // report tells what became of a message on the main channel. It must not block.
-func (f *forwarder) report(ctx context.Context, m *message, err error) {
+func (f *forwarder) report(ctx context.Context, p *publication, err error) {
 	switch {
 	case err == nil:
-		f.end(m, placed, nil)
+		f.end(p, placed, nil)
 	case errors.Is(err, bridge.ErrReturned):
-		f.failed(m, Missing)
+		f.failed(p, Missing)
 	case errors.Is(err, bridge.ErrNacked):
-		f.failed(m, Full)
+		f.failed(p, Full)
 	case ctx.Err() == nil:
-		f.careful.add(m) // a suspect; if the connection was lost, the session ends
+		f.careful.add(p) // a suspect; if the connection was lost, the session ends
 	}
 }
 
@@ -333,8 +335,8 @@ func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
 	main.leave()
 	f.clear(main, now)
 	if oldest != nil {
-		for _, m := range oldest.giveUp(now, f.timeout, true) {
-			f.failed(m, Stuck)
+		for _, p := range oldest.giveUp(now, f.timeout, true) {
+			f.failed(p, Stuck)
 		}
 		f.clear(oldest, now)
 	}
@@ -348,11 +350,11 @@ func (f *forwarder) clear(c *mainChannel, now time.Time) {
 		return
 	}
 	_, _, silent := c.look(now, f.timeout)
-	for _, m := range c.giveUp(now, f.timeout, silent) {
+	for _, p := range c.giveUp(now, f.timeout, silent) {
 		if silent {
-			f.careful.add(m)
+			f.careful.add(p)
 		} else {
-			f.failed(m, Stuck)
+			f.failed(p, Stuck)
 		}
 	}
 	if !c.empty() {
@@ -365,7 +367,7 @@ func (f *forwarder) clear(c *mainChannel, now time.Time) {
 }
 
 // publishCareful publishes one message at a time, over a connection of its own.
-func (f *forwarder) publishCareful(ctx context.Context, messages *gatherer[*message]) error {
+func (f *forwarder) publishCareful(ctx context.Context, messages *gatherer[*publication]) error {
 	var conn *bridge.Connection
 	var channel *bridge.Publisher
 	defer func() {
@@ -379,8 +381,8 @@ func (f *forwarder) publishCareful(ctx context.Context, messages *gatherer[*mess
 		case <-ctx.Done():
 			return nil
 		}
-		for _, m := range messages.take(1) {
-			if f.waits(m) {
+		for _, p := range messages.take(1) {
+			if f.waits(p) {
 				continue
 			}
 			if conn == nil {
@@ -396,11 +398,11 @@ func (f *forwarder) publishCareful(ctx context.Context, messages *gatherer[*mess
 					return err
 				}
 			}
-			err := f.alone(ctx, channel, m)
+			err := f.alone(ctx, channel, p)
 			if ctx.Err() != nil {
 				return nil
 			}
-			stuck, err := f.judge(m, err, conn)
+			stuck, err := f.judge(p, err, conn)
 			if err != nil {
 				return err
 			}
@@ -414,41 +416,41 @@ func (f *forwarder) publishCareful(ctx context.Context, messages *gatherer[*mess
 
 // judge draws the consequence of a message that was published alone. It tells
 // whether the target did not confirm.
-func (f *forwarder) judge(m *message, err error, conn *bridge.Connection) (noConfirm bool, _ error) {
+func (f *forwarder) judge(p *publication, err error, conn *bridge.Connection) (noConfirm bool, _ error) {
 	refusal := bridge.Refusal(err)
-	f.suspect(m.to.Exchange, refusal != nil)
+	f.suspect(p.to.Exchange, refusal != nil)
 	switch {
 	case err == nil:
-		f.end(m, placed, nil)
+		f.end(p, placed, nil)
 	case errors.Is(err, bridge.ErrInvalidMessage):
-		f.end(m, refused, err)
+		f.end(p, refused, err)
 	case errors.Is(err, bridge.ErrReturned):
-		f.failed(m, Missing)
+		f.failed(p, Missing)
 	case errors.Is(err, bridge.ErrNacked):
-		f.failed(m, Full)
+		f.failed(p, Full)
 	case conn.Err() != nil:
 		return false, conn.Err()
 	case refusal == nil:
-		f.failed(m, Stuck)
+		f.failed(p, Stuck)
 		return true, nil
 	case refusal.Code == amqp.NotFound:
-		f.failed(m, Missing)
-	case m.course == forward:
-		f.end(m, refused, fmt.Errorf("%s: %d %s", m.to, refusal.Code, refusal.Reason))
+		f.failed(p, Missing)
+	case p.course == forward:
+		f.end(p, refused, fmt.Errorf("%s: %d %s", p.to, refusal.Code, refusal.Reason))
 	case refusal.Code == amqp.PreconditionFailed: // this one, as a rule for its size
-		f.end(m, refused, refusal)
+		f.end(p, refused, refusal)
 	default: // our own queue: somebody must mend the rights
-		f.failed(m, Full)
+		f.failed(p, Full)
 	}
 	return false, nil
 }
 
-// alone publishes m and waits for what becomes of it.
-func (f *forwarder) alone(ctx context.Context, channel *bridge.Publisher, m *message) error {
+// alone publishes p and waits for what becomes of it.
+func (f *forwarder) alone(ctx context.Context, channel *bridge.Publisher, p *publication) error {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	reported := make(chan error, 1)
-	if err := channel.Publish(ctx, m.to, m.publishing(), func(err error) { reported <- err }); err != nil {
+	if err := channel.Publish(ctx, p.to, *p.publishing, func(err error) { reported <- err }); err != nil {
 		return err
 	}
 	select {

@@ -26,7 +26,7 @@ type holds struct {
 
 type hold struct {
 	reason  HoldReason
-	waiting []*message
+	waiting []*publication
 	backoff *backoff.ExponentialBackOff
 	due     time.Time
 	burst   int // how many are tried together
@@ -52,42 +52,41 @@ func (h *holds) holds(to bridge.Target) bool {
 	return h.targets[to] != nil
 }
 
-// takes keeps m if its target is held, and tells whether it did.
-func (h *holds) takes(m *message) bool {
+// takes keeps p if its target is held, and tells whether it did.
+func (h *holds) takes(p *publication) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	target := h.targets[m.to]
-	if target == nil || m.trial {
+	target := h.targets[p.to]
+	if target == nil || p.trial {
 		return false
 	}
-	h.keep(target, m)
+	h.keep(target, p)
 	return true
 }
 
-func (h *holds) keep(target *hold, m *message) {
-	target.waiting = append(target.waiting, m)
+func (h *holds) keep(target *hold, p *publication) {
+	target.waiting = append(target.waiting, p)
 	h.count++
 	wake(h.more)
-	if target.reason == Missing && m.unroutableSince.IsZero() {
+	if m := p.forwards(); m != nil && target.reason == Missing && m.unroutableSince.IsZero() {
 		m.unroutableSince = time.Now()
 	}
 }
 
-// failed keeps m, whose target did not take it.
-func (h *holds) failed(m *message, reason HoldReason) {
+// failed keeps p, whose target did not take it.
+func (h *holds) failed(p *publication, reason HoldReason) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	target := h.hold(m.to, reason, "message_id", m.id())
+	target := h.hold(p.to, reason, "message_id", p.id())
 	target.refuted = reason == Missing
 	target.works = false
+	h.keep(target, p)
 	if reason != Missing {
-		m.unroutableSince = time.Time{}
 		target.exists()
 	}
-	h.keep(target, m)
-	if m.trial {
+	if p.trial {
 		target.failed = true
-		h.tried(m)
+		h.tried(p)
 	}
 }
 
@@ -116,21 +115,21 @@ func (h *holds) hold(to bridge.Target, reason HoldReason, why ...any) *hold {
 	return target
 }
 
-// ended says that m needs no further attempt: it is safe, or on another course.
-func (h *holds) ended(m *message) {
-	if !m.trial {
+// ended says that p needs no further attempt: it is safe, or on another course.
+func (h *holds) ended(p *publication) {
+	if !p.trial {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.tried(m)
+	h.tried(p)
 }
 
 // tried counts the end of one trial; after the last one of a burst it is decided
 // when and how many to try next.
-func (h *holds) tried(m *message) {
-	m.trial = false
-	target := h.targets[m.to]
+func (h *holds) tried(p *publication) {
+	p.trial = false
+	target := h.targets[p.to]
 	target.trying--
 	if target.trying > 0 {
 		return
@@ -151,15 +150,17 @@ func (h *holds) tried(m *message) {
 // exists says that the target is there: should it be missing later, the time of those
 // that wait for it begins then.
 func (t *hold) exists() {
-	for _, m := range t.waiting {
-		m.unroutableSince = time.Time{}
+	for _, p := range t.waiting {
+		if m := p.forwards(); m != nil {
+			m.unroutableSince = time.Time{}
+		}
 	}
 }
 
 // tick takes out what has been unroutable for too long when an attempt has just
 // shown that it still is, and those of which another attempt is due. It lets go of
 // targets that nothing waits for: at once if they work, else after a time.
-func (h *holds) tick(now time.Time) (again, dead []*message) {
+func (h *holds) tick(now time.Time) (again, dead []*publication) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for to, target := range h.targets {
@@ -172,7 +173,7 @@ func (h *holds) tick(now time.Time) (again, dead []*message) {
 				if m.unroutableSince.IsZero() { // it was held for another reason
 					m.unroutableSince = now
 				}
-				return m.course == forward && now.Sub(m.unroutableSince) >= h.unroutable
+				return now.Sub(m.unroutableSince) >= h.unroutable
 			})...)
 		}
 		if len(target.waiting) == 0 {
@@ -186,10 +187,10 @@ func (h *holds) tick(now time.Time) (again, dead []*message) {
 			continue
 		}
 		n := min(target.burst, len(target.waiting))
-		for _, m := range target.waiting[:n] {
-			m.trial = true
-			m.alone = target.reason == Stuck && !target.works
-			again = append(again, m)
+		for _, p := range target.waiting[:n] {
+			p.trial = true
+			p.alone = target.reason == Stuck && !target.works
+			again = append(again, p)
 		}
 		target.waiting = target.waiting[n:]
 		target.trying = n
@@ -198,24 +199,27 @@ func (h *holds) tick(now time.Time) (again, dead []*message) {
 	return again, dead
 }
 
-// leave takes out the messages for which must says so, the oldest first.
+// leave takes out the messages for which must says so, the oldest first. What is bound for
+// one of the verifier's own queues never leaves.
 func (h *holds) leave(must func(*message) bool) []*message {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var out []*message
 	for _, target := range h.targets {
-		out = append(out, h.takeOut(target, must)...)
+		for _, p := range h.takeOut(target, must) {
+			out = append(out, p.message)
+		}
 	}
 	return out
 }
 
-func (h *holds) takeOut(target *hold, must func(*message) bool) []*message {
-	var out, rest []*message
-	for _, m := range target.waiting {
-		if must(m) {
-			out = append(out, m)
+func (h *holds) takeOut(target *hold, must func(*message) bool) []*publication {
+	var out, rest []*publication
+	for _, p := range target.waiting {
+		if m := p.forwards(); m != nil && must(m) {
+			out = append(out, p)
 		} else {
-			rest = append(rest, m)
+			rest = append(rest, p)
 		}
 	}
 	target.waiting = rest

@@ -21,7 +21,7 @@ func testHolds(unroutableFor time.Duration) *holds {
 // A ticked holds remembers what it has handed out.
 type tickedHolds struct {
 	*holds
-	again, dead []*message
+	again, dead []*publication
 }
 
 func newTickedHolds(unroutableFor time.Duration) *tickedHolds {
@@ -33,10 +33,10 @@ func (h *tickedHolds) tick(now time.Time) {
 	h.again, h.dead = append(h.again, again...), append(h.dead, dead...)
 }
 
-func messagesTo(queue string, n int) []*message {
-	out := make([]*message, n)
+func publicationsTo(queue string, n int) []*publication {
+	out := make([]*publication, n)
 	for i := range out {
-		out[i] = &message{to: bridge.Target{RoutingKey: queue}}
+		out[i] = &publication{to: bridge.Target{RoutingKey: queue}, message: new(message)}
 	}
 	return out
 }
@@ -46,14 +46,14 @@ func later() time.Time { return time.Now().Add(time.Hour) }
 
 func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 	h := newTickedHolds(time.Hour)
-	waiting := messagesTo("full", 8)
+	waiting := publicationsTo("full", 8)
 	h.failed(waiting[0], Full)
-	for _, m := range waiting[1:] {
-		if !h.takes(m) {
+	for _, p := range waiting[1:] {
+		if !h.takes(p) {
 			t.Fatal("a message for a held target is not kept")
 		}
 	}
-	if h.takes(messagesTo("other", 1)[0]) {
+	if h.takes(publicationsTo("other", 1)[0]) {
 		t.Error("another target is held as well")
 	}
 	for _, want := range []int{1, 2, 4, 1} {
@@ -66,8 +66,8 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 		if len(h.again) != want {
 			t.Fatal("more are tried before the last attempt has ended")
 		}
-		for _, m := range h.again {
-			h.ended(m)
+		for _, p := range h.again {
+			h.ended(p)
 		}
 	}
 	h.tick(later())
@@ -78,10 +78,10 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 
 func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 	h := newTickedHolds(time.Hour)
-	waiting := messagesTo("full", 7)
+	waiting := publicationsTo("full", 7)
 	h.failed(waiting[0], Full)
-	for _, m := range waiting[1:] {
-		h.takes(m)
+	for _, p := range waiting[1:] {
+		h.takes(p)
 	}
 	h.tick(later()) // one
 	h.ended(h.again[0])
@@ -105,13 +105,13 @@ func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 
 func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 	h := newTickedHolds(time.Hour)
-	h.failed(messagesTo("full", 1)[0], Full)
+	h.failed(publicationsTo("full", 1)[0], Full)
 	all := func(*message) bool { return true }
 	if n := len(h.leave(all)); n != 1 {
 		t.Fatalf("%d leave", n)
 	}
 	h.tick(time.Now().Add(remembered / 2))
-	if !h.takes(messagesTo("full", 1)[0]) {
+	if !h.takes(publicationsTo("full", 1)[0]) {
 		t.Fatal("the next message for it is not kept")
 	}
 	h.tick(time.Now().Add(remembered / 2))
@@ -125,7 +125,7 @@ func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
 	h := newTickedHolds(time.Hour)
 	for i := range maxRemembered + 10 {
-		h.failed(messagesTo(fmt.Sprint(i), 1)[0], Missing)
+		h.failed(publicationsTo(fmt.Sprint(i), 1)[0], Missing)
 	}
 	h.leave(func(*message) bool { return true })
 	h.tick(time.Now())
@@ -142,8 +142,8 @@ func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
 // still missing: its time alone is no reason.
 func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 	h := newTickedHolds(time.Minute)
-	old, young := messagesTo("missing", 1)[0], messagesTo("missing", 1)[0]
-	old.unroutableSince = time.Now().Add(-time.Hour)
+	old, young := publicationsTo("missing", 1)[0], publicationsTo("missing", 1)[0]
+	old.message.unroutableSince = time.Now().Add(-time.Hour)
 	h.failed(young, Missing)
 	h.tick(time.Now()) // the attempt that has just failed
 	if !h.takes(old) {
@@ -166,9 +166,9 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 
 func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
 	h := newTickedHolds(time.Nanosecond)
-	m := messagesTo("staging.dead", 1)[0]
-	m.course = deadLetter
-	h.failed(m, Missing)
+	p := publicationsTo("staging.dead", 1)[0]
+	p.course = deadLetter
+	h.failed(p, Missing)
 	h.tick(later())
 	if len(h.dead) != 0 {
 		t.Error("given up")
@@ -179,7 +179,7 @@ func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
 // held for before.
 func TestWhoWaitedForAnotherReasonIsNotGivenUpWhenTheTargetTurnsOutToBeMissing(t *testing.T) {
 	h := newTickedHolds(time.Minute)
-	waiting := messagesTo("target", 2)
+	waiting := publicationsTo("target", 2)
 	h.failed(waiting[0], Full)
 	h.takes(waiting[1])
 	h.tick(later())
@@ -198,13 +198,13 @@ func TestWhoWaitedForAnotherReasonIsNotGivenUpWhenTheTargetTurnsOutToBeMissing(t
 }
 
 func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
-	for name, thereBetween := range map[string]func(h *tickedHolds, trial *message){
-		"took one": func(h *tickedHolds, trial *message) { h.ended(trial) },
-		"was full": func(h *tickedHolds, trial *message) { h.failed(trial, Full) },
+	for name, thereBetween := range map[string]func(h *tickedHolds, trial *publication){
+		"took one": func(h *tickedHolds, trial *publication) { h.ended(trial) },
+		"was full": func(h *tickedHolds, trial *publication) { h.failed(trial, Full) },
 	} {
 		h := newTickedHolds(time.Minute)
-		waiting := messagesTo("target", 3)
-		waiting[1].unroutableSince = time.Now().Add(-time.Hour)
+		waiting := publicationsTo("target", 3)
+		waiting[1].message.unroutableSince = time.Now().Add(-time.Hour)
 		h.failed(waiting[0], Missing)
 		h.takes(waiting[1])
 		h.takes(waiting[2])
@@ -212,8 +212,8 @@ func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 		if len(h.dead) != 1 {
 			t.Fatalf("%s: %d are given up, want the oldest", name, len(h.dead))
 		}
-		for _, m := range waiting {
-			m.unroutableSince = time.Now().Add(-time.Hour)
+		for _, p := range waiting {
+			p.message.unroutableSince = time.Now().Add(-time.Hour)
 		}
 		h.targets[waiting[0].to].refuted = false
 		h.tick(later())

@@ -31,7 +31,7 @@ type mainChannel struct {
 
 // An attempt is a message in flight.
 type attempt struct {
-	m    *message
+	p    *publication
 	at   time.Time
 	item *list.Element // nil when it is over
 }
@@ -58,14 +58,14 @@ func (c *mainChannel) close() {
 }
 
 // begin puts a message among those in flight.
-func (c *mainChannel) begin(m *message) *attempt {
+func (c *mainChannel) begin(p *publication) *attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a := &attempt{m: m, at: time.Now()}
-	all := c.flying[m.to]
+	a := &attempt{p: p, at: time.Now()}
+	all := c.flying[p.to]
 	if all == nil {
 		all = list.New()
-		c.flying[m.to] = all
+		c.flying[p.to] = all
 	}
 	a.item = all.PushBack(a)
 	if c.count++; c.count == 1 {
@@ -106,11 +106,11 @@ func (c *mainChannel) remove(a *attempt) bool {
 	if a.item == nil {
 		return false
 	}
-	all := c.flying[a.m.to]
+	all := c.flying[a.p.to]
 	all.Remove(a.item)
 	a.item = nil
 	if all.Len() == 0 {
-		delete(c.flying, a.m.to)
+		delete(c.flying, a.p.to)
 	}
 	c.count--
 	return true
@@ -132,7 +132,7 @@ func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []brid
 }
 
 // giveUp takes out what is in flight for longer than patience, or all.
-func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (out []*message) {
+func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (out []*publication) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, attempts := range c.flying {
@@ -141,7 +141,7 @@ func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (o
 			item = item.Next()
 			if all || now.Sub(a.at) >= patience {
 				c.remove(a)
-				out = append(out, a.m)
+				out = append(out, a.p)
 			}
 		}
 	}

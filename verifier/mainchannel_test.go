@@ -14,7 +14,7 @@ func flight(now time.Time, ages map[string]time.Duration) (*mainChannel, map[str
 	c := newFlight()
 	attempts := make(map[string]*attempt)
 	for key, age := range ages {
-		a := c.begin(&message{to: bridge.Target{RoutingKey: key}})
+		a := c.begin(&publication{to: bridge.Target{RoutingKey: key}})
 		a.at = now.Add(-age)
 		attempts[key] = a
 	}
@@ -38,7 +38,7 @@ func TestWhatIsGivenUpIsNobodysAnyMore(t *testing.T) {
 	const patience = time.Minute
 	now := time.Now()
 	c, attempts := flight(now, map[string]time.Duration{"old": 2 * patience, "young": 0})
-	if out := c.giveUp(now, patience, false); len(out) != 1 || out[0] != attempts["old"].m {
+	if out := c.giveUp(now, patience, false); len(out) != 1 || out[0] != attempts["old"].p {
 		t.Errorf("given up are %d", len(out))
 	}
 	if c.confirmed(attempts["old"], nil) || c.forget(attempts["old"]) {

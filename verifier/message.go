@@ -20,32 +20,12 @@ type message struct {
 	judged   time.Time
 	safe     time.Time
 	verdict  Verdict
-
-	// Where it goes: itself to its target, or a copy to the dead queue, the waiting
-	// queue or the audit queue.
-	course course
-	to     bridge.Target
-	copy   *amqp.Publishing
-	why    deathReason // of the dead queue
-
-	group []*message // those that travel to the waiting queue in this one, if it is no message itself
+	why      deathReason // if it goes to the dead queue
 
 	committed       bool // its row is there and goes when the message is safe elsewhere
 	unroutableSince time.Time
 	attempts        int64 // that failed
-	trial           bool  // an attempt at a held target
-	alone           bool  // over a careful channel: its target was stuck
-	enclosed        bool  // its dead letter is a record
 }
-
-type course int
-
-const (
-	forward course = iota
-	deadLetter
-	setAside
-	audit
-)
 
 func (m *message) id() string { return m.delivery.MessageId }
 
@@ -57,26 +37,66 @@ func (m *message) since() time.Time {
 	return m.received
 }
 
-// publishing is what goes to m.to.
-func (m *message) publishing() amqp.Publishing {
-	if m.course == forward {
-		return m.staged.Message.Publishing
-	}
-	return *m.copy
+// A publication is what is published for a message, and where: the message itself to its
+// target, or a copy to one of the verifier's own queues. A group of messages travels to the
+// waiting queue in one. What becomes of the publication decides what is next for the
+// message, which may be another publication.
+type publication struct {
+	course     course
+	to         bridge.Target
+	publishing *amqp.Publishing
+	message    *message   // nil if it is of a group
+	group      []*message // to the waiting queue
+
+	trial    bool // an attempt at a held target
+	alone    bool // over a careful channel: its target was stuck
+	enclosed bool // it is a dead letter that is a record
 }
 
-// forward sets the course to the target.
-func (m *message) forward(keepUserID bool) {
-	m.course, m.to = forward, m.staged.Target()
+// A course says why a message is published.
+type course int
+
+const (
+	forward course = iota
+	deadLetter
+	setAside
+	audit
+)
+
+func (p *publication) id() string {
+	if p.message == nil {
+		return p.publishing.MessageId
+	}
+	return p.message.id()
+}
+
+// messages are those that it carries.
+func (p *publication) messages() []*message {
+	if p.message == nil {
+		return p.group
+	}
+	return []*message{p.message}
+}
+
+// forwards returns the message if the publication is to forward it, else nil.
+func (p *publication) forwards() *message {
+	if p.course != forward {
+		return nil
+	}
+	return p.message
+}
+
+// toTarget is the message itself.
+func (m *message) toTarget(keepUserID bool) *publication {
 	if keepUserID {
 		m.staged.Message.Publishing.UserId = m.staged.UserID
 	}
+	return &publication{course: forward, to: m.staged.Target(), publishing: &m.staged.Message.Publishing, message: m}
 }
 
-// setAside sets the course to the waiting queue, in the staged form.
-func (m *message) setAside(queue string, now time.Time) {
+// toWaiting is a copy for the waiting queue, in the staged form.
+func (m *message) toWaiting(queue string, now time.Time) *publication {
 	staged := m.staged.Publishing()
-	m.course, m.to, m.copy = setAside, bridge.Target{RoutingKey: queue}, &staged
 	staged.Headers[wire.HeaderSetAsideAt] = now.UnixMilli()
 	if !m.unroutableSince.IsZero() {
 		staged.Headers[wire.HeaderUnroutableSince] = m.unroutableSince.UnixMilli()
@@ -84,13 +104,14 @@ func (m *message) setAside(queue string, now time.Time) {
 	if m.attempts > 0 {
 		staged.Headers[wire.HeaderAttempts] = m.attempts
 	}
+	return &publication{course: setAside, to: bridge.Target{RoutingKey: queue}, publishing: &staged, message: m}
 }
 
-// audit sets the course to the audit queue, in the staged form.
-func (m *message) audit(queue string, now time.Time) {
+// toAudit is a copy for the audit queue, in the staged form.
+func (m *message) toAudit(queue string, now time.Time) *publication {
 	staged := m.staged.Publishing()
-	m.course, m.to, m.copy = audit, bridge.Target{RoutingKey: queue}, &staged
 	staged.Headers[wire.HeaderDroppedAt] = now.UTC().Format(time.RFC3339)
+	return &publication{course: audit, to: bridge.Target{RoutingKey: queue}, publishing: &staged, message: m}
 }
 
 // A deathReason says why a message goes to the dead queue.
@@ -99,20 +120,19 @@ type deathReason struct {
 	text string
 }
 
-// deadLetter sets the course to the dead queue: the message as it was staged,
-// with the reason.
-func (m *message) deadLetter(queue string, why deathReason, now time.Time) {
+// toDead is a copy for the dead queue: the message as it was staged, with the reason.
+func (m *message) toDead(queue string, now time.Time) *publication {
 	const textLimit = 1000
 	d := m.delivery
 	headers := make(amqp.Table, len(d.Headers)+4)
 	maps.Copy(headers, d.Headers)
-	verdict := "unknown"
+	outcome := "unknown"
 	if m.committed {
-		verdict = driver.Committed.String()
+		outcome = driver.Committed.String()
 	}
-	headers[wire.HeaderDeadReason] = why.code
-	headers[wire.HeaderDeadText] = why.text[:min(len(why.text), textLimit)]
-	headers[wire.HeaderDeadVerdict] = verdict
+	headers[wire.HeaderDeadReason] = m.why.code
+	headers[wire.HeaderDeadText] = m.why.text[:min(len(m.why.text), textLimit)]
+	headers[wire.HeaderDeadVerdict] = outcome
 	headers[wire.HeaderDeadAttempts] = m.attempts
 	headers[wire.HeaderDeadAt] = now.UTC().Format(time.RFC3339)
 	if d.Expiration != "" { // must not act in the dead queue either
@@ -120,26 +140,18 @@ func (m *message) deadLetter(queue string, why deathReason, now time.Time) {
 	}
 	delete(headers, "CC")
 	delete(headers, "BCC")
-	m.why = why
-	if m.judged.IsZero() {
-		m.judged = now
-	}
-	m.course, m.enclosed, m.to = deadLetter, false, bridge.Target{RoutingKey: queue}
+	_, odd := headers[wire.HeaderDeadRecord] // somebody has made it up
 	d.Headers = headers
 	letter := wire.Republished(d)
-	m.copy = &letter
-	if _, odd := headers[wire.HeaderDeadRecord]; odd { // somebody has made it up
-		m.enclose()
+	p := &publication{course: deadLetter, to: bridge.Target{RoutingKey: queue}, publishing: &letter, message: m}
+	if odd {
+		return p.asRecord()
 	}
+	return p
 }
 
-// enclose makes a record of a dead letter; it returns false if it is one already.
-func (m *message) enclose() bool {
-	if m.enclosed {
-		return false
-	}
-	m.enclosed = true
-	record := wire.DeadRecord(*m.copy)
-	m.copy = &record
-	return true
+// asRecord is a dead letter as a record in the body of another.
+func (p *publication) asRecord() *publication {
+	record := wire.DeadRecord(*p.publishing)
+	return &publication{course: deadLetter, to: p.to, publishing: &record, message: p.message, enclosed: true}
 }

@@ -99,8 +99,7 @@ func (s *session) committed(messages ...*message) {
 			s.deadLetter(m, deathReason{wire.DeadNotAllowed, m.staged.Target().String() + " is not on the allow-list"})
 			continue
 		}
-		m.forward(s.opts.KeepUserID)
-		s.forwarder.publish(m)
+		s.forwarder.publish(m.toTarget(s.opts.KeepUserID))
 	}
 }
 
@@ -108,8 +107,7 @@ func (s *session) committed(messages ...*message) {
 func (s *session) drop(m *message) {
 	m.judged = time.Now()
 	if s.opts.Topology.Audit > 0 {
-		m.audit(s.opts.Topology.AuditQueue(), m.judged)
-		s.forwarder.publish(m)
+		s.forwarder.publish(m.toAudit(s.opts.Topology.AuditQueue(), m.judged))
 		return
 	}
 	s.dropped(m)
@@ -124,28 +122,37 @@ func (s *session) dropped(m *message) {
 
 // deadLetter sends a message to the dead queue.
 func (s *session) deadLetter(m *message, why deathReason) {
-	m.deadLetter(s.opts.Topology.DeadQueue(), why, time.Now())
-	s.forwarder.publish(m)
+	now := time.Now()
+	m.why = why
+	if m.judged.IsZero() {
+		m.judged = now
+	}
+	s.forwarder.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 }
 
 // ended takes over what leaves the forwarder.
-func (s *session) ended(m *message, what fate, err error) {
+func (s *session) ended(p *publication, what fate, err error) {
 	switch what {
 	case placed:
-		s.safe(m)
+		s.placed(p)
 	case refused:
-		s.refused(m, err)
+		s.refused(p, err)
 	case expired:
-		s.deadLetter(m, deathReason{wire.DeadUnroutable, m.to.String() + " does not exist"})
+		s.deadLetter(p.message, deathReason{wire.DeadUnroutable, p.to.String() + " does not exist"})
 	case leftOut:
-		s.dropped(m)
+		s.dropped(p.message)
 	}
 }
 
-// safe: the broker has the message where its course led.
-func (s *session) safe(m *message) {
+// placed: the broker has what was published.
+func (s *session) placed(p *publication) {
+	if p.course == setAside { // the copy in the waiting queue will be judged
+		s.wasSetAside(p.messages()...)
+		return
+	}
+	m := p.message
 	m.safe = time.Now()
-	switch m.course {
+	switch p.course {
 	case forward:
 		m.verdict = Forwarded
 		s.stats.forwarded.Add(1)
@@ -154,9 +161,6 @@ func (s *session) safe(m *message) {
 		if !m.committed { // judged again, it would end there twice
 			m.parcel.apart.Store(true)
 		}
-	case setAside: // the copy in the waiting queue will be judged
-		s.wasSetAside(m)
-		return
 	case audit:
 		s.dropped(m)
 		return
@@ -169,19 +173,19 @@ func (s *session) safe(m *message) {
 	}
 }
 
-// refused: the message cannot be published as it is. A dead letter becomes a record then,
-// which leaves room for the reason. What is larger than the broker takes, since its
-// max_message_size was lowered, cannot even be moved on this broker: it stays where it is.
-func (s *session) refused(m *message, err error) {
-	switch {
-	case m.group != nil:
-		s.setAsideAlone(m.group...)
-	case m.course == forward:
+// refused: the broker will never take p. A dead letter becomes a record then, which leaves
+// room for the reason. What is larger than the broker takes, since its max_message_size was
+// lowered, cannot even be moved on this broker: it stays where it is.
+func (s *session) refused(p *publication, err error) {
+	switch m := p.message; {
+	case p.group != nil:
+		s.setAsideAlone(p.group...)
+	case p.course == forward:
 		s.deadLetter(m, deathReason{wire.DeadRefused, err.Error()})
-	case m.course == audit:
+	case p.course == audit:
 		s.dropped(m)
-	case m.course == deadLetter && m.enclose():
-		s.forwarder.publish(m)
+	case p.course == deadLetter && !p.enclosed:
+		s.forwarder.publish(p.asRecord())
 	default:
 		s.log.Error("message stays in its queue, since the broker takes it nowhere", "message_id", m.id(),
 			"bytes", len(m.delivery.Body), "queue", m.parcel.lane.queue, "again_in", s.opts.HandBack, "error", err)

@@ -104,9 +104,9 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 		log:      s.log,
 		holds:    s.holds,
 		ended:    s.ended,
-		ready:    newGatherer[*message](),
-		careful:  newGatherer[*message](),
-		stuck:    newGatherer[*message](),
+		ready:    newGatherer[*publication](),
+		careful:  newGatherer[*publication](),
+		stuck:    newGatherer[*publication](),
 		suspects: make(map[string]bool),
 	}
 	if err := s.forwarder.open(context.WithoutCancel(ctx), publishing); err != nil {
@@ -226,7 +226,7 @@ func (s *session) finish() error {
 // the group will be handed back whole, and that member would be there twice. Nobody else
 // may be judging any more.
 func (s *session) reunite() int {
-	apart := func(m *message) bool { return m.course == forward && m.parcel.apart.Load() }
+	apart := func(m *message) bool { return m.parcel.apart.Load() }
 	waiting := append(s.arrivals.take(math.MaxInt), s.room.guests()...)
 	waiting = slices.DeleteFunc(waiting, func(m *message) bool { return !apart(m) })
 	waiting = append(waiting, s.holds.leave(apart)...)

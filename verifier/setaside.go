@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
@@ -42,7 +40,7 @@ func (s *session) tend(ctx context.Context) error {
 // only.
 func (s *session) thin(now time.Time) {
 	excess := s.excess()
-	fresh := func(m *message) bool { return m.course == forward && m.parcel.lane == s.staging }
+	fresh := func(m *message) bool { return m.parcel.lane == s.staging }
 	excessBytes := 0
 	if s.staging.short() { // they may have half of the room
 		excessBytes = -s.staging.maxBytes / 2
@@ -72,8 +70,6 @@ func (s *session) thin(now time.Time) {
 func (s *session) overstays(m *message, now time.Time) bool {
 	age := now.Sub(m.received)
 	switch {
-	case m.course != forward: // on its way to one of our own queues
-		return false
 	case m.parcel.lane == s.staging:
 		return age >= min(s.opts.Patience, s.opts.HandBack)
 	case s.waiting.full():
@@ -138,7 +134,7 @@ const groupBytes = 64 << 10
 func (s *session) setAside(messages ...*message) {
 	now := time.Now()
 	limit := max(1, s.waiting.prefetch/4) // no group is much beside what the lane holds
-	var group []*message
+	var group []*publication
 	var records [][]byte
 	size := 0
 	flush := func() {
@@ -153,16 +149,16 @@ func (s *session) setAside(messages ...*message) {
 		group, records, size = nil, nil, 0
 	}
 	for _, m := range messages {
-		m.setAside(s.opts.Topology.WaitingQueue(), now)
-		record, ok := s.record(m)
+		p := m.toWaiting(s.opts.Topology.WaitingQueue(), now)
+		record, ok := s.record(p)
 		if !ok {
-			s.forwarder.publish(m)
+			s.forwarder.publish(p)
 			continue
 		}
 		if len(group) == limit || size+len(record) > groupBytes {
 			flush()
 		}
-		group, records, size = append(group, m), append(records, record), size+len(record)
+		group, records, size = append(group, p), append(records, record), size+len(record)
 	}
 	flush()
 }
@@ -171,51 +167,45 @@ func (s *session) setAside(messages ...*message) {
 func (s *session) setAsideAlone(messages ...*message) {
 	now := time.Now()
 	for _, m := range messages {
-		m.setAside(s.opts.Topology.WaitingQueue(), now)
-		s.forwarder.publish(m)
+		s.forwarder.publish(m.toWaiting(s.opts.Topology.WaitingQueue(), now))
 	}
 }
 
-// record returns what m is in a group, if it may be in one.
-func (s *session) record(m *message) ([]byte, bool) {
+// record returns what p is in a group, if it may be in one.
+func (s *session) record(p *publication) ([]byte, bool) {
 	const most = groupBytes / 4
-	if len(m.copy.Body) > most {
+	if len(p.publishing.Body) > most {
 		return nil, false
 	}
-	record := wire.EncodeRecord(*m.copy)
+	record := wire.EncodeRecord(*p.publishing)
 	if len(record) > most {
 		return nil, false
 	}
-	if m.parcel.single { // it may have headers that a group's member may not have
-		if _, err := wire.Alone(m.staged.Ledger, record); err != nil {
+	if p.message.parcel.single { // it may have headers that a group's member may not have
+		if _, err := wire.Alone(p.message.staged.Ledger, record); err != nil {
 			return nil, false
 		}
 	}
 	return record, true
 }
 
-// groupOf makes what carries messages to the waiting queue.
-func (s *session) groupOf(members []*message, records [][]byte, now time.Time) *message {
-	p := wire.Group(s.ledger.Identity(), records...)
-	p.Headers[wire.HeaderSetAsideAt] = now.UnixMilli()
-	for _, m := range members {
-		m.copy = nil // it is in the group
+// groupOf makes one of several publications.
+func (s *session) groupOf(members []*publication, records [][]byte, now time.Time) *publication {
+	publishing := wire.Group(s.ledger.Identity(), records...)
+	publishing.Headers[wire.HeaderSetAsideAt] = now.UnixMilli()
+	group := &publication{course: setAside, to: members[0].to, publishing: &publishing}
+	for _, p := range members {
+		group.group = append(group.group, p.message)
 	}
-	return &message{
-		group: members, delivery: amqp.Delivery{MessageId: p.MessageId}, received: now,
-		course: setAside, to: members[0].to, copy: &p,
-	}
+	return group
 }
 
-// wasSetAside: the waiting queue has the copy of a message, or of all those in a group.
-func (s *session) wasSetAside(m *message) {
-	messages := []*message{m}
-	if m.group != nil {
-		messages = m.group
-	}
-	for _, one := range messages {
-		one.verdict, one.safe = SetAside, m.safe
-		one.parcel.apart.Store(true)
+// wasSetAside: the waiting queue has the copies of these messages.
+func (s *session) wasSetAside(messages ...*message) {
+	now := time.Now()
+	for _, m := range messages {
+		m.verdict, m.safe = SetAside, now
+		m.parcel.apart.Store(true)
 	}
 	s.stats.setAside.Add(int64(len(messages)))
 	s.done(messages...)

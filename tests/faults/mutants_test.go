@@ -51,11 +51,11 @@ var mutants = []mutant{
 		name:     "ack before confirm",
 		scenario: "a verifier dies while a target is missing",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/pipeline.go", `		m.forward(s.opts.KeepUserID)
-`, `		m.forward(s.opts.KeepUserID)
-		if mutant("ack before confirm") {
+		edits: []edit{{"verifier/pipeline.go", `		s.forwarder.publish(m.toTarget(s.opts.KeepUserID))
+`, `		if mutant("ack before confirm") {
 			_ = m.parcel.lane.ch.Ack(m.parcel.tag, false)
 		}
+		s.forwarder.publish(m.toTarget(s.opts.KeepUserID))
 `}},
 	},
 	{
@@ -66,11 +66,11 @@ var mutants = []mutant{
 			{"verifier/pipeline.go", `// committed sends messages on`, `func alone[T any](x T) []T { return []T{x} }
 
 // committed sends messages on`},
-			{"verifier/pipeline.go", `		m.forward(s.opts.KeepUserID)
-`, `		m.forward(s.opts.KeepUserID)
-		if mutant("delete before confirm") {
+			{"verifier/pipeline.go", `		s.forwarder.publish(m.toTarget(s.opts.KeepUserID))
+`, `		if mutant("delete before confirm") {
 			_ = s.ledger.Forget(context.Background(), alone(m.staged.ID))
 		}
+		s.forwarder.publish(m.toTarget(s.opts.KeepUserID))
 `},
 		},
 	},
@@ -247,11 +247,11 @@ var mutants = []mutant{
 		name:     "ack a strange message before its dead letter is confirmed",
 		scenario: "strange messages are in the staging queue, and a verifier dies while the dead queue is missing",
 		caught:   world.Lost,
-		edits: []edit{{"verifier/pipeline.go", `	m.deadLetter(s.opts.Topology.DeadQueue(), why, time.Now())
-`, `	m.deadLetter(s.opts.Topology.DeadQueue(), why, time.Now())
-	if mutant("ack a strange message before its dead letter is confirmed") {
+		edits: []edit{{"verifier/pipeline.go", `	s.forwarder.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
+`, `	if mutant("ack a strange message before its dead letter is confirmed") {
 		_ = m.parcel.lane.ch.Ack(m.parcel.tag, false)
 	}
+	s.forwarder.publish(m.toDead(s.opts.Topology.DeadQueue(), now))
 `}},
 	},
 	{
@@ -271,12 +271,12 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestMissingExchangeHoldsUpNobody",
 		says: "messages have not come|rows, want those of the 20",
-		edits: []edit{{"verifier/forward.go", `		f.careful.add(m) // a suspect; if the connection was lost, the session ends
+		edits: []edit{{"verifier/forward.go", `		f.careful.add(p) // a suspect; if the connection was lost, the session ends
 `, `		if mutant("look for the one that closes the channel among all, again and again") {
-			f.ready.add(m)
+			f.ready.add(p)
 			return
 		}
-		f.careful.add(m) // a suspect; if the connection was lost, the session ends
+		f.careful.add(p) // a suspect; if the connection was lost, the session ends
 `}},
 	},
 	// Rule 9.
