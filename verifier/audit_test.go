@@ -23,7 +23,7 @@ func TestACopyForAHeldAuditQueueIsLeftOut(t *testing.T) {
 		s.staging.took(p, 1)
 		s.forwarder.publish(&publication{message: &message{parcel: p}, course: audit, to: to})
 	}
-	if s.holds.size() != 0 || s.staging.held.Load() != 0 || s.forwarder.moving.value() != 0 {
-		t.Errorf("%d wait, %d held, %d moving", s.holds.size(), s.staging.held.Load(), s.forwarder.moving.value())
+	if s.holds.size() != 0 || s.staging.open.Load() != 0 || s.forwarder.moving.value() != 0 {
+		t.Errorf("%d wait, %d held, %d moving", s.holds.size(), s.staging.open.Load(), s.forwarder.moving.value())
 	}
 }

@@ -143,7 +143,7 @@
 // Every session begins by dropping the pool's idle connections that are broken.
 // A pooled database connection that dies while it is idle is replaced without a new
 // session: what guards its successor is that the ledgers check their identity with
-// every verdict.
+// every outcome.
 //
 // When the context of Run ends, what has been judged is brought to its end for at
 // most Options.Drain, and the rest is handed back; Run returns ErrNotDrained if not all

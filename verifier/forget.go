@@ -24,10 +24,10 @@ func (s *session) forget(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.forgotten.more:
+		case <-s.toForget.more:
 		}
 		pause(ctx, forgetGather)
-		batch := s.forgotten.take(forgetLimit)
+		batch := s.toForget.take(forgetLimit)
 		if len(batch) == 0 {
 			continue
 		}

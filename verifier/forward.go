@@ -16,7 +16,8 @@ import (
 )
 
 // A forwarder publishes messages and knows which are safe: confirmed and not
-// returned (rule 4 of package bridge).
+// returned (rule 4 of package bridge). What its target does not take waits in holds, and
+// is published again, until its fate is known.
 //
 // Most go over the main channel, without waiting for each other's confirms. A
 // publish that the broker refuses (missing exchange, no right, refused property)
@@ -80,11 +81,11 @@ const maxLeft = 8
 func (f *forwarder) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(ctx, f.main.leave)() // the first one is older than ctx
-	group.Go(func() error { return f.publishMain(ctx) })
+	group.Go(func() error { return f.runMain(ctx) })
 	group.Go(func() error { return f.watchMain(ctx) })
 	for range carefulChannels {
-		group.Go(func() error { return f.publishCareful(ctx, f.careful) })
-		group.Go(func() error { return f.publishCareful(ctx, f.stuck) })
+		group.Go(func() error { return f.runCareful(ctx, f.careful) })
+		group.Go(func() error { return f.runCareful(ctx, f.stuck) })
 	}
 	return group.Wait()
 }
@@ -145,7 +146,7 @@ func (f *forwarder) end(p *publication, what fate, err error) {
 	f.moving.add(-1)
 }
 
-func (f *forwarder) publishMain(ctx context.Context) error {
+func (f *forwarder) runMain(ctx context.Context) error {
 	for {
 		select {
 		case <-f.ready.more:
@@ -165,14 +166,15 @@ func (f *forwarder) publishMain(ctx context.Context) error {
 			if f.waits(p) { // since it was put here
 				continue
 			}
-			if err := f.publishOne(ctx, p); err != nil {
+			if err := f.amongOthers(ctx, p); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func (f *forwarder) publishOne(ctx context.Context, p *publication) error {
+// amongOthers publishes p over the main channel, and waits for nothing but room there.
+func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
 	for {
 		main, err := f.mainChannel(ctx)
 		if err != nil {
@@ -366,8 +368,8 @@ func (f *forwarder) clear(c *mainChannel, now time.Time) {
 	f.closing.Go(c.close) // which may take a while
 }
 
-// publishCareful publishes one message at a time, over a connection of its own.
-func (f *forwarder) publishCareful(ctx context.Context, messages *gatherer[*publication]) error {
+// runCareful publishes one message at a time, over a connection of its own.
+func (f *forwarder) runCareful(ctx context.Context, messages *gatherer[*publication]) error {
 	var conn *bridge.Connection
 	var channel *bridge.Publisher
 	defer func() {
@@ -402,7 +404,7 @@ func (f *forwarder) publishCareful(ctx context.Context, messages *gatherer[*publ
 			if ctx.Err() != nil {
 				return nil
 			}
-			stuck, err := f.judge(p, err, conn)
+			stuck, err := f.conclude(p, err, conn)
 			if err != nil {
 				return err
 			}
@@ -414,9 +416,9 @@ func (f *forwarder) publishCareful(ctx context.Context, messages *gatherer[*publ
 	}
 }
 
-// judge draws the consequence of a message that was published alone. It tells
+// conclude draws the consequence of a message that was published alone. It tells
 // whether the target did not confirm.
-func (f *forwarder) judge(p *publication, err error, conn *bridge.Connection) (noConfirm bool, _ error) {
+func (f *forwarder) conclude(p *publication, err error, conn *bridge.Connection) (noConfirm bool, _ error) {
 	refusal := bridge.Refusal(err)
 	f.suspect(p.to.Exchange, refusal != nil)
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// holds keeps the messages of targets that take none at present: a full queue
+// Messages wait in holds while their target takes none: a full queue
 // (nack), a missing one (return, 404), a stuck one. Each such target is tried with
 // backoff, first with one message, after a success with twice as many, and holds
 // up nobody else (rule 8 of package bridge).
@@ -52,7 +52,7 @@ func (h *holds) holds(to bridge.Target) bool {
 	return h.targets[to] != nil
 }
 
-// takes keeps p if its target is held, and tells whether it did.
+// takes has p wait if its target is held, and tells whether it does.
 func (h *holds) takes(p *publication) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,11 +60,11 @@ func (h *holds) takes(p *publication) bool {
 	if target == nil || p.trial {
 		return false
 	}
-	h.keep(target, p)
+	h.wait(target, p)
 	return true
 }
 
-func (h *holds) keep(target *hold, p *publication) {
+func (h *holds) wait(target *hold, p *publication) {
 	target.waiting = append(target.waiting, p)
 	h.count++
 	wake(h.more)
@@ -73,14 +73,14 @@ func (h *holds) keep(target *hold, p *publication) {
 	}
 }
 
-// failed keeps p, whose target did not take it.
+// failed has p wait, whose target did not take it.
 func (h *holds) failed(p *publication, reason HoldReason) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	target := h.hold(p.to, reason, "message_id", p.id())
 	target.refuted = reason == Missing
 	target.works = false
-	h.keep(target, p)
+	h.wait(target, p)
 	if reason != Missing {
 		target.exists()
 	}
@@ -233,8 +233,8 @@ func (h *holds) size() int {
 	return h.count
 }
 
-// held lists the targets that take nothing.
-func (h *holds) held() []HeldTarget {
+// list lists the targets that take nothing.
+func (h *holds) list() []HeldTarget {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := make([]HeldTarget, 0, len(h.targets))

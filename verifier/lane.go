@@ -34,7 +34,7 @@ type lane struct {
 	cancels    <-chan string
 
 	arrived *gatherer[arrival] // not taken apart yet
-	held    atomic.Int64       // messages taken apart and not done
+	open    atomic.Int64       // messages taken apart and not done
 	freed   chan struct{}
 
 	mu      sync.Mutex
@@ -167,7 +167,7 @@ func (l *lane) rested(now time.Time) (tags []uint64) {
 func (l *lane) full() bool { return l.crowded() || l.short() }
 
 // crowded tells whether the lane holds as many messages as it may.
-func (l *lane) crowded() bool { return int(l.held.Load()) >= l.prefetch }
+func (l *lane) crowded() bool { return int(l.open.Load()) >= l.prefetch }
 
 // short tells whether the lane lacks room for what has been delivered.
 func (l *lane) short() bool {
@@ -183,7 +183,7 @@ func (l *lane) empty() bool {
 	return l.bytes == 0 && len(l.resting) == 0
 }
 
-func (l *lane) heldBytes() int {
+func (l *lane) keptBytes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.bytes
@@ -206,7 +206,7 @@ func (l *lane) waitRoom(ctx context.Context) bool {
 func (l *lane) took(p *parcel, messages int) {
 	p.open.Store(int32(messages))
 	p.single = messages == 1
-	l.held.Add(int64(messages))
+	l.open.Add(int64(messages))
 }
 
 // done lets messages go, and those parcels be acked that they were the last of.
@@ -225,7 +225,7 @@ func (l *lane) done(messages int, ended []*parcel) {
 		}
 	}
 	l.mu.Unlock()
-	l.held.Add(-int64(messages))
+	l.open.Add(-int64(messages))
 	wake(l.freed)
 	if len(tags) > 0 {
 		l.acks.done(tags...)

@@ -17,9 +17,9 @@ func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
 		var tag uint64
 		deliver := func(size int, again bool) bool {
 			tag++
-			held := l.heldBytes()
+			held := l.keptBytes()
 			l.receive(amqp.Delivery{DeliveryTag: tag, Body: make([]byte, size), Redelivered: again})
-			return l.heldBytes() > held
+			return l.keptBytes() > held
 		}
 		sizes := make(map[uint64]int)
 		var kept []*parcel
@@ -33,7 +33,7 @@ func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
 				kept = kept[1:]
 			}
 		}
-		for l.heldBytes() < 95*small {
+		for l.keptBytes() < 95*small {
 			deliver(small, false)
 		}
 		deliver(large, false)

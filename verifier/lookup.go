@@ -39,7 +39,7 @@ func (s *session) look(ctx context.Context) error {
 		case <-s.room.again:
 		case <-s.idlers():
 		}
-		pause(ctx, s.arrived.gather(lookupGather))
+		pause(ctx, s.pace.gather(lookupGather))
 		fresh := s.arrivals.take(lookupLimit)
 		waiting := s.room.lookAgain(time.Now(), lookupLimit)
 		if len(fresh)+len(waiting) == 0 {
@@ -84,13 +84,13 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	}
 	var hits, misses, again, young []*message
 	// With shorter pauses than that, looking again would cost more than settling.
-	busy, now := s.arrived.gather(lookupGather) >= lookupGather/2, time.Now()
-	for _, m := range fresh { // a miss is not a verdict: rule 3 of package bridge
+	busy, now := s.pace.gather(lookupGather) >= lookupGather/2, time.Now()
+	for _, m := range fresh { // a miss is no outcome: rule 3 of package bridge
 		switch {
 		case found[m.staged.ID]:
 			hits = append(hits, m)
 			if m.parcel.lane == s.waiting {
-				s.arrived.add(1) // as a new one: it goes on
+				s.pace.add(1) // as a new one: it goes on
 			}
 		case m.parcel.lane == s.waiting:
 			again = append(again, m)
@@ -146,7 +146,7 @@ func (s *session) settle(ctx context.Context) error {
 		}
 		tooMany := m.parcel.lane == s.staging && s.excess() > 0 // thin takes no message from a settler
 		leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())
-		s.room.settled(m, !leaves)
+		s.room.waited(m, !leaves)
 		switch {
 		case outcome == driver.Committed:
 			s.committed(m)

@@ -40,7 +40,7 @@ const (
 	Forwarded    Verdict = "forwarded"
 	Dropped      Verdict = "dropped"
 	DeadLettered Verdict = "dead_lettered"
-	SetAside     Verdict = "set_aside" // no verdict yet: moved to the waiting queue
+	SetAside     Verdict = "set_aside" // not judged yet: moved to the waiting queue
 )
 
 // tell tells the observer of messages that are done.

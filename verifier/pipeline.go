@@ -85,7 +85,7 @@ func (s *session) parse(m *message) {
 		return
 	}
 	if m.parcel.lane == s.staging { // those that come round again do not count as load unless they go on
-		s.arrived.add(1)
+		s.pace.add(1)
 	}
 	s.arrivals.add(m)
 }
@@ -167,7 +167,7 @@ func (s *session) placed(p *publication) {
 	}
 	if m.committed {
 		s.forgetting.add(1)
-		s.forgotten.add(m)
+		s.toForget.add(m)
 	} else {
 		s.done(m)
 	}

@@ -23,8 +23,11 @@ var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.Err
 
 // A session is the pipeline of the package comment, on one pair of connections:
 //
-//	take -> look ---------------> publish -> forget -> ack
-//	          \-> room -> settle -/   \-> holds -/
+//	take -> look ---------------> forwarder <-> holds
+//	          \-> room -> settle -/     \-> forget -> ack
+//
+// A message has one owner at a time, who hands it on and then knows it no more. Messages
+// that wait in the room or in holds may be taken out by thin, which sets them aside.
 //
 // Nothing of it outlives the connections: on any error the session is thrown
 // away whole, everything unacked is redelivered, and a new one is started.
@@ -41,32 +44,32 @@ type session struct {
 	staging   *lane
 	waiting   *lane
 
-	arrived    pace
+	pace       pace
 	arrivals   *gatherer[*message]
 	room       *waitingRoom
 	turn       turn
 	holds      *holds
 	more       chan struct{} // woken when another message waits in the room or in holds
 	forwarder  *forwarder
-	forgotten  *gatherer[*message]
-	forgetting counter      // messages in forgotten, or being forgotten
+	toForget   *gatherer[*message]
+	forgetting counter      // messages in toForget, or whose rows are being deleted
 	settling   atomic.Int64 // lookups that wait in the database
 }
 
 // open connects and declares; the proof has been given.
 func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 	s := &session{
-		ledger:    v.ledger,
-		broker:    v.broker,
-		opts:      v.opts,
-		allow:     v.allow,
-		stats:     &v.stats,
-		jobs:      v.jobs,
-		log:       v.opts.Logger,
-		arrivals:  newGatherer[*message](),
-		room:      newWaitingRoom(v.opts.Settlers),
-		forgotten: newGatherer[*message](),
-		more:      make(chan struct{}, 1),
+		ledger:   v.ledger,
+		broker:   v.broker,
+		opts:     v.opts,
+		allow:    v.allow,
+		stats:    &v.stats,
+		jobs:     v.jobs,
+		log:      v.opts.Logger,
+		arrivals: newGatherer[*message](),
+		room:     newWaitingRoom(v.opts.Settlers),
+		toForget: newGatherer[*message](),
+		more:     make(chan struct{}, 1),
 	}
 	defer func() {
 		if err != nil {
@@ -202,7 +205,7 @@ func (s *session) watch(ctx context.Context) error {
 func (s *session) drain(ctx context.Context) error {
 	late := time.After(s.opts.Drain)
 	for {
-		for _, stage := range []*counter{&s.forwarder.moving, &s.forgetting} { // in the order of the way
+		for _, stage := range []*counter{&s.forwarder.moving, &s.forgetting} { // nothing goes back from the second to the first
 			select {
 			case <-stage.zero():
 			case <-ctx.Done():

@@ -10,7 +10,7 @@ import (
 
 // excess is how many messages from the staging queue wait beyond Options.Waiting.
 func (s *session) excess() int {
-	return s.room.size() + s.holds.size() - s.opts.Waiting - int(s.waiting.held.Load())
+	return s.room.size() + s.holds.size() - s.opts.Waiting - int(s.waiting.open.Load())
 }
 
 // tend looks after those who wait: it tries held targets again, and sets aside

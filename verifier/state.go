@@ -99,10 +99,10 @@ func (v *Verifier) State() State {
 	if s == nil {
 		return state
 	}
-	state.Held = int(s.staging.held.Load() + s.waiting.held.Load())
-	state.Bytes = s.staging.heldBytes() + s.waiting.heldBytes()
+	state.Held = int(s.staging.open.Load() + s.waiting.open.Load())
+	state.Bytes = s.staging.keptBytes() + s.waiting.keptBytes()
 	state.Settling = int(s.settling.Load())
-	state.Targets = s.holds.held()
+	state.Targets = s.holds.list()
 	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
 	guests := s.longest()
 	state.Waiting = len(guests)

@@ -93,7 +93,7 @@ func (r *waitingRoom) busy(g *guest) *message {
 }
 
 // next waits for a message to settle; nil when ctx ends. The message is the
-// settler's until it calls settled.
+// settler's until it calls waited.
 func (r *waitingRoom) next(ctx context.Context) (m *message, slow bool) {
 	for {
 		if m, slow = r.pick(); m != nil {
@@ -127,8 +127,8 @@ func (r *waitingRoom) pick() (m *message, slow bool) {
 	return r.busy(g), g.slow
 }
 
-// settled ends the settling of m: it stays, as a slow one, or it leaves.
-func (r *waitingRoom) settled(m *message, stays bool) {
+// waited ends a settler's waiting for m: it stays, as a slow one, or it leaves.
+func (r *waitingRoom) waited(m *message, stays bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.where[m]

@@ -49,7 +49,7 @@ func TestTheEndOfASlowTransactionHasAllSlowOnesLookedUpAtOnce(t *testing.T) {
 			if !slow {
 				t.Error("a settler took it as a fresh one")
 			}
-			r.settled(m, false)
+			r.waited(m, false)
 		},
 		"by a lookup": func(r *waitingRoom, now time.Time) {
 			found := r.lookAgain(now.Add(slowLook), 1)[0]

@@ -328,7 +328,7 @@ var mutants = []mutant{
 		test: "TestMessagesInGroupsAreBounded",
 		says: "messages were held, more than a prefetch",
 		edits: []edit{{"verifier/lane.go", `	for l.crowded() {
-`, `	for l.held.Load() >= int64(l.prefetch) && !mutant("groups are not counted") {
+`, `	for l.open.Load() >= int64(l.prefetch) && !mutant("groups are not counted") {
 `}},
 	},
 	// Rule 11.
