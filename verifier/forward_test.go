@@ -1,0 +1,68 @@
+package verifier
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+)
+
+// A drain waits for the forwarder, then for what comes next: a message that nobody counts
+// for a moment would be handed back although it is through.
+func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
+	tests := map[string]struct {
+		course course
+		what   fate
+		play   func(*forwarder, *publication)
+	}{
+		"placed at once": {forward, placed, func(f *forwarder, p *publication) {
+			f.publish(p)
+			f.end(p, placed, nil)
+		}},
+		"placed at the second attempt": {forward, placed, func(f *forwarder, p *publication) {
+			f.publish(p)
+			f.failed(p, Full)
+			f.retry(later())
+			f.end(p, placed, nil)
+		}},
+		"refused after its target was held": {forward, refused, func(f *forwarder, p *publication) {
+			f.holds.behind(p.to)
+			f.publish(p)
+			f.retry(later())
+			f.end(p, refused, nil)
+		}},
+		"expired": {forward, expired, func(f *forwarder, p *publication) {
+			f.publish(p)
+			f.failed(p, Missing)
+			f.retry(later())
+		}},
+		"left out of the audit queue": {audit, leftOut, func(f *forwarder, p *publication) {
+			f.publish(p)
+			f.failed(p, Full)
+		}},
+		"left out, since the audit queue is held": {audit, leftOut, func(f *forwarder, p *publication) {
+			f.holds.behind(p.to)
+			f.publish(p)
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := &forwarder{holds: testHolds(time.Minute), ready: newGatherer[*publication](), log: slog.New(slog.DiscardHandler)}
+			p := publicationsTo("target", 1)[0]
+			p.course = test.course
+			ends := 0
+			f.ended = func(got *publication, what fate, _ error) {
+				ends++
+				if got != p || what != test.what {
+					t.Errorf("it ends with fate %d, want %d", what, test.what)
+				}
+				if f.moving.value() != 1 {
+					t.Errorf("%d are counted while it is handed on", f.moving.value())
+				}
+			}
+			test.play(f, p)
+			if ends != 1 || f.moving.value() != 0 || f.holds.size() != 0 {
+				t.Errorf("it ends %d times; %d are counted and %d wait", ends, f.moving.value(), f.holds.size())
+			}
+		})
+	}
+}
