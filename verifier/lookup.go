@@ -71,8 +71,11 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	committed, err := s.ledger.Committed(asking, ids)
 	cancel()
-	if ctx.Err() != nil {
-		s.arrivals.add(fresh...) // reunite must see them
+	if ctx.Err() != nil { // reunite must see them
+		s.arrivals.add(fresh...)
+		for _, m := range waiting {
+			s.room.looked(m, false, time.Now())
+		}
 		return nil
 	}
 	if err != nil {
@@ -133,6 +136,7 @@ func (s *session) settle(ctx context.Context) error {
 		s.settling.Add(-1)
 		cancel()
 		if ctx.Err() != nil {
+			s.room.waited(m, true) // reunite must see it
 			return nil
 		}
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -230,9 +229,8 @@ func (s *session) finish() error {
 // may be judging any more.
 func (s *session) reunite() int {
 	apart := func(m *message) bool { return m.parcel.apart.Load() }
-	waiting := append(s.arrivals.take(math.MaxInt), s.room.guests()...)
-	waiting = slices.DeleteFunc(waiting, func(m *message) bool { return !apart(m) })
-	waiting = append(waiting, s.holds.leave(apart)...)
+	s.room.enter(false, s.arrivals.take(math.MaxInt)...)
+	waiting := append(s.room.leave(apart), s.holds.leave(apart)...)
 	s.setAside(waiting...)
 	return len(waiting)
 }

@@ -1,0 +1,53 @@
+package verifier
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+// A drain looks for such messages until it finds none: it must find each once, also one
+// that was with a settler or in a lookup when the end came.
+func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
+	s := &session{
+		log: slog.New(slog.DiscardHandler), stats: &counters{}, holds: testHolds(time.Minute),
+		arrivals: newGatherer[*message](), room: newWaitingRoom(1), waiting: newLane("w", 10, 1<<20, time.Hour, nil),
+	}
+	s.forwarder = &forwarder{holds: s.holds, ended: s.ended, ready: newGatherer[*publication]()}
+	places := map[string]func(*message){
+		"not looked up": func(m *message) { s.arrivals.add(m) },
+		"in the room":   func(m *message) { s.room.enter(false, m) },
+		"with a settler": func(m *message) {
+			s.room.enter(false, m)
+			got, _ := s.room.pick()
+			s.room.waited(got, true)
+		},
+		"its target is held": func(m *message) { s.holds.failed(m.toTarget(false), Full) },
+	}
+	groups := []*parcel{{lane: s.waiting}, {lane: s.waiting}}
+	for _, place := range places {
+		for _, p := range groups {
+			m := &message{parcel: p}
+			m.staged = wire.Staged{Message: bridge.Message{RoutingKey: "target",
+				Publishing: amqp.Publishing{Body: make([]byte, groupBytes)}}} // it goes alone
+			place(m)
+		}
+	}
+	for i, p := range groups {
+		p.apart.Store(true)
+		if n := s.reunite(); n != len(places) {
+			t.Errorf("group %d: %d are set aside, want %d", i, n, len(places))
+		}
+		if n := s.reunite(); n != 0 {
+			t.Fatalf("group %d: %d are set aside again", i, n)
+		}
+	}
+	if n := s.forwarder.moving.value(); n != 2*len(places) {
+		t.Errorf("%d are on their way", n)
+	}
+}
