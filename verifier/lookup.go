@@ -135,18 +135,16 @@ func (s *session) settle(ctx context.Context) error {
 		outcome, err := s.ledger.Settle(asking, m.staged.ID, wait)
 		s.settling.Add(-1)
 		cancel()
+		swept := false
+		if err == nil && outcome == driver.RolledBack {
+			swept, err = s.sweptMaybe(ctx, m)
+		}
 		if ctx.Err() != nil {
 			s.room.waited(m, true) // reunite must see it
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("settle: %w", err)
-		}
-		swept := false
-		if outcome == driver.RolledBack {
-			if swept, err = s.sweptMaybe(ctx, m); err != nil {
-				return fmt.Errorf("settle: %w", err)
-			}
 		}
 		tooMany := m.parcel.lane == s.staging && s.excess() > 0 // thin takes no message from a settler
 		leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())
