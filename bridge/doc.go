@@ -74,7 +74,7 @@
 //	verifier: its confirm, before DELETE  the same
 //	verifier: DELETE, before the ack      redelivered, absent, dropped: it had been
 //	                                      forwarded
-//	verifier: the ack, before DELETE      an orphan row, harmless; see driver.Sweeper (package
+//	verifier: the ack, before DELETE      an orphan row, harmless; see driver (package
 //	                                      verifier never acks first)
 //	parking, before COMMIT                the database rolls back; no message
 //	verifier: staging a parked message    it is still parked, and staged again: a
@@ -91,7 +91,7 @@
 //     rolled back.
 //  2. COMMIT only after the broker has confirmed every message of the transaction
 //     and returned none; or the message is parked in the database, by the same
-//     transaction (driver.Parker). Anything else is an error, and the transaction must roll
+//     transaction (driver.Recorder). Anything else is an error, and the transaction must roll
 //     back. An unroutable message is returned and then confirmed all the same: a
 //     confirm alone is worth nothing.
 //  3. Only a lookup that waits on locks, on the primary, may say 'rolled back'. A

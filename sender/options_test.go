@@ -2,6 +2,7 @@ package sender
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -17,7 +18,11 @@ type noLedger struct{}
 
 func (noLedger) Identity() uuid.UUID { return uuid.Nil }
 
+func (noLedger) Features() driver.Features { return driver.Features{} }
+
 func (noLedger) Record(context.Context, bridge.Tx, []uuid.UUID) error { return nil }
+
+func (noLedger) Park(context.Context, bridge.Tx, []driver.Parked) error { return errors.ErrUnsupported }
 
 func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 	broker := new(bridge.Broker)

@@ -36,7 +36,7 @@ const parkRetry = time.Second
 
 // A garage parks messages while the broker is out.
 type garage struct {
-	ledger driver.Parker // nil: nothing is parked
+	ledger driver.Recorder // nil: nothing is parked
 	opts   Options
 
 	out   atomic.Bool

@@ -47,11 +47,10 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 		limit:   options.GroupMessages,
 	}}
 	if options.Parking != ParkNever {
-		parker, ok := ledger.(driver.Parker)
-		if !ok {
+		if !ledger.Features().Parks {
 			return nil, errors.New("new sender: Options.Parking needs a ledger with tables of its own; this one cannot keep messages")
 		}
-		s.garage.ledger = parker
+		s.garage.ledger = ledger
 		s.stager.timeout = min(options.Timeout, options.ParkAfter)
 	}
 	return s, nil

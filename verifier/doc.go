@@ -70,7 +70,7 @@
 // Rows that are older than Options.SweepAge are removed while the queues are empty, at
 // the start of a session and every ten minutes: their messages are gone, since somebody
 // has purged or deleted a queue. Should one turn up after all, it goes to the dead queue;
-// why that can never be a drop is argued at driver.Sweeper.
+// why that can never be a drop is argued in package driver.
 //
 // Copies of what was dropped as rolled back are kept in the audit queue if
 // Options.Topology.Audit says so.

@@ -18,8 +18,7 @@ const (
 
 // explain names in the log whose open transactions hold messages up for long.
 func (s *session) explain(ctx context.Context) {
-	ledger, ok := s.ledger.(inspect.Watcher)
-	if !ok || s.opts.ExplainAfter < 0 {
+	if !s.ledger.Features().TellsHolders || s.opts.ExplainAfter < 0 {
 		return
 	}
 	interval := min(s.opts.ExplainAfter, explainInterval)
@@ -36,19 +35,19 @@ func (s *session) explain(ctx context.Context) {
 		if len(slow) == 0 {
 			return interval, nil
 		}
-		err := s.name(ctx, ledger, slow[0], len(slow), &told)
+		err := s.name(ctx, slow[0], len(slow), &told)
 		if other := rand.IntN(len(slow)); err == nil && other > 0 { // it may wait for another transaction
-			err = s.name(ctx, ledger, slow[other], len(slow), &told)
+			err = s.name(ctx, slow[other], len(slow), &told)
 		}
 		return interval, err
 	})
 }
 
 // name names in the log the sessions that m waits for.
-func (s *session) name(ctx context.Context, ledger inspect.Watcher, m *message, waiting int, told *named) error {
+func (s *session) name(ctx context.Context, m *message, waiting int, told *named) error {
 	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
-	holders, err := ledger.Holders(asking, m.staged.ID)
+	holders, err := s.ledger.Holders(asking, m.staged.ID)
 	if err != nil {
 		return fmt.Errorf("ask who holds message %s up: %w", m.id(), err)
 	}

@@ -71,12 +71,12 @@ type Options struct {
 	// the message is gone from the queues, and are removed when the queues are empty.
 	// It must exceed the longest time between a message's staging and its forwarding,
 	// with the longest transaction and the longest outage; a message whose row was
-	// removed all the same goes to the dead queue (driver.Sweeper). At least an hour;
+	// removed all the same goes to the dead queue ('The sweep' in package driver). At least an hour;
 	// negative: never. Default 7 days.
 	SweepAge time.Duration
 
 	// ExplainAfter is how long a message waits for an open transaction before the log
-	// says whose that is, if the ledger is a inspect.Watcher and its login may see it.
+	// says whose that is, if the database tells and the login may see it.
 	// It is said again after twice that time, four times, and so on. Negative: never.
 	// Default 10 s.
 	ExplainAfter time.Duration

@@ -13,14 +13,13 @@ const (
 	sweepInterval = 10 * time.Minute
 	sweepLimit    = 10_000
 	// sweepMargin is what the clocks of senders, verifiers and the database may
-	// differ by; see driver.Sweeper.
+	// differ by; see 'The sweep' in package driver.
 	sweepMargin = 30 * time.Minute
 )
 
 // sweep removes orphan rows from time to time.
 func (s *session) sweep(ctx context.Context) {
-	ledger, ok := s.ledger.(driver.Sweeper)
-	if !ok || s.opts.SweepAge < 0 {
+	if !s.ledger.Features().Sweeps || s.opts.SweepAge < 0 {
 		return
 	}
 	pause(ctx, sweepFirst)
@@ -28,7 +27,7 @@ func (s *session) sweep(ctx context.Context) {
 		if idle, err := s.queuesAreEmpty(); err != nil || !idle {
 			return sweepInterval, err
 		}
-		swept, err := ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
+		swept, err := s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
 		for _, orphan := range swept {
 			s.log.Warn("orphan row removed", "message_id", orphan.ID.String(), "recorded_at", orphan.RecordedAt)
 		}
@@ -39,7 +38,7 @@ func (s *session) sweep(ctx context.Context) {
 
 // queuesAreEmpty tells whether a message that is old may be in the queues, as far
 // as can be seen from here. A wrong answer costs a message its way, not its life:
-// see driver.Sweeper.
+// see 'The sweep' in package driver.
 func (s *session) queuesAreEmpty() (bool, error) {
 	if !s.staging.empty() || !s.waiting.empty() {
 		return false, nil
@@ -63,8 +62,7 @@ func (s *session) queuesAreEmpty() (bool, error) {
 // sweptMaybe tells whether the row of a message that was found absent may have been
 // swept, so that its absence says nothing. It must be asked after the Settle.
 func (s *session) sweptMaybe(ctx context.Context, m *message) (bool, error) {
-	ledger, ok := s.ledger.(driver.Sweeper)
-	if !ok {
+	if !s.ledger.Features().Sweeps {
 		return false, nil
 	}
 	stagedAt := m.staged.StagedAt
@@ -72,7 +70,7 @@ func (s *session) sweptMaybe(ctx context.Context, m *message) (bool, error) {
 	if !stagedAt.IsZero() && time.Since(stagedAt) < driver.MinSweepAge-sweepMargin-10*time.Minute {
 		return false, nil
 	}
-	before, err := ledger.SweptBefore(ctx)
+	before, err := s.ledger.SweptBefore(ctx)
 	if err != nil {
 		return false, fmt.Errorf("read sweep's watermark: %w", err)
 	}

@@ -22,8 +22,7 @@ const (
 // unpark stages parked messages, which then take the way of all others. One that the
 // broker refuses stays parked; it is tried again in the next round.
 func (s *session) unpark(ctx context.Context) {
-	ledger, ok := s.ledger.(driver.Unparker)
-	if !ok {
+	if !s.ledger.Features().Parks {
 		return
 	}
 	wait := newBackOff(unparkFirst, unparkLongest)
@@ -40,7 +39,7 @@ func (s *session) unpark(ctx context.Context) {
 		}
 	}
 	s.jobs.unpark.Run(ctx, func(ctx context.Context) (time.Duration, error) {
-		err := driver.StageParked(ctx, ledger, s.broker, s.opts.Topology.Queue, staged, refused)
+		err := driver.StageParked(ctx, s.ledger, s.broker, s.opts.Topology.Queue, staged, refused)
 		return wait.NextBackOff(), err
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // ErrNotDrained says that a verifier was ended before all that it had judged was
@@ -20,7 +21,7 @@ var ErrNotDrained = errors.New("not drained")
 // A Verifier judges staged messages by one ledger. Any number of them, in any
 // number of processes, may work on one staging queue.
 type Verifier struct {
-	ledger driver.Ledger
+	ledger inspect.Ledger
 	broker *bridge.Broker
 	opts   Options
 	allow  allowList
@@ -36,7 +37,7 @@ type Verifier struct {
 // should keep as many idle ones, by db.SetMaxIdleConns: database/sql keeps 2 by default,
 // and the verifier would then connect anew again and again. New changes nothing of the
 // pool. Ledger and broker stay the caller's.
-func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier, error) {
+func New(ledger inspect.Ledger, broker *bridge.Broker, opts *Options) (*Verifier, error) {
 	if ledger == nil {
 		return nil, errors.New("new verifier: ledger is nil")
 	}
@@ -47,7 +48,7 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 	if err != nil {
 		return nil, fmt.Errorf("new verifier: %w", err)
 	}
-	if _, own := ledger.(driver.ProvenElsewhere); own && len(options.Allow) == 0 {
+	if ledger.Features().KeepsRows && len(options.Allow) == 0 {
 		return nil, errors.New("new verifier: Options.Allow is empty; an own table needs it, since its rows stay")
 	}
 	need := options.Connections()
@@ -114,12 +115,10 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 	if err := driver.Prove(ctx, v.ledger); err != nil {
 		return nil, fmt.Errorf("start verifier: %w", err)
 	}
-	if second, ok := v.ledger.(interface{ FellBack() error }); ok {
-		if reason := second.FellBack(); reason != nil {
-			v.fellBack.Do(func() {
-				v.opts.Logger.Warn("the ledger waits in its second way, since the first failed the proof", "ledger", v.ledger.Identity().String(), "reason", reason)
-			})
-		}
+	if reason := v.ledger.FellBack(); reason != nil {
+		v.fellBack.Do(func() {
+			v.opts.Logger.Warn("the ledger waits in its second way, since the first failed the proof", "ledger", v.ledger.Identity().String(), "reason", reason)
+		})
 	}
 	s, err := v.open(ctx)
 	if err != nil {

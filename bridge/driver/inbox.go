@@ -8,12 +8,13 @@ import (
 )
 
 // An Inbox is what a receiver needs: the table of keys it has processed, and beside
-// it the table of pending messages, those that are claimed and not yet done with.
+// it the tables of pending messages, those that are claimed and not yet done with, of
+// marks, and of messages that have come too early.
 //
 // All methods work in the caller's transaction; a rollback takes back what they did, and
 // so does a crash before the commit. After an error the caller must roll back. consumer
-// and key are 1 to 255 bytes each, without a NUL byte; anything else is an error. Times are the database's own, so that the clocks of
-// its clients do not matter.
+// and key are 1 to 255 bytes each, without a NUL byte; anything else is an error. Times
+// are the database's own, so that the clocks of its clients do not matter.
 type Inbox interface {
 	// Claim records, in the caller's transaction, that consumer processes key. It
 	// returns true if the key is new, and false if a committed transaction has
@@ -26,6 +27,7 @@ type Inbox interface {
 
 	PendingMessages
 	Claims
+	Keeper
 }
 
 // A State is where a pending message stands.

@@ -26,32 +26,20 @@ const proofPatience = 30 * time.Second
 // forgetPatience bounds the removal of the last canary.
 const forgetPatience = 5 * time.Second
 
-// ProvenElsewhere is what a ledger has that must not write canaries into the table
-// that it reads.
-type ProvenElsewhere interface {
-	// ProofLedger returns a ledger in the same database that waits by the same
-	// means, on a table of the bridge's own.
-	ProofLedger() Ledger
-}
-
 // Prove shows, on the live database, that ledger waits for open transactions
 // and tells their outcome: rule 5 in the package's comment. It records canaries of its
 // own, with new IDs, and takes them away again; dying in the middle leaves at
-// most one orphan row. A ledger that is ProvenElsewhere is proven there.
+// most one orphan row. If there is a ProofLedger, that is proven.
 //
 // An error that wraps ErrProof means that the database, or something between it
 // and us, does not behave: no verifier may judge by it. Any other error means
 // that the proof could not be carried out, and may be tried again.
 //
-// A ledger may know a second way to wait, for servers on which the first does not
-// hold: it has a method FallBack(reason error) bool, which takes that way for good
-// and returns false if it was taken before. Prove calls it after ErrProof, and
-// proves once more. A method FellBack() error returns that reason, or nil; a verifier
-// logs it.
+// After ErrProof it calls FallBack, and proves once more if the ledger has a second way
+// to wait.
 func Prove(ctx context.Context, ledger Ledger) error {
 	err := prove(ctx, ledger)
-	second, ok := ledger.(interface{ FallBack(reason error) bool })
-	if ok && errors.Is(err, bridge.ErrProof) && second.FallBack(err) {
+	if errors.Is(err, bridge.ErrProof) && ledger.FallBack(err) {
 		return prove(ctx, ledger)
 	}
 	return err
@@ -66,8 +54,8 @@ func prove(ctx context.Context, ledger Ledger) error {
 	if err := ledger.Check(ctx); err != nil {
 		return err
 	}
-	if elsewhere, ok := ledger.(ProvenElsewhere); ok {
-		ledger = elsewhere.ProofLedger()
+	if other := ledger.ProofLedger(); other != nil {
+		ledger = other
 	}
 	if err := proveRollback(ctx, ledger); err != nil {
 		return fmt.Errorf("prove a rollback: %w", err)

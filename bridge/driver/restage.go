@@ -30,7 +30,7 @@ var ErrNotStaged = errors.New("parked messages are not staged")
 //
 // An error that wraps ErrNotStaged is the broker's; any other is the database's. What a
 // crash in between leaves in both places comes twice.
-func StageParked(ctx context.Context, ledger Unparker, broker *bridge.Broker, queue string, staged func(messages int), refused func(id uuid.UUID, err error)) error {
+func StageParked(ctx context.Context, ledger Ledger, broker *bridge.Broker, queue string, staged func(messages int), refused func(id uuid.UUID, err error)) error {
 	var after uuid.UUID
 	for limit := restageLimit; ; {
 		var first uuid.UUID
@@ -78,7 +78,7 @@ func refusedForGood(failure error) bool {
 
 // restage makes of parked messages what goes to the staging queue: groups of them, and
 // alone what is too large for a group. stagedAt is when this staging began, by our
-// clock, before the first of them is published (see Sweeper).
+// clock, before the first of them is published (see 'The sweep').
 func restage(ledger uuid.UUID, stagedAt time.Time, parked []Parked) ([]amqp.Publishing, error) {
 	var all []amqp.Publishing
 	var records [][]byte

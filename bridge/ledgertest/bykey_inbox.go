@@ -12,13 +12,12 @@ import (
 // A keyedInbox is an inbox on one connection.
 type keyedInbox struct {
 	*inbox
-	driver.Keeper
 	one  *sql.DB
 	keys []string
 }
 
 func testInboxByKey(t *testing.T, i *inbox) {
-	b := &keyedInbox{inbox: i, Keeper: i.Inbox.(driver.Keeper), one: oneConnection(i.connect)}
+	b := &keyedInbox{inbox: i, one: oneConnection(i.connect)}
 	k := keyed{Harness: i.Harness, db: b.one, others: i.db, tables: inboxTables, large: 2 * full,
 		add: b.add, empty: b.empty, steps: b.steps, open: b.open}
 	k.run(t)

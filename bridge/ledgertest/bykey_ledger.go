@@ -67,10 +67,10 @@ func (l *keyedLedger) park(ctx context.Context, tx bridge.Tx, messages []driver.
 	if err := l.put(ctx, tx, idsOf(messages)...); err != nil {
 		return err
 	}
-	if parker, ok := l.ledger.(driver.Parker); ok {
-		return parker.Park(ctx, tx, messages)
+	if !l.ledger.Features().Parks {
+		return nil
 	}
-	return nil
+	return l.ledger.Park(ctx, tx, messages)
 }
 
 // put records, with the rows where these are the application's.
@@ -155,7 +155,7 @@ func (l *keyedLedger) sideSteps() []step {
 			return within(ctx, l.db, func(tx *sql.Tx) error { return l.park(ctx, tx, parked) })
 		}},
 		{what: "unpark", do: func(ctx context.Context) error {
-			removed, err := l.ledger.(driver.Unparker).Unpark(ctx, uuid.Nil, len(parked), func(_ context.Context, messages []driver.Parked) error {
+			removed, err := l.ledger.Unpark(ctx, uuid.Nil, len(parked), func(_ context.Context, messages []driver.Parked) error {
 				staged = idsOf(messages)
 				return nil
 			})
@@ -165,7 +165,7 @@ func (l *keyedLedger) sideSteps() []step {
 			if err := makeOrphans(ctx); err != nil {
 				return err
 			}
-			swept, err := l.ledger.(driver.Sweeper).Sweep(ctx, oldAge, full)
+			swept, err := l.ledger.Sweep(ctx, oldAge, full)
 			return must("the number of rows swept", len(swept), len(orphans), err)
 		}},
 		{what: "forget what was parked", do: func(ctx context.Context) error {

@@ -8,8 +8,8 @@
 //
 // A Harness says how to reach the database, and in what it differs from others;
 // the suite never asks which database it is. What the tests hold are the promises of
-// driver.Ledger and driver.Inbox, and of driver.Parker, Unparker, Sweeper and Watcher; the
-// names of the tests say them one by one. A Harness with an Insert is for a ledger on a
+// driver.Ledger, driver.Inbox and inspect.Inspector; the names of the tests say them one by
+// one. A Harness with an Insert is for a ledger on a
 // table of the application's own (bridge.OwnTable).
 //
 // The database must be a real one, or a model that says what it models (tests/tds). The

@@ -38,11 +38,7 @@ func runEntities(t *testing.T, h Harness, db *sql.DB, inbox driver.Inbox) {
 		{"who waits for the lock of a mark sees what the other has kept", testKeepUnderLock},
 		{"entities with kept messages are listed, those first that wait longest", testKeptEntities},
 	}
-	keeper, ok := inbox.(driver.Keeper)
-	if !ok {
-		t.Fatalf("%T is no driver.Keeper", inbox)
-	}
-	e := &entities{h, keeper, db}
+	e := &entities{h, inbox, db}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) { test.test(t, e) })
 	}

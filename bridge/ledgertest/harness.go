@@ -10,6 +10,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // A Harness is how the suite reaches one kind of database.
@@ -21,7 +22,7 @@ type Harness struct {
 	// Migrate and Open are the package's functions for the ledger, and
 	// MigrateInbox and OpenInbox those for the inbox.
 	Migrate      func(ctx context.Context, db *sql.DB) error
-	Open         func(ctx context.Context, db *sql.DB) (driver.Ledger, error)
+	Open         func(ctx context.Context, db *sql.DB) (inspect.Ledger, error)
 	MigrateInbox func(ctx context.Context, db *sql.DB) error
 	OpenInbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 
@@ -86,11 +87,11 @@ type Harness struct {
 	// empty if it has none, or if a pooler may change it between two statements.
 	SessionID string
 
-	// Blind: the database does not tell who holds a message up, and the ledger is no
-	// inspect.Watcher.
+	// Blind: the database does not tell who holds a message up, and the ledger's
+	// features say so.
 	Blind bool
 
-	// Program is what the connections call themselves, as a inspect.Watcher tells it;
+	// Program is what the connections call themselves, as Holders tells it;
 	// empty if it cannot.
 	Program string
 
@@ -122,8 +123,8 @@ const short = 200 * time.Millisecond
 type database struct {
 	Harness
 	connect func() *sql.DB
-	sender  driver.Ledger
-	ledger  driver.Ledger
+	sender  inspect.Ledger
+	ledger  inspect.Ledger
 }
 
 func (h Harness) newDatabase(t *testing.T) *database {
@@ -148,7 +149,7 @@ func (h Harness) create(t *testing.T) (connect func() *sql.DB) {
 }
 
 // open migrates, and opens the ledger on a new pool.
-func (d *database) open(t *testing.T) driver.Ledger {
+func (d *database) open(t *testing.T) inspect.Ledger {
 	t.Helper()
 	db := d.connect()
 	check(t, d.Migrate(t.Context(), db), "migrate")

@@ -2,9 +2,8 @@ package ledgertest
 
 import "testing"
 
-// Run shows that the ledger of h keeps every promise of driver.Ledger; of inspect.Watcher,
-// unless the database is blind; and of driver.Parker, driver.Unparker and
-// driver.Sweeper, which it must be unless it is on an own table.
+// Run shows that the ledger of h keeps every promise of driver.Ledger and
+// inspect.Inspector, and that it denies what its features deny.
 func Run(t *testing.T, h Harness) {
 	tests := []struct {
 		name string

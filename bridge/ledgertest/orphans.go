@@ -21,17 +21,23 @@ const (
 	oldAge = older / 2
 )
 
-// runSweep shows that the ledger keeps every promise of driver.Sweeper, or, on an
-// own table, that it is none. Each test begins without rows, and with the watermark of
-// those before it.
+// runSweep shows that the ledger keeps every promise of Orphans, Sweep and
+// SweptBefore, or, on an own table, that they are denied. Each test begins without rows,
+// and with the watermark of those before it.
 func runSweep(t *testing.T, d *database) {
+	if sweeps := d.ledger.Features().Sweeps; sweeps == (d.Insert != nil) {
+		t.Fatalf("the features say that the ledger sweeps: %t", sweeps)
+	}
 	if d.Insert != nil {
-		if _, sweeps := d.ledger.(driver.Sweeper); sweeps {
-			t.Error("a ledger on an own table can sweep")
-		}
+		_, err := d.ledger.Orphans(t.Context(), oldAge, 1)
+		expectDenied(t, "orphans", err)
+		_, err = d.ledger.Sweep(t.Context(), oldAge, 1)
+		expectDenied(t, "sweep", err)
+		_, err = d.ledger.SweptBefore(t.Context())
+		expectDenied(t, "swept before", err)
 		return
 	}
-	s := d.sweeping(t)
+	s := d.sweeping()
 	for _, test := range []struct {
 		name string
 		test func(*testing.T, *sweeping)
@@ -55,20 +61,10 @@ func runSweep(t *testing.T, d *database) {
 	}
 }
 
-// A sweeping is a database with the ledger as a Sweeper.
-type sweeping struct {
-	*database
-	sweeper driver.Sweeper
-}
+// A sweeping is a database whose ledger sweeps.
+type sweeping struct{ *database }
 
-func (d *database) sweeping(t *testing.T) *sweeping {
-	t.Helper()
-	sweeper, sweeps := d.ledger.(driver.Sweeper)
-	if !sweeps {
-		t.Fatal("the ledger cannot sweep")
-	}
-	return &sweeping{d, sweeper}
-}
+func (d *database) sweeping() *sweeping { return &sweeping{d} }
 
 // empty removes all rows. The watermark stays.
 func (s *sweeping) empty(t *testing.T) {
@@ -88,7 +84,7 @@ func (s *sweeping) age(t *testing.T) {
 
 func (s *sweeping) sweep(t *testing.T, want ...uuid.UUID) []driver.Orphan {
 	t.Helper()
-	swept, err := s.sweeper.Sweep(t.Context(), oldAge, 10_000)
+	swept, err := s.ledger.Sweep(t.Context(), oldAge, 10_000)
 	check(t, err, "sweep")
 	expectOrphans(t, swept, want)
 	return swept
@@ -96,7 +92,7 @@ func (s *sweeping) sweep(t *testing.T, want ...uuid.UUID) []driver.Orphan {
 
 func (s *sweeping) expectListed(t *testing.T, want ...uuid.UUID) []driver.Orphan {
 	t.Helper()
-	orphans, err := s.sweeper.Orphans(t.Context(), oldAge, 10_000)
+	orphans, err := s.ledger.Orphans(t.Context(), oldAge, 10_000)
 	check(t, err, "list orphans")
 	expectOrphans(t, orphans, want)
 	return orphans
@@ -125,7 +121,7 @@ func orphanIDs(orphans []driver.Orphan) []uuid.UUID {
 
 func (s *sweeping) watermark(t *testing.T) time.Time {
 	t.Helper()
-	before, err := s.sweeper.SweptBefore(t.Context())
+	before, err := s.ledger.SweptBefore(t.Context())
 	check(t, err, "read the watermark")
 	return before
 }
@@ -166,12 +162,12 @@ func testOrphansInOrder(t *testing.T, s *sweeping) {
 		s.age(t)
 		ids = append(ids, id)
 	}
-	orphans, err := s.sweeper.Orphans(t.Context(), oldAge, 3)
+	orphans, err := s.ledger.Orphans(t.Context(), oldAge, 3)
 	check(t, err, "list orphans")
 	if !slices.Equal(orphanIDs(orphans), ids[:3]) {
 		t.Errorf("the orphans are %v, must be %v", orphanIDs(orphans), ids[:3])
 	}
-	swept, err := s.sweeper.Sweep(t.Context(), oldAge, 2)
+	swept, err := s.ledger.Sweep(t.Context(), oldAge, 2)
 	check(t, err, "sweep")
 	if !slices.Equal(orphanIDs(swept), ids[:2]) {
 		t.Errorf("swept are %v, must be %v", orphanIDs(swept), ids[:2])
@@ -230,7 +226,7 @@ func testWatermark(t *testing.T, s *sweeping) {
 }
 
 func testWatermarkFirst(t *testing.T, h Harness) {
-	s := h.newDatabase(t).sweeping(t)
+	s := h.newDatabase(t).sweeping()
 	if before := s.watermark(t); !before.IsZero() {
 		t.Errorf("the watermark is %v, and nothing was ever swept", before)
 	}
@@ -241,7 +237,7 @@ func testWatermarkFirst(t *testing.T, h Harness) {
 		_, err := s.sender.DB().ExecContext(t.Context(), statement)
 		check(t, err, statement)
 	}
-	swept, err := s.sweeper.Sweep(t.Context(), oldAge, 10)
+	swept, err := s.ledger.Sweep(t.Context(), oldAge, 10)
 	if err == nil || len(swept) > 0 {
 		t.Fatalf("a sweep that can remove nothing: %v, %v", swept, err)
 	}
@@ -294,7 +290,7 @@ func (s *sweeping) promptly(t *testing.T, do func()) {
 }
 
 func testSweepParked(t *testing.T, s *sweeping) {
-	parked := s.parking(t).parked(t, 2)
+	parked := s.parking().parked(t, 2)
 	plain := newID()
 	s.commit(t, plain)
 	s.age(t)
@@ -304,10 +300,10 @@ func testSweepParked(t *testing.T, s *sweeping) {
 }
 
 func testSweepUnparked(t *testing.T, s *sweeping) {
-	p := s.parking(t)
+	p := s.parking()
 	parked := p.parked(t, 2)
 	s.age(t)
-	_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []driver.Parked) error {
+	_, err := p.ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []driver.Parked) error {
 		s.expectListed(t)
 		s.sweep(t)
 		return nil
@@ -325,39 +321,39 @@ func testSweepYoung(t *testing.T, s *sweeping) {
 	id := newID()
 	s.commit(t, id)
 	for _, age := range []time.Duration{driver.MinSweepAge - 1, 0, -driver.MinSweepAge} {
-		if _, err := s.sweeper.Sweep(t.Context(), age, 10); err == nil {
+		if _, err := s.ledger.Sweep(t.Context(), age, 10); err == nil {
 			t.Errorf("a sweep of an age of %v is no error", age)
 		}
 	}
 	for _, limit := range []int{0, -1} {
-		if _, err := s.sweeper.Sweep(t.Context(), oldAge, limit); err == nil {
+		if _, err := s.ledger.Sweep(t.Context(), oldAge, limit); err == nil {
 			t.Errorf("a limit of %d is no error", limit)
 		}
-		if _, err := s.sweeper.Orphans(t.Context(), oldAge, limit); err == nil {
+		if _, err := s.ledger.Orphans(t.Context(), oldAge, limit); err == nil {
 			t.Errorf("a limit of %d is no error", limit)
 		}
 	}
-	if _, err := s.sweeper.Orphans(t.Context(), -1, 10); err == nil {
+	if _, err := s.ledger.Orphans(t.Context(), -1, 10); err == nil {
 		t.Error("a negative age is no error")
 	}
 	s.expectCommitted(t, []uuid.UUID{id}, id)
 }
 
 func testSweepLostIdentity(t *testing.T, h Harness) {
-	s := h.newDatabase(t).sweeping(t)
+	s := h.newDatabase(t).sweeping()
 	id := newID()
 	s.commit(t, id)
 	s.age(t)
 	_, err := s.sender.DB().ExecContext(t.Context(), `DELETE FROM bridge_identity`)
 	check(t, err, "take the identity away")
-	if orphans, err := s.sweeper.Orphans(t.Context(), oldAge, 10); len(orphans) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
+	if orphans, err := s.ledger.Orphans(t.Context(), oldAge, 10); len(orphans) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
 		t.Errorf("list orphans: %v, %v, must be %v", orphans, err, bridge.ErrOtherLedger)
 	}
-	if swept, err := s.sweeper.Sweep(t.Context(), oldAge, 10); len(swept) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
+	if swept, err := s.ledger.Sweep(t.Context(), oldAge, 10); len(swept) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
 		t.Errorf("sweep: %v, %v, must be %v", swept, err, bridge.ErrOtherLedger)
 	}
 	// A zero watermark would be a verdict.
-	if before, err := s.sweeper.SweptBefore(t.Context()); !before.IsZero() || !errors.Is(err, bridge.ErrOtherLedger) {
+	if before, err := s.ledger.SweptBefore(t.Context()); !before.IsZero() || !errors.Is(err, bridge.ErrOtherLedger) {
 		t.Errorf("the watermark: %v, %v, must be %v", before, err, bridge.ErrOtherLedger)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// runParked shows that the ledger keeps every promise of driver.Parker and
-// driver.Unparker, or, on an own table, that it is neither.
+// runParked shows that the ledger keeps every promise of Park, Unpark and
+// CountParked, or, on an own table, that they are denied.
 func runParked(t *testing.T, d *database) {
 	tests := []struct {
 		name string
@@ -44,7 +44,10 @@ func runParked(t *testing.T, d *database) {
 		testOwnTableParksNothing(t, d)
 		return
 	}
-	p := d.parking(t)
+	if f := d.ledger.Features(); !f.Parks || f.KeepsRows {
+		t.Fatalf("the features are %+v", f)
+	}
+	p := d.parking()
 	if !d.Further {
 		t.Run("an unpark takes no more bytes than it may, and one message at least", func(t *testing.T) { testUnparkBytes(t, p) })
 	}
@@ -57,30 +60,22 @@ func runParked(t *testing.T, d *database) {
 	}
 }
 
-// A parking is a database with the ledgers as what they can do with parked messages.
-type parking struct {
-	*database
-	parker   driver.Parker
-	unparker driver.Unparker
-}
+// A parking is a database whose ledgers park.
+type parking struct{ *database }
 
-func (d *database) parking(t *testing.T) *parking {
-	t.Helper()
-	parker, parks := d.sender.(driver.Parker)
-	unparker, unparks := d.ledger.(driver.Unparker)
-	if !parks || !unparks {
-		t.Fatal("the ledger can park nothing")
-	}
-	return &parking{d, parker, unparker}
-}
+func (d *database) parking() *parking { return &parking{d} }
 
 func testOwnTableParksNothing(t *testing.T, d *database) {
-	if _, parks := d.sender.(driver.Parker); parks {
-		t.Error("a ledger on an own table can park")
+	if f := d.ledger.Features(); f.Parks || !f.KeepsRows {
+		t.Errorf("the features of a ledger on an own table are %+v", f)
 	}
-	if _, unparks := d.ledger.(driver.Unparker); unparks {
-		t.Error("a ledger on an own table can unpark")
-	}
+	tx := begin(t, d.sender.DB())
+	expectDenied(t, "park", d.sender.Park(t.Context(), tx, newParked(1)))
+	check(t, tx.Rollback(), "roll back")
+	_, err := d.ledger.Unpark(t.Context(), uuid.Nil, 1, func(context.Context, []driver.Parked) error { return nil })
+	expectDenied(t, "unpark", err)
+	_, err = d.ledger.CountParked(t.Context(), 1)
+	expectDenied(t, "count parked messages", err)
 }
 
 func newParked(n int) []driver.Parked {
@@ -102,8 +97,8 @@ func idsOf(messages []driver.Parked) []uuid.UUID {
 // park records and parks in tx.
 func (p *parking) park(t *testing.T, tx bridge.Tx, messages []driver.Parked) {
 	t.Helper()
-	check(t, p.parker.Record(t.Context(), tx, idsOf(messages)), "record")
-	check(t, p.parker.Park(t.Context(), tx, messages), "park")
+	check(t, p.sender.Record(t.Context(), tx, idsOf(messages)), "record")
+	check(t, p.sender.Park(t.Context(), tx, messages), "park")
 }
 
 // parked returns so many messages, parked and committed.
@@ -125,7 +120,7 @@ func (p *parking) commitParked(t *testing.T, messages []driver.Parked) {
 func (p *parking) unpark(t *testing.T, want ...driver.Parked) {
 	t.Helper()
 	var got []driver.Parked
-	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []driver.Parked) error {
+	removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []driver.Parked) error {
 		if got != nil || len(messages) == 0 {
 			t.Errorf("staged %d messages after %d", len(messages), len(got))
 		}
@@ -157,7 +152,7 @@ func expectSame(t *testing.T, got, want []driver.Parked) {
 
 func (p *parking) expectCount(t *testing.T, want int) {
 	t.Helper()
-	n, err := p.unparker.CountParked(t.Context(), 1000)
+	n, err := p.ledger.CountParked(t.Context(), 1000)
 	check(t, err, "count")
 	if n != want {
 		t.Errorf("%d messages are parked, must be %d", n, want)
@@ -170,7 +165,7 @@ func (p *parking) empty(t *testing.T) {
 	stage := func(context.Context, []driver.Parked) error { return nil }
 	for removed := 1; removed > 0; {
 		var err error
-		removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 1000, stage)
+		removed, err = p.ledger.Unpark(t.Context(), uuid.Nil, 1000, stage)
 		check(t, err, "unpark")
 	}
 	p.expectCount(t, 0)
@@ -203,7 +198,7 @@ func testParkMany(t *testing.T, p *parking) {
 	var staged []driver.Parked
 	for removed := 1; removed > 0; {
 		var err error
-		removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 10_000, func(_ context.Context, some []driver.Parked) error {
+		removed, err = p.ledger.Unpark(t.Context(), uuid.Nil, 10_000, func(_ context.Context, some []driver.Parked) error {
 			staged = append(staged, some...)
 			return nil
 		})
@@ -240,7 +235,7 @@ func testParkDuplicate(t *testing.T, p *parking) {
 	message := newParked(1)
 	tx := begin(t, p.sender.DB())
 	p.park(t, tx, message)
-	if err := p.parker.Park(t.Context(), tx, message); !errors.Is(err, bridge.ErrDuplicateID) {
+	if err := p.sender.Park(t.Context(), tx, message); !errors.Is(err, bridge.ErrDuplicateID) {
 		t.Errorf("park an ID again: %v, must be %v", err, bridge.ErrDuplicateID)
 	}
 	check(t, tx.Rollback(), "roll back")
@@ -249,7 +244,7 @@ func testParkDuplicate(t *testing.T, p *parking) {
 func testCountParked(t *testing.T, p *parking) {
 	p.parked(t, 5)
 	for limit, want := range map[int]int{1: 1, 5: 5, 100: 5} {
-		n, err := p.unparker.CountParked(t.Context(), limit)
+		n, err := p.ledger.CountParked(t.Context(), limit)
 		check(t, err, "count")
 		if n != want {
 			t.Errorf("the count with a limit of %d is %d, must be %d", limit, n, want)
@@ -259,17 +254,17 @@ func testCountParked(t *testing.T, p *parking) {
 
 func testParkNothing(t *testing.T, p *parking) {
 	tx := begin(t, p.sender.DB())
-	check(t, p.parker.Park(t.Context(), tx, nil), "park nothing")
+	check(t, p.sender.Park(t.Context(), tx, nil), "park nothing")
 	check(t, tx.Commit(), "commit")
 	p.unpark(t)
 }
 
 func testParkOtherDatabase(t *testing.T, h Harness) {
-	first, second := h.newDatabase(t).parking(t), h.newDatabase(t).parking(t)
+	first, second := h.newDatabase(t).parking(), h.newDatabase(t).parking()
 	messages := newParked(1)
 	tx := begin(t, second.sender.DB())
 	check(t, second.sender.Record(t.Context(), tx, idsOf(messages)), "record")
-	if err := first.parker.Park(t.Context(), tx, messages); !errors.Is(err, bridge.ErrOtherLedger) {
+	if err := first.sender.Park(t.Context(), tx, messages); !errors.Is(err, bridge.ErrOtherLedger) {
 		t.Errorf("park: %v, must be %v", err, bridge.ErrOtherLedger)
 	}
 	check(t, tx.Rollback(), "roll back")
@@ -278,11 +273,11 @@ func testParkOtherDatabase(t *testing.T, h Harness) {
 
 // Messages of another ledger would be staged only to be refused.
 func testParkLostIdentity(t *testing.T, h Harness) {
-	p := h.newDatabase(t).parking(t)
+	p := h.newDatabase(t).parking()
 	p.parked(t, 1)
 	_, err := p.sender.DB().ExecContext(t.Context(), `DELETE FROM bridge_identity`)
 	check(t, err, "take the identity away")
-	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
+	removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 		t.Error("it is staged")
 		return nil
 	})

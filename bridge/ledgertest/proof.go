@@ -50,9 +50,9 @@ func (b broken) Forget(ctx context.Context, ids []uuid.UUID) error {
 func testProofOfBroken(t *testing.T, d *database) {
 	type lookup = func(context.Context, []uuid.UUID) ([]uuid.UUID, error)
 	type settle = func(context.Context, uuid.UUID, time.Duration) (driver.Outcome, error)
-	good := d.ledger
-	if elsewhere, ok := good.(driver.ProvenElsewhere); ok {
-		good = elsewhere.ProofLedger() // for broken hides it
+	var good driver.Ledger = d.ledger
+	if other := good.ProofLedger(); other != nil {
+		good = other // which is what the proof is of
 	}
 	// settleBut settles well, and then bends the outcome.
 	settleBut := func(bend func(driver.Outcome) driver.Outcome) settle {

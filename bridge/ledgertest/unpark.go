@@ -31,7 +31,7 @@ func testUnparkOpen(t *testing.T, p *parking) {
 func testUnparkStageFails(t *testing.T, p *parking) {
 	messages := p.parked(t, 3)
 	failure := errors.New("no broker")
-	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error { return failure })
+	removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error { return failure })
 	if removed != 0 || !errors.Is(err, failure) {
 		t.Errorf("unpark: %d, %v, must be 0, %v", removed, err, failure)
 	}
@@ -41,7 +41,7 @@ func testUnparkStageFails(t *testing.T, p *parking) {
 func testUnparkCancelled(t *testing.T, p *parking) {
 	p.parked(t, 3)
 	ctx, cancel := context.WithCancel(t.Context())
-	removed, err := p.unparker.Unpark(ctx, uuid.Nil, 1000, func(ctx context.Context, _ []driver.Parked) error {
+	removed, err := p.ledger.Unpark(ctx, uuid.Nil, 1000, func(ctx context.Context, _ []driver.Parked) error {
 		cancel()
 		<-ctx.Done()
 		return nil
@@ -51,7 +51,7 @@ func testUnparkCancelled(t *testing.T, p *parking) {
 	}
 	p.expectCount(t, 0)
 	messages := p.parked(t, 3)
-	if removed, err := p.unparker.Unpark(ctx, uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
+	if removed, err := p.ledger.Unpark(ctx, uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 		t.Error("staged under a context that had ended")
 		return nil
 	}); removed != 0 || !errors.Is(err, context.Canceled) {
@@ -62,7 +62,7 @@ func testUnparkCancelled(t *testing.T, p *parking) {
 
 func testUnparkDeadline(t *testing.T, p *parking) {
 	p.parked(t, 1)
-	_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(ctx context.Context, _ []driver.Parked) error {
+	_, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(ctx context.Context, _ []driver.Parked) error {
 		if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > driver.UnparkPatience {
 			t.Errorf("the deadline is %v, %t", deadline, ok)
 		}
@@ -81,7 +81,7 @@ func testUnparkKilled(t *testing.T, p *parking) {
 	ledger, err := p.Open(t.Context(), db)
 	check(t, err, "open")
 	session := scalar(t, db, p.SessionID)
-	removed, err := ledger.(driver.Unparker).Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
+	removed, err := ledger.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 		check(t, p.KillSession(t.Context(), p.sender.DB(), session), "kill")
 		return nil
 	})
@@ -90,7 +90,7 @@ func testUnparkKilled(t *testing.T, p *parking) {
 	}
 	eventually(t, "the messages are parked, and nobody has them locked", func() bool {
 		var staged []driver.Parked
-		_, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []driver.Parked) error {
+		_, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []driver.Parked) error {
 			staged = messages
 			return errors.New("only looking")
 		})
@@ -102,9 +102,9 @@ func testUnparkKilled(t *testing.T, p *parking) {
 func testUnparkTwo(t *testing.T, p *parking) {
 	messages := p.parked(t, 10)
 	var first, second []driver.Parked
-	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 4, func(ctx context.Context, some []driver.Parked) error {
+	removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 4, func(ctx context.Context, some []driver.Parked) error {
 		first = some
-		removed, err := p.sender.(driver.Unparker).Unpark(ctx, uuid.Nil, 100, func(_ context.Context, others []driver.Parked) error {
+		removed, err := p.sender.Unpark(ctx, uuid.Nil, 100, func(_ context.Context, others []driver.Parked) error {
 			second = others
 			return nil
 		})
@@ -132,13 +132,13 @@ func testUnparkTwo(t *testing.T, p *parking) {
 func testUnparkLimit(t *testing.T, p *parking) {
 	messages := p.parked(t, 7)
 	for _, limit := range []int{0, -1} {
-		if _, err := p.unparker.Unpark(t.Context(), uuid.Nil, limit, nil); err == nil {
+		if _, err := p.ledger.Unpark(t.Context(), uuid.Nil, limit, nil); err == nil {
 			t.Errorf("a limit of %d is no error", limit)
 		}
 	}
 	var staged []driver.Parked
 	for _, want := range []int{3, 3, 1, 0} {
-		removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 3, func(_ context.Context, some []driver.Parked) error {
+		removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 3, func(_ context.Context, some []driver.Parked) error {
 			staged = append(staged, some...)
 			return nil
 		})
@@ -155,7 +155,7 @@ func testUnparkAfter(t *testing.T, p *parking) {
 	var order []driver.Parked
 	refused := errors.New("refused")
 	for after := (uuid.UUID{}); len(order) <= len(messages); after = order[len(order)-1].ID {
-		removed, err := p.unparker.Unpark(t.Context(), after, 1, func(_ context.Context, some []driver.Parked) error {
+		removed, err := p.ledger.Unpark(t.Context(), after, 1, func(_ context.Context, some []driver.Parked) error {
 			order = append(order, some...)
 			return refused
 		})
@@ -170,7 +170,7 @@ func testUnparkAfter(t *testing.T, p *parking) {
 	expectSame(t, order, messages)
 
 	var rest []driver.Parked
-	_, err := p.unparker.Unpark(t.Context(), order[1].ID, 10, func(_ context.Context, some []driver.Parked) error {
+	_, err := p.ledger.Unpark(t.Context(), order[1].ID, 10, func(_ context.Context, some []driver.Parked) error {
 		rest = some
 		return nil
 	})
@@ -187,7 +187,7 @@ func testUnparkBytes(t *testing.T, p *parking) {
 	p.commitParked(t, messages)
 	var staged []driver.Parked
 	for _, want := range []int{2, 1} {
-		removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, some []driver.Parked) error {
+		removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, some []driver.Parked) error {
 			staged = append(staged, some...)
 			return nil
 		})

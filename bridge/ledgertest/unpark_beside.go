@@ -20,7 +20,7 @@ func testUnparkForwarded(t *testing.T, p *parking) {
 	gone, other := messages[0], messages[1]
 	check(t, p.ledger.Forget(t.Context(), []uuid.UUID{gone.ID}), "forget")
 	var staged []driver.Parked
-	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []driver.Parked) error {
+	removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []driver.Parked) error {
 		staged = messages
 		return nil
 	})
@@ -31,7 +31,7 @@ func testUnparkForwarded(t *testing.T, p *parking) {
 	}
 	gone = p.parked(t, 1)[0]
 	check(t, p.ledger.Forget(t.Context(), []uuid.UUID{gone.ID}), "forget")
-	removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
+	removed, err = p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 		t.Error("it is staged")
 		return nil
 	})
@@ -46,7 +46,7 @@ func testUnparkForgetWhileStaging(t *testing.T, p *parking) {
 	forgotten := p.parked(t, 3)
 	kept := p.parked(t, 1)
 	all := append(idsOf(forgotten), kept[0].ID)
-	removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
+	removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 		p.expectCommitted(t, all, all...)
 		p.expectSettled(t, all[0], driver.Committed)
 		start := time.Now()
@@ -91,7 +91,7 @@ func testUnparkLockedRow(t *testing.T, p *parking) {
 		messages := p.parked(t, 3)
 		var tx *sql.Tx
 		start := time.Now()
-		removed, err := p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
+		removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 			tx = p.lockedRow(t, messages[1].ID)
 			return nil
 		})
@@ -108,7 +108,7 @@ func testUnparkLockedRow(t *testing.T, p *parking) {
 			continue
 		}
 		check(t, tx.Commit(), "commit")
-		removed, err = p.unparker.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
+		removed, err = p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 			t.Error("it is staged again")
 			return nil
 		})
@@ -151,7 +151,7 @@ func testUnparkStress(t *testing.T, p *parking) {
 	for range unparkers {
 		unparking.Go(func() {
 			for {
-				_, err := p.unparker.Unpark(t.Context(), uuid.Nil, perRound/2, func(_ context.Context, messages []driver.Parked) error {
+				_, err := p.ledger.Unpark(t.Context(), uuid.Nil, perRound/2, func(_ context.Context, messages []driver.Parked) error {
 					ids := idsOf(messages)
 					for range forgetters { // each of them meets the others
 						staged <- ids
@@ -162,7 +162,7 @@ func testUnparkStress(t *testing.T, p *parking) {
 					t.Errorf("unpark: %v", err)
 					return
 				}
-				n, err := p.unparker.CountParked(t.Context(), 1)
+				n, err := p.ledger.CountParked(t.Context(), 1)
 				if err != nil || n == 0 {
 					return
 				}

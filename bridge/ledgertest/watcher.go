@@ -15,20 +15,20 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-// runWatch shows that the ledger keeps every promise of inspect.Watcher, or, of a
-// blind database, that it is none.
+// runWatch shows that the ledger keeps every promise of Holders and OpenTransactions, or,
+// of a blind database, that both are denied.
 func runWatch(t *testing.T, d *database) {
-	watcher, watches := d.ledger.(inspect.Watcher)
+	if tells := d.ledger.Features().TellsHolders; tells == d.Blind {
+		t.Fatalf("the features say that the ledger tells holders: %t", tells)
+	}
 	if d.Blind {
-		if watches {
-			t.Error("a ledger of a blind database is a watcher")
-		}
+		_, err := d.ledger.Holders(t.Context(), newID())
+		expectDenied(t, "holders", err)
+		_, err = d.ledger.OpenTransactions(t.Context(), 0, 1)
+		expectDenied(t, "open transactions", err)
 		return
 	}
-	if !watches {
-		t.Fatal("the ledger cannot watch")
-	}
-	w := &watching{d, watcher}
+	w := &watching{d}
 	for _, test := range []struct {
 		name string
 		test func(*testing.T, *watching)
@@ -49,10 +49,15 @@ func runWatch(t *testing.T, d *database) {
 	}
 }
 
-// A watching is a database with the ledger as a Watcher.
-type watching struct {
-	*database
-	watcher inspect.Watcher
+// A watching is a database whose ledger tells holders.
+type watching struct{ *database }
+
+// expectDenied fails unless err is that of a verb that the features deny.
+func expectDenied(t *testing.T, verb string, err error) {
+	t.Helper()
+	if !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("%s: %v, must be %v", verb, err, errors.ErrUnsupported)
+	}
 }
 
 // An opened is an open transaction that has recorded IDs.
@@ -116,7 +121,7 @@ func (w *watching) expectHolder(t *testing.T, got []inspect.Holder, want opened)
 
 func (w *watching) holders(t *testing.T, id uuid.UUID) []inspect.Holder {
 	t.Helper()
-	found, err := w.watcher.Holders(t.Context(), id)
+	found, err := w.ledger.Holders(t.Context(), id)
 	check(t, err, "ask for holders")
 	return found
 }
@@ -187,7 +192,7 @@ func testHoldersMany(t *testing.T, w *watching) {
 	errs := make([]error, len(answers))
 	var all sync.WaitGroup
 	for i := range answers {
-		all.Go(func() { answers[i], errs[i] = w.watcher.Holders(t.Context(), id) })
+		all.Go(func() { answers[i], errs[i] = w.ledger.Holders(t.Context(), id) })
 	}
 	all.Wait()
 	check(t, errors.Join(errs...), "ask for holders")
@@ -205,7 +210,7 @@ func testHoldersCancelled(t *testing.T, w *watching) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	start := time.Now()
-	if found, err := w.watcher.Holders(ctx, id); err == nil || len(found) > 0 {
+	if found, err := w.ledger.Holders(ctx, id); err == nil || len(found) > 0 {
 		t.Errorf("a cancelled question: %v, %v", found, err)
 	}
 	if took := time.Since(start); took > prompt {
@@ -216,7 +221,7 @@ func testHoldersCancelled(t *testing.T, w *watching) {
 
 func (w *watching) listed(t *testing.T, age time.Duration, limit int) []inspect.Holder {
 	t.Helper()
-	found, err := w.watcher.OpenTransactions(t.Context(), age, limit)
+	found, err := w.ledger.OpenTransactions(t.Context(), age, limit)
 	check(t, err, "list open transactions")
 	return found
 }
@@ -268,11 +273,11 @@ func testOpenTransactions(t *testing.T, w *watching) {
 }
 
 func testOpenTransactionsRefused(t *testing.T, w *watching) {
-	if _, err := w.watcher.OpenTransactions(t.Context(), -1, 10); err == nil {
+	if _, err := w.ledger.OpenTransactions(t.Context(), -1, 10); err == nil {
 		t.Error("a negative age is no error")
 	}
 	for _, limit := range []int{0, -1} {
-		if _, err := w.watcher.OpenTransactions(t.Context(), 0, limit); err == nil {
+		if _, err := w.ledger.OpenTransactions(t.Context(), 0, limit); err == nil {
 			t.Errorf("a limit of %d is no error", limit)
 		}
 	}
@@ -284,11 +289,11 @@ func testOpenTransactionsRefused(t *testing.T, w *watching) {
 	narrow, err := w.Open(t.Context(), two)
 	check(t, err, "open")
 	taken := begin(t, two)
-	if found, err := narrow.(inspect.Watcher).Holders(t.Context(), id); err == nil {
+	if found, err := narrow.Holders(t.Context(), id); err == nil {
 		t.Errorf("without a second connection: %+v", found)
 	}
 	check(t, taken.Rollback(), "roll back")
-	found, err := narrow.(inspect.Watcher).Holders(t.Context(), id)
+	found, err := narrow.Holders(t.Context(), id)
 	check(t, err, "ask for holders")
 	w.expectHolder(t, found, tx)
 	w.end(t, tx)
@@ -297,7 +302,7 @@ func testOpenTransactionsRefused(t *testing.T, w *watching) {
 	one.SetMaxOpenConns(1)
 	ledger, err := w.Open(t.Context(), one)
 	check(t, err, "open")
-	if _, err := ledger.(inspect.Watcher).Holders(t.Context(), newID()); err == nil {
+	if _, err := ledger.Holders(t.Context(), newID()); err == nil {
 		t.Error("a pool of one connection is no error")
 	}
 }

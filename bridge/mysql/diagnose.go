@@ -68,11 +68,6 @@ const (
 	wantedPacket = 16 << 20                  // so much every ledger should take, or almost
 )
 
-var (
-	_ inspect.Diagnoser = (*Ledger)(nil)
-	_ inspect.Diagnoser = (*ownTable)(nil)
-)
-
 // Diagnose looks at the server, at the login's session and at the bridge's tables.
 func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return l.diagnose(ctx, l) }
 

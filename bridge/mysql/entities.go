@@ -12,8 +12,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-var _ driver.Keeper = (*Inbox)(nil)
-
 // Texts stand in the statements as hexadecimal digits, as the IDs do. Only a kept
 // message, which may be large, is a parameter.
 //

@@ -10,19 +10,20 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // A Ledger is the ledger in one MySQL or MariaDB database. It implements
-// driver.Ledger, driver.Parker, driver.Unparker, driver.Sweeper, inspect.Watcher and inspect.Diagnoser.
+// inspect.Ledger.
 type Ledger struct {
+	tables.OnLedger
 	db       *sqlx.DB
 	identity uuid.UUID
 	column   column
 }
 
-var _ driver.Ledger = (*Ledger)(nil)
+var _ inspect.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
 // bridge.ErrNoSchema if the tables are not there, of an unusable version or of an

@@ -39,8 +39,6 @@ FROM bridge_identity i JOIN bridge_watermark w ON w.one = 1 WHERE i.one = 1 AND 
 // timeText is a DATETIME(6) as text.
 const timeText = "2006-01-02 15:04:05.000000"
 
-var _ driver.Sweeper = (*Ledger)(nil)
-
 // Orphans reads the whole ledger in one snapshot.
 func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	found, err := l.listOrphans(ctx, age, limit)

@@ -9,46 +9,37 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.
 type ownTable struct {
-	driver.Ledger // ledger, but for what only bridge_ledger can do
-	ledger        *Ledger
-	own           bridge.OwnTable
-	identity      uuid.UUID
-	proof         *Ledger // the same statements on bridge_ledger
+	tables.OwnLedger
+	ledger *Ledger // reads the own table
+	own    bridge.OwnTable
 }
 
-var _ driver.ProvenElsewhere = (*ownTable)(nil)
+var _ inspect.Ledger = (*ownTable)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be BINARY(16), or MariaDB's UUID, with a unique index on it alone
 // that is neither IGNORED nor INVISIBLE, in an InnoDB table that the login may read.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error) {
 	proof, err := open(ctx, db)
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
 	ledger := &Ledger{db: proof.db, identity: proof.identity}
-	o := &ownTable{Ledger: ledger, ledger: ledger, own: own, proof: proof}
+	o := &ownTable{ledger: ledger, own: own}
 	ledger.column, err = o.inspect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	o.identity = tables.OwnIdentity(proof.identity, ledger.column.table, ledger.column.name)
+	o.OwnLedger = tables.NewOwnLedger(ledger, tables.OwnIdentity(proof.identity, ledger.column.table, ledger.column.name), proof)
 	return o, nil
 }
-
-// Identity is one of the table's own (see bridge.OwnTable).
-func (o *ownTable) Identity() uuid.UUID { return o.identity }
-
-// ProofLedger returns the ledger on bridge_ledger: it waits by the same statement
-// on a lock of the same kind.
-func (o *ownTable) ProofLedger() driver.Ledger { return o.proof }
 
 // Record shows that tx has a row for each of ids, and changes nothing.
 func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
@@ -60,9 +51,6 @@ func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) er
 	}
 	return nil
 }
-
-// Forget does nothing: the rows are the application's.
-func (*ownTable) Forget(context.Context, []uuid.UUID) error { return nil }
 
 // Check is Ledger's, and looks at the table again.
 func (o *ownTable) Check(ctx context.Context) error {

@@ -35,11 +35,6 @@ const (
 	own = `SELECT COUNT(*) FROM bridge_identity WHERE one = 1 AND identity = UNHEX('%[2]s')`
 )
 
-var (
-	_ driver.Parker   = (*Ledger)(nil)
-	_ driver.Unparker = (*Ledger)(nil)
-)
-
 // Park inserts the messages in tx. A message must be somewhat smaller than the
 // server's max_allowed_packet, which is 16 MiB on MariaDB and 64 MiB on MySQL unless
 // set otherwise. If it fails, tx holds some of the messages or none; after a deadlock

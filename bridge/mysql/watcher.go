@@ -60,11 +60,6 @@ WHERE t.processlist_id IN (%[1]s) AND s.sql_text IS NOT NULL ORDER BY s.event_id
 // what it shows only when nobody has looked for a tenth of a second.
 const lookPause = 150 * time.Millisecond
 
-var (
-	_ inspect.Watcher = (*Ledger)(nil)
-	_ inspect.Watcher = (*ownTable)(nil)
-)
-
 // Holders reads the row as Settle does, and asks InnoDB for whom that waits. Without
 // the right PROCESS it returns none. It always waits to the end, a second or two.
 func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
@@ -88,16 +83,6 @@ func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit 
 		}
 	}
 	return nil, fmt.Errorf("list open transactions: %w", classify(err))
-}
-
-// Holders is Ledger's, on the own table.
-func (o *ownTable) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
-	return o.ledger.Holders(ctx, id)
-}
-
-// OpenTransactions is Ledger's.
-func (o *ownTable) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
-	return o.ledger.OpenTransactions(ctx, age, limit)
 }
 
 func (l *Ledger) holders(ctx context.Context, id uuid.UUID) (found []inspect.Holder, err error) {

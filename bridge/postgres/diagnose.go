@@ -75,11 +75,6 @@ const (
 	relaxedCommit = "ALTER ROLE … SET synchronous_commit = on, for every role that sends; Forget turns it off for itself"
 )
 
-var (
-	_ inspect.Diagnoser = (*Ledger)(nil)
-	_ inspect.Diagnoser = (*ownTable)(nil)
-)
-
 // Diagnose looks at the server, at the login's settings and at the bridge's tables.
 func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return l.diagnose(ctx, l) }
 

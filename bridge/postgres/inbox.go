@@ -35,7 +35,7 @@ var entities = tables.NewEntities(sqlx.DOLLAR, "now()", "floor(extract(epoch FRO
 
 // An Inbox is the table of processed keys in one PostgreSQL database, with the
 // pending messages, the marks and the kept messages beside it. It implements
-// driver.Inbox and driver.Keeper.
+// driver.Inbox.
 //
 // LockMark waits for an open transaction that has locked the mark, for as long as tx's
 // lock_timeout allows. In a transaction at REPEATABLE READ or above, a mark that was
@@ -46,10 +46,7 @@ type Inbox struct {
 	tables.Entities
 }
 
-var (
-	_ driver.Inbox  = (*Inbox)(nil)
-	_ driver.Keeper = (*Inbox)(nil)
-)
+var _ driver.Inbox = (*Inbox)(nil)
 
 // OpenInbox checks that the inbox's tables are in db. It returns an error that
 // wraps bridge.ErrNoSchema if they are not, or are of an unusable version.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -72,14 +73,14 @@ JOIN pg_subscription s ON s.subname = o.subname AND s.subdbid = (SELECT oid FROM
 WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
 )
 
-// A Ledger is the ledger in one PostgreSQL database. It implements driver.Ledger,
-// driver.Parker, driver.Unparker, driver.Sweeper, inspect.Watcher and inspect.Diagnoser.
+// A Ledger is the ledger in one PostgreSQL database. It implements inspect.Ledger.
 type Ledger struct {
+	tables.OnLedger
 	db       *sqlx.DB
 	identity uuid.UUID
 }
 
-var _ driver.Ledger = (*Ledger)(nil)
+var _ inspect.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
 // bridge.ErrNoSchema if the tables are not there or of an unusable version. db stays

@@ -36,8 +36,6 @@ DELETE FROM bridge_ledger l USING free WHERE l.id = free.id RETURNING l.id`
 FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = $1::text::uuid`
 )
 
-var _ driver.Sweeper = (*Ledger)(nil)
-
 // Orphans reads the whole ledger in one snapshot.
 func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	found, err := l.listOrphans(ctx, age, limit)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -51,15 +52,14 @@ ON CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END WHERE i.ident
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.
 type ownTable struct {
-	driver.Ledger            // ledger, but for what only bridge_ledger can do
+	tables.OwnLedger
 	ledger                   *Ledger
 	own                      bridge.OwnTable
-	identity                 uuid.UUID
 	table                    string // quoted, with its schema
 	hold, outcome, committed string
 }
 
-var _ driver.ProvenElsewhere = (*ownTable)(nil)
+var _ inspect.Ledger = (*ownTable)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be of type uuid, with a unique index on it alone, in a logged table
@@ -68,7 +68,7 @@ var _ driver.ProvenElsewhere = (*ownTable)(nil)
 // Record takes an advisory lock per ID. The server has room for
 // max_locks_per_transaction times its connections, all transactions together;
 // without room Record fails, and with it the transaction.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error) {
 	ledger, err := Open(ctx, db)
 	if err != nil {
 		return nil, err
@@ -83,19 +83,15 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.
 // newOwnTable takes the names quoted.
 func newOwnTable(ledger *Ledger, own bridge.OwnTable, table, column string) *ownTable {
 	return &ownTable{
-		Ledger:    ledger,
+		OwnLedger: tables.NewOwnLedger(ledger, tables.OwnIdentity(ledger.identity, table, column), nil),
 		ledger:    ledger,
 		own:       own,
-		identity:  tables.OwnIdentity(ledger.identity, table, column),
 		table:     table,
 		hold:      fmt.Sprintf(hold, table, column),
 		outcome:   fmt.Sprintf(outcome, table, column),
 		committed: fmt.Sprintf(ownCommitted, table, column),
 	}
 }
-
-// Identity is one of the table's own (see bridge.OwnTable).
-func (o *ownTable) Identity() uuid.UUID { return o.identity }
 
 // Record shows that tx has a row for each of ids, and takes their locks, which tx
 // has until it ends. It changes no data.
@@ -148,9 +144,6 @@ func (o *ownTable) Settle(ctx context.Context, id uuid.UUID, wait time.Duration)
 	}
 }
 
-// Forget does nothing: the rows are the application's.
-func (*ownTable) Forget(context.Context, []uuid.UUID) error { return nil }
-
 // Check is Ledger's, and looks at the table again.
 func (o *ownTable) Check(ctx context.Context) error {
 	if err := o.Ledger.Check(ctx); err != nil {
@@ -193,14 +186,14 @@ func (o *ownTable) ProofLedger() driver.Ledger {
 type proofLedger struct{ *ownTable }
 
 func (p *proofLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	if err := p.Ledger.Record(ctx, tx, ids); err != nil {
+	if err := p.ledger.Record(ctx, tx, ids); err != nil {
 		return err
 	}
 	return p.ownTable.Record(ctx, tx, ids)
 }
 
 func (p *proofLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
-	return p.Ledger.Forget(ctx, ids)
+	return p.ledger.Forget(ctx, ids)
 }
 
-func (p *proofLedger) Check(ctx context.Context) error { return p.Ledger.Check(ctx) }
+func (p *proofLedger) Check(ctx context.Context) error { return p.ledger.Check(ctx) }

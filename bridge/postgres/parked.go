@@ -42,11 +42,6 @@ UPDATE bridge_ledger l SET recorded_at = clock_timestamp() FROM free WHERE l.id 
 	countParked = `SELECT count(*) FROM (SELECT FROM bridge_parked LIMIT $1::text::int) AS counted`
 )
 
-var (
-	_ driver.Parker   = (*Ledger)(nil)
-	_ driver.Unparker = (*Ledger)(nil)
-)
-
 // Park inserts the messages in tx, about a mebibyte per statement. An error leaves tx
 // aborted, as PostgreSQL does.
 func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {

@@ -58,11 +58,6 @@ ORDER BY since LIMIT $3::text::int`
 // lookPause is the first pause between two looks at who is waited for.
 const lookPause = 5 * time.Millisecond
 
-var (
-	_ inspect.Watcher = (*Ledger)(nil)
-	_ inspect.Watcher = (*ownTable)(nil)
-)
-
 // Holders inserts the ID as Settle does, and asks pg_blocking_pids for whom that waits.
 // Of the sessions of other roles, a login that is not in pg_read_all_stats sees the
 // process ID, the login and the program.

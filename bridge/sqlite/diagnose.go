@@ -5,6 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
@@ -25,11 +28,6 @@ const (
 	shortBusy = 1000
 )
 
-var (
-	_ inspect.Diagnoser = (*Ledger)(nil)
-	_ inspect.Diagnoser = (*ownTable)(nil)
-)
-
 // Diagnose looks at the file and at one of the pool's connections, on which the pragmas
 // are taken to be those of all.
 func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return l.diagnose(ctx, l) }
@@ -38,6 +36,16 @@ func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { retu
 // messages and orphans, as there are none.
 func (o *ownTable) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	return o.ledger.diagnose(ctx, o)
+}
+
+// Holders is denied: SQLite does not tell which connection has the file's lock.
+func (l *Ledger) Holders(context.Context, uuid.UUID) ([]inspect.Holder, error) {
+	return nil, tables.Unsupported("tell holders", "SQLite")
+}
+
+// OpenTransactions is denied, as Holders.
+func (l *Ledger) OpenTransactions(context.Context, time.Duration, int) ([]inspect.Holder, error) {
+	return nil, tables.Unsupported("list open transactions", "SQLite")
 }
 
 // diagnose examines the file of l for the ledger that is in use.

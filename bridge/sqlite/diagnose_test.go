@@ -7,15 +7,14 @@ import (
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
-func diagnose(t *testing.T, ledger driver.Ledger) []inspect.Finding {
+func diagnose(t *testing.T, ledger inspect.Ledger) []inspect.Finding {
 	t.Helper()
-	findings, err := ledger.(inspect.Diagnoser).Diagnose(t.Context())
+	findings, err := ledger.Diagnose(t.Context())
 	must(t, err)
 	return findings
 }

@@ -30,7 +30,7 @@
 // # Who holds a message up
 //
 // SQLite does not tell: some process has the file's lock. So a Ledger is no
-// inspect.Watcher. Diagnose needs no rights but to read the file; it sees the pragmas of
+// inspect.Inspector. Diagnose needs no rights but to read the file; it sees the pragmas of
 // one of its own connections, not those of the senders'.
 //
 // # A table of the application's own

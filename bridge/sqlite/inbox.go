@@ -26,8 +26,7 @@ var inbox = tables.NewInbox(tables.Dialect{
 var entities = tables.NewEntities(sqlx.QUESTION, "unixepoch()", "unixepoch() - min(kept_at)", "", classify)
 
 // An Inbox is the table of processed keys in one SQLite database, with the pending
-// messages, the marks and the kept messages beside it. It implements driver.Inbox and
-// driver.Keeper.
+// messages, the marks and the kept messages beside it. It implements driver.Inbox.
 //
 // LockMark locks the file, and waits for any other transaction that writes to it, for as
 // long as the connection's busy_timeout allows; SQLITE_BUSY comes after that. Make it the
@@ -37,10 +36,7 @@ type Inbox struct {
 	tables.Entities
 }
 
-var (
-	_ driver.Inbox  = (*Inbox)(nil)
-	_ driver.Keeper = (*Inbox)(nil)
-)
+var _ driver.Inbox = (*Inbox)(nil)
 
 // OpenInbox checks that the inbox's tables are in db. It returns an error that
 // wraps bridge.ErrNoSchema if they are not, or are of an unusable version.

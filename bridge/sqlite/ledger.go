@@ -13,6 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -29,15 +30,16 @@ LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identit
 	forget = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?))`
 )
 
-// A Ledger is the ledger in one SQLite file. It implements driver.Ledger,
-// driver.Parker, driver.Unparker, driver.Sweeper and inspect.Diagnoser.
+// A Ledger is the ledger in one SQLite file. It implements inspect.Ledger, but
+// cannot tell who has an open transaction.
 type Ledger struct {
+	tables.OnLedger
 	db        *sqlx.DB
 	identity  uuid.UUID
 	committed string
 }
 
-var _ driver.Ledger = (*Ledger)(nil)
+var _ inspect.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
 // bridge.ErrNoSchema if the tables are not there or of an unusable version, and an
@@ -57,6 +59,13 @@ func (l *Ledger) Identity() uuid.UUID { return l.identity }
 
 // DB returns the pool that Open was given.
 func (l *Ledger) DB() *sql.DB { return l.db.DB }
+
+// Features are all but that holders are told.
+func (l *Ledger) Features() driver.Features {
+	f := l.OnLedger.Features()
+	f.TellsHolders = false
+	return f
+}
 
 // Record inserts the IDs in tx with one statement, whatever their number; if it
 // fails, tx holds none of them. It takes the file's write lock, which tx then has

@@ -30,8 +30,6 @@ WHERE EXISTS (SELECT 1 FROM bridge_identity WHERE identity = ?2)`
 	sweptBefore = `SELECT w.swept_before FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = ?`
 )
 
-var _ driver.Sweeper = (*Ledger)(nil)
-
 // Orphans reads the whole ledger as of the last commit. Ages are in whole seconds.
 func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
 	found, err := l.listOrphans(ctx, age, limit)

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -21,20 +21,18 @@ LEFT JOIN %[1]s l ON l.%[2]s = ids.value WHERE i.identity = ?`
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.
 type ownTable struct {
-	driver.Ledger // ledger, but for what only bridge_ledger can do
-	ledger        *Ledger
-	own           bridge.OwnTable
-	identity      uuid.UUID
-	rows          string
-	proof         *Ledger // the same statements on bridge_ledger
+	tables.OwnLedger
+	ledger *Ledger // reads the own table
+	own    bridge.OwnTable
+	rows   string
 }
 
-var _ driver.ProvenElsewhere = (*ownTable)(nil)
+var _ inspect.Ledger = (*ownTable)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own, in the
 // same file. The column must be of a text type, with a unique index on it alone,
 // and hold the IDs as canonical text in lower case.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error) {
 	proof, err := Open(ctx, db)
 	if err != nil {
 		return nil, err
@@ -45,21 +43,12 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.
 	}
 	ledger := &Ledger{db: proof.db, identity: proof.identity, committed: fmt.Sprintf(committed, table, column)}
 	return &ownTable{
-		Ledger:   ledger,
-		ledger:   ledger,
-		own:      own,
-		identity: tables.OwnIdentity(proof.identity, table, column),
-		rows:     fmt.Sprintf(rows, table, column),
-		proof:    proof,
+		OwnLedger: tables.NewOwnLedger(ledger, tables.OwnIdentity(proof.identity, table, column), proof),
+		ledger:    ledger,
+		own:       own,
+		rows:      fmt.Sprintf(rows, table, column),
 	}, nil
 }
-
-// Identity is one of the table's own (see bridge.OwnTable).
-func (o *ownTable) Identity() uuid.UUID { return o.identity }
-
-// ProofLedger returns the ledger on bridge_ledger: it waits for the same lock, the
-// file's.
-func (o *ownTable) ProofLedger() driver.Ledger { return o.proof }
 
 // Record shows that tx has a row for each of ids, and changes nothing.
 func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
@@ -71,9 +60,6 @@ func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) er
 	}
 	return nil
 }
-
-// Forget does nothing: the rows are the application's.
-func (*ownTable) Forget(context.Context, []uuid.UUID) error { return nil }
 
 // Check is Ledger's, and looks at the table again.
 func (o *ownTable) Check(ctx context.Context) error {

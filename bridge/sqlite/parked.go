@@ -26,11 +26,6 @@ const (
 	countParked = `SELECT count(*) FROM (SELECT 1 FROM bridge_parked LIMIT ?)`
 )
 
-var (
-	_ driver.Parker   = (*Ledger)(nil)
-	_ driver.Unparker = (*Ledger)(nil)
-)
-
 // Park inserts the messages in tx, a statement for each. If it fails, tx holds some of
 // the messages or none.
 func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
@@ -28,7 +29,7 @@ var harness = ledgertest.Harness{
 		}
 	},
 	Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.SQLite) },
-	Open: func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
+	Open: func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
 		return sqlite.Open(ctx, db)
 	},
 	MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.SQLite) },
@@ -73,7 +74,9 @@ func TestOwnTable(t *testing.T) {
 	}
 	h.Table = `"or""der's; --"`
 	own := bridge.OwnTable{Table: `main.or"der's; --`, Column: `message "ID"`}
-	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return sqlite.OpenOwnTable(ctx, db, own) }
+	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
+		return sqlite.OpenOwnTable(ctx, db, own)
+	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 		for _, id := range ids {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO "or""der's; --" ("message ""ID""") VALUES (?)`, id.String()); err != nil {

@@ -52,11 +52,6 @@ const (
 // azureDatabase is the EngineEdition of Azure SQL Database.
 const azureDatabase = 5
 
-var (
-	_ inspect.Diagnoser = (*Ledger)(nil)
-	_ inspect.Diagnoser = (*ownTable)(nil)
-)
-
 // Diagnose looks at the server, at the database and at the bridge's tables.
 func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return l.diagnose(ctx, l) }
 

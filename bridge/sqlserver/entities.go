@@ -10,8 +10,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-var _ driver.Keeper = (*Inbox)(nil)
-
 // The mark is locked by an update that changes nothing: it waits at every isolation
 // level, and on a server that ignores hints. FORCESEEK as in the inbox; XACT_ABORT and NOCOUNT as in claim and
 // record.

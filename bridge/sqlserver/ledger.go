@@ -11,7 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -39,16 +39,16 @@ const (
 	forgetRights = "SELECT, DELETE ON bridge_ledger"
 )
 
-// A Ledger is the ledger in one SQL Server database. It implements driver.Ledger,
-// driver.Parker, driver.Unparker, driver.Sweeper, inspect.Watcher and inspect.Diagnoser.
+// A Ledger is the ledger in one SQL Server database. It implements inspect.Ledger.
 type Ledger struct {
+	tables.OnLedger
 	db       *sqlx.DB
 	identity uuid.UUID
 	*lookups
 	byInsert atomic.Pointer[error] // why Settle waits by an INSERT; nil: it does not
 }
 
-var _ driver.Ledger = (*Ledger)(nil)
+var _ inspect.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db, and checks that the database is one
 // that a ledger can be kept in. It returns an error that wraps bridge.ErrNoSchema

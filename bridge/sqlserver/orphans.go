@@ -58,8 +58,6 @@ const (
 // timeText is a datetime2(3) as a parameter. What the server writes, parseTime reads.
 const timeText = "2006-01-02T15:04:05.000"
 
-var _ driver.Sweeper = (*Ledger)(nil)
-
 // Orphans reads the whole ledger, past the rows that are locked. It waits for whoever
 // has a parked message locked exclusively, and fails after a second. Ages are in whole
 // seconds.

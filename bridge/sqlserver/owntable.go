@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -21,15 +21,13 @@ const rows = `SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CA
 // An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
 // it as it is.
 type ownTable struct {
-	driver.Ledger // ledger, but for what only bridge_ledger can do
-	ledger        *Ledger
-	own           bridge.OwnTable
-	identity      uuid.UUID
-	rows          statement
-	proof         *Ledger // the same statements on bridge_ledger
+	tables.OwnLedger
+	ledger *Ledger // reads the own table
+	own    bridge.OwnTable
+	rows   statement
 }
 
-var _ driver.ProvenElsewhere = (*ownTable)(nil)
+var _ inspect.Ledger = (*ownTable)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be a uniqueidentifier, with a unique index on it alone, neither
@@ -37,7 +35,7 @@ var _ driver.ProvenElsewhere = (*ownTable)(nil)
 //
 // Where the server ignores lock hints there is no such ledger: the proof fails with
 // bridge.ErrProof, as the other way to wait would insert into the table.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error) {
 	proof, err := Open(ctx, db)
 	if err != nil {
 		return nil, err
@@ -48,12 +46,10 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.
 	}
 	ledger := &Ledger{db: proof.db, identity: proof.identity, lookups: lookupsIn(table, column)}
 	o := &ownTable{
-		Ledger:   ledger,
-		ledger:   ledger,
-		own:      own,
-		identity: tables.OwnIdentity(proof.identity, table, column),
-		rows:     forIDs(rows, "$table", table, "$column", column),
-		proof:    proof,
+		OwnLedger: tables.NewOwnLedger(ledger, tables.OwnIdentity(proof.identity, table, column), proof),
+		ledger:    ledger,
+		own:       own,
+		rows:      forIDs(rows, "$table", table, "$column", column),
 	}
 	err = ledger.readSetting(ctx, ledger.db)
 	if err == nil {
@@ -64,13 +60,6 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.
 	}
 	return o, nil
 }
-
-// Identity is one of the table's own (see bridge.OwnTable).
-func (o *ownTable) Identity() uuid.UUID { return o.identity }
-
-// ProofLedger returns the ledger on bridge_ledger: it waits by the same statement
-// on a lock of the same kind.
-func (o *ownTable) ProofLedger() driver.Ledger { return o.proof }
 
 // Record shows that tx has a row for each of ids, 500 per statement, and changes
 // nothing.
@@ -83,9 +72,6 @@ func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) er
 	}
 	return nil
 }
-
-// Forget does nothing: the rows are the application's.
-func (*ownTable) Forget(context.Context, []uuid.UUID) error { return nil }
 
 // Check is Ledger's, and looks at the table again.
 func (o *ownTable) Check(ctx context.Context) error {

@@ -53,11 +53,6 @@ const (
 	unparkRights = "SELECT, DELETE ON bridge_parked, SELECT, UPDATE ON bridge_ledger, SELECT ON bridge_identity"
 )
 
-var (
-	_ driver.Parker   = (*Ledger)(nil)
-	_ driver.Unparker = (*Ledger)(nil)
-)
-
 // Park inserts the messages in tx, a statement for each. After an error roll back: the
 // server may have done so already (see Record).
 func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {

@@ -51,11 +51,6 @@ ORDER BY since, session`
 // lookPause is the first pause between two looks at who is waited for.
 const lookPause = 10 * time.Millisecond
 
-var (
-	_ inspect.Watcher = (*Ledger)(nil)
-	_ inspect.Watcher = (*ownTable)(nil)
-)
-
 // Holders reads the row as Settle does, and asks the server for whom that waits.
 // A login that may not see other sessions gets none.
 func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
@@ -88,16 +83,6 @@ func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit 
 		}
 	}
 	return nil, fmt.Errorf("list open transactions: %w", err)
-}
-
-// Holders is Ledger's, on the own table.
-func (o *ownTable) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
-	return o.ledger.Holders(ctx, id)
-}
-
-// OpenTransactions is Ledger's, on the own table.
-func (o *ownTable) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
-	return o.ledger.OpenTransactions(ctx, age, limit)
 }
 
 // holders must not be given a context with a deadline.

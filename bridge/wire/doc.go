@@ -51,7 +51,7 @@
 // One more header may be there. x-bridge-staged-at, a 64-bit integer, is the time at
 // which the sender began to stage the message, before it recorded the ID, in ms since
 // 1970. It is needed where the ID is no UUIDv7 of that moment: a sweep of orphan rows
-// must be told from a rollback (driver.Sweeper).
+// must be told from a rollback ('The sweep' in package driver).
 //
 // # A group
 //

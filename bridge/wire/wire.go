@@ -31,7 +31,7 @@ const (
 
 	// HeaderStagedAt is when the sender began to stage the message, in ms since 1970,
 	// before it recorded the ID; needed where the ID is no UUIDv7 that was made for
-	// this message, whose own time counts else. See Sweeper.
+	// this message, whose own time counts else. See 'The sweep' in package driver.
 	HeaderStagedAt = "x-bridge-staged-at"
 
 	// HeaderUnroutableSince is written by a verifier that puts a message aside: when

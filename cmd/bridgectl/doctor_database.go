@@ -8,7 +8,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
@@ -50,15 +49,7 @@ func (a *app) examineLedger(ctx context.Context, g *group) {
 			return
 		}
 	}
-	diagnoser, ok := ledger.(inspect.Diagnoser)
-	if !ok {
-		if err := ledger.Check(ctx); err != nil {
-			g.failed("ledger", err)
-		}
-		g.unknown("settings", "compare them with the documentation of the package for this database", "this kind of ledger cannot examine its database")
-		return
-	}
-	findings, err := diagnoser.Diagnose(ctx)
+	findings, err := ledger.Diagnose(ctx)
 	g.Findings = append(g.Findings, findings...)
 	if err != nil {
 		g.failed("settings", fmt.Errorf("examine the database: %w", err))

@@ -141,8 +141,8 @@ func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) error 
 	if err != nil {
 		return err
 	}
-	if unparker, ok := ledger.(driver.Unparker); ok {
-		if facts.Parked, err = l.askParked(ctx, unparker, facts.ID); err != nil {
+	if ledger.Features().Parks {
+		if facts.Parked, err = l.askParked(ctx, ledger, facts.ID); err != nil {
 			return err
 		}
 	}
@@ -150,7 +150,7 @@ func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) error 
 	return err
 }
 
-func (l *messageLook) askParked(ctx context.Context, ledger driver.Unparker, id uuid.UUID) (*parkedFacts, error) {
+func (l *messageLook) askParked(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*parkedFacts, error) {
 	parked := new(parkedFacts)
 	var err error
 	if parked.Parked, err = ledger.CountParked(ctx, parkedCount); err != nil || parked.Parked == 0 {
@@ -170,7 +170,7 @@ func (l *messageLook) askParked(ctx context.Context, ledger driver.Unparker, id 
 // settlePatience bounds the question whether a transaction is open.
 const settlePatience = time.Second
 
-func (l *messageLook) askRow(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*rowFacts, error) {
+func (l *messageLook) askRow(ctx context.Context, ledger inspect.Ledger, id uuid.UUID) (*rowFacts, error) {
 	row := &rowFacts{Identity: ledger.Identity(), State: rowCommitted, Holders: []inspect.Holder{}}
 	found, err := ledger.Committed(ctx, []uuid.UUID{id})
 	if err != nil {
@@ -180,8 +180,8 @@ func (l *messageLook) askRow(ctx context.Context, ledger driver.Ledger, id uuid.
 		row.RecordedAt, err = recordedAt(ctx, ledger, id)
 		return row, err
 	}
-	if watcher, ok := ledger.(inspect.Watcher); ok {
-		if row.Holders, err = watcher.Holders(ctx, id); err != nil {
+	if ledger.Features().TellsHolders {
+		if row.Holders, err = ledger.Holders(ctx, id); err != nil {
 			return nil, err
 		}
 	}
@@ -206,11 +206,10 @@ func (l *messageLook) askRow(ctx context.Context, ledger driver.Ledger, id uuid.
 
 // recordedAt finds when a row was inserted, if the ledger is as small as it should be.
 func recordedAt(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*time.Time, error) {
-	sweeper, ok := ledger.(driver.Sweeper)
-	if !ok {
+	if !ledger.Features().Sweeps {
 		return nil, nil
 	}
-	rows, err := sweeper.Orphans(ctx, 0, ledgerRowsMost)
+	rows, err := ledger.Orphans(ctx, 0, ledgerRowsMost)
 	if err != nil {
 		return nil, err
 	}

@@ -46,16 +46,13 @@ func (f *orphanFlags) check(least time.Duration) error {
 	return nil
 }
 
-func (a *app) sweeper(ctx context.Context) (driver.Sweeper, error) {
+// sweeper is the ledger, which must be one that has orphans.
+func (a *app) sweeper(ctx context.Context) (driver.Ledger, error) {
 	ledger, err := a.ledger(ctx)
-	if err != nil {
-		return nil, err
+	if err == nil && !ledger.Features().Sweeps {
+		err = errors.New("this ledger keeps its rows: it has no orphans")
 	}
-	sweeper, ok := ledger.(driver.Sweeper)
-	if !ok {
-		return nil, errors.New("this ledger keeps its rows: it has no orphans")
-	}
-	return sweeper, nil
+	return ledger, err
 }
 
 func newOrphansList(a *app) *cobra.Command {

@@ -94,23 +94,19 @@ the same ID.`,
 }
 
 // unparker is the ledger, which must be one that can keep messages.
-func (a *app) unparker(ctx context.Context) (driver.Unparker, error) {
+func (a *app) unparker(ctx context.Context) (driver.Ledger, error) {
 	ledger, err := a.ledger(ctx)
-	if err != nil {
-		return nil, err
+	if err == nil && !ledger.Features().Parks {
+		err = errors.New("this ledger keeps no parked messages")
 	}
-	unparker, ok := ledger.(driver.Unparker)
-	if !ok {
-		return nil, errors.New("this ledger keeps no parked messages")
-	}
-	return unparker, nil
+	return ledger, err
 }
 
 // errOnlyLooking ends an Unpark that shall change nothing.
 var errOnlyLooking = errors.New("only looking")
 
 // lookAtParked reads parked messages by beginning to unpark them.
-func lookAtParked(ctx context.Context, ledger driver.Unparker, limit int) ([]parkedMessage, error) {
+func lookAtParked(ctx context.Context, ledger driver.Ledger, limit int) ([]parkedMessage, error) {
 	list := []parkedMessage{}
 	var after uuid.UUID
 	for len(list) < limit {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
@@ -37,8 +38,8 @@ type replayPlan struct {
 // its own has deleted the row of a dead-lettered message and cannot tell; there, and where
 // there is no ledger to ask, the header is believed and the plan says so.
 type planner struct {
-	ledger func(context.Context) (driver.Ledger, error) // nil without an error: there is none at hand
-	to     *bridge.Target                               // instead of the messages' own targets
+	ledger func(context.Context) (inspect.Ledger, error) // nil without an error: there is none at hand
+	to     *bridge.Target                                // instead of the messages' own targets
 	force  bool
 
 	permits func(wire.Staged) bool // whether a verifier would forward it; nil: it would
@@ -79,8 +80,7 @@ func (p *planner) lookUp(ctx context.Context, messages []*deadMessage) (known kn
 	if err != nil || ledger == nil {
 		return known, err
 	}
-	_, keeps := ledger.(driver.ProvenElsewhere) // an own table
-	known = knowledge{identity: ledger.Identity(), keeps: keeps, rows: make(map[uuid.UUID]bool)}
+	known = knowledge{identity: ledger.Identity(), keeps: ledger.Features().KeepsRows, rows: make(map[uuid.UUID]bool)}
 	const chunk = 1000
 	for len(ids) > 0 {
 		n := min(chunk, len(ids))

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
@@ -218,27 +217,28 @@ func (c *collector) askLedger(ctx context.Context, facts *statusFacts) error {
 		return err
 	}
 	status := &ledgerStatus{Identity: ledger.Identity()}
-	if sweeper, ok := ledger.(driver.Sweeper); ok {
-		rows, err := sweeper.Orphans(ctx, 0, ledgerRowsMost)
+	features := ledger.Features()
+	if features.Sweeps {
+		rows, err := ledger.Orphans(ctx, 0, ledgerRowsMost)
 		if err != nil {
 			return err
 		}
-		old, err := sweeper.Orphans(ctx, c.orphanAge, orphansMost)
+		old, err := ledger.Orphans(ctx, c.orphanAge, orphansMost)
 		if err != nil {
 			return err
 		}
 		n, orphans := len(rows), len(old)
 		status.Rows, status.Orphans = &n, &orphans
 	}
-	if unparker, ok := ledger.(driver.Unparker); ok {
-		n, err := unparker.CountParked(ctx, parkedCount)
+	if features.Parks {
+		n, err := ledger.CountParked(ctx, parkedCount)
 		if err != nil {
 			return err
 		}
 		status.Parked = &n
 	}
-	if watcher, ok := ledger.(inspect.Watcher); ok {
-		if status.Open, err = watcher.OpenTransactions(ctx, c.openFor, holdersMost); err != nil {
+	if features.TellsHolders {
+		if status.Open, err = ledger.OpenTransactions(ctx, c.openFor, holdersMost); err != nil {
 			return fmt.Errorf("list open transactions: %w", err)
 		}
 		if status.Open == nil {

@@ -48,8 +48,8 @@ func (m *metrics) sample(ctx context.Context) {
 func (m *metrics) countParked(ctx context.Context, ledger driver.Ledger) error {
 	ctx, cancel := context.WithTimeout(ctx, samplePatience)
 	defer cancel()
-	if unparker, ok := ledger.(driver.Unparker); ok {
-		n, err := unparker.CountParked(ctx, sampleLimit)
+	if ledger.Features().Parks {
+		n, err := ledger.CountParked(ctx, sampleLimit)
 		if err != nil {
 			return err
 		}
@@ -60,8 +60,7 @@ func (m *metrics) countParked(ctx context.Context, ledger driver.Ledger) error {
 }
 
 func (m *metrics) countOrphans(ctx context.Context, ledger driver.Ledger) error {
-	sweeper, ok := ledger.(driver.Sweeper)
-	if !ok {
+	if !ledger.Features().Sweeps {
 		return nil
 	}
 	age := time.Duration(m.worker.config.SweepAge)
@@ -70,7 +69,7 @@ func (m *metrics) countOrphans(ctx context.Context, ledger driver.Ledger) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, samplePatience)
 	defer cancel()
-	orphans, err := sweeper.Orphans(ctx, age, sampleLimit)
+	orphans, err := ledger.Orphans(ctx, age, sampleLimit)
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,7 @@ type transactions struct {
 
 // get asks the database if the last answer is old. It is asked only while somebody
 // looks at the page, and by one at a time.
-func (t *transactions) get(ctx context.Context, ledger inspect.Watcher) ([]inspect.Holder, error) {
+func (t *transactions) get(ctx context.Context, ledger inspect.Inspector) ([]inspect.Holder, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if time.Since(t.at) < watchEvery {

@@ -145,12 +145,11 @@ func (s *status) transactions(ctx context.Context) transactionsReport {
 	if parts == nil {
 		return r
 	}
-	watcher, ok := parts.ledger.(inspect.Watcher)
-	if !ok {
+	if !parts.ledger.Features().TellsHolders {
 		return r
 	}
 	r.Known = true
-	holders, err := s.watched.get(ctx, watcher)
+	holders, err := s.watched.get(ctx, parts.ledger)
 	if err != nil {
 		r.Error = err.Error()
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
@@ -29,7 +29,7 @@ type worker struct {
 
 // parts are what a worker has once database and broker have answered.
 type parts struct {
-	ledger   driver.Ledger
+	ledger   inspect.Ledger
 	verifier *verifier.Verifier
 }
 

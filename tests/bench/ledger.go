@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	mysqlledger "github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -51,7 +51,7 @@ func setUpLedger(ctx context.Context, p place, db *sql.DB) error {
 	return bridge.Topology{Queue: p.Staging, Classic: p.Classic}.Declare(ctx, broker)
 }
 
-func openLedger(ctx context.Context, p place, db *sql.DB) (driver.Ledger, error) {
+func openLedger(ctx context.Context, p place, db *sql.DB) (inspect.Ledger, error) {
 	if p.MariaDB {
 		return mysqlledger.Open(ctx, db)
 	}

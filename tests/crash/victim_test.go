@@ -17,6 +17,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -69,7 +70,7 @@ const (
 type victim struct {
 	brief
 	db     *sql.DB
-	ledger driver.Ledger
+	ledger inspect.Ledger
 	broker *bridge.Broker
 	sender *sender.Sender
 	goOn   chan struct{}
@@ -172,7 +173,7 @@ func (v *victim) send(ctx context.Context) error {
 
 // A stoppingLedger stops before or after what is done with certain messages.
 type stoppingLedger struct {
-	driver.Ledger
+	inspect.Ledger
 	victim *victim
 }
 
@@ -208,13 +209,9 @@ func (l *stoppingLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
 	return err
 }
 
-func (l *stoppingLedger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
-	return l.Ledger.(driver.Parker).Park(ctx, tx, messages)
-}
-
 func (l *stoppingLedger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(context.Context, []driver.Parked) error) (int, error) {
 	var ids []uuid.UUID
-	n, err := l.Ledger.(driver.Unparker).Unpark(ctx, after, limit, func(ctx context.Context, messages []driver.Parked) error {
+	n, err := l.Ledger.Unpark(ctx, after, limit, func(ctx context.Context, messages []driver.Parked) error {
 		for _, m := range messages {
 			ids = append(ids, m.ID)
 		}
@@ -226,8 +223,4 @@ func (l *stoppingLedger) Unpark(ctx context.Context, after uuid.UUID, limit int,
 	})
 	l.victim.stop(unparked, ids...)
 	return n, err
-}
-
-func (l *stoppingLedger) CountParked(ctx context.Context, limit int) (int, error) {
-	return l.Ledger.(driver.Unparker).CountParked(ctx, limit)
 }

@@ -7,15 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // expectWell fails on any finding that is not ok.
-func expectWell(t *testing.T, ledger driver.Ledger, but ...string) {
+func expectWell(t *testing.T, ledger inspect.Ledger, but ...string) {
 	t.Helper()
-	findings, err := ledger.(inspect.Diagnoser).Diagnose(t.Context())
+	findings, err := ledger.Diagnose(t.Context())
 	must(t, err)
 	if len(findings) < 10 {
 		t.Errorf("%d findings: %+v", len(findings), findings)
@@ -36,13 +35,13 @@ func expectWell(t *testing.T, ledger driver.Ledger, but ...string) {
 
 // expectFinding waits until the check finds it so: what a server is told it may do a
 // moment later.
-func expectFinding(t *testing.T, ledger driver.Ledger, check string, level inspect.Level, says string) {
+func expectFinding(t *testing.T, ledger inspect.Ledger, check string, level inspect.Level, says string) {
 	t.Helper()
 	limit := time.After(servertest.Patience)
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		findings, err := ledger.(inspect.Diagnoser).Diagnose(t.Context())
+		findings, err := ledger.Diagnose(t.Context())
 		must(t, err)
 		found := inspect.Finding{Text: "no such check"}
 		if i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == check }); i >= 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
@@ -29,7 +30,7 @@ func mariaDBHarness() ledgertest.Harness {
 			return func() (*sql.DB, error) { return sql.Open("mysql", dsn) }
 		},
 		Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.MySQL) },
-		Open: func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
+		Open: func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
 			return mysql.Open(ctx, db)
 		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.MySQL) },

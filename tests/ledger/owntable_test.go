@@ -12,6 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -21,7 +22,7 @@ import (
 // An unusable table, as DDL, and what the error must say.
 type unusable struct{ ddl, column, says string }
 
-func testUnusable(t *testing.T, db *sql.DB, open func(bridge.OwnTable) (driver.Ledger, error), cases map[string]unusable) {
+func testUnusable(t *testing.T, db *sql.DB, open func(bridge.OwnTable) (inspect.Ledger, error), cases map[string]unusable) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			if c.ddl != "" {
@@ -41,7 +42,7 @@ func testUnusable(t *testing.T, db *sql.DB, open func(bridge.OwnTable) (driver.L
 
 func TestPostgresUnusableOwnTableIsRefused(t *testing.T) {
 	_, db := migrated(t)
-	open := func(own bridge.OwnTable) (driver.Ledger, error) { return postgres.OpenOwnTable(t.Context(), db, own) }
+	open := func(own bridge.OwnTable) (inspect.Ledger, error) { return postgres.OpenOwnTable(t.Context(), db, own) }
 	testUnusable(t, db, open, map[string]unusable{
 		"no table":         {"", "id", "no table orders"},
 		"no column":        {"CREATE TABLE orders (n int)", "id", "no column id"},
@@ -67,7 +68,7 @@ func TestPostgresUnusableOwnTableIsRefused(t *testing.T) {
 
 func TestMariaDBUnusableOwnTableIsRefused(t *testing.T) {
 	_, db := mariaDB(t)
-	open := func(own bridge.OwnTable) (driver.Ledger, error) { return mysql.OpenOwnTable(t.Context(), db, own) }
+	open := func(own bridge.OwnTable) (inspect.Ledger, error) { return mysql.OpenOwnTable(t.Context(), db, own) }
 	testUnusable(t, db, open, map[string]unusable{
 		"no table":         {"", "id", "no table orders"},
 		"no column":        {"CREATE TABLE orders (n INT)", "id", "no column id"},
@@ -170,7 +171,7 @@ func TestMariaDBOwnTableLeastRights(t *testing.T) {
 	}
 }
 
-func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier driver.Ledger, insert func(uuid.UUID) string) {
+func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier inspect.Ledger, insert func(uuid.UUID) string) {
 	t.Helper()
 	must(t, driver.Prove(t.Context(), verifier))
 	id := newID()
@@ -239,8 +240,8 @@ func TestAnOwnTablesIdentityIsTheTables(t *testing.T) {
 	mariaDBLedger, err := mysql.Open(t.Context(), onMariaDB)
 	must(t, err)
 	for _, c := range []struct {
-		ledger             driver.Ledger
-		open               func(context.Context, *sql.DB, bridge.OwnTable) (driver.Ledger, error)
+		ledger             inspect.Ledger
+		open               func(context.Context, *sql.DB, bridge.OwnTable) (inspect.Ledger, error)
 		plain, full, other string
 	}{
 		{postgresLedger, postgres.OpenOwnTable, "orders", "public.orders", "other.orders"},

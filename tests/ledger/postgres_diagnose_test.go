@@ -150,7 +150,7 @@ func TestPostgresDiagnose(t *testing.T) {
 			_, err := admin.ExecContext(context.Background(), "ROLLBACK PREPARED 'left behind'")
 			must(t, err)
 		})
-		ledger := openLedger(t, connect(t, at)).(inspect.Watcher)
+		ledger := openLedger(t, connect(t, at))
 		found, err := ledger.Holders(t.Context(), id)
 		must(t, err)
 		listed, err := ledger.OpenTransactions(t.Context(), 0, 10)

@@ -12,6 +12,7 @@ import (
 	_ "github.com/lib/pq"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -57,7 +58,7 @@ func postgresHarness(by string, address func(testing.TB) string) ledgertest.Harn
 			return func() (*sql.DB, error) { return sql.Open(by, at) }
 		},
 		Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.PostgreSQL) },
-		Open: func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
+		Open: func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
 			return postgres.Open(ctx, db)
 		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.PostgreSQL) },

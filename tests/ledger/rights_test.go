@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -42,15 +43,9 @@ var (
 type guarded struct {
 	kind  stage.Database
 	as    func(t *testing.T, rights []string) *sql.DB
-	open  func(ctx context.Context, db *sql.DB) (fullLedger, error)
+	open  func(ctx context.Context, db *sql.DB) (inspect.Ledger, error)
 	inbox func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 	older string // makes rows of the ledger two hours older
-}
-
-type fullLedger interface {
-	driver.Parker
-	driver.Unparker
-	driver.Sweeper
 }
 
 // allGuarded has each database that knows roles.
@@ -58,7 +53,7 @@ func allGuarded() map[string]func(t *testing.T) guarded {
 	kind := func(h ledgertest.Harness) stage.Database {
 		kind := kindOf(h)
 		open := kind.Open
-		kind.Open = func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
+		kind.Open = func(ctx context.Context, url string) (*sql.DB, inspect.Ledger, error) {
 			db, ledger, err := open(ctx, url)
 			if err == nil {
 				err = h.MigrateInbox(ctx, db)
@@ -77,7 +72,7 @@ func allGuarded() map[string]func(t *testing.T) guarded {
 					_, at := newRole(t, address, connect(t, address), rights...)
 					return connect(t, at)
 				},
-				open:  func(ctx context.Context, db *sql.DB) (fullLedger, error) { return postgres.Open(ctx, db) },
+				open:  func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return postgres.Open(ctx, db) },
 				inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
 				older: "UPDATE bridge_ledger SET recorded_at = recorded_at - interval '2 hours'",
 			}
@@ -94,7 +89,7 @@ func allGuarded() map[string]func(t *testing.T) guarded {
 				as: func(t *testing.T, rights []string) *sql.DB {
 					return mariaDBRole(t, config, connectMariaDB(t, config), rights...)
 				},
-				open:  func(ctx context.Context, db *sql.DB) (fullLedger, error) { return mysql.Open(ctx, db) },
+				open:  func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return mysql.Open(ctx, db) },
 				inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) },
 				older: h.Older,
 			}
@@ -121,13 +116,13 @@ func TestEachRoleWorksWithItsRightsAndNoMore(t *testing.T) {
 				g := database(t)
 				s := stage.New(t, g.kind)
 				queue := s.Queue("target", nil)
-				open := func(rights []string) fullLedger {
+				open := func(rights []string) inspect.Ledger {
 					t.Helper()
 					ledger, err := g.open(t.Context(), g.as(t, rights))
 					must(t, err)
 					return ledger
 				}
-				send := func(ledger fullLedger, parking sender.Parking, body string) (*sql.Tx, error) {
+				send := func(ledger inspect.Ledger, parking sender.Parking, body string) (*sql.Tx, error) {
 					t.Helper()
 					out, err := sender.New(ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: stage.Patience, Parking: parking})
 					must(t, err)
@@ -250,23 +245,21 @@ func testReceivingRoles(t *testing.T, g guarded) {
 		return err
 	}
 	mark := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
-		marks := inbox.(driver.Marks)
-		if _, err := marks.LockMark(ctx, tx, "consumer", "name"); err != nil {
+		if _, err := inbox.LockMark(ctx, tx, "consumer", "name"); err != nil {
 			return err
 		}
-		return marks.SetMark(ctx, tx, "consumer", "name", newID().String())
+		return inbox.SetMark(ctx, tx, "consumer", "name", newID().String())
 	}
 	keep := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
-		keeper := inbox.(driver.Keeper)
-		_, err := keeper.LockMark(ctx, tx, "consumer", "entity")
+		_, err := inbox.LockMark(ctx, tx, "consumer", "entity")
 		if err == nil {
-			_, err = keeper.Keep(ctx, tx, "consumer", "entity", 1, []byte("x"))
+			_, err = inbox.Keep(ctx, tx, "consumer", "entity", 1, []byte("x"))
 		}
 		if err == nil {
-			_, _, err = keeper.FirstKept(ctx, tx, "consumer", "entity")
+			_, _, err = inbox.FirstKept(ctx, tx, "consumer", "entity")
 		}
 		if err == nil {
-			err = keeper.Unkeep(ctx, tx, "consumer", "entity", 1)
+			err = inbox.Unkeep(ctx, tx, "consumer", "entity", 1)
 		}
 		return err
 	}

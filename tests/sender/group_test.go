@@ -11,7 +11,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
@@ -143,7 +142,7 @@ func TestTheClockOfAShipmentStartsWhenItIsShipped(t *testing.T) {
 			if t.Failed() {
 				return
 			}
-			if n, err := s.Ledger.(driver.Unparker).CountParked(t.Context(), 10); n != 0 || err != nil {
+			if n, err := s.Ledger.CountParked(t.Context(), 10); n != 0 || err != nil {
 				t.Errorf("%d messages are parked (%v)", n, err)
 			}
 			settled(t, s, "target", ids[:]...)

@@ -15,9 +15,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-func diagnose(t *testing.T, ledger driver.Ledger) []inspect.Finding {
+func diagnose(t *testing.T, ledger inspect.Ledger) []inspect.Finding {
 	t.Helper()
-	findings, err := ledger.(inspect.Diagnoser).Diagnose(t.Context())
+	findings, err := ledger.Diagnose(t.Context())
 	must(t, err)
 	return findings
 }

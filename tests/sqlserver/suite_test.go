@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
@@ -57,7 +58,7 @@ func TestSuites(t *testing.T) {
 func fallenBack(h ledgertest.Harness) ledgertest.Harness {
 	h.Overlap, h.NoSkip = true, true
 	open := h.Open
-	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
+	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
 		ledger, err := open(ctx, db)
 		if err != nil {
 			return nil, err
@@ -86,7 +87,7 @@ func ownTable(h ledgertest.Harness) ledgertest.Harness {
 		}
 		return connect
 	}
-	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
+	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
 		return sqlserver.OpenOwnTable(ctx, db, own)
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
@@ -115,7 +116,7 @@ func harness(server string, snapshot bool) ledgertest.Harness {
 			return func() (*sql.DB, error) { return sql.Open("sqlserver", address+"&app+name="+program) }
 		},
 		Migrate:      func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.SQLServer) },
-		Open:         func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return sqlserver.Open(ctx, db) },
+		Open:         func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return sqlserver.Open(ctx, db) },
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.SQLServer) },
 		OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
 			return sqlserver.OpenInbox(ctx, db)

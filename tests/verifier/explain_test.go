@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -41,7 +40,7 @@ func (l *lines) with(words string) (out []string) {
 func TestTheLogNamesWhoHoldsAMessageUp(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
-	if _, ok := s.Ledger.(inspect.Watcher); !ok {
+	if !s.Ledger.Features().TellsHolders {
 		t.Fatal("the ledger cannot tell")
 	}
 	queue := s.Queue("target", nil)

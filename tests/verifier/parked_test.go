@@ -160,7 +160,7 @@ func TestAMessageThatIsStagedAndParkedIsNotLost(t *testing.T) {
 	if err := s.Ledger.Record(t.Context(), tx, []uuid.UUID{m.ID}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Ledger.(driver.Parker).Park(t.Context(), tx, []driver.Parked{{ID: m.ID, Message: wire.EncodeRecord(staged)}}); err != nil {
+	if err := s.Ledger.Park(t.Context(), tx, []driver.Parked{{ID: m.ID, Message: wire.EncodeRecord(staged)}}); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, s, staged)
@@ -202,7 +202,7 @@ func TestAnAbsentMessageOlderThanASweepIsNotDropped(t *testing.T) {
 	if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours'`); err != nil {
 		t.Fatal(err)
 	}
-	swept, err := s.Ledger.(driver.Sweeper).Sweep(t.Context(), 2*time.Hour, 10)
+	swept, err := s.Ledger.Sweep(t.Context(), 2*time.Hour, 10)
 	if err != nil || len(swept) != 1 || swept[0].ID != late.ID {
 		t.Fatalf("swept %v (%v)", swept, err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -81,7 +82,7 @@ func TestTransactionOpenForManyLockTimeoutsIsNotDropped(t *testing.T) {
 
 // countingLedger tells of every settle that found the transaction still open.
 type countingLedger struct {
-	driver.Ledger
+	inspect.Ledger
 	stillOpen chan struct{}
 }
 
@@ -213,7 +214,7 @@ func TestUnackedMessagesAreBounded(t *testing.T) {
 // stuckLedger lets no forget through until it is freed; the proof, which comes
 // first, passes.
 type stuckLedger struct {
-	driver.Ledger
+	inspect.Ledger
 	release chan struct{}
 }
 

@@ -90,7 +90,7 @@ func (f *Findings) Ledger(ctx context.Context, ledger driver.Ledger) {
 }
 
 // How far the clocks may be apart: a verifier's sweep allows for half an hour
-// (see driver.Sweeper).
+// ('The sweep' in package driver).
 const (
 	clockWarning = time.Second
 	clockError   = time.Minute
@@ -138,8 +138,9 @@ const (
 
 // Backlog counts orphans and parked messages.
 func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger) {
-	if sweeper, ok := ledger.(driver.Sweeper); ok {
-		orphans, err := sweeper.Orphans(ctx, orphanAge, mostOrphans)
+	features := ledger.Features()
+	if features.Sweeps {
+		orphans, err := ledger.Orphans(ctx, orphanAge, mostOrphans)
 		switch {
 		case err != nil:
 			f.Unknown(checkOrphan, "", err)
@@ -150,8 +151,8 @@ func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger) {
 			f.OK(checkOrphan, "no row is more than %v days old", orphanAge.Hours()/24)
 		}
 	}
-	if unparker, ok := ledger.(driver.Unparker); ok {
-		parked, err := unparker.CountParked(ctx, mostParked)
+	if features.Parks {
+		parked, err := ledger.CountParked(ctx, mostParked)
 		switch {
 		case err != nil:
 			f.Unknown(checkParked, "", err)

@@ -11,7 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A Sweep is the Sweep of driver.Sweeper, of three steps that differ between
+// A Sweep is the Sweep of driver.Ledger, of three steps that differ between
 // databases. Each is committed before the next one begins.
 type Sweep struct {
 	// List is Orphans.

@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // Names returns the schema, which may be "", the table and the column of own, or
@@ -83,3 +86,67 @@ func ExpectRows(ctx context.Context, tx bridge.Tx, identity uuid.UUID, n int, qu
 	}
 	return nil
 }
+
+// An OwnLedger is what the ledgers on own tables have in common: a ledger of the same
+// database that reads another table than bridge_ledger, and leaves it as it is.
+type OwnLedger struct {
+	inspect.Ledger // reads the own table
+	identity       uuid.UUID
+	proof          driver.Ledger // the same statements on bridge_ledger
+}
+
+// NewOwnLedger takes the ledger that reads the own table, the identity of both, and the
+// ledger on bridge_ledger that waits by the same means.
+func NewOwnLedger(reads inspect.Ledger, identity uuid.UUID, proof driver.Ledger) OwnLedger {
+	return OwnLedger{reads, identity, proof}
+}
+
+// Identity is one of the table's own (see bridge.OwnTable).
+func (o OwnLedger) Identity() uuid.UUID { return o.identity }
+
+// Features deny whatever would change rows of the table.
+func (o OwnLedger) Features() driver.Features {
+	return driver.Features{KeepsRows: true, TellsHolders: o.Ledger.Features().TellsHolders}
+}
+
+// ProofLedger returns the ledger on bridge_ledger.
+func (o OwnLedger) ProofLedger() driver.Ledger { return o.proof }
+
+// Forget does nothing: the rows are the application's.
+func (OwnLedger) Forget(context.Context, []uuid.UUID) error { return nil }
+
+// Park is denied.
+func (OwnLedger) Park(context.Context, bridge.Tx, []driver.Parked) error {
+	return Unsupported("park", "an own table")
+}
+
+// Unpark is denied.
+func (OwnLedger) Unpark(context.Context, uuid.UUID, int, func(context.Context, []driver.Parked) error) (int, error) {
+	return 0, Unsupported("unpark", "an own table")
+}
+
+// CountParked is denied.
+func (OwnLedger) CountParked(context.Context, int) (int, error) {
+	return 0, Unsupported("count parked messages", "an own table")
+}
+
+// Orphans is denied.
+func (OwnLedger) Orphans(context.Context, time.Duration, int) ([]driver.Orphan, error) {
+	return nil, Unsupported("list orphans", "an own table")
+}
+
+// Sweep is denied.
+func (OwnLedger) Sweep(context.Context, time.Duration, int) ([]driver.Orphan, error) {
+	return nil, Unsupported("sweep", "an own table")
+}
+
+// SweptBefore is denied.
+func (OwnLedger) SweptBefore(context.Context) (time.Time, error) {
+	return time.Time{}, Unsupported("read the watermark", "an own table")
+}
+
+// FallBack knows no second way: that would insert into the table.
+func (OwnLedger) FallBack(error) bool { return false }
+
+// FellBack is nil.
+func (OwnLedger) FellBack() error { return nil }

@@ -42,7 +42,7 @@ type Size struct {
 // unparkFinish bounds what follows a successful stage.
 const unparkFinish = 20 * time.Second
 
-// Unpark is the Unpark of driver.Unparker. open begins a transaction that ends at the
+// Unpark is the Unpark of driver.Ledger. open begins a transaction that ends at the
 // latest with its context.
 func Unpark(ctx context.Context, open func(ctx context.Context) (Shelf, error), after uuid.UUID, limit int,
 	stage func(ctx context.Context, messages []driver.Parked) error) (int, error) {

@@ -14,7 +14,7 @@ import (
 // WatchWait is how long a Watch waits for the row at most.
 const WatchWait = time.Second
 
-// A Watch is the Holders of inspect.Watcher: one connection waits for a row as a settle
+// A Watch is the Holders of inspect.Inspector: one connection waits for a row as a settle
 // does, another asks the server whom it waits for.
 type Watch struct {
 	DB *sqlx.DB

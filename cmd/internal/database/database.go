@@ -37,6 +37,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 )
 
@@ -66,8 +67,8 @@ type kind struct {
 	dialect migrate.Dialect
 	// open makes a pool; create says that a file may be made, and prepared.
 	open     func(ctx context.Context, url string, create bool) (*sqlx.DB, error)
-	ledger   func(ctx context.Context, db *sql.DB) (driver.Ledger, error)
-	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (driver.Ledger, error)
+	ledger   func(ctx context.Context, db *sql.DB) (inspect.Ledger, error)
+	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error)
 	inbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 }
 
@@ -119,7 +120,7 @@ func (d *Database) MigrateTables(ctx context.Context, files fs.FS, part string) 
 }
 
 // Ledger opens the ledger that is in the database.
-func (d *Database) Ledger(ctx context.Context) (driver.Ledger, error) {
+func (d *Database) Ledger(ctx context.Context) (inspect.Ledger, error) {
 	return d.kind.ledger(ctx, d.DB.DB)
 }
 

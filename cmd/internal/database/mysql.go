@@ -17,6 +17,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 )
@@ -24,7 +25,7 @@ import (
 var mysqlKind = kind{
 	dialect:  migrate.MySQL,
 	open:     openMySQL,
-	ledger:   func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return mysql.Open(ctx, db) },
+	ledger:   func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return mysql.Open(ctx, db) },
 	ownTable: mysql.OpenOwnTable,
 	inbox:    func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) },
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
@@ -19,7 +20,7 @@ import (
 var postgresKind = kind{
 	dialect:  migrate.PostgreSQL,
 	open:     openPostgres,
-	ledger:   func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return postgres.Open(ctx, db) },
+	ledger:   func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return postgres.Open(ctx, db) },
 	ownTable: postgres.OpenOwnTable,
 	inbox:    func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
 }

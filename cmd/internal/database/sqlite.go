@@ -13,6 +13,7 @@ import (
 	_ "modernc.org/sqlite" // driver
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
@@ -20,7 +21,7 @@ import (
 var sqliteKind = kind{
 	dialect:  migrate.SQLite,
 	open:     openSQLite,
-	ledger:   func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return sqlite.Open(ctx, db) },
+	ledger:   func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return sqlite.Open(ctx, db) },
 	ownTable: sqlite.OpenOwnTable,
 	inbox:    func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return sqlite.OpenInbox(ctx, db) },
 }

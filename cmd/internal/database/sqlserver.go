@@ -13,6 +13,7 @@ import (
 	"github.com/microsoft/go-mssqldb/azuread"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
@@ -20,7 +21,7 @@ import (
 var sqlServerKind = kind{
 	dialect:  migrate.SQLServer,
 	open:     openSQLServer,
-	ledger:   func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return sqlserver.Open(ctx, db) },
+	ledger:   func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return sqlserver.Open(ctx, db) },
 	ownTable: sqlserver.OpenOwnTable,
 	inbox:    func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return sqlserver.OpenInbox(ctx, db) },
 }

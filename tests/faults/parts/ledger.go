@@ -11,40 +11,30 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-// A product is all that a ledger of the product can do: whatever sender and verifier look
-// for stays to be found.
-type product interface {
-	driver.Ledger
-	driver.Parker
-	driver.Unparker
-	driver.Sweeper
-	inspect.Watcher
-}
-
 // A ledger notes in the diary what is asked of it and what it says, by message ID.
-type ledger struct{ product }
+type ledger struct{ inspect.Ledger }
 
 func (l *ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	err := l.product.Record(ctx, tx, ids)
+	err := l.Ledger.Record(ctx, tx, ids)
 	noteEach(ids, Recorded, err)
 	return err
 }
 
 func (l *ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	found, err := l.product.Committed(ctx, ids)
+	found, err := l.Ledger.Committed(ctx, ids)
 	noteEach(found, Found, err)
 	return found, err
 }
 
 func (l *ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
-	outcome, err := l.product.Settle(ctx, id, wait)
+	outcome, err := l.Ledger.Settle(ctx, id, wait)
 	noteEach([]uuid.UUID{id}, Settled+outcome.String(), err)
 	return outcome, err
 }
 
 func (l *ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
 	noteEach(ids, ToForget, nil)
-	err := l.product.Forget(ctx, ids)
+	err := l.Ledger.Forget(ctx, ids)
 	noteEach(ids, Deleted, err)
 	return err
 }

@@ -1,0 +1,76 @@
+package inspect
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+// A Ledger is a ledger that answers people's questions too, as all do.
+type Ledger interface {
+	driver.Ledger
+	Inspector
+}
+
+// An Inspector answers people's questions about a database.
+type Inspector interface {
+	// Diagnose answers every question that the comment of the database's package asks
+	// of this kind of database, each once; a check that has nothing to say may be
+	// missing. It looks with the rights and settings of its login, which should be the
+	// verifier's: of a sender's it sees little. It changes nothing, and reads the whole
+	// ledger once. It does not make the proof that lookups wait: driver.Prove does. An
+	// error means that it could not go on, and the findings so far come with it.
+	Diagnose(ctx context.Context) ([]Finding, error)
+
+	// Holders tells which sessions' open transactions a Settle of id would wait for
+	// now; none if it would not wait, or if the login may not see them. To find out,
+	// it waits as a Settle does, for a second or two at most, and asks on a second
+	// connection; it leaves nothing behind. If the pool has no second connection in time that
+	// is an error. A transaction that has the whole table locked is a holder as well.
+	//
+	// Holders and OpenTransactions return an error that wraps errors.ErrUnsupported if
+	// the database tells neither (driver.Features.TellsHolders).
+	Holders(ctx context.Context, id uuid.UUID) ([]Holder, error)
+
+	// OpenTransactions lists sessions whose open transaction has written to the ledger
+	// and began age ago or before, the oldest first, at most limit of them. Without
+	// the rights to see others' sessions it returns what the login may see. Work of
+	// verifiers is among them; above an age of some seconds it is not. What counts as
+	// written to the ledger differs between databases: see their packages. A negative
+	// age, and a limit below 1, is an error.
+	OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]Holder, error)
+}
+
+// A Finding is the answer to one question of a Diagnose.
+type Finding struct {
+	Check string `json:"check"`          // what was looked at, a few words, the same in every run
+	Level Level  `json:"level"`          // how it stands
+	Text  string `json:"text"`           // what was found
+	Mend  string `json:"mend,omitempty"` // what to do about it; empty if it is well
+}
+
+// A Level says how a Finding stands.
+type Level string
+
+// The levels of a Finding.
+const (
+	OK      Level = "ok"
+	Warning Level = "warning" // it works, and costs something or may fail later
+	Error   Level = "error"   // messages can be lost, or nothing works
+	Unknown Level = "unknown" // the login may not look
+)
+
+// A Holder is a database session with an open transaction, as far as the login may
+// see it: what it may not see is empty.
+type Holder struct {
+	Session   string    `json:"session"`   // the server's name for it: process ID, session ID, connection ID, prepared transaction
+	Login     string    `json:"login"`     // as whom it is logged in
+	Program   string    `json:"program"`   // what the client calls itself
+	Host      string    `json:"host"`      // the client's name or address
+	State     string    `json:"state"`     // in the server's words, such as "idle in transaction", and for whom it waits itself
+	Since     time.Time `json:"since"`     // when the transaction began, by the database's clock, to the second at least; zero if it is not told
+	Statement string    `json:"statement"` // the last statement, cut to 1000 bytes; the server's text, so literals in it are seen
+}
