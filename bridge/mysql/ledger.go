@@ -4,7 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
@@ -17,7 +17,7 @@ import (
 // A Ledger is the ledger in one MySQL or MariaDB database. It implements
 // inspect.Ledger.
 type Ledger struct {
-	tables.OnLedger
+	tables.Ledger
 	db       *sqlx.DB
 	identity uuid.UUID
 	column   column
@@ -43,14 +43,24 @@ func open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 		return nil, err
 	}
 	l.identity = identity
+	l.Ledger = tables.NewLedger(l.db, identity, l.verbs())
 	return l, nil
 }
 
-// Identity returns the UUID that was made with the ledger's tables.
-func (l *Ledger) Identity() uuid.UUID { return l.identity }
-
-// DB returns the pool that Open was given.
-func (l *Ledger) DB() *sql.DB { return l.db.DB }
+func (l *Ledger) verbs() tables.Verbs {
+	return tables.Verbs{
+		Classify:    func(err error, _ string) error { return classify(err) },
+		Most:        tables.Chunk,
+		Tick:        time.Microsecond,
+		Forget:      l.forget,
+		Shelf:       l.openShelf,
+		CountParked: l.countParked,
+		Orphans:     l.orphans,
+		Raise:       l.raise,
+		Remove:      l.sweep,
+		SweptBefore: l.sweptBefore,
+	}
+}
 
 // Record inserts the IDs in tx with one statement, whatever their number. If it
 // fails, tx holds none of them; after a deadlock tx has ended, and every statement
@@ -98,20 +108,11 @@ func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, ids []uuid.UUID) ([]uuid
 	return tables.Found(rows, l.identity)
 }
 
-// Forget deletes the rows of ids, a thousand per statement, each of which is
-// committed at once. After an error or a crash some may be gone and some still
-// there.
-func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
-	for chunk := range slices.Chunk(ids, tables.Chunk) {
-		err := readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
-			_, err := tx.ExecContext(ctx, l.statement(forget, array(chunk)))
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("forget %d IDs: %w", len(ids), classify(err))
-		}
-	}
-	return nil
+func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
+	return readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, l.statement(forget, array(ids)))
+		return err
+	})
 }
 
 // deadlocks is how often a transaction that the server has ended for a deadlock is

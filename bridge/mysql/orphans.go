@@ -3,14 +3,12 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -39,90 +37,47 @@ FROM bridge_identity i JOIN bridge_watermark w ON w.one = 1 WHERE i.one = 1 AND 
 // timeText is a DATETIME(6) as text.
 const timeText = "2006-01-02 15:04:05.000000"
 
-// Orphans reads the whole ledger in one snapshot.
-func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	found, err := l.listOrphans(ctx, age, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list orphans: %w", classify(err))
-	}
-	return found, nil
-}
-
-// Sweep deletes by key, a thousand rows per transaction, which it locks FOR UPDATE SKIP
-// LOCKED.
-func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	swept, err := tables.Sweep{List: l.listOrphans, Raise: l.raise, Remove: l.sweep, Tick: time.Microsecond}.Run(ctx, age, limit)
-	if err != nil {
-		return swept, fmt.Errorf("sweep: %w", classify(err))
-	}
-	return swept, nil
-}
-
-// SweptBefore reads the watermark, of the ledger that was opened and on a server that
-// is not read-only.
-func (l *Ledger) SweptBefore(ctx context.Context) (before time.Time, err error) {
-	err = readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
-		before, err = l.sweptBefore(ctx, tx)
-		return err
-	})
-	if err != nil {
-		return time.Time{}, fmt.Errorf("read the watermark: %w", classify(err))
-	}
-	return before, nil
-}
-
-func (l *Ledger) sweptBefore(ctx context.Context, tx *sqlx.Tx) (time.Time, error) {
-	var row struct {
-		SweptBefore sql.NullString `db:"swept_before"`
-		ReadOnly    string         `db:"read_only"`
-	}
-	err := tx.GetContext(ctx, &row, l.statement(sweptBefore, ""))
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return time.Time{}, tables.OtherLedger(l.identity)
-	case err != nil:
-		return time.Time{}, err
-	}
-	if err := takesWrites(row.ReadOnly); err != nil || !row.SweptBefore.Valid {
-		return time.Time{}, err
-	}
-	return time.Parse(timeText, row.SweptBefore.String)
-}
-
-func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) (found []driver.Orphan, err error) {
-	if err := tables.CheckAge(age, limit); err != nil {
-		return nil, err
-	}
-	statement := l.timed(orphans, nil, fmt.Sprint(age.Microseconds()), limit)
-	err = readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
-		found, err = l.readOrphans(ctx, tx, statement)
-		return err
-	})
-	return found, err
-}
-
-func (l *Ledger) readOrphans(ctx context.Context, tx *sqlx.Tx, statement string) (found []driver.Orphan, err error) {
+// orphans reads the whole ledger in one snapshot.
+func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]tables.OrphanRow, error) {
 	var rows []struct {
 		ID         uuid.NullUUID
 		RecordedAt sql.NullString `db:"recorded_at"`
 	}
-	if err := tx.SelectContext(ctx, &rows, statement); err != nil {
+	err := readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+		rows = nil
+		return tx.SelectContext(ctx, &rows, l.timed(orphans, nil, fmt.Sprint(age.Microseconds()), limit))
+	})
+	if err != nil {
 		return nil, err
 	}
-	if len(rows) == 0 {
-		return nil, tables.OtherLedger(l.identity)
-	}
-	for _, row := range rows {
+	found := make([]tables.OrphanRow, len(rows))
+	for i, row := range rows {
+		found[i].ID = row.ID
 		if !row.ID.Valid {
 			continue // there are none
 		}
-		at, err := time.Parse(timeText, row.RecordedAt.String)
-		if err != nil {
+		if found[i].RecordedAt.Time, err = time.Parse(timeText, row.RecordedAt.String); err != nil {
 			return nil, err
 		}
-		found = append(found, driver.Orphan{ID: row.ID.UUID, RecordedAt: at})
 	}
 	return found, nil
+}
+
+func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
+	var row struct {
+		SweptBefore sql.NullString `db:"swept_before"`
+		ReadOnly    string         `db:"read_only"`
+	}
+	err := readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+		return tx.GetContext(ctx, &row, l.statement(sweptBefore, ""))
+	})
+	if err == nil {
+		err = takesWrites(row.ReadOnly)
+	}
+	if err != nil || !row.SweptBefore.Valid {
+		return time.Time{}, err
+	}
+	return time.Parse(timeText, row.SweptBefore.String)
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
@@ -135,6 +90,7 @@ func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 	})
 }
 
+// sweep locks what it deletes first, FOR UPDATE SKIP LOCKED.
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {
 	err = readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
 		swept = nil

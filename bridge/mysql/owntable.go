@@ -31,7 +31,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	ledger := &Ledger{db: proof.db, identity: proof.identity}
+	ledger := &Ledger{Ledger: proof.Ledger, db: proof.db, identity: proof.identity}
 	o := &ownTable{ledger: ledger, own: own}
 	ledger.column, err = o.inspect(ctx)
 	if err != nil {

@@ -79,26 +79,12 @@ func (l *Ledger) expectOwn(ctx context.Context, tx bridge.Tx) error {
 	return rows.Err()
 }
 
-// Unpark takes the rows FOR UPDATE SKIP LOCKED, the oldest IDs first, and has them
-// locked while it stages.
-func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []driver.Parked) error) (int, error) {
-	removed, err := tables.Unpark(ctx, l.openShelf, after, limit, stage)
-	if err != nil {
-		return 0, fmt.Errorf("unpark: %w", classify(err))
-	}
-	return removed, nil
-}
-
-// CountParked reads a snapshot, in which messages are that an Unpark has taken.
-func (l *Ledger) CountParked(ctx context.Context, limit int) (int, error) {
-	var n int
-	err := readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+// countParked reads a snapshot, in which messages are that an Unpark has taken.
+func (l *Ledger) countParked(ctx context.Context, limit int) (n int, err error) {
+	err = readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
 		return tx.GetContext(ctx, &n, fmt.Sprintf(countParked, limit))
 	})
-	if err != nil {
-		return 0, fmt.Errorf("count parked messages: %w", classify(err))
-	}
-	return n, nil
+	return n, err
 }
 
 // A shelf is a tables.Shelf at READ COMMITTED, where each plain SELECT sees what has
@@ -108,6 +94,7 @@ type shelf struct {
 	ledger *Ledger
 }
 
+// openShelf begins what takes rows FOR UPDATE SKIP LOCKED, the oldest IDs first.
 func (l *Ledger) openShelf(ctx context.Context) (tables.Shelf, error) {
 	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -75,7 +74,7 @@ WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
 
 // A Ledger is the ledger in one PostgreSQL database. It implements inspect.Ledger.
 type Ledger struct {
-	tables.OnLedger
+	tables.Ledger
 	db       *sqlx.DB
 	identity uuid.UUID
 }
@@ -92,14 +91,24 @@ func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 		return nil, fmt.Errorf("open ledger: %w", classify(err))
 	}
 	l.identity = identity
+	l.Ledger = tables.NewLedger(l.db, identity, l.verbs())
 	return l, nil
 }
 
-// Identity returns the UUID that was made with the ledger's tables.
-func (l *Ledger) Identity() uuid.UUID { return l.identity }
-
-// DB returns the pool that Open was given.
-func (l *Ledger) DB() *sql.DB { return l.db.DB }
+func (l *Ledger) verbs() tables.Verbs {
+	return tables.Verbs{
+		Classify:    func(err error, _ string) error { return classify(err) },
+		Most:        tables.Chunk,
+		Tick:        time.Microsecond,
+		Forget:      l.forget,
+		Shelf:       l.openShelf,
+		CountParked: l.countParked,
+		Orphans:     l.orphans,
+		Raise:       l.raise,
+		Remove:      l.sweep,
+		SweptBefore: l.sweptBefore,
+	}
+}
 
 // Record inserts the IDs in tx with one statement, whatever their number. An
 // error leaves tx aborted, as PostgreSQL does; all that is left to the caller is
@@ -184,16 +193,10 @@ func stillOpen(ctx context.Context, id uuid.UUID, err error) (driver.Outcome, er
 	return driver.StillOpen, fmt.Errorf("settle %s: %w", id, classify(err))
 }
 
-// Forget deletes the rows of ids, a thousand per statement, each of which is
-// committed at once and without waiting for the disk. After an error or a crash
-// some may be gone and some still there.
-func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
-	for chunk := range slices.Chunk(ids, tables.Chunk) {
-		if _, err := l.db.ExecContext(ctx, forget, array(chunk)); err != nil {
-			return fmt.Errorf("forget %d IDs: %w", len(ids), classify(err))
-		}
-	}
-	return nil
+// forget does not wait for the disk.
+func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
+	_, err := l.db.ExecContext(ctx, forget, array(ids))
+	return err
 }
 
 // Check tells whether db is the primary, takes writes, and still holds the ledger

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -36,65 +34,26 @@ DELETE FROM bridge_ledger l USING free WHERE l.id = free.id RETURNING l.id`
 FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = $1::text::uuid`
 )
 
-// Orphans reads the whole ledger in one snapshot.
-func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	found, err := l.listOrphans(ctx, age, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list orphans: %w", classify(err))
-	}
-	return found, nil
+// orphans reads the whole ledger in one snapshot.
+func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) (rows []tables.OrphanRow, err error) {
+	interval := strconv.FormatInt(age.Microseconds(), 10) + " microseconds"
+	err = l.db.SelectContext(ctx, &rows, orphans, l.identity.String(), interval, strconv.Itoa(limit))
+	return rows, err
 }
 
-// Sweep deletes by key, a thousand rows per statement, FOR UPDATE SKIP LOCKED.
-func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	swept, err := tables.Sweep{List: l.listOrphans, Raise: l.raise, Remove: l.sweep, Tick: time.Microsecond}.Run(ctx, age, limit)
-	if err != nil {
-		return swept, fmt.Errorf("sweep: %w", classify(err))
-	}
-	return swept, nil
-}
-
-// SweptBefore reads the watermark, of the ledger that was opened and on a primary.
-func (l *Ledger) SweptBefore(ctx context.Context) (time.Time, error) {
+func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 	var row struct {
 		SweptBefore sql.NullTime `db:"swept_before"`
 		Standby     bool
 	}
 	err := l.db.GetContext(ctx, &row, sweptBefore, l.identity.String())
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		err = tables.OtherLedger(l.identity)
-	case err == nil && row.Standby:
+	if err == nil && row.Standby {
 		err = fmt.Errorf("%w: it is in recovery", bridge.ErrNotPrimary)
 	}
 	if err != nil || !row.SweptBefore.Valid {
-		return time.Time{}, wrap("read the watermark", err)
+		return time.Time{}, err
 	}
 	return row.SweptBefore.Time.UTC(), nil
-}
-
-func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	if err := tables.CheckAge(age, limit); err != nil {
-		return nil, err
-	}
-	var rows []struct {
-		ID         uuid.NullUUID
-		RecordedAt sql.NullTime `db:"recorded_at"`
-	}
-	interval := strconv.FormatInt(age.Microseconds(), 10) + " microseconds"
-	if err := l.db.SelectContext(ctx, &rows, orphans, l.identity.String(), interval, strconv.Itoa(limit)); err != nil {
-		return nil, err
-	}
-	if len(rows) == 0 {
-		return nil, tables.OtherLedger(l.identity)
-	}
-	var found []driver.Orphan
-	for _, row := range rows {
-		if row.ID.Valid {
-			found = append(found, driver.Orphan{ID: row.ID.UUID, RecordedAt: row.RecordedAt.Time.UTC()})
-		}
-	}
-	return found, nil
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {

@@ -68,24 +68,10 @@ func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []driver.Parke
 	return err
 }
 
-// Unpark takes the rows FOR UPDATE SKIP LOCKED, the oldest IDs first, and has them
-// locked while it stages. A transaction that is idle for a minute meanwhile is ended
-// by the server.
-func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []driver.Parked) error) (int, error) {
-	removed, err := tables.Unpark(ctx, l.openShelf, after, limit, stage)
-	if err != nil {
-		return 0, fmt.Errorf("unpark: %w", classify(err))
-	}
-	return removed, nil
-}
-
-// CountParked reads a snapshot, in which messages are that an Unpark has taken.
-func (l *Ledger) CountParked(ctx context.Context, limit int) (int, error) {
-	var n int
-	if err := l.db.GetContext(ctx, &n, countParked, strconv.Itoa(limit)); err != nil {
-		return 0, fmt.Errorf("count parked messages: %w", classify(err))
-	}
-	return n, nil
+// countParked reads a snapshot, in which messages are that an Unpark has taken.
+func (l *Ledger) countParked(ctx context.Context, limit int) (n int, err error) {
+	err = l.db.GetContext(ctx, &n, countParked, strconv.Itoa(limit))
+	return n, err
 }
 
 // A shelf is a tables.Shelf at READ COMMITTED, where each statement sees what has
@@ -95,6 +81,8 @@ type shelf struct {
 	ledger *Ledger
 }
 
+// openShelf begins what takes rows FOR UPDATE SKIP LOCKED, the oldest IDs first. A
+// transaction that is idle for a minute while it stages is ended by the server.
 func (l *Ledger) openShelf(ctx context.Context) (tables.Shelf, error) {
 	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -33,7 +32,7 @@ LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identit
 // A Ledger is the ledger in one SQLite file. It implements inspect.Ledger, but
 // cannot tell who has an open transaction.
 type Ledger struct {
-	tables.OnLedger
+	tables.Ledger
 	db        *sqlx.DB
 	identity  uuid.UUID
 	committed string
@@ -51,20 +50,30 @@ func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	l.identity = identity
+	l.Ledger = tables.NewLedger(l.db, identity, l.verbs())
 	return l, nil
 }
 
-// Identity returns the UUID that was made with the ledger's tables.
-func (l *Ledger) Identity() uuid.UUID { return l.identity }
-
-// DB returns the pool that Open was given.
-func (l *Ledger) DB() *sql.DB { return l.db.DB }
-
 // Features are all but that holders are told.
 func (l *Ledger) Features() driver.Features {
-	f := l.OnLedger.Features()
+	f := l.Ledger.Features()
 	f.TellsHolders = false
 	return f
+}
+
+func (l *Ledger) verbs() tables.Verbs {
+	return tables.Verbs{
+		Classify:    func(err error, _ string) error { return classify(err) },
+		Most:        tables.Chunk,
+		Tick:        time.Second,
+		Forget:      l.forget,
+		Shelf:       l.openShelf,
+		CountParked: l.countParked,
+		Orphans:     l.orphans,
+		Raise:       l.raise,
+		Remove:      l.sweep,
+		SweptBefore: l.sweptBefore,
+	}
 }
 
 // Record inserts the IDs in tx with one statement, whatever their number; if it
@@ -120,17 +129,10 @@ func (l *Ledger) lookUp(ctx context.Context, q sqlx.QueryerContext, ids []uuid.U
 	return found, nil
 }
 
-// Forget deletes the rows of ids, a thousand per statement, each of which is
-// committed at once. It waits for other writers as long as the connection's
-// busy_timeout allows. After an error or a crash some rows may be gone and some
-// still there.
-func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
-	for chunk := range slices.Chunk(ids, tables.Chunk) {
-		if _, err := l.db.ExecContext(ctx, forget, array(chunk)); err != nil {
-			return fmt.Errorf("forget %d IDs: %w", len(ids), classify(err))
-		}
-	}
-	return nil
+// forget waits for other writers as long as the connection's busy_timeout allows.
+func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
+	_, err := l.db.ExecContext(ctx, forget, array(ids))
+	return err
 }
 
 // Check tells whether the file can be written, is in WAL mode, and still holds

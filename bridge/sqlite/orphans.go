@@ -3,13 +3,10 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -30,63 +27,28 @@ WHERE EXISTS (SELECT 1 FROM bridge_identity WHERE identity = ?2)`
 	sweptBefore = `SELECT w.swept_before FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = ?`
 )
 
-// Orphans reads the whole ledger as of the last commit. Ages are in whole seconds.
-func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	found, err := l.listOrphans(ctx, age, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list orphans: %w", classify(err))
-	}
-	return found, nil
-}
-
-// Sweep deletes a thousand rows per statement. As every write it waits for other
-// writers, for as long as the connection's busy_timeout allows.
-func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	swept, err := tables.Sweep{List: l.listOrphans, Raise: l.raise, Remove: l.sweep, Tick: time.Second}.Run(ctx, age, limit)
-	if err != nil {
-		return swept, fmt.Errorf("sweep: %w", classify(err))
-	}
-	return swept, nil
-}
-
-// SweptBefore reads the watermark as of the last commit.
-func (l *Ledger) SweptBefore(ctx context.Context) (time.Time, error) {
-	var before sql.NullInt64
-	err := l.db.GetContext(ctx, &before, sweptBefore, l.identity.String())
-	if errors.Is(err, sql.ErrNoRows) {
-		err = tables.OtherLedger(l.identity)
-	}
-	if err != nil {
-		return time.Time{}, fmt.Errorf("read the watermark: %w", classify(err))
-	}
-	if !before.Valid {
-		return time.Time{}, nil
-	}
-	return time.Unix(before.Int64, 0).UTC(), nil
-}
-
-func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	if err := tables.CheckAge(age, limit); err != nil {
-		return nil, err
-	}
+// orphans reads the whole ledger as of the last commit.
+func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]tables.OrphanRow, error) {
 	var rows []struct {
 		ID         uuid.NullUUID
 		RecordedAt sql.NullInt64 `db:"recorded_at"`
 	}
 	seconds := int64((age + time.Second - 1) / time.Second)
-	if err := l.db.SelectContext(ctx, &rows, orphans, seconds, limit, l.identity.String()); err != nil {
-		return nil, err
+	err := l.db.SelectContext(ctx, &rows, orphans, seconds, limit, l.identity.String())
+	found := make([]tables.OrphanRow, len(rows))
+	for i, row := range rows {
+		found[i] = tables.OrphanRow{ID: row.ID, RecordedAt: sql.NullTime{Time: time.Unix(row.RecordedAt.Int64, 0)}}
 	}
-	if len(rows) == 0 {
-		return nil, tables.OtherLedger(l.identity)
+	return found, err
+}
+
+func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
+	var before sql.NullInt64
+	err := l.db.GetContext(ctx, &before, sweptBefore, l.identity.String())
+	if err != nil || !before.Valid {
+		return time.Time{}, err
 	}
-	var found []driver.Orphan
-	for _, row := range rows {
-		if row.ID.Valid {
-			found = append(found, driver.Orphan{ID: row.ID.UUID, RecordedAt: time.Unix(row.RecordedAt.Int64, 0).UTC()})
-		}
-	}
-	return found, nil
+	return time.Unix(before.Int64, 0).UTC(), nil
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {

@@ -41,7 +41,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	ledger := &Ledger{db: proof.db, identity: proof.identity, committed: fmt.Sprintf(committed, table, column)}
+	ledger := &Ledger{Ledger: proof.Ledger, db: proof.db, identity: proof.identity, committed: fmt.Sprintf(committed, table, column)}
 	return &ownTable{
 		OwnLedger: tables.NewOwnLedger(ledger, tables.OwnIdentity(proof.identity, table, column), proof),
 		ledger:    ledger,

@@ -41,29 +41,16 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parke
 	return nil
 }
 
-// Unpark reads messages, the oldest IDs first, and begins to write only when they are
-// staged: nobody has to wait for the broker. So it locks nothing that would keep two
-// Unparks at once from taking the same messages; both may stage them, and one of the
-// two removes them.
-func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []driver.Parked) error) (int, error) {
-	removed, err := tables.Unpark(ctx, l.openShelf, after, limit, stage)
-	if err != nil {
-		return 0, fmt.Errorf("unpark: %w", classify(err))
-	}
-	return removed, nil
-}
-
-// CountParked reads the last commit.
-func (l *Ledger) CountParked(ctx context.Context, limit int) (int, error) {
-	var n int
-	if err := l.db.GetContext(ctx, &n, countParked, limit); err != nil {
-		return 0, fmt.Errorf("count parked messages: %w", classify(err))
-	}
-	return n, nil
+// countParked reads the last commit.
+func (l *Ledger) countParked(ctx context.Context, limit int) (n int, err error) {
+	err = l.db.GetContext(ctx, &n, countParked, limit)
+	return n, err
 }
 
 // A shelf is a tables.Shelf that reads the last commit, statement by statement, and
-// begins its transaction with the first statement that writes: then nobody else does.
+// begins its transaction with the first statement that writes, when the messages are staged: nobody has to wait for the
+// broker. So it locks nothing that would keep two Unparks at once from taking the same
+// messages; both may stage them, and one of the two removes them.
 type shelf struct {
 	ledger *Ledger
 	tx     *sqlx.Tx // nil before

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
@@ -33,15 +34,12 @@ SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CA
 DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK, FORCESEEK) ON l.id = asked.id` + keepPlan)
 )
 
-// What the statements need, in the words of GRANT.
-const (
-	recordRights = "INSERT ON bridge_ledger, SELECT ON bridge_identity"
-	forgetRights = "SELECT, DELETE ON bridge_ledger"
-)
+// What Record needs, in the words of GRANT.
+const recordRights = "INSERT ON bridge_ledger, SELECT ON bridge_identity"
 
 // A Ledger is the ledger in one SQL Server database. It implements inspect.Ledger.
 type Ledger struct {
-	tables.OnLedger
+	tables.Ledger
 	db       *sqlx.DB
 	identity uuid.UUID
 	*lookups
@@ -64,14 +62,36 @@ func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	l.identity = identity
+	l.Ledger = tables.NewLedger(l.db, identity, l.verbs())
 	return l, nil
 }
 
-// Identity returns the UUID that was made with the ledger's tables.
-func (l *Ledger) Identity() uuid.UUID { return l.identity }
+func (l *Ledger) verbs() tables.Verbs {
+	return tables.Verbs{
+		Classify:    func(err error, doing string) error { return classify(err, rightsTo[doing]) },
+		Most:        chunk,
+		Tick:        time.Millisecond,
+		Forget:      l.forget,
+		Shelf:       l.openShelf,
+		CountParked: l.countParked,
+		Orphans:     l.orphans,
+		Raise:       l.raise,
+		Remove:      l.sweep,
+		SweptBefore: l.sweptBefore,
+	}
+}
 
-// DB returns the pool that Open was given.
-func (l *Ledger) DB() *sql.DB { return l.db.DB }
+// rightsTo are the rights that the portable verbs need, in the words of GRANT.
+var rightsTo = map[string]string{
+	tables.Forgetting:       "SELECT, DELETE ON bridge_ledger",
+	tables.Unparking:        "SELECT, DELETE ON bridge_parked, SELECT, UPDATE ON bridge_ledger, SELECT ON bridge_identity",
+	tables.CountingParked:   "SELECT ON bridge_parked",
+	tables.ListingOrphans:   orphansRights,
+	tables.Sweeping:         orphansRights + ", DELETE ON bridge_ledger, SELECT, UPDATE ON bridge_watermark",
+	tables.ReadingWatermark: "SELECT ON bridge_watermark, SELECT ON bridge_identity",
+}
+
+const orphansRights = "SELECT ON bridge_ledger, SELECT ON bridge_parked, SELECT ON bridge_identity"
 
 // Record inserts the IDs in tx, at whatever isolation level it is, 500 per
 // statement. After an error roll back: with XACT_ABORT ON, or as the victim of a
@@ -113,18 +133,10 @@ func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 	return found, nil
 }
 
-// Forget deletes the rows of ids, 500 per statement, each of which is committed at
-// once. After an error or a crash some may be gone and some still there.
-func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
-	for ids := range slices.Chunk(ids, chunk) {
-		text, packed, used := forget.fill(ids)
-		err := try(ctx, func(ctx context.Context) error {
-			_, err := l.db.ExecContext(ctx, text, packed, used)
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("forget %d IDs: %w", len(ids), classify(err, forgetRights))
-		}
-	}
-	return nil
+func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
+	text, packed, used := forget.fill(ids)
+	return try(ctx, func(ctx context.Context) error {
+		_, err := l.db.ExecContext(ctx, text, packed, used)
+		return err
+	})
 }

@@ -4,13 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -49,66 +47,13 @@ DELETE l OUTPUT CAST(deleted.id AS binary(16)) AS id
 FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) ON l.id = asked.id
 WHERE l.recorded_at < CAST(@p3 AS datetime2(3))`)
 
-const (
-	orphansRights   = "SELECT ON bridge_ledger, SELECT ON bridge_parked, SELECT ON bridge_identity"
-	sweepRights     = orphansRights + ", DELETE ON bridge_ledger, SELECT, UPDATE ON bridge_watermark"
-	watermarkRights = "SELECT ON bridge_watermark, SELECT ON bridge_identity"
-)
-
 // timeText is a datetime2(3) as a parameter. What the server writes, parseTime reads.
 const timeText = "2006-01-02T15:04:05.000"
 
-// Orphans reads the whole ledger, past the rows that are locked. It waits for whoever
+// orphans reads the whole ledger, past the rows that are locked. It waits for whoever
 // has a parked message locked exclusively, and fails after a second. Ages are in whole
 // seconds.
-func (l *Ledger) Orphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	found, err := l.listOrphans(ctx, age, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list orphans: %w", classify(err, orphansRights))
-	}
-	return found, nil
-}
-
-// Sweep deletes by key, 500 rows per statement, past those that are locked.
-func (l *Ledger) Sweep(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	swept, err := tables.Sweep{List: l.listOrphans, Raise: l.raise, Remove: l.sweep, Tick: time.Millisecond}.Run(ctx, age, limit)
-	if err != nil {
-		return swept, fmt.Errorf("sweep: %w", classify(err, sweepRights))
-	}
-	return swept, nil
-}
-
-// SweptBefore reads the watermark, of the ledger that was opened and in a database
-// that takes writes.
-func (l *Ledger) SweptBefore(ctx context.Context) (time.Time, error) {
-	var rows []struct {
-		SweptBefore   sql.NullString `db:"swept_before"`
-		Updateability sql.NullString
-	}
-	err := try(ctx, func(ctx context.Context) error {
-		rows = nil
-		return l.db.SelectContext(ctx, &rows, sweptBefore, argument(l.identity))
-	})
-	switch {
-	case err != nil:
-		err = classify(err, watermarkRights)
-	case len(rows) != 1:
-		err = tables.OtherLedger(l.identity)
-	case rows[0].Updateability.String != readWrite:
-		err = fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
-	default:
-		var before time.Time
-		if before, err = parseTime(rows[0].SweptBefore); err == nil {
-			return before, nil
-		}
-	}
-	return time.Time{}, fmt.Errorf("read the watermark: %w", err)
-}
-
-func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error) {
-	if err := tables.CheckAge(age, limit); err != nil {
-		return nil, err
-	}
+func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]tables.OrphanRow, error) {
 	var rows []struct {
 		ID         []byte
 		RecordedAt sql.NullString `db:"recorded_at"`
@@ -121,11 +66,8 @@ func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) 
 	if err != nil {
 		return nil, err
 	}
-	if len(rows) == 0 {
-		return nil, tables.OtherLedger(l.identity)
-	}
-	var found []driver.Orphan
-	for _, row := range rows {
+	found := make([]tables.OrphanRow, len(rows))
+	for i, row := range rows {
 		if row.ID == nil {
 			continue // there are none
 		}
@@ -133,13 +75,29 @@ func (l *Ledger) listOrphans(ctx context.Context, age time.Duration, limit int) 
 		if err != nil {
 			return nil, err
 		}
-		at, err := parseTime(row.RecordedAt)
-		if err != nil {
+		found[i].ID = uuid.NullUUID{UUID: id, Valid: true}
+		if found[i].RecordedAt.Time, err = parseTime(row.RecordedAt); err != nil {
 			return nil, err
 		}
-		found = append(found, driver.Orphan{ID: id, RecordedAt: at})
 	}
 	return found, nil
+}
+
+func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
+	var row struct {
+		SweptBefore   sql.NullString `db:"swept_before"`
+		Updateability sql.NullString
+	}
+	err := try(ctx, func(ctx context.Context) error {
+		return l.db.GetContext(ctx, &row, sweptBefore, argument(l.identity))
+	})
+	switch {
+	case err != nil:
+		return time.Time{}, err
+	case row.Updateability.String != readWrite:
+		return time.Time{}, fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, row.Updateability.String)
+	}
+	return parseTime(row.SweptBefore)
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
@@ -154,22 +112,16 @@ func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 	return tables.ExpectChanged(result, 1, l.identity)
 }
 
-func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {
-	for ids := range slices.Chunk(ids, chunk) {
-		text, packed, used := sweep.fill(ids)
-		var rows [][]byte
-		err := try(ctx, func(ctx context.Context) error {
-			rows = nil
-			return l.db.SelectContext(ctx, &rows, text, packed, used, before.Format(timeText))
-		})
-		if err != nil {
-			return nil, err
-		}
-		gone, err := readIDs(rows)
-		if err != nil {
-			return nil, err
-		}
-		swept = append(swept, gone...)
+// sweep passes over the rows that are locked.
+func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error) {
+	text, packed, used := sweep.fill(ids)
+	var rows [][]byte
+	err := try(ctx, func(ctx context.Context) error {
+		rows = nil
+		return l.db.SelectContext(ctx, &rows, text, packed, used, before.Format(timeText))
+	})
+	if err != nil {
+		return nil, err
 	}
-	return swept, nil
+	return readIDs(rows)
 }

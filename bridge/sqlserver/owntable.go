@@ -44,7 +44,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	ledger := &Ledger{db: proof.db, identity: proof.identity, lookups: lookupsIn(table, column)}
+	ledger := &Ledger{Ledger: proof.Ledger, db: proof.db, identity: proof.identity, lookups: lookupsIn(table, column)}
 	o := &ownTable{
 		OwnLedger: tables.NewOwnLedger(ledger, tables.OwnIdentity(proof.identity, table, column), proof),
 		ledger:    ledger,

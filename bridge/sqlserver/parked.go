@@ -48,10 +48,7 @@ FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, R
 DELETE p FROM $asked INNER LOOP JOIN bridge_parked p WITH (ROWLOCK, FORCESEEK) ON p.id = asked.id`)
 )
 
-const (
-	parkRights   = "INSERT ON bridge_parked, SELECT ON bridge_identity"
-	unparkRights = "SELECT, DELETE ON bridge_parked, SELECT, UPDATE ON bridge_ledger, SELECT ON bridge_identity"
-)
+const parkRights = "INSERT ON bridge_parked, SELECT ON bridge_identity"
 
 // Park inserts the messages in tx, a statement for each. After an error roll back: the
 // server may have done so already (see Record).
@@ -68,23 +65,10 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parke
 	return nil
 }
 
-// Unpark takes at most 500 rows WITH (UPDLOCK, READPAST), in the order of the key,
-// which is not that of age, and has them locked while it stages.
-func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []driver.Parked) error) (int, error) {
-	removed, err := tables.Unpark(ctx, l.openShelf, after, min(limit, chunk), stage)
-	if err != nil {
-		return 0, fmt.Errorf("unpark: %w", classify(err, unparkRights))
-	}
-	return removed, nil
-}
-
-// CountParked counts past the rows that are being inserted or deleted.
-func (l *Ledger) CountParked(ctx context.Context, limit int) (n int, err error) {
+// countParked counts past the rows that are being inserted or deleted.
+func (l *Ledger) countParked(ctx context.Context, limit int) (n int, err error) {
 	err = try(ctx, func(ctx context.Context) error { return l.db.GetContext(ctx, &n, countParked, limit) })
-	if err != nil {
-		return 0, fmt.Errorf("count parked messages: %w", classify(err, "SELECT ON bridge_parked"))
-	}
-	return n, nil
+	return n, err
 }
 
 // A shelf is a tables.Shelf at READ COMMITTED, where each statement sees what has
@@ -95,7 +79,8 @@ type shelf struct {
 	ledger *Ledger
 }
 
-// openShelf begins a transaction that is not ctx's, for the reason in settleByInsert.
+// openShelf begins what takes rows WITH (UPDLOCK, READPAST), in the order of the key, which
+// is not that of age. The transaction is not ctx's, for the reason in settleByInsert.
 func (l *Ledger) openShelf(ctx context.Context) (tables.Shelf, error) {
 	conn, err := l.db.Connx(ctx)
 	if err != nil {

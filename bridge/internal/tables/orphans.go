@@ -23,6 +23,8 @@ type Sweep struct {
 	Remove func(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error)
 	// Tick is the resolution of recorded_at.
 	Tick time.Duration
+	// Most is how many IDs Remove takes at once.
+	Most int
 }
 
 // Run lists, raises and removes. A row that List has found without a parked message
@@ -40,7 +42,7 @@ func (s Sweep) Run(ctx context.Context, age time.Duration, limit int) (swept []d
 	if err := s.Raise(ctx, before); err != nil {
 		return nil, fmt.Errorf("raise the watermark: %w", err)
 	}
-	for chunk := range slices.Chunk(orphans, Chunk) {
+	for chunk := range slices.Chunk(orphans, s.Most) {
 		ids := make([]uuid.UUID, len(chunk))
 		for i, o := range chunk {
 			ids[i] = o.ID

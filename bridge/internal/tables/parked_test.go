@@ -204,6 +204,7 @@ func TestSweepReturnsWhatItHasRemoved(t *testing.T) {
 	failure := errors.New("no database")
 	var raised time.Time
 	sweep := tables.Sweep{
+		Most: tables.Chunk,
 		List: func(context.Context, time.Duration, int) ([]driver.Orphan, error) { return orphans, nil },
 		Raise: func(_ context.Context, before time.Time) error {
 			raised = before
