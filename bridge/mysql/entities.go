@@ -4,11 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
-	"errors"
 	"fmt"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -34,104 +32,49 @@ FROM bridge_kept WHERE consumer = UNHEX('%s') GROUP BY consumer, entity) k
 JOIN bridge_mark m ON m.consumer = k.consumer AND m.name = k.entity ORDER BY k.age DESC, k.entity LIMIT %d`
 )
 
-// LockMark locks the mark in tx. It waits for an open transaction that has locked it,
-// for as long as tx's innodb_lock_wait_timeout allows (error 1205). Where several wait
-// for one that has made it and rolls back, InnoDB may end all but one of them with a
-// deadlock (1213): roll back and try again.
-func (*Inbox) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (mark string, err error) {
-	if err := tables.CheckName(consumer, name); err != nil {
-		return "", wrap("lock mark", err)
+var entities = tables.NewEntities(tables.EntityDialect{
+	Bind:         fill,
+	LockMark:     lockMark,
+	SetMark:      set,
+	Keep:         keep,
+	CountKept:    countKept,
+	FirstKept:    firstKept,
+	Unkeep:       unkeep,
+	KeptEntities: keptEntities,
+	IsDuplicate:  func(err error) bool { return number(err) == duplicateKey },
+	Classify:     func(err error, _ string) error { return classify(err) },
+})
+
+func lockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (mark string, err error) {
+	statement, _ := fill(makeMark, consumer, name)
+	if _, err := tx.ExecContext(ctx, statement); err != nil {
+		return "", err
 	}
-	if _, err := tx.ExecContext(ctx, fill(makeMark, consumer, name)); err != nil {
-		return "", wrap("lock mark", err)
-	}
-	rows, err := tx.QueryContext(ctx, fill(readMark, consumer, name))
+	statement, _ = fill(readMark, consumer, name)
+	rows, err := tx.QueryContext(ctx, statement)
 	if err == nil {
 		_, err = tables.ReadRow(rows, &mark)
 	}
-	return mark, wrap("lock mark", err)
+	return mark, err
 }
 
-// SetMark changes the mark in tx, which has locked it.
-func (*Inbox) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error {
-	if err := errors.Join(tables.CheckName(consumer, name), tables.CheckMark(mark)); err != nil {
-		return wrap("set mark", err)
-	}
-	return wrap("set mark", tables.OneRow(tx.ExecContext(ctx, fill(setMark, mark, consumer, name))))
+func set(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (sql.Result, error) {
+	statement, _ := fill(setMark, mark, consumer, name)
+	return tx.ExecContext(ctx, statement)
 }
 
-// Keep stores a message in tx, which has locked the entity's mark.
-func (*Inbox) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64, message []byte) (bool, error) {
-	if err := tables.CheckName(consumer, entity); err != nil {
-		return false, wrap("keep message", err)
-	}
-	_, err := tx.ExecContext(ctx, fill(keep, consumer, entity, version), message)
-	if number(err) == duplicateKey {
-		return false, nil
-	}
-	return err == nil, wrap("keep message", err)
-}
-
-// CountKept counts the entity's stored messages.
-func (*Inbox) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (n int, err error) {
-	if err := tables.CheckName(consumer, entity); err != nil {
-		return 0, wrap("count kept messages", err)
-	}
-	rows, err := tx.QueryContext(ctx, fill(countKept, consumer, entity))
-	if err == nil {
-		_, err = tables.ReadRow(rows, &n)
-	}
-	return n, wrap("count kept messages", err)
-}
-
-// FirstKept reads the entity's stored message with the lowest version.
-func (*Inbox) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (version int64, message []byte, err error) {
-	if err := tables.CheckName(consumer, entity); err != nil {
-		return 0, nil, wrap("read kept message", err)
-	}
-	rows, err := tx.QueryContext(ctx, fill(firstKept, consumer, entity))
-	if err == nil {
-		_, err = tables.ReadRow(rows, &version, &message)
-	}
-	return version, message, wrap("read kept message", err)
-}
-
-// Unkeep deletes a stored message in tx, which has locked the entity's mark.
-func (*Inbox) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error {
-	if err := tables.CheckName(consumer, entity); err != nil {
-		return wrap("delete kept message", err)
-	}
-	_, err := tx.ExecContext(ctx, fill(unkeep, consumer, entity, version))
-	return wrap("delete kept message", err)
-}
-
-// KeptEntities reads all that is stored for consumer, but not the messages.
-func (*Inbox) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []driver.KeptEntity, err error) {
-	if err := tables.CheckConsumer(consumer); err != nil {
-		return nil, wrap("list kept messages", err)
-	}
-	var rows *sql.Rows
-	rows, err = tx.QueryContext(ctx, fill(keptEntities, consumer, limit))
-	if err == nil {
-		all, err = tables.ReadKeptEntities(rows)
-	}
-	return all, wrap("list kept messages", err)
-}
-
-// fill fills in texts, as digits, and numbers.
-func fill(statement string, values ...any) string {
-	for i, value := range values {
-		if text, ok := value.(string); ok {
-			values[i] = hex.EncodeToString([]byte(text))
+// fill fills in texts, as digits, and numbers. A message stays a parameter.
+func fill(statement string, values ...any) (string, []any) {
+	var filled, parameters []any
+	for _, value := range values {
+		switch value := value.(type) {
+		case string:
+			filled = append(filled, hex.EncodeToString([]byte(value)))
+		case []byte:
+			parameters = append(parameters, value)
+		default:
+			filled = append(filled, value)
 		}
 	}
-	return fmt.Sprintf(statement, values...)
-}
-
-// wrap says what was being done when err came about, if it did.
-func wrap(doing string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", doing, classify(err))
+	return fmt.Sprintf(statement, filled...), parameters
 }

@@ -38,8 +38,17 @@ var inbox = tables.NewInbox(tables.Dialect{
 })
 
 // An Inbox is the table of processed keys in one MySQL or MariaDB database, with the
-// pending messages beside it. It implements driver.Inbox.
-type Inbox struct{ tables.Inbox }
+// pending messages, the marks and the kept messages beside it. It implements
+// driver.Inbox.
+//
+// LockMark waits for an open transaction that has locked the mark, for as long as tx's
+// innodb_lock_wait_timeout allows (error 1205). Where several wait for one that has made
+// it and rolls back, InnoDB may end all but one of them with a deadlock (1213): roll back
+// and try again.
+type Inbox struct {
+	tables.Inbox
+	tables.Entities
+}
 
 var _ driver.Inbox = (*Inbox)(nil)
 
@@ -49,7 +58,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "mysql")); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
-	return &Inbox{inbox}, nil
+	return &Inbox{inbox, entities}, nil
 }
 
 // Claim inserts the key in tx. It waits for an open transaction that has inserted

@@ -31,7 +31,7 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Classify:   classify,
 })
 
-var entities = tables.NewEntities(sqlx.DOLLAR, "now()", "floor(extract(epoch FROM now() - min(kept_at)))::bigint", anew, classify)
+var entities = tables.NewEntities(tables.StandardEntities(sqlx.DOLLAR, "now()", "floor(extract(epoch FROM now() - min(kept_at)))::bigint", anew, classify))
 
 // An Inbox is the table of processed keys in one PostgreSQL database, with the
 // pending messages, the marks and the kept messages beside it. It implements

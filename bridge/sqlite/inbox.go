@@ -23,7 +23,7 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Classify:   classify,
 })
 
-var entities = tables.NewEntities(sqlx.QUESTION, "unixepoch()", "unixepoch() - min(kept_at)", "", classify)
+var entities = tables.NewEntities(tables.StandardEntities(sqlx.QUESTION, "unixepoch()", "unixepoch() - min(kept_at)", "", classify))
 
 // An Inbox is the table of processed keys in one SQLite database, with the pending
 // messages, the marks and the kept messages beside it. It implements driver.Inbox.

@@ -2,11 +2,10 @@ package sqlserver
 
 import (
 	"context"
+	"database/sql"
 	"errors"
-	"fmt"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -31,6 +30,8 @@ INSERT INTO bridge_kept (consumer, entity, [version], [message]) VALUES (bytes(@
 
 	unkeep = packing.Unpack(`DELETE k FROM bridge_kept k WITH (ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) AND entity = bytes(@p2) AND [version] = @p3`)
 
+	// Without READ_COMMITTED_SNAPSHOT it waits for open transactions that handle such
+	// entities.
 	keptEntities = packing.Unpack(`SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age
 FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATEDIFF_BIG(second, min(kept_at), sysutcdatetime()) AS age
 FROM bridge_kept WITH (ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) GROUP BY consumer, entity) k
@@ -42,106 +43,58 @@ const (
 	keptRights = "SELECT, INSERT, DELETE ON bridge_kept"
 )
 
-// LockMark locks the mark in tx. It waits for an open transaction that has locked it,
-// for as long as the session's LOCK_TIMEOUT allows. In a transaction at SNAPSHOT, a
-// mark that was changed after the snapshot is an error (3960): roll back and try again.
-func (*Inbox) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error) {
-	if err := tables.CheckName(consumer, name); err != nil {
-		return "", wrap("lock mark", err, markRights)
-	}
+var entities = tables.NewEntities(tables.EntityDialect{
+	Bind:         pack,
+	LockMark:     lock,
+	SetMark:      set,
+	Keep:         keep,
+	CountKept:    countKept,
+	FirstKept:    firstKept,
+	Unkeep:       unkeep,
+	KeptEntities: keptEntities,
+	IsDuplicate:  isDuplicate,
+	Classify: func(err error, doing string) error {
+		if doing == tables.LockingMark || doing == tables.SettingMark {
+			return classify(err, markRights)
+		}
+		return classify(err, keptRights)
+	},
+})
+
+func lock(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error) {
 	for range 2 { // the second time the row is there
 		var mark []byte
-		found, err := row(ctx, tx, lockMark, []any{packed(consumer), packed(name)}, &mark)
-		if found || err != nil {
-			return string(mark), wrap("lock mark", err, markRights)
+		rows, err := tx.QueryContext(ctx, lockMark, packed(consumer), packed(name))
+		if err != nil {
+			return "", err
+		}
+		if found, err := tables.ReadRow(rows, &mark); found || err != nil {
+			return string(mark), err
 		}
 		_, err = tx.ExecContext(ctx, makeMark, packed(consumer), packed(name))
-		if err == nil {
-			return "", nil
-		}
-		if !isDuplicate(err) {
-			return "", wrap("lock mark", err, markRights)
+		if err == nil || !isDuplicate(err) {
+			return "", err
 		}
 	}
-	return "", errors.New("lock mark: the row is hidden from this transaction: roll back and try again")
+	return "", errors.New("the row is hidden from this transaction: roll back and try again")
 }
 
-// SetMark changes the mark in tx, which has locked it.
-func (*Inbox) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error {
-	if err := errors.Join(tables.CheckName(consumer, name), tables.CheckMark(mark)); err != nil {
-		return wrap("set mark", err, markRights)
-	}
-	result, err := tx.ExecContext(ctx, setMark, packed(consumer), packed(name), packed(mark))
-	return wrap("set mark", tables.OneRow(result, err), markRights)
+func set(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (sql.Result, error) {
+	return tx.ExecContext(ctx, setMark, packed(consumer), packed(name), packed(mark))
 }
 
-// Keep stores a message in tx, which has locked the entity's mark.
-func (*Inbox) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64, message []byte) (bool, error) {
-	if err := tables.CheckName(consumer, entity); err != nil {
-		return false, wrap("keep message", err, keptRights)
+// pack packs texts and messages.
+func pack(statement string, args ...any) (string, []any) {
+	for i, arg := range args {
+		switch arg := arg.(type) {
+		case string:
+			args[i] = packed(arg)
+		case []byte:
+			args[i] = packing.Bytes(arg)
+		}
 	}
-	_, err := tx.ExecContext(ctx, keep, packed(consumer), packed(entity), version, packing.Bytes(message))
-	if isDuplicate(err) {
-		return false, nil
-	}
-	return err == nil, wrap("keep message", err, keptRights)
-}
-
-// CountKept counts the entity's stored messages.
-func (*Inbox) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (n int, err error) {
-	if err := tables.CheckName(consumer, entity); err != nil {
-		return 0, wrap("count kept messages", err, keptRights)
-	}
-	_, err = row(ctx, tx, countKept, []any{packed(consumer), packed(entity)}, &n)
-	return n, wrap("count kept messages", err, keptRights)
-}
-
-// FirstKept reads the entity's stored message with the lowest version.
-func (*Inbox) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (version int64, message []byte, err error) {
-	if err := tables.CheckName(consumer, entity); err != nil {
-		return 0, nil, wrap("read kept message", err, keptRights)
-	}
-	_, err = row(ctx, tx, firstKept, []any{packed(consumer), packed(entity)}, &version, &message)
-	return version, message, wrap("read kept message", err, keptRights)
-}
-
-// Unkeep deletes a stored message in tx, which has locked the entity's mark.
-func (*Inbox) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error {
-	if err := tables.CheckName(consumer, entity); err != nil {
-		return wrap("delete kept message", err, keptRights)
-	}
-	_, err := tx.ExecContext(ctx, unkeep, packed(consumer), packed(entity), version)
-	return wrap("delete kept message", err, keptRights)
-}
-
-// KeptEntities reads all that is stored for consumer, but not the messages. Without
-// READ_COMMITTED_SNAPSHOT it waits for open transactions that handle such entities.
-func (*Inbox) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []driver.KeptEntity, err error) {
-	if err := tables.CheckConsumer(consumer); err != nil {
-		return nil, wrap("list kept messages", err, keptRights)
-	}
-	rows, err := tx.QueryContext(ctx, keptEntities, packed(consumer), int64(limit))
-	if err == nil {
-		all, err = tables.ReadKeptEntities(rows)
-	}
-	return all, wrap("list kept messages", err, keptRights)
+	return statement, args
 }
 
 // packed is a consumer, a key, a name or a mark as an argument.
 func packed(s string) []byte { return packing.Bytes([]byte(s)) }
-
-func row(ctx context.Context, tx bridge.Tx, query string, args []any, into ...any) (bool, error) {
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return false, err
-	}
-	return tables.ReadRow(rows, into...)
-}
-
-// wrap says what was being done when err came about, if it did.
-func wrap(doing string, err error, rights string) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", doing, classify(err, rights))
-}

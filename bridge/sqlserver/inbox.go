@@ -61,8 +61,16 @@ var inbox = tables.NewInbox(tables.Dialect{
 })
 
 // An Inbox is the table of processed keys in one SQL Server database, with the
-// pending messages beside it. It implements driver.Inbox.
-type Inbox struct{ tables.Inbox }
+// pending messages, the marks and the kept messages beside it. It implements
+// driver.Inbox.
+//
+// LockMark waits for an open transaction that has locked the mark, for as long as the
+// session's LOCK_TIMEOUT allows. In a transaction at SNAPSHOT, a mark that was changed
+// after the snapshot is an error (3960): roll back and try again.
+type Inbox struct {
+	tables.Inbox
+	tables.Entities
+}
 
 var _ driver.Inbox = (*Inbox)(nil)
 
@@ -85,7 +93,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInboxVersion(found.Version.Int64); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
-	return &Inbox{inbox}, nil
+	return &Inbox{inbox, entities}, nil
 }
 
 // Claim inserts the key in tx. It waits for an open transaction that has inserted

@@ -13,99 +13,166 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// Entities are the marks and kept messages of an inbox, for databases that have ON
-// CONFLICT and RETURNING. It implements driver.Keeper.
-type Entities struct {
-	bindType       int
-	now, age, anew string
-	classify       func(error) error
-}
+// Entities are the marks and kept messages of an inbox. It implements driver.Keeper.
+type Entities struct{ d EntityDialect }
 
 var _ driver.Keeper = Entities{}
 
-// NewEntities takes sqlx's word for the placeholders, the database's expression for the
-// time, and for the whole seconds since the lowest kept_at of a group, and Dialect.Anew.
-func NewEntities(bindType int, now, age, anew string, classify func(error) error) Entities {
-	return Entities{bindType, now, age, anew, classify}
+// NewEntities returns those of a database with this dialect.
+func NewEntities(d EntityDialect) Entities { return Entities{d} }
+
+// An EntityDialect is what differs between databases about marks and kept messages.
+type EntityDialect struct {
+	// Bind puts arguments into a statement, or beside it, as the driver takes them. They
+	// are texts, numbers and a message, in the order that is said of each statement.
+	Bind func(statement string, args ...any) (string, []any)
+
+	// LockMark is that of driver.Marks, and SetMark its statement. The texts have been
+	// checked.
+	LockMark func(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error)
+	SetMark  func(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (sql.Result, error)
+
+	Keep         string // consumer, entity, version, message
+	CountKept    string // consumer, entity
+	FirstKept    string // consumer, entity: version and message of one row
+	Unkeep       string // consumer, entity, version
+	KeptEntities string // consumer, limit: entity, mark, lowest version, number of messages, age in seconds
+
+	// IsDuplicate tells whether Keep found the version there; nil where Keep then inserts
+	// nothing, and that is no error.
+	IsDuplicate func(error) bool
+	// Classify adds to an error what it means for the bridge. doing is what was being done.
+	Classify func(err error, doing string) error
 }
 
-func (e Entities) text(query string) string { return anew(e.anew, sqlx.Rebind(e.bindType, query)) }
+// What is being done with a mark, as errors say it.
+const (
+	LockingMark = "lock mark"
+	SettingMark = "set mark"
+)
 
-// LockMark locks the row by an update that changes nothing. It is one statement, and
-// the first of its transaction that reads: so at any isolation level the transaction
-// sees what the one has left that had the lock before, or fails.
+// StandardEntities is the dialect of databases that have ON CONFLICT and RETURNING. It
+// takes sqlx's word for the placeholders, the database's expression for the time, and for
+// the whole seconds since the lowest kept_at of a group, and Dialect.Anew.
+func StandardEntities(bindType int, now, age, condition string, classify func(error) error) EntityDialect {
+	bind := func(statement string, args ...any) (string, []any) {
+		return anew(condition, sqlx.Rebind(bindType, statement)), args
+	}
+	return EntityDialect{
+		Bind: bind,
+		// The row is locked by an update that changes nothing. It is one statement, and the
+		// first of its transaction that reads: so at any isolation level the transaction
+		// sees what the one has left that had the lock before, or fails.
+		LockMark: func(ctx context.Context, tx bridge.Tx, consumer, name string) (mark string, err error) {
+			statement, args := bind(`INSERT INTO bridge_mark (consumer, name, mark) VALUES (?, ?, '')
+ON CONFLICT (consumer, name) DO UPDATE SET mark = bridge_mark.mark RETURNING mark`, consumer, name)
+			found, err := queryRow(ctx, tx, statement, args, &mark)
+			if err == nil && !found {
+				err = errors.New("no row")
+			}
+			return mark, err
+		},
+		SetMark: func(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (sql.Result, error) {
+			statement, args := bind(`UPDATE bridge_mark SET mark = ?, changed_at = `+now+` WHERE consumer = ? AND name = ?`, mark, consumer, name)
+			return tx.ExecContext(ctx, statement, args...)
+		},
+		Keep:      `INSERT INTO bridge_kept (consumer, entity, version, message) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+		CountKept: `SELECT count(*) FROM bridge_kept WHERE consumer = ? AND entity = ?`,
+		FirstKept: `SELECT version, message FROM bridge_kept WHERE consumer = ? AND entity = ? ORDER BY version LIMIT 1`,
+		Unkeep:    `DELETE FROM bridge_kept WHERE consumer = ? AND entity = ? AND version = ?`,
+		KeptEntities: `SELECT k.entity, m.mark, k.lowest, k.kept, k.age
+FROM (SELECT consumer, entity, min(version) AS lowest, count(*) AS kept, ` + age + ` AS age
+FROM bridge_kept WHERE consumer = ? GROUP BY consumer, entity) k
+JOIN bridge_mark m ON m.consumer = k.consumer AND m.name = k.entity ORDER BY k.age DESC, k.entity LIMIT ?`,
+		Classify: func(err error, _ string) error { return classify(err) },
+	}
+}
+
+// LockMark locks the mark in tx, also where there is none yet.
 func (e Entities) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (mark string, err error) {
-	if err := CheckName(consumer, name); err != nil {
-		return "", e.wrap("lock mark", err)
+	if err = CheckName(consumer, name); err == nil {
+		mark, err = e.d.LockMark(ctx, tx, consumer, name)
 	}
-	found, err := e.row(ctx, tx, `INSERT INTO bridge_mark (consumer, name, mark) VALUES (?, ?, '')
-ON CONFLICT (consumer, name) DO UPDATE SET mark = bridge_mark.mark RETURNING mark`, []any{consumer, name}, &mark)
-	if err == nil && !found {
-		err = errors.New("no row")
-	}
-	return mark, e.wrap("lock mark", err)
+	return mark, e.wrap(LockingMark, err)
 }
 
 // SetMark changes the mark in tx, which has locked it.
 func (e Entities) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error {
-	if err := errors.Join(CheckName(consumer, name), CheckMark(mark)); err != nil {
-		return e.wrap("set mark", err)
+	err := errors.Join(CheckName(consumer, name), CheckMark(mark))
+	if err == nil {
+		err = oneRow(e.d.SetMark(ctx, tx, consumer, name, mark))
 	}
-	return e.wrap("set mark", OneRow(e.exec(ctx, tx,
-		`UPDATE bridge_mark SET mark = ?, changed_at = `+e.now+` WHERE consumer = ? AND name = ?`, mark, consumer, name)))
+	return e.wrap(SettingMark, err)
 }
 
 // Keep stores a message in tx, which has locked the entity's mark.
 func (e Entities) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64, message []byte) (bool, error) {
+	const doing = "keep message"
 	if err := CheckName(consumer, entity); err != nil {
-		return false, e.wrap("keep message", err)
+		return false, e.wrap(doing, err)
 	}
-	inserted, err := Changed(e.exec(ctx, tx, `INSERT INTO bridge_kept (consumer, entity, version, message) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-		consumer, entity, version, message))
-	return inserted == 1, e.wrap("keep message", err)
+	result, err := e.exec(ctx, tx, e.d.Keep, consumer, entity, version, message)
+	if e.d.IsDuplicate == nil {
+		inserted, err := Changed(result, err)
+		return inserted == 1, e.wrap(doing, err)
+	}
+	if e.d.IsDuplicate(err) {
+		return false, nil
+	}
+	return err == nil, e.wrap(doing, err)
 }
 
 // CountKept counts the entity's stored messages.
 func (e Entities) CountKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (n int, err error) {
-	if err := CheckName(consumer, entity); err != nil {
-		return 0, e.wrap("count kept messages", err)
+	if err = CheckName(consumer, entity); err == nil {
+		err = e.row(ctx, tx, e.d.CountKept, []any{consumer, entity}, &n)
 	}
-	_, err = e.row(ctx, tx, `SELECT count(*) FROM bridge_kept WHERE consumer = ? AND entity = ?`, []any{consumer, entity}, &n)
 	return n, e.wrap("count kept messages", err)
 }
 
 // FirstKept reads the entity's stored message with the lowest version.
 func (e Entities) FirstKept(ctx context.Context, tx bridge.Tx, consumer, entity string) (version int64, message []byte, err error) {
-	if err := CheckName(consumer, entity); err != nil {
-		return 0, nil, e.wrap("read kept message", err)
+	if err = CheckName(consumer, entity); err == nil {
+		err = e.row(ctx, tx, e.d.FirstKept, []any{consumer, entity}, &version, &message)
 	}
-	_, err = e.row(ctx, tx, `SELECT version, message FROM bridge_kept WHERE consumer = ? AND entity = ? ORDER BY version LIMIT 1`,
-		[]any{consumer, entity}, &version, &message)
 	return version, message, e.wrap("read kept message", err)
 }
 
 // Unkeep deletes a stored message in tx, which has locked the entity's mark.
 func (e Entities) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error {
-	if err := CheckName(consumer, entity); err != nil {
-		return e.wrap("delete kept message", err)
+	err := CheckName(consumer, entity)
+	if err == nil {
+		_, err = e.exec(ctx, tx, e.d.Unkeep, consumer, entity, version)
 	}
-	_, err := e.exec(ctx, tx, `DELETE FROM bridge_kept WHERE consumer = ? AND entity = ? AND version = ?`, consumer, entity, version)
 	return e.wrap("delete kept message", err)
 }
 
 // KeptEntities reads all that is stored for consumer, but not the messages.
 func (e Entities) KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) (all []driver.KeptEntity, err error) {
-	if err := CheckConsumer(consumer); err != nil {
-		return nil, e.wrap("list kept messages", err)
-	}
-	rows, err := tx.QueryContext(ctx, e.text(`SELECT k.entity, m.mark, k.lowest, k.kept, k.age
-FROM (SELECT consumer, entity, min(version) AS lowest, count(*) AS kept, `+e.age+` AS age
-FROM bridge_kept WHERE consumer = ? GROUP BY consumer, entity) k
-JOIN bridge_mark m ON m.consumer = k.consumer AND m.name = k.entity ORDER BY k.age DESC, k.entity LIMIT ?`), consumer, limit)
-	if err == nil {
-		all, err = ReadKeptEntities(rows)
+	if err = CheckConsumer(consumer); err == nil {
+		all, err = e.keptEntities(ctx, tx, consumer, limit)
 	}
 	return all, e.wrap("list kept messages", err)
+}
+
+func (e Entities) keptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) ([]driver.KeptEntity, error) {
+	statement, args := e.d.Bind(e.d.KeptEntities, consumer, int64(limit))
+	rows, err := tx.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []driver.KeptEntity
+	for rows.Next() {
+		var one driver.KeptEntity
+		var age int64
+		if err := rows.Scan(&one.Entity, &one.Mark, &one.First, &one.Kept, &age); err != nil {
+			return nil, err
+		}
+		one.Age = time.Duration(max(0, age)) * time.Second
+		all = append(all, one)
+	}
+	return all, rows.Err()
 }
 
 // wrap says what was being done when err came about, if it did.
@@ -113,15 +180,22 @@ func (e Entities) wrap(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", doing, e.classify(err))
+	return fmt.Errorf("%s: %w", doing, e.d.Classify(err, doing))
 }
 
-func (e Entities) exec(ctx context.Context, tx bridge.Tx, query string, args ...any) (sql.Result, error) {
-	return tx.ExecContext(ctx, e.text(query), args...)
+func (e Entities) exec(ctx context.Context, tx bridge.Tx, statement string, args ...any) (sql.Result, error) {
+	statement, args = e.d.Bind(statement, args...)
+	return tx.ExecContext(ctx, statement, args...)
 }
 
-func (e Entities) row(ctx context.Context, tx bridge.Tx, query string, args []any, into ...any) (bool, error) {
-	rows, err := tx.QueryContext(ctx, e.text(query), args...)
+func (e Entities) row(ctx context.Context, tx bridge.Tx, statement string, args []any, into ...any) error {
+	statement, args = e.d.Bind(statement, args...)
+	_, err := queryRow(ctx, tx, statement, args, into...)
+	return err
+}
+
+func queryRow(ctx context.Context, tx bridge.Tx, statement string, args []any, into ...any) (found bool, err error) {
+	rows, err := tx.QueryContext(ctx, statement, args...)
 	if err != nil {
 		return false, err
 	}
@@ -140,26 +214,9 @@ func ReadRow(rows *sql.Rows, into ...any) (found bool, err error) {
 	return found, rows.Err()
 }
 
-// ReadKeptEntities reads rows of entity, mark, lowest version, number of messages and
-// age in seconds, and ends the result.
-func ReadKeptEntities(rows *sql.Rows) ([]driver.KeptEntity, error) {
-	defer rows.Close()
-	var all []driver.KeptEntity
-	for rows.Next() {
-		var one driver.KeptEntity
-		var age int64
-		if err := rows.Scan(&one.Entity, &one.Mark, &one.First, &one.Kept, &age); err != nil {
-			return nil, err
-		}
-		one.Age = time.Duration(max(0, age)) * time.Second
-		all = append(all, one)
-	}
-	return all, rows.Err()
-}
-
-// OneRow returns err, or an error if the statement has not changed one row: the
+// oneRow returns err, or an error if the statement has not changed one row: the
 // mark was not locked in this transaction.
-func OneRow(result sql.Result, err error) error {
+func oneRow(result sql.Result, err error) error {
 	if err != nil {
 		return err
 	}
