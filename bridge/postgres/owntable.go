@@ -196,4 +196,7 @@ func (p *proofLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
 	return p.ledger.Forget(ctx, ids)
 }
 
+// ProofLedger is nil: this one is proven itself.
+func (*proofLedger) ProofLedger() driver.Ledger { return nil }
+
 func (p *proofLedger) Check(ctx context.Context) error { return p.ledger.Check(ctx) }
