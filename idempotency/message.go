@@ -23,12 +23,8 @@ func (g *Guard) storable(d amqp.Delivery) ([]byte, error) {
 
 // decodeMessage returns a delivery that has all of the message and nothing of its
 // way: Redelivered is false, and to ack it is an error.
-func decodeMessage(stored []byte) (d amqp.Delivery, err error) {
-	if bytes.HasPrefix(stored, []byte("{")) {
-		d, err = decodeJSON(stored)
-	} else {
-		d, err = wire.ReadDelivery(bytes.Clone(stored)) // a handler may write into the body
-	}
+func decodeMessage(stored []byte) (amqp.Delivery, error) {
+	d, err := wire.ReadDelivery(bytes.Clone(stored)) // a handler may write into the body
 	if err != nil {
 		return amqp.Delivery{}, fmt.Errorf("decode message: %w", err)
 	}

@@ -2,7 +2,6 @@ package idempotency_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"reflect"
@@ -71,30 +70,6 @@ func TestAStoredMessageIsTheSameAfterwards(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-}
-
-// A receiver from before release 0.1.0 has stored JSON: this one goes on with it.
-func TestWhatWasAcceptedAsJSONIsWorkedOff(t *testing.T) {
-	r := newReceiver(t, idempotency.Options{})
-	r.accept("m1")
-	r.exec(`UPDATE bridge_inbox_pending SET message = CAST('{"routing_key":"orders","message_id":"m1","body":"Ym9keQ=="}' AS BLOB)`)
-	var got amqp.Delivery
-	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
-		got = d
-		return placeStored(ctx, tx, d)
-	}, "it is handled", nothing)
-	if want := (amqp.Delivery{RoutingKey: "orders", MessageId: "m1", Body: []byte("body")}); !reflect.DeepEqual(got, want) {
-		t.Errorf("handled %+v", got)
-	}
-	r.wantRows(1, 1)
-}
-
-func TestWhatWasKeptAsJSONIsHandledInItsTurn(t *testing.T) {
-	r := newOrdered(t, idempotency.OrderedOptions{})
-	r.take("a:2")
-	r.exec(`UPDATE bridge_kept SET message = CAST('{"message_id":"id of a:2","body":"YToy"}' AS BLOB)`)
-	r.take("a:1")
-	r.wantOrders("a:1 a:2")
 }
 
 // The body that an effect gets is its own: what it writes into it is not stored.
