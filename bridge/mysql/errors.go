@@ -61,6 +61,8 @@ func classify(err error) error {
 		return fmt.Errorf("%w: call migrate.Ledger or migrate.Inbox: %w", bridge.ErrNoSchema, err)
 	case noDatabase:
 		return fmt.Errorf("%w: the address must name a database: %w", bridge.ErrNoSchema, err)
+	case noSuchIndex:
+		return fmt.Errorf("the index that the statements are bound to is gone, or IGNORED or INVISIBLE: bring it back, or open the table anew: %w", err)
 	case readOnlyOption, readOnlyMode, readOnlyTransact:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
 	}

@@ -120,6 +120,11 @@ func TestMariaDBOwnTableIsReadByAnIndexInUse(t *testing.T) {
 	if outcome != driver.RolledBack {
 		t.Errorf("a settle of another ID says %q, must say %q: it has read other rows", outcome, driver.RolledBack)
 	}
+	must(t, tx.Rollback())
+	execute(t, db, "ALTER TABLE orders DROP INDEX z")
+	if _, err := ledger.Settle(t.Context(), id, time.Second); err == nil || !strings.Contains(err.Error(), "the index that the statements are bound to is gone") {
+		t.Errorf("settle without the index: %v", err)
+	}
 }
 
 // The rights that the packages' documentation names are enough, and the proof
