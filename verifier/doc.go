@@ -118,9 +118,9 @@
 //
 // A message that is larger than the broker takes by now (RabbitMQ 3.x takes 128 MiB by
 // default, 4.x takes 16 MiB) can be published nowhere on it, neither whole nor as a record.
-// It stays in its queue, and its row stays. The log names it. The verifier keeps it unacked
-// without its content, and tries again after Options.HandBack. Raise max_message_size, and it
-// goes on its way. Each such message takes one place of Options.Prefetch, or of
+// It stays in its queue, and its row stays. The log names it, and State.Stranded counts it.
+// The verifier keeps it unacked without its content, and tries again after
+// Options.HandBack. Raise max_message_size, and it goes on its way. Each such message takes one place of Options.Prefetch, or of
 // Options.WaitingPrefetch in the waiting queue: as many of them stop that queue.
 //
 // # Memory

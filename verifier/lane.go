@@ -189,6 +189,18 @@ func (l *lane) keptBytes() int {
 	return l.bytes
 }
 
+// stranded counts the deliveries that rest since the broker takes a message of theirs nowhere.
+func (l *lane) stranded() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.resting {
+		if p.stranded.Load() {
+			n++
+		}
+	}
+	return n
+}
+
 // waitRoom waits until the lane holds fewer messages than it may: groups could
 // bring many more than the prefetch count. It returns false if ctx ends.
 func (l *lane) waitRoom(ctx context.Context) bool {

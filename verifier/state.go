@@ -16,6 +16,7 @@ type State struct {
 
 	Held     int          // messages taken and not done
 	Bytes    int          // of what is kept of the queues' messages: at most Options.MaxBytes, or one larger message of each queue
+	Stranded int          // deliveries with a message that the broker takes nowhere: each takes a place of its queue's prefetch
 	Settling int          // lookups that wait in the database
 	Targets  []HeldTarget // targets that take nothing, by name
 	Waiting  int          // messages that wait for an open transaction
@@ -101,6 +102,7 @@ func (v *Verifier) State() State {
 	}
 	state.Held = int(s.staging.open.Load() + s.waiting.open.Load())
 	state.Bytes = s.staging.keptBytes() + s.waiting.keptBytes()
+	state.Stranded = s.staging.stranded() + s.waiting.stranded()
 	state.Settling = int(s.settling.Load())
 	state.Targets = s.holds.list()
 	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })

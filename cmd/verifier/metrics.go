@@ -98,6 +98,7 @@ var (
 	heldDesc     = desc("twoqueue_messages_held", "Messages taken from the queues and not done.")
 	waitingDesc  = desc("twoqueue_messages_waiting", "Messages held that wait for an open transaction: the size of the waiting room.")
 	oldestDesc   = desc("twoqueue_oldest_waiting_age_seconds", "How long ago that message was staged which has waited for an open transaction the longest, of those that this verifier holds; 0 if none waits.")
+	strandedDesc = desc("twoqueue_messages_stranded", "Deliveries held with a message that is larger than the broker takes by now: max_message_size was lowered.")
 	settlingDesc = desc("twoqueue_settles_in_flight", "Lookups that wait in the database for the end of a transaction.")
 	targetsDesc  = desc("twoqueue_targets_held", "Targets that take nothing at present, by reason: full (nack), unroutable (missing), stuck (no confirms).", "reason")
 	targetedDesc = desc("twoqueue_target_messages_held", "Messages that wait for such a target, by its reason.", "reason")
@@ -112,7 +113,7 @@ var holdReasons = []verifier.HoldReason{verifier.Full, verifier.Missing, verifie
 
 func (present) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{messagesDesc, unparkedDesc, sweptDesc, sessionsDesc, runningDesc, heldDesc,
-		waitingDesc, oldestDesc, settlingDesc, targetsDesc, targetedDesc} {
+		waitingDesc, oldestDesc, strandedDesc, settlingDesc, targetsDesc, targetedDesc} {
 		descs <- d
 	}
 }
@@ -143,6 +144,7 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 		oldest = seconds(state.Oldest[0].Since, time.Now())
 	}
 	send(oldestDesc, prometheus.GaugeValue, oldest)
+	send(strandedDesc, prometheus.GaugeValue, float64(state.Stranded))
 	send(settlingDesc, prometheus.GaugeValue, float64(state.Settling))
 	targets, messages := map[verifier.HoldReason]int{}, map[verifier.HoldReason]int{}
 	for _, reason := range holdReasons {

@@ -99,7 +99,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 		"BRIDGE_ALLOW=:emails,:full,:missing,forbidden:*", "BRIDGE_SWEEP_AGE=never")
 	p.measure(map[string]string{"twoqueue_session_running": "1", "twoqueue_sessions_total": "1", "twoqueue_messages_total{forwarded}": "0",
 		"twoqueue_dead_letters_total{swept}": "0", "twoqueue_session_failures_total{proof}": "0", "twoqueue_last_forward_timestamp_seconds": "0",
-		"twoqueue_targets_held{stuck}": "0", "twoqueue_oldest_waiting_age_seconds": "0", "twoqueue_sample_timestamp_seconds": "1+"})
+		"twoqueue_targets_held{stuck}": "0", "twoqueue_messages_stranded": "0", "twoqueue_oldest_waiting_age_seconds": "0", "twoqueue_sample_timestamp_seconds": "1+"})
 
 	for range 5 {
 		s.Commit(stage.To(target, "forwarded"))

@@ -83,6 +83,7 @@ func TestMessagesThatHaveBecomeTooLargeStayUntilTheBrokerTakesThem(t *testing.T)
 	expectAll(t, s, queue, ids)
 	s.Eventually("the small malformed one is dead", func() bool { return s.Depth(s.Topology.DeadQueue()) > 0 })
 	s.Eventually("each of the four is refused again and again", func() bool { return len(refusals) >= 12 })
+	s.Eventually("they are told of", func() bool { return v.State().Stranded > 0 })
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +96,7 @@ func TestMessagesThatHaveBecomeTooLargeStayUntilTheBrokerTakesThem(t *testing.T)
 	limit(128 << 20)
 	expectAll(t, s, largeQueue, largeIDs)
 	expectAll(t, s, s.Topology.DeadQueue(), map[string]bool{"malformed": true, "large and malformed": true})
-	s.Eventually("no rows are left", func() bool { return s.Rows() == 0 })
+	s.Eventually("no rows are left", func() bool { return s.Rows() == 0 && v.State().Stranded == 0 })
 	if n := v.Stats(); n.Sessions != 1 || n.DeadLettered < 2 {
 		t.Errorf("stats %+v", n)
 	}
