@@ -55,13 +55,13 @@
 // # What is promised, and what is not
 //
 // Every message of a transaction that has committed is delivered at least once, all
-// copies with the same message ID, and no other message is delivered at all; as long as
-// database and broker keep what they have committed and confirmed. A receiver that
-// handles each message ID once (package idempotency) makes of this exactly once, as far
-// as its effects are in a database.
+// copies with the same message ID, or is put into the dead queue with the reason. No other
+// message is delivered at all. This holds as long as database and broker keep what they
+// have committed and confirmed. A receiver that handles each message ID once (package
+// idempotency) turns this into exactly once, for effects in its database.
 //
-// Not promised: an order among messages, not even among those of one transaction. How
-// soon: a message waits for its transaction, and for a verifier.
+// Not promised: any order of messages, even within one transaction; or any delivery time:
+// a message waits for its transaction, and for a verifier.
 //
 // # What happens at a crash
 //
@@ -121,8 +121,9 @@
 //
 // # What a verifier needs
 //
-//   - Of the database: a driver.Ledger, that is: a lookup that never waits for a transaction,
-//     one that waits for one ID under the server's own lock time-out, and a DELETE. It
+//   - Of the database: an inspect.Ledger, as Open returns it. It has a lookup that never
+//     waits for a transaction, one that waits for one ID under the server's own lock
+//     time-out, and a DELETE. It
 //     must be the writable primary, and the proof must pass, also through a pooler.
 //   - Of the broker: the queues of Topology, the right to read the staging and the
 //     waiting queue, and the right to write to amq.default, as the default exchange is

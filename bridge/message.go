@@ -9,7 +9,7 @@ import (
 )
 
 // A Message is what the receiver shall see, and where. What of it cannot be sent is
-// refused by Encode, and so by a sender, with ErrInvalidMessage, before anything has
+// refused by wire.Encode, and so by a sender, with ErrInvalidMessage, before anything has
 // happened: no target; a name or short property of more than 255 bytes; headers and
 // properties of more than 64 KiB together, or more than 1000 headers; an expiration that
 // is no number of milliseconds; the reply-to amq.rabbitmq.reply-to.

@@ -191,7 +191,8 @@ func (o *Options) delays() *backoff.ExponentialBackOff {
 // delay is the pause after so many failed attempts.
 func (o *Options) delay(attempts int) (delay time.Duration) {
 	delays := o.delays()
-	for range attempts {
+	const enough = 64 // doublings reach every MaxDelay
+	for range min(attempts, enough) {
 		delay = delays.NextBackOff()
 	}
 	return delay

@@ -9,8 +9,7 @@
 //	err = v.Run(ctx) // makes the queues; until ctx ends, then drains
 //
 // The program cmd/verifier is this package as a worker with metrics and a configuration
-// from the environment; run that unless the ledger is an own table (bridge.OwnTable) or
-// you want the verifier in a process of yours. Any number of verifiers may consume one
+// from the environment. Run that, unless you want the verifier in a process of yours. Any number of verifiers may consume one
 // staging queue; none of them holds state that matters. Package bridge is the protocol,
 // with its words and rules; package sender the other side.
 //
@@ -50,20 +49,20 @@
 //   - Forget, then ack. Its row is deleted, in batches; then it is acked, as one of
 //     many. A crash in between leaves a redelivery that is absent and dropped.
 //
-// A delivery may be a group of messages (package bridge). Each is judged by itself,
+// A delivery may be a group of messages (package wire). Each is judged by itself,
 // and the delivery is acked when the last of them is done.
 //
 // The cost of all this is per burst rather than per message. Up to 500 messages a
 // second none waits for company on its way; from there to 1,500 a second lookups
 // gather for up to 6 ms, and from 1,000 a second on a message is settled by itself
 // only when it is 25 ms old. Deletes, which nobody waits for, gather for 30 ms at
-// every rate: so many messages more come twice if the verifier is killed.
+// every rate. So if the verifier is killed, the messages of those 30 ms come twice.
 //
 // # Parked messages and orphan rows
 //
-// What senders have parked in the database during an outage of the broker is staged
-// when a session starts, and looked for at growing intervals after that, of about 15 s
-// in the end; then it takes the way of all others. A message whose confirm was only late
+// What senders have parked in the database during an outage of the broker is staged when
+// a session starts. After that the verifier looks for it at growing intervals, up to about
+// 15 s. Then it takes the way of all others. A message whose confirm was only late
 // was parked and staged both, and may be delivered twice, with the same ID. One that the
 // broker refuses, as a rule for its size, stays parked and is passed by; the log names it.
 //

@@ -109,12 +109,12 @@ func (f *forwarder) retry(now time.Time) {
 // is never tried again.
 func (f *forwarder) waits(p *publication) bool {
 	switch {
-	case p.course == audit && f.holds.holds(p.to):
-		f.end(p, leftOut, nil)
-	case f.holds.takes(p):
-		f.moving.add(-1)
-	default:
+	case !f.holds.takes(p):
 		return false
+	case p.course == audit:
+		f.end(p, leftOut, nil)
+	default:
+		f.moving.add(-1)
 	}
 	return true
 }

@@ -87,10 +87,7 @@ func (p *publication) forwards() *message {
 }
 
 // toTarget is the message itself.
-func (m *message) toTarget(keepUserID bool) *publication {
-	if keepUserID {
-		m.staged.Message.Publishing.UserId = m.staged.UserID
-	}
+func (m *message) toTarget() *publication {
 	return &publication{course: forward, to: m.staged.Target(), publishing: &m.staged.Message.Publishing, message: m}
 }
 

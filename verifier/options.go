@@ -53,7 +53,7 @@ type Options struct {
 	// any other goes to the dead queue. Empty means that every target is allowed,
 	// so that whoever may write to the staging queue may reach every exchange that
 	// the verifier's login may write to, with an ID that is committed. A ledger on an
-	// OwnTable, where rows stay and many know their IDs, requires it; {"*", "*"} says
+	// bridge.OwnTable, where rows stay and many know their IDs, requires it; {"*", "*"} says
 	// that every target is meant.
 	Allow []Allow
 
@@ -67,8 +67,8 @@ type Options struct {
 	// and acked once the context of Run has ended. Default 10 s.
 	Drain time.Duration
 
-	// SweepAge is the age from which on rows of the ledger count as orphans, of which
-	// the message is gone from the queues, and are removed when the queues are empty.
+	// SweepAge is the age at which a row of the ledger counts as an orphan, that is, its
+	// message is gone from the queues. Orphans are removed when the queues are empty.
 	// It must exceed the longest time between a message's staging and its forwarding,
 	// with the longest transaction and the longest outage; a message whose row was
 	// removed all the same goes to the dead queue ('The sweep' in package driver). At least an hour;

@@ -75,6 +75,9 @@ func (s *session) parse(m *message) {
 		return
 	}
 	m.staged = staged
+	if s.opts.KeepUserID {
+		m.staged.Message.Publishing.UserId = staged.UserID
+	}
 	if since, ok := m.delivery.Headers[wire.HeaderUnroutableSince].(int64); ok {
 		m.unroutableSince = time.UnixMilli(since)
 	}
@@ -99,7 +102,7 @@ func (s *session) committed(messages ...*message) {
 			s.deadLetter(m, deathReason{wire.DeadNotAllowed, m.staged.Target().String() + " is not on the allow-list"})
 			continue
 		}
-		s.forwarder.publish(m.toTarget(s.opts.KeepUserID))
+		s.forwarder.publish(m.toTarget())
 	}
 }
 

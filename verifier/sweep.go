@@ -70,7 +70,9 @@ func (s *session) sweptMaybe(ctx context.Context, m *message) (bool, error) {
 	if !stagedAt.IsZero() && time.Since(stagedAt) < driver.MinSweepAge-sweepMargin-10*time.Minute {
 		return false, nil
 	}
-	before, err := s.ledger.SweptBefore(ctx)
+	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+	defer cancel()
+	before, err := s.ledger.SweptBefore(asking)
 	if err != nil {
 		return false, fmt.Errorf("read sweep's watermark: %w", err)
 	}

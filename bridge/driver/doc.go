@@ -7,27 +7,28 @@
 //
 //	interface            who calls it               its methods
 //	Recorder             sender                     Identity, Features, Record, Park
-//	Ledger               verifier                   Recorder, and
+//	Ledger               verifier, bridgectl        Recorder, and
 //	                                                DB, Check,
 //	                                                Committed, Settle, Forget,
 //	                                                Unpark, CountParked,
 //	                                                Orphans, Sweep, SweptBefore,
 //	                                                ProofLedger, FallBack, FellBack
-//	inspect.Inspector    people, by bridgectl       Diagnose, Holders, OpenTransactions
-//	                     and the status page
+//	inspect.Inspector    verifier (log and status   Diagnose, Holders, OpenTransactions
+//	                     page), bridgectl
 //
 //	Inbox                idempotency                Claim, Unclaim, and the four below
-//	PendingMessages      idempotency, at most once  AddPending, LookUp, ChangePending,
-//	                                                AttachMessage, RemovePending,
+//	PendingMessages      AtMostOnce, Accept,        AddPending, LookUp, ChangePending,
+//	                     Work, Resume               AttachMessage, RemovePending,
 //	                                                RemoveBarePending, TakePending,
 //	                                                DoubtOverdue, ListPending, CountPending
 //	Claims               idempotency, its purge     Claimed, Forget
-//	Marks                idempotency, latest only   LockMark, SetMark
-//	Keeper               idempotency, in order      Marks, and Keep, CountKept, FirstKept,
+//	Marks                Latest, HighWater          LockMark, SetMark
+//	Keeper               Ordered                    Marks, and Keep, CountKept, FirstKept,
 //	                                                Unkeep, KeptEntities
 //
-// A database implements all of them. What a ledger cannot do it says as data, in
-// [Features]; nobody asks it for its type.
+// A database implements all of them. Its Open returns an inspect.Ledger, a Ledger that is
+// an Inspector too. A ledger says in its [Features] what it cannot do. Nobody asks for its
+// type.
 //
 // [Prove] shows on the live database that a ledger waits, and [StageParked] takes parked
 // messages back to the staging queue: both are the same for all databases.
@@ -51,8 +52,8 @@
 //     ID: staged at S. Its row has the time of the INSERT by the database's clock:
 //     recorded at R. So S <= R, but for the difference of the two clocks. (R must be
 //     the time of the INSERT. In a transaction that has been open for hours, its
-//     start would be hours before S.) An Unpark sets R anew after it has staged, so
-//     that again S <= R for the time at which it encoded the message.
+//     start would be hours before S.) Unpark sets R again after staging.
+//     StageParked took the new S before it published, so S <= R holds again.
 //  2. A sweep that removes the row first raises a watermark W above R, and commits
 //     that; W never sinks.
 //  3. A verifier whose Settle has found nothing reads W after it (SweptBefore). If a

@@ -12,8 +12,8 @@ import (
 
 // A Recorder is what a sender needs of a ledger.
 type Recorder interface {
-	// Identity is the UUID that was made when the ledger's tables were created.
-	// A message is judged only by the ledger whose identity it carries.
+	// Identity is the UUID that was made when the ledger's tables were created; that of a
+	// ledger on an own table is derived from it (bridge.OwnTable). A message is judged only by the ledger whose identity it carries.
 	Identity() uuid.UUID
 
 	// Features says what this ledger does. It never changes.
@@ -22,10 +22,10 @@ type Recorder interface {
 	// Record inserts the IDs, all or none, in the caller's transaction; a
 	// rollback, also one to an earlier savepoint, takes them back, and so does a crash
 	// before the commit. It waits for another open transaction that has recorded one of
-	// them. It returns ErrDuplicateID if one of them is recorded already, ErrOtherLedger
-	// if tx belongs to a database whose ledger has another identity, and ErrNoSchema if
-	// it has none. After an error the caller must roll back. (On an OwnTable it inserts
-	// nothing, and returns ErrNoRow for an ID without a row.)
+	// them. It returns bridge.ErrDuplicateID if one of them is recorded already,
+	// bridge.ErrOtherLedger if tx belongs to a database whose ledger has another identity,
+	// and bridge.ErrNoSchema if it has none. After an error the caller must roll back. (On
+	// an own table it inserts nothing, and returns bridge.ErrNoRow for an ID without a row.)
 	Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error
 
 	// Park stores messages, all or none, in the caller's transaction, in which their
@@ -42,7 +42,8 @@ type Recorder interface {
 }
 
 // Features are the differences between ledgers that whoever calls them must know. A verb
-// that they deny returns an error that wraps errors.ErrUnsupported.
+// that they deny returns an error that wraps errors.ErrUnsupported. Only a ledger on an own
+// table may deny Parks and Sweeps.
 type Features struct {
 	// Parks: messages can be parked. If not, Park, Unpark and CountParked are denied.
 	Parks bool
@@ -57,9 +58,8 @@ type Features struct {
 	TellsHolders bool
 }
 
-// A Ledger is what a verifier needs. All methods may be called concurrently; an
-// error of any of them means that nothing is known and nothing was changed for
-// certain.
+// A Ledger is what a verifier judges by. All methods may be called concurrently. After an
+// error nothing is known: all, some or nothing may have been changed.
 type Ledger interface {
 	Recorder
 
@@ -84,18 +84,19 @@ type Ledger interface {
 	Forget(ctx context.Context, ids []uuid.UUID) error
 
 	// Check tells whether the ledger can be used here and now: reachable, the
-	// identity as before (else ErrOtherLedger), the schema's version known
-	// (ErrNoSchema), a primary that takes writes (ErrNotPrimary).
+	// identity as before (else bridge.ErrOtherLedger), the schema's version known
+	// (bridge.ErrNoSchema), a primary that takes writes (bridge.ErrNotPrimary).
 	Check(ctx context.Context) error
 
-	// Unpark takes parked messages, calls stage with them, which publishes them to the
-	// staging queue, and removes them. It takes at most limit of them, which is positive,
-	// or as many as one statement of the database takes (500, 1000), and no more than
-	// UnparkBytes together, but one at least; of committed transactions, and none that
-	// another Unpark has taken and not yet removed; in the order in which the database
-	// sorts IDs, and only those that come after the ID after there, which is the zero
-	// UUID at first: so one that the broker refuses can be passed by. It returns how many
-	// it has removed: 0 if there were none to take.
+	// Unpark takes parked messages of committed transactions, calls stage, which publishes
+	// them to the staging queue, and removes them. It returns how many it has removed.
+	//
+	// It takes at most limit messages, which must be positive, at most as many as one
+	// statement takes (500 on SQL Server, 1000 elsewhere), and at most UnparkBytes
+	// together, but always one. It takes them in the order in which the database sorts IDs,
+	// beginning behind the ID after; the zero UUID begins at the first. So a message that
+	// the broker refuses can be passed by. Two Unparks take different messages, unless the
+	// database's package says otherwise.
 	//
 	// stage is called once at most, and not at all without messages; its context ends
 	// after UnparkPatience. If it fails, its error is returned. If it fails, or the
@@ -125,7 +126,9 @@ type Ledger interface {
 	// MinSweepAge is an error. It first raises the watermark above the youngest of
 	// them, and commits that; without such rows it changes nothing. Then it removes
 	// them, at most a thousand in one transaction, and none that another
-	// transaction has locked, which it does not wait for. After an error or a crash
+	// transaction has locked, which it does not wait for. (On SQLite it waits for other
+	// writers. Where a server cannot skip locked rows it fails instead; see the package.)
+	// After an error or a crash
 	// the watermark may be raised and some of the rows removed; with an error it
 	// returns those. Why it loses no message: 'The sweep' in the package's comment.
 	Sweep(ctx context.Context, age time.Duration, limit int) ([]Orphan, error)
@@ -176,9 +179,9 @@ func (o Outcome) String() string {
 // Parked is a message that waits in the database.
 type Parked struct {
 	ID uuid.UUID
-	// Message is the encoded message. To the ledger these are bytes, as many as the
-	// database takes in one value, 0 among them: 16 MiB at least, but somewhat less on a
-	// MariaDB as it comes (package mysql).
+	// Message is the encoded message. To the ledger these are bytes of any value, 0
+	// included. Every database takes 16 MiB, but for a MariaDB with its default
+	// max_allowed_packet, which takes somewhat less (package mysql).
 	Message []byte
 }
 

@@ -1,6 +1,6 @@
 // Package mysql keeps the ledger and the inbox in a MySQL database, version 8.0.16 or
 // later, or in a MariaDB database, 10.6 or later. What a ledger and an inbox promise is in
-// package bridge; here is how this database keeps it.
+// package driver; here is how this database keeps it.
 //
 //	db, err := sql.Open("mysql", "user:password@tcp(host:3306)/database")
 //	err = migrate.Ledger(ctx, db, migrate.MySQL)

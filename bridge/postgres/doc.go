@@ -1,5 +1,5 @@
 // Package postgres keeps the ledger and the inbox in a PostgreSQL database,
-// version 13 or later. What a ledger and an inbox promise is in package bridge; here is
+// version 13 or later. What a ledger and an inbox promise is in package driver; here is
 // how this database keeps it.
 //
 //	db, err := sql.Open("pgx", url)

@@ -1,5 +1,5 @@
 // Package sqlite keeps the ledger and the inbox in a SQLite file. What a ledger and an
-// inbox promise is in package bridge; here is how this database keeps it.
+// inbox promise is in package driver; here is how this database keeps it.
 //
 //	db, err := sql.Open("sqlite", "file:app.db?_pragma=journal_mode(wal)&_pragma=busy_timeout(5000)")
 //	err = migrate.Ledger(ctx, db, migrate.SQLite)
@@ -29,9 +29,9 @@
 //
 // # Who holds a message up
 //
-// SQLite does not tell: some process has the file's lock. So a Ledger is no
-// inspect.Inspector. Diagnose needs no rights but to read the file; it sees the pragmas of
-// one of its own connections, not those of the senders'.
+// SQLite does not tell: some process has the file's lock. So Holders and OpenTransactions
+// are denied, and the ledger's Features say so. Diagnose needs no rights but to read the
+// file; it sees the pragmas of one of its own connections, not those of the senders'.
 //
 // # A table of the application's own
 //

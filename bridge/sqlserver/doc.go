@@ -1,5 +1,5 @@
 // Package sqlserver keeps the ledger and the inbox in a database of SQL Server (2016
-// or later) or Azure SQL. What a ledger and an inbox promise is in package bridge; here
+// or later) or Azure SQL. What a ledger and an inbox promise is in package driver; here
 // is how this database keeps it.
 //
 //	db, err := sql.Open("sqlserver", "sqlserver://user:password@host?database=shop")
@@ -25,7 +25,7 @@
 // what was committed when it began. Where that is off, it adds READPAST, which passes
 // over locked rows; what it finds is not locked, so it has committed. This needs row
 // locks to be the only ones: the ledger's key has ALLOW_PAGE_LOCKS = OFF, its table
-// LOCK_ESCALATION = DISABLE, and no statement touches more than 500 rows. (An index
+// LOCK_ESCALATION = DISABLE, and no statement changes more than 500 rows. (An index
 // without page locks can be rebuilt, not reorganized.) Whether READPAST passes over a row
 // that optimized locking protects by its transaction's ID alone, Microsoft does not
 // say: if it does not, one open row hides the others of its statement, and the proof

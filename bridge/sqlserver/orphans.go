@@ -84,20 +84,23 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]t
 }
 
 func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
-	var row struct {
+	// All rows are read, so that the driver need not cancel the statement.
+	var rows []struct {
 		SweptBefore   sql.NullString `db:"swept_before"`
 		Updateability sql.NullString
 	}
 	err := try(ctx, func(ctx context.Context) error {
-		return l.db.GetContext(ctx, &row, sweptBefore, argument(l.identity))
+		return l.db.SelectContext(ctx, &rows, sweptBefore, argument(l.identity))
 	})
 	switch {
 	case err != nil:
 		return time.Time{}, err
-	case row.Updateability.String != readWrite:
-		return time.Time{}, fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, row.Updateability.String)
+	case len(rows) == 0:
+		return time.Time{}, sql.ErrNoRows
+	case rows[0].Updateability.String != readWrite:
+		return time.Time{}, fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
 	}
-	return parseTime(row.SweptBefore)
+	return parseTime(rows[0].SweptBefore)
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {

@@ -3,7 +3,6 @@ package wire
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -56,6 +55,10 @@ func DeadRecord(letter amqp.Publishing) amqp.Publishing {
 	}
 }
 
+// maxDeadDepth bounds how deep headers lie in each other in what OpenDead reads, which may be
+// anybody's.
+const maxDeadDepth = 1000
+
 // OpenDead returns a dead letter as if it had fitted into the dead queue: the message that
 // DeadRecord has put into the body, with the headers that are beside it now; and any other
 // message as it is. The error wraps ErrMalformed. The body is shared with d.
@@ -67,7 +70,7 @@ func OpenDead(d amqp.Delivery) (amqp.Delivery, error) {
 	if format != deadRecordFormat {
 		return d, fmt.Errorf("%w: header %s: format %v is not known", bridge.ErrMalformed, HeaderDeadRecord, format)
 	}
-	m, err := onlyRecord(d.Body, math.MaxInt)
+	m, err := onlyRecord(d.Body, maxDeadDepth)
 	if err != nil {
 		return d, fmt.Errorf("%w: dead letter: %w", bridge.ErrMalformed, err)
 	}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -32,10 +33,13 @@ func EncodeDelivery(d amqp.Delivery) ([]byte, error) {
 func ReadDelivery(stored []byte) (amqp.Delivery, error) {
 	r := decoder{b: stored}
 	format, exchange, routingKey := r.uint8(), r.short(), r.short()
-	if format != deliveryFormat {
+	if len(stored) == 0 || format != deliveryFormat {
 		return amqp.Delivery{}, fmt.Errorf("%w: stored delivery: format %d is not known", bridge.ErrMalformed, format)
 	}
 	d, err := onlyRecord(r.b, limits.MaxDepth)
+	if err == nil && r.failed {
+		err = errors.New("its exchange or routing key is cut off")
+	}
 	if err != nil {
 		return amqp.Delivery{}, fmt.Errorf("%w: stored delivery: %w", bridge.ErrMalformed, err)
 	}

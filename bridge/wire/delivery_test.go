@@ -118,6 +118,7 @@ func TestWhatIsNoStoredDeliveryIsMalformed(t *testing.T) {
 	for name, bad := range map[string][]byte{
 		"more behind it": append(slices.Clone(good), 0),
 		"another format": append([]byte{2}, good[1:]...),
+		"an exchange that is longer than the rest, which is a record": append([]byte{1, 200}, good[4:]...),
 	} {
 		if _, err := wire.ReadDelivery(bad); !errors.Is(err, bridge.ErrMalformed) {
 			t.Errorf("%s: %v", name, err)

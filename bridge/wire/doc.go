@@ -23,7 +23,7 @@
 //	                      name of a queue
 //	delivery-mode         2; a confirm of a transient message promises nothing
 //
-// The verifier cannot check the last one in time.
+// The verifier cannot check delivery-mode in time.
 //
 // A broker would act on the following already in the staging queue. They travel as
 // headers, and the verifier puts them back:
@@ -39,8 +39,9 @@
 // correlation-id, reply-to (but not direct reply-to), priority, timestamp, type,
 // app-id, headers of any AMQP type, trace context. Other names that begin with
 // x-bridge- are reserved. The verifier removes them, and those that queues add (x-death,
-// x-delivery-count and their like). Headers and properties together have at most
-// 64 KiB, and there are at most 1000 headers. A table or list inside of them has at most
+// x-delivery-count and their like). The receiver's headers and properties together have
+// at most 64 KiB, where each number, boolean and time counts as 16 bytes and the frame as
+// 64. There are at most 1000 headers, those inside tables not counted. A table or list inside of them has at most
 // 8192 elements, and they lie at most 32 deep in each other. amqp091-go reads no more: a
 // delivery with more ends the connection of whoever consumes it, verifiers too, each time
 // it is delivered.
@@ -85,12 +86,13 @@
 // # What the other queues hold
 //
 // The waiting queue holds staged messages, alone or in groups, with headers for the
-// verifiers: x-bridge-set-aside-at (when it was put there, in ms since 1970),
+// verifiers, three 64-bit integers: x-bridge-set-aside-at (when it was put there, in ms since 1970),
 // x-bridge-unroutable-since (when its target was first found missing, in ms since 1970) and
 // x-bridge-attempts (how often it could not be forwarded).
 //
-// A dead letter is a staged message with five more headers, all strings but the number of
-// attempts:
+// A dead letter is a staged message with five more headers, all strings but
+// x-bridge-dead-attempts, a 64-bit integer. (What the broker itself moved there, at the
+// delivery limit, has x-death instead.)
 //
 //	x-bridge-dead-reason    one of DeadReasons
 //	x-bridge-dead-text      the reason in words
@@ -108,6 +110,8 @@
 //
 // # In Go
 //
-// Encode and Parse are the format of a message, Group and Members that of a group, and
-// EncodeRecord that of a record, EncodeDelivery that of what an inbox holds. What a verifier cannot parse goes to the dead queue.
+// [Encode] makes a staged message and [Parse] reads it. [Group] and [Members] do the same
+// for a group, [EncodeRecord] and [ReadRecord] for a record, [EncodeDelivery] and
+// [ReadDelivery] for what an inbox keeps, [DeadRecord] and [OpenDead] for a dead letter that
+// is a record. What a verifier cannot parse goes to the dead queue.
 package wire

@@ -77,7 +77,7 @@ func TestReadmeNamesTestsThatExist(t *testing.T) {
 		text.Write(content)
 	}
 	var sources strings.Builder
-	for _, pattern := range []string{"../*/*_test.go", "../../*/*_test.go", "../../cmd/*/*_test.go"} {
+	for _, pattern := range []string{"../*/*_test.go", "../../*/*_test.go", "../../bridge/*/*_test.go", "../../cmd/*/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
