@@ -57,7 +57,13 @@ func (g *gate) open() {
 	_, err := g.conn.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM `+waiting)
 	g.w.must(err)
 	g.reached(0)
-	_, err = g.conn.ExecContext(ctx, fmt.Sprintf(`SELECT pg_advisory_unlock(%d)`, gateLock))
+	g.lift()
+}
+
+// lift lets everything through from now on, also those who wait.
+func (g *gate) lift() {
+	g.w.t.Helper()
+	_, err := g.conn.ExecContext(context.Background(), fmt.Sprintf(`SELECT pg_advisory_unlock(%d)`, gateLock))
 	g.w.must(err)
 	var table string
 	g.w.must(g.w.db.QueryRow(`SELECT event_object_table FROM information_schema.triggers WHERE trigger_name = 'gate' LIMIT 1`).Scan(&table))

@@ -25,10 +25,10 @@ func TestAStatusThatCouldNotBeWrittenIsSettled(t *testing.T) {
 			w.wantStatus(id, "sending")
 			if dies {
 				p.Kill()
-			}
-			gate.open()
-			if dies {
+				gate.open()
 				p = w.start()
+			} else {
+				gate.lift() // it goes on trying
 			}
 			w.wantStatus(id, "sent")
 			w.wantDoubtful("")
