@@ -31,8 +31,8 @@ type BrokerOptions struct {
 	// InFlight is how many messages each of these channels may have unconfirmed
 	// before Publish waits. Default 1024.
 	InFlight int
-	// Logger gets a line when the publishing connection is lost and when it is
-	// back. Default slog.Default().
+	// Logger gets a line each time the publishing connection is lost or cannot be made,
+	// and for each queue whose arguments Declare could not check. Default slog.Default().
 	Logger *slog.Logger
 }
 

@@ -25,11 +25,10 @@ var (
 	ErrNoRow = errors.New("no row with the message ID")
 
 	// ErrNoSchema: the tables are missing or of a version this release does not
-	// work with; the text names the mend.
+	// work with; the text says what to call, except with ErrLaterSchema.
 	ErrNoSchema = errors.New("schema not usable")
 
-	// ErrLaterSchema comes with ErrNoSchema: the tables are of a release too late for this
-	// one. Only a later release of the program helps.
+	// ErrLaterSchema comes with ErrNoSchema: the tables are too new for this release. Only a later release of the program helps.
 	ErrLaterSchema = errors.New("tables of a later release")
 
 	// ErrNotPrimary: the database is a standby, a readable secondary or read-only, or

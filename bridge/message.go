@@ -11,8 +11,10 @@ import (
 // A Message is what the receiver shall see, and where. What of it cannot be sent is
 // refused by wire.Encode, and so by a sender, with ErrInvalidMessage, before anything has
 // happened: no target; a name or short property of more than 255 bytes; headers and
-// properties of more than 64 KiB together, or more than 1000 headers; an expiration that
-// is no number of milliseconds; the reply-to amq.rabbitmq.reply-to.
+// properties of more than 64 KiB together, or more than 1000 headers; headers that AMQP or
+// amqp091-go cannot carry, or that begin with x-bridge-; CC or BCC that is no list of
+// strings; a MessageId that differs from ID; an expiration that is no number of
+// milliseconds or is more than ten years; the reply-to amq.rabbitmq.reply-to.
 type Message struct {
 	// ID names the message for ever: it is the row in the ledger, the
 	// message-id at the receiver and the receiver's idempotency key. The zero

@@ -42,13 +42,13 @@ func (t Topology) WaitingQueue() string { return t.Queue + ".waiting" }
 func (t Topology) AuditQueue() string { return t.Queue + ".dropped" }
 
 // Declare creates the queues where they are missing, and checks those that
-// exist. A queue with other arguments is left as it is, and the error is a
-// *QueueMismatch that names the argument: among them are those that would lose committed messages (a message
-// TTL, a length limit, a delivery limit that is too small). What policies add
-// cannot be seen here. With a login that has no right to configure the queues
-// it is enough that they exist, and the broker's Logger is warned of each. Without a connection the error is ErrUnavailable, with a
-// refused login ErrCredentials. It may be called again at any time, also after a crash in
-// the middle.
+// exist. A queue with other arguments is left as it is, and the error is a *QueueMismatch
+// that names the argument: among them are those that would lose committed messages (a
+// message TTL, a length limit, a delivery limit that is too small). What policies add
+// cannot be seen here. With a login that has no right to configure the queues it is
+// enough that they exist, and the broker's Logger is warned of each. Without a connection
+// the error is ErrUnavailable, with a refused login ErrCredentials. It may be called again
+// at any time, also after a crash in the middle.
 func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	if t.Queue == "" {
 		return errors.New("declare topology: field Queue is empty; name the staging queue")

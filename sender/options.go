@@ -11,7 +11,7 @@ import (
 
 // Options are the options of New. Nil and the zero value of each field mean defaults.
 type Options struct {
-	// Queue is the staging queue, see bridge.Topology; at most 255 bytes. It must be that
+	// Queue is the staging queue, see bridge.Topology; at most 200 bytes. It must be that
 	// of a verifier that works on the same ledger. Default "twoqueue".
 	Queue string
 	// Timeout bounds one staging: waiting for a connection, publishing, waiting for the
@@ -52,8 +52,8 @@ func (o *Options) withDefaults() (Options, error) {
 		out = *o
 	}
 	switch {
-	case len(out.Queue) > 255:
-		return out, errors.New("Options.Queue has more than 255 bytes")
+	case len(out.Queue) > 200:
+		return out, errors.New("Options.Queue has more than 200 bytes")
 	case out.Timeout < 0:
 		return out, errors.New("Options.Timeout is negative")
 	case out.MaxMessageBytes < 0:

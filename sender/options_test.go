@@ -33,7 +33,7 @@ func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 	}{
 		"ledger is nil":   {nil, broker, nil},
 		"broker is nil":   {noLedger{}, nil, nil},
-		"Queue":           {noLedger{}, broker, &Options{Queue: strings.Repeat("q", 256)}},
+		"Queue":           {noLedger{}, broker, &Options{Queue: strings.Repeat("q", 201)}},
 		"Timeout":         {noLedger{}, broker, &Options{Timeout: -1}},
 		"MaxMessageBytes": {noLedger{}, broker, &Options{MaxMessageBytes: -1}},
 		"Parking":         {noLedger{}, broker, &Options{Parking: 3}},

@@ -41,8 +41,8 @@
 // x-bridge- are reserved. The verifier removes them, and those that queues add (x-death,
 // x-delivery-count and their like). The receiver's headers and properties together have
 // at most 64 KiB, where each number, boolean and time counts as 16 bytes and the frame as
-// 64. There are at most 1000 headers, those inside tables not counted. A table or list inside of them has at most
-// 8192 elements, and they lie at most 32 deep in each other. amqp091-go reads no more: a
+// 64. There are at most 1000 headers, those inside tables not counted. A table or list
+// inside of them has at most 8192 elements, and they lie at most 32 deep in each other. amqp091-go reads no more: a
 // delivery with more ends the connection of whoever consumes it, verifiers too, each time
 // it is delivered.
 //
@@ -51,8 +51,8 @@
 //
 // One more header may be there. x-bridge-staged-at, a 64-bit integer, is the time at
 // which the sender began to stage the message, before it recorded the ID, in ms since
-// 1970. It is needed where the ID is no UUIDv7 of that moment: a sweep of orphan rows
-// must be told from a rollback ('The sweep' in package driver).
+// 1970. It is needed where the ID is no UUIDv7 of that moment. Without it a verifier cannot
+// tell a swept row from a rollback ('The sweep' in package driver).
 //
 // # A group
 //

@@ -43,8 +43,8 @@ func Group(ledger uuid.UUID, records ...[]byte) amqp.Publishing {
 	}
 }
 
-// Alone makes the staged message of which record is, as it travels without company. The
-// body is shared with record. The error wraps ErrMalformed.
+// Alone returns the message in record as a staged message of its own, outside any group.
+// The body is shared with record. The error wraps bridge.ErrMalformed.
 func Alone(ledger uuid.UUID, record []byte) (amqp.Publishing, error) {
 	d, err := onlyMember(ledger, record)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/limits"
 )
 
-// The headers of a staged message: the wire format in the package's comment. The first three are
-// required. The others carry what a broker would act on in the staging queue.
+// The headers of a staged message: the wire format in the package's comment. The first
+// three are required. The others carry what a broker would act on in the staging queue.
 const (
 	HeaderLedger     = "x-bridge-ledger"      // the ledger's identity, a UUID's canonical text
 	HeaderExchange   = "x-bridge-exchange"    // the target exchange, "" for the default exchange
@@ -30,8 +30,8 @@ const (
 	HeaderUserID     = "x-bridge-user-id" // user-id: would be refused when the verifier forwards
 
 	// HeaderStagedAt is when the sender began to stage the message, in ms since 1970,
-	// before it recorded the ID; needed where the ID is no UUIDv7 that was made for
-	// this message, whose own time counts else. See 'The sweep' in package driver.
+	// before it recorded the ID. Without this header the time in the ID counts, so it is
+	// needed where the ID is no UUIDv7 that was made for this message. See 'The sweep' in package driver.
 	HeaderStagedAt = "x-bridge-staged-at"
 
 	// HeaderUnroutableSince is written by a verifier that puts a message aside: when
@@ -83,8 +83,9 @@ type Staged struct {
 	StagedAt time.Time
 }
 
-// Encode makes the staged form of m, or says with ErrInvalidMessage why there
-// is none. It changes nothing that m refers to. The body is shared, not copied. An ID
+// Encode makes the staged form of m, or says with bridge.ErrInvalidMessage why there
+// is none. m.ID must not be zero: a sender has filled it in. It changes nothing that m
+// refers to. The body is shared, not copied. An ID
 // that is no UUIDv7 of this moment needs HeaderStagedAt in addition.
 func Encode(m bridge.Message, ledger uuid.UUID) (amqp.Publishing, error) {
 	if err := validate(m); err != nil {
@@ -119,7 +120,7 @@ func (s Staged) Publishing() amqp.Publishing {
 	return p
 }
 
-// Parse takes a staged message apart. Its error wraps ErrMalformed and says what
+// Parse takes a staged message apart. Its error wraps bridge.ErrMalformed and says what
 // is wrong; such a message cannot be judged. The body is shared with d.
 func Parse(d amqp.Delivery) (Staged, error) {
 	s, err := parse(d)

@@ -85,8 +85,9 @@ func newMigrateUp(a *app) *cobra.Command {
 		Use:   "up",
 		Short: "Create the tables, or bring them to this release's version",
 		Long: `Creates what is missing, and changes nothing where nothing is to do. It fails if the
-tables are of a release too late for this one. The login needs the right to create tables. A SQLite file is made if it is missing. Any number of
-these may run at once, and beside senders and verifiers.`,
+tables are too new for this release. The login needs the right to create tables. A
+SQLite file is made if it is missing. Any number of these may run at once, and beside
+senders and verifiers.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.eachSchema(cmd.Context(), &p, database.Create, func(ctx context.Context, db *database.Database, part migrate.Part) error {
 				up := db.MigrateLedger

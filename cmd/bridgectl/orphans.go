@@ -18,8 +18,8 @@ const orphanAge = 7 * 24 * time.Hour
 
 func newOrphansCommand(a *app) *cobra.Command {
 	return newGroup("orphans", "Look after rows of the ledger whose messages are gone",
-		`A row is an orphan if its message is gone from the queues: a verifier died between
-its ack and its DELETE, or somebody purged a queue. Nobody can tell such a row from one
+		`A row is an orphan if its message is gone from the queues: somebody purged or deleted
+a queue, or a crash of the database took a DELETE back. Nobody can tell such a row from one
 whose message is still on its way, so they are told by their age. Verifiers remove them
 by themselves (BRIDGE_SWEEP_AGE); a wrong removal loses nothing, but sends the message
 to the dead queue.`,

@@ -21,7 +21,7 @@ const parkedCount = 100_000
 func newParkedCommand(a *app) *cobra.Command {
 	return newGroup("parked", "Look after messages that wait in the database",
 		`Senders that may park store a message in the database while the broker is out. The
-verifiers stage parked messages by themselves, at the latest some seconds after the
+verifiers stage parked messages by themselves, within about half a minute after the
 broker is back; push is for when there is no verifier yet.`,
 		newParkedList(a), newParkedPush(a))
 }

@@ -1,6 +1,6 @@
-// Package tables holds what the ledgers and inboxes of all databases say in the
-// same words: the statements, bound by sqlx to each driver's placeholders, and
-// the limits. What differs between databases is behaviour and stands with them.
+// Package tables is the part of a ledger and of an inbox that is the same in all
+// databases. A database's package embeds Ledger, Inbox and Entities, and gives them its
+// Verbs, Dialect and EntityDialect.
 package tables
 
 import (
@@ -27,8 +27,8 @@ const (
 // migrated while programs of the release before run and start.
 const ahead = 1
 
-// Chunk is how many rows one statement deletes at most, so that no lock is held
-// for long.
+// Chunk is how many rows or IDs one statement takes at most, so that no lock is held for
+// long.
 const Chunk = 1000
 
 // maxKey is the length that any database can index, in bytes.

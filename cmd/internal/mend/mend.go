@@ -38,7 +38,7 @@ var known = []struct {
 	{database.ErrCredentials, Database, "correct user or password, or the client's certificate"},
 	{database.ErrClear, Database, "add ssl-ca=FILE to the URL's parameters, or tls=true for the system's authorities"},
 	{database.ErrUnreachable, Database, "see that the database is there and runs, and that the URL is right"},
-	{database.ErrOwnTable, Database, "the package comment of its database under bridge says what the table must be like"},
+	{database.ErrOwnTable, Database, "the comment of OpenOwnTable in its database's package under bridge says what the table must be like"},
 	{bridge.ErrLaterSchema, Database, "run the release that made the tables, or a later one"},
 	{bridge.ErrNoSchema, Database, "name the right database, or create the ledger's tables with verifier -migrate"},
 	{bridge.ErrNotPrimary, Database, "name the primary, with a login that may write"},
