@@ -11,9 +11,7 @@ import (
 )
 
 // behindAfter is how much later others may have been published that are confirmed
-// already, before a target without a confirm is held. It is also for how long nobody may be
-// confirmed, where others were published later: a burst may meet RabbitMQ's credit flow
-// sooner than that.
+// already, before a target without a confirm is held.
 const behindAfter = time.Second
 
 // A mainChannel publishes many messages at a time, over a connection of its own, and
@@ -123,11 +121,9 @@ func (c *mainChannel) remove(a *attempt) bool {
 func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []bridge.Target, overdue, silent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	after := min(behindAfter, patience)
-	quiet := now.Sub(c.heard) >= after
 	for to, all := range c.flying {
 		oldest := all.Front().Value.(*attempt).at
-		if ahead := c.latest.Sub(oldest); ahead >= after || ahead > 0 && quiet {
+		if c.latest.Sub(oldest) >= min(behindAfter, patience) {
 			behind = append(behind, to)
 			overdue = overdue || now.Sub(oldest) >= patience
 		}

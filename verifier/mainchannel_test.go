@@ -34,22 +34,6 @@ func TestATargetIsBehindWhenOthersOfLaterAreConfirmed(t *testing.T) {
 	}
 }
 
-// RabbitMQ's credit flow may end all confirms of a connection less than that after the burst
-// began.
-func TestATargetIsBehindInABurstThatEndsInSilence(t *testing.T) {
-	const patience = time.Minute
-	now := time.Now()
-	c, attempts := flight(now, map[string]time.Duration{"stuck": behindAfter / 2, "first": behindAfter / 4, "next": 0})
-	c.confirmed(attempts["first"], nil)
-	if behind, _, _ := c.look(now, patience); len(behind) > 0 {
-		t.Errorf("behind are %v, while confirms come", behind)
-	}
-	later := now.Add(2 * behindAfter)
-	if behind, _, silent := c.look(later, patience); silent || !slices.Equal(behind, []bridge.Target{{RoutingKey: "stuck"}}) {
-		t.Errorf("behind are %v, silent %t", behind, silent)
-	}
-}
-
 func TestWhatIsGivenUpIsNobodysAnyMore(t *testing.T) {
 	const patience = time.Minute
 	now := time.Now()
