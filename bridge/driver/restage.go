@@ -19,17 +19,13 @@ const restageLimit = 500
 // restageBytes bounds the records in one group of restage.
 const restageBytes = 64 << 10
 
-// ErrNotStaged: parked messages stay parked, since the broker did not take them. Some
-// may have arrived nevertheless: they come twice, with the same ID.
-var ErrNotStaged = errors.New("parked messages are not staged")
-
 // StageParked moves the parked messages of committed transactions to the staging queue,
 // until none is left that is free. It calls staged with the number of those that were
 // moved, as it goes on. One that the broker will never take, such as one that is too
 // large, stays parked: refused is called with its ID, and it is passed by.
 //
-// An error that wraps ErrNotStaged is the broker's; any other is the database's. What a
-// crash in between leaves in both places comes twice.
+// What the broker did not take stays parked. Some may have arrived nevertheless, and what a
+// crash in between leaves in both places comes twice too, with the same ID.
 func StageParked(ctx context.Context, ledger Ledger, broker *bridge.Broker, queue string, staged func(messages int), refused func(id uuid.UUID, err error)) error {
 	var after uuid.UUID
 	for limit := restageLimit; ; {
@@ -47,7 +43,7 @@ func StageParked(ctx context.Context, ledger Ledger, broker *bridge.Broker, queu
 			refused(first, failure)
 			after, limit = first, restageLimit
 		case failure != nil:
-			return fmt.Errorf("%w: %w", ErrNotStaged, failure)
+			return fmt.Errorf("parked messages are not staged: %w", failure)
 		case err != nil || n == 0:
 			return err
 		default:

@@ -46,8 +46,8 @@ func (f *orphanFlags) check(least time.Duration) error {
 	return nil
 }
 
-// sweeper is the ledger, which must be one that has orphans.
-func (a *app) sweeper(ctx context.Context) (driver.Ledger, error) {
+// ledgerThatSweeps is the ledger, which must be one that has orphans.
+func (a *app) ledgerThatSweeps(ctx context.Context) (driver.Ledger, error) {
 	ledger, err := a.ledger(ctx)
 	if err == nil && !ledger.Features().Sweeps {
 		err = errors.New("this ledger keeps its rows: it has no orphans")
@@ -64,7 +64,7 @@ func newOrphansList(a *app) *cobra.Command {
 			if err := f.check(0); err != nil {
 				return err
 			}
-			ledger, err := a.sweeper(cmd.Context())
+			ledger, err := a.ledgerThatSweeps(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -93,7 +93,7 @@ messages: one of them may be the one that a row belongs to.`,
 			if err := f.check(driver.MinSweepAge); err != nil {
 				return err
 			}
-			ledger, err := a.sweeper(cmd.Context())
+			ledger, err := a.ledgerThatSweeps(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -38,7 +38,7 @@ that stages them; it stages none.`,
 			if limit < 1 || limit > parkedCount {
 				return misused("--limit: must be 1 to %d", parkedCount)
 			}
-			ledger, err := a.unparker(cmd.Context())
+			ledger, err := a.ledgerThatParks(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -65,7 +65,7 @@ removes them from the table when all are confirmed; a verifier then judges them 
 other. A crash in between leaves some in both places: they are delivered twice, with
 the same ID.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ledger, err := a.unparker(cmd.Context())
+			ledger, err := a.ledgerThatParks(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -93,8 +93,8 @@ the same ID.`,
 	return cmd
 }
 
-// unparker is the ledger, which must be one that can keep messages.
-func (a *app) unparker(ctx context.Context) (driver.Ledger, error) {
+// ledgerThatParks is the ledger, which must be one that can keep messages.
+func (a *app) ledgerThatParks(ctx context.Context) (driver.Ledger, error) {
 	ledger, err := a.ledger(ctx)
 	if err == nil && !ledger.Features().Parks {
 		err = errors.New("this ledger keeps no parked messages")
