@@ -80,10 +80,11 @@
 // hold up nobody else: such a target is held, its messages wait beside the others,
 // and it is tried again with backoff. A target counts as one that never confirms when
 // what was published to others a second later has its confirm; it is then tried with one
-// message at a time, over a connection of its own. If a target is so from the first
-// message on, or in a burst of some hundreds of messages within that second, RabbitMQ may
-// leave the whole connection without an answer: then the others wait for
-// Options.ConfirmTimeout, once. A missing target is given up after
+// message at a time, over a connection of its own. A burst to it can make RabbitMQ stop
+// reading the whole connection within that second. After a second of silence, what was not
+// read is published again on another connection, and may be delivered twice, with the same
+// ID. If a target confirms nothing from the first message on, there is nothing to tell it
+// by: then the others wait for Options.ConfirmTimeout, once. A missing target is given up after
 // Options.Unroutable. A publish that the broker refuses with an error closes its
 // channel and leaves everything in flight there unknown; those messages are
 // published again one at a time, so that the culprit shows itself. The others may

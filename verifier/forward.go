@@ -28,8 +28,9 @@ import (
 // A target that does not confirm falls behind: what was published to others a while
 // later has its confirm. Then it is held, before it holds up others: a quorum queue that
 // commits nothing makes RabbitMQ, after some hundreds of messages, read nothing more from
-// the connection (its credit flow). The others go on over a new main channel. What is in
-// flight on the last one may still be confirmed; what is not in time counts as failed.
+// the connection (its credit flow). The others go on over a new main channel, and what the
+// broker has not read of them is published there again. What is in flight on the last one
+// may still be confirmed; what is not in time counts as failed.
 // Only where a main channel as a whole is silent for so long, nobody knows whose fault it
 // is: then everything in flight there goes over the careful channels.
 //
@@ -345,6 +346,9 @@ func (f *forwarder) clear(c *mainChannel, now time.Time) {
 	if c.conn.Err() == nil && c.conn.Blocked() != "" {
 		c.excuse(now)
 		return
+	}
+	if again := c.unread(now); len(again) > 0 {
+		f.ready.add(again...)
 	}
 	_, _, silent := c.look(now, f.timeout)
 	for _, p := range c.giveUp(now, f.timeout, silent) {

@@ -11,7 +11,8 @@ import (
 )
 
 // behindAfter is how much later others may have been published that are confirmed
-// already, before a target without a confirm is held.
+// already, before a target without a confirm is held. In a burst RabbitMQ's credit flow can
+// silence the connection sooner: then it is how long the silence may last.
 const behindAfter = time.Second
 
 // A mainChannel publishes many messages at a time, over a connection of its own, and
@@ -121,9 +122,11 @@ func (c *mainChannel) remove(a *attempt) bool {
 func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []bridge.Target, overdue, silent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	after := min(behindAfter, patience)
+	quiet := now.Sub(c.heard) >= after
 	for to, all := range c.flying {
 		oldest := all.Front().Value.(*attempt).at
-		if c.latest.Sub(oldest) >= min(behindAfter, patience) {
+		if ahead := c.latest.Sub(oldest); ahead >= after || ahead > 0 && quiet {
 			behind = append(behind, to)
 			overdue = overdue || now.Sub(oldest) >= patience
 		}
@@ -131,19 +134,51 @@ func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []brid
 	return behind, overdue, c.count > 0 && now.Sub(c.heard) >= patience
 }
 
+// unread takes out what a silenced channel kept from the broker, which reads a connection
+// in order: all that it has read is confirmed, but for the targets that are behind. What it
+// has not read was published later than anything that is confirmed. The broker reads it
+// after all when it gives credit again, so it may come twice.
+func (c *mainChannel) unread(now time.Time) (out []*publication) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	long := now.Add(-behindAfter)
+	if c.heard.After(long) {
+		return nil
+	}
+	var later []*list.List
+	for _, all := range c.flying {
+		if !all.Front().Value.(*attempt).at.Before(c.latest) {
+			later = append(later, all)
+		}
+	}
+	if len(later) == len(c.flying) { // nobody is behind: the silence has another reason
+		return nil
+	}
+	for _, all := range later {
+		out = append(out, c.takeOut(all, func(a *attempt) bool { return !a.at.After(long) })...)
+	}
+	return out
+}
+
+// takeOut takes those attempts out for which the condition holds.
+func (c *mainChannel) takeOut(all *list.List, which func(*attempt) bool) (out []*publication) {
+	for item := all.Front(); item != nil; {
+		a := item.Value.(*attempt)
+		item = item.Next()
+		if which(a) {
+			c.remove(a)
+			out = append(out, a.p)
+		}
+	}
+	return out
+}
+
 // giveUp takes out what is in flight for longer than patience, or all.
 func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (out []*publication) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, attempts := range c.flying {
-		for item := attempts.Front(); item != nil; {
-			a := item.Value.(*attempt)
-			item = item.Next()
-			if all || now.Sub(a.at) >= patience {
-				c.remove(a)
-				out = append(out, a.p)
-			}
-		}
+		out = append(out, c.takeOut(attempts, func(a *attempt) bool { return all || now.Sub(a.at) >= patience })...)
 	}
 	return out
 }

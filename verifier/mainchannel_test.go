@@ -34,6 +34,37 @@ func TestATargetIsBehindWhenOthersOfLaterAreConfirmed(t *testing.T) {
 	}
 }
 
+// RabbitMQ's credit flow can end all confirms of a connection within less than that time.
+func TestASilencedBurstTellsWhoIsBehindAndWhatWasNotRead(t *testing.T) {
+	const patience = time.Minute
+	now := time.Now()
+	c, attempts := flight(now, map[string]time.Duration{"stuck": behindAfter / 2, "first": behindAfter / 4, "next": 0})
+	c.confirmed(attempts["first"], nil)
+	if behind, _, _ := c.look(now, patience); len(behind) > 0 || len(c.unread(now)) > 0 {
+		t.Errorf("behind are %v, while confirms come", behind)
+	}
+	later := now.Add(2 * behindAfter)
+	if behind, _, silent := c.look(later, patience); silent || !slices.Equal(behind, []bridge.Target{{RoutingKey: "stuck"}}) {
+		t.Errorf("behind are %v, silent %t", behind, silent)
+	}
+	c.begin(&publication{to: bridge.Target{RoutingKey: "young"}}).at = later
+	if out := c.unread(later); !slices.Equal(out, []*publication{attempts["next"].p}) {
+		t.Errorf("not read are %d", len(out))
+	}
+	if c.confirmed(attempts["next"], nil) {
+		t.Error("a late confirm counts although the message is on its way elsewhere")
+	}
+}
+
+// Of a channel that has confirmed nothing, nobody knows what the broker has read.
+func TestWithoutAConfirmNothingIsUnread(t *testing.T) {
+	now := time.Now()
+	c, _ := flight(now, map[string]time.Duration{"one": 2 * behindAfter, "other": behindAfter})
+	if out := c.unread(now.Add(5 * behindAfter)); len(out) > 0 {
+		t.Errorf("not read are %d", len(out))
+	}
+}
+
 func TestWhatIsGivenUpIsNobodysAnyMore(t *testing.T) {
 	const patience = time.Minute
 	now := time.Now()
