@@ -10,7 +10,7 @@
 //	broker, err := bridge.Dial(ctx, "amqp://shop:secret@localhost/", nil)
 //	err = bridge.Topology{Queue: "twoqueue"}.Declare(ctx, broker) // a verifier does this too
 //	s, err := sender.New(ledger, broker, nil)
-//	_, err = s.SendTx(ctx, tx, bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: body}})
+//	_, err = s.SendTx(ctx, bridge.SQL(tx), bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: body}})
 //
 // The other chapters:
 //

@@ -5,13 +5,63 @@ import (
 	"database/sql"
 )
 
-// Tx is what the bridge uses of the caller's transaction. *sql.Tx and *sqlx.Tx
-// satisfy it; *sql.DB and *sql.Conn do not, so that a statement that must be in
-// a transaction cannot be sent outside of one. It has no Commit and no Rollback:
-// the caller's transaction belongs to the caller.
-// (StmtContext is there to tell a transaction from a *sql.Conn.)
+// Tx is the caller's transaction, in the words of the bridge: it executes a statement and
+// counts, and it reads rows. It has no Commit and no Rollback, since the caller's
+// transaction belongs to the caller (rule 11). SQL makes one of a transaction of
+// database/sql. A Tx may be used for as long as the transaction that it is made of, and by
+// one goroutine at a time.
 type Tx interface {
+	// Exec executes a statement and returns how many rows it has changed. The statement
+	// and its arguments are those of the database's package.
+	Exec(ctx context.Context, statement string, args ...any) (changed int64, err error)
+
+	// Query executes a statement and returns its rows. The caller reads them to the end
+	// or closes them, before the next statement.
+	Query(ctx context.Context, statement string, args ...any) (Rows, error)
+}
+
+// Rows are those that Tx.Query has found. Next goes on to the next row and returns false
+// behind the last one, or after an error, which Err returns. Scan copies the columns of the
+// row as database/sql's does. Close may be called more than once.
+type Rows interface {
+	Next() bool
+	Scan(into ...any) error
+	Err() error
+	Close()
+}
+
+// SQLTx is what SQL takes: a transaction of database/sql, as *sql.Tx and *sqlx.Tx are. A
+// *sql.DB and a *sql.Conn have no Commit, so that a statement that must be in a transaction
+// cannot be sent outside of one. The bridge never calls Commit or Rollback.
+type SQLTx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt
+	Commit() error
+	Rollback() error
 }
+
+// SQL returns tx as the bridge uses it. When tx has ended, its statements return
+// sql.ErrTxDone.
+func SQL(tx SQLTx) Tx { return sqlTx{tx} }
+
+type sqlTx struct{ tx SQLTx }
+
+func (t sqlTx) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
+	result, err := t.tx.ExecContext(ctx, statement, args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+func (t sqlTx) Query(ctx context.Context, statement string, args ...any) (Rows, error) {
+	rows, err := t.tx.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	return sqlRows{rows}, nil
+}
+
+type sqlRows struct{ *sql.Rows }
+
+func (r sqlRows) Close() { _ = r.Rows.Close() } // what is wrong, Err says

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -40,7 +41,7 @@ func (g *Guard) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
 			return unfinished, err
 		}
 		ended := duplicate
-		err = inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+		err = inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 			fresh, err := g.claim(ctx, tx, key)
 			if err != nil || !fresh {
 				return err
@@ -105,7 +106,7 @@ func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 // lease takes the message that has been due for longest, nil if there is none. One that
 // has used up its attempts without a word is failed instead.
 func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *driver.Pending, err error) {
-	err = inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+	err = inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 		mine, err = g.inbox.TakePending(ctx, tx, g.consumer, driver.Ready)
 		if err != nil || mine == nil {
 			return err
@@ -136,7 +137,7 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, mine driver.Pending, fn Ha
 	leased, cancel := context.WithTimeoutCause(ctx, g.opts.Lease, errLeaseOver)
 	defer cancel()
 	_, err = g.inTx(leased, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
-		ours, err := g.inbox.RemovePending(ctx, tx, g.consumer, mine.Key, mine.Run)
+		ours, err := g.inbox.RemovePending(ctx, bridge.SQL(tx), g.consumer, mine.Key, mine.Run)
 		if err == nil && !ours {
 			err = errLeaseLost
 		}
@@ -186,7 +187,7 @@ var errLeaseOver = errors.New("handler ran for longer than Options.Lease")
 // giveBack makes a message ready again after an attempt that nobody is to blame for.
 func (g *Guard) giveBack(ctx context.Context, db *sql.DB, mine driver.Pending, cause error) error {
 	back := driver.Pending{Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts - 1, Error: mine.Error}
-	err := g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+	err := g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 		_, err := g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, back, 0)
 		return err
 	})

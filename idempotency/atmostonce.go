@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -91,7 +92,7 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 		}
 		mine := driver.Pending{Key: key, State: driver.Started, Run: uuid.NewString(), Attempts: 1}
 		ended := unfinished
-		err = g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+		err = g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 			ended, err = g.start(ctx, tx, &mine, message)
 			return err
 		})
@@ -106,7 +107,7 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 
 // start makes mine the row of its key, or tells how the delivery ends without one. It
 // may run again after a commit whose answer was lost.
-func (g *Guard) start(ctx context.Context, tx *sql.Tx, mine *driver.Pending, message []byte) (outcome, error) {
+func (g *Guard) start(ctx context.Context, tx bridge.Tx, mine *driver.Pending, message []byte) (outcome, error) {
 	fresh, err := g.claim(ctx, tx, mine.Key)
 	if err != nil {
 		return unfinished, err
@@ -173,7 +174,7 @@ func (g *Guard) perform(ctx context.Context, db *sql.DB, mine driver.Pending, me
 }
 
 func (g *Guard) finish(ctx context.Context, db *sql.DB, mine driver.Pending) (outcome, error) {
-	return handled, g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+	return handled, g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 		removed, err := g.inbox.RemovePending(ctx, tx, g.consumer, mine.Key, mine.Run)
 		if err == nil && !removed {
 			g.log.Warn("an effect was done, and its row is gone or another's", "message_id", mine.Key)
@@ -186,7 +187,7 @@ func (g *Guard) finish(ctx context.Context, db *sql.DB, mine driver.Pending) (ou
 // the row by another delivery, which was acked then; the row keeps it for Resume.
 func (g *Guard) release(ctx context.Context, db *sql.DB, mine driver.Pending, cause error) (outcome, error) {
 	attached := false
-	err := g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+	err := g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 		removed, err := g.inbox.RemoveBarePending(ctx, tx, g.consumer, mine.Key, mine.Run)
 		if err != nil {
 			return err
@@ -211,7 +212,7 @@ func (g *Guard) release(ctx context.Context, db *sql.DB, mine driver.Pending, ca
 func (g *Guard) doubt(ctx context.Context, db *sql.DB, mine driver.Pending, message []byte, cause error) (outcome, error) {
 	mine.State, mine.Error, mine.Message = driver.Doubtful, cause.Error(), message
 	g.log.Error("nobody knows whether the effect was done", "message_id", mine.Key, "error", cause)
-	return doubtful, g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+	return doubtful, g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 		_, err := g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, mine, 0)
 		return err
 	})
@@ -219,7 +220,7 @@ func (g *Guard) doubt(ctx context.Context, db *sql.DB, mine driver.Pending, mess
 
 // record commits what fn writes, and tries again until it has or ctx ends. fn must be
 // one that may run again after a commit whose answer was lost.
-func (g *Guard) record(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx *sql.Tx) error) error {
+func (g *Guard) record(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
 	delays := g.opts.delays()
 	for {
 		err := inOwnTx(ctx, db, fn)
@@ -237,13 +238,13 @@ func (g *Guard) record(ctx context.Context, db *sql.DB, fn func(ctx context.Cont
 	}
 }
 
-func inOwnTx(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx *sql.Tx) error) error {
+func inOwnTx(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
 	defer tx.Rollback() // without effect after a commit
-	if err := fn(ctx, tx); err != nil {
+	if err := fn(ctx, bridge.SQL(tx)); err != nil {
 		return err
 	}
 	if err := tx.Commit(); err != nil {

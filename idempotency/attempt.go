@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"github.com/twoqueue/twoqueue/bridge"
 	"runtime/debug"
 )
 
@@ -17,7 +18,7 @@ func (e *handlerError) Unwrap() error { return e.err }
 // attempt claims key and runs fn in one transaction.
 func (g *Guard) attempt(ctx context.Context, db *sql.DB, key string, fn func(context.Context, *sql.Tx) error) (outcome, error) {
 	return g.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
-		fresh, err := g.claim(ctx, tx, key)
+		fresh, err := g.claim(ctx, bridge.SQL(tx), key)
 		if err != nil {
 			return unfinished, err
 		}

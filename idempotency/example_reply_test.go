@@ -106,6 +106,6 @@ func (b *bank) pay(ctx context.Context, tx *sql.Tx, request amqp.Delivery) error
 	if err != nil {
 		return err // no reply-to: the request is dead-lettered
 	}
-	_, err = b.sender.SendTx(ctx, tx, reply)
+	_, err = b.sender.SendTx(ctx, bridge.SQL(tx), reply)
 	return err
 }

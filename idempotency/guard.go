@@ -12,6 +12,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -139,7 +140,7 @@ func (g *Guard) key(d amqp.Delivery) (key string, err error) {
 }
 
 // claim claims key in tx, and refuses a new one that is too old to be judged.
-func (g *Guard) claim(ctx context.Context, tx *sql.Tx, key string) (bool, error) {
+func (g *Guard) claim(ctx context.Context, tx bridge.Tx, key string) (bool, error) {
 	fresh, err := g.inbox.Claim(ctx, tx, g.consumer, key)
 	if fresh && err == nil {
 		err = g.judgeAge(key)

@@ -8,6 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -119,7 +120,7 @@ func (h *HighWater) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn 
 			return unfinished, &refusal{fmt.Errorf("read key: %w", err)}
 		}
 		return h.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
-			mark, err := h.marks.LockMark(ctx, tx, h.guard.consumer, source)
+			mark, err := h.marks.LockMark(ctx, bridge.SQL(tx), h.guard.consumer, source)
 			switch {
 			case err != nil:
 				return unfinished, err
@@ -128,7 +129,7 @@ func (h *HighWater) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn 
 			case key <= mark:
 				return duplicate, nil
 			}
-			if err := h.marks.SetMark(ctx, tx, h.guard.consumer, source, key); err != nil {
+			if err := h.marks.SetMark(ctx, bridge.SQL(tx), h.guard.consumer, source, key); err != nil {
 				return unfinished, err
 			}
 			return handled, h.guard.run(d.MessageId, func() error { return fn(ctx, tx) })

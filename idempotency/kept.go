@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
@@ -16,12 +17,12 @@ import (
 // The steps within one transaction of an Ordered, all but lock after it.
 
 // lock locks the entity and returns the version that was handled last.
-func (o *Ordered) lock(ctx context.Context, tx *sql.Tx, entity string) (int64, error) {
+func (o *Ordered) lock(ctx context.Context, tx bridge.Tx, entity string) (int64, error) {
 	return lockVersion(ctx, tx, o.keeper, o.guard.consumer, entity, *o.opts.Start-1)
 }
 
 // keep stores an event that has come too early.
-func (o *Ordered) keep(ctx context.Context, tx *sql.Tx, d amqp.Delivery, entity string, version int64) (outcome, error) {
+func (o *Ordered) keep(ctx context.Context, tx bridge.Tx, d amqp.Delivery, entity string, version int64) (outcome, error) {
 	message, err := wire.EncodeDelivery(d)
 	if err != nil {
 		return unfinished, &refusal{err}
@@ -50,7 +51,7 @@ func (o *Ordered) keep(ctx context.Context, tx *sql.Tx, d amqp.Delivery, entity 
 
 // advance makes version the last one, takes it out of the store if it was kept, and
 // tells whether the next is there.
-func (o *Ordered) advance(ctx context.Context, tx *sql.Tx, entity string, version int64) (due bool, err error) {
+func (o *Ordered) advance(ctx context.Context, tx bridge.Tx, entity string, version int64) (due bool, err error) {
 	if err := setVersion(ctx, tx, o.keeper, o.guard.consumer, entity, version); err != nil {
 		return false, err
 	}
@@ -68,7 +69,7 @@ func (o *Ordered) advance(ctx context.Context, tx *sql.Tx, entity string, versio
 }
 
 // isDue tells whether the version after last is kept.
-func (o *Ordered) isDue(ctx context.Context, tx *sql.Tx, entity string, last int64) (bool, error) {
+func (o *Ordered) isDue(ctx context.Context, tx bridge.Tx, entity string, last int64) (bool, error) {
 	first, message, err := o.keeper.FirstKept(ctx, tx, o.guard.consumer, entity)
 	return message != nil && first-1 == last, err
 }
@@ -88,7 +89,7 @@ type Gap struct {
 func (o *Ordered) Gaps(ctx context.Context, db *sql.DB, limit int) ([]Gap, error) {
 	var entities []driver.KeptEntity
 	_, err := o.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ outcome, err error) {
-		entities, err = o.keeper.KeptEntities(ctx, tx, o.guard.consumer, limit)
+		entities, err = o.keeper.KeptEntities(ctx, bridge.SQL(tx), o.guard.consumer, limit)
 		return unfinished, err
 	})
 	if err != nil {
@@ -126,17 +127,17 @@ var ErrNotWaiting = errors.New("the entity does not wait for this version")
 func (o *Ordered) Skip(ctx context.Context, db *sql.DB, entity string, through int64, instead EventFunc) error {
 	var last int64
 	_, err := o.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ outcome, err error) {
-		if last, err = o.lock(ctx, tx, entity); err != nil {
+		if last, err = o.lock(ctx, bridge.SQL(tx), entity); err != nil {
 			return unfinished, err
 		}
 		if through <= last {
 			return unfinished, ErrNotWaiting
 		}
-		if err := setVersion(ctx, tx, o.keeper, o.guard.consumer, entity, through); err != nil {
+		if err := setVersion(ctx, bridge.SQL(tx), o.keeper, o.guard.consumer, entity, through); err != nil {
 			return unfinished, err
 		}
 		for {
-			version, message, err := o.keeper.FirstKept(ctx, tx, o.guard.consumer, entity)
+			version, message, err := o.keeper.FirstKept(ctx, bridge.SQL(tx), o.guard.consumer, entity)
 			if err != nil {
 				return unfinished, err
 			}
@@ -163,7 +164,7 @@ func (o *Ordered) skipKept(ctx context.Context, tx *sql.Tx, entity string, versi
 	if err != nil {
 		return err
 	}
-	if err := o.keeper.Unkeep(ctx, tx, o.guard.consumer, entity, version); err != nil {
+	if err := o.keeper.Unkeep(ctx, bridge.SQL(tx), o.guard.consumer, entity, version); err != nil {
 		return err
 	}
 	return o.guard.run(event.MessageId, func() error { return instead(ctx, tx, event) })

@@ -8,6 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -70,14 +71,14 @@ func (l *Latest) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn fun
 			return unfinished, err
 		}
 		return l.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
-			last, err := lockVersion(ctx, tx, l.marks, l.guard.consumer, entity, none)
+			last, err := lockVersion(ctx, bridge.SQL(tx), l.marks, l.guard.consumer, entity, none)
 			if err != nil {
 				return unfinished, err
 			}
 			if version <= last {
 				return stale, nil
 			}
-			if err := setVersion(ctx, tx, l.marks, l.guard.consumer, entity, version); err != nil {
+			if err := setVersion(ctx, bridge.SQL(tx), l.marks, l.guard.consumer, entity, version); err != nil {
 				return unfinished, err
 			}
 			return handled, l.guard.run(d.MessageId, func() error { return fn(ctx, tx) })

@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -176,23 +177,23 @@ func (o *Ordered) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn Ev
 // whether an event is kept whose turn has come now.
 func (o *Ordered) arrive(ctx context.Context, db *sql.DB, d amqp.Delivery, entity string, version int64, fn EventFunc) (ended outcome, due bool, err error) {
 	ended, err = o.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
-		last, err := o.lock(ctx, tx, entity)
+		last, err := o.lock(ctx, bridge.SQL(tx), entity)
 		if err != nil {
 			return unfinished, err
 		}
 		if version-1 == last {
-			if due, err = o.advance(ctx, tx, entity, version); err != nil {
+			if due, err = o.advance(ctx, bridge.SQL(tx), entity, version); err != nil {
 				return unfinished, err
 			}
 			return handled, o.guard.run(d.MessageId, func() error { return fn(ctx, tx, d) })
 		}
 		ended := duplicate
 		if version > last {
-			if ended, err = o.keep(ctx, tx, d, entity, version); err != nil {
+			if ended, err = o.keep(ctx, bridge.SQL(tx), d, entity, version); err != nil {
 				return unfinished, err
 			}
 		}
-		due, err = o.isDue(ctx, tx, entity, last)
+		due, err = o.isDue(ctx, bridge.SQL(tx), entity, last)
 		return ended, err
 	})
 	return ended, due, err
@@ -205,12 +206,12 @@ func (o *Ordered) catchUp(ctx context.Context, db *sql.DB, entity string, fn Eve
 		var version int64
 		var event amqp.Delivery
 		ended, err := o.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ outcome, err error) {
-			last, err := o.lock(ctx, tx, entity)
+			last, err := o.lock(ctx, bridge.SQL(tx), entity)
 			if err != nil {
 				return unfinished, err
 			}
 			var message []byte
-			version, message, err = o.keeper.FirstKept(ctx, tx, o.guard.consumer, entity)
+			version, message, err = o.keeper.FirstKept(ctx, bridge.SQL(tx), o.guard.consumer, entity)
 			if err != nil {
 				return unfinished, err
 			}
@@ -221,7 +222,7 @@ func (o *Ordered) catchUp(ctx context.Context, db *sql.DB, entity string, fn Eve
 			if event, err = decodeMessage(message); err != nil {
 				return unfinished, &handlerError{err}
 			}
-			if due, err = o.advance(ctx, tx, entity, version); err != nil {
+			if due, err = o.advance(ctx, bridge.SQL(tx), entity, version); err != nil {
 				return unfinished, err
 			}
 			return handled, o.guard.run(event.MessageId, func() error { return fn(ctx, tx, event) })

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -62,7 +63,7 @@ func newPending(p driver.Pending) (Pending, error) {
 // doubtful first, as CountPending, MarkDone, Retry and Resume do.
 func (g *Guard) Pending(ctx context.Context, db *sql.DB, state State, after string, limit int) ([]Pending, error) {
 	var found []driver.Pending
-	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+	err := inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		if _, err = g.inbox.DoubtOverdue(ctx, tx, g.consumer); err != nil {
 			return err
 		}
@@ -84,7 +85,7 @@ func (g *Guard) Pending(ctx context.Context, db *sql.DB, state State, after stri
 // CountPending tells how many messages are in each state: a metric to watch.
 func (g *Guard) CountPending(ctx context.Context, db *sql.DB) (map[State]int64, error) {
 	var counts map[State]int64
-	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+	err := inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		if _, err = g.inbox.DoubtOverdue(ctx, tx, g.consumer); err != nil {
 			return err
 		}
@@ -120,7 +121,7 @@ func wrapKey(doing, key string, err error) error {
 
 func (g *Guard) decide(ctx context.Context, db *sql.DB, key string, done bool) error {
 	var found *driver.Pending
-	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+	err := inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		if _, err = g.inbox.DoubtOverdue(ctx, tx, g.consumer); err == nil {
 			_, found, err = g.inbox.LookUp(ctx, tx, g.consumer, key)
 		}
@@ -141,7 +142,7 @@ func (g *Guard) decide(ctx context.Context, db *sql.DB, key string, done bool) e
 // found.
 func (g *Guard) resolve(ctx context.Context, db *sql.DB, found driver.Pending, done bool) error {
 	var changed bool
-	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+	err := inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		if done {
 			changed, err = g.inbox.RemovePending(ctx, tx, g.consumer, found.Key, found.Run)
 			return err

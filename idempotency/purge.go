@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -95,7 +96,7 @@ func (g *Guard) purgeSome(ctx context.Context, db *sql.DB) {
 // begins after; "" after the last.
 func (g *Guard) purgeStep(ctx context.Context, db *sql.DB, after string) (forgotten int64, next string, err error) {
 	var claims []driver.Claimed
-	err = inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+	err = inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		claims, err = g.inbox.Claimed(ctx, tx, g.consumer, after, purgeBatch)
 		return err
 	})
@@ -104,7 +105,7 @@ func (g *Guard) purgeStep(ctx context.Context, db *sql.DB, after string) (forgot
 	}
 	now, keep := time.Now(), g.opts.Retention+purgeMargin
 	if old := oldKeys(claims, now, keep); len(old) > 0 {
-		err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+		err := inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 			forgotten, err = g.inbox.Forget(ctx, tx, g.consumer, old, keep)
 			return err
 		})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -46,7 +47,7 @@ func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 // resume runs the effect of one message that is ready, and tells whether there was one.
 func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, error) {
 	var mine *driver.Pending
-	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+	err := inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 		found, err := g.inbox.TakePending(ctx, tx, g.consumer, driver.Ready)
 		if err != nil || found == nil {
 			return err
@@ -78,7 +79,7 @@ func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, er
 // about.
 func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
 	var found *driver.Pending
-	err := inOwnTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (err error) {
+	err := inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		if _, err = g.inbox.DoubtOverdue(ctx, tx, g.consumer); err != nil || g.opts.FindOut == nil {
 			return err
 		}
@@ -125,7 +126,7 @@ func (g *Guard) putOff(ctx context.Context, db *sql.DB, mine driver.Pending, cau
 		g.log.Warn("attempt failed, trying again", "message_id", mine.Key,
 			"failed", mine.Attempts, "of", g.opts.Attempts, "delay", delay, "error", cause)
 	}
-	return kept, g.record(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
+	return kept, g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 		_, err := g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, next, delay)
 		return err
 	})

@@ -12,8 +12,9 @@
 //		return err
 //	})
 //
-// InTx begins and ends the transaction. Where you do that yourself, SendTx works
-// in it, be it a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile. The examples are
+// InTx begins and ends the transaction. Where you do that yourself, SendTx works in it:
+// SendTx(ctx, bridge.SQL(tx), …) in a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile.
+// What other libraries call their transaction is in package bridge. The examples are
 // whole programs: for PostgreSQL, SQL Server, sqlx, a table of one's own, and with
 // parking.
 //

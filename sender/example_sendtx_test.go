@@ -49,7 +49,7 @@ func storeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string)
 		return err
 	}
 	// Last, as the transaction is open until the broker has confirmed.
-	if _, err := s.SendTx(ctx, tx, bridge.Message{
+	if _, err := s.SendTx(ctx, bridge.SQL(tx), bridge.Message{
 		Exchange:   "orders",
 		RoutingKey: "order.placed",
 		Publishing: amqp.Publishing{ContentType: "text/plain", Body: []byte(order)},

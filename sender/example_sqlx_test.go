@@ -58,7 +58,7 @@ func keepOrder(ctx context.Context, db *sqlx.DB, s *sender.Sender, o order) erro
 	}
 	toShip := bridge.Message{ID: o.ID, RoutingKey: "parcels", Publishing: amqp.Publishing{Body: []byte(o.Body)}}
 	toThank := bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: []byte(o.Body)}}
-	ids, err := s.SendTx(ctx, tx, toShip, toThank)
+	ids, err := s.SendTx(ctx, bridge.SQL(tx), toShip, toThank)
 	if err != nil {
 		return err
 	}

@@ -57,6 +57,17 @@ func (tx *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
 	return tx.tx.StmtContext(tx.within(ctx), stmt)
 }
 
+// Exec makes the Tx a bridge.Tx, for whatever of the bridge works in it beside the sender,
+// as an idempotency.Claim does.
+func (tx *Tx) Exec(ctx context.Context, statement string, args ...any) (changed int64, err error) {
+	return bridge.SQL(tx.tx).Exec(tx.within(ctx), statement, args...)
+}
+
+// Query does so too.
+func (tx *Tx) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
+	return bridge.SQL(tx.tx).Query(tx.within(ctx), statement, args...)
+}
+
 // within is ctx until fn has returned, and then one that has ended with errOver: every
 // method of a *sql.Tx asks its context before it does anything.
 func (tx *Tx) within(ctx context.Context) context.Context {
@@ -141,7 +152,7 @@ func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn f
 	if err := fn(tx); err != nil {
 		return err
 	}
-	if _, err := s.SendTx(ctx, sqlTx, tx.end()...); err != nil {
+	if _, err := s.SendTx(ctx, bridge.SQL(sqlTx), tx.end()...); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {

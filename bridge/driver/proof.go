@@ -146,7 +146,7 @@ func withOpenCanary(ctx context.Context, ledger Ledger, canary uuid.UUID, fn fun
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	if err := ledger.Record(ctx, tx, []uuid.UUID{canary}); err != nil {
+	if err := ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{canary}); err != nil {
 		return fmt.Errorf("record the canary: %w", err)
 	}
 	return fn(func(commit bool) error {

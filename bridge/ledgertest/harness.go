@@ -163,7 +163,7 @@ func (d *database) open(t *testing.T) inspect.Ledger {
 func (d *database) begin(t *testing.T, ids ...uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, d.sender.DB())
-	check(t, d.record(t, tx, ids), "record")
+	check(t, d.record(t, bridge.SQL(tx), ids), "record")
 	return tx
 }
 

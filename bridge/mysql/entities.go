@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"database/sql"
 	"encoding/hex"
 	"fmt"
 
@@ -47,20 +46,20 @@ var entities = tables.NewEntities(tables.EntityDialect{
 
 func lockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (mark string, err error) {
 	statement, _ := fill(makeMark, consumer, name)
-	if _, err := tx.ExecContext(ctx, statement); err != nil {
+	if _, err := tx.Exec(ctx, statement); err != nil {
 		return "", err
 	}
 	statement, _ = fill(readMark, consumer, name)
-	rows, err := tx.QueryContext(ctx, statement)
+	rows, err := tx.Query(ctx, statement)
 	if err == nil {
 		_, err = tables.ReadRow(rows, &mark)
 	}
 	return mark, err
 }
 
-func set(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (sql.Result, error) {
+func set(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (changed int64, err error) {
 	statement, _ := fill(setMark, mark, consumer, name)
-	return tx.ExecContext(ctx, statement)
+	return tx.Exec(ctx, statement)
 }
 
 // fill fills in texts, as digits, and numbers. A message stays a parameter.

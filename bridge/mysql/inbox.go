@@ -72,7 +72,7 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bo
 	// The duplicate is told by its error, which leaves tx as it was. INSERT IGNORE
 	// would take every other error for a duplicate too, and the count of ON DUPLICATE
 	// KEY UPDATE depends on how the driver has connected.
-	_, err := tx.ExecContext(ctx, fmt.Sprintf("INSERT INTO bridge_inbox (consumer, `key`) VALUES (UNHEX('%s'), UNHEX('%s'))",
+	_, err := tx.Exec(ctx, fmt.Sprintf("INSERT INTO bridge_inbox (consumer, `key`) VALUES (UNHEX('%s'), UNHEX('%s'))",
 		hex.EncodeToString([]byte(consumer)), hex.EncodeToString([]byte(key))))
 	switch {
 	case number(err) == duplicateKey:
@@ -103,9 +103,9 @@ func (*Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []
 	if err != nil {
 		return 0, fmt.Errorf("forget claims: %w", err)
 	}
-	result, err := tx.ExecContext(ctx, forgetKeys, string(text), []byte(consumer), age.Milliseconds())
+	forgotten, err := tx.Exec(ctx, forgetKeys, string(text), []byte(consumer), age.Milliseconds())
 	if err != nil {
 		return 0, fmt.Errorf("forget claims: %w", classify(err))
 	}
-	return result.RowsAffected()
+	return forgotten, nil
 }

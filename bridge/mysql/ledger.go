@@ -73,9 +73,9 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 	if len(ids) == 1 {
 		statement, asked = recordOne, digits(ids[0])
 	}
-	result, err := tx.ExecContext(ctx, l.statement(statement, asked))
+	changed, err := tx.Exec(ctx, l.statement(statement, asked))
 	if err == nil {
-		err = tables.ExpectChanged(result, len(ids), l.identity)
+		err = tables.ExpectChanged(changed, len(ids), l.identity)
 	}
 	if err != nil {
 		return fmt.Errorf("record %d IDs: %w", len(ids), classify(err))

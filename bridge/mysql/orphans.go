@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -82,7 +83,7 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 	return readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
-		if err := l.expectOwn(ctx, tx); err != nil {
+		if err := l.expectOwn(ctx, bridge.SQL(tx)); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, l.timed(raise, nil, before.Format(timeText), 0))

@@ -53,7 +53,7 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parke
 			rows[i] = "(UNHEX('" + digits(m.ID) + "'), ?)"
 			contents[i] = tables.NotNil(m.Message)
 		}
-		if _, err := tx.ExecContext(ctx, park+strings.Join(rows, ", "), contents...); err != nil {
+		if _, err := tx.Exec(ctx, park+strings.Join(rows, ", "), contents...); err != nil {
 			return fmt.Errorf("park %d messages: %w", len(messages), classify(err))
 		}
 	}
@@ -62,7 +62,7 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parke
 
 // expectOwn returns an error unless the identity is in the transaction's database.
 func (l *Ledger) expectOwn(ctx context.Context, tx bridge.Tx) error {
-	rows, err := tx.QueryContext(ctx, l.statement(own, ""))
+	rows, err := tx.Query(ctx, l.statement(own, ""))
 	if err != nil {
 		return err
 	}

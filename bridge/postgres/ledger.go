@@ -121,9 +121,9 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 	if len(ids) == 1 {
 		statement, asked = recordOne, ids[0].String()
 	}
-	result, err := tx.ExecContext(ctx, statement, asked, l.identity.String())
+	changed, err := tx.Exec(ctx, statement, asked, l.identity.String())
 	if err == nil {
-		err = tables.ExpectChanged(result, len(ids), l.identity)
+		err = tables.ExpectChanged(changed, len(ids), l.identity)
 	}
 	if err != nil {
 		return fmt.Errorf("record %d IDs: %w", len(ids), classify(err))

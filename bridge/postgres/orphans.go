@@ -57,11 +57,11 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
-	result, err := l.db.ExecContext(ctx, raise, l.identity.String(), before.Format(time.RFC3339Nano))
+	changed, err := tables.Changed(l.db.ExecContext(ctx, raise, l.identity.String(), before.Format(time.RFC3339Nano)))
 	if err != nil {
 		return err
 	}
-	return tables.ExpectChanged(result, 1, l.identity)
+	return tables.ExpectChanged(changed, 1, l.identity)
 }
 
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {

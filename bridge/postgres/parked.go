@@ -61,9 +61,9 @@ func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []driver.Parke
 		ids[i], firsts[i], lengths[i] = m.ID, len(all)+1, len(m.Message)
 		all = append(all, m.Message...)
 	}
-	parked, err := tables.Changed(tx.ExecContext(ctx, park, array(ids), l.identity.String(), all, numbers(firsts), numbers(lengths)))
-	if err == nil && parked != len(messages) {
-		err = tables.OtherLedger(l.identity)
+	changed, err := tx.Exec(ctx, park, array(ids), l.identity.String(), all, numbers(firsts), numbers(lengths))
+	if err == nil {
+		err = tables.ExpectChanged(changed, len(messages), l.identity)
 	}
 	return err
 }

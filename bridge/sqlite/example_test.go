@@ -53,7 +53,7 @@ func ExampleOpenOwnTable() {
 				log.Fatal(err)
 			}
 		}
-		err = ledger.Record(ctx, tx, []uuid.UUID{parcel}) // a Sender calls this
+		err = ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{parcel}) // a Sender calls this
 		fmt.Printf("stored %t: may be sent %t, has no row %t\n", stored, err == nil, errors.Is(err, bridge.ErrNoRow))
 		if err := tx.Rollback(); err != nil {
 			log.Fatal(err)

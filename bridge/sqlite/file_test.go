@@ -146,7 +146,7 @@ func recordAndHang(file string, id uuid.UUID) error {
 	if err != nil {
 		return err
 	}
-	if err := ledger.Record(ctx, tx, []uuid.UUID{id}); err != nil {
+	if err := ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{id}); err != nil {
 		return err
 	}
 	fmt.Println("recorded")
@@ -215,7 +215,7 @@ func record(t *testing.T, ledger *sqlite.Ledger, id uuid.UUID) {
 	tx, err := ledger.DB().BeginTx(t.Context(), nil)
 	must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
-	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 }
 
 func expectOutcome(t *testing.T, ledger inspect.Ledger, id uuid.UUID, want driver.Outcome) {

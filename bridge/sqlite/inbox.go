@@ -53,7 +53,7 @@ const take = `UPDATE bridge_inbox_pending SET run = run WHERE consumer = '' AND 
 
 // TakePending waits for any other transaction that writes to the database first.
 func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state driver.State) (*driver.Pending, error) {
-	if _, err := tx.ExecContext(ctx, take); err != nil {
+	if _, err := tx.Exec(ctx, take); err != nil {
 		return nil, fmt.Errorf("take pending message: %w", classify(err))
 	}
 	return i.Inbox.TakePending(ctx, tx, consumer, state)

@@ -83,9 +83,9 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 	if len(ids) == 0 {
 		return nil
 	}
-	result, err := tx.ExecContext(ctx, record, array(ids), l.identity.String())
+	changed, err := tx.Exec(ctx, record, array(ids), l.identity.String())
 	if err == nil {
-		err = tables.ExpectChanged(result, len(ids), l.identity)
+		err = tables.ExpectChanged(changed, len(ids), l.identity)
 	}
 	if err != nil {
 		return fmt.Errorf("record %d IDs: %w", len(ids), classify(err))

@@ -30,11 +30,11 @@ const (
 // the messages or none.
 func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
 	for _, m := range messages {
-		result, err := tx.ExecContext(ctx, park, m.ID.String(), tables.NotNil(m.Message), l.identity.String())
+		changed, err := tx.Exec(ctx, park, m.ID.String(), tables.NotNil(m.Message), l.identity.String())
 		if err != nil {
 			return fmt.Errorf("park message %s: %w", m.ID, classify(err))
 		}
-		if err := tables.ExpectChanged(result, 1, l.identity); err != nil {
+		if err := tables.ExpectChanged(changed, 1, l.identity); err != nil {
 			return fmt.Errorf("park message %s: %w", m.ID, err)
 		}
 	}

@@ -79,7 +79,7 @@ func TestOwnTable(t *testing.T) {
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 		for _, id := range ids {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO "or""der's; --" ("message ""ID""") VALUES (?)`, id.String()); err != nil {
+			if _, err := tx.Exec(ctx, `INSERT INTO "or""der's; --" ("message ""ID""") VALUES (?)`, id.String()); err != nil {
 				return err
 			}
 		}

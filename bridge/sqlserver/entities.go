@@ -2,7 +2,6 @@ package sqlserver
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -64,14 +63,14 @@ var entities = tables.NewEntities(tables.EntityDialect{
 func lock(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error) {
 	for range 2 { // the second time the row is there
 		var mark []byte
-		rows, err := tx.QueryContext(ctx, lockMark, packed(consumer), packed(name))
+		rows, err := tx.Query(ctx, lockMark, packed(consumer), packed(name))
 		if err != nil {
 			return "", err
 		}
 		if found, err := tables.ReadRow(rows, &mark); found || err != nil {
 			return string(mark), err
 		}
-		_, err = tx.ExecContext(ctx, makeMark, packed(consumer), packed(name))
+		_, err = tx.Exec(ctx, makeMark, packed(consumer), packed(name))
 		if err == nil || !isDuplicate(err) {
 			return "", err
 		}
@@ -79,8 +78,8 @@ func lock(ctx context.Context, tx bridge.Tx, consumer, name string) (string, err
 	return "", errors.New("the row is hidden from this transaction: roll back and try again")
 }
 
-func set(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (sql.Result, error) {
-	return tx.ExecContext(ctx, setMark, packed(consumer), packed(name), packed(mark))
+func set(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (changed int64, err error) {
+	return tx.Exec(ctx, setMark, packed(consumer), packed(name), packed(mark))
 }
 
 // pack packs texts and messages.

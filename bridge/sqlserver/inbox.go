@@ -103,7 +103,7 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bo
 	if err := tables.CheckKey(consumer, key); err != nil {
 		return false, fmt.Errorf("claim key: %w", err)
 	}
-	_, err := tx.ExecContext(ctx, claim, packed(consumer), packed(key))
+	_, err := tx.Exec(ctx, claim, packed(consumer), packed(key))
 	switch {
 	case isDuplicate(err):
 		return false, nil

@@ -99,9 +99,9 @@ const orphansRights = "SELECT ON bridge_ledger, SELECT ON bridge_parked, SELECT 
 func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 	for ids := range slices.Chunk(ids, chunk) {
 		text, packed, used := record.fill(ids)
-		result, err := tx.ExecContext(ctx, text, packed, used, argument(l.identity))
+		changed, err := tx.Exec(ctx, text, packed, used, argument(l.identity))
 		if err == nil {
-			err = tables.ExpectChanged(result, len(ids), l.identity)
+			err = tables.ExpectChanged(changed, len(ids), l.identity)
 		}
 		if err != nil {
 			return fmt.Errorf("record %d IDs: %w", len(ids), classify(err, recordRights))

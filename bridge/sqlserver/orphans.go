@@ -104,15 +104,15 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
-	var result sql.Result
+	var changed int
 	err := try(ctx, func(ctx context.Context) (err error) {
-		result, err = l.db.ExecContext(ctx, raise, before.Format(timeText), argument(l.identity))
+		changed, err = tables.Changed(l.db.ExecContext(ctx, raise, before.Format(timeText), argument(l.identity)))
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return tables.ExpectChanged(result, 1, l.identity)
+	return tables.ExpectChanged(changed, 1, l.identity)
 }
 
 // sweep passes over the rows that are locked.

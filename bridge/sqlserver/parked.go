@@ -54,11 +54,11 @@ const parkRights = "INSERT ON bridge_parked, SELECT ON bridge_identity"
 // server may have done so already (see Record).
 func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
 	for _, m := range messages {
-		result, err := tx.ExecContext(ctx, park, argument(m.ID), packing.Bytes(tables.NotNil(m.Message)), argument(l.identity))
+		changed, err := tx.Exec(ctx, park, argument(m.ID), packing.Bytes(tables.NotNil(m.Message)), argument(l.identity))
 		if err != nil {
 			return fmt.Errorf("park message %s: %w", m.ID, classify(err, parkRights))
 		}
-		if err := tables.ExpectChanged(result, 1, l.identity); err != nil {
+		if err := tables.ExpectChanged(changed, 1, l.identity); err != nil {
 			return fmt.Errorf("park message %s: %w", m.ID, err)
 		}
 	}

@@ -324,7 +324,7 @@ func (b *bench) transaction(ctx context.Context, m bridge.Message, rollBack bool
 	if err != nil {
 		return unsent, fmt.Errorf("begin: %w", err)
 	}
-	if _, err := b.sender.SendTx(ctx, tx, m); err != nil {
+	if _, err := b.sender.SendTx(ctx, bridge.SQL(tx), m); err != nil {
 		_ = tx.Rollback()
 		return aborted, err
 	}

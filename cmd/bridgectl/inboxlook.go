@@ -8,6 +8,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -59,7 +60,7 @@ func lookUpClaim(ctx context.Context, db *sqlx.DB, inbox driver.Inbox, consumer,
 		return claim, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	claimed, pending, err := inbox.LookUp(ctx, tx, consumer, key)
+	claimed, pending, err := inbox.LookUp(ctx, bridge.SQL(tx), consumer, key)
 	if err != nil {
 		return claim, err
 	}

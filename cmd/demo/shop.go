@@ -123,7 +123,7 @@ func (s *shop) order(ctx context.Context, tx *sql.Tx, number int, ids []uuid.UUI
 			Publishing: amqp.Publishing{ContentType: "application/json", Body: body},
 		}
 	}
-	_, err := s.sender.SendTx(ctx, tx, emails...)
+	_, err := s.sender.SendTx(ctx, bridge.SQL(tx), emails...)
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -104,7 +105,7 @@ WHERE message_id > ? AND status IN ('sending', 'doubtful') ORDER BY message_id`)
 
 func (s *statuses) settleOne(ctx context.Context, inbox driver.Inbox, id string) (done bool, err error) {
 	err = s.inTx(ctx, func(tx *sqlx.Tx) error {
-		claimed, pending, err := inbox.LookUp(ctx, tx, consumer, id)
+		claimed, pending, err := inbox.LookUp(ctx, bridge.SQL(tx), consumer, id)
 		done = claimed && pending == nil
 		return err
 	})

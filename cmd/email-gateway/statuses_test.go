@@ -10,6 +10,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
@@ -134,10 +135,10 @@ func TestOnlyWhatTheInboxIsDoneWithIsSettled(t *testing.T) {
 		s.mustBegin(t, 1)
 		err := errors.Join(s.end(t.Context(), anID, 1, c.was, nil), s.inTx(t.Context(), func(tx *sqlx.Tx) (err error) {
 			if c.claimed {
-				_, err = inbox.Claim(t.Context(), tx, consumer, anID)
+				_, err = inbox.Claim(t.Context(), bridge.SQL(tx), consumer, anID)
 			}
 			if c.pending && err == nil {
-				_, err = inbox.AddPending(t.Context(), tx, consumer, driver.Pending{Key: anID, State: driver.Started, Run: "r", Attempts: 1}, time.Hour)
+				_, err = inbox.AddPending(t.Context(), bridge.SQL(tx), consumer, driver.Pending{Key: anID, State: driver.Started, Run: "r", Attempts: 1}, time.Hour)
 			}
 			return err
 		}))
@@ -158,7 +159,7 @@ func TestMoreStatusesThanABatchAreSettled(t *testing.T) {
 	err := s.inTx(t.Context(), func(tx *sqlx.Tx) error {
 		for i := range n {
 			id := fmt.Sprintf("%s%04d", anID[:32], i)
-			_, err := inbox.Claim(t.Context(), tx, consumer, id)
+			_, err := inbox.Claim(t.Context(), bridge.SQL(tx), consumer, id)
 			if err == nil {
 				_, err = s.exec(t.Context(), tx, `INSERT INTO email_gateway (message_id, status, recipients, attempts, error, first_at, changed_at)
 VALUES (?, 'sending', '', 1, '', ?, ?)`, id, timestamp(), timestamp())

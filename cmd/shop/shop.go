@@ -112,7 +112,7 @@ func (s *shop) place(ctx context.Context, number int) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.sender.SendTx(ctx, tx, bridge.Message{
+	_, err = s.sender.SendTx(ctx, bridge.SQL(tx), bridge.Message{
 		RoutingKey: s.config.Emails,
 		Publishing: amqp.Publishing{ContentType: "application/json", Body: body},
 	})

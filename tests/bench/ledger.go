@@ -71,7 +71,7 @@ func (a *ledgerApplication) transact(ctx context.Context, bodies [][]byte, decid
 		for i, body := range bodies {
 			messages[i] = bridge.Message{RoutingKey: a.target, Publishing: amqp.Publishing{Body: body}}
 		}
-		_, err := a.sender.SendTx(ctx, tx, messages...)
+		_, err := a.sender.SendTx(ctx, bridge.SQL(tx), messages...)
 		return err
 	})
 }

@@ -40,7 +40,7 @@ func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
 		m.ID = uuid.Must(uuid.NewV7())
 		_, err = tx.ExecContext(t.Context(), `INSERT INTO orders (id) VALUES ($1)`, m.ID.String())
 		must(err)
-		_, err = orders.SendTx(t.Context(), tx, m)
+		_, err = orders.SendTx(t.Context(), bridge.SQL(tx), m)
 		must(err)
 		must(end(tx))
 		return m.ID.String()

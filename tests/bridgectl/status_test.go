@@ -71,7 +71,7 @@ func (s *scene) park(t *testing.T, messages ...bridge.Message) []uuid.UUID {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids, err := outbox.SendTx(t.Context(), tx, messages...)
+	ids, err := outbox.SendTx(t.Context(), bridge.SQL(tx), messages...)
 	if err != nil {
 		_ = tx.Rollback()
 		t.Fatal(err)

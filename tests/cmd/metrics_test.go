@@ -152,7 +152,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := parking.SendTx(t.Context(), tx, stage.To(target, "parked"), stage.To(target, "parked")); err != nil {
+	if _, err := parking.SendTx(t.Context(), bridge.SQL(tx), stage.To(target, "parked"), stage.To(target, "parked")); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.Commit(); err != nil {

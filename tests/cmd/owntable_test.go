@@ -37,7 +37,7 @@ func TestAWorkerJudgesByAnOwnTable(t *testing.T) {
 		m := stage.To(target, "order")
 		m.ID = uuid.Must(uuid.NewV7())
 		if _, err = tx.ExecContext(t.Context(), `INSERT INTO orders (id) VALUES ($1)`, m.ID.String()); err == nil {
-			_, err = orders.SendTx(t.Context(), tx, m)
+			_, err = orders.SendTx(t.Context(), bridge.SQL(tx), m)
 		}
 		if err == nil && commit {
 			err = tx.Commit()

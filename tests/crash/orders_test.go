@@ -59,7 +59,7 @@ func place(ctx context.Context, db *sql.DB, s *sender.Sender, target string, ids
 			return nil, fmt.Errorf("insert order: %w", err)
 		}
 	}
-	if _, err := s.SendTx(ctx, tx, messages...); err != nil {
+	if _, err := s.SendTx(ctx, bridge.SQL(tx), messages...); err != nil {
 		_ = tx.Rollback()
 		return nil, err
 	}

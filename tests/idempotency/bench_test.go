@@ -12,6 +12,7 @@ import (
 	_ "github.com/go-sql-driver/mysql"
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
@@ -89,7 +90,7 @@ func (d benched) round(b *testing.B) []time.Duration {
 		start := time.Now()
 		tx, err := d.BeginTx(b.Context(), nil)
 		check(b, err)
-		claimed, err := d.Claim(b.Context(), tx, "shop", key)
+		claimed, err := d.Claim(b.Context(), bridge.SQL(tx), "shop", key)
 		check(b, err)
 		check(b, tx.Commit())
 		took[i] = time.Since(start)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
@@ -33,9 +34,9 @@ func TestEndToEnd(t *testing.T) {
 				message := stage.To("orders", body)
 				message.ID = newID()
 				if h.Insert != nil {
-					must(t, h.Insert(t.Context(), tx, []uuid.UUID{message.ID}))
+					must(t, h.Insert(t.Context(), bridge.SQL(tx), []uuid.UUID{message.ID}))
 				}
-				_, err := s.Sender.SendTx(t.Context(), tx, message)
+				_, err := s.Sender.SendTx(t.Context(), bridge.SQL(tx), message)
 				must(t, err)
 				return tx
 			}

@@ -11,6 +11,7 @@ import (
 	driver "github.com/go-sql-driver/mysql"
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 )
@@ -22,7 +23,7 @@ func TestMariaDBForgetSurvivesADeadlock(t *testing.T) {
 	must(t, err)
 	ids := []uuid.UUID{newID(), newID()}
 	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), tx, ids))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids))
 	must(t, tx.Commit())
 
 	// The server ends the one that has changed less.
@@ -61,7 +62,7 @@ func TestMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven(t *testing.T) {
 	late := begin(t, db)
 	var n int
 	must(t, late.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM shop").Scan(&n))
-	claim := func(tx *sql.Tx) (bool, error) { return inbox.Claim(t.Context(), tx, "consumer", "key") }
+	claim := func(tx *sql.Tx) (bool, error) { return inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", "key") }
 	first := begin(t, db)
 	if claimed, err := claim(first); err != nil || !claimed {
 		t.Fatalf("the first claim: %t, %v", claimed, err)
@@ -87,7 +88,7 @@ func TestMariaDBManyClaimsOfOneKeyGiveItOnce(t *testing.T) {
 	inbox, err := mysql.OpenInbox(t.Context(), db)
 	must(t, err)
 	first := begin(t, db)
-	_, err = inbox.Claim(t.Context(), first, "consumer", "key")
+	_, err = inbox.Claim(t.Context(), bridge.SQL(first), "consumer", "key")
 	must(t, err)
 	claim := func() (bool, error) {
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -95,7 +96,7 @@ func TestMariaDBManyClaimsOfOneKeyGiveItOnce(t *testing.T) {
 			return false, err
 		}
 		defer func() { _ = tx.Rollback() }()
-		claimed, err := inbox.Claim(t.Context(), tx, "consumer", "key")
+		claimed, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", "key")
 		if err != nil {
 			return false, err
 		}

@@ -138,7 +138,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 	t.Run("a transaction that has been open for long", func(t *testing.T) {
 		config, admin := database(t)
 		tx := begin(t, admin)
-		must(t, openMySQL(t, admin).Record(t.Context(), tx, []uuid.UUID{newID()}))
+		must(t, openMySQL(t, admin).Record(t.Context(), bridge.SQL(tx), []uuid.UUID{newID()}))
 		config = config.Clone()
 		config.Params = map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) + 7200"}
 		expectFinding(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...)), "oldest open transaction", inspect.Warning, "2h")
@@ -147,7 +147,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		config, admin := database(t)
 		id := newID()
 		tx := begin(t, admin)
-		must(t, openMySQL(t, admin).Record(t.Context(), tx, []uuid.UUID{id}))
+		must(t, openMySQL(t, admin).Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 		_, err := tx.ExecContext(t.Context(), "SELECT 'the last one'")
 		must(t, err)
 		db := mariaDBRole(t, config, admin, append(mariaDBVerifier, "SELECT ON performance_schema.*")...)
@@ -212,7 +212,7 @@ func TestMariaDBHoldersLeaveTheSessionAsItWas(t *testing.T) {
 		must(t, err)
 	})
 	id := newID()
-	must(t, openMySQL(t, admin).Record(t.Context(), begin(t, admin), []uuid.UUID{id}))
+	must(t, openMySQL(t, admin).Record(t.Context(), bridge.SQL(begin(t, admin)), []uuid.UUID{id}))
 	ledger := openMySQL(t, db)
 	if found := holders(t, ledger, id); len(found) != 1 {
 		t.Errorf("the holders are %+v", found)

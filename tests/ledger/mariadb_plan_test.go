@@ -107,10 +107,10 @@ func (p plans) useLedger(t *testing.T) {
 		_, err := tx.ExecContext(t.Context(), "INSERT INTO orders (id) VALUES (?)", id[:])
 		must(t, err)
 	}
-	must(t, own.Record(t.Context(), tx, ids))
-	must(t, ledger.Record(t.Context(), tx, ids[:1]))
-	must(t, ledger.Record(t.Context(), tx, ids[1:]))
-	must(t, ledger.Park(t.Context(), tx, []driver.Parked{{ID: ids[0], Message: []byte("x")}, {ID: ids[1], Message: []byte("x")}}))
+	must(t, own.Record(t.Context(), bridge.SQL(tx), ids))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids[:1]))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids[1:]))
+	must(t, ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: ids[0], Message: []byte("x")}, {ID: ids[1], Message: []byte("x")}}))
 	must(t, tx.Commit())
 	for _, l := range []inspect.Ledger{ledger, own} {
 		_, err := l.Committed(t.Context(), ids)
@@ -143,60 +143,63 @@ func (p plans) useInbox(t *testing.T) {
 		must(t, tx.Commit())
 	}
 	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.Claim(ctx, tx, "c", key(0))
+		_, err := inbox.Claim(ctx, bridge.SQL(tx), "c", key(0))
 		return err
 	})
 	pending := driver.Pending{Key: key(0), State: driver.Ready, Run: "r", Message: []byte("x")}
 	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.AddPending(ctx, tx, "c", pending, 0)
+		_, err := inbox.AddPending(ctx, bridge.SQL(tx), "c", pending, 0)
 		return err
 	})
 	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, _, err := inbox.LookUp(ctx, tx, "c", key(0))
+		_, _, err := inbox.LookUp(ctx, bridge.SQL(tx), "c", key(0))
 		return err
 	})
 	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.TakePending(ctx, tx, "c", driver.Ready)
-		return err
-	})
-	in(func(ctx context.Context, tx *sql.Tx) error { _, err := inbox.DoubtOverdue(ctx, tx, "c"); return err })
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.ChangePending(ctx, tx, "c", "r", pending, 0)
+		_, err := inbox.TakePending(ctx, bridge.SQL(tx), "c", driver.Ready)
 		return err
 	})
 	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.AttachMessage(ctx, tx, "c", key(0), "r", []byte("y"))
+		_, err := inbox.DoubtOverdue(ctx, bridge.SQL(tx), "c")
 		return err
 	})
 	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.RemoveBarePending(ctx, tx, "c", key(0), "r")
+		_, err := inbox.ChangePending(ctx, bridge.SQL(tx), "c", "r", pending, 0)
 		return err
 	})
 	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.RemovePending(ctx, tx, "c", key(0), "r")
-		return err
-	})
-	in(func(ctx context.Context, tx *sql.Tx) error { return inbox.Unclaim(ctx, tx, "c", key(0)) })
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.Forget(ctx, tx, "c", []string{key(0), key(1)}, 0)
+		_, err := inbox.AttachMessage(ctx, bridge.SQL(tx), "c", key(0), "r", []byte("y"))
 		return err
 	})
 	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.LockMark(ctx, tx, "c", key(0))
+		_, err := inbox.RemoveBarePending(ctx, bridge.SQL(tx), "c", key(0), "r")
+		return err
+	})
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.RemovePending(ctx, bridge.SQL(tx), "c", key(0), "r")
+		return err
+	})
+	in(func(ctx context.Context, tx *sql.Tx) error { return inbox.Unclaim(ctx, bridge.SQL(tx), "c", key(0)) })
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.Forget(ctx, bridge.SQL(tx), "c", []string{key(0), key(1)}, 0)
+		return err
+	})
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.LockMark(ctx, bridge.SQL(tx), "c", key(0))
 		if err == nil {
-			err = inbox.SetMark(ctx, tx, "c", key(0), "m")
+			err = inbox.SetMark(ctx, bridge.SQL(tx), "c", key(0), "m")
 		}
 		if err == nil {
-			_, err = inbox.Keep(ctx, tx, "c", key(0), 1, []byte("x"))
+			_, err = inbox.Keep(ctx, bridge.SQL(tx), "c", key(0), 1, []byte("x"))
 		}
 		if err == nil {
-			_, err = inbox.CountKept(ctx, tx, "c", key(0))
+			_, err = inbox.CountKept(ctx, bridge.SQL(tx), "c", key(0))
 		}
 		if err == nil {
-			_, _, err = inbox.FirstKept(ctx, tx, "c", key(0))
+			_, _, err = inbox.FirstKept(ctx, bridge.SQL(tx), "c", key(0))
 		}
 		if err == nil {
-			err = inbox.Unkeep(ctx, tx, "c", key(0), 1)
+			err = inbox.Unkeep(ctx, bridge.SQL(tx), "c", key(0), 1)
 		}
 		return err
 	})

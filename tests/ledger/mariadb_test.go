@@ -61,7 +61,7 @@ func TestMariaDBAnyConnection(t *testing.T) {
 			}
 			id := newID()
 			tx := begin(t, db)
-			must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+			must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 			if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); err != nil || len(found) > 0 {
 				t.Errorf("the lookup of an uncommitted row: %v, %v", found, err)
 			}
@@ -94,7 +94,7 @@ func TestMariaDBLeavesTheSessionAsItWas(t *testing.T) {
 	id := newID()
 	expectOutcome(t, ledger, id, driver.RolledBack)
 	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 	must(t, tx.Commit())
 	expectOutcome(t, ledger, id, driver.Committed)
 	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))

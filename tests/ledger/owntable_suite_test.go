@@ -52,7 +52,7 @@ func postgresOwnTable(h ledgertest.Harness) ledgertest.Harness {
 		return postgres.OpenOwnTable(ctx, db, own)
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO "Shop"."or""der's; --" ("message ""ID""") SELECT unnest($1::text::uuid[])`,
+		_, err := tx.Exec(ctx, `INSERT INTO "Shop"."or""der's; --" ("message ""ID""") SELECT unnest($1::text::uuid[])`,
 			"{"+strings.Join(texts(ids), ",")+"}")
 		return err
 	}
@@ -72,7 +72,7 @@ func mariaDBOwnTable(columnType string) ledgertest.Harness {
 		for i, id := range ids {
 			values[i] = "(UNHEX('" + strings.ReplaceAll(id.String(), "-", "") + "'))"
 		}
-		_, err := tx.ExecContext(ctx, "INSERT INTO `or``der's; --` (`message ``ID```) VALUES "+strings.Join(values, ","))
+		_, err := tx.Exec(ctx, "INSERT INTO `or``der's; --` (`message ``ID```) VALUES "+strings.Join(values, ","))
 		return err
 	}
 	return h

@@ -183,7 +183,7 @@ func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier inspect.L
 	tx := begin(t, senders)
 	_, err := tx.ExecContext(t.Context(), insert(id))
 	must(t, err)
-	must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, sender.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 	outcome, err := verifier.Settle(t.Context(), id, time.Second)
 	must(t, err)
 	if outcome != driver.StillOpen {
@@ -225,7 +225,7 @@ func TestPostgresOwnTableWithoutRoomForLocksIsAnError(t *testing.T) {
 	tx := begin(t, db)
 	_, err = tx.ExecContext(t.Context(), "INSERT INTO orders SELECT unnest($1::text::uuid[])", "{"+strings.Join(texts(ids), ",")+"}")
 	must(t, err)
-	if err := ledger.Record(t.Context(), tx, ids); err == nil || !strings.Contains(err.Error(), "max_locks_per_transaction") {
+	if err := ledger.Record(t.Context(), bridge.SQL(tx), ids); err == nil || !strings.Contains(err.Error(), "max_locks_per_transaction") {
 		t.Fatalf("record: %v", err)
 	}
 	must(t, tx.Rollback())

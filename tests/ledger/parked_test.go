@@ -38,7 +38,7 @@ func testTimeOfInsert(t *testing.T, ledger inspect.Ledger, pause string) {
 	ids := []uuid.UUID{newID(), newID()}
 	tx := begin(t, ledger.DB())
 	for _, id := range ids {
-		must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 		_, err := tx.ExecContext(t.Context(), pause) // on the server: its clock is asked
 		must(t, err)
 	}
@@ -60,7 +60,7 @@ func TestMariaDBTimesDoNotDependOnTheConnection(t *testing.T) {
 	ledger, err := mysql.Open(t.Context(), admin)
 	must(t, err)
 	tx := begin(t, admin)
-	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 	must(t, tx.Commit())
 	execute(t, admin, "UPDATE bridge_ledger SET recorded_at = recorded_at - INTERVAL 2 HOUR")
 	zone := time.FixedZone("far", -11*3600)
@@ -133,14 +133,14 @@ func TestPostgresMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
 		execute(t, db, statement)
 	}
 	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{newID()}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{newID()}))
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() { failed <- migrate.Ledger(ctx, db, migrate.PostgreSQL) }()
 	awaitLock(t, db)
 	// Others wait behind the migration, and get their turn while tx is still open.
 	other := begin(t, db)
-	must(t, ledger.Record(t.Context(), other, []uuid.UUID{newID()}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(other), []uuid.UUID{newID()}))
 	must(t, other.Commit())
 	cancel()
 	if err := <-failed; err == nil {

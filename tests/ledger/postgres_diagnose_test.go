@@ -142,7 +142,7 @@ func TestPostgresDiagnose(t *testing.T) {
 		role, at := newRole(t, address, admin, postgresVerifier...)
 		id := newID()
 		tx := begin(t, admin)
-		must(t, openLedger(t, admin).Record(t.Context(), tx, []uuid.UUID{id}))
+		must(t, openLedger(t, admin).Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 		_, err := tx.ExecContext(t.Context(), "PREPARE TRANSACTION 'left behind'")
 		must(t, err)
 		must(t, tx.Rollback()) // there is none any more

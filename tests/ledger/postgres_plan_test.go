@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -36,7 +37,7 @@ func TestPostgresRecordsByPlansThatAreKept(t *testing.T) {
 			for i := range ids {
 				ids[i] = uuid.Must(uuid.NewV7())
 			}
-			must(t, ledger.Record(t.Context(), tx, ids))
+			must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids))
 			must(t, tx.Commit())
 		}
 	}

@@ -115,7 +115,7 @@ func TestPostgresSettleAtAnyDefaultIsolation(t *testing.T) {
 			verifier := openLedger(t, connect(t, withParameter(t, address, "default_transaction_isolation", level)))
 			id := newID()
 			tx := begin(t, admin)
-			must(t, sender.Record(t.Context(), tx, []uuid.UUID{id}))
+			must(t, sender.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 			settled := make(chan error, 1)
 			go func() {
 				outcome, err := verifier.Settle(t.Context(), id, 2*time.Minute)
@@ -169,7 +169,7 @@ func TestPostgresForeignIdentityAnswersNothing(t *testing.T) {
 	ledger := openLedger(t, db)
 	id := newID()
 	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 	must(t, tx.Commit())
 	execute(t, db, "UPDATE bridge_identity SET identity = gen_random_uuid()")
 
@@ -198,7 +198,7 @@ func TestPostgresLeavesTheSessionAsItWas(t *testing.T) {
 	id := newID()
 	expectOutcome(t, ledger, id, driver.RolledBack)
 	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 	must(t, tx.Commit())
 	expectOutcome(t, ledger, id, driver.Committed)
 	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
@@ -213,7 +213,7 @@ func TestPostgresKilledSettleLeavesNothing(t *testing.T) {
 	ledger := openLedger(t, db)
 	id := newID()
 	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 	settled := make(chan error, 1)
 	go func() {
 		outcome, err := ledger.Settle(t.Context(), id, 2*time.Minute)

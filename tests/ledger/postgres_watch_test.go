@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
@@ -43,9 +44,9 @@ func TestPostgresHoldersWithLeastRights(t *testing.T) {
 	ledger := openLedger(t, db)
 	others, its := newID(), newID()
 	tx := begin(t, admin)
-	must(t, openLedger(t, admin).Record(t.Context(), tx, []uuid.UUID{others}))
+	must(t, openLedger(t, admin).Record(t.Context(), bridge.SQL(tx), []uuid.UUID{others}))
 	own := begin(t, db)
-	must(t, ledger.Record(t.Context(), own, []uuid.UUID{its}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(own), []uuid.UUID{its}))
 
 	found := holders(t, ledger, others)
 	if len(found) != 1 || found[0].Session != backend(t, tx) || !found[0].Since.IsZero() || found[0].Statement != "" || found[0].Host != "" {
@@ -66,11 +67,11 @@ func TestPostgresHolderThatWaitsSaysForWhom(t *testing.T) {
 	ledger := openLedger(t, db)
 	first, second := newID(), newID()
 	root, middle := begin(t, db), begin(t, db)
-	must(t, ledger.Record(t.Context(), root, []uuid.UUID{first}))
-	must(t, ledger.Record(t.Context(), middle, []uuid.UUID{second}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(root), []uuid.UUID{first}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(middle), []uuid.UUID{second}))
 	recorded := make(chan error, 1)
 	waiter := backend(t, middle)
-	go func() { recorded <- ledger.Record(t.Context(), middle, []uuid.UUID{first}) }()
+	go func() { recorded <- ledger.Record(t.Context(), bridge.SQL(middle), []uuid.UUID{first}) }()
 	awaitLock(t, db)
 	found := holders(t, ledger, second)
 	if len(found) != 1 || found[0].Session != waiter || found[0].State != "active, waits for session "+backend(t, root) {
@@ -109,7 +110,7 @@ func TestPostgresHoldersCostNoConnection(t *testing.T) {
 	ledger := openLedger(t, db)
 	before := sessions()
 	id := newID()
-	must(t, openLedger(t, admin).Record(t.Context(), begin(t, admin), []uuid.UUID{id}))
+	must(t, openLedger(t, admin).Record(t.Context(), bridge.SQL(begin(t, admin)), []uuid.UUID{id}))
 	for range 20 {
 		if found := holders(t, ledger, id); len(found) != 1 {
 			t.Fatalf("the holders are %+v", found)
@@ -145,7 +146,7 @@ func TestPostgresHolderTellsTheBeginningOfALongStatement(t *testing.T) {
 	ledger := openLedger(t, db)
 	id := newID()
 	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 	_, err := tx.ExecContext(t.Context(), "SELECT '"+strings.Repeat("a€", 1000)+"'")
 	must(t, err)
 	found := holders(t, ledger, id)

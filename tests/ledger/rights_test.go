@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
@@ -127,7 +128,7 @@ func TestEachRoleWorksWithItsRightsAndNoMore(t *testing.T) {
 					out, err := sender.New(ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: stage.Patience, Parking: parking})
 					must(t, err)
 					tx := begin(t, ledger.DB())
-					_, err = out.SendTx(t.Context(), tx, stage.To(queue, body))
+					_, err = out.SendTx(t.Context(), bridge.SQL(tx), stage.To(queue, body))
 					return tx, err
 				}
 				senders, parkers, receivers := open(senderRights), open(parkerRights), g.as(t, receiverRights)
@@ -135,7 +136,7 @@ func TestEachRoleWorksWithItsRightsAndNoMore(t *testing.T) {
 				// An orphan, to be swept.
 				orphan := newID()
 				tx := begin(t, senders.DB())
-				must(t, senders.Record(t.Context(), tx, []uuid.UUID{orphan}))
+				must(t, senders.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{orphan}))
 				must(t, tx.Commit())
 				execute(t, s.DB, g.older)
 
@@ -173,7 +174,7 @@ func TestEachRoleWorksWithItsRightsAndNoMore(t *testing.T) {
 					}
 					for _, fresh := range []bool{true, false} {
 						tx := begin(t, receivers)
-						claimed, err := inbox.Claim(t.Context(), tx, "consumer", d.MessageId)
+						claimed, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", d.MessageId)
 						must(t, err)
 						must(t, tx.Commit())
 						if claimed != fresh {
@@ -215,11 +216,11 @@ func testReceivingRoles(t *testing.T, g guarded) {
 		t.Errorf("a sender deletes: %v, must name the missing right", err)
 	}
 	claim := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
-		_, err := inbox.Claim(ctx, tx, "consumer", newID().String())
+		_, err := inbox.Claim(ctx, bridge.SQL(tx), "consumer", newID().String())
 		return err
 	}
 	purge := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
-		claimed, err := inbox.Claimed(ctx, tx, "consumer", "", 10)
+		claimed, err := inbox.Claimed(ctx, bridge.SQL(tx), "consumer", "", 10)
 		if err != nil {
 			return err
 		}
@@ -227,39 +228,39 @@ func testReceivingRoles(t *testing.T, g guarded) {
 		for _, c := range claimed {
 			keys = append(keys, c.Key)
 		}
-		_, err = inbox.Forget(ctx, tx, "consumer", keys, 0)
+		_, err = inbox.Forget(ctx, bridge.SQL(tx), "consumer", keys, 0)
 		return err
 	}
 	pend := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
 		p := driver.Pending{Key: newID().String(), State: driver.Ready, Run: "1", Message: []byte("x")}
-		_, err := inbox.AddPending(ctx, tx, "consumer", p, 0)
+		_, err := inbox.AddPending(ctx, bridge.SQL(tx), "consumer", p, 0)
 		if err == nil {
-			_, _, err = inbox.LookUp(ctx, tx, "consumer", p.Key)
+			_, _, err = inbox.LookUp(ctx, bridge.SQL(tx), "consumer", p.Key)
 		}
 		if err == nil {
-			_, err = inbox.ChangePending(ctx, tx, "consumer", "1", p, 0)
+			_, err = inbox.ChangePending(ctx, bridge.SQL(tx), "consumer", "1", p, 0)
 		}
 		if err == nil {
-			_, err = inbox.RemovePending(ctx, tx, "consumer", p.Key, "1")
+			_, err = inbox.RemovePending(ctx, bridge.SQL(tx), "consumer", p.Key, "1")
 		}
 		return err
 	}
 	mark := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
-		if _, err := inbox.LockMark(ctx, tx, "consumer", "name"); err != nil {
+		if _, err := inbox.LockMark(ctx, bridge.SQL(tx), "consumer", "name"); err != nil {
 			return err
 		}
-		return inbox.SetMark(ctx, tx, "consumer", "name", newID().String())
+		return inbox.SetMark(ctx, bridge.SQL(tx), "consumer", "name", newID().String())
 	}
 	keep := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
-		_, err := inbox.LockMark(ctx, tx, "consumer", "entity")
+		_, err := inbox.LockMark(ctx, bridge.SQL(tx), "consumer", "entity")
 		if err == nil {
-			_, err = inbox.Keep(ctx, tx, "consumer", "entity", 1, []byte("x"))
+			_, err = inbox.Keep(ctx, bridge.SQL(tx), "consumer", "entity", 1, []byte("x"))
 		}
 		if err == nil {
-			_, _, err = inbox.FirstKept(ctx, tx, "consumer", "entity")
+			_, _, err = inbox.FirstKept(ctx, bridge.SQL(tx), "consumer", "entity")
 		}
 		if err == nil {
-			err = inbox.Unkeep(ctx, tx, "consumer", "entity", 1)
+			err = inbox.Unkeep(ctx, bridge.SQL(tx), "consumer", "entity", 1)
 		}
 		return err
 	}

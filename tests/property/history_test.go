@@ -88,7 +88,7 @@ func (h *history) sendAgain(t *rapid.T) {
 }
 
 func (h *history) sendIDs(t *rapid.T, tx *transaction, ids ...uuid.UUID) {
-	sent, err := h.sender.SendTx(context.Background(), tx, h.messages(ids)...)
+	sent, err := h.sender.SendTx(context.Background(), bridge.SQL(tx), h.messages(ids)...)
 	must(t, "send", err)
 	last := len(tx.sent) - 1
 	tx.sent[last] = append(tx.sent[last], sent...)
@@ -106,7 +106,7 @@ func (h *history) failToSend(t *rapid.T) {
 	tx := h.pick(t)
 	id := uuid.New()
 	tx.exec(t, "SAVEPOINT attempt")
-	_, err := h.sender.SendTx(context.Background(), tx, h.messages([]uuid.UUID{id, id})...)
+	_, err := h.sender.SendTx(context.Background(), bridge.SQL(tx), h.messages([]uuid.UUID{id, id})...)
 	if !errors.Is(err, bridge.ErrDuplicateID) {
 		t.Fatalf("the same ID twice: %v", err)
 	}

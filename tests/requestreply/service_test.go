@@ -163,7 +163,7 @@ func (s *service) placeOrder(ctx context.Context, id int) error {
 	if placed, err := result.RowsAffected(); err != nil || placed == 0 {
 		return err // before the last kill
 	}
-	_, err = s.sender.SendTx(ctx, tx, bridge.Message{RoutingKey: requests, Publishing: amqp.Publishing{
+	_, err = s.sender.SendTx(ctx, bridge.SQL(tx), bridge.Message{RoutingKey: requests, Publishing: amqp.Publishing{
 		CorrelationId: strconv.Itoa(id), ReplyTo: replies, Body: []byte("please pay")}})
 	if err != nil {
 		return err
@@ -186,7 +186,7 @@ func (s *service) pay(ctx context.Context, tx *sql.Tx, request amqp.Delivery) er
 	if err != nil {
 		return err
 	}
-	if _, err := s.sender.SendTx(ctx, tx, reply); err != nil {
+	if _, err := s.sender.SendTx(ctx, bridge.SQL(tx), reply); err != nil {
 		return err
 	}
 	s.stop(replyStaged)

@@ -52,7 +52,7 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 				limit(1)
 				s.Eventually("the queue is full", func() bool {
 					tx := begin(t, s.DB)
-					_, err := s.Sender.SendTx(t.Context(), tx, messages("target", 1)...)
+					_, err := s.Sender.SendTx(t.Context(), bridge.SQL(tx), messages("target", 1)...)
 					return errors.Is(errors.Join(err, tx.Rollback()), bridge.ErrNacked)
 				})
 			}, func() { limit(1000) }}
@@ -70,7 +70,7 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 				valve.HoldReplies()
 				valve.Cut()
 				s.Eventually("the connection is gone", func() bool {
-					_, err := newSender(t, s.Ledger, broker, deadline).SendTx(t.Context(), begin(t, s.DB), messages("target", 1)...)
+					_, err := newSender(t, s.Ledger, broker, deadline).SendTx(t.Context(), bridge.SQL(begin(t, s.DB)), messages("target", 1)...)
 					return !errors.Is(err, bridge.ErrUnconfirmed)
 				})
 			}, valve.Release}
@@ -90,7 +90,7 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 			s.Queue("target", nil)
 			trouble := test.trouble(t, s)
 			hasty := newSender(t, s.Ledger, trouble.broker, deadline)
-			if _, err := hasty.SendTx(t.Context(), begin(t, s.DB)); err != nil {
+			if _, err := hasty.SendTx(t.Context(), bridge.SQL(begin(t, s.DB))); err != nil {
 				t.Fatal(err)
 			}
 			trouble.begin()
@@ -98,7 +98,7 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 			tx := begin(t, s.DB)
 			msgs := messages("target", 3)
 			start := time.Now()
-			_, err := hasty.SendTx(t.Context(), tx, msgs...)
+			_, err := hasty.SendTx(t.Context(), bridge.SQL(tx), msgs...)
 			if took := time.Since(start); took > stage.Patience { // the deadline has no part in it
 				t.Errorf("SendTx took %v", took)
 			}
@@ -116,11 +116,11 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 
 			trouble.end()
 			tx = begin(t, s.DB)
-			ids, err := newSender(t, s.Ledger, trouble.broker, stage.Patience).SendTx(t.Context(), tx, messages("target", 3)...)
+			ids, err := newSender(t, s.Ledger, trouble.broker, stage.Patience).SendTx(t.Context(), bridge.SQL(tx), messages("target", 3)...)
 			for bridge.Retryable(err) { // the old connection's end may still hit it
 				_ = tx.Rollback()
 				tx = begin(t, s.DB)
-				ids, err = newSender(t, s.Ledger, trouble.broker, stage.Patience).SendTx(t.Context(), tx, messages("target", 3)...)
+				ids, err = newSender(t, s.Ledger, trouble.broker, stage.Patience).SendTx(t.Context(), bridge.SQL(tx), messages("target", 3)...)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -153,7 +153,7 @@ func throughValve(t *testing.T, s *stage.Stage) (*servertest.Valve, *bridge.Brok
 func connect(t *testing.T, s *stage.Stage, broker *bridge.Broker) {
 	t.Helper()
 	tx := begin(t, s.DB)
-	if _, err := newSender(t, s.Ledger, broker, stage.Patience).SendTx(t.Context(), tx, messages("target", 1)...); err != nil {
+	if _, err := newSender(t, s.Ledger, broker, stage.Patience).SendTx(t.Context(), bridge.SQL(tx), messages("target", 1)...); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.Rollback(); err != nil {
@@ -170,7 +170,7 @@ func TestAContextThatEndsIsTheDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	start := time.Now()
-	_, err := patient.SendTx(ctx, begin(t, s.DB), messages("target", 1)...)
+	_, err := patient.SendTx(ctx, bridge.SQL(begin(t, s.DB)), messages("target", 1)...)
 	if !errors.Is(err, bridge.ErrUnconfirmed) {
 		t.Errorf("error %v", err)
 	}
@@ -208,12 +208,12 @@ func TestACancelledCallerIsNotRetryable(t *testing.T) {
 				sndr := newSender(t, r, trouble(t, s), stage.Patience)
 				m := messages("target", 1)[0]
 				m.Publishing.Body = make([]byte, size)
-				_, err := sndr.SendTx(ctx, begin(t, s.DB), m)
+				_, err := sndr.SendTx(ctx, bridge.SQL(begin(t, s.DB)), m)
 				if err == nil || bridge.Retryable(err) {
 					t.Errorf("retryable: %v", err)
 				}
 				r.after = nil
-				if _, err := sndr.SendTx(ctx, begin(t, s.DB), m); err == nil || bridge.Retryable(err) {
+				if _, err := sndr.SendTx(ctx, bridge.SQL(begin(t, s.DB)), m); err == nil || bridge.Retryable(err) {
 					t.Errorf("cancelled before, retryable: %v", err)
 				}
 			})

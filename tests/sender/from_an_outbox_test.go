@@ -50,7 +50,7 @@ func placeOrder(ctx context.Context, tx *sql.Tx, s *sender.Sender, o Order) erro
 	if _, err := tx.ExecContext(ctx, `INSERT INTO orders (number) VALUES ($1)`, o.Number); err != nil {
 		return err
 	}
-	_, err := s.SendTx(ctx, tx, email(o))
+	_, err := s.SendTx(ctx, bridge.SQL(tx), email(o))
 	return err
 }
 
@@ -76,7 +76,7 @@ func placeOrderX(ctx context.Context, tx *sqlx.Tx, s *sender.Sender, o Order) er
 	if _, err := tx.NamedExecContext(ctx, `INSERT INTO orders (number) VALUES (:number)`, o); err != nil {
 		return err
 	}
-	_, err := s.SendTx(ctx, tx, email(o))
+	_, err := s.SendTx(ctx, bridge.SQL(tx), email(o))
 	return err
 }
 

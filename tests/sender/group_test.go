@@ -31,7 +31,7 @@ func together(t *testing.T, s *stage.Stage, broker *bridge.Broker, n int, releas
 			var sent []uuid.UUID
 			m := stage.To("target", "body")
 			m.ID = uuid.New()
-			if sent, errs[i] = shared.SendTx(t.Context(), tx, m); errs[i] == nil {
+			if sent, errs[i] = shared.SendTx(t.Context(), bridge.SQL(tx), m); errs[i] == nil {
 				errs[i] = tx.Commit()
 			}
 			if ids[i] = m.ID; errs[i] == nil && sent[0] != m.ID {
@@ -90,7 +90,7 @@ func TestACallerThatGivesUpTakesNobodyWithIt(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), deadline)
 		defer cancel()
 		tx := begin(t, s.DB)
-		if _, err := shared.SendTx(ctx, tx, messages("target", 1)...); !errors.Is(err, bridge.ErrUnconfirmed) {
+		if _, err := shared.SendTx(ctx, bridge.SQL(tx), messages("target", 1)...); !errors.Is(err, bridge.ErrUnconfirmed) {
 			t.Errorf("a caller that gave up: %v", err)
 		}
 		_ = tx.Rollback()
@@ -127,7 +127,7 @@ func TestTheClockOfAShipmentStartsWhenItIsShipped(t *testing.T) {
 			for i := range ids { // the first travels alone, the others behind it
 				tx := begin(t, s.DB)
 				done.Go(func() {
-					sent, err := sndr.SendTx(t.Context(), tx, messages("target", 1)...)
+					sent, err := sndr.SendTx(t.Context(), bridge.SQL(tx), messages("target", 1)...)
 					if err == nil {
 						err = tx.Commit()
 					}
@@ -164,7 +164,7 @@ func TestWhatIsOnItsWayIsACopy(t *testing.T) {
 	ended := make(chan error)
 	go func() {
 		var err error
-		ids, err = shared.SendTx(t.Context(), first, messages("target", 1)...)
+		ids, err = shared.SendTx(t.Context(), bridge.SQL(first), messages("target", 1)...)
 		ended <- err
 	}()
 	s.WaitDepth("staging", before+1) // and its confirm does not come
@@ -176,7 +176,7 @@ func TestWhatIsOnItsWayIsACopy(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	gone := begin(t, s.DB)
-	if _, err := shared.SendTx(ctx, gone, m); !errors.Is(err, bridge.ErrUnconfirmed) {
+	if _, err := shared.SendTx(ctx, bridge.SQL(gone), m); !errors.Is(err, bridge.ErrUnconfirmed) {
 		t.Errorf("error %v", err)
 	}
 	_ = gone.Rollback()

@@ -21,7 +21,7 @@ import (
 
 func TestOnlyATransactionCanSend(t *testing.T) {
 	t.Parallel()
-	transaction := reflect.TypeFor[bridge.Tx]()
+	transaction := reflect.TypeFor[bridge.SQLTx]()
 	for kind, want := range map[reflect.Type]bool{
 		reflect.TypeFor[*sql.Tx]():    true,
 		reflect.TypeFor[*sqlx.Tx]():   true,
@@ -46,7 +46,7 @@ func TestTheTransactionStaysTheCallers(t *testing.T) {
 		}
 		send := func(msgs ...bridge.Message) (*watchedTx, error) {
 			tx := &watchedTx{Tx: begin(t, s.DB)}
-			_, err := s.Sender.SendTx(t.Context(), tx, msgs...)
+			_, err := s.Sender.SendTx(t.Context(), bridge.SQL(tx), msgs...)
 			if tx.ended > 0 {
 				t.Errorf("the transaction was ended by SendTx, whose error is %v", err)
 			}
@@ -123,7 +123,7 @@ func TestTheCommitDecides(t *testing.T) {
 		own.ID = uuid.New()
 
 		tx := begin(t, s.DB)
-		ids, err := s.Sender.SendTx(t.Context(), tx, append(messages("target", 2), own)...)
+		ids, err := s.Sender.SendTx(t.Context(), bridge.SQL(tx), append(messages("target", 2), own)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,14 +136,14 @@ func TestTheCommitDecides(t *testing.T) {
 		commit(t, tx)
 
 		xtx := xbegin(t, s)
-		more, err := s.Sender.SendTx(t.Context(), xtx, messages("target", 2)...)
+		more, err := s.Sender.SendTx(t.Context(), bridge.SQL(xtx), messages("target", 2)...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		commit(t, xtx)
 
 		rolledBack := begin(t, s.DB)
-		if _, err := s.Sender.SendTx(t.Context(), rolledBack, messages("target", 2)...); err != nil {
+		if _, err := s.Sender.SendTx(t.Context(), bridge.SQL(rolledBack), messages("target", 2)...); err != nil {
 			t.Fatal(err)
 		}
 		if err := rolledBack.Rollback(); err != nil {
@@ -156,12 +156,12 @@ func TestTheCommitDecides(t *testing.T) {
 				t.Fatal(err)
 			}
 			if statement == "SAVEPOINT a" {
-				if _, err := s.Sender.SendTx(t.Context(), savepoint, messages("target", 2)...); err != nil {
+				if _, err := s.Sender.SendTx(t.Context(), bridge.SQL(savepoint), messages("target", 2)...); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		kept, err := s.Sender.SendTx(t.Context(), savepoint, messages("target", 1)...)
+		kept, err := s.Sender.SendTx(t.Context(), bridge.SQL(savepoint), messages("target", 1)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +190,7 @@ func TestRecordComesBeforePublish(t *testing.T) {
 		sender := newSender(t, r, s.Broker, stage.Patience)
 
 		tx := begin(t, s.DB)
-		if _, err := sender.SendTx(t.Context(), tx, messages("target", 3)...); err != nil {
+		if _, err := sender.SendTx(t.Context(), bridge.SQL(tx), messages("target", 3)...); err != nil {
 			t.Fatal(err)
 		}
 		if look(); !slices.Equal(depths, []int{0, 0, 3}) {
@@ -200,7 +200,7 @@ func TestRecordComesBeforePublish(t *testing.T) {
 
 		failing = failure
 		tx = begin(t, s.DB)
-		if _, err := sender.SendTx(t.Context(), tx, messages("target", 3)...); !errors.Is(err, failure) {
+		if _, err := sender.SendTx(t.Context(), bridge.SQL(tx), messages("target", 3)...); !errors.Is(err, failure) {
 			t.Errorf("error %v", err)
 		}
 		if n := len(s.Staged()); n != 3 {
@@ -219,7 +219,7 @@ func TestAnIDThatIsRecordedAlreadyIsNotSent(t *testing.T) {
 		twins[1].ID = twins[0].ID
 		for name, msgs := range map[string][]bridge.Message{"committed before": {m}, "twice in one call": twins} {
 			tx := begin(t, s.DB)
-			_, err := s.Sender.SendTx(t.Context(), tx, msgs...)
+			_, err := s.Sender.SendTx(t.Context(), bridge.SQL(tx), msgs...)
 			if !errors.Is(err, bridge.ErrDuplicateID) || bridge.Retryable(err) {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -237,7 +237,7 @@ func TestATransactionOfAnotherDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
 	onAll(t, func(t *testing.T, s *stage.Stage) {
 		other := stage.New(t, s.Kind)
-		_, err := s.Sender.SendTx(t.Context(), begin(t, other.DB), messages("target", 1)...)
+		_, err := s.Sender.SendTx(t.Context(), bridge.SQL(begin(t, other.DB)), messages("target", 1)...)
 		if !errors.Is(err, bridge.ErrOtherLedger) {
 			t.Errorf("error %v", err)
 		}
@@ -260,14 +260,14 @@ func TestWhatCannotBeStagedFailsBeforeTheINSERT(t *testing.T) {
 			"message 2 of 3: invalid message: body of 16777217 bytes: at most 16777216": large,
 			"message 2 of 3: invalid message: no target":                                noTarget,
 		} {
-			_, err := strict.SendTx(t.Context(), tx, msgs...)
+			_, err := strict.SendTx(t.Context(), bridge.SQL(tx), msgs...)
 			if !errors.Is(err, bridge.ErrInvalidMessage) || bridge.Retryable(err) {
 				t.Errorf("error %v", err)
 			}
 			contains(t, err, text)
 		}
 		// The transaction is as good as before.
-		ids, err := s.Sender.SendTx(t.Context(), tx, messages(s.Queue("target", nil), 1)...)
+		ids, err := s.Sender.SendTx(t.Context(), bridge.SQL(tx), messages(s.Queue("target", nil), 1)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -322,7 +322,7 @@ func TestHundredsOfGoroutinesShareASender(t *testing.T) {
 				return err
 			}
 			defer func() { _ = tx.Rollback() }()
-			ids, err := s.Sender.SendTx(ctx, tx, messages("target", 1+rand.IntN(3))...)
+			ids, err := s.Sender.SendTx(ctx, bridge.SQL(tx), messages("target", 1+rand.IntN(3))...)
 			if err != nil || rand.IntN(3) == 0 {
 				return err
 			}

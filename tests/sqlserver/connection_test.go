@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
@@ -47,7 +48,7 @@ func TestTheVictimsRecordIsAnErrorAndItsTransactionRolledBack(t *testing.T) {
 	first, second := newID(), newID()
 	tx := recorded(t, ledger, first)
 	server.Inject(tds.Deadlock)
-	if err := ledger.Record(t.Context(), tx, []uuid.UUID{second}); err == nil {
+	if err := ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{second}); err == nil {
 		t.Error("there is no error")
 	}
 	expectOutcome(t, ledger, first, driver.RolledBack)
@@ -65,7 +66,7 @@ func TestARealDeadlockHasOneVictim(t *testing.T) {
 		first, second := recorded(t, ledger, a), recorded(t, ledger, b)
 		results := make(chan error, 2)
 		record := func(tx *sql.Tx, id uuid.UUID) {
-			err := ledger.Record(context.Background(), tx, []uuid.UUID{id})
+			err := ledger.Record(context.Background(), bridge.SQL(tx), []uuid.UUID{id})
 			if err != nil {
 				_ = tx.Rollback()
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
@@ -73,7 +74,7 @@ func begin(t *testing.T, db *sql.DB, options *sql.TxOptions) *sql.Tx {
 func recorded(t *testing.T, ledger inspect.Ledger, ids ...uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, ledger.DB(), nil)
-	must(t, ledger.Record(t.Context(), tx, ids))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids))
 	return tx
 }
 

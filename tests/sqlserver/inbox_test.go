@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
@@ -21,18 +22,18 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 		must(t, err)
 		add := func(tx *sql.Tx, consumer, key string, due time.Duration) {
 			t.Helper()
-			_, err := inbox.Claim(t.Context(), tx, consumer, key)
+			_, err := inbox.Claim(t.Context(), bridge.SQL(tx), consumer, key)
 			must(t, err)
-			_, err = inbox.AddPending(t.Context(), tx, consumer, driver.Pending{Key: key, State: driver.Started, Run: "r", Message: []byte("m")}, due)
+			_, err = inbox.AddPending(t.Context(), bridge.SQL(tx), consumer, driver.Pending{Key: key, State: driver.Started, Run: "r", Message: []byte("m")}, due)
 			must(t, err)
 		}
 		first := begin(t, db, nil)
 		add(first, "ours", "overdue", -time.Hour)
 		must(t, first.Commit())
 		open := begin(t, db, nil)
-		_, err = inbox.LockMark(t.Context(), open, "theirs", "entity")
+		_, err = inbox.LockMark(t.Context(), bridge.SQL(open), "theirs", "entity")
 		must(t, err)
-		_, err = inbox.Keep(t.Context(), open, "theirs", "entity", 1, []byte("m"))
+		_, err = inbox.Keep(t.Context(), bridge.SQL(open), "theirs", "entity", 1, []byte("m"))
 		must(t, err)
 		add(open, "theirs", "overdue", -time.Hour)
 		add(open, "ours, another", "overdue", -time.Hour)
@@ -41,27 +42,27 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 		defer cancel()
 		for doing, do := range map[string]func(tx *sql.Tx) error{
 			"take": func(tx *sql.Tx) error {
-				_, err := inbox.TakePending(ctx, tx, "ours", driver.Started)
+				_, err := inbox.TakePending(ctx, bridge.SQL(tx), "ours", driver.Started)
 				return err
 			},
 			"list": func(tx *sql.Tx) error {
-				_, err := inbox.ListPending(ctx, tx, "ours", driver.Started, "", 10)
+				_, err := inbox.ListPending(ctx, bridge.SQL(tx), "ours", driver.Started, "", 10)
 				return err
 			},
 			"count": func(tx *sql.Tx) error {
-				_, err := inbox.CountPending(ctx, tx, "ours")
+				_, err := inbox.CountPending(ctx, bridge.SQL(tx), "ours")
 				return err
 			},
 			"read claims": func(tx *sql.Tx) error {
-				_, err := inbox.Claimed(ctx, tx, "ours", "", 10)
+				_, err := inbox.Claimed(ctx, bridge.SQL(tx), "ours", "", 10)
 				return err
 			},
 			"list kept": func(tx *sql.Tx) error {
-				_, err := inbox.KeptEntities(ctx, tx, "ours", 10)
+				_, err := inbox.KeptEntities(ctx, bridge.SQL(tx), "ours", 10)
 				return err
 			},
 			"doubt": func(tx *sql.Tx) error {
-				_, err := inbox.DoubtOverdue(ctx, tx, "ours")
+				_, err := inbox.DoubtOverdue(ctx, bridge.SQL(tx), "ours")
 				return err
 			},
 		} {
@@ -76,7 +77,7 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 		// work takes.
 		add(open, "ours", "under way", time.Hour)
 		tx := begin(t, db, nil)
-		n, err := inbox.DoubtOverdue(ctx, tx, "ours")
+		n, err := inbox.DoubtOverdue(ctx, bridge.SQL(tx), "ours")
 		must(t, err)
 		if n != 1 {
 			t.Errorf("%d in doubt, must be 1", n)

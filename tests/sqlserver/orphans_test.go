@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -45,7 +46,7 @@ func TestAMessageThatIsParkedWhileASweepLooksIsNoOrphan(t *testing.T) {
 			ledger := open(t, db)
 			id := newID()
 			tx := recorded(t, ledger, id)
-			must(t, ledger.Park(t.Context(), tx, []driver.Parked{{ID: id, Message: []byte("x")}}))
+			must(t, ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: id, Message: []byte("x")}}))
 			execute(t, tx, "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at)")
 			alter := begin(t, db, nil)
 			execute(t, alter, "ALTER TABLE bridge_identity SET (LOCK_ESCALATION = DISABLE)")
@@ -76,7 +77,7 @@ func TestASweepThatMeetsALockedMessageIsBounded(t *testing.T) {
 		ledger := open(t, connect(t, address))
 		id := newID()
 		tx := recorded(t, ledger, id)
-		must(t, ledger.Park(t.Context(), tx, []driver.Parked{{ID: id, Message: []byte("x")}}))
+		must(t, ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: id, Message: []byte("x")}}))
 		execute(t, tx, "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at)")
 		must(t, tx.Commit())
 		remover := begin(t, ledger.DB(), nil)

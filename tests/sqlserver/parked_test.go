@@ -20,7 +20,7 @@ func TestAParkingErrorNamesTheMissingRight(t *testing.T) {
 	park := func(t *testing.T, ledger *sqlserver.Ledger) error {
 		id := newID()
 		tx := recorded(t, ledger, id)
-		if err := ledger.Park(t.Context(), tx, []driver.Parked{{ID: id, Message: []byte("x")}}); err != nil {
+		if err := ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: id, Message: []byte("x")}}); err != nil {
 			return err
 		}
 		return tx.Commit()
@@ -67,7 +67,7 @@ func TestAMessageThatIsTakenIsStillParked(t *testing.T) {
 		ledger := open(t, connect(t, address))
 		id := newID()
 		tx := recorded(t, ledger, id)
-		must(t, ledger.Park(t.Context(), tx, []driver.Parked{{ID: id, Message: []byte("x")}}))
+		must(t, ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: id, Message: []byte("x")}}))
 		must(t, tx.Commit())
 		_, err := ledger.Unpark(t.Context(), uuid.Nil, 10, func(ctx context.Context, _ []driver.Parked) error {
 			execute(t, ledger.DB(), "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at)")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
@@ -34,7 +35,7 @@ func TestNoStatementByKeyMeetsTheRowsOfOthers(t *testing.T) {
 			parked := func(id uuid.UUID) []driver.Parked { return []driver.Parked{{ID: id, Message: []byte("x")}} }
 
 			held := recorded(t, ledger, newID())
-			must(t, ledger.Park(t.Context(), held, parked(newID())))
+			must(t, ledger.Park(t.Context(), bridge.SQL(held), parked(newID())))
 			placed(t, ownTable, newID())
 
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -53,8 +54,8 @@ func TestNoStatementByKeyMeetsTheRowsOfOthers(t *testing.T) {
 			}
 			id := newID()
 			tx := begin(t, db, nil)
-			doing("record", ledger.Record(ctx, tx, []uuid.UUID{id}))
-			doing("park", ledger.Park(ctx, tx, parked(id)))
+			doing("record", ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{id}))
+			doing("park", ledger.Park(ctx, bridge.SQL(tx), parked(id)))
 			must(t, tx.Commit())
 			found, err := ledger.Committed(ctx, []uuid.UUID{newID(), id})
 			doing("look up", err)
@@ -84,7 +85,7 @@ func TestNoStatementByKeyMeetsTheRowsOfOthers(t *testing.T) {
 			order := newID()
 			tx = begin(t, db, nil)
 			insertOrder(t, tx, order)
-			doing("record in an own table", ownTable.Record(ctx, tx, []uuid.UUID{order}))
+			doing("record in an own table", ownTable.Record(ctx, bridge.SQL(tx), []uuid.UUID{order}))
 			must(t, tx.Commit())
 			settled(ownTable, order, driver.Committed)
 			settled(ownTable, newID(), driver.RolledBack)
@@ -101,7 +102,7 @@ func TestThePlansOutliveTheStatistics(t *testing.T) {
 			ids = append(ids, newID())
 		}
 		tx := recorded(t, ledger, ids[1:]...)
-		must(t, ledger.Record(t.Context(), tx, ids[:1]))
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids[:1]))
 		must(t, tx.Commit())
 		for _, asked := range [][]uuid.UUID{ids[:1], ids[1:]} {
 			found, err := ledger.Committed(t.Context(), asked)
@@ -132,7 +133,7 @@ func TestMessagesOfAllLengthsShareAFewPlans(t *testing.T) {
 		id := newID()
 		want[id] = strings.Repeat("x", n)
 		tx := recorded(t, ledger, id)
-		must(t, ledger.Park(t.Context(), tx, []driver.Parked{{ID: id, Message: []byte(want[id])}}))
+		must(t, ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: id, Message: []byte(want[id])}}))
 		must(t, tx.Commit())
 	}
 	if n := server.Compilations() - before; n > 10 {
@@ -178,56 +179,56 @@ func TestKeysOfAllLengthsShareAFewPlans(t *testing.T) {
 		}
 		p := driver.Pending{Key: key, State: driver.Ready, Run: run, Attempts: 1, Error: failure}
 		look := func() (any, error) {
-			_, found, err := inbox.LookUp(ctx, tx, consumer, key)
+			_, found, err := inbox.LookUp(ctx, bridge.SQL(tx), consumer, key)
 			found.Since = time.Time{}
 			return *found, err
 		}
-		doing("claim", func() (any, error) { return inbox.Claim(ctx, tx, consumer, key) }, true)
-		doing("claim again", func() (any, error) { return inbox.Claim(ctx, tx, consumer, key) }, false)
-		doing("add", func() (any, error) { return inbox.AddPending(ctx, tx, consumer, p, -time.Hour) }, true)
+		doing("claim", func() (any, error) { return inbox.Claim(ctx, bridge.SQL(tx), consumer, key) }, true)
+		doing("claim again", func() (any, error) { return inbox.Claim(ctx, bridge.SQL(tx), consumer, key) }, false)
+		doing("add", func() (any, error) { return inbox.AddPending(ctx, bridge.SQL(tx), consumer, p, -time.Hour) }, true)
 		doing("look", look, p)
-		doing("attach", func() (any, error) { return inbox.AttachMessage(ctx, tx, consumer, key, run, message) }, true)
+		doing("attach", func() (any, error) { return inbox.AttachMessage(ctx, bridge.SQL(tx), consumer, key, run, message) }, true)
 		p.Message = message
 		doing("look", look, p)
 		for _, state := range []driver.State{driver.Started, driver.Doubtful, driver.Ready, driver.Failed} {
 			p.State = state
-			doing("change", func() (any, error) { return inbox.ChangePending(ctx, tx, consumer, run, p, -time.Hour) }, true)
+			doing("change", func() (any, error) { return inbox.ChangePending(ctx, bridge.SQL(tx), consumer, run, p, -time.Hour) }, true)
 			doing("look", look, p)
 			doing("take", func() (any, error) {
-				taken, err := inbox.TakePending(ctx, tx, consumer, state)
+				taken, err := inbox.TakePending(ctx, bridge.SQL(tx), consumer, state)
 				return taken.Key, err
 			}, key)
 			doing("list", func() (any, error) {
-				listed, err := inbox.ListPending(ctx, tx, consumer, state, key[1:], 10)
+				listed, err := inbox.ListPending(ctx, bridge.SQL(tx), consumer, state, key[1:], 10)
 				return len(listed), err
 			}, 1)
 		}
-		doing("count", func() (any, error) { return inbox.CountPending(ctx, tx, consumer) }, map[driver.State]int64{driver.Failed: 1})
-		doing("doubt", func() (any, error) { return inbox.DoubtOverdue(ctx, tx, consumer) }, int64(0))
-		doing("remove bare", func() (any, error) { return inbox.RemoveBarePending(ctx, tx, consumer, key, run) }, false)
-		doing("remove", func() (any, error) { return inbox.RemovePending(ctx, tx, consumer, key, run) }, true)
+		doing("count", func() (any, error) { return inbox.CountPending(ctx, bridge.SQL(tx), consumer) }, map[driver.State]int64{driver.Failed: 1})
+		doing("doubt", func() (any, error) { return inbox.DoubtOverdue(ctx, bridge.SQL(tx), consumer) }, int64(0))
+		doing("remove bare", func() (any, error) { return inbox.RemoveBarePending(ctx, bridge.SQL(tx), consumer, key, run) }, false)
+		doing("remove", func() (any, error) { return inbox.RemovePending(ctx, bridge.SQL(tx), consumer, key, run) }, true)
 		doing("read claims", func() (any, error) {
-			claims, err := inbox.Claimed(ctx, tx, consumer, key[1:], 10)
+			claims, err := inbox.Claimed(ctx, bridge.SQL(tx), consumer, key[1:], 10)
 			return claims[0].Key, err
 		}, key)
-		doing("forget", func() (any, error) { return inbox.Forget(ctx, tx, consumer, []string{key}, -time.Minute) }, int64(1))
-		done("unclaim", func() error { return inbox.Unclaim(ctx, tx, consumer, key) })
+		doing("forget", func() (any, error) { return inbox.Forget(ctx, bridge.SQL(tx), consumer, []string{key}, -time.Minute) }, int64(1))
+		done("unclaim", func() error { return inbox.Unclaim(ctx, bridge.SQL(tx), consumer, key) })
 
-		doing("lock mark", func() (any, error) { return inbox.LockMark(ctx, tx, consumer, key) }, "")
-		done("set mark", func() error { return inbox.SetMark(ctx, tx, consumer, key, key) })
-		doing("lock mark", func() (any, error) { return inbox.LockMark(ctx, tx, consumer, key) }, key)
-		doing("keep", func() (any, error) { return inbox.Keep(ctx, tx, consumer, key, 1, message) }, true)
-		doing("keep again", func() (any, error) { return inbox.Keep(ctx, tx, consumer, key, 1, message) }, false)
-		doing("count kept", func() (any, error) { return inbox.CountKept(ctx, tx, consumer, key) }, 1)
+		doing("lock mark", func() (any, error) { return inbox.LockMark(ctx, bridge.SQL(tx), consumer, key) }, "")
+		done("set mark", func() error { return inbox.SetMark(ctx, bridge.SQL(tx), consumer, key, key) })
+		doing("lock mark", func() (any, error) { return inbox.LockMark(ctx, bridge.SQL(tx), consumer, key) }, key)
+		doing("keep", func() (any, error) { return inbox.Keep(ctx, bridge.SQL(tx), consumer, key, 1, message) }, true)
+		doing("keep again", func() (any, error) { return inbox.Keep(ctx, bridge.SQL(tx), consumer, key, 1, message) }, false)
+		doing("count kept", func() (any, error) { return inbox.CountKept(ctx, bridge.SQL(tx), consumer, key) }, 1)
 		doing("first kept", func() (any, error) {
-			_, kept, err := inbox.FirstKept(ctx, tx, consumer, key)
+			_, kept, err := inbox.FirstKept(ctx, bridge.SQL(tx), consumer, key)
 			return kept, err
 		}, message)
 		doing("list kept", func() (any, error) {
-			kept, err := inbox.KeptEntities(ctx, tx, consumer, 10)
+			kept, err := inbox.KeptEntities(ctx, bridge.SQL(tx), consumer, 10)
 			return kept[0].Entity + kept[0].Mark, err
 		}, key+key)
-		done("unkeep", func() error { return inbox.Unkeep(ctx, tx, consumer, key, 1) })
+		done("unkeep", func() error { return inbox.Unkeep(ctx, bridge.SQL(tx), consumer, key, 1) })
 		must(t, tx.Rollback())
 	}
 	const longest = 255

@@ -60,7 +60,7 @@ func TestAnErrorNamesTheMissingRight(t *testing.T) {
 		"SELECT ON bridge_identity":       nil,
 		"SELECT ON bridge_ledger_version": nil,
 		"INSERT ON bridge_ledger": func(t *testing.T, ledger *sqlserver.Ledger) error {
-			return ledger.Record(t.Context(), begin(t, ledger.DB(), nil), []uuid.UUID{newID()})
+			return ledger.Record(t.Context(), bridge.SQL(begin(t, ledger.DB(), nil)), []uuid.UUID{newID()})
 		},
 		"SELECT ON bridge_ledger": func(t *testing.T, ledger *sqlserver.Ledger) error {
 			_, err := ledger.Settle(t.Context(), newID(), time.Second)

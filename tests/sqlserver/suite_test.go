@@ -96,7 +96,7 @@ func ownTable(h ledgertest.Harness) ledgertest.Harness {
 			for i, id := range ids {
 				values[i] = "('" + id.String() + "')"
 			}
-			_, err := tx.ExecContext(ctx, "INSERT INTO "+table+" ("+column+") VALUES "+strings.Join(values, ", "))
+			_, err := tx.Exec(ctx, "INSERT INTO "+table+" ("+column+") VALUES "+strings.Join(values, ", "))
 			if err != nil {
 				return err
 			}

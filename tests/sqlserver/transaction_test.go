@@ -52,7 +52,7 @@ func TestRecordWorksInEveryTransaction(t *testing.T) {
 		ledger := open(t, db)
 		id := newID()
 		before := settings(t, tx)
-		must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 		if after := settings(t, tx); after != before {
 			t.Errorf("the settings were %s, are %s", before, after)
 		}
@@ -67,12 +67,12 @@ func TestADuplicateIsRefusedInEveryTransaction(t *testing.T) {
 		ledger := open(t, db)
 		first, second := newID(), newID()
 		must(t, recorded(t, ledger, first).Commit())
-		must(t, ledger.Record(t.Context(), tx, []uuid.UUID{second}))
-		if err := ledger.Record(t.Context(), tx, []uuid.UUID{first}); !errors.Is(err, bridge.ErrDuplicateID) {
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{second}))
+		if err := ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{first}); !errors.Is(err, bridge.ErrDuplicateID) {
 			t.Errorf("record: %v, must be %v", err, bridge.ErrDuplicateID)
 		}
 		if xactAbort { // the server has rolled back, and nothing may come after it
-			if err := ledger.Record(t.Context(), tx, []uuid.UUID{newID()}); err == nil {
+			if err := ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{newID()}); err == nil {
 				t.Error("there is something recorded without a transaction")
 			}
 			if err := tx.Commit(); err == nil {
@@ -94,7 +94,7 @@ func TestARefusedClaimLeavesTheTransactionUsable(t *testing.T) {
 		key, id := newID().String(), newID()
 		claim := func(tx *sql.Tx, want bool) {
 			t.Helper()
-			claimed, err := inbox.Claim(t.Context(), tx, "consumer", key)
+			claimed, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", key)
 			must(t, err)
 			if claimed != want {
 				t.Errorf("the claim is %t, must be %t", claimed, want)
@@ -105,7 +105,7 @@ func TestARefusedClaimLeavesTheTransactionUsable(t *testing.T) {
 		must(t, first.Commit())
 
 		before := settings(t, tx)
-		must(t, ledger.Record(t.Context(), tx, []uuid.UUID{id}))
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 		claim(tx, false)
 		if after := settings(t, tx); after != before {
 			t.Errorf("the settings were %s, are %s", before, after)

@@ -198,7 +198,7 @@ func (s *Stage) Begin(messages ...bridge.Message) (*sql.Tx, []uuid.UUID) {
 	s.t.Helper()
 	tx, err := s.DB.BeginTx(s.t.Context(), nil)
 	s.must("begin", err)
-	ids, err := s.Sender.SendTx(s.t.Context(), tx, messages...)
+	ids, err := s.Sender.SendTx(s.t.Context(), bridge.SQL(tx), messages...)
 	if err != nil {
 		_ = tx.Rollback()
 		s.t.Fatalf("send: %v", err)

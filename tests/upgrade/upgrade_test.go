@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	inbox "github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -229,7 +230,7 @@ func (w *world) judge(open func(context.Context, *sql.DB) (driver.Inbox, error))
 	for _, d := range arrived {
 		tx, err := w.DB.BeginTx(w.t.Context(), nil)
 		must(w.t, err)
-		first, err := received.Claim(w.t.Context(), tx, "customer", d.MessageId)
+		first, err := received.Claim(w.t.Context(), bridge.SQL(tx), "customer", d.MessageId)
 		must(w.t, err)
 		must(w.t, tx.Commit())
 		if !first {

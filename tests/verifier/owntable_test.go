@@ -40,7 +40,7 @@ func TestAnOwnTableAndTheLedgerBesideItJudgeNothingOfEachOther(t *testing.T) {
 		m := stage.To(target, body)
 		m.ID = uuid.Must(uuid.NewV7())
 		if _, err = tx.ExecContext(t.Context(), `INSERT INTO orders (id) VALUES ($1)`, m.ID.String()); err == nil {
-			_, err = orders.SendTx(t.Context(), tx, m)
+			_, err = orders.SendTx(t.Context(), bridge.SQL(tx), m)
 		}
 		if err == nil {
 			err = tx.Commit()

@@ -33,7 +33,7 @@ func TestAParkedMessageThatTheBrokerRefusesStopsNoOther(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ids, err := outbox.SendTx(t.Context(), tx, stage.To(queue, strings.Repeat("x", 70_000)))
+			ids, err := outbox.SendTx(t.Context(), bridge.SQL(tx), stage.To(queue, strings.Repeat("x", 70_000)))
 			if err != nil {
 				t.Fatal(err)
 			}

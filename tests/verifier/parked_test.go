@@ -48,7 +48,7 @@ func transact(t *testing.T, s *stage.Stage, sender *sender.Sender, commits bool,
 	for i := range n {
 		messages = append(messages, stage.To(queue, fmt.Sprint(i)))
 	}
-	ids, err := sender.SendTx(t.Context(), tx, messages...)
+	ids, err := sender.SendTx(t.Context(), bridge.SQL(tx), messages...)
 	if err != nil {
 		t.Fatalf("send: %v", err)
 	}
@@ -157,10 +157,10 @@ func TestAMessageThatIsStagedAndParkedIsNotLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Ledger.Record(t.Context(), tx, []uuid.UUID{m.ID}); err != nil {
+	if err := s.Ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{m.ID}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Ledger.Park(t.Context(), tx, []driver.Parked{{ID: m.ID, Message: wire.EncodeRecord(staged)}}); err != nil {
+	if err := s.Ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: m.ID, Message: wire.EncodeRecord(staged)}}); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, s, staged)

@@ -32,7 +32,7 @@ func TestTheLargestMessageIsDeliveredAndALargerOneIsNotRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Sender.SendTx(t.Context(), tx, larger); !errors.Is(err, bridge.ErrInvalidMessage) {
+	if _, err := s.Sender.SendTx(t.Context(), bridge.SQL(tx), larger); !errors.Is(err, bridge.ErrInvalidMessage) {
 		t.Errorf("a larger one: %v", err)
 	}
 	if err := tx.Commit(); err != nil {

@@ -2,7 +2,6 @@ package tables
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -30,7 +29,7 @@ type EntityDialect struct {
 	// LockMark is that of driver.Marks, and SetMark its statement. The texts have been
 	// checked.
 	LockMark func(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error)
-	SetMark  func(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (sql.Result, error)
+	SetMark  func(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (changed int64, err error)
 
 	Keep         string // consumer, entity, version, message
 	CountKept    string // consumer, entity
@@ -72,9 +71,9 @@ ON CONFLICT (consumer, name) DO UPDATE SET mark = bridge_mark.mark RETURNING mar
 			}
 			return mark, err
 		},
-		SetMark: func(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (sql.Result, error) {
+		SetMark: func(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (changed int64, err error) {
 			statement, args := bind(`UPDATE bridge_mark SET mark = ?, changed_at = `+now+` WHERE consumer = ? AND name = ?`, mark, consumer, name)
-			return tx.ExecContext(ctx, statement, args...)
+			return tx.Exec(ctx, statement, args...)
 		},
 		Keep:      `INSERT INTO bridge_kept (consumer, entity, version, message) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 		CountKept: `SELECT count(*) FROM bridge_kept WHERE consumer = ? AND entity = ?`,
@@ -111,9 +110,8 @@ func (e Entities) Keep(ctx context.Context, tx bridge.Tx, consumer, entity strin
 	if err := CheckName(consumer, entity); err != nil {
 		return false, e.wrap(doing, err)
 	}
-	result, err := e.exec(ctx, tx, e.d.Keep, consumer, entity, version, message)
+	inserted, err := e.exec(ctx, tx, e.d.Keep, consumer, entity, version, message)
 	if e.d.IsDuplicate == nil {
-		inserted, err := Changed(result, err)
 		return inserted == 1, e.wrap(doing, err)
 	}
 	if e.d.IsDuplicate(err) {
@@ -157,7 +155,7 @@ func (e Entities) KeptEntities(ctx context.Context, tx bridge.Tx, consumer strin
 
 func (e Entities) keptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) ([]driver.KeptEntity, error) {
 	statement, args := e.d.Bind(e.d.KeptEntities, consumer, int64(limit))
-	rows, err := tx.QueryContext(ctx, statement, args...)
+	rows, err := tx.Query(ctx, statement, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -183,9 +181,9 @@ func (e Entities) wrap(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, e.d.Classify(err, doing))
 }
 
-func (e Entities) exec(ctx context.Context, tx bridge.Tx, statement string, args ...any) (sql.Result, error) {
+func (e Entities) exec(ctx context.Context, tx bridge.Tx, statement string, args ...any) (changed int64, err error) {
 	statement, args = e.d.Bind(statement, args...)
-	return tx.ExecContext(ctx, statement, args...)
+	return tx.Exec(ctx, statement, args...)
 }
 
 func (e Entities) row(ctx context.Context, tx bridge.Tx, statement string, args []any, into ...any) error {
@@ -195,7 +193,7 @@ func (e Entities) row(ctx context.Context, tx bridge.Tx, statement string, args 
 }
 
 func queryRow(ctx context.Context, tx bridge.Tx, statement string, args []any, into ...any) (found bool, err error) {
-	rows, err := tx.QueryContext(ctx, statement, args...)
+	rows, err := tx.Query(ctx, statement, args...)
 	if err != nil {
 		return false, err
 	}
@@ -203,7 +201,7 @@ func queryRow(ctx context.Context, tx bridge.Tx, statement string, args []any, i
 }
 
 // ReadRow reads the one row of a result, if there is one, and ends the result.
-func ReadRow(rows *sql.Rows, into ...any) (found bool, err error) {
+func ReadRow(rows bridge.Rows, into ...any) (found bool, err error) {
 	defer rows.Close()
 	for rows.Next() { // to the end, see ExpectRows
 		if err := rows.Scan(into...); err != nil {
@@ -216,11 +214,7 @@ func ReadRow(rows *sql.Rows, into ...any) (found bool, err error) {
 
 // oneRow returns err, or an error if the statement has not changed one row: the
 // mark was not locked in this transaction.
-func oneRow(result sql.Result, err error) error {
-	if err != nil {
-		return err
-	}
-	changed, err := result.RowsAffected()
+func oneRow(changed int64, err error) error {
 	if err == nil && changed != 1 {
 		err = fmt.Errorf("%d rows changed, must be 1: the mark is not locked", changed)
 	}

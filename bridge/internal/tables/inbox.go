@@ -155,13 +155,9 @@ func (i Inbox) execKey(ctx context.Context, tx bridge.Tx, doing, consumer, key, 
 }
 
 func (i Inbox) exec(ctx context.Context, tx bridge.Tx, doing, statement string, args ...any) (int64, error) {
-	result, err := tx.ExecContext(ctx, statement, args...)
+	n, err := tx.Exec(ctx, statement, args...)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", doing, i.d.Classify(err))
-	}
-	n, err := result.RowsAffected()
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", doing, err)
 	}
 	return n, nil
 }
@@ -177,7 +173,7 @@ func (i Inbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p 
 	if err := CheckKey(consumer, p.Key); err != nil {
 		return false, fmt.Errorf("add pending message: %w", err)
 	}
-	result, err := tx.ExecContext(ctx, i.add, i.name(consumer), i.name(p.Key), i.text(string(p.State)), i.text(p.Run),
+	n, err := tx.Exec(ctx, i.add, i.name(consumer), i.name(p.Key), i.text(string(p.State)), i.text(p.Run),
 		int64(p.Attempts), due.Milliseconds(), i.text(short(p.Error)), i.message(p.Message))
 	if err != nil && i.d.IsDuplicate != nil && i.d.IsDuplicate(err) {
 		return false, nil
@@ -185,8 +181,7 @@ func (i Inbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p 
 	if err != nil {
 		return false, fmt.Errorf("add pending message: %w", i.d.Classify(err))
 	}
-	n, err := result.RowsAffected()
-	return n == 1, err
+	return n == 1, nil
 }
 
 // LookUp implements driver.PendingMessages.
@@ -199,7 +194,7 @@ func (i Inbox) LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (
 	var state, run, failure sql.NullString
 	var attempts, since sql.NullInt64
 	var message []byte
-	err = i.query(ctx, tx, i.look, []any{c, k, c, k}, func(rows *sql.Rows) error {
+	err = i.query(ctx, tx, i.look, []any{c, k, c, k}, func(rows bridge.Rows) error {
 		return rows.Scan(&n, &state, &run, &attempts, &since, &failure, &message)
 	})
 	if err != nil {
@@ -272,7 +267,7 @@ func (i Inbox) CountPending(ctx context.Context, tx bridge.Tx, consumer string) 
 		return nil, fmt.Errorf("count pending messages: %w", err)
 	}
 	counts := make(map[driver.State]int64)
-	err := i.query(ctx, tx, i.count, []any{i.name(consumer)}, func(rows *sql.Rows) error {
+	err := i.query(ctx, tx, i.count, []any{i.name(consumer)}, func(rows bridge.Rows) error {
 		var state string
 		var n int64
 		err := rows.Scan(&state, &n)
@@ -288,7 +283,7 @@ func (i Inbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string
 		return nil, fmt.Errorf("read claims: %w", err)
 	}
 	var claims []driver.Claimed
-	err := i.query(ctx, tx, i.claimed, []any{i.name(consumer), i.name(after), int64(limit)}, func(rows *sql.Rows) error {
+	err := i.query(ctx, tx, i.claimed, []any{i.name(consumer), i.name(after), int64(limit)}, func(rows bridge.Rows) error {
 		var c driver.Claimed
 		var age int64
 		err := rows.Scan(&c.Key, &age)
@@ -322,7 +317,7 @@ func (i Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys [
 }
 
 func (i Inbox) pending(ctx context.Context, tx bridge.Tx, statement string, args ...any) (found []driver.Pending, err error) {
-	err = i.query(ctx, tx, statement, args, func(rows *sql.Rows) error {
+	err = i.query(ctx, tx, statement, args, func(rows bridge.Rows) error {
 		var p driver.Pending
 		var since int64
 		err := rows.Scan(&p.Key, &p.State, &p.Run, &p.Attempts, &since, &p.Error, &p.Message)
@@ -334,8 +329,8 @@ func (i Inbox) pending(ctx context.Context, tx bridge.Tx, statement string, args
 }
 
 // query calls scan for each row.
-func (i Inbox) query(ctx context.Context, tx bridge.Tx, statement string, args []any, scan func(*sql.Rows) error) error {
-	rows, err := tx.QueryContext(ctx, statement, args...)
+func (i Inbox) query(ctx context.Context, tx bridge.Tx, statement string, args []any, scan func(bridge.Rows) error) error {
+	rows, err := tx.Query(ctx, statement, args...)
 	if err != nil {
 		return i.d.Classify(err)
 	}

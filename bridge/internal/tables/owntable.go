@@ -63,7 +63,7 @@ func OwnIdentity(database uuid.UUID, table, column string) uuid.UUID {
 // identity is in the transaction's database, and how many of the n IDs have a row.
 // Errors of the database come back as they are.
 func ExpectRows(ctx context.Context, tx bridge.Tx, identity uuid.UUID, n int, query string, args ...any) error {
-	rows, err := tx.QueryContext(ctx, query, args...)
+	rows, err := tx.Query(ctx, query, args...)
 	if err != nil {
 		return err
 	}

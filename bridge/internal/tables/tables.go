@@ -91,12 +91,11 @@ func OtherLedger(identity uuid.UUID) error {
 
 // ExpectChanged returns OtherLedger unless the statement has changed n rows, as it does
 // if it has found the identity.
-func ExpectChanged(result sql.Result, n int, identity uuid.UUID) error {
-	changed, err := result.RowsAffected()
-	if err == nil && changed != int64(n) {
-		err = OtherLedger(identity)
+func ExpectChanged[N int | int64](changed N, n int, identity uuid.UUID) error {
+	if int(changed) != n {
+		return OtherLedger(identity)
 	}
-	return err
+	return nil
 }
 
 // ExpectSame returns an error unless the identity that was found is the one that was
@@ -146,12 +145,8 @@ func Claim(ctx context.Context, tx bridge.Tx, bindType int, consumer, key string
 	if err := CheckKey(consumer, key); err != nil {
 		return false, err
 	}
-	result, err := tx.ExecContext(ctx, sqlx.Rebind(bindType,
+	inserted, err := tx.Exec(ctx, sqlx.Rebind(bindType,
 		`INSERT INTO bridge_inbox (consumer, key) VALUES (?, ?) ON CONFLICT DO NOTHING`), consumer, key)
-	if err != nil {
-		return false, err
-	}
-	inserted, err := result.RowsAffected()
 	return inserted == 1, err
 }
 

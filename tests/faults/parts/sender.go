@@ -174,7 +174,7 @@ func (s *shop) sendTx(ctx context.Context, t Transaction) error {
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after the commit
-	if err := s.before(ctx, tx, t); err != nil {
+	if err := s.before(ctx, bridge.SQL(tx), t); err != nil {
 		return err
 	}
 	if len(t.Undone) > 0 {
@@ -191,7 +191,7 @@ func (s *shop) sendTx(ctx context.Context, t Transaction) error {
 	if err := s.stage(ctx, tx, t.Orders); err != nil {
 		return err
 	}
-	if err := s.after(ctx, tx, t); err != nil {
+	if err := s.after(ctx, bridge.SQL(tx), t); err != nil {
 		return err
 	}
 	pause(ctx, t.Hold)
@@ -208,12 +208,12 @@ func (s *shop) sendTx(ctx context.Context, t Transaction) error {
 func (s *shop) stage(ctx context.Context, tx *sql.Tx, orders []Order) error {
 	messages := make([]bridge.Message, len(orders))
 	for i, o := range orders {
-		if err := s.place(ctx, tx, o); err != nil {
+		if err := s.place(ctx, bridge.SQL(tx), o); err != nil {
 			return err
 		}
 		messages[i] = Message(o.ID, o.To)
 	}
-	_, err := s.sender.SendTx(ctx, tx, messages...)
+	_, err := s.sender.SendTx(ctx, bridge.SQL(tx), messages...)
 	for _, o := range orders {
 		note("%s staged: %v", o.ID, err)
 	}
@@ -223,7 +223,7 @@ func (s *shop) stage(ctx context.Context, tx *sql.Tx, orders []Order) error {
 // place inserts the business row. It is from this row, and from nothing else, that
 // the judge knows what has committed.
 func (s *shop) place(ctx context.Context, tx bridge.Tx, o Order) error {
-	if _, err := tx.ExecContext(ctx, s.database.Text(`INSERT INTO orders (id, target) VALUES (?, ?)`), o.ID.String(), TargetName(o.To)); err != nil {
+	if _, err := tx.Exec(ctx, s.database.Text(`INSERT INTO orders (id, target) VALUES (?, ?)`), o.ID.String(), TargetName(o.To)); err != nil {
 		return fmt.Errorf("insert order: %w", err)
 	}
 	return nil
@@ -234,14 +234,14 @@ func (s *shop) before(ctx context.Context, tx bridge.Tx, t Transaction) error {
 	var err error
 	switch t.Conflict {
 	case Serialization:
-		var rows *sql.Rows
-		if rows, err = tx.QueryContext(ctx, `SELECT sum(amount) FROM stock`); err == nil {
-			err = rows.Close()
+		var rows bridge.Rows
+		if rows, err = tx.Query(ctx, `SELECT sum(amount) FROM stock`); err == nil {
+			rows.Close()
 		}
 	case Deadlock:
 		err = s.take(ctx, tx, t.Items[0])
 	case LockTimeout:
-		_, err = tx.ExecContext(ctx, s.database.shortLockTimeout)
+		_, err = tx.Exec(ctx, s.database.shortLockTimeout)
 	}
 	return err
 }
@@ -257,7 +257,7 @@ func (s *shop) after(ctx context.Context, tx bridge.Tx, t Transaction) error {
 }
 
 func (s *shop) take(ctx context.Context, tx bridge.Tx, item int) error {
-	if _, err := tx.ExecContext(ctx, s.database.Text(`UPDATE stock SET amount = amount - 1 WHERE item = ?`), item); err != nil {
+	if _, err := tx.Exec(ctx, s.database.Text(`UPDATE stock SET amount = amount - 1 WHERE item = ?`), item); err != nil {
 		return fmt.Errorf("take from stock: %w", err)
 	}
 	return nil

@@ -153,7 +153,7 @@ func (w *world) in(ctx context.Context, steps ...func(tx bridge.Tx) error) error
 		if err != nil {
 			return err
 		}
-		if err := step(tx); err != nil {
+		if err := step(bridge.SQL(tx)); err != nil {
 			_ = tx.Rollback()
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}

@@ -62,7 +62,7 @@ func (w *world) whileOpen(ctx context.Context, fn func(id uuid.UUID, commit func
 	}
 	defer func() { _ = tx.Rollback() }()
 	id := newID()
-	if err := w.ledger.Record(ctx, tx, []uuid.UUID{id}); err != nil {
+	if err := w.ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{id}); err != nil {
 		return "", err
 	}
 	return fn(id, tx.Commit)
@@ -156,9 +156,9 @@ func afterAWait(ctx context.Context, w *world) (string, error) {
 	}
 	defer func() { _ = tx.Rollback() }()
 	id := newID()
-	err = w.ledger.Record(ctx, tx, []uuid.UUID{id})
+	err = w.ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{id})
 	if err == nil {
-		err = w.ledger.Park(ctx, tx, []driver.Parked{{ID: id, Message: []byte("m")}})
+		err = w.ledger.Park(ctx, bridge.SQL(tx), []driver.Parked{{ID: id, Message: []byte("m")}})
 	}
 	if err != nil {
 		return "", err
@@ -230,7 +230,7 @@ func inboxSeeks(ctx context.Context, w *world) (string, error) {
 		_, keep := w.inbox.Keep(ctx, tx, consumer, key, 1, []byte("m"))
 		return errors.Join(claim, add, lock, keep)
 	}
-	if err := add(open, "theirs", "open"); err != nil {
+	if err := add(bridge.SQL(open), "theirs", "open"); err != nil {
 		return "", err
 	}
 	const c, k = "ours", "key"
@@ -284,7 +284,7 @@ func twoTakers(ctx context.Context, w *world) (string, error) {
 			return "", err
 		}
 		defer func() { _ = tx.Rollback() }()
-		p, err := w.inbox.TakePending(ctx, tx, consumer, driver.Ready)
+		p, err := w.inbox.TakePending(ctx, bridge.SQL(tx), consumer, driver.Ready)
 		switch {
 		case err != nil:
 			got = append(got, err.Error())
