@@ -17,6 +17,8 @@ const (
 	readLimit = 64 << 10
 	// lastWrite bounds the flush of what is left when the connection is closed.
 	lastWrite = time.Second
+	// lastRead bounds the reading of what has come when nothing can be written any more.
+	lastRead = time.Second
 )
 
 // burstConn reads and writes in bursts: what is written while the system is still busy
@@ -118,11 +120,13 @@ func (c *burstConn) writer() {
 	}
 }
 
+// fail ends the connection by its reader, who first reads what has come: the broker may have
+// said why it takes nothing more.
 func (c *burstConn) fail(err error) {
 	c.mu.Lock()
 	c.err = err
 	c.mu.Unlock()
-	_ = c.Conn.Close()
+	_ = c.Conn.SetReadDeadline(time.Now().Add(lastRead))
 }
 
 // Close writes what is left, for at most lastWrite, and closes the connection.

@@ -57,7 +57,7 @@ func (l *keyedLedger) add(t *testing.T, n int) {
 	t.Helper()
 	messages := newParked(n)
 	for some := range slices.Chunk(messages, full) {
-		check(t, within(t.Context(), l.db, func(tx *sql.Tx) error { return l.park(t.Context(), bridge.SQL(tx), some) }), "add rows")
+		check(t, within(t.Context(), l.db, func(tx *sql.Tx) error { return l.park(t.Context(), l.in(tx), some) }), "add rows")
 	}
 	l.rows = append(l.rows, idsOf(messages)...)
 }
@@ -90,9 +90,9 @@ func (l *keyedLedger) open(t *testing.T) []*sql.Tx {
 	messages[0].ID = uuid.UUID{15: 1}
 	tx := begin(t, l.sender.DB())
 	if l.NoSkip {
-		check(t, l.put(t.Context(), bridge.SQL(tx), idsOf(messages)...), "record")
+		check(t, l.put(t.Context(), l.in(tx), idsOf(messages)...), "record")
 	} else {
-		check(t, l.park(t.Context(), bridge.SQL(tx), messages), "park")
+		check(t, l.park(t.Context(), l.in(tx), messages), "park")
 	}
 	return []*sql.Tx{tx}
 }
@@ -106,7 +106,7 @@ func (l *keyedLedger) steps(t *testing.T) []step {
 	}
 	record := func(ids []uuid.UUID) func(context.Context) error {
 		return func(ctx context.Context) error {
-			return within(ctx, l.db, func(tx *sql.Tx) error { return l.put(ctx, bridge.SQL(tx), ids...) })
+			return within(ctx, l.db, func(tx *sql.Tx) error { return l.put(ctx, l.in(tx), ids...) })
 		}
 	}
 	settle := func(id uuid.UUID, want driver.Outcome) func(context.Context) error {
@@ -138,7 +138,7 @@ func (l *keyedLedger) sideSteps() []step {
 	parked, orphans := newParked(2), newIDs(2)
 	makeOrphans := func(ctx context.Context) error {
 		return within(ctx, l.db, func(tx *sql.Tx) error {
-			if err := l.put(ctx, bridge.SQL(tx), orphans...); err != nil {
+			if err := l.put(ctx, l.in(tx), orphans...); err != nil {
 				return err
 			}
 			for _, id := range orphans {
@@ -152,7 +152,7 @@ func (l *keyedLedger) sideSteps() []step {
 	var staged []uuid.UUID
 	return []step{
 		{what: "park", do: func(ctx context.Context) error {
-			return within(ctx, l.db, func(tx *sql.Tx) error { return l.park(ctx, bridge.SQL(tx), parked) })
+			return within(ctx, l.db, func(tx *sql.Tx) error { return l.park(ctx, l.in(tx), parked) })
 		}},
 		{what: "unpark", do: func(ctx context.Context) error {
 			removed, err := l.ledger.Unpark(ctx, uuid.Nil, len(parked), func(_ context.Context, messages []driver.Parked) error {

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -58,10 +57,10 @@ func newName() string { return newID().String() }
 func (e *entities) mark(t *testing.T, consumer, name, to string) string {
 	t.Helper()
 	tx := begin(t, e.db)
-	was, err := e.LockMark(t.Context(), bridge.SQL(tx), consumer, name)
+	was, err := e.LockMark(t.Context(), e.in(tx), consumer, name)
 	check(t, err, "lock mark")
 	if to != "" {
-		check(t, e.SetMark(t.Context(), bridge.SQL(tx), consumer, name, to), "set mark")
+		check(t, e.SetMark(t.Context(), e.in(tx), consumer, name, to), "set mark")
 	}
 	check(t, tx.Commit(), "commit")
 	return was
@@ -83,11 +82,11 @@ func testMark(t *testing.T, e *entities) {
 
 	tx := begin(t, e.db)
 	for _, to := range []string{"9", "10"} { // also within one transaction
-		_, err := e.LockMark(t.Context(), bridge.SQL(tx), "a", name)
+		_, err := e.LockMark(t.Context(), e.in(tx), "a", name)
 		check(t, err, "lock mark")
-		check(t, e.SetMark(t.Context(), bridge.SQL(tx), "a", name, to), "set mark")
+		check(t, e.SetMark(t.Context(), e.in(tx), "a", name, to), "set mark")
 	}
-	was, err := e.LockMark(t.Context(), bridge.SQL(tx), "a", name)
+	was, err := e.LockMark(t.Context(), e.in(tx), "a", name)
 	check(t, err, "lock mark")
 	expectMark(t, was, "10")
 	check(t, tx.Commit(), "commit")
@@ -98,9 +97,9 @@ func testMarkRollback(t *testing.T, e *entities) {
 	name := newName()
 	for _, before := range []string{"", "7"} {
 		tx := begin(t, e.db)
-		_, err := e.LockMark(t.Context(), bridge.SQL(tx), "a", name)
+		_, err := e.LockMark(t.Context(), e.in(tx), "a", name)
 		check(t, err, "lock mark")
-		check(t, e.SetMark(t.Context(), bridge.SQL(tx), "a", name, "8"), "set mark")
+		check(t, e.SetMark(t.Context(), e.in(tx), "a", name, "8"), "set mark")
 		check(t, tx.Rollback(), "roll back")
 		expectMark(t, e.mark(t, "a", name, "7"), before)
 	}
@@ -128,16 +127,16 @@ func testMarkLength(t *testing.T, e *entities) {
 	tooLong := long + "x"
 	for _, pair := range [][2]string{{"a", tooLong}, {tooLong, "a"}, {"a", ""}, {"", "a"}} {
 		tx := begin(t, e.db)
-		if mark, err := e.LockMark(t.Context(), bridge.SQL(tx), pair[0], pair[1]); err == nil {
+		if mark, err := e.LockMark(t.Context(), e.in(tx), pair[0], pair[1]); err == nil {
 			t.Errorf("lock the mark of a consumer and a name of %d and %d bytes: %q", len(pair[0]), len(pair[1]), mark)
 		}
 		check(t, tx.Rollback(), "roll back")
 	}
 	for _, mark := range []string{"", tooLong} {
 		tx := begin(t, e.db)
-		_, err := e.LockMark(t.Context(), bridge.SQL(tx), "a", long)
+		_, err := e.LockMark(t.Context(), e.in(tx), "a", long)
 		check(t, err, "lock mark")
-		if err := e.SetMark(t.Context(), bridge.SQL(tx), "a", long, mark); err == nil {
+		if err := e.SetMark(t.Context(), e.in(tx), "a", long, mark); err == nil {
 			t.Errorf("set a mark of %d bytes: no error", len(mark))
 		}
 		check(t, tx.Rollback(), "roll back")
@@ -152,23 +151,23 @@ func testMarkNUL(t *testing.T, e *entities) {
 		c, n := pair[0], pair[1]
 		for doing, do := range map[string]func(tx *sql.Tx) error{
 			"lock": func(tx *sql.Tx) error {
-				_, err := e.LockMark(t.Context(), bridge.SQL(tx), c, n)
+				_, err := e.LockMark(t.Context(), e.in(tx), c, n)
 				return err
 			},
-			"set": func(tx *sql.Tx) error { return e.SetMark(t.Context(), bridge.SQL(tx), c, n, "8") },
+			"set": func(tx *sql.Tx) error { return e.SetMark(t.Context(), e.in(tx), c, n, "8") },
 			"keep": func(tx *sql.Tx) error {
-				_, err := e.Keep(t.Context(), bridge.SQL(tx), c, n, 6, []byte("six"))
+				_, err := e.Keep(t.Context(), e.in(tx), c, n, 6, []byte("six"))
 				return err
 			},
 			"count": func(tx *sql.Tx) error {
-				_, err := e.CountKept(t.Context(), bridge.SQL(tx), c, n)
+				_, err := e.CountKept(t.Context(), e.in(tx), c, n)
 				return err
 			},
 			"read": func(tx *sql.Tx) error {
-				_, _, err := e.FirstKept(t.Context(), bridge.SQL(tx), c, n)
+				_, _, err := e.FirstKept(t.Context(), e.in(tx), c, n)
 				return err
 			},
-			"unkeep": func(tx *sql.Tx) error { return e.Unkeep(t.Context(), bridge.SQL(tx), c, n, 5) },
+			"unkeep": func(tx *sql.Tx) error { return e.Unkeep(t.Context(), e.in(tx), c, n, 5) },
 		} {
 			tx := begin(t, e.db)
 			expectNUL(t, fmt.Sprintf("%s %q of %q", doing, n, c), do(tx))
@@ -176,8 +175,8 @@ func testMarkNUL(t *testing.T, e *entities) {
 		}
 	}
 	e.locked(t, consumer, name, func(tx *sql.Tx) {
-		expectNUL(t, "set a mark with a NUL", e.SetMark(t.Context(), bridge.SQL(tx), consumer, name, "8\x00"))
-		_, err := e.KeptEntities(t.Context(), bridge.SQL(tx), consumer+"\x00", 1)
+		expectNUL(t, "set a mark with a NUL", e.SetMark(t.Context(), e.in(tx), consumer, name, "8\x00"))
+		_, err := e.KeptEntities(t.Context(), e.in(tx), consumer+"\x00", 1)
 		expectNUL(t, "list", err)
 		e.expectFirst(t, tx, consumer, name, 1, 5, []byte("five"))
 	})
@@ -187,7 +186,7 @@ func testMarkNUL(t *testing.T, e *entities) {
 func testMarkNotLocked(t *testing.T, e *entities) {
 	name := newName()
 	tx := begin(t, e.db)
-	if err := e.SetMark(t.Context(), bridge.SQL(tx), "a", name, "7"); err == nil {
+	if err := e.SetMark(t.Context(), e.in(tx), "a", name, "7"); err == nil {
 		t.Error("set a mark that is not there: no error")
 	}
 	check(t, tx.Rollback(), "roll back")
@@ -219,9 +218,9 @@ func testNewMarkWaitsForRollback(t *testing.T, e *entities) {
 func (e *entities) testMarkWaits(t *testing.T, name string, end func(*sql.Tx) error, want string) {
 	t.Helper()
 	first := begin(t, e.db)
-	_, err := e.LockMark(t.Context(), bridge.SQL(first), "a", name)
+	_, err := e.LockMark(t.Context(), e.in(first), "a", name)
 	check(t, err, "lock mark")
-	check(t, e.SetMark(t.Context(), bridge.SQL(first), "a", name, "8"), "set mark")
+	check(t, e.SetMark(t.Context(), e.in(first), "a", name, "8"), "set mark")
 	e.whileOneWaits(t, name, func() { check(t, end(first), "end the first transaction") }, func(_ *sql.Tx, mark string) {
 		expectMark(t, mark, want)
 	})
@@ -238,7 +237,7 @@ func (e *entities) whileOneWaits(t *testing.T, name string, end func(), then fun
 	}
 	done := make(chan result, 1)
 	go func() {
-		mark, err := e.LockMark(t.Context(), bridge.SQL(second), "a", name)
+		mark, err := e.LockMark(t.Context(), e.in(second), "a", name)
 		done <- result{mark, err}
 	}()
 	awaitWaiting(t, e.Harness, e.db, 1)
@@ -259,12 +258,12 @@ func testMarkCounts(t *testing.T, e *entities) {
 			return err
 		}
 		defer tx.Rollback()
-		mark, err := e.LockMark(ctx, bridge.SQL(tx), "a", name)
+		mark, err := e.LockMark(ctx, e.in(tx), "a", name)
 		if err != nil {
 			return err
 		}
 		n, _ := strconv.Atoi(mark) // 0 for ""
-		if err := e.SetMark(ctx, bridge.SQL(tx), "a", name, strconv.Itoa(n+1)); err != nil {
+		if err := e.SetMark(ctx, e.in(tx), "a", name, strconv.Itoa(n+1)); err != nil {
 			return err
 		}
 		return tx.Commit()

@@ -33,6 +33,10 @@ type Harness struct {
 	// messages not as large.
 	Further bool
 
+	// Tx makes the bridge's transaction of one that the suite has begun, where it is not
+	// bridge.SQL that does.
+	Tx func(tx *sql.Tx) bridge.Tx
+
 	// Insert, where the ledger is on an own table, inserts rows with these IDs into it,
 	// as the application would; Create makes the table. Nil where Record inserts.
 	Insert func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error
@@ -107,6 +111,14 @@ type Harness struct {
 	KillSession func(ctx context.Context, admin *sql.DB, session string) error
 }
 
+// in is tx as the ledger and the inbox are given it.
+func (h Harness) in(tx *sql.Tx) bridge.Tx {
+	if h.Tx != nil {
+		return h.Tx(tx)
+	}
+	return bridge.SQL(tx)
+}
+
 // wait is the bound that the suite gives to a Settle that should end by a signal,
 // and prompt the time within which it must end then. They are far apart, so that
 // a slow machine fails no test and a wait for the time-out fails.
@@ -163,7 +175,7 @@ func (d *database) open(t *testing.T) inspect.Ledger {
 func (d *database) begin(t *testing.T, ids ...uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, d.sender.DB())
-	check(t, d.record(t, bridge.SQL(tx), ids), "record")
+	check(t, d.record(t, d.in(tx), ids), "record")
 	return tx
 }
 

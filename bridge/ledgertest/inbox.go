@@ -81,7 +81,7 @@ func (i *inbox) claim(t *testing.T, consumer, key string) bool {
 
 func (i *inbox) claimIn(t *testing.T, tx *sql.Tx, consumer, key string) bool {
 	t.Helper()
-	claimed, err := i.Claim(t.Context(), bridge.SQL(tx), consumer, key)
+	claimed, err := i.Claim(t.Context(), i.in(tx), consumer, key)
 	check(t, err, "claim")
 	return claimed
 }
@@ -154,7 +154,7 @@ func testClaimWaits(t *testing.T, i *inbox, want bool, end func(*sql.Tx) error) 
 	}
 	done := make(chan result, 1)
 	go func() {
-		claimed, err := i.Claim(t.Context(), bridge.SQL(second), "a", key)
+		claimed, err := i.Claim(t.Context(), i.in(second), "a", key)
 		done <- result{claimed, err}
 	}()
 	awaitWaiting(t, i.Harness, i.db, 1)
@@ -176,7 +176,7 @@ func testClaimBadKey(t *testing.T, i *inbox) {
 	tooLong := strings.Repeat("x", 256)
 	for _, pair := range [][2]string{{"a", tooLong}, {tooLong, "k"}, {"a", ""}, {"", "k"}} {
 		tx := begin(t, i.db)
-		if claimed, err := i.Claim(t.Context(), bridge.SQL(tx), pair[0], pair[1]); claimed || err == nil {
+		if claimed, err := i.Claim(t.Context(), i.in(tx), pair[0], pair[1]); claimed || err == nil {
 			t.Errorf("a claim with %d and %d bytes: %t, %v", len(pair[0]), len(pair[1]), claimed, err)
 		}
 		check(t, tx.Rollback(), "roll back")
@@ -193,36 +193,36 @@ func testNULKey(t *testing.T, i *inbox) {
 		c, k := pair[0], pair[1]
 		for doing, do := range map[string]func(tx *sql.Tx) error{
 			"claim": func(tx *sql.Tx) error {
-				_, err := i.Claim(t.Context(), bridge.SQL(tx), c, k)
+				_, err := i.Claim(t.Context(), i.in(tx), c, k)
 				return err
 			},
-			"unclaim": func(tx *sql.Tx) error { return i.Unclaim(t.Context(), bridge.SQL(tx), c, k) },
+			"unclaim": func(tx *sql.Tx) error { return i.Unclaim(t.Context(), i.in(tx), c, k) },
 			"forget": func(tx *sql.Tx) error {
-				_, err := i.Forget(t.Context(), bridge.SQL(tx), c, []string{newID().String(), k}, -time.Hour)
+				_, err := i.Forget(t.Context(), i.in(tx), c, []string{newID().String(), k}, -time.Hour)
 				return err
 			},
 			"add": func(tx *sql.Tx) error {
-				_, err := i.AddPending(t.Context(), bridge.SQL(tx), c, pending(driver.Ready, k), 0)
+				_, err := i.AddPending(t.Context(), i.in(tx), c, pending(driver.Ready, k), 0)
 				return err
 			},
 			"look up": func(tx *sql.Tx) error {
-				_, _, err := i.LookUp(t.Context(), bridge.SQL(tx), c, k)
+				_, _, err := i.LookUp(t.Context(), i.in(tx), c, k)
 				return err
 			},
 			"change": func(tx *sql.Tx) error {
-				_, err := i.ChangePending(t.Context(), bridge.SQL(tx), c, "run 1", pending(driver.Failed, k), 0)
+				_, err := i.ChangePending(t.Context(), i.in(tx), c, "run 1", pending(driver.Failed, k), 0)
 				return err
 			},
 			"attach": func(tx *sql.Tx) error {
-				_, err := i.AttachMessage(t.Context(), bridge.SQL(tx), c, k, "run 1", []byte("m"))
+				_, err := i.AttachMessage(t.Context(), i.in(tx), c, k, "run 1", []byte("m"))
 				return err
 			},
 			"remove": func(tx *sql.Tx) error {
-				_, err := i.RemovePending(t.Context(), bridge.SQL(tx), c, k, "run 1")
+				_, err := i.RemovePending(t.Context(), i.in(tx), c, k, "run 1")
 				return err
 			},
 			"remove without a message": func(tx *sql.Tx) error {
-				_, err := i.RemoveBarePending(t.Context(), bridge.SQL(tx), c, k, "run 1")
+				_, err := i.RemoveBarePending(t.Context(), i.in(tx), c, k, "run 1")
 				return err
 			},
 		} {
@@ -233,23 +233,23 @@ func testNULKey(t *testing.T, i *inbox) {
 	}
 	for doing, do := range map[string]func(tx *sql.Tx, c string) error{
 		"take": func(tx *sql.Tx, c string) error {
-			_, err := i.TakePending(t.Context(), bridge.SQL(tx), c, driver.Ready)
+			_, err := i.TakePending(t.Context(), i.in(tx), c, driver.Ready)
 			return err
 		},
 		"doubt": func(tx *sql.Tx, c string) error {
-			_, err := i.DoubtOverdue(t.Context(), bridge.SQL(tx), c)
+			_, err := i.DoubtOverdue(t.Context(), i.in(tx), c)
 			return err
 		},
 		"list": func(tx *sql.Tx, c string) error {
-			_, err := i.ListPending(t.Context(), bridge.SQL(tx), c, driver.Ready, "", 1)
+			_, err := i.ListPending(t.Context(), i.in(tx), c, driver.Ready, "", 1)
 			return err
 		},
 		"count": func(tx *sql.Tx, c string) error {
-			_, err := i.CountPending(t.Context(), bridge.SQL(tx), c)
+			_, err := i.CountPending(t.Context(), i.in(tx), c)
 			return err
 		},
 		"read claims": func(tx *sql.Tx, c string) error {
-			_, err := i.Claimed(t.Context(), bridge.SQL(tx), c, "", 1)
+			_, err := i.Claimed(t.Context(), i.in(tx), c, "", 1)
 			return err
 		},
 	} {

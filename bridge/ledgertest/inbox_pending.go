@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -52,7 +51,7 @@ func (i *inbox) add(t *testing.T, consumer string, p driver.Pending, due time.Du
 	var added bool
 	i.inTx(t, func(tx *sql.Tx) {
 		var err error
-		added, err = i.AddPending(t.Context(), bridge.SQL(tx), consumer, p, due)
+		added, err = i.AddPending(t.Context(), i.in(tx), consumer, p, due)
 		check(t, err, "add")
 	})
 	return added
@@ -62,7 +61,7 @@ func (i *inbox) lookUp(t *testing.T, consumer, key string) (claimed bool, p *dri
 	t.Helper()
 	i.inTx(t, func(tx *sql.Tx) {
 		var err error
-		claimed, p, err = i.LookUp(t.Context(), bridge.SQL(tx), consumer, key)
+		claimed, p, err = i.LookUp(t.Context(), i.in(tx), consumer, key)
 		check(t, err, "look up")
 	})
 	return claimed, p
@@ -94,7 +93,7 @@ func testUnclaim(t *testing.T, i *inbox) {
 	expectClaimed(t, i.claim(t, "a", key), true)
 	expectClaimed(t, i.claim(t, "b", key), true)
 	for range 2 { // the second has nothing to do
-		i.inTx(t, func(tx *sql.Tx) { check(t, i.Unclaim(t.Context(), bridge.SQL(tx), "a", key), "unclaim") })
+		i.inTx(t, func(tx *sql.Tx) { check(t, i.Unclaim(t.Context(), i.in(tx), "a", key), "unclaim") })
 	}
 	expectClaimed(t, i.claim(t, "b", key), false)
 	expectClaimed(t, i.claim(t, "a", key), true)
@@ -111,10 +110,10 @@ func testAddPending(t *testing.T, i *inbox) {
 
 	// A refused add leaves the transaction usable.
 	i.inTx(t, func(tx *sql.Tx) {
-		added, err := i.AddPending(t.Context(), bridge.SQL(tx), "a", again, 0)
+		added, err := i.AddPending(t.Context(), i.in(tx), "a", again, 0)
 		check(t, err, "add")
 		expect(t, "added once more", added, false)
-		_, found, err := i.LookUp(t.Context(), bridge.SQL(tx), "a", key)
+		_, found, err := i.LookUp(t.Context(), i.in(tx), "a", key)
 		check(t, err, "look up")
 		expectPending(t, found, pending(driver.Started, key))
 	})
@@ -123,7 +122,7 @@ func testAddPending(t *testing.T, i *inbox) {
 func testAddPendingWaits(t *testing.T, i *inbox) {
 	key := newID().String()
 	first, second := begin(t, i.db), begin(t, i.db)
-	added, err := i.AddPending(t.Context(), bridge.SQL(first), "a", pending(driver.Started, key), 0)
+	added, err := i.AddPending(t.Context(), i.in(first), "a", pending(driver.Started, key), 0)
 	check(t, err, "add")
 	expect(t, "added", added, true)
 	type result struct {
@@ -132,7 +131,7 @@ func testAddPendingWaits(t *testing.T, i *inbox) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		added, err := i.AddPending(t.Context(), bridge.SQL(second), "a", pending(driver.Started, key), 0)
+		added, err := i.AddPending(t.Context(), i.in(second), "a", pending(driver.Started, key), 0)
 		done <- result{added, err}
 	}()
 	awaitWaiting(t, i.Harness, i.db, 1)
@@ -182,10 +181,10 @@ func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 		tx, reader := begin(t, i.db), begin(t, i.db)
 		steps := []func() error{
 			func() error {
-				_, err := i.RemoveBarePending(t.Context(), bridge.SQL(tx), "a", key, "run 1")
+				_, err := i.RemoveBarePending(t.Context(), i.in(tx), "a", key, "run 1")
 				return err
 			},
-			func() error { return i.Unclaim(t.Context(), bridge.SQL(tx), "a", key) },
+			func() error { return i.Unclaim(t.Context(), i.in(tx), "a", key) },
 		}
 		if !rowFirst {
 			slices.Reverse(steps)
@@ -198,7 +197,7 @@ func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 		}
 		done := make(chan found, 1)
 		go func() {
-			claimed, p, err := i.LookUp(t.Context(), bridge.SQL(reader), "a", key)
+			claimed, p, err := i.LookUp(t.Context(), i.in(reader), "a", key)
 			_ = reader.Rollback()
 			done <- found{claimed, p, err}
 		}()
@@ -223,7 +222,7 @@ func testLookUpWhileClaimed(t *testing.T, i *inbox) {
 	key := newID().String()
 	tx, reader := begin(t, i.db), begin(t, i.db)
 	expectClaimed(t, i.claimIn(t, tx, "a", key), true)
-	_, err := i.AddPending(t.Context(), bridge.SQL(tx), "a", pending(driver.Started, key), time.Hour)
+	_, err := i.AddPending(t.Context(), i.in(tx), "a", pending(driver.Started, key), time.Hour)
 	check(t, err, "add")
 	type found struct {
 		claimed bool
@@ -232,7 +231,7 @@ func testLookUpWhileClaimed(t *testing.T, i *inbox) {
 	}
 	done := make(chan found, 1)
 	go func() {
-		claimed, p, err := i.LookUp(t.Context(), bridge.SQL(reader), "a", key)
+		claimed, p, err := i.LookUp(t.Context(), i.in(reader), "a", key)
 		_ = reader.Rollback()
 		done <- found{claimed, p, err}
 	}()
@@ -258,11 +257,11 @@ func testOthersKeys(t *testing.T, i *inbox) {
 	}
 	open := begin(t, i.db)
 	expectClaimed(t, i.claimIn(t, open, consumer, fresh), true)
-	_, err := i.AddPending(t.Context(), bridge.SQL(open), consumer, pending(driver.Started, fresh), time.Hour)
+	_, err := i.AddPending(t.Context(), i.in(open), consumer, pending(driver.Started, fresh), time.Hour)
 	check(t, err, "add")
-	_, err = i.ChangePending(t.Context(), bridge.SQL(open), consumer, "run 1", pending(driver.Failed, known), 0)
+	_, err = i.ChangePending(t.Context(), i.in(open), consumer, "run 1", pending(driver.Failed, known), 0)
 	check(t, err, "change")
-	check(t, i.Unclaim(t.Context(), bridge.SQL(open), consumer, known), "unclaim")
+	check(t, i.Unclaim(t.Context(), i.in(open), consumer, known), "unclaim")
 
 	ctx, cancel := context.WithTimeout(t.Context(), prompt)
 	defer cancel()
@@ -272,36 +271,36 @@ func testOthersKeys(t *testing.T, i *inbox) {
 		do    func(tx *sql.Tx) error
 	}{
 		{"claim", func(tx *sql.Tx) error {
-			_, err := i.Claim(ctx, bridge.SQL(tx), consumer, last)
+			_, err := i.Claim(ctx, i.in(tx), consumer, last)
 			return err
 		}},
 		{"add", func(tx *sql.Tx) error {
-			_, err := i.AddPending(ctx, bridge.SQL(tx), consumer, driver.Pending{Key: last, State: driver.Started, Run: "run 1"}, time.Hour)
+			_, err := i.AddPending(ctx, i.in(tx), consumer, driver.Pending{Key: last, State: driver.Started, Run: "run 1"}, time.Hour)
 			return err
 		}},
 		{"look up", func(tx *sql.Tx) error {
-			_, _, err := i.LookUp(ctx, bridge.SQL(tx), consumer, own)
+			_, _, err := i.LookUp(ctx, i.in(tx), consumer, own)
 			return err
 		}},
 		{"change", func(tx *sql.Tx) error {
-			_, err := i.ChangePending(ctx, bridge.SQL(tx), consumer, "run 1", pending(driver.Failed, own), time.Hour)
+			_, err := i.ChangePending(ctx, i.in(tx), consumer, "run 1", pending(driver.Failed, own), time.Hour)
 			return err
 		}},
 		{"attach", func(tx *sql.Tx) error {
-			_, err := i.AttachMessage(ctx, bridge.SQL(tx), consumer, last, "run 1", []byte("m"))
+			_, err := i.AttachMessage(ctx, i.in(tx), consumer, last, "run 1", []byte("m"))
 			return err
 		}},
 		{"remove without a message", func(tx *sql.Tx) error {
-			_, err := i.RemoveBarePending(ctx, bridge.SQL(tx), consumer, own, "run 1")
+			_, err := i.RemoveBarePending(ctx, i.in(tx), consumer, own, "run 1")
 			return err
 		}},
 		{"remove", func(tx *sql.Tx) error {
-			_, err := i.RemovePending(ctx, bridge.SQL(tx), consumer, own, "run 1")
+			_, err := i.RemovePending(ctx, i.in(tx), consumer, own, "run 1")
 			return err
 		}},
-		{"unclaim", func(tx *sql.Tx) error { return i.Unclaim(ctx, bridge.SQL(tx), consumer, own) }},
+		{"unclaim", func(tx *sql.Tx) error { return i.Unclaim(ctx, i.in(tx), consumer, own) }},
 		{"forget", func(tx *sql.Tx) error {
-			_, err := i.Forget(ctx, bridge.SQL(tx), consumer, []string{last, own}, -time.Hour)
+			_, err := i.Forget(ctx, i.in(tx), consumer, []string{last, own}, -time.Hour)
 			return err
 		}},
 	}
@@ -329,13 +328,13 @@ func testRun(t *testing.T, i *inbox) {
 	i.add(t, "a", pending(driver.Started, key), time.Hour)
 	next := driver.Pending{Key: key, State: driver.Doubtful, Run: "run 2", Attempts: 3, Error: "why"}
 	i.inTx(t, func(tx *sql.Tx) {
-		changed, err := i.ChangePending(t.Context(), bridge.SQL(tx), "a", "run 0", next, 0)
+		changed, err := i.ChangePending(t.Context(), i.in(tx), "a", "run 0", next, 0)
 		check(t, err, "change")
 		expect(t, "changed by another", changed, false)
-		removed, err := i.RemovePending(t.Context(), bridge.SQL(tx), "a", key, "run 0")
+		removed, err := i.RemovePending(t.Context(), i.in(tx), "a", key, "run 0")
 		check(t, err, "remove")
 		expect(t, "removed by another", removed, false)
-		changed, err = i.ChangePending(t.Context(), bridge.SQL(tx), "a", "run 1", next, 0)
+		changed, err = i.ChangePending(t.Context(), i.in(tx), "a", "run 1", next, 0)
 		check(t, err, "change")
 		expect(t, "changed", changed, true)
 	})
@@ -344,11 +343,11 @@ func testRun(t *testing.T, i *inbox) {
 	_, p := i.lookUp(t, "a", key)
 	expectPending(t, p, want)
 	i.inTx(t, func(tx *sql.Tx) {
-		removed, err := i.RemovePending(t.Context(), bridge.SQL(tx), "a", key, "run 1")
+		removed, err := i.RemovePending(t.Context(), i.in(tx), "a", key, "run 1")
 		check(t, err, "remove")
 		expect(t, "removed by who had it", removed, false)
 		next.Message = []byte("other")
-		changed, err := i.ChangePending(t.Context(), bridge.SQL(tx), "a", "run 2", next, 0) // to the same run
+		changed, err := i.ChangePending(t.Context(), i.in(tx), "a", "run 2", next, 0) // to the same run
 		check(t, err, "change")
 		expect(t, "changed", changed, true)
 	})
@@ -356,10 +355,10 @@ func testRun(t *testing.T, i *inbox) {
 	expectPending(t, p, next)
 	i.inTx(t, func(tx *sql.Tx) {
 		// What stays as it is counts as changed too.
-		changed, err := i.ChangePending(t.Context(), bridge.SQL(tx), "a", "run 2", next, -time.Hour)
+		changed, err := i.ChangePending(t.Context(), i.in(tx), "a", "run 2", next, -time.Hour)
 		check(t, err, "change")
 		expect(t, "changed to the same", changed, true)
-		removed, err := i.RemovePending(t.Context(), bridge.SQL(tx), "a", key, "run 2")
+		removed, err := i.RemovePending(t.Context(), i.in(tx), "a", key, "run 2")
 		check(t, err, "remove")
 		expect(t, "removed", removed, true)
 	})
@@ -378,7 +377,7 @@ func testAttachMessage(t *testing.T, i *inbox) {
 		want    bool
 	}{{"run 0", "x", false}, {"run 1", "first", true}, {"run 1", "second", false}} {
 		i.inTx(t, func(tx *sql.Tx) {
-			attached, err := i.AttachMessage(t.Context(), bridge.SQL(tx), "a", key, c.run, []byte(c.message))
+			attached, err := i.AttachMessage(t.Context(), i.in(tx), "a", key, c.run, []byte(c.message))
 			check(t, err, "attach")
 			expect(t, c.message+" attached", attached, c.want)
 		})
@@ -397,7 +396,7 @@ func testRemoveBarePending(t *testing.T, i *inbox) {
 		want     bool
 	}{{bare, "run 0", false}, {bare, "run 1", true}, {bare, "run 1", false}, {full, "run 1", false}} {
 		i.inTx(t, func(tx *sql.Tx) {
-			removed, err := i.RemoveBarePending(t.Context(), bridge.SQL(tx), "a", c.key, c.run)
+			removed, err := i.RemoveBarePending(t.Context(), i.in(tx), "a", c.key, c.run)
 			check(t, err, "remove")
 			expect(t, "removed", removed, c.want)
 		})

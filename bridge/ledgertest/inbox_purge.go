@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -21,7 +20,7 @@ func (i *inbox) claimed(t *testing.T, consumer, after string, limit int) (claims
 	t.Helper()
 	i.inTx(t, func(tx *sql.Tx) {
 		var err error
-		claims, err = i.Claimed(t.Context(), bridge.SQL(tx), consumer, after, limit)
+		claims, err = i.Claimed(t.Context(), i.in(tx), consumer, after, limit)
 		check(t, err, "read claims")
 	})
 	return claims
@@ -31,7 +30,7 @@ func (i *inbox) forget(t *testing.T, consumer string, age time.Duration, keys ..
 	t.Helper()
 	i.inTx(t, func(tx *sql.Tx) {
 		var err error
-		n, err = i.Forget(t.Context(), bridge.SQL(tx), consumer, keys, age)
+		n, err = i.Forget(t.Context(), i.in(tx), consumer, keys, age)
 		check(t, err, "forget")
 	})
 	return n

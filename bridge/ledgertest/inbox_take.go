@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -18,12 +17,12 @@ func (i *inbox) take(t *testing.T, consumer string, state driver.State) (p *driv
 	t.Helper()
 	i.inTx(t, func(tx *sql.Tx) {
 		var err error
-		p, err = i.TakePending(t.Context(), bridge.SQL(tx), consumer, state)
+		p, err = i.TakePending(t.Context(), i.in(tx), consumer, state)
 		check(t, err, "take")
 		if p != nil {
 			taken := *p
 			taken.Run = "taken"
-			changed, err := i.ChangePending(t.Context(), bridge.SQL(tx), consumer, p.Run, taken, time.Hour)
+			changed, err := i.ChangePending(t.Context(), i.in(tx), consumer, p.Run, taken, time.Hour)
 			check(t, err, "change")
 			expect(t, "changed", changed, true)
 		}
@@ -63,7 +62,7 @@ func testTakePendingBeside(t *testing.T, i *inbox) {
 		i.add(t, consumer, pending(driver.Ready, key), -time.Hour+time.Duration(n)*time.Minute)
 	}
 	for _, key := range keys { // all in transactions that stay open
-		p, err := i.TakePending(t.Context(), bridge.SQL(begin(t, i.db)), consumer, driver.Ready)
+		p, err := i.TakePending(t.Context(), i.in(begin(t, i.db)), consumer, driver.Ready)
 		check(t, err, "take")
 		expectPending(t, p, pending(driver.Ready, key))
 	}
@@ -83,10 +82,10 @@ func testTakePendingLocked(t *testing.T, i *inbox) {
 	taker, remover := begin(t, i.db), begin(t, i.db)
 	ctx, cancel := context.WithTimeout(t.Context(), prompt)
 	defer cancel()
-	p, err := i.TakePending(ctx, bridge.SQL(taker), consumer, driver.Ready)
+	p, err := i.TakePending(ctx, i.in(taker), consumer, driver.Ready)
 	check(t, err, "take")
 	expectPending(t, p, pending(driver.Ready, "first"))
-	_, err = i.RemovePending(ctx, bridge.SQL(remover), consumer, "second", "run 1")
+	_, err = i.RemovePending(ctx, i.in(remover), consumer, "second", "run 1")
 	check(t, err, "remove")
 	expectPending(t, i.take(t, consumer, driver.Ready), pending(driver.Ready, "third"))
 	if p := i.take(t, consumer, driver.Ready); p != nil {
@@ -105,7 +104,7 @@ func testDoubtOverdue(t *testing.T, i *inbox) {
 	i.add(t, consumer, pending(driver.Ready, "ready"), -time.Second)
 	for _, want := range []int64{1, 0} {
 		i.inTx(t, func(tx *sql.Tx) {
-			n, err := i.DoubtOverdue(t.Context(), bridge.SQL(tx), consumer)
+			n, err := i.DoubtOverdue(t.Context(), i.in(tx), consumer)
 			check(t, err, "doubt")
 			expect(t, "number of doubtful", n, want)
 		})
@@ -131,7 +130,7 @@ func testListPending(t *testing.T, i *inbox) {
 	i.inTx(t, func(tx *sql.Tx) {
 		var listed []string
 		for after := ""; ; {
-			page, err := i.ListPending(t.Context(), bridge.SQL(tx), consumer, driver.Failed, after, 2)
+			page, err := i.ListPending(t.Context(), i.in(tx), consumer, driver.Failed, after, 2)
 			check(t, err, "list")
 			for _, p := range page {
 				expectPending(t, &p, pending(driver.Failed, p.Key))
@@ -145,7 +144,7 @@ func testListPending(t *testing.T, i *inbox) {
 		if !slices.Equal(listed, keys) {
 			t.Errorf("listed %q, must be %q", listed, keys)
 		}
-		counts, err := i.CountPending(t.Context(), bridge.SQL(tx), consumer)
+		counts, err := i.CountPending(t.Context(), i.in(tx), consumer)
 		check(t, err, "count")
 		if want := map[driver.State]int64{driver.Failed: 5, driver.Doubtful: 1}; !maps.Equal(counts, want) {
 			t.Errorf("counted %v, must be %v", counts, want)
@@ -164,7 +163,7 @@ func testPendingConsumers(t *testing.T, i *inbox) {
 	}
 	expect(t, "added by another consumer", i.add(t, "other", pending(driver.Ready, key), time.Hour), true)
 	i.inTx(t, func(tx *sql.Tx) {
-		counts, err := i.CountPending(t.Context(), bridge.SQL(tx), "other")
+		counts, err := i.CountPending(t.Context(), i.in(tx), "other")
 		check(t, err, "count")
 		expect(t, "the other's count", counts[driver.Ready], 1)
 	})
@@ -177,7 +176,7 @@ func testPendingKeys(t *testing.T, i *inbox) {
 		expectPending(t, p, pending(driver.Failed, key))
 	}
 	tx := begin(t, i.db)
-	if added, err := i.AddPending(t.Context(), bridge.SQL(tx), "keys", pending(driver.Failed, strings.Repeat("x", 256)), 0); added || err == nil {
+	if added, err := i.AddPending(t.Context(), i.in(tx), "keys", pending(driver.Failed, strings.Repeat("x", 256)), 0); added || err == nil {
 		t.Errorf("a key of 256 bytes: %t, %v", added, err)
 	}
 }

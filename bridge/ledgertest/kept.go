@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -16,7 +15,7 @@ func (e *entities) keep(t *testing.T, consumer, entity string, messages map[int6
 	t.Helper()
 	e.locked(t, consumer, entity, func(tx *sql.Tx) {
 		for version, message := range messages {
-			fresh, err := e.Keep(t.Context(), bridge.SQL(tx), consumer, entity, version, message)
+			fresh, err := e.Keep(t.Context(), e.in(tx), consumer, entity, version, message)
 			check(t, err, "keep message")
 			if !fresh {
 				t.Fatalf("version %d is said to be kept already", version)
@@ -29,7 +28,7 @@ func (e *entities) keep(t *testing.T, consumer, entity string, messages map[int6
 func (e *entities) locked(t *testing.T, consumer, entity string, fn func(tx *sql.Tx)) {
 	t.Helper()
 	tx := begin(t, e.db)
-	_, err := e.LockMark(t.Context(), bridge.SQL(tx), consumer, entity)
+	_, err := e.LockMark(t.Context(), e.in(tx), consumer, entity)
 	check(t, err, "lock mark")
 	fn(tx)
 	check(t, tx.Commit(), "commit")
@@ -38,9 +37,9 @@ func (e *entities) locked(t *testing.T, consumer, entity string, fn func(tx *sql
 // expectFirst fails unless the first kept message is this one, and so many are kept.
 func (e *entities) expectFirst(t *testing.T, tx *sql.Tx, consumer, entity string, kept int, version int64, message []byte) {
 	t.Helper()
-	gotVersion, gotMessage, err := e.FirstKept(t.Context(), bridge.SQL(tx), consumer, entity)
+	gotVersion, gotMessage, err := e.FirstKept(t.Context(), e.in(tx), consumer, entity)
 	check(t, err, "read first")
-	n, err := e.CountKept(t.Context(), bridge.SQL(tx), consumer, entity)
+	n, err := e.CountKept(t.Context(), e.in(tx), consumer, entity)
 	check(t, err, "count")
 	if n != kept || gotVersion != version || !bytes.Equal(gotMessage, message) || (gotMessage == nil) != (message == nil) {
 		t.Fatalf("%d are kept, the first is version %d of %d bytes; must be %d, and version %d of %d bytes",
@@ -65,12 +64,12 @@ func testKeep(t *testing.T, e *entities) {
 	for i, version := range []int64{0, 9, 10, math.MaxInt64} {
 		e.locked(t, "a", entity, func(tx *sql.Tx) {
 			e.expectFirst(t, tx, "a", entity, len(messages)-i, version, messages[version])
-			check(t, e.Unkeep(t.Context(), bridge.SQL(tx), "a", entity, version), "delete")
+			check(t, e.Unkeep(t.Context(), e.in(tx), "a", entity, version), "delete")
 		})
 	}
 	e.locked(t, "a", entity, func(tx *sql.Tx) {
 		e.expectFirst(t, tx, "a", entity, 0, 0, nil)
-		check(t, e.Unkeep(t.Context(), bridge.SQL(tx), "a", entity, 9), "delete what is not there")
+		check(t, e.Unkeep(t.Context(), e.in(tx), "a", entity, 9), "delete what is not there")
 	})
 }
 
@@ -78,7 +77,7 @@ func testKeepTwice(t *testing.T, e *entities) {
 	entity := newName()
 	e.keep(t, "a", entity, map[int64][]byte{5: []byte("one")})
 	e.locked(t, "a", entity, func(tx *sql.Tx) {
-		fresh, err := e.Keep(t.Context(), bridge.SQL(tx), "a", entity, 5, []byte("other"))
+		fresh, err := e.Keep(t.Context(), e.in(tx), "a", entity, 5, []byte("other"))
 		check(t, err, "keep again")
 		if fresh {
 			t.Error("one version is kept twice")
@@ -91,11 +90,11 @@ func testKeepRollback(t *testing.T, e *entities) {
 	entity := newName()
 	e.keep(t, "a", entity, map[int64][]byte{5: []byte("five")})
 	tx := begin(t, e.db)
-	_, err := e.LockMark(t.Context(), bridge.SQL(tx), "a", entity)
+	_, err := e.LockMark(t.Context(), e.in(tx), "a", entity)
 	check(t, err, "lock mark")
-	_, err = e.Keep(t.Context(), bridge.SQL(tx), "a", entity, 4, []byte("four"))
+	_, err = e.Keep(t.Context(), e.in(tx), "a", entity, 4, []byte("four"))
 	check(t, err, "keep")
-	check(t, e.Unkeep(t.Context(), bridge.SQL(tx), "a", entity, 5), "delete")
+	check(t, e.Unkeep(t.Context(), e.in(tx), "a", entity, 5), "delete")
 	e.expectFirst(t, tx, "a", entity, 1, 4, []byte("four"))
 	check(t, tx.Rollback(), "roll back")
 	e.locked(t, "a", entity, func(tx *sql.Tx) { e.expectFirst(t, tx, "a", entity, 1, 5, []byte("five")) })
@@ -107,7 +106,7 @@ func testKeepScope(t *testing.T, e *entities) {
 	for i, one := range all {
 		e.keep(t, one.consumer, one.entity, map[int64][]byte{int64(i): []byte(strconv.Itoa(i))})
 	}
-	e.locked(t, "a", entity, func(tx *sql.Tx) { check(t, e.Unkeep(t.Context(), bridge.SQL(tx), "a", entity, 3), "delete another's") })
+	e.locked(t, "a", entity, func(tx *sql.Tx) { check(t, e.Unkeep(t.Context(), e.in(tx), "a", entity, 3), "delete another's") })
 	for i, one := range all {
 		e.locked(t, one.consumer, one.entity, func(tx *sql.Tx) {
 			e.expectFirst(t, tx, one.consumer, one.entity, 1, int64(i), []byte(strconv.Itoa(i)))
@@ -121,9 +120,9 @@ func testKeepUnderLock(t *testing.T, e *entities) {
 			e.mark(t, "a", entity, "3")
 		}
 		first := begin(t, e.db)
-		_, err := e.LockMark(t.Context(), bridge.SQL(first), "a", entity)
+		_, err := e.LockMark(t.Context(), e.in(first), "a", entity)
 		check(t, err, "lock mark")
-		_, err = e.Keep(t.Context(), bridge.SQL(first), "a", entity, 5, []byte("five"))
+		_, err = e.Keep(t.Context(), e.in(first), "a", entity, 5, []byte("five"))
 		check(t, err, "keep")
 		e.whileOneWaits(t, entity, func() { check(t, first.Commit(), "commit") }, func(second *sql.Tx, _ string) {
 			e.expectFirst(t, second, "a", entity, 1, 5, []byte("five"))
@@ -136,7 +135,7 @@ func testKeptEntities(t *testing.T, e *entities) {
 	list := func(limit int) []driver.KeptEntity {
 		t.Helper()
 		tx := begin(t, e.db)
-		all, err := e.KeptEntities(t.Context(), bridge.SQL(tx), consumer, limit)
+		all, err := e.KeptEntities(t.Context(), e.in(tx), consumer, limit)
 		check(t, err, "list")
 		check(t, tx.Rollback(), "roll back")
 		return all
@@ -173,7 +172,7 @@ func testKeptEntities(t *testing.T, e *entities) {
 	}
 	e.locked(t, consumer, names[0], func(tx *sql.Tx) {
 		for _, version := range []int64{20, 30} {
-			check(t, e.Unkeep(t.Context(), bridge.SQL(tx), consumer, names[0], version), "delete")
+			check(t, e.Unkeep(t.Context(), e.in(tx), consumer, names[0], version), "delete")
 		}
 	})
 	if all := list(10); len(all) != 1 || all[0].Entity != names[1] {

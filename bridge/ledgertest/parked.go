@@ -70,7 +70,7 @@ func testOwnTableParksNothing(t *testing.T, d *database) {
 		t.Errorf("the features of a ledger on an own table are %+v", f)
 	}
 	tx := begin(t, d.sender.DB())
-	expectDenied(t, "park", d.sender.Park(t.Context(), bridge.SQL(tx), newParked(1)))
+	expectDenied(t, "park", d.sender.Park(t.Context(), d.in(tx), newParked(1)))
 	check(t, tx.Rollback(), "roll back")
 	_, err := d.ledger.Unpark(t.Context(), uuid.Nil, 1, func(context.Context, []driver.Parked) error { return nil })
 	expectDenied(t, "unpark", err)
@@ -112,7 +112,7 @@ func (p *parking) parked(t *testing.T, n int) []driver.Parked {
 func (p *parking) commitParked(t *testing.T, messages []driver.Parked) {
 	t.Helper()
 	tx := begin(t, p.sender.DB())
-	p.park(t, bridge.SQL(tx), messages)
+	p.park(t, p.in(tx), messages)
 	check(t, tx.Commit(), "commit")
 }
 
@@ -209,7 +209,7 @@ func testParkMany(t *testing.T, p *parking) {
 
 func testParkRollback(t *testing.T, p *parking) {
 	tx := begin(t, p.sender.DB())
-	p.park(t, bridge.SQL(tx), newParked(3))
+	p.park(t, p.in(tx), newParked(3))
 	check(t, tx.Rollback(), "roll back")
 	p.expectCount(t, 0)
 	p.unpark(t)
@@ -218,15 +218,15 @@ func testParkRollback(t *testing.T, p *parking) {
 func testParkSavepoint(t *testing.T, p *parking) {
 	outside, inside, after := newParked(2), newParked(2), newParked(2)
 	tx := begin(t, p.sender.DB())
-	p.park(t, bridge.SQL(tx), outside)
+	p.park(t, p.in(tx), outside)
 	exec := func(statement string) {
 		_, err := tx.ExecContext(t.Context(), statement)
 		check(t, err, statement)
 	}
 	exec(p.Savepoint)
-	p.park(t, bridge.SQL(tx), inside)
+	p.park(t, p.in(tx), inside)
 	exec(p.RollbackTo)
-	p.park(t, bridge.SQL(tx), after)
+	p.park(t, p.in(tx), after)
 	check(t, tx.Commit(), "commit")
 	p.unpark(t, append(outside, after...)...)
 }
@@ -234,8 +234,8 @@ func testParkSavepoint(t *testing.T, p *parking) {
 func testParkDuplicate(t *testing.T, p *parking) {
 	message := newParked(1)
 	tx := begin(t, p.sender.DB())
-	p.park(t, bridge.SQL(tx), message)
-	if err := p.sender.Park(t.Context(), bridge.SQL(tx), message); !errors.Is(err, bridge.ErrDuplicateID) {
+	p.park(t, p.in(tx), message)
+	if err := p.sender.Park(t.Context(), p.in(tx), message); !errors.Is(err, bridge.ErrDuplicateID) {
 		t.Errorf("park an ID again: %v, must be %v", err, bridge.ErrDuplicateID)
 	}
 	check(t, tx.Rollback(), "roll back")
@@ -254,7 +254,7 @@ func testCountParked(t *testing.T, p *parking) {
 
 func testParkNothing(t *testing.T, p *parking) {
 	tx := begin(t, p.sender.DB())
-	check(t, p.sender.Park(t.Context(), bridge.SQL(tx), nil), "park nothing")
+	check(t, p.sender.Park(t.Context(), p.in(tx), nil), "park nothing")
 	check(t, tx.Commit(), "commit")
 	p.unpark(t)
 }
@@ -263,8 +263,8 @@ func testParkOtherDatabase(t *testing.T, h Harness) {
 	first, second := h.newDatabase(t).parking(), h.newDatabase(t).parking()
 	messages := newParked(1)
 	tx := begin(t, second.sender.DB())
-	check(t, second.sender.Record(t.Context(), bridge.SQL(tx), idsOf(messages)), "record")
-	if err := first.sender.Park(t.Context(), bridge.SQL(tx), messages); !errors.Is(err, bridge.ErrOtherLedger) {
+	check(t, second.sender.Record(t.Context(), h.in(tx), idsOf(messages)), "record")
+	if err := first.sender.Park(t.Context(), h.in(tx), messages); !errors.Is(err, bridge.ErrOtherLedger) {
 		t.Errorf("park: %v, must be %v", err, bridge.ErrOtherLedger)
 	}
 	check(t, tx.Rollback(), "roll back")

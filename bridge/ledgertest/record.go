@@ -70,9 +70,9 @@ func testSavepoint(t *testing.T, d *database) {
 		check(t, err, statement)
 	}
 	exec(d.Savepoint)
-	check(t, d.record(t, bridge.SQL(tx), []uuid.UUID{inside}), "record")
+	check(t, d.record(t, d.in(tx), []uuid.UUID{inside}), "record")
 	exec(d.RollbackTo)
-	check(t, d.record(t, bridge.SQL(tx), []uuid.UUID{after}), "record")
+	check(t, d.record(t, d.in(tx), []uuid.UUID{after}), "record")
 	check(t, tx.Commit(), "commit")
 
 	d.expectCommitted(t, []uuid.UUID{outside, inside, after}, outside, after)
@@ -89,7 +89,7 @@ func testDuplicate(t *testing.T, d *database) {
 		"within one call":    append(append(newIDs(2), twice, twice), newIDs(2)...),
 	} {
 		tx := begin(t, d.sender.DB())
-		if err := d.record(t, bridge.SQL(tx), ids); !d.isDuplicate(err) {
+		if err := d.record(t, d.in(tx), ids); !d.isDuplicate(err) {
 			t.Errorf("record a duplicate %s: %v, must be %v", name, err, bridge.ErrDuplicateID)
 		}
 		check(t, tx.Rollback(), "roll back")
@@ -104,7 +104,7 @@ func testDuplicateOfOpen(t *testing.T, d *database) {
 	id := newID()
 	first, second := d.begin(t, id), begin(t, d.sender.DB())
 	result := make(chan error, 1)
-	go func() { result <- d.record(t, bridge.SQL(second), []uuid.UUID{id}) }()
+	go func() { result <- d.record(t, d.in(second), []uuid.UUID{id}) }()
 	d.waiting(t, 1)
 	check(t, first.Commit(), "commit")
 	if err := <-result; !d.isDuplicate(err) {
@@ -138,7 +138,7 @@ func testForget(t *testing.T, d *database) {
 
 func testNoIDs(t *testing.T, d *database) {
 	tx := begin(t, d.sender.DB())
-	check(t, d.sender.Record(t.Context(), bridge.SQL(tx), nil), "record nothing")
+	check(t, d.sender.Record(t.Context(), d.in(tx), nil), "record nothing")
 	check(t, tx.Commit(), "commit")
 	d.expectCommitted(t, nil)
 	check(t, d.ledger.Forget(t.Context(), nil), "forget nothing")

@@ -107,7 +107,7 @@ func testOtherDatabase(t *testing.T, h Harness) {
 	first, second := h.newDatabase(t), h.newDatabase(t)
 	tx := begin(t, second.sender.DB())
 	id := newID()
-	if err := first.sender.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}); !errors.Is(err, bridge.ErrOtherLedger) {
+	if err := first.sender.Record(t.Context(), h.in(tx), []uuid.UUID{id}); !errors.Is(err, bridge.ErrOtherLedger) {
 		t.Fatalf("record: %v, must be %v", err, bridge.ErrOtherLedger)
 	}
 	check(t, tx.Rollback(), "roll back")
@@ -123,7 +123,7 @@ func testLostIdentity(t *testing.T, h Harness) {
 
 	ctx := t.Context()
 	tx := begin(t, d.sender.DB())
-	if err := d.sender.Record(ctx, bridge.SQL(tx), []uuid.UUID{newID()}); !errors.Is(err, bridge.ErrOtherLedger) {
+	if err := d.sender.Record(ctx, h.in(tx), []uuid.UUID{newID()}); !errors.Is(err, bridge.ErrOtherLedger) {
 		t.Errorf("record: %v, must be %v", err, bridge.ErrOtherLedger)
 	}
 	check(t, tx.Rollback(), "roll back")

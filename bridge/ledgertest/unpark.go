@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -17,7 +16,7 @@ func testUnparkOpen(t *testing.T, p *parking) {
 	before := p.parked(t, 1)
 	tx := begin(t, p.sender.DB())
 	open := newParked(1)
-	p.park(t, bridge.SQL(tx), open)
+	p.park(t, p.in(tx), open)
 	p.expectCount(t, 1)
 	if p.OneWriter {
 		check(t, tx.Commit(), "commit")

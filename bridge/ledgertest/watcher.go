@@ -284,11 +284,10 @@ func testOpenTransactionsRefused(t *testing.T, w *watching) {
 	// Without a second connection nobody can be asked: that is no answer.
 	id := newID()
 	tx := w.opened(t, id)
-	two := w.connect()
-	two.SetMaxOpenConns(2)
-	narrow, err := w.Open(t.Context(), two)
+	narrow, err := w.Open(t.Context(), w.connect())
 	check(t, err, "open")
-	taken := begin(t, two)
+	narrow.DB().SetMaxOpenConns(2)
+	taken := begin(t, narrow.DB())
 	if found, err := narrow.Holders(t.Context(), id); err == nil {
 		t.Errorf("without a second connection: %+v", found)
 	}
@@ -298,10 +297,9 @@ func testOpenTransactionsRefused(t *testing.T, w *watching) {
 	w.expectHolder(t, found, tx)
 	w.end(t, tx)
 
-	one := w.connect()
-	one.SetMaxOpenConns(1)
-	ledger, err := w.Open(t.Context(), one)
+	ledger, err := w.Open(t.Context(), w.connect())
 	check(t, err, "open")
+	ledger.DB().SetMaxOpenConns(1)
 	if _, err := ledger.Holders(t.Context(), newID()); err == nil {
 		t.Error("a pool of one connection is no error")
 	}

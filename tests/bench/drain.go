@@ -198,7 +198,7 @@ func stageSingly(ctx context.Context, w *world, p place, db *sql.DB, size, n int
 		if err != nil {
 			return err
 		}
-		if err = l.Record(ctx, tx, ids); err == nil {
+		if err = l.Record(ctx, bridge.SQL(tx), ids); err == nil {
 			err = publisher.publish(ctx, letters...)
 		}
 		if err != nil {

@@ -5,16 +5,22 @@ import (
 	"database/sql"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
-	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -31,6 +37,79 @@ func TestPostgresByPq(t *testing.T) {
 func byPq(t testing.TB) string {
 	t.Helper()
 	return withParameter(t, servertest.PostgresDB(t), "sslmode", "disable")
+}
+
+// Natively: what works in the caller's transaction goes past database/sql, and the rest over
+// a pgxpool.Pool.
+func TestPostgresByPgxPool(t *testing.T) {
+	h := further(postgresHarness("pgx", servertest.PostgresDB))
+	h.Create = func(t testing.TB) func() (*sql.DB, error) {
+		at := withParameter(t, servertest.PostgresDB(t), "application_name", program)
+		at = withParameter(t, at, "pool_max_conns", "50") // pgx's default is 4, and the suite settles more IDs at once
+		return func() (*sql.DB, error) {
+			pool, err := pgxpool.New(context.Background(), at)
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(pool.Close)
+			db := stdlib.OpenDBFromPool(pool)
+			pools.Store(db, pool)
+			return db, nil
+		}
+	}
+	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return pgxbridge.Open(ctx, poolOf(db)) }
+	h.OpenInbox = func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
+		return pgxbridge.OpenInbox(ctx, poolOf(db))
+	}
+	h.Tx = func(tx *sql.Tx) bridge.Tx { return pgxbridge.Tx(nativeTx{tx: tx}) }
+	runPostgres(t, h)
+}
+
+// pools are the pools that the databases were made of.
+var pools sync.Map
+
+func poolOf(db *sql.DB) *pgxpool.Pool {
+	pool, ok := pools.Load(db)
+	if !ok {
+		panic("a database without a pool")
+	}
+	return pool.(*pgxpool.Pool)
+}
+
+// A nativeTx is pgx's side of a transaction that the suite has begun by database/sql.
+type nativeTx struct {
+	pgx.Tx
+	tx *sql.Tx
+}
+
+// conn is the transaction's connection. pgx shows it to who rewrites a query.
+func (n nativeTx) conn(ctx context.Context) (*pgx.Conn, error) {
+	var seen connection
+	_, err := n.tx.ExecContext(ctx, "SELECT 1", &seen)
+	return seen.conn, err
+}
+
+func (n nativeTx) Exec(ctx context.Context, statement string, args ...any) (pgconn.CommandTag, error) {
+	conn, err := n.conn(ctx)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return conn.Exec(ctx, statement, args...)
+}
+
+func (n nativeTx) Query(ctx context.Context, statement string, args ...any) (pgx.Rows, error) {
+	conn, err := n.conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return conn.Query(ctx, statement, args...)
+}
+
+type connection struct{ conn *pgx.Conn }
+
+func (c *connection) RewriteQuery(_ context.Context, conn *pgx.Conn, statement string, _ []any) (string, []any, error) {
+	c.conn = conn
+	return statement, nil, nil
 }
 
 func TestPostgresBehindPgBouncerByPgx(t *testing.T) {

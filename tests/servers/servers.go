@@ -31,7 +31,7 @@ import (
 var ErrMissing = errors.New("not installed")
 
 const (
-	startLimit = 3 * time.Minute // for one start; the machine may be busy
+	startLimit = 2 * time.Minute // for one start; the machine may be busy
 	stopLimit  = 2 * time.Minute // after it a stopping server is killed
 )
 
@@ -120,6 +120,15 @@ func (s *server) Stop() error {
 // start starts the process and waits until it is ready. The caller holds mu,
 // or is the only one who knows the server.
 func (s *server) start(ctx context.Context) error {
+	err := s.startOnce(ctx)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		// Seen with RabbitMQ 3.10: a node of a cluster hangs in its boot, on a busy machine.
+		err = s.startOnce(ctx)
+	}
+	return err
+}
+
+func (s *server) startOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	p, err := startProcess(s.command(), s.ready, s.log)

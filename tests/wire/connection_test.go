@@ -128,11 +128,11 @@ func TestAHalfOpenConnectionCostsNobodyMoreThanTheDeadline(t *testing.T) {
 		for i := range messages {
 			messages[i].Body = make([]byte, 1<<20)
 		}
-		err := fails(t, broker, messages, time.Second, bridge.ErrUnavailable)
+		err := fails(t, broker, messages, time.Second, context.DeadlineExceeded)
 		blames(t, err, messages[len(messages)-1-slices.IndexFunc(reversed(messages), func(m bridge.Outgoing) bool {
 			return strings.Contains(err.Error(), m.MessageId)
 		})])
-		fails(t, broker, outgoing("q", 1), time.Second, bridge.ErrUnavailable) // behind them
+		fails(t, broker, outgoing("q", 1), time.Second, context.DeadlineExceeded) // behind them
 		valve.Release()
 		publishes(t, broker, "q")
 	})

@@ -29,7 +29,7 @@ var sqliteKind = kind{
 // sqliteSettings are what every connection needs: patience with other writers, and
 // the write lock from the start of a transaction, as one that has read cannot
 // always get it later. What the URL itself says comes after them and prevails.
-const sqliteSettings = "_pragma=busy_timeout(20000)&_txlock=immediate"
+const sqliteSettings = "_pragma=busy_timeout(60000)&_txlock=immediate"
 
 func openSQLite(ctx context.Context, address string, create bool) (*sqlx.DB, error) {
 	path, settings, _ := strings.Cut(strings.TrimPrefix(address, "sqlite:"), "?")

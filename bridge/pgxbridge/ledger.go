@@ -1,0 +1,32 @@
+package pgxbridge
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+)
+
+// Open is postgres.Open on a pool of pgx. What works in the caller's transaction (Record,
+// Park) goes natively through Tx; the verifier's own statements go over the same pool by
+// pgx's stdlib. A verifier wants as many connections at once as package verifier says;
+// pgxpool's default is 4 (pool_max_conns). The pool stays the caller's; close the ledger's
+// DB() before it.
+func Open(ctx context.Context, pool *pgxpool.Pool) (*postgres.Ledger, error) {
+	db := stdlib.OpenDBFromPool(pool)
+	ledger, err := postgres.Open(ctx, db)
+	if err != nil {
+		_ = db.Close()
+		return nil, err
+	}
+	return ledger, nil
+}
+
+// OpenInbox is postgres.OpenInbox on a pool of pgx. The pool stays the caller's.
+func OpenInbox(ctx context.Context, pool *pgxpool.Pool) (*postgres.Inbox, error) {
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+	return postgres.OpenInbox(ctx, db)
+}
