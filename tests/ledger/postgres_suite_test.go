@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"database/sql"
+	"io"
 	"net/url"
 	"strings"
 	"sync"
@@ -42,6 +43,7 @@ func byPq(t testing.TB) string {
 // Natively: what works in the caller's transaction goes past database/sql, and the rest over
 // a pgxpool.Pool.
 func TestPostgresByPgxPool(t *testing.T) {
+	var opened closers
 	h := further(postgresHarness("pgx", servertest.PostgresDB))
 	h.Create = func(t testing.TB) func() (*sql.DB, error) {
 		at := withParameter(t, servertest.PostgresDB(t), "application_name", program)
@@ -51,18 +53,45 @@ func TestPostgresByPgxPool(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			t.Cleanup(pool.Close)
 			db := stdlib.OpenDBFromPool(pool)
 			pools.Store(db, pool)
+			t.Cleanup(pool.Close)
 			return db, nil
 		}
 	}
-	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return pgxbridge.Open(ctx, poolOf(db)) }
+	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
+		ledger, err := pgxbridge.Open(ctx, poolOf(db))
+		if err == nil {
+			opened.Add(ledger.DB())
+		}
+		return ledger, err
+	}
 	h.OpenInbox = func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
 		return pgxbridge.OpenInbox(ctx, poolOf(db))
 	}
 	h.Tx = func(tx *sql.Tx) bridge.Tx { return pgxbridge.Tx(nativeTx{tx: tx}) }
+	t.Cleanup(opened.Close)
 	runPostgres(t, h)
+}
+
+// closers are closed together.
+type closers struct {
+	mu  sync.Mutex
+	all []io.Closer
+}
+
+func (c *closers) Add(one io.Closer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, one)
+}
+
+func (c *closers) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, one := range c.all {
+		_ = one.Close()
+	}
 }
 
 // pools are the pools that the databases were made of.
