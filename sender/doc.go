@@ -15,8 +15,8 @@
 // InTx begins and ends the transaction. Where you do that yourself, SendTx works in it:
 // SendTx(ctx, bridge.SQL(tx), …) in a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile.
 // What other libraries call their transaction is in package bridge. The examples are
-// whole programs: for PostgreSQL, SQL Server, sqlx, a table of one's own, and with
-// parking.
+// whole programs: for PostgreSQL, SQL Server, sqlx, a table of one's own, staging early,
+// and with parking.
 //
 // The ledger's tables (package migrate, or verifier -migrate) are in the database of the
 // transaction. The queues are made by the verifier, which must run for anything to
@@ -33,7 +33,25 @@
 //
 // In between the transaction is open and holds its locks for a round trip to the
 // broker, at most for Options.Timeout, or twice as long where messages gather (see
-// below). So send as late in the transaction as you can; InTx does it last.
+// below). So send as late in the transaction as you can, as InTx does, or stage early.
+//
+// # Staging early
+//
+// Tx.Stage, inside InTx, and StageTx, in a transaction of yours, record the messages and
+// begin to publish them at once. The broker's confirm takes its time while the
+// transaction's other statements run, and the commit waits only for what is left of it.
+// Rules 1 and 2 hold as before.
+//
+// Stage early where the content of the message is known before the transaction's last
+// statements, and these take about as long as the confirm. What it costs:
+//
+//   - The rows that you have locked are not locked for longer. The ledger's row is held
+//     from the staging to the end of the transaction, and only the verifier waits for it.
+//   - The verifier meets the message sooner, and its lookup waits for as long as the
+//     transaction takes. That is cheap for milliseconds. Of a transaction that runs for
+//     seconds, send at the end.
+//   - A transaction that rolls back has staged for nothing: the broker has stored the
+//     message, and the verifier drops it. Where many roll back, send at the end.
 //
 // # Groups
 //

@@ -21,6 +21,10 @@ const (
 	// maxShippers is how many shipments may be under way at once. While they are,
 	// what transactions stage gathers for the next one.
 	maxShippers = 1
+	// earlyBytes bounds what is under way early, so that transactions that stage, roll
+	// back and never wait cannot pile it up. Each staging counts as earlyLeast at least.
+	earlyBytes = 16 << 20
+	earlyLeast = 8 << 10
 )
 
 // A stager publishes what transactions stage, and lets the messages of one moment
@@ -38,48 +42,76 @@ type stager struct {
 	limit   int // messages in a group
 
 	mu       sync.Mutex
-	next     *shipment // gathers; nil if nobody waits for it
+	next     *shipment // gathers; nil if there is nothing to publish
 	shippers int
+	underWay int // bytes of all shipments, as begin counts them
 }
 
-// A shipment is what gathers while others are under way. Its transactions wait for
-// it, so it holds no more than they have staged.
-type shipment struct {
-	// records are encoded on joining: the messages are their callers', and a caller
-	// whose context ends does not wait until its own has been read.
+// A cargo is what one call stages. The records are encoded when it is made: the messages are
+// their callers', who do not wait until they have been read.
+type cargo struct {
 	records [][]byte
+	alone   bool // it gains nothing from company
+}
+
+// A shipment is what is published at once: a cargo that travels alone, or those that
+// gathered while others were under way.
+type shipment struct {
+	records [][]byte
+	bytes   int    // as begin counts them
+	leash   *leash // of a cargo that travels alone
 	done    chan struct{}
 	err     error // valid once done is closed
 }
 
-// stage publishes the messages and waits until the broker has confirmed all of
-// them, or for the first failure. A shipment's time begins when it is shipped, so it
-// waits for the timeout at most twice: for the shipment before it, and for its own.
-func (s *stager) stage(ctx context.Context, messages []amqp.Publishing) error {
-	if s.alone(messages) {
-		ctx, cancel := context.WithTimeout(ctx, s.timeout)
-		defer cancel()
-		return s.broker.Publish(ctx, s.outgoing(messages))
+// begin has a cargo published, and does not wait for it. A shipment's time begins when it is
+// shipped, so it is done within twice the timeout: that of the shipment before it, and its
+// own. It returns nil if nobody waits for the cargo yet and too much is under way.
+func (s *stager) begin(ctx context.Context, c cargo, waitedFor bool) (*shipment, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("publish: nothing sent: %w: %w", bridge.ErrUnavailable, context.Cause(ctx))
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("publish: nothing sent: %w: %w", bridge.ErrUnavailable, context.Cause(ctx))
+	size := 0
+	for _, record := range c.records {
+		size += len(record)
 	}
-	records := make([][]byte, len(messages))
-	for i, m := range messages {
-		records[i] = wire.EncodeRecord(m)
+	size = max(size, earlyLeast)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !waitedFor && s.underWay > 0 && s.underWay+size > earlyBytes {
+		return nil, nil
 	}
-	joined := s.join(records)
-	var err error
+	s.underWay += size
+	if c.alone {
+		alone := &shipment{records: c.records, bytes: size, leash: newLeash(s.timeout), done: make(chan struct{})}
+		go s.shipAlone(alone)
+		return alone, nil
+	}
+	return s.join(c.records, size), nil
+}
+
+// wait waits until the broker has confirmed a whole shipment, or for the first failure. The
+// message to name is one of the caller's, not the group.
+func (s *stager) wait(ctx context.Context, joined *shipment, first uuid.UUID) error {
+	if joined.leash != nil {
+		stop := context.AfterFunc(ctx, func() { joined.leash.end(ctx) })
+		defer stop()
+		<-joined.done
+		return joined.err
+	}
 	select {
 	case <-joined.done:
-		err = joined.err
 	case <-ctx.Done():
+	}
+	var err error
+	select {
+	case <-joined.done: // also where the context has ended since
+		err = joined.err
+	default:
 		err = &bridge.PublishError{Err: s.late(ctx)}
 	}
-	// The message to name is one of this transaction, not the group.
 	if failed := new(bridge.PublishError); errors.As(err, &failed) {
-		id, _ := uuid.Parse(messages[0].MessageId)
-		return &bridge.PublishError{ID: id, Target: s.queue, Err: failed.Err}
+		return &bridge.PublishError{ID: first, Target: s.queue, Err: failed.Err}
 	}
 	return err
 }
@@ -92,25 +124,15 @@ func (s *stager) late(ctx context.Context) error {
 	return fmt.Errorf("%w in time: %w", bridge.ErrUnconfirmed, context.Cause(ctx))
 }
 
-// alone tells whether the messages gain nothing from company.
-func (s *stager) alone(messages []amqp.Publishing) bool {
-	for _, m := range messages {
-		if len(m.Body) > groupBytes/3 {
-			return true
-		}
-	}
-	return s.limit == 1
-}
-
-// join adds records to the next shipment, and sees to it that it gets under way.
-func (s *stager) join(records [][]byte) *shipment {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// join adds records to the next shipment, and sees to it that it gets under way. The caller
+// holds mu.
+func (s *stager) join(records [][]byte, size int) *shipment {
 	if s.next == nil {
 		s.next = &shipment{done: make(chan struct{})}
 	}
 	joined := s.next
 	joined.records = append(joined.records, records...)
+	joined.bytes += size
 	if s.shippers < maxShippers {
 		s.shippers++
 		go s.ship()
@@ -132,27 +154,36 @@ func (s *stager) ship() {
 			return
 		}
 		s.mu.Unlock()
-		shipment.err = s.publish(shipment.records)
-		close(shipment.done)
+		ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+		s.publish(ctx, shipment, s.limit)
+		cancel()
 	}
 }
 
-func (s *stager) publish(records [][]byte) error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
-	defer cancel()
-	groups, err := s.grouped(records)
-	if err != nil {
-		return err
+// shipAlone publishes the shipment of one caller, which ends when that one gives it up.
+func (s *stager) shipAlone(alone *shipment) {
+	defer alone.leash.release()
+	s.publish(alone.leash, alone, 1)
+}
+
+func (s *stager) publish(ctx context.Context, shipment *shipment, limit int) {
+	groups, err := s.grouped(shipment.records, limit)
+	if err == nil {
+		err = s.broker.Publish(ctx, s.outgoing(groups))
 	}
-	return s.broker.Publish(ctx, s.outgoing(groups))
+	s.mu.Lock()
+	s.underWay -= shipment.bytes
+	s.mu.Unlock()
+	shipment.err = err
+	close(shipment.done)
 }
 
 // grouped puts records together into as few staged messages as their limits allow. One
 // that is left alone becomes what other senders write, no group.
-func (s *stager) grouped(records [][]byte) (out []amqp.Publishing, err error) {
+func (s *stager) grouped(records [][]byte, limit int) (out []amqp.Publishing, err error) {
 	for len(records) > 0 {
 		n, size := 1, len(records[0])
-		for n < min(len(records), s.limit) && size+len(records[n]) <= groupBytes {
+		for n < min(len(records), limit) && size+len(records[n]) <= groupBytes {
 			size += len(records[n])
 			n++
 		}
@@ -174,4 +205,36 @@ func (s *stager) outgoing(messages []amqp.Publishing) []bridge.Outgoing {
 		out[i] = bridge.Outgoing{Target: s.queue, Publishing: m}
 	}
 	return out
+}
+
+// A leash is the context of a shipment that travels alone. It ends after the timeout, or as
+// the context of whoever gives the shipment up has ended.
+type leash struct {
+	context.Context
+	cancel  context.CancelCauseFunc
+	release context.CancelFunc
+}
+
+func newLeash(timeout time.Duration) *leash {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	ctx, release := context.WithTimeout(ctx, timeout)
+	return &leash{ctx, cancel, release}
+}
+
+// givenUp is the cause of a leash that has ended with a caller's context.
+type givenUp struct {
+	error // the cause of that context
+	how   error
+}
+
+func (g givenUp) Unwrap() error { return g.error }
+
+func (l *leash) end(by context.Context) { l.cancel(givenUp{context.Cause(by), by.Err()}) }
+
+// Err tells a caller's deadline from its cancellation: bridge.Retryable does.
+func (l *leash) Err() error {
+	if by := (givenUp{}); errors.As(context.Cause(l.Context), &by) {
+		return by.how
+	}
+	return l.Context.Err()
 }

@@ -21,15 +21,19 @@ var ErrCommitUnknown = errors.New("unknown whether the transaction committed")
 
 // A Tx is a transaction that collects messages. It has the statements of a *sql.Tx that
 // take a context, and is a bridge.Tx. It has no Commit and no Rollback: InTx ends the
-// transaction, and fn says how by its error. When fn has returned, Send and all statements
-// fail with an error that wraps sql.ErrTxDone. A *sql.Stmt that was made before is not
-// stopped, nor are rows that are still being read; do not use them after fn.
+// transaction, and fn says how by its error. When fn has returned, Send, Stage and all
+// statements fail with an error that wraps sql.ErrTxDone. A *sql.Stmt that was made before
+// is not stopped, nor are rows that are still being read; do not use them after fn.
 type Tx struct {
-	tx *sql.Tx
+	sender *Sender
+	tx     *sql.Tx
 
-	mu     sync.Mutex
-	over   bool // fn has returned: nothing more is sent
-	outbox []bridge.Message
+	mu      sync.Mutex
+	over    bool // fn has returned: nothing more is sent
+	outbox  []bridge.Message
+	staging sync.WaitGroup // calls of Stage
+	staged  []*Staged
+	failed  error // of the first Stage that failed
 }
 
 // ExecContext is that of *sql.Tx.
@@ -119,7 +123,36 @@ func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
 	return ids, nil
 }
 
-// end lets nothing else be sent, and returns what was.
+// Stage records messages at once and begins to publish them, as StageTx does, and returns
+// their IDs. So the broker's confirm takes its time while fn goes on; InTx waits for what
+// is left of it before it commits. After an error InTx rolls back, whatever fn returns.
+// After a rollback to a savepoint that was set before Stage, these messages are dropped, and
+// the transaction commits the rest.
+//
+// It is a statement in the transaction, so it must not be called while rows are being read.
+func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, error) {
+	tx.mu.Lock()
+	if tx.over {
+		tx.mu.Unlock()
+		return nil, fmt.Errorf("stage: nothing sent: %w", errOver)
+	}
+	tx.staging.Add(1)
+	tx.mu.Unlock()
+	defer tx.staging.Done()
+	staged, err := tx.sender.StageTx(ctx, bridge.SQL(tx.tx), msgs...)
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if err != nil {
+		if tx.failed == nil {
+			tx.failed = err
+		}
+		return nil, err
+	}
+	tx.staged = append(tx.staged, staged)
+	return staged.IDs(), nil
+}
+
+// end lets nothing else be sent, and returns what Send has collected.
 func (tx *Tx) end() []bridge.Message {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
@@ -127,10 +160,29 @@ func (tx *Tx) end() []bridge.Message {
 	return tx.outbox
 }
 
-// InTx begins a transaction, runs fn in it, records and stages what fn sent, and
-// commits. If fn returns an error or panics, or the staging fails, the
-// transaction is rolled back and nothing is delivered; the errors are those of
-// fn and of SendTx. Without messages it is a transaction as any other. opts, which may
+// confirm stages what is left, and waits until all is confirmed, or parked.
+func (tx *Tx) confirm(ctx context.Context) error {
+	outbox := tx.end()
+	tx.staging.Wait() // fn may have left one running
+	if tx.failed != nil {
+		return tx.failed
+	}
+	last, err := tx.sender.StageTx(ctx, bridge.SQL(tx.tx), outbox...)
+	if err != nil {
+		return err
+	}
+	for _, staged := range append(tx.staged, last) {
+		if err := staged.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// InTx begins a transaction, runs fn in it, records and stages what fn sent, waits until
+// all that fn sent or staged is confirmed, and commits. If fn returns an error or panics,
+// or a staging fails, the transaction is rolled back and nothing is delivered; the errors
+// are those of fn and of SendTx. Without messages it is a transaction as any other. opts, which may
 // be nil, is for BeginTx.
 //
 // An error of the COMMIT itself is ErrCommitUnknown, unless the database says that it has
@@ -138,8 +190,8 @@ func (tx *Tx) end() []bridge.Message {
 // ends before the COMMIT is sent, the transaction is rolled back. Should the process die,
 // what was not committed is rolled back, and what was is delivered.
 //
-// Messages are staged after fn, so a message must not be sent and then undone by
-// a rollback to a savepoint; use SendTx there.
+// What fn sends is staged after fn, so it must not be sent and then undone by a rollback
+// to a savepoint; use Stage there.
 func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(tx *Tx) error) error {
 	sqlTx, err := db.BeginTx(ctx, opts)
 	if err != nil {
@@ -147,12 +199,12 @@ func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn f
 	}
 	// After a commit this does nothing; it also serves a panic in fn.
 	defer func() { _ = sqlTx.Rollback() }()
-	tx := &Tx{tx: sqlTx}
+	tx := &Tx{sender: s, tx: sqlTx}
 	defer tx.end() // also after a panic in fn
 	if err := fn(tx); err != nil {
 		return err
 	}
-	if _, err := s.SendTx(ctx, bridge.SQL(sqlTx), tx.end()...); err != nil {
+	if err := tx.confirm(ctx); err != nil { // rule 2
 		return err
 	}
 	if ctx.Err() != nil {

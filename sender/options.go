@@ -17,8 +17,9 @@ type Options struct {
 	// Timeout bounds one staging: waiting for a connection, publishing, waiting for the
 	// confirms. Messages that gather behind others have it for themselves, once those are
 	// done: their transaction waits for twice Timeout at most. The database transaction is
-	// open meanwhile, and the statement that records is not part of it. Default 5 s.
-	// A context that ends earlier counts.
+	// open meanwhile, and the statement that records is not part of it. Of what is staged
+	// early it begins with StageTx, and the caller's time until Wait does not count.
+	// Default 5 s. A context that ends earlier counts.
 	Timeout time.Duration
 	// MaxMessageBytes is the largest body that is accepted; a larger one is
 	// bridge.ErrInvalidMessage. It must not exceed the broker's max_message_size, which

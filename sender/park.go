@@ -2,16 +2,11 @@ package sender
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // A Parking says when messages are stored in the database instead of the staging
@@ -43,16 +38,17 @@ type garage struct {
 	retry atomic.Int64 // when the broker is tried again, in ns
 }
 
-// stage has the messages staged, or parks them in tx, in which they are recorded.
-func (g *garage) stage(ctx context.Context, tx bridge.Tx, messages []amqp.Publishing, stager *stager) error {
+// parks tells whether messages are parked without asking the broker.
+func (g *garage) parks() bool {
+	return g.ledger != nil && (g.opts.Parking == ParkAlways || g.waits())
+}
+
+// judge learns what became of a staging, and parks the messages in tx, in which they are
+// recorded, if that was an outage.
+func (g *garage) judge(ctx context.Context, staged *Staged, err error) error {
 	switch {
 	case g.ledger == nil:
-		return stager.stage(ctx, messages)
-	case g.opts.Parking == ParkAlways || g.waits():
-		return g.park(ctx, tx, messages)
-	}
-	err := stager.stage(ctx, messages)
-	switch {
+		return err
 	case err == nil:
 		g.ended()
 		return nil
@@ -60,7 +56,7 @@ func (g *garage) stage(ctx context.Context, tx bridge.Tx, messages []amqp.Publis
 		return err // no outage
 	}
 	g.began(err)
-	return g.park(ctx, tx, messages)
+	return g.park(ctx, staged)
 }
 
 // waits tells whether the broker is out and was tried a moment ago.
@@ -86,14 +82,10 @@ func (g *garage) ended() {
 	}
 }
 
-func (g *garage) park(ctx context.Context, tx bridge.Tx, messages []amqp.Publishing) error {
-	parked := make([]driver.Parked, len(messages))
-	for i, m := range messages {
-		id, err := uuid.Parse(m.MessageId)
-		if err != nil {
-			return fmt.Errorf("park message: %w", err)
-		}
-		parked[i] = driver.Parked{ID: id, Message: wire.EncodeRecord(m)}
+func (g *garage) park(ctx context.Context, staged *Staged) error {
+	parked := make([]driver.Parked, len(staged.ids))
+	for i, id := range staged.ids {
+		parked[i] = driver.Parked{ID: id, Message: staged.cargo.records[i]}
 	}
-	return g.ledger.Park(ctx, tx, parked)
+	return g.ledger.Park(ctx, staged.tx, parked)
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
@@ -15,7 +14,7 @@ import (
 )
 
 // A Sender stages messages for transactions. It may be used from any number of
-// goroutines. It has nothing to close: what it has under way ends within
+// goroutines. It has nothing to close: what it has under way ends within twice
 // Options.Timeout, or with the broker.
 type Sender struct {
 	ledger driver.Recorder
@@ -59,8 +58,9 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 // SendTx records the messages' IDs in tx, stages the messages, waits until the
 // broker has confirmed all of them, and returns their IDs in order. The caller
 // then commits: with the commit the messages are on their way, with a rollback
-// they never were. Call it as late in the transaction as possible; a verifier
-// waits from here to the commit. It may be called several times in one transaction.
+// they never were. Call it as late in the transaction as possible, or StageTx in its
+// place; a verifier waits from here to the commit. It may be called several times in one
+// transaction.
 // Without messages it does nothing.
 //
 // On any error the caller must roll back; nothing that was staged will be
@@ -83,58 +83,44 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 // Should the process die, the database rolls back and the verifier drops what
 // was staged (what happens at a crash: package bridge).
 func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) ([]uuid.UUID, error) {
-	if len(msgs) == 0 {
-		return nil, nil
-	}
-	ids, staged, err := s.encode(msgs)
+	staged, err := s.StageTx(ctx, tx, msgs...)
 	if err != nil {
-		return nil, fmt.Errorf("send: %w", err)
+		return nil, err
 	}
-	// Rule 1: the INSERT has succeeded before the first byte leaves.
-	if err := s.ledger.Record(ctx, tx, ids); err != nil {
-		return nil, fmt.Errorf("send: %w", err)
+	if err := staged.Wait(ctx); err != nil {
+		return nil, err
 	}
-	// Rule 2: the caller may commit only after every message is confirmed, or parked.
-	err = s.garage.stage(ctx, tx, staged, s.stager)
-	if err != nil && errors.Is(ctx.Err(), context.Canceled) && !errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("%w: %w", err, context.Canceled) // bridge.Retryable must say false
-	}
-	switch {
-	case errors.Is(err, bridge.ErrReturned):
-		return nil, fmt.Errorf("send: the transaction must roll back: there is no queue %q; verifiers declare it when they start, as does bridge.Topology: %w", s.opts.Queue, err)
-	case err != nil:
-		return nil, fmt.Errorf("send: the transaction must roll back: %w", err)
-	}
-	return ids, nil
+	return staged.IDs(), nil
 }
 
-// encode gives every message an ID and its staged form, before anything is
-// touched.
-func (s *Sender) encode(msgs []bridge.Message) ([]uuid.UUID, []amqp.Publishing, error) {
+// encode gives every message an ID, and makes a copy of it in its staged form, before
+// anything is touched.
+func (s *Sender) encode(msgs []bridge.Message) ([]uuid.UUID, cargo, error) {
 	ids := make([]uuid.UUID, len(msgs))
-	staged := make([]amqp.Publishing, len(msgs))
+	staged := cargo{records: make([][]byte, len(msgs)), alone: s.opts.GroupMessages == 1}
 	for i, m := range msgs {
 		now := time.Now()
 		if m.ID == uuid.Nil {
 			id, err := uuid.NewV7()
 			if err != nil {
-				return nil, nil, fmt.Errorf("make message ID: %w", err)
+				return nil, cargo{}, fmt.Errorf("make message ID: %w", err)
 			}
 			m.ID = id
 		}
 		if size := len(m.Publishing.Body); size > s.opts.MaxMessageBytes {
-			return nil, nil, fmt.Errorf("message %d of %d: %w: body of %d bytes: at most %d (Options.MaxMessageBytes)",
+			return nil, cargo{}, fmt.Errorf("message %d of %d: %w: body of %d bytes: at most %d (Options.MaxMessageBytes)",
 				i+1, len(msgs), bridge.ErrInvalidMessage, size, s.opts.MaxMessageBytes)
 		}
 		publishing, err := wire.Encode(m, s.ledger.Identity())
 		if err != nil {
-			return nil, nil, fmt.Errorf("message %d of %d: %w", i+1, len(msgs), err)
+			return nil, cargo{}, fmt.Errorf("message %d of %d: %w", i+1, len(msgs), err)
 		}
 		if !madeNow(m.ID, now) {
 			publishing.Headers[wire.HeaderStagedAt] = now.UnixMilli()
 		}
 		ids[i] = m.ID
-		staged[i] = publishing
+		staged.records[i] = wire.EncodeRecord(publishing)
+		staged.alone = staged.alone || len(m.Publishing.Body) > groupBytes/3
 	}
 	return ids, staged, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 )
 
@@ -24,7 +25,7 @@ type contender struct {
 // An application runs the transactions of a contender. It is called from many
 // goroutines.
 type application interface {
-	// transact begins a transaction, inserts a business row and sends the bodies
+	// transact begins a transaction, does the business's work and sends the bodies
 	// to the target. When all is done but the commit, it asks decide, which may
 	// take its time, and then commits or rolls back. It returns when the COMMIT
 	// had returned, or 0 after a rollback.
@@ -33,7 +34,7 @@ type application interface {
 }
 
 // contenders are all there are; the first is the project itself.
-var contenders = []*contender{ledger, bare, afterCommit, outboxPoll, outboxNotify, outboxHint, outboxLocked,
+var contenders = []*contender{ledger, ledgerEarly, bare, afterCommit, outboxPoll, outboxNotify, outboxHint, outboxLocked,
 	watermillOne, watermillEight, oagudoReader, oagudoOptimistic}
 
 func contenderNames() []string {
@@ -59,30 +60,63 @@ const (
 	createOrdersMariaDB = `CREATE TABLE orders (id bigint AUTO_INCREMENT PRIMARY KEY, customer bigint NOT NULL, note text NOT NULL) ENGINE = InnoDB`
 	insertOrder         = `INSERT INTO orders (customer, note) VALUES ($1, $2)`
 	insertOrderMariaDB  = `INSERT INTO orders (customer, note) VALUES (?, ?)`
+	selectOrder         = `SELECT customer FROM orders WHERE id = $1`
+	updateOrder         = `UPDATE orders SET note = $1 WHERE id = lastval()`
 )
 
 // business is the transaction around what a contender does in it.
 type business struct {
 	db     *sql.DB
 	insert string
+	five   bool
 	opts   *sql.TxOptions
 }
 
 func newBusiness(p place, db *sql.DB) business {
-	return business{db: db, insert: pick(p.MariaDB, insertOrderMariaDB, insertOrder)}
+	return business{db: db, insert: pick(p.MariaDB, insertOrderMariaDB, insertOrder), five: p.Five}
 }
 
-// in runs a transaction: the business row, what send does, and the commit.
+// in runs a transaction: the business's work, what send does, and the commit.
 func (b business) in(ctx context.Context, decide func() bool, send func(tx *sql.Tx) error) (instant, error) {
+	return b.around(ctx, decide, func(tx *sql.Tx) error {
+		if err := b.work(ctx, tx); err != nil {
+			return err
+		}
+		return send(tx)
+	})
+}
+
+// work inserts the business row, or runs five statements, none of which meets another
+// transaction's.
+func (b business) work(ctx context.Context, tx *sql.Tx) error {
+	if !b.five {
+		_, err := tx.ExecContext(ctx, b.insert, 4711, "one order")
+		return err
+	}
+	var customer int64
+	for _, id := range []int{1, 2} {
+		if err := tx.QueryRowContext(ctx, selectOrder, id).Scan(&customer); err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+	}
+	if _, err := tx.ExecContext(ctx, b.insert, 4711, "one order"); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, updateOrder, "one order, paid"); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, b.insert, 4712, "another order")
+	return err
+}
+
+// around runs a transaction around what fn does.
+func (b business) around(ctx context.Context, decide func() bool, fn func(tx *sql.Tx) error) (instant, error) {
 	tx, err := b.db.BeginTx(ctx, b.opts)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(ctx, b.insert, 4711, "one order"); err != nil {
-		return 0, err
-	}
-	if err := send(tx); err != nil {
+	if err := fn(tx); err != nil {
 		return 0, err
 	}
 	if !decide() {

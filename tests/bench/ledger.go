@@ -22,21 +22,36 @@ var ledger = &contender{
 	what:  "this project with its defaults, one verifier",
 	setUp: setUpLedger,
 	open: func(ctx context.Context, p place, db *sql.DB) (application, error) {
-		l, err := openLedger(ctx, p, db)
-		if err != nil {
-			return nil, err
-		}
-		broker, err := bridge.Dial(ctx, p.AMQP, nil)
-		if err != nil {
-			return nil, err
-		}
-		s, err := sender.New(l, broker, &sender.Options{Queue: p.Staging})
-		if err != nil {
-			broker.Close()
-			return nil, err
-		}
-		return &ledgerApplication{newBusiness(p, db), s, broker, p.Target}, nil
+		return openLedgerApplication(ctx, p, db)
 	},
+}
+
+// ledgerEarly stages before the business's work.
+var ledgerEarly = &contender{
+	name:  "twoqueue-early",
+	what:  "the same, but that each transaction stages its messages before its other statements, and waits after them for what is left of the confirm",
+	setUp: setUpLedger,
+	open: func(ctx context.Context, p place, db *sql.DB) (application, error) {
+		a, err := openLedgerApplication(ctx, p, db)
+		return &ledgerEarlyApplication{a}, err
+	},
+}
+
+func openLedgerApplication(ctx context.Context, p place, db *sql.DB) (*ledgerApplication, error) {
+	l, err := openLedger(ctx, p, db)
+	if err != nil {
+		return nil, err
+	}
+	broker, err := bridge.Dial(ctx, p.AMQP, nil)
+	if err != nil {
+		return nil, err
+	}
+	s, err := sender.New(l, broker, &sender.Options{Queue: p.Staging})
+	if err != nil {
+		broker.Close()
+		return nil, err
+	}
+	return &ledgerApplication{newBusiness(p, db), s, broker, p.Target}, nil
 }
 
 func setUpLedger(ctx context.Context, p place, db *sql.DB) error {
@@ -67,16 +82,35 @@ type ledgerApplication struct {
 
 func (a *ledgerApplication) transact(ctx context.Context, bodies [][]byte, decide func() bool) (instant, error) {
 	return a.in(ctx, decide, func(tx *sql.Tx) error {
-		messages := make([]bridge.Message, len(bodies))
-		for i, body := range bodies {
-			messages[i] = bridge.Message{RoutingKey: a.target, Publishing: amqp.Publishing{Body: body}}
-		}
-		_, err := a.sender.SendTx(ctx, bridge.SQL(tx), messages...)
+		_, err := a.sender.SendTx(ctx, bridge.SQL(tx), a.messages(bodies)...)
 		return err
 	})
 }
 
+func (a *ledgerApplication) messages(bodies [][]byte) []bridge.Message {
+	messages := make([]bridge.Message, len(bodies))
+	for i, body := range bodies {
+		messages[i] = bridge.Message{RoutingKey: a.target, Publishing: amqp.Publishing{Body: body}}
+	}
+	return messages
+}
+
 func (a *ledgerApplication) close() { a.broker.Close() }
+
+type ledgerEarlyApplication struct{ *ledgerApplication }
+
+func (a *ledgerEarlyApplication) transact(ctx context.Context, bodies [][]byte, decide func() bool) (instant, error) {
+	return a.around(ctx, decide, func(tx *sql.Tx) error {
+		staged, err := a.sender.StageTx(ctx, bridge.SQL(tx), a.messages(bodies)...)
+		if err != nil {
+			return err
+		}
+		if err := a.work(ctx, tx); err != nil {
+			return err
+		}
+		return staged.Wait(ctx)
+	})
+}
 
 // mariaDBURL turns a DSN of the driver into the form that the worker takes.
 func mariaDBURL(dsn string) string {

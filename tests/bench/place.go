@@ -16,6 +16,7 @@ type place struct {
 	Contender string
 	MariaDB   bool
 	Classic   bool   // the staging queue is a classic one
+	Five      bool   // transactions have five statements; on PostgreSQL
 	Database  string // a URL of PostgreSQL, or a DSN of MariaDB
 	AMQP      string
 	Staging   string // the staging queue, for whoever has one

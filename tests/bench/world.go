@@ -124,6 +124,7 @@ func (w *world) say(format string, args ...any) {
 type kind struct {
 	onMariaDB bool
 	classic   bool
+	five      bool
 }
 
 // newPlace makes a fresh database with the business table and a target queue, and
@@ -131,7 +132,7 @@ type kind struct {
 func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db *sql.DB, leave func(), err error) {
 	w.places++
 	name := fmt.Sprintf("bench%d", w.places)
-	p = place{Contender: c.name, MariaDB: k.onMariaDB, Classic: k.classic,
+	p = place{Contender: c.name, MariaDB: k.onMariaDB, Classic: k.classic, Five: k.five,
 		AMQP: w.broker.URL(), Staging: name + ".staging", Target: name + ".target", Relays: w.relays}
 	if p.Database, err = w.newDatabase(ctx, name, k.onMariaDB); err != nil {
 		return p, nil, nil, err

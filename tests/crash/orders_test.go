@@ -47,21 +47,57 @@ func isMessage(d amqp.Delivery) bool {
 // place inserts the orders and stages their messages in a transaction that it
 // leaves open.
 func place(ctx context.Context, db *sql.DB, s *sender.Sender, target string, ids ...uuid.UUID) (*sql.Tx, error) {
+	return inTx(ctx, db, func(tx *sql.Tx) error {
+		if err := insert(ctx, tx, ids); err != nil {
+			return err
+		}
+		_, err := s.SendTx(ctx, bridge.SQL(tx), messages(ids, target)...)
+		return err
+	})
+}
+
+// placeEarly is place with the messages staged first. It calls begun when they are on their
+// way, and before it inserts the orders.
+func placeEarly(ctx context.Context, db *sql.DB, s *sender.Sender, target string, begun func(), ids ...uuid.UUID) (*sql.Tx, error) {
+	return inTx(ctx, db, func(tx *sql.Tx) error {
+		staged, err := s.StageTx(ctx, bridge.SQL(tx), messages(ids, target)...)
+		if err != nil {
+			return err
+		}
+		begun()
+		if err := insert(ctx, tx, ids); err != nil {
+			return err
+		}
+		return staged.Wait(ctx)
+	})
+}
+
+// inTx leaves the transaction open, but if there is an error.
+func inTx(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error) (*sql.Tx, error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	messages := make([]bridge.Message, len(ids))
-	for i, id := range ids {
-		messages[i] = message(id, target)
-		if _, err := tx.ExecContext(ctx, fmt.Sprintf(`INSERT INTO orders (id) VALUES ('%s')`, id)); err != nil {
-			_ = tx.Rollback()
-			return nil, fmt.Errorf("insert order: %w", err)
-		}
-	}
-	if _, err := s.SendTx(ctx, bridge.SQL(tx), messages...); err != nil {
+	if err := fn(tx); err != nil {
 		_ = tx.Rollback()
 		return nil, err
 	}
 	return tx, nil
+}
+
+func insert(ctx context.Context, tx *sql.Tx, ids []uuid.UUID) error {
+	for _, id := range ids {
+		if _, err := tx.ExecContext(ctx, fmt.Sprintf(`INSERT INTO orders (id) VALUES ('%s')`, id)); err != nil {
+			return fmt.Errorf("insert order: %w", err)
+		}
+	}
+	return nil
+}
+
+func messages(ids []uuid.UUID, target string) []bridge.Message {
+	out := make([]bridge.Message, len(ids))
+	for i, id := range ids {
+		out[i] = message(id, target)
+	}
+	return out
 }

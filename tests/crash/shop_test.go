@@ -2,6 +2,7 @@ package crash_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -29,12 +30,18 @@ func (v *victim) keepShop(ctx context.Context) error {
 	return nil
 }
 
-// serve places up to 20 orders in one transaction. One transaction in three is
-// slow, one in five rolls back.
+// serve places up to 20 orders in one transaction. One transaction in two stages early,
+// one in three is slow, one in five rolls back.
 func (v *victim) serve(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	tx, err := place(ctx, v.db, v.sender, v.Target, newIDs(1+rand.IntN(20))...)
+	var tx *sql.Tx
+	var err error
+	if ids := newIDs(1 + rand.IntN(20)); rand.IntN(2) == 0 {
+		tx, err = placeEarly(ctx, v.db, v.sender, v.Target, func() {}, ids...)
+	} else {
+		tx, err = place(ctx, v.db, v.sender, v.Target, ids...)
+	}
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ type brief struct {
 	Target      string
 	Stops       map[point]uuid.UUID // where, and at which message
 	Orders      []uuid.UUID         // of the sender's second transaction
+	Early       bool                // the sender stages these before it inserts them
 	Parking     sender.Parking      // of the sender and the shop
 	Tills       int                 // of the shop
 	Options     verifier.Options
@@ -52,6 +53,7 @@ type point string
 const (
 	ready    point = "the first order is committed" // of the sender; at any message
 	recorded point = "recorded"
+	begun    point = "staged early"
 	staged   point = "staged and confirmed, or parked"
 	placed   point = "committed"
 
@@ -160,7 +162,12 @@ func (v *victim) send(ctx context.Context) error {
 		return err
 	}
 	v.stop(ready, v.Stops[ready])
-	if tx, err = place(ctx, v.db, v.sender, v.Target, v.Orders...); err != nil {
+	if v.Early {
+		tx, err = placeEarly(ctx, v.db, v.sender, v.Target, func() { v.stop(begun, v.Orders...) }, v.Orders...)
+	} else {
+		tx, err = place(ctx, v.db, v.sender, v.Target, v.Orders...)
+	}
+	if err != nil {
 		return err
 	}
 	v.stop(staged, v.Orders...)

@@ -101,38 +101,51 @@ var mutants = []mutant{
 		scenario: "the sender's way to the database is slow",
 		caught:   world.Lost,
 		edits: []edit{
-			{"sender/sender.go", `	if err := s.ledger.Record(ctx, tx, ids); err != nil {
-		return nil, fmt.Errorf("send: %w", err)
-	}
-	// Rule 2`, `	if mutant("publish before record") {
+			{"sender/staged.go", `	if err := s.ledger.Record(ctx, tx, ids); err != nil {
+`, `	if mutant("publish before record") {
 		// later
 	} else if err := s.ledger.Record(ctx, tx, ids); err != nil {
-		return nil, fmt.Errorf("send: %w", err)
-	}
-	// Rule 2`},
-			{"sender/sender.go", `	return ids, nil
-}
-
-// encode`, `	if mutant("publish before record") {
-		if err := s.ledger.Record(ctx, tx, ids); err != nil {
+`},
+			{"sender/sender.go", `	return staged.IDs(), nil
+`, `	if mutant("publish before record") {
+		if err := s.ledger.Record(ctx, tx, staged.ids); err != nil {
 			return nil, fmt.Errorf("send: %w", err)
 		}
 	}
-	return ids, nil
-}
-
-// encode`},
+	return staged.IDs(), nil
+`},
 		},
 	},
 	{
 		name:     "commit without a confirm",
 		scenario: "the staging queue is missing",
 		caught:   world.Lost,
-		edits: []edit{{"sender/sender.go", `	switch {
-	case errors.Is(err, bridge.ErrReturned):`, `	switch {
-	case err != nil && mutant("commit without a confirm"):
-		return ids, nil
-	case errors.Is(err, bridge.ErrReturned):`}},
+		edits: []edit{{"sender/staged.go", `	if err != nil {
+		return s.sender.mustRollBack(ctx, err)
+`, `	if err != nil && !mutant("commit without a confirm") {
+		return s.sender.mustRollBack(ctx, err)
+`}},
+	},
+	{
+		name: "commit without the early confirm",
+		pkg:  "sender",
+		test: "TestTheCommitWaitsForTheEarlyConfirm",
+		says: "before the confirm",
+		edits: []edit{{"sender/intx.go", `	for _, staged := range append(tx.staged, last) {
+`, `	if mutant("commit without the early confirm") {
+		tx.staged = nil
+	}
+	for _, staged := range append(tx.staged, last) {
+`}},
+	},
+	{
+		name: "commit although an early staging has failed",
+		pkg:  "sender",
+		test: "TestInTxRollsBackIfStageFailsWhateverFnSays",
+		says: "committed",
+		edits: []edit{{"sender/intx.go", `	if tx.failed != nil {
+`, `	if tx.failed != nil && !mutant("commit although an early staging has failed") {
+`}},
 	},
 	{
 		name:     "ignore returns of forwarded messages",
@@ -337,31 +350,32 @@ var mutants = []mutant{
 		pkg:  "sender",
 		test: "TestTheTransactionStaysTheCallers",
 		says: "the transaction was ended",
-		edits: []edit{{"sender/sender.go", `	switch {
-	case err != nil && mutant("commit without a confirm"):`, `	if theirs, ok := tx.(interface{ Commit() error }); ok && err == nil && mutant("commit for the caller") {
+		edits: []edit{{"sender/sender.go", `	if err := staged.Wait(ctx); err != nil {
+`, `	err = staged.Wait(ctx)
+	if theirs, ok := tx.(interface{ Commit() error }); ok && err == nil && mutant("commit for the caller") {
 		_ = theirs.Commit()
 	}
-	switch {
-	case err != nil && mutant("commit without a confirm"):`}},
+	if err != nil {
+`}},
 	},
 	{
 		name: "roll back for the caller",
 		pkg:  "sender",
 		test: "TestTheTransactionStaysTheCallers",
 		says: "the transaction was ended",
-		edits: []edit{{"sender/sender.go", `	switch {
-	case err != nil && mutant("commit without a confirm"):`, `	if theirs, ok := tx.(interface{ Rollback() error }); ok && err != nil && mutant("roll back for the caller") {
+		edits: []edit{{"sender/sender.go", `	err = staged.Wait(ctx)
+`, `	err = staged.Wait(ctx)
+	if theirs, ok := tx.(interface{ Rollback() error }); ok && err != nil && mutant("roll back for the caller") {
 		_ = theirs.Rollback()
 	}
-	switch {
-	case err != nil && mutant("commit without a confirm"):`}},
+`}},
 	},
 	{
 		name: "make the tables in the caller's transaction",
 		pkg:  "sender",
 		test: "TestTheTransactionStaysTheCallers",
 		says: "a statement of ours",
-		edits: []edit{{"sender/sender.go", `	if mutant("publish before record") {
+		edits: []edit{{"sender/staged.go", `	if mutant("publish before record") {
 		// later
 `, `	if mutant("make the tables in the caller's transaction") {
 		_, _ = tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS bridge_more (id int)")

@@ -95,27 +95,24 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 			}
 			trouble.begin()
 
-			tx := begin(t, s.DB)
-			msgs := messages("target", 3)
-			start := time.Now()
-			_, err := hasty.SendTx(t.Context(), bridge.SQL(tx), msgs...)
-			if took := time.Since(start); took > stage.Patience { // the deadline has no part in it
-				t.Errorf("SendTx took %v", took)
-			}
-			if !errors.Is(err, test.want) || bridge.Retryable(err) != test.retryable {
-				t.Errorf("error %v, retryable %t", err, bridge.Retryable(err))
-			}
-			contains(t, err, "the transaction must roll back")
-			var failed *bridge.PublishError
-			if test.want != bridge.ErrUnavailable && !errors.As(err, &failed) {
-				t.Errorf("does not name the message: %v", err)
-			}
-			if err := tx.Rollback(); err != nil {
-				t.Fatal(err)
+			for way, send := range ways {
+				start := time.Now()
+				_, err := send(t.Context(), hasty, s.DB, func(bridge.Tx) error { return nil }, messages("target", 3)...)
+				if took := time.Since(start); took > stage.Patience { // the deadline has no part in it
+					t.Errorf("%s took %v", way, took)
+				}
+				if !errors.Is(err, test.want) || bridge.Retryable(err) != test.retryable {
+					t.Errorf("%s: error %v, retryable %t", way, err, bridge.Retryable(err))
+				}
+				contains(t, err, "the transaction must roll back")
+				var failed *bridge.PublishError
+				if test.want != bridge.ErrUnavailable && !errors.As(err, &failed) {
+					t.Errorf("%s does not name the message: %v", way, err)
+				}
 			}
 
 			trouble.end()
-			tx = begin(t, s.DB)
+			tx := begin(t, s.DB)
 			ids, err := newSender(t, s.Ledger, trouble.broker, stage.Patience).SendTx(t.Context(), bridge.SQL(tx), messages("target", 3)...)
 			for bridge.Retryable(err) { // the old connection's end may still hit it
 				_ = tx.Rollback()

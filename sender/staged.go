@@ -1,0 +1,129 @@
+package sender
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// Staged are the messages of one call of StageTx: recorded, and on their way to the
+// staging queue. The transaction must not commit before Wait has returned nil.
+type Staged struct {
+	sender *Sender
+	tx     bridge.Tx
+	ids    []uuid.UUID
+	cargo  cargo
+	parks  bool // without asking the broker
+
+	mu       sync.Mutex
+	shipment *shipment // nil: nothing has been published yet
+	judged   bool
+	err      error // valid once judged
+}
+
+// StageTx records the messages' IDs in tx and begins to publish the messages. It returns
+// without waiting for the broker's confirm, so that its time passes while the caller runs
+// other statements in tx:
+//
+//	staged, err := s.StageTx(ctx, tx, message) // on an error roll back
+//	// … the other statements of the transaction …
+//	err = staged.Wait(ctx) // on an error roll back
+//	err = tx.Commit()
+//
+// The caller must call Wait, and may commit only after it has returned nil. Otherwise all
+// that SendTx says is true of the two calls together; SendTx is one after the other. An
+// error of StageTx means that nothing was published.
+//
+// ctx bounds the statement that records. Its end stops nothing that StageTx has begun:
+// that ends by itself within Options.Timeout, or twice that where messages gather, whether
+// or not Wait is called. So a caller who rolls back need not call it, and the verifier
+// drops what was staged. The messages are copied: the caller may change them when StageTx
+// has returned. What is under way has at most 16 MiB, or belongs to one call; what is
+// staged beyond that is published by Wait.
+//
+// After a rollback to a savepoint that was set before StageTx, the messages are dropped and
+// the transaction may commit the rest. Wait is not needed then.
+func (s *Sender) StageTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) (*Staged, error) {
+	if len(msgs) == 0 {
+		return &Staged{judged: true}, nil
+	}
+	ids, cargo, err := s.encode(msgs)
+	if err != nil {
+		return nil, fmt.Errorf("send: %w", err)
+	}
+	// Rule 1: the INSERT has succeeded before the first byte leaves.
+	if err := s.ledger.Record(ctx, tx, ids); err != nil {
+		return nil, fmt.Errorf("send: %w", err)
+	}
+	staged := &Staged{sender: s, tx: tx, ids: ids, cargo: cargo, parks: s.garage.parks()}
+	if staged.parks {
+		return staged, nil
+	}
+	if staged.shipment, err = s.stager.begin(ctx, cargo, false); err != nil {
+		return nil, s.mustRollBack(ctx, err)
+	}
+	return staged, nil
+}
+
+// IDs returns the messages' IDs in the order in which they were given to StageTx.
+func (s *Staged) IDs() []uuid.UUID { return slices.Clone(s.ids) }
+
+// Wait waits until the broker has confirmed all messages. Nil says that the transaction
+// may commit; on any error, the same as those of SendTx, it must roll back. The time
+// between StageTx and Wait does not count: a confirm that came within Options.Timeout is
+// in time, however late Wait asks. If ctx ends before the confirm, Wait fails.
+//
+// With Options.Parking it parks in the transaction what could not be staged, so it must
+// not run beside another statement of the transaction, nor after a rollback. Another call
+// returns what the first one did.
+func (s *Staged) Wait(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.judged {
+		s.err = s.wait(ctx)
+		s.judged = true
+	}
+	return s.err
+}
+
+// wait holds rule 2: nil only if every message is confirmed, or parked.
+func (s *Staged) wait(ctx context.Context) error {
+	var err error
+	if s.parks {
+		err = s.sender.garage.park(ctx, s)
+	} else {
+		err = s.sender.garage.judge(ctx, s, s.confirmed(ctx))
+	}
+	if err != nil {
+		return s.sender.mustRollBack(ctx, err)
+	}
+	return nil
+}
+
+// confirmed waits for the confirms, and publishes first what was not published early.
+func (s *Staged) confirmed(ctx context.Context) (err error) {
+	stager := s.sender.stager
+	if s.shipment == nil {
+		if s.shipment, err = stager.begin(ctx, s.cargo, true); err != nil {
+			return err
+		}
+	}
+	return stager.wait(ctx, s.shipment, s.ids[0])
+}
+
+// mustRollBack says so of a failed staging.
+func (s *Sender) mustRollBack(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.Canceled) && !errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("%w: %w", err, context.Canceled) // bridge.Retryable must say false
+	}
+	if errors.Is(err, bridge.ErrReturned) {
+		return fmt.Errorf("send: the transaction must roll back: there is no queue %q; verifiers declare it when they start, as does bridge.Topology: %w", s.opts.Queue, err)
+	}
+	return fmt.Errorf("send: the transaction must roll back: %w", err)
+}

@@ -1,0 +1,42 @@
+package main
+
+import "context"
+
+// fiveScenario has transactions that do something else too, so that the broker's confirm
+// can take its time beside that.
+var fiveScenario = scenario{
+	name:     "five",
+	what:     "how long a transaction of five statements (two lookups by key, two INSERTs, an UPDATE) and one message of 512 bytes takes, from BEGIN to the return of COMMIT, at 1 and 32 at once: without a message, with an outbox's row, with the staging at the end and early; after-commit publishes after that time",
+	headline: headline{metric: "p50 ms", lower: true},
+	run: func(ctx context.Context, w *world) error {
+		for round := range w.rounds {
+			for _, c := range w.chosen(ledgerEarly, ledger, outboxPoll, afterCommit, bare) {
+				if err := w.fiveRound(ctx, round, c); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	},
+}
+
+func (w *world) fiveRound(ctx context.Context, round int, c *contender) error {
+	s, err := w.begin(ctx, c, kind{five: true})
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	for _, n := range w.workers.or(1, fullLoad) {
+		m, err := s.measure(order{Window: w.window, Workers: n, Size: 512}, catchUp)
+		if err != nil {
+			return err
+		}
+		w.add(round, "five", concurrent(n), c.name,
+			"p50 ms", quantile(m.Took, 0, 0.5),
+			"p99 ms", quantile(m.Took, 0, 0.99),
+			"committed/s", m.committed,
+			"delivered/s", m.delivered,
+			"commit to target p50 ms", quantile(m.latencies, m.missing, 0.5))
+	}
+	return nil
+}
