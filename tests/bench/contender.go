@@ -26,7 +26,7 @@ type contender struct {
 // goroutines.
 type application interface {
 	// transact begins a transaction, does the business's work and sends the bodies
-	// to the target. When all is done but the commit, it asks decide, which may
+	// to the target, in whatever order. When all is done but the commit, it asks decide, which may
 	// take its time, and then commits or rolls back. It returns when the COMMIT
 	// had returned, or 0 after a rollback.
 	transact(ctx context.Context, bodies [][]byte, decide func() bool) (committed instant, err error)

@@ -10,7 +10,7 @@ var fiveScenario = scenario{
 	headline: headline{metric: "p50 ms", lower: true},
 	run: func(ctx context.Context, w *world) error {
 		for round := range w.rounds {
-			for _, c := range w.chosen(ledgerEarly, ledger, outboxPoll, afterCommit, bare) {
+			for _, c := range w.chosen(ledger, ledgerEarly, outboxPoll, afterCommit, bare) {
 				if err := w.fiveRound(ctx, round, c); err != nil {
 					return err
 				}
@@ -36,7 +36,12 @@ func (w *world) fiveRound(ctx context.Context, round int, c *contender) error {
 			"p99 ms", quantile(m.Took, 0, 0.99),
 			"committed/s", m.committed,
 			"delivered/s", m.delivered,
-			"commit to target p50 ms", quantile(m.latencies, m.missing, 0.5))
+			"commit to target p50 ms", quantile(m.latencies, m.missing, 0.5),
+			"CPU µs per message", perMessage(m.cpu.total(), m.Committed),
+			"broker", perMessage(m.cpu.broker, m.Committed),
+			"database", perMessage(m.cpu.database, m.Committed),
+			"application", perMessage(m.cpu.application, m.Committed),
+			"relay", perMessage(m.cpu.relay, m.Committed))
 	}
 	return nil
 }
