@@ -41,7 +41,13 @@ type SQLTx interface {
 }
 
 // SQL returns tx as the bridge uses it. When tx has ended, its statements return
-// sql.ErrTxDone.
+// sql.ErrTxDone. Other libraries have such a transaction inside of theirs:
+//
+//	sqlc   bridge.SQL(tx)                                           the tx that WithTx is given
+//	bun    bridge.SQL(tx.Tx)                                        bun's own Exec knows no $1
+//	GORM   bridge.SQL(tx.Statement.ConnPool.(bridge.SQLTx))         it panics outside of a transaction
+//	ent    bridge.SQL(tx)                                           with its feature sql/execquery
+//	pgx    pgxbridge.Tx(tx)
 func SQL(tx SQLTx) Tx { return sqlTx{tx} }
 
 type sqlTx struct{ tx SQLTx }

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"database/sql"
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -11,11 +12,15 @@ import (
 // it the tables of pending messages, those that are claimed and not yet done with, of
 // marks, and of messages that have come too early.
 //
-// All methods work in the caller's transaction; a rollback takes back what they did, and
+// All other methods work in the caller's transaction; a rollback takes back what they did, and
 // so does a crash before the commit. After an error the caller must roll back. consumer
 // and key are 1 to 255 bytes each, without a NUL byte; anything else is an error. Times
 // are the database's own, so that the clocks of its clients do not matter.
 type Inbox interface {
+	// DB is the pool that the inbox was opened on. Nothing but Guard.HandleTx uses it, to
+	// see a claim from outside of its transaction.
+	DB() *sql.DB
+
 	// Claim records, in the caller's transaction, that consumer processes key. It
 	// returns true if the key is new, and false if a committed transaction has
 	// claimed it before. While another open transaction holds the same claim it

@@ -8,10 +8,8 @@
 //	_, err = s.SendTx(ctx, pgxbridge.Tx(tx), bridge.Message{RoutingKey: "emails", …})
 //	err = tx.Commit(ctx)
 //
-// InTx begins and ends the transaction itself. SendBatch spares a round trip: the INSERT of
-// the IDs travels with statements of the caller's.
-//
-// A verifier works on the ledger that Open returns, and a receiver on the inbox that
+// Package pgxsender begins and ends the transaction itself, and spares round trips. A
+// verifier works on the ledger that Open returns. A receiver works on the inbox that
 // OpenInbox returns: idempotency.Guard.HandleTx runs in a transaction of pgx. Everything
 // that package postgres says of the database, its rights, poolers and settings holds here.
 package pgxbridge

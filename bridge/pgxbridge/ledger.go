@@ -24,9 +24,14 @@ func Open(ctx context.Context, pool *pgxpool.Pool) (*postgres.Ledger, error) {
 	return ledger, nil
 }
 
-// OpenInbox is postgres.OpenInbox on a pool of pgx. The pool stays the caller's.
+// OpenInbox is postgres.OpenInbox on a pool of pgx. The pool stays the caller's; close the
+// inbox's DB() before it. A guard's other strategies than HandleTx take DB().
 func OpenInbox(ctx context.Context, pool *pgxpool.Pool) (*postgres.Inbox, error) {
 	db := stdlib.OpenDBFromPool(pool)
-	defer db.Close()
-	return postgres.OpenInbox(ctx, db)
+	inbox, err := postgres.OpenInbox(ctx, db)
+	if err != nil {
+		_ = db.Close()
+		return nil, err
+	}
+	return inbox, nil
 }

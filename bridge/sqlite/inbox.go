@@ -44,7 +44,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "sqlite")); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
-	return &Inbox{inbox, entities}, nil
+	return &Inbox{inbox.On(db), entities}, nil
 }
 
 // take makes a transaction that has only read one that may write, or waits until it

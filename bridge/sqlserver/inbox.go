@@ -93,7 +93,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInboxVersion(found.Version.Int64); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
-	return &Inbox{inbox, entities}, nil
+	return &Inbox{inbox.On(db), entities}, nil
 }
 
 // Claim inserts the key in tx. It waits for an open transaction that has inserted

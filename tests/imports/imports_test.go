@@ -23,11 +23,18 @@ var libraries = map[string][]string{
 	"bridge/mysql":     {backoff, uuid, amqp, sqlx},
 	"bridge/sqlserver": {backoff, uuid, amqp, sqlx},
 	"bridge/sqlite":    {backoff, uuid, amqp, sqlx},
+	"bridge/pgxbridge": {backoff, uuid, amqp, sqlx, pgx, passfile, servicefile, puddle, sync, text},
+	"sender/pgxsender": {backoff, uuid, amqp, sqlx, pgx, passfile, servicefile, puddle, sync, text},
 	"bridge/migrate":   {backoff, goose, interpolate, retry, multierr, sync},
 }
 
 const (
 	amqp        = "github.com/rabbitmq/amqp091-go"
+	passfile    = "github.com/jackc/pgpassfile" // by pgx
+	pgx         = "github.com/jackc/pgx/v5"
+	puddle      = "github.com/jackc/puddle/v2"     // by pgx
+	servicefile = "github.com/jackc/pgservicefile" // by pgx
+	text        = "golang.org/x/text"              // by pgx
 	backoff     = "github.com/cenkalti/backoff/v5"
 	goose       = "github.com/pressly/goose/v3"
 	interpolate = "github.com/mfridman/interpolate" // by goose
@@ -56,10 +63,11 @@ func TestALibraryInheritsNoModuleThatNobodyDecidedOn(t *testing.T) {
 
 // mayNot says what a package and those below it must not import, however indirectly.
 var mayNot = map[string][]string{
-	"bridge/...":  {"sender", "verifier", "idempotency", "cmd", "tests"},
-	"sender":      {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "bridge/inspect"},
-	"verifier":    {"sender", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
-	"idempotency": {"sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "bridge/inspect"},
+	"bridge/...":       {"sender", "verifier", "idempotency", "cmd", "tests"},
+	"sender/pgxsender": {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
+	"sender":           {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "bridge/inspect"},
+	"verifier":         {"sender", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
+	"idempotency":      {"sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "bridge/inspect"},
 }
 
 func TestNobodyImportsWhatIsAboveOrBesideIt(t *testing.T) {

@@ -67,7 +67,11 @@ func TestPostgresByPgxPool(t *testing.T) {
 		return ledger, err
 	}
 	h.OpenInbox = func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
-		return pgxbridge.OpenInbox(ctx, poolOf(db))
+		inbox, err := pgxbridge.OpenInbox(ctx, poolOf(db))
+		if err == nil {
+			opened.Add(inbox.DB())
+		}
+		return inbox, err
 	}
 	h.Tx = func(tx *sql.Tx) bridge.Tx { return pgxbridge.Tx(nativeTx{tx: tx}) }
 	t.Cleanup(opened.Close)

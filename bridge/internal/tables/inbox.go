@@ -52,6 +52,7 @@ type Dialect struct {
 
 // An Inbox is the part of a driver.Inbox that is the same on every database.
 type Inbox struct {
+	db                                                    *sql.DB
 	d                                                     Dialect
 	unclaim, add, look, change, keep, remove, removeEmpty string
 	take, doubt, list, count, claimed, forget             string
@@ -145,6 +146,15 @@ func (i Inbox) message(message []byte) any {
 	}
 	return i.d.Packing.Bytes(message)
 }
+
+// On returns the inbox in db.
+func (i Inbox) On(db *sql.DB) Inbox {
+	i.db = db
+	return i
+}
+
+// DB implements driver.Inbox.
+func (i Inbox) DB() *sql.DB { return i.db }
 
 // execKey is exec of a statement on the row of a key, with a checked consumer and key.
 func (i Inbox) execKey(ctx context.Context, tx bridge.Tx, doing, consumer, key, statement string, args ...any) (int64, error) {

@@ -1,0 +1,113 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// A Claim claims the delivery's key in a transaction of the caller's, and tells whether it
+// is fresh. If it is not, the message was handled before: do nothing more in tx, and return
+// nil. While another open transaction has claimed the key, it waits for that one's end.
+// After an error roll back and return it. In another transaction it may be called again.
+type Claim func(ctx context.Context, tx bridge.Tx) (fresh bool, err error)
+
+// lookLimit bounds the look at a claim from outside of its transaction.
+const lookLimit = 10 * time.Second
+
+var (
+	errNotClaimed   = errors.New("the handler has returned nil and has not claimed the key: call claim in the transaction")
+	errNotCommitted = errors.New("the handler has returned nil, and its claim is not committed: commit before you return")
+)
+
+// HandleTx is Handle in a transaction that the caller begins and commits, by whatever
+// library:
+//
+//	err := guard.HandleTx(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
+//		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+//			if fresh, err := claim(ctx, pgxbridge.Tx(tx)); err != nil || !fresh {
+//				return err
+//			}
+//			_, err := tx.Exec(ctx, `INSERT INTO emails …`, d.Body)
+//			return err
+//		})
+//	})
+//
+// fn must claim before it does anything else in the transaction, do all its work there, and
+// return nil only after the commit. It must not ack or reject d. d is acked after fn has
+// returned nil, and only if the claim is seen to be committed, from another connection of
+// the inbox's DB: who forgets the commit, or leaves the transaction open, gets an error and
+// no ack, and the attempt fails. A commit whose answer was lost may be returned as an error:
+// the next attempt finds the claim.
+//
+// What is said of Handle's attempts, errors, pauses and of Options.Hold is true here. A
+// failed attempt counts against the handler unless the claim itself fails, or the database
+// does not answer afterwards. A crash at any moment loses nothing.
+func (g *Guard) HandleTx(ctx context.Context, d amqp.Delivery, fn func(ctx context.Context, claim Claim) error) error {
+	if fn == nil {
+		panic("idempotency: HandleTx needs a function")
+	}
+	defer g.purgeSome(ctx, g.inbox.DB())
+	return g.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
+		key, err := g.key(d)
+		if err != nil {
+			return unfinished, err
+		}
+		return g.attemptTx(ctx, key, fn)
+	})
+}
+
+// attemptTx lets fn claim key and do its work, and sees that it has committed.
+func (g *Guard) attemptTx(ctx context.Context, key string, fn func(context.Context, Claim) error) (outcome, error) {
+	var claimed, fresh bool
+	var claimError error
+	claim := func(ctx context.Context, tx bridge.Tx) (bool, error) {
+		fresh, claimError = g.claim(ctx, tx, key)
+		claimed = claimError == nil
+		return fresh && claimed, claimError
+	}
+	err := g.contain("handler", key, func() error { return fn(ctx, claim) })
+	switch {
+	case claimError != nil:
+		return unfinished, claimError
+	case err == nil && !claimed:
+		return unfinished, &handlerError{errNotClaimed}
+	}
+	committed, lookError := g.committed(ctx, key)
+	switch {
+	case lookError != nil:
+		return unfinished, errors.Join(err, lookError)
+	case err != nil:
+		return unfinished, &handlerError{fmt.Errorf("run handler: %w", err)}
+	case !committed:
+		return unfinished, &handlerError{errNotCommitted}
+	case !fresh:
+		return duplicate, nil
+	}
+	return handled, nil
+}
+
+// committed tells whether a committed transaction has claimed key. It claims the key itself,
+// which waits for who has it open, and takes that back.
+func (g *Guard) committed(ctx context.Context, key string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	tx, err := g.inbox.DB().BeginTx(ctx, nil)
+	if err != nil {
+		return false, fmt.Errorf("look at the claim: %w", err)
+	}
+	defer tx.Rollback()
+	absent, err := g.inbox.Claim(ctx, bridge.SQL(tx), g.consumer, key)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return false, &handlerError{errNotCommitted} // somebody still has it open
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at the claim: %w", err)
+	}
+	return !absent, nil
+}

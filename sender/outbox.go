@@ -1,0 +1,146 @@
+package sender
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// An Outbox is what one transaction sends, for who begins and ends transactions of a kind
+// of its own, as InTx and package pgxbridge do. It is in memory only.
+type Outbox struct {
+	sender *Sender
+	tx     bridge.Tx
+
+	mu      sync.Mutex
+	over    bool // nothing more is sent
+	unsent  []bridge.Message
+	staging sync.WaitGroup // calls of Stage
+	staged  []*Staged
+	failed  error // of the first Stage that failed
+}
+
+// Outbox returns an empty one for a transaction that has begun.
+func (s *Sender) Outbox(tx bridge.Tx) *Outbox { return &Outbox{sender: s, tx: tx} }
+
+// errOver: the function that was given to InTx has returned.
+var errOver = fmt.Errorf("the function given to InTx has returned: %w", sql.ErrTxDone)
+
+// Send is that of Tx.
+func (o *Outbox) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
+	ids := make([]uuid.UUID, len(msgs))
+	msgs = slices.Clone(msgs)
+	for i := range msgs {
+		if msgs[i].ID == uuid.Nil {
+			id, err := uuid.NewV7()
+			if err != nil {
+				return nil, fmt.Errorf("make message ID: %w", err)
+			}
+			msgs[i].ID = id
+		}
+		ids[i] = msgs[i].ID
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over {
+		return nil, fmt.Errorf("send: nothing sent: %w", errOver)
+	}
+	o.unsent = append(o.unsent, msgs...)
+	return ids, nil
+}
+
+// Stage is that of Tx.
+func (o *Outbox) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, error) {
+	o.mu.Lock()
+	if o.over {
+		o.mu.Unlock()
+		return nil, fmt.Errorf("stage: nothing sent: %w", errOver)
+	}
+	o.staging.Add(1)
+	o.mu.Unlock()
+	defer o.staging.Done()
+	staged, err := o.sender.StageTx(ctx, o.tx, msgs...)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err != nil {
+		if o.failed == nil {
+			o.failed = err
+		}
+		return nil, err
+	}
+	o.staged = append(o.staged, staged)
+	return staged.IDs(), nil
+}
+
+// End lets nothing more be sent: Send and Stage then return an error that wraps
+// sql.ErrTxDone.
+func (o *Outbox) End() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.over = true
+}
+
+// Err is that error once nothing more can be sent, and nil before.
+func (o *Outbox) Err() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over {
+		return errOver
+	}
+	return nil
+}
+
+// Confirm ends the outbox, records and stages what Send has collected, and waits until all
+// is confirmed, or parked. The transaction may commit only if the error is nil (rule 2 of
+// package bridge); the errors are those of SendTx.
+func (o *Outbox) Confirm(ctx context.Context) error {
+	o.End()
+	o.staging.Wait() // a call may be left running
+	if o.failed != nil {
+		return o.failed
+	}
+	last, err := o.sender.StageTx(ctx, o.tx, o.unsent...)
+	if err != nil {
+		return err
+	}
+	for _, staged := range append(o.staged, last) {
+		if err := staged.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CommitError is what the error of a COMMIT means: ErrCommitUnknown, unless the server
+// itself has answered with a rollback, by the SQL standard's classes 23 (a deferred
+// constraint) and 40 (serialization failure, deadlock), except 40003, 'completion unknown'.
+// The driver's error tells its SQLSTATE by a method, as those of pgx and lib/pq do. It
+// returns nil for nil.
+func CommitError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sql.ErrTxDone):
+		return fmt.Errorf("commit transaction: not sent, it has ended before: %w", err)
+	case refused(err):
+		return fmt.Errorf("commit transaction: rolled back: %w", err)
+	}
+	return fmt.Errorf("commit transaction: %w: %w", ErrCommitUnknown, err)
+}
+
+func refused(err error) bool {
+	var answer interface{ SQLState() string }
+	if !errors.As(err, &answer) {
+		return false
+	}
+	state := answer.SQLState()
+	return state != "40003" && (strings.HasPrefix(state, "23") || strings.HasPrefix(state, "40"))
+}

@@ -1,0 +1,189 @@
+package pgxsender
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/sender"
+)
+
+// A Transaction is pgx's, and collects messages. It is a bridge.Tx by Tx. It has no Commit
+// and no Rollback: InTx ends the transaction, and fn says how by its error. When fn has
+// returned, everything fails with an error that wraps sql.ErrTxDone; do not use rows that
+// are still being read then.
+type Transaction struct {
+	conn    *pgxpool.Conn
+	options pgx.TxOptions
+	tx      pgx.Tx // nil until it has begun
+	outbox  *sender.Outbox
+}
+
+// InTx is sender.InTx on a pool of pgx: it begins a transaction, runs fn in it, records and
+// stages what fn sent, waits until all that fn sent or staged is confirmed, and commits. If
+// fn returns an error or panics, or a staging fails, the transaction is rolled back and
+// nothing is delivered. The errors are those of fn, of sender.SendTx, and for the COMMIT
+// sender.ErrCommitUnknown.
+//
+// The BEGIN travels with the first statement, where that is an Exec or a SendBatch, and so
+// costs no round trip. Send and Stage are those of sender.Tx.
+func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx.TxOptions, fn func(tx *Transaction) error) error {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	defer conn.Release() // which closes a connection that is still in a transaction
+	tx := &Transaction{conn: conn, options: options}
+	tx.outbox = s.Outbox(tx.Tx())
+	defer tx.rollback(ctx)
+	defer tx.outbox.End() // also after a panic in fn
+	if err := fn(tx); err != nil {
+		return err
+	}
+	if err := tx.outbox.Confirm(ctx); err != nil { // rule 2 of package bridge
+		return err
+	}
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("commit transaction: rolled back instead: %w", context.Cause(ctx))
+	case tx.tx == nil:
+		return nil // nothing was done in it
+	}
+	err = tx.tx.Commit(ctx)
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
+		return fmt.Errorf("commit transaction: rolled back: %w", err)
+	}
+	return sender.CommitError(err)
+}
+
+// rollback does nothing after a commit.
+func (t *Transaction) rollback(ctx context.Context) {
+	if t.tx != nil {
+		_ = t.tx.Rollback(context.WithoutCancel(ctx))
+	}
+}
+
+// begin begins the transaction, if it has not begun.
+func (t *Transaction) begin(ctx context.Context) error {
+	if err := t.outbox.Err(); err != nil {
+		return err
+	}
+	return t.started(ctx)
+}
+
+func (t *Transaction) started(ctx context.Context) (err error) {
+	if t.tx == nil {
+		t.tx, err = t.conn.BeginTx(ctx, t.options)
+	}
+	return err
+}
+
+// Exec is that of pgx.Tx.
+func (t *Transaction) Exec(ctx context.Context, statement string, args ...any) (pgconn.CommandTag, error) {
+	if err := t.outbox.Err(); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return t.exec(ctx, statement, args...)
+}
+
+func (t *Transaction) exec(ctx context.Context, statement string, args ...any) (tag pgconn.CommandTag, err error) {
+	if t.tx != nil {
+		return t.tx.Exec(ctx, statement, args...)
+	}
+	batch := new(pgx.Batch)
+	batch.Queue(statement, args...).Exec(func(done pgconn.CommandTag) error {
+		tag = done
+		return nil
+	})
+	return tag, t.sendBatch(ctx, batch)
+}
+
+// SendBatch sends a batch, reads all its results and returns the first error; those who
+// want the results give callbacks (pgx.QueuedQuery).
+func (t *Transaction) SendBatch(ctx context.Context, batch *pgx.Batch) error {
+	if err := t.outbox.Err(); err != nil {
+		return err
+	}
+	return t.sendBatch(ctx, batch)
+}
+
+// sendBatch takes the BEGIN along.
+func (t *Transaction) sendBatch(ctx context.Context, batch *pgx.Batch) error {
+	if t.tx != nil {
+		return t.tx.SendBatch(ctx, batch).Close()
+	}
+	first := new(pgx.Batch)
+	first.BeginTx(t.options)
+	first.QueuedQueries = append(first.QueuedQueries, batch.QueuedQueries...)
+	results := t.conn.SendBatch(ctx, first)
+	t.tx = results.Tx()
+	return results.Close()
+}
+
+// Query is that of pgx.Tx.
+func (t *Transaction) Query(ctx context.Context, statement string, args ...any) (pgx.Rows, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.tx.Query(ctx, statement, args...)
+}
+
+// QueryRow is that of pgx.Tx.
+func (t *Transaction) QueryRow(ctx context.Context, statement string, args ...any) pgx.Row {
+	if err := t.begin(ctx); err != nil {
+		return failedRow{err}
+	}
+	return t.tx.QueryRow(ctx, statement, args...)
+}
+
+type failedRow struct{ err error }
+
+func (r failedRow) Scan(...any) error { return r.err }
+
+// CopyFrom is that of pgx.Tx.
+func (t *Transaction) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	if err := t.begin(ctx); err != nil {
+		return 0, err
+	}
+	return t.tx.CopyFrom(ctx, table, columns, rows)
+}
+
+// Send is that of sender.Tx: what is sent is recorded and staged when fn has returned.
+func (t *Transaction) Send(messages ...bridge.Message) ([]uuid.UUID, error) {
+	return t.outbox.Send(messages...)
+}
+
+// Stage is that of sender.Tx: messages are recorded and published now, and their confirm is
+// awaited before the commit.
+func (t *Transaction) Stage(ctx context.Context, messages ...bridge.Message) ([]uuid.UUID, error) {
+	return t.outbox.Stage(ctx, messages...)
+}
+
+// Tx is the transaction for whatever of the bridge works in it beside the sender, as an
+// idempotency.Claim does.
+func (t *Transaction) Tx() bridge.Tx { return within{t} }
+
+// within records also when fn has returned.
+type within struct{ t *Transaction }
+
+func (w within) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
+	tag, err := w.t.exec(ctx, statement, args...)
+	return tag.RowsAffected(), err
+}
+
+func (w within) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
+	if err := w.t.started(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := w.t.tx.Query(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
