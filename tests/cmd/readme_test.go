@@ -50,19 +50,21 @@ func sendEmails(ctx context.Context, db *sql.DB, guard *idempotency.Guard, deliv
 
 // README end
 
-func TestReadmeHasTheExample(t *testing.T) {
-	source, err := os.ReadFile("readme_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, example, _ := strings.Cut(string(source), "\n// README begin\n")
-	example, _, _ = strings.Cut(example, "\n// README end\n")
+func TestReadmeHasTheExamples(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "```go\n" + strings.TrimSpace(example) + "\n```\n"; !strings.Contains(string(readme), want) {
-		t.Errorf("README.md does not have this block:\n%s", want)
+	for _, name := range []string{"readme_test.go", "readme_pgx_test.go"} {
+		source, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, example, _ := strings.Cut(string(source), "\n// README begin\n")
+		example, _, _ = strings.Cut(example, "\n// README end\n")
+		if want := "```go\n" + strings.TrimSpace(example) + "\n```\n"; !strings.Contains(string(readme), want) {
+			t.Errorf("README.md does not have this block of %s:\n%s", name, want)
+		}
 	}
 }
 
