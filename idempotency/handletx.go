@@ -14,7 +14,8 @@ import (
 // A Claim claims the delivery's key in a transaction of the caller's, and tells whether it
 // is fresh. If it is not, the message was handled before: do nothing more in tx, and return
 // nil. While another open transaction has claimed the key, it waits for that one's end.
-// After an error roll back and return it. In another transaction it may be called again.
+// After an error roll back and return it. In another transaction it may be called again. Only
+// fn itself calls it, not a goroutine of fn's.
 type Claim func(ctx context.Context, tx bridge.Tx) (fresh bool, err error)
 
 // lookLimit bounds the look at a claim from outside of its transaction.
@@ -42,8 +43,8 @@ var (
 // return nil only after the commit. It must not ack or reject d. d is acked after fn has
 // returned nil, and only if the claim is seen to be committed, from another connection of
 // the inbox's DB: who forgets the commit, or leaves the transaction open, gets an error and
-// no ack, and the attempt fails. A commit whose answer was lost may be returned as an error:
-// the next attempt finds the claim.
+// no ack, and the attempt fails. If fn returns an error although its claim is committed, as it
+// may when the answer to the COMMIT was lost, the message counts as handled.
 //
 // What is said of Handle's attempts, errors, pauses and of Options.Hold is true here. A
 // failed attempt counts against the handler unless the claim itself fails, or the database
@@ -82,20 +83,20 @@ func (g *Guard) attemptTx(ctx context.Context, key string, fn func(context.Conte
 	switch {
 	case lookError != nil:
 		return unfinished, errors.Join(err, lookError)
+	case committed && fresh: // whatever fn has returned: the answer to its COMMIT may be lost
+		return handled, nil
+	case committed:
+		return duplicate, nil
 	case err != nil:
 		return unfinished, &handlerError{fmt.Errorf("run handler: %w", err)}
-	case !committed:
-		return unfinished, &handlerError{errNotCommitted}
-	case !fresh:
-		return duplicate, nil
 	}
-	return handled, nil
+	return unfinished, &handlerError{errNotCommitted}
 }
 
 // committed tells whether a committed transaction has claimed key. It claims the key itself,
 // which waits for who has it open, and takes that back.
-func (g *Guard) committed(ctx context.Context, key string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+func (g *Guard) committed(parent context.Context, key string) (bool, error) {
+	ctx, cancel := context.WithTimeout(parent, lookLimit)
 	defer cancel()
 	tx, err := g.inbox.DB().BeginTx(ctx, nil)
 	if err != nil {
@@ -103,7 +104,7 @@ func (g *Guard) committed(ctx context.Context, key string) (bool, error) {
 	}
 	defer tx.Rollback()
 	absent, err := g.inbox.Claim(ctx, bridge.SQL(tx), g.consumer, key)
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if ctx.Err() != nil && parent.Err() == nil {
 		return false, &handlerError{errNotCommitted} // somebody still has it open
 	}
 	if err != nil {

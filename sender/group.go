@@ -173,6 +173,7 @@ func (s *stager) publish(ctx context.Context, shipment *shipment, limit int) {
 	}
 	s.mu.Lock()
 	s.underWay -= shipment.bytes
+	shipment.records = nil // who has still to wait holds the shipment
 	s.mu.Unlock()
 	shipment.err = err
 	close(shipment.done)

@@ -92,7 +92,8 @@ func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) { return tx.outb
 // their IDs. So the broker's confirm takes its time while fn goes on; InTx waits for what
 // is left of it before it commits. After an error InTx rolls back, whatever fn returns.
 // After a rollback to a savepoint that was set before Stage, these messages are dropped, and
-// the transaction commits the rest.
+// the transaction commits the rest, once the broker has confirmed these too. Where
+// Options.Parking is on, do not roll back to such a savepoint.
 //
 // It is a statement in the transaction, so it must not be called while rows are being read.
 func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, error) {
@@ -120,7 +121,7 @@ func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn f
 	// After a commit this does nothing; it also serves a panic in fn.
 	defer func() { _ = sqlTx.Rollback() }()
 	tx := &Tx{tx: sqlTx, outbox: s.Outbox(bridge.SQL(sqlTx))}
-	defer tx.outbox.End() // also after a panic in fn
+	defer tx.outbox.stop() // also after a panic in fn
 	if err := fn(tx); err != nil {
 		return err
 	}

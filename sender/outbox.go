@@ -81,8 +81,13 @@ func (o *Outbox) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID
 }
 
 // End lets nothing more be sent: Send and Stage then return an error that wraps
-// sql.ErrTxDone.
+// sql.ErrTxDone. It returns when no Stage is running any more.
 func (o *Outbox) End() {
+	o.stop()
+	o.staging.Wait()
+}
+
+func (o *Outbox) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.over = true
@@ -103,7 +108,6 @@ func (o *Outbox) Err() error {
 // package bridge); the errors are those of SendTx.
 func (o *Outbox) Confirm(ctx context.Context) error {
 	o.End()
-	o.staging.Wait() // a call may be left running
 	if o.failed != nil {
 		return o.failed
 	}

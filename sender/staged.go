@@ -44,11 +44,12 @@ type Staged struct {
 // that ends by itself within Options.Timeout, or twice that where messages gather, whether
 // or not Wait is called. So a caller who rolls back need not call it, and the verifier
 // drops what was staged. The messages are copied: the caller may change them when StageTx
-// has returned. What is under way has at most 16 MiB, or belongs to one call; what is
-// staged beyond that is published by Wait.
+// has returned. No more than 16 MiB is begun early, or one call's messages; what
+// is staged beyond that is published by Wait.
 //
 // After a rollback to a savepoint that was set before StageTx, the messages are dropped and
-// the transaction may commit the rest. Wait is not needed then.
+// the transaction may commit the rest. Wait is not needed then, and must not be called where
+// Options.Parking is on.
 func (s *Sender) StageTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) (*Staged, error) {
 	if len(msgs) == 0 {
 		return &Staged{judged: true}, nil
@@ -81,7 +82,7 @@ func (s *Staged) IDs() []uuid.UUID { return slices.Clone(s.ids) }
 //
 // With Options.Parking it parks in the transaction what could not be staged, so it must
 // not run beside another statement of the transaction, nor after a rollback. Another call
-// returns what the first one did.
+// waits for the first one, and returns what it did.
 func (s *Staged) Wait(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -80,9 +80,10 @@
 // hold up nobody else: such a target is held, its messages wait beside the others,
 // and it is tried again with backoff. A target counts as one that never confirms when
 // what was published to others a second later has its confirm; it is then tried with one
-// message at a time, over a connection of its own. A burst to it can make RabbitMQ stop
-// reading the whole connection within that second. After a second of silence, what was not
-// read is published again on another connection, and may be delivered twice, with the same
+// message at a time, over a connection of its own. A burst to it (32 messages) can make
+// RabbitMQ stop reading the whole connection within that second. After a second of silence
+// it is held then too, and what was published to others later than all that is confirmed is
+// published again on another connection. It may be delivered twice by this, with the same
 // ID. If a target confirms nothing from the first message on, there is nothing to tell it
 // by: then the others wait for Options.ConfirmTimeout, once. A missing target is given up after
 // Options.Unroutable. A publish that the broker refuses with an error closes its

@@ -15,6 +15,11 @@ import (
 // silence the connection sooner: then it is how long the silence may last.
 const behindAfter = time.Second
 
+// burst is how many messages in flight to one target can silence a connection: a quorum
+// queue's client blocks its channel from 32 on (RabbitMQ's quorum_commands_soft_limit), a
+// classic queue from some hundreds on (credit_flow_default_credit).
+const burst = 32
+
 // A mainChannel publishes many messages at a time, over a connection of its own, and
 // knows which are in flight.
 type mainChannel struct {
@@ -126,7 +131,7 @@ func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []brid
 	quiet := now.Sub(c.heard) >= after
 	for to, all := range c.flying {
 		oldest := all.Front().Value.(*attempt).at
-		if ahead := c.latest.Sub(oldest); ahead >= after || ahead > 0 && quiet {
+		if c.latest.Sub(oldest) >= after || quiet && c.silences(all) {
 			behind = append(behind, to)
 			overdue = overdue || now.Sub(oldest) >= patience
 		}
@@ -134,10 +139,16 @@ func (c *mainChannel) look(now time.Time, patience time.Duration) (behind []brid
 	return behind, overdue, c.count > 0 && now.Sub(c.heard) >= patience
 }
 
+// silences tells whether a target without confirms may have silenced the connection: it has
+// a burst in flight, the oldest of which is older than one that is confirmed.
+func (c *mainChannel) silences(all *list.List) bool {
+	return all.Len() >= burst && all.Front().Value.(*attempt).at.Before(c.latest)
+}
+
 // unread takes out what a silenced channel kept from the broker, which reads a connection
-// in order: all that it has read is confirmed, but for the targets that are behind. What it
-// has not read was published later than anything that is confirmed. The broker reads it
-// after all when it gives credit again, so it may come twice.
+// in order: as a rule all that it has read is confirmed, but for the targets that are behind,
+// and what it has not read was published later than anything that is confirmed. It may come
+// twice: the broker reads it after all when it gives credit again, or had read it.
 func (c *mainChannel) unread(now time.Time) (out []*publication) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,12 +157,14 @@ func (c *mainChannel) unread(now time.Time) (out []*publication) {
 		return nil
 	}
 	var later []*list.List
+	silenced := false
 	for _, all := range c.flying {
+		silenced = silenced || c.silences(all)
 		if !all.Front().Value.(*attempt).at.Before(c.latest) {
 			later = append(later, all)
 		}
 	}
-	if len(later) == len(c.flying) { // nobody is behind: the silence has another reason
+	if !silenced { // by none of them
 		return nil
 	}
 	for _, all := range later {

@@ -40,10 +40,16 @@ func TestASilencedBurstTellsWhoIsBehindAndWhatWasNotRead(t *testing.T) {
 	now := time.Now()
 	c, attempts := flight(now, map[string]time.Duration{"stuck": behindAfter / 2, "first": behindAfter / 4, "next": 0})
 	c.confirmed(attempts["first"], nil)
+	later := now.Add(2 * behindAfter)
+	if behind, _, _ := c.look(later, patience); len(behind) > 0 || len(c.unread(later)) > 0 {
+		t.Errorf("behind are %v, with a message each", behind)
+	}
+	for range burst {
+		c.begin(&publication{to: bridge.Target{RoutingKey: "stuck"}}).at = now
+	}
 	if behind, _, _ := c.look(now, patience); len(behind) > 0 || len(c.unread(now)) > 0 {
 		t.Errorf("behind are %v, while confirms come", behind)
 	}
-	later := now.Add(2 * behindAfter)
 	if behind, _, silent := c.look(later, patience); silent || !slices.Equal(behind, []bridge.Target{{RoutingKey: "stuck"}}) {
 		t.Errorf("behind are %v, silent %t", behind, silent)
 	}

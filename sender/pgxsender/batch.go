@@ -2,10 +2,10 @@ package pgxsender
 
 import (
 	"context"
+	"errors"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
@@ -19,19 +19,27 @@ import (
 // rolls back, as after any error of SendTx.
 //
 // Without messages batch is sent all the same. With an error that is
-// bridge.ErrInvalidMessage it was not. The caller must not use batch again.
+// bridge.ErrInvalidMessage it was not. The caller must not use batch again. It must not begin
+// a transaction (pgx.Batch.BeginTx), and each of its queued queries is one statement. With a
+// table of one's own as the ledger no round trip is saved.
 func SendBatch(ctx context.Context, s *sender.Sender, tx pgx.Tx, batch *pgx.Batch, messages ...bridge.Message) ([]uuid.UUID, error) {
 	if len(messages) == 0 {
 		return nil, tx.SendBatch(ctx, batch).Close()
 	}
-	return s.SendTx(ctx, &together{pgxbridge.Tx(tx), tx, batch}, messages...)
+	t := &together{Tx: pgxbridge.Tx(tx), tx: tx, batch: batch}
+	ids, err := s.SendTx(ctx, t, messages...)
+	if t.failed != nil {
+		return nil, t.failed // not the ledger's
+	}
+	return ids, err
 }
 
 // together is a transaction whose first statement takes a batch along.
 type together struct {
 	bridge.Tx
-	tx    pgx.Tx
-	batch *pgx.Batch // nil when it was sent
+	tx     pgx.Tx
+	batch  *pgx.Batch // nil when it was sent
+	failed error      // of a statement of the caller's
 }
 
 func (t *together) Exec(ctx context.Context, statement string, args ...any) (changed int64, err error) {
@@ -40,19 +48,31 @@ func (t *together) Exec(ctx context.Context, statement string, args ...any) (cha
 		return t.Tx.Exec(ctx, statement, args...)
 	}
 	t.batch = nil
-	batch.Queue(statement, args...).Exec(func(tag pgconn.CommandTag) error {
+	reached := false
+	batch.Queue(statement, args...).Fn = func(results pgx.BatchResults) error {
+		reached = true
+		tag, err := results.Exec()
 		changed = tag.RowsAffected()
-		return nil
-	})
+		return err
+	}
 	err = t.tx.SendBatch(ctx, batch).Close()
+	if err != nil && !reached && !about(err, statement) {
+		t.failed = err
+	}
 	return changed, err
+}
+
+// about tells whether pgx could not prepare this statement.
+func about(err error, statement string) bool {
+	var preparing pgx.ErrPreprocessingBatch
+	return errors.As(err, &preparing) && preparing.SQL() == statement
 }
 
 func (t *together) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
 	if batch := t.batch; batch != nil {
 		t.batch = nil
-		if err := t.tx.SendBatch(ctx, batch).Close(); err != nil {
-			return nil, err
+		if t.failed = t.tx.SendBatch(ctx, batch).Close(); t.failed != nil {
+			return nil, t.failed
 		}
 	}
 	return t.Tx.Query(ctx, statement, args...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -17,7 +18,7 @@ import (
 // A Transaction is pgx's, and collects messages. It is a bridge.Tx by Tx. It has no Commit
 // and no Rollback: InTx ends the transaction, and fn says how by its error. When fn has
 // returned, everything fails with an error that wraps sql.ErrTxDone; do not use rows that
-// are still being read then.
+// are still being read then. It is for one goroutine at a time, as pgx's are.
 type Transaction struct {
 	conn    *pgxpool.Conn
 	options pgx.TxOptions
@@ -28,11 +29,11 @@ type Transaction struct {
 // InTx is sender.InTx on a pool of pgx: it begins a transaction, runs fn in it, records and
 // stages what fn sent, waits until all that fn sent or staged is confirmed, and commits. If
 // fn returns an error or panics, or a staging fails, the transaction is rolled back and
-// nothing is delivered. The errors are those of fn, of sender.SendTx, and for the COMMIT
-// sender.ErrCommitUnknown.
+// nothing is delivered. The errors are those of fn and of sender.SendTx. An error of the
+// COMMIT itself is sender.ErrCommitUnknown, unless the server says that it has rolled back.
 //
 // The BEGIN travels with the first statement, where that is an Exec or a SendBatch, and so
-// costs no round trip. Send and Stage are those of sender.Tx.
+// costs no round trip; an Exec without arguments apart. Send and Stage are those of sender.Tx.
 func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx.TxOptions, fn func(tx *Transaction) error) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
@@ -40,9 +41,9 @@ func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx
 	}
 	defer conn.Release() // which closes a connection that is still in a transaction
 	tx := &Transaction{conn: conn, options: options}
-	tx.outbox = s.Outbox(tx.Tx())
+	tx.outbox = s.Outbox(unchecked{tx})
 	defer tx.rollback(ctx)
-	defer tx.outbox.End() // also after a panic in fn
+	defer tx.outbox.End() // also after a panic in fn, and before the connection is released
 	if err := fn(tx); err != nil {
 		return err
 	}
@@ -56,16 +57,21 @@ func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx
 		return nil // nothing was done in it
 	}
 	err = tx.tx.Commit(ctx)
-	if errors.Is(err, pgx.ErrTxCommitRollback) {
+	if errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) { // it had failed, or never begun
 		return fmt.Errorf("commit transaction: rolled back: %w", err)
 	}
 	return sender.CommitError(err)
 }
 
+// rollbackLimit bounds a ROLLBACK that the server does not answer.
+const rollbackLimit = 5 * time.Second
+
 // rollback does nothing after a commit.
 func (t *Transaction) rollback(ctx context.Context) {
 	if t.tx != nil {
-		_ = t.tx.Rollback(context.WithoutCancel(ctx))
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
+		defer cancel()
+		_ = t.tx.Rollback(ctx) // pgx closes the connection if that fails
 	}
 }
 
@@ -93,6 +99,11 @@ func (t *Transaction) Exec(ctx context.Context, statement string, args ...any) (
 }
 
 func (t *Transaction) exec(ctx context.Context, statement string, args ...any) (tag pgconn.CommandTag, err error) {
+	if t.tx == nil && !batches(args) {
+		if err := t.started(ctx); err != nil {
+			return tag, err
+		}
+	}
 	if t.tx != nil {
 		return t.tx.Exec(ctx, statement, args...)
 	}
@@ -104,8 +115,22 @@ func (t *Transaction) exec(ctx context.Context, statement string, args ...any) (
 	return tag, t.sendBatch(ctx, batch)
 }
 
+// batches tells whether a statement with these arguments means the same in a batch. Without
+// arguments it may be several statements, and a batch takes no options of pgx.
+func batches(args []any) bool {
+	if len(args) == 0 {
+		return false
+	}
+	switch args[0].(type) {
+	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
+		return false
+	}
+	return true
+}
+
 // SendBatch sends a batch, reads all its results and returns the first error; those who
-// want the results give callbacks (pgx.QueuedQuery).
+// want the results give callbacks (pgx.QueuedQuery). The batch must not begin a transaction
+// itself (pgx.Batch.BeginTx).
 func (t *Transaction) SendBatch(ctx context.Context, batch *pgx.Batch) error {
 	if err := t.outbox.Err(); err != nil {
 		return err
@@ -167,21 +192,38 @@ func (t *Transaction) Stage(ctx context.Context, messages ...bridge.Message) ([]
 
 // Tx is the transaction for whatever of the bridge works in it beside the sender, as an
 // idempotency.Claim does.
-func (t *Transaction) Tx() bridge.Tx { return within{t} }
+func (t *Transaction) Tx() bridge.Tx { return within{unchecked{t}} }
 
-// within records also when fn has returned.
-type within struct{ t *Transaction }
+// within ends with fn.
+type within struct{ unchecked }
 
 func (w within) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
-	tag, err := w.t.exec(ctx, statement, args...)
-	return tag.RowsAffected(), err
+	if err := w.t.outbox.Err(); err != nil {
+		return 0, err
+	}
+	return w.unchecked.Exec(ctx, statement, args...)
 }
 
 func (w within) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
-	if err := w.t.started(ctx); err != nil {
+	if err := w.t.outbox.Err(); err != nil {
 		return nil, err
 	}
-	rows, err := w.t.tx.Query(ctx, statement, args...)
+	return w.unchecked.Query(ctx, statement, args...)
+}
+
+// unchecked is for the outbox, which records when fn has returned.
+type unchecked struct{ t *Transaction }
+
+func (u unchecked) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
+	tag, err := u.t.exec(ctx, statement, args...)
+	return tag.RowsAffected(), err
+}
+
+func (u unchecked) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
+	if err := u.t.started(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := u.t.tx.Query(ctx, statement, args...)
 	if err != nil {
 		return nil, err
 	}
