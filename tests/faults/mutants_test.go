@@ -131,11 +131,11 @@ var mutants = []mutant{
 		pkg:  "sender",
 		test: "TestTheCommitWaitsForTheEarlyConfirm",
 		says: "before the confirm",
-		edits: []edit{{"sender/intx.go", `	for _, staged := range append(tx.staged, last) {
+		edits: []edit{{"sender/outbox.go", `	for _, staged := range append(o.staged, last) {
 `, `	if mutant("commit without the early confirm") {
-		tx.staged = nil
+		o.staged = nil
 	}
-	for _, staged := range append(tx.staged, last) {
+	for _, staged := range append(o.staged, last) {
 `}},
 	},
 	{
@@ -143,8 +143,8 @@ var mutants = []mutant{
 		pkg:  "sender",
 		test: "TestInTxRollsBackIfStageFailsWhateverFnSays",
 		says: "committed",
-		edits: []edit{{"sender/intx.go", `	if tx.failed != nil {
-`, `	if tx.failed != nil && !mutant("commit although an early staging has failed") {
+		edits: []edit{{"sender/outbox.go", `	if o.failed != nil {
+`, `	if o.failed != nil && !mutant("commit although an early staging has failed") {
 `}},
 	},
 	{
@@ -378,7 +378,7 @@ var mutants = []mutant{
 		edits: []edit{{"sender/staged.go", `	if mutant("publish before record") {
 		// later
 `, `	if mutant("make the tables in the caller's transaction") {
-		_, _ = tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS bridge_more (id int)")
+		_, _ = tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS bridge_more (id int)")
 	}
 	if mutant("publish before record") {
 		// later
@@ -452,8 +452,15 @@ func overlay(t *testing.T) string {
 	return path
 }
 
-// This fails within a second where a rule's place has moved.
-func TestMutantsFindTheirPlaces(t *testing.T) { overlay(t) }
+// This fails within seconds where a rule's place has moved.
+func TestMutantsFindTheirPlaces(t *testing.T) {
+	overlay := overlay(t)
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay,
+		"../../bridge/...", "../../sender/...", "../../verifier/...", "../../idempotency/...")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("build the mutants: %v\n%s", err, output)
+	}
+}
 
 func TestMutantsAreCaught(t *testing.T) {
 	if testing.Short() {
