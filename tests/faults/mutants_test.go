@@ -349,11 +349,11 @@ var mutants = []mutant{
 		name: "commit for the caller",
 		pkg:  "sender",
 		test: "TestTheTransactionStaysTheCallers",
-		says: "the transaction was ended",
+		says: "a statement of ours",
 		edits: []edit{{"sender/sender.go", `	if err := staged.Wait(ctx); err != nil {
 `, `	err = staged.Wait(ctx)
-	if theirs, ok := tx.(interface{ Commit() error }); ok && err == nil && mutant("commit for the caller") {
-		_ = theirs.Commit()
+	if err == nil && mutant("commit for the caller") {
+		_, _ = tx.Exec(ctx, "COMMIT")
 	}
 	if err != nil {
 `}},
@@ -362,11 +362,11 @@ var mutants = []mutant{
 		name: "roll back for the caller",
 		pkg:  "sender",
 		test: "TestTheTransactionStaysTheCallers",
-		says: "the transaction was ended",
+		says: "a statement of ours",
 		edits: []edit{{"sender/sender.go", `	err = staged.Wait(ctx)
 `, `	err = staged.Wait(ctx)
-	if theirs, ok := tx.(interface{ Rollback() error }); ok && err != nil && mutant("roll back for the caller") {
-		_ = theirs.Rollback()
+	if err != nil && mutant("roll back for the caller") {
+		_, _ = tx.Exec(ctx, "ROLLBACK")
 	}
 `}},
 	},
