@@ -41,13 +41,17 @@ type SQLTx interface {
 }
 
 // SQL returns tx as the bridge uses it. When tx has ended, its statements return
-// sql.ErrTxDone. Other libraries have such a transaction inside of theirs:
+// sql.ErrTxDone. Other libraries have such a transaction inside of theirs (tests/orm runs
+// each of these lines):
 //
-//	sqlc   bridge.SQL(tx)                                           the tx that WithTx is given
-//	bun    bridge.SQL(tx.Tx)                                        bun's own Exec knows no $1
-//	GORM   bridge.SQL(tx.Statement.ConnPool.(bridge.SQLTx))         it panics outside of a transaction
-//	ent    bridge.SQL(tx)                                           with its feature sql/execquery
+//	sqlc   bridge.SQL(tx)                                      the tx that WithTx is given
+//	bun    bridge.SQL(tx.Tx)                                   tx itself compiles and fails: its Exec knows no $1
+//	GORM   bridge.SQL(tx.Statement.ConnPool.(bridge.SQLTx))    it panics outside of a transaction
+//	ent    bridge.SQL(tx)                                      with its feature sql/execquery
 //	pgx    pgxbridge.Tx(tx)
+//
+// A transaction in a transaction of pgx, GORM or bun is a savepoint: its rollback takes back
+// what was sent in it.
 func SQL(tx SQLTx) Tx { return sqlTx{tx} }
 
 type sqlTx struct{ tx SQLTx }
