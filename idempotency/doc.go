@@ -61,6 +61,9 @@
 // it (an e-mail, a call) may be repeated when the attempt fails afterwards, or
 // the process dies: that is what [Guard.AtMostOnce] is for.
 //
+// Handle begins and commits that transaction. Where you do so yourself, by whatever library,
+// [Guard.HandleTx] claims in yours, and acks when it has seen the claim committed.
+//
 // # What becomes of a delivery
 //
 // Every call of [Guard.Handle], [Guard.AtMostOnce] and [Guard.Accept], and of the Handle

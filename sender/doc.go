@@ -14,7 +14,7 @@
 //
 // InTx begins and ends the transaction. Where you do that yourself, SendTx works in it:
 // SendTx(ctx, bridge.SQL(tx), …) in a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile.
-// What other libraries call their transaction is in package bridge. The examples are
+// bridge.SQL says what to pass for other libraries. The examples are
 // whole programs: for PostgreSQL, SQL Server, sqlx, a table of one's own, staging early,
 // and with parking.
 //

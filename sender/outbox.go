@@ -15,7 +15,7 @@ import (
 )
 
 // An Outbox is what one transaction sends, for who begins and ends transactions of a kind
-// of its own, as InTx and package pgxbridge do. It is in memory only.
+// of its own, as InTx and package pgxsender do. It is in memory only.
 type Outbox struct {
 	sender *Sender
 	tx     bridge.Tx

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
 	"github.com/twoqueue/twoqueue/sender"
 )
 
@@ -223,9 +224,5 @@ func (u unchecked) Query(ctx context.Context, statement string, args ...any) (br
 	if err := u.t.started(ctx); err != nil {
 		return nil, err
 	}
-	rows, err := u.t.tx.Query(ctx, statement, args...)
-	if err != nil {
-		return nil, err
-	}
-	return rows, nil
+	return pgxbridge.Tx(u.t.tx).Query(ctx, statement, args...)
 }
