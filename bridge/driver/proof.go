@@ -196,7 +196,7 @@ func expectSettled(ctx context.Context, ledger Ledger, canary uuid.UUID, want Ou
 		case outcome != StillOpen:
 			return fmt.Errorf("%w: the lookup said %q %s, not %q", bridge.ErrProof, outcome, when, want)
 		case ctx.Err() != nil:
-			return errors.New("settle the canary: still open")
+			return fmt.Errorf("settle the canary: still open: %w", context.Cause(ctx))
 		}
 	}
 }

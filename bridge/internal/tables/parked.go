@@ -49,6 +49,9 @@ func Unpark(ctx context.Context, open func(ctx context.Context) (Shelf, error), 
 	if limit < 1 {
 		return 0, fmt.Errorf("limit is %d, must be positive", limit)
 	}
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
 	// What has been staged is removed also if ctx has ended meanwhile: a stop makes no
 	// duplicates. So the transaction follows ctx until then only.
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -52,15 +52,18 @@ func (w Watch) Run(ctx context.Context) (holders []inspect.Holder, err error) {
 	case waited != nil && !w.Ended(waited):
 		return nil, waited
 	case waited != nil && !looked:
-		return nil, errNotLooked
+		return nil, ErrNotLooked
 	default:
 		return nil, nil
 	}
 }
 
-var errNotLooked = errors.New("no connection was free in time to see who is waited for")
+// ErrNotLooked is the error of a Watch that has waited for somebody, and had no answer in
+// time for whom: no connection was free, or the server was slow to tell.
+var ErrNotLooked = errors.New("no answer in time who is waited for")
 
-// look looks, while waiting has not ended, until it has found somebody.
+// look looks, while waiting has not ended, until it has found somebody. It has not looked
+// if waiting had ended when the first answer came: that may be about nobody.
 func (w Watch) look(ctx, waiting context.Context) (holders []inspect.Holder, looked bool, err error) {
 	pause := time.NewTimer(w.Pause)
 	defer pause.Stop()
@@ -89,13 +92,14 @@ func (w Watch) look(ctx, waiting context.Context) (holders []inspect.Holder, loo
 			}
 			return holders, true, nil
 		}
+		looked = looked || waiting.Err() == nil
 		pause.Reset(min(n, maxPauses) * w.Pause)
 		select {
 		case <-waiting.Done():
 		case <-pause.C:
 		}
 	}
-	return nil, true, nil
+	return nil, looked, nil
 }
 
 // errOneConnection is the error of a Holders on a pool that cannot have a second
