@@ -1,21 +1,34 @@
 # Sourced by tests/run and tests/matrix: go test, with a second try that hides nothing.
 
 # Runs go test on packages: file for its output, folder, packages, arguments (which stand
-# behind the packages, as go test takes its own no other way). What
-# failed runs once more, by itself; the second result is the one that counts. A package
-# that fails and then passes is added to the file "flaky" beside the output.
-test_again() {
+# behind the packages, as go test takes its own no other way). What failed is left to
+# try_again.
+test_once() {
 	local out=$1 folder=$2 packages=$3 failed
 	shift 3
 	(cd "$folder" && go test $packages "$@") 2>&1 | tee "$out" && return
 	failed=$(sed -n 's/^FAIL[[:space:]]\+\([^[:space:]]\+\).*/\1/p' "$out" | sort -u)
-	[[ $failed ]] || return 1 # not one of the packages
-	say "once more, by themselves: "$failed
-	(cd "$folder" && go test $failed "$@" -p 1) 2>&1 | tee "$out.again" || {
-		say "failed both times: both results are above"
-		return 1
-	}
-	echo "$failed" >>"$(dirname "$out")/flaky"
+	printf '%q ' "$folder" "${failed:-$packages}" "$@" >"$out.failed"
+}
+
+# Runs what has failed once more, and nothing beside it: folder of the output files. The
+# second result is the one that counts. A package that fails and then passes is added to
+# the file "flaky" there.
+try_again() {
+	local note again failed=
+	for note in "$1"/*.failed; do
+		[[ -e $note ]] || continue
+		eval "again=($(<"$note"))" # folder, packages, arguments
+		say "once more, by themselves: "${again[1]}
+		if (cd "${again[0]}" && go test ${again[1]} "${again[@]:2}" -p 1) 2>&1 | tee "${note%.failed}.again"; then
+			printf '%s\n' ${again[1]} >>"$1/flaky"
+		else
+			failed=yes
+		fi
+		rm "$note"
+	done
+	[[ ! $failed ]] || say "failed both times: both results are above"
+	[[ ! $failed ]]
 }
 
 # Tells of what failed once: such a test is a defect to mend. Its folder is that of the

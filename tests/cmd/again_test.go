@@ -36,7 +36,7 @@ func TestAFailedPackageRunsOnceMoreAndIsNamed(t *testing.T) {
 				}
 			}
 			script := `set -euo pipefail; source ../../compose/install.sh; source ../again.sh
-failed=; test_again "$OUT/main" "$FOLDER" "$PACKAGES" -v -count=1 || failed=yes; tell_flaky "$OUT"; [[ ! $failed ]]`
+failed=; test_once "$OUT/main" "$FOLDER" "$PACKAGES" -v -count=1; try_again "$OUT" || failed=yes; tell_flaky "$OUT"; [[ ! $failed ]]`
 			cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
 			cmd.Env = append(os.Environ(), "OUT="+t.TempDir(), "FOLDER="+folder, "PACKAGES="+c.packages, "SEEN="+filepath.Join(folder, "seen"))
 			text, err := cmd.CombinedOutput()
