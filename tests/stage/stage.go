@@ -360,7 +360,8 @@ func (s *Stage) members(queue string) (all []amqp.Delivery) {
 		all = append(all, members...)
 	}
 	s.must("close", conn.Close())
-	s.WaitDepth(queue, depth)
+	// What is staged early may still come.
+	s.Eventually(queue+" has what was taken from it", func() bool { return s.Depth(queue) >= depth })
 	return all
 }
 
