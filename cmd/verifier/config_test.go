@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"reflect"
 	"strings"
@@ -208,6 +209,29 @@ func TestHelpListsEverything(t *testing.T) {
 	for _, secret := range []string{"s3cret", "nowhere"} {
 		if strings.Contains(stdout, secret) {
 			t.Errorf("the help shows what is set: %s", secret)
+		}
+	}
+}
+
+// The number of connections is Options.Connections' with the worker's own, wherever it is
+// written.
+func TestTheNumberOfConnectionsIsTheSameEverywhere(t *testing.T) {
+	const more = "ten more"
+	all := new(verifier.Options).Connections() + ownConnections
+	if beside := all - 16; beside != 10 { // 16 settlers
+		t.Errorf("%d connections beside the settlers, not %s", beside, more)
+	}
+	for _, name := range []string{"README.md", "../../compose/README.md", "../../compose/kubernetes/keda/scaling.yaml"} {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(content)
+		if !strings.Contains(text, more) {
+			t.Errorf("%s does not say %s", name, more)
+		}
+		if name != "README.md" && !strings.Contains(text, fmt.Sprintf("%d connections", all)) {
+			t.Errorf("%s does not say %d connections", name, all)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -59,11 +60,27 @@ func newMetrics(w *worker) *metrics {
 	for _, cause := range causes {
 		m.failures.WithLabelValues(string(cause))
 	}
-	m.registry.MustRegister(m.deadLetters, m.failures, m.lastForward, m.staged, m.judged,
+	m.registry.MustRegister(queueInfo(w.config), m.deadLetters, m.failures, m.lastForward, m.staged, m.judged,
 		m.parked, m.orphans, m.sampled, m.sampleFailed, present{w},
 		collectors.NewBuildInfoCollector(), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// queueInfo says how the queues are called, so that alerts can ask the broker about them.
+func queueInfo(c config) prometheus.Collector {
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "twoqueue_queue_info",
+		Help: "1 for each of the verifier's own queues, by virtual host and name as the broker has them, and role."}, []string{"vhost", "queue", "role"})
+	uri, _ := amqp.ParseURI(c.AMQP.URL) // one that is none ends the program, and has no virtual host
+	t := c.topology()
+	queues := map[string]string{"staging": t.Queue, "waiting": t.WaitingQueue(), "dead": t.DeadQueue()}
+	if t.Audit > 0 {
+		queues["audit"] = t.AuditQueue()
+	}
+	for role, queue := range queues {
+		info.WithLabelValues(uri.Vhost, queue, role).Set(1)
+	}
+	return info
 }
 
 // Done implements verifier.Observer.

@@ -17,6 +17,10 @@ import (
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
 
+// ownConnections are those that the worker uses beside its verifier: for /readyz, the
+// counts and the status page.
+const ownConnections = 3
+
 // A worker is a verifier with all that is around it.
 type worker struct {
 	config   config
@@ -127,7 +131,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	}
 	options := w.config.options(w.log)
 	options.Observer = observer
-	db.SetMaxIdleConns(options.Connections())
+	db.SetMaxIdleConns(options.Connections() + ownConnections)
 	v, err := verifier.New(ledger, broker, options)
 	if err != nil {
 		return err

@@ -92,7 +92,7 @@ func copyContext(to string) error {
 		if err != nil || name == "." {
 			return err
 		}
-		if name == ".git" {
+		if name == ".git" && entry.IsDir() { // in a worktree it is a file
 			return fs.SkipDir // many files; no pattern brings one of them back
 		}
 		ignored, err := matcher.MatchesOrParentMatches(name)

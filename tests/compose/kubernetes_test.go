@@ -79,15 +79,20 @@ func manifests(t *testing.T) *cluster {
 		"keda.sh/v1alpha1 TriggerAuthentication": func() any { c.authentication = new(triggerAuthentication); return c.authentication },
 		"keda.sh/v1alpha1 ScaledObject":          func() any { c.scaled = new(scaledObject); return c.scaled },
 	}
-	files, err := filepath.Glob(folder + "/kubernetes/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no manifests: %v", err)
+	// What only KEDA's definitions make known is in a folder of its own: kubectl apply
+	// would stop there elsewhere.
+	files := append(must(filepath.Glob(folder+"/kubernetes/*.yaml")), must(filepath.Glob(folder+"/kubernetes/keda/*.yaml"))...)
+	if len(files) < 2 {
+		t.Fatalf("manifests %v", files)
 	}
 	for _, file := range files {
 		for document := range bytes.SplitSeq(must(os.ReadFile(file)), []byte("\n---\n")) {
 			var kind meta.TypeMeta
 			if err := yaml.Unmarshal(document, &kind); err != nil {
 				t.Fatalf("%s: %v", file, err)
+			}
+			if keda := strings.HasPrefix(kind.APIVersion, "keda.sh/"); keda != strings.Contains(file, "/keda/") {
+				t.Errorf("%s has a %s", file, kind.APIVersion)
 			}
 			make, ok := kinds[kind.APIVersion+" "+kind.Kind]
 			if !ok {
@@ -120,6 +125,19 @@ func TestThePartsOfTheKubernetesExampleFitTogether(t *testing.T) {
 		if parsed.Matches(labelSet(c.job.Spec.Template.Labels)) {
 			t.Errorf("%s selects the job", name)
 		}
+	}
+	// A drain that waits for a second verifier would wait for ever where there is one.
+	if d := c.disruption.Spec; d.MinAvailable != nil || d.MaxUnavailable == nil || d.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("budget %+v", d)
+	}
+	// A Job's image cannot be changed, so a new release's has another name.
+	image := c.job.Spec.Template.Spec.Containers[0].Image
+	_, tag, _ := strings.Cut(image, ":")
+	if !strings.HasSuffix(c.job.Name, "-"+strings.ReplaceAll(tag, ".", "-")) || c.job.Spec.TTLSecondsAfterFinished == nil {
+		t.Errorf("the job of %s is called %s", image, c.job.Name)
+	}
+	if other := c.deployment.Spec.Template.Spec.Containers[0].Image; other != image {
+		t.Errorf("the job is of %s, the verifiers are of %s", image, other)
 	}
 	if name := c.scaled.Spec.ScaleTargetRef.Name; name != c.deployment.Name {
 		t.Errorf("%s is scaled", name)
@@ -155,6 +173,9 @@ func TestPodsAreConfinedAndTheirVariablesKnown(t *testing.T) {
 	for name, pod := range map[string]core.PodSpec{"job": c.job.Spec.Template.Spec, "deployment": c.deployment.Spec.Template.Spec} {
 		if s := pod.SecurityContext; s == nil || !*s.RunAsNonRoot || *s.RunAsUser == 0 || s.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
 			t.Errorf("%s: security %+v", name, s)
+		}
+		if pod.EnableServiceLinks == nil || *pod.EnableServiceLinks {
+			t.Errorf("%s is given the variables of Services", name)
 		}
 		if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
 			t.Errorf("%s has a token of the cluster", name)

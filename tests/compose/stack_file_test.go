@@ -20,14 +20,14 @@ import (
 
 var profiles = []string{"postgres", "mariadb", "sqlserver"}
 
-// sqlServerImage stands for the one that only its user may name.
+// sqlServerImage is another one than the file's.
 const sqlServerImage = "registry.example.org/mssql/server:2022-CU20-ubuntu-22.04"
 
 // load reads a compose file as the client does.
 func load(t *testing.T, file string, env []string, profiles ...string) *types.Project {
 	t.Helper()
 	options, err := cli.NewProjectOptions([]string{filepath.Join(folder, file)},
-		cli.WithProfiles(profiles), cli.WithEnv(append(env, "BRIDGE_SQLSERVER_IMAGE="+sqlServerImage)))
+		cli.WithProfiles(profiles), cli.WithEnv(append(env, "SQLSERVER_IMAGE="+sqlServerImage)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,6 +63,38 @@ func TestEachProfileIsWhole(t *testing.T) {
 	}
 }
 
+// The file .env chooses, where nobody does.
+func TestWithoutAProfileTheStackIsWhole(t *testing.T) {
+	options, err := cli.NewProjectOptions([]string{folder + "/compose.yaml"}, cli.WithWorkingDirectory(folder), cli.WithEnvFiles(), cli.WithDotEnv, cli.WithDefaultProfiles())
+	if err != nil {
+		t.Fatal(err)
+	}
+	project, err := options.LoadProject(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := project.ServiceNames(), load(t, "compose.yaml", nil, "postgres").ServiceNames()
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("without a profile there are %v, not %v", got, want)
+	}
+}
+
+// The variables of the compose files are read in shells in which a worker may be started:
+// that refuses those of its prefix that it does not know.
+func TestNoVariableOfTheFilesLooksLikeAWorkers(t *testing.T) {
+	for _, name := range []string{"compose.yaml", "tests.yaml"} {
+		for _, match := range regexp.MustCompile(`[^$]\$\{([A-Z_]+)`).FindAllStringSubmatch(string(read(t, name)), -1) {
+			for _, prefix := range []string{"BRIDGE_", "EMAIL_", "SHOP_"} {
+				if strings.HasPrefix(match[1], prefix) {
+					t.Errorf("%s: %s", name, match[1])
+				}
+			}
+		}
+	}
+}
+
 func TestSQLServerIsTakenInBothWays(t *testing.T) {
 	for env, want := range map[string]string{"": "OFF", "SQLSERVER_RCSI=ON": "ON", "SQLSERVER_RCSI=OFF": "OFF"} {
 		project := load(t, "compose.yaml", []string{env}, "sqlserver")
@@ -84,6 +116,9 @@ func TestEveryServiceIsPinnedAndConfined(t *testing.T) {
 	}
 	for name, service := range project.Services {
 		if service.Build != nil {
+			if service.PullPolicy != types.PullPolicyBuild {
+				t.Errorf("%s is asked for at a registry: its pull policy is %q", name, service.PullPolicy)
+			}
 			target := service.Build.Target
 			if !slices.ContainsFunc(built, func(s instructions.Stage) bool { return s.Name == target && s.BaseName == "base" }) {
 				t.Errorf("%s is to be built from %q, which is no image of the Dockerfile", name, target)
