@@ -13,6 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
 // What the doctor can examine.
@@ -162,6 +163,15 @@ func (g *group) add(level inspect.Level, check, remedy, format string, args ...a
 // failed adds an error as a finding, with the mend that is known for it.
 func (g *group) failed(check string, err error) {
 	g.fail(check, cmp.Or(mendOf(err), "see what the error says"), "%s", err)
+}
+
+// examineTransit says whether what goes to a server may be read on the way.
+func (g *group) examineTransit(check, variable string, found *transit.Exposure) {
+	if found != nil {
+		g.warn(check, "in "+variable+", "+found.Mend, "%s", found)
+		return
+	}
+	g.ok(check, "%s insists on TLS, or leads to this machine", variable)
 }
 
 // fineSince adds an ok finding if the group has no more findings than before.

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
 // publishPatience is how long the probe may take before the broker counts as not
@@ -24,6 +25,10 @@ func (a *app) examineBroker(ctx context.Context) []group {
 	there, connected := a.examineAMQP(ctx, broker, queues)
 	if !connected {
 		return []group{*broker}
+	}
+	broker.examineTransit("encryption", "BRIDGE_AMQP_URL", transit.Broker(a.config.AMQP.URL))
+	if a.config.Management.URL != "" {
+		broker.examineTransit("encryption of the API", "BRIDGE_MANAGEMENT_URL", transit.HTTP(a.config.Management.URL))
 	}
 	a.examineAllow(broker)
 	m, err := a.management()

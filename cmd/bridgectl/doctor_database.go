@@ -10,6 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
 // examineDatabase examines the ledger's database, and the inbox where one is named.
@@ -33,6 +34,7 @@ func (a *app) examineLedger(ctx context.Context, g *group) {
 	}
 	g.Name = fmt.Sprintf("Database (%s)", db.Dialect())
 	g.ok("connection", "the database answers")
+	g.examineTransit("encryption", "BRIDGE_DATABASE_URL", transit.Database(a.config.Database.URL))
 	if !examineSchema(ctx, g, db, migrate.LedgerPart) {
 		return
 	}
@@ -115,6 +117,7 @@ func examineInbox(ctx context.Context, g *group, url string) {
 	defer db.Close()
 	g.Name = fmt.Sprintf("Inbox (%s)", db.Dialect())
 	g.ok("connection", "the database answers")
+	g.examineTransit("encryption", "BRIDGE_INBOX_URL", transit.Database(url))
 	if !examineSchema(ctx, g, db, migrate.InboxPart) {
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
@@ -44,6 +45,7 @@ func work(ctx context.Context, c *config, stderr io.Writer) error {
 	end, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
 	g := &gateway{config: c, log: c.Log.Logger(stderr), end: end, unwritten: make(chan struct{}, 1)}
+	transit.Warn(g.log, prefix, c.Database.URL, c.AMQP.URL)
 	mail, err := c.server()
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 	"github.com/twoqueue/twoqueue/sender"
 )
 
@@ -41,6 +42,7 @@ type shop struct {
 
 // keep keeps the shop open until ctx ends.
 func keep(ctx context.Context, c *config, log *slog.Logger) error {
+	transit.Warn(log, prefix, c.Database.URL, c.AMQP.URL)
 	db, err := database.Open(ctx, c.Database.URL)
 	if err != nil {
 		return err

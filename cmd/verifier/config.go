@@ -62,10 +62,11 @@ type config struct {
 		Addr environment.Address `default:":8081" desc:"where /livez, /readyz and /metrics are; or none"`
 	}
 	Status struct {
-		Addr environment.Address `default:"none" desc:"where the status page is, for people; it has no login and shows statements, so name an address that only they reach, such as 127.0.0.1:8082"`
+		Addr  environment.Private `default:"none" desc:"where the status page is, for people: host:port, or :port for 127.0.0.1; it has no login and shows statements, so name an address that only they reach"`
+		Hosts environment.Hosts   `desc:"the names that the status page answers to beside localhost and loopback addresses, as they stand in a browser's address, without the port and with commas between them (default: no others)"`
 	}
 	Pprof struct {
-		Addr environment.Address `default:"none" desc:"where profiles of the worker itself are, at /debug/pprof/; it has no login"`
+		Addr environment.Private `default:"none" desc:"where profiles of the worker itself are, at /debug/pprof/: host:port, or :port for 127.0.0.1; it has no login"`
 	}
 	Log environment.Log
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ func TestDefaultsAndValues(t *testing.T) {
 		"QUEUE": "q", "CLASSIC": "true", "PREFETCH": "10", "MAX_BYTES": "5", "WAITING": "4", "WAITING_PREFETCH": "3", "PATIENCE": "5s",
 		"HAND_BACK": "6m", "SETTLERS": "2", "SETTLE_WAIT": "7ms", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
 		"CONFIRM_TIMEOUT": "9s", "KEEP_USER_ID": "1", "AUDIT": "70000", "SWEEP_AGE": "never", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
-		"OWN_TABLE": "shop.orders.id", "EXPLAIN_AFTER": "never", "HTTP_ADDR": "none", "STATUS_ADDR": "127.0.0.1:0", "PPROF_ADDR": ":6060", "SAMPLE_INTERVAL": "1m",
+		"OWN_TABLE": "shop.orders.id", "EXPLAIN_AFTER": "never", "HTTP_ADDR": "none", "STATUS_ADDR": "127.0.0.1:0", "PPROF_ADDR": ":6060", "STATUS_HOSTS": "verifier.example, ::1", "SAMPLE_INTERVAL": "1m",
 		"TEST_ANYTHING": "ignored",
 	} {
 		t.Setenv(prefix+"_"+name, value)
@@ -74,6 +75,9 @@ func TestDefaultsAndValues(t *testing.T) {
 	}
 	if got := c.options(nil); !reflect.DeepEqual(got, want) {
 		t.Errorf("values\n got %+v\nwant %+v", got, want)
+	}
+	if c.Pprof.Addr != "127.0.0.1:6060" || !slices.Equal(c.Status.Hosts, []string{"verifier.example", "::1"}) {
+		t.Errorf("addresses %+v, %+v", c.Status, c.Pprof)
 	}
 	if c.OwnTable != "shop.orders.id" {
 		t.Errorf("own table %q", c.OwnTable)
@@ -124,6 +128,8 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_EXPLAIN_AFTER", "0s", `BRIDGE_EXPLAIN_AFTER: "0s" is not usable; give a positive duration such as 10s or 5m, or never`},
 		{"BRIDGE_HTTP_ADDR", "8081", `BRIDGE_HTTP_ADDR: "8081" is not usable; give host:port`},
 		{"BRIDGE_STATUS_ADDR", "", "BRIDGE_STATUS_ADDR: "},
+		{"BRIDGE_STATUS_ADDR", "8082", `BRIDGE_STATUS_ADDR: "8082" is not usable; give host:port, :port for 127.0.0.1`},
+		{"BRIDGE_STATUS_HOSTS", "verifier.example:8082", `BRIDGE_STATUS_HOSTS: "verifier.example:8082" is not usable; give names of hosts without ports`},
 		{"OTEL_TRACES_EXPORTER", "zipkin", `OTEL_TRACES_EXPORTER: "zipkin" is not usable; give otlp or none`},
 	} {
 		t.Run(c.name+"="+c.value, func(t *testing.T) {

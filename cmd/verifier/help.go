@@ -43,8 +43,9 @@ OTEL_SDK_DISABLED is not true; OpenTelemetry's other variables count too, such
 as OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and OTEL_EXPORTER_OTLP_HEADERS.
 
 None of the three addresses has a login. The status page shows the database's
-statements with what stands in them: bind it to 127.0.0.1, which then answers
-only to that name or localhost, or put a proxy with a login before it.
+statements with what stands in them: leave it on 127.0.0.1, or put a proxy with
+a login before it. A URL that lets the connection to another machine be without
+TLS is named in the log at the start.
 
 Exit codes:
   0  stopped by a signal, and drained; or -migrate, -health or -help is done

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -40,13 +42,18 @@ func TestTheStatusPageKeepsLittle(t *testing.T) {
 	}
 }
 
-func TestOnlyThisMachineIsLoopback(t *testing.T) {
+func TestThePageAnswersToThisMachineAndToNamedHosts(t *testing.T) {
+	page := newStatus(&worker{stopping: make(chan struct{})}).handler([]string{"verifier.example", "10.0.0.2"})
 	for host, want := range map[string]bool{
 		"localhost": true, "localhost:80": true, "LOCALHOST": true, "127.0.0.1": true, "127.1.2.3:8082": true, "[::1]:80": true, "[::1]": true, "::1": true,
 		"": false, ":8082": false, "0.0.0.0:80": false, "10.0.0.1": false, "example.org": false, "localhost.example.org": false, "127.0.0.1.example.org": false,
+		"verifier.example": true, "Verifier.Example:8082": true, "10.0.0.2:8082": true, "a.verifier.example": false,
 	} {
-		if got := isLoopback(host); got != want {
-			t.Errorf("%q: %t", host, got)
+		request, answer := httptest.NewRequest(http.MethodGet, "/status.css", nil), httptest.NewRecorder()
+		request.Host = host
+		page.ServeHTTP(answer, request)
+		if got := answer.Code == http.StatusOK; got != want {
+			t.Errorf("%q: %d", host, answer.Code)
 		}
 	}
 }

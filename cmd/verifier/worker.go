@@ -13,6 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 	"github.com/twoqueue/twoqueue/verifier"
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
@@ -59,7 +60,7 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 	if c.HTTP.Addr != environment.None {
 		m := newMetrics(w)
 		observers = append(observers, m)
-		defer w.serve(serving, "endpoints", c.HTTP.Addr, func(ctx context.Context, address string) (*endpoints.Server, error) {
+		defer w.serve(serving, "endpoints", string(c.HTTP.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
 			return endpoints.Listen(ctx, address, endpoints.Probes{Ready: w.ready, Registry: m.registry}.Handler(), w.log)
 		})()
 		defer start(serving, m.sample)()
@@ -67,13 +68,13 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 	if c.Status.Addr != environment.None {
 		page := newStatus(w)
 		observers = append(observers, page)
-		defer w.serve(serving, "status page", c.Status.Addr, func(ctx context.Context, address string) (*endpoints.Server, error) {
-			return endpoints.Listen(ctx, address, page.handler(address), w.log)
+		defer w.serve(serving, "status page", string(c.Status.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
+			return endpoints.Listen(ctx, address, page.handler(c.Status.Hosts), w.log)
 		})()
 		defer start(serving, page.count)()
 	}
 	if c.Pprof.Addr != environment.None {
-		defer w.serve(serving, "profiles", c.Pprof.Addr, func(ctx context.Context, address string) (*endpoints.Server, error) {
+		defer w.serve(serving, "profiles", string(c.Pprof.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
 			return endpoints.ListenProfiles(ctx, address, w.log)
 		})()
 	}
@@ -82,12 +83,12 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 
 // serve runs one of the servers, until the function that it returns is called. A taken
 // address keeps no message waiting: it is tried again.
-func (w *worker) serve(ctx context.Context, what string, address environment.Address,
+func (w *worker) serve(ctx context.Context, what, address string,
 	listen func(ctx context.Context, address string) (*endpoints.Server, error)) (stop func()) {
 	return start(ctx, func(ctx context.Context) {
 		job := sidejob.New(what, w.log)
 		job.Run(ctx, func(ctx context.Context) (time.Duration, error) {
-			server, err := listen(ctx, string(address))
+			server, err := listen(ctx, address)
 			if err != nil {
 				return 0, err
 			}
@@ -112,6 +113,7 @@ func start(ctx context.Context, run func(context.Context)) (stop func()) {
 
 // verify connects, and verifies until ctx ends.
 func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
+	transit.Warn(w.log, prefix, w.config.Database.URL, w.config.AMQP.URL)
 	db, err := database.Open(ctx, w.config.Database.URL)
 	if err != nil {
 		return err

@@ -29,11 +29,22 @@ func TestAHealthyBrokerIsAllWell(t *testing.T) {
 		"connection", "version", "publishing", "management API", "alarms", "disk watermark", "resources", "cluster", "rights",
 		"arguments of twoqueue", "arguments of twoqueue.waiting", "arguments of twoqueue.dead", "arguments of twoqueue.dropped",
 		"policies of twoqueue", "policies of twoqueue.dead", "policies of twoqueue.dropped",
-		"members of twoqueue", "members of twoqueue.dead", "verifiers", "dead messages", "allow-list",
+		"members of twoqueue", "members of twoqueue.dead", "verifiers", "dead messages", "allow-list", "encryption", "encryption of the API",
 	} {
 		d.expect(t, check, inspect.OK, "")
 	}
 	d.expect(t, "verifiers", inspect.OK, "twoqueue has 1 consumer; 0 messages are ready there")
+}
+
+// A connection that others could read is said; the tests' own stay on this machine.
+func TestTheDoctorFindsWhatGoesInTheClear(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tool("BRIDGE_MANAGEMENT_URL=http://broker.example:15672")
+	b.must("topology", "declare")
+	d, _ := b.examine("broker")
+	d.expect(t, "encryption", inspect.OK, "BRIDGE_AMQP_URL")
+	d.expect(t, "encryption of the API", inspect.Warning, "without TLS")
 }
 
 // An open allow-list is said, and with an own table it is an error.

@@ -86,7 +86,7 @@ func (s *stack) start(service types.ServiceConfig, args []string) process {
 	return startProcess(s.t, cmd)
 }
 
-var port = regexp.MustCompile(`^:(\d+)$`)
+var port = regexp.MustCompile(`^(?:0\.0\.0\.0)?:(\d+)$`)
 
 // environment is the container's and no other variable, but for what is different
 // outside of containers: the folder of the secrets, hosts, and ports, which all

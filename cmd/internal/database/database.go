@@ -70,6 +70,9 @@ type kind struct {
 	ledger   func(ctx context.Context, db *sql.DB) (inspect.Ledger, error)
 	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error)
 	inbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
+	// inClear is InClear's list, nil where there is no network; mendClear is what to change.
+	inClear   func(url string) []string
+	mendClear string
 }
 
 // kinds are the schemes of URLs.
@@ -102,6 +105,17 @@ func open(ctx context.Context, url string, create bool) (*Database, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	return &Database{DB: db, kind: kind}, nil
+}
+
+// InClear returns the hosts to which a URL lets connections be without TLS, and what to
+// change in it; none if it insists on TLS, knows no network or is no URL of a database.
+func InClear(url string) (hosts []string, mend string) {
+	scheme, _, _ := strings.Cut(url, ":")
+	kind := kinds[scheme]
+	if kind.inClear == nil {
+		return nil, ""
+	}
+	return kind.inClear(url), kind.mendClear
 }
 
 // MigrateLedger creates the ledger's tables, or brings them to this release's version.

@@ -28,6 +28,8 @@ var mysqlKind = kind{
 	ledger:   func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return mysql.Open(ctx, db) },
 	ownTable: mysql.OpenOwnTable,
 	inbox:    func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) },
+
+	inClear: mysqlInClear, mendClear: "add tls=true, or ssl-ca=FILE",
 }
 
 func openMySQL(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
@@ -74,6 +76,15 @@ func mysqlConfig(address string) (*mysqldriver.Config, error) {
 	config.Timeout = patience
 	config.Logger = &mysqldriver.NopLogger{}
 	return config, nil
+}
+
+func mysqlInClear(address string) []string {
+	config, err := mysqlConfig(address)
+	if err != nil || config.TLS != nil && !config.AllowFallbackToPlaintext {
+		return nil
+	}
+	host, _, _ := net.SplitHostPort(config.Addr)
+	return []string{host}
 }
 
 // mysqlTLS takes out of a URL's parameters those that name files: ssl-ca, ssl-cert

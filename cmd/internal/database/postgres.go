@@ -23,6 +23,8 @@ var postgresKind = kind{
 	ledger:   func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return postgres.Open(ctx, db) },
 	ownTable: postgres.OpenOwnTable,
 	inbox:    func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
+
+	inClear: postgresInClear, mendClear: "add sslmode=verify-full",
 }
 
 func openPostgres(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
@@ -34,6 +36,22 @@ func openPostgres(ctx context.Context, address string, _ bool) (*sqlx.DB, error)
 		return nil, fmt.Errorf("%w: %w", ErrURL, cause(err))
 	}
 	return ping(ctx, sqlx.NewDb(stdlib.OpenDB(*config), "pgx"), classifyPostgres)
+}
+
+func postgresInClear(address string) (hosts []string) {
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		return nil
+	}
+	if config.TLSConfig == nil {
+		hosts = append(hosts, config.Host)
+	}
+	for _, next := range config.Fallbacks { // the other hosts, and the same ones without TLS
+		if next.TLSConfig == nil {
+			hosts = append(hosts, next.Host)
+		}
+	}
+	return hosts
 }
 
 // cause is a refused parameter without pgx's text around it, which has the URL in it.

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	mssql "github.com/microsoft/go-mssqldb"
 	"github.com/microsoft/go-mssqldb/azuread"
+	"github.com/microsoft/go-mssqldb/msdsn"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
@@ -24,34 +25,59 @@ var sqlServerKind = kind{
 	ledger:   func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return sqlserver.Open(ctx, db) },
 	ownTable: sqlserver.OpenOwnTable,
 	inbox:    func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return sqlserver.OpenInbox(ctx, db) },
+
+	inClear: sqlServerInClear, mendClear: "add encrypt=true",
 }
 
 // openSQLServer takes sqlserver:// URLs as the driver does. azuresql:// is the same
 // with encryption, and with the logins of Microsoft Entra ID that the driver's
 // parameter fedauth chooses.
 func openSQLServer(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
+	parsed, err := sqlServerURL(address)
+	if err != nil {
+		return nil, err
+	}
+	if intent, ok := parameter(parsed.Query(), "ApplicationIntent"); ok && strings.EqualFold(intent, "ReadOnly") {
+		return nil, fmt.Errorf("%w: ApplicationIntent=ReadOnly leads to a secondary, where no lookup waits; remove it", ErrURL)
+	}
+	connect := func(dsn string) (*mssql.Connector, error) { return mssql.NewConnector(dsn) }
+	if strings.HasPrefix(address, "azuresql:") {
+		connect = azuread.NewConnector
+	}
+	connector, err := connect(parsed.String())
+	if err != nil { // the driver's words may have the URL in them
+		return nil, fmt.Errorf("%w: one of its parameters is not understood", ErrURL)
+	}
+	return ping(ctx, sqlx.NewDb(sql.OpenDB(connector), "sqlserver"), classifySQLServer)
+}
+
+// sqlServerURL makes of a URL what the driver wants.
+func sqlServerURL(address string) (*url.URL, error) {
 	parsed, err := parse(address, "sqlserver://user:password@host:port?database=name")
 	if err != nil {
 		return nil, err
 	}
-	query := parsed.Query()
-	if intent, ok := parameter(query, "ApplicationIntent"); ok && strings.EqualFold(intent, "ReadOnly") {
-		return nil, fmt.Errorf("%w: ApplicationIntent=ReadOnly leads to a secondary, where no lookup waits; remove it", ErrURL)
-	}
-	connect := func(dsn string) (*mssql.Connector, error) { return mssql.NewConnector(dsn) }
 	if parsed.Scheme == "azuresql" {
-		connect = azuread.NewConnector
+		query := parsed.Query()
 		if _, ok := parameter(query, "encrypt"); !ok {
 			query.Set("encrypt", "true")
 			parsed.RawQuery = query.Encode()
 		}
 	}
 	parsed.Scheme = "sqlserver"
-	connector, err := connect(parsed.String())
-	if err != nil { // the driver's words may have the URL in them
-		return nil, fmt.Errorf("%w: one of its parameters is not understood", ErrURL)
+	return parsed, nil
+}
+
+func sqlServerInClear(address string) []string {
+	parsed, err := sqlServerURL(address)
+	if err != nil {
+		return nil
 	}
-	return ping(ctx, sqlx.NewDb(sql.OpenDB(connector), "sqlserver"), classifySQLServer)
+	config, err := msdsn.Parse(parsed.String())
+	if err != nil || config.Encryption == msdsn.EncryptionRequired || config.Encryption == msdsn.EncryptionStrict {
+		return nil
+	}
+	return []string{config.Host}
 }
 
 // parameter finds a parameter as the driver does, whatever its case.

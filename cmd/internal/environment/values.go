@@ -5,6 +5,7 @@ import (
 	"math"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -79,15 +80,44 @@ func (t *Truth) Decode(text string) error {
 type Address string
 
 // None is the address of what shall not be there.
-const None Address = "none"
+const None = "none"
 
 func (a *Address) Decode(text string) error {
+	return a.decode(text, "", ":port for all of the machine's addresses")
+}
+
+// A Private Address is one at which others than this machine's have nothing to ask: without a
+// host it is 127.0.0.1.
+type Private Address
+
+func (p *Private) Decode(text string) error {
+	return (*Address)(p).decode(text, "127.0.0.1", ":port for 127.0.0.1, 0.0.0.0:port for all of the machine's addresses")
+}
+
+func (a *Address) decode(text, host, forms string) error {
 	if *a = Address(text); *a == None {
 		return nil
 	}
-	_, port, err := net.SplitHostPort(text)
+	given, port, err := net.SplitHostPort(text)
 	if n, wrong := strconv.Atoi(port); err != nil || wrong != nil || n < 0 || n > math.MaxUint16 {
-		return fmt.Errorf("%q is not usable; give host:port, :port for all of the machine's addresses, or none", text)
+		return fmt.Errorf("%q is not usable; give host:port, %s, or none", text, forms)
+	}
+	if given == "" {
+		*a = Address(net.JoinHostPort(host, port))
+	}
+	return nil
+}
+
+// Hosts are names of hosts, without ports.
+type Hosts []string
+
+func (h *Hosts) Decode(text string) error {
+	for name := range strings.SplitSeq(text, ",") {
+		name = strings.TrimSpace(name)
+		if name == "" || strings.ContainsAny(name, ":/[] ") && net.ParseIP(name) == nil {
+			return fmt.Errorf("%q is not usable; give names of hosts without ports, with commas between them, or unset it", text)
+		}
+		*h = append(*h, name)
 	}
 	return nil
 }

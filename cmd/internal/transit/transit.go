@@ -1,0 +1,80 @@
+// Package transit finds the connections to other machines that need not be encrypted:
+// whoever is on the way there can read and change what goes over them.
+package transit
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+)
+
+// An Exposure is such a connection.
+type Exposure struct {
+	Host string
+	Mend string // what to change in its URL
+}
+
+func (e *Exposure) String() string {
+	return fmt.Sprintf("the URL lets the connection to %s be without TLS: whoever is on the way can read and change what goes over it", e.Host)
+}
+
+// Database looks at a database's URL; nil if it insists on TLS or stays on this machine.
+func Database(address string) *Exposure {
+	hosts, mend := database.InClear(address)
+	return exposure(mend, hosts...)
+}
+
+// Broker looks at a broker's URL in the same way.
+func Broker(address string) *Exposure {
+	uri, err := amqp.ParseURI(address)
+	if err != nil || uri.Scheme != "amqp" {
+		return nil // what is no URL leads nowhere
+	}
+	return exposure("write amqps://", uri.Host)
+}
+
+// HTTP looks at the URL of an API in the same way.
+func HTTP(address string) *Exposure {
+	parsed, err := url.Parse(address)
+	if err != nil || parsed.Scheme != "http" {
+		return nil
+	}
+	return exposure("write https://", parsed.Hostname())
+}
+
+func exposure(mend string, hosts ...string) *Exposure {
+	for _, host := range hosts {
+		if !Local(host) {
+			return &Exposure{host, mend}
+		}
+	}
+	return nil
+}
+
+// Local tells whether a host is this machine by itself: localhost, a loopback address,
+// or the folder of a socket.
+func Local(host string) bool {
+	if strings.EqualFold(host, "localhost") || strings.HasPrefix(host, "/") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// Warn logs what a command finds at its start. The variables are prefix_DATABASE_URL and
+// prefix_AMQP_URL.
+func Warn(log *slog.Logger, prefix, databaseURL, amqpURL string) {
+	warn := func(variable string, found *Exposure) {
+		if found != nil {
+			log.Warn(fmt.Sprintf("%s_%s: %s; %s", prefix, variable, found, found.Mend), "host", found.Host)
+		}
+	}
+	warn("DATABASE_URL", Database(databaseURL))
+	warn("AMQP_URL", Broker(amqpURL))
+}
