@@ -28,6 +28,14 @@ var postgresKind = kind{
 }
 
 func openPostgres(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
+	config, err := postgresConfig(address)
+	if err != nil {
+		return nil, err
+	}
+	return ping(ctx, sqlx.NewDb(stdlib.OpenDB(*config), "pgx"), classifyPostgres)
+}
+
+func postgresConfig(address string) (*pgx.ConnConfig, error) {
 	if _, err := parse(address, "postgres://user:password@host:port/database"); err != nil {
 		return nil, err
 	}
@@ -35,11 +43,11 @@ func openPostgres(ctx context.Context, address string, _ bool) (*sqlx.DB, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrURL, cause(err))
 	}
-	return ping(ctx, sqlx.NewDb(stdlib.OpenDB(*config), "pgx"), classifyPostgres)
+	return config, nil
 }
 
 func postgresInClear(address string) (hosts []string) {
-	config, err := pgx.ParseConfig(address)
+	config, err := postgresConfig(address)
 	if err != nil {
 		return nil
 	}

@@ -34,6 +34,7 @@ func TestWhatMayGoInTheClear(t *testing.T) {
 		"sqlite:/var/lib/shop.db":                                          "",
 		"oracle://db.example":                                              "",
 		"postgres://u:s3cret@db.example:port/shop":                         "",
+		"postgres://u:pass@s3cret@db.example/shop":                         "", // not encoded
 		"mysql://u:s3cret@db.example/shop?ssl-cert=/nowhere&ssl-key=/none": "",
 	} {
 		check(t, address, transit.Database(address), want)
