@@ -109,7 +109,9 @@
 //     deadlock (error 1213, on MariaDB also 1020), after any statement on tables (CREATE,
 //     ALTER, TRUNCATE), and after an error 1205 under innodb_rollback_on_timeout, what is still sent in
 //     it commits statement by statement, a Record too. So no error of a statement may
-//     be passed over, and no such statement may be in the transaction.
+//     be passed over, and no such statement may be in the transaction. A SELECT tells of
+//     its deadlock in place of a row: read its rows to the end and look at Rows.Err. Rows
+//     that are closed before say nothing of it.
 //   - binlog_format is ROW or MIXED, as it comes: with STATEMENT the server refuses
 //     to delete at READ COMMITTED.
 //   - innodb_flush_log_at_trx_commit stays 1, or a crash of the server can undo a
