@@ -46,10 +46,10 @@ type Inspector interface {
 
 // A Finding is the answer to one question of a Diagnose.
 type Finding struct {
-	Check string `json:"check"`          // what was looked at, a few words, the same in every run
-	Level Level  `json:"level"`          // how it stands
-	Text  string `json:"text"`           // what was found
-	Mend  string `json:"mend,omitempty"` // what to do about it; empty if it is well
+	Check string `json:"check"`         // what was looked at, a few words, the same in every run
+	Level Level  `json:"level"`         // how it stands
+	Text  string `json:"text"`          // what was found
+	Fix   string `json:"fix,omitempty"` // what to do about it; empty if it is well
 }
 
 // A Level says how a Finding stands.

@@ -26,7 +26,7 @@ func TestAHealthyFileIsWell(t *testing.T) {
 		t.Errorf("%d findings: %+v", len(findings), findings)
 	}
 	for i, f := range findings {
-		if f.Level != inspect.OK || f.Text == "" || f.Mend != "" {
+		if f.Level != inspect.OK || f.Text == "" || f.Fix != "" {
 			t.Errorf("%+v", f)
 		}
 		if slices.ContainsFunc(findings[:i], func(other inspect.Finding) bool { return other.Check == f.Check }) {
@@ -70,7 +70,7 @@ func TestDiagnose(t *testing.T) {
 			db.SetMaxOpenConns(c.pool)
 			findings := diagnose(t, ledger)
 			i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == c.check })
-			if i < 0 || findings[i].Level != c.level || !strings.Contains(findings[i].Text, c.says) || findings[i].Mend == "" {
+			if i < 0 || findings[i].Level != c.level || !strings.Contains(findings[i].Text, c.says) || findings[i].Fix == "" {
 				t.Errorf("%s must be %s and say %q: %+v", c.check, c.level, c.says, findings)
 			}
 		})

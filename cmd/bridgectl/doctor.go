@@ -157,7 +157,7 @@ func (g *group) unknown(check, mend, format string, args ...any) {
 }
 
 func (g *group) add(level inspect.Level, check, remedy, format string, args ...any) {
-	g.Findings = append(g.Findings, inspect.Finding{Check: check, Level: level, Text: mend.Line(fmt.Sprintf(format, args...)), Mend: remedy})
+	g.Findings = append(g.Findings, inspect.Finding{Check: check, Level: level, Text: mend.Line(fmt.Sprintf(format, args...)), Fix: remedy})
 }
 
 // failed adds an error as a finding, with the mend that is known for it.
@@ -204,10 +204,10 @@ func (d *diagnosis) write(p *page) {
 			for _, line := range text[1:] {
 				p.write(indent + line + "\n")
 			}
-			if f.Mend == "" {
+			if f.Fix == "" {
 				continue
 			}
-			for i, line := range wrapText(plain(f.Mend), width-len(indent)-2) {
+			for i, line := range wrapText(plain(f.Fix), width-len(indent)-2) {
 				lead := "  "
 				if i == 0 {
 					lead = "> "

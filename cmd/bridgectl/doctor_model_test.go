@@ -20,7 +20,7 @@ func (g *group) expect(t *testing.T, check string, level inspect.Level, words st
 	found := false
 	for _, f := range g.Findings {
 		switch {
-		case f.Check == check && f.Level == level && strings.Contains(f.Text, words) && f.Mend != "":
+		case f.Check == check && f.Level == level && strings.Contains(f.Text, words) && f.Fix != "":
 			found = true
 		case f.Level != inspect.OK:
 			t.Errorf("%s: %s: %s", f.Check, f.Level, f.Text)
@@ -148,7 +148,7 @@ func TestVersions(t *testing.T) {
 	} {
 		g := new(group)
 		judgeVersion(g, c.product, c.version)
-		if len(g.Findings) != 1 || g.Findings[0].Level != c.level || (g.Findings[0].Mend == "") != (c.level == inspect.OK) {
+		if len(g.Findings) != 1 || g.Findings[0].Level != c.level || (g.Findings[0].Fix == "") != (c.level == inspect.OK) {
 			t.Errorf("%s %s: %+v", c.product, c.version, g.Findings)
 		}
 	}
@@ -157,7 +157,7 @@ func TestVersions(t *testing.T) {
 func TestWhatServersAndMessagesSayCannotActOnATerminal(t *testing.T) {
 	var text strings.Builder
 	d := newDiagnosis([]group{{Name: "x\x1b[2J", Findings: []inspect.Finding{
-		{Check: "c\a", Level: inspect.Error, Text: "t\x1b]0;title\a\nnext", Mend: "m\u009b"},
+		{Check: "c\a", Level: inspect.Error, Text: "t\x1b]0;title\a\nnext", Fix: "m\u009b"},
 	}}})
 	p := &page{w: &text}
 	d.write(p)

@@ -57,7 +57,7 @@ func (d diagnosis) String() string {
 	var text strings.Builder
 	for _, g := range d.Groups {
 		for _, f := range g.Findings {
-			fmt.Fprintf(&text, "%s: %s: %s: %s > %s\n", g.Name, f.Check, f.Level, f.Text, f.Mend)
+			fmt.Fprintf(&text, "%s: %s: %s: %s > %s\n", g.Name, f.Check, f.Level, f.Text, f.Fix)
 		}
 	}
 	return text.String()
@@ -66,7 +66,7 @@ func (d diagnosis) String() string {
 // has tells whether a check has come to this level, with these words in its text.
 func (d diagnosis) has(check string, level inspect.Level, words string) bool {
 	for _, f := range d.of(check) {
-		if f.Level == level && strings.Contains(f.Text, words) && (f.Mend != "") == (level != inspect.OK) {
+		if f.Level == level && strings.Contains(f.Text, words) && (f.Fix != "") == (level != inspect.OK) {
 			return true
 		}
 	}

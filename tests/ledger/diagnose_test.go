@@ -22,9 +22,9 @@ func expectWell(t *testing.T, ledger inspect.Ledger, but ...string) {
 	for i, f := range findings {
 		t.Logf("%s: %s", f.Check, f.Text)
 		if f.Level != inspect.OK && !slices.Contains(but, f.Check) {
-			t.Errorf("%s: %s: %s (%s)", f.Check, f.Level, f.Text, f.Mend)
+			t.Errorf("%s: %s: %s (%s)", f.Check, f.Level, f.Text, f.Fix)
 		}
-		if f.Check == "" || f.Text == "" || f.Level == inspect.OK && f.Mend != "" {
+		if f.Check == "" || f.Text == "" || f.Level == inspect.OK && f.Fix != "" {
 			t.Errorf("not a whole finding: %+v", f)
 		}
 		if slices.ContainsFunc(findings[:i], func(other inspect.Finding) bool { return other.Check == f.Check }) {
@@ -48,7 +48,7 @@ func expectFinding(t *testing.T, ledger inspect.Ledger, check string, level insp
 			found = findings[i]
 		}
 		if found.Level == level && strings.Contains(found.Text, says) {
-			if level != inspect.Unknown && found.Mend == "" {
+			if level != inspect.Unknown && found.Fix == "" {
 				t.Errorf("%+v has no mend", found)
 			}
 			return

@@ -45,7 +45,7 @@ func (f *Findings) Expect(check string, holds bool, good string, level inspect.L
 }
 
 func (f *Findings) add(check string, level inspect.Level, mend, format string, args ...any) {
-	*f = append(*f, inspect.Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Mend: mend})
+	*f = append(*f, inspect.Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Fix: mend})
 }
 
 // The checks that all databases have.

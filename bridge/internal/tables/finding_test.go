@@ -31,7 +31,7 @@ func TestClockIsJudgedByWhatTheQuestionCannotExplain(t *testing.T) {
 	} {
 		var f Findings
 		f.clock(c.theirs, before, after, "mend")
-		if len(f) != 1 || f[0].Level != c.want || (f[0].Mend == "") != (c.want == inspect.OK) {
+		if len(f) != 1 || f[0].Level != c.want || (f[0].Fix == "") != (c.want == inspect.OK) {
 			t.Errorf("%v: %+v, must be %s", c.theirs, f, c.want)
 		}
 	}
@@ -50,12 +50,12 @@ func TestFindingsHaveALevelAndAMend(t *testing.T) {
 	f.Expect("it", false, "good", inspect.Warning, "bad", "mend")
 	want := []inspect.Level{inspect.OK, inspect.Error, inspect.OK, inspect.OK, inspect.Warning, inspect.OK, inspect.Warning, inspect.OK, inspect.Warning}
 	for i, level := range want {
-		if f[i].Level != level || f[i].Text == "" || (f[i].Mend == "") != (level == inspect.OK) {
+		if f[i].Level != level || f[i].Text == "" || (f[i].Fix == "") != (level == inspect.OK) {
 			t.Errorf("%d: %+v, must be %s", i, f[i], level)
 		}
 	}
-	if f[1].Mend != "GRANT SELECT ON a, DELETE ON b" {
-		t.Errorf("the mend is %q", f[1].Mend)
+	if f[1].Fix != "GRANT SELECT ON a, DELETE ON b" {
+		t.Errorf("the mend is %q", f[1].Fix)
 	}
 }
 
