@@ -26,6 +26,8 @@ const helpTail = `
 Files named by ..._FILE variables hold the URL and nothing else. Other variables that
 start with BRIDGE_ are the verifier's and are left alone.
 
+With -version alone it prints of which release, revision and Go this build is.
+
 Output is a table, or JSON with -o json. Colour is used on a terminal, unless
 NO_COLOR is set.
 

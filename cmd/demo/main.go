@@ -28,6 +28,7 @@ processes of its own and is gone at the end, also after Ctrl-C.
 The gateway (cmd/email-gateway) is built first: run it in the project's folder.
 
   -orders N  how many orders to place (default 4000)
+  -version   print of which release, revision and Go this build is
 
 Environment:
   BRIDGE_AMQP_URL      a RabbitMQ to use (default: a private one is started)

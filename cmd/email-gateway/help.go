@@ -28,6 +28,7 @@ is handed back. Any number of gateways may work on one queue.
   -health         ask the gateway that runs here with the same variables whether
                   it is ready, and exit: 0 if it is
   -help           print this
+  -version        print of which release, revision and Go this build is
 
 The configuration is the environment. Variables that start with EMAIL_ and are
 not listed here are an error.

@@ -61,7 +61,8 @@ roll back, some keep their transaction open for a while. Makes its own table;
 the ledger's are made by verifier -migrate. Runs until SIGTERM or SIGINT; what
 is open then is rolled back.
 
-  -help  print this
+  -help     print this
+  -version  print of which release, revision and Go this build is
 
 The configuration is the environment. Variables that start with SHOP_ and are
 not listed here are an error.

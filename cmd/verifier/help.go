@@ -19,6 +19,7 @@ of verifiers may work on one staging queue.
   -health   ask the verifier that runs here with the same variables whether it
             is ready, and exit: 0 if it is
   -help     print this
+  -version  print of which release, revision and Go this build is
 
 The configuration is the environment. Variables that start with BRIDGE_ and are
 not listed here are an error, except BRIDGE_TEST_..., which the tests use.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/program"
 	"github.com/twoqueue/twoqueue/verifier"
 	"github.com/twoqueue/twoqueue/verifier/sidejob"
 )
@@ -57,12 +57,8 @@ func newTraces(ctx context.Context, logger *slog.Logger, topology bridge.Topolog
 	if err != nil {
 		return nil, &tracesError{fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)}
 	}
-	version := "(unknown)"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		version = info.Main.Version
-	}
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(),
-		resource.WithAttributes(semconv.ServiceName("twoqueue-verifier"), semconv.ServiceVersion(version)),
+		resource.WithAttributes(semconv.ServiceName("twoqueue-verifier"), semconv.ServiceVersion(program.Release())),
 		resource.WithFromEnv()) // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say better
 	if err != nil {
 		return nil, &tracesError{fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)}
