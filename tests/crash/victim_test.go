@@ -35,6 +35,7 @@ type brief struct {
 	Stops       map[point]uuid.UUID // where, and at which message
 	Orders      []uuid.UUID         // of the sender's second transaction
 	Early       bool                // the sender stages these before it inserts them
+	Pgx         bool                // it does so by pgxsender.InTx
 	Parking     sender.Parking      // of the sender and the shop
 	Tills       int                 // of the shop
 	Options     verifier.Options
@@ -162,6 +163,13 @@ func (v *victim) send(ctx context.Context) error {
 		return err
 	}
 	v.stop(ready, v.Stops[ready])
+	if v.Pgx {
+		if err := v.sendByPgx(ctx); err != nil {
+			return err
+		}
+		v.stop(placed, v.Orders...)
+		return errors.New("nobody has killed it")
+	}
 	if v.Early {
 		tx, err = placeEarly(ctx, v.db, v.sender, v.Target, func() { v.stop(begun, v.Orders...) }, v.Orders...)
 	} else {
