@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"regexp"
 	"strconv"
@@ -28,7 +29,18 @@ type Topology struct {
 	// dropped as rolled back, the latest ones, for whoever wants to check that. 0: no
 	// audit queue, and no copies.
 	Audit int
+	// OrderedShards is how many ordered queues there are, for messages with an order key:
+	// at most 256. 0: none, and no such message can be sent. The messages of one key are
+	// all in one of them. Each has one active consumer, so more of them spread the work, and
+	// an open transaction that fills a verifier's room holds up fewer keys. Senders and
+	// verifiers must agree on the number. Change it while the ordered queues are empty and
+	// nobody sends to them; otherwise keys that move to another queue lose their order, and
+	// what is in a queue that is no longer counted stays there.
+	OrderedShards int
 }
+
+// MaxOrderedShards is the largest Topology.OrderedShards.
+const MaxOrderedShards = 256
 
 // DeadQueue is where a message goes that can be neither forwarded nor rightly
 // dropped.
@@ -40,6 +52,26 @@ func (t Topology) WaitingQueue() string { return t.Queue + ".waiting" }
 
 // AuditQueue is where copies go of what was dropped as rolled back, if Audit says so.
 func (t Topology) AuditQueue() string { return t.Queue + ".dropped" }
+
+// OrderedQueue is the name of an ordered queue, counted from 0.
+func (t Topology) OrderedQueue(shard int) string {
+	return t.Queue + ".ordered." + strconv.Itoa(shard)
+}
+
+// OrderedQueueOf is the ordered queue of an order key: the wire format says how it is
+// chosen. There must be at least one.
+func (t Topology) OrderedQueueOf(key string) string {
+	return t.OrderedQueue(int(crc32.ChecksumIEEE([]byte(key)) % uint32(t.OrderedShards)))
+}
+
+// OrderedQueues are the names of all ordered queues.
+func (t Topology) OrderedQueues() []string {
+	names := make([]string, t.OrderedShards)
+	for shard := range names {
+		names[shard] = t.OrderedQueue(shard)
+	}
+	return names
+}
 
 // Declare creates the queues where they are missing, and checks those that
 // exist. A queue with other arguments is left as it is, and the error is a *QueueMismatch
@@ -58,6 +90,9 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	}
 	if t.Audit < 0 || t.Audit > 1_000_000_000 {
 		return errors.New("declare topology: field Audit is not between 0 and 1,000,000,000 messages")
+	}
+	if t.OrderedShards < 0 || t.OrderedShards > MaxOrderedShards {
+		return fmt.Errorf("declare topology: field OrderedShards is not between 0 and %d", MaxOrderedShards)
 	}
 	conn, err := broker.Connect(ctx)
 	if err != nil {
@@ -94,6 +129,11 @@ func (t Topology) Queues() []Queue {
 		args := t.baseArgs()
 		args["x-max-length"], args["x-overflow"] = t.Audit, "drop-head"
 		queues = append(queues, Queue{t.AuditQueue(), args})
+	}
+	for _, name := range t.OrderedQueues() {
+		args := t.stagingArgs()
+		args["x-single-active-consumer"] = true
+		queues = append(queues, Queue{name, args})
 	}
 	return queues
 }

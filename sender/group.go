@@ -39,7 +39,8 @@ type stager struct {
 	queue   bridge.Target
 	broker  *bridge.Broker
 	timeout time.Duration
-	limit   int // messages in a group
+	limit   int  // messages in a group
+	ordered bool // they go one after the other
 
 	mu       sync.Mutex
 	next     *shipment // gathers; nil if there is nothing to publish
@@ -51,7 +52,15 @@ type stager struct {
 // their callers', who do not wait until they have been read.
 type cargo struct {
 	records [][]byte
-	alone   bool // it gains nothing from company
+	first   uuid.UUID // of its messages
+	alone   bool      // it gains nothing from company
+}
+
+func (c *cargo) add(id uuid.UUID, record []byte) {
+	if len(c.records) == 0 {
+		c.first = id
+	}
+	c.records = append(c.records, record)
 }
 
 // A shipment is what is published at once: a cargo that travels alone, or those that
@@ -168,7 +177,11 @@ func (s *stager) shipAlone(alone *shipment) {
 
 func (s *stager) publish(ctx context.Context, shipment *shipment, limit int) {
 	groups, err := s.grouped(shipment.records, limit)
-	if err == nil {
+	switch {
+	case err != nil:
+	case s.ordered:
+		err = s.publishInOrder(ctx, groups)
+	default:
 		err = s.broker.Publish(ctx, s.outgoing(groups))
 	}
 	s.mu.Lock()
@@ -177,6 +190,17 @@ func (s *stager) publish(ctx context.Context, shipment *shipment, limit int) {
 	s.mu.Unlock()
 	shipment.err = err
 	close(shipment.done)
+}
+
+// publishInOrder publishes a message once the one before it is confirmed. Two at once may
+// change places: a Publisher may go on over another channel between them.
+func (s *stager) publishInOrder(ctx context.Context, messages []amqp.Publishing) error {
+	for i := range messages {
+		if err := s.broker.Publish(ctx, s.outgoing(messages[i:i+1])); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // grouped puts records together into as few staged messages as their limits allow. One

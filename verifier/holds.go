@@ -61,7 +61,7 @@ func (h *holds) takes(p *publication) (held bool) {
 
 func (h *holds) wait(target *hold, p *publication) {
 	target.waiting = append(target.waiting, p)
-	h.count++
+	h.count += p.crowds()
 	wake(h.more)
 	if m := p.forwards(); m != nil && target.reason == Missing && m.unroutableSince.IsZero() {
 		m.unroutableSince = time.Now()
@@ -183,13 +183,13 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 		}
 		n := min(target.burst, len(target.waiting))
 		for _, p := range target.waiting[:n] {
+			h.count -= p.crowds()
 			p.trial = true
 			p.alone = target.reason == Stuck && !target.works
 			again = append(again, p)
 		}
 		target.waiting = target.waiting[n:]
 		target.trying = n
-		h.count -= n
 	}
 	return again, dead
 }
@@ -212,16 +212,17 @@ func (h *holds) takeOut(target *hold, must func(*message) bool) []*publication {
 	var out, rest []*publication
 	for _, p := range target.waiting {
 		if m := p.forwards(); m != nil && must(m) {
+			h.count -= p.crowds()
 			out = append(out, p)
 		} else {
 			rest = append(rest, p)
 		}
 	}
 	target.waiting = rest
-	h.count -= len(out)
 	return out
 }
 
+// size is how many wait that could be set aside.
 func (h *holds) size() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -22,6 +22,9 @@ import (
 // Then it is handed back, and comes again.
 //
 // So does a message that the broker takes nowhere, until it is too old to be held.
+//
+// The lane of an ordered queue hands nothing back, since that would change the order. What
+// rests there comes again over the next channel (shard).
 type lane struct {
 	queue    string
 	prefetch int
@@ -29,6 +32,8 @@ type lane struct {
 	handBack time.Duration
 	ch       *amqp.Channel
 	acks     *acks
+
+	line *line // of an ordered queue, else nil
 
 	deliveries <-chan amqp.Delivery
 	cancels    <-chan string
@@ -93,7 +98,7 @@ func (l *lane) receive(d amqp.Delivery) {
 	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: wire.Size(d), received: time.Now()}
 	l.acks.took(p.tag)
 	l.mu.Lock()
-	keep := l.fits(l.bytes, p) && (d.Redelivered || !l.taken(p.received))
+	keep := l.fits(l.bytes, p) && (d.Redelivered && l.line == nil || !l.taken(p.received))
 	if keep {
 		l.bytes += p.bytes
 		l.returning = max(0, l.returning-p.bytes)
@@ -161,6 +166,15 @@ func (l *lane) rested(now time.Time) (tags []uint64) {
 		return true
 	})
 	return tags
+}
+
+// finish acks at the end all that is done, and hands back the rest. In an ordered queue the
+// end of the channel does the latter.
+func (l *lane) finish() error {
+	if l.line != nil {
+		return l.acks.leave()
+	}
+	return l.acks.finish()
 }
 
 // full tells whether others may be in the queue that the lane has no room for.

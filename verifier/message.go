@@ -25,6 +25,9 @@ type message struct {
 	committed       bool // its row is there and goes when the message is safe elsewhere
 	unroutableSince time.Time
 	attempts        int64 // that failed
+
+	line  *line // in which it waits for its turn; nil without an ordered queue
+	place place
 }
 
 func (m *message) id() string { return m.delivery.MessageId }
@@ -84,6 +87,14 @@ func (p *publication) forwards() *message {
 		return nil
 	}
 	return p.message
+}
+
+// crowds counts what may be set aside when too many wait: not what must keep its order.
+func (p *publication) crowds() int {
+	if p.message != nil && p.message.line != nil {
+		return 0
+	}
+	return 1
 }
 
 // toTarget is the message itself.

@@ -29,9 +29,20 @@ type Options struct {
 	// WaitingPrefetch is how many messages of the waiting queue a verifier holds
 	// at once, in addition to Prefetch. Default 500.
 	WaitingPrefetch int
+	// OrderedPrefetch is how many messages of each ordered queue a verifier holds at once,
+	// in addition to the others. Default 500.
+	OrderedPrefetch int
+	// HoldKeys says what becomes of a message with an order key that has committed and would
+	// go to the dead queue (not-allowed, refused, unroutable). By default it goes there, and
+	// its key goes on. With HoldKeys it stays in its ordered queue and holds its key, and
+	// the log says so, until what is wrong is mended: what is unroutable is tried on, the
+	// others are looked at again after HandBack, or by the next session. Its row in the
+	// ledger decides then: delete that to have the message dropped.
+	HoldKeys bool
 	// MaxBytes is how many bytes of messages, with their headers and properties as they
 	// are on the wire, a verifier holds at once: three quarters of them from the staging
-	// queue, the rest from the waiting queue. A message that is larger than its queue's
+	// queue, the rest from the waiting queue. Where there are ordered queues they share one
+	// quarter, and the staging queue has two. A message that is larger than its queue's
 	// share is held while no other of that queue is. What the broker delivers in
 	// addition, up to the two prefetches, is let go at once and comes again later.
 	// Default 256 MiB.
@@ -40,7 +51,8 @@ type Options struct {
 	// moved to the waiting queue. Default 2 s.
 	Patience time.Duration
 	// HandBack is how long a message is held unacked at most. It must be shorter
-	// than the broker's consumer timeout (30 minutes by default). Default 10 min.
+	// than the broker's consumer timeout (30 minutes by default): otherwise sessions end by
+	// it, and an ordered queue may lose its order on RabbitMQ 4.3. Default 10 min.
 	HandBack time.Duration
 
 	// Settlers is the number of lookups that wait at the same time, each on a
@@ -99,6 +111,17 @@ type Allow struct {
 	RoutingKey string
 }
 
+// shares divides MaxBytes among the queues; ordered is that of each ordered queue.
+func (o *Options) shares() (bytes struct{ staging, waiting, ordered int }) {
+	quarter := o.MaxBytes / 4
+	bytes.staging, bytes.waiting = o.MaxBytes-quarter, quarter
+	if shards := o.Topology.OrderedShards; shards > 0 {
+		bytes.staging -= quarter
+		bytes.ordered = quarter / shards
+	}
+	return bytes
+}
+
 const (
 	maxPrefetch     = 65535 // the protocol's limit
 	defaultSettlers = 16
@@ -117,6 +140,7 @@ func (o *Options) withDefaults() (Options, error) {
 		{"Prefetch", &out.Prefetch, 3000},
 		{"Waiting", &out.Waiting, 0},
 		{"WaitingPrefetch", &out.WaitingPrefetch, 500},
+		{"OrderedPrefetch", &out.OrderedPrefetch, 500},
 		{"Settlers", &out.Settlers, defaultSettlers},
 	} {
 		if *f.value < 0 || *f.value > maxPrefetch {
@@ -205,6 +229,9 @@ func newAllowList(o Options) allowList {
 	list := allowList{own: map[string]bool{
 		t.Queue: true, t.WaitingQueue(): true, t.DeadQueue(): true, t.AuditQueue(): true,
 	}}
+	for _, queue := range t.OrderedQueues() {
+		list.own[queue] = true
+	}
 	for _, allow := range o.Allow {
 		list.patterns = append(list.patterns, allowPattern{glob(allow.Exchange), glob(allow.RoutingKey)})
 	}

@@ -40,15 +40,18 @@ func (s *session) sweep(ctx context.Context) {
 // as can be seen from here. A wrong answer costs a message its way, not its life:
 // see 'The sweep' in package driver.
 func (s *session) queuesAreEmpty() (bool, error) {
-	if !s.staging.empty() || !s.waiting.empty() {
-		return false, nil
+	lanes := s.lanes()
+	for _, l := range lanes {
+		if !l.empty() {
+			return false, nil
+		}
 	}
 	ch, err := s.consuming.Channel()
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = ch.Close() }()
-	for _, l := range []*lane{s.staging, s.waiting} {
+	for _, l := range lanes {
 		queue, err := ch.QueueDeclarePassive(l.queue, true, false, false, false, nil)
 		// We consume it: without a consumer it is not the queue's leader that has
 		// answered, and its zero means nothing (measured on 3.10.8 and 4.3.6).

@@ -49,6 +49,21 @@
 // A staged message is published to the default exchange with the staging queue's name as
 // routing key, mandatory, on a channel in confirm mode.
 //
+// # A message with an order key
+//
+// A message that must keep the order of its key has one header more:
+//
+//	x-bridge-order-key    1 to 255 bytes, no NUL
+//
+// It is published to an ordered queue instead of the staging queue. The ordered queues are
+// named Q.ordered.0 to Q.ordered.(N-1), where Q is the staging queue and N their number
+// (bridge.Topology.OrderedShards), which all senders must know alike. The key belongs to the
+// queue whose number is the CRC-32 of the key's bytes (the one of zlib, gzip and Ethernet;
+// of "123456789" it is 0xCBF43926), modulo N. So with N = 8 the key "123456789" belongs to
+// Q.ordered.6. The message has no priority. A sender that publishes several messages of one
+// queue in a transaction waits for the confirm of each before it publishes the next, or
+// lets them travel in one group. In the staging queue itself the header has no effect.
+//
 // One more header may be there. x-bridge-staged-at, a 64-bit integer, is the time at
 // which the sender began to stage the message, before it recorded the ID, in ms since
 // 1970. It is needed where the ID is no UUIDv7 of that moment. Without it a verifier cannot

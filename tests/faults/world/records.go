@@ -56,10 +56,10 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 	r.Held = len(w.Receivers) * parts.ReceiverPrefetch
 	err = firstError(
 		func() error {
-			return each(ctx, w.shop.DB, `SELECT id, target, at FROM orders`, func(rows *sql.Rows) error {
+			return each(ctx, w.shop.DB, `SELECT id, target, at, name, number FROM orders`, func(rows *sql.Rows) error {
 				var id uuid.UUID
 				var o Placed
-				err := rows.Scan(&id, &o.Target, &o.At)
+				err := rows.Scan(&id, &o.Target, &o.At, &o.Key, &o.Number)
 				r.Orders[id] = o
 				return err
 			})
@@ -73,7 +73,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 			})
 		},
 		func() error {
-			return each(ctx, w.post.DB, `SELECT id, target, intact FROM arrivals`, func(rows *sql.Rows) error {
+			return each(ctx, w.post.DB, `SELECT id, target, intact FROM arrivals ORDER BY place`, func(rows *sql.Rows) error {
 				var a Arrival
 				err := rows.Scan(&a.ID, &a.Target, &a.Intact)
 				r.Arrivals = append(r.Arrivals, a)
@@ -89,7 +89,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 			})
 		},
 		func() error {
-			r.Staged, err = w.depth(w.config.Topology.Queue, w.config.Topology.WaitingQueue())
+			r.Staged, err = w.depth(w.stagingQueues()...)
 			return err
 		},
 		func() error { r.Waiting, err = w.depth(w.receiverQueues()...); return err },

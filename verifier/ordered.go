@@ -1,0 +1,233 @@
+package verifier
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+// A shard is an ordered queue, with the lane that consumes it at present.
+//
+// Nothing of it is ever nacked, since that would change the order of the queue: only the end
+// of a channel hands messages back in their order. So a lane that holds a message for too
+// long, or has no room for what was delivered, is left with its channel, and the next one
+// begins. Before that it lets what is on its way come to its end; the rest is forgotten here
+// and is delivered again.
+type shard struct {
+	quiet chan struct{} // closed when nothing of it is taken apart any more
+
+	mu   sync.Mutex
+	lane *lane
+}
+
+func (s *session) openShard(queue string, maxBytes int) (*shard, error) {
+	sh := &shard{quiet: make(chan struct{})}
+	return sh, s.begin(sh, queue, maxBytes)
+}
+
+// begin opens the shard's next lane.
+func (s *session) begin(sh *shard, queue string, maxBytes int) error {
+	l, err := s.openLane(queue, s.opts.OrderedPrefetch, maxBytes)
+	if err != nil {
+		return err
+	}
+	l.line = newLine()
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.lane = l
+	return nil
+}
+
+func (sh *shard) current() *lane {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.lane
+}
+
+// wait waits until nothing of the shard is taken apart any more.
+func (sh *shard) wait(moving context.Context) error {
+	select {
+	case <-sh.quiet:
+	case <-moving.Done():
+	}
+	return nil
+}
+
+// serve consumes a shard, over one channel after the other: as session.run does with the
+// other lanes, it takes nothing apart when taking has ended, and ends with moving.
+func (s *session) serve(moving, taking context.Context, sh *shard) error {
+	for {
+		l := sh.current()
+		if err := l.consume(); err != nil {
+			return err
+		}
+		life, end := context.WithCancel(moving)
+		stages, life := errgroup.WithContext(life)
+		again := false
+		stages.Go(func() error { return s.take(life, l) })
+		stages.Go(func() error { return l.acks.run(life) })
+		stages.Go(func() error {
+			unpacking, stop := context.WithCancel(taking)
+			defer context.AfterFunc(life, stop)()
+			defer stop()
+			var unpacked errgroup.Group
+			unpacked.Go(func() error { return s.unpack(unpacking, l) })
+			l.wears(unpacking)
+			stop()
+			if err := unpacked.Wait(); err != nil {
+				return err
+			}
+			if taking.Err() == nil {
+				s.settleDown(life, l)
+			}
+			if taking.Err() != nil { // what is on its way is drained
+				close(sh.quiet)
+				return nil
+			}
+			again = true
+			end()
+			return nil
+		})
+		err := stages.Wait()
+		end()
+		if err != nil || !again {
+			return err
+		}
+		if err := s.exchange(moving, sh); err != nil {
+			return err
+		}
+	}
+}
+
+// exchange leaves the shard's lane for the next one.
+func (s *session) exchange(ctx context.Context, sh *shard) error {
+	defer context.AfterFunc(ctx, s.consuming.Close)() // the library's channels know no contexts
+	l := sh.current()
+	if err := s.leave(l); err != nil {
+		return err
+	}
+	return s.begin(sh, l.queue, l.maxBytes)
+}
+
+// lookInterval is the time between looks at a shard's lane.
+const lookInterval = 50 * time.Millisecond
+
+// wears waits until the lane should be left, or ctx ends.
+func (l *lane) wears(ctx context.Context) {
+	ticker := time.NewTicker(lookInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			if l.worn(now) {
+				return
+			}
+		}
+	}
+}
+
+// worn tells whether the lane holds a message for too long, or has room again for what it
+// had none for.
+func (l *lane) worn(now time.Time) bool {
+	if since, some := l.acks.oldest(); some && now.Sub(since) >= l.handBack {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bytes <= l.maxBytes/2 && slices.ContainsFunc(l.resting, waits)
+}
+
+// settleDown waits until nothing of the lane is on its way. What its target does not take is
+// abandoned meanwhile.
+func (s *session) settleDown(ctx context.Context, l *lane) {
+	l.line.close()
+	ticker := time.NewTicker(lookInterval)
+	defer ticker.Stop()
+	late := time.After(s.opts.ConfirmTimeout + time.Second)
+	for !l.line.idle() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-late: // what is on its way still comes twice then
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// leave acks what is done, and gives all else back by closing the channel.
+func (s *session) leave(l *lane) error {
+	if err := l.finish(); err != nil {
+		return err
+	}
+	if err := l.ch.Close(); err != nil {
+		return fmt.Errorf("leave channel of %q: %w", l.queue, err)
+	}
+	s.log.Info("an ordered queue is consumed over a new channel", "queue", l.queue, "held", l.open.Load())
+	return nil
+}
+
+// over tells whether the message was delivered over a channel that was left, or is to be. It
+// comes again.
+func (m *message) over() bool {
+	if m.line == nil || !m.line.isClosed() {
+		return false
+	}
+	m.line.left(m)
+	return true
+}
+
+// abandon forgets what waits and will come over another channel.
+func (s *session) abandon() {
+	if len(s.shards) == 0 {
+		return
+	}
+	s.room.leave((*message).over)
+	s.holds.leave((*message).over)
+}
+
+// passed lets the next message of the key have its turn.
+func (s *session) passed(m *message) {
+	if m.line == nil {
+		return
+	}
+	if next := m.line.passed(m); next != nil {
+		s.forwarder.publish(next.toTarget())
+	}
+}
+
+// stays tells whether a message that should go to the dead queue stays where it is, and
+// holds its key.
+func (s *session) stays(m *message, why deathReason) bool {
+	if m.line == nil || !m.committed || !s.opts.HoldKeys {
+		return false
+	}
+	s.holdsKey(m, why)
+	m.line.left(m)
+	return true
+}
+
+// triesOn has a message published again whose target was missing for long, and tells
+// whether it does.
+func (s *session) triesOn(m *message) bool {
+	if m.line == nil || !s.opts.HoldKeys || m.over() {
+		return false
+	}
+	s.holdsKey(m, deathReason{wire.DeadUnroutable, m.staged.Target().String() + " does not exist"})
+	m.unroutableSince = time.Time{}
+	s.forwarder.publish(m.toTarget())
+	return true
+}
+
+func (s *session) holdsKey(m *message, why deathReason) {
+	s.log.Warn("a message holds its order key", "message_id", m.id(), "order_key", m.staged.OrderKey,
+		"reason", why.code, "text", why.text)
+}
