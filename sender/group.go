@@ -51,15 +51,13 @@ type stager struct {
 // A cargo is what one call stages. The records are encoded when it is made: the messages are
 // their callers', who do not wait until they have been read.
 type cargo struct {
+	ids     []uuid.UUID // of the records
 	records [][]byte
-	first   uuid.UUID // of its messages
-	alone   bool      // it gains nothing from company
+	alone   bool // it gains nothing from company
 }
 
 func (c *cargo) add(id uuid.UUID, record []byte) {
-	if len(c.records) == 0 {
-		c.first = id
-	}
+	c.ids = append(c.ids, id)
 	c.records = append(c.records, record)
 }
 

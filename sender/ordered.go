@@ -49,5 +49,5 @@ func (s *stager) stage(ctx context.Context, c cargo) error {
 	if err != nil {
 		return err
 	}
-	return s.wait(ctx, joined, c.first)
+	return s.wait(ctx, joined, c.ids[0])
 }

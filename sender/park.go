@@ -83,8 +83,8 @@ func (g *garage) ended() {
 }
 
 func (g *garage) park(ctx context.Context, staged *Staged) error {
-	parked := make([]driver.Parked, len(staged.ids))
-	for i, id := range staged.ids {
+	parked := make([]driver.Parked, len(staged.cargo.ids))
+	for i, id := range staged.cargo.ids {
 		parked[i] = driver.Parked{ID: id, Message: staged.cargo.records[i]}
 	}
 	return g.ledger.Park(ctx, staged.tx, parked)

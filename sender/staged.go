@@ -122,7 +122,7 @@ func (s *Staged) confirmed(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return stager.wait(ctx, s.shipment, s.cargo.first)
+	return stager.wait(ctx, s.shipment, s.cargo.ids[0])
 }
 
 // mustRollBack says so of a failed staging.

@@ -32,11 +32,13 @@ func (w *World) Judge(ctx context.Context) (Totals, []Violation, error) {
 // Histories are the lines of the diary about the violations' messages, of a few of
 // them at most, after the course of the whole.
 func (w *World) Histories(violations []Violation) string {
-	const most = 5
+	const most = 4 // of each kind
 	var ids []uuid.UUID
+	seen := make(map[Kind]int)
 	for _, v := range violations {
-		if v.ID != uuid.Nil && len(ids) < most && !slices.Contains(ids, v.ID) {
+		if v.ID != uuid.Nil && seen[v.Kind] < most && !slices.Contains(ids, v.ID) {
 			ids = append(ids, v.ID)
+			seen[v.Kind]++
 		}
 	}
 	var text strings.Builder
