@@ -33,7 +33,8 @@ type lane struct {
 	ch       *amqp.Channel
 	acks     *acks
 
-	line *line // of an ordered queue, else nil
+	line   *line // of an ordered queue, else nil
+	opened time.Time
 
 	deliveries <-chan amqp.Delivery
 	cancels    <-chan string
@@ -77,7 +78,7 @@ const returnPatience = 5 * restInterval
 
 func newLane(queue string, prefetch, maxBytes int, handBack time.Duration, ch *amqp.Channel) *lane {
 	return &lane{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
-		acks: newAcks(ch), arrived: newGatherer[arrival](), freed: make(chan struct{}, 1)}
+		acks: newAcks(ch), arrived: newGatherer[arrival](), freed: make(chan struct{}, 1), opened: time.Now()}
 }
 
 // consume asks for deliveries. It must be done before acks.finish, which asks the broker

@@ -118,6 +118,10 @@ func (s *session) exchange(ctx context.Context, sh *shard) error {
 // lookInterval is the time between looks at a shard's lane.
 const lookInterval = 50 * time.Millisecond
 
+// exchangePause is how long a lane is kept at least before it is left for want of room. Each
+// exchange delivers everything again.
+const exchangePause = 5 * lookInterval
+
 // wears waits until the lane should be left, or ctx ends.
 func (l *lane) wears(ctx context.Context) {
 	ticker := time.NewTicker(lookInterval)
@@ -140,9 +144,13 @@ func (l *lane) worn(now time.Time) bool {
 	if since, some := l.acks.oldest(); some && now.Sub(since) >= l.handBack {
 		return true
 	}
+	if now.Sub(l.opened) < exchangePause {
+		return false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.bytes <= l.maxBytes/2 && slices.ContainsFunc(l.resting, waits)
+	first := slices.IndexFunc(l.resting, waits)
+	return first >= 0 && l.bytes <= l.maxBytes/2 && l.fits(l.bytes, l.resting[first])
 }
 
 // settleDown waits until nothing of the lane is on its way. What its target does not take is
