@@ -1,0 +1,166 @@
+package sender
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+// A slowBroker takes a while for each confirm, and fails what contains a word.
+type slowBroker struct {
+	takes time.Duration
+	fails string
+	taken []string
+}
+
+func (b *slowBroker) Blocked() string { return "" }
+
+func (b *slowBroker) Publish(ctx context.Context, messages []bridge.Outgoing) error {
+	select {
+	case <-time.After(b.takes):
+	case <-ctx.Done():
+		return &bridge.PublishError{Err: fmt.Errorf("%w: %w", bridge.ErrUnconfirmed, ctx.Err())}
+	}
+	for _, m := range messages {
+		if b.fails != "" && bytes.Contains(m.Body, []byte(b.fails)) {
+			return &bridge.PublishError{Err: bridge.ErrNacked}
+		}
+		for _, word := range strings.Fields(string(m.Body)) {
+			if name, ok := strings.CutPrefix(word, "message"); ok {
+				b.taken = append(b.taken, name)
+			}
+		}
+	}
+	return nil
+}
+
+func orderedStager(b broker) *stager {
+	return &stager{broker: b, timeout: time.Second, limit: wire.MaxMembers, ordered: true}
+}
+
+// cargoOf are messages of which each fills most of a group.
+func cargoOf(t *testing.T, names ...string) (c cargo) {
+	t.Helper()
+	for _, name := range names {
+		m := small
+		m.ID = uuid.New()
+		m.OrderKey = "key"
+		m.Publishing.Body = []byte(" message" + name + " " + strings.Repeat(".", groupBytes*2/3))
+		publishing, err := wire.Encode(m, uuid.Nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.add(m.ID, wire.EncodeRecord(publishing))
+	}
+	return c
+}
+
+// begun has cargos published, one after the other.
+func begun(t *testing.T, s *stager, cargos ...cargo) []*shipment {
+	t.Helper()
+	out := make([]*shipment, len(cargos))
+	for i, c := range cargos {
+		var err error
+		if out[i], err = s.begin(t.Context(), c, true); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+	}
+	return out
+}
+
+// While one is under way several gather that do not fit into one group. What fails, fails
+// for its own transactions only, and each hears of its confirm when it is there.
+func TestWhatGathersInOrderIsConfirmedGroupByGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: 200 * time.Millisecond, fails: "message3"}
+		start := time.Now()
+		for i, one := range begun(t, orderedStager(b), cargoOf(t, "1"), cargoOf(t, "2"), cargoOf(t, "3"), cargoOf(t, "4")) {
+			<-one.done
+			if got, want := time.Since(start), time.Duration(i+1)*b.takes; got != want {
+				t.Errorf("shipment %d is done after %v, want %v", i+1, got, want)
+			}
+			if failed := one.err != nil; failed != (i == 2) {
+				t.Errorf("shipment %d: error %v", i+1, one.err)
+			}
+		}
+		if want := []string{"1", "2", "4"}; !slices.Equal(b.taken, want) {
+			t.Errorf("taken %v, want %v", b.taken, want)
+		}
+	})
+}
+
+func TestWhatFitsIntoAGroupTravelsTogetherInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: 200 * time.Millisecond}
+		var cargos []cargo
+		for i := range 20 {
+			c := cargo{}
+			m := small
+			m.ID, m.OrderKey = uuid.New(), "key"
+			m.Publishing.Body = fmt.Appendf(nil, " message%d ", i)
+			publishing, err := wire.Encode(m, uuid.Nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.add(m.ID, wire.EncodeRecord(publishing))
+			cargos = append(cargos, c)
+		}
+		start := time.Now()
+		all := begun(t, orderedStager(b), cargos...)
+		<-all[len(all)-1].done
+		if took := time.Since(start); took != 2*b.takes {
+			t.Errorf("20 small ones took %v, want the time of two confirms", took)
+		}
+		if len(b.taken) != 20 || b.taken[0] != "0" || b.taken[19] != "19" {
+			t.Errorf("taken %v", b.taken)
+		}
+	})
+}
+
+// Together they take longer than the timeout, which each has for itself.
+func TestEachGroupOfATransactionHasTheTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: 800 * time.Millisecond}
+		s := orderedStager(b)
+		if err := s.stage(t.Context(), cargoOf(t, "1", "2", "3")); err != nil {
+			t.Error(err)
+		}
+		b.fails = "message2"
+		b.taken = nil
+		if err := s.stage(t.Context(), cargoOf(t, "1", "2", "3")); !errors.Is(err, bridge.ErrNacked) {
+			t.Errorf("error %v", err)
+		}
+		if len(b.taken) != 1 {
+			t.Errorf("after a failure %v were taken, want the first one", b.taken)
+		}
+	})
+}
+
+// A broker that confirms nothing must not make them wait for one timeout after the other.
+func TestWhoeverWaitsInOrderWaitsForTwiceTheTimeoutAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: time.Hour}
+		start := time.Now()
+		for i, one := range begun(t, orderedStager(b), cargoOf(t, "1"), cargoOf(t, "2"), cargoOf(t, "3"), cargoOf(t, "4"), cargoOf(t, "5")) {
+			<-one.done
+			if !bridge.Retryable(one.err) || !errors.Is(one.err, bridge.ErrUnconfirmed) {
+				t.Errorf("shipment %d: error %v", i+1, one.err)
+			}
+		}
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
