@@ -13,7 +13,9 @@ import (
 // Messages wait in holds while their target takes none: a full queue
 // (nack), a missing one (return, 404), a stuck one. Each such target is tried with
 // backoff, first with one message, after a success with twice as many, and holds
-// up nobody else (rule 8 of package bridge).
+// up nobody else (rule 8 of package bridge). Once all that wait may be tried together it is
+// held no longer: messages of an order key come one after the other, so that with them
+// somebody always waits.
 type holds struct {
 	log        *slog.Logger
 	unroutable time.Duration // how long a missing target is retried
@@ -154,7 +156,8 @@ func (t *hold) exists() {
 
 // tick takes out what has been unroutable for too long when an attempt has just
 // shown that it still is, and those of which another attempt is due. It lets go of
-// targets that nothing waits for: at once if they work, else after a time.
+// targets: of those that work when all that wait may be tried together, of the others some
+// time after nothing waits for them.
 func (h *holds) tick(now time.Time) (again, dead []*publication) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -171,11 +174,20 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 				return now.Sub(m.unroutableSince) >= h.unroutable
 			})...)
 		}
+		letGo := target.works && (len(target.waiting) <= target.burst || target.burst == maxBurst)
 		if len(target.waiting) == 0 {
-			if target.works || now.Sub(target.due) > remembered || len(h.targets) > maxRemembered {
-				delete(h.targets, to)
-				h.log.Info("target is no longer held", "target", to.String(), "works", target.works)
+			letGo = letGo || now.Sub(target.due) > remembered || len(h.targets) > maxRemembered
+		}
+		if letGo {
+			for _, p := range target.waiting {
+				h.count -= p.crowds()
 			}
+			again = append(again, target.waiting...)
+			delete(h.targets, to)
+			h.log.Info("target is no longer held", "target", to.String(), "works", target.works)
+			continue
+		}
+		if len(target.waiting) == 0 {
 			continue
 		}
 		if now.Before(target.due) {

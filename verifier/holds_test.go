@@ -103,6 +103,33 @@ func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 	}
 }
 
+// The next message of each key comes when the one before it is safe, so that somebody always
+// waits.
+func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.T) {
+	for _, keys := range []int{5, 3 * maxBurst} {
+		h := newTickedHolds(time.Hour)
+		waiting := publicationsTo("full", keys)
+		h.failed(waiting[0], Full)
+		for _, p := range waiting[1:] {
+			h.takes(p)
+		}
+		rounds, passed := 0, 0
+		for ; rounds < 100 && len(h.targets) > 0; rounds++ {
+			h.again = nil
+			h.tick(later())
+			for _, p := range h.again {
+				passed++
+				h.ended(p)
+				h.takes(publicationsTo("full", 1)[0])
+			}
+		}
+		t.Logf("%d keys: %d messages in %d rounds", keys, passed, rounds)
+		if rounds > 15 || h.size() != 0 {
+			t.Errorf("%d keys: after %d rounds %d messages wait", keys, rounds, h.size())
+		}
+	}
+}
+
 func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 	h := newTickedHolds(time.Hour)
 	h.failed(publicationsTo("full", 1)[0], Full)
