@@ -36,6 +36,9 @@ type hold struct {
 	failed  bool
 	refuted bool // the last attempt found the target missing
 	works   bool // the last attempt succeeded
+
+	missingSince time.Time // zero if it was there when it was last tried
+	missingAt    time.Time // when it was last found missing
 }
 
 const (
@@ -65,7 +68,7 @@ func (h *holds) wait(target *hold, p *publication) {
 	target.waiting = append(target.waiting, p)
 	h.count += p.crowds()
 	wake(h.more)
-	if m := p.forwards(); m != nil && target.reason == Missing && m.unroutableSince.IsZero() {
+	if m := p.forwards(); m != nil && m.line == nil && target.reason == Missing && m.unroutableSince.IsZero() {
 		m.unroutableSince = time.Now()
 	}
 }
@@ -78,7 +81,12 @@ func (h *holds) failed(p *publication, reason HoldReason) {
 	target.refuted = reason == Missing
 	target.works = false
 	h.wait(target, p)
-	if reason != Missing {
+	if reason == Missing {
+		target.missingAt = time.Now()
+		if target.missingSince.IsZero() {
+			target.missingSince = target.missingAt
+		}
+	} else {
 		target.exists()
 	}
 	if p.trial {
@@ -147,6 +155,7 @@ func (h *holds) tried(p *publication) {
 // exists says that the target is there: should it be missing later, the time of those
 // that wait for it begins then.
 func (t *hold) exists() {
+	t.missingSince = time.Time{}
 	for _, p := range t.waiting {
 		if m := p.forwards(); m != nil {
 			m.unroutableSince = time.Time{}
@@ -154,8 +163,7 @@ func (t *hold) exists() {
 	}
 }
 
-// tick takes out what has been unroutable for too long when an attempt has just
-// shown that it still is, and those of which another attempt is due. It lets go of
+// tick takes out what has been unroutable for too long (givesUp), and those of which another attempt is due. It lets go of
 // targets: of those that work when all that wait may be tried together, of the others some
 // time after nothing waits for them.
 func (h *holds) tick(now time.Time) (again, dead []*publication) {
@@ -165,14 +173,9 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 		if target.trying > 0 {
 			continue
 		}
-		if target.refuted {
+		if !target.missingSince.IsZero() {
+			dead = append(dead, h.takeOut(target, func(m *message) bool { return h.givesUp(target, m, now) })...)
 			target.refuted = false
-			dead = append(dead, h.takeOut(target, func(m *message) bool {
-				if m.unroutableSince.IsZero() { // it was held for another reason
-					m.unroutableSince = now
-				}
-				return now.Sub(m.unroutableSince) >= h.unroutable
-			})...)
 		}
 		letGo := target.works && (len(target.waiting) <= target.burst || target.burst == maxBurst)
 		if len(target.waiting) == 0 {
@@ -204,6 +207,28 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 		target.trying = n
 	}
 	return again, dead
+}
+
+// givesUp tells whether a message has been unroutable for too long, when an attempt has just
+// found its target missing.
+//
+// Messages of an order key come here one after the other, so what counts for them is the
+// target's time, and any attempt since they were received.
+func (h *holds) givesUp(target *hold, m *message, now time.Time) bool {
+	if m.line != nil {
+		since := target.missingSince
+		if m.unroutableSince.After(since) {
+			since = m.unroutableSince
+		}
+		return now.Sub(since) >= h.unroutable && !m.received.After(target.missingAt)
+	}
+	if !target.refuted {
+		return false
+	}
+	if m.unroutableSince.IsZero() { // it was held for another reason
+		m.unroutableSince = now
+	}
+	return now.Sub(m.unroutableSince) >= h.unroutable
 }
 
 // leave takes out the messages for which must says so, the oldest first. What is bound for

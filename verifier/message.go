@@ -22,9 +22,9 @@ type message struct {
 	verdict  Verdict
 	why      deathReason // if it goes to the dead queue
 
-	committed       bool // its row is there and goes when the message is safe elsewhere
-	unroutableSince time.Time
-	attempts        int64 // that failed
+	committed       bool      // its row is there and goes when the message is safe elsewhere
+	unroutableSince time.Time // of one with an order key: when its key was last held for it, see holds.givesUp
+	attempts        int64     // that failed
 
 	line  *line // in which it waits for its turn; nil without an ordered queue
 	place place

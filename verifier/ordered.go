@@ -230,7 +230,7 @@ func (s *session) triesOn(m *message) bool {
 		return false
 	}
 	s.holdsKey(m, deathReason{wire.DeadUnroutable, m.staged.Target().String() + " does not exist"})
-	m.unroutableSince = time.Time{}
+	m.unroutableSince = time.Now()
 	s.forwarder.publish(m.toTarget())
 	return true
 }
