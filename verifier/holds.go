@@ -174,7 +174,7 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 			continue
 		}
 		if !target.missingSince.IsZero() {
-			dead = append(dead, h.takeOut(target, func(m *message) bool { return h.givesUp(target, m, now) })...)
+			dead = append(dead, h.takeOut(target, forwarded(func(m *message) bool { return h.givesUp(target, m, now) }))...)
 			target.refuted = false
 		}
 		letGo := target.works && (len(target.waiting) <= target.burst || target.burst == maxBurst)
@@ -233,22 +233,40 @@ func (h *holds) givesUp(target *hold, m *message, now time.Time) bool {
 
 // leave takes out the messages for which must says so, the oldest first. What is bound for
 // one of the verifier's own queues never leaves.
-func (h *holds) leave(must func(*message) bool) []*message {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var out []*message
-	for _, target := range h.targets {
-		for _, p := range h.takeOut(target, must) {
-			out = append(out, p.message)
-		}
+func (h *holds) leave(must func(*message) bool) (out []*message) {
+	for _, p := range h.remove(forwarded(must)) {
+		out = append(out, p.message)
 	}
 	return out
 }
 
-func (h *holds) takeOut(target *hold, must func(*message) bool) []*publication {
+// forget takes out all that waits for a message that is over, also on its way to the dead
+// queue.
+func (h *holds) forget(over func(*message) bool) {
+	h.remove(func(p *publication) bool { return p.message != nil && over(p.message) })
+}
+
+// forwarded says so of the publications that forward such a message.
+func forwarded(must func(*message) bool) func(*publication) bool {
+	return func(p *publication) bool {
+		m := p.forwards()
+		return m != nil && must(m)
+	}
+}
+
+func (h *holds) remove(must func(*publication) bool) (out []*publication) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, target := range h.targets {
+		out = append(out, h.takeOut(target, must)...)
+	}
+	return out
+}
+
+func (h *holds) takeOut(target *hold, must func(*publication) bool) []*publication {
 	var out, rest []*publication
 	for _, p := range target.waiting {
-		if m := p.forwards(); m != nil && must(m) {
+		if must(p) {
 			h.count -= p.crowds()
 			out = append(out, p)
 		} else {

@@ -186,10 +186,11 @@ func (s *session) leave(l *lane) error {
 // over tells whether the message was delivered over a channel that was left, or is to be. It
 // comes again.
 func (m *message) over() bool {
-	if m.line == nil || !m.line.isClosed() {
+	line := m.parcel.lane.line // that of the message is nil if it could not be judged
+	if line == nil || !line.isClosed() {
 		return false
 	}
-	m.line.left(m)
+	line.left(m)
 	return true
 }
 
@@ -199,7 +200,7 @@ func (s *session) abandon() {
 		return
 	}
 	s.room.leave((*message).over)
-	s.holds.leave((*message).over)
+	s.holds.forget((*message).over)
 }
 
 // passed lets the next message of the key have its turn.

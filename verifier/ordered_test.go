@@ -5,6 +5,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 func orderedLane(maxBytes int) *lane {
@@ -37,6 +39,38 @@ func TestALaneIsLeftForWantOfRoomOnlyWhenThereIsRoom(t *testing.T) {
 		}
 		if !l.worn(late) {
 			t.Errorf("%s: it is kept although there is room for the second", name)
+		}
+	}
+}
+
+// The dead queue, full or missing, would otherwise gather a copy for each channel that is
+// left.
+func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
+	const room = 1000
+	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
+	left, next := orderedLane(room), orderedLane(room)
+	var stays []*message
+	for _, l := range []*lane{left, next} {
+		malformed := &message{parcel: &parcel{lane: l}, delivery: amqp.Delivery{MessageId: "malformed"}}
+		judged := keyed("key", 1)
+		judged.parcel = &parcel{lane: l}
+		judged.committed = true
+		l.line.join(judged)
+		l.line.ready(judged)
+		for _, m := range []*message{malformed, judged} {
+			m.why = deathReason{wire.DeadMalformed, ""}
+			s.holds.failed(m.toDead("staging.dead", time.Now()), Full)
+		}
+		stays = []*message{malformed, judged}
+	}
+	left.line.close()
+	s.abandon()
+	if !left.line.idle() || next.line.idle() {
+		t.Errorf("the lane that is left is idle: %t, the next one: %t", left.line.idle(), next.line.idle())
+	}
+	for _, target := range s.holds.targets {
+		if len(target.waiting) != 2 || target.waiting[0].message != stays[0] || target.waiting[1].message != stays[1] {
+			t.Errorf("%d wait for the dead queue, want the two of the next lane", len(target.waiting))
 		}
 	}
 }
