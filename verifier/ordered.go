@@ -73,18 +73,11 @@ func (s *session) serve(moving, taking context.Context, sh *shard) error {
 		stages.Go(func() error { return s.take(life, l) })
 		stages.Go(func() error { return l.acks.run(life) })
 		stages.Go(func() error {
-			unpacking, stop := context.WithCancel(taking)
+			taking, stop := context.WithCancel(taking)
 			defer context.AfterFunc(life, stop)()
 			defer stop()
-			var unpacked errgroup.Group
-			unpacked.Go(func() error { return s.unpack(unpacking, l) })
-			l.wears(unpacking)
-			stop()
-			if err := unpacked.Wait(); err != nil {
+			if err := s.use(taking, l); err != nil {
 				return err
-			}
-			if taking.Err() == nil {
-				s.settleDown(life, l)
 			}
 			if taking.Err() != nil { // what is on its way is drained
 				close(sh.quiet)
@@ -103,6 +96,23 @@ func (s *session) serve(moving, taking context.Context, sh *shard) error {
 			return err
 		}
 	}
+}
+
+// use takes apart what the lane receives, until it should be left and nothing of it is on its
+// way, or until ctx ends. Nobody gets a turn in it any more then.
+func (s *session) use(ctx context.Context, l *lane) error {
+	unpacking, stop := context.WithCancel(ctx)
+	defer stop()
+	var unpacked errgroup.Group
+	unpacked.Go(func() error { return s.unpack(unpacking, l) })
+	l.wears(unpacking)
+	stop()
+	err := unpacked.Wait()
+	l.line.close()
+	if err == nil {
+		s.settleDown(ctx, l)
+	}
+	return err
 }
 
 // exchange leaves the shard's lane for the next one.
@@ -156,7 +166,6 @@ func (l *lane) worn(now time.Time) bool {
 // settleDown waits until nothing of the lane is on its way. What its target does not take is
 // abandoned meanwhile.
 func (s *session) settleDown(ctx context.Context, l *lane) {
-	l.line.close()
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
 	late := time.After(s.opts.ConfirmTimeout + time.Second)

@@ -1,7 +1,9 @@
 package verifier
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -72,5 +74,40 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 		if len(target.waiting) != 2 || target.waiting[0].message != stays[0] || target.waiting[1].message != stays[1] {
 			t.Errorf("%d wait for the dead queue, want the two of the next lane", len(target.waiting))
 		}
+	}
+}
+
+// What is on its way is drained then, and nothing follows it.
+func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
+	for name, age := range map[string]time.Duration{"while a lane is used": 0, "while it is left": 2 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &session{opts: Options{ConfirmTimeout: time.Hour}}
+			l := orderedLane(1000)
+			first, second := keyed("key", 1), keyed("key", 2)
+			l.line.join(first)
+			l.line.join(second)
+			l.line.ready(first)
+			l.line.ready(second)
+			l.acks.took(1)
+			time.Sleep(age)
+			ctx, stop := context.WithCancel(t.Context())
+			used := make(chan error, 1)
+			go func() { used <- s.use(ctx, l) }()
+			time.Sleep(time.Minute)
+			if age == 0 && l.line.isClosed() || age > 0 && !l.line.isClosed() {
+				t.Errorf("%s: the line is closed: %t", name, l.line.isClosed())
+			}
+			stopped := time.Now()
+			stop()
+			if err := <-used; err != nil {
+				t.Error(err)
+			}
+			if waited := time.Since(stopped); waited > 0 {
+				t.Errorf("%s: the end took %v", name, waited)
+			}
+			if l.line.passed(first) != nil {
+				t.Errorf("%s: the next one of the key got its turn", name)
+			}
+		})
 	}
 }
