@@ -277,6 +277,13 @@ func (h *holds) takeOut(target *hold, must func(*publication) bool) []*publicati
 	return out
 }
 
+// has tells whether a target is held.
+func (h *holds) has(to bridge.Target) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.targets[to] != nil
+}
+
 // size is how many wait that could be set aside.
 func (h *holds) size() int {
 	h.mu.Lock()

@@ -27,7 +27,7 @@ type message struct {
 	attempts        int64     // that failed
 
 	line  *line // in which it waits for its turn; nil without an ordered queue
-	place place
+	ready bool  // for its turn: known to have committed
 }
 
 func (m *message) id() string { return m.delivery.MessageId }

@@ -163,13 +163,14 @@ func (l *lane) worn(now time.Time) bool {
 	return first >= 0 && l.bytes <= l.maxBytes/2 && l.fits(l.bytes, l.resting[first])
 }
 
-// settleDown waits until nothing of the lane is on its way. What its target does not take is
-// abandoned meanwhile.
+// settleDown waits until nothing of the lane is on its way, but to targets that are held. What
+// waits for these is abandoned meanwhile; what is being tried at one may come twice.
 func (s *session) settleDown(ctx context.Context, l *lane) {
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
 	late := time.After(s.opts.ConfirmTimeout + time.Second)
-	for !l.line.idle() {
+	free := func(m *message) bool { return !s.holds.has(m.staged.Target()) }
+	for slices.ContainsFunc(l.line.underWay(), free) {
 		select {
 		case <-ctx.Done():
 			return

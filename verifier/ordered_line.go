@@ -1,6 +1,7 @@
 package verifier
 
 import (
+	"maps"
 	"slices"
 	"sync"
 )
@@ -12,17 +13,13 @@ import (
 type line struct {
 	mu     sync.Mutex
 	keys   map[string][]*message // those that have not passed, the first first
-	moving int                   // those that had their turn and are not done, see shard
+	moving map[*message]bool     // those that had their turn and are not done, see shard
 	closed bool                  // nobody gets a turn any more: the channel is to be left
 }
 
-// A place is what a message's line knows of it.
-type place struct {
-	ready  bool // it has committed
-	moving bool // it had its turn, and is not done
+func newLine() *line {
+	return &line{keys: make(map[string][]*message), moving: make(map[*message]bool)}
 }
-
-func newLine() *line { return &line{keys: make(map[string][]*message)} }
 
 // join puts a message behind those of its key. It must be called in the order of the queue.
 func (l *line) join(m *message) {
@@ -37,7 +34,7 @@ func (l *line) join(m *message) {
 func (l *line) ready(m *message) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m.place.ready = true
+	m.ready = true
 	all := l.keys[m.staged.OrderKey]
 	return len(all) > 0 && all[0] == m && l.turn(m)
 }
@@ -46,8 +43,7 @@ func (l *line) turn(m *message) bool {
 	if l.closed {
 		return false
 	}
-	m.place.moving = true
-	l.moving++
+	l.moving[m] = true
 	return true
 }
 
@@ -68,7 +64,7 @@ func (l *line) passed(m *message) *message {
 		return nil
 	}
 	l.keys[key] = all
-	if next := all[0]; at == 0 && next.place.ready && l.turn(next) {
+	if next := all[0]; at == 0 && next.ready && l.turn(next) {
 		return next
 	}
 	return nil
@@ -78,10 +74,7 @@ func (l *line) passed(m *message) *message {
 func (l *line) left(m *message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if m.place.moving {
-		m.place.moving = false
-		l.moving--
-	}
+	delete(l.moving, m)
 }
 
 // close lets nobody else have a turn.
@@ -97,11 +90,11 @@ func (l *line) isClosed() bool {
 	return l.closed
 }
 
-// idle tells whether nothing is on its way.
-func (l *line) idle() bool {
+// underWay lists the messages that are on their way.
+func (l *line) underWay() []*message {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.moving == 0
+	return slices.Collect(maps.Keys(l.moving))
 }
 
 // held lists the keys of which messages wait for the first one.

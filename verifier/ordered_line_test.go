@@ -91,8 +91,8 @@ func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
 				t.Fatalf("key %s: %d have passed in another order, or not all of %d", key, len(got[key]), len(want[key]))
 			}
 		}
-		if len(l.keys) != 0 || !l.idle() {
-			t.Fatalf("%d keys and %d messages are left", len(l.keys), l.moving)
+		if len(l.keys) != 0 || len(l.underWay()) > 0 {
+			t.Fatalf("%d keys and %d messages are left", len(l.keys), len(l.moving))
 		}
 	})
 }
@@ -110,11 +110,11 @@ func TestAClosedLineGivesNoTurns(t *testing.T) {
 	if l.ready(c) || l.passed(a) != nil {
 		t.Error("somebody got a turn")
 	}
-	if l.idle() {
+	if len(l.underWay()) == 0 {
 		t.Error("nothing is on its way, although a is not done")
 	}
 	l.left(a)
-	if !l.idle() {
+	if len(l.underWay()) > 0 {
 		t.Error("something is on its way, although a is done")
 	}
 }

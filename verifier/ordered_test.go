@@ -67,8 +67,8 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	}
 	left.line.close()
 	s.abandon()
-	if !left.line.idle() || next.line.idle() {
-		t.Errorf("the lane that is left is idle: %t, the next one: %t", left.line.idle(), next.line.idle())
+	if a, b := len(left.line.underWay()), len(next.line.underWay()); a != 0 || b != 1 {
+		t.Errorf("%d of the lane that is left are on their way, %d of the next one", a, b)
 	}
 	for _, target := range s.holds.targets {
 		if len(target.waiting) != 2 || target.waiting[0].message != stays[0] || target.waiting[1].message != stays[1] {
@@ -81,7 +81,7 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 	for name, age := range map[string]time.Duration{"while a lane is used": 0, "while it is left": 2 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &session{opts: Options{ConfirmTimeout: time.Hour}}
+			s := &session{opts: Options{ConfirmTimeout: time.Hour}, holds: testHolds(time.Minute)}
 			l := orderedLane(1000)
 			first, second := keyed("key", 1), keyed("key", 2)
 			l.line.join(first)
@@ -107,6 +107,32 @@ func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
 			}
 			if l.line.passed(first) != nil {
 				t.Errorf("%s: the next one of the key got its turn", name)
+			}
+		})
+	}
+}
+
+// A stuck target may take its time for each attempt; the other keys need not wait for it.
+func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &session{opts: Options{ConfirmTimeout: time.Minute}, holds: testHolds(time.Hour)}
+			l := orderedLane(1000)
+			m := keyed("key", 1)
+			m.staged.RoutingKey = "stuck"
+			l.line.join(m)
+			l.line.ready(m)
+			if held {
+				s.holds.behind(m.staged.Target())
+			}
+			l.acks.took(1)
+			time.Sleep(2 * time.Hour)
+			began := time.Now()
+			if err := s.use(t.Context(), l); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); held != (took < time.Second) {
+				t.Errorf("held %t: it took %v", held, took)
 			}
 		})
 	}

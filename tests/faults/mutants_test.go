@@ -421,7 +421,7 @@ var mutants = []mutant{
 		says: "came after",
 		edits: []edit{
 			{"verifier/ordered_line.go", `len(all) > 0 && all[0] == m && l.turn(m)`, `len(all) > 0 && (all[0] == m || mutant("two of a key in flight")) && l.turn(m)`},
-			{"verifier/ordered_line.go", `at == 0 && next.place.ready && l.turn(next)`, `at == 0 && next.place.ready && !mutant("two of a key in flight") && l.turn(next)`},
+			{"verifier/ordered_line.go", `at == 0 && next.ready && l.turn(next)`, `at == 0 && next.ready && !mutant("two of a key in flight") && l.turn(next)`},
 		},
 	},
 	{
