@@ -2,6 +2,8 @@ package verifier
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -135,5 +137,27 @@ func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
 				t.Errorf("held %t: it took %v", held, took)
 			}
 		})
+	}
+}
+
+// The line keeps it, since it holds its key.
+func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
+	s := &session{log: slog.New(slog.DiscardHandler)}
+	l := orderedLane(1000)
+	l.receive(amqp.Delivery{DeliveryTag: 1, Body: make([]byte, 900)})
+	a := l.arrived.take(1)[0]
+	m := keyed("key", 1)
+	m.parcel, m.delivery.Body, m.committed = a.parcel, a.delivery.Body, true
+	m.staged.Message.Publishing.Body = a.delivery.Body
+	l.took(a.parcel, 1)
+	l.line.join(m)
+	l.line.join(keyed("key", 2))
+	l.line.ready(m)
+	s.refused(m.toDead("staging.dead", time.Now()).asRecord(), errors.New("too large"))
+	if m.delivery.Body != nil || m.staged.Message.Publishing.Body != nil {
+		t.Error("it keeps its body")
+	}
+	if l.keptBytes() != 0 || l.stranded() != 1 || len(l.line.held("q")) != 1 || len(l.line.underWay()) != 0 {
+		t.Errorf("%d bytes, %d stranded, %d keys held, %d on their way", l.keptBytes(), l.stranded(), len(l.line.held("q")), len(l.line.underWay()))
 	}
 }

@@ -213,6 +213,7 @@ func (s *session) refused(p *publication, err error) {
 		s.log.Error("message stays in its queue, since the broker takes it nowhere", "message_id", m.id(),
 			"bytes", len(m.delivery.Body), "queue", m.parcel.lane.queue, "again_in", s.opts.HandBack, "error", err)
 		m.parcel.stranded.Store(true)
+		m.delivery.Body, m.staged.Message.Publishing.Body = nil, nil // in an ordered queue it holds its key
 		s.release(m)
 	}
 }
