@@ -68,7 +68,8 @@
 // Messages may carry an order key (Message.OrderKey). Let A and B be two messages of one
 // key. If the sender of B staged B after A's transaction had committed, or if both are of
 // one transaction and A was sent first, then A's first copy reaches the target before B's
-// first copy. Transactions that lock a row they share, and send after that, are always in
+// first copy. (Where a transaction stages a message early, what it has sent before with that
+// key is staged first.) Transactions that lock a row they share, and send after that, are always in
 // that case. Different keys do not wait for each other, and messages without a key are not
 // affected at all.
 //

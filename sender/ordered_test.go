@@ -164,3 +164,44 @@ func TestWhoeverWaitsInOrderWaitsForTwiceTheTimeoutAtMost(t *testing.T) {
 		}
 	})
 }
+
+// One call of Stage must not overtake what the transaction has sent before with its key.
+func TestWhatWasSentWithAKeyIsStagedBeforeWhatIsStagedWithIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := new(slowBroker)
+		s, err := New(noLedger{}, new(bridge.Broker), &Options{OrderedShards: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.stager.broker = b
+		for _, one := range s.ordered.stagers {
+			one.broker = b
+		}
+		message := func(key, name string) bridge.Message {
+			m := small
+			m.OrderKey, m.Publishing.Body = key, []byte(" message"+name+" ")
+			return m
+		}
+		o := s.Outbox(nil)
+		sent, err := o.Send(message("a", "1"), message("b", "9"), message("", "0"), message("a", "2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		third, err := o.Stage(t.Context(), message("a", "3"), message("c", "4"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(third) != 2 || slices.Contains(sent, third[0]) {
+			t.Errorf("Stage returned the IDs %v", third)
+		}
+		if want := []string{"1", "2", "3", "4"}; !slices.Equal(b.taken, want) {
+			t.Errorf("staged %v, want %v", b.taken, want)
+		}
+		if err := o.Confirm(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"1", "2", "3", "4", "9", "0"}; !slices.Equal(b.taken, want) {
+			t.Errorf("staged %v, want %v", b.taken, want)
+		}
+	})
+}
