@@ -43,9 +43,10 @@ type lane struct {
 	open    atomic.Int64       // messages taken apart and not done
 	freed   chan struct{}
 
-	mu      sync.Mutex
-	bytes   int // of the deliveries that are kept
-	resting []*parcel
+	mu       sync.Mutex
+	received bool // anything
+	bytes    int  // of the deliveries that are kept
+	resting  []*parcel
 
 	returning  int // bytes that were handed back, since there is room for them, and not come again
 	handedBack time.Time
@@ -99,6 +100,7 @@ func (l *lane) receive(d amqp.Delivery) {
 	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: wire.Size(d), received: time.Now()}
 	l.acks.took(p.tag)
 	l.mu.Lock()
+	l.received = true
 	keep := l.fits(l.bytes, p) && (d.Redelivered && l.line == nil || !l.taken(p.received))
 	if keep {
 		l.bytes += p.bytes
@@ -196,6 +198,12 @@ func (l *lane) empty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.bytes == 0 && len(l.resting) == 0
+}
+
+func (l *lane) hasReceived() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.received
 }
 
 func (l *lane) keptBytes() int {

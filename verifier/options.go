@@ -37,7 +37,9 @@ type Options struct {
 	// its key goes on. With HoldKeys it stays in its ordered queue and holds its key, and
 	// the log says so, until what is wrong is mended: what is unroutable is tried on, the
 	// others are looked at again after HandBack, or by the next session. Its row in the
-	// ledger decides then: delete that to have the message dropped.
+	// ledger decides then: delete that to have the message dropped. A verifier with HoldKeys
+	// sweeps orphans only if it has received something from every ordered queue: it cannot
+	// see what another verifier holds.
 	HoldKeys bool
 	// MaxBytes is how many bytes of messages, with their headers and properties as they
 	// are on the wire, a verifier holds at once: three quarters of them from the staging

@@ -161,3 +161,19 @@ func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
 		t.Errorf("%d bytes, %d stranded, %d keys held, %d on their way", l.keptBytes(), l.stranded(), len(l.line.held("q")), len(l.line.underWay()))
 	}
 }
+
+// Of several verifiers one holds what is in an ordered queue, for as long as a key is held,
+// and the queue looks empty to the others.
+func TestOnlyTheActiveConsumerKnowsThatNoKeyIsHeld(t *testing.T) {
+	active := orderedLane(1000)
+	active.receive(amqp.Delivery{DeliveryTag: 1})
+	for _, holdKeys := range []bool{false, true} {
+		s := &session{opts: Options{HoldKeys: holdKeys}}
+		if got := s.heldElsewhere(orderedLane(1000)); got != holdKeys {
+			t.Errorf("HoldKeys %t: messages may be held elsewhere: %t", holdKeys, got)
+		}
+		if s.heldElsewhere(active) || s.heldElsewhere(newLane("q", 1, 1000, time.Hour, nil)) {
+			t.Errorf("HoldKeys %t: messages of another queue may be held elsewhere", holdKeys)
+		}
+	}
+}

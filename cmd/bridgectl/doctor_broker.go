@@ -218,6 +218,11 @@ func (a *app) examineDepths(g *group, there map[string]depth) {
 			g.ok(verifiers, "%s has %s; %s there, %d in the waiting queue", t.Queue, consumersText(staging.consumers), readyText(staging.ready), waiting.ready)
 		}
 	}
+	for _, queue := range t.OrderedQueues() {
+		if ordered, ok := there[queue]; ok && ordered.consumers == 0 && (staging.consumers > 0 || ordered.ready > 0) {
+			g.warn(verifiers, "start one; BRIDGE_ORDERED_SHARDS of all verifiers must be that of the senders", "none consumes %s, and %s there", queue, readyText(ordered.ready))
+		}
+	}
 	if dead, ok := there[t.DeadQueue()]; ok {
 		const check = "dead messages"
 		if dead.ready > 0 {

@@ -358,3 +358,47 @@ func TestCutConnectionsKeepTheOrder(t *testing.T) {
 		})
 	}
 }
+
+// The row of a message that holds its key is older than Options.SweepAge one day. The queue
+// looks empty to a verifier that is not its active consumer; RabbitMQ does not even count
+// the waiting consumers of a quorum queue.
+func TestNoVerifierSweepsWhatAnotherHoldsForItsKey(t *testing.T) {
+	t.Parallel()
+	for _, classic := range []bool{false, true} {
+		t.Run(fmt.Sprintf("classic %t", classic), func(t *testing.T) {
+			t.Parallel()
+			s := orderedStage(t, bridge.Topology{Classic: classic, OrderedShards: 1})
+			var held, log lines
+			options := verifier.Options{HoldKeys: true, SweepAge: 2 * time.Hour, Allow: []verifier.Allow{{RoutingKey: "target"}},
+				Logger: slog.New(slog.NewTextHandler(&held, nil))}
+			s.Commit(inOrder("forbidden", "k", 1))
+			s.Verify(options)
+			s.Eventually("the key is held", func() bool { return len(held.with("holds its order key")) > 0 })
+			if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours'`); err != nil {
+				t.Fatal(err)
+			}
+			if n := s.Depth(s.Topology.OrderedQueue(0)); n != 0 {
+				t.Fatalf("%d messages are ready", n)
+			}
+			options.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			second := s.Verify(options)
+			s.Eventually("the second one has looked", func() bool { return len(log.with("no sweep")) > 0 || second.Stats().Swept > 0 })
+			if n := s.Rows(); n != 1 {
+				t.Errorf("%d rows are left", n)
+			}
+		})
+	}
+}
+
+func TestTheOnlyVerifierSweepsBesideOrderedQueues(t *testing.T) {
+	t.Parallel()
+	s := orderedStage(t, bridge.Topology{})
+	if err := recorded(t, s, named("target", "lost")).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours'`); err != nil {
+		t.Fatal(err)
+	}
+	v := s.Verify(verifier.Options{SweepAge: 2 * time.Hour})
+	s.Eventually("the orphan is swept", func() bool { return v.Stats().Swept == 1 })
+}
