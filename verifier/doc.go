@@ -81,7 +81,7 @@
 //     of a message is there before the first copy of the next.
 //
 // So an open transaction holds its key, as does a target that is full or missing. The
-// messages behind it take room: when they fill Options.OrderedPrefetch, or their share of
+// messages behind it take room: when there are 500 of them, or they fill their share of
 // Options.MaxBytes, they hold the whole ordered queue. State.Keys tells which keys wait, and
 // for which message. When a message goes to the dead queue its key goes on, unless
 // Options.HoldKeys says otherwise. A message that is larger than the broker takes by now
@@ -157,7 +157,7 @@
 // # Memory
 //
 // A verifier holds at most Options.Prefetch and Options.WaitingPrefetch messages of the two
-// queues and Options.OrderedPrefetch of each ordered queue, and of their content at most
+// queues and 500 of each ordered queue, and of their content at most
 // Options.MaxBytes, or one larger message of each queue. RabbitMQ knows no bound in bytes. The verifier drops the content of what exceeds
 // the bound, keeps it unacked, and hands it back once there is room, in the order of
 // arrival. So large messages may travel more than once to a verifier that is short of room.

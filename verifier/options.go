@@ -20,7 +20,8 @@ type Options struct {
 	Topology bridge.Topology
 
 	// Prefetch is how many staged messages a verifier holds at once; together with
-	// MaxBytes it bounds its memory. Default 3000.
+	// MaxBytes it bounds its memory. Default 3000. Of each ordered queue it holds 500 in
+	// addition.
 	Prefetch int
 	// Waiting is how many of these may wait: for an open transaction, or for a
 	// target that takes nothing. What exceeds it, or has waited for longer than
@@ -29,9 +30,6 @@ type Options struct {
 	// WaitingPrefetch is how many messages of the waiting queue a verifier holds
 	// at once, in addition to Prefetch. Default 500.
 	WaitingPrefetch int
-	// OrderedPrefetch is how many messages of each ordered queue a verifier holds at once,
-	// in addition to the others. Default 500.
-	OrderedPrefetch int
 	// HoldKeys says what becomes of a message with an order key that has committed and would
 	// go to the dead queue (not-allowed, refused, unroutable). By default it goes there, and
 	// its key goes on. With HoldKeys it stays in its ordered queue and holds its key, and
@@ -142,7 +140,6 @@ func (o *Options) withDefaults() (Options, error) {
 		{"Prefetch", &out.Prefetch, 3000},
 		{"Waiting", &out.Waiting, 0},
 		{"WaitingPrefetch", &out.WaitingPrefetch, 500},
-		{"OrderedPrefetch", &out.OrderedPrefetch, 500},
 		{"Settlers", &out.Settlers, defaultSettlers},
 	} {
 		if *f.value < 0 || *f.value > maxPrefetch {

@@ -26,6 +26,13 @@ type shard struct {
 	lane *lane
 }
 
+// orderedPrefetch is how many messages of each ordered queue a verifier holds at once. It must
+// be the same for all verifiers. What a consumer of a quorum queue gives back stands in a
+// line of its own (returns in RabbitMQ's rabbit_fifo), which is delivered first. What of it
+// does not fit into the next consumer's prefetch is overtaken there by what that one gives
+// back in its turn.
+const orderedPrefetch = 500
+
 func (s *session) openShard(queue string, maxBytes int) (*shard, error) {
 	sh := &shard{quiet: make(chan struct{})}
 	return sh, s.begin(sh, queue, maxBytes)
@@ -33,7 +40,7 @@ func (s *session) openShard(queue string, maxBytes int) (*shard, error) {
 
 // begin opens the shard's next lane.
 func (s *session) begin(sh *shard, queue string, maxBytes int) error {
-	l, err := s.openLane(queue, s.opts.OrderedPrefetch, maxBytes)
+	l, err := s.openLane(queue, orderedPrefetch, maxBytes)
 	if err != nil {
 		return err
 	}

@@ -38,9 +38,8 @@ type config struct {
 	Classic environment.Truth  `default:"false" desc:"declare classic queues instead of quorum queues"`
 	Audit   environment.Copies `default:"0" desc:"how many of those messages that were dropped as rolled back are kept in the audit queue beside the staging queue; 0: there is no such queue"`
 
-	OrderedShards   environment.Shards `split_words:"true" default:"0" desc:"how many ordered queues there are beside the staging queue, for messages with an order key; all senders must know the same number; 0: there are none"`
-	OrderedPrefetch environment.Count  `split_words:"true" default:"500" desc:"how many messages of each ordered queue are held at once, in addition"`
-	HoldKeys        environment.Truth  `split_words:"true" default:"false" desc:"a committed message with an order key that would go to the dead queue stays in its ordered queue and holds its key instead, until what is wrong is mended"`
+	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"how many ordered queues there are beside the staging queue, for messages with an order key; all senders must know the same number; 0: there are none"`
+	HoldKeys      environment.Truth  `split_words:"true" default:"false" desc:"a committed message with an order key that would go to the dead queue stays in its ordered queue and holds its key instead, until what is wrong is mended"`
 
 	Prefetch        environment.Count `default:"3000" desc:"how many staged messages are held at once; bounds the memory together with BRIDGE_MAX_BYTES"`
 	Waiting         environment.Count `desc:"how many of these may wait, for an open transaction or a target that takes nothing; more are set aside in the waiting queue (default: half of BRIDGE_PREFETCH)"`
@@ -112,7 +111,6 @@ func (c *config) options(logger *slog.Logger) *verifier.Options {
 		MaxBytes:        int(c.MaxBytes),
 		Waiting:         int(c.Waiting),
 		WaitingPrefetch: int(c.WaitingPrefetch),
-		OrderedPrefetch: int(c.OrderedPrefetch),
 		HoldKeys:        bool(c.HoldKeys),
 		Patience:        c.Patience.Duration(),
 		HandBack:        c.HandBack.Duration(),

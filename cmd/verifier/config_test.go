@@ -46,7 +46,7 @@ func TestDefaultsAndValues(t *testing.T) {
 	}
 	got := c.options(nil)
 	want := &verifier.Options{
-		Topology: bridge.Topology{Queue: "twoqueue"}, Prefetch: 3000, MaxBytes: 256 << 20, WaitingPrefetch: 500, OrderedPrefetch: 500, Patience: 2 * time.Second,
+		Topology: bridge.Topology{Queue: "twoqueue"}, Prefetch: 3000, MaxBytes: 256 << 20, WaitingPrefetch: 500, Patience: 2 * time.Second,
 		HandBack: 10 * time.Minute, Settlers: 16, SettleWait: time.Second, Unroutable: time.Minute,
 		ConfirmTimeout: 10 * time.Second, SweepAge: 7 * 24 * time.Hour, Drain: 10 * time.Second, ExplainAfter: 10 * time.Second,
 	}
@@ -55,7 +55,7 @@ func TestDefaultsAndValues(t *testing.T) {
 	}
 	for name, value := range map[string]string{
 		"QUEUE": "q", "CLASSIC": "true", "PREFETCH": "10", "MAX_BYTES": "5", "WAITING": "4", "WAITING_PREFETCH": "3", "PATIENCE": "5s",
-		"ORDERED_SHARDS": "12", "ORDERED_PREFETCH": "13", "HOLD_KEYS": "true",
+		"ORDERED_SHARDS": "12", "HOLD_KEYS": "true",
 		"HAND_BACK": "6m", "SETTLERS": "2", "SETTLE_WAIT": "7ms", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
 		"CONFIRM_TIMEOUT": "9s", "KEEP_USER_ID": "1", "AUDIT": "70000", "SWEEP_AGE": "never", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
 		"OWN_TABLE": "shop.orders.id", "EXPLAIN_AFTER": "never", "HTTP_ADDR": "none", "STATUS_ADDR": "127.0.0.1:0", "PPROF_ADDR": ":6060", "SAMPLE_INTERVAL": "1m",
@@ -67,7 +67,7 @@ func TestDefaultsAndValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	want = &verifier.Options{
-		Topology: bridge.Topology{Queue: "q", Classic: true, Audit: 70000, OrderedShards: 12}, OrderedPrefetch: 13, HoldKeys: true, Prefetch: 10, MaxBytes: 5, Waiting: 4, WaitingPrefetch: 3, Patience: 5 * time.Second,
+		Topology: bridge.Topology{Queue: "q", Classic: true, Audit: 70000, OrderedShards: 12}, HoldKeys: true, Prefetch: 10, MaxBytes: 5, Waiting: 4, WaitingPrefetch: 3, Patience: 5 * time.Second,
 		HandBack: 6 * time.Minute, Settlers: 2, SettleWait: 7 * time.Millisecond,
 		Allow:      []verifier.Allow{{RoutingKey: "emails"}, {Exchange: "orders", RoutingKey: "eu.*"}, {Exchange: "x", RoutingKey: "a:b"}},
 		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, SweepAge: -1, Drain: 11 * time.Second, ExplainAfter: -1,

@@ -79,7 +79,7 @@ func run(t *testing.T, program string, seed uint64, steps int, traffic traffic) 
 		w.AddSender(traffic.workers, seed+uint64(i))
 	}
 	for range 3 {
-		w.AddVerifier(func(o *verifier.Options) { o.OrderedPrefetch, o.HoldKeys = 100, traffic.keys > 0 })
+		w.AddVerifier(func(o *verifier.Options) { o.HoldKeys = traffic.keys > 0 })
 	}
 	for range 2 {
 		w.AddReceiver()
