@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
@@ -203,5 +205,79 @@ func TestWhatWasSentWithAKeyIsStagedBeforeWhatIsStagedWithIt(t *testing.T) {
 		if want := []string{"1", "2", "3", "4", "9", "0"}; !slices.Equal(b.taken, want) {
 			t.Errorf("staged %v, want %v", b.taken, want)
 		}
+	})
+}
+
+// A parkingLedger remembers what was parked.
+type parkingLedger struct {
+	noLedger
+	parked []uuid.UUID
+}
+
+func (*parkingLedger) Features() driver.Features { return driver.Features{Parks: true} }
+
+func (l *parkingLedger) Park(_ context.Context, _ bridge.Tx, messages []driver.Parked) error {
+	for _, m := range messages {
+		l.parked = append(l.parked, m.ID)
+	}
+	return nil
+}
+
+// parkingSender has a broker for each kind of message.
+func parkingSender(t *testing.T, others, inOrder broker) (*Sender, *parkingLedger) {
+	t.Helper()
+	ledger := new(parkingLedger)
+	s, err := New(ledger, new(bridge.Broker), &Options{OrderedShards: 1, Parking: ParkOnOutage, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.stager.broker = others
+	for _, one := range s.ordered.stagers {
+		one.broker = inOrder
+	}
+	return s, ledger
+}
+
+var withKey = bridge.Message{RoutingKey: "target", OrderKey: "key"}
+
+func TestWhatHasNoKeyIsParkedBesideWhatHasOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, ledger := parkingSender(t, &slowBroker{takes: time.Hour}, &slowBroker{})
+		ids, err := s.SendTx(t.Context(), nil, withKey, small, withKey, small)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := []uuid.UUID{ids[1], ids[3]}; !slices.Equal(ledger.parked, want) {
+			t.Errorf("parked %v, want %v", ledger.parked, want)
+		}
+	})
+}
+
+// While others are parked without asking the broker, these fail without asking it.
+func TestMessagesWithAKeyFailAtOnceDuringAKnownOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: time.Hour}
+		s, ledger := parkingSender(t, b, b)
+		takes := func(want time.Duration, fails bool, messages ...bridge.Message) {
+			t.Helper()
+			began := time.Now()
+			_, err := s.SendTx(t.Context(), nil, messages...)
+			if took := time.Since(began); took != want {
+				t.Errorf("it took %v, want %v", took, want)
+			}
+			if fails != (err != nil) || fails && !bridge.Retryable(err) {
+				t.Errorf("error %v", err)
+			}
+		}
+		takes(5*time.Second, true, withKey) // nobody knows of an outage
+		takes(time.Second, false, small)
+		takes(0, true, withKey)
+		takes(0, true, small, withKey)
+		if len(ledger.parked) != 1 {
+			t.Errorf("%d are parked, want the one of a transaction without a key", len(ledger.parked))
+		}
+		b.takes = 0
+		time.Sleep(parkRetry)
+		takes(0, false, withKey)
 	})
 }

@@ -59,6 +59,9 @@ func (s *Sender) StageTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messa
 	if err != nil {
 		return nil, fmt.Errorf("send: %w", err)
 	}
+	if len(inOrder) > 0 && s.garage.knows() {
+		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: it was tried a moment ago, and messages with an order key are not parked", bridge.ErrUnavailable))
+	}
 	// Rule 1: the INSERT has succeeded before the first byte leaves.
 	if err := s.ledger.Record(ctx, tx, ids); err != nil {
 		return nil, fmt.Errorf("send: %w", err)

@@ -3,20 +3,17 @@ package sender_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
-	"github.com/twoqueue/twoqueue/verifier"
 )
 
 func inOrder(queue, key, body string) bridge.Message {
@@ -202,50 +199,5 @@ func TestAPriorityBesideAKeyIsRefusedSinceItMayOvertake(t *testing.T) {
 	m.Publishing.Priority = 9
 	if _, err := s.Sender.SendTx(t.Context(), bridge.SQL(begin(t, s.DB)), m); !errors.Is(err, bridge.ErrInvalidMessage) {
 		t.Errorf("error %v", err)
-	}
-}
-
-// Shortly after an outage others are still parked.
-func TestWhatHasNoKeyIsParkedBesideWhatHasOne(t *testing.T) {
-	t.Parallel()
-	s := orderedStage(t, false)
-	s.Queue("target", nil)
-	valve, broker := throughValve(t, s)
-	parking, err := sender.New(s.Ledger, broker, &sender.Options{Queue: "staging", OrderedShards: 3,
-		ParkAfter: 100 * time.Millisecond, Parking: sender.ParkOnOutage, Logger: stage.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	parked := func() int {
-		n, err := s.Ledger.CountParked(t.Context(), 100)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	var ids []uuid.UUID
-	send := func(messages ...bridge.Message) {
-		tx := begin(t, s.DB)
-		more, err := parking.SendTx(t.Context(), bridge.SQL(tx), messages...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		commit(t, tx)
-		ids = append(ids, more...)
-	}
-	for before := -1; before != parked()-2; { // unless a second has passed meanwhile
-		valve.HoldRequests()
-		send(stage.To("target", "parked"))
-		valve.Release()
-		before = parked()
-		send(inOrder("target", "a", "staged"), stage.To("target", "parked"), inOrder("target", "b", "staged"), stage.To("target", "parked"))
-	}
-	s.Verify(verifier.Options{})
-	for came := map[string]bool{}; len(came) < len(ids); { // the first ones come twice
-		d := s.Receive("target", 1)[0]
-		if !slices.Contains(ids, uuid.MustParse(d.MessageId)) {
-			t.Fatalf("message %s was not sent", d.MessageId)
-		}
-		came[d.MessageId] = true
 	}
 }
