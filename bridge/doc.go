@@ -70,8 +70,9 @@
 // one transaction and A was sent first, then A's first copy reaches the target before B's
 // first copy. (Where a transaction stages a message early, what it has sent before with that
 // key is staged first.) Transactions that lock a row they share, and send after that, are always in
-// that case. Different keys do not wait for each other, and messages without a key are not
-// affected at all.
+// that case. Different keys do not wait for each other, and messages without a key wait for
+// none. What they share with them is a verifier's work and memory, and in one transaction the
+// sender stages those with a key first.
 //
 //   - A copy may come again later, with the same ID. A receiver that skips what it has
 //     handled sees the order.

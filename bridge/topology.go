@@ -31,8 +31,12 @@ type Topology struct {
 	Audit int
 	// OrderedShards is how many ordered queues there are, for messages with an order key:
 	// at most 256. 0: none, and no such message can be sent. The messages of one key are
-	// all in one of them. Each has one active consumer, so more of them spread the work, and
-	// an open transaction that fills a verifier's room holds up fewer keys. Senders and
+	// all in one of them. Each has one active consumer, so that an open transaction that
+	// fills a verifier's room holds up fewer keys where there are more of them. RabbitMQ does
+	// not balance the active consumers: the verifier that starts first gets all ordered
+	// queues, and the others take them over when it ends. Each queue takes room in a
+	// verifier: a message that is larger than the queue's share of its MaxBytes is held in
+	// addition to it. Senders and
 	// verifiers must agree on the number. Change it while the ordered queues are empty and
 	// nobody sends to them; otherwise keys that move to another queue lose their order, and
 	// what is in a queue that is no longer counted stays there.
@@ -78,7 +82,9 @@ func (t Topology) OrderedQueues() []string {
 // that names the argument: among them are those that would lose committed messages (a
 // message TTL, a length limit, a delivery limit that is too small). What policies add
 // cannot be seen here. With a login that has no right to configure the queues it is
-// enough that they exist, and the broker's Logger is warned of each. Without a connection
+// enough that they exist, and the broker's Logger is warned of each: nobody has seen then
+// that an ordered queue has a single active consumer, without which it keeps no order.
+// Without a connection
 // the error is ErrUnavailable, with a refused login ErrCredentials. It may be called again
 // at any time, also after a crash in the middle.
 func (t Topology) Declare(ctx context.Context, broker *Broker) error {
@@ -173,8 +179,13 @@ func (q Queue) Declare(conn *Connection) error {
 			}
 		}
 	}
+	if errors.Is(err, ErrUnchecked) && q.Arguments[singleActive] == true {
+		return fmt.Errorf("%w; without %s it keeps no order", err, singleActive)
+	}
 	return err
 }
+
+const singleActive = "x-single-active-consumer"
 
 const consumerTimeout = "x-consumer-timeout"
 

@@ -77,7 +77,7 @@
 // bridge says what exactly is promised. They are staged in the ordered queues
 // (Options.OrderedShards), in groups too, but never parked: during an outage of the broker
 // their transaction fails. A transaction with several such messages for one queue that do
-// not fit into a group waits for the confirm of each before the next.
+// not fit into a group waits for the confirm of each group before the next.
 //
 // # What to do on an error
 //

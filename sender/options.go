@@ -21,7 +21,10 @@ type Options struct {
 	OrderedShards int
 	// Timeout bounds one staging: waiting for a connection, publishing, waiting for the
 	// confirms. Messages that gather behind others have it for themselves, once those are
-	// done: their transaction waits for twice Timeout at most. The database transaction is
+	// done: their transaction waits for twice Timeout at most, and one that sends messages with
+	// order keys and others for four times Timeout, since the others come after. Where the
+	// messages for an ordered queue do not fit into one group, each group has it for
+	// itself. The database transaction is
 	// open meanwhile, and the statement that records is not part of it. Of what is staged
 	// early it begins with StageTx, and the caller's time until Wait does not count.
 	// Default 5 s. A context that ends earlier counts.
@@ -40,8 +43,9 @@ type Options struct {
 	GroupMessages int
 	// Parking stores messages in the database while the broker is out, so that
 	// business goes on; verifiers publish them when it is back. Messages with an order key
-	// are not parked: their transaction fails. It needs a ledger with tables of its own (not an own table), and rights on bridge_parked. Default
-	// ParkNever.
+	// are not parked: their transaction fails, at once while others are parked without
+	// asking the broker. It needs a ledger with tables of its own (not an own table), and
+	// rights on bridge_parked. Default ParkNever.
 	Parking Parking
 	// ParkAfter takes the place of Timeout where Parking is on, if it is less; after it
 	// the messages are parked. During an outage one transaction in a second waits so

@@ -73,12 +73,17 @@
 //     of each key is on its way at a time, and all keys are beside each other.
 //   - Nothing of an ordered queue is nacked or set aside. What a verifier must not hold any
 //     longer it gives back by closing the queue's channel. It does that when a message is
-//     held for Options.HandBack, and when messages had no room in Options.MaxBytes and half
-//     of the room is free again. It lets what is on its way come to its end before. The
+//     held for Options.HandBack, and when messages had no room in Options.MaxBytes, half of
+//     the room is free again, and the first of them fits into it. It lets what is on its way
+//     come to its end before, except at targets that are held: this may come twice. The
 //     session goes on, with a new channel for that queue.
 //   - A verifier that was frozen, or cut off, forwards what it has in order as well, and
 //     confirmed before the next. Whatever the other verifier does meanwhile, the first copy
 //     of a message is there before the first copy of the next.
+//
+// In a RabbitMQ cluster before 4.2.6, deliveries that got lost on the way to a channel and are
+// fetched again from the queue may come out of order (rabbitmq-server, pull request 14386;
+// mended by 15883 and 16008).
 //
 // So an open transaction holds its key, as does a target that is full or missing. The
 // messages behind it take room: when there are 500 of them, or they fill their share of
@@ -96,7 +101,8 @@
 // broker refuses, as a rule for its size, stays parked and is passed by; the log names it.
 //
 // Rows that are older than Options.SweepAge are removed while the queues are empty, at
-// the start of a session and every ten minutes: their messages are gone, since somebody
+// the start of a session and every ten minutes (with Options.HoldKeys only by a verifier that
+// has received something from every ordered queue): their messages are gone, since somebody
 // has purged or deleted a queue. Should one turn up after all, it goes to the dead queue;
 // why that can never be a drop is argued in package driver.
 //

@@ -43,8 +43,10 @@ type Options struct {
 	// are on the wire, a verifier holds at once: three quarters of them from the staging
 	// queue, the rest from the waiting queue. Where there are ordered queues they share one
 	// quarter, and the staging queue has two. A message that is larger than its queue's
-	// share is held while no other of that queue is. What the broker delivers in
-	// addition, up to the two prefetches, is let go at once and comes again later.
+	// share is held while no other of that queue is. Of what the broker delivers in
+	// addition, up to the prefetches, the content is let go at once. It stays unacked and is
+	// delivered again when there is room: handed back to the staging and the waiting queue,
+	// and in an ordered queue with all that is not done, over a new channel.
 	// Default 256 MiB.
 	MaxBytes int
 	// Patience is how long a message from the staging queue waits before it is
@@ -52,7 +54,8 @@ type Options struct {
 	Patience time.Duration
 	// HandBack is how long a message is held unacked at most. It must be shorter
 	// than the broker's consumer timeout (30 minutes by default): otherwise sessions end by
-	// it, and an ordered queue may lose its order on RabbitMQ 4.3. Default 10 min.
+	// it, and an ordered queue may lose its order on RabbitMQ 4.3. In an ordered queue it may
+	// take ConfirmTimeout and a second more: what is on its way is waited for. Default 10 min.
 	HandBack time.Duration
 
 	// Settlers is the number of lookups that wait at the same time, each on a
@@ -70,7 +73,8 @@ type Options struct {
 	Allow []Allow
 
 	// Unroutable is how long a message whose target does not exist is retried
-	// before it goes to the dead queue. Default 1 min.
+	// before it goes to the dead queue. For messages with an order key, which reach their
+	// target one after the other, it is how long the target has been missing. Default 1 min.
 	Unroutable time.Duration
 	// ConfirmTimeout is how long a forwarded message may stay unconfirmed before
 	// its target counts as stuck. Default 10 s.

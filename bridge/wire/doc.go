@@ -49,6 +49,11 @@
 // A staged message is published to the default exchange with the staging queue's name as
 // routing key, mandatory, on a channel in confirm mode.
 //
+// One more header may be there. x-bridge-staged-at, a 64-bit integer, is the time at
+// which the sender began to stage the message, before it recorded the ID, in ms since
+// 1970. It is needed where the ID is no UUIDv7 of that moment. Without it a verifier cannot
+// tell a swept row from a rollback ('The sweep' in package driver).
+//
 // # A message with an order key
 //
 // A message that must keep the order of its key has one header more:
@@ -62,12 +67,11 @@
 // of "123456789" it is 0xCBF43926), modulo N. So with N = 8 the key "123456789" belongs to
 // Q.ordered.6. The message has no priority. A sender that publishes several messages of one
 // queue in a transaction waits for the confirm of each before it publishes the next, or
-// lets them travel in one group. In the staging queue itself the header has no effect.
-//
-// One more header may be there. x-bridge-staged-at, a 64-bit integer, is the time at
-// which the sender began to stage the message, before it recorded the ID, in ms since
-// 1970. It is needed where the ID is no UUIDv7 of that moment. Without it a verifier cannot
-// tell a swept row from a rollback ('The sweep' in package driver).
+// lets them travel in one group. Each attempt to send a message takes a new ID, also where a
+// transaction that was rolled back is begun again: a copy of the first attempt stands further
+// ahead in the queue, and with the same ID it would be the message's first copy, at the wrong
+// place. A key that is empty or too long, or a priority beside it, makes the message malformed
+// in any queue. In the staging queue the message is otherwise one without a key.
 //
 // # A group
 //

@@ -125,7 +125,7 @@ func examineDeclaration(g *group, name string, declared error) {
 		g.fail(check, argumentsMend, "%s is another one, a verifier refuses the queue: %s", mismatch.Property, mismatch.Reason)
 	case errors.Is(declared, bridge.ErrUnchecked):
 		g.warn(check, "set BRIDGE_MANAGEMENT_URL to have them examined, or give the login the right to configure the queue",
-			"they are unchecked, by verifiers too: the login has no right to configure the queue; if it was declared otherwise it may lose messages")
+			"they are unchecked, by verifiers too: the login has no right to configure the queue; if it was declared otherwise it may lose messages, or an ordered queue its order")
 	default:
 		g.failed(check, declared)
 	}
