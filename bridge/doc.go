@@ -60,8 +60,29 @@
 // have committed and confirmed. A receiver that handles each message ID once (package
 // idempotency) turns this into exactly once, for effects in its database.
 //
-// Not promised: any order of messages, even within one transaction; or any delivery time:
-// a message waits for its transaction, and for a verifier.
+// Not promised: any order of messages without an order key, even within one transaction;
+// or any delivery time: a message waits for its transaction, and for a verifier.
+//
+// # In order, per key
+//
+// Messages may carry an order key (Message.OrderKey). Let A and B be two messages of one
+// key. If the sender of B staged B after A's transaction had committed, or if both are of
+// one transaction and A was sent first, then A's first copy reaches the target before B's
+// first copy. (Where a transaction stages a message early, what it has sent before with that
+// key is staged first.) Transactions that lock a row they share, and send after that, are always in
+// that case. Different keys do not wait for each other, and messages without a key wait for
+// none. What they share with them is a verifier's work and memory, and in one transaction the
+// sender stages those with a key first.
+//
+//   - A copy may come again later, with the same ID. A receiver that skips what it has
+//     handled sees the order.
+//   - The target must keep the order too: one queue with one active consumer.
+//   - Each attempt to send a message needs a new ID. A copy of a rolled-back attempt stands
+//     further ahead in the queue. With the same ID it would be the first copy of the
+//     message, at the wrong place.
+//   - Senders do not park these messages: without the broker their transactions fail.
+//   - What happens to a key whose message went to the dead queue is the verifier's option.
+//     What an operator replays from the dead queue arrives when it is replayed.
 //
 // # What happens at a crash
 //
@@ -125,8 +146,8 @@
 //     waits for a transaction, one that waits for one ID under the server's own lock
 //     time-out, and a DELETE. It
 //     must be the writable primary, and the proof must pass, also through a pooler.
-//   - Of the broker: the queues of Topology, the right to read the staging and the
-//     waiting queue, and the right to write to amq.default, as the default exchange is
+//   - Of the broker: the queues of Topology, the right to read the staging, the waiting
+//     and the ordered queues, and the right to write to amq.default, as the default exchange is
 //     called there, and to the targets' exchanges; also to configure the queues, unless
 //     they are there already. (A sender needs to write to amq.default only.) Nothing may
 //     expire or overflow in the staging queue, neither by its arguments, which Declare

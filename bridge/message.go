@@ -14,7 +14,8 @@ import (
 // properties of more than 64 KiB together, or more than 1000 headers; headers that AMQP or
 // amqp091-go cannot carry, or that begin with x-bridge-; CC or BCC that is no list of
 // strings; a MessageId that differs from ID; an expiration that is no number of
-// milliseconds or is more than ten years; the reply-to amq.rabbitmq.reply-to.
+// milliseconds or is more than ten years; the reply-to amq.rabbitmq.reply-to; an order key
+// that is too long or contains a NUL, or stands beside a priority.
 type Message struct {
 	// ID names the message for ever: it is the row in the ledger, the
 	// message-id at the receiver and the receiver's idempotency key. The zero
@@ -30,6 +31,13 @@ type Message struct {
 	// exchange, where RoutingKey is the name of a queue. At most 255 bytes each.
 	Exchange   string
 	RoutingKey string
+
+	// OrderKey, if it is not empty, keeps the message in order with all others that have
+	// the same key ('In order, per key' in the package's comment). It has at most 255 bytes
+	// and no NUL. The staging queue must have ordered queues, see Topology.OrderedShards. A
+	// message with a key has no priority, since a queue would deliver others before it.
+	// Each attempt to send it needs a new ID.
+	OrderKey string
 
 	// Publishing is the message itself. MessageId must be empty or the text of
 	// ID. DeliveryMode is ignored: a message is always persistent, in the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"regexp"
 	"strconv"
@@ -28,7 +29,22 @@ type Topology struct {
 	// dropped as rolled back, the latest ones, for whoever wants to check that. 0: no
 	// audit queue, and no copies.
 	Audit int
+	// OrderedShards is how many ordered queues there are, for messages with an order key:
+	// at most 256. 0: none, and no such message can be sent. The messages of one key are
+	// all in one of them. Each has one active consumer, so that an open transaction that
+	// fills a verifier's room holds up fewer keys where there are more of them. RabbitMQ does
+	// not balance the active consumers: the verifier that starts first gets all ordered
+	// queues, and the others take them over when it ends. Each queue takes room in a
+	// verifier: a message that is larger than the queue's share of its MaxBytes is held in
+	// addition to it. Senders and
+	// verifiers must agree on the number. Change it while the ordered queues are empty and
+	// nobody sends to them; otherwise keys that move to another queue lose their order, and
+	// what is in a queue that is no longer counted stays there.
+	OrderedShards int
 }
+
+// MaxOrderedShards is the largest Topology.OrderedShards.
+const MaxOrderedShards = 256
 
 // DeadQueue is where a message goes that can be neither forwarded nor rightly
 // dropped.
@@ -41,12 +57,34 @@ func (t Topology) WaitingQueue() string { return t.Queue + ".waiting" }
 // AuditQueue is where copies go of what was dropped as rolled back, if Audit says so.
 func (t Topology) AuditQueue() string { return t.Queue + ".dropped" }
 
+// OrderedQueue is the name of an ordered queue, counted from 0.
+func (t Topology) OrderedQueue(shard int) string {
+	return t.Queue + ".ordered." + strconv.Itoa(shard)
+}
+
+// OrderedQueueOf is the ordered queue of an order key: the wire format says how it is
+// chosen. There must be at least one.
+func (t Topology) OrderedQueueOf(key string) string {
+	return t.OrderedQueue(int(crc32.ChecksumIEEE([]byte(key)) % uint32(t.OrderedShards)))
+}
+
+// OrderedQueues are the names of all ordered queues.
+func (t Topology) OrderedQueues() []string {
+	names := make([]string, t.OrderedShards)
+	for shard := range names {
+		names[shard] = t.OrderedQueue(shard)
+	}
+	return names
+}
+
 // Declare creates the queues where they are missing, and checks those that
 // exist. A queue with other arguments is left as it is, and the error is a *QueueMismatch
 // that names the argument: among them are those that would lose committed messages (a
 // message TTL, a length limit, a delivery limit that is too small). What policies add
 // cannot be seen here. With a login that has no right to configure the queues it is
-// enough that they exist, and the broker's Logger is warned of each. Without a connection
+// enough that they exist, and the broker's Logger is warned of each: nobody has seen then
+// that an ordered queue has a single active consumer, without which it keeps no order.
+// Without a connection
 // the error is ErrUnavailable, with a refused login ErrCredentials. It may be called again
 // at any time, also after a crash in the middle.
 func (t Topology) Declare(ctx context.Context, broker *Broker) error {
@@ -58,6 +96,9 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	}
 	if t.Audit < 0 || t.Audit > 1_000_000_000 {
 		return errors.New("declare topology: field Audit is not between 0 and 1,000,000,000 messages")
+	}
+	if t.OrderedShards < 0 || t.OrderedShards > MaxOrderedShards {
+		return fmt.Errorf("declare topology: field OrderedShards is not between 0 and %d", MaxOrderedShards)
 	}
 	conn, err := broker.Connect(ctx)
 	if err != nil {
@@ -94,6 +135,11 @@ func (t Topology) Queues() []Queue {
 		args := t.baseArgs()
 		args["x-max-length"], args["x-overflow"] = t.Audit, "drop-head"
 		queues = append(queues, Queue{t.AuditQueue(), args})
+	}
+	for _, name := range t.OrderedQueues() {
+		args := t.stagingArgs()
+		args["x-single-active-consumer"] = true
+		queues = append(queues, Queue{name, args})
 	}
 	return queues
 }
@@ -133,8 +179,13 @@ func (q Queue) Declare(conn *Connection) error {
 			}
 		}
 	}
+	if errors.Is(err, ErrUnchecked) && q.Arguments[singleActive] == true {
+		return fmt.Errorf("%w; without %s it keeps no order", err, singleActive)
+	}
 	return err
 }
+
+const singleActive = "x-single-active-consumer"
 
 const consumerTimeout = "x-consumer-timeout"
 

@@ -71,6 +71,14 @@
 // outage. A message whose confirm was only late may then be delivered twice, with the
 // same ID. ParkAlways makes of this a plain transactional outbox.
 //
+// # In order
+//
+// Messages with the same bridge.Message.OrderKey reach their target in order; package
+// bridge says what exactly is promised. They are staged in the ordered queues
+// (Options.OrderedShards), in groups too, but never parked: during an outage of the broker
+// their transaction fails. A transaction with several such messages for one queue that do
+// not fit into a group waits for the confirm of each group before the next.
+//
 // # What to do on an error
 //
 // Roll back; InTx has done so. Nothing of the transaction will be delivered then,
@@ -103,6 +111,6 @@
 // # What it does not do
 //
 // It does not repeat a transaction, nor wait for the receiver, nor keep an order among
-// messages. It does not see whether the target exists: an unroutable message ends in the
+// messages without an order key. It does not see whether the target exists: an unroutable message ends in the
 // dead queue (package verifier).
 package sender

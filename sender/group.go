@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,36 +38,53 @@ const (
 type stager struct {
 	ledger  uuid.UUID
 	queue   bridge.Target
-	broker  *bridge.Broker
+	broker  broker
 	timeout time.Duration
-	limit   int // messages in a group
+	limit   int  // messages in a group
+	ordered bool // they go one after the other
 
 	mu       sync.Mutex
-	next     *shipment // gathers; nil if there is nothing to publish
+	next     []*shipment // to be published, in this order; the last one gathers
 	shippers int
 	underWay int // bytes of all shipments, as begin counts them
+}
+
+// A broker is what a stager needs of a bridge.Broker.
+type broker interface {
+	Publish(ctx context.Context, messages []bridge.Outgoing) error
+	Blocked() string
 }
 
 // A cargo is what one call stages. The records are encoded when it is made: the messages are
 // their callers', who do not wait until they have been read.
 type cargo struct {
+	ids     []uuid.UUID // of the records
 	records [][]byte
 	alone   bool // it gains nothing from company
 }
 
+func (c *cargo) add(id uuid.UUID, record []byte) {
+	c.ids = append(c.ids, id)
+	c.records = append(c.records, record)
+}
+
 // A shipment is what is published at once: a cargo that travels alone, or those that
-// gathered while others were under way.
+// gathered while others were under way. In an ordered queue it is what fits into a group, or
+// one cargo that does not: so no transaction waits for more confirms than it must.
 type shipment struct {
 	records [][]byte
+	size    int    // of the records
 	bytes   int    // as begin counts them
 	leash   *leash // of a cargo that travels alone
+	begun   time.Time
 	done    chan struct{}
 	err     error // valid once done is closed
 }
 
 // begin has a cargo published, and does not wait for it. A shipment's time begins when it is
 // shipped, so it is done within twice the timeout: that of the shipment before it, and its
-// own. It returns nil if nobody waits for the cargo yet and too much is under way.
+// own. In an ordered queue each group of it has its own. It returns nil if nobody waits for
+// the cargo yet and too much is under way.
 func (s *stager) begin(ctx context.Context, c cargo, waitedFor bool) (*shipment, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("publish: nothing sent: %w: %w", bridge.ErrUnavailable, context.Cause(ctx))
@@ -75,19 +93,19 @@ func (s *stager) begin(ctx context.Context, c cargo, waitedFor bool) (*shipment,
 	for _, record := range c.records {
 		size += len(record)
 	}
-	size = max(size, earlyLeast)
+	bytes := max(size, earlyLeast)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !waitedFor && s.underWay > 0 && s.underWay+size > earlyBytes {
+	if !waitedFor && s.underWay > 0 && s.underWay+bytes > earlyBytes {
 		return nil, nil
 	}
-	s.underWay += size
+	s.underWay += bytes
 	if c.alone {
-		alone := &shipment{records: c.records, bytes: size, leash: newLeash(s.timeout), done: make(chan struct{})}
+		alone := &shipment{records: c.records, bytes: bytes, leash: newLeash(s.timeout), done: make(chan struct{})}
 		go s.shipAlone(alone)
 		return alone, nil
 	}
-	return s.join(c.records, size), nil
+	return s.join(c.records, size, bytes), nil
 }
 
 // wait waits until the broker has confirmed a whole shipment, or for the first failure. The
@@ -108,7 +126,7 @@ func (s *stager) wait(ctx context.Context, joined *shipment, first uuid.UUID) er
 	case <-joined.done: // also where the context has ended since
 		err = joined.err
 	default:
-		err = &bridge.PublishError{Err: s.late(ctx)}
+		err = &bridge.PublishError{Err: s.late(context.Cause(ctx))}
 	}
 	if failed := new(bridge.PublishError); errors.As(err, &failed) {
 		return &bridge.PublishError{ID: first, Target: s.queue, Err: failed.Err}
@@ -117,27 +135,38 @@ func (s *stager) wait(ctx context.Context, joined *shipment, first uuid.UUID) er
 }
 
 // late is the error of a caller that cannot wait for its shipment any longer.
-func (s *stager) late(ctx context.Context) error {
+func (s *stager) late(cause error) error {
 	if reason := s.broker.Blocked(); reason != "" {
 		return fmt.Errorf("%w: %w: %s", bridge.ErrUnconfirmed, bridge.ErrBlocked, reason)
 	}
-	return fmt.Errorf("%w in time: %w", bridge.ErrUnconfirmed, context.Cause(ctx))
+	return fmt.Errorf("%w in time: %w", bridge.ErrUnconfirmed, cause)
 }
 
-// join adds records to the next shipment, and sees to it that it gets under way. The caller
-// holds mu.
-func (s *stager) join(records [][]byte, size int) *shipment {
-	if s.next == nil {
-		s.next = &shipment{done: make(chan struct{})}
-	}
-	joined := s.next
+// join adds records to a shipment, and sees to it that it gets under way. The caller holds
+// mu.
+func (s *stager) join(records [][]byte, size, bytes int) *shipment {
+	joined := s.gathering(len(records), size)
 	joined.records = append(joined.records, records...)
-	joined.bytes += size
+	joined.size += size
+	joined.bytes += bytes
 	if s.shippers < maxShippers {
 		s.shippers++
 		go s.ship()
 	}
 	return joined
+}
+
+// gathering is the shipment that so many records join, of that size.
+func (s *stager) gathering(records, size int) *shipment {
+	if n := len(s.next); n > 0 {
+		last := s.next[n-1]
+		if !s.ordered || len(last.records)+records <= s.limit && last.size+size <= groupBytes {
+			return last
+		}
+	}
+	next := &shipment{begun: time.Now(), done: make(chan struct{})}
+	s.next = append(s.next, next)
+	return next
 }
 
 // ship publishes one shipment after the other until there is none. Each has the
@@ -146,16 +175,20 @@ func (s *stager) join(records [][]byte, size int) *shipment {
 func (s *stager) ship() {
 	for {
 		s.mu.Lock()
-		shipment := s.next
-		s.next = nil
-		if shipment == nil {
+		if len(s.next) == 0 {
 			s.shippers--
 			s.mu.Unlock()
 			return
 		}
+		shipment := s.next[0]
+		s.next = slices.Delete(s.next, 0, 1)
 		s.mu.Unlock()
+		if s.ordered {
+			s.end(shipment, s.publishInOrder(shipment))
+			continue
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
-		s.publish(ctx, shipment, s.limit)
+		s.end(shipment, s.publish(ctx, shipment, s.limit))
 		cancel()
 	}
 }
@@ -163,14 +196,42 @@ func (s *stager) ship() {
 // shipAlone publishes the shipment of one caller, which ends when that one gives it up.
 func (s *stager) shipAlone(alone *shipment) {
 	defer alone.leash.release()
-	s.publish(alone.leash, alone, 1)
+	s.end(alone, s.publish(alone.leash, alone, 1))
 }
 
-func (s *stager) publish(ctx context.Context, shipment *shipment, limit int) {
+func (s *stager) publish(ctx context.Context, shipment *shipment, limit int) error {
 	groups, err := s.grouped(shipment.records, limit)
-	if err == nil {
-		err = s.broker.Publish(ctx, s.outgoing(groups))
+	if err != nil {
+		return err
 	}
+	return s.broker.Publish(ctx, s.outgoing(groups))
+}
+
+// publishInOrder publishes a group once the one before it is confirmed. Two at once may
+// change places: a Publisher may go on over another channel between them. Each group has the
+// timeout for itself. A shipment that has waited as long for those before it is not
+// published any more.
+func (s *stager) publishInOrder(shipment *shipment) error {
+	if time.Since(shipment.begun) > s.timeout {
+		return &bridge.PublishError{Err: s.late(context.DeadlineExceeded)}
+	}
+	groups, err := s.grouped(shipment.records, s.limit)
+	for i := range groups {
+		if err == nil {
+			err = s.publishOne(groups[i : i+1])
+		}
+	}
+	return err
+}
+
+func (s *stager) publishOne(group []amqp.Publishing) error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	return s.broker.Publish(ctx, s.outgoing(group))
+}
+
+// end tells those who wait what became of a shipment.
+func (s *stager) end(shipment *shipment, err error) {
 	s.mu.Lock()
 	s.underWay -= shipment.bytes
 	shipment.records = nil // who has still to wait holds the shipment

@@ -95,6 +95,9 @@ func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) { return tx.outb
 // the transaction commits the rest, once the broker has confirmed these too. Where
 // Options.Parking is on, do not roll back to such a savepoint.
 //
+// For their order, what Send has collected with an order key of these messages is recorded
+// and staged before them, by this call. So a rollback to such a savepoint drops that too.
+//
 // It is a statement in the transaction, so it must not be called while rows are being read.
 func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, error) {
 	return tx.outbox.Stage(ctx, msgs...)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
@@ -14,9 +15,16 @@ type Options struct {
 	// Queue is the staging queue, see bridge.Topology; at most 200 bytes. It must be that
 	// of a verifier that works on the same ledger. Default "twoqueue".
 	Queue string
+	// OrderedShards is how many ordered queues there are, see bridge.Topology. It must be
+	// that of all other senders and of the verifiers. 0: none, and a message with an order
+	// key is bridge.ErrInvalidMessage.
+	OrderedShards int
 	// Timeout bounds one staging: waiting for a connection, publishing, waiting for the
 	// confirms. Messages that gather behind others have it for themselves, once those are
-	// done: their transaction waits for twice Timeout at most. The database transaction is
+	// done: their transaction waits for twice Timeout at most, and one that sends messages with
+	// order keys and others for four times Timeout, since the others come after. Where the
+	// messages for an ordered queue do not fit into one group, each group has it for
+	// itself. The database transaction is
 	// open meanwhile, and the statement that records is not part of it. Of what is staged
 	// early it begins with StageTx, and the caller's time until Wait does not count.
 	// Default 5 s. A context that ends earlier counts.
@@ -34,9 +42,10 @@ type Options struct {
 	// and maximum 1000; 1 stages every message alone.
 	GroupMessages int
 	// Parking stores messages in the database while the broker is out, so that
-	// business goes on; verifiers publish them when it is back. It needs a ledger
-	// with tables of its own (not an own table), and rights on bridge_parked. Default
-	// ParkNever.
+	// business goes on; verifiers publish them when it is back. Messages with an order key
+	// are not parked: their transaction fails, at once while others are parked without
+	// asking the broker. It needs a ledger with tables of its own (not an own table), and
+	// rights on bridge_parked. Default ParkNever.
 	Parking Parking
 	// ParkAfter takes the place of Timeout where Parking is on, if it is less; after it
 	// the messages are parked. During an outage one transaction in a second waits so
@@ -55,6 +64,10 @@ func (o *Options) withDefaults() (Options, error) {
 	switch {
 	case len(out.Queue) > 200:
 		return out, errors.New("Options.Queue has more than 200 bytes")
+	case out.OrderedShards < 0 || out.OrderedShards > bridge.MaxOrderedShards:
+		return out, fmt.Errorf("Options.OrderedShards is not between 0 and %d", bridge.MaxOrderedShards)
+	case out.OrderedShards > 0 && out.Parking == ParkAlways:
+		return out, errors.New("Options.OrderedShards needs the broker, which ParkAlways never asks: ordered messages are not parked")
 	case out.Timeout < 0:
 		return out, errors.New("Options.Timeout is negative")
 	case out.MaxMessageBytes < 0:

@@ -65,9 +65,10 @@ func (o *Outbox) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID
 		return nil, fmt.Errorf("stage: nothing sent: %w", errOver)
 	}
 	o.staging.Add(1)
+	first := o.before(msgs)
 	o.mu.Unlock()
 	defer o.staging.Done()
-	staged, err := o.sender.StageTx(ctx, o.tx, msgs...)
+	staged, err := o.sender.StageTx(ctx, o.tx, append(first, msgs...)...)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err != nil {
@@ -77,7 +78,26 @@ func (o *Outbox) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID
 		return nil, err
 	}
 	o.staged = append(o.staged, staged)
-	return staged.IDs(), nil
+	return staged.IDs()[len(first):], nil
+}
+
+// before takes out what was sent before these messages with an order key of theirs: it must
+// be staged before them. The caller holds mu.
+func (o *Outbox) before(msgs []bridge.Message) (first []bridge.Message) {
+	keys := make(map[string]bool)
+	for _, m := range msgs {
+		if m.OrderKey != "" {
+			keys[m.OrderKey] = true
+		}
+	}
+	o.unsent = slices.DeleteFunc(o.unsent, func(m bridge.Message) bool {
+		if !keys[m.OrderKey] {
+			return false
+		}
+		first = append(first, m)
+		return true
+	})
+	return first
 }
 
 // End lets nothing more be sent: Send and Stage then return an error that wraps

@@ -61,13 +61,13 @@ func (g *garage) judge(ctx context.Context, staged *Staged, err error) error {
 
 // waits tells whether the broker is out and was tried a moment ago.
 func (g *garage) waits() bool {
-	if !g.out.Load() {
-		return false
-	}
 	due, now := g.retry.Load(), time.Now()
 	// One of those who find that it is time tries.
-	return now.UnixNano() < due || !g.retry.CompareAndSwap(due, now.Add(parkRetry).UnixNano())
+	return g.knows() || g.out.Load() && !g.retry.CompareAndSwap(due, now.Add(parkRetry).UnixNano())
 }
+
+// knows tells whether the broker is out and it is not time to try it again.
+func (g *garage) knows() bool { return g.out.Load() && time.Now().UnixNano() < g.retry.Load() }
 
 func (g *garage) began(err error) {
 	g.retry.Store(time.Now().Add(parkRetry).UnixNano())
@@ -83,8 +83,8 @@ func (g *garage) ended() {
 }
 
 func (g *garage) park(ctx context.Context, staged *Staged) error {
-	parked := make([]driver.Parked, len(staged.ids))
-	for i, id := range staged.ids {
+	parked := make([]driver.Parked, len(staged.cargo.ids))
+	for i, id := range staged.cargo.ids {
 		parked[i] = driver.Parked{ID: id, Message: staged.cargo.records[i]}
 	}
 	return g.ledger.Park(ctx, staged.tx, parked)

@@ -17,10 +17,11 @@ import (
 // goroutines. It has nothing to close: what it has under way ends within twice
 // Options.Timeout, or with the broker.
 type Sender struct {
-	ledger driver.Recorder
-	stager *stager
-	garage *garage
-	opts   Options
+	ledger  driver.Recorder
+	stager  *stager
+	ordered ordered
+	garage  *garage
+	opts    Options
 }
 
 // New returns a sender that records in ledger and stages through broker. Both
@@ -38,13 +39,17 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 	if broker == nil && options.Parking != ParkAlways {
 		return nil, errors.New("new sender: broker is nil")
 	}
-	s := &Sender{ledger: ledger, opts: options, garage: &garage{opts: options}, stager: &stager{
-		ledger:  ledger.Identity(),
-		queue:   bridge.Target{RoutingKey: options.Queue},
-		broker:  broker,
-		timeout: options.Timeout,
-		limit:   options.GroupMessages,
-	}}
+	newStager := func(queue string) *stager {
+		return &stager{
+			ledger:  ledger.Identity(),
+			queue:   bridge.Target{RoutingKey: queue},
+			broker:  broker,
+			timeout: options.Timeout,
+			limit:   options.GroupMessages,
+		}
+	}
+	s := &Sender{ledger: ledger, opts: options, garage: &garage{opts: options}, stager: newStager(options.Queue)}
+	s.ordered = newOrdered(options, newStager)
 	if options.Parking != ParkNever {
 		if !ledger.Features().Parks {
 			return nil, errors.New("new sender: Options.Parking needs a ledger with tables of its own; this one cannot keep messages")
@@ -95,34 +100,51 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 
 // encode gives every message an ID, and makes a copy of it in its staged form, before
 // anything is touched.
-func (s *Sender) encode(msgs []bridge.Message) ([]uuid.UUID, cargo, error) {
-	ids := make([]uuid.UUID, len(msgs))
-	staged := cargo{records: make([][]byte, len(msgs)), alone: s.opts.GroupMessages == 1}
+func (s *Sender) encode(msgs []bridge.Message) (ids []uuid.UUID, inOrder map[string]*cargo, others cargo, err error) {
+	fail := func(i int, err error) ([]uuid.UUID, map[string]*cargo, cargo, error) {
+		return nil, nil, cargo{}, fmt.Errorf("message %d of %d: %w", i+1, len(msgs), err)
+	}
+	ids = make([]uuid.UUID, len(msgs))
+	others.alone = s.opts.GroupMessages == 1
 	for i, m := range msgs {
 		now := time.Now()
 		if m.ID == uuid.Nil {
 			id, err := uuid.NewV7()
 			if err != nil {
-				return nil, cargo{}, fmt.Errorf("make message ID: %w", err)
+				return fail(i, fmt.Errorf("make message ID: %w", err))
 			}
 			m.ID = id
 		}
 		if size := len(m.Publishing.Body); size > s.opts.MaxMessageBytes {
-			return nil, cargo{}, fmt.Errorf("message %d of %d: %w: body of %d bytes: at most %d (Options.MaxMessageBytes)",
-				i+1, len(msgs), bridge.ErrInvalidMessage, size, s.opts.MaxMessageBytes)
+			return fail(i, fmt.Errorf("%w: body of %d bytes: at most %d (Options.MaxMessageBytes)", bridge.ErrInvalidMessage, size, s.opts.MaxMessageBytes))
+		}
+		if m.OrderKey != "" && s.opts.OrderedShards == 0 {
+			return fail(i, fmt.Errorf("%w: field OrderKey: there are no ordered queues (Options.OrderedShards)", bridge.ErrInvalidMessage))
 		}
 		publishing, err := wire.Encode(m, s.ledger.Identity())
 		if err != nil {
-			return nil, cargo{}, fmt.Errorf("message %d of %d: %w", i+1, len(msgs), err)
+			return fail(i, err)
 		}
 		if !madeNow(m.ID, now) {
 			publishing.Headers[wire.HeaderStagedAt] = now.UnixMilli()
 		}
 		ids[i] = m.ID
-		staged.records[i] = wire.EncodeRecord(publishing)
-		staged.alone = staged.alone || len(m.Publishing.Body) > groupBytes/3
+		record := wire.EncodeRecord(publishing)
+		if m.OrderKey != "" {
+			if inOrder == nil {
+				inOrder = make(map[string]*cargo)
+			}
+			queue := s.ordered.topology.OrderedQueueOf(m.OrderKey)
+			if inOrder[queue] == nil {
+				inOrder[queue] = new(cargo)
+			}
+			inOrder[queue].add(m.ID, record)
+			continue
+		}
+		others.add(m.ID, record)
+		others.alone = others.alone || len(m.Publishing.Body) > groupBytes/3
 	}
-	return ids, staged, nil
+	return ids, inOrder, others, nil
 }
 
 // madeNow tells whether the ID itself says well enough when it was staged.

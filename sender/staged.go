@@ -37,8 +37,9 @@ type Staged struct {
 //	err = tx.Commit()
 //
 // The caller must call Wait, and may commit only after it has returned nil. Otherwise all
-// that SendTx says is true of the two calls together; SendTx is one after the other. An
-// error of StageTx means that nothing was published.
+// that SendTx says is true of the two calls together; SendTx is one after the other. After
+// an error of either the caller must roll back. Messages with an order key are the exception:
+// for their order StageTx itself waits until they are confirmed.
 //
 // ctx bounds the statement that records. Its end stops nothing that StageTx has begun:
 // that ends by itself within Options.Timeout, or twice that where messages gather, whether
@@ -54,16 +55,25 @@ func (s *Sender) StageTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messa
 	if len(msgs) == 0 {
 		return &Staged{judged: true}, nil
 	}
-	ids, cargo, err := s.encode(msgs)
+	ids, inOrder, cargo, err := s.encode(msgs)
 	if err != nil {
 		return nil, fmt.Errorf("send: %w", err)
+	}
+	if len(inOrder) > 0 && s.garage.knows() {
+		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: it was tried a moment ago, and messages with an order key are not parked", bridge.ErrUnavailable))
 	}
 	// Rule 1: the INSERT has succeeded before the first byte leaves.
 	if err := s.ledger.Record(ctx, tx, ids); err != nil {
 		return nil, fmt.Errorf("send: %w", err)
 	}
-	staged := &Staged{sender: s, tx: tx, ids: ids, cargo: cargo, parks: s.garage.parks()}
-	if staged.parks {
+	if err := s.ordered.stage(ctx, inOrder); err != nil {
+		return nil, s.mustRollBack(ctx, err)
+	}
+	staged := &Staged{sender: s, tx: tx, ids: ids, cargo: cargo, judged: len(cargo.records) == 0}
+	if staged.judged {
+		return staged, nil // all had an order key
+	}
+	if staged.parks = s.garage.parks(); staged.parks {
 		return staged, nil
 	}
 	if staged.shipment, err = s.stager.begin(ctx, cargo, false); err != nil {
@@ -115,7 +125,7 @@ func (s *Staged) confirmed(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return stager.wait(ctx, s.shipment, s.ids[0])
+	return stager.wait(ctx, s.shipment, s.cargo.ids[0])
 }
 
 // mustRollBack says so of a failed staging.
@@ -124,7 +134,11 @@ func (s *Sender) mustRollBack(ctx context.Context, err error) error {
 		err = fmt.Errorf("%w: %w", err, context.Canceled) // bridge.Retryable must say false
 	}
 	if errors.Is(err, bridge.ErrReturned) {
-		return fmt.Errorf("send: the transaction must roll back: there is no queue %q; verifiers declare it when they start, as does bridge.Topology: %w", s.opts.Queue, err)
+		queue := s.opts.Queue
+		if failed := new(bridge.PublishError); errors.As(err, &failed) {
+			queue = failed.Target.RoutingKey
+		}
+		return fmt.Errorf("send: the transaction must roll back: there is no queue %q; verifiers declare it when they start, as does bridge.Topology: %w", queue, err)
 	}
 	return fmt.Errorf("send: the transaction must roll back: %w", err)
 }

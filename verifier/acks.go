@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -39,6 +40,7 @@ type acks struct {
 type openTag struct {
 	tag   uint64
 	state tagState
+	since time.Time
 }
 
 // acknowledger is what acks needs of a channel.
@@ -57,7 +59,7 @@ func newAcks(ch acknowledger) *acks {
 func (a *acks) took(tag uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.open = append(a.open, openTag{tag, unacked})
+	a.open = append(a.open, openTag{tag, unacked, time.Now()})
 }
 
 // done says that the message with this tag is safe elsewhere, or rightly dropped.
@@ -138,11 +140,42 @@ func (a *acks) finish() error {
 	return nil
 }
 
+// leave is finish without handing anything back: the end of the channel does that, and
+// keeps the order.
+func (a *acks) leave() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stuck = math.MaxUint64
+	if err := a.send(true); err != nil {
+		return err
+	}
+	if err := a.ch.Qos(1, 0, false); err != nil {
+		return fmt.Errorf("ack the last: %w", err)
+	}
+	return nil
+}
+
+// oldest is the time of the oldest delivery that is not done.
+func (a *acks) oldest() (since time.Time, some bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, o := range a.open {
+		if o.state == unacked {
+			return o.since, true
+		}
+	}
+	return since, false
+}
+
 // flush acks what can be acked with one multiple ack. With singles it also acks,
 // one by one, what was stuck behind a gap at the last such look already.
 func (a *acks) flush(singles bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.send(singles)
+}
+
+func (a *acks) send(singles bool) error {
 	for _, tag := range a.back {
 		if i, ok := a.find(tag); ok {
 			if err := a.ch.Nack(tag, false, true); err != nil {

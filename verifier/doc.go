@@ -18,9 +18,9 @@
 // A message of a committed transaction arrives at its target at least once, or in the
 // dead queue, or stays in its queue while it is larger than the broker takes. One of a
 // rolled-back transaction never arrives. A copy that comes twice has
-// the same ID. Messages do not keep their order: each is forwarded when its own
-// transaction is known to have committed, and its own target takes it. The bodies are
-// never looked into.
+// the same ID. Messages without an order key do not keep their order: each is forwarded when
+// its own transaction is known to have committed, and its own target takes it. The bodies
+// are never looked into.
 //
 // # What happens to a message
 //
@@ -58,6 +58,40 @@
 // only when it is 25 ms old. Deletes, which nobody waits for, gather for 30 ms at
 // every rate. So if the verifier is killed, the messages of those 30 ms come twice.
 //
+// # Messages in order
+//
+// Messages with an order key come from the ordered queues (Options.Topology.OrderedShards).
+// Each of these queues has a single active consumer: one verifier gets its messages, and if
+// that one goes, the next. What is promised is in package bridge. It rests on this:
+//
+//   - The broker delivers an ordered queue in order. When a consumer goes with its channel,
+//     the queue delivers what was unacked again, at its old place (measured on 3.10.8 and
+//     4.3.6).
+//   - Messages are looked up and settled in any order, together with all others. They are
+//     forwarded key by key in the order of the queue: a message waits until every earlier one
+//     of its key is dropped, or confirmed at its target or in the dead queue. So one message
+//     of each key is on its way at a time, and all keys are beside each other.
+//   - Nothing of an ordered queue is nacked or set aside. What a verifier must not hold any
+//     longer it gives back by closing the queue's channel. It does that when a message is
+//     held for Options.HandBack, and when messages had no room in Options.MaxBytes, half of
+//     the room is free again, and the first of them fits into it. It lets what is on its way
+//     come to its end before, except at targets that are held: this may come twice. The
+//     session goes on, with a new channel for that queue.
+//   - A verifier that was frozen, or cut off, forwards what it has in order as well, and
+//     confirmed before the next. Whatever the other verifier does meanwhile, the first copy
+//     of a message is there before the first copy of the next.
+//
+// In a RabbitMQ cluster before 4.2.6, deliveries that got lost on the way to a channel and are
+// fetched again from the queue may come out of order (rabbitmq-server, pull request 14386;
+// mended by 15883 and 16008).
+//
+// So an open transaction holds its key, as does a target that is full or missing. The
+// messages behind it take room: when there are 500 of them, or they fill their share of
+// Options.MaxBytes, they hold the whole ordered queue. State.Keys tells which keys wait, and
+// for which message. When a message goes to the dead queue its key goes on, unless
+// Options.HoldKeys says otherwise. A message that is larger than the broker takes by now
+// holds its key.
+//
 // # Parked messages and orphan rows
 //
 // What senders have parked in the database during an outage of the broker is staged when
@@ -67,7 +101,8 @@
 // broker refuses, as a rule for its size, stays parked and is passed by; the log names it.
 //
 // Rows that are older than Options.SweepAge are removed while the queues are empty, at
-// the start of a session and every ten minutes: their messages are gone, since somebody
+// the start of a session and every ten minutes (with Options.HoldKeys only by a verifier that
+// has received something from every ordered queue): their messages are gone, since somebody
 // has purged or deleted a queue. Should one turn up after all, it goes to the dead queue;
 // why that can never be a drop is argued in package driver.
 //
@@ -128,8 +163,8 @@
 // # Memory
 //
 // A verifier holds at most Options.Prefetch and Options.WaitingPrefetch messages of the two
-// queues, and of their content at most Options.MaxBytes, or one larger message of each
-// queue. RabbitMQ knows no bound in bytes. The verifier drops the content of what exceeds
+// queues and 500 of each ordered queue, and of their content at most
+// Options.MaxBytes, or one larger message of each queue. RabbitMQ knows no bound in bytes. The verifier drops the content of what exceeds
 // the bound, keeps it unacked, and hands it back once there is room, in the order of
 // arrival. So large messages may travel more than once to a verifier that is short of room.
 // RabbitMQ before 4.3 counts that as deliveries, of a million that the queues allow.

@@ -13,7 +13,9 @@ import (
 // Messages wait in holds while their target takes none: a full queue
 // (nack), a missing one (return, 404), a stuck one. Each such target is tried with
 // backoff, first with one message, after a success with twice as many, and holds
-// up nobody else (rule 8 of package bridge).
+// up nobody else (rule 8 of package bridge). Once all that wait may be tried together it is
+// held no longer: messages of an order key come one after the other, so that with them
+// somebody always waits.
 type holds struct {
 	log        *slog.Logger
 	unroutable time.Duration // how long a missing target is retried
@@ -34,6 +36,9 @@ type hold struct {
 	failed  bool
 	refuted bool // the last attempt found the target missing
 	works   bool // the last attempt succeeded
+
+	missingSince time.Time // zero if it was there when it was last tried
+	missingAt    time.Time // when it was last found missing
 }
 
 const (
@@ -61,9 +66,9 @@ func (h *holds) takes(p *publication) (held bool) {
 
 func (h *holds) wait(target *hold, p *publication) {
 	target.waiting = append(target.waiting, p)
-	h.count++
+	h.count += p.crowds()
 	wake(h.more)
-	if m := p.forwards(); m != nil && target.reason == Missing && m.unroutableSince.IsZero() {
+	if m := p.forwards(); m != nil && m.line == nil && target.reason == Missing && m.unroutableSince.IsZero() {
 		m.unroutableSince = time.Now()
 	}
 }
@@ -76,7 +81,12 @@ func (h *holds) failed(p *publication, reason HoldReason) {
 	target.refuted = reason == Missing
 	target.works = false
 	h.wait(target, p)
-	if reason != Missing {
+	if reason == Missing {
+		target.missingAt = time.Now()
+		if target.missingSince.IsZero() {
+			target.missingSince = target.missingAt
+		}
+	} else {
 		target.exists()
 	}
 	if p.trial {
@@ -145,6 +155,7 @@ func (h *holds) tried(p *publication) {
 // exists says that the target is there: should it be missing later, the time of those
 // that wait for it begins then.
 func (t *hold) exists() {
+	t.missingSince = time.Time{}
 	for _, p := range t.waiting {
 		if m := p.forwards(); m != nil {
 			m.unroutableSince = time.Time{}
@@ -152,9 +163,9 @@ func (t *hold) exists() {
 	}
 }
 
-// tick takes out what has been unroutable for too long when an attempt has just
-// shown that it still is, and those of which another attempt is due. It lets go of
-// targets that nothing waits for: at once if they work, else after a time.
+// tick takes out what has been unroutable for too long (givesUp), and those of which another attempt is due. It lets go of
+// targets: of those that work when all that wait may be tried together, of the others some
+// time after nothing waits for them.
 func (h *holds) tick(now time.Time) (again, dead []*publication) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -162,20 +173,24 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 		if target.trying > 0 {
 			continue
 		}
-		if target.refuted {
+		if !target.missingSince.IsZero() {
+			dead = append(dead, h.takeOut(target, forwarded(func(m *message) bool { return h.givesUp(target, m, now) }))...)
 			target.refuted = false
-			dead = append(dead, h.takeOut(target, func(m *message) bool {
-				if m.unroutableSince.IsZero() { // it was held for another reason
-					m.unroutableSince = now
-				}
-				return now.Sub(m.unroutableSince) >= h.unroutable
-			})...)
+		}
+		letGo := target.works && (len(target.waiting) <= target.burst || target.burst == maxBurst)
+		if len(target.waiting) == 0 {
+			letGo = letGo || now.Sub(target.due) > remembered || len(h.targets) > maxRemembered
+		}
+		if letGo {
+			for _, p := range target.waiting {
+				h.count -= p.crowds()
+			}
+			again = append(again, target.waiting...)
+			delete(h.targets, to)
+			h.log.Info("target is no longer held", "target", to.String(), "works", target.works)
+			continue
 		}
 		if len(target.waiting) == 0 {
-			if target.works || now.Sub(target.due) > remembered || len(h.targets) > maxRemembered {
-				delete(h.targets, to)
-				h.log.Info("target is no longer held", "target", to.String(), "works", target.works)
-			}
 			continue
 		}
 		if now.Before(target.due) {
@@ -183,45 +198,93 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 		}
 		n := min(target.burst, len(target.waiting))
 		for _, p := range target.waiting[:n] {
+			h.count -= p.crowds()
 			p.trial = true
 			p.alone = target.reason == Stuck && !target.works
 			again = append(again, p)
 		}
 		target.waiting = target.waiting[n:]
 		target.trying = n
-		h.count -= n
 	}
 	return again, dead
 }
 
+// givesUp tells whether a message has been unroutable for too long, when an attempt has just
+// found its target missing.
+//
+// Messages of an order key come here one after the other, so what counts for them is the
+// target's time, and any attempt since they were received.
+func (h *holds) givesUp(target *hold, m *message, now time.Time) bool {
+	if m.line != nil {
+		since := target.missingSince
+		if m.unroutableSince.After(since) {
+			since = m.unroutableSince
+		}
+		return now.Sub(since) >= h.unroutable && !m.received.After(target.missingAt)
+	}
+	if !target.refuted {
+		return false
+	}
+	if m.unroutableSince.IsZero() { // it was held for another reason
+		m.unroutableSince = now
+	}
+	return now.Sub(m.unroutableSince) >= h.unroutable
+}
+
 // leave takes out the messages for which must says so, the oldest first. What is bound for
 // one of the verifier's own queues never leaves.
-func (h *holds) leave(must func(*message) bool) []*message {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var out []*message
-	for _, target := range h.targets {
-		for _, p := range h.takeOut(target, must) {
-			out = append(out, p.message)
-		}
+func (h *holds) leave(must func(*message) bool) (out []*message) {
+	for _, p := range h.remove(forwarded(must)) {
+		out = append(out, p.message)
 	}
 	return out
 }
 
-func (h *holds) takeOut(target *hold, must func(*message) bool) []*publication {
+// forget takes out all that waits for a message that is over, also on its way to the dead
+// queue.
+func (h *holds) forget(over func(*message) bool) {
+	h.remove(func(p *publication) bool { return p.message != nil && over(p.message) })
+}
+
+// forwarded says so of the publications that forward such a message.
+func forwarded(must func(*message) bool) func(*publication) bool {
+	return func(p *publication) bool {
+		m := p.forwards()
+		return m != nil && must(m)
+	}
+}
+
+func (h *holds) remove(must func(*publication) bool) (out []*publication) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, target := range h.targets {
+		out = append(out, h.takeOut(target, must)...)
+	}
+	return out
+}
+
+func (h *holds) takeOut(target *hold, must func(*publication) bool) []*publication {
 	var out, rest []*publication
 	for _, p := range target.waiting {
-		if m := p.forwards(); m != nil && must(m) {
+		if must(p) {
+			h.count -= p.crowds()
 			out = append(out, p)
 		} else {
 			rest = append(rest, p)
 		}
 	}
 	target.waiting = rest
-	h.count -= len(out)
 	return out
 }
 
+// has tells whether a target is held.
+func (h *holds) has(to bridge.Target) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.targets[to] != nil
+}
+
+// size is how many wait that could be set aside.
 func (h *holds) size() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -103,6 +103,33 @@ func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 	}
 }
 
+// The next message of each key comes when the one before it is safe, so that somebody always
+// waits.
+func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.T) {
+	for _, keys := range []int{5, 3 * maxBurst} {
+		h := newTickedHolds(time.Hour)
+		waiting := publicationsTo("full", keys)
+		h.failed(waiting[0], Full)
+		for _, p := range waiting[1:] {
+			h.takes(p)
+		}
+		rounds, passed := 0, 0
+		for ; rounds < 100 && len(h.targets) > 0; rounds++ {
+			h.again = nil
+			h.tick(later())
+			for _, p := range h.again {
+				passed++
+				h.ended(p)
+				h.takes(publicationsTo("full", 1)[0])
+			}
+		}
+		t.Logf("%d keys: %d messages in %d rounds", keys, passed, rounds)
+		if rounds > 15 || h.size() != 0 {
+			t.Errorf("%d keys: after %d rounds %d messages wait", keys, rounds, h.size())
+		}
+	}
+}
+
 func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 	h := newTickedHolds(time.Hour)
 	h.failed(publicationsTo("full", 1)[0], Full)
@@ -225,5 +252,77 @@ func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 		if len(h.dead) != 1 {
 			t.Errorf("%s: %d are given up, of whom some had their target a moment ago", name, len(h.dead)-1)
 		}
+	}
+}
+
+// The next message of a key comes when the one before it was given up. It has its target's
+// time, not one of its own; but an attempt since it was received must have failed.
+func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
+	h := newTickedHolds(time.Minute)
+	of := func(received time.Time) *publication {
+		p := publicationsTo("missing", 1)[0]
+		p.message.line, p.message.received = newLine(), received
+		return p
+	}
+	gone := 0
+	givenUp := func(now time.Time) int {
+		before := gone
+		h.tick(now)
+		gone = len(h.dead)
+		return gone - before
+	}
+	now := time.Now()
+	first := of(now)
+	h.failed(first, Missing)
+	if givenUp(time.Now()) != 0 {
+		t.Fatal("given up at the first attempt")
+	}
+	h.tick(now.Add(time.Minute / 2))
+	h.failed(h.again[len(h.again)-1], Missing)
+	since := h.targets[first.to].missingSince
+	late := since.Add(time.Minute)
+	if givenUp(late) != 1 {
+		t.Fatal("the first is not given up after its time")
+	}
+	for i := range 500 {
+		if !h.takes(of(now)) {
+			t.Fatal("not held")
+		}
+		h.targets[first.to].due = late.Add(time.Hour)
+		if givenUp(late) != 1 {
+			t.Fatalf("the next one but %d is not given up", i)
+		}
+	}
+	young := of(h.targets[first.to].missingAt.Add(time.Second))
+	h.takes(young)
+	if givenUp(late) != 0 {
+		t.Error("one that came after the last attempt is given up")
+	}
+	held := of(now) // with HoldKeys
+	held.message.unroutableSince = late
+	h.takes(held)
+	if givenUp(late.Add(time.Minute/2)) != 0 {
+		t.Error("one that holds its key is given up again at once")
+	}
+	if givenUp(late.Add(time.Minute)) != 1 {
+		t.Error("one that holds its key is not given up again")
+	}
+}
+
+func TestTheTimeOfATargetBeginsAnewWhenItWasThere(t *testing.T) {
+	h := newTickedHolds(time.Minute)
+	p := publicationsTo("missing", 1)[0]
+	p.message.line = newLine()
+	h.failed(p, Missing)
+	h.targets[p.to].due = time.Now()
+	h.targets[p.to].missingSince = time.Now().Add(-time.Minute / 2)
+	h.tick(time.Now())
+	h.failed(h.again[0], Full)
+	h.targets[p.to].due = time.Now()
+	h.tick(time.Now())
+	h.failed(h.again[1], Missing)
+	h.tick(time.Now().Add(time.Minute / 2))
+	if len(h.dead) != 0 {
+		t.Error("given up, although its target was there a moment ago")
 	}
 }

@@ -22,6 +22,9 @@ import (
 // Then it is handed back, and comes again.
 //
 // So does a message that the broker takes nowhere, until it is too old to be held.
+//
+// The lane of an ordered queue hands nothing back, since that would change the order. What
+// rests there comes again over the next channel (shard).
 type lane struct {
 	queue    string
 	prefetch int
@@ -30,6 +33,9 @@ type lane struct {
 	ch       *amqp.Channel
 	acks     *acks
 
+	line   *line // of an ordered queue, else nil
+	opened time.Time
+
 	deliveries <-chan amqp.Delivery
 	cancels    <-chan string
 
@@ -37,9 +43,10 @@ type lane struct {
 	open    atomic.Int64       // messages taken apart and not done
 	freed   chan struct{}
 
-	mu      sync.Mutex
-	bytes   int // of the deliveries that are kept
-	resting []*parcel
+	mu       sync.Mutex
+	received bool // anything
+	bytes    int  // of the deliveries that are kept
+	resting  []*parcel
 
 	returning  int // bytes that were handed back, since there is room for them, and not come again
 	handedBack time.Time
@@ -72,7 +79,7 @@ const returnPatience = 5 * restInterval
 
 func newLane(queue string, prefetch, maxBytes int, handBack time.Duration, ch *amqp.Channel) *lane {
 	return &lane{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
-		acks: newAcks(ch), arrived: newGatherer[arrival](), freed: make(chan struct{}, 1)}
+		acks: newAcks(ch), arrived: newGatherer[arrival](), freed: make(chan struct{}, 1), opened: time.Now()}
 }
 
 // consume asks for deliveries. It must be done before acks.finish, which asks the broker
@@ -93,7 +100,8 @@ func (l *lane) receive(d amqp.Delivery) {
 	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: wire.Size(d), received: time.Now()}
 	l.acks.took(p.tag)
 	l.mu.Lock()
-	keep := l.fits(l.bytes, p) && (d.Redelivered || !l.taken(p.received))
+	l.received = true
+	keep := l.fits(l.bytes, p) && (d.Redelivered && l.line == nil || !l.taken(p.received))
 	if keep {
 		l.bytes += p.bytes
 		l.returning = max(0, l.returning-p.bytes)
@@ -163,6 +171,15 @@ func (l *lane) rested(now time.Time) (tags []uint64) {
 	return tags
 }
 
+// finish acks at the end all that is done, and hands back the rest. In an ordered queue the
+// end of the channel does the latter.
+func (l *lane) finish() error {
+	if l.line != nil {
+		return l.acks.leave()
+	}
+	return l.acks.finish()
+}
+
 // full tells whether others may be in the queue that the lane has no room for.
 func (l *lane) full() bool { return l.crowded() || l.short() }
 
@@ -181,6 +198,12 @@ func (l *lane) empty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.bytes == 0 && len(l.resting) == 0
+}
+
+func (l *lane) hasReceived() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.received
 }
 
 func (l *lane) keptBytes() int {

@@ -22,9 +22,12 @@ type message struct {
 	verdict  Verdict
 	why      deathReason // if it goes to the dead queue
 
-	committed       bool // its row is there and goes when the message is safe elsewhere
-	unroutableSince time.Time
-	attempts        int64 // that failed
+	committed       bool      // its row is there and goes when the message is safe elsewhere
+	unroutableSince time.Time // of one with an order key: when its key was last held for it, see holds.givesUp
+	attempts        int64     // that failed
+
+	line  *line // in which it waits for its turn; nil without an ordered queue
+	ready bool  // for its turn: known to have committed
 }
 
 func (m *message) id() string { return m.delivery.MessageId }
@@ -84,6 +87,14 @@ func (p *publication) forwards() *message {
 		return nil
 	}
 	return p.message
+}
+
+// crowds counts what may be set aside when too many wait: not what must keep its order.
+func (p *publication) crowds() int {
+	if p.message != nil && p.message.line != nil {
+		return 0
+	}
+	return 1
 }
 
 // toTarget is the message itself.

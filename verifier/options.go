@@ -20,7 +20,8 @@ type Options struct {
 	Topology bridge.Topology
 
 	// Prefetch is how many staged messages a verifier holds at once; together with
-	// MaxBytes it bounds its memory. Default 3000.
+	// MaxBytes it bounds its memory. Default 3000. Of each ordered queue it holds 500 in
+	// addition.
 	Prefetch int
 	// Waiting is how many of these may wait: for an open transaction, or for a
 	// target that takes nothing. What exceeds it, or has waited for longer than
@@ -29,18 +30,32 @@ type Options struct {
 	// WaitingPrefetch is how many messages of the waiting queue a verifier holds
 	// at once, in addition to Prefetch. Default 500.
 	WaitingPrefetch int
+	// HoldKeys says what becomes of a message with an order key that has committed and would
+	// go to the dead queue (not-allowed, refused, unroutable). By default it goes there, and
+	// its key goes on. With HoldKeys it stays in its ordered queue and holds its key, and
+	// the log says so, until what is wrong is mended: what is unroutable is tried on, the
+	// others are looked at again after HandBack, or by the next session. Its row in the
+	// ledger decides then: delete that to have the message dropped. A verifier with HoldKeys
+	// sweeps orphans only if it has received something from every ordered queue: it cannot
+	// see what another verifier holds.
+	HoldKeys bool
 	// MaxBytes is how many bytes of messages, with their headers and properties as they
 	// are on the wire, a verifier holds at once: three quarters of them from the staging
-	// queue, the rest from the waiting queue. A message that is larger than its queue's
-	// share is held while no other of that queue is. What the broker delivers in
-	// addition, up to the two prefetches, is let go at once and comes again later.
+	// queue, the rest from the waiting queue. Where there are ordered queues they share one
+	// quarter, and the staging queue has two. A message that is larger than its queue's
+	// share is held while no other of that queue is. Of what the broker delivers in
+	// addition, up to the prefetches, the content is let go at once. It stays unacked and is
+	// delivered again when there is room: handed back to the staging and the waiting queue,
+	// and in an ordered queue with all that is not done, over a new channel.
 	// Default 256 MiB.
 	MaxBytes int
 	// Patience is how long a message from the staging queue waits before it is
 	// moved to the waiting queue. Default 2 s.
 	Patience time.Duration
 	// HandBack is how long a message is held unacked at most. It must be shorter
-	// than the broker's consumer timeout (30 minutes by default). Default 10 min.
+	// than the broker's consumer timeout (30 minutes by default): otherwise sessions end by
+	// it, and an ordered queue may lose its order on RabbitMQ 4.3. In an ordered queue it may
+	// take ConfirmTimeout and a second more: what is on its way is waited for. Default 10 min.
 	HandBack time.Duration
 
 	// Settlers is the number of lookups that wait at the same time, each on a
@@ -58,7 +73,8 @@ type Options struct {
 	Allow []Allow
 
 	// Unroutable is how long a message whose target does not exist is retried
-	// before it goes to the dead queue. Default 1 min.
+	// before it goes to the dead queue. For messages with an order key, which reach their
+	// target one after the other, it is how long the target has been missing. Default 1 min.
 	Unroutable time.Duration
 	// ConfirmTimeout is how long a forwarded message may stay unconfirmed before
 	// its target counts as stuck. Default 10 s.
@@ -97,6 +113,17 @@ type Options struct {
 type Allow struct {
 	Exchange   string
 	RoutingKey string
+}
+
+// shares divides MaxBytes among the queues; ordered is that of each ordered queue.
+func (o *Options) shares() (bytes struct{ staging, waiting, ordered int }) {
+	quarter := o.MaxBytes / 4
+	bytes.staging, bytes.waiting = o.MaxBytes-quarter, quarter
+	if shards := o.Topology.OrderedShards; shards > 0 {
+		bytes.staging -= quarter
+		bytes.ordered = quarter / shards
+	}
+	return bytes
 }
 
 const (
@@ -205,6 +232,9 @@ func newAllowList(o Options) allowList {
 	list := allowList{own: map[string]bool{
 		t.Queue: true, t.WaitingQueue(): true, t.DeadQueue(): true, t.AuditQueue(): true,
 	}}
+	for _, queue := range t.OrderedQueues() {
+		list.own[queue] = true
+	}
 	for _, allow := range o.Allow {
 		list.patterns = append(list.patterns, allowPattern{glob(allow.Exchange), glob(allow.RoutingKey)})
 	}

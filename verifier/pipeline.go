@@ -87,8 +87,11 @@ func (s *session) parse(m *message) {
 			"; this verifier judges " + s.ledger.Identity().String()})
 		return
 	}
-	if m.parcel.lane == s.staging { // those that come round again do not count as load unless they go on
+	if m.parcel.lane != s.waiting { // those that come round again do not count as load unless they go on
 		s.pace.add(1)
+	}
+	if line := m.parcel.lane.line; line != nil {
+		line.join(m)
 	}
 	s.arrivals.add(m)
 }
@@ -97,18 +100,27 @@ func (s *session) parse(m *message) {
 func (s *session) committed(messages ...*message) {
 	now := time.Now()
 	for _, m := range messages {
+		if m.over() {
+			continue
+		}
 		m.committed, m.judged = true, now
 		if !s.allow.permits(m.staged) {
 			s.deadLetter(m, deathReason{wire.DeadNotAllowed, m.staged.Target().String() + " is not on the allow-list"})
 			continue
 		}
-		s.forwarder.publish(m.toTarget())
+		if m.line == nil || m.line.ready(m) {
+			s.forwarder.publish(m.toTarget())
+		}
 	}
 }
 
 // drop ends a message whose transaction has rolled back; a copy of it may be kept.
 func (s *session) drop(m *message) {
+	if m.over() {
+		return
+	}
 	m.judged = time.Now()
+	s.passed(m)
 	if s.opts.Topology.Audit > 0 {
 		s.forwarder.publish(m.toAudit(s.opts.Topology.AuditQueue(), m.judged))
 		return
@@ -125,6 +137,9 @@ func (s *session) dropped(m *message) {
 
 // deadLetter sends a message to the dead queue.
 func (s *session) deadLetter(m *message, why deathReason) {
+	if m.over() || s.stays(m, why) {
+		return
+	}
 	now := time.Now()
 	m.why = why
 	if m.judged.IsZero() {
@@ -141,6 +156,9 @@ func (s *session) ended(p *publication, what fate, err error) {
 	case refused:
 		s.refused(p, err)
 	case expired:
+		if s.triesOn(p.message) {
+			return
+		}
 		s.deadLetter(p.message, deathReason{wire.DeadUnroutable, p.to.String() + " does not exist"})
 	case leftOut:
 		s.dropped(p.message)
@@ -159,8 +177,10 @@ func (s *session) placed(p *publication) {
 	case forward:
 		m.verdict = Forwarded
 		s.stats.forwarded.Add(1)
+		s.passed(m)
 	case deadLetter:
 		s.dead(m)
+		s.passed(m)
 		if !m.committed { // judged again, it would end there twice
 			m.parcel.apart.Store(true)
 		}
@@ -193,6 +213,7 @@ func (s *session) refused(p *publication, err error) {
 		s.log.Error("message stays in its queue, since the broker takes it nowhere", "message_id", m.id(),
 			"bytes", len(m.delivery.Body), "queue", m.parcel.lane.queue, "again_in", s.opts.HandBack, "error", err)
 		m.parcel.stranded.Store(true)
+		m.delivery.Body, m.staged.Message.Publishing.Body = nil, nil // in an ordered queue it holds its key
 		s.release(m)
 	}
 }
@@ -211,18 +232,25 @@ func (s *session) done(messages ...*message) {
 
 // release lets messages go.
 func (s *session) release(messages ...*message) {
-	for _, l := range []*lane{s.staging, s.waiting} {
+	for len(messages) > 0 { // lane by lane
+		l := messages[0].parcel.lane
 		var ended []*parcel
+		var others []*message
 		n := 0
 		for _, m := range messages {
 			if m.parcel.lane != l {
+				others = append(others, m)
 				continue
 			}
 			n++
+			if m.line != nil {
+				m.line.left(m)
+			}
 			if m.parcel.open.Add(-1) == 0 {
 				ended = append(ended, m.parcel)
 			}
 		}
 		l.done(n, ended)
+		messages = others
 	}
 }

@@ -25,6 +25,8 @@ var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.Err
 //	take -> look ---------------> forwarder <-> holds
 //	          \-> room -> settle -/     \-> forget -> ack
 //
+// Before forwarder a message of an ordered queue waits for its turn (line).
+//
 // A message has one owner at a time, who hands it on and then knows it no more. Messages
 // that wait in the room or in holds may be taken out by thin, which sets them aside.
 //
@@ -42,6 +44,7 @@ type session struct {
 	consuming *bridge.Connection // alone, so that an alarm that blocks publishing does not block acks
 	staging   *lane
 	waiting   *lane
+	shards    []*shard // the ordered queues
 
 	pace       pace
 	arrivals   *gatherer[*message]
@@ -83,11 +86,19 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 	}
 	// The library's channels know no contexts.
 	defer context.AfterFunc(ctx, s.consuming.Close)()
-	if s.staging, err = s.openLane(s.opts.Topology.Queue, s.opts.Prefetch, s.opts.MaxBytes-s.opts.MaxBytes/4); err != nil {
+	bytes := s.opts.shares()
+	if s.staging, err = s.openLane(s.opts.Topology.Queue, s.opts.Prefetch, bytes.staging); err != nil {
 		return nil, err
 	}
-	if s.waiting, err = s.openLane(s.opts.Topology.WaitingQueue(), s.opts.WaitingPrefetch, s.opts.MaxBytes/4); err != nil {
+	if s.waiting, err = s.openLane(s.opts.Topology.WaitingQueue(), s.opts.WaitingPrefetch, bytes.waiting); err != nil {
 		return nil, err
+	}
+	for _, queue := range s.opts.Topology.OrderedQueues() {
+		shard, err := s.openShard(queue, bytes.ordered)
+		if err != nil {
+			return nil, err
+		}
+		s.shards = append(s.shards, shard)
 	}
 	s.holds = &holds{
 		log:        s.log,
@@ -164,6 +175,10 @@ func (s *session) run(ctx context.Context) error {
 		takers.Go(func() error { return s.unpack(takerCtx, l) })
 		takers.Go(func() error { return l.wakeUp(takerCtx) })
 	}
+	for _, sh := range s.shards {
+		group.Go(func() error { return s.serve(moving, takerCtx, sh) })
+		takers.Go(func() error { return sh.wait(moving) })
+	}
 	takers.Go(func() error { return s.look(takerCtx) })
 	for range s.opts.Settlers {
 		takers.Go(func() error { return s.settle(takerCtx) })
@@ -221,14 +236,28 @@ func (s *session) drain(ctx context.Context) error {
 }
 
 func (s *session) finish() error {
-	return errors.Join(s.staging.acks.finish(), s.waiting.acks.finish())
+	var errs []error
+	for _, l := range s.lanes() {
+		errs = append(errs, l.finish())
+	}
+	return errors.Join(errs...)
+}
+
+// lanes are those that there are at present.
+func (s *session) lanes() []*lane {
+	lanes := []*lane{s.staging, s.waiting}
+	for _, sh := range s.shards {
+		lanes = append(lanes, sh.current())
+	}
+	return lanes
 }
 
 // reunite sets aside what waits in a group of which a member is in another queue already:
 // the group will be handed back whole, and that member would be there twice. Nobody else
-// may be judging any more.
+// may be judging any more. What is in an ordered queue keeps its place all the same, and a
+// dead letter comes twice then.
 func (s *session) reunite() int {
-	apart := func(m *message) bool { return m.parcel.apart.Load() }
+	apart := func(m *message) bool { return m.line == nil && m.parcel.apart.Load() }
 	s.room.enter(false, s.arrivals.take(math.MaxInt)...)
 	waiting := append(s.room.leave(apart), s.holds.leave(apart)...)
 	s.setAside(waiting...)

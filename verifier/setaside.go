@@ -29,6 +29,7 @@ func (s *session) tend(ctx context.Context) error {
 			}
 		case now := <-ticker.C:
 			s.forwarder.retry(now)
+			s.abandon()
 		}
 		s.thin(time.Now())
 	}
@@ -70,6 +71,8 @@ func (s *session) thin(now time.Time) {
 func (s *session) overstays(m *message, now time.Time) bool {
 	age := now.Sub(m.received)
 	switch {
+	case m.line != nil: // it keeps its place
+		return false
 	case m.parcel.lane == s.staging:
 		return age >= min(s.opts.Patience, s.opts.HandBack)
 	case s.waiting.full():

@@ -21,7 +21,19 @@ type State struct {
 	Targets  []HeldTarget // targets that take nothing, by name
 	Waiting  int          // messages that wait for an open transaction
 	// Oldest are those of them that were staged first, at most 100.
-	Oldest []HeldMessage
+	Oldest   []HeldMessage
+	KeysHeld int // order keys of which messages wait for an earlier one
+	// Keys are those of them whose earlier one was staged first, at most 100.
+	Keys []HeldKey
+}
+
+// A HeldKey is an order key of which messages wait for an earlier one.
+type HeldKey struct {
+	Key      string
+	Queue    string    // the ordered queue
+	ID       string    // of the message that they wait for
+	Since    time.Time // when that one was staged, or if that is not known, received
+	Messages int       // that wait for it
 }
 
 // A HeldTarget is a target that takes no messages at present.
@@ -100,9 +112,17 @@ func (v *Verifier) State() State {
 	if s == nil {
 		return state
 	}
-	state.Held = int(s.staging.open.Load() + s.waiting.open.Load())
-	state.Bytes = s.staging.keptBytes() + s.waiting.keptBytes()
-	state.Stranded = s.staging.stranded() + s.waiting.stranded()
+	for _, l := range s.lanes() {
+		state.Held += int(l.open.Load())
+		state.Bytes += l.keptBytes()
+		state.Stranded += l.stranded()
+		if l.line != nil {
+			state.Keys = append(state.Keys, l.line.held(l.queue)...)
+		}
+	}
+	slices.SortFunc(state.Keys, func(a, b HeldKey) int { return a.Since.Compare(b.Since) })
+	state.KeysHeld = len(state.Keys)
+	state.Keys = state.Keys[:min(len(state.Keys), oldestLimit)]
 	state.Settling = int(s.settling.Load())
 	state.Targets = s.holds.list()
 	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })

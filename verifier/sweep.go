@@ -25,6 +25,7 @@ func (s *session) sweep(ctx context.Context) {
 	pause(ctx, sweepFirst)
 	s.jobs.sweep.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		if idle, err := s.queuesAreEmpty(); err != nil || !idle {
+			s.log.Debug("no sweep: messages may be in the queues", "error", err)
 			return sweepInterval, err
 		}
 		swept, err := s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
@@ -40,15 +41,18 @@ func (s *session) sweep(ctx context.Context) {
 // as can be seen from here. A wrong answer costs a message its way, not its life:
 // see 'The sweep' in package driver.
 func (s *session) queuesAreEmpty() (bool, error) {
-	if !s.staging.empty() || !s.waiting.empty() {
-		return false, nil
+	lanes := s.lanes()
+	for _, l := range lanes {
+		if !l.empty() || s.heldElsewhere(l) {
+			return false, nil
+		}
 	}
 	ch, err := s.consuming.Channel()
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = ch.Close() }()
-	for _, l := range []*lane{s.staging, s.waiting} {
+	for _, l := range lanes {
 		queue, err := ch.QueueDeclarePassive(l.queue, true, false, false, false, nil)
 		// We consume it: without a consumer it is not the queue's leader that has
 		// answered, and its zero means nothing (measured on 3.10.8 and 4.3.6).
@@ -57,6 +61,13 @@ func (s *session) queuesAreEmpty() (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// heldElsewhere tells whether another verifier may hold messages of the lane's queue for as
+// long as it likes. Such messages are not counted by the broker. Of the verifiers that
+// consume an ordered queue only the active one gets any, and knows by that that it is.
+func (s *session) heldElsewhere(l *lane) bool {
+	return l.line != nil && s.opts.HoldKeys && !l.hasReceived()
 }
 
 // sweptMaybe tells whether the row of a message that was found absent may have been

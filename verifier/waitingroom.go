@@ -33,6 +33,7 @@ type waitingRoom struct {
 	all   *list.List // of *guest, by arrival
 	where map[*message]*guest
 
+	ordered      int // of all: those that must keep their order, and are never set aside
 	slowSettling int
 	slowLimit    int           // settlers that may wait for slow ones at the same time
 	slowDue      time.Time     // when the next share of the slow ones is to be looked up again
@@ -67,6 +68,9 @@ func (r *waitingRoom) enter(slow bool, messages ...*message) {
 	for _, m := range messages {
 		g := &guest{m: m, slow: slow}
 		g.arrival = r.all.PushBack(g)
+		if m.line != nil {
+			r.ordered++
+		}
 		r.where[m] = g
 		r.idle(g)
 	}
@@ -158,6 +162,9 @@ func (r *waitingRoom) ended(g *guest) {
 
 func (r *waitingRoom) remove(g *guest) {
 	r.all.Remove(g.arrival)
+	if g.m.line != nil {
+		r.ordered--
+	}
 	delete(r.where, g.m)
 }
 
@@ -215,10 +222,11 @@ func (r *waitingRoom) nextLook(now time.Time) (time.Duration, bool) {
 	return 0, false
 }
 
+// size is how many are in the room that could be set aside.
 func (r *waitingRoom) size() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.all.Len()
+	return r.all.Len() - r.ordered
 }
 
 // guests lists all messages in the room, in the order of arrival.

@@ -54,6 +54,25 @@
 // 1970. It is needed where the ID is no UUIDv7 of that moment. Without it a verifier cannot
 // tell a swept row from a rollback ('The sweep' in package driver).
 //
+// # A message with an order key
+//
+// A message that must keep the order of its key has one header more:
+//
+//	x-bridge-order-key    1 to 255 bytes, no NUL
+//
+// It is published to an ordered queue instead of the staging queue. The ordered queues are
+// named Q.ordered.0 to Q.ordered.(N-1), where Q is the staging queue and N their number
+// (bridge.Topology.OrderedShards), which all senders must know alike. The key belongs to the
+// queue whose number is the CRC-32 of the key's bytes (the one of zlib, gzip and Ethernet;
+// of "123456789" it is 0xCBF43926), modulo N. So with N = 8 the key "123456789" belongs to
+// Q.ordered.6. The message has no priority. A sender that publishes several messages of one
+// queue in a transaction waits for the confirm of each before it publishes the next, or
+// lets them travel in one group. Each attempt to send a message takes a new ID, also where a
+// transaction that was rolled back is begun again: a copy of the first attempt stands further
+// ahead in the queue, and with the same ID it would be the message's first copy, at the wrong
+// place. A key that is empty or too long, or a priority beside it, makes the message malformed
+// in any queue. In the staging queue the message is otherwise one without a key.
+//
 // # A group
 //
 // Several staged messages may travel as one, a group. A group has the headers

@@ -67,7 +67,7 @@ func FuzzParse(f *testing.F) {
 var names = []string{
 	"a", "b", "c", "CC", "BCC", "x-death", "x-delivery-count",
 	wire.HeaderCC, wire.HeaderBCC, wire.HeaderExpiration, wire.HeaderUserID,
-	wire.HeaderLedger, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderUnroutableSince,
+	wire.HeaderLedger, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderUnroutableSince, wire.HeaderOrderKey,
 }
 
 // table makes headers of bytes: for each a name, a kind and what the kind needs.

@@ -200,6 +200,9 @@ func TestAMessageThatCannotBeStagedIsRefused(t *testing.T) {
 		{"CC is nothing", func(m *bridge.Message) { m.Publishing.Headers["CC"] = nil }, "header CC: is <nil>, not a list"},
 		{"BCC of a number", func(m *bridge.Message) { m.Publishing.Headers["BCC"] = []any{"a", 1} }, "header BCC: a routing key must be a string"},
 		{"long CC", func(m *bridge.Message) { m.Publishing.Headers["CC"] = []any{long} }, "header CC: a routing key must be"},
+		{"long order key", func(m *bridge.Message) { m.OrderKey = long }, "field OrderKey: has 256 bytes"},
+		{"NUL in the order key", func(m *bridge.Message) { m.OrderKey = "a\x00" }, "field OrderKey: contains a NUL"},
+		{"order key and priority", func(m *bridge.Message) { m.OrderKey, m.Publishing.Priority = "a", 1 }, "field OrderKey: the message has a priority"},
 		{"large headers", func(m *bridge.Message) { m.Publishing.Headers["a"] = strings.Repeat("x", 64<<10) }, "at most 65536"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -243,6 +246,14 @@ func TestAMalformedStagedMessageIsRefused(t *testing.T) {
 		{"BCC in its own place", func(d *amqp.Delivery) { d.Headers["BCC"] = []any{"a"} }, "header BCC: must travel as x-bridge-bcc"},
 		{"CC is no list", func(d *amqp.Delivery) { d.Headers[wire.HeaderCC] = "a" }, "header CC: is string, not a list"},
 		{"BCC is nothing", func(d *amqp.Delivery) { d.Headers[wire.HeaderBCC] = nil }, "header BCC: is <nil>, not a list"},
+		{"empty order key", func(d *amqp.Delivery) { d.Priority = 0; d.Headers[wire.HeaderOrderKey] = "" }, "header x-bridge-order-key: has 0 bytes"},
+		{"long order key", func(d *amqp.Delivery) {
+			d.Priority = 0
+			d.Headers[wire.HeaderOrderKey] = strings.Repeat("x", 256)
+		}, "header x-bridge-order-key: has 256 bytes"},
+		{"NUL in the order key", func(d *amqp.Delivery) { d.Priority = 0; d.Headers[wire.HeaderOrderKey] = "a\x00" }, "header x-bridge-order-key: contains a NUL"},
+		{"order key as number", func(d *amqp.Delivery) { d.Headers[wire.HeaderOrderKey] = int32(1) }, "header x-bridge-order-key: is int32"},
+		{"order key and priority", func(d *amqp.Delivery) { d.Headers[wire.HeaderOrderKey], d.Priority = "a", 1 }, "header x-bridge-order-key: the message has a priority"},
 		{"large headers", func(d *amqp.Delivery) { d.Headers["a"] = strings.Repeat("x", 64<<10) }, "at most 65536"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -256,6 +267,46 @@ func TestAMalformedStagedMessageIsRefused(t *testing.T) {
 				t.Errorf("error %v, want %q", err, test.text)
 			}
 		})
+	}
+}
+
+func TestTheOrderKeyTravelsInAHeader(t *testing.T) {
+	m := fullMessage()
+	m.OrderKey, m.Publishing.Priority = "customer 7", 0
+	staged, err := wire.Encode(m, someLedger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := staged.Headers["x-bridge-order-key"]; got != "customer 7" {
+		t.Errorf("header %v", got)
+	}
+	got, err := wire.Parse(delivered(staged))
+	if err != nil || got.OrderKey != m.OrderKey {
+		t.Errorf("order key %q, error %v", got.OrderKey, err)
+	}
+	if again := got.Publishing(); !reflect.DeepEqual(again, staged) {
+		t.Errorf("staged again\n%#v\nwant\n%#v", again, staged)
+	}
+	if got, err = wire.ReadRecord(someLedger, wire.EncodeRecord(staged)); err != nil || got.OrderKey != m.OrderKey {
+		t.Errorf("in a record: order key %q, error %v", got.OrderKey, err)
+	}
+}
+
+// Senders in other languages choose the queue in the same way: it must never change.
+func TestTheOrderedQueueOfAKeyIsWhatItAlwaysWas(t *testing.T) {
+	for _, test := range []struct {
+		key    string
+		shards int
+		want   string
+	}{
+		{"123456789", 8, "q.ordered.6"}, // CRC-32: 0xcbf43926
+		{"123456789", 1, "q.ordered.0"},
+		{"123456789", 256, "q.ordered.38"},
+		{"\xff\x00", 7, "q.ordered.0"},
+	} {
+		if got := (bridge.Topology{Queue: "q", OrderedShards: test.shards}).OrderedQueueOf(test.key); got != test.want {
+			t.Errorf("key %q of %d: %s, want %s", test.key, test.shards, got, test.want)
+		}
 	}
 }
 

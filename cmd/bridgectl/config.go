@@ -29,11 +29,12 @@ type config struct {
 		URL     string `desc:"the receiver's database with the inbox, in the forms of BRIDGE_DATABASE_URL; optional"`
 		URLFile string `split_words:"true" desc:"a file with it instead"`
 	}
-	Queue    string             `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
-	Classic  environment.Truth  `default:"false" desc:"the queues are classic queues instead of quorum queues"`
-	Audit    environment.Copies `default:"0" desc:"how many messages the audit queue keeps; 0: there is no such queue"`
-	Allow    allow.List         `desc:"the targets that verifiers may forward to, in their form; dead replay sends what is for another one with --force only (default: every target is allowed)"`
-	HandBack environment.Span   `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked; must be shorter than the broker's consumer timeout"`
+	Queue         string             `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
+	Classic       environment.Truth  `default:"false" desc:"the queues are classic queues instead of quorum queues"`
+	Audit         environment.Copies `default:"0" desc:"how many messages the audit queue keeps; 0: there is no such queue"`
+	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"how many ordered queues there are, for messages with an order key; 0: there are none"`
+	Allow         allow.List         `desc:"the targets that verifiers may forward to, in their form; dead replay sends what is for another one with --force only (default: every target is allowed)"`
+	HandBack      environment.Span   `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked; must be shorter than the broker's consumer timeout"`
 }
 
 // load reads the environment. Its error names the variable and says what to do.
@@ -58,5 +59,5 @@ func load() (config, error) {
 }
 
 func (c *config) topology() bridge.Topology {
-	return bridge.Topology{Queue: c.Queue, Classic: bool(c.Classic), Audit: int(c.Audit)}
+	return bridge.Topology{Queue: c.Queue, Classic: bool(c.Classic), Audit: int(c.Audit), OrderedShards: int(c.OrderedShards)}
 }

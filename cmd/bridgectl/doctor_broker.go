@@ -130,7 +130,7 @@ func examineDeclaration(g *group, name string, declared error) {
 		g.fail(check, argumentsMend, "%s is another one, a verifier refuses the queue: %s", mismatch.Property, mismatch.Reason)
 	case errors.Is(declared, bridge.ErrUnchecked):
 		g.warn(check, "set BRIDGE_MANAGEMENT_URL to have them examined, or give the login the right to configure the queue",
-			"they are unchecked, by verifiers too: the login has no right to configure the queue; if it was declared otherwise it may lose messages")
+			"they are unchecked, by verifiers too: the login has no right to configure the queue; if it was declared otherwise it may lose messages, or an ordered queue its order")
 	default:
 		g.failed(check, declared)
 	}
@@ -221,6 +221,11 @@ func (a *app) examineDepths(g *group, there map[string]depth) {
 			g.warn(verifiers, "see the verifiers' logs: each consumes both queues", "none consumes %s, and %s there", t.WaitingQueue(), readyText(waiting.ready))
 		default:
 			g.ok(verifiers, "%s has %s; %s there, %d in the waiting queue", t.Queue, consumersText(staging.consumers), readyText(staging.ready), waiting.ready)
+		}
+	}
+	for _, queue := range t.OrderedQueues() {
+		if ordered, ok := there[queue]; ok && ordered.consumers == 0 && (staging.consumers > 0 || ordered.ready > 0) {
+			g.warn(verifiers, "start one; BRIDGE_ORDERED_SHARDS of all verifiers must be that of the senders", "none consumes %s, and %s there", queue, readyText(ordered.ready))
 		}
 	}
 	if dead, ok := there[t.DeadQueue()]; ok {

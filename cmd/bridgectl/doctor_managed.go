@@ -315,12 +315,17 @@ func (a *app) examineRights(ctx context.Context, g *group, m *management) {
 	}
 	before := len(g.Findings)
 	t := a.topology()
-	for _, need := range []struct{ right, pattern, name, what string }{
+	type need struct{ right, pattern, name, what string }
+	needs := []need{
 		{"read", rights.Read, t.Queue, "a verifier cannot consume it"},
 		{"read", rights.Read, t.WaitingQueue(), "a verifier cannot consume it"},
 		{"read", rights.Read, t.DeadQueue(), "bridgectl dead cannot look into it"},
 		{"write", rights.Write, "amq.default", "senders cannot stage, verifiers cannot set messages aside"},
-	} {
+	}
+	for _, queue := range t.OrderedQueues() {
+		needs = append(needs, need{"read", rights.Read, queue, "a verifier cannot consume it"})
+	}
+	for _, need := range needs {
 		matches, err := regexp.MatchString(need.pattern, need.name)
 		if err != nil {
 			g.unknown(check, "compare the pattern with the name "+need.name, "the pattern for %s is not one that this program understands: %q", need.right, need.pattern)

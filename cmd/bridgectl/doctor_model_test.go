@@ -175,3 +175,18 @@ func TestShortDurations(t *testing.T) {
 		}
 	}
 }
+
+func TestTheDoctorKnowsTheOrderedQueues(t *testing.T) {
+	a := new(app)
+	a.config.Queue, a.config.OrderedShards = "q", 2
+	t.Run("nobody consumes one", func(t *testing.T) {
+		g := new(group)
+		a.examineDepths(g, map[string]depth{"q": {consumers: 1}, "q.waiting": {consumers: 1}, "q.ordered.0": {consumers: 1}, "q.ordered.1": {ready: 1}})
+		g.expect(t, "verifiers", inspect.Warning, "none consumes q.ordered.1, and 1 message is ready")
+	})
+	t.Run("one may not be read", func(t *testing.T) {
+		g := new(group)
+		a.examineRights(t.Context(), g, answering(t, http.StatusOK, `{"write":".*","read":"^q(\\.waiting|\\.dead|\\.ordered\\.0)?$"}`))
+		g.expect(t, "rights", inspect.Error, `may not read "q.ordered.1"`)
+	})
+}

@@ -22,9 +22,10 @@ func newMessageCommand(a *app) *cobra.Command {
 		Short: "Tell all that is known about one message",
 		Long: `Asks the ledger, the parked messages, the dead queue, the audit queue and the inbox, as
 far as their servers are named by variables, and says what it means and what comes next.
-It changes nothing. What is still in the staging queue or the waiting queue is counted
-only, as looking there takes messages away from the verifiers for a moment; --peek-staging
-does look.`,
+It changes nothing. What is still in the staging queue, the waiting queue or the ordered
+queues is counted only, as looking there takes messages away from the verifiers for a
+moment. --peek-staging looks into the first two. It never looks into an ordered queue:
+that would change the order.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, ok := validID(args[0])
@@ -73,7 +74,7 @@ type messageFacts struct {
 	Meaning   []string       `json:"meaning"`
 	Next      string         `json:"next"`
 
-	onWay int // ready messages in the verifiers' queues
+	onWay int // ready messages in the verifiers' queues, without those that were looked into
 }
 
 type rowFacts struct {
@@ -244,7 +245,7 @@ func (l *messageLook) askQueues(ctx context.Context, facts *messageFacts) error 
 	if err := l.askAudit(ctx, facts, t.AuditQueue()); err != nil {
 		return err
 	}
-	depths, err := l.app.depths(ctx, t.Queue, t.WaitingQueue(), t.DeadQueue())
+	depths, err := l.app.depths(ctx, append(t.OrderedQueues(), t.Queue, t.WaitingQueue(), t.DeadQueue())...)
 	if err != nil {
 		return err
 	}
@@ -252,7 +253,13 @@ func (l *messageLook) askQueues(ctx context.Context, facts *messageFacts) error 
 	for name, queue := range depths {
 		facts.Queues[name] = queue.Messages
 	}
-	facts.onWay = depths[t.Queue].Messages + depths[t.WaitingQueue()].Messages
+	notLookedInto := t.OrderedQueues()
+	if facts.Staging == nil {
+		notLookedInto = append(notLookedInto, t.Queue, t.WaitingQueue())
+	}
+	for _, queue := range notLookedInto {
+		facts.onWay += depths[queue].Messages
+	}
 	return nil
 }
 

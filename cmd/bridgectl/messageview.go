@@ -88,7 +88,7 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 		f.Next = "A verifier drops it."
 	default:
 		say("No row is in the ledger, and no transaction is open that could bring one: it was forwarded and the row deleted, or its transaction rolled back, or there never was such a message.")
-		if f.onWay > 0 && f.Staging == nil {
+		if f.onWay > 0 {
 			f.Next = fmt.Sprintf("If it is still in the queues of the verifiers (%s), a verifier drops it.", count(f.onWay, "message"))
 		}
 	}

@@ -87,8 +87,8 @@ func newOrphansSweep(a *app) *cobra.Command {
 		Short: "Remove old rows of the ledger, while the queues are empty",
 		Long: `Removes the rows that orphans list shows. The age must be more than the longest time
 from a commit to the forwarding, through the longest transaction and the longest outage,
-and an hour at least. It refuses while the staging queue or the waiting queue holds
-messages: one of them may be the one that a row belongs to.`,
+and an hour at least. It refuses while the staging queue, the waiting queue or an ordered
+queue holds messages: one of them may be the one that a row belongs to.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(driver.MinSweepAge); err != nil {
 				return err
@@ -130,7 +130,8 @@ messages: one of them may be the one that a row belongs to.`,
 // not be seen.
 func (a *app) refuseFullQueues(ctx context.Context) (note string, err error) {
 	t := a.topology()
-	depths, err := a.depths(ctx, t.Queue, t.WaitingQueue())
+	queues := append([]string{t.Queue, t.WaitingQueue()}, t.OrderedQueues()...)
+	depths, err := a.depths(ctx, queues...)
 	if err != nil {
 		return "", err
 	}
@@ -138,7 +139,7 @@ func (a *app) refuseFullQueues(ctx context.Context) (note string, err error) {
 	if err != nil {
 		return "", err
 	}
-	for _, name := range []string{t.Queue, t.WaitingQueue()} {
+	for _, name := range queues {
 		messages, held := depths[name].Messages, ""
 		if management != nil {
 			queue, err := management.queue(ctx, name)

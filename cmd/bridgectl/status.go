@@ -165,9 +165,13 @@ func (c *collector) askBroker(ctx context.Context, facts *statusFacts) error {
 	// A broker that has stopped to answer would hold a request for ever.
 	defer context.AfterFunc(ctx, c.conn.Close)()
 	t := c.app.topology()
-	for _, queue := range []struct{ role, name string }{
+	queues := []struct{ role, name string }{
 		{"staging", t.Queue}, {"waiting", t.WaitingQueue()}, {"dead", t.DeadQueue()}, {"audit", t.AuditQueue()},
-	} {
+	}
+	for _, name := range t.OrderedQueues() {
+		queues = append(queues, struct{ role, name string }{"ordered", name})
+	}
+	for _, queue := range queues {
 		found, err := readDepths(c.conn, queue.name)
 		if queue.role == "audit" && (missing(err) || denied(err)) {
 			continue

@@ -38,9 +38,9 @@ func (f *statusFacts) write(p *page) {
 		rows := make([][]string, len(f.Workers))
 		for i, w := range f.Workers {
 			rows[i] = []string{cut(workerName(w.Address), 22), w.state(), total(w.Forwarded, w.ForwardedRate), total(w.Dropped, w.DroppedRate),
-				total(w.DeadLettered, w.DeadLetteredRate), number(w.Held), number(w.Waiting)}
+				total(w.DeadLettered, w.DeadLetteredRate), number(w.Held), number(w.Waiting), number(w.KeysHeld)}
 		}
-		p.table([]string{"WORKER", "STATE", "FORWARDED", "DROPPED", "DEAD", "HELD", "WAITING"}, rows)
+		p.table([]string{"WORKER", "STATE", "FORWARDED", "DROPPED", "DEAD", "HELD", "WAITING", "KEYS"}, rows)
 	}
 	for i, failure := range f.Failures {
 		f.gap(p, i == 0)

@@ -24,7 +24,8 @@ type workerStatus struct {
 	Dropped      *float64 `json:"dropped"`      // likewise
 	DeadLettered *float64 `json:"dead_letters"` // likewise
 	Held         *float64 `json:"held"`
-	Waiting      *float64 `json:"waiting"` // for open transactions
+	Waiting      *float64 `json:"waiting"`   // for open transactions
+	KeysHeld     *float64 `json:"keys_held"` // order keys of which messages wait for an earlier one
 
 	// Per second since the last look; nil at the first.
 	ForwardedRate    *float64 `json:"forwarded_rate"`
@@ -121,6 +122,7 @@ func (s *workerStatus) read(families map[string]*dto.MetricFamily) {
 	}
 	s.Held = gauge(families["twoqueue_messages_held"])
 	s.Waiting = gauge(families["twoqueue_messages_waiting"])
+	s.KeysHeld = gauge(families["twoqueue_keys_held"])
 	if running := gauge(families["twoqueue_session_running"]); running != nil {
 		is := *running == 1
 		s.Running = &is

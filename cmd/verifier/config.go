@@ -38,10 +38,13 @@ type config struct {
 	Classic environment.Truth  `default:"false" desc:"declare classic queues instead of quorum queues"`
 	Audit   environment.Copies `default:"0" desc:"how many of those messages that were dropped as rolled back are kept in the audit queue beside the staging queue; 0: there is no such queue"`
 
+	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"how many ordered queues there are beside the staging queue, for messages with an order key; all senders must know the same number; 0: there are none"`
+	HoldKeys      environment.Truth  `split_words:"true" default:"false" desc:"a committed message with an order key that would go to the dead queue stays in its ordered queue and holds its key instead, until what is wrong is mended"`
+
 	Prefetch        environment.Count `default:"3000" desc:"how many staged messages are held at once; bounds the memory together with BRIDGE_MAX_BYTES"`
 	Waiting         environment.Count `desc:"how many of these may wait, for an open transaction or a target that takes nothing; more are set aside in the waiting queue (default: half of BRIDGE_PREFETCH)"`
 	WaitingPrefetch environment.Count `split_words:"true" default:"500" desc:"how many messages of the waiting queue are held at once, in addition"`
-	MaxBytes        environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of messages are held at once, a quarter of them of the waiting queue; a message that is larger is held alone"`
+	MaxBytes        environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of messages are held at once, a quarter of them of the waiting queue and, where there are ordered queues, a quarter of those; a message that is larger is held alone"`
 	Patience        environment.Span  `default:"2s" desc:"how long a message waits before it is set aside in the waiting queue"`
 	HandBack        environment.Span  `split_words:"true" default:"10m" desc:"how long a message is held unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
 
@@ -99,7 +102,7 @@ func load(migrating bool) (config, error) {
 }
 
 func (c *config) topology() bridge.Topology {
-	return bridge.Topology{Queue: c.Queue, Classic: bool(c.Classic), Audit: int(c.Audit)}
+	return bridge.Topology{Queue: c.Queue, Classic: bool(c.Classic), Audit: int(c.Audit), OrderedShards: int(c.OrderedShards)}
 }
 
 func (c *config) options(logger *slog.Logger) *verifier.Options {
@@ -109,6 +112,7 @@ func (c *config) options(logger *slog.Logger) *verifier.Options {
 		MaxBytes:        int(c.MaxBytes),
 		Waiting:         int(c.Waiting),
 		WaitingPrefetch: int(c.WaitingPrefetch),
+		HoldKeys:        bool(c.HoldKeys),
 		Patience:        c.Patience.Duration(),
 		HandBack:        c.HandBack.Duration(),
 		Settlers:        int(c.Settlers),

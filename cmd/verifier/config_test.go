@@ -57,6 +57,7 @@ func TestDefaultsAndValues(t *testing.T) {
 	}
 	for name, value := range map[string]string{
 		"QUEUE": "q", "CLASSIC": "true", "PREFETCH": "10", "MAX_BYTES": "5", "WAITING": "4", "WAITING_PREFETCH": "3", "PATIENCE": "5s",
+		"ORDERED_SHARDS": "12", "HOLD_KEYS": "true",
 		"HAND_BACK": "6m", "SETTLERS": "2", "SETTLE_WAIT": "7ms", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
 		"CONFIRM_TIMEOUT": "9s", "KEEP_USER_ID": "1", "AUDIT": "70000", "SWEEP_AGE": "never", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
 		"OWN_TABLE": "shop.orders.id", "EXPLAIN_AFTER": "never", "HTTP_ADDR": "none", "STATUS_ADDR": "127.0.0.1:0", "PPROF_ADDR": ":6060", "STATUS_HOSTS": "verifier.example, ::1", "SAMPLE_INTERVAL": "1m",
@@ -68,7 +69,7 @@ func TestDefaultsAndValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	want = &verifier.Options{
-		Topology: bridge.Topology{Queue: "q", Classic: true, Audit: 70000}, Prefetch: 10, MaxBytes: 5, Waiting: 4, WaitingPrefetch: 3, Patience: 5 * time.Second,
+		Topology: bridge.Topology{Queue: "q", Classic: true, Audit: 70000, OrderedShards: 12}, HoldKeys: true, Prefetch: 10, MaxBytes: 5, Waiting: 4, WaitingPrefetch: 3, Patience: 5 * time.Second,
 		HandBack: 6 * time.Minute, Settlers: 2, SettleWait: 7 * time.Millisecond,
 		Allow:      []verifier.Allow{{RoutingKey: "emails"}, {Exchange: "orders", RoutingKey: "eu.*"}, {Exchange: "x", RoutingKey: "a:b"}},
 		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, SweepAge: -1, Drain: 11 * time.Second, ExplainAfter: -1,
@@ -110,6 +111,7 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_DRAIN", "-1s", "BRIDGE_DRAIN: "},
 		{"BRIDGE_AUDIT", "-1", `BRIDGE_AUDIT: "-1" is not usable; give a whole number from 0 to 1000000000`},
 		{"BRIDGE_AUDIT", "1000000001", "BRIDGE_AUDIT: "},
+		{"BRIDGE_ORDERED_SHARDS", "257", `BRIDGE_ORDERED_SHARDS: "257" is not usable; give a whole number from 0 to 256`},
 		{"BRIDGE_SWEEP_AGE", "59m", `BRIDGE_SWEEP_AGE: "59m" is not usable; give a duration of at least 1h such as 168h, or never`},
 		{"BRIDGE_SWEEP_AGE", "-1ns", "BRIDGE_SWEEP_AGE: "},
 		{"BRIDGE_DATABASE_URL_FILE", "/nowhere/s3cret", "BRIDGE_DATABASE_URL_FILE: is set, and BRIDGE_DATABASE_URL too; unset one of them"},

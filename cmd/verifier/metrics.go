@@ -118,6 +118,7 @@ var (
 	strandedDesc = desc("twoqueue_messages_stranded", "Deliveries held with a message that is larger than the broker takes by now: max_message_size was lowered.")
 	settlingDesc = desc("twoqueue_settles_in_flight", "Lookups that wait in the database for the end of a transaction.")
 	targetsDesc  = desc("twoqueue_targets_held", "Targets that take nothing at present, by reason: full (nack), unroutable (missing), stuck (no confirms).", "reason")
+	keysDesc     = desc("twoqueue_keys_held", "Order keys of which messages wait for an earlier one.")
 	targetedDesc = desc("twoqueue_target_messages_held", "Messages that wait for such a target, by its reason.", "reason")
 )
 
@@ -130,7 +131,7 @@ var holdReasons = []verifier.HoldReason{verifier.Full, verifier.Missing, verifie
 
 func (present) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{messagesDesc, unparkedDesc, sweptDesc, sessionsDesc, runningDesc, heldDesc,
-		waitingDesc, oldestDesc, strandedDesc, settlingDesc, targetsDesc, targetedDesc} {
+		waitingDesc, oldestDesc, strandedDesc, settlingDesc, targetsDesc, targetedDesc, keysDesc} {
 		descs <- d
 	}
 }
@@ -163,6 +164,7 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	send(oldestDesc, prometheus.GaugeValue, oldest)
 	send(strandedDesc, prometheus.GaugeValue, float64(state.Stranded))
 	send(settlingDesc, prometheus.GaugeValue, float64(state.Settling))
+	send(keysDesc, prometheus.GaugeValue, float64(state.KeysHeld))
 	targets, messages := map[verifier.HoldReason]int{}, map[verifier.HoldReason]int{}
 	for _, reason := range holdReasons {
 		targets[reason], messages[reason] = 0, 0

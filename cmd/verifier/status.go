@@ -20,6 +20,8 @@ const (
 	shownMessages = 20
 	// shownTargets is how many targets that take nothing it shows.
 	shownTargets = 50
+	// shownKeys is how many held order keys it shows.
+	shownKeys = 20
 	// shownTransactions is how many open transactions it shows.
 	shownTransactions = 20
 	// watchEvery is how long what the database has told about transactions is shown

@@ -34,6 +34,8 @@ type report struct {
 	Transactions transactionsReport `json:"transactions"`
 	Targets      []targetReport     `json:"targets"` // those for which most wait
 	TargetsHeld  int                `json:"targets_held"`
+	Keys         []keyReport        `json:"keys"` // those whose first message waits the longest; null without ordered queues
+	KeysHeld     int                `json:"keys_held"`
 
 	DeadByReason []reasonReport `json:"dead_by_reason"`
 	Dead         []end          `json:"dead"`    // the newest first
@@ -65,6 +67,15 @@ type targetReport struct {
 	Messages int    `json:"messages"`
 }
 
+// keyReport is an order key of which messages wait for the first one.
+type keyReport struct {
+	Key      string    `json:"key"`
+	Queue    string    `json:"queue"`
+	ID       string    `json:"id"` // of the first
+	Since    time.Time `json:"since"`
+	Messages int       `json:"messages"` // that wait for it
+}
+
 type reasonReport struct {
 	Reason string `json:"reason"`
 	Count  int64  `json:"count"`
@@ -94,6 +105,12 @@ func (s *status) report(ctx context.Context) report {
 	r.TargetsHeld = len(state.Targets)
 	for _, t := range state.Targets[:min(len(state.Targets), shownTargets)] {
 		r.Targets = append(r.Targets, targetReport{t.Target.String(), t.Reason.String(), t.Messages})
+	}
+	if s.worker.config.OrderedShards > 0 {
+		r.Keys, r.KeysHeld = []keyReport{}, state.KeysHeld
+		for _, k := range state.Keys[:min(len(state.Keys), shownKeys)] {
+			r.Keys = append(r.Keys, keyReport{k.Key, k.Queue, k.ID, k.Since.UTC(), k.Messages})
+		}
 	}
 	r.Transactions = s.transactions(ctx)
 	if parts := s.worker.parts.Load(); parts != nil {

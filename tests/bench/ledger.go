@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"net/url"
 
 	"github.com/go-sql-driver/mysql"
@@ -46,12 +47,12 @@ func openLedgerApplication(ctx context.Context, p place, db *sql.DB) (*ledgerApp
 	if err != nil {
 		return nil, err
 	}
-	s, err := sender.New(l, broker, &sender.Options{Queue: p.Staging})
+	s, err := sender.New(l, broker, &sender.Options{Queue: p.Staging, OrderedShards: p.shards()})
 	if err != nil {
 		broker.Close()
 		return nil, err
 	}
-	return &ledgerApplication{newBusiness(p, db), s, broker, p.Target}, nil
+	return &ledgerApplication{newBusiness(p, db), s, broker, p.Target, p.Keys}, nil
 }
 
 func setUpLedger(ctx context.Context, p place, db *sql.DB) error {
@@ -63,7 +64,7 @@ func setUpLedger(ctx context.Context, p place, db *sql.DB) error {
 		return err
 	}
 	defer broker.Close()
-	return bridge.Topology{Queue: p.Staging, Classic: p.Classic}.Declare(ctx, broker)
+	return bridge.Topology{Queue: p.Staging, Classic: p.Classic, OrderedShards: p.shards()}.Declare(ctx, broker)
 }
 
 func openLedger(ctx context.Context, p place, db *sql.DB) (inspect.Ledger, error) {
@@ -78,6 +79,7 @@ type ledgerApplication struct {
 	sender *sender.Sender
 	broker *bridge.Broker
 	target string
+	keys   int
 }
 
 func (a *ledgerApplication) transact(ctx context.Context, bodies [][]byte, decide func() bool) (instant, error) {
@@ -91,6 +93,10 @@ func (a *ledgerApplication) messages(bodies [][]byte) []bridge.Message {
 	messages := make([]bridge.Message, len(bodies))
 	for i, body := range bodies {
 		messages[i] = bridge.Message{RoutingKey: a.target, Publishing: amqp.Publishing{Body: body}}
+		if a.keys > 0 {
+			number, _ := numberOf(body)
+			messages[i].OrderKey = fmt.Sprint(number % uint64(a.keys))
+		}
 	}
 	return messages
 }

@@ -41,7 +41,7 @@ type scenario struct {
 }
 
 var scenarios = []scenario{
-	drainScenario, liveScenario, latencyScenario, transactionScenario, fiveScenario, billScenario,
+	drainScenario, liveScenario, latencyScenario, transactionScenario, fiveScenario, orderedScenario, billScenario,
 	contentionScenario, slowScenario, growthScenario, rollbackScenario, shardsScenario,
 }
 

@@ -125,6 +125,8 @@ type kind struct {
 	onMariaDB bool
 	classic   bool
 	five      bool
+	keys      int  // order keys
+	oneRelay  bool // an outbox's relay has one worker
 }
 
 // newPlace makes a fresh database with the business table and a target queue, and
@@ -132,8 +134,8 @@ type kind struct {
 func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db *sql.DB, leave func(), err error) {
 	w.places++
 	name := fmt.Sprintf("bench%d", w.places)
-	p = place{Contender: c.name, MariaDB: k.onMariaDB, Classic: k.classic, Five: k.five,
-		AMQP: w.broker.URL(), Staging: name + ".staging", Target: name + ".target", Relays: w.relays}
+	p = place{Contender: c.name, MariaDB: k.onMariaDB, Classic: k.classic, Five: k.five, Keys: k.keys,
+		AMQP: w.broker.URL(), Staging: name + ".staging", Target: name + ".target", Relays: pick(k.oneRelay, 1, w.relays)}
 	if p.Database, err = w.newDatabase(ctx, name, k.onMariaDB); err != nil {
 		return p, nil, nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
@@ -158,6 +159,26 @@ func TestOrphansAreListedByAgeAndSweptWhileTheQueuesAreEmpty(t *testing.T) {
 				t.Errorf("%d rows are left, not the young one", n)
 			}
 		})
+	}
+}
+
+// What is in an ordered queue counts as on its way. Nobody looks into it: RabbitMQ refuses
+// basic.get on a quorum queue with a single active consumer.
+func TestTheOrderedQueuesAreQueuesOfTheVerifiers(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, stage.SQLite)
+	tool := s.tool.also("BRIDGE_ORDERED_SHARDS=2")
+	tool.must("topology", "declare")
+	if err := s.Channel.Publish("", "staging.ordered.1", true, false, amqp.Publishing{Body: []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitDepth("staging.ordered.1", 1)
+	tool.fails(1, `queue "staging.ordered.1" is not empty: 1 message ready; sweep later, or with --force`, "orphans", "sweep")
+	for _, args := range [][]string{nil, {"--peek-staging=10"}} {
+		text := tool.must(append([]string{"message", uuid.NewString()}, args...)...)
+		if !strings.Contains(text, "If it is still in the queues of the verifiers (1 message)") {
+			t.Errorf("message %v says %s", args, text)
+		}
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
@@ -17,14 +19,14 @@ var pictures = flag.String("pictures", "", "a folder for pictures of the status 
 const script = `<script>document.title = "owned"</script><img src=x onerror="document.title='owned'">`
 
 // bustle is a worker with a status page, on which there is something of everything:
-// traffic, an open transaction, a full target, dead letters, drops. Names in it try
+// traffic, an open transaction, a full target, a held order key, dead letters, drops. Names in it try
 // to be markup.
 func bustle(t *testing.T) (p *process, finish func()) {
 	t.Helper()
-	s := stage.New(t, stage.Postgres)
+	s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "staging", OrderedShards: 1})
 	target := s.Queue("emails", nil)
 	full := s.Queue("reports", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
-	p = verify(t, s, "BRIDGE_STATUS_ADDR=127.0.0.1:0", "BRIDGE_UNROUTABLE=1ms", "BRIDGE_PATIENCE=1h", "BRIDGE_ALLOW=:emails,:reports,:<*")
+	p = verify(t, s, "BRIDGE_STATUS_ADDR=127.0.0.1:0", "BRIDGE_UNROUTABLE=1ms", "BRIDGE_PATIENCE=1h", "BRIDGE_ORDERED_SHARDS=1", "BRIDGE_ALLOW=:emails,:reports,:<*")
 	tx, ids := s.Begin(stage.To(target, "waits"), stage.To("orders.eu", "waits too"))
 	if _, err := tx.ExecContext(t.Context(), "SET LOCAL application_name = 'nightly <b>report</b>'"); err != nil {
 		t.Fatal(err)
@@ -32,6 +34,11 @@ func bustle(t *testing.T) (p *process, finish func()) {
 	s.Commit(stage.To(full, "first"))
 	s.WaitDepth(full, 1)
 	s.Commit(stage.To(full, "second"), stage.To(full, "third"))
+	for range 3 {
+		inOrder := stage.To(full, "in order")
+		inOrder.OrderKey = "customer <b>7</b>"
+		s.Commit(inOrder)
+	}
 	s.Commit(stage.To(script, "unroutable"))
 	s.Commit(stage.To("elsewhere", "not allowed"))
 	if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, amqp.Publishing{Body: []byte("malformed")}); err != nil {
@@ -69,6 +76,8 @@ func TestStatusPage(t *testing.T) {
 		`document.querySelector('.card.waiting .big').textContent === '2'`,
 		`document.querySelectorAll('#oldest tbody tr').length === 2`,
 		`document.querySelector('#targets tbody').textContent.includes('reports')`,
+		`document.querySelector('#keys tbody').textContent.includes('customer <b>7</b>')`,
+		`document.querySelector('#keys tbody td.number').textContent === '2'`,
 		`document.querySelectorAll('#dead tbody tr').length === 3`,
 		`document.querySelectorAll('#dropped tbody tr').length === 6`,
 		`document.getElementById('reasons').textContent === 'malformed1not-allowed1unroutable1'`,

@@ -13,6 +13,16 @@ import (
 // One plan after the other, each with the next seed, until the time is up. The
 // totals so far are printed after each.
 func TestLongRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
+	long(t, traffic{workers: 4, pause: 30 * time.Millisecond})
+}
+
+// The same with order keys: nothing is out of order either.
+func TestLongRunUnderFaultsKeepsTheOrderOfEachKey(t *testing.T) {
+	long(t, traffic{workers: 4, pause: 100 * time.Millisecond, keys: 12})
+}
+
+func long(t *testing.T, traffic traffic) {
+	t.Helper()
 	if *forFlag == 0 {
 		t.Skip("asked for with -faults.for 1h, and -timeout")
 	}
@@ -20,7 +30,7 @@ func TestLongRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
 	began, counts, totals, runs := time.Now(), make(world.Counts), world.Totals{}, 0
 	for seed := firstSeed(); time.Since(began) < *forFlag; seed++ {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			more, sum := run(t, program, seed, *stepsFlag, traffic{workers: 4, pause: 30 * time.Millisecond})
+			more, sum := run(t, program, seed, *stepsFlag, traffic)
 			for kind, n := range more {
 				counts[kind] += n
 			}

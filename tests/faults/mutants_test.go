@@ -194,10 +194,10 @@ var mutants = []mutant{
 			{"verifier/lane.go", `// receive keeps a delivery`, `var outliving = map[string]*acks{}
 
 // receive keeps a delivery`},
-			{"verifier/acks.go", `	a.open = append(a.open, openTag{tag, unacked})`, `	if mutant("stale ack after a reconnect") && tag <= a.last {
+			{"verifier/acks.go", `	a.open = append(a.open, openTag{tag, unacked, time.Now()})`, `	if mutant("stale ack after a reconnect") && tag <= a.last {
 		return
 	}
-	a.open = append(a.open, openTag{tag, unacked})`},
+	a.open = append(a.open, openTag{tag, unacked, time.Now()})`},
 		},
 	},
 	{
@@ -383,6 +383,53 @@ var mutants = []mutant{
 	if mutant("publish before record") {
 		// later
 `}},
+	},
+	// In order, per key.
+	{
+		name: "nack in an ordered queue",
+		pkg:  "verifier",
+		test: "TestAnOpenTransactionHoldsItsKeyOnly",
+		says: "came after|have overtaken",
+		edits: []edit{
+			{"verifier/setaside.go", `	case m.line != nil: // it keeps its place
+		return false
+`, `	case m.line != nil: // it keeps its place
+		return (mutant("nack in an ordered queue") || mutant("set messages with a key aside")) && age >= s.opts.Patience
+`},
+			{"verifier/setaside.go", `		p := m.toWaiting(s.opts.Topology.WaitingQueue(), now)
+		record`, `		if m.line != nil {
+			s.passed(m)
+			if mutant("nack in an ordered queue") {
+				m.parcel.lane.acks.handBack(m.parcel.tag)
+				continue
+			}
+		}
+		p := m.toWaiting(s.opts.Topology.WaitingQueue(), now)
+		record`},
+		},
+	},
+	{
+		name: "set messages with a key aside",
+		pkg:  "verifier",
+		test: "TestAnOpenTransactionHoldsItsKeyOnly",
+		says: "came after|have overtaken",
+	},
+	{
+		name: "two of a key in flight",
+		pkg:  "verifier",
+		test: "TestATargetThatTakesNothingHoldsItsKeysOnly",
+		says: "came after",
+		edits: []edit{
+			{"verifier/ordered_line.go", `len(all) > 0 && all[0] == m && l.turn(m)`, `len(all) > 0 && (all[0] == m || mutant("two of a key in flight")) && l.turn(m)`},
+			{"verifier/ordered_line.go", `at == 0 && next.ready && l.turn(next)`, `at == 0 && next.ready && !mutant("two of a key in flight") && l.turn(next)`},
+		},
+	},
+	{
+		name:  "no single active consumer",
+		pkg:   "verifier",
+		test:  "TestOneVerifierAtATimeGetsAnOrderedQueue",
+		says:  "came after",
+		edits: []edit{{"bridge/topology.go", `args["x-single-active-consumer"] = true`, `args["x-single-active-consumer"] = !mutant("no single active consumer")`}},
 	},
 	// Rule 12.
 	{

@@ -10,6 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/faults/world"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/verifier"
 )
 
 var (
@@ -37,10 +38,19 @@ func TestShortRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
 	run(t, world.Build(t, ""), firstSeed(), *stepsFlag, traffic{workers: 2, pause: 300 * time.Millisecond})
 }
 
+// The same with order keys: nothing is out of order either.
+func TestShortRunUnderFaultsKeepsTheOrderOfEachKey(t *testing.T) {
+	if testing.Short() {
+		t.Skip("kills servers")
+	}
+	run(t, world.Build(t, ""), firstSeed(), *stepsFlag, traffic{workers: 3, pause: 200 * time.Millisecond, keys: 8})
+}
+
 // traffic is what each of the senders makes.
 type traffic struct {
 	workers int
 	pause   time.Duration // at most, of each worker between two transactions
+	keys    int           // of the messages that must keep their order
 }
 
 // run carries one plan out, on servers of its own.
@@ -50,26 +60,38 @@ func run(t *testing.T, program string, seed uint64, steps int, traffic traffic) 
 	diary := world.NewDiary(t, *diariesFlag)
 	broker := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Log: diary.Page("RabbitMQ")})
 	database, shop, post := world.StartDatabase(t, *databaseFlag, diary)
-	w := world.New(t, world.Config{
+	config := world.Config{
 		Program:  program,
 		Diary:    diary,
 		AMQP:     broker.URL(),
 		Shop:     shop,
 		Post:     post,
 		Topology: bridge.Topology{Queue: "staging", Classic: seed%3 == 0},
+		Keys:     traffic.keys,
 		Parks:    seed%2 == 0,
 		Pause:    traffic.pause,
-	})
+	}
+	if traffic.keys > 0 {
+		config.Topology.OrderedShards = 3
+	}
+	w := world.New(t, config)
 	for i := range 3 {
 		w.AddSender(traffic.workers, seed+uint64(i))
 	}
 	for range 3 {
-		w.AddVerifier()
+		w.AddVerifier(func(o *verifier.Options) { o.HoldKeys = traffic.keys > 0 })
 	}
 	for range 2 {
 		w.AddReceiver()
 	}
 	plan := world.NewPlan(seed, steps, len(w.Processes()))
+	if traffic.keys > 0 {
+		for i := range plan.Steps {
+			if i%4 == 0 {
+				plan.Steps[i].Faults = append(plan.Steps[i].Faults, world.Fault{Kind: world.UnbindOrdered, For: time.Second})
+			}
+		}
+	}
 	t.Logf("%v", plan)
 	counts, err := w.Carry(t.Context(), plan, world.Servers{RabbitMQ: broker, Database: database})
 	if err != nil {

@@ -34,6 +34,7 @@ var (
 	failover  = search{file: "protocol.pml", defines: []string{"-DFAILOVER"}}
 	slow      = search{file: "protocol.pml", defines: []string{"-DSLOW"}}
 	tags      = search{file: "tags.pml"}
+	ordered   = search{file: "ordered.pml"}
 )
 
 // with returns the search with so many faults, and other flags.
@@ -58,6 +59,7 @@ func TestEveryRunKeepsThePromise(t *testing.T) {
 		{"failover to a server that does not wait", failover.with(more("1", "2"))},
 		{"a slow transaction beside another", slow.with("0")},
 		{"delivery tags, reconnects", tags.with("4")},
+		{"two messages of one key, in order", ordered.with(more("3", "4"))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.search.compile = []string{"-O0", "-DSAFETY"} // it runs for less time than -O1 compiles
@@ -99,6 +101,7 @@ const (
 	lost  = "was committed and is lost"
 	twice = "took effect twice"
 	stuck = "is left in"
+	early = "has overtaken"
 )
 
 type breach struct {
@@ -135,6 +138,10 @@ var broken = []breach{
 	{"SWEEP_WATERMARK_READ_AFTER_SETTLE", sweep.with("0"), lost},
 	{"SWEEP_STAMP_BEFORE_RECORD", sweep.with("0"), lost},
 	{"SWEEP_SPARES_PARKED", both.with("1", "-DVERIFIERS=1"), lost},
+	{"ORDER_ONE_AT_A_TIME", ordered.with("0"), early},
+	{"ORDER_CONFIRMED_BEFORE_THE_NEXT", ordered.with("1"), early},
+	{"ORDER_ONE_CONSUMER", ordered.with("0"), early},
+	{"ORDER_NO_NACK", ordered.with("1"), early},
 	{"RECEIVER_CLAIMS", plain.with("1"), twice},
 	{"RECEIVER_CLAIM_WITH_EFFECT", plain.with("1"), lost},
 	{"RECEIVER_ACK_AFTER_COMMIT", plain.with("1"), lost},

@@ -127,3 +127,20 @@
 #ifndef RECEIVER_ACK_AFTER_COMMIT
 #define RECEIVER_ACK_AFTER_COMMIT 1
 #endif
+
+/* In order, per key (ordered.pml): a message waits until the one before it has passed, … */
+#ifndef ORDER_ONE_AT_A_TIME
+#define ORDER_ONE_AT_A_TIME 1
+#endif
+/* … which for one that is forwarded means confirmed. */
+#ifndef ORDER_CONFIRMED_BEFORE_THE_NEXT
+#define ORDER_CONFIRMED_BEFORE_THE_NEXT 1
+#endif
+/* The queue has one active consumer, … */
+#ifndef ORDER_ONE_CONSUMER
+#define ORDER_ONE_CONSUMER 1
+#endif
+/* … which hands nothing back but by the end of its channel. */
+#ifndef ORDER_NO_NACK
+#define ORDER_NO_NACK 1
+#endif

@@ -11,10 +11,10 @@ import (
 // What a test finds when all is over. These return errors, for tests that fail in
 // another way than by the stage's own testing.TB.
 
-// Left is how many messages are ready in the staging and the waiting queue, and how many
+// Left is how many messages are ready in the staging, the waiting and the ordered queues, and how many
 // consumers those have: once there is none, nothing is unacked any more.
 func (s *Stage) Left() (messages, consumers int, err error) {
-	for _, queue := range []string{s.Topology.Queue, s.Topology.WaitingQueue()} {
+	for _, queue := range append(s.Topology.OrderedQueues(), s.Topology.Queue, s.Topology.WaitingQueue()) {
 		q, err := s.Channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 		if err != nil {
 			return 0, 0, fmt.Errorf("inspect queue %q: %w", queue, err)

@@ -122,7 +122,7 @@ func On(t testing.TB, kind Database, amqpURL string, topology bridge.Topology) *
 	s.must("dial broker", err)
 	t.Cleanup(s.Broker.Close)
 	s.must("declare topology", topology.Declare(t.Context(), s.Broker))
-	s.Sender, err = sender.New(s.Ledger, s.Broker, &sender.Options{Queue: topology.Queue, Timeout: Patience})
+	s.Sender, err = sender.New(s.Ledger, s.Broker, &sender.Options{Queue: topology.Queue, OrderedShards: topology.OrderedShards, Timeout: Patience})
 	s.must("new sender", err)
 	conn, err := amqp.Dial(amqpURL)
 	s.must("dial", err)
@@ -138,7 +138,7 @@ func (s *Stage) StageSingly() {
 	s.t.Helper()
 	var err error
 	s.Sender, err = sender.New(s.Ledger, s.Broker,
-		&sender.Options{Queue: s.Topology.Queue, Timeout: Patience, GroupMessages: 1})
+		&sender.Options{Queue: s.Topology.Queue, OrderedShards: s.Topology.OrderedShards, Timeout: Patience, GroupMessages: 1})
 	s.must("new sender", err)
 }
 
@@ -333,6 +333,29 @@ func (s *Stage) Depth(queue string) int {
 func (s *Stage) Staged() []amqp.Delivery {
 	s.t.Helper()
 	return s.members(s.Topology.Queue)
+}
+
+// StagedInOrder is Staged of the ordered queue of a key, which nobody else may consume: a
+// quorum queue with a single active consumer allows no basic.get.
+func (s *Stage) StagedInOrder(key string) (all []amqp.Delivery) {
+	s.t.Helper()
+	queue := s.Topology.OrderedQueueOf(key)
+	depth := s.Depth(queue)
+	deliveries, stop := s.Consume(queue)
+	timeout := time.After(Patience)
+	for range depth {
+		select {
+		case d := <-deliveries:
+			members, err := wire.Members(d)
+			s.must("take apart", err)
+			all = append(all, members...)
+		case <-timeout:
+			s.t.Fatalf("fewer than %d messages in queue %s", depth, queue)
+		}
+	}
+	stop()
+	s.WaitDepth(queue, depth)
+	return all
 }
 
 // Waiting is Staged of the waiting queue.

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // The types of variables. Each says in its error what it takes.
@@ -21,6 +23,18 @@ func (c *Count) Decode(text string) error {
 		return fmt.Errorf("%q is not usable; give a whole number from 1 to %d, or unset it", text, math.MaxUint16)
 	}
 	*c = Count(n)
+	return nil
+}
+
+// Shards is how many ordered queues there are.
+type Shards int
+
+func (s *Shards) Decode(text string) error {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > bridge.MaxOrderedShards {
+		return fmt.Errorf("%q is not usable; give a whole number from 0 to %d, or unset it", text, bridge.MaxOrderedShards)
+	}
+	*s = Shards(n)
 	return nil
 }
 

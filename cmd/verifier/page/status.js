@@ -188,6 +188,16 @@ function show(r) {
     ['Messages', 'number', (x) => number.format(x.messages)],
   ], r.targets, 'None: every target takes its messages.');
 
+  byID('keys-section').hidden = r.keys === null;
+  setText(byID('keys-n'), number.format(r.keys_held));
+  table('keys', 'keys-h', [
+    ['Waits for', 'time', (k) => since(r.now, k.since)],
+    ['Key', '', (k) => k.key],
+    ['Queue', '', (k) => k.queue],
+    ['First message', 'id', (k) => k.id],
+    ['Behind it', 'number', (k) => number.format(k.messages)],
+  ], r.keys || [], 'None: no message waits for an earlier one of its key.');
+
   const dead = r.dead_by_reason.reduce((n, x) => n + x.count, 0);
   setText(byID('dead-n'), number.format(dead));
   byID('reasons').replaceChildren(...r.dead_by_reason.map((x) => {

@@ -49,13 +49,15 @@ type Brief struct {
 
 	Options verifier.Options // of a verifier
 
-	Queues []string // of a receiver
+	Queues  []string // of a receiver
+	InOrder []string // those of them that it handles one by one
 }
 
 // A Target is where messages go, and how often, compared with others.
 type Target struct {
 	bridge.Target
 	Weight int
+	Keys   int // messages for it carry one of so many order keys
 }
 
 // String tells bodies and targets of the tables apart: "exchange/key".

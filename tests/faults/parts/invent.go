@@ -1,12 +1,11 @@
 package parts
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/google/uuid"
-
-	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // invent makes a transaction up.
@@ -49,11 +48,19 @@ func invent(random *rand.Rand, targets []Target) Transaction {
 }
 
 func order(random *rand.Rand, targets []Target) Order {
-	return Order{uuid.Must(uuid.NewV7()), pick(random, targets)}
+	to := pick(random, targets)
+	o := Order{ID: uuid.Must(uuid.NewV7()), To: to.Target}
+	if to.Keys > 0 {
+		o.Key = Key(random.IntN(to.Keys))
+	}
+	return o
 }
 
+// Key is the name of an order key.
+func Key(n int) string { return fmt.Sprint("key ", n) }
+
 // pick draws a target by weight.
-func pick(random *rand.Rand, targets []Target) bridge.Target {
+func pick(random *rand.Rand, targets []Target) Target {
 	total := 0
 	for _, t := range targets {
 		total += t.Weight
@@ -61,7 +68,7 @@ func pick(random *rand.Rand, targets []Target) bridge.Target {
 	n := random.IntN(total)
 	for _, t := range targets {
 		if n -= t.Weight; n < 0 {
-			return t.Target
+			return t
 		}
 	}
 	panic("weights do not add up")

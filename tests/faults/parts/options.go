@@ -13,7 +13,7 @@ const Unroutable = 6 * time.Second
 
 // senderOptions are those of every sender.
 func senderOptions(b Brief) *sender.Options {
-	o := &sender.Options{Queue: b.Topology.Queue, Timeout: 10 * time.Second, Logger: logger()}
+	o := &sender.Options{Queue: b.Topology.Queue, OrderedShards: b.Topology.OrderedShards, Timeout: 10 * time.Second, Logger: logger()}
 	if b.Parks {
 		o.Parking, o.ParkAfter = sender.ParkOnOutage, time.Second
 	}

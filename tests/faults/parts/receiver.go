@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,7 +46,10 @@ func receive(ctx context.Context, b Brief) error {
 		if err != nil {
 			return err
 		}
-		r := &receiver{db: db, database: database, guard: guard, address: b.AMQP, queue: queue}
+		r := &receiver{db: db, database: database, guard: guard, address: b.AMQP, queue: queue, handlers: handlers}
+		if slices.Contains(b.InOrder, queue) {
+			r.handlers = 1
+		}
 		queues.Go(func() {
 			_ = retry(ctx, "consume "+queue, func() error { return r.consume(ctx) })
 		})
@@ -61,6 +65,7 @@ type receiver struct {
 	guard    *idempotency.Guard
 	address  string
 	queue    string
+	handlers int
 }
 
 // consume handles deliveries until the connection or the queue is gone. It
@@ -84,7 +89,7 @@ func (r *receiver) consume(ctx context.Context) error {
 	}
 	var working sync.WaitGroup
 	defer working.Wait() // before the connection is closed
-	for range handlers {
+	for range r.handlers {
 		working.Go(func() {
 			for {
 				select {

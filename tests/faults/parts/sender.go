@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,8 +29,27 @@ type Transaction struct {
 
 // An Order is a row of the business table, and the message that goes with it.
 type Order struct {
-	ID uuid.UUID
-	To bridge.Target
+	ID  uuid.UUID
+	To  bridge.Target
+	Key string // its message's order key; then it has the next number of this key
+}
+
+// message is the message of an order.
+func (o Order) message() bridge.Message {
+	m := Message(o.ID, o.To)
+	m.OrderKey = o.Key
+	return m
+}
+
+// again is the transaction for another attempt. Messages with an order key have new IDs then.
+func (t Transaction) again() Transaction {
+	t.Orders = slices.Clone(t.Orders)
+	for i := range t.Orders {
+		if t.Orders[i].Key != "" {
+			t.Orders[i].ID = uuid.Must(uuid.NewV7())
+		}
+	}
+	return t
 }
 
 // Style is the way in which a transaction sends.
@@ -99,7 +119,8 @@ func send(ctx context.Context, b Brief) error {
 }
 
 // try makes one transaction, to its end even if ctx ends meanwhile. One that
-// fails is sometimes tried again, with the same IDs: a caller may do that.
+// fails is sometimes tried again, with the same IDs: a caller may do that, except for
+// messages with an order key.
 func (s *shop) try(ctx context.Context, t Transaction, random *rand.Rand) {
 	for {
 		err := s.transact(context.WithoutCancel(ctx), t)
@@ -110,6 +131,7 @@ func (s *shop) try(ctx context.Context, t Transaction, random *rand.Rand) {
 		if ctx.Err() != nil || random.IntN(3) > 0 {
 			return
 		}
+		t = t.again()
 	}
 }
 
@@ -154,7 +176,7 @@ func (s *shop) inTx(ctx context.Context, t Transaction) error {
 			if err := s.place(ctx, tx, o); err != nil {
 				return err
 			}
-			if _, err := tx.Send(Message(o.ID, o.To)); err != nil {
+			if _, err := tx.Send(o.message()); err != nil {
 				return err
 			}
 		}
@@ -211,7 +233,7 @@ func (s *shop) stage(ctx context.Context, tx *sql.Tx, orders []Order) error {
 		if err := s.place(ctx, bridge.SQL(tx), o); err != nil {
 			return err
 		}
-		messages[i] = Message(o.ID, o.To)
+		messages[i] = o.message()
 	}
 	_, err := s.sender.SendTx(ctx, bridge.SQL(tx), messages...)
 	for _, o := range orders {
@@ -223,10 +245,37 @@ func (s *shop) stage(ctx context.Context, tx *sql.Tx, orders []Order) error {
 // place inserts the business row. It is from this row, and from nothing else, that
 // the judge knows what has committed.
 func (s *shop) place(ctx context.Context, tx bridge.Tx, o Order) error {
-	if _, err := tx.Exec(ctx, s.database.Text(`INSERT INTO orders (id, target) VALUES (?, ?)`), o.ID.String(), TargetName(o.To)); err != nil {
+	number := 0
+	if o.Key != "" {
+		var err error
+		if number, err = s.count(ctx, tx, o.Key); err != nil {
+			return fmt.Errorf("count key: %w", err)
+		}
+	}
+	if _, err := tx.Exec(ctx, s.database.Text(`INSERT INTO orders (id, target, name, number) VALUES (?, ?, ?, ?)`),
+		o.ID.String(), TargetName(o.To), o.Key, number); err != nil {
 		return fmt.Errorf("insert order: %w", err)
 	}
 	return nil
+}
+
+// count returns the next number of a key, whose row it locks.
+func (s *shop) count(ctx context.Context, tx bridge.Tx, key string) (number int, err error) {
+	if _, err := tx.Exec(ctx, s.database.Text(`UPDATE counters SET number = number + 1 WHERE name = ?`), key); err != nil {
+		return 0, err
+	}
+	rows, err := tx.Query(ctx, s.database.Text(`SELECT number FROM counters WHERE name = ?`), key)
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		return 0, errors.Join(rows.Err(), fmt.Errorf("no key %q", key))
+	}
+	if err := rows.Scan(&number); err != nil {
+		return 0, err
+	}
+	return number, rows.Err()
 }
 
 // before and after are the two halves of a conflict.

@@ -69,6 +69,7 @@ type database struct {
 // habits are what a kind of database wants said differently. The sessions of a process are
 // known by its role.
 type habits struct {
+	place    string   // the type of a column that numbers the rows in the order of their INSERTs
 	stamp    string   // the type of a column that holds the time of its row's INSERT
 	role     []string // make a role, %s, where the server must know it
 	as       func(role parts.Role, address string) string
@@ -82,6 +83,7 @@ type habits struct {
 
 var habitsOf = map[migrate.Dialect]habits{
 	migrate.PostgreSQL: {
+		place:    `bigserial PRIMARY KEY`,
 		stamp:    `timestamptz NOT NULL DEFAULT clock_timestamp()`,
 		as:       func(role parts.Role, address string) string { return address + "&application_name=" + string(role) },
 		sessions: `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = ?`,
@@ -90,6 +92,7 @@ var habitsOf = map[migrate.Dialect]habits{
 		unlock:   `ROLLBACK`,
 	},
 	migrate.MySQL: {
+		place:    `bigint AUTO_INCREMENT PRIMARY KEY`,
 		stamp:    `datetime(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6))`,
 		role:     []string{`CREATE USER IF NOT EXISTS %s`, `GRANT ALL ON *.* TO %s`},
 		as:       asUser,

@@ -131,14 +131,20 @@ func (d *Diary) history(ids []uuid.UUID) map[uuid.UUID][]string {
 	return out
 }
 
-// course is what the harness did and what the broker said of queues, in their order.
+// course is what the harness did, what the broker said of queues, and which processes
+// panicked and where, in their order.
 func (d *Diary) course() []string {
-	const most = 200
+	const most, panicLines = 200, 15
+	panicked := make(map[string]int) // lines that are still wanted
 	var out []string
 	_ = d.scan(func(line string, _ time.Time, writer string, _ uuid.UUID, _ string) {
 		ofQueue := strings.Contains(line, "terminating with reason") || strings.Contains(line, "started cluster") || strings.Contains(line, "uorum queue")
-		if (writer == "harness" || writer == "RabbitMQ" && ofQueue) && len(out) < most {
+		if strings.Contains(line, "| panic: ") {
+			panicked[writer] = panicLines
+		}
+		if (writer == "harness" || writer == "RabbitMQ" && ofQueue || panicked[writer] > 0) && len(out) < most {
 			out = append(out, line)
+			panicked[writer]--
 		}
 	})
 	return out

@@ -118,8 +118,24 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		return w.shop.lockTable(ctx, "bridge_ledger", f.For)
 	case StrayMessages:
 		return w.PublishStrays(ctx)
+	case UnbindOrdered:
+		if err := w.UnbindOrdered(); err != nil {
+			return err
+		}
+		Rest(ctx, f.For)
+		return w.redeclare(ctx, func() {})
 	}
 	return nil
+}
+
+// UnbindOrdered takes the ordered target its queue, with nothing lost. Declare gives it back.
+func (w *World) UnbindOrdered() error {
+	return Eventually(context.Background(), "the binding is gone", Patience, func() (bool, error) {
+		err := w.onChannel(func(ch *amqp.Channel) error {
+			return ch.QueueUnbind(orderedQueue, Ordered.RoutingKey, Ordered.Exchange, nil)
+		})
+		return err == nil, err
+	})
 }
 
 // settled is how long after its declaration a quorum queue survives a SIGKILL of

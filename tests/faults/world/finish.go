@@ -35,13 +35,12 @@ func (w *World) Finish(ctx context.Context) error {
 		return len(ids) == 0, err
 	})
 	w.Diary.Note("the verifiers work until nothing is left")
-	t := w.config.Topology
 	err = errors.Join(err, Eventually(ctx, "nothing is parked", Patience, func() (bool, error) {
 		n, err := count(ctx, w.shop.DB, "bridge_parked")
 		return n == 0, err
 	}))
 	err = errors.Join(err, w.awaitDead(ctx))
-	err = errors.Join(err, w.drain(ctx, w.Verifiers, []string{t.Queue, t.WaitingQueue()}, func() (int, error) {
+	err = errors.Join(err, w.drain(ctx, w.Verifiers, w.stagingQueues(), func() (int, error) {
 		return count(ctx, w.shop.DB, "bridge_ledger")
 	}))
 	w.Diary.Note("the receivers work until nothing is left")
@@ -118,7 +117,7 @@ func (w *World) left(ctx context.Context, queues []string) (n int, err error) {
 		n, free = 0, true
 		err = w.look(func(ch *amqp.Channel) error {
 			for _, queue := range queues {
-				q, err := inspect(ch, queue)
+				q, err := w.inspect(ch, queue)
 				if err != nil {
 					return err
 				}

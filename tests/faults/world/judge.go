@@ -16,11 +16,11 @@ import (
 // harness itself has done to them.
 type Records struct {
 	Orders   map[uuid.UUID]Placed // what has committed
-	Arrivals []Arrival
-	Effects  map[uuid.UUID]int // of the Guard's transactions
-	Rows     []uuid.UUID       // left in the ledger
+	Arrivals []Arrival            // in their order
+	Effects  map[uuid.UUID]int    // of the Guard's transactions
+	Rows     []uuid.UUID          // left in the ledger
 	Dead     []DeadLetter
-	Staged   int // messages left in the staging and the waiting queue
+	Staged   int // messages left in the staging, the waiting and the ordered queues
 	Waiting  int // messages left in the receivers' queues
 	Held     int // messages of one queue that the receivers hold, at most
 
@@ -34,10 +34,13 @@ type Records struct {
 }
 
 // Placed is an order's target, and when its row was inserted: before its message
-// was published.
+// was published. If the message has an order key, Number is its place among those of the
+// key, from 1 on.
 type Placed struct {
 	Target string
 	At     time.Time
+	Key    string
+	Number int
 }
 
 // An Arrival is one delivery to a receiver.
@@ -95,6 +98,7 @@ const (
 	Invented    Kind = "invented"  // arrived, and was not committed
 	NoEffect    Kind = "no effect" // arrived, and had none
 	TwoEffects  Kind = "more than one effect"
+	Disordered  Kind = "out of order"    // its first copy arrived before that of an earlier one of its key
 	Changed     Kind = "changed"         // arrived with another content, or at another target
 	Leftover    Kind = "left over"       // in a queue, at the end
 	Orphan      Kind = "unexplained row" // in the ledger, at the end
@@ -125,6 +129,7 @@ func Summary(violations []Violation) string {
 type Totals struct {
 	Committed   int // messages
 	Delivered   int // of them, to a receiver
+	InOrder     int // of the delivered, with an order key
 	Dead        int // of them, in the dead queue, as they were meant to be
 	Duplicates  int // deliveries beyond each message's first
 	WithStaging int // lost with the staging queue when it was deleted
@@ -136,6 +141,7 @@ type Totals struct {
 func (t *Totals) Add(o Totals) {
 	t.Committed += o.Committed
 	t.Delivered += o.Delivered
+	t.InOrder += o.InOrder
 	t.Dead += o.Dead
 	t.Duplicates += o.Duplicates
 	t.WithStaging += o.WithStaging
@@ -144,8 +150,8 @@ func (t *Totals) Add(o Totals) {
 }
 
 func (t Totals) String() string {
-	return fmt.Sprintf("%d messages committed, %d delivered, %d dead-lettered as meant, %d duplicates, %d lost with the staging queue and %d with target queues that were deleted, %d explained rows left",
-		t.Committed, t.Delivered, t.Dead, t.Duplicates, t.WithStaging, t.WithTarget, t.Rows)
+	return fmt.Sprintf("%d messages committed, %d delivered, %d of them with an order key, %d dead-lettered as meant, %d duplicates, %d lost with the staging queue and %d with target queues that were deleted, %d explained rows left",
+		t.Committed, t.Delivered, t.InOrder, t.Dead, t.Duplicates, t.WithStaging, t.WithTarget, t.Rows)
 }
 
 // undone is how far before a kill of the database a deletion that did not wait for
@@ -162,6 +168,7 @@ func Judge(r Records) (Totals, []Violation) {
 		j.rows[id] = true
 	}
 	j.arrivals()
+	j.inOrder()
 	j.deadLetters()
 	j.orders()
 	j.left()
@@ -204,6 +211,23 @@ func (j *judge) arrivals() {
 		case n > 1:
 			j.violates(TwoEffects, id, "had %d", n)
 		}
+	}
+}
+
+// inOrder: the first copies of each key count up by one.
+func (j *judge) inOrder() {
+	seen, last := make(map[uuid.UUID]bool), make(map[string]int)
+	for _, a := range j.Arrivals {
+		order := j.Orders[a.ID]
+		if order.Key == "" || seen[a.ID] {
+			continue
+		}
+		seen[a.ID] = true
+		j.totals.InOrder++
+		if order.Number != last[order.Key]+1 {
+			j.violates(Disordered, a.ID, "number %d of %s arrived after %d", order.Number, order.Key, last[order.Key])
+		}
+		last[order.Key] = max(last[order.Key], order.Number)
 	}
 }
 
@@ -285,7 +309,7 @@ func (j *judge) orders() {
 		switch {
 		case withTarget:
 			with[order.Target]++
-		case !confirmed && j.rows[id] && after(j.Events.StagingDeleted, order.At):
+		case !confirmed && j.rows[id] && order.Key == "" && after(j.Events.StagingDeleted, order.At):
 			j.totals.WithStaging++
 		default:
 			j.violates(Lost, id, "placed at %s, for %s; row left: %t, confirmed by the target: %t",
@@ -316,7 +340,7 @@ func after(times []time.Time, t time.Time) bool {
 // left: the queues are empty, and each row of the ledger has its reason.
 func (j *judge) left() {
 	if j.Staged > 0 {
-		j.violates(Leftover, uuid.Nil, "%d messages in the staging and the waiting queue", j.Staged)
+		j.violates(Leftover, uuid.Nil, "%d messages in the staging, the waiting and the ordered queues", j.Staged)
 	}
 	if j.Waiting > 0 {
 		j.violates(Leftover, uuid.Nil, "%d messages in the receivers' queues", j.Waiting)
@@ -338,7 +362,7 @@ func (j *judge) explain(id uuid.UUID) string {
 		return ""
 	case !committed:
 		return "it belongs to no order and to no proof"
-	case after(j.Events.StagingDeleted, order.At): // with the message, or before its deletion
+	case order.Key == "" && after(j.Events.StagingDeleted, order.At): // with the message, or before its deletion
 		return ""
 	}
 	forgotten, ok := j.Forgotten[id]

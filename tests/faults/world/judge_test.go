@@ -22,6 +22,24 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 	}{
 		"as it should be": {func(*world.Records) {}, nil},
 		"it comes twice":  {func(r *world.Records) { r.Arrivals = append(r.Arrivals, r.Arrivals[0]) }, nil},
+		"it is the next of its key": {func(r *world.Records) {
+			r.Orders[other] = world.Placed{Target: target, At: placed, Key: "k", Number: 1}
+			r.Orders[id] = world.Placed{Target: target, At: placed, Key: "k", Number: 2}
+			first := world.Arrival{ID: other, Target: target, Intact: true}
+			r.Arrivals = []world.Arrival{first, r.Arrivals[0], first}
+			r.Effects[other] = 1
+		}, nil},
+		"it arrives before an earlier one of its key": {func(r *world.Records) {
+			r.Orders[other] = world.Placed{Target: target, At: placed, Key: "k", Number: 1}
+			r.Orders[id] = world.Placed{Target: target, At: placed, Key: "k", Number: 2}
+			r.Arrivals = append(r.Arrivals, world.Arrival{ID: other, Target: target, Intact: true})
+			r.Effects[other] = 1
+		}, []world.Kind{world.Disordered, world.Disordered}},
+		"it has a key, does not come, and the staging queue was deleted": {func(r *world.Records) {
+			r.Orders[id] = world.Placed{Target: target, At: placed, Key: "k", Number: 1}
+			r.Arrivals, r.Effects, r.Rows = nil, nil, []uuid.UUID{id}
+			r.Events.StagingDeleted = []time.Time{later}
+		}, []world.Kind{world.Lost, world.Orphan}},
 		"it does not come": {func(r *world.Records) { r.Arrivals, r.Effects = nil, nil },
 			[]world.Kind{world.Lost}},
 		"it does not come, and its row is left": {func(r *world.Records) { r.Arrivals, r.Effects, r.Rows = nil, nil, []uuid.UUID{id} },

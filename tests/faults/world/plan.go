@@ -26,6 +26,9 @@ const (
 	KillSessions  FaultKind = "kill database sessions"
 	LockLedger    FaultKind = "lock the ledger"
 	StrayMessages FaultKind = "stray messages"
+
+	// UnbindOrdered is of a world with order keys only, and in no plan by itself.
+	UnbindOrdered FaultKind = "take the binding of the ordered target away"
 )
 
 // FaultKinds are all of them; a plan draws from them.

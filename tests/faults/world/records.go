@@ -32,11 +32,13 @@ func (w *World) Judge(ctx context.Context) (Totals, []Violation, error) {
 // Histories are the lines of the diary about the violations' messages, of a few of
 // them at most, after the course of the whole.
 func (w *World) Histories(violations []Violation) string {
-	const most = 5
+	const most = 4 // of each kind
 	var ids []uuid.UUID
+	seen := make(map[Kind]int)
 	for _, v := range violations {
-		if v.ID != uuid.Nil && len(ids) < most && !slices.Contains(ids, v.ID) {
+		if v.ID != uuid.Nil && seen[v.Kind] < most && !slices.Contains(ids, v.ID) {
 			ids = append(ids, v.ID)
+			seen[v.Kind]++
 		}
 	}
 	var text strings.Builder
@@ -56,10 +58,10 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 	r.Held = len(w.Receivers) * parts.ReceiverPrefetch
 	err = firstError(
 		func() error {
-			return each(ctx, w.shop.DB, `SELECT id, target, at FROM orders`, func(rows *sql.Rows) error {
+			return each(ctx, w.shop.DB, `SELECT id, target, at, name, number FROM orders`, func(rows *sql.Rows) error {
 				var id uuid.UUID
 				var o Placed
-				err := rows.Scan(&id, &o.Target, &o.At)
+				err := rows.Scan(&id, &o.Target, &o.At, &o.Key, &o.Number)
 				r.Orders[id] = o
 				return err
 			})
@@ -73,7 +75,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 			})
 		},
 		func() error {
-			return each(ctx, w.post.DB, `SELECT id, target, intact FROM arrivals`, func(rows *sql.Rows) error {
+			return each(ctx, w.post.DB, `SELECT id, target, intact FROM arrivals ORDER BY place`, func(rows *sql.Rows) error {
 				var a Arrival
 				err := rows.Scan(&a.ID, &a.Target, &a.Intact)
 				r.Arrivals = append(r.Arrivals, a)
@@ -89,7 +91,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 			})
 		},
 		func() error {
-			r.Staged, err = w.depth(w.config.Topology.Queue, w.config.Topology.WaitingQueue())
+			r.Staged, err = w.depth(w.stagingQueues()...)
 			return err
 		},
 		func() error { r.Waiting, err = w.depth(w.receiverQueues()...); return err },

@@ -1,0 +1,53 @@
+package sender
+
+import (
+	"context"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// ordered stages messages with an order key. Each ordered queue has a stager of its own,
+// which publishes nothing before what it has published last is confirmed. So a message that
+// is staged after another's transaction has committed is behind that one in their queue, as
+// are the messages of one transaction behind each other.
+type ordered struct {
+	topology bridge.Topology
+	stagers  map[string]*stager // by queue
+}
+
+func newOrdered(o Options, newStager func(queue string) *stager) ordered {
+	out := ordered{
+		topology: bridge.Topology{Queue: o.Queue, OrderedShards: o.OrderedShards},
+		stagers:  make(map[string]*stager, o.OrderedShards),
+	}
+	for _, queue := range out.topology.OrderedQueues() {
+		out.stagers[queue] = newStager(queue)
+		out.stagers[queue].ordered = true
+	}
+	return out
+}
+
+// stage stages these, each in the queue of its key, and waits for the confirms: what is
+// staged next, by the same transaction or by one that begins after it has committed, is
+// behind them.
+func (o ordered) stage(ctx context.Context, cargos map[string]*cargo) (err error) {
+	ended := make(chan error, len(cargos))
+	for queue, c := range cargos {
+		go func() { ended <- o.stagers[queue].stage(ctx, *c) }()
+	}
+	for range cargos {
+		if one := <-ended; err == nil {
+			err = one
+		}
+	}
+	return err
+}
+
+// stage has a cargo published and waits for the confirms.
+func (s *stager) stage(ctx context.Context, c cargo) error {
+	joined, err := s.begin(ctx, c, true)
+	if err != nil {
+		return err
+	}
+	return s.wait(ctx, joined, c.ids[0])
+}

@@ -1,0 +1,283 @@
+package sender
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+// A slowBroker takes a while for each confirm, and fails what contains a word.
+type slowBroker struct {
+	takes time.Duration
+	fails string
+	taken []string
+}
+
+func (b *slowBroker) Blocked() string { return "" }
+
+func (b *slowBroker) Publish(ctx context.Context, messages []bridge.Outgoing) error {
+	select {
+	case <-time.After(b.takes):
+	case <-ctx.Done():
+		return &bridge.PublishError{Err: fmt.Errorf("%w: %w", bridge.ErrUnconfirmed, ctx.Err())}
+	}
+	for _, m := range messages {
+		if b.fails != "" && bytes.Contains(m.Body, []byte(b.fails)) {
+			return &bridge.PublishError{Err: bridge.ErrNacked}
+		}
+		for _, word := range strings.Fields(string(m.Body)) {
+			if name, ok := strings.CutPrefix(word, "message"); ok {
+				b.taken = append(b.taken, name)
+			}
+		}
+	}
+	return nil
+}
+
+func orderedStager(b broker) *stager {
+	return &stager{broker: b, timeout: time.Second, limit: wire.MaxMembers, ordered: true}
+}
+
+// cargoOf are messages of which each fills most of a group.
+func cargoOf(t *testing.T, names ...string) (c cargo) {
+	t.Helper()
+	for _, name := range names {
+		m := small
+		m.ID = uuid.New()
+		m.OrderKey = "key"
+		m.Publishing.Body = []byte(" message" + name + " " + strings.Repeat(".", groupBytes*2/3))
+		publishing, err := wire.Encode(m, uuid.Nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.add(m.ID, wire.EncodeRecord(publishing))
+	}
+	return c
+}
+
+// begun has cargos published, one after the other.
+func begun(t *testing.T, s *stager, cargos ...cargo) []*shipment {
+	t.Helper()
+	out := make([]*shipment, len(cargos))
+	for i, c := range cargos {
+		var err error
+		if out[i], err = s.begin(t.Context(), c, true); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+	}
+	return out
+}
+
+// While one is under way several gather that do not fit into one group. What fails, fails
+// for its own transactions only, and each hears of its confirm when it is there.
+func TestWhatGathersInOrderIsConfirmedGroupByGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: 200 * time.Millisecond, fails: "message3"}
+		start := time.Now()
+		for i, one := range begun(t, orderedStager(b), cargoOf(t, "1"), cargoOf(t, "2"), cargoOf(t, "3"), cargoOf(t, "4")) {
+			<-one.done
+			if got, want := time.Since(start), time.Duration(i+1)*b.takes; got != want {
+				t.Errorf("shipment %d is done after %v, want %v", i+1, got, want)
+			}
+			if failed := one.err != nil; failed != (i == 2) {
+				t.Errorf("shipment %d: error %v", i+1, one.err)
+			}
+		}
+		if want := []string{"1", "2", "4"}; !slices.Equal(b.taken, want) {
+			t.Errorf("taken %v, want %v", b.taken, want)
+		}
+	})
+}
+
+func TestWhatFitsIntoAGroupTravelsTogetherInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: 200 * time.Millisecond}
+		var cargos []cargo
+		for i := range 20 {
+			c := cargo{}
+			m := small
+			m.ID, m.OrderKey = uuid.New(), "key"
+			m.Publishing.Body = fmt.Appendf(nil, " message%d ", i)
+			publishing, err := wire.Encode(m, uuid.Nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.add(m.ID, wire.EncodeRecord(publishing))
+			cargos = append(cargos, c)
+		}
+		start := time.Now()
+		all := begun(t, orderedStager(b), cargos...)
+		<-all[len(all)-1].done
+		if took := time.Since(start); took != 2*b.takes {
+			t.Errorf("20 small ones took %v, want the time of two confirms", took)
+		}
+		if len(b.taken) != 20 || b.taken[0] != "0" || b.taken[19] != "19" {
+			t.Errorf("taken %v", b.taken)
+		}
+	})
+}
+
+// Together they take longer than the timeout, which each has for itself.
+func TestEachGroupOfATransactionHasTheTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: 800 * time.Millisecond}
+		s := orderedStager(b)
+		if err := s.stage(t.Context(), cargoOf(t, "1", "2", "3")); err != nil {
+			t.Error(err)
+		}
+		b.fails = "message2"
+		b.taken = nil
+		if err := s.stage(t.Context(), cargoOf(t, "1", "2", "3")); !errors.Is(err, bridge.ErrNacked) {
+			t.Errorf("error %v", err)
+		}
+		if len(b.taken) != 1 {
+			t.Errorf("after a failure %v were taken, want the first one", b.taken)
+		}
+	})
+}
+
+// A broker that confirms nothing must not make them wait for one timeout after the other.
+func TestWhoeverWaitsInOrderWaitsForTwiceTheTimeoutAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: time.Hour}
+		start := time.Now()
+		for i, one := range begun(t, orderedStager(b), cargoOf(t, "1"), cargoOf(t, "2"), cargoOf(t, "3"), cargoOf(t, "4"), cargoOf(t, "5")) {
+			<-one.done
+			if !bridge.Retryable(one.err) || !errors.Is(one.err, bridge.ErrUnconfirmed) {
+				t.Errorf("shipment %d: error %v", i+1, one.err)
+			}
+		}
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// One call of Stage must not overtake what the transaction has sent before with its key.
+func TestWhatWasSentWithAKeyIsStagedBeforeWhatIsStagedWithIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := new(slowBroker)
+		s, err := New(noLedger{}, new(bridge.Broker), &Options{OrderedShards: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.stager.broker = b
+		for _, one := range s.ordered.stagers {
+			one.broker = b
+		}
+		message := func(key, name string) bridge.Message {
+			m := small
+			m.OrderKey, m.Publishing.Body = key, []byte(" message"+name+" ")
+			return m
+		}
+		o := s.Outbox(nil)
+		sent, err := o.Send(message("a", "1"), message("b", "9"), message("", "0"), message("a", "2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		third, err := o.Stage(t.Context(), message("a", "3"), message("c", "4"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(third) != 2 || slices.Contains(sent, third[0]) {
+			t.Errorf("Stage returned the IDs %v", third)
+		}
+		if want := []string{"1", "2", "3", "4"}; !slices.Equal(b.taken, want) {
+			t.Errorf("staged %v, want %v", b.taken, want)
+		}
+		if err := o.Confirm(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"1", "2", "3", "4", "9", "0"}; !slices.Equal(b.taken, want) {
+			t.Errorf("staged %v, want %v", b.taken, want)
+		}
+	})
+}
+
+// A parkingLedger remembers what was parked.
+type parkingLedger struct {
+	noLedger
+	parked []uuid.UUID
+}
+
+func (*parkingLedger) Features() driver.Features { return driver.Features{Parks: true} }
+
+func (l *parkingLedger) Park(_ context.Context, _ bridge.Tx, messages []driver.Parked) error {
+	for _, m := range messages {
+		l.parked = append(l.parked, m.ID)
+	}
+	return nil
+}
+
+// parkingSender has a broker for each kind of message.
+func parkingSender(t *testing.T, others, inOrder broker) (*Sender, *parkingLedger) {
+	t.Helper()
+	ledger := new(parkingLedger)
+	s, err := New(ledger, new(bridge.Broker), &Options{OrderedShards: 1, Parking: ParkOnOutage, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.stager.broker = others
+	for _, one := range s.ordered.stagers {
+		one.broker = inOrder
+	}
+	return s, ledger
+}
+
+var withKey = bridge.Message{RoutingKey: "target", OrderKey: "key"}
+
+func TestWhatHasNoKeyIsParkedBesideWhatHasOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, ledger := parkingSender(t, &slowBroker{takes: time.Hour}, &slowBroker{})
+		ids, err := s.SendTx(t.Context(), nil, withKey, small, withKey, small)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := []uuid.UUID{ids[1], ids[3]}; !slices.Equal(ledger.parked, want) {
+			t.Errorf("parked %v, want %v", ledger.parked, want)
+		}
+	})
+}
+
+// While others are parked without asking the broker, these fail without asking it.
+func TestMessagesWithAKeyFailAtOnceDuringAKnownOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{takes: time.Hour}
+		s, ledger := parkingSender(t, b, b)
+		takes := func(want time.Duration, fails bool, messages ...bridge.Message) {
+			t.Helper()
+			began := time.Now()
+			_, err := s.SendTx(t.Context(), nil, messages...)
+			if took := time.Since(began); took != want {
+				t.Errorf("it took %v, want %v", took, want)
+			}
+			if fails != (err != nil) || fails && !bridge.Retryable(err) {
+				t.Errorf("error %v", err)
+			}
+		}
+		takes(5*time.Second, true, withKey) // nobody knows of an outage
+		takes(time.Second, false, small)
+		takes(0, true, withKey)
+		takes(0, true, small, withKey)
+		if len(ledger.parked) != 1 {
+			t.Errorf("%d are parked, want the one of a transaction without a key", len(ledger.parked))
+		}
+		b.takes = 0
+		time.Sleep(parkRetry)
+		takes(0, false, withKey)
+	})
+}

@@ -1,0 +1,406 @@
+package verifier_test
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+func orderedStage(t *testing.T, topology bridge.Topology) *stage.Stage {
+	t.Helper()
+	topology.Queue = "staging"
+	if topology.OrderedShards == 0 {
+		topology.OrderedShards = 2
+	}
+	return stage.On(t, stage.Postgres, servertest.Vhost(t), topology)
+}
+
+func inOrder(queue, key string, n int) bridge.Message {
+	m := stage.To(queue, key+" "+strconv.Itoa(n))
+	m.OrderKey = key
+	return m
+}
+
+// countUp checks that the first copies of each key's messages count up by one, from 1 to n.
+// It returns the number of copies that came twice.
+func countUp(t *testing.T, deliveries []amqp.Delivery, keys []string, n int) (again int) {
+	t.Helper()
+	seen, last := map[string]bool{}, map[string]int{}
+	for _, d := range deliveries {
+		if seen[d.MessageId] {
+			again++
+			continue
+		}
+		seen[d.MessageId] = true
+		key, number, _ := strings.Cut(string(d.Body), " ")
+		i, err := strconv.Atoi(strings.TrimRight(number, "."))
+		if err != nil || i != last[key]+1 {
+			t.Fatalf("key %s: %q came after %d", key, d.Body, last[key])
+		}
+		last[key] = i
+	}
+	for _, key := range keys {
+		if last[key] != n {
+			t.Errorf("key %s: %d have come, want %d", key, last[key], n)
+		}
+	}
+	return again
+}
+
+// receiveFirsts receives until so many different messages have come, and takes what comes
+// twice too.
+func receiveFirsts(t *testing.T, s *stage.Stage, queue string, n int) (all []amqp.Delivery) {
+	t.Helper()
+	seen := map[string]bool{}
+	for len(seen) < n {
+		d := s.Receive(queue, 1)[0]
+		all = append(all, d)
+		seen[d.MessageId] = true
+	}
+	return all
+}
+
+func keys(n int) (out []string) {
+	for i := range n {
+		out = append(out, "key"+strconv.Itoa(i))
+	}
+	return out
+}
+
+// send has one writer for each key, whose transactions send one or two messages and hold no
+// lock: each begins when the last one has committed.
+func send(t *testing.T, s *stage.Stage, queue string, keys []string, n int) {
+	t.Helper()
+	var writers sync.WaitGroup
+	for _, key := range keys {
+		writers.Go(func() {
+			for i := 1; i <= n; {
+				err := s.Sender.InTx(t.Context(), s.DB, nil, func(tx *sender.Tx) error {
+					messages := []bridge.Message{inOrder(queue, key, i)}
+					if i%3 == 0 && i < n {
+						messages = append(messages, inOrder(queue, key, i+1))
+					}
+					if _, err := tx.Send(messages...); err != nil {
+						return err
+					}
+					i += len(messages)
+					return nil
+				})
+				if err != nil {
+					t.Errorf("send: %v", err)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+}
+
+func TestEachKeyKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	for _, classic := range []bool{false, true} {
+		t.Run(fmt.Sprintf("classic %t", classic), func(t *testing.T) {
+			t.Parallel()
+			s := orderedStage(t, bridge.Topology{Classic: classic})
+			queue := s.Queue("target", nil)
+			first := s.Verify(verifier.Options{})
+			second := s.Verify(verifier.Options{})
+			const n = 30
+			keys := keys(20)
+			s.Commit(stage.To(queue, "without a key"))
+			send(t, s, queue, keys, n)
+			s.RollBack(inOrder(queue, keys[0], 1000))
+			got := s.Receive(queue, len(keys)*n+1)
+			countUp(t, slices.DeleteFunc(got, func(d amqp.Delivery) bool { return string(d.Body) == "without a key" }), keys, n)
+			s.Eventually("the rolled-back one is dropped", func() bool { return first.Stats().Dropped+second.Stats().Dropped == 1 })
+			first.Stop()
+			second.Stop()
+			if n := s.Rows(); n != 0 {
+				t.Errorf("%d rows left", n)
+			}
+			if left, _, err := s.Left(); err != nil || left != 0 {
+				t.Errorf("%d messages left, error %v", left, err)
+			}
+		})
+	}
+}
+
+// While a transaction is open its key waits, and no other.
+func TestAnOpenTransactionHoldsItsKeyOnly(t *testing.T) {
+	t.Parallel()
+	s := orderedStage(t, bridge.Topology{OrderedShards: 1})
+	queue := s.Queue("target", nil)
+	var log lines
+	v := s.Verify(verifier.Options{Patience: 100 * time.Millisecond, HandBack: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	open, ids := s.Begin(inOrder(queue, "held", 1))
+	for i := 2; i <= 5; i++ { // of writers that do not wait for each other
+		s.Commit(inOrder(queue, "held", i))
+	}
+	const others = 40
+	send(t, s, queue, []string{"other"}, others)
+	countUp(t, s.Receive(queue, others), []string{"other"}, others)
+	s.Eventually("the key is held", func() bool {
+		keys := v.State().Keys
+		return len(keys) == 1 && keys[0].Key == "held" && keys[0].ID == ids[0].String() && keys[0].Messages == 4
+	})
+	// Held for longer than allowed, everything comes over another channel, in order.
+	s.Eventually("the queue is consumed over other channels", func() bool {
+		if n := s.Depth(queue); n != 0 {
+			t.Fatalf("%d messages have overtaken the first of their key", n)
+		}
+		return len(log.with(anotherChannel)) >= 2
+	})
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	countUp(t, s.Receive(queue, 5), []string{"held"}, 5)
+	if got := v.Stats(); got.Sessions != 1 || got.SetAside != 0 || got.Dropped != 0 {
+		t.Errorf("stats %+v", got)
+	}
+}
+
+// Each of two verifiers would get every second message, if both were given any. The first
+// message of the key is not known to be committed while the others are.
+func TestOneVerifierAtATimeGetsAnOrderedQueue(t *testing.T) {
+	t.Parallel()
+	s := orderedStage(t, bridge.Topology{OrderedShards: 1})
+	queue := s.Queue("target", nil)
+	s.Verify(verifier.Options{})
+	s.Verify(verifier.Options{})
+	open, _ := s.Begin(inOrder(queue, "held", 1))
+	for i := 2; i <= 5; i++ {
+		s.Commit(inOrder(queue, "held", i))
+	}
+	const others = 20
+	send(t, s, queue, []string{"other"}, others)
+	countUp(t, s.Receive(queue, others), []string{"other"}, others)
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	countUp(t, s.Receive(queue, 5), []string{"held"}, 5)
+}
+
+// The session must end as a whole, and the next one go on.
+func TestADatabaseErrorEndsASessionWithOrderedQueues(t *testing.T) {
+	t.Parallel()
+	s := orderedStage(t, bridge.Topology{})
+	queue := s.Queue("target", nil)
+	v := s.Verify(verifier.Options{SettleWait: stage.Patience})
+	open, _ := s.Begin(inOrder(queue, "k", 1))
+	s.Eventually("a settle waits, and its connection is killed", func() bool {
+		result, err := s.DB.ExecContext(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := result.RowsAffected()
+		return err == nil && n > 0
+	})
+	s.Eventually("a new session", func() bool { return v.Stats().Sessions > 1 })
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	s.Commit(inOrder(queue, "k", 2))
+	countUp(t, s.Receive(queue, 2), []string{"k"}, 2)
+}
+
+// anotherChannel is what the log says when a verifier has left a channel.
+const anotherChannel = "an ordered queue is consumed over a new channel"
+
+// A missing and a full target hold their keys, and no other.
+func TestATargetThatTakesNothingHoldsItsKeysOnly(t *testing.T) {
+	t.Parallel()
+	s := orderedStage(t, bridge.Topology{OrderedShards: 1})
+	queue := s.Queue("target", nil)
+	full := s.Queue("full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+	v := s.Verify(verifier.Options{Unroutable: time.Hour, Patience: 100 * time.Millisecond})
+	const n = 10
+	for i := 1; i <= n; i++ {
+		s.Commit(inOrder("missing", "a", i), inOrder(full, "b", i), inOrder(queue, "c", i))
+	}
+	countUp(t, s.Receive(queue, n), []string{"c"}, n)
+	s.Eventually("both keys are held", func() bool { return len(v.State().Keys) == 2 })
+	missing := s.Queue("missing", nil)
+	countUp(t, receiveFirsts(t, s, missing, n), []string{"a"}, n)
+	countUp(t, receiveFirsts(t, s, full, n), []string{"b"}, n)
+	if got := v.Stats(); got.SetAside != 0 || got.DeadLettered != 0 {
+		t.Errorf("stats %+v", got)
+	}
+}
+
+func TestAfterADeadLetterItsKeyGoesOn(t *testing.T) {
+	t.Parallel()
+	s := orderedStage(t, bridge.Topology{})
+	queue := s.Queue("target", nil)
+	s.Verify(verifier.Options{Unroutable: time.Second, Allow: []verifier.Allow{{RoutingKey: "target"}, {RoutingKey: "missing"}}})
+	s.Commit(inOrder(queue, "k", 1), inOrder("forbidden", "k", 100), inOrder("missing", "k", 200), inOrder(queue, "k", 2))
+	countUp(t, s.Receive(queue, 2), []string{"k"}, 2)
+	dead := s.Receive(s.Topology.DeadQueue(), 2)
+	for i, reason := range []string{wire.DeadNotAllowed, wire.DeadUnroutable} {
+		if got := dead[i].Headers[wire.HeaderDeadReason]; got != reason || dead[i].Headers[wire.HeaderOrderKey] != "k" {
+			t.Errorf("dead letter %d: reason %v, key %v", i, got, dead[i].Headers[wire.HeaderOrderKey])
+		}
+	}
+}
+
+func TestWithHoldKeysNothingIsForwardedPastWhatWouldBeDead(t *testing.T) {
+	t.Parallel()
+	s := orderedStage(t, bridge.Topology{})
+	queue := s.Queue("target", nil)
+	var log lines
+	options := verifier.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), HoldKeys: true, Unroutable: 500 * time.Millisecond, Allow: []verifier.Allow{{RoutingKey: "target"}, {RoutingKey: "missing"}}}
+	v := s.Verify(options)
+	s.Commit(inOrder(queue, "a", 1), inOrder("forbidden", "a", 2), inOrder(queue, "a", 3),
+		inOrder("missing", "b", 1), inOrder(queue, "b", 2), inOrder(queue, "c", 1))
+	got := s.Receive(queue, 2)
+	if bodies := []string{string(got[0].Body), string(got[1].Body)}; !slices.Contains(bodies, "a 1") || !slices.Contains(bodies, "c 1") {
+		t.Errorf("got %q", bodies)
+	}
+	s.Eventually("the time of the missing one is over twice", func() bool { return len(log.with("reason=unroutable")) >= 2 })
+	if held := v.State().Keys; len(held) != 2 {
+		t.Errorf("held %+v", held)
+	}
+	missing := s.Queue("missing", nil)
+	s.Receive(missing, 1)
+	if d := s.Receive(queue, 1)[0]; string(d.Body) != "b 2" {
+		t.Errorf("got %q", d.Body)
+	}
+	if n := v.Stats().DeadLettered + int64(s.Depth(queue)); n != 0 {
+		t.Errorf("%d are dead or have overtaken", n)
+	}
+	v.Stop()
+	options.Allow = append(options.Allow, verifier.Allow{RoutingKey: "forbidden"})
+	forbidden := s.Queue("forbidden", nil)
+	s.Verify(options)
+	s.Receive(forbidden, 1)
+	if d := s.Receive(queue, 1)[0]; string(d.Body) != "a 3" {
+		t.Errorf("got %q", d.Body)
+	}
+}
+
+// There is room for a few of the messages only, so that the rest comes again and again.
+func TestLargeMessagesKeepTheirOrderInLittleRoom(t *testing.T) {
+	t.Parallel()
+	s := orderedStage(t, bridge.Topology{OrderedShards: 1})
+	queue := s.Queue("target", nil)
+	const n, room = 60, 100 << 10
+	for i := 1; i <= n; i += 3 {
+		var messages []bridge.Message
+		for j := i; j < i+3; j++ {
+			m := inOrder(queue, "k", j)
+			m.Publishing.Body = append(m.Publishing.Body, strings.Repeat(".", j%4*room/4)...)
+			messages = append(messages, m)
+		}
+		s.Commit(messages...)
+	}
+	var log lines
+	v := s.Verify(verifier.Options{MaxBytes: 4 * room, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	again := countUp(t, receiveFirsts(t, s, queue, n), []string{"k"}, n)
+	channels := len(log.with(anotherChannel))
+	if got := v.Stats(); got.Sessions != 1 || channels == 0 {
+		t.Errorf("stats %+v, %d channels were left", got, channels)
+	}
+	t.Logf("%d channels were left, and %d messages came twice", channels, again)
+}
+
+// Connections of the active verifier are cut again and again: the next session, or the other
+// verifier, goes on in order.
+func TestCutConnectionsKeepTheOrder(t *testing.T) {
+	t.Parallel()
+	for _, classic := range []bool{false, true} {
+		t.Run(fmt.Sprintf("classic %t", classic), func(t *testing.T) {
+			t.Parallel()
+			s := orderedStage(t, bridge.Topology{Classic: classic})
+			queue := s.Queue("target", nil)
+			direct := s.Broker
+			valve := servertest.NewValve(t, servertest.RabbitMQ(t).Addr())
+			through, err := bridge.Dial(t.Context(), strings.Replace(s.AMQP, servertest.RabbitMQ(t).Addr(), valve.Addr(), 1), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(through.Close)
+			s.Broker = through
+			first, second := s.Verify(verifier.Options{}), s.Verify(verifier.Options{})
+			s.Broker = direct
+			const n, rounds = 60, 6
+			keys := keys(10)
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				send(t, s, queue, keys, n)
+			}()
+			cut := make(chan struct{})
+			go func() {
+				defer close(cut)
+				for round := range rounds { // in the midst of the traffic
+					s.Eventually("some more have been forwarded", func() bool {
+						return first.Stats().Forwarded+second.Stats().Forwarded >= int64((round+1)*len(keys)*n/(rounds+2))
+					})
+					valve.Cut()
+				}
+			}()
+			got := receiveFirsts(t, s, queue, len(keys)*n)
+			<-cut
+			<-sent
+			t.Logf("%d came twice", countUp(t, got, keys, n))
+		})
+	}
+}
+
+// The row of a message that holds its key is older than Options.SweepAge one day. The queue
+// looks empty to a verifier that is not its active consumer; RabbitMQ does not even count
+// the waiting consumers of a quorum queue.
+func TestNoVerifierSweepsWhatAnotherHoldsForItsKey(t *testing.T) {
+	t.Parallel()
+	for _, classic := range []bool{false, true} {
+		t.Run(fmt.Sprintf("classic %t", classic), func(t *testing.T) {
+			t.Parallel()
+			s := orderedStage(t, bridge.Topology{Classic: classic, OrderedShards: 1})
+			var held, log lines
+			options := verifier.Options{HoldKeys: true, SweepAge: 2 * time.Hour, Allow: []verifier.Allow{{RoutingKey: "target"}},
+				Logger: slog.New(slog.NewTextHandler(&held, nil))}
+			s.Commit(inOrder("forbidden", "k", 1))
+			s.Verify(options)
+			s.Eventually("the key is held", func() bool { return len(held.with("holds its order key")) > 0 })
+			if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours'`); err != nil {
+				t.Fatal(err)
+			}
+			if n := s.Depth(s.Topology.OrderedQueue(0)); n != 0 {
+				t.Fatalf("%d messages are ready", n)
+			}
+			options.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			second := s.Verify(options)
+			s.Eventually("the second one has looked", func() bool { return len(log.with("no sweep")) > 0 || second.Stats().Swept > 0 })
+			if n := s.Rows(); n != 1 {
+				t.Errorf("%d rows are left", n)
+			}
+		})
+	}
+}
+
+func TestTheOnlyVerifierSweepsBesideOrderedQueues(t *testing.T) {
+	t.Parallel()
+	s := orderedStage(t, bridge.Topology{})
+	if err := recorded(t, s, named("target", "lost")).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours'`); err != nil {
+		t.Fatal(err)
+	}
+	v := s.Verify(verifier.Options{SweepAge: 2 * time.Hour})
+	s.Eventually("the orphan is swept", func() bool { return v.Stats().Swept == 1 })
+}

@@ -1,0 +1,259 @@
+package verifier
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+// A shard is an ordered queue, with the lane that consumes it at present.
+//
+// Nothing of it is ever nacked, since that would change the order of the queue: only the end
+// of a channel hands messages back in their order. So a lane that holds a message for too
+// long, or has no room for what was delivered, is left with its channel, and the next one
+// begins. Before that it lets what is on its way come to its end; the rest is forgotten here
+// and is delivered again.
+type shard struct {
+	quiet chan struct{} // closed when nothing of it is taken apart any more
+
+	mu   sync.Mutex
+	lane *lane
+}
+
+// orderedPrefetch is how many messages of each ordered queue a verifier holds at once. It must
+// be the same for all verifiers. What a consumer of a quorum queue gives back stands in a
+// line of its own (returns in RabbitMQ's rabbit_fifo), which is delivered first. What of it
+// does not fit into the next consumer's prefetch is overtaken there by what that one gives
+// back in its turn.
+const orderedPrefetch = 500
+
+func (s *session) openShard(queue string, maxBytes int) (*shard, error) {
+	sh := &shard{quiet: make(chan struct{})}
+	return sh, s.begin(sh, queue, maxBytes)
+}
+
+// begin opens the shard's next lane.
+func (s *session) begin(sh *shard, queue string, maxBytes int) error {
+	l, err := s.openLane(queue, orderedPrefetch, maxBytes)
+	if err != nil {
+		return err
+	}
+	l.line = newLine()
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.lane = l
+	return nil
+}
+
+func (sh *shard) current() *lane {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.lane
+}
+
+// wait waits until nothing of the shard is taken apart any more.
+func (sh *shard) wait(moving context.Context) error {
+	select {
+	case <-sh.quiet:
+	case <-moving.Done():
+	}
+	return nil
+}
+
+// serve consumes a shard, over one channel after the other: as session.run does with the
+// other lanes, it takes nothing apart when taking has ended, and ends with moving.
+func (s *session) serve(moving, taking context.Context, sh *shard) error {
+	for {
+		l := sh.current()
+		if err := l.consume(); err != nil {
+			return err
+		}
+		life, end := context.WithCancel(moving)
+		stages, life := errgroup.WithContext(life)
+		again := false
+		stages.Go(func() error { return s.take(life, l) })
+		stages.Go(func() error { return l.acks.run(life) })
+		stages.Go(func() error {
+			taking, stop := context.WithCancel(taking)
+			defer context.AfterFunc(life, stop)()
+			defer stop()
+			if err := s.use(taking, l); err != nil {
+				return err
+			}
+			if taking.Err() != nil { // what is on its way is drained
+				close(sh.quiet)
+				return nil
+			}
+			again = true
+			end()
+			return nil
+		})
+		err := stages.Wait()
+		end()
+		if err != nil || !again {
+			return err
+		}
+		if err := s.exchange(moving, sh); err != nil {
+			return err
+		}
+	}
+}
+
+// use takes apart what the lane receives, until it should be left and nothing of it is on its
+// way, or until ctx ends. Nobody gets a turn in it any more then.
+func (s *session) use(ctx context.Context, l *lane) error {
+	unpacking, stop := context.WithCancel(ctx)
+	defer stop()
+	var unpacked errgroup.Group
+	unpacked.Go(func() error { return s.unpack(unpacking, l) })
+	l.wears(unpacking)
+	stop()
+	err := unpacked.Wait()
+	l.line.close()
+	if err == nil {
+		s.settleDown(ctx, l)
+	}
+	return err
+}
+
+// exchange leaves the shard's lane for the next one.
+func (s *session) exchange(ctx context.Context, sh *shard) error {
+	defer context.AfterFunc(ctx, s.consuming.Close)() // the library's channels know no contexts
+	l := sh.current()
+	if err := s.leave(l); err != nil {
+		return err
+	}
+	return s.begin(sh, l.queue, l.maxBytes)
+}
+
+// lookInterval is the time between looks at a shard's lane.
+const lookInterval = 50 * time.Millisecond
+
+// exchangePause is how long a lane is kept at least before it is left for want of room. Each
+// exchange delivers everything again.
+const exchangePause = 5 * lookInterval
+
+// wears waits until the lane should be left, or ctx ends.
+func (l *lane) wears(ctx context.Context) {
+	ticker := time.NewTicker(lookInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			if l.worn(now) {
+				return
+			}
+		}
+	}
+}
+
+// worn tells whether the lane holds a message for too long, or has room again for what it
+// had none for.
+func (l *lane) worn(now time.Time) bool {
+	if since, some := l.acks.oldest(); some && now.Sub(since) >= l.handBack {
+		return true
+	}
+	if now.Sub(l.opened) < exchangePause {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	first := slices.IndexFunc(l.resting, waits)
+	return first >= 0 && l.bytes <= l.maxBytes/2 && l.fits(l.bytes, l.resting[first])
+}
+
+// settleDown waits until nothing of the lane is on its way, but to targets that are held. What
+// waits for these is abandoned meanwhile; what is being tried at one may come twice.
+func (s *session) settleDown(ctx context.Context, l *lane) {
+	ticker := time.NewTicker(lookInterval)
+	defer ticker.Stop()
+	late := time.After(s.opts.ConfirmTimeout + time.Second)
+	free := func(m *message) bool { return !s.holds.has(m.staged.Target()) }
+	for slices.ContainsFunc(l.line.underWay(), free) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-late: // what is on its way still comes twice then
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// leave acks what is done, and gives all else back by closing the channel.
+func (s *session) leave(l *lane) error {
+	if err := l.finish(); err != nil {
+		return err
+	}
+	if err := l.ch.Close(); err != nil {
+		return fmt.Errorf("leave channel of %q: %w", l.queue, err)
+	}
+	s.log.Info("an ordered queue is consumed over a new channel", "queue", l.queue, "held", l.open.Load())
+	return nil
+}
+
+// over tells whether the message was delivered over a channel that was left, or is to be. It
+// comes again.
+func (m *message) over() bool {
+	line := m.parcel.lane.line // that of the message is nil if it could not be judged
+	if line == nil || !line.isClosed() {
+		return false
+	}
+	line.left(m)
+	return true
+}
+
+// abandon forgets what waits and will come over another channel.
+func (s *session) abandon() {
+	if len(s.shards) == 0 {
+		return
+	}
+	s.room.leave((*message).over)
+	s.holds.forget((*message).over)
+}
+
+// passed lets the next message of the key have its turn.
+func (s *session) passed(m *message) {
+	if m.line == nil {
+		return
+	}
+	if next := m.line.passed(m); next != nil {
+		s.forwarder.publish(next.toTarget())
+	}
+}
+
+// stays tells whether a message that should go to the dead queue stays where it is, and
+// holds its key.
+func (s *session) stays(m *message, why deathReason) bool {
+	if m.line == nil || !m.committed || !s.opts.HoldKeys {
+		return false
+	}
+	s.holdsKey(m, why)
+	m.line.left(m)
+	return true
+}
+
+// triesOn has a message published again whose target was missing for long, and tells
+// whether it does.
+func (s *session) triesOn(m *message) bool {
+	if m.line == nil || !s.opts.HoldKeys || m.over() {
+		return false
+	}
+	s.holdsKey(m, deathReason{wire.DeadUnroutable, m.staged.Target().String() + " does not exist"})
+	m.unroutableSince = time.Now()
+	s.forwarder.publish(m.toTarget())
+	return true
+}
+
+func (s *session) holdsKey(m *message, why deathReason) {
+	s.log.Warn("a message holds its order key", "message_id", m.id(), "order_key", m.staged.OrderKey,
+		"reason", why.code, "text", why.text)
+}

@@ -1,0 +1,132 @@
+package verifier
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+func keyed(key string, n int) *message {
+	m := &message{staged: wire.Staged{}}
+	m.staged.OrderKey = key
+	m.delivery.MessageId = fmt.Sprint(n)
+	return m
+}
+
+// Whatever the order in which transactions end and targets confirm: one message of a key is
+// on its way at a time, the order is that of the queue, and nobody is forgotten.
+func TestMessagesOfAKeyPassInTheOrderOfTheQueue(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLine()
+		var open, flying []*message // not judged, and on their way
+		arrived, want, got := 0, map[string][]*message{}, map[string][]*message{}
+		fly := func(m *message) {
+			key := m.staged.OrderKey
+			if slices.ContainsFunc(flying, func(o *message) bool { return o.staged.OrderKey == key }) {
+				t.Fatalf("two of key %s are on their way", key)
+			}
+			flying = append(flying, m)
+			got[key] = append(got[key], m)
+		}
+		pass := func(m *message) {
+			next := l.passed(m)
+			l.left(m)
+			if next != nil {
+				fly(next)
+			}
+		}
+		pick := func(from *[]*message) *message {
+			i := rapid.IntRange(0, len(*from)-1).Draw(t, "which")
+			m := (*from)[i]
+			*from = slices.Delete(*from, i, i+1)
+			return m
+		}
+		judge := func() {
+			m := pick(&open)
+			if rapid.IntRange(0, 3).Draw(t, "fate") == 0 { // rolled back
+				pass(m)
+				return
+			}
+			want[m.staged.OrderKey] = append(want[m.staged.OrderKey], m)
+			if l.ready(m) {
+				fly(m)
+			}
+		}
+		confirm := func() { pass(pick(&flying)) }
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			switch rapid.IntRange(0, 2).Draw(t, "step") {
+			case 0:
+				arrived++
+				m := keyed(rapid.SampledFrom([]string{"a", "b", ""}).Draw(t, "key"), arrived)
+				l.join(m)
+				open = append(open, m)
+			case 1:
+				if len(open) > 0 {
+					judge()
+				}
+			case 2:
+				if len(flying) > 0 {
+					confirm()
+				}
+			}
+		}
+		for len(open) > 0 {
+			judge()
+		}
+		for len(flying) > 0 {
+			confirm()
+		}
+		for key := range want {
+			slices.SortFunc(want[key], func(a, b *message) int {
+				var x, y int
+				fmt.Sscan(a.id(), &x)
+				fmt.Sscan(b.id(), &y)
+				return x - y
+			})
+			if !slices.Equal(got[key], want[key]) {
+				t.Fatalf("key %s: %d have passed in another order, or not all of %d", key, len(got[key]), len(want[key]))
+			}
+		}
+		if len(l.keys) != 0 || len(l.underWay()) > 0 {
+			t.Fatalf("%d keys and %d messages are left", len(l.keys), len(l.moving))
+		}
+	})
+}
+
+func TestAClosedLineGivesNoTurns(t *testing.T) {
+	l := newLine()
+	a, b, c := keyed("k", 1), keyed("k", 2), keyed("other", 3)
+	for _, m := range []*message{a, b, c} {
+		l.join(m)
+	}
+	if !l.ready(a) || l.ready(b) {
+		t.Fatal("the first one has the turn")
+	}
+	l.close()
+	if l.ready(c) || l.passed(a) != nil {
+		t.Error("somebody got a turn")
+	}
+	if len(l.underWay()) == 0 {
+		t.Error("nothing is on its way, although a is not done")
+	}
+	l.left(a)
+	if len(l.underWay()) > 0 {
+		t.Error("something is on its way, although a is done")
+	}
+}
+
+func TestHeldKeysAreThoseOfWhichMessagesWait(t *testing.T) {
+	l := newLine()
+	first := keyed("k", 1)
+	for _, m := range []*message{first, keyed("k", 2), keyed("k", 3), keyed("alone", 4)} {
+		l.join(m)
+	}
+	held := l.held("q")
+	if len(held) != 1 || held[0].Key != "k" || held[0].ID != first.id() || held[0].Messages != 2 || held[0].Queue != "q" {
+		t.Errorf("held %+v", held)
+	}
+}

@@ -1,0 +1,179 @@
+package verifier
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+func orderedLane(maxBytes int) *lane {
+	l := newLane("q", 100, maxBytes, time.Hour, nil)
+	l.line = newLine()
+	return l
+}
+
+// A lane that is left for want of room must get room by it, for at least the first message
+// that has none.
+func TestALaneIsLeftForWantOfRoomOnlyWhenThereIsRoom(t *testing.T) {
+	const room = 1000
+	for name, second := range map[string]int{"both are too large": room * 3 / 4, "one is larger than the share": 2 * room} {
+		l := orderedLane(room)
+		for tag, size := range []int{room / 3, second} {
+			l.receive(amqp.Delivery{DeliveryTag: uint64(tag + 1), Body: make([]byte, size)})
+		}
+		kept := l.arrived.take(10)
+		if len(kept) != 1 || !l.short() {
+			t.Fatalf("%s: %d are kept", name, len(kept))
+		}
+		soon, late := l.opened.Add(exchangePause/2), l.opened.Add(time.Minute)
+		if l.worn(late) {
+			t.Errorf("%s: it is left while there is no room for the second", name)
+		}
+		l.took(kept[0].parcel, 1)
+		l.done(1, []*parcel{kept[0].parcel})
+		if l.worn(soon) {
+			t.Errorf("%s: it is left a moment after it was opened", name)
+		}
+		if !l.worn(late) {
+			t.Errorf("%s: it is kept although there is room for the second", name)
+		}
+	}
+}
+
+// The dead queue, full or missing, would otherwise gather a copy for each channel that is
+// left.
+func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
+	const room = 1000
+	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
+	left, next := orderedLane(room), orderedLane(room)
+	var stays []*message
+	for _, l := range []*lane{left, next} {
+		malformed := &message{parcel: &parcel{lane: l}, delivery: amqp.Delivery{MessageId: "malformed"}}
+		judged := keyed("key", 1)
+		judged.parcel = &parcel{lane: l}
+		judged.committed = true
+		l.line.join(judged)
+		l.line.ready(judged)
+		for _, m := range []*message{malformed, judged} {
+			m.why = deathReason{wire.DeadMalformed, ""}
+			s.holds.failed(m.toDead("staging.dead", time.Now()), Full)
+		}
+		stays = []*message{malformed, judged}
+	}
+	left.line.close()
+	s.abandon()
+	if a, b := len(left.line.underWay()), len(next.line.underWay()); a != 0 || b != 1 {
+		t.Errorf("%d of the lane that is left are on their way, %d of the next one", a, b)
+	}
+	for _, target := range s.holds.targets {
+		if len(target.waiting) != 2 || target.waiting[0].message != stays[0] || target.waiting[1].message != stays[1] {
+			t.Errorf("%d wait for the dead queue, want the two of the next lane", len(target.waiting))
+		}
+	}
+}
+
+// What is on its way is drained then, and nothing follows it.
+func TestTheEndOfAVerifierWaitsForNoExchange(t *testing.T) {
+	for name, age := range map[string]time.Duration{"while a lane is used": 0, "while it is left": 2 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &session{opts: Options{ConfirmTimeout: time.Hour}, holds: testHolds(time.Minute)}
+			l := orderedLane(1000)
+			first, second := keyed("key", 1), keyed("key", 2)
+			l.line.join(first)
+			l.line.join(second)
+			l.line.ready(first)
+			l.line.ready(second)
+			l.acks.took(1)
+			time.Sleep(age)
+			ctx, stop := context.WithCancel(t.Context())
+			used := make(chan error, 1)
+			go func() { used <- s.use(ctx, l) }()
+			time.Sleep(time.Minute)
+			if age == 0 && l.line.isClosed() || age > 0 && !l.line.isClosed() {
+				t.Errorf("%s: the line is closed: %t", name, l.line.isClosed())
+			}
+			stopped := time.Now()
+			stop()
+			if err := <-used; err != nil {
+				t.Error(err)
+			}
+			if waited := time.Since(stopped); waited > 0 {
+				t.Errorf("%s: the end took %v", name, waited)
+			}
+			if l.line.passed(first) != nil {
+				t.Errorf("%s: the next one of the key got its turn", name)
+			}
+		})
+	}
+}
+
+// A stuck target may take its time for each attempt; the other keys need not wait for it.
+func TestALaneThatIsLeftWaitsForNoTrialAtAHeldTarget(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &session{opts: Options{ConfirmTimeout: time.Minute}, holds: testHolds(time.Hour)}
+			l := orderedLane(1000)
+			m := keyed("key", 1)
+			m.staged.RoutingKey = "stuck"
+			l.line.join(m)
+			l.line.ready(m)
+			if held {
+				s.holds.behind(m.staged.Target())
+			}
+			l.acks.took(1)
+			time.Sleep(2 * time.Hour)
+			began := time.Now()
+			if err := s.use(t.Context(), l); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); held != (took < time.Second) {
+				t.Errorf("held %t: it took %v", held, took)
+			}
+		})
+	}
+}
+
+// The line keeps it, since it holds its key.
+func TestAStrandedMessageThatHoldsItsKeyKeepsNoBody(t *testing.T) {
+	s := &session{log: slog.New(slog.DiscardHandler)}
+	l := orderedLane(1000)
+	l.receive(amqp.Delivery{DeliveryTag: 1, Body: make([]byte, 900)})
+	a := l.arrived.take(1)[0]
+	m := keyed("key", 1)
+	m.parcel, m.delivery.Body, m.committed = a.parcel, a.delivery.Body, true
+	m.staged.Message.Publishing.Body = a.delivery.Body
+	l.took(a.parcel, 1)
+	l.line.join(m)
+	l.line.join(keyed("key", 2))
+	l.line.ready(m)
+	s.refused(m.toDead("staging.dead", time.Now()).asRecord(), errors.New("too large"))
+	if m.delivery.Body != nil || m.staged.Message.Publishing.Body != nil {
+		t.Error("it keeps its body")
+	}
+	if l.keptBytes() != 0 || l.stranded() != 1 || len(l.line.held("q")) != 1 || len(l.line.underWay()) != 0 {
+		t.Errorf("%d bytes, %d stranded, %d keys held, %d on their way", l.keptBytes(), l.stranded(), len(l.line.held("q")), len(l.line.underWay()))
+	}
+}
+
+// Of several verifiers one holds what is in an ordered queue, for as long as a key is held,
+// and the queue looks empty to the others.
+func TestOnlyTheActiveConsumerKnowsThatNoKeyIsHeld(t *testing.T) {
+	active := orderedLane(1000)
+	active.receive(amqp.Delivery{DeliveryTag: 1})
+	for _, holdKeys := range []bool{false, true} {
+		s := &session{opts: Options{HoldKeys: holdKeys}}
+		if got := s.heldElsewhere(orderedLane(1000)); got != holdKeys {
+			t.Errorf("HoldKeys %t: messages may be held elsewhere: %t", holdKeys, got)
+		}
+		if s.heldElsewhere(active) || s.heldElsewhere(newLane("q", 1, 1000, time.Hour, nil)) {
+			t.Errorf("HoldKeys %t: messages of another queue may be held elsewhere", holdKeys)
+		}
+	}
+}
