@@ -107,8 +107,9 @@ func open(ctx context.Context, url string, create bool) (*Database, error) {
 	return &Database{DB: db, kind: kind}, nil
 }
 
-// InClear returns the hosts to which a URL lets connections be without TLS, and what to
-// change in it; none if it insists on TLS, knows no network or is no URL of a database.
+// InClear returns the hosts to which a URL lets connections be without TLS, or with a
+// certificate that nobody verifies, and what to change in it; none if it insists on both,
+// knows no network or is no URL of a database.
 func InClear(url string) (hosts []string, mend string) {
 	scheme, _, _ := strings.Cut(url, ":")
 	kind := kinds[scheme]

@@ -71,6 +71,9 @@ func mysqlConfig(address string) (*mysqldriver.Config, error) {
 	config.User = parsed.User.Username()
 	config.Passwd, _ = parsed.User.Password()
 	config.Net, config.Addr = "tcp", net.JoinHostPort(parsed.Hostname(), port)
+	if config.TLS != nil {
+		config.TLS.ServerName = parsed.Hostname() // ParseDSN has seen no host
+	}
 	config.DBName = strings.TrimPrefix(parsed.Path, "/")
 	config.ParseTime, config.Loc = true, time.UTC
 	config.Timeout = patience
@@ -80,7 +83,7 @@ func mysqlConfig(address string) (*mysqldriver.Config, error) {
 
 func mysqlInClear(address string) []string {
 	config, err := mysqlConfig(address)
-	if err != nil || config.TLS != nil && !config.AllowFallbackToPlaintext {
+	if err != nil || config.TLS != nil && !config.TLS.InsecureSkipVerify && !config.AllowFallbackToPlaintext {
 		return nil
 	}
 	host, _, _ := net.SplitHostPort(config.Addr)

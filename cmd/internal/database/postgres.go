@@ -2,6 +2,7 @@ package database
 
 import (
 	"context"
+	"crypto/tls"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -51,11 +52,12 @@ func postgresInClear(address string) (hosts []string) {
 	if err != nil {
 		return nil
 	}
-	if config.TLSConfig == nil {
+	verified := func(c *tls.Config) bool { return c != nil && (!c.InsecureSkipVerify || c.VerifyPeerCertificate != nil) }
+	if !verified(config.TLSConfig) {
 		hosts = append(hosts, config.Host)
 	}
 	for _, next := range config.Fallbacks { // the other hosts, and the same ones without TLS
-		if next.TLSConfig == nil {
+		if !verified(next.TLSConfig) {
 			hosts = append(hosts, next.Host)
 		}
 	}

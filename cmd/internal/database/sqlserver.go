@@ -26,7 +26,7 @@ var sqlServerKind = kind{
 	ownTable: sqlserver.OpenOwnTable,
 	inbox:    func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return sqlserver.OpenInbox(ctx, db) },
 
-	inClear: sqlServerInClear, mendClear: "add encrypt=true",
+	inClear: sqlServerInClear, mendClear: "add encrypt=true, and no TrustServerCertificate",
 }
 
 // openSQLServer takes sqlserver:// URLs as the driver does. azuresql:// is the same
@@ -74,7 +74,8 @@ func sqlServerInClear(address string) []string {
 		return nil
 	}
 	config, err := msdsn.Parse(parsed.String())
-	if err != nil || config.Encryption == msdsn.EncryptionRequired || config.Encryption == msdsn.EncryptionStrict {
+	encrypted := config.Encryption == msdsn.EncryptionRequired || config.Encryption == msdsn.EncryptionStrict
+	if err != nil || encrypted && !config.TrustServerCertificate {
 		return nil
 	}
 	return []string{config.Host}

@@ -6,8 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// Release is this build's: the version of the module, "(devel)" for one from a checkout,
-// or "(unknown)".
+// Release is this build's: the version of the module, from its tag or its revision; "(devel)"
+// for a build that knows neither, or "(unknown)".
 func Release() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return cmp.Or(info.Main.Version, "(unknown)")

@@ -1,5 +1,6 @@
-// Package transit finds the connections to other machines that need not be encrypted:
-// whoever is on the way there can read and change what goes over them.
+// Package transit finds the connections to other machines that need not be encrypted, or
+// whose other end need not show who it is: whoever is on the way there can read and change
+// what goes over them.
 package transit
 
 import (
@@ -21,10 +22,11 @@ type Exposure struct {
 }
 
 func (e *Exposure) String() string {
-	return fmt.Sprintf("the URL lets the connection to %s be without TLS: whoever is on the way can read and change what goes over it", e.Host)
+	return fmt.Sprintf("the URL lets the connection to %s be without TLS, or with a certificate that is not verified: whoever is on the way can read and change what goes over it", e.Host)
 }
 
-// Database looks at a database's URL; nil if it insists on TLS or stays on this machine.
+// Database looks at a database's URL; nil if it insists on TLS with a verified certificate,
+// or stays on this machine.
 func Database(address string) *Exposure {
 	hosts, mend := database.InClear(address)
 	return exposure(mend, hosts...)

@@ -1,0 +1,19 @@
+package database
+
+import "testing"
+
+// The driver's own tls=true knows no host when it reads the parameters.
+func TestTheCertificateOfMySQLIsForTheHostOfTheURL(t *testing.T) {
+	for _, address := range []string{"mysql://u:p@db.example/shop?tls=true", "mysql://u:p@db.example:3307/shop?tls=true"} {
+		config, err := mysqlConfig(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config.TLS == nil || config.TLS.InsecureSkipVerify || config.TLS.ServerName != "db.example" {
+			t.Errorf("%s: %+v", address, config.TLS)
+		}
+	}
+	if config, err := mysqlConfig("mysql://u:p@db.example/shop"); err != nil || config.TLS != nil {
+		t.Errorf("without it: %+v, %v", config, err)
+	}
+}
