@@ -171,7 +171,7 @@ func (g *group) examineTransit(check, variable string, found *transit.Exposure) 
 		g.warn(check, "in "+variable+", "+found.Mend, "%s", found)
 		return
 	}
-	g.ok(check, "%s insists on TLS and on a verified certificate, or leads to this machine", variable)
+	g.ok(check, "%s insists on verified TLS, or this machine", variable)
 }
 
 // fineSince adds an ok finding if the group has no more findings than before.
