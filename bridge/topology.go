@@ -57,22 +57,22 @@ func (t Topology) WaitingQueue() string { return t.Queue + ".waiting" }
 // AuditQueue is where copies go of what was dropped as rolled back, if Audit says so.
 func (t Topology) AuditQueue() string { return t.Queue + ".dropped" }
 
-// OrderedQueue is the name of an ordered queue, counted from 0.
-func (t Topology) OrderedQueue(shard int) string {
+// orderedQueue is the name of an ordered queue, counted from 0.
+func (t Topology) orderedQueue(shard int) string {
 	return t.Queue + ".ordered." + strconv.Itoa(shard)
 }
 
 // OrderedQueueOf is the ordered queue of an order key: the wire format says how it is
 // chosen. There must be at least one.
 func (t Topology) OrderedQueueOf(key string) string {
-	return t.OrderedQueue(int(crc32.ChecksumIEEE([]byte(key)) % uint32(t.OrderedShards)))
+	return t.orderedQueue(int(crc32.ChecksumIEEE([]byte(key)) % uint32(t.OrderedShards)))
 }
 
 // OrderedQueues are the names of all ordered queues.
 func (t Topology) OrderedQueues() []string {
 	names := make([]string, t.OrderedShards)
 	for shard := range names {
-		names[shard] = t.OrderedQueue(shard)
+		names[shard] = t.orderedQueue(shard)
 	}
 	return names
 }

@@ -163,9 +163,9 @@ func (t *hold) exists() {
 	}
 }
 
-// tick takes out what has been unroutable for too long (givesUp), and those of which another attempt is due. It lets go of
-// targets: of those that work when all that wait may be tried together, of the others some
-// time after nothing waits for them.
+// tick takes out what has been unroutable for too long (givesUp), and those of which another
+// attempt is due. It lets go of targets: of those that work when all that wait may be tried
+// together, of the others some time after nothing waits for them.
 func (h *holds) tick(now time.Time) (again, dead []*publication) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -379,7 +379,7 @@ func TestNoVerifierSweepsWhatAnotherHoldsForItsKey(t *testing.T) {
 			if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours'`); err != nil {
 				t.Fatal(err)
 			}
-			if n := s.Depth(s.Topology.OrderedQueue(0)); n != 0 {
+			if n := s.Depth(s.Topology.OrderedQueues()[0]); n != 0 {
 				t.Fatalf("%d messages are ready", n)
 			}
 			options.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))

@@ -13,8 +13,8 @@ import (
 )
 
 // Main runs a command and ends the process with the code that it returns. With -version
-// alone it says which build this is instead. The
-// context ends with SIGTERM or SIGINT; a second one ends the process at once.
+// alone it says which build this is instead. The context ends with SIGTERM or SIGINT; a
+// second one ends the process at once.
 func Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer) int) {
 	if len(os.Args) == 2 && strings.TrimLeft(os.Args[1], "-") == "version" && strings.HasPrefix(os.Args[1], "-") {
 		fmt.Println(filepath.Base(os.Args[0]), version())
