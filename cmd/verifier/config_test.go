@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -222,24 +224,39 @@ func TestHelpListsEverything(t *testing.T) {
 }
 
 // The number of connections is Options.Connections' with the worker's own, wherever it is
-// written.
+// written. On Kubernetes it is that of the deployment's settlers.
 func TestTheNumberOfConnectionsIsTheSameEverywhere(t *testing.T) {
-	const more = "ten more"
-	all := new(verifier.Options).Connections() + ownConnections
-	if beside := all - 16; beside != 10 { // 16 settlers
-		t.Errorf("%d connections beside the settlers, not %s", beside, more)
-	}
-	for _, name := range []string{"README.md", "../../compose/README.md", "../../compose/kubernetes/keda/scaling.yaml"} {
+	read := func(name string) string {
 		content, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := string(content)
-		if !strings.Contains(text, more) {
-			t.Errorf("%s does not say %s", name, more)
-		}
-		if name != "README.md" && !strings.Contains(text, fmt.Sprintf("%d connections", all)) {
-			t.Errorf("%s does not say %d connections", name, all)
+		return strings.Join(strings.Fields(strings.ReplaceAll(string(content), "#", "")), " ")
+	}
+	match := regexp.MustCompile(`BRIDGE_SETTLERS, value: "(\d+)"`).FindStringSubmatch(read("../../compose/kubernetes/verifier.yaml"))
+	if match == nil {
+		t.Fatal("the deployment has no settlers")
+	}
+	settlers, err := strconv.Atoi(match[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := verifier.Options{Settlers: settlers}
+	deployment := fmt.Sprintf("%d connections", options.Connections()+ownConnections)
+	byDefault := new(verifier.Options).Connections() + ownConnections
+	if byDefault != 26 { // 16 settlers and ten more
+		t.Errorf("%d connections by default, not 26", byDefault)
+	}
+	for name, says := range map[string][]string{
+		"README.md":                                  {"ten more"},
+		"../../compose/README.md":                    {"ten more", deployment},
+		"../../compose/SIZING.md":                    {"ten more", fmt.Sprintf("%d by default", byDefault)},
+		"../../compose/kubernetes/keda/scaling.yaml": {"ten more", deployment},
+	} {
+		for _, text := range says {
+			if !strings.Contains(read(name), text) {
+				t.Errorf("%s does not say %q", name, text)
+			}
 		}
 	}
 }
