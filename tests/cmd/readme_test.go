@@ -3,10 +3,12 @@ package cmd_test
 import (
 	"context"
 	"database/sql"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -68,10 +70,10 @@ func TestReadmeHasTheExamples(t *testing.T) {
 	}
 }
 
-// A test that the README or the papers for contributors name is there.
-func TestReadmeNamesTestsThatExist(t *testing.T) {
+// A test that the papers for users or contributors name is there.
+func TestThePapersNameTestsThatExist(t *testing.T) {
 	var text strings.Builder
-	for _, name := range []string{"README.md", ".github/CONTRIBUTING.md", ".github/CHANGELOG.md", "sender/FROM_AN_OUTBOX.md"} {
+	for _, name := range []string{"README.md", "tests/README.md", ".github/CONTRIBUTING.md", ".github/CHANGELOG.md", "sender/FROM_AN_OUTBOX.md"} {
 		content, err := os.ReadFile(filepath.Join("../..", name))
 		if err != nil {
 			t.Fatal(err)
@@ -94,7 +96,7 @@ func TestReadmeNamesTestsThatExist(t *testing.T) {
 	}
 	names := regexp.MustCompile("`(Test[A-Za-z]+)[`/]").FindAllStringSubmatch(text.String(), -1)
 	if len(names) == 0 {
-		t.Error("the README names no test")
+		t.Error("they name no test")
 	}
 	for _, name := range names {
 		if !strings.Contains(sources.String(), "\nfunc "+name[1]+"(") {
@@ -153,4 +155,60 @@ func TestReadmeExample(t *testing.T) {
 	if stats := guard.Stats(); stats.Handled != 2 {
 		t.Errorf("guard: %+v", stats)
 	}
+}
+
+// A link from one of our papers to another file or heading leads there.
+func TestLinksOfThePapersLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#]*)(#[^)]*)?\)`)
+	var found int
+	papers := papers(t)
+	for paper, text := range papers {
+		for _, match := range link.FindAllStringSubmatch(text, -1) {
+			target, heading := match[1], match[2]
+			if strings.Contains(target, "://") {
+				continue
+			}
+			found++
+			file := paper
+			if target != "" {
+				file = filepath.Join(filepath.Dir(paper), target)
+			}
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("%s: %v", paper, err)
+			}
+			if heading != "" && !slices.Contains(headings(papers[file]), heading) {
+				t.Errorf("%s: %s has no %s", paper, file, heading)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("the papers have no links")
+	}
+}
+
+// papers are the texts of all Markdown files, by their paths.
+func papers(t *testing.T) map[string]string {
+	t.Helper()
+	papers := make(map[string]string)
+	err := filepath.WalkDir("../..", func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(file) != ".md" {
+			return err
+		}
+		text, err := os.ReadFile(file)
+		papers[file] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return papers
+}
+
+// headings are those of a text as GitHub links to them.
+func headings(text string) (anchors []string) {
+	for _, match := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		anchor := strings.ReplaceAll(strings.ToLower(match[1]), " ", "-")
+		anchors = append(anchors, "#"+regexp.MustCompile(`[^\p{L}\p{N}_-]`).ReplaceAllString(anchor, ""))
+	}
+	return anchors
 }

@@ -26,6 +26,6 @@
 // The totals of a run count both.
 //
 // TestMutantsAreCaught runs against a build of the product that breaks one rule of package bridge
-// at a time. It shows that the harness can catch a loss, and that a test which the README
-// names for a rule fails without the rule, where no loss tells.
+// at a time. It shows that the harness can catch a loss, and that a test which
+// tests/README.md names for a rule fails without the rule, where no loss tells.
 package faults

@@ -19,7 +19,7 @@ import (
 
 // A mutant breaks one rule. All of them are in one build of the product, which breaks
 // the one that it is told to (world.Config.Mutant). It is caught by the judge of a
-// scenario, or by a test that the README names for the rule.
+// scenario, or by a test that tests/README.md names for the rule.
 type mutant struct {
 	name  string
 	edits []edit

@@ -1,3 +1,3 @@
-// Package walkthrough goes through the README's walk-through as a new user would: it
-// types every command, and holds what comes out against what the README shows.
+// Package walkthrough goes through cmd/bridgectl/WALKTHROUGH.md as a new user would: it
+// types every command, and holds what comes out against what the page shows.
 package walkthrough

@@ -18,17 +18,12 @@ const patience = 3 * time.Minute
 
 func TestMain(m *testing.M) { servertest.Main(m) }
 
-func TestTheWalkThroughGoesAsTheREADMESays(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
+func TestTheWalkThroughGoesAsItIsWritten(t *testing.T) {
+	text, err := os.ReadFile("../../cmd/bridgectl/WALKTHROUGH.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, part, found := strings.Cut(string(text), "\n## A walk-through\n")
-	if !found {
-		t.Fatal("the README has no walk-through")
-	}
-	part, _, _ = strings.Cut(part, "\n## ")
-	all := steps(part)
+	all := steps(string(text))
 	if len(all) < 10 {
 		t.Fatalf("the walk-through has %d commands", len(all))
 	}
@@ -55,7 +50,7 @@ func TestTheWalkThroughGoesAsTheREADMESays(t *testing.T) {
 				break
 			}
 			if time.Since(took) > patience {
-				t.Fatalf("$ %s\n%s(exit code %d)\nand the README says\n%s", s.command, output, code, strings.Join(s.output, "\n"))
+				t.Fatalf("$ %s\n%s(exit code %d)\nand the page says\n%s", s.command, output, code, strings.Join(s.output, "\n"))
 			}
 			time.Sleep(200 * time.Millisecond) // until it is asked again
 		}
