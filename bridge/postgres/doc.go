@@ -70,11 +70,17 @@
 //	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark
 //	  to unpark also SELECT, UPDATE, DELETE on bridge_parked and UPDATE (recorded_at) on bridge_ledger
 //	who sweeps  what an unparking verifier needs, and UPDATE on bridge_watermark
-//	receiver    INSERT on bridge_inbox, SELECT on bridge_inbox_version
-//	            for its purge: SELECT and DELETE on bridge_inbox
-//	            for AtMostOnce and Accept, beside: SELECT, INSERT, UPDATE and DELETE on bridge_inbox_pending
-//	            for Latest, Ordered and HighWater instead: SELECT, INSERT and UPDATE on bridge_mark,
-//	            and for Ordered SELECT, INSERT and DELETE on bridge_kept
+//	receiver    SELECT on bridge_inbox_version, and
+//	  Handle    INSERT on bridge_inbox; also SELECT and DELETE, to purge old keys, unless
+//	            Options.Retention is negative
+//	  AtMostOnce, Accept, Work
+//	            SELECT, INSERT and DELETE on bridge_inbox, and SELECT, INSERT, UPDATE and DELETE
+//	            on bridge_inbox_pending
+//	  Latest, Ordered, HighWater
+//	            SELECT, INSERT and UPDATE on bridge_mark; for Ordered also SELECT, INSERT and
+//	            DELETE on bridge_kept
+//	who migrates  CREATE on the schema, which from PostgreSQL 15 on only the database's owner has
+//	            on the schema public, and to own the tables that are there
 //
 // To see who holds a message up (Holders, OpenTransactions) a verifier needs no right
 // beside; but of sessions of other roles it learns only the process ID, the login and

@@ -48,7 +48,7 @@ func TestACluster(t *testing.T) {
 		name string
 		act  func(*stage)
 	}{
-		{"that loses its nodes one by one loses and invents nothing", loseNodes},
+		{"that loses its nodes one by one loses and invents nothing, and keeps the order of each key", loseNodes},
 		{"with a target that has lost its only node delivers to all others", loseOnlyNode},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -60,8 +60,9 @@ func TestACluster(t *testing.T) {
 				AMQP:        address,
 				Shop:        servertest.PostgresDB(t),
 				Post:        servertest.PostgresDB(t),
-				Topology:    bridge.Topology{Queue: "staging"},
+				Topology:    topology,
 				Quorum:      true,
+				Keys:        6,
 				MoreTargets: []string{alone.RoutingKey},
 				Pause:       *pauseFlag,
 			})
@@ -82,17 +83,23 @@ func TestACluster(t *testing.T) {
 				t.Log(w.Histories(violations))
 				t.Error(world.Summary(violations))
 			}
+			if totals.InOrder < 100 {
+				t.Errorf("too few are in order to show anything: %v", totals)
+			}
 			t.Log(totals)
 		})
 	}
 	t.Run("that elects leaders lets every sender send", func(t *testing.T) { senderDuringElection(t, cluster) })
 }
 
+var topology = bridge.Topology{Queue: "staging", OrderedShards: 1}
+
 func loseNodes(s *stage) {
-	s.killLeader("staging")
+	s.killLeader(topology.Queue)
+	s.killLeader(topology.OrderedQueues()[0])
 	s.killLeader(world.Quorum.RoutingKey)
 
-	node := s.leader("staging")
+	node := s.leader(topology.Queue)
 	s.Diary.Note("partition %s off, the leader of staging", node.Name())
 	s.must("partition", s.cluster.Isolate(s.t.Context(), node))
 	if !servertest.FeaturesOf(s.t, node.URL()).MinorityPauses {

@@ -13,13 +13,16 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -35,7 +38,7 @@ var (
 	sweeperRights    = append(slices.Clone(unparkerRights), "UPDATE ON bridge_watermark")
 	receiverRights   = []string{"INSERT ON bridge_inbox", "SELECT ON bridge_inbox_version"}
 	purgerRights     = append(slices.Clone(receiverRights), "SELECT, DELETE ON bridge_inbox")
-	atMostOnceRights = append(slices.Clone(purgerRights), "SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending")
+	atMostOnceRights = []string{"SELECT ON bridge_inbox_version", "SELECT, INSERT, DELETE ON bridge_inbox", "SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending"}
 	markerRights     = []string{"SELECT ON bridge_inbox_version", "SELECT, INSERT, UPDATE ON bridge_mark"}
 	keeperRights     = append(slices.Clone(markerRights), "SELECT, INSERT, DELETE ON bridge_kept")
 )
@@ -297,8 +300,80 @@ func testReceivingRoles(t *testing.T, g guarded) {
 		if _, err := g.open(t.Context(), db); err == nil {
 			t.Errorf("%s can open the ledger", name)
 		}
+		switch name {
+		case "receiver":
+			testHandle(t, db, inbox)
+		case "receiver for AtMostOnce":
+			testAtMostOnce(t, db, inbox)
+			testAcceptAndWork(t, db, inbox)
+		}
 	}
 }
+
+func testHandle(t *testing.T, db *sql.DB, inbox driver.Inbox) {
+	guard, err := idempotency.New(inbox, "by Handle", &idempotency.Options{HandBack: true, Retention: -1})
+	must(t, err)
+	d := delivery()
+	for range 2 {
+		must(t, guard.Handle(t.Context(), db, d, func(context.Context, *sql.Tx) error { return nil }))
+	}
+	if got := guard.Stats(); got.Handled != 1 || got.Duplicates != 1 {
+		t.Errorf("with a receiver's rights: %+v", got)
+	}
+	d = delivery()
+	must(t, guard.HandleTx(t.Context(), d, func(ctx context.Context, claim idempotency.Claim) error {
+		tx := begin(t, db)
+		if fresh, err := claim(ctx, bridge.SQL(tx)); err != nil || !fresh {
+			return errors.Join(err, tx.Rollback())
+		}
+		return tx.Commit()
+	}))
+}
+
+// testAtMostOnce has an effect fail for sure, stay in doubt, and be repeated by hand.
+func testAtMostOnce(t *testing.T, db *sql.DB, inbox driver.Inbox) {
+	guard, err := idempotency.New(inbox, "by AtMostOnce", &idempotency.Options{HandBack: true, Attempts: 1, MaxDelay: 100 * time.Millisecond})
+	must(t, err)
+	var failure error
+	effect := func(context.Context, amqp.Delivery) error { return failure }
+	d := delivery()
+	failure = idempotency.NotDone(errors.New("nobody answers"))
+	if err := guard.AtMostOnce(t.Context(), db, d, effect); !errors.Is(err, idempotency.ErrHandedBack) {
+		t.Errorf("an effect that was not done: %v", err)
+	}
+	failure = errors.New("who knows")
+	must(t, guard.AtMostOnce(t.Context(), db, d, effect))
+	must(t, guard.Retry(t.Context(), db, d.MessageId))
+	failure = nil
+	must(t, guard.AtMostOnce(t.Context(), db, d, effect))
+	must(t, guard.AtMostOnce(t.Context(), db, delivery(), effect))
+	if _, err := guard.Purge(t.Context(), db); err != nil {
+		t.Error(err)
+	}
+}
+
+func testAcceptAndWork(t *testing.T, db *sql.DB, inbox driver.Inbox) {
+	guard, err := idempotency.New(inbox, "by Accept", &idempotency.Options{HandBack: true})
+	must(t, err)
+	must(t, guard.Accept(t.Context(), db, delivery()))
+	working, stop := context.WithCancel(t.Context())
+	defer stop()
+	must(t, guard.Work(working, db, func(context.Context, *sql.Tx, amqp.Delivery) error {
+		stop()
+		return nil
+	}))
+}
+
+// delivery is one that nobody waits for the ack of.
+func delivery() amqp.Delivery {
+	return amqp.Delivery{MessageId: newID().String(), Acknowledger: noAcks{}, DeliveryTag: 1}
+}
+
+type noAcks struct{}
+
+func (noAcks) Ack(uint64, bool) error        { return nil }
+func (noAcks) Nack(uint64, bool, bool) error { return nil }
+func (noAcks) Reject(uint64, bool) error     { return nil }
 
 func list[T any](all ...T) []T { return all }
 
@@ -325,4 +400,29 @@ func (l *logLines) with(words string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Count(l.text.String(), words)
+}
+
+// Who migrates needs the rights that are documented for it, from nothing and again.
+func TestWhoMigratesNeedsTheDocumentedRights(t *testing.T) {
+	for name, db := range map[string]func(t *testing.T) *sql.DB{
+		"postgres": func(t *testing.T) *sql.DB {
+			address := servertest.PostgresDB(t)
+			_, at := newRole(t, address, connect(t, address), "CREATE ON SCHEMA public")
+			return connect(t, at)
+		},
+		"mysql": func(t *testing.T) *sql.DB {
+			config := mariaDBConfig(t, servertest.MariaDBDatabase(t))
+			return mariaDBRole(t, config, connectMariaDB(t, config),
+				"SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX ON "+config.DBName+".*")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dialect := map[string]migrate.Dialect{"postgres": migrate.PostgreSQL, "mysql": migrate.MySQL}[name]
+			db := db(t)
+			for range 2 {
+				must(t, migrate.Ledger(t.Context(), db, dialect))
+				must(t, migrate.Inbox(t.Context(), db, dialect))
+			}
+		})
+	}
 }
