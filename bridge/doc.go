@@ -70,9 +70,9 @@
 // one transaction and A was sent first, then A's first copy reaches the target before B's
 // first copy. (Where a transaction stages a message early, what it has sent before with that
 // key is staged first.) Transactions that lock a row they share, and send after that, are always in
-// that case. Different keys do not wait for each other, and messages without a key wait for
-// none. What they share with them is a verifier's work and memory, and in one transaction the
-// sender stages those with a key first.
+// that case. Different keys do not wait for each other, and messages without a key do not wait for
+// those with one. They share a verifier's work and memory. In one transaction the sender
+// stages the messages with a key first.
 //
 //   - A copy may come again later, with the same ID. A receiver that skips what it has
 //     handled sees the order.
@@ -130,7 +130,9 @@
 //     malformed, foreign, not allowed or refused goes to the dead queue, confirmed,
 //     with the reason, and only then is it acked. A publish that closes its channel must
 //     not do so for ever. A target that is full or missing holds up itself alone.
-//  9. One slow transaction delays its own messages only.
+//  9. One slow transaction delays its own messages only, and those behind them with the same
+//     order key; when a verifier holds as many of an ordered queue as it may, all of that
+//     queue.
 //  10. Memory is bounded by configured counts, of messages and of bytes, whatever the
 //     backlog.
 //  11. The caller's transaction belongs to the caller: no commit, no rollback, no

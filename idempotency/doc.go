@@ -39,8 +39,8 @@
 //
 // Where the effect outside has an idempotency key of its own, as many payment
 // services offer, Handle is better than AtMostOnce: pass the message ID, and repeat.
-// A consumer name belongs to one strategy. Of what is in the first three rows a key
-// that tells its age is refused when it is too old to judge; see below.
+// A consumer name belongs to one strategy. The strategies in the first three rows refuse a
+// key that tells its age and is too old to judge; see below.
 //
 // # What a Guard does
 //
@@ -149,9 +149,8 @@
 // ID. Each consumer name has its own keys.
 //
 // Keys are kept for Options.Retention. Handle, AtMostOnce and Accept delete older ones as
-// they go: after 200 messages, with the ack of the last one behind it, a short
-// transaction that reads 500 keys, and if there are old ones among them another one that
-// deletes these. Stats.Purged and
+// they go: after every 200 messages, once the last one is acked, a short transaction reads
+// 500 keys. If some are old, a second transaction deletes them. Stats.Purged and
 // Stats.PurgePasses tell how it gets on; [Guard.Purge] works off a backlog. The purge
 // follows the primary key, in which UUIDv7 and ULID keys are in the order of their age,
 // so that it finds the old ones first and skips the others; there is no index for it

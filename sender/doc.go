@@ -32,15 +32,15 @@
 // is confirmed and none was returned, or all are parked (see below).
 //
 // In between the transaction is open and holds its locks for a round trip to the
-// broker, at most for Options.Timeout, or twice as long where messages gather (see
-// below). So send as late in the transaction as you can, as InTx does, or stage early.
+// broker; Options.Timeout says for how long at most. So send as late in the transaction as you can, as InTx does, or stage early.
 //
 // # Staging early
 //
 // Tx.Stage, inside InTx, and StageTx, in a transaction of yours, record the messages and
 // begin to publish them at once. The broker's confirm takes its time while the
-// transaction's other statements run, and the commit waits only for what is left of it.
-// Rules 1 and 2 hold as before.
+// transaction's other statements run. InTx waits for what is left of it before it commits.
+// After StageTx you do: commit only when Wait of its result has returned nil. Rules 1 and 2
+// hold as before.
 //
 // Stage early where the content of the message is known before the transaction's last
 // statements, and these take about as long as the confirm. What it costs:
@@ -58,9 +58,9 @@
 // While a message waits for its confirm, those of concurrent transactions gather,
 // and travel to the staging queue as one message, which costs the broker a fraction.
 // Every transaction waits for the confirm of what carries its own messages, and the
-// verifier judges each message by itself. What fails, fails for all that travelled
-// together, and each of them rolls back. When there is no company nobody waits for
-// it. Options.GroupMessages turns it off.
+// verifier judges each message by itself. If a group fails, every transaction with a
+// message in it fails, and rolls back. A message never waits for others to join it when
+// none is on its way. Options.GroupMessages turns it off.
 //
 // # When the broker is out
 //
@@ -69,7 +69,7 @@
 // transaction, which may commit; a verifier stages them when the broker is back.
 // Make the broker with bridge.NewBroker, so that your process can start during an
 // outage. A message whose confirm was only late may then be delivered twice, with the
-// same ID. ParkAlways makes of this a plain transactional outbox.
+// same ID. ParkAlways turns this into a plain transactional outbox.
 //
 // # In order
 //
@@ -100,8 +100,8 @@
 //	                           may have committed, and is delivered then: look
 //	                           before you repeat it
 //
-// Any other error is the database's, as its driver gives it, and is bridge.ErrNoSchema or
-// bridge.ErrNotPrimary beside where it means that. A *bridge.PublishError in
+// Any other error is the database driver's. It is bridge.ErrNoSchema or bridge.ErrNotPrimary
+// as well, where that is the cause. A *bridge.PublishError in
 // the chain names a message. When you call Commit yourself after SendTx, its errors are
 // yours to judge: one that is not the database's own refusal is an unknown commit too.
 //

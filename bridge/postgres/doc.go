@@ -57,8 +57,8 @@
 // These locks are in the memory that all transactions of the server share, with
 // room for max_locks_per_transaction times its connections and somewhat more:
 // measured, a server as it comes (64 times 100) gave one transaction 12,000 and
-// refused 13,000. Transactions of hundreds of messages want no thought; for thousands
-// raise the setting, or use the ledger, which takes none. Without room Record fails,
+// refused 13,000. Hundreds of messages in one transaction need no change. For thousands
+// raise the setting, or use the ledger, which takes no such locks. Without room Record fails,
 // and the transaction must roll back; others may meet the same error meanwhile.
 //
 // # Rights

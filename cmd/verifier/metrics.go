@@ -73,11 +73,14 @@ func queueInfo(c config) prometheus.Collector {
 		Help: "1 for each of the verifier's own queues, by virtual host and name as the broker has them, and role."}, []string{"vhost", "queue", "role"})
 	uri, _ := amqp.ParseURI(c.AMQP.URL) // one that is none ends the program, and has no virtual host
 	t := c.topology()
-	queues := map[string]string{"staging": t.Queue, "waiting": t.WaitingQueue(), "dead": t.DeadQueue()}
-	if t.Audit > 0 {
-		queues["audit"] = t.AuditQueue()
+	roles := map[string]string{t.Queue: "staging", t.WaitingQueue(): "waiting", t.DeadQueue(): "dead"}
+	for _, queue := range t.OrderedQueues() {
+		roles[queue] = "ordered"
 	}
-	for role, queue := range queues {
+	if t.Audit > 0 {
+		roles[t.AuditQueue()] = "audit"
+	}
+	for queue, role := range roles {
 		info.WithLabelValues(uri.Vhost, queue, role).Set(1)
 	}
 	return info
