@@ -11,6 +11,7 @@ import (
 // loses its messages.
 var afterCommit = &contender{
 	name:  "after-commit",
+	label: "publish after commit,\nmay lose messages",
 	what:  "commit, then publish to the target and wait for the confirm; no guarantee",
 	setUp: func(context.Context, place, *sql.DB) error { return nil },
 	open: func(_ context.Context, p place, db *sql.DB) (application, error) {

@@ -8,6 +8,7 @@ import (
 // bare sends nothing: what the business row costs by itself.
 var bare = &contender{
 	name:   "bare",
+	label:  "no message",
 	what:   "the business row alone, no message",
 	silent: true,
 	setUp:  func(context.Context, place, *sql.DB) error { return nil },

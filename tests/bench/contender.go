@@ -9,8 +9,9 @@ import (
 
 // A contender is one way of getting messages out of transactions to a queue.
 type contender struct {
-	name string
-	what string // for the report
+	name  string
+	what  string // for the report
+	label string // in pictures, with a line break; the name if it is empty
 	// silent says that no message ever arrives.
 	silent bool
 	// setUp makes its tables and queues in a new place.

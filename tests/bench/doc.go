@@ -12,8 +12,11 @@
 // those that are far behind. Take figures to be quoted from a run with -long.
 //
 // In this folder, where Go and the servers are installed, go run . does the same.
-// It writes results.md, results.png and results.json into the folder out; what
-// happens meanwhile goes to standard error.
+// It writes results.md, results.json and pictures (results-light.svg, results-more-light.svg,
+// and both for dark) into the folder out; what happens meanwhile goes to standard error.
+// The pictures are drawn from results.md, and again without a run by
+//
+//	go run . -draw results.md
 //
 // # While working on speed
 //

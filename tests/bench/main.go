@@ -49,7 +49,7 @@ var scenarios = []scenario{
 func direct(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	var c config
-	var names, contenders string
+	var names, contenders, draw string
 	flags.StringVar(&names, "run", "", "`scenarios` to run, with commas between them (default: all)")
 	flags.StringVar(&contenders, "only", "", "a `pattern` of the contenders' names (default: those that a scenario is made for)")
 	flags.BoolVar(&c.long, "long", false, "longer measurements, more rounds and points")
@@ -59,7 +59,8 @@ func direct(ctx context.Context, args []string) error {
 	flags.Func("workers", "concurrent transactions of the scenario live, with commas between them (default 1,8,32,128)", c.workers.set)
 	flags.Func("rates", "transactions per second of the scenario latency, with commas between them (default 100,300,500 and half of the most)", c.rates.set)
 	flags.IntVar(&c.relays, "relays", 1, "`workers` of the relay of the outboxes written by hand")
-	flags.StringVar(&c.out, "out", "out", "the `folder` for results.md, results.png and results.json")
+	flags.StringVar(&c.out, "out", "out", "the `folder` for results.md, results.json and the pictures")
+	flags.StringVar(&draw, "draw", "", "run nothing: draw the pictures of a `results.md` again, beside it")
 	flags.BoolVar(&c.profile, "profile", false, "write CPU profiles of the project's processes, beside the results")
 	flags.Usage = func() {
 		fmt.Fprintln(flags.Output(), "bench compares the bridge with what people would pick instead. It runs:")
@@ -74,6 +75,13 @@ func direct(ctx context.Context, args []string) error {
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("argument %q is not understood; see -help", flags.Arg(0))
+	}
+	if draw != "" {
+		r, err := readResults(draw)
+		if err == nil {
+			_, err = drawAll(filepath.Dir(draw), r)
+		}
+		return err
 	}
 	c.rounds = cmp.Or(c.rounds, pick(c.long, 5, 2))
 	c.window = cmp.Or(c.window, pick(c.long, 10*time.Second, 1500*time.Millisecond))

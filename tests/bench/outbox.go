@@ -19,6 +19,7 @@ import (
 var (
 	outboxPoll = &contender{
 		name:  "outbox-poll",
+		label: "outbox table,\npolled every 50 ms",
 		what:  "an outbox written by hand: FOR UPDATE SKIP LOCKED, 500 rows a batch, pipelined confirms; polls every 50 ms, at once after a full batch",
 		setUp: setUpOutbox,
 		relay: func(ctx context.Context, p place) error { return relayOutbox(ctx, p, pollEvery, false) },

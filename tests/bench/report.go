@@ -62,24 +62,32 @@ func (r *report) values(scenario, what, contender, metric string) []float64 {
 // write writes the results.
 func (r *report) write(w *world, chosen []scenario) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, "# Benchmark\n\n%s\n\n", w.machine())
 	r.contenders(&text)
 	for _, s := range chosen {
 		fmt.Fprintf(&text, "## %s\n\n%s\n\n", s.name, s.what)
 		r.table(&text, s)
 	}
-	fmt.Print(text.String())
-	if err := os.WriteFile(filepath.Join(w.out, "results.md"), []byte(text.String()), 0o644); err != nil {
+	head := fmt.Sprintf("# Benchmark\n\n%s\n\n", w.machine())
+	measured, err := parseResults(head + text.String())
+	if err != nil {
+		return err
+	}
+	drawn, err := drawAll(w.out, measured)
+	if err != nil {
+		return err
+	}
+	for _, p := range drawn {
+		head += p.markdown()
+	}
+	fmt.Print(head, text.String())
+	if err := os.WriteFile(filepath.Join(w.out, "results.md"), []byte(head+text.String()), 0o644); err != nil {
 		return err
 	}
 	data, err := json.MarshalIndent(r.finite(), "", " ")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(w.out, "results.json"), data, 0o644); err != nil {
-		return err
-	}
-	return r.draw(filepath.Join(w.out, "results.png"))
+	return os.WriteFile(filepath.Join(w.out, "results.json"), data, 0o644)
 }
 
 // contenders explains those that took part.
@@ -180,8 +188,11 @@ func spread(values []float64) string {
 	return fmt.Sprintf("%s (%s–%s)", middle, low, high)
 }
 
+// machineEnd ends what is said of the machine, and begins what is said of the figures.
+const machineEnd = ". Medians of "
+
 // machine says where all this was seen.
 func (w *world) machine() string {
-	return fmt.Sprintf("%s. %d cores, shared by all servers and processes; %s; %s; %s. Medians of %d rounds, in brackets the lowest and the highest; one measurement takes %s.",
-		time.Now().Format("2006-01-02"), runtime.NumCPU(), w.versions.broker, w.versions.postgres, runtime.Version(), w.rounds, w.window)
+	return fmt.Sprintf("%s. %d cores, shared by all servers and processes; %s; %s; %s%s%d rounds, in brackets the lowest and the highest; one measurement takes %s.",
+		time.Now().Format("2006-01-02"), runtime.NumCPU(), w.versions.broker, w.versions.postgres, runtime.Version(), machineEnd, w.rounds, w.window)
 }

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"encoding/xml"
+	"errors"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +62,66 @@ func TestReportShowsMediansSpreadAndRatios(t *testing.T) {
 			t.Errorf("%q is missing in:\n%s", want, text)
 		}
 	}
-	if info, err := os.Stat(filepath.Join(w.out, "results.png")); err != nil || info.Size() < 1000 {
-		t.Errorf("no picture: %v", err)
+	measured, err := readResults(filepath.Join(w.out, "results.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []result{
+		{"live", "8 at once", ledger.name, "delivered/s", 100, 110, 120},
+		{"live", "8 at once", "seldom", "p99 ms", 2, 2, 2},
+	} {
+		if !slices.Contains(measured.values, want) {
+			t.Errorf("%v is not read again, but %v", want, measured.values)
+		}
+	}
+	if slices.ContainsFunc(measured.values, func(one result) bool { return one.contender == "other" && one.metric == "p99 ms" }) {
+		t.Error("what never came is read as a value")
+	}
+	for _, name := range []string{"results-light.svg", "results-dark.svg"} {
+		if _, err := os.Stat(filepath.Join(w.out, name)); err != nil || !strings.Contains(string(text), name) {
+			t.Errorf("no picture %s: %v", name, err)
+		}
+	}
+}
+
+// The pictures in this folder show what the table in this folder says.
+func TestPicturesAreThoseOfTheResults(t *testing.T) {
+	measured, err := readResults("results.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	drawn, err := drawAll(folder, measured)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(drawn) != len(pictures) {
+		t.Errorf("%d of %d pictures are drawn", len(drawn), len(pictures))
+	}
+	table, err := os.ReadFile("results.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range drawn {
+		if !strings.Contains(string(table), p.markdown()) {
+			t.Errorf("results.md does not show %s", p.name)
+		}
+		for _, theme := range themes {
+			name := p.name + "-" + theme.name + ".svg"
+			want, err := os.ReadFile(filepath.Join(folder, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(name); err != nil || string(got) != string(want) {
+				t.Errorf("%s is not what is drawn from results.md (go run . -draw results.md): %v", name, err)
+			}
+			for decoder := xml.NewDecoder(strings.NewReader(string(want))); ; {
+				if _, err := decoder.Token(); errors.Is(err, io.EOF) {
+					break
+				} else if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+			}
+		}
 	}
 }

@@ -3,6 +3,7 @@ package cmd_test
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -27,8 +28,8 @@ func bustle(t *testing.T) (p *process, finish func()) {
 	target := s.Queue("emails", nil)
 	full := s.Queue("reports", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 	p = verify(t, s, "BRIDGE_STATUS_ADDR=127.0.0.1:0", "BRIDGE_UNROUTABLE=1ms", "BRIDGE_PATIENCE=1h", "BRIDGE_ORDERED_SHARDS=1", "BRIDGE_ALLOW=:emails,:reports,:<*")
-	tx, ids := s.Begin(stage.To(target, "waits"), stage.To("orders.eu", "waits too"))
-	if _, err := tx.ExecContext(t.Context(), "SET LOCAL application_name = 'nightly <b>report</b>'"); err != nil {
+	tx, ids := s.Begin(stage.To(target, "waits"), stage.To("orders.eu.invoice.created", "waits too"))
+	if _, err := tx.ExecContext(t.Context(), "SET LOCAL application_name = 'nightly <b>report</b> of checkout-service-7d9c5b6f4-x2x8q'"); err != nil {
 		t.Fatal(err)
 	}
 	s.Commit(stage.To(full, "first"))
@@ -39,11 +40,14 @@ func bustle(t *testing.T) (p *process, finish func()) {
 		inOrder.OrderKey = "customer <b>7</b>"
 		s.Commit(inOrder)
 	}
+	for range 98 {
+		if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, amqp.Publishing{Body: []byte("malformed")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.WaitDepth(s.Topology.DeadQueue(), 98)
 	s.Commit(stage.To(script, "unroutable"))
 	s.Commit(stage.To("elsewhere", "not allowed"))
-	if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, amqp.Publishing{Body: []byte("malformed")}); err != nil {
-		t.Fatal(err)
-	}
 	for range 3 {
 		s.RollBack(stage.To(target, "rolled back"), stage.To(target, "rolled back"))
 		for range 20 {
@@ -51,7 +55,7 @@ func bustle(t *testing.T) (p *process, finish func()) {
 		}
 	}
 	s.WaitDepth(target, 60)
-	s.WaitDepth(s.Topology.DeadQueue(), 3)
+	s.WaitDepth(s.Topology.DeadQueue(), 100)
 	_ = ids
 	return p, func() {
 		if err := tx.Commit(); err != nil {
@@ -60,6 +64,27 @@ func bustle(t *testing.T) (p *process, finish func()) {
 		s.WaitDepth(target, 61)
 	}
 }
+
+// tooWide names the tables that are wider than their boxes, and the page if it is wider
+// than its window.
+const tooWide = `[document.documentElement, ...document.querySelectorAll('.table')]
+	.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.id || e.localName).join(' ')`
+
+// brokenWords are the words in tables that stand on more than one line. A word is of
+// letters and digits. One of more than 40 may be broken.
+const brokenWords = `[...document.querySelectorAll('th, td')].flatMap((cell) => {
+	const broken = [], texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+	for (let text; (text = texts.nextNode());) {
+		for (const word of text.data.matchAll(/[\p{L}\p{N}]+/gu)) {
+			if (word[0].length > 40) continue;
+			const range = document.createRange();
+			range.setStart(text, word.index);
+			range.setEnd(text, word.index + word[0].length);
+			if (new Set([...range.getClientRects()].map((r) => r.top)).size > 1) broken.push(word[0]);
+		}
+	}
+	return broken;
+}).join(' ')`
 
 func TestStatusPage(t *testing.T) {
 	t.Parallel()
@@ -72,15 +97,15 @@ func TestStatusPage(t *testing.T) {
 		`document.getElementById('phase').textContent === 'running'`,
 		`document.querySelector('.card.forwarded .small').textContent === '61 in all'`,
 		`document.querySelector('.card.dropped .small').textContent === '6 in all'`,
-		`document.querySelector('.card.dead_lettered .small').textContent === '3 in all'`,
+		`document.querySelector('.card.dead_lettered .small').textContent === '100 in all'`,
 		`document.querySelector('.card.waiting .big').textContent === '2'`,
 		`document.querySelectorAll('#oldest tbody tr').length === 2`,
 		`document.querySelector('#targets tbody').textContent.includes('reports')`,
 		`document.querySelector('#keys tbody').textContent.includes('customer <b>7</b>')`,
 		`document.querySelector('#keys tbody td.number').textContent === '2'`,
-		`document.querySelectorAll('#dead tbody tr').length === 3`,
+		`document.querySelectorAll('#dead tbody tr').length === 20`,
 		`document.querySelectorAll('#dropped tbody tr').length === 6`,
-		`document.getElementById('reasons').textContent === 'malformed1not-allowed1unroutable1'`,
+		`document.getElementById('reasons').textContent === 'malformed98not-allowed1unroutable1'`,
 		`document.querySelector('#transactions tbody').textContent.includes('nightly <b>report</b>')`, // as text
 		`document.querySelector('#dead tbody').textContent.includes('<script>')`,
 	} {
@@ -98,10 +123,16 @@ func TestStatusPage(t *testing.T) {
 	t.Run("in dark and light, wide and narrow", func(t *testing.T) {
 		background := map[string]any{}
 		for _, scheme := range []string{"light", "dark"} {
-			for _, width := range []int{1280, 390} {
+			for _, width := range []int{390, 800, 1100, 1600} {
 				b.look(scheme, width)
-				b.until("document.documentElement.scrollWidth <= window.innerWidth") // nothing is cut off
-				b.shoot(scheme + map[int]string{1280: "-wide", 390: "-narrow"}[width])
+				b.until(fmt.Sprint("window.innerWidth === ", width))
+				b.shoot(fmt.Sprint(scheme, "-", width))
+				if wide := b.eval(tooWide); wide != "" {
+					t.Errorf("%s, %d pixels: wider than what they are in: %v", scheme, width, wide)
+				}
+				if broken := b.eval(brokenWords); width > 390 && broken != "" {
+					t.Errorf("%s, %d pixels: broken inside: %v", scheme, width, broken)
+				}
 			}
 			background[scheme] = b.eval("getComputedStyle(document.body).backgroundColor")
 		}

@@ -63,7 +63,7 @@ function line(c, rates) {
   }
   const top = Math.max(1, ...rates);
   svg.firstChild.setAttribute('points',
-    rates.map((r, i) => `${60 - rates.length + i - 1},${(29 - 28 * r / top).toFixed(1)}`).join(' '));
+    rates.map((r, i) => `${60 - rates.length + i},${(29 - 28 * r / top).toFixed(1)}`).join(' '));
 }
 
 const verdicts = {
@@ -94,7 +94,24 @@ function showCards(r) {
   }
 }
 
-// table shows rows; columns are [heading, class, value of a row].
+// A word of up to 20 characters is never broken, a longer one only after its
+// punctuation, and one of more than 40 without any wherever it has to be.
+const longWord = /\S{21,}/g;
+const endlessWord = /[^\s._/:@=,-]{41}/;
+const joint = /(?<=[._/:@=,])(?=[^._/:@=,])/;
+
+function words(e, text) {
+  let done = 0;
+  for (const m of text.matchAll(longWord)) {
+    e.append(text.slice(done, m.index));
+    m[0].split(joint).forEach((part, i) => e.append(...(i ? [make('wbr'), part] : [part])));
+    done = m.index + m[0].length;
+  }
+  e.append(text.slice(done));
+  return e;
+}
+
+// table shows rows; columns are [heading, class, value of a row, more of it].
 function table(id, heading, columns, rows, none) {
   const box = byID(id);
   box.classList.toggle('none', rows.length === 0);
@@ -130,10 +147,15 @@ function table(id, heading, columns, rows, none) {
   t.tBodies[0].replaceChildren(...rows.map((row) => {
     const tr = make('tr');
     tr.setAttribute('role', 'row');
-    for (const [name, className, value] of columns) {
-      const text = value(row);
-      const td = make('td', className, text === '' ? '–' : text);
-      if (text === '') td.classList.add('empty');
+    for (const [name, className, value, more = () => ''] of columns) {
+      const text = value(row), rest = more(row);
+      const td = make('td', className);
+      const lines = make('div'); // one child, for the layout of narrow screens
+      lines.append(words(make('div'), text || '–'));
+      if (rest) lines.append(words(make('div', 'more'), rest));
+      td.append(lines);
+      td.classList.toggle('empty', text === '');
+      td.classList.toggle('endless', endlessWord.test(`${text} ${rest}`));
       td.dataset.label = name;
       td.setAttribute('role', 'cell');
       tr.append(td);
@@ -167,11 +189,9 @@ function show(r) {
   const t = r.transactions;
   table('transactions', 'transactions-h', [
     ['Open for', 'time', (h) => since(r.now, h.since)],
-    ['Session', 'word', (h) => h.session],
-    ['Program', '', (h) => h.program],
-    ['Host', 'word', (h) => h.host],
-    ['Login', 'word', (h) => h.login],
-    ['State', 'word', (h) => h.state],
+    ['Session', '', (h) => h.session],
+    ['Program', '', (h) => h.program, (h) => [h.login, h.host].filter(Boolean).join(' from ')],
+    ['State', '', (h) => h.state],
     ['Last statement', 'code', (h) => h.statement],
   ], t.open, t.error ? `The database does not tell: ${t.error}`
     : t.known ? 'None that the login may see.' : 'This database cannot tell whose transactions are open.');
@@ -184,7 +204,7 @@ function show(r) {
   setText(byID('targets-n'), number.format(r.targets_held));
   table('targets', 'targets-h', [
     ['Target', '', (x) => x.target],
-    ['Why', 'word', (x) => x.reason],
+    ['Why', 'reason', (x) => x.reason],
     ['Messages', 'number', (x) => number.format(x.messages)],
   ], r.targets, 'None: every target takes its messages.');
 
@@ -207,7 +227,7 @@ function show(r) {
   }));
   table('dead', 'dead-last-h', [
     ['When', 'time', (d) => when(d.at)],
-    ['Reason', 'word', (d) => d.reason],
+    ['Reason', 'reason', (d) => d.reason],
     ['Target', '', (d) => d.target],
     ['Message ID', 'id', (d) => d.id],
   ], r.dead, 'None since this worker began.');
