@@ -192,7 +192,7 @@ func TestALoginWithoutTheRightToConfigureFindsTheQueuesEnough(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
 	user := servertest.User(t, vhost, "", ".*", ".*")
-	topology := bridge.Topology{Queue: "staging"}
+	topology := bridge.Topology{Queue: "staging", OrderedShards: 1}
 
 	err := topology.Declare(t.Context(), dial(t, user, nil))
 	if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.AccessRefused {
@@ -217,6 +217,9 @@ func TestALoginWithoutTheRightToConfigureFindsTheQueuesEnough(t *testing.T) {
 			if got := strings.Count(log.String(), "queue="+queue.Name+" "); got != n {
 				t.Errorf("%d warnings of %s in\n%s", got, queue.Name, log.String())
 			}
+		}
+		if got := strings.Count(log.String(), "without x-single-active-consumer it keeps no order"); got != n {
+			t.Errorf("%d words about the order in\n%s", got, log.String())
 		}
 	}
 	if _, err := channel(t, vhost).QueueDelete("staging.dead", false, false, false); err != nil {
