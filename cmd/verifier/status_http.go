@@ -14,8 +14,8 @@ var pageFiles embed.FS
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
-// handler serves the page. It only reads.
-func (s *status) handler() http.Handler {
+// handler serves the page to those whom private lets through. It only reads.
+func (s *status) handler(private func(http.Handler) http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	for path, file := range map[string]struct{ name, kind string }{
 		"/{$}":        {"status.html", "text/html; charset=utf-8"},
@@ -35,6 +35,7 @@ func (s *status) handler() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s.report(r.Context()))
 	})
+	guarded := private(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
@@ -42,6 +43,6 @@ func (s *status) handler() http.Handler {
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
-		mux.ServeHTTP(w, r)
+		guarded.ServeHTTP(w, r)
 	})
 }

@@ -70,7 +70,7 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 		page := newStatus(w)
 		observers = append(observers, page)
 		defer w.serve(serving, "status page", string(c.Status.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
-			return endpoints.Listen(ctx, address, w.private(page.handler()), w.log)
+			return endpoints.Listen(ctx, address, page.handler(w.private), w.log)
 		})()
 		defer start(serving, page.count)()
 	}
