@@ -105,7 +105,7 @@ func TestAReleaseMadeTwiceIsTheSameAndSaysWhatItIs(t *testing.T) {
 	// Another folder, account settings and flags.
 	second := filepath.Join(t.TempDir(), "another", "folder")
 	must(t, ".", "git", "clone", "-q", first, second)
-	if output, err := release(second, tag, "../out", "MASK=077", "TZ=Asia/Tokyo", "GOFLAGS=-tags=other", "GOAMD64=v3", "GOARM64=v9.0"); err != nil {
+	if output, err := release(second, tag, "../out", "MASK=077", "TZ=Asia/Tokyo", "GOFLAGS=-tags=other", "GOARCH=s390x", "GOAMD64=v3", "GOARM64=v9.0"); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
 	again := contents(t, filepath.Join(second, "../out"))
@@ -199,7 +199,7 @@ func components(t *testing.T, list []byte, tag, checkout string) {
 	version := must(t, checkout, "go", "list", "-m", "-f", "{{.Version}}", client)
 	found := false
 	for _, c := range bom.Components {
-		found = found || c.Name == client && c.Version == version && strings.HasPrefix(c.Purl, "pkg:golang/"+client+"@"+version)
+		found = found || c.Name == client && c.Version == version && strings.HasPrefix(c.Purl, "pkg:golang/"+client+"@"+version) && strings.Contains(c.Purl, "goarch="+runtime.GOARCH+"&goos=linux")
 	}
 	if !found {
 		t.Errorf("%s %s is not among %d components", client, version, len(bom.Components))
