@@ -15,6 +15,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 )
 
 // reasonBroker is the reason of what the broker itself has moved to the dead queue.
@@ -132,7 +133,7 @@ func (m *deadMessage) has(id string) bool {
 // key names a message for the user: by its ID, or if it has none that could be typed,
 // by its content.
 func key(d amqp.Delivery) string {
-	if id := d.MessageId; id != "" && plain(id) == id && !strings.ContainsAny(id, " \u00a0") {
+	if id := d.MessageId; id != "" && terminal.Plain(id) == id && !strings.ContainsAny(id, " \u00a0") {
 		return id
 	}
 	sum := sha256.Sum256(append([]byte(d.MessageId+"\x00"), d.Body...))

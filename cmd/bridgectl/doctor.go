@@ -13,6 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
@@ -199,15 +200,15 @@ func (d *diagnosis) write(p *page) {
 			level := string(f.Level)
 			head := "  " + p.paint(levelStyle[f.Level], level) + strings.Repeat(" ", len("warning")-len(level)+2)
 			indent := strings.Repeat(" ", 2+len("warning")+2+checks+2)
-			text := wrapText(plain(f.Text), width-len(indent))
-			p.write(head + pad(plain(f.Check), checks+2) + text[0] + "\n")
+			text := wrapText(terminal.Plain(f.Text), width-len(indent))
+			p.write(head + pad(terminal.Plain(f.Check), checks+2) + text[0] + "\n")
 			for _, line := range text[1:] {
 				p.write(indent + line + "\n")
 			}
 			if f.Fix == "" {
 				continue
 			}
-			for i, line := range wrapText(plain(f.Fix), width-len(indent)-2) {
+			for i, line := range wrapText(terminal.Plain(f.Fix), width-len(indent)-2) {
 				lead := "  "
 				if i == 0 {
 					lead = "> "

@@ -8,6 +8,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 )
 
 // conclude says in words what the facts mean, and what comes next.
@@ -167,7 +168,7 @@ func (f *messageFacts) write(p *page) {
 	for _, sentence := range f.Meaning {
 		p.line("%s", sentence)
 	}
-	p.write(p.paint(bold, "Next:") + " " + plain(f.Next) + "\n")
+	p.write(p.paint(bold, "Next:") + " " + terminal.Plain(f.Next) + "\n")
 }
 
 func (f *messageFacts) queueRows(add func(name, format string, args ...any)) {

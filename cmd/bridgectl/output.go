@@ -1,15 +1,15 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/mattn/go-isatty"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 )
 
 // outputFormat is the flag -o.
@@ -41,10 +41,7 @@ type view interface {
 // print writes the answer in the form that the user wants.
 func (a *app) print(v view) error {
 	if a.format == formatJSON {
-		encoder := json.NewEncoder(a.stdout)
-		encoder.SetIndent("", "  ")
-		encoder.SetEscapeHTML(false)
-		return encoder.Encode(v)
+		return terminal.JSON(a.stdout, v, "  ")
 	}
 	p := &page{w: a.stdout, color: hasColor(a.stdout)}
 	v.write(p)
@@ -54,15 +51,13 @@ func (a *app) print(v view) error {
 // printLine is print with JSON in one line, for a command that writes many answers.
 func (a *app) printLine(v view) error {
 	if a.format == formatJSON {
-		encoder := json.NewEncoder(a.stdout)
-		encoder.SetEscapeHTML(false)
-		return encoder.Encode(v)
+		return terminal.JSON(a.stdout, v, "")
 	}
 	return a.print(v)
 }
 
 // A page is where a view writes text for people. What comes from a message or from a
-// server goes through plain, which all of the page's methods do with their arguments.
+// server goes through terminal.Plain, which all of the page's methods do with their arguments.
 type page struct {
 	w     io.Writer
 	color bool
@@ -79,14 +74,14 @@ func (p *page) write(text string) {
 func (p *page) line(format string, args ...any) {
 	for i, arg := range args {
 		if text, ok := arg.(string); ok {
-			args[i] = plain(text)
+			args[i] = terminal.Plain(text)
 		}
 	}
 	p.write(fmt.Sprintf(format, args...) + "\n")
 }
 
 // title writes the head of a part, after an empty line if it is not the first.
-func (p *page) title(text string) { p.write(p.paint(bold, plain(text)) + "\n") }
+func (p *page) title(text string) { p.write(p.paint(bold, terminal.Plain(text)) + "\n") }
 
 // space writes an empty line.
 func (p *page) space() { p.write("\n") }
@@ -103,7 +98,7 @@ func (p *page) table(head []string, rows [][]string) {
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
-			cells[i] = plain(cell)
+			cells[i] = terminal.Plain(cell)
 		}
 		// No column behind the last cell: its spaces would be written too.
 		if _, err := fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t")); err != nil {
@@ -133,20 +128,6 @@ func (p *page) paint(s style, text string) string {
 		return text
 	}
 	return string(s) + text + string(reset)
-}
-
-// plain takes out of text whatever a terminal would act on instead of showing it: a
-// routing key or a header can be written by anybody.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return ' '
-		case !unicode.IsPrint(r):
-			return '\uFFFD'
-		}
-		return r
-	}, text)
 }
 
 // isTerminal tells whether somebody looks at w.

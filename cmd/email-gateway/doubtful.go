@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
@@ -90,9 +90,7 @@ func list(ctx context.Context, c *config, asJSON bool, stdout, stderr io.Writer)
 		}
 	}
 	if asJSON {
-		encoder := json.NewEncoder(stdout)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(rows)
+		return terminal.JSON(stdout, rows, "  ")
 	}
 	return write(stdout, rows)
 }
@@ -118,7 +116,8 @@ func write(stdout io.Writer, rows []row) error {
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tSTATE\tATTEMPTS\tSINCE\tTO\tERROR")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", r.ID, r.State, r.Attempts, r.Since.Format(time.RFC3339), strings.Join(r.To, ","), r.Error)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", terminal.Plain(r.ID), r.State, r.Attempts, r.Since.Format(time.RFC3339),
+			terminal.Plain(strings.Join(r.To, ",")), terminal.Plain(r.Error))
 	}
 	return w.Flush()
 }

@@ -57,9 +57,9 @@ const helpHead = `Usage: shop
 
 An example of an application: places an order again and again, each with an
 e-mail that is sent if and only if the order's transaction commits. Some orders
-roll back, some keep their transaction open for a while. Makes its own table;
-the ledger's are made by verifier -migrate. Runs until SIGTERM or SIGINT; what
-is open then is rolled back.
+roll back, some keep their transaction open for a while. Migrates its own
+table when it starts, which the log says; the ledger's are made by verifier
+-migrate. Runs until SIGTERM or SIGINT; what is open then is rolled back.
 
   -help     print this
   -version  print of which release, revision and Go this build is

@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
 // outcome runs the program with these variables; none of its servers answers.
@@ -58,5 +61,22 @@ func TestWhatIsWrongIsOneLineThatNamesIt(t *testing.T) {
 				t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 			}
 		})
+	}
+}
+
+// An example migrates at its start; it says so.
+func TestItSaysThatItMakesItsTable(t *testing.T) {
+	url := "sqlite:" + filepath.Join(t.TempDir(), "shop.db")
+	db, err := database.Create(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	code, _, stderr := outcome(t, map[string]string{"SHOP_DATABASE_URL": url, "SHOP_AMQP_URL": "amqp://u:p@127.0.0.1:1/"})
+	if code != exitFailed || !strings.Contains(stderr, "migrated the shop's own table") || !strings.Contains(stderr, "verifier -migrate") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+	if _, err := db.ExecContext(t.Context(), "SELECT id FROM orders"); err != nil {
+		t.Error(err)
 	}
 }

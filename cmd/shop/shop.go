@@ -51,6 +51,7 @@ func keep(ctx context.Context, c *config, log *slog.Logger) error {
 	if err := db.MigrateTables(ctx, tables, part); err != nil {
 		return err
 	}
+	log.Info("migrated the shop's own table")
 	ledger, err := db.Ledger(ctx)
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ type config struct {
 	}
 	Status struct {
 		Addr  environment.Private `default:"none" desc:"where the status page is, for people: host:port, or :port for 127.0.0.1; it has no login and shows statements, so name an address that only they reach"`
-		Hosts environment.Hosts   `desc:"the names that the status page answers to beside localhost and loopback addresses, as they stand in a browser's address, without the port and with commas between them (default: no others)"`
+		Hosts environment.Hosts   `desc:"the names that the status page and the profiles answer to beside localhost and loopback addresses, as they stand in a browser's address, without the port and with commas between them (default: no others)"`
 	}
 	Pprof struct {
 		Addr environment.Private `default:"none" desc:"where profiles of the worker itself are, at /debug/pprof/: host:port, or :port for 127.0.0.1; it has no login"`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -81,10 +82,14 @@ func queueInfo(c config) prometheus.Collector {
 		roles[t.AuditQueue()] = "audit"
 	}
 	for queue, role := range roles {
-		info.WithLabelValues(uri.Vhost, queue, role).Set(1)
+		info.WithLabelValues(readable(uri.Vhost), readable(queue), role).Set(1)
 	}
 	return info
 }
+
+// readable is a name for metrics and traces. What is not UTF-8, as a name in the broker need
+// not be, panics in the one, and takes a batch of other messages' spans with it in the other.
+func readable(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
 // Done implements verifier.Observer.
 func (m *metrics) Done(e verifier.Event) {

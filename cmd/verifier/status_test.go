@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -42,18 +44,53 @@ func TestTheStatusPageKeepsLittle(t *testing.T) {
 	}
 }
 
-func TestThePageAnswersToThisMachineAndToNamedHosts(t *testing.T) {
-	page := newStatus(&worker{stopping: make(chan struct{})}).handler([]string{"verifier.example", "10.0.0.2"})
+func TestThePageAndTheProfilesAnswerToThisMachineAndToNamedHosts(t *testing.T) {
+	minimal(t)
+	t.Setenv("BRIDGE_STATUS_HOSTS", "verifier.example, 10.0.0.2, 2001:0db8:0::00a1, ::ffff:10.0.0.3")
+	c, err := load(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &worker{config: c, stopping: make(chan struct{})}
+	page := newStatus(w).handler(w.private)
+	profiles, err := endpoints.ListenProfiles(t.Context(), "127.0.0.1:0", w.private, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer profiles.Close()
 	for host, want := range map[string]bool{
 		"localhost": true, "localhost:80": true, "LOCALHOST": true, "127.0.0.1": true, "127.1.2.3:8082": true, "[::1]:80": true, "[::1]": true, "::1": true,
-		"": false, ":8082": false, "0.0.0.0:80": false, "10.0.0.1": false, "example.org": false, "localhost.example.org": false, "127.0.0.1.example.org": false,
+		":8082": false, "0.0.0.0:80": false, "10.0.0.1": false, "example.org": false, "localhost.example.org": false, "127.0.0.1.example.org": false,
 		"verifier.example": true, "Verifier.Example:8082": true, "10.0.0.2:8082": true, "a.verifier.example": false,
+		"[2001:db8::a1]:8082": true, "[2001:DB8:0:0:0:0:0:A1]": true, "[2001:db8::a2]:8082": false, "10.0.0.3": true, "[::ffff:a00:2]:8082": true,
 	} {
 		request, answer := httptest.NewRequest(http.MethodGet, "/status.css", nil), httptest.NewRecorder()
 		request.Host = host
 		page.ServeHTTP(answer, request)
 		if got := answer.Code == http.StatusOK; got != want {
-			t.Errorf("%q: %d", host, answer.Code)
+			t.Errorf("page, %q: %d", host, answer.Code)
 		}
+		if answer.Header().Get("Content-Security-Policy") == "" {
+			t.Errorf("page, %q: no policy", host)
+		}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+profiles.Address()+"/debug/pprof/cmdline", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Host, request.Close = host, true
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if got := response.StatusCode == http.StatusOK; got != want {
+			t.Errorf("profiles, %q: %d", host, response.StatusCode)
+		}
+	}
+	// One without a host is asked for by nobody's browser.
+	request, answer := httptest.NewRequest(http.MethodGet, "/status.css", nil), httptest.NewRecorder()
+	request.Host = ""
+	if page.ServeHTTP(answer, request); answer.Code != http.StatusForbidden {
+		t.Errorf("without a host: %d", answer.Code)
 	}
 }

@@ -136,7 +136,7 @@ func (t *traces) Done(e verifier.Event) {
 	ctx, verify := t.tracer.Start(ctx, "verify", trace.WithTimestamp(e.Received), trace.WithSpanKind(trace.SpanKindConsumer),
 		trace.WithAttributes(
 			semconv.MessagingSystemRabbitMQ, semconv.MessagingOperationTypeProcess, semconv.MessagingOperationName("verify"),
-			semconv.MessagingDestinationName(t.topology.Queue), semconv.MessagingMessageID(e.ID),
+			semconv.MessagingDestinationName(readable(t.topology.Queue)), semconv.MessagingMessageID(readable(e.ID)),
 			attribute.String("twoqueue.verdict", string(e.Verdict))))
 	if e.Reason != "" {
 		verify.SetAttributes(attribute.String("twoqueue.reason", e.Reason))
@@ -164,8 +164,8 @@ func (t *traces) Done(e verifier.Event) {
 	}
 	t.stage(ctx, "forward", began, e.Safe, trace.SpanKindProducer,
 		semconv.MessagingSystemRabbitMQ, semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("forward"),
-		semconv.MessagingDestinationName(destination(to)), semconv.MessagingRabbitMQDestinationRoutingKey(to.RoutingKey),
-		semconv.MessagingMessageID(e.ID))
+		semconv.MessagingDestinationName(readable(destination(to))), semconv.MessagingRabbitMQDestinationRoutingKey(readable(to.RoutingKey)),
+		semconv.MessagingMessageID(readable(e.ID)))
 	if e.Verdict == verifier.Forwarded {
 		t.stage(ctx, "delete", e.Safe, e.Done, trace.SpanKindInternal)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,16 +70,21 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 		page := newStatus(w)
 		observers = append(observers, page)
 		defer w.serve(serving, "status page", string(c.Status.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
-			return endpoints.Listen(ctx, address, page.handler(c.Status.Hosts), w.log)
+			return endpoints.Listen(ctx, address, page.handler(w.private), w.log)
 		})()
 		defer start(serving, page.count)()
 	}
 	if c.Pprof.Addr != environment.None {
 		defer w.serve(serving, "profiles", string(c.Pprof.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
-			return endpoints.ListenProfiles(ctx, address, w.log)
+			return endpoints.ListenProfiles(ctx, address, w.private, w.log)
 		})()
 	}
 	return w.verify(ctx, join(observers))
+}
+
+// private lets a page answer only to those who ask for it by a name that it has.
+func (w *worker) private(page http.Handler) http.Handler {
+	return endpoints.Private(page, w.config.Status.Hosts, "BRIDGE_STATUS_HOSTS")
 }
 
 // serve runs one of the servers, until the function that it returns is called. A taken

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -43,7 +44,7 @@ func stages() ([]instructions.Stage, error) {
 	return all, errors.Join(append(complaints, err)...)
 }
 
-// build does by hand what the first stage does: the files that the ignore file lets
+// build does by hand what the stage of that name does: the files that the ignore file lets
 // through, and the command that builds. It returns the folder with the binaries.
 func build() (string, error) {
 	all, err := stages()
@@ -54,19 +55,40 @@ func build() (string, error) {
 	if err := copyContext(source); err != nil {
 		return "", fmt.Errorf("copy build context: %w", err)
 	}
-	for _, command := range all[0].Commands {
+	for _, command := range stage(all, "build").Commands {
 		run, ok := command.(*instructions.RunCommand)
 		if !ok || len(run.CmdLine) != 1 || !strings.Contains(run.CmdLine[0], "go build") {
 			continue
 		}
-		cmd := exec.Command("/bin/sh", "-c", strings.ReplaceAll(run.CmdLine[0], "/out/", out+"/"))
-		cmd.Dir = source
+		cmd := exec.Command("/bin/sh", "-c", strings.ReplaceAll(run.CmdLine[0], "/out/$TARGETARCH/", out+"/"))
+		cmd.Dir, cmd.Env = source, append(os.Environ(), "TARGETARCH="+runtime.GOARCH, "REVISION="+revision)
 		if output, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%s: %w: %s", run.CmdLine[0], err, output)
 		}
 		return out, nil
 	}
-	return "", errors.New("the Dockerfile's first stage has no go build")
+	return "", errors.New("the Dockerfile's stage build has no go build")
+}
+
+// stage is the one of that name, empty if there is none.
+func stage(all []instructions.Stage, name string) instructions.Stage {
+	i, found := instructions.HasStage(all, name)
+	if !found {
+		return instructions.Stage{}
+	}
+	return all[i]
+}
+
+// revision is what the images are told to be built of.
+const revision = "0123456789012345678901234567890123456789"
+
+func TestTheImagesKnowTheirRevision(t *testing.T) {
+	for _, name := range []string{"bridgectl", "shop", "email-gateway", "verifier"} {
+		output, err := exec.Command(filepath.Join(binaries(t), name), "-version").Output()
+		if err != nil || !strings.Contains(string(output), ", revision "+revision+", go") {
+			t.Errorf("%s -version: %v: %s", name, err, output)
+		}
+	}
 }
 
 // copyContext copies what a builder is sent.
@@ -137,7 +159,7 @@ func TestEachImageIsAStaticBinaryForAnAccountThatIsNotRoot(t *testing.T) {
 			switch command := command.(type) {
 			case *instructions.CopyCommand:
 				binary = filepath.Base(command.SourcePaths[0])
-				if command.From != "build" || command.DestPath != "/"+binary {
+				if command.From != "build" || command.SourcePaths[0] != "/out/$TARGETARCH/"+binary || command.DestPath != "/"+binary {
 					t.Errorf("%s: %v", stage.Name, command)
 				}
 			case *instructions.EntrypointCommand:
@@ -155,9 +177,13 @@ func TestEachImageIsAStaticBinaryForAnAccountThatIsNotRoot(t *testing.T) {
 	if want := []string{"bridgectl", "shop", "email-gateway", "verifier"}; !slices.Equal(final, want) {
 		t.Errorf("images %v, not %v", final, want)
 	}
-	base := all[1]
-	if base.Name != "base" || base.BaseName != "scratch" {
-		t.Errorf("the second stage is %s from %s", base.Name, base.BaseName)
+	base := stage(all, "base")
+	if base.BaseName != "scratch" {
+		t.Errorf("the stage base is from %q", base.BaseName)
+	}
+	// Go compiles for other platforms by itself: nothing is emulated.
+	if compiler := stage(all, stage(all, "build").BaseName); compiler.Platform != "$BUILDPLATFORM" {
+		t.Errorf("the compiler is for %q", compiler.Platform)
 	}
 	user := ""
 	for _, command := range base.Commands {

@@ -70,7 +70,7 @@ func (b *builder) path(command string) (string, error) {
 }
 
 func build(command, path string) error {
-	cmd := exec.Command("go", "build", "-o", path, commands+command)
+	cmd := exec.Command("go", "build", "-trimpath", "-o", path, commands+command)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the binaries of a release
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return errors.Join(err, errors.New(string(output)))

@@ -128,7 +128,8 @@ func TestCloseEndsEverything(t *testing.T) {
 }
 
 func TestProfiles(t *testing.T) {
-	server, err := endpoints.ListenProfiles(t.Context(), "127.0.0.1:0", quiet)
+	private := func(page http.Handler) http.Handler { return endpoints.Private(page, nil, "HOSTS") }
+	server, err := endpoints.ListenProfiles(t.Context(), "127.0.0.1:0", private, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -122,13 +123,13 @@ func (a *Address) decode(text, host, forms string) error {
 	return nil
 }
 
-// Hosts are names of hosts, without ports.
+// Hosts are names or addresses of hosts, without ports.
 type Hosts []string
 
 func (h *Hosts) Decode(text string) error {
 	for name := range strings.SplitSeq(text, ",") {
 		name = strings.TrimSpace(name)
-		if name == "" || strings.ContainsAny(name, ":/[] ") && net.ParseIP(name) == nil {
+		if _, err := netip.ParseAddr(name); name == "" || strings.ContainsAny(name, ":/[] ") && err != nil {
 			return fmt.Errorf("%q is not usable; give names of hosts without ports, with commas between them, or unset it", text)
 		}
 		*h = append(*h, name)

@@ -15,9 +15,12 @@ func Release() string {
 	return "(unknown)"
 }
 
+// revision is given by the Dockerfile to the linker: the builder is sent no repository.
+var revision string
+
 // version says of which release, of which revision of the source and by which Go a build is.
 func version() string {
-	revision, changed, by := "unknown", "", ""
+	revision, changed, by := cmp.Or(revision, "unknown"), "", ""
 	if info, ok := debug.ReadBuildInfo(); ok {
 		by = info.GoVersion
 		for _, s := range info.Settings {

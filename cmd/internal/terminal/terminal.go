@@ -1,0 +1,56 @@
+// Package terminal writes what comes from messages and servers, where anybody may have put
+// it, so that a terminal shows it and does not act on it.
+package terminal
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+)
+
+// Plain takes out of a text whatever a terminal would act on instead of showing it, and puts
+// it on one line.
+func Plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case !unicode.IsPrint(r):
+			return '\uFFFD'
+		}
+		return r
+	}, text)
+}
+
+// JSON writes a value as JSON, with each level indented by indent; in one line without it.
+// Whatever Plain would take out is escaped: encoding/json leaves DEL, the control
+// characters from U+0080 on, one of which is what ESC [ is, and those that turn the
+// direction of a line as they are.
+func JSON(w io.Writer, value any, indent string) error {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetIndent("", indent)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		return err
+	}
+	var safe bytes.Buffer
+	safe.Grow(text.Len())
+	for _, r := range text.String() { // outside of strings all is ASCII and no DEL
+		switch {
+		case r < 0x7f || unicode.IsPrint(r):
+			safe.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&safe, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&safe, `\u%04x`, r)
+		}
+	}
+	_, err := safe.WriteTo(w)
+	return err
+}

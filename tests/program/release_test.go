@@ -1,0 +1,238 @@
+package program
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ran runs a program in a folder, and returns what it wrote.
+func ran(t *testing.T, folder string, env []string, name string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir, cmd.Env = folder, append(os.Environ(), env...)
+	output, err := cmd.CombinedOutput()
+	return string(output), err
+}
+
+// must is ran for what cannot fail.
+func must(t *testing.T, folder, name string, args ...string) string {
+	t.Helper()
+	output, err := ran(t, folder, nil, name, args...)
+	if err != nil {
+		t.Fatalf("%s %q: %v: %s", name, args, err, output)
+	}
+	return strings.TrimSpace(output)
+}
+
+// tagged copies the checkout, with what is not committed yet, into a repository of one
+// commit that is tagged.
+func tagged(t *testing.T, tag string) (folder, revision string) {
+	t.Helper()
+	root := must(t, ".", "git", "rev-parse", "--show-toplevel")
+	folder = filepath.Join(t.TempDir(), "checkout")
+	for name := range strings.SplitSeq(must(t, root, "git", "ls-files", "-coz", "--exclude-standard"), "\x00") {
+		info, err := os.Stat(filepath.Join(root, name))
+		if name == "" || errors.Is(err, fs.ErrNotExist) { // deleted, and not committed
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, content, info.Mode()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(t, folder, "git", "init", "-q")
+	must(t, folder, "git", "add", "-A")
+	must(t, folder, "git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false", "commit", "-q", "-m", "x")
+	must(t, folder, "git", "tag", tag)
+	return folder, must(t, folder, "git", "rev-parse", "HEAD")
+}
+
+// contents are a folder's files.
+func contents(t *testing.T, folder string) map[string][]byte {
+	t.Helper()
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string][]byte)
+	for _, entry := range entries {
+		content, err := os.ReadFile(filepath.Join(folder, entry.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[entry.Name()] = content
+	}
+	return files
+}
+
+// The release is made for this machine's platform only, and without images.
+func TestAReleaseMadeTwiceIsTheSameAndSaysWhatItIs(t *testing.T) {
+	const tag = "v0.9.8"
+	first, revision := tagged(t, tag)
+	release := func(checkout, version, to string, env ...string) (string, error) {
+		return ran(t, checkout, append([]string{"PLATFORMS=" + runtime.GOARCH, "BUILDX_BUILDER=no-such-builder"}, env...),
+			"bash", "-c", `umask "${MASK:-022}" && exec ./compose/release "$@"`, "release", version, to)
+	}
+	output, err := release(first, tag, "../out")
+	if err != nil || !strings.Contains(output, "left out: the images") {
+		t.Fatalf("%v: %s", err, output)
+	}
+	files := contents(t, filepath.Join(first, "../out"))
+
+	// Another folder, account settings and flags.
+	second := filepath.Join(t.TempDir(), "another", "folder")
+	must(t, ".", "git", "clone", "-q", first, second)
+	if output, err := release(second, tag, "../out", "MASK=077", "TZ=Asia/Tokyo", "GOFLAGS=-tags=other", "GOARCH=s390x", "GOAMD64=v3", "GOARM64=v9.0"); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	again := contents(t, filepath.Join(second, "../out"))
+	for name, content := range files {
+		if !bytes.Equal(content, again[name]) {
+			t.Errorf("%s is not the same: %d bytes and %d", name, len(content), len(again[name]))
+		}
+	}
+
+	platform := "_" + tag + "_linux_" + runtime.GOARCH
+	archive := "twoqueue" + platform + ".tar.gz"
+	commands := []string{"bridgectl", "email-gateway", "verifier"}
+	want := map[string]bool{archive: true, "SHA256SUMS": true}
+	for _, command := range commands {
+		want[command+platform+".cdx.json"] = true
+		components(t, files[command+platform+".cdx.json"], tag, first)
+	}
+	if len(files) != len(want) {
+		t.Errorf("there are %v", slices.Sorted(maps.Keys(files)))
+	}
+	var sums strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !want[name] {
+			t.Errorf("%s is there", name)
+		}
+		if name != "SHA256SUMS" {
+			fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(files[name]), name)
+		}
+	}
+	if got := string(files["SHA256SUMS"]); got != sums.String() {
+		t.Errorf("checksums\n%s\nand not\n%s", got, sums.String())
+	}
+
+	unpacked := unpack(t, files[archive])
+	for _, command := range commands {
+		path := filepath.Join(unpacked, "twoqueue"+platform, command)
+		binary, err := elf.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if libraries, err := binary.ImportedLibraries(); err != nil || len(libraries) > 0 {
+			t.Errorf("%s needs %v: %v", command, libraries, err)
+		}
+		_ = binary.Close()
+		want := fmt.Sprintf("%s %s, revision %s, %s", command, tag, revision, runtime.Version())
+		if got := must(t, ".", path, "-version"); got != want {
+			t.Errorf("-version says %q and not %q", got, want)
+		}
+	}
+
+	// What is refused, each in one line.
+	refused := func(what, version, to, sentence string) {
+		t.Helper()
+		if output, err := release(first, version, to); err == nil || strings.Count(output, "\n") != 1 || !strings.Contains(output, sentence) {
+			t.Errorf("%s: %v: %s", what, err, output)
+		}
+	}
+	refused("a folder that is there", tag, "../out", "is there already")
+	refused("a version that is none", "v0.9.7", "../none", "v0.9.7 is not the commit that is checked out")
+	if err := os.WriteFile(filepath.Join(first, "go.mod"), []byte("module changed\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refused("a changed checkout", tag, "../none", "files that are not in the commit")
+	if _, err := os.Stat(filepath.Join(first, "../none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what is refused leaves its folder: %v", err)
+	}
+}
+
+// components checks a list of modules: each as the checkout has it, and nothing that
+// differs from one making to the next.
+func components(t *testing.T, list []byte, tag, checkout string) {
+	t.Helper()
+	var bom struct {
+		Format       string  `json:"bomFormat"`
+		SerialNumber *string `json:"serialNumber"`
+		Metadata     struct {
+			Timestamp *string
+			Component struct{ Name, Version string }
+		}
+		Components []struct{ Name, Version, Purl string }
+	}
+	if err := json.Unmarshal(list, &bom); err != nil {
+		t.Errorf("list of modules: %v", err)
+		return
+	}
+	if c := bom.Metadata.Component; bom.Format != "CycloneDX" || c.Name != "github.com/twoqueue/twoqueue" || c.Version != tag ||
+		bom.SerialNumber != nil || bom.Metadata.Timestamp != nil {
+		t.Errorf("list of modules: %.300s", list)
+	}
+	const client = "github.com/rabbitmq/amqp091-go"
+	version := must(t, checkout, "go", "list", "-m", "-f", "{{.Version}}", client)
+	found := false
+	for _, c := range bom.Components {
+		found = found || c.Name == client && c.Version == version && strings.HasPrefix(c.Purl, "pkg:golang/"+client+"@"+version) && strings.Contains(c.Purl, "goarch="+runtime.GOARCH+"&goos=linux")
+	}
+	if !found {
+		t.Errorf("%s %s is not among %d components", client, version, len(bom.Components))
+	}
+}
+
+// unpack returns the folder of what was in an archive, with the modes that it has there.
+func unpack(t *testing.T, archive []byte) string {
+	t.Helper()
+	folder := t.TempDir()
+	uncompressed, err := gzip.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for files := tar.NewReader(uncompressed); ; {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return folder
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(folder, header.Name)
+		if header.FileInfo().IsDir() {
+			err = os.MkdirAll(path, 0o755)
+		} else {
+			var content []byte
+			if content, err = io.ReadAll(files); err == nil {
+				err = os.WriteFile(path, content, header.FileInfo().Mode())
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
