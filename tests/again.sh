@@ -8,7 +8,7 @@ test_once() {
 	shift 3
 	(cd "$folder" && go test $packages "$@") 2>&1 | tee "$out" && return
 	failed=$(sed -n 's/^FAIL[[:space:]]\+\([^[:space:]]\+\).*/\1/p' "$out" | sort -u)
-	printf '%q ' "$folder" "${failed:-$packages}" "$@" >"$out.failed"
+	printf '%q ' "$(go env CGO_ENABLED)" "$folder" "${failed:-$packages}" "$@" >"$out.failed"
 }
 
 # Runs what has failed once more, and nothing beside it: folder of the output files. The
@@ -18,10 +18,10 @@ try_again() {
 	local note again failed=
 	for note in "$1"/*.failed; do
 		[[ -e $note ]] || continue
-		eval "again=($(<"$note"))" # folder, packages, arguments
-		say "once more, by themselves: "${again[1]}
-		if (cd "${again[0]}" && go test ${again[1]} "${again[@]:2}" -p 1) 2>&1 | tee "${note%.failed}.again"; then
-			printf '%s\n' ${again[1]} >>"$1/flaky"
+		eval "again=($(<"$note"))" # CGO_ENABLED, folder, packages, arguments
+		say "once more, by themselves: "${again[2]}
+		if (cd "${again[1]}" && CGO_ENABLED=${again[0]} go test ${again[2]} "${again[@]:3}" -p 1) 2>&1 | tee "${note%.failed}.again"; then
+			printf '%s\n' ${again[2]} >>"$1/flaky"
 		else
 			failed=yes
 		fi

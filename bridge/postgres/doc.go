@@ -79,8 +79,8 @@
 //	  Latest, Ordered, HighWater
 //	            SELECT, INSERT and UPDATE on bridge_mark; for Ordered also SELECT, INSERT and
 //	            DELETE on bridge_kept
-//	who migrates  CREATE on the schema, which from PostgreSQL 15 on only the database's owner has
-//	            on the schema public, and to own the tables that are there
+//	who migrates  CREATE on the schema, and to own the tables that are there. In a database made
+//	            by PostgreSQL 15 or newer only its owner has that right on the schema public.
 //
 // To see who holds a message up (Holders, OpenTransactions) a verifier needs no right
 // beside; but of sessions of other roles it learns only the process ID, the login and

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -276,7 +277,7 @@ func (p panel) scale(s *strings.Builder, t theme, all []series, bottom float64) 
 
 // thousands writes a value with commas.
 func thousands(v float64) string {
-	digits := fmt.Sprintf("%g", v)
+	digits := strconv.FormatFloat(math.Round(v*1000)/1000, 'f', -1, 64)
 	for i := len(digits) - 3; i > 0 && v >= 1000; i -= 3 {
 		digits = digits[:i] + "," + digits[i:]
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -68,13 +69,10 @@ func (r *report) write(w *world, chosen []scenario) error {
 		r.table(&text, s)
 	}
 	head := fmt.Sprintf("# Benchmark\n\n%s\n\n", w.machine())
-	measured, err := parseResults(head + text.String())
-	if err != nil {
-		return err
-	}
-	drawn, err := drawAll(w.out, measured)
-	if err != nil {
-		return err
+	var drawn []picture
+	measured, drawing := parseResults(head + text.String())
+	if drawing == nil {
+		drawn, drawing = drawAll(w.out, measured)
 	}
 	for _, p := range drawn {
 		head += p.markdown()
@@ -87,7 +85,7 @@ func (r *report) write(w *world, chosen []scenario) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(w.out, "results.json"), data, 0o644)
+	return errors.Join(drawing, os.WriteFile(filepath.Join(w.out, "results.json"), data, 0o644))
 }
 
 // contenders explains those that took part.

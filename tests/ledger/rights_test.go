@@ -356,12 +356,22 @@ func testAcceptAndWork(t *testing.T, db *sql.DB, inbox driver.Inbox) {
 	guard, err := idempotency.New(inbox, "by Accept", &idempotency.Options{HandBack: true})
 	must(t, err)
 	must(t, guard.Accept(t.Context(), db, delivery()))
-	working, stop := context.WithCancel(t.Context())
+	working, stop := context.WithTimeout(t.Context(), stage.Patience)
 	defer stop()
-	must(t, guard.Work(working, db, func(context.Context, *sql.Tx, amqp.Delivery) error {
-		stop()
-		return nil
-	}))
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := guard.Work(working, db, func(context.Context, *sql.Tx, amqp.Delivery) error { return nil }); err != nil {
+			t.Error(err)
+		}
+	})
+	for guard.Stats().Handled == 0 && working.Err() == nil {
+		time.Sleep(time.Millisecond) // until it is asked again
+	}
+	if working.Err() != nil {
+		t.Error("with the rights for it Work handles nothing; the log says why")
+	}
+	stop()
+	running.Wait()
 }
 
 // delivery is one that nobody waits for the ack of.

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -44,28 +45,17 @@ func must(t *testing.T, folder, name string, args ...string) string {
 // commit that is tagged.
 func tagged(t *testing.T, tag string) (folder, revision string) {
 	t.Helper()
-	root := must(t, ".", "git", "rev-parse", "--show-toplevel")
+	// Nothing of the account's git.
+	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
+	t.Setenv("GIT_CONFIG_NOSYSTEM", "1")
 	folder = filepath.Join(t.TempDir(), "checkout")
-	for name := range strings.SplitSeq(must(t, root, "git", "ls-files", "-coz", "--exclude-standard"), "\x00") {
-		info, err := os.Stat(filepath.Join(root, name))
-		if name == "" || errors.Is(err, fs.ErrNotExist) { // deleted, and not committed
-			continue
-		}
-		content, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(folder, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, content, info.Mode()); err != nil {
-			t.Fatal(err)
-		}
+	for _, part := range []string{"bridge", "sender", "verifier", "idempotency", "cmd", "compose", ".github", "go.mod", "go.sum", "LICENSE", ".gitignore"} {
+		must(t, "../..", "mkdir", "-p", folder)
+		must(t, "../..", "cp", "-R", part, folder+"/")
 	}
 	must(t, folder, "git", "init", "-q")
 	must(t, folder, "git", "add", "-A")
-	must(t, folder, "git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false", "commit", "-q", "-m", "x")
+	must(t, folder, "git", "-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-q", "-m", "x")
 	must(t, folder, "git", "tag", tag)
 	return folder, must(t, folder, "git", "rev-parse", "HEAD")
 }
@@ -102,10 +92,15 @@ func TestAReleaseMadeTwiceIsTheSameAndSaysWhatItIs(t *testing.T) {
 	}
 	files := contents(t, filepath.Join(first, "../out"))
 
-	// Another folder, account settings and flags.
+	// Another folder, account settings and flags; and docker's own builder, which writes no
+	// archives.
+	docker := t.TempDir()
+	if err := os.WriteFile(filepath.Join(docker, "docker"), []byte("#!/bin/sh\necho 'Driver: docker'\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	second := filepath.Join(t.TempDir(), "another", "folder")
 	must(t, ".", "git", "clone", "-q", first, second)
-	if output, err := release(second, tag, "../out", "MASK=077", "TZ=Asia/Tokyo", "GOFLAGS=-tags=other", "GOARCH=s390x", "GOAMD64=v3", "GOARM64=v9.0"); err != nil {
+	if output, err := release(second, tag, "../out", "MASK=077", "TZ=Asia/Tokyo", "GOFLAGS=-tags=other", "PATH="+docker+":"+os.Getenv("PATH"), "GOARCH=s390x", "GOAMD64=v3", "GOARM64=v9.0"); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
 	again := contents(t, filepath.Join(second, "../out"))
@@ -139,6 +134,14 @@ func TestAReleaseMadeTwiceIsTheSameAndSaysWhatItIs(t *testing.T) {
 		t.Errorf("checksums\n%s\nand not\n%s", got, sums.String())
 	}
 
+	dockerfile, err := os.ReadFile("../../compose/Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	goVersion := regexp.MustCompile(`(?m)^ARG GO_VERSION=(.*)$`).FindSubmatch(dockerfile)
+	if goVersion == nil {
+		t.Fatal("the Dockerfile names no version of Go")
+	}
 	unpacked := unpack(t, files[archive])
 	for _, command := range commands {
 		path := filepath.Join(unpacked, "twoqueue"+platform, command)
@@ -150,7 +153,7 @@ func TestAReleaseMadeTwiceIsTheSameAndSaysWhatItIs(t *testing.T) {
 			t.Errorf("%s needs %v: %v", command, libraries, err)
 		}
 		_ = binary.Close()
-		want := fmt.Sprintf("%s %s, revision %s, %s", command, tag, revision, runtime.Version())
+		want := fmt.Sprintf("%s %s, revision %s, go%s", command, tag, revision, goVersion[1])
 		if got := must(t, ".", path, "-version"); got != want {
 			t.Errorf("-version says %q and not %q", got, want)
 		}

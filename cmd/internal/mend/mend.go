@@ -14,6 +14,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 )
 
 // A Server is what an error comes from: the end of the variable that names it.
@@ -112,11 +113,12 @@ func With(err error, mend string) error {
 }
 
 // Line joins a text's lines; one that comes again at once is left out. Drivers write
-// several, one for each attempt to connect.
+// several, one for each attempt to connect. What a terminal would act on is taken out: a
+// server may have put it there.
 func Line(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {
 		lines[i] = strings.TrimSpace(lines[i])
 	}
-	return strings.TrimSpace(strings.Join(slices.Compact(lines), " "))
+	return terminal.Plain(strings.TrimSpace(strings.Join(slices.Compact(lines), " ")))
 }

@@ -58,3 +58,10 @@ func TestLineIsOne(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// A server's words may be anybody's.
+func TestALineHasNothingThatATerminalActsOn(t *testing.T) {
+	if got, want := mend.Line("refused:\n \x1b[2J\u009b1m gone\n"), "refused: \uFFFD[2J\uFFFD1m gone"; got != want {
+		t.Errorf("%q, not %q", got, want)
+	}
+}
