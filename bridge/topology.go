@@ -36,7 +36,8 @@ type Topology struct {
 	// not balance the active consumers: the verifier that starts first gets all ordered
 	// queues, and the others take them over when it ends. Each queue takes room in a
 	// verifier: a message that is larger than the queue's share of its MaxBytes is held in
-	// addition to it. Senders and
+	// addition to it. One or two queues carry nearly as much as the staging queue; more
+	// carry less, as senders' groups are smaller (tests/bench, scenario ordered). Senders and
 	// verifiers must agree on the number. Change it while the ordered queues are empty and
 	// nobody sends to them; otherwise keys that move to another queue lose their order, and
 	// what is in a queue that is no longer counted stays there.

@@ -47,7 +47,7 @@ func openLedgerApplication(ctx context.Context, p place, db *sql.DB) (*ledgerApp
 	if err != nil {
 		return nil, err
 	}
-	s, err := sender.New(l, broker, &sender.Options{Queue: p.Staging, OrderedShards: p.shards()})
+	s, err := sender.New(l, broker, &sender.Options{Queue: p.Staging, OrderedShards: p.Shards})
 	if err != nil {
 		broker.Close()
 		return nil, err
@@ -64,7 +64,7 @@ func setUpLedger(ctx context.Context, p place, db *sql.DB) error {
 		return err
 	}
 	defer broker.Close()
-	return bridge.Topology{Queue: p.Staging, Classic: p.Classic, OrderedShards: p.shards()}.Declare(ctx, broker)
+	return bridge.Topology{Queue: p.Staging, Classic: p.Classic, OrderedShards: p.Shards}.Declare(ctx, broker)
 }
 
 func openLedger(ctx context.Context, p place, db *sql.DB) (inspect.Ledger, error) {

@@ -5,28 +5,27 @@ import (
 	"fmt"
 )
 
-// shardsOfKeys is how many ordered queues there are where messages have order keys.
-const shardsOfKeys = 8
-
 // orderedScenario has messages keep the order of their keys. An outbox written by hand keeps
 // it with one worker in its relay, for all messages alike.
 var orderedScenario = scenario{
 	name:     "ordered",
-	what:     fmt.Sprintf("32 transactions at once with a message of 512 bytes each: without order keys, over 1,000 keys in %d ordered queues, all of one key; an outbox with one worker is in order too", shardsOfKeys),
+	what:     "32 transactions at once with a message of 512 bytes each: without order keys, over 1,000 keys in one, two and eight ordered queues, all of one key; an outbox with one worker is in order too",
 	headline: headline{metric: "delivered/s"},
 	run: func(ctx context.Context, w *world) error {
 		for round := range w.rounds {
 			for _, k := range []struct {
-				what      string
-				keys      int
-				contender *contender
+				what         string
+				keys, shards int
+				contender    *contender
 			}{
-				{"no keys", 0, ledger},
-				{"1,000 keys", 1000, ledger},
-				{"one key", 1, ledger},
-				{"one worker", 0, outboxPoll},
+				{"no keys", 0, 0, ledger},
+				{"1,000 keys, one queue", 1000, 1, ledger},
+				{"1,000 keys, two queues", 1000, 2, ledger},
+				{"1,000 keys, eight queues", 1000, 8, ledger},
+				{"one key", 1, 1, ledger},
+				{"one worker", 0, 0, outboxPoll},
 			} {
-				if err := w.orderedRound(ctx, round, k.what, k.keys, k.contender); err != nil {
+				if err := w.orderedRound(ctx, round, k.what, kind{keys: k.keys, shards: k.shards, oneRelay: true}, k.contender); err != nil {
 					return fmt.Errorf("%s: %w", k.what, err)
 				}
 			}
@@ -35,8 +34,8 @@ var orderedScenario = scenario{
 	},
 }
 
-func (w *world) orderedRound(ctx context.Context, round int, what string, keys int, c *contender) error {
-	s, err := w.begin(ctx, c, kind{keys: keys, oneRelay: true})
+func (w *world) orderedRound(ctx context.Context, round int, what string, k kind, c *contender) error {
+	s, err := w.begin(ctx, c, k)
 	if err != nil {
 		return err
 	}

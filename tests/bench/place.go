@@ -18,15 +18,13 @@ type place struct {
 	Classic   bool   // the staging queue is a classic one
 	Five      bool   // transactions have five statements; on PostgreSQL
 	Keys      int    // messages have one of so many order keys; 0: none
+	Shards    int    // ordered queues
 	Database  string // a URL of PostgreSQL, or a DSN of MariaDB
 	AMQP      string
 	Staging   string // the staging queue, for whoever has one
 	Target    string // the target queue
 	Relays    int    // workers of the relay of an outbox written by hand
 }
-
-// shards is how many ordered queues there are.
-func (p place) shards() int { return pick(p.Keys > 0, shardsOfKeys, 0) }
 
 // open opens a pool for the application: every contender gets the same.
 func (p place) open(ctx context.Context) (*sql.DB, error) {

@@ -83,8 +83,8 @@ func (w *world) startVerifier(p place) (*child, error) {
 	cmd := exec.Command(w.verifier)
 	cmd.Env = append(os.Environ(), "BRIDGE_LOG_LEVEL=warn", "BRIDGE_HTTP_ADDR=127.0.0.1:0",
 		"BRIDGE_DATABASE_URL="+database, "BRIDGE_AMQP_URL="+p.AMQP, "BRIDGE_QUEUE="+p.Staging, "BENCH_PROFILE="+w.profileName("verifier"))
-	if p.Keys > 0 {
-		cmd.Env = append(cmd.Env, fmt.Sprintf("BRIDGE_ORDERED_SHARDS=%d", p.shards()))
+	if p.Shards > 0 {
+		cmd.Env = append(cmd.Env, fmt.Sprintf("BRIDGE_ORDERED_SHARDS=%d", p.Shards))
 	}
 	if p.Classic {
 		cmd.Env = append(cmd.Env, "BRIDGE_CLASSIC=true")
