@@ -33,6 +33,7 @@ func (w *world) check(t *rapid.T) {
 	t.Repeat(map[string]func(*rapid.T){
 		"begin":                  h.begin,
 		"send":                   h.send,
+		"send with a key":        h.sendKeyed,
 		"send again":             h.sendAgain,
 		"fail to send":           h.failToSend,
 		"set savepoint":          h.setSavepoint,
@@ -50,7 +51,7 @@ func (w *world) check(t *rapid.T) {
 	}
 	h.finish(t)
 
-	copies := h.delivered(t)
+	copies, order := h.delivered(t)
 	for id := range h.committed {
 		if copies[id] == 0 {
 			t.Errorf("message %s was committed and not delivered", id)
@@ -65,6 +66,7 @@ func (w *world) check(t *rapid.T) {
 				id, n, h.setAside(), h.grouped[id], h.logs())
 		}
 	}
+	h.inOrder(t, order)
 	for _, id := range h.rows(t) {
 		// A proof that was cut short in its COMMIT may leave the row of its canary.
 		if h.attempts[id] > 0 {

@@ -30,6 +30,8 @@ type history struct {
 	rolledBack []uuid.UUID // and not sent again
 	attempts   map[uuid.UUID]int
 	grouped    map[uuid.UUID]bool // travelled with others
+	keyed      map[uuid.UUID]*keyed
+	clock      int // counts what happens to messages with a key
 	wasCut     bool
 }
 
@@ -72,10 +74,10 @@ func (h *history) send(t *rapid.T) {
 			ids[i] = uuid.New()
 		}
 	}
-	h.sendIDs(t, tx, ids...)
+	h.sendIDs(t, tx, "", ids...)
 }
 
-// sendAgain repeats a message that was rolled back, with its ID.
+// sendAgain repeats a message without a key that was rolled back, with its ID.
 func (h *history) sendAgain(t *rapid.T) {
 	if len(h.rolledBack) == 0 {
 		t.Skip("nothing was rolled back")
@@ -84,12 +86,22 @@ func (h *history) sendAgain(t *rapid.T) {
 	i := rapid.IntRange(0, len(h.rolledBack)-1).Draw(t, "message")
 	id := h.rolledBack[i]
 	h.rolledBack = slices.Delete(h.rolledBack, i, i+1)
-	h.sendIDs(t, tx, id)
+	h.sendIDs(t, tx, "", id)
 }
 
-func (h *history) sendIDs(t *rapid.T, tx *transaction, ids ...uuid.UUID) {
-	sent, err := h.sender.SendTx(context.Background(), bridge.SQL(tx), h.messages(ids)...)
+func (h *history) sendIDs(t *rapid.T, tx *transaction, key string, ids ...uuid.UUID) {
+	messages := h.messages(ids)
+	for i := range messages {
+		messages[i].OrderKey = key
+	}
+	h.clock++
+	sent, err := h.sender.SendTx(context.Background(), bridge.SQL(tx), messages...)
 	must(t, "send", err)
+	for i, id := range sent {
+		if key != "" {
+			h.keyed[id] = &keyed{key: key, tx: tx, sent: h.clock, position: i}
+		}
+	}
 	last := len(tx.sent) - 1
 	tx.sent[last] = append(tx.sent[last], sent...)
 	for i, id := range sent {
@@ -140,7 +152,7 @@ func (h *history) savepoint(t *rapid.T) (*transaction, int) {
 func (h *history) rollBackToSavepoint(t *rapid.T) {
 	tx, n := h.savepoint(t)
 	tx.exec(t, fmt.Sprintf("ROLLBACK TO SAVEPOINT s%d", n))
-	h.rolledBack = append(h.rolledBack, slices.Concat(tx.sent[n:]...)...)
+	h.giveUp(slices.Concat(tx.sent[n:]...))
 	tx.sent = append(tx.sent[:n], nil) // the savepoint itself stays
 }
 
@@ -159,22 +171,43 @@ func (h *history) end(t *rapid.T, tx *transaction, commits bool) {
 	sent := slices.Concat(tx.sent...)
 	if !commits {
 		must(t, "roll back", tx.Rollback())
-		h.rolledBack = append(h.rolledBack, sent...)
+		h.giveUp(sent)
 		return
 	}
 	must(t, "commit", tx.Commit())
+	h.clock++
 	for _, id := range sent {
 		h.committed[id] = true
+		if k := h.keyed[id]; k != nil {
+			k.committed = h.clock
+		}
 	}
 }
 
-// catchUp waits until all that is committed has arrived, whatever else is open.
+// giveUp hears of messages that were rolled back. One with a key is not sent again: with the
+// same ID it would be the first copy, at the wrong place (package bridge).
+func (h *history) giveUp(ids []uuid.UUID) {
+	for _, id := range ids {
+		if h.keyed[id] == nil {
+			h.rolledBack = append(h.rolledBack, id)
+		}
+	}
+}
+
+// catchUp waits until all that is committed has arrived, whatever else is open, but for what
+// stands behind a message of an open transaction with the same key.
 // On SQLite a verifier that is just starting waits for the writer.
 func (h *history) catchUp(t *rapid.T) {
 	if len(h.open) > 0 && h.mostOpen() == 1 {
 		t.Skip("a transaction keeps a verifier from starting")
 	}
-	h.eventually(t, "all that was committed has arrived", func() bool { return h.Depth(h.target) >= len(h.committed) })
+	free := 0
+	for id := range h.committed {
+		if !h.held(h.keyed[id]) {
+			free++
+		}
+	}
+	h.eventually(t, "all that was committed has arrived", func() bool { return h.Depth(h.target) >= free })
 }
 
 // beSlow lets open transactions outlast the verifier's patience. The pause is a

@@ -40,14 +40,14 @@ type world struct {
 
 func newWorld(t *testing.T, kind stage.Database) *world {
 	t.Helper()
-	s := stage.New(t, kind)
+	s := stage.On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "staging", OrderedShards: 1})
 	valve, address := servertest.Through(t, s.AMQP)
 	broker, err := bridge.Dial(t.Context(), address, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(broker.Close)
-	singly, err := sender.New(s.Ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: limit, GroupMessages: 1})
+	singly, err := sender.New(s.Ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, OrderedShards: s.Topology.OrderedShards, Timeout: limit, GroupMessages: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func (w *world) mostOpen() int {
 
 func (w *world) begin(t *rapid.T) *history {
 	if w.dirty {
-		for _, queue := range []string{w.Topology.Queue, w.Topology.WaitingQueue(), w.Topology.DeadQueue()} {
+		for _, queue := range append(w.Topology.OrderedQueues(), w.Topology.Queue, w.Topology.WaitingQueue(), w.Topology.DeadQueue()) {
 			_, err := w.Channel.QueuePurge(queue, false)
 			must(t, "purge", err)
 		}
@@ -81,6 +81,7 @@ func (w *world) begin(t *rapid.T) *history {
 		verifier:  w.startVerifier(t),
 		mayCut:    rapid.Bool().Draw(t, "connections may be cut"),
 		committed: make(map[uuid.UUID]bool),
+		keyed:     make(map[uuid.UUID]*keyed),
 		attempts:  make(map[uuid.UUID]int),
 		grouped:   make(map[uuid.UUID]bool),
 	}
@@ -102,7 +103,7 @@ func (h *history) abandon() {
 	_, _ = h.Channel.QueueDelete(h.target, false, false, false)
 }
 
-// finish lets verifiers judge all that is staged, until both queues are empty.
+// finish lets verifiers judge all that is staged, until all queues are empty.
 func (h *history) finish(t *rapid.T) {
 	for _, v := range append(h.retired, h.verifier) {
 		h.stop(t, v)
@@ -116,7 +117,7 @@ func (h *history) finish(t *rapid.T) {
 }
 
 // handedBack waits until no consumer is left, and with it nothing unacked, and
-// returns how many messages the staging and the waiting queue hold.
+// returns how many messages the staging, the waiting and the ordered queues hold.
 func (h *history) handedBack(t *rapid.T) (n int) {
 	h.eventually(t, "no consumer is left", func() bool {
 		messages, consumers, err := h.Left()
@@ -127,18 +128,22 @@ func (h *history) handedBack(t *rapid.T) (n int) {
 	return n
 }
 
-// delivered takes everything from the target and counts the copies.
-func (h *history) delivered(t *rapid.T) map[uuid.UUID]int {
+// delivered takes everything from the target and counts the copies. The IDs are in the order
+// of their first copies.
+func (h *history) delivered(t *rapid.T) (copies map[uuid.UUID]int, order []uuid.UUID) {
 	taken, err := h.Take(h.target)
 	must(t, "take", err)
-	copies := make(map[uuid.UUID]int)
+	copies = make(map[uuid.UUID]int)
 	for _, d := range taken {
 		if string(d.Body) != h.target || len(d.Headers) > 0 {
 			t.Errorf("message %q has changed: %q, headers %v", d.MessageId, d.Body, d.Headers)
 		}
-		copies[uuid.MustParse(d.MessageId)]++
+		id := uuid.MustParse(d.MessageId)
+		if copies[id]++; copies[id] == 1 {
+			order = append(order, id)
+		}
 	}
-	return copies
+	return copies, order
 }
 
 // rows are the IDs in the ledger.
@@ -228,7 +233,7 @@ func (h *history) stop(t *rapid.T, k *worker) {
 func (h *history) state() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "%d transactions open, %d messages committed\n", len(h.open), len(h.committed))
-	for _, queue := range []string{h.Topology.Queue, h.Topology.WaitingQueue(), h.Topology.DeadQueue(), h.target} {
+	for _, queue := range append(h.Topology.OrderedQueues(), h.Topology.Queue, h.Topology.WaitingQueue(), h.Topology.DeadQueue(), h.target) {
 		q, err := h.Channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 		fmt.Fprintf(&s, "%s: %d ready, %d consumers, error %v\n", queue, q.Messages, q.Consumers, err)
 	}
