@@ -59,8 +59,9 @@ var (
 	// ErrBlocked: the broker accepts no messages at present (memory or disk alarm).
 	ErrBlocked = errors.New("broker blocks publishing")
 
-	// ErrUnchecked: a queue exists, but the login has no right to configure it, so the
-	// broker does not compare its arguments. One that was declared otherwise may lose
+	// ErrUnchecked: the login has no right to configure a queue, so the broker does not
+	// compare its arguments. Where the login has no right to the queue at all, RabbitMQ 4.3
+	// does not say either whether it exists. One that was declared otherwise may lose
 	// messages: RabbitMQ 4 throws away what 20 lost sessions have held, where a quorum
 	// queue has no x-delivery-limit of its own.
 	ErrUnchecked = errors.New("its arguments are unchecked: the login has no right to configure it")

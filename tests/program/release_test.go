@@ -41,18 +41,17 @@ func must(t *testing.T, folder, name string, args ...string) string {
 	return strings.TrimSpace(output)
 }
 
-// tagged copies the checkout, with what is not committed yet, into a repository of one
-// commit that is tagged.
+// tagged copies what a release is made of, with what is not committed yet, into a repository
+// of one commit that is tagged.
 func tagged(t *testing.T, tag string) (folder, revision string) {
 	t.Helper()
 	// Nothing of the account's git.
 	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
 	t.Setenv("GIT_CONFIG_NOSYSTEM", "1")
 	folder = filepath.Join(t.TempDir(), "checkout")
-	for _, part := range []string{"bridge", "sender", "verifier", "idempotency", "cmd", "compose", ".github", "go.mod", "go.sum", "LICENSE", ".gitignore"} {
-		must(t, "../..", "mkdir", "-p", folder)
-		must(t, "../..", "cp", "-R", part, folder+"/")
-	}
+	must(t, ".", "mkdir", folder)
+	must(t, "../..", "cp", "-R", "bridge", "sender", "verifier", "idempotency", "cmd", "compose", ".github",
+		"go.mod", "go.sum", "LICENSE", ".gitignore", folder)
 	must(t, folder, "git", "init", "-q")
 	must(t, folder, "git", "add", "-A")
 	must(t, folder, "git", "-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-q", "-m", "x")
