@@ -283,7 +283,7 @@ var mutants = []mutant{
 		name: "look for the one that closes the channel among all, again and again",
 		pkg:  "verifier",
 		test: "TestMissingExchangeHoldsUpNobody",
-		says: "messages have not come|rows, want those of the 20",
+		says: "messages have not come|the channel was closed",
 		edits: []edit{{"verifier/forward.go", `		f.careful.add(p) // a suspect; if the connection was lost, the session ends
 `, `		if mutant("look for the one that closes the channel among all, again and again") {
 			f.ready.add(p)

@@ -137,6 +137,7 @@ func throughValve(t *testing.T, s *stage.Stage) (*servertest.Valve, *bridge.Brok
 	}
 	valve := servertest.NewValve(t, address.Host)
 	address.Host = valve.Addr()
+	address.RawQuery = "heartbeat=600" // a valve may hold everything back for as long as a test takes
 	broker, err := bridge.Dial(t.Context(), address.String(), &bridge.BrokerOptions{Logger: stage.Logger(t)})
 	if err != nil {
 		t.Fatal(err)

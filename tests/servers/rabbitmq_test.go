@@ -9,35 +9,6 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// RabbitMQ 3.10 does not bring back a quorum queue that was declared some
-// tenths of a second before the kill: it is there, but without a leader. So
-// the queue is made safe by an orderly restart first. Its messages are safe
-// once confirmed.
-func TestRabbitMQKeepsConfirmedMessagesOverKill(t *testing.T) {
-	leavesNothing(t)
-	server := servertest.StartRabbitMQ(t, nil)
-	publishConfirmed(t, server.URL(), "kept", "before the restart")
-	if err := server.Restart(t.Context()); err != nil { // of a running server
-		t.Fatal(err)
-	}
-	publishConfirmed(t, server.URL(), "kept", "before the kill")
-
-	server.Kill()
-	if conn, err := amqp.Dial(server.URL()); err == nil {
-		conn.Close()
-		t.Fatal("a killed server answered")
-	}
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-
-	for _, want := range []string{"before the restart", "before the kill"} {
-		if body := get(t, server.URL(), "kept"); body != want {
-			t.Fatalf("the queue holds %q, not the message %q", body, want)
-		}
-	}
-}
-
 func TestRabbitMQCtl(t *testing.T) {
 	leavesNothing(t)
 	server := servertest.StartRabbitMQ(t, nil)
@@ -76,15 +47,6 @@ func publishConfirmed(t *testing.T, url, queue, body string) {
 		}
 		return acked
 	})
-}
-
-func get(t *testing.T, url, queue string) string {
-	t.Helper()
-	delivery, ok, err := open(t, url).Get(queue, true)
-	if err != nil || !ok {
-		t.Fatalf("get from %s: found %v, %v", queue, ok, err)
-	}
-	return string(delivery.Body)
 }
 
 func open(t *testing.T, url string) *amqp.Channel {

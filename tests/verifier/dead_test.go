@@ -2,6 +2,8 @@ package verifier_test
 
 import (
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -209,11 +211,18 @@ func TestMissingExchangeHoldsUpNobody(t *testing.T) {
 	for id := range goodBatch(s, queue, many/2) {
 		ids[id] = true
 	}
-	v := s.Verify(verifier.Options{Unroutable: time.Hour})
+	closed := make(chan struct{}, 100)
+	v := s.Verify(verifier.Options{Unroutable: time.Hour, Logger: slog.New(tellTale{slog.DiscardHandler, "publishing channel closed", closed})})
 	expectAll(t, s, queue, ids)
 	if n := v.Stats().Sessions; n != 1 {
-		t.Errorf("%d sessions: a refused publish must not end the session", n)
+		t.Fatalf("%d sessions: a refused publish must not end the session", n)
 	}
+	servertest.Eventually(t, "the 20 wait for their exchange", func() bool {
+		if len(closed) == cap(closed) {
+			t.Fatalf("the channel was closed %d times for 20 messages", cap(closed))
+		}
+		return slices.ContainsFunc(v.State().Targets, func(h verifier.HeldTarget) bool { return h.Messages == 20 })
+	})
 	v.Stop()
 	if n := s.Rows(); n != 20 {
 		t.Errorf("%d rows, want those of the 20", n)
