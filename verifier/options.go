@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
@@ -91,10 +92,12 @@ type Options struct {
 	// negative: never. Default 7 days.
 	SweepAge time.Duration
 
-	// ExplainAfter is how long a message waits for an open transaction before the log
-	// says whose that is, if the database tells and the login may see it.
-	// It is said again after twice that time, four times, and so on. Negative: never.
-	// Default 10 s.
+	// Watcher tells the log whose open transaction a message waits for, as far as the login
+	// may see that: what New in packages postgresinspect, mysqlinspect and sqlserverinspect
+	// returns. Nil: the log does not say.
+	Watcher inspect.Watcher
+	// ExplainAfter is how long a message waits before the log says it. It is said again
+	// after twice that time, four times, and so on. Default 10 s.
 	ExplainAfter time.Duration
 
 	// Observer hears what becomes of messages and sessions. Default: nobody.
@@ -170,6 +173,7 @@ func (o *Options) withDefaults() (Options, error) {
 		{"Unroutable", &out.Unroutable, time.Minute},
 		{"ConfirmTimeout", &out.ConfirmTimeout, 10 * time.Second},
 		{"Drain", &out.Drain, 10 * time.Second},
+		{"ExplainAfter", &out.ExplainAfter, 10 * time.Second},
 	} {
 		if *f.value < 0 {
 			return out, fmt.Errorf("%s is negative", "Options."+f.name)
@@ -188,9 +192,6 @@ func (o *Options) withDefaults() (Options, error) {
 		if !utf8.ValidString(allow.Exchange + allow.RoutingKey) {
 			return out, fmt.Errorf("Options.Allow: %q is not UTF-8", allow)
 		}
-	}
-	if out.ExplainAfter == 0 {
-		out.ExplainAfter = 10 * time.Second
 	}
 	if out.Waiting == 0 {
 		out.Waiting = max(1, out.Prefetch/2)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // errConsumerEnded: the broker has ended a consumer: the queue was deleted, its
@@ -33,7 +33,7 @@ var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.Err
 // Nothing of it outlives the connections: on any error the session is thrown
 // away whole, everything unacked is redelivered, and a new one is started.
 type session struct {
-	ledger inspect.Ledger
+	ledger driver.Ledger
 	broker *bridge.Broker
 	opts   Options
 	allow  allowList

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -65,9 +66,9 @@ WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`)
 	}
 	for _, s := range settings {
 		switch {
-		case s.Name == "wsrep_on" && !off(s.Value):
+		case s.Name == "wsrep_on" && !mysqlserver.Off(s.Value):
 			return fmt.Errorf("%w: in a Galera cluster no node waits for the locks of another (wsrep_on = %s)", bridge.ErrNotPrimary, s.Value)
-		case s.Name == "group_replication_single_primary_mode" && off(s.Value):
+		case s.Name == "group_replication_single_primary_mode" && mysqlserver.Off(s.Value):
 			return fmt.Errorf("%w: with several primaries none waits for the locks of another (%s = %s)", bridge.ErrNotPrimary, s.Name, s.Value)
 		}
 	}
@@ -83,7 +84,7 @@ WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`)
 // 'Server System Variables').
 func takesWrites(readOnly string) error {
 	for _, value := range strings.Fields(readOnly) {
-		if !off(value) {
+		if !mysqlserver.Off(value) {
 			return fmt.Errorf("%w: it is read-only (read_only and innodb_read_only are %s)", bridge.ErrNotPrimary, readOnly)
 		}
 	}
@@ -94,7 +95,7 @@ func takesWrites(readOnly string) error {
 // told to logins with the right to ask (REPLICA MONITOR, REPLICATION CLIENT).
 func (l *Ledger) checkReplica(ctx context.Context) error {
 	rows, err := l.db.QueryxContext(ctx, `SHOW REPLICA STATUS`)
-	if n := number(err); n == missingRight || n == syntaxError { // before MySQL 8.0.22
+	if n := mysqlserver.Number(err); n == missingRight || n == syntaxError { // before MySQL 8.0.22
 		return nil
 	}
 	if err != nil {
@@ -120,8 +121,4 @@ func applies(status map[string]any) bool {
 		value, _ := status[name].([]byte)
 		return string(value) == "Yes"
 	})
-}
-
-func off(value string) bool {
-	return value == "0" || strings.EqualFold(value, "OFF")
 }

@@ -10,12 +10,13 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // A Ledger is the ledger in one MySQL or MariaDB database. It implements
-// inspect.Ledger.
+// driver.Ledger.
 type Ledger struct {
 	tables.Ledger
 	db       *sqlx.DB
@@ -23,7 +24,7 @@ type Ledger struct {
 	column   column
 }
 
-var _ inspect.Ledger = (*Ledger)(nil)
+var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
 // bridge.ErrNoSchema if the tables are not there, of an unusable version or of an
@@ -59,6 +60,7 @@ func (l *Ledger) verbs() tables.Verbs {
 		Raise:       l.raise,
 		Remove:      l.sweep,
 		SweptBefore: l.sweptBefore,
+		Watched:     l.watched(),
 	}
 }
 
@@ -135,7 +137,7 @@ func readCommitted(ctx context.Context, db interface {
 		} else {
 			_ = tx.Rollback()
 		}
-		if number(err) != deadlock || again == 0 {
+		if mysqlserver.Number(err) != deadlock || again == 0 {
 			return err
 		}
 	}

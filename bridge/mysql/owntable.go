@@ -9,40 +9,41 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
-// it as it is.
-type ownTable struct {
+// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
+// it is. It implements driver.Ledger.
+type OwnLedger struct {
 	tables.OwnLedger
 	ledger *Ledger // reads the own table
 	own    bridge.OwnTable
 }
 
-var _ inspect.Ledger = (*ownTable)(nil)
+var _ driver.Ledger = (*OwnLedger)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be BINARY(16), or MariaDB's UUID, with a unique index on it alone
 // that is neither IGNORED nor INVISIBLE, in an InnoDB table that the login may read.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	proof, err := open(ctx, db)
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
 	ledger := &Ledger{Ledger: proof.Ledger, db: proof.db, identity: proof.identity}
-	o := &ownTable{ledger: ledger, own: own}
+	o := &OwnLedger{ledger: ledger, own: own}
 	ledger.column, err = o.inspect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	o.OwnLedger = tables.NewOwnLedger(ledger, tables.OwnIdentity(proof.identity, ledger.column.table, ledger.column.name), proof)
+	o.OwnLedger = tables.NewOwnLedger(ledger, ledger.watched(), tables.OwnIdentity(proof.identity, ledger.column.table, ledger.column.name), proof)
 	return o, nil
 }
 
 // Record shows that tx has a row for each of ids, and changes nothing.
-func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+func (o *OwnLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -53,7 +54,7 @@ func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) er
 }
 
 // Check is Ledger's, and looks at the table again.
-func (o *ownTable) Check(ctx context.Context) error {
+func (o *OwnLedger) Check(ctx context.Context) error {
 	if err := o.Ledger.Check(ctx); err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ GROUP BY s.index_name HAVING COUNT(*) = 1 AND MIN(s.column_name) = ? AND COUNT(s
 ORDER BY s.index_name <> 'PRIMARY', s.index_name`
 
 // inspect returns the column's quoted names, as the catalogue spells them.
-func (o *ownTable) inspect(ctx context.Context) (column, error) {
+func (o *OwnLedger) inspect(ctx context.Context) (column, error) {
 	schema, table, name, err := tables.Names(o.own)
 	if err != nil {
 		return column{}, err
@@ -117,7 +118,7 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 			index: tables.Quote(index, "`"),
 		}
 		err := o.read(ctx, c)
-		if number(err) == noSuchIndex { // it is IGNORED, as MariaDB says, or INVISIBLE, as MySQL says
+		if mysqlserver.Number(err) == noSuchIndex { // it is IGNORED, as MariaDB says, or INVISIBLE, as MySQL says
 			continue
 		}
 		return c, err
@@ -126,7 +127,7 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 }
 
 // read reads nothing, by the statement's table and index.
-func (o *ownTable) read(ctx context.Context, c column) error {
+func (o *OwnLedger) read(ctx context.Context, c column) error {
 	probe := fmt.Sprintf(`SELECT COUNT(l.%[2]s) FROM %[1]s WHERE l.%[2]s = UNHEX('%[3]s')`, c.byIndex(), c.name, digits(uuid.Nil))
 	if _, err := o.ledger.db.ExecContext(ctx, probe); err != nil {
 		return fmt.Errorf("read %s.%s: %w", o.own.Table, o.own.Column, classify(err))

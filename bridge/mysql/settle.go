@@ -18,11 +18,23 @@ import (
 // rounded up; for a deadline of ctx it is rounded down, though to a second at least. A shorter
 // max_statement_time or max_execution_time of the session bounds it too.
 func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+	return l.settle(ctx, id, wait, tables.Unwatched)
+}
+
+// watched is what an inspector knows.
+func (l *Ledger) watched() tables.Watched {
+	return tables.Watched{DB: l.db, Table: l.column.table, Settle: l.settle, Classify: classify}
+}
+
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, error) {
 	conn, err := l.db.Connx(ctx)
 	if err != nil {
 		return driver.StillOpen, fmt.Errorf("settle %s: connect: %w", id, classify(err))
 	}
-	outcome, err := l.settleOn(ctx, conn, id, tables.Wait(ctx, wait, time.Second))
+	var outcome driver.Outcome
+	if err = began(conn); err == nil {
+		outcome, err = l.settleOn(ctx, conn, id, tables.Wait(ctx, wait, time.Second))
+	}
 	if err != nil {
 		// What state the connection is in is not known, so it is not used again;
 		// its end is a rollback.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -46,10 +45,13 @@ SELECT unnest((SELECT $1::text::uuid[])) FROM bridge_identity WHERE identity = $
 	committed = `SELECT l.id FROM bridge_identity i
 LEFT JOIN bridge_ledger l ON l.id ` + amongAsked + ` WHERE i.identity = $2::text::uuid`
 
+	// settles is how a settle begins.
+	settles = `WITH own AS MATERIALIZED (
+	SELECT set_config('lock_timeout', `
+
 	// The INSERT reads from own, so that the time-out is set before it waits. The
 	// other time-out takes the row away if we freeze before the rollback.
-	settle = `WITH own AS MATERIALIZED (
-	SELECT set_config('lock_timeout', $3::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)
+	settle = settles + `$3::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)
 	FROM bridge_identity WHERE identity = $2::text::uuid
 ), inserted AS (
 	INSERT INTO bridge_ledger (id) SELECT $1::text::uuid FROM own ON CONFLICT DO NOTHING RETURNING id
@@ -72,14 +74,14 @@ JOIN pg_subscription s ON s.subname = o.subname AND s.subdbid = (SELECT oid FROM
 WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
 )
 
-// A Ledger is the ledger in one PostgreSQL database. It implements inspect.Ledger.
+// A Ledger is the ledger in one PostgreSQL database. It implements driver.Ledger.
 type Ledger struct {
 	tables.Ledger
 	db       *sqlx.DB
 	identity uuid.UUID
 }
 
-var _ inspect.Ledger = (*Ledger)(nil)
+var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
 // bridge.ErrNoSchema if the tables are not there or of an unusable version. db stays
@@ -107,6 +109,7 @@ func (l *Ledger) verbs() tables.Verbs {
 		Raise:       l.raise,
 		Remove:      l.sweep,
 		SweptBefore: l.sweptBefore,
+		Watched:     tables.Watched{DB: l.db, Table: "bridge_ledger", Settle: l.settle, Settles: settles, Classify: classify},
 	}
 }
 
@@ -162,6 +165,10 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 // a deadline of ctx. If the process dies in between, the server rolls back when it
 // sees the connection gone.
 func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+	return l.settle(ctx, id, wait, tables.Unwatched)
+}
+
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would be for ever
 	// At a higher level than READ COMMITTED a row that is committed while we wait
 	// would be a serialization failure.
@@ -171,6 +178,9 @@ func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (
 	}
 	defer func() { _ = tx.Rollback() }()
 
+	if err := began(tx); err != nil {
+		return stillOpen(ctx, id, err)
+	}
 	var n struct{ Own, Inserted int }
 	err = tx.GetContext(ctx, &n, settle, id.String(), l.identity.String(), strconv.FormatInt(milliseconds, 10))
 	switch {

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -49,9 +49,9 @@ LEFT JOIN (unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id)
 ON CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END WHERE i.identity = $2::text::uuid`
 )
 
-// An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
-// it as it is.
-type ownTable struct {
+// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
+// it is. It implements driver.Ledger.
+type OwnLedger struct {
 	tables.OwnLedger
 	ledger                   *Ledger
 	own                      bridge.OwnTable
@@ -59,7 +59,7 @@ type ownTable struct {
 	hold, outcome, committed string
 }
 
-var _ inspect.Ledger = (*ownTable)(nil)
+var _ driver.Ledger = (*OwnLedger)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be of type uuid, with a unique index on it alone, in a logged table
@@ -68,7 +68,7 @@ var _ inspect.Ledger = (*ownTable)(nil)
 // Record takes an advisory lock per ID. The server has room for
 // max_locks_per_transaction times its connections, all transactions together;
 // without room Record fails, and with it the transaction.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	ledger, err := Open(ctx, db)
 	if err != nil {
 		return nil, err
@@ -77,13 +77,12 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	return newOwnTable(ledger, own, table, column), nil
+	return newOwnLedger(ledger, own, table, column), nil
 }
 
-// newOwnTable takes the names quoted.
-func newOwnTable(ledger *Ledger, own bridge.OwnTable, table, column string) *ownTable {
-	return &ownTable{
-		OwnLedger: tables.NewOwnLedger(ledger, tables.OwnIdentity(ledger.identity, table, column), nil),
+// newOwnLedger takes the names quoted.
+func newOwnLedger(ledger *Ledger, own bridge.OwnTable, table, column string) *OwnLedger {
+	o := &OwnLedger{
 		ledger:    ledger,
 		own:       own,
 		table:     table,
@@ -91,11 +90,14 @@ func newOwnTable(ledger *Ledger, own bridge.OwnTable, table, column string) *own
 		outcome:   fmt.Sprintf(outcome, table, column),
 		committed: fmt.Sprintf(ownCommitted, table, column),
 	}
+	watched := tables.Watched{DB: ledger.db, Table: table, Settle: o.settle, Settles: settles, Classify: classify}
+	o.OwnLedger = tables.NewOwnLedger(ledger, watched, tables.OwnIdentity(ledger.identity, table, column), nil)
+	return o
 }
 
 // Record shows that tx has a row for each of ids, and takes their locks, which tx
 // has until it ends. It changes no data.
-func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+func (o *OwnLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -107,13 +109,17 @@ func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) er
 }
 
 // Committed reads the rows of ids with one statement in a snapshot of its own.
-func (o *ownTable) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+func (o *OwnLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	return o.ledger.lookUp(ctx, o.committed, ids)
 }
 
 // Settle waits for the lock of the ID, and reads the row. lock_timeout bounds the
 // wait, as in Ledger.Settle.
-func (o *ownTable) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+func (o *OwnLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+	return o.settle(ctx, id, wait, tables.Unwatched)
+}
+
+func (o *OwnLedger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond)
 	// At READ COMMITTED each statement has a snapshot of its own: that of the second
 	// one must not be older than the lock.
@@ -122,6 +128,9 @@ func (o *ownTable) Settle(ctx context.Context, id uuid.UUID, wait time.Duration)
 		return driver.StillOpen, fmt.Errorf("settle %s: begin: %w", id, classify(err))
 	}
 	defer func() { _ = tx.Rollback() }()
+	if err := began(tx); err != nil {
+		return stillOpen(ctx, id, err)
+	}
 	if _, err := tx.ExecContext(ctx, await, strconv.FormatInt(key(id), 10), strconv.FormatInt(milliseconds, 10)); err != nil {
 		return stillOpen(ctx, id, err)
 	}
@@ -145,7 +154,7 @@ func (o *ownTable) Settle(ctx context.Context, id uuid.UUID, wait time.Duration)
 }
 
 // Check is Ledger's, and looks at the table again.
-func (o *ownTable) Check(ctx context.Context) error {
+func (o *OwnLedger) Check(ctx context.Context) error {
 	if err := o.Ledger.Check(ctx); err != nil {
 		return err
 	}
@@ -177,19 +186,19 @@ func keys(ids []uuid.UUID) string {
 }
 
 // ProofLedger returns a ledger that waits by the same locks, on bridge_ledger.
-func (o *ownTable) ProofLedger() driver.Ledger {
+func (o *OwnLedger) ProofLedger() driver.Ledger {
 	onLedger := bridge.OwnTable{Table: "bridge_ledger", Column: "id"}
-	return &proofLedger{ownTable: newOwnTable(o.ledger, onLedger, onLedger.Table, onLedger.Column)}
+	return &proofLedger{OwnLedger: newOwnLedger(o.ledger, onLedger, onLedger.Table, onLedger.Column)}
 }
 
 // A proofLedger puts its canaries into bridge_ledger itself.
-type proofLedger struct{ *ownTable }
+type proofLedger struct{ *OwnLedger }
 
 func (p *proofLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 	if err := p.ledger.Record(ctx, tx, ids); err != nil {
 		return err
 	}
-	return p.ownTable.Record(ctx, tx, ids)
+	return p.OwnLedger.Record(ctx, tx, ids)
 }
 
 func (p *proofLedger) Forget(ctx context.Context, ids []uuid.UUID) error {

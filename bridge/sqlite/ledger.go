@@ -12,7 +12,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -29,8 +28,7 @@ LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identit
 	forget = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?))`
 )
 
-// A Ledger is the ledger in one SQLite file. It implements inspect.Ledger, but
-// cannot tell who has an open transaction.
+// A Ledger is the ledger in one SQLite file. It implements driver.Ledger.
 type Ledger struct {
 	tables.Ledger
 	db        *sqlx.DB
@@ -38,7 +36,7 @@ type Ledger struct {
 	committed string
 }
 
-var _ inspect.Ledger = (*Ledger)(nil)
+var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
 // bridge.ErrNoSchema if the tables are not there or of an unusable version, and an
@@ -54,13 +52,6 @@ func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	return l, nil
 }
 
-// Features are all but that holders are told.
-func (l *Ledger) Features() driver.Features {
-	f := l.Ledger.Features()
-	f.TellsHolders = false
-	return f
-}
-
 func (l *Ledger) verbs() tables.Verbs {
 	return tables.Verbs{
 		Classify:    func(err error, _ string) error { return classify(err) },
@@ -73,6 +64,7 @@ func (l *Ledger) verbs() tables.Verbs {
 		Raise:       l.raise,
 		Remove:      l.sweep,
 		SweptBefore: l.sweptBefore,
+		Watched:     tables.Watched{DB: l.db, Classify: classify},
 	}
 }
 

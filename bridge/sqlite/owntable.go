@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -18,21 +18,21 @@ import (
 const rows = `SELECT count(*) > 0, count(l.%[2]s) FROM bridge_identity i, json_each(?) ids
 LEFT JOIN %[1]s l ON l.%[2]s = ids.value WHERE i.identity = ?`
 
-// An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
-// it as it is.
-type ownTable struct {
+// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
+// it is. It implements driver.Ledger.
+type OwnLedger struct {
 	tables.OwnLedger
 	ledger *Ledger // reads the own table
 	own    bridge.OwnTable
 	rows   string
 }
 
-var _ inspect.Ledger = (*ownTable)(nil)
+var _ driver.Ledger = (*OwnLedger)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own, in the
 // same file. The column must be of a text type, with a unique index on it alone,
 // and hold the IDs as canonical text in lower case.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	proof, err := Open(ctx, db)
 	if err != nil {
 		return nil, err
@@ -42,8 +42,8 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
 	ledger := &Ledger{Ledger: proof.Ledger, db: proof.db, identity: proof.identity, committed: fmt.Sprintf(committed, table, column)}
-	return &ownTable{
-		OwnLedger: tables.NewOwnLedger(ledger, tables.OwnIdentity(proof.identity, table, column), proof),
+	return &OwnLedger{
+		OwnLedger: tables.NewOwnLedger(ledger, ledger.Watched(), tables.OwnIdentity(proof.identity, table, column), proof),
 		ledger:    ledger,
 		own:       own,
 		rows:      fmt.Sprintf(rows, table, column),
@@ -51,7 +51,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect
 }
 
 // Record shows that tx has a row for each of ids, and changes nothing.
-func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+func (o *OwnLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) er
 }
 
 // Check is Ledger's, and looks at the table again.
-func (o *ownTable) Check(ctx context.Context) error {
+func (o *OwnLedger) Check(ctx context.Context) error {
 	if err := o.Ledger.Check(ctx); err != nil {
 		return err
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -37,7 +38,7 @@ DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK, FORCESEEK) O
 // What Record needs, in the words of GRANT.
 const recordRights = "INSERT ON bridge_ledger, SELECT ON bridge_identity"
 
-// A Ledger is the ledger in one SQL Server database. It implements inspect.Ledger.
+// A Ledger is the ledger in one SQL Server database. It implements driver.Ledger.
 type Ledger struct {
 	tables.Ledger
 	db       *sqlx.DB
@@ -46,7 +47,7 @@ type Ledger struct {
 	byInsert atomic.Pointer[error] // why Settle waits by an INSERT; nil: it does not
 }
 
-var _ inspect.Ledger = (*Ledger)(nil)
+var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db, and checks that the database is one
 // that a ledger can be kept in. It returns an error that wraps bridge.ErrNoSchema
@@ -78,7 +79,14 @@ func (l *Ledger) verbs() tables.Verbs {
 		Raise:       l.raise,
 		Remove:      l.sweep,
 		SweptBefore: l.sweptBefore,
+		Watched:     l.watched(),
 	}
+}
+
+// watched is what an inspector knows.
+func (l *Ledger) watched() tables.Watched {
+	return tables.Watched{DB: l.db, Table: l.table, Settle: l.settleWatched, Settles: settleByInsert,
+		Classify: func(err error) error { return classify(err, l.rights) }}
 }
 
 // rightsTo are the rights that the portable verbs need, in the words of GRANT.
@@ -117,11 +125,11 @@ func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 	found := make([]uuid.UUID, 0, len(ids))
 	for ids := range slices.Chunk(ids, chunk) {
 		var some []uuid.UUID
-		err := try(ctx, func(ctx context.Context) (err error) {
+		err := mssql.Try(ctx, func(ctx context.Context) (err error) {
 			some, err = l.find(ctx, l.db, l.committed(), ids)
 			return err
 		})
-		if number(err) == lockTimeout {
+		if mssql.Number(err) == mssql.LockTimeout {
 			// Perhaps the setting has been changed: then the next lookup is another.
 			some, err = nil, l.readSetting(ctx, l.db)
 		}
@@ -135,7 +143,7 @@ func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
 	text, packed, used := forget.fill(ids)
-	return try(ctx, func(ctx context.Context) error {
+	return mssql.Try(ctx, func(ctx context.Context) error {
 		_, err := l.db.ExecContext(ctx, text, packed, used)
 		return err
 	})

@@ -9,7 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -18,16 +19,16 @@ import (
 const rows = `SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)) AS own,
 	(SELECT count(*) FROM $asked INNER LOOP JOIN $table l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON l.$column = asked.id) AS found` + keepPlan
 
-// An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
-// it as it is.
-type ownTable struct {
+// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
+// it is. It implements driver.Ledger.
+type OwnLedger struct {
 	tables.OwnLedger
 	ledger *Ledger // reads the own table
 	own    bridge.OwnTable
 	rows   statement
 }
 
-var _ inspect.Ledger = (*ownTable)(nil)
+var _ driver.Ledger = (*OwnLedger)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be a uniqueidentifier, with a unique index on it alone, neither
@@ -35,7 +36,7 @@ var _ inspect.Ledger = (*ownTable)(nil)
 //
 // Where the server ignores lock hints there is no such ledger: the proof fails with
 // bridge.ErrProof, as the other way to wait would insert into the table.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	proof, err := Open(ctx, db)
 	if err != nil {
 		return nil, err
@@ -45,8 +46,8 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
 	ledger := &Ledger{Ledger: proof.Ledger, db: proof.db, identity: proof.identity, lookups: lookupsIn(table, column)}
-	o := &ownTable{
-		OwnLedger: tables.NewOwnLedger(ledger, tables.OwnIdentity(proof.identity, table, column), proof),
+	o := &OwnLedger{
+		OwnLedger: tables.NewOwnLedger(ledger, ledger.watched(), tables.OwnIdentity(proof.identity, table, column), proof),
 		ledger:    ledger,
 		own:       own,
 		rows:      forIDs(rows, "$table", table, "$column", column),
@@ -63,7 +64,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect
 
 // Record shows that tx has a row for each of ids, 500 per statement, and changes
 // nothing.
-func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+func (o *OwnLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 	for ids := range slices.Chunk(ids, chunk) {
 		text, packed, used := o.rows.fill(ids)
 		if err := tables.ExpectRows(ctx, tx, o.ledger.identity, len(ids), text, packed, used, argument(o.ledger.identity)); err != nil {
@@ -74,7 +75,7 @@ func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) er
 }
 
 // Check is Ledger's, and looks at the table again.
-func (o *ownTable) Check(ctx context.Context) error {
+func (o *OwnLedger) Check(ctx context.Context) error {
 	if err := o.Ledger.Check(ctx); err != nil {
 		return err
 	}
@@ -88,7 +89,7 @@ func (o *ownTable) Check(ctx context.Context) error {
 }
 
 // read shows that the login may read the column.
-func (o *ownTable) read(ctx context.Context) error {
+func (o *OwnLedger) read(ctx context.Context) error {
 	_, err := o.Committed(ctx, []uuid.UUID{uuid.Nil})
 	return err
 }
@@ -120,7 +121,7 @@ func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, colum
 		Name, Type sql.NullString
 		UniqueKeys int `db:"unique_keys"`
 	}
-	err = try(ctx, func(ctx context.Context) error {
+	err = mssql.Try(ctx, func(ctx context.Context) error {
 		found = nil
 		return l.db.SelectContext(ctx, &found, findColumn, asked, column)
 	})

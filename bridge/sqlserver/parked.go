@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -67,7 +68,7 @@ func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parke
 
 // countParked counts past the rows that are being inserted or deleted.
 func (l *Ledger) countParked(ctx context.Context, limit int) (n int, err error) {
-	err = try(ctx, func(ctx context.Context) error { return l.db.GetContext(ctx, &n, countParked, limit) })
+	err = mssql.Try(ctx, func(ctx context.Context) error { return l.db.GetContext(ctx, &n, countParked, limit) })
 	return n, err
 }
 
@@ -122,7 +123,7 @@ func (s *shelf) Take(ctx context.Context, after uuid.UUID, limit int) ([]tables.
 // it passes over, and so takes a row for present that may be gone.
 func (s *shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found, err := s.ledger.find(ctx, s, present, ids)
-	if number(err) == lockTimeout {
+	if mssql.Number(err) == mssql.LockTimeout {
 		_, err = s.ledger.find(ctx, s, s.ledger.committed(), ids) // is it still this ledger?
 		return ids, err
 	}

@@ -122,7 +122,7 @@ func (c *config) options(logger *slog.Logger) *verifier.Options {
 		ConfirmTimeout:  c.ConfirmTimeout.Duration(),
 		SweepAge:        time.Duration(c.SweepAge),
 		Drain:           c.Drain.Duration(),
-		ExplainAfter:    time.Duration(c.ExplainAfter),
+		ExplainAfter:    max(0, time.Duration(c.ExplainAfter)),
 		KeepUserID:      bool(c.KeepUserID),
 		Logger:          logger,
 	}

@@ -74,7 +74,7 @@ func TestDefaultsAndValues(t *testing.T) {
 		Topology: bridge.Topology{Queue: "q", Classic: true, Audit: 70000, OrderedShards: 12}, HoldKeys: true, Prefetch: 10, MaxBytes: 5, Waiting: 4, WaitingPrefetch: 3, Patience: 5 * time.Second,
 		HandBack: 6 * time.Minute, Settlers: 2, SettleWait: 7 * time.Millisecond,
 		Allow:      []verifier.Allow{{RoutingKey: "emails"}, {Exchange: "orders", RoutingKey: "eu.*"}, {Exchange: "x", RoutingKey: "a:b"}},
-		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, SweepAge: -1, Drain: 11 * time.Second, ExplainAfter: -1,
+		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, SweepAge: -1, Drain: 11 * time.Second,
 	}
 	if got := c.options(nil); !reflect.DeepEqual(got, want) {
 		t.Errorf("values\n got %+v\nwant %+v", got, want)

@@ -13,7 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -244,7 +244,7 @@ func TestMessagesInGroupsAreBounded(t *testing.T) {
 // heldLedger counts the messages that were looked up and not forgotten. It forgets
 // none before there are enough. The proof's IDs are no messages.
 type heldLedger struct {
-	inspect.Ledger
+	driver.Ledger
 	of     map[string]bool
 	enough int
 

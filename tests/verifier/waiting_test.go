@@ -13,7 +13,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -83,7 +82,7 @@ func TestTransactionOpenForManyLockTimeoutsIsNotDropped(t *testing.T) {
 
 // countingLedger tells of every settle that found the transaction still open.
 type countingLedger struct {
-	inspect.Ledger
+	driver.Ledger
 	stillOpen chan struct{}
 }
 
@@ -216,7 +215,7 @@ func TestUnackedMessagesAreBounded(t *testing.T) {
 // stuckLedger forgets none of these IDs until it is freed; the proof, which comes first,
 // passes.
 type stuckLedger struct {
-	inspect.Ledger
+	driver.Ledger
 	ids     map[string]bool
 	release chan struct{}
 }

@@ -52,6 +52,9 @@ type Verbs struct {
 	Remove func(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error)
 	// SweptBefore reads the watermark, of the ledger that was opened and on a primary.
 	SweptBefore func(ctx context.Context) (time.Time, error)
+
+	// Watched is what an inspector knows.
+	Watched Watched
 }
 
 // What is being done, as errors say it.
@@ -81,9 +84,12 @@ func (l *Ledger) Identity() uuid.UUID { return l.identity }
 // DB returns the pool that Open was given.
 func (l *Ledger) DB() *sql.DB { return l.db.DB }
 
+// Watched is for the inspector of the database.
+func (l *Ledger) Watched() Watched { return l.verbs.Watched }
+
 // Features are all.
 func (*Ledger) Features() driver.Features {
-	return driver.Features{Parks: true, Sweeps: true, TellsHolders: true}
+	return driver.Features{Parks: true, Sweeps: true}
 }
 
 // ProofLedger is nil: the ledger itself is proven.

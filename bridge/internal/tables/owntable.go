@@ -11,7 +11,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // Names returns the schema, which may be "", the table and the column of own, or
@@ -90,24 +89,26 @@ func ExpectRows(ctx context.Context, tx bridge.Tx, identity uuid.UUID, n int, qu
 // An OwnLedger is what the ledgers on own tables have in common: a ledger of the same
 // database that reads another table than bridge_ledger, and leaves it as it is.
 type OwnLedger struct {
-	inspect.Ledger // reads the own table
-	identity       uuid.UUID
-	proof          driver.Ledger // the same statements on bridge_ledger
+	driver.Ledger // reads the own table
+	identity      uuid.UUID
+	proof         driver.Ledger // the same statements on bridge_ledger
+	watched       Watched
 }
 
-// NewOwnLedger takes the ledger that reads the own table, the identity of both, and the
-// ledger on bridge_ledger that waits by the same means.
-func NewOwnLedger(reads inspect.Ledger, identity uuid.UUID, proof driver.Ledger) OwnLedger {
-	return OwnLedger{reads, identity, proof}
+// NewOwnLedger takes the ledger that reads the own table, what an inspector knows of it,
+// its identity, and the ledger on bridge_ledger that waits by the same means.
+func NewOwnLedger(reads driver.Ledger, watched Watched, identity uuid.UUID, proof driver.Ledger) OwnLedger {
+	return OwnLedger{reads, identity, proof, watched}
 }
+
+// Watched is for the inspector of the database.
+func (o OwnLedger) Watched() Watched { return o.watched }
 
 // Identity is one of the table's own (see bridge.OwnTable).
 func (o OwnLedger) Identity() uuid.UUID { return o.identity }
 
 // Features deny whatever would change rows of the table.
-func (o OwnLedger) Features() driver.Features {
-	return driver.Features{KeepsRows: true, TellsHolders: o.Ledger.Features().TellsHolders}
-}
+func (OwnLedger) Features() driver.Features { return driver.Features{KeepsRows: true} }
 
 // ProofLedger returns the ledger on bridge_ledger.
 func (o OwnLedger) ProofLedger() driver.Ledger { return o.proof }

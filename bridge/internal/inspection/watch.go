@@ -1,57 +1,81 @@
-package tables
+package inspection
 
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// WatchWait is how long a Watch waits for the row at most.
-const WatchWait = time.Second
-
-// A Watch is the Holders of inspect.Inspector: one connection waits for a row as a settle
-// does, another asks the server whom it waits for.
+// A Watch is the Holders of inspect.Watcher: one session settles an ID, another asks the
+// server whom it waits for.
 type Watch struct {
-	DB *sqlx.DB
-	// Wait waits on a connection of its own, which it has already; the server ends it
-	// after WatchWait. It returns nil if it did not have to wait, or no longer.
-	Wait func(ctx context.Context) error
-	// Ended tells whether the error of Wait means that it waited in vain.
-	Ended func(err error) bool
-	// Look asks, on another connection, whom Wait waits for.
-	Look func(ctx context.Context, conn *sqlx.Conn) ([]inspect.Holder, error)
-	// Wake ends Wait early, once it is known whom it waits for. Nil where that cannot
-	// be done well.
-	Wake func(ctx context.Context, conn *sqlx.Conn)
+	tables.Watched
+	// Session tells the server's name of a session that is about to wait.
+	Session func(ctx context.Context, session sqlx.QueryerContext) (string, error)
+	// Look asks, on another connection, whom that session waits for.
+	Look func(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error)
+	// Wake ends the wait early, once it is known whom it is for: by the server, or by
+	// cancel, which cancels its context. Nil where that cannot be done well.
+	Wake func(ctx context.Context, conn *sqlx.Conn, session string, cancel func())
 	// Pause is how long to wait before the first look; the next pauses are longer.
 	Pause time.Duration
 }
 
+// WatchWait is how long the settle waits.
+const WatchWait = time.Second
+
 // maxPauses is how many times Pause a pause is at most.
 const maxPauses = 8
 
-// Run returns when Wait has returned, whatever happens.
-func (w Watch) Run(ctx context.Context) (holders []inspect.Holder, err error) {
+// Holders returns when the settle has returned, whatever happens.
+func (w Watch) Holders(ctx context.Context, id uuid.UUID) (holders []inspect.Holder, err error) {
+	if err := CheckPool(w.DB); err != nil {
+		return nil, err
+	}
+	settling, cancel := context.WithCancel(ctx)
+	defer cancel()
 	waiting, ended := context.WithCancel(ctx)
-	result := make(chan error, 1)
+	var session atomic.Pointer[string] // the last, where a settle is tried again
+	began, result := make(chan struct{}), make(chan error, 1)
+	begin := sync.OnceFunc(func() { close(began) })
+	var outcome driver.Outcome
 	go func() {
-		result <- w.Wait(ctx)
-		ended()
+		defer ended()
+		var err error
+		outcome, err = w.Settle(settling, id, WatchWait, func(waits sqlx.QueryerContext) error {
+			name, err := w.Session(settling, waits)
+			if err == nil {
+				session.Store(&name)
+				begin()
+			}
+			return err
+		})
+		result <- err
 	}()
-	holders, looked, err := w.look(ctx, waiting)
-	switch waited := <-result; {
+	var looked bool
+	select {
+	case <-began:
+		holders, looked, err = w.look(ctx, waiting, &session, cancel)
+	case <-waiting.Done():
+	}
+	switch settled := <-result; {
 	case err != nil, len(holders) > 0:
 		return holders, err
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	case waited != nil && !w.Ended(waited):
-		return nil, waited
-	case waited != nil && !looked:
+	case settled != nil:
+		return nil, settled
+	case outcome == driver.StillOpen && !looked:
 		return nil, ErrNotLooked
 	default:
 		return nil, nil
@@ -64,7 +88,7 @@ var ErrNotLooked = errors.New("no answer in time who is waited for")
 
 // look looks, while waiting has not ended, until it has found somebody. It has not looked
 // if waiting had ended when the first answer came: that may be about nobody.
-func (w Watch) look(ctx, waiting context.Context) (holders []inspect.Holder, looked bool, err error) {
+func (w Watch) look(ctx, waiting context.Context, session *atomic.Pointer[string], cancel func()) (holders []inspect.Holder, looked bool, err error) {
 	pause := time.NewTimer(w.Pause)
 	defer pause.Stop()
 	select {
@@ -72,7 +96,7 @@ func (w Watch) look(ctx, waiting context.Context) (holders []inspect.Holder, loo
 		return nil, false, nil
 	case <-pause.C:
 	}
-	// While others have all the connections, no longer than Wait: it has one of them.
+	// While others have all the connections, no longer than the settle: it has one of them.
 	conn, err := w.DB.Connx(waiting)
 	if err != nil {
 		if waiting.Err() != nil {
@@ -82,13 +106,13 @@ func (w Watch) look(ctx, waiting context.Context) (holders []inspect.Holder, loo
 	}
 	defer func() { _ = conn.Close() }()
 	for n := time.Duration(1); waiting.Err() == nil; n++ {
-		holders, err = w.Look(ctx, conn)
+		holders, err = w.Look(ctx, conn, *session.Load())
 		if err != nil {
 			return nil, true, err
 		}
 		if len(holders) > 0 {
 			if w.Wake != nil {
-				w.Wake(ctx, conn)
+				w.Wake(ctx, conn, *session.Load(), cancel)
 			}
 			return holders, true, nil
 		}
