@@ -26,9 +26,9 @@ type Harness struct {
 	MigrateInbox func(ctx context.Context, db *sql.DB) error
 	OpenInbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 
-	// Watch opens the ledger as Open does, and returns who watches it. Nil: the database does
-	// not tell who holds a message up.
-	Watch func(ctx context.Context, db *sql.DB) (inspect.Watcher, error)
+	// Watch opens the ledger as Open does, and returns with it who watches it. Nil: the
+	// database does not tell who holds a message up.
+	Watch func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error)
 
 	// Further: another suite is run on the same kind of database, and this one is by
 	// another driver, through a pooler, or with other settings. What wants a database of

@@ -51,10 +51,9 @@ type watching struct {
 // watch returns a watcher on a pool of its own.
 func (w *watching) watch(t *testing.T) (inspect.Watcher, *sql.DB) {
 	t.Helper()
-	db := w.connect()
-	watcher, err := w.Watch(t.Context(), db)
+	ledger, watcher, err := w.Watch(t.Context(), w.connect())
 	check(t, err, "watch")
-	return watcher, db
+	return watcher, ledger.DB()
 }
 
 // An opened is an open transaction that has recorded IDs.

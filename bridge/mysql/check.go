@@ -15,27 +15,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Check tells whether the server is a primary that takes writes and whose locks
-// everybody meets, and still holds the ledger that was opened.
-func (l *Ledger) Check(ctx context.Context) error {
-	identity, err := l.readIdentity(ctx)
-	if err == nil {
-		err = tables.ExpectSame(identity, l.identity)
-	}
-	if err != nil {
-		return fmt.Errorf("check ledger: %w", err)
-	}
-	if err := errors.Join(l.checkVariables(ctx), l.checkReplica(ctx)); err != nil {
-		return fmt.Errorf("check ledger: %w", err)
-	}
-	return nil
-}
-
 // readIdentity returns the ledger's identity after a check of the tables.
 func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	identity, err := tables.ReadIdentity(ctx, l.db)
 	if err != nil {
-		return uuid.Nil, classify(err)
+		return uuid.Nil, err
 	}
 	var engine string
 	err = l.db.GetContext(ctx, &engine, `SELECT engine FROM information_schema.tables

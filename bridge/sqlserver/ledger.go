@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -35,14 +36,14 @@ SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CA
 DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK, FORCESEEK) ON l.id = asked.id` + keepPlan)
 )
 
-// What Record needs, in the words of GRANT.
-const recordRights = "INSERT ON bridge_ledger, SELECT ON bridge_identity"
-
 // A Ledger is the ledger in one SQL Server database. It implements driver.Ledger.
+//
+// Record inserts the IDs at whatever isolation level tx is, 500 per statement, and Park a
+// message per statement. After an error roll back: with XACT_ABORT ON, or as the victim of
+// a deadlock, the server has done so already.
 type Ledger struct {
 	tables.Ledger
-	db       *sqlx.DB
-	identity uuid.UUID
+	db *sqlx.DB
 	*lookups
 	byInsert atomic.Pointer[error] // why Settle waits by an INSERT; nil: it does not
 }
@@ -55,23 +56,28 @@ var _ driver.Ledger = (*Ledger)(nil)
 // the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "sqlserver"), lookups: lookupsIn("bridge_ledger", "id")}
-	identity, err := l.readIdentity(ctx)
-	if err == nil {
-		err = l.readSetting(ctx, l.db)
+	var err error
+	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
+		return nil, err
 	}
-	if err != nil {
+	if err := l.readSetting(ctx, l.db); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	l.identity = identity
-	l.Ledger = tables.NewLedger(l.db, identity, l.verbs())
 	return l, nil
 }
 
 func (l *Ledger) verbs() tables.Verbs {
 	return tables.Verbs{
-		Classify:    func(err error, doing string) error { return classify(err, rightsTo[doing]) },
+		Classify:    func(err error, doing string) error { return classify(err, l.rightsTo(doing)) },
 		Most:        chunk,
 		Tick:        time.Millisecond,
+		Identity:    l.readIdentity,
+		Record:      l.record,
+		Park:        l.park,
+		Committed:   l.lookUp,
+		Settle:      l.settle,
+		Table:       l.table,
+		Settles:     settleByInsert,
 		Forget:      l.forget,
 		Shelf:       l.openShelf,
 		CountParked: l.countParked,
@@ -79,18 +85,22 @@ func (l *Ledger) verbs() tables.Verbs {
 		Raise:       l.raise,
 		Remove:      l.sweep,
 		SweptBefore: l.sweptBefore,
-		Watched:     l.watched(),
 	}
 }
 
-// watched is what an inspector knows.
-func (l *Ledger) watched() tables.Watched {
-	return tables.Watched{DB: l.db, Table: l.table, Settle: l.settleWatched, Settles: settleByInsert,
-		Classify: func(err error) error { return classify(err, l.rights) }}
-}
+const (
+	recordRights  = "INSERT ON bridge_ledger, SELECT ON bridge_identity"
+	stateRights   = "SELECT ON bridge_identity, SELECT ON bridge_ledger_version"
+	orphansRights = "SELECT ON bridge_ledger, SELECT ON bridge_parked, SELECT ON bridge_identity"
+)
 
-// rightsTo are the rights that the portable verbs need, in the words of GRANT.
+// rightsTo are the rights that the portable verbs need, in the words of GRANT. The lookups'
+// depend on the table.
 var rightsTo = map[string]string{
+	tables.Opening:          stateRights,
+	tables.Checking:         stateRights,
+	tables.Recording:        recordRights,
+	tables.Parking:          "INSERT ON bridge_parked, SELECT ON bridge_identity",
 	tables.Forgetting:       "SELECT, DELETE ON bridge_ledger",
 	tables.Unparking:        "SELECT, DELETE ON bridge_parked, SELECT, UPDATE ON bridge_ledger, SELECT ON bridge_identity",
 	tables.CountingParked:   "SELECT ON bridge_parked",
@@ -99,29 +109,27 @@ var rightsTo = map[string]string{
 	tables.ReadingWatermark: "SELECT ON bridge_watermark, SELECT ON bridge_identity",
 }
 
-const orphansRights = "SELECT ON bridge_ledger, SELECT ON bridge_parked, SELECT ON bridge_identity"
-
-// Record inserts the IDs in tx, at whatever isolation level it is, 500 per
-// statement. After an error roll back: with XACT_ABORT ON, or as the victim of a
-// deadlock, the server has done so already.
-func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	for ids := range slices.Chunk(ids, chunk) {
-		text, packed, used := record.fill(ids)
-		changed, err := tx.Exec(ctx, text, packed, used, argument(l.identity))
-		if err == nil {
-			err = tables.ExpectChanged(changed, len(ids), l.identity)
-		}
-		if err != nil {
-			return fmt.Errorf("record %d IDs: %w", len(ids), classify(err, recordRights))
-		}
+func (l *Ledger) rightsTo(doing string) string {
+	if doing == tables.Settling && l.byInsert.Load() != nil {
+		return recordRights
 	}
-	return nil
+	return cmp.Or(rightsTo[doing], l.rights)
 }
 
-// Committed reads the rows of ids, 500 per statement, as they were committed, or past
-// those that are locked. While the whole table is locked, as by ALTER TABLE, it finds
-// none.
-func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error) {
+	for ids := range slices.Chunk(ids, chunk) {
+		text, packed, used := record.fill(ids)
+		n, err := tx.Exec(ctx, text, packed, used, argument(l.Identity()))
+		if changed += n; err != nil {
+			return changed, err
+		}
+	}
+	return changed, nil
+}
+
+// lookUp reads the rows of ids, 500 per statement, as they were committed, or past those
+// that are locked. While the whole table is locked, as by ALTER TABLE, it finds none.
+func (l *Ledger) lookUp(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found := make([]uuid.UUID, 0, len(ids))
 	for ids := range slices.Chunk(ids, chunk) {
 		var some []uuid.UUID
@@ -134,7 +142,7 @@ func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 			some, err = nil, l.readSetting(ctx, l.db)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err, l.rights))
+			return nil, err
 		}
 		found = append(found, some...)
 	}

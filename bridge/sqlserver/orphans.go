@@ -62,7 +62,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]t
 	seconds := int64((age + time.Second - 1) / time.Second)
 	err := mssql.Try(ctx, func(ctx context.Context) error {
 		rows = nil
-		return l.db.SelectContext(ctx, &rows, orphans, seconds, limit, argument(l.identity))
+		return l.db.SelectContext(ctx, &rows, orphans, seconds, limit, argument(l.Identity()))
 	})
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 		Updateability sql.NullString
 	}
 	err := mssql.Try(ctx, func(ctx context.Context) error {
-		return l.db.SelectContext(ctx, &rows, sweptBefore, argument(l.identity))
+		return l.db.SelectContext(ctx, &rows, sweptBefore, argument(l.Identity()))
 	})
 	switch {
 	case err != nil:
@@ -107,13 +107,13 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 	var changed int
 	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
-		changed, err = tables.Changed(l.db.ExecContext(ctx, raise, before.Format(timeText), argument(l.identity)))
+		changed, err = tables.Changed(l.db.ExecContext(ctx, raise, before.Format(timeText), argument(l.Identity())))
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return tables.ExpectChanged(changed, 1, l.identity)
+	return tables.ExpectChanged(changed, 1, l.Identity())
 }
 
 // sweep passes over the rows that are locked.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 
@@ -21,12 +20,7 @@ const rows = `SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CA
 
 // An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
 // it is. It implements driver.Ledger.
-type OwnLedger struct {
-	tables.OwnLedger
-	ledger *Ledger // reads the own table
-	own    bridge.OwnTable
-	rows   statement
-}
+type OwnLedger struct{ tables.OwnLedger }
 
 var _ driver.Ledger = (*OwnLedger)(nil)
 
@@ -45,53 +39,34 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	ledger := &Ledger{Ledger: proof.Ledger, db: proof.db, identity: proof.identity, lookups: lookupsIn(table, column)}
-	o := &OwnLedger{
-		OwnLedger: tables.NewOwnLedger(ledger, ledger.watched(), tables.OwnIdentity(proof.identity, table, column), proof),
-		ledger:    ledger,
-		own:       own,
-		rows:      forIDs(rows, "$table", table, "$column", column),
-	}
-	err = ledger.readSetting(ctx, ledger.db)
-	if err == nil {
-		err = o.read(ctx)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open own table: %w", err)
-	}
-	return o, nil
-}
-
-// Record shows that tx has a row for each of ids, 500 per statement, and changes
-// nothing.
-func (o *OwnLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	for ids := range slices.Chunk(ids, chunk) {
-		text, packed, used := o.rows.fill(ids)
-		if err := tables.ExpectRows(ctx, tx, o.ledger.identity, len(ids), text, packed, used, argument(o.ledger.identity)); err != nil {
-			return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.own.Table, classify(err, o.ledger.rights))
-		}
-	}
-	return nil
-}
-
-// Check is Ledger's, and looks at the table again.
-func (o *OwnLedger) Check(ctx context.Context) error {
-	if err := o.Ledger.Check(ctx); err != nil {
+	l := &Ledger{db: proof.db, lookups: lookupsIn(table, column)}
+	l.Ledger = proof.With(l.verbs())
+	rows := forIDs(rows, "$table", table, "$column", column)
+	// read shows that the login may read the column.
+	read := func(ctx context.Context) error {
+		_, err := l.lookUp(ctx, []uuid.UUID{uuid.Nil})
 		return err
 	}
-	if _, _, err := o.ledger.inspect(ctx, o.own); err != nil {
-		return fmt.Errorf("check own table: %w", err)
+	if err = l.readSetting(ctx, l.db); err == nil {
+		err = read(ctx)
 	}
-	if err := o.read(ctx); err != nil {
-		return fmt.Errorf("check own table: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("open own table: %w", classify(err, l.rights))
 	}
-	return nil
-}
-
-// read shows that the login may read the column.
-func (o *OwnLedger) read(ctx context.Context) error {
-	_, err := o.Committed(ctx, []uuid.UUID{uuid.Nil})
-	return err
+	return &OwnLedger{tables.NewOwnLedger(&l.Ledger, table, column, proof, tables.OwnVerbs{
+		Rows: func(ids []uuid.UUID) (string, []any) {
+			text, packed, used := rows.fill(ids)
+			return text, []any{packed, used, argument(l.Identity())}
+		},
+		Most: chunk,
+		Check: func(ctx context.Context) error {
+			_, _, err := l.inspect(ctx, own)
+			if err == nil {
+				err = read(ctx)
+			}
+			return err
+		},
+	})}, nil
 }
 
 // The catalogue shows a login only what it has some right to.

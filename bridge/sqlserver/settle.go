@@ -24,30 +24,16 @@ const settleByInsert = `SET NOCOUNT OFF;
 INSERT INTO bridge_ledger (id)
 SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)`
 
-// Settle reads the row of id, and waits for whoever has it locked. LOCK_TIMEOUT
+// settle reads the row of id, and waits for whoever has it locked. LOCK_TIMEOUT
 // bounds the wait, in whole milliseconds, and so does a deadline of ctx; both leave
 // the connection usable.
-func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would not wait
 	outcome := driver.StillOpen
 	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
-		if l.byInsert.Load() != nil {
-			outcome, err = l.settleByInsert(ctx, id, milliseconds, tables.Unwatched)
-		} else {
+		byInsert := l.byInsert.Load() != nil
+		if !byInsert && began == nil {
 			outcome, err = l.settleBySelect(ctx, l.db, id, milliseconds)
-		}
-		return err
-	})
-	return settled(id, outcome, err)
-}
-
-// settleWatched is Settle on a connection that began knows.
-func (l *Ledger) settleWatched(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, error) {
-	milliseconds := tables.Wait(ctx, wait, time.Millisecond)
-	outcome := driver.StillOpen
-	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
-		if l.byInsert.Load() != nil {
-			outcome, err = l.settleByInsert(ctx, id, milliseconds, began)
 			return err
 		}
 		conn, err := l.db.Connx(ctx)
@@ -55,24 +41,22 @@ func (l *Ledger) settleWatched(ctx context.Context, id uuid.UUID, wait time.Dura
 			return fmt.Errorf("connect: %w", err)
 		}
 		defer func() { _ = conn.Close() }()
-		if err = began(conn); err == nil {
+		if began != nil {
+			if err := began(conn); err != nil {
+				return err
+			}
+		}
+		if byInsert {
+			outcome, err = l.settleByInsert(ctx, conn, id, milliseconds)
+		} else {
 			outcome, err = l.settleBySelect(ctx, conn, id, milliseconds)
 		}
 		return err
 	})
-	return settled(id, outcome, err)
-}
-
-// settled is what a settle returns.
-func settled(id uuid.UUID, outcome driver.Outcome, err error) (driver.Outcome, error) {
-	switch {
-	case mssql.Number(err) == mssql.LockTimeout:
+	if mssql.Number(err) == mssql.LockTimeout {
 		return driver.StillOpen, nil
-	case err != nil:
-		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, err)
-	default:
-		return outcome, nil
 	}
+	return outcome, err
 }
 
 func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID, milliseconds int64) (driver.Outcome, error) {
@@ -80,9 +64,9 @@ func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id u
 		Own, Found    int
 		Updateability sql.NullString
 	}
-	text := fmt.Sprintf(bound, milliseconds) + l.settle
-	if err := sqlx.SelectContext(ctx, q, &rows, text, argument(id), argument(l.identity)); err != nil {
-		return driver.StillOpen, classify(err, l.rights)
+	text := fmt.Sprintf(bound, milliseconds) + l.lookups.settle
+	if err := sqlx.SelectContext(ctx, q, &rows, text, argument(id), argument(l.Identity())); err != nil {
+		return driver.StillOpen, err
 	}
 	switch {
 	case len(rows) != 1:
@@ -90,7 +74,7 @@ func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id u
 	case rows[0].Updateability.String != mssql.ReadWrite:
 		return driver.StillOpen, fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
 	case rows[0].Own != 1:
-		return driver.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
+		return driver.StillOpen, tables.OtherLedger(l.Identity())
 	case rows[0].Found > 0:
 		return driver.Committed, nil
 	default:
@@ -101,33 +85,25 @@ func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id u
 // settleByInsert inserts the ID in a transaction of its own, and rolls back. The
 // transaction is not ctx's: under a context that has ended the driver gives the
 // connection back before it has read the answer to the rollback.
-func (l *Ledger) settleByInsert(ctx context.Context, id uuid.UUID, milliseconds int64, began func(sqlx.QueryerContext) error) (driver.Outcome, error) {
-	conn, err := l.db.Connx(ctx)
-	if err != nil {
-		return driver.StillOpen, fmt.Errorf("connect: %w", err)
-	}
-	defer func() { _ = conn.Close() }()
-	if err := began(conn); err != nil {
-		return driver.StillOpen, err
-	}
+func (l *Ledger) settleByInsert(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, milliseconds int64) (driver.Outcome, error) {
 	tx, err := conn.BeginTxx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return driver.StillOpen, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	result, err := tx.ExecContext(ctx, fmt.Sprintf(bound, milliseconds)+settleByInsert, argument(id), argument(l.identity))
+	result, err := tx.ExecContext(ctx, fmt.Sprintf(bound, milliseconds)+settleByInsert, argument(id), argument(l.Identity()))
 	if isDuplicate(err) {
 		return driver.Committed, nil
 	}
 	if err != nil {
-		return driver.StillOpen, classify(err, recordRights)
+		return driver.StillOpen, err
 	}
-	inserted, err := result.RowsAffected()
+	inserted, err := tables.Changed(result, nil)
 	if err != nil {
 		return driver.StillOpen, err
 	}
 	if inserted != 1 {
-		return driver.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
+		return driver.StillOpen, tables.OtherLedger(l.Identity())
 	}
 	return driver.RolledBack, nil
 }

@@ -34,12 +34,12 @@ func mariaDBHarness() ledgertest.Harness {
 		Open: func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 			return mysql.Open(ctx, db)
 		},
-		Watch: func(ctx context.Context, db *sql.DB) (inspect.Watcher, error) {
+		Watch: func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
 			ledger, err := mysql.Open(ctx, db)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
-			return mysqlinspect.New(ledger), nil
+			return ledger, mysqlinspect.New(ledger), nil
 		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.MySQL) },
 		OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {

@@ -54,12 +54,12 @@ func postgresOwnTable(h ledgertest.Harness) ledgertest.Harness {
 	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 		return postgres.OpenOwnTable(ctx, db, own)
 	}
-	h.Watch = func(ctx context.Context, db *sql.DB) (inspect.Watcher, error) {
+	h.Watch = func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
 		ledger, err := postgres.OpenOwnTable(ctx, db, own)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return postgresinspect.NewOwnTable(ledger), nil
+		return ledger, postgresinspect.NewOwnTable(ledger), nil
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 		_, err := tx.Exec(ctx, `INSERT INTO "Shop"."or""der's; --" ("message ""ID""") SELECT unnest($1::text::uuid[])`,
@@ -77,12 +77,12 @@ func mariaDBOwnTable(columnType string) ledgertest.Harness {
 	h.Table = "`or``der's; --`"
 	own := bridge.OwnTable{Table: "or`der's; --", Column: "message `ID`"}
 	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return mysql.OpenOwnTable(ctx, db, own) }
-	h.Watch = func(ctx context.Context, db *sql.DB) (inspect.Watcher, error) {
+	h.Watch = func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
 		ledger, err := mysql.OpenOwnTable(ctx, db, own)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return mysqlinspect.NewOwnTable(ledger), nil
+		return ledger, mysqlinspect.NewOwnTable(ledger), nil
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 		values := make([]string, len(ids))

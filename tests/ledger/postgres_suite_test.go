@@ -67,13 +67,13 @@ func TestPostgresByPgxPool(t *testing.T) {
 		}
 		return ledger, err
 	}
-	h.Watch = func(ctx context.Context, db *sql.DB) (inspect.Watcher, error) {
+	h.Watch = func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
 		ledger, err := pgxbridge.Open(ctx, poolOf(db))
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		opened.Add(ledger.DB())
-		return postgresinspect.New(ledger), nil
+		return ledger, postgresinspect.New(ledger), nil
 	}
 	h.OpenInbox = func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
 		inbox, err := pgxbridge.OpenInbox(ctx, poolOf(db))
@@ -182,12 +182,12 @@ func postgresHarness(by string, address func(testing.TB) string) ledgertest.Harn
 		Open: func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 			return postgres.Open(ctx, db)
 		},
-		Watch: func(ctx context.Context, db *sql.DB) (inspect.Watcher, error) {
+		Watch: func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
 			ledger, err := postgres.Open(ctx, db)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
-			return postgresinspect.New(ledger), nil
+			return ledger, postgresinspect.New(ledger), nil
 		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.PostgreSQL) },
 		OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {

@@ -67,13 +67,13 @@ func fallenBack(h ledgertest.Harness) ledgertest.Harness {
 		ledger.FallBack(bridge.ErrProof)
 		return ledger, nil
 	}
-	h.Watch = func(ctx context.Context, db *sql.DB) (inspect.Watcher, error) {
+	h.Watch = func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
 		ledger, err := sqlserver.Open(ctx, db)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		ledger.FallBack(bridge.ErrProof)
-		return sqlserverinspect.New(ledger), nil
+		return ledger, sqlserverinspect.New(ledger), nil
 	}
 	return h
 }
@@ -99,12 +99,12 @@ func ownTable(h ledgertest.Harness) ledgertest.Harness {
 	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 		return sqlserver.OpenOwnTable(ctx, db, own)
 	}
-	h.Watch = func(ctx context.Context, db *sql.DB) (inspect.Watcher, error) {
+	h.Watch = func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
 		ledger, err := sqlserver.OpenOwnTable(ctx, db, own)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return sqlserverinspect.NewOwnTable(ledger), nil
+		return ledger, sqlserverinspect.NewOwnTable(ledger), nil
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 		for ids := range slices.Chunk(ids, 1000) { // the most that VALUES takes
@@ -133,12 +133,12 @@ func harness(server string, snapshot bool) ledgertest.Harness {
 		},
 		Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.SQLServer) },
 		Open:    func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return sqlserver.Open(ctx, db) },
-		Watch: func(ctx context.Context, db *sql.DB) (inspect.Watcher, error) {
+		Watch: func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
 			ledger, err := sqlserver.Open(ctx, db)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
-			return sqlserverinspect.New(ledger), nil
+			return ledger, sqlserverinspect.New(ledger), nil
 		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.SQLServer) },
 		OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {

@@ -16,7 +16,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // The errors that say that something may not be seen, or is not there, by number.
@@ -75,7 +74,7 @@ const lookPause = 150 * time.Millisecond
 // returns none. It always waits to the end, a second or two.
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	var version string
-	found, err := inspection.Watch{
+	return inspection.Watch{
 		Watched: i.on,
 		Session: func(ctx context.Context, session sqlx.QueryerContext) (number string, err error) {
 			err = session.QueryRowxContext(ctx, `SELECT CONNECTION_ID(), VERSION()`).Scan(&number, &version)
@@ -90,10 +89,6 @@ func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 		},
 		Pause: lookPause,
 	}.Holders(ctx, id)
-	if err != nil {
-		return nil, fmt.Errorf("holders of %s: %w", id, i.on.Classify(err))
-	}
-	return found, nil
 }
 
 // OpenTransactions lists the transactions of sessions in this database that have
@@ -101,14 +96,9 @@ func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 // tenth of a second old, and older while somebody looks more often than that. Without
 // the right PROCESS it returns none.
 func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
-	err := tables.CheckAge(age, limit)
-	if err == nil {
-		var found []inspect.Holder
-		if found, err = list(ctx, i.on.DB, fmt.Sprintf(openTransactions, age.Microseconds(), limit)); err == nil {
-			return found, nil
-		}
-	}
-	return nil, fmt.Errorf("list open transactions: %w", i.on.Classify(err))
+	return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
+		return list(ctx, i.on.DB, fmt.Sprintf(openTransactions, age.Microseconds(), limit))
+	})
 }
 
 func isMariaDB(version string) bool { return strings.Contains(version, "MariaDB") }

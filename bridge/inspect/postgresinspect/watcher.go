@@ -13,7 +13,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // Prepared transactions (two-phase commit) belong to no session. Each has a lock on
@@ -63,7 +62,7 @@ const lookPause = 5 * time.Millisecond
 // other roles, a login that is not in pg_read_all_stats sees the process ID, the login and
 // the program.
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
-	found, err := inspection.Watch{
+	return inspection.Watch{
 		Watched: i.on,
 		Session: func(ctx context.Context, session sqlx.QueryerContext) (pid string, err error) {
 			err = session.QueryRowxContext(ctx, patient, strconv.FormatInt(inspection.WatchWait.Milliseconds(), 10)).Scan(&pid, new(string), new(string))
@@ -78,10 +77,6 @@ func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 		},
 		Pause: lookPause,
 	}.Holders(ctx, id)
-	if err != nil {
-		return nil, fmt.Errorf("holders of %s: %w", id, i.on.Classify(err))
-	}
-	return found, nil
 }
 
 // OpenTransactions lists the transactions that hold a lock for writing on the table: a
@@ -89,14 +84,9 @@ func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 // Those of other roles are left out if the login is not in pg_read_all_stats, as it cannot
 // see their age.
 func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
-	err := tables.CheckAge(age, limit)
-	if err == nil {
-		var found []inspect.Holder
-		if found, err = i.list(ctx, i.on.DB, openTransactions, i.on.Table, fmt.Sprintf("%d microseconds", age.Microseconds()), strconv.Itoa(limit)); err == nil {
-			return found, nil
-		}
-	}
-	return nil, fmt.Errorf("list open transactions: %w", i.on.Classify(err))
+	return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
+		return i.list(ctx, i.on.DB, openTransactions, i.on.Table, fmt.Sprintf("%d microseconds", age.Microseconds()), strconv.Itoa(limit))
+	})
 }
 
 // list reads holders, but for sessions that settle: these hold a row for a moment,

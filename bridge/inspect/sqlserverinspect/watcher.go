@@ -15,7 +15,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // The errors by which a login may not look, by number.
@@ -66,18 +65,19 @@ const lookPause = 10 * time.Millisecond
 // Holders settles the ID, and asks the server for whom that waits. A login that may not see
 // other sessions gets none.
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
-	var found []inspect.Holder
-	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
-		found, err = i.watch().Holders(ctx, id)
+	return seen(ctx, func(ctx context.Context) ([]inspect.Holder, error) { return i.watch().Holders(ctx, id) })
+}
+
+// seen runs a question, and returns nothing if the login may not see other sessions.
+func seen(ctx context.Context, ask func(ctx context.Context) ([]inspect.Holder, error)) (found []inspect.Holder, err error) {
+	err = mssql.Try(ctx, func(ctx context.Context) (err error) {
+		found, err = ask(ctx)
 		return err
 	})
 	if errors.Is(err, errUnseen) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("holders of %s: %w", id, i.on.Classify(err))
-	}
-	return found, nil
+	return found, err
 }
 
 func (i *Inspector) watch() inspection.Watch {
@@ -103,18 +103,11 @@ func (i *Inspector) watch() inspection.Watch {
 // OpenTransactions lists the transactions that have the table locked for a change of
 // rows. Ages are in whole seconds. A login that may not see other sessions gets none.
 func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
-	err := tables.CheckAge(age, limit)
-	if err == nil {
-		var found []inspect.Holder
-		err = mssql.Try(ctx, func(ctx context.Context) (err error) {
-			found, err = i.list(ctx, i.on.DB, openTransactions, i.on.Table, int64((age+time.Second-1)/time.Second), int64(limit))
-			return err
+	return seen(ctx, func(ctx context.Context) ([]inspect.Holder, error) {
+		return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
+			return i.list(ctx, i.on.DB, openTransactions, i.on.Table, int64((age+time.Second-1)/time.Second), int64(limit))
 		})
-		if err == nil || errors.Is(err, errUnseen) {
-			return found, nil
-		}
-	}
-	return nil, fmt.Errorf("list open transactions: %w", err)
+	})
 }
 
 // list reads holders. It returns errUnseen if the server does not show the views to the

@@ -3,6 +3,7 @@ package inspection
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,7 +39,26 @@ const WatchWait = time.Second
 const maxPauses = 8
 
 // Holders returns when the settle has returned, whatever happens.
-func (w Watch) Holders(ctx context.Context, id uuid.UUID) (holders []inspect.Holder, err error) {
+func (w Watch) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
+	found, err := w.holders(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("holders of %s: %w", id, w.Classify(err))
+	}
+	return found, nil
+}
+
+// OpenTransactions is that of inspect.Watcher; list lists them.
+func OpenTransactions(on tables.Watched, age time.Duration, limit int, list func() ([]inspect.Holder, error)) (found []inspect.Holder, err error) {
+	if err = tables.CheckAge(age, limit); err == nil {
+		found, err = list()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list open transactions: %w", on.Classify(err))
+	}
+	return found, nil
+}
+
+func (w Watch) holders(ctx context.Context, id uuid.UUID) (holders []inspect.Holder, err error) {
 	if err := CheckPool(w.DB); err != nil {
 		return nil, err
 	}
