@@ -90,7 +90,7 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 	if s.staging, err = s.openLane(s.opts.Topology.Queue, s.opts.Prefetch, bytes.staging); err != nil {
 		return nil, err
 	}
-	if s.waiting, err = s.openLane(s.opts.Topology.WaitingQueue(), s.opts.WaitingPrefetch, bytes.waiting); err != nil {
+	if s.waiting, err = s.openLane(s.opts.Topology.WaitingQueue(), s.opts.waitingPrefetch(), bytes.waiting); err != nil {
 		return nil, err
 	}
 	for _, queue := range s.opts.Topology.OrderedQueues() {

@@ -298,7 +298,7 @@ func TestAStopLeavesEachMessageOfAGroupOnce(t *testing.T) {
 	if n := s.Depth(s.Topology.Queue); n != 1 {
 		t.Fatalf("%d messages in the staging queue, want a group", n)
 	}
-	v := s.Verify(verifier.Options{Waiting: 1, Patience: time.Hour})
+	v := s.Verify(verifier.Options{Prefetch: 2, Patience: time.Hour})
 	s.Eventually("some are set aside", func() bool { return v.Stats().SetAside > 0 })
 	v.Stop()
 	s.Eventually("all are in the waiting queue", func() bool { return len(s.Waiting()) == len(ids) })
