@@ -20,10 +20,11 @@ import (
 // driver.Ledger.
 //
 // Record inserts the IDs with one statement, whatever their number. If it fails, tx holds
-// none of them; after a deadlock tx has ended, and every statement that the caller might
-// still send in it would commit by itself. The same holds for Park. A message that is
-// parked must be somewhat smaller than the server's max_allowed_packet, which is 16 MiB on
-// MariaDB and 64 MiB on MySQL unless set otherwise.
+// none of them. After a deadlock, in Record or in Park, tx has ended, and every statement
+// that the caller might still send in it would commit by itself.
+//
+// A message that is parked must be somewhat smaller than the server's max_allowed_packet,
+// which is 16 MiB on MariaDB and 64 MiB on MySQL unless set otherwise.
 type Ledger struct {
 	tables.Ledger
 	db     *sqlx.DB

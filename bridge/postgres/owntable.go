@@ -86,7 +86,7 @@ func newOwnLedger(ledger *Ledger, own bridge.OwnTable, table, column string, pro
 		return ledger.find(ctx, ledger.db, committed, ids)
 	}
 	verbs.Check = func(ctx context.Context) error { return ledger.check(ctx, table) }
-	reads := ledger.With(verbs)
+	reads := tables.With(&ledger.Ledger, verbs)
 	return &OwnLedger{tables.NewOwnLedger(&reads, table, column, proof, tables.OwnVerbs{
 		Rows: func(ids []uuid.UUID) (string, []any) {
 			return hold, []any{array(ids), ledger.Identity().String(), keys(ids)}

@@ -39,7 +39,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	l := &Ledger{db: proof.db, committed: fmt.Sprintf(committed, table, column)}
 	verbs := l.verbs()
 	verbs.Table = table
-	l.Ledger = proof.With(verbs)
+	l.Ledger = tables.With(&proof.Ledger, verbs)
 	rows := fmt.Sprintf(rows, table, column)
 	return &OwnLedger{tables.NewOwnLedger(&l.Ledger, table, column, proof, tables.OwnVerbs{
 		Rows: func(ids []uuid.UUID) (string, []any) { return rows, []any{array(ids), l.Identity().String()} },

@@ -40,7 +40,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
 	l := &Ledger{db: proof.db, lookups: lookupsIn(table, column)}
-	l.Ledger = proof.With(l.verbs())
+	l.Ledger = tables.With(&proof.Ledger, l.verbs())
 	rows := forIDs(rows, "$table", table, "$column", column)
 	// read shows that the login may read the column.
 	read := func(ctx context.Context) error {

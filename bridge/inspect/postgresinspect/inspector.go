@@ -25,8 +25,12 @@ var (
 )
 
 // New returns the inspector of a ledger.
-func New(ledger *postgres.Ledger) *Inspector { return &Inspector{ledger, ledger.Watched()} }
+func New(ledger *postgres.Ledger) *Inspector {
+	return &Inspector{ledger, tables.WatchedOf(&ledger.Ledger)}
+}
 
 // NewOwnTable returns the inspector of a ledger on a table of the application's own. Its
 // Diagnose leaves out parked messages and orphans, as there are none.
-func NewOwnTable(ledger *postgres.OwnLedger) *Inspector { return &Inspector{ledger, ledger.Watched()} }
+func NewOwnTable(ledger *postgres.OwnLedger) *Inspector {
+	return &Inspector{ledger, tables.WatchedOf(ledger.Ledger)}
+}

@@ -20,8 +20,12 @@ type Inspector struct {
 var _ inspect.Diagnoser = (*Inspector)(nil)
 
 // New returns the inspector of a ledger.
-func New(ledger *sqlite.Ledger) *Inspector { return &Inspector{ledger, ledger.Watched()} }
+func New(ledger *sqlite.Ledger) *Inspector {
+	return &Inspector{ledger, tables.WatchedOf(&ledger.Ledger)}
+}
 
 // NewOwnTable returns the inspector of a ledger on a table of the application's own. Its
 // Diagnose leaves out parked messages and orphans, as there are none.
-func NewOwnTable(ledger *sqlite.OwnLedger) *Inspector { return &Inspector{ledger, ledger.Watched()} }
+func NewOwnTable(ledger *sqlite.OwnLedger) *Inspector {
+	return &Inspector{ledger, tables.WatchedOf(ledger.Ledger)}
+}

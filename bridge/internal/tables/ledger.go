@@ -107,20 +107,14 @@ func Open(ctx context.Context, db *sqlx.DB, verbs Verbs) (Ledger, error) {
 	return l, l.wrap(Opening, err)
 }
 
-// With is the same ledger with other verbs.
-func (l *Ledger) With(verbs Verbs) Ledger { return Ledger{l.db, l.identity, verbs} }
+// With returns the same ledger with other verbs.
+func With(l *Ledger, verbs Verbs) Ledger { return Ledger{l.db, l.identity, verbs} }
 
 // Identity returns the UUID that was made with the ledger's tables.
 func (l *Ledger) Identity() uuid.UUID { return l.identity }
 
 // DB returns the pool that Open was given.
 func (l *Ledger) DB() *sql.DB { return l.db.DB }
-
-// Watched is for the inspector of the database.
-func (l *Ledger) Watched() Watched {
-	classify := func(err error) error { return l.verbs.Classify(err, Settling) }
-	return Watched{DB: l.db, Table: l.verbs.Table, Settle: l.verbs.Settle, Settles: l.verbs.Settles, Classify: classify}
-}
 
 // Features are all.
 func (*Ledger) Features() driver.Features {

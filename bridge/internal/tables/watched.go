@@ -10,3 +10,9 @@ type Watched struct {
 	Table, Settles string
 	Classify       func(error) error
 }
+
+// WatchedOf returns what is known of l.
+func WatchedOf(l *Ledger) Watched {
+	classify := func(err error) error { return l.verbs.Classify(err, Settling) }
+	return Watched{DB: l.db, Settle: l.verbs.Settle, Table: l.verbs.Table, Settles: l.verbs.Settles, Classify: classify}
+}
