@@ -30,7 +30,8 @@
 //     senders in other languages and for tools that read the queues
 //   - [github.com/twoqueue/twoqueue/bridge/driver]: what a further database brings, and
 //     [github.com/twoqueue/twoqueue/bridge/ledgertest], the suite that it must pass
-//   - [github.com/twoqueue/twoqueue/bridge/inspect]: what operators ask of a database
+//   - [github.com/twoqueue/twoqueue/bridge/inspect]: what operators ask of a database;
+//     the packages below it answer, and an application does not link them
 //
 // # The two queues
 //
@@ -144,10 +145,10 @@
 //
 // # What a verifier needs
 //
-//   - Of the database: an inspect.Ledger, as Open returns it. It has a lookup that never
+//   - Of the database: a driver.Ledger, as Open returns it. It has a lookup that never
 //     waits for a transaction, one that waits for one ID under the server's own lock
-//     time-out, and a DELETE. It
-//     must be the writable primary, and the proof must pass, also through a pooler.
+//     time-out, and a DELETE. It must be the writable primary, and the proof must pass,
+//     also through a pooler.
 //   - Of the broker: the queues of Topology, the right to read the staging, the waiting
 //     and the ordered queues, and the right to write to amq.default, as the default exchange is
 //     called there, and to the targets' exchanges; also to configure the queues, unless

@@ -157,16 +157,17 @@
 // default, 4.x takes 16 MiB) can be published nowhere on it, neither whole nor as a record.
 // It stays in its queue, and its row stays. The log names it, and State.Stranded counts it.
 // The verifier keeps it unacked without its content, and tries again after
-// Options.HandBack. Raise max_message_size, and it goes on its way. Each such message takes one place of Options.Prefetch, or of
-// Options.WaitingPrefetch in the waiting queue: as many of them stop that queue.
+// Options.HandBack. Raise max_message_size, and it goes on its way. Each such message takes
+// one place of Options.Prefetch, or in the waiting queue of its share: as many of them stop
+// that queue.
 //
 // # Memory
 //
-// A verifier holds at most Options.Prefetch and Options.WaitingPrefetch messages of the two
-// queues and 500 of each ordered queue, and of their content at most
-// Options.MaxBytes, or one larger message of each queue. RabbitMQ knows no bound in bytes. The verifier drops the content of what exceeds
-// the bound, keeps it unacked, and hands it back once there is room, in the order of
-// arrival. So large messages may travel more than once to a verifier that is short of room.
+// A verifier holds at most Options.Prefetch messages of the staging queue, a sixth as many
+// of the waiting queue and 500 of each ordered queue, and of their content at most
+// Options.MaxBytes, or one larger message of each queue. RabbitMQ knows no bound in bytes.
+// The verifier drops the content of what exceeds the bound, keeps it unacked, and hands it
+// back once there is room, in the order of arrival. So large messages may travel more than once to a verifier that is short of room.
 // RabbitMQ before 4.3 counts that as deliveries, of a million that the queues allow.
 // Beside this a verifier holds copies of what it is setting aside, and what a connection is
 // reading or writing at the moment.

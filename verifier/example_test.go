@@ -11,6 +11,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -39,7 +40,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer broker.Close()
-	options := &verifier.Options{Allow: shopsTargets}
+	options := &verifier.Options{Allow: shopsTargets, Watcher: postgresinspect.New(ledger)}
 	db.SetMaxIdleConns(options.Connections())
 	v, err := verifier.New(ledger, broker, options)
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 
 // explain names in the log whose open transactions hold messages up for long.
 func (s *session) explain(ctx context.Context) {
-	if !s.ledger.Features().TellsHolders || s.opts.ExplainAfter < 0 {
+	if s.opts.Watcher == nil {
 		return
 	}
 	interval := min(s.opts.ExplainAfter, explainInterval)
@@ -47,7 +47,7 @@ func (s *session) explain(ctx context.Context) {
 func (s *session) name(ctx context.Context, m *message, waiting int, told *named) error {
 	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
-	holders, err := s.ledger.Holders(asking, m.staged.ID)
+	holders, err := s.opts.Watcher.Holders(asking, m.staged.ID)
 	if err != nil {
 		return fmt.Errorf("ask who holds message %s up: %w", m.id(), err)
 	}

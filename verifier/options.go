@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
@@ -20,16 +21,11 @@ type Options struct {
 	Topology bridge.Topology
 
 	// Prefetch is how many staged messages a verifier holds at once; together with
-	// MaxBytes it bounds its memory. Default 3000. Of each ordered queue it holds 500 in
-	// addition.
+	// MaxBytes it bounds its memory. Half of them may wait, for an open transaction or for a
+	// target that takes nothing. What exceeds that, or has waited for longer than Patience,
+	// goes to the waiting queue. In addition a verifier holds a sixth of Prefetch, or ten, of
+	// the waiting queue, and 500 of each ordered queue. Default 3000.
 	Prefetch int
-	// Waiting is how many of these may wait: for an open transaction, or for a
-	// target that takes nothing. What exceeds it, or has waited for longer than
-	// Patience, goes to the waiting queue. Default half of Prefetch.
-	Waiting int
-	// WaitingPrefetch is how many messages of the waiting queue a verifier holds
-	// at once, in addition to Prefetch. Default 500.
-	WaitingPrefetch int
 	// HoldKeys says what becomes of a message with an order key that has committed and would
 	// go to the dead queue (not-allowed, refused, unroutable). By default it goes there, and
 	// its key goes on. With HoldKeys it stays in its ordered queue and holds its key, and
@@ -50,7 +46,8 @@ type Options struct {
 	// Default 256 MiB.
 	MaxBytes int
 	// Patience is how long a message from the staging queue waits before it is
-	// moved to the waiting queue. Default 2 s.
+	// moved to the waiting queue. Each move is one more message for the broker, so set it
+	// above the time that transactions usually take. Default 2 s.
 	Patience time.Duration
 	// HandBack is how long a message is held unacked at most. It must be shorter
 	// than the broker's consumer timeout (30 minutes by default): otherwise sessions end by
@@ -61,7 +58,9 @@ type Options struct {
 	// Settlers is the number of lookups that wait at the same time, each on a
 	// database connection of its own (see Connections). Default 16.
 	Settlers int
-	// SettleWait bounds one waiting lookup; the server ends it. Default 1 s.
+	// SettleWait bounds one waiting lookup; the server ends it. A longer one keeps its
+	// connection from the messages of other transactions for longer, a shorter one asks the
+	// database more often. Default 1 s.
 	SettleWait time.Duration
 
 	// Allow lists the targets that may be forwarded to; a committed message for
@@ -91,10 +90,12 @@ type Options struct {
 	// negative: never. Default 7 days.
 	SweepAge time.Duration
 
-	// ExplainAfter is how long a message waits for an open transaction before the log
-	// says whose that is, if the database tells and the login may see it.
-	// It is said again after twice that time, four times, and so on. Negative: never.
-	// Default 10 s.
+	// Watcher tells the log whose open transaction a message waits for, as far as the login
+	// may see that: what New in packages postgresinspect, mysqlinspect and sqlserverinspect
+	// returns. Nil: the log does not say.
+	Watcher inspect.Watcher
+	// ExplainAfter is how long a message waits before the log says it. It is said again
+	// after twice that time, four times, and so on. Default 10 s.
 	ExplainAfter time.Duration
 
 	// Observer hears what becomes of messages and sessions. Default: nobody.
@@ -114,6 +115,12 @@ type Allow struct {
 	Exchange   string
 	RoutingKey string
 }
+
+// mostWaiting is how many messages from the staging queue may wait.
+func (o *Options) mostWaiting() int { return max(1, o.Prefetch/2) }
+
+// waitingPrefetch is how many messages of the waiting queue a verifier holds at once.
+func (o *Options) waitingPrefetch() int { return max(10, o.Prefetch/6) }
 
 // shares divides MaxBytes among the queues; ordered is that of each ordered queue.
 func (o *Options) shares() (bytes struct{ staging, waiting, ordered int }) {
@@ -142,8 +149,6 @@ func (o *Options) withDefaults() (Options, error) {
 		standard int
 	}{
 		{"Prefetch", &out.Prefetch, 3000},
-		{"Waiting", &out.Waiting, 0},
-		{"WaitingPrefetch", &out.WaitingPrefetch, 500},
 		{"Settlers", &out.Settlers, defaultSettlers},
 	} {
 		if *f.value < 0 || *f.value > maxPrefetch {
@@ -170,6 +175,7 @@ func (o *Options) withDefaults() (Options, error) {
 		{"Unroutable", &out.Unroutable, time.Minute},
 		{"ConfirmTimeout", &out.ConfirmTimeout, 10 * time.Second},
 		{"Drain", &out.Drain, 10 * time.Second},
+		{"ExplainAfter", &out.ExplainAfter, 10 * time.Second},
 	} {
 		if *f.value < 0 {
 			return out, fmt.Errorf("%s is negative", "Options."+f.name)
@@ -188,15 +194,6 @@ func (o *Options) withDefaults() (Options, error) {
 		if !utf8.ValidString(allow.Exchange + allow.RoutingKey) {
 			return out, fmt.Errorf("Options.Allow: %q is not UTF-8", allow)
 		}
-	}
-	if out.ExplainAfter == 0 {
-		out.ExplainAfter = 10 * time.Second
-	}
-	if out.Waiting == 0 {
-		out.Waiting = max(1, out.Prefetch/2)
-	}
-	if out.Waiting > out.Prefetch {
-		return out, errors.New("Options.Waiting is larger than Prefetch")
 	}
 	if out.Topology.Queue == "" {
 		out.Topology.Queue = "twoqueue"

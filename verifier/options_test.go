@@ -13,12 +13,11 @@ import (
 
 func TestOptionsNameTheFieldThatIsWrong(t *testing.T) {
 	for want, opts := range map[string]Options{
-		"Prefetch":        {Prefetch: -1},
-		"WaitingPrefetch": {WaitingPrefetch: 70_000},
-		"Settlers":        {Settlers: -2},
-		"Waiting":         {Waiting: 10, Prefetch: 5},
-		"Drain":           {Drain: -time.Second},
-		"Allow":           {Allow: []Allow{{RoutingKey: "\xff"}}},
+		"Prefetch":     {Prefetch: 70_000},
+		"Settlers":     {Settlers: -2},
+		"Drain":        {Drain: -time.Second},
+		"ExplainAfter": {ExplainAfter: -time.Second},
+		"Allow":        {Allow: []Allow{{RoutingKey: "\xff"}}},
 	} {
 		if _, err := opts.withDefaults(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v", want, err)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // errConsumerEnded: the broker has ended a consumer: the queue was deleted, its
@@ -33,7 +33,7 @@ var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.Err
 // Nothing of it outlives the connections: on any error the session is thrown
 // away whole, everything unacked is redelivered, and a new one is started.
 type session struct {
-	ledger inspect.Ledger
+	ledger driver.Ledger
 	broker *bridge.Broker
 	opts   Options
 	allow  allowList
@@ -90,7 +90,7 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 	if s.staging, err = s.openLane(s.opts.Topology.Queue, s.opts.Prefetch, bytes.staging); err != nil {
 		return nil, err
 	}
-	if s.waiting, err = s.openLane(s.opts.Topology.WaitingQueue(), s.opts.WaitingPrefetch, bytes.waiting); err != nil {
+	if s.waiting, err = s.openLane(s.opts.Topology.WaitingQueue(), s.opts.waitingPrefetch(), bytes.waiting); err != nil {
 		return nil, err
 	}
 	for _, queue := range s.opts.Topology.OrderedQueues() {

@@ -8,9 +8,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// excess is how many messages from the staging queue wait beyond Options.Waiting.
+// excess is how many messages from the staging queue wait beyond Options.mostWaiting.
 func (s *session) excess() int {
-	return s.room.size() + s.holds.size() - s.opts.Waiting - int(s.waiting.open.Load())
+	return s.room.size() + s.holds.size() - s.opts.mostWaiting() - int(s.waiting.open.Load())
 }
 
 // tend looks after those who wait: it tries held targets again, and sets aside
@@ -36,7 +36,7 @@ func (s *session) tend(ctx context.Context) error {
 }
 
 // thin sets aside whoever has waited for too long, and the oldest of those from
-// the staging queue that exceed Options.Waiting, or leave too little of Options.MaxBytes.
+// the staging queue that exceed Options.mostWaiting, or leave too little of Options.MaxBytes.
 // So there is always room for new ones, and a slow transaction delays its own messages
 // only.
 func (s *session) thin(now time.Time) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // ErrNotDrained says that a verifier was ended before all that it had judged was
@@ -21,7 +20,7 @@ var ErrNotDrained = errors.New("not drained")
 // A Verifier judges staged messages by one ledger. Any number of them, in any
 // number of processes, may work on one staging queue.
 type Verifier struct {
-	ledger inspect.Ledger
+	ledger driver.Ledger
 	broker *bridge.Broker
 	opts   Options
 	allow  allowList
@@ -37,7 +36,7 @@ type Verifier struct {
 // should keep as many idle ones, by db.SetMaxIdleConns: database/sql keeps 2 by default,
 // and the verifier would then connect anew again and again. New changes nothing of the
 // pool. Ledger and broker stay the caller's.
-func New(ledger inspect.Ledger, broker *bridge.Broker, opts *Options) (*Verifier, error) {
+func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier, error) {
 	if ledger == nil {
 		return nil, errors.New("new verifier: ledger is nil")
 	}

@@ -13,8 +13,6 @@
 //	                                                Unpark, CountParked,
 //	                                                Orphans, Sweep, SweptBefore,
 //	                                                ProofLedger, FallBack, FellBack
-//	inspect.Inspector    verifier (log and status   Diagnose, Holders, OpenTransactions
-//	                     page), bridgectl
 //
 //	Inbox                idempotency                Claim, Unclaim, and the four below
 //	PendingMessages      AtMostOnce, Accept,        AddPending, LookUp, ChangePending,
@@ -26,9 +24,11 @@
 //	Keeper               Ordered                    Marks, and Keep, CountKept, FirstKept,
 //	                                                Unkeep, KeptEntities
 //
-// A database implements all of them. Its Open returns an inspect.Ledger, a Ledger that is
-// an Inspector too. A ledger says in its [Features] what it cannot do. Nobody asks for its
-// type.
+// A database implements all of them. A ledger says in its [Features] what it cannot do.
+// Nobody asks for its type.
+//
+// What operators ask of a database is beside the seam, in package inspect. A package of
+// its own answers it for each database, which an application does not link.
 //
 // [Prove] shows on the live database that a ledger waits, and [StageParked] takes parked
 // messages back to the staging queue: both are the same for all databases.

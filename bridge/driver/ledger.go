@@ -53,9 +53,6 @@ type Features struct {
 	// KeepsRows: the rows are the application's (bridge.OwnTable). Record inserts none and
 	// Forget deletes none, so that a message that comes again is forwarded again.
 	KeepsRows bool
-	// TellsHolders: the database tells who has an open transaction. If not, the Holders
-	// and OpenTransactions of inspect.Inspector are denied.
-	TellsHolders bool
 }
 
 // A Ledger is what a verifier judges by. All methods may be called concurrently. After an

@@ -5,18 +5,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-
-	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A Ledger is a ledger that answers people's questions too, as all do.
-type Ledger interface {
-	driver.Ledger
-	Inspector
-}
-
-// An Inspector answers people's questions about a database.
-type Inspector interface {
+// A Diagnoser tells whether the settings of a database are right.
+type Diagnoser interface {
 	// Diagnose answers every question that the comment of the database's package asks
 	// of this kind of database, each once; a check that has nothing to say may be
 	// missing. It looks with the rights and settings of its login, which should be the
@@ -24,15 +16,15 @@ type Inspector interface {
 	// ledger once. It does not make the proof that lookups wait: driver.Prove does. An
 	// error means that it could not go on, and the findings so far come with it.
 	Diagnose(ctx context.Context) ([]Finding, error)
+}
 
+// A Watcher tells whose open transactions messages wait for.
+type Watcher interface {
 	// Holders tells which sessions' open transactions a Settle of id would wait for
 	// now; none if it would not wait, or if the login may not see them. To find out,
 	// it waits as a Settle does, for a second or two at most, and asks on a second
 	// connection; it leaves nothing behind. If the pool has no second connection in time that
 	// is an error. A transaction that has the whole table locked is a holder as well.
-	//
-	// Holders and OpenTransactions return an error that wraps errors.ErrUnsupported if
-	// the database tells neither (driver.Features.TellsHolders).
 	Holders(ctx context.Context, id uuid.UUID) ([]Holder, error)
 
 	// OpenTransactions lists sessions whose open transaction has written to the ledger

@@ -8,7 +8,7 @@
 //
 // A Harness says how to reach the database, and in what it differs from others;
 // the suite never asks which database it is. What the tests hold are the promises of
-// driver.Ledger, driver.Inbox and inspect.Inspector; the names of the tests say them one by
+// driver.Ledger, driver.Inbox and inspect.Watcher; the names of the tests say them one by
 // one. A Harness with an Insert is for a ledger on a
 // table of the application's own (bridge.OwnTable).
 //

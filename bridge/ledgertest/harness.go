@@ -22,9 +22,13 @@ type Harness struct {
 	// Migrate and Open are the package's functions for the ledger, and
 	// MigrateInbox and OpenInbox those for the inbox.
 	Migrate      func(ctx context.Context, db *sql.DB) error
-	Open         func(ctx context.Context, db *sql.DB) (inspect.Ledger, error)
+	Open         func(ctx context.Context, db *sql.DB) (driver.Ledger, error)
 	MigrateInbox func(ctx context.Context, db *sql.DB) error
 	OpenInbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
+
+	// Watch opens the ledger as Open does, and returns with it who watches it. Nil: the
+	// database does not tell who holds a message up.
+	Watch func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error)
 
 	// Further: another suite is run on the same kind of database, and this one is by
 	// another driver, through a pooler, or with other settings. What wants a database of
@@ -91,16 +95,12 @@ type Harness struct {
 	// empty if it has none, or if a pooler may change it between two statements.
 	SessionID string
 
-	// Blind: the database does not tell who holds a message up, and the ledger's
-	// features say so.
-	Blind bool
-
 	// Program is what the connections call themselves, as Holders tells it;
 	// empty if it cannot.
 	Program string
 
 	// Clock is a query for the database's clock, in milliseconds since 1970; it is not
-	// needed if the database is Blind.
+	// needed without a Watch.
 	Clock string
 
 	// Kill ends the connection of tx from the server's side, by way of admin. Nil
@@ -135,8 +135,8 @@ const short = 200 * time.Millisecond
 type database struct {
 	Harness
 	connect func() *sql.DB
-	sender  inspect.Ledger
-	ledger  inspect.Ledger
+	sender  driver.Ledger
+	ledger  driver.Ledger
 }
 
 func (h Harness) newDatabase(t *testing.T) *database {
@@ -161,7 +161,7 @@ func (h Harness) create(t *testing.T) (connect func() *sql.DB) {
 }
 
 // open migrates, and opens the ledger on a new pool.
-func (d *database) open(t *testing.T) inspect.Ledger {
+func (d *database) open(t *testing.T) driver.Ledger {
 	t.Helper()
 	db := d.connect()
 	check(t, d.Migrate(t.Context(), db), "migrate")

@@ -2,8 +2,8 @@ package ledgertest
 
 import "testing"
 
-// Run shows that the ledger of h keeps every promise of driver.Ledger and
-// inspect.Inspector, and that it denies what its features deny.
+// Run shows that the ledger of h keeps every promise of driver.Ledger, that it denies what
+// its features deny, and that who watches it keeps every promise of inspect.Watcher.
 func Run(t *testing.T, h Harness) {
 	tests := []struct {
 		name string
@@ -42,7 +42,9 @@ func Run(t *testing.T, h Harness) {
 		})
 	}
 
-	t.Run("watch", func(t *testing.T) { runWatch(t, d) })
+	if h.Watch != nil {
+		t.Run("watch", func(t *testing.T) { runWatch(t, d) })
+	}
 	t.Run("parked", func(t *testing.T) { runParked(t, d) })
 	t.Run("sweep", func(t *testing.T) { runSweep(t, d) })
 	if !h.Further {

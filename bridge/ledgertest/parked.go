@@ -286,3 +286,11 @@ func testParkLostIdentity(t *testing.T, h Harness) {
 	}
 	p.expectCount(t, 1)
 }
+
+// expectDenied fails unless err is that of a verb that the features deny.
+func expectDenied(t *testing.T, verb string, err error) {
+	t.Helper()
+	if !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("%s: %v, must be %v", verb, err, errors.ErrUnsupported)
+	}
+}

@@ -13,23 +13,13 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 )
 
-// runWatch shows that the ledger keeps every promise of Holders and OpenTransactions, or,
-// of a blind database, that both are denied.
+// runWatch shows that who watches the ledger keeps every promise of inspect.Watcher.
 func runWatch(t *testing.T, d *database) {
-	if tells := d.ledger.Features().TellsHolders; tells == d.Blind {
-		t.Fatalf("the features say that the ledger tells holders: %t", tells)
-	}
-	if d.Blind {
-		_, err := d.ledger.Holders(t.Context(), newID())
-		expectDenied(t, "holders", err)
-		_, err = d.ledger.OpenTransactions(t.Context(), 0, 1)
-		expectDenied(t, "open transactions", err)
-		return
-	}
-	w := &watching{d}
+	w := &watching{database: d}
+	w.watcher, w.watched = w.watch(t)
 	for _, test := range []struct {
 		name string
 		test func(*testing.T, *watching)
@@ -46,19 +36,24 @@ func runWatch(t *testing.T, d *database) {
 		t.Run(test.name, func(t *testing.T) {
 			test.test(t, w)
 			d.expectIdle(t)
+			eventually(t, "no connection of the watcher is in use", func() bool { return w.watched.Stats().InUse == 0 })
 		})
 	}
 }
 
-// A watching is a database whose ledger tells holders.
-type watching struct{ *database }
+// A watching is a database that tells who holds a message up.
+type watching struct {
+	*database
+	watcher inspect.Watcher
+	watched *sql.DB // the watcher's pool
+}
 
-// expectDenied fails unless err is that of a verb that the features deny.
-func expectDenied(t *testing.T, verb string, err error) {
+// watch returns a watcher on a pool of its own.
+func (w *watching) watch(t *testing.T) (inspect.Watcher, *sql.DB) {
 	t.Helper()
-	if !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("%s: %v, must be %v", verb, err, errors.ErrUnsupported)
-	}
+	ledger, watcher, err := w.Watch(t.Context(), w.connect())
+	check(t, err, "watch")
+	return watcher, ledger.DB()
 }
 
 // An opened is an open transaction that has recorded IDs.
@@ -131,7 +126,7 @@ func (w *watching) holders(t *testing.T, id uuid.UUID) []inspect.Holder {
 // own, and no answer.
 func (w *watching) ask(t *testing.T, id uuid.UUID) (found []inspect.Holder, err error) {
 	for range 10 {
-		if found, err = w.ledger.Holders(t.Context(), id); !errors.Is(err, tables.ErrNotLooked) {
+		if found, err = w.watcher.Holders(t.Context(), id); !errors.Is(err, inspection.ErrNotLooked) {
 			break
 		}
 	}
@@ -222,7 +217,7 @@ func testHoldersCancelled(t *testing.T, w *watching) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	start := time.Now()
-	if found, err := w.ledger.Holders(ctx, id); err == nil || len(found) > 0 {
+	if found, err := w.watcher.Holders(ctx, id); err == nil || len(found) > 0 {
 		t.Errorf("a cancelled question: %v, %v", found, err)
 	}
 	if took := time.Since(start); took > prompt {
@@ -233,7 +228,7 @@ func testHoldersCancelled(t *testing.T, w *watching) {
 
 func (w *watching) listed(t *testing.T, age time.Duration, limit int) []inspect.Holder {
 	t.Helper()
-	found, err := w.ledger.OpenTransactions(t.Context(), age, limit)
+	found, err := w.watcher.OpenTransactions(t.Context(), age, limit)
 	check(t, err, "list open transactions")
 	return found
 }
@@ -285,21 +280,20 @@ func testOpenTransactions(t *testing.T, w *watching) {
 }
 
 func testOpenTransactionsRefused(t *testing.T, w *watching) {
-	if _, err := w.ledger.OpenTransactions(t.Context(), -1, 10); err == nil {
+	if _, err := w.watcher.OpenTransactions(t.Context(), -1, 10); err == nil {
 		t.Error("a negative age is no error")
 	}
 	for _, limit := range []int{0, -1} {
-		if _, err := w.ledger.OpenTransactions(t.Context(), 0, limit); err == nil {
+		if _, err := w.watcher.OpenTransactions(t.Context(), 0, limit); err == nil {
 			t.Errorf("a limit of %d is no error", limit)
 		}
 	}
 	// Without a second connection nobody can be asked: that is no answer.
 	id := newID()
 	tx := w.opened(t, id)
-	narrow, err := w.Open(t.Context(), w.connect())
-	check(t, err, "open")
-	narrow.DB().SetMaxOpenConns(2)
-	taken := begin(t, narrow.DB())
+	narrow, db := w.watch(t)
+	db.SetMaxOpenConns(2)
+	taken := begin(t, db)
 	if found, err := narrow.Holders(t.Context(), id); err == nil {
 		t.Errorf("without a second connection: %+v", found)
 	}
@@ -309,10 +303,9 @@ func testOpenTransactionsRefused(t *testing.T, w *watching) {
 	w.expectHolder(t, found, tx)
 	w.end(t, tx)
 
-	ledger, err := w.Open(t.Context(), w.connect())
-	check(t, err, "open")
-	ledger.DB().SetMaxOpenConns(1)
-	if _, err := ledger.Holders(t.Context(), newID()); err == nil {
+	narrowest, db := w.watch(t)
+	db.SetMaxOpenConns(1)
+	if _, err := narrowest.Holders(t.Context(), newID()); err == nil {
 		t.Error("a pool of one connection is no error")
 	}
 }

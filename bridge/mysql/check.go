@@ -11,30 +11,15 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
-
-// Check tells whether the server is a primary that takes writes and whose locks
-// everybody meets, and still holds the ledger that was opened.
-func (l *Ledger) Check(ctx context.Context) error {
-	identity, err := l.readIdentity(ctx)
-	if err == nil {
-		err = tables.ExpectSame(identity, l.identity)
-	}
-	if err != nil {
-		return fmt.Errorf("check ledger: %w", err)
-	}
-	if err := errors.Join(l.checkVariables(ctx), l.checkReplica(ctx)); err != nil {
-		return fmt.Errorf("check ledger: %w", err)
-	}
-	return nil
-}
 
 // readIdentity returns the ledger's identity after a check of the tables.
 func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	identity, err := tables.ReadIdentity(ctx, l.db)
 	if err != nil {
-		return uuid.Nil, classify(err)
+		return uuid.Nil, err
 	}
 	var engine string
 	err = l.db.GetContext(ctx, &engine, `SELECT engine FROM information_schema.tables
@@ -65,9 +50,9 @@ WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`)
 	}
 	for _, s := range settings {
 		switch {
-		case s.Name == "wsrep_on" && !off(s.Value):
+		case s.Name == "wsrep_on" && !mysqlserver.Off(s.Value):
 			return fmt.Errorf("%w: in a Galera cluster no node waits for the locks of another (wsrep_on = %s)", bridge.ErrNotPrimary, s.Value)
-		case s.Name == "group_replication_single_primary_mode" && off(s.Value):
+		case s.Name == "group_replication_single_primary_mode" && mysqlserver.Off(s.Value):
 			return fmt.Errorf("%w: with several primaries none waits for the locks of another (%s = %s)", bridge.ErrNotPrimary, s.Name, s.Value)
 		}
 	}
@@ -83,7 +68,7 @@ WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`)
 // 'Server System Variables').
 func takesWrites(readOnly string) error {
 	for _, value := range strings.Fields(readOnly) {
-		if !off(value) {
+		if !mysqlserver.Off(value) {
 			return fmt.Errorf("%w: it is read-only (read_only and innodb_read_only are %s)", bridge.ErrNotPrimary, readOnly)
 		}
 	}
@@ -94,7 +79,7 @@ func takesWrites(readOnly string) error {
 // told to logins with the right to ask (REPLICA MONITOR, REPLICATION CLIENT).
 func (l *Ledger) checkReplica(ctx context.Context) error {
 	rows, err := l.db.QueryxContext(ctx, `SHOW REPLICA STATUS`)
-	if n := number(err); n == missingRight || n == syntaxError { // before MySQL 8.0.22
+	if n := mysqlserver.Number(err); n == missingRight || n == syntaxError { // before MySQL 8.0.22
 		return nil
 	}
 	if err != nil {
@@ -120,8 +105,4 @@ func applies(status map[string]any) bool {
 		value, _ := status[name].([]byte)
 		return string(value) == "Yes"
 	})
-}
-
-func off(value string) bool {
-	return value == "0" || strings.EqualFold(value, "OFF")
 }

@@ -91,7 +91,7 @@
 //	            DELETE on bridge_kept
 //	who migrates  SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP and INDEX on the database
 //
-// To see who holds a message up (Holders, OpenTransactions) a verifier needs PROCESS, and
+// To see who holds a message up (package mysqlinspect) a verifier needs PROCESS, and
 // on MySQL SELECT on performance_schema.* for Holders; without it there is no answer. The
 // program, and the last statement of an idle session, are known to performance_schema, if
 // it is on with its consumer events_statements_current; they need SELECT on

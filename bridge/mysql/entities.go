@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -40,7 +41,7 @@ var entities = tables.NewEntities(tables.EntityDialect{
 	FirstKept:    firstKept,
 	Unkeep:       unkeep,
 	KeptEntities: keptEntities,
-	IsDuplicate:  func(err error) bool { return number(err) == duplicateKey },
+	IsDuplicate:  func(err error) bool { return mysqlserver.Number(err) == duplicateKey },
 	Classify:     func(err error, _ string) error { return classify(err) },
 })
 

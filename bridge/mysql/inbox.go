@@ -12,6 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -33,7 +34,7 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Taking:      byDue,
 	Locked:      "FOR UPDATE SKIP LOCKED",
 	Overdue:     byDue,
-	IsDuplicate: func(err error) bool { return number(err) == duplicateKey },
+	IsDuplicate: func(err error) bool { return mysqlserver.Number(err) == duplicateKey },
 	Classify:    classify,
 })
 
@@ -75,7 +76,7 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bo
 	_, err := tx.Exec(ctx, fmt.Sprintf("INSERT INTO bridge_inbox (consumer, `key`) VALUES (UNHEX('%s'), UNHEX('%s'))",
 		hex.EncodeToString([]byte(consumer)), hex.EncodeToString([]byte(key))))
 	switch {
-	case number(err) == duplicateKey:
+	case mysqlserver.Number(err) == duplicateKey:
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("claim key: %w", classify(err))

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,40 +11,37 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // A Ledger is the ledger in one MySQL or MariaDB database. It implements
-// inspect.Ledger.
+// driver.Ledger.
+//
+// Record inserts the IDs with one statement, whatever their number. If it fails, tx holds
+// none of them. After a deadlock, in Record or in Park, tx has ended, and every statement
+// that the caller might still send in it would commit by itself.
+//
+// A message that is parked must be somewhat smaller than the server's max_allowed_packet,
+// which is 16 MiB on MariaDB and 64 MiB on MySQL unless set otherwise.
 type Ledger struct {
 	tables.Ledger
-	db       *sqlx.DB
-	identity uuid.UUID
-	column   column
+	db     *sqlx.DB
+	column column
 }
 
-var _ inspect.Ledger = (*Ledger)(nil)
+var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
 // bridge.ErrNoSchema if the tables are not there, of an unusable version or of an
 // engine without transactions. db stays the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l, err := open(ctx, db)
-	if err != nil {
-		return nil, fmt.Errorf("open ledger: %w", err)
-	}
-	return l, nil
-}
-
-func open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "mysql"), column: ledgerColumn}
-	identity, err := l.readIdentity(ctx)
-	if err != nil {
+	var err error
+	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
 		return nil, err
 	}
-	l.identity = identity
-	l.Ledger = tables.NewLedger(l.db, identity, l.verbs())
 	return l, nil
 }
 
@@ -52,6 +50,13 @@ func (l *Ledger) verbs() tables.Verbs {
 		Classify:    func(err error, _ string) error { return classify(err) },
 		Most:        tables.Chunk,
 		Tick:        time.Microsecond,
+		Identity:    l.readIdentity,
+		Check:       func(ctx context.Context) error { return errors.Join(l.checkVariables(ctx), l.checkReplica(ctx)) },
+		Record:      l.record,
+		Park:        l.park,
+		Committed:   l.committed,
+		Settle:      l.settle,
+		Table:       l.column.table,
 		Forget:      l.forget,
 		Shelf:       l.openShelf,
 		CountParked: l.countParked,
@@ -62,42 +67,21 @@ func (l *Ledger) verbs() tables.Verbs {
 	}
 }
 
-// Record inserts the IDs in tx with one statement, whatever their number. If it
-// fails, tx holds none of them; after a deadlock tx has ended, and every statement
-// that the caller might still send in it would commit by itself.
-func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	statement, asked := recordMany, array(ids)
+func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int64, error) {
 	if len(ids) == 1 {
-		statement, asked = recordOne, digits(ids[0])
+		return tx.Exec(ctx, l.statement(recordOne, digits(ids[0])))
 	}
-	changed, err := tx.Exec(ctx, l.statement(statement, asked))
-	if err == nil {
-		err = tables.ExpectChanged(changed, len(ids), l.identity)
-	}
-	if err != nil {
-		return fmt.Errorf("record %d IDs: %w", len(ids), classify(err))
-	}
-	return nil
+	return tx.Exec(ctx, l.statement(recordMany, array(ids)))
 }
 
-// Committed reads the rows of ids with one statement in a transaction of its own at
+// committed reads the rows of ids with one statement in a transaction of its own at
 // READ COMMITTED, whatever the connection's isolation level is.
-func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	var found []uuid.UUID
-	err := readCommitted(ctx, l.db, func(tx *sqlx.Tx) (err error) {
+func (l *Ledger) committed(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID, err error) {
+	err = readCommitted(ctx, l.db, func(tx *sqlx.Tx) (err error) {
 		found, err = l.find(ctx, tx, ids)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err))
-	}
-	return found, nil
+	return found, err
 }
 
 func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, ids []uuid.UUID) ([]uuid.UUID, error) {
@@ -105,7 +89,7 @@ func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, ids []uuid.UUID) ([]uuid
 	if err := tx.SelectContext(ctx, &rows, l.statement(committed, array(ids))); err != nil {
 		return nil, err
 	}
-	return tables.Found(rows, l.identity)
+	return tables.Found(rows, l.Identity())
 }
 
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
@@ -135,7 +119,7 @@ func readCommitted(ctx context.Context, db interface {
 		} else {
 			_ = tx.Rollback()
 		}
-		if number(err) != deadlock || again == 0 {
+		if mysqlserver.Number(err) != deadlock || again == 0 {
 			return err
 		}
 	}

@@ -107,5 +107,5 @@ func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (
 
 // timed fills in a statement with a time or an age, and a limit.
 func (l *Ledger) timed(format string, ids []uuid.UUID, when string, limit int) string {
-	return fmt.Sprintf(format, array(ids), digits(l.identity), l.column.byIndex(), l.column.name, when, limit)
+	return fmt.Sprintf(format, array(ids), digits(l.Identity()), l.column.byIndex(), l.column.name, when, limit)
 }

@@ -7,64 +7,51 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
-// it as it is.
-type ownTable struct {
-	tables.OwnLedger
-	ledger *Ledger // reads the own table
-	own    bridge.OwnTable
-}
+// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
+// it is. It implements driver.Ledger.
+type OwnLedger struct{ tables.OwnLedger }
 
-var _ inspect.Ledger = (*ownTable)(nil)
+var _ driver.Ledger = (*OwnLedger)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be BINARY(16), or MariaDB's UUID, with a unique index on it alone
 // that is neither IGNORED nor INVISIBLE, in an InnoDB table that the login may read.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error) {
-	proof, err := open(ctx, db)
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
+	proof, err := Open(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	o := ownTable{proof.db, own}
+	c, err := o.inspect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	ledger := &Ledger{Ledger: proof.Ledger, db: proof.db, identity: proof.identity}
-	o := &ownTable{ledger: ledger, own: own}
-	ledger.column, err = o.inspect(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("open own table: %w", err)
-	}
-	o.OwnLedger = tables.NewOwnLedger(ledger, tables.OwnIdentity(proof.identity, ledger.column.table, ledger.column.name), proof)
-	return o, nil
+	l := &Ledger{db: proof.db, column: c}
+	l.Ledger = tables.With(&proof.Ledger, l.verbs())
+	return &OwnLedger{tables.NewOwnLedger(&l.Ledger, c.table, c.name, proof, tables.OwnVerbs{
+		Rows: func(ids []uuid.UUID) (string, []any) { return l.statement(rows, array(ids)), nil },
+		Check: func(ctx context.Context) error {
+			_, err := o.inspect(ctx)
+			if err == nil {
+				err = o.read(ctx, c) // another index may be usable, and the one in use not any more
+			}
+			return err
+		},
+	})}, nil
 }
 
-// Record shows that tx has a row for each of ids, and changes nothing.
-func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	if err := tables.ExpectRows(ctx, tx, o.ledger.identity, len(ids), o.ledger.statement(rows, array(ids))); err != nil {
-		return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.own.Table, classify(err))
-	}
-	return nil
-}
-
-// Check is Ledger's, and looks at the table again.
-func (o *ownTable) Check(ctx context.Context) error {
-	if err := o.Ledger.Check(ctx); err != nil {
-		return err
-	}
-	_, err := o.inspect(ctx)
-	if err == nil {
-		err = o.read(ctx, o.ledger.column) // another index may be usable, and the one in use not any more
-	}
-	if err != nil {
-		return fmt.Errorf("check own table: %w", err)
-	}
-	return nil
+// An ownTable is a table of the application's own in a database.
+type ownTable struct {
+	db  *sqlx.DB
+	own bridge.OwnTable
 }
 
 // The catalogue shows a login only what it has some right to. Without other names MySQL
@@ -82,7 +69,7 @@ GROUP BY s.index_name HAVING COUNT(*) = 1 AND MIN(s.column_name) = ? AND COUNT(s
 ORDER BY s.index_name <> 'PRIMARY', s.index_name`
 
 // inspect returns the column's quoted names, as the catalogue spells them.
-func (o *ownTable) inspect(ctx context.Context) (column, error) {
+func (o ownTable) inspect(ctx context.Context) (column, error) {
 	schema, table, name, err := tables.Names(o.own)
 	if err != nil {
 		return column{}, err
@@ -93,7 +80,7 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 		Engine     string
 		Name, Type sql.NullString
 	}
-	err = o.ledger.db.GetContext(ctx, &found, findColumn, name, schema, table)
+	err = o.db.GetContext(ctx, &found, findColumn, name, schema, table)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return column{}, fmt.Errorf("there is no table %s, or the login may not read it: GRANT SELECT ON it", o.own.Table)
@@ -107,7 +94,7 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 		return column{}, fmt.Errorf("the type of %s.%s is %s, must be binary(16)", o.own.Table, name, found.Type.String)
 	}
 	var indexes []string
-	if err := o.ledger.db.SelectContext(ctx, &indexes, uniqueIndexes, found.Schema, found.Table, found.Name.String); err != nil {
+	if err := o.db.SelectContext(ctx, &indexes, uniqueIndexes, found.Schema, found.Table, found.Name.String); err != nil {
 		return column{}, fmt.Errorf("read the indexes of %s: %w", o.own.Table, err)
 	}
 	for _, index := range indexes {
@@ -117,7 +104,7 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 			index: tables.Quote(index, "`"),
 		}
 		err := o.read(ctx, c)
-		if number(err) == noSuchIndex { // it is IGNORED, as MariaDB says, or INVISIBLE, as MySQL says
+		if mysqlserver.Number(err) == noSuchIndex { // it is IGNORED, as MariaDB says, or INVISIBLE, as MySQL says
 			continue
 		}
 		return c, err
@@ -126,10 +113,10 @@ func (o *ownTable) inspect(ctx context.Context) (column, error) {
 }
 
 // read reads nothing, by the statement's table and index.
-func (o *ownTable) read(ctx context.Context, c column) error {
+func (o ownTable) read(ctx context.Context, c column) error {
 	probe := fmt.Sprintf(`SELECT COUNT(l.%[2]s) FROM %[1]s WHERE l.%[2]s = UNHEX('%[3]s')`, c.byIndex(), c.name, digits(uuid.Nil))
-	if _, err := o.ledger.db.ExecContext(ctx, probe); err != nil {
-		return fmt.Errorf("read %s.%s: %w", o.own.Table, o.own.Column, classify(err))
+	if _, err := o.db.ExecContext(ctx, probe); err != nil {
+		return fmt.Errorf("read %s.%s: %w", o.own.Table, o.own.Column, err)
 	}
 	return nil
 }

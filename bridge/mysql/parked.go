@@ -35,29 +35,16 @@ const (
 	own = `SELECT COUNT(*) FROM bridge_identity WHERE one = 1 AND identity = UNHEX('%[2]s')`
 )
 
-// Park inserts the messages in tx. A message must be somewhat smaller than the
-// server's max_allowed_packet, which is 16 MiB on MariaDB and 64 MiB on MySQL unless
-// set otherwise. If it fails, tx holds some of the messages or none; after a deadlock
-// tx has ended (see Record).
-func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
-	if len(messages) == 0 {
-		return nil
-	}
+func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) (int64, error) {
 	if err := l.expectOwn(ctx, tx); err != nil {
-		return fmt.Errorf("park %d messages: %w", len(messages), classify(err))
+		return 0, err
 	}
-	for chunk := range tables.ParkChunks(messages) {
-		rows := make([]string, len(chunk))
-		contents := make([]any, len(chunk))
-		for i, m := range chunk {
-			rows[i] = "(UNHEX('" + digits(m.ID) + "'), ?)"
-			contents[i] = tables.NotNil(m.Message)
-		}
-		if _, err := tx.Exec(ctx, park+strings.Join(rows, ", "), contents...); err != nil {
-			return fmt.Errorf("park %d messages: %w", len(messages), classify(err))
-		}
+	rows, contents := make([]string, len(messages)), make([]any, len(messages))
+	for i, m := range messages {
+		rows[i] = "(UNHEX('" + digits(m.ID) + "'), ?)"
+		contents[i] = tables.NotNil(m.Message)
 	}
-	return nil
+	return tx.Exec(ctx, park+strings.Join(rows, ", "), contents...)
 }
 
 // expectOwn returns an error unless the identity is in the transaction's database.
@@ -66,17 +53,11 @@ func (l *Ledger) expectOwn(ctx context.Context, tx bridge.Tx) error {
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
 	n := 0
-	for rows.Next() {
-		if err := rows.Scan(&n); err != nil {
-			return err
-		}
+	if _, err := tables.ReadRow(rows, &n); err != nil || n > 0 {
+		return err
 	}
-	if rows.Err() == nil && n == 0 {
-		return tables.OtherLedger(l.identity)
-	}
-	return rows.Err()
+	return tables.OtherLedger(l.Identity())
 }
 
 // countParked reads a snapshot, in which messages are that an Unpark has taken.

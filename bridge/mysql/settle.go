@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	sqldriver "database/sql/driver"
 	"fmt"
 	"time"
 
@@ -13,26 +12,21 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Settle reads the row with a shared lock, which waits for whoever has inserted it.
+// settle reads the row with a shared lock, which waits for whoever has inserted it.
 // innodb_lock_wait_timeout bounds the wait: it is in whole seconds, so wait is
 // rounded up; for a deadline of ctx it is rounded down, though to a second at least. A shorter
 // max_statement_time or max_execution_time of the session bounds it too.
-func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
-	conn, err := l.db.Connx(ctx)
-	if err != nil {
-		return driver.StillOpen, fmt.Errorf("settle %s: connect: %w", id, classify(err))
-	}
-	outcome, err := l.settleOn(ctx, conn, id, tables.Wait(ctx, wait, time.Second))
-	if err != nil {
-		// What state the connection is in is not known, so it is not used again;
-		// its end is a rollback.
-		_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
-	}
-	_ = conn.Close()
-	if err != nil {
-		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, classify(err))
-	}
-	return outcome, nil
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (outcome driver.Outcome, err error) {
+	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) (err error) {
+		if began != nil {
+			err = began(conn)
+		}
+		if err == nil {
+			outcome, err = l.settleOn(ctx, conn, id, tables.Wait(ctx, wait, time.Second))
+		}
+		return err
+	})
+	return outcome, err
 }
 
 // settleOn leaves the connection as it was, unless it returns an error.
@@ -66,7 +60,7 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 	case err != nil:
 		return driver.StillOpen, err
 	case len(rows) == 0:
-		return driver.StillOpen, tables.OtherLedger(l.identity)
+		return driver.StillOpen, tables.OtherLedger(l.Identity())
 	}
 	if err := takesWrites(rows[0].ReadOnly); err != nil {
 		return driver.StillOpen, err

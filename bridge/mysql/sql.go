@@ -62,7 +62,7 @@ func (c column) byIndex() string { return c.table + " l FORCE INDEX (" + c.index
 
 // statement fills in one of the statements above. ids is of digits and JSON's marks.
 func (l *Ledger) statement(format, ids string) string {
-	return fmt.Sprintf(format, ids, digits(l.identity), l.column.byIndex(), l.column.name)
+	return fmt.Sprintf(format, ids, digits(l.Identity()), l.column.byIndex(), l.column.name)
 }
 
 func digits(id uuid.UUID) string { return hex.EncodeToString(id[:]) }

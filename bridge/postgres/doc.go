@@ -82,7 +82,7 @@
 //	who migrates  CREATE on the schema, and to own the tables that are there. In a database made
 //	            by PostgreSQL 15 or newer only its owner has that right on the schema public.
 //
-// To see who holds a message up (Holders, OpenTransactions) a verifier needs no right
+// To see who holds a message up (package postgresinspect) a verifier needs no right
 // beside; but of sessions of other roles it learns only the process ID, the login and
 // the program, unless it is in pg_read_all_stats. OpenTransactions then leaves them
 // out. It goes by locks for writing on the ledger's table, or on the own table,

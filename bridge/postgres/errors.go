@@ -56,11 +56,3 @@ func classify(err error) error {
 	}
 	return err
 }
-
-// wrap says what was being done when err came about, if it did.
-func wrap(doing string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", doing, classify(err))
-}

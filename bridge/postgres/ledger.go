@@ -13,7 +13,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -46,10 +45,13 @@ SELECT unnest((SELECT $1::text::uuid[])) FROM bridge_identity WHERE identity = $
 	committed = `SELECT l.id FROM bridge_identity i
 LEFT JOIN bridge_ledger l ON l.id ` + amongAsked + ` WHERE i.identity = $2::text::uuid`
 
+	// settles is how a settle begins.
+	settles = `WITH own AS MATERIALIZED (
+	SELECT set_config('lock_timeout', `
+
 	// The INSERT reads from own, so that the time-out is set before it waits. The
 	// other time-out takes the row away if we freeze before the rollback.
-	settle = `WITH own AS MATERIALIZED (
-	SELECT set_config('lock_timeout', $3::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)
+	settle = settles + `$3::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)
 	FROM bridge_identity WHERE identity = $2::text::uuid
 ), inserted AS (
 	INSERT INTO bridge_ledger (id) SELECT $1::text::uuid FROM own ON CONFLICT DO NOTHING RETURNING id
@@ -72,34 +74,45 @@ JOIN pg_subscription s ON s.subname = o.subname AND s.subdbid = (SELECT oid FROM
 WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
 )
 
-// A Ledger is the ledger in one PostgreSQL database. It implements inspect.Ledger.
+// A Ledger is the ledger in one PostgreSQL database. It implements driver.Ledger.
+//
+// Record inserts the IDs with one statement, whatever their number. An error leaves tx
+// aborted, as PostgreSQL does; all that is left to the caller is to roll back, or to roll
+// back to an earlier savepoint.
 type Ledger struct {
 	tables.Ledger
-	db       *sqlx.DB
-	identity uuid.UUID
+	db *sqlx.DB
 }
 
-var _ inspect.Ledger = (*Ledger)(nil)
+var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
 // bridge.ErrNoSchema if the tables are not there or of an unusable version. db stays
 // the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "postgres")}
-	identity, err := tables.ReadIdentity(ctx, l.db)
-	if err != nil {
-		return nil, fmt.Errorf("open ledger: %w", classify(err))
+	var err error
+	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
+		return nil, err
 	}
-	l.identity = identity
-	l.Ledger = tables.NewLedger(l.db, identity, l.verbs())
 	return l, nil
 }
 
 func (l *Ledger) verbs() tables.Verbs {
 	return tables.Verbs{
-		Classify:    func(err error, _ string) error { return classify(err) },
-		Most:        tables.Chunk,
-		Tick:        time.Microsecond,
+		Classify: func(err error, _ string) error { return classify(err) },
+		Most:     tables.Chunk,
+		Tick:     time.Microsecond,
+		Identity: func(ctx context.Context) (uuid.UUID, error) { return tables.ReadIdentity(ctx, l.db) },
+		Check:    func(ctx context.Context) error { return l.check(ctx, "bridge_ledger") },
+		Record:   l.record,
+		Park:     l.park,
+		Committed: func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+			return l.find(ctx, l.db, committed, ids)
+		},
+		Settle:      l.settle,
+		Table:       "bridge_ledger",
+		Settles:     settles,
 		Forget:      l.forget,
 		Shelf:       l.openShelf,
 		CountParked: l.countParked,
@@ -110,74 +123,50 @@ func (l *Ledger) verbs() tables.Verbs {
 	}
 }
 
-// Record inserts the IDs in tx with one statement, whatever their number. An
-// error leaves tx aborted, as PostgreSQL does; all that is left to the caller is
-// to roll back, or to roll back to an earlier savepoint.
-func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	statement, asked := recordMany, array(ids)
+func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int64, error) {
 	if len(ids) == 1 {
-		statement, asked = recordOne, ids[0].String()
+		return tx.Exec(ctx, recordOne, ids[0].String(), l.Identity().String())
 	}
-	changed, err := tx.Exec(ctx, statement, asked, l.identity.String())
-	if err == nil {
-		err = tables.ExpectChanged(changed, len(ids), l.identity)
-	}
-	if err != nil {
-		return fmt.Errorf("record %d IDs: %w", len(ids), classify(err))
-	}
-	return nil
+	return tx.Exec(ctx, recordMany, array(ids), l.Identity().String())
 }
 
-// Committed reads the rows of ids with one statement in a snapshot of its own,
-// which at every isolation level holds only what has committed.
-func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	return l.lookUp(ctx, committed, ids)
-}
-
-func (l *Ledger) lookUp(ctx context.Context, statement string, ids []uuid.UUID) ([]uuid.UUID, error) {
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	found, err := l.find(ctx, l.db, statement, ids)
-	if err != nil {
-		return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err))
-	}
-	return found, nil
-}
-
+// find reads the rows of ids with one statement in a snapshot of its own, which at every
+// isolation level holds only what has committed.
 func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement string, ids []uuid.UUID) ([]uuid.UUID, error) {
 	var rows []uuid.NullUUID
-	if err := sqlx.SelectContext(ctx, q, &rows, statement, array(ids), l.identity.String()); err != nil {
+	if err := sqlx.SelectContext(ctx, q, &rows, statement, array(ids), l.Identity().String()); err != nil {
 		return nil, err
 	}
-	return tables.Found(rows, l.identity)
+	return tables.Found(rows, l.Identity())
 }
 
-// Settle inserts the ID in a transaction of its own, which waits for whoever has
+// settle inserts the ID in a transaction of its own, which waits for whoever has
 // inserted it, and rolls back. lock_timeout bounds the wait, in whole
 // milliseconds; a shorter statement_timeout of the role bounds it too, and so does
 // a deadline of ctx. If the process dies in between, the server rolls back when it
 // sees the connection gone.
-func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would be for ever
 	// At a higher level than READ COMMITTED a row that is committed while we wait
 	// would be a serialization failure.
 	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return driver.StillOpen, fmt.Errorf("settle %s: begin: %w", id, classify(err))
+		return driver.StillOpen, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
 
+	if began != nil {
+		if err := began(tx); err != nil {
+			return driver.StillOpen, err
+		}
+	}
 	var n struct{ Own, Inserted int }
-	err = tx.GetContext(ctx, &n, settle, id.String(), l.identity.String(), strconv.FormatInt(milliseconds, 10))
+	err = tx.GetContext(ctx, &n, settle, id.String(), l.Identity().String(), strconv.FormatInt(milliseconds, 10))
 	switch {
 	case err != nil:
-		return stillOpen(ctx, id, err)
+		return stillOpen(ctx, err)
 	case n.Own != 1:
-		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, tables.OtherLedger(l.identity))
+		return driver.StillOpen, tables.OtherLedger(l.Identity())
 	case n.Inserted == 0:
 		return driver.Committed, nil
 	default:
@@ -186,11 +175,11 @@ func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (
 }
 
 // stillOpen is the outcome of a settle that err has ended.
-func stillOpen(ctx context.Context, id uuid.UUID, err error) (driver.Outcome, error) {
+func stillOpen(ctx context.Context, err error) (driver.Outcome, error) {
 	if ctx.Err() == nil && waitEnded(err) {
-		return driver.StillOpen, nil
+		err = nil
 	}
-	return driver.StillOpen, fmt.Errorf("settle %s: %w", id, classify(err))
+	return driver.StillOpen, err
 }
 
 // forget does not wait for the disk.
@@ -199,35 +188,23 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
 	return err
 }
 
-// Check tells whether db is the primary, takes writes, and still holds the ledger
-// that was opened.
-func (l *Ledger) Check(ctx context.Context) error {
+// check tells whether db is the primary, takes writes, and commits what is in the table.
+func (l *Ledger) check(ctx context.Context, table string) error {
 	var readOnly bool
 	if err := l.db.GetContext(ctx, &readOnly, standby); err != nil {
-		return fmt.Errorf("check ledger: %w", classify(err))
+		return err
 	}
 	if readOnly {
-		return fmt.Errorf("check ledger: %w: it is in recovery or read-only", bridge.ErrNotPrimary)
+		return fmt.Errorf("%w: it is in recovery or read-only", bridge.ErrNotPrimary)
 	}
-	if err := l.checkWritten(ctx, "bridge_ledger"); err != nil {
-		return fmt.Errorf("check ledger: %w", err)
-	}
-	identity, err := tables.ReadIdentity(ctx, l.db)
-	if err == nil {
-		err = tables.ExpectSame(identity, l.identity)
-	}
-	return wrap("check ledger", err)
-}
-
-// checkWritten refuses a table whose rows come from another primary.
-func (l *Ledger) checkWritten(ctx context.Context, table string) error {
+	// Rows that come from another primary are not judged by its locks.
 	var name string
 	err := l.db.GetContext(ctx, &name, subscription, table)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil
 	case err != nil:
-		return classify(err)
+		return err
 	}
 	return fmt.Errorf("%w: subscription %s writes to %s what another primary commits, and a transaction that is open there looks rolled back here: "+
 		"use the publisher, or take the table out of the publication", bridge.ErrNotPrimary, name, table)

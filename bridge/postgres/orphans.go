@@ -37,7 +37,7 @@ FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = $1::text
 // orphans reads the whole ledger in one snapshot.
 func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) (rows []tables.OrphanRow, err error) {
 	interval := strconv.FormatInt(age.Microseconds(), 10) + " microseconds"
-	err = l.db.SelectContext(ctx, &rows, orphans, l.identity.String(), interval, strconv.Itoa(limit))
+	err = l.db.SelectContext(ctx, &rows, orphans, l.Identity().String(), interval, strconv.Itoa(limit))
 	return rows, err
 }
 
@@ -46,7 +46,7 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 		SweptBefore sql.NullTime `db:"swept_before"`
 		Standby     bool
 	}
-	err := l.db.GetContext(ctx, &row, sweptBefore, l.identity.String())
+	err := l.db.GetContext(ctx, &row, sweptBefore, l.Identity().String())
 	if err == nil && row.Standby {
 		err = fmt.Errorf("%w: it is in recovery", bridge.ErrNotPrimary)
 	}
@@ -57,11 +57,11 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
-	changed, err := tables.Changed(l.db.ExecContext(ctx, raise, l.identity.String(), before.Format(time.RFC3339Nano)))
+	changed, err := tables.Changed(l.db.ExecContext(ctx, raise, l.Identity().String(), before.Format(time.RFC3339Nano)))
 	if err != nil {
 		return err
 	}
-	return tables.ExpectChanged(changed, 1, l.identity)
+	return tables.ExpectChanged(changed, 1, l.Identity())
 }
 
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -49,17 +49,12 @@ LEFT JOIN (unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id)
 ON CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END WHERE i.identity = $2::text::uuid`
 )
 
-// An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
-// it as it is.
-type ownTable struct {
-	tables.OwnLedger
-	ledger                   *Ledger
-	own                      bridge.OwnTable
-	table                    string // quoted, with its schema
-	hold, outcome, committed string
-}
+// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
+// it is. It implements driver.Ledger. Its Record takes the locks of the IDs, which tx has
+// until it ends.
+type OwnLedger struct{ tables.OwnLedger }
 
-var _ inspect.Ledger = (*ownTable)(nil)
+var _ driver.Ledger = (*OwnLedger)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be of type uuid, with a unique index on it alone, in a logged table
@@ -68,7 +63,7 @@ var _ inspect.Ledger = (*ownTable)(nil)
 // Record takes an advisory lock per ID. The server has room for
 // max_locks_per_transaction times its connections, all transactions together;
 // without room Record fails, and with it the transaction.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	ledger, err := Open(ctx, db)
 	if err != nil {
 		return nil, err
@@ -77,82 +72,74 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	return newOwnTable(ledger, own, table, column), nil
+	proof := proofLedger{newOwnLedger(ledger, bridge.OwnTable{Table: "bridge_ledger", Column: "id"}, "bridge_ledger", "id", nil), ledger}
+	return newOwnLedger(ledger, own, table, column, proof), nil
 }
 
-// newOwnTable takes the names quoted.
-func newOwnTable(ledger *Ledger, own bridge.OwnTable, table, column string) *ownTable {
-	return &ownTable{
-		OwnLedger: tables.NewOwnLedger(ledger, tables.OwnIdentity(ledger.identity, table, column), nil),
-		ledger:    ledger,
-		own:       own,
-		table:     table,
-		hold:      fmt.Sprintf(hold, table, column),
-		outcome:   fmt.Sprintf(outcome, table, column),
-		committed: fmt.Sprintf(ownCommitted, table, column),
+// newOwnLedger takes the names quoted.
+func newOwnLedger(ledger *Ledger, own bridge.OwnTable, table, column string, proof driver.Ledger) *OwnLedger {
+	o := ownTable{ledger, fmt.Sprintf(outcome, table, column)}
+	hold, committed := fmt.Sprintf(hold, table, column), fmt.Sprintf(ownCommitted, table, column)
+	verbs := ledger.verbs()
+	verbs.Table, verbs.Settle = table, o.settle
+	verbs.Committed = func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+		return ledger.find(ctx, ledger.db, committed, ids)
 	}
+	verbs.Check = func(ctx context.Context) error { return ledger.check(ctx, table) }
+	reads := tables.With(&ledger.Ledger, verbs)
+	return &OwnLedger{tables.NewOwnLedger(&reads, table, column, proof, tables.OwnVerbs{
+		Rows: func(ids []uuid.UUID) (string, []any) {
+			return hold, []any{array(ids), ledger.Identity().String(), keys(ids)}
+		},
+		Check: func(ctx context.Context) error {
+			_, _, err := inspectOwn(ctx, ledger.db, own)
+			return err
+		},
+	})}
 }
 
-// Record shows that tx has a row for each of ids, and takes their locks, which tx
-// has until it ends. It changes no data.
-func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	err := tables.ExpectRows(ctx, tx, o.ledger.identity, len(ids), o.hold, array(ids), o.ledger.identity.String(), keys(ids))
-	if err != nil {
-		return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.own.Table, classify(err))
-	}
-	return nil
+// An ownTable is how a ledger waits on an own table.
+type ownTable struct {
+	ledger  *Ledger
+	outcome string
 }
 
-// Committed reads the rows of ids with one statement in a snapshot of its own.
-func (o *ownTable) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	return o.ledger.lookUp(ctx, o.committed, ids)
-}
-
-// Settle waits for the lock of the ID, and reads the row. lock_timeout bounds the
-// wait, as in Ledger.Settle.
-func (o *ownTable) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+// settle waits for the lock of the ID, and reads the row. lock_timeout bounds the
+// wait, as in the other settle.
+func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond)
 	// At READ COMMITTED each statement has a snapshot of its own: that of the second
 	// one must not be older than the lock.
 	tx, err := o.ledger.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return driver.StillOpen, fmt.Errorf("settle %s: begin: %w", id, classify(err))
+		return driver.StillOpen, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
+	if began != nil {
+		if err := began(tx); err != nil {
+			return driver.StillOpen, err
+		}
+	}
 	if _, err := tx.ExecContext(ctx, await, strconv.FormatInt(key(id), 10), strconv.FormatInt(milliseconds, 10)); err != nil {
-		return stillOpen(ctx, id, err)
+		return stillOpen(ctx, err)
 	}
 	var n struct {
 		Own, Found int
 		Standby    bool
 	}
-	err = tx.GetContext(ctx, &n, o.outcome, id.String(), o.ledger.identity.String())
+	err = tx.GetContext(ctx, &n, o.outcome, id.String(), o.ledger.Identity().String())
 	switch {
 	case err != nil:
-		return stillOpen(ctx, id, err)
+		return stillOpen(ctx, err)
 	case n.Standby:
-		return driver.StillOpen, fmt.Errorf("settle %s: %w: it is in recovery or read-only", id, bridge.ErrNotPrimary)
+		return driver.StillOpen, fmt.Errorf("%w: it is in recovery or read-only", bridge.ErrNotPrimary)
 	case n.Own != 1:
-		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, tables.OtherLedger(o.ledger.identity))
+		return driver.StillOpen, tables.OtherLedger(o.ledger.Identity())
 	case n.Found > 0:
 		return driver.Committed, nil
 	default:
 		return driver.RolledBack, nil
 	}
-}
-
-// Check is Ledger's, and looks at the table again.
-func (o *ownTable) Check(ctx context.Context) error {
-	if err := o.Ledger.Check(ctx); err != nil {
-		return err
-	}
-	if _, _, err := inspectOwn(ctx, o.ledger.db, o.own); err != nil {
-		return fmt.Errorf("check own table: %w", err)
-	}
-	return wrap("check own table", o.ledger.checkWritten(ctx, o.table))
 }
 
 // key is the number of an ID's advisory lock: 64 bits of its 128. Two IDs with one
@@ -176,27 +163,21 @@ func keys(ids []uuid.UUID) string {
 	return string(append(text, '}'))
 }
 
-// ProofLedger returns a ledger that waits by the same locks, on bridge_ledger.
-func (o *ownTable) ProofLedger() driver.Ledger {
-	onLedger := bridge.OwnTable{Table: "bridge_ledger", Column: "id"}
-	return &proofLedger{ownTable: newOwnTable(o.ledger, onLedger, onLedger.Table, onLedger.Column)}
+// A proofLedger waits by the same locks, and puts its canaries into bridge_ledger itself.
+type proofLedger struct {
+	*OwnLedger
+	ledger *Ledger
 }
 
-// A proofLedger puts its canaries into bridge_ledger itself.
-type proofLedger struct{ *ownTable }
-
-func (p *proofLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+func (p proofLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 	if err := p.ledger.Record(ctx, tx, ids); err != nil {
 		return err
 	}
-	return p.ownTable.Record(ctx, tx, ids)
+	return p.OwnLedger.Record(ctx, tx, ids)
 }
 
-func (p *proofLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
+func (p proofLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
 	return p.ledger.Forget(ctx, ids)
 }
 
-// ProofLedger is nil: this one is proven itself.
-func (*proofLedger) ProofLedger() driver.Ledger { return nil }
-
-func (p *proofLedger) Check(ctx context.Context) error { return p.ledger.Check(ctx) }
+func (p proofLedger) Check(ctx context.Context) error { return p.ledger.Check(ctx) }

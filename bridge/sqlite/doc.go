@@ -29,9 +29,9 @@
 //
 // # Who holds a message up
 //
-// SQLite does not tell: some process has the file's lock. So Holders and OpenTransactions
-// are denied, and the ledger's Features say so. Diagnose needs no rights but to read the
-// file; it sees the pragmas of one of its own connections, not those of the senders'.
+// SQLite does not tell: some process has the file's lock. So package sqliteinspect has no
+// inspect.Watcher. Its Diagnose needs no rights but to read the file; it sees the pragmas of
+// one of its own connections, not those of the senders'.
 //
 // # A table of the application's own
 //

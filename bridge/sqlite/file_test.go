@@ -19,7 +19,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
@@ -218,7 +217,7 @@ func record(t *testing.T, ledger *sqlite.Ledger, id uuid.UUID) {
 	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
 }
 
-func expectOutcome(t *testing.T, ledger inspect.Ledger, id uuid.UUID, want driver.Outcome) {
+func expectOutcome(t *testing.T, ledger driver.Ledger, id uuid.UUID, want driver.Outcome) {
 	t.Helper()
 	outcome, err := ledger.Settle(t.Context(), id, time.Second)
 	must(t, err)

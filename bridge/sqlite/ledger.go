@@ -12,7 +12,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -29,36 +28,28 @@ LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identit
 	forget = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?))`
 )
 
-// A Ledger is the ledger in one SQLite file. It implements inspect.Ledger, but
-// cannot tell who has an open transaction.
+// A Ledger is the ledger in one SQLite file. It implements driver.Ledger.
+//
+// Record inserts the IDs with one statement, whatever their number; if it fails, tx holds
+// none of them. It takes the file's write lock, which tx then has until it ends.
 type Ledger struct {
 	tables.Ledger
 	db        *sqlx.DB
-	identity  uuid.UUID
 	committed string
 }
 
-var _ inspect.Ledger = (*Ledger)(nil)
+var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db. It returns an error that wraps
 // bridge.ErrNoSchema if the tables are not there or of an unusable version, and an
 // error if the file is not in WAL mode. db stays the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "sqlite"), committed: fmt.Sprintf(committed, "bridge_ledger", "id")}
-	identity, err := l.readIdentity(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("open ledger: %w", err)
+	var err error
+	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
+		return nil, err
 	}
-	l.identity = identity
-	l.Ledger = tables.NewLedger(l.db, identity, l.verbs())
 	return l, nil
-}
-
-// Features are all but that holders are told.
-func (l *Ledger) Features() driver.Features {
-	f := l.Ledger.Features()
-	f.TellsHolders = false
-	return f
 }
 
 func (l *Ledger) verbs() tables.Verbs {
@@ -66,6 +57,12 @@ func (l *Ledger) verbs() tables.Verbs {
 		Classify:    func(err error, _ string) error { return classify(err) },
 		Most:        tables.Chunk,
 		Tick:        time.Second,
+		Identity:    l.readIdentity,
+		Check:       l.check,
+		Record:      l.record,
+		Park:        l.park,
+		Committed:   func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) { return l.lookUp(ctx, l.db, ids) },
+		Settle:      l.settle,
 		Forget:      l.forget,
 		Shelf:       l.openShelf,
 		CountParked: l.countParked,
@@ -76,46 +73,22 @@ func (l *Ledger) verbs() tables.Verbs {
 	}
 }
 
-// Record inserts the IDs in tx with one statement, whatever their number; if it
-// fails, tx holds none of them. It takes the file's write lock, which tx then has
-// until it ends.
-func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	changed, err := tx.Exec(ctx, record, array(ids), l.identity.String())
-	if err == nil {
-		err = tables.ExpectChanged(changed, len(ids), l.identity)
-	}
-	if err != nil {
-		return fmt.Errorf("record %d IDs: %w", len(ids), classify(err))
-	}
-	return nil
+func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int64, error) {
+	return tx.Exec(ctx, record, array(ids), l.Identity().String())
 }
 
-// Committed reads the rows of ids from the last commit, which in WAL mode no
-// writer keeps it from.
-func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	found, err := l.lookUp(ctx, l.db, ids)
-	if err != nil {
-		return nil, fmt.Errorf("look up %d IDs: %w", len(ids), err)
-	}
-	return found, nil
-}
-
+// lookUp reads the rows of ids from the last commit, which in WAL mode no writer keeps it
+// from.
 func (l *Ledger) lookUp(ctx context.Context, q sqlx.QueryerContext, ids []uuid.UUID) ([]uuid.UUID, error) {
 	var rows []struct {
 		ID    uuid.NullUUID
 		Dirty bool
 	}
-	if err := sqlx.SelectContext(ctx, q, &rows, l.committed, array(ids), l.identity.String()); err != nil {
-		return nil, classify(err)
+	if err := sqlx.SelectContext(ctx, q, &rows, l.committed, array(ids), l.Identity().String()); err != nil {
+		return nil, err
 	}
 	if len(rows) == 0 {
-		return nil, tables.OtherLedger(l.identity)
+		return nil, tables.OtherLedger(l.Identity())
 	}
 	if rows[0].Dirty {
 		return nil, fmt.Errorf("the connection reads uncommitted rows: set PRAGMA read_uncommitted to 0")
@@ -135,31 +108,21 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
 	return err
 }
 
-// Check tells whether the file can be written, is in WAL mode, and still holds
-// the ledger that was opened.
-func (l *Ledger) Check(ctx context.Context) error {
-	identity, err := l.readIdentity(ctx)
-	if err == nil {
-		err = tables.ExpectSame(identity, l.identity)
-	}
-	if err != nil {
-		return fmt.Errorf("check ledger: %w", err)
-	}
-	// A read-only file refuses it, whoever is writing.
-	if _, err := l.Settle(ctx, uuid.New(), time.Millisecond); err != nil {
-		return fmt.Errorf("check ledger: %w", err)
-	}
-	return nil
+// check tells whether the file can be written: a read-only one refuses it, whoever is
+// writing.
+func (l *Ledger) check(ctx context.Context) error {
+	_, err := l.settle(ctx, uuid.New(), time.Millisecond, nil)
+	return err
 }
 
 func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	identity, err := tables.ReadIdentity(ctx, l.db)
 	if err != nil {
-		return uuid.Nil, classify(err)
+		return uuid.Nil, err
 	}
 	var mode string
 	if err := l.db.GetContext(ctx, &mode, `PRAGMA journal_mode`); err != nil {
-		return uuid.Nil, classify(err)
+		return uuid.Nil, err
 	}
 	if mode != "wal" {
 		return uuid.Nil, fmt.Errorf("journal_mode is %q, must be wal: run PRAGMA journal_mode = wal once", mode)

@@ -34,7 +34,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]t
 		RecordedAt sql.NullInt64 `db:"recorded_at"`
 	}
 	seconds := int64((age + time.Second - 1) / time.Second)
-	err := l.db.SelectContext(ctx, &rows, orphans, seconds, limit, l.identity.String())
+	err := l.db.SelectContext(ctx, &rows, orphans, seconds, limit, l.Identity().String())
 	found := make([]tables.OrphanRow, len(rows))
 	for i, row := range rows {
 		found[i] = tables.OrphanRow{ID: row.ID, RecordedAt: sql.NullTime{Time: time.Unix(row.RecordedAt.Int64, 0)}}
@@ -44,7 +44,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]t
 
 func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 	var before sql.NullInt64
-	err := l.db.GetContext(ctx, &before, sweptBefore, l.identity.String())
+	err := l.db.GetContext(ctx, &before, sweptBefore, l.Identity().String())
 	if err != nil || !before.Valid {
 		return time.Time{}, err
 	}
@@ -52,11 +52,11 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
-	changed, err := tables.Changed(l.db.ExecContext(ctx, raise, before.Unix(), l.identity.String()))
+	changed, err := tables.Changed(l.db.ExecContext(ctx, raise, before.Unix(), l.Identity().String()))
 	if err != nil {
 		return err
 	}
-	return tables.ExpectChanged(changed, 1, l.identity)
+	return tables.ExpectChanged(changed, 1, l.Identity())
 }
 
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {

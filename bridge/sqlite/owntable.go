@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -18,58 +18,36 @@ import (
 const rows = `SELECT count(*) > 0, count(l.%[2]s) FROM bridge_identity i, json_each(?) ids
 LEFT JOIN %[1]s l ON l.%[2]s = ids.value WHERE i.identity = ?`
 
-// An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
-// it as it is.
-type ownTable struct {
-	tables.OwnLedger
-	ledger *Ledger // reads the own table
-	own    bridge.OwnTable
-	rows   string
-}
+// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
+// it is. It implements driver.Ledger.
+type OwnLedger struct{ tables.OwnLedger }
 
-var _ inspect.Ledger = (*ownTable)(nil)
+var _ driver.Ledger = (*OwnLedger)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own, in the
 // same file. The column must be of a text type, with a unique index on it alone,
 // and hold the IDs as canonical text in lower case.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	proof, err := Open(ctx, db)
 	if err != nil {
 		return nil, err
 	}
-	table, column, err := inspectOwn(ctx, proof, own)
+	table, column, err := proof.inspect(ctx, own)
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	ledger := &Ledger{Ledger: proof.Ledger, db: proof.db, identity: proof.identity, committed: fmt.Sprintf(committed, table, column)}
-	return &ownTable{
-		OwnLedger: tables.NewOwnLedger(ledger, tables.OwnIdentity(proof.identity, table, column), proof),
-		ledger:    ledger,
-		own:       own,
-		rows:      fmt.Sprintf(rows, table, column),
-	}, nil
-}
-
-// Record shows that tx has a row for each of ids, and changes nothing.
-func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	if err := tables.ExpectRows(ctx, tx, o.ledger.identity, len(ids), o.rows, array(ids), o.ledger.identity.String()); err != nil {
-		return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.own.Table, classify(err))
-	}
-	return nil
-}
-
-// Check is Ledger's, and looks at the table again.
-func (o *ownTable) Check(ctx context.Context) error {
-	if err := o.Ledger.Check(ctx); err != nil {
-		return err
-	}
-	if _, _, err := inspectOwn(ctx, o.ledger, o.own); err != nil {
-		return fmt.Errorf("check own table: %w", err)
-	}
-	return nil
+	l := &Ledger{db: proof.db, committed: fmt.Sprintf(committed, table, column)}
+	verbs := l.verbs()
+	verbs.Table = table
+	l.Ledger = tables.With(&proof.Ledger, verbs)
+	rows := fmt.Sprintf(rows, table, column)
+	return &OwnLedger{tables.NewOwnLedger(&l.Ledger, table, column, proof, tables.OwnVerbs{
+		Rows: func(ids []uuid.UUID) (string, []any) { return rows, []any{array(ids), l.Identity().String()} },
+		Check: func(ctx context.Context) error {
+			_, _, err := l.inspect(ctx, own)
+			return err
+		},
+	})}, nil
 }
 
 // A unique index counts if it is on the column alone and on all rows. The primary
@@ -81,8 +59,8 @@ const findColumn = `SELECT c.name, upper(c.type) AS type, EXISTS (
 FROM sqlite_schema t LEFT JOIN pragma_table_info(t.name) c ON c.name = ?
 WHERE t.type = 'table' AND t.name = ?`
 
-// inspectOwn returns the quoted names of the table and the column.
-func inspectOwn(ctx context.Context, l *Ledger, own bridge.OwnTable) (table, column string, err error) {
+// inspect returns the quoted names of the table and the column.
+func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, column string, err error) {
 	schema, table, column, err := tables.Names(own)
 	if err != nil {
 		return "", "", err
@@ -100,7 +78,7 @@ func inspectOwn(ctx context.Context, l *Ledger, own bridge.OwnTable) (table, col
 	case errors.Is(err, sql.ErrNoRows):
 		return "", "", fmt.Errorf("there is no table %s", own.Table)
 	case err != nil:
-		return "", "", classify(err)
+		return "", "", err
 	case !found.Name.Valid:
 		return "", "", fmt.Errorf("%s has no column %s", own.Table, column)
 	case !isText(found.Type.String):

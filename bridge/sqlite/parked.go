@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
@@ -26,19 +25,14 @@ const (
 	countParked = `SELECT count(*) FROM (SELECT 1 FROM bridge_parked LIMIT ?)`
 )
 
-// Park inserts the messages in tx, a statement for each. If it fails, tx holds some of
-// the messages or none.
-func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
+func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) (changed int64, err error) {
 	for _, m := range messages {
-		changed, err := tx.Exec(ctx, park, m.ID.String(), tables.NotNil(m.Message), l.identity.String())
-		if err != nil {
-			return fmt.Errorf("park message %s: %w", m.ID, classify(err))
-		}
-		if err := tables.ExpectChanged(changed, 1, l.identity); err != nil {
-			return fmt.Errorf("park message %s: %w", m.ID, err)
+		n, err := tx.Exec(ctx, park, m.ID.String(), tables.NotNil(m.Message), l.Identity().String())
+		if changed += n; err != nil {
+			return changed, err
 		}
 	}
-	return nil
+	return changed, nil
 }
 
 // countParked reads the last commit.

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	sqldriver "database/sql/driver"
 	"fmt"
 	"time"
 
@@ -24,26 +23,16 @@ const settle = `INSERT INTO bridge_ledger (id) VALUES (?)`
 // also keeps SQLite's pauses short, which grow from 1 to 25 ms in that time.
 const slice = 100 * time.Millisecond
 
-// Settle waits until nobody writes to the file, then writes and reads the row, and
+// settle waits until nobody writes to the file, then writes and reads the row, and
 // rolls back: this leaves no trace in the file. Any writer, not only the one that
 // recorded the ID, makes it wait, and at the end of wait, which is 100 ms late at
 // most, StillOpen.
-func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
-	conn, err := l.db.Connx(ctx)
-	if err != nil {
-		return driver.StillOpen, fmt.Errorf("settle %s: connect: %w", id, classify(err))
-	}
-	outcome, err := l.settleOn(ctx, conn, id, wait)
-	if err != nil {
-		// What state the connection is in is not known, so it is not used again;
-		// its end is a rollback.
-		_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
-	}
-	_ = conn.Close()
-	if err != nil {
-		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, err)
-	}
-	return outcome, nil
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, _ func(sqlx.QueryerContext) error) (outcome driver.Outcome, err error) {
+	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) (err error) {
+		outcome, err = l.settleOn(ctx, conn, id, wait)
+		return err
+	})
+	return outcome, err
 }
 
 // settleOn leaves the connection as it was, unless it returns an error.
@@ -71,7 +60,7 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 			break
 		}
 		if !isBusy(err) {
-			return driver.StillOpen, classify(err)
+			return driver.StillOpen, err
 		}
 		if time.Now().After(deadline) {
 			return driver.StillOpen, nil // no transaction was begun
@@ -90,7 +79,7 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 // settleAlone reads the row after the proof that nobody else writes.
 func (l *Ledger) settleAlone(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (driver.Outcome, error) {
 	if _, err := conn.ExecContext(ctx, settle, uuid.NewString()); err != nil {
-		return driver.StillOpen, classify(err)
+		return driver.StillOpen, err
 	}
 	found, err := l.lookUp(ctx, conn, []uuid.UUID{id})
 	switch {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
@@ -29,7 +28,7 @@ var harness = ledgertest.Harness{
 		}
 	},
 	Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.SQLite) },
-	Open: func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
+	Open: func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 		return sqlite.Open(ctx, db)
 	},
 	MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.SQLite) },
@@ -45,7 +44,6 @@ var harness = ledgertest.Harness{
 	Savepoint:    "SAVEPOINT s",
 	RollbackTo:   "ROLLBACK TO s",
 	OneWriter:    true,
-	Blind:        true,
 }
 
 func open(file, options string) (*sql.DB, error) { return sql.Open("sqlite", dsn(file, options)) }
@@ -74,7 +72,7 @@ func TestOwnTable(t *testing.T) {
 	}
 	h.Table = `"or""der's; --"`
 	own := bridge.OwnTable{Table: `main.or"der's; --`, Column: `message "ID"`}
-	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
+	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 		return sqlite.OpenOwnTable(ctx, db, own)
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {

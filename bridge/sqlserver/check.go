@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -18,44 +19,20 @@ const uniqueKeys = `(SELECT count(*) FROM sys.indexes x
 	AND (SELECT max(k.column_id) FROM sys.index_columns k
 		WHERE k.object_id = x.object_id AND k.index_id = x.index_id AND k.key_ordinal > 0 HAVING count(*) = 1) = c.column_id)`
 
-// thisDatabase finds the current database in sys.databases d. In Azure SQL Database,
-// DB_ID() need not be its database_id ('DB_ID (Transact-SQL)').
-const thisDatabase = `d.name = DB_NAME()`
-
 const state = `SELECT CAST(i.[identity] AS binary(16)) AS [identity],
 	(SELECT max(version_id) FROM bridge_ledger_version) AS version,
 	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability,
-	` + product + `,
+	` + mssql.ServerColumns + `,
 	d.compatibility_level AS compatibility,
 	d.delayed_durability_desc AS durability,
 	TYPE_NAME(c.system_type_id) AS key_type,
 	` + uniqueKeys + ` AS unique_keys
 FROM sys.databases d LEFT JOIN bridge_identity i ON 1 = 1
 LEFT JOIN sys.columns c ON c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id'
-WHERE ` + thisDatabase
+WHERE ` + mssql.ThisDatabase
 
-const stateRights = "SELECT ON bridge_identity, SELECT ON bridge_ledger_version"
-
-// What a database must be like.
-const (
-	readWrite        = "READ_WRITE"
-	durable          = "DISABLED" // delayed durability
-	keyType          = "uniqueidentifier"
-	minCompatibility = 120 // SQL Server 2014
-)
-
-// Check tells whether db is a primary that takes writes, keeps what it has
-// committed, and still holds the ledger that was opened.
-func (l *Ledger) Check(ctx context.Context) error {
-	identity, err := l.readIdentity(ctx)
-	if err == nil {
-		err = tables.ExpectSame(identity, l.identity)
-	}
-	if err != nil {
-		return fmt.Errorf("check ledger: %w", err)
-	}
-	return nil
-}
+// What bridge_ledger.id must be.
+const keyType = "uniqueidentifier"
 
 // readIdentity returns the ledger's identity if the database is as it must be.
 func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
@@ -63,18 +40,18 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 		Identity      []byte
 		Version       sql.NullInt64
 		Updateability sql.NullString
-		serverProduct
+		mssql.Server
 		Compatibility int
 		Durability    sql.NullString
 		KeyType       sql.NullString `db:"key_type"`
 		UniqueKeys    int            `db:"unique_keys"`
 	}
-	err := try(ctx, func(ctx context.Context) error {
+	err := mssql.Try(ctx, func(ctx context.Context) error {
 		rows = nil
 		return l.db.SelectContext(ctx, &rows, state)
 	})
 	if err != nil {
-		return uuid.Nil, classify(err, stateRights)
+		return uuid.Nil, err
 	}
 	if len(rows) != 1 {
 		return uuid.Nil, fmt.Errorf("sys.databases has %d rows of the current database, must have 1", len(rows))
@@ -83,19 +60,19 @@ func (l *Ledger) readIdentity(ctx context.Context) (uuid.UUID, error) {
 	if s.Identity == nil {
 		return uuid.Nil, fmt.Errorf("%w: bridge_identity is empty; drop the bridge's tables and call migrate.Ledger", bridge.ErrNoSchema)
 	}
-	if err := s.check(); err != nil {
+	if err := s.Check(); err != nil {
 		return uuid.Nil, err
 	}
 	if err := tables.CheckLedgerVersion(s.Version.Int64); err != nil {
 		return uuid.Nil, err
 	}
 	switch {
-	case s.Updateability.String != readWrite:
+	case s.Updateability.String != mssql.ReadWrite:
 		return uuid.Nil, fmt.Errorf("%w: it is %q; connect to the primary, without ApplicationIntent=ReadOnly", bridge.ErrNotPrimary, s.Updateability.String)
-	case s.Compatibility < minCompatibility:
-		return uuid.Nil, fmt.Errorf("the database's compatibility level is %d, must be %d at least: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL", s.Compatibility, minCompatibility)
-	case s.Durability.String != durable && !s.Babelfish: // which does not tell
-		return uuid.Nil, fmt.Errorf("delayed durability is %s, must be %s, or a crash could undo what was forwarded: ALTER DATABASE CURRENT SET DELAYED_DURABILITY = %s", s.Durability.String, durable, durable)
+	case s.Compatibility < mssql.MinCompatibility:
+		return uuid.Nil, fmt.Errorf("the database's compatibility level is %d, must be %d at least: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL", s.Compatibility, mssql.MinCompatibility)
+	case s.Durability.String != mssql.Durable && !s.Babelfish: // which does not tell
+		return uuid.Nil, fmt.Errorf("delayed durability is %s, must be %s, or a crash could undo what was forwarded: ALTER DATABASE CURRENT SET DELAYED_DURABILITY = %s", s.Durability.String, mssql.Durable, mssql.Durable)
 	case !s.KeyType.Valid:
 		return uuid.Nil, fmt.Errorf("%w: there is no bridge_ledger with an id, or the login has no right on it: call migrate.Ledger, or GRANT SELECT ON bridge_ledger", bridge.ErrNoSchema)
 	case s.KeyType.String != keyType:

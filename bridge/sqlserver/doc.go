@@ -145,7 +145,7 @@
 //	            SELECT, INSERT and UPDATE on bridge_mark; for Ordered also SELECT, INSERT and
 //	            DELETE on bridge_kept
 //
-// To see who holds a message up (Holders, OpenTransactions) a verifier needs VIEW SERVER
+// To see who holds a message up (package sqlserverinspect) a verifier needs VIEW SERVER
 // STATE (since 2022, VIEW SERVER PERFORMANCE STATE). In Azure SQL Database it needs VIEW
 // DATABASE STATE, or, on Basic, S0 and S1 and in elastic pools, a login that is a member of
 // ##MS_ServerStateReader##. Without it there is no answer; Diagnose tries it.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -17,7 +18,7 @@ import (
 var claim = packing.Unpack(`SET XACT_ABORT OFF;
 INSERT INTO bridge_inbox (consumer, [key]) VALUES (bytes(@p1), bytes(@p2))`)
 
-const inboxState = `SELECT (SELECT max(version_id) FROM bridge_inbox_version) AS version, ` + product
+const inboxState = `SELECT (SELECT max(version_id) FROM bridge_inbox_version) AS version, ` + mssql.ServerColumns
 
 const (
 	claimRights     = "INSERT ON bridge_inbox"
@@ -79,15 +80,15 @@ var _ driver.Inbox = (*Inbox)(nil)
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	var found struct {
 		Version sql.NullInt64
-		serverProduct
+		mssql.Server
 	}
-	err := try(ctx, func(ctx context.Context) error {
+	err := mssql.Try(ctx, func(ctx context.Context) error {
 		return sqlx.NewDb(db, "sqlserver").GetContext(ctx, &found, inboxState)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err, openInboxRights))
 	}
-	if err := found.check(); err != nil {
+	if err := found.Check(); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
 	if err := tables.CheckInboxVersion(found.Version.Int64); err != nil {

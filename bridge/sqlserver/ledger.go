@@ -1,6 +1,7 @@
 package sqlserver
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -12,7 +13,8 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -34,19 +36,19 @@ SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CA
 DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK, FORCESEEK) ON l.id = asked.id` + keepPlan)
 )
 
-// What Record needs, in the words of GRANT.
-const recordRights = "INSERT ON bridge_ledger, SELECT ON bridge_identity"
-
-// A Ledger is the ledger in one SQL Server database. It implements inspect.Ledger.
+// A Ledger is the ledger in one SQL Server database. It implements driver.Ledger.
+//
+// Record inserts the IDs at whatever isolation level tx is, 500 per statement, and Park a
+// message per statement. After an error roll back: with XACT_ABORT ON, or as the victim of
+// a deadlock, the server has done so already.
 type Ledger struct {
 	tables.Ledger
-	db       *sqlx.DB
-	identity uuid.UUID
+	db *sqlx.DB
 	*lookups
 	byInsert atomic.Pointer[error] // why Settle waits by an INSERT; nil: it does not
 }
 
-var _ inspect.Ledger = (*Ledger)(nil)
+var _ driver.Ledger = (*Ledger)(nil)
 
 // Open reads the identity of the ledger in db, and checks that the database is one
 // that a ledger can be kept in. It returns an error that wraps bridge.ErrNoSchema
@@ -54,23 +56,28 @@ var _ inspect.Ledger = (*Ledger)(nil)
 // the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "sqlserver"), lookups: lookupsIn("bridge_ledger", "id")}
-	identity, err := l.readIdentity(ctx)
-	if err == nil {
-		err = l.readSetting(ctx, l.db)
+	var err error
+	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
+		return nil, err
 	}
-	if err != nil {
+	if err := l.readSetting(ctx, l.db); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	l.identity = identity
-	l.Ledger = tables.NewLedger(l.db, identity, l.verbs())
 	return l, nil
 }
 
 func (l *Ledger) verbs() tables.Verbs {
 	return tables.Verbs{
-		Classify:    func(err error, doing string) error { return classify(err, rightsTo[doing]) },
+		Classify:    func(err error, doing string) error { return classify(err, l.rightsTo(doing)) },
 		Most:        chunk,
 		Tick:        time.Millisecond,
+		Identity:    l.readIdentity,
+		Record:      l.record,
+		Park:        l.park,
+		Committed:   l.lookUp,
+		Settle:      l.settle,
+		Table:       l.table,
+		Settles:     settleByInsert,
 		Forget:      l.forget,
 		Shelf:       l.openShelf,
 		CountParked: l.countParked,
@@ -81,8 +88,19 @@ func (l *Ledger) verbs() tables.Verbs {
 	}
 }
 
-// rightsTo are the rights that the portable verbs need, in the words of GRANT.
+const (
+	recordRights  = "INSERT ON bridge_ledger, SELECT ON bridge_identity"
+	stateRights   = "SELECT ON bridge_identity, SELECT ON bridge_ledger_version"
+	orphansRights = "SELECT ON bridge_ledger, SELECT ON bridge_parked, SELECT ON bridge_identity"
+)
+
+// rightsTo are the rights that the portable verbs need, in the words of GRANT. The lookups'
+// depend on the table.
 var rightsTo = map[string]string{
+	tables.Opening:          stateRights,
+	tables.Checking:         stateRights,
+	tables.Recording:        recordRights,
+	tables.Parking:          "INSERT ON bridge_parked, SELECT ON bridge_identity",
 	tables.Forgetting:       "SELECT, DELETE ON bridge_ledger",
 	tables.Unparking:        "SELECT, DELETE ON bridge_parked, SELECT, UPDATE ON bridge_ledger, SELECT ON bridge_identity",
 	tables.CountingParked:   "SELECT ON bridge_parked",
@@ -91,42 +109,40 @@ var rightsTo = map[string]string{
 	tables.ReadingWatermark: "SELECT ON bridge_watermark, SELECT ON bridge_identity",
 }
 
-const orphansRights = "SELECT ON bridge_ledger, SELECT ON bridge_parked, SELECT ON bridge_identity"
-
-// Record inserts the IDs in tx, at whatever isolation level it is, 500 per
-// statement. After an error roll back: with XACT_ABORT ON, or as the victim of a
-// deadlock, the server has done so already.
-func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	for ids := range slices.Chunk(ids, chunk) {
-		text, packed, used := record.fill(ids)
-		changed, err := tx.Exec(ctx, text, packed, used, argument(l.identity))
-		if err == nil {
-			err = tables.ExpectChanged(changed, len(ids), l.identity)
-		}
-		if err != nil {
-			return fmt.Errorf("record %d IDs: %w", len(ids), classify(err, recordRights))
-		}
+func (l *Ledger) rightsTo(doing string) string {
+	if doing == tables.Settling && l.byInsert.Load() != nil {
+		return recordRights
 	}
-	return nil
+	return cmp.Or(rightsTo[doing], l.rights)
 }
 
-// Committed reads the rows of ids, 500 per statement, as they were committed, or past
-// those that are locked. While the whole table is locked, as by ALTER TABLE, it finds
-// none.
-func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error) {
+	for ids := range slices.Chunk(ids, chunk) {
+		text, packed, used := record.fill(ids)
+		n, err := tx.Exec(ctx, text, packed, used, argument(l.Identity()))
+		if changed += n; err != nil {
+			return changed, err
+		}
+	}
+	return changed, nil
+}
+
+// lookUp reads the rows of ids, 500 per statement, as they were committed, or past those
+// that are locked. While the whole table is locked, as by ALTER TABLE, it finds none.
+func (l *Ledger) lookUp(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found := make([]uuid.UUID, 0, len(ids))
 	for ids := range slices.Chunk(ids, chunk) {
 		var some []uuid.UUID
-		err := try(ctx, func(ctx context.Context) (err error) {
+		err := mssql.Try(ctx, func(ctx context.Context) (err error) {
 			some, err = l.find(ctx, l.db, l.committed(), ids)
 			return err
 		})
-		if number(err) == lockTimeout {
+		if mssql.Number(err) == mssql.LockTimeout {
 			// Perhaps the setting has been changed: then the next lookup is another.
 			some, err = nil, l.readSetting(ctx, l.db)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look up %d IDs: %w", len(ids), classify(err, l.rights))
+			return nil, err
 		}
 		found = append(found, some...)
 	}
@@ -135,7 +151,7 @@ func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, e
 
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
 	text, packed, used := forget.fill(ids)
-	return try(ctx, func(ctx context.Context) error {
+	return mssql.Try(ctx, func(ctx context.Context) error {
 		_, err := l.db.ExecContext(ctx, text, packed, used)
 		return err
 	})

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
 // The texts that read a table of IDs, of which $table and $column are the names.
@@ -73,11 +75,11 @@ func (l *lookups) committed() statement {
 // it as it was.
 func (l *lookups) readSetting(ctx context.Context, db *sqlx.DB) error {
 	var on int
-	err := try(ctx, func(ctx context.Context) error { return db.GetContext(ctx, &on, snapshotOn, 1) })
+	err := mssql.Try(ctx, func(ctx context.Context) error { return db.GetContext(ctx, &on, snapshotOn, 1) })
 	if err == nil {
 		l.versioned.Store(on == 1)
 	}
-	if number(err) == lockTimeout {
+	if mssql.Number(err) == mssql.LockTimeout {
 		return nil
 	}
 	return err

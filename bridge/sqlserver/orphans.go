@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -47,7 +48,7 @@ DELETE l OUTPUT CAST(deleted.id AS binary(16)) AS id
 FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) ON l.id = asked.id
 WHERE l.recorded_at < CAST(@p3 AS datetime2(3))`)
 
-// timeText is a datetime2(3) as a parameter. What the server writes, parseTime reads.
+// timeText is a datetime2(3) as a parameter. What the server writes, mssql.ParseTime reads.
 const timeText = "2006-01-02T15:04:05.000"
 
 // orphans reads the whole ledger, past the rows that are locked. It waits for whoever
@@ -59,9 +60,9 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]t
 		RecordedAt sql.NullString `db:"recorded_at"`
 	}
 	seconds := int64((age + time.Second - 1) / time.Second)
-	err := try(ctx, func(ctx context.Context) error {
+	err := mssql.Try(ctx, func(ctx context.Context) error {
 		rows = nil
-		return l.db.SelectContext(ctx, &rows, orphans, seconds, limit, argument(l.identity))
+		return l.db.SelectContext(ctx, &rows, orphans, seconds, limit, argument(l.Identity()))
 	})
 	if err != nil {
 		return nil, err
@@ -76,7 +77,7 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]t
 			return nil, err
 		}
 		found[i].ID = uuid.NullUUID{UUID: id, Valid: true}
-		if found[i].RecordedAt.Time, err = parseTime(row.RecordedAt); err != nil {
+		if found[i].RecordedAt.Time, err = mssql.ParseTime(row.RecordedAt); err != nil {
 			return nil, err
 		}
 	}
@@ -89,37 +90,37 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 		SweptBefore   sql.NullString `db:"swept_before"`
 		Updateability sql.NullString
 	}
-	err := try(ctx, func(ctx context.Context) error {
-		return l.db.SelectContext(ctx, &rows, sweptBefore, argument(l.identity))
+	err := mssql.Try(ctx, func(ctx context.Context) error {
+		return l.db.SelectContext(ctx, &rows, sweptBefore, argument(l.Identity()))
 	})
 	switch {
 	case err != nil:
 		return time.Time{}, err
 	case len(rows) == 0:
 		return time.Time{}, sql.ErrNoRows
-	case rows[0].Updateability.String != readWrite:
+	case rows[0].Updateability.String != mssql.ReadWrite:
 		return time.Time{}, fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
 	}
-	return parseTime(rows[0].SweptBefore)
+	return mssql.ParseTime(rows[0].SweptBefore)
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 	var changed int
-	err := try(ctx, func(ctx context.Context) (err error) {
-		changed, err = tables.Changed(l.db.ExecContext(ctx, raise, before.Format(timeText), argument(l.identity)))
+	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
+		changed, err = tables.Changed(l.db.ExecContext(ctx, raise, before.Format(timeText), argument(l.Identity())))
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return tables.ExpectChanged(changed, 1, l.identity)
+	return tables.ExpectChanged(changed, 1, l.Identity())
 }
 
 // sweep passes over the rows that are locked.
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error) {
 	text, packed, used := sweep.fill(ids)
 	var rows [][]byte
-	err := try(ctx, func(ctx context.Context) error {
+	err := mssql.Try(ctx, func(ctx context.Context) error {
 		rows = nil
 		return l.db.SelectContext(ctx, &rows, text, packed, used, before.Format(timeText))
 	})

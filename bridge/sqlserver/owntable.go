@@ -4,12 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -18,16 +18,11 @@ import (
 const rows = `SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p3 AS uniqueidentifier)) AS own,
 	(SELECT count(*) FROM $asked INNER LOOP JOIN $table l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON l.$column = asked.id) AS found` + keepPlan
 
-// An ownTable is a Ledger that reads another table than bridge_ledger, and leaves
-// it as it is.
-type ownTable struct {
-	tables.OwnLedger
-	ledger *Ledger // reads the own table
-	own    bridge.OwnTable
-	rows   statement
-}
+// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
+// it is. It implements driver.Ledger.
+type OwnLedger struct{ tables.OwnLedger }
 
-var _ inspect.Ledger = (*ownTable)(nil)
+var _ driver.Ledger = (*OwnLedger)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be a uniqueidentifier, with a unique index on it alone, neither
@@ -35,7 +30,7 @@ var _ inspect.Ledger = (*ownTable)(nil)
 //
 // Where the server ignores lock hints there is no such ledger: the proof fails with
 // bridge.ErrProof, as the other way to wait would insert into the table.
-func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error) {
+func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	proof, err := Open(ctx, db)
 	if err != nil {
 		return nil, err
@@ -44,53 +39,34 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	ledger := &Ledger{Ledger: proof.Ledger, db: proof.db, identity: proof.identity, lookups: lookupsIn(table, column)}
-	o := &ownTable{
-		OwnLedger: tables.NewOwnLedger(ledger, tables.OwnIdentity(proof.identity, table, column), proof),
-		ledger:    ledger,
-		own:       own,
-		rows:      forIDs(rows, "$table", table, "$column", column),
-	}
-	err = ledger.readSetting(ctx, ledger.db)
-	if err == nil {
-		err = o.read(ctx)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open own table: %w", err)
-	}
-	return o, nil
-}
-
-// Record shows that tx has a row for each of ids, 500 per statement, and changes
-// nothing.
-func (o *ownTable) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	for ids := range slices.Chunk(ids, chunk) {
-		text, packed, used := o.rows.fill(ids)
-		if err := tables.ExpectRows(ctx, tx, o.ledger.identity, len(ids), text, packed, used, argument(o.ledger.identity)); err != nil {
-			return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.own.Table, classify(err, o.ledger.rights))
-		}
-	}
-	return nil
-}
-
-// Check is Ledger's, and looks at the table again.
-func (o *ownTable) Check(ctx context.Context) error {
-	if err := o.Ledger.Check(ctx); err != nil {
+	l := &Ledger{db: proof.db, lookups: lookupsIn(table, column)}
+	l.Ledger = tables.With(&proof.Ledger, l.verbs())
+	rows := forIDs(rows, "$table", table, "$column", column)
+	// read shows that the login may read the column.
+	read := func(ctx context.Context) error {
+		_, err := l.lookUp(ctx, []uuid.UUID{uuid.Nil})
 		return err
 	}
-	if _, _, err := o.ledger.inspect(ctx, o.own); err != nil {
-		return fmt.Errorf("check own table: %w", err)
+	if err = l.readSetting(ctx, l.db); err == nil {
+		err = read(ctx)
 	}
-	if err := o.read(ctx); err != nil {
-		return fmt.Errorf("check own table: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("open own table: %w", classify(err, l.rights))
 	}
-	return nil
-}
-
-// read shows that the login may read the column.
-func (o *ownTable) read(ctx context.Context) error {
-	_, err := o.Committed(ctx, []uuid.UUID{uuid.Nil})
-	return err
+	return &OwnLedger{tables.NewOwnLedger(&l.Ledger, table, column, proof, tables.OwnVerbs{
+		Rows: func(ids []uuid.UUID) (string, []any) {
+			text, packed, used := rows.fill(ids)
+			return text, []any{packed, used, argument(l.Identity())}
+		},
+		Most: chunk,
+		Check: func(ctx context.Context) error {
+			_, _, err := l.inspect(ctx, own)
+			if err == nil {
+				err = read(ctx)
+			}
+			return err
+		},
+	})}, nil
 }
 
 // The catalogue shows a login only what it has some right to.
@@ -120,7 +96,7 @@ func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, colum
 		Name, Type sql.NullString
 		UniqueKeys int `db:"unique_keys"`
 	}
-	err = try(ctx, func(ctx context.Context) error {
+	err = mssql.Try(ctx, func(ctx context.Context) error {
 		found = nil
 		return l.db.SelectContext(ctx, &found, findColumn, asked, column)
 	})

@@ -3,7 +3,6 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -48,26 +48,19 @@ FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, R
 DELETE p FROM $asked INNER LOOP JOIN bridge_parked p WITH (ROWLOCK, FORCESEEK) ON p.id = asked.id`)
 )
 
-const parkRights = "INSERT ON bridge_parked, SELECT ON bridge_identity"
-
-// Park inserts the messages in tx, a statement for each. After an error roll back: the
-// server may have done so already (see Record).
-func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
+func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) (changed int64, err error) {
 	for _, m := range messages {
-		changed, err := tx.Exec(ctx, park, argument(m.ID), packing.Bytes(tables.NotNil(m.Message)), argument(l.identity))
-		if err != nil {
-			return fmt.Errorf("park message %s: %w", m.ID, classify(err, parkRights))
-		}
-		if err := tables.ExpectChanged(changed, 1, l.identity); err != nil {
-			return fmt.Errorf("park message %s: %w", m.ID, err)
+		n, err := tx.Exec(ctx, park, argument(m.ID), packing.Bytes(tables.NotNil(m.Message)), argument(l.Identity()))
+		if changed += n; err != nil {
+			return changed, err
 		}
 	}
-	return nil
+	return changed, nil
 }
 
 // countParked counts past the rows that are being inserted or deleted.
 func (l *Ledger) countParked(ctx context.Context, limit int) (n int, err error) {
-	err = try(ctx, func(ctx context.Context) error { return l.db.GetContext(ctx, &n, countParked, limit) })
+	err = mssql.Try(ctx, func(ctx context.Context) error { return l.db.GetContext(ctx, &n, countParked, limit) })
 	return n, err
 }
 
@@ -122,7 +115,7 @@ func (s *shelf) Take(ctx context.Context, after uuid.UUID, limit int) ([]tables.
 // it passes over, and so takes a row for present that may be gone.
 func (s *shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found, err := s.ledger.find(ctx, s, present, ids)
-	if number(err) == lockTimeout {
+	if mssql.Number(err) == mssql.LockTimeout {
 		_, err = s.ledger.find(ctx, s, s.ledger.committed(), ids) // is it still this ledger?
 		return ids, err
 	}
@@ -164,11 +157,11 @@ func (s *shelf) Remove(ctx context.Context, ids []uuid.UUID) (int, error) {
 func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, s statement, ids []uuid.UUID) ([]uuid.UUID, error) {
 	text, packed, used := s.fill(ids)
 	var rows [][]byte
-	if err := sqlx.SelectContext(ctx, q, &rows, text, packed, used, argument(l.identity)); err != nil {
+	if err := sqlx.SelectContext(ctx, q, &rows, text, packed, used, argument(l.Identity())); err != nil {
 		return nil, err
 	}
 	if len(rows) == 0 {
-		return nil, tables.OtherLedger(l.identity)
+		return nil, tables.OtherLedger(l.Identity())
 	}
 	none := func(id []byte) bool { return id == nil }
 	return readIDs(slices.DeleteFunc(rows, none))

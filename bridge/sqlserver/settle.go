@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -22,46 +24,57 @@ const settleByInsert = `SET NOCOUNT OFF;
 INSERT INTO bridge_ledger (id)
 SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)`
 
-// Settle reads the row of id, and waits for whoever has it locked. LOCK_TIMEOUT
+// settle reads the row of id, and waits for whoever has it locked. LOCK_TIMEOUT
 // bounds the wait, in whole milliseconds, and so does a deadline of ctx; both leave
 // the connection usable.
-func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would not wait
 	outcome := driver.StillOpen
-	err := try(ctx, func(ctx context.Context) (err error) {
-		if l.byInsert.Load() != nil {
-			outcome, err = l.settleByInsert(ctx, id, milliseconds)
+	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
+		byInsert := l.byInsert.Load() != nil
+		if !byInsert && began == nil {
+			outcome, err = l.settleBySelect(ctx, l.db, id, milliseconds)
+			return err
+		}
+		conn, err := l.db.Connx(ctx)
+		if err != nil {
+			return fmt.Errorf("connect: %w", err)
+		}
+		defer func() { _ = conn.Close() }()
+		if began != nil {
+			if err := began(conn); err != nil {
+				return err
+			}
+		}
+		if byInsert {
+			outcome, err = l.settleByInsert(ctx, conn, id, milliseconds)
 		} else {
-			outcome, err = l.settleBySelect(ctx, id, milliseconds)
+			outcome, err = l.settleBySelect(ctx, conn, id, milliseconds)
 		}
 		return err
 	})
-	switch {
-	case number(err) == lockTimeout:
+	if mssql.Number(err) == mssql.LockTimeout {
 		return driver.StillOpen, nil
-	case err != nil:
-		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, err)
-	default:
-		return outcome, nil
 	}
+	return outcome, err
 }
 
-func (l *Ledger) settleBySelect(ctx context.Context, id uuid.UUID, milliseconds int64) (driver.Outcome, error) {
+func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID, milliseconds int64) (driver.Outcome, error) {
 	var rows []struct {
 		Own, Found    int
 		Updateability sql.NullString
 	}
-	text := fmt.Sprintf(bound, milliseconds) + l.settle
-	if err := l.db.SelectContext(ctx, &rows, text, argument(id), argument(l.identity)); err != nil {
-		return driver.StillOpen, classify(err, l.rights)
+	text := fmt.Sprintf(bound, milliseconds) + l.lookups.settle
+	if err := sqlx.SelectContext(ctx, q, &rows, text, argument(id), argument(l.Identity())); err != nil {
+		return driver.StillOpen, err
 	}
 	switch {
 	case len(rows) != 1:
 		return driver.StillOpen, fmt.Errorf("%d rows, must be 1", len(rows))
-	case rows[0].Updateability.String != readWrite:
+	case rows[0].Updateability.String != mssql.ReadWrite:
 		return driver.StillOpen, fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
 	case rows[0].Own != 1:
-		return driver.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
+		return driver.StillOpen, tables.OtherLedger(l.Identity())
 	case rows[0].Found > 0:
 		return driver.Committed, nil
 	default:
@@ -72,30 +85,25 @@ func (l *Ledger) settleBySelect(ctx context.Context, id uuid.UUID, milliseconds 
 // settleByInsert inserts the ID in a transaction of its own, and rolls back. The
 // transaction is not ctx's: under a context that has ended the driver gives the
 // connection back before it has read the answer to the rollback.
-func (l *Ledger) settleByInsert(ctx context.Context, id uuid.UUID, milliseconds int64) (driver.Outcome, error) {
-	conn, err := l.db.Connx(ctx)
-	if err != nil {
-		return driver.StillOpen, fmt.Errorf("connect: %w", err)
-	}
-	defer func() { _ = conn.Close() }()
+func (l *Ledger) settleByInsert(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, milliseconds int64) (driver.Outcome, error) {
 	tx, err := conn.BeginTxx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return driver.StillOpen, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	result, err := tx.ExecContext(ctx, fmt.Sprintf(bound, milliseconds)+settleByInsert, argument(id), argument(l.identity))
+	result, err := tx.ExecContext(ctx, fmt.Sprintf(bound, milliseconds)+settleByInsert, argument(id), argument(l.Identity()))
 	if isDuplicate(err) {
 		return driver.Committed, nil
 	}
 	if err != nil {
-		return driver.StillOpen, classify(err, recordRights)
+		return driver.StillOpen, err
 	}
-	inserted, err := result.RowsAffected()
+	inserted, err := tables.Changed(result, nil)
 	if err != nil {
 		return driver.StillOpen, err
 	}
 	if inserted != 1 {
-		return driver.StillOpen, fmt.Errorf("%w: not %s", bridge.ErrOtherLedger, l.identity)
+		return driver.StillOpen, tables.OtherLedger(l.Identity())
 	}
 	return driver.RolledBack, nil
 }

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
@@ -30,7 +29,7 @@ type app struct {
 // opened are the servers that have been contacted; nil where not.
 type opened struct {
 	database   *database.Database
-	ledger     inspect.Ledger
+	ledger     *database.Ledger
 	inbox      *database.Database
 	broker     *bridge.Broker
 	management *management
@@ -88,7 +87,7 @@ func (a *app) databaseLocked(ctx context.Context) (*database.Database, error) {
 }
 
 // ledger is the ledger in the database, or the one on the application's own table.
-func (a *app) ledger(ctx context.Context) (inspect.Ledger, error) {
+func (a *app) ledger(ctx context.Context) (*database.Ledger, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.opened.ledger != nil {

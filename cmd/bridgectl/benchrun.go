@@ -18,7 +18,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -112,7 +112,7 @@ func (b *bench) run(ctx context.Context) (*benchResult, error) {
 }
 
 // verifiers sees that somebody judges what the bench sends.
-func (b *bench) verifiers(ctx context.Context, ledger inspect.Ledger, broker *bridge.Broker) (who string, stop func(), err error) {
+func (b *bench) verifiers(ctx context.Context, ledger driver.Ledger, broker *bridge.Broker) (who string, stop func(), err error) {
 	t := b.app.topology()
 	if !b.withVerifier {
 		depths, err := b.app.depths(ctx, t.Queue)

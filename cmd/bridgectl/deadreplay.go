@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -69,7 +69,7 @@ not set here, needs --force or --to as well.`,
 }
 
 // ledgerIfNamed is the ledger; nil if no database is named.
-func (a *app) ledgerIfNamed(ctx context.Context) (inspect.Ledger, error) {
+func (a *app) ledgerIfNamed(ctx context.Context) (*database.Ledger, error) {
 	if a.config.Database.URL == "" {
 		return nil, nil
 	}

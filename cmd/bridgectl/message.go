@@ -13,6 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
 func newMessageCommand(a *app) *cobra.Command {
@@ -171,7 +172,7 @@ func (l *messageLook) askParked(ctx context.Context, ledger driver.Ledger, id uu
 // settlePatience bounds the question whether a transaction is open.
 const settlePatience = time.Second
 
-func (l *messageLook) askRow(ctx context.Context, ledger inspect.Ledger, id uuid.UUID) (*rowFacts, error) {
+func (l *messageLook) askRow(ctx context.Context, ledger *database.Ledger, id uuid.UUID) (*rowFacts, error) {
 	row := &rowFacts{Identity: ledger.Identity(), State: rowCommitted, Holders: []inspect.Holder{}}
 	found, err := ledger.Committed(ctx, []uuid.UUID{id})
 	if err != nil {
@@ -181,7 +182,7 @@ func (l *messageLook) askRow(ctx context.Context, ledger inspect.Ledger, id uuid
 		row.RecordedAt, err = recordedAt(ctx, ledger, id)
 		return row, err
 	}
-	if ledger.Features().TellsHolders {
+	if ledger.Watcher != nil {
 		if row.Holders, err = ledger.Holders(ctx, id); err != nil {
 			return nil, err
 		}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
 // A replayPlan says what is published instead of a dead message, or why nothing is.
@@ -38,8 +38,8 @@ type replayPlan struct {
 // its own has deleted the row of a dead-lettered message and cannot tell; there, and where
 // there is no ledger to ask, the header is believed and the plan says so.
 type planner struct {
-	ledger func(context.Context) (inspect.Ledger, error) // nil without an error: there is none at hand
-	to     *bridge.Target                                // instead of the messages' own targets
+	ledger func(context.Context) (*database.Ledger, error) // nil without an error: there is none at hand
+	to     *bridge.Target                                  // instead of the messages' own targets
 	force  bool
 
 	permits func(wire.Staged) bool // whether a verifier would forward it; nil: it would

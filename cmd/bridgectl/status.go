@@ -241,7 +241,7 @@ func (c *collector) askLedger(ctx context.Context, facts *statusFacts) error {
 		}
 		status.Parked = &n
 	}
-	if features.TellsHolders {
+	if ledger.Watcher != nil {
 		if status.Open, err = ledger.OpenTransactions(ctx, c.openFor, holdersMost); err != nil {
 			return fmt.Errorf("list open transactions: %w", err)
 		}

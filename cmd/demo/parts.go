@@ -92,6 +92,7 @@ func verify(ctx context.Context, w world, dbs *databases, broker *bridge.Broker)
 	options := &verifier.Options{
 		Topology: w.topology(),
 		Allow:    []verifier.Allow{{Exchange: w.Emails, RoutingKey: emailKey}},
+		Watcher:  ledger.Watcher,
 	}
 	dbs.shop.SetMaxIdleConns(options.Connections())
 	v, err := verifier.New(ledger, broker, options)

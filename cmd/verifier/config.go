@@ -41,15 +41,12 @@ type config struct {
 	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"how many ordered queues there are beside the staging queue, for messages with an order key; all senders must know the same number; 0: there are none"`
 	HoldKeys      environment.Truth  `split_words:"true" default:"false" desc:"a committed message with an order key that would go to the dead queue stays in its ordered queue and holds its key instead, until what is wrong is mended"`
 
-	Prefetch        environment.Count `default:"3000" desc:"how many staged messages are held at once; bounds the memory together with BRIDGE_MAX_BYTES"`
-	Waiting         environment.Count `desc:"how many of these may wait, for an open transaction or a target that takes nothing; more are set aside in the waiting queue (default: half of BRIDGE_PREFETCH)"`
-	WaitingPrefetch environment.Count `split_words:"true" default:"500" desc:"how many messages of the waiting queue are held at once, in addition"`
-	MaxBytes        environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of messages are held at once, a quarter of them of the waiting queue and, where there are ordered queues, a quarter of those; a message that is larger is held alone"`
-	Patience        environment.Span  `default:"2s" desc:"how long a message waits before it is set aside in the waiting queue"`
-	HandBack        environment.Span  `split_words:"true" default:"10m" desc:"how long a message is held unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
+	Prefetch environment.Count `default:"3000" desc:"how many staged messages are held at once, and in addition a sixth as many of the waiting queue; bounds the memory together with BRIDGE_MAX_BYTES"`
+	MaxBytes environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of messages are held at once, a quarter of them of the waiting queue and, where there are ordered queues, a quarter of those; a message that is larger is held alone"`
+	Patience environment.Span  `default:"2s" desc:"how long a message waits before it is set aside in the waiting queue; set it above the time that transactions usually take"`
+	HandBack environment.Span  `split_words:"true" default:"10m" desc:"how long a message is held unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
 
-	Settlers   environment.Count `default:"16" desc:"how many lookups wait at the same time, each on a database connection of its own; the worker uses up to ten more"`
-	SettleWait environment.Span  `split_words:"true" default:"1s" desc:"the longest wait of one such lookup"`
+	Settlers environment.Count `default:"16" desc:"how many lookups wait at the same time, each for a second at most and on a database connection of its own; the worker uses up to ten more"`
 
 	Allow          allow.List        `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; what is committed for another target goes to the dead queue; required with BRIDGE_OWN_TABLE, where *:* allows every target (default: every target is allowed)"`
 	Unroutable     environment.Span  `default:"1m" desc:"how long a message whose target is missing is retried before it goes to the dead queue"`
@@ -95,8 +92,6 @@ func load(migrating bool) (config, error) {
 		return c, errors.New("BRIDGE_QUEUE: must have 1 to 200 bytes; name the staging queue or unset it")
 	case c.OwnTable != "" && len(c.Allow) == 0 && !migrating:
 		return c, errors.New("BRIDGE_ALLOW: is not set; an own table needs it, since its rows stay and many know their IDs: name the targets, or *:* for every one")
-	case c.Waiting > c.Prefetch:
-		return c, errors.New("BRIDGE_WAITING: is larger than BRIDGE_PREFETCH; lower the one or raise the other")
 	}
 	return c, nil
 }
@@ -107,23 +102,20 @@ func (c *config) topology() bridge.Topology {
 
 func (c *config) options(logger *slog.Logger) *verifier.Options {
 	return &verifier.Options{
-		Topology:        c.topology(),
-		Prefetch:        int(c.Prefetch),
-		MaxBytes:        int(c.MaxBytes),
-		Waiting:         int(c.Waiting),
-		WaitingPrefetch: int(c.WaitingPrefetch),
-		HoldKeys:        bool(c.HoldKeys),
-		Patience:        c.Patience.Duration(),
-		HandBack:        c.HandBack.Duration(),
-		Settlers:        int(c.Settlers),
-		SettleWait:      c.SettleWait.Duration(),
-		Allow:           c.Allow,
-		Unroutable:      c.Unroutable.Duration(),
-		ConfirmTimeout:  c.ConfirmTimeout.Duration(),
-		SweepAge:        time.Duration(c.SweepAge),
-		Drain:           c.Drain.Duration(),
-		ExplainAfter:    time.Duration(c.ExplainAfter),
-		KeepUserID:      bool(c.KeepUserID),
-		Logger:          logger,
+		Topology:       c.topology(),
+		Prefetch:       int(c.Prefetch),
+		MaxBytes:       int(c.MaxBytes),
+		HoldKeys:       bool(c.HoldKeys),
+		Patience:       c.Patience.Duration(),
+		HandBack:       c.HandBack.Duration(),
+		Settlers:       int(c.Settlers),
+		Allow:          c.Allow,
+		Unroutable:     c.Unroutable.Duration(),
+		ConfirmTimeout: c.ConfirmTimeout.Duration(),
+		SweepAge:       time.Duration(c.SweepAge),
+		Drain:          c.Drain.Duration(),
+		ExplainAfter:   max(0, time.Duration(c.ExplainAfter)),
+		KeepUserID:     bool(c.KeepUserID),
+		Logger:         logger,
 	}
 }

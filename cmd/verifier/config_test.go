@@ -50,17 +50,17 @@ func TestDefaultsAndValues(t *testing.T) {
 	}
 	got := c.options(nil)
 	want := &verifier.Options{
-		Topology: bridge.Topology{Queue: "twoqueue"}, Prefetch: 3000, MaxBytes: 256 << 20, WaitingPrefetch: 500, Patience: 2 * time.Second,
-		HandBack: 10 * time.Minute, Settlers: 16, SettleWait: time.Second, Unroutable: time.Minute,
+		Topology: bridge.Topology{Queue: "twoqueue"}, Prefetch: 3000, MaxBytes: 256 << 20, Patience: 2 * time.Second,
+		HandBack: 10 * time.Minute, Settlers: 16, Unroutable: time.Minute,
 		ConfirmTimeout: 10 * time.Second, SweepAge: 7 * 24 * time.Hour, Drain: 10 * time.Second, ExplainAfter: 10 * time.Second,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("defaults\n got %+v\nwant %+v", got, want)
 	}
 	for name, value := range map[string]string{
-		"QUEUE": "q", "CLASSIC": "true", "PREFETCH": "10", "MAX_BYTES": "5", "WAITING": "4", "WAITING_PREFETCH": "3", "PATIENCE": "5s",
+		"QUEUE": "q", "CLASSIC": "true", "PREFETCH": "10", "MAX_BYTES": "5", "PATIENCE": "5s",
 		"ORDERED_SHARDS": "12", "HOLD_KEYS": "true",
-		"HAND_BACK": "6m", "SETTLERS": "2", "SETTLE_WAIT": "7ms", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
+		"HAND_BACK": "6m", "SETTLERS": "2", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
 		"CONFIRM_TIMEOUT": "9s", "KEEP_USER_ID": "1", "AUDIT": "70000", "SWEEP_AGE": "never", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
 		"OWN_TABLE": "shop.orders.id", "EXPLAIN_AFTER": "never", "HTTP_ADDR": "none", "STATUS_ADDR": "127.0.0.1:0", "PPROF_ADDR": ":6060", "STATUS_HOSTS": "verifier.example, ::1", "SAMPLE_INTERVAL": "1m",
 		"TEST_ANYTHING": "ignored",
@@ -71,10 +71,10 @@ func TestDefaultsAndValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	want = &verifier.Options{
-		Topology: bridge.Topology{Queue: "q", Classic: true, Audit: 70000, OrderedShards: 12}, HoldKeys: true, Prefetch: 10, MaxBytes: 5, Waiting: 4, WaitingPrefetch: 3, Patience: 5 * time.Second,
-		HandBack: 6 * time.Minute, Settlers: 2, SettleWait: 7 * time.Millisecond,
+		Topology: bridge.Topology{Queue: "q", Classic: true, Audit: 70000, OrderedShards: 12}, HoldKeys: true, Prefetch: 10, MaxBytes: 5, Patience: 5 * time.Second,
+		HandBack: 6 * time.Minute, Settlers: 2,
 		Allow:      []verifier.Allow{{RoutingKey: "emails"}, {Exchange: "orders", RoutingKey: "eu.*"}, {Exchange: "x", RoutingKey: "a:b"}},
-		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, SweepAge: -1, Drain: 11 * time.Second, ExplainAfter: -1,
+		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, SweepAge: -1, Drain: 11 * time.Second,
 	}
 	if got := c.options(nil); !reflect.DeepEqual(got, want) {
 		t.Errorf("values\n got %+v\nwant %+v", got, want)
@@ -108,7 +108,6 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_PREFETCH", "65536", "BRIDGE_PREFETCH: "},
 		{"BRIDGE_SETTLERS", "-1", "BRIDGE_SETTLERS: "},
 		{"BRIDGE_SETTLERS", "", "BRIDGE_SETTLERS: "},
-		{"BRIDGE_WAITING", "3001", "BRIDGE_WAITING: is larger than BRIDGE_PREFETCH"},
 		{"BRIDGE_DRAIN", "10", `BRIDGE_DRAIN: "10" is not usable; give a positive duration such as`},
 		{"BRIDGE_DRAIN", "-1s", "BRIDGE_DRAIN: "},
 		{"BRIDGE_AUDIT", "-1", `BRIDGE_AUDIT: "-1" is not usable; give a whole number from 0 to 1000000000`},

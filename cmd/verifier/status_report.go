@@ -159,14 +159,11 @@ func (s *status) phase(state verifier.State) string {
 func (s *status) transactions(ctx context.Context) transactionsReport {
 	r := transactionsReport{Open: []inspect.Holder{}}
 	parts := s.worker.parts.Load()
-	if parts == nil {
-		return r
-	}
-	if !parts.ledger.Features().TellsHolders {
+	if parts == nil || parts.ledger.Watcher == nil {
 		return r
 	}
 	r.Known = true
-	holders, err := s.watched.get(ctx, parts.ledger)
+	holders, err := s.watched.get(ctx, parts.ledger.Watcher)
 	if err != nil {
 		r.Error = err.Error()
 	}

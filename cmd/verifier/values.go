@@ -26,7 +26,7 @@ func (a *age) Decode(text string) error {
 	return nil
 }
 
-// patience is a verifier.Options.ExplainAfter.
+// patience is a verifier.Options.ExplainAfter; negative is never: there is no Options.Watcher then.
 type patience time.Duration
 
 func (p *patience) Decode(text string) error {

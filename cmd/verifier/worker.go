@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
@@ -35,7 +34,7 @@ type worker struct {
 
 // parts are what a worker has once database and broker have answered.
 type parts struct {
-	ledger   inspect.Ledger
+	ledger   *database.Ledger
 	verifier *verifier.Verifier
 }
 
@@ -139,6 +138,9 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	}
 	options := w.config.options(w.log)
 	options.Observer = observer
+	if w.config.ExplainAfter > 0 {
+		options.Watcher = ledger.Watcher
+	}
 	db.SetMaxIdleConns(options.Connections() + ownConnections)
 	v, err := verifier.New(ledger, broker, options)
 	if err != nil {

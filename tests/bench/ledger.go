@@ -10,7 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	mysqlledger "github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -67,7 +67,7 @@ func setUpLedger(ctx context.Context, p place, db *sql.DB) error {
 	return bridge.Topology{Queue: p.Staging, Classic: p.Classic, OrderedShards: p.Shards}.Declare(ctx, broker)
 }
 
-func openLedger(ctx context.Context, p place, db *sql.DB) (inspect.Ledger, error) {
+func openLedger(ctx context.Context, p place, db *sql.DB) (driver.Ledger, error) {
 	if p.MariaDB {
 		return mysqlledger.Open(ctx, db)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	ledger "github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -28,7 +28,7 @@ var mariaDB = stage.Database{
 		}
 		return (&url.URL{Scheme: "mysql", User: login, Host: config.Addr, Path: "/" + config.DBName}).String()
 	},
-	Open: func(ctx context.Context, address string) (*sql.DB, inspect.Ledger, error) {
+	Open: func(ctx context.Context, address string) (*sql.DB, driver.Ledger, error) {
 		parsed, err := url.Parse(address)
 		if err != nil {
 			return nil, nil, err
@@ -40,7 +40,7 @@ var mariaDB = stage.Database{
 	},
 }
 
-func openMariaDB(ctx context.Context, config *mysql.Config) (*sql.DB, inspect.Ledger, error) {
+func openMariaDB(ctx context.Context, config *mysql.Config) (*sql.DB, driver.Ledger, error) {
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, nil, err

@@ -15,7 +15,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -199,7 +199,7 @@ func TestTLSToMariaDB(t *testing.T) {
 	}
 	kind := mariaDB
 	kind.URL = func(testing.TB) string { return good }
-	kind.Open = func(ctx context.Context, _ string) (*sql.DB, inspect.Ledger, error) {
+	kind.Open = func(ctx context.Context, _ string) (*sql.DB, driver.Ledger, error) {
 		config.DBName = "shop"
 		return openMariaDB(ctx, config)
 	}

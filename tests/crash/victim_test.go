@@ -17,7 +17,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -73,7 +72,7 @@ const (
 type victim struct {
 	brief
 	db     *sql.DB
-	ledger inspect.Ledger
+	ledger driver.Ledger
 	broker *bridge.Broker
 	sender *sender.Sender
 	goOn   chan struct{}
@@ -188,7 +187,7 @@ func (v *victim) send(ctx context.Context) error {
 
 // A stoppingLedger stops before or after what is done with certain messages.
 type stoppingLedger struct {
-	inspect.Ledger
+	driver.Ledger
 	victim *victim
 }
 

@@ -65,9 +65,9 @@ func TestALibraryInheritsNoModuleThatNobodyDecidedOn(t *testing.T) {
 var mayNot = map[string][]string{
 	"bridge/...":       {"sender", "verifier", "idempotency", "cmd", "tests"},
 	"sender/pgxsender": {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
-	"sender":           {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "bridge/inspect"},
-	"verifier":         {"sender", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
-	"idempotency":      {"sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "bridge/inspect"},
+	"sender":           {"verifier", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
+	"verifier":         {"sender", "idempotency", "cmd", "tests", "bridge/migrate", "bridge/ledgertest", "bridge/internal/inspection"},
+	"idempotency":      {"sender", "verifier", "cmd", "tests", "bridge/migrate", "bridge/ledgertest"},
 }
 
 func TestNobodyImportsWhatIsAboveOrBesideIt(t *testing.T) {
@@ -78,6 +78,21 @@ func TestNobodyImportsWhatIsAboveOrBesideIt(t *testing.T) {
 				if ours && (path == f || strings.HasPrefix(path, f+"/")) {
 					t.Errorf("%s imports %s", pattern, path)
 				}
+			}
+		}
+	}
+}
+
+// An application links these. What only operators ask of a database is not among it.
+func TestAnApplicationLinksNoInspector(t *testing.T) {
+	for name := range libraries {
+		if name == "verifier" {
+			continue
+		}
+		for _, p := range list(t, name) {
+			path := strings.TrimPrefix(p.ImportPath, module) + "/"
+			if strings.HasPrefix(path, "bridge/inspect/") || strings.HasPrefix(path, "bridge/internal/inspection/") {
+				t.Errorf("%s imports %s", name, p.ImportPath)
 			}
 		}
 	}

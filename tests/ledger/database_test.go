@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -58,7 +57,7 @@ func connect(t *testing.T, address string) *sql.DB {
 	return db
 }
 
-func openLedger(t *testing.T, db *sql.DB) inspect.Ledger {
+func openLedger(t *testing.T, db *sql.DB) driver.Ledger {
 	t.Helper()
 	ledger, err := postgres.Open(t.Context(), db)
 	must(t, err)
@@ -100,7 +99,7 @@ func execute(t *testing.T, db *sql.DB, statement string) {
 	must(t, err)
 }
 
-func expectOutcome(t *testing.T, ledger inspect.Ledger, id uuid.UUID, want driver.Outcome) {
+func expectOutcome(t *testing.T, ledger driver.Ledger, id uuid.UUID, want driver.Outcome) {
 	t.Helper()
 	outcome, err := ledger.Settle(t.Context(), id, 2*time.Minute)
 	must(t, err)

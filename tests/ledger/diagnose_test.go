@@ -7,14 +7,41 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// expectWell fails on any finding that is not ok.
-func expectWell(t *testing.T, ledger inspect.Ledger, but ...string) {
+// inspector asks a database about a ledger.
+type inspector interface {
+	inspect.Diagnoser
+	inspect.Watcher
+}
+
+func inspectorOf(t *testing.T, ledger driver.Ledger) inspector {
 	t.Helper()
-	findings, err := ledger.Diagnose(t.Context())
+	switch ledger := ledger.(type) {
+	case *postgres.Ledger:
+		return postgresinspect.New(ledger)
+	case *postgres.OwnLedger:
+		return postgresinspect.NewOwnTable(ledger)
+	case *mysql.Ledger:
+		return mysqlinspect.New(ledger)
+	case *mysql.OwnLedger:
+		return mysqlinspect.NewOwnTable(ledger)
+	}
+	t.Fatalf("%T has no inspector", ledger)
+	return nil
+}
+
+// expectWell fails on any finding that is not ok.
+func expectWell(t *testing.T, ledger driver.Ledger, but ...string) {
+	t.Helper()
+	findings, err := inspectorOf(t, ledger).Diagnose(t.Context())
 	must(t, err)
 	if len(findings) < 10 {
 		t.Errorf("%d findings: %+v", len(findings), findings)
@@ -35,13 +62,13 @@ func expectWell(t *testing.T, ledger inspect.Ledger, but ...string) {
 
 // expectFinding waits until the check finds it so: what a server is told it may do a
 // moment later.
-func expectFinding(t *testing.T, ledger inspect.Ledger, check string, level inspect.Level, says string) {
+func expectFinding(t *testing.T, ledger driver.Ledger, check string, level inspect.Level, says string) {
 	t.Helper()
 	limit := time.After(servertest.Patience)
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		findings, err := ledger.Diagnose(t.Context())
+		findings, err := inspectorOf(t, ledger).Diagnose(t.Context())
 		must(t, err)
 		found := inspect.Finding{Text: "no such check"}
 		if i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == check }); i >= 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -70,7 +70,7 @@ func kindOf(h ledgertest.Harness) stage.Database {
 			connect = h.Create(t)
 			return ""
 		},
-		Open: func(ctx context.Context, _ string) (*sql.DB, inspect.Ledger, error) {
+		Open: func(ctx context.Context, _ string) (*sql.DB, driver.Ledger, error) {
 			db, err := connect()
 			if err != nil {
 				return nil, nil, err
@@ -87,7 +87,7 @@ func kindOf(h ledgertest.Harness) stage.Database {
 // mariaDBAs is a harness in which the ledger works with a role of these rights.
 func mariaDBAs(t *testing.T, rights ...string) ledgertest.Harness {
 	h := mariaDBHarness()
-	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
+	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 		var name string
 		if err := db.QueryRowContext(ctx, "SELECT DATABASE()").Scan(&name); err != nil {
 			return nil, err

@@ -14,7 +14,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -112,7 +111,7 @@ func (p plans) useLedger(t *testing.T) {
 	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids[1:]))
 	must(t, ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: ids[0], Message: []byte("x")}, {ID: ids[1], Message: []byte("x")}}))
 	must(t, tx.Commit())
-	for _, l := range []inspect.Ledger{ledger, own} {
+	for _, l := range []driver.Ledger{ledger, own} {
 		_, err := l.Committed(t.Context(), ids)
 		must(t, err)
 		expectOutcome(t, l, ids[0], driver.Committed)

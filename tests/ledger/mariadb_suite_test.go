@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
@@ -30,8 +31,15 @@ func mariaDBHarness() ledgertest.Harness {
 			return func() (*sql.DB, error) { return sql.Open("mysql", dsn) }
 		},
 		Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.MySQL) },
-		Open: func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
+		Open: func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 			return mysql.Open(ctx, db)
+		},
+		Watch: func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
+			ledger, err := mysql.Open(ctx, db)
+			if err != nil {
+				return nil, nil, err
+			}
+			return ledger, mysqlinspect.New(ledger), nil
 		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.MySQL) },
 		OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {

@@ -9,7 +9,10 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -48,8 +51,15 @@ func postgresOwnTable(h ledgertest.Harness) ledgertest.Harness {
 		`CREATE TABLE "Shop"."or""der's; --" (n bigserial PRIMARY KEY, "message ""ID""" uuid UNIQUE)`)
 	h.Table = `"Shop"."or""der's; --"`
 	own := bridge.OwnTable{Table: `Shop.or"der's; --`, Column: `message "ID"`}
-	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
+	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 		return postgres.OpenOwnTable(ctx, db, own)
+	}
+	h.Watch = func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
+		ledger, err := postgres.OpenOwnTable(ctx, db, own)
+		if err != nil {
+			return nil, nil, err
+		}
+		return ledger, postgresinspect.NewOwnTable(ledger), nil
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 		_, err := tx.Exec(ctx, `INSERT INTO "Shop"."or""der's; --" ("message ""ID""") SELECT unnest($1::text::uuid[])`,
@@ -66,7 +76,14 @@ func mariaDBOwnTable(columnType string) ledgertest.Harness {
 		"CREATE TABLE `or``der's; --` (n BIGINT PRIMARY KEY AUTO_INCREMENT, `message ``ID``` "+columnType+" UNIQUE) ENGINE = InnoDB")
 	h.Table = "`or``der's; --`"
 	own := bridge.OwnTable{Table: "or`der's; --", Column: "message `ID`"}
-	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return mysql.OpenOwnTable(ctx, db, own) }
+	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return mysql.OpenOwnTable(ctx, db, own) }
+	h.Watch = func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
+		ledger, err := mysql.OpenOwnTable(ctx, db, own)
+		if err != nil {
+			return nil, nil, err
+		}
+		return ledger, mysqlinspect.NewOwnTable(ledger), nil
+	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 		values := make([]string, len(ids))
 		for i, id := range ids {

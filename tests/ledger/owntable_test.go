@@ -12,7 +12,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -22,7 +21,7 @@ import (
 // An unusable table, as DDL, and what the error must say.
 type unusable struct{ ddl, column, says string }
 
-func testUnusable(t *testing.T, db *sql.DB, open func(bridge.OwnTable) (inspect.Ledger, error), cases map[string]unusable) {
+func testUnusable(t *testing.T, db *sql.DB, open func(bridge.OwnTable) (driver.Ledger, error), cases map[string]unusable) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			if c.ddl != "" {
@@ -42,7 +41,7 @@ func testUnusable(t *testing.T, db *sql.DB, open func(bridge.OwnTable) (inspect.
 
 func TestPostgresUnusableOwnTableIsRefused(t *testing.T) {
 	_, db := migrated(t)
-	open := func(own bridge.OwnTable) (inspect.Ledger, error) { return postgres.OpenOwnTable(t.Context(), db, own) }
+	open := func(own bridge.OwnTable) (driver.Ledger, error) { return postgres.OpenOwnTable(t.Context(), db, own) }
 	testUnusable(t, db, open, map[string]unusable{
 		"no table":         {"", "id", "no table orders"},
 		"no column":        {"CREATE TABLE orders (n int)", "id", "no column id"},
@@ -68,7 +67,7 @@ func TestPostgresUnusableOwnTableIsRefused(t *testing.T) {
 
 func TestMariaDBUnusableOwnTableIsRefused(t *testing.T) {
 	_, db := mariaDB(t)
-	open := func(own bridge.OwnTable) (inspect.Ledger, error) { return mysql.OpenOwnTable(t.Context(), db, own) }
+	open := func(own bridge.OwnTable) (driver.Ledger, error) { return mysql.OpenOwnTable(t.Context(), db, own) }
 	testUnusable(t, db, open, map[string]unusable{
 		"no table":         {"", "id", "no table orders"},
 		"no column":        {"CREATE TABLE orders (n INT)", "id", "no column id"},
@@ -176,7 +175,7 @@ func TestMariaDBOwnTableLeastRights(t *testing.T) {
 	}
 }
 
-func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier inspect.Ledger, insert func(uuid.UUID) string) {
+func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier driver.Ledger, insert func(uuid.UUID) string) {
 	t.Helper()
 	must(t, driver.Prove(t.Context(), verifier))
 	id := newID()
@@ -245,15 +244,19 @@ func TestAnOwnTablesIdentityIsTheTables(t *testing.T) {
 	mariaDBLedger, err := mysql.Open(t.Context(), onMariaDB)
 	must(t, err)
 	for _, c := range []struct {
-		ledger             inspect.Ledger
-		open               func(context.Context, *sql.DB, bridge.OwnTable) (inspect.Ledger, error)
+		ledger             driver.Ledger
+		open               func(own bridge.OwnTable) (driver.Ledger, error)
 		plain, full, other string
 	}{
-		{postgresLedger, postgres.OpenOwnTable, "orders", "public.orders", "other.orders"},
-		{mariaDBLedger, mysql.OpenOwnTable, "orders", config.DBName + ".orders", "other"},
+		{postgresLedger, func(own bridge.OwnTable) (driver.Ledger, error) {
+			return postgres.OpenOwnTable(t.Context(), onPostgres, own)
+		}, "orders", "public.orders", "other.orders"},
+		{mariaDBLedger, func(own bridge.OwnTable) (driver.Ledger, error) {
+			return mysql.OpenOwnTable(t.Context(), onMariaDB, own)
+		}, "orders", config.DBName + ".orders", "other"},
 	} {
 		identity := func(table string) uuid.UUID {
-			own, err := c.open(t.Context(), c.ledger.DB(), bridge.OwnTable{Table: table, Column: "id"})
+			own, err := c.open(bridge.OwnTable{Table: table, Column: "id"})
 			must(t, err)
 			return own.Identity()
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -33,7 +33,7 @@ func TestARowHasTheTimeOfItsInsert(t *testing.T) {
 	})
 }
 
-func testTimeOfInsert(t *testing.T, ledger inspect.Ledger, pause string) {
+func testTimeOfInsert(t *testing.T, ledger driver.Ledger, pause string) {
 	t.Helper()
 	ids := []uuid.UUID{newID(), newID()}
 	tx := begin(t, ledger.DB())

@@ -151,9 +151,9 @@ func TestPostgresDiagnose(t *testing.T) {
 			must(t, err)
 		})
 		ledger := openLedger(t, connect(t, at))
-		found, err := ledger.Holders(t.Context(), id)
+		found, err := inspectorOf(t, ledger).Holders(t.Context(), id)
 		must(t, err)
-		listed, err := ledger.OpenTransactions(t.Context(), 0, 10)
+		listed, err := inspectorOf(t, ledger).OpenTransactions(t.Context(), 0, 10)
 		must(t, err)
 		for what, got := range map[string][]inspect.Holder{"the holders": found, "the open transactions": listed} {
 			if len(got) != 1 || got[0].Session != "prepared left behind" || got[0].Login != "postgres" || got[0].Since.IsZero() {

@@ -19,6 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
@@ -59,12 +60,20 @@ func TestPostgresByPgxPool(t *testing.T) {
 			return db, nil
 		}
 	}
-	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
+	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 		ledger, err := pgxbridge.Open(ctx, poolOf(db))
 		if err == nil {
 			opened.Add(ledger.DB())
 		}
 		return ledger, err
+	}
+	h.Watch = func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
+		ledger, err := pgxbridge.Open(ctx, poolOf(db))
+		if err != nil {
+			return nil, nil, err
+		}
+		opened.Add(ledger.DB())
+		return ledger, postgresinspect.New(ledger), nil
 	}
 	h.OpenInbox = func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
 		inbox, err := pgxbridge.OpenInbox(ctx, poolOf(db))
@@ -170,8 +179,15 @@ func postgresHarness(by string, address func(testing.TB) string) ledgertest.Harn
 			return func() (*sql.DB, error) { return sql.Open(by, at) }
 		},
 		Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.PostgreSQL) },
-		Open: func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
+		Open: func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 			return postgres.Open(ctx, db)
+		},
+		Watch: func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
+			ledger, err := postgres.Open(ctx, db)
+			if err != nil {
+				return nil, nil, err
+			}
+			return ledger, postgresinspect.New(ledger), nil
 		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.PostgreSQL) },
 		OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {

@@ -63,7 +63,7 @@ func TestPostgresSubscriberIsRefused(t *testing.T) {
 	asVerifier := connect(t, at)
 	own, err := postgres.OpenOwnTable(t.Context(), asVerifier, bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
-	ledgers := map[string]inspect.Ledger{"bridge_ledger": openLedger(t, asVerifier), "orders": own}
+	ledgers := map[string]driver.Ledger{"bridge_ledger": openLedger(t, asVerifier), "orders": own}
 	for table, ledger := range ledgers {
 		must(t, ledger.Check(t.Context()))
 		execute(t, databases["publisher"], "CREATE PUBLICATION "+table+" FOR TABLE "+table)

@@ -10,19 +10,20 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-func holders(t *testing.T, ledger inspect.Ledger, id uuid.UUID) []inspect.Holder {
+func holders(t *testing.T, ledger driver.Ledger, id uuid.UUID) []inspect.Holder {
 	t.Helper()
-	found, err := ledger.Holders(t.Context(), id)
+	found, err := inspectorOf(t, ledger).Holders(t.Context(), id)
 	must(t, err)
 	return found
 }
 
-func opens(t *testing.T, ledger inspect.Ledger) []inspect.Holder {
+func opens(t *testing.T, ledger driver.Ledger) []inspect.Holder {
 	t.Helper()
-	found, err := ledger.OpenTransactions(t.Context(), 0, 10)
+	found, err := inspectorOf(t, ledger).OpenTransactions(t.Context(), 0, 10)
 	must(t, err)
 	return found
 }

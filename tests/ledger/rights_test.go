@@ -17,7 +17,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
@@ -47,7 +46,7 @@ var (
 type guarded struct {
 	kind  stage.Database
 	as    func(t *testing.T, rights []string) *sql.DB
-	open  func(ctx context.Context, db *sql.DB) (inspect.Ledger, error)
+	open  func(ctx context.Context, db *sql.DB) (driver.Ledger, error)
 	inbox func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 	older string // makes rows of the ledger two hours older
 }
@@ -57,7 +56,7 @@ func allGuarded() map[string]func(t *testing.T) guarded {
 	kind := func(h ledgertest.Harness) stage.Database {
 		kind := kindOf(h)
 		open := kind.Open
-		kind.Open = func(ctx context.Context, url string) (*sql.DB, inspect.Ledger, error) {
+		kind.Open = func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
 			db, ledger, err := open(ctx, url)
 			if err == nil {
 				err = h.MigrateInbox(ctx, db)
@@ -76,7 +75,7 @@ func allGuarded() map[string]func(t *testing.T) guarded {
 					_, at := newRole(t, address, connect(t, address), rights...)
 					return connect(t, at)
 				},
-				open:  func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return postgres.Open(ctx, db) },
+				open:  func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return postgres.Open(ctx, db) },
 				inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
 				older: "UPDATE bridge_ledger SET recorded_at = recorded_at - interval '2 hours'",
 			}
@@ -93,7 +92,7 @@ func allGuarded() map[string]func(t *testing.T) guarded {
 				as: func(t *testing.T, rights []string) *sql.DB {
 					return mariaDBRole(t, config, connectMariaDB(t, config), rights...)
 				},
-				open:  func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return mysql.Open(ctx, db) },
+				open:  func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return mysql.Open(ctx, db) },
 				inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) },
 				older: h.Older,
 			}
@@ -120,13 +119,13 @@ func TestEachRoleWorksWithItsRightsAndNoMore(t *testing.T) {
 				g := database(t)
 				s := stage.New(t, g.kind)
 				queue := s.Queue("target", nil)
-				open := func(rights []string) inspect.Ledger {
+				open := func(rights []string) driver.Ledger {
 					t.Helper()
 					ledger, err := g.open(t.Context(), g.as(t, rights))
 					must(t, err)
 					return ledger
 				}
-				send := func(ledger inspect.Ledger, parking sender.Parking, body string) (*sql.Tx, error) {
+				send := func(ledger driver.Ledger, parking sender.Parking, body string) (*sql.Tx, error) {
 					t.Helper()
 					out, err := sender.New(ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: stage.Patience, Parking: parking})
 					must(t, err)

@@ -192,16 +192,14 @@ type worker struct {
 func (w *world) startVerifier(t *rapid.T) *worker {
 	log := &tail{}
 	v, err := verifier.New(w.Ledger, w.broker, &verifier.Options{
-		Topology:        w.Topology,
-		Prefetch:        20,
-		Waiting:         5,
-		WaitingPrefetch: 10,
-		Settlers:        4,
-		Patience:        patience,
-		SettleWait:      patience,
-		ConfirmTimeout:  limit, // a confirm that is only late costs no second copy
-		Drain:           limit,
-		Logger:          slog.New(slog.NewTextHandler(log, nil)),
+		Topology:       w.Topology,
+		Prefetch:       10,
+		Settlers:       4,
+		Patience:       patience,
+		SettleWait:     patience,
+		ConfirmTimeout: limit, // a confirm that is only late costs no second copy
+		Drain:          limit,
+		Logger:         slog.New(slog.NewTextHandler(log, nil)),
 	})
 	must(t, "new verifier", err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -15,7 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/sender"
@@ -93,7 +93,7 @@ func serve(text string) {
 // run does the service's work until the process is killed; or until ctx ends, and then
 // finishes what it has begun.
 func (s *service) run(ctx context.Context) error {
-	var ledger inspect.Ledger
+	var ledger driver.Ledger
 	var err error
 	if s.db, ledger, err = stage.Postgres.Open(ctx, s.DatabaseURL); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -271,7 +271,7 @@ func TestAStatementAfterFnHasReturnedIsAnError(t *testing.T) {
 
 // between does something before it records.
 type between struct {
-	inspect.Ledger
+	driver.Ledger
 	record func()
 }
 

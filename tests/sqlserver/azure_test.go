@@ -9,6 +9,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -35,7 +36,7 @@ func TestAServerThatIsNotSQLServerIsTakenForWhatItIs(t *testing.T) {
 			if _, err := sqlserver.OpenInbox(t.Context(), ledger.DB()); err != nil {
 				t.Errorf("open inbox: %v", err)
 			}
-			for _, f := range diagnose(t, ledger) {
+			for _, f := range diagnose(t, sqlserverinspect.New(ledger)) {
 				if f.Level == inspect.Error {
 					t.Errorf("%+v", f)
 				}
@@ -96,7 +97,7 @@ func TestTheDoctorTriesWhetherOthersCanBeSeen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server, ledger := onStandIn(t, &c.options)
 			server.Deny(c.denied)
-			findings := diagnose(t, ledger)
+			findings := diagnose(t, sqlserverinspect.New(ledger))
 			i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == "who holds a message up" })
 			if i < 0 || findings[i].Level != c.level {
 				t.Errorf("must be %s: %+v", c.level, findings)
@@ -111,7 +112,7 @@ func TestAWaitForALatchIsNoHolder(t *testing.T) {
 	id := newID()
 	tx := recorded(t, ledger, id)
 	server.Inject(tds.LatchWait)
-	found, err := ledger.Holders(t.Context(), id)
+	found, err := sqlserverinspect.New(ledger).Holders(t.Context(), id)
 	if err != nil || len(found) != 1 || strings.HasPrefix(found[0].Session, "-") {
 		t.Errorf("the holders: %+v, %v", found, err)
 	}

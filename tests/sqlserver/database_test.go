@@ -10,7 +10,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -71,14 +70,14 @@ func begin(t *testing.T, db *sql.DB, options *sql.TxOptions) *sql.Tx {
 }
 
 // recorded begins a transaction and records the IDs in it.
-func recorded(t *testing.T, ledger inspect.Ledger, ids ...uuid.UUID) *sql.Tx {
+func recorded(t *testing.T, ledger driver.Ledger, ids ...uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, ledger.DB(), nil)
 	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids))
 	return tx
 }
 
-func expectOutcome(t *testing.T, ledger inspect.Ledger, id uuid.UUID, want driver.Outcome) {
+func expectOutcome(t *testing.T, ledger driver.Ledger, id uuid.UUID, want driver.Outcome) {
 	t.Helper()
 	wait := patience
 	if want == driver.StillOpen {
@@ -91,7 +90,7 @@ func expectOutcome(t *testing.T, ledger inspect.Ledger, id uuid.UUID, want drive
 	}
 }
 
-func expectCommitted(t *testing.T, ledger inspect.Ledger, id uuid.UUID, want bool) {
+func expectCommitted(t *testing.T, ledger driver.Ledger, id uuid.UUID, want bool) {
 	t.Helper()
 	found, err := ledger.Committed(t.Context(), []uuid.UUID{id})
 	must(t, err)

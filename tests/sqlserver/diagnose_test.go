@@ -10,21 +10,22 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-func diagnose(t *testing.T, ledger inspect.Ledger) []inspect.Finding {
+func diagnose(t *testing.T, inspector inspect.Diagnoser) []inspect.Finding {
 	t.Helper()
-	findings, err := ledger.Diagnose(t.Context())
+	findings, err := inspector.Diagnose(t.Context())
 	must(t, err)
 	return findings
 }
 
 func TestAHealthyDatabaseIsWell(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
-		findings := diagnose(t, open(t, connect(t, address)))
+		findings := diagnose(t, sqlserverinspect.New(open(t, connect(t, address))))
 		if len(findings) < 10 {
 			t.Errorf("%d findings: %+v", len(findings), findings)
 		}
@@ -85,7 +86,7 @@ func TestDiagnose(t *testing.T) {
 			if c.failOver {
 				server.FailOver()
 			}
-			findings := diagnose(t, ledger)
+			findings := diagnose(t, sqlserverinspect.New(ledger))
 			i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == c.check })
 			if i < 0 || findings[i].Level != c.level || !strings.Contains(findings[i].Text, c.says) {
 				t.Errorf("%s must be %s and say %q: %+v", c.check, c.level, c.says, findings)
@@ -100,7 +101,7 @@ func TestAnOwnTableIsDiagnosed(t *testing.T) {
 		execute(t, db, "CREATE TABLE orders (id uniqueidentifier NOT NULL PRIMARY KEY)")
 		ledger, err := sqlserver.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
 		must(t, err)
-		for _, f := range diagnose(t, ledger) {
+		for _, f := range diagnose(t, sqlserverinspect.NewOwnTable(ledger)) {
 			// As a table is made unless one says otherwise.
 			if usual := f.Check == "lock escalation" || f.Check == "page locks"; (f.Level == inspect.Warning) != usual {
 				t.Errorf("%+v", f)
@@ -115,11 +116,11 @@ func TestHoldersWithLeastRights(t *testing.T) {
 	id := newID()
 	tx := recorded(t, ledger, id)
 	server.Deny("VIEW SERVER PERFORMANCE STATE")
-	found, err := ledger.Holders(t.Context(), id)
+	found, err := sqlserverinspect.New(ledger).Holders(t.Context(), id)
 	if err != nil || len(found) > 0 {
 		t.Errorf("the holders: %+v, %v", found, err)
 	}
-	if found, err := ledger.OpenTransactions(t.Context(), 0, 10); err != nil || len(found) > 0 {
+	if found, err := sqlserverinspect.New(ledger).OpenTransactions(t.Context(), 0, 10); err != nil || len(found) > 0 {
 		t.Errorf("the open transactions: %+v, %v", found, err)
 	}
 	must(t, tx.Rollback())
@@ -147,7 +148,7 @@ func TestHoldersCostNoConnection(t *testing.T) {
 	id := newID()
 	tx := recorded(t, open(t, connect(t, address)), id)
 	for range 10 {
-		found, err := ledger.Holders(t.Context(), id)
+		found, err := sqlserverinspect.New(ledger).Holders(t.Context(), id)
 		if err != nil || len(found) != 1 || found[0].State != "sleeping" || !strings.Contains(found[0].Statement, "INSERT INTO bridge_ledger") {
 			t.Fatalf("the holders: %+v, %v", found, err)
 		}

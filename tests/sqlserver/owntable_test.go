@@ -12,7 +12,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
@@ -23,7 +22,7 @@ var orders = bridge.OwnTable{Table: "dbo.orders", Column: "id"}
 const ordersTable = "CREATE TABLE orders (n int, id uniqueidentifier NOT NULL UNIQUE)"
 
 // openOrders makes the table of orders in a new database, and opens it.
-func openOrders(t *testing.T, address string) inspect.Ledger {
+func openOrders(t *testing.T, address string) driver.Ledger {
 	t.Helper()
 	db := connect(t, address)
 	execute(t, db, ordersTable)
@@ -32,7 +31,7 @@ func openOrders(t *testing.T, address string) inspect.Ledger {
 	return ledger
 }
 
-func ordersOnStandIn(t *testing.T, options *tds.Options) (*tds.Server, inspect.Ledger) {
+func ordersOnStandIn(t *testing.T, options *tds.Options) (*tds.Server, driver.Ledger) {
 	t.Helper()
 	server := servertest.SQLServerStandIn(t, options)
 	return server, openOrders(t, newDatabase(t, server.URL("master"), true))
@@ -44,7 +43,7 @@ func insertOrder(t *testing.T, tx *sql.Tx, id uuid.UUID) {
 }
 
 // placed begins a transaction, and inserts and records an order in it.
-func placed(t *testing.T, ledger inspect.Ledger, id uuid.UUID) *sql.Tx {
+func placed(t *testing.T, ledger driver.Ledger, id uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, ledger.DB(), nil)
 	insertOrder(t, tx, id)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -46,7 +45,7 @@ func TestNoStatementByKeyMeetsTheRowsOfOthers(t *testing.T) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
-			settled := func(ledger inspect.Ledger, id uuid.UUID, want driver.Outcome) {
+			settled := func(ledger driver.Ledger, id uuid.UUID, want driver.Outcome) {
 				t.Helper()
 				if outcome, err := ledger.Settle(ctx, id, patience); err != nil || outcome != want {
 					t.Errorf("settle: %q, %v, must be %q", outcome, err, want)

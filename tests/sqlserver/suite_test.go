@@ -12,6 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
@@ -58,13 +59,21 @@ func TestSuites(t *testing.T) {
 func fallenBack(h ledgertest.Harness) ledgertest.Harness {
 	h.Overlap, h.NoSkip = true, true
 	open := h.Open
-	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
+	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 		ledger, err := open(ctx, db)
 		if err != nil {
 			return nil, err
 		}
-		ledger.(*sqlserver.Ledger).FallBack(bridge.ErrProof)
+		ledger.FallBack(bridge.ErrProof)
 		return ledger, nil
+	}
+	h.Watch = func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
+		ledger, err := sqlserver.Open(ctx, db)
+		if err != nil {
+			return nil, nil, err
+		}
+		ledger.FallBack(bridge.ErrProof)
+		return ledger, sqlserverinspect.New(ledger), nil
 	}
 	return h
 }
@@ -87,8 +96,15 @@ func ownTable(h ledgertest.Harness) ledgertest.Harness {
 		}
 		return connect
 	}
-	h.Open = func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) {
+	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
 		return sqlserver.OpenOwnTable(ctx, db, own)
+	}
+	h.Watch = func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
+		ledger, err := sqlserver.OpenOwnTable(ctx, db, own)
+		if err != nil {
+			return nil, nil, err
+		}
+		return ledger, sqlserverinspect.NewOwnTable(ledger), nil
 	}
 	h.Insert = func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 		for ids := range slices.Chunk(ids, 1000) { // the most that VALUES takes
@@ -115,8 +131,15 @@ func harness(server string, snapshot bool) ledgertest.Harness {
 			address := servertest.SQLServerDB(t, server, snapshot)
 			return func() (*sql.DB, error) { return sql.Open("sqlserver", address+"&app+name="+program) }
 		},
-		Migrate:      func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.SQLServer) },
-		Open:         func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return sqlserver.Open(ctx, db) },
+		Migrate: func(ctx context.Context, db *sql.DB) error { return migrate.Ledger(ctx, db, migrate.SQLServer) },
+		Open:    func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return sqlserver.Open(ctx, db) },
+		Watch: func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error) {
+			ledger, err := sqlserver.Open(ctx, db)
+			if err != nil {
+				return nil, nil, err
+			}
+			return ledger, sqlserverinspect.New(ledger), nil
+		},
 		MigrateInbox: func(ctx context.Context, db *sql.DB) error { return migrate.Inbox(ctx, db, migrate.SQLServer) },
 		OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
 			return sqlserver.OpenInbox(ctx, db)

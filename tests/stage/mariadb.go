@@ -7,7 +7,7 @@ import (
 
 	_ "github.com/go-sql-driver/mysql" // driver
 
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -17,7 +17,7 @@ import (
 var MariaDB = Database{
 	Name: "mariadb",
 	URL:  servertest.MariaDBDatabase,
-	Open: func(ctx context.Context, url string) (*sql.DB, inspect.Ledger, error) {
+	Open: func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
 		db, err := sql.Open("mysql", url)
 		if err != nil {
 			return nil, nil, err

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -33,7 +33,7 @@ var SQLServer = Database{
 		address.RawQuery = query.Encode()
 		return address.String()
 	},
-	Open: func(ctx context.Context, url string) (*sql.DB, inspect.Ledger, error) {
+	Open: func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
 		db, err := sql.Open("sqlserver", url)
 		if err != nil {
 			return nil, nil, err

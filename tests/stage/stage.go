@@ -19,7 +19,7 @@ import (
 	_ "modernc.org/sqlite" // driver
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
@@ -37,7 +37,7 @@ const Patience = servertest.Patience
 type Database struct {
 	Name string
 	URL  func(t testing.TB) string
-	Open func(ctx context.Context, url string) (*sql.DB, inspect.Ledger, error)
+	Open func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error)
 }
 
 // Databases are those to which a test may say any SQL; see also Everywhere.
@@ -47,7 +47,7 @@ var Databases = []Database{Postgres, SQLite}
 var Postgres = Database{
 	Name: "postgres",
 	URL:  servertest.PostgresDB,
-	Open: func(ctx context.Context, url string) (*sql.DB, inspect.Ledger, error) {
+	Open: func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
 		db, err := sql.Open("pgx", url)
 		if err != nil {
 			return nil, nil, err
@@ -69,7 +69,7 @@ var SQLite = Database{
 	URL: func(t testing.TB) string {
 		return "file:" + filepath.Join(t.TempDir(), "stage.db") + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&_txlock=immediate"
 	},
-	Open: func(ctx context.Context, url string) (*sql.DB, inspect.Ledger, error) {
+	Open: func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
 		db, err := sql.Open("sqlite", url)
 		if err != nil {
 			return nil, nil, err
@@ -91,7 +91,7 @@ type Stage struct {
 	DatabaseURL string
 	AMQP        string
 	DB          *sql.DB
-	Ledger      inspect.Ledger
+	Ledger      driver.Ledger
 	Broker      *bridge.Broker
 	Topology    bridge.Topology
 	Sender      *sender.Sender

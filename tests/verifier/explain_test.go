@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -40,8 +42,9 @@ func (l *lines) with(words string) (out []string) {
 func TestTheLogNamesWhoHoldsAMessageUp(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
-	if !s.Ledger.Features().TellsHolders {
-		t.Fatal("the ledger cannot tell")
+	ledger, err := postgres.Open(t.Context(), s.DB)
+	if err != nil {
+		t.Fatal(err)
 	}
 	queue := s.Queue("target", nil)
 	tx, ids := s.Begin(stage.To(queue, "x"))
@@ -51,7 +54,7 @@ func TestTheLogNamesWhoHoldsAMessageUp(t *testing.T) {
 	}
 	other, _ := s.Begin(stage.To(queue, "y"))
 	var log lines
-	s.Verify(verifier.Options{ExplainAfter: 200 * time.Millisecond, Patience: stage.Patience, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+	s.Verify(verifier.Options{Watcher: postgresinspect.New(ledger), ExplainAfter: 200 * time.Millisecond, Patience: stage.Patience, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 	const words = "a message waits for an open transaction"
 	named := func(session string) []string { return log.with(`"session":"` + session + `"`) }
 	s.Eventually("the first transaction is named twice", func() bool { return len(named(pid)) >= 2 })

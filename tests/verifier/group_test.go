@@ -13,7 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -244,7 +244,7 @@ func TestMessagesInGroupsAreBounded(t *testing.T) {
 // heldLedger counts the messages that were looked up and not forgotten. It forgets
 // none before there are enough. The proof's IDs are no messages.
 type heldLedger struct {
-	inspect.Ledger
+	driver.Ledger
 	of     map[string]bool
 	enough int
 
@@ -298,7 +298,7 @@ func TestAStopLeavesEachMessageOfAGroupOnce(t *testing.T) {
 	if n := s.Depth(s.Topology.Queue); n != 1 {
 		t.Fatalf("%d messages in the staging queue, want a group", n)
 	}
-	v := s.Verify(verifier.Options{Waiting: 1, Patience: time.Hour})
+	v := s.Verify(verifier.Options{Prefetch: 2, Patience: time.Hour})
 	s.Eventually("some are set aside", func() bool { return v.Stats().SetAside > 0 })
 	v.Stop()
 	s.Eventually("all are in the waiting queue", func() bool { return len(s.Waiting()) == len(ids) })

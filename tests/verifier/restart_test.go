@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -33,7 +33,7 @@ func TestTheFirstSessionStartsOnAPoolOfBrokenConnections(t *testing.T) {
 		kind := stage.Postgres
 		kind.URL = func(testing.TB) string { return through }
 		open := kind.Open
-		kind.Open = func(ctx context.Context, url string) (*sql.DB, inspect.Ledger, error) {
+		kind.Open = func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
 			migrated, _, err := open(ctx, url)
 			if err != nil {
 				return nil, nil, err

@@ -13,14 +13,13 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // guessingLedger says 'rolled back' when it does not know.
-type guessingLedger struct{ inspect.Ledger }
+type guessingLedger struct{ driver.Ledger }
 
 func (l guessingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	outcome, err := l.Ledger.Settle(ctx, id, wait)
@@ -57,7 +56,7 @@ func TestVerifierRefusesALedgerThatFailsTheProof(t *testing.T) {
 
 // staleLedger says after a wait what was so before, as a statement does that reads a
 // snapshot from its own beginning.
-type staleLedger struct{ inspect.Ledger }
+type staleLedger struct{ driver.Ledger }
 
 func (l staleLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
 	before, err := l.Committed(ctx, []uuid.UUID{id})

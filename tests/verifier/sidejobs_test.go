@@ -35,7 +35,7 @@ func TestMessagesDependOnNoSideJob(t *testing.T) {
 			faulty := &faultyJobs{Ledger: s.Ledger.(*postgres.Ledger), fail: fail}
 			s.Ledger = faulty
 			var log lines
-			options := verifier.Options{ExplainAfter: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+			options := verifier.Options{Watcher: faulty, ExplainAfter: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 			// How often each job fails soon. A sweep comes every ten minutes.
 			failures := map[string]int{"unpark": 3, "sweep": 1, "explain": 3}
 			switch way {
@@ -70,7 +70,7 @@ func TestMessagesDependOnNoSideJob(t *testing.T) {
 	}
 }
 
-// faultyJobs is a ledger, and an Observer, that fails at each side job.
+// faultyJobs is a ledger, a Watcher and an Observer that fails at each side job.
 type faultyJobs struct {
 	*postgres.Ledger
 	fail func(context.Context) error
@@ -105,6 +105,10 @@ func (f *faultyJobs) Sweep(ctx context.Context, _ time.Duration, _ int) ([]drive
 
 func (f *faultyJobs) Holders(ctx context.Context, _ uuid.UUID) ([]inspect.Holder, error) {
 	return nil, f.failing(ctx, "explain")
+}
+
+func (*faultyJobs) OpenTransactions(context.Context, time.Duration, int) ([]inspect.Holder, error) {
+	return nil, nil
 }
 
 func (f *faultyJobs) Done(verifier.Event) { _ = f.failing(context.Background(), "observe") }

@@ -10,14 +10,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // A watchedLedger tells of every lookup: of the waiting ones when they begin.
 type watchedLedger struct {
-	inspect.Ledger
+	driver.Ledger
 	settling chan settling
 	lookedUp chan []uuid.UUID
 }

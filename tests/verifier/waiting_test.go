@@ -13,7 +13,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -26,8 +25,8 @@ func TestSlowTransactionsDelayTheirOwnMessagesOnly(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	slowQueue, queue := s.Queue("slow", nil), s.Queue("target", nil)
-	v := s.Verify(verifier.Options{Prefetch: 500, WaitingPrefetch: 100, Settlers: 4})
-	big := make([]bridge.Message, 1000) // the waiting queue is passed through a hundred at a time
+	v := s.Verify(verifier.Options{Prefetch: 500, Settlers: 4})
+	big := make([]bridge.Message, 1000) // the waiting queue is passed through some 80 at a time
 	for i := range big {
 		big[i] = stage.To(slowQueue, fmt.Sprint(i))
 	}
@@ -83,7 +82,7 @@ func TestTransactionOpenForManyLockTimeoutsIsNotDropped(t *testing.T) {
 
 // countingLedger tells of every settle that found the transaction still open.
 type countingLedger struct {
-	inspect.Ledger
+	driver.Ledger
 	stillOpen chan struct{}
 }
 
@@ -216,7 +215,7 @@ func TestUnackedMessagesAreBounded(t *testing.T) {
 // stuckLedger forgets none of these IDs until it is freed; the proof, which comes first,
 // passes.
 type stuckLedger struct {
-	inspect.Ledger
+	driver.Ledger
 	ids     map[string]bool
 	release chan struct{}
 }

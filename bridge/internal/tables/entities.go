@@ -200,10 +200,12 @@ func queryRow(ctx context.Context, tx bridge.Tx, statement string, args []any, i
 	return ReadRow(rows, into...)
 }
 
-// ReadRow reads the one row of a result, if there is one, and ends the result.
+// ReadRow reads the one row of a result, if there is one, and ends the result. It reads to
+// the end: if rows are closed before it, go-mssqldb may send an attention, which would reach
+// the caller's transaction.
 func ReadRow(rows bridge.Rows, into ...any) (found bool, err error) {
 	defer rows.Close()
-	for rows.Next() { // to the end, see ExpectRows
+	for rows.Next() {
 		if err := rows.Scan(into...); err != nil {
 			return false, err
 		}

@@ -11,12 +11,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A Ledger is the part of a ledger that is the same in all databases. A database's package
-// embeds it, gives it its Verbs, and adds the methods in which the databases differ
-// altogether.
+// embeds it, and gives it its Verbs.
 type Ledger struct {
 	db       *sqlx.DB
 	identity uuid.UUID
@@ -33,6 +33,26 @@ type Verbs struct {
 	Most int
 	// Tick is the resolution of recorded_at.
 	Tick time.Duration
+
+	// Identity reads the identity, if the tables are there and as they must be.
+	Identity func(ctx context.Context) (uuid.UUID, error)
+	// Check tells whether the server is one by which a verifier may judge. It may be nil.
+	Check func(ctx context.Context) error
+
+	// Record inserts ids in tx if it has the identity, and returns how many went in; and
+	// Park messages, a mebibyte of them or so.
+	Record func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error)
+	Park   func(ctx context.Context, tx bridge.Tx, messages []driver.Parked) (changed int64, err error)
+
+	// Committed is that of driver.Ledger.
+	Committed func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
+	// Settle is that of driver.Ledger. If there is a began, it is called before the settle
+	// waits, with the session that is going to.
+	Settle Settle
+	// Table is the table that is read, as it stands in a statement, for an inspector; and
+	// Settles a part of the statement of Settle that no other statement has. It is empty
+	// where a settle holds nothing that others wait for.
+	Table, Settles string
 
 	// Forget deletes the rows of ids, and commits that at once.
 	Forget func(ctx context.Context, ids []uuid.UUID) error
@@ -54,8 +74,17 @@ type Verbs struct {
 	SweptBefore func(ctx context.Context) (time.Time, error)
 }
 
+// A Settle waits for the transaction of id.
+type Settle func(ctx context.Context, id uuid.UUID, wait time.Duration, began func(session sqlx.QueryerContext) error) (driver.Outcome, error)
+
 // What is being done, as errors say it.
 const (
+	Opening          = "open ledger"
+	Checking         = "check ledger"
+	Recording        = "record"
+	Parking          = "park"
+	LookingUp        = "look up"
+	Settling         = "settle"
 	Forgetting       = "forget"
 	Unparking        = "unpark"
 	CountingParked   = "count parked messages"
@@ -70,10 +99,16 @@ type OrphanRow struct {
 	RecordedAt sql.NullTime `db:"recorded_at"`
 }
 
-// NewLedger returns the ledger of that identity in db.
-func NewLedger(db *sqlx.DB, identity uuid.UUID, verbs Verbs) Ledger {
-	return Ledger{db, identity, verbs}
+// Open returns the ledger in db.
+func Open(ctx context.Context, db *sqlx.DB, verbs Verbs) (Ledger, error) {
+	l := Ledger{db: db, verbs: verbs}
+	var err error
+	l.identity, err = verbs.Identity(ctx)
+	return l, l.wrap(Opening, err)
 }
+
+// With returns the same ledger with other verbs.
+func With(l *Ledger, verbs Verbs) Ledger { return Ledger{l.db, l.identity, verbs} }
 
 // Identity returns the UUID that was made with the ledger's tables.
 func (l *Ledger) Identity() uuid.UUID { return l.identity }
@@ -83,7 +118,7 @@ func (l *Ledger) DB() *sql.DB { return l.db.DB }
 
 // Features are all.
 func (*Ledger) Features() driver.Features {
-	return driver.Features{Parks: true, Sweeps: true, TellsHolders: true}
+	return driver.Features{Parks: true, Sweeps: true}
 }
 
 // ProofLedger is nil: the ledger itself is proven.
@@ -94,6 +129,73 @@ func (*Ledger) FallBack(error) bool { return false }
 
 // FellBack is nil.
 func (*Ledger) FellBack() error { return nil }
+
+// Check looks at the tables and at the server.
+func (l *Ledger) Check(ctx context.Context) error {
+	identity, err := l.verbs.Identity(ctx)
+	if err == nil && identity != l.identity {
+		err = fmt.Errorf("%w: it is %s, not %s", bridge.ErrOtherLedger, identity, l.identity)
+	}
+	if err == nil && l.verbs.Check != nil {
+		err = l.verbs.Check(ctx)
+	}
+	return l.wrap(Checking, err)
+}
+
+// Record inserts the IDs in tx. After an error tx must roll back; what it holds then, and
+// whether it has ended, is said of each database's Ledger.
+func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	changed, err := l.verbs.Record(ctx, tx, ids)
+	if err = l.expectChanged(changed, len(ids), err); err != nil {
+		return fmt.Errorf("record %d IDs: %w", len(ids), l.verbs.Classify(err, Recording))
+	}
+	return nil
+}
+
+// Park inserts the messages in tx, about a mebibyte per statement or one. If it fails, tx
+// holds some of them or none.
+func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
+	for chunk := range ParkChunks(messages) {
+		changed, err := l.verbs.Park(ctx, tx, chunk)
+		if err = l.expectChanged(changed, len(chunk), err); err != nil {
+			return fmt.Errorf("park %d messages: %w", len(messages), l.verbs.Classify(err, Parking))
+		}
+	}
+	return nil
+}
+
+// expectChanged returns err, or OtherLedger unless n rows were changed, as they are if the
+// statement has found the identity.
+func (l *Ledger) expectChanged(changed int64, n int, err error) error {
+	if err == nil && int(changed) != n {
+		err = OtherLedger(l.identity)
+	}
+	return err
+}
+
+// Committed never waits for a sender.
+func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	found, err := l.verbs.Committed(ctx, ids)
+	if err != nil {
+		return nil, fmt.Errorf("look up %d IDs: %w", len(ids), l.verbs.Classify(err, LookingUp))
+	}
+	return found, nil
+}
+
+// Settle waits as the database's package says.
+func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+	outcome, err := l.verbs.Settle(ctx, id, wait, nil)
+	if err != nil {
+		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, l.verbs.Classify(err, Settling))
+	}
+	return outcome, nil
+}
 
 // Forget deletes the rows of ids, as many per statement as it takes, each of which is
 // committed at once. After an error or a crash some may be gone and some still there.

@@ -1,8 +1,10 @@
 package tables
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -11,7 +13,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // Names returns the schema, which may be "", the table and the column of own, or
@@ -52,33 +53,22 @@ func Quote(name, mark string) string {
 	return opening + strings.ReplaceAll(name, mark, mark+mark) + mark
 }
 
-// OwnIdentity is the identity of a ledger on an own table in the database whose
+// ownIdentity is the identity of a ledger on an own table in the database whose
 // tables have this identity; table and column are quoted, the table with its schema.
 // It is a UUIDv5, so that all who open the same table get the same one.
-func OwnIdentity(database uuid.UUID, table, column string) uuid.UUID {
+func ownIdentity(database uuid.UUID, table, column string) uuid.UUID {
 	return uuid.NewSHA1(database, []byte(table+"."+column))
 }
 
-// ExpectRows runs query, which returns one row of two numbers: whether the
+// expectRows runs query, which returns one row of two numbers: whether the
 // identity is in the transaction's database, and how many of the n IDs have a row.
 // Errors of the database come back as they are.
-func ExpectRows(ctx context.Context, tx bridge.Tx, identity uuid.UUID, n int, query string, args ...any) error {
-	rows, err := tx.Query(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
+func expectRows(ctx context.Context, tx bridge.Tx, identity uuid.UUID, n int, query string, args ...any) error {
 	var own, found int
-	// To the end: if rows are closed before it, go-mssqldb may send an attention, which
-	// would reach the caller's transaction.
-	for rows.Next() {
-		if err := rows.Scan(&own, &found); err != nil {
-			return err
-		}
-	}
+	_, err := queryRow(ctx, tx, query, args, &own, &found)
 	switch {
-	case rows.Err() != nil:
-		return rows.Err()
+	case err != nil:
+		return err
 	case own == 0:
 		return OtherLedger(identity)
 	case found != n:
@@ -90,24 +80,52 @@ func ExpectRows(ctx context.Context, tx bridge.Tx, identity uuid.UUID, n int, qu
 // An OwnLedger is what the ledgers on own tables have in common: a ledger of the same
 // database that reads another table than bridge_ledger, and leaves it as it is.
 type OwnLedger struct {
-	inspect.Ledger // reads the own table
-	identity       uuid.UUID
-	proof          driver.Ledger // the same statements on bridge_ledger
+	*Ledger  // reads the own table
+	identity uuid.UUID
+	proof    driver.Ledger // the same statements on bridge_ledger
+	verbs    OwnVerbs
 }
 
-// NewOwnLedger takes the ledger that reads the own table, the identity of both, and the
-// ledger on bridge_ledger that waits by the same means.
-func NewOwnLedger(reads inspect.Ledger, identity uuid.UUID, proof driver.Ledger) OwnLedger {
-	return OwnLedger{reads, identity, proof}
+// OwnVerbs are what a database does in its own words with an own table.
+type OwnVerbs struct {
+	// Rows is a query for expectRows.
+	Rows func(ids []uuid.UUID) (query string, args []any)
+	// Most is how many IDs Rows takes; 0 if it takes any number.
+	Most int
+	// Check looks at the table again.
+	Check func(ctx context.Context) error
+}
+
+// NewOwnLedger takes the ledger that reads the own table, which has these names, quoted, and
+// the ledger on bridge_ledger that waits by the same means.
+func NewOwnLedger(reads *Ledger, table, column string, proof driver.Ledger, verbs OwnVerbs) OwnLedger {
+	return OwnLedger{reads, ownIdentity(reads.identity, table, column), proof, verbs}
 }
 
 // Identity is one of the table's own (see bridge.OwnTable).
 func (o OwnLedger) Identity() uuid.UUID { return o.identity }
 
-// Features deny whatever would change rows of the table.
-func (o OwnLedger) Features() driver.Features {
-	return driver.Features{KeepsRows: true, TellsHolders: o.Ledger.Features().TellsHolders}
+// Record shows that tx has a row for each of ids, and changes nothing.
+func (o OwnLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+	for chunk := range slices.Chunk(ids, cmp.Or(o.verbs.Most, max(1, len(ids)))) {
+		query, args := o.verbs.Rows(chunk)
+		if err := expectRows(ctx, tx, o.Ledger.identity, len(chunk), query, args...); err != nil {
+			return fmt.Errorf("record %d IDs in %s: %w", len(ids), o.Ledger.verbs.Table, o.Ledger.verbs.Classify(err, LookingUp))
+		}
+	}
+	return nil
 }
+
+// Check looks at the own table as well.
+func (o OwnLedger) Check(ctx context.Context) error {
+	if err := o.Ledger.Check(ctx); err != nil {
+		return err
+	}
+	return o.Ledger.wrap("check own table", o.verbs.Check(ctx))
+}
+
+// Features deny whatever would change rows of the table.
+func (OwnLedger) Features() driver.Features { return driver.Features{KeepsRows: true} }
 
 // ProofLedger returns the ledger on bridge_ledger.
 func (o OwnLedger) ProofLedger() driver.Ledger { return o.proof }
@@ -144,9 +162,3 @@ func (OwnLedger) Sweep(context.Context, time.Duration, int) ([]driver.Orphan, er
 func (OwnLedger) SweptBefore(context.Context) (time.Time, error) {
 	return time.Time{}, Unsupported("read the watermark", "an own table")
 }
-
-// FallBack knows no second way: that would insert into the table.
-func (OwnLedger) FallBack(error) bool { return false }
-
-// FellBack is nil.
-func (OwnLedger) FellBack() error { return nil }

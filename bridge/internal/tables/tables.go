@@ -98,15 +98,6 @@ func ExpectChanged[N int | int64](changed N, n int, identity uuid.UUID) error {
 	return nil
 }
 
-// ExpectSame returns an error unless the identity that was found is the one that was
-// opened.
-func ExpectSame(found, opened uuid.UUID) error {
-	if found != opened {
-		return fmt.Errorf("%w: it is %s, not %s", bridge.ErrOtherLedger, found, opened)
-	}
-	return nil
-}
-
 // Found returns the IDs of a lookup, of which one row at least says that the identity
 // is right; that one is without an ID if nothing was found.
 func Found(rows []uuid.NullUUID, identity uuid.UUID) ([]uuid.UUID, error) {

@@ -2,7 +2,11 @@ package tables
 
 import (
 	"context"
+	"database/sql/driver"
+	"fmt"
 	"time"
+
+	"github.com/jmoiron/sqlx"
 )
 
 // longestMargin is kept of a context's deadline at most.
@@ -19,4 +23,18 @@ func Wait(ctx context.Context, wait, unit time.Duration) int64 {
 		n = min(n, left/unit)
 	}
 	return int64(max(1, n))
+}
+
+// OnConnection runs fn on one connection. If fn fails, it is not known what state the
+// connection is in: so it is not used again, and its end is a rollback.
+func OnConnection(ctx context.Context, db *sqlx.DB, fn func(conn *sqlx.Conn) error) error {
+	conn, err := db.Connx(ctx)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err = fn(conn); err != nil {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	return err
 }

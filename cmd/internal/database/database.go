@@ -67,8 +67,8 @@ type kind struct {
 	dialect migrate.Dialect
 	// open makes a pool; create says that a file may be made, and prepared.
 	open     func(ctx context.Context, url string, create bool) (*sqlx.DB, error)
-	ledger   func(ctx context.Context, db *sql.DB) (inspect.Ledger, error)
-	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (inspect.Ledger, error)
+	ledger   func(ctx context.Context, db *sql.DB) (*Ledger, error)
+	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*Ledger, error)
 	inbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 	// inClear is InClear's list, nil where there is no network; mendClear is what to change.
 	inClear   func(url string) []string
@@ -134,9 +134,28 @@ func (d *Database) MigrateTables(ctx context.Context, files fs.FS, part string) 
 	return migrate.Tables(ctx, d.DB.DB, d.kind.dialect, files, part)
 }
 
+// A Ledger is a ledger with its inspector, which answers operators' questions about it.
+type Ledger struct {
+	driver.Ledger
+	inspect.Diagnoser
+	inspect.Watcher // nil: the database does not tell who holds a message up
+}
+
 // Ledger opens the ledger that is in the database.
-func (d *Database) Ledger(ctx context.Context) (inspect.Ledger, error) {
+func (d *Database) Ledger(ctx context.Context) (*Ledger, error) {
 	return d.kind.ledger(ctx, d.DB.DB)
+}
+
+// watched puts together a ledger, if it could be opened, and its inspector.
+func watched[L driver.Ledger, I interface {
+	inspect.Diagnoser
+	inspect.Watcher
+}](ledger L, err error, inspector func(L) I) (*Ledger, error) {
+	if err != nil {
+		return nil, err
+	}
+	i := inspector(ledger)
+	return &Ledger{ledger, i, i}, nil
 }
 
 // Inbox opens the inbox that is in the database.

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // ErrOwnTable: the table named by an OwnTable cannot be a ledger; the text says why.
@@ -39,7 +38,7 @@ func (o OwnTable) own() bridge.OwnTable {
 
 // LedgerOn opens the ledger on a table of the application's own, or Ledger if own is
 // empty. The error wraps ErrOwnTable if the table is at fault.
-func (d *Database) LedgerOn(ctx context.Context, own OwnTable) (inspect.Ledger, error) {
+func (d *Database) LedgerOn(ctx context.Context, own OwnTable) (*Ledger, error) {
 	if own == "" {
 		return d.Ledger(ctx)
 	}

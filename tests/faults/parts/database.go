@@ -12,7 +12,6 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	bridgemysql "github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -24,7 +23,7 @@ type Database struct {
 
 	driver string
 	dsn    func(*url.URL) string
-	ledger func(context.Context, *sql.DB) (inspect.Ledger, error)
+	ledger func(context.Context, *sql.DB) (driver.Ledger, error)
 	inbox  func(context.Context, *sql.DB) (driver.Inbox, error)
 	// shortLockTimeout makes the transaction's waits for a lock end soon.
 	shortLockTimeout string
@@ -35,7 +34,7 @@ var databases = map[string]Database{
 		Dialect:          migrate.PostgreSQL,
 		driver:           "pgx",
 		dsn:              (*url.URL).String,
-		ledger:           func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return postgres.Open(ctx, db) },
+		ledger:           func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return postgres.Open(ctx, db) },
 		inbox:            func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
 		shortLockTimeout: `SET LOCAL lock_timeout = '100ms'`,
 	},
@@ -43,7 +42,7 @@ var databases = map[string]Database{
 		Dialect: migrate.MySQL,
 		driver:  "mysql",
 		dsn:     mysqlDSN,
-		ledger:  func(ctx context.Context, db *sql.DB) (inspect.Ledger, error) { return bridgemysql.Open(ctx, db) },
+		ledger:  func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return bridgemysql.Open(ctx, db) },
 		inbox:   func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return bridgemysql.OpenInbox(ctx, db) },
 		// In whole seconds, and for the session: its later transactions have it too.
 		shortLockTimeout: `SET SESSION innodb_lock_wait_timeout = 1`,

@@ -8,11 +8,10 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
 // A ledger notes in the diary what is asked of it and what it says, by message ID.
-type ledger struct{ inspect.Ledger }
+type ledger struct{ driver.Ledger }
 
 func (l *ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 	err := l.Ledger.Record(ctx, tx, ids)

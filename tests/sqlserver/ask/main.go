@@ -25,6 +25,7 @@ import (
 	_ "github.com/microsoft/go-mssqldb" // driver
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
@@ -127,7 +128,7 @@ func (w *world) clear() (all error) {
 
 // describe prints what the doctor finds.
 func (w *world) describe(ctx context.Context, out io.Writer) error {
-	findings, err := w.ledger.Diagnose(ctx)
+	findings, err := sqlserverinspect.New(w.ledger).Diagnose(ctx)
 	for _, f := range findings {
 		fmt.Fprintf(out, "%s: %s: %s\n", f.Check, f.Level, f.Text)
 	}

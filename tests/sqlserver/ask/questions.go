@@ -16,6 +16,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 )
 
 // A question has an answer, or cannot be asked.
@@ -299,7 +300,7 @@ func twoTakers(ctx context.Context, w *world) (string, error) {
 
 func holders(ctx context.Context, w *world) (string, error) {
 	return w.whileOpen(ctx, func(id uuid.UUID, _ func() error) (string, error) {
-		found, err := w.ledger.Holders(ctx, id)
+		found, err := sqlserverinspect.New(w.ledger).Holders(ctx, id)
 		if err != nil {
 			return "", err
 		}

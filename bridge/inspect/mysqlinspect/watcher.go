@@ -1,9 +1,9 @@
-package mysql
+package mysqlinspect
 
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,7 +14,17 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
+)
+
+// The errors that say that something may not be seen, or is not there, by number.
+const (
+	unknownTable       = 1109
+	missingTableRight  = 1142
+	missingColumnRight = 1143
+	noSuchTable        = 1146
+	missingRight       = 1227
 )
 
 // A transaction without a session is a prepared one (XA) whose session has ended.
@@ -24,19 +34,19 @@ const (
 CAST(CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00') AS CHAR) AS since, COALESCE(p.user, '') AS login,
 COALESCE(p.host, '') AS host, COALESCE(p.command, '') AS command, COALESCE(p.info, '') AS info`
 
-	// %[1]d the session that waits, %[2]s the ID, as in its statement: InnoDB may
+	// %[1]s the session that waits, %[2]s the ID, as in its statement: InnoDB may
 	// show what was the case some tenths of a second ago.
 	holdersMariaDB = `SELECT DISTINCT ` + transaction + ` FROM information_schema.innodb_lock_waits w
 JOIN information_schema.innodb_trx r ON r.trx_id = w.requesting_trx_id
 JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_trx_id
 LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
-WHERE r.trx_mysql_thread_id = %[1]d AND LOCATE('%[2]s', r.trx_query) > 0`
+WHERE r.trx_mysql_thread_id = %[1]s AND LOCATE('%[2]s', r.trx_query) > 0`
 
 	holdersMySQL = `SELECT DISTINCT ` + transaction + ` FROM performance_schema.data_lock_waits w
 JOIN information_schema.innodb_trx r ON r.trx_id = w.requesting_engine_transaction_id
 JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_engine_transaction_id
 LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
-WHERE r.trx_mysql_thread_id = %[1]d AND LOCATE('%[2]s', r.trx_query) > 0`
+WHERE r.trx_mysql_thread_id = %[1]s AND LOCATE('%[2]s', r.trx_query) > 0`
 
 	// A session that records has our database as its default: the name of the ledger
 	// stands without one.
@@ -60,79 +70,35 @@ WHERE t.processlist_id IN (%[1]s) AND s.sql_text IS NOT NULL ORDER BY s.event_id
 // what it shows only when nobody has looked for a tenth of a second.
 const lookPause = 150 * time.Millisecond
 
-// Holders reads the row as Settle does, and asks InnoDB for whom that waits. Without
-// the right PROCESS it returns none. It always waits to the end, a second or two.
-func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
-	found, err := l.holders(ctx, id)
-	if err != nil {
-		return nil, fmt.Errorf("holders of %s: %w", id, classify(err))
-	}
-	return found, nil
+// Holders settles the ID, and asks InnoDB for whom that waits. Without the right PROCESS it
+// returns none. It always waits to the end, a second or two.
+func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
+	var version string
+	return inspection.Watch{
+		Watched: i.on,
+		Session: func(ctx context.Context, session sqlx.QueryerContext) (number string, err error) {
+			err = session.QueryRowxContext(ctx, `SELECT CONNECTION_ID(), VERSION()`).Scan(&number, &version)
+			return number, err
+		},
+		Look: func(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error) {
+			look := holdersMySQL
+			if isMariaDB(version) {
+				look = holdersMariaDB
+			}
+			return list(ctx, conn, fmt.Sprintf(look, session, hex.EncodeToString(id[:])))
+		},
+		Pause: lookPause,
+	}.Holders(ctx, id)
 }
 
 // OpenTransactions lists the transactions of sessions in this database that have
 // changed some row of any table: InnoDB does not tell of which. What InnoDB tells is a
 // tenth of a second old, and older while somebody looks more often than that. Without
 // the right PROCESS it returns none.
-func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
-	err := tables.CheckAge(age, limit)
-	if err == nil {
-		var found []inspect.Holder
-		if found, err = list(ctx, l.db, fmt.Sprintf(openTransactions, age.Microseconds(), limit)); err == nil {
-			return found, nil
-		}
-	}
-	return nil, fmt.Errorf("list open transactions: %w", classify(err))
-}
-
-func (l *Ledger) holders(ctx context.Context, id uuid.UUID) (found []inspect.Holder, err error) {
-	if err := tables.CheckPool(l.db); err != nil {
-		return nil, err
-	}
-	conn, err := l.db.Connx(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil { // what state it is in is not known
-			_ = conn.Raw(func(any) error { return driver.ErrBadConn })
-		}
-		_ = conn.Close()
-	}()
-	var server struct {
-		Session int64
-		Usual   int64
-		Version string
-	}
-	if err := conn.GetContext(ctx, &server, `SELECT CONNECTION_ID() AS session, @@SESSION.innodb_lock_wait_timeout AS usual, VERSION() AS version`); err != nil {
-		return nil, err
-	}
-	if err := setLockWait(ctx, conn, int64(tables.WatchWait/time.Second)); err != nil {
-		return nil, err
-	}
-	look := holdersMySQL
-	if isMariaDB(server.Version) {
-		look = holdersMariaDB
-	}
-	look = fmt.Sprintf(look, server.Session, digits(id))
-	found, err = tables.Watch{
-		DB: l.db,
-		Wait: func(ctx context.Context) error {
-			return readCommitted(ctx, conn, func(tx *sqlx.Tx) error {
-				_, err := tx.ExecContext(ctx, l.statement(settle, digits(id)))
-				return err
-			})
-		},
-		Ended: waitEnded,
-		Look: func(ctx context.Context, conn *sqlx.Conn) ([]inspect.Holder, error) {
-			return list(ctx, conn, look)
-		},
-		Pause: lookPause,
-	}.Run(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return found, setLockWait(ctx, conn, server.Usual)
+func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
+	return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
+		return list(ctx, i.on.DB, fmt.Sprintf(openTransactions, age.Microseconds(), limit))
+	})
 }
 
 func isMariaDB(version string) bool { return strings.Contains(version, "MariaDB") }
@@ -148,7 +114,7 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string) ([]inspect.H
 		Program, Statements string `db:"-"`
 	}
 	err := sqlx.SelectContext(ctx, q, &rows, query)
-	if n := number(err); n == missingRight || n == missingTableRight {
+	if n := mysqlserver.Number(err); n == missingRight || n == missingTableRight {
 		return nil, nil
 	}
 	if err != nil || len(rows) == 0 {
@@ -178,7 +144,7 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string) ([]inspect.H
 		if r.Info == "" {
 			r.Info = last[r.Session]
 		}
-		h.Statement = tables.Cut(r.Info)
+		h.Statement = inspection.Cut(r.Info)
 		found[i] = h
 	}
 	return found, nil
@@ -207,7 +173,7 @@ func texts(ctx context.Context, q sqlx.QueryerContext, query string, sessions []
 		Text    sql.NullString
 	}
 	err := sqlx.SelectContext(ctx, q, &rows, fmt.Sprintf(query, strings.Join(sessions, ",")))
-	if err != nil && !slices.Contains([]uint64{missingRight, missingTableRight, missingColumnRight, noSuchTable, unknownTable}, number(err)) {
+	if err != nil && !slices.Contains([]uint64{missingRight, missingTableRight, missingColumnRight, noSuchTable, unknownTable}, mysqlserver.Number(err)) {
 		return nil, err
 	}
 	all := make(map[int64]string)

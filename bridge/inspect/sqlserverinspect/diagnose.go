@@ -1,4 +1,4 @@
-package sqlserver
+package sqlserverinspect
 
 import (
 	"context"
@@ -7,16 +7,16 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
 // What is asked of the server. Properties that it does not know are null.
 const (
 	clock = `SELECT DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`
 
-	serverState = `SELECT ` + product + `,
+	serverState = `SELECT ` + mssql.ServerColumns + `,
 	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability,
 	d.compatibility_level AS compatibility,
 	d.delayed_durability_desc AS durability,
@@ -28,7 +28,7 @@ const (
 	COALESCE((SELECT SUM(p.rows) FROM sys.partitions p WHERE p.object_id = OBJECT_ID('bridge_ledger') AND p.index_id IN (0, 1)), 0) AS row_count,
 	COALESCE((SELECT CAST(t.is_replicated AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS published,
 	COALESCE((SELECT CAST(t.is_merge_published AS int) + CAST(t.is_sync_tran_subscribed AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS merged
-FROM sys.databases d WHERE ` + thisDatabase
+FROM sys.databases d WHERE ` + mssql.ThisDatabase
 
 	// These tables are there where something is published. 0x1: peer-to-peer
 	// ('syspublications', 'sysarticles').
@@ -53,40 +53,31 @@ const (
 const azureDatabase = 5
 
 // Diagnose looks at the server, at the database and at the bridge's tables.
-func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return l.diagnose(ctx, l) }
-
-// Diagnose is Ledger's, with the own table checked instead of bridge_ledger. It leaves
-// out parked messages and orphans, as there are none.
-func (o *ownTable) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
-	return o.ledger.diagnose(ctx, o)
-}
-
-// diagnose examines the database of l for the ledger that is in use.
-func (l *Ledger) diagnose(ctx context.Context, used driver.Ledger) ([]inspect.Finding, error) {
-	d := diagnosis{ledger: l}
-	d.Ledger(ctx, used)
+func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
+	d := diagnosis{Inspector: i}
+	d.Ledger(ctx, i.ledger)
 	for _, part := range []func(context.Context) error{d.server, d.rights, d.oldest} {
-		if err := try(ctx, part); err != nil {
-			return d.Findings, fmt.Errorf("diagnose: %w", classify(err, l.rights))
+		if err := mssql.Try(ctx, part); err != nil {
+			return d.Findings, fmt.Errorf("diagnose: %w", i.on.Classify(err))
 		}
 	}
-	err := try(ctx, func(ctx context.Context) error {
-		d.Clock(ctx, l.db, clock)
+	err := mssql.Try(ctx, func(ctx context.Context) error {
+		d.Clock(ctx, i.on.DB, clock)
 		return ctx.Err()
 	})
-	d.Backlog(ctx, used)
+	d.Backlog(ctx, i.ledger)
 	return d.Findings, err
 }
 
 type diagnosis struct {
-	tables.Findings
-	ledger *Ledger
-	azure  bool
+	inspection.Findings
+	*Inspector
+	azure bool
 }
 
 // properties are the answer to serverState.
 type properties struct {
-	serverProduct
+	mssql.Server
 	Updateability sql.NullString
 	Compatibility int
 	Durability    sql.NullString
@@ -102,35 +93,35 @@ type properties struct {
 
 func (d *diagnosis) server(ctx context.Context) error {
 	var p properties
-	if err := d.ledger.db.GetContext(ctx, &p, serverState, d.ledger.table); err != nil {
+	if err := d.on.DB.GetContext(ctx, &p, serverState, d.on.Table); err != nil {
 		return err
 	}
 	peersAt, peersErr := 0, error(nil)
 	if p.Published {
-		peersErr = d.ledger.db.GetContext(ctx, &peersAt, peers, d.ledger.table)
+		peersErr = d.on.DB.GetContext(ctx, &peersAt, peers, d.on.Table)
 	}
 	d.azure = p.Edition == azureDatabase
-	if err := p.check(); err != nil {
-		d.Error(tables.CheckVersion, "use a newer server", "%v", err)
+	if err := p.Check(); err != nil {
+		d.Error(inspection.CheckVersion, "use a newer server", "%v", err)
 	} else {
-		d.OK(tables.CheckVersion, "%s", p.Product.String)
+		d.OK(inspection.CheckVersion, "%s", p.Product.String)
 	}
-	d.Expect("compatibility level", p.Compatibility >= minCompatibility, fmt.Sprint(p.Compatibility), inspect.Error,
-		fmt.Sprintf("%d, must be %d at least", p.Compatibility, minCompatibility), "ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL")
-	d.Expect(tables.CheckPrimary, p.Updateability.String == readWrite, "it takes writes", inspect.Error,
+	d.Expect("compatibility level", p.Compatibility >= mssql.MinCompatibility, fmt.Sprint(p.Compatibility), inspect.Error,
+		fmt.Sprintf("%d, must be %d at least", p.Compatibility, mssql.MinCompatibility), "ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL")
+	d.Expect(inspection.CheckPrimary, p.Updateability.String == mssql.ReadWrite, "it takes writes", inspect.Error,
 		fmt.Sprintf("it is %q: a readable secondary, or read-only", p.Updateability.String),
 		"connect to the primary, without ApplicationIntent=ReadOnly")
 	if p.Babelfish && !p.Durability.Valid {
-		d.Unknown(tables.CheckDurable, "see that synchronous_commit is not off in PostgreSQL", errDurabilityUnknown)
+		d.Unknown(inspection.CheckDurable, "see that synchronous_commit is not off in PostgreSQL", errDurabilityUnknown)
 	} else {
-		d.Expect(tables.CheckDurable, p.Durability.String == durable, "delayed durability is "+durable, inspect.Error,
+		d.Expect(inspection.CheckDurable, p.Durability.String == mssql.Durable, "delayed durability is "+mssql.Durable, inspect.Error,
 			"delayed durability is "+p.Durability.String+": a crash can undo a transaction whose message was forwarded",
-			"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = "+durable)
+			"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = "+mssql.Durable)
 	}
 	d.primaries(p, peersAt, peersErr)
 	d.isolation(p)
 	d.locking(p)
-	d.OK(tables.CheckRows, "about %d", p.Rows)
+	d.OK(inspection.CheckRows, "about %d", p.Rows)
 	return nil
 }
 
@@ -155,7 +146,7 @@ func (d *diagnosis) isolation(p properties) {
 	if p.RCSI {
 		level = "READ COMMITTED, with versions (READ_COMMITTED_SNAPSHOT)"
 	}
-	d.OK(tables.CheckIsolation, "%s; SNAPSHOT is %s; the verifier asks for locks either way", level, p.Snapshots)
+	d.OK(inspection.CheckIsolation, "%s; SNAPSHOT is %s; the verifier asks for locks either way", level, p.Snapshots)
 	d.Expect("lock hints", !p.Babelfish, "it is not Babelfish, which ignores them", inspect.Warning,
 		"it is Babelfish, which ignores them: the proof has the verifier wait by an INSERT instead, and an own table cannot be used",
 		"read what the package's documentation says of servers that ignore hints")
@@ -165,10 +156,10 @@ func (d *diagnosis) locking(p properties) {
 	d.OK("optimized locking", "%s", map[bool]string{true: "on", false: "off"}[p.Optimized])
 	d.Expect("lock escalation", p.Escalation == "DISABLE", "disabled", inspect.Warning,
 		fmt.Sprintf("it is %q: after a transaction with thousands of rows, messages wait for it one by one", p.Escalation),
-		"ALTER TABLE "+d.ledger.table+" SET (LOCK_ESCALATION = DISABLE)")
+		"ALTER TABLE "+d.on.Table+" SET (LOCK_ESCALATION = DISABLE)")
 	d.Expect("page locks", p.PageLocks == 0, "none", inspect.Warning,
 		fmt.Sprintf("allowed by %d indexes: the lookup that never waits does not pass over them", p.PageLocks),
-		"ALTER INDEX ALL ON "+d.ledger.table+" SET (ALLOW_PAGE_LOCKS = OFF)")
+		"ALTER INDEX ALL ON "+d.on.Table+" SET (ALLOW_PAGE_LOCKS = OFF)")
 }
 
 func (d *diagnosis) rights(ctx context.Context) error {
@@ -177,12 +168,12 @@ func (d *diagnosis) rights(ctx context.Context) error {
 		level         inspect.Level
 		missing       []string
 	}{
-		{check: tables.CheckRights, values: verifierNeeds, level: inspect.Error},
-		{check: tables.CheckUnpark, values: unparkNeeds, level: inspect.Warning},
-		{check: tables.CheckSweep, values: sweepNeeds, level: inspect.Warning},
+		{check: inspection.CheckRights, values: verifierNeeds, level: inspect.Error},
+		{check: inspection.CheckUnpark, values: unparkNeeds, level: inspect.Warning},
+		{check: inspection.CheckSweep, values: sweepNeeds, level: inspect.Warning},
 	}
 	for i := range parts {
-		if err := d.ledger.db.SelectContext(ctx, &parts[i].missing, fmt.Sprintf(rights, parts[i].values)); err != nil {
+		if err := d.on.DB.SelectContext(ctx, &parts[i].missing, fmt.Sprintf(rights, parts[i].values)); err != nil {
 			return err
 		}
 	}
@@ -196,7 +187,7 @@ func (d *diagnosis) rights(ctx context.Context) error {
 // rights: these differ between versions and, on Azure, between service tiers.
 func (d *diagnosis) oldest(ctx context.Context) error {
 	const among = "the transactions that have the table locked for a change"
-	found, err := list(ctx, d.ledger.db, openTransactions, d.ledger.table, int64(0), int64(1))
+	found, err := d.list(ctx, d.on.DB, openTransactions, d.on.Table, int64(0), int64(1))
 	if err == nil {
 		err = d.seesSessions(ctx)
 	}
@@ -205,14 +196,14 @@ func (d *diagnosis) oldest(ctx context.Context) error {
 		if d.azure {
 			mend = "GRANT VIEW DATABASE STATE TO the verifier's user; on Basic, S0 and S1 and in elastic pools its login must be a member of ##MS_ServerStateReader##"
 		}
-		d.Warning(tables.CheckWatch, mend, "the login may not see other sessions: no holder can be told")
-		d.Unknown(tables.CheckOldest, "as for: "+tables.CheckWatch, errUnseen)
+		d.Warning(inspection.CheckWatch, mend, "the login may not see other sessions: no holder can be told")
+		d.Unknown(inspection.CheckOldest, "as for: "+inspection.CheckWatch, errUnseen)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	d.OK(tables.CheckWatch, "all sessions can be seen")
+	d.OK(inspection.CheckWatch, "all sessions can be seen")
 	var age sql.NullFloat64
 	if len(found) > 0 {
 		age = sql.NullFloat64{Float64: max(0, time.Since(found[0].Since).Seconds()), Valid: true}
@@ -223,10 +214,10 @@ func (d *diagnosis) oldest(ctx context.Context) error {
 
 // seesSessions returns errUnseen unless one of our sessions sees another.
 func (d *diagnosis) seesSessions(ctx context.Context) error {
-	if err := tables.CheckPool(d.ledger.db); err != nil {
+	if err := inspection.CheckPool(d.on.DB); err != nil {
 		return nil // Ledger has told it
 	}
-	other, err := d.ledger.db.Connx(ctx)
+	other, err := d.on.DB.Connx(ctx)
 	if err != nil {
 		return err
 	}
@@ -235,7 +226,7 @@ func (d *diagnosis) seesSessions(ctx context.Context) error {
 	if err := other.GetContext(ctx, &session, `SELECT @@SPID`); err != nil {
 		return err
 	}
-	if err := d.ledger.db.GetContext(ctx, &seen, sessionSeen, session); err != nil {
+	if err := d.on.DB.GetContext(ctx, &seen, sessionSeen, session); err != nil {
 		return err
 	}
 	if seen == 0 {

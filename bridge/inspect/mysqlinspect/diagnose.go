@@ -1,4 +1,4 @@
-package mysql
+package mysqlinspect
 
 import (
 	"context"
@@ -9,9 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 )
 
 // What is asked of the server, and of the login.
@@ -69,34 +72,25 @@ const (
 )
 
 // Diagnose looks at the server, at the login's session and at the bridge's tables.
-func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return l.diagnose(ctx, l) }
-
-// Diagnose is Ledger's, with the own table checked as well. It leaves out parked
-// messages and orphans, as there are none.
-func (o *ownTable) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
-	return o.ledger.diagnose(ctx, o)
-}
-
-// diagnose examines the database of l for the ledger that is in use.
-func (l *Ledger) diagnose(ctx context.Context, used driver.Ledger) ([]inspect.Finding, error) {
-	d := diagnosis{ledger: l, variables: make(map[string]string)}
-	d.Ledger(ctx, used)
+func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
+	d := diagnosis{db: i.on.DB, variables: make(map[string]string)}
+	d.Ledger(ctx, i.ledger)
 	for _, part := range []func(context.Context) error{d.read, d.tables, d.rights, d.transactions} {
 		if err := part(ctx); err != nil {
-			return d.Findings, fmt.Errorf("diagnose: %w", classify(err))
+			return d.Findings, fmt.Errorf("diagnose: %w", i.on.Classify(err))
 		}
 	}
 	d.server()
 	d.durability()
 	d.session()
-	d.Clock(ctx, l.db, clock)
-	d.Backlog(ctx, used)
+	d.Clock(ctx, i.on.DB, clock)
+	d.Backlog(ctx, i.ledger)
 	return d.Findings, ctx.Err()
 }
 
 type diagnosis struct {
-	tables.Findings
-	ledger    *Ledger
+	inspection.Findings
+	db        *sqlx.DB
 	variables map[string]string // by their names in lower case
 }
 
@@ -106,7 +100,7 @@ func (d *diagnosis) read(ctx context.Context) error {
 			Name  string `db:"Variable_name"`
 			Value string `db:"Value"`
 		}
-		if err := d.ledger.db.SelectContext(ctx, &rows, query); err != nil {
+		if err := d.db.SelectContext(ctx, &rows, query); err != nil {
 			return err
 		}
 		for _, r := range rows {
@@ -119,7 +113,7 @@ func (d *diagnosis) read(ctx context.Context) error {
 // isOn tells whether the server has the variable, and has it on.
 func (d *diagnosis) isOn(name string) bool {
 	value, known := d.variables[name]
-	return known && !off(value)
+	return known && !mysqlserver.Off(value)
 }
 
 // number is a variable's number, 0 if there is none.
@@ -130,7 +124,7 @@ func (d *diagnosis) number(name string) int64 {
 
 func (d *diagnosis) server() {
 	version := d.variables["version"]
-	d.Expect(tables.CheckVersion, supported(version), version, inspect.Error,
+	d.Expect(inspection.CheckVersion, supported(version), version, inspect.Error,
 		version+", must be MySQL 8.0.16 or MariaDB 10.6 at least", "use a newer server")
 	var why []string
 	for _, name := range []string{"read_only", "super_read_only", "innodb_read_only"} {
@@ -138,9 +132,9 @@ func (d *diagnosis) server() {
 			why = append(why, name+" is "+d.variables[name])
 		}
 	}
-	d.Expect(tables.CheckPrimary, len(why) == 0, "it takes writes", inspect.Error, strings.Join(why, ", "), "connect to the primary")
+	d.Expect(inspection.CheckPrimary, len(why) == 0, "it takes writes", inspect.Error, strings.Join(why, ", "), "connect to the primary")
 	several := d.isOn("wsrep_on")
-	if mode, known := d.variables["group_replication_single_primary_mode"]; known && off(mode) {
+	if mode, known := d.variables["group_replication_single_primary_mode"]; known && mysqlserver.Off(mode) {
 		several = true
 	}
 	d.Expect("one writing node", !several, "no cluster in which several nodes take writes", inspect.Error,
@@ -172,7 +166,7 @@ func supported(version string) bool {
 func (d *diagnosis) durability() {
 	flush := d.variables["innodb_flush_log_at_trx_commit"]
 	// MariaDB's 3 is safer than 1.
-	d.Expect(tables.CheckDurable, flush == "1" || flush == "3", "innodb_flush_log_at_trx_commit is "+flush, inspect.Error,
+	d.Expect(inspection.CheckDurable, flush == "1" || flush == "3", "innodb_flush_log_at_trx_commit is "+flush, inspect.Error,
 		"innodb_flush_log_at_trx_commit is "+flush+": a crash of the machine can undo a transaction whose message was forwarded",
 		"SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the configuration")
 	d.Expect("torn pages", d.isOn("innodb_doublewrite") || d.variables["innodb_doublewrite"] == "", "innodb_doublewrite is on", inspect.Warning,
@@ -197,7 +191,7 @@ func (d *diagnosis) session() {
 	if level == "" {
 		level = d.variables["tx_isolation"]
 	}
-	d.OK(tables.CheckIsolation, "%s; the verifier sets its own", level)
+	d.OK(inspection.CheckIsolation, "%s; the verifier sets its own", level)
 	var short []string
 	add := func(name string, value, limit time.Duration) {
 		if value > 0 && value < limit {
@@ -208,7 +202,7 @@ func (d *diagnosis) session() {
 	add("max_statement_time", time.Duration(seconds*float64(time.Second)), shortTimeout)
 	add("max_execution_time", time.Duration(d.number("max_execution_time"))*time.Millisecond, shortTimeout)
 	add("wait_timeout", time.Duration(d.number("wait_timeout"))*time.Second, shortIdle)
-	d.Expect(tables.CheckTimeouts, len(short) == 0, "none that would cut the verifier's work short", inspect.Warning,
+	d.Expect(inspection.CheckTimeouts, len(short) == 0, "none that would cut the verifier's work short", inspect.Warning,
 		strings.Join(short, ", ")+": it can cut a settle, a sweep or an unpark short, which are then begun again",
 		"raise them for the verifier; it bounds its waits itself")
 	packet := d.number("max_allowed_packet")
@@ -222,7 +216,7 @@ func (d *diagnosis) tables(ctx context.Context) error {
 		Name, Engine string
 		Rows         int64 `db:"row_count"`
 	}
-	if err := d.ledger.db.SelectContext(ctx, &all, engines); err != nil {
+	if err := d.db.SelectContext(ctx, &all, engines); err != nil {
 		return err
 	}
 	var others []string
@@ -231,7 +225,7 @@ func (d *diagnosis) tables(ctx context.Context) error {
 			others = append(others, t.Name+" is "+t.Engine)
 		}
 		if t.Name == "bridge_ledger" {
-			d.OK(tables.CheckRows, "about %d", t.Rows)
+			d.OK(inspection.CheckRows, "about %d", t.Rows)
 		}
 	}
 	d.Expect("engine", len(others) == 0, "InnoDB", inspect.Error, strings.Join(others, ", ")+": without transactions", "ALTER TABLE … ENGINE = InnoDB")
@@ -244,14 +238,14 @@ func (d *diagnosis) rights(ctx context.Context) error {
 		rights []right
 		level  inspect.Level
 	}{
-		{tables.CheckRights, verifierRights, inspect.Error},
-		{tables.CheckUnpark, unparkRights, inspect.Warning},
-		{tables.CheckSweep, sweepRights, inspect.Warning},
+		{inspection.CheckRights, verifierRights, inspect.Error},
+		{inspection.CheckUnpark, unparkRights, inspect.Warning},
+		{inspection.CheckSweep, sweepRights, inspect.Warning},
 	} {
 		var missing []string
 		for _, r := range part.rights {
-			_, err := d.ledger.db.ExecContext(ctx, "EXPLAIN "+r.explain)
-			switch number(err) {
+			_, err := d.db.ExecContext(ctx, "EXPLAIN "+r.explain)
+			switch mysqlserver.Number(err) {
 			case missingTableRight, missingColumnRight:
 				missing = append(missing, r.name)
 			case noSuchTable: // Check says it
@@ -268,29 +262,29 @@ func (d *diagnosis) rights(ctx context.Context) error {
 
 func (d *diagnosis) transactions(ctx context.Context) error {
 	var seconds sql.NullFloat64
-	err := d.ledger.db.GetContext(ctx, &seconds, oldest)
-	switch n := number(err); {
+	err := d.db.GetContext(ctx, &seconds, oldest)
+	switch n := mysqlserver.Number(err); {
 	case n == missingRight || n == missingTableRight:
-		d.Warning(tables.CheckWatch, "GRANT PROCESS ON *.* TO the verifier's login", "the login lacks PROCESS: no holder can be told")
-		d.Unknown(tables.CheckOldest, "GRANT PROCESS ON *.* TO the verifier's login", err)
+		d.Warning(inspection.CheckWatch, "GRANT PROCESS ON *.* TO the verifier's login", "the login lacks PROCESS: no holder can be told")
+		d.Unknown(inspection.CheckOldest, "GRANT PROCESS ON *.* TO the verifier's login", err)
 		return nil
 	case err != nil:
 		return err
 	}
 	d.Oldest(seconds, "the sessions of this database")
 	if !isMariaDB(d.variables["version"]) { // on MariaDB information_schema tells
-		_, err = d.ledger.db.ExecContext(ctx, "EXPLAIN SELECT 1 FROM performance_schema.data_lock_waits")
+		_, err = d.db.ExecContext(ctx, "EXPLAIN SELECT 1 FROM performance_schema.data_lock_waits")
 	}
-	switch n := number(err); {
+	switch n := mysqlserver.Number(err); {
 	case n == missingTableRight:
-		d.Warning(tables.CheckWatch, "GRANT SELECT ON performance_schema.* TO the verifier's login",
+		d.Warning(inspection.CheckWatch, "GRANT SELECT ON performance_schema.* TO the verifier's login",
 			"the login lacks SELECT ON performance_schema.data_lock_waits: no holder can be told")
 	case err != nil:
 		return err
 	case !d.isOn("performance_schema"):
-		d.OK(tables.CheckWatch, "all sessions can be seen; without performance_schema not their programs, and not the statement of an idle one")
+		d.OK(inspection.CheckWatch, "all sessions can be seen; without performance_schema not their programs, and not the statement of an idle one")
 	default:
-		d.OK(tables.CheckWatch, "all sessions can be seen")
+		d.OK(inspection.CheckWatch, "all sessions can be seen")
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package postgres
+package postgresinspect
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 )
 
 // Prepared transactions (two-phase commit) belong to no session. Each has a lock on
@@ -58,85 +58,40 @@ ORDER BY since LIMIT $3::text::int`
 // lookPause is the first pause between two looks at who is waited for.
 const lookPause = 5 * time.Millisecond
 
-// Holders inserts the ID as Settle does, and asks pg_blocking_pids for whom that waits.
-// Of the sessions of other roles, a login that is not in pg_read_all_stats sees the
-// process ID, the login and the program.
-func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
-	return l.holders(ctx, id, settle, id.String(), l.identity.String(), milliseconds(tables.WatchWait))
-}
-
-// OpenTransactions lists the transactions that hold a lock for writing on the table:
-// also a Forget, and a settle that waits. Those of other roles are left out if the
-// login is not in pg_read_all_stats, as it cannot see their age.
-func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
-	return l.openTransactions(ctx, "bridge_ledger", age, limit)
-}
-
-// Holders takes the lock of the ID as Settle does, and asks for whom that waits.
-func (o *ownTable) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
-	return o.ledger.holders(ctx, id, await, strconv.FormatInt(key(id), 10), milliseconds(tables.WatchWait))
-}
-
-// OpenTransactions lists the transactions that hold a lock for writing on the own
-// table, whatever they have written there.
-func (o *ownTable) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
-	return o.ledger.openTransactions(ctx, o.table, age, limit)
-}
-
-// holders runs a statement that waits for the transaction of id, and says for whom it
-// waits.
-func (l *Ledger) holders(ctx context.Context, id uuid.UUID, waits string, args ...any) ([]inspect.Holder, error) {
-	fail := func(err error) ([]inspect.Holder, error) {
-		return nil, fmt.Errorf("holders of %s: %w", id, classify(err))
-	}
-	if err := tables.CheckPool(l.db); err != nil {
-		return fail(err)
-	}
-	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return fail(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	var session string
-	if err := tx.QueryRowContext(ctx, patient, milliseconds(tables.WatchWait)).Scan(&session, new(string), new(string)); err != nil {
-		return fail(err)
-	}
-	found, err := tables.Watch{
-		DB: l.db,
-		Wait: func(ctx context.Context) error {
-			_, err := tx.ExecContext(ctx, waits, args...)
-			return err
+// Holders settles the ID, and asks pg_blocking_pids for whom that waits. Of the sessions of
+// other roles, a login that is not in pg_read_all_stats sees the process ID, the login and
+// the program.
+func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
+	return inspection.Watch{
+		Watched: i.on,
+		Session: func(ctx context.Context, session sqlx.QueryerContext) (pid string, err error) {
+			err = session.QueryRowxContext(ctx, patient, strconv.FormatInt(inspection.WatchWait.Milliseconds(), 10)).Scan(&pid, new(string), new(string))
+			return pid, err
 		},
-		Ended: waitEnded,
-		Look: func(ctx context.Context, conn *sqlx.Conn) ([]inspect.Holder, error) {
-			return list(ctx, conn, holders, session)
+		Look: func(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error) {
+			return i.list(ctx, conn, holders, session)
 		},
 		// Before the transaction has ended: then nobody else can be hit by it.
-		Wake: func(ctx context.Context, conn *sqlx.Conn) {
+		Wake: func(ctx context.Context, conn *sqlx.Conn, session string, _ func()) {
 			_, _ = conn.ExecContext(ctx, cancel, session) // or it waits to the end
 		},
 		Pause: lookPause,
-	}.Run(ctx)
-	if err != nil {
-		return fail(err)
-	}
-	return found, nil
+	}.Holders(ctx, id)
 }
 
-func (l *Ledger) openTransactions(ctx context.Context, table string, age time.Duration, limit int) ([]inspect.Holder, error) {
-	err := tables.CheckAge(age, limit)
-	if err == nil {
-		var found []inspect.Holder
-		if found, err = list(ctx, l.db, openTransactions, table, milliseconds(age)+"ms", strconv.Itoa(limit)); err == nil {
-			return found, nil
-		}
-	}
-	return nil, fmt.Errorf("list open transactions: %w", classify(err))
+// OpenTransactions lists the transactions that hold a lock for writing on the table: a
+// Forget and a settle that waits too, and on an own table whatever they have written there.
+// Those of other roles are left out if the login is not in pg_read_all_stats, as it cannot
+// see their age.
+func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
+	return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
+		return i.list(ctx, i.on.DB, openTransactions, i.on.Table, fmt.Sprintf("%d microseconds", age.Microseconds()), strconv.Itoa(limit))
+	})
 }
 
 // list reads holders, but for sessions that settle: these hold a row for a moment,
 // and only once there is nobody else.
-func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]inspect.Holder, error) {
+func (i *Inspector) list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]inspect.Holder, error) {
 	var rows []struct {
 		Session, Login, Program, Host, State, Statement string
 
@@ -148,7 +103,7 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any)
 	}
 	var found []inspect.Holder
 	for _, r := range rows {
-		if strings.HasPrefix(r.Statement, settles) {
+		if strings.HasPrefix(r.Statement, i.on.Settles) {
 			continue
 		}
 		if r.WaitsFor != "" {
@@ -156,16 +111,8 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any)
 		}
 		found = append(found, inspect.Holder{
 			Session: r.Session, Login: r.Login, Program: r.Program, Host: r.Host, State: r.State,
-			Since: r.Since.Time, Statement: tables.Cut(r.Statement),
+			Since: r.Since.Time, Statement: inspection.Cut(r.Statement),
 		})
 	}
 	return found, nil
-}
-
-// settles is how a settle begins, before its first parameter.
-var settles = settle[:strings.IndexByte(settle, '$')]
-
-// milliseconds returns d as the text of a setting, rounded up.
-func milliseconds(d time.Duration) string {
-	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
 }

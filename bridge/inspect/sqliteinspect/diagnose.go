@@ -1,17 +1,13 @@
-package sqlite
+package sqliteinspect
 
 import (
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
-	"github.com/google/uuid"
-
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 )
 
 const (
@@ -30,28 +26,9 @@ const (
 
 // Diagnose looks at the file and at one of the pool's connections, on which the pragmas
 // are taken to be those of all.
-func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return l.diagnose(ctx, l) }
-
-// Diagnose is Ledger's, with the own table checked as well. It leaves out parked
-// messages and orphans, as there are none.
-func (o *ownTable) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
-	return o.ledger.diagnose(ctx, o)
-}
-
-// Holders is denied: SQLite does not tell which connection has the file's lock.
-func (l *Ledger) Holders(context.Context, uuid.UUID) ([]inspect.Holder, error) {
-	return nil, tables.Unsupported("tell holders", "SQLite")
-}
-
-// OpenTransactions is denied, as Holders.
-func (l *Ledger) OpenTransactions(context.Context, time.Duration, int) ([]inspect.Holder, error) {
-	return nil, tables.Unsupported("list open transactions", "SQLite")
-}
-
-// diagnose examines the file of l for the ledger that is in use.
-func (l *Ledger) diagnose(ctx context.Context, used driver.Ledger) ([]inspect.Finding, error) {
-	var d tables.Findings
-	d.Ledger(ctx, used)
+func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
+	var d inspection.Findings
+	d.Ledger(ctx, i.ledger)
 	var p struct {
 		Version     string
 		Journal     string
@@ -61,19 +38,19 @@ func (l *Ledger) diagnose(ctx context.Context, used driver.Ledger) ([]inspect.Fi
 		File        sql.NullString
 		Rows        int64 `db:"row_count"`
 	}
-	if err := l.db.GetContext(ctx, &p, pragmas); err != nil {
-		return d, fmt.Errorf("diagnose: %w", classify(err))
+	if err := i.on.DB.GetContext(ctx, &p, pragmas); err != nil {
+		return d, fmt.Errorf("diagnose: %w", i.on.Classify(err))
 	}
-	d.OK(tables.CheckVersion, "%s", p.Version) // a release too old could not have read the tables
+	d.OK(inspection.CheckVersion, "%s", p.Version) // a release too old could not have read the tables
 	d.Expect("journal", p.Journal == "wal", "wal", inspect.Error, "journal_mode is "+p.Journal+": readers and writers wait for each other",
 		"run PRAGMA journal_mode = wal once")
-	d.Expect(tables.CheckDurable, p.Synchronous >= full, "synchronous is full", inspect.Error,
+	d.Expect(inspection.CheckDurable, p.Synchronous >= full, "synchronous is full", inspect.Error,
 		fmt.Sprintf("synchronous is %s: a crash of the machine can undo a transaction whose message was forwarded", levelName(p.Synchronous)),
 		"open every connection with PRAGMA synchronous = full, the senders' too")
-	d.Expect(tables.CheckTimeouts, p.BusyTimeout >= shortBusy, fmt.Sprintf("busy_timeout is %d ms", p.BusyTimeout), inspect.Warning,
+	d.Expect(inspection.CheckTimeouts, p.BusyTimeout >= shortBusy, fmt.Sprintf("busy_timeout is %d ms", p.BusyTimeout), inspect.Warning,
 		fmt.Sprintf("busy_timeout is %d ms: statements fail as soon as somebody else writes for longer", p.BusyTimeout),
 		"open every connection with PRAGMA busy_timeout = 5000, or so")
-	d.Expect(tables.CheckIsolation, !p.Dirty, "only what is committed is read", inspect.Error,
+	d.Expect(inspection.CheckIsolation, !p.Dirty, "only what is committed is read", inspect.Error,
 		"read_uncommitted is on: lookups refuse to work", "open the connections without PRAGMA read_uncommitted")
 	network, err := onNetwork(p.File.String)
 	switch {
@@ -85,10 +62,10 @@ func (l *Ledger) diagnose(ctx context.Context, used driver.Ledger) ([]inspect.Fi
 		d.Expect("file system", network == "", "not one of the network's", inspect.Error, network+": processes on several machines do not see each other's locks",
 			"keep the file on a disk of the one machine on which all processes run")
 	}
-	d.OK(tables.CheckWatch, "SQLite does not tell: one process has the file's lock")
-	d.OK(tables.CheckRows, "%d", p.Rows)
-	d.Clock(ctx, l.db, `SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
-	d.Backlog(ctx, used)
+	d.OK(inspection.CheckWatch, "SQLite does not tell: one process has the file's lock")
+	d.OK(inspection.CheckRows, "%d", p.Rows)
+	d.Clock(ctx, i.on.DB, `SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
+	d.Backlog(ctx, i.ledger)
 	return d, ctx.Err()
 }
 

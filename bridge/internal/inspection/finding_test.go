@@ -1,4 +1,4 @@
-package tables
+package inspection
 
 import (
 	"database/sql"

@@ -1,27 +1,49 @@
-package sqlite_test
+package sqliteinspect_test
 
 import (
+	"database/sql"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	_ "modernc.org/sqlite"
+
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/sqliteinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
-func diagnose(t *testing.T, ledger inspect.Ledger) []inspect.Finding {
+// newLedger opens the ledger in a new file, over connections with these options.
+func newLedger(t *testing.T, options string) *sqlite.Ledger {
 	t.Helper()
-	findings, err := ledger.Diagnose(t.Context())
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "ledger.db")+"?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&"+options)
+	must(t, err)
+	t.Cleanup(func() { must(t, db.Close()) })
+	must(t, migrate.Ledger(t.Context(), db, migrate.SQLite))
+	ledger, err := sqlite.Open(t.Context(), db)
+	must(t, err)
+	return ledger
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func diagnose(t *testing.T, inspector inspect.Diagnoser) []inspect.Finding {
+	t.Helper()
+	findings, err := inspector.Diagnose(t.Context())
 	must(t, err)
 	return findings
 }
 
 func TestAHealthyFileIsWell(t *testing.T) {
-	_, ledger := newLedger(t, "")
-	findings := diagnose(t, ledger)
+	findings := diagnose(t, sqliteinspect.New(newLedger(t, "")))
 	if len(findings) < 8 {
 		t.Errorf("%d findings: %+v", len(findings), findings)
 	}
@@ -57,18 +79,13 @@ func TestDiagnose(t *testing.T) {
 			check: "parked messages", level: inspect.Warning, says: "1000 or more"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db, err := open(filepath.Join(t.TempDir(), "ledger.db"), c.options)
-			must(t, err)
-			t.Cleanup(func() { must(t, db.Close()) })
-			must(t, migrate.Ledger(t.Context(), db, migrate.SQLite))
-			ledger, err := sqlite.Open(t.Context(), db)
-			must(t, err)
+			ledger := newLedger(t, c.options)
 			for _, statement := range c.statements {
-				_, err := db.ExecContext(t.Context(), statement)
+				_, err := ledger.DB().ExecContext(t.Context(), statement)
 				must(t, err)
 			}
-			db.SetMaxOpenConns(c.pool)
-			findings := diagnose(t, ledger)
+			ledger.DB().SetMaxOpenConns(c.pool)
+			findings := diagnose(t, sqliteinspect.New(ledger))
 			i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == c.check })
 			if i < 0 || findings[i].Level != c.level || !strings.Contains(findings[i].Text, c.says) || findings[i].Fix == "" {
 				t.Errorf("%s must be %s and say %q: %+v", c.check, c.level, c.says, findings)
@@ -78,19 +95,19 @@ func TestDiagnose(t *testing.T) {
 }
 
 func TestAnOwnTableIsDiagnosed(t *testing.T) {
-	_, ledger := newLedger(t, "")
+	ledger := newLedger(t, "")
 	_, err := ledger.DB().ExecContext(t.Context(), "CREATE TABLE orders (id TEXT PRIMARY KEY)")
 	must(t, err)
 	own, err := sqlite.OpenOwnTable(t.Context(), ledger.DB(), bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
-	for _, f := range diagnose(t, own) {
+	for _, f := range diagnose(t, sqliteinspect.NewOwnTable(own)) {
 		if f.Level != inspect.OK {
 			t.Errorf("%+v", f)
 		}
 	}
 	_, err = ledger.DB().ExecContext(t.Context(), "DROP TABLE orders")
 	must(t, err)
-	if f := diagnose(t, own)[0]; f.Check != "ledger" || f.Level != inspect.Error || !strings.Contains(f.Text, "orders") {
+	if f := diagnose(t, sqliteinspect.NewOwnTable(own))[0]; f.Check != "ledger" || f.Level != inspect.Error || !strings.Contains(f.Text, "orders") {
 		t.Errorf("%+v", f)
 	}
 }

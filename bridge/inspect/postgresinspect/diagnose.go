@@ -1,4 +1,4 @@
-package postgres
+package postgresinspect
 
 import (
 	"context"
@@ -7,9 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 )
 
 // What is asked of the server. A setting is the session's, that is the login's; a time
@@ -76,31 +78,22 @@ const (
 )
 
 // Diagnose looks at the server, at the login's settings and at the bridge's tables.
-func (l *Ledger) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return l.diagnose(ctx, l) }
-
-// Diagnose is Ledger's, with the own table checked as well. It leaves out parked
-// messages and orphans, as there are none.
-func (o *ownTable) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
-	return o.ledger.diagnose(ctx, o)
-}
-
-// diagnose examines the database of l for the ledger that is in use.
-func (l *Ledger) diagnose(ctx context.Context, used driver.Ledger) ([]inspect.Finding, error) {
-	d := diagnosis{ledger: l}
-	d.Ledger(ctx, used)
+func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
+	d := diagnosis{db: i.on.DB}
+	d.Ledger(ctx, i.ledger)
 	for _, part := range []func(context.Context) error{d.server, d.tables, d.rights} {
 		if err := part(ctx); err != nil {
-			return d.Findings, fmt.Errorf("diagnose: %w", classify(err))
+			return d.Findings, fmt.Errorf("diagnose: %w", i.on.Classify(err))
 		}
 	}
-	d.Clock(ctx, l.db, clock)
-	d.Backlog(ctx, used)
+	d.Clock(ctx, i.on.DB, clock)
+	d.Backlog(ctx, i.ledger)
 	return d.Findings, ctx.Err()
 }
 
 type diagnosis struct {
-	tables.Findings
-	ledger   *Ledger
+	inspection.Findings
+	db       *sqlx.DB
 	settings map[string]string
 }
 
@@ -126,16 +119,16 @@ func (d *diagnosis) server(ctx context.Context) error {
 		UsedRole         int64 `db:"used_role"`
 		Oldest, Prepared sql.NullFloat64
 	}
-	if err := d.ledger.db.GetContext(ctx, &s, serverState); err != nil {
+	if err := d.db.GetContext(ctx, &s, serverState); err != nil {
 		return err
 	}
 	if err := d.readSettings(ctx); err != nil {
 		return err
 	}
-	d.Expect(tables.CheckVersion, s.Number >= minVersion, s.Version, inspect.Error, s.Version+", must be 13 at least", "use a newer server")
-	d.Expect(tables.CheckPrimary, !s.Standby, "it is not in recovery", inspect.Error, "it is in recovery: a standby", "connect to the primary")
+	d.Expect(inspection.CheckVersion, s.Number >= minVersion, s.Version, inspect.Error, s.Version+", must be 13 at least", "use a newer server")
+	d.Expect(inspection.CheckPrimary, !s.Standby, "it is not in recovery", inspect.Error, "it is in recovery: a standby", "connect to the primary")
 	var several string
-	if err := d.ledger.db.GetContext(ctx, &several, multimaster); err != nil {
+	if err := d.db.GetContext(ctx, &several, multimaster); err != nil {
 		return err
 	}
 	d.Expect("one writing node", several == "", "no extension by which several nodes take writes", inspect.Warning,
@@ -162,7 +155,7 @@ func (d *diagnosis) server(ctx context.Context) error {
 		among = "the sessions of this login: it may not see the times of others"
 	}
 	d.Oldest(s.Oldest, among)
-	if s.Prepared.Valid && s.Prepared.Float64 > tables.LongOpen.Seconds() {
+	if s.Prepared.Valid && s.Prepared.Float64 > inspection.LongOpen.Seconds() {
 		d.Warning("prepared transactions", "COMMIT PREPARED or ROLLBACK PREPARED what pg_prepared_xacts lists",
 			"one is %v old: no end of a session ends it", time.Duration(s.Prepared.Float64)*time.Second)
 	}
@@ -171,7 +164,7 @@ func (d *diagnosis) server(ctx context.Context) error {
 
 func (d *diagnosis) readSettings(ctx context.Context) error {
 	var rows []struct{ Name, Setting string }
-	if err := d.ledger.db.SelectContext(ctx, &rows, settings); err != nil {
+	if err := d.db.SelectContext(ctx, &rows, settings); err != nil {
 		return err
 	}
 	d.settings = make(map[string]string)
@@ -187,28 +180,28 @@ func (d *diagnosis) durability(ctx context.Context) error {
 			"set "+name+" = on in postgresql.conf and reload")
 	}
 	var others []string
-	if err := d.ledger.db.SelectContext(ctx, &others, relaxed); err != nil {
+	if err := d.db.SelectContext(ctx, &others, relaxed); err != nil {
 		return err
 	}
 	level, replicated := d.settings["synchronous_commit"], d.settings["synchronous_standby_names"] != ""
 	switch {
 	case level == "off":
-		d.Error(tables.CheckDurable, relaxedCommit, "synchronous_commit is off for this login: a crash can undo a transaction whose message was forwarded")
+		d.Error(inspection.CheckDurable, relaxedCommit, "synchronous_commit is off for this login: a crash can undo a transaction whose message was forwarded")
 	case len(others) > 0:
-		d.Warning(tables.CheckDurable, relaxedCommit, "synchronous_commit is %s here, and off for %s: if these send, a crash can undo a transaction whose message was forwarded",
+		d.Warning(inspection.CheckDurable, relaxedCommit, "synchronous_commit is %s here, and off for %s: if these send, a crash can undo a transaction whose message was forwarded",
 			level, strings.Join(others, ", "))
 	case replicated && level == "local":
-		d.Warning(tables.CheckDurable, "SET synchronous_commit = on, for every role that sends",
+		d.Warning(inspection.CheckDurable, "SET synchronous_commit = on, for every role that sends",
 			"synchronous_commit is local: a failover can undo a transaction whose message was forwarded")
 	default:
-		d.OK(tables.CheckDurable, "synchronous_commit is %s", level)
+		d.OK(inspection.CheckDurable, "synchronous_commit is %s", level)
 	}
 	return nil
 }
 
 func (d *diagnosis) isolation() {
 	level := d.settings["default_transaction_isolation"]
-	d.Expect(tables.CheckIsolation, level != serializable, level, inspect.Warning,
+	d.Expect(inspection.CheckIsolation, level != serializable, level, inspect.Warning,
 		"default_transaction_isolation is serializable: lookups and senders may fail each other's transactions",
 		"ALTER ROLE … SET default_transaction_isolation = 'read committed' for the verifier")
 }
@@ -231,7 +224,7 @@ func (d *diagnosis) timeouts() {
 			found = append(found, text)
 		}
 	}
-	d.Expect(tables.CheckTimeouts, len(found) == 0, "none that would cut the verifier's work short", inspect.Warning,
+	d.Expect(inspection.CheckTimeouts, len(found) == 0, "none that would cut the verifier's work short", inspect.Warning,
 		strings.Join(found, ", ")+": it can cut a settle, a sweep or an unpark short, which are then begun again",
 		"ALTER ROLE … SET them to 0 for the verifier; it bounds its waits itself")
 }
@@ -239,14 +232,14 @@ func (d *diagnosis) timeouts() {
 func (d *diagnosis) watching(seesOthers bool) {
 	switch {
 	case !d.on("track_activities"):
-		d.Warning(tables.CheckWatch, "set track_activities = on", "track_activities is off: no state, time or statement can be told")
+		d.Warning(inspection.CheckWatch, "set track_activities = on", "track_activities is off: no state, time or statement can be told")
 	case !seesOthers:
-		d.Warning(tables.CheckWatch, "GRANT pg_read_all_stats TO the verifier's login",
+		d.Warning(inspection.CheckWatch, "GRANT pg_read_all_stats TO the verifier's login",
 			"of other logins' sessions nothing is told but number, login and program: the login is not in pg_read_all_stats")
 	case d.number("track_activity_query_size") < minQuerySize:
-		d.Warning(tables.CheckWatch, "raise track_activity_query_size", "statements are cut after %s bytes", d.settings["track_activity_query_size"])
+		d.Warning(inspection.CheckWatch, "raise track_activity_query_size", "statements are cut after %s bytes", d.settings["track_activity_query_size"])
 	default:
-		d.OK(tables.CheckWatch, "all sessions can be seen")
+		d.OK(inspection.CheckWatch, "all sessions can be seen")
 	}
 }
 
@@ -258,7 +251,7 @@ func (d *diagnosis) tables(ctx context.Context) error {
 		NoVacuum    bool `db:"no_vacuum"`
 		Rows, Dead  int64
 	}
-	if err := d.ledger.db.SelectContext(ctx, &all, bridgeTables); err != nil {
+	if err := d.db.SelectContext(ctx, &all, bridgeTables); err != nil {
 		return err
 	}
 	var unlogged, hidden, unkept []string
@@ -273,7 +266,7 @@ func (d *diagnosis) tables(ctx context.Context) error {
 			unkept = append(unkept, t.Name)
 		}
 		if t.Name == "bridge_ledger" {
-			d.Expect(tables.CheckRows, t.Dead < manyDead || t.Dead < deadPerLive*t.Rows, fmt.Sprintf("about %d, and %d dead ones", t.Rows, t.Dead),
+			d.Expect(inspection.CheckRows, t.Dead < manyDead || t.Dead < deadPerLive*t.Rows, fmt.Sprintf("about %d, and %d dead ones", t.Rows, t.Dead),
 				inspect.Warning, fmt.Sprintf("about %d, and %d dead ones: lookups read past them", t.Rows, t.Dead),
 				"VACUUM bridge_ledger; find the old transaction or the replication slot that keeps them")
 		}
@@ -295,12 +288,12 @@ func (d *diagnosis) rights(ctx context.Context) error {
 		check, values string
 		level         inspect.Level
 	}{
-		{tables.CheckRights, verifierRights, inspect.Error},
-		{tables.CheckUnpark, unparkRights, inspect.Warning},
-		{tables.CheckSweep, sweepRights, inspect.Warning},
+		{inspection.CheckRights, verifierRights, inspect.Error},
+		{inspection.CheckUnpark, unparkRights, inspect.Warning},
+		{inspection.CheckSweep, sweepRights, inspect.Warning},
 	} {
 		var missing []string
-		if err := d.ledger.db.SelectContext(ctx, &missing, fmt.Sprintf(rights, part.values)); err != nil {
+		if err := d.db.SelectContext(ctx, &missing, fmt.Sprintf(rights, part.values)); err != nil {
 			return err
 		}
 		d.Missing(part.check, part.level, missing)

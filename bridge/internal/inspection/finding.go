@@ -1,4 +1,6 @@
-package tables
+// Package inspection is the part of an inspector that is the same in all databases: the
+// frame of a Diagnose, and the wait of a Holders.
+package inspection
 
 import (
 	"context"

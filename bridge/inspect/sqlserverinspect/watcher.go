@@ -1,10 +1,11 @@
-package sqlserver
+package sqlserverinspect
 
 import (
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,7 +13,17 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+)
+
+// The errors by which a login may not look, by number.
+const (
+	noObject        = 208
+	denied          = 229
+	noDatabaseState = 262 // VIEW DATABASE STATE
+	noPermission    = 297
+	noServerState   = 300 // VIEW SERVER STATE
 )
 
 // The views show other sessions only to who has the right to (see the package's
@@ -51,94 +62,57 @@ ORDER BY since, session`
 // lookPause is the first pause between two looks at who is waited for.
 const lookPause = 10 * time.Millisecond
 
-// Holders reads the row as Settle does, and asks the server for whom that waits.
-// A login that may not see other sessions gets none.
-func (l *Ledger) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
-	var found []inspect.Holder
-	err := try(ctx, func(ctx context.Context) (err error) {
-		found, err = l.holders(ctx, id)
+// Holders settles the ID, and asks the server for whom that waits. A login that may not see
+// other sessions gets none.
+func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
+	return seen(ctx, func(ctx context.Context) ([]inspect.Holder, error) { return i.watch().Holders(ctx, id) })
+}
+
+// seen runs a question, and returns nothing if the login may not see other sessions.
+func seen(ctx context.Context, ask func(ctx context.Context) ([]inspect.Holder, error)) (found []inspect.Holder, err error) {
+	err = mssql.Try(ctx, func(ctx context.Context) (err error) {
+		found, err = ask(ctx)
 		return err
 	})
 	if errors.Is(err, errUnseen) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("holders of %s: %w", id, classify(err, l.rights))
+	return found, err
+}
+
+func (i *Inspector) watch() inspection.Watch {
+	return inspection.Watch{
+		Watched: i.on,
+		Session: func(ctx context.Context, session sqlx.QueryerContext) (number string, err error) {
+			err = sqlx.GetContext(ctx, session, &number, `SELECT @@SPID`)
+			return number, err
+		},
+		Look: func(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error) {
+			number, err := strconv.ParseInt(session, 10, 64)
+			if err != nil {
+				return nil, err
+			}
+			return i.list(ctx, conn, holders, number)
+		},
+		// The driver tells the server, and keeps the connection.
+		Wake:  func(_ context.Context, _ *sqlx.Conn, _ string, cancel func()) { cancel() },
+		Pause: lookPause,
 	}
-	return found, nil
 }
 
 // OpenTransactions lists the transactions that have the table locked for a change of
 // rows. Ages are in whole seconds. A login that may not see other sessions gets none.
-func (l *Ledger) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
-	err := tables.CheckAge(age, limit)
-	if err == nil {
-		var found []inspect.Holder
-		err = try(ctx, func(ctx context.Context) (err error) {
-			found, err = list(ctx, l.db, openTransactions, l.table, int64((age+time.Second-1)/time.Second), int64(limit))
-			return err
+func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
+	return seen(ctx, func(ctx context.Context) ([]inspect.Holder, error) {
+		return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
+			return i.list(ctx, i.on.DB, openTransactions, i.on.Table, int64((age+time.Second-1)/time.Second), int64(limit))
 		})
-		if err == nil || errors.Is(err, errUnseen) {
-			return found, nil
-		}
-	}
-	return nil, fmt.Errorf("list open transactions: %w", err)
-}
-
-// holders must not be given a context with a deadline.
-func (l *Ledger) holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
-	if err := tables.CheckPool(l.db); err != nil {
-		return nil, err
-	}
-	conn, err := l.db.Connx(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close() }()
-	var waiter int64
-	if err := conn.GetContext(ctx, &waiter, `SELECT @@SPID`); err != nil {
-		return nil, err
-	}
-	waits, wake := context.WithCancel(ctx)
-	defer wake()
-	found, err := tables.Watch{
-		DB:   l.db,
-		Wait: func(context.Context) error { return l.waitFor(waits, conn, id) },
-		// Also if it was woken.
-		Ended: func(err error) bool { return number(err) == lockTimeout || waits.Err() != nil },
-		Look: func(ctx context.Context, conn *sqlx.Conn) ([]inspect.Holder, error) {
-			return list(ctx, conn, holders, waiter)
-		},
-		// The driver tells the server, and keeps the connection.
-		Wake:  func(context.Context, *sqlx.Conn) { wake() },
-		Pause: lookPause,
-	}.Run(ctx)
-	return found, err
-}
-
-// waitFor sends the statement of Settle on a connection of its own, and leaves nothing
-// behind.
-func (l *Ledger) waitFor(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) error {
-	bounded := fmt.Sprintf(bound, tables.WatchWait.Milliseconds())
-	if l.byInsert.Load() == nil {
-		_, err := conn.ExecContext(ctx, bounded+l.settle, argument(id), argument(l.identity))
-		return err
-	}
-	tx, err := conn.BeginTxx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }()
-	_, err = tx.ExecContext(ctx, bounded+settleByInsert, argument(id), argument(l.identity))
-	if isDuplicate(err) {
-		return nil
-	}
-	return err
+	})
 }
 
 // list reads holders. It returns errUnseen if the server does not show the views to the
 // login, or has none.
-func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]inspect.Holder, error) {
+func (i *Inspector) list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]inspect.Holder, error) {
 	var rows []struct {
 		Session              int64
 		Login, Program, Host string
@@ -154,17 +128,17 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string, args ...any)
 		return nil, err
 	}
 	found := make([]inspect.Holder, 0, len(rows))
-	for i, r := range rows {
+	for n, r := range rows {
 		// A session may have several transactions, of MARS. One that settles by INSERT
 		// holds the row for a moment, and only once there is nobody else.
-		if i > 0 && r.Session == rows[i-1].Session || strings.Contains(r.Statement, settleByInsert) {
+		if n > 0 && r.Session == rows[n-1].Session || strings.Contains(r.Statement, i.on.Settles) {
 			continue
 		}
 		h := inspect.Holder{
 			Session: fmt.Sprint(r.Session), Login: r.Login, Program: r.Program, Host: r.Host, State: r.Status,
-			Statement: tables.Cut(strings.TrimSpace(r.Statement)),
+			Statement: inspection.Cut(strings.TrimSpace(r.Statement)),
 		}
-		if h.Since, err = parseTime(r.Since); err != nil {
+		if h.Since, err = mssql.ParseTime(r.Since); err != nil {
 			return nil, fmt.Errorf("read the time of a transaction: %w", err)
 		}
 		if r.WaitsFor > 0 {
@@ -188,18 +162,9 @@ var errUnseen = errors.New("the login may not see other sessions")
 
 // mayNotLook tells whether the server refuses to show its views, or has none.
 func mayNotLook(err error) bool {
-	switch number(err) {
+	switch mssql.Number(err) {
 	case noObject, denied, noDatabaseState, noPermission, noServerState:
 		return true
 	}
 	return false
-}
-
-// parseTime reads a time in UTC, of style 126, in which a fraction of nought is left
-// out.
-func parseTime(text sql.NullString) (time.Time, error) {
-	if !text.Valid {
-		return time.Time{}, nil
-	}
-	return time.Parse("2006-01-02T15:04:05.999", text.String)
 }

@@ -1,4 +1,4 @@
-package mysql
+package mysqlserver_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 
 	driver "github.com/go-sql-driver/mysql"
 
-	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 )
 
 // The number is found by the name of a field, so a driver that renames it must fail
@@ -29,11 +29,8 @@ func TestErrorsAreToldByTheDriversNumber(t *testing.T) {
 		"embedding":      {wrapper{errors.New("x")}, 0},
 		"embedding none": {wrapper{}, 0},
 	} {
-		if got := number(c.err); got != c.want {
+		if got := mysqlserver.Number(c.err); got != c.want {
 			t.Errorf("%s: %d, must be %d", name, got, c.want)
 		}
-	}
-	if err := classify(&driver.MySQLError{Number: 1062}); !errors.Is(err, bridge.ErrDuplicateID) {
-		t.Errorf("a duplicate key is %v", err)
 	}
 }

@@ -1,0 +1,36 @@
+// Package postgresinspect asks a PostgreSQL database what operators want to
+// know. Package postgres names the rights that this takes.
+//
+//	inspector := postgresinspect.New(ledger)
+//	findings, err := inspector.Diagnose(ctx)
+//	v, err := verifier.New(ledger, broker, &verifier.Options{Watcher: inspector})
+package postgresinspect
+
+import (
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+)
+
+// An Inspector asks about a ledger. It implements inspect.Diagnoser and inspect.Watcher.
+type Inspector struct {
+	ledger driver.Ledger // that is in use
+	on     tables.Watched
+}
+
+var (
+	_ inspect.Diagnoser = (*Inspector)(nil)
+	_ inspect.Watcher   = (*Inspector)(nil)
+)
+
+// New returns the inspector of a ledger.
+func New(ledger *postgres.Ledger) *Inspector {
+	return &Inspector{ledger, tables.WatchedOf(&ledger.Ledger)}
+}
+
+// NewOwnTable returns the inspector of a ledger on a table of the application's own. Its
+// Diagnose leaves out parked messages and orphans, as there are none.
+func NewOwnTable(ledger *postgres.OwnLedger) *Inspector {
+	return &Inspector{ledger, tables.WatchedOf(ledger.Ledger)}
+}

@@ -1,0 +1,31 @@
+// Package sqliteinspect asks a SQLite file what operators want to know. Who holds a message
+// up is not among it: SQLite does not tell which connection has the file's lock.
+//
+//	findings, err := sqliteinspect.New(ledger).Diagnose(ctx)
+package sqliteinspect
+
+import (
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+	"github.com/twoqueue/twoqueue/bridge/sqlite"
+)
+
+// An Inspector asks about a ledger. It implements inspect.Diagnoser.
+type Inspector struct {
+	ledger driver.Ledger // that is in use
+	on     tables.Watched
+}
+
+var _ inspect.Diagnoser = (*Inspector)(nil)
+
+// New returns the inspector of a ledger.
+func New(ledger *sqlite.Ledger) *Inspector {
+	return &Inspector{ledger, tables.WatchedOf(&ledger.Ledger)}
+}
+
+// NewOwnTable returns the inspector of a ledger on a table of the application's own. Its
+// Diagnose leaves out parked messages and orphans, as there are none.
+func NewOwnTable(ledger *sqlite.OwnLedger) *Inspector {
+	return &Inspector{ledger, tables.WatchedOf(ledger.Ledger)}
+}

@@ -1,0 +1,174 @@
+package inspection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// A Watch is the Holders of inspect.Watcher: one session settles an ID, another asks the
+// server whom it waits for.
+type Watch struct {
+	tables.Watched
+	// Session tells the server's name of a session that is about to wait.
+	Session func(ctx context.Context, session sqlx.QueryerContext) (string, error)
+	// Look asks, on another connection, whom that session waits for.
+	Look func(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error)
+	// Wake ends the wait early, once it is known whom it is for: by the server, or by
+	// cancel, which cancels its context. Nil where that cannot be done well.
+	Wake func(ctx context.Context, conn *sqlx.Conn, session string, cancel func())
+	// Pause is how long to wait before the first look; the next pauses are longer.
+	Pause time.Duration
+}
+
+// WatchWait is how long the settle waits.
+const WatchWait = time.Second
+
+// maxPauses is how many times Pause a pause is at most.
+const maxPauses = 8
+
+// Holders returns when the settle has returned, whatever happens.
+func (w Watch) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
+	found, err := w.holders(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("holders of %s: %w", id, w.Classify(err))
+	}
+	return found, nil
+}
+
+// OpenTransactions is that of inspect.Watcher; list lists them.
+func OpenTransactions(on tables.Watched, age time.Duration, limit int, list func() ([]inspect.Holder, error)) (found []inspect.Holder, err error) {
+	if err = tables.CheckAge(age, limit); err == nil {
+		found, err = list()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list open transactions: %w", on.Classify(err))
+	}
+	return found, nil
+}
+
+func (w Watch) holders(ctx context.Context, id uuid.UUID) (holders []inspect.Holder, err error) {
+	if err := CheckPool(w.DB); err != nil {
+		return nil, err
+	}
+	settling, cancel := context.WithCancel(ctx)
+	defer cancel()
+	waiting, ended := context.WithCancel(ctx)
+	var session atomic.Pointer[string] // the last, where a settle is tried again
+	began, result := make(chan struct{}), make(chan error, 1)
+	begin := sync.OnceFunc(func() { close(began) })
+	var outcome driver.Outcome
+	go func() {
+		defer ended()
+		var err error
+		outcome, err = w.Settle(settling, id, WatchWait, func(waits sqlx.QueryerContext) error {
+			name, err := w.Session(settling, waits)
+			if err == nil {
+				session.Store(&name)
+				begin()
+			}
+			return err
+		})
+		result <- err
+	}()
+	var looked bool
+	select {
+	case <-began:
+		holders, looked, err = w.look(ctx, waiting, &session, cancel)
+	case <-waiting.Done():
+	}
+	switch settled := <-result; {
+	case err != nil, len(holders) > 0:
+		return holders, err
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case settled != nil:
+		return nil, settled
+	case outcome == driver.StillOpen && !looked:
+		return nil, ErrNotLooked
+	default:
+		return nil, nil
+	}
+}
+
+// ErrNotLooked is the error of a Watch that has waited for somebody, and had no answer in
+// time for whom: no connection was free, or the server was slow to tell.
+var ErrNotLooked = errors.New("no answer in time who is waited for")
+
+// look looks, while waiting has not ended, until it has found somebody. It has not looked
+// if waiting had ended when the first answer came: that may be about nobody.
+func (w Watch) look(ctx, waiting context.Context, session *atomic.Pointer[string], cancel func()) (holders []inspect.Holder, looked bool, err error) {
+	pause := time.NewTimer(w.Pause)
+	defer pause.Stop()
+	select {
+	case <-waiting.Done():
+		return nil, false, nil
+	case <-pause.C:
+	}
+	// While others have all the connections, no longer than the settle: it has one of them.
+	conn, err := w.DB.Connx(waiting)
+	if err != nil {
+		if waiting.Err() != nil {
+			err = nil
+		}
+		return nil, false, err
+	}
+	defer func() { _ = conn.Close() }()
+	for n := time.Duration(1); waiting.Err() == nil; n++ {
+		holders, err = w.Look(ctx, conn, *session.Load())
+		if err != nil {
+			return nil, true, err
+		}
+		if len(holders) > 0 {
+			if w.Wake != nil {
+				w.Wake(ctx, conn, *session.Load(), cancel)
+			}
+			return holders, true, nil
+		}
+		looked = looked || waiting.Err() == nil
+		pause.Reset(min(n, maxPauses) * w.Pause)
+		select {
+		case <-waiting.Done():
+		case <-pause.C:
+		}
+	}
+	return nil, looked, nil
+}
+
+// errOneConnection is the error of a Holders on a pool that cannot have a second
+// connection.
+var errOneConnection = errors.New("the pool may have one connection, must have two at least")
+
+// CheckPool returns an error unless the pool may have two connections.
+func CheckPool(db *sqlx.DB) error {
+	if db.Stats().MaxOpenConnections == 1 {
+		return errOneConnection
+	}
+	return nil
+}
+
+// mostStatement is how much of a statement a Holder tells, in bytes.
+const mostStatement = 1000
+
+// Cut returns the beginning of a statement.
+func Cut(statement string) string {
+	if len(statement) <= mostStatement {
+		return statement
+	}
+	n := mostStatement
+	for n > 0 && !utf8.RuneStart(statement[n]) {
+		n--
+	}
+	return statement[:n]
+}

@@ -1,0 +1,113 @@
+// Package mssql is what packages sqlserver and sqlserverinspect both ask of a server, and
+// read of its answers.
+package mssql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The error numbers that are told here.
+const (
+	deadlockVictim = 1205
+	// LockTimeout is the number of a lock time-out.
+	LockTimeout = 1222
+)
+
+// Babelfish 4.3 has a number of its own for a lock time-out, which may stand for other
+// errors as well.
+const (
+	babelfishError   = 33557097
+	babelfishTimeout = "due to lock timeout"
+)
+
+// Number returns the number of the server's error, or 0 if err is none. The
+// driver's error has the method.
+func Number(err error) int32 {
+	var e interface{ SQLErrorNumber() int32 }
+	if !errors.As(err, &e) {
+		return 0
+	}
+	if e.SQLErrorNumber() == babelfishError && strings.Contains(err.Error(), babelfishTimeout) {
+		return LockTimeout
+	}
+	return e.SQLErrorNumber()
+}
+
+// attempts is how often a statement is tried that the server gives up to end a
+// deadlock.
+const attempts = 5
+
+// Try runs a statement of ours, which must be one that may run twice, under a
+// context that never ends by a deadline: when a deadline passes the driver drops
+// the connection, when a context is cancelled it tells the server and keeps it.
+func Try(ctx context.Context, run func(ctx context.Context) error) error {
+	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	var err error
+	for range attempts {
+		if err = run(inner); Number(err) != deadlockVictim {
+			break
+		}
+	}
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// ThisDatabase finds the current database in sys.databases d. In Azure SQL Database,
+// DB_ID() need not be its database_id ('DB_ID (Transact-SQL)').
+const ThisDatabase = `d.name = DB_NAME()`
+
+// What a database must be like.
+const (
+	ReadWrite        = "READ_WRITE"
+	Durable          = "DISABLED" // delayed durability
+	MinCompatibility = 120        // SQL Server 2014
+)
+
+// ServerColumns are the columns of a Server. Properties that the server does not know
+// are null.
+const ServerColumns = `CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(60)) AS product,
+	COALESCE(CAST(SERVERPROPERTY('EngineEdition') AS int), 0) AS edition,
+	COALESCE(CAST(SERVERPROPERTY('babelfish') AS int), 0) AS babelfish`
+
+// A Server is what a server says of itself ('SERVERPROPERTY (Transact-SQL)').
+type Server struct {
+	Product   sql.NullString // four numbers, the first of which is the major version
+	Edition   int
+	Babelfish bool
+}
+
+const (
+	// minMajor is SQL Server 2016, the first to have DATEDIFF_BIG.
+	minMajor = 13
+	// lastOwnEdition is the last EngineEdition of a SQL Server that one runs oneself, but
+	// for Azure SQL Edge. The later ones call themselves version 12, and so does Babelfish.
+	lastOwnEdition = 4
+)
+
+// Check returns an error if the server is older than any that will do.
+func (s Server) Check() error {
+	major, _, _ := strings.Cut(s.Product.String, ".")
+	if n, err := strconv.Atoi(major); s.Babelfish || s.Edition > lastOwnEdition || err == nil && n >= minMajor {
+		return nil
+	}
+	return fmt.Errorf("the server is of version %q, must be %d (SQL Server 2016) at least", s.Product.String, minMajor)
+}
+
+// ParseTime reads a time in UTC, of style 126, in which a fraction of nought is left
+// out.
+func ParseTime(text sql.NullString) (time.Time, error) {
+	if !text.Valid {
+		return time.Time{}, nil
+	}
+	return time.Parse("2006-01-02T15:04:05.999", text.String)
+}
