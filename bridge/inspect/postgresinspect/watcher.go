@@ -29,9 +29,13 @@ const (
 	prepared = `'prepared ' || p.gid AS session, p.owner AS login, '' AS program, '' AS host, 'prepared' AS state,
 	p.prepared AS since, '' AS statement, '' AS waits_for`
 
-	holders = `WITH waited AS MATERIALIZED (SELECT * FROM pg_locks WHERE pid = $1::text::int AND NOT granted)
-SELECT ` + activity + ` FROM (SELECT DISTINCT unnest(pg_blocking_pids($1::text::int)) AS pid) b JOIN pg_stat_activity a USING (pid)
-UNION ALL
+	holders = `SELECT ` + activity + ` FROM (SELECT DISTINCT unnest(pg_blocking_pids($1::text::int)) AS pid) b JOIN pg_stat_activity a USING (pid)`
+
+	// pg_blocking_pids has 0 for a prepared transaction. Only then pg_locks is read, which
+	// holds up everybody's locking while it copies all locks (documentation of pg_locks).
+	byPrepared = `SELECT 0 = ANY (pg_blocking_pids($1::text::int))`
+
+	preparedHolders = `WITH waited AS MATERIALIZED (SELECT * FROM pg_locks WHERE pid = $1::text::int AND NOT granted)
 SELECT ` + prepared + ` FROM waited w
 JOIN pg_locks h ON h.granted AND h.pid IS NULL AND (h.locktype, h.database, h.relation, h.transactionid, h.classid, h.objid, h.objsubid)
 	IS NOT DISTINCT FROM (w.locktype, w.database, w.relation, w.transactionid, w.classid, w.objid, w.objsubid)
@@ -68,15 +72,27 @@ func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 			err = session.QueryRowxContext(ctx, patient, strconv.FormatInt(inspection.WatchWait.Milliseconds(), 10)).Scan(&pid, new(string), new(string))
 			return pid, err
 		},
-		Look: func(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error) {
-			return i.list(ctx, conn, holders, session)
-		},
+		Look: i.look,
 		// Before the transaction has ended: then nobody else can be hit by it.
 		Wake: func(ctx context.Context, conn *sqlx.Conn, session string, _ func()) {
 			_, _ = conn.ExecContext(ctx, cancel, session) // or it waits to the end
 		},
 		Pause: lookPause,
 	}.Holders(ctx, id)
+}
+
+// look lists whom the session waits for.
+func (i *Inspector) look(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error) {
+	found, err := i.list(ctx, conn, holders, session)
+	if err != nil {
+		return nil, err
+	}
+	var prepared bool
+	if err := conn.GetContext(ctx, &prepared, byPrepared, session); err != nil || !prepared {
+		return found, err
+	}
+	more, err := i.list(ctx, conn, preparedHolders, session)
+	return append(found, more...), err
 }
 
 // OpenTransactions lists the transactions that hold a lock for writing on the table: a
