@@ -3,7 +3,10 @@
 //
 //	ledger, err := postgres.Open(ctx, db) // or sqlserver, mysql, sqlite; migrate.Ledger has made its tables
 //	broker, err := bridge.Dial(ctx, "amqp://verifier:secret@localhost/", nil)
-//	options := &verifier.Options{Allow: []verifier.Allow{{Exchange: "orders", RoutingKey: "*"}}}
+//	options := &verifier.Options{
+//		Allow:   []verifier.Allow{{Exchange: "orders", RoutingKey: "*"}},
+//		Watcher: postgresinspect.New(ledger), // the log says whose transaction holds a message up
+//	}
 //	db.SetMaxIdleConns(options.Connections()) // database/sql keeps 2
 //	v, err := verifier.New(ledger, broker, options)
 //	err = v.Run(ctx) // makes the queues; until ctx ends, then drains
@@ -158,13 +161,12 @@
 // It stays in its queue, and its row stays. The log names it, and State.Stranded counts it.
 // The verifier keeps it unacked without its content, and tries again after
 // Options.HandBack. Raise max_message_size, and it goes on its way. Each such message takes
-// one place of Options.Prefetch, or in the waiting queue of its share: as many of them stop
-// that queue.
+// one of the places that its queue has here: as many of them stop that queue.
 //
 // # Memory
 //
 // A verifier holds at most Options.Prefetch messages of the staging queue, a sixth as many
-// of the waiting queue and 500 of each ordered queue, and of their content at most
+// (at least 10) of the waiting queue and 500 of each ordered queue, and of their content at most
 // Options.MaxBytes, or one larger message of each queue. RabbitMQ knows no bound in bytes.
 // The verifier drops the content of what exceeds the bound, keeps it unacked, and hands it
 // back once there is room, in the order of arrival. So large messages may travel more than once to a verifier that is short of room.

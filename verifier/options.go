@@ -23,8 +23,9 @@ type Options struct {
 	// Prefetch is how many staged messages a verifier holds at once; together with
 	// MaxBytes it bounds its memory. Half of them may wait, for an open transaction or for a
 	// target that takes nothing. What exceeds that, or has waited for longer than Patience,
-	// goes to the waiting queue. In addition a verifier holds a sixth of Prefetch, or ten, of
-	// the waiting queue, and 500 of each ordered queue. Default 3000.
+	// goes to the waiting queue. In addition a verifier holds messages of the waiting queue, a
+	// sixth of Prefetch but at least ten, and 500 of each ordered queue. The smaller it is, the
+	// later those in a long waiting queue are looked at again. Default 3000.
 	Prefetch int
 	// HoldKeys says what becomes of a message with an order key that has committed and would
 	// go to the dead queue (not-allowed, refused, unroutable). By default it goes there, and
@@ -91,11 +92,11 @@ type Options struct {
 	SweepAge time.Duration
 
 	// Watcher tells the log whose open transaction a message waits for, as far as the login
-	// may see that: what New in packages postgresinspect, mysqlinspect and sqlserverinspect
-	// returns. Nil: the log does not say.
+	// may see that: what New or NewOwnTable in package postgresinspect, mysqlinspect or
+	// sqlserverinspect returns. Nil: the log does not say, and ExplainAfter has no effect.
 	Watcher inspect.Watcher
-	// ExplainAfter is how long a message waits before the log says it. It is said again
-	// after twice that time, four times, and so on. Default 10 s.
+	// ExplainAfter is how long a message waits for an open transaction before the log names
+	// its holder; again after twice that time, four times, and so on. Default 10 s.
 	ExplainAfter time.Duration
 
 	// Observer hears what becomes of messages and sessions. Default: nobody.

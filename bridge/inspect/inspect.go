@@ -9,7 +9,7 @@ import (
 
 // A Diagnoser tells whether the settings of a database are right.
 type Diagnoser interface {
-	// Diagnose answers every question that the comment of the database's package asks
+	// Diagnose answers every question that the comment of package postgres, sqlserver, mysql or sqlite asks
 	// of this kind of database, each once; a check that has nothing to say may be
 	// missing. It looks with the rights and settings of its login, which should be the
 	// verifier's: of a sender's it sees little. It changes nothing, and reads the whole

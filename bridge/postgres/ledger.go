@@ -188,7 +188,8 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
 	return err
 }
 
-// check tells whether db is the primary, takes writes, and commits what is in the table.
+// check tells whether db is the primary, takes writes, and is where the table's rows are
+// committed.
 func (l *Ledger) check(ctx context.Context, table string) error {
 	var readOnly bool
 	if err := l.db.GetContext(ctx, &readOnly, standby); err != nil {

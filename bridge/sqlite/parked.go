@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
@@ -29,7 +30,7 @@ func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []driver.Parke
 	for _, m := range messages {
 		n, err := tx.Exec(ctx, park, m.ID.String(), tables.NotNil(m.Message), l.Identity().String())
 		if changed += n; err != nil {
-			return changed, err
+			return changed, fmt.Errorf("message %s: %w", m.ID, err)
 		}
 	}
 	return changed, nil

@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
@@ -52,7 +53,7 @@ func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []driver.Parke
 	for _, m := range messages {
 		n, err := tx.Exec(ctx, park, argument(m.ID), packing.Bytes(tables.NotNil(m.Message)), argument(l.Identity()))
 		if changed += n; err != nil {
-			return changed, err
+			return changed, fmt.Errorf("message %s: %w", m.ID, err)
 		}
 	}
 	return changed, nil

@@ -56,7 +56,7 @@ WHERE NOT coalesce(CASE WHEN to_regclass(w.relation) IS NOT NULL THEN has_table_
 	OR w.name = 'UPDATE' AND has_any_column_privilege(to_regclass(w.relation)::oid, 'UPDATE') END, false)`
 )
 
-// The rights that package documentation names, as values of the statement above.
+// The rights that package postgres names, as values of the statement above.
 var (
 	verifierRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
 	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT')`

@@ -22,14 +22,15 @@ const (
 	// wait for a table's lock.
 	patient = `SELECT pg_backend_pid(), set_config('lock_timeout', $1::text, true), set_config('idle_in_transaction_session_timeout', '10s', true)`
 
-	activity = `a.pid::text AS session, coalesce(a.usename, '') AS login, coalesce(a.application_name, '') AS program,
+	activity = `a.pid::text AS session, coalesce(pg_get_userbyid(a.usesysid), '') AS login, coalesce(a.application_name, '') AS program,
 	coalesce(a.client_hostname, host(a.client_addr), '') AS host, coalesce(a.state, '') AS state, a.xact_start AS since,
 	coalesce(nullif(a.query, '<insufficient privilege>'), '') AS statement, array_to_string(pg_blocking_pids(a.pid), ', ') AS waits_for`
 
 	prepared = `'prepared ' || p.gid AS session, p.owner AS login, '' AS program, '' AS host, 'prepared' AS state,
 	p.prepared AS since, '' AS statement, '' AS waits_for`
 
-	holders = `SELECT ` + activity + ` FROM (SELECT DISTINCT unnest(pg_blocking_pids($1::text::int)) AS pid) b JOIN pg_stat_activity a USING (pid)`
+	// The view pg_stat_activity would make a row of each session, to find one.
+	holders = `SELECT ` + activity + ` FROM (SELECT DISTINCT unnest(pg_blocking_pids($1::text::int)) AS pid) b, pg_stat_get_activity(b.pid) a`
 
 	// pg_blocking_pids has 0 for a prepared transaction. Only then pg_locks is read, which
 	// holds up everybody's locking while it copies all locks (documentation of pg_locks).
@@ -55,15 +56,14 @@ JOIN pg_locks t ON w.pid IS NULL AND t.locktype = 'transactionid' AND t.pid IS N
 JOIN pg_prepared_xacts p ON p.transaction = t.transactionid
 WHERE p.prepared <= clock_timestamp() - $2::text::interval
 ORDER BY since LIMIT $3::text::int`
-
-	cancel = `SELECT pg_cancel_backend($1::text::int)`
 )
 
 // lookPause is the first pause between two looks at who is waited for.
 const lookPause = 5 * time.Millisecond
 
-// Holders settles the ID, and asks pg_blocking_pids for whom that waits. Of the sessions of
-// other roles, a login that is not in pg_read_all_stats sees the process ID, the login and
+// Holders settles the ID, and asks pg_blocking_pids for whom that waits. It takes a second,
+// if the holder's transaction is not at its end before: pg_cancel_backend could hit whoever
+// has the settle's connection next. Of the sessions of other roles, a login that is not in pg_read_all_stats sees the process ID, the login and
 // the program.
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	return inspection.Watch{
@@ -73,10 +73,6 @@ func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 			return pid, err
 		},
 		Look: i.look,
-		// Before the transaction has ended: then nobody else can be hit by it.
-		Wake: func(ctx context.Context, conn *sqlx.Conn, session string, _ func()) {
-			_, _ = conn.ExecContext(ctx, cancel, session) // or it waits to the end
-		},
 		Pause: lookPause,
 	}.Holders(ctx, id)
 }
@@ -119,7 +115,7 @@ func (i *Inspector) list(ctx context.Context, q sqlx.QueryerContext, query strin
 	}
 	var found []inspect.Holder
 	for _, r := range rows {
-		if strings.HasPrefix(r.Statement, i.on.Settles) {
+		if i.on.Settles != "" && strings.HasPrefix(r.Statement, i.on.Settles) {
 			continue
 		}
 		if r.WaitsFor != "" {

@@ -26,8 +26,8 @@ const (
 	noServerState   = 300 // VIEW SERVER STATE
 )
 
-// The views show other sessions only to who has the right to (see the package's
-// comment). Times there are by the server's own time zone. A
+// The views show other sessions only to who has the right to (see package
+// sqlserver). Times there are by the server's own time zone. A
 // session without a transaction of its own in the views is waited for all the same.
 const (
 	session = `COALESCE(s.login_name, '') AS login, COALESCE(s.program_name, '') AS program,
@@ -95,7 +95,7 @@ func (i *Inspector) watch() inspection.Watch {
 			return i.list(ctx, conn, holders, number)
 		},
 		// The driver tells the server, and keeps the connection.
-		Wake:  func(_ context.Context, _ *sqlx.Conn, _ string, cancel func()) { cancel() },
+		Cancel: true,
 		Pause: lookPause,
 	}
 }
@@ -131,7 +131,7 @@ func (i *Inspector) list(ctx context.Context, q sqlx.QueryerContext, query strin
 	for n, r := range rows {
 		// A session may have several transactions, of MARS. One that settles by INSERT
 		// holds the row for a moment, and only once there is nobody else.
-		if n > 0 && r.Session == rows[n-1].Session || strings.Contains(r.Statement, i.on.Settles) {
+		if n > 0 && r.Session == rows[n-1].Session || i.on.Settles != "" && strings.Contains(r.Statement, i.on.Settles) {
 			continue
 		}
 		h := inspect.Holder{

@@ -25,9 +25,9 @@ type Watch struct {
 	Session func(ctx context.Context, session sqlx.QueryerContext) (string, error)
 	// Look asks, on another connection, whom that session waits for.
 	Look func(ctx context.Context, conn *sqlx.Conn, session string) ([]inspect.Holder, error)
-	// Wake ends the wait early, once it is known whom it is for: by the server, or by
-	// cancel, which cancels its context. Nil where that cannot be done well.
-	Wake func(ctx context.Context, conn *sqlx.Conn, session string, cancel func())
+	// Cancel ends the settle's context once it is known whom it waits for, where a driver
+	// does that without harm to the session. Else it waits to its end.
+	Cancel bool
 	// Pause is how long to wait before the first look; the next pauses are longer.
 	Pause time.Duration
 }
@@ -131,8 +131,8 @@ func (w Watch) look(ctx, waiting context.Context, session *atomic.Pointer[string
 			return nil, true, err
 		}
 		if len(holders) > 0 {
-			if w.Wake != nil {
-				w.Wake(ctx, conn, *session.Load(), cancel)
+			if w.Cancel {
+				cancel()
 			}
 			return holders, true, nil
 		}

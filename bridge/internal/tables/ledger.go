@@ -39,20 +39,21 @@ type Verbs struct {
 	// Check tells whether the server is one by which a verifier may judge. It may be nil.
 	Check func(ctx context.Context) error
 
-	// Record inserts ids in tx if it has the identity, and returns how many went in; and
-	// Park messages, a mebibyte of them or so.
+	// Record inserts ids in tx if it has the identity. Park inserts messages, about a
+	// mebibyte of them. Both return how many rows they have inserted.
 	Record func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error)
 	Park   func(ctx context.Context, tx bridge.Tx, messages []driver.Parked) (changed int64, err error)
 
 	// Committed is that of driver.Ledger.
 	Committed func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
 	// Settle is that of driver.Ledger. If there is a began, it is called before the settle
-	// waits, with the session that is going to.
+	// waits, with the session that is going to (not on SQLite, which tells of no session).
 	Settle Settle
-	// Table is the table that is read, as it stands in a statement, for an inspector; and
-	// Settles a part of the statement of Settle that no other statement has. It is empty
-	// where a settle holds nothing that others wait for.
-	Table, Settles string
+	// Table is, for an inspector, the table that is read, as it stands in a statement.
+	Table string
+	// Settles is, for an inspector, a part of the statement of a settle that may hold what
+	// others wait for, which no other statement has. It is empty where none does.
+	Settles string
 
 	// Forget deletes the rows of ids, and commits that at once.
 	Forget func(ctx context.Context, ids []uuid.UUID) error
@@ -142,8 +143,8 @@ func (l *Ledger) Check(ctx context.Context) error {
 	return l.wrap(Checking, err)
 }
 
-// Record inserts the IDs in tx. After an error tx must roll back; what it holds then, and
-// whether it has ended, is said of each database's Ledger.
+// Record inserts the IDs in tx. After an error tx must roll back; the comment of each
+// database's Ledger says what tx holds then, and whether it has ended.
 func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
 	if len(ids) == 0 {
 		return nil
@@ -155,8 +156,8 @@ func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 	return nil
 }
 
-// Park inserts the messages in tx, about a mebibyte per statement or one. If it fails, tx
-// holds some of them or none.
+// Park inserts the messages in tx: with one statement for about a mebibyte of them, or on
+// SQLite and SQL Server for one. If it fails, tx holds some of them or none.
 func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
 	for chunk := range ParkChunks(messages) {
 		changed, err := l.verbs.Park(ctx, tx, chunk)
