@@ -42,7 +42,7 @@ type scenario struct {
 
 var scenarios = []scenario{
 	drainScenario, liveScenario, latencyScenario, transactionScenario, fiveScenario, orderedScenario, billScenario,
-	contentionScenario, slowScenario, growthScenario, rollbackScenario, shardsScenario,
+	contentionScenario, slowScenario, growthScenario, rollbackScenario, shardsScenario, receiveScenario,
 }
 
 // direct runs the chosen scenarios and writes the report.

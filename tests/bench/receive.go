@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// receiveScenario has a receiver handle each message of a queue once.
+var receiveScenario = scenario{
+	name:     "receive",
+	what:     "a receiver handles a backlog of messages of 512 bytes, 32 at once, each with one INSERT: idempotency's Handle and HandleTx against a dedupe table written by hand, among 1,000 keys handled before and among 200,000 (with -long 5 million), and there with a purge beside it that deletes the older half of them",
+	headline: headline{metric: "handled/s", ours: receiveTx.name},
+	run: func(ctx context.Context, w *world) error {
+		for round := range w.rounds {
+			for _, keys := range []int{fewKeys, pick(w.long, 5_000_000, 200_000)} {
+				for _, c := range w.chosen(receivers...) {
+					if err := w.receiveRound(ctx, round, keys, c); err != nil {
+						return fmt.Errorf("%s: %w", c.name, err)
+					}
+				}
+			}
+		}
+		return nil
+	},
+}
+
+const fewKeys = 1000
+
+func (w *world) receiveRound(ctx context.Context, round, keys int, c *contender) error {
+	s, err := w.begin(ctx, c, kind{inbox: keys})
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	m, _, err := s.receive(ctx, nil)
+	if err != nil {
+		return err
+	}
+	w.addReceived(round, inboxOf(keys), c, m)
+	if keys == fewKeys {
+		return nil
+	}
+	m, purged, err := s.receive(ctx, c.purge)
+	if err != nil {
+		return err
+	}
+	w.addReceived(round, inboxOf(keys)+", purge", c, m, "purged/s", float64(purged)/m.To.sub(m.From).Seconds())
+	return nil
+}
+
+func inboxOf(keys int) string { return fmt.Sprintf("%d keys", keys) }
+
+// receive fills the queue and has it handled, for as long as a window at most, with a purge
+// beside it if there is one.
+func (s *session) receive(ctx context.Context, purge func(context.Context, *sql.DB) (int64, error)) (m measurement, purged int64, err error) {
+	n := s.w.backlog
+	if err := feed(ctx, s.place, n); err != nil {
+		return m, 0, err
+	}
+	if _, err := s.do(order{Window: warmUp, Workers: fullLoad, Stop: n / 5}); err != nil {
+		return m, 0, err
+	}
+	purging, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		if purge != nil {
+			purged, err = purge(purging, s.db)
+		}
+		ended <- err
+	}()
+	m, err = s.measure(order{Window: s.w.window, Workers: fullLoad, Stop: n - n/5}, 0)
+	stop()
+	if failed := <-ended; !errors.Is(failed, context.Canceled) {
+		err = errors.Join(err, failed)
+	}
+	return m, purged, err
+}
+
+func (w *world) addReceived(round int, what string, c *contender, m measurement, more ...any) {
+	among := w.report.rounds("receive", inboxOf(fewKeys), c.name, "handled/s")
+	few, ok := among[round]
+	if !ok {
+		few = m.committed
+	}
+	w.add(round, "receive", what, c.name, append([]any{
+		"handled/s", m.committed,
+		"to that among 1,000", m.committed / few,
+		"p50 ms", quantile(m.Took, 0, 0.5),
+		"p99 ms", quantile(m.Took, 0, 0.99),
+		"CPU µs per message", perMessage(m.cpu.total(), m.Committed),
+		"broker", perMessage(m.cpu.broker, m.Committed),
+		"database", perMessage(m.cpu.database, m.Committed),
+		"application", perMessage(m.cpu.application, m.Committed),
+	}, more...)...)
+}
