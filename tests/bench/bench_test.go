@@ -134,7 +134,7 @@ func TestEveryReceiverHandlesEachMessageOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer publisher.close()
-			if err := errors.Join(publisher.publish(t.Context(), again, again), feed(t.Context(), s.place, messages)); err != nil {
+			if err := errors.Join(feed(t.Context(), s.place, messages), publisher.publish(t.Context(), again, again)); err != nil {
 				t.Fatal(err)
 			}
 			m, err := s.measure(order{Window: time.Minute, Workers: 4, Stop: messages + 2}, 0)

@@ -3,7 +3,7 @@
 // one run say more, and the processor time per message hardly depends on what else
 // the machine does.
 //
-//	./tests/bench/run                     everything, about five minutes
+//	./tests/bench/run                     everything, about ten minutes
 //	./tests/bench/run -long               longer measurements, more rounds and points
 //	./tests/bench/run -help               scenarios, contenders, flags
 //	./tests/bench/run -run live,latency   some scenarios

@@ -13,12 +13,25 @@ var receiveScenario = scenario{
 	what:     "a receiver handles a backlog of messages of 512 bytes, 32 at once, each with one INSERT: idempotency's Handle and HandleTx against a dedupe table written by hand, among 1,000 keys handled before and among 200,000 (with -long 5 million), and there with a purge beside it that deletes the older half of them",
 	headline: headline{metric: "handled/s", ours: receiveTx.name},
 	run: func(ctx context.Context, w *world) error {
-		for round := range w.rounds {
+		var sessions []*session // all of them stay, since it takes long to fill an inbox
+		defer func() {
+			for _, s := range sessions {
+				s.end()
+			}
+		}()
+		for _, c := range w.chosen(w.receivers()...) {
 			for _, keys := range []int{fewKeys, pick(w.long, 5_000_000, 200_000)} {
-				for _, c := range w.chosen(receivers...) {
-					if err := w.receiveRound(ctx, round, keys, c); err != nil {
-						return fmt.Errorf("%s: %w", c.name, err)
-					}
+				s, err := w.begin(ctx, c, kind{inbox: keys})
+				if err != nil {
+					return err
+				}
+				sessions = append(sessions, s)
+			}
+		}
+		for round := range w.rounds {
+			for _, s := range sessions {
+				if err := s.receiveRound(ctx, round); err != nil {
+					return fmt.Errorf("%s: %w", s.contender.name, err)
 				}
 			}
 		}
@@ -33,25 +46,21 @@ const (
 	mostReceived = 6000
 )
 
-func (w *world) receiveRound(ctx context.Context, round, keys int, c *contender) error {
-	s, err := w.begin(ctx, c, kind{inbox: keys})
-	if err != nil {
-		return err
-	}
-	defer s.end()
+func (s *session) receiveRound(ctx context.Context, round int) error {
+	keys := s.place.Inbox
 	m, _, err := s.receive(ctx, nil)
 	if err != nil {
 		return err
 	}
-	w.addReceived(round, inboxOf(keys), c, m)
+	s.addReceived(round, inboxOf(keys), m)
 	if keys == fewKeys {
 		return nil
 	}
-	m, purged, err := s.receive(ctx, c.purge)
+	m, purged, err := s.receive(ctx, s.contender.purge)
 	if err != nil {
 		return err
 	}
-	w.addReceived(round, inboxOf(keys)+", purge", c, m, "purged/s", float64(purged)/m.To.sub(m.From).Seconds())
+	s.addReceived(round, inboxOf(keys)+", purge", m, "purged/s", float64(purged)/m.To.sub(m.From).Seconds())
 	return nil
 }
 
@@ -62,6 +71,9 @@ func inboxOf(keys int) string { return fmt.Sprintf("%d keys", keys) }
 func (s *session) receive(ctx context.Context, purge func(context.Context, *sql.DB) (int64, error)) (m measurement, purged int64, err error) {
 	n := int(mostReceived * (warmUp + s.w.window).Seconds())
 	if err := feed(ctx, s.place, n); err != nil {
+		return m, 0, err
+	}
+	if err := s.w.settle(ctx); err != nil {
 		return m, 0, err
 	}
 	warm, err := s.do(order{Window: warmUp, Workers: fullLoad, Stop: n / 2})
@@ -86,13 +98,13 @@ func (s *session) receive(ctx context.Context, purge func(context.Context, *sql.
 	return m, purged, err
 }
 
-func (w *world) addReceived(round int, what string, c *contender, m measurement, more ...any) {
-	among := w.report.rounds("receive", inboxOf(fewKeys), c.name, "handled/s")
+func (s *session) addReceived(round int, what string, m measurement, more ...any) {
+	among := s.w.report.rounds("receive", inboxOf(fewKeys), s.contender.name, "handled/s")
 	few, ok := among[round]
 	if !ok {
 		few = m.committed
 	}
-	w.add(round, "receive", what, c.name, append([]any{
+	s.w.add(round, "receive", what, s.contender.name, append([]any{
 		"handled/s", m.committed,
 		"to that among 1,000", m.committed / few,
 		"p50 ms", quantile(m.Took, 0, 0.5),

@@ -77,6 +77,14 @@ var (
 	receivers = []*contender{receiveHandle, receiveTx, dedupeTable, onPgx(receiveTx), onPgx(dedupeTable)}
 )
 
+// receivers are those on database/sql, and with -long, or by name, those on pgx too.
+func (w *world) receivers() []*contender {
+	if w.long || w.only.String() != "" {
+		return receivers
+	}
+	return receivers[:3]
+}
+
 const (
 	insertDedupe = `INSERT INTO dedupe (key) VALUES ($1) ON CONFLICT DO NOTHING`
 	createDedupe = `CREATE TABLE dedupe (key text COLLATE "C" PRIMARY KEY, handled_at timestamptz NOT NULL DEFAULT now())`
@@ -117,19 +125,19 @@ func setUpReceiver(ctx context.Context, p place, db *sql.DB, statements ...strin
 	return feed(ctx, p, 1)
 }
 
-// feed puts messages into the staging queue.
+// feed fills the staging queue up to n messages.
 func feed(ctx context.Context, p place, n int) error {
 	publisher, err := newPublisher(p.AMQP, 1)
 	if err != nil {
 		return err
 	}
 	defer publisher.close()
-	_, err = publisher.channels[0].QueueDeclare(p.Staging, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+	queue, err := publisher.channels[0].QueueDeclare(p.Staging, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
 	if err != nil {
 		return err
 	}
 	text := newBodies()
-	for n > 0 {
+	for n -= queue.Messages; n > 0; n -= 1000 {
 		letters := make([]letter, min(n, 1000))
 		for i := range letters {
 			letters[i] = letter{queue: p.Staging, id: uuid.Must(uuid.NewV7()).String(), body: text.make(0, 512)}
@@ -137,7 +145,6 @@ func feed(ctx context.Context, p place, n int) error {
 		if err := publisher.publish(ctx, letters...); err != nil {
 			return err
 		}
-		n -= len(letters)
 	}
 	return nil
 }
