@@ -23,9 +23,10 @@ type Options struct {
 	// Prefetch is how many staged messages a verifier holds at once; together with
 	// MaxBytes it bounds its memory. Half of them may wait, for an open transaction or for a
 	// target that takes nothing. What exceeds that, or has waited for longer than Patience,
-	// goes to the waiting queue. In addition a verifier holds messages of the waiting queue, a
-	// sixth of Prefetch but at least ten, and 500 of each ordered queue. The smaller it is, the
-	// later those in a long waiting queue are looked at again. Default 3000.
+	// goes to the waiting queue. In addition a verifier holds messages of the waiting queue, half
+	// of Prefetch but at least ten, and 500 of each ordered queue. What the waiting queue has
+	// beyond that takes turns: each is looked at again the later the smaller Prefetch is, and
+	// the turns are work for the broker. Default 3000.
 	Prefetch int
 	// HoldKeys says what becomes of a message with an order key that has committed and would
 	// go to the dead queue (not-allowed, refused, unroutable). By default it goes there, and
@@ -121,7 +122,7 @@ type Allow struct {
 func (o *Options) mostWaiting() int { return max(1, o.Prefetch/2) }
 
 // waitingPrefetch is how many messages of the waiting queue a verifier holds at once.
-func (o *Options) waitingPrefetch() int { return max(10, o.Prefetch/6) }
+func (o *Options) waitingPrefetch() int { return max(10, o.Prefetch/2) }
 
 // shares divides MaxBytes among the queues; ordered is that of each ordered queue.
 func (o *Options) shares() (bytes struct{ staging, waiting, ordered int }) {

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 
 	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // afterCommit guarantees nothing: what dies between the commit and the publishing
@@ -14,12 +16,12 @@ var afterCommit = &contender{
 	label: "publish after commit,\nmay lose messages",
 	what:  "commit, then publish to the target and wait for the confirm; no guarantee",
 	setUp: func(context.Context, place, *sql.DB) error { return nil },
-	open: func(_ context.Context, p place, db *sql.DB) (application, error) {
+	open: func(_ context.Context, p place, b business) (application, error) {
 		publisher, err := newPublisher(p.AMQP, 2)
 		if err != nil {
 			return nil, err
 		}
-		return &afterCommitApplication{newBusiness(p, db), publisher, p.Target}, nil
+		return &afterCommitApplication{b, publisher, p.Target}, nil
 	},
 }
 
@@ -30,7 +32,7 @@ type afterCommitApplication struct {
 }
 
 func (a *afterCommitApplication) transact(ctx context.Context, bodies [][]byte, decide func() bool) (instant, error) {
-	committed, err := a.in(ctx, decide, func(*sql.Tx) error { return nil })
+	committed, err := a.in(ctx, decide, func(bridge.Tx) error { return nil })
 	if err != nil || committed == 0 {
 		return 0, err
 	}

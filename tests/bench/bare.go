@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"database/sql"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // bare sends nothing: what the business row costs by itself.
@@ -12,15 +14,15 @@ var bare = &contender{
 	what:   "the business row alone, no message",
 	silent: true,
 	setUp:  func(context.Context, place, *sql.DB) error { return nil },
-	open: func(_ context.Context, p place, db *sql.DB) (application, error) {
-		return bareApplication{newBusiness(p, db)}, nil
+	open: func(_ context.Context, _ place, b business) (application, error) {
+		return bareApplication{b}, nil
 	},
 }
 
 type bareApplication struct{ business }
 
 func (a bareApplication) transact(ctx context.Context, _ [][]byte, decide func() bool) (instant, error) {
-	return a.in(ctx, decide, func(*sql.Tx) error { return nil })
+	return a.in(ctx, decide, func(bridge.Tx) error { return nil })
 }
 
 func (a bareApplication) close() {}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
@@ -62,7 +64,9 @@ func skipWithout(t *testing.T, err error) {
 func TestEveryContenderDeliversWhatWasCommittedAndNothingElse(t *testing.T) {
 	w := testWorld(t)
 	for _, c := range contenders {
-		t.Run(c.name, func(t *testing.T) { testContender(t, w, c, kind{}) })
+		if c.purge == nil { // not a receiver
+			t.Run(c.name, func(t *testing.T) { testContender(t, w, c, kind{}) })
+		}
 	}
 	for _, c := range []*contender{ledger, outboxPoll, outboxLocked} {
 		t.Run(c.name+" on MariaDB", func(t *testing.T) { testContender(t, w, c, kind{onMariaDB: true}) })
@@ -111,5 +115,47 @@ func TestBacklogsAreDrained(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func TestEveryReceiverHandlesEachMessageOnce(t *testing.T) {
+	w := testWorld(t)
+	for _, c := range receivers {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := w.begin(t.Context(), c, kind{inbox: 1000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.end()
+			const messages = 100
+			again := letter{queue: s.place.Staging, id: uuid.Must(uuid.NewV7()).String()}
+			publisher, err := newPublisher(s.place.AMQP, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer publisher.close()
+			if err := errors.Join(feed(t.Context(), s.place, messages), publisher.publish(t.Context(), again, again)); err != nil {
+				t.Fatal(err)
+			}
+			m, err := s.measure(order{Window: time.Minute, Workers: 4, Stop: messages + 2}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Failed > 0 || m.Committed != messages+2 {
+				t.Fatalf("%d handled, %d failed with: %s", m.Committed, m.Failed, m.Failure)
+			}
+			var orders int
+			if err := s.db.QueryRowContext(t.Context(), `SELECT count(*) FROM orders`).Scan(&orders); err != nil {
+				t.Fatal(err)
+			}
+			const first = 1 // of begin
+			if orders != messages+1+first {
+				t.Errorf("%d orders of %d messages", orders, messages+1+first)
+			}
+			forgotten, err := c.purge(t.Context(), s.db)
+			if err != nil || forgotten < 400 || forgotten > 600 {
+				t.Errorf("%d of 1,000 keys were purged, must be about the older half: %v", forgotten, err)
+			}
+		})
 	}
 }

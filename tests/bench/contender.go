@@ -3,8 +3,12 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // A contender is one way of getting messages out of transactions to a queue.
@@ -14,13 +18,19 @@ type contender struct {
 	label string // in pictures, with a line break; the name if it is empty
 	// silent says that no message ever arrives.
 	silent bool
+	// pgx says that its application uses pgx itself and not database/sql: see onPgx.
+	pgx bool
+	// verifier says that its relay is the project's worker.
+	verifier bool
 	// setUp makes its tables and queues in a new place.
 	setUp func(ctx context.Context, p place, db *sql.DB) error
 	// relay is what runs beside the application, in a process of its own, until
 	// ctx ends; nil if there is nothing, or a command of its own.
 	relay func(ctx context.Context, p place) error
 	// open is its part of the application.
-	open func(ctx context.Context, p place, db *sql.DB) (application, error)
+	open func(ctx context.Context, p place, b business) (application, error)
+	// purge forgets old keys until ctx ends, or none is left; of a receiver.
+	purge func(ctx context.Context, db *sql.DB) (forgotten int64, err error)
 }
 
 // An application runs the transactions of a contender. It is called from many
@@ -35,8 +45,8 @@ type application interface {
 }
 
 // contenders are all there are; the first is the project itself.
-var contenders = []*contender{ledger, ledgerEarly, bare, afterCommit, outboxPoll, outboxNotify, outboxHint, outboxLocked,
-	watermillOne, watermillEight, oagudoReader, oagudoOptimistic}
+var contenders = slices.Concat([]*contender{ledger, ledgerEarly, bare, afterCommit, outboxPoll, outboxNotify, outboxHint, outboxLocked,
+	watermillOne, watermillEight, oagudoReader, oagudoOptimistic}, nativeContenders, receivers)
 
 func contenderNames() []string {
 	var names []string
@@ -68,9 +78,21 @@ const (
 // business is the transaction around what a contender does in it.
 type business struct {
 	db     *sql.DB
+	pool   *pgxpool.Pool // in place of db: see onPgx
 	insert string
 	five   bool
 	opts   *sql.TxOptions
+}
+
+// openBusiness opens what the application of c works on.
+func openBusiness(ctx context.Context, p place, c *contender) (b business, err error) {
+	b = newBusiness(p, nil)
+	if c.pgx {
+		b.pool, err = p.openPool(ctx)
+	} else {
+		b.db, err = p.open(ctx)
+	}
+	return b, err
 }
 
 func newBusiness(p place, db *sql.DB) business {
@@ -78,8 +100,8 @@ func newBusiness(p place, db *sql.DB) business {
 }
 
 // in runs a transaction: the business's work, what send does, and the commit.
-func (b business) in(ctx context.Context, decide func() bool, send func(tx *sql.Tx) error) (instant, error) {
-	return b.around(ctx, decide, func(tx *sql.Tx) error {
+func (b business) in(ctx context.Context, decide func() bool, send func(tx bridge.Tx) error) (instant, error) {
+	return b.around(ctx, decide, func(tx bridge.Tx) error {
 		if err := b.work(ctx, tx); err != nil {
 			return err
 		}
@@ -89,29 +111,50 @@ func (b business) in(ctx context.Context, decide func() bool, send func(tx *sql.
 
 // work inserts the business row, or runs five statements, none of which meets another
 // transaction's.
-func (b business) work(ctx context.Context, tx *sql.Tx) error {
+func (b business) work(ctx context.Context, tx bridge.Tx) error {
 	if !b.five {
-		_, err := tx.ExecContext(ctx, b.insert, 4711, "one order")
+		_, err := tx.Exec(ctx, b.insert, 4711, "one order")
 		return err
 	}
-	var customer int64
 	for _, id := range []int{1, 2} {
-		if err := tx.QueryRowContext(ctx, selectOrder, id).Scan(&customer); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		if err := readOrder(ctx, tx, id); err != nil {
 			return err
 		}
 	}
-	if _, err := tx.ExecContext(ctx, b.insert, 4711, "one order"); err != nil {
+	if _, err := tx.Exec(ctx, b.insert, 4711, "one order"); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, updateOrder, "one order, paid"); err != nil {
+	if _, err := tx.Exec(ctx, updateOrder, "one order, paid"); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, b.insert, 4712, "another order")
+	_, err := tx.Exec(ctx, b.insert, 4712, "another order")
 	return err
 }
 
+func readOrder(ctx context.Context, tx bridge.Tx, id int) error {
+	rows, err := tx.Query(ctx, selectOrder, id)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var customer int64
+		if err := rows.Scan(&customer); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
 // around runs a transaction around what fn does.
-func (b business) around(ctx context.Context, decide func() bool, fn func(tx *sql.Tx) error) (instant, error) {
+func (b business) around(ctx context.Context, decide func() bool, fn func(tx bridge.Tx) error) (instant, error) {
+	if b.pool != nil {
+		return b.aroundPgx(ctx, decide, fn)
+	}
+	return b.aroundSQL(ctx, decide, func(tx *sql.Tx) error { return fn(bridge.SQL(tx)) })
+}
+
+func (b business) aroundSQL(ctx context.Context, decide func() bool, fn func(tx *sql.Tx) error) (instant, error) {
 	tx, err := b.db.BeginTx(ctx, b.opts)
 	if err != nil {
 		return 0, err
@@ -127,4 +170,12 @@ func (b business) around(ctx context.Context, decide func() bool, fn func(tx *sq
 		return 0, err
 	}
 	return now(), nil
+}
+
+func (b business) close() {
+	if b.pool != nil {
+		b.pool.Close()
+		return
+	}
+	_ = b.db.Close()
 }

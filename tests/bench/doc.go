@@ -3,7 +3,7 @@
 // one run say more, and the processor time per message hardly depends on what else
 // the machine does.
 //
-//	./tests/bench/run                     everything, about five minutes
+//	./tests/bench/run                     everything, about ten minutes
 //	./tests/bench/run -long               longer measurements, more rounds and points
 //	./tests/bench/run -help               scenarios, contenders, flags
 //	./tests/bench/run -run live,latency   some scenarios
@@ -36,9 +36,9 @@
 // # What is equal for all
 //
 // The servers and their settings (the databases wait for the disk); a fresh database
-// and fresh queues for each contender and round; the business row that every
-// transaction inserts, or its five statements; the messages, of random text that no
-// database can compress; a quorum queue as the target, and its consumer, which counts
+// and fresh queues for each contender and round (of receivers for each contender, since
+// it takes long to fill an inbox); the business row that every transaction inserts, or its
+// five statements; the messages, of random text that no database can compress; a quorum queue as the target, and its consumer, which counts
 // what is delivered.
 // The application is a process of its own, as is the relay or verifier, both with
 // Go's defaults, but that every relay collects garbage as seldom as the verifier.

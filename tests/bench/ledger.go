@@ -3,43 +3,54 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	mysqlledger "github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/sender/pgxsender"
 )
 
 // ledger is this project, with its defaults. Its relay is the worker's binary.
 var ledger = &contender{
-	name:  "twoqueue",
-	what:  "this project with its defaults, one verifier",
-	setUp: setUpLedger,
-	open: func(ctx context.Context, p place, db *sql.DB) (application, error) {
-		return openLedgerApplication(ctx, p, db)
+	name:     "twoqueue",
+	what:     "this project with its defaults, one verifier",
+	setUp:    setUpLedger,
+	verifier: true,
+	open: func(ctx context.Context, p place, b business) (application, error) {
+		return openLedgerApplication(ctx, p, b, false)
 	},
 }
 
 // ledgerEarly stages before the business's work.
 var ledgerEarly = &contender{
-	name:  "twoqueue-early",
-	what:  "the same, but that each transaction stages its messages before its other statements, and waits after them for what is left of the confirm",
-	setUp: setUpLedger,
-	open: func(ctx context.Context, p place, db *sql.DB) (application, error) {
-		a, err := openLedgerApplication(ctx, p, db)
-		return &ledgerEarlyApplication{a}, err
+	name:     "twoqueue-early",
+	what:     "the same, but that each transaction stages its messages before its other statements, and waits after them for what is left of the confirm",
+	setUp:    setUpLedger,
+	verifier: true,
+	open: func(ctx context.Context, p place, b business) (application, error) {
+		return openLedgerApplication(ctx, p, b, true)
 	},
 }
 
-func openLedgerApplication(ctx context.Context, p place, db *sql.DB) (*ledgerApplication, error) {
-	l, err := openLedger(ctx, p, db)
+func openLedgerApplication(ctx context.Context, p place, b business, early bool) (application, error) {
+	var l driver.Recorder
+	var err error
+	if b.pool != nil {
+		l, err = pgxbridge.Open(ctx, b.pool)
+	} else {
+		l, err = openLedger(ctx, p, b.db)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +63,7 @@ func openLedgerApplication(ctx context.Context, p place, db *sql.DB) (*ledgerApp
 		broker.Close()
 		return nil, err
 	}
-	return &ledgerApplication{newBusiness(p, db), s, broker, p.Target, p.Keys}, nil
+	return &ledgerApplication{b, s, broker, p.Target, p.Keys, early}, nil
 }
 
 func setUpLedger(ctx context.Context, p place, db *sql.DB) error {
@@ -80,13 +91,57 @@ type ledgerApplication struct {
 	broker *bridge.Broker
 	target string
 	keys   int
+	early  bool
 }
 
 func (a *ledgerApplication) transact(ctx context.Context, bodies [][]byte, decide func() bool) (instant, error) {
-	return a.in(ctx, decide, func(tx *sql.Tx) error {
-		_, err := a.sender.SendTx(ctx, bridge.SQL(tx), a.messages(bodies)...)
-		return err
+	messages := a.messages(bodies)
+	switch {
+	case a.pool != nil:
+		return a.inPgx(ctx, messages, decide)
+	case !a.early:
+		return a.in(ctx, decide, func(tx bridge.Tx) error {
+			_, err := a.sender.SendTx(ctx, tx, messages...)
+			return err
+		})
+	}
+	return a.around(ctx, decide, func(tx bridge.Tx) error {
+		staged, err := a.sender.StageTx(ctx, tx, messages...)
+		if err != nil {
+			return err
+		}
+		if err := a.work(ctx, tx); err != nil {
+			return err
+		}
+		return staged.Wait(ctx)
 	})
+}
+
+// inPgx leaves beginning and ending to pgxsender. What is staged last is waited for at once.
+func (a *ledgerApplication) inPgx(ctx context.Context, messages []bridge.Message, decide func() bool) (instant, error) {
+	err := pgxsender.InTx(ctx, a.sender, a.pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) error {
+		stage := func() error {
+			_, err := tx.Stage(ctx, messages...)
+			return err
+		}
+		work := func() error { return a.work(ctx, tx.Tx()) }
+		for _, do := range pick(a.early, []func() error{stage, work}, []func() error{work, stage}) {
+			if err := do(); err != nil {
+				return err
+			}
+		}
+		if !decide() {
+			return errDecidedAgainst
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errDecidedAgainst):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	return now(), nil
 }
 
 func (a *ledgerApplication) messages(bodies [][]byte) []bridge.Message {
@@ -102,21 +157,6 @@ func (a *ledgerApplication) messages(bodies [][]byte) []bridge.Message {
 }
 
 func (a *ledgerApplication) close() { a.broker.Close() }
-
-type ledgerEarlyApplication struct{ *ledgerApplication }
-
-func (a *ledgerEarlyApplication) transact(ctx context.Context, bodies [][]byte, decide func() bool) (instant, error) {
-	return a.around(ctx, decide, func(tx *sql.Tx) error {
-		staged, err := a.sender.StageTx(ctx, bridge.SQL(tx), a.messages(bodies)...)
-		if err != nil {
-			return err
-		}
-		if err := a.work(ctx, tx); err != nil {
-			return err
-		}
-		return staged.Wait(ctx)
-	})
-}
 
 // mariaDBURL turns a DSN of the driver into the form that the worker takes.
 func mariaDBURL(dsn string) string {

@@ -9,13 +9,18 @@ import (
 // liveScenario has transactions commit one message each, as fast as they can.
 var liveScenario = scenario{
 	name:     "live",
-	what:     "committed and delivered messages per second with 1, 8, 32 and 128 concurrent transactions of one message of 512 bytes",
+	what:     "committed and delivered messages per second with 1, 8, 32 and 128 concurrent transactions of one message of 512 bytes; at 32 also with messages that are staged before the business row, and on pgx",
 	headline: headline{metric: "delivered/s"},
 	run: func(ctx context.Context, w *world) error {
 		points := w.workers.or(1, 8, 32, 128)
 		for round := range w.rounds {
 			for _, c := range w.chosen(ledger, outboxPoll, afterCommit) {
 				if err := w.live(ctx, round, points, c); err != nil {
+					return err
+				}
+			}
+			for _, c := range w.chosen(ledgerEarly, ledgerPgx, ledgerEarlyPgx, outboxPollPgx, afterCommitPgx) {
+				if err := w.live(ctx, round, w.few(w.workers, points, fullLoad), c); err != nil {
 					return err
 				}
 			}

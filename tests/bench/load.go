@@ -50,12 +50,12 @@ func runApplication(ctx context.Context, p place) error {
 	if err != nil {
 		return err
 	}
-	db, err := p.open(ctx)
+	b, err := openBusiness(ctx, p, c)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	application, err := c.open(ctx, p, db)
+	defer b.close()
+	application, err := c.open(ctx, p, b)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ type scenario struct {
 
 var scenarios = []scenario{
 	drainScenario, liveScenario, latencyScenario, transactionScenario, fiveScenario, orderedScenario, billScenario,
-	contentionScenario, slowScenario, growthScenario, rollbackScenario, shardsScenario,
+	contentionScenario, slowScenario, growthScenario, rollbackScenario, shardsScenario, receiveScenario,
 }
 
 // direct runs the chosen scenarios and writes the report.
@@ -56,8 +56,8 @@ func direct(ctx context.Context, args []string) error {
 	flags.IntVar(&c.rounds, "rounds", 0, "rounds of every comparison (default 2, with -long 5)")
 	flags.DurationVar(&c.window, "window", 0, "the `length` of one measurement (default 1.5s, with -long 10s)")
 	flags.IntVar(&c.backlog, "backlog", 50_000, "`messages` that are staged and then drained")
-	flags.Func("workers", "concurrent transactions of the scenario live, with commas between them (default 1,8,32,128)", c.workers.set)
-	flags.Func("rates", "transactions per second of the scenario latency, with commas between them (default 100,300,500 and half of the most)", c.rates.set)
+	flags.Func("workers", "concurrent transactions of the scenarios live, contention and five, with commas between them (default 1,8,32,128)", c.workers.set)
+	flags.Func("rates", "transactions per second of the scenarios latency and five, with commas between them (default 100,300,500 and half of the most; 200)", c.rates.set)
 	flags.IntVar(&c.relays, "relays", 1, "`workers` of the relay of the outboxes written by hand")
 	flags.StringVar(&c.out, "out", "out", "the `folder` for results.md, results.json and the pictures")
 	flags.StringVar(&draw, "draw", "", "run nothing: draw the pictures of a `results.md` again, beside it")

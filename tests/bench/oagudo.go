@@ -60,9 +60,9 @@ func relayOagudo(ctx context.Context, p place, every time.Duration) error {
 	return reader.Stop(context.WithoutCancel(ctx))
 }
 
-func openOagudo(optimistic bool) func(context.Context, place, *sql.DB) (application, error) {
-	return func(_ context.Context, p place, db *sql.DB) (application, error) {
-		a := &oagudoApplication{insert: newBusiness(p, db).insert}
+func openOagudo(optimistic bool) func(context.Context, place, business) (application, error) {
+	return func(_ context.Context, p place, b business) (application, error) {
+		a := &oagudoApplication{insert: b.insert}
 		var options []outbox.WriterOption
 		if optimistic {
 			var err error
@@ -71,7 +71,7 @@ func openOagudo(optimistic bool) func(context.Context, place, *sql.DB) (applicat
 			}
 			options = append(options, outbox.WithOptimisticPublisher(a.out))
 		}
-		a.writer = outbox.NewWriter(outbox.NewDBContext(db, outbox.SQLDialectPostgres), options...)
+		a.writer = outbox.NewWriter(outbox.NewDBContext(b.db, outbox.SQLDialectPostgres), options...)
 		return a, nil
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // The outboxes written by hand: a table with the payload, and a relay that takes
@@ -79,9 +81,9 @@ const (
 	wakeAfterCommit
 )
 
-func openOutbox(wake waking) func(context.Context, place, *sql.DB) (application, error) {
-	return func(_ context.Context, p place, db *sql.DB) (application, error) {
-		a := &outboxApplication{business: newBusiness(p, db), wake: wake, queue: p.Target, onMariaDB: p.MariaDB}
+func openOutbox(wake waking) func(context.Context, place, business) (application, error) {
+	return func(_ context.Context, p place, b business) (application, error) {
+		a := &outboxApplication{business: b, wake: wake, queue: p.Target, onMariaDB: p.MariaDB}
 		if wake == wakeAfterCommit {
 			ctx, cancel := context.WithCancel(context.Background())
 			a.stop, a.hints = cancel, make(chan struct{}, 1)
@@ -103,11 +105,11 @@ type outboxApplication struct {
 }
 
 func (a *outboxApplication) transact(ctx context.Context, bodies [][]byte, decide func() bool) (instant, error) {
-	committed, err := a.in(ctx, decide, func(tx *sql.Tx) error {
+	committed, err := a.in(ctx, decide, func(tx bridge.Tx) error {
 		if err := a.insert(ctx, tx, bodies); err != nil || a.wake != wakeInTransaction {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "NOTIFY outbox")
+		_, err := tx.Exec(ctx, "NOTIFY outbox")
 		return err
 	})
 	if a.wake == wakeAfterCommit && committed > 0 {
@@ -119,13 +121,13 @@ func (a *outboxApplication) transact(ctx context.Context, bodies [][]byte, decid
 	return committed, err
 }
 
-func (a *outboxApplication) insert(ctx context.Context, tx *sql.Tx, bodies [][]byte) error {
+func (a *outboxApplication) insert(ctx context.Context, tx bridge.Tx, bodies [][]byte) error {
 	switch {
 	case a.onMariaDB:
 		return insertOutboxMariaDB(ctx, tx, a.queue, bodies)
 	case len(bodies) == 1 || len(bodies[0]) > oneByOne:
 		for _, body := range bodies {
-			if _, err := tx.ExecContext(ctx, insertOutbox, uuid.NewString(), a.queue, body); err != nil {
+			if _, err := tx.Exec(ctx, insertOutbox, uuid.NewString(), a.queue, body); err != nil {
 				return err
 			}
 		}
@@ -135,7 +137,7 @@ func (a *outboxApplication) insert(ctx context.Context, tx *sql.Tx, bodies [][]b
 	for i := range ids {
 		ids[i] = uuid.NewString()
 	}
-	_, err := tx.ExecContext(ctx, insertMany, "{"+strings.Join(ids, ",")+"}", a.queue, bodies)
+	_, err := tx.Exec(ctx, insertMany, "{"+strings.Join(ids, ",")+"}", a.queue, bodies)
 	return err
 }
 

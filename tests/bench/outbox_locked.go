@@ -18,8 +18,8 @@ var outboxLocked = &contender{
 	what:  "an outbox kept as a queue with locks: applications and relay at SERIALIZABLE, nothing skipped, victims try again",
 	setUp: setUpOutbox,
 	relay: func(ctx context.Context, p place) error { return relayLocked(ctx, p) },
-	open: func(_ context.Context, p place, db *sql.DB) (application, error) {
-		a := &outboxApplication{business: newBusiness(p, db), queue: p.Target, onMariaDB: p.MariaDB}
+	open: func(_ context.Context, p place, b business) (application, error) {
+		a := &outboxApplication{business: b, queue: p.Target, onMariaDB: p.MariaDB}
 		a.opts = &sql.TxOptions{Isolation: sql.LevelSerializable}
 		return &lockedApplication{a}, nil
 	},

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 const (
@@ -21,13 +23,13 @@ const (
 	takeMariaDB = `SELECT id, message_id, queue, body FROM outbox ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED`
 )
 
-func insertOutboxMariaDB(ctx context.Context, tx *sql.Tx, queue string, bodies [][]byte) error {
+func insertOutboxMariaDB(ctx context.Context, tx bridge.Tx, queue string, bodies [][]byte) error {
 	args := make([]any, 0, 3*len(bodies))
 	for _, body := range bodies {
 		id := uuid.New()
 		args = append(args, id[:], queue, body)
 	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO outbox (message_id, queue, body) VALUES (?, ?, ?)`+
+	_, err := tx.Exec(ctx, `INSERT INTO outbox (message_id, queue, body) VALUES (?, ?, ?)`+
 		strings.Repeat(`, (?, ?, ?)`, len(bodies)-1), args...)
 	return err
 }

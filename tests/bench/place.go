@@ -6,9 +6,9 @@ import (
 	"fmt"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/jackc/pgx/v5/stdlib"
-
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 // A place is where a contender works; it is told to all its processes.
@@ -19,6 +19,7 @@ type place struct {
 	Five      bool   // transactions have five statements; on PostgreSQL
 	Keys      int    // messages have one of so many order keys; 0: none
 	Shards    int    // ordered queues
+	Inbox     int    // keys that a receiver has handled before
 	Database  string // a URL of PostgreSQL, or a DSN of MariaDB
 	AMQP      string
 	Staging   string // the staging queue, for whoever has one
@@ -53,6 +54,24 @@ func (p place) open(ctx context.Context) (*sql.DB, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	return db, nil
+}
+
+// openPool is open for a contender on pgx.
+func (p place) openPool(ctx context.Context) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(p.Database)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = connections
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	return pool, nil
 }
 
 // connections is the most that an application opens: enough for every

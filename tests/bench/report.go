@@ -31,6 +31,17 @@ type sample struct {
 type headline struct {
 	metric string
 	lower  bool
+	ours   string // the contender that is this project; twoqueue if empty
+}
+
+func (h headline) name() string { return cmp.Or(h.ours, ledger.name) }
+
+// against is the contender that is set against another: one on pgx against those on pgx.
+func (h headline) against(contender string) string {
+	if base, native := strings.CutSuffix(contender, nativeSuffix); native && base != h.name() {
+		return h.name() + nativeSuffix
+	}
+	return h.name()
 }
 
 // add notes the values of one round, given as pairs of a metric's name and its value.
@@ -135,7 +146,7 @@ func (r *report) table(text *strings.Builder, s scenario) {
 	}
 	fmt.Fprintf(text, "| | | %s |", strings.Join(metrics, " | "))
 	if s.headline.metric != "" {
-		fmt.Fprintf(text, " twoqueue to it, %s (%s is better) |", s.headline.metric, pick(s.headline.lower, "lower", "higher"))
+		fmt.Fprintf(text, " %s to it, %s (%s is better) |", s.headline.name(), s.headline.metric, pick(s.headline.lower, "lower", "higher"))
 		metrics = append(metrics, "")
 	}
 	fmt.Fprintf(text, "\n|---|---|%s\n", strings.Repeat("---|", len(metrics)))
@@ -156,12 +167,13 @@ func (r *report) table(text *strings.Builder, s scenario) {
 // ratio is the median of the ratios of this project to a contender, of those rounds
 // that both took part in.
 func (r *report) ratio(s scenario, what, contender string) string {
-	if contender == ledger.name {
+	us := s.headline.against(contender)
+	if contender == us {
 		return ""
 	}
 	theirs := r.rounds(s.name, what, contender, s.headline.metric)
 	var ratios []float64
-	for round, ours := range r.rounds(s.name, what, ledger.name, s.headline.metric) {
+	for round, ours := range r.rounds(s.name, what, us, s.headline.metric) {
 		if their, ok := theirs[round]; ok {
 			ratios = append(ratios, ours/their)
 		}

@@ -65,7 +65,7 @@ func (w *world) begin(ctx context.Context, c *contender, k kind) (s *session, er
 
 // startRelay starts what runs beside a contender's application.
 func (w *world) startRelay(c *contender, p place) (*child, error) {
-	if c == ledger || c == ledgerEarly {
+	if c.verifier {
 		return w.startVerifier(p)
 	}
 	if c.relay == nil {

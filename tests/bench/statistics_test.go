@@ -84,6 +84,18 @@ func TestReportShowsMediansSpreadAndRatios(t *testing.T) {
 	}
 }
 
+func TestContendersOnPgxAreComparedWithEachOther(t *testing.T) {
+	for contender, want := range map[string]string{
+		outboxPoll.name:     ledgerEarly.name,
+		outboxPollPgx.name:  ledgerEarlyPgx.name,
+		ledgerEarlyPgx.name: ledgerEarly.name,
+	} {
+		if against := fiveScenario.headline.against(contender); against != want {
+			t.Errorf("%s is compared with %s, not with %s", contender, against, want)
+		}
+	}
+}
+
 // The pictures in this folder show what the table in this folder says.
 func TestPicturesAreThoseOfTheResults(t *testing.T) {
 	measured, err := readResults("results.md")

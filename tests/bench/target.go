@@ -27,9 +27,19 @@ const (
 )
 
 func consume(url, queue string) (*target, error) {
+	conn, deliveries, err := consumeQueue(url, queue)
+	if err != nil {
+		return nil, err
+	}
+	t := &target{conn: conn, done: make(chan struct{}), arrivals: make(map[uint64]instant), came: make(chan struct{}, 1)}
+	go t.take(deliveries)
+	return t, nil
+}
+
+func consumeQueue(url, queue string) (*amqp.Connection, <-chan amqp.Delivery, error) {
 	conn, err := amqp.Dial(url)
 	if err != nil {
-		return nil, fmt.Errorf("consume target: %w", err)
+		return nil, nil, fmt.Errorf("consume %s: %w", queue, err)
 	}
 	ch, err := conn.Channel()
 	if err == nil {
@@ -41,11 +51,9 @@ func consume(url, queue string) (*target, error) {
 	}
 	if err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("consume target: %w", err)
+		return nil, nil, fmt.Errorf("consume %s: %w", queue, err)
 	}
-	t := &target{conn: conn, done: make(chan struct{}), arrivals: make(map[uint64]instant), came: make(chan struct{}, 1)}
-	go t.take(deliveries)
-	return t, nil
+	return conn, deliveries, nil
 }
 
 func (t *target) take(deliveries <-chan amqp.Delivery) {

@@ -12,6 +12,8 @@ import (
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // Watermill's outbox: its SQL publisher in the transaction, and its forwarder from
@@ -100,8 +102,8 @@ func (n watermillTopics) relay(ctx context.Context, p place) error {
 	return nil
 }
 
-func (n watermillTopics) open(_ context.Context, p place, db *sql.DB) (application, error) {
-	return &watermillApplication{newBusiness(p, db), int(n), p.Target}, nil
+func (n watermillTopics) open(_ context.Context, p place, b business) (application, error) {
+	return &watermillApplication{b, int(n), p.Target}, nil
 }
 
 type watermillApplication struct {
@@ -111,7 +113,10 @@ type watermillApplication struct {
 }
 
 func (a *watermillApplication) transact(ctx context.Context, bodies [][]byte, decide func() bool) (instant, error) {
-	return a.in(ctx, decide, func(tx *sql.Tx) error {
+	return a.aroundSQL(ctx, decide, func(tx *sql.Tx) error {
+		if err := a.work(ctx, bridge.SQL(tx)); err != nil {
+			return err
+		}
 		toTable, err := wsql.NewPublisher(wsql.TxFromStdSQL(tx), wsql.PublisherConfig{SchemaAdapter: watermillSchema}, watermill.NopLogger{})
 		if err != nil {
 			return err

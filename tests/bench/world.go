@@ -127,6 +127,7 @@ type kind struct {
 	five      bool
 	keys      int  // order keys
 	shards    int  // ordered queues
+	inbox     int  // keys that a receiver has handled before
 	oneRelay  bool // an outbox's relay has one worker
 }
 
@@ -135,7 +136,7 @@ type kind struct {
 func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db *sql.DB, leave func(), err error) {
 	w.places++
 	name := fmt.Sprintf("bench%d", w.places)
-	p = place{Contender: c.name, MariaDB: k.onMariaDB, Classic: k.classic, Five: k.five, Keys: k.keys, Shards: k.shards,
+	p = place{Contender: c.name, MariaDB: k.onMariaDB, Classic: k.classic, Five: k.five, Keys: k.keys, Shards: k.shards, Inbox: k.inbox,
 		AMQP: w.broker.URL(), Staging: name + ".staging", Target: name + ".target", Relays: pick(k.oneRelay, 1, w.relays)}
 	if p.Database, err = w.newDatabase(ctx, name, k.onMariaDB); err != nil {
 		return p, nil, nil, err

@@ -25,7 +25,7 @@ func TestSlowTransactionsDelayTheirOwnMessagesOnly(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	slowQueue, queue := s.Queue("slow", nil), s.Queue("target", nil)
-	v := s.Verify(verifier.Options{Prefetch: 500, Settlers: 4})
+	v := s.Verify(verifier.Options{Prefetch: 160, Settlers: 4})
 	big := make([]bridge.Message, 1000) // the waiting queue is passed through some 80 at a time
 	for i := range big {
 		big[i] = stage.To(slowQueue, fmt.Sprint(i))

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
+)
+
+// nativeSuffix ends the names of contenders on pgx.
+const nativeSuffix = "-pgx"
+
+var (
+	ledgerPgx        = onPgx(ledger)
+	ledgerEarlyPgx   = onPgx(ledgerEarly)
+	outboxPollPgx    = onPgx(outboxPoll)
+	afterCommitPgx   = onPgx(afterCommit)
+	nativeContenders = []*contender{ledgerPgx, ledgerEarlyPgx, outboxPollPgx, afterCommitPgx}
+)
+
+// onPgx is a contender whose application uses PostgreSQL through pgx itself and not through
+// database/sql. Of all of them the BEGIN travels with the first statement if that has no
+// rows, as pgxsender.InTx has it.
+func onPgx(c *contender) *contender {
+	native := *c
+	native.name, native.label, native.pgx = c.name+nativeSuffix, "", true
+	native.what = c.name + " on pgx instead of database/sql; the BEGIN travels with the first statement"
+	return &native
+}
+
+func (b business) aroundPgx(ctx context.Context, decide func() bool, fn func(tx bridge.Tx) error) (instant, error) {
+	conn, err := b.pool.Acquire(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Release() // which closes a connection that is still in a transaction
+	tx := &nativeTx{conn: conn}
+	if err = fn(tx); err == nil && decide() {
+		if err = tx.tx.Commit(ctx); err == nil {
+			return now(), nil
+		}
+	}
+	if tx.tx != nil {
+		_ = tx.tx.Rollback(context.WithoutCancel(ctx))
+	}
+	return 0, err
+}
+
+// nativeTx is a transaction that its first statement begins.
+type nativeTx struct {
+	conn *pgxpool.Conn
+	tx   pgx.Tx // nil until then
+}
+
+func (t *nativeTx) Exec(ctx context.Context, statement string, args ...any) (changed int64, err error) {
+	if t.tx != nil {
+		return pgxbridge.Tx(t.tx).Exec(ctx, statement, args...)
+	}
+	batch := new(pgx.Batch)
+	batch.BeginTx(pgx.TxOptions{})
+	batch.Queue(statement, args...).Exec(func(tag pgconn.CommandTag) error {
+		changed = tag.RowsAffected()
+		return nil
+	})
+	results := t.conn.SendBatch(ctx, batch)
+	t.tx = results.Tx()
+	return changed, results.Close()
+}
+
+func (t *nativeTx) Query(ctx context.Context, statement string, args ...any) (rows bridge.Rows, err error) {
+	if t.tx == nil {
+		if t.tx, err = t.conn.Begin(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return pgxbridge.Tx(t.tx).Query(ctx, statement, args...)
+}

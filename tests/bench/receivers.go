@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+// The receivers handle messages of a backlog in the staging queue, each once. What they do
+// for a message is the business's work.
+var (
+	receiveHandle = &contender{
+		name:   "twoqueue-handle",
+		what:   "idempotency's Guard.Handle",
+		silent: true,
+		setUp:  setUpInbox,
+		open: func(ctx context.Context, p place, b business) (application, error) {
+			guard, err := openGuard(ctx, b)
+			if err != nil {
+				return nil, err
+			}
+			return openReceiver(p, func(ctx context.Context, d amqp.Delivery) error {
+				return guard.Handle(ctx, b.db, d, func(ctx context.Context, tx *sql.Tx) error { return b.work(ctx, bridge.SQL(tx)) })
+			})
+		},
+		purge: purgeInbox,
+	}
+	receiveTx = &contender{
+		name:   "twoqueue-handletx",
+		what:   "idempotency's Guard.HandleTx, in a transaction of the receiver's own; it looks at the claim once more before the ack",
+		silent: true,
+		setUp:  setUpInbox,
+		open: func(ctx context.Context, p place, b business) (application, error) {
+			guard, err := openGuard(ctx, b)
+			if err != nil {
+				return nil, err
+			}
+			return openReceiver(p, func(ctx context.Context, d amqp.Delivery) error {
+				return guard.HandleTx(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
+					return b.once(ctx, func(tx bridge.Tx) (bool, error) { return claim(ctx, tx) })
+				})
+			})
+		},
+		purge: purgeInbox,
+	}
+	dedupeTable = &contender{
+		name:   "dedupe-table",
+		what:   "a dedupe table written by hand: INSERT … ON CONFLICT DO NOTHING in the receiver's transaction, the ack after the commit; no attempts, no ages, no dead letters",
+		silent: true,
+		setUp:  setUpDedupe,
+		open: func(_ context.Context, p place, b business) (application, error) {
+			return openReceiver(p, func(ctx context.Context, d amqp.Delivery) error {
+				err := b.once(ctx, func(tx bridge.Tx) (bool, error) {
+					inserted, err := tx.Exec(ctx, insertDedupe, d.MessageId)
+					return inserted == 1, err
+				})
+				if err != nil {
+					return err
+				}
+				return d.Ack(false)
+			})
+		},
+		purge: purgeDedupe,
+	}
+	receivers = []*contender{receiveHandle, receiveTx, dedupeTable, onPgx(receiveTx), onPgx(dedupeTable)}
+)
+
+// receivers are those on database/sql, and with -long, or by name, those on pgx too.
+func (w *world) receivers() []*contender {
+	if w.long || w.only.String() != "" {
+		return receivers
+	}
+	return receivers[:3]
+}
+
+const (
+	insertDedupe = `INSERT INTO dedupe (key) VALUES ($1) ON CONFLICT DO NOTHING`
+	createDedupe = `CREATE TABLE dedupe (key text COLLATE "C" PRIMARY KEY, handled_at timestamptz NOT NULL DEFAULT now())`
+	// The keys are those of UUIDv7, which tell their age: no index on handled_at is needed.
+	forgetDedupe = `DELETE FROM dedupe WHERE key IN (SELECT key FROM dedupe WHERE key < $1 ORDER BY key LIMIT 500)`
+	// someKeys are UUIDs of version 7 of the last twenty days, the oldest first.
+	someKeys = `SELECT substr(ms, 1, 8) || '-' || substr(ms, 9) || '-7' || substr(noise, 1, 3) || '-8' || substr(noise, 4, 3) || '-' || substr(noise, 7, 12), at
+FROM (
+	SELECT at, md5(i::text) AS noise, lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') AS ms
+	FROM generate_series(1, %[1]d) AS i, LATERAL (SELECT now() - interval '20 days' * (1 - i / %[1]d.0)) AS made (at)
+) AS keys`
+)
+
+const (
+	consumer = "bench"
+	// halfOfThem is the age of those keys that a purge deletes.
+	halfOfThem = 10 * 24 * time.Hour
+)
+
+func setUpInbox(ctx context.Context, p place, db *sql.DB) error {
+	if err := migrate.Inbox(ctx, db, migrate.PostgreSQL); err != nil {
+		return err
+	}
+	insert := fmt.Sprintf(`INSERT INTO bridge_inbox (consumer, key, claimed_at) SELECT '`+consumer+`', * FROM (`+someKeys+`) AS k`, p.Inbox)
+	return setUpReceiver(ctx, p, db, insert, `VACUUM (FREEZE, ANALYZE) bridge_inbox`)
+}
+
+func setUpDedupe(ctx context.Context, p place, db *sql.DB) error {
+	return setUpReceiver(ctx, p, db, createDedupe, fmt.Sprintf(`INSERT INTO dedupe (key, handled_at) `+someKeys, p.Inbox), `VACUUM (FREEZE, ANALYZE) dedupe`)
+}
+
+// setUpReceiver leaves nothing for autovacuum to do, and the message that a session begins
+// with.
+func setUpReceiver(ctx context.Context, p place, db *sql.DB, statements ...string) error {
+	if err := run(ctx, db, statements...); err != nil {
+		return err
+	}
+	return feed(ctx, p, 1)
+}
+
+// feed fills the staging queue up to n messages.
+func feed(ctx context.Context, p place, n int) error {
+	publisher, err := newPublisher(p.AMQP, 1)
+	if err != nil {
+		return err
+	}
+	defer publisher.close()
+	queue, err := publisher.channels[0].QueueDeclare(p.Staging, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+	if err != nil {
+		return err
+	}
+	text := newBodies()
+	for n -= queue.Messages; n > 0; n -= 1000 {
+		letters := make([]letter, min(n, 1000))
+		for i := range letters {
+			letters[i] = letter{queue: p.Staging, id: uuid.Must(uuid.NewV7()).String(), body: text.make(0, 512)}
+		}
+		if err := publisher.publish(ctx, letters...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func openGuard(ctx context.Context, b business) (*idempotency.Guard, error) {
+	var inbox driver.Inbox
+	var err error
+	if b.pool != nil {
+		inbox, err = pgxbridge.OpenInbox(ctx, b.pool)
+	} else {
+		inbox, err = postgres.OpenInbox(ctx, b.db)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return idempotency.New(inbox, consumer, &idempotency.Options{HandBack: true})
+}
+
+// once does the business's work in a transaction in which claim says that it is to be done.
+func (b business) once(ctx context.Context, claim func(tx bridge.Tx) (fresh bool, err error)) error {
+	_, err := b.around(ctx, func() bool { return true }, func(tx bridge.Tx) error {
+		fresh, err := claim(tx)
+		if err != nil || !fresh {
+			return err
+		}
+		return b.work(ctx, tx)
+	})
+	return err
+}
+
+// A receiver is an application whose transactions are those of messages that come.
+type receiver struct {
+	conn       *amqp.Connection
+	deliveries <-chan amqp.Delivery
+	handle     func(ctx context.Context, d amqp.Delivery) error
+}
+
+func openReceiver(p place, handle func(ctx context.Context, d amqp.Delivery) error) (application, error) {
+	conn, deliveries, err := consumeQueue(p.AMQP, p.Staging)
+	if err != nil {
+		return nil, err
+	}
+	return &receiver{conn, deliveries, handle}, nil
+}
+
+func (r *receiver) transact(ctx context.Context, _ [][]byte, _ func() bool) (instant, error) {
+	select {
+	case d, ok := <-r.deliveries:
+		if !ok {
+			return 0, errors.New("the consumer has ended")
+		}
+		if err := r.handle(ctx, d); err != nil {
+			return 0, err
+		}
+		return now(), nil
+	case <-time.After(catchUp):
+		return 0, errors.New("no message came")
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+func (r *receiver) close() { _ = r.conn.Close() }
+
+// purgeInbox rests after each step, and so does purgeDedupe.
+func purgeInbox(ctx context.Context, db *sql.DB) (int64, error) {
+	inbox, err := postgres.OpenInbox(ctx, db)
+	if err != nil {
+		return 0, err
+	}
+	guard, err := idempotency.New(inbox, consumer, &idempotency.Options{HandBack: true, Retention: halfOfThem})
+	if err != nil {
+		return 0, err
+	}
+	return guard.Purge(ctx, db)
+}
+
+func purgeDedupe(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
+	youngest := fmt.Sprintf("%012x", time.Now().Add(-halfOfThem).UnixMilli())
+	youngest = youngest[:8] + "-" + youngest[8:]
+	for {
+		begun := time.Now()
+		result, err := db.ExecContext(ctx, forgetDedupe, youngest)
+		if err != nil {
+			return forgotten, err
+		}
+		n, err := result.RowsAffected()
+		if err != nil || n == 0 {
+			return forgotten, err
+		}
+		forgotten += n
+		select {
+		case <-time.After(4 * time.Since(begun)):
+		case <-ctx.Done():
+			return forgotten, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// unchecked is the relay of the verifier's shape that checks nothing.
+const unchecked = "unchecked"
+
+// relayUnchecked is its process: package verifier with the worker's defaults and a ledger
+// that costs nothing. Unlike the worker it counts nothing for metrics, and has no side jobs.
+func relayUnchecked(ctx context.Context, p place) error {
+	db, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	l, err := openLedger(ctx, p, db)
+	if err != nil {
+		return err
+	}
+	broker, err := bridge.Dial(ctx, p.AMQP, nil)
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	v, err := verifier.New(credulous{l}, broker, &verifier.Options{
+		Topology: bridge.Topology{Queue: p.Staging, Classic: p.Classic},
+		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return err
+	}
+	return v.Run(ctx)
+}
+
+// credulous says that every transaction has committed, and forgets nothing. The proof at
+// the start is made by the ledger inside.
+type credulous struct{ driver.Ledger }
+
+func (c credulous) ProofLedger() driver.Ledger { return c.Ledger }
+
+func (credulous) Features() driver.Features { return driver.Features{} }
+
+func (credulous) Committed(_ context.Context, ids []uuid.UUID) ([]uuid.UUID, error) { return ids, nil }
+
+func (credulous) Settle(context.Context, uuid.UUID, time.Duration) (driver.Outcome, error) {
+	return driver.Committed, nil
+}
+
+func (credulous) Forget(context.Context, []uuid.UUID) error { return nil }
+
+func moveUnchecked(_ context.Context, w *world, p place) (*child, func() error, error) {
+	c, err := startSelf(roleUnchecked, p, w.profileName(unchecked), nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, c.stop, nil
+}
