@@ -72,7 +72,7 @@ func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 			err = session.QueryRowxContext(ctx, patient, strconv.FormatInt(inspection.WatchWait.Milliseconds(), 10)).Scan(&pid, new(string), new(string))
 			return pid, err
 		},
-		Look: i.look,
+		Look:  i.look,
 		Pause: lookPause,
 	}.Holders(ctx, id)
 }

@@ -96,7 +96,7 @@ func (i *Inspector) watch() inspection.Watch {
 		},
 		// The driver tells the server, and keeps the connection.
 		Cancel: true,
-		Pause: lookPause,
+		Pause:  lookPause,
 	}
 }
 
