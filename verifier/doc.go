@@ -166,7 +166,7 @@
 // # Memory
 //
 // A verifier holds at most Options.Prefetch messages of the staging queue, half as many
-// (at least 10) of the waiting queue and 500 of each ordered queue, and of their content at most
+// (at least 20) of the waiting queue and 500 of each ordered queue, and of their content at most
 // Options.MaxBytes, or one larger message of each queue. RabbitMQ knows no bound in bytes.
 // The verifier drops the content of what exceeds the bound, keeps it unacked, and hands it
 // back once there is room, in the order of arrival. So large messages may travel more than once to a verifier that is short of room.

@@ -24,7 +24,7 @@ type Options struct {
 	// MaxBytes it bounds its memory. Half of them may wait, for an open transaction or for a
 	// target that takes nothing. What exceeds that, or has waited for longer than Patience,
 	// goes to the waiting queue. In addition a verifier holds messages of the waiting queue, half
-	// of Prefetch but at least ten, and 500 of each ordered queue. What the waiting queue has
+	// of Prefetch but at least twenty, and 500 of each ordered queue. What the waiting queue has
 	// beyond that takes turns: each is looked at again the later the smaller Prefetch is, and
 	// the turns are work for the broker. Default 3000.
 	Prefetch int
@@ -122,7 +122,7 @@ type Allow struct {
 func (o *Options) mostWaiting() int { return max(1, o.Prefetch/2) }
 
 // waitingPrefetch is how many messages of the waiting queue a verifier holds at once.
-func (o *Options) waitingPrefetch() int { return max(10, o.Prefetch/2) }
+func (o *Options) waitingPrefetch() int { return max(20, o.Prefetch/2) }
 
 // shares divides MaxBytes among the queues; ordered is that of each ordered queue.
 func (o *Options) shares() (bytes struct{ staging, waiting, ordered int }) {

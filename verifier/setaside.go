@@ -8,7 +8,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// excess is how many messages from the staging queue wait beyond Options.mostWaiting.
+// excess is how many more messages from the staging queue wait than may (half of
+// Options.Prefetch).
 func (s *session) excess() int {
 	return s.room.size() + s.holds.size() - s.opts.mostWaiting() - int(s.waiting.open.Load())
 }
@@ -36,7 +37,7 @@ func (s *session) tend(ctx context.Context) error {
 }
 
 // thin sets aside whoever has waited for too long, and the oldest of those from
-// the staging queue that exceed Options.mostWaiting, or leave too little of Options.MaxBytes.
+// the staging queue that are too many, or leave too little of Options.MaxBytes.
 // So there is always room for new ones, and a slow transaction delays its own messages
 // only.
 func (s *session) thin(now time.Time) {

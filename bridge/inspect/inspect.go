@@ -31,7 +31,7 @@ type Watcher interface {
 	// and began age ago or before, the oldest first, at most limit of them. Without
 	// the rights to see others' sessions it returns what the login may see. Work of
 	// verifiers is among them; above an age of some seconds it is not. What counts as
-	// written to the ledger differs between databases: see their packages. A negative
+	// written to the ledger differs between databases: each inspector says it. A negative
 	// age, and a limit below 1, is an error.
 	OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]Holder, error)
 }

@@ -188,9 +188,9 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
 	return err
 }
 
-// check tells whether db is the primary, takes writes, and is where the table's rows are
-// committed.
-func (l *Ledger) check(ctx context.Context, table string) error {
+// check tells whether db is the primary, takes writes, and is where the rows of the tables
+// are committed.
+func (l *Ledger) check(ctx context.Context, names ...string) error {
 	var readOnly bool
 	if err := l.db.GetContext(ctx, &readOnly, standby); err != nil {
 		return err
@@ -199,16 +199,19 @@ func (l *Ledger) check(ctx context.Context, table string) error {
 		return fmt.Errorf("%w: it is in recovery or read-only", bridge.ErrNotPrimary)
 	}
 	// Rows that come from another primary are not judged by its locks.
-	var name string
-	err := l.db.GetContext(ctx, &name, subscription, table)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return nil
-	case err != nil:
-		return err
+	for _, table := range names {
+		var name string
+		err := l.db.GetContext(ctx, &name, subscription, table)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			continue
+		case err != nil:
+			return err
+		}
+		return fmt.Errorf("%w: subscription %s writes to %s what another primary commits, and a transaction that is open there looks rolled back here: "+
+			"use the publisher, or take the table out of the publication", bridge.ErrNotPrimary, name, table)
 	}
-	return fmt.Errorf("%w: subscription %s writes to %s what another primary commits, and a transaction that is open there looks rolled back here: "+
-		"use the publisher, or take the table out of the publication", bridge.ErrNotPrimary, name, table)
+	return nil
 }
 
 // array returns ids as the text of a uuid[].

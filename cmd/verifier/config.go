@@ -41,7 +41,7 @@ type config struct {
 	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"how many ordered queues there are beside the staging queue, for messages with an order key; all senders must know the same number; 0: there are none"`
 	HoldKeys      environment.Truth  `split_words:"true" default:"false" desc:"a committed message with an order key that would go to the dead queue stays in its ordered queue and holds its key instead, until what is wrong is mended"`
 
-	Prefetch environment.Count `default:"3000" desc:"how many staged messages are held at once, and in addition half as many (at least 10) of the waiting queue; bounds the memory together with BRIDGE_MAX_BYTES"`
+	Prefetch environment.Count `default:"3000" desc:"how many staged messages are held at once, and in addition half as many (at least 20) of the waiting queue; bounds the memory together with BRIDGE_MAX_BYTES"`
 	MaxBytes environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of messages are held at once, a quarter of them of the waiting queue and, where there are ordered queues, a quarter of those; a message that is larger is held alone"`
 	Patience environment.Span  `default:"2s" desc:"how long a message waits before it is set aside in the waiting queue; set it above the time that transactions usually take"`
 	HandBack environment.Span  `split_words:"true" default:"10m" desc:"how long a message is held unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`

@@ -9,7 +9,7 @@ import (
 // can take its time beside that.
 var fiveScenario = scenario{
 	name:     "five",
-	what:     "how long a transaction of five statements (two lookups by key, two INSERTs, an UPDATE) and one message of 512 bytes takes, from BEGIN to the return of COMMIT, at 1, 8 and 32 at once, where the processors are the limit, and at a steady 200 a second: without a message, with an outbox's row, with the staging at the end and early; after-commit publishes after that time",
+	what:     "how long a transaction of five statements (two lookups by key, two INSERTs, an UPDATE) and one message of 512 bytes takes, from BEGIN to the return of COMMIT, at 1, 8 and 32 at once (there the processors are the limit), and at a steady 200 a second: without a message, with an outbox's row, with the staging at the end and early; after-commit publishes after that time",
 	headline: headline{metric: "p50 ms", lower: true, ours: ledgerEarly.name},
 	run: func(ctx context.Context, w *world) error {
 		for round := range w.rounds {

@@ -212,7 +212,7 @@ func TestMissingExchangeHoldsUpNobody(t *testing.T) {
 		ids[id] = true
 	}
 	closed := make(chan struct{}, 100)
-	v := s.Verify(verifier.Options{Unroutable: time.Hour, Logger: slog.New(tellTale{slog.DiscardHandler, "publishing channel closed", closed})})
+	v := s.Verify(verifier.Options{Unroutable: time.Hour, Logger: slog.New(tellTale{stage.Logger(t).Handler(), "publishing channel closed", closed})})
 	expectAll(t, s, queue, ids)
 	if n := v.Stats().Sessions; n != 1 {
 		t.Fatalf("%d sessions: a refused publish must not end the session", n)

@@ -136,14 +136,14 @@ type tellTale struct {
 
 func (h tellTale) Enabled(context.Context, slog.Level) bool { return true }
 
-func (h tellTale) Handle(_ context.Context, r slog.Record) error {
+func (h tellTale) Handle(ctx context.Context, r slog.Record) error {
 	if strings.HasPrefix(r.Message, h.message) {
 		select {
 		case h.logged <- struct{}{}:
 		default:
 		}
 	}
-	return nil
+	return h.Handler.Handle(ctx, r)
 }
 
 // Memory is bounded in bytes too: of one transaction's large messages, far fewer than

@@ -33,7 +33,7 @@ const (
 	holders = `SELECT ` + activity + ` FROM (SELECT DISTINCT unnest(pg_blocking_pids($1::text::int)) AS pid) b, pg_stat_get_activity(b.pid) a`
 
 	// pg_blocking_pids has 0 for a prepared transaction. Only then pg_locks is read, which
-	// holds up everybody's locking while it copies all locks (documentation of pg_locks).
+	// copies all locks and holds up everybody's locking meanwhile (documentation of pg_locks).
 	byPrepared = `SELECT 0 = ANY (pg_blocking_pids($1::text::int))`
 
 	preparedHolders = `WITH waited AS MATERIALIZED (SELECT * FROM pg_locks WHERE pid = $1::text::int AND NOT granted)

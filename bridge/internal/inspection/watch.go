@@ -130,13 +130,14 @@ func (w Watch) look(ctx, waiting context.Context, session *atomic.Pointer[string
 		if err != nil {
 			return nil, true, err
 		}
-		if len(holders) > 0 {
+		// If the settle has ended meanwhile, the answer may be about who has its session now.
+		if len(holders) > 0 && waiting.Err() == nil {
 			if w.Cancel {
 				cancel()
 			}
 			return holders, true, nil
 		}
-		looked = looked || waiting.Err() == nil
+		holders, looked = nil, looked || waiting.Err() == nil
 		pause.Reset(min(n, maxPauses) * w.Pause)
 		select {
 		case <-waiting.Done():
