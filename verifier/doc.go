@@ -165,11 +165,12 @@
 //
 // # Memory
 //
-// A verifier holds at most Options.Prefetch messages of the staging queue, half as many
-// (at least 20) of the waiting queue and 500 of each ordered queue, and of their content at most
+// A verifier holds at most Options.Prefetch messages of the staging queue, half as many (at
+// least 20) of the waiting queue and 500 of each ordered queue, and of their content at most
 // Options.MaxBytes, or one larger message of each queue. RabbitMQ knows no bound in bytes.
 // The verifier drops the content of what exceeds the bound, keeps it unacked, and hands it
-// back once there is room, in the order of arrival. So large messages may travel more than once to a verifier that is short of room.
+// back once there is room, in the order of arrival. So large messages may travel more than
+// once to a verifier that is short of room.
 // RabbitMQ before 4.3 counts that as deliveries, of a million that the queues allow.
 // Beside this a verifier holds copies of what it is setting aside, and what a connection is
 // reading or writing at the moment.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -23,8 +24,8 @@ var (
 )
 
 // onPgx is a contender whose application uses PostgreSQL through pgx itself and not through
-// database/sql. Of all of them the BEGIN travels with the first statement if that has no
-// rows, as pgxsender.InTx has it.
+// database/sql. Of all of them the BEGIN travels with the first statement, as pgxsender.InTx
+// has it.
 func onPgx(c *contender) *contender {
 	native := *c
 	native.name, native.label, native.pgx = c.name+nativeSuffix, "", true
@@ -72,10 +73,28 @@ func (t *nativeTx) Exec(ctx context.Context, statement string, args ...any) (cha
 }
 
 func (t *nativeTx) Query(ctx context.Context, statement string, args ...any) (rows bridge.Rows, err error) {
-	if t.tx == nil {
-		if t.tx, err = t.conn.Begin(ctx); err != nil {
-			return nil, err
-		}
+	if t.tx != nil {
+		return pgxbridge.Tx(t.tx).Query(ctx, statement, args...)
 	}
-	return pgxbridge.Tx(t.tx).Query(ctx, statement, args...)
+	batch := new(pgx.Batch)
+	batch.BeginTx(pgx.TxOptions{})
+	batch.Queue(statement, args...)
+	results := t.conn.SendBatch(ctx, batch)
+	t.tx = results.Tx()
+	found, err := results.Query()
+	if err != nil {
+		return nil, errors.Join(err, results.Close())
+	}
+	return batchRows{found, results}, nil
+}
+
+// batchRows end their batch.
+type batchRows struct {
+	pgx.Rows
+	results pgx.BatchResults
+}
+
+func (r batchRows) Close() {
+	r.Rows.Close()
+	_ = r.results.Close()
 }

@@ -64,7 +64,8 @@ func (s *session) receiveRound(ctx context.Context, round int) error {
 	return nil
 }
 
-func inboxOf(keys int) string { return fmt.Sprintf("%d keys", keys) }
+// inboxOf names an inbox by the keys that it begins with: each message adds one.
+func inboxOf(keys int) string { return fmt.Sprintf("%d keys at first", keys) }
 
 // receive fills the queue and has it handled, for as long as a window at most, with a purge
 // beside it if there is one.
@@ -92,7 +93,10 @@ func (s *session) receive(ctx context.Context, purge func(context.Context, *sql.
 	}()
 	m, err = s.measure(order{Window: s.w.window, Workers: fullLoad, Stop: n - warm.Committed}, 0)
 	stop()
-	if failed := <-ended; !errors.Is(failed, context.Canceled) {
+	switch failed := <-ended; {
+	case failed == nil && purge != nil:
+		err = errors.Join(err, errors.New("the purge ended before the measurement: fewer rounds or shorter windows, or -long, whose inbox is larger"))
+	case !errors.Is(failed, context.Canceled):
 		err = errors.Join(err, failed)
 	}
 	return m, purged, err
@@ -106,7 +110,7 @@ func (s *session) addReceived(round int, what string, m measurement, more ...any
 	}
 	s.w.add(round, "receive", what, s.contender.name, append([]any{
 		"handled/s", m.committed,
-		"to that among 1,000", m.committed / few,
+		"to that with few keys", m.committed / few,
 		"p50 ms", quantile(m.Took, 0, 0.5),
 		"p99 ms", quantile(m.Took, 0, 0.99),
 		"CPU µs per message", perMessage(m.cpu.total(), m.Committed),

@@ -63,8 +63,8 @@ const lookPause = 5 * time.Millisecond
 
 // Holders settles the ID, and asks pg_blocking_pids for whom that waits. It takes a second,
 // if the holder's transaction is not at its end before: pg_cancel_backend could hit whoever
-// has the settle's connection next. Of the sessions of other roles, a login that is not in pg_read_all_stats sees the process ID, the login and
-// the program.
+// has the settle's connection next. Of the sessions of other roles, a login that is not in
+// pg_read_all_stats sees the process ID, the login and the program.
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	return inspection.Watch{
 		Watched: i.on,
