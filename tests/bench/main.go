@@ -59,6 +59,7 @@ func direct(ctx context.Context, args []string) error {
 	flags.Func("workers", "concurrent transactions of the scenarios live, contention and five, with commas between them (default 1,8,32,128)", c.workers.set)
 	flags.Func("rates", "transactions per second of the scenarios latency and five, with commas between them (default 100,300,500 and half of the most; 200)", c.rates.set)
 	flags.IntVar(&c.relays, "relays", 1, "`workers` of the relay of the outboxes written by hand")
+	flags.DurationVar(&c.network, "network", 0, "have what goes to a server or comes from it arrive `late` by this, as over a network, but on MariaDB (0: there is none)")
 	flags.StringVar(&c.out, "out", "out", "the `folder` for results.md, results.json and the pictures")
 	flags.StringVar(&draw, "draw", "", "run nothing: draw the pictures of a `results.md` again, beside it")
 	flags.BoolVar(&c.profile, "profile", false, "write CPU profiles of the project's processes, beside the results")
@@ -85,6 +86,9 @@ func direct(ctx context.Context, args []string) error {
 	}
 	c.rounds = cmp.Or(c.rounds, pick(c.long, 5, 2))
 	c.window = cmp.Or(c.window, pick(c.long, 10*time.Second, 1500*time.Millisecond))
+	if c.network < 0 {
+		return errors.New("flag -network: must not be negative")
+	}
 	if c.rounds < 1 || c.window < 1 || c.backlog < 1 || c.relays < 1 {
 		return errors.New("flags -rounds, -window, -backlog and -relays: must be positive")
 	}
@@ -127,6 +131,7 @@ type config struct {
 	window  time.Duration
 	backlog int
 	relays  int
+	network time.Duration // each way
 	workers numbers
 	rates   numbers
 	only    *regexp.Regexp

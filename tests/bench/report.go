@@ -203,6 +203,10 @@ const machineEnd = ". Medians of "
 
 // machine says where all this was seen.
 func (w *world) machine() string {
-	return fmt.Sprintf("%s. %d cores, shared by all servers and processes; %s; %s; %s%s%d rounds, in brackets the lowest and the highest; one measurement takes %s.",
-		time.Now().Format("2006-01-02"), runtime.NumCPU(), w.versions.broker, w.versions.postgres, runtime.Version(), machineEnd, w.rounds, w.window)
+	apart := ""
+	if w.network > 0 {
+		apart = fmt.Sprintf(", %s each way between servers and processes (a model of a network)", w.network)
+	}
+	return fmt.Sprintf("%s. %d cores, shared by all servers and processes%s; %s; %s; %s%s%d rounds, in brackets the lowest and the highest; one measurement takes %s.",
+		time.Now().Format("2006-01-02"), runtime.NumCPU(), apart, w.versions.broker, w.versions.postgres, runtime.Version(), machineEnd, w.rounds, w.window)
 }

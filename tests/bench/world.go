@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -29,10 +30,11 @@ type world struct {
 	begun    time.Time
 	versions struct{ broker, postgres string }
 	places   int
+	networks map[string]*network // by what is behind them
 }
 
 func newWorld(ctx context.Context, c config) (w *world, err error) {
-	w = &world{config: c, begun: time.Now()}
+	w = &world{config: c, begun: time.Now(), networks: make(map[string]*network)}
 	defer func() {
 		if err != nil {
 			w.close()
@@ -101,6 +103,9 @@ func (w *world) close() {
 		w.broker.Kill() // nobody needs its data
 		err = errors.Join(err, w.broker.Stop())
 	}
+	for _, n := range w.networks {
+		err = errors.Join(err, n.close())
+	}
 	if w.postgres != nil {
 		err = errors.Join(err, w.postgres.Stop())
 	}
@@ -137,7 +142,10 @@ func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db
 	w.places++
 	name := fmt.Sprintf("bench%d", w.places)
 	p = place{Contender: c.name, MariaDB: k.onMariaDB, Classic: k.classic, Five: k.five, Keys: k.keys, Shards: k.shards, Inbox: k.inbox,
-		AMQP: w.broker.URL(), Staging: name + ".staging", Target: name + ".target", Relays: pick(k.oneRelay, 1, w.relays)}
+		Staging: name + ".staging", Target: name + ".target", Relays: pick(k.oneRelay, 1, w.relays)}
+	if p.AMQP, err = w.apart(w.broker.URL()); err != nil {
+		return p, nil, nil, err
+	}
 	if p.Database, err = w.newDatabase(ctx, name, k.onMariaDB); err != nil {
 		return p, nil, nil, err
 	}
@@ -167,13 +175,39 @@ func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db
 
 func (w *world) newDatabase(ctx context.Context, name string, onMariaDB bool) (string, error) {
 	if onMariaDB {
+		if w.network > 0 {
+			return "", errors.New("flag -network: it is not built for MariaDB")
+		}
 		server, err := w.mariaDB(ctx)
 		if err != nil {
 			return "", err
 		}
 		return server.DatabaseDSN(name), w.administer(ctx, onMariaDB, "CREATE DATABASE "+name)
 	}
-	return w.postgres.DatabaseURL(name), w.administer(ctx, onMariaDB, "CREATE DATABASE "+name)
+	if err := w.administer(ctx, onMariaDB, "CREATE DATABASE "+name); err != nil {
+		return "", err
+	}
+	return w.apart(w.postgres.DatabaseURL(name))
+}
+
+// apart is the URL that leads to a server through the network, if there is to be one.
+func (w *world) apart(address string) (string, error) {
+	if w.network == 0 {
+		return address, nil
+	}
+	server, err := url.Parse(address)
+	if err != nil {
+		return "", err
+	}
+	n := w.networks[server.Host]
+	if n == nil {
+		if n, err = newNetwork(server.Host, w.network); err != nil {
+			return "", err
+		}
+		w.networks[server.Host] = n
+	}
+	server.Host = n.address()
+	return server.String(), nil
 }
 
 // administer runs a statement for the server as a whole.
