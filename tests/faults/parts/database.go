@@ -22,6 +22,7 @@ type Database struct {
 	Dialect migrate.Dialect
 
 	driver string
+	native bool // pgx works on it, too
 	dsn    func(*url.URL) string
 	ledger func(context.Context, *sql.DB) (driver.Ledger, error)
 	inbox  func(context.Context, *sql.DB) (driver.Inbox, error)
@@ -33,6 +34,7 @@ var databases = map[string]Database{
 	"postgres": {
 		Dialect:          migrate.PostgreSQL,
 		driver:           "pgx",
+		native:           true,
 		dsn:              (*url.URL).String,
 		ledger:           func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return postgres.Open(ctx, db) },
 		inbox:            func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },

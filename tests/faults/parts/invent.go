@@ -10,7 +10,7 @@ import (
 
 // invent makes a transaction up.
 func invent(random *rand.Rand, targets []Target) Transaction {
-	t := Transaction{Style: WithSendTx, Items: [2]int{random.IntN(Stock), random.IntN(Stock)}}
+	t := Transaction{Items: [2]int{random.IntN(Stock), random.IntN(Stock)}}
 	size := 1
 	switch n := random.IntN(20); {
 	case n == 0:
@@ -41,9 +41,11 @@ func invent(random *rand.Rand, targets []Target) Transaction {
 	case n < 6:
 		t.Hold = time.Duration(random.IntN(100)) * time.Millisecond
 	}
-	if t.Hold == 0 && t.Undone == nil && random.IntN(2) == 0 {
-		t.Style = WithInTx
+	styles := []Style{WithSendTx, WithStageTx}
+	if t.Hold == 0 && t.Undone == nil {
+		styles = append(styles, WithInTx, WithStage, WithPgx)
 	}
+	t.Style = styles[random.IntN(len(styles))]
 	return t
 }
 

@@ -12,6 +12,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
@@ -117,18 +118,40 @@ func (r *receiver) handle(ctx context.Context, d amqp.Delivery) {
 		return
 	}
 	note("%s arrived at %s", d.MessageId, r.queue)
-	err := r.guard.Handle(ctx, r.db, d, func(ctx context.Context, tx *sql.Tx) error {
+	work := func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, r.database.Text(`INSERT INTO effects (id, queue) VALUES (?, ?)`), d.MessageId, r.queue)
 		if err == nil && rand.IntN(50) == 0 {
 			err = errors.New("the handler fails after its work")
 		}
 		return err
-	})
+	}
+	var err error
+	if rand.IntN(2) == 0 {
+		err = r.guard.Handle(ctx, r.db, d, work)
+	} else {
+		err = r.guard.HandleTx(ctx, d, func(ctx context.Context, claim idempotency.Claim) error { return r.inTx(ctx, claim, work) })
+	}
 	if err != nil {
 		note("%s handled: %v", d.MessageId, err)
 	} else {
 		note("%s handled", d.MessageId)
 	}
+}
+
+// inTx does the work in a transaction of its own, if the message is fresh.
+func (r *receiver) inTx(ctx context.Context, claim idempotency.Claim, work func(context.Context, *sql.Tx) error) error {
+	tx, err := r.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	if fresh, err := claim(ctx, bridge.SQL(tx)); err != nil || !fresh {
+		return err
+	}
+	if err := work(ctx, tx); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 func (r *receiver) arrived(ctx context.Context, d amqp.Delivery) error {

@@ -11,9 +11,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/sender/pgxsender"
 )
 
 // A Transaction places orders, each with a message.
@@ -57,8 +60,11 @@ type Style string
 
 // The styles.
 const (
-	WithSendTx Style = "SendTx"
-	WithInTx   Style = "InTx"
+	WithSendTx  Style = "SendTx"
+	WithStageTx Style = "StageTx"  // each message early, waited for after the last order
+	WithInTx    Style = "InTx"     // by Send
+	WithStage   Style = "Tx.Stage" // in InTx, each message early
+	WithPgx     Style = "pgx"      // InTx of package pgxsender, on PostgreSQL
 )
 
 // Conflict is how a transaction quarrels with others.
@@ -80,6 +86,7 @@ const limit = 30 * time.Second
 
 type shop struct {
 	db       *sql.DB
+	pool     *pgxpool.Pool // nil if the database is not PostgreSQL
 	database Database
 	sender   *sender.Sender
 }
@@ -99,7 +106,13 @@ func send(ctx context.Context, b Brief) error {
 	if err != nil {
 		return err
 	}
-	shop := &shop{db, database, s}
+	shop := &shop{db, nil, database, s}
+	if database.native {
+		if shop.pool, err = pgxpool.New(ctx, b.Database); err != nil {
+			return err
+		}
+		defer shop.pool.Close()
+	}
 	note("ready")
 	for _, t := range b.Script {
 		_ = shop.transact(ctx, t) // what became of it, the databases tell
@@ -146,10 +159,13 @@ func (s *shop) transact(ctx context.Context, t Transaction) (err error) {
 			note("%s the sender's transaction ended: %v", o.ID, err)
 		}
 	}()
-	if t.Style == WithInTx {
-		err = s.inTx(ctx, t)
-	} else {
+	switch {
+	case t.Style == WithPgx && s.pool != nil:
+		err = s.pgxInTx(ctx, t)
+	case t.Style == WithSendTx || t.Style == WithStageTx:
 		err = s.sendTx(ctx, t)
+	default:
+		err = s.inTx(ctx, t)
 	}
 	if errors.Is(err, errWanted) {
 		return nil
@@ -169,25 +185,55 @@ func (t Transaction) options() *sql.TxOptions {
 
 func (s *shop) inTx(ctx context.Context, t Transaction) error {
 	return s.sender.InTx(ctx, s.db, t.options(), func(tx *sender.Tx) error {
-		if err := s.before(ctx, tx, t); err != nil {
-			return err
-		}
-		for _, o := range t.Orders {
-			if err := s.place(ctx, tx, o); err != nil {
+		return s.within(ctx, tx, t, func(m bridge.Message) error {
+			if t.Style == WithStage {
+				_, err := tx.Stage(ctx, m)
 				return err
 			}
-			if _, err := tx.Send(o.message()); err != nil {
-				return err
-			}
-		}
-		if err := s.after(ctx, tx, t); err != nil {
+			_, err := tx.Send(m)
 			return err
-		}
-		if t.RollBack {
-			return errWanted
-		}
-		return nil
+		})
 	})
+}
+
+func (s *shop) pgxInTx(ctx context.Context, t Transaction) error {
+	var options pgx.TxOptions
+	if t.Conflict == Serialization {
+		options.IsoLevel = pgx.Serializable
+	}
+	return pgxsender.InTx(ctx, s.sender, s.pool, options, func(tx *pgxsender.Transaction) error {
+		early := len(t.Orders)%2 == 0
+		return s.within(ctx, tx.Tx(), t, func(m bridge.Message) error {
+			if early {
+				_, err := tx.Stage(ctx, m)
+				return err
+			}
+			_, err := tx.Send(m)
+			return err
+		})
+	})
+}
+
+// within is what happens in a transaction that another function begins and ends.
+func (s *shop) within(ctx context.Context, tx bridge.Tx, t Transaction, send func(bridge.Message) error) error {
+	if err := s.before(ctx, tx, t); err != nil {
+		return err
+	}
+	for _, o := range t.Orders {
+		if err := s.place(ctx, tx, o); err != nil {
+			return err
+		}
+		if err := send(o.message()); err != nil {
+			return err
+		}
+	}
+	if err := s.after(ctx, tx, t); err != nil {
+		return err
+	}
+	if t.RollBack {
+		return errWanted
+	}
+	return nil
 }
 
 func (s *shop) sendTx(ctx context.Context, t Transaction) error {
@@ -203,14 +249,14 @@ func (s *shop) sendTx(ctx context.Context, t Transaction) error {
 		if _, err := tx.ExecContext(ctx, `SAVEPOINT before`); err != nil {
 			return err
 		}
-		if err := s.stage(ctx, tx, t.Undone); err != nil {
+		if err := s.stage(ctx, tx, t.Style, t.Undone); err != nil {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT before`); err != nil {
 			return err
 		}
 	}
-	if err := s.stage(ctx, tx, t.Orders); err != nil {
+	if err := s.stage(ctx, tx, t.Style, t.Orders); err != nil {
 		return err
 	}
 	if err := s.after(ctx, bridge.SQL(tx), t); err != nil {
@@ -227,18 +273,34 @@ func (s *shop) sendTx(ctx context.Context, t Transaction) error {
 }
 
 // stage places the orders and sends their messages.
-func (s *shop) stage(ctx context.Context, tx *sql.Tx, orders []Order) error {
-	messages := make([]bridge.Message, len(orders))
-	for i, o := range orders {
+func (s *shop) stage(ctx context.Context, tx *sql.Tx, style Style, orders []Order) (err error) {
+	defer func() {
+		for _, o := range orders {
+			note("%s staged: %v", o.ID, err)
+		}
+	}()
+	var messages []bridge.Message
+	var early []*sender.Staged
+	for _, o := range orders {
 		if err := s.place(ctx, bridge.SQL(tx), o); err != nil {
 			return err
 		}
-		messages[i] = o.message()
+		if style != WithStageTx {
+			messages = append(messages, o.message())
+			continue
+		}
+		staged, err := s.sender.StageTx(ctx, bridge.SQL(tx), o.message())
+		if err != nil {
+			return err
+		}
+		early = append(early, staged)
 	}
-	_, err := s.sender.SendTx(ctx, bridge.SQL(tx), messages...)
-	for _, o := range orders {
-		note("%s staged: %v", o.ID, err)
+	for _, staged := range early {
+		if err := staged.Wait(ctx); err != nil {
+			return err
+		}
 	}
+	_, err = s.sender.SendTx(ctx, bridge.SQL(tx), messages...)
 	return err
 }
 
