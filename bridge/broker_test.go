@@ -38,31 +38,6 @@ func dialFails(t *testing.T, ctx context.Context, url string, opts *bridge.Broke
 	return err
 }
 
-func TestAnUnusableURLIsRefusedWithoutShowingIt(t *testing.T) {
-	for _, url := range []string{
-		"", "localhost", "http://login:" + password + "@localhost/virtual-one", "amqp://login:" + password + "@local host/",
-		"amqp://login:" + password + "%@localhost/", "amqp://login:" + password + "@localhost:port/virtual-one",
-	} {
-		err := dialFails(t, t.Context(), url, nil)
-		if !strings.Contains(err.Error(), "amqp://user:password@host:port/vhost") {
-			t.Errorf("%q: the error does not show the form: %v", url, err)
-		}
-	}
-}
-
-func TestNoBrokerIsUnavailable(t *testing.T) {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := listener.Addr().String()
-	_ = listener.Close()
-	err = dialFails(t, t.Context(), "amqp://login:"+password+"@"+addr+"/virtual-one", nil)
-	if !errors.Is(err, bridge.ErrUnavailable) || !strings.Contains(err.Error(), addr) {
-		t.Errorf("error %v", err)
-	}
-}
-
 // peer is a server that says what it is given to every client, and then nothing.
 func peer(t *testing.T, words string) string {
 	t.Helper()
@@ -90,30 +65,36 @@ func peer(t *testing.T, words string) string {
 	return fmt.Sprintf("amqp://login:%s@%s/virtual-one", password, listener.Addr())
 }
 
-func TestAPeerThatDoesNotAnswerIsLeftInTime(t *testing.T) {
-	start := time.Now()
-	err := dialFails(t, t.Context(), peer(t, ""), &bridge.BrokerOptions{DialTimeout: 100 * time.Millisecond})
-	if !errors.Is(err, bridge.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("error %v", err)
+// None of them is a broker that answers.
+func TestNoBrokerIsUnavailable(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if took := time.Since(start); took > patience {
-		t.Errorf("took %v", took)
-	}
-}
-
-func TestACancelledDialEnds(t *testing.T) {
+	away := listener.Addr().String()
+	_ = listener.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	err := dialFails(t, ctx, peer(t, ""), &bridge.BrokerOptions{DialTimeout: time.Hour})
-	if !errors.Is(err, bridge.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
-}
-
-func TestAPeerOfAnotherProtocolIsUnavailable(t *testing.T) {
-	err := dialFails(t, t.Context(), peer(t, "HTTP/1.1 400 Bad Request\r\n\r\n"), nil)
-	if !errors.Is(err, bridge.ErrUnavailable) {
-		t.Errorf("error %v", err)
+	for name, test := range map[string]struct {
+		ctx     context.Context
+		url     string
+		timeout time.Duration
+		want    error
+		says    string
+	}{
+		"nobody":              {t.Context(), "amqp://login:" + password + "@" + away + "/virtual-one", patience, bridge.ErrUnavailable, away},
+		"silent":              {t.Context(), peer(t, ""), 100 * time.Millisecond, context.DeadlineExceeded, ""},
+		"silent, given up":    {ctx, peer(t, ""), time.Hour, context.Canceled, ""},
+		"of another protocol": {t.Context(), peer(t, "HTTP/1.1 400 Bad Request\r\n\r\n"), patience, bridge.ErrUnavailable, ""},
+	} {
+		start := time.Now()
+		err := dialFails(t, test.ctx, test.url, &bridge.BrokerOptions{DialTimeout: test.timeout})
+		if !errors.Is(err, bridge.ErrUnavailable) || !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: error %v", name, err)
+		}
+		if took := time.Since(start); took > patience {
+			t.Errorf("%s: took %v", name, took)
+		}
 	}
 }
 

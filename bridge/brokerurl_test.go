@@ -9,18 +9,26 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-func TestTLSIsNotLeftOutSilently(t *testing.T) {
+// Nor is the URL shown.
+func TestAnUnusableURLIsRefusedAndTLSNotLeftOutSilently(t *testing.T) {
 	const login = "login:" + password + "@127.0.0.1:1/virtual-one"
+	const form = "amqp://user:password@host:port/vhost"
 	for url, want := range map[string]string{
+		"":          form,
+		"localhost": form,
+		"http://login:" + password + "@localhost/virtual-one":        form,
+		"amqp://login:" + password + "@local host/":                  form,
+		"amqp://login:" + password + "%@localhost/":                  form,
+		"amqp://login:" + password + "@localhost:port/virtual-one":   form,
 		"amqp://" + login + "?cacertfile=/nowhere/ca.pem":            "parameters for TLS need amqps",
 		"amqp://" + login + "?server_name_indication=x":              "parameters for TLS need amqps",
 		"amqps://" + login + "?certfile=/nowhere/cert.pem":           "needs both certfile and keyfile",
 		"amqps://" + login + "?certfile=&keyfile=/nowhere/key.pem":   "needs both certfile and keyfile",
-		"amqps://login:12/" + password + "@127.0.0.1:1/virtual-one":  "amqp://user:password@host:port/vhost",
-		"amqp://login:12?" + password + "@127.0.0.1:1/virtual-one":   "amqp://user:password@host:port/vhost",
-		"amqp://login:12#" + password + "@127.0.0.1:1/virtual-one":   "amqp://user:password@host:port/vhost",
-		"amqp:login:" + password + "@127.0.0.1:1/virtual-one":        "amqp://user:password@host:port/vhost",
-		"amqps://" + login + "?cacertfile=/nowhere/ca.pem&heartbeat": "amqp://user:password@host:port/vhost",
+		"amqps://login:12/" + password + "@127.0.0.1:1/virtual-one":  form,
+		"amqp://login:12?" + password + "@127.0.0.1:1/virtual-one":   form,
+		"amqp://login:12#" + password + "@127.0.0.1:1/virtual-one":   form,
+		"amqp:login:" + password + "@127.0.0.1:1/virtual-one":        form,
+		"amqps://" + login + "?cacertfile=/nowhere/ca.pem&heartbeat": form,
 	} {
 		if err := dialFails(t, t.Context(), url, nil); !errors.Is(err, bridge.ErrURL) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "12") {
 			t.Errorf("%s: %v, want %s", url, err, want)

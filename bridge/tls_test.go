@@ -62,7 +62,7 @@ func TestARefusedCertificateIsNamedWheneverItIsHeard(t *testing.T) {
 	var dialers sync.WaitGroup
 	for range 16 { // so that one is interrupted between its handshake and its first word
 		dialers.Go(func() {
-			for range 25 {
+			for range 10 {
 				_, err := bridge.Dial(t.Context(), "amqps://login:"+password+"@127.0.0.1:"+port+"/", &bridge.BrokerOptions{TLS: config})
 				if !errors.Is(err, bridge.ErrUnavailable) || !strings.Contains(err.Error(), "remote error: tls: unknown certificate authority") {
 					t.Errorf("error %v", err)

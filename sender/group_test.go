@@ -1,34 +1,102 @@
 package sender
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"log/slog"
-	"runtime"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
-	"go.uber.org/goleak"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// withoutBroker makes a sender whose broker is out, so that nothing is ever confirmed, and
-// returns what closes its broker.
-func withoutBroker(t *testing.T, opts Options) (s *Sender, end func()) {
+// A slowBroker takes a while for each confirm, and fails what contains a word.
+type slowBroker struct {
+	takes   time.Duration
+	fails   string
+	blocked string // why it takes nothing
+
+	mu        sync.Mutex
+	taken     []string // names of messages
+	published []bridge.Outgoing
+}
+
+func (b *slowBroker) Blocked() string { return b.blocked }
+
+func (b *slowBroker) Publish(ctx context.Context, messages []bridge.Outgoing) error {
+	select {
+	case <-time.After(b.takes):
+	case <-ctx.Done():
+		return &bridge.PublishError{Err: fmt.Errorf("%w: %w", bridge.ErrUnconfirmed, context.Cause(ctx))}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, m := range messages {
+		if b.fails != "" && bytes.Contains(m.Body, []byte(b.fails)) {
+			return &bridge.PublishError{Err: bridge.ErrNacked}
+		}
+		b.published = append(b.published, m)
+		for _, word := range strings.Fields(string(m.Body)) {
+			if name, ok := strings.CutPrefix(word, "message"); ok {
+				b.taken = append(b.taken, name)
+			}
+		}
+	}
+	return nil
+}
+
+// A parkingLedger remembers what was recorded and what was parked.
+type parkingLedger struct {
+	noLedger
+	recorded int
+	parked   []uuid.UUID
+}
+
+func (*parkingLedger) Features() driver.Features { return driver.Features{Parks: true} }
+
+func (l *parkingLedger) Record(_ context.Context, _ bridge.Tx, ids []uuid.UUID) error {
+	l.recorded += len(ids)
+	return nil
+}
+
+func (l *parkingLedger) Park(_ context.Context, _ bridge.Tx, messages []driver.Parked) error {
+	for _, m := range messages {
+		l.parked = append(l.parked, m.ID)
+	}
+	return nil
+}
+
+// newSender has a broker for messages without a key, and one for those with a key.
+func newSender(t *testing.T, opts Options, others, inOrder broker) (*Sender, *parkingLedger) {
 	t.Helper()
-	broker, err := bridge.NewBroker("amqp://127.0.0.1:1/", &bridge.BrokerOptions{
-		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-	})
+	ledger := new(parkingLedger)
+	opts.Logger = slog.New(slog.DiscardHandler)
+	s, err := New(ledger, new(bridge.Broker), &opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err = New(noLedger{}, broker, &opts); err != nil {
-		t.Fatal(err)
+	s.stager.broker = others
+	for _, one := range s.ordered.stagers {
+		one.broker = inOrder
 	}
-	return s, broker.Close
+	return s, ledger
+}
+
+var small = bridge.Message{RoutingKey: "target", Publishing: amqp.Publishing{Body: []byte("small")}}
+
+// ofSize is a message that gathers with others, or one that travels alone.
+var ofSize = map[string]bridge.Message{
+	"in a group": small,
+	"alone":      {RoutingKey: "target", Publishing: amqp.Publishing{Body: make([]byte, groupBytes)}},
 }
 
 func stageEarly(t *testing.T, s *Sender, m bridge.Message) *Staged {
@@ -40,123 +108,238 @@ func stageEarly(t *testing.T, s *Sender, m bridge.Message) *Staged {
 	return staged
 }
 
-// underWay waits until the shipments are done, and returns what is left.
-func underWay(s *Sender, begun ...*Staged) int {
-	for _, staged := range begun {
-		<-staged.shipment.done
-	}
+// underWay is how many bytes are under way when nobody has anything to do.
+func underWay(s *Sender) int {
+	synctest.Wait()
 	s.stager.mu.Lock()
 	defer s.stager.mu.Unlock()
 	return s.stager.underWay
 }
 
-var groups = map[string]int{"alone": 1, "in groups": 0}
-
 // Transactions that stage early, roll back and never wait hold a bounded amount.
 func TestWhatNobodyWaitsForIsBounded(t *testing.T) {
-	for name, group := range groups {
-		t.Run(name, func(t *testing.T) {
-			defer goleak.VerifyNone(t)
-			s, end := withoutBroker(t, Options{Timeout: time.Hour, GroupMessages: group})
-			defer end()
-			var begun []*Staged
+	for _, group := range []int{1, 0} { // alone, or in groups
+		synctest.Test(t, func(t *testing.T) {
+			s, _ := newSender(t, Options{Timeout: time.Hour, GroupMessages: group}, &slowBroker{takes: 2 * time.Hour}, nil)
 			for range earlyBytes / earlyLeast {
-				begun = append(begun, stageEarly(t, s, small))
+				stageEarly(t, s, small)
 			}
 			late := stageEarly(t, s, small)
 			if late.shipment != nil {
 				t.Error("more is under way than may be")
 			}
-			waited := make(chan error)
+			waited := make(chan error, 1)
 			go func() { waited <- late.Wait(t.Context()) }()
-			for { // a caller who waits is served all the same
-				s.stager.mu.Lock()
-				n := s.stager.underWay
-				s.stager.mu.Unlock()
-				if n > earlyBytes {
-					break
-				}
-				runtime.Gosched()
+			if n := underWay(s); n <= earlyBytes {
+				t.Error("a caller who waits is not served")
 			}
-			end()
-			if err := <-waited; !errors.Is(err, bridge.ErrUnavailable) {
+			if err := <-waited; !errors.Is(err, bridge.ErrUnconfirmed) {
 				t.Errorf("error %v", err)
 			}
-			if n := underWay(s, begun...); n != 0 {
+			if n := underWay(s); n != 0 {
 				t.Errorf("%d bytes are under way after the end", n)
 			}
 		})
 	}
 }
-
-func TestWhatNobodyWaitsForEnds(t *testing.T) {
-	for name, group := range groups {
-		t.Run(name, func(t *testing.T) {
-			defer goleak.VerifyNone(t)
-			s, end := withoutBroker(t, Options{Timeout: 100 * time.Millisecond, GroupMessages: group})
-			defer end()
-			ctx, cancel := context.WithCancel(t.Context())
-			first, err := s.StageTx(ctx, nil, small)
-			if err != nil {
-				t.Fatal(err)
-			}
-			cancel() // of which it does not know
-			if n := underWay(s, first, stageEarly(t, s, small)); n != 0 {
-				t.Errorf("%d bytes are under way after the end", n)
-			}
-			for range 2 {
-				if err := first.Wait(t.Context()); !bridge.Retryable(err) {
-					t.Errorf("error %v", err)
-				}
-			}
-		})
-	}
-}
-
-var small = bridge.Message{RoutingKey: "target", Publishing: amqp.Publishing{Body: []byte("small")}}
 
 // One that is larger than everything that may be under way is staged early by itself.
 func TestALargeMessageIsStagedEarlyToo(t *testing.T) {
-	defer goleak.VerifyNone(t)
-	s, end := withoutBroker(t, Options{Timeout: time.Hour, MaxMessageBytes: 2 * earlyBytes})
-	defer end()
-	large := small
-	large.Publishing.Body = make([]byte, earlyBytes+1)
-	first, second := stageEarly(t, s, large), stageEarly(t, s, small)
-	if first.shipment == nil || second.shipment != nil {
-		t.Errorf("begun: the large one %t, another beside it %t", first.shipment != nil, second.shipment != nil)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := first.Wait(ctx); bridge.Retryable(err) || err == nil { // gives it up
-		t.Errorf("error %v", err)
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newSender(t, Options{MaxMessageBytes: 2 * earlyBytes}, &slowBroker{takes: time.Second}, nil)
+		large := small
+		large.Publishing.Body = make([]byte, earlyBytes+1)
+		first, second := stageEarly(t, s, large), stageEarly(t, s, small)
+		if first.shipment == nil || second.shipment != nil {
+			t.Errorf("begun: the large one %t, another beside it %t", first.shipment != nil, second.shipment != nil)
+		}
+		if err := errors.Join(first.Wait(t.Context()), second.Wait(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The time that the transaction spends in other statements does not count: a confirm that
+// came in time is in time. One that did not come in time is late, however late Wait asks.
+// That the context of StageTx has ended since does not matter.
+func TestTheTimeoutIsThatOfTheStaging(t *testing.T) {
+	for size, m := range ofSize {
+		synctest.Test(t, func(t *testing.T) {
+			b := &slowBroker{takes: 4 * time.Second}
+			s, _ := newSender(t, Options{Timeout: 5 * time.Second}, b, nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			confirmed, err := s.StageTx(ctx, nil, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+			time.Sleep(time.Minute) // what another statement may take
+			if err := confirmed.Wait(t.Context()); err != nil {
+				t.Errorf("%s, confirmed in time: %v", size, err)
+			}
+			b.takes = 6 * time.Second
+			late := stageEarly(t, s, m)
+			time.Sleep(time.Minute)
+			if n := underWay(s); n != 0 {
+				t.Errorf("%s: %d bytes are under way after the timeout", size, n)
+			}
+			for range 2 {
+				err := late.Wait(t.Context())
+				if !errors.Is(err, bridge.ErrUnconfirmed) || !bridge.Retryable(err) || !strings.Contains(err.Error(), "the transaction must roll back") {
+					t.Errorf("%s, confirmed too late: %v", size, err)
+				}
+			}
+		})
 	}
 }
 
-// A shipment that travels alone ends as the context of its caller has ended.
-func TestALeashEndsAsItsCallersContext(t *testing.T) {
+// A loop that begins again while bridge.Retryable says so ends when its own context is
+// cancelled.
+func TestWhoGivesUpHearsWhyAndTakesNobodyWithIt(t *testing.T) {
 	gone := errors.New("the customer is gone")
-	cancelled, cancel := context.WithCancelCause(t.Context())
-	cancel(gone)
-	late, stop := context.WithTimeout(t.Context(), 0)
-	defer stop()
-	for want, by := range map[error]context.Context{context.Canceled: cancelled, context.DeadlineExceeded: late} {
-		l := newLeash(time.Hour)
-		if l.Err() != nil {
-			t.Errorf("error %v before its end", l.Err())
-		}
-		l.end(by)
-		<-l.Done()
-		if l.Err() != want || !errors.Is(context.Cause(l), context.Cause(by)) || context.Cause(l).Error() != context.Cause(by).Error() {
-			t.Errorf("error %v, cause %v", l.Err(), context.Cause(l))
-		}
-		l.release()
+	for size, m := range ofSize {
+		synctest.Test(t, func(t *testing.T) {
+			s, _ := newSender(t, Options{Timeout: time.Minute}, &slowBroker{takes: 10 * time.Second}, nil)
+			first, kept, late, cancelled := stageEarly(t, s, m), stageEarly(t, s, m), stageEarly(t, s, m), stageEarly(t, s, m)
+			short, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := late.Wait(short); !errors.Is(err, bridge.ErrUnconfirmed) || !bridge.Retryable(err) {
+				t.Errorf("%s, after the deadline: %v", size, err)
+			}
+			ended, end := context.WithCancelCause(t.Context())
+			end(gone)
+			for _, ctx := range []context.Context{ended, t.Context()} {
+				if err := cancelled.Wait(ctx); !errors.Is(err, gone) || bridge.Retryable(err) {
+					t.Errorf("%s, cancelled: %v", size, err)
+				}
+			}
+			if _, err := s.StageTx(ended, nil, m); !errors.Is(err, gone) || bridge.Retryable(err) {
+				t.Errorf("%s, cancelled before: %v", size, err)
+			}
+			for _, one := range []*Staged{first, kept} {
+				if err := one.Wait(t.Context()); err != nil {
+					t.Errorf("%s, one that nobody has given up: %v", size, err)
+				}
+			}
+		})
 	}
-	l := newLeash(0)
-	<-l.Done()
-	l.end(cancelled)
-	if l.Err() != context.DeadlineExceeded {
-		t.Errorf("error %v after the timeout", l.Err())
+}
+
+func TestWhoGivesUpOnABrokerThatBlocksHearsItsReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newSender(t, Options{}, &slowBroker{takes: 2 * time.Second, blocked: "low on memory"}, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := s.SendTx(ctx, nil, small)
+		if !errors.Is(err, bridge.ErrBlocked) || !errors.Is(err, bridge.ErrUnconfirmed) || !bridge.Retryable(err) || !strings.Contains(err.Error(), "low on memory") {
+			t.Errorf("error %v", err)
+		}
+		time.Sleep(time.Minute) // until the shipment has ended
+	})
+}
+
+// Messages of one moment gather behind the first. When what carries them fails, each
+// transaction hears of its own.
+func TestTransactionsOfOneMomentTravelTogetherAndFailTogether(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := &slowBroker{takes: time.Second}
+			other := small
+			other.Publishing.Body = []byte("other")
+			if fails {
+				b.fails = "other"
+			}
+			s, _ := newSender(t, Options{Queue: "q"}, b, nil)
+			first := stageEarly(t, s, small)
+			synctest.Wait()
+			var others []*Staged
+			for range 40 {
+				others = append(others, stageEarly(t, s, other))
+			}
+			if err := first.Wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+			for _, one := range others {
+				err := one.Wait(t.Context())
+				if !fails && err != nil {
+					t.Error(err)
+				}
+				var failed *bridge.PublishError
+				if fails && (!errors.As(err, &failed) || failed.ID != one.IDs()[0] || failed.Target.RoutingKey != "q" || !errors.Is(err, bridge.ErrNacked)) {
+					t.Errorf("message %s: %v", one.IDs()[0], err)
+				}
+			}
+			if n := len(b.published); !fails && n != 2 {
+				t.Errorf("%d messages carry 41 transactions", n)
+			}
+		})
 	}
-	l.release()
+}
+
+// A shipment that has queued behind another has its whole time: confirms that take more
+// than half of it are in time for all.
+func TestTheClockOfAShipmentStartsWhenItIsShipped(t *testing.T) {
+	const limit = 5 * time.Second
+	for _, opts := range []Options{{Timeout: limit}, {Parking: ParkOnOutage, ParkAfter: limit, Timeout: time.Hour}} {
+		synctest.Test(t, func(t *testing.T) {
+			s, ledger := newSender(t, opts, &slowBroker{takes: 3 * time.Second}, nil)
+			first := stageEarly(t, s, small)
+			synctest.Wait()
+			for _, one := range []*Staged{stageEarly(t, s, small), first} {
+				if err := one.Wait(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			if len(ledger.parked) > 0 {
+				t.Errorf("parked %v", ledger.parked)
+			}
+		})
+	}
+}
+
+// The messages are the caller's again when StageTx has returned.
+func TestWhatIsOnItsWayIsACopy(t *testing.T) {
+	for size, m := range ofSize {
+		synctest.Test(t, func(t *testing.T) {
+			b := &slowBroker{takes: time.Second}
+			s, _ := newSender(t, Options{}, b, nil)
+			inner := amqp.Table{"k": "as it was"}
+			m.Publishing.Headers = amqp.Table{"inner": inner}
+			m.Publishing.Body = bytes.Clone(m.Publishing.Body)
+			want := bytes.Clone(m.Publishing.Body)
+			staged := stageEarly(t, s, m)
+			m.Publishing.Body[0]++
+			inner["k"] = "something else"
+			staged.IDs()[0] = uuid.Nil
+			if err := staged.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			got := b.published[0]
+			if table, _ := got.Headers["inner"].(amqp.Table); !bytes.Equal(got.Body, want) || table["k"] != "as it was" || staged.IDs()[0] == uuid.Nil {
+				t.Errorf("%s: staged %q… and %v", size, got.Body[:1], got.Headers)
+			}
+		})
+	}
+}
+
+func TestWhatCannotBeStagedTouchesNothing(t *testing.T) {
+	s, ledger := newSender(t, Options{}, nil, nil)
+	large, noTarget, keyed := []bridge.Message{small, small, small}, []bridge.Message{small, {}, small}, []bridge.Message{withKey}
+	large[1].Publishing.Body = make([]byte, 16<<20+1)
+	for text, messages := range map[string][]bridge.Message{
+		"message 2 of 3: invalid message: body of 16777217 bytes: at most 16777216": large,
+		"message 2 of 3: invalid message: no target":                                noTarget,
+		"message 1 of 1: invalid message: field OrderKey":                           keyed,
+	} {
+		_, err := s.SendTx(t.Context(), nil, messages...)
+		if !errors.Is(err, bridge.ErrInvalidMessage) || bridge.Retryable(err) || !strings.Contains(err.Error(), text) {
+			t.Errorf("error %v, want %s", err, text)
+		}
+	}
+	if ids, err := s.SendTx(t.Context(), nil); err != nil || len(ids) != 0 {
+		t.Errorf("nothing to send: IDs %v, %v", ids, err)
+	}
+	if ledger.recorded != 0 {
+		t.Errorf("%d are recorded", ledger.recorded)
+	}
 }

@@ -3,10 +3,8 @@ package sender
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -40,27 +38,10 @@ func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 		"ParkAfter":       {noLedger{}, broker, &Options{ParkAfter: -1}},
 		"cannot keep":     {noLedger{}, broker, &Options{Parking: ParkOnOutage}},
 		"GroupMessages":   {noLedger{}, broker, &Options{GroupMessages: 1001}},
+		"OrderedShards":   {noLedger{}, broker, &Options{OrderedShards: 3, Parking: ParkAlways}},
 	} {
 		if _, err := New(test.ledger, test.broker, test.opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
-	}
-}
-
-func TestDefaultsAreThoseOfTheirComments(t *testing.T) {
-	want := Options{Queue: "twoqueue", Timeout: 5 * time.Second, MaxMessageBytes: 16 << 20, GroupMessages: 1000, ParkAfter: time.Second, Logger: slog.Default()}
-	for _, opts := range []*Options{nil, {}} {
-		s, err := New(noLedger{}, new(bridge.Broker), opts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s.opts != want {
-			t.Errorf("options %+v, want %+v", s.opts, want)
-		}
-	}
-	own := Options{Queue: "q", Timeout: time.Second, MaxMessageBytes: 1, GroupMessages: 1,
-		Parking: ParkNever, ParkAfter: time.Minute, Logger: slog.New(slog.DiscardHandler)}
-	if s, err := New(noLedger{}, new(bridge.Broker), &own); err != nil || s.opts != own {
-		t.Errorf("options %+v, want %+v (%v)", s.opts, own, err)
 	}
 }

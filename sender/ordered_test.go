@@ -1,11 +1,8 @@
 package sender
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -15,37 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
-
-// A slowBroker takes a while for each confirm, and fails what contains a word.
-type slowBroker struct {
-	takes time.Duration
-	fails string
-	taken []string
-}
-
-func (b *slowBroker) Blocked() string { return "" }
-
-func (b *slowBroker) Publish(ctx context.Context, messages []bridge.Outgoing) error {
-	select {
-	case <-time.After(b.takes):
-	case <-ctx.Done():
-		return &bridge.PublishError{Err: fmt.Errorf("%w: %w", bridge.ErrUnconfirmed, ctx.Err())}
-	}
-	for _, m := range messages {
-		if b.fails != "" && bytes.Contains(m.Body, []byte(b.fails)) {
-			return &bridge.PublishError{Err: bridge.ErrNacked}
-		}
-		for _, word := range strings.Fields(string(m.Body)) {
-			if name, ok := strings.CutPrefix(word, "message"); ok {
-				b.taken = append(b.taken, name)
-			}
-		}
-	}
-	return nil
-}
 
 func orderedStager(b broker) *stager {
 	return &stager{broker: b, timeout: time.Second, limit: wire.MaxMembers, ordered: true}
@@ -171,14 +139,7 @@ func TestWhoeverWaitsInOrderWaitsForTwiceTheTimeoutAtMost(t *testing.T) {
 func TestWhatWasSentWithAKeyIsStagedBeforeWhatIsStagedWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := new(slowBroker)
-		s, err := New(noLedger{}, new(bridge.Broker), &Options{OrderedShards: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.stager.broker = b
-		for _, one := range s.ordered.stagers {
-			one.broker = b
-		}
+		s, _ := newSender(t, Options{OrderedShards: 1}, b, b)
 		message := func(key, name string) bridge.Message {
 			m := small
 			m.OrderKey, m.Publishing.Body = key, []byte(" message"+name+" ")
@@ -208,41 +169,11 @@ func TestWhatWasSentWithAKeyIsStagedBeforeWhatIsStagedWithIt(t *testing.T) {
 	})
 }
 
-// A parkingLedger remembers what was parked.
-type parkingLedger struct {
-	noLedger
-	parked []uuid.UUID
-}
-
-func (*parkingLedger) Features() driver.Features { return driver.Features{Parks: true} }
-
-func (l *parkingLedger) Park(_ context.Context, _ bridge.Tx, messages []driver.Parked) error {
-	for _, m := range messages {
-		l.parked = append(l.parked, m.ID)
-	}
-	return nil
-}
-
-// parkingSender has a broker for each kind of message.
-func parkingSender(t *testing.T, others, inOrder broker) (*Sender, *parkingLedger) {
-	t.Helper()
-	ledger := new(parkingLedger)
-	s, err := New(ledger, new(bridge.Broker), &Options{OrderedShards: 1, Parking: ParkOnOutage, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.stager.broker = others
-	for _, one := range s.ordered.stagers {
-		one.broker = inOrder
-	}
-	return s, ledger
-}
-
 var withKey = bridge.Message{RoutingKey: "target", OrderKey: "key"}
 
 func TestWhatHasNoKeyIsParkedBesideWhatHasOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, ledger := parkingSender(t, &slowBroker{takes: time.Hour}, &slowBroker{})
+		s, ledger := newSender(t, Options{OrderedShards: 1, Parking: ParkOnOutage}, &slowBroker{takes: time.Hour}, new(slowBroker))
 		ids, err := s.SendTx(t.Context(), nil, withKey, small, withKey, small)
 		if err != nil {
 			t.Fatal(err)
@@ -257,7 +188,7 @@ func TestWhatHasNoKeyIsParkedBesideWhatHasOne(t *testing.T) {
 func TestMessagesWithAKeyFailAtOnceDuringAKnownOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{takes: time.Hour}
-		s, ledger := parkingSender(t, b, b)
+		s, ledger := newSender(t, Options{OrderedShards: 1, Parking: ParkOnOutage}, b, b)
 		takes := func(want time.Duration, fails bool, messages ...bridge.Message) {
 			t.Helper()
 			began := time.Now()

@@ -41,17 +41,23 @@ func publicationsTo(queue string, n int) []*publication {
 	return out
 }
 
+// heldFor holds a target for which n wait, of whom the first has just failed.
+func heldFor(unroutableFor time.Duration, why HoldReason, n int) (*tickedHolds, []*publication) {
+	h, waiting := newTickedHolds(unroutableFor), publicationsTo("target", n)
+	h.failed(waiting[0], why)
+	for _, p := range waiting[1:] {
+		h.takes(p)
+	}
+	return h, waiting
+}
+
 // later is after any pause between attempts.
 func later() time.Time { return time.Now().Add(time.Hour) }
 
 func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
-	h := newTickedHolds(time.Hour)
-	waiting := publicationsTo("full", 8)
-	h.failed(waiting[0], Full)
-	for _, p := range waiting[1:] {
-		if !h.takes(p) {
-			t.Fatal("a message for a held target is not kept")
-		}
+	h, _ := heldFor(time.Hour, Full, 7)
+	if !h.takes(publicationsTo("target", 1)[0]) {
+		t.Fatal("a message for a held target is not kept")
 	}
 	if h.takes(publicationsTo("other", 1)[0]) {
 		t.Error("another target is held as well")
@@ -77,12 +83,7 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 }
 
 func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
-	h := newTickedHolds(time.Hour)
-	waiting := publicationsTo("full", 7)
-	h.failed(waiting[0], Full)
-	for _, p := range waiting[1:] {
-		h.takes(p)
-	}
+	h, _ := heldFor(time.Hour, Full, 7)
 	h.tick(later()) // one
 	h.ended(h.again[0])
 	h.again = nil
@@ -107,12 +108,7 @@ func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 // waits.
 func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.T) {
 	for _, keys := range []int{5, 3 * maxBurst} {
-		h := newTickedHolds(time.Hour)
-		waiting := publicationsTo("full", keys)
-		h.failed(waiting[0], Full)
-		for _, p := range waiting[1:] {
-			h.takes(p)
-		}
+		h, _ := heldFor(time.Hour, Full, keys)
 		rounds, passed := 0, 0
 		for ; rounds < 100 && len(h.targets) > 0; rounds++ {
 			h.again = nil
@@ -120,7 +116,7 @@ func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.
 			for _, p := range h.again {
 				passed++
 				h.ended(p)
-				h.takes(publicationsTo("full", 1)[0])
+				h.takes(publicationsTo("target", 1)[0])
 			}
 		}
 		t.Logf("%d keys: %d messages in %d rounds", keys, passed, rounds)
@@ -205,10 +201,7 @@ func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
 // The time of a missing target is that for which it was missing, whatever it was
 // held for before.
 func TestWhoWaitedForAnotherReasonIsNotGivenUpWhenTheTargetTurnsOutToBeMissing(t *testing.T) {
-	h := newTickedHolds(time.Minute)
-	waiting := publicationsTo("target", 2)
-	h.failed(waiting[0], Full)
-	h.takes(waiting[1])
+	h, _ := heldFor(time.Minute, Full, 2)
 	h.tick(later())
 	h.failed(h.again[0], Missing)
 	h.tick(time.Now())

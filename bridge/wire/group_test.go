@@ -3,7 +3,6 @@ package wire_test
 import (
 	"bytes"
 	"errors"
-	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -91,24 +90,6 @@ func TestEveryMessageSurvivesTheGroup(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestHeadersOfEveryTypeSurviveTheGroup(t *testing.T) {
-	headers := amqp.Table{
-		"": "no name", "nil": nil, "true": true, "false": false, "uint8": uint8(200), "int8": int8(-1), "int16": int16(-2),
-		"uint16": uint16(65535), "int32": int32(-3), "uint32": uint32(math.MaxUint32), "int64": int64(math.MinInt64),
-		"float32": float32(1.5), "float64": math.Pi, "decimal": amqp.Decimal{Scale: 2, Value: -100},
-		"time": time.Unix(1700000000, 0), "string": "text", "bytes": []byte{0, 255},
-		"table": amqp.Table{"inner": amqp.Table{}, "": "no name"}, "list": []any{int32(1), []any{}, amqp.Table{"a": "b"}},
-	}
-	members, err := wire.Members(delivered(wire.Group(someLedger, wire.EncodeRecord(amqp.Publishing{Headers: headers}))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	headers[wire.HeaderLedger] = someLedger.String()
-	if got := members[0].Headers; !reflect.DeepEqual(got, headers) {
-		t.Errorf("headers\n%#v\nwant\n%#v", got, headers)
-	}
 }
 
 func TestBadGroupsAreMalformed(t *testing.T) {

@@ -92,30 +92,6 @@ func TestTheWireFormatIsWhatItAlwaysWas(t *testing.T) {
 	}
 }
 
-func TestParseGivesBackWhatWasEncoded(t *testing.T) {
-	staged, err := wire.Encode(fullMessage(), someLedger)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := wire.Parse(delivered(staged))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := wire.Staged{Message: fullMessage(), Ledger: someLedger, UserID: "shop", StagedAt: time.UnixMilli(0x019200000000)}
-	want.Message.Publishing.MessageId = someID.String()
-	want.Message.Publishing.DeliveryMode = amqp.Persistent
-	want.Message.Publishing.UserId = ""
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("parsed\n%#v\nwant\n%#v", got, want)
-	}
-	if keys := got.CopyKeys(); !reflect.DeepEqual(keys, []string{"copy.one", "copy.two", "blind"}) {
-		t.Errorf("copy keys %q", keys)
-	}
-	if again := got.Publishing(); !reflect.DeepEqual(again, staged) {
-		t.Errorf("staged again\n%#v\nwant\n%#v", again, staged)
-	}
-}
-
 func TestEncodeAndParseChangeNothingTheyAreGiven(t *testing.T) {
 	m := fullMessage()
 	if _, err := wire.Encode(m, someLedger); err != nil {

@@ -15,12 +15,10 @@ import (
 // members is judged again by itself.
 
 func TestAGroupOfAVerifierKilledBetweenConfirmAndDeleteDeliversEachMemberTwice(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		ids := newIDs(3)
 		w.commit(ids...)
-		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgets: ids[0]}})
-		p.reached(forgets)
-		p.kill()
+		w.killAt(forgets, brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgets: ids[0]}})
 		w.wantHandedBack(1)
 		w.wantStats(w.finish(), 3, 0)
 		w.wantCheck(ids, nil)
@@ -28,12 +26,10 @@ func TestAGroupOfAVerifierKilledBetweenConfirmAndDeleteDeliversEachMemberTwice(t
 }
 
 func TestAGroupOfAVerifierKilledBetweenDeleteAndAckDeliversEachMemberOnce(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		ids := newIDs(3)
 		w.commit(ids...)
-		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: ids[2]}})
-		p.reached(forgot)
-		p.kill()
+		w.killAt(forgot, brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: ids[2]}})
 		w.wantHandedBack(1)
 		w.wantStats(w.finish(), 0, 3)
 		w.wantOnce()
@@ -42,22 +38,15 @@ func TestAGroupOfAVerifierKilledBetweenDeleteAndAckDeliversEachMemberOnce(t *tes
 
 // One member is forwarded and deleted while the transaction of another is open.
 func TestAGroupOfAVerifierKilledBeforeItsLastMemberEndsDeliversEachMemberOnce(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		done, open := newIDs(1)[0], newIDs(1)[0]
 		w.commit(done)
 		tx, err := place(w.t.Context(), w.DB, w.Sender, w.target, open)
 		w.must("place order", err)
 		w.regroup(2)
-		if w.Kind.Name == "sqlite" { // its one writer would keep the verifier from starting
-			w.must("commit", tx.Commit())
-		}
-		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: done},
+		w.killAt(forgot, brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: done},
 			Options: verifier.Options{Patience: time.Hour}}) // the open one stays where it is
-		p.reached(forgot)
-		p.kill()
-		if w.Kind.Name != "sqlite" {
-			w.must("commit", tx.Commit())
-		}
+		w.must("commit", tx.Commit())
 		w.wantHandedBack(1)
 		stats := w.finish()
 		if stats.Forwarded+stats.Dropped != 2 {

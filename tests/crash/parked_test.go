@@ -14,7 +14,7 @@ import (
 // order is parked too, and arrives in any case.
 
 func TestASenderKilledBetweenParkAndCommitHasParkedNothing(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
 		p := w.start(brief{Role: aSender, Parking: sender.ParkAlways, Orders: []uuid.UUID{id},
 			Stops: map[point]uuid.UUID{staged: id}})
@@ -30,12 +30,10 @@ func TestASenderKilledBetweenParkAndCommitHasParkedNothing(t *testing.T) {
 }
 
 func TestWhatASenderParkedAndCommittedBeforeItWasKilledIsForwarded(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
-		p := w.start(brief{Role: aSender, Parking: sender.ParkAlways, Orders: []uuid.UUID{id},
+		w.killAt(placed, brief{Role: aSender, Parking: sender.ParkAlways, Orders: []uuid.UUID{id},
 			Stops: map[point]uuid.UUID{placed: id}})
-		p.reached(placed)
-		p.kill()
 		w.wantParked(2)
 		w.unpark()
 		w.wantOnceOrTwice()
@@ -44,12 +42,12 @@ func TestWhatASenderParkedAndCommittedBeforeItWasKilledIsForwarded(t *testing.T)
 
 // The staging queue has it and the database too: it may come twice, with one ID.
 func TestAVerifierKilledBetweenStagingAndUnparkingLosesNothing(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
 		w.park(id)
 		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{restaged: id, lookedUp: id, settles: id}})
 		for range 2 { // the lookup may come first
-			p.reachedOneOf(restaged, lookedUp, settles)
+			p.reached(restaged, lookedUp, settles)
 		}
 		p.killWherever()
 		w.wantParked(1)
@@ -60,12 +58,12 @@ func TestAVerifierKilledBetweenStagingAndUnparkingLosesNothing(t *testing.T) {
 }
 
 func TestAVerifierKilledAfterUnparkingLosesNothing(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
 		w.park(id)
 		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{unparked: id, lookedUp: id, settles: id}})
 		for range 2 { // the lookup may come first
-			p.reachedOneOf(unparked, lookedUp, settles)
+			p.reached(unparked, lookedUp, settles)
 		}
 		p.killWherever()
 		w.wantParked(0)

@@ -1,26 +1,24 @@
 package crash_test
 
 import (
-	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/tests/program"
 )
 
 // A process is a victim, seen from its parent.
 type process struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	stdout *bufio.Reader
-	dead   bool
+	*program.Process
+	t     *testing.T
+	stdin io.Writer
+	heard int // points that it has reached
 }
 
 // start starts a victim on the world's database and broker, unless the brief says
@@ -36,48 +34,40 @@ func (w *world) start(b brief) *process {
 	}
 	text, err := json.Marshal(b)
 	w.must("write brief", err)
-	program, err := os.Executable()
+	self, err := os.Executable()
 	w.must("find own program", err)
-	p := &process{t: w.t, cmd: exec.Command(program)}
-	p.cmd.Env = append(os.Environ(), briefVariable+"="+string(text))
-	p.cmd.Stderr = testLog{w.t}
-	p.stdin, err = p.cmd.StdinPipe()
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), briefVariable+"="+string(text))
+	stdin, err := cmd.StdinPipe()
 	w.must("make pipe", err)
-	stdout, err := p.cmd.StdoutPipe()
-	w.must("make pipe", err)
-	p.stdout = bufio.NewReader(stdout)
-	w.must("start victim", p.cmd.Start())
-	w.t.Cleanup(p.end)
-	return p
+	return &process{Process: program.StartCmd(w.t, cmd), t: w.t, stdin: stdin}
 }
 
-// reached waits until the victim has reached its point; there it stays.
-func (p *process) reached(at point) {
+// reached waits until the victim has reached its point; there it stays. With several points
+// it is one of them, where two of the victim's goroutines stop in any order.
+func (p *process) reached(points ...point) {
 	p.t.Helper()
-	defer time.AfterFunc(stage.Patience, func() { _ = p.cmd.Process.Kill() }).Stop()
-	line, err := p.stdout.ReadString('\n')
-	if said := strings.TrimSuffix(line, "\n"); err != nil || said != string(at) {
-		p.t.Fatalf("the victim said %q (%v), not %q", said, err, at)
+	said := p.Read(&p.Stdout, fmt.Sprintf("any of %q", points), func(said string) bool { return strings.Count(said, "\n") > p.heard })
+	if at := strings.Split(said, "\n")[p.heard]; !slices.Contains(points, point(at)) {
+		p.t.Fatalf("the victim said %q, none of %q", at, points)
 	}
+	p.heard++
 }
 
-// reachedOneOf is reached where two of the victim's goroutines stop in any order.
-func (p *process) reachedOneOf(points ...point) {
-	p.t.Helper()
-	defer time.AfterFunc(stage.Patience, func() { _ = p.cmd.Process.Kill() }).Stop()
-	line, err := p.stdout.ReadString('\n')
-	if said := strings.TrimSuffix(line, "\n"); err != nil || !slices.Contains(points, point(said)) {
-		p.t.Fatalf("the victim said %q (%v), none of %q", said, err, points)
-	}
+// killAt starts a victim and kills it when it has reached a point.
+func (w *world) killAt(at point, b brief) {
+	w.t.Helper()
+	p := w.start(b)
+	p.reached(at)
+	p.kill()
 }
 
 // killWherever is kill where other goroutines of the victim may have stopped since.
 func (p *process) killWherever() {
 	p.t.Helper()
-	if err := p.cmd.Process.Kill(); err != nil {
-		p.t.Fatalf("the victim was dead already: %v", err)
+	if !p.Kill() {
+		p.t.Fatal("the victim was dead already")
 	}
-	p.end()
 }
 
 func (p *process) goOn() {
@@ -91,28 +81,8 @@ func (p *process) goOn() {
 // the last one that it reached.
 func (p *process) kill() {
 	p.t.Helper()
-	if err := p.cmd.Process.Kill(); err != nil {
-		p.t.Fatalf("the victim was dead already: %v", err)
+	p.killWherever()
+	if said := p.Stdout.String(); strings.Count(said, "\n") != p.heard {
+		p.t.Errorf("the victim went on: it said %q", said)
 	}
-	if rest, err := io.ReadAll(p.stdout); err != nil || len(rest) > 0 {
-		p.t.Errorf("the victim went on: it said %q (%v)", rest, err)
-	}
-	p.end()
-}
-
-func (p *process) end() {
-	if p.dead {
-		return
-	}
-	p.dead = true
-	_ = p.cmd.Process.Kill()
-	_ = p.stdin.Close()
-	_ = p.cmd.Wait() // says that it was killed
-}
-
-type testLog struct{ t *testing.T }
-
-func (l testLog) Write(text []byte) (int, error) {
-	l.t.Logf("victim: %s", strings.TrimSpace(string(text)))
-	return len(text), nil
 }

@@ -12,85 +12,128 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// Each victim commits a first order, and is killed at its second. The first one
-// must arrive in any case.
+// The ways in which a sender sends. By pgx the first statement of a transaction takes the
+// BEGIN along: it records early, or inserts the order.
+var (
+	plainly    = way{"plainly", brief{Role: aSender}, kinds}
+	early      = way{"early", brief{Role: aSender, Early: true}, onPostgres}
+	byPgx      = way{"by pgx", brief{Role: aSender, Pgx: true}, onPostgres}
+	byPgxEarly = way{"by pgx, early", brief{Role: aSender, Pgx: true, Early: true}, onPostgres}
+	allWays    = []way{plainly, early, byPgx, byPgxEarly}
+)
 
-func TestASenderKilledAfterRecordBeforePublishHasSentNothing(t *testing.T) {
-	onEach(t, func(w *world) {
-		id := newIDs(1)[0]
-		p := w.start(brief{Role: aSender, Orders: []uuid.UUID{id}, Stops: map[point]uuid.UUID{recorded: id}})
-		p.reached(recorded)
-		w.wantOutcome(id, driver.StillOpen)
-		p.kill()
-		w.wantOutcome(id, driver.RolledBack)
-		w.wantHandedBack(1)
-		w.wantStats(w.finish(), 1, 0)
-		w.wantOnce()
-	})
+type way struct {
+	name  string
+	brief brief
+	kinds []stage.Database
 }
 
-func TestASenderKilledBetweenPublishAndConfirmHasRolledBack(t *testing.T) {
-	onEach(t, func(w *world) {
-		id := newIDs(1)[0]
-		valve, address := servertest.Through(w.t, w.AMQP)
-		p := w.start(brief{Role: aSender, AMQP: address, Orders: []uuid.UUID{id},
-			Stops: map[point]uuid.UUID{ready: id, staged: id}})
-		p.reached(ready)
-		valve.HoldReplies()
-		p.goOn()
-		w.WaitDepth(w.Topology.Queue, 2)
-		w.wantOutcome(id, driver.StillOpen)
-		p.kill()
-		w.wantOutcome(id, driver.RolledBack)
-		w.wantHandedBack(2)
-		w.wantStats(w.finish(), 1, 1)
-		w.wantOnce()
-	})
+// Each victim commits a first order, and is killed at its second. The first one must arrive
+// in any case.
+func TestASenderIsKilled(t *testing.T) {
+	for _, moment := range []struct {
+		when string
+		ways []way
+		kill func(w *world, id uuid.UUID, b brief)
+	}{
+		{"after the record: nothing is sent", allWays, killedAfterRecord},
+		{"between the early publish and the other statement: it has rolled back", []way{early, byPgxEarly}, killedBetween},
+		{"before the confirm: it has rolled back", allWays, killedBeforeConfirm},
+		{"between confirm and COMMIT: it has rolled back", []way{plainly, early}, killedBeforeCommit},
+		{"before the answer to its COMMIT: it has committed", []way{
+			{plainly.name, plainly.brief, []stage.Database{stage.Postgres, stage.SQLServer}}, byPgx,
+		}, killedBeforeAnswer},
+		{"after the commit", allWays, killedAfterCommit},
+	} {
+		for _, way := range moment.ways {
+			t.Run(moment.when+", "+way.name, func(t *testing.T) {
+				on(t, way.kinds, func(w *world) {
+					b, id := way.brief, newIDs(1)[0]
+					b.Orders, b.Stops = []uuid.UUID{id}, map[point]uuid.UUID{}
+					moment.kill(w, id, b)
+					w.wantOnce()
+				})
+			})
+		}
+	}
 }
 
-func TestASenderKilledBetweenConfirmAndCommitHasRolledBack(t *testing.T) {
-	onEach(t, func(w *world) {
-		id := newIDs(1)[0]
-		p := w.start(brief{Role: aSender, Orders: []uuid.UUID{id}, Stops: map[point]uuid.UUID{staged: id}})
-		p.reached(staged)
-		w.wantOutcome(id, driver.StillOpen)
-		p.kill()
-		w.wantOutcome(id, driver.RolledBack)
-		w.wantHandedBack(2)
-		w.wantStats(w.finish(), 1, 1)
-		w.wantOnce()
-	})
+func killedAfterRecord(w *world, id uuid.UUID, b brief) {
+	b.Stops[recorded] = id
+	p := w.start(b)
+	p.reached(recorded)
+	w.wantOutcome(id, driver.StillOpen)
+	p.kill()
+	w.wantRolledBack(id, 1)
 }
 
-func TestWhatASenderCommittedBeforeItWasKilledIsForwarded(t *testing.T) {
-	onEach(t, func(w *world) {
-		id := newIDs(1)[0]
-		p := w.start(brief{Role: aSender, Orders: []uuid.UUID{id}, Stops: map[point]uuid.UUID{placed: id}})
-		p.reached(placed)
-		p.kill()
-		w.wantOutcome(id, driver.Committed)
-		w.wantHandedBack(2)
-		w.wantStats(w.finish(), 2, 0)
-		w.wantOnce()
-	})
+func killedBetween(w *world, id uuid.UUID, b brief) {
+	b.Stops[begun] = id
+	p := w.start(b)
+	p.reached(begun)
+	w.WaitDepth(w.Topology.Queue, 2)
+	w.wantOutcome(id, driver.StillOpen)
+	p.kill()
+	w.wantRolledBack(id, 2)
+}
+
+func killedBeforeConfirm(w *world, id uuid.UUID, b brief) {
+	valve, address := servertest.Through(w.t, w.AMQP)
+	b.AMQP, b.Stops[ready], b.Stops[staged] = address, id, id
+	p := w.start(b)
+	p.reached(ready)
+	valve.HoldReplies()
+	p.goOn()
+	w.WaitDepth(w.Topology.Queue, 2)
+	w.wantOutcome(id, driver.StillOpen)
+	p.kill()
+	w.wantRolledBack(id, 2)
+}
+
+func killedBeforeCommit(w *world, id uuid.UUID, b brief) {
+	b.Stops[staged] = id
+	p := w.start(b)
+	p.reached(staged)
+	w.wantOutcome(id, driver.StillOpen)
+	p.kill()
+	w.wantRolledBack(id, 2)
 }
 
 // The COMMIT's answer never reaches the sender: it does not know itself.
-func TestWhatASenderCommittedWithoutKnowingItIsForwarded(t *testing.T) {
-	on(t, []stage.Database{stage.Postgres, stage.SQLServer}, func(w *world) {
-		id := newIDs(1)[0]
-		valve, address := servertest.Through(w.t, w.DatabaseURL)
-		p := w.start(brief{Role: aSender, DatabaseURL: address, Orders: []uuid.UUID{id},
-			Stops: map[point]uuid.UUID{staged: id, placed: id}})
-		p.reached(staged)
-		valve.HoldReplies()
-		p.goOn()
-		w.wantOutcome(id, driver.Committed)
-		p.kill()
-		w.wantHandedBack(2)
-		w.wantStats(w.finish(), 2, 0)
-		w.wantOnce()
-	})
+func killedBeforeAnswer(w *world, id uuid.UUID, b brief) {
+	valve, address := servertest.Through(w.t, w.DatabaseURL)
+	b.DatabaseURL, b.Stops[recorded], b.Stops[placed] = address, id, id
+	p := w.start(b)
+	p.reached(recorded)
+	valve.HoldReplies()
+	p.goOn()
+	w.wantOutcome(id, driver.Committed)
+	p.kill()
+	w.wantForwarded(id)
+}
+
+func killedAfterCommit(w *world, id uuid.UUID, b brief) {
+	b.Stops[placed] = id
+	p := w.start(b)
+	p.reached(placed)
+	p.kill()
+	w.wantForwarded(id)
+}
+
+// wantRolledBack checks that the sender's second transaction has rolled back, after so many
+// messages were staged by both.
+func (w *world) wantRolledBack(id uuid.UUID, staged int) {
+	w.t.Helper()
+	w.wantOutcome(id, driver.RolledBack)
+	w.wantHandedBack(staged)
+	w.wantStats(w.finish(), 1, int64(staged-1))
+}
+
+func (w *world) wantForwarded(id uuid.UUID) {
+	w.t.Helper()
+	w.wantOutcome(id, driver.Committed)
+	w.wantHandedBack(2)
+	w.wantStats(w.finish(), 2, 0)
 }
 
 // A verifier has taken all of them, and waits, when the sender dies.

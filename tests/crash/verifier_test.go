@@ -16,12 +16,10 @@ import (
 )
 
 func TestAMessageLookedUpByAKilledVerifierIsLookedUpAgain(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
 		w.commit(id)
-		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{lookedUp: id, forgets: id}})
-		p.reached(lookedUp)
-		p.kill()
+		w.killAt(lookedUp, brief{Role: aVerifier, Stops: map[point]uuid.UUID{lookedUp: id, forgets: id}})
 		w.wantHandedBack(1)
 		w.wantStats(w.finish(), 1, 0)
 		w.wantOnce()
@@ -61,7 +59,7 @@ func TestAMessageSettledByAKilledVerifierIsLookedUpAgain(t *testing.T) {
 }
 
 func TestAVerifierKilledBetweenPublishAndConfirmDeliversTwiceWithTheSameID(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
 		w.commit(newIDs(1)...) // comes first, and opens the publishing channel
 		w.commit(id)
@@ -80,7 +78,7 @@ func TestAVerifierKilledBetweenPublishAndConfirmDeliversTwiceWithTheSameID(t *te
 }
 
 func TestAVerifierKilledBetweenConfirmAndDeleteDeliversTwiceWithTheSameID(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
 		w.commit(id)
 		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgets: id, forgot: id}})
@@ -100,9 +98,7 @@ func TestAVerifierKilledBetweenDeleteAndAckDeliversOnce(t *testing.T) {
 	onEach(t, func(w *world) {
 		id := newIDs(1)[0]
 		w.commit(id)
-		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: id}})
-		p.reached(forgot)
-		p.kill()
+		w.killAt(forgot, brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: id}})
 		w.wantOutcome(id, driver.RolledBack) // no row is there
 		w.wantHandedBack(1)
 		w.wantStats(w.finish(), 0, 1)
@@ -112,15 +108,13 @@ func TestAVerifierKilledBetweenDeleteAndAckDeliversOnce(t *testing.T) {
 
 // Our verifier deletes first, so this one pretends to have deleted.
 func TestAVerifierKilledBetweenAckAndDeleteLeavesAHarmlessRow(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id, next := newIDs(1)[0], newIDs(1)[0]
 		w.commit(id)
 		w.commit(next)
-		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{neglected: id, lookedUp: next},
+		w.killAt(lookedUp, brief{Role: aVerifier, Stops: map[point]uuid.UUID{neglected: id, lookedUp: next},
 			// The broker sends the next message only when it has the ack of the first.
 			Options: verifier.Options{Prefetch: 1}})
-		p.reached(lookedUp)
-		p.kill()
 		w.wantHandedBack(1)
 		w.wantStats(w.finish(), 1, 0)
 		w.wantCheck(nil, []uuid.UUID{id})
@@ -130,7 +124,7 @@ func TestAVerifierKilledBetweenAckAndDeleteLeavesAHarmlessRow(t *testing.T) {
 // Not in package bridge's table: the waiting queue has the copy, and the original is not
 // acked. Both are judged by the same row, so both come, or the second is dropped.
 func TestAVerifierKilledWhileSettingAsideLosesNothing(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		id := newIDs(1)[0]
 		twice, stats := w.killWhileSettingAside(verifier.Options{SettleWait: 50 * time.Millisecond}, id)
 		if stats.Forwarded+stats.Dropped != 2 || stats.Forwarded == 0 {
@@ -145,7 +139,7 @@ func TestAVerifierKilledWhileSettingAsideLosesNothing(t *testing.T) {
 // The same for several messages, of which a settler has one at most: the others go to the
 // waiting queue together, in a group.
 func TestAVerifierKilledWhileSettingAGroupAsideLosesNothing(t *testing.T) {
-	onEach(t, func(w *world) {
+	on(t, onPostgres, func(w *world) {
 		ids := newIDs(5)
 		_, stats := w.killWhileSettingAside(verifier.Options{Settlers: 1, SettleWait: stage.Patience}, ids...)
 		if copies := stats.Forwarded + stats.Dropped; copies < 9 || copies > 10 || stats.Forwarded < 5 {

@@ -14,10 +14,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/sender/pgxsender"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -183,6 +186,30 @@ func (v *victim) send(ctx context.Context) error {
 	}
 	v.stop(placed, v.Orders...)
 	return errors.New("nobody has killed it")
+}
+
+// sendByPgx places the orders by pgxsender.InTx.
+func (v *victim) sendByPgx(ctx context.Context) error {
+	pool, err := pgxpool.New(ctx, v.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	return pgxsender.InTx(ctx, v.sender, pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) error {
+		if v.Early {
+			if _, err := tx.Stage(ctx, messages(v.Orders, v.Target)...); err != nil {
+				return err
+			}
+			v.stop(begun, v.Orders...)
+		} else if _, err := tx.Send(messages(v.Orders, v.Target)...); err != nil {
+			return err
+		}
+		for _, id := range v.Orders {
+			if _, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1)`, id.String()); err != nil {
+				return fmt.Errorf("insert order: %w", err)
+			}
+		}
+		return nil
+	})
 }
 
 // A stoppingLedger stops before or after what is done with certain messages.

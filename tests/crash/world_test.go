@@ -30,9 +30,14 @@ func newWorld(t *testing.T, s *stage.Stage) *world {
 // kinds are the databases on which processes are killed.
 var kinds = append(slices.Clip(stage.Everywhere), stage.MariaDB)
 
+// onPostgres is for the moments at which the broker decides what follows, or at which the
+// database does what it does at others too.
+var onPostgres = []stage.Database{stage.Postgres}
+
 func onEach(t *testing.T, test func(w *world)) { on(t, kinds, test) }
 
 func on(t *testing.T, kinds []stage.Database, test func(w *world)) {
+	t.Parallel()
 	if testing.Short() {
 		kinds = kinds[:1]
 	}

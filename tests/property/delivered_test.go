@@ -20,7 +20,7 @@ func TestDeliveredIsWhatWasCommitted(t *testing.T) {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, kind)
-			rapid.Check(briefly(t), w.check)
+			rapid.Check(t, w.check)
 		})
 	}
 }

@@ -1,11 +1,9 @@
 package property_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
-	"runtime/pprof"
 	"strings"
 	"sync"
 	"testing"
@@ -245,21 +243,5 @@ func (h *history) state() string {
 			fmt.Fprintf(&s, "verifier %d of %d runs: %+v; it says: %s\n", i+1, len(h.retired)+1, v.Stats(), v.log)
 		}
 	}
-	return s.String() + verifiersGoroutines()
-}
-
-// verifiersGoroutines are the goroutines that do something for a verifier.
-func verifiersGoroutines() string {
-	var all bytes.Buffer
-	const grouped = 1
-	if err := pprof.Lookup("goroutine").WriteTo(&all, grouped); err != nil {
-		return err.Error()
-	}
-	var out strings.Builder
-	for _, stack := range strings.Split(all.String(), "\n\n") {
-		if strings.Contains(stack, "/verifier.(") {
-			fmt.Fprintln(&out, stack)
-		}
-	}
-	return out.String()
+	return s.String()
 }

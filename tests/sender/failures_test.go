@@ -1,14 +1,11 @@
 package sender_test
 
 import (
-	"context"
 	"errors"
-	"net/url"
 	"testing"
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
@@ -26,7 +23,6 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 		broker     *bridge.Broker
 		begin, end func()
 	}
-	var own *servers.RabbitMQ
 	for _, test := range []struct {
 		name      string
 		want      error
@@ -61,9 +57,6 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 			valve, broker := throughValve(t, s)
 			return trouble{broker, valve.HoldReplies, valve.Release}
 		}},
-		{"blocked", bridge.ErrBlocked, true, func(t *testing.T, s *stage.Stage) trouble {
-			return trouble{s.Broker, func() { servertest.Alarm(t, own, true) }, func() { servertest.Alarm(t, own, false) }}
-		}},
 		{"no broker", bridge.ErrUnavailable, true, func(t *testing.T, s *stage.Stage) trouble {
 			valve, broker := throughValve(t, s)
 			return trouble{broker, func() {
@@ -78,15 +71,8 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			var address string
-			if test.want == bridge.ErrBlocked { // an alarm is the whole server's
-				own = servertest.StartRabbitMQ(t, nil)
-				address = own.URL()
-			} else {
-				address = servertest.Vhost(t)
-			}
 			// What the broker does is the same for every database.
-			s := stage.On(t, stage.Postgres, address, bridge.Topology{Queue: "staging"})
+			s := stage.New(t, stage.Postgres)
 			s.Queue("target", nil)
 			trouble := test.trouble(t, s)
 			hasty := newSender(t, s.Ledger, trouble.broker, deadline)
@@ -131,14 +117,9 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 // throughValve dials the stage's broker through a valve, and has it connected.
 func throughValve(t *testing.T, s *stage.Stage) (*servertest.Valve, *bridge.Broker) {
 	t.Helper()
-	address, err := url.Parse(s.AMQP)
-	if err != nil {
-		t.Fatal(err)
-	}
-	valve := servertest.NewValve(t, address.Host)
-	address.Host = valve.Addr()
-	address.RawQuery = "heartbeat=600" // a valve may hold everything back for as long as a test takes
-	broker, err := bridge.Dial(t.Context(), address.String(), &bridge.BrokerOptions{Logger: stage.Logger(t)})
+	valve, address := servertest.Through(t, s.AMQP)
+	address += "?heartbeat=600" // a valve may hold everything back for as long as a test takes
+	broker, err := bridge.Dial(t.Context(), address, &bridge.BrokerOptions{Logger: stage.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,65 +137,5 @@ func connect(t *testing.T, s *stage.Stage, broker *bridge.Broker) {
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestAContextThatEndsIsTheDeadline(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	valve, broker := throughValve(t, s)
-	valve.HoldReplies()
-	patient := newSender(t, s.Ledger, broker, time.Hour)
-	ctx, cancel := context.WithTimeout(t.Context(), deadline)
-	defer cancel()
-	start := time.Now()
-	_, err := patient.SendTx(ctx, bridge.SQL(begin(t, s.DB)), messages("target", 1)...)
-	if !errors.Is(err, bridge.ErrUnconfirmed) {
-		t.Errorf("error %v", err)
-	}
-	if took := time.Since(start); took > stage.Patience {
-		t.Errorf("took %v", took)
-	}
-}
-
-// A loop that begins again while bridge.Retryable says so ends when its own context is
-// cancelled, whatever the broker was about to do.
-func TestACancelledCallerIsNotRetryable(t *testing.T) {
-	t.Parallel()
-	stopped := errors.New("the shop shuts down")
-	for name, trouble := range map[string]func(t *testing.T, s *stage.Stage) *bridge.Broker{
-		"unconfirmed": func(t *testing.T, s *stage.Stage) *bridge.Broker {
-			valve, broker := throughValve(t, s)
-			valve.HoldReplies()
-			return broker
-		},
-		"no broker": func(t *testing.T, _ *stage.Stage) *bridge.Broker {
-			broker, err := bridge.NewBroker("amqp://127.0.0.1:1/", &bridge.BrokerOptions{Logger: stage.Logger(t)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(broker.Close)
-			return broker
-		},
-	} {
-		for size, kind := range map[int]string{1: "in a group", 9 << 10: "alone"} {
-			t.Run(name+", "+kind, func(t *testing.T) {
-				t.Parallel()
-				s := stage.New(t, stage.Postgres)
-				ctx, cancel := context.WithCancelCause(t.Context())
-				r := &recorder{Recorder: s.Ledger, after: func() { time.AfterFunc(time.Second, func() { cancel(stopped) }) }}
-				sndr := newSender(t, r, trouble(t, s), stage.Patience)
-				m := messages("target", 1)[0]
-				m.Publishing.Body = make([]byte, size)
-				_, err := sndr.SendTx(ctx, bridge.SQL(begin(t, s.DB)), m)
-				if err == nil || bridge.Retryable(err) {
-					t.Errorf("retryable: %v", err)
-				}
-				r.after = nil
-				if _, err := sndr.SendTx(ctx, bridge.SQL(begin(t, s.DB)), m); err == nil || bridge.Retryable(err) {
-					t.Errorf("cancelled before, retryable: %v", err)
-				}
-			})
-		}
 	}
 }

@@ -5,17 +5,20 @@ package sender_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jmoiron/sqlx"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/sender/pgxsender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -33,18 +36,6 @@ func onAll(t *testing.T, test func(t *testing.T, s *stage.Stage)) {
 func begin(t *testing.T, db *sql.DB) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback() })
-	return tx
-}
-
-// xbegin is begin for users of sqlx.
-func xbegin(t *testing.T, s *stage.Stage) *sqlx.Tx {
-	t.Helper()
-	driver := map[string]string{"postgres": "pgx", "sqlite": "sqlite"}[s.Kind.Name]
-	tx, err := sqlx.NewDb(s.DB, driver).BeginTxx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,5 +123,129 @@ func contains(t *testing.T, err error, text string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), text) {
 		t.Errorf("error %v does not contain %q", err, text)
+	}
+}
+
+// shop has a table of the caller's, to see what became of the transaction.
+func shop(t *testing.T, s *stage.Stage) {
+	t.Helper()
+	s.Queue("target", nil)
+	if _, err := s.DB.ExecContext(t.Context(), "CREATE TABLE orders (id INTEGER PRIMARY KEY)"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const insertOrder = "INSERT INTO orders VALUES ($1)"
+
+func order(ctx context.Context, tx bridge.Tx, id int) error {
+	_, err := tx.Exec(ctx, insertOrder, id)
+	return err
+}
+
+func orders(t *testing.T, s *stage.Stage) (n int) {
+	t.Helper()
+	if err := s.DB.QueryRowContext(t.Context(), "SELECT count(*) FROM orders").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A door is one through which InTx of the stage's sender can be called.
+type door struct {
+	inTx func(ctx context.Context, fn func(transaction) error) error
+	busy func() int // connections in use
+}
+
+// A transaction is what InTx gives to fn.
+type transaction struct {
+	bridge.Tx
+	outbox interface {
+		Send(...bridge.Message) ([]uuid.UUID, error)
+		Stage(context.Context, ...bridge.Message) ([]uuid.UUID, error)
+	}
+	try func(ctx context.Context) map[string]error // a statement by each of its methods
+}
+
+func bySQL(s *stage.Stage, db *sql.DB) door {
+	return door{
+		inTx: func(ctx context.Context, fn func(transaction) error) error {
+			return s.Sender.InTx(ctx, db, nil, func(tx *sender.Tx) error {
+				return fn(transaction{tx, tx, func(ctx context.Context) map[string]error { return trySQL(ctx, db, tx) }})
+			})
+		},
+		busy: func() int { return db.Stats().InUse },
+	}
+}
+
+func trySQL(ctx context.Context, db *sql.DB, tx *sender.Tx) map[string]error {
+	const query = "SELECT 1"
+	results := make(map[string]error)
+	_, results["ExecContext"] = tx.ExecContext(ctx, query)
+	rows, err := tx.QueryContext(ctx, query)
+	if err == nil {
+		err = errors.Join(rows.Err(), rows.Close())
+	}
+	results["QueryContext"] = err
+	results["QueryRowContext"] = tx.QueryRowContext(ctx, query).Scan(new(int))
+	statement, err := tx.PrepareContext(ctx, query)
+	if err == nil {
+		err = statement.Close()
+	}
+	results["PrepareContext"] = err
+	prepared, err := db.PrepareContext(ctx, query)
+	if err == nil {
+		_, err = tx.StmtContext(ctx, prepared).ExecContext(ctx)
+		_ = prepared.Close()
+	}
+	results["StmtContext"] = err
+	return results
+}
+
+func byPgx(s *stage.Stage, pool *pgxpool.Pool) door {
+	return door{
+		inTx: func(ctx context.Context, fn func(transaction) error) error {
+			return pgxsender.InTx(ctx, s.Sender, pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) error {
+				return fn(transaction{tx.Tx(), tx, func(ctx context.Context) map[string]error { return tryPgx(ctx, tx) }})
+			})
+		},
+		busy: func() int { return int(pool.Stat().AcquiredConns()) },
+	}
+}
+
+func tryPgx(ctx context.Context, tx *pgxsender.Transaction) map[string]error {
+	const query = "SELECT 1"
+	results := make(map[string]error)
+	_, results["Exec"] = tx.Exec(ctx, query)
+	batch := new(pgx.Batch)
+	batch.Queue(query)
+	results["SendBatch"] = tx.SendBatch(ctx, batch)
+	rows, err := tx.Query(ctx, query)
+	if err == nil {
+		rows.Close()
+	}
+	results["Query"] = err
+	results["QueryRow"] = tx.QueryRow(ctx, query).Scan(new(int))
+	_, results["CopyFrom"] = tx.CopyFrom(ctx, pgx.Identifier{"orders"}, []string{"id"}, pgx.CopyFromRows(nil))
+	_, results["Tx().Exec"] = tx.Tx().Exec(ctx, query)
+	found, err := tx.Tx().Query(ctx, query)
+	if err == nil {
+		found.Close()
+	}
+	results["Tx().Query"] = err
+	return results
+}
+
+// onDoors has a shop for each door.
+func onDoors(t *testing.T, test func(t *testing.T, s *stage.Stage, d door)) {
+	for name, kind := range map[string]stage.Database{"postgres": stage.Postgres, "sqlite": stage.SQLite, "pgx": stage.Postgres} {
+		t.Run(name, func(t *testing.T) {
+			s := stage.New(t, kind)
+			shop(t, s)
+			d := bySQL(s, s.DB)
+			if name == "pgx" {
+				d = byPgx(s, newPool(t, s.DatabaseURL))
+			}
+			test(t, s, d)
+		})
 	}
 }

@@ -2,14 +2,12 @@ package sender_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
+	"fmt"
 	"net"
-	"reflect"
 	"slices"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -21,9 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/sender/pgxsender"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
-	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // newPool opens a pool of pgx. When the test ends, whoever works on it was closed before.
@@ -69,8 +65,6 @@ func inPgx(t *testing.T, s *stage.Stage, pool *pgxpool.Pool, fn func(tx *pgxsend
 	return pgxsender.InTx(t.Context(), s.Sender, pool, pgx.TxOptions{}, fn)
 }
 
-const insertOrder = "INSERT INTO orders VALUES ($1)"
-
 // pgxBegin begins a transaction that is rolled back at the end of the test at last.
 func pgxBegin(t *testing.T, pool *pgxpool.Pool) pgx.Tx {
 	t.Helper()
@@ -89,33 +83,6 @@ func pgxCommit(t *testing.T, tx pgx.Tx) {
 	}
 }
 
-func TestOnlyATransactionOfPgxCanSend(t *testing.T) {
-	t.Parallel()
-	transaction := reflect.TypeFor[pgx.Tx]()
-	for kind, want := range map[reflect.Type]bool{
-		reflect.TypeFor[*pgxpool.Tx]():   true,
-		reflect.TypeFor[*pgxpool.Pool](): false,
-		reflect.TypeFor[*pgxpool.Conn](): false,
-		reflect.TypeFor[*pgx.Conn]():     false,
-		// InTx ends it, and nobody else.
-		reflect.TypeFor[*pgxsender.Transaction](): false,
-	} {
-		if got := kind.Implements(transaction); got != want {
-			t.Errorf("%v can send: %t", kind, got)
-		}
-	}
-	for _, method := range []string{"Commit", "Rollback", "Conn"} {
-		if _, ok := reflect.TypeFor[*pgxsender.Transaction]().MethodByName(method); ok {
-			t.Errorf("a pgxsender.Transaction has the method %s", method)
-		}
-	}
-	for _, field := range reflect.VisibleFields(reflect.TypeFor[pgxsender.Transaction]()) {
-		if field.IsExported() {
-			t.Errorf("a pgxsender.Transaction has the field %s", field.Name)
-		}
-	}
-}
-
 func TestTheCommitOfPgxDecides(t *testing.T) {
 	t.Parallel()
 	s, pool := pgxShop(t)
@@ -127,16 +94,6 @@ func TestTheCommitOfPgxDecides(t *testing.T) {
 		}
 		return ids
 	}
-	committed := pgxBegin(t, pool)
-	ids := send(committed, 2)
-	pgxCommit(t, committed)
-
-	rolledBack := pgxBegin(t, pool)
-	send(rolledBack, 2)
-	if err := rolledBack.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-
 	outer := pgxBegin(t, pool)
 	savepoint, err := outer.Begin(t.Context())
 	if err != nil {
@@ -146,48 +103,26 @@ func TestTheCommitOfPgxDecides(t *testing.T) {
 	if err := savepoint.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	ids = append(ids, send(outer, 1)...)
+	ids := send(outer, 1)
 	pgxCommit(t, outer)
 
-	for name, ended := range map[string]pgx.Tx{"committed": committed, "rolled back": rolledBack, "a savepoint": savepoint} {
-		before := s.Depth("staging")
+	before := s.Depth("staging")
+	for name, ended := range map[string]pgx.Tx{"committed": outer, "a savepoint": savepoint} {
 		if _, err := s.Sender.SendTx(t.Context(), pgxbridge.Tx(ended), messages("target", 1)...); !errors.Is(err, pgx.ErrTxClosed) {
 			t.Errorf("a transaction that has ended, %s: %v", name, err)
 		}
-		if n := s.Depth("staging"); n != before {
-			t.Errorf("a transaction that has ended, %s, has sent something", name)
-		}
+	}
+	if n := s.Depth("staging"); n != before {
+		t.Error("a transaction that has ended has sent something")
 	}
 	settled(t, s, "target", ids...)
 }
 
-func TestInTxOfPgxCommitsTheWorkAndTheMessages(t *testing.T) {
+func TestInTxOfPgxHasTheStatementsOfPgx(t *testing.T) {
 	t.Parallel()
 	s, pool := pgxShop(t)
 	ctx := t.Context()
-	var ids []uuid.UUID
 	err := inPgx(t, s, pool, func(tx *pgxsender.Transaction) error {
-		own := stage.To("target", "own ID")
-		own.ID = uuid.New()
-		for _, msgs := range [][]bridge.Message{messages("target", 2), nil, {own}} {
-			more, err := tx.Send(msgs...)
-			if err != nil {
-				return err
-			}
-			ids = append(ids, more...)
-		}
-		if n := s.Depth("staging"); n != 0 {
-			t.Errorf("%d messages were staged before fn had ended", n)
-		}
-		early, err := tx.Stage(ctx, messages("target", 1)...)
-		if err != nil {
-			return err
-		}
-		ids = append(ids, early...)
-		s.WaitDepth("staging", 1) // while the transaction is open
-		if s.Rows() != 0 || orders(t, s) != 0 {
-			t.Error("something is committed before fn has ended")
-		}
 		tag, err := tx.Exec(ctx, insertOrder, 1)
 		if err != nil || tag.RowsAffected() != 1 {
 			t.Errorf("Exec: %v, %v", tag, err)
@@ -224,75 +159,26 @@ func TestInTxOfPgxCommitsTheWorkAndTheMessages(t *testing.T) {
 	if n := orders(t, s); n != 6 {
 		t.Errorf("%d orders", n)
 	}
-	settled(t, s, "target", ids...)
 }
 
-func TestInTxOfPgxRollsBack(t *testing.T) {
+// Nothing more can be committed in such a transaction; InTx does not say that it has.
+func TestInTxOfPgxRollsBackWhenAStatementHasFailed(t *testing.T) {
 	t.Parallel()
 	s, pool := pgxShop(t)
 	ctx := t.Context()
-	wrong := errors.New("out of stock")
-	invalid := stage.To("", "no target")
-	inTx := func(fn func(tx *pgxsender.Transaction) error) (err error) {
-		defer func() {
-			if r := recover(); r != nil {
-				err = r.(error)
-			}
-		}()
-		return inPgx(t, s, pool, fn)
-	}
-	work := func(tx *pgxsender.Transaction) error {
-		if _, err := tx.Send(messages("target", 2)...); err != nil {
-			return err
-		}
-		if _, err := tx.Stage(ctx, messages("target", 2)...); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, insertOrder, 1)
-		return err
-	}
-	for name, test := range map[string]struct {
-		fn   func(tx *pgxsender.Transaction) error
-		want error
-	}{
-		"when fn fails":  {func(*pgxsender.Transaction) error { return wrong }, wrong},
-		"when fn panics": {func(*pgxsender.Transaction) error { panic(wrong) }, wrong},
-		"when a message cannot be staged": {func(tx *pgxsender.Transaction) error {
-			_, err := tx.Send(invalid)
-			return err
-		}, bridge.ErrInvalidMessage},
-		"when Stage fails, whatever fn says": {func(tx *pgxsender.Transaction) error {
-			if _, err := tx.Stage(ctx, invalid); !errors.Is(err, bridge.ErrInvalidMessage) {
-				t.Errorf("Stage: %v", err)
-			}
-			return nil
-		}, bridge.ErrInvalidMessage},
-	} {
-		t.Run(name, func(t *testing.T) {
-			err := inTx(func(tx *pgxsender.Transaction) error {
-				if err := work(tx); err != nil {
-					return err
-				}
-				return test.fn(tx)
-			})
-			if !errors.Is(err, test.want) || errors.Is(err, sender.ErrCommitUnknown) {
-				t.Errorf("error %v", err)
-			}
-		})
-	}
-	// Nothing more can be committed in such a transaction; InTx does not say that it has.
 	for name, statement := range map[string]string{
-		"when a statement has failed":                             "SELECT 1/$1::int",
-		"when a statement has failed that the server cannot read": "SELEKT $1",
+		"fails":                     "SELECT 1/$1::int",
+		"the server cannot read it": "SELEKT $1",
 	} {
-		for when, before := range map[string]func(*pgxsender.Transaction) error{
-			"the first": func(*pgxsender.Transaction) error { return nil },
-			"later":     work,
-		} {
-			t.Run(name+", "+when, func(t *testing.T) {
-				err := inTx(func(tx *pgxsender.Transaction) error {
-					if err := before(tx); err != nil {
-						return err
+		for _, first := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, the first %t", name, first), func(t *testing.T) {
+				err := inPgx(t, s, pool, func(tx *pgxsender.Transaction) error {
+					if !first {
+						_, err := tx.Stage(ctx, messages("target", 2)...)
+						_, insertError := tx.Exec(ctx, insertOrder, 1)
+						if err := errors.Join(err, insertError); err != nil {
+							return err
+						}
 					}
 					var answer *pgconn.PgError
 					if _, err := tx.Exec(ctx, statement, 0); !errors.As(err, &answer) {
@@ -306,127 +192,9 @@ func TestInTxOfPgxRollsBack(t *testing.T) {
 			})
 		}
 	}
-	t.Run("when the staging fails", func(t *testing.T) {
-		if _, err := s.Channel.QueueDelete("staging", false, false, false); err != nil {
-			t.Fatal(err)
-		}
-		if err := inTx(work); !errors.Is(err, bridge.ErrReturned) || errors.Is(err, sender.ErrCommitUnknown) {
-			t.Errorf("error %v", err)
-		}
-		if err := s.Topology.Declare(ctx, s.Broker); err != nil {
-			t.Fatal(err)
-		}
-	})
-	if n := orders(t, s); n != 0 {
-		t.Errorf("%d orders", n)
+	if orders(t, s) != 0 || s.Rows() != 0 {
+		t.Errorf("%d orders and %d rows in the ledger", orders(t, s), s.Rows())
 	}
-	if n := pool.Stat().AcquiredConns(); n != 0 {
-		t.Errorf("%d connections are still in use", n)
-	}
-	// What was staged early may come to the queue after the rollback.
-	if n := s.Rows(); n != 0 {
-		t.Errorf("%d rows in the ledger", n)
-	}
-	v := s.Verify(verifier.Options{})
-	s.WaitEmpty("staging")
-	v.Stop()
-	if n := s.Depth("target"); n != 0 {
-		t.Errorf("%d messages were delivered", n)
-	}
-}
-
-func TestInTxOfPgxDoesNotCommitAfterTheContextHasEnded(t *testing.T) {
-	t.Parallel()
-	s, pool := pgxShop(t)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	gone := errors.New("the customer is gone")
-	err := pgxsender.InTx(ctx, s.Sender, pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) error {
-		_, err := tx.Exec(t.Context(), insertOrder, 1)
-		cancel(gone)
-		return err // and nothing to send
-	})
-	if !errors.Is(err, gone) || errors.Is(err, sender.ErrCommitUnknown) {
-		t.Errorf("error %v", err)
-	}
-	if n := orders(t, s); n != 0 {
-		t.Errorf("%d orders", n)
-	}
-}
-
-// What fn left behind can do nothing any more, before the COMMIT or after it, and whether
-// fn has done something or not.
-func TestATransactionOfPgxIsOverWhenFnHasReturned(t *testing.T) {
-	t.Parallel()
-	s, pool := pgxShop(t)
-	ctx := t.Context()
-	const query = "SELECT 1"
-	try := func(tx *pgxsender.Transaction) map[string]error {
-		results := make(map[string]error)
-		_, results["Send"] = tx.Send(messages("target", 1)...)
-		_, results["Stage"] = tx.Stage(ctx, messages("target", 1)...)
-		_, results["Exec"] = tx.Exec(ctx, query)
-		batch := new(pgx.Batch)
-		batch.Queue(query)
-		results["SendBatch"] = tx.SendBatch(ctx, batch)
-		rows, err := tx.Query(ctx, query)
-		if err == nil {
-			rows.Close()
-		}
-		results["Query"] = err
-		var n int
-		results["QueryRow"] = tx.QueryRow(ctx, query).Scan(&n)
-		_, results["CopyFrom"] = tx.CopyFrom(ctx, pgx.Identifier{"orders"}, []string{"id"}, pgx.CopyFromRows([][]any{{99}}))
-		_, results["Tx().Exec"] = tx.Tx().Exec(ctx, query)
-		found, err := tx.Tx().Query(ctx, query)
-		if err == nil {
-			found.Close()
-		}
-		results["Tx().Query"] = err
-		return results
-	}
-	expect := func(when string, results map[string]error) {
-		t.Helper()
-		for method, err := range results {
-			if !errors.Is(err, sql.ErrTxDone) {
-				t.Errorf("%s after fn has returned, %s: %v, must be %v", method, when, err, sql.ErrTxDone)
-			}
-		}
-	}
-	var kept *pgxsender.Transaction
-	var beforeCommit map[string]error
-	r := &recorder{Recorder: newPgxLedger(t, pool), before: func() error { beforeCommit = try(kept); return nil }}
-	via := newSender(t, r, s.Broker, stage.Patience)
-	var ids []uuid.UUID
-	if err := pgxsender.InTx(ctx, via, pool, pgx.TxOptions{}, func(tx *pgxsender.Transaction) (err error) {
-		kept = tx
-		ids, err = tx.Send(messages("target", 1)...)
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	expect("before COMMIT", beforeCommit)
-	expect("after COMMIT", try(kept))
-	wrong := errors.New("out of stock")
-	for when, fn := range map[string]func(*pgxsender.Transaction) error{
-		"nothing done": func(*pgxsender.Transaction) error { return nil },
-		"failed":       func(*pgxsender.Transaction) error { return wrong },
-		"rolled back": func(tx *pgxsender.Transaction) error {
-			_, err := tx.Exec(ctx, insertOrder, 1)
-			return errors.Join(wrong, err)
-		},
-	} {
-		if err := inPgx(t, s, pool, func(tx *pgxsender.Transaction) error {
-			kept = tx
-			return fn(tx)
-		}); err != nil && !errors.Is(err, wrong) {
-			t.Fatal(err)
-		}
-		expect(when, try(kept))
-	}
-	if n := orders(t, s); n != 0 {
-		t.Errorf("%d orders", n)
-	}
-	settled(t, s, "target", ids...)
 }
 
 // A trips counts how often a client asks a server and has heard its answer before.
@@ -624,77 +392,4 @@ func TestABatchTakesTheRecordAlong(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// The same as of TestALostAnswerToTheCOMMITIsUnknown.
-func TestALostAnswerToTheCOMMITOfPgxIsUnknown(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		hold      func(*servertest.Valve)
-		committed bool
-	}{
-		"executed":     {(*servertest.Valve).HoldReplies, true},
-		"not executed": {(*servertest.Valve).HoldRequests, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := stage.New(t, stage.Postgres)
-			shop(t, s)
-			valve, address := servertest.Through(t, s.DatabaseURL)
-			pool := newPool(t, address)
-			held := make(chan struct{})
-			r := &recorder{Recorder: s.Ledger, after: func() { test.hold(valve); close(held) }}
-			s.Sender = newSender(t, r, s.Broker, stage.Patience)
-			ended := make(chan error)
-			var ids []uuid.UUID
-			go func() {
-				ended <- inPgx(t, s, pool, func(tx *pgxsender.Transaction) error {
-					if _, err := tx.Exec(t.Context(), insertOrder, 1); err != nil {
-						return err
-					}
-					var err error
-					ids, err = tx.Send(messages("target", 1)...)
-					return err
-				})
-			}()
-			<-held
-			if test.committed {
-				s.Eventually("committed", func() bool { return orders(t, s) == 1 })
-			} else {
-				s.WaitDepth("staging", 1) // the COMMIT follows
-				select {
-				case err := <-ended:
-					t.Fatalf("ended: %v", err)
-				case <-time.After(time.Second):
-				}
-			}
-			valve.Cut()
-			if err := <-ended; !errors.Is(err, sender.ErrCommitUnknown) {
-				t.Errorf("error %v", err)
-			}
-			if test.committed {
-				settled(t, s, "target", ids...)
-			} else {
-				settled(t, s, "target")
-			}
-		})
-	}
-}
-
-func TestARefusedCOMMITOfPgxIsARollback(t *testing.T) {
-	t.Parallel()
-	s, pool := pgxShop(t)
-	if _, err := pool.Exec(t.Context(), "CREATE TABLE items (o INTEGER REFERENCES orders DEFERRABLE INITIALLY DEFERRED)"); err != nil {
-		t.Fatal(err)
-	}
-	err := inPgx(t, s, pool, func(tx *pgxsender.Transaction) error {
-		_, err := tx.Exec(t.Context(), "INSERT INTO items VALUES (7)")
-		_, sendError := tx.Send(messages("target", 1)...)
-		return errors.Join(err, sendError)
-	})
-	contains(t, err, "commit transaction: rolled back")
-	if errors.Is(err, sender.ErrCommitUnknown) {
-		t.Errorf("error %v", err)
-	}
-	settled(t, s, "target")
 }

@@ -3,6 +3,7 @@ package verifier_test
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -23,12 +24,8 @@ const many = 3000
 
 // goodBatch commits n messages for queue and returns their IDs.
 func goodBatch(s *stage.Stage, queue string, n int) map[string]bool {
-	messages := make([]bridge.Message, n)
-	for i := range messages {
-		messages[i] = stage.To(queue, fmt.Sprint(i))
-	}
 	ids := map[string]bool{}
-	for _, id := range s.Commit(messages...) {
+	for _, id := range s.Commit(some(queue, n)...) {
 		ids[id.String()] = true
 	}
 	return ids
@@ -66,6 +63,12 @@ func expectAll(t *testing.T, s *stage.Stage, queue string, ids map[string]bool) 
 func expectDead(t *testing.T, s *stage.Stage, reason, text string) amqp.Delivery {
 	t.Helper()
 	d := s.Receive(s.Topology.DeadQueue(), 1)[0]
+	isDead(t, d, reason, text)
+	return d
+}
+
+func isDead(t *testing.T, d amqp.Delivery, reason, text string) {
+	t.Helper()
 	if got := d.Headers[wire.HeaderDeadReason]; got != reason {
 		t.Errorf("dead reason %v, want %s", got, reason)
 	}
@@ -75,7 +78,6 @@ func expectDead(t *testing.T, s *stage.Stage, reason, text string) amqp.Delivery
 	if at, _ := d.Headers[wire.HeaderDeadAt].(string); at == "" {
 		t.Error("the dead message has no time")
 	}
-	return d
 }
 
 // publish puts a message into the staging queue past the sender.
@@ -86,20 +88,48 @@ func publish(t *testing.T, s *stage.Stage, p amqp.Publishing) {
 	}
 }
 
+// Each goes to the dead queue as it came, and says what is wrong with it. The good ones
+// beside it, in its group too, are judged.
 func TestMalformedGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
-	publish(t, s, amqp.Publishing{Body: []byte("no headers"), MessageId: "42"})
-	ids := goodBatch(s, queue, 10)
-	s.Verify(verifier.Options{})
-	expectAll(t, s, queue, ids)
-	d := expectDead(t, s, "malformed", "message-id")
-	if string(d.Body) != "no headers" || d.MessageId != "42" {
-		t.Errorf("the dead message has body %q and ID %q", d.Body, d.MessageId)
+	ledger := s.Ledger.Identity()
+	good := named(queue, "good")
+	if err := recorded(t, s, good).Commit(); err != nil {
+		t.Fatal(err)
 	}
-	if got := d.Headers[wire.HeaderDeadVerdict]; got != "unknown" {
-		t.Errorf("verdict %v", got)
+	publish(t, s, amqp.Publishing{Body: []byte("no headers"), MessageId: "42"})
+	cut := wire.Group(ledger, recordOf(t, s, ledger, named(queue, "")))
+	cut.Body = cut.Body[:len(cut.Body)-1]
+	publish(t, s, cut)
+	// Headers that no frame can carry; and small ones of which so many fit into a record, and
+	// into no frame with the dead queue's.
+	huge := wire.EncodeRecord(amqp.Publishing{MessageId: uuid.NewString(), Headers: amqp.Table{"huge": strings.Repeat("x", 200_000)}})
+	headers := amqp.Table{wire.HeaderExchange: "", wire.HeaderRoutingKey: queue}
+	for i := range 9000 {
+		headers[fmt.Sprintf("%04x", i)] = true
+	}
+	countless := wire.EncodeRecord(amqp.Publishing{MessageId: uuid.NewString(), Headers: headers})
+	publish(t, s, wire.Group(ledger, huge, recordOf(t, s, ledger, good), countless))
+	ids := goodBatch(s, queue, 10)
+	ids[good.ID.String()] = true
+	v := s.Verify(verifier.Options{})
+	expectAll(t, s, queue, ids)
+	wrong := map[string]string{"no headers": "message-id", string(cut.Body): "cut short", string(huge): "bytes of properties", string(countless): "headers"}
+	for _, d := range s.Receive(s.Topology.DeadQueue(), len(wrong)) {
+		text, ok := wrong[string(d.Body)]
+		if isDead(t, d, "malformed", text); !ok || d.Headers[wire.HeaderDeadVerdict] != "unknown" {
+			t.Errorf("a dead message of %d bytes, verdict %v", len(d.Body), d.Headers[wire.HeaderDeadVerdict])
+		}
+		if group := d.Headers[wire.HeaderGroup]; text == "message-id" && d.MessageId != "42" || text == "cut short" && group != "1" {
+			t.Errorf("the dead message has ID %q and is of group %v", d.MessageId, group)
+		}
+		delete(wrong, string(d.Body))
+	}
+	v.Stop()
+	if n := s.Depth(s.Topology.Queue) + s.Depth(s.Topology.DeadQueue()); n != 0 {
+		t.Errorf("%d messages are left", n)
 	}
 }
 
@@ -153,21 +183,6 @@ func TestTargetsOffTheAllowListAreDeadLetteredWhenCommitted(t *testing.T) {
 	}
 }
 
-func TestUnroutableIsRetriedThenDead(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	v := s.Verify(verifier.Options{Unroutable: 1500 * time.Millisecond})
-	id := s.Commit(stage.To("missing", "x"))[0]
-	d := expectDead(t, s, "unroutable", "missing")
-	if d.MessageId != id.String() || d.Headers[wire.HeaderDeadVerdict] != "committed" {
-		t.Errorf("dead message %s, verdict %v", d.MessageId, d.Headers[wire.HeaderDeadVerdict])
-	}
-	v.Stop()
-	if n := s.Rows(); n != 0 {
-		t.Errorf("%d rows left", n)
-	}
-}
-
 func TestUnroutableArrivesOnceItsQueueExists(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -208,9 +223,7 @@ func TestMissingExchangeHoldsUpNobody(t *testing.T) {
 	for range 20 {
 		s.Commit(bridge.Message{Exchange: "no-such-exchange", RoutingKey: "k"})
 	}
-	for id := range goodBatch(s, queue, many/2) {
-		ids[id] = true
-	}
+	maps.Copy(ids, goodBatch(s, queue, many/2))
 	closed := make(chan struct{}, 100)
 	v := s.Verify(verifier.Options{Unroutable: time.Hour, Logger: slog.New(tellTale{stage.Logger(t).Handler(), "publishing channel closed", closed})})
 	expectAll(t, s, queue, ids)
@@ -229,54 +242,45 @@ func TestMissingExchangeHoldsUpNobody(t *testing.T) {
 	}
 }
 
-func TestNoRightToATargetIsDeadLettered(t *testing.T) {
+// It closes the channel for them. They are found among many good ones.
+func TestWhatTheBrokerRefusesIsDeadLettered(t *testing.T) {
 	t.Parallel()
-	admin := servertest.Vhost(t)
-	s := stage.On(t, stage.Postgres, admin, bridge.Topology{Queue: "staging"})
-	queue := s.Queue("target", nil)
-	if err := s.Channel.ExchangeDeclare("secret", "fanout", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	ids := goodBatch(s, queue, many/2)
-	bad := s.Commit(bridge.Message{Exchange: "secret", RoutingKey: "k"})
-	for id := range goodBatch(s, queue, many/2) {
-		ids[id] = true
-	}
-	// The verifier's login may write to the default exchange only.
-	limited, err := bridge.Dial(t.Context(), servertest.User(t, admin, "", "^amq.default$", ".*"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(limited.Close)
-	s.Broker = limited
-	v := s.Verify(verifier.Options{})
-	expectAll(t, s, queue, ids)
-	if d := expectDead(t, s, "refused", "secret"); d.MessageId != bad[0].String() {
-		t.Errorf("dead message %s, want %s", d.MessageId, bad[0])
-	}
-	if n := v.Stats().Sessions; n != 1 {
-		t.Errorf("%d sessions", n)
-	}
-}
-
-func TestRefusedPropertyIsDeadLettered(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	queue := s.Queue("target", nil)
-	ids := goodBatch(s, queue, many/2)
-	impostor := stage.To(queue, "impostor")
+	impostor := stage.To("target", "impostor")
 	impostor.Publishing.UserId = "somebody-else"
-	bad := s.Commit(impostor)
-	for id := range goodBatch(s, queue, many/2) {
-		ids[id] = true
-	}
-	v := s.Verify(verifier.Options{KeepUserID: true})
-	expectAll(t, s, queue, ids)
-	if d := expectDead(t, s, "refused", "user_id"); d.MessageId != bad[0].String() {
-		t.Errorf("dead message %s, want %s", d.MessageId, bad[0])
-	}
-	if n := v.Stats().Sessions; n != 1 {
-		t.Errorf("%d sessions", n)
+	for name, test := range map[string]struct {
+		bad  bridge.Message
+		says string
+	}{
+		"no right to the target": {bridge.Message{Exchange: "secret", RoutingKey: "k"}, "secret"},
+		"a property":             {impostor, "user_id"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			admin := servertest.Vhost(t)
+			s := stage.On(t, stage.Postgres, admin, bridge.Topology{Queue: "staging"})
+			queue := s.Queue("target", nil)
+			if err := s.Channel.ExchangeDeclare("secret", "fanout", true, false, false, false, nil); err != nil {
+				t.Fatal(err)
+			}
+			ids := goodBatch(s, queue, 300)
+			id := s.Commit(test.bad)[0].String()
+			maps.Copy(ids, goodBatch(s, queue, 300))
+			// The verifier's login may write to the default exchange only.
+			limited, err := bridge.Dial(t.Context(), servertest.User(t, admin, "", "^amq.default$", ".*"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(limited.Close)
+			s.Broker = limited
+			v := s.Verify(verifier.Options{KeepUserID: true})
+			expectAll(t, s, queue, ids)
+			if d := expectDead(t, s, "refused", test.says); d.MessageId != id {
+				t.Errorf("dead message %s, want %s", d.MessageId, id)
+			}
+			if n := v.Stats().Sessions; n != 1 {
+				t.Errorf("%d sessions", n)
+			}
+		})
 	}
 }
 

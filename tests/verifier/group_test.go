@@ -1,10 +1,8 @@
 package verifier_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -52,162 +50,49 @@ func named(queue, body string) bridge.Message {
 // Rules 1, 3 and 8 hold for every member of a group by itself.
 func TestEachMemberOfAGroupIsJudgedByItself(t *testing.T) {
 	t.Parallel()
-	onAll(t, func(t *testing.T, s *stage.Stage) {
-		queue := s.Queue("target", nil)
-		committed, rolledBack, unroutable := named(queue, "committed"), named(queue, "rolled back"), named("missing", "unroutable")
-		for _, m := range []bridge.Message{committed, unroutable} {
-			if err := recorded(t, s, m).Commit(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		patience := 300 * time.Millisecond
-		if s.Kind.Name == stage.SQLite.Name {
-			patience = time.Hour // nothing settles while its one writer writes
-		}
-		v := s.Verify(verifier.Options{Unroutable: 200 * time.Millisecond, Patience: patience})
-		s.Eventually("the proof is given", func() bool { return v.Stats().Sessions == 1 })
-		late := named(queue, "late")
-		open := recorded(t, s, late)
-		malformed := wire.EncodeRecord(amqp.Publishing{MessageId: "42", Headers: amqp.Table{"x-bridge-exchange": ""}})
-		publish(t, s, wire.Group(s.Ledger.Identity(),
-			recordOf(t, s, s.Ledger.Identity(), late),
-			recordOf(t, s, s.Ledger.Identity(), rolledBack),
-			malformed,
-			recordOf(t, s, s.Ledger.Identity(), unroutable),
-			recordOf(t, s, s.Ledger.Identity(), committed),
-		))
-		if d := s.Receive(queue, 1)[0]; d.MessageId != committed.ID.String() || string(d.Body) != "committed" || len(d.Headers) != 0 {
-			t.Errorf("forwarded first: %s %q %v", d.MessageId, d.Body, d.Headers)
-		}
-		if err := open.Commit(); err != nil {
-			t.Fatal(err)
-		}
-		if d := s.Receive(queue, 1)[0]; d.MessageId != late.ID.String() {
-			t.Errorf("forwarded last: %s", d.MessageId)
-		}
-		dead := map[any]string{}
-		for _, d := range s.Receive(s.Topology.DeadQueue(), 2) {
-			dead[d.Headers[wire.HeaderDeadReason]] = d.MessageId
-		}
-		if dead["malformed"] != "42" || dead["unroutable"] != unroutable.ID.String() {
-			t.Errorf("dead: %v", dead)
-		}
-		s.Eventually("the rolled-back one is dropped", func() bool { return v.Stats().Dropped == 1 })
-		v.Stop()
-		if n := s.Depth(s.Topology.Queue) + s.Depth(s.Topology.WaitingQueue()); n != 0 {
-			t.Errorf("%d messages are left in the queues", n)
-		}
-		if n := s.Rows(); n != 0 {
-			t.Errorf("%d rows are left", n)
-		}
-	})
-}
-
-// A group is one delivery, and is acked when the last of its members is done.
-func TestAGroupComesAgainUntilItsLastMemberIsDone(t *testing.T) {
-	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
-	ledger := s.Ledger.Identity()
-	first, second := named(queue, "first"), named(queue, "second")
-	if err := recorded(t, s, first).Commit(); err != nil {
-		t.Fatal(err)
+	committed, rolledBack, unroutable := named(queue, "committed"), named(queue, "rolled back"), named("missing", "unroutable")
+	for _, m := range []bridge.Message{committed, unroutable} {
+		if err := recorded(t, s, m).Commit(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	open := recorded(t, s, second)
-	publish(t, s, wire.Group(ledger, recordOf(t, s, ledger, first), recordOf(t, s, ledger, second)))
-	v := s.Verify(verifier.Options{Patience: time.Hour})
-	s.Receive(queue, 1)
-	s.Eventually("the first one's row is deleted", func() bool { return s.Rows() == 0 })
-	v.Stop()
-	s.WaitDepth(s.Topology.Queue, 1)
-
-	v = s.Verify(verifier.Options{Patience: time.Hour})
-	s.Eventually("the first one is absent, and dropped", func() bool { return v.Stats().Dropped == 1 })
+	v := s.Verify(verifier.Options{Unroutable: 200 * time.Millisecond, Patience: 300 * time.Millisecond})
+	late := named(queue, "late")
+	open := recorded(t, s, late)
+	ledger := s.Ledger.Identity()
+	publish(t, s, wire.Group(ledger,
+		recordOf(t, s, ledger, late),
+		recordOf(t, s, ledger, rolledBack),
+		wire.EncodeRecord(amqp.Publishing{MessageId: "42", Headers: amqp.Table{"x-bridge-exchange": ""}}),
+		recordOf(t, s, ledger, unroutable),
+		recordOf(t, s, ledger, committed),
+	))
+	if d := s.Receive(queue, 1)[0]; d.MessageId != committed.ID.String() || string(d.Body) != "committed" || len(d.Headers) != 0 {
+		t.Errorf("forwarded first: %s %q %v", d.MessageId, d.Body, d.Headers)
+	}
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	if d := s.Receive(queue, 1)[0]; d.MessageId != second.ID.String() {
-		t.Errorf("forwarded: %s", d.MessageId)
+	if d := s.Receive(queue, 1)[0]; d.MessageId != late.ID.String() {
+		t.Errorf("forwarded last: %s", d.MessageId)
 	}
+	dead, verdicts := map[any]string{}, map[any]any{}
+	for _, d := range s.Receive(s.Topology.DeadQueue(), 2) {
+		reason := d.Headers[wire.HeaderDeadReason]
+		dead[reason], verdicts[reason] = d.MessageId, d.Headers[wire.HeaderDeadVerdict]
+	}
+	if dead["malformed"] != "42" || dead["unroutable"] != unroutable.ID.String() || verdicts["unroutable"] != "committed" {
+		t.Errorf("dead: %v with verdicts %v", dead, verdicts)
+	}
+	s.Eventually("the rolled-back one is dropped", func() bool { return v.Stats().Dropped == 1 })
 	v.Stop()
-	if n := s.Depth(s.Topology.Queue); n != 0 {
-		t.Errorf("%d messages are left in the staging queue", n)
+	if n := s.Depth(s.Topology.Queue) + s.Depth(s.Topology.WaitingQueue()); n != 0 {
+		t.Errorf("%d messages are left in the queues", n)
 	}
-}
-
-func TestAGroupThatCannotBeTakenApartIsDeadLetteredWhole(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	queue := s.Queue("target", nil)
-	m := named(queue, "")
-	group := wire.Group(s.Ledger.Identity(), recordOf(t, s, s.Ledger.Identity(), m))
-	group.Body = group.Body[:len(group.Body)-1]
-	publish(t, s, group)
-	ids := goodBatch(s, queue, 10)
-	s.Verify(verifier.Options{})
-	expectAll(t, s, queue, ids)
-	if d := expectDead(t, s, "malformed", "cut short"); string(d.Body) != string(group.Body) || d.Headers[wire.HeaderGroup] != "1" {
-		t.Errorf("the dead group has body %q and headers %v", d.Body, d.Headers)
-	}
-}
-
-// A member with headers that no frame can carry still reaches the dead queue, and
-// stops nobody.
-func TestAMemberThatCannotBeReadIsDeadLetteredAsARecord(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	queue := s.Queue("target", nil)
-	ledger := s.Ledger.Identity()
-	good := named(queue, "good")
-	if err := recorded(t, s, good).Commit(); err != nil {
-		t.Fatal(err)
-	}
-	huge := wire.EncodeRecord(amqp.Publishing{
-		MessageId: uuid.NewString(),
-		Headers: amqp.Table{
-			wire.HeaderExchange: "", wire.HeaderRoutingKey: queue, "huge": strings.Repeat("x", 200_000),
-		},
-	})
-	publish(t, s, wire.Group(ledger, huge, recordOf(t, s, ledger, good)))
-	v := s.Verify(verifier.Options{})
-	s.Receive(queue, 1)
-	if d := expectDead(t, s, "malformed", "bytes of properties"); !bytes.Equal(d.Body, huge) {
-		t.Errorf("the dead message has %d bytes, not the record's %d", len(d.Body), len(huge))
-	}
-	v.Stop()
-	if n := s.Depth(s.Topology.Queue); n != 0 {
-		t.Errorf("%d messages are left in the staging queue", n)
-	}
-}
-
-// Headers that are small and many fit into a record and into no frame with the dead
-// queue's. Such a member goes to the dead queue as a record; the others of its group are
-// judged, and nothing is rejected.
-func TestAMemberOfManyHeadersIsDeadLetteredAsARecord(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	queue := s.Queue("target", nil)
-	ledger := s.Ledger.Identity()
-	good := named(queue, "good")
-	if err := recorded(t, s, good).Commit(); err != nil {
-		t.Fatal(err)
-	}
-	many := amqp.Table{wire.HeaderExchange: "", wire.HeaderRoutingKey: queue}
-	for i := range 9000 {
-		many[fmt.Sprintf("%04x", i)] = true
-	}
-	record := wire.EncodeRecord(amqp.Publishing{MessageId: uuid.NewString(), Headers: many})
-	publish(t, s, wire.Group(ledger, record, recordOf(t, s, ledger, good)))
-	v := s.Verify(verifier.Options{})
-	if d := s.Receive(queue, 1)[0]; d.MessageId != good.ID.String() {
-		t.Errorf("message %s came", d.MessageId)
-	}
-	if d := expectDead(t, s, "malformed", "headers"); !bytes.Equal(d.Body, record) {
-		t.Errorf("the dead message has %d bytes, not the record's %d", len(d.Body), len(record))
-	}
-	v.Stop()
-	if n := s.Depth(s.Topology.Queue) + s.Depth(s.Topology.DeadQueue()); n != 0 {
-		t.Errorf("%d messages are left", n)
+	if n := s.Rows(); n != 0 {
+		t.Errorf("%d rows are left", n)
 	}
 }
 

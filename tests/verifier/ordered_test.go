@@ -74,13 +74,6 @@ func receiveFirsts(t *testing.T, s *stage.Stage, queue string, n int) (all []amq
 	return all
 }
 
-func keys(n int) (out []string) {
-	for i := range n {
-		out = append(out, "key"+strconv.Itoa(i))
-	}
-	return out
-}
-
 // send has one writer for each key, whose transactions send one or two messages and hold no
 // lock: each begins when the last one has committed.
 func send(t *testing.T, s *stage.Stage, queue string, keys []string, n int) {
@@ -108,35 +101,6 @@ func send(t *testing.T, s *stage.Stage, queue string, keys []string, n int) {
 		})
 	}
 	writers.Wait()
-}
-
-func TestEachKeyKeepsItsOrder(t *testing.T) {
-	t.Parallel()
-	for _, classic := range []bool{false, true} {
-		t.Run(fmt.Sprintf("classic %t", classic), func(t *testing.T) {
-			t.Parallel()
-			s := orderedStage(t, bridge.Topology{Classic: classic})
-			queue := s.Queue("target", nil)
-			first := s.Verify(verifier.Options{})
-			second := s.Verify(verifier.Options{})
-			const n = 30
-			keys := keys(20)
-			s.Commit(stage.To(queue, "without a key"))
-			send(t, s, queue, keys, n)
-			s.RollBack(inOrder(queue, keys[0], 1000))
-			got := s.Receive(queue, len(keys)*n+1)
-			countUp(t, slices.DeleteFunc(got, func(d amqp.Delivery) bool { return string(d.Body) == "without a key" }), keys, n)
-			s.Eventually("the rolled-back one is dropped", func() bool { return first.Stats().Dropped+second.Stats().Dropped == 1 })
-			first.Stop()
-			second.Stop()
-			if n := s.Rows(); n != 0 {
-				t.Errorf("%d rows left", n)
-			}
-			if left, _, err := s.Left(); err != nil || left != 0 {
-				t.Errorf("%d messages left, error %v", left, err)
-			}
-		})
-	}
 }
 
 // While a transaction is open its key waits, and no other.
@@ -177,45 +141,32 @@ func TestAnOpenTransactionHoldsItsKeyOnly(t *testing.T) {
 // message of the key is not known to be committed while the others are.
 func TestOneVerifierAtATimeGetsAnOrderedQueue(t *testing.T) {
 	t.Parallel()
-	s := orderedStage(t, bridge.Topology{OrderedShards: 1})
-	queue := s.Queue("target", nil)
-	s.Verify(verifier.Options{})
-	s.Verify(verifier.Options{})
-	open, _ := s.Begin(inOrder(queue, "held", 1))
-	for i := 2; i <= 5; i++ {
-		s.Commit(inOrder(queue, "held", i))
+	for _, classic := range []bool{false, true} {
+		t.Run(fmt.Sprintf("classic %t", classic), func(t *testing.T) {
+			t.Parallel()
+			s := orderedStage(t, bridge.Topology{Classic: classic, OrderedShards: 1})
+			queue := s.Queue("target", nil)
+			first, second := s.Verify(verifier.Options{}), s.Verify(verifier.Options{})
+			open, _ := s.Begin(inOrder(queue, "held", 1))
+			for i := 2; i <= 5; i++ {
+				s.Commit(inOrder(queue, "held", i))
+			}
+			s.RollBack(inOrder(queue, "rolled back", 1))
+			const others = 20
+			send(t, s, queue, []string{"one", "other"}, others)
+			countUp(t, s.Receive(queue, 2*others), []string{"one", "other"}, others)
+			if err := open.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			countUp(t, s.Receive(queue, 5), []string{"held"}, 5)
+			s.Eventually("the rolled-back one is dropped", func() bool { return first.Stats().Dropped+second.Stats().Dropped == 1 })
+			first.Stop()
+			second.Stop()
+			if left, _, err := s.Left(); err != nil || left+s.Rows() != 0 {
+				t.Errorf("%d messages and %d rows left, error %v", left, s.Rows(), err)
+			}
+		})
 	}
-	const others = 20
-	send(t, s, queue, []string{"other"}, others)
-	countUp(t, s.Receive(queue, others), []string{"other"}, others)
-	if err := open.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	countUp(t, s.Receive(queue, 5), []string{"held"}, 5)
-}
-
-// The session must end as a whole, and the next one go on.
-func TestADatabaseErrorEndsASessionWithOrderedQueues(t *testing.T) {
-	t.Parallel()
-	s := orderedStage(t, bridge.Topology{})
-	queue := s.Queue("target", nil)
-	v := s.Verify(verifier.Options{SettleWait: stage.Patience})
-	open, _ := s.Begin(inOrder(queue, "k", 1))
-	s.Eventually("a settle waits, and its connection is killed", func() bool {
-		result, err := s.DB.ExecContext(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock'`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := result.RowsAffected()
-		return err == nil && n > 0
-	})
-	s.Eventually("a new session", func() bool { return v.Stats().Sessions > 1 })
-	if err := open.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	s.Commit(inOrder(queue, "k", 2))
-	countUp(t, s.Receive(queue, 2), []string{"k"}, 2)
 }
 
 // anotherChannel is what the log says when a verifier has left a channel.
@@ -317,50 +268,6 @@ func TestLargeMessagesKeepTheirOrderInLittleRoom(t *testing.T) {
 	t.Logf("%d channels were left, and %d messages came twice", channels, again)
 }
 
-// Connections of the active verifier are cut again and again: the next session, or the other
-// verifier, goes on in order.
-func TestCutConnectionsKeepTheOrder(t *testing.T) {
-	t.Parallel()
-	for _, classic := range []bool{false, true} {
-		t.Run(fmt.Sprintf("classic %t", classic), func(t *testing.T) {
-			t.Parallel()
-			s := orderedStage(t, bridge.Topology{Classic: classic})
-			queue := s.Queue("target", nil)
-			direct := s.Broker
-			valve := servertest.NewValve(t, servertest.RabbitMQ(t).Addr())
-			through, err := bridge.Dial(t.Context(), strings.Replace(s.AMQP, servertest.RabbitMQ(t).Addr(), valve.Addr(), 1), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(through.Close)
-			s.Broker = through
-			first, second := s.Verify(verifier.Options{}), s.Verify(verifier.Options{})
-			s.Broker = direct
-			const n, rounds = 60, 6
-			keys := keys(10)
-			sent := make(chan struct{})
-			go func() {
-				defer close(sent)
-				send(t, s, queue, keys, n)
-			}()
-			cut := make(chan struct{})
-			go func() {
-				defer close(cut)
-				for round := range rounds { // in the midst of the traffic
-					s.Eventually("some more have been forwarded", func() bool {
-						return first.Stats().Forwarded+second.Stats().Forwarded >= int64((round+1)*len(keys)*n/(rounds+2))
-					})
-					valve.Cut()
-				}
-			}()
-			got := receiveFirsts(t, s, queue, len(keys)*n)
-			<-cut
-			<-sent
-			t.Logf("%d came twice", countUp(t, got, keys, n))
-		})
-	}
-}
-
 // The row of a message that holds its key is older than Options.SweepAge one day. The queue
 // looks empty to a verifier that is not its active consumer; RabbitMQ does not even count
 // the waiting consumers of a quorum queue.
@@ -390,17 +297,4 @@ func TestNoVerifierSweepsWhatAnotherHoldsForItsKey(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestTheOnlyVerifierSweepsBesideOrderedQueues(t *testing.T) {
-	t.Parallel()
-	s := orderedStage(t, bridge.Topology{})
-	if err := recorded(t, s, named("target", "lost")).Commit(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = now() - interval '3 hours'`); err != nil {
-		t.Fatal(err)
-	}
-	v := s.Verify(verifier.Options{SweepAge: 2 * time.Hour})
-	s.Eventually("the orphan is swept", func() bool { return v.Stats().Swept == 1 })
 }

@@ -3,14 +3,12 @@ package verifier_test
 import (
 	"fmt"
 	"log/slog"
-	"net/url"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -36,18 +34,14 @@ func parkingAfter(t *testing.T, s *stage.Stage, broker *bridge.Broker, parking s
 	return out
 }
 
-// transact sends n messages in one transaction, which commits or not.
-func transact(t *testing.T, s *stage.Stage, sender *sender.Sender, commits bool, queue string, n int) []uuid.UUID {
+// transact sends messages in one transaction, which commits or not.
+func transact(t *testing.T, s *stage.Stage, sender *sender.Sender, commits bool, messages ...bridge.Message) []uuid.UUID {
 	t.Helper()
 	tx, err := s.DB.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	var messages []bridge.Message
-	for i := range n {
-		messages = append(messages, stage.To(queue, fmt.Sprint(i)))
-	}
 	ids, err := sender.SendTx(t.Context(), bridge.SQL(tx), messages...)
 	if err != nil {
 		t.Fatalf("send: %v", err)
@@ -58,6 +52,14 @@ func transact(t *testing.T, s *stage.Stage, sender *sender.Sender, commits bool,
 		}
 	}
 	return ids
+}
+
+func some(queue string, n int) []bridge.Message {
+	messages := make([]bridge.Message, n)
+	for i := range messages {
+		messages[i] = stage.To(queue, fmt.Sprint(i))
+	}
+	return messages
 }
 
 func count(t *testing.T, s *stage.Stage, table string) (n int) {
@@ -72,27 +74,26 @@ func count(t *testing.T, s *stage.Stage, table string) (n int) {
 // commits.
 func TestParkedMessagesAreDeliveredIfAndOnlyIfTheirTransactionCommits(t *testing.T) {
 	t.Parallel()
-	onAll(t, func(t *testing.T, s *stage.Stage) {
-		queue := s.Queue("target", nil)
-		outbox := parkingSender(t, s, nil, sender.ParkAlways)
-		want := map[string]bool{}
-		for range 20 {
-			for _, id := range transact(t, s, outbox, true, queue, 40) {
-				want[id.String()] = true
-			}
-			transact(t, s, outbox, false, queue, 3)
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	outbox := parkingSender(t, s, nil, sender.ParkAlways)
+	want := map[string]bool{}
+	for range 20 {
+		for _, id := range transact(t, s, outbox, true, some(queue, 40)...) {
+			want[id.String()] = true
 		}
-		if n := s.Depth(s.Topology.Queue); n != 0 {
-			t.Errorf("%d messages were staged", n)
-		}
-		v := s.Verify(verifier.Options{})
-		expectAll(t, s, queue, want)
-		s.Eventually("nothing is parked", func() bool { return count(t, s, "bridge_parked") == 0 && s.Rows() == 0 })
-		v.Stop()
-		if n := v.Stats().Unparked; n < int64(len(want)) {
-			t.Errorf("%d unparked, want %d", n, len(want))
-		}
-	})
+		transact(t, s, outbox, false, some(queue, 3)...)
+	}
+	if n := s.Depth(s.Topology.Queue); n != 0 {
+		t.Errorf("%d messages were staged", n)
+	}
+	v := s.Verify(verifier.Options{})
+	expectAll(t, s, queue, want)
+	s.Eventually("nothing is parked", func() bool { return count(t, s, "bridge_parked") == 0 && s.Rows() == 0 })
+	v.Stop()
+	if n := v.Stats().Unparked; n < int64(len(want)) {
+		t.Errorf("%d unparked, want %d", n, len(want))
+	}
 }
 
 // Broker down must not mean business down.
@@ -100,13 +101,8 @@ func TestAnOutageOfTheBrokerStopsNoTransaction(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
-	address, err := url.Parse(s.AMQP)
-	if err != nil {
-		t.Fatal(err)
-	}
-	valve := servertest.NewValve(t, address.Host)
-	address.Host = valve.Addr()
-	broker, err := bridge.NewBroker(address.String(), &bridge.BrokerOptions{Logger: slog.New(slog.DiscardHandler)})
+	valve, address := servertest.Through(t, s.AMQP)
+	broker, err := bridge.NewBroker(address, &bridge.BrokerOptions{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +110,7 @@ func TestAnOutageOfTheBrokerStopsNoTransaction(t *testing.T) {
 	parking := parkingAfter(t, s, broker, sender.ParkOnOutage, stage.Patience) // no confirm is so slow
 	want := map[string]bool{}
 	commit := func(n int) {
-		for _, id := range transact(t, s, parking, true, queue, n) {
+		for _, id := range transact(t, s, parking, true, some(queue, n)...) {
 			want[id.String()] = true
 		}
 	}
@@ -131,7 +127,7 @@ func TestAnOutageOfTheBrokerStopsNoTransaction(t *testing.T) {
 	if n := count(t, s, "bridge_parked"); n < 38 {
 		t.Errorf("%d of 40 are parked", n)
 	}
-	transact(t, s, parking, false, queue, 2)
+	transact(t, s, parking, false, some(queue, 2)...)
 	valve.Release()
 	s.Eventually("messages are staged again", func() bool {
 		before := count(t, s, "bridge_parked")
@@ -141,50 +137,6 @@ func TestAnOutageOfTheBrokerStopsNoTransaction(t *testing.T) {
 	s.Verify(verifier.Options{})
 	expectAll(t, s, queue, want)
 	s.Eventually("nothing is parked", func() bool { return count(t, s, "bridge_parked") == 0 && s.Rows() == 0 })
-}
-
-// What is staged and parked both is delivered, and no row is left.
-func TestAMessageThatIsStagedAndParkedIsNotLost(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	queue := s.Queue("target", nil)
-	m := named(queue, "both")
-	staged, err := wire.Encode(m, s.Ledger.Identity())
-	if err != nil {
-		t.Fatal(err)
-	}
-	tx, err := s.DB.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{m.ID}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: m.ID, Message: wire.EncodeRecord(staged)}}); err != nil {
-		t.Fatal(err)
-	}
-	publish(t, s, staged)
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	v := s.Verify(verifier.Options{})
-	if d := s.Receive(queue, 1)[0]; d.MessageId != m.ID.String() || string(d.Body) != "both" {
-		t.Errorf("got %s %q", d.MessageId, d.Body)
-	}
-	// The parked copy is staged as well, unless the other was forwarded before that.
-	const quiet = 2 * time.Second
-	moved := time.Now()
-	s.Eventually("both copies are gone", func() bool {
-		n := v.Stats()
-		if v.State().Held > 0 || s.Depth(s.Topology.Queue) > 0 || n.Unparked == 0 {
-			moved = time.Now()
-		}
-		return count(t, s, "bridge_parked") == 0 && s.Rows() == 0 && (n.Forwarded+n.Dropped >= 2 || time.Since(moved) > quiet)
-	})
-	v.Stop()
-	if n := s.Depth(s.Topology.Queue) + s.Depth(s.Topology.DeadQueue()); n != 0 {
-		t.Errorf("%d messages are left over", n)
-	}
 }
 
 // What the sweep has taken wrongly is not dropped, and what is younger still is.
@@ -235,9 +187,10 @@ func TestAnAbsentMessageOlderThanASweepIsNotDropped(t *testing.T) {
 	s.Eventually("the younger ones are dropped", func() bool { return v.Stats().Dropped == 2 })
 }
 
+// The ordered queues too.
 func TestOrphanRowsAreSweptWhenTheQueuesAreEmpty(t *testing.T) {
 	t.Parallel()
-	s := stage.New(t, stage.Postgres)
+	s := orderedStage(t, bridge.Topology{})
 	queue := s.Queue("target", nil)
 	orphan, young := named(queue, "lost"), named(queue, "young")
 	for _, m := range []bridge.Message{orphan, young} {

@@ -49,25 +49,3 @@ func TestCommittedIsForwardedAndRolledBackIsDropped(t *testing.T) {
 		}
 	})
 }
-
-func TestOpenTransactionIsWaitedFor(t *testing.T) {
-	t.Parallel()
-	onAll(t, func(t *testing.T, s *stage.Stage) {
-		queue := s.Queue("target", nil)
-		v := s.Verify(verifier.Options{})
-		tx, ids := s.Begin(stage.To(queue, "a"), stage.To(queue, "b"))
-		s.Eventually("both are set aside", func() bool { return v.Stats().SetAside >= 2 })
-		if n := s.Depth(queue); n != 0 {
-			t.Fatalf("%d messages at the target while the transaction is open", n)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
-		got := s.Receive(queue, 2)
-		for _, id := range ids {
-			if got[0].MessageId != id.String() && got[1].MessageId != id.String() {
-				t.Errorf("message %s did not arrive", id)
-			}
-		}
-	})
-}

@@ -13,8 +13,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/tests/servers"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -68,6 +66,9 @@ func TestTransactionOpenForManyLockTimeoutsIsNotDropped(t *testing.T) {
 		for range 20 {
 			<-ledger.stillOpen
 		}
+		if n := s.Depth(queue); n != 0 {
+			t.Errorf("%d messages at the target while the transaction is open", n)
+		}
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
@@ -97,74 +98,15 @@ func (l *countingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Dur
 	return outcome, err
 }
 
-// Messages are handed back before the broker's consumer timeout, which would
-// close the channel and with it the session.
-func TestHandBackBeforeTheConsumerTimeout(t *testing.T) {
-	t.Parallel()
-	const timeout = 8 * time.Second
-	broker := brokerWithConsumerTimeout(t, timeout)
-	for _, classic := range []bool{false, true} {
-		t.Run(fmt.Sprintf("classic=%t", classic), func(t *testing.T) {
-			t.Parallel()
-			topology := bridge.Topology{Queue: fmt.Sprintf("staging-%t", classic), Classic: classic}
-			s := stage.On(t, stage.Postgres, broker.URL(), topology)
-			queue := s.Queue(topology.Queue+"-target", nil)
-			v := s.Verify(verifier.Options{HandBack: 1500 * time.Millisecond, Patience: time.Second})
-			tx, ids := s.Begin(stage.To(queue, "x"))
-			began := time.Now()
-			s.Eventually("handed back again and again, for longer than the timeout", func() bool {
-				return v.Stats().SetAside >= 6 && time.Since(began) > timeout+timeout/2
-			})
-			if n := v.Stats().Sessions; n != 1 {
-				t.Fatalf("%d sessions: the consumer timeout has struck", n)
-			}
-			if err := tx.Commit(); err != nil {
-				t.Fatal(err)
-			}
-			if d := s.Receive(queue, 1)[0]; d.MessageId != ids[0].String() {
-				t.Errorf("got %s", d.MessageId)
-			}
-		})
-	}
-	t.Run("without it the timeout strikes", func(t *testing.T) {
-		t.Parallel()
-		timeoutEndsTheSession(t, broker)
-	})
-}
-
-// Without the hand-back the session starts anew, and loses nothing: the test above
-// tests something.
-func timeoutEndsTheSession(t *testing.T, broker *servers.RabbitMQ) {
-	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "staging-held"})
-	queue := s.Queue("target", nil)
-	v := s.Verify(verifier.Options{Patience: time.Hour, HandBack: time.Hour})
-	tx, _ := s.Begin(stage.To(queue, "x"))
-	s.Eventually("the session has ended", func() bool { return v.Stats().Sessions > 1 })
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	s.Receive(queue, 1)
-}
-
-// brokerWithConsumerTimeout starts a RabbitMQ with another consumer timeout.
-func brokerWithConsumerTimeout(t *testing.T, timeout time.Duration) *servers.RabbitMQ {
-	t.Helper()
-	broker := servertest.StartRabbitMQ(t, nil)
-	if err := broker.SetConsumerTimeout(t.Context(), timeout); err != nil {
-		t.Fatal(err)
-	}
-	return broker
-}
-
 // A full target is retried, and holds up no other.
 func TestFullTargetHoldsUpItselfAlone(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	full := s.Queue("full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 	queue := s.Queue("target", nil)
-	v := s.Verify(verifier.Options{Prefetch: 500, Patience: 500 * time.Millisecond})
-	fullIDs := goodBatch(s, full, 2000) // four times what a verifier may hold
-	expectAll(t, s, queue, goodBatch(s, queue, 2000))
+	v := s.Verify(verifier.Options{Prefetch: 100, Patience: 500 * time.Millisecond})
+	fullIDs := goodBatch(s, full, 400) // four times what a verifier may hold
+	expectAll(t, s, queue, goodBatch(s, queue, 400))
 	if n := v.Stats(); n.DeadLettered != 0 || n.Sessions != 1 {
 		t.Errorf("stats %+v", n)
 	}
@@ -177,7 +119,7 @@ func TestUnackedMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
-	const staged, prefetch = 2000, 50
+	const staged, prefetch = 500, 50
 	stuck := &stuckLedger{Ledger: s.Ledger, release: make(chan struct{})}
 	defer stuck.free()
 	s.Ledger = stuck

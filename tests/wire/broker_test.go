@@ -2,13 +2,10 @@ package wire_test
 
 import (
 	"errors"
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -39,11 +36,11 @@ func TestPublishSucceedsOnlyWhenAllAreInAQueue(t *testing.T) {
 	if err := broker.Publish(t.Context(), nil); err != nil {
 		t.Errorf("nothing: %v", err)
 	}
-	if err := broker.Publish(within(t, patience), outgoing("q", 5000)); err != nil {
+	if err := broker.Publish(within(t, patience), outgoing("q", 1000)); err != nil {
 		t.Fatal(err)
 	}
-	if n := depth(t, vhost, "q"); n != 5000 {
-		t.Errorf("%d messages in the queue, all 5000 confirmed", n)
+	if n := depth(t, vhost, "q"); n != 1000 {
+		t.Errorf("%d messages in the queue, all 1000 confirmed", n)
 	}
 
 	messages := slices.Concat(outgoing("q", 100), outgoing("nowhere", 1), outgoing("q", 100))
@@ -73,83 +70,6 @@ func TestPublishSucceedsOnlyWhenAllAreInAQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-func TestHundredsOfGoroutinesShareFewChannels(t *testing.T) {
-	t.Parallel()
-	vhost := servertest.Vhost(t)
-	declare(t, vhost, "q", nil)
-	broker := dial(t, vhost, &bridge.BrokerOptions{Channels: 2, InFlight: 16})
-	ctx := within(t, patience)
-	var running sync.WaitGroup
-	for g := range 300 {
-		running.Go(func() {
-			for i := range 10 {
-				messages := outgoing("q", 3)
-				if (g+i)%10 == 0 {
-					messages[g%3].RoutingKey = fmt.Sprintf("nowhere %d", g)
-					err := broker.Publish(ctx, messages)
-					if !errors.Is(err, bridge.ErrReturned) {
-						t.Errorf("returned: %v", err)
-					}
-					blames(t, err, messages[g%3])
-				} else if err := broker.Publish(ctx, messages); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	running.Wait()
-	if n := depth(t, vhost, "q"); n != 300*10*3-300 {
-		t.Errorf("%d messages in the queue", n)
-	}
-}
-
-func TestABlockedBrokerIsAnErrorWithinTheDeadline(t *testing.T) {
-	t.Parallel()
-	server := servertest.StartRabbitMQ(t, nil)
-	vhost := server.URL()
-	declare(t, vhost, "q", nil)
-	broker := dial(t, vhost, nil)
-	publishes(t, broker, "q")
-	large := dial(t, vhost, nil)
-	publishes(t, large, "q")
-
-	servertest.Alarm(t, server, true)
-	const blocked = 3 * time.Second // time enough for the broker's word
-	// The first message is sent; then the broker says that it reads no more.
-	messages := outgoing("q", 1)
-	err := fails(t, broker, messages, blocked, bridge.ErrBlocked)
-	if !errors.Is(err, bridge.ErrUnconfirmed) {
-		t.Errorf("the first message was sent: %v", err)
-	}
-	blames(t, err, messages[0])
-	contains(t, err, "memory") // the broker's reason
-	// The next is not sent any more.
-	messages = outgoing("q", 1)
-	err = fails(t, broker, messages, blocked, bridge.ErrBlocked)
-	if errors.Is(err, bridge.ErrUnconfirmed) {
-		t.Errorf("the second message was sent: %v", err)
-	}
-	blames(t, err, messages[0])
-	if !bridge.Retryable(err) {
-		t.Error("is not retryable")
-	}
-	// So much that it does not fit into the buffers on the way.
-	messages = outgoing("q", 5)
-	for i := range messages {
-		messages[i].Body = make([]byte, 16<<20)
-	}
-	fails(t, large, messages, 2*blocked, bridge.ErrBlocked)
-
-	waiting := make(chan error)
-	ctx := within(t, patience)
-	go func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }()
-	servertest.Alarm(t, server, false)
-	if err := <-waiting; err != nil {
-		t.Errorf("after the alarm: %v", err)
-	}
-	publishes(t, large, "q")
 }
 
 func TestARefusedLoginIsTold(t *testing.T) {
@@ -192,10 +112,7 @@ func TestARefusedLoginIsTold(t *testing.T) {
 func TestCloseEndsWhatIsInFlight(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
-	declare(t, vhost, "q", nil)
-	valve, throughValve := through(t, vhost)
-	broker := dial(t, throughValve, nil)
-	publishes(t, broker, "q")
+	valve, broker := valved(t, vhost)
 	valve.HoldReplies()
 	before := depth(t, vhost, "q")
 	ctx := within(t, patience)

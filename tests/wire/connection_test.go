@@ -3,7 +3,6 @@ package wire_test
 import (
 	"context"
 	"errors"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -14,25 +13,19 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// through leads a vhost's URL through a valve.
-func through(t *testing.T, vhostURL string) (*servertest.Valve, string) {
+// valved dials a vhost, which gets the queue q, through a valve, and has it connected.
+func valved(t *testing.T, vhost string) (*servertest.Valve, *bridge.Broker) {
 	t.Helper()
-	parsed, err := url.Parse(vhostURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	valve := servertest.NewValve(t, parsed.Host)
-	parsed.Host = valve.Addr()
-	return valve, parsed.String()
+	declare(t, vhost, "q", nil)
+	valve, address := servertest.Through(t, vhost)
+	broker := dial(t, address, nil)
+	publishes(t, broker, "q")
+	return valve, broker
 }
 
 func TestPublishersWaitForTheConnectionUpToTheirDeadline(t *testing.T) {
 	t.Parallel()
-	vhost := servertest.Vhost(t)
-	declare(t, vhost, "q", nil)
-	valve, throughValve := through(t, vhost)
-	broker := dial(t, throughValve, nil)
-	publishes(t, broker, "q")
+	valve, broker := valved(t, servertest.Vhost(t))
 
 	valve.HoldReplies() // so that no new connection comes about
 	valve.Cut()
@@ -70,10 +63,7 @@ func TestPublishersWaitForTheConnectionUpToTheirDeadline(t *testing.T) {
 // left, a cut costs only what was in flight.
 func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
 	t.Parallel()
-	vhost := servertest.Vhost(t)
-	declare(t, vhost, "q", nil)
-	valve, throughValve := through(t, vhost)
-	broker := dial(t, throughValve, nil)
+	valve, broker := valved(t, servertest.Vhost(t))
 	ctx := within(t, patience)
 	var (
 		running sync.WaitGroup
@@ -105,11 +95,7 @@ func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
 
 func TestAHalfOpenConnectionCostsNobodyMoreThanTheDeadline(t *testing.T) {
 	t.Parallel()
-	vhost := servertest.Vhost(t)
-	declare(t, vhost, "q", nil)
-	valve, throughValve := through(t, vhost)
-	broker := dial(t, throughValve, nil)
-	publishes(t, broker, "q")
+	valve, broker := valved(t, servertest.Vhost(t))
 
 	t.Run("no replies", func(t *testing.T) {
 		valve.HoldReplies()
@@ -118,6 +104,13 @@ func TestAHalfOpenConnectionCostsNobodyMoreThanTheDeadline(t *testing.T) {
 		blames(t, err, messages[0])
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("does not tell of the deadline: %v", err)
+		}
+		// A caller that is cancelled is not to try again.
+		ctx, cancel := context.WithCancelCause(within(t, patience))
+		gone := errors.New("the shop shuts down")
+		time.AfterFunc(100*time.Millisecond, func() { cancel(gone) })
+		if err := broker.Publish(ctx, messages); !errors.Is(err, gone) || bridge.Retryable(err) {
+			t.Errorf("cancelled, retryable %t: %v", bridge.Retryable(err), err)
 		}
 		valve.Release()
 		publishes(t, broker, "q")

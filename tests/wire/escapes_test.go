@@ -1,8 +1,6 @@
 package wire_test
 
 import (
-	"errors"
-	"maps"
 	"reflect"
 	"testing"
 	"time"
@@ -167,62 +165,6 @@ func TestAMessageWithAUserIDIsForwardedByAnotherUser(t *testing.T) {
 	}
 }
 
-func TestTheReceiverDoesNotSeeWhatTheBrokerAddedOnTheWay(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	m := stage.To(s.Queue("target", nil), "body")
-	m.Publishing.Headers = amqp.Table{"mine": "kept"}
-	ids := s.Commit(m)
-
-	// By way of a redelivery, the dead queue, and back by hand.
-	take := func(queue string) amqp.Delivery {
-		d, ok, err := s.Channel.Get(queue, false)
-		if err != nil || !ok {
-			t.Fatalf("get from %s: %t, %v", queue, ok, err)
-		}
-		return d
-	}
-	const multiple, requeue = false, true
-	if err := take(s.Topology.Queue).Nack(multiple, requeue); err != nil {
-		t.Fatal(err)
-	}
-	s.WaitDepth(s.Topology.Queue, 1)
-	nacked := take(s.Topology.Queue)
-	if err := nacked.Reject(requeue); err != nil {
-		t.Fatal(err)
-	}
-	s.WaitDepth(s.Topology.Queue, 1)
-	rejected := take(s.Topology.Queue)
-	if err := rejected.Reject(!requeue); err != nil {
-		t.Fatal(err)
-	}
-	s.WaitDepth(s.Topology.DeadQueue(), 1)
-	dead := take(s.Topology.DeadQueue())
-	for _, added := range []struct {
-		header string
-		to     amqp.Delivery
-	}{
-		{servertest.FeaturesOf(t, s.AMQP).CountHeader, nacked}, {"x-delivery-count", rejected}, {"x-death", dead},
-	} {
-		if _, ok := added.to.Headers[added.header]; !ok {
-			t.Errorf("the broker did not add %s: %v", added.header, added.to.Headers)
-		}
-	}
-	maps.Copy(dead.Headers, nacked.Headers)
-	maps.Copy(dead.Headers, rejected.Headers)
-	if err := publish(t, s.AMQP, bridge.Target{RoutingKey: s.Topology.Queue}, amqp.Publishing{
-		Headers: dead.Headers, MessageId: dead.MessageId, DeliveryMode: dead.DeliveryMode, Body: dead.Body,
-	}); err != nil {
-		t.Fatal(err)
-	}
-
-	s.Verify(verifier.Options{})
-	d := s.Receive("target", 1)[0]
-	if d.MessageId != ids[0].String() || !reflect.DeepEqual(d.Headers, amqp.Table{"mine": "kept"}) {
-		t.Errorf("message %s with headers %v", d.MessageId, d.Headers)
-	}
-}
-
 func TestTheReceiverSeesWhatItWouldSeeWithoutTheBridge(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -268,33 +210,5 @@ func TestTheReceiverSeesWhatItWouldSeeWithoutTheBridge(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("received through the bridge\n%#v\ndirectly\n%#v", got, want)
-	}
-}
-
-// What Encode refuses, the broker would refuse too, but only when the verifier
-// forwards it: with the end of the channel.
-func TestEncodeRefusesWhatTheBrokerWouldRefuseAtTheTarget(t *testing.T) {
-	t.Parallel()
-	vhost := servertest.Vhost(t)
-	declare(t, vhost, "q", nil)
-	for name, p := range map[string]amqp.Publishing{
-		"expiration in words":       {Expiration: "1h"},
-		"expiration over ten years": {Expiration: "315360000001"},
-		"CC is no list":             {Headers: amqp.Table{"CC": "a"}},
-		"CC is nothing":             {Headers: amqp.Table{"CC": nil}},
-		"BCC is a table":            {Headers: amqp.Table{"BCC": amqp.Table{}}},
-		"direct reply-to":           {ReplyTo: "amq.rabbitmq.reply-to"},
-	} {
-		err := publish(t, vhost, bridge.Target{RoutingKey: "q"}, p)
-		if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.PreconditionFailed {
-			t.Errorf("%s: the broker says %v", name, err)
-		}
-		_, err = wire.Encode(bridge.Message{ID: uuid.New(), RoutingKey: "q", Publishing: p}, uuid.New())
-		if !errors.Is(err, bridge.ErrInvalidMessage) {
-			t.Errorf("%s: encode says %v", name, err)
-		}
-	}
-	if err := publish(t, vhost, bridge.Target{RoutingKey: "q"}, amqp.Publishing{Expiration: "315360000000"}); err != nil {
-		t.Errorf("the longest expiration: %v", err)
 	}
 }

@@ -15,17 +15,63 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A start costs the most of all, so that all that ends a server share one; each leaves it
-// to the next as that needs it.
-func TestABrokerThatEnds(t *testing.T) {
+// A start costs the most of all, so that all that blocks or ends a server share one; each
+// leaves it to the next as that needs it.
+func TestABrokerThatIsBlockedOrEnds(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRabbitMQ(t, nil)
 	// A quorum queue that is killed within its first moments stays without a leader
 	// (3.10): the restart makes it old enough.
 	declare(t, server.URL(), "quorum", amqp.Table{"x-queue-type": "quorum"})
+	t.Run("blocked, is an error within the deadline", func(t *testing.T) { testBlocked(t, server) })
 	t.Run("restarted, has what is staged as transient", func(t *testing.T) { testTransientSurvives(t, server) })
 	t.Run("killed, is found again with all that was confirmed", func(t *testing.T) { testKilledIsFoundAgain(t, server, "quorum") })
 	t.Run("killed for good, keeps no Close waiting", func(t *testing.T) { testCloseWithoutBroker(t, server) })
+}
+
+func testBlocked(t *testing.T, server *servers.RabbitMQ) {
+	vhost := server.URL()
+	declare(t, vhost, "q", nil)
+	broker := dial(t, vhost, nil)
+	publishes(t, broker, "q")
+	large := dial(t, vhost, nil)
+	publishes(t, large, "q")
+
+	servertest.Alarm(t, server, true)
+	const blocked = 3 * time.Second // time enough for the broker's word
+	// The first message is sent; then the broker says that it reads no more.
+	messages := outgoing("q", 1)
+	err := fails(t, broker, messages, blocked, bridge.ErrBlocked)
+	if !errors.Is(err, bridge.ErrUnconfirmed) {
+		t.Errorf("the first message was sent: %v", err)
+	}
+	blames(t, err, messages[0])
+	contains(t, err, "memory") // the broker's reason
+	// The next is not sent any more.
+	messages = outgoing("q", 1)
+	err = fails(t, broker, messages, blocked, bridge.ErrBlocked)
+	if errors.Is(err, bridge.ErrUnconfirmed) {
+		t.Errorf("the second message was sent: %v", err)
+	}
+	blames(t, err, messages[0])
+	if !bridge.Retryable(err) {
+		t.Error("is not retryable")
+	}
+	// So much that it does not fit into the buffers on the way.
+	messages = outgoing("q", 5)
+	for i := range messages {
+		messages[i].Body = make([]byte, 16<<20)
+	}
+	fails(t, large, messages, 2*blocked, bridge.ErrBlocked)
+
+	waiting := make(chan error)
+	ctx := within(t, patience)
+	go func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }()
+	servertest.Alarm(t, server, false)
+	if err := <-waiting; err != nil {
+		t.Errorf("after the alarm: %v", err)
+	}
+	publishes(t, large, "q")
 }
 
 func testTransientSurvives(t *testing.T, server *servers.RabbitMQ) {

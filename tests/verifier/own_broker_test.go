@@ -1,0 +1,307 @@
+package verifier_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// A start costs the most of all, so that all that changes a whole server share one. Each
+// has queues of its own, and leaves the server as it was.
+func TestWithABrokerOfItsOwn(t *testing.T) {
+	t.Parallel()
+	broker := servertest.StartRabbitMQ(t, nil)
+	limit := func(bytes int) {
+		if err := broker.SetMaxMessageSize(t.Context(), bytes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("a parked message that it refuses stops no other", func(t *testing.T) { testParkedAndRefused(t, broker, limit) })
+	t.Run("messages that have become too large stay until it takes them", func(t *testing.T) { testTooLarge(t, broker, limit) })
+	t.Run("a verifier stops during an alarm", func(t *testing.T) { testStopDuringAlarm(t, broker) })
+
+	if err := broker.SetConsumerTimeout(t.Context(), consumerTimeout); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := broker.Ctl(t.Context(), "set_policy", "small", ".*", fmt.Sprintf(`{"delivery-limit":%d}`, deliveryLimit), "--apply-to", "queues"); err != nil {
+		t.Fatal(err)
+	}
+	for _, classic := range []bool{false, true} {
+		t.Run(fmt.Sprintf("waiting for long uses up neither timeout nor delivery limit, classic %t", classic), func(t *testing.T) {
+			t.Parallel()
+			testWaitingForLong(t, broker, bridge.Topology{Queue: fmt.Sprintf("staging-%t", classic), Classic: classic})
+		})
+	}
+	t.Run("without the hand-back the timeout strikes", func(t *testing.T) {
+		t.Parallel()
+		testConsumerTimeout(t, broker)
+	})
+}
+
+func testParkedAndRefused(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int)) {
+	limit(66_000)
+	defer limit(128 << 20)
+	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "parked"})
+	queue := s.Queue("parked-target", nil)
+	outbox := parkingSender(t, s, nil, sender.ParkAlways)
+	good, large := map[string]bool{}, map[string]bool{}
+	for i := range 300 {
+		for _, id := range transact(t, s, outbox, true, some(queue, 2)...) {
+			good[id.String()] = true
+		}
+		if i%100 == 50 {
+			large[transact(t, s, outbox, true, stage.To(queue, strings.Repeat("x", 70_000)))[0].String()] = true
+		}
+	}
+	v := s.Verify(verifier.Options{})
+	expectAll(t, s, queue, good)
+	s.Eventually("only the refused ones are parked", func() bool { return count(t, s, "bridge_parked") == len(large) })
+	if n := v.Stats().Sessions; n != 1 {
+		t.Errorf("%d sessions", n)
+	}
+	limit(100_000)
+	expectAll(t, s, queue, large)
+	s.Eventually("nothing is parked", func() bool { return count(t, s, "bridge_parked") == 0 })
+}
+
+// A broker that takes less than it did when messages were staged, as after an upgrade
+// from 3.x to 4.x, refuses them at their targets, and in the verifier's own queues too.
+// They stay in the staging queue, with or without a dead-letter exchange, whatever has
+// become of their transactions.
+func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int)) {
+	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "size"})
+	queue := s.Queue("size-target", nil)
+	ids := goodBatch(s, queue, many/10)
+	// What is in flight beside a refused one comes twice: so each has a queue of its own.
+	largeQueue, smallQueue := s.Queue("large", nil), s.Queue("small", nil)
+	large := stage.To(largeQueue, strings.Repeat("x", 70_000))
+	largeIDs := map[string]bool{s.Commit(large)[0].String(): true}
+	open, late := s.Begin(large, stage.To(smallQueue, "small"))
+	largeIDs[late[0].String()] = true
+	never, _ := s.Begin(large)
+	publish(t, s, amqp.Publishing{MessageId: "malformed"})
+	publish(t, s, amqp.Publishing{MessageId: "large and malformed", Body: large.Publishing.Body})
+	for id := range goodBatch(s, queue, many/10) {
+		ids[id] = true
+	}
+	limit(66_000)
+	defer limit(128 << 20)
+	refusals := make(chan struct{}, 1000)
+	v := s.Verify(verifier.Options{Patience: 200 * time.Millisecond, HandBack: time.Second,
+		Logger: slog.New(tellTale{slog.DiscardHandler, "message stays in its queue", refusals})})
+	expectAll(t, s, queue, ids)
+	s.Eventually("the small malformed one is dead", func() bool { return s.Depth(s.Topology.DeadQueue()) > 0 })
+	s.Eventually("each of the four is refused again and again", func() bool { return len(refusals) >= 12 })
+	s.Eventually("they are told of", func() bool { return v.State().Stranded > 0 })
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	expectAll(t, s, smallQueue, map[string]bool{late[1].String(): true})
+	if err := never.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	s.Eventually("the one that was rolled back is dropped", func() bool { return v.Stats().Dropped > 0 })
+	s.Eventually("the rows of the large ones are left", func() bool { return s.Rows() == len(largeIDs) })
+	limit(128 << 20)
+	s.Eventually("all are done", func() bool {
+		return s.Rows() == 0 && s.Depth(s.Topology.Queue) == 0 && v.State().Held == 0 && v.Stats().DeadLettered >= 2
+	})
+	// One that was refused just before may have gone to the dead queue just after.
+	dead := []string{"malformed", "large and malformed"}
+	missing := maps.Clone(largeIDs)
+	for _, id := range dead {
+		missing[id] = true
+	}
+	for _, d := range s.Receive(largeQueue, s.Depth(largeQueue)) {
+		if !largeIDs[d.MessageId] {
+			t.Errorf("message %s was not committed for %s", d.MessageId, largeQueue)
+		}
+		delete(missing, d.MessageId)
+	}
+	for _, d := range s.Receive(s.Topology.DeadQueue(), s.Depth(s.Topology.DeadQueue())) {
+		refused := largeIDs[d.MessageId] && d.Headers[wire.HeaderDeadReason] == wire.DeadRefused
+		if !refused && !slices.Contains(dead, d.MessageId) {
+			t.Errorf("message %s is in the dead queue: %v", d.MessageId, d.Headers)
+		}
+		delete(missing, d.MessageId)
+	}
+	if len(missing) > 0 {
+		t.Errorf("%v have come nowhere", missing)
+	}
+	if n := v.Stats(); n.Sessions != 1 {
+		t.Errorf("stats %+v", n)
+	}
+}
+
+// While the broker takes nothing from anybody, a message waits to be published. That
+// must keep no session from its end.
+func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
+	s := stage.On(t, stage.Postgres, server.URL(), bridge.Topology{Queue: "alarm"})
+	queue := s.Queue("alarm-target", nil)
+	v, err := verifier.New(s.Ledger, s.Broker, &verifier.Options{Topology: s.Topology, Logger: stage.Logger(t), Drain: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- v.Run(ctx) }()
+	s.Commit(stage.To(queue, "warms up"))
+	s.Eventually("a message is forwarded", func() bool { return v.Stats().Forwarded == 1 })
+	first, _ := s.Begin(stage.To(queue, "blocks the connection"))
+	second, _ := s.Begin(stage.To(queue, "waits"))
+	s.Eventually("both wait", func() bool { return v.State().Waiting == 2 })
+	servertest.Alarm(t, server, true)
+	if err := first.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	s.Eventually("the broker has blocked the publishing connection", func() bool {
+		states, err := server.Ctl(t.Context(), "-q", "list_connections", "state")
+		return err == nil && strings.Contains(states, "blocked")
+	})
+	if err := second.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	s.Eventually("both are judged", func() bool { return v.State().Waiting == 0 })
+	stop()
+	select {
+	case <-ended: // with two messages that are not through
+	case <-time.After(servertest.Patience):
+		t.Error("it does not stop")
+		servertest.Alarm(t, server, false)
+		<-ended
+	}
+}
+
+const (
+	consumerTimeout = 8 * time.Second
+	deliveryLimit   = 3
+)
+
+// However long a message waits, for its transaction or for its target, the broker
+// neither loses patience with the consumer nor counts its deliveries up to a limit:
+// what is set aside is a new message to it. The limit is three here, not a million.
+func testWaitingForLong(t *testing.T, broker *servers.RabbitMQ, topology bridge.Topology) {
+	s := stage.On(t, stage.Postgres, broker.URL(), topology)
+	if !topology.Classic {
+		limitIsReal(t, s)
+	}
+	queue, missing := s.Queue(topology.Queue+"-target", nil), topology.Queue+"-missing"
+	full := s.Queue(topology.Queue+"-full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+	if err := s.Channel.PublishWithContext(t.Context(), "", full, false, false, amqp.Publishing{}); err != nil {
+		t.Fatal(err)
+	}
+	options := verifier.Options{Patience: 200 * time.Millisecond, HandBack: 500 * time.Millisecond, Unroutable: time.Hour}
+	v := s.Verify(options)
+	began := time.Now()
+	open, _ := s.Begin(stage.To(queue, "1"), stage.To(queue, "2"), stage.To(queue, "3"))
+	s.Commit(stage.To(full, ""))
+	s.Commit(stage.To(missing, ""))
+	const rounds, waiting = 12, 5
+	s.Eventually("they were set aside many times, for longer than the timeout", func() bool {
+		return v.Stats().SetAside >= int64(rounds*waiting) && time.Since(began) > consumerTimeout+consumerTimeout/2
+	})
+	if n := v.Stats().Sessions; n != 1 {
+		t.Errorf("%d sessions: the consumer timeout has struck", n)
+	}
+	t.Logf("%d times set aside in %v", v.Stats().SetAside, time.Since(began))
+
+	// A verifier's end hands back, which may count (servertest.Features): once, or twice
+	// where it is given the message again before its channel ends.
+	v.Stop()
+	var held []amqp.Delivery
+	there := 0
+	s.Eventually("all are in the waiting queue, alone or in groups", func() bool {
+		d, ok, err := s.Channel.Get(topology.WaitingQueue(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			return there == waiting
+		}
+		if n, _ := d.Headers["x-delivery-count"].(int64); n > 2 {
+			t.Errorf("delivered %d times", n+1)
+		}
+		members, err := wire.Members(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		there += len(members)
+		held = append(held, d)
+		return false
+	})
+	for _, d := range held {
+		if err := d.Nack(false, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// All of them still arrive.
+	s.Queue(missing, nil)
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	v = s.Verify(options)
+	s.Receive(queue, 3)
+	s.Receive(missing, 1)
+	s.Receive(full, 2)
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	if n := s.Depth(topology.DeadQueue()); n != 0 || v.Stats().DeadLettered != 0 {
+		t.Errorf("%d in the dead queue", n)
+	}
+}
+
+// limitIsReal shows that what is delivered too often does go to the dead queue.
+func limitIsReal(t *testing.T, s *stage.Stage) {
+	t.Helper()
+	if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, amqp.Publishing{}); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitDepth(s.Topology.Queue, 1)
+	deliveries := 0
+	s.Eventually("the limit strikes", func() bool {
+		d, ok, err := s.Channel.Get(s.Topology.Queue, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok {
+			deliveries++
+			if err := d.Reject(true); err != nil { // which counts on every release
+				t.Fatal(err)
+			}
+		}
+		return s.Depth(s.Topology.DeadQueue()) == 1
+	})
+	s.Receive(s.Topology.DeadQueue(), 1)
+	if deliveries != deliveryLimit+1 {
+		t.Errorf("%d deliveries with a limit of %d", deliveries, deliveryLimit)
+	}
+}
+
+// The session starts anew, and loses nothing: the test above tests something.
+func testConsumerTimeout(t *testing.T, broker *servers.RabbitMQ) {
+	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "staging-held"})
+	queue := s.Queue("held-target", nil)
+	v := s.Verify(verifier.Options{Patience: time.Hour, HandBack: time.Hour})
+	tx, _ := s.Begin(stage.To(queue, "x"))
+	s.Eventually("the session has ended", func() bool { return v.Stats().Sessions > 1 })
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	s.Receive(queue, 1)
+}
