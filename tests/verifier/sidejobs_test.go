@@ -23,6 +23,8 @@ func TestMessagesDependOnNoSideJob(t *testing.T) {
 	t.Parallel()
 	for way, fail := range map[string]func(context.Context) error{
 		"no right":  func(context.Context) error { return &pgconn.PgError{Code: "42501", Message: "permission denied"} },
+		"deadlock":  func(context.Context) error { return &pgconn.PgError{Code: "40P01", Message: "deadlock detected"} },
+		"time-out":  func(context.Context) error { return context.DeadlineExceeded },
 		"panic":     func(context.Context) error { panic("a side job's own fault") },
 		"no answer": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 	} {
