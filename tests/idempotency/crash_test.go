@@ -4,8 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"strconv"
+	"slices"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -40,7 +39,7 @@ func TestAnEffectIsNeverRepeatedWhereverItsReceiverIsKilled(t *testing.T) {
 					t.Errorf("%s was sent %d times", id, before)
 				}
 				effect := func(_ context.Context, d amqp.Delivery) error { return o.send(d) }
-				redeliver(t, q, func(d amqp.Delivery) error { return guard.AtMostOnce(ctx, db.DB, d, effect) })
+				q.redeliver(func(d amqp.Delivery) error { return guard.AtMostOnce(ctx, db.DB, d, effect) })
 				runUntilIdle(t, db, guard, func(ctx context.Context) error { return guard.Resume(ctx, db.DB, effect) })
 				if now := o.sent(t, id); now > 1 {
 					t.Errorf("%s was sent %d times", id, now)
@@ -61,7 +60,7 @@ func TestAnEffectIsNeverRepeatedWhereverItsReceiverIsKilled(t *testing.T) {
 				if now := o.sent(t, id); now != 1 {
 					t.Errorf("in the end %s was sent %d times", id, now)
 				}
-				redeliver(t, q, func(amqp.Delivery) error { return errors.New("the queue is not empty") })
+				q.redeliver(func(amqp.Delivery) error { return errors.New("the queue is not empty") })
 			})
 		})
 	}
@@ -73,7 +72,7 @@ func TestAMessageIsStoredAndHandledOnceWhereverItsReceiverIsKilled(t *testing.T)
 			t.Parallel()
 			orders := 0
 			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, _ outbox, id string, guard *idempotency.Guard) {
-				redeliver(t, q, func(d amqp.Delivery) error { return guard.Accept(t.Context(), db.DB, d) })
+				q.redeliver(func(d amqp.Delivery) error { return guard.Accept(t.Context(), db.DB, d) })
 				runUntilIdle(t, db, guard, func(ctx context.Context) error {
 					return guard.Work(ctx, db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 						return db.placeOrder(ctx, tx, d.MessageId)
@@ -92,47 +91,73 @@ func TestAMessageIsStoredAndHandledOnceWhereverItsReceiverIsKilled(t *testing.T)
 	}
 }
 
-func TestAPurgeThatIsKilledHasForgottenNothingThatIsNotOld(t *testing.T) {
-	const old, young = 700, 3
-	databasesTakeTurns(t, func(t *testing.T, db *database, first, stride int) {
-		q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1_000_000})
-		long := map[string]string{"pgx": `now() - interval '20 days'`, "sqlite": `unixepoch() - 20 * 86400`}[db.driver]
-		count := func(keys string) (n int) {
-			must(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM bridge_inbox WHERE key LIKE '`+keys+`'`).Scan(&n))
-			return n
-		}
-		for n := range young {
-			_, err := db.ExecContext(t.Context(), `INSERT INTO bridge_inbox (consumer, key) VALUES ('shop', 'young `+strconv.Itoa(n)+`')`)
-			must(t, err)
-		}
-		for step := first; ; step += stride {
-			tx, err := db.BeginTx(t.Context(), nil)
-			must(t, err)
-			for n := range old {
-				_, err := tx.ExecContext(t.Context(), `INSERT INTO bridge_inbox (consumer, key, claimed_at)
-VALUES ('shop', 'old `+strconv.Itoa(n)+`', `+long+`) ON CONFLICT DO NOTHING`)
-				must(t, err)
-			}
-			must(t, tx.Commit())
-			q.publish(fmt.Sprint("m", step))
-			killed := q.kill(walker("Purge", step, db, ""))
-			left := count("old %")
-			if killed && left != old && left != old-500 && left != 0 {
-				t.Errorf("after a kill at step %d %d old keys are left: a step of the purge was halved", step, left)
-			}
-			guard := newGuard(t, db.inbox, walkers)
-			if n, err := guard.Purge(t.Context(), db.DB); err != nil || n != int64(left) {
-				t.Errorf("the next purge forgot %d of %d, %v", n, left, err)
-			}
-			if n := count("young %"); n != young {
-				t.Fatalf("after a kill at step %d %d young keys are left", step, n)
-			}
-			if !killed {
-				if step < 7 {
-					t.Errorf("there were only %d steps", step-1)
+// What is delivered, and what must have taken effect in the end, in this order.
+var crashes = map[string]struct {
+	messages, effects []string
+	steps             int // how many there are at least
+}{
+	"Handle":    {[]string{"e:1", "e:2", "e:1"}, []string{"1", "2"}, 14},
+	"Latest":    {[]string{"e:1", "e:3", "e:2", "e:3"}, []string{"1", "3"}, 20},
+	"Ordered":   {[]string{"e:3", "e:2", "e:1", "e:4"}, []string{"1", "2", "3", "4"}, 30},
+	"HighWater": {[]string{"e:001", "e:002", "e:002", "e:010"}, []string{"001", "002", "010"}, 22},
+}
+
+// A receiver is killed after its first step, another one after its second, and so on
+// until one comes to the end alive. After each another receiver does what is left. The
+// databases take turns with the steps.
+func TestAReceiverKilledBetweenAnyTwoStepsLosesAndRepeatsNothing(t *testing.T) {
+	for strategy, c := range crashes {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			databasesTakeTurns(t, func(t *testing.T, db *database, first, stride int) {
+				q := newQueue(t, limitless)
+				for step := first; ; step += stride {
+					q.publish(c.messages...)
+					killed := q.kill(db, child{Task: strategy, Step: step, Messages: len(c.messages)})
+					q.deserted()
+					r, err := db.receiver(strategy, db.inbox, idempotency.Options{DeadLetterExchange: true})
+					must(t, err)
+					q.redeliver(func(d amqp.Delivery) error { return r.handle(t.Context(), d, db.placeOrder) })
+					if got := db.placed(t)["e"]; !slices.Equal(got, c.effects) {
+						t.Errorf("after a kill at step %d versions %v took effect, must be %v", step, got, c.effects)
+					}
+					if r.left != nil {
+						if left, err := r.left(t.Context()); err != nil || left {
+							t.Errorf("after a kill at step %d something is still kept (%v)", step, err)
+						}
+					}
+					for _, table := range []string{"orders", "bridge_inbox", "bridge_mark", "bridge_kept"} {
+						_, err := db.ExecContext(t.Context(), `DELETE FROM `+table)
+						must(t, err)
+					}
+					if !killed {
+						if step < c.steps {
+							t.Errorf("there were only %d steps", step-1)
+						}
+						break
+					}
 				}
-				return
-			}
+			})
+		})
+	}
+}
+
+// What the package comment promises for a message whose handling kills the
+// process: the queue's delivery limit and dead-letter exchange catch it.
+func TestAMessageThatKillsItsReceiversIsDeadLetteredByTheQueue(t *testing.T) {
+	const inHandler = 3 // before and after the claim, and after the effect
+	db := newDatabase(t, "SQLite")
+	q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 2,
+		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+	q.publish("m1")
+	for range 3 {
+		if !q.kill(db, child{Task: "Handle", Step: inHandler, Messages: 1}) {
+			t.Fatal("it was not killed")
 		}
-	})
+	}
+	if d := q.nextDead(); d.MessageId != "m1" {
+		t.Errorf("message %q is in the dead queue", d.MessageId)
+	}
+	db.wantOrders(t, 0)
+	q.wantEmpty()
 }
