@@ -1,0 +1,98 @@
+// Package requestreply_test shows a request and its reply. A bank pays, stages the reply and
+// notes the request as handled in one transaction: it pays and answers once, wherever it is
+// killed.
+package requestreply_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/tests/program"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(briefVariable); text != "" {
+		serve(text)
+		return
+	}
+	servertest.Main(m)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start starts the bank, this test binary once more, that stops at a point, or never.
+func start(t *testing.T, s *stage.Stage, at point) *program.Process {
+	t.Helper()
+	text, err := json.Marshal(brief{s.DatabaseURL, s.AMQP, s.Topology, at})
+	must(t, err)
+	self, err := os.Executable()
+	must(t, err)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), briefVariable+"="+string(text))
+	return program.StartCmd(t, cmd)
+}
+
+func TestARequestIsHandledAndAnsweredOnceWhereverItsReceiverIsKilled(t *testing.T) {
+	for _, at := range []point{paid, replyStaged, replyCommitted, requestAcked} {
+		t.Run(string(at), func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, stage.Postgres)
+			must(t, migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL))
+			_, err := s.DB.ExecContext(t.Context(), `CREATE TABLE payments (about text)`) // twice shows
+			must(t, err)
+			for _, queue := range []string{requests, replies} {
+				s.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1_000_000})
+			}
+			v := s.Verify(verifier.Options{})
+			s.Commit(bridge.Message{RoutingKey: requests, Publishing: amqp.Publishing{CorrelationId: "order 17", ReplyTo: replies, Body: []byte("please pay")}})
+
+			victim := start(t, s, at)
+			victim.Read(&victim.Stdout, string(at), func(said string) bool { return said == string(at)+"\n" })
+			victim.Kill()
+			bank := start(t, s, "")
+			s.Eventually("a reply has come, and all else is done with", func() bool {
+				return s.Depth(replies) > 0 && s.Depth(requests) == 0 && s.Rows() == 0
+			})
+			bank.Kill()
+			s.Eventually("nobody has the request", func() bool {
+				q, err := s.Channel.QueueDeclarePassive(requests, true, false, false, false, nil)
+				must(t, err)
+				return q.Consumers == 0
+			})
+			if n := s.Depth(requests); n > 0 { // the bank had not acked it yet
+				start(t, s, "")
+				s.WaitEmpty(requests)
+			}
+			v.Stop()
+			s.WaitEmpty(s.Topology.Queue)
+
+			taken, err := s.Take(replies)
+			must(t, err)
+			if len(taken) != 1 || taken[0].CorrelationId != "order 17" || string(taken[0].Body) != "paid" {
+				t.Errorf("the replies are %+v", taken)
+			}
+			var payments int
+			must(t, s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM payments WHERE about = 'order 17'`).Scan(&payments))
+			if payments != 1 {
+				t.Errorf("paid %d times", payments)
+			}
+			if n := s.Depth(s.Topology.DeadQueue()); n > 0 {
+				t.Errorf("%d messages are in the dead queue", n)
+			}
+		})
+	}
+}
