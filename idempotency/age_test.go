@@ -75,7 +75,7 @@ func TestAPurgeForgetsWhatIsOldAndNothingElse(t *testing.T) {
 // Nobody calls Purge: who handles messages purges as well, and faster than it claims. If it
 // cannot, the deliveries are handled all the same.
 func TestHandlingPurges(t *testing.T) {
-	for name, failure := range map[string]error{"": nil, "or fails to": errNetwork} {
+	for name, failure := range map[string]error{"all that is old": nil, "nothing while it fails": errNetwork} {
 		t.Run(name, func(t *testing.T) {
 			r := newPurged(t, 10*day)
 			r.inbox.failClaimed = failure
