@@ -4,8 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"slices"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,20 +20,18 @@ import (
 func (r *receiver) accept(ids ...string) {
 	r.t.Helper()
 	for _, id := range ids {
-		if err := r.guard.Accept(r.t.Context(), r.db, r.delivery(id)); err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, r.guard.Accept(r.t.Context(), r.db, r.delivery(id)))
 	}
 }
 
-// work lets workers work until done is true.
-func (r *receiver) work(workers int, fn idempotency.Handler, what string, done func(counts map[idempotency.State]int64) bool) {
+// until runs several at once until what they must come to is true.
+func (r *receiver) until(what string, done func(counts map[idempotency.State]int64) bool, several int, run func(ctx context.Context) error) {
 	r.t.Helper()
 	ctx, stop := context.WithCancel(r.t.Context())
 	var all sync.WaitGroup
-	for range workers {
+	for range several {
 		all.Go(func() {
-			if err := r.guard.Work(ctx, r.db, fn); err != nil {
+			if err := run(ctx); err != nil {
 				r.t.Error(err)
 			}
 		})
@@ -45,6 +42,12 @@ func (r *receiver) work(workers int, fn idempotency.Handler, what string, done f
 	})
 	stop()
 	all.Wait()
+}
+
+// work lets workers work until done is true.
+func (r *receiver) work(workers int, fn idempotency.Handler, what string, done func(counts map[idempotency.State]int64) bool) {
+	r.t.Helper()
+	r.until(what, done, workers, func(ctx context.Context) error { return r.guard.Work(ctx, r.db, fn) })
 }
 
 func nothing(counts map[idempotency.State]int64) bool { return len(counts) == 0 }
@@ -63,10 +66,14 @@ var quick = idempotency.Options{Poll: time.Millisecond, MinDelay: time.Milliseco
 func TestAnAcceptedMessageIsStoredBeforeTheAckAndADuplicateEndsThere(t *testing.T) {
 	r := newReceiver(t, quick)
 	r.channel.onAck = func() { r.wantRows(0, 1) }
-	r.accept("m1", "m1")
+	d := r.delivery("m1")
+	d.Headers, d.ReplyTo, d.Timestamp, d.Body = amqp.Table{"n": int32(7)}, "replies", time.Unix(1700000000, 0), []byte("body")
+	must(t, r.guard.Accept(t.Context(), r.db, d))
+	r.accept("m1")
 	r.channel.onAck = nil
 	r.wantSaid("ack 1", "ack 2")
-	if p := r.pending(idempotency.Ready); p.Key != "m1" || !p.Stored || p.Attempts != 0 {
+	d.Acknowledger, d.DeliveryTag = nil, 0 // what belongs to this one delivery
+	if p := r.pending(idempotency.Ready); p.Key != "m1" || !p.Stored || p.Attempts != 0 || !reflect.DeepEqual(p.Message, d) {
 		t.Errorf("pending is %+v", p)
 	}
 	r.wantStats(idempotency.Stats{Kept: 1, Duplicates: 1})
@@ -74,52 +81,6 @@ func TestAnAcceptedMessageIsStoredBeforeTheAckAndADuplicateEndsThere(t *testing.
 	r.accept("m1")
 	r.wantRows(1, 1)
 	r.wantNothingPending()
-}
-
-func TestAcceptedMessagesAreHandledOnceEachInTheirOrder(t *testing.T) {
-	r := newReceiver(t, quick)
-	var ids []string
-	for n := range 20 {
-		ids = append(ids, fmt.Sprintf("m%02d", 20-n))
-		r.accept(ids[n], ids[n])
-		r.exec(`UPDATE bridge_inbox_pending SET due_ms = ? WHERE message_key = ?`, n, ids[n]) // a millisecond apart
-	}
-	var handled []string
-	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
-		handled = append(handled, d.MessageId)
-		return placeStored(ctx, tx, d)
-	}, "nothing is left", nothing)
-	if !slices.Equal(handled, ids) {
-		t.Errorf("handled %q, accepted %q", handled, ids)
-	}
-	r.wantRows(20, 20)
-}
-
-func TestManyWorkersHandleEachMessageOnce(t *testing.T) {
-	const messages = 30
-	r := newReceiver(t, quick)
-	for n := range messages {
-		r.accept(fmt.Sprint("m", n))
-	}
-	var mu sync.Mutex
-	runs := make(map[string]int)
-	r.work(4, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
-		mu.Lock()
-		runs[d.MessageId]++
-		first := runs[d.MessageId] == 1
-		mu.Unlock()
-		if err := placeStored(ctx, tx, d); err != nil {
-			return err
-		}
-		if first && strings.HasSuffix(d.MessageId, "3") {
-			return errHandler
-		}
-		return nil
-	}, "nothing is left", nothing)
-	r.wantRows(messages, messages)
-	if stats := r.guard.Stats(); stats.Handled != messages || stats.FailedAttempts != 3 {
-		t.Errorf("stats are %+v", stats)
-	}
 }
 
 func TestAttemptsAtAStoredMessageAreBoundedAndItsErrorIsKept(t *testing.T) {
@@ -151,64 +112,44 @@ func TestAttemptsAtAStoredMessageAreBoundedAndItsErrorIsKept(t *testing.T) {
 			}
 			r.wantRows(0, 1)
 
-			if err := r.guard.Retry(t.Context(), r.db, "m1"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.guard.Retry(t.Context(), r.db, "m1"))
 			r.work(1, placeStored, "nothing is left", nothing)
 			r.wantRows(1, 1)
 		})
 	}
 }
 
-func TestAWorkerThatDiesLosesItsLease(t *testing.T) {
-	opts := quick
-	opts.Lease = time.Second
-	r := newReceiver(t, opts)
-	r.accept("m1")
-	began := time.Now() // before the lease does
-	var worker sync.WaitGroup
-	worker.Go(func() {
-		_ = r.guard.Work(t.Context(), r.db, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
-			if err := placeStored(ctx, tx, d); err != nil {
-				t.Error(err)
-			}
-			goexit()
-			return nil
+// A message whose worker dies is another's once its lease is over. One that kills its workers
+// each time ends as failed.
+func TestAMessageWhoseWorkerDies(t *testing.T) {
+	for attempts, want := range map[int]int{1: 1, 2: 2} {
+		opts := quick
+		opts.Attempts = attempts
+		r := newReceiver(t, opts)
+		r.accept("m1", "m2")
+		var worker sync.WaitGroup
+		worker.Go(func() {
+			_ = r.guard.Work(t.Context(), r.db, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+				must(t, placeStored(ctx, tx, d))
+				goexit()
+				return nil
+			})
 		})
-	})
-	worker.Wait()
-	r.wantRows(0, 1)
-	if p := r.pending(idempotency.Ready); p.Attempts != 1 {
-		t.Errorf("pending is %+v", p)
+		worker.Wait()
+		r.wantRows(0, 2)
+		r.work(1, placeStored, "the other one is handled", func(counts map[idempotency.State]int64) bool { return counts[idempotency.Ready] == 1 })
+		if p := r.pending(idempotency.Ready); p.Key != "m1" || p.Attempts != 1 {
+			t.Errorf("while the lease lasts, %+v is pending", p)
+		}
+		r.overdue()
+		r.work(1, placeStored, "nothing is ready", func(counts map[idempotency.State]int64) bool { return counts[idempotency.Ready] == 0 })
+		r.wantRows(want, 2)
+		if want == 2 {
+			r.wantNothingPending()
+		} else if p := r.pending(idempotency.Failed); !strings.Contains(p.Error, "not heard of") {
+			t.Errorf("pending is %+v", p)
+		}
 	}
-	r.work(2, placeStored, "nothing is left", nothing)
-	if waited := time.Since(began); waited < opts.Lease {
-		t.Errorf("taken after %v", waited)
-	}
-	r.wantRows(1, 1)
-}
-
-// A message that kills its workers each time ends as failed, too.
-func TestAMessageThatKillsItsWorkersIsFailed(t *testing.T) {
-	opts := quick
-	opts.Lease, opts.Attempts = time.Second, 1
-	r := newReceiver(t, opts)
-	r.accept("m1", "m2")
-	var worker sync.WaitGroup
-	worker.Go(func() {
-		_ = r.guard.Work(t.Context(), r.db, func(context.Context, *sql.Tx, amqp.Delivery) error {
-			goexit()
-			return nil
-		})
-	})
-	worker.Wait()
-	r.work(1, placeStored, "one is failed and the other handled", func(counts map[idempotency.State]int64) bool {
-		return counts[idempotency.Ready] == 0
-	})
-	if p := r.pending(idempotency.Failed); p.Key != "m1" || !strings.Contains(p.Error, "not heard of") {
-		t.Errorf("pending is %+v", p)
-	}
-	r.wantRows(1, 2)
 }
 
 // The lease has run out and another has taken the message: what the first one did
@@ -226,24 +167,9 @@ func TestAWorkerThatHasLostItsLeaseCommitsNothing(t *testing.T) {
 	r.pending(idempotency.Failed) // as the other one has left it
 }
 
-func TestAHandlerThatOutlastsItsLeaseHasFailed(t *testing.T) {
-	opts := quick
-	opts.Lease, opts.Attempts = time.Second, 1
-	r := newReceiver(t, opts)
-	r.accept("m1")
-	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
-		<-ctx.Done()
-		return nil // and does not even say so
-	}, "it is failed", allFailed)
-	if p := r.pending(idempotency.Failed); !strings.Contains(p.Error, "Options.Lease") {
-		t.Errorf("pending is %+v", p)
-	}
-	r.wantRows(0, 1)
-}
-
-// The reason must not be lost because it takes longer to write down than the lease has
+// And the reason must not be lost because it takes longer to write down than the lease has
 // room for.
-func TestAFailureIsRecordedHoweverSlowTheDatabaseIs(t *testing.T) {
+func TestAHandlerThatOutlastsItsLeaseHasFailedHoweverSlowTheDatabaseIs(t *testing.T) {
 	opts := quick
 	opts.Lease, opts.Attempts = time.Second, 1
 	r := newReceiver(t, opts)
@@ -257,9 +183,10 @@ func TestAFailureIsRecordedHoweverSlowTheDatabaseIs(t *testing.T) {
 		return nil
 	}
 	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+		must(t, placeStored(ctx, tx, d))
 		<-ctx.Done()
 		slow.Store(true)
-		return errHandler
+		return nil // and does not even say so
 	}, "it is failed", allFailed)
 	if p := r.pending(idempotency.Failed); !strings.Contains(p.Error, "Options.Lease") {
 		t.Errorf("pending is %+v", p)
@@ -286,6 +213,7 @@ func TestAShutdownFreesTheMessageAndIsNoFailedAttempt(t *testing.T) {
 	r.wantRows(1, 1)
 }
 
+// Nor is a commit repeated whose answer was lost.
 func TestAFailingDatabaseDoesNotCountAgainstAStoredMessage(t *testing.T) {
 	opts := quick
 	opts.Attempts = 1
@@ -295,16 +223,8 @@ func TestAFailingDatabaseDoesNotCountAgainstAStoredMessage(t *testing.T) {
 	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 		if runs++; runs < 4 {
 			r.faults.killAll()
+			return placeStored(ctx, tx, d)
 		}
-		return placeStored(ctx, tx, d)
-	}, "nothing is left", nothing)
-	r.wantRows(1, 1)
-}
-
-func TestACommitWhoseAnswerIsLostIsNotRepeatedByWork(t *testing.T) {
-	r := newReceiver(t, quick)
-	r.accept("m1")
-	r.work(1, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 		lost := false
 		r.faults.commit = func(commit func() error) error {
 			err := commit()
@@ -330,28 +250,4 @@ func TestWorkWakesForWhatItsOwnProcessAccepts(t *testing.T) {
 		return len(counts) == 0 && r.orders() == 1
 	})
 	r.wantRows(1, 1)
-}
-
-func TestAMessageThatIsTooLargeToStoreIsDeadLettered(t *testing.T) {
-	opts := quick
-	opts.MaxStored, opts.DeadLetterExchange = 200, true
-	r := newReceiver(t, opts)
-	large := r.delivery("m1")
-	large.Body = make([]byte, 200)
-	if err := r.guard.Accept(t.Context(), r.db, large); err != nil {
-		t.Fatal(err)
-	}
-	err := r.guard.AtMostOnce(t.Context(), r.db, large, func(context.Context, amqp.Delivery) error {
-		t.Error("the effect ran")
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.wantSaid("reject 1", "reject 1")
-	r.wantRows(0, 0)
-	r.wantNothingPending()
-	if !strings.Contains(r.log.String(), "Options.MaxStored") {
-		t.Error("the log does not tell why")
-	}
 }

@@ -1,7 +1,6 @@
 package idempotency
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,45 +84,4 @@ func TestNothingIsForgottenThatIsStillTakenForNew(t *testing.T) {
 			t.Errorf("forgotten, and not too old to judge")
 		}
 	})
-}
-
-func TestOnlyKeysThatAreAllYoungAreSkipped(t *testing.T) {
-	now := time.Now()
-	young, old := uuidAt(now, 1), uuidAt(now.Add(-100*time.Hour), 1)
-	for _, c := range []struct {
-		keys []string
-		want keyKind
-	}{
-		{[]string{young, uuidAt(now, 2)}, uuidV7},
-		{[]string{ulidAt(now, 1), ulidAt(now, 2)}, ulid},
-		{[]string{ulidAt(now, 1), young}, noTime},
-		{[]string{old, young}, noTime},
-		{[]string{young, "order 4711"}, noTime},
-		{[]string{"order 4711"}, noTime},
-	} {
-		var claims []driver.Claimed
-		for _, key := range c.keys {
-			claims = append(claims, driver.Claimed{Key: key, Age: 1000 * time.Hour})
-		}
-		if got := allYoung(claims, now, 50*time.Hour); got != c.want {
-			t.Errorf("%q: %d, want %d", c.keys, got, c.want)
-		}
-	}
-}
-
-func TestOldKeysAreThoseThatAreOldInEveryRespect(t *testing.T) {
-	now, keep := time.Now(), 50*time.Hour
-	claims := []driver.Claimed{
-		{Key: uuidAt(now.Add(-51*time.Hour), 1), Age: 51 * time.Hour}, // old
-		{Key: uuidAt(now.Add(-51*time.Hour), 2), Age: 49 * time.Hour}, // has waited long in a queue
-		{Key: uuidAt(now.Add(-49*time.Hour), 3), Age: 51 * time.Hour}, // its sender's clock was ahead
-		{Key: "order 1", Age: 51 * time.Hour},                         // old
-		{Key: "order 2", Age: 49 * time.Hour},
-	}
-	if got, want := oldKeys(claims, now, keep), []string{claims[0].Key, claims[3].Key}; !slices.Equal(got, want) {
-		t.Errorf("old are %q, want %q", got, want)
-	}
-	if len(oldKeys(nil, now, keep)) > 0 {
-		t.Error("something of nothing is old")
-	}
 }

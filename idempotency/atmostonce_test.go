@@ -51,22 +51,16 @@ var errSMTP = errors.New("connection lost after DATA")
 
 func (r *receiver) once(effect idempotency.Effect) {
 	r.t.Helper()
-	if err := r.guard.AtMostOnce(r.t.Context(), r.db, r.delivery("m1"), effect); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, r.guard.AtMostOnce(r.t.Context(), r.db, r.delivery("m1"), effect))
 }
 
 // pending returns the only pending message, which must be in this state.
 func (r *receiver) pending(state idempotency.State) idempotency.Pending {
 	r.t.Helper()
 	counts, err := r.guard.CountPending(r.t.Context(), r.db)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	found, err := r.guard.Pending(r.t.Context(), r.db, state, "", 10)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	if len(found) != 1 || len(counts) != 1 || counts[state] != 1 {
 		r.t.Fatalf("%d messages are %s, want the only one; all are %v", len(found), state, counts)
 	}
@@ -144,30 +138,29 @@ func TestAnEffectThatEndsUnclearlyIsDoubtfulAndNotRepeated(t *testing.T) {
 }
 
 func TestAnEffectThatWasNotDoneIsTriedAgainAndThenDeadLettered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, m := newReceiver(t, idempotency.Options{Attempts: 3, DeadLetterExchange: true}), &mailbox{}
-		notDone := idempotency.NotDone(errSMTP)
-		r.once(m.send(notDone, notDone, notDone))
-		m.want(t, "m1", "m1", "m1")
-		r.wantSaid("reject 1")
-		r.wantRows(0, 0)
-		r.wantNothingPending()
+	notDone := idempotency.NotDone(errSMTP)
+	for _, c := range []struct {
+		errs []error
+		sent []string
+	}{
+		{[]error{notDone, notDone, notDone}, []string{"m1", "m1", "m1"}},
+		{[]error{fmt.Errorf("send: %w", idempotency.NotDone(backoff.Permanent(errSMTP)))}, []string{"m1"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r, m := newReceiver(t, idempotency.Options{Attempts: 3, DeadLetterExchange: true}), &mailbox{}
+			r.once(m.send(c.errs...))
+			m.want(t, c.sent...)
+			r.wantSaid("reject 1")
+			r.wantRows(0, 0)
+			r.wantNothingPending()
 
-		r.once(m.send(notDone)) // as put back from the dead queue
-		r.wantSaid("reject 1", "ack 2")
-		r.wantRows(0, 1)
-		r.wantNothingPending()
-		r.wantStats(idempotency.Stats{Handled: 1, DeadLettered: 1, FailedAttempts: 4})
-	})
-}
-
-func TestAnEffectThatNeverCanBeDoneIsNotTriedAgain(t *testing.T) {
-	r, m := newReceiver(t, idempotency.Options{DeadLetterExchange: true}), &mailbox{}
-	r.once(m.send(fmt.Errorf("send: %w", idempotency.NotDone(backoff.Permanent(errSMTP)))))
-	m.want(t, "m1")
-	r.wantSaid("reject 1")
-	r.wantRows(0, 0)
-	r.wantNothingPending()
+			r.once(m.send(notDone)) // as put back from the dead queue
+			r.wantSaid("reject 1", "ack 2")
+			r.wantRows(0, 1)
+			r.wantNothingPending()
+			r.wantStats(idempotency.Stats{Handled: 1, DeadLettered: 1, FailedAttempts: uint64(len(c.errs) + 1)})
+		})
+	}
 }
 
 func TestARedeliveryDuringTheEffectIsKeptAndTheWorkerResolvesIt(t *testing.T) {
@@ -228,62 +221,38 @@ func TestADatabaseThatGoesAwayBetweenEffectAndDoneLeavesTheMessageDoubtful(t *te
 	})
 }
 
-func TestADatabaseThatComesBackBetweenEffectAndDoneRecordsIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
-		r.once(func(ctx context.Context, d amqp.Delivery) error {
-			left := 8
-			r.faults.commit = func(commit func() error) error {
-				if left--; left >= 0 {
-					return errNetwork
+func TestACommitOfAnEffectsStartOrEndMayFail(t *testing.T) {
+	for name, fault := range map[string]func(n int, commit func() error) error{
+		// The start is committed and nobody is told: the same worker must know it for its own.
+		"the answer to the start is lost": func(n int, commit func() error) error {
+			if n == 1 {
+				return errors.Join(commit(), errNetwork)
+			}
+			return commit()
+		},
+		"the end fails for some time": func(n int, commit func() error) error {
+			if n > 1 && n < 10 {
+				return errNetwork
+			}
+			return commit()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
+				n := 0
+				r.faults.commit = func(commit func() error) error {
+					n++
+					return fault(n, commit)
 				}
-				return commit()
-			}
-			return m.send()(ctx, d)
+				r.once(m.send())
+				m.want(t, "m1")
+				r.wantSaid("ack 1")
+				r.wantNothingPending()
+				r.wantStats(idempotency.Stats{Handled: 1})
+			})
 		})
-		m.want(t, "m1")
-		r.wantSaid("ack 1")
-		r.wantNothingPending()
-		r.wantStats(idempotency.Stats{Handled: 1})
-	})
-}
-
-// The start is committed and nobody is told: the same worker must know it for its own.
-func TestAStartWhoseAnswerIsLostIsNotTakenForAnothers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
-		lost := false
-		r.faults.commit = func(commit func() error) error {
-			err := commit()
-			if !lost {
-				lost = true
-				return errors.Join(err, errNetwork)
-			}
-			return err
-		}
-		r.once(m.send())
-		m.want(t, "m1")
-		r.wantNothingPending()
-		r.wantStats(idempotency.Stats{Handled: 1})
-	})
-}
-
-func TestAShutdownDoesNotInterruptAnEffect(t *testing.T) {
-	r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
-	ctx, stop := context.WithCancel(t.Context())
-	err := r.guard.AtMostOnce(ctx, r.db, r.delivery("m1"), func(ctx context.Context, d amqp.Delivery) error {
-		stop()
-		if ctx.Err() != nil {
-			t.Error("the effect is interrupted")
-		}
-		return m.send()(ctx, d)
-	})
-	if err != nil {
-		t.Error(err)
 	}
-	r.wantSaid("ack 1")
-	r.wantNothingPending()
-	r.wantStats(idempotency.Stats{Handled: 1})
 }
 
 func TestManyCopiesAtOnceHaveOneEffect(t *testing.T) {
@@ -306,7 +275,7 @@ func TestManyCopiesAtOnceHaveOneEffect(t *testing.T) {
 	r.wantNothingPending()
 }
 
-func TestAnEffectThatOutlastsItsDeliveryIsRecordedAllTheSame(t *testing.T) {
+func TestAnEffectThatOutlastsAShutdownAndItsDeliveryIsRecordedAllTheSame(t *testing.T) {
 	for name, c := range map[string]struct {
 		ends error
 		want idempotency.Stats
@@ -317,10 +286,13 @@ func TestAnEffectThatOutlastsItsDeliveryIsRecordedAllTheSame(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
-				r.once(func(ctx context.Context, d amqp.Delivery) error {
+				ctx, stop := context.WithCancel(t.Context())
+				must(t, r.guard.AtMostOnce(ctx, r.db, r.delivery("m1"), func(ctx context.Context, d amqp.Delivery) error {
+					stop()
+					must(t, ctx.Err())
 					<-time.After(time.Hour)
 					return m.send(c.ends)(ctx, d)
-				})
+				}))
 				r.wantSaid("ack 1")
 				r.wantStats(c.want)
 			})

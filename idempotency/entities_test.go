@@ -8,16 +8,11 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/sqlite"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
@@ -26,60 +21,37 @@ import (
 
 // A strategy handles events by one of them.
 type strategy struct {
-	handle func(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(context.Context, *sql.Tx) error) error
+	handle func(ctx context.Context, db *sql.DB, d amqp.Delivery, fn idempotency.EventFunc) error
 	stats  func() idempotency.Stats
 }
 
-func strategies(t *testing.T, keeper driver.Keeper, opts idempotency.Options) map[string]strategy {
-	t.Helper()
-	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil
-	latest, err := idempotency.NewLatest(keeper, "latest", versionOf, &opts)
-	must(t, err)
-	ordered, err := idempotency.NewOrdered(keeper, "ordered", versionOf, &idempotency.OrderedOptions{Options: opts})
-	must(t, err)
-	highWater, err := idempotency.NewHighWater(keeper, "high water", keyOf, &opts)
-	must(t, err)
+// strategies makes one of each for a consumer, whose names are made of the given one.
+func (r *receiver) strategies(consumer string, opts idempotency.Options) map[string]strategy {
+	r.t.Helper()
+	opts.HandBack = opts.DeadLetter == nil && !opts.DeadLetterExchange
+	opts.Logger = slog.New(slog.NewTextHandler(r.log, nil))
+	latest, err := idempotency.NewLatest(r.inbox, consumer+" latest", versionOf, &opts)
+	must(r.t, err)
+	ordered, err := idempotency.NewOrdered(r.inbox, consumer+" ordered", versionOf, &idempotency.OrderedOptions{Options: opts})
+	must(r.t, err)
+	highWater, err := idempotency.NewHighWater(r.inbox, consumer+" high water", keyOf, &opts)
+	must(r.t, err)
+	type handle = func(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(context.Context, *sql.Tx) error) error
+	itself := func(handle handle) func(context.Context, *sql.DB, amqp.Delivery, idempotency.EventFunc) error {
+		return func(ctx context.Context, db *sql.DB, d amqp.Delivery, fn idempotency.EventFunc) error {
+			return handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error { return fn(ctx, tx, d) })
+		}
+	}
 	return map[string]strategy{
-		"Latest": {latest.Handle, latest.Stats},
-		"Ordered": {func(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(context.Context, *sql.Tx) error) error {
-			return ordered.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx, _ amqp.Delivery) error { return fn(ctx, tx) })
-		}, ordered.Stats},
-		"HighWater": {highWater.Handle, highWater.Stats},
+		"Latest":    {itself(latest.Handle), latest.Stats},
+		"Ordered":   {ordered.Handle, ordered.Stats},
+		"HighWater": {itself(highWater.Handle), highWater.Stats},
 	}
 }
 
-// onEachStrategy runs a test for each of them, each with a receiver of its own.
-func onEachStrategy(t *testing.T, opts idempotency.Options, test func(t *testing.T, r *receiver, keeper *faultyKeeper, s strategy)) {
-	for _, name := range []string{"Latest", "Ordered", "HighWater"} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newReceiver(t, opts)
-				keeper := newKeeper(t, r)
-				opts.Logger = slog.New(slog.NewTextHandler(r.log, nil))
-				test(t, r, keeper, strategies(t, keeper, opts)[name])
-			})
-		})
-	}
-}
-
-// A faultyKeeper fails its first locks.
-type faultyKeeper struct {
-	driver.Keeper
-	failures atomic.Int32 // how many are still to fail
-}
-
-func newKeeper(t *testing.T, r *receiver) *faultyKeeper {
-	t.Helper()
-	inbox, err := sqlite.OpenInbox(t.Context(), r.db)
-	must(t, err)
-	return &faultyKeeper{Keeper: inbox}
-}
-
-func (k *faultyKeeper) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error) {
-	if k.failures.Add(-1) >= 0 {
-		return "", errNetwork
-	}
-	return k.Keeper.LockMark(ctx, tx, consumer, name)
+// placeEvent stores an event's text as an order.
+func placeEvent(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error {
+	return placeOrder(string(event.Body))(ctx, tx)
 }
 
 func keyOf(d amqp.Delivery) (entity, key string, err error) {
@@ -163,63 +135,47 @@ func wantStats(t *testing.T, got, want idempotency.Stats) {
 	}
 }
 
-func TestAStrategyThatCannotWorkIsRefused(t *testing.T) {
-	keeper := &faultyKeeper{}
-	negative := int64(-1)
-	for want, make := range map[string]func() error{
-		"marks is nil":     func() error { _, err := idempotency.NewLatest(nil, "c", versionOf, nil); return err },
-		"versionOf is nil": func() error { _, err := idempotency.NewLatest(keeper, "c", nil, nil); return err },
-		"name is empty":    func() error { _, err := idempotency.NewLatest(keeper, "", versionOf, nil); return err },
-		"Options.Hold": func() error {
-			_, err := idempotency.NewLatest(keeper, "c", versionOf, &idempotency.Options{Hold: -1})
-			return err
-		},
-		"Options.Key ": func() error {
-			_, err := idempotency.NewHighWater(keeper, "c", keyOf, &idempotency.Options{Key: func(amqp.Delivery) (string, error) { return "", nil }})
-			return err
-		},
-		"Options.Retention ": func() error {
-			_, err := idempotency.NewLatest(keeper, "c", versionOf, &idempotency.Options{Retention: time.Hour})
-			return err
-		},
-		"keyOf is nil":   func() error { _, err := idempotency.NewHighWater(keeper, "c", nil, nil); return err },
-		"water: marks":   func() error { _, err := idempotency.NewHighWater(nil, "c", keyOf, nil); return err },
-		"keeper is nil":  func() error { _, err := idempotency.NewOrdered(nil, "c", versionOf, nil); return err },
-		"ordered: versi": func() error { _, err := idempotency.NewOrdered(keeper, "c", nil, nil); return err },
-		"OrderedOptions.Start": func() error {
-			_, err := idempotency.NewOrdered(keeper, "c", versionOf, &idempotency.OrderedOptions{Start: &negative})
-			return err
-		},
-		"OrderedOptions.MaxKept ": func() error {
-			_, err := idempotency.NewOrdered(keeper, "c", versionOf, &idempotency.OrderedOptions{MaxKept: -1})
-			return err
-		},
-		"OrderedOptions.MaxKeptBytes": func() error {
-			_, err := idempotency.NewOrdered(keeper, "c", versionOf, &idempotency.OrderedOptions{MaxKeptBytes: -1})
-			return err
-		},
-		"OrderedOptions.GapAge": func() error {
-			_, err := idempotency.NewOrdered(keeper, "c", versionOf, &idempotency.OrderedOptions{GapAge: -1})
-			return err
-		},
+// In an order that is not that of their versions or keys, and with copies.
+func TestAStrategyHandlesOnlyWhatIsAboveItsMark(t *testing.T) {
+	for _, c := range []struct {
+		strategy, events, handled string
+		stats                     idempotency.Stats
+	}{
+		{"Latest", "a:0 a:3 b:1 a:2 a:3 a:9223372036854775807 a:10 b:2 b:0", "a:0 a:3 b:1 a:9223372036854775807 b:2",
+			idempotency.Stats{Handled: 5, Stale: 4}},
+		{"HighWater", "a:0009 a:0010 b:x a:0010 a:0009 a:0100 b:y b:z b:y", "a:0009 a:0010 b:x a:0100 b:y b:z",
+			idempotency.Stats{Handled: 6, Duplicates: 3}},
+		// The price of keeping only the mark, as the comment of HighWater says: what comes late.
+		{"HighWater", "a:1 b:1 a:3 a:2", "a:1 b:1 a:3", idempotency.Stats{Handled: 3, Duplicates: 1}},
 	} {
-		if err := make(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", want, err)
+		r := newReceiver(t, idempotency.Options{})
+		s := r.strategies("shop", idempotency.Options{})[c.strategy]
+		for _, event := range strings.Fields(c.events) {
+			must(t, s.handle(t.Context(), r.db, r.event(event), placeEvent))
+		}
+		r.wantOrders(c.handled)
+		wantStats(t, s.stats(), c.stats)
+		if n := r.rows("bridge_mark"); n != 2 {
+			t.Errorf("%d rows for two entities", n)
 		}
 	}
 }
 
 func TestAnEventThatCannotBePlacedIsDeadLetteredWithTheReason(t *testing.T) {
 	var reason error
-	opts := idempotency.Options{DeadLetter: func(_ context.Context, _ amqp.Delivery, why error) error {
+	r := newReceiver(t, idempotency.Options{})
+	for name, s := range r.strategies("shop", idempotency.Options{DeadLetter: func(_ context.Context, _ amqp.Delivery, why error) error {
 		reason = why
 		return nil
-	}}
-	onEachStrategy(t, opts, func(t *testing.T, r *receiver, _ *faultyKeeper, s strategy) {
+	}}) {
 		long := strings.Repeat("x", 256)
 		texts := map[string]string{"nothing": "no colon", ":1": "is empty", long + ":1": "256 bytes", "\xff:1": "not UTF-8",
 			"a\x00b:1": "NUL", "a:panic": "panic: strange key"}
-		if strings.HasSuffix(t.Name(), "HighWater") {
+		var want idempotency.Stats
+		if name == "HighWater" {
+			must(t, s.handle(t.Context(), r.db, r.event("b:9"), placeEvent))
+			want.Handled = 1
+			texts["b:10"] = "cannot be compared"
 			texts["a:"] = "key is empty"
 			texts["a:"+long] = "256 bytes"
 			texts["a:\xff"] = "not UTF-8"
@@ -232,110 +188,28 @@ func TestAnEventThatCannotBePlacedIsDeadLetteredWithTheReason(t *testing.T) {
 		}
 		for text, want := range texts {
 			reason = nil
-			must(t, s.handle(t.Context(), r.db, r.event(text), mustNotRun(t)))
+			must(t, s.handle(t.Context(), r.db, r.event(text), func(ctx context.Context, tx *sql.Tx, _ amqp.Delivery) error {
+				return mustNotRun(t)(ctx, tx)
+			}))
 			if reason == nil || !strings.Contains(reason.Error(), want) {
-				t.Errorf("%q is dead-lettered for %v, must be for %q", text, reason, want)
+				t.Errorf("%s: %q is dead-lettered for %v, must be for %q", name, text, reason, want)
 			}
 		}
-		wantStats(t, s.stats(), idempotency.Stats{DeadLettered: uint64(len(texts))})
-		if n := r.rows("bridge_mark") + r.rows("bridge_kept"); n != 0 {
-			t.Errorf("%d rows are left", n)
-		}
-	})
-}
-
-func TestAFailingHandlerLeavesTheMarkAsItWas(t *testing.T) {
-	for name, fail := range map[string]func() error{"error": func() error { return errHandler }, "panic": func() error { panic("no") }} {
-		t.Run(name, func(t *testing.T) {
-			opts := idempotency.Options{Attempts: 3, DeadLetterExchange: true}
-			onEachStrategy(t, opts, func(t *testing.T, r *receiver, _ *faultyKeeper, s strategy) {
-				runs := 0
-				err := s.handle(t.Context(), r.db, r.event("a:1"), func(ctx context.Context, tx *sql.Tx) error {
-					runs++
-					must(t, placeOrder("a:1")(ctx, tx))
-					return fail()
-				})
-				must(t, err)
-				if runs != 3 {
-					t.Errorf("ran %d times", runs)
-				}
-				r.wantSaid("reject 1")
-				r.wantOrders("")
-				must(t, s.handle(t.Context(), r.db, r.event("a:1"), placeOrder("a:1"))) // put back in the queue
-				r.wantOrders("a:1")
-				wantStats(t, s.stats(), idempotency.Stats{Handled: 1, DeadLettered: 1, FailedAttempts: 3})
-			})
-		})
+		want.DeadLettered = uint64(len(texts))
+		wantStats(t, s.stats(), want)
 	}
-}
-
-func TestAFailingDatabaseDoesNotCountAgainstTheEvent(t *testing.T) {
-	opts := idempotency.Options{Attempts: 1, DeadLetterExchange: true}
-	onEachStrategy(t, opts, func(t *testing.T, r *receiver, keeper *faultyKeeper, s strategy) {
-		keeper.failures.Store(5)
-		must(t, s.handle(t.Context(), r.db, r.event("a:1"), placeOrder("a:1")))
-		r.wantOrders("a:1")
-		r.wantSaid("ack 1")
-		wantStats(t, s.stats(), idempotency.Stats{Handled: 1})
-	})
-}
-
-func TestADatabaseThatStaysAwayHandsTheEventBack(t *testing.T) {
-	opts := idempotency.Options{Attempts: 1, DeadLetterExchange: true, Hold: time.Minute}
-	onEachStrategy(t, opts, func(t *testing.T, r *receiver, keeper *faultyKeeper, s strategy) {
-		keeper.failures.Store(1 << 30)
-		err := s.handle(t.Context(), r.db, r.event("a:1"), mustNotRun(t))
-		if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, errNetwork) {
-			t.Errorf("got %v", err)
-		}
-		if strings.HasSuffix(t.Name(), "HighWater") {
-			r.wantSaid("close 0")
-		} else {
-			r.wantSaid("requeue 1")
-		}
-		wantStats(t, s.stats(), idempotency.Stats{HandedBack: 1})
-	})
-}
-
-func TestAnEventWhoseCommitWasNotAnsweredIsHandledOnce(t *testing.T) {
-	for name, c := range map[string]struct {
-		done bool
-		want idempotency.Stats
-	}{
-		"done":     {true, idempotency.Stats{Duplicates: 1}},
-		"not done": {false, idempotency.Stats{Handled: 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			opts := idempotency.Options{Attempts: 1, DeadLetterExchange: true}
-			onEachStrategy(t, opts, func(t *testing.T, r *receiver, _ *faultyKeeper, s strategy) {
-				r.faults.commit = func(commit func() error) error {
-					r.faults.commit = nil
-					if c.done {
-						must(t, commit())
-					}
-					return errNetwork
-				}
-				must(t, s.handle(t.Context(), r.db, r.event("a:1"), placeOrder("a:1")))
-				r.wantOrders("a:1")
-				r.wantSaid("ack 1")
-				want := c.want
-				if c.done && strings.HasSuffix(t.Name(), "Latest") {
-					want = idempotency.Stats{Stale: 1}
-				}
-				wantStats(t, s.stats(), want)
-			})
-		})
+	if n := r.rows("bridge_mark") + r.rows("bridge_kept"); n != 1 {
+		t.Errorf("%d rows are left, must be that of HighWater", n)
 	}
 }
 
 func TestAMarkOfAnotherStrategyIsAnErrorAndLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReceiver(t, idempotency.Options{})
-		keeper := newKeeper(t, r)
-		highWater, err := idempotency.NewHighWater(keeper, "shop", keyOf, handBack)
+		highWater, err := idempotency.NewHighWater(r.inbox, "shop", keyOf, handBack)
 		must(t, err)
 		must(t, highWater.Handle(t.Context(), r.db, r.event("a:018f"), placeOrder("a")))
-		latest, err := idempotency.NewLatest(keeper, "shop", versionOf, &idempotency.Options{DeadLetterExchange: true, Logger: slog.New(slog.DiscardHandler)})
+		latest, err := idempotency.NewLatest(r.inbox, "shop", versionOf, &idempotency.Options{DeadLetterExchange: true, Logger: slog.New(slog.DiscardHandler)})
 		must(t, err)
 		err = latest.Handle(t.Context(), r.db, r.event("a:1"), mustNotRun(t))
 		if !errors.Is(err, idempotency.ErrHandedBack) || !strings.Contains(err.Error(), "another strategy") {
@@ -343,4 +217,28 @@ func TestAMarkOfAnotherStrategyIsAnErrorAndLosesNothing(t *testing.T) {
 		}
 		r.wantSaid("ack 1", "requeue 2")
 	})
+}
+
+// What is handed back comes again, and what was delivered after it on the same channel
+// must not go before it.
+func TestHighWaterHandlesNothingOfAChannelOnWhichItHandedSomethingBack(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{})
+	highWater, err := idempotency.NewHighWater(r.inbox, "shop", keyOf, handBack)
+	must(t, err)
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	first, second := r.event("a:1"), r.event("a:2")
+	second.Acknowledger = first.Acknowledger
+	if err := highWater.Handle(stopped, r.db, first, mustNotRun(t)); !errors.Is(err, idempotency.ErrHandedBack) {
+		t.Errorf("got %v", err)
+	}
+	if err := highWater.Handle(t.Context(), r.db, second, mustNotRun(t)); !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, amqp.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	r.wantSaid("close 0")
+	for _, event := range []string{"a:1", "a:2"} { // on another channel
+		must(t, highWater.Handle(t.Context(), r.db, r.event(event), placeOrder(event)))
+	}
+	r.wantOrders("a:1 a:2")
+	wantStats(t, highWater.Stats(), idempotency.Stats{HandedBack: 2, Handled: 2})
 }

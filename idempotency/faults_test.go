@@ -10,6 +10,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
 var errNetwork = errors.New("connection reset by peer")
@@ -133,11 +134,12 @@ func (tx faultyTx) Rollback() error {
 	return err
 }
 
-// A faultyInbox fails its first claims.
+// A faultyInbox fails its first claims and locks of marks.
 type faultyInbox struct {
-	driver.Inbox
-	failures atomic.Int32 // how many are still to fail
-	onRemove func()       // before a pending message is removed
+	*sqlite.Inbox
+	failures atomic.Int32                    // how many are still to fail
+	onClaim  func(ctx context.Context) error // in place of a claim
+	onRemove func()                          // before a pending message is removed
 
 	failClaimed error // of the purge's reads
 }
@@ -160,5 +162,15 @@ func (i *faultyInbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key str
 	if i.failures.Add(-1) >= 0 {
 		return false, errNetwork
 	}
+	if i.onClaim != nil {
+		return false, i.onClaim(ctx)
+	}
 	return i.Inbox.Claim(ctx, tx, consumer, key)
+}
+
+func (i *faultyInbox) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error) {
+	if i.failures.Add(-1) >= 0 {
+		return "", errNetwork
+	}
+	return i.Inbox.LockMark(ctx, tx, consumer, name)
 }

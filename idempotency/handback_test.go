@@ -14,58 +14,59 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-func TestShutdownHandsBackAtOnceAndIsNoFailedAttempt(t *testing.T) {
-	t.Run("before the attempt", func(t *testing.T) {
-		r := newReceiver(t, idempotency.Options{})
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		wantHandedBack(t, r, r.guard.Handle(ctx, r.db, r.delivery("m1"), mustNotRun(t)), context.Canceled)
-		r.wantStats(idempotency.Stats{HandedBack: 1})
-	})
-	t.Run("while the handler runs", func(t *testing.T) {
-		r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
-		ctx, cancel := context.WithCancel(t.Context())
-		err := r.guard.Handle(ctx, r.db, r.delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
-			cancel()
+func TestShutdownAndTooLongAHoldHandBackAtOnceAndAreNoFailedAttempt(t *testing.T) {
+	for name, c := range map[string]struct {
+		stopped bool // before the attempt
+		fn      func(ctx context.Context, tx *sql.Tx, stop func()) error
+		cause   error
+		says    string
+		failed  uint64
+	}{
+		"shutdown before the attempt": {true, nil, context.Canceled, "", 0},
+		"shutdown while the handler runs": {false, func(ctx context.Context, _ *sql.Tx, stop func()) error {
+			stop()
 			return ctx.Err()
+		}, context.Canceled, "", 0},
+		"shutdown in a handler that ignores it": {false, func(_ context.Context, tx *sql.Tx, stop func()) error {
+			err := placeOrder("m1")(context.Background(), tx)
+			stop()
+			return err
+		}, context.Canceled, "", 0},
+		"shutdown in a pause": {false, func(_ context.Context, _ *sql.Tx, stop func()) error {
+			time.AfterFunc(time.Second, stop)
+			return errHandler
+		}, context.Canceled, "", 1},
+		"a handler that outlasts Hold": {false, func(ctx context.Context, _ *sql.Tx, _ func()) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, context.DeadlineExceeded, "Options.Hold", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, idempotency.Options{DeadLetterExchange: true, MinDelay: time.Hour, MaxDelay: time.Hour, Hold: 2 * time.Hour})
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				if c.stopped {
+					stop()
+				}
+				err := r.guard.Handle(ctx, r.db, r.delivery("m1"), func(ctx context.Context, tx *sql.Tx) error { return c.fn(ctx, tx, stop) })
+				wantHandedBack(t, r, err, c.cause)
+				if !strings.Contains(err.Error(), c.says) {
+					t.Errorf("%v does not name %s", err, c.says)
+				}
+				r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: c.failed})
+				if log := r.log.String(); log != "" && c.failed == 0 {
+					t.Errorf("this is worth no line, got %s", log)
+				}
+			})
 		})
-		wantHandedBack(t, r, err, context.Canceled)
-		r.wantStats(idempotency.Stats{HandedBack: 1})
-		if log := r.log.String(); log != "" {
-			t.Errorf("shutdown is worth no line, got %s", log)
-		}
-	})
-	t.Run("in a handler that ignores it", func(t *testing.T) {
-		r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
-		ctx, cancel := context.WithCancel(t.Context())
-		err := r.guard.Handle(ctx, r.db, r.delivery("m1"), func(_ context.Context, tx *sql.Tx) error {
-			if err := placeOrder("m1")(context.Background(), tx); err != nil {
-				t.Error(err)
-			}
-			cancel()
-			return nil
-		})
-		wantHandedBack(t, r, err, context.Canceled)
-		r.wantStats(idempotency.Stats{HandedBack: 1})
-		if log := r.log.String(); log != "" {
-			t.Errorf("shutdown is worth no line, got %s", log)
-		}
-	})
-	t.Run("in a pause", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := newReceiver(t, idempotency.Options{MinDelay: time.Minute, MaxDelay: time.Minute})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			wantHandedBack(t, r, r.guard.Handle(ctx, r.db, r.delivery("m1"), failing), context.DeadlineExceeded)
-			r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: 1})
-		})
-	})
+	}
 }
 
 func wantHandedBack(t *testing.T, r *receiver, err, cause error) {
 	t.Helper()
 	if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, cause) {
-		t.Errorf("got %v, want handed back because of %v", err, cause)
+		t.Fatalf("got %v, want handed back because of %v", err, cause)
 	}
 	if strings.Contains(err.Error(), "\n") {
 		t.Errorf("more than a line: %q", err)
@@ -74,57 +75,37 @@ func wantHandedBack(t *testing.T, r *receiver, err, cause error) {
 	r.wantRows(0, 0)
 }
 
-func TestADeliveryIsNotHeldForever(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true, Hold: time.Minute})
-		err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), func(ctx context.Context, tx *sql.Tx) error {
-			<-ctx.Done()
-			return ctx.Err()
+// The outcome stands although the broker did not hear of it, and the redelivery does not repeat it.
+func TestAnAckOrARejectionThatIsLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts  idempotency.Options
+		fn    func(context.Context, *sql.Tx) error
+		want  error
+		stats idempotency.Stats
+	}{
+		"of what is handled": {idempotency.Options{}, placeOrder("m1"),
+			idempotency.ErrNotAcked, idempotency.Stats{Handled: 1, NotAcked: 1}},
+		"of what is rejected": {idempotency.Options{Attempts: 1, DeadLetterExchange: true, MaxDelay: time.Millisecond, MinDelay: time.Millisecond}, failing,
+			idempotency.ErrHandedBack, idempotency.Stats{HandedBack: 1, FailedAttempts: 1}},
+		"of what is dead-lettered": {idempotency.Options{Attempts: 1, DeadLetter: func(context.Context, amqp.Delivery, error) error { return nil }}, failing,
+			idempotency.ErrNotAcked, idempotency.Stats{DeadLettered: 1, FailedAttempts: 1, NotAcked: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newReceiver(t, c.opts)
+			r.channel.err = amqp.ErrClosed
+			err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), c.fn)
+			other := idempotency.ErrHandedBack
+			if c.want == other {
+				other = idempotency.ErrNotAcked
+			}
+			if !errors.Is(err, c.want) || errors.Is(err, other) || !errors.Is(err, amqp.ErrClosed) {
+				t.Errorf("got %v", err)
+			}
+			r.wantStats(c.stats)
+			r.channel.err = nil
+			r.handle(placeOrder("m1"))
+			r.wantSaid("ack 2")
+			r.wantRows(1, 1)
 		})
-		if err == nil || !strings.Contains(err.Error(), "Options.Hold") {
-			t.Errorf("the error does not name the limit: %v", err)
-		}
-		wantHandedBack(t, r, err, context.DeadlineExceeded)
-		r.wantStats(idempotency.Stats{HandedBack: 1})
-	})
-}
-
-func TestALostAckLeavesTheCommitAndTheRedeliveryIsADuplicate(t *testing.T) {
-	r := newReceiver(t, idempotency.Options{})
-	r.channel.err = amqp.ErrClosed
-	err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), placeOrder("m1"))
-	if !errors.Is(err, idempotency.ErrNotAcked) || !errors.Is(err, amqp.ErrClosed) || errors.Is(err, idempotency.ErrHandedBack) {
-		t.Errorf("got %v", err)
 	}
-	r.wantStats(idempotency.Stats{Handled: 1, NotAcked: 1})
-
-	r.channel.err = nil
-	if err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), mustNotRun(t)); err != nil {
-		t.Fatal(err)
-	}
-	r.wantSaid("ack 2")
-	r.wantRows(1, 1)
-}
-
-func TestAMessageWhoseRejectionIsLostIsNotDeadLettered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetterExchange: true})
-		r.channel.err = amqp.ErrClosed
-		err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), failing)
-		if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, amqp.ErrClosed) {
-			t.Errorf("got %v", err)
-		}
-		r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: 1})
-	})
-}
-
-func TestALostAckAfterDeadLetteringSaysSo(t *testing.T) {
-	store := func(context.Context, amqp.Delivery, error) error { return nil }
-	r := newReceiver(t, idempotency.Options{Attempts: 1, DeadLetter: store})
-	r.channel.err = amqp.ErrClosed
-	err := r.guard.Handle(t.Context(), r.db, r.delivery("m1"), failing)
-	if !errors.Is(err, idempotency.ErrNotAcked) {
-		t.Errorf("got %v", err)
-	}
-	r.wantStats(idempotency.Stats{DeadLettered: 1, FailedAttempts: 1, NotAcked: 1})
 }

@@ -39,19 +39,13 @@ func newReceiver(t *testing.T, opts idempotency.Options) *receiver {
 	t.Helper()
 	faults, err := newFaultyDatabase("file:" + filepath.Join(t.TempDir(), "receiver.db") +
 		"?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&_pragma=foreign_keys(1)")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := &receiver{t: t, db: sql.OpenDB(faults), faults: faults, channel: &channel{}, log: &logbook{}}
 	t.Cleanup(func() { r.db.Close() })
-	if err := migrate.Inbox(t.Context(), r.db, migrate.SQLite); err != nil {
-		t.Fatal(err)
-	}
+	must(t, migrate.Inbox(t.Context(), r.db, migrate.SQLite))
 	r.exec(`CREATE TABLE orders (id TEXT)`) // no unique index: what is done twice shall show
 	inbox, err := sqlite.OpenInbox(t.Context(), r.db)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.inbox = &faultyInbox{Inbox: inbox}
 	opts.Logger = slog.New(slog.NewTextHandler(r.log, nil))
 	r.guard = r.newGuard("shop", opts)
@@ -65,9 +59,7 @@ func (r *receiver) newGuard(consumer string, opts idempotency.Options) *idempote
 	r.t.Helper()
 	opts.HandBack = !opts.DeadLetterExchange && opts.DeadLetter == nil
 	guard, err := idempotency.New(r.inbox, consumer, &opts)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	return guard
 }
 
@@ -84,6 +76,12 @@ func (r *receiver) delivery(id string) amqp.Delivery {
 	defer r.mu.Unlock()
 	r.tag++
 	return amqp.Delivery{Acknowledger: r.channel, DeliveryTag: r.tag, MessageId: id, RoutingKey: "orders"}
+}
+
+// handle handles a delivery of m1, which must come to its end.
+func (r *receiver) handle(fn func(context.Context, *sql.Tx) error) {
+	r.t.Helper()
+	must(r.t, r.guard.Handle(r.t.Context(), r.db, r.delivery("m1"), fn))
 }
 
 // placeOrder returns a handler that stores an order.
@@ -110,9 +108,7 @@ func (r *receiver) keys() int { return r.rows("bridge_inbox") }
 func (r *receiver) rows(table string) int {
 	r.t.Helper()
 	var n int
-	if err := r.db.QueryRowContext(context.Background(), `SELECT count(*) FROM `+table).Scan(&n); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, r.db.QueryRowContext(context.Background(), `SELECT count(*) FROM `+table).Scan(&n))
 	return n
 }
 

@@ -1,8 +1,6 @@
 package idempotency_test
 
 import (
-	"context"
-	"database/sql"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -23,14 +21,4 @@ func TestAReplyGoesToTheReplyToWithTheRequestsCorrelation(t *testing.T) {
 			t.Errorf("the reply is %+v", message)
 		}
 	}
-}
-
-func TestARequestThatCannotBeAnsweredIsDeadLetteredAtOnce(t *testing.T) {
-	r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
-	must(t, r.guard.Handle(t.Context(), r.db, r.delivery("m1"), func(context.Context, *sql.Tx) error {
-		_, err := idempotency.Reply(r.delivery("m1"), amqp.Publishing{})
-		return err
-	}))
-	r.wantSaid("reject 1")
-	r.wantStats(idempotency.Stats{DeadLettered: 1, FailedAttempts: 1})
 }

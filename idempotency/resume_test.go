@@ -15,35 +15,9 @@ import (
 // resume lets Resume run until it has nothing left to do.
 func (r *receiver) resume(effect idempotency.Effect) {
 	r.t.Helper()
-	ctx, stop := context.WithCancel(r.t.Context())
-	var resumer sync.WaitGroup
-	resumer.Go(func() {
-		if err := r.guard.Resume(ctx, r.db, effect); err != nil {
-			r.t.Error(err)
-		}
-	})
-	r.eventually("nothing is ready or started", func() bool {
-		counts, err := r.guard.CountPending(ctx, r.db)
-		return err == nil && counts[idempotency.Ready]+counts[idempotency.Started] == 0
-	})
-	stop()
-	resumer.Wait()
-}
-
-func TestAStartedMessageThatIsNotHeardOfIsDoubtful(t *testing.T) {
-	r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
-	r.started()
-	r.pending(idempotency.Started)
-	r.overdue()
-	if p := r.pending(idempotency.Doubtful); p.Stored || p.Error == "" {
-		t.Errorf("pending is %+v", p)
-	}
-	r.once(m.send()) // the redelivery
-	if p := r.pending(idempotency.Doubtful); !p.Stored {
-		t.Error("acked, and not stored")
-	}
-	m.want(t)
-	r.wantStats(idempotency.Stats{Doubtful: 1})
+	r.until("nothing is ready or started", func(counts map[idempotency.State]int64) bool {
+		return counts[idempotency.Ready]+counts[idempotency.Started] == 0
+	}, 1, func(ctx context.Context) error { return r.guard.Resume(ctx, r.db, effect) })
 }
 
 // started leaves m1 as a process does that dies in the effect.
@@ -89,9 +63,11 @@ func TestAnOperatorEndsADoubt(t *testing.T) {
 				t.Fatalf("decided while it is under way: %v", err)
 			}
 			r.overdue()
-			if err := c.decide(r); err != nil {
-				t.Fatal(err)
+			if p := r.pending(idempotency.Doubtful); p.Stored != c.stored || p.Error == "" {
+				t.Errorf("pending is %+v", p)
 			}
+			m.want(t)
+			must(t, c.decide(r))
 			if c.stored {
 				r.resume(m.send())
 			}
@@ -131,15 +107,7 @@ func TestACallbackEndsADoubt(t *testing.T) {
 					return next.(idempotency.Verdict), nil
 				}})
 			r.once(m.send(errSMTP))
-			ctx, stop := context.WithCancel(t.Context())
-			var resumer sync.WaitGroup
-			resumer.Go(func() { _ = r.guard.Resume(ctx, r.db, m.send()) })
-			r.eventually("nothing is pending", func() bool {
-				counts, err := r.guard.CountPending(ctx, r.db)
-				return err == nil && len(counts) == 0
-			})
-			stop()
-			resumer.Wait()
+			r.until("nothing is pending", nothing, 1, func(ctx context.Context) error { return r.guard.Resume(ctx, r.db, m.send()) })
 			m.want(t, append([]string{"m1"}, c.sent...)...)
 			if len(verdicts) > 0 {
 				t.Errorf("not asked: %v", verdicts)
@@ -152,9 +120,7 @@ func TestResumeGivesUpAfterItsAttemptsAndAnOperatorMayStartAgain(t *testing.T) {
 	r, m := newReceiver(t, idempotency.Options{Attempts: 2, Poll: time.Millisecond, MinDelay: time.Millisecond}), &mailbox{}
 	notDone := idempotency.NotDone(errSMTP)
 	r.once(m.send(errSMTP))
-	if err := r.guard.Retry(t.Context(), r.db, "m1"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.guard.Retry(t.Context(), r.db, "m1"))
 	r.resume(m.send(notDone, notDone))
 	if p := r.pending(idempotency.Failed); p.Attempts != 2 || p.Error != errSMTP.Error() {
 		t.Errorf("pending is %+v", p)
@@ -162,9 +128,7 @@ func TestResumeGivesUpAfterItsAttemptsAndAnOperatorMayStartAgain(t *testing.T) {
 	m.want(t, "m1", "m1", "m1")
 	r.once(m.send()) // the message comes again, and is in the inbox already
 	m.want(t, "m1", "m1", "m1")
-	if err := r.guard.Retry(t.Context(), r.db, "m1"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.guard.Retry(t.Context(), r.db, "m1"))
 	r.resume(m.send())
 	m.want(t, "m1", "m1", "m1", "m1")
 	r.wantNothingPending()
@@ -173,9 +137,7 @@ func TestResumeGivesUpAfterItsAttemptsAndAnOperatorMayStartAgain(t *testing.T) {
 func TestAResumedMessageWhoseProcessDiesIsDoubtfulAgain(t *testing.T) {
 	r, m := newReceiver(t, idempotency.Options{Poll: time.Millisecond}), &mailbox{}
 	r.once(m.send(errSMTP))
-	if err := r.guard.Retry(t.Context(), r.db, "m1"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.guard.Retry(t.Context(), r.db, "m1"))
 	var worker sync.WaitGroup
 	worker.Go(func() {
 		_ = r.guard.Resume(t.Context(), r.db, func(ctx context.Context, d amqp.Delivery) error {
@@ -191,5 +153,20 @@ func TestAResumedMessageWhoseProcessDiesIsDoubtfulAgain(t *testing.T) {
 	m.want(t, "m1", "m1")
 	if p := r.pending(idempotency.Doubtful); !p.Stored || p.Attempts != 1 {
 		t.Errorf("pending is %+v", p)
+	}
+}
+
+// The body that an effect gets is its own: what it writes into it is not stored.
+func TestAnEffectDoesNotChangeWhatIsStored(t *testing.T) {
+	r := newReceiver(t, idempotency.Options{})
+	d := r.delivery("m1")
+	d.Body = []byte("body")
+	must(t, r.guard.Accept(t.Context(), r.db, d))
+	r.resume(func(_ context.Context, d amqp.Delivery) error {
+		clear(d.Body)
+		return errSMTP
+	})
+	if p := r.pending(idempotency.Doubtful); string(p.Message.Body) != "body" {
+		t.Errorf("stored %q", p.Message.Body)
 	}
 }

@@ -17,20 +17,21 @@ import (
 
 const anID = "01936f5e-7b1c-7cc0-9a3b-0a1b2c3d4e5f"
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func newStatuses(t *testing.T) (*statuses, driver.Inbox) {
 	t.Helper()
 	db, err := database.Create(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "statuses.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
-	if err := errors.Join(db.MigrateInbox(t.Context()), db.MigrateTables(t.Context(), tables, part)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(db.MigrateInbox(t.Context()), db.MigrateTables(t.Context(), tables, part)))
 	inbox, err := db.Inbox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &statuses{db.DB}, inbox
 }
 
@@ -50,30 +51,21 @@ func (s *statuses) mustBegin(t *testing.T, want int) {
 }
 
 // What a run says after another one has begun could otherwise make findOut release
-// what is being sent.
+// what is being sent. After a dead-lettering attempts begin anew.
 func TestARunThatIsOverdueCannotSpeakForALaterOne(t *testing.T) {
-	s, _ := newStatuses(t)
-	s.mustBegin(t, 1)
-	s.mustBegin(t, 2)
-	if err := s.end(t.Context(), anID, 1, retrying, errUnheard); err != nil {
-		t.Fatal(err)
-	}
-	s.want(t, sending)
-	if err := s.end(t.Context(), anID, 2, sent, nil); err != nil {
-		t.Fatal(err)
-	}
-	s.want(t, sent)
-}
-
-func TestAttemptsBeginAnewAfterTheDeadQueue(t *testing.T) {
 	for _, now := range []status{refused, failed} {
 		s, _ := newStatuses(t)
-		s.mustBegin(t, 1)
-		s.mustBegin(t, 2)
-		if err := s.end(t.Context(), anID, 2, now, errUnheard); err != nil {
-			t.Fatal(err)
+		for _, speak := range []func(attempt int) error{
+			func(attempt int) error { return s.end(t.Context(), anID, attempt, now, errUnheard) },
+			func(attempt int) error { return s.giveUp(t.Context(), anID, attempt, now, errUnheard) },
+		} {
+			s.mustBegin(t, 1)
+			s.mustBegin(t, 2)
+			must(t, speak(1))
+			s.want(t, sending)
+			must(t, speak(2))
+			s.want(t, now)
 		}
-		s.mustBegin(t, 1)
 	}
 }
 
@@ -82,38 +74,15 @@ func TestTheDeadQueueDoesNotSpeakForWhatWasSent(t *testing.T) {
 	for _, was := range []status{sent, sending, doubtful} {
 		s, _ := newStatuses(t)
 		s.mustBegin(t, 1)
-		if err := s.end(t.Context(), anID, 1, was, nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.giveUp(t.Context(), anID, 0, refused, errUnheard); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.end(t.Context(), anID, 1, was, nil))
+		must(t, s.giveUp(t.Context(), anID, 0, refused, errUnheard))
 		s.want(t, was)
 	}
 	s, _ := newStatuses(t)
-	if err := s.giveUp(t.Context(), anID, 0, refused, errors.New(strings.Repeat("ä\xff", 2000))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.giveUp(t.Context(), anID, 0, refused, errors.New(strings.Repeat("ä\xff", 2000))))
 	s.want(t, refused)
-	if err := s.doubt(t.Context(), anID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.doubt(t.Context(), anID))
 	s.want(t, refused) // only what is being sent can be in doubt
-}
-
-// Its database was away when the run that was not done had ended, and is back.
-func TestTheDeadQueueSpeaksForItsOwnRun(t *testing.T) {
-	s, _ := newStatuses(t)
-	s.mustBegin(t, 1)
-	s.mustBegin(t, 2)
-	if err := s.giveUp(t.Context(), anID, 1, refused, errUnheard); err != nil {
-		t.Fatal(err)
-	}
-	s.want(t, sending)
-	if err := s.giveUp(t.Context(), anID, 2, refused, errUnheard); err != nil {
-		t.Fatal(err)
-	}
-	s.want(t, refused)
 }
 
 // What is claimed and not pending was sent; of all else the inbox says nothing.
@@ -142,9 +111,7 @@ func TestOnlyWhatTheInboxIsDoneWithIsSettled(t *testing.T) {
 			}
 			return err
 		}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		settled, err := s.settle(t.Context(), inbox)
 		if err != nil || (len(settled) == 1) != (c.want != c.was) {
 			t.Errorf("%+v: settled %v, %v", c, settled, err)
@@ -170,9 +137,7 @@ VALUES (?, 'sending', '', 1, '', ?, ?)`, id, timestamp(), timestamp())
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if settled, err := s.settle(t.Context(), inbox); err != nil || len(settled) != n {
 		t.Errorf("%d are settled, not %d; %v", len(settled), n, err)
 	}

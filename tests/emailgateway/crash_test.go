@@ -11,38 +11,91 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
+// A moment at which a gateway is held. It gives the gateway's variables; reached waits until it is
+// there, and release lets others pass once it is dead.
+type moment func(w *world) (env []string, reached func(id string), release func())
+
+// gated holds it at a commit; see gate.
+func gated(when, table, condition string) moment {
+	return func(w *world) ([]string, func(string), func()) {
+		gate := w.gate(when, table, condition)
+		return nil, func(string) { gate.reached(1) }, gate.open
+	}
+}
+
+// stalled holds it while it speaks to the mail server.
+func stalled(at mailserver.Moment) moment {
+	return func(w *world) ([]string, func(string), func()) {
+		reached := make(chan struct{})
+		w.mail.Do(func(v mailserver.Visit) mailserver.Action {
+			if v.Moment != at || v.N > 0 {
+				return mailserver.Action{}
+			}
+			close(reached)
+			return mailserver.Action{Stall: true}
+		})
+		return nil, func(string) { <-reached }, func() {}
+	}
+}
+
+// unacked lets no ack through to the broker.
+func unacked(w *world) ([]string, func(string), func()) {
+	valve, broker := servertest.Through(w.t, w.amqp)
+	var once sync.Once
+	w.mail.Do(func(v mailserver.Visit) mailserver.Action {
+		if v.Moment == mailserver.Answer {
+			once.Do(valve.HoldRequests)
+		}
+		return mailserver.Action{}
+	})
+	return []string{"EMAIL_AMQP_URL=" + broker}, func(id string) {
+			w.wantStatus(id, "sent")
+			w.wantDone(1)
+		}, func() {
+			valve.Cut()
+			w.wantDepth(queue, 1)
+		}
+}
+
 // Wherever a gateway dies, its successor sends the e-mail, or knows that it was sent,
 // or says that nobody knows. It never sends what was sent.
-func TestAGatewayKilledBetweenTwoCommits(t *testing.T) {
-	t.Parallel()
+func TestAGatewayIsKilled(t *testing.T) {
 	for name, c := range map[string]struct {
-		when, table, condition string
-		takenBefore            int // when it dies
-		doubtful               bool
+		at     moment
+		taken  int    // when it dies
+		decide string // what an operator finds out, where there is a doubt
 	}{
-		"before 'started'":              {"INSERT", "bridge_inbox_pending", "true", 0, false},
-		"between 'started' and sending": {"INSERT", "email_gateway", "true", 0, false},
-		"between sent and its status":   {"UPDATE", "email_gateway", "NEW.status = 'sent'", 1, true},
-		"between its status and 'done'": {"DELETE", "bridge_inbox_pending", "true", 1, false},
+		"before 'started'":                     {gated("INSERT", "bridge_inbox_pending", "true"), 0, ""},
+		"between 'started' and sending":        {gated("INSERT", "email_gateway", "true"), 0, ""},
+		"at MAIL":                              {stalled(mailserver.Mail), 0, "retry"},
+		"at RCPT":                              {stalled(mailserver.Rcpt), 0, "retry"},
+		"at DATA":                              {stalled(mailserver.Data), 0, "retry"},
+		"in the text":                          {stalled(mailserver.Text), 0, "retry"},
+		"while the server answers to the text": {stalled(mailserver.Answer), 1, "sent"},
+		"between sent and its status":          {gated("UPDATE", "email_gateway", "NEW.status = 'sent'"), 1, "sent"},
+		"between its status and 'done'":        {gated("DELETE", "bridge_inbox_pending", "true"), 1, ""},
+		"between 'done' and its ack":           {unacked, 1, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
-			gate := w.gate(c.when, c.table, c.condition)
-			p := w.start("EMAIL_SMTP_TIMEOUT=20s", "EMAIL_SMTP_ANSWER=20s") // it must not give up at the gate
+			env, reached, release := c.at(w)
+			p := w.start(append(env, "EMAIL_SMTP_TIMEOUT=20s", "EMAIL_SMTP_ANSWER=20s")...) // it must not give up there
 			id := w.publish(1)[0]
-			gate.reached(1)
+			reached(id)
 			p.Kill()
-			gate.open()
-			if n := len(w.mail.Taken()); n != c.takenBefore {
+			release()
+			if n := len(w.mail.Taken()); n != c.taken {
 				t.Fatalf("taken %d times before", n)
 			}
-			// What was started counts as overdue by the times of whoever started it.
-			_, err := w.db.Exec(`UPDATE bridge_inbox_pending SET due_ms = 0`)
-			w.must(err)
+			w.overdue()
 			p = w.start()
-			if c.doubtful {
+			if c.decide != "" {
 				w.wantDoubtful("", id)
-				w.decide("sent", id)
+				if n := len(w.mail.Taken()); n != c.taken {
+					t.Errorf("sent again")
+				}
+				w.decide(c.decide, id)
 			}
 			w.wantStatus(id, "sent")
 			w.wantDone(1)
@@ -56,47 +109,11 @@ func TestAGatewayKilledBetweenTwoCommits(t *testing.T) {
 	}
 }
 
-// Between those commits there is the mail server.
-func TestAGatewayKilledWhileItSpeaksToTheMailServer(t *testing.T) {
-	t.Parallel()
-	for _, at := range []mailserver.Moment{mailserver.Mail, mailserver.Rcpt, mailserver.Data, mailserver.Text, mailserver.Answer} {
-		t.Run(string(at), func(t *testing.T) {
-			w := newWorld(t)
-			reached := make(chan struct{})
-			w.mail.Do(func(v mailserver.Visit) mailserver.Action {
-				if v.Moment != at || v.N > 0 {
-					return mailserver.Action{}
-				}
-				close(reached)
-				return mailserver.Action{Stall: true}
-			})
-			p := w.start()
-			id := w.publish(1)[0]
-			<-reached
-			p.Kill()
-			taken := len(w.mail.Taken())
-			if taken > 0 != (at == mailserver.Answer) {
-				t.Errorf("taken %d times", taken)
-			}
-			_, err := w.db.Exec(`UPDATE bridge_inbox_pending SET due_ms = 0`) // as above
-			w.must(err)
-			p = w.start()
-			w.wantDoubtful("", id)
-			p.wantMetrics(`email_gateway_emails_total{outcome="doubtful"} 1`)
-			if len(w.mail.Taken()) != taken {
-				t.Error("sent again")
-			}
-			if taken > 0 { // as the mail server's log tells
-				w.decide("sent", id)
-			} else {
-				w.decide("retry", id)
-			}
-			w.wantStatus(id, "sent")
-			p.Stop()
-			w.wantTaken(id)
-			w.wantEmpty(queue)
-		})
-	}
+// overdue lets the time pass in which what was started may be heard of.
+func (w *world) overdue() {
+	w.t.Helper()
+	_, err := w.db.Exec(`UPDATE bridge_inbox_pending SET due_ms = 0`)
+	w.must(err)
 }
 
 // The successor has met the redelivery of what was being sent, and dies too before the
@@ -109,8 +126,7 @@ func TestAnEmailInDoubtIsNotSentBeforeItsStatusSaysSo(t *testing.T) {
 	id := w.publish(1)[0]
 	w.mail.WaitTaken(t, 1, patience)
 	p.Kill()
-	_, err := w.db.Exec(`UPDATE bridge_inbox_pending SET due_ms = 0`)
-	w.must(err)
+	w.overdue()
 	gate := w.gate("UPDATE", "email_gateway", "NEW.status = 'doubtful'")
 	p = w.start("EMAIL_SMTP_TIMEOUT=20s")
 	gate.reached(1)
@@ -123,32 +139,6 @@ func TestAnEmailInDoubtIsNotSentBeforeItsStatusSaysSo(t *testing.T) {
 	p.Stop()
 	w.wantTaken(id)
 	w.wantEmpty(queue)
-}
-
-func TestAGatewayKilledBetweenDoneAndItsAck(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	valve, broker := servertest.Through(t, w.amqp)
-	var once sync.Once
-	w.mail.Do(func(v mailserver.Visit) mailserver.Action {
-		if v.Moment == mailserver.Answer {
-			once.Do(valve.HoldRequests) // no ack comes through
-		}
-		return mailserver.Action{}
-	})
-	p := w.start("EMAIL_AMQP_URL=" + broker)
-	id := w.publish(1)[0]
-	w.wantStatus(id, "sent")
-	w.wantDone(1)
-	p.Kill()
-	valve.Cut()
-	w.wantDepth(queue, 1)
-	p = w.start()
-	p.wantMetrics(`email_gateway_emails_total{outcome="duplicate"} 1`, `email_gateway_emails_total{outcome="sent"} 0`)
-	p.Stop()
-	w.wantTaken(id)
-	w.wantEmpty(queue)
-	w.wantDoubtful("")
 }
 
 func TestADatabaseThatGoesAwayBetweenSentAndDone(t *testing.T) {
@@ -175,32 +165,12 @@ func TestADatabaseThatGoesAwayBetweenSentAndDone(t *testing.T) {
 	w.wantEmpty(queue)
 }
 
-// Of many copies that come at the same moment to two gateways one is sent.
-func TestCopiesAtTheSameMomentAreOneEmail(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	first, second := w.start(), w.start()
-	ids := w.publish(5)
-	const copies = 10
-	for range copies {
-		for _, id := range ids {
-			w.publishAs(id, body)
-		}
-	}
-	w.eventually("all have come to an end", func() bool {
-		return first.count("sent")+second.count("sent")+first.count("duplicate")+second.count("duplicate") == len(ids)*(1+copies)
-	})
-	w.stopEmpty(first, second)
-	w.wantTaken(ids...)
-	w.wantDoubtful("")
-}
-
 // Two gateways on one queue, killed again and again, and a mail server that does all
 // it can do at random: nothing is sent twice, and nothing is lost.
 func TestNeverTwiceWhateverHappens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	const emails = 150
+	const emails = 100
 	dice := rand.New(rand.NewPCG(1, 2)) // the server calls for one visit at a time
 	w.mail.Do(func(v mailserver.Visit) mailserver.Action {
 		switch n := dice.IntN(100); {
@@ -243,8 +213,14 @@ func TestNeverTwiceWhateverHappens(t *testing.T) {
 		var known int
 		w.must(w.db.QueryRow(`SELECT count(*) FROM email_gateway`).Scan(&known))
 		return open == 0 && known == emails
-	}, func() string { return fmt.Sprint(open, " are open: ", w.unfinished()) })
-	w.stopEmpty(first, second)
+	}, func() string { return fmt.Sprint(open, " are open") })
+	for _, p := range []*process{first, second} {
+		if code := p.Stop(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+	w.wantEmpty(queue)
+	w.wantEmpty(queue + ".dead")
 	taken := make(map[string]int)
 	for _, e := range w.mail.Taken() {
 		taken[strings.TrimSuffix(strings.TrimPrefix(e.Get("Message-Id"), "<"), "@example.org>")]++
@@ -271,33 +247,4 @@ func TestNeverTwiceWhateverHappens(t *testing.T) {
 	if len(doubtful) == 0 || len(doubtful) > emails/2 {
 		t.Errorf("%d are doubtful: this shows nothing", len(doubtful))
 	}
-}
-
-// unfinished are the e-mails that have come to no end, with what is known of each.
-func (w *world) unfinished() (all []string) {
-	rows, err := w.db.Query(`SELECT message_id, e.status, e.attempts, e.error, coalesce(p.state, 'not pending'), coalesce(p.message IS NOT NULL, false)
-FROM email_gateway e LEFT JOIN bridge_inbox_pending p ON p.message_key = e.message_id WHERE e.status NOT IN ('sent', 'doubtful')`)
-	w.must(err)
-	defer rows.Close()
-	for rows.Next() {
-		var id, status, text, state string
-		var attempts int
-		var stored bool
-		w.must(rows.Scan(&id, &status, &attempts, &text, &state, &stored))
-		all = append(all, fmt.Sprintf("%s is %s after %d attempts (%s), in the inbox %s, stored: %v", id, status, attempts, text, state, stored))
-	}
-	w.must(rows.Err())
-	return all
-}
-
-// stopEmpty stops two gateways and holds them to having left nothing in the queues.
-func (w *world) stopEmpty(gateways ...*process) {
-	w.t.Helper()
-	for _, p := range gateways {
-		if code := p.Stop(); code != 0 {
-			w.t.Errorf("exit code %d", code)
-		}
-	}
-	w.wantEmpty(queue)
-	w.wantEmpty(queue + ".dead")
 }

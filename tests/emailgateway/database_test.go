@@ -25,8 +25,8 @@ func mariaDB(t *testing.T) string {
 	return address.String()
 }
 
-// Sent, sent at the third attempt, refused, given up, doubtful and retried: on every
-// database that there is a server for. The other tests use PostgreSQL.
+// Sent, sent at the third attempt, refused, given up, doubtful and retried, and a copy of
+// each: on every database that there is a server for. The other tests use PostgreSQL.
 func TestEachDatabase(t *testing.T) {
 	t.Parallel()
 	for name, database := range map[string]func(t *testing.T) string{
@@ -68,21 +68,37 @@ func TestEachDatabase(t *testing.T) {
 			p.wantMetrics(`email_gateway_emails_total{outcome="sent"} 2`, `email_gateway_emails_total{outcome="refused"} 1`,
 				`email_gateway_emails_total{outcome="failed"} 1`, `email_gateway_emails_total{outcome="doubtful"} 1`,
 				`email_gateway_pending{state="doubtful"} 1`)
+			for path, want := range map[string]string{"/livez": "ok\n", "/readyz": "ok\n"} {
+				if code, text := p.get(path); code != 200 || text != want {
+					t.Errorf("%s: %d %s", path, code, text)
+				}
+			}
+			w.wantDead(dead{ids["nobody"], "refused", "recipient 1 of 1: refused for good: 550"}, dead{ids["never"], "failed", "given up after 4 attempts"})
 			w.wantDoubtful("connection lost", ids["ann"])
 			w.decide("retry", ids["ann"])
 			p.wantMetrics(`email_gateway_emails_total{outcome="sent"} 3`, `email_gateway_pending{state="doubtful"} 0`)
-			for _, id := range ids {
-				w.publishAs(id, body) // three of them are duplicates
+			for _, word := range []string{"sent", "retry"} {
+				again := w.call("doubtful", word, ids["ann"])
+				if again.Code != 1 || !strings.Contains(again.Stderr, "not pending; see email-gateway doubtful list") {
+					t.Errorf("exit code %d, %s", again.Code, again.Stderr)
+				}
 			}
-			p.wantMetrics(`email_gateway_emails_total{outcome="duplicate"} 3`, `email_gateway_emails_total{outcome="sent"} 5`, `email_gateway_held 0`)
+			for _, id := range ids {
+				w.publishAs(id, body) // three of them are duplicates; what was dead is as new
+			}
+			p.wantMetrics(`email_gateway_emails_total{outcome="duplicate"} 3`, `email_gateway_emails_total{outcome="sent"} 5`,
+				`email_gateway_attempts_total{result="sent"} 5`, `email_gateway_held 0`)
 			if code := p.Stop(); code != 0 {
 				t.Errorf("exit code %d", code)
 			}
-			w.wantDepth(queue+".dead", 2)
+			w.wantEmpty(queue + ".dead")
 			w.wantEmpty(queue)
 			var taken []string
 			for _, e := range w.mail.Taken() {
 				taken = append(taken, e.Get("Message-Id"))
+				if e.From != "shop@example.org" || len(e.To) != 1 || e.Get("Subject") != "Your order" || !strings.Contains(e.Text, "Thank you.") {
+					t.Errorf("%+v", e)
+				}
 			}
 			var want []string
 			for to, id := range ids {

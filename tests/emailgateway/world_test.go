@@ -173,26 +173,31 @@ func (w *world) wantDepth(name string, want int) {
 	}, func() string { return fmt.Sprint(got) })
 }
 
-// wantDead waits for a message in the dead queue and takes it.
-func (w *world) wantDead(id, code, words string) {
+// A dead is what a message in the dead queue says.
+type dead struct{ id, code, words string }
+
+// wantDead waits for messages in the dead queue, in any order, and takes them.
+func (w *world) wantDead(want ...dead) {
 	w.t.Helper()
-	var d amqp.Delivery
-	w.eventually("a message is dead", func() (ok bool) {
-		var err error
-		d, ok, err = w.ch.Get(queue+".dead", true)
-		w.must(err)
-		return ok
-	})
-	reason, _ := d.Headers["x-bridge-dead-reason"].(string)
-	text, _ := d.Headers["x-bridge-dead-text"].(string)
-	if d.MessageId != id || reason != code || !strings.Contains(text, words) {
-		w.t.Errorf("dead is %s: %s, %q; want %s: %s, %q", d.MessageId, reason, text, id, code, words)
-	}
-	if d.Headers["traceparent"] != "kept" || d.DeliveryMode != amqp.Persistent || d.ContentType != "application/json" {
-		w.t.Errorf("the message has changed: %+v", d)
-	}
-	if at, _ := d.Headers["x-bridge-dead-at"].(string); at == "" {
-		w.t.Error("the dead message has no time")
+	for range want {
+		var d amqp.Delivery
+		w.eventually("a message is dead", func() (ok bool) {
+			var err error
+			d, ok, err = w.ch.Get(queue+".dead", true)
+			w.must(err)
+			return ok
+		})
+		reason, _ := d.Headers["x-bridge-dead-reason"].(string)
+		text, _ := d.Headers["x-bridge-dead-text"].(string)
+		if !slices.ContainsFunc(want, func(c dead) bool { return d.MessageId == c.id && reason == c.code && strings.Contains(text, c.words) }) {
+			w.t.Errorf("dead is %s: %s, %q; want one of %q", d.MessageId, reason, text, want)
+		}
+		if d.Headers["traceparent"] != "kept" || d.DeliveryMode != amqp.Persistent || d.ContentType != "application/json" {
+			w.t.Errorf("the message has changed: %+v", d)
+		}
+		if at, _ := d.Headers["x-bridge-dead-at"].(string); at == "" {
+			w.t.Error("the dead message has no time")
+		}
 	}
 }
 

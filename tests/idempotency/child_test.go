@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -27,23 +26,15 @@ func steps(turn, databases int) (first, stride int) {
 	return 1 + turn, databases
 }
 
-// A child is a receiver in a process of its own, this test binary once more, that stops at some point
-// to be killed.
+// A child is a receiver in a process of its own, this test binary once more, that stops
+// after one of its steps to be killed.
 type child struct {
-	Does        string // one of children
-	What        string // of several that it can do
+	Task        string // one of tasks
 	Step        int    // after which it stops
 	Messages    int    // how many it handles
 	Outbox      outbox
 	AMQP, Queue string
-	Driver, DSN string
-}
-
-// children by what they do. Each consumes from its queue.
-var children = map[string]func(ctx context.Context, c child, channel *amqp.Channel, deliveries <-chan amqp.Delivery) error{
-	"handle":   handleToPoint,
-	"walk":     walk,
-	"entities": countEntitySteps,
+	Store, DSN  string
 }
 
 // childVariable has a child as JSON.
@@ -84,7 +75,7 @@ func tryPlay(text string) error {
 	if err != nil {
 		return err
 	}
-	return children[c.Does](context.Background(), c, channel, deliveries)
+	return walk(context.Background(), c, channel, deliveries)
 }
 
 // stop tells the parent that the point is reached, and waits to be killed. If
@@ -104,11 +95,11 @@ func (c *countdown) step() {
 	}
 }
 
-// kill runs a child on the queue and kills it. It returns false if that one has come to
-// its end before its step.
-func (q *queue) kill(c child) bool {
+// kill runs a child on the queue and the database and kills it. It returns false if that
+// one has come to its end before its step.
+func (q *queue) kill(db *database, c child) bool {
 	q.t.Helper()
-	c.AMQP, c.Queue = q.url, q.name
+	c.AMQP, c.Queue, c.Store, c.DSN = q.url, q.name, db.name, db.dsn
 	text, err := json.Marshal(c)
 	must(q.t, err)
 	self, err := os.Executable()
@@ -126,30 +117,7 @@ func (q *queue) kill(c child) bool {
 	_ = cmd.Process.Kill() // SIGKILL
 	_ = cmd.Wait()
 	if err != nil || line != reached && line != done {
-		q.t.Fatalf("%s %s, step %d: the child said %q: %v", c.Does, c.What, c.Step, line, err)
+		q.t.Fatalf("%s, step %d: the child said %q: %v", c.Task, c.Step, line, err)
 	}
 	return line == reached
-}
-
-// deserted waits until the broker knows that the consumers are dead: then what they had
-// not acked is in the queue again.
-func (q *queue) deserted() {
-	q.t.Helper()
-	eventually(q.t, "the consumers are gone", func() (bool, error) {
-		state, err := q.QueueDeclarePassive(q.name, true, false, false, false, nil)
-		return state.Consumers == 0, err
-	})
-}
-
-// redeliver hands what is in the queue to handle.
-func redeliver(t *testing.T, q *queue, handle func(d amqp.Delivery) error) {
-	t.Helper()
-	for {
-		d, ok, err := q.Get(q.name, false)
-		must(t, err)
-		if !ok {
-			return
-		}
-		must(t, handle(d))
-	}
 }

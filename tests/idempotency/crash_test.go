@@ -3,6 +3,8 @@ package idempotency_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"slices"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -10,110 +12,148 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// The points at which a receiver is killed that handles one message.
-const (
-	inHandler   = "in the handler" // after its effects, before the commit
-	afterCommit = "after the commit, before the ack"
-)
-
-// handleToPoint handles one message and stops at its point.
-func handleToPoint(ctx context.Context, c child, _ *amqp.Channel, deliveries <-chan amqp.Delivery) error {
-	db, err := open(ctx, c.Driver, c.DSN)
-	if err != nil {
-		return err
-	}
-	guard, err := idempotency.New(db.inbox, "shop", &idempotency.Options{HandBack: true})
-	if err != nil {
-		return err
-	}
-	d := <-deliveries
-	if c.What == afterCommit {
-		d.Acknowledger = stopBeforeAck{d.Acknowledger}
-	}
-	return guard.Handle(ctx, db.DB, d, func(ctx context.Context, tx *sql.Tx) error {
-		if err := db.placeOrder(ctx, tx, d.MessageId); err != nil {
-			return err
-		}
-		if c.What == inHandler {
-			stop()
-		}
-		return nil
-	})
-}
-
-type stopBeforeAck struct{ amqp.Acknowledger }
-
-func (stopBeforeAck) Ack(uint64, bool) error {
-	stop()
-	return nil
-}
-
-// killHandling kills a receiver at a point.
-func killHandling(t *testing.T, q *queue, db *database, point string) {
+// runUntilIdle runs Work or Resume until nothing is ready or started.
+func runUntilIdle(t *testing.T, db *database, guard *idempotency.Guard, run func(ctx context.Context) error) {
 	t.Helper()
-	if !q.kill(child{Does: "handle", What: point, Driver: db.driver, DSN: db.dsn}) {
-		t.Fatal("it was not killed")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	eventually(t, "nothing is ready or started", func() (bool, error) {
+		counts, err := guard.CountPending(ctx, db.DB)
+		return counts[idempotency.Ready]+counts[idempotency.Started] == 0, err
+	})
+	cancel()
+	must(t, <-ended)
+}
+
+// An effect that may have happened is never repeated; the doubt is there for who can
+// find out, and then the e-mail has been sent once.
+func TestAnEffectIsNeverRepeatedWhereverItsReceiverIsKilled(t *testing.T) {
+	for task, least := range map[string]int{"AtMostOnce": 8, "AtMostOnce, not done": 13, "AtMostOnce, in doubt": 6} {
+		t.Run(task, func(t *testing.T) {
+			t.Parallel()
+			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, o outbox, id string, guard *idempotency.Guard) {
+				ctx := t.Context()
+				before := o.sent(t, id)
+				if before > 1 {
+					t.Errorf("%s was sent %d times", id, before)
+				}
+				effect := func(_ context.Context, d amqp.Delivery) error { return o.send(d) }
+				q.redeliver(func(d amqp.Delivery) error { return guard.AtMostOnce(ctx, db.DB, d, effect) })
+				runUntilIdle(t, db, guard, func(ctx context.Context) error { return guard.Resume(ctx, db.DB, effect) })
+				if now := o.sent(t, id); now > 1 {
+					t.Errorf("%s was sent %d times", id, now)
+				}
+				found, err := guard.Pending(ctx, db.DB, idempotency.Doubtful, "", 10)
+				must(t, err)
+				for _, p := range found {
+					if !p.Stored || p.Message.MessageId != id || string(p.Message.Body) != id {
+						t.Errorf("the doubtful message is %+v", p)
+					}
+					if o.sent(t, id) > 0 {
+						must(t, guard.MarkDone(ctx, db.DB, p.Key))
+					} else {
+						must(t, guard.Retry(ctx, db.DB, p.Key))
+						runUntilIdle(t, db, guard, func(ctx context.Context) error { return guard.Resume(ctx, db.DB, effect) })
+					}
+				}
+				if now := o.sent(t, id); now != 1 {
+					t.Errorf("in the end %s was sent %d times", id, now)
+				}
+				q.redeliver(func(amqp.Delivery) error { return errors.New("the queue is not empty") })
+			})
+		})
 	}
 }
 
-func TestAReceiverKilledAfterItsCommitBeforeItsAckHasHandledTheMessage(t *testing.T) {
-	onEachDatabase(t, func(t *testing.T, db *database) {
-		q := newQueue(t, quorum)
-		q.publish("m1")
-		killHandling(t, q, db, afterCommit)
-		db.wantOrders(t, 1)
-
-		guard := newGuard(t, db.inbox, idempotency.Options{})
-		d := next(t, q.consume())
-		if !d.Redelivered {
-			t.Error("the delivery is not a redelivery")
-		}
-		err := guard.Handle(t.Context(), db.DB, d, func(context.Context, *sql.Tx) error {
-			t.Error("handled twice")
-			return nil
+func TestAMessageIsStoredAndHandledOnceWhereverItsReceiverIsKilled(t *testing.T) {
+	for task, least := range map[string]int{"Accept": 5, "Work": 14} {
+		t.Run(task, func(t *testing.T) {
+			t.Parallel()
+			orders := 0
+			walkThrough(t, task, least, func(t *testing.T, db *database, q *queue, _ outbox, id string, guard *idempotency.Guard) {
+				q.redeliver(func(d amqp.Delivery) error { return guard.Accept(t.Context(), db.DB, d) })
+				runUntilIdle(t, db, guard, func(ctx context.Context) error {
+					return guard.Work(ctx, db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+						return db.placeOrder(ctx, tx, d.MessageId)
+					})
+				})
+				var n int
+				must(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM orders WHERE id = '`+id+`'`).Scan(&n))
+				if orders++; n != 1 {
+					t.Errorf("%s was handled %d times", id, n)
+				}
+			})
+			if orders == 0 {
+				t.Error("nothing was tried")
+			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if stats := guard.Stats(); stats != (idempotency.Stats{Duplicates: 1}) {
-			t.Errorf("stats are %+v", stats)
-		}
-		db.wantOrders(t, 1)
-		q.wantEmpty()
-	})
+	}
 }
 
-func TestAReceiverKilledBeforeItsCommitHasDoneNothing(t *testing.T) {
-	onEachDatabase(t, func(t *testing.T, db *database) {
-		q := newQueue(t, quorum)
-		q.publish("m1")
-		killHandling(t, q, db, inHandler)
-		db.wantOrders(t, 0)
+// What is delivered, and what must have taken effect in the end, in this order.
+var crashes = map[string]struct {
+	messages, effects []string
+	steps             int // how many there are at least
+}{
+	"Handle":    {[]string{"e:1", "e:2", "e:1"}, []string{"1", "2"}, 14},
+	"Latest":    {[]string{"e:1", "e:3", "e:2", "e:3"}, []string{"1", "3"}, 20},
+	"Ordered":   {[]string{"e:3", "e:2", "e:1", "e:4"}, []string{"1", "2", "3", "4"}, 30},
+	"HighWater": {[]string{"e:001", "e:002", "e:002", "e:010"}, []string{"001", "002", "010"}, 22},
+}
 
-		guard := newGuard(t, db.inbox, idempotency.Options{})
-		err := guard.Handle(t.Context(), db.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
-			return db.placeOrder(ctx, tx, "m1")
+// A receiver is killed after its first step, another one after its second, and so on
+// until one comes to the end alive. After each another receiver does what is left. The
+// databases take turns with the steps.
+func TestAReceiverKilledBetweenAnyTwoStepsLosesAndRepeatsNothing(t *testing.T) {
+	for strategy, c := range crashes {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			databasesTakeTurns(t, func(t *testing.T, db *database, first, stride int) {
+				q := newQueue(t, limitless)
+				for step := first; ; step += stride {
+					q.publish(c.messages...)
+					killed := q.kill(db, child{Task: strategy, Step: step, Messages: len(c.messages)})
+					q.deserted()
+					r, err := db.receiver(strategy, db.inbox, idempotency.Options{DeadLetterExchange: true})
+					must(t, err)
+					q.redeliver(func(d amqp.Delivery) error { return r.handle(t.Context(), d, db.placeOrder) })
+					if got := db.placed(t)["e"]; !slices.Equal(got, c.effects) {
+						t.Errorf("after a kill at step %d versions %v took effect, must be %v", step, got, c.effects)
+					}
+					if r.left != nil {
+						if left, err := r.left(t.Context()); err != nil || left {
+							t.Errorf("after a kill at step %d something is still kept (%v)", step, err)
+						}
+					}
+					for _, table := range []string{"orders", "bridge_inbox", "bridge_mark", "bridge_kept"} {
+						_, err := db.ExecContext(t.Context(), `DELETE FROM `+table)
+						must(t, err)
+					}
+					if !killed {
+						if step < c.steps {
+							t.Errorf("there were only %d steps", step-1)
+						}
+						break
+					}
+				}
+			})
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if stats := guard.Stats(); stats != (idempotency.Stats{Handled: 1}) {
-			t.Errorf("stats are %+v", stats)
-		}
-		db.wantOrders(t, 1)
-		q.wantEmpty()
-	})
+	}
 }
 
 // What the package comment promises for a message whose handling kills the
 // process: the queue's delivery limit and dead-letter exchange catch it.
 func TestAMessageThatKillsItsReceiversIsDeadLetteredByTheQueue(t *testing.T) {
-	db := newSQLite(t)
+	const inHandler = 3 // before and after the claim, and after the effect
+	db := newDatabase(t, "SQLite")
 	q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 2,
 		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
 	q.publish("m1")
 	for range 3 {
-		killHandling(t, q, db, inHandler)
+		if !q.kill(db, child{Task: "Handle", Step: inHandler, Messages: 1}) {
+			t.Fatal("it was not killed")
+		}
 	}
 	if d := q.nextDead(); d.MessageId != "m1" {
 		t.Errorf("message %q is in the dead queue", d.MessageId)

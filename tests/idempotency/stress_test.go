@@ -7,79 +7,142 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// Every message is in the queue twice, handlers fail and panic at random, and
-// consumers lose their connections with acks under way.
-func TestEveryMessageIsHandledOnceWhateverFails(t *testing.T) {
-	const (
-		messages = 200
-		workers  = 8
-		lives    = 4 // how often the consumers are connected
-	)
-	onEachDatabase(t, func(t *testing.T, db *database) {
-		q := newQueue(t, quorumToDead)
-		ids := make([]string, 0, 2*messages)
-		for m := range messages {
-			ids = append(ids, fmt.Sprint("m", m), fmt.Sprint("m", m))
-		}
-		rand.Shuffle(len(ids), func(a, b int) { ids[a], ids[b] = ids[b], ids[a] })
-		q.publish(ids...)
+var errHandler = errors.New("no such customer")
 
-		guard, err := idempotency.New(db.inbox, "shop", &idempotency.Options{
-			Attempts: 100, MinDelay: time.Millisecond, MaxDelay: 5 * time.Millisecond, DeadLetterExchange: true,
-			Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		handle := func(id string) func(context.Context, *sql.Tx) error {
-			return func(ctx context.Context, tx *sql.Tx) error {
-				if err := db.placeOrder(ctx, tx, id); err != nil {
-					return err
-				}
-				return mishap()
+// Every message is in the queue twice, in no order; handlers fail and panic at random, and
+// consumers lose their connections with acks under way.
+func TestEveryMessageTakesEffectOnceWhoeverWorksAndWhateverFails(t *testing.T) {
+	const entities, versions = 6, 12
+	var want []string
+	for version := 1; version <= versions; version++ {
+		want = append(want, strconv.Itoa(version))
+	}
+	inOrder := func(got []string) bool { return slices.Equal(got, want) }
+	inAnyOrder := func(got []string) bool {
+		return slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
+	}
+	latestLast := func(got []string) bool {
+		place := -1
+		for _, version := range got {
+			next := slices.Index(want, version)
+			if next <= place {
+				return false
 			}
+			place = next
 		}
-		ended := func() uint64 { s := guard.Stats(); return s.Handled + s.Duplicates }
-		for life := range lives {
-			deliveries := q.consume()
-			var consumers sync.WaitGroup
-			for range workers {
-				consumers.Go(func() {
-					for d := range deliveries {
-						err := guard.Handle(t.Context(), db.DB, d, handle(d.MessageId))
-						if err != nil && !errors.Is(err, idempotency.ErrNotAcked) {
-							t.Error(err)
-						}
+		return place == versions-1
+	}
+	for strategy, right := range map[string]func(got []string) bool{
+		"Handle": inAnyOrder, "Accept and Work": inAnyOrder, "Latest": latestLast, "Ordered": inOrder,
+	} {
+		for _, name := range []string{"PostgreSQL", "MariaDB"} {
+			t.Run(strategy+" on "+name, func(t *testing.T) {
+				t.Parallel()
+				db := newDatabase(t, name)
+				var events []string
+				for entity := range entities {
+					for _, version := range want {
+						event := fmt.Sprintf("e%d:%s", entity, version)
+						events = append(events, event, event)
 					}
-				})
-			}
-			enough := uint64(2 * messages * (life + 1) / (lives + 1))
-			eventually(t, "enough is done", func() (bool, error) { return ended() >= enough, nil })
-			q.stopConsumers()
-			consumers.Wait()
+				}
+				workThrough(t, db, strategy, events)
+				for entity, got := range db.placed(t) {
+					if !right(got) {
+						t.Errorf("of %s versions %v took effect", entity, got)
+					}
+				}
+				if n := len(db.placed(t)); n != entities {
+					t.Errorf("events of %d entities took effect", n)
+				}
+			})
 		}
-		for { // the rest, among it what was acked in vain
-			d, ok, err := q.Get(q.name, false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !ok {
-				break
-			}
-			if err := guard.Handle(t.Context(), db.DB, d, handle(d.MessageId)); err != nil {
-				t.Error(err)
-			}
+	}
+}
+
+// workThrough hands events to workers until none is left.
+func workThrough(t *testing.T, db *database, strategy string, events []string) {
+	t.Helper()
+	const workers, helpers = 8, 3
+	const lives = 3 // how often the consumers are connected
+	r, err := db.receiver(strategy, db.inbox, idempotency.Options{Attempts: 100, MinDelay: time.Millisecond, MaxDelay: 5 * time.Millisecond,
+		DeadLetterExchange: true, Logger: slog.New(slog.DiscardHandler)})
+	must(t, err)
+	q := newQueue(t, quorumToDead)
+	rand.Shuffle(len(events), func(a, b int) { events[a], events[b] = events[b], events[a] })
+	q.publish(events...)
+	effect := func(ctx context.Context, tx *sql.Tx, id string) error {
+		if err := db.placeOrder(ctx, tx, id); err != nil {
+			return err
 		}
-		db.wantOrders(t, messages)
-		if got := guard.Stats(); got.HandedBack+got.DeadLettered != 0 || got.Handled != messages {
-			t.Errorf("stats are %+v", got)
+		switch rand.IntN(10) {
+		case 0:
+			return errHandler
+		case 1:
+			panic("out of range")
 		}
-		q.wantEmpty()
-	})
+		return nil
+	}
+
+	var all sync.WaitGroup
+	defer all.Wait()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	if r.beside != nil {
+		for range helpers {
+			all.Go(func() {
+				if err := r.beside(ctx, effect); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	for life := range lives {
+		deliveries, handled := q.consume(), make(chan struct{}, len(events))
+		var consumers sync.WaitGroup
+		for range workers {
+			consumers.Go(func() {
+				for d := range deliveries {
+					if err := r.handle(t.Context(), d, effect); err != nil && !errors.Is(err, idempotency.ErrNotAcked) {
+						t.Error(err)
+					}
+					handled <- struct{}{}
+				}
+			})
+		}
+		if life < lives-1 {
+			for range len(events) / lives {
+				<-handled
+			}
+		} else {
+			eventually(t, "the queue is empty", func() (bool, error) {
+				state, err := q.QueueDeclarePassive(q.name, true, false, false, false, nil)
+				return state.Messages == 0, err
+			})
+		}
+		q.stopConsumers()
+		consumers.Wait()
+	}
+	q.redeliver(func(d amqp.Delivery) error { return r.handle(t.Context(), d, effect) }) // what was acked in vain
+	if r.left != nil {
+		eventually(t, "nothing is left", func() (bool, error) {
+			left, err := r.left(t.Context())
+			return !left, err
+		})
+	}
+	q.wantEmpty()
+	if d, ok, err := q.Get(dead, true); err != nil || ok {
+		t.Errorf("the dead queue holds %q (%v)", d.Body, err)
+	}
 }

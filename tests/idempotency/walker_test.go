@@ -65,14 +65,37 @@ func (w *walkingInbox) RemoveBarePending(ctx context.Context, tx bridge.Tx, cons
 	return w.Inbox.RemoveBarePending(ctx, tx, consumer, key, run)
 }
 
-func (w *walkingInbox) Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]driver.Claimed, error) {
+func (w *walkingInbox) LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error) {
 	w.step()
-	return w.Inbox.Claimed(ctx, tx, consumer, after, limit)
+	defer w.step()
+	return w.Inbox.LockMark(ctx, tx, consumer, name)
 }
 
-func (w *walkingInbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (int64, error) {
+func (w *walkingInbox) SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error {
 	defer w.step()
-	return w.Inbox.Forget(ctx, tx, consumer, keys, age)
+	return w.Inbox.SetMark(ctx, tx, consumer, name, mark)
+}
+
+func (w *walkingInbox) Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64, message []byte) (bool, error) {
+	defer w.step()
+	return w.Inbox.Keep(ctx, tx, consumer, entity, version, message)
+}
+
+func (w *walkingInbox) Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error {
+	defer w.step()
+	return w.Inbox.Unkeep(ctx, tx, consumer, entity, version)
+}
+
+// stepping is a channel whose acks are steps, before and after.
+type stepping struct {
+	*amqp.Channel
+	*countdown
+}
+
+func (s stepping) Ack(tag uint64, multiple bool) error {
+	s.step()
+	defer s.step()
+	return s.Channel.Ack(tag, multiple)
 }
 
 // An outbox is the world outside: a file with a line for each e-mail.
@@ -100,124 +123,123 @@ func (o outbox) sent(t *testing.T, id string) int {
 
 var walkers = idempotency.Options{
 	Attempts: 20, MinDelay: time.Millisecond, MaxDelay: time.Millisecond, Poll: 5 * time.Millisecond, // an attempt may outlast its lease
-	EffectTimeout: 100 * time.Millisecond, Lease: time.Second, Retention: 10 * 24 * time.Hour,
-	HandBack: true,
+	EffectTimeout: 100 * time.Millisecond, Lease: time.Second, HandBack: true, Logger: slog.New(slog.DiscardHandler),
 }
 
-// A task is what a walker does.
-type task func(ctx context.Context, db *database, guard *idempotency.Guard, w *walkingInbox, o outbox, next func() amqp.Delivery) error
+// A walker is a child's receiver.
+type walker struct {
+	*walkingInbox
+	db     *database
+	guard  *idempotency.Guard
+	outbox outbox
+	next   func() amqp.Delivery
+}
+
+// A task is what a walker does with its first message.
+type task func(ctx context.Context, w *walker) error
 
 var tasks = map[string]task{
-	"AtMostOnce": func(ctx context.Context, db *database, guard *idempotency.Guard, w *walkingInbox, o outbox, next func() amqp.Delivery) error {
-		return guard.AtMostOnce(ctx, db.DB, next(), func(_ context.Context, d amqp.Delivery) error {
+	"AtMostOnce": func(ctx context.Context, w *walker) error {
+		return w.guard.AtMostOnce(ctx, w.db.DB, w.next(), func(_ context.Context, d amqp.Delivery) error {
 			w.step()
 			defer w.step()
-			return o.send(d)
+			return w.outbox.send(d)
 		})
 	},
 	// Its first attempt certainly has not sent anything.
-	"AtMostOnce, not done": func(ctx context.Context, db *database, guard *idempotency.Guard, w *walkingInbox, o outbox, next func() amqp.Delivery) error {
+	"AtMostOnce, not done": func(ctx context.Context, w *walker) error {
 		attempts := 0
-		return guard.AtMostOnce(ctx, db.DB, next(), func(_ context.Context, d amqp.Delivery) error {
+		return w.guard.AtMostOnce(ctx, w.db.DB, w.next(), func(_ context.Context, d amqp.Delivery) error {
 			w.step()
 			if attempts++; attempts == 1 {
 				return idempotency.NotDone(errHandler)
 			}
 			defer w.step()
-			return o.send(d)
+			return w.outbox.send(d)
 		})
 	},
-	"AtMostOnce, in doubt": func(ctx context.Context, db *database, guard *idempotency.Guard, w *walkingInbox, o outbox, next func() amqp.Delivery) error {
-		return guard.AtMostOnce(ctx, db.DB, next(), func(_ context.Context, d amqp.Delivery) error {
-			return errors.Join(o.send(d), errHandler)
+	"AtMostOnce, in doubt": func(ctx context.Context, w *walker) error {
+		return w.guard.AtMostOnce(ctx, w.db.DB, w.next(), func(_ context.Context, d amqp.Delivery) error {
+			return errors.Join(w.outbox.send(d), errHandler)
 		})
 	},
-	"Accept": func(ctx context.Context, db *database, guard *idempotency.Guard, w *walkingInbox, o outbox, next func() amqp.Delivery) error {
-		return guard.Accept(ctx, db.DB, next())
-	},
-	"Purge": func(ctx context.Context, db *database, guard *idempotency.Guard, w *walkingInbox, o outbox, next func() amqp.Delivery) error {
-		if _, err := guard.Purge(ctx, db.DB); err != nil {
-			return err
-		}
-		return guard.Handle(ctx, db.DB, next(), func(ctx context.Context, tx *sql.Tx) error { return nil })
-	},
-	"Work": func(ctx context.Context, db *database, guard *idempotency.Guard, w *walkingInbox, o outbox, next func() amqp.Delivery) error {
+	"Accept": func(ctx context.Context, w *walker) error { return w.guard.Accept(ctx, w.db.DB, w.next()) },
+	"Work": func(ctx context.Context, w *walker) error {
 		accepting, err := idempotency.New(w.Inbox, "shop", &walkers)
 		if err != nil {
 			return err
 		}
-		if err := accepting.Accept(ctx, db.DB, next()); err != nil {
+		if err := accepting.Accept(ctx, w.db.DB, w.next()); err != nil {
 			return err
 		}
 		ctx, done := context.WithCancel(ctx)
 		attempts := 0
-		return guard.Work(ctx, db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
+		return w.guard.Work(ctx, w.db.DB, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {
 			defer w.step()
 			if attempts++; attempts == 1 {
 				return errHandler
 			}
 			go func() { // when it is committed
 				for {
-					counts, err := guard.CountPending(context.Background(), db.DB)
+					counts, err := w.guard.CountPending(context.Background(), w.db.DB)
 					if err == nil && len(counts) == 0 {
 						done()
 						return
 					}
 				}
 			}()
-			return db.placeOrder(ctx, tx, d.MessageId)
+			return w.db.placeOrder(ctx, tx, d.MessageId)
 		})
 	},
 }
 
-// walk does its task.
+// walk does its task, or handles its messages by a strategy.
 func walk(ctx context.Context, c child, channel *amqp.Channel, deliveries <-chan amqp.Delivery) error {
-	db, err := open(ctx, c.Driver, c.DSN)
+	db, err := open(ctx, c.Store, c.DSN)
 	if err != nil {
 		return err
 	}
-	w := &walkingInbox{db.inbox, countdown{c.Step}}
-	guard, err := idempotency.New(w, "shop", &walkers)
-	if err != nil {
-		return err
-	}
-	return tasks[c.What](ctx, db, guard, w, c.Outbox, func() amqp.Delivery {
+	w := &walker{walkingInbox: &walkingInbox{db.inbox, countdown{c.Step}}, db: db, outbox: c.Outbox}
+	w.next = func() amqp.Delivery {
 		d := <-deliveries
 		d.Acknowledger = stepping{channel, &w.countdown}
 		return d
-	})
-}
-
-// walker is a child that does a task up to a step.
-func walker(task string, step int, db *database, o outbox) child {
-	return child{Does: "walk", What: task, Step: step, Outbox: o, Driver: db.driver, DSN: db.dsn}
-}
-
-// databasesTakeTurns is onEachDatabase with the steps that are the database's.
-func databasesTakeTurns(t *testing.T, test func(t *testing.T, db *database, first, stride int)) {
-	turn := 0
-	onEachDatabase(t, func(t *testing.T, db *database) {
-		first, stride := steps(turn, 2)
-		turn++
-		test(t, db, first, stride)
-	})
+	}
+	if does := tasks[c.Task]; does != nil {
+		if w.guard, err = idempotency.New(w, "shop", &walkers); err != nil {
+			return err
+		}
+		return does(ctx, w)
+	}
+	r, err := db.receiver(c.Task, w, idempotency.Options{})
+	if err != nil {
+		return err
+	}
+	for range c.Messages {
+		err := r.handle(ctx, w.next(), func(ctx context.Context, tx *sql.Tx, id string) error {
+			defer w.step()
+			return db.placeOrder(ctx, tx, id)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // walkThrough kills a walker after its first step, another after its second, and so on
 // until one comes to its end alive; after each, check finishes the work.
 func walkThrough(t *testing.T, task string, least int, check func(t *testing.T, db *database, q *queue, o outbox, id string, guard *idempotency.Guard)) {
 	databasesTakeTurns(t, func(t *testing.T, db *database, first, stride int) {
-		q := newQueue(t, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1_000_000})
+		q := newQueue(t, limitless)
 		o := outbox(filepath.Join(t.TempDir(), "outbox"))
+		guard, err := idempotency.New(db.inbox, "shop", &walkers)
+		must(t, err)
 		for step := first; ; step += stride {
 			id := fmt.Sprintf("%s %d", task, step)
 			q.publish(id)
-			killed := q.kill(walker(task, step, db, o))
+			killed := q.kill(db, child{Task: task, Step: step, Outbox: o})
 			q.deserted()
-			opts := walkers
-			opts.Logger = slog.New(slog.DiscardHandler)
-			guard, err := idempotency.New(db.inbox, "shop", &opts)
-			must(t, err)
 			check(t, db, q, o, id, guard)
 			if counts, err := guard.CountPending(t.Context(), db.DB); err != nil || len(counts) > 0 {
 				t.Errorf("after a kill at step %d there are pending %v, %v", step, counts, err)

@@ -1,0 +1,86 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+// inOwnTx claims the key and places an order in a transaction of the caller's, which ends as
+// end says.
+func (r *receiver) inOwnTx(ctx context.Context, claim idempotency.Claim, end func(tx *sql.Tx) error) error {
+	tx, err := r.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	fresh, err := claim(ctx, bridge.SQL(tx))
+	if err == nil && fresh {
+		err = placeOrder("m1")(ctx, tx)
+	}
+	if err != nil || !fresh {
+		return errors.Join(err, tx.Rollback())
+	}
+	return end(tx)
+}
+
+// A commit whose answer was lost is found by a look at the claim, and not repeated; what the
+// caller has rolled back is; and a claim that is not fresh ends the delivery.
+func TestInTheCallersTransactionAMessageIsHandledOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{DeadLetterExchange: true})
+		runs := 0
+		for range 2 {
+			must(t, r.guard.HandleTx(t.Context(), r.delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
+				return r.inOwnTx(ctx, claim, func(tx *sql.Tx) error {
+					if runs++; runs == 1 {
+						return errors.Join(errHandler, tx.Rollback())
+					}
+					must(t, tx.Commit())
+					return errNetwork
+				})
+			}))
+		}
+		r.wantSaid("ack 1", "ack 2")
+		r.wantRows(1, 1)
+		r.wantStats(idempotency.Stats{Handled: 1, Duplicates: 1, FailedAttempts: 1})
+	})
+}
+
+// What the caller must keep: to claim, to commit, and to do so before it returns.
+func TestWhatIsNotCommittedIsNotAcked(t *testing.T) {
+	for name, fn := range map[string]func(r *receiver, ctx context.Context, claim idempotency.Claim) error{
+		"without a claim": func(*receiver, context.Context, idempotency.Claim) error { return nil },
+		"without a commit": func(r *receiver, ctx context.Context, claim idempotency.Claim) error {
+			return r.inOwnTx(ctx, claim, func(tx *sql.Tx) error { return tx.Rollback() })
+		},
+		"with the transaction still open": func(r *receiver, ctx context.Context, claim idempotency.Claim) error {
+			return r.inOwnTx(ctx, claim, func(tx *sql.Tx) error {
+				r.inbox.onClaim = func(ctx context.Context) error { // the look waits, as on a server
+					<-ctx.Done()
+					return errors.Join(ctx.Err(), tx.Rollback())
+				}
+				return nil
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, idempotency.Options{Attempts: 1})
+				err := r.guard.HandleTx(t.Context(), r.delivery("m1"), func(ctx context.Context, claim idempotency.Claim) error {
+					return fn(r, ctx, claim)
+				})
+				if !errors.Is(err, idempotency.ErrHandedBack) {
+					t.Errorf("got %v", err)
+				}
+				r.wantSaid("requeue 1")
+				r.wantRows(0, 0)
+				r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: 1})
+			})
+		})
+	}
+}

@@ -1,0 +1,131 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/bridge/sqlite"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// A store is a kind of database. Its table of orders is without a unique index: what is
+// done twice shall show, and in which order.
+type store struct {
+	driver  string
+	dialect migrate.Dialect
+	dsn     func(t testing.TB) string
+	orders  string
+	insert  string
+	open    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
+}
+
+var stores = map[string]store{
+	"PostgreSQL": {"pgx", migrate.PostgreSQL, servertest.PostgresDB,
+		`CREATE TABLE orders (n bigserial PRIMARY KEY, id text)`, `INSERT INTO orders (id) VALUES ($1)`,
+		func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) }},
+	"MariaDB": {"mysql", migrate.MySQL, servertest.MariaDBDatabase,
+		`CREATE TABLE orders (n BIGINT AUTO_INCREMENT PRIMARY KEY, id TEXT)`, `INSERT INTO orders (id) VALUES (?)`,
+		func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) }},
+	"SQLite": {"sqlite", migrate.SQLite, func(t testing.TB) string {
+		return "file:" + filepath.Join(t.TempDir(), "receiver.db") + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)"
+	},
+		`CREATE TABLE orders (n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT)`, `INSERT INTO orders (id) VALUES (?)`,
+		func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return sqlite.OpenInbox(ctx, db) }},
+}
+
+// A database is one with an inbox and a table of orders.
+type database struct {
+	store
+	*sql.DB
+	inbox     driver.Inbox
+	name, dsn string // of the store, and of the database in it
+}
+
+// open opens a database of a store.
+func open(ctx context.Context, name, dsn string) (*database, error) {
+	s := stores[name]
+	db, err := sql.Open(s.driver, dsn)
+	if err != nil {
+		return nil, err
+	}
+	inbox, err := s.open(ctx, db)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return &database{s, db, inbox, name, dsn}, nil
+}
+
+// newDatabase makes a database in a store.
+func newDatabase(t *testing.T, name string) *database {
+	t.Helper()
+	s := stores[name]
+	dsn := s.dsn(t)
+	db, err := sql.Open(s.driver, dsn)
+	must(t, err)
+	defer db.Close()
+	must(t, migrate.Inbox(t.Context(), db, s.dialect))
+	_, err = db.ExecContext(t.Context(), s.orders)
+	must(t, err)
+	opened, err := open(t.Context(), name, dsn)
+	must(t, err)
+	t.Cleanup(func() { must(t, opened.Close()) })
+	return opened
+}
+
+// databasesTakeTurns runs a test on each database, with the steps that are its own.
+func databasesTakeTurns(t *testing.T, test func(t *testing.T, db *database, first, stride int)) {
+	names := []string{"PostgreSQL", "MariaDB", "SQLite"}
+	for turn, name := range names {
+		t.Run(name, func(t *testing.T) {
+			first, stride := steps(turn, len(names))
+			test(t, newDatabase(t, name), first, stride)
+		})
+	}
+}
+
+// placeOrder stores an order in tx.
+func (db *database) placeOrder(ctx context.Context, tx *sql.Tx, id string) error {
+	_, err := tx.ExecContext(ctx, db.insert, id)
+	return err
+}
+
+// placed returns the orders that are committed, by what is before the colon in them, in
+// their order.
+func (db *database) placed(t *testing.T) map[string][]string {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), `SELECT id FROM orders ORDER BY n`)
+	must(t, err)
+	defer rows.Close()
+	all := make(map[string][]string)
+	for rows.Next() {
+		var id string
+		must(t, rows.Scan(&id))
+		entity, key, _ := strings.Cut(id, ":")
+		all[entity] = append(all[entity], key)
+	}
+	must(t, rows.Err())
+	return all
+}
+
+// wantOrders checks how many orders are committed, each of them once.
+func (db *database) wantOrders(t *testing.T, want int) {
+	t.Helper()
+	var all, distinct, keys int
+	must(t, db.QueryRowContext(t.Context(), `SELECT count(*), count(DISTINCT id), (SELECT count(*) FROM bridge_inbox) FROM orders`).
+		Scan(&all, &distinct, &keys))
+	if all != want || distinct != want || keys != want {
+		t.Errorf("%d orders (%d different) and %d keys are committed, want %d of each", all, distinct, keys, want)
+	}
+}

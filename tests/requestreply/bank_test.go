@@ -1,0 +1,132 @@
+package requestreply_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/stage"
+)
+
+const briefVariable = "REQUEST_REPLY_TEST_BRIEF"
+
+// A brief tells the bank on what it works, and where it stops to be killed.
+type brief struct {
+	DatabaseURL string
+	AMQP        string
+	Topology    bridge.Topology
+	Stop        point
+}
+
+type point string
+
+const (
+	paid           point = "the bank has paid and not replied"
+	replyStaged    point = "the bank has staged a reply and not committed"
+	replyCommitted point = "the bank has committed and not acked"
+	requestAcked   point = "the bank has acked"
+)
+
+const (
+	requests = "requests"
+	replies  = "replies"
+)
+
+// serve is the bank's process.
+func serve(text string) {
+	var b brief
+	err := json.Unmarshal([]byte(text), &b)
+	if err == nil {
+		err = b.run(context.Background())
+	}
+	fmt.Fprintln(os.Stderr, "the bank ends:", err)
+	os.Exit(1)
+}
+
+// run answers requests until the process is killed.
+func (b *brief) run(ctx context.Context) error {
+	db, ledger, err := stage.Postgres.Open(ctx, b.DatabaseURL)
+	if err != nil {
+		return err
+	}
+	inbox, err := postgres.OpenInbox(ctx, db)
+	if err != nil {
+		return err
+	}
+	guard, err := idempotency.New(inbox, "bank", &idempotency.Options{HandBack: true})
+	if err != nil {
+		return err
+	}
+	broker, err := bridge.Dial(ctx, b.AMQP, &bridge.BrokerOptions{DialTimeout: stage.Patience})
+	if err != nil {
+		return err
+	}
+	sends, err := sender.New(ledger, broker, &sender.Options{Queue: b.Topology.Queue, Timeout: stage.Patience})
+	if err != nil {
+		return err
+	}
+	conn, err := amqp.Dial(b.AMQP)
+	if err != nil {
+		return err
+	}
+	channel, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	deliveries, err := channel.Consume(requests, "", false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	for d := range deliveries {
+		d.Acknowledger = &stopping{channel, b}
+		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error { return b.pay(ctx, tx, sends, d) })
+		if err != nil {
+			return err
+		}
+	}
+	return errors.New("the channel is closed")
+}
+
+// pay handles a request.
+func (b *brief) pay(ctx context.Context, tx *sql.Tx, sends *sender.Sender, request amqp.Delivery) error {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO payments VALUES ($1)`, request.CorrelationId); err != nil {
+		return err
+	}
+	b.stop(paid)
+	reply, err := idempotency.Reply(request, amqp.Publishing{Body: []byte("paid")})
+	if err != nil {
+		return err
+	}
+	_, err = sends.SendTx(ctx, bridge.SQL(tx), reply)
+	b.stop(replyStaged)
+	return err
+}
+
+// stopping is a channel that stops before or after its acks.
+type stopping struct {
+	amqp.Acknowledger
+	bank *brief
+}
+
+func (s *stopping) Ack(tag uint64, multiple bool) error {
+	s.bank.stop(replyCommitted)
+	defer s.bank.stop(requestAcked)
+	return s.Acknowledger.Ack(tag, multiple)
+}
+
+// stop stops here, if it shall, to be killed.
+func (b *brief) stop(at point) {
+	if at == b.Stop {
+		fmt.Println(at)
+		select {}
+	}
+}
