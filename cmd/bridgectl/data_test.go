@@ -14,20 +14,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-func TestSpread(t *testing.T) {
-	if got := spread(nil); got != (benchSpread{}) {
-		t.Errorf("of nothing: %+v", got)
-	}
-	var all []time.Duration
-	for i := range 1000 {
-		all = append(all, time.Duration(1000-i)*time.Millisecond)
-	}
-	want := benchSpread{P50: 500, P90: 900, P99: 990, P999: 999, Max: 1000}
-	if got := spread(all); got != want {
-		t.Errorf("%+v, not %+v", got, want)
-	}
-}
-
 func TestRate(t *testing.T) {
 	ten, thirty := 10.0, 30.0
 	if got := rate(&ten, &thirty, 4); got == nil || *got != 5 {
@@ -37,23 +23,6 @@ func TestRate(t *testing.T) {
 		if none != nil {
 			t.Errorf("%v where nothing is known", *none)
 		}
-	}
-}
-
-func TestDurationsAndNames(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		-time.Second: "0ms", 300 * time.Millisecond: "300ms", 59 * time.Second: "59s", 61 * time.Second: "1m1s",
-		time.Hour + 90*time.Second: "1h1m", 49 * time.Hour: "2d1h",
-	} {
-		if got := spanText(d); got != want {
-			t.Errorf("%v is %s, not %s", d, got, want)
-		}
-	}
-	if got := ends("a-long-name-with.dead", 17); got != "a-long-nam…h.dead" {
-		t.Errorf("%q", got)
-	}
-	if got := ends("short.dead", 17); got != "short.dead" {
-		t.Errorf("%q", got)
 	}
 }
 
@@ -80,6 +49,16 @@ func TestConclude(t *testing.T) {
 			[]string{"Consumer c has handled it", "it was forwarded, and the row deleted", "Nothing."}, []string{"rolled back"}},
 		"handled, row there": {messageFacts{Ledger: row(rowCommitted), Inbox: []inboxClaim{{Consumer: "c", State: stateDone}}},
 			[]string{"has been forwarded, and the row has not been deleted", "sweeps"}, []string{"A verifier forwards"}},
+		"committed": {messageFacts{Ledger: row(rowCommitted)},
+			[]string{"Its row is in the ledger: its transaction committed", "A verifier forwards it"}, nil},
+		"committed, parked": {messageFacts{Ledger: row(rowCommitted), Parked: &parkedFacts{Found: &parkedMessage{}}},
+			[]string{"It is parked in the database", "A verifier puts it into the staging queue"}, []string{"A verifier forwards it"}},
+		"rolled back, staged": {messageFacts{Ledger: row(rowAbsent), Staging: &stagingFacts{Found: []string{"staging"}}},
+			[]string{"It is in queue staging.", "its transaction rolled back", "A verifier drops it."}, nil},
+		"rolled back, dropped": {messageFacts{Ledger: row(rowAbsent), Dropped: &droppedFacts{At: []time.Time{time.Unix(0, 0)}}},
+			[]string{"its transaction rolled back, and a verifier dropped it at 1970-01-01 00:00:00"}, nil},
+		"in doubt": {messageFacts{Inbox: []inboxClaim{{Consumer: "stock", State: "doubtful", Error: "shelf fell"}}},
+			[]string{"Consumer stock has claimed it and is not done: doubtful: shelf fell."}, []string{"has handled"}},
 		"open": {messageFacts{Ledger: row(rowOpen)}, []string{"still open", "cannot be seen with this login"}, nil},
 		"open, seen": {messageFacts{Ledger: &rowFacts{State: rowOpen, Holders: []inspect.Holder{{Session: "1"}}}},
 			[]string{"still open"}, []string{"cannot be seen"}},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
 // What no server of the tests can be brought to do is put into the doctor's mouth
@@ -40,6 +41,10 @@ func TestNodes(t *testing.T) {
 		words      string
 	}{
 		{"split", well + `,"partitions":["b@host"]`, "cluster", inspect.Error, "a@host does not see b@host"},
+		{"down", `"running":false,"partitions":[],"type":"disc"`, "cluster", inspect.Warning, "a@host does not run"},
+		{"no memory", strings.Replace(well, `"mem_alarm":false`, `"mem_alarm":true`, 1), "alarms", inspect.Error, "the broker takes no messages"},
+		{"no disk", strings.Replace(well, `"disk_free_alarm":false`, `"disk_free_alarm":true`, 1), "alarms", inspect.Error, "of disk left"},
+		{"a low watermark", strings.Replace(well, `"disk_free_limit":2000000000`, `"disk_free_limit":50000000`, 1), "disk watermark", inspect.Warning, "stops taking messages when 48 MiB of disk are left"},
 		{"nearly no memory", strings.Replace(well, `"mem_used":1`, `"mem_used":900`, 1), "alarms", inspect.Warning, "of memory"},
 		{"nearly no disk", strings.Replace(well, `"disk_free":9`, `"disk_free":3`, 1), "alarms", inspect.Warning, "of disk left"},
 		{"nearly no files", strings.Replace(well, `"fd_used":10`, `"fd_used":900`, 1), "resources", inspect.Warning, "900 of 1000 file descriptors"},
@@ -90,6 +95,9 @@ func TestQueuesOfAllKinds(t *testing.T) {
 		level   inspect.Level
 		words   string
 	}{
+		{"a queue that deletes itself", func(g *group) {
+			examineArguments(g, &managedQueue{Name: "q", Type: "quorum", Durable: true, AutoDelete: true, Arguments: staging.Arguments}, staging, nil)
+		}, "arguments of q", inspect.Error, "deletes itself"},
 		{"a federated queue", func(g *group) {
 			examinePolicies(g, &managedQueue{Name: "q", Type: "quorum", Policy: "p", EffectivePolicy: looseMap{"federation-upstream-set": "all"}}, roleStaging, staging)
 		}, "policies of q", inspect.Warning, `federation-upstream-set is "all"`},
@@ -99,6 +107,13 @@ func TestQueuesOfAllKinds(t *testing.T) {
 		{"a policy with a consumer timeout", func(g *group) { // RabbitMQ 3.12 and later
 			examineConsumerTimeout(g, []*managedQueue{{Name: "q", EffectivePolicy: looseMap{"consumer-timeout": 600000.0}}}, 10*time.Minute)
 		}, "consumer timeout", inspect.Error, "it is 10m on q"},
+		{"one of three is away", func(g *group) {
+			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a", "b", "c"}, Online: []string{"a", "b"}}, 3)
+		}, "members of q", inspect.Warning, "2 of 3 are online"},
+		{"a classic queue in a cluster", func(g *group) { examineState(g, &managedQueue{Name: "q", Type: "classic"}, 3) }, "members of q", inspect.Warning, "on one of 3 nodes"},
+		{"an API without TLS", func(g *group) {
+			g.examineTransit("encryption of the API", "BRIDGE_MANAGEMENT_URL", transit.HTTP("http://broker.example:15672"))
+		}, "encryption of the API", inspect.Warning, "without TLS"},
 		{"no majority", func(g *group) {
 			examineState(g, &managedQueue{Name: "q", Type: "quorum", Members: []string{"a", "b", "c"}, Online: []string{"a"}}, 3)
 		}, "members of q", inspect.Error, "1 of 3 are online, which is no majority"},
@@ -165,14 +180,6 @@ func TestWhatServersAndMessagesSayCannotActOnATerminal(t *testing.T) {
 	p.line("%s", "line\x1b[31m")
 	if p.err != nil || strings.ContainsAny(text.String(), "\x1b\a\x00\u009b") || !strings.Contains(text.String(), "next") {
 		t.Errorf("%q", &text)
-	}
-}
-
-func TestShortDurations(t *testing.T) {
-	for d, want := range map[time.Duration]string{10 * time.Minute: "10m", time.Hour: "1h", 90 * time.Second: "1m30s", 30 * time.Second: "30s", 90 * time.Minute: "1h30m"} {
-		if got := short(d); got != want {
-			t.Errorf("%v: %s", d, got)
-		}
 	}
 }
 

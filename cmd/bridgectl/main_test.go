@@ -2,6 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -25,21 +30,217 @@ func TestHelpMayBeAskedForWithOneDash(t *testing.T) {
 	}
 }
 
-func TestWhatTheUserHasWrongIsCode2(t *testing.T) {
-	for _, c := range []struct{ args, name, value, want string }{
-		{"migrate status", "BRIDGE_DATABASE_URL", "oracle://u:s3cret@h/d", "BRIDGE_DATABASE_URL: open database: not a database URL: it must start with"},
-		{"topology declare", "BRIDGE_AMQP_URL", "http://u:s3cret@h/", "BRIDGE_AMQP_URL: broker URL is not usable: it is not of the form"},
-		{"topology print", "BRIDGE_ALLOW", "emails", `BRIDGE_ALLOW: "emails" is not EXCHANGE:KEY; write :emails for the queue`},
-		{"dead list --reason=unroutible", "BRIDGE_QUEUE", "q", `--reason: "unroutible" is not usable; give some of malformed, foreign,`},
+// Nothing of these is reachable.
+const (
+	awayDatabase = "postgres://user:s3cret@127.0.0.1:1/db"
+	awayBroker   = "amqp://user:s3cret@127.0.0.1:1/"
+)
+
+// called runs the program. Each of env is NAME=value, on top of servers that are away.
+func called(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	for _, entry := range append([]string{"BRIDGE_DATABASE_URL=" + awayDatabase, "BRIDGE_AMQP_URL=" + awayBroker}, env...) {
+		name, value, _ := strings.Cut(entry, "=")
+		t.Setenv(name, value)
+	}
+	var out, errs bytes.Buffer
+	code = run(t.Context(), args, &out, &errs)
+	if strings.Contains(out.String()+errs.String(), "s3cret") {
+		t.Errorf("bridgectl %q gives the password away: %s%s", args, &out, &errs)
+	}
+	return code, out.String(), errs.String()
+}
+
+func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
+	for _, c := range []struct {
+		args, env string
+		code      int
+		want      string
+	}{
+		{"migrat", "", exitMisused, `bridgectl has no command "migrat"; did you mean migrate? (see bridgectl -h)`},
+		{"migrate upp", "", exitMisused, `bridgectl migrate has no command "upp"; did you mean up? (see bridgectl migrate -h)`},
+		{"migrate up now", "", exitMisused, `unknown command "now" for "bridgectl migrate up"`},
+		{"migrate up --everything", "", exitMisused, "unknown flag: --everything"},
+		{"migrate status -o xml", "", exitMisused, `invalid argument "xml" for "-o, --output" flag: "xml" is not usable; give table or json`},
+		{"migrate print --database oracle", "", exitMisused, `--database: "oracle" is not known; give one of postgres, mysql, sqlserver, sqlite`},
+		{"migrate print --database sqlite --from 3", "", exitMisused, "there is no version 3"},
+		{"migrate print", "BRIDGE_DATABASE_URL=", exitMisused, "--database: is not given, and BRIDGE_DATABASE_URL is not set"},
+		{"migrate status", "BRIDGE_DATABASE_URL=", exitMisused, "BRIDGE_DATABASE_URL: is not set; name the database"},
+		{"migrate status", "BRIDGE_DATABASE_URL=oracle://u:s3cret@h/d", exitMisused, "BRIDGE_DATABASE_URL: open database: not a database URL: it must start with"},
+		{"migrate status", "", exitFailed, "BRIDGE_DATABASE_URL: open database: database not reachable"},
+		{"topology declare", "BRIDGE_AMQP_URL=", exitMisused, "BRIDGE_AMQP_URL: is not set; name the broker"},
+		{"topology declare", "BRIDGE_AMQP_URL=http://u:s3cret@h/", exitMisused, "BRIDGE_AMQP_URL: broker URL is not usable: it is not of the form"},
+		{"topology declare", "", exitFailed, "BRIDGE_AMQP_URL: connect to the broker: broker unavailable"},
+		{"topology print", "BRIDGE_QUEU=x", exitMisused, "BRIDGE_QUEU: unknown variable; did you mean BRIDGE_QUEUE?"},
+		{"topology print", "BRIDGE_QUEUE=" + strings.Repeat("q", 201), exitMisused, "BRIDGE_QUEUE: must have 1 to 200 bytes"},
+		{"topology print --queue " + strings.Repeat("q", 201), "", exitMisused, "--queue: must have 1 to 200 bytes"},
+		{"topology print", "BRIDGE_ALLOW=emails", exitMisused, `BRIDGE_ALLOW: "emails" is not EXCHANGE:KEY; write :emails for the queue`},
+		{"topology print", "BRIDGE_DATABASE_URL_FILE=/nowhere", exitMisused, "BRIDGE_DATABASE_URL_FILE: is set, and BRIDGE_DATABASE_URL too"},
+		{"status", "BRIDGE_OWN_TABLE=orders", exitMisused, `BRIDGE_OWN_TABLE: "orders" is not TABLE.COLUMN`},
+		{"status", "BRIDGE_MANAGEMENT_URL=nonsense", exitMisused, "BRIDGE_MANAGEMENT_URL: it must be http://user:password@host:port"},
+		{"status --worker=localhost:1", "", exitMisused, "--worker: is not of the form http://host:port"},
+		{"doctor", "BRIDGE_AMQP_URL=", exitMisused, "BRIDGE_AMQP_URL: is not set; name the broker, or examine the database alone"},
+		{"doctor", "BRIDGE_DATABASE_URL=", exitMisused, "BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or examine the broker alone"},
+		{"doctor ledger", "", exitMisused, `invalid argument "ledger" for "bridgectl doctor"`},
+		{"doctor", "BRIDGE_MANAGEMENT_URL=http://user:s3cret/x@host", exitMisused, "BRIDGE_MANAGEMENT_URL: it must be http://user:password@host:port"},
+		{"doctor", "BRIDGE_MANAGEMENT_URL=http://user:s3cret@host?cacertfile=/nowhere/ca.pem", exitMisused, "BRIDGE_MANAGEMENT_URL: parameters for TLS need https"},
+		{"doctor", "BRIDGE_MANAGEMENT_URL=https://user:s3cret@host?cacertfile=/nowhere/ca.pem", exitMisused, "BRIDGE_MANAGEMENT_URL: read cacertfile: open /nowhere/ca.pem"},
+		{"message x", "", exitMisused, `"x" is not a message ID`},
+		{"message 018f0000-0000-7000-8000-000000000000", "BRIDGE_DATABASE_URL=", exitFailed, "BRIDGE_AMQP_URL: connect to the broker"},
+		{"orphans sweep --older-than=59m", "", exitMisused, "--older-than: must be 1h0m0s at least"},
+		{"bench", "", exitMisused, "this writes to the ledger and the staging queue, beside whatever else is going on there: say --yes"},
+		{"bench --yes", "BRIDGE_OWN_TABLE=orders.id", exitMisused, "BRIDGE_OWN_TABLE: bench sends with the ledger's own tables"},
+		{"dead show", "", exitMisused, "requires at least 1 arg"},
+		{"dead list x", "", exitMisused, "unknown command"},
+		{"dead list --limit=0", "", exitMisused, "--limit: must be positive"},
+		{"dead list --reason=unroutible", "", exitMisused, `--reason: "unroutible" is not usable; give some of malformed, foreign,`},
+		{"dead list --verdict=maybe", "", exitMisused, `--verdict: "maybe" is not usable; give committed or unknown`},
+		{"dead list --target=late", "", exitMisused, `--target: "late" is not EXCHANGE:KEY; write :late`},
+		{"dead list --older-than=-1s", "", exitMisused, "--older-than"},
+		{"dead replay", "", exitMisused, "no message is chosen"},
+		{"dead replay --all", "", exitMisused, "say --yes"},
+		{"dead replay --all --yes --to=late", "", exitMisused, `--to: "late" is not EXCHANGE:KEY; write :late`},
+		{"dead replay --all --yes --to=:", "", exitMisused, "--to: names neither an exchange nor a queue"},
+		{"dead discard --yes", "", exitMisused, "no message is chosen"},
+		{"dead discard 1", "", exitMisused, "say --yes"},
 	} {
-		t.Run(c.args+" "+c.name, func(t *testing.T) {
-			t.Setenv(c.name, c.value)
-			var out, errs bytes.Buffer
-			code := run(t.Context(), strings.Fields(c.args), &out, &errs)
-			if code != exitMisused || out.Len() > 0 || !strings.HasPrefix(errs.String(), "bridgectl: "+c.want) || strings.Contains(errs.String(), "s3cret") {
-				t.Errorf("exit code %d, %q%q", code, out.String(), errs.String())
+		t.Run(c.args+" "+c.env, func(t *testing.T) {
+			code, stdout, stderr := called(t, strings.Fields(c.env), strings.Fields(c.args)...)
+			line, oneLine := strings.CutSuffix(stderr, "\n")
+			if code != c.code || stdout != "" || !oneLine || strings.Contains(line, "\n") || !strings.HasPrefix(line, "bridgectl: ") || !strings.Contains(line, c.want) ||
+				(code == exitFailed) != strings.Contains(line, "; see that ") {
+				t.Errorf("exit code %d, %q%q", code, stdout, stderr)
 			}
 		})
+	}
+}
+
+func TestWithoutAnyServerNothingIsKnown(t *testing.T) {
+	for _, args := range []string{"status", "message 018f0000-0000-7000-8000-000000000000"} {
+		code, _, stderr := called(t, []string{"BRIDGE_DATABASE_URL=", "BRIDGE_AMQP_URL="}, strings.Fields(args)...)
+		if code != exitMisused || !strings.Contains(stderr, "nothing is known without a server") {
+			t.Errorf("%s: exit code %d, %q", args, code, stderr)
+		}
+	}
+}
+
+func TestAnInterruptEndsIt(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	t.Setenv("BRIDGE_DATABASE_URL", "postgres://user:s3cret@"+silent.Addr().String()+"/db?sslmode=disable")
+	ctx, interrupt := context.WithCancel(t.Context())
+	var out, errs bytes.Buffer
+	ended := make(chan int, 1)
+	go func() { ended <- run(ctx, []string{"migrate", "status"}, &out, &errs) }()
+	client, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	interrupt()
+	if code := <-ended; code != exitFailed || errs.String() != "bridgectl: interrupted\n" {
+		t.Errorf("exit code %d, %q", code, &errs)
+	}
+}
+
+// Who runs the tool where a verifier runs has the verifier's variables set.
+func TestTheVerifiersVariablesAreLeftAlone(t *testing.T) {
+	readme, err := os.ReadFile("../verifier/README.md") // a test of the verifier holds its table to the program
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, help, _ := called(t, nil, "-h")
+	own := make(map[string]string)
+	for _, match := range regexp.MustCompile(`(?m)^  (BRIDGE_[A-Z_]+)(?: \(default (.*)\))?$`).FindAllStringSubmatch(help, -1) {
+		own[match[1]] = match[2]
+	}
+	shared, others := 0, []string{"BRIDGE_AMQP_URL=" + awayBroker}
+	for _, match := range regexp.MustCompile("(?m)^\\| `(BRIDGE_[A-Z_]+)` \\| (?:`([^`]*)`)? \\|").FindAllStringSubmatch(string(readme), -1) {
+		name, value := match[1], match[2]
+		if there, ok := own[name]; !ok {
+			others = append(others, name+"=whatever it is")
+		} else if shared++; there != value {
+			t.Errorf("the default of %s is %q, the verifier's is %q", name, there, value)
+		}
+	}
+	if len(others) < 10 || shared < 6 {
+		t.Fatalf("%d of the verifier's variables are shared, %d are not", shared, len(others))
+	}
+	if code, _, stderr := called(t, others, "topology", "print"); code != exitDone {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+}
+
+func TestHelpAndCompletionNeedNoEnvironment(t *testing.T) {
+	t.Setenv("BRIDGE_CLASSIC", "ja")
+	_, help, _ := called(t, nil, "-h")
+	for _, args := range [][]string{{}, {"help"}} {
+		if _, other, _ := called(t, nil, args...); other != help || !strings.Contains(help, "3  the doctor has found an error") {
+			t.Errorf("the help of %q is\n%s", args, other)
+		}
+	}
+	for words, want := range map[string][]string{
+		"migrate":                  {"print", "status", "up"},
+		"doctor":                   {"database", "broker"},
+		"topology print -o":        {"table", "json"},
+		"migrate print --database": {"postgres", "mysql", "sqlserver", "sqlite"},
+	} {
+		_, offered, _ := called(t, nil, append(append([]string{"__complete"}, strings.Fields(words)...), "")...)
+		for _, word := range want {
+			if !regexp.MustCompile(`(?m)^` + word + `(\t|$)`).MatchString(offered) {
+				t.Errorf("%s: %s is not offered: %q", words, word, offered)
+			}
+		}
+	}
+}
+
+// A file with the ledger's tables is all that the database's part needs.
+func TestTheDoctorAndTheStatusShowWhatIsThereAndWhatIsAway(t *testing.T) {
+	file := []string{"BRIDGE_DATABASE_URL=sqlite:" + filepath.Join(t.TempDir(), "ledger.db")}
+	if code, stdout, _ := called(t, file, "doctor", "database"); code != exitUnwell || !strings.Contains(stdout, "error    connection") {
+		t.Errorf("without a file: exit code %d\n%s", code, stdout)
+	}
+	_, made, _ := called(t, file, "migrate", "up")
+	identity := regexp.MustCompile(`[0-9a-f-]{36}`).FindString(made)
+	code, stdout, _ := called(t, file, "doctor", "database")
+	if code != exitDone || !strings.HasPrefix(stdout, "Database (sqlite)\n  ok       connection") || strings.Contains(stdout, "\x1b") ||
+		!strings.Contains(stdout, "\nno errors, no warnings, 0 unknown, ") || !strings.Contains(stdout, "ok       proof") {
+		t.Errorf("a healthy file: exit code %d\n%s", code, stdout)
+	}
+	code, stdout, _ = called(t, append(file, "BRIDGE_INBOX_URL"+strings.TrimPrefix(file[0], "BRIDGE_DATABASE_URL")), "doctor", "database")
+	if code != exitUnwell || !strings.Contains(stdout, "the tables of the inbox are not there") {
+		t.Errorf("without an inbox: exit code %d\n%s", code, stdout)
+	}
+	code, stdout, stderr := called(t, file, "status")
+	if code != exitFailed || stderr != "" || !strings.Contains(stdout, "failed: BRIDGE_AMQP_URL: connect to the broker") || !strings.Contains(stdout, identity) {
+		t.Errorf("status without a broker: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	for _, address := range []string{awayDatabase, "postgres://user:s3cret/x@host/db", "oracle://user:s3cret@host/db"} {
+		code, stdout, _ := called(t, []string{"BRIDGE_DATABASE_URL=" + address}, "doctor", "database")
+		if code != exitUnwell || !strings.Contains(stdout, "error    connection") || !strings.Contains(stdout, "BRIDGE_DATABASE_URL") {
+			t.Errorf("%s: exit code %d\n%s", address, code, stdout)
+		}
+	}
+}
+
+// Whoever may write to the dead queue can write a verdict. The rows of an own table stay: it
+// knows better.
+func TestAnOwnTableIsBelievedAndNotAForgedVerdict(t *testing.T) {
+	ledger, id := uuid.New(), uuid.New()
+	staged, err := wire.Encode(bridge.Message{ID: id, RoutingKey: "q"}, ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	staged.Headers[wire.HeaderDeadVerdict] = "committed"
+	m := readDead(amqp.Delivery{Headers: staged.Headers, MessageId: staged.MessageId})
+	for there, want := range map[bool]string{true: "its row was in the ledger", false: "its header says committed, and its table has no row with its ID"} {
+		plan := (&planner{}).decide(m, knowledge{identity: ledger, keeps: true, rows: map[uuid.UUID]bool{id: there}})
+		if there != (len(plan.out) == 1) || !strings.Contains(plan.note+plan.refusal, want) {
+			t.Errorf("with a row %t: %+v", there, plan)
+		}
 	}
 }
 

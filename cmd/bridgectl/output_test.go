@@ -1,31 +1,32 @@
 package main
 
 import (
+	"io"
 	"strings"
 	"testing"
-	"unicode"
+
+	"github.com/creack/pty"
 )
 
-// named is an answer with something that anybody may have written.
-type named struct{ Name string }
-
-func (n named) write(p *page) { p.line("%s", n.Name) }
-
-func TestEveryFormIsSafeOnATerminal(t *testing.T) {
-	for _, format := range []outputFormat{formatTable, formatJSON} {
-		var text strings.Builder
-		a := &app{stdout: &text, format: format}
-		v := named{"a\x1b[2J\x7f\u009b31m\u202eb"}
-		if err := a.print(v); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.printLine(v); err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range text.String() {
-			if !unicode.IsPrint(r) && r != '\n' {
-				t.Errorf("%s: %q is in %q", format, r, text.String())
-			}
+// Colour is for a terminal whose user wants it.
+func TestColorIsForTerminals(t *testing.T) {
+	screen, terminal, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer screen.Close()
+	defer terminal.Close()
+	for _, c := range []struct {
+		w           io.Writer
+		term, never string
+		want        bool
+	}{
+		{terminal, "xterm", "", true}, {terminal, "xterm", "1", false}, {terminal, "dumb", "", false}, {new(strings.Builder), "xterm", "", false},
+	} {
+		t.Setenv("TERM", c.term)
+		t.Setenv("NO_COLOR", c.never)
+		if got := hasColor(c.w); got != c.want {
+			t.Errorf("%T with TERM=%s and NO_COLOR=%s: %t", c.w, c.term, c.never, got)
 		}
 	}
 }

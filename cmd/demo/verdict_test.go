@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
@@ -113,18 +112,5 @@ func wantFailed(t *testing.T, r records, row string) {
 	table := strings.Join(strings.Fields(out.String()), " ")
 	if !strings.Contains(table, row) || !strings.Contains(out.String(), "FAILED") {
 		t.Errorf("the table does not say so:\n%s", &out)
-	}
-}
-
-func TestPercentile(t *testing.T) {
-	var sorted []time.Duration
-	if got := percentile(sorted, 99); got != 0 {
-		t.Errorf("of nothing: %v", got)
-	}
-	for i := range 100 {
-		sorted = append(sorted, time.Duration(i+1))
-	}
-	if p50, p99 := percentile(sorted, 50), percentile(sorted, 99); p50 != 50 || p99 != 99 {
-		t.Errorf("p50 %d, p99 %d", p50, p99)
 	}
 }

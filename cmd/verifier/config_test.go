@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -42,6 +43,30 @@ func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
+// refused runs the program, which must say in one line what is wrong, and no password.
+func refused(t *testing.T, code int, want string) (line string) {
+	t.Helper()
+	got, stdout, line := outcome(t)
+	if got != code || stdout != "" || !strings.HasPrefix(line, "verifier: "+want) || strings.Count(line, "\n") != 1 || strings.Contains(line, "s3cret") {
+		t.Errorf("exit code %d, want %d; standard output %q, standard error %q, want %q", got, code, stdout, line, want)
+	}
+	return line
+}
+
+// migrated is the URL of a SQLite file with the tables.
+func migrated(t *testing.T) string {
+	t.Helper()
+	minimal(t)
+	address := "sqlite:" + filepath.Join(t.TempDir(), "ledger.db")
+	t.Setenv("BRIDGE_DATABASE_URL", address)
+	_, first, _ := outcome(t, "-migrate")
+	code, again, stderr := outcome(t, "-migrate")
+	if code != exitDone || again != first || !strings.Contains(again, "the ledger's identity is ") || stderr != "" {
+		t.Fatalf("exit code %d, first %q, then %q, %q", code, first, again, stderr)
+	}
+	return address
+}
+
 func TestDefaultsAndValues(t *testing.T) {
 	minimal(t)
 	c, err := load(false)
@@ -63,7 +88,7 @@ func TestDefaultsAndValues(t *testing.T) {
 		"HAND_BACK": "6m", "SETTLERS": "2", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
 		"CONFIRM_TIMEOUT": "9s", "KEEP_USER_ID": "1", "AUDIT": "70000", "SWEEP_AGE": "never", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
 		"OWN_TABLE": "shop.orders.id", "EXPLAIN_AFTER": "never", "HTTP_ADDR": "none", "STATUS_ADDR": "127.0.0.1:0", "PPROF_ADDR": ":6060", "STATUS_HOSTS": "verifier.example, ::1", "SAMPLE_INTERVAL": "1m",
-		"TEST_ANYTHING": "ignored",
+		"TEST_ANYTHING": "ignored", "MANAGEMENT_URL": "the tool's", "INBOX_URL": "the tool's",
 	} {
 		t.Setenv(prefix+"_"+name, value)
 	}
@@ -99,125 +124,118 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_DATABASE_URL", "", "BRIDGE_DATABASE_URL: is not set"},
 		{"BRIDGE_AMQP_URL", "", "BRIDGE_AMQP_URL: is not set"},
 		{"BRIDGE_PREFETSH", "1", "BRIDGE_PREFETSH: unknown variable; did you mean BRIDGE_PREFETCH?"},
-		{"BRIDGE_DATABASEURL", "s3cret", "BRIDGE_DATABASEURL: unknown variable; did you mean BRIDGE_DATABASE_URL?"},
-		{"BRIDGE_SOMETHING_ELSE", "s3cret", "BRIDGE_SOMETHING_ELSE: unknown variable; unset it"},
 		{"BRIDGE_QUEUE", "", "BRIDGE_QUEUE: must have 1 to 200 bytes"},
 		{"BRIDGE_PREFETCH", "many", `BRIDGE_PREFETCH: "many" is not usable; give a whole number from 1 to 65535`},
-		{"BRIDGE_MAX_BYTES", "0", `BRIDGE_MAX_BYTES: "0" is not usable; give a positive number of bytes`},
 		{"BRIDGE_PREFETCH", "0", "BRIDGE_PREFETCH: "},
 		{"BRIDGE_PREFETCH", "65536", "BRIDGE_PREFETCH: "},
-		{"BRIDGE_SETTLERS", "-1", "BRIDGE_SETTLERS: "},
-		{"BRIDGE_SETTLERS", "", "BRIDGE_SETTLERS: "},
+		{"BRIDGE_MAX_BYTES", "0", `BRIDGE_MAX_BYTES: "0" is not usable; give a positive number of bytes`},
 		{"BRIDGE_DRAIN", "10", `BRIDGE_DRAIN: "10" is not usable; give a positive duration such as`},
-		{"BRIDGE_DRAIN", "-1s", "BRIDGE_DRAIN: "},
 		{"BRIDGE_AUDIT", "-1", `BRIDGE_AUDIT: "-1" is not usable; give a whole number from 0 to 1000000000`},
 		{"BRIDGE_AUDIT", "1000000001", "BRIDGE_AUDIT: "},
 		{"BRIDGE_ORDERED_SHARDS", "257", `BRIDGE_ORDERED_SHARDS: "257" is not usable; give a whole number from 0 to 256`},
 		{"BRIDGE_SWEEP_AGE", "59m", `BRIDGE_SWEEP_AGE: "59m" is not usable; give a duration of at least 1h such as 168h, or never`},
-		{"BRIDGE_SWEEP_AGE", "-1ns", "BRIDGE_SWEEP_AGE: "},
 		{"BRIDGE_DATABASE_URL_FILE", "/nowhere/s3cret", "BRIDGE_DATABASE_URL_FILE: is set, and BRIDGE_DATABASE_URL too; unset one of them"},
-		{"BRIDGE_AMQP_URL_FILE", "/nowhere/s3cret", "BRIDGE_AMQP_URL_FILE: is set, and BRIDGE_AMQP_URL too; unset one of them"},
 		{"BRIDGE_OWN_TABLE", "orders", `BRIDGE_OWN_TABLE: "orders" is not TABLE.COLUMN or SCHEMA.TABLE.COLUMN; write it so`},
-		{"BRIDGE_OWN_TABLE", ".id", "BRIDGE_OWN_TABLE: "},
-		{"BRIDGE_OWN_TABLE", "orders.", "BRIDGE_OWN_TABLE: "},
-		{"BRIDGE_OWN_TABLE", "", "BRIDGE_OWN_TABLE: "},
 		{"BRIDGE_OWN_TABLE", "orders.id", "BRIDGE_ALLOW: is not set; an own table needs it"},
-		{"BRIDGE_CLASSIC", "ja", `BRIDGE_CLASSIC: "ja" is not usable; give true or false`},
 		{"BRIDGE_ALLOW", "emails", `BRIDGE_ALLOW: "emails" is not EXCHANGE:KEY; write :emails for the queue`},
 		{"BRIDGE_ALLOW", "", "BRIDGE_ALLOW: is empty"},
 		{"BRIDGE_ALLOW", ":\xff", "BRIDGE_ALLOW: is not UTF-8"},
-		{"BRIDGE_LOG_LEVEL", "loud", `BRIDGE_LOG_LEVEL: "loud" is not usable; give debug, info, warn or error`},
-		{"BRIDGE_LOG_FORMAT", "xml", `BRIDGE_LOG_FORMAT: "xml" is not usable; give text, json or auto`},
 		{"BRIDGE_EXPLAIN_AFTER", "0s", `BRIDGE_EXPLAIN_AFTER: "0s" is not usable; give a positive duration such as 10s or 5m, or never`},
-		{"BRIDGE_HTTP_ADDR", "8081", `BRIDGE_HTTP_ADDR: "8081" is not usable; give host:port`},
-		{"BRIDGE_STATUS_ADDR", "", "BRIDGE_STATUS_ADDR: "},
 		{"BRIDGE_STATUS_ADDR", "8082", `BRIDGE_STATUS_ADDR: "8082" is not usable; give host:port, :port for 127.0.0.1`},
 		{"BRIDGE_STATUS_HOSTS", "verifier.example:8082", `BRIDGE_STATUS_HOSTS: "verifier.example:8082" is not usable; give names of hosts without ports`},
 		{"OTEL_TRACES_EXPORTER", "zipkin", `OTEL_TRACES_EXPORTER: "zipkin" is not usable; give otlp or none`},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", `OTEL_EXPORTER_OTLP_PROTOCOL: "grpc" is not usable; give http/protobuf`},
 	} {
 		t.Run(c.name+"="+c.value, func(t *testing.T) {
 			minimal(t)
+			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 			t.Setenv(c.name, c.value)
-			code, stdout, stderr := outcome(t)
-			if code != exitMisused || stdout != "" {
-				t.Errorf("exit code %d, stdout %q", code, stdout)
-			}
-			if !strings.HasPrefix(stderr, "verifier: "+c.want) || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "s3cret") {
-				t.Errorf("stderr %q", stderr)
-			}
+			refused(t, exitMisused, c.want)
 		})
+	}
+}
+
+func TestAServerThatCannotBeUsedIsNamedWithWhatToDo(t *testing.T) {
+	ledger, empty := migrated(t), filepath.Join(t.TempDir(), "empty.db")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("BRIDGE_ALLOW", "*:*")
+	const away, awayBroker = "postgres://u:s3cret@127.0.0.1:1/db", "amqp://u:s3cret@127.0.0.1:1/"
+	t.Setenv("BRIDGE_LOG_LEVEL", "error")
+	for _, c := range []struct {
+		database, broker string
+		code             int
+		variable, mend   string
+	}{
+		{away, awayBroker, exitDatabase, "BRIDGE_DATABASE_URL", "see that the database is there and runs"},
+		{"sqlite:/nowhere/missing.db", awayBroker, exitDatabase, "BRIDGE_DATABASE_URL", "see that the database is there and runs"},
+		{"sqlite:" + empty, awayBroker, exitSchema, "BRIDGE_DATABASE_URL", "create the tables with verifier -migrate"},
+		{"postgres://u:s3cret#@h/d", awayBroker, exitMisused, "BRIDGE_DATABASE_URL", "must be postgres://user:password@host:port/database"},
+		{"oracle://u:s3cret@h/d", awayBroker, exitMisused, "BRIDGE_DATABASE_URL", "must start with postgres://"},
+		{ledger, awayBroker, exitBroker, "BRIDGE_AMQP_URL", "see that the broker runs"},
+		{ledger, "http://u:s3cret@127.0.0.1:1/", exitMisused, "BRIDGE_AMQP_URL", "not of the form"},
+	} {
+		t.Setenv("BRIDGE_DATABASE_URL", c.database)
+		t.Setenv("BRIDGE_AMQP_URL", c.broker)
+		if line := refused(t, c.code, c.variable+": "); !strings.Contains(line, c.mend) {
+			t.Errorf("%s, %s: %q does not say %q", c.database, c.broker, line, c.mend)
+		}
+	}
+	t.Setenv("BRIDGE_DATABASE_URL", ledger)
+	t.Setenv("BRIDGE_OWN_TABLE", "bridge_ledger.number")
+	refused(t, exitMisused, "BRIDGE_OWN_TABLE: open own table: ")
+	if content, err := os.ReadFile(empty); err != nil || len(content) != 0 {
+		t.Errorf("the file was touched: %d bytes, %v", len(content), err)
+	}
+}
+
+// URLs whose password nobody has encoded: a part of it may look like host, port, path,
+// parameter or fragment.
+func TestNoPasswordOfAnUnencodedURLIsTold(t *testing.T) {
+	ledger := migrated(t)
+	t.Setenv("BRIDGE_HTTP_ADDR", "none")
+	t.Setenv("BRIDGE_LOG_LEVEL", "debug")
+	for _, scheme := range []string{"amqp", "postgres", "mysql", "sqlserver"} {
+		for _, first := range []string{"hEaDmArK", "4711"} { // the second looks like a port
+			for _, special := range "/?#@%:[]\\ \n\x7f" {
+				bad := fmt.Sprintf("%s://shop:%s%ctAiLmArK@127.0.0.1:1/db", scheme, first, special)
+				if scheme == "amqp" {
+					t.Setenv("BRIDGE_DATABASE_URL", ledger)
+					t.Setenv("BRIDGE_AMQP_URL", bad)
+				} else {
+					t.Setenv("BRIDGE_DATABASE_URL", bad)
+				}
+				code, _, stderr := outcome(t)
+				said := strings.ToLower(stderr)
+				if code == exitDone || said == "" || strings.Contains(said, "headmark") || strings.Contains(said, "4711") || strings.Contains(said, "tailmark") {
+					t.Errorf("%q: exit code %d, %s", bad, code, stderr)
+				}
+			}
+		}
 	}
 }
 
 func TestBadArguments(t *testing.T) {
 	minimal(t)
-	for _, arg := range []string{"-migrat", "migrate"} {
+	for _, arg := range []string{"-migrat", "migrate", "-amqp-url=amqp://u:s3cret@h/"} {
 		code, _, stderr := outcome(t, arg)
-		if code != exitMisused || !strings.Contains(stderr, "see verifier -help") || strings.Count(stderr, "\n") != 1 {
+		if code != exitMisused || !strings.Contains(stderr, "see verifier -help") || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "s3cret") {
 			t.Errorf("%s: exit code %d, stderr %q", arg, code, stderr)
 		}
 	}
 }
 
-// names are the variables by the struct itself, without the library's help.
-func names(t reflect.Type, path string) []string {
-	var all []string
-	for field := range t.Fields() {
-		name := path + "_" + words(field.Name)
-		if field.Type.Kind() == reflect.Struct {
-			all = append(all, names(field.Type, name)...)
-			continue
-		}
-		all = append(all, name)
-	}
-	return all
-}
-
-// words returns KEEP_USER_ID for KeepUserID, and URL_FILE for URLFile.
-func words(name string) string {
-	var out strings.Builder
-	for i, r := range name {
-		if upper := r <= 'Z'; i > 0 && upper && (name[i-1] >= 'a' || i+1 < len(name) && name[i+1] >= 'a') {
-			out.WriteByte('_')
-		}
-		out.WriteRune(r)
-	}
-	return strings.ToUpper(out.String())
-}
-
-func TestHelpListsEverything(t *testing.T) {
+// What the help lists is the struct's, as the table in the README is.
+func TestTheHelpFitsAScreenAndShowsNothingThatIsSet(t *testing.T) {
 	minimal(t)
 	code, stdout, stderr := outcome(t, "-help")
-	if code != exitDone || stderr != "" {
-		t.Fatalf("exit code %d, stderr %q", code, stderr)
-	}
-	all := names(reflect.TypeFor[config](), prefix)
-	if len(all) < 18 {
-		t.Errorf("only %d variables: %v", len(all), all)
-	}
-	for _, name := range all {
-		_, after, found := strings.Cut(stdout, "\n  "+name)
-		if !found {
-			t.Errorf("%s is not listed", name)
-			continue
-		}
-		head, meaning, _ := strings.Cut(after, "\n")
-		meaning, _, _ = strings.Cut(meaning, "\n")
-		if !strings.HasPrefix(meaning, "      ") {
-			t.Errorf("%s has no meaning", name)
-		}
-		if head != "" && !strings.HasPrefix(head, " (default ") {
-			t.Errorf("%s: %q is no default", name, head)
-		}
+	if code != exitDone || stderr != "" || !strings.Contains(stdout, "\n  BRIDGE_PREFETCH (default 3000)\n      ") {
+		t.Errorf("exit code %d, %q\n%s", code, stderr, stdout)
 	}
 	for line := range strings.Lines(stdout) {
-		if len(line) > 81 {
-			t.Errorf("longer than 80 characters: %s", line)
-		}
-	}
-	for _, secret := range []string{"s3cret", "nowhere"} {
-		if strings.Contains(stdout, secret) {
-			t.Errorf("the help shows what is set: %s", secret)
+		if len(line) > 81 || strings.Contains(line, "s3cret") || strings.Contains(line, "nowhere") {
+			t.Errorf("longer than 80 characters, or something that is set: %s", line)
 		}
 	}
 }

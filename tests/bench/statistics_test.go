@@ -32,17 +32,6 @@ func TestMissingMessagesCountAsSlowest(t *testing.T) {
 	}
 }
 
-func TestMedian(t *testing.T) {
-	for _, c := range []struct {
-		values []float64
-		want   float64
-	}{{[]float64{3, 1, 2}, 2}, {[]float64{4, 1, 3, 2}, 2.5}, {[]float64{7}, 7}} {
-		if m := median(c.values); m != c.want {
-			t.Errorf("median of %v is %v, not %v", c.values, m, c.want)
-		}
-	}
-}
-
 func TestReportShowsMediansSpreadAndRatios(t *testing.T) {
 	w := &world{config: config{out: t.TempDir(), rounds: 3, window: time.Second}, begun: time.Now()}
 	for round, rates := range [][2]float64{{100, 50}, {120, 40}, {110, 110}} {
@@ -80,18 +69,6 @@ func TestReportShowsMediansSpreadAndRatios(t *testing.T) {
 	for _, name := range []string{"results-light.svg", "results-dark.svg"} {
 		if _, err := os.Stat(filepath.Join(w.out, name)); err != nil || !strings.Contains(string(text), name) {
 			t.Errorf("no picture %s: %v", name, err)
-		}
-	}
-}
-
-func TestContendersOnPgxAreComparedWithEachOther(t *testing.T) {
-	for contender, want := range map[string]string{
-		outboxPoll.name:     ledgerEarly.name,
-		outboxPollPgx.name:  ledgerEarlyPgx.name,
-		ledgerEarlyPgx.name: ledgerEarly.name,
-	} {
-		if against := fiveScenario.headline.against(contender); against != want {
-			t.Errorf("%s is compared with %s, not with %s", contender, against, want)
 		}
 	}
 }

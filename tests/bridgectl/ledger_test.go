@@ -18,147 +18,122 @@ import (
 
 func TestParkedListShowsWhatIsParkedAndPushStagesIt(t *testing.T) {
 	t.Parallel()
-	for _, kind := range stage.Databases {
-		t.Run(kind.Name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t, kind)
-			target := s.Queue("target", nil)
-			var want []string
-			for _, id := range s.park(t, letter(target, "1"), letter(target, "2"), letter(target, "3")) {
-				want = append(want, id.String())
-			}
-			var list struct {
-				Parked   int
-				Messages []struct {
-					ID         string
-					RoutingKey string    `json:"routing_key"`
-					StagedAt   time.Time `json:"staged_at"`
-					Size       int
-				}
-			}
-			for range 2 { // it changes nothing
-				s.json(&list, "parked", "list")
-				var got []string
-				for _, m := range list.Messages {
-					got = append(got, m.ID)
-					if m.RoutingKey != target || time.Since(m.StagedAt) > time.Hour || m.Size < 10 {
-						t.Errorf("%+v", m)
-					}
-				}
-				if slices.Sort(got); !slices.Equal(got, want) || list.Parked != 3 {
-					t.Errorf("%v are parked, %d, not %v", got, list.Parked, want)
-				}
-			}
-			s.json(&list, "parked", "list", "--limit=2")
-			if len(list.Messages) != 2 || list.Parked != 3 {
-				t.Errorf("with a limit: %+v", list)
-			}
-			if text := s.must("parked", "list", "--limit=2"); !strings.Contains(text, "2 of 3 parked messages shown") {
-				t.Errorf("it says %s", text)
-			}
-			if n := s.Depth(s.Topology.Queue); n != 0 {
-				t.Fatalf("%d messages were staged by looking", n)
-			}
-
-			if text := s.must("parked", "push"); text != "3 parked messages pushed to queue staging, 0 left\n" {
-				t.Errorf("it says %q", text)
-			}
-			if text := s.must("parked", "push"); text != "0 parked messages pushed to queue staging, 0 left\n" {
-				t.Errorf("it says %q", text)
-			}
-			v := s.Verify(verifier.Options{})
-			for i, d := range s.Receive(target, 3) {
-				if !isLetter(d, want[i], string(rune('1'+i))) {
-					t.Errorf("it came as %+v", d)
-				}
-			}
-			s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
-			v.Stop()
-		})
-	}
-}
-
-// A staging queue that takes nothing: what is parked stays parked.
-func TestParkedPushThatFailsLeavesEverythingParked(t *testing.T) {
-	t.Parallel()
 	s := newScene(t, stage.Postgres)
-	s.park(t, letter("target", "1"), letter("target", "2"))
+	target := s.Queue("target", nil)
+	var want []string
+	for _, id := range s.park(t, letter(target, "1"), letter(target, "2"), letter(target, "3")) {
+		want = append(want, id.String())
+	}
+	var list struct {
+		Parked   int
+		Messages []struct {
+			ID         string
+			RoutingKey string    `json:"routing_key"`
+			StagedAt   time.Time `json:"staged_at"`
+			Size       int
+		}
+	}
+	s.json(&list, "parked", "list")
+	var got []string
+	for _, m := range list.Messages {
+		got = append(got, m.ID)
+		if m.RoutingKey != target || time.Since(m.StagedAt) > time.Hour || m.Size < 10 {
+			t.Errorf("%+v", m)
+		}
+	}
+	if slices.Sort(got); !slices.Equal(got, want) || list.Parked != 3 {
+		t.Errorf("%v are parked, %d, not %v", got, list.Parked, want)
+	}
+	// Neither a look nor a staging queue that takes nothing changes anything.
 	s.fails(1, "message returned as unroutable (0 messages pushed before)", "parked", "push", "--queue=nowhere")
-	if text := s.must("parked", "list"); !strings.Contains(text, "2 of 2 parked messages shown") {
+	if text := s.must("parked", "list", "--limit=2"); !strings.Contains(text, "2 of 3 parked messages shown") {
 		t.Errorf("it says %s", text)
 	}
+	if n := s.Depth(s.Topology.Queue); n != 0 {
+		t.Fatalf("%d messages were staged by looking", n)
+	}
+
+	if text := s.must("parked", "push"); text != "3 parked messages pushed to queue staging, 0 left\n" {
+		t.Errorf("it says %q", text)
+	}
+	if text := s.must("parked", "push"); text != "0 parked messages pushed to queue staging, 0 left\n" {
+		t.Errorf("it says %q", text)
+	}
+	v := s.Verify(verifier.Options{})
+	for i, d := range s.Receive(target, 3) {
+		if !isLetter(d, want[i], string(rune('1'+i))) {
+			t.Errorf("it came as %+v", d)
+		}
+	}
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	v.Stop()
 }
 
 func TestOrphansAreListedByAgeAndSweptWhileTheQueuesAreEmpty(t *testing.T) {
 	t.Parallel()
-	for _, kind := range stage.Databases {
-		t.Run(kind.Name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t, kind)
-			ids := s.Commit(letter("t", "1"), letter("t", "2"), letter("t", "3"))
-			s.age(t, ids[0], 9*24*time.Hour)
-			s.age(t, ids[1], 2*time.Hour)
-			var list struct {
-				Action  string
-				Limited bool
-				Orphans []struct {
-					ID         string
-					RecordedAt time.Time `json:"recorded_at"`
-				}
-			}
-			expect := func(want []uuid.UUID, args ...string) {
-				t.Helper()
-				s.json(&list, append([]string{"orphans"}, args...)...)
-				var got []string
-				for _, o := range list.Orphans {
-					got = append(got, o.ID)
-				}
-				var texts []string
-				for _, id := range want {
-					texts = append(texts, id.String())
-				}
-				if !slices.Equal(got, texts) {
-					t.Errorf("%v: %v, not %v", args, got, texts)
-				}
-			}
-			expect(ids[:1], "list")
-			if age := time.Since(list.Orphans[0].RecordedAt); age < 9*24*time.Hour || age > 10*24*time.Hour {
-				t.Errorf("it is %v old", age)
-			}
-			expect(ids[:2], "list", "--older-than=1h")
-			expect(ids[:1], "list", "--older-than=1h", "--limit=1")
-			expect(ids[:2], "sweep", "--older-than=1h", "--dry-run")
-			s.fails(2, "--older-than: must be 1h0m0s at least", "orphans", "sweep", "--older-than=59m")
-			s.fails(1, `queue "staging" is not empty: 1 message ready; sweep later, or with --force`, "orphans", "sweep")
-			if n := s.Rows(); n != 3 {
-				t.Fatalf("%d rows are left", n)
-			}
-			// What a verifier holds is seen by the management API only.
-			d, ok, err := s.Channel.Get(s.Topology.Queue, false)
-			if err != nil || !ok {
-				t.Fatal(err)
-			}
-			tool := s.managed(t)
-			s.Eventually("one is held", func() bool {
-				var got status
-				tool.json(&got, "status")
-				return got.Queues[0].Held != nil && *got.Queues[0].Held == 1
-			})
-			tool.fails(1, "1 message ready or held by verifiers", "orphans", "sweep")
-			if err := d.Nack(false, true); err != nil {
-				t.Fatal(err)
-			}
-			s.WaitDepth(s.Topology.Queue, 1)
-			expect(ids[:1], "sweep", "--force")
-			if _, err := s.Channel.QueuePurge(s.Topology.Queue, false); err != nil {
-				t.Fatal(err)
-			}
-			expect(ids[1:2], "sweep", "--older-than=1h")
-			expect(nil, "sweep", "--older-than=1h")
-			if n := s.Rows(); n != 1 {
-				t.Errorf("%d rows are left, not the young one", n)
-			}
-		})
+	s := newScene(t, stage.Postgres)
+	ids := s.Commit(letter("t", "1"), letter("t", "2"), letter("t", "3"))
+	s.age(t, ids[0], 9*24*time.Hour)
+	s.age(t, ids[1], 2*time.Hour)
+	var list struct {
+		Action  string
+		Limited bool
+		Orphans []struct {
+			ID         string
+			RecordedAt time.Time `json:"recorded_at"`
+		}
+	}
+	expect := func(want []uuid.UUID, args ...string) {
+		t.Helper()
+		s.json(&list, append([]string{"orphans"}, args...)...)
+		var got []string
+		for _, o := range list.Orphans {
+			got = append(got, o.ID)
+		}
+		var texts []string
+		for _, id := range want {
+			texts = append(texts, id.String())
+		}
+		if !slices.Equal(got, texts) {
+			t.Errorf("%v: %v, not %v", args, got, texts)
+		}
+	}
+	expect(ids[:1], "list")
+	if age := time.Since(list.Orphans[0].RecordedAt); age < 9*24*time.Hour || age > 10*24*time.Hour {
+		t.Errorf("it is %v old", age)
+	}
+	expect(ids[:2], "list", "--older-than=1h")
+	expect(ids[:1], "list", "--older-than=1h", "--limit=1")
+	expect(ids[:2], "sweep", "--older-than=1h", "--dry-run")
+	s.fails(1, `queue "staging" is not empty: 1 message ready; sweep later, or with --force`, "orphans", "sweep")
+	if n := s.Rows(); n != 3 {
+		t.Fatalf("%d rows are left", n)
+	}
+	// What a verifier holds is seen by the management API only.
+	d, ok, err := s.Channel.Get(s.Topology.Queue, false)
+	if err != nil || !ok {
+		t.Fatal(err)
+	}
+	tool := s.managed(t)
+	s.Eventually("one is held", func() bool {
+		var got status
+		tool.json(&got, "status")
+		q := got.Queues[0]
+		return q.Held != nil && *q.Held == 1 && q.In != nil && q.Out != nil
+	})
+	tool.fails(1, "1 message ready or held by verifiers", "orphans", "sweep")
+	if err := d.Nack(false, true); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitDepth(s.Topology.Queue, 1)
+	expect(ids[:1], "sweep", "--force")
+	if _, err := s.Channel.QueuePurge(s.Topology.Queue, false); err != nil {
+		t.Fatal(err)
+	}
+	expect(ids[1:2], "sweep", "--older-than=1h")
+	expect(nil, "sweep", "--older-than=1h")
+	if n := s.Rows(); n != 1 {
+		t.Errorf("%d rows are left, not the young one", n)
 	}
 }
 
@@ -199,129 +174,92 @@ type messageFacts struct {
 	Next    string
 }
 
-func (f messageFacts) says(t *testing.T, what string, words ...string) {
-	t.Helper()
-	text := strings.Join(append(f.Meaning, f.Next), " ")
-	for _, w := range words {
-		if !strings.Contains(text, w) {
-			t.Errorf("%s: it says %q, not %q", what, text, w)
-		}
-	}
-}
-
 func TestMessageTellsWhereAMessageIs(t *testing.T) {
 	t.Parallel()
-	for _, kind := range stage.Databases {
-		t.Run(kind.Name, func(t *testing.T) {
-			t.Parallel()
-			s := sceneOn(t, stage.On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "staging", Audit: 10}))
-			target := s.Queue("target", nil)
-			look := func(id uuid.UUID, args ...string) (f messageFacts) {
-				t.Helper()
-				s.json(&f, append([]string{"message", id.String()}, args...)...)
-				if f.ID != id || f.Ledger == nil || f.Dead == nil {
-					t.Fatalf("%+v", f)
-				}
-				return f
-			}
-			unknown := look(uuid.Must(uuid.NewV7()))
-			if unknown.Ledger.State != "absent" {
-				t.Errorf("%+v", unknown.Ledger)
-			}
-			unknown.says(t, "unknown", "or there never was such a message", "Nothing.")
-
-			id := s.Commit(letter(target, "1"))[0]
-			f := look(id)
-			s.Eventually("the row's time is known", func() bool { // SQLite's are whole seconds
-				f = look(id)
-				return f.Ledger.RecordedAt != nil
-			})
-			if f.Ledger.State != "committed" || time.Since(*f.Ledger.RecordedAt) > time.Hour || f.Staging != nil {
-				t.Errorf("committed: %+v", f.Ledger)
-			}
-			f.says(t, "committed", "Its row is in the ledger: its transaction committed", "A verifier forwards it")
-			f = look(id, "--peek-staging=10")
-			if f.Staging == nil || !slices.Equal(f.Staging.Found, []string{"staging"}) {
-				t.Errorf("staged: %+v", f.Staging)
-			}
-			s.WaitDepth(s.Topology.Queue, 1)
-
-			tx, ids := s.Begin(letter(target, "2"))
-			f = look(ids[0])
-			if watches := kind.Name != stage.SQLite.Name; f.Ledger.State != "open" || watches != (len(f.Ledger.Holders) == 1) {
-				t.Errorf("open: %+v", f.Ledger)
-			}
-			f.says(t, "open", "The transaction that recorded it is still open", "when it rolls back a verifier drops it")
-			if err := tx.Rollback(); err != nil {
-				t.Fatal(err)
-			}
-			f = look(ids[0], "--peek-staging=10")
-			if f.Ledger.State != "absent" {
-				t.Errorf("rolled back: %+v", f.Ledger)
-			}
-			f.says(t, "rolled back", "No row is in the ledger", "A verifier drops it.")
-
-			parked := s.park(t, letter(target, "3"))[0]
-			if f = look(parked); f.Parked == nil || f.Parked.Found == nil || f.Parked.Found.ID != parked {
-				t.Errorf("parked: %+v", f.Parked)
-			}
-			f.says(t, "parked", "It is parked in the database", "A verifier puts it into the staging queue")
-
-			dead := uuid.MustParse(s.bury(t, target, 1)[0])
-			s.WaitDepth(s.Topology.DeadQueue(), 1)
-			if f = look(dead); len(f.Dead.Found) != 1 || f.Dead.Found[0].Reason != "unroutable" {
-				t.Errorf("dead: %+v", f.Dead)
-			}
-			f.says(t, "dead", "It is in the dead queue: unroutable, it was not there", "dead replay")
-
-			v := s.Verify(verifier.Options{})
-			s.Receive(target, 2)
-			s.WaitDepth(s.Topology.AuditQueue(), 1)
-			s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
-			v.Stop()
-			if f = look(ids[0]); f.Dropped == nil || len(f.Dropped.At) != 1 {
-				t.Errorf("dropped: %+v", f.Dropped)
-			}
-			f.says(t, "dropped", "its transaction rolled back, and a verifier dropped it at 20")
-			look(id).says(t, "forwarded", "it was forwarded and the row deleted")
-			s.WaitDepth(s.Topology.AuditQueue(), 1)
-			s.WaitDepth(s.Topology.DeadQueue(), 1)
-		})
+	s := sceneOn(t, stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "staging", Audit: 10}))
+	target := s.Queue("target", nil)
+	look := func(id uuid.UUID, args ...string) (f messageFacts) {
+		t.Helper()
+		s.json(&f, append([]string{"message", id.String()}, args...)...)
+		if f.ID != id || f.Ledger == nil || f.Dead == nil {
+			t.Fatalf("%+v", f)
+		}
+		return f
 	}
-	s := withEnv(t, "BRIDGE_AMQP_URL=amqp://u:secret@127.0.0.1:1/")
-	s.fails(2, `"x" is not a message ID`, "message", "x")
-	s.fails(1, "connect to the broker", "message", uuid.NewString())
-	withEnv(t).fails(2, "nothing is known without a server", "message", uuid.NewString())
+	f := look(uuid.Must(uuid.NewV7()))
+	if f.Ledger.State != "absent" || len(f.Meaning) == 0 || f.Next != "Nothing." {
+		t.Errorf("unknown: %+v", f)
+	}
+
+	id := s.Commit(letter(target, "1"))[0]
+	f = look(id)
+	if f.Ledger.State != "committed" || time.Since(*f.Ledger.RecordedAt) > time.Hour || f.Staging != nil {
+		t.Errorf("committed: %+v", f.Ledger)
+	}
+	f = look(id, "--peek-staging=10")
+	if f.Staging == nil || !slices.Equal(f.Staging.Found, []string{"staging"}) {
+		t.Errorf("staged: %+v", f.Staging)
+	}
+	s.WaitDepth(s.Topology.Queue, 1)
+
+	tx, ids := s.Begin(letter(target, "2"))
+	f = look(ids[0])
+	if f.Ledger.State != "open" || len(f.Ledger.Holders) != 1 {
+		t.Errorf("open: %+v", f.Ledger)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	f = look(ids[0], "--peek-staging=10")
+	if f.Ledger.State != "absent" {
+		t.Errorf("rolled back: %+v", f.Ledger)
+	}
+
+	parked := s.park(t, letter(target, "3"))[0]
+	if f = look(parked); f.Parked == nil || f.Parked.Found == nil || f.Parked.Found.ID != parked {
+		t.Errorf("parked: %+v", f.Parked)
+	}
+
+	dead := uuid.MustParse(s.bury(t, target, 1)[0])
+	s.WaitDepth(s.Topology.DeadQueue(), 1)
+	if f = look(dead); len(f.Dead.Found) != 1 || f.Dead.Found[0].Reason != "unroutable" {
+		t.Errorf("dead: %+v", f.Dead)
+	}
+
+	v := s.Verify(verifier.Options{})
+	s.Receive(target, 2)
+	s.WaitDepth(s.Topology.AuditQueue(), 1)
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	v.Stop()
+	if f = look(ids[0]); f.Dropped == nil || len(f.Dropped.At) != 1 {
+		t.Errorf("dropped: %+v", f.Dropped)
+	}
+	s.WaitDepth(s.Topology.AuditQueue(), 1)
+	s.WaitDepth(s.Topology.DeadQueue(), 1)
 }
 
 func TestMessageAsksTheInbox(t *testing.T) {
 	t.Parallel()
-	for _, kind := range stage.Databases {
-		t.Run(kind.Name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t, kind)
-			tool := s.also("BRIDGE_INBOX_URL="+databaseURL(s.Stage), "BRIDGE_AMQP_URL=")
-			tool.must("migrate", "up", "--inbox")
-			id := uuid.Must(uuid.NewV7())
-			for _, statement := range []string{
-				`INSERT INTO bridge_inbox (consumer, key) VALUES ('emails', '` + id.String() + `'), ('other', 'x'), ('stock', '` + id.String() + `')`,
-				`INSERT INTO bridge_inbox_pending (consumer, message_key, state, run, attempts, since_ms, due_ms, error)
-				 VALUES ('stock', '` + id.String() + `', 'doubtful', 'r', 2, 1, 1, 'shelf fell')`,
-			} {
-				if _, err := s.DB.ExecContext(t.Context(), statement); err != nil {
-					t.Fatal(err)
-				}
-			}
-			var f messageFacts
-			tool.json(&f, "message", id.String())
-			if len(f.Inbox) != 3 || f.Inbox[0].State != "done" || f.Inbox[1].State != "" || f.Inbox[2].State != "doubtful" {
-				t.Errorf("%+v", f.Inbox)
-			}
-			f.says(t, "handled", "Consumer emails has handled it.", "Consumer stock has claimed it and is not done: doubtful: shelf fell.", "it was forwarded, and the row deleted")
-			tool.json(&f, "message", id.String(), "--consumer=other")
-			if len(f.Inbox) != 1 || f.Inbox[0].Consumer != "other" {
-				t.Errorf("of one consumer: %+v", f.Inbox)
-			}
-		})
+	s := newScene(t, stage.Postgres)
+	tool := s.also("BRIDGE_INBOX_URL="+databaseURL(s.Stage), "BRIDGE_AMQP_URL=")
+	tool.must("migrate", "up", "--inbox")
+	id := uuid.Must(uuid.NewV7())
+	for _, statement := range []string{
+		`INSERT INTO bridge_inbox (consumer, key) VALUES ('emails', '` + id.String() + `'), ('other', 'x'), ('stock', '` + id.String() + `')`,
+		`INSERT INTO bridge_inbox_pending (consumer, message_key, state, run, attempts, since_ms, due_ms, error)
+		 VALUES ('stock', '` + id.String() + `', 'doubtful', 'r', 2, 1, 1, 'shelf fell')`,
+	} {
+		if _, err := s.DB.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var f messageFacts
+	tool.json(&f, "message", id.String())
+	if len(f.Inbox) != 3 || f.Inbox[0].State != "done" || f.Inbox[1].State != "" || f.Inbox[2].State != "doubtful" {
+		t.Errorf("%+v", f.Inbox)
+	}
+	tool.json(&f, "message", id.String(), "--consumer=other")
+	if len(f.Inbox) != 1 || f.Inbox[0].Consumer != "other" {
+		t.Errorf("of one consumer: %+v", f.Inbox)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib" // driver
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -26,28 +26,11 @@ type schema struct {
 var databases = map[string]func(t *testing.T) (address string, script func(text string) error){
 	"postgres": func(t *testing.T) (string, func(string) error) {
 		address := servertest.PostgresDB(t)
-		return address, func(text string) error {
-			conn, err := pgx.Connect(t.Context(), address)
-			if err != nil {
-				return err
-			}
-			defer conn.Close(t.Context())
-			_, err = conn.PgConn().Exec(t.Context(), text).ReadAll()
-			return err
-		}
+		return address, scripts(t, "pgx", address)
 	},
 	"sqlite": func(t *testing.T) (string, func(string) error) {
 		path := filepath.Join(t.TempDir(), "ledger.db")
-		run := func(text string) error {
-			db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(wal)")
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			db.SetMaxOpenConns(1)
-			_, err = db.ExecContext(t.Context(), text)
-			return err
-		}
+		run := scripts(t, "sqlite", "file:"+path+"?_pragma=journal_mode(wal)")
 		if err := run("SELECT 1"); err != nil {
 			t.Fatal(err)
 		}
@@ -60,16 +43,21 @@ var databases = map[string]func(t *testing.T) (address string, script func(text 
 		}
 		address := url.URL{Scheme: "mysql", User: url.UserPassword(config.User, config.Passwd), Host: config.Addr, Path: config.DBName}
 		config.MultiStatements = true
-		return address.String(), func(text string) error {
-			db, err := sql.Open("mysql", config.FormatDSN())
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			_, err = db.ExecContext(t.Context(), text)
+		return address.String(), scripts(t, "mysql", config.FormatDSN())
+	},
+}
+
+func scripts(t *testing.T, driver, address string) func(text string) error {
+	return func(text string) error {
+		db, err := sql.Open(driver, address)
+		if err != nil {
 			return err
 		}
-	},
+		defer db.Close()
+		db.SetMaxOpenConns(1)
+		_, err = db.ExecContext(t.Context(), text)
+		return err
+	}
 }
 
 // status is migrate status of both parts.
@@ -83,39 +71,6 @@ func (b *tool) status() (ledger, inbox schema) {
 	return both[0], both[1]
 }
 
-func TestMigrateTellsWhatIsThereAndMakesIt(t *testing.T) {
-	t.Parallel()
-	for kind, database := range databases {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			address, _ := database(t)
-			b := withEnv(t, "BRIDGE_DATABASE_URL="+address)
-			ledger, inbox := b.status()
-			if want := (schema{Part: "ledger", Database: kind, State: "missing", Wanted: 2}); ledger != want {
-				t.Errorf("before: %+v", ledger)
-			}
-			if want := (schema{Part: "inbox", Database: kind, State: "missing", Wanted: 3}); inbox != want {
-				t.Errorf("before: %+v", inbox)
-			}
-			if again, _ := b.status(); again != ledger {
-				t.Errorf("the first status has changed something: %+v", again)
-			}
-			if text := b.must("migrate", "up"); !regexp.MustCompile(`(?m)^ledger +` + kind + ` +2 +2 +current +[0-9a-f-]{36}$`).MatchString(text) {
-				t.Errorf("migrate up:\n%s", text)
-			}
-			ledger, inbox = b.status()
-			if ledger.State != "current" || ledger.There != 2 || len(ledger.Identity) != 36 || inbox.State != "missing" {
-				t.Errorf("after: %+v, %+v", ledger, inbox)
-			}
-			b.must("migrate", "up", "--inbox")
-			after, inbox := b.status()
-			if after != ledger || inbox.State != "current" || inbox.There != 3 {
-				t.Errorf("after both: %+v, %+v", after, inbox)
-			}
-		})
-	}
-}
-
 // What print prints is what up would have done: status, up and the doctor's proof
 // find nothing to do afterwards.
 func TestWhatMigratePrintsMakesTheTables(t *testing.T) {
@@ -125,14 +80,22 @@ func TestWhatMigratePrintsMakesTheTables(t *testing.T) {
 			t.Parallel()
 			address, run := database(t)
 			b := withEnv(t, "BRIDGE_DATABASE_URL="+address)
+			for range 2 { // status changes nothing
+				ledger, inbox := b.status()
+				if ledger != (schema{Part: "ledger", Database: kind, State: "missing", Wanted: 2}) || inbox != (schema{Part: "inbox", Database: kind, State: "missing", Wanted: 3}) {
+					t.Errorf("before: %+v, %+v", ledger, inbox)
+				}
+			}
 			if err := run(b.must("migrate", "print", "--ledger", "--inbox")); err != nil {
 				t.Fatal(err)
 			}
 			ledger, inbox := b.status()
-			if ledger.State != "current" || inbox.State != "current" || len(ledger.Identity) != 36 {
+			if ledger.State != "current" || ledger.There != 2 || inbox.State != "current" || inbox.There != 3 || len(ledger.Identity) != 36 {
 				t.Errorf("%+v, %+v", ledger, inbox)
 			}
-			b.must("migrate", "up", "--ledger", "--inbox")
+			if text := b.must("migrate", "up", "--ledger", "--inbox"); !regexp.MustCompile(`(?m)^ledger +` + kind + ` +2 +2 +current +` + ledger.Identity + `$`).MatchString(text) {
+				t.Errorf("migrate up:\n%s", text)
+			}
 			if again, _ := b.status(); again != ledger {
 				t.Errorf("up has changed %+v to %+v", ledger, again)
 			}
@@ -164,9 +127,6 @@ func TestMigratePrintGoesOnFromAVersion(t *testing.T) {
 	}
 	if ledger, _ := b.status(); ledger.State != "current" {
 		t.Errorf("%+v", ledger)
-	}
-	if r := b.run("migrate", "print", "--from", "3"); r.Code != 2 || !strings.Contains(r.Stderr, "there is no version 3") {
-		t.Errorf("%+v", r)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
-	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -61,7 +60,6 @@ func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
 			t.Errorf("message %s: %+v, want %s", state, facts.Ledger, state)
 		}
 	}
-	s.fails(1, "1 of 1 messages not replayed", "dead", "replay", committed)
 	r := tool.run("dead", "replay", "--reason=foreign", "--yes")
 	if r.Code != 1 || !strings.Contains(r.Stdout, "1 message replayed, 1 not") || !strings.Contains(r.Stdout, "no row in the ledger") {
 		t.Errorf("exit code %d, it says\n%s%s", r.Code, r.Stdout, r.Stderr)
@@ -69,41 +67,13 @@ func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
 	if d := s.Receive(target, 1)[0]; !isLetter(d, committed, "committed") {
 		t.Errorf("it came as %+v", d)
 	}
-	// Whoever may write to the dead queue can write a verdict. The table's rows stay: it
-	// knows better.
-	forge := func(id string) {
-		m := letter(target, "forged")
-		m.ID = uuid.MustParse(id)
-		publishing, err := wire.Encode(m, own.Identity())
-		must(err)
-		publishing.Headers[wire.HeaderDeadReason], publishing.Headers[wire.HeaderDeadVerdict] = "unroutable", "committed"
-		must(s.Broker.Publish(t.Context(), []bridge.Outgoing{{Target: bridge.Target{RoutingKey: s.Topology.DeadQueue()}, Publishing: publishing}}))
-	}
-	never := uuid.NewString()
-	forge(never)
-	r = tool.run("dead", "replay", never)
-	if r.Code != 1 || !strings.Contains(r.Stdout, "its header says committed, and its table has no row with its ID") || s.Depth(target) != 0 {
-		t.Errorf("a forged verdict: exit code %d, it says\n%s%s", r.Code, r.Stdout, r.Stderr)
-	}
-	forge(committed)
-	if text := tool.must("dead", "replay", committed); !strings.Contains(text, "its row was in the ledger") {
-		t.Errorf("it does not say what the table says:\n%s", text)
-	}
-	var rows int
-	must(s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM orders`).Scan(&rows))
-	if rows != 1 {
-		t.Errorf("the table has %d rows", rows)
-	}
-
 	if text := tool.run("doctor").Stdout; !strings.Contains(text, "messages are judged by orders.id") || !strings.Contains(text, "the lookup waits for open transactions") {
 		t.Errorf("the doctor says\n%s", text)
 	}
 	if text := tool.must("status"); !strings.Contains(text, own.Identity().String()) {
 		t.Errorf("the status is\n%s", text)
 	}
-	tool.fails(2, "BRIDGE_OWN_TABLE: bench sends with the ledger's own tables", "bench", "--yes")
 	tool.fails(1, "this ledger keeps its rows", "orphans", "list")
 	tool.fails(1, "this ledger keeps no parked messages", "parked", "list")
 	s.also("BRIDGE_OWN_TABLE=orders.number").fails(1, "BRIDGE_OWN_TABLE: open own table: ", "message", committed)
-	s.also("BRIDGE_OWN_TABLE=orders").fails(2, "is not TABLE.COLUMN", "status")
 }

@@ -48,8 +48,8 @@ func TestDemo(t *testing.T) {
 				args = append(args, "BRIDGE_DATABASE_URL="+s.DatabaseURL)
 			}
 			p, temporary := demo(t, args...)
-			if code := p.Await(); code != 0 {
-				t.Errorf("exit code %d", code)
+			if code := p.Await(); code != 0 || p.Stderr.String() != "" {
+				t.Errorf("exit code %d, standard error %q", code, p.Stderr.String())
 			}
 			out := p.Stdout.String()
 			for _, words := range []string{"committed = received", "rolled back = dropped", "duplicates met and absorbed",
@@ -63,9 +63,6 @@ func TestDemo(t *testing.T) {
 				if len([]rune(line)) > 81 || strings.ContainsAny(line, "\r\x1b") {
 					t.Errorf("not a plain line of 80 characters: %q", line)
 				}
-			}
-			if p.Stderr.String() != "" {
-				t.Errorf("standard error: %s", p.Stderr.String())
 			}
 			gone(t, temporary, true)
 			_, name, _ := strings.Cut(out, "queues ")
@@ -90,51 +87,29 @@ func noSchemas(t *testing.T, db *sql.DB) {
 	}
 }
 
-// Ctrl-C takes everything down, the private RabbitMQ included.
-func TestDemoInterrupted(t *testing.T) {
+// Ctrl-C takes everything down. Even killed it leaves no process, its private RabbitMQ
+// included.
+func TestADemoThatIsStoppedLeavesNothing(t *testing.T) {
 	t.Parallel()
-	servertest.RabbitMQ(t) // or there is none to start
-	p, temporary := demo(t)
-	p.Read(&p.Stdout, "the shop opens", func(said string) bool { return strings.Contains(said, "the shop opens") })
-	p.Signal(os.Interrupt)
-	if code := p.Await(); code != 1 || p.Stderr.String() != "demo: interrupted; everything is taken down\n" {
-		t.Errorf("exit code %d, standard error %q", code, p.Stderr.String())
-	}
-	gone(t, temporary, true)
-}
-
-// Even killed it leaves no process.
-func TestDemoKilled(t *testing.T) {
-	t.Parallel()
-	servertest.RabbitMQ(t)
-	p, temporary := demo(t)
-	p.Read(&p.Stdout, "the shop opens", func(said string) bool { return strings.Contains(said, "the shop opens") })
-	p.Signal(syscall.SIGKILL)
-	p.Await()
-	gone(t, temporary, false)
-}
-
-func TestDemoRefuses(t *testing.T) {
-	t.Parallel()
+	shared := servertest.Vhost(t)
 	for _, c := range []struct {
-		args []string
-		code int
-		want string
+		signal os.Signal
+		broker []string
+		code   int
+		says   string
 	}{
-		{[]string{"-orders=0"}, 2, "-orders must be"},
-		{[]string{"-order=1"}, 2, "see demo -help"},
-		{[]string{"BRIDGE_DATABASE_URL=sqlite:/x.db"}, 1, "BRIDGE_DATABASE_URL: must start with postgres://"},
-		{[]string{"BRIDGE_DATABASE_URL=postgres://u:" + password + "@127.0.0.1:1/x"}, 1, "BRIDGE_DATABASE_URL: "},
-		{[]string{"BRIDGE_AMQP_URL=amqp://u:" + password + "@127.0.0.1:1/"}, 1, "BRIDGE_AMQP_URL: "},
+		{os.Interrupt, []string{"BRIDGE_AMQP_URL=" + shared}, 1, "demo: interrupted; everything is taken down\n"},
+		{syscall.SIGKILL, nil, -1, ""},
 	} {
-		p, temporary := demo(t, c.args...)
-		if code := p.Await(); code != c.code {
-			t.Errorf("%v: exit code %d", c.args, code)
-		}
-		line := p.Stderr.String()
-		if strings.Count(line, "\n") != 1 || !strings.Contains(line, c.want) || strings.Contains(line+p.Stdout.String(), password) {
-			t.Errorf("%v: %q", c.args, line)
-		}
-		gone(t, temporary, true)
+		t.Run(c.signal.String(), func(t *testing.T) {
+			t.Parallel()
+			p, temporary := demo(t, c.broker...)
+			p.Read(&p.Stdout, "the shop opens", func(said string) bool { return strings.Contains(said, "the shop opens") })
+			p.Signal(c.signal)
+			if code := p.Await(); code != c.code || p.Stderr.String() != c.says {
+				t.Errorf("exit code %d, standard error %q", code, p.Stderr.String())
+			}
+			gone(t, temporary, c.signal == os.Interrupt)
+		})
 	}
 }

@@ -10,7 +10,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/sender"
@@ -53,65 +52,33 @@ func sendEmailsByPgx(ctx context.Context, pool *pgxpool.Pool, guard *idempotency
 
 // README end
 
-// The example with pgx, and a worker beside it.
-func TestReadmeExampleWithPgx(t *testing.T) {
-	t.Parallel()
-	s := stage.On(t, stage.Postgres, stage.New(t, stage.Postgres).AMQP, bridge.Topology{Queue: "twoqueue"})
+func pgxExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place func(order string) error, receive func(<-chan amqp.Delivery)) {
+	t.Helper()
 	ctx := t.Context()
-	s.Queue("emails", nil)
-	if err := migrate.Inbox(ctx, s.DB, migrate.PostgreSQL); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.DB.ExecContext(ctx, `CREATE TABLE orders (name text PRIMARY KEY); CREATE TABLE emails (body text)`); err != nil {
-		t.Fatal(err)
-	}
 	pool, err := pgxpool.New(ctx, s.DatabaseURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pool.Close()
 	ledger, err := pgxbridge.Open(ctx, pool)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ledger.DB().Close()
 	inbox, err := pgxbridge.OpenInbox(ctx, pool)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer inbox.DB().Close()
-	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true})
-	if err != nil {
+	t.Cleanup(func() {
+		inbox.DB().Close()
+		ledger.DB().Close()
+		pool.Close()
+	})
+	if guard, err = idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true}); err != nil {
 		t.Fatal(err)
 	}
 	sender, err := sender.New(ledger, s.Broker, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := verify(t, s)
-	deliveries, stop := s.Consume("emails")
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		sendEmailsByPgx(ctx, pool, guard, deliveries)
-	}()
-	for _, order := range []string{"apples", "pears"} {
-		if err := placeOrderByPgx(ctx, pool, sender, order); err != nil {
-			t.Error(err)
-		}
-	}
-	if err := placeOrderByPgx(ctx, pool, sender, "apples"); err == nil {
-		t.Error("the same order twice: no error")
-	}
-	s.Eventually("two e-mails are sent", func() bool {
-		var n int
-		err := pool.QueryRow(ctx, `SELECT count(*) FROM emails WHERE body IN ('apples', 'pears')`).Scan(&n)
-		return err == nil && n == 2
-	})
-	p.Stop()
-	stop()
-	<-ended
-	if stats := guard.Stats(); stats.Handled != 2 {
-		t.Errorf("guard: %+v", stats)
-	}
+	return guard, func(order string) error { return placeOrderByPgx(ctx, pool, sender, order) },
+		func(deliveries <-chan amqp.Delivery) { sendEmailsByPgx(ctx, pool, guard, deliveries) }
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
@@ -70,16 +71,8 @@ func TestReadmeHasTheExamples(t *testing.T) {
 	}
 }
 
-// A test that the papers for users or contributors name is there.
+// A test that a paper names is there.
 func TestThePapersNameTestsThatExist(t *testing.T) {
-	var text strings.Builder
-	for _, name := range []string{"README.md", "tests/README.md", ".github/CONTRIBUTING.md", ".github/CHANGELOG.md", "sender/FROM_AN_OUTBOX.md"} {
-		content, err := os.ReadFile(filepath.Join("../..", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		text.Write(content)
-	}
 	var sources strings.Builder
 	for _, pattern := range []string{"../*/*_test.go", "../../*/*_test.go", "../../bridge/*/*_test.go", "../../cmd/*/*_test.go"} {
 		files, err := filepath.Glob(pattern)
@@ -94,66 +87,77 @@ func TestThePapersNameTestsThatExist(t *testing.T) {
 			sources.Write(source)
 		}
 	}
-	names := regexp.MustCompile("`(Test[A-Za-z]+)[`/]").FindAllStringSubmatch(text.String(), -1)
-	if len(names) == 0 {
-		t.Error("they name no test")
-	}
-	for _, name := range names {
-		if !strings.Contains(sources.String(), "\nfunc "+name[1]+"(") {
-			t.Errorf("there is no %s", name[1])
+	for paper, text := range papers(t) {
+		for _, name := range regexp.MustCompile("`(Test[A-Za-z]+)[`/]").FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(sources.String(), "\nfunc "+name[1]+"(") {
+				t.Errorf("%s: there is no %s", paper, name[1])
+			}
 		}
 	}
 }
 
-// The example, with the worker beside it.
-func TestReadmeExample(t *testing.T) {
-	t.Parallel()
-	s := stage.On(t, stage.Postgres, stage.New(t, stage.Postgres).AMQP, bridge.Topology{Queue: "twoqueue"})
-	ctx, db := t.Context(), s.DB
-	s.Queue("emails", nil)
-	if err := migrate.Inbox(ctx, db, migrate.PostgreSQL); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.ExecContext(ctx, `CREATE TABLE orders (name text PRIMARY KEY); CREATE TABLE emails (body text)`); err != nil {
-		t.Fatal(err)
-	}
-	inbox, err := postgres.OpenInbox(ctx, db)
+func sqlExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place func(order string) error, receive func(<-chan amqp.Delivery)) {
+	t.Helper()
+	ctx := t.Context()
+	inbox, err := postgres.OpenInbox(ctx, s.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true})
-	if err != nil {
+	if guard, err = idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true}); err != nil {
 		t.Fatal(err)
 	}
 	sender, err := sender.New(s.Ledger, s.Broker, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := verify(t, s)
-	deliveries, stop := s.Consume("emails")
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		sendEmails(ctx, db, guard, deliveries)
-	}()
-	for _, order := range []string{"apples", "pears"} {
-		if err := placeOrder(ctx, db, sender, order); err != nil {
-			t.Error(err)
-		}
-	}
-	if err := placeOrder(ctx, db, sender, "apples"); err == nil {
-		t.Error("the same order twice: no error")
-	}
-	s.Eventually("two e-mails are sent", func() bool {
-		var n int
-		err := db.QueryRowContext(ctx, `SELECT count(*) FROM emails WHERE body IN ('apples', 'pears')`).Scan(&n)
-		return err == nil && n == 2
-	})
-	p.Stop()
-	stop()
-	<-ended
-	if stats := guard.Stats(); stats.Handled != 2 {
-		t.Errorf("guard: %+v", stats)
+	return guard, func(order string) error { return placeOrder(ctx, s.DB, sender, order) },
+		func(deliveries <-chan amqp.Delivery) { sendEmails(ctx, s.DB, guard, deliveries) }
+}
+
+// The examples, with the worker beside them.
+func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
+	t.Parallel()
+	for name, example := range map[string]func(*testing.T, *stage.Stage) (*idempotency.Guard, func(string) error, func(<-chan amqp.Delivery)){
+		"database/sql": sqlExample, "pgx": pgxExample,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "twoqueue"})
+			s.Queue("emails", nil)
+			if err := migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.DB.ExecContext(t.Context(), `CREATE TABLE orders (name text PRIMARY KEY); CREATE TABLE emails (body text)`); err != nil {
+				t.Fatal(err)
+			}
+			guard, place, receive := example(t, s)
+			p := verify(t, s)
+			deliveries, stop := s.Consume("emails")
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				receive(deliveries)
+			}()
+			for _, order := range []string{"apples", "pears"} {
+				if err := place(order); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := place("apples"); err == nil {
+				t.Error("the same order twice: no error")
+			}
+			s.Eventually("two e-mails are sent", func() bool {
+				var n int
+				err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM emails WHERE body IN ('apples', 'pears')`).Scan(&n)
+				return err == nil && n == 2
+			})
+			p.Stop()
+			stop()
+			<-ended
+			if stats := guard.Stats(); stats.Handled != 2 {
+				t.Errorf("guard: %+v", stats)
+			}
+		})
 	}
 }
 

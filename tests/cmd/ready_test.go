@@ -72,78 +72,41 @@ func health(t *testing.T, p *process, code int, words string) {
 	}
 }
 
-// drains begins the end of a worker that has forwarded a message and cannot delete its
-// row, which somebody has locked. unlock lets it.
-func drains(t *testing.T, s *stage.Stage, more ...string) (p *process, unlock func()) {
-	t.Helper()
-	target := s.Queue("emails", nil)
-	s.Commit(stage.To(target, ""))
-	tx, err := s.DB.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.ExecContext(t.Context(), "SELECT * FROM bridge_ledger FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
-	p = verify(t, s, more...)
-	s.WaitDepth(target, 1)
-	p.ready(200, "ok\n")
-	p.Signal(syscall.SIGTERM)
-	p.ready(503, "stopping: what has been judged is being forwarded\n")
-	return p, func() { _ = tx.Rollback() }
-}
-
+// The end waits for a message that is forwarded and whose row, which somebody has locked,
+// cannot be deleted; and not for longer than it may.
 func TestNotReadyWhileDraining(t *testing.T) {
 	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	p, unlock := drains(t, s, "BRIDGE_DRAIN=10m")
-	if code, _ := p.endpoint("/livez"); code != 200 {
-		t.Errorf("livez: %d", code)
-	}
-	unlock()
-	if code := p.Await(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
-	if n := s.Rows(); n != 0 {
-		t.Errorf("%d rows are left", n)
-	}
-}
-
-func TestNotDrainedInTime(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	p, unlock := drains(t, s, "BRIDGE_DRAIN=5s")
-	defer unlock()
-	if code := p.Await(); code != 3 || !strings.Contains(p.Stderr.String(), "not drained") {
-		t.Errorf("exit code %d", code)
-	}
-}
-
-// Who waits is not left to guess whom for.
-func TestTheLogNamesTheTransactionThatHoldsUp(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	tx, ids := s.Begin(stage.To(s.Queue("emails", nil), ""))
-	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.ExecContext(t.Context(), "SET LOCAL application_name = 'nightly'"); err != nil {
-		t.Fatal(err)
-	}
-	p := verify(t, s, "BRIDGE_EXPLAIN_AFTER=1ms")
-	p.Hear(`msg="a message waits for an open transaction" message_id=` + ids[0].String())
-	for line := range strings.Lines(p.Stderr.String()) {
-		if strings.Contains(line, "waits for an open transaction") && !strings.Contains(line, " program=nightly ") {
-			t.Errorf("the log does not name it: %s", line)
-		}
-	}
-}
-
-func TestProfilesOnAnAddressOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	p := verify(t, stage.New(t, stage.SQLite), "BRIDGE_PPROF_ADDR=127.0.0.1:0", "BRIDGE_HTTP_ADDR=none")
-	if code, text := get(t, "http://"+p.where("profiles")+"/debug/pprof/goroutine?debug=1"); code != 200 || !strings.Contains(text, "goroutine profile") {
-		t.Errorf("%d %.100s", code, text)
-	}
-	if strings.Contains(p.Stderr.String(), "msg=endpoints") {
-		t.Error("the endpoints are there all the same")
+	for name, c := range map[string]struct {
+		drain string
+		code  int
+	}{"drained": {"10m", 0}, "not drained in time": {"100ms", 3}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, stage.Postgres)
+			target := s.Queue("emails", nil)
+			s.Commit(stage.To(target, ""))
+			tx, err := s.DB.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback() }()
+			if _, err := tx.ExecContext(t.Context(), "SELECT * FROM bridge_ledger FOR UPDATE"); err != nil {
+				t.Fatal(err)
+			}
+			p := verify(t, s, "BRIDGE_DRAIN="+c.drain)
+			s.WaitDepth(target, 1)
+			p.ready(200, "ok\n")
+			p.Signal(syscall.SIGTERM)
+			if c.code == 0 {
+				p.ready(503, "stopping: what has been judged is being forwarded\n")
+				if code, _ := p.endpoint("/livez"); code != 200 {
+					t.Errorf("livez: %d", code)
+				}
+				_ = tx.Rollback()
+			}
+			if code := p.Await(); code != c.code || strings.Contains(p.Stderr.String(), "not drained") != (code != 0) {
+				t.Errorf("exit code %d", code)
+			}
+		})
 	}
 }

@@ -3,7 +3,6 @@ package cmd_test
 import (
 	"context"
 	"encoding/base64"
-	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
@@ -41,20 +39,6 @@ func silent(t *testing.T, p *process) {
 			t.Errorf("the output has %q in it:\n%s%s", text, p.Stdout.String(), p.Stderr.String())
 		}
 	}
-}
-
-// fails runs a worker that must end by itself, and silently.
-func fails(t *testing.T, args ...string) *process {
-	t.Helper()
-	p := start(t, "verifier", args...)
-	if code := p.Await(); code == 0 {
-		t.Errorf("exit code 0")
-	}
-	if p.Stderr.String() == "" {
-		t.Error("nothing is said")
-	}
-	silent(t, p)
-	return p
 }
 
 func login(t *testing.T, address string) string {
@@ -86,11 +70,7 @@ func TestNoPasswordInALongLife(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rules := filepath.Join(openDir(t), "pg_hba.conf")
-	if err := os.WriteFile(rules, []byte("host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	database := servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"hba_file = '" + rules + "'"}})
+	database := strictPostgres(t, "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n", false)
 	kind := stage.Postgres
 	kind.URL = func(testing.TB) string { return database.URL() }
 	s := stage.On(t, kind, broker.URL(), bridge.Topology{Queue: "staging"})
@@ -144,84 +124,3 @@ func TestNoPasswordInALongLife(t *testing.T) {
 }
 
 type server interface{ Restart(context.Context) error }
-
-// Every way of not getting in.
-func TestNoPasswordWhenNobodyLetsUsIn(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	sqlServer := stage.New(t, stage.SQLServer)
-	migrated := "BRIDGE_DATABASE_URL=" + s.DatabaseURL
-	closed := "127.0.0.1:1"
-	rules := filepath.Join(openDir(t), "pg_hba.conf")
-	if err := os.WriteFile(rules, []byte("host all all 127.0.0.1/32 scram-sha-256\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	strict := servertest.StartPostgres(t, &servers.PostgresOptions{Fast: true, Config: []string{"hba_file = '" + rules + "'"}})
-	for name, args := range map[string][]string{
-		"broker refuses":          {migrated, "BRIDGE_AMQP_URL=" + login(t, s.AMQP)},
-		"broker away":             {migrated, "BRIDGE_AMQP_URL=" + login(t, "amqp://"+closed+"/")},
-		"broker does not speak":   {migrated, "BRIDGE_AMQP_URL=" + login(t, "amqps://"+hostOf(t, s.AMQP)+"/")},
-		"PostgreSQL refuses":      {"BRIDGE_DATABASE_URL=" + login(t, strict.URL())},
-		"PostgreSQL away":         {"BRIDGE_DATABASE_URL=" + login(t, "postgres://"+closed+"/db")},
-		"PostgreSQL is another":   {"BRIDGE_DATABASE_URL=" + login(t, "postgres://"+hostOf(t, s.AMQP)+"/db?connect_timeout=2")},
-		"PostgreSQL, one option":  {"BRIDGE_DATABASE_URL=" + login(t, strict.URL()+"&sslmode=perhaps&connect_timeout=soon")},
-		"MariaDB refuses":         {"BRIDGE_DATABASE_URL=" + login(t, "mysql://"+servertest.MariaDB(t).Addr()+"/db")},
-		"MariaDB away":            {"BRIDGE_DATABASE_URL=" + login(t, "mysql://"+closed+"/db")},
-		"MariaDB, one option":     {"BRIDGE_DATABASE_URL=" + login(t, "mysql://"+closed+"/db?timeout=soon")},
-		"SQL Server refuses":      {"BRIDGE_DATABASE_URL=" + login(t, sqlServer.DatabaseURL)},
-		"SQL Server away":         {"BRIDGE_DATABASE_URL=" + login(t, "sqlserver://"+closed+"?database=db")},
-		"SQL Server, one option":  {"BRIDGE_DATABASE_URL=" + login(t, "sqlserver://"+closed+"?encrypt=perhaps")},
-		"URL in the file's place": {migrated, "BRIDGE_AMQP_URL_FILE=" + login(t, s.AMQP)},
-		"both":                    {migrated, "BRIDGE_AMQP_URL=" + login(t, s.AMQP), "BRIDGE_AMQP_URL_FILE=" + secretFile(t, login(t, s.AMQP))},
-		"two lines in the file":   {migrated, "BRIDGE_AMQP_URL_FILE=" + secretFile(t, login(t, s.AMQP)+"\n"+login(t, s.AMQP))},
-		"mistyped variable":       {migrated, "BRIDGE_AMQPURL=" + login(t, s.AMQP)},
-		"as an argument":          {migrated, "-amqp-url=" + login(t, s.AMQP)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if !strings.Contains(strings.Join(args, " "), "BRIDGE_AMQP") {
-				args = append(args, "BRIDGE_AMQP_URL="+s.AMQP)
-			}
-			fails(t, args...)
-		})
-	}
-	help := start(t, "verifier", "-help", "BRIDGE_AMQP_URL="+login(t, s.AMQP), "BRIDGE_DATABASE_URL="+login(t, s.DatabaseURL))
-	if code := help.Await(); code != 0 {
-		t.Errorf("-help: exit code %d", code)
-	}
-	silent(t, help)
-}
-
-// URLs whose password nobody has encoded: a part of it may look like host, port, path,
-// parameter or fragment.
-func TestNoPasswordOfAnUnencodedURL(t *testing.T) {
-	t.Parallel()
-	for _, scheme := range []string{"amqp", "postgres", "mysql", "sqlserver"} {
-		t.Run(scheme, func(t *testing.T) {
-			t.Parallel()
-			ledger := emptyLedger(t)
-			for _, first := range []string{head, "4711"} { // the second looks like a port
-				for _, special := range "/?#@%:[]\\ \n\x7f" {
-					bad := fmt.Sprintf("%s://shop:%s%c%s@127.0.0.1:1/db", scheme, first, special, tail)
-					args := []string{"BRIDGE_DATABASE_URL=" + bad, "BRIDGE_AMQP_URL=amqp://127.0.0.1:1/"}
-					if scheme == "amqp" {
-						args = []string{"BRIDGE_DATABASE_URL=" + ledger, "BRIDGE_AMQP_URL=" + bad}
-					}
-					p := fails(t, args...)
-					if strings.Contains(p.Stderr.String(), "4711") {
-						t.Errorf("%q: a part of the password is told: %s", bad, p.Stderr.String())
-					}
-				}
-			}
-		})
-	}
-}
-
-// emptyLedger is the URL of a SQLite file with the tables.
-func emptyLedger(t *testing.T) string {
-	t.Helper()
-	address := "sqlite:" + filepath.Join(t.TempDir(), "ledger.db")
-	if p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+address); p.Await() != 0 {
-		t.Fatal("no tables")
-	}
-	return address
-}

@@ -4,15 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/wire"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
@@ -58,131 +54,62 @@ func databaseURL(s *stage.Stage) string {
 // SIGTERM with thousands in flight: exit code 0, nothing lost, nothing twice,
 // nothing left unacked.
 func TestSIGTERMInFlight(t *testing.T) {
-	for _, kind := range stage.Databases {
-		t.Run(kind.Name, func(t *testing.T) {
-			t.Parallel()
-			s := stage.New(t, kind)
-			target := s.Queue("target", nil)
-			const transactions, each = 40, 500
-			want := make(map[string]bool)
-			for i := range transactions {
-				messages := make([]bridge.Message, each)
-				for j := range messages {
-					messages[j] = stage.To(target, fmt.Sprint(i, j))
-				}
-				for _, id := range s.Commit(messages...) {
-					want[id.String()] = true
-				}
-			}
-			const rolledBack = 20
-			for range rolledBack {
-				s.RollBack(stage.To(target, "rolled back"))
-			}
-			p := verify(t, s)
-			s.Eventually("some are through", func() bool { return s.Depth(target) > 1000 })
-			if code := p.Stop(); code != 0 {
-				t.Errorf("exit code %d", code)
-			}
-			through := s.Depth(target)
-			t.Logf("%d of %d were through at the end", through, len(want))
-			if through == len(want) {
-				t.Error("all are through: the signal came too late to show anything")
-			}
-			// Whatever is not through is ready again: nothing is unacked. Groups come back
-			// whole, with those of their members that are through.
-			s.Eventually("the rest is handed back", func() bool {
-				left := len(s.Staged()) + len(s.Waiting())
-				return left >= len(want)-through && left <= len(want)+rolledBack
-			})
-
-			p = verify(t, s, "BRIDGE_LOG_FORMAT=json")
-			for _, d := range s.Receive(target, len(want)) {
-				if !want[d.MessageId] {
-					t.Fatalf("message %s came twice, or is not committed", d.MessageId)
-				}
-				delete(want, d.MessageId)
-			}
-			s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
-			p.Signal(syscall.SIGINT)
-			if code := p.Await(); code != 0 {
-				t.Errorf("exit code %d", code)
-			}
-			for line := range bytes.Lines([]byte(p.Stderr.String())) {
-				if !json.Valid(line) {
-					t.Errorf("the log is not JSON: %s", line)
-				}
-			}
-			for _, queue := range []string{target, s.Topology.DeadQueue()} {
-				if n := s.Depth(queue); n != 0 {
-					t.Errorf("%d messages too many in %s", n, queue)
-				}
-			}
-		})
-	}
-}
-
-// The messages of another ledger are not judged: they go to the dead queue, and
-// their rows stay. One's own go on.
-func TestForeignLedger(t *testing.T) {
 	t.Parallel()
-	theirs := stage.New(t, stage.Postgres)
-	target := theirs.Queue("target", nil)
-	foreign := theirs.Commit(stage.To(target, "theirs"))[0].String()
-	ours := stage.On(t, stage.Postgres, theirs.AMQP, theirs.Topology)
-	own := ours.Commit(stage.To(target, "ours"))[0].String()
-
-	p := verify(t, ours)
-	if d := ours.Receive(target, 1)[0]; d.MessageId != own {
-		t.Errorf("message %s at the target", d.MessageId)
-	}
-	d := ours.Receive(ours.Topology.DeadQueue(), 1)[0]
-	if d.MessageId != foreign || d.Headers[wire.HeaderDeadReason] != "foreign" || d.Headers[wire.HeaderDeadVerdict] != "unknown" {
-		t.Errorf("in the dead queue: %s with %v", d.MessageId, d.Headers)
-	}
-	if code := p.Stop(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
-	if theirs.Rows() != 1 || ours.Rows() != 0 {
-		t.Errorf("%d rows of theirs, %d of ours", theirs.Rows(), ours.Rows())
-	}
-	if !strings.Contains(p.Stderr.String(), "reason=foreign") {
-		t.Error("the log does not tell")
-	}
-}
-
-func TestAllow(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.SQLite)
-	good, bad := s.Queue("good.emails", nil), s.Queue("bad", nil)
-	s.Commit(stage.To(good, ""), stage.To(bad, ""))
-	p := verify(t, s, "BRIDGE_ALLOW=orders:*,:good.*")
-	s.Receive(good, 1)
-	if d := s.Receive(s.Topology.DeadQueue(), 1)[0]; d.Headers[wire.HeaderDeadReason] != "not-allowed" {
-		t.Errorf("in the dead queue with %v", d.Headers)
-	}
-	p.Stop()
-}
-
-func TestMigrate(t *testing.T) {
-	t.Parallel()
-	for _, url := range []string{servertest.PostgresDB(t), "sqlite:" + filepath.Join(t.TempDir(), "new.db")} {
-		var said string
-		for range 2 { // the second time nothing is to do, and the identity stays
-			p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+url)
-			if code := p.Await(); code != 0 || p.Stderr.String() != "" {
-				t.Fatalf("exit code %d: %s", code, p.Stderr.String())
-			}
-			if said != "" && said != p.Stdout.String() {
-				t.Errorf("first %q, then %q", said, p.Stdout.String())
-			}
-			said = p.Stdout.String()
+	s := stage.New(t, stage.Postgres)
+	target := s.Queue("target", nil)
+	const transactions, each = 40, 500
+	want := make(map[string]bool)
+	for i := range transactions {
+		messages := make([]bridge.Message, each)
+		for j := range messages {
+			messages[j] = stage.To(target, fmt.Sprint(i, j))
 		}
-		p := start(t, "verifier", "BRIDGE_DATABASE_URL="+url, "BRIDGE_AMQP_URL="+servertest.Vhost(t))
-		p.Hear("session started")
-		p.Signal(os.Interrupt)
-		if code := p.Await(); code != 0 {
-			t.Errorf("exit code %d", code)
+		for _, id := range s.Commit(messages...) {
+			want[id.String()] = true
 		}
 	}
-	refused(t, 4, "BRIDGE_DATABASE_URL", "see that", "-migrate", "BRIDGE_DATABASE_URL=postgres://u:"+password+"@127.0.0.1:1/db")
+	const rolledBack = 20
+	for range rolledBack {
+		s.RollBack(stage.To(target, "rolled back"))
+	}
+	p := verify(t, s)
+	s.Eventually("some are through", func() bool { return s.Depth(target) > 1000 })
+	const open = "every target is allowed"
+	if code := p.Stop(); code != 0 || !strings.Contains(p.Stderr.String(), open) {
+		t.Errorf("exit code %d, or it does not say that the allow-list is open", code)
+	}
+	through := s.Depth(target)
+	t.Logf("%d of %d were through at the end", through, len(want))
+	if through == len(want) {
+		t.Error("all are through: the signal came too late to show anything")
+	}
+	// Whatever is not through is ready again: nothing is unacked. Groups come back
+	// whole, with those of their members that are through.
+	s.Eventually("the rest is handed back", func() bool {
+		left := len(s.Staged()) + len(s.Waiting())
+		return left >= len(want)-through && left <= len(want)+rolledBack
+	})
+
+	p = verify(t, s, "BRIDGE_LOG_FORMAT=json", "BRIDGE_ALLOW=*:*")
+	for _, d := range s.Receive(target, len(want)) {
+		if !want[d.MessageId] {
+			t.Fatalf("message %s came twice, or is not committed", d.MessageId)
+		}
+		delete(want, d.MessageId)
+	}
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	p.Signal(syscall.SIGINT)
+	if code := p.Await(); code != 0 || strings.Contains(p.Stderr.String(), open) {
+		t.Errorf("exit code %d, or it says that the allow-list is open", code)
+	}
+	for line := range bytes.Lines([]byte(p.Stderr.String())) {
+		if !json.Valid(line) {
+			t.Errorf("the log is not JSON: %s", line)
+		}
+	}
+	for _, queue := range []string{target, s.Topology.DeadQueue()} {
+		if n := s.Depth(queue); n != 0 {
+			t.Errorf("%d messages too many in %s", n, queue)
+		}
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"net"
-	"slices"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -27,7 +26,7 @@ const (
 )
 
 // examples are the tests of the examples that go test does not run.
-var examples = map[string]func(t *testing.T, file string){
+var examples = map[string]func(t *testing.T, e shown){
 	"bridge/example_dial_test.go":         testDial,
 	"idempotency/example_consume_test.go": testConsume,
 	"idempotency/example_reply_test.go":   testReply,
@@ -43,34 +42,20 @@ var examples = map[string]func(t *testing.T, file string){
 
 func TestEveryExampleDoesWhatItSays(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds programs")
+		t.Skip("builds a program")
 	}
-	for file, test := range examples {
-		t.Run(file, func(t *testing.T) { test(t, file) })
-	}
-}
-
-func TestNoExampleIsRunByNobody(t *testing.T) {
 	all := documented(t)
+	built := build(t, all)
+	if len(built) != len(all) || len(all) != len(examples) {
+		t.Errorf("%d examples without output in %d files, must be one in each of %d", len(all), len(built), len(examples))
+	}
 	for _, e := range all {
-		if _, ok := examples[e.file]; !ok {
+		test, ok := examples[e.file]
+		if !ok {
 			t.Errorf("%s: Example%s has no output and no test here", e.file, e.name)
+			continue
 		}
-	}
-	for file := range examples {
-		if n := len(slices.Collect(ofFile(all, file))); n != 1 {
-			t.Errorf("%s has %d examples without output, must have one", file, n)
-		}
-	}
-}
-
-func ofFile(all []example, file string) func(yield func(example) bool) {
-	return func(yield func(example) bool) {
-		for _, e := range all {
-			if e.file == file && !yield(e) {
-				return
-			}
-		}
+		t.Run(e.file, func(t *testing.T) { test(t, built[e.file]) })
 	}
 }
 
@@ -120,10 +105,10 @@ func arrives(t *testing.T, s *stage.Stage, queue, body string) {
 }
 
 // sends is the test of an example that sends a message from the shop's PostgreSQL.
-func sends(queue, body string) func(t *testing.T, file string) {
-	return func(t *testing.T, file string) {
+func sends(queue, body string) func(t *testing.T, e shown) {
+	return func(t *testing.T, e shown) {
 		s := shop(t, stage.Postgres)
-		runs(t, file, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: s.AMQP})
+		e.runs(t, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: s.AMQP})
 		if n := count(t.Context(), s.DB, `(SELECT body FROM orders UNION ALL SELECT body FROM parcels) b`); n != 1 {
 			t.Errorf("%d rows are stored, must be 1", n)
 		}
@@ -131,9 +116,9 @@ func sends(queue, body string) func(t *testing.T, file string) {
 	}
 }
 
-func testOwnTable(t *testing.T, file string) {
+func testOwnTable(t *testing.T, e shown) {
 	s := shop(t, stage.Postgres)
-	runs(t, file, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: s.AMQP})
+	e.runs(t, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: s.AMQP})
 	if n := s.Rows(); n != 0 {
 		t.Errorf("%d rows in the ledger, must be none", n)
 	}
@@ -146,7 +131,7 @@ func testOwnTable(t *testing.T, file string) {
 }
 
 // The broker is out when the example runs.
-func testParking(t *testing.T, file string) {
+func testParking(t *testing.T, e shown) {
 	s := shop(t, stage.Postgres)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -156,25 +141,25 @@ func testParking(t *testing.T, file string) {
 	if err := listener.Close(); err != nil { // nobody is there
 		t.Fatal(err)
 	}
-	runs(t, file, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: out})
+	e.runs(t, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: out})
 	if n := count(t.Context(), s.DB, "bridge_parked"); n != 1 {
 		t.Errorf("%d messages are parked, must be 1", n)
 	}
 	arrives(t, s, "emails", "seven quinces")
 }
 
-func testSQLServer(t *testing.T, file string) {
+func testSQLServer(t *testing.T, e shown) {
 	s := shop(t, stage.SQLServer)
 	execute(t, s.DB, `CREATE TABLE orders (body nvarchar(100) PRIMARY KEY)`)
-	runs(t, file, map[string]string{
+	e.runs(t, map[string]string{
 		"sqlserver://shop:secret@localhost?database=shop": s.DatabaseURL, shopBroker: s.AMQP,
 	})
 	arrives(t, s, "emails", "five cherries")
 }
 
-func testVerifier(t *testing.T, file string) {
+func testVerifier(t *testing.T, e shown) {
 	s := shop(t, stage.Postgres)
-	p := start(t, file, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: s.AMQP})
+	p := e.start(t, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: s.AMQP})
 	s.Commit(stage.To("emails", "eight grapes"), stage.To("parcels", "not allowed"))
 	if d := s.Receive("emails", 1)[0]; string(d.Body) != "eight grapes" {
 		t.Errorf("got %q", d.Body)
@@ -183,9 +168,9 @@ func testVerifier(t *testing.T, file string) {
 	endsWell(t, p.Stop())
 }
 
-func testDial(t *testing.T, file string) {
+func testDial(t *testing.T, e shown) {
 	amqpURL := servertest.Vhost(t)
-	runs(t, file, map[string]string{shopBroker: amqpURL})
+	e.runs(t, map[string]string{shopBroker: amqpURL})
 	conn, err := amqp.Dial(amqpURL)
 	if err != nil {
 		t.Fatal(err)
@@ -203,10 +188,10 @@ func testDial(t *testing.T, file string) {
 }
 
 // The same message comes twice.
-func testConsume(t *testing.T, file string) {
+func testConsume(t *testing.T, e shown) {
 	s := shop(t, stage.Postgres)
 	execute(t, s.DB, `CREATE TABLE emails (body text)`)
-	p := start(t, file, map[string]string{
+	p := e.start(t, map[string]string{
 		"postgres://mailer:secret@localhost/mailer": s.DatabaseURL, "amqp://mailer:secret@localhost/": s.AMQP,
 	})
 	for _, id := range []string{"first", "first", "second"} {
@@ -222,7 +207,7 @@ func testConsume(t *testing.T, file string) {
 	}
 }
 
-func testReply(t *testing.T, file string) {
+func testReply(t *testing.T, e shown) {
 	s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "twoqueue"})
 	s.Queue("payments", nil)
 	s.Queue("replies", nil)
@@ -230,7 +215,7 @@ func testReply(t *testing.T, file string) {
 	if err := migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, file, map[string]string{
+	p := e.start(t, map[string]string{
 		"postgres://bank:secret@localhost/bank": s.DatabaseURL, "amqp://bank:secret@localhost/": s.AMQP,
 	})
 	v := s.Verify(verifier.Options{})

@@ -3,6 +3,7 @@ package examples
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"go/ast"
 	"go/doc"
 	"go/format"
@@ -12,7 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -64,70 +65,119 @@ func documented(t *testing.T) []example {
 	return found
 }
 
-// find returns the example of a file.
-func find(t *testing.T, file string) example {
-	t.Helper()
-	all := documented(t)
-	i := slices.IndexFunc(all, func(e example) bool { return e.file == file })
-	if i < 0 {
-		t.Fatalf("%s has no example without output", file)
-	}
-	return all[i]
+// A shown example is one of the program that all of them are built into.
+type shown struct {
+	program string
+	file    string
+	source  string
 }
 
-// build makes the program of an example, with other addresses than those it shows.
-func (e example) build(t *testing.T, addresses map[string]string) string {
+// drivers are what an example must import that opens a database by the name.
+var drivers = map[string]string{
+	`sql.Open("pgx"`: "github.com/jackc/pgx/v5/stdlib", `sqlx.Open("pgx"`: "github.com/jackc/pgx/v5/stdlib",
+	`sql.Open("sqlserver"`: "github.com/microsoft/go-mssqldb",
+}
+
+// build makes one program of the examples, since to link takes longest. Its arguments are the
+// example's file and the addresses in the place of those that it shows.
+func build(t *testing.T, all []example) map[string]shown {
 	t.Helper()
-	if e.play == nil {
-		t.Fatalf("%s: go/doc cannot make a program of it: let it be the only example of the file", e.file)
-	}
-	var text bytes.Buffer
-	if err := format.Node(&text, fset, e.play); err != nil {
-		t.Fatal(err)
-	}
-	source := text.String()
-	for shown, ours := range addresses {
-		if n := strings.Count(source, strconv.Quote(shown)); n != 1 {
-			t.Fatalf("%s shows the address %s %d times, must be once", e.file, shown, n)
-		}
-		source = strings.Replace(source, strconv.Quote(shown), strconv.Quote(ours), 1)
-	}
 	folder := t.TempDir()
-	sourceFile := filepath.Join(folder, "main.go")
-	// To the compiler it stands in a folder of the module, which is where its imports are.
-	here, err := filepath.Abs("program/main.go")
+	binary := filepath.Join(folder, "examples")
+	here, err := filepath.Abs("program") // to the compiler it is a folder of the module, which is where its imports are
 	if err != nil {
 		t.Fatal(err)
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here: sourceFile}})
+	files := make(map[string]string)
+	write := func(name, source string) {
+		t.Helper()
+		files[filepath.Join(here, name)] = filepath.Join(folder, name)
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(source), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	built := make(map[string]shown)
+	var table strings.Builder
+	for i, e := range all {
+		if e.play == nil {
+			t.Fatalf("%s: go/doc cannot make a program of it: let it be the only example of the file", e.file)
+		}
+		var text bytes.Buffer
+		if err := format.Node(&text, fset, e.play); err != nil {
+			t.Fatal(err)
+		}
+		source := text.String()
+		for open, driver := range drivers {
+			if strings.Contains(source, open) && !strings.Contains(source, strconv.Quote(driver)) {
+				t.Errorf("%s does not import %s", e.file, driver)
+			}
+		}
+		built[e.file] = shown{binary, e.file, source}
+		source = strings.Replace(source, "\nfunc main() {", fmt.Sprintf("\nfunc example%d() {", i), 1)
+		write(fmt.Sprintf("example%d.go", i), address.ReplaceAllString(source, "address($0)"))
+		fmt.Fprintf(&table, "\t%q: example%d,\n", e.file, i)
+	}
+	write("main.go", `package main
+
+import (
+	"encoding/json"
+	"os"
+)
+
+func address(shown string) string {
+	var ours map[string]string
+	if err := json.Unmarshal([]byte(os.Args[2]), &ours); err != nil {
+		panic(err)
+	}
+	return ours[shown]
+}
+
+func main() {
+	map[string]func(){
+`+table.String()+`	}[os.Args[1]]()
+}
+`)
+	overlay, err := json.Marshal(map[string]any{"Replace": files})
 	if err != nil {
 		t.Fatal(err)
 	}
 	overlayFile := filepath.Join(folder, "overlay.json")
-	for path, content := range map[string]string{sourceFile: source, overlayFile: string(overlay)} {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(overlayFile, overlay, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	binary := filepath.Join(folder, strings.TrimSuffix(filepath.Base(e.file), "_test.go"))
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", binary, "-overlay", overlayFile, "./program")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // to link takes half the time then
 	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the program of %s: %v\n%s\n%s", e.file, err, output, source)
+		t.Fatalf("build the examples' program: %v\n%s", err, output)
 	}
-	return binary
+	return built
 }
 
-// start starts an example's program.
-func start(t *testing.T, file string, addresses map[string]string) *program.Process {
+// address is that of a server.
+var address = regexp.MustCompile(`"[a-z]+://[^"]*localhost[^"]*"`)
+
+// start starts an example, with other addresses than those that it shows.
+func (e shown) start(t *testing.T, addresses map[string]string) *program.Process {
 	t.Helper()
-	return program.StartCmd(t, exec.Command(find(t, file).build(t, addresses)))
+	for shown := range addresses {
+		if n := strings.Count(e.source, strconv.Quote(shown)); n != 1 {
+			t.Fatalf("%s shows the address %s %d times, must be once", e.file, shown, n)
+		}
+	}
+	if n := len(address.FindAllString(e.source, -1)); n != len(addresses) {
+		t.Fatalf("%s shows %d addresses, must be %d", e.file, n, len(addresses))
+	}
+	text, err := json.Marshal(addresses)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program.StartCmd(t, exec.Command(e.program, e.file, string(text)))
 }
 
-// runs runs an example's program to its end.
-func runs(t *testing.T, file string, addresses map[string]string) {
+// runs runs an example to its end.
+func (e shown) runs(t *testing.T, addresses map[string]string) {
 	t.Helper()
-	endsWell(t, start(t, file, addresses).Await())
+	endsWell(t, e.start(t, addresses).Await())
 }
 
 func endsWell(t *testing.T, code int) {

@@ -1,12 +1,15 @@
 package imports
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -17,15 +20,15 @@ const module = "github.com/twoqueue/twoqueue/"
 var libraries = map[string][]string{
 	"bridge":           {backoff, uuid, amqp},
 	"sender":           {backoff, uuid, amqp},
-	"verifier":         {backoff, uuid, amqp, sync},
+	"verifier":         {backoff, uuid, amqp, xsync},
 	"idempotency":      {backoff, uuid, amqp},
 	"bridge/postgres":  {backoff, uuid, amqp, sqlx},
 	"bridge/mysql":     {backoff, uuid, amqp, sqlx},
 	"bridge/sqlserver": {backoff, uuid, amqp, sqlx},
 	"bridge/sqlite":    {backoff, uuid, amqp, sqlx},
-	"bridge/pgxbridge": {backoff, uuid, amqp, sqlx, pgx, passfile, servicefile, puddle, sync, text},
-	"sender/pgxsender": {backoff, uuid, amqp, sqlx, pgx, passfile, servicefile, puddle, sync, text},
-	"bridge/migrate":   {backoff, goose, interpolate, retry, multierr, sync},
+	"bridge/pgxbridge": {backoff, uuid, amqp, sqlx, pgx, passfile, servicefile, puddle, xsync, text},
+	"sender/pgxsender": {backoff, uuid, amqp, sqlx, pgx, passfile, servicefile, puddle, xsync, text},
+	"bridge/migrate":   {backoff, goose, interpolate, retry, multierr, xsync},
 }
 
 const (
@@ -41,7 +44,7 @@ const (
 	multierr    = "go.uber.org/multierr"            // by goose
 	retry       = "github.com/sethvargo/go-retry"   // by goose
 	sqlx        = "github.com/jmoiron/sqlx"
-	sync        = "golang.org/x/sync" // errgroup
+	xsync       = "golang.org/x/sync" // errgroup
 	uuid        = "github.com/google/uuid"
 )
 
@@ -100,34 +103,49 @@ func TestAnApplicationLinksNoInspector(t *testing.T) {
 
 type pkg struct {
 	ImportPath string
+	Deps       []string // however indirectly
 	Module     *struct {
 		Path string
 		Main bool
 	}
 }
 
-// list lists packages and all that they import.
-func list(t *testing.T, pattern string) []pkg {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Module", module+pattern)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+// packages are all that ours are made of, by their paths.
+var packages = sync.OnceValues(func() (map[string]pkg, error) {
+	out, err := exec.Command("go", "list", "-deps", "-json=ImportPath,Deps,Module", module+"bridge/...", module+"sender/...", module+"verifier/...", module+"idempotency/...").Output()
 	if err != nil {
-		t.Fatalf("list %s: %v: %s", pattern, err, &stderr)
+		return nil, fmt.Errorf("go list: %w", err)
 	}
-	var all []pkg
-	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+	all := make(map[string]pkg)
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p pkg
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			break
+			return all, nil
 		} else if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
-		all = append(all, p)
+		all[p.ImportPath] = p
 	}
-	if len(all) < 2 {
+})
+
+// list lists packages and all that they import.
+func list(t *testing.T, pattern string) (found []pkg) {
+	t.Helper()
+	all, err := packages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	below, many := strings.CutSuffix(module+pattern, "...")
+	for path, p := range all {
+		if path == module+pattern || many && strings.HasPrefix(path+"/", below) {
+			found = append(found, p)
+			for _, imported := range p.Deps {
+				found = append(found, all[imported])
+			}
+		}
+	}
+	if len(found) < 2 {
 		t.Fatalf("list %s: found nothing", pattern)
 	}
-	return all
+	return found
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 )
 
+func TestMain(m *testing.M) { Main(m) }
+
 // What all commands have in common.
 func TestEveryCommandKnowsHelpVersionAndMisuse(t *testing.T) {
 	for _, command := range []string{"bridgectl", "demo", "email-gateway", "shop", "verifier"} {

@@ -1,14 +1,13 @@
 package walkthrough
 
 import (
-	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -31,7 +30,7 @@ func TestTheWalkThroughGoesAsItIsWritten(t *testing.T) {
 	database := servertest.StartPostgres(t, &servers.PostgresOptions{
 		Config: []string{"fsync = on", "full_page_writes = on", "synchronous_commit = on"}}).URL()
 	broker := servertest.Vhost(t)
-	sh := startShell(t, checkout(t), environment())
+	sh := startShell(t, checkout(t), append(program.Environment(), "NO_COLOR=1", "BRIDGE_HTTP_ADDR=127.0.0.1:0"))
 	for _, s := range all {
 		command := s.command
 		switch { // the reader has servers, and so have we
@@ -78,23 +77,4 @@ func checkout(t *testing.T) string {
 	return folder
 }
 
-// environment is ours without what is set for the project's commands.
-func environment() (env []string) {
-	for _, entry := range os.Environ() {
-		name, _, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, "BRIDGE_") && !strings.HasPrefix(name, "SHOP_") && !strings.HasPrefix(name, "OTEL_") {
-			env = append(env, entry)
-		}
-	}
-	return append(env, "NO_COLOR=1", "BRIDGE_HTTP_ADDR=127.0.0.1:0")
-}
-
 func quote(address string) string { return "'" + strings.ReplaceAll(address, "'", `'\''`) + "'" }
-
-func TestServersURLsAreQuoted(t *testing.T) {
-	address := (&url.URL{Scheme: "amqp", User: url.UserPassword("a", "it's"), Host: "h"}).String()
-	out, err := exec.Command("bash", "-c", "printf %s "+quote(address)).Output()
-	if err != nil || string(out) != address {
-		t.Errorf("%s, %v", out, err)
-	}
-}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -90,18 +89,6 @@ func TestProbesSayWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestATakenAddressIsAnError(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	_, err = endpoints.Listen(t.Context(), listener.Addr().String(), http.NotFoundHandler(), quiet)
-	if !errors.Is(err, endpoints.ErrAddress) || !strings.Contains(err.Error(), "in use") {
-		t.Errorf("%v", err)
-	}
-}
-
 // A client that never ends its request does not keep the server from its end.
 func TestCloseEndsEverything(t *testing.T) {
 	asked := make(chan struct{})
@@ -124,17 +111,5 @@ func TestCloseEndsEverything(t *testing.T) {
 	server.Close()
 	if _, err := net.Dial("tcp", server.Address()); err == nil {
 		t.Error("somebody still listens")
-	}
-}
-
-func TestProfiles(t *testing.T) {
-	private := func(page http.Handler) http.Handler { return endpoints.Private(page, nil, "HOSTS") }
-	server, err := endpoints.ListenProfiles(t.Context(), "127.0.0.1:0", private, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	if code, text := get(t, server.Address(), "/debug/pprof/goroutine?debug=1"); code != 200 || !strings.Contains(text, "goroutine profile") {
-		t.Errorf("%d %.100q", code, text)
 	}
 }

@@ -49,40 +49,26 @@ func TestTheLogIsJSONUnlessOnATerminal(t *testing.T) {
 	if err := environment.Read("SHOP", &c); err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	var buffer bytes.Buffer
-	c.Log.Logger(&buffer).Info("this")
-	c.Log.Logger(file).Info("this")
-	content, err := os.ReadFile(file.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, line := range []string{buffer.String(), string(content)} {
-		if !strings.HasPrefix(line, `{"`) {
-			t.Errorf("log %q", line)
-		}
-	}
-}
-
-func TestTheLogIsTextOnATerminal(t *testing.T) {
-	var c config
-	if err := environment.Read("SHOP", &c); err != nil {
-		t.Fatal(err)
-	}
 	screen, terminal, err := pty.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer screen.Close()
 	defer terminal.Close()
-	c.Log.Logger(terminal).Info("this")
-	line, err := bufio.NewReader(screen).ReadString('\n')
-	if err != nil || !strings.HasPrefix(line, "time=") || !strings.Contains(line, "msg=this") {
-		t.Errorf("log %q, %v", line, err)
+	reader, pipe, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	defer pipe.Close()
+	for _, to := range []struct {
+		writer, reader *os.File
+		begins         string
+	}{{terminal, screen, "time="}, {pipe, reader, `{"`}} {
+		c.Log.Logger(to.writer).Info("this")
+		if line, err := bufio.NewReader(to.reader).ReadString('\n'); err != nil || !strings.HasPrefix(line, to.begins) || !strings.Contains(line, "this") {
+			t.Errorf("log %q, %v", line, err)
+		}
 	}
 }
 
@@ -137,21 +123,6 @@ func TestWhatKubernetesSetsForAServiceIsIgnored(t *testing.T) {
 	t.Setenv("SHOP_SMPT_PORT", "25") // of no Service
 	if err := environment.Read("SHOP", new(config)); err == nil || !strings.Contains(err.Error(), "SHOP_SMPT_PORT: unknown variable") {
 		t.Errorf("mistyped: %v", err)
-	}
-}
-
-func TestHelpKeepsToTheWidth(t *testing.T) {
-	var text strings.Builder
-	if err := environment.Help(&text, "SHOP", new(config)); err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(text.String()) {
-		if len(line) > 81 {
-			t.Errorf("long: %s", line)
-		}
-	}
-	if want := "  SHOP_NUMBER (default 3)\n      a number\n"; !strings.HasPrefix(text.String(), want) {
-		t.Errorf("help\n%s", text.String())
 	}
 }
 

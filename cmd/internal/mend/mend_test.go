@@ -22,6 +22,7 @@ func TestExplainNamesTheVariableAndWhatToDo(t *testing.T) {
 		{bridge.ErrCredentials, "SHOP_AMQP_URL: begin: broker refuses the login; correct user, password or virtual host"},
 		{database.ErrCredentials, "SHOP_DATABASE_URL: begin: database refuses the login; correct user or password, or the client's certificate"},
 		{database.ErrURL, "SHOP_DATABASE_URL: begin: not a database URL"},
+		{bridge.ErrNotPrimary, "SHOP_DATABASE_URL: begin: " + bridge.ErrNotPrimary.Error() + "; name the primary, with a login that may write"},
 		{fmt.Errorf("%w: %w", bridge.ErrUnavailable, missing), "SHOP_AMQP_URL: begin: broker unavailable: open ca.pem: file does not exist; name a file that can be read"},
 		{errors.New("remote error: tls: bad certificate"), "begin: remote error: tls: bad certificate; name in the URL the files of a certificate that the server takes, and of its key"},
 		{&amqp.Error{Code: amqp.AccessRefused, Reason: "no"}, `SHOP_AMQP_URL: begin: Exception (403) Reason: "no"; see that the login may configure, write and read the queues`},
@@ -53,15 +54,14 @@ func TestMisuseIsWhatTheVariableSays(t *testing.T) {
 	}
 }
 
-func TestLineIsOne(t *testing.T) {
-	if got := mend.Line("failed:\n\thost a\n\thost a\n host b \n"); got != "failed: host a host b" {
-		t.Errorf("%q", got)
-	}
-}
-
 // A server's words may be anybody's.
-func TestALineHasNothingThatATerminalActsOn(t *testing.T) {
-	if got, want := mend.Line("refused:\n \x1b[2J\u009b1m gone\n"), "refused: \uFFFD[2J\uFFFD1m gone"; got != want {
-		t.Errorf("%q, not %q", got, want)
+func TestALineIsOneAndHasNothingThatATerminalActsOn(t *testing.T) {
+	for text, want := range map[string]string{
+		"failed:\n\thost a\n\thost a\n host b \n": "failed: host a host b",
+		"refused:\n \x1b[2J\u009b1m gone\n":       "refused: \uFFFD[2J\uFFFD1m gone",
+	} {
+		if got := mend.Line(text); got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
 	}
 }

@@ -1,0 +1,55 @@
+package bridgectl_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+func TestTopologyIsDeclaredAndPrinted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tool("BRIDGE_AUDIT=7", "BRIDGE_QUEUE=other")
+	text := b.must("topology", "declare", "--queue", "shop")
+	for _, queue := range []string{"shop ", "shop.waiting ", "shop.dead ", "shop.dropped "} {
+		if !strings.Contains(text, "\n"+queue) {
+			t.Errorf("no %s in\n%s", queue, text)
+		}
+	}
+	if again := b.must("topology", "declare", "--queue", "shop"); again != text {
+		t.Errorf("the second time it says\n%s", again)
+	}
+	r := b.also("BRIDGE_CLASSIC=true").run("topology", "declare", "--queue", "shop")
+	if r.Code != 1 || !strings.Contains(r.Stderr, `queue "shop" exists with another x-`) {
+		t.Errorf("another type: %+v", r)
+	}
+}
+
+// What print prints as JSON can be imported, and is what declare would have made.
+func TestRabbitMQImportsWhatTopologyPrints(t *testing.T) {
+	t.Parallel()
+	for _, env := range [][]string{{"BRIDGE_AUDIT=7"}, {"BRIDGE_CLASSIC=true"}} {
+		w := newWorld(t)
+		b := w.tool(env...)
+		text := b.must("topology", "print", "-o", "json")
+		if !json.Valid([]byte(text)) {
+			t.Fatalf("not JSON:\n%s", text)
+		}
+		path := filepath.Join(t.TempDir(), "queues.json")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if output, err := servertest.RabbitMQ(t).Ctl(t.Context(), "import_definitions", path); err != nil {
+			t.Fatalf("%v\n%s", err, output)
+		}
+		d, _ := b.examine("broker")
+		d.expect(t, "arguments of twoqueue", "ok", "")
+		d.expect(t, "arguments of twoqueue.waiting", "ok", "")
+		d.expect(t, "arguments of twoqueue.dead", "ok", "")
+		b.must("topology", "declare") // which compares all arguments
+	}
+}

@@ -1,2 +1,0 @@
--- name: PlaceOrder :exec
-INSERT INTO orders (body) VALUES ($1);
