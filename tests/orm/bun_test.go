@@ -3,6 +3,7 @@ package orm
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -12,6 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/verifier"
 )
 
 type usesBun struct{ db bun.IDB }
@@ -51,11 +53,26 @@ func (p usesBun) receive(ctx context.Context, guard *idempotency.Guard, d amqp.D
 	})
 }
 
-func newNestedBun(t *testing.T, url string) func(func(program) error) error {
-	db := openBun(t, url)
-	return func(fn func(program) error) error {
-		return db.RunInTx(t.Context(), nil, func(_ context.Context, tx bun.Tx) error { return fn(usesBun{tx}) })
+// bun's transaction in a transaction is a savepoint.
+func TestANestedTransactionOfBunTakesBackItsOwnMessages(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	err := openBun(t, s.DatabaseURL).RunInTx(t.Context(), nil, func(ctx context.Context, tx bun.Tx) error {
+		if err := (usesBun{tx}).send(ctx, s.Sender, "three pears", errUndone); !errors.Is(err, errUndone) {
+			return err
+		}
+		return usesBun{tx}.send(ctx, s.Sender, "two apples", nil)
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	wantOrders(t, s, "two apples")
+	v := s.Verify(verifier.Options{})
+	defer v.Stop()
+	if d := s.Receive("orders", 1)[0]; string(d.Body) != "two apples" {
+		t.Errorf("received %q", d.Body)
+	}
+	s.Eventually("the other is dropped", func() bool { return v.Stats().Dropped == 1 })
 }
 
 // A bun.Tx itself compiles; its Exec replaces question marks, and sends no arguments.

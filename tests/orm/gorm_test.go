@@ -2,6 +2,7 @@ package orm
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -12,6 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/verifier"
 )
 
 type usesGORM struct{ db *gorm.DB }
@@ -67,12 +69,31 @@ func (p usesGORM) receive(ctx context.Context, guard *idempotency.Guard, d amqp.
 	})
 }
 
-func newNestedGORM(config *gorm.Config) func(*testing.T, string) func(func(program) error) error {
-	return func(t *testing.T, url string) func(func(program) error) error {
-		db := openGORM(t, url, config)
-		return func(fn func(program) error) error {
-			return db.Transaction(func(tx *gorm.DB) error { return fn(usesGORM{tx}) })
-		}
+// GORM's transaction in a transaction is a savepoint.
+func TestANestedTransactionOfGORMTakesBackItsOwnMessages(t *testing.T) {
+	t.Parallel()
+	for name, statements := range map[string]bool{"": false, "statements": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newShop(t)
+			p := usesGORM{openGORM(t, s.DatabaseURL, &gorm.Config{PrepareStmt: statements})}
+			err := p.db.Transaction(func(tx *gorm.DB) error {
+				inner := usesGORM{tx}
+				if err := inner.send(t.Context(), s.Sender, "three pears", errUndone); !errors.Is(err, errUndone) {
+					return err
+				}
+				return inner.send(t.Context(), s.Sender, "two apples", nil)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantOrders(t, s, "two apples")
+			v := s.Verify(verifier.Options{})
+			defer v.Stop()
+			if d := s.Receive("orders", 1)[0]; string(d.Body) != "two apples" {
+				t.Errorf("received %q", d.Body)
+			}
+			s.Eventually("the other is dropped", func() bool { return v.Stats().Dropped == 1 })
+		})
 	}
 }
 

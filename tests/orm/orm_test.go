@@ -8,7 +8,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
-	"gorm.io/gorm"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
@@ -36,18 +35,14 @@ type program interface {
 }
 
 var programs = map[string]func(t *testing.T, url string) program{
+	"pgx":              newPgx,
+	"pgx, InTx":        newPgxInTx,
+	"sqlx":             newSqlx,
 	"GORM":             newGORM,
 	"GORM, statements": newGORMWithStatements,
 	"bun":              newBun,
 	"ent":              newEnt,
-}
-
-// nested are the libraries whose transaction in a transaction is a savepoint; each opens a
-// database and returns what runs fn in a transaction.
-var nested = map[string]func(t *testing.T, url string) func(fn func(inner program) error) error{
-	"GORM":             newNestedGORM(&gorm.Config{}),
-	"GORM, statements": newNestedGORM(&gorm.Config{PrepareStmt: true}),
-	"bun":              newNestedBun,
+	"sqlc":             newSqlc,
 }
 
 var errUndone = errors.New("out of stock")
@@ -151,31 +146,6 @@ func TestEachLibrarySendsRollsBackAndReceivesOnce(t *testing.T) {
 				t.Errorf("%d messages are left", n)
 			}
 			s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
-		})
-	}
-}
-
-func TestANestedTransactionTakesBackItsOwnMessages(t *testing.T) {
-	for name, open := range nested {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t)
-			err := open(t, s.DatabaseURL)(func(inner program) error {
-				if err := inner.send(t.Context(), s.Sender, "three pears", errUndone); !errors.Is(err, errUndone) {
-					return err
-				}
-				return inner.send(t.Context(), s.Sender, "two apples", nil)
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			wantOrders(t, s, "two apples")
-			v := s.Verify(verifier.Options{})
-			defer v.Stop()
-			if d := s.Receive("orders", 1)[0]; string(d.Body) != "two apples" {
-				t.Errorf("received %q", d.Body)
-			}
-			s.Eventually("the other is dropped", func() bool { return v.Stats().Dropped == 1 })
 		})
 	}
 }

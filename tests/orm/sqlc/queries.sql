@@ -1,0 +1,2 @@
+-- name: PlaceOrder :exec
+INSERT INTO orders (body) VALUES ($1);
