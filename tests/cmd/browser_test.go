@@ -136,3 +136,11 @@ func (b *browser) until(expression string) {
 		return err == nil && json.Unmarshal(text, &result) == nil && result.Result.Value == true
 	})
 }
+
+// look sets the colours that the user prefers, and the width of the window.
+func (b *browser) look(scheme string, width int) {
+	b.t.Helper()
+	var result struct{}
+	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, &result)
+	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false}, &result)
+}

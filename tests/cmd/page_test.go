@@ -1,6 +1,7 @@
 package cmd_test
 
 import (
+	"fmt"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -12,9 +13,30 @@ import (
 
 const script = `<script>document.title = "owned"</script><img src=x onerror="document.title='owned'">`
 
+// tooWide names the tables that are wider than their boxes, and the page if it is wider
+// than its window.
+const tooWide = `[document.documentElement, ...document.querySelectorAll('.table')]
+	.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.id || e.localName).join(' ')`
+
+// brokenWords are the words in tables that stand on more than one line. A word is of
+// letters and digits. One of more than 40 may be broken.
+const brokenWords = `[...document.querySelectorAll('th, td')].flatMap((cell) => {
+	const broken = [], texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+	for (let text; (text = texts.nextNode());) {
+		for (const word of text.data.matchAll(/[\p{L}\p{N}]+/gu)) {
+			if (word[0].length > 40) continue;
+			const range = document.createRange();
+			range.setStart(text, word.index);
+			range.setEnd(text, word.index + word[0].length);
+			if (new Set([...range.getClientRects()].map((r) => r.top)).size > 1) broken.push(word[0]);
+		}
+	}
+	return broken;
+}).join(' ')`
+
 // A worker with something of everything: traffic, an open transaction, a full target, a
 // held order key, dead letters, drops. Names in it try to be markup. The page shows all of it,
-// as text, by itself, and says when it is old.
+// as text, by itself, at every width, and says when it is old.
 func TestStatusPage(t *testing.T) {
 	t.Parallel()
 	s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "staging", OrderedShards: 1})
@@ -70,6 +92,16 @@ func TestStatusPage(t *testing.T) {
 		`document.querySelectorAll('script, img, b').length === 1`, // the page's own
 	} {
 		b.until(there)
+	}
+	for _, scheme := range []string{"light", "dark"} {
+		for _, width := range []int{390, 800, 1100, 1600} {
+			b.look(scheme, width)
+			b.until(fmt.Sprint("window.innerWidth === ", width))
+			b.until(tooWide + " === ''")
+			if width > 390 {
+				b.until(brokenWords + " === ''")
+			}
+		}
 	}
 	if err := tx.Commit(); err != nil {
 		t.Error(err)

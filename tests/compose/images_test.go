@@ -202,3 +202,18 @@ func must[T any](value T, err error) T {
 	}
 	return value
 }
+
+// The builder is the version of Go that the module asks for, or a later one.
+func TestTheBuilderIsNewEnough(t *testing.T) {
+	var go1, minor, wantMinor int
+	version := regexp.MustCompile(`(?m)^ARG GO_VERSION=(\S+)$`).FindSubmatch(must(os.ReadFile(dockerfile)))
+	wanted := regexp.MustCompile(`(?m)^go 1\.(\d+)`).FindSubmatch(must(os.ReadFile(filepath.Join(root, "go.mod"))))
+	if version == nil || wanted == nil {
+		t.Fatal("no version is named")
+	}
+	fmt.Sscanf(string(version[1]), "%d.%d", &go1, &minor)
+	fmt.Sscan(string(wanted[1]), &wantMinor)
+	if go1 != 1 || minor < wantMinor {
+		t.Errorf("the builder is Go %s, the module needs 1.%d", version[1], wantMinor)
+	}
+}
