@@ -17,7 +17,6 @@ func TestAFrozenVerifierThatWakesChangesNoOrder(t *testing.T) {
 	t.Parallel()
 	address := servertest.Vhost(t)
 	s := &stage{t: t, address: address, World: world.New(t, world.Config{
-		Program:  world.Build(t, ""),
 		Diary:    world.NewDiary(t, *diariesFlag),
 		AMQP:     address,
 		Shop:     servertest.PostgresDB(t),
