@@ -15,33 +15,24 @@ import (
 // runEntities shows that the inbox of h keeps every promise of driver.Keeper. The
 // inbox's tables are in db.
 func runEntities(t *testing.T, h Harness, db *sql.DB, inbox driver.Inbox) {
-	tests := []struct {
-		name string
-		test func(*testing.T, *entities)
-	}{
+	run(t, h, &entities{h, inbox, db}, []test[*entities]{
 		{"a mark is empty until it is set, and then what was set last", testMark},
-		{"a rollback takes back a mark and a lock", testMarkRollback},
 		{"marks of consumers and names that differ in case, in spaces or in accents are different", testMarkNames},
+		{"who waits for the lock of a mark, new or not, gets what there is after the other's end", testMarkWaits},
+		{"kept messages come back by their versions, byte by byte", testKeep},
+		{"a version is kept once", testKeepTwice},
+		{"entities with kept messages are listed, those first that wait longest", testKeptEntities},
+	}, []test[*entities]{
+		{"a rollback takes back a mark and a lock", testMarkRollback},
 		{"marks, consumers and names of the greatest length are kept, and none longer", testMarkLength},
 		{"a mark, a consumer, a name or an entity with a NUL byte is an error", testMarkNUL},
 		{"a mark that is not locked cannot be made by setting it", testMarkNotLocked},
-		{"who waits for the lock of a mark gets what the other has committed", testMarkWaitsForCommit},
-		{"who waits for the lock of a mark gets what was before the other's rollback", testMarkWaitsForRollback},
-		{"who waits for the lock of a new mark gets what the other has committed", testNewMarkWaitsForCommit},
-		{"who waits for the lock of a new mark gets an empty one after the other's rollback", testNewMarkWaitsForRollback},
 		{"of many that count on one mark from the beginning none is lost", testMarkCounts},
 
-		{"kept messages come back by their versions, byte by byte", testKeep},
-		{"a version is kept once", testKeepTwice},
 		{"a rollback takes back what was kept and what was deleted", testKeepRollback},
 		{"messages are kept for one consumer and one entity", testKeepScope},
 		{"who waits for the lock of a mark sees what the other has kept", testKeepUnderLock},
-		{"entities with kept messages are listed, those first that wait longest", testKeptEntities},
-	}
-	e := &entities{h, inbox, db}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { test.test(t, e) })
-	}
+	}, func(*testing.T) {})
 }
 
 type entities struct {
@@ -193,37 +184,22 @@ func testMarkNotLocked(t *testing.T, e *entities) {
 	expectMark(t, e.mark(t, "a", name, ""), "")
 }
 
-func testMarkWaitsForCommit(t *testing.T, e *entities) {
-	name := newName()
-	e.mark(t, "a", name, "7")
-	e.testMarkWaits(t, name, (*sql.Tx).Commit, "8")
-}
-
-func testMarkWaitsForRollback(t *testing.T, e *entities) {
-	name := newName()
-	e.mark(t, "a", name, "7")
-	e.testMarkWaits(t, name, (*sql.Tx).Rollback, "7")
-}
-
-func testNewMarkWaitsForCommit(t *testing.T, e *entities) {
-	e.testMarkWaits(t, newName(), (*sql.Tx).Commit, "8")
-}
-
-func testNewMarkWaitsForRollback(t *testing.T, e *entities) {
-	e.testMarkWaits(t, newName(), (*sql.Tx).Rollback, "")
-}
-
-// testMarkWaits sets a mark to 8 in a transaction that end ends when another one
-// waits for the mark.
-func (e *entities) testMarkWaits(t *testing.T, name string, end func(*sql.Tx) error, want string) {
-	t.Helper()
-	first := begin(t, e.db)
-	_, err := e.LockMark(t.Context(), e.in(first), "a", name)
-	check(t, err, "lock mark")
-	check(t, e.SetMark(t.Context(), e.in(first), "a", name, "8"), "set mark")
-	e.whileOneWaits(t, name, func() { check(t, end(first), "end the first transaction") }, func(_ *sql.Tx, mark string) {
-		expectMark(t, mark, want)
-	})
+func testMarkWaits(t *testing.T, e *entities) {
+	for _, before := range []string{"", "7"} {
+		for want, end := range map[string]func(*sql.Tx) error{"8": (*sql.Tx).Commit, before: (*sql.Tx).Rollback} {
+			name := newName()
+			if before != "" {
+				e.mark(t, "a", name, before)
+			}
+			first := begin(t, e.db)
+			_, err := e.LockMark(t.Context(), e.in(first), "a", name)
+			check(t, err, "lock mark")
+			check(t, e.SetMark(t.Context(), e.in(first), "a", name, "8"), "set mark")
+			e.whileOneWaits(t, name, func() { check(t, end(first), "end the first transaction") }, func(_ *sql.Tx, mark string) {
+				expectMark(t, mark, want)
+			})
+		}
+	}
 }
 
 // whileOneWaits calls end when a second transaction waits for the mark, and then

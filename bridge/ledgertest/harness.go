@@ -30,12 +30,15 @@ type Harness struct {
 	// database does not tell who holds a message up.
 	Watch func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error)
 
-	// Further: another suite is run on the same kind of database, and this one is by
-	// another driver, through a pooler, or with other settings. What wants a database of
-	// its own is left out then, the checks of identity and version, and what driver.Prove
-	// does with broken ledgers: these are the same by any. Many IDs are fewer then, and
-	// messages not as large.
+	// Further: another suite is run on the same kind of database, and this one is with
+	// other settings. What wants a database of its own is left out then, the checks of
+	// identity and version: these are the same under any.
 	Further bool
+
+	// Driver: another suite is run on the same server, and this one is by another driver, or
+	// through a pooler. Only that is run in which these have a part: what goes to the server
+	// and comes back, its errors, and the end of a wait.
+	Driver bool
 
 	// Tx makes the bridge's transaction of one that the suite has begun, where it is not
 	// bridge.SQL that does.
@@ -59,10 +62,6 @@ type Harness struct {
 	// connection for each statement.
 	Scanned func(ctx context.Context, db *sql.DB) (int, error)
 
-	// MostIDs is how many IDs one transaction may have at most; 0 if nothing but
-	// memory limits it.
-	MostIDs int
-
 	// Savepoint and RollbackTo make a savepoint and return to it.
 	Savepoint, RollbackTo string
 
@@ -72,6 +71,9 @@ type Harness struct {
 	// Older is a statement that makes all rows of bridge_ledger two hours older. A
 	// WHERE may follow.
 	Older string
+
+	// Copy is a statement that gives the database another identity.
+	Copy string
 
 	// RefuseDelete are statements after which no row of bridge_ledger can be deleted.
 	RefuseDelete []string

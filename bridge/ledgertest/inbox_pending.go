@@ -1,7 +1,6 @@
 package ledgertest
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"slices"
@@ -12,27 +11,30 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// pendingTests are the rules of driver.PendingMessages and of Unclaim.
-var pendingTests = []inboxTest{
-	{"an unclaimed key may be claimed again", testUnclaim},
-	{"of several adds of one key the first counts", testAddPending},
-	{"an add waits for the same add of another, and is refused after its commit", testAddPendingWaits},
-	{"what is pending is found with all it has, and what is done or unknown is told apart", testLookUp},
-	{"nobody sees a key claimed without its row while it is being unclaimed", testLookUpAtOneMoment},
-	{"nobody sees a key claimed without its row while it is being claimed", testLookUpWhileClaimed},
-	{"what one transaction does with its keys keeps nobody from others", testOthersKeys},
-	{"only who has the run changes or removes the row", testRun},
-	{"a message is attached once, whatever the state", testAttachMessage},
-	{"a row without a message can be told from one with it, and removed", testRemoveBarePending},
-	{"an error of any content and length is kept as far as it can be", testPendingError},
-	{"what is due is taken in its order, and nothing else", testTakePending},
-	{"of several who take at once each takes another", testTakePendingBeside},
-	{"what another has locked is not taken", testTakePendingLocked},
-	{"what is started and overdue is doubtful", testDoubtOverdue},
-	{"what is pending is listed by state in the order of keys, page by page, and counted", testListPending},
-	{"the pending messages of one consumer are not another's", testPendingConsumers},
-	{"keys that are pending differ as they do when claimed", testPendingKeys},
-}
+// These are the rules of driver.PendingMessages and of Unclaim.
+var (
+	pendingTestsOfDriver = []test[*inbox]{
+		{"an unclaimed key may be claimed again", testUnclaim},
+		{"of several adds of one key the first counts", testAddPending},
+		{"what is pending is found with all it has, and what is done or unknown is told apart", testLookUp},
+		{"only who has the run changes or removes the row", testRun},
+		{"a message is attached once, whatever the state", testAttachMessage},
+		{"a row without a message can be told from one with it, and removed", testRemoveBarePending},
+		{"an error of any content and length is kept as far as it can be", testPendingError},
+		{"what is due is taken in its order, and nothing else", testTakePending},
+		{"what is started and overdue is doubtful", testDoubtOverdue},
+		{"what is pending is listed by state in the order of keys, page by page, and counted", testListPending},
+	}
+	pendingTestsOfServer = []test[*inbox]{
+		{"an add waits for the same add of another, and is refused after its commit", testAddPendingWaits},
+		{"nobody sees a key claimed without its row while it is being unclaimed", testLookUpAtOneMoment},
+		{"nobody sees a key claimed without its row while it is being claimed", testLookUpWhileClaimed},
+		{"of several who take at once each takes another", testTakePendingBeside},
+		{"what another has locked is not taken", testTakePendingLocked},
+		{"the pending messages of one consumer are not another's", testPendingConsumers},
+		{"keys that are pending differ as they do when claimed", testPendingKeys},
+	}
+)
 
 func pending(state driver.State, key string) driver.Pending {
 	return driver.Pending{Key: key, State: state, Run: "run 1", Attempts: 1, Message: []byte("message of " + key)}
@@ -240,76 +242,6 @@ func testLookUpWhileClaimed(t *testing.T, i *inbox) {
 	if got := <-done; got.err != nil || got.claimed && got.p == nil {
 		t.Fatalf("claimed is %t, pending %+v, %v: claimed, and no row, is done", got.claimed, got.p, got.err)
 	}
-}
-
-// testOthersKeys: one transaction, which stays open, has added, changed and taken away;
-// another does all of it to its own keys, and is done at once.
-func testOthersKeys(t *testing.T, i *inbox) {
-	if i.OneWriter {
-		t.Skip("there are no two writers")
-	}
-	const consumer = "others' keys"
-	keys := newIDs(4) // in their order, so that there is one before and one after ours
-	own, known, fresh := keys[1].String(), keys[0].String(), keys[2].String()
-	for _, key := range []string{known, own} {
-		expectClaimed(t, i.claim(t, consumer, key), true)
-		i.add(t, consumer, pending(driver.Ready, key), time.Hour)
-	}
-	open := begin(t, i.db)
-	expectClaimed(t, i.claimIn(t, open, consumer, fresh), true)
-	_, err := i.AddPending(t.Context(), i.in(open), consumer, pending(driver.Started, fresh), time.Hour)
-	check(t, err, "add")
-	_, err = i.ChangePending(t.Context(), i.in(open), consumer, "run 1", pending(driver.Failed, known), 0)
-	check(t, err, "change")
-	check(t, i.Unclaim(t.Context(), i.in(open), consumer, known), "unclaim")
-
-	ctx, cancel := context.WithTimeout(t.Context(), prompt)
-	defer cancel()
-	last := keys[3].String()
-	steps := []struct {
-		doing string
-		do    func(tx *sql.Tx) error
-	}{
-		{"claim", func(tx *sql.Tx) error {
-			_, err := i.Claim(ctx, i.in(tx), consumer, last)
-			return err
-		}},
-		{"add", func(tx *sql.Tx) error {
-			_, err := i.AddPending(ctx, i.in(tx), consumer, driver.Pending{Key: last, State: driver.Started, Run: "run 1"}, time.Hour)
-			return err
-		}},
-		{"look up", func(tx *sql.Tx) error {
-			_, _, err := i.LookUp(ctx, i.in(tx), consumer, own)
-			return err
-		}},
-		{"change", func(tx *sql.Tx) error {
-			_, err := i.ChangePending(ctx, i.in(tx), consumer, "run 1", pending(driver.Failed, own), time.Hour)
-			return err
-		}},
-		{"attach", func(tx *sql.Tx) error {
-			_, err := i.AttachMessage(ctx, i.in(tx), consumer, last, "run 1", []byte("m"))
-			return err
-		}},
-		{"remove without a message", func(tx *sql.Tx) error {
-			_, err := i.RemoveBarePending(ctx, i.in(tx), consumer, own, "run 1")
-			return err
-		}},
-		{"remove", func(tx *sql.Tx) error {
-			_, err := i.RemovePending(ctx, i.in(tx), consumer, own, "run 1")
-			return err
-		}},
-		{"unclaim", func(tx *sql.Tx) error { return i.Unclaim(ctx, i.in(tx), consumer, own) }},
-		{"forget", func(tx *sql.Tx) error {
-			_, err := i.Forget(ctx, i.in(tx), consumer, []string{last, own}, -time.Hour)
-			return err
-		}},
-	}
-	for _, step := range steps {
-		tx := begin(t, i.db)
-		check(t, step.do(tx), step.doing)
-		check(t, tx.Commit(), "commit")
-	}
-	check(t, open.Rollback(), "roll back")
 }
 
 // awaitWaitingOr waits until a session waits for a lock, or until what it might wait

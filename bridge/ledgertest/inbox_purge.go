@@ -10,7 +10,7 @@ import (
 )
 
 // purgeTests are the rules of driver.Claims.
-var purgeTests = []inboxTest{
+var purgeTests = []test[*inbox]{
 	{"claims are read in the order of keys, page by page, with their age", testClaimed},
 	{"of the claims that are named those are forgotten that are older than an age", testForgetClaims},
 	{"many claims are forgotten at once", testForgetManyClaims},

@@ -3,14 +3,12 @@ package ledgertest
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -38,27 +36,22 @@ func runSweep(t *testing.T, d *database) {
 		return
 	}
 	s := d.sweeping()
-	for _, test := range []struct {
-		name string
-		test func(*testing.T, *sweeping)
-	}{
+	s.empty(t)
+	run(t, d.Harness, s, []test[*sweeping]{
 		{"a sweep removes what is old, and nothing that is young", testSweep},
+		{"the watermark is above every row that is removed, and never sinks", testWatermark},
+	}, []test[*sweeping]{
 		{"orphans come the oldest first, up to the limit", testOrphansInOrder},
 		{"a sweep removes more rows than one statement does", testSweepMany},
-		{"a sweep without orphans changes nothing", testSweepNothing},
-		{"the watermark is above every row that is removed, and never sinks", testWatermark},
 		{"a row that is not committed is neither removed nor waited for", testSweepOpen},
 		{"a row that somebody has locked is neither removed nor waited for", testSweepLocked},
 		{"a row with a parked message is not removed", testSweepParked},
 		{"an unparked message counts from the moment of its removal", testSweepUnparked},
 		{"a sweep of what may be young is refused", testSweepYoung},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s.empty(t)
-			test.test(t, s)
-			s.expectIdle(t)
-		})
-	}
+	}, func(t *testing.T) {
+		s.expectIdle(t)
+		s.empty(t)
+	})
 }
 
 // A sweeping is a database whose ledger sweeps.
@@ -150,8 +143,12 @@ func testSweep(t *testing.T, s *sweeping) {
 	s.sweep(t, old...)
 	s.expectCommitted(t, append(old, young...), young...)
 	s.expectSettled(t, old[0], driver.RolledBack)
+	before = s.watermark(t)
 	s.sweep(t)
 	s.expectListed(t)
+	if after := s.watermark(t); !after.Equal(before) {
+		t.Errorf("the watermark was %v, is %v without anything removed", before, after)
+	}
 }
 
 func testOrphansInOrder(t *testing.T, s *sweeping) {
@@ -176,26 +173,11 @@ func testOrphansInOrder(t *testing.T, s *sweeping) {
 }
 
 func testSweepMany(t *testing.T, s *sweeping) {
-	many := 2500
-	if s.MostIDs > 0 {
-		many = min(many, s.MostIDs)
-	}
 	ids := newIDs(many)
 	s.commit(t, ids...)
 	s.age(t)
 	s.sweep(t, ids...)
 	s.expectCommitted(t, ids)
-}
-
-func testSweepNothing(t *testing.T, s *sweeping) {
-	young := newID()
-	before := s.watermark(t)
-	s.commit(t, young)
-	s.sweep(t)
-	if after := s.watermark(t); !after.Equal(before) {
-		t.Errorf("the watermark was %v, is %v without anything removed", before, after)
-	}
-	s.expectCommitted(t, []uuid.UUID{young}, young)
 }
 
 func testWatermark(t *testing.T, s *sweeping) {
@@ -337,23 +319,4 @@ func testSweepYoung(t *testing.T, s *sweeping) {
 		t.Error("a negative age is no error")
 	}
 	s.expectCommitted(t, []uuid.UUID{id}, id)
-}
-
-func testSweepLostIdentity(t *testing.T, h Harness) {
-	s := h.newDatabase(t).sweeping()
-	id := newID()
-	s.commit(t, id)
-	s.age(t)
-	_, err := s.sender.DB().ExecContext(t.Context(), `DELETE FROM bridge_identity`)
-	check(t, err, "take the identity away")
-	if orphans, err := s.ledger.Orphans(t.Context(), oldAge, 10); len(orphans) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("list orphans: %v, %v, must be %v", orphans, err, bridge.ErrOtherLedger)
-	}
-	if swept, err := s.ledger.Sweep(t.Context(), oldAge, 10); len(swept) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("sweep: %v, %v, must be %v", swept, err, bridge.ErrOtherLedger)
-	}
-	// A zero watermark would be a verdict.
-	if before, err := s.ledger.SweptBefore(t.Context()); !before.IsZero() || !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("the watermark: %v, %v, must be %v", before, err, bridge.ErrOtherLedger)
-	}
 }

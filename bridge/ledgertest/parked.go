@@ -16,30 +16,6 @@ import (
 // runParked shows that the ledger keeps every promise of Park, Unpark and
 // CountParked, or, on an own table, that they are denied.
 func runParked(t *testing.T, d *database) {
-	tests := []struct {
-		name string
-		test func(*testing.T, *parking)
-	}{
-		{"what is parked comes back byte by byte, once", testParkedBytes},
-		{"of many messages in one transaction none is lost", testParkMany},
-		{"a rollback takes what is parked back", testParkRollback},
-		{"a rollback to a savepoint takes back what was parked after it", testParkSavepoint},
-		{"an ID is parked once", testParkDuplicate},
-		{"what is not committed is not taken, and not waited for", testUnparkOpen},
-		{"a stage that fails leaves all parked", testUnparkStageFails},
-		{"a stage that outlives its context is told, and removed if it succeeds", testUnparkCancelled},
-		{"the stage has a deadline", testUnparkDeadline},
-		{"a connection that dies while it stages leaves all parked", testUnparkKilled},
-		{"two unparks at once take different messages", testUnparkTwo},
-		{"an unpark takes no more than its limit", testUnparkLimit},
-		{"one that is refused can be passed by", testUnparkAfter},
-		{"a message whose row is gone is removed without being staged", testUnparkForwarded},
-		{"a message can be looked up, settled and forgotten while it is staged", testUnparkForgetWhileStaging},
-		{"a message whose row is locked stays parked", testUnparkLockedRow},
-		{"unparks and forgets of the same IDs get along", testUnparkStress},
-		{"the count ends at its limit", testCountParked},
-		{"no messages are no work", testParkNothing},
-	}
 	if d.Insert != nil {
 		testOwnTableParksNothing(t, d)
 		return
@@ -48,16 +24,31 @@ func runParked(t *testing.T, d *database) {
 		t.Fatalf("the features are %+v", f)
 	}
 	p := d.parking()
-	if !d.Further {
-		t.Run("an unpark takes no more bytes than it may, and one message at least", func(t *testing.T) { testUnparkBytes(t, p) })
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			test.test(t, p)
-			p.expectIdle(t)
-			p.empty(t)
-		})
-	}
+	run(t, d.Harness, p, []test[*parking]{
+		{"what is parked comes back byte by byte, once", testParkedBytes},
+		{"of many messages in one transaction none is lost", testParkMany},
+		{"an ID is parked once", testParkDuplicate},
+		{"a stage that outlives its context is told, and removed if it succeeds", testUnparkCancelled},
+		{"the count ends at its limit", testCountParked},
+		{"no messages are no work", testParkNothing},
+	}, []test[*parking]{
+		{"a rollback takes what is parked back", testParkRollback},
+		{"a rollback to a savepoint takes back what was parked after it", testParkSavepoint},
+		{"what is not committed is not taken, and not waited for", testUnparkOpen},
+		{"a stage that fails leaves all parked", testUnparkStageFails},
+		{"a connection that dies while it stages leaves all parked", testUnparkKilled},
+		{"two unparks at once take different messages", testUnparkTwo},
+		{"an unpark takes no more than its limit", testUnparkLimit},
+		{"an unpark takes no more bytes than it may, and one message at least", testUnparkBytes},
+		{"one that is refused can be passed by", testUnparkAfter},
+		{"a message whose row is gone is removed without being staged", testUnparkForwarded},
+		{"a message can be looked up, settled and forgotten while it is staged", testUnparkForgetWhileStaging},
+		{"a message whose row is locked stays parked", testUnparkLockedRow},
+		{"unparks and forgets of the same IDs get along", testUnparkStress},
+	}, func(t *testing.T) {
+		p.expectIdle(t)
+		p.empty(t)
+	})
 }
 
 // A parking is a database whose ledgers park.
@@ -257,34 +248,6 @@ func testParkNothing(t *testing.T, p *parking) {
 	check(t, p.sender.Park(t.Context(), p.in(tx), nil), "park nothing")
 	check(t, tx.Commit(), "commit")
 	p.unpark(t)
-}
-
-func testParkOtherDatabase(t *testing.T, h Harness) {
-	first, second := h.newDatabase(t).parking(), h.newDatabase(t).parking()
-	messages := newParked(1)
-	tx := begin(t, second.sender.DB())
-	check(t, second.sender.Record(t.Context(), h.in(tx), idsOf(messages)), "record")
-	if err := first.sender.Park(t.Context(), h.in(tx), messages); !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("park: %v, must be %v", err, bridge.ErrOtherLedger)
-	}
-	check(t, tx.Rollback(), "roll back")
-	second.expectCount(t, 0)
-}
-
-// Messages of another ledger would be staged only to be refused.
-func testParkLostIdentity(t *testing.T, h Harness) {
-	p := h.newDatabase(t).parking()
-	p.parked(t, 1)
-	_, err := p.sender.DB().ExecContext(t.Context(), `DELETE FROM bridge_identity`)
-	check(t, err, "take the identity away")
-	removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
-		t.Error("it is staged")
-		return nil
-	})
-	if removed != 0 || !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("unpark: %d, %v, must be 0, %v", removed, err, bridge.ErrOtherLedger)
-	}
-	p.expectCount(t, 1)
 }
 
 // expectDenied fails unless err is that of a verb that the features deny.

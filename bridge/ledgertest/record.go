@@ -10,8 +10,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// many is more than any database takes as parameters of one statement.
-const many = 10_000
+// many is several times as many as go into one statement.
+const many = 2500
 
 func testLookup(t *testing.T, d *database) {
 	committed, rolledBack := newIDs(3), newIDs(3)
@@ -32,13 +32,6 @@ func testLookupOpen(t *testing.T, d *database) {
 }
 
 func testManyIDs(t *testing.T, d *database) {
-	many := many
-	if d.Further {
-		many /= 4
-	}
-	if d.MostIDs > 0 {
-		many = min(many, d.MostIDs)
-	}
 	ids := newIDs(many)
 	d.commit(t, ids...)
 	found, err := d.ledger.Committed(t.Context(), ids)

@@ -1,6 +1,7 @@
 package ledgertest
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -14,24 +15,13 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-func testIdentity(t *testing.T, h Harness) {
-	first, second := h.newDatabase(t), h.newDatabase(t)
-	identity := first.ledger.Identity()
-	if identity == uuid.Nil {
-		t.Fatal("the identity is zero")
-	}
-	if again := first.open(t).Identity(); again != identity {
-		t.Fatalf("the identity was %s, is %s after another migration", identity, again)
-	}
-	if second.ledger.Identity() == identity {
-		t.Fatal("two databases have the same identity")
-	}
-	check(t, first.ledger.Check(t.Context()), "check")
-}
-
 func testMigrators(t *testing.T, h Harness) {
 	const migrators = 8
 	d := &database{Harness: h, connect: h.create(t)}
+	_, err := h.Open(t.Context(), d.connect())
+	if !errors.Is(err, bridge.ErrNoSchema) || !strings.Contains(err.Error(), "migrate.Ledger") {
+		t.Errorf("open without tables: %v, must be %v and name migrate.Ledger", err, bridge.ErrNoSchema)
+	}
 	var all sync.WaitGroup
 	identities := make([]uuid.UUID, migrators)
 	for i := range migrators {
@@ -51,33 +41,26 @@ func testMigrators(t *testing.T, h Harness) {
 	}
 	all.Wait()
 	for _, identity := range identities {
-		if identity != identities[0] {
-			t.Fatalf("two identities: %s and %s", identities[0], identity)
+		if identity != identities[0] || identity == uuid.Nil {
+			t.Fatalf("two identities, or none: %s and %s", identities[0], identity)
 		}
 	}
 }
 
-func testNoSchema(t *testing.T, h Harness) {
-	db := h.create(t)()
-	_, err := h.Open(t.Context(), db)
-	if !errors.Is(err, bridge.ErrNoSchema) || !strings.Contains(err.Error(), "migrate.Ledger") {
-		t.Errorf("open without tables: %v, must be %v and name migrate.Ledger", err, bridge.ErrNoSchema)
-	}
-}
-
-// raise makes the tables of a part those of a later version.
-func raise(t *testing.T, db *sql.DB, part string, versions int) {
+// raise makes the tables of a part those of the next version.
+func raise(t *testing.T, db *sql.DB, part string) {
 	t.Helper()
 	table := "bridge_" + part + "_version"
 	_, err := db.ExecContext(t.Context(), fmt.Sprintf(`INSERT INTO %[1]s (version_id, is_applied) `+
-		`SELECT version_id + %[2]d, is_applied FROM %[1]s WHERE version_id = (SELECT MAX(version_id) FROM %[1]s)`, table, versions))
+		`SELECT version_id + 1, is_applied FROM %[1]s WHERE version_id = (SELECT MAX(version_id) FROM %[1]s)`, table))
 	check(t, err, "make it a later version")
 }
 
-// As the next release leaves it, while programs of this one run and start.
-func testNextSchema(t *testing.T, h Harness) {
+// At first as the next release leaves it, while programs of this one run and start.
+func testLaterSchema(t *testing.T, h Harness) {
 	d := h.newDatabase(t)
-	raise(t, d.sender.DB(), "ledger", 1)
+	db := d.sender.DB()
+	raise(t, db, "ledger")
 	check(t, d.ledger.Check(t.Context()), "check")
 	identity := d.ledger.Identity()
 	d.ledger = d.open(t)
@@ -87,14 +70,10 @@ func testNextSchema(t *testing.T, h Harness) {
 	id := newID()
 	d.commit(t, id)
 	d.expectCommitted(t, []uuid.UUID{id}, id)
-	check(t, h.Migrate(t.Context(), d.sender.DB()), "migrate, with nothing to do")
+	check(t, h.Migrate(t.Context(), db), "migrate, with nothing to do")
 	check(t, d.ledger.Check(t.Context()), "check")
-}
 
-func testLaterSchema(t *testing.T, h Harness) {
-	d := h.newDatabase(t)
-	db := d.sender.DB()
-	raise(t, db, "ledger", 2)
+	raise(t, db, "ledger")
 	if _, err := h.Open(t.Context(), db); !errors.Is(err, bridge.ErrNoSchema) {
 		t.Errorf("open: %v, must be %v", err, bridge.ErrNoSchema)
 	}
@@ -105,39 +84,69 @@ func testLaterSchema(t *testing.T, h Harness) {
 
 func testOtherDatabase(t *testing.T, h Harness) {
 	first, second := h.newDatabase(t), h.newDatabase(t)
+	if first.ledger.Identity() == second.ledger.Identity() {
+		t.Fatal("two databases have the same identity")
+	}
 	tx := begin(t, second.sender.DB())
-	id := newID()
-	if err := first.sender.Record(t.Context(), h.in(tx), []uuid.UUID{id}); !errors.Is(err, bridge.ErrOtherLedger) {
+	message := newParked(1)
+	if err := first.sender.Record(t.Context(), h.in(tx), idsOf(message)); !errors.Is(err, bridge.ErrOtherLedger) {
 		t.Fatalf("record: %v, must be %v", err, bridge.ErrOtherLedger)
 	}
 	check(t, tx.Rollback(), "roll back")
-	second.expectCommitted(t, []uuid.UUID{id})
+	if h.Insert == nil {
+		tx := begin(t, second.sender.DB())
+		check(t, second.sender.Record(t.Context(), h.in(tx), idsOf(message)), "record")
+		if err := first.sender.Park(t.Context(), h.in(tx), message); !errors.Is(err, bridge.ErrOtherLedger) {
+			t.Errorf("park: %v, must be %v", err, bridge.ErrOtherLedger)
+		}
+		check(t, tx.Rollback(), "roll back")
+	}
+	second.expectCommitted(t, idsOf(message))
 }
 
-func testLostIdentity(t *testing.T, h Harness) {
+// As where a pool has come to a copy of the database that got an identity of its own.
+func testOtherIdentity(t *testing.T, h Harness) {
 	d := h.newDatabase(t)
 	committed, unknown := newID(), newID()
 	d.commit(t, committed)
-	_, err := d.sender.DB().ExecContext(t.Context(), `DELETE FROM bridge_identity`)
-	check(t, err, "take the identity away")
+	if h.Insert == nil {
+		d.sweeping().age(t)
+		d.parking().parked(t, 1)
+	}
+	_, err := d.sender.DB().ExecContext(t.Context(), h.Copy)
+	check(t, err, h.Copy)
 
 	ctx := t.Context()
-	tx := begin(t, d.sender.DB())
-	if err := d.sender.Record(ctx, h.in(tx), []uuid.UUID{newID()}); !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("record: %v, must be %v", err, bridge.ErrOtherLedger)
-	}
-	check(t, tx.Rollback(), "roll back")
-	if found, err := d.ledger.Committed(ctx, []uuid.UUID{committed}); len(found) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("look up: %v, %v, must be %v", found, err, bridge.ErrOtherLedger)
-	}
-	for _, id := range []uuid.UUID{committed, unknown} {
-		if outcome, err := d.ledger.Settle(ctx, id, wait); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrOtherLedger) {
-			t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrOtherLedger)
+	refused := func(doing string, nothing bool, err error) {
+		t.Helper()
+		if !nothing || !errors.Is(err, bridge.ErrOtherLedger) {
+			t.Errorf("%s: nothing is told: %t; %v, must be %v", doing, nothing, err, bridge.ErrOtherLedger)
 		}
 	}
-	if err := d.ledger.Check(ctx); err == nil {
-		t.Error("check finds nothing wrong")
+	tx := begin(t, d.sender.DB())
+	refused("record", true, d.sender.Record(ctx, h.in(tx), []uuid.UUID{newID()}))
+	check(t, tx.Rollback(), "roll back")
+	found, err := d.ledger.Committed(ctx, []uuid.UUID{committed})
+	refused("look up", len(found) == 0, err)
+	for _, id := range []uuid.UUID{committed, unknown} {
+		outcome, err := d.ledger.Settle(ctx, id, wait)
+		refused("settle", outcome == driver.StillOpen, err)
 	}
+	refused("check", true, d.ledger.Check(ctx))
+	if h.Insert != nil {
+		return
+	}
+	removed, err := d.ledger.Unpark(ctx, uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
+		t.Error("it is staged, only to be refused")
+		return nil
+	})
+	refused("unpark", removed == 0, err)
+	orphans, err := d.ledger.Orphans(ctx, oldAge, 10)
+	refused("list orphans", len(orphans) == 0, err)
+	swept, err := d.ledger.Sweep(ctx, oldAge, 10)
+	refused("sweep", len(swept) == 0, err)
+	before, err := d.ledger.SweptBefore(ctx)
+	refused("the watermark, which would be a verdict", before.IsZero(), err)
 }
 
 // As a release leaves it that knows no parked messages.

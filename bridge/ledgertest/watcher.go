@@ -20,25 +20,18 @@ import (
 func runWatch(t *testing.T, d *database) {
 	w := &watching{database: d}
 	w.watcher, w.watched = w.watch(t)
-	for _, test := range []struct {
-		name string
-		test func(*testing.T, *watching)
-	}{
-		{"who has recorded an ID and not ended holds it up, nobody after the commit", testHoldersCommit},
-		{"who has recorded an ID and not ended holds it up, nobody after the rollback", testHoldersRollback},
-		{"nobody holds up an ID that nobody has recorded", testHoldersUnknown},
-		{"each ID has its own holder", testHoldersTwo},
-		{"many ask at once, beside a settle, and all learn who it is", testHoldersMany},
+	run(t, d.Harness, w, []test[*watching]{
+		{"who has recorded an ID and not ended holds it up, and nobody once that has ended", testHolders},
 		{"a question that is cancelled returns promptly", testHoldersCancelled},
+		{"questions cost no connection", testHoldersCostNoConnection},
 		{"an open transaction is listed above its age, up to the limit", testOpenTransactions},
+	}, []test[*watching]{
+		{"many ask at once, beside a settle, and all learn who it is", testHoldersMany},
 		{"a question that cannot be answered is refused", testOpenTransactionsRefused},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			test.test(t, w)
-			d.expectIdle(t)
-			eventually(t, "no connection of the watcher is in use", func() bool { return w.watched.Stats().InUse == 0 })
-		})
-	}
+	}, func(t *testing.T) {
+		d.expectIdle(t)
+		eventually(t, "no connection of the watcher is in use", func() bool { return w.watched.Stats().InUse == 0 })
+	})
 }
 
 // A watching is a database that tells who holds a message up.
@@ -140,47 +133,58 @@ func (w *watching) expectNoHolder(t *testing.T, id uuid.UUID) {
 	}
 }
 
-func testHoldersCommit(t *testing.T, w *watching) {
+// Each ID has its own holder.
+func testHolders(t *testing.T, w *watching) {
+	a, b, unknown := newIDs(3), newID(), newID()
+	commits, rollsBack := w.opened(t, a...), w.opened(t, b)
+	w.expectHolder(t, w.holders(t, a[2]), commits)
+	w.expectHolder(t, w.holders(t, b), rollsBack)
+	w.expectNoHolder(t, unknown)
+	w.expectCommitted(t, []uuid.UUID{a[2], b, unknown})
+
+	check(t, commits.Commit(), "commit")
+	w.expectNoHolder(t, a[2])
+	w.expectSettled(t, a[2], driver.Committed)
+	w.expectHolder(t, w.holders(t, b), rollsBack)
+	w.end(t, rollsBack)
+	for _, id := range []uuid.UUID{b, unknown} {
+		w.expectNoHolder(t, id)
+		w.expectSettled(t, id, driver.RolledBack)
+	}
+	w.commit(t, b) // nothing is in its way
+	w.expectSettled(t, b, driver.Committed)
+}
+
+// testHoldersCostNoConnection asks on two connections, which must be the same afterwards.
+func testHoldersCostNoConnection(t *testing.T, w *watching) {
+	if w.SessionID == "" {
+		t.Skip("the session has no name")
+	}
+	watcher, db := w.watch(t)
+	db.SetMaxOpenConns(2)
+	db.SetMaxIdleConns(2)
+	defer db.SetMaxIdleConns(0) // it may be a part of another pool, which waits for them
+	sessions := func() (names []string) {
+		for _, tx := range []*sql.Tx{begin(t, db), begin(t, db)} {
+			var name string
+			check(t, tx.QueryRowContext(t.Context(), w.SessionID).Scan(&name), "read the session")
+			names = append(names, name)
+			defer func() { check(t, tx.Rollback(), "roll back") }()
+		}
+		slices.Sort(names)
+		return names
+	}
+	before := sessions()
 	id := newID()
 	tx := w.opened(t, id)
-	w.expectHolder(t, w.holders(t, id), tx)
-	w.expectCommitted(t, []uuid.UUID{id})
-	check(t, tx.Commit(), "commit")
-	w.expectNoHolder(t, id)
-	w.expectSettled(t, id, driver.Committed)
-	w.expectCommitted(t, []uuid.UUID{id}, id)
-}
-
-func testHoldersRollback(t *testing.T, w *watching) {
-	id := newID()
-	tx := w.opened(t, id)
-	w.expectHolder(t, w.holders(t, id), tx)
-	check(t, tx.Rollback(), "roll back")
-	w.expectNoHolder(t, id)
-	w.expectSettled(t, id, driver.RolledBack)
-	w.expectCommitted(t, []uuid.UUID{id})
-	w.commit(t, id) // nothing is in its way
-	w.expectSettled(t, id, driver.Committed)
-}
-
-func testHoldersUnknown(t *testing.T, w *watching) {
-	other := w.opened(t, newID())
-	id := newID()
-	w.expectNoHolder(t, id)
-	w.expectSettled(t, id, driver.RolledBack)
-	w.expectCommitted(t, []uuid.UUID{id})
-	w.end(t, other)
-}
-
-func testHoldersTwo(t *testing.T, w *watching) {
-	a, b := newIDs(3), newID()
-	first, second := w.opened(t, a...), w.opened(t, b)
-	w.expectHolder(t, w.holders(t, b), second)
-	w.expectHolder(t, w.holders(t, a[2]), first)
-	w.end(t, second)
-	w.expectNoHolder(t, b)
-	w.expectHolder(t, w.holders(t, a[0]), first)
-	w.end(t, first)
+	asking := &watching{database: w.database, watcher: watcher}
+	for range 10 {
+		asking.expectHolder(t, asking.holders(t, id), tx)
+	}
+	w.end(t, tx)
+	if after := sessions(); !slices.Equal(after, before) {
+		t.Errorf("the sessions were %v, are %v", before, after)
+	}
 }
 
 func testHoldersMany(t *testing.T, w *watching) {

@@ -37,6 +37,7 @@ var harness = ledgertest.Harness{
 	},
 	Literal:      func(id uuid.UUID) string { return "'" + id.String() + "'" },
 	Older:        "UPDATE bridge_ledger SET recorded_at = recorded_at - 2 * 3600",
+	Copy:         "UPDATE bridge_identity SET identity = '0192a0c0-0000-7000-8000-000000000001'",
 	RefuseDelete: []string{"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger BEGIN SELECT RAISE(ABORT, 'refused'); END"},
 	Gather:       "ANALYZE %s",
 	Scanned:      scanned,

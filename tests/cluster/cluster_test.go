@@ -23,7 +23,7 @@ var pauseFlag = flag.Duration("cluster.pause", 600*time.Millisecond, "at most, o
 
 var diariesFlag = flag.String("cluster.diaries", "", "a folder that keeps the diary")
 
-func TestMain(m *testing.M) { servertest.Main(m) }
+func TestMain(m *testing.M) { world.Main(m) }
 
 // patience is for a cluster on a busy machine.
 const patience = 5 * time.Minute
@@ -43,7 +43,6 @@ func TestACluster(t *testing.T) {
 	}
 	diary := world.NewDiary(t, *diariesFlag)
 	cluster := servertest.StartCluster(t, 3, &servers.RabbitMQOptions{Log: diary.Page("RabbitMQ")})
-	program := world.Build(t, "")
 	for _, test := range []struct {
 		name string
 		act  func(*stage)
@@ -55,7 +54,6 @@ func TestACluster(t *testing.T) {
 			vhost := newVhost(t, cluster)
 			balancer, address := balance(t, cluster, vhost)
 			w := world.New(t, world.Config{
-				Program:     program,
 				Diary:       diary,
 				AMQP:        address,
 				Shop:        servertest.PostgresDB(t),

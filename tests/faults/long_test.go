@@ -26,11 +26,10 @@ func long(t *testing.T, traffic traffic) {
 	if *forFlag == 0 {
 		t.Skip("asked for with -faults.for 1h, and -timeout")
 	}
-	program := world.Build(t, "")
 	began, counts, totals, runs := time.Now(), make(world.Counts), world.Totals{}, 0
 	for seed := firstSeed(); time.Since(began) < *forFlag; seed++ {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			more, sum := run(t, program, seed, *stepsFlag, traffic)
+			more, sum := run(t, seed, *stepsFlag, traffic)
 			for kind, n := range more {
 				counts[kind] += n
 			}

@@ -15,11 +15,9 @@ import (
 // out of order by that.
 func TestAFrozenVerifierThatWakesChangesNoOrder(t *testing.T) {
 	t.Parallel()
-	address := servertest.Vhost(t)
-	s := &stage{t: t, address: address, World: world.New(t, world.Config{
-		Program:  world.Build(t, ""),
+	s := &stage{t: t, World: world.New(t, world.Config{
 		Diary:    world.NewDiary(t, *diariesFlag),
-		AMQP:     address,
+		AMQP:     servertest.Vhost(t),
 		Shop:     servertest.PostgresDB(t),
 		Post:     servertest.PostgresDB(t),
 		Topology: bridge.Topology{Queue: "staging", OrderedShards: 1},

@@ -17,7 +17,6 @@ import (
 type stage struct {
 	*world.World
 	t        *testing.T
-	address  string // of the broker
 	verifier *world.Process
 }
 
@@ -26,17 +25,16 @@ const patience = world.Patience
 
 func newStage(t *testing.T, program, mutant string) *stage {
 	t.Helper()
-	address := servertest.Vhost(t)
 	w := world.New(t, world.Config{
 		Program:  program,
 		Mutant:   mutant,
 		Diary:    world.NewDiary(t, *diariesFlag),
-		AMQP:     address,
+		AMQP:     servertest.Vhost(t),
 		Shop:     servertest.PostgresDB(t),
 		Post:     servertest.PostgresDB(t),
 		Topology: bridge.Topology{Queue: "staging"},
 	})
-	s := &stage{World: w, t: t, address: address}
+	s := &stage{World: w, t: t}
 	s.verifier = w.AddVerifier(func(o *verifier.Options) { o.Patience, o.Unroutable = time.Minute, time.Minute })
 	s.await("a verifier", s.verifier.Await("session started"))
 	return s
@@ -235,11 +233,10 @@ func play(t *testing.T, program, mutant, name string) (world.Totals, []world.Vio
 }
 
 func TestNoScenarioEndsInAViolation(t *testing.T) {
-	program := world.Build(t, "")
 	for name := range scenarios {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			totals, violations := play(t, program, "", name)
+			totals, violations := play(t, "", "", name)
 			if len(violations) > 0 {
 				t.Error(world.Summary(violations))
 			}

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -20,7 +19,6 @@ func TestATargetThatDoesNotAnswerHoldsUpItselfAlone(t *testing.T) {
 	t.Parallel()
 	address := servertest.Vhost(t)
 	s := &stage{t: t, World: world.New(t, world.Config{
-		Program:  world.Build(t, ""),
 		Diary:    world.NewDiary(t, *diariesFlag),
 		AMQP:     address,
 		Shop:     servertest.PostgresDB(t),
@@ -49,29 +47,4 @@ func TestATargetThatDoesNotAnswerHoldsUpItselfAlone(t *testing.T) {
 		t.Error(world.Summary(violations))
 	}
 	t.Log(totals)
-}
-
-// A quorum queue that does not answer in time counts for RabbitMQ as empty and without
-// consumers. What it holds is not lost: the end of a run must wait for it.
-func TestAQueueThatDoesNotAnswerIsNotEmpty(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, world.Build(t, ""), "")
-	s.commit(orders(3, world.Quorum))
-	s.forgotten()
-	resume := servertest.SuspendQueue(t, s.address, world.Quorum.RoutingKey)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if err := s.Finish(ctx); err == nil {
-		_, violations, err := s.Judge(t.Context())
-		t.Errorf("the run has come to its end: %v, error %v", world.Summary(violations), err)
-	}
-	resume()
-	s.verifier.Start()
-	s.AddReceiver()
-	s.must("finish", s.Finish(t.Context()))
-	totals, violations, err := s.Judge(t.Context())
-	s.must("judge", err)
-	if len(violations) > 0 || totals.Delivered != 3 {
-		t.Errorf("%v%s", totals, world.Summary(violations))
-	}
 }

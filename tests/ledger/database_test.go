@@ -3,12 +3,14 @@ package ledger_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"net/url"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
@@ -105,6 +107,13 @@ func expectOutcome(t *testing.T, ledger driver.Ledger, id uuid.UUID, want driver
 	must(t, err)
 	if outcome != want {
 		t.Errorf("settle says %q, must say %q", outcome, want)
+	}
+}
+
+func expectNotPrimary(t *testing.T, doing string, err error) {
+	t.Helper()
+	if !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("%s: %v, must be %v", doing, err, bridge.ErrNotPrimary)
 	}
 }
 

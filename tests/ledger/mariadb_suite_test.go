@@ -47,6 +47,7 @@ func mariaDBHarness() ledgertest.Harness {
 		},
 		Literal:      func(id uuid.UUID) string { return "UNHEX(REPLACE('" + id.String() + "', '-', ''))" },
 		Older:        "UPDATE bridge_ledger SET recorded_at = recorded_at - INTERVAL 2 HOUR",
+		Copy:         "UPDATE bridge_identity SET identity = UNHEX(REPLACE(UUID(), '-', ''))",
 		RefuseDelete: []string{"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger FOR EACH ROW SIGNAL SQLSTATE '45000'"},
 		KillSession: func(ctx context.Context, admin *sql.DB, session string) error {
 			_, err := admin.ExecContext(ctx, "KILL "+session)

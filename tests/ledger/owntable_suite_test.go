@@ -24,13 +24,13 @@ func TestPostgresOwnTable(t *testing.T) {
 }
 
 func TestPostgresOwnTableBehindPgBouncer(t *testing.T) {
-	ledgertest.Run(t, postgresOwnTable(pooled(further(postgresHarness("pgx", func(t testing.TB) string {
+	ledgertest.Run(t, postgresOwnTable(pooled(ofDriver(postgresHarness("pgx", func(t testing.TB) string {
 		return withParameter(t, servertest.PgBouncer(t, servertest.PostgresDB(t)), "default_query_exec_mode", "exec")
 	})))))
 }
 
 func TestPostgresOwnTableByPq(t *testing.T) {
-	ledgertest.Run(t, postgresOwnTable(further(postgresHarness("postgres", byPq))))
+	ledgertest.Run(t, postgresOwnTable(ofDriver(postgresHarness("postgres", byPq))))
 }
 
 func TestMariaDBOwnTable(t *testing.T) {
@@ -42,7 +42,9 @@ func TestMariaDBOwnTableWithUUIDColumn(t *testing.T) {
 	if isMySQL(t, db) {
 		t.Skip("MySQL has no such type")
 	}
-	ledgertest.Run(t, further(mariaDBOwnTable("UUID")))
+	h := mariaDBOwnTable("UUID")
+	h.Further = true
+	ledgertest.Run(t, h)
 }
 
 // The names are such as only quoting can carry.
@@ -66,7 +68,6 @@ func postgresOwnTable(h ledgertest.Harness) ledgertest.Harness {
 			"{"+strings.Join(texts(ids), ",")+"}")
 		return err
 	}
-	h.MostIDs = 5000 // of the room for 6,400 locks in a server as it comes
 	return h
 }
 

@@ -3,7 +3,6 @@ package ledger_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // An unusable table, as DDL, and what the error must say.
@@ -193,26 +191,9 @@ func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier driver.Le
 	must(t, verifier.Check(t.Context()))
 }
 
-// A standby has advisory locks of its own: there nobody holds the sender's.
-func TestPostgresOwnTableOnAStandbySettlesNothing(t *testing.T) {
-	primary := servertest.StartPostgres(t, nil)
-	db := migratedAt(t, primary.URL())
-	execute(t, db, "CREATE TABLE orders (id uuid PRIMARY KEY)")
-	onStandby := connect(t, servertest.StartStandby(t, primary).URL())
-	ledger, err := postgres.OpenOwnTable(t.Context(), onStandby, bridge.OwnTable{Table: "orders", Column: "id"})
-	must(t, err)
-	if outcome, err := ledger.Settle(t.Context(), newID(), time.Second); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
-	}
-	if err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("prove: %v, must be %v", err, bridge.ErrNotPrimary)
-	}
-}
-
 // Whoever asks for more locks than the server has room for is told so, and nothing
 // of it is recorded.
-func TestPostgresOwnTableWithoutRoomForLocksIsAnError(t *testing.T) {
-	server := servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"max_connections = 20", "max_locks_per_transaction = 10"}})
+func testPostgresOwnTableWithoutRoomForLocks(t *testing.T, server *servers.Postgres) {
 	db := migratedAt(t, server.URL())
 	execute(t, db, "CREATE TABLE orders (id uuid PRIMARY KEY)")
 	ledger, err := postgres.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})

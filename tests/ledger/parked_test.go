@@ -2,7 +2,6 @@ package ledger_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // A row that bore the time at which its transaction began could be older than the
@@ -76,50 +74,6 @@ func TestMariaDBTimesDoNotDependOnTheConnection(t *testing.T) {
 		}
 		if _, err := ledger.Orphans(t.Context(), 3*time.Hour, 10); err != nil {
 			t.Error(err)
-		}
-	}
-}
-
-// A standby that lags behind could show an older watermark.
-func TestPostgresStandbyTellsNoWatermark(t *testing.T) {
-	primary := servertest.StartPostgres(t, nil)
-	onPrimary := connect(t, primary.URL())
-	must(t, migrate.Ledger(t.Context(), onPrimary, migrate.PostgreSQL))
-	ledger, err := postgres.Open(t.Context(), connect(t, servertest.StartStandby(t, primary).URL()))
-	must(t, err)
-	if before, err := ledger.SweptBefore(t.Context()); !before.IsZero() || !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("the watermark: %v, %v, must be %v", before, err, bridge.ErrNotPrimary)
-	}
-	if _, err := ledger.Sweep(t.Context(), time.Hour, 10); err != nil && !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("sweep: %v", err)
-	}
-	if _, err := ledger.Unpark(t.Context(), uuid.Nil, 10, nil); !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("unpark: %v, must be %v", err, bridge.ErrNotPrimary)
-	}
-}
-
-func TestMariaDBReadOnlyTellsNoWatermark(t *testing.T) {
-	db := onServer(t, servertest.StartMariaDB(t, nil))
-	ledger, err := mysql.Open(t.Context(), db)
-	must(t, err)
-	execute(t, db, "SET GLOBAL read_only = 1")
-	if before, err := ledger.SweptBefore(t.Context()); !before.IsZero() || !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("the watermark: %v, %v, must be %v", before, err, bridge.ErrNotPrimary)
-	}
-}
-
-// A migrator that dies between two statements leaves the first one done.
-func TestMariaDBMigrationGoesOnWhereAnotherDied(t *testing.T) {
-	for _, left := range [][]string{{"DROP TABLE bridge_watermark"}, {"DELETE FROM bridge_watermark"}, {}} {
-		_, db := mariaDB(t)
-		for _, statement := range append(left, "DELETE FROM bridge_ledger_version WHERE version_id > 1") {
-			execute(t, db, statement)
-		}
-		must(t, migrate.Ledger(t.Context(), db, migrate.MySQL))
-		ledger, err := mysql.Open(t.Context(), db)
-		must(t, err)
-		if before, err := ledger.SweptBefore(t.Context()); !before.IsZero() || err != nil {
-			t.Errorf("the watermark: %v, %v", before, err)
 		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // The rights that the package's documentation names for a verifier that does all.
@@ -33,8 +32,7 @@ func changesDatabase(statement string) bool {
 }
 
 // Each of these is found by its check, and nothing is found without them.
-func TestPostgresDiagnose(t *testing.T) {
-	server := servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"max_prepared_transactions = 5"}})
+func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 	root := connect(t, server.URL())
 	database := func(t *testing.T) (address string, admin *sql.DB) {
 		t.Helper()

@@ -32,7 +32,7 @@ func TestPostgresByPgx(t *testing.T) {
 }
 
 func TestPostgresByPq(t *testing.T) {
-	runPostgres(t, further(postgresHarness("postgres", byPq)))
+	runPostgres(t, ofDriver(postgresHarness("postgres", byPq)))
 }
 
 // byPq makes a database for lib/pq.
@@ -45,7 +45,7 @@ func byPq(t testing.TB) string {
 // a pgxpool.Pool.
 func TestPostgresByPgxPool(t *testing.T) {
 	var opened closers
-	h := further(postgresHarness("pgx", servertest.PostgresDB))
+	h := ofDriver(postgresHarness("pgx", servertest.PostgresDB))
 	h.Create = func(t testing.TB) func() (*sql.DB, error) {
 		at := withParameter(t, servertest.PostgresDB(t), "application_name", program)
 		at = withParameter(t, at, "pool_max_conns", "50") // pgx's default is 4, and the suite settles more IDs at once
@@ -157,7 +157,7 @@ func (c *connection) RewriteQuery(_ context.Context, conn *pgx.Conn, statement s
 func TestPostgresBehindPgBouncerByPgx(t *testing.T) {
 	for _, mode := range []string{"exec", "simple_protocol"} {
 		t.Run(mode, func(t *testing.T) {
-			runPostgres(t, pooled(further(postgresHarness("pgx", func(t testing.TB) string {
+			runPostgres(t, pooled(ofDriver(postgresHarness("pgx", func(t testing.TB) string {
 				return withParameter(t, servertest.PgBouncer(t, servertest.PostgresDB(t)), "default_query_exec_mode", mode)
 			}))))
 		})
@@ -198,6 +198,7 @@ func postgresHarness(by string, address func(testing.TB) string) ledgertest.Harn
 		Waiting:    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
 		Literal:    func(id uuid.UUID) string { return "'" + id.String() + "'" },
 		Older:      "UPDATE bridge_ledger SET recorded_at = recorded_at - interval '2 hours'",
+		Copy:       "UPDATE bridge_identity SET identity = gen_random_uuid()",
 		RefuseDelete: []string{
 			"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$",
 			"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger FOR EACH ROW EXECUTE FUNCTION refuse()",
@@ -230,9 +231,9 @@ func scannedByPostgres(ctx context.Context, db *sql.DB) (n int, err error) {
 	return n, err
 }
 
-// further is h where TestPostgresByPgx, or its like, runs the whole suite.
-func further(h ledgertest.Harness) ledgertest.Harness {
-	h.Further = true
+// ofDriver is h where TestPostgresByPgx, or its like, runs the whole suite.
+func ofDriver(h ledgertest.Harness) ledgertest.Harness {
+	h.Driver = true
 	return h
 }
 

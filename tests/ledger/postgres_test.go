@@ -24,30 +24,47 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
+// A standby has advisory locks of its own: there nobody holds those of a sender with an own
+// table. And one that lags behind could show an older watermark.
 func TestPostgresStandbyIsRefused(t *testing.T) {
 	primary := servertest.StartPostgres(t, nil)
-	onPrimary := connect(t, primary.URL())
-	must(t, migrate.Ledger(t.Context(), onPrimary, migrate.PostgreSQL))
+	execute(t, migratedAt(t, primary.URL()), "CREATE TABLE orders (id uuid PRIMARY KEY)")
 	onStandby := connect(t, servertest.StartStandby(t, primary).URL()) // a copy, tables and all
-	ledger, err := postgres.Open(t.Context(), onStandby)
+	ledger := openLedger(t, onStandby)
+	own, err := postgres.OpenOwnTable(t.Context(), onStandby, bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
-	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("check: %v, must be %v", err, bridge.ErrNotPrimary)
-	}
-	if err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("prove: %v, must be %v", err, bridge.ErrNotPrimary)
-	}
 	expectFinding(t, ledger, "primary", inspect.Error, "standby")
-	outcome, err := ledger.Settle(t.Context(), newID(), time.Second)
-	if outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
+	for _, ledger := range []driver.Ledger{ledger, own} {
+		expectNotPrimary(t, "check", ledger.Check(t.Context()))
+		expectNotPrimary(t, "prove", driver.Prove(t.Context(), ledger))
+		outcome, err := ledger.Settle(t.Context(), newID(), time.Second)
+		expectNotPrimary(t, "settle", err)
+		if outcome != driver.StillOpen {
+			t.Errorf("settle says %q, must say %q", outcome, driver.StillOpen)
+		}
 	}
+	before, err := ledger.SweptBefore(t.Context())
+	expectNotPrimary(t, "the watermark", err)
+	if !before.IsZero() {
+		t.Errorf("the watermark is %v", before)
+	}
+	if _, err := ledger.Sweep(t.Context(), time.Hour, 10); err != nil {
+		expectNotPrimary(t, "sweep", err)
+	}
+	_, err = ledger.Unpark(t.Context(), uuid.Nil, 10, nil)
+	expectNotPrimary(t, "unpark", err)
+}
+
+func TestPostgresWithSettingsOfItsOwn(t *testing.T) {
+	server := servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"max_prepared_transactions = 5", "wal_level = logical", "max_locks_per_transaction = 10"}})
+	t.Run("a subscriber is refused", func(t *testing.T) { testPostgresSubscriberIsRefused(t, server) })
+	t.Run("without room for its locks an own table records nothing", func(t *testing.T) { testPostgresOwnTableWithoutRoomForLocks(t, server) })
+	t.Run("diagnose", func(t *testing.T) { testPostgresDiagnose(t, server) })
 }
 
 // What is open on the publisher holds no lock at the subscriber: it would look rolled
 // back there. An own table is no different.
-func TestPostgresSubscriberIsRefused(t *testing.T) {
-	server := servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"wal_level = logical"}})
+func testPostgresSubscriberIsRefused(t *testing.T, server *servers.Postgres) {
 	root := connect(t, server.URL())
 	databases := make(map[string]*sql.DB)
 	for _, name := range []string{"publisher", "subscriber"} {
@@ -168,37 +185,6 @@ func TestPostgresMigratorsMeetAtOneVersion(t *testing.T) {
 	}
 	all.Wait()
 	openLedger(t, connect(t, address))
-}
-
-func TestPostgresMigrationWithoutRightsIsRefused(t *testing.T) {
-	address := servertest.PostgresDB(t)
-	_, as := newRole(t, address, connect(t, address))
-	err := migrate.Ledger(t.Context(), connect(t, as), migrate.PostgreSQL)
-	if err == nil || !strings.Contains(err.Error(), "permission denied") {
-		t.Errorf("migrate without rights: %v", err)
-	}
-}
-
-// A pool that has come to a copy of the database, with another identity, finds
-// nothing there.
-func TestPostgresForeignIdentityAnswersNothing(t *testing.T) {
-	_, db := migrated(t)
-	ledger := openLedger(t, db)
-	id := newID()
-	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
-	must(t, tx.Commit())
-	execute(t, db, "UPDATE bridge_identity SET identity = gen_random_uuid()")
-
-	if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); len(found) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("look up: %v, %v, must be %v", found, err, bridge.ErrOtherLedger)
-	}
-	if outcome, err := ledger.Settle(t.Context(), newID(), time.Second); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrOtherLedger)
-	}
-	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("check: %v, must be %v", err, bridge.ErrOtherLedger)
-	}
 }
 
 func TestPostgresLeavesTheSessionAsItWas(t *testing.T) {

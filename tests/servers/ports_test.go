@@ -38,10 +38,3 @@ func TestOtherFailuresAreNotRepeated(t *testing.T) {
 		t.Fatalf("after %d attempts: %v", attempts, err)
 	}
 }
-
-func TestNewestVersionIsFound(t *testing.T) {
-	paths := []string{"/usr/lib/postgresql/9/bin/postgres", "/usr/lib/postgresql/17/bin/postgres", "/usr/lib/postgresql/15/bin/postgres"}
-	if got := newest(paths); got != paths[1] {
-		t.Fatalf("newest is %s", got)
-	}
-}

@@ -2,7 +2,6 @@ package sqlserver_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"testing"
 	"time"
@@ -56,29 +55,6 @@ func TestTheVictimsRecordIsAnErrorAndItsTransactionRolledBack(t *testing.T) {
 		t.Error("the victim is committed")
 	}
 	expectOutcome(t, ledger, second, driver.RolledBack)
-}
-
-// Two transactions that record the same two IDs crosswise.
-func TestARealDeadlockHasOneVictim(t *testing.T) {
-	onBoth(t, func(t *testing.T, address string) {
-		ledger := open(t, connect(t, address))
-		a, b := newID(), newID()
-		first, second := recorded(t, ledger, a), recorded(t, ledger, b)
-		results := make(chan error, 2)
-		record := func(tx *sql.Tx, id uuid.UUID) {
-			err := ledger.Record(context.Background(), bridge.SQL(tx), []uuid.UUID{id})
-			if err != nil {
-				_ = tx.Rollback()
-			}
-			results <- err
-		}
-		go record(first, b)
-		go record(second, a)
-		one, other := <-results, <-results
-		if (one == nil) == (other == nil) {
-			t.Errorf("the two say %v and %v", one, other)
-		}
-	})
 }
 
 func TestACommitWithoutAnswerIsToldByTheLedger(t *testing.T) {

@@ -5,14 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
-
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
@@ -124,41 +120,4 @@ func TestHoldersWithLeastRights(t *testing.T) {
 		t.Errorf("the open transactions: %+v, %v", found, err)
 	}
 	must(t, tx.Rollback())
-}
-
-// The driver would drop a connection at a deadline; a question that is answered early
-// interrupts its own wait.
-func TestHoldersCostNoConnection(t *testing.T) {
-	server := servertest.SQLServerStandIn(t, nil)
-	address := newDatabase(t, server.URL("master"), true)
-	db := connect(t, address)
-	db.SetMaxOpenConns(2)
-	db.SetMaxIdleConns(2)
-	ledger := open(t, db)
-	sessions := func() (spids [2]int) {
-		for i := range spids {
-			tx := begin(t, db, nil)
-			defer func() { must(t, tx.Rollback()) }()
-			must(t, tx.QueryRowContext(t.Context(), "SELECT @@SPID").Scan(&spids[i]))
-		}
-		slices.Sort(spids[:])
-		return spids
-	}
-	before := sessions()
-	id := newID()
-	tx := recorded(t, open(t, connect(t, address)), id)
-	for range 10 {
-		found, err := sqlserverinspect.New(ledger).Holders(t.Context(), id)
-		if err != nil || len(found) != 1 || found[0].State != "sleeping" || !strings.Contains(found[0].Statement, "INSERT INTO bridge_ledger") {
-			t.Fatalf("the holders: %+v, %v", found, err)
-		}
-	}
-	must(t, tx.Rollback())
-	if after := sessions(); after != before {
-		t.Errorf("the sessions were %v, are %v", before, after)
-	}
-	expectOutcome(t, ledger, id, driver.RolledBack)
-	if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); err != nil || len(found) > 0 {
-		t.Errorf("look up: %v, %v", found, err)
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,81 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
-	"github.com/twoqueue/twoqueue/tests/tds"
 )
-
-// The plans are the worst that the hints allow, and one row of another transaction is
-// open.
-func TestNoStatementByKeyMeetsTheRowsOfOthers(t *testing.T) {
-	for name, snapshot := range map[string]bool{"locking": false, "snapshot": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := servertest.SQLServerStandIn(t, &tds.Options{Scan: true})
-			db := connect(t, newDatabase(t, server.URL("master"), snapshot))
-			execute(t, db, ordersTable)
-			ledger := open(t, db)
-			ownTable, err := sqlserver.OpenOwnTable(t.Context(), db, orders)
-			must(t, err)
-			parked := func(id uuid.UUID) []driver.Parked { return []driver.Parked{{ID: id, Message: []byte("x")}} }
-
-			held := recorded(t, ledger, newID())
-			must(t, ledger.Park(t.Context(), bridge.SQL(held), parked(newID())))
-			placed(t, ownTable, newID())
-
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			doing := func(what string, err error) {
-				t.Helper()
-				if err != nil {
-					t.Errorf("%s: %v", what, err)
-				}
-			}
-			settled := func(ledger driver.Ledger, id uuid.UUID, want driver.Outcome) {
-				t.Helper()
-				if outcome, err := ledger.Settle(ctx, id, patience); err != nil || outcome != want {
-					t.Errorf("settle: %q, %v, must be %q", outcome, err, want)
-				}
-			}
-			id := newID()
-			tx := begin(t, db, nil)
-			doing("record", ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{id}))
-			doing("park", ledger.Park(ctx, bridge.SQL(tx), parked(id)))
-			must(t, tx.Commit())
-			found, err := ledger.Committed(ctx, []uuid.UUID{newID(), id})
-			doing("look up", err)
-			if !slices.Equal(found, []uuid.UUID{id}) {
-				t.Errorf("the lookup finds %v", found)
-			}
-			settled(ledger, id, driver.Committed)
-			settled(ledger, newID(), driver.RolledBack)
-			orphans, err := ledger.Orphans(ctx, 0, 10)
-			doing("list orphans", err)
-			if len(orphans) > 0 {
-				t.Errorf("orphans: %v", orphans)
-			}
-			removed, err := ledger.Unpark(ctx, uuid.Nil, 10, func(context.Context, []driver.Parked) error { return nil })
-			doing("unpark", err)
-			if removed != 1 {
-				t.Errorf("%d messages are unparked", removed)
-			}
-			execute(t, db, "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at) WHERE id = '"+id.String()+"'")
-			swept, err := ledger.Sweep(ctx, time.Hour, 10)
-			doing("sweep", err)
-			if len(swept) != 1 {
-				t.Errorf("swept: %v", swept)
-			}
-			doing("forget", ledger.Forget(ctx, []uuid.UUID{id, newID()}))
-
-			order := newID()
-			tx = begin(t, db, nil)
-			insertOrder(t, tx, order)
-			doing("record in an own table", ownTable.Record(ctx, bridge.SQL(tx), []uuid.UUID{order}))
-			must(t, tx.Commit())
-			settled(ownTable, order, driver.Committed)
-			settled(ownTable, newID(), driver.RolledBack)
-		})
-	}
-}
 
 // A ledger is empty most of the time: its statistics go stale every 500 changes.
 func TestThePlansOutliveTheStatistics(t *testing.T) {
@@ -163,71 +88,55 @@ func TestKeysOfAllLengthsShareAFewPlans(t *testing.T) {
 	plans := make(map[string]int)
 	pass := func(consumer, key, run, failure string, message []byte) {
 		ctx, tx := t.Context(), begin(t, db, nil)
-		doing := func(what string, do func() (any, error), want any) {
-			t.Helper()
+		on := bridge.SQL(tx)
+		p := driver.Pending{Key: key, State: driver.Ready, Run: run, Attempts: 1, Error: failure}
+		whole := p
+		whole.Message = message
+		for _, step := range []struct {
+			what string
+			want any // nil: anything
+			do   func() (any, error)
+		}{
+			{"claim", true, func() (any, error) { return inbox.Claim(ctx, on, consumer, key) }},
+			{"add", true, func() (any, error) { return inbox.AddPending(ctx, on, consumer, p, -time.Hour) }},
+			{"attach", true, func() (any, error) { return inbox.AttachMessage(ctx, on, consumer, key, run, message) }},
+			{"change", true, func() (any, error) { return inbox.ChangePending(ctx, on, consumer, run, p, -time.Hour) }},
+			{"look up", whole, func() (any, error) {
+				_, found, err := inbox.LookUp(ctx, on, consumer, key)
+				found.Since = time.Time{}
+				return *found, err
+			}},
+			{"take", key, func() (any, error) {
+				taken, err := inbox.TakePending(ctx, on, consumer, driver.Ready)
+				return taken.Key, err
+			}},
+			{"list", nil, func() (any, error) { return inbox.ListPending(ctx, on, consumer, driver.Ready, key[1:], 10) }},
+			{"count", nil, func() (any, error) { return inbox.CountPending(ctx, on, consumer) }},
+			{"doubt", nil, func() (any, error) { return inbox.DoubtOverdue(ctx, on, consumer) }},
+			{"remove bare", false, func() (any, error) { return inbox.RemoveBarePending(ctx, on, consumer, key, run) }},
+			{"remove", true, func() (any, error) { return inbox.RemovePending(ctx, on, consumer, key, run) }},
+			{"read claims", nil, func() (any, error) { return inbox.Claimed(ctx, on, consumer, key[1:], 10) }},
+			{"forget", int64(1), func() (any, error) { return inbox.Forget(ctx, on, consumer, []string{key}, -time.Minute) }},
+			{"unclaim", nil, func() (any, error) { return nil, inbox.Unclaim(ctx, on, consumer, key) }},
+			{"lock mark", "", func() (any, error) { return inbox.LockMark(ctx, on, consumer, key) }},
+			{"set mark", nil, func() (any, error) { return nil, inbox.SetMark(ctx, on, consumer, key, key) }},
+			{"lock mark again", key, func() (any, error) { return inbox.LockMark(ctx, on, consumer, key) }},
+			{"keep", true, func() (any, error) { return inbox.Keep(ctx, on, consumer, key, 1, message) }},
+			{"count kept", 1, func() (any, error) { return inbox.CountKept(ctx, on, consumer, key) }},
+			{"first kept", message, func() (any, error) {
+				_, kept, err := inbox.FirstKept(ctx, on, consumer, key)
+				return kept, err
+			}},
+			{"list kept", nil, func() (any, error) { return inbox.KeptEntities(ctx, on, consumer, 10) }},
+			{"unkeep", nil, func() (any, error) { return nil, inbox.Unkeep(ctx, on, consumer, key, 1) }},
+		} {
 			before := server.Compilations()
-			got, err := do()
-			plans[what] += server.Compilations() - before
-			if err != nil || !reflect.DeepEqual(got, want) {
-				t.Fatalf("%s: %.500v, %v, must be %.500v", what, got, err, want)
+			got, err := step.do()
+			plans[step.what] += server.Compilations() - before
+			if err != nil || step.want != nil && !reflect.DeepEqual(got, step.want) {
+				t.Fatalf("%s: %.500v, %v, must be %.500v", step.what, got, err, step.want)
 			}
 		}
-		done := func(what string, do func() error) {
-			t.Helper()
-			doing(what, func() (any, error) { return nil, do() }, nil)
-		}
-		p := driver.Pending{Key: key, State: driver.Ready, Run: run, Attempts: 1, Error: failure}
-		look := func() (any, error) {
-			_, found, err := inbox.LookUp(ctx, bridge.SQL(tx), consumer, key)
-			found.Since = time.Time{}
-			return *found, err
-		}
-		doing("claim", func() (any, error) { return inbox.Claim(ctx, bridge.SQL(tx), consumer, key) }, true)
-		doing("claim again", func() (any, error) { return inbox.Claim(ctx, bridge.SQL(tx), consumer, key) }, false)
-		doing("add", func() (any, error) { return inbox.AddPending(ctx, bridge.SQL(tx), consumer, p, -time.Hour) }, true)
-		doing("look", look, p)
-		doing("attach", func() (any, error) { return inbox.AttachMessage(ctx, bridge.SQL(tx), consumer, key, run, message) }, true)
-		p.Message = message
-		doing("look", look, p)
-		for _, state := range []driver.State{driver.Started, driver.Doubtful, driver.Ready, driver.Failed} {
-			p.State = state
-			doing("change", func() (any, error) { return inbox.ChangePending(ctx, bridge.SQL(tx), consumer, run, p, -time.Hour) }, true)
-			doing("look", look, p)
-			doing("take", func() (any, error) {
-				taken, err := inbox.TakePending(ctx, bridge.SQL(tx), consumer, state)
-				return taken.Key, err
-			}, key)
-			doing("list", func() (any, error) {
-				listed, err := inbox.ListPending(ctx, bridge.SQL(tx), consumer, state, key[1:], 10)
-				return len(listed), err
-			}, 1)
-		}
-		doing("count", func() (any, error) { return inbox.CountPending(ctx, bridge.SQL(tx), consumer) }, map[driver.State]int64{driver.Failed: 1})
-		doing("doubt", func() (any, error) { return inbox.DoubtOverdue(ctx, bridge.SQL(tx), consumer) }, int64(0))
-		doing("remove bare", func() (any, error) { return inbox.RemoveBarePending(ctx, bridge.SQL(tx), consumer, key, run) }, false)
-		doing("remove", func() (any, error) { return inbox.RemovePending(ctx, bridge.SQL(tx), consumer, key, run) }, true)
-		doing("read claims", func() (any, error) {
-			claims, err := inbox.Claimed(ctx, bridge.SQL(tx), consumer, key[1:], 10)
-			return claims[0].Key, err
-		}, key)
-		doing("forget", func() (any, error) { return inbox.Forget(ctx, bridge.SQL(tx), consumer, []string{key}, -time.Minute) }, int64(1))
-		done("unclaim", func() error { return inbox.Unclaim(ctx, bridge.SQL(tx), consumer, key) })
-
-		doing("lock mark", func() (any, error) { return inbox.LockMark(ctx, bridge.SQL(tx), consumer, key) }, "")
-		done("set mark", func() error { return inbox.SetMark(ctx, bridge.SQL(tx), consumer, key, key) })
-		doing("lock mark", func() (any, error) { return inbox.LockMark(ctx, bridge.SQL(tx), consumer, key) }, key)
-		doing("keep", func() (any, error) { return inbox.Keep(ctx, bridge.SQL(tx), consumer, key, 1, message) }, true)
-		doing("keep again", func() (any, error) { return inbox.Keep(ctx, bridge.SQL(tx), consumer, key, 1, message) }, false)
-		doing("count kept", func() (any, error) { return inbox.CountKept(ctx, bridge.SQL(tx), consumer, key) }, 1)
-		doing("first kept", func() (any, error) {
-			_, kept, err := inbox.FirstKept(ctx, bridge.SQL(tx), consumer, key)
-			return kept, err
-		}, message)
-		doing("list kept", func() (any, error) {
-			kept, err := inbox.KeptEntities(ctx, bridge.SQL(tx), consumer, 10)
-			return kept[0].Entity + kept[0].Mark, err
-		}, key+key)
-		done("unkeep", func() error { return inbox.Unkeep(ctx, bridge.SQL(tx), consumer, key, 1) })
 		must(t, tx.Rollback())
 	}
 	const longest = 255

@@ -131,6 +131,10 @@ func TestOnASecondaryNothingIsJudged(t *testing.T) {
 		t.Errorf("record: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
 	expectCommitted(t, ledger, committed, true) // hits may be believed
+	// A secondary lags behind: its watermark could be too low.
+	if before, err := ledger.SweptBefore(t.Context()); !before.IsZero() || !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("the watermark: %v, %v, must be %v", before, err, bridge.ErrNotPrimary)
+	}
 
 	ledger.FallBack(errors.New("asked by a test"))
 	if outcome, err := ledger.Settle(t.Context(), open, patience); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {

@@ -47,21 +47,6 @@ func settings(t *testing.T, tx *sql.Tx) (all string) {
 	return all
 }
 
-func TestRecordWorksInEveryTransaction(t *testing.T) {
-	inEveryTransaction(t, func(t *testing.T, db *sql.DB, tx *sql.Tx, _ bool) {
-		ledger := open(t, db)
-		id := newID()
-		before := settings(t, tx)
-		must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
-		if after := settings(t, tx); after != before {
-			t.Errorf("the settings were %s, are %s", before, after)
-		}
-		expectOutcome(t, ledger, id, driver.StillOpen)
-		must(t, tx.Commit())
-		expectOutcome(t, ledger, id, driver.Committed)
-	})
-}
-
 func TestADuplicateIsRefusedInEveryTransaction(t *testing.T) {
 	inEveryTransaction(t, func(t *testing.T, db *sql.DB, tx *sql.Tx, xactAbort bool) {
 		ledger := open(t, db)
@@ -85,7 +70,7 @@ func TestADuplicateIsRefusedInEveryTransaction(t *testing.T) {
 	})
 }
 
-func TestARefusedClaimLeavesTheTransactionUsable(t *testing.T) {
+func TestRecordAndARefusedClaimWorkInEveryTransaction(t *testing.T) {
 	inEveryTransaction(t, func(t *testing.T, db *sql.DB, tx *sql.Tx, _ bool) {
 		must(t, migrate.Inbox(t.Context(), db, migrate.SQLServer))
 		inbox, err := sqlserver.OpenInbox(t.Context(), db)
@@ -110,6 +95,7 @@ func TestARefusedClaimLeavesTheTransactionUsable(t *testing.T) {
 		if after := settings(t, tx); after != before {
 			t.Errorf("the settings were %s, are %s", before, after)
 		}
+		expectOutcome(t, ledger, id, driver.StillOpen)
 		must(t, tx.Commit())
 		expectOutcome(t, ledger, id, driver.Committed)
 	})

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
+// That it waits, skips, ignores hints, and undoes what it must, tests/sqlserver shows: its
+// tests would fail otherwise. These are about the rest of the model.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
@@ -110,66 +110,18 @@ func (w *world) awaitWaiting() {
 	}
 }
 
-func TestUnderSnapshotAPlainSelectMissesWhatIsNotCommitted(t *testing.T) {
-	w := newWorld(t, nil, "ON")
-	w.expect(w.db, find, 0)
-	w.expect(w.tx, find, 1)
-	must(t, w.tx.Commit())
-	w.expect(w.db, find, 1)
-}
-
-// The statement waits for a change of the table, and meanwhile the row is committed.
-func TestUnderSnapshotASelectReadsWhatWasCommittedWhenItBegan(t *testing.T) {
-	w := newWorld(t, nil, "ON")
-	for query, want := range map[string]int{find: 0, findLocked: 1} {
-		w.id = newID()
-		tx, alter := w.begin(nil), w.begin(nil)
-		w.insert(tx, w.id)
-		w.run(alter, "ALTER TABLE bridge_ledger SET (LOCK_ESCALATION = DISABLE)")
-		result := make(chan int, 1)
-		go func() { result <- w.number(w.db, query, w.id) }()
-		w.awaitWaiting()
-		must(t, tx.Commit())
-		must(t, alter.Rollback())
-		if n := <-result; n != want {
-			t.Errorf("%s: %d, must be %d", query, n, want)
-		}
-		w.expect(w.db, query, 1)
-	}
-}
-
 func TestWithoutSnapshotAPlainSelectWaits(t *testing.T) {
 	w := newWorld(t, nil, "OFF")
-	testWaits(w, find)
-}
-
-func TestReadCommittedLockWaitsWhateverSnapshotSays(t *testing.T) {
-	for _, snapshot := range []string{"OFF", "ON"} {
-		testWaits(newWorld(t, nil, snapshot), findLocked)
-	}
-}
-
-func testWaits(w *world, query string) {
-	w.t.Helper()
 	tx := w.begin(nil)
 	w.run(tx, "SET LOCK_TIMEOUT 10")
-	expectError(w.t, 1222, scan(tx, query, w.id))
+	expectError(t, 1222, scan(tx, find, w.id))
 	w.expect(tx, findPast, 0) // the transaction is as it was
 	result := make(chan int, 1)
-	go func() { result <- w.number(w.db, query, w.id) }()
+	go func() { result <- w.number(w.db, find, w.id) }()
 	w.awaitWaiting()
-	must(w.t, w.tx.Commit())
+	must(t, w.tx.Commit())
 	if n := <-result; n != 1 {
-		w.t.Errorf("after the commit it finds %d", n)
-	}
-}
-
-func TestReadPastSkips(t *testing.T) {
-	for _, snapshot := range []string{"OFF", "ON"} {
-		w := newWorld(t, nil, snapshot)
-		w.expect(w.db, findPast, 0)
-		must(t, w.tx.Commit())
-		w.expect(w.db, findPast, 1)
+		t.Errorf("after the commit it finds %d", n)
 	}
 }
 
@@ -180,12 +132,6 @@ func TestReadPastIsRefusedAtOtherLevels(t *testing.T) {
 	}
 }
 
-func TestHintsCanBeIgnored(t *testing.T) {
-	w := newWorld(t, &tds.Options{IgnoreHints: true}, "OFF")
-	w.expect(w.db, findLocked, 0)
-	w.expect(w.db, findPast, 0)
-}
-
 func TestARolledBackSavepointKeepsItsLocks(t *testing.T) {
 	w := newWorld(t, nil, "ON")
 	w.run(w.tx, "SAVE TRANSACTION s")
@@ -193,52 +139,12 @@ func TestARolledBackSavepointKeepsItsLocks(t *testing.T) {
 	w.insert(w.tx, w.id)
 	w.run(w.tx, "ROLLBACK TRANSACTION s")
 	w.expect(w.tx, find, 0)
-	testWaitsForNothing(w)
-}
-
-// testWaitsForNothing expects that a locked read waits, and then finds nothing.
-func testWaitsForNothing(w *world) {
-	w.t.Helper()
 	result := make(chan int, 1)
 	go func() { result <- w.number(w.db, findLocked, w.id) }()
 	w.awaitWaiting()
-	must(w.t, w.tx.Rollback())
+	must(t, w.tx.Rollback())
 	if n := <-result; n != 0 {
-		w.t.Errorf("after the rollback it finds %d", n)
-	}
-}
-
-func TestAConnectionThatEndsRollsBack(t *testing.T) {
-	w := newWorld(t, nil, "ON")
-	spid := w.number(w.tx, "SELECT @@SPID")
-	result := make(chan int, 1)
-	go func() { result <- w.number(w.db, findLocked, w.id) }()
-	w.awaitWaiting()
-	w.run(w.db, "KILL "+strconv.Itoa(spid))
-	if n := <-result; n != 0 {
-		t.Errorf("after the end of the connection it finds %d", n)
-	}
-}
-
-func TestAttentionEndsAWaitAndKeepsTheConnection(t *testing.T) {
-	w := newWorld(t, nil, "ON")
-	conn, err := w.db.Conn(t.Context())
-	must(t, err)
-	defer func() { must(t, conn.Close()) }()
-	before := w.number(conn, "SELECT @@SPID")
-	ctx, cancel := context.WithCancel(t.Context())
-	result := make(chan error, 1)
-	go func() {
-		var n int
-		result <- conn.QueryRowContext(ctx, findLocked, w.id).Scan(&n)
-	}()
-	w.awaitWaiting()
-	cancel()
-	if err := <-result; !errors.Is(err, context.Canceled) {
-		t.Errorf("a cancelled query: %v", err)
-	}
-	if after := w.number(conn, "SELECT @@SPID"); after != before {
-		t.Errorf("the session was %d, is %d", before, after)
+		t.Errorf("after the rollback it finds %d", n)
 	}
 }
 
@@ -301,23 +207,6 @@ func TestTheVictimOfADeadlockIsTheCheapest(t *testing.T) {
 	}
 }
 
-func TestXactAbortDecidesWhatAnErrorUndoes(t *testing.T) {
-	for setting, rows := range map[string]int{"ON": 0, "OFF": 1} {
-		w := newWorld(t, nil, "ON")
-		must(t, w.tx.Commit())
-		tx := w.begin(nil)
-		w.run(tx, "SET XACT_ABORT "+setting)
-		w.run(tx, insert)
-		stored := w.id
-		_, err := tx.ExecContext(t.Context(), "INSERT INTO bridge_inbox (consumer, [key]) VALUES (@p1, @p2)", stored, stored)
-		expectError(t, 208, err)
-		_ = tx.Commit()
-		if n := w.number(w.db, "SELECT count(*) FROM orders"); n != rows {
-			t.Errorf("XACT_ABORT %s: %d rows, must be %d", setting, n, rows)
-		}
-	}
-}
-
 func TestWhatTheStandInDoesNotKnowIsAnError(t *testing.T) {
 	w := newWorld(t, nil, "ON")
 	for _, statement := range []string{"SELECT 2", "DROP TABLE a, b", "sp_who", "MERGE INTO bridge_ledger"} {
@@ -329,21 +218,6 @@ func TestWhatTheStandInDoesNotKnowIsAnError(t *testing.T) {
 		t.Error("a parameter of an unknown type: no error")
 	}
 	w.expect(w.tx, find, 1) // and nothing has come to harm
-}
-
-func TestTheLoginIsChecked(t *testing.T) {
-	server, err := tds.Start(nil)
-	must(t, err)
-	defer server.Close()
-	for number, address := range map[int32]string{
-		4060:  server.URL("nowhere"),
-		18456: strings.Replace(server.URL("master"), "//sa:", "//sa:not-", 1),
-	} {
-		db, err := sql.Open("sqlserver", address)
-		must(t, err)
-		expectError(t, number, db.PingContext(t.Context()))
-		must(t, db.Close())
-	}
 }
 
 func scan(on runner, query string, args ...any) error {

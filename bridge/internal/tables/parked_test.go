@@ -134,12 +134,13 @@ func TestUnparkRemovesOnlyWhatIsSafe(t *testing.T) {
 
 func TestParkChunksAreAllMessagesInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		messages := make([]driver.Parked, rapid.IntRange(0, 2500).Draw(t, "messages"))
+		messages := make([]driver.Parked, rapid.IntRange(1, 2500).Draw(t, "messages"))
 		for i := range messages {
-			messages[i].ID = uuid.New()
-			if rapid.IntRange(0, 500).Draw(t, "large") == 0 {
-				messages[i].Message = make([]byte, rapid.IntRange(0, 2<<20).Draw(t, "size"))
-			}
+			messages[i].ID = uuid.UUID{byte(i >> 8), byte(i)}
+		}
+		for range rapid.IntRange(0, 5).Draw(t, "large") {
+			at := rapid.IntRange(0, len(messages)-1).Draw(t, "at")
+			messages[at].Message = make([]byte, rapid.IntRange(0, 2<<20).Draw(t, "size"))
 		}
 		n := 0
 		for chunk := range tables.ParkChunks(messages) {

@@ -46,6 +46,12 @@ type run struct {
 func newProcess(t testing.TB, c Config, diary *Diary, name string, b parts.Brief) *Process {
 	t.Helper()
 	p := &Process{Name: name, t: t, program: c.Program, mutant: c.Mutant, diary: diary}
+	if p.program == "" {
+		var err error
+		if p.program, err = os.Executable(); err != nil {
+			t.Fatalf("find this binary: %v", err)
+		}
+	}
 	p.Database, b.Database = servertest.Through(t, b.Database)
 	p.Broker, b.AMQP = servertest.Through(t, b.AMQP)
 	p.brief = b

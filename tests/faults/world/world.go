@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -22,7 +23,7 @@ import (
 
 // Config says on what a world stands.
 type Config struct {
-	Program    string // built by Build
+	Program    string // built by Build; empty is this binary, which calls Main
 	Mutant     string // which of those in the program the processes are; none by default
 	AMQP       string // the broker's URL
 	Shop, Post string // the databases' URLs, postgres:// or mysql://; the sender's, with the ledger, and the receiver's
@@ -144,16 +145,22 @@ func (w *World) must(what string, err error) {
 	}
 }
 
-// Build builds the processes' program, with the files of an overlay in place of
-// the product's if one is given.
+// Main is servertest.Main, in a binary that plays its tests' processes as well.
+func Main(m *testing.M) {
+	if os.Getenv(parts.Variable) != "" {
+		parts.Main()
+		return
+	}
+	servertest.Main(m)
+}
+
+// Build builds a program for the processes with the files of an overlay in place of the
+// product's.
 func Build(t testing.TB, overlay string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "actor")
-	args := []string{"build", "-ldflags=-s -w", "-o", program} // stacks of a panic need neither
-	if overlay != "" {
-		args = append(args, "-overlay", overlay)
-	}
-	cmd := exec.CommandContext(t.Context(), "go", append(args, "github.com/twoqueue/twoqueue/tests/faults/actor")...)
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", program, // stacks of a panic need neither
+		"-overlay", overlay, "github.com/twoqueue/twoqueue/tests/faults/actor")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the processes' program: %v\n%s", err, output)
 	}

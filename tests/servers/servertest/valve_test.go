@@ -12,6 +12,10 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
+const limit = servertest.Patience
+
+func TestMain(m *testing.M) { servertest.Main(m) }
+
 // echo starts a server that sends back what it gets, after a greeting.
 func echo(t *testing.T, greeting string) string {
 	t.Helper()
@@ -84,6 +88,34 @@ func expectEnd(t *testing.T, conn net.Conn) {
 	if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("read %d bytes, %v; want the end", n, err)
 	}
+}
+
+func TestValveHoldsAndReleases(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	valve := servertest.NewValve(t, listener.Addr().String())
+	client := call(t, valve, "")
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	valve.HoldReplies()
+	say(t, client, "request")
+	expect(t, server, "request")
+	say(t, server, "reply")
+	expectSilence(t, client)
+	valve.Release()
+	expect(t, client, "reply")
+	valve.HoldRequests()
+	say(t, client, "request")
+	expectSilence(t, server)
+	valve.Cut()
+	expectEnd(t, client)
+	expectEnd(t, server)
 }
 
 func TestValveVanishesUntilItIsReleased(t *testing.T) {

@@ -86,12 +86,6 @@ func TestAnInterruptReachesTheCommand(t *testing.T) {
 	}
 }
 
-func TestAnUnknownKindIsRefused(t *testing.T) {
-	if _, err := together(t.Context(), []string{"oracle"}, []string{"true"}); err == nil || !strings.Contains(err.Error(), `"oracle"`) {
-		t.Fatal(err)
-	}
-}
-
 func needsPostgres(t *testing.T) {
 	t.Helper()
 	servertest.Postgres(t) // or there is none to start
