@@ -1,0 +1,255 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// These read a table as a whole, and lock nothing.
+var readsAll = []string{
+	"LEFT JOIN bridge_parked p",                         // Orphans
+	"SELECT COUNT(*) FROM (SELECT 1 FROM bridge_parked", // CountParked
+	"_version",
+	"information_schema",
+}
+
+// A ledger is empty most of the time. Whatever the server believes of it, no statement
+// by key may read the whole table, since one that locks would wait for all rows that
+// are open.
+func TestMariaDBReadsByKeyHoweverFewRowsThereAre(t *testing.T) {
+	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Fast: true, Config: []string{"general-log=ON", "log-output=TABLE"}})
+	db := onServer(t, server)
+	must(t, migrate.Inbox(t.Context(), db, migrate.MySQL))
+	execute(t, db, "CREATE TABLE orders (n BIGINT AUTO_INCREMENT PRIMARY KEY, id BINARY(16) UNIQUE) ENGINE = InnoDB")
+
+	ids := make([]uuid.UUID, 5)
+	for i := range ids {
+		ids[i] = newID()
+	}
+	p := plans{DB: sqlx.NewDb(db, "mysql"), ids: ids}
+	for _, table := range planned {
+		execute(t, db, "ALTER TABLE "+table.name+" STATS_AUTO_RECALC = 0, STATS_PERSISTENT = 1")
+	}
+	statements := p.sent(t)
+	t.Logf("%d statements", len(statements))
+	for _, rows := range []int{0, 1, 5, 1000} {
+		p.fill(t, rows) // the statistics are of what was there before
+		for _, analyzed := range []bool{false, true} {
+			if analyzed {
+				p.analyze(t)
+			}
+			for _, statement := range statements {
+				p.check(t, statement, fmt.Sprintf("%d rows, analyzed: %t", rows, analyzed))
+			}
+		}
+	}
+	p.fill(t, 0)
+	for _, statement := range statements {
+		p.check(t, statement, "0 rows, statistics of 1000")
+	}
+}
+
+type plans struct {
+	*sqlx.DB
+	ids []uuid.UUID
+}
+
+// What is read, and a row of it.
+var planned = []struct{ name, columns, row string }{
+	{"bridge_ledger", "id", "UNHEX('%[1]s')"},
+	{"bridge_parked", "id, message", "UNHEX('%[1]s'), 'x'"},
+	{"orders", "id", "UNHEX('%[1]s')"},
+	{"bridge_inbox", "consumer, `key`", "'c', UNHEX('%[1]s')"},
+	{"bridge_inbox_pending", "consumer, message_key, state, run, attempts, since_ms, due_ms, error, message", "'c', UNHEX('%[1]s'), 'ready', 'r', 1, 0, 0, '', 'x'"},
+	{"bridge_mark", "consumer, name, mark", "'c', UNHEX('%[1]s'), ''"},
+	{"bridge_kept", "consumer, entity, version, message", "'c', UNHEX('%[1]s'), 1, 'x'"},
+}
+
+// sent does all that a ledger and an inbox can do, and returns the statements that were
+// sent, as the server's log has them.
+func (p plans) sent(t *testing.T) (statements []string) {
+	t.Helper()
+	execute(t, p.DB.DB, "TRUNCATE TABLE mysql.general_log")
+	p.useLedger(t)
+	p.useInbox(t)
+	must(t, p.SelectContext(t.Context(), &statements, `SELECT DISTINCT argument FROM mysql.general_log
+WHERE command_type IN ('Query', 'Execute') AND argument REGEXP '^(SELECT|INSERT|UPDATE|DELETE)' AND argument REGEXP 'bridge_|orders' AND argument NOT LIKE '%general_log%' AND argument NOT LIKE '%LIMIT 2'`))
+	return slices.DeleteFunc(statements, func(s string) bool {
+		return slices.ContainsFunc(readsAll, func(mark string) bool { return strings.Contains(s, mark) })
+	})
+}
+
+func (p plans) useLedger(t *testing.T) {
+	t.Helper()
+	own, err := mysql.OpenOwnTable(t.Context(), p.DB.DB, bridge.OwnTable{Table: "orders", Column: "id"})
+	must(t, err)
+	ledger, err := mysql.Open(t.Context(), p.DB.DB)
+	must(t, err)
+	ids := p.ids
+	tx := begin(t, p.DB.DB)
+	for _, id := range ids {
+		_, err := tx.ExecContext(t.Context(), "INSERT INTO orders (id) VALUES (?)", id[:])
+		must(t, err)
+	}
+	must(t, own.Record(t.Context(), bridge.SQL(tx), ids))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids[:1]))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids[1:]))
+	must(t, ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: ids[0], Message: []byte("x")}, {ID: ids[1], Message: []byte("x")}}))
+	must(t, tx.Commit())
+	for _, l := range []driver.Ledger{ledger, own} {
+		_, err := l.Committed(t.Context(), ids)
+		must(t, err)
+		expectOutcome(t, l, ids[0], driver.Committed)
+	}
+	n, err := ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []driver.Parked) error { return nil })
+	if err != nil || n != 2 {
+		t.Errorf("unparked are %d, %v", n, err)
+	}
+	execute(t, p.DB.DB, "UPDATE bridge_ledger SET recorded_at = recorded_at - INTERVAL 2 HOUR ORDER BY id LIMIT 2")
+	swept, err := ledger.Sweep(t.Context(), time.Hour, 10)
+	if err != nil || len(swept) != 2 {
+		t.Errorf("swept are %v, %v", swept, err)
+	}
+	_, err = ledger.SweptBefore(t.Context())
+	must(t, err)
+	must(t, ledger.Forget(t.Context(), ids))
+}
+
+func (p plans) useInbox(t *testing.T) {
+	t.Helper()
+	inbox, err := mysql.OpenInbox(t.Context(), p.DB.DB)
+	must(t, err)
+	key := func(n int) string { return string(p.ids[n][:]) }
+	in := func(do func(ctx context.Context, tx *sql.Tx) error) {
+		t.Helper()
+		tx := begin(t, p.DB.DB)
+		must(t, do(t.Context(), tx))
+		must(t, tx.Commit())
+	}
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.Claim(ctx, bridge.SQL(tx), "c", key(0))
+		return err
+	})
+	pending := driver.Pending{Key: key(0), State: driver.Ready, Run: "r", Message: []byte("x")}
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.AddPending(ctx, bridge.SQL(tx), "c", pending, 0)
+		return err
+	})
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, _, err := inbox.LookUp(ctx, bridge.SQL(tx), "c", key(0))
+		return err
+	})
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.TakePending(ctx, bridge.SQL(tx), "c", driver.Ready)
+		return err
+	})
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.DoubtOverdue(ctx, bridge.SQL(tx), "c")
+		return err
+	})
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.ChangePending(ctx, bridge.SQL(tx), "c", "r", pending, 0)
+		return err
+	})
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.AttachMessage(ctx, bridge.SQL(tx), "c", key(0), "r", []byte("y"))
+		return err
+	})
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.RemoveBarePending(ctx, bridge.SQL(tx), "c", key(0), "r")
+		return err
+	})
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.RemovePending(ctx, bridge.SQL(tx), "c", key(0), "r")
+		return err
+	})
+	in(func(ctx context.Context, tx *sql.Tx) error { return inbox.Unclaim(ctx, bridge.SQL(tx), "c", key(0)) })
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.Forget(ctx, bridge.SQL(tx), "c", []string{key(0), key(1)}, 0)
+		return err
+	})
+	in(func(ctx context.Context, tx *sql.Tx) error {
+		_, err := inbox.LockMark(ctx, bridge.SQL(tx), "c", key(0))
+		if err == nil {
+			err = inbox.SetMark(ctx, bridge.SQL(tx), "c", key(0), "m")
+		}
+		if err == nil {
+			_, err = inbox.Keep(ctx, bridge.SQL(tx), "c", key(0), 1, []byte("x"))
+		}
+		if err == nil {
+			_, err = inbox.CountKept(ctx, bridge.SQL(tx), "c", key(0))
+		}
+		if err == nil {
+			_, _, err = inbox.FirstKept(ctx, bridge.SQL(tx), "c", key(0))
+		}
+		if err == nil {
+			err = inbox.Unkeep(ctx, bridge.SQL(tx), "c", key(0), 1)
+		}
+		return err
+	})
+}
+
+// fill leaves so many rows in each table, those of the IDs first.
+func (p plans) fill(t *testing.T, rows int) {
+	t.Helper()
+	for _, table := range planned {
+		execute(t, p.DB.DB, "DELETE FROM "+table.name)
+		values := make([]string, rows)
+		for i := range values {
+			id := newID()
+			if i < len(p.ids) {
+				id = p.ids[i]
+			}
+			values[i] = "(" + fmt.Sprintf(table.row, strings.ReplaceAll(id.String(), "-", "")) + ")"
+		}
+		if rows > 0 {
+			execute(t, p.DB.DB, "INSERT INTO "+table.name+" ("+table.columns+") VALUES "+strings.Join(values, ", "))
+		}
+	}
+}
+
+func (p plans) analyze(t *testing.T) {
+	t.Helper()
+	for _, table := range planned {
+		execute(t, p.DB.DB, "ANALYZE TABLE "+table.name)
+	}
+}
+
+// check has the server explain the statement.
+func (p plans) check(t *testing.T, statement, when string) {
+	t.Helper()
+	rows, err := p.QueryxContext(t.Context(), "EXPLAIN FORMAT=TRADITIONAL "+statement)
+	must(t, err)
+	defer rows.Close()
+	locks := !strings.HasPrefix(statement, "SELECT") || strings.Contains(statement, " FOR UPDATE") || strings.Contains(statement, " IN SHARE MODE")
+	for rows.Next() {
+		row := map[string]any{}
+		must(t, rows.MapScan(row))
+		word := func(column string) string { text, _ := row[column].([]byte); return string(text) }
+		table, access, extra := word("table"), word("type"), word("Extra")
+		switch {
+		case table == "ids" || table == "j" || strings.HasPrefix(table, "<"): // made by the statement
+		case strings.HasPrefix(word("select_type"), "INSERT") || access == "" || table == "":
+		case strings.Contains(statement, "due_ms <") && word("key") != "bridge_inbox_pending_due":
+			t.Errorf("%s: %s is read by %q, key %q, %s: %s", when, table, access, word("key"), extra, statement)
+		case access == "ALL" || access == "index" || word("key") == "" || locks && strings.Contains(extra, "filesort"):
+			t.Errorf("%s: %s is read by %q, key %q, %s: %s", when, table, access, word("key"), extra, statement)
+		}
+	}
+	must(t, rows.Err())
+}
