@@ -72,7 +72,8 @@ type Harness struct {
 	// WHERE may follow.
 	Older string
 
-	// Copy is a statement that gives the database another identity.
+	// Copy is a statement that gives the database another identity. It is required unless
+	// Further or Driver is set.
 	Copy string
 
 	// RefuseDelete are statements after which no row of bridge_ledger can be deleted.

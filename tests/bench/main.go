@@ -59,7 +59,7 @@ func direct(ctx context.Context, args []string) error {
 	flags.Func("workers", "concurrent transactions of the scenarios live, contention and five, with commas between them (default 1,8,32,128)", c.workers.set)
 	flags.Func("rates", "transactions per second of the scenarios latency and five, with commas between them (default 100,300,500 and half of the most; 200)", c.rates.set)
 	flags.IntVar(&c.relays, "relays", 1, "`workers` of the relay of the outboxes written by hand")
-	flags.DurationVar(&c.network, "network", 0, "have what goes to a server or comes from it arrive `late` by this, as over a network, but on MariaDB (0: there is none)")
+	flags.DurationVar(&c.network, "network", 0, "have what goes to a server or comes from it arrive `late` by this, as over a network; not for the scenario contention, which uses MariaDB (0: there is none)")
 	flags.StringVar(&c.out, "out", "out", "the `folder` for results.md, results.json and the pictures")
 	flags.StringVar(&draw, "draw", "", "run nothing: draw the pictures of a `results.md` again, beside it")
 	flags.BoolVar(&c.profile, "profile", false, "write CPU profiles of the project's processes, beside the results")
@@ -99,6 +99,9 @@ func direct(ctx context.Context, args []string) error {
 	chosen, err := choose(names)
 	if err != nil {
 		return err
+	}
+	if c.network > 0 && slices.ContainsFunc(chosen, func(s scenario) bool { return s.name == contentionScenario.name }) {
+		return errors.New("flag -network: not for the scenario contention, which uses MariaDB too: name the others with -run")
 	}
 	if c.out, err = filepath.Abs(c.out); err != nil {
 		return err

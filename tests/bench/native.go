@@ -24,8 +24,8 @@ var (
 )
 
 // onPgx is a contender whose application uses PostgreSQL through pgx itself and not through
-// database/sql. Of all of them the BEGIN travels with the first statement, as pgxsender.InTx
-// has it.
+// database/sql. Of all of them the BEGIN travels with the first statement, also if that is a
+// query, where pgxsender.InTx begins with a round trip of its own.
 func onPgx(c *contender) *contender {
 	native := *c
 	native.name, native.label, native.pgx = c.name+nativeSuffix, "", true

@@ -175,9 +175,6 @@ func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db
 
 func (w *world) newDatabase(ctx context.Context, name string, onMariaDB bool) (string, error) {
 	if onMariaDB {
-		if w.network > 0 {
-			return "", errors.New("flag -network: it is not built for MariaDB")
-		}
 		server, err := w.mariaDB(ctx)
 		if err != nil {
 			return "", err

@@ -169,9 +169,6 @@ func TestReplayKeepsBackOnlyWhatItsTargetDoesNotTake(t *testing.T) {
 	s.WaitDepth(s.Topology.DeadQueue(), 0)
 }
 
-// A verifier on the wrong database has judged nothing. With the right one, the rows say
-// what is committed; each is deleted last.
-//
 // SIGKILL between the arrival at the target and the ack of the dead copy: there are
 // two of each, with the same ID.
 func TestAReplayThatIsKilledLosesNothing(t *testing.T) {

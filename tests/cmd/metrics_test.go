@@ -173,6 +173,21 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
+	countsSweeps(t, s)
+}
+
+// countsSweeps has a second worker sweep the orphan, and find a message that may be
+// its.
+func countsSweeps(t *testing.T, s *stage.Stage) {
+	t.Helper()
+	p := verify(t, s, "BRIDGE_SWEEP_AGE=1h")
+	p.measure(map[string]string{"twoqueue_swept_total": "1"})
+	old := wire.Staged{Message: stage.To("emails", "of the swept row"), Ledger: s.Ledger.Identity(), StagedAt: time.Now().Add(-9 * 24 * time.Hour)}
+	old.ID = uuid.New()
+	if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, old.Publishing()); err != nil {
+		t.Fatal(err)
+	}
+	p.measure(map[string]string{"twoqueue_dead_letters_total{swept}": "1", "twoqueue_messages_total{dead_lettered}": "1"})
 }
 
 // row is a line of the table in the worker's README: name, perhaps labels, meaning,

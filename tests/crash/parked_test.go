@@ -42,7 +42,7 @@ func TestWhatASenderParkedAndCommittedBeforeItWasKilledIsForwarded(t *testing.T)
 
 // The staging queue has it and the database too: it may come twice, with one ID.
 func TestAVerifierKilledBetweenStagingAndUnparkingLosesNothing(t *testing.T) {
-	on(t, onPostgres, func(w *world) {
+	onEach(t, func(w *world) {
 		id := newIDs(1)[0]
 		w.park(id)
 		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{restaged: id, lookedUp: id, settles: id}})

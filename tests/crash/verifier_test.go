@@ -78,7 +78,7 @@ func TestAVerifierKilledBetweenPublishAndConfirmDeliversTwiceWithTheSameID(t *te
 }
 
 func TestAVerifierKilledBetweenConfirmAndDeleteDeliversTwiceWithTheSameID(t *testing.T) {
-	on(t, onPostgres, func(w *world) {
+	onEach(t, func(w *world) {
 		id := newIDs(1)[0]
 		w.commit(id)
 		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgets: id, forgot: id}})

@@ -10,6 +10,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -18,8 +20,10 @@ import (
 // ends before the verifier looks or while it waits.
 func TestEndToEnd(t *testing.T) {
 	for name, h := range map[string]ledgertest.Harness{
-		"mariadb":            mariaDBHarness(),
-		"mariadb, own table": mariaDBOwnTable("BINARY(16)"),
+		"mariadb":                           mariaDBHarness(),
+		"mariadb, own table":                mariaDBOwnTable("BINARY(16)"),
+		"mariadb, with a verifier's rights": mariaDBAs(t, mariaDBVerifier[:6]...),
+		"postgres, own table":               postgresOwnTable(postgresHarness("pgx", servertest.PostgresDB)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := stage.New(t, kindOf(h))
@@ -78,4 +82,18 @@ func kindOf(h ledgertest.Harness) stage.Database {
 			return db, ledger, err
 		},
 	}
+}
+
+// mariaDBAs is a harness in which the ledger works with a role of these rights.
+func mariaDBAs(t *testing.T, rights ...string) ledgertest.Harness {
+	h := mariaDBHarness()
+	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
+		var name string
+		if err := db.QueryRowContext(ctx, "SELECT DATABASE()").Scan(&name); err != nil {
+			return nil, err
+		}
+		config := mariaDBConfig(t, servertest.MariaDB(t).DatabaseDSN(name))
+		return mysql.Open(ctx, mariaDBRole(t, config, connectMariaDB(t, config), rights...))
+	}
+	return h
 }

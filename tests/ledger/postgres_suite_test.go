@@ -45,7 +45,8 @@ func byPq(t testing.TB) string {
 // a pgxpool.Pool.
 func TestPostgresByPgxPool(t *testing.T) {
 	var opened closers
-	h := ofDriver(postgresHarness("pgx", servertest.PostgresDB))
+	h := postgresHarness("pgx", servertest.PostgresDB)
+	h.Further = true
 	h.Create = func(t testing.TB) func() (*sql.DB, error) {
 		at := withParameter(t, servertest.PostgresDB(t), "application_name", program)
 		at = withParameter(t, at, "pool_max_conns", "50") // pgx's default is 4, and the suite settles more IDs at once

@@ -1,22 +1,31 @@
 package ledger_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // The rights of each role, as the comments of packages postgres and mysql list them.
@@ -35,145 +44,179 @@ var (
 
 // A guarded database gives out roles.
 type guarded struct {
-	ledgertest.Harness
-	admin *sql.DB
+	kind  stage.Database
 	as    func(t *testing.T, rights []string) *sql.DB
+	open  func(ctx context.Context, db *sql.DB) (driver.Ledger, error)
+	inbox func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
+	older string // makes rows of the ledger two hours older
 }
 
-// guardedDatabases make a database of each kind that knows roles.
-var guardedDatabases = map[string]func(t *testing.T) guarded{
-	"postgres": func(t *testing.T) guarded {
-		address, admin := migrated(t)
-		must(t, migrate.Inbox(t.Context(), admin, migrate.PostgreSQL))
-		return guarded{postgresHarness("pgx", nil), admin, func(t *testing.T, rights []string) *sql.DB {
-			_, at := newRole(t, address, admin, rights...)
-			return connect(t, at)
-		}}
-	},
-	"mariadb": func(t *testing.T) guarded {
-		config, admin := mariaDB(t)
-		must(t, migrate.Inbox(t.Context(), admin, migrate.MySQL))
-		return guarded{mariaDBHarness(), admin, func(t *testing.T, rights []string) *sql.DB {
-			return mariaDBRole(t, config, admin, rights...)
-		}}
-	},
-}
-
-// A role may do some things and not others.
-type role[Of any] struct {
-	rights   []string
-	may, not []func(ctx context.Context, of Of) error
-}
-
-// try fails unless of may do what the role is for, and nothing else for want of a right.
-func (r role[Of]) try(t *testing.T, name string, of Of) {
-	t.Helper()
-	for i, do := range r.may {
-		if err := do(t.Context(), of); err != nil {
-			t.Errorf("%s: %d: %v", name, i, err)
+// allGuarded has each database that knows roles.
+func allGuarded() map[string]func(t *testing.T) guarded {
+	kind := func(h ledgertest.Harness) stage.Database {
+		kind := kindOf(h)
+		open := kind.Open
+		kind.Open = func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
+			db, ledger, err := open(ctx, url)
+			if err == nil {
+				err = h.MigrateInbox(ctx, db)
+			}
+			return db, ledger, err
 		}
+		return kind
 	}
-	for i, do := range r.not {
-		if err := do(t.Context(), of); err == nil || !strings.Contains(err.Error(), "denied") && !strings.Contains(err.Error(), " ON bridge_") {
-			t.Errorf("%s, of what it may not do, %d: %v, must name the missing right", name, i, err)
-		}
+	return map[string]func(t *testing.T) guarded{
+		"postgres": func(t *testing.T) guarded {
+			address := servertest.PostgresDB(t)
+			h := postgresHarness("pgx", func(testing.TB) string { return address })
+			return guarded{
+				kind: kind(h),
+				as: func(t *testing.T, rights []string) *sql.DB {
+					_, at := newRole(t, address, connect(t, address), rights...)
+					return connect(t, at)
+				},
+				open:  func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return postgres.Open(ctx, db) },
+				inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
+				older: "UPDATE bridge_ledger SET recorded_at = recorded_at - interval '2 hours'",
+			}
+		},
+		"mariadb": func(t *testing.T) guarded {
+			dsn := servertest.MariaDBDatabase(t)
+			config := mariaDBConfig(t, dsn)
+			h := mariaDBHarness()
+			h.Create = func(testing.TB) func() (*sql.DB, error) {
+				return func() (*sql.DB, error) { return sql.Open("mysql", dsn) }
+			}
+			return guarded{
+				kind: kind(h),
+				as: func(t *testing.T, rights []string) *sql.DB {
+					return mariaDBRole(t, config, connectMariaDB(t, config), rights...)
+				},
+				open:  func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return mysql.Open(ctx, db) },
+				inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) },
+				older: h.Older,
+			}
+		},
 	}
 }
 
-// Each role does what it is for with the rights that are documented for it, and cannot do
-// what another is for.
+// Each role does what it is for with the rights that are documented for it, from the
+// sender to the receiver, in one session of the verifier; and it cannot do what the next
+// role is for. What a verifier may not do beside the messages, such as to unpark, it says
+// once.
 func TestEachRoleWorksWithItsRightsAndNoMore(t *testing.T) {
-	for name, database := range guardedDatabases {
-		t.Run(name, func(t *testing.T) {
+	for name, database := range allGuarded() {
+		for _, role := range []struct {
+			name            string
+			rights          []string
+			unparks, sweeps bool
+		}{
+			{"verifier", verifierRights, false, false},
+			{"verifier that unparks", unparkerRights, true, false},
+			{"verifier that sweeps", sweeperRights, true, true},
+		} {
+			t.Run(name+", "+role.name, func(t *testing.T) {
+				g := database(t)
+				s := stage.New(t, g.kind)
+				queue := s.Queue("target", nil)
+				open := func(rights []string) driver.Ledger {
+					t.Helper()
+					ledger, err := g.open(t.Context(), g.as(t, rights))
+					must(t, err)
+					return ledger
+				}
+				send := func(ledger driver.Ledger, parking sender.Parking, body string) (*sql.Tx, error) {
+					t.Helper()
+					out, err := sender.New(ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: stage.Patience, Parking: parking})
+					must(t, err)
+					tx := begin(t, ledger.DB())
+					_, err = out.SendTx(t.Context(), bridge.SQL(tx), stage.To(queue, body))
+					return tx, err
+				}
+				senders, parkers, receivers := open(senderRights), open(parkerRights), g.as(t, receiverRights)
+
+				// An orphan, to be swept.
+				orphan := newID()
+				tx := begin(t, senders.DB())
+				must(t, senders.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{orphan}))
+				must(t, tx.Commit())
+				execute(t, s.DB, g.older)
+
+				var log logLines
+				s.Ledger = open(role.rights)
+				v := s.Verify(verifier.Options{SweepAge: time.Hour, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				s.Eventually("a sweep", func() bool {
+					return v.Stats().Swept == 1 || !role.sweeps && log.with("job=sweep") == 1
+				})
+
+				committed, err := send(senders, sender.ParkNever, "committed")
+				must(t, err)
+				must(t, committed.Commit())
+				rolledBack, err := send(senders, sender.ParkNever, "rolled back")
+				must(t, err)
+				must(t, rolledBack.Rollback())
+				refused, err := send(senders, sender.ParkAlways, "parked without the right")
+				if err == nil {
+					t.Error("one who may only send has parked a message")
+				}
+				must(t, refused.Rollback())
+				parked, err := send(parkers, sender.ParkAlways, "parked")
+				must(t, err)
+				must(t, parked.Commit())
+
+				want := map[string]bool{"committed": true}
+				if role.unparks {
+					want["parked"] = true
+				}
+				inbox, err := g.inbox(t.Context(), receivers)
+				must(t, err)
+				for _, d := range s.Receive(queue, len(want)) {
+					if !want[string(d.Body)] {
+						t.Errorf("received %q", d.Body)
+					}
+					for _, fresh := range []bool{true, false} {
+						tx := begin(t, receivers)
+						claimed, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", d.MessageId)
+						must(t, err)
+						must(t, tx.Commit())
+						if claimed != fresh {
+							t.Errorf("the claim is %t, must be %t", claimed, fresh)
+						}
+					}
+				}
+				s.Eventually("the rolled-back one is dropped", func() bool { return v.Stats().Dropped == 1 })
+				left := 0 // of the ledger's rows
+				for job, may := range map[string]bool{"unpark": role.unparks, "sweep": role.sweeps} {
+					if !may {
+						left++
+						s.Eventually("the log says what it may not", func() bool { return log.with("job="+job) == 1 })
+					}
+				}
+				s.Eventually("the ledger is empty", func() bool { return s.Rows() == left })
+				if n := v.Stats().Sessions; n != 1 {
+					t.Errorf("%d sessions:\n%s", n, log.String())
+				}
+			})
+		}
+		t.Run(name+", others", func(t *testing.T) {
 			g := database(t)
-			testLedgersRoles(t, g)
+			admin, _, err := g.kind.Open(t.Context(), g.kind.URL(t))
+			must(t, err)
+			t.Cleanup(func() { must(t, admin.Close()) })
 			testReceivingRoles(t, g)
 		})
 	}
 }
 
-func testLedgersRoles(t *testing.T, g guarded) {
-	in := func(ctx context.Context, ledger driver.Ledger, do func(tx bridge.Tx, id uuid.UUID) error) (uuid.UUID, error) {
-		tx := begin(t, ledger.DB())
-		id := newID()
-		if err := do(bridge.SQL(tx), id); err != nil {
-			return id, errors.Join(err, tx.Rollback())
-		}
-		return id, tx.Commit()
-	}
-	recorded := func(ctx context.Context, ledger driver.Ledger) (uuid.UUID, error) {
-		return in(ctx, ledger, func(tx bridge.Tx, id uuid.UUID) error { return ledger.Record(ctx, tx, []uuid.UUID{id}) })
-	}
-	send := func(ctx context.Context, ledger driver.Ledger) error {
-		_, err := recorded(ctx, ledger)
-		return err
-	}
-	park := func(ctx context.Context, ledger driver.Ledger) error {
-		_, err := in(ctx, ledger, func(tx bridge.Tx, id uuid.UUID) error {
-			err := ledger.Record(ctx, tx, []uuid.UUID{id})
-			if err == nil {
-				err = ledger.Park(ctx, tx, []driver.Parked{{ID: id, Message: []byte("x")}})
-			}
-			return err
-		})
-		return err
-	}
-	forget := func(ctx context.Context, ledger driver.Ledger) error { return ledger.Forget(ctx, []uuid.UUID{newID()}) }
-	judge := func(ctx context.Context, ledger driver.Ledger) error {
-		id, err := recorded(ctx, ledger)
-		if err == nil {
-			err = errors.Join(ledger.Check(ctx), driver.Prove(ctx, ledger))
-		}
-		if err != nil {
-			return err
-		}
-		found, err := ledger.Committed(ctx, []uuid.UUID{id})
-		outcome, settleErr := ledger.Settle(ctx, id, time.Second)
-		_, markErr := ledger.SweptBefore(ctx)
-		if err := errors.Join(err, settleErr, markErr); err != nil {
-			return err
-		}
-		if len(found) != 1 || outcome != driver.Committed {
-			return fmt.Errorf("the lookup finds %v, settle says %q", found, outcome)
-		}
-		return ledger.Forget(ctx, []uuid.UUID{id})
-	}
-	unpark := func(ctx context.Context, ledger driver.Ledger) error {
-		n, err := ledger.Unpark(ctx, uuid.Nil, 1, func(context.Context, []driver.Parked) error { return nil })
-		if err == nil && n != 1 {
-			err = fmt.Errorf("%d messages are unparked", n)
-		}
-		return err
-	}
-	sweep := func(ctx context.Context, ledger driver.Ledger) error {
-		swept, err := ledger.Sweep(ctx, time.Hour, 10)
-		if err == nil && len(swept) != 1 {
-			err = fmt.Errorf("swept are %v", swept)
-		}
-		return err
-	}
-	whole, err := g.Open(t.Context(), g.admin)
-	must(t, err)
-	must(t, send(t.Context(), whole)) // an orphan
-	execute(t, g.admin, g.Older)
-	for range 4 {
-		must(t, park(t.Context(), whole))
-	}
-	for name, role := range map[string]role[driver.Ledger]{
-		"sender":                {senderRights, list(send), list(park, forget, judge, unpark, sweep)},
-		"sender that parks":     {parkerRights, list(send, park), list(forget, judge, unpark, sweep)},
-		"verifier":              {verifierRights, list(judge), list(park, unpark, sweep)},
-		"verifier that unparks": {unparkerRights, list(judge, unpark), list(park, sweep)},
-		"verifier that sweeps":  {sweeperRights, list(judge, unpark, sweep), list(park)},
-	} {
-		ledger, err := g.Open(t.Context(), g.as(t, role.rights))
-		must(t, err)
-		role.try(t, name, ledger)
-	}
-}
-
+// testReceivingRoles has each receiver do what its rights are for, and what they are not
+// for.
 func testReceivingRoles(t *testing.T, g guarded) {
-	type receiver = func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error
+	senders := g.as(t, senderRights)
+	ledger, err := g.open(t.Context(), senders)
+	must(t, err)
+	if err := ledger.Forget(t.Context(), []uuid.UUID{newID()}); err == nil || !strings.Contains(err.Error(), "denied") && !strings.Contains(err.Error(), "DELETE ON bridge_ledger") {
+		t.Errorf("a sender deletes: %v, must name the missing right", err)
+	}
 	claim := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
 		_, err := inbox.Claim(ctx, bridge.SQL(tx), "consumer", newID().String())
 		return err
@@ -191,34 +234,18 @@ func testReceivingRoles(t *testing.T, g guarded) {
 		return err
 	}
 	pend := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
-		const c, run = "consumer", "1"
-		p := driver.Pending{Key: newID().String(), State: driver.Started, Run: run}
-		var all []error
-		add := func(err error) { all = append(all, err) }
-		_, err := inbox.AddPending(ctx, bridge.SQL(tx), c, p, 0)
-		if err != nil {
-			return err
+		p := driver.Pending{Key: newID().String(), State: driver.Ready, Run: "1", Message: []byte("x")}
+		_, err := inbox.AddPending(ctx, bridge.SQL(tx), "consumer", p, 0)
+		if err == nil {
+			_, _, err = inbox.LookUp(ctx, bridge.SQL(tx), "consumer", p.Key)
 		}
-		_, _, err = inbox.LookUp(ctx, bridge.SQL(tx), c, p.Key)
-		add(err)
-		_, err = inbox.AttachMessage(ctx, bridge.SQL(tx), c, p.Key, run, []byte("x"))
-		add(err)
-		_, err = inbox.DoubtOverdue(ctx, bridge.SQL(tx), c)
-		add(err)
-		_, err = inbox.TakePending(ctx, bridge.SQL(tx), c, driver.Doubtful)
-		add(err)
-		_, err = inbox.ChangePending(ctx, bridge.SQL(tx), c, run, p, 0)
-		add(err)
-		_, err = inbox.ListPending(ctx, bridge.SQL(tx), c, driver.Started, "", 1)
-		add(err)
-		_, err = inbox.CountPending(ctx, bridge.SQL(tx), c)
-		add(err)
-		_, err = inbox.RemoveBarePending(ctx, bridge.SQL(tx), c, p.Key, run)
-		add(err)
-		_, err = inbox.RemovePending(ctx, bridge.SQL(tx), c, p.Key, run)
-		add(err)
-		add(inbox.Unclaim(ctx, bridge.SQL(tx), c, p.Key))
-		return errors.Join(all...)
+		if err == nil {
+			_, err = inbox.ChangePending(ctx, bridge.SQL(tx), "consumer", "1", p, 0)
+		}
+		if err == nil {
+			_, err = inbox.RemovePending(ctx, bridge.SQL(tx), "consumer", p.Key, "1")
+		}
+		return err
 	}
 	mark := func(ctx context.Context, tx *sql.Tx, inbox driver.Inbox) error {
 		if _, err := inbox.LockMark(ctx, bridge.SQL(tx), "consumer", "name"); err != nil {
@@ -239,37 +266,145 @@ func testReceivingRoles(t *testing.T, g guarded) {
 		}
 		return err
 	}
-	// in has a receiver do it in a transaction of its own.
-	in := func(all ...receiver) (each []func(ctx context.Context, inbox driver.Inbox) error) {
-		for _, do := range all {
-			each = append(each, func(ctx context.Context, inbox driver.Inbox) error {
-				tx := begin(t, inbox.DB())
-				if err := do(ctx, tx, inbox); err != nil {
-					return errors.Join(err, tx.Rollback())
-				}
-				return tx.Commit()
-			})
-		}
-		return each
-	}
-	for name, role := range map[string]role[driver.Inbox]{
-		"receiver":                     {receiverRights, in(claim), in(purge, pend, mark, keep)},
-		"receiver that purges":         {purgerRights, in(claim, purge), in(pend, mark, keep)},
-		"receiver for AtMostOnce":      {atMostOnceRights, in(claim, purge, pend), in(mark, keep)},
-		"receiver for Latest":          {markerRights, in(mark), in(claim, purge, pend, keep)},
-		"receiver for Ordered as well": {keeperRights, in(mark, keep), in(claim, purge, pend)},
+	for name, role := range map[string]struct {
+		rights   []string
+		may, not []func(context.Context, *sql.Tx, driver.Inbox) error
+	}{
+		"receiver":                     {receiverRights, list(claim), list(purge, pend, mark, keep)},
+		"receiver that purges":         {purgerRights, list(claim, purge), list(pend, mark, keep)},
+		"receiver for AtMostOnce":      {atMostOnceRights, list(claim, purge, pend), list(mark, keep)},
+		"receiver for Latest":          {markerRights, list(mark), list(claim, purge, pend, keep)},
+		"receiver for Ordered as well": {keeperRights, list(mark, keep), list(claim, purge, pend)},
 	} {
 		db := g.as(t, role.rights)
-		inbox, err := g.OpenInbox(t.Context(), db)
+		inbox, err := g.inbox(t.Context(), db)
 		must(t, err)
-		role.try(t, name, inbox)
-		if _, err := g.Open(t.Context(), db); err == nil {
+		try := func(do func(context.Context, *sql.Tx, driver.Inbox) error) error {
+			tx := begin(t, db)
+			if err := do(t.Context(), tx, inbox); err != nil {
+				return errors.Join(err, tx.Rollback())
+			}
+			return tx.Commit()
+		}
+		for i, do := range role.may {
+			if err := try(do); err != nil {
+				t.Errorf("%s: %d: %v", name, i, err)
+			}
+		}
+		for i, do := range role.not {
+			if try(do) == nil {
+				t.Errorf("%s may do %d as well", name, i)
+			}
+		}
+		if _, err := g.open(t.Context(), db); err == nil {
 			t.Errorf("%s can open the ledger", name)
+		}
+		switch name {
+		case "receiver":
+			testHandle(t, db, inbox)
+		case "receiver for AtMostOnce":
+			testAtMostOnce(t, db, inbox)
+			testAcceptAndWork(t, db, inbox)
 		}
 	}
 }
 
+func testHandle(t *testing.T, db *sql.DB, inbox driver.Inbox) {
+	guard, err := idempotency.New(inbox, "by Handle", &idempotency.Options{HandBack: true, Retention: -1})
+	must(t, err)
+	d := delivery()
+	for range 2 {
+		must(t, guard.Handle(t.Context(), db, d, func(context.Context, *sql.Tx) error { return nil }))
+	}
+	if got := guard.Stats(); got.Handled != 1 || got.Duplicates != 1 {
+		t.Errorf("with a receiver's rights: %+v", got)
+	}
+	d = delivery()
+	must(t, guard.HandleTx(t.Context(), d, func(ctx context.Context, claim idempotency.Claim) error {
+		tx := begin(t, db)
+		if fresh, err := claim(ctx, bridge.SQL(tx)); err != nil || !fresh {
+			return errors.Join(err, tx.Rollback())
+		}
+		return tx.Commit()
+	}))
+}
+
+// testAtMostOnce has an effect fail for sure, stay in doubt, and be repeated by hand.
+func testAtMostOnce(t *testing.T, db *sql.DB, inbox driver.Inbox) {
+	guard, err := idempotency.New(inbox, "by AtMostOnce", &idempotency.Options{HandBack: true, Attempts: 1, MaxDelay: 100 * time.Millisecond})
+	must(t, err)
+	var failure error
+	effect := func(context.Context, amqp.Delivery) error { return failure }
+	d := delivery()
+	failure = idempotency.NotDone(errors.New("nobody answers"))
+	if err := guard.AtMostOnce(t.Context(), db, d, effect); !errors.Is(err, idempotency.ErrHandedBack) {
+		t.Errorf("an effect that was not done: %v", err)
+	}
+	failure = errors.New("who knows")
+	must(t, guard.AtMostOnce(t.Context(), db, d, effect))
+	must(t, guard.Retry(t.Context(), db, d.MessageId))
+	failure = nil
+	must(t, guard.AtMostOnce(t.Context(), db, d, effect))
+	must(t, guard.AtMostOnce(t.Context(), db, delivery(), effect))
+	if _, err := guard.Purge(t.Context(), db); err != nil {
+		t.Error(err)
+	}
+}
+
+func testAcceptAndWork(t *testing.T, db *sql.DB, inbox driver.Inbox) {
+	guard, err := idempotency.New(inbox, "by Accept", &idempotency.Options{HandBack: true})
+	must(t, err)
+	must(t, guard.Accept(t.Context(), db, delivery()))
+	working, stop := context.WithCancel(t.Context())
+	defer stop()
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := guard.Work(working, db, func(context.Context, *sql.Tx, amqp.Delivery) error { return nil }); err != nil {
+			t.Error(err)
+		}
+	})
+	servertest.Eventually(t, "Work has handled a message", func() bool { return guard.Stats().Handled == 1 })
+	stop()
+	running.Wait()
+}
+
+// delivery is one that nobody waits for the ack of.
+func delivery() amqp.Delivery {
+	return amqp.Delivery{MessageId: newID().String(), Acknowledger: noAcks{}, DeliveryTag: 1}
+}
+
+type noAcks struct{}
+
+func (noAcks) Ack(uint64, bool) error        { return nil }
+func (noAcks) Nack(uint64, bool, bool) error { return nil }
+func (noAcks) Reject(uint64, bool) error     { return nil }
+
 func list[T any](all ...T) []T { return all }
+
+// logLines is a log.
+type logLines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// with counts the lines with these words.
+func (l *logLines) with(words string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), words)
+}
 
 // Who migrates needs the rights that are documented for it, from nothing and again.
 func TestWhoMigratesNeedsTheDocumentedRights(t *testing.T) {

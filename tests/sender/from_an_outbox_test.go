@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/idempotency"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -109,7 +113,8 @@ func TestTheGuideFromAnOutboxHasTheCode(t *testing.T) {
 // message is in the outbox or in the staging queue already.
 const outboxTables = `
 CREATE TABLE orders (number text UNIQUE DEFERRABLE INITIALLY DEFERRED);
-CREATE TABLE outbox (n bigserial, id uuid PRIMARY KEY, body bytea NOT NULL)`
+CREATE TABLE outbox (n bigserial, id uuid PRIMARY KEY, body bytea NOT NULL);
+CREATE TABLE arrivals (id text)`
 
 // A poller publishes what is in the outbox, as services do that have one.
 type poller struct {
@@ -181,6 +186,69 @@ func (p *poller) start(t *testing.T) (stop func()) {
 	return stop
 }
 
+// A mailer handles each message of a queue once.
+type mailer struct {
+	*idempotency.Guard
+	done atomic.Int64 // deliveries
+	stop func()
+}
+
+func startMailer(t *testing.T, s *stage.Stage) *mailer {
+	t.Helper()
+	if err := migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL); err != nil {
+		t.Fatal(err)
+	}
+	inbox, err := postgres.OpenInbox(t.Context(), s.DB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := new(mailer)
+	if m.Guard, err = idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true, Logger: stage.Logger(t)}); err != nil {
+		t.Fatal(err)
+	}
+	deliveries, disconnect := s.Consume("emails")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for d := range deliveries {
+			err := m.Handle(context.Background(), s.DB, d, func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, `INSERT INTO arrivals (id) VALUES ($1)`, d.MessageId)
+				return err
+			})
+			if err != nil {
+				t.Errorf("handle: %v", err)
+			}
+			m.done.Add(1)
+		}
+	}()
+	m.stop = sync.OnceFunc(func() { disconnect(); <-ended })
+	t.Cleanup(m.stop)
+	return m
+}
+
+// arrivals tells how often each message was handled.
+func arrivals(t *testing.T, db *sql.DB) map[string]int {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), `SELECT id, count(*) FROM arrivals GROUP BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	got := make(map[string]int)
+	for rows.Next() {
+		var id string
+		var n int
+		if err := rows.Scan(&id, &n); err != nil {
+			t.Fatal(err)
+		}
+		got[id] = n
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
 // place places an order in a transaction of its own, in one of the four ways.
 func place(ctx context.Context, s *stage.Stage, withSqlx, bySender bool, o Order) error {
 	tx, err := sqlx.NewDb(s.DB, "pgx").BeginTxx(ctx, nil)
@@ -247,8 +315,8 @@ func (c *switchover) write(t *testing.T, s *stage.Stage, writer, orders, from, t
 }
 
 // The writers change over to the sender one after the other, while the poller and a
-// verifier run, and two of them change back. The message of each order that has committed
-// arrives, and no other; what comes twice comes with one ID.
+// verifier run, and two of them change back. Each order that has committed is handled
+// once, and no other is.
 func TestNothingIsLostOrDoubledWhileAnOutboxIsReplaced(t *testing.T) {
 	t.Parallel()
 	const orders = 40
@@ -258,6 +326,7 @@ func TestNothingIsLostOrDoubledWhileAnOutboxIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := s.Verify(verifier.Options{})
+	mailer := startMailer(t, s)
 	poller := &poller{db: s.DB, broker: s.Broker}
 	stopPoller := poller.start(t)
 
@@ -281,25 +350,24 @@ func TestNothingIsLostOrDoubledWhileAnOutboxIsReplaced(t *testing.T) {
 	v.Stop()
 	s.WaitEmpty(s.Topology.Queue)
 	s.WaitEmpty(s.Topology.WaitingQueue())
-	taken, err := s.Take("emails")
-	if err != nil {
-		t.Fatal(err)
-	}
-	arrived := make(map[string]bool)
-	for _, d := range taken {
-		if arrived[d.MessageId] = true; !done.placed[d.MessageId] {
-			t.Errorf("message %s has arrived, and its order has not committed", d.MessageId)
-		}
-	}
+	delivered := poller.published + int(v.Stats().Forwarded)
+	s.Eventually("all that was delivered is handled", func() bool { return int(mailer.done.Load()) == delivered })
+	mailer.stop()
+
+	handled := arrivals(t, s.DB)
 	for id := range done.placed {
-		if !arrived[id] {
-			t.Errorf("message %s, of an order that has committed, has not arrived", id)
+		if n := handled[id]; n != 1 {
+			t.Errorf("message %s, of an order that has committed, was handled %d times", id, n)
 		}
+		delete(handled, id)
 	}
-	twice := len(taken) - len(arrived)
+	for id := range handled {
+		t.Errorf("message %s was handled, and its order has not committed", id)
+	}
+	duplicates := mailer.Stats().Duplicates
 	t.Logf("%d orders by the outbox, %d by the sender; the poller published %d messages, the verifier forwarded %d and dropped %d; %d came twice",
-		done.outbox, done.sender, poller.published, v.Stats().Forwarded, v.Stats().Dropped, twice)
-	if done.outbox == 0 || done.sender == 0 || done.staged == done.sender || twice == 0 {
+		done.outbox, done.sender, poller.published, v.Stats().Forwarded, v.Stats().Dropped, duplicates)
+	if done.outbox == 0 || done.sender == 0 || done.staged == done.sender || duplicates == 0 {
 		t.Error("a way was not taken, no staged message was rolled back, or none came twice: this shows nothing")
 	}
 }

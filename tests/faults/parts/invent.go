@@ -43,7 +43,7 @@ func invent(random *rand.Rand, targets []Target) Transaction {
 	}
 	styles := []Style{WithSendTx, WithStageTx}
 	if t.Hold == 0 && t.Undone == nil {
-		styles = append(styles, WithInTx, WithStage, WithPgx)
+		styles = append(styles, WithInTx, WithStage, WithPgx, WithPgxStage)
 	}
 	t.Style = styles[random.IntN(len(styles))]
 	return t

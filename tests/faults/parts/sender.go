@@ -60,11 +60,12 @@ type Style string
 
 // The styles.
 const (
-	WithSendTx  Style = "SendTx"
-	WithStageTx Style = "StageTx"  // each message early, waited for after the last order
-	WithInTx    Style = "InTx"     // by Send
-	WithStage   Style = "Tx.Stage" // in InTx, each message early
-	WithPgx     Style = "pgx"      // InTx of package pgxsender, on PostgreSQL
+	WithSendTx   Style = "SendTx"   // also if no style is named
+	WithStageTx  Style = "StageTx"  // each message early, waited for after the last order
+	WithInTx     Style = "InTx"     // by Send
+	WithStage    Style = "Tx.Stage" // in InTx, each message early
+	WithPgx      Style = "pgx"      // InTx of package pgxsender, on PostgreSQL; else WithInTx
+	WithPgxStage Style = "pgx, Stage"
 )
 
 // Conflict is how a transaction quarrels with others.
@@ -151,6 +152,14 @@ func (s *shop) try(ctx context.Context, t Transaction, random *rand.Rand) {
 func (s *shop) transact(ctx context.Context, t Transaction) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit+t.Hold)
 	defer cancel()
+	if s.pool == nil {
+		switch t.Style {
+		case WithPgx:
+			t.Style = WithInTx
+		case WithPgxStage:
+			t.Style = WithStage
+		}
+	}
 	for _, o := range append(t.Orders, t.Undone...) {
 		note("%s %s, conflict %q, hold %v, roll back %t", o.ID, t.Style, t.Conflict, t.Hold, t.RollBack)
 	}
@@ -159,13 +168,15 @@ func (s *shop) transact(ctx context.Context, t Transaction) (err error) {
 			note("%s the sender's transaction ended: %v", o.ID, err)
 		}
 	}()
-	switch {
-	case t.Style == WithPgx && s.pool != nil:
-		err = s.pgxInTx(ctx, t)
-	case t.Style == WithSendTx || t.Style == WithStageTx:
+	switch t.Style {
+	case "", WithSendTx, WithStageTx:
 		err = s.sendTx(ctx, t)
-	default:
+	case WithInTx, WithStage:
 		err = s.inTx(ctx, t)
+	case WithPgx, WithPgxStage:
+		err = s.pgxInTx(ctx, t)
+	default:
+		panic("no such style: " + t.Style)
 	}
 	if errors.Is(err, errWanted) {
 		return nil
@@ -202,9 +213,8 @@ func (s *shop) pgxInTx(ctx context.Context, t Transaction) error {
 		options.IsoLevel = pgx.Serializable
 	}
 	return pgxsender.InTx(ctx, s.sender, s.pool, options, func(tx *pgxsender.Transaction) error {
-		early := len(t.Orders)%2 == 0
 		return s.within(ctx, tx.Tx(), t, func(m bridge.Message) error {
-			if early {
+			if t.Style == WithPgxStage {
 				_, err := tx.Stage(ctx, m)
 				return err
 			}
@@ -216,6 +226,9 @@ func (s *shop) pgxInTx(ctx context.Context, t Transaction) error {
 
 // within is what happens in a transaction that another function begins and ends.
 func (s *shop) within(ctx context.Context, tx bridge.Tx, t Transaction, send func(bridge.Message) error) error {
+	if t.Hold > 0 || len(t.Undone) > 0 {
+		panic("only sendTx holds a transaction open, or undoes orders: not " + t.Style)
+	}
 	if err := s.before(ctx, tx, t); err != nil {
 		return err
 	}
