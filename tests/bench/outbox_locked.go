@@ -29,6 +29,7 @@ const (
 	takeLocked        = `SELECT id, message_id, queue, body FROM outbox ORDER BY id LIMIT 500 FOR UPDATE`
 	deadlockMariaDB   = 1213
 	lockTimeOut       = 1205
+	changedSince      = 1020 // by MariaDB 11.8: since the transaction's snapshot
 	serializationFail = "40001"
 	deadlockPostgres  = "40P01"
 )
@@ -72,7 +73,7 @@ func victim(err error) bool {
 		return e.Code == serializationFail || e.Code == deadlockPostgres
 	}
 	if e := new(mysql.MySQLError); errors.As(err, &e) {
-		return e.Number == deadlockMariaDB || e.Number == lockTimeOut
+		return e.Number == deadlockMariaDB || e.Number == lockTimeOut || e.Number == changedSince
 	}
 	return false
 }

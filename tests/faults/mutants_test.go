@@ -213,6 +213,8 @@ var mutants = []mutant{
 		caught:   world.TwoEffects,
 		edits: []edit{{"idempotency/attempt.go", `	if !fresh {
 `, `	if !fresh && !mutant("no claim in the inbox") {
+`}, {"idempotency/handletx.go", `		return fresh && claimed, claimError
+`, `		return (fresh || mutant("no claim in the inbox")) && claimed, claimError
 `}},
 	},
 	// Rule 5.
