@@ -113,8 +113,8 @@ func TestABrokenLedgerFailsTheProof(t *testing.T) {
 			t.Parallel()
 			ledger.Ledger = good
 			err := driver.Prove(t.Context(), ledger)
-			if err != nil && errors.Is(err, context.DeadlineExceeded) {
-				t.Skipf("the machine is too slow for the proof, which has not let the ledger pass: %v", err)
+			for tries := 1; tries < 3 && errors.Is(err, context.DeadlineExceeded); tries++ { // a slow machine
+				err = driver.Prove(t.Context(), ledger)
 			}
 			if !errors.Is(err, bridge.ErrProof) {
 				t.Fatalf("the proof says %v, must say %v", err, bridge.ErrProof)
