@@ -23,7 +23,7 @@ const (
 )
 
 // A Job may fail and panic as it likes. The log says so when it begins to fail, and
-// when it has worked for a minute since.
+// when it has not failed for a minute.
 type Job struct {
 	name   string
 	logger *slog.Logger

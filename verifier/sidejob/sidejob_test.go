@@ -75,7 +75,7 @@ func TestAJobThatFailsIsTriedAgainLessAndLessAndSaysSoOnce(t *testing.T) {
 					t.Errorf("%d rounds in an hour of failures", n)
 				}
 				mended.Store(true)
-				time.Sleep(40 * time.Second) // a calm of less than a minute is none
+				time.Sleep(30 * time.Second) // less than a minute after the last failure, which was up to 22.5 s ago
 				said(1, 0)
 				time.Sleep(2 * time.Minute)
 				said(1, 1)
