@@ -9,10 +9,12 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -20,7 +22,7 @@ import (
 const commands = "github.com/twoqueue/twoqueue/cmd/"
 
 // Main is servertest.Main for a test binary that runs commands: at the end it deletes
-// what was built.
+// what was built for it alone.
 func Main(m *testing.M, ignored ...goleak.Option) {
 	code := servertest.Run(m, ignored...)
 	if err := built.remove(); err != nil {
@@ -30,17 +32,18 @@ func Main(m *testing.M, ignored ...goleak.Option) {
 	os.Exit(code)
 }
 
-// built is what this test binary has built so far.
+// built is what this test binary has built, or found built, so far.
 var built = builder{made: make(map[string]error)}
 
 type builder struct {
 	mu     sync.Mutex
 	folder string
-	made   map[string]error // by command
+	own    bool // nobody else uses the folder
+	made   map[string]error
 }
 
-// Path returns the file of a command, which is built when it is first asked for, as for
-// a release. The test binary must have called Main.
+// Path returns the file of a command, which is built when it is first asked for; test
+// binaries that run together share it. The test binary must have called Main.
 func Path(t testing.TB, command string) string {
 	t.Helper()
 	path, err := built.path(command)
@@ -53,35 +56,60 @@ func Path(t testing.TB, command string) string {
 func (b *builder) path(command string) (string, error) {
 	b.mu.Lock() // one build after the other: the compiler uses all cores by itself
 	defer b.mu.Unlock()
-	if b.folder == "" {
-		folder, err := os.MkdirTemp("", "twoqueue-commands-")
-		if err != nil {
-			return "", err
-		}
-		b.folder = folder
+	if err := b.open(); err != nil {
+		return "", err
 	}
 	path := filepath.Join(b.folder, command)
 	err, known := b.made[command]
 	if !known {
-		err = build(command, path)
+		err = b.build(command, path)
 		b.made[command] = err
 	}
 	return path, err
 }
 
-func build(command, path string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-o", path, commands+command)
+func (b *builder) open() error {
+	if b.folder != "" {
+		return nil
+	}
+	together, err := servers.FindShared()
+	if err != nil {
+		return err
+	}
+	if together.Folder != "" {
+		b.folder = filepath.Join(together.Folder, "commands")
+		return os.MkdirAll(b.folder, 0o755)
+	}
+	b.folder, err = os.MkdirTemp("", "twoqueue-commands-")
+	b.own = err == nil
+	return err
+}
+
+// build builds a command, unless another test binary has.
+func (b *builder) build(command, path string) error {
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }() // which unlocks it
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	cmd := exec.Command("go", "build", "-o", path+".new", commands+command)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the binaries of a release
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return errors.Join(err, errors.New(string(output)))
 	}
-	return nil
+	return os.Rename(path+".new", path)
 }
 
 func (b *builder) remove() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.folder == "" {
+	if !b.own {
 		return nil
 	}
 	return os.RemoveAll(b.folder)

@@ -12,8 +12,9 @@ import (
 const SharedVariable = "TWOQUEUE_TEST_SERVERS"
 
 // Shared are servers that several test binaries use side by side, each in vhosts and
-// databases of its own. What is nil is not shared.
+// databases of its own, and a folder that goes with them. What is nil is not shared.
 type Shared struct {
+	Folder   string           `json:",omitempty"`
 	RabbitMQ *RabbitMQAddress `json:",omitempty"`
 	Postgres *PostgresAddress `json:",omitempty"`
 	MariaDB  *MariaDBAddress  `json:",omitempty"`

@@ -73,6 +73,7 @@ func together(ctx context.Context, kinds, command []string) (code int, err error
 	if err != nil {
 		return 0, err
 	}
+	shared.Folder = folder
 	environment, err := shared.Environment()
 	if err != nil {
 		return 0, err
