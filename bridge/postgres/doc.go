@@ -24,7 +24,9 @@
 // has come to another database gets an error and not a verdict.
 //
 // The non-waiting lookup is one SELECT in its own snapshot. PostgreSQL has no
-// dirty reads at any isolation level, so a hit has committed. Where the role's
+// dirty reads at any isolation level, so a hit has committed. It and the DELETE are in
+// functions that turn the planner's enable_seqscan off: statistics make it take a busy ledger
+// for empty. Where the role's
 // default_transaction_isolation is serializable it is correct too, but may cost
 // serialization failures, its own and the senders': leave it at the default.
 //
@@ -67,7 +69,9 @@
 //
 //	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
 //	  to park   also INSERT on bridge_parked
-//	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark
+//	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark,
+//	            and EXECUTE on bridge_committed and bridge_forget, which PUBLIC has unless
+//	            ALTER DEFAULT PRIVILEGES has taken it away
 //	  to unpark also SELECT, UPDATE, DELETE on bridge_parked and UPDATE (recorded_at) on bridge_ledger
 //	who sweeps  what an unparking verifier needs, and UPDATE on bridge_watermark
 //	receiver    SELECT on bridge_inbox_version, and

@@ -43,7 +43,7 @@ SELECT unnest((SELECT $1::text::uuid[])) FROM bridge_identity WHERE identity = $
 
 	// One row at least if the identity is right, with a null id if nothing is found.
 	committed = `SELECT l.id FROM bridge_identity i
-LEFT JOIN bridge_ledger l ON l.id ` + amongAsked + ` WHERE i.identity = $2::text::uuid`
+LEFT JOIN bridge_committed($1::text::uuid[]) AS l (id) ON true WHERE i.identity = $2::text::uuid`
 
 	// settles is how a settle begins.
 	settles = `WITH own AS MATERIALIZED (
@@ -61,7 +61,7 @@ SELECT (SELECT count(*) FROM own) AS own, (SELECT count(*) FROM inserted) AS ins
 	// A DELETE that a crash undoes costs a duplicate or leaves an orphan row, and no
 	// more, so it need not wait for the disk.
 	forget = `WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
-DELETE FROM bridge_ledger USING relaxed WHERE id ` + amongAsked
+SELECT bridge_forget($1::text::uuid[]) FROM relaxed`
 
 	standby = `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`
 
