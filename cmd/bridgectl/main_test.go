@@ -88,8 +88,6 @@ func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 		{"message x", "", exitMisused, `"x" is not a message ID`},
 		{"message 018f0000-0000-7000-8000-000000000000", "BRIDGE_DATABASE_URL=", exitFailed, "BRIDGE_AMQP_URL: connect to the broker"},
 		{"orphans sweep --older-than=59m", "", exitMisused, "--older-than: must be 1h0m0s at least"},
-		{"bench", "", exitMisused, "this writes to the ledger and the staging queue, beside whatever else is going on there: say --yes"},
-		{"bench --yes", "BRIDGE_OWN_TABLE=orders.id", exitMisused, "BRIDGE_OWN_TABLE: bench sends with the ledger's own tables"},
 		{"dead show", "", exitMisused, "requires at least 1 arg"},
 		{"dead list x", "", exitMisused, "unknown command"},
 		{"dead list --limit=0", "", exitMisused, "--limit: must be positive"},
