@@ -15,11 +15,11 @@ import (
 // each of which is contacted when a command first asks for it. Its methods may be
 // called from several goroutines.
 type app struct {
-	stdout, stderr io.Writer
-	format         outputFormat
-	queue          string // the flag: overrides the variable
-	config         config // from the environment, before a command runs
-	running        bool   // a command has begun: its errors are no misuse
+	stdout  io.Writer
+	format  outputFormat
+	queue   string // the flag: overrides the variable
+	config  config // from the environment, before a command runs
+	running bool   // a command has begun: its errors are no misuse
 
 	mu      sync.Mutex
 	opened  opened

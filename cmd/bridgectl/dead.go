@@ -159,8 +159,6 @@ func (a *app) eachDead(ctx context.Context, f *deadFilter, act func(context.Cont
 	if err != nil {
 		return 0, 0, err
 	}
-	bar := newProgress(a.stderr, "looked at", min(p.depth, f.limit))
-	defer bar.close()
 	var batch []*deadMessage
 	size := 0
 	flush := func() error {
@@ -175,7 +173,6 @@ func (a *app) eachDead(ctx context.Context, f *deadFilter, act func(context.Cont
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		bar.add(1)
 		m := readDead(d)
 		if !f.takes(m) {
 			return nil

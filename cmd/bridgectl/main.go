@@ -29,7 +29,7 @@ func main() { program.Main(run) }
 // run is the program. ctx ends with the first signal; the configuration is the
 // process's environment.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	a := &app{stdout: stdout, stderr: stderr}
+	a := &app{stdout: stdout}
 	defer a.close()
 	root := newRoot(a)
 	root.SetArgs(helped(args))
