@@ -10,5 +10,4 @@ var dataCommands = []func(*app) *cobra.Command{
 	newMessageCommand,
 	newParkedCommand,
 	newStatusCommand,
-	newTopCommand,
 }

@@ -14,18 +14,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-func TestRate(t *testing.T) {
-	ten, thirty := 10.0, 30.0
-	if got := rate(&ten, &thirty, 4); got == nil || *got != 5 {
-		t.Errorf("from 10 to 30 in 4 s: %v", got)
-	}
-	for _, none := range []*float64{rate(nil, &ten, 1), rate(&ten, nil, 1), rate(&ten, &thirty, 0), rate(&thirty, &ten, 1)} {
-		if none != nil {
-			t.Errorf("%v where nothing is known", *none)
-		}
-	}
-}
-
 // What an operator is told about one message must fit to where it is.
 func TestConclude(t *testing.T) {
 	dead := func(verdict string) *deadFacts {

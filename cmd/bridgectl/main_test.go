@@ -78,7 +78,6 @@ func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 		{"topology print", "BRIDGE_DATABASE_URL_FILE=/nowhere", exitMisused, "BRIDGE_DATABASE_URL_FILE: is set, and BRIDGE_DATABASE_URL too"},
 		{"status", "BRIDGE_OWN_TABLE=orders", exitMisused, `BRIDGE_OWN_TABLE: "orders" is not TABLE.COLUMN`},
 		{"status", "BRIDGE_MANAGEMENT_URL=nonsense", exitMisused, "BRIDGE_MANAGEMENT_URL: it must be http://user:password@host:port"},
-		{"status --worker=localhost:1", "", exitMisused, "--worker: is not of the form http://host:port"},
 		{"doctor", "BRIDGE_AMQP_URL=", exitMisused, "BRIDGE_AMQP_URL: is not set; name the broker, or examine the database alone"},
 		{"doctor", "BRIDGE_DATABASE_URL=", exitMisused, "BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or examine the broker alone"},
 		{"doctor ledger", "", exitMisused, `invalid argument "ledger" for "bridgectl doctor"`},

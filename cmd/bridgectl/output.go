@@ -41,19 +41,11 @@ type view interface {
 // print writes the answer in the form that the user wants.
 func (a *app) print(v view) error {
 	if a.format == formatJSON {
-		return terminal.JSON(a.stdout, v, "  ")
+		return terminal.JSON(a.stdout, v)
 	}
 	p := &page{w: a.stdout, color: hasColor(a.stdout)}
 	v.write(p)
 	return p.err
-}
-
-// printLine is print with JSON in one line, for a command that writes many answers.
-func (a *app) printLine(v view) error {
-	if a.format == formatJSON {
-		return terminal.JSON(a.stdout, v, "")
-	}
-	return a.print(v)
 }
 
 // A page is where a view writes text for people. What comes from a message or from a
@@ -130,13 +122,9 @@ func (p *page) paint(s style, text string) string {
 	return string(s) + text + string(reset)
 }
 
-// isTerminal tells whether somebody looks at w.
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	return ok && isatty.IsTerminal(file.Fd())
-}
-
-// hasColor tells whether escape sequences may be written to w (no-color.org).
+// hasColor tells whether escape sequences may be written to w: somebody looks at it, and
+// has not said no (no-color.org).
 func hasColor(w io.Writer) bool {
-	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	file, ok := w.(*os.File)
+	return ok && isatty.IsTerminal(file.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

@@ -9,7 +9,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
@@ -22,22 +21,26 @@ const (
 )
 
 func newStatusCommand(a *app) *cobra.Command {
-	c := &collector{app: a}
+	var age, openFor time.Duration
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show once what is staged, waiting, dead, parked, open and orphaned",
-		Long: `Shows the depths of the queues, the ledger, the transactions that hold it, and what the
-workers say that --worker names. Rates, and what verifiers hold unacked, need
-BRIDGE_MANAGEMENT_URL. A server that does not answer is shown as such, and makes the exit
-code 1.`,
+		Short: "Show what is staged, waiting, dead, parked, open and orphaned",
+		Long: `Shows the depths of the queues, the ledger, and the transactions that hold it. Rates, and
+what verifiers hold unacked, need BRIDGE_MANAGEMENT_URL. A server that does not answer is
+shown as such, and makes the exit code 1.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.check(); err != nil {
+			switch {
+			case age < 0 || openFor < 0:
+				return misused("--orphans-older-than, --open-for: must not be negative")
+			case a.config.Database.URL == "" && a.config.AMQP.URL == "":
+				return misused("nothing is known without a server: set BRIDGE_DATABASE_URL or BRIDGE_AMQP_URL")
+			}
+			if _, err := a.management(); err != nil { // a wrong variable is misuse, and told at once
 				return err
 			}
-			defer c.close()
-			facts := c.collect(cmd.Context())
-			if cmd.Context().Err() != nil {
-				return cmd.Context().Err()
+			facts := a.status(cmd.Context(), age, openFor)
+			if err := cmd.Context().Err(); err != nil {
+				return err
 			}
 			if err := a.print(facts); err != nil {
 				return err
@@ -48,30 +51,29 @@ code 1.`,
 			return nil
 		},
 	}
-	c.flags(cmd)
+	cmd.Flags().DurationVar(&age, "orphans-older-than", orphanAge, "the age from which on a row counts as an orphan")
+	cmd.Flags().DurationVar(&openFor, "open-for", time.Second, "list transactions that have been open for longer than this")
 	return cmd
 }
 
 // statusFacts are what is going on at a moment.
 type statusFacts struct {
-	At       time.Time      `json:"at"`
-	Queues   []queueStatus  `json:"queues"` // nil: not asked, as is the ledger
-	Ledger   *ledgerStatus  `json:"ledger"`
-	Workers  []workerStatus `json:"workers"`
-	Failures []string       `json:"failures"` // what could not be found out
+	At       time.Time     `json:"at"`
+	Queues   []queueStatus `json:"queues"` // nil: not asked, as is the ledger
+	Ledger   *ledgerStatus `json:"ledger"`
+	Failures []string      `json:"failures"` // what could not be found out
 }
 
 // queueStatus is one of the queues. Held, In and Out are known to the management API
 // only: nil without it.
 type queueStatus struct {
 	Name      string   `json:"name"`
-	Role      string   `json:"role"` // staging, waiting, dead or audit
+	Role      string   `json:"role"` // staging, waiting, dead, audit or ordered
 	Ready     int      `json:"ready"`
 	Consumers int      `json:"consumers"`
-	Held      *int64   `json:"held"`   // by consumers, not acked
-	In        *float64 `json:"in"`     // messages per second
-	Out       *float64 `json:"out"`    // likewise, delivered
-	Change    *float64 `json:"change"` // of Ready per second, since the last look; nil at the first
+	Held      *int64   `json:"held"` // by consumers, not acked
+	In        *float64 `json:"in"`   // messages per second
+	Out       *float64 `json:"out"`  // likewise, delivered
 }
 
 type ledgerStatus struct {
@@ -82,53 +84,13 @@ type ledgerStatus struct {
 	Open     []inspect.Holder `json:"open"`    // transactions that have recorded and are open, up to holdersMost; nil: this ledger does not tell
 }
 
-// A collector finds out what is going on, once or again and again.
-type collector struct {
-	app       *app
-	orphanAge time.Duration
-	openFor   time.Duration
-	workers   []string
+// statusPatience bounds the look at all servers.
+const statusPatience = 20 * time.Second
 
-	conn *bridge.Connection
-	last *statusFacts
-	seen map[string]workerSample
-}
-
-func (c *collector) flags(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&c.orphanAge, "orphans-older-than", orphanAge, "the age from which on a row counts as an orphan")
-	cmd.Flags().DurationVar(&c.openFor, "open-for", time.Second, "list transactions that have been open for longer than this")
-	cmd.Flags().StringSliceVar(&c.workers, "worker", nil, "the address of a verifier's endpoints, http://host:port, to show what it says of itself")
-}
-
-func (c *collector) check() error {
-	switch {
-	case c.orphanAge < 0 || c.openFor < 0:
-		return misused("--orphans-older-than, --open-for: must not be negative")
-	case c.app.config.Database.URL == "" && c.app.config.AMQP.URL == "" && len(c.workers) == 0:
-		return misused("nothing is known without a server: set BRIDGE_DATABASE_URL or BRIDGE_AMQP_URL, or give --worker")
-	}
-	for i, worker := range c.workers {
-		address, err := metricsAddress(worker)
-		if err != nil {
-			return misused("--worker: %w", err)
-		}
-		c.workers[i] = address
-	}
-	_, err := c.app.management() // a wrong variable is misuse, and told at once
-	return err
-}
-
-func (c *collector) close() {
-	if c.conn != nil {
-		c.conn.Close()
-	}
-}
-
-// collectPatience bounds one look at all servers.
-const collectPatience = 20 * time.Second
-
-func (c *collector) collect(ctx context.Context) *statusFacts {
-	ctx, cancel := context.WithTimeout(ctx, collectPatience)
+// status asks the servers that are named. Transactions that have been open for less than
+// openFor are left out.
+func (a *app) status(ctx context.Context, age, openFor time.Duration) *statusFacts {
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
 	facts := &statusFacts{At: time.Now().UTC(), Failures: []string{}}
 	fail := func(err error) {
@@ -136,121 +98,100 @@ func (c *collector) collect(ctx context.Context) *statusFacts {
 			facts.Failures = append(facts.Failures, mend.Line(explain(err).Error()))
 		}
 	}
-	if c.app.config.AMQP.URL != "" {
-		fail(c.askBroker(ctx, facts))
-	}
-	if c.app.config.Database.URL != "" {
-		fail(c.askLedger(ctx, facts))
-	}
-	for _, worker := range c.workers {
-		status, err := c.askWorker(ctx, worker)
+	if a.config.AMQP.URL != "" {
+		var err error
+		facts.Queues, err = a.queueStatus(ctx)
 		fail(err)
-		facts.Workers = append(facts.Workers, status)
 	}
-	c.last = facts
+	if a.config.Database.URL != "" {
+		var err error
+		facts.Ledger, err = a.ledgerStatus(ctx, age, openFor)
+		fail(err)
+	}
 	return facts
 }
 
-func (c *collector) askBroker(ctx context.Context, facts *statusFacts) error {
-	if c.conn == nil || c.conn.Err() != nil {
-		broker, err := c.app.broker(ctx)
-		if err != nil {
-			return err
-		}
-		if c.conn, err = broker.Connect(ctx); err != nil {
-			c.conn = nil
-			return about("BRIDGE_AMQP_URL", err)
-		}
+// queueStatus returns what it has found out, also with an error.
+func (a *app) queueStatus(ctx context.Context) ([]queueStatus, error) {
+	broker, err := a.broker(ctx)
+	if err != nil {
+		return nil, err
 	}
+	conn, err := broker.Connect(ctx)
+	if err != nil {
+		return nil, about("BRIDGE_AMQP_URL", err)
+	}
+	defer conn.Close()
 	// A broker that has stopped to answer would hold a request for ever.
-	defer context.AfterFunc(ctx, c.conn.Close)()
-	t := c.app.topology()
-	queues := []struct{ role, name string }{
-		{"staging", t.Queue}, {"waiting", t.WaitingQueue()}, {"dead", t.DeadQueue()}, {"audit", t.AuditQueue()},
+	defer context.AfterFunc(ctx, conn.Close)()
+	t := a.topology()
+	queues := []queueStatus{
+		{Role: "staging", Name: t.Queue}, {Role: "waiting", Name: t.WaitingQueue()},
+		{Role: "dead", Name: t.DeadQueue()}, {Role: "audit", Name: t.AuditQueue()},
 	}
 	for _, name := range t.OrderedQueues() {
-		queues = append(queues, struct{ role, name string }{"ordered", name})
+		queues = append(queues, queueStatus{Role: "ordered", Name: name})
 	}
+	var all []queueStatus
 	for _, queue := range queues {
-		found, err := readDepths(c.conn, queue.name)
-		if queue.role == "audit" && (missing(err) || denied(err)) {
+		found, err := readDepths(conn, queue.Name)
+		if queue.Role == "audit" && (missing(err) || denied(err)) {
 			continue
 		}
 		if err != nil {
-			return err
+			return all, err
 		}
-		status := queueStatus{Name: queue.name, Role: queue.role, Ready: found[queue.name].Messages, Consumers: found[queue.name].Consumers}
-		c.change(&status, facts.At)
-		facts.Queues = append(facts.Queues, status)
+		queue.Ready, queue.Consumers = found[queue.Name].Messages, found[queue.Name].Consumers
+		all = append(all, queue)
 	}
-	return c.askManagement(ctx, facts)
-}
-
-// change is what has become of the depth since the last look.
-func (c *collector) change(status *queueStatus, now time.Time) {
-	if c.last == nil {
-		return
-	}
-	for _, q := range c.last.Queues {
-		if seconds := now.Sub(c.last.At).Seconds(); q.Name == status.Name && seconds > 0 {
-			rate := float64(status.Ready-q.Ready) / seconds
-			status.Change = &rate
-		}
-	}
-}
-
-func (c *collector) askManagement(ctx context.Context, facts *statusFacts) error {
-	m, err := c.app.management()
+	m, err := a.management()
 	if m == nil || err != nil {
-		return err
+		return all, err
 	}
-	for i := range facts.Queues {
-		status := &facts.Queues[i]
-		q, err := m.queue(ctx, status.Name)
+	for i, queue := range all {
+		q, err := m.queue(ctx, queue.Name)
 		if err != nil {
-			return about("BRIDGE_MANAGEMENT_URL", err)
+			return all, about("BRIDGE_MANAGEMENT_URL", err)
 		}
-		status.Held, status.In, status.Out = &q.Unacked, &q.Stats.Publish.Rate, &q.Stats.Deliver.Rate
+		all[i].Held, all[i].In, all[i].Out = &q.Unacked, &q.Stats.Publish.Rate, &q.Stats.Deliver.Rate
 	}
-	return nil
+	return all, nil
 }
 
-func (c *collector) askLedger(ctx context.Context, facts *statusFacts) error {
-	ledger, err := c.app.ledger(ctx)
+func (a *app) ledgerStatus(ctx context.Context, age, openFor time.Duration) (*ledgerStatus, error) {
+	ledger, err := a.ledger(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	status := &ledgerStatus{Identity: ledger.Identity()}
 	features := ledger.Features()
 	if features.Sweeps {
 		rows, err := ledger.Orphans(ctx, 0, ledgerRowsMost)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		old, err := ledger.Orphans(ctx, c.orphanAge, orphansMost)
+		old, err := ledger.Orphans(ctx, age, orphansMost)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		n, orphans := len(rows), len(old)
-		status.Rows, status.Orphans = &n, &orphans
+		status.Rows, status.Orphans = new(len(rows)), new(len(old))
 	}
 	if features.Parks {
 		n, err := ledger.CountParked(ctx, parkedCount)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		status.Parked = &n
 	}
 	if ledger.Watcher != nil {
-		if status.Open, err = ledger.OpenTransactions(ctx, c.openFor, holdersMost); err != nil {
-			return fmt.Errorf("list open transactions: %w", err)
+		if status.Open, err = ledger.OpenTransactions(ctx, openFor, holdersMost); err != nil {
+			return nil, fmt.Errorf("list open transactions: %w", err)
 		}
 		if status.Open == nil {
 			status.Open = []inspect.Holder{}
 		}
 	}
-	facts.Ledger = status
-	return nil
+	return status, nil
 }
 
 // denied tells whether err says that the login has no right.

@@ -90,7 +90,7 @@ func list(ctx context.Context, c *config, asJSON bool, stdout, stderr io.Writer)
 		}
 	}
 	if asJSON {
-		return terminal.JSON(stdout, rows, "  ")
+		return terminal.JSON(stdout, rows)
 	}
 	return write(stdout, rows)
 }

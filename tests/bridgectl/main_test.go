@@ -10,11 +10,7 @@ import (
 	"testing"
 
 	"github.com/twoqueue/twoqueue/tests/program"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
-
-// patience bounds what must happen at all.
-const patience = servertest.Patience
 
 func TestMain(m *testing.M) { program.Main(m) }
 
@@ -37,9 +33,9 @@ func (b *tool) also(env ...string) *tool {
 }
 
 // command is one call that has not been started.
-func (b *tool) command(command string, args ...string) *exec.Cmd {
+func (b *tool) command(args ...string) *exec.Cmd {
 	b.t.Helper()
-	cmd := program.Command(b.t, command, args...)
+	cmd := program.Command(b.t, "bridgectl", args...)
 	cmd.Env = append(cmd.Env, b.env...)
 	return cmd
 }
@@ -47,13 +43,13 @@ func (b *tool) command(command string, args ...string) *exec.Cmd {
 // start starts bridgectl.
 func (b *tool) start(args ...string) *program.Process {
 	b.t.Helper()
-	return program.StartCmd(b.t, b.command("bridgectl", args...))
+	return program.StartCmd(b.t, b.command(args...))
 }
 
 // run calls bridgectl and waits for its end.
 func (b *tool) run(args ...string) program.Result {
 	b.t.Helper()
-	return program.RunCmd(b.t, b.command("bridgectl", args...))
+	return program.RunCmd(b.t, b.command(args...))
 }
 
 // must is run for a call that has to succeed; it returns standard output.

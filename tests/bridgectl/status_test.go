@@ -1,10 +1,7 @@
 package bridgectl_test
 
 import (
-	"encoding/json"
-	"net"
 	"regexp"
-	"syscall"
 	"testing"
 	"time"
 
@@ -13,30 +10,23 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/sender"
-	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// status is what status and top answer.
+// status is what status answers.
 type status struct {
 	At     time.Time
 	Queues []struct {
 		Name, Role       string
 		Ready, Consumers int
 		Held             *int
-		In, Out, Change  *float64
+		In, Out          *float64
 	}
 	Ledger *struct {
 		Identity              uuid.UUID
 		Rows, Orphans, Parked *int
 		Open                  []inspect.Holder
-	}
-	Workers []struct {
-		Address, Error                    string
-		Running                           *bool
-		Forwarded, Dropped, Held, Waiting *float64
-		ForwardedRate                     *float64 `json:"forwarded_rate"`
 	}
 	Failures []string
 }
@@ -115,76 +105,12 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 	}
 	text := s.must("status", "--open-for=0s")
 	for _, want := range []*regexp.Regexp{
-		regexp.MustCompile(`(?m)^shop +3 +- +- +0 +- +-$`),
+		regexp.MustCompile(`(?m)^shop +3 +- +0 +- +-$`),
 		regexp.MustCompile(`(?m)^shop\.dead +4 `),
 		regexp.MustCompile(`(?m)^` + l.Identity.String() + ` +2 +3 +1 `),
 	} {
 		if !want.MatchString(text) {
 			t.Errorf("it says\n%swithout %s", text, want)
 		}
-	}
-}
-
-// The real worker's numbers.
-func TestStatusAsksAWorker(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, stage.Postgres)
-	target := s.Queue("target", nil)
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	_ = listener.Close() // the worker takes it
-	program.StartCmd(t, s.also("BRIDGE_HTTP_ADDR="+address).command("verifier"))
-	s.Commit(letter(target, "1"), letter(target, "2"), letter(target, "3"))
-	s.RollBack(letter(target, "4"))
-	s.WaitDepth(target, 3)
-	s.Eventually("it has said so", func() bool {
-		var got status
-		text := s.run("status", "--worker=http://"+address, "-o", "json")
-		if err := json.Unmarshal([]byte(text.Stdout), &got); err != nil {
-			t.Fatal(err)
-		}
-		w := got.Workers[0]
-		return text.Code == 0 && w.Running != nil && *w.Running && *w.Forwarded == 3 && *w.Dropped == 1 && *w.Held == 0
-	})
-}
-
-// A top whose servers go away goes on, and finds them again.
-func TestTopOutlivesTheBroker(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, stage.SQLite)
-	v, through := servertest.Through(t, s.AMQP)
-	cmd := s.also("BRIDGE_AMQP_URL="+through).command("bridgectl", "top", "-o", "json", "--every=100ms")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer time.AfterFunc(patience, func() { _ = cmd.Process.Kill() }).Stop()
-	answers := json.NewDecoder(out)
-	until := func(what string, holds func(status) bool) {
-		t.Helper()
-		for {
-			var got status
-			if err := answers.Decode(&got); err != nil {
-				t.Fatalf("%s: %v", what, err)
-			}
-			if holds(got) {
-				return
-			}
-		}
-	}
-	until("it sees the queues", func(s status) bool { return len(s.Queues) == 3 && len(s.Failures) == 0 })
-	v.Cut()
-	until("it sees them again", func(s status) bool { return len(s.Queues) == 3 && len(s.Failures) == 0 })
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("it ends with %v", err)
 	}
 }

@@ -26,14 +26,13 @@ func Plain(text string) string {
 	}, text)
 }
 
-// JSON writes a value as JSON, with each level indented by indent; in one line without it.
-// Whatever Plain would take out is escaped: encoding/json leaves DEL, the control
-// characters from U+0080 on, one of which is what ESC [ is, and those that turn the
-// direction of a line as they are.
-func JSON(w io.Writer, value any, indent string) error {
+// JSON writes a value as indented JSON. Whatever Plain would take out is escaped:
+// encoding/json leaves DEL, the control characters from U+0080 on, one of which is what
+// ESC [ is, and those that turn the direction of a line as they are.
+func JSON(w io.Writer, value any) error {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
-	encoder.SetIndent("", indent)
+	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(value); err != nil {
 		return err

@@ -18,25 +18,20 @@ func TestNothingThatATerminalActsOn(t *testing.T) {
 		t.Errorf("%q, not %q", got, want)
 	}
 	value := map[string]string{all: all}
-	for _, indent := range []string{"", "  "} {
-		var text strings.Builder
-		if err := JSON(&text, value, indent); err != nil {
-			t.Fatal(err)
+	var text strings.Builder
+	if err := JSON(&text, value); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range text.String() {
+		if !unicode.IsPrint(r) && r != '\n' {
+			t.Errorf("%q is in %q", r, text.String())
 		}
-		for _, r := range text.String() {
-			if !unicode.IsPrint(r) && r != '\n' {
-				t.Errorf("%q is in %q", r, text.String())
-			}
-		}
-		if !strings.Contains(text.String(), `\u009b31m`) || !strings.Contains(text.String(), "é<b>日😀") {
-			t.Errorf("%s", text.String())
-		}
-		if lines := strings.Count(text.String(), "\n"); lines != 1+2*len(indent)/2 {
-			t.Errorf("%d lines with indent %q", lines, indent)
-		}
-		var back map[string]string
-		if err := json.Unmarshal([]byte(text.String()), &back); err != nil || !reflect.DeepEqual(back, value) {
-			t.Errorf("it means %q: %v", back, err)
-		}
+	}
+	if !strings.Contains(text.String(), `\u009b31m`) || !strings.Contains(text.String(), "é<b>日😀") || strings.Count(text.String(), "\n") != 3 {
+		t.Errorf("%s", text.String())
+	}
+	var back map[string]string
+	if err := json.Unmarshal([]byte(text.String()), &back); err != nil || !reflect.DeepEqual(back, value) {
+		t.Errorf("it means %q: %v", back, err)
 	}
 }
