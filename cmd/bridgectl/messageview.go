@@ -25,7 +25,7 @@ func (f *messageFacts) conclude() {
 	f.concludeDead(say)
 	if f.Parked != nil && f.Parked.Found != nil {
 		say("It is parked in the database: its transaction committed while the broker was out.")
-		f.Next = "A verifier puts it into the staging queue when the broker is back, or parked push does."
+		f.Next = "A verifier puts it into the staging queue when the broker is back."
 	}
 	if f.Staging != nil && len(f.Staging.Found) > 0 {
 		say("It is in queue %s.", strings.Join(f.Staging.Found, " and "))

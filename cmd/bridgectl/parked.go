@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
 // parkedCount bounds the counting of parked messages.
@@ -22,8 +20,8 @@ func newParkedCommand(a *app) *cobra.Command {
 	return newGroup("parked", "Look after messages that wait in the database",
 		`Senders that may park store a message in the database while the broker is out. The
 verifiers stage parked messages by themselves, within about half a minute after the
-broker is back; push is for when there is no verifier yet.`,
-		newParkedList(a), newParkedPush(a))
+broker is back.`,
+		newParkedList(a))
 }
 
 func newParkedList(a *app) *cobra.Command {
@@ -32,17 +30,20 @@ func newParkedList(a *app) *cobra.Command {
 		Use:   "list",
 		Short: "List parked messages of committed transactions",
 		Long: `Lists the parked messages of committed transactions, in the order in which the database
-sorts their IDs, which is mostly that of their age. To read them it locks them for a moment, as a verifier does
-that stages them; it stages none.`,
+sorts their IDs, which is mostly that of their age. To read them it locks them for a moment,
+as a verifier does that stages them; it stages none.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 || limit > parkedCount {
 				return misused("--limit: must be 1 to %d", parkedCount)
 			}
-			ledger, err := a.ledgerThatParks(cmd.Context())
-			if err != nil {
+			ledger, err := a.ledger(cmd.Context())
+			switch {
+			case err != nil:
 				return err
+			case !ledger.Features().Parks:
+				return errors.New("this ledger keeps no parked messages")
 			}
-			list := &parkedList{Messages: []parkedMessage{}}
+			list := new(parkedList)
 			if list.Messages, err = lookAtParked(cmd.Context(), ledger, limit); err != nil {
 				return err
 			}
@@ -54,52 +55,6 @@ that stages them; it stages none.`,
 	}
 	cmd.Flags().IntVar(&limit, "limit", 100, "how many messages are listed")
 	return cmd
-}
-
-func newParkedPush(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "push",
-		Short: "Put parked messages into the staging queue, as a verifier does",
-		Long: `Publishes the parked messages of committed transactions to the staging queue and
-removes them from the table when all are confirmed; a verifier then judges them as any
-other. A crash in between leaves some in both places: they are delivered twice, with
-the same ID.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ledger, err := a.ledgerThatParks(cmd.Context())
-			if err != nil {
-				return err
-			}
-			broker, err := a.broker(cmd.Context())
-			if err != nil {
-				return err
-			}
-			push := &pushed{Queue: a.topology().Queue, Refused: []refusedParked{}}
-			staged := func(messages int) { push.Messages += messages }
-			refused := func(id uuid.UUID, err error) {
-				push.Refused = append(push.Refused, refusedParked{id, mend.Line(err.Error())})
-			}
-			if err := driver.StageParked(cmd.Context(), ledger, broker, push.Queue, staged, refused); err != nil {
-				return fmt.Errorf("%w (%s pushed before)", err, count(push.Messages, "message"))
-			}
-			if push.Left, err = ledger.CountParked(cmd.Context(), parkedCount); err != nil {
-				return err
-			}
-			if err := a.print(push); err != nil || len(push.Refused) == 0 {
-				return err
-			}
-			return fmt.Errorf("%s refused by the broker: they stay parked", count(len(push.Refused), "message"))
-		},
-	}
-	return cmd
-}
-
-// ledgerThatParks is the ledger, which must be one that can keep messages.
-func (a *app) ledgerThatParks(ctx context.Context) (driver.Ledger, error) {
-	ledger, err := a.ledger(ctx)
-	if err == nil && !ledger.Features().Parks {
-		err = errors.New("this ledger keeps no parked messages")
-	}
-	return ledger, err
 }
 
 // errOnlyLooking ends an Unpark that shall change nothing.
@@ -168,29 +123,4 @@ func (l *parkedList) write(p *page) {
 		p.space()
 	}
 	p.line("%d of %s shown", len(l.Messages), count(l.Parked, "parked message"))
-}
-
-// pushed is the answer of parked push.
-type pushed struct {
-	Queue    string          `json:"queue"`
-	Messages int             `json:"pushed"`
-	Left     int             `json:"left"`    // parked since, taken by a verifier, or refused
-	Refused  []refusedParked `json:"refused"` // by the broker, for good
-}
-
-type refusedParked struct {
-	ID  uuid.UUID `json:"id"`
-	Why string    `json:"why"`
-}
-
-func (p *pushed) write(out *page) {
-	if len(p.Refused) > 0 {
-		rows := make([][]string, len(p.Refused))
-		for i, r := range p.Refused {
-			rows[i] = []string{r.ID.String(), r.Why}
-		}
-		out.table([]string{"REFUSED", "WHY"}, rows)
-		out.space()
-	}
-	out.line("%s pushed to queue %s, %d left", count(p.Messages, "parked message"), p.Queue, p.Left)
 }
