@@ -146,6 +146,19 @@ func (a *app) broker(ctx context.Context) (*bridge.Broker, error) {
 	return broker, nil
 }
 
+// connect makes a connection to the broker.
+func (a *app) connect(ctx context.Context) (*bridge.Connection, error) {
+	broker, err := a.broker(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := broker.Connect(ctx)
+	if err != nil {
+		return nil, about("BRIDGE_AMQP_URL", err)
+	}
+	return conn, nil
+}
+
 // management is the broker's management API; nil without an error if
 // BRIDGE_MANAGEMENT_URL is not set. Nothing is sent yet.
 func (a *app) management() (*management, error) {

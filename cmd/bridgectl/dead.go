@@ -218,9 +218,9 @@ func (a *app) report(ctx context.Context, f *deadFilter, r *deadReport, act func
 
 func notInQueue(queue string, seen, depth int) error {
 	if seen < depth {
-		return fmt.Errorf("%w among the first %d of %d messages in queue %q; raise --limit", errNotFound, seen, depth, queue)
+		return fmt.Errorf("not found among the first %d of %d messages in queue %q; raise --limit", seen, depth, queue)
 	}
-	return fmt.Errorf("%w among the %d messages in queue %q", errNotFound, seen, queue)
+	return fmt.Errorf("not found among the %d messages in queue %q", seen, queue)
 }
 
 // lighten lets go of the body and the headers: a list may be long.

@@ -88,37 +88,19 @@ func (a *app) examineAMQP(ctx context.Context, g, queues *group) (there map[stri
 	probe(ctx, g, broker)
 	there = make(map[string]depth)
 	for _, queue := range a.topology().Queues() {
-		found, err := look(conn, queue.Name)
-		var refusal *amqp.Error
+		found, err := lookAt(conn, queue.Name)
 		switch {
 		case err == nil:
-			found.declared = queue.Declare(conn)
-			there[queue.Name] = found
-		case errors.As(err, &refusal) && refusal.Code == amqp.NotFound:
+			there[queue.Name] = depth{ready: found.Messages, consumers: found.Consumers, declared: queue.Declare(conn)}
+		case missing(err):
 			queues.fail("queue "+queue.Name, "create it with bridgectl topology declare, or name the right staging queue with BRIDGE_QUEUE", "it is missing")
-		case errors.As(err, &refusal) && refusal.Code == amqp.ResourceLocked:
+		case refusedWith(err, amqp.ResourceLocked):
 			queues.fail("queue "+queue.Name, "delete it, or name another one", "it is exclusive to somebody's connection")
 		default:
 			queues.failed("queue "+queue.Name, err)
 		}
 	}
 	return there, true
-}
-
-// look asks for a queue without creating it, on a channel of its own: a refusal closes
-// the channel.
-func look(conn *bridge.Connection, name string) (depth, error) {
-	ch, err := conn.Channel()
-	if err != nil {
-		return depth{}, err
-	}
-	defer func() { _ = ch.Close() }()
-	const durable, autoDelete, exclusive, noWait = true, false, false, false
-	found, err := ch.QueueDeclarePassive(name, durable, autoDelete, exclusive, noWait, nil)
-	if err != nil {
-		return depth{}, fmt.Errorf("look for queue %q: %w", name, err)
-	}
-	return depth{ready: found.Messages, consumers: found.Consumers}, nil
 }
 
 // examineDeclaration says what a verifier gets to hear about a queue's arguments.
@@ -180,7 +162,6 @@ func probe(ctx context.Context, g *group, broker *bridge.Broker) {
 		// connection then (measured on 3.10).
 		err = publishNowhere(ctx, broker)
 	}
-	var refusal *amqp.Error
 	switch {
 	case errors.Is(err, bridge.ErrReturned):
 		g.ok(check, "messages for a queue that does not exist are returned and confirmed, as they must be")
@@ -189,7 +170,7 @@ func probe(ctx context.Context, g *group, broker *bridge.Broker) {
 	case errors.Is(err, bridge.ErrBlocked):
 		g.fail(check, "free memory or disk on the broker's machines; the nodes' alarms say which",
 			"the broker takes no messages: an alarm is on; senders' transactions wait, or park their messages")
-	case errors.As(err, &refusal) && refusal.Code == amqp.AccessRefused:
+	case denied(err):
 		g.fail(check, `give the login the right to write to the default exchange: a pattern that matches "amq.default"`,
 			"the login may not publish to the default exchange, so neither stage nor set messages aside")
 	default:

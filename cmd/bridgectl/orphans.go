@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -26,6 +24,62 @@ to the dead queue.`,
 		newOrphansList(a), newOrphansSweep(a))
 }
 
+func newOrphansList(a *app) *cobra.Command {
+	f := new(orphanFlags)
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List old committed rows of the ledger",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ledger, err := f.ledger(cmd.Context(), a, 0)
+			if err != nil {
+				return err
+			}
+			found, err := ledger.Orphans(cmd.Context(), f.age, f.limit)
+			if err != nil {
+				return err
+			}
+			return a.print(f.list("found", found))
+		},
+	}
+	f.flags(cmd)
+	return cmd
+}
+
+func newOrphansSweep(a *app) *cobra.Command {
+	f := new(orphanFlags)
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "sweep",
+		Short: "Remove old rows of the ledger, while the queues are empty",
+		Long: `Removes the rows that orphans list shows. It is for where no verifier does so, because
+BRIDGE_SWEEP_AGE is never, or the queues are never empty. The age must be more than the
+longest time from a commit to the forwarding, through the longest transaction and the
+longest outage, and an hour at least. It refuses while messages are ready in the staging
+queue, the waiting queue or an ordered queue: one of them may be the one that a row belongs
+to.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ledger, err := f.ledger(cmd.Context(), a, driver.MinSweepAge)
+			if err != nil {
+				return err
+			}
+			if !force {
+				if err := a.refuseFullQueues(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			swept, err := ledger.Sweep(cmd.Context(), f.age, f.limit)
+			if err != nil && len(swept) == 0 {
+				return err
+			}
+			return errors.Join(err, a.print(f.list("removed", swept)))
+		},
+	}
+	f.flags(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "also while there are messages in the queues: theirs go to the dead queue if their rows are removed")
+	return cmd
+}
+
+// orphanFlags say which rows are meant.
 type orphanFlags struct {
 	age   time.Duration
 	limit int
@@ -36,18 +90,14 @@ func (f *orphanFlags) flags(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.limit, "limit", defaultLimit, "how many rows at most, the oldest first")
 }
 
-func (f *orphanFlags) check(least time.Duration) error {
+// ledger checks the flags, and opens the ledger, which must be one that has orphans.
+func (f *orphanFlags) ledger(ctx context.Context, a *app, least time.Duration) (driver.Ledger, error) {
 	switch {
 	case f.age < least:
-		return misused("--older-than: must be %v at least", least)
+		return nil, misused("--older-than: must be %v at least", least)
 	case f.limit < 1:
-		return misused("--limit: must be positive")
+		return nil, misused("--limit: must be positive")
 	}
-	return nil
-}
-
-// ledgerThatSweeps is the ledger, which must be one that has orphans.
-func (a *app) ledgerThatSweeps(ctx context.Context) (driver.Ledger, error) {
 	ledger, err := a.ledger(ctx)
 	if err == nil && !ledger.Features().Sweeps {
 		err = errors.New("this ledger keeps its rows: it has no orphans")
@@ -55,139 +105,28 @@ func (a *app) ledgerThatSweeps(ctx context.Context) (driver.Ledger, error) {
 	return ledger, err
 }
 
-func newOrphansList(a *app) *cobra.Command {
-	f := new(orphanFlags)
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List old committed rows of the ledger",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(0); err != nil {
-				return err
-			}
-			ledger, err := a.ledgerThatSweeps(cmd.Context())
-			if err != nil {
-				return err
-			}
-			found, err := ledger.Orphans(cmd.Context(), f.age, f.limit)
-			if err != nil {
-				return err
-			}
-			return a.print(newOrphanList("found", f, found, ""))
-		},
+func (f *orphanFlags) list(action string, orphans []driver.Orphan) *orphanList {
+	list := &orphanList{Action: action, Age: f.age.String(), Rows: []orphanRow{}, Limited: len(orphans) == f.limit}
+	for _, o := range orphans {
+		list.Rows = append(list.Rows, orphanRow{o.ID.String(), o.RecordedAt})
 	}
-	f.flags(cmd)
-	return cmd
+	return list
 }
 
-func newOrphansSweep(a *app) *cobra.Command {
-	f := new(orphanFlags)
-	var dry, force bool
-	cmd := &cobra.Command{
-		Use:   "sweep",
-		Short: "Remove old rows of the ledger, while the queues are empty",
-		Long: `Removes the rows that orphans list shows. The age must be more than the longest time
-from a commit to the forwarding, through the longest transaction and the longest outage,
-and an hour at least. It refuses while the staging queue, the waiting queue or an ordered
-queue holds messages: one of them may be the one that a row belongs to.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(driver.MinSweepAge); err != nil {
-				return err
-			}
-			ledger, err := a.ledgerThatSweeps(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if dry {
-				found, err := ledger.Orphans(cmd.Context(), f.age, f.limit)
-				if err != nil {
-					return err
-				}
-				return a.print(newOrphanList("would be removed", f, found, ""))
-			}
-			note := ""
-			if !force {
-				if note, err = a.refuseFullQueues(cmd.Context()); err != nil {
-					return err
-				}
-			}
-			swept, err := ledger.Sweep(cmd.Context(), f.age, f.limit)
-			if err != nil && len(swept) == 0 {
-				return err
-			}
-			if printErr := a.print(newOrphanList("removed", f, swept, note)); err == nil {
-				err = printErr
-			}
-			return err
-		},
-	}
-	f.flags(cmd)
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be removed")
-	cmd.Flags().BoolVar(&force, "force", false, "also while there are messages in the queues: theirs go to the dead queue if their rows are removed")
-	return cmd
-}
-
-// refuseFullQueues returns an error if messages are on their way. note says what could
-// not be seen.
-func (a *app) refuseFullQueues(ctx context.Context) (note string, err error) {
+// refuseFullQueues returns an error if messages are on their way.
+func (a *app) refuseFullQueues(ctx context.Context) error {
 	t := a.topology()
-	queues := append([]string{t.Queue, t.WaitingQueue()}, t.OrderedQueues()...)
+	queues := append(t.OrderedQueues(), t.Queue, t.WaitingQueue())
 	depths, err := a.depths(ctx, queues...)
 	if err != nil {
-		return "", err
-	}
-	management, err := a.management()
-	if err != nil {
-		return "", err
+		return err
 	}
 	for _, name := range queues {
-		messages, held := depths[name].Messages, ""
-		if management != nil {
-			queue, err := management.queue(ctx, name)
-			if err != nil {
-				return "", about("BRIDGE_MANAGEMENT_URL", err)
-			}
-			messages, held = messages+int(queue.Unacked), " or held by verifiers"
-		} else if depths[name].Consumers > 0 {
-			note = "what verifiers hold cannot be seen without BRIDGE_MANAGEMENT_URL"
-		}
-		if messages > 0 {
-			return "", fmt.Errorf("queue %q is not empty: %s ready%s; sweep later, or with --force", name, count(messages, "message"), held)
+		if n := depths[name].Messages; n > 0 {
+			return fmt.Errorf("queue %q is not empty: %s ready; sweep later, or with --force", name, count(n, "message"))
 		}
 	}
-	return note, nil
-}
-
-// depths reads how many messages and consumers queues have. One that does not exist is
-// an error.
-func (a *app) depths(ctx context.Context, names ...string) (map[string]amqp.Queue, error) {
-	broker, err := a.broker(ctx)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := broker.Connect(ctx)
-	if err != nil {
-		return nil, about("BRIDGE_AMQP_URL", err)
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, conn.Close)()
-	return readDepths(conn, names...)
-}
-
-func readDepths(conn *bridge.Connection, names ...string) (map[string]amqp.Queue, error) {
-	ch, err := conn.Channel()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = ch.Close() }()
-	depths := make(map[string]amqp.Queue, len(names))
-	for _, name := range names {
-		queue, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
-		if err != nil {
-			return nil, fmt.Errorf("look at queue %q: %w", name, err)
-		}
-		depths[name] = queue
-	}
-	return depths, nil
+	return nil
 }
 
 // orphanList is the answer of orphans list and orphans sweep.
@@ -195,21 +134,12 @@ type orphanList struct {
 	Action  string      `json:"action"`
 	Age     string      `json:"older_than"`
 	Rows    []orphanRow `json:"orphans"`
-	Note    string      `json:"note,omitempty"`
 	Limited bool        `json:"limited"` // there may be more
 }
 
 type orphanRow struct {
 	ID         string    `json:"id"`
 	RecordedAt time.Time `json:"recorded_at"`
-}
-
-func newOrphanList(action string, f *orphanFlags, orphans []driver.Orphan, note string) *orphanList {
-	list := &orphanList{Action: action, Age: f.age.String(), Rows: []orphanRow{}, Note: note, Limited: len(orphans) == f.limit}
-	for _, o := range orphans {
-		list.Rows = append(list.Rows, orphanRow{o.ID.String(), o.RecordedAt})
-	}
-	return list
 }
 
 func (l *orphanList) write(p *page) {
@@ -226,7 +156,4 @@ func (l *orphanList) write(p *page) {
 		more = "; there may be more (--limit)"
 	}
 	p.line("%s older than %s %s%s", count(len(l.Rows), "row"), l.Age, l.Action, more)
-	if l.Note != "" {
-		p.line("%s", l.Note)
-	}
 }

@@ -30,13 +30,9 @@ type peek struct {
 
 // peek begins a look into a queue.
 func (a *app) peek(ctx context.Context, queue string) (*peek, error) {
-	broker, err := a.broker(ctx)
+	conn, err := a.connect(ctx)
 	if err != nil {
 		return nil, err
-	}
-	conn, err := broker.Connect(ctx)
-	if err != nil {
-		return nil, about("BRIDGE_AMQP_URL", err)
 	}
 	p := &peek{conn: conn, queue: queue, stop: context.AfterFunc(ctx, conn.Close)}
 	if p.ch, err = conn.Channel(); err == nil {
@@ -51,22 +47,16 @@ func (a *app) peek(ctx context.Context, queue string) (*peek, error) {
 	return p, nil
 }
 
-// next takes the next message; false if there is none.
-func (p *peek) next() (amqp.Delivery, bool, error) {
-	const autoAck = false
-	d, ok, err := p.ch.Get(p.queue, autoAck)
-	if err != nil {
-		return d, false, fmt.Errorf("take a message from queue %q: %w", p.queue, err)
-	}
-	return d, ok, nil
-}
-
 // each takes at most limit messages, and no more than there were at the beginning.
 func (p *peek) each(limit int, visit func(amqp.Delivery) error) (seen int, err error) {
+	const autoAck = false
 	for limit = min(limit, p.depth); seen < limit; seen++ {
-		d, ok, err := p.next()
-		if err != nil || !ok {
-			return seen, err
+		d, ok, err := p.ch.Get(p.queue, autoAck)
+		switch {
+		case err != nil:
+			return seen, fmt.Errorf("take a message from queue %q: %w", p.queue, err)
+		case !ok:
+			return seen, nil
 		}
 		if err := visit(d); err != nil {
 			return seen, err
@@ -145,15 +135,4 @@ func (a *app) look(ctx context.Context, queue string, limit int, visit func(amqp
 		return seen, p.depth, err
 	}
 	return seen, p.depth, p.close()
-}
-
-// errNotFound: nothing in a queue is what was asked for.
-var errNotFound = errors.New("not found")
-
-// missing tells whether err says that a queue does not exist.
-func missing(err error) bool { return refusedWith(err, amqp.NotFound) }
-
-func refusedWith(err error, code int) bool {
-	var refusal *amqp.Error
-	return errors.As(err, &refusal) && refusal.Code == code
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
@@ -113,13 +112,9 @@ func (a *app) status(ctx context.Context, age, openFor time.Duration) *statusFac
 
 // queueStatus returns what it has found out, also with an error.
 func (a *app) queueStatus(ctx context.Context) ([]queueStatus, error) {
-	broker, err := a.broker(ctx)
+	conn, err := a.connect(ctx)
 	if err != nil {
 		return nil, err
-	}
-	conn, err := broker.Connect(ctx)
-	if err != nil {
-		return nil, about("BRIDGE_AMQP_URL", err)
 	}
 	defer conn.Close()
 	// A broker that has stopped to answer would hold a request for ever.
@@ -134,14 +129,14 @@ func (a *app) queueStatus(ctx context.Context) ([]queueStatus, error) {
 	}
 	var all []queueStatus
 	for _, queue := range queues {
-		found, err := readDepths(conn, queue.Name)
+		found, err := lookAt(conn, queue.Name)
 		if queue.Role == "audit" && (missing(err) || denied(err)) {
 			continue
 		}
 		if err != nil {
 			return all, err
 		}
-		queue.Ready, queue.Consumers = found[queue.Name].Messages, found[queue.Name].Consumers
+		queue.Ready, queue.Consumers = found.Messages, found.Consumers
 		all = append(all, queue)
 	}
 	m, err := a.management()
@@ -193,6 +188,3 @@ func (a *app) ledgerStatus(ctx context.Context, age, openFor time.Duration) (*le
 	}
 	return status, nil
 }
-
-// denied tells whether err says that the login has no right.
-func denied(err error) bool { return refusedWith(err, amqp.AccessRefused) }

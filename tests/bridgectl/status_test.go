@@ -113,4 +113,15 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 			t.Errorf("it says\n%swithout %s", text, want)
 		}
 	}
+	// What is held is seen by the management API only.
+	if _, ok, err := s.Channel.Get("shop", false); err != nil || !ok {
+		t.Fatal(err)
+	}
+	tool := s.managed(t)
+	s.Eventually("one is held", func() bool {
+		got = status{}
+		tool.json(&got, "status")
+		q := got.Queues[0]
+		return q.Held != nil && *q.Held == 1 && q.In != nil && q.Out != nil
+	})
 }
