@@ -5,15 +5,14 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"sync"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
 // An app is what the commands share: the configuration, the output, and the servers,
-// each of which is contacted when a command first asks for it. Its methods may be
-// called from several goroutines.
+// each of which is contacted when a command first asks for it. One goroutine at a time may
+// ask for the database and the ledger, and one for the broker and its management API.
 type app struct {
 	stdout  io.Writer
 	format  outputFormat
@@ -21,18 +20,12 @@ type app struct {
 	config  config // from the environment, before a command runs
 	running bool   // a command has begun: its errors are no misuse
 
-	mu      sync.Mutex
-	opened  opened
-	closers []func() // in the order of opening
-}
-
-// opened are the servers that have been contacted; nil where not.
-type opened struct {
-	database   *database.Database
-	ledger     *database.Ledger
-	inbox      *database.Database
-	broker     *bridge.Broker
-	management *management
+	opened struct { // what has been asked for; nil where not
+		database   *database.Database
+		ledger     *database.Ledger
+		broker     *bridge.Broker
+		management *management
+	}
 }
 
 // begin reads the environment, before a command runs.
@@ -52,7 +45,10 @@ func (a *app) begin() error {
 }
 
 // topology is the staging queue and those beside it, as they are configured.
-func (a *app) topology() bridge.Topology { return a.config.topology() }
+func (a *app) topology() bridge.Topology {
+	c := a.config
+	return bridge.Topology{Queue: c.Queue, Classic: bool(c.Classic), Audit: int(c.Audit), OrderedShards: int(c.OrderedShards)}
+}
 
 // databaseURL is the address of the ledger's database, or a misuse.
 func (a *app) databaseURL() (string, error) {
@@ -64,12 +60,6 @@ func (a *app) databaseURL() (string, error) {
 
 // database is the ledger's database. Nothing is changed in it by opening it.
 func (a *app) database(ctx context.Context) (*database.Database, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.databaseLocked(ctx)
-}
-
-func (a *app) databaseLocked(ctx context.Context) (*database.Database, error) {
 	if a.opened.database != nil {
 		return a.opened.database, nil
 	}
@@ -82,18 +72,15 @@ func (a *app) databaseLocked(ctx context.Context) (*database.Database, error) {
 		return nil, about("BRIDGE_DATABASE_URL", err)
 	}
 	a.opened.database = db
-	a.closers = append(a.closers, func() { _ = db.Close() })
 	return db, nil
 }
 
 // ledger is the ledger in the database, or the one on the application's own table.
 func (a *app) ledger(ctx context.Context) (*database.Ledger, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if a.opened.ledger != nil {
 		return a.opened.ledger, nil
 	}
-	db, err := a.databaseLocked(ctx)
+	db, err := a.database(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -108,27 +95,9 @@ func (a *app) ledger(ctx context.Context) (*database.Ledger, error) {
 	return ledger, nil
 }
 
-// inbox is the receiver's database; nil without an error if BRIDGE_INBOX_URL is not set.
-func (a *app) inbox(ctx context.Context) (*database.Database, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.opened.inbox != nil || a.config.Inbox.URL == "" {
-		return a.opened.inbox, nil
-	}
-	db, err := database.Open(ctx, a.config.Inbox.URL)
-	if err != nil {
-		return nil, about("BRIDGE_INBOX_URL", err)
-	}
-	a.opened.inbox = db
-	a.closers = append(a.closers, func() { _ = db.Close() })
-	return db, nil
-}
-
 // broker is the broker; a first connection has been made and closed, so that address
 // and login are known to be right.
 func (a *app) broker(ctx context.Context) (*bridge.Broker, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if a.opened.broker != nil {
 		return a.opened.broker, nil
 	}
@@ -142,7 +111,6 @@ func (a *app) broker(ctx context.Context) (*bridge.Broker, error) {
 		return nil, about("BRIDGE_AMQP_URL", err)
 	}
 	a.opened.broker = broker
-	a.closers = append(a.closers, broker.Close)
 	return broker, nil
 }
 
@@ -162,26 +130,26 @@ func (a *app) connect(ctx context.Context) (*bridge.Connection, error) {
 // management is the broker's management API; nil without an error if
 // BRIDGE_MANAGEMENT_URL is not set. Nothing is sent yet.
 func (a *app) management() (*management, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.opened.management != nil || a.config.Management.URL == "" {
-		return a.opened.management, nil
+	if a.config.Management.URL == "" {
+		return nil, nil
 	}
 	m, err := newManagement(a.config.Management.URL, a.config.AMQP.URL)
 	if err != nil {
 		return nil, &misuse{about("BRIDGE_MANAGEMENT_URL", err)}
 	}
 	a.opened.management = m
-	a.closers = append(a.closers, m.close)
 	return m, nil
 }
 
-// close gives back what was opened, the last first.
+// close gives back what was opened.
 func (a *app) close() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for i := len(a.closers) - 1; i >= 0; i-- {
-		a.closers[i]()
+	if a.opened.management != nil {
+		a.opened.management.close()
 	}
-	a.closers = nil
+	if a.opened.broker != nil {
+		a.opened.broker.Close()
+	}
+	if a.opened.database != nil {
+		_ = a.opened.database.Close()
+	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/allow"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
@@ -56,8 +55,4 @@ func load() (config, error) {
 		return c, misused("BRIDGE_QUEUE: must have 1 to 200 bytes; name the staging queue or unset it")
 	}
 	return c, nil
-}
-
-func (c *config) topology() bridge.Topology {
-	return bridge.Topology{Queue: c.Queue, Classic: bool(c.Classic), Audit: int(c.Audit), OrderedShards: int(c.OrderedShards)}
 }

@@ -64,7 +64,8 @@ func (a *app) doctor(ctx context.Context, parts []string, quiet bool) error {
 	if slices.Contains(parts, partBroker) && a.config.AMQP.URL == "" {
 		return misused("BRIDGE_AMQP_URL: is not set; name the broker, or examine the database alone with bridgectl doctor database")
 	}
-	if _, err := a.management(); err != nil {
+	m, err := a.management()
+	if err != nil {
 		return err
 	}
 	var database, broker []group
@@ -73,7 +74,7 @@ func (a *app) doctor(ctx context.Context, parts []string, quiet bool) error {
 		examinations.Go(func() { database = a.examineDatabase(ctx) })
 	}
 	if slices.Contains(parts, partBroker) {
-		examinations.Go(func() { broker = a.examineBroker(ctx) })
+		examinations.Go(func() { broker = a.examineBroker(ctx, m) })
 	}
 	examinations.Wait()
 	if err := ctx.Err(); err != nil {
@@ -226,19 +227,13 @@ func (d *diagnosis) write(p *page) {
 var levelStyle = map[inspect.Level]style{inspect.OK: green, inspect.Warning: yellow, inspect.Error: red, inspect.Unknown: dim}
 
 func (d *diagnosis) summary(p *page) string {
-	count := func(n int, one, many string, s style) string {
-		switch n {
-		case 0:
-			return "no " + many
-		case 1:
-			return p.paint(s, "1 "+one)
+	bad := func(n int, thing string, s style) string {
+		if n == 0 {
+			return "no " + thing + "s"
 		}
-		return p.paint(s, fmt.Sprintf("%d %s", n, many))
+		return p.paint(s, count(n, thing))
 	}
-	return strings.Join([]string{
-		count(d.Errors, "error", "errors", red), count(d.Warnings, "warning", "warnings", yellow),
-		fmt.Sprintf("%d unknown", d.Unknown), fmt.Sprintf("%d ok", d.OK),
-	}, ", ")
+	return fmt.Sprintf("%s, %s, %d unknown, %d ok", bad(d.Errors, "error", red), bad(d.Warnings, "warning", yellow), d.Unknown, d.OK)
 }
 
 func pad(text string, width int) string {

@@ -19,8 +19,9 @@ import (
 // taking messages.
 const publishPatience = 10 * time.Second
 
-// examineBroker examines the broker over AMQP, and then over its management API.
-func (a *app) examineBroker(ctx context.Context) []group {
+// examineBroker examines the broker over AMQP, and then over its management API; nil for
+// none.
+func (a *app) examineBroker(ctx context.Context, m *management) []group {
 	broker, queues := &group{Name: "Broker"}, &group{Name: "Queues"}
 	there, connected := a.examineAMQP(ctx, broker, queues)
 	if !connected {
@@ -31,17 +32,13 @@ func (a *app) examineBroker(ctx context.Context) []group {
 		broker.examineTransit("encryption of the API", "BRIDGE_MANAGEMENT_URL", transit.HTTP(a.config.Management.URL))
 	}
 	a.examineAllow(broker)
-	m, err := a.management()
-	switch {
-	case err != nil:
-		broker.failed("management API", err)
-	case m == nil:
+	if m == nil {
 		broker.unknown("management API", "set BRIDGE_MANAGEMENT_URL, with a user that has the tag monitoring",
 			"without it nobody sees policies, the nodes' alarms, a cluster's state, rights and other consumers")
 		for _, queue := range a.topology().Queues() {
 			examineDeclaration(queues, queue.Name, there[queue.Name].declared)
 		}
-	default:
+	} else {
 		a.examineManaged(ctx, m, broker, queues, there)
 	}
 	a.examineDepths(queues, there)
@@ -201,7 +198,7 @@ func (a *app) examineDepths(g *group, there map[string]depth) {
 		case waiting.consumers == 0 && waiting.ready > 0:
 			g.warn(verifiers, "see the verifiers' logs: each consumes both queues", "none consumes %s, and %s there", t.WaitingQueue(), readyText(waiting.ready))
 		default:
-			g.ok(verifiers, "%s has %s; %s there, %d in the waiting queue", t.Queue, consumersText(staging.consumers), readyText(staging.ready), waiting.ready)
+			g.ok(verifiers, "%s has %s; %s there, %d in the waiting queue", t.Queue, count(staging.consumers, "consumer"), readyText(staging.ready), waiting.ready)
 		}
 	}
 	for _, queue := range t.OrderedQueues() {
@@ -217,13 +214,6 @@ func (a *app) examineDepths(g *group, there map[string]depth) {
 			g.ok(check, "none are in %s", t.DeadQueue())
 		}
 	}
-}
-
-func consumersText(n int) string {
-	if n == 1 {
-		return "1 consumer"
-	}
-	return fmt.Sprintf("%d consumers", n)
 }
 
 func readyText(n int) string {

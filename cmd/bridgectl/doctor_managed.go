@@ -24,10 +24,7 @@ const againMend = "ask again in a few seconds; a broker that has just started ha
 
 // examineManaged asks the management API what AMQP does not tell.
 func (a *app) examineManaged(ctx context.Context, m *management, broker, queues *group, there map[string]depth) {
-	var who struct {
-		Name string `json:"name"`
-	}
-	if err := m.get(ctx, &who, "whoami"); err != nil {
+	if err := m.get(ctx, new(struct{}), "whoami"); err != nil {
 		broker.failed("management API", about("BRIDGE_MANAGEMENT_URL", err))
 		return
 	}
@@ -60,7 +57,7 @@ func (a *app) examineManaged(ctx context.Context, m *management, broker, queues 
 		if r == roleStaging {
 			staging = append(staging, q)
 		}
-		a.examineConsumers(ctx, queues, m, q, r)
+		examineConsumers(ctx, queues, m, q, r)
 	}
 	if len(staging) > 0 {
 		examineConsumerTimeout(queues, staging, a.config.HandBack.Duration())
@@ -181,7 +178,7 @@ func examineNodes(ctx context.Context, g *group, m *management) int {
 			g.warn(alarms, "free disk space, before the alarm stops all senders", "%s has %s of disk left, its limit is %s", n.Name, n.DiskFree.bytes(), n.DiskLimit.bytes())
 		}
 	}
-	g.fineSince(before, alarms, "none on %s", nodesText(len(nodes)))
+	g.fineSince(before, alarms, "none on %s", count(len(nodes), "node"))
 
 	before = len(g.Findings)
 	for _, n := range nodes {
@@ -190,7 +187,7 @@ func examineNodes(ctx context.Context, g *group, m *management) int {
 				"%s stops taking messages when %s of disk are left: too late for what is on its way", n.Name, n.DiskLimit.bytes())
 		}
 	}
-	g.fineSince(before, disk, "1 GB or more on %s", nodesText(len(nodes)))
+	g.fineSince(before, disk, "1 GB or more on %s", count(len(nodes), "node"))
 
 	before = len(g.Findings)
 	for _, n := range nodes {
@@ -216,15 +213,8 @@ func examineNodes(ctx context.Context, g *group, m *management) int {
 				"%s does not see %s: the cluster is split", n.Name, strings.Join(n.Partitions, ", "))
 		}
 	}
-	g.fineSince(before, cluster, "%s, all running", nodesText(running))
+	g.fineSince(before, cluster, "%s, all running", count(running, "node"))
 	return len(nodes)
-}
-
-func nodesText(n int) string {
-	if n == 1 {
-		return "1 node"
-	}
-	return fmt.Sprintf("%d nodes", n)
 }
 
 // examineState looks at where a queue lives.
@@ -256,12 +246,9 @@ func examineState(g *group, q *managedQueue, nodes int) {
 }
 
 // examineConsumers looks for programs that are not ours and take messages.
-func (a *app) examineConsumers(ctx context.Context, g *group, m *management, q *managedQueue, r role) {
+func examineConsumers(ctx context.Context, g *group, m *management, q *managedQueue, r role) {
 	check := "consumers of " + q.Name
-	if r == roleAudit {
-		return
-	}
-	if len(q.ConsumerDetails) == 0 {
+	if r == roleAudit || len(q.ConsumerDetails) == 0 {
 		return
 	}
 	var connections []struct {

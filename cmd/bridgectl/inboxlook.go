@@ -10,6 +10,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
 // consumersMost bounds how many consumers of an inbox are asked about.
@@ -30,10 +31,14 @@ const stateDone = "done"
 // claims asks the inbox about a key, for the consumers that are given or, without any,
 // for all that are in it. It returns nil if no inbox is named.
 func (a *app) claims(ctx context.Context, key string, consumers []string) ([]inboxClaim, error) {
-	db, err := a.inbox(ctx)
-	if db == nil || err != nil {
-		return nil, err
+	if a.config.Inbox.URL == "" {
+		return nil, nil
 	}
+	db, err := database.Open(ctx, a.config.Inbox.URL)
+	if err != nil {
+		return nil, about("BRIDGE_INBOX_URL", err)
+	}
+	defer db.Close()
 	inbox, err := db.Inbox(ctx)
 	if err != nil {
 		return nil, about("BRIDGE_INBOX_URL", err)

@@ -8,13 +8,6 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
 
-// frameCommands make the commands about what everything stands on.
-var frameCommands = []func(*app) *cobra.Command{
-	newMigrateCommand,
-	newTopologyCommand,
-	newDoctorCommand,
-}
-
 const helpHead = `Bridgectl looks after a two-queue system: the ledger in the database, the staging
 queue with the waiting and dead queues beside it, and the messages on their way.
 
@@ -55,9 +48,8 @@ func newRoot(a *app) *cobra.Command {
 	root.PersistentFlags().VarP(&a.format, "output", "o", "the form of the output")
 	root.PersistentFlags().StringVar(&a.queue, "queue", "", "the staging queue, instead of BRIDGE_QUEUE")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{string(formatTable), string(formatJSON)}, cobra.ShellCompDirectiveNoFileComp))
-	for _, command := range append(append([]func(*app) *cobra.Command{}, frameCommands...), dataCommands...) {
-		root.AddCommand(command(a))
-	}
+	root.AddCommand(newMigrateCommand(a), newTopologyCommand(a), newDoctorCommand(a), newStatusCommand(a),
+		newMessageCommand(a), newDeadCommand(a), newParkedCommand(a), newOrphansCommand(a))
 	prepare(a, root)
 	return root
 }

@@ -34,10 +34,11 @@ shown as such, and makes the exit code 1.`,
 			case a.config.Database.URL == "" && a.config.AMQP.URL == "":
 				return misused("nothing is known without a server: set BRIDGE_DATABASE_URL or BRIDGE_AMQP_URL")
 			}
-			if _, err := a.management(); err != nil { // a wrong variable is misuse, and told at once
+			m, err := a.management() // a wrong variable is misuse, and told at once
+			if err != nil {
 				return err
 			}
-			facts := a.status(cmd.Context(), age, openFor)
+			facts := a.status(cmd.Context(), m, age, openFor)
 			if err := cmd.Context().Err(); err != nil {
 				return err
 			}
@@ -88,7 +89,7 @@ const statusPatience = 20 * time.Second
 
 // status asks the servers that are named. Transactions that have been open for less than
 // openFor are left out.
-func (a *app) status(ctx context.Context, age, openFor time.Duration) *statusFacts {
+func (a *app) status(ctx context.Context, m *management, age, openFor time.Duration) *statusFacts {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
 	facts := &statusFacts{At: time.Now().UTC(), Failures: []string{}}
@@ -99,7 +100,7 @@ func (a *app) status(ctx context.Context, age, openFor time.Duration) *statusFac
 	}
 	if a.config.AMQP.URL != "" {
 		var err error
-		facts.Queues, err = a.queueStatus(ctx)
+		facts.Queues, err = a.queueStatus(ctx, m)
 		fail(err)
 	}
 	if a.config.Database.URL != "" {
@@ -111,7 +112,7 @@ func (a *app) status(ctx context.Context, age, openFor time.Duration) *statusFac
 }
 
 // queueStatus returns what it has found out, also with an error.
-func (a *app) queueStatus(ctx context.Context) ([]queueStatus, error) {
+func (a *app) queueStatus(ctx context.Context, m *management) ([]queueStatus, error) {
 	conn, err := a.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -139,9 +140,8 @@ func (a *app) queueStatus(ctx context.Context) ([]queueStatus, error) {
 		queue.Ready, queue.Consumers = found.Messages, found.Consumers
 		all = append(all, queue)
 	}
-	m, err := a.management()
-	if m == nil || err != nil {
-		return all, err
+	if m == nil {
+		return all, nil
 	}
 	for i, queue := range all {
 		q, err := m.queue(ctx, queue.Name)
