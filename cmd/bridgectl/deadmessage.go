@@ -41,9 +41,6 @@ type deadMessage struct {
 	wrong    error         // why it has none: it is malformed
 }
 
-// noTarget stands for the target of what has none that can be read.
-const noTarget = "-"
-
 // readDead reads a message of the dead queue. Whatever it looks like, it can be shown.
 func readDead(d amqp.Delivery) *deadMessage {
 	d, unopened := wire.OpenDead(d)
@@ -112,7 +109,7 @@ func (m *deadMessage) target() string {
 	case m.Members > 0:
 		return fmt.Sprintf("group of %d", m.Members)
 	case m.Exchange == "" && m.RoutingKey == "":
-		return noTarget
+		return "-" // none that can be read
 	}
 	return targetText(m.Exchange, m.RoutingKey)
 }

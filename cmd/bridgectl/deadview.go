@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -115,10 +116,10 @@ func (m *deadDetail) write(p *page) {
 		{"ledger", m.Ledger},
 		{"replay", m.Replay},
 	}
-	for _, name := range sorted(m.Properties) {
+	for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
 		rows = append(rows, []string{strings.ReplaceAll(name, "_", " "), fmt.Sprint(m.Properties[name])})
 	}
-	for _, name := range sorted(m.Headers) {
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
 		if !strings.HasPrefix(name, "x-bridge-") {
 			rows = append(rows, []string{"header " + name, fmt.Sprint(m.Headers[name])})
 		}
@@ -250,13 +251,4 @@ func ends(text string, most int) string {
 		return text
 	}
 	return string(runes[:head]) + "…" + string(runes[len(runes)-most+head+1:])
-}
-
-func sorted(m map[string]any) []string {
-	names := make([]string, 0, len(m))
-	for name := range m {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }

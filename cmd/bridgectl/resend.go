@@ -20,16 +20,14 @@ const resendPatience = 30 * time.Second
 // so that what happens then is its own doing. (Some may arrive twice by that, with the
 // same ID.)
 type resender struct {
-	connect  func(context.Context) (*bridge.Connection, error)
-	patience time.Duration
-
-	conn *bridge.Connection
-	ch   *bridge.Publisher
-	bad  map[bridge.Target]error // targets that were refused, or did not answer
+	broker *bridge.Broker
+	conn   *bridge.Connection
+	ch     *bridge.Publisher
+	bad    map[bridge.Target]error // targets that were refused, or did not answer
 }
 
 func newResender(broker *bridge.Broker) *resender {
-	return &resender{connect: broker.Connect, patience: resendPatience, bad: make(map[bridge.Target]error)}
+	return &resender{broker: broker, bad: make(map[bridge.Target]error)}
 }
 
 // resendWindow is how many messages are in flight.
@@ -49,7 +47,7 @@ func (r *resender) send(ctx context.Context, messages []bridge.Outgoing) []error
 
 // together publishes all messages and then waits for their confirms.
 func (r *resender) together(ctx context.Context, messages []bridge.Outgoing) []error {
-	ctx, cancel := context.WithTimeout(ctx, r.patience)
+	ctx, cancel := context.WithTimeout(ctx, resendPatience)
 	defer cancel()
 	failures := make([]error, len(messages))
 	type report struct {
@@ -89,7 +87,7 @@ func (r *resender) alone(ctx context.Context, m bridge.Outgoing) error {
 	if err := r.bad[m.Target]; err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.patience)
+	ctx, cancel := context.WithTimeout(ctx, resendPatience)
 	defer cancel()
 	ch, err := r.channel(ctx)
 	if err != nil {
@@ -117,7 +115,7 @@ func (r *resender) channel(ctx context.Context) (*bridge.Publisher, error) {
 		r.leave()
 	}
 	if r.conn == nil {
-		conn, err := r.connect(ctx)
+		conn, err := r.broker.Connect(ctx)
 		if err != nil {
 			return nil, err
 		}

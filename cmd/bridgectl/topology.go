@@ -1,15 +1,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
-
-	"github.com/twoqueue/twoqueue/bridge"
 )
 
 func newTopologyCommand(a *app) *cobra.Command {
@@ -82,19 +79,12 @@ looks at them.`,
 			if err != nil {
 				return err
 			}
-			if err := a.declare(cmd.Context(), broker); err != nil {
-				return err
+			if err := a.topology().Declare(cmd.Context(), broker); err != nil {
+				return about("BRIDGE_QUEUE", err)
 			}
 			return a.print(a.definitions())
 		},
 	}
-}
-
-func (a *app) declare(ctx context.Context, broker *bridge.Broker) error {
-	if err := a.topology().Declare(ctx, broker); err != nil {
-		return about("BRIDGE_QUEUE", err)
-	}
-	return nil
 }
 
 func newTopologyPrint(a *app) *cobra.Command {
