@@ -9,13 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/google/uuid"
-	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/wire"
-	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // The other commands take -help; who has learnt that there must not be told about a
@@ -74,9 +67,8 @@ func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 		{"topology print", "BRIDGE_QUEU=x", exitMisused, "BRIDGE_QUEU: unknown variable; did you mean BRIDGE_QUEUE?"},
 		{"topology print", "BRIDGE_QUEUE=" + strings.Repeat("q", 201), exitMisused, "BRIDGE_QUEUE: must have 1 to 200 bytes"},
 		{"topology print --queue " + strings.Repeat("q", 201), "", exitMisused, "--queue: must have 1 to 200 bytes"},
-		{"topology print", "BRIDGE_ALLOW=emails", exitMisused, `BRIDGE_ALLOW: "emails" is not EXCHANGE:KEY; write :emails for the queue`},
 		{"topology print", "BRIDGE_DATABASE_URL_FILE=/nowhere", exitMisused, "BRIDGE_DATABASE_URL_FILE: is set, and BRIDGE_DATABASE_URL too"},
-		{"status", "BRIDGE_OWN_TABLE=orders", exitMisused, `BRIDGE_OWN_TABLE: "orders" is not TABLE.COLUMN`},
+		{"status", "BRIDGE_DATABASE_URL= BRIDGE_AMQP_URL=", exitMisused, "nothing is known without a server"},
 		{"status", "BRIDGE_MANAGEMENT_URL=nonsense", exitMisused, "BRIDGE_MANAGEMENT_URL: it must be http://user:password@host:port"},
 		{"doctor", "BRIDGE_AMQP_URL=", exitMisused, "BRIDGE_AMQP_URL: is not set; name the broker, or examine the database alone"},
 		{"doctor", "BRIDGE_DATABASE_URL=", exitMisused, "BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or examine the broker alone"},
@@ -85,6 +77,7 @@ func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 		{"doctor", "BRIDGE_MANAGEMENT_URL=http://user:s3cret@host?cacertfile=/nowhere/ca.pem", exitMisused, "BRIDGE_MANAGEMENT_URL: parameters for TLS need https"},
 		{"doctor", "BRIDGE_MANAGEMENT_URL=https://user:s3cret@host?cacertfile=/nowhere/ca.pem", exitMisused, "BRIDGE_MANAGEMENT_URL: read cacertfile: open /nowhere/ca.pem"},
 		{"message x", "", exitMisused, `"x" is not a message ID`},
+		{"message 018f0000-0000-7000-8000-000000000000", "BRIDGE_DATABASE_URL= BRIDGE_AMQP_URL=", exitMisused, "nothing is known without a server"},
 		{"message 018f0000-0000-7000-8000-000000000000", "BRIDGE_DATABASE_URL=", exitFailed, "BRIDGE_AMQP_URL: connect to the broker"},
 		{"orphans sweep --older-than=59m", "", exitMisused, "--older-than: must be 1h0m0s at least"},
 		{"dead show", "", exitMisused, "requires at least 1 arg"},
@@ -109,15 +102,6 @@ func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 				t.Errorf("exit code %d, %q%q", code, stdout, stderr)
 			}
 		})
-	}
-}
-
-func TestWithoutAnyServerNothingIsKnown(t *testing.T) {
-	for _, args := range []string{"status", "message 018f0000-0000-7000-8000-000000000000"} {
-		code, _, stderr := called(t, []string{"BRIDGE_DATABASE_URL=", "BRIDGE_AMQP_URL="}, strings.Fields(args)...)
-		if code != exitMisused || !strings.Contains(stderr, "nothing is known without a server") {
-			t.Errorf("%s: exit code %d, %q", args, code, stderr)
-		}
 	}
 }
 
@@ -215,73 +199,10 @@ func TestTheDoctorAndTheStatusShowWhatIsThereAndWhatIsAway(t *testing.T) {
 	if code != exitFailed || stderr != "" || !strings.Contains(stdout, "failed: BRIDGE_AMQP_URL: connect to the broker") || !strings.Contains(stdout, identity) {
 		t.Errorf("status without a broker: exit code %d\n%s%s", code, stdout, stderr)
 	}
-	for _, address := range []string{awayDatabase, "postgres://user:s3cret/x@host/db", "oracle://user:s3cret@host/db"} {
+	for _, address := range []string{awayDatabase, "postgres://user:s3cret/x@host/db"} {
 		code, stdout, _ := called(t, []string{"BRIDGE_DATABASE_URL=" + address}, "doctor", "database")
 		if code != exitUnwell || !strings.Contains(stdout, "error    connection") || !strings.Contains(stdout, "BRIDGE_DATABASE_URL") {
 			t.Errorf("%s: exit code %d\n%s", address, code, stdout)
-		}
-	}
-}
-
-// Whoever may write to the dead queue can write a verdict. The rows of an own table stay: it
-// knows better.
-func TestAnOwnTableIsBelievedAndNotAForgedVerdict(t *testing.T) {
-	ledger, id := uuid.New(), uuid.New()
-	staged, err := wire.Encode(bridge.Message{ID: id, RoutingKey: "q"}, ledger)
-	if err != nil {
-		t.Fatal(err)
-	}
-	staged.Headers[wire.HeaderDeadVerdict] = "committed"
-	m := readDead(amqp.Delivery{Headers: staged.Headers, MessageId: staged.MessageId})
-	for there, want := range map[bool]string{true: "its row was in the ledger", false: "its header says committed, and its table has no row with its ID"} {
-		plan := (&planner{}).decide(m, knowledge{identity: ledger, keeps: true, rows: map[uuid.UUID]bool{id: there}})
-		if there != (len(plan.out) == 1) || !strings.Contains(plan.note+plan.refusal, want) {
-			t.Errorf("with a row %t: %+v", there, plan)
-		}
-	}
-}
-
-func TestReplayKeepsToTheAllowList(t *testing.T) {
-	dead := func(queue, reason string, copies ...any) *deadMessage {
-		t.Helper()
-		m := bridge.Message{ID: uuid.New(), RoutingKey: queue}
-		if copies != nil {
-			m.Publishing.Headers = amqp.Table{"CC": copies}
-		}
-		staged, err := wire.Encode(m, uuid.New())
-		if err != nil {
-			t.Fatal(err)
-		}
-		staged.Headers[wire.HeaderDeadVerdict], staged.Headers[wire.HeaderDeadReason] = "committed", reason
-		return readDead(amqp.Delivery{Headers: staged.Headers, MessageId: staged.MessageId})
-	}
-	topology := bridge.Topology{Queue: "staging"}
-	unset := &planner{permits: (&verifier.Options{Topology: topology}).Permits()}
-	set := &planner{permits: (&verifier.Options{Topology: topology, Allow: []verifier.Allow{{RoutingKey: "good*"}}}).Permits(), listed: true}
-	elsewhere := *set
-	elsewhere.to = &bridge.Target{RoutingKey: "anywhere"}
-	forced := *set
-	forced.force = true
-	for _, c := range []struct {
-		name    string
-		planner *planner
-		m       *deadMessage
-		sent    bool
-	}{
-		{"on the list", set, dead("good", wire.DeadUnroutable), true},
-		{"not on the list", set, dead("bad", wire.DeadUnroutable), false},
-		{"a copy that is not on the list", set, dead("good", wire.DeadUnroutable, "bad"), false},
-		{"copies that are on the list", set, dead("good", wire.DeadUnroutable, "good too"), true},
-		{"on the list since", set, dead("good", wire.DeadNotAllowed), true},
-		{"not on the list, but forced", &forced, dead("bad", wire.DeadNotAllowed), true},
-		{"not on the list, and sent elsewhere", &elsewhere, dead("bad", wire.DeadNotAllowed), true},
-		{"no list here", unset, dead("bad", wire.DeadUnroutable), true},
-		{"no list here, but a verifier had one", unset, dead("bad", wire.DeadNotAllowed), false},
-		{"the verifiers' own queue", unset, dead("staging", wire.DeadUnroutable), false},
-	} {
-		plan := c.planner.decide(c.m, knowledge{})
-		if sent := len(plan.out) == 1; sent != c.sent || sent == (plan.refusal != "") {
-			t.Errorf("%s: %+v", c.name, plan)
 		}
 	}
 }

@@ -60,16 +60,25 @@ func isLetter(d amqp.Delivery, id, body string) bool {
 		d.CorrelationId == "c1" && d.DeliveryMode == amqp.Persistent && len(d.Headers) == 1 && d.Headers["colour"] == "red"
 }
 
-// bury puts the dead form of letters into the dead queue, as a verifier does with what
-// is committed and unroutable. Their rows are gone.
+// bury puts letters into the dead queue, and returns their IDs.
 func (s *scene) bury(t *testing.T, target string, n int) []string {
 	t.Helper()
-	ids := make([]string, n)
-	out := make([]bridge.Outgoing, n)
-	for i := range out {
+	ids, letters := make([]string, n), make([]bridge.Message, n)
+	for i := range letters {
 		id := uuid.Must(uuid.NewV7())
-		m := letter(target, id.String())
-		m.ID = id
+		ids[i], letters[i] = id.String(), letter(target, id.String())
+		letters[i].ID = id
+	}
+	s.buryAll(t, letters...)
+	return ids
+}
+
+// buryAll puts messages into the dead queue in the form in which a verifier does what is
+// committed and unroutable. Their rows are gone.
+func (s *scene) buryAll(t *testing.T, messages ...bridge.Message) {
+	t.Helper()
+	var out []bridge.Outgoing
+	for _, m := range messages {
 		publishing, err := wire.Encode(m, s.Ledger.Identity())
 		if err != nil {
 			t.Fatal(err)
@@ -79,13 +88,11 @@ func (s *scene) bury(t *testing.T, target string, n int) []string {
 		publishing.Headers[wire.HeaderDeadVerdict] = "committed"
 		publishing.Headers[wire.HeaderDeadAttempts] = int64(4)
 		publishing.Headers[wire.HeaderDeadAt] = time.Now().UTC().Format(time.RFC3339)
-		ids[i] = id.String()
-		out[i] = bridge.Outgoing{Target: bridge.Target{RoutingKey: s.Topology.DeadQueue()}, Publishing: publishing}
+		out = append(out, bridge.Outgoing{Target: bridge.Target{RoutingKey: s.Topology.DeadQueue()}, Publishing: publishing})
 	}
 	if err := s.Broker.Publish(t.Context(), out); err != nil {
 		t.Fatal(err)
 	}
-	return ids
 }
 
 // peek returns what is in a queue, and leaves it there.

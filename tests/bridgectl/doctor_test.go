@@ -96,59 +96,64 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 	b := w.tool()
 	b.must("topology", "declare")
 
-	d, code := b.also("BRIDGE_MANAGEMENT_URL=").examine("broker")
-	d.expect(t, "management API", inspect.Unknown, "without it")
-	if code != 0 || d.Errors != 0 || len(d.of("arguments of twoqueue")) != 0 {
-		t.Errorf("exit code %d\n%s", code, d)
+	const amqp, api = "BRIDGE_AMQP_URL=", "BRIDGE_MANAGEMENT_URL="
+	user := func(configure, write, read string) (variable, name string) {
+		address := servertest.User(t, w.url, configure, write, read)
+		parsed, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return amqp + address, parsed.User.Username()
 	}
-
-	// Nor could a verifier with this login.
-	fixed := servertest.User(t, w.url, "^$", ".*", ".*")
-	d, code = b.also("BRIDGE_AMQP_URL="+fixed, "BRIDGE_MANAGEMENT_URL=").examine("broker")
-	for _, queue := range []string{"twoqueue", "twoqueue.waiting", "twoqueue.dead"} {
-		d.expect(t, "arguments of "+queue, inspect.Warning, "they are unchecked")
-	}
-	if code != 0 || d.Errors != 0 {
-		t.Errorf("exit code %d\n%s", code, d)
-	}
-	d, _ = b.also("BRIDGE_AMQP_URL=" + fixed).examine("broker")
-	d.expect(t, "arguments of twoqueue", inspect.OK, "quorum") // the API tells them
-
-	limited := servertest.User(t, w.url, "^$", "^amq[.]default$", "^twoqueue$")
-	parsed, err := url.Parse(limited)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := parsed.User.Username()
-	d, code = b.also("BRIDGE_AMQP_URL=" + limited).examine("broker")
-	d.expect(t, "rights", inspect.Error, name+` may not read "twoqueue.waiting"`)
-	d.expect(t, "rights", inspect.Error, name+` may not read "twoqueue.dead"`)
-	d.expect(t, "publishing", inspect.OK, "")
-	if len(d.of("rights")) != 2 || code != exitUnwell {
-		t.Errorf("exit code %d\n%s", code, d)
-	}
-
-	silent := servertest.User(t, w.url, "", "^orders$", ".*")
-	d, _ = b.also("BRIDGE_AMQP_URL=" + silent).examine("broker")
-	d.expect(t, "publishing", inspect.Error, "may not publish to the default exchange")
-	d.expect(t, "rights", inspect.Error, `may not write "amq.default"`)
-
-	management := func(tags string) string {
+	tagged := func(tags string) string {
+		_, name := user("^$", "^amq[.]default$", "^twoqueue$")
 		w.manage(http.MethodPut, "/users/"+name, map[string]any{"password": "secret", "tags": tags})
-		return strings.Replace(w.server.ManagementURL(), "guest:guest", name+":secret", 1)
+		return api + strings.Replace(w.server.ManagementURL(), "guest:guest", name+":secret", 1)
 	}
-	d, code = b.also("BRIDGE_MANAGEMENT_URL=" + management("monitoring")).examine("broker")
-	d.expect(t, "rights", inspect.Unknown, "to an administrator only")
-	d.expect(t, "arguments of twoqueue", inspect.OK, "")
-	d.expect(t, "alarms", inspect.OK, "")
-	if code != 0 {
-		t.Errorf("exit code %d\n%s", code, d)
+	fixed, _ := user("^$", ".*", ".*") // nor could a verifier with this login ask for the arguments
+	limited, name := user("^$", "^amq[.]default$", "^twoqueue$")
+	silent, _ := user("", "^orders$", ".*")
+	for _, c := range []struct {
+		env    []string
+		errors int
+		finds  []found
+	}{
+		{[]string{api}, 0, []found{{"management API", inspect.Unknown, "without it"}}},
+		{[]string{api, fixed}, 0, []found{
+			{"arguments of twoqueue", inspect.Warning, "they are unchecked"},
+			{"arguments of twoqueue.waiting", inspect.Warning, "they are unchecked"},
+			{"arguments of twoqueue.dead", inspect.Warning, "they are unchecked"},
+		}},
+		{[]string{fixed}, 0, []found{{"arguments of twoqueue", inspect.OK, "quorum"}}}, // the API tells them
+		{[]string{limited}, 2, []found{
+			{"rights", inspect.Error, name + ` may not read "twoqueue.waiting"`},
+			{"rights", inspect.Error, name + ` may not read "twoqueue.dead"`},
+			{"publishing", inspect.OK, ""},
+		}},
+		{[]string{silent}, 2, []found{
+			{"publishing", inspect.Error, "may not publish to the default exchange"},
+			{"rights", inspect.Error, `may not write "amq.default"`},
+		}},
+		{[]string{tagged("monitoring")}, 0, []found{
+			{"rights", inspect.Unknown, "to an administrator only"},
+			{"arguments of twoqueue", inspect.OK, ""},
+			{"alarms", inspect.OK, ""},
+		}},
+		{[]string{tagged("management")}, 0, []found{
+			{"alarms", inspect.Unknown, "does not show"},
+			{"arguments of twoqueue", inspect.OK, ""},
+		}},
+	} {
+		d, code := b.also(c.env...).examine("broker")
+		for _, f := range c.finds {
+			d.expect(t, f.check, f.level, f.words)
+		}
+		if d.Errors != c.errors || (code == exitUnwell) != (c.errors > 0) {
+			t.Errorf("%v: exit code %d\n%s", c.env, code, d)
+		}
 	}
-	d, code = b.also("BRIDGE_MANAGEMENT_URL=" + management("management")).examine("broker")
-	d.expect(t, "alarms", inspect.Unknown, "does not show")
-	d.expect(t, "arguments of twoqueue", inspect.OK, "")
-	if code != 0 {
-		t.Errorf("exit code %d\n%s", code, d)
+	if d, _ := b.also(api).examine("broker"); len(d.of("arguments of twoqueue")) != 0 {
+		t.Errorf("it tells arguments without the API\n%s", d)
 	}
 }
 

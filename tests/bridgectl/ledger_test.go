@@ -58,8 +58,6 @@ func TestOrphansAreListedByAgeAndSweptWhileTheQueuesAreEmpty(t *testing.T) {
 	s.age(t, ids[0], 9*24*time.Hour)
 	s.age(t, ids[1], 2*time.Hour)
 	var list struct {
-		Action  string
-		Limited bool
 		Orphans []struct {
 			ID         string
 			RecordedAt time.Time `json:"recorded_at"`

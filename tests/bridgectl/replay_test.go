@@ -9,7 +9,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -132,15 +131,7 @@ func TestReplayKeepsBackOnlyWhatItsTargetDoesNotTake(t *testing.T) {
 		want = append(want, s.bury(t, good, 3)...)
 		s.bury(t, full, 1)
 		s.bury(t, "missing", 1)
-		id := uuid.Must(uuid.NewV7())
-		publishing, err := wire.Encode(bridge.Message{ID: id, Exchange: "missing", RoutingKey: "k"}, s.Ledger.Identity())
-		if err != nil {
-			t.Fatal(err)
-		}
-		publishing.Headers[wire.HeaderDeadVerdict] = "committed"
-		if err := s.Broker.Publish(t.Context(), []bridge.Outgoing{{Target: bridge.Target{RoutingKey: s.Topology.DeadQueue()}, Publishing: publishing}}); err != nil {
-			t.Fatal(err)
-		}
+		s.buryAll(t, bridge.Message{ID: uuid.Must(uuid.NewV7()), Exchange: "missing", RoutingKey: "k"})
 	}
 	s.WaitDepth(s.Topology.DeadQueue(), 120)
 	r := s.run("dead", "replay", "--all", "--yes")

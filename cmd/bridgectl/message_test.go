@@ -1,17 +1,11 @@
 package main
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // What an operator is told about one message must fit to where it is.
@@ -66,82 +60,5 @@ func TestConclude(t *testing.T) {
 				t.Errorf("%s: %q is in %q", name, words, text)
 			}
 		}
-	}
-}
-
-// The receiver's form of a message that is sent elsewhere: no copies go by keys that
-// mean something at another exchange.
-func TestRedirectLeavesCopiesOut(t *testing.T) {
-	staged, err := wire.Encode(bridge.Message{ID: uuid.New(), Exchange: "x", RoutingKey: "k", Publishing: amqp.Publishing{
-		Expiration: "5000", Headers: amqp.Table{"CC": []any{"a"}, "BCC": []any{"b"}, "mine": "1"},
-	}}, uuid.New())
-	if err != nil {
-		t.Fatal(err)
-	}
-	staged.Headers[wire.HeaderDeadVerdict] = "committed"
-	read := func() *deadMessage {
-		return readDead(amqp.Delivery{Headers: staged.Headers, MessageId: staged.MessageId, Expiration: staged.Expiration})
-	}
-	plan := (&planner{}).decide(read(), knowledge{})
-	if len(plan.out) != 1 || plan.out[0].Exchange != "x" || len(plan.out[0].Headers) != 3 || plan.out[0].Expiration != "5000" {
-		t.Errorf("to its own target: %+v", plan)
-	}
-	plan = (&planner{to: &bridge.Target{RoutingKey: "q"}}).decide(read(), knowledge{})
-	if len(plan.out) != 1 || plan.out[0].Target != (bridge.Target{RoutingKey: "q"}) || len(plan.out[0].Headers) != 1 {
-		t.Errorf("to another: %+v", plan)
-	}
-}
-
-// Only a verifier's word counts, not what a sender has written into a message that the
-// broker has moved.
-func TestAVerdictIsBelievedOfAVerifierOnly(t *testing.T) {
-	staged, err := wire.Encode(bridge.Message{ID: uuid.New(), RoutingKey: "q"}, uuid.New())
-	if err != nil {
-		t.Fatal(err)
-	}
-	staged.Headers[wire.HeaderDeadVerdict] = "committed"
-	d := amqp.Delivery{Headers: staged.Headers, MessageId: staged.MessageId}
-	if m := readDead(d); m.Verdict != "committed" || len((&planner{}).decide(m, knowledge{}).out) != 1 {
-		t.Errorf("a verifier's: %+v", m)
-	}
-	d.Headers["x-death"] = []any{amqp.Table{"queue": "staging", "reason": "delivery_limit"}}
-	m := readDead(d)
-	if m.Verdict != "unknown" || m.Reason != reasonBroker || (&planner{}).decide(m, knowledge{}).refusal == "" {
-		t.Errorf("the broker's: %+v", m)
-	}
-}
-
-// Whatever is in a dead message, JSON can say it.
-func TestHeadersAsJSON(t *testing.T) {
-	got := jsonTable(amqp.Table{"b": []byte{0xff}, "t": amqp.Table{"d": amqp.Decimal{Scale: 2, Value: 314}}, "l": []any{[]byte("x"), int64(1)}})
-	if got["b"] != "base64:/w==" || got["t"].(map[string]any)["d"] != "314e-2" || !slices.Equal(got["l"].([]any), []any{"x", int64(1)}) {
-		t.Errorf("%v", got)
-	}
-}
-
-// A record is read as if the letter had fitted into the dead queue.
-func TestADeadRecordIsReadLikeAnyLetter(t *testing.T) {
-	staged, err := wire.Encode(bridge.Message{ID: uuid.New(), RoutingKey: "q", Publishing: amqp.Publishing{Body: []byte("body")}}, uuid.New())
-	if err != nil {
-		t.Fatal(err)
-	}
-	staged.Headers[wire.HeaderDeadVerdict], staged.Headers[wire.HeaderDeadReason] = "committed", "unroutable"
-	record := wire.DeadRecord(staged)
-	d := amqp.Delivery{Headers: record.Headers, MessageId: record.MessageId, Body: record.Body, DeliveryTag: 7}
-	m := readDead(d)
-	plan := (&planner{}).decide(m, knowledge{})
-	if m.wrong != nil || m.Verdict != "committed" || m.Reason != "unroutable" || m.RoutingKey != "q" || m.Size != 4 || m.delivery.DeliveryTag != 7 {
-		t.Errorf("it is read as %+v", m)
-	}
-	if len(plan.out) != 1 || string(plan.out[0].Body) != "body" || plan.out[0].MessageId != staged.MessageId || len(plan.out[0].Headers) != 0 {
-		t.Errorf("it is replayed as %+v", plan)
-	}
-	d.Headers["x-death"] = []any{amqp.Table{"queue": "staging", "reason": "rejected"}}
-	if m := readDead(d); m.Verdict != "unknown" {
-		t.Errorf("what the broker has moved: %+v", m)
-	}
-	d.Body = d.Body[:10]
-	if m := readDead(d); m.wrong == nil || len((&planner{}).decide(m, knowledge{}).out) != 0 {
-		t.Errorf("a broken one: %+v", m)
 	}
 }

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// buried is a message as a verifier puts it into the dead queue.
+func buried(t *testing.T, m bridge.Message, ledger uuid.UUID, reason string) amqp.Publishing {
+	t.Helper()
+	m.ID = uuid.New()
+	dead, err := wire.Encode(m, ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.Headers[wire.HeaderDeadVerdict], dead.Headers[wire.HeaderDeadReason] = "committed", reason
+	return dead
+}
+
+func delivered(p amqp.Publishing) amqp.Delivery {
+	return amqp.Delivery{Headers: p.Headers, MessageId: p.MessageId, Expiration: p.Expiration, Body: p.Body}
+}
+
+// The receiver's form of a message that is sent elsewhere: no copies go by keys that
+// mean something at another exchange.
+func TestRedirectLeavesCopiesOut(t *testing.T) {
+	dead := delivered(buried(t, bridge.Message{Exchange: "x", RoutingKey: "k", Publishing: amqp.Publishing{
+		Expiration: "5000", Headers: amqp.Table{"CC": []any{"a"}, "BCC": []any{"b"}, "mine": "1"},
+	}}, uuid.New(), wire.DeadUnroutable))
+	for _, c := range []struct {
+		to      *bridge.Target
+		want    bridge.Target
+		headers int
+	}{
+		{nil, bridge.Target{Exchange: "x", RoutingKey: "k"}, 3},
+		{&bridge.Target{RoutingKey: "q"}, bridge.Target{RoutingKey: "q"}, 1},
+	} {
+		plan := (&planner{to: c.to}).decide(readDead(dead), knowledge{})
+		if len(plan.out) != 1 || plan.out[0].Target != c.want || len(plan.out[0].Headers) != c.headers || plan.out[0].Expiration != "5000" {
+			t.Errorf("to %v: %+v", c.want, plan)
+		}
+	}
+}
+
+// Only a verifier's word counts, not what a sender has written into a message that the
+// broker has moved.
+func TestAVerdictIsBelievedOfAVerifierOnly(t *testing.T) {
+	d := delivered(buried(t, bridge.Message{RoutingKey: "q"}, uuid.New(), ""))
+	if m := readDead(d); m.Verdict != "committed" || len((&planner{}).decide(m, knowledge{}).out) != 1 {
+		t.Errorf("a verifier's: %+v", m)
+	}
+	d.Headers["x-death"] = []any{amqp.Table{"queue": "staging", "reason": "delivery_limit"}}
+	m := readDead(d)
+	if m.Verdict != "unknown" || m.Reason != reasonBroker || (&planner{}).decide(m, knowledge{}).refusal == "" {
+		t.Errorf("the broker's: %+v", m)
+	}
+}
+
+// Whoever may write to the dead queue can write a verdict. The rows of an own table stay: it
+// knows better.
+func TestAnOwnTableIsBelievedAndNotAForgedVerdict(t *testing.T) {
+	ledger := uuid.New()
+	m := readDead(delivered(buried(t, bridge.Message{RoutingKey: "q"}, ledger, "")))
+	for there, want := range map[bool]string{true: "its row was in the ledger", false: "its header says committed, and its table has no row with its ID"} {
+		plan := (&planner{}).decide(m, knowledge{identity: ledger, keeps: true, rows: map[uuid.UUID]bool{m.members[0].ID: there}})
+		if there != (len(plan.out) == 1) || !strings.Contains(plan.note+plan.refusal, want) {
+			t.Errorf("with a row %t: %+v", there, plan)
+		}
+	}
+}
+
+func TestReplayKeepsToTheAllowList(t *testing.T) {
+	dead := func(queue, reason string, copies ...any) *deadMessage {
+		t.Helper()
+		m := bridge.Message{RoutingKey: queue}
+		if copies != nil {
+			m.Publishing.Headers = amqp.Table{"CC": copies}
+		}
+		return readDead(delivered(buried(t, m, uuid.New(), reason)))
+	}
+	topology := bridge.Topology{Queue: "staging"}
+	unset := &planner{permits: (&verifier.Options{Topology: topology}).Permits()}
+	set := &planner{permits: (&verifier.Options{Topology: topology, Allow: []verifier.Allow{{RoutingKey: "good*"}}}).Permits(), listed: true}
+	elsewhere := *set
+	elsewhere.to = &bridge.Target{RoutingKey: "anywhere"}
+	forced := *set
+	forced.force = true
+	for _, c := range []struct {
+		name    string
+		planner *planner
+		m       *deadMessage
+		sent    bool
+	}{
+		{"on the list", set, dead("good", wire.DeadUnroutable), true},
+		{"not on the list", set, dead("bad", wire.DeadUnroutable), false},
+		{"a copy that is not on the list", set, dead("good", wire.DeadUnroutable, "bad"), false},
+		{"copies that are on the list", set, dead("good", wire.DeadUnroutable, "good too"), true},
+		{"on the list since", set, dead("good", wire.DeadNotAllowed), true},
+		{"not on the list, but forced", &forced, dead("bad", wire.DeadNotAllowed), true},
+		{"not on the list, and sent elsewhere", &elsewhere, dead("bad", wire.DeadNotAllowed), true},
+		{"no list here", unset, dead("bad", wire.DeadUnroutable), true},
+		{"no list here, but a verifier had one", unset, dead("bad", wire.DeadNotAllowed), false},
+		{"the verifiers' own queue", unset, dead("staging", wire.DeadUnroutable), false},
+	} {
+		plan := c.planner.decide(c.m, knowledge{})
+		if sent := len(plan.out) == 1; sent != c.sent || sent == (plan.refusal != "") {
+			t.Errorf("%s: %+v", c.name, plan)
+		}
+	}
+}
+
+// Whatever is in a dead message, JSON can say it.
+func TestHeadersAsJSON(t *testing.T) {
+	got := jsonTable(amqp.Table{"b": []byte{0xff}, "t": amqp.Table{"d": amqp.Decimal{Scale: 2, Value: 314}}, "l": []any{[]byte("x"), int64(1)}})
+	if got["b"] != "base64:/w==" || got["t"].(map[string]any)["d"] != "314e-2" || !slices.Equal(got["l"].([]any), []any{"x", int64(1)}) {
+		t.Errorf("%v", got)
+	}
+}
+
+// A record is read as if the letter had fitted into the dead queue.
+func TestADeadRecordIsReadLikeAnyLetter(t *testing.T) {
+	staged := buried(t, bridge.Message{RoutingKey: "q", Publishing: amqp.Publishing{Body: []byte("body")}}, uuid.New(), wire.DeadUnroutable)
+	d := delivered(wire.DeadRecord(staged))
+	d.DeliveryTag = 7
+	m := readDead(d)
+	plan := (&planner{}).decide(m, knowledge{})
+	if m.wrong != nil || m.Verdict != "committed" || m.Reason != "unroutable" || m.RoutingKey != "q" || m.Size != 4 || m.delivery.DeliveryTag != 7 {
+		t.Errorf("it is read as %+v", m)
+	}
+	if len(plan.out) != 1 || string(plan.out[0].Body) != "body" || plan.out[0].MessageId != staged.MessageId || len(plan.out[0].Headers) != 0 {
+		t.Errorf("it is replayed as %+v", plan)
+	}
+	d.Headers["x-death"] = []any{amqp.Table{"queue": "staging", "reason": "rejected"}}
+	if m := readDead(d); m.Verdict != "unknown" {
+		t.Errorf("what the broker has moved: %+v", m)
+	}
+	d.Body = d.Body[:10]
+	if m := readDead(d); m.wrong == nil || len((&planner{}).decide(m, knowledge{}).out) != 0 {
+		t.Errorf("a broken one: %+v", m)
+	}
+}
