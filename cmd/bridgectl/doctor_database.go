@@ -80,32 +80,25 @@ func examineSchema(ctx context.Context, g *group, db *database.Database, part mi
 	if part == migrate.InboxPart {
 		up += " --inbox"
 	}
-	there, wanted, err := db.Version(ctx, part)
-	switch {
-	case err != nil:
+	s, err := readSchema(ctx, db, part)
+	if err != nil {
 		g.failed(check, err)
-	case there == 0:
-		g.fail(check, "name the right database, or create the tables with "+up, "the tables of the %s are not there", part)
-	case there < wanted:
-		g.fail(check, "bring them to this version with "+up, "the tables of the %s are of version %d, this release needs %d", part, there, wanted)
-	case there > wanted:
-		err := opens(ctx, db, part)
-		switch {
-		case errors.Is(err, bridge.ErrNoSchema):
-			g.fail(check, "use the release that made them, or a later one", "%v", err)
-			return false
-		case err != nil:
-			g.failed(check, err)
-			return false
-		}
-		g.warn(check, "end the upgrade: replace the programs of this release by those of the release that made the tables",
-			"the tables of the %s are of version %d, and serve this release, which is of version %d", part, there, wanted)
-		return true
-	default:
-		g.ok(check, "the tables of the %s are of version %d, as this release needs", part, there)
-		return true
+		return false
 	}
-	return false
+	switch s.State {
+	case stateMissing:
+		g.fail(check, "name the right database, or create the tables with "+up, "the tables of the %s are not there", part)
+	case stateBehind:
+		g.fail(check, "bring them to this version with "+up, "the tables of the %s are of version %d, this release needs %d", part, s.There, s.Wanted)
+	case stateTooNew:
+		g.fail(check, "use the release that made them, or a later one", "%v", s.refusal)
+	case stateNewer:
+		g.warn(check, "end the upgrade: replace the programs of this release by those of the release that made the tables",
+			"the tables of the %s are of version %d, and serve this release, which is of version %d", part, s.There, s.Wanted)
+	case stateCurrent:
+		g.ok(check, "the tables of the %s are of version %d, as this release needs", part, s.There)
+	}
+	return s.State == stateNewer || s.State == stateCurrent
 }
 
 func examineInbox(ctx context.Context, g *group, url string) {

@@ -58,6 +58,8 @@ type schema struct {
 	Wanted   int64           `json:"wanted"` // the version that this release makes
 	State    string          `json:"state"`
 	Identity string          `json:"identity,omitempty"` // the ledger's
+
+	refusal error // of tables that are too new
 }
 
 // The states of a schema.
@@ -145,16 +147,28 @@ func (a *app) eachSchema(ctx context.Context, p *parts, open func(context.Contex
 func inspectSchema(ctx context.Context, part migrate.Part, url string, open func(context.Context, string) (*database.Database, error),
 	do func(context.Context, *database.Database, migrate.Part) error,
 ) (schema, error) {
-	s := schema{Part: part}
 	db, err := open(ctx, url)
 	if err != nil {
-		return s, err
+		return schema{}, err
 	}
 	defer db.Close()
-	s.Database = db.Dialect()
 	if err := do(ctx, db, part); err != nil {
-		return s, err
+		return schema{}, err
 	}
+	s, err := readSchema(ctx, db, part)
+	if err == nil && part == migrate.LedgerPart && (s.State == stateCurrent || s.State == stateNewer) {
+		var ledger *database.Ledger
+		if ledger, err = db.Ledger(ctx); err == nil {
+			s.Identity = ledger.Identity().String()
+		}
+	}
+	return s, err
+}
+
+// readSchema tells how far the tables of a part are.
+func readSchema(ctx context.Context, db *database.Database, part migrate.Part) (schema, error) {
+	s := schema{Part: part, Database: db.Dialect()}
+	var err error
 	if s.There, s.Wanted, err = db.Version(ctx, part); err != nil {
 		return s, err
 	}
@@ -163,23 +177,15 @@ func inspectSchema(ctx context.Context, part migrate.Part, url string, open func
 		s.State = stateMissing
 	case s.There < s.Wanted:
 		s.State = stateBehind
-	case s.There > s.Wanted:
-		s.State = stateNewer
-		if err := opens(ctx, db, part); errors.Is(err, bridge.ErrNoSchema) {
-			s.State = stateTooNew
-			return s, nil
-		}
-	default:
+	case s.There == s.Wanted:
 		s.State = stateCurrent
-	}
-	if s.There >= s.Wanted && part == migrate.LedgerPart {
-		ledger, err := db.Ledger(ctx)
-		if err != nil {
-			return s, err
+	default:
+		s.State = stateNewer
+		if err = opens(ctx, db, part); errors.Is(err, bridge.ErrNoSchema) {
+			s.State, s.refusal, err = stateTooNew, err, nil
 		}
-		s.Identity = ledger.Identity().String()
 	}
-	return s, nil
+	return s, err
 }
 
 // opens returns nil if this release works with the tables of a part.
