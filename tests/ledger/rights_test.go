@@ -68,10 +68,15 @@ func allGuarded() map[string]func(t *testing.T) guarded {
 	return map[string]func(t *testing.T) guarded{
 		"postgres": func(t *testing.T) guarded {
 			address := servertest.PostgresDB(t)
+			_, err := connect(t, address).Exec(`ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC`)
+			must(t, err)
 			h := postgresHarness("pgx", func(testing.TB) string { return address })
 			return guarded{
 				kind: kind(h),
 				as: func(t *testing.T, rights []string) *sql.DB {
+					if slices.Contains(rights, "SELECT, DELETE ON bridge_ledger") { // a verifier
+						rights = append(slices.Clone(rights), "EXECUTE ON FUNCTION bridge_committed, bridge_forget")
+					}
 					_, at := newRole(t, address, connect(t, address), rights...)
 					return connect(t, at)
 				},

@@ -52,14 +52,16 @@ FROM pg_class c WHERE c.oid IN (to_regclass('bridge_ledger'), to_regclass('bridg
 ORDER BY c.relname`
 
 	rights = `SELECT w.name || ' ON ' || w.relation AS missing FROM (VALUES %s) AS w(relation, name)
-WHERE NOT coalesce(CASE WHEN to_regclass(w.relation) IS NOT NULL THEN has_table_privilege(to_regclass(w.relation)::oid, w.name)
+WHERE NOT coalesce(CASE WHEN w.name = 'EXECUTE' THEN has_function_privilege(to_regprocedure(replace(w.relation, 'FUNCTION ', ''))::oid, w.name)
+	WHEN to_regclass(w.relation) IS NOT NULL THEN has_table_privilege(to_regclass(w.relation)::oid, w.name)
 	OR w.name = 'UPDATE' AND has_any_column_privilege(to_regclass(w.relation)::oid, 'UPDATE') END, false)`
 )
 
 // The rights that package postgres names, as values of the statement above.
 var (
 	verifierRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
-	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT')`
+	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT'),
+	('FUNCTION bridge_committed(uuid[])', 'EXECUTE'), ('FUNCTION bridge_forget(uuid[])', 'EXECUTE')`
 	unparkRights = `('bridge_parked', 'SELECT'), ('bridge_parked', 'UPDATE'), ('bridge_parked', 'DELETE'), ('bridge_ledger', 'UPDATE')`
 	sweepRights  = `('bridge_watermark', 'UPDATE'), ('bridge_ledger', 'UPDATE'), ('bridge_ledger', 'DELETE')`
 )
