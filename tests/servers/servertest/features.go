@@ -23,6 +23,8 @@ type Features struct {
 	// to end its connections (pause_minority). Otherwise it keeps its clients, and they
 	// hear nothing.
 	MinorityPauses bool
+	// LookNeedsRight says that who has no right to a queue is not told that it exists.
+	LookNeedsRight bool
 }
 
 // The sources: RabbitMQ's guides to quorum queues ('Poison Message Handling', 'Consumer
@@ -32,7 +34,7 @@ var releases = []struct {
 	major, minor int // from this release on
 	Features
 }{
-	{4, 3, Features{DeliveryLimit: 20, CountHeader: "x-acquired-count", TimeoutCancels: true}},
+	{4, 3, Features{DeliveryLimit: 20, CountHeader: "x-acquired-count", TimeoutCancels: true, LookNeedsRight: true}},
 	{4, 0, Features{DeliveryLimit: 20, CountHeader: "x-delivery-count", MinorityPauses: true}},
 	{3, 10, Features{CountHeader: "x-delivery-count", MinorityPauses: true}},
 }
