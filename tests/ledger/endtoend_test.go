@@ -16,49 +16,45 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
+func TestPostgresOwnTableEndToEnd(t *testing.T) {
+	t.Parallel()
+	testEndToEnd(t, postgresOwnTable(postgresHarness("pgx", servertest.PostgresDB)))
+}
+
 // What commits is forwarded and what rolls back is dropped, whether the transaction
 // ends before the verifier looks or while it waits.
-func TestEndToEnd(t *testing.T) {
-	for name, h := range map[string]ledgertest.Harness{
-		"mariadb":                           mariaDBHarness(),
-		"mariadb, own table":                mariaDBOwnTable("BINARY(16)"),
-		"mariadb, with a verifier's rights": mariaDBAs(t, mariaDBVerifier[:6]...),
-		"postgres, own table":               postgresOwnTable(postgresHarness("pgx", servertest.PostgresDB)),
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := stage.New(t, kindOf(h))
-			s.Queue("orders", nil)
-			send := func(body string) *sql.Tx {
-				t.Helper()
-				tx := begin(t, s.DB)
-				message := stage.To("orders", body)
-				message.ID = newID()
-				if h.Insert != nil {
-					must(t, h.Insert(t.Context(), bridge.SQL(tx), []uuid.UUID{message.ID}))
-				}
-				_, err := s.Sender.SendTx(t.Context(), bridge.SQL(tx), message)
-				must(t, err)
-				return tx
-			}
-			must(t, send("committed before").Commit())
-			must(t, send("rolled back before").Rollback())
-			commits, rollsBack := send("committed while it waits"), send("rolled back while it waits")
-			v := s.Verify(verifier.Options{Allow: []verifier.Allow{{RoutingKey: "orders"}}})
-			got := map[string]bool{string(s.Receive("orders", 1)[0].Body): true}
-			must(t, commits.Commit())
-			must(t, rollsBack.Rollback())
-			got[string(s.Receive("orders", 1)[0].Body)] = true
-			if !got["committed before"] || !got["committed while it waits"] {
-				t.Errorf("forwarded were %v", got)
-			}
-			s.Eventually("both rollbacks are dropped", func() bool { return v.Stats().Dropped == 2 })
-			v.Stop()
-			s.WaitEmpty("orders")
-			s.WaitEmpty("staging")
-			if rows := s.Rows(); rows != 0 {
-				t.Errorf("%d rows are left in the ledger", rows)
-			}
-		})
+func testEndToEnd(t *testing.T, h ledgertest.Harness) {
+	s := stage.New(t, kindOf(h))
+	s.Queue("orders", nil)
+	send := func(body string) *sql.Tx {
+		t.Helper()
+		tx := begin(t, s.DB)
+		message := stage.To("orders", body)
+		message.ID = newID()
+		if h.Insert != nil {
+			must(t, h.Insert(t.Context(), bridge.SQL(tx), []uuid.UUID{message.ID}))
+		}
+		_, err := s.Sender.SendTx(t.Context(), bridge.SQL(tx), message)
+		must(t, err)
+		return tx
+	}
+	must(t, send("committed before").Commit())
+	must(t, send("rolled back before").Rollback())
+	commits, rollsBack := send("committed while it waits"), send("rolled back while it waits")
+	v := s.Verify(verifier.Options{Allow: []verifier.Allow{{RoutingKey: "orders"}}})
+	got := map[string]bool{string(s.Receive("orders", 1)[0].Body): true}
+	must(t, commits.Commit())
+	must(t, rollsBack.Rollback())
+	got[string(s.Receive("orders", 1)[0].Body)] = true
+	if !got["committed before"] || !got["committed while it waits"] {
+		t.Errorf("forwarded were %v", got)
+	}
+	s.Eventually("both rollbacks are dropped", func() bool { return v.Stats().Dropped == 2 })
+	v.Stop()
+	s.WaitEmpty("orders")
+	s.WaitEmpty("staging")
+	if rows := s.Rows(); rows != 0 {
+		t.Errorf("%d rows are left in the ledger", rows)
 	}
 }
 
@@ -87,12 +83,13 @@ func kindOf(h ledgertest.Harness) stage.Database {
 // mariaDBAs is a harness in which the ledger works with a role of these rights.
 func mariaDBAs(t *testing.T, rights ...string) ledgertest.Harness {
 	h := mariaDBHarness()
-	h.Open = func(ctx context.Context, db *sql.DB) (driver.Ledger, error) {
-		var name string
-		if err := db.QueryRowContext(ctx, "SELECT DATABASE()").Scan(&name); err != nil {
-			return nil, err
-		}
-		config := mariaDBConfig(t, servertest.MariaDB(t).DatabaseDSN(name))
+	var dsn string
+	h.Create = func(testing.TB) func() (*sql.DB, error) {
+		dsn = servertest.MariaDBDatabase(t)
+		return func() (*sql.DB, error) { return sql.Open("mysql", dsn) }
+	}
+	h.Open = func(ctx context.Context, _ *sql.DB) (driver.Ledger, error) {
+		config := mariaDBConfig(t, dsn)
 		return mysql.Open(ctx, mariaDBRole(t, config, connectMariaDB(t, config), rights...))
 	}
 	return h

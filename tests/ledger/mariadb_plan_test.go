@@ -32,6 +32,7 @@ var readsAll = []string{
 // by key may read the whole table, since one that locks would wait for all rows that
 // are open.
 func TestMariaDBReadsByKeyHoweverFewRowsThereAre(t *testing.T) {
+	t.Parallel()
 	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Fast: true, Config: []string{"general-log=ON", "log-output=TABLE"}})
 	db := onServer(t, server)
 	must(t, migrate.Inbox(t.Context(), db, migrate.MySQL))

@@ -20,7 +20,7 @@ import (
 
 // Whatever a connection brings along, the ledger passes the proof, or says that it
 // cannot be used, and finds nothing that is not committed.
-func TestMariaDBAnyConnection(t *testing.T) {
+func testMariaDBAnyConnection(t *testing.T) {
 	root := connectMariaDB(t, mariaDBConfig(t, servertest.MariaDBDatabase(t)))
 	for _, c := range []struct {
 		setting, value string
@@ -71,7 +71,7 @@ func TestMariaDBAnyConnection(t *testing.T) {
 	}
 }
 
-func TestMariaDBLeavesTheSessionAsItWas(t *testing.T) {
+func testMariaDBLeavesTheSessionAsItWas(t *testing.T) {
 	_, db := mariaDB(t)
 	db.SetMaxOpenConns(1)
 	ledger, err := mysql.Open(t.Context(), db)
@@ -108,6 +108,7 @@ func TestMariaDBLeavesTheSessionAsItWas(t *testing.T) {
 // With this server's setting the end of a settle's wait ends its whole transaction, which is
 // its own. A pool may come to a reader after a failover, and meets nobody's locks there.
 func TestMariaDBThatIsNoPrimaryIsRefused(t *testing.T) {
+	t.Parallel()
 	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Fast: true, Config: []string{"innodb_rollback_on_timeout=ON"}})
 	db := onServer(t, server)
 	ledger := openMySQL(t, db)
@@ -150,7 +151,7 @@ func TestMariaDBThatIsNoPrimaryIsRefused(t *testing.T) {
 	expectNotPrimary(t, "a reader: check", ledger.Check(t.Context()))
 }
 
-func TestMariaDBLedgerOfAnotherEngineIsRefused(t *testing.T) {
+func testMariaDBLedgerOfAnotherEngineIsRefused(t *testing.T) {
 	_, db := mariaDB(t)
 	ledger, err := mysql.Open(t.Context(), db)
 	must(t, err)
@@ -164,7 +165,7 @@ func TestMariaDBLedgerOfAnotherEngineIsRefused(t *testing.T) {
 }
 
 // Every statement on tables commits by itself, so a migrator can die after any.
-func TestMariaDBMigrationIsCompletedAfterACrashAnywhere(t *testing.T) {
+func testMariaDBMigrationIsCompletedAfterACrashAnywhere(t *testing.T) {
 	steps := []string{
 		`CREATE TABLE bridge_ledger_version (id bigint unsigned NOT NULL AUTO_INCREMENT PRIMARY KEY,
 			version_id bigint NOT NULL, is_applied boolean NOT NULL, tstamp datetime NULL DEFAULT current_timestamp)`,

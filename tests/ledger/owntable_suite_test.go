@@ -20,24 +20,27 @@ import (
 )
 
 func TestPostgresOwnTable(t *testing.T) {
+	t.Parallel()
 	ledgertest.Run(t, postgresOwnTable(postgresHarness("pgx", servertest.PostgresDB)))
 }
 
 func TestPostgresOwnTableBehindPgBouncer(t *testing.T) {
+	t.Parallel()
 	ledgertest.Run(t, postgresOwnTable(pooled(ofDriver(postgresHarness("pgx", func(t testing.TB) string {
 		return withParameter(t, servertest.PgBouncer(t, servertest.PostgresDB(t)), "default_query_exec_mode", "exec")
 	})))))
 }
 
 func TestPostgresOwnTableByPq(t *testing.T) {
+	t.Parallel()
 	ledgertest.Run(t, postgresOwnTable(ofDriver(postgresHarness("postgres", byPq))))
 }
 
-func TestMariaDBOwnTable(t *testing.T) {
+func testMariaDBOwnTableSuite(t *testing.T) {
 	ledgertest.Run(t, mariaDBOwnTable("BINARY(16)"))
 }
 
-func TestMariaDBOwnTableWithUUIDColumn(t *testing.T) {
+func testMariaDBUUIDColumnSuite(t *testing.T) {
 	_, db := mariaDB(t)
 	if isMySQL(t, db) {
 		t.Skip("MySQL has no such type")

@@ -38,6 +38,7 @@ func testUnusable(t *testing.T, db *sql.DB, open func(bridge.OwnTable) (driver.L
 }
 
 func TestPostgresUnusableOwnTableIsRefused(t *testing.T) {
+	t.Parallel()
 	_, db := migrated(t)
 	open := func(own bridge.OwnTable) (driver.Ledger, error) { return postgres.OpenOwnTable(t.Context(), db, own) }
 	testUnusable(t, db, open, map[string]unusable{
@@ -63,7 +64,7 @@ func TestPostgresUnusableOwnTableIsRefused(t *testing.T) {
 	}
 }
 
-func TestMariaDBUnusableOwnTableIsRefused(t *testing.T) {
+func testMariaDBUnusableOwnTableIsRefused(t *testing.T) {
 	_, db := mariaDB(t)
 	open := func(own bridge.OwnTable) (driver.Ledger, error) { return mysql.OpenOwnTable(t.Context(), db, own) }
 	testUnusable(t, db, open, map[string]unusable{
@@ -98,7 +99,7 @@ func unused(t *testing.T, db *sql.DB) string {
 }
 
 // Of two indexes the one is chosen that statements may use, whatever their names.
-func TestMariaDBOwnTableIsReadByAnIndexInUse(t *testing.T) {
+func testMariaDBOwnTableIsReadByAnIndexInUse(t *testing.T) {
 	_, db := mariaDB(t)
 	execute(t, db, "CREATE TABLE orders (id BINARY(16), n INT, UNIQUE KEY a (id) "+unused(t, db)+", UNIQUE KEY z (id))")
 	ledger, err := mysql.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
@@ -127,6 +128,7 @@ func TestMariaDBOwnTableIsReadByAnIndexInUse(t *testing.T) {
 // The rights that the packages' documentation names are enough, and the proof
 // leaves the table alone: nobody may write to it but the application.
 func TestPostgresOwnTableLeastRights(t *testing.T) {
+	t.Parallel()
 	address, admin := migrated(t)
 	execute(t, admin, "CREATE SCHEMA shop")
 	execute(t, admin, "CREATE TABLE shop.orders (n int, id uuid UNIQUE)")
@@ -153,7 +155,7 @@ func TestPostgresOwnTableLeastRights(t *testing.T) {
 	}
 }
 
-func TestMariaDBOwnTableLeastRights(t *testing.T) {
+func testMariaDBOwnTableLeastRights(t *testing.T) {
 	config, admin := mariaDB(t)
 	execute(t, admin, "CREATE TABLE orders (n INT, id BINARY(16) UNIQUE) ENGINE = InnoDB")
 	senders := mariaDBRole(t, config, admin, "SELECT (id), INSERT ON orders", "SELECT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
@@ -212,39 +214,34 @@ func testPostgresOwnTableWithoutRoomForLocks(t *testing.T, server *servers.Postg
 	expectOutcome(t, ledger, ids[0], driver.RolledBack)
 }
 
+func TestPostgresOwnTablesIdentityIsTheTables(t *testing.T) {
+	t.Parallel()
+	_, db := migrated(t)
+	execute(t, db, "CREATE TABLE orders (id uuid PRIMARY KEY); CREATE SCHEMA other; CREATE TABLE other.orders (id uuid PRIMARY KEY)")
+	open := func(own bridge.OwnTable) (driver.Ledger, error) { return postgres.OpenOwnTable(t.Context(), db, own) }
+	testOwnTablesIdentity(t, openLedger(t, db), open, "orders", "public.orders", "other.orders")
+}
+
+func testMariaDBOwnTablesIdentity(t *testing.T) {
+	config, db := mariaDB(t)
+	execute(t, db, "CREATE TABLE orders (id BINARY(16) PRIMARY KEY) ENGINE = InnoDB")
+	execute(t, db, "CREATE TABLE other (id BINARY(16) PRIMARY KEY) ENGINE = InnoDB")
+	open := func(own bridge.OwnTable) (driver.Ledger, error) { return mysql.OpenOwnTable(t.Context(), db, own) }
+	testOwnTablesIdentity(t, openMySQL(t, db), open, "orders", config.DBName+".orders", "other")
+}
+
 // Sender and verifier may spell the table's name in different ways; the identity is that
 // of the table, and neither the database's nor another table's.
-func TestAnOwnTablesIdentityIsTheTables(t *testing.T) {
-	_, onPostgres := migrated(t)
-	execute(t, onPostgres, "CREATE TABLE orders (id uuid PRIMARY KEY); CREATE SCHEMA other; CREATE TABLE other.orders (id uuid PRIMARY KEY)")
-	postgresLedger, err := postgres.Open(t.Context(), onPostgres)
-	must(t, err)
-	config, onMariaDB := mariaDB(t)
-	execute(t, onMariaDB, "CREATE TABLE orders (id BINARY(16) PRIMARY KEY) ENGINE = InnoDB")
-	execute(t, onMariaDB, "CREATE TABLE other (id BINARY(16) PRIMARY KEY) ENGINE = InnoDB")
-	mariaDBLedger, err := mysql.Open(t.Context(), onMariaDB)
-	must(t, err)
-	for _, c := range []struct {
-		ledger             driver.Ledger
-		open               func(own bridge.OwnTable) (driver.Ledger, error)
-		plain, full, other string
-	}{
-		{postgresLedger, func(own bridge.OwnTable) (driver.Ledger, error) {
-			return postgres.OpenOwnTable(t.Context(), onPostgres, own)
-		}, "orders", "public.orders", "other.orders"},
-		{mariaDBLedger, func(own bridge.OwnTable) (driver.Ledger, error) {
-			return mysql.OpenOwnTable(t.Context(), onMariaDB, own)
-		}, "orders", config.DBName + ".orders", "other"},
-	} {
-		identity := func(table string) uuid.UUID {
-			own, err := c.open(bridge.OwnTable{Table: table, Column: "id"})
-			must(t, err)
-			return own.Identity()
-		}
-		if plain, full := identity(c.plain), identity(c.full); plain != full {
-			t.Errorf("%s is %s, and %s is %s", c.plain, plain, c.full, full)
-		} else if plain == identity(c.other) || plain == c.ledger.Identity() {
-			t.Errorf("the identity of %s is also that of %s or of bridge_ledger", c.plain, c.other)
-		}
+func testOwnTablesIdentity(t *testing.T, ledger driver.Ledger, open func(bridge.OwnTable) (driver.Ledger, error), plain, full, other string) {
+	t.Helper()
+	identity := func(table string) uuid.UUID {
+		own, err := open(bridge.OwnTable{Table: table, Column: "id"})
+		must(t, err)
+		return own.Identity()
+	}
+	if one, same := identity(plain), identity(full); one != same {
+		t.Errorf("%s is %s, and %s is %s", plain, one, full, same)
+	} else if one == identity(other) || one == ledger.Identity() {
+		t.Errorf("the identity of %s is also that of %s or of bridge_ledger", plain, other)
 	}
 }

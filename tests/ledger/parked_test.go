@@ -11,26 +11,21 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
-	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
+
+func TestPostgresRowHasTheTimeOfItsInsert(t *testing.T) {
+	t.Parallel()
+	_, db := migrated(t)
+	testTimeOfInsert(t, openLedger(t, db), "SELECT pg_sleep(0.2)")
+}
+
+func testMariaDBTimeOfInsert(t *testing.T) {
+	_, db := mariaDB(t)
+	testTimeOfInsert(t, openMySQL(t, db), "DO SLEEP(0.2)")
+}
 
 // A row that bore the time at which its transaction began could be older than the
 // time at which its message was staged, and a sweep would lose that message.
-func TestARowHasTheTimeOfItsInsert(t *testing.T) {
-	t.Run("postgres", func(t *testing.T) {
-		_, db := migrated(t)
-		ledger, err := postgres.Open(t.Context(), db)
-		must(t, err)
-		testTimeOfInsert(t, ledger, "SELECT pg_sleep(0.2)")
-	})
-	t.Run("mariadb", func(t *testing.T) {
-		_, db := mariaDB(t)
-		ledger, err := mysql.Open(t.Context(), db)
-		must(t, err)
-		testTimeOfInsert(t, ledger, "DO SLEEP(0.2)")
-	})
-}
-
 func testTimeOfInsert(t *testing.T, ledger driver.Ledger, pause string) {
 	t.Helper()
 	ids := []uuid.UUID{newID(), newID()}
@@ -52,7 +47,7 @@ func testTimeOfInsert(t *testing.T, ledger driver.Ledger, pause string) {
 }
 
 // Whatever a connection makes of times, they are instants.
-func TestMariaDBTimesDoNotDependOnTheConnection(t *testing.T) {
+func testMariaDBTimesDoNotDependOnTheConnection(t *testing.T) {
 	config, admin := mariaDB(t)
 	id := newID()
 	ledger, err := mysql.Open(t.Context(), admin)
@@ -81,6 +76,7 @@ func TestMariaDBTimesDoNotDependOnTheConnection(t *testing.T) {
 // Transactions that are open for long must not be waited for with everybody else
 // behind the one who waits.
 func TestPostgresMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
+	t.Parallel()
 	_, db := migrated(t)
 	ledger := openLedger(t, db)
 	for _, statement := range []string{"DROP TABLE bridge_watermark", "DROP TABLE bridge_parked", "DELETE FROM bridge_ledger_version WHERE version_id > 1"} {

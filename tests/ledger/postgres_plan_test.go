@@ -28,6 +28,7 @@ func ledgerOnOneConnection(t *testing.T, address string) (*sqlx.DB, *postgres.Le
 
 // To plan the INSERT of a sender's transaction costs as much as to carry it out.
 func TestPostgresRecordsByPlansThatAreKept(t *testing.T) {
+	t.Parallel()
 	db, ledger := ledgerOnOneConnection(t, servertest.PostgresDB(t))
 	const kept = 10
 	for _, messages := range []int{1, 2} {
@@ -59,6 +60,7 @@ FROM pg_prepared_statements WHERE statement LIKE 'INSERT INTO bridge_ledger (id)
 // been forwarded since. The statistics do not count these, so that the whole table seems to cost
 // less than the index.
 func TestPostgresGoesByKeyAmongDeadRows(t *testing.T) {
+	t.Parallel()
 	address := servertest.PostgresDB(t)
 	db, ledger := ledgerOnOneConnection(t, address)
 	other, err := sqlx.Open("pgx", address)

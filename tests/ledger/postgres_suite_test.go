@@ -28,10 +28,12 @@ import (
 )
 
 func TestPostgresByPgx(t *testing.T) {
+	t.Parallel()
 	runPostgres(t, postgresHarness("pgx", servertest.PostgresDB))
 }
 
 func TestPostgresByPq(t *testing.T) {
+	t.Parallel()
 	runPostgres(t, ofDriver(postgresHarness("postgres", byPq)))
 }
 
@@ -44,6 +46,7 @@ func byPq(t testing.TB) string {
 // Natively: what works in the caller's transaction goes past database/sql, and the rest over
 // a pgxpool.Pool.
 func TestPostgresByPgxPool(t *testing.T) {
+	t.Parallel()
 	var opened closers
 	h := postgresHarness("pgx", servertest.PostgresDB)
 	h.Further = true
@@ -156,6 +159,7 @@ func (c *connection) RewriteQuery(_ context.Context, conn *pgx.Conn, statement s
 }
 
 func TestPostgresBehindPgBouncerByPgx(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"exec", "simple_protocol"} {
 		t.Run(mode, func(t *testing.T) {
 			runPostgres(t, pooled(ofDriver(postgresHarness("pgx", func(t testing.TB) string {

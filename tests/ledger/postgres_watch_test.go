@@ -37,6 +37,7 @@ func backend(t *testing.T, q interface {
 
 // A login that is not in pg_read_all_stats sees of others' sessions that they are there.
 func TestPostgresHoldersWithLeastRights(t *testing.T) {
+	t.Parallel()
 	address, admin := migrated(t)
 	role, at := newRole(t, address, admin, "SELECT, INSERT, DELETE ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
 	db := connect(t, at)
@@ -62,6 +63,7 @@ func TestPostgresHoldersWithLeastRights(t *testing.T) {
 
 // A holder may be held up itself.
 func TestPostgresHolderThatWaitsSaysForWhom(t *testing.T) {
+	t.Parallel()
 	_, db := migrated(t)
 	ledger := openLedger(t, db)
 	first, second := newID(), newID()
@@ -82,6 +84,7 @@ func TestPostgresHolderThatWaitsSaysForWhom(t *testing.T) {
 
 // Nothing bounds the wait for a table's lock, but Holders does.
 func TestPostgresHoldersOfALockedTable(t *testing.T) {
+	t.Parallel()
 	_, db := migrated(t)
 	ledger := openLedger(t, db)
 	tx := begin(t, db)
@@ -95,6 +98,7 @@ func TestPostgresHoldersOfALockedTable(t *testing.T) {
 
 // A verifier that settles has the row for a moment; it is not who holds a message up.
 func TestPostgresHolderIsNobodyWhoSettles(t *testing.T) {
+	t.Parallel()
 	_, db := migrated(t)
 	id := newID()
 	tx := begin(t, db)

@@ -43,6 +43,7 @@ func (b broken) Forget(ctx context.Context, ids []uuid.UUID) error {
 
 // The proof is the same for every database. That it lets a good ledger pass, each shows.
 func TestABrokenLedgerFailsTheProof(t *testing.T) {
+	t.Parallel()
 	type lookup = func(context.Context, []uuid.UUID) ([]uuid.UUID, error)
 	type settle = func(context.Context, uuid.UUID, time.Duration) (driver.Outcome, error)
 	_, db := migrated(t)

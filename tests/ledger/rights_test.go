@@ -51,166 +51,166 @@ type guarded struct {
 	older string // makes rows of the ledger two hours older
 }
 
-// allGuarded has each database that knows roles.
-func allGuarded() map[string]func(t *testing.T) guarded {
-	kind := func(h ledgertest.Harness) stage.Database {
-		kind := kindOf(h)
-		open := kind.Open
-		kind.Open = func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
-			db, ledger, err := open(ctx, url)
-			if err == nil {
-				err = h.MigrateInbox(ctx, db)
-			}
-			return db, ledger, err
+// guardedKind is the stage's kind of database for a harness, with an inbox.
+func guardedKind(h ledgertest.Harness) stage.Database {
+	kind := kindOf(h)
+	open := kind.Open
+	kind.Open = func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
+		db, ledger, err := open(ctx, url)
+		if err == nil {
+			err = h.MigrateInbox(ctx, db)
 		}
-		return kind
+		return db, ledger, err
 	}
-	return map[string]func(t *testing.T) guarded{
-		"postgres": func(t *testing.T) guarded {
-			address := servertest.PostgresDB(t)
-			_, err := connect(t, address).Exec(`ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC`)
-			must(t, err)
-			h := postgresHarness("pgx", func(testing.TB) string { return address })
-			return guarded{
-				kind: kind(h),
-				as: func(t *testing.T, rights []string) *sql.DB {
-					if slices.Contains(rights, "SELECT, DELETE ON bridge_ledger") { // a verifier
-						rights = append(slices.Clone(rights), "EXECUTE ON FUNCTION bridge_committed, bridge_forget")
-					}
-					_, at := newRole(t, address, connect(t, address), rights...)
-					return connect(t, at)
-				},
-				open:  func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return postgres.Open(ctx, db) },
-				inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
-				older: "UPDATE bridge_ledger SET recorded_at = recorded_at - interval '2 hours'",
+	return kind
+}
+
+func postgresGuarded(t *testing.T) guarded {
+	address := servertest.PostgresDB(t)
+	execute(t, connect(t, address), `ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC`)
+	h := postgresHarness("pgx", func(testing.TB) string { return address })
+	return guarded{
+		kind: guardedKind(h),
+		as: func(t *testing.T, rights []string) *sql.DB {
+			if slices.Contains(rights, "SELECT, DELETE ON bridge_ledger") { // a verifier
+				rights = append(slices.Clone(rights), "EXECUTE ON FUNCTION bridge_committed, bridge_forget")
 			}
+			_, at := newRole(t, address, connect(t, address), rights...)
+			return connect(t, at)
 		},
-		"mariadb": func(t *testing.T) guarded {
-			dsn := servertest.MariaDBDatabase(t)
-			config := mariaDBConfig(t, dsn)
-			h := mariaDBHarness()
-			h.Create = func(testing.TB) func() (*sql.DB, error) {
-				return func() (*sql.DB, error) { return sql.Open("mysql", dsn) }
-			}
-			return guarded{
-				kind: kind(h),
-				as: func(t *testing.T, rights []string) *sql.DB {
-					return mariaDBRole(t, config, connectMariaDB(t, config), rights...)
-				},
-				open:  func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return mysql.Open(ctx, db) },
-				inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) },
-				older: h.Older,
-			}
-		},
+		open:  func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return postgres.Open(ctx, db) },
+		inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
+		older: h.Older,
 	}
+}
+
+func mariaDBGuarded(t *testing.T) guarded {
+	dsn := servertest.MariaDBDatabase(t)
+	config := mariaDBConfig(t, dsn)
+	h := mariaDBHarness()
+	h.Create = func(testing.TB) func() (*sql.DB, error) {
+		return func() (*sql.DB, error) { return sql.Open("mysql", dsn) }
+	}
+	return guarded{
+		kind: guardedKind(h),
+		as: func(t *testing.T, rights []string) *sql.DB {
+			return mariaDBRole(t, config, connectMariaDB(t, config), rights...)
+		},
+		open:  func(ctx context.Context, db *sql.DB) (driver.Ledger, error) { return mysql.Open(ctx, db) },
+		inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) },
+		older: h.Older,
+	}
+}
+
+func TestPostgresEachRoleWorksWithItsRightsAndNoMore(t *testing.T) {
+	t.Parallel()
+	testEachRole(t, postgresGuarded)
 }
 
 // Each role does what it is for with the rights that are documented for it, from the
 // sender to the receiver, in one session of the verifier; and it cannot do what the next
 // role is for. What a verifier may not do beside the messages, such as to unpark, it says
 // once.
-func TestEachRoleWorksWithItsRightsAndNoMore(t *testing.T) {
-	for name, database := range allGuarded() {
-		for _, role := range []struct {
-			name            string
-			rights          []string
-			unparks, sweeps bool
-		}{
-			{"verifier", verifierRights, false, false},
-			{"verifier that unparks", unparkerRights, true, false},
-			{"verifier that sweeps", sweeperRights, true, true},
-		} {
-			t.Run(name+", "+role.name, func(t *testing.T) {
-				g := database(t)
-				s := stage.New(t, g.kind)
-				queue := s.Queue("target", nil)
-				open := func(rights []string) driver.Ledger {
-					t.Helper()
-					ledger, err := g.open(t.Context(), g.as(t, rights))
-					must(t, err)
-					return ledger
-				}
-				send := func(ledger driver.Ledger, parking sender.Parking, body string) (*sql.Tx, error) {
-					t.Helper()
-					out, err := sender.New(ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: stage.Patience, Parking: parking})
-					must(t, err)
-					tx := begin(t, ledger.DB())
-					_, err = out.SendTx(t.Context(), bridge.SQL(tx), stage.To(queue, body))
-					return tx, err
-				}
-				senders, parkers, receivers := open(senderRights), open(parkerRights), g.as(t, receiverRights)
-
-				// An orphan, to be swept.
-				orphan := newID()
-				tx := begin(t, senders.DB())
-				must(t, senders.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{orphan}))
-				must(t, tx.Commit())
-				execute(t, s.DB, g.older)
-
-				var log logLines
-				s.Ledger = open(role.rights)
-				v := s.Verify(verifier.Options{SweepAge: time.Hour, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-				s.Eventually("a sweep", func() bool {
-					return v.Stats().Swept == 1 || !role.sweeps && log.with("job=sweep") == 1
-				})
-
-				committed, err := send(senders, sender.ParkNever, "committed")
-				must(t, err)
-				must(t, committed.Commit())
-				rolledBack, err := send(senders, sender.ParkNever, "rolled back")
-				must(t, err)
-				must(t, rolledBack.Rollback())
-				refused, err := send(senders, sender.ParkAlways, "parked without the right")
-				if err == nil {
-					t.Error("one who may only send has parked a message")
-				}
-				must(t, refused.Rollback())
-				parked, err := send(parkers, sender.ParkAlways, "parked")
-				must(t, err)
-				must(t, parked.Commit())
-
-				want := map[string]bool{"committed": true}
-				if role.unparks {
-					want["parked"] = true
-				}
-				inbox, err := g.inbox(t.Context(), receivers)
-				must(t, err)
-				for _, d := range s.Receive(queue, len(want)) {
-					if !want[string(d.Body)] {
-						t.Errorf("received %q", d.Body)
-					}
-					for _, fresh := range []bool{true, false} {
-						tx := begin(t, receivers)
-						claimed, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", d.MessageId)
-						must(t, err)
-						must(t, tx.Commit())
-						if claimed != fresh {
-							t.Errorf("the claim is %t, must be %t", claimed, fresh)
-						}
-					}
-				}
-				s.Eventually("the rolled-back one is dropped", func() bool { return v.Stats().Dropped == 1 })
-				left := 0 // of the ledger's rows
-				for job, may := range map[string]bool{"unpark": role.unparks, "sweep": role.sweeps} {
-					if !may {
-						left++
-						s.Eventually("the log says what it may not", func() bool { return log.with("job="+job) == 1 })
-					}
-				}
-				s.Eventually("the ledger is empty", func() bool { return s.Rows() == left })
-				if n := v.Stats().Sessions; n != 1 {
-					t.Errorf("%d sessions:\n%s", n, log.String())
-				}
-			})
-		}
-		t.Run(name+", others", func(t *testing.T) {
+func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
+	for _, role := range []struct {
+		name            string
+		rights          []string
+		unparks, sweeps bool
+	}{
+		{"verifier", verifierRights, false, false},
+		{"verifier that unparks", unparkerRights, true, false},
+		{"verifier that sweeps", sweeperRights, true, true},
+	} {
+		t.Run(role.name, func(t *testing.T) {
 			g := database(t)
-			admin, _, err := g.kind.Open(t.Context(), g.kind.URL(t))
+			s := stage.New(t, g.kind)
+			queue := s.Queue("target", nil)
+			open := func(rights []string) driver.Ledger {
+				t.Helper()
+				ledger, err := g.open(t.Context(), g.as(t, rights))
+				must(t, err)
+				return ledger
+			}
+			send := func(ledger driver.Ledger, parking sender.Parking, body string) (*sql.Tx, error) {
+				t.Helper()
+				out, err := sender.New(ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: stage.Patience, Parking: parking})
+				must(t, err)
+				tx := begin(t, ledger.DB())
+				_, err = out.SendTx(t.Context(), bridge.SQL(tx), stage.To(queue, body))
+				return tx, err
+			}
+			senders, parkers, receivers := open(senderRights), open(parkerRights), g.as(t, receiverRights)
+
+			// An orphan, to be swept.
+			orphan := newID()
+			tx := begin(t, senders.DB())
+			must(t, senders.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{orphan}))
+			must(t, tx.Commit())
+			execute(t, s.DB, g.older)
+
+			var log logLines
+			s.Ledger = open(role.rights)
+			v := s.Verify(verifier.Options{SweepAge: time.Hour, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			s.Eventually("a sweep", func() bool {
+				return v.Stats().Swept == 1 || !role.sweeps && log.with("job=sweep") == 1
+			})
+
+			committed, err := send(senders, sender.ParkNever, "committed")
 			must(t, err)
-			t.Cleanup(func() { must(t, admin.Close()) })
-			testReceivingRoles(t, g)
+			must(t, committed.Commit())
+			rolledBack, err := send(senders, sender.ParkNever, "rolled back")
+			must(t, err)
+			must(t, rolledBack.Rollback())
+			refused, err := send(senders, sender.ParkAlways, "parked without the right")
+			if err == nil {
+				t.Error("one who may only send has parked a message")
+			}
+			must(t, refused.Rollback())
+			parked, err := send(parkers, sender.ParkAlways, "parked")
+			must(t, err)
+			must(t, parked.Commit())
+
+			want := map[string]bool{"committed": true}
+			if role.unparks {
+				want["parked"] = true
+			}
+			inbox, err := g.inbox(t.Context(), receivers)
+			must(t, err)
+			for _, d := range s.Receive(queue, len(want)) {
+				if !want[string(d.Body)] {
+					t.Errorf("received %q", d.Body)
+				}
+				for _, fresh := range []bool{true, false} {
+					tx := begin(t, receivers)
+					claimed, err := inbox.Claim(t.Context(), bridge.SQL(tx), "consumer", d.MessageId)
+					must(t, err)
+					must(t, tx.Commit())
+					if claimed != fresh {
+						t.Errorf("the claim is %t, must be %t", claimed, fresh)
+					}
+				}
+			}
+			s.Eventually("the rolled-back one is dropped", func() bool { return v.Stats().Dropped == 1 })
+			left := 0 // of the ledger's rows
+			for job, may := range map[string]bool{"unpark": role.unparks, "sweep": role.sweeps} {
+				if !may {
+					left++
+					s.Eventually("the log says what it may not", func() bool { return log.with("job="+job) == 1 })
+				}
+			}
+			s.Eventually("the ledger is empty", func() bool { return s.Rows() == left })
+			if n := v.Stats().Sessions; n != 1 {
+				t.Errorf("%d sessions:\n%s", n, log.String())
+			}
 		})
 	}
+	t.Run("others", func(t *testing.T) {
+		g := database(t)
+		admin, _, err := g.kind.Open(t.Context(), g.kind.URL(t))
+		must(t, err)
+		t.Cleanup(func() { must(t, admin.Close()) })
+		testReceivingRoles(t, g)
+	})
 }
 
 // testReceivingRoles has each receiver do what its rights are for, and what they are not
@@ -411,27 +411,24 @@ func (l *logLines) with(words string) int {
 	return strings.Count(l.text.String(), words)
 }
 
+func TestPostgresRightsToMigrate(t *testing.T) {
+	t.Parallel()
+	address := servertest.PostgresDB(t)
+	_, at := newRole(t, address, connect(t, address), "CREATE ON SCHEMA public")
+	testRightsToMigrate(t, connect(t, at), migrate.PostgreSQL)
+}
+
+func testMariaDBRightsToMigrate(t *testing.T) {
+	config := mariaDBConfig(t, servertest.MariaDBDatabase(t))
+	db := mariaDBRole(t, config, connectMariaDB(t, config),
+		"SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX ON "+config.DBName+".*")
+	testRightsToMigrate(t, db, migrate.MySQL)
+}
+
 // Who migrates needs the rights that are documented for it, from nothing and again.
-func TestWhoMigratesNeedsTheDocumentedRights(t *testing.T) {
-	for name, db := range map[string]func(t *testing.T) *sql.DB{
-		"postgres": func(t *testing.T) *sql.DB {
-			address := servertest.PostgresDB(t)
-			_, at := newRole(t, address, connect(t, address), "CREATE ON SCHEMA public")
-			return connect(t, at)
-		},
-		"mysql": func(t *testing.T) *sql.DB {
-			config := mariaDBConfig(t, servertest.MariaDBDatabase(t))
-			return mariaDBRole(t, config, connectMariaDB(t, config),
-				"SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX ON "+config.DBName+".*")
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dialect := map[string]migrate.Dialect{"postgres": migrate.PostgreSQL, "mysql": migrate.MySQL}[name]
-			db := db(t)
-			for range 2 {
-				must(t, migrate.Ledger(t.Context(), db, dialect))
-				must(t, migrate.Inbox(t.Context(), db, dialect))
-			}
-		})
+func testRightsToMigrate(t *testing.T, db *sql.DB, dialect migrate.Dialect) {
+	for range 2 {
+		must(t, migrate.Ledger(t.Context(), db, dialect))
+		must(t, migrate.Inbox(t.Context(), db, dialect))
 	}
 }
