@@ -27,12 +27,11 @@ type history struct {
 	sender   *sender.Sender
 
 	committed  map[uuid.UUID]bool
-	rolledBack []uuid.UUID // and not sent again
-	attempts   map[uuid.UUID]int
+	rolledBack []uuid.UUID        // and not sent again
+	copies     map[uuid.UUID]int  // that may be staged or delivered, see most
 	grouped    map[uuid.UUID]bool // travelled with others
 	keyed      map[uuid.UUID]*keyed
 	clock      int // counts what happens to messages with a key
-	wasCut     bool
 }
 
 // A transaction is open. Its messages are listed by the savepoint after which
@@ -105,8 +104,8 @@ func (h *history) sendIDs(t *rapid.T, tx *transaction, key string, ids ...uuid.U
 	last := len(tx.sent) - 1
 	tx.sent[last] = append(tx.sent[last], sent...)
 	for i, id := range sent {
-		h.attempts[id]++
-		h.grouped[id] = h.sender == h.Sender && len(sent) > 1
+		h.copies[id]++
+		h.grouped[id] = h.grouped[id] || h.sender == h.Sender && len(sent) > 1
 		if ids[i] != uuid.Nil && ids[i] != id {
 			t.Fatalf("the ID %s was given, and is %s", ids[i], id)
 		}
@@ -230,8 +229,10 @@ func (h *history) cut(t *rapid.T) {
 	if !h.mayCut {
 		t.Skip("not in this history")
 	}
-	h.wasCut = true
 	h.valve.Cut()
+	for id := range h.copies {
+		h.copies[id] *= 2
+	}
 }
 
 func (tx *transaction) exec(t *rapid.T, statement string) {

@@ -80,7 +80,7 @@ func (w *world) begin(t *rapid.T) *history {
 		mayCut:    rapid.Bool().Draw(t, "connections may be cut"),
 		committed: make(map[uuid.UUID]bool),
 		keyed:     make(map[uuid.UUID]*keyed),
-		attempts:  make(map[uuid.UUID]int),
+		copies:    make(map[uuid.UUID]int),
 		grouped:   make(map[uuid.UUID]bool),
 	}
 	if rapid.Bool().Draw(t, "each message is staged by itself") {
