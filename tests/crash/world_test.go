@@ -160,6 +160,16 @@ func (w *world) check() (twice map[uuid.UUID]int, rows []uuid.UUID) {
 	return twice, w.ids(`SELECT id FROM bridge_ledger`)
 }
 
+// wantAtMost looks at what check has counted.
+func (w *world) wantAtMost(most int, twice map[uuid.UUID]int) {
+	w.t.Helper()
+	for id, n := range twice {
+		if n > most {
+			w.t.Errorf("order %s was delivered %d times, and no more than %d are explained", id, n, most)
+		}
+	}
+}
+
 // delivered takes everything from the target and counts the copies.
 func (w *world) delivered() map[uuid.UUID]int {
 	w.t.Helper()
