@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 func TestWhatIsNoEmailGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
@@ -162,7 +163,7 @@ func TestSIGTERMFinishesWhatIsBeingSent(t *testing.T) {
 	})
 	p := w.start("EMAIL_SMTP_SESSIONS=1", "EMAIL_SMTP_ANSWER=30s")
 	ids := w.publish(10)
-	<-reached
+	servertest.Next(t, "the mail server has an e-mail", reached)
 	code := make(chan int)
 	go func() { code <- p.Stop() }()
 	p.Hear("msg=stopping")

@@ -223,7 +223,7 @@ func TestWhatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 		guard := newGuard(t, inbox, idempotency.Options{})
 		var other sync.WaitGroup
 		err := guard.Handle(t.Context(), db.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
-			<-inbox.claiming
+			servertest.Next(t, "a claim", inbox.claiming)
 			d := next(t, q.consume())
 			other.Go(func() {
 				err := guard.Handle(t.Context(), db.DB, d, func(context.Context, *sql.Tx) error {
@@ -234,7 +234,7 @@ func TestWhatOutlastsTheConsumerTimeoutIsNotRepeated(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			<-inbox.claiming
+			servertest.Next(t, "a claim", inbox.claiming)
 			eventually(t, "the second consumer waits for the lock of the first", func() (waiting bool, err error) {
 				err = db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
 					WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0)`).Scan(&waiting)

@@ -16,6 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 var errHandler = errors.New("no such customer")
@@ -123,7 +124,7 @@ func workThrough(t *testing.T, db *database, strategy string, events []string) {
 		}
 		if life < lives-1 {
 			for range len(events) / lives {
-				<-handled
+				servertest.Next(t, "a message is handled", handled)
 			}
 		} else {
 			eventually(t, "the queue is empty", func() (bool, error) {

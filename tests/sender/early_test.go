@@ -13,6 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -131,7 +132,7 @@ func TestTheCommitWaitsForTheEarlyConfirm(t *testing.T) {
 				ended <- err
 			}()
 			s.WaitDepth("staging", before+1)
-			<-worked
+			servertest.Next(t, "the transaction has done its work", worked)
 			select {
 			case err := <-ended:
 				t.Fatalf("ended before the confirm: %v", err)
@@ -141,7 +142,7 @@ func TestTheCommitWaitsForTheEarlyConfirm(t *testing.T) {
 				t.Fatalf("%d orders are committed before the confirm", n)
 			}
 			valve.Release()
-			if err := <-ended; err != nil {
+			if err := servertest.Next(t, "the sender returns", ended); err != nil {
 				t.Fatal(err)
 			}
 			if n := orders(t, s); n != 1 {

@@ -278,7 +278,7 @@ func TestWhatIsSentBesideFnIsDeliveredOrAnError(t *testing.T) {
 					}
 				})
 			}
-			<-began
+			servertest.Next(t, "a sender begins", began)
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -329,7 +329,7 @@ func TestALostAnswerToTheCOMMITIsUnknown(t *testing.T) {
 						return err
 					})
 				}()
-				<-held
+				servertest.Next(t, "the messages are recorded", held)
 				if executed {
 					s.Eventually("committed", func() bool { return orders(t, s) == 1 })
 				} else {
@@ -341,7 +341,7 @@ func TestALostAnswerToTheCOMMITIsUnknown(t *testing.T) {
 					}
 				}
 				valve.Cut()
-				if err := <-ended; !errors.Is(err, sender.ErrCommitUnknown) {
+				if err := servertest.Next(t, "InTx returns", ended); !errors.Is(err, sender.ErrCommitUnknown) {
 					t.Errorf("error %v", err)
 				}
 				if !executed {

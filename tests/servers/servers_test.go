@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -48,6 +49,7 @@ func TestKilledParentLeavesNoProcesses(t *testing.T) {
 	folder := tempDir(t)
 	parent := exec.Command(os.Args[0])
 	parent.Env = append(os.Environ(), parentVariable+"=1", "TMPDIR="+folder)
+	parent.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // however this process dies
 	output, err := parent.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

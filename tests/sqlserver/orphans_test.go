@@ -63,7 +63,7 @@ func TestAMessageThatIsParkedWhileASweepLooksIsNoOrphan(t *testing.T) {
 			awaitWaiting(t, db)
 			must(t, tx.Commit())
 			must(t, alter.Rollback())
-			if r := <-done; r.err != nil || len(r.swept) > 0 {
+			if r := servertest.Next(t, "the sweep ends", done); r.err != nil || len(r.swept) > 0 {
 				t.Errorf("sweep: %v, %v, must remove nothing", r.swept, r.err)
 			}
 			expectCommitted(t, ledger, id, true)

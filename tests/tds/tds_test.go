@@ -11,6 +11,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 	"go.uber.org/goleak"
 
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
@@ -103,11 +104,7 @@ func (w *world) begin(options *sql.TxOptions) *sql.Tx {
 // awaitWaiting waits until a session waits for a lock.
 func (w *world) awaitWaiting() {
 	w.t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for w.number(w.db, waiting) == 0 {
-		<-tick.C
-	}
+	servertest.Eventually(w.t, "a session waits", func() bool { return w.number(w.db, waiting) > 0 })
 }
 
 func TestWithoutSnapshotAPlainSelectWaits(t *testing.T) {
@@ -120,7 +117,7 @@ func TestWithoutSnapshotAPlainSelectWaits(t *testing.T) {
 	go func() { result <- w.number(w.db, find, w.id) }()
 	w.awaitWaiting()
 	must(t, w.tx.Commit())
-	if n := <-result; n != 1 {
+	if n := servertest.Next(t, "the query's answer", result); n != 1 {
 		t.Errorf("after the commit it finds %d", n)
 	}
 }
@@ -143,7 +140,7 @@ func TestARolledBackSavepointKeepsItsLocks(t *testing.T) {
 	go func() { result <- w.number(w.db, findLocked, w.id) }()
 	w.awaitWaiting()
 	must(t, w.tx.Rollback())
-	if n := <-result; n != 0 {
+	if n := servertest.Next(t, "the query's answer", result); n != 0 {
 		t.Errorf("after the rollback it finds %d", n)
 	}
 }

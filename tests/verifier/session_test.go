@@ -47,7 +47,7 @@ func TestVerifierRefusesALedgerThatFailsTheProof(t *testing.T) {
 	if v.Stats().Sessions > 0 {
 		cancel()
 		t.Errorf("a session has started; Run returned %v", <-ended)
-	} else if err := <-ended; !errors.Is(err, bridge.ErrProof) {
+	} else if err := servertest.Next(t, "the verifier ends", ended); !errors.Is(err, bridge.ErrProof) {
 		t.Errorf("Run returned %v", err)
 	}
 	if n := s.Depth(s.Topology.Queue); n != staged {

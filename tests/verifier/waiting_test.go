@@ -13,6 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -64,7 +65,7 @@ func TestTransactionOpenForManyLockTimeoutsIsNotDropped(t *testing.T) {
 		v := s.Verify(verifier.Options{SettleWait: 20 * time.Millisecond, Settlers: 2})
 		tx, ids := s.Begin(stage.To(queue, "x"))
 		for range 20 {
-			<-ledger.stillOpen
+			servertest.Next(t, "a lock time-out", ledger.stillOpen)
 		}
 		if n := s.Depth(queue); n != 0 {
 			t.Errorf("%d messages at the target while the transaction is open", n)

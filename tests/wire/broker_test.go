@@ -61,15 +61,13 @@ func TestPublishSucceedsOnlyWhenAllAreInAQueue(t *testing.T) {
 		t.Errorf("refusal %v of %v", refusal, err)
 	}
 	// The refusal has ended the connection; whoever is hit by its end is told so.
-	for {
+	servertest.Eventually(t, "a message passes", func() bool {
 		err := broker.Publish(within(t, patience), outgoing("q", 1))
-		if err == nil {
-			break
-		}
-		if !bridge.Retryable(err) {
+		if err != nil && !bridge.Retryable(err) {
 			t.Fatal(err)
 		}
-	}
+		return err == nil
+	})
 }
 
 func TestARefusedLoginIsTold(t *testing.T) {
@@ -121,7 +119,7 @@ func TestCloseEndsWhatIsInFlight(t *testing.T) {
 	for depth(t, vhost, "q") == before { // until it is on its way
 	}
 	broker.Close()
-	if err := <-result; !errors.Is(err, bridge.ErrUnconfirmed) {
+	if err := servertest.Next(t, "the report", result); !errors.Is(err, bridge.ErrUnconfirmed) {
 		t.Errorf("in flight: %v", err)
 	}
 	err := fails(t, broker, outgoing("q", 1), patience, bridge.ErrUnavailable)

@@ -30,15 +30,13 @@ func TestPublishersWaitForTheConnectionUpToTheirDeadline(t *testing.T) {
 	valve.HoldReplies() // so that no new connection comes about
 	valve.Cut()
 	// What hits the dying connection is unconfirmed; after that there is none.
-	for {
+	servertest.Eventually(t, "there is no connection", func() bool {
 		err := broker.Publish(within(t, time.Second), outgoing("q", 1))
 		if err == nil {
 			t.Fatal("published through a cut")
 		}
-		if !errors.Is(err, bridge.ErrUnconfirmed) {
-			break
-		}
-	}
+		return !errors.Is(err, bridge.ErrUnconfirmed)
+	})
 	fails(t, broker, outgoing("q", 1), time.Second, bridge.ErrUnavailable)
 
 	ctx := within(t, patience)
@@ -86,8 +84,7 @@ func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
 	}
 	for range 10 {
 		valve.Cut()
-		for broker.Publish(ctx, outgoing("q", 1)) != nil { // until there is another connection
-		}
+		servertest.Eventually(t, "there is another connection", func() bool { return broker.Publish(ctx, outgoing("q", 1)) == nil })
 	}
 	close(done)
 	running.Wait()

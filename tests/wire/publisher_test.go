@@ -112,7 +112,7 @@ func TestABlockedReportLosesNothing(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	<-blocked
+	servertest.Next(t, "the first report", blocked)
 	v := &verdicts{t: t}
 	for i := range inFlight - 1 {
 		v.publish(p, "nowhere", fmt.Sprint(i), bridge.ErrReturned)
@@ -167,7 +167,7 @@ func TestARefusalLeavesTheRestUnconfirmed(t *testing.T) {
 			p := publisher(t, conn, 1000)
 			confirmed := make(chan error, 1)
 			if err := p.Publish(t.Context(), bridge.Target{RoutingKey: "nowhere"}, amqp.Publishing{}, func(err error) { confirmed <- err }); err == nil {
-				<-confirmed
+				_ = servertest.Next(t, "the first report", confirmed)
 			}
 			const n = 100
 			reports := make(chan error, n)
@@ -182,9 +182,9 @@ func TestARefusalLeavesTheRestUnconfirmed(t *testing.T) {
 				}
 				sent++
 			}
-			<-p.Done()
+			servertest.Next(t, "the channel's end", p.Done())
 			for range sent {
-				err := <-reports
+				err := servertest.Next(t, "a report", reports)
 				if !errors.Is(err, bridge.ErrUnconfirmed) || !errors.Is(err, bridge.ErrUnavailable) {
 					t.Fatalf("reported %v", err)
 				}
@@ -257,7 +257,7 @@ func TestTheLargestHeadersGetThrough(t *testing.T) {
 			t.Fatalf("headers of %d bytes: %v", size, err)
 		default:
 			accepted = true
-			if err := <-reported; err != nil {
+			if err := servertest.Next(t, "a report", reported); err != nil {
 				t.Fatalf("headers of %d bytes: %v", size, err)
 			}
 		}

@@ -68,7 +68,7 @@ func testBlocked(t *testing.T, server *servers.RabbitMQ) {
 	ctx := within(t, patience)
 	go func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }()
 	servertest.Alarm(t, server, false)
-	if err := <-waiting; err != nil {
+	if err := servertest.Next(t, "the publisher returns", waiting); err != nil {
 		t.Errorf("after the alarm: %v", err)
 	}
 	publishes(t, large, "q")
@@ -117,7 +117,7 @@ func testKilledIsFoundAgain(t *testing.T, server *servers.RabbitMQ, queue string
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-waiting; err != nil {
+	if err := servertest.Next(t, "the publisher returns", waiting); err != nil {
 		t.Fatalf("after the restart: %v", err)
 	}
 	if n := depth(t, server.URL(), queue); n < 1001 {
@@ -137,7 +137,7 @@ func testCloseWithoutBroker(t *testing.T, server *servers.RabbitMQ) {
 	result := make(chan error)
 	go func() { result <- broker.Publish(ctx, outgoing("q", 1)) }()
 	broker.Close()
-	err := <-result
+	err := servertest.Next(t, "the publisher returns", result)
 	if !errors.Is(err, bridge.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}

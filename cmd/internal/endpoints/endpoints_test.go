@@ -107,7 +107,11 @@ func TestCloseEndsEverything(t *testing.T) {
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	<-asked
+	select {
+	case <-asked:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("not in time: the request is asked")
+	}
 	server.Close()
 	if _, err := net.Dial("tcp", server.Address()); err == nil {
 		t.Error("somebody still listens")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"testing"
 	"time"
 )
 
@@ -38,6 +39,19 @@ func Eventually(t interface {
 		text += "; now: " + now()
 	}
 	t.Fatalf("%s", text)
+}
+
+// Next returns what a channel gives next, or its zero if it is closed. After Patience it fails
+// the test with what it has waited for. It must be called by the test's own goroutine.
+func Next[T any](t testing.TB, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case next := <-c:
+		return next
+	case <-time.After(Patience):
+		t.Fatalf("not in time: %s", what)
+		panic("unreachable")
+	}
 }
 
 // Await waits until holds says so without an error, until ctx ends or Patience does.
