@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -103,6 +104,7 @@ func loseNodes(s *stage) {
 	if !servertest.FeaturesOf(s.t, node.URL()).MinorityPauses {
 		s.balancer.Avoid(node.Addr()) // as its health check does; see package bridge
 	}
+	s.elected(topology.Queue, node)
 	s.progress("with one node partitioned off")
 	s.must("end the partition", s.cluster.Rejoin(s.t.Context(), node))
 	s.balancer.Avoid("")
@@ -204,13 +206,14 @@ func (s *stage) progress(when string) {
 	s.t.Logf("%s: %d messages more after %v", when, some, time.Since(began).Round(10*time.Millisecond))
 }
 
-// killLeader kills the node that leads a queue, sees that the work goes on without
-// it, and restarts it.
+// killLeader kills the node that leads a queue, sees that another one leads it and that the
+// work goes on, and restarts it.
 func (s *stage) killLeader(queue string) {
 	s.t.Helper()
 	node := s.leader(queue)
 	s.Diary.Note("kill %s, the leader of %s", node.Name(), queue)
 	node.Kill()
+	s.elected(queue, node)
 	s.progress("without the leader of " + queue)
 	s.must("restart node", node.Restart(s.t.Context()))
 	s.online()
@@ -218,18 +221,34 @@ func (s *stage) killLeader(queue string) {
 }
 
 // leader is the node that leads a queue, once it has one.
-func (s *stage) leader(queue string) (leader *servers.RabbitMQ) {
+func (s *stage) leader(queue string) *servers.RabbitMQ {
 	s.t.Helper()
-	s.must("wait", world.Eventually(s.t.Context(), queue+" has a leader", patience, func() (bool, error) {
-		for name, columns := range s.queues("leader") {
-			for _, node := range s.cluster.Nodes {
-				if name == queue && strings.Contains(columns, node.Name()) {
-					leader = node
-				}
+	return leaderBeside(s.t, s.cluster, s.vhost, queue, nil)
+}
+
+// elected waits until the nodes beside the old leader say that one of them leads the queue.
+func (s *stage) elected(queue string, old *servers.RabbitMQ) {
+	s.t.Helper()
+	node := leaderBeside(s.t, s.cluster, s.vhost, queue, old)
+	s.Diary.Note("%s is elected, the leader of %s", node.Name(), queue)
+}
+
+// leaderBeside is the node that leads a queue, once it has one, and it is another than old,
+// which is not asked.
+func leaderBeside(t *testing.T, c *servers.Cluster, vhost, queue string, old *servers.RabbitMQ) (leader *servers.RabbitMQ) {
+	t.Helper()
+	others := slices.DeleteFunc(slices.Clone(c.Nodes), func(node *servers.RabbitMQ) bool { return node == old })
+	if err := world.Eventually(t.Context(), queue+" has a leader", patience, func() (bool, error) {
+		told := queues(t, others, vhost, "leader")[queue]
+		for _, node := range others {
+			if strings.Contains(told, node.Name()) {
+				leader = node
 			}
 		}
 		return leader != nil, nil
-	}))
+	}); err != nil {
+		t.Fatalf("wait: %v", err)
+	}
 	return leader
 }
 
@@ -238,7 +257,7 @@ func (s *stage) leader(queue string) (leader *servers.RabbitMQ) {
 func (s *stage) online() {
 	s.t.Helper()
 	s.must("wait", world.Eventually(s.t.Context(), "all nodes are online", patience, func() (bool, error) {
-		queues := s.queues("online")
+		queues := queues(s.t, s.cluster.Nodes, s.vhost, "online")
 		for queue, members := range queues {
 			if queue == alone.RoutingKey {
 				continue
@@ -266,11 +285,11 @@ func (s *stage) list() string {
 
 // queues asks the first node that answers for a column of all queues; nil if none
 // does.
-func (s *stage) queues(column string) map[string]string {
-	s.t.Helper()
+func queues(t *testing.T, nodes []*servers.RabbitMQ, vhost, column string) map[string]string {
+	t.Helper()
 	out := make(map[string]string)
-	for _, node := range s.cluster.Nodes {
-		text, err := node.Ctl(s.t.Context(), "-q", "list_queues", "-p", s.vhost, "--no-table-headers", "name", column)
+	for _, node := range nodes {
+		text, err := node.Ctl(t.Context(), "-q", "list_queues", "-p", vhost, "--no-table-headers", "name", column)
 		if err != nil {
 			continue
 		}

@@ -63,6 +63,8 @@ func senderDuringElection(t *testing.T, cluster *servers.Cluster) {
 		t.Error(err)
 	}
 	running.Wait()
+	elected := leaderBeside(t, cluster, vhost, "q", leader)
+	t.Logf("%s leads after %s", elected.Name(), leader.Name())
 	t.Logf("%d of %d brokers met an election, and %d nacks", nacked.Load(), brokers.Load(), nacks.Load())
 	if err := cluster.Rejoin(t.Context(), leader); err != nil {
 		t.Error(err)
