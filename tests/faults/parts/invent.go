@@ -8,13 +8,16 @@ import (
 	"github.com/google/uuid"
 )
 
+// MostOrders is how many orders a transaction that is made up has at most.
+const MostOrders = 150
+
 // invent makes a transaction up.
 func invent(random *rand.Rand, targets []Target) Transaction {
 	t := Transaction{Items: [2]int{random.IntN(Stock), random.IntN(Stock)}}
 	size := 1
 	switch n := random.IntN(20); {
 	case n == 0:
-		size = 50 + random.IntN(100)
+		size = 50 + random.IntN(MostOrders-50)
 	case n < 6:
 		size = 2 + random.IntN(10)
 	}

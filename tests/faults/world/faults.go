@@ -165,7 +165,7 @@ func (w *World) DeleteStaging(ctx context.Context, gone time.Duration) error {
 		return err
 	}
 	Rest(ctx, gone)
-	return w.redeclare(ctx, w.stagingDeleted)
+	return w.redeclare(ctx, func() { w.stagingDeleted(0) })
 }
 
 // DeleteTarget deletes the queue of a target with all that is in it, and declares
@@ -189,15 +189,16 @@ func (w *World) RedeclareTarget(ctx context.Context, target bridge.Target) error
 
 // RemoveStaging deletes the staging queue.
 func (w *World) RemoveStaging() error {
-	if _, err := w.deleteQueue(w.config.Topology.Queue); err != nil {
+	ready, err := w.deleteQueue(w.config.Topology.Queue)
+	if err != nil {
 		return err
 	}
-	w.stagingDeleted()
+	w.stagingDeleted(ready)
 	return nil
 }
 
-func (w *World) stagingDeleted() {
-	w.event(func(e *Events) { e.StagingDeleted = append(e.StagingDeleted, time.Now()) })
+func (w *World) stagingDeleted(ready int) {
+	w.event(func(e *Events) { e.StagingDeleted = append(e.StagingDeleted, Deletion{At: time.Now(), Ready: ready}) })
 }
 
 // RemoveTarget deletes the queue of a target.

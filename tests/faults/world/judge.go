@@ -23,6 +23,7 @@ type Records struct {
 	Staged   int // messages left in the staging, the waiting and the ordered queues
 	Waiting  int // messages left in the receivers' queues
 	Held     int // messages of one queue that the receivers hold, at most
+	Judging  int // messages of the staging queue that the verifiers hold, at most
 
 	Events Events
 	// Of the diaries, and only to explain: the verifiers' canaries, when a verifier first
@@ -61,17 +62,17 @@ type DeadLetter struct {
 // Events are the acts of the harness that explain what would be a violation
 // otherwise.
 type Events struct {
-	StagingDeleted []time.Time           // when it was certainly gone
+	StagingDeleted []Deletion
 	TargetDeleted  map[string][]Deletion // by target
 	DatabaseKilled []time.Time
 	Strays         map[string]Stray // published into the staging queue from outside, by name
 }
 
-// A Deletion of a target's queue, with all that is in it.
+// A Deletion of a queue, with all that is in it.
 type Deletion struct {
 	At    time.Time // when it was certainly gone
-	Back  time.Time // when it was declared again; zero if it was not
-	Ready int       // messages in it that no receiver held, shortly before
+	Back  time.Time // when it was declared again; zero if it was not, and for the staging queue
+	Ready int       // deliveries in it that no consumer held, shortly before
 }
 
 // A Stray is meant for the dead queue.
@@ -103,7 +104,7 @@ const (
 	Leftover    Kind = "left over"       // in a queue, at the end
 	Orphan      Kind = "unexplained row" // in the ledger, at the end
 	WronglyDead Kind = "wrongly in the dead queue"
-	TooMany     Kind = "more lost with a target queue than it can have held"
+	TooMany     Kind = "more lost with a queue than it can have held"
 	Ended       Kind = "a process has ended by itself"
 )
 
@@ -316,6 +317,9 @@ func (j *judge) orders() {
 				order.At.UTC().Format(stamp), order.Target, j.rows[id], confirmed)
 		}
 	}
+	if most := j.mostStaged(); j.totals.WithStaging > most {
+		j.violates(TooMany, uuid.Nil, "%d with the staging queue, which held at most %d when it was deleted", j.totals.WithStaging, most)
+	}
 	for target, lost := range with {
 		j.totals.WithTarget += lost
 		most := 0
@@ -328,13 +332,22 @@ func (j *judge) orders() {
 	}
 }
 
-// meanwhile is how many messages a target may confirm between the count of those that are
+// mostStaged is how many messages the staging queue can have held in all its deletions. A
+// delivery may have as many as a transaction.
+func (j *judge) mostStaged() (n int) {
+	for _, d := range j.Events.StagingDeleted {
+		n += d.Ready*parts.MostOrders + j.Judging + meanwhile
+	}
+	return n
+}
+
+// meanwhile is how many messages a queue may confirm between the count of those that are
 // ready in it and its deletion: some seconds of the traffic.
 const meanwhile = 200
 
-// after tells whether one of the times is after t.
-func after(times []time.Time, t time.Time) bool {
-	return slices.ContainsFunc(times, func(at time.Time) bool { return at.After(t) })
+// after tells whether one of the deletions is after t.
+func after(all []Deletion, t time.Time) bool {
+	return slices.ContainsFunc(all, func(d Deletion) bool { return d.At.After(t) })
 }
 
 // left: the queues are empty, and each row of the ledger has its reason.

@@ -38,7 +38,7 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 		"it has a key, does not come, and the staging queue was deleted": {func(r *world.Records) {
 			r.Orders[id] = world.Placed{Target: target, At: placed, Key: "k", Number: 1}
 			r.Arrivals, r.Effects, r.Rows = nil, nil, []uuid.UUID{id}
-			r.Events.StagingDeleted = []time.Time{later}
+			r.Events.StagingDeleted = []world.Deletion{{At: later}}
 		}, []world.Kind{world.Lost, world.Orphan}},
 		"it does not come": {func(r *world.Records) { r.Arrivals, r.Effects = nil, nil },
 			[]world.Kind{world.Lost}},
@@ -46,15 +46,15 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 			[]world.Kind{world.Lost, world.Orphan}},
 		"it was in the staging queue that was deleted": {func(r *world.Records) {
 			r.Arrivals, r.Effects, r.Rows = nil, nil, []uuid.UUID{id}
-			r.Events.StagingDeleted = []time.Time{later}
+			r.Events.StagingDeleted = []world.Deletion{{At: later}}
 		}, nil},
 		"the staging queue was deleted before it": {func(r *world.Records) {
 			r.Arrivals, r.Effects, r.Rows = nil, nil, []uuid.UUID{id}
-			r.Events.StagingDeleted = []time.Time{before}
+			r.Events.StagingDeleted = []world.Deletion{{At: before}}
 		}, []world.Kind{world.Lost, world.Orphan}},
 		"the staging queue was deleted, but its row is gone": {func(r *world.Records) {
 			r.Arrivals, r.Effects = nil, nil
-			r.Events.StagingDeleted = []time.Time{later}
+			r.Events.StagingDeleted = []world.Deletion{{At: later}}
 		}, []world.Kind{world.Lost}},
 		"it was in the target queue that was deleted": {func(r *world.Records) {
 			r.Arrivals, r.Effects = nil, nil
@@ -74,7 +74,7 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 		"it was confirmed by its target, its row is left, and the staging queue was deleted": {func(r *world.Records) {
 			r.Arrivals, r.Effects, r.Rows = nil, nil, []uuid.UUID{id}
 			r.Forgotten = map[uuid.UUID]time.Time{id: placed}
-			r.Events.StagingDeleted = []time.Time{later}
+			r.Events.StagingDeleted = []world.Deletion{{At: later}}
 		}, []world.Kind{world.Lost}},
 		"more were lost with a target queue than it can have held": {func(r *world.Records) {
 			r.Committed, r.Forgotten = make(map[uuid.UUID]time.Time), make(map[uuid.UUID]time.Time)
@@ -85,6 +85,15 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 			}
 			r.Held = 80
 			r.Events.TargetDeleted = map[string][]world.Deletion{target: {{At: later, Ready: 10}}}
+		}, []world.Kind{world.TooMany}},
+		"more were lost with the staging queue than it can have held": {func(r *world.Records) {
+			for range 1000 {
+				id := uuid.Must(uuid.NewV7())
+				r.Orders[id] = world.Placed{Target: target, At: placed}
+				r.Rows = append(r.Rows, id)
+			}
+			r.Judging = 1
+			r.Events.StagingDeleted = []world.Deletion{{At: later, Ready: 1}}
 		}, []world.Kind{world.TooMany}},
 		"another target queue was deleted": {func(r *world.Records) {
 			r.Arrivals, r.Effects = nil, nil

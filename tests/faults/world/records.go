@@ -56,6 +56,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 	r.Orders = make(map[uuid.UUID]Placed)
 	r.Effects = make(map[uuid.UUID]int)
 	r.Held = len(w.Receivers) * parts.ReceiverPrefetch
+	r.Judging = len(w.Verifiers) * (parts.VerifierOptions(w.config.Topology).Prefetch + parts.MostOrders)
 	err = firstError(
 		func() error {
 			return each(ctx, w.shop.DB, `SELECT id, target, at, name, number FROM orders`, func(rows *sql.Rows) error {
