@@ -278,6 +278,27 @@ func TestTheNumberOfConnectionsIsTheSameEverywhere(t *testing.T) {
 	}
 }
 
+// A worker refuses variables that it does not know: the Kubernetes example sets none.
+func TestTheKubernetesExampleSetsKnownVariables(t *testing.T) {
+	manifest, err := os.ReadFile("../../compose/kubernetes/verifier.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var known strings.Builder
+	if err := environment.Usage(&known, prefix, new(config), "\nGOMEMLIMIT\n{{range .}}{{usage_key .}}\n{{end}}"); err != nil {
+		t.Fatal(err)
+	}
+	set := regexp.MustCompile(`\{name: (\w+), value:`).FindAllStringSubmatch(string(manifest), -1)
+	if len(set) < 8 {
+		t.Errorf("it sets only %v", set)
+	}
+	for _, match := range set {
+		if !strings.Contains(known.String(), "\n"+match[1]+"\n") {
+			t.Errorf("the verifier has no variable %s", match[1])
+		}
+	}
+}
+
 // The table in the worker's README is the struct's.
 func TestReadmeTable(t *testing.T) {
 	readme, err := os.ReadFile("README.md")

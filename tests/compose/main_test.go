@@ -1,115 +1,37 @@
 package compose
 
 import (
-	"bytes"
-	"context"
-	"fmt"
-	"net/http"
+	"errors"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"regexp"
-	"sync"
 	"testing"
-	"time"
 
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/program"
 )
 
-const (
-	root   = "../.." // of the checkout
-	folder = root + "/compose"
+const folder = "../../compose"
 
-	// patience only ends a test that fails: the machines are shared and slow.
-	patience = 3 * time.Minute
-)
-
-// scratch is a folder for what the tests of this run share.
-var scratch string
-
-func TestMain(m *testing.M) { os.Exit(withScratch(func() int { return servertest.Run(m) })) }
-
-func withScratch(run func() int) int {
-	dir, err := os.MkdirTemp("", "twoqueue-compose-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	scratch = dir
-	return run()
-}
+func TestMain(m *testing.M) { program.Main(m) }
 
 // read returns a file of the folder compose.
-func read(t *testing.T, name string) []byte {
+func read(t *testing.T, name string) string {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(folder, name))
+	content, err := os.ReadFile(folder + "/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return content
+	return string(content)
 }
 
-var images struct {
-	once   sync.Once
-	folder string
-	err    error
-}
-
-// binaries is the folder with what the images' builder makes, made once.
-func binaries(t *testing.T) string {
+// installed is the path of one of Prometheus' programs.
+func installed(t *testing.T, name string) string {
 	t.Helper()
-	images.once.Do(func() { images.folder, images.err = build() })
-	if images.err != nil {
-		t.Fatal(images.err)
-	}
-	return images.folder
-}
-
-var variable = regexp.MustCompile(`(?m)^  ([A-Z]+_[A-Z0-9_]+)(?: |$)`)
-
-// variables are those that a command knows, by its help.
-func variables(t *testing.T, command string) map[string]bool {
-	t.Helper()
-	help, err := exec.Command(filepath.Join(binaries(t), command), "--help").Output()
-	if err != nil {
-		t.Fatalf("%s --help: %v", command, err)
-	}
-	known := make(map[string]bool)
-	for _, match := range variable.FindAllSubmatch(help, -1) {
-		known[string(match[1])] = true
-	}
-	if len(known) < 5 {
-		t.Fatalf("%s --help lists only %v", command, known)
-	}
-	return known
-}
-
-// get asks for a page.
-func get(t *testing.T, address string) (code int, text string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Close = true // no goroutine is left over
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer response.Body.Close()
-	var content bytes.Buffer
-	if _, err := content.ReadFrom(response.Body); err != nil {
-		return 0, err.Error()
-	}
-	return response.StatusCode, content.String()
-}
-
-func write(t *testing.T, path string, content []byte) string {
-	t.Helper()
-	if err := os.WriteFile(path, content, 0o644); err != nil {
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil:
+	case errors.Is(err, exec.ErrNotFound) && os.Getenv("CI") != "true":
+		t.Skipf("%s is not installed: apt-get install prometheus, or run ./tests/run, which does", name)
+	default:
 		t.Fatal(err)
 	}
 	return path

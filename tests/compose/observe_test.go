@@ -1,10 +1,12 @@
 package compose
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -14,108 +16,142 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/yaml"
-
+	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// installed is the path of one of Prometheus' programs.
-func installed(t *testing.T, name string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	switch {
-	case err == nil:
-	case errors.Is(err, exec.ErrNotFound) && os.Getenv("CI") != "true":
-		t.Skipf("%s is not installed: apt-get install prometheus, or run ./tests/run, which does", name)
-	default:
-		t.Fatal(err)
+// A real Prometheus with the stack's configuration scrapes the real commands and a real
+// broker: every query of the dashboard and every series of the alerts has an answer.
+func TestTheDashboardAndTheAlertsAskForWhatIsThere(t *testing.T) {
+	binary := installed(t, "prometheus")
+	rabbit := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_prometheus"}})
+	verifier, gateway := startServices(t, rabbit.VhostURL("/"))
+	p := startPrometheus(t, binary, verifier, gateway, rabbit.PrometheusAddr())
+
+	wanted := make(map[string]string)
+	for title, query := range readDashboard(t).queries() {
+		if len(selectors(query)) == 0 || strings.Contains(query, "$") {
+			t.Errorf("%s: %s", title, query)
+		}
+		wanted[title] = query
 	}
-	return path
-}
-
-// prometheus is a real one.
-type prometheus struct {
-	t       *testing.T
-	address string
-	process process
-}
-
-// observe has a real Prometheus with the stack's configuration scrape the services, and
-// holds the dashboard and the alerts to what is really there.
-func (s *stack) observe(rabbit *servers.RabbitMQ) {
-	s.t.Helper()
-	p := s.prometheus(map[string]string{
-		"verifier":      s.address("verifier-postgres", "8081"),
-		"email-gateway": s.address("gateway-postgres", "8080"),
-		"rabbitmq":      rabbit.PrometheusAddr(), "rabbitmq-queues": rabbit.PrometheusAddr(),
-	})
-	d := readDashboard(s.t)
-	wanted := d.queries()
 	for _, job := range []string{"verifier", "email-gateway", "rabbitmq", "rabbitmq-queues"} {
 		wanted["job "+job] = fmt.Sprintf("up{job=%q} == 1", job)
 	}
 	for _, verdict := range []string{"forwarded", "dropped"} {
 		wanted[verdict+" messages"] = fmt.Sprintf("sum(twoqueue_messages_total{verdict=%q}) > 0", verdict)
 	}
-	for _, alert := range alerts(s.t) {
-		for i, selector := range selectors(alert.Expr) {
-			wanted[fmt.Sprintf("alert %s, series %d", alert.Alert, i)] = "count(" + selector + ")"
+	for _, alert := range p.alerts() {
+		series := selectors(alert.Query)
+		if len(series) == 0 { // what is not found is not checked
+			t.Errorf("%s names no metric: %s", alert.Name, alert.Query)
+		}
+		for i, selector := range series {
+			wanted[fmt.Sprintf("alert %s, series %d", alert.Name, i)] = "count(" + selector + ")"
+		}
+		if alert.Labels["severity"] == "" || alert.Annotations["summary"] == "" || alert.Annotations["description"] == "" {
+			t.Errorf("%s does not say how grave it is, or what to do", alert.Name)
 		}
 	}
 	missing := slices.Sorted(maps.Keys(wanted))
-	none := func() string {
+	servertest.Eventually(t, "every query has an answer", func() bool {
+		p.process.Running()
+		missing = slices.DeleteFunc(missing, func(name string) bool { return p.answers(wanted[name]) })
+		return len(missing) == 0
+	}, func() string {
 		text := "these have none:\n"
 		for _, name := range missing {
 			text += name + ": " + wanted[name] + "\n"
 		}
 		return text
-	}
-	servertest.Eventually(s.t, "every query has an answer", func() bool {
-		p.process.Running()
-		missing = slices.DeleteFunc(missing, func(name string) bool { return p.answers(wanted[name]) })
-		return len(missing) == 0
-	}, none)
-	p.rulesWork()
-	s.t.Logf("%d queries of the dashboard and the alerts had an answer", len(wanted))
+	})
+	servertest.Eventually(t, "every alert is evaluated", func() bool {
+		return !slices.ContainsFunc(p.alerts(), func(a alert) bool { return a.Health != "ok" })
+	}, func() string { return fmt.Sprintf("%+v", p.alerts()) })
+	t.Logf("%d queries of the dashboard and the alerts had an answer", len(wanted))
 }
 
-// prometheus starts one with the stack's configuration, with these targets.
-func (s *stack) prometheus(targets map[string]string) *prometheus {
-	s.t.Helper()
-	folder := s.t.TempDir()
-	write(s.t, filepath.Join(folder, "alerts.yml"), read(s.t, "prometheus/alerts.yml"))
-	var config map[string]any
-	if err := yaml.Unmarshal(read(s.t, "prometheus/prometheus.yml"), &config); err != nil {
-		s.t.Fatal(err)
+var endpoints = regexp.MustCompile(`msg=endpoints address=(\S+)`)
+
+// startServices starts the verifier, the e-mail gateway and the shop, and returns where
+// the first two serve their metrics.
+func startServices(t *testing.T, broker string) (verifier, gateway string) {
+	t.Helper()
+	database, mail := servertest.PostgresDB(t), mailserver.Start(t, mailserver.Options{})
+	command := func(name, prefix string, args ...string) *program.Process {
+		return program.Start(t, name, append(args, prefix+"_DATABASE_URL="+database, prefix+"_AMQP_URL="+broker, prefix+"_LOG_FORMAT=text")...)
 	}
-	config["global"].(map[string]any)["scrape_interval"] = "1s"
-	for _, scrape := range config["scrape_configs"].([]any) {
-		job := scrape.(map[string]any)
-		delete(job, "dns_sd_configs")
-		job["static_configs"] = []any{map[string]any{"targets": []string{targets[job["job_name"].(string)]}}}
+	service := func(name, prefix string, args ...string) string {
+		p := command(name, prefix, append(args, prefix+"_HTTP_ADDR=127.0.0.1:0")...)
+		p.Hear("session started") // and so the queue is there
+		return endpoints.FindStringSubmatch(p.Read(&p.Stderr, "its address", endpoints.MatchString))[1]
 	}
-	p := &prometheus{t: s.t, address: freeAddress(s.t)}
-	cmd := exec.Command(installed(s.t, "prometheus"), "--config.file="+write(s.t, filepath.Join(folder, "prometheus.yml"), must(yaml.Marshal(config))),
-		"--storage.tsdb.path="+filepath.Join(folder, "data"), "--web.listen-address="+p.address)
-	p.process = startProcess(s.t, cmd)
-	return p
+	if code := command("verifier", "BRIDGE", "-migrate").Await(); code != 0 {
+		t.Fatalf("verifier -migrate ends with %d", code)
+	}
+	if code := command("email-gateway", "EMAIL", "migrate").Await(); code != 0 {
+		t.Fatalf("email-gateway migrate ends with %d", code)
+	}
+	verifier = service("verifier", "BRIDGE", "BRIDGE_ALLOW=:emails")
+	gateway = service("email-gateway", "EMAIL", "EMAIL_SMTP_HOST="+mail.Host, "EMAIL_SMTP_PORT="+mail.Port, "EMAIL_SMTP_TLS=none")
+	command("shop", "SHOP", "SHOP_EVERY=250ms")
+	return verifier, gateway
+}
+
+// prometheus is a real one.
+type prometheus struct {
+	t       *testing.T
+	address string
+	process *program.Process
+}
+
+var (
+	discovery = regexp.MustCompile(`(?s)dns_sd_configs:.*?names: \[([a-z-]+)\].*?refresh_interval: 5s`)
+	listening = regexp.MustCompile(`msg="Listening on" address=(\S+)`)
+)
+
+// startPrometheus starts one with the stack's configuration, with these targets.
+func startPrometheus(t *testing.T, binary, verifier, gateway, broker string) *prometheus {
+	t.Helper()
+	config := discovery.ReplaceAllString(read(t, "prometheus/prometheus.yml"), `static_configs: [targets: ["$1"]]`)
+	config = strings.NewReplacer(`["verifier"]`, `["`+verifier+`"]`, `["email-gateway"]`, `["`+gateway+`"]`,
+		`["rabbitmq:15692"]`, `["`+broker+`"]`, "_interval: 5s", "_interval: 1s").Replace(config)
+	folder := t.TempDir()
+	for name, content := range map[string]string{"prometheus.yml": config, "alerts.yml": read(t, "prometheus/alerts.yml")} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := program.StartCmd(t, exec.Command(binary, "--config.file="+filepath.Join(folder, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(folder, "data"), "--web.listen-address=127.0.0.1:0"))
+	p.Hear("Server is ready to receive web requests")
+	return &prometheus{t, listening.FindStringSubmatch(p.Read(&p.Stderr, "its address", listening.MatchString))[1], p}
 }
 
 // ask makes one request to the API.
-func (p *prometheus) ask(path string, into any) bool {
+func (p *prometheus) ask(path string, into any) {
 	p.t.Helper()
-	code, text := get(p.t, "http://"+p.address+"/api/v1/"+path)
-	if code == 400 {
-		p.t.Fatalf("%s: %s", path, text)
+	ctx, cancel := context.WithTimeout(p.t.Context(), servertest.Patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/api/v1/"+path, nil)
+	if err != nil {
+		p.t.Fatal(err)
 	}
-	if code != 200 { // not there yet
-		return false
+	request.Close = true // no goroutine is left over
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		p.t.Fatal(err)
 	}
-	if err := json.Unmarshal([]byte(text), into); err != nil {
-		p.t.Fatalf("%s: %v", path, err)
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode == http.StatusOK {
+		err = json.Unmarshal(content, into)
 	}
-	return true
+	if err != nil || response.StatusCode != http.StatusOK {
+		p.t.Fatalf("%s: %v, %s: %s", path, err, response.Status, content)
+	}
 }
 
 // answers tells whether a query has at least one value that is a number.
@@ -126,9 +162,7 @@ func (p *prometheus) answers(query string) bool {
 			Result []struct{ Value [2]any }
 		}
 	}
-	if !p.ask("query?query="+url.QueryEscape(query), &answer) {
-		return false
-	}
+	p.ask("query?query="+url.QueryEscape(query), &answer)
 	for _, series := range answer.Data.Result {
 		if series.Value[1] != "NaN" {
 			return true
@@ -137,51 +171,30 @@ func (p *prometheus) answers(query string) bool {
 	return false
 }
 
-// rulesWork checks that Prometheus evaluates every alert.
-func (p *prometheus) rulesWork() {
+type alert struct {
+	Name, Query, Health, LastError string
+	Labels, Annotations            map[string]string
+}
+
+// alerts are those of the configuration, as Prometheus has read them.
+func (p *prometheus) alerts() (all []alert) {
 	p.t.Helper()
 	var answer struct {
 		Data struct {
-			Groups []struct {
-				Rules []struct{ Name, Health, LastError string }
-			}
+			Groups []struct{ Rules []alert }
 		}
 	}
-	unknown := 0
-	servertest.Eventually(p.t, "every alert is evaluated", func() bool {
-		if !p.ask("rules", &answer) {
-			return false
-		}
-		unknown = len(alerts(p.t))
-		for _, group := range answer.Data.Groups {
-			for _, rule := range group.Rules {
-				if rule.Health == "err" {
-					p.t.Errorf("%s: %s", rule.Name, rule.LastError)
-				}
-				if rule.Health != "unknown" {
-					unknown--
-				}
-			}
-		}
-		return unknown == 0
-	}, func() string { return fmt.Sprintf("%d are not", unknown) })
+	p.ask("rules", &answer)
+	for _, group := range answer.Data.Groups {
+		all = append(all, group.Rules...)
+	}
+	if len(all) < 10 {
+		p.t.Fatalf("%d alerts", len(all))
+	}
+	return all
 }
 
 // series is a metric's name with its labels, as the alerts write them.
 var series = regexp.MustCompile(`\b(?:up|(?:twoqueue|email_gateway|rabbitmq|process)_\w+)\b(?:\{[^}]*\})?`)
 
 func selectors(expr string) []string { return series.FindAllString(expr, -1) }
-
-// The names are found in every expression: what is not found is not checked.
-func TestEveryExpressionNamesAMetric(t *testing.T) {
-	for title, query := range readDashboard(t).queries() {
-		if len(selectors(query)) == 0 || strings.Contains(query, "$") {
-			t.Errorf("%s: %s", title, query)
-		}
-	}
-	for _, alert := range alerts(t) {
-		if len(selectors(alert.Expr)) == 0 {
-			t.Errorf("%s: %s", alert.Alert, alert.Expr)
-		}
-	}
-}

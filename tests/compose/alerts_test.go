@@ -1,0 +1,25 @@
+package compose
+
+import (
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var alertName = regexp.MustCompile(`(?m)^ +- alert: (\w+)$`)
+
+// Each alert fires when it should, for what it should, and none without need.
+func TestTheAlertsFireWhenTheyShould(t *testing.T) {
+	output, err := exec.Command(installed(t, "promtool"), "test", "rules", folder+"/prometheus/alerts_test.yml").CombinedOutput()
+	if err != nil {
+		t.Errorf("promtool: %v\n%s", err, output)
+	}
+	tested := read(t, "prometheus/alerts_test.yml")
+	for _, match := range alertName.FindAllStringSubmatch(read(t, "prometheus/alerts.yml"), -1) {
+		if !strings.Contains(tested, fmt.Sprintf(`alertname="%s"`, match[1])) {
+			t.Errorf("alerts_test.yml does not have %s fire", match[1])
+		}
+	}
+}
