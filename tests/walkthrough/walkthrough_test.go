@@ -16,9 +16,9 @@ import (
 const (
 	// patience bounds a command.
 	patience = 3 * time.Minute
-	// aFewSeconds is what the page promises, on a busy machine: so long may a command that
+	// aWhile is what the page promises, on a busy machine: so long may a command that
 	// looks at a program in the background show something else.
-	aFewSeconds = 30 * time.Second
+	aWhile = 30 * time.Second
 )
 
 // looks are the commands that show what a program in the background has done. A reader types
@@ -64,7 +64,7 @@ func TestTheWalkThroughGoesAsItIsWritten(t *testing.T) {
 			if s.shows(output) && code == want {
 				break
 			}
-			if !looks.MatchString(s.command) || time.Since(began) > aFewSeconds {
+			if !looks.MatchString(s.command) || time.Since(began) > aWhile {
 				t.Fatalf("$ %s\n%s(exit code %d)\nand the page says\n%s\n(exit code %d)", s.command, output, code, strings.Join(s.output, "\n"), want)
 			}
 		}
