@@ -100,8 +100,9 @@ func loseNodes(s *stage) {
 
 	node := s.leader(topology.Queue)
 	s.Diary.Note("partition %s off, the leader of staging", node.Name())
+	pauses := servertest.FeaturesOf(s.t, node.URL()).MinorityPauses // then it is soon not there to ask
 	s.must("partition", s.cluster.Isolate(s.t.Context(), node))
-	if !servertest.FeaturesOf(s.t, node.URL()).MinorityPauses {
+	if !pauses {
 		s.balancer.Avoid(node.Addr()) // as its health check does; see package bridge
 	}
 	s.elected(topology.Queue, node)
