@@ -26,7 +26,7 @@
 // The non-waiting lookup is one SELECT in its own snapshot. PostgreSQL has no
 // dirty reads at any isolation level, so a hit has committed. It and the DELETE are in
 // functions that turn the planner's enable_seqscan off: statistics make it take a busy ledger
-// for empty. Where the role's
+// for empty. (Sweep and Unpark, beside the messages, may read such a ledger through.) Where the role's
 // default_transaction_isolation is serializable it is correct too, but may cost
 // serialization failures, its own and the senders': leave it at the default.
 //

@@ -9,14 +9,15 @@ import (
 
 // The SQLSTATEs that mean something to us.
 const (
-	uniqueViolation  = "23505"
-	undefinedTable   = "42P01"
-	undefinedColumn  = "42703"
-	readOnly         = "25006"
-	missingRight     = "42501"
-	outOfMemory      = "53200" // of the lock table
-	lockNotAvailable = "55P03" // lock_timeout
-	queryCanceled    = "57014" // statement_timeout, if it was not us
+	uniqueViolation   = "23505"
+	undefinedTable    = "42P01"
+	undefinedFunction = "42883"
+	undefinedColumn   = "42703"
+	readOnly          = "25006"
+	missingRight      = "42501"
+	outOfMemory       = "53200" // of the lock table
+	lockNotAvailable  = "55P03" // lock_timeout
+	queryCanceled     = "57014" // statement_timeout, if it was not us
 )
 
 // sqlState returns the code of a server's error, or "". Both pgx and lib/pq have
@@ -42,6 +43,8 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", bridge.ErrDuplicateID, err)
 	case undefinedTable, undefinedColumn:
 		return fmt.Errorf("%w: call migrate.Ledger or migrate.Inbox, and see that search_path is the same everywhere: %w", bridge.ErrNoSchema, err)
+	case undefinedFunction:
+		return fmt.Errorf("%w: the ledger's functions are not there, as after a dump of the tables alone: run the CREATE FUNCTION statements that bridgectl migrate print shows: %w", bridge.ErrNoSchema, err)
 	case readOnly:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
 	case missingRight:

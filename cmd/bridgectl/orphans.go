@@ -52,11 +52,11 @@ func newOrphansSweep(a *app) *cobra.Command {
 		Use:   "sweep",
 		Short: "Remove old rows of the ledger, while the queues are empty",
 		Long: `Removes the rows that orphans list shows. It is for where no verifier does so, because
-BRIDGE_SWEEP_AGE is never, or the queues are never empty. The age must be more than the
+BRIDGE_SWEEP_AGE is never, or verifiers are never without a message. The age must be more than the
 longest time from a commit to the forwarding, through the longest transaction and the
 longest outage, and an hour at least. It refuses while messages are ready in the staging
 queue, the waiting queue or an ordered queue: one of them may be the one that a row belongs
-to.`,
+to. What verifiers hold it does not see: status does.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ledger, err := f.ledger(cmd.Context(), a, driver.MinSweepAge)
 			if err != nil {

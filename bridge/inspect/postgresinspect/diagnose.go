@@ -51,7 +51,8 @@ AND (s.setdatabase = 0 OR d.datname = current_database()) AND (s.setrole = 0 OR 
 FROM pg_class c WHERE c.oid IN (to_regclass('bridge_ledger'), to_regclass('bridge_identity'), to_regclass('bridge_parked'), to_regclass('bridge_watermark'))
 ORDER BY c.relname`
 
-	rights = `SELECT w.name || ' ON ' || w.relation AS missing FROM (VALUES %s) AS w(relation, name)
+	rights = `SELECT w.name || ' ON ' || w.relation ||
+	CASE WHEN w.name = 'EXECUTE' AND to_regprocedure(replace(w.relation, 'FUNCTION ', '')) IS NULL THEN ' (which is not there: bridgectl migrate print)' ELSE '' END AS missing FROM (VALUES %s) AS w(relation, name)
 WHERE NOT coalesce(CASE WHEN w.name = 'EXECUTE' THEN has_function_privilege(to_regprocedure(replace(w.relation, 'FUNCTION ', ''))::oid, w.name)
 	WHEN to_regclass(w.relation) IS NOT NULL THEN has_table_privilege(to_regclass(w.relation)::oid, w.name)
 	OR w.name = 'UPDATE' AND has_any_column_privilege(to_regclass(w.relation)::oid, 'UPDATE') END, false)`

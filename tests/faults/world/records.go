@@ -56,7 +56,8 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 	r.Orders = make(map[uuid.UUID]Placed)
 	r.Effects = make(map[uuid.UUID]int)
 	r.Held = len(w.Receivers) * parts.ReceiverPrefetch
-	r.Judging = len(w.Verifiers) * (parts.VerifierOptions(w.config.Topology).Prefetch + parts.MostOrders)
+	const perDelivery = 20 // messages; the mean that invent makes is about 7
+	r.Judging = len(w.Verifiers) * parts.VerifierOptions(w.config.Topology).Prefetch * perDelivery
 	err = firstError(
 		func() error {
 			return each(ctx, w.shop.DB, `SELECT id, target, at, name, number FROM orders`, func(rows *sql.Rows) error {
