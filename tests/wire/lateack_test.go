@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -67,5 +68,7 @@ func TestALateAckTakesNothingFromAnother(t *testing.T) {
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
-	servertest.Eventually(t, "both messages are back", func() bool { return depth(t, server.URL(), "q") == 2 })
+	back := func() int { return depth(t, server.URL(), "q") }
+	servertest.Eventually(t, "both messages are back", func() bool { return back() == 2 },
+		func() string { return fmt.Sprintf("; there are %d", back()) })
 }
