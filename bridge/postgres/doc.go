@@ -26,9 +26,9 @@
 // The non-waiting lookup is one SELECT in its own snapshot. PostgreSQL has no
 // dirty reads at any isolation level, so a hit has committed. It and the DELETE are in
 // functions that turn the planner's enable_seqscan off: statistics make it take a busy ledger
-// for empty. (Sweep and Unpark, beside the messages, may read such a ledger through.) Where the role's
-// default_transaction_isolation is serializable it is correct too, but may cost
-// serialization failures, its own and the senders': leave it at the default.
+// for empty. (Sweep and Unpark, beside the messages, may read such a ledger through.) Where
+// the role's default_transaction_isolation is serializable the lookup is correct too, but may
+// cost serialization failures, its own and the senders': leave it at the default.
 //
 // Locks on whole tables, as ALTER TABLE and VACUUM FULL take them, are waited for
 // before any time-out of ours is in force: during such work all methods wait

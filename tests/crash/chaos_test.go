@@ -65,8 +65,7 @@ func (w *world) waitArrived(n int) {
 }
 
 // wantNothingLost is check for where sessions of verifiers have ended with messages in their
-// hands. Rows may stay of proofs that were
-// killed in the middle, but none of an order.
+// hands. Rows may stay of proofs that were killed in the middle, but none of an order.
 func (w *world) wantNothingLost(ends int) {
 	w.t.Helper()
 	twice, rows := w.check()

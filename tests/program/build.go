@@ -99,7 +99,7 @@ func (b *builder) build(command, path string) error {
 		return nil
 	}
 	cmd := exec.Command("go", "build", "-o", path+".new", commands+command)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the binaries of a release
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // static, as the binaries of a release
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return errors.Join(err, errors.New(string(output)))
 	}
