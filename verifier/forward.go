@@ -94,6 +94,17 @@ func (f *forwarder) publish(p *publication) {
 	}
 }
 
+// forget takes out what is still to be published for a message that is over: while the broker
+// blocks publishing, each lane of an ordered queue would otherwise leave all its messages here.
+func (f *forwarder) forget(over func(*message) bool) {
+	for _, g := range []*gatherer[*publication]{f.ready, f.careful} {
+		n := g.remove(func(p *publication) bool {
+			return p.message != nil && !p.trial && over(p.message) // holds waits for the end of a trial
+		})
+		f.moving.add(-n)
+	}
+}
+
 // retry tries held targets again, and gives up what has been unroutable for too long.
 func (f *forwarder) retry(now time.Time) {
 	again, dead := f.holds.tick(now)

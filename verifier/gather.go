@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -46,6 +47,15 @@ func (g *gatherer[T]) take(limit int) []T {
 	g.items = g.items[limit:]
 	g.wake()
 	return items
+}
+
+// remove takes out the items for which must says so.
+func (g *gatherer[T]) remove(must func(T) bool) (removed int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := len(g.items)
+	g.items = slices.DeleteFunc(g.items, must)
+	return before - len(g.items)
 }
 
 // pause waits for d, or until ctx ends. Under load a stage pauses for some

@@ -54,7 +54,9 @@ type Options struct {
 	// HandBack is how long a message is held unacked at most. It must be shorter
 	// than the broker's consumer timeout (30 minutes by default): otherwise sessions end by
 	// it, and an ordered queue may lose its order on RabbitMQ 4.3. In an ordered queue it may
-	// take ConfirmTimeout and a second more: what is on its way is waited for. Default 10 min.
+	// take ConfirmTimeout and a second more: what is on its way is waited for. While the broker
+	// blocks publishing (its memory or disk alarm), what has been judged stays, and the broker's
+	// consumer timeout ends the session. Default 10 min.
 	HandBack time.Duration
 
 	// Settlers is the number of lookups that wait at the same time, each on a
@@ -62,7 +64,7 @@ type Options struct {
 	Settlers int
 	// SettleWait bounds one waiting lookup; the server ends it. A longer one keeps its
 	// connection from the messages of other transactions for longer, a shorter one asks the
-	// database more often. Default 1 s.
+	// database more often. HandBack, if that is shorter, counts instead. Default 1 s.
 	SettleWait time.Duration
 
 	// Allow lists the targets that may be forwarded to; a committed message for
@@ -81,7 +83,8 @@ type Options struct {
 	// its target counts as stuck. Default 10 s.
 	ConfirmTimeout time.Duration
 	// Drain bounds the end: how long what has been judged may take to get forwarded
-	// and acked once the context of Run has ended. Default 10 s.
+	// and acked once the context of Run has ended. A broker that does not answer the last
+	// acks costs five seconds more. Default 10 s.
 	Drain time.Duration
 
 	// SweepAge is the age at which a row of the ledger counts as an orphan, that is, its
@@ -186,6 +189,7 @@ func (o *Options) withDefaults() (Options, error) {
 			*f.value = f.standard
 		}
 	}
+	out.SettleWait = min(out.SettleWait, out.HandBack)
 	switch {
 	case out.SweepAge == 0:
 		out.SweepAge = 7 * 24 * time.Hour

@@ -218,6 +218,7 @@ func (s *session) abandon() {
 	}
 	s.room.leave((*message).over)
 	s.holds.forget((*message).over)
+	s.forwarder.forget((*message).over)
 }
 
 // passed lets the next message of the key have its turn.

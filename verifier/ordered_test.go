@@ -52,6 +52,7 @@ func TestALaneIsLeftForWantOfRoomOnlyWhenThereIsRoom(t *testing.T) {
 func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	const room = 1000
 	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
+	s.forwarder = &forwarder{ready: newGatherer[*publication](), careful: newGatherer[*publication]()}
 	left, next := orderedLane(room), orderedLane(room)
 	var stays []*message
 	for _, l := range []*lane{left, next} {
@@ -76,6 +77,34 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 		if len(target.waiting) != 2 || target.waiting[0].message != stays[0] || target.waiting[1].message != stays[1] {
 			t.Errorf("%d wait for the dead queue, want the two of the next lane", len(target.waiting))
 		}
+	}
+}
+
+// While the broker blocks publishing, nothing leaves the forwarder, but lanes are left.
+func TestWhatALaneThatIsLeftHasNotPublishedIsForgotten(t *testing.T) {
+	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
+	s.forwarder = &forwarder{holds: s.holds, ready: newGatherer[*publication](), careful: newGatherer[*publication]()}
+	var last *publication
+	for _, leave := range []bool{true, true, false} {
+		l := orderedLane(1000)
+		m := keyed("key", 1)
+		m.parcel = &parcel{lane: l}
+		l.line.join(m)
+		l.line.ready(m)
+		last = m.toTarget()
+		s.forwarder.publish(last)
+		aside := keyed("aside", 1)
+		aside.parcel = m.parcel
+		s.forwarder.moving.add(1)
+		s.forwarder.careful.add(aside.toTarget())
+		if leave {
+			l.line.close()
+		}
+		s.abandon()
+	}
+	ready, careful := s.forwarder.ready.take(10), s.forwarder.careful.take(10)
+	if len(ready) != 1 || ready[0] != last || len(careful) != 1 || s.forwarder.moving.value() != 2 {
+		t.Errorf("%d and %d are to be published, %d on their way, want those of the last lane", len(ready), len(careful), s.forwarder.moving.value())
 	}
 }
 

@@ -163,8 +163,10 @@ func (s *session) run(ctx context.Context) error {
 	}
 	// Whatever fails ends all stages. The end of ctx ends only those that take
 	// new work; the others run on until they are drained.
-	group, moving := errgroup.WithContext(context.WithoutCancel(ctx))
-	moving, stop := context.WithCancel(moving)
+	group, failing := errgroup.WithContext(context.WithoutCancel(ctx))
+	// Whatever a stage still waits for then, all that is unacked is handed back at once.
+	defer context.AfterFunc(failing, s.consuming.Close)()
+	moving, stop := context.WithCancel(failing)
 	defer stop()
 	taking, stopTaking := context.WithCancel(moving)
 	defer context.AfterFunc(ctx, stopTaking)()
@@ -189,7 +191,7 @@ func (s *session) run(ctx context.Context) error {
 	beside.Go(func() { s.sweep(taking) })
 	beside.Go(func() { s.explain(taking) })
 
-	group.Go(func() error { return s.watch(moving) })
+	group.Go(func() error { return s.watch(moving, ctx.Done()) })
 	group.Go(func() error { return s.forwarder.run(moving) })
 	group.Go(func() error { return s.forget(moving) })
 	group.Go(func() error { return s.staging.acks.run(moving) })
@@ -204,13 +206,23 @@ func (s *session) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// watch ends the session when a connection is over.
-func (s *session) watch(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-s.consuming.Done():
-		return fmt.Errorf("consuming connection lost: %w", s.consuming.Err())
+// lastAcks is how long the broker may take for the acks at the end, after Options.Drain.
+const lastAcks = 5 * time.Second
+
+// watch ends the session when the consuming connection is over, or its end takes too long.
+func (s *session) watch(ctx context.Context, ending <-chan struct{}) error {
+	var late <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.consuming.Done():
+			return fmt.Errorf("consuming connection lost: %w", s.consuming.Err())
+		case <-ending:
+			ending, late = nil, time.After(s.opts.Drain+lastAcks)
+		case <-late:
+			return fmt.Errorf("the end is not through after %v", s.opts.Drain+lastAcks)
+		}
 	}
 }
 

@@ -114,6 +114,9 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 	if err := driver.Prove(ctx, v.ledger); err != nil {
 		return nil, fmt.Errorf("start verifier: %w", err)
 	}
+	if err := v.mayReadWatermark(ctx); err != nil {
+		return nil, fmt.Errorf("start verifier: %w", err)
+	}
 	if reason := v.ledger.FellBack(); reason != nil {
 		v.fellBack.Do(func() {
 			v.opts.Logger.Warn("the ledger waits in its second way, since the first failed the proof", "ledger", v.ledger.Identity().String(), "reason", reason)
@@ -126,6 +129,20 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 	v.stats.sessions.Add(1)
 	v.opts.Logger.Info("session started", "queue", v.opts.Topology.Queue, "ledger", v.ledger.Identity().String())
 	return s, nil
+}
+
+// mayReadWatermark reads it once: only an old message needs it, and without the right to it
+// that would end one session after the other.
+func (v *Verifier) mayReadWatermark(ctx context.Context) error {
+	if !v.ledger.Features().Sweeps {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
+	defer cancel()
+	if _, err := v.ledger.SweptBefore(ctx); err != nil {
+		return fmt.Errorf("read sweep's watermark: %w", err)
+	}
+	return nil
 }
 
 // askPatience bounds how long idle connections are asked whether they are alive.

@@ -7,7 +7,9 @@
 //	ledger, err := mysql.Open(ctx, db)
 //
 // It works over database/sql with github.com/go-sql-driver/mysql, which the program
-// imports, and needs none of its parameters.
+// imports, and needs none of its parameters to be right. Set readTimeout, to a minute or more:
+// without it the driver's COMMIT and ROLLBACK wait for a database host that is gone until
+// TCP gives up, a quarter of an hour on Linux, whatever the context says.
 //
 // # Releases
 //

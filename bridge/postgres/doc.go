@@ -7,7 +7,8 @@
 //	ledger, err := postgres.Open(ctx, db)
 //
 // It works over database/sql with pgx's stdlib or with lib/pq, which the program
-// imports.
+// imports. With lib/pq 1.12 a statement waits for a database host that is gone until TCP
+// gives up, a quarter of an hour on Linux, whatever the context says: a verifier wants pgx.
 //
 // # How it waits
 //

@@ -259,6 +259,9 @@ func (s *Stage) Verify(opts verifier.Options) *Running {
 	return r
 }
 
+// Cancel ends the verifier, and does not wait for it.
+func (r *Running) Cancel() { r.cancel() }
+
 // Stop ends the verifier and waits for it to drain.
 func (r *Running) Stop() {
 	r.t.Helper()

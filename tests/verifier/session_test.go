@@ -30,12 +30,27 @@ func (l guessingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Dura
 	return outcome, err
 }
 
+// unreadLedger is one whose watermark the login may not read, which only old messages need.
+type unreadLedger struct{ driver.Ledger }
+
+func (unreadLedger) SweptBefore(context.Context) (time.Time, error) {
+	return time.Time{}, errNotAllowed
+}
+
+var errNotAllowed = errors.New("permission denied for table bridge_watermark")
+
 func TestVerifierRefusesALedgerThatFailsTheProof(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	goodBatch(s, s.Queue("target", nil), 10)
+	refuses(t, s, guessingLedger{s.Ledger}, bridge.ErrProof)
+	refuses(t, s, unreadLedger{s.Ledger}, errNotAllowed)
+}
+
+func refuses(t *testing.T, s *stage.Stage, ledger driver.Ledger, want error) {
+	t.Helper()
 	staged := s.Depth(s.Topology.Queue)
-	v, err := verifier.New(guessingLedger{s.Ledger}, s.Broker, &verifier.Options{Topology: s.Topology})
+	v, err := verifier.New(ledger, s.Broker, &verifier.Options{Topology: s.Topology})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +62,7 @@ func TestVerifierRefusesALedgerThatFailsTheProof(t *testing.T) {
 	if v.Stats().Sessions > 0 {
 		cancel()
 		t.Errorf("a session has started; Run returned %v", <-ended)
-	} else if err := servertest.Next(t, "the verifier ends", ended); !errors.Is(err, bridge.ErrProof) {
+	} else if err := servertest.Next(t, "the verifier ends", ended); !errors.Is(err, want) {
 		t.Errorf("Run returned %v", err)
 	}
 	if n := s.Depth(s.Topology.Queue); n != staged {

@@ -39,10 +39,17 @@ var mysqlKind = kind{
 	inClear: mysqlInClear, mendClear: "add tls=true, or ssl-ca=FILE",
 }
 
-func openMySQL(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
+// silence is how long a server may take for an answer, if the URL has no readTimeout. The
+// driver's COMMIT and ROLLBACK end by nothing else. No statement of a worker takes as long.
+const silence = 2 * time.Minute
+
+func openMySQL(ctx context.Context, address string, create bool) (*sqlx.DB, error) {
 	config, err := mysqlConfig(address)
 	if err != nil {
 		return nil, err
+	}
+	if create { // a migration takes its time
+		config.ReadTimeout = 0
 	}
 	connector, err := mysqldriver.NewConnector(config)
 	if err != nil {
@@ -84,6 +91,9 @@ func mysqlConfig(address string) (*mysqldriver.Config, error) {
 	config.DBName = strings.TrimPrefix(parsed.Path, "/")
 	config.ParseTime, config.Loc = true, time.UTC
 	config.Timeout = patience
+	if config.ReadTimeout == 0 {
+		config.ReadTimeout = silence
+	}
 	config.Logger = &mysqldriver.NopLogger{}
 	return config, nil
 }

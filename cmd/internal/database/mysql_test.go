@@ -1,6 +1,9 @@
 package database
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // The driver's own tls=true knows no host when it reads the parameters.
 func TestTheCertificateOfMySQLIsForTheHostOfTheURL(t *testing.T) {
@@ -15,5 +18,14 @@ func TestTheCertificateOfMySQLIsForTheHostOfTheURL(t *testing.T) {
 	}
 	if config, err := mysqlConfig("mysql://u:p@db.example/shop"); err != nil || config.TLS != nil {
 		t.Errorf("without it: %+v, %v", config, err)
+	}
+}
+
+// The driver's COMMIT ends by nothing else when the host is gone.
+func TestAMySQLThatFallsSilentIsLeft(t *testing.T) {
+	for parameters, want := range map[string]time.Duration{"": silence, "?readTimeout=5m": 5 * time.Minute} {
+		if config, err := mysqlConfig("mysql://u:p@db.example/shop" + parameters); err != nil || config.ReadTimeout != want {
+			t.Errorf("%q: it is left after %v (error %v), want %v", parameters, config.ReadTimeout, err, want)
+		}
 	}
 }

@@ -1,0 +1,78 @@
+package verifier_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// A driver may wait for a database host that is gone whatever its context says, as
+// go-sql-driver does in COMMIT. What such a verifier holds must come back all the same.
+func TestADatabaseCallThatHangsHoldsNoMessages(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*hungLedger, *stage.Running){
+		"when the session fails":  func(l *hungLedger, _ *stage.Running) { close(l.fail) },
+		"when the verifier stops": func(_ *hungLedger, r *stage.Running) { r.Cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, stage.Postgres)
+			s.StageSingly()
+			queue := s.Queue("target", nil)
+			hung := &hungLedger{Ledger: s.Ledger, unforgotten: uuid.New(), hangs: uuid.New(),
+				begun: make(chan struct{}), fail: make(chan struct{}), release: make(chan struct{})}
+			s.Ledger = hung
+			running := s.Verify(verifier.Options{Drain: time.Millisecond})
+			defer close(hung.release)
+			for _, id := range []uuid.UUID{hung.unforgotten, hung.hangs} {
+				message := stage.To(queue, "")
+				message.ID = id
+				s.Commit(message)
+			}
+			select {
+			case <-hung.begun:
+			case <-time.After(stage.Patience):
+				t.Fatal("nobody looks the message up")
+			}
+			end(hung, running)
+			s.WaitDepth(s.Topology.Queue, 2)
+		})
+	}
+}
+
+// hungLedger does not come back from the lookup of one ID, until it is released, and from
+// the deletion of another only to fail.
+type hungLedger struct {
+	driver.Ledger
+	hangs, unforgotten   uuid.UUID
+	begun, fail, release chan struct{}
+	once                 sync.Once
+}
+
+func (l *hungLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	if slices.Contains(ids, l.hangs) {
+		l.once.Do(func() { close(l.begun) })
+		<-l.release
+	}
+	return l.Ledger.Committed(ctx, ids)
+}
+
+func (l *hungLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
+	if slices.Contains(ids, l.unforgotten) {
+		select {
+		case <-l.fail:
+			return errors.New("the connection is gone")
+		case <-l.release:
+		}
+	}
+	return l.Ledger.Forget(ctx, ids)
+}
