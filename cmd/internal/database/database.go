@@ -20,6 +20,9 @@
 // insisted on; MySQL and SQL Server are spoken to in the clear (but SQL Server's
 // login); azuresql:// has encrypt=true by itself.
 //
+// A MySQL server that says nothing for two minutes is left; readTimeout in the URL is another
+// time. A migration waits for as long as it takes.
+//
 // No error contains the URL or a password.
 package database
 
