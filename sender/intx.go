@@ -105,8 +105,8 @@ func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, e
 
 // InTx begins a transaction, runs fn in it, records and stages what fn sent, waits until
 // all that fn sent or staged is confirmed, and commits. If fn returns an error or panics,
-// or a staging fails, the transaction is rolled back and nothing is delivered; the errors
-// are those of fn and of SendTx. Without messages it is a transaction as any other. opts,
+// or a staging fails or panics, the transaction is rolled back and nothing is delivered,
+// whatever fn makes of a failed Stage; the errors are those of fn and of SendTx. Without messages it is a transaction as any other. opts,
 // which may be nil, is for BeginTx.
 //
 // An error of the COMMIT itself is ErrCommitUnknown, unless the database says that it has

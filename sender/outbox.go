@@ -34,6 +34,10 @@ func (s *Sender) Outbox(tx bridge.Tx) *Outbox { return &Outbox{sender: s, tx: tx
 // errOver: the function that was given to InTx has returned.
 var errOver = fmt.Errorf("the function given to InTx has returned: %w", sql.ErrTxDone)
 
+// errCutShort is what has failed where a Stage ended by a panic or by runtime.Goexit. Who
+// recovers must not commit without the messages of that call.
+var errCutShort = errors.New("send: the transaction must roll back: a call of Stage did not return, because of a panic or of runtime.Goexit")
+
 // Send is that of Tx.
 func (o *Outbox) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
 	ids := make([]uuid.UUID, len(msgs))
@@ -68,17 +72,27 @@ func (o *Outbox) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID
 	first := o.before(msgs)
 	o.mu.Unlock()
 	defer o.staging.Done()
-	staged, err := o.sender.StageTx(ctx, o.tx, append(first, msgs...)...)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if err != nil {
-		if o.failed == nil {
-			o.failed = err
+	var staged *Staged
+	err := errCutShort
+	defer func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if err == nil {
+			o.staged = append(o.staged, staged)
 		}
+		o.fail(err)
+	}()
+	if staged, err = o.sender.StageTx(ctx, o.tx, append(first, msgs...)...); err != nil {
 		return nil, err
 	}
-	o.staged = append(o.staged, staged)
 	return staged.IDs()[len(first):], nil
+}
+
+// fail keeps the first error. The caller holds mu.
+func (o *Outbox) fail(err error) {
+	if o.failed == nil {
+		o.failed = err
+	}
 }
 
 // before takes out what was sent before these messages with an order key of theirs: it must
