@@ -82,10 +82,12 @@ var closed = func() <-chan struct{} {
 func (ended) Done() <-chan struct{} { return closed }
 func (ended) Err() error            { return errOver }
 
-// Send adds messages to the transaction and returns their IDs, which are made here. They
-// are recorded and staged when fn has returned, in the order in which they were added:
-// InTx returns what is wrong with one of them. Once fn has returned, Send adds nothing
-// and returns sql.ErrTxDone. It may be called from several goroutines.
+// Send adds copies of messages to the transaction and returns their IDs, which are made
+// here. They are recorded and staged when fn has returned, in the order in which they were
+// added. If one of them can never be sent, Send adds none and returns
+// bridge.ErrInvalidMessage. After an error InTx rolls back, whatever fn returns. Once fn has
+// returned, Send adds nothing and returns sql.ErrTxDone. It may be called from several
+// goroutines.
 func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) { return tx.outbox.Send(msgs...) }
 
 // Stage records messages at once and begins to publish them, as StageTx does, and returns
@@ -105,9 +107,9 @@ func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, e
 
 // InTx begins a transaction, runs fn in it, records and stages what fn sent, waits until
 // all that fn sent or staged is confirmed, and commits. If fn returns an error or panics,
-// or a staging fails or panics, the transaction is rolled back and nothing is delivered,
-// whatever fn makes of a failed Stage; the errors are those of fn and of SendTx. Without messages it is a transaction as any other. opts,
-// which may be nil, is for BeginTx.
+// or a Send or Stage fails or panics, whatever fn makes of that, the transaction is rolled
+// back and nothing is delivered; the errors are those of fn and of SendTx. Without messages
+// it is a transaction as any other. opts, which may be nil, is for BeginTx.
 //
 // An error of the COMMIT itself is ErrCommitUnknown, unless the database says that it has
 // rolled back and its driver tells the SQLSTATE by a method, as pgx and lib/pq do. If ctx

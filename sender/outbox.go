@@ -22,10 +22,10 @@ type Outbox struct {
 
 	mu      sync.Mutex
 	over    bool // nothing more is sent
-	unsent  []bridge.Message
+	unsent  []encoded
 	staging sync.WaitGroup // calls of Stage
 	staged  []*Staged
-	failed  error // of the first Stage that failed
+	failed  error // of the first Send or Stage that failed
 }
 
 // Outbox returns an empty one for a transaction that has begun.
@@ -34,31 +34,32 @@ func (s *Sender) Outbox(tx bridge.Tx) *Outbox { return &Outbox{sender: s, tx: tx
 // errOver: the function that was given to InTx has returned.
 var errOver = fmt.Errorf("the function given to InTx has returned: %w", sql.ErrTxDone)
 
-// errCutShort is what has failed where a Stage ended by a panic or by runtime.Goexit. Who
+// errCutShort is what has failed where a call ended by a panic or by runtime.Goexit. Who
 // recovers must not commit without the messages of that call.
-var errCutShort = errors.New("send: the transaction must roll back: a call of Stage did not return, because of a panic or of runtime.Goexit")
+var errCutShort = errors.New("send: the transaction must roll back: a call of Send or Stage did not return, because of a panic or of runtime.Goexit")
 
 // Send is that of Tx.
 func (o *Outbox) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
-	ids := make([]uuid.UUID, len(msgs))
-	msgs = slices.Clone(msgs)
-	for i := range msgs {
-		if msgs[i].ID == uuid.Nil {
-			id, err := uuid.NewV7()
-			if err != nil {
-				return nil, fmt.Errorf("make message ID: %w", err)
-			}
-			msgs[i].ID = id
-		}
-		ids[i] = msgs[i].ID
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.over {
 		return nil, fmt.Errorf("send: nothing sent: %w", errOver)
 	}
-	o.unsent = append(o.unsent, msgs...)
-	return ids, nil
+	err := errCutShort
+	defer func() { o.fail(err) }()
+	messages, err := o.sender.encode(msgs)
+	if err != nil {
+		return nil, err
+	}
+	o.unsent = append(o.unsent, messages...)
+	return idsOf(messages), nil
+}
+
+// fail keeps the first error. The caller holds mu.
+func (o *Outbox) fail(err error) {
+	if o.failed == nil {
+		o.failed = err
+	}
 }
 
 // Stage is that of Tx.
@@ -82,30 +83,23 @@ func (o *Outbox) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID
 		}
 		o.fail(err)
 	}()
-	if staged, err = o.sender.StageTx(ctx, o.tx, append(first, msgs...)...); err != nil {
+	if staged, err = o.sender.stage(ctx, o.tx, first, msgs); err != nil {
 		return nil, err
 	}
 	return staged.IDs()[len(first):], nil
 }
 
-// fail keeps the first error. The caller holds mu.
-func (o *Outbox) fail(err error) {
-	if o.failed == nil {
-		o.failed = err
-	}
-}
-
 // before takes out what was sent before these messages with an order key of theirs: it must
 // be staged before them. The caller holds mu.
-func (o *Outbox) before(msgs []bridge.Message) (first []bridge.Message) {
+func (o *Outbox) before(msgs []bridge.Message) (first []encoded) {
 	keys := make(map[string]bool)
 	for _, m := range msgs {
 		if m.OrderKey != "" {
 			keys[m.OrderKey] = true
 		}
 	}
-	o.unsent = slices.DeleteFunc(o.unsent, func(m bridge.Message) bool {
-		if !keys[m.OrderKey] {
+	o.unsent = slices.DeleteFunc(o.unsent, func(m encoded) bool {
+		if !keys[m.orderKey] {
 			return false
 		}
 		first = append(first, m)
@@ -145,7 +139,7 @@ func (o *Outbox) Confirm(ctx context.Context) error {
 	if o.failed != nil {
 		return o.failed
 	}
-	last, err := o.sender.StageTx(ctx, o.tx, o.unsent...)
+	last, err := o.sender.stage(ctx, o.tx, o.unsent, nil)
 	if err != nil {
 		return err
 	}

@@ -2,12 +2,16 @@ package sender
 
 import (
 	"context"
+	"errors"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 )
@@ -56,4 +60,50 @@ func TestAStageThatDoesNotReturnLosesNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What fn does with the error of Send does not matter.
+func TestATransactionDoesNotCommitWithoutWhatSendHasRefused(t *testing.T) {
+	s, ledger := newSender(t, Options{}, nil, nil)
+	o := s.Outbox(nil)
+	ids, err := o.Send(small, bridge.Message{})
+	if !errors.Is(err, bridge.ErrInvalidMessage) || len(ids) != 0 || !strings.Contains(err.Error(), "message 2 of 2") {
+		t.Errorf("Send: IDs %v, error %v", ids, err)
+	}
+	if err := o.Confirm(t.Context()); !errors.Is(err, bridge.ErrInvalidMessage) {
+		t.Errorf("may it commit: %v", err)
+	}
+	if ledger.recorded != 0 {
+		t.Errorf("%d are recorded", ledger.recorded)
+	}
+}
+
+// The messages are the caller's again when Send has returned.
+func TestWhatWasSentIsACopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := new(slowBroker)
+		s, _ := newSender(t, Options{GroupMessages: 1}, b, nil)
+		o := s.Outbox(nil)
+		inner := amqp.Table{}
+		reused := bridge.Message{RoutingKey: "target", Publishing: amqp.Publishing{Headers: amqp.Table{"inner": inner}, Body: []byte("?")}}
+		for _, content := range []string{"1", "2"} {
+			copy(reused.Publishing.Body, content)
+			inner["content"] = content
+			if _, err := o.Send(reused); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := o.Confirm(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var sent []string
+		for _, m := range b.published {
+			table, _ := m.Headers["inner"].(amqp.Table)
+			header, _ := table["content"].(string)
+			sent = append(sent, string(m.Body)+"/"+header)
+		}
+		if want := []string{"1/1", "2/2"}; !slices.Equal(sent, want) {
+			t.Errorf("sent %v, want %v", sent, want)
+		}
+	})
 }

@@ -98,53 +98,78 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 	return staged.IDs(), nil
 }
 
+// encoded is a message in its staged form: a copy of what the caller has given.
+type encoded struct {
+	id       uuid.UUID
+	orderKey string
+	record   []byte
+	alone    bool // it gains nothing from company
+}
+
+func idsOf(messages []encoded) []uuid.UUID {
+	ids := make([]uuid.UUID, len(messages))
+	for i, m := range messages {
+		ids[i] = m.id
+	}
+	return ids
+}
+
 // encode gives every message an ID, and makes a copy of it in its staged form, before
 // anything is touched.
-func (s *Sender) encode(msgs []bridge.Message) (ids []uuid.UUID, inOrder map[string]*cargo, others cargo, err error) {
-	fail := func(i int, err error) ([]uuid.UUID, map[string]*cargo, cargo, error) {
-		return nil, nil, cargo{}, fmt.Errorf("message %d of %d: %w", i+1, len(msgs), err)
-	}
-	ids = make([]uuid.UUID, len(msgs))
-	others.alone = s.opts.GroupMessages == 1
+func (s *Sender) encode(msgs []bridge.Message) ([]encoded, error) {
+	out := make([]encoded, len(msgs))
 	for i, m := range msgs {
-		now := time.Now()
-		if m.ID == uuid.Nil {
-			id, err := uuid.NewV7()
-			if err != nil {
-				return fail(i, fmt.Errorf("make message ID: %w", err))
-			}
-			m.ID = id
+		var err error
+		if out[i], err = s.encodeOne(m); err != nil {
+			return nil, fmt.Errorf("send: message %d of %d: %w", i+1, len(msgs), err)
 		}
-		if size := len(m.Publishing.Body); size > s.opts.MaxMessageBytes {
-			return fail(i, fmt.Errorf("%w: body of %d bytes: at most %d (Options.MaxMessageBytes)", bridge.ErrInvalidMessage, size, s.opts.MaxMessageBytes))
-		}
-		if m.OrderKey != "" && s.opts.OrderedShards == 0 {
-			return fail(i, fmt.Errorf("%w: field OrderKey: there are no ordered queues (Options.OrderedShards)", bridge.ErrInvalidMessage))
-		}
-		publishing, err := wire.Encode(m, s.ledger.Identity())
+	}
+	return out, nil
+}
+
+func (s *Sender) encodeOne(m bridge.Message) (encoded, error) {
+	now := time.Now() // before the ID is recorded: see 'The sweep' in package driver
+	if m.ID == uuid.Nil {
+		id, err := uuid.NewV7()
 		if err != nil {
-			return fail(i, err)
+			return encoded{}, fmt.Errorf("make message ID: %w", err)
 		}
-		if !madeNow(m.ID, now) {
-			publishing.Headers[wire.HeaderStagedAt] = now.UnixMilli()
-		}
-		ids[i] = m.ID
-		record := wire.EncodeRecord(publishing)
-		if m.OrderKey != "" {
-			if inOrder == nil {
-				inOrder = make(map[string]*cargo)
-			}
-			queue := s.ordered.topology.OrderedQueueOf(m.OrderKey)
-			if inOrder[queue] == nil {
-				inOrder[queue] = new(cargo)
-			}
-			inOrder[queue].add(m.ID, record)
+		m.ID = id
+	}
+	size := len(m.Publishing.Body)
+	if size > s.opts.MaxMessageBytes {
+		return encoded{}, fmt.Errorf("%w: body of %d bytes: at most %d (Options.MaxMessageBytes)", bridge.ErrInvalidMessage, size, s.opts.MaxMessageBytes)
+	}
+	if m.OrderKey != "" && s.opts.OrderedShards == 0 {
+		return encoded{}, fmt.Errorf("%w: field OrderKey: there are no ordered queues (Options.OrderedShards)", bridge.ErrInvalidMessage)
+	}
+	publishing, err := wire.Encode(m, s.ledger.Identity())
+	if err != nil {
+		return encoded{}, err
+	}
+	if !madeNow(m.ID, now) {
+		publishing.Headers[wire.HeaderStagedAt] = now.UnixMilli()
+	}
+	return encoded{m.ID, m.OrderKey, wire.EncodeRecord(publishing), size > groupBytes/3}, nil
+}
+
+// load tells those apart that have an order key, by the queues of their keys.
+func (s *Sender) load(messages []encoded) (inOrder map[string]*cargo, others cargo) {
+	inOrder = make(map[string]*cargo)
+	others.alone = s.opts.GroupMessages == 1
+	for _, m := range messages {
+		if m.orderKey == "" {
+			others.add(m.id, m.record)
+			others.alone = others.alone || m.alone
 			continue
 		}
-		others.add(m.ID, record)
-		others.alone = others.alone || len(m.Publishing.Body) > groupBytes/3
+		queue := s.ordered.topology.OrderedQueueOf(m.orderKey)
+		if inOrder[queue] == nil {
+			inOrder[queue] = new(cargo)
+		}
+		inOrder[queue].add(m.id, m.record)
 	}
-	return ids, inOrder, others, nil
+	return inOrder, others
 }
 
 // madeNow tells whether the ID itself says well enough when it was staged.

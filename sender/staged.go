@@ -52,13 +52,21 @@ type Staged struct {
 // the transaction may commit the rest. Wait is not needed then, and must not be called where
 // Options.Parking is on.
 func (s *Sender) StageTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) (*Staged, error) {
-	if len(msgs) == 0 {
+	return s.stage(ctx, tx, nil, msgs)
+}
+
+// stage is StageTx of what was encoded before, and then of msgs.
+func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs []bridge.Message) (*Staged, error) {
+	messages, err := s.encode(msgs)
+	if err != nil {
+		return nil, err
+	}
+	messages = append(first, messages...)
+	if len(messages) == 0 {
 		return &Staged{judged: true}, nil
 	}
-	ids, inOrder, cargo, err := s.encode(msgs)
-	if err != nil {
-		return nil, fmt.Errorf("send: %w", err)
-	}
+	ids := idsOf(messages)
+	inOrder, cargo := s.load(messages)
 	if len(inOrder) > 0 && s.garage.knows() {
 		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: it was tried a moment ago, and messages with an order key are not parked", bridge.ErrUnavailable))
 	}

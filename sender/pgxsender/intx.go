@@ -29,9 +29,10 @@ type Transaction struct {
 
 // InTx is sender.InTx on a pool of pgx: it begins a transaction, runs fn in it, records and
 // stages what fn sent, waits until all that fn sent or staged is confirmed, and commits. If
-// fn returns an error or panics, or a staging fails, the transaction is rolled back and
-// nothing is delivered. The errors are those of fn and of sender.SendTx. An error of the
-// COMMIT itself is sender.ErrCommitUnknown, unless the server says that it has rolled back.
+// fn returns an error or panics, or a Send or Stage fails or panics, whatever fn makes of
+// that, the transaction is rolled back and nothing is delivered. The errors are those of fn
+// and of sender.SendTx. An error of the COMMIT itself is sender.ErrCommitUnknown, unless the
+// server says that it has rolled back.
 //
 // The BEGIN travels with the first statement, where that is an Exec or a SendBatch, and so
 // costs no round trip; an Exec without arguments apart. Send and Stage are those of sender.Tx.
@@ -180,7 +181,8 @@ func (t *Transaction) CopyFrom(ctx context.Context, table pgx.Identifier, column
 	return t.tx.CopyFrom(ctx, table, columns, rows)
 }
 
-// Send is that of sender.Tx: what is sent is recorded and staged when fn has returned.
+// Send is that of sender.Tx: messages are copied now, and recorded and staged when fn has
+// returned.
 func (t *Transaction) Send(messages ...bridge.Message) ([]uuid.UUID, error) {
 	return t.outbox.Send(messages...)
 }
