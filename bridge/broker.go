@@ -200,7 +200,7 @@ func (b *Broker) publish(ctx context.Context, messages []Outgoing) error {
 				}
 			case <-ctx.Done():
 				if failure == nil {
-					failure = publishError(messages[i], late(ctx, publisher))
+					failure = publishError(messages[i].Target, messages[i].MessageId, late(ctx, publisher))
 				}
 				return failure
 			}
@@ -215,18 +215,23 @@ func send(ctx context.Context, publisher *Publisher, messages []Outgoing) (resul
 	// Buffered for all: a late confirm finds room after the caller has gone.
 	reports := make(chan error, len(messages))
 	for _, m := range messages {
-		err := publisher.Publish(ctx, m.Target, m.Publishing, func(err error) {
-			if err != nil {
-				err = publishError(m, err)
-			}
-			reports <- err
-		})
-		if err != nil {
-			return reports, sent, publishError(m, err)
+		if err := publisher.Publish(ctx, m.Target, m.Publishing, reporter(reports, m.Target, m.MessageId)); err != nil {
+			return reports, sent, publishError(m.Target, m.MessageId, err)
 		}
 		sent++
 	}
 	return reports, sent, nil
+}
+
+// reporter holds nothing else of the message: it lives until the confirm is there, or the
+// connection is over, and the caller may be gone long before.
+func reporter(reports chan<- error, to Target, id string) func(error) {
+	return func(err error) {
+		if err != nil {
+			err = publishError(to, id, err)
+		}
+		reports <- err
+	}
 }
 
 // late is the error of a confirm that did not come before the deadline.
@@ -237,9 +242,9 @@ func late(ctx context.Context, p *Publisher) error {
 	return fmt.Errorf("%w in time: %w", ErrUnconfirmed, context.Cause(ctx))
 }
 
-func publishError(m Outgoing, err error) error {
-	id, _ := uuid.Parse(m.MessageId)
-	return &PublishError{ID: id, Target: m.Target, Err: err}
+func publishError(to Target, messageID string, err error) error {
+	id, _ := uuid.Parse(messageID)
+	return &PublishError{ID: id, Target: to, Err: err}
 }
 
 // link returns the link, waiting for one if need be.
