@@ -77,7 +77,9 @@
 // bridge says what exactly is promised. They are staged in the ordered queues
 // (Options.OrderedShards), in groups too, but never parked: during an outage of the broker
 // their transaction fails. A transaction with several such messages for one queue that do
-// not fit into a group waits for the confirm of each group before the next.
+// not fit into a group waits for the confirm of each group before the next. Other
+// transactions' groups may go between, so that they wait for one of its groups and not for
+// all.
 //
 // # What to do on an error
 //

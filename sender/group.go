@@ -70,20 +70,21 @@ func (c *cargo) add(id uuid.UUID, record []byte) {
 
 // A shipment is what is published at once: a cargo that travels alone, or those that
 // gathered while others were under way. In an ordered queue it is what fits into a group, or
-// one cargo that does not: so no transaction waits for more confirms than it must.
+// one cargo that does not, which is published group by group, in turns with others: so no
+// transaction waits for more confirms than it must.
 type shipment struct {
-	records [][]byte
-	size    int    // of the records
-	bytes   int    // as begin counts them
-	leash   *leash // of a cargo that travels alone
-	begun   time.Time
+	records [][]byte  // those that are still to be published
+	size    int       // of the records
+	bytes   int       // as begin counts them
+	leash   *leash    // of a cargo that travels alone
+	begun   time.Time // when it began to wait for its turn
 	done    chan struct{}
 	err     error // valid once done is closed
 }
 
 // begin has a cargo published, and does not wait for it. A shipment's time begins when it is
 // shipped, so it is done within twice the timeout: that of the shipment before it, and its
-// own. In an ordered queue each group of it has its own. It returns nil if nobody waits for
+// own. In an ordered queue that is true of each group of it. It returns nil if nobody waits for
 // the cargo yet and too much is under way.
 func (s *stager) begin(ctx context.Context, c cargo, waitedFor bool) (*shipment, error) {
 	if ctx.Err() != nil {
@@ -184,50 +185,55 @@ func (s *stager) ship() {
 		s.next = slices.Delete(s.next, 0, 1)
 		s.mu.Unlock()
 		if s.ordered {
-			s.end(shipment, s.publishInOrder(shipment))
+			s.shipGroup(shipment)
 			continue
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
-		s.end(shipment, s.publish(ctx, shipment, s.limit))
-		cancel()
+		s.end(shipment, s.publishInTime(shipment.records))
 	}
+}
+
+// shipGroup publishes the first group of a shipment in an ordered queue. What is left waits
+// for its next turn, behind what has gathered meanwhile: a large transaction must not make
+// the others wait for all of it. No group is published before the one before it is
+// confirmed: two at once may change places, as a Publisher may go on over another channel
+// between them. What has waited for the timeout is not published any more.
+func (s *stager) shipGroup(shipment *shipment) {
+	if time.Since(shipment.begun) > s.timeout {
+		s.end(shipment, &bridge.PublishError{Err: s.late(context.DeadlineExceeded)})
+		return
+	}
+	n, size := firstGroup(shipment.records, s.limit)
+	err := s.publishInTime(shipment.records[:n])
+	if err != nil || n == len(shipment.records) {
+		s.end(shipment, err)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shipment.records = shipment.records[n:]
+	shipment.size -= size
+	shipment.begun = time.Now()
+	s.next = append(s.next, shipment)
+}
+
+func (s *stager) publishInTime(records [][]byte) error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	return s.publish(ctx, records, s.limit)
 }
 
 // shipAlone publishes the shipment of one caller, which ends when that one gives it up.
 func (s *stager) shipAlone(alone *shipment) {
 	defer alone.leash.release()
-	s.end(alone, s.publish(alone.leash, alone, 1))
+	s.end(alone, s.publish(alone.leash, alone.records, 1))
 }
 
-func (s *stager) publish(ctx context.Context, shipment *shipment, limit int) error {
-	groups, err := s.grouped(shipment.records, limit)
+func (s *stager) publish(ctx context.Context, records [][]byte, limit int) error {
+	groups, err := s.grouped(records, limit)
 	if err != nil {
 		return err
 	}
 	return s.broker.Publish(ctx, s.outgoing(groups))
-}
-
-// publishInOrder publishes a group once the one before it is confirmed. Two at once may
-// change places: a Publisher may go on over another channel between them. Each group has the
-// timeout for itself. A shipment that has waited as long for those before it is not
-// published any more.
-func (s *stager) publishInOrder(shipment *shipment) error {
-	if time.Since(shipment.begun) > s.timeout {
-		return &bridge.PublishError{Err: s.late(context.DeadlineExceeded)}
-	}
-	groups, err := s.grouped(shipment.records, s.limit)
-	for i := range groups {
-		if err == nil {
-			err = s.publishOne(groups[i : i+1])
-		}
-	}
-	return err
-}
-
-func (s *stager) publishOne(group []amqp.Publishing) error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
-	defer cancel()
-	return s.broker.Publish(ctx, s.outgoing(group))
 }
 
 // end tells those who wait what became of a shipment.
@@ -244,11 +250,7 @@ func (s *stager) end(shipment *shipment, err error) {
 // that is left alone becomes what other senders write, no group.
 func (s *stager) grouped(records [][]byte, limit int) (out []amqp.Publishing, err error) {
 	for len(records) > 0 {
-		n, size := 1, len(records[0])
-		for n < min(len(records), limit) && size+len(records[n]) <= groupBytes {
-			size += len(records[n])
-			n++
-		}
+		n, _ := firstGroup(records, limit)
 		next := wire.Group(s.ledger, records[:n]...)
 		if n == 1 {
 			if next, err = wire.Alone(s.ledger, records[0]); err != nil {
@@ -259,6 +261,16 @@ func (s *stager) grouped(records [][]byte, limit int) (out []amqp.Publishing, er
 		records = records[n:]
 	}
 	return out, nil
+}
+
+// firstGroup is how many records go into the next staged message, and their size.
+func firstGroup(records [][]byte, limit int) (n, size int) {
+	n, size = 1, len(records[0])
+	for n < min(len(records), limit) && size+len(records[n]) <= groupBytes {
+		size += len(records[n])
+		n++
+	}
+	return n, size
 }
 
 func (s *stager) outgoing(messages []amqp.Publishing) []bridge.Outgoing {

@@ -23,11 +23,11 @@ type Options struct {
 	// confirms. Messages that gather behind others have it for themselves, once those are
 	// done: their transaction waits for twice Timeout at most, and one that sends messages with
 	// order keys and others for four times Timeout, since the others come after. Where the
-	// messages for an ordered queue do not fit into one group, each group has it for
-	// itself. The database transaction is
-	// open meanwhile, and the statement that records is not part of it. Of what is staged
-	// early it begins with StageTx, and the caller's time until Wait does not count.
-	// Default 5 s. A context that ends earlier counts.
+	// messages of one call for an ordered queue do not fit into one group, other
+	// transactions' groups may go between, and each group takes twice Timeout at most. The
+	// database transaction is open meanwhile, and the statement that records is not part of
+	// it. Of what is staged early it begins with StageTx, and the caller's time until Wait
+	// does not count. Default 5 s. A context that ends earlier counts.
 	Timeout time.Duration
 	// MaxMessageBytes is the largest body that is accepted; a larger one is
 	// bridge.ErrInvalidMessage. It must not exceed the broker's max_message_size, which

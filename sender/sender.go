@@ -15,7 +15,8 @@ import (
 
 // A Sender stages messages for transactions. It may be used from any number of
 // goroutines. It has nothing to close: what it has under way ends within twice
-// Options.Timeout, or with the broker.
+// Options.Timeout, or with the broker. For an ordered queue that is true of each group of
+// a call's messages.
 type Sender struct {
 	ledger  driver.Recorder
 	stager  *stager

@@ -1,0 +1,79 @@
+package sender
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+// taking is a broker for an orderedStager, of whose timeout a confirm takes less than half.
+func taking() *slowBroker { return &slowBroker{takes: 400 * time.Millisecond} }
+
+// smallCargoOf are messages of which any number fits into a group.
+func smallCargoOf(t *testing.T, names ...string) (c cargo) {
+	t.Helper()
+	for _, name := range names {
+		m := small
+		m.ID = uuid.New()
+		m.OrderKey = "key"
+		m.Publishing.Body = []byte(" message" + name + " ")
+		publishing, err := wire.Encode(m, uuid.Nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.add(m.ID, wire.EncodeRecord(publishing))
+	}
+	return c
+}
+
+// Each waits for one group of the others, and keeps the order of its own.
+func TestALargeTransactionMakesNoOtherWaitForAllOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := taking()
+		start := time.Now()
+		all := begun(t, orderedStager(b), cargoOf(t, "1", "2", "3", "4", "5"), cargoOf(t, "6"), cargoOf(t, "7", "8"))
+		<-all[1].done
+		if got, want := time.Since(start), 2*b.takes; got != want {
+			t.Errorf("the one behind the large one is done after %v, want %v", got, want)
+		}
+		for i, one := range all {
+			<-one.done
+			if one.err != nil {
+				t.Errorf("shipment %d: %v", i+1, one.err)
+			}
+		}
+		if want := []string{"1", "6", "7", "2", "8", "3", "4", "5"}; !slices.Equal(b.taken, want) {
+			t.Errorf("taken %v, want %v", b.taken, want)
+		}
+	})
+}
+
+// What is left of a large one gathers what fits into its group.
+func TestWhatIsLeftOfALargeTransactionTakesOthersAlong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := taking()
+		s := orderedStager(b)
+		s.limit = 2
+		all := begun(t, s, smallCargoOf(t, "1", "2", "3"), smallCargoOf(t, "4", "5"))
+		time.Sleep(b.takes)
+		synctest.Wait() // the second one is under way
+		all = append(all, begun(t, s, smallCargoOf(t, "6"))...)
+		for i, one := range all {
+			<-one.done
+			if one.err != nil {
+				t.Errorf("shipment %d: %v", i+1, one.err)
+			}
+		}
+		if want := []string{"1", "2", "4", "5", "3", "6"}; !slices.Equal(b.taken, want) || len(b.published) != 3 {
+			t.Errorf("taken %v in %d groups, want %v in 3", b.taken, len(b.published), want)
+		}
+		if s.underWay != 0 {
+			t.Errorf("%d bytes are under way after the end", s.underWay)
+		}
+	})
+}
