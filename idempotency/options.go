@@ -51,7 +51,8 @@ type Options struct {
 	// FindOut tells Resume of a doubtful message whether its effect was done, where the
 	// world outside can be asked. It is called again after MaxDelay for as long as the
 	// verdict is Unknown or there is an error. It must not say NotDoneYet while the
-	// effect may still come. Default nil: an operator decides.
+	// effect may still come. It must end: Resume does nothing else meanwhile. Default
+	// nil: an operator decides.
 	FindOut func(ctx context.Context, p Pending) (Verdict, error)
 
 	// Lease is how long a worker of Work may take for one attempt. Its handler's context

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -34,10 +35,19 @@ func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 	if db == nil || effect == nil {
 		panic("idempotency: Resume needs a database and an effect")
 	}
+	// Messages that are ready do not wait for the pauses after a question that has failed.
+	delays, nextQuestion := g.opts.delays(), time.Time{}
 	return g.poll(ctx, func(ctx context.Context) (bool, error) {
-		asked, err := g.ask(ctx, db)
-		if err != nil {
-			return false, err
+		asked := false
+		if !time.Now().Before(nextQuestion) {
+			var err error
+			if asked, err = g.ask(ctx, db); err == nil {
+				delays.Reset()
+			} else if ctx.Err() == nil {
+				delay := delays.NextBackOff()
+				nextQuestion = time.Now().Add(delay)
+				g.log.Warn("doubtful messages cannot be asked about, trying again", "delay", delay, "error", err)
+			}
 		}
 		resumed, err := g.resume(ctx, db, effect)
 		return asked || resumed, err

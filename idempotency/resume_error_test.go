@@ -1,0 +1,51 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+// The world outside cannot be asked about what is doubtful. What an operator has decided to
+// try again does not wait for that, nor for the growing pauses between the questions.
+func TestWhatCannotBeFoundOutHoldsUpNoReadyMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		r, m := newReceiver(t, idempotency.Options{FindOut: func(context.Context, idempotency.Pending) (idempotency.Verdict, error) {
+			asked++
+			return idempotency.Unknown, errors.New("the payment service is out")
+		}}), &mailbox{}
+		const messages, ready = 40, 20
+		for n := range messages {
+			err := r.guard.AtMostOnce(t.Context(), r.db, r.delivery(fmt.Sprint("m", n)), func(context.Context, amqp.Delivery) error { return errSMTP })
+			must(t, err)
+		}
+		for n := range ready {
+			must(t, r.guard.Retry(t.Context(), r.db, fmt.Sprint("m", n)))
+		}
+
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- r.guard.Resume(ctx, r.db, m.send()) }()
+		time.Sleep(time.Second) // of the bubble's clock; less than one of the longer pauses
+		m.mu.Lock()
+		sent := len(m.sent)
+		m.mu.Unlock()
+		if sent != ready {
+			t.Errorf("%d of %d ready messages are done", sent, ready)
+		}
+		stop()
+		must(t, <-ended)
+		// After 0, 100, 200 and 400 ms, give or take a half each.
+		if asked == 0 || asked > 5 {
+			t.Errorf("asked %d times in a second, without pauses", asked)
+		}
+	})
+}
