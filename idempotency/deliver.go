@@ -27,9 +27,26 @@ type refusal struct{ err error }
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-// deliver makes attempts at d, with growing pauses, until one of them ends it, or it
-// is given up, or it has been held for too long; and tells the broker.
+// errGone is why a delivery is handed back whose call does not return.
+var errGone = errors.New("the goroutine has ended in the attempt, by runtime.Goexit or a panic outside of the handler")
+
+// deliver makes attempts at d until one of them ends it, and tells the broker; so it does
+// when the goroutine ends first.
 func (g *Guard) deliver(ctx context.Context, d amqp.Delivery, attempt func(ctx context.Context) (outcome, error)) error {
+	ended := false
+	defer func() {
+		if !ended {
+			g.log.Error("message not handled", "message_id", d.MessageId, "error", g.handBack(d, errGone))
+		}
+	}()
+	err := g.tryToEnd(ctx, d, attempt)
+	ended = true
+	return err
+}
+
+// tryToEnd makes attempts at d, with growing pauses, until one of them ends it, or it
+// is given up, or it has been held for too long; and tells the broker.
+func (g *Guard) tryToEnd(ctx context.Context, d amqp.Delivery, attempt func(ctx context.Context) (outcome, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.opts.Hold, errHeldTooLong)
 	defer cancel()
 

@@ -78,6 +78,9 @@
 //	dead-lettered  refused for good, and safe somewhere else    returns nil
 //	handed back    requeued; the broker delivers it again       returns an error that is ErrHandedBack
 //
+// A call whose goroutine ends in the handler (runtime.Goexit) hands the message back too.
+// It cannot return the error, and logs it.
+//
 // If an ack does not reach the broker, the outcome stands and Handle returns an
 // error that is [ErrNotAcked]: the message comes again, and is then a duplicate.
 // So the plain loop at the top is right: it logs the error and goes on.

@@ -154,7 +154,7 @@ func TestAHandlerThatEndsItsGoroutineLeavesNoTransactionOpen(t *testing.T) {
 		})
 	})
 	consumer.Wait()
-	r.wantSaid() // the delivery stays open until its channel is closed
+	r.wantSaid("requeue 1")
 	r.handle(placeOrder("m1"))
 	r.wantRows(1, 1)
 }
