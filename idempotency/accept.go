@@ -30,7 +30,7 @@ func (g *Guard) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
 	if db == nil {
 		panic("idempotency: Accept needs a database")
 	}
-	defer g.purgeSome(ctx, db)
+	defer g.purgeSome(ctx, db, d)
 	return g.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
 		key, err := g.key(d)
 		if err != nil {

@@ -80,7 +80,7 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 	if db == nil || effect == nil {
 		panic("idempotency: AtMostOnce needs a database and an effect")
 	}
-	defer g.purgeSome(ctx, db)
+	defer g.purgeSome(ctx, db, d)
 	return g.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
 		key, err := g.key(d)
 		if err != nil {

@@ -168,7 +168,9 @@
 // retention, and a copy that comes later is handled again, as new. Choose a retention
 // beyond which no copy can come, also from a dead queue that somebody puts back, or
 // keep such keys for ever (a negative one). They are purged by walking through all of
-// them, 500 at a time.
+// them, 500 at a time. Each process makes one step at the first key, and then walks on from
+// the key of a message that it has just handled: so the purge comes to all keys although
+// processes are restarted, if new keys are spread over all.
 //
 // # Where dead-lettered messages go
 //

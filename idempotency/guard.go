@@ -108,7 +108,7 @@ func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")
 	}
-	defer g.purgeSome(ctx, db)
+	defer g.purgeSome(ctx, db, d)
 	return g.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
 		key, err := g.key(d)
 		if err != nil {

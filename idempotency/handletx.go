@@ -53,7 +53,7 @@ func (g *Guard) HandleTx(ctx context.Context, d amqp.Delivery, fn func(ctx conte
 	if fn == nil {
 		panic("idempotency: HandleTx needs a function")
 	}
-	defer g.purgeSome(ctx, g.inbox.DB())
+	defer g.purgeSome(ctx, g.inbox.DB(), d)
 	return g.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
 		key, err := g.key(d)
 		if err != nil {

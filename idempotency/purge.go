@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
@@ -32,6 +34,7 @@ const (
 // A purge is how far the steps of a Guard have come.
 type purge struct {
 	mu     sync.Mutex
+	begun  bool   // the first step has been made
 	claims int    // since the last step
 	after  string // the key that the next step begins after
 }
@@ -69,9 +72,9 @@ func (g *Guard) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err err
 }
 
 // purgeSome makes a step of the purge where one is due, unless another goroutine is at
-// it. It is for after the ack, when nothing waits for it but the next message, and
+// it. It is for after the ack of d, when nothing waits for it but the next message, and
 // takes no longer than Options.MaxDelay.
-func (g *Guard) purgeSome(ctx context.Context, db *sql.DB) {
+func (g *Guard) purgeSome(ctx context.Context, db *sql.DB, d amqp.Delivery) {
 	if g.opts.Retention < 0 || !g.purge.mu.TryLock() {
 		return
 	}
@@ -83,6 +86,13 @@ func (g *Guard) purgeSome(ctx context.Context, db *sql.DB) {
 	ctx, cancel := context.WithTimeout(ctx, g.opts.MaxDelay)
 	defer cancel()
 	_, next, err := g.purgeStep(ctx, db, g.purge.after)
+	if err == nil && !g.purge.begun {
+		// The walk goes on at a key of this process. So processes that end before their
+		// walk does together come to all keys, if new keys are spread over all.
+		g.purge.begun = true
+		key, _ := g.key(d)
+		_, next, err = g.purgeStep(ctx, db, key)
+	}
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
 			g.log.Warn("old keys cannot be purged", "error", err)

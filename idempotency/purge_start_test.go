@@ -1,0 +1,74 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/idempotency"
+)
+
+// Keys that tell no age, of which most are new, and those that are old are anywhere. No process
+// lives for longer than one step of the purge takes; together they come to all of them.
+func TestProcessesThatAreRestartedOftenForgetWhatIsOld(t *testing.T) {
+	for name, byOrder := range map[string]bool{"by message ID": false, "by Options.Key": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newPurged(t, 10*day)
+			const keys, restarts, messages = 2000, 20, 200
+			key := func(n int) string { return fmt.Sprintf("order %04d", n) }
+			for n := range keys {
+				age := 20 * day
+				if n < keys/2 {
+					age = day
+				}
+				r.claimed(key(n), age)
+			}
+			opts := idempotency.Options{Retention: 10 * day}
+			if byOrder {
+				opts.Key = func(d amqp.Delivery) (string, error) { return string(d.Body), nil }
+			}
+			for run := range restarts {
+				guard := r.newGuard("shop", opts)
+				for n := range messages {
+					id := fmt.Sprintf("%s, line %d", key(run*keys/restarts), n) // as random keys, spread over all
+					d := r.delivery(id)
+					if byOrder {
+						d.MessageId, d.Body = "m", []byte(id)
+					}
+					must(t, guard.Handle(t.Context(), r.db, d, func(context.Context, *sql.Tx) error { return nil }))
+				}
+			}
+			if left := r.keys(); left != keys/2+restarts*messages {
+				t.Errorf("%d old keys are left", left-keys/2-restarts*messages)
+			}
+		})
+	}
+}
+
+// Keys that grow begin with the old ones: these are found there, however short a process lives.
+func TestAProcessThatIsRestartedOftenFindsWhatIsOldWhereKeysGrow(t *testing.T) {
+	for name, key := range map[string]func(age time.Duration, n uint32) string{
+		"UUIDs": uuidFrom,
+		"numbers": func(age time.Duration, n uint32) string {
+			return fmt.Sprintf("order %09d", int(1000-age/day)*1000+int(n))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newPurged(t, 10*day)
+			const old, messages = 300, 200
+			for n := range uint32(old) {
+				r.claimed(key(20*day, n), 20*day)
+			}
+			for n := range uint32(messages) {
+				must(t, r.guard.Handle(t.Context(), r.db, r.delivery(key(0, n)), func(context.Context, *sql.Tx) error { return nil }))
+			}
+			if left := r.keys(); left != messages {
+				t.Errorf("%d old keys are left", left-messages)
+			}
+		})
+	}
+}
