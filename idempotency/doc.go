@@ -88,7 +88,8 @@
 // A loop like this handles one message at a time, and one that fails keeps the
 // others waiting for the length of its retries. A Guard may be used by any
 // number of goroutines: start a few such loops on one delivery channel, with a
-// prefetch of at least their number.
+// prefetch of at least their number. A much larger one lets messages wait in the process
+// while the broker's consumer timeout runs: Options.Hold says what is too large.
 //
 // # Who is to blame for a failed attempt
 //
@@ -127,8 +128,10 @@
 //	Failed    it did not happen, in Options.Attempts      mend the cause; Retry or MarkDone
 //
 // [Guard.CountPending] is the metric to alert on, and [Guard.Pending] the list for the
-// operator. A message whose effect certainly did not happen ([NotDone]) is never in
-// doubt. Run [Guard.Resume] somewhere, or nobody does what is Ready.
+// operator. A message whose effect certainly did not happen ([NotDone]) is not in doubt, once
+// the inbox knows: if the process dies before that is committed, or the database does not
+// answer until Options.Hold ends, the row still says 'started', and becomes doubtful. Run
+// [Guard.Resume] somewhere, or nobody does what is Ready.
 //
 // # Entities, versions and sources
 //
