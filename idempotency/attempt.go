@@ -15,6 +15,12 @@ type handlerError struct{ err error }
 func (e *handlerError) Error() string { return e.err.Error() }
 func (e *handlerError) Unwrap() error { return e.err }
 
+// A lostError is that of an attempt whose connection was dead after the handler had run.
+type lostError struct{ err error }
+
+func (e *lostError) Error() string { return e.err.Error() }
+func (e *lostError) Unwrap() error { return e.err }
+
 // attempt claims key and runs fn in one transaction.
 func (g *Guard) attempt(ctx context.Context, db *sql.DB, key string, fn func(context.Context, *sql.Tx) error) (outcome, error) {
 	return g.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
@@ -29,10 +35,10 @@ func (g *Guard) attempt(ctx context.Context, db *sql.DB, key string, fn func(con
 	})
 }
 
-// blame makes err the handler's if conn still answers.
+// blame makes err the handler's if conn still answers, and a lostError otherwise.
 func blame(ctx context.Context, conn *sql.Conn, err error) error {
 	if conn.PingContext(ctx) != nil {
-		return err
+		return &lostError{err}
 	}
 	return &handlerError{err}
 }

@@ -108,6 +108,13 @@
 // whose answer was lost is of this kind: the next claim waits for the truth, and
 // finds the key if the commit did happen.
 //
+// So a handler which itself loses the connection each time, by a statement larger than the
+// server takes or a pause longer than the server waits in a transaction, is taken for a
+// database that fails: its message is never dead-lettered by the Guard, and goes round.
+// You see it in the warnings of failed attempts that say failed=0, and in Stats.HandedBack,
+// which grows while FailedAttempts does not. The queue's delivery limit ends it where the
+// broker counts a nack; see below.
+//
 // Nobody, if the caller's context has ended or the delivery has been held for
 // too long: whatever the attempt says then, it is handed back.
 //

@@ -45,7 +45,9 @@ import (
 // It is not dead-lettered: there is no delivery to reject any more. It stays where it
 // is, its entity waits for it as for a missing one (Gaps then shows a Missing that is
 // equal to First), and it is tried again once with every delivery for that entity and
-// every round of Watch. Each failure is logged.
+// every round of Watch. Each failure is logged. Where the connection is dead after its
+// handler, the database may be to blame: a delivery tries again, and takes it for a
+// failure of the event when that was so three times in a row.
 //
 // # At a crash
 //
@@ -141,6 +143,10 @@ func NewOrdered(keeper driver.Keeper, consumer string, versionOf VersionFunc, op
 // Guard.Handle's fn is true of it.
 type EventFunc func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error
 
+// lostEnough is after how many connections lost in a row a kept event has failed. Where
+// the database was to blame after all, nothing is lost: the event is tried again later.
+const lostEnough = 3
+
 // Handle handles d if its turn has come, and then what is kept and follows it, each
 // in a transaction of its own on db; or keeps d. Then it acks d. What was handled or
 // kept before is acked and counted in Stats.Duplicates.
@@ -152,7 +158,7 @@ func (o *Ordered) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn Ev
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")
 	}
-	ended, due := unfinished, false
+	ended, due, lost := unfinished, false, 0
 	return o.guard.deliver(ctx, d, func(ctx context.Context) (outcome, error) {
 		entity, version, err := o.guard.versionOf(d, o.versionOf)
 		if err != nil {
@@ -165,7 +171,15 @@ func (o *Ordered) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn Ev
 			}
 		}
 		if due {
-			if err := o.catchUp(ctx, db, entity, fn); err != nil {
+			err := o.catchUp(ctx, db, entity, fn)
+			if lost++; ctx.Err() != nil || !errors.As(err, new(*lostError)) {
+				lost = 0
+			}
+			switch {
+			case lost == lostEnough:
+				o.guard.count.failedAttempts.Add(1)
+				o.guard.log.Error("kept event failed, its entity waits", "entity", entity, "error", err)
+			case err != nil:
 				return unfinished, err // d is done with; only the rest is tried again
 			}
 		}
