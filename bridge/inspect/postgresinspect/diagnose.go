@@ -63,6 +63,10 @@ var (
 	verifierRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
 	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT'),
 	('FUNCTION bridge_committed(uuid[])', 'EXECUTE'), ('FUNCTION bridge_forget(uuid[])', 'EXECUTE')`
+	// The proof of an own table puts its canaries into bridge_ledger, and looks them up
+	// without a function.
+	ownTableRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
+	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('FUNCTION bridge_forget(uuid[])', 'EXECUTE')`
 	unparkRights = `('bridge_parked', 'SELECT'), ('bridge_parked', 'UPDATE'), ('bridge_parked', 'DELETE'), ('bridge_ledger', 'UPDATE')`
 	sweepRights  = `('bridge_watermark', 'UPDATE'), ('bridge_ledger', 'UPDATE'), ('bridge_ledger', 'DELETE')`
 )
@@ -82,7 +86,7 @@ const (
 
 // Diagnose looks at the server, at the login's settings and at the bridge's tables.
 func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
-	d := diagnosis{db: i.on.DB}
+	d := diagnosis{db: i.on.DB, keeps: i.ledger.Features().KeepsRows}
 	d.Ledger(ctx, i.ledger)
 	for _, part := range []func(context.Context) error{d.server, d.tables, d.rights} {
 		if err := part(ctx); err != nil {
@@ -97,6 +101,7 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 type diagnosis struct {
 	inspection.Findings
 	db       *sqlx.DB
+	keeps    bool // an own table: nothing is parked or swept
 	settings map[string]string
 }
 
@@ -287,14 +292,19 @@ func (d *diagnosis) tables(ctx context.Context) error {
 }
 
 func (d *diagnosis) rights(ctx context.Context) error {
-	for _, part := range []struct {
+	type part struct {
 		check, values string
 		level         inspect.Level
-	}{
+	}
+	needed := []part{
 		{inspection.CheckRights, verifierRights, inspect.Error},
 		{inspection.CheckUnpark, unparkRights, inspect.Warning},
 		{inspection.CheckSweep, sweepRights, inspect.Warning},
-	} {
+	}
+	if d.keeps {
+		needed = []part{{inspection.CheckRights, ownTableRights, inspect.Error}}
+	}
+	for _, part := range needed {
 		var missing []string
 		if err := d.db.SelectContext(ctx, &missing, fmt.Sprintf(rights, part.values)); err != nil {
 			return err
