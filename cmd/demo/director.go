@@ -18,7 +18,7 @@ const (
 // watches the databases. At the end it plays the gateways' operator.
 type director struct {
 	*theatre
-	show   display
+	show   *display
 	doubts map[string]bool // the e-mails that were doubtful: whether the mail server had them
 
 	children sync.WaitGroup

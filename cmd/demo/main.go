@@ -103,9 +103,7 @@ func play(ctx context.Context, c config, out io.Writer) (v *verdict, err error) 
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	d := &director{theatre: t, show: newDisplay(out, c.Orders)}
-	err = d.run(ctx)
-	d.show.close()
-	if err != nil {
+	if err := d.run(ctx); err != nil {
 		return nil, err
 	}
 	r, err := readRecords(ctx, t.dbs)
