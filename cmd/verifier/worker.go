@@ -124,6 +124,9 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 		return err
 	}
 	w.db = db
+	most := w.config.options(w.log).Connections() + ownConnections
+	db.SetMaxOpenConns(most) // as the documentation promises to who counts them
+	db.SetMaxIdleConns(most)
 	ledger, err := db.LedgerOn(ctx, w.config.OwnTable)
 	if err != nil {
 		return err
@@ -141,7 +144,6 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	if w.config.ExplainAfter > 0 {
 		options.Watcher = ledger.Watcher
 	}
-	db.SetMaxIdleConns(options.Connections() + ownConnections)
 	v, err := verifier.New(ledger, broker, options)
 	if err != nil {
 		return err
