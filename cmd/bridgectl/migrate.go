@@ -12,6 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
 func newMigrateCommand(a *app) *cobra.Command {
@@ -88,22 +89,11 @@ func newMigrateUp(a *app) *cobra.Command {
 		Short: "Create the tables, or bring them to this release's version",
 		Long: `Creates what is missing, and changes nothing where nothing is to do. It fails if the
 tables are too new for this release. The login needs the right to create tables. A
-SQLite file is made if it is missing. Any number of these may run at once, and beside
-senders and verifiers.`,
+SQLite file is made if it is missing. A server that is not there yet is waited for, for
+two minutes at most, and standard error says so. Any number of these may run at once, and
+beside senders and verifiers.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.eachSchema(cmd.Context(), &p, database.Create, func(ctx context.Context, db *database.Database, part migrate.Part) error {
-				up := db.MigrateLedger
-				if part == migrate.InboxPart {
-					up = db.MigrateInbox
-				}
-				if err := up(ctx); err != nil {
-					return err
-				}
-				if err := opens(ctx, db, part); errors.Is(err, bridge.ErrLaterSchema) {
-					return err
-				}
-				return nil
-			})
+			return a.eachSchema(cmd, &p, true)
 		},
 	}
 	p.flags(cmd)
@@ -117,25 +107,29 @@ func newMigrateStatus(a *app) *cobra.Command {
 		Short: "Tell which version of the tables is there, and which one is wanted",
 		Long:  `Changes nothing. Without a flag it shows the ledger's tables.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.eachSchema(cmd.Context(), &p, database.Open, func(context.Context, *database.Database, migrate.Part) error { return nil })
+			return a.eachSchema(cmd, &p, false)
 		},
 	}
 	p.flags(cmd)
 	return cmd
 }
 
-// eachSchema does something with the database of each part that was chosen, and
-// prints how far its tables are then.
-func (a *app) eachSchema(ctx context.Context, p *parts, open func(context.Context, string) (*database.Database, error),
-	do func(context.Context, *database.Database, migrate.Part) error,
-) error {
+// eachSchema prints how far the tables of each part are that was chosen, once they have
+// been brought up to this release's version, if that is wanted.
+func (a *app) eachSchema(cmd *cobra.Command, p *parts, up bool) error {
 	var found schemas
 	for _, part := range p.chosen() {
 		variable, url, err := a.schemaURL(part)
 		if err != nil {
 			return err
 		}
-		one, err := inspectSchema(ctx, part, url, open, do)
+		open := database.Open
+		if up {
+			open = func(ctx context.Context, url string) (*database.Database, error) {
+				return database.Await(ctx, url, mend.Waiting(cmd.ErrOrStderr(), "bridgectl", variable))
+			}
+		}
+		one, err := inspectSchema(cmd.Context(), part, url, open, up)
 		if err != nil {
 			return about(variable, err)
 		}
@@ -144,16 +138,16 @@ func (a *app) eachSchema(ctx context.Context, p *parts, open func(context.Contex
 	return a.print(found)
 }
 
-func inspectSchema(ctx context.Context, part migrate.Part, url string, open func(context.Context, string) (*database.Database, error),
-	do func(context.Context, *database.Database, migrate.Part) error,
-) (schema, error) {
+func inspectSchema(ctx context.Context, part migrate.Part, url string, open func(context.Context, string) (*database.Database, error), up bool) (schema, error) {
 	db, err := open(ctx, url)
 	if err != nil {
 		return schema{}, err
 	}
 	defer db.Close()
-	if err := do(ctx, db, part); err != nil {
-		return schema{}, err
+	if up {
+		if err := bringUp(ctx, db, part); err != nil {
+			return schema{}, err
+		}
 	}
 	s, err := readSchema(ctx, db, part)
 	if err == nil && part == migrate.LedgerPart && (s.State == stateCurrent || s.State == stateNewer) {
@@ -163,6 +157,20 @@ func inspectSchema(ctx context.Context, part migrate.Part, url string, open func
 		}
 	}
 	return s, err
+}
+
+func bringUp(ctx context.Context, db *database.Database, part migrate.Part) error {
+	up := db.MigrateLedger
+	if part == migrate.InboxPart {
+		up = db.MigrateInbox
+	}
+	if err := up(ctx); err != nil {
+		return err
+	}
+	if err := opens(ctx, db, part); errors.Is(err, bridge.ErrLaterSchema) {
+		return err
+	}
+	return nil
 }
 
 // readSchema tells how far the tables of a part are.

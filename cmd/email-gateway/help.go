@@ -18,7 +18,9 @@ Sends the e-mails of a queue through a mail server, each once at most. Runs
 until SIGTERM or SIGINT, then drains: what is being sent is finished, the rest
 is handed back. Any number of gateways may work on one queue.
 
-  migrate         create the tables, or bring them to this release's version
+  migrate         create the tables, or bring them to this release's version; a
+                  database that is not there yet is waited for, for two
+                  minutes at most
   schema          print the JSON Schema of a message's body
   doubtful list   e-mails of which nobody knows whether they were sent, as the
                   mail server did not answer or the gateway died, and those that

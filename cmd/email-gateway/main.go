@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprint(stdout, email.Schema)
 		return exitDone
 	case slices.Equal(args, []string{"migrate"}):
-		return with(stderr, false, func(c *config) error { return migrate(ctx, c, stdout) })
+		return with(stderr, false, func(c *config) error { return migrate(ctx, c, stdout, stderr) })
 	case len(args) > 1 && args[0] == "doubtful":
 		ask, err := parseDoubtful(args[1:])
 		if err != nil {
@@ -103,8 +103,8 @@ func fail(stderr io.Writer, code int, err error) int {
 	return code
 }
 
-func migrate(ctx context.Context, c *config, stdout io.Writer) error {
-	db, err := database.Create(ctx, c.Database.URL)
+func migrate(ctx context.Context, c *config, stdout, stderr io.Writer) error {
+	db, err := database.Await(ctx, c.Database.URL, mend.Waiting(stderr, "email-gateway", "EMAIL_DATABASE_URL"))
 	if err != nil {
 		return err
 	}

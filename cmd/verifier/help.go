@@ -15,7 +15,8 @@ drains: what has been judged is forwarded, the rest is handed back. Any number
 of verifiers may work on one staging queue.
 
   -migrate  create the ledger's tables, or bring them to this release's version,
-            and exit; the login needs the right to create tables
+            and exit; the login needs the right to create tables; a database
+            that is not there yet is waited for, for two minutes at most
   -health   ask the verifier that runs here with the same variables whether it
             is ready, and exit: 0 if it is
   -help     print this

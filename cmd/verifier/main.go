@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case *asking:
 		return health(ctx, c, stdout, stderr)
 	case *migrating:
-		err = migrate(ctx, c, stdout)
+		err = migrate(ctx, c, stdout, stderr)
 	default:
 		err = work(ctx, c, stderr)
 	}
@@ -85,8 +85,8 @@ func fail(stderr io.Writer, code int, err error) int {
 	return code
 }
 
-func migrate(ctx context.Context, c config, stdout io.Writer) error {
-	db, err := database.Create(ctx, c.Database.URL)
+func migrate(ctx context.Context, c config, stdout, stderr io.Writer) error {
+	db, err := database.Await(ctx, c.Database.URL, mend.Waiting(stderr, "verifier", "BRIDGE_DATABASE_URL"))
 	if err != nil {
 		return err
 	}

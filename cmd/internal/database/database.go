@@ -89,13 +89,17 @@ var kinds = map[string]kind{
 }
 
 // Open connects to a database that exists, and changes nothing in it.
-func Open(ctx context.Context, url string) (*Database, error) { return open(ctx, url, false) }
+func Open(ctx context.Context, url string) (*Database, error) {
+	return open(ctx, url, false, patience)
+}
 
 // Create connects like Open. A SQLite file is made if it is missing, and is put
 // into WAL mode, which the ledger requires.
-func Create(ctx context.Context, url string) (*Database, error) { return open(ctx, url, true) }
+func Create(ctx context.Context, url string) (*Database, error) {
+	return open(ctx, url, true, patience)
+}
 
-func open(ctx context.Context, url string, create bool) (*Database, error) {
+func open(ctx context.Context, url string, create bool, patience time.Duration) (*Database, error) {
 	scheme, _, _ := strings.Cut(url, ":")
 	kind, ok := kinds[scheme]
 	if !ok {

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strings"
@@ -102,6 +103,14 @@ func Explain(prefix string, err error) error {
 		err = fmt.Errorf("%s_%s: %w", prefix, from, err)
 	}
 	return With(err, mend)
+}
+
+// Waiting writes, a line each, what a program waits for until the server of a variable is
+// there.
+func Waiting(stderr io.Writer, program, variable string) (tell func(error)) {
+	return func(missing error) {
+		fmt.Fprintf(stderr, "%s: waiting for the database: %s: %s\n", program, variable, Line(missing.Error()))
+	}
 }
 
 // With puts what to do behind an error; "" is nothing.
