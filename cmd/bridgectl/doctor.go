@@ -201,7 +201,7 @@ func (d *diagnosis) write(p *page) {
 			level := string(f.Level)
 			head := "  " + p.paint(levelStyle[f.Level], level) + strings.Repeat(" ", len("warning")-len(level)+2)
 			indent := strings.Repeat(" ", 2+len("warning")+2+checks+2)
-			text := wrapText(terminal.Plain(f.Text), width-len(indent))
+			text := terminal.Wrap(terminal.Plain(f.Text), width-len(indent))
 			p.write(head + pad(terminal.Plain(f.Check), checks+2) + text[0] + "\n")
 			for _, line := range text[1:] {
 				p.write(indent + line + "\n")
@@ -209,7 +209,7 @@ func (d *diagnosis) write(p *page) {
 			if f.Fix == "" {
 				continue
 			}
-			for i, line := range wrapText(terminal.Plain(f.Fix), width-len(indent)-2) {
+			for i, line := range terminal.Wrap(terminal.Plain(f.Fix), width-len(indent)-2) {
 				lead := "  "
 				if i == 0 {
 					lead = "> "
@@ -238,22 +238,4 @@ func (d *diagnosis) summary(p *page) string {
 
 func pad(text string, width int) string {
 	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
-}
-
-// wrapText breaks text between words into lines of at most width, one line at least.
-// A longer word stands alone.
-func wrapText(text string, width int) []string {
-	var lines []string
-	line := ""
-	for _, word := range strings.Fields(text) {
-		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
-			lines = append(lines, line)
-			line = ""
-		}
-		if line != "" {
-			line += " "
-		}
-		line += word
-	}
-	return append(lines, line)
 }

@@ -2,19 +2,18 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/certificates"
 )
 
 // Errors of the management API that answer a question; ask with errors.Is.
@@ -63,7 +62,10 @@ func newManagement(address, amqpURL string) (*management, error) {
 		m.user = base.User.Username()
 		m.password, _ = base.User.Password()
 	}
-	secure, err := managementTLS(base)
+	if base.Scheme == "http" && base.RawQuery != "" {
+		return nil, errors.New("parameters for TLS need https in the place of http")
+	}
+	secure, err := certificates.Take(base.Query(), "cacertfile", "certfile", "keyfile") // as amqps calls them
 	if err != nil {
 		return nil, err
 	}
@@ -78,39 +80,6 @@ func newManagement(address, amqpURL string) (*management, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return m, nil
-}
-
-// managementTLS reads the files that the URL's parameters name, as those of amqps do.
-func managementTLS(base *url.URL) (*tls.Config, error) {
-	query := base.Query()
-	ca, certificate, key := query.Get("cacertfile"), query.Get("certfile"), query.Get("keyfile")
-	switch {
-	case ca == "" && certificate == "" && key == "":
-		return nil, nil
-	case base.Scheme != "https":
-		return nil, errors.New("parameters for TLS need https in the place of http")
-	case (certificate == "") != (key == ""):
-		return nil, errors.New("a client's certificate needs both certfile and keyfile")
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("read cacertfile: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, errors.New("read cacertfile: no certificate in PEM is in it")
-		}
-	}
-	if certificate != "" {
-		pair, err := tls.LoadX509KeyPair(certificate, key)
-		if err != nil {
-			return nil, fmt.Errorf("read certfile and keyfile: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	return config, nil
 }
 
 // get reads what is at a path into answer. The parts of the path may hold any

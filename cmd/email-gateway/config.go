@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,7 +12,9 @@ import (
 
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
+	"github.com/twoqueue/twoqueue/cmd/internal/certificates"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
@@ -137,13 +138,9 @@ func (c *config) server() (*transport.Server, error) {
 	if c.SMTP.CAFile == "" {
 		return server, nil
 	}
-	pem, err := os.ReadFile(c.SMTP.CAFile)
-	if err != nil {
-		return nil, fmt.Errorf("EMAIL_SMTP_CA_FILE: %w; name a file that can be read", err)
-	}
-	server.Roots = x509.NewCertPool()
-	if !server.Roots.AppendCertsFromPEM(pem) {
-		return nil, errors.New("EMAIL_SMTP_CA_FILE: no certificate is in it; give certificates in PEM")
+	var err error
+	if server.Roots, err = certificates.Authorities(c.SMTP.CAFile); err != nil {
+		return nil, mend.With(fmt.Errorf("EMAIL_SMTP_CA_FILE: %w", err), mend.TLS(err))
 	}
 	return server, nil
 }

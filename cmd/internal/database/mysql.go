@@ -2,14 +2,10 @@ package database
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"database/sql"
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -21,6 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/cmd/internal/certificates"
 )
 
 var mysqlKind = kind{
@@ -59,14 +56,18 @@ func openMySQL(ctx context.Context, address string, create bool) (*sqlx.DB, erro
 }
 
 // mysqlConfig makes of a URL what the driver wants; the URL's parameters are the
-// driver's own, and those of mysqlTLS.
+// driver's own, and those that name the files for TLS.
 func mysqlConfig(address string) (*mysqldriver.Config, error) {
 	parsed, err := parse(address, "mysql://user:password@host:port/database")
 	if err != nil {
 		return nil, err
 	}
 	query := parsed.Query()
-	secure, err := mysqlTLS(query, parsed.Hostname())
+	// MySQL's own programs call them so; the driver has none.
+	secure, err := certificates.Take(query, "ssl-ca", "ssl-cert", "ssl-key")
+	if err == nil && secure != nil && query.Has("tls") && query.Get("tls") != "true" {
+		err = errors.New("tls must be true beside ssl-ca and ssl-cert; remove it")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err)
 	}
@@ -105,43 +106,6 @@ func mysqlInClear(address string) []string {
 	}
 	host, _, _ := net.SplitHostPort(config.Addr)
 	return []string{host}
-}
-
-// mysqlTLS takes out of a URL's parameters those that name files: ssl-ca, ssl-cert
-// and ssl-key, as MySQL's own programs call them. The driver has none. It returns nil
-// if there are none; else the server must have a certificate for the host's name.
-func mysqlTLS(query url.Values, host string) (*tls.Config, error) {
-	ca, certificate, key := query.Get("ssl-ca"), query.Get("ssl-cert"), query.Get("ssl-key")
-	for _, name := range []string{"ssl-ca", "ssl-cert", "ssl-key"} {
-		query.Del(name)
-	}
-	switch {
-	case ca == "" && certificate == "" && key == "":
-		return nil, nil
-	case (certificate == "") != (key == ""):
-		return nil, errors.New("a client's certificate needs both ssl-cert and ssl-key")
-	case query.Has("tls") && query.Get("tls") != "true":
-		return nil, errors.New("tls must be true beside ssl-ca and ssl-cert; remove it")
-	}
-	config := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("read ssl-ca: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, errors.New("read ssl-ca: no certificate in PEM is in it")
-		}
-	}
-	if certificate != "" {
-		pair, err := tls.LoadX509KeyPair(certificate, key)
-		if err != nil {
-			return nil, fmt.Errorf("read ssl-cert and ssl-key: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	return config, nil
 }
 
 func classifyMySQL(err error) error {

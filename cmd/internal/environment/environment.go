@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/kelseyhightower/envconfig"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 )
 
 // Read fills config, a pointer to the struct, from the variables that start with
@@ -91,6 +93,9 @@ func Usage(w io.Writer, prefix string, config any, template string) error {
 	return envconfig.Usagef(prefix, config, w, template)
 }
 
+// width is that of lines on a terminal, at most.
+const width = 80
+
 // Help writes the variables with their defaults and meanings, in lines of at most 80
 // characters.
 func Help(w io.Writer, prefix string, config any) error {
@@ -106,24 +111,11 @@ func Help(w io.Writer, prefix string, config any) error {
 			text.WriteString("  " + line)
 			continue
 		}
-		wrap(&text, line, "      ")
+		const indent = "      "
+		for _, part := range terminal.Wrap(line, width-len(indent)) {
+			text.WriteString(indent + part + "\n")
+		}
 	}
 	_, err = io.WriteString(w, text.String())
 	return err
-}
-
-func wrap(w *strings.Builder, text, indent string) {
-	const width = 80
-	line := indent
-	for _, word := range strings.Fields(text) {
-		if len(line)+1+len(word) > width {
-			w.WriteString(line + "\n")
-			line = indent
-		}
-		if line != indent {
-			line += " "
-		}
-		line += word
-	}
-	w.WriteString(line + "\n")
 }

@@ -18,13 +18,13 @@ type Log struct {
 // Logger makes it.
 func (l Log) Logger(w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: slog.Level(l.Level)}
-	if l.Format == formatJSON || l.Format == formatAuto && !terminal(w) {
+	if l.Format == formatJSON || l.Format == formatAuto && !onTerminal(w) {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
 }
 
-func terminal(w io.Writer) bool {
+func onTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && (isatty.IsTerminal(file.Fd()) || isatty.IsCygwinTerminal(file.Fd()))
 }

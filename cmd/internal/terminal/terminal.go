@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // Plain takes out of a text whatever a terminal would act on instead of showing it, and puts
@@ -24,6 +25,25 @@ func Plain(text string) string {
 		}
 		return r
 	}, text)
+}
+
+// Wrap breaks text between words into lines of at most width characters, one line at
+// least. A longer word stands alone.
+func Wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width:
+			lines = append(lines, line)
+			line = word
+		default:
+			line += " " + word
+		}
+	}
+	return append(lines, line)
 }
 
 // JSON writes a value as indented JSON. Whatever Plain would take out is escaped:
