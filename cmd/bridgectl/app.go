@@ -8,6 +8,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/variables"
 )
 
 // An app is what the commands share: the configuration, the output, and the servers,
@@ -35,8 +36,8 @@ func (a *app) begin() error {
 		return err
 	}
 	if a.queue != "" {
-		if len(a.queue) > 200 {
-			return misused("--queue: must have 1 to 200 bytes")
+		if err := variables.CheckQueue("--queue", a.queue); err != nil {
+			return &misuse{err}
 		}
 		c.Queue = a.queue
 	}
@@ -45,10 +46,7 @@ func (a *app) begin() error {
 }
 
 // topology is the staging queue and those beside it, as they are configured.
-func (a *app) topology() bridge.Topology {
-	c := a.config
-	return bridge.Topology{Queue: c.Queue, Classic: bool(c.Classic), Audit: int(c.Audit), OrderedShards: int(c.OrderedShards)}
-}
+func (a *app) topology() bridge.Topology { return a.config.Topology() }
 
 // databaseURL is the address of the ledger's database, or a misuse.
 func (a *app) databaseURL() (string, error) {

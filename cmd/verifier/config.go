@@ -5,15 +5,13 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/cmd/internal/allow"
-	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/cmd/internal/variables"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
 const (
-	prefix = "BRIDGE"
+	prefix = variables.Prefix
 	// testPrefix starts the variables of the project's own tests, which may be set
 	// where a verifier is started too.
 	testPrefix = prefix + "_TEST"
@@ -25,30 +23,16 @@ const (
 // config is the environment. The names of the variables, the help and the table
 // in the README are made from it; a variable is BRIDGE_ and the field's words.
 type config struct {
-	Database struct {
-		URL     string `desc:"the database that holds the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
-		URLFile string `split_words:"true" desc:"a file with it instead"`
-	}
-	OwnTable database.OwnTable `split_words:"true" desc:"a table of the application's own whose rows are looked up instead of the ledger's, as TABLE.COLUMN or SCHEMA.TABLE.COLUMN, in the catalogue's spelling; its senders open the same with OpenOwnTable"`
-	AMQP     struct {
-		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps; required, but not with -migrate"`
-		URLFile string `split_words:"true" desc:"a file with it instead"`
-	}
-	Queue   string             `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
-	Classic environment.Truth  `default:"false" desc:"declare classic queues instead of quorum queues"`
-	Audit   environment.Copies `default:"0" desc:"how many of those messages that were dropped as rolled back are kept in the audit queue beside the staging queue; 0: there is no such queue"`
+	variables.Bridge
 
-	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"how many ordered queues there are beside the staging queue, for messages with an order key; all senders must know the same number; 0: there are none"`
-	HoldKeys      environment.Truth  `split_words:"true" default:"false" desc:"a committed message with an order key that would go to the dead queue stays in its ordered queue and holds its key instead, until what is wrong is mended"`
+	HoldKeys environment.Truth `split_words:"true" default:"false" desc:"a committed message with an order key that would go to the dead queue stays in its ordered queue and holds its key instead, until what is wrong is mended"`
 
 	Prefetch environment.Count `default:"3000" desc:"how many staged messages are held at once, and in addition half as many (at least 20) of the waiting queue; bounds the memory together with BRIDGE_MAX_BYTES"`
 	MaxBytes environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of messages are held at once, a quarter of them of the waiting queue and, where there are ordered queues, a quarter of those; a message that is larger is held alone"`
 	Patience environment.Span  `default:"2s" desc:"how long a message waits before it is set aside in the waiting queue; set it above the time that transactions usually take"`
-	HandBack environment.Span  `split_words:"true" default:"10m" desc:"how long a message is held unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
 
 	Settlers environment.Count `default:"16" desc:"how many lookups wait at the same time, each for a second at most and on a database connection of its own; the worker uses up to ten more"`
 
-	Allow          allow.List        `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; what is committed for another target goes to the dead queue; required with BRIDGE_OWN_TABLE, where *:* allows every target (default: every target is allowed)"`
 	Unroutable     environment.Span  `default:"1m" desc:"how long a message whose target is missing is retried before it goes to the dead queue"`
 	ConfirmTimeout environment.Span  `split_words:"true" default:"10s" desc:"how long a forwarded message may stay unconfirmed before its target counts as stuck"`
 	KeepUserID     environment.Truth `split_words:"true" default:"false" desc:"forward the user-id that the sender set; the broker refuses it unless the login may"`
@@ -77,10 +61,7 @@ func load(migrating bool) (config, error) {
 	if err := environment.Read(prefix, &c, testPrefix, managementPrefix, inboxPrefix); err != nil {
 		return c, err
 	}
-	err := environment.Open(
-		environment.Secret{Name: "BRIDGE_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile},
-		environment.Secret{Name: "BRIDGE_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile})
-	if err != nil {
+	if err := c.Open(); err != nil {
 		return c, err
 	}
 	switch {
@@ -88,21 +69,15 @@ func load(migrating bool) (config, error) {
 		return c, errors.New("BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or a file with BRIDGE_DATABASE_URL_FILE")
 	case c.AMQP.URL == "" && !migrating:
 		return c, errors.New("BRIDGE_AMQP_URL: is not set; name the broker, or a file with BRIDGE_AMQP_URL_FILE")
-	case c.Queue == "" || len(c.Queue) > 200:
-		return c, errors.New("BRIDGE_QUEUE: must have 1 to 200 bytes; name the staging queue or unset it")
 	case c.OwnTable != "" && len(c.Allow) == 0 && !migrating:
 		return c, errors.New("BRIDGE_ALLOW: is not set; an own table needs it, since its rows stay and many know their IDs: name the targets, or *:* for every one")
 	}
 	return c, nil
 }
 
-func (c *config) topology() bridge.Topology {
-	return bridge.Topology{Queue: c.Queue, Classic: bool(c.Classic), Audit: int(c.Audit), OrderedShards: int(c.OrderedShards)}
-}
-
 func (c *config) options(logger *slog.Logger) *verifier.Options {
 	return &verifier.Options{
-		Topology:       c.topology(),
+		Topology:       c.Topology(),
 		Prefetch:       int(c.Prefetch),
 		MaxBytes:       int(c.MaxBytes),
 		HoldKeys:       bool(c.HoldKeys),

@@ -15,8 +15,8 @@ type tracesError struct{ error }
 
 func (e *tracesError) Unwrap() error { return e.error }
 
-// variables name what a cause is about.
-var variables = map[cause]string{
+// named is the variable that says what a cause is about.
+var named = map[cause]string{
 	causeDatabase: "BRIDGE_DATABASE_URL",
 	causeSchema:   "BRIDGE_DATABASE_URL",
 	causeProof:    "BRIDGE_DATABASE_URL",
@@ -32,7 +32,7 @@ func explain(err error) error {
 	case errors.As(err, new(*tracesError)): // says what to do by itself
 		return err
 	}
-	variable := variables[causeOf(err)]
+	variable := named[causeOf(err)]
 	_, remedy := mend.Of(err)
 	switch {
 	case errors.Is(err, bridge.ErrNoSchema) && !errors.Is(err, bridge.ErrLaterSchema):

@@ -73,7 +73,7 @@ func queueInfo(c config) prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "twoqueue_queue_info",
 		Help: "1 for each of the verifier's own queues, by virtual host and name as the broker has them, and role."}, []string{"vhost", "queue", "role"})
 	uri, _ := amqp.ParseURI(c.AMQP.URL) // one that is none ends the program, and has no virtual host
-	t := c.topology()
+	t := c.Topology()
 	roles := map[string]string{t.Queue: "staging", t.WaitingQueue(): "waiting", t.DeadQueue(): "dead"}
 	for _, queue := range t.OrderedQueues() {
 		roles[queue] = "ordered"

@@ -10,6 +10,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/cmd/internal/variables"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -49,7 +50,7 @@ func TestNoNameEndsTheMetrics(t *testing.T) {
 
 // Alerts ask the broker about each queue that the worker names.
 func TestTheMetricsNameEachQueueOfTheWorker(t *testing.T) {
-	c := config{Queue: "q", OrderedShards: 2, Audit: 1}
+	c := config{Bridge: variables.Bridge{Queue: "q", OrderedShards: 2, Audit: 1}}
 	c.AMQP.URL = amqp.URI{Scheme: "amqp", Host: "mq", Port: 5672, Vhost: "shop"}.String()
 	want := `
 # HELP twoqueue_queue_info 1 for each of the verifier's own queues, by virtual host and name as the broker has them, and role.

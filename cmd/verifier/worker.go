@@ -50,7 +50,7 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 		}
 	}()
 
-	traces, err := newTraces(serving, w.log, c.topology())
+	traces, err := newTraces(serving, w.log, c.Topology())
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,4 @@
-// Package allow reads the list of targets that may be forwarded to: BRIDGE_ALLOW.
-package allow
+package variables
 
 import (
 	"errors"
@@ -10,12 +9,12 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A List is what a verifier.Options.Allow takes. Its text is EXCHANGE:KEY patterns with
+// An Allow is what a verifier.Options.Allow takes. Its text is EXCHANGE:KEY patterns with
 // commas between them; a queue is :NAME.
-type List []verifier.Allow
+type Allow []verifier.Allow
 
 // Decode implements envconfig.Decoder.
-func (l *List) Decode(text string) error {
+func (a *Allow) Decode(text string) error {
 	if text == "" {
 		return errors.New("is empty; unset it to allow every target, or name some")
 	}
@@ -27,7 +26,7 @@ func (l *List) Decode(text string) error {
 		if !ok {
 			return fmt.Errorf("%q is not EXCHANGE:KEY; write :%s for the queue of this name, %s:* for the exchange", pattern, pattern, pattern)
 		}
-		*l = append(*l, verifier.Allow{Exchange: exchange, RoutingKey: key})
+		*a = append(*a, verifier.Allow{Exchange: exchange, RoutingKey: key})
 	}
 	return nil
 }

@@ -1,0 +1,59 @@
+// Package variables has those BRIDGE_... variables that a verifier and bridgectl read
+// alike: which servers and queues there are, and what verifiers do with messages that an
+// operator must know of.
+package variables
+
+import (
+	"fmt"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+)
+
+// Prefix starts their names.
+const Prefix = "BRIDGE"
+
+// Bridge is part of a command's configuration.
+type Bridge struct {
+	Database struct {
+		URL     string `desc:"the database that holds the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required by a verifier"`
+		URLFile string `split_words:"true" desc:"a file with it instead"`
+	}
+	OwnTable database.OwnTable `split_words:"true" desc:"a table of the application's own whose rows are looked up instead of the ledger's, as TABLE.COLUMN or SCHEMA.TABLE.COLUMN, in the catalogue's spelling; its senders open the same with OpenOwnTable"`
+	AMQP     struct {
+		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps; required by a verifier, but not with -migrate"`
+		URLFile string `split_words:"true" desc:"a file with it instead"`
+	}
+	Queue         string             `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
+	Classic       environment.Truth  `default:"false" desc:"the queues are classic queues instead of quorum queues"`
+	Audit         environment.Copies `default:"0" desc:"how many of those messages that were dropped as rolled back are kept in the audit queue beside the staging queue; 0: there is no such queue"`
+	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"how many ordered queues there are beside the staging queue, for messages with an order key; all senders must know the same number; 0: there are none"`
+	Allow         Allow              `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; what is committed for another target goes to the dead queue; required with BRIDGE_OWN_TABLE, where *:* allows every target (default: every target is allowed)"`
+	HandBack      environment.Span   `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
+}
+
+// Open reads the files that stand for URLs, and checks the queue's name.
+func (b *Bridge) Open() error {
+	err := environment.Open(
+		environment.Secret{Name: "BRIDGE_DATABASE_URL", Value: &b.Database.URL, File: b.Database.URLFile},
+		environment.Secret{Name: "BRIDGE_AMQP_URL", Value: &b.AMQP.URL, File: b.AMQP.URLFile})
+	if err != nil {
+		return err
+	}
+	return CheckQueue("BRIDGE_QUEUE", b.Queue)
+}
+
+// CheckQueue checks a staging queue's name, which leaves room for those beside it; from
+// is where it stands.
+func CheckQueue(from, name string) error {
+	if name == "" || len(name) > 200 {
+		return fmt.Errorf("%s: must have 1 to 200 bytes; name the staging queue or unset it", from)
+	}
+	return nil
+}
+
+// Topology is the staging queue and those beside it.
+func (b *Bridge) Topology() bridge.Topology {
+	return bridge.Topology{Queue: b.Queue, Classic: bool(b.Classic), Audit: int(b.Audit), OrderedShards: int(b.OrderedShards)}
+}
