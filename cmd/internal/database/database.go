@@ -78,6 +78,31 @@ type kind struct {
 	mendClear string
 }
 
+// opens makes of a kind's own ledger, and of its inspector, what the commands know. SQLite's
+// inspector is no Watcher.
+func opens[L driver.Ledger, I inspect.Diagnoser](open func(context.Context, *sql.DB) (L, error), inspector func(L) I) func(context.Context, *sql.DB) (*Ledger, error) {
+	return func(ctx context.Context, db *sql.DB) (*Ledger, error) {
+		ledger, err := open(ctx, db)
+		if err != nil {
+			return nil, err
+		}
+		diagnoser := inspector(ledger)
+		watcher, _ := any(diagnoser).(inspect.Watcher)
+		return &Ledger{ledger, diagnoser, watcher}, nil
+	}
+}
+
+func opensOwn[L driver.Ledger, I inspect.Diagnoser](open func(context.Context, *sql.DB, bridge.OwnTable) (L, error), inspector func(L) I) func(context.Context, *sql.DB, bridge.OwnTable) (*Ledger, error) {
+	return func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*Ledger, error) {
+		openIt := func(ctx context.Context, db *sql.DB) (L, error) { return open(ctx, db, own) }
+		return opens(openIt, inspector)(ctx, db)
+	}
+}
+
+func opensInbox[I driver.Inbox](open func(context.Context, *sql.DB) (I, error)) func(context.Context, *sql.DB) (driver.Inbox, error) {
+	return func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return open(ctx, db) }
+}
+
 // kinds are the schemes of URLs.
 var kinds = map[string]kind{
 	"postgres":   postgresKind,
@@ -151,18 +176,6 @@ type Ledger struct {
 // Ledger opens the ledger that is in the database.
 func (d *Database) Ledger(ctx context.Context) (*Ledger, error) {
 	return d.kind.ledger(ctx, d.DB.DB)
-}
-
-// watched puts together a ledger, if it could be opened, and its inspector.
-func watched[L driver.Ledger, I interface {
-	inspect.Diagnoser
-	inspect.Watcher
-}](ledger L, err error, inspector func(L) I) (*Ledger, error) {
-	if err != nil {
-		return nil, err
-	}
-	i := inspector(ledger)
-	return &Ledger{ledger, i, i}, nil
 }
 
 // Inbox opens the inbox that is in the database.

@@ -12,8 +12,6 @@ import (
 	mysqldriver "github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
@@ -21,17 +19,11 @@ import (
 )
 
 var mysqlKind = kind{
-	dialect: migrate.MySQL,
-	open:    openMySQL,
-	ledger: func(ctx context.Context, db *sql.DB) (*Ledger, error) {
-		ledger, err := mysql.Open(ctx, db)
-		return watched(ledger, err, mysqlinspect.New)
-	},
-	ownTable: func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*Ledger, error) {
-		ledger, err := mysql.OpenOwnTable(ctx, db, own)
-		return watched(ledger, err, mysqlinspect.NewOwnTable)
-	},
-	inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return mysql.OpenInbox(ctx, db) },
+	dialect:  migrate.MySQL,
+	open:     openMySQL,
+	ledger:   opens(mysql.Open, mysqlinspect.New),
+	ownTable: opensOwn(mysql.OpenOwnTable, mysqlinspect.NewOwnTable),
+	inbox:    opensInbox(mysql.OpenInbox),
 
 	inClear: mysqlInClear, mendClear: "add tls=true, or ssl-ca=FILE",
 }

@@ -3,7 +3,6 @@ package database
 import (
 	"context"
 	"crypto/tls"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,25 +11,17 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
 
 var postgresKind = kind{
-	dialect: migrate.PostgreSQL,
-	open:    openPostgres,
-	ledger: func(ctx context.Context, db *sql.DB) (*Ledger, error) {
-		ledger, err := postgres.Open(ctx, db)
-		return watched(ledger, err, postgresinspect.New)
-	},
-	ownTable: func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*Ledger, error) {
-		ledger, err := postgres.OpenOwnTable(ctx, db, own)
-		return watched(ledger, err, postgresinspect.NewOwnTable)
-	},
-	inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return postgres.OpenInbox(ctx, db) },
+	dialect:  migrate.PostgreSQL,
+	open:     openPostgres,
+	ledger:   opens(postgres.Open, postgresinspect.New),
+	ownTable: opensOwn(postgres.OpenOwnTable, postgresinspect.NewOwnTable),
+	inbox:    opensInbox(postgres.OpenInbox),
 
 	inClear: postgresInClear, mendClear: "add sslmode=verify-full",
 }

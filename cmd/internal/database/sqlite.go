@@ -2,7 +2,6 @@ package database
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,31 +11,17 @@ import (
 	"github.com/jmoiron/sqlx"
 	_ "modernc.org/sqlite" // driver
 
-	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect/sqliteinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
 var sqliteKind = kind{
-	dialect: migrate.SQLite,
-	open:    openSQLite,
-	ledger: func(ctx context.Context, db *sql.DB) (*Ledger, error) {
-		ledger, err := sqlite.Open(ctx, db)
-		if err != nil {
-			return nil, err
-		}
-		return &Ledger{Ledger: ledger, Diagnoser: sqliteinspect.New(ledger)}, nil
-	},
-	ownTable: func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*Ledger, error) {
-		ledger, err := sqlite.OpenOwnTable(ctx, db, own)
-		if err != nil {
-			return nil, err
-		}
-		return &Ledger{Ledger: ledger, Diagnoser: sqliteinspect.NewOwnTable(ledger)}, nil
-	},
-	inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return sqlite.OpenInbox(ctx, db) },
+	dialect:  migrate.SQLite,
+	open:     openSQLite,
+	ledger:   opens(sqlite.Open, sqliteinspect.New),
+	ownTable: opensOwn(sqlite.OpenOwnTable, sqliteinspect.NewOwnTable),
+	inbox:    opensInbox(sqlite.OpenInbox),
 }
 
 // sqliteSettings are what every connection needs: patience with other writers, and

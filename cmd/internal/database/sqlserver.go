@@ -13,25 +13,17 @@ import (
 	"github.com/microsoft/go-mssqldb/azuread"
 	"github.com/microsoft/go-mssqldb/msdsn"
 
-	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
 
 var sqlServerKind = kind{
-	dialect: migrate.SQLServer,
-	open:    openSQLServer,
-	ledger: func(ctx context.Context, db *sql.DB) (*Ledger, error) {
-		ledger, err := sqlserver.Open(ctx, db)
-		return watched(ledger, err, sqlserverinspect.New)
-	},
-	ownTable: func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*Ledger, error) {
-		ledger, err := sqlserver.OpenOwnTable(ctx, db, own)
-		return watched(ledger, err, sqlserverinspect.NewOwnTable)
-	},
-	inbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) { return sqlserver.OpenInbox(ctx, db) },
+	dialect:  migrate.SQLServer,
+	open:     openSQLServer,
+	ledger:   opens(sqlserver.Open, sqlserverinspect.New),
+	ownTable: opensOwn(sqlserver.OpenOwnTable, sqlserverinspect.NewOwnTable),
+	inbox:    opensInbox(sqlserver.OpenInbox),
 
 	inClear: sqlServerInClear, mendClear: "add encrypt=true, and no TrustServerCertificate",
 }
