@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,7 +86,7 @@ type Broker struct {
 	lastErr error         // why there is no link
 }
 
-// link is one connection with its publishing channels.
+// link is the publishing channels of one connection, as they are until one of them ends.
 type link struct {
 	publishers []*Publisher
 	gone       chan struct{} // closed when it is no longer the broker's link
@@ -186,7 +187,7 @@ func (b *Broker) publish(ctx context.Context, messages []Outgoing) error {
 		publisher := link.publishers[b.next.Add(1)%uint64(len(link.publishers))]
 		results, sent, failure := send(ctx, publisher, messages)
 		if sent == 0 && errors.Is(failure, ErrUnavailable) && ctx.Err() == nil {
-			select { // the link was dead already: the next one may do
+			select { // the channel was over already: the next link may do
 			case <-link.gone:
 			case <-ctx.Done():
 			}
@@ -303,7 +304,8 @@ func newBackOff() *backoff.ExponentialBackOff {
 	return b
 }
 
-// serve makes one link, and returns when it is over, or could not be made.
+// serve makes one connection and keeps publishing channels on it, and returns when it is
+// over, or could not be made.
 func (b *Broker) serve() (linked bool, err error) {
 	conn, err := b.Connect(b.ctx)
 	if err != nil {
@@ -313,32 +315,59 @@ func (b *Broker) serve() (linked bool, err error) {
 	defer conn.Close()
 	// Opening a channel on a half-open connection would outwait Close.
 	defer context.AfterFunc(b.ctx, conn.Close)()
-	l := &link{gone: make(chan struct{})}
 	over := make(chan *Publisher, b.opts.Channels)
-	for range b.opts.Channels {
+	open := func() (*Publisher, error) {
 		p, err := conn.Publisher(b.opts.InFlight)
 		if err != nil {
-			b.unlink(err)
-			return false, err
+			return nil, err
 		}
-		l.publishers = append(l.publishers, p)
 		go func() {
 			<-p.Done()
 			over <- p
 		}()
+		return p, nil
 	}
+	publishers := make([]*Publisher, b.opts.Channels)
+	for i := range publishers {
+		if publishers[i], err = open(); err != nil {
+			b.unlink(err)
+			return false, err
+		}
+	}
+	for {
+		b.relink(publishers)
+		var ended *Publisher
+		select {
+		case ended = <-over:
+			err = ended.Err()
+		case <-b.ctx.Done():
+			err = b.ctx.Err()
+		}
+		// A refused message has ended its own channel only, and what the others carry goes
+		// on. Every other end is that of the connection.
+		var next *Publisher
+		if Refusal(err) != nil {
+			next, _ = open() // if that fails, another connection may do
+		}
+		if next == nil {
+			b.unlink(err)
+			return true, err
+		}
+		publishers = slices.Clone(publishers) // the link's are read without a lock
+		publishers[slices.Index(publishers, ended)] = next
+	}
+}
+
+// relink has everything published over these from now on.
+func (b *Broker) relink(publishers []*Publisher) {
 	b.mu.Lock()
-	b.up, b.lastErr = l, nil
-	close(b.linked)
-	b.mu.Unlock()
-	select {
-	case p := <-over: // one channel is over: a new link is the simplest mend
-		err = p.Err()
-	case <-b.ctx.Done():
-		err = b.ctx.Err()
+	defer b.mu.Unlock()
+	if b.up == nil {
+		close(b.linked)
+	} else {
+		close(b.up.gone)
 	}
-	b.unlink(err)
-	return true, err
+	b.up, b.lastErr = &link{publishers, make(chan struct{})}, nil
 }
 
 func (b *Broker) unlink(err error) {

@@ -62,3 +62,56 @@ func TestABodyIsGarbageWhenItsCallerHasGone(t *testing.T) {
 		}
 	}
 }
+
+// It ends its own channel only: what travels over another one is no part of it, and goes on.
+func TestARefusedMessageCostsNobodyTheConnection(t *testing.T) {
+	peer := newScriptedPeer(t)
+	b := peer.broker(BrokerOptions{Channels: 2})
+	good := publish(b, "good")
+	waiting := peer.next()
+	poison := publish(b, "poison")
+	refused := peer.next()
+	if waiting.channel == refused.channel {
+		t.Fatal("both travel over one channel")
+	}
+	refused.refuse()
+	if err := awaitResult(t, "the refused one", poison); Refusal(err) == nil || !errors.Is(err, ErrUnconfirmed) {
+		t.Errorf("the refused one: %v", err)
+	}
+	waiting.confirm()
+	if err := awaitResult(t, "the one of another channel", good); err != nil {
+		t.Errorf("the one of another channel: %v", err)
+	}
+	const more = 4 // two over each channel
+	for range more {
+		next := publish(b, "next")
+		peer.next().confirm()
+		if err := awaitResult(t, "the next one", next); err != nil {
+			t.Errorf("after a refusal: %v", err)
+		}
+	}
+	if n := len(peer.accepted); n != 1 {
+		t.Errorf("%d connections were made", n)
+	}
+}
+
+// There is no other channel to be had then.
+func TestAConnectionThatIsLostBehindARefusalIsMadeAnew(t *testing.T) {
+	peer := newScriptedPeer(t)
+	b := peer.broker(BrokerOptions{})
+	poison := publish(b, "poison")
+	refused := peer.next()
+	refused.refuse()
+	_ = refused.conn.Close()
+	if err := awaitResult(t, "the refused one", poison); !errors.Is(err, ErrUnconfirmed) {
+		t.Errorf("the refused one: %v", err)
+	}
+	next := publish(b, "next")
+	peer.next().confirm()
+	if err := awaitResult(t, "the next one", next); err != nil {
+		t.Errorf("over the new connection: %v", err)
+	}
+	if n := len(peer.accepted); n != 2 {
+		t.Errorf("%d connections were made", n)
+	}
+}
