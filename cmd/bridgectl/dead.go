@@ -11,12 +11,12 @@ import (
 
 func newDeadCommand(a *app) *cobra.Command {
 	return newGroup("dead", "Look after the messages in the dead queue",
-		`In the dead queue is what could be neither forwarded nor rightly dropped, with the
-reason and the verdict: committed, or unknown if nobody could judge it.
+		`The dead queue holds the messages that could be neither forwarded nor rightly dropped,
+each with the reason and a verdict: committed, or unknown if nobody could judge it.
 
-The commands take messages from the queue without acking them, and give back what
-they do not replay or discard. Meanwhile nobody else sees those. A crash gives them
-back too. On RabbitMQ before 4.3 each look counts as one delivery of the million that
+The commands take messages from the queue without acking them, and give back those
+that they do not replay or discard. Until then nobody else sees them. After a crash the
+broker puts them back by itself. On RabbitMQ before 4.3 each look counts as one delivery of the million that
 a message has, and the order may change.`,
 		newDeadList(a), newDeadShow(a), newDeadReplay(a), newDeadDiscard(a))
 }

@@ -32,15 +32,15 @@ func newDoctorCommand(a *app) *cobra.Command {
 the ledger's lookup waits for open transactions, how the database is set up, whether
 the queues are there with the right arguments, what policies do to them, alarms, rights,
 versions, dead messages. Each is ok, a warning, an error, or unknown where the login may
-not look; with each that is not ok comes what to do.
+not look. Whatever is not ok comes with what to do about it.
 
 Nothing is changed, but for what the proof needs: a few rows that it records and takes
 away again, as a verifier does when it starts; and for two messages to a queue that
 does not exist, which the broker returns. No message is taken from a queue.
 
-Much about the broker can only be asked of its management API: BRIDGE_MANAGEMENT_URL,
-with a user that has the tag monitoring; for the rights of the login the tag
-administrator is needed.
+Much about the broker is known to its management API only: set BRIDGE_MANAGEMENT_URL,
+with a user that has the tag monitoring. To see the rights of the login, that user needs
+the tag administrator.
 
 Ends with exit code 3 if there is an error, and with 0 if there are only warnings.`,
 		Args:      cobra.MatchAll(cobra.OnlyValidArgs, cobra.MaximumNArgs(2)),

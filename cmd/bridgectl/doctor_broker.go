@@ -169,7 +169,7 @@ func probe(ctx context.Context, g *group, broker *bridge.Broker) {
 			"the broker takes no messages: an alarm is on; senders' transactions wait, or park their messages")
 	case denied(err):
 		g.fail(check, `give the login the right to write to the default exchange: a pattern that matches "amq.default"`,
-			"the login may not publish to the default exchange, so neither stage nor set messages aside")
+			"the login may not publish to the default exchange, so it can neither stage messages nor set them aside")
 	default:
 		g.failed(check, fmt.Errorf("publish a probe: %w", err))
 	}

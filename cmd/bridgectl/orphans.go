@@ -17,10 +17,10 @@ const orphanAge = 7 * 24 * time.Hour
 func newOrphansCommand(a *app) *cobra.Command {
 	return newGroup("orphans", "Look after rows of the ledger whose messages are gone",
 		`A row is an orphan if its message is gone from the queues: somebody purged or deleted
-a queue, or a crash of the database took a DELETE back. Nobody can tell such a row from one
-whose message is still on its way, so they are told by their age. Verifiers remove them
-by themselves (BRIDGE_SWEEP_AGE); a wrong removal loses nothing, but sends the message
-to the dead queue.`,
+a queue, or the database lost a DELETE in a crash. Such a row looks like one whose message
+is still on its way; only its age tells the two apart. Verifiers remove old rows by
+themselves (BRIDGE_SWEEP_AGE). Removing the wrong one loses nothing: its message goes to
+the dead queue.`,
 		newOrphansList(a), newOrphansSweep(a))
 }
 
@@ -51,8 +51,8 @@ func newOrphansSweep(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sweep",
 		Short: "Remove old rows of the ledger, while the queues are empty",
-		Long: `Removes the rows that orphans list shows. It is for where no verifier does so, because
-BRIDGE_SWEEP_AGE is never, or verifiers are never without a message. The age must be more than the
+		Long: `Removes the rows that orphans list shows. You need it only where verifiers do not do so:
+with BRIDGE_SWEEP_AGE=never, or where their queues are never empty. The age must be more than the
 longest time from a commit to the forwarding, through the longest transaction and the
 longest outage, and an hour at least. It refuses while messages are ready in the staging
 queue, the waiting queue or an ordered queue: one of them may be the one that a row belongs

@@ -18,9 +18,9 @@ const parkedCount = 100_000
 
 func newParkedCommand(a *app) *cobra.Command {
 	return newGroup("parked", "Look after messages that wait in the database",
-		`Senders that may park store a message in the database while the broker is out. The
-verifiers stage parked messages by themselves, within about half a minute after the
-broker is back.`,
+		`Senders may store messages in the database instead of staging them: while the broker is
+out (ParkOnOutage), or always (ParkAlways). The verifiers stage parked messages by
+themselves, within about half a minute after the broker is back.`,
 		newParkedList(a))
 }
 

@@ -51,7 +51,7 @@ shown as such, and makes the exit code 1.`,
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&age, "orphans-older-than", orphanAge, "the age from which on a row counts as an orphan")
+	cmd.Flags().DurationVar(&age, "orphans-older-than", orphanAge, "how old a row must be to count as an orphan")
 	cmd.Flags().DurationVar(&openFor, "open-for", time.Second, "list transactions that have been open for longer than this")
 	return cmd
 }

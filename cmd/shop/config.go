@@ -23,9 +23,9 @@ type config struct {
 	Queue  string `default:"twoqueue" desc:"the staging queue"`
 	Emails string `default:"emails" desc:"the e-mail gateway's queue, the target of each order's e-mail"`
 
-	Every    environment.Span  `default:"1s" desc:"an order is placed so often"`
-	RollBack environment.Count `split_words:"true" default:"10" desc:"of so many orders one is rolled back after its e-mail was staged; that e-mail must never be sent"`
-	Slow     environment.Count `default:"15" desc:"of so many orders one keeps its transaction open for SHOP_HOLD; its e-mail must wait so long, and no other"`
+	Every    environment.Span  `default:"1s" desc:"how often an order is placed"`
+	RollBack environment.Count `split_words:"true" default:"10" desc:"one order in this many is rolled back after its e-mail was staged; that e-mail must never be sent"`
+	Slow     environment.Count `default:"15" desc:"one order in this many keeps its transaction open for SHOP_HOLD; its e-mail must wait that long, and no other"`
 	Hold     environment.Span  `default:"15s" desc:"how long that is"`
 	Open     environment.Count `default:"16" desc:"how many transactions may be open at once; then the next order waits"`
 

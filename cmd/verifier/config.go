@@ -36,7 +36,7 @@ type config struct {
 	Unroutable     environment.Span  `default:"1m" desc:"how long a message whose target is missing is retried before it goes to the dead queue"`
 	ConfirmTimeout environment.Span  `split_words:"true" default:"10s" desc:"how long a forwarded message may stay unconfirmed before its target counts as stuck"`
 	KeepUserID     environment.Truth `split_words:"true" default:"false" desc:"forward the user-id that the sender set; the broker refuses it unless the login may"`
-	SweepAge       age               `split_words:"true" default:"168h" desc:"the age from which on a row of the ledger is removed when the queues are empty, as its message is gone: longer than the longest transaction and the longest outage together, and at least 1h; or never"`
+	SweepAge       age               `split_words:"true" default:"168h" desc:"how old a row of the ledger must be to be removed while the queues are empty, since its message is gone then: longer than the longest transaction and the longest outage together, and at least 1h; or never"`
 	Drain          environment.Span  `default:"10s" desc:"how long the end may take, after SIGTERM; what is not through by then is handed back"`
 
 	ExplainAfter   patience         `split_words:"true" default:"10s" desc:"how long a message waits for an open transaction before the log says whose that is, as far as the database's login may see it; or never"`

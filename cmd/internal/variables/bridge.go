@@ -27,7 +27,7 @@ type Bridge struct {
 	}
 	Queue         string             `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
 	Classic       environment.Truth  `default:"false" desc:"the queues are classic queues instead of quorum queues"`
-	Audit         environment.Copies `default:"0" desc:"how many of those messages that were dropped as rolled back are kept in the audit queue beside the staging queue; 0: there is no such queue"`
+	Audit         environment.Copies `default:"0" desc:"how many copies of messages that were dropped as rolled back are kept, in an audit queue beside the staging queue; 0: there is no such queue"`
 	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"how many ordered queues there are beside the staging queue, for messages with an order key; all senders must know the same number; 0: there are none"`
 	Allow         Allow              `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; what is committed for another target goes to the dead queue; required with BRIDGE_OWN_TABLE, where *:* allows every target (default: every target is allowed)"`
 	HandBack      environment.Span   `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
