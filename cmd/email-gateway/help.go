@@ -40,8 +40,8 @@ not listed here are an error.
 const helpTail = `
 Exit codes:
   0  stopped by a signal, and drained; or the subcommand is done
-  1  could not start, or the subcommand failed, or with -health: not ready; one
-     line on standard error
+  1  could not start, or the subcommand failed or was interrupted, or with
+     -health: not ready; one line on standard error
   2  an argument or a variable is wrong: one line on standard error says which
   3  stopped by a signal, but not drained in EMAIL_DRAIN: see doubtful list
 `

@@ -72,8 +72,10 @@ func with(stderr io.Writer, sending bool, do func(c *config) error) int {
 	switch err := do(c); {
 	case errors.Is(err, errNotDrained):
 		return fail(stderr, exitNotDrained, err)
-	case errors.Is(err, context.Canceled), err == nil: // a signal during the start
+	case err == nil, sending && errors.Is(err, context.Canceled): // a signal during the start
 		return exitDone
+	case errors.Is(err, context.Canceled):
+		return fail(stderr, exitFailed, errors.New("interrupted; run it again"))
 	case mend.Misuse(err):
 		return fail(stderr, exitMisused, explain(err))
 	default:

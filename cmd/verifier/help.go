@@ -51,7 +51,7 @@ TLS is named in the log at the start.
 
 Exit codes:
   0  stopped by a signal, and drained; or -migrate, -health or -help is done
-  1  with -health: not ready
+  1  with -health: not ready; with -migrate: interrupted
   2  a flag or a variable is wrong
   3  stopped by a signal, but not drained in BRIDGE_DRAIN: nothing is lost, and
      what had been forwarded without its ack comes twice

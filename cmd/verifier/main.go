@@ -69,7 +69,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case *asking:
 		return health(ctx, c, stdout, stderr)
 	case *migrating:
-		err = migrate(ctx, c, stdout, stderr)
+		if err = migrate(ctx, c, stdout, stderr); err != nil && ctx.Err() != nil {
+			return fail(stderr, exitFailed, errors.New("interrupted; run verifier -migrate again"))
+		}
 	default:
 		err = work(ctx, c, stderr)
 	}

@@ -49,6 +49,9 @@ func await(ctx context.Context, patience time.Duration, tell func(error), connec
 		select {
 		case <-time.After(attemptPause):
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return nil, ctx.Err()
+			}
 			return nil, fmt.Errorf("%w (waited for %v)", err, patience)
 		}
 	}
