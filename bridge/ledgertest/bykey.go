@@ -113,13 +113,12 @@ func (k *keyed) round(t *testing.T) {
 	open := k.openBeside(t)
 	for _, s := range steps {
 		before := k.scanned(t)
-		done := make(chan error, 1)
-		go func() { done <- s.do(t.Context()) }()
+		done := beside(func() (struct{}, error) { return struct{}{}, s.do(t.Context()) })
 		err, waits := k.await(t, done)
 		if waits {
 			t.Errorf("%s: waits for rows of others", s.what)
 			end(t, open)
-			err = <-done
+			_, err = next(t, s.what, done)
 			open = k.openBeside(t)
 		}
 		if err != nil {
@@ -165,7 +164,7 @@ const lasting = 2 * time.Second
 
 // await returns what comes from done, or that it does not come: the server says that it
 // waits for a lock, or, where it does not tell, it has not come for long.
-func (k *keyed) await(t *testing.T, done <-chan error) (err error, waits bool) {
+func (k *keyed) await(t *testing.T, done <-chan reply[struct{}]) (err error, waits bool) {
 	t.Helper()
 	limit := time.After(wait)
 	tick := time.NewTicker(lasting / 20)
@@ -173,8 +172,8 @@ func (k *keyed) await(t *testing.T, done <-chan error) (err error, waits bool) {
 	var since time.Time // when it was first seen waiting
 	for {
 		select {
-		case err := <-done:
-			return err, false
+		case r := <-done:
+			return r.err, false
 		case <-limit:
 			return nil, true
 		case <-tick.C:

@@ -1,6 +1,7 @@
 package ledgertest
 
 import (
+	"context"
 	"database/sql"
 	"slices"
 	"testing"
@@ -29,6 +30,41 @@ func eventually(t *testing.T, what string, holds func() bool) {
 			t.Fatalf("after %v still not true: %s", wait, what)
 		}
 	}
+}
+
+// A reply is what a call has returned.
+type reply[R any] struct {
+	value R
+	err   error
+}
+
+// beside calls do beside the test.
+func beside[R any](do func() (R, error)) <-chan reply[R] {
+	done := make(chan reply[R], 1)
+	go func() {
+		value, err := do()
+		done <- reply[R]{value, err}
+	}()
+	return done
+}
+
+// next waits for the return of a call. One that never returns fails the test.
+func next[R any](t *testing.T, doing string, done <-chan reply[R]) (R, error) {
+	t.Helper()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-time.After(wait + prompt): // the call's own bound is wait, if it has one
+		t.Fatalf("%s does not come back", doing)
+		panic("unreachable")
+	}
+}
+
+// bounded is t's context with a limit, for what must not wait: if it does, it fails.
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // begin begins a transaction that is rolled back when t ends, if it has not ended

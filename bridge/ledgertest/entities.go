@@ -207,20 +207,12 @@ func testMarkWaits(t *testing.T, e *entities) {
 func (e *entities) whileOneWaits(t *testing.T, name string, end func(), then func(second *sql.Tx, mark string)) {
 	t.Helper()
 	second := begin(t, e.db)
-	type result struct {
-		mark string
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		mark, err := e.LockMark(t.Context(), e.in(second), "a", name)
-		done <- result{mark, err}
-	}()
+	done := beside(func() (string, error) { return e.LockMark(t.Context(), e.in(second), "a", name) })
 	awaitWaiting(t, e.Harness, e.db, 1)
 	end()
-	got := <-done
-	check(t, got.err, "lock mark")
-	then(second, got.mark)
+	mark, err := next(t, "the second lock", done)
+	check(t, err, "lock mark")
+	then(second, mark)
 	check(t, second.Commit(), "commit")
 }
 

@@ -241,7 +241,7 @@ func (d *database) expectSettled(t *testing.T, id uuid.UUID, want driver.Outcome
 // expectCommitted fails unless the non-waiting lookup finds just want of asked.
 func (d *database) expectCommitted(t *testing.T, asked []uuid.UUID, want ...uuid.UUID) {
 	t.Helper()
-	found, err := d.ledger.Committed(t.Context(), asked)
+	found, err := d.ledger.Committed(bounded(t), asked)
 	check(t, err, "look up")
 	if len(found) != len(want) {
 		t.Fatalf("the lookup found %d IDs, must find %d", len(found), len(want))

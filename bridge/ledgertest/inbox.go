@@ -113,20 +113,12 @@ func testClaimWaits(t *testing.T, i *inbox) {
 		key := newID().String()
 		first, second := begin(t, i.db), begin(t, i.db)
 		expectClaimed(t, i.claimIn(t, first, "a", key), true)
-		type result struct {
-			claimed bool
-			err     error
-		}
-		done := make(chan result, 1)
-		go func() {
-			claimed, err := i.Claim(t.Context(), i.in(second), "a", key)
-			done <- result{claimed, err}
-		}()
+		done := beside(func() (bool, error) { return i.Claim(t.Context(), i.in(second), "a", key) })
 		awaitWaiting(t, i.Harness, i.db, 1)
 		check(t, end(first), "end the first transaction")
-		got := <-done
-		check(t, got.err, "claim")
-		expectClaimed(t, got.claimed, want)
+		claimed, err := next(t, "the second claim", done)
+		check(t, err, "claim")
+		expectClaimed(t, claimed, want)
 		check(t, second.Commit(), "commit")
 		expectClaimed(t, i.claim(t, "a", key), false)
 	}

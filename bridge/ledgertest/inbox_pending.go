@@ -127,20 +127,14 @@ func testAddPendingWaits(t *testing.T, i *inbox) {
 	added, err := i.AddPending(t.Context(), i.in(first), "a", pending(driver.Started, key), 0)
 	check(t, err, "add")
 	expect(t, "added", added, true)
-	type result struct {
-		added bool
-		err   error
-	}
-	done := make(chan result, 1)
-	go func() {
-		added, err := i.AddPending(t.Context(), i.in(second), "a", pending(driver.Started, key), 0)
-		done <- result{added, err}
-	}()
+	done := beside(func() (bool, error) {
+		return i.AddPending(t.Context(), i.in(second), "a", pending(driver.Started, key), 0)
+	})
 	awaitWaiting(t, i.Harness, i.db, 1)
 	check(t, first.Commit(), "commit")
-	got := <-done
-	check(t, got.err, "add")
-	expect(t, "added by the second", got.added, false)
+	added, err = next(t, "the second add", done)
+	check(t, err, "add")
+	expect(t, "added by the second", added, false)
 	check(t, second.Rollback(), "roll back")
 }
 
@@ -180,7 +174,7 @@ func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 		key := newID().String()
 		expectClaimed(t, i.claim(t, "a", key), true)
 		i.add(t, "a", driver.Pending{Key: key, State: driver.Started, Run: "run 1"}, time.Hour)
-		tx, reader := begin(t, i.db), begin(t, i.db)
+		tx := begin(t, i.db)
 		steps := []func() error{
 			func() error {
 				_, err := i.RemoveBarePending(t.Context(), i.in(tx), "a", key, "run 1")
@@ -192,25 +186,14 @@ func testLookUpAtOneMoment(t *testing.T, i *inbox) {
 			slices.Reverse(steps)
 		}
 		check(t, steps[0](), "take away the first")
-		type found struct {
-			claimed bool
-			p       *driver.Pending
-			err     error
-		}
-		done := make(chan found, 1)
-		go func() {
-			claimed, p, err := i.LookUp(t.Context(), i.in(reader), "a", key)
-			_ = reader.Rollback()
-			done <- found{claimed, p, err}
-		}()
-		awaitWaitingOr(t, i.Harness, i.db, func() bool { return len(done) > 0 })
+		done := i.lookUpBeside(t, key)
 		// Where the two wait for each other the server ends one of them.
 		if steps[1]() == nil {
 			check(t, tx.Commit(), "commit")
 		} else {
 			_ = tx.Rollback()
 		}
-		if got := <-done; got.err == nil && got.claimed && got.p == nil {
+		if seemsDone, err := next(t, "look up", done); err == nil && seemsDone {
 			t.Fatal("claimed, and no row: that is done")
 		}
 	}
@@ -222,37 +205,33 @@ func testLookUpWhileClaimed(t *testing.T, i *inbox) {
 		t.Skip("a read is of one moment here, whatever it reads")
 	}
 	key := newID().String()
-	tx, reader := begin(t, i.db), begin(t, i.db)
+	tx := begin(t, i.db)
 	expectClaimed(t, i.claimIn(t, tx, "a", key), true)
 	_, err := i.AddPending(t.Context(), i.in(tx), "a", pending(driver.Started, key), time.Hour)
 	check(t, err, "add")
-	type found struct {
-		claimed bool
-		p       *driver.Pending
-		err     error
-	}
-	done := make(chan found, 1)
-	go func() {
-		claimed, p, err := i.LookUp(t.Context(), i.in(reader), "a", key)
-		_ = reader.Rollback()
-		done <- found{claimed, p, err}
-	}()
-	awaitWaitingOr(t, i.Harness, i.db, func() bool { return len(done) > 0 })
+	done := i.lookUpBeside(t, key)
 	check(t, tx.Commit(), "commit")
-	if got := <-done; got.err != nil || got.claimed && got.p == nil {
-		t.Fatalf("claimed is %t, pending %+v, %v: claimed, and no row, is done", got.claimed, got.p, got.err)
+	if seemsDone, err := next(t, "look up", done); err != nil || seemsDone {
+		t.Fatalf("claimed, and no row, which would mean done: %t, %v", seemsDone, err)
 	}
 }
 
-// awaitWaitingOr waits until a session waits for a lock, or until what it might wait
-// for is true.
-func awaitWaitingOr(t *testing.T, h Harness, db *sql.DB, or func() bool) {
+// lookUpBeside looks a key up beside the test, and returns when that waits for a lock, or
+// need not. The reply is whether the key is claimed and has no row.
+func (i *inbox) lookUpBeside(t *testing.T, key string) <-chan reply[bool] {
 	t.Helper()
+	reader := begin(t, i.db)
+	done := beside(func() (bool, error) {
+		defer func() { _ = reader.Rollback() }()
+		claimed, p, err := i.LookUp(t.Context(), i.in(reader), "a", key)
+		return claimed && p == nil, err
+	})
 	eventually(t, "a session waits for a lock, or need not", func() bool {
 		var waiting int
-		check(t, db.QueryRowContext(t.Context(), h.Waiting).Scan(&waiting), "count the waiting sessions")
-		return waiting > 0 || or()
+		check(t, i.db.QueryRowContext(t.Context(), i.Waiting).Scan(&waiting), "count the waiting sessions")
+		return waiting > 0 || len(done) > 0
 	})
+	return done
 }
 
 func testRun(t *testing.T, i *inbox) {

@@ -1,7 +1,6 @@
 package ledgertest
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"maps"
@@ -17,7 +16,7 @@ func (i *inbox) take(t *testing.T, consumer string, state driver.State) (p *driv
 	t.Helper()
 	i.inTx(t, func(tx *sql.Tx) {
 		var err error
-		p, err = i.TakePending(t.Context(), i.in(tx), consumer, state)
+		p, err = i.TakePending(bounded(t), i.in(tx), consumer, state)
 		check(t, err, "take")
 		if p != nil {
 			taken := *p
@@ -62,7 +61,7 @@ func testTakePendingBeside(t *testing.T, i *inbox) {
 		i.add(t, consumer, pending(driver.Ready, key), -time.Hour+time.Duration(n)*time.Minute)
 	}
 	for _, key := range keys { // all in transactions that stay open
-		p, err := i.TakePending(t.Context(), i.in(begin(t, i.db)), consumer, driver.Ready)
+		p, err := i.TakePending(bounded(t), i.in(begin(t, i.db)), consumer, driver.Ready)
 		check(t, err, "take")
 		expectPending(t, p, pending(driver.Ready, key))
 	}
@@ -80,12 +79,10 @@ func testTakePendingLocked(t *testing.T, i *inbox) {
 	i.add(t, consumer, pending(driver.Ready, "second"), -time.Minute)
 	i.add(t, consumer, pending(driver.Ready, "third"), -time.Second)
 	taker, remover := begin(t, i.db), begin(t, i.db)
-	ctx, cancel := context.WithTimeout(t.Context(), prompt)
-	defer cancel()
-	p, err := i.TakePending(ctx, i.in(taker), consumer, driver.Ready)
+	p, err := i.TakePending(bounded(t), i.in(taker), consumer, driver.Ready)
 	check(t, err, "take")
 	expectPending(t, p, pending(driver.Ready, "first"))
-	_, err = i.RemovePending(ctx, i.in(remover), consumer, "second", "run 1")
+	_, err = i.RemovePending(bounded(t), i.in(remover), consumer, "second", "run 1")
 	check(t, err, "remove")
 	expectPending(t, i.take(t, consumer, driver.Ready), pending(driver.Ready, "third"))
 	if p := i.take(t, consumer, driver.Ready); p != nil {

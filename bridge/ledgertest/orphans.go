@@ -77,7 +77,7 @@ func (s *sweeping) age(t *testing.T) {
 
 func (s *sweeping) sweep(t *testing.T, want ...uuid.UUID) []driver.Orphan {
 	t.Helper()
-	swept, err := s.ledger.Sweep(t.Context(), oldAge, 10_000)
+	swept, err := s.ledger.Sweep(bounded(t), oldAge, 10_000)
 	check(t, err, "sweep")
 	expectOrphans(t, swept, want)
 	return swept

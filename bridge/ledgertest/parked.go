@@ -111,7 +111,7 @@ func (p *parking) commitParked(t *testing.T, messages []driver.Parked) {
 func (p *parking) unpark(t *testing.T, want ...driver.Parked) {
 	t.Helper()
 	var got []driver.Parked
-	removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []driver.Parked) error {
+	removed, err := p.ledger.Unpark(bounded(t), uuid.Nil, 1000, func(_ context.Context, messages []driver.Parked) error {
 		if got != nil || len(messages) == 0 {
 			t.Errorf("staged %d messages after %d", len(messages), len(got))
 		}

@@ -25,7 +25,6 @@ func testLookupOpen(t *testing.T, d *database) {
 	before, open := newID(), newID()
 	d.commit(t, before)
 	tx := d.begin(t, open)
-	// It would wait for ever if it waited.
 	d.expectCommitted(t, []uuid.UUID{open, before}, before)
 	check(t, tx.Commit(), "commit")
 	d.expectCommitted(t, []uuid.UUID{open, before}, open, before)
@@ -96,11 +95,10 @@ func testDuplicateOfOpen(t *testing.T, d *database) {
 	}
 	id := newID()
 	first, second := d.begin(t, id), begin(t, d.sender.DB())
-	result := make(chan error, 1)
-	go func() { result <- d.record(t, d.in(second), []uuid.UUID{id}) }()
+	done := beside(func() (struct{}, error) { return struct{}{}, d.record(t, d.in(second), []uuid.UUID{id}) })
 	d.waiting(t, 1)
 	check(t, first.Commit(), "commit")
-	if err := <-result; !d.isDuplicate(err) {
+	if _, err := next(t, "the second record", done); !d.isDuplicate(err) {
 		t.Fatalf("record a duplicate: %v, must be %v", err, bridge.ErrDuplicateID)
 	}
 	check(t, second.Rollback(), "roll back")

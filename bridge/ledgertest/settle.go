@@ -3,7 +3,7 @@ package ledgertest
 import (
 	"context"
 	"database/sql"
-	"sync"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,25 +33,16 @@ func testSettleTells(t *testing.T, d *database, want driver.Outcome, end func(*s
 	tx := d.begin(t, id)
 	expectStillOpen(t, d, id)
 
-	type settled struct {
-		outcome driver.Outcome
-		err     error
-		at      time.Time
-	}
-	result := make(chan settled, 1)
-	go func() {
-		outcome, err := d.ledger.Settle(t.Context(), id, wait)
-		result <- settled{outcome, err, time.Now()}
-	}()
+	settled := beside(func() (driver.Outcome, error) { return d.ledger.Settle(t.Context(), id, wait) })
 	d.waiting(t, 1)
 	ended := time.Now()
 	check(t, end(tx), "end the transaction")
-	got := <-result
-	check(t, got.err, "settle")
-	if got.outcome != want {
-		t.Fatalf("settle says %q, must say %q", got.outcome, want)
+	outcome, err := next(t, "settle", settled)
+	check(t, err, "settle")
+	if outcome != want {
+		t.Fatalf("settle says %q, must say %q", outcome, want)
 	}
-	after := got.at.Sub(ended)
+	after := time.Since(ended)
 	if after > prompt {
 		t.Fatalf("settle came back %v after the end: by the time-out, not by the end", after)
 	}
@@ -115,24 +106,16 @@ func testSettleCancelled(t *testing.T, d *database) {
 	tx := d.begin(t, id)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	type settled struct {
-		outcome driver.Outcome
-		err     error
-	}
-	result := make(chan settled, 1)
-	go func() {
-		outcome, err := d.ledger.Settle(ctx, id, wait)
-		result <- settled{outcome, err}
-	}()
+	settled := beside(func() (driver.Outcome, error) { return d.ledger.Settle(ctx, id, wait) })
 	d.waiting(t, 1)
 	start := time.Now()
 	cancel()
-	got := <-result
+	outcome, err := next(t, "a cancelled settle", settled)
 	if took := time.Since(start); took > prompt {
 		t.Fatalf("settle came back %v after its context was cancelled", took)
 	}
-	if got.outcome != driver.StillOpen || got.err == nil {
-		t.Fatalf("a cancelled settle says %q, %v", got.outcome, got.err)
+	if outcome != driver.StillOpen || err == nil {
+		t.Fatalf("a cancelled settle says %q, %v", outcome, err)
 	}
 	d.expectIdle(t)
 	d.expectCommitted(t, []uuid.UUID{id})
@@ -175,7 +158,7 @@ func testSettleSameID(t *testing.T, d *database) {
 	for _, want := range []driver.Outcome{driver.Committed, driver.RolledBack} {
 		id := newID()
 		tx := d.begin(t, id)
-		settleAll(t, d, repeat(id, settlers), func() {
+		settleAll(t, d, slices.Repeat([]uuid.UUID{id}, settlers), func() {
 			if want == driver.Committed {
 				check(t, tx.Commit(), "commit")
 			} else {
@@ -213,24 +196,15 @@ func testSettleManyIDs(t *testing.T, d *database) {
 // settleAll settles all ids at once, calls end when they wait, and compares.
 func settleAll(t *testing.T, d *database, ids []uuid.UUID, end func(), want func(uuid.UUID) driver.Outcome) {
 	t.Helper()
-	var all sync.WaitGroup
+	var settled []<-chan reply[driver.Outcome]
 	for _, id := range ids {
-		all.Go(func() {
-			outcome, err := d.ledger.Settle(t.Context(), id, wait)
-			if err != nil || outcome != want(id) {
-				t.Errorf("settle says %q, %v, must say %q", outcome, err, want(id))
-			}
-		})
+		settled = append(settled, beside(func() (driver.Outcome, error) { return d.ledger.Settle(t.Context(), id, wait) }))
 	}
 	d.waiting(t, len(ids))
 	end()
-	all.Wait()
-}
-
-func repeat(id uuid.UUID, n int) []uuid.UUID {
-	ids := make([]uuid.UUID, n)
-	for i := range ids {
-		ids[i] = id
+	for i, id := range ids {
+		if outcome, err := next(t, "settle", settled[i]); err != nil || outcome != want(id) {
+			t.Errorf("settle says %q, %v, must say %q", outcome, err, want(id))
+		}
 	}
-	return ids
 }

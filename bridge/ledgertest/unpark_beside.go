@@ -50,7 +50,7 @@ func testUnparkForgetWhileStaging(t *testing.T, p *parking) {
 		p.expectCommitted(t, all, all...)
 		p.expectSettled(t, all[0], driver.Committed)
 		start := time.Now()
-		check(t, p.ledger.Forget(t.Context(), idsOf(forgotten)), "forget")
+		check(t, p.ledger.Forget(bounded(t), idsOf(forgotten)), "forget")
 		if took := time.Since(start); took > prompt {
 			t.Errorf("the forget took %v", took)
 		}
@@ -91,7 +91,7 @@ func testUnparkLockedRow(t *testing.T, p *parking) {
 		messages := p.parked(t, 3)
 		var tx *sql.Tx
 		start := time.Now()
-		removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
+		removed, err := p.ledger.Unpark(bounded(t), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 			tx = p.lockedRow(t, messages[1].ID)
 			return nil
 		})

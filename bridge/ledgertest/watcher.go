@@ -119,7 +119,7 @@ func (w *watching) holders(t *testing.T, id uuid.UUID) []inspect.Holder {
 // own, and no answer.
 func (w *watching) ask(t *testing.T, id uuid.UUID) (found []inspect.Holder, err error) {
 	for range 10 {
-		if found, err = w.watcher.Holders(t.Context(), id); !errors.Is(err, inspection.ErrNotLooked) {
+		if found, err = w.watcher.Holders(bounded(t), id); !errors.Is(err, inspection.ErrNotLooked) {
 			break
 		}
 	}
@@ -190,14 +190,7 @@ func testHoldersCostNoConnection(t *testing.T, w *watching) {
 func testHoldersMany(t *testing.T, w *watching) {
 	id := newID()
 	tx := w.opened(t, id)
-	settled := make(chan error, 1)
-	go func() {
-		outcome, err := w.ledger.Settle(t.Context(), id, wait)
-		if err == nil && outcome != driver.Committed {
-			err = errors.New("settle says " + outcome.String())
-		}
-		settled <- err
-	}()
+	settled := beside(func() (driver.Outcome, error) { return w.ledger.Settle(t.Context(), id, wait) })
 	w.waiting(t, 1)
 	answers := make([][]inspect.Holder, 4)
 	errs := make([]error, len(answers))
@@ -211,7 +204,9 @@ func testHoldersMany(t *testing.T, w *watching) {
 		w.expectHolder(t, found, tx)
 	}
 	check(t, tx.Commit(), "commit")
-	check(t, <-settled, "settle")
+	outcome, err := next(t, "settle", settled)
+	check(t, err, "settle")
+	expect(t, "the outcome", outcome, driver.Committed)
 	w.expectNoHolder(t, id)
 }
 

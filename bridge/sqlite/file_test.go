@@ -156,14 +156,18 @@ func recordAndHang(file string, id uuid.UUID) error {
 func TestKilledProcessIsARollback(t *testing.T) {
 	file, ledger := newLedger(t, "")
 	id := newID()
-	writer := exec.CommandContext(t.Context(), os.Args[0])
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	writer := exec.CommandContext(ctx, os.Args[0])
 	writer.Env = append(os.Environ(), writerFile+"="+file, writerID+"="+id.String())
 	output, err := writer.StdoutPipe()
 	must(t, err)
 	_, err = writer.StdinPipe() // stays open
 	must(t, err)
 	must(t, writer.Start())
-	defer func() { _ = writer.Wait() }()
+	defer func() {
+		cancel() // ends the writer
+		_ = writer.Wait()
+	}()
 	line, err := bufio.NewReader(output).ReadString('\n')
 	must(t, err)
 	if line != "recorded\n" {
@@ -174,16 +178,10 @@ func TestKilledProcessIsARollback(t *testing.T) {
 	if outcome != driver.StillOpen {
 		t.Errorf("settle says %q while the other process has its transaction open", outcome)
 	}
-	settled := make(chan driver.Outcome, 1)
-	go func() {
-		outcome, err := ledger.Settle(t.Context(), id, 2*time.Minute)
-		if err != nil {
-			t.Error(err)
-		}
-		settled <- outcome
-	}()
 	must(t, writer.Process.Kill())
-	if outcome := <-settled; outcome != driver.RolledBack {
+	outcome, err = ledger.Settle(t.Context(), id, 2*time.Minute)
+	must(t, err)
+	if outcome != driver.RolledBack {
 		t.Errorf("settle says %q after the other process was killed", outcome)
 	}
 }

@@ -141,8 +141,8 @@ func TestHighWaterKeepsTheOrderOfASingleConsumer(t *testing.T) {
 				must(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				for n := 0; handled < keys; n++ {
-					d, open := <-deliveries
-					if !open {
+					d := servertest.Next(t, "a delivery, or the end of the channel", deliveries)
+					if d.Acknowledger == nil {
 						break
 					}
 					if n == 4 {

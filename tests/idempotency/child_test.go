@@ -11,6 +11,8 @@ import (
 	"os/exec"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // everywhere is the long form of the tests that kill a receiver after each of its steps.
@@ -75,7 +77,9 @@ func tryPlay(text string) error {
 	if err != nil {
 		return err
 	}
-	return walk(context.Background(), c, channel, deliveries)
+	ctx, cancel := context.WithTimeout(context.Background(), servertest.Patience)
+	defer cancel()
+	return walk(ctx, c, channel, deliveries)
 }
 
 // stop tells the parent that the point is reached, and waits to be killed. If
@@ -104,7 +108,10 @@ func (q *queue) kill(db *database, c child) bool {
 	must(q.t, err)
 	self, err := os.Executable()
 	must(q.t, err)
-	cmd := exec.CommandContext(q.t.Context(), self)
+	// One that hangs is killed, and then has said nothing.
+	ctx, cancel := context.WithTimeout(q.t.Context(), 2*servertest.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self)
 	cmd.Env = append(os.Environ(), childVariable+"="+string(text))
 	cmd.Stderr = testLog{q.t}
 	stdin, err := cmd.StdinPipe()

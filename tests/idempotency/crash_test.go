@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // runUntilIdle runs Work or Resume until nothing is ready or started.
@@ -23,7 +24,7 @@ func runUntilIdle(t *testing.T, db *database, guard *idempotency.Guard, run func
 		return counts[idempotency.Ready]+counts[idempotency.Started] == 0, err
 	})
 	cancel()
-	must(t, <-ended)
+	must(t, servertest.Next(t, "Work or Resume ends with its context", ended))
 }
 
 // An effect that may have happened is never repeated; the doubt is there for who can

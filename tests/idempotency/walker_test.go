@@ -17,6 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // A walkingInbox counts a receiver's steps: each word to the inbox, to the broker and to the world
@@ -179,14 +180,12 @@ var tasks = map[string]task{
 			if attempts++; attempts == 1 {
 				return errHandler
 			}
-			go func() { // when it is committed
-				for {
-					counts, err := w.guard.CountPending(context.Background(), w.db.DB)
-					if err == nil && len(counts) == 0 {
-						done()
-						return
-					}
-				}
+			go func() {
+				defer done() // if it comes too late, the parent finds what is pending
+				_ = servertest.Await(context.WithoutCancel(ctx), "it is committed", func() (bool, error) {
+					counts, err := w.guard.CountPending(context.WithoutCancel(ctx), w.db.DB)
+					return len(counts) == 0, err
+				})
 			}()
 			return w.db.placeOrder(ctx, tx, d.MessageId)
 		})
@@ -200,8 +199,13 @@ func walk(ctx context.Context, c child, channel *amqp.Channel, deliveries <-chan
 		return err
 	}
 	w := &walker{walkingInbox: &walkingInbox{db.inbox, countdown{c.Step}}, db: db, outbox: c.Outbox}
-	w.next = func() amqp.Delivery {
-		d := <-deliveries
+	w.next = func() (d amqp.Delivery) {
+		select {
+		case d = <-deliveries:
+		case <-ctx.Done(): // the parent gives up too
+			fmt.Fprintln(os.Stderr, "no delivery")
+			os.Exit(1)
+		}
 		d.Acknowledger = stepping{channel, &w.countdown}
 		return d
 	}

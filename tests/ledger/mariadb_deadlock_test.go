@@ -14,6 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // Of two that wait for each other the server ends one; a forget begins again.
@@ -41,7 +42,7 @@ func testMariaDBForgetSurvivesADeadlock(t *testing.T) {
 	_, err = other.ExecContext(t.Context(), lockRow(ids[0]))
 	must(t, err)
 	must(t, other.Rollback())
-	must(t, <-forgotten)
+	must(t, servertest.Next(t, "the forget's end", forgotten))
 	if found, err := ledger.Committed(t.Context(), ids); err != nil || len(found) > 0 {
 		t.Errorf("after the forget: %v, %v", found, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 func TestPostgresRowHasTheTimeOfItsInsert(t *testing.T) {
@@ -93,7 +94,7 @@ func TestPostgresMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
 	must(t, ledger.Record(t.Context(), bridge.SQL(other), []uuid.UUID{newID()}))
 	must(t, other.Commit())
 	cancel()
-	if err := <-failed; err == nil {
+	if err := servertest.Next(t, "the migration's end", failed); err == nil {
 		t.Error("the migration has changed a table in use")
 	}
 	must(t, tx.Commit())

@@ -164,7 +164,7 @@ func TestPostgresSettleAtAnyDefaultIsolation(t *testing.T) {
 			}()
 			awaitLock(t, admin)
 			must(t, tx.Commit())
-			must(t, <-settled)
+			must(t, servertest.Next(t, "the settle's end", settled))
 		})
 	}
 }
@@ -236,7 +236,7 @@ func TestPostgresKilledSettleLeavesNothing(t *testing.T) {
 	}()
 	awaitLock(t, db)
 	execute(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE "+waitsForLock)
-	must(t, <-settled)
+	must(t, servertest.Next(t, "the settle's end", settled))
 	must(t, tx.Rollback())
 	expectOutcome(t, ledger, id, driver.RolledBack)
 	found, err := ledger.Committed(t.Context(), []uuid.UUID{id})

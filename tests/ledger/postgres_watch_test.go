@@ -10,6 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 func holders(t *testing.T, ledger driver.Ledger, id uuid.UUID) []inspect.Holder {
@@ -79,7 +80,7 @@ func TestPostgresHolderThatWaitsSaysForWhom(t *testing.T) {
 		t.Errorf("the holders are %+v", found)
 	}
 	must(t, root.Rollback())
-	must(t, <-recorded)
+	must(t, servertest.Next(t, "the record's end", recorded))
 }
 
 // Nothing bounds the wait for a table's lock, but Holders does.

@@ -125,7 +125,7 @@ func TestEachLibrarySendsRollsBackAndReceivesOnce(t *testing.T) {
 			defer stop()
 			var sent []amqp.Delivery
 			for range 2 {
-				d := <-deliveries
+				d := servertest.Next(t, "an order", deliveries)
 				sent = append(sent, d)
 				if err := p.receive(ctx, guard, d); err != nil {
 					t.Fatal(err)
@@ -135,7 +135,7 @@ func TestEachLibrarySendsRollsBackAndReceivesOnce(t *testing.T) {
 			if err := s.Channel.PublishWithContext(ctx, "", "orders", true, false, again); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.receive(ctx, guard, <-deliveries); err != nil {
+			if err := p.receive(ctx, guard, servertest.Next(t, "the copy of an order", deliveries)); err != nil {
 				t.Fatal(err)
 			}
 			wantOrders(t, s, "two apples", "four plums", received(sent[0]), received(sent[1]))

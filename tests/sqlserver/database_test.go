@@ -123,9 +123,9 @@ const waiting = "SELECT count(*) FROM sys.dm_exec_requests WHERE database_id = D
 // awaitWaiting waits until a session waits for a lock.
 func awaitWaiting(t *testing.T, db *sql.DB) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for n := 0; n == 0; <-tick.C {
+	servertest.Eventually(t, "a session waits for a lock", func() bool {
+		var n int
 		must(t, db.QueryRowContext(t.Context(), waiting).Scan(&n))
-	}
+		return n > 0
+	})
 }
