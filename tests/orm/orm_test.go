@@ -3,6 +3,7 @@ package orm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -35,14 +36,57 @@ type program interface {
 }
 
 var programs = map[string]func(t *testing.T, url string) program{
-	"pgx":              newPgx,
+	"pgx":              func(t *testing.T, url string) program { return onPgx(openPgx(t, url)) },
 	"pgx, InTx":        newPgxInTx,
 	"sqlx":             newSqlx,
-	"GORM":             newGORM,
-	"GORM, statements": newGORMWithStatements,
-	"bun":              newBun,
+	"GORM":             func(t *testing.T, url string) program { return onGORM(openGORM(t, url, false)) },
+	"GORM, statements": func(t *testing.T, url string) program { return onGORM(openGORM(t, url, true)) },
+	"bun":              func(t *testing.T, url string) program { return onBun(openBun(t, url)) },
 	"ent":              newEnt,
 	"sqlc":             newSqlc,
+}
+
+// work is what a program does in a transaction: tx is that as the bridge takes it, and place
+// stores an order in it.
+type work func(tx bridge.Tx, place func(order string) error) error
+
+// An inTx does work in a transaction of its library, and commits unless the work fails. It is
+// a program.
+type inTx func(ctx context.Context, do work) error
+
+func (in inTx) send(ctx context.Context, s *sender.Sender, order string, end error) error {
+	return in(ctx, func(tx bridge.Tx, place func(order string) error) error {
+		if err := place(order); err != nil {
+			return err
+		}
+		if _, err := s.SendTx(ctx, tx, about(order)); err != nil {
+			return err
+		}
+		return end
+	})
+}
+
+func (in inTx) receive(ctx context.Context, guard *idempotency.Guard, d amqp.Delivery) error {
+	return guard.HandleTx(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
+		return in(ctx, func(tx bridge.Tx, place func(order string) error) error {
+			if fresh, err := claim(ctx, tx); err != nil || !fresh {
+				return err
+			}
+			return place(received(d))
+		})
+	})
+}
+
+// end commits tx, or rolls it back where the work in it has failed. It is for libraries that
+// leave that to the program.
+func end(tx interface {
+	Commit() error
+	Rollback() error
+}, failed error) error {
+	if failed != nil {
+		return errors.Join(failed, tx.Rollback())
+	}
+	return tx.Commit()
 }
 
 var errUndone = errors.New("out of stock")
@@ -148,4 +192,28 @@ func TestEachLibrarySendsRollsBackAndReceivesOnce(t *testing.T) {
 			s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
 		})
 	}
+}
+
+// sendNested sends a message that is rolled back and one that is not, in transactions that are
+// savepoints of one.
+func sendNested(ctx context.Context, s *stage.Stage, inner inTx) error {
+	if err := inner.send(ctx, s.Sender, "three pears", errUndone); !errors.Is(err, errUndone) {
+		return fmt.Errorf("undone: %w", err)
+	}
+	return inner.send(ctx, s.Sender, "two apples", nil)
+}
+
+// testNested expects what sendNested has sent, with err.
+func testNested(t *testing.T, s *stage.Stage, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOrders(t, s, "two apples")
+	v := s.Verify(verifier.Options{})
+	defer v.Stop()
+	if d := s.Receive("orders", 1)[0]; string(d.Body) != "two apples" {
+		t.Errorf("received %q", d.Body)
+	}
+	s.Eventually("the other is dropped", func() bool { return v.Stats().Dropped == 1 })
 }
