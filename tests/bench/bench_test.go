@@ -39,7 +39,7 @@ func testWorld(t *testing.T) *world {
 	theWorld.once.Do(func() {
 		// Not the test's own context: the world outlives the test.
 		theWorld.world, theWorld.err = newWorld(context.Background(), config{
-			rounds: 1, window: 300 * time.Millisecond, backlog: 1000, relays: 2, only: regexp.MustCompile(""),
+			rounds: 1, window: 300 * time.Millisecond, backlog: 1000, only: regexp.MustCompile(""),
 		})
 	})
 	skipWithout(t, theWorld.err)
@@ -67,7 +67,7 @@ func TestEveryContenderDeliversWhatWasCommittedAndNothingElse(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) { testContender(t, w, c, kind{}) })
 		}
 	}
-	for _, c := range []*contender{ledger, outboxPoll, outboxLocked} {
+	for _, c := range []*contender{ledger, outboxPoll} {
 		t.Run(c.name+" on MariaDB", func(t *testing.T) { testContender(t, w, c, kind{onMariaDB: true}) })
 	}
 }

@@ -32,7 +32,7 @@ func (w *world) bills(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			for _, c := range w.chosen(append([]*contender{ledger, outboxPoll}, w.libraries()...)...) {
+			for _, c := range w.chosen(ledger, outboxPoll, watermillEight, oagudoOptimistic) {
 				if !w.long && size > 512 && c != ledger && c != outboxPoll {
 					continue
 				}

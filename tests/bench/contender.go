@@ -45,8 +45,8 @@ type application interface {
 }
 
 // contenders are all there are; the first is the project itself.
-var contenders = slices.Concat([]*contender{ledger, ledgerEarly, bare, afterCommit, outboxPoll, outboxNotify, outboxHint, outboxLocked,
-	watermillOne, watermillEight, oagudoReader, oagudoOptimistic}, nativeContenders, receivers)
+var contenders = slices.Concat([]*contender{ledger, ledgerEarly, bare, afterCommit, outboxPoll, outboxNotify, outboxHint,
+	watermillEight, oagudoOptimistic}, nativeContenders, receivers)
 
 func contenderNames() []string {
 	var names []string

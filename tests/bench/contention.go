@@ -1,25 +1,18 @@
 package main
 
-import (
-	"context"
-)
+import "context"
 
 // contentionScenario has more and more senders meet at the outbox, or not meet at
 // the ledger.
 var contentionScenario = scenario{
 	name:     "contention",
-	what:     "as senders grow: the ledger, an outbox that skips what is locked, an outbox that is a queue with locks; on PostgreSQL (where the scenario live has the first two; with -long here too) and MariaDB",
+	what:     "as senders grow, on MariaDB: the ledger, and an outbox that skips what is locked",
 	headline: headline{metric: "delivered/s"},
 	run: func(ctx context.Context, w *world) error {
 		for round := range pick(w.long, w.rounds, 1) {
-			for _, onMariaDB := range []bool{false, true} {
-				for _, c := range w.chosen(ledger, outboxPoll, outboxLocked) {
-					if !w.long && !onMariaDB && c != outboxLocked {
-						continue // the scenario live has it
-					}
-					if err := w.contend(ctx, round, c, onMariaDB); err != nil {
-						return err
-					}
+			for _, c := range w.chosen(ledger, outboxPoll) {
+				if err := w.contend(ctx, round, c); err != nil {
+					return err
 				}
 			}
 		}
@@ -27,8 +20,8 @@ var contentionScenario = scenario{
 	},
 }
 
-func (w *world) contend(ctx context.Context, round int, c *contender, onMariaDB bool) error {
-	s, err := w.begin(ctx, c, kind{onMariaDB: onMariaDB})
+func (w *world) contend(ctx context.Context, round int, c *contender) error {
+	s, err := w.begin(ctx, c, kind{onMariaDB: true})
 	if err != nil {
 		return err
 	}
@@ -38,7 +31,7 @@ func (w *world) contend(ctx context.Context, round int, c *contender, onMariaDB 
 		if err != nil {
 			return err
 		}
-		w.add(round, "contention", pick(onMariaDB, "MariaDB, ", "PostgreSQL, ")+concurrent(n), c.name,
+		w.add(round, "contention", "MariaDB, "+concurrent(n), c.name,
 			"committed/s", m.committed,
 			"delivered/s", m.delivered,
 			"transaction p50 ms", quantile(m.Took, 0, 0.5),

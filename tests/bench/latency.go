@@ -19,7 +19,7 @@ var latencyScenario = scenario{
 					return err
 				}
 			}
-			for _, c := range w.chosen(append(w.libraries(), outboxHint)...) {
+			for _, c := range w.chosen(watermillEight, oagudoOptimistic, outboxHint) {
 				if err := w.latency(ctx, round, w.few(w.rates, points, 300), w.long, c); err != nil {
 					return err
 				}

@@ -27,7 +27,7 @@ var liveScenario = scenario{
 			if !w.long && round > 0 {
 				continue
 			}
-			for _, c := range w.chosen(append(w.libraries(), outboxHint, outboxNotify)...) {
+			for _, c := range w.chosen(watermillEight, oagudoOptimistic, outboxHint, outboxNotify) {
 				if err := w.live(ctx, round, w.few(w.workers, points, fullLoad), c); err != nil {
 					return err
 				}

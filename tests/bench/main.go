@@ -42,7 +42,7 @@ type scenario struct {
 
 var scenarios = []scenario{
 	drainScenario, liveScenario, latencyScenario, transactionScenario, fiveScenario, orderedScenario, billScenario,
-	contentionScenario, slowScenario, growthScenario, rollbackScenario, shardsScenario, receiveScenario,
+	contentionScenario, slowScenario, growthScenario, shardsScenario, receiveScenario,
 }
 
 // direct runs the chosen scenarios and writes the report.
@@ -58,7 +58,6 @@ func direct(ctx context.Context, args []string) error {
 	flags.IntVar(&c.backlog, "backlog", 50_000, "`messages` that are staged and then drained")
 	flags.Func("workers", "concurrent transactions of the scenarios live, contention and five, with commas between them (default 1,8,32,128)", c.workers.set)
 	flags.Func("rates", "transactions per second of the scenarios latency and five, with commas between them (default 100,300,500 and half of the most; 200)", c.rates.set)
-	flags.IntVar(&c.relays, "relays", 1, "`workers` of the relay of the outboxes written by hand")
 	flags.DurationVar(&c.network, "network", 0, "have what goes to a server or comes from it arrive `late` by this, as over a network; not for the scenario contention, which uses MariaDB (0: there is none)")
 	flags.StringVar(&c.out, "out", "out", "the `folder` for results.md, results.json and the pictures")
 	flags.StringVar(&draw, "draw", "", "run nothing: draw the pictures of a `results.md` again, beside it")
@@ -89,8 +88,8 @@ func direct(ctx context.Context, args []string) error {
 	if c.network < 0 {
 		return errors.New("flag -network: must not be negative")
 	}
-	if c.rounds < 1 || c.window < 1 || c.backlog < 1 || c.relays < 1 {
-		return errors.New("flags -rounds, -window, -backlog and -relays: must be positive")
+	if c.rounds < 1 || c.window < 1 || c.backlog < 1 {
+		return errors.New("flags -rounds, -window and -backlog: must be positive")
 	}
 	var err error
 	if c.only, err = regexp.Compile(contenders); err != nil {
@@ -133,7 +132,6 @@ type config struct {
 	rounds  int
 	window  time.Duration
 	backlog int
-	relays  int
 	network time.Duration // each way
 	workers numbers
 	rates   numbers

@@ -9,24 +9,15 @@ import (
 	"github.com/oagudo/outbox"
 )
 
-// The outboxes of github.com/oagudo/outbox, which leaves the publishing to a
+// The outbox of github.com/oagudo/outbox, which leaves the publishing to a
 // function of ours. Its reader calls that for one message after the other.
-var (
-	oagudoReader = &contender{
-		name:  "oagudo",
-		what:  "oagudo/outbox v0.14; its reader polls every 5 ms, 500 rows a batch",
-		setUp: setUpOagudo,
-		relay: func(ctx context.Context, p place) error { return relayOagudo(ctx, p, 5*time.Millisecond) },
-		open:  openOagudo(false),
-	}
-	oagudoOptimistic = &contender{
-		name:  "oagudo-optimistic",
-		what:  "the same with its optimistic publishing right after the commit; its reader as it comes, every 10 s",
-		setUp: setUpOagudo,
-		relay: func(ctx context.Context, p place) error { return relayOagudo(ctx, p, 10*time.Second) },
-		open:  openOagudo(true),
-	}
-)
+var oagudoOptimistic = &contender{
+	name:  "oagudo-optimistic",
+	what:  "oagudo/outbox v0.14 with its optimistic publishing right after the commit; its reader as it comes, every 10 s",
+	setUp: setUpOagudo,
+	relay: relayOagudo,
+	open:  openOagudo,
+}
 
 // As its README says.
 func setUpOagudo(ctx context.Context, _ place, db *sql.DB) error {
@@ -42,7 +33,7 @@ func setUpOagudo(ctx context.Context, _ place, db *sql.DB) error {
 		`CREATE INDEX idx_outbox_scheduled_at ON outbox (scheduled_at)`)
 }
 
-func relayOagudo(ctx context.Context, p place, every time.Duration) error {
+func relayOagudo(ctx context.Context, p place) error {
 	db, err := p.open(ctx)
 	if err != nil {
 		return err
@@ -54,32 +45,25 @@ func relayOagudo(ctx context.Context, p place, every time.Duration) error {
 	}
 	defer out.close()
 	reader := outbox.NewReader(outbox.NewDBContext(db, outbox.SQLDialectPostgres), out,
-		outbox.WithInterval(every), outbox.WithReadBatchSize(batch), outbox.WithDeleteBatchSize(batch))
+		outbox.WithInterval(10*time.Second), outbox.WithReadBatchSize(batch), outbox.WithDeleteBatchSize(batch))
 	reader.Start()
 	<-ctx.Done()
 	return reader.Stop(context.WithoutCancel(ctx))
 }
 
-func openOagudo(optimistic bool) func(context.Context, place, business) (application, error) {
-	return func(_ context.Context, p place, b business) (application, error) {
-		a := &oagudoApplication{insert: b.insert}
-		var options []outbox.WriterOption
-		if optimistic {
-			var err error
-			if a.out, err = newOagudoPublisher(p, 2); err != nil {
-				return nil, err
-			}
-			options = append(options, outbox.WithOptimisticPublisher(a.out))
-		}
-		a.writer = outbox.NewWriter(outbox.NewDBContext(b.db, outbox.SQLDialectPostgres), options...)
-		return a, nil
+func openOagudo(_ context.Context, p place, b business) (application, error) {
+	out, err := newOagudoPublisher(p, 2)
+	if err != nil {
+		return nil, err
 	}
+	writer := outbox.NewWriter(outbox.NewDBContext(b.db, outbox.SQLDialectPostgres), outbox.WithOptimisticPublisher(out))
+	return &oagudoApplication{b.insert, writer, out}, nil
 }
 
 type oagudoApplication struct {
 	insert string
 	writer *outbox.Writer
-	out    *oagudoPublisher // nil if not optimistic
+	out    *oagudoPublisher
 }
 
 var errDecidedAgainst = errors.New("rolled back")
@@ -106,11 +90,7 @@ func (a *oagudoApplication) transact(ctx context.Context, bodies [][]byte, decid
 	return now(), nil
 }
 
-func (a *oagudoApplication) close() {
-	if a.out != nil {
-		a.out.close()
-	}
-}
+func (a *oagudoApplication) close() { a.out.close() }
 
 // oagudoPublisher publishes one message and waits for its confirm.
 type oagudoPublisher struct {

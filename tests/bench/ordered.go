@@ -25,7 +25,7 @@ var orderedScenario = scenario{
 				{"one key", 1, 1, ledger},
 				{"one worker", 0, 0, outboxPoll},
 			} {
-				if err := w.orderedRound(ctx, round, k.what, kind{keys: k.keys, shards: k.shards, oneRelay: true}, k.contender); err != nil {
+				if err := w.orderedRound(ctx, round, k.what, kind{keys: k.keys, shards: k.shards}, k.contender); err != nil {
 					return fmt.Errorf("%s: %w", k.what, err)
 				}
 			}

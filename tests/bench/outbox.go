@@ -161,10 +161,9 @@ func (a *outboxApplication) close() {
 	}
 }
 
-// relayOutbox is the relay's process. Its workers take turns: while one awaits its
-// confirms, another takes the next batch.
+// relayOutbox is the relay's process.
 func relayOutbox(ctx context.Context, p place, every time.Duration, listen bool) error {
-	publisher, err := newPublisher(p.AMQP, p.Relays)
+	publisher, err := newPublisher(p.AMQP, 1)
 	if err != nil {
 		return err
 	}
@@ -172,36 +171,19 @@ func relayOutbox(ctx context.Context, p place, every time.Duration, listen bool)
 	if p.MariaDB {
 		return relayOutboxMariaDB(ctx, p, publisher, every)
 	}
-	woken := make(chan struct{}, p.Relays)
+	woken := make(chan struct{}, 1)
 	if listen {
 		go listenOutbox(ctx, p, woken)
 	}
-	return atOnce(p.Relays, func() error {
-		conn, err := pgx.Connect(ctx, p.Database)
-		if err != nil {
-			return err
-		}
-		defer conn.Close(context.WithoutCancel(ctx))
-		if _, err := conn.Exec(ctx, "SET synchronous_commit = off"); err != nil {
-			return err
-		}
-		return poll(ctx, every, woken, func() (int, error) { return relayBatch(ctx, conn, publisher) })
-	})
-}
-
-// atOnce runs work n times at once and returns the first error, or nil when all
-// have ended.
-func atOnce(n int, work func() error) error {
-	ended := make(chan error, n)
-	for range n {
-		go func() { ended <- work() }()
+	conn, err := pgx.Connect(ctx, p.Database)
+	if err != nil {
+		return err
 	}
-	for range n {
-		if err := <-ended; err != nil {
-			return err
-		}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, "SET synchronous_commit = off"); err != nil {
+		return err
 	}
-	return nil
+	return poll(ctx, every, woken, func() (int, error) { return relayBatch(ctx, conn, publisher) })
 }
 
 // poll takes batches, at once after a full one, else when it is time or woken.

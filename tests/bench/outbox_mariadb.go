@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -40,26 +42,28 @@ func relayOutboxMariaDB(ctx context.Context, p place, publisher *publisher, ever
 		return err
 	}
 	defer db.Close()
-	opts := &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-	return atOnce(p.Relays, func() error {
-		return poll(ctx, every, nil, func() (int, error) {
-			n, err := relayBatchSQL(ctx, db, opts, takeMariaDB, publisher)
-			if victim(err) {
-				return batch, nil // at once again
-			}
-			return n, err
-		})
+	return poll(ctx, every, nil, func() (int, error) {
+		n, err := relayBatchMariaDB(ctx, db, publisher)
+		if e := new(mysql.MySQLError); errors.As(err, &e) && (e.Number == deadlock || e.Number == lockTimeOut) {
+			return batch, nil // at once again
+		}
+		return n, err
 	})
 }
 
-// relayBatchSQL selects, publishes and deletes in one transaction.
-func relayBatchSQL(ctx context.Context, db *sql.DB, opts *sql.TxOptions, take string, publisher *publisher) (int, error) {
-	tx, err := db.BeginTx(ctx, opts)
+const (
+	deadlock    = 1213
+	lockTimeOut = 1205
+)
+
+// relayBatchMariaDB selects, publishes and deletes in one transaction.
+func relayBatchMariaDB(ctx context.Context, db *sql.DB, publisher *publisher) (int, error) {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	letters, ids, err := readOutbox(ctx, tx, take)
+	letters, ids, err := readOutbox(ctx, tx)
 	if err != nil || len(letters) == 0 {
 		return 0, err
 	}
@@ -72,9 +76,9 @@ func relayBatchSQL(ctx context.Context, db *sql.DB, opts *sql.TxOptions, take st
 	return len(letters), tx.Commit()
 }
 
-// readOutbox reads the rows that take selects, and their keys as a list.
-func readOutbox(ctx context.Context, tx *sql.Tx, take string) (letters []letter, ids string, err error) {
-	rows, err := tx.QueryContext(ctx, take)
+// readOutbox reads the rows of a batch, and their keys as a list.
+func readOutbox(ctx context.Context, tx *sql.Tx) (letters []letter, ids string, err error) {
+	rows, err := tx.QueryContext(ctx, takeMariaDB)
 	if err != nil {
 		return nil, "", err
 	}

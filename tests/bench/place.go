@@ -24,7 +24,6 @@ type place struct {
 	AMQP      string
 	Staging   string // the staging queue, for whoever has one
 	Target    string // the target queue
-	Relays    int    // workers of the relay of an outbox written by hand
 }
 
 // open opens a pool for the application: every contender gets the same.

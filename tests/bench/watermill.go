@@ -19,22 +19,13 @@ import (
 // Watermill's outbox: its SQL publisher in the transaction, and its forwarder from
 // the SQL subscriber to the AMQP publisher. A forwarder takes one message after
 // the other, each with its confirm, so that more topics are more speed.
-var (
-	watermillOne = &contender{
-		name:  "watermill",
-		what:  "watermill-sql v4, forwarder, watermill-amqp v3 with confirms; polls every 5 ms, 500 rows a batch",
-		setUp: watermillTopics(1).setUp,
-		relay: watermillTopics(1).relay,
-		open:  watermillTopics(1).open,
-	}
-	watermillEight = &contender{
-		name:  "watermill-8",
-		what:  "the same with 8 topics, a forwarder for each",
-		setUp: watermillTopics(8).setUp,
-		relay: watermillTopics(8).relay,
-		open:  watermillTopics(8).open,
-	}
-)
+var watermillEight = &contender{
+	name:  "watermill-8",
+	what:  "watermill-sql v4, watermill-amqp v3 with confirms; 8 topics, a forwarder for each, which polls every 5 ms, 500 rows a batch",
+	setUp: watermillTopics(8).setUp,
+	relay: watermillTopics(8).relay,
+	open:  watermillTopics(8).open,
+}
 
 // watermillTopics is the number of topics that the messages are spread over.
 type watermillTopics int

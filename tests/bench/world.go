@@ -130,10 +130,9 @@ type kind struct {
 	onMariaDB bool
 	classic   bool
 	five      bool
-	keys      int  // order keys
-	shards    int  // ordered queues
-	inbox     int  // keys that a receiver has handled before
-	oneRelay  bool // an outbox's relay has one worker
+	keys      int // order keys
+	shards    int // ordered queues
+	inbox     int // keys that a receiver has handled before
 }
 
 // newPlace makes a fresh database with the business table and a target queue, and
@@ -142,7 +141,7 @@ func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db
 	w.places++
 	name := fmt.Sprintf("bench%d", w.places)
 	p = place{Contender: c.name, MariaDB: k.onMariaDB, Classic: k.classic, Five: k.five, Keys: k.keys, Shards: k.shards, Inbox: k.inbox,
-		Staging: name + ".staging", Target: name + ".target", Relays: pick(k.oneRelay, 1, w.relays)}
+		Staging: name + ".staging", Target: name + ".target"}
 	if p.AMQP, err = w.apart(w.broker.URL()); err != nil {
 		return p, nil, nil, err
 	}
@@ -250,16 +249,6 @@ func (w *world) chosen(all ...*contender) []*contender {
 		}
 	}
 	return left
-}
-
-// libraries are the contenders that one can have as Go modules: of each the faster
-// way to use it, and with -long, or by name, the other one too.
-func (w *world) libraries() []*contender {
-	faster := []*contender{watermillEight, oagudoOptimistic}
-	if w.long || w.only.String() != "" {
-		return append(faster, watermillOne, oagudoReader)
-	}
-	return faster
 }
 
 // few are the points at which a contender is measured that matters less: one of
