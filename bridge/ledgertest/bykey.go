@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -73,9 +74,9 @@ func (k *keyed) run(t *testing.T) {
 		for _, rows := range p.rows {
 			k.resize(t, rows)
 			t.Run(fmt.Sprintf("%d rows, the statistics of %d", rows, p.statistics), func(t *testing.T) {
-				k.round(t)
+				k.rounds(t)
 				for n := 1; rows == 0 && n < keptPlans && !t.Failed(); n++ {
-					k.round(t)
+					k.rounds(t)
 				}
 			})
 		}
@@ -105,9 +106,30 @@ func (k *keyed) gather(t *testing.T) {
 	}
 }
 
-// round takes all steps beside one open transaction, which ends when they are done. One
-// that waits for it is let go on by its end, and the next one gets another.
-func (k *keyed) round(t *testing.T) {
+// mayWait is how many rounds a step may wait in. A statement that reads rows of others waits
+// for them each time. InnoDB may hold up an insert as well whose place is beside a locked row:
+// at REPEATABLE READ a row that is the first of its page is locked with the gap before it. That
+// comes and goes with the pages, which change while deleted rows are removed.
+const mayWait = 2
+
+// rounds takes all steps, and takes them again if one has waited.
+func (k *keyed) rounds(t *testing.T) {
+	t.Helper()
+	waited := k.round(t)
+	for n := 0; n < mayWait && len(waited) > 0 && !t.Failed(); n++ {
+		t.Logf("have waited for rows of others, and are taken again: %q", waited)
+		again := k.round(t)
+		waited = slices.DeleteFunc(waited, func(what string) bool { return !slices.Contains(again, what) })
+	}
+	for _, what := range waited {
+		t.Errorf("%s: waits for rows of others", what)
+	}
+}
+
+// round takes all steps beside one open transaction, which ends when they are done, and
+// returns those that have waited for it. One that waits is let go on by the end of the
+// transaction, and the next step gets another.
+func (k *keyed) round(t *testing.T) (waited []string) {
 	t.Helper()
 	steps := k.steps(t)
 	open := k.openBeside(t)
@@ -116,7 +138,7 @@ func (k *keyed) round(t *testing.T) {
 		done := beside(func() (struct{}, error) { return struct{}{}, s.do(t.Context()) })
 		err, waits := k.await(t, done)
 		if waits {
-			t.Errorf("%s: waits for rows of others", s.what)
+			waited = append(waited, s.what)
 			end(t, open)
 			_, err = next(t, s.what, done)
 			open = k.openBeside(t)
@@ -130,6 +152,7 @@ func (k *keyed) round(t *testing.T) {
 		}
 	}
 	end(t, open)
+	return waited
 }
 
 func (k *keyed) openBeside(t *testing.T) []*sql.Tx {
