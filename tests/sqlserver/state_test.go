@@ -14,7 +14,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
-	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
 func TestAnUnsuitableDatabaseIsRefused(t *testing.T) {
@@ -164,23 +163,4 @@ func TestTheDriversGUIDConversionChangesNothing(t *testing.T) {
 		expectCommitted(t, converting, id, true)
 		expectOutcome(t, converting, id, driver.Committed)
 	})
-}
-
-func TestACopyWithAnotherIdentityAnswersNothing(t *testing.T) {
-	_, ledger := onStandIn(t, &tds.Options{})
-	id := newID()
-	must(t, recorded(t, ledger, id).Commit())
-	execute(t, ledger.DB(), "UPDATE bridge_identity SET [identity] = NEWID()")
-	if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); len(found) > 0 || !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("look up: %v, %v, must be %v", found, err, bridge.ErrOtherLedger)
-	}
-	for range 2 {
-		if outcome, err := ledger.Settle(t.Context(), id, time.Second); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrOtherLedger) {
-			t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrOtherLedger)
-		}
-		ledger.FallBack(errors.New("asked by a test"))
-	}
-	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrOtherLedger) {
-		t.Errorf("check: %v, must be %v", err, bridge.ErrOtherLedger)
-	}
 }

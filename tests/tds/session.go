@@ -183,7 +183,6 @@ const (
 	tmBegin    = 5
 	tmCommit   = 7
 	tmRollback = 8
-	tmSave     = 9
 )
 
 var isolations = []string{"", "READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE", "SNAPSHOT"}
@@ -224,17 +223,9 @@ func (s *session) manage(d *decoder, out *response) error {
 			return errNoRollback
 		}
 		if name != "" {
-			if err := s.rollBackTo(name); err != nil {
-				return err
-			}
-			break
+			return unknown("rollback", "to "+name)
 		}
 		s.rollBack(out)
-	case tmSave:
-		if s.tx == nil {
-			return errNoSavepoint
-		}
-		s.tx.savepoints[name] = len(s.tx.undo)
 	default:
 		return unknown("transaction manager request", string('0'+byte(kind)))
 	}
