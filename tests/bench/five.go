@@ -47,16 +47,12 @@ func (s *session) five(round int, what string, o order) error {
 	if err != nil {
 		return err
 	}
-	s.w.add(round, "five", what, s.contender.name,
+	s.w.add(round, "five", what, s.contender.name, append([]any{
 		"p50 ms", quantile(m.Took, 0, 0.5),
 		"p99 ms", quantile(m.Took, 0, 0.99),
 		"committed/s", m.committed,
 		"delivered/s", m.delivered,
 		"commit to target p50 ms", quantile(m.latencies, m.missing, 0.5),
-		"CPU µs per message", perMessage(m.cpu.total(), m.Committed),
-		"broker", perMessage(m.cpu.broker, m.Committed),
-		"database", perMessage(m.cpu.database, m.Committed),
-		"application", perMessage(m.cpu.application, m.Committed),
-		"relay", perMessage(m.cpu.relay, m.Committed))
+	}, m.cpu.perMessage(m.Committed)...)...)
 	return nil
 }

@@ -60,16 +60,12 @@ func (s *session) latencyAt(round int, what string, rate float64) error {
 	if err != nil {
 		return err
 	}
-	s.w.add(round, "latency", what, s.contender.name,
+	s.w.add(round, "latency", what, s.contender.name, append([]any{
 		"committed/s", m.committed,
 		"p50 ms", quantile(m.latencies, m.missing, 0.5),
 		"p99 ms", quantile(m.latencies, m.missing, 0.99),
 		"p99.9 ms", rare(m.latencies, m.missing, 0.999),
 		"transaction p50 ms", quantile(m.Took, 0, 0.5),
-		"CPU µs per message", perMessage(m.cpu.total(), m.came),
-		"broker", perMessage(m.cpu.broker, m.came),
-		"database", perMessage(m.cpu.database, m.came),
-		"application", perMessage(m.cpu.application, m.came),
-		"relay", perMessage(m.cpu.relay, m.came))
+	}, m.cpu.perMessage(m.came)...)...)
 	return nil
 }

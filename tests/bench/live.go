@@ -62,17 +62,13 @@ func (w *world) live(ctx context.Context, round int, workers []int, c *contender
 
 func (w *world) addLive(round int, what string, c *contender, m measurement) {
 	n := m.came
-	w.add(round, "live", what, c.name,
+	w.add(round, "live", what, c.name, append([]any{
 		"committed/s", m.committed,
 		"delivered/s", m.delivered,
 		"commit to target p50 ms", quantile(m.latencies, m.missing, 0.5),
 		"p99 ms", quantile(m.latencies, m.missing, 0.99),
 		"transaction p50 ms", quantile(m.Took, 0, 0.5),
-		"CPU µs per message", perMessage(m.cpu.total(), n),
-		"broker", perMessage(m.cpu.broker, n),
-		"database", perMessage(m.cpu.database, n),
-		"application", perMessage(m.cpu.application, n),
-		"relay", perMessage(m.cpu.relay, n))
+	}, m.cpu.perMessage(n)...)...)
 }
 
 func concurrent(n int) string { return fmt.Sprintf("%d at once", n) }

@@ -83,3 +83,14 @@ func readProcessorTimes(application int, relays ...*child) processorTimes {
 	}
 	return t
 }
+
+// perMessage are the metrics of processor time, where so many messages came.
+func (a processorTimes) perMessage(n int) []any {
+	return []any{
+		"CPU µs per message", perMessage(a.total(), n),
+		"broker", perMessage(a.broker, n),
+		"database", perMessage(a.database, n),
+		"application", perMessage(a.application, n),
+		"relay", perMessage(a.relay, n),
+	}
+}

@@ -46,15 +46,11 @@ func (w *world) slowRound(ctx context.Context, round int, c *contender) error {
 				return err
 			}
 		}
-		w.add(round, "slow", fmt.Sprintf("%d open", open), c.name,
+		w.add(round, "slow", fmt.Sprintf("%d open", open), c.name, append([]any{
 			"committed/s", m.committed,
 			"p50 ms", quantile(m.latencies, m.missing, 0.5),
 			"p99 ms", quantile(m.latencies, m.missing, 0.99),
-			"CPU µs per message", perMessage(m.cpu.total(), m.came),
-			"broker", perMessage(m.cpu.broker, m.came),
-			"database", perMessage(m.cpu.database, m.came),
-			"application", perMessage(m.cpu.application, m.came),
-			"relay", perMessage(m.cpu.relay, m.came))
+		}, m.cpu.perMessage(m.came)...)...)
 	}
 	return nil
 }
