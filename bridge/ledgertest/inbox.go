@@ -60,13 +60,19 @@ type inbox struct {
 	db      *sql.DB
 }
 
-// claim claims in a transaction of its own, and commits.
-func (i *inbox) claim(t *testing.T, consumer, key string) bool {
+// alone does one thing in a transaction of its own, commits, and returns what it has given.
+func alone[R any](t *testing.T, i *inbox, doing string, do func(tx bridge.Tx) (R, error)) R {
 	t.Helper()
 	tx := begin(t, i.db)
-	claimed := i.claimIn(t, tx, consumer, key)
+	given, err := do(i.in(tx))
+	check(t, err, doing)
 	check(t, tx.Commit(), "commit")
-	return claimed
+	return given
+}
+
+func (i *inbox) claim(t *testing.T, consumer, key string) bool {
+	t.Helper()
+	return alone(t, i, "claim", func(tx bridge.Tx) (bool, error) { return i.Claim(t.Context(), tx, consumer, key) })
 }
 
 func (i *inbox) claimIn(t *testing.T, tx *sql.Tx, consumer, key string) bool {

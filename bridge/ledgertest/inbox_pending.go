@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -50,13 +51,7 @@ func (i *inbox) inTx(t *testing.T, fn func(tx *sql.Tx)) {
 
 func (i *inbox) add(t *testing.T, consumer string, p driver.Pending, due time.Duration) bool {
 	t.Helper()
-	var added bool
-	i.inTx(t, func(tx *sql.Tx) {
-		var err error
-		added, err = i.AddPending(t.Context(), i.in(tx), consumer, p, due)
-		check(t, err, "add")
-	})
-	return added
+	return alone(t, i, "add", func(tx bridge.Tx) (bool, error) { return i.AddPending(t.Context(), tx, consumer, p, due) })
 }
 
 func (i *inbox) lookUp(t *testing.T, consumer, key string) (claimed bool, p *driver.Pending) {
@@ -287,11 +282,9 @@ func testAttachMessage(t *testing.T, i *inbox) {
 		message string
 		want    bool
 	}{{"run 0", "x", false}, {"run 1", "first", true}, {"run 1", "second", false}} {
-		i.inTx(t, func(tx *sql.Tx) {
-			attached, err := i.AttachMessage(t.Context(), i.in(tx), "a", key, c.run, []byte(c.message))
-			check(t, err, "attach")
-			expect(t, c.message+" attached", attached, c.want)
-		})
+		expect(t, c.message+" attached", alone(t, i, "attach", func(tx bridge.Tx) (bool, error) {
+			return i.AttachMessage(t.Context(), tx, "a", key, c.run, []byte(c.message))
+		}), c.want)
 	}
 	bare.Message = []byte("first")
 	_, p := i.lookUp(t, "a", key)
@@ -306,11 +299,9 @@ func testRemoveBarePending(t *testing.T, i *inbox) {
 		key, run string
 		want     bool
 	}{{bare, "run 0", false}, {bare, "run 1", true}, {bare, "run 1", false}, {full, "run 1", false}} {
-		i.inTx(t, func(tx *sql.Tx) {
-			removed, err := i.RemoveBarePending(t.Context(), i.in(tx), "a", c.key, c.run)
-			check(t, err, "remove")
-			expect(t, "removed", removed, c.want)
-		})
+		expect(t, "removed", alone(t, i, "remove", func(tx bridge.Tx) (bool, error) {
+			return i.RemoveBarePending(t.Context(), tx, "a", c.key, c.run)
+		}), c.want)
 	}
 }
 

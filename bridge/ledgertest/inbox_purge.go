@@ -1,11 +1,10 @@
 package ledgertest
 
 import (
-	"database/sql"
-	"slices"
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -16,24 +15,16 @@ var purgeTests = []test[*inbox]{
 	{"many claims are forgotten at once", testForgetManyClaims},
 }
 
-func (i *inbox) claimed(t *testing.T, consumer, after string, limit int) (claims []driver.Claimed) {
+func (i *inbox) claimed(t *testing.T, consumer, after string, limit int) []driver.Claimed {
 	t.Helper()
-	i.inTx(t, func(tx *sql.Tx) {
-		var err error
-		claims, err = i.Claimed(t.Context(), i.in(tx), consumer, after, limit)
-		check(t, err, "read claims")
+	return alone(t, i, "read claims", func(tx bridge.Tx) ([]driver.Claimed, error) {
+		return i.Claimed(t.Context(), tx, consumer, after, limit)
 	})
-	return claims
 }
 
-func (i *inbox) forget(t *testing.T, consumer string, age time.Duration, keys ...string) (n int64) {
+func (i *inbox) forget(t *testing.T, consumer string, age time.Duration, keys ...string) int64 {
 	t.Helper()
-	i.inTx(t, func(tx *sql.Tx) {
-		var err error
-		n, err = i.Forget(t.Context(), i.in(tx), consumer, keys, age)
-		check(t, err, "forget")
-	})
-	return n
+	return alone(t, i, "forget", func(tx bridge.Tx) (int64, error) { return i.Forget(t.Context(), tx, consumer, keys, age) })
 }
 
 func testClaimed(t *testing.T, i *inbox) {
@@ -43,23 +34,15 @@ func testClaimed(t *testing.T, i *inbox) {
 		i.claim(t, consumer, keys[n])
 	}
 	i.claim(t, consumer+"'", "c")
-	var read []string
-	for after := ""; ; {
-		page := i.claimed(t, consumer, after, 2)
-		for _, c := range page {
+	expectPages(t, keys, func(after string, limit int) (page []string) {
+		for _, c := range i.claimed(t, consumer, after, limit) {
 			if c.Age < -2*time.Second || c.Age > wait { // SQLite's claims have whole seconds
 				t.Errorf("%q is %v old", c.Key, c.Age)
 			}
-			read = append(read, c.Key)
-			after = c.Key
+			page = append(page, c.Key)
 		}
-		if len(page) < 2 {
-			break
-		}
-	}
-	if !slices.Equal(read, keys) {
-		t.Errorf("read %q, must be %q", read, keys)
-	}
+		return page
+	})
 }
 
 func testForgetClaims(t *testing.T, i *inbox) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
@@ -100,11 +101,9 @@ func testDoubtOverdue(t *testing.T, i *inbox) {
 	i.add(t, consumer, pending(driver.Started, "under way"), time.Hour)
 	i.add(t, consumer, pending(driver.Ready, "ready"), -time.Second)
 	for _, want := range []int64{1, 0} {
-		i.inTx(t, func(tx *sql.Tx) {
-			n, err := i.DoubtOverdue(t.Context(), i.in(tx), consumer)
-			check(t, err, "doubt")
-			expect(t, "number of doubtful", n, want)
-		})
+		expect(t, "number of doubtful", alone(t, i, "doubt", func(tx bridge.Tx) (int64, error) {
+			return i.DoubtOverdue(t.Context(), tx, consumer)
+		}), want)
 	}
 	_, p := i.lookUp(t, consumer, "overdue")
 	want := pending(driver.Doubtful, "overdue")
@@ -124,29 +123,40 @@ func testListPending(t *testing.T, i *inbox) {
 		i.add(t, consumer, pending(driver.Failed, key), time.Duration(-n)*time.Hour)
 	}
 	i.add(t, consumer, pending(driver.Doubtful, "aa"), 0)
-	i.inTx(t, func(tx *sql.Tx) {
-		var listed []string
-		for after := ""; ; {
-			page, err := i.ListPending(t.Context(), i.in(tx), consumer, driver.Failed, after, 2)
-			check(t, err, "list")
-			for _, p := range page {
-				expectPending(t, &p, pending(driver.Failed, p.Key))
-				listed = append(listed, p.Key)
-				after = p.Key
-			}
-			if len(page) < 2 {
-				break
-			}
+	expectPages(t, keys, func(after string, limit int) (page []string) {
+		for _, p := range alone(t, i, "list", func(tx bridge.Tx) ([]driver.Pending, error) {
+			return i.ListPending(t.Context(), tx, consumer, driver.Failed, after, limit)
+		}) {
+			expectPending(t, &p, pending(driver.Failed, p.Key))
+			page = append(page, p.Key)
 		}
-		if !slices.Equal(listed, keys) {
-			t.Errorf("listed %q, must be %q", listed, keys)
-		}
-		counts, err := i.CountPending(t.Context(), i.in(tx), consumer)
-		check(t, err, "count")
-		if want := map[driver.State]int64{driver.Failed: 5, driver.Doubtful: 1}; !maps.Equal(counts, want) {
-			t.Errorf("counted %v, must be %v", counts, want)
-		}
+		return page
 	})
+	if counts, want := i.counts(t, consumer), (map[driver.State]int64{driver.Failed: 5, driver.Doubtful: 1}); !maps.Equal(counts, want) {
+		t.Errorf("counted %v, must be %v", counts, want)
+	}
+}
+
+func (i *inbox) counts(t *testing.T, consumer string) map[driver.State]int64 {
+	t.Helper()
+	return alone(t, i, "count", func(tx bridge.Tx) (map[driver.State]int64, error) { return i.CountPending(t.Context(), tx, consumer) })
+}
+
+// expectPages reads page by page, and fails unless all the pages together are want.
+func expectPages(t *testing.T, want []string, read func(after string, limit int) (page []string)) {
+	t.Helper()
+	const limit = 2
+	var all []string
+	for after := ""; len(all) <= len(want); after = all[len(all)-1] {
+		page := read(after, limit)
+		all = append(all, page...)
+		if len(page) < limit {
+			break
+		}
+	}
+	if !slices.Equal(all, want) {
+		t.Errorf("read %q, must be %q", all, want)
+	}
 }
 
 func testPendingConsumers(t *testing.T, i *inbox) {
@@ -159,11 +169,7 @@ func testPendingConsumers(t *testing.T, i *inbox) {
 		t.Errorf("another consumer takes %+v", p)
 	}
 	expect(t, "added by another consumer", i.add(t, "other", pending(driver.Ready, key), time.Hour), true)
-	i.inTx(t, func(tx *sql.Tx) {
-		counts, err := i.CountPending(t.Context(), i.in(tx), "other")
-		check(t, err, "count")
-		expect(t, "the other's count", counts[driver.Ready], 1)
-	})
+	expect(t, "the other's count", i.counts(t, "other")[driver.Ready], 1)
 }
 
 func testPendingKeys(t *testing.T, i *inbox) {

@@ -124,16 +124,21 @@ func testUnparkLimit(t *testing.T, p *parking) {
 			t.Errorf("a limit of %d is no error", limit)
 		}
 	}
+	p.unparkBySteps(t, messages, 3, 3, 3, 1, 0)
+}
+
+// unparkBySteps unparks up to a limit several times, and expects so many each time, and all of
+// the messages in the end.
+func (p *parking) unparkBySteps(t *testing.T, messages []driver.Parked, limit int, steps ...int) {
+	t.Helper()
 	var staged []driver.Parked
-	for _, want := range []int{3, 3, 1, 0} {
-		removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 3, func(_ context.Context, some []driver.Parked) error {
+	for _, want := range steps {
+		removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, limit, func(_ context.Context, some []driver.Parked) error {
 			staged = append(staged, some...)
 			return nil
 		})
 		check(t, err, "unpark")
-		if removed != want {
-			t.Errorf("removed are %d, must be %d", removed, want)
-		}
+		expect(t, "the number of removed", removed, want)
 	}
 	expectSame(t, staged, messages)
 }
@@ -176,16 +181,5 @@ func testUnparkBytes(t *testing.T, p *parking) {
 		messages[i].Message = bytes.Repeat([]byte{byte(i)}, driver.UnparkBytes/3+1)
 	}
 	p.commitParked(t, messages)
-	var staged []driver.Parked
-	for _, want := range []int{2, 1} {
-		removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, some []driver.Parked) error {
-			staged = append(staged, some...)
-			return nil
-		})
-		check(t, err, "unpark")
-		if removed != want {
-			t.Errorf("removed are %d, must be %d", removed, want)
-		}
-	}
-	expectSame(t, staged, messages)
+	p.unparkBySteps(t, messages, 1000, 2, 1)
 }
