@@ -31,8 +31,6 @@ func testSettleTellsKill(t *testing.T, d *database) {
 func testSettleTells(t *testing.T, d *database, want driver.Outcome, end func(*sql.Tx) error) {
 	id := newID()
 	tx := d.begin(t, id)
-	expectStillOpen(t, d, id)
-
 	settled := beside(func() (driver.Outcome, error) { return d.ledger.Settle(t.Context(), id, wait) })
 	d.waiting(t, 1)
 	ended := time.Now()
