@@ -95,6 +95,24 @@ func begin(t *testing.T, db *sql.DB) *sql.Tx {
 	return tx
 }
 
+// recorded begins a transaction, and records IDs in it.
+func recorded(t *testing.T, ledger driver.Ledger, ids ...uuid.UUID) *sql.Tx {
+	t.Helper()
+	tx := begin(t, ledger.DB())
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids))
+	return tx
+}
+
+// use has a ledger record, settle and forget.
+func use(t *testing.T, ledger driver.Ledger) {
+	t.Helper()
+	id := newID()
+	expectOutcome(t, ledger, id, driver.RolledBack)
+	must(t, recorded(t, ledger, id).Commit())
+	expectOutcome(t, ledger, id, driver.Committed)
+	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
+}
+
 func execute(t *testing.T, db *sql.DB, statement string) {
 	t.Helper()
 	_, err := db.ExecContext(t.Context(), statement)

@@ -23,9 +23,7 @@ func testMariaDBForgetSurvivesADeadlock(t *testing.T) {
 	ledger, err := mysql.Open(t.Context(), db)
 	must(t, err)
 	ids := []uuid.UUID{newID(), newID()}
-	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids))
-	must(t, tx.Commit())
+	must(t, recorded(t, ledger, ids...).Commit())
 
 	// The server ends the one that has changed less.
 	execute(t, db, "CREATE TABLE ballast (n INT PRIMARY KEY) ENGINE = InnoDB")

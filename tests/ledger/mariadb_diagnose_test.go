@@ -147,8 +147,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 	t.Run("an idle holder tells its program and its last statement", func(t *testing.T) {
 		config, admin := database(t)
 		id := newID()
-		tx := begin(t, admin)
-		must(t, openMySQL(t, admin).Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+		tx := recorded(t, openMySQL(t, admin), id)
 		_, err := tx.ExecContext(t.Context(), "SELECT 'the last one'")
 		must(t, err)
 		db := mariaDBRole(t, config, admin, append(mariaDBVerifier, "SELECT ON performance_schema.*")...)

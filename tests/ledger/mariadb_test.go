@@ -60,8 +60,7 @@ func testMariaDBAnyConnection(t *testing.T) {
 				return
 			}
 			id := newID()
-			tx := begin(t, db)
-			must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+			tx := recorded(t, ledger, id)
 			if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); err != nil || len(found) > 0 {
 				t.Errorf("the lookup of an uncommitted row: %v, %v", found, err)
 			}
@@ -91,13 +90,7 @@ func testMariaDBLeavesTheSessionAsItWas(t *testing.T) {
 		return all
 	}
 	before := settings()
-	id := newID()
-	expectOutcome(t, ledger, id, driver.RolledBack)
-	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
-	must(t, tx.Commit())
-	expectOutcome(t, ledger, id, driver.Committed)
-	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
+	use(t, ledger)
 	for name, value := range settings() {
 		if value != before[name] && name != "timestamp" && name != "statement_id" && !strings.HasPrefix(name, "gtid") && !strings.HasPrefix(name, "rand_seed") {
 			t.Errorf("%s was %q, is %q", name, before[name], value)

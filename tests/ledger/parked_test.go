@@ -53,9 +53,7 @@ func testMariaDBTimesDoNotDependOnTheConnection(t *testing.T) {
 	id := newID()
 	ledger, err := mysql.Open(t.Context(), admin)
 	must(t, err)
-	tx := begin(t, admin)
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
-	must(t, tx.Commit())
+	must(t, recorded(t, ledger, id).Commit())
 	execute(t, admin, "UPDATE bridge_ledger SET recorded_at = recorded_at - INTERVAL 2 HOUR")
 	zone := time.FixedZone("far", -11*3600)
 	for _, parse := range []bool{false, true} {

@@ -140,8 +140,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		address, admin := database(t)
 		role, at := newRole(t, address, admin, postgresVerifier...)
 		id := newID()
-		tx := begin(t, admin)
-		must(t, openLedger(t, admin).Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+		tx := recorded(t, openLedger(t, admin), id)
 		_, err := tx.ExecContext(t.Context(), "PREPARE TRANSACTION 'left behind'")
 		must(t, err)
 		must(t, tx.Rollback()) // there is none any more

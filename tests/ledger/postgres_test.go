@@ -152,8 +152,7 @@ func TestPostgresSettleAtAnyDefaultIsolation(t *testing.T) {
 			sender := openLedger(t, admin)
 			verifier := openLedger(t, connect(t, withParameter(t, address, "default_transaction_isolation", level)))
 			id := newID()
-			tx := begin(t, admin)
-			must(t, sender.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+			tx := recorded(t, sender, id)
 			settled := make(chan error, 1)
 			go func() {
 				outcome, err := verifier.Settle(t.Context(), id, 2*time.Minute)
@@ -204,13 +203,7 @@ func TestPostgresLeavesTheSessionAsItWas(t *testing.T) {
 		return all
 	}
 	before := settings()
-	id := newID()
-	expectOutcome(t, ledger, id, driver.RolledBack)
-	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
-	must(t, tx.Commit())
-	expectOutcome(t, ledger, id, driver.Committed)
-	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
+	use(t, ledger)
 	if after := settings(); after != before {
 		t.Errorf("the settings were %s\nare %s", before, after)
 	}
@@ -222,8 +215,7 @@ func TestPostgresKilledSettleLeavesNothing(t *testing.T) {
 	_, db := migrated(t)
 	ledger := openLedger(t, db)
 	id := newID()
-	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+	tx := recorded(t, ledger, id)
 	settled := make(chan error, 1)
 	go func() {
 		outcome, err := ledger.Settle(t.Context(), id, 2*time.Minute)

@@ -44,10 +44,8 @@ func TestPostgresHoldersWithLeastRights(t *testing.T) {
 	db := connect(t, at)
 	ledger := openLedger(t, db)
 	others, its := newID(), newID()
-	tx := begin(t, admin)
-	must(t, openLedger(t, admin).Record(t.Context(), bridge.SQL(tx), []uuid.UUID{others}))
-	own := begin(t, db)
-	must(t, ledger.Record(t.Context(), bridge.SQL(own), []uuid.UUID{its}))
+	tx := recorded(t, openLedger(t, admin), others)
+	recorded(t, ledger, its)
 
 	found := holders(t, ledger, others)
 	if len(found) != 1 || found[0].Session != backend(t, tx) || !found[0].Since.IsZero() || found[0].Statement != "" || found[0].Host != "" {

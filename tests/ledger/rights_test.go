@@ -143,9 +143,7 @@ func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 
 			// An orphan, to be swept.
 			orphan := newID()
-			tx := begin(t, senders.DB())
-			must(t, senders.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{orphan}))
-			must(t, tx.Commit())
+			must(t, recorded(t, senders, orphan).Commit())
 			execute(t, s.DB, g.older)
 
 			var log logLines
