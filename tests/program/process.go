@@ -77,6 +77,7 @@ func start(t testing.TB, cmd *exec.Cmd) *Process {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL // however this process dies
+	cmd.WaitDelay = time.Minute                 // for processes that it has left behind, and that hold its output
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", p, err)
 	}
@@ -142,10 +143,22 @@ func (p *Process) Stop() int {
 // Kill is kill -9; it returns when the process has ended, and tells whether that is why
 // it has.
 func (p *Process) Kill() (killed bool) {
+	p.t.Helper()
 	_ = p.cmd.Process.Kill() // it may have ended before
-	<-p.ended
+	<-p.ended                // after WaitDelay at the latest
+	if errors.Is(p.err, exec.ErrWaitDelay) {
+		p.t.Errorf("%s has left processes behind, which hold its output", p)
+	}
 	status, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
+// KillRunning is Kill for a process that must not have ended by itself.
+func (p *Process) KillRunning() {
+	p.t.Helper()
+	if !p.Kill() {
+		p.t.Fatalf("%s had ended before it was killed", p)
+	}
 }
 
 // Hear waits until the process has written text to its standard error, which is where

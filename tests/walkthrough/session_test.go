@@ -1,15 +1,16 @@
 package walkthrough
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/twoqueue/twoqueue/tests/program"
 )
 
 // A step is a command and what it shall print.
@@ -61,12 +62,10 @@ func (s step) shows(output string) bool {
 
 // A shell is one session of bash, in which what is exported and started stays.
 type shell struct {
-	cmd   *exec.Cmd
-	in    *bufio.Writer
-	lines chan string
+	*program.Process
+	in   io.Writer
+	read int // how much of what it has written belongs to earlier commands
 }
-
-const mark = "@@@ "
 
 func startShell(t *testing.T, folder string, env []string) *shell {
 	t.Helper()
@@ -77,63 +76,35 @@ func startShell(t *testing.T, folder string, env []string) *shell {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	s := &shell{cmd: cmd, in: bufio.NewWriter(in), lines: make(chan string, 10_000)}
-	go func() {
-		defer close(s.lines)
-		for scanner := bufio.NewScanner(out); scanner.Scan(); {
-			s.lines <- scanner.Text()
-		}
-	}()
+	s := &shell{Process: program.StartCmd(t, cmd), in: in}
 	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
-		_ = in.Close()
-		ended := make(chan struct{})
-		go func() { _ = cmd.Wait(); close(ended) }()
-		select {
-		case <-ended:
-		case <-time.After(patience):
-			t.Error("what was started in the walk-through does not end")
-		}
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what bash has left behind
-		for range s.lines {
-		}
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // also what was started in it
+		s.Await()
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	})
+	s.run(t, "exec 2>&1")
 	return s
 }
 
+// ended is how the output of a command ends: with its exit code behind a mark.
+var ended = regexp.MustCompile(`\n@@@ (\d+)\n`)
+
 // run types a command and returns what it prints, with its exit code.
-func (s *shell) run(command string) (output string, code int, err error) {
-	fmt.Fprintf(s.in, "%s\necho \"\n%s$?\"\n", command, mark)
-	if err := s.in.Flush(); err != nil {
-		return "", 0, err
+func (s *shell) run(t *testing.T, command string) (output string, code int) {
+	t.Helper()
+	if _, err := fmt.Fprintf(s.in, "%s\necho \"\n@@@ $?\"\n", command); err != nil {
+		t.Fatal(err)
 	}
-	var out strings.Builder
-	timeout := time.After(patience)
-	for {
-		select {
-		case line, ok := <-s.lines:
-			if !ok {
-				return out.String(), 0, errors.New("the shell has ended")
-			}
-			if rest, ok := strings.CutPrefix(line, mark); ok {
-				_, err := fmt.Sscan(rest, &code)
-				output = strings.TrimRight(out.String(), "\n")
-				if output != "" {
-					output += "\n"
-				}
-				return output, code, err
-			}
-			out.WriteString(line + "\n")
-		case <-timeout:
-			return out.String(), 0, errors.New("it does not end")
-		}
+	all := s.Read(&s.Stdout, "that it is done with "+command, func(said string) bool { return ended.MatchString(said[s.read:]) })
+	at := ended.FindStringSubmatchIndex(all[s.read:])
+	output = strings.TrimRight(all[s.read:s.read+at[0]], "\n")
+	if output != "" {
+		output += "\n"
 	}
+	code, err := strconv.Atoi(all[s.read+at[2] : s.read+at[3]])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.read += at[1]
+	return output, code
 }

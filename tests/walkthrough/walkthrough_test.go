@@ -1,24 +1,16 @@
 package walkthrough
 
 import (
+	"fmt"
 	"os"
-	"path/filepath"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
-)
-
-const (
-	// patience bounds a command.
-	patience = 3 * time.Minute
-	// aWhile is what the page promises, on a busy machine: so long may a command that
-	// looks at a program in the background show something else.
-	aWhile = 30 * time.Second
 )
 
 // looks are the commands that show what a program in the background has done. A reader types
@@ -56,17 +48,19 @@ func TestTheWalkThroughGoesAsItIsWritten(t *testing.T) {
 		if strings.Contains(command, "timeout ") {
 			want = stopped
 		}
-		for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
-			output, code, err := sh.run(command)
-			if err != nil {
-				t.Fatalf("$ %s\n%s: %v", s.command, output, err)
-			}
-			if s.shows(output) && code == want {
-				break
-			}
-			if !looks.MatchString(s.command) || time.Since(began) > aWhile {
-				t.Fatalf("$ %s\n%s(exit code %d)\nand the page says\n%s\n(exit code %d)", s.command, output, code, strings.Join(s.output, "\n"), want)
-			}
+		var output string
+		var code int
+		try := func() bool {
+			output, code = sh.run(t, command)
+			return s.shows(output) && code == want
+		}
+		said := func() string {
+			return fmt.Sprintf("it says\n%s(exit code %d)\nand the page says\n%s\n(exit code %d)", output, code, strings.Join(s.output, "\n"), want)
+		}
+		if looks.MatchString(s.command) {
+			servertest.Eventually(t, "$ "+s.command, try, said)
+		} else if !try() {
+			t.Fatalf("$ %s: %s", s.command, said())
 		}
 	}
 }
@@ -75,19 +69,10 @@ func TestTheWalkThroughGoesAsItIsWritten(t *testing.T) {
 func checkout(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
-	for _, part := range []string{"bridge", "sender", "verifier", "idempotency", "cmd"} {
-		if err := os.CopyFS(filepath.Join(folder, part), os.DirFS(filepath.Join("../..", part))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, file := range []string{"go.mod", "go.sum"} {
-		text, err := os.ReadFile(filepath.Join("../..", file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(folder, file), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	cmd := exec.Command("cp", "-R", "bridge", "sender", "verifier", "idempotency", "cmd", "go.mod", "go.sum", folder)
+	cmd.Dir = "../.."
+	if r := program.RunCmd(t, cmd); r.Code != 0 {
+		t.Fatalf("no copy: %+v", r)
 	}
 	return folder
 }
