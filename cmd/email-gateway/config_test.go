@@ -29,11 +29,16 @@ func minimal(t *testing.T) {
 	t.Setenv("EMAIL_SMTP_HOST", "mail.example.org")
 }
 
-// outcome runs the program; none of its servers answers.
+// outcome runs the program, which must end by itself: not all of its servers answer.
 func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(context.Background(), args, &out, &errs)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	code = run(ctx, args, &out, &errs)
+	if ctx.Err() != nil {
+		t.Fatalf("%q does not end by itself: %s%s", args, &out, &errs)
+	}
 	return code, out.String(), errs.String()
 }
 

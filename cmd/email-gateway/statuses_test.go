@@ -26,7 +26,12 @@ func must(t *testing.T, err error) {
 
 func newStatuses(t *testing.T) (*statuses, driver.Inbox) {
 	t.Helper()
-	db, err := database.Create(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "statuses.db"))
+	return statusesIn(t, "sqlite:"+filepath.Join(t.TempDir(), "statuses.db"))
+}
+
+func statusesIn(t *testing.T, address string) (*statuses, driver.Inbox) {
+	t.Helper()
+	db, err := database.Create(t.Context(), address)
 	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	must(t, errors.Join(db.MigrateInbox(t.Context()), db.MigrateTables(t.Context(), tables, part)))

@@ -65,18 +65,18 @@ func TestEachDatabase(t *testing.T) {
 				ids[to] = newID(t)
 				w.publishAs(ids[to], strings.Replace(body, "ann@", to+"@", 1))
 			}
-			p.wantMetrics(`email_gateway_emails_total{outcome="sent"} 2`, `email_gateway_emails_total{outcome="refused"} 1`,
+			w.wantMetrics(p, `email_gateway_emails_total{outcome="sent"} 2`, `email_gateway_emails_total{outcome="refused"} 1`,
 				`email_gateway_emails_total{outcome="failed"} 1`, `email_gateway_emails_total{outcome="doubtful"} 1`,
 				`email_gateway_pending{state="doubtful"} 1`)
 			for path, want := range map[string]string{"/livez": "ok\n", "/readyz": "ok\n"} {
-				if code, text := p.get(path); code != 200 || text != want {
+				if code, text := p.Endpoint(path); code != 200 || text != want {
 					t.Errorf("%s: %d %s", path, code, text)
 				}
 			}
 			w.wantDead(dead{ids["nobody"], "refused", "recipient 1 of 1: refused for good: 550"}, dead{ids["never"], "failed", "given up after 4 attempts"})
 			w.wantDoubtful("connection lost", ids["ann"])
 			w.decide("retry", ids["ann"])
-			p.wantMetrics(`email_gateway_emails_total{outcome="sent"} 3`, `email_gateway_pending{state="doubtful"} 0`)
+			w.wantMetrics(p, `email_gateway_emails_total{outcome="sent"} 3`, `email_gateway_pending{state="doubtful"} 0`)
 			for _, word := range []string{"sent", "retry"} {
 				again := w.call("doubtful", word, ids["ann"])
 				if again.Code != 1 || !strings.Contains(again.Stderr, "not pending; see email-gateway doubtful list") {
@@ -86,7 +86,7 @@ func TestEachDatabase(t *testing.T) {
 			for _, id := range ids {
 				w.publishAs(id, body) // three of them are duplicates; what was dead is as new
 			}
-			p.wantMetrics(`email_gateway_emails_total{outcome="duplicate"} 3`, `email_gateway_emails_total{outcome="sent"} 5`,
+			w.wantMetrics(p, `email_gateway_emails_total{outcome="duplicate"} 3`, `email_gateway_emails_total{outcome="sent"} 5`,
 				`email_gateway_attempts_total{result="sent"} 5`, `email_gateway_held 0`)
 			if code := p.Stop(); code != 0 {
 				t.Errorf("exit code %d", code)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,7 +34,7 @@ func TestWhatIsNoEmailGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
 	w.wantStatus("0160aa00-0000-7000-8000-000000000001", "refused")
 	ids := w.publish(1)
 	w.mail.WaitTaken(t, 2, patience)
-	p.wantMetrics(`email_gateway_emails_total{outcome="sent"} 2`, `email_gateway_emails_total{outcome="refused"} 5`,
+	w.wantMetrics(p, `email_gateway_emails_total{outcome="sent"} 2`, `email_gateway_emails_total{outcome="refused"} 5`,
 		`email_gateway_emails_total{outcome="failed"} 1`, `email_gateway_emails_total{outcome="duplicate"} 0`)
 	p.Stop()
 	w.wantTaken(ids[0], "00000000-0000-7000-8000-000000000001")
@@ -102,10 +103,7 @@ func TestAMailServerThatIsAwayCountsAgainstNoEmail(t *testing.T) {
 	address := w.mail.Address()
 	w.mail.Close()
 	ids := w.publish(20)
-	w.eventually("it is not ready", func() bool {
-		code, text := p.get("/readyz")
-		return code == 503 && text == "mail server not available\n"
-	})
+	p.AwaitEndpoint("/readyz", 503, "mail server not available\n")
 	p.Hear("e-mail handed back")
 	back := mailserver.Start(t, mailserver.Options{Address: address})
 	back.WaitTaken(t, 20, patience)
@@ -113,10 +111,7 @@ func TestAMailServerThatIsAwayCountsAgainstNoEmail(t *testing.T) {
 	for _, id := range ids {
 		w.wantStatus(id, "sent")
 	}
-	w.eventually("it is ready", func() bool {
-		code, _ := p.get("/readyz")
-		return code == 200
-	})
+	p.AwaitEndpoint("/readyz", 200, "ok\n")
 	p.Stop()
 	w.wantTaken(ids...)
 	w.wantEmpty(queue)
@@ -164,15 +159,17 @@ func TestSIGTERMFinishesWhatIsBeingSent(t *testing.T) {
 	p := w.start("EMAIL_SMTP_SESSIONS=1", "EMAIL_SMTP_ANSWER=30s")
 	ids := w.publish(10)
 	servertest.Next(t, "the mail server has an e-mail", reached)
-	code := make(chan int)
-	go func() { code <- p.Stop() }()
+	p.Signal(syscall.SIGTERM)
 	p.Hear("msg=stopping")
 	close(goOn)
-	if code := <-code; code != 0 {
+	if code := p.Await(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	taken := w.mail.Taken()
-	w.wantDepth(queue, 10-len(taken)) // the rest is handed back
+	taken := len(w.mail.Taken())
+	if taken == 0 || taken == len(ids) {
+		t.Errorf("%d of %d were taken after the signal", taken, len(ids))
+	}
+	w.wantDepth(queue, len(ids)-taken) // the rest is handed back
 	p = w.start()
 	w.mail.WaitTaken(t, 10, patience)
 	p.Stop()

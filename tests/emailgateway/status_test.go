@@ -21,10 +21,10 @@ func TestAStatusThatCouldNotBeWrittenIsSettled(t *testing.T) {
 			id := w.publish(1)[0]
 			p.Hear("status not written")
 			w.wantDone(1)
-			p.wantMetrics(`email_gateway_held 0`) // it is acked
+			w.wantMetrics(p, `email_gateway_held 0`) // it is acked
 			w.wantStatus(id, "sending")
 			if dies {
-				p.Kill()
+				p.KillRunning()
 				gate.open()
 				p = w.start()
 			} else {
@@ -33,7 +33,7 @@ func TestAStatusThatCouldNotBeWrittenIsSettled(t *testing.T) {
 			w.wantStatus(id, "sent")
 			w.wantDoubtful("")
 			w.publishAs(id, body) // a copy
-			p.wantMetrics(`email_gateway_emails_total{outcome="duplicate"} 1`)
+			w.wantMetrics(p, `email_gateway_emails_total{outcome="duplicate"} 1`)
 			p.Stop()
 			w.wantTaken(id)
 			w.wantEmpty(queue)
@@ -53,7 +53,7 @@ func TestADecisionThatWasCutShortIsSettled(t *testing.T) {
 	gate := w.gate("UPDATE", "email_gateway", "NEW.status = 'sent'")
 	deciding := w.run("doubtful", "sent", id)
 	w.wantDone(1)
-	deciding.Kill()
+	deciding.KillRunning()
 	gate.open()
 	w.wantStatus(id, "sent")
 	p.Stop()

@@ -3,13 +3,9 @@
 package emailgateway_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -30,8 +26,8 @@ func TestMain(m *testing.M) { program.Main(m) }
 
 const queue = "emails"
 
-// A world has a database with the gateway's tables, a vhost with its queues, and a
-// mail server.
+// A world has a database with the gateway's tables, a vhost, in which the first gateway makes
+// the queues and the others find them, and a mail server.
 type world struct {
 	t    *testing.T
 	amqp string
@@ -45,7 +41,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := newWorldOn(t, servertest.PostgresDB(t))
 	var err error
-	w.db, err = sql.Open("pgx", w.url)
+	w.db, err = sql.Open("pgx", fmt.Sprintf("%s&statement_timeout=%d", w.url, patience.Milliseconds()))
 	w.must(err)
 	t.Cleanup(func() { _ = w.db.Close() })
 	return w
@@ -64,10 +60,6 @@ func newWorldOn(t *testing.T, databaseURL string) *world {
 	w.ch, err = conn.Channel()
 	w.must(err)
 	w.must(w.ch.Confirm(false))
-	for _, name := range []string{queue, queue + ".dead"} {
-		_, err := w.ch.QueueDeclare(name, true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1000})
-		w.must(err)
-	}
 	return w
 }
 
@@ -79,10 +71,18 @@ func (w *world) must(err error) {
 }
 
 // run starts the gateway on this world; args are its arguments, and its variables
-// where they have the form NAME=value. Its times are short.
-func (w *world) run(args ...string) *process {
+// where they have the form NAME=value. Its times are short. No password and no address may be
+// in what it writes.
+func (w *world) run(args ...string) *program.Process {
 	w.t.Helper()
-	return run(w.t, w.args(args...)...)
+	p := program.Start(w.t, "email-gateway", w.args(args...)...)
+	w.t.Cleanup(func() {
+		p.Kill()
+		if all := p.Stdout.String() + p.Stderr.String(); strings.Contains(all, "s3cret") || strings.Contains(all, "ann@") {
+			w.t.Errorf("a password or an address is in what it wrote:\n%s", all)
+		}
+	})
+	return p
 }
 
 // call runs one of the gateway's subcommands to its end.
@@ -102,7 +102,7 @@ func (w *world) args(more ...string) []string {
 }
 
 // start starts a gateway and waits until it works.
-func (w *world) start(env ...string) *process {
+func (w *world) start(env ...string) *program.Process {
 	w.t.Helper()
 	p := w.run(env...)
 	p.Hear("consumer session started")
@@ -137,8 +137,9 @@ func (w *world) publishAs(id, body string) {
 	confirm, err := w.ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{MessageId: id,
 		DeliveryMode: amqp.Persistent, ContentType: "application/json", Headers: amqp.Table{"traceparent": "kept"}, Body: []byte(body)})
 	w.must(err)
-	if acked, err := confirm.WaitContext(w.t.Context()); err != nil || !acked {
-		w.t.Fatalf("not confirmed: %v", err)
+	servertest.Next(w.t, "the broker answers to the e-mail", confirm.Done())
+	if !confirm.Acked() {
+		w.t.Fatal("the e-mail is not confirmed")
 	}
 }
 
@@ -179,7 +180,7 @@ type dead struct{ id, code, words string }
 // wantDead waits for messages in the dead queue, in any order, and takes them.
 func (w *world) wantDead(want ...dead) {
 	w.t.Helper()
-	for range want {
+	for range len(want) {
 		var d amqp.Delivery
 		w.eventually("a message is dead", func() (ok bool) {
 			var err error
@@ -189,9 +190,11 @@ func (w *world) wantDead(want ...dead) {
 		})
 		reason, _ := d.Headers["x-bridge-dead-reason"].(string)
 		text, _ := d.Headers["x-bridge-dead-text"].(string)
-		if !slices.ContainsFunc(want, func(c dead) bool { return d.MessageId == c.id && reason == c.code && strings.Contains(text, c.words) }) {
-			w.t.Errorf("dead is %s: %s, %q; want one of %q", d.MessageId, reason, text, want)
+		i := slices.IndexFunc(want, func(c dead) bool { return d.MessageId == c.id && reason == c.code && strings.Contains(text, c.words) })
+		if i < 0 {
+			w.t.Fatalf("dead is %s: %s, %q; want one of %q", d.MessageId, reason, text, want)
 		}
+		want = slices.Delete(want, i, i+1)
 		if d.Headers["traceparent"] != "kept" || d.DeliveryMode != amqp.Persistent || d.ContentType != "application/json" {
 			w.t.Errorf("the message has changed: %+v", d)
 		}
@@ -224,58 +227,11 @@ func (w *world) eventually(what string, holds func() bool, now ...func() string)
 	servertest.Eventually(w.t, what, holds, now...)
 }
 
-// A process is a gateway that has been started.
-type process struct {
-	*program.Process
-	t *testing.T
-}
-
-// run starts the gateway without a world. No password, and no address but where it is
-// asked for, may be in what it writes.
-func run(t *testing.T, args ...string) *process {
-	t.Helper()
-	p := &process{program.Start(t, "email-gateway", args...), t}
-	asked := slices.Contains(args, "list") || slices.Contains(args, "schema")
-	t.Cleanup(func() {
-		p.Kill()
-		if all := p.Stdout.String() + p.Stderr.String(); strings.Contains(all, "s3cret") || strings.Contains(all, "ann@") && !asked {
-			t.Errorf("a password or an address is in what it wrote:\n%s", all)
-		}
-	})
-	return p
-}
-
-var addressLine = regexp.MustCompile(`msg=endpoints address=(\S+)`)
-
-// get asks an endpoint.
-func (p *process) get(path string) (code int, text string) {
-	p.t.Helper()
-	said := p.Read(&p.Stderr, "its address", addressLine.MatchString)
-	address := addressLine.FindStringSubmatch(said)[1]
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	r.Close = true // no goroutine is left over
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer response.Body.Close()
-	content, err := io.ReadAll(response.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return response.StatusCode, string(content)
-}
-
-// wantMetrics waits for these lines.
-func (p *process) wantMetrics(lines ...string) {
-	p.t.Helper()
-	(&world{t: p.t}).eventually(fmt.Sprint("the metrics say ", lines), func() bool {
-		_, text := p.get("/metrics")
+// wantMetrics waits until the metrics of a gateway have these lines.
+func (w *world) wantMetrics(p *program.Process, lines ...string) {
+	w.t.Helper()
+	w.eventually(fmt.Sprint("the metrics say ", lines), func() bool {
+		_, text := p.Endpoint("/metrics")
 		for _, line := range lines {
 			if !strings.Contains(text, "\n"+line+"\n") {
 				return false
@@ -286,24 +242,24 @@ func (p *process) wantMetrics(lines ...string) {
 }
 
 // count is how many messages have had an outcome.
-func (p *process) count(outcome string) (n int) {
-	p.t.Helper()
-	_, text := p.get("/metrics")
+func (w *world) count(p *program.Process, outcome string) (n int) {
+	w.t.Helper()
+	_, text := p.Endpoint("/metrics")
 	_, value, found := strings.Cut(text, fmt.Sprintf("\nemail_gateway_emails_total{outcome=%q} ", outcome))
 	if _, err := fmt.Sscan(value, &n); !found || err != nil {
-		p.t.Fatalf("no count of %s: %v\n%s", outcome, err, text)
+		w.t.Fatalf("no count of %s: %v\n%s", outcome, err, text)
 	}
 	return n
 }
 
 // wantDuplicate sends a copy of a message with which p has been dealing, and waits until
 // p has told it for one.
-func (p *process) wantDuplicate(w *world, id string) {
-	p.t.Helper()
+func (w *world) wantDuplicate(p *program.Process, id string) {
+	w.t.Helper()
 	w.eventually("the first has come to an end", func() bool {
-		return p.count("sent")+p.count("duplicate")+p.count("doubtful") > 0
+		return w.count(p, "sent")+w.count(p, "duplicate")+w.count(p, "doubtful") > 0
 	})
-	before := p.count("duplicate")
+	before := w.count(p, "duplicate")
 	w.publishAs(id, body)
-	w.eventually("the copy is a duplicate", func() bool { return p.count("duplicate") > before })
+	w.eventually("the copy is a duplicate", func() bool { return w.count(p, "duplicate") > before })
 }
