@@ -9,6 +9,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // The other commands take -help; who has learnt that there must not be told about a
@@ -37,7 +40,12 @@ func called(t *testing.T, env []string, args ...string) (code int, stdout, stder
 		t.Setenv(name, value)
 	}
 	var out, errs bytes.Buffer
-	code = run(t.Context(), args, &out, &errs)
+	ctx, cancel := context.WithTimeout(t.Context(), servertest.Patience)
+	defer cancel()
+	code = run(ctx, args, &out, &errs)
+	if ctx.Err() != nil {
+		t.Fatalf("bridgectl %q does not end by itself", args)
+	}
 	if strings.Contains(out.String()+errs.String(), "s3cret") {
 		t.Errorf("bridgectl %q gives the password away: %s%s", args, &out, &errs)
 	}
@@ -111,6 +119,9 @@ func TestAnInterruptEndsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
+	if err := silent.(*net.TCPListener).SetDeadline(time.Now().Add(servertest.Patience)); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("BRIDGE_DATABASE_URL", "postgres://user:s3cret@"+silent.Addr().String()+"/db?sslmode=disable")
 	ctx, interrupt := context.WithCancel(t.Context())
 	var out, errs bytes.Buffer
@@ -122,7 +133,7 @@ func TestAnInterruptEndsIt(t *testing.T) {
 	}
 	defer client.Close()
 	interrupt()
-	if code := <-ended; code != exitFailed || errs.String() != "bridgectl: interrupted\n" {
+	if code := servertest.Next(t, "the tool ends", ended); code != exitFailed || errs.String() != "bridgectl: interrupted\n" {
 		t.Errorf("exit code %d, %q", code, &errs)
 	}
 }

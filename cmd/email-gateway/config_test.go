@@ -13,6 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // minimal sets what is required, and nothing else.
@@ -33,7 +34,7 @@ func minimal(t *testing.T) {
 func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), servertest.Patience)
 	defer cancel()
 	code = run(ctx, args, &out, &errs)
 	if ctx.Err() != nil {

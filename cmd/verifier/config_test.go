@@ -16,6 +16,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -35,11 +36,16 @@ func minimal(t *testing.T) {
 	t.Setenv("BRIDGE_HTTP_ADDR", "127.0.0.1:0")
 }
 
-// outcome runs the program; none of its servers answers.
+// outcome runs the program, which must end by itself: none of its servers answers.
 func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(context.Background(), args, &out, &errs)
+	ctx, cancel := context.WithTimeout(t.Context(), servertest.Patience)
+	defer cancel()
+	code = run(ctx, args, &out, &errs)
+	if ctx.Err() != nil {
+		t.Fatalf("%q does not end by itself: %s%s", args, &out, &errs)
+	}
 	return code, out.String(), errs.String()
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -148,7 +149,13 @@ func TestMessageTellsWhereAMessageIs(t *testing.T) {
 		}
 		return f
 	}
-	f := look(uuid.Must(uuid.NewV7()))
+	dead := uuid.MustParse(s.bury(letter("nowhere", ""))[0])
+	f := look(dead)
+	if len(f.Dead.Found) != 1 || f.Dead.Found[0].Reason != "unroutable" {
+		t.Errorf("dead: %+v", f.Dead)
+	}
+
+	f = look(uuid.Must(uuid.NewV7()))
 	if f.Ledger.State != "absent" || len(f.Meaning) == 0 || f.Next != "Nothing." {
 		t.Errorf("unknown: %+v", f)
 	}
@@ -182,12 +189,6 @@ func TestMessageTellsWhereAMessageIs(t *testing.T) {
 		t.Errorf("parked: %+v", f.Parked)
 	}
 
-	dead := uuid.MustParse(s.bury(t, target, 1)[0])
-	s.WaitDepth(s.Topology.DeadQueue(), 1)
-	if f = look(dead); len(f.Dead.Found) != 1 || f.Dead.Found[0].Reason != "unroutable" {
-		t.Errorf("dead: %+v", f.Dead)
-	}
-
 	v := s.Verify(verifier.Options{})
 	s.Receive(target, 2)
 	s.WaitDepth(s.Topology.AuditQueue(), 1)
@@ -203,7 +204,7 @@ func TestMessageTellsWhereAMessageIs(t *testing.T) {
 func TestMessageAsksTheInbox(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.Postgres)
-	tool := s.also("BRIDGE_INBOX_URL="+databaseURL(s.Stage), "BRIDGE_AMQP_URL=")
+	tool := s.also("BRIDGE_INBOX_URL="+program.DatabaseURL(t, s.DatabaseURL), "BRIDGE_AMQP_URL=")
 	tool.must("migrate", "up", "--inbox")
 	id := uuid.Must(uuid.NewV7())
 	for _, statement := range []string{

@@ -2,7 +2,6 @@ package bridgectl_test
 
 import (
 	"database/sql"
-	"net/url"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // driver
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -37,13 +37,13 @@ var databases = map[string]func(t *testing.T) (address string, script func(text 
 		return "sqlite:" + path, run
 	},
 	"mysql": func(t *testing.T) (string, func(string) error) {
-		config, err := mysql.ParseDSN(servertest.MariaDBDatabase(t))
+		address := servertest.MariaDBDatabase(t)
+		config, err := mysql.ParseDSN(address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		address := url.URL{Scheme: "mysql", User: url.UserPassword(config.User, config.Passwd), Host: config.Addr, Path: config.DBName}
 		config.MultiStatements = true
-		return address.String(), scripts(t, "mysql", config.FormatDSN())
+		return program.DatabaseURL(t, address), scripts(t, "mysql", config.FormatDSN())
 	},
 }
 

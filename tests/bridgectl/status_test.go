@@ -78,11 +78,11 @@ func (s *scene) age(t *testing.T, id uuid.UUID, by time.Duration) {
 func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 	t.Parallel()
 	s := sceneOn(t, stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "shop", Audit: 10}))
+	s.bury(letter("t", ""), letter("t", ""), letter("t", ""), letter("t", ""))
 	s.StageSingly()
 	old := s.Commit(letter("t", "1"), letter("t", "2"))[0]
 	s.age(t, old, 8*24*time.Hour)
 	s.park(t, letter("t", "3"), letter("t", "4"), letter("t", "5"))
-	s.bury(t, "t", 4)
 	tx, _ := s.Begin(letter("t", "6"))
 	defer func() { _ = tx.Rollback() }()
 

@@ -1,12 +1,13 @@
 package cmd_test
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/twoqueue/twoqueue/tests/program"
 )
 
 // ./tests/run and ./tests/matrix run a package that failed once more. What passes then is
@@ -36,15 +37,11 @@ func TestAFailedPackageRunsOnceMoreAndIsNamed(t *testing.T) {
 			}
 			script := `set -euo pipefail; source ../../compose/install.sh; source ../again.sh
 failed=; test_once "$OUT/main" "$FOLDER" "$PACKAGES" -v -count=1; try_again "$OUT" || failed=yes; tell_flaky "$OUT"; [[ ! $failed ]]`
-			cmd := exec.CommandContext(t.Context(), "bash", "-c", script)
+			cmd := exec.Command("bash", "-c", "exec 2>&1; "+script)
 			cmd.Env = append(os.Environ(), "OUT="+t.TempDir(), "FOLDER="+folder, "PACKAGES="+c.packages, "SEEN="+filepath.Join(folder, "seen"))
-			text, err := cmd.CombinedOutput()
-			if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-				t.Fatal(err)
-			}
-			out := string(text)
-			if (err == nil) != c.green || strings.Count(out, "it ran") != c.runs || strings.Count(out, "FLAKY ****  again") != c.flaky {
-				t.Errorf("it ended with %v, must be green: %v, must have run %d times and name %d flaky package:\n%s", err, c.green, c.runs, c.flaky, out)
+			r := program.RunCmd(t, cmd)
+			if (r.Code == 0) != c.green || strings.Count(r.Stdout, "it ran") != c.runs || strings.Count(r.Stdout, "FLAKY ****  again") != c.flaky {
+				t.Errorf("it ended with %d, must be green: %v, must have run %d times and name %d flaky package:\n%s", r.Code, c.green, c.runs, c.flaky, r.Stdout)
 			}
 		})
 	}

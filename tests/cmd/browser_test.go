@@ -87,10 +87,11 @@ func (b *browser) try(method string, params any) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := b.to.Write(append(text, 0)); err != nil {
+	limit := time.Now().Add(stage.Patience)
+	if err := errors.Join(b.to.SetWriteDeadline(limit), b.pipe.SetReadDeadline(limit)); err != nil {
 		return nil, err
 	}
-	if err := b.pipe.SetReadDeadline(time.Now().Add(stage.Patience)); err != nil {
+	if _, err := b.to.Write(append(text, 0)); err != nil {
 		return nil, err
 	}
 	for {

@@ -1,7 +1,9 @@
 package cmd_test
 
 import (
+	"encoding/json"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -20,6 +22,10 @@ func hostOf(t *testing.T, address string) string {
 func TestSQLServerByItsURL(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.SQLServer)
-	works(t, s)
+	for line := range strings.Lines(works(t, s, "BRIDGE_LOG_FORMAT=json")) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("the log is not JSON: %s", line)
+		}
+	}
 	refused(t, 4, "BRIDGE_DATABASE_URL", "password", "BRIDGE_DATABASE_URL="+login(t, s.DatabaseURL), "BRIDGE_AMQP_URL="+s.AMQP)
 }

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,18 +25,21 @@ func demo(t *testing.T, args ...string) (p *process, temporary string) {
 // gone holds the demo to leaving neither files nor processes.
 func gone(t *testing.T, temporary string, filesToo bool) {
 	t.Helper()
-	if files, _ := os.ReadDir(temporary); filesToo && len(files) > 0 {
-		t.Errorf("left behind: %v", files)
+	if files, err := os.ReadDir(temporary); filesToo && (err != nil || len(files) > 0) {
+		t.Errorf("left behind: %v, %v", files, err)
 	}
-	servertest.Eventually(t, "no process of the demo is left", func() bool {
-		environments, _ := filepath.Glob("/proc/[0-9]*/environ")
-		for _, path := range environments {
-			if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), temporary) {
-				return false
-			}
+	servertest.Eventually(t, "no process of the demo is left", func() bool { return processes(temporary) == 0 })
+}
+
+// processes is how many there are of the demo with these temporary files, itself included.
+func processes(temporary string) (n int) {
+	environments, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, path := range environments {
+		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), temporary) {
+			n++
 		}
-		return true
-	})
+	}
+	return n
 }
 
 func TestDemo(t *testing.T) {
@@ -66,11 +70,13 @@ func TestDemo(t *testing.T) {
 				}
 			}
 			gone(t, temporary, true)
-			_, name, _ := strings.Cut(out, "queues ")
-			name, _, _ = strings.Cut(name, "...")
+			name := regexp.MustCompile(`queues (\S+?)\.\.\.`).FindStringSubmatch(out)
+			if name == nil {
+				t.Fatalf("it does not name its queues:\n%s", out)
+			}
 			for _, suffix := range []string{"", ".waiting", ".dead", ".emails", ".emails.dead"} {
-				if exists(t, s, name+suffix) {
-					t.Errorf("the queue %s%s is left", name, suffix)
+				if exists(t, s, name[1]+suffix) {
+					t.Errorf("the queue %s%s is left", name[1], suffix)
 				}
 			}
 			if kind.Name == stage.Postgres.Name {
@@ -83,7 +89,7 @@ func TestDemo(t *testing.T) {
 func noSchemas(t *testing.T, db *sql.DB) {
 	t.Helper()
 	var n int
-	if err := db.QueryRow(`SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'demo%'`).Scan(&n); err != nil || n != 0 {
+	if err := db.QueryRow(`SELECT count(*) FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%' AND nspname NOT IN ('public', 'information_schema')`).Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d schemas are left, %v", n, err)
 	}
 }
@@ -106,6 +112,9 @@ func TestADemoThatIsStoppedLeavesNothing(t *testing.T) {
 			t.Parallel()
 			p, temporary := demo(t, c.broker...)
 			p.Read(&p.Stdout, "the shop opens", func(said string) bool { return strings.Contains(said, "the shop opens") })
+			if n := processes(temporary); n < 5 { // the director, two gateways, a verifier and the shop
+				t.Errorf("the demo has %d processes", n)
+			}
 			p.Signal(c.signal)
 			if code := p.Await(); code != c.code || p.Stderr.String() != c.says {
 				t.Errorf("exit code %d, standard error %q", code, p.Stderr.String())

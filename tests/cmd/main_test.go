@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/twoqueue/twoqueue/tests/program"
+	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
 func TestMain(m *testing.M) { program.Main(m) }
@@ -24,4 +25,35 @@ var defaults = []string{"BRIDGE_HTTP_ADDR=127.0.0.1:0", "BRIDGE_LOG_FORMAT=text"
 func start(t *testing.T, name string, args ...string) *process {
 	t.Helper()
 	return &process{program.Start(t, name, append(slices.Clone(defaults), args...)...), t}
+}
+
+// verify starts a verifier on a stage, and waits until it works.
+func verify(t *testing.T, s *stage.Stage, more ...string) *process {
+	t.Helper()
+	p := start(t, "verifier", append([]string{"BRIDGE_DATABASE_URL=" + program.DatabaseURL(t, s.DatabaseURL), "BRIDGE_AMQP_URL=" + s.AMQP,
+		"BRIDGE_QUEUE=" + s.Topology.Queue}, more...)...)
+	p.Hear("session started")
+	return p
+}
+
+// works runs a worker until it has done its work, and nothing else, and returns its log.
+func works(t *testing.T, s *stage.Stage, more ...string) (log string) {
+	t.Helper()
+	target := s.Queue("target", nil)
+	p := verify(t, s, more...)
+	s.RollBack(stage.To(target, "rolled back"))
+	id := s.Commit(stage.To(target, "committed"))[0].String()
+	if d := s.Receive(target, 1)[0]; d.MessageId != id {
+		t.Errorf("message %s at the target", d.MessageId)
+	}
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	if code := p.Stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for _, queue := range []string{target, s.Topology.Queue, s.Topology.DeadQueue()} {
+		if n := s.Depth(queue); n != 0 {
+			t.Errorf("%d messages too many in %s", n, queue)
+		}
+	}
+	return p.Stderr.String()
 }

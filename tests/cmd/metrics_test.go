@@ -6,6 +6,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ import (
 // scrape reads the metrics as Prometheus does.
 func (p *process) scrape() map[string]*dto.MetricFamily {
 	p.t.Helper()
-	code, text := p.endpoint("/metrics")
+	code, text := p.Endpoint("/metrics")
 	if code != 200 {
 		p.t.Fatalf("metrics: %d %s", code, text)
 	}
@@ -56,32 +57,21 @@ func value(families map[string]*dto.MetricFamily, name string) (float64, bool) {
 func (p *process) measure(want map[string]string) {
 	p.t.Helper()
 	var last string
-	defer func() {
-		if p.t.Failed() {
-			p.t.Log("the last look: ", last)
-		}
-	}()
 	servertest.Eventually(p.t, fmt.Sprint("the metrics are ", want), func() bool {
 		families := p.scrape()
 		for name, text := range want {
 			got, found := value(families, name)
 			last = fmt.Sprintf("%s is %v (%t), wanted %s", name, got, found, text)
-			var least float64
-			fmt.Sscan(strings.TrimSuffix(text, "+"), &least)
+			least, err := strconv.ParseFloat(strings.TrimSuffix(text, "+"), 64)
+			if err != nil {
+				p.t.Fatal(err)
+			}
 			if !found || got < least || !strings.HasSuffix(text, "+") && got != least {
 				return false
 			}
 		}
 		return true
-	})
-}
-
-// through is a worker's URL of the broker, with a valve in between.
-func through(t *testing.T, address string) (string, *servertest.Valve) {
-	t.Helper()
-	host := hostOf(t, address)
-	valve := servertest.NewValve(t, host)
-	return strings.Replace(address, host, valve.Addr(), 1), valve
+	}, func() string { return last })
 }
 
 // Every outcome happens in a real run, and is counted.
@@ -93,7 +83,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	if err := s.Channel.ExchangeDeclare("forbidden", "topic", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	address, valve := through(t, servertest.User(t, s.AMQP, ".*", "^(?!forbidden)", ".*"))
+	valve, address := servertest.Through(t, servertest.User(t, s.AMQP, ".*", "^(?!forbidden)", ".*"))
 	began := time.Now()
 	p := verify(t, s, "BRIDGE_AMQP_URL="+address, "BRIDGE_SAMPLE_INTERVAL=50ms", "BRIDGE_UNROUTABLE=1ms", "BRIDGE_PATIENCE=300ms",
 		"BRIDGE_ALLOW=:emails,:full,:missing,forbidden:*", "BRIDGE_SWEEP_AGE=never")
@@ -240,7 +230,7 @@ func TestMetricsAreThoseOfTheReadme(t *testing.T) {
 	if families["go_build_info"] == nil || families["process_cpu_seconds_total"] == nil {
 		t.Error("the collectors of Go and the process are missing")
 	}
-	_, text := p.endpoint("/metrics")
+	_, text := p.Endpoint("/metrics")
 	problems, err := promlint.New(strings.NewReader(text)).Lint()
 	if err != nil {
 		t.Fatal(err)

@@ -72,7 +72,7 @@ func TestStatusPage(t *testing.T) {
 	s.WaitDepth(target, 60)
 	s.WaitDepth(s.Topology.DeadQueue(), 100)
 
-	b := browse(t, "http://"+p.where("status page")+"/")
+	b := browse(t, "http://"+p.Where("status page")+"/")
 	for _, there := range []string{
 		`document.getElementById('phase').textContent === 'running'`,
 		`document.querySelector('.card.forwarded .small').textContent === '61 in all'`,

@@ -87,12 +87,17 @@ func TestThePapersNameTestsThatExist(t *testing.T) {
 			sources.Write(source)
 		}
 	}
+	var found int
 	for paper, text := range papers(t) {
-		for _, name := range regexp.MustCompile("`(Test[A-Za-z]+)[`/]").FindAllStringSubmatch(text, -1) {
+		for _, name := range regexp.MustCompile("`(Test[A-Za-z0-9]+)[`/]").FindAllStringSubmatch(text, -1) {
+			found++
 			if !strings.Contains(sources.String(), "\nfunc "+name[1]+"(") {
 				t.Errorf("%s: there is no %s", paper, name[1])
 			}
 		}
+	}
+	if found == 0 {
+		t.Error("the papers name no tests")
 	}
 }
 
@@ -153,7 +158,7 @@ func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 			})
 			p.Stop()
 			stop()
-			<-ended
+			servertest.Next(t, "the receiver has ended", ended)
 			if stats := guard.Stats(); stats.Handled != 2 {
 				t.Errorf("guard: %+v", stats)
 			}

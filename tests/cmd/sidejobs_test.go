@@ -50,10 +50,10 @@ func TestMessagesDependOnNothingBesideThem(t *testing.T) {
 		t.Cleanup(func() { _ = listener.Close() })
 		return listener
 	}
-	http, status, pprof, silent := taken(), taken(), taken(), taken()
+	http, status, pprof := taken(), taken(), taken()
 	p := verify(t, s, "BRIDGE_DATABASE_URL="+database.String(), "BRIDGE_SAMPLE_INTERVAL=50ms",
 		"BRIDGE_HTTP_ADDR="+http.Addr().String(), "BRIDGE_STATUS_ADDR="+status.Addr().String(), "BRIDGE_PPROF_ADDR="+pprof.Addr().String(),
-		"OTEL_EXPORTER_OTLP_ENDPOINT=http://"+silent.Addr().String(), "OTEL_EXPORTER_OTLP_TIMEOUT=1000",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://"+taken().Addr().String(), "OTEL_EXPORTER_OTLP_TIMEOUT=1000",
 		"OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_BSP_MAX_QUEUE_SIZE=10", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=10")
 	through := func() {
 		t.Helper()
@@ -75,13 +75,9 @@ func TestMessagesDependOnNothingBesideThem(t *testing.T) {
 		if err := listener.Close(); err != nil {
 			t.Fatal(err)
 		}
+		p.Hear("address=" + listener.Addr().String())
 	}
-	for _, what := range []string{"endpoints", "status page", "profiles"} {
-		p.Hear("address=" + map[string]net.Listener{"endpoints": http, "status page": status, "profiles": pprof}[what].Addr().String())
-	}
-	if code, text := get(t, "http://"+http.Addr().String()+"/readyz"); code != 200 {
-		t.Errorf("ready: %d %s", code, text)
-	}
+	p.AwaitEndpoint("/readyz", 200, "ok\n")
 	through()
 	if code := p.Stop(); code != 0 {
 		t.Errorf("exit code %d", code)

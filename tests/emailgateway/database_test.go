@@ -2,28 +2,15 @@ package emailgateway_test
 
 import (
 	"fmt"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
-
-// mariaDB returns a fresh database's URL.
-func mariaDB(t *testing.T) string {
-	t.Helper()
-	config, err := mysql.ParseDSN(servertest.MariaDBDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := url.URL{Scheme: "mysql", User: url.UserPassword(config.User, config.Passwd), Host: config.Addr, Path: "/" + config.DBName}
-	return address.String()
-}
 
 // Sent, sent at the third attempt, refused, given up, doubtful and retried, and a copy of
 // each: on every database that there is a server for. The other tests use PostgreSQL.
@@ -31,7 +18,7 @@ func TestEachDatabase(t *testing.T) {
 	t.Parallel()
 	for name, database := range map[string]func(t *testing.T) string{
 		"postgres": func(t *testing.T) string { return servertest.PostgresDB(t) },
-		"mariadb":  mariaDB,
+		"mariadb":  func(t *testing.T) string { return program.DatabaseURL(t, servertest.MariaDBDatabase(t)) },
 		"sqlite":   func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "gateway.db") },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -98,10 +100,13 @@ func (b *builder) build(command, path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
-	cmd := exec.Command("go", "build", "-o", path+".new", commands+command)
+	const patience = 15 * time.Minute // of who has nothing compiled, on a busy machine
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("the compiler does not end"))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", path+".new", commands+command)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // static, as the binaries of a release
 	if output, err := cmd.CombinedOutput(); err != nil {
-		return errors.Join(err, errors.New(string(output)))
+		return errors.Join(err, context.Cause(ctx), errors.New(string(output)))
 	}
 	return os.Rename(path+".new", path)
 }

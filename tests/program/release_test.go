@@ -2,6 +2,7 @@ package program
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"debug/elf"
 	"errors"
@@ -16,15 +17,21 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
+
+// buildPatience bounds what compiles much.
+const buildPatience = 15 * time.Minute
 
 // ran runs a program in a folder, and returns what it wrote.
 func ran(t *testing.T, folder string, env []string, name string, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), name, args...)
-	cmd.Dir, cmd.Env = folder, append(os.Environ(), env...)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), buildPatience, fmt.Errorf("%s does not end", name))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env, cmd.WaitDelay = folder, append(os.Environ(), env...), time.Minute
 	output, err := cmd.CombinedOutput()
-	return string(output), err
+	return string(output), errors.Join(err, context.Cause(ctx))
 }
 
 // must is ran for what cannot fail.

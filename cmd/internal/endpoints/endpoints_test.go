@@ -9,12 +9,13 @@ import (
 	"net/http"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
+	"github.com/twoqueue/twoqueue/tests/program"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -23,21 +24,7 @@ var quiet = slog.New(slog.DiscardHandler)
 
 func get(t *testing.T, address, path string) (code int, text string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	content, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return response.StatusCode, string(content)
+	return program.Get(t, "http://"+address+path)
 }
 
 func TestProbesSayWhatIsMissing(t *testing.T) {
@@ -71,16 +58,13 @@ func TestProbesSayWhatIsMissing(t *testing.T) {
 	}
 	wrong := errors.Join(errors.New("database: away"), errors.New("session: none"))
 	missing.Store(&wrong)
-	deadline := time.Now().Add(2 * time.Minute)
-	for {
+	servertest.Eventually(t, "what is missing is told", func() bool {
 		code, text := get(t, server.Address(), "/readyz")
-		if code == 503 && text == "database: away\nsession: none\n" {
-			break
-		}
-		if code != 200 || time.Now().After(deadline) {
+		if code != 200 && (code != 503 || text != "database: away\nsession: none\n") {
 			t.Fatalf("not ready: %d %q", code, text)
 		}
-	}
+		return code == 503
+	})
 	if err := endpoints.Ask(t.Context(), server.Address(), "/readyz"); err == nil || err.Error() != wrong.Error() {
 		t.Errorf("ask: %v", err)
 	}
@@ -107,10 +91,9 @@ func TestCloseEndsEverything(t *testing.T) {
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-asked:
-	case <-time.After(2 * time.Minute):
-		t.Fatal("not in time: the request is asked")
+	servertest.Next(t, "the request is asked", asked)
+	if _, err := endpoints.Listen(t.Context(), server.Address(), http.NotFoundHandler(), quiet); !errors.Is(err, endpoints.ErrAddress) {
+		t.Errorf("a second one at the address: %v", err)
 	}
 	server.Close()
 	if _, err := net.Dial("tcp", server.Address()); err == nil {

@@ -66,6 +66,9 @@ func TestTheLogIsJSONUnlessOnATerminal(t *testing.T) {
 		begins         string
 	}{{terminal, screen, "time="}, {pipe, reader, `{"`}} {
 		c.Log.Logger(to.writer).Info("this")
+		if err := to.reader.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
 		if line, err := bufio.NewReader(to.reader).ReadString('\n'); err != nil || !strings.HasPrefix(line, to.begins) || !strings.Contains(line, "this") {
 			t.Errorf("log %q, %v", line, err)
 		}
