@@ -2,6 +2,7 @@ package bridgectl_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -113,7 +114,9 @@ func (w *world) manage(method, path string, body any) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	request, err := http.NewRequestWithContext(w.t.Context(), method, w.server.ManagementURL()+path, bytes.NewReader(text))
+	ctx, cancel := context.WithTimeout(w.t.Context(), servertest.Patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, w.server.ManagementURL()+path, bytes.NewReader(text))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -163,30 +166,31 @@ func (w *world) queue(name string, args amqp.Table) {
 	}
 }
 
-func (w *world) publish(queue string) {
-	w.t.Helper()
-	ch := w.channel()
-	if err := ch.Confirm(false); err != nil {
-		w.t.Fatal(err)
-	}
-	confirm, err := ch.PublishWithDeferredConfirmWithContext(w.t.Context(), "", queue, true, false, amqp.Publishing{Body: []byte("x")})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if ok, err := confirm.WaitContext(w.t.Context()); !ok || err != nil {
-		w.t.Fatalf("publish: %t, %v", ok, err)
-	}
-}
-
-// consume consumes queues as a verifier does.
-func (w *world) consume(queues ...string) {
+// broker is the connection of a program of ours. It ends with the test.
+func (w *world) broker() *bridge.Broker {
 	w.t.Helper()
 	broker, err := bridge.Dial(w.t.Context(), w.url, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(broker.Close)
-	conn, err := broker.Connect(w.t.Context())
+	return broker
+}
+
+func (w *world) publish(queue string) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), servertest.Patience)
+	defer cancel()
+	message := bridge.Outgoing{Target: bridge.Target{RoutingKey: queue}, Publishing: amqp.Publishing{Body: []byte("x")}}
+	if err := w.broker().Publish(ctx, []bridge.Outgoing{message}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// consume consumes queues as a verifier does.
+func (w *world) consume(queues ...string) {
+	w.t.Helper()
+	conn, err := w.broker().Connect(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}

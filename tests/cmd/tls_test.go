@@ -1,7 +1,6 @@
 package cmd_test
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"database/sql"
@@ -15,8 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
-	ledger "github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -93,7 +91,7 @@ func allRefused(t *testing.T, code int, variable string, s *stage.Stage, cases m
 	t.Helper()
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			env := []string{"BRIDGE_DATABASE_URL=" + s.DatabaseURL, "BRIDGE_AMQP_URL=" + s.AMQP, variable + "=" + c.address}
+			env := []string{"BRIDGE_DATABASE_URL=" + program.DatabaseURL(t, s.DatabaseURL), "BRIDGE_AMQP_URL=" + s.AMQP, variable + "=" + c.address}
 			if line := refused(t, code, variable, c.mend, env...); !strings.Contains(line, c.says) {
 				t.Errorf("it does not say %q", c.says)
 			}
@@ -172,32 +170,33 @@ func TestTLSToMariaDB(t *testing.T) {
 	certificate, key := ours.client("shop")
 	stranger, strangersKey := theirs.client("shop")
 	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Fast: true, TLS: ours.Authority})
-	db, config := mariaDBOverTLS(t, server, ours)
-	for _, statement := range []string{"CREATE DATABASE shop", "CREATE USER shop IDENTIFIED BY '" + password + "' REQUIRE X509", "GRANT ALL ON shop.* TO shop",
-		"CREATE USER anybody IDENTIFIED BY '" + password + "'", "SET GLOBAL require_secure_transport = ON"} {
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+	config, err := mysql.ParseDSN(server.DSN())
+	if err != nil {
+		t.Fatal(err)
 	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ours.Certificate())
+	if err := mysql.RegisterTLSConfig(t.Name(), &tls.Config{RootCAs: roots}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mysql.DeregisterTLSConfig(t.Name()) })
+	config.TLSConfig, config.DBName, config.MultiStatements = t.Name(), "mysql", true
+	root, err := sql.Open("mysql", config.FormatDSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if _, err := root.ExecContext(t.Context(), `CREATE DATABASE shop; CREATE USER shop IDENTIFIED BY '`+password+`' REQUIRE X509; GRANT ALL ON shop.* TO shop;
+CREATE USER anybody IDENTIFIED BY '`+password+`'; SET GLOBAL require_secure_transport = ON`); err != nil {
+		t.Fatal(err)
+	}
+	config.DBName, config.MultiStatements = "shop", false
+	kind := stage.MariaDB
+	kind.URL = func(testing.TB) string { return config.FormatDSN() }
+	s := stage.On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "staging"})
 	good := "mysql://shop:" + password + "@" + server.Addr() + "/shop?" +
 		url.Values{"ssl-ca": {ours.ca}, "ssl-cert": {certificate}, "ssl-key": {key}}.Encode()
-	if p := start(t, "verifier", "-migrate", "BRIDGE_DATABASE_URL="+good); p.Await() != 0 {
-		t.Fatal("no tables")
-	}
-	kind := stage.Database{
-		Name: "mariadb", URL: func(testing.TB) string { return good },
-		Open: func(ctx context.Context, _ string) (*sql.DB, driver.Ledger, error) {
-			config.DBName = "shop"
-			opened, err := openMariaDB(config)
-			if err != nil {
-				return nil, nil, err
-			}
-			ledger, err := ledger.Open(ctx, opened)
-			return opened, ledger, err
-		},
-	}
-	s := stage.On(t, kind, servertest.Vhost(t), bridge.Topology{Queue: "staging"})
-	works(t, s)
+	works(t, s, "BRIDGE_DATABASE_URL="+good)
 	allRefused(t, 4, "BRIDGE_DATABASE_URL", s, map[string]refusal{
 		"authority of others":   {with(t, good, "ssl-ca", theirs.ca), "unknown authority", whoIsThat},
 		"other host":            {elsewhere(good), "match localhost", whoIsThat},
@@ -213,29 +212,4 @@ func TestTLSToMariaDB(t *testing.T) {
 			t.Error("it does not say that the server requires TLS, and what to do")
 		}
 	})
-}
-
-// mariaDBOverTLS connects as the root.
-func mariaDBOverTLS(t *testing.T, server *servers.MariaDB, p *party) (*sql.DB, *mysql.Config) {
-	t.Helper()
-	config, err := mysql.ParseDSN(server.DSN())
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
-	config.TLS.RootCAs.AppendCertsFromPEM(p.Certificate())
-	db, err := openMariaDB(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	return db, config
-}
-
-func openMariaDB(config *mysql.Config) (*sql.DB, error) {
-	connector, err := mysql.NewConnector(config)
-	if err != nil {
-		return nil, err
-	}
-	return sql.OpenDB(connector), nil
 }

@@ -22,6 +22,7 @@ func TestExplainNamesTheVariableAndWhatToDo(t *testing.T) {
 		{bridge.ErrCredentials, "SHOP_AMQP_URL: begin: broker refuses the login; correct user, password or virtual host"},
 		{database.ErrCredentials, "SHOP_DATABASE_URL: begin: database refuses the login; correct user or password, or the client's certificate"},
 		{database.ErrURL, "SHOP_DATABASE_URL: begin: not a database URL"},
+		{database.ErrClear, "SHOP_DATABASE_URL: begin: " + database.ErrClear.Error() + "; add ssl-ca=FILE to the URL's parameters, or tls=true for the system's authorities"},
 		{bridge.ErrNotPrimary, "SHOP_DATABASE_URL: begin: " + bridge.ErrNotPrimary.Error() + "; name the primary, with a login that may write"},
 		{fmt.Errorf("%w: %w", bridge.ErrUnavailable, missing), "SHOP_AMQP_URL: begin: broker unavailable: open ca.pem: file does not exist; name a file that can be read"},
 		{errors.New("remote error: tls: bad certificate"), "begin: remote error: tls: bad certificate; name in the URL the files of a certificate that the server takes, and of its key"},
