@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/cmd/internal/commandtest"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -18,10 +19,9 @@ import (
 // shorthand flag 'e'.
 func TestHelpMayBeAskedForWithOneDash(t *testing.T) {
 	for _, args := range []string{"-help", "--help", "-h", "dead -help", "dead replay --all -help"} {
-		var out, errs bytes.Buffer
-		code := run(t.Context(), strings.Fields(args), &out, &errs)
-		if code != exitDone || !strings.Contains(out.String(), "\nUsage:\n") || errs.Len() > 0 {
-			t.Errorf("%s: exit code %d, %q%q", args, code, out.String(), errs.String())
+		code, stdout, stderr := commandtest.Run(t, run, strings.Fields(args)...)
+		if code != exitDone || !strings.Contains(stdout, "\nUsage:\n") || stderr != "" {
+			t.Errorf("%s: exit code %d, %q%q", args, code, stdout, stderr)
 		}
 	}
 }
@@ -35,21 +35,12 @@ const (
 // called runs the program. Each of env is NAME=value, on top of servers that are away.
 func called(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	for _, entry := range append([]string{"BRIDGE_DATABASE_URL=" + awayDatabase, "BRIDGE_AMQP_URL=" + awayBroker}, env...) {
-		name, value, _ := strings.Cut(entry, "=")
-		t.Setenv(name, value)
+	commandtest.Set(t, append([]string{"BRIDGE_DATABASE_URL=" + awayDatabase, "BRIDGE_AMQP_URL=" + awayBroker}, env...)...)
+	code, stdout, stderr = commandtest.Run(t, run, args...)
+	if strings.Contains(stdout+stderr, "s3cret") {
+		t.Errorf("bridgectl %q gives the password away: %s%s", args, stdout, stderr)
 	}
-	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), servertest.Patience)
-	defer cancel()
-	code = run(ctx, args, &out, &errs)
-	if ctx.Err() != nil {
-		t.Fatalf("bridgectl %q does not end by itself", args)
-	}
-	if strings.Contains(out.String()+errs.String(), "s3cret") {
-		t.Errorf("bridgectl %q gives the password away: %s%s", args, &out, &errs)
-	}
-	return code, out.String(), errs.String()
+	return code, stdout, stderr
 }
 
 func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {

@@ -1,10 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/commandtest"
 )
 
 func TestWhatCannotBePlayedIsOneLineAndLeavesNothing(t *testing.T) {
@@ -25,9 +26,8 @@ func TestWhatCannotBePlayedIsOneLineAndLeavesNothing(t *testing.T) {
 			if c.name != "" {
 				t.Setenv(c.name, c.value)
 			}
-			var out, errs bytes.Buffer
-			code, line := run(t.Context(), []string{c.arg}, &out, &errs), errs.String()
-			if code != c.code || strings.Count(line, "\n") != 1 || !strings.Contains(line, c.want) || strings.Contains(line+out.String(), "s3cret") {
+			code, out, line := commandtest.Run(t, run, c.arg)
+			if code != c.code || strings.Count(line, "\n") != 1 || !strings.Contains(line, c.want) || strings.Contains(line+out, "s3cret") {
 				t.Errorf("exit code %d, %q", code, line)
 			}
 			if files, err := os.ReadDir(temporary); err != nil || len(files) > 0 {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"os"
 	"reflect"
@@ -12,35 +10,20 @@ import (
 
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
 	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/transport"
+	"github.com/twoqueue/twoqueue/cmd/internal/commandtest"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // minimal sets what is required, and nothing else.
 func minimal(t *testing.T) {
 	t.Helper()
-	for _, entry := range os.Environ() {
-		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, prefix+"_") {
-			must(t, os.Unsetenv(name))
-			t.Cleanup(func() { _ = os.Setenv(name, value) })
-		}
-	}
-	t.Setenv("EMAIL_DATABASE_URL", "sqlite:/nowhere/s3cret.db")
-	t.Setenv("EMAIL_AMQP_URL", "amqp://user:s3cret@127.0.0.1:1/")
-	t.Setenv("EMAIL_SMTP_HOST", "mail.example.org")
+	commandtest.Environment(t, prefix, "EMAIL_DATABASE_URL=sqlite:/nowhere/s3cret.db", "EMAIL_AMQP_URL=amqp://user:s3cret@127.0.0.1:1/",
+		"EMAIL_SMTP_HOST=mail.example.org")
 }
 
-// outcome runs the program, which must end by itself: not all of its servers answer.
 func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), servertest.Patience)
-	defer cancel()
-	code = run(ctx, args, &out, &errs)
-	if ctx.Err() != nil {
-		t.Fatalf("%q does not end by itself: %s%s", args, &out, &errs)
-	}
-	return code, out.String(), errs.String()
+	return commandtest.Run(t, run, args...)
 }
 
 func TestValues(t *testing.T) {
@@ -155,17 +138,7 @@ func TestSchemaIsPrinted(t *testing.T) {
 }
 
 // The table in the gateway's README is the struct's.
-func TestReadmeTable(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	must(t, err)
-	var table strings.Builder
-	err = environment.Usage(&table, prefix, new(config), "| variable | default | meaning |\n|---|---|---|\n{{range .}}"+
-		"| `{{usage_key .}}` | {{with usage_default .}}`{{.}}`{{end}} | {{usage_description .}} |\n{{end}}")
-	must(t, err)
-	if !strings.Contains(string(readme), table.String()) {
-		t.Errorf("README.md does not have this table:\n%s", table.String())
-	}
-}
+func TestReadmeTable(t *testing.T) { commandtest.ReadmeTable(t, prefix, new(config)) }
 
 // And its example of a body is an e-mail.
 func TestReadmeExample(t *testing.T) {

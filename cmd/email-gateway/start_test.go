@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/commandtest"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
 )
@@ -52,10 +53,7 @@ func TestAServerThatDoesNotLetItStartIsNamedWithWhatToDo(t *testing.T) {
 		{"no broker", "", on(plain, "none"), "EMAIL_AMQP_URL", "see that the broker runs"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for _, entry := range append([]string{"EMAIL_DATABASE_URL=" + tables, "EMAIL_LOG_LEVEL=error"}, strings.Fields(c.env)...) {
-				name, value, _ := strings.Cut(entry, "=")
-				t.Setenv(name, value)
-			}
+			commandtest.Set(t, append([]string{"EMAIL_DATABASE_URL=" + tables, "EMAIL_LOG_LEVEL=error"}, strings.Fields(c.env)...)...)
 			code, _, line := outcome(t, strings.Fields(c.args)...)
 			if code != exitFailed || strings.Count(line, "\n") != 1 || !strings.HasPrefix(line, "email-gateway: "+c.variable+": ") ||
 				!strings.Contains(line, c.mend) || strings.Contains(line, "s3cret") {

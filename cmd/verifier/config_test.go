@@ -1,9 +1,8 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -15,38 +14,21 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/cmd/internal/commandtest"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // minimal sets what is required, and nothing else.
 func minimal(t *testing.T) {
 	t.Helper()
-	for _, entry := range os.Environ() {
-		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, prefix+"_") {
-			if err := os.Unsetenv(name); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = os.Setenv(name, value) })
-		}
-	}
-	t.Setenv("BRIDGE_DATABASE_URL", "sqlite:/nowhere/ledger.db")
-	t.Setenv("BRIDGE_AMQP_URL", "amqp://user:s3cret@127.0.0.1:1/")
-	t.Setenv("BRIDGE_HTTP_ADDR", "127.0.0.1:0")
+	commandtest.Environment(t, prefix, "BRIDGE_DATABASE_URL=sqlite:/nowhere/ledger.db", "BRIDGE_AMQP_URL=amqp://user:s3cret@127.0.0.1:1/",
+		"BRIDGE_HTTP_ADDR=127.0.0.1:0")
 }
 
-// outcome runs the program, which must end by itself: none of its servers answers.
 func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), servertest.Patience)
-	defer cancel()
-	code = run(ctx, args, &out, &errs)
-	if ctx.Err() != nil {
-		t.Fatalf("%q does not end by itself: %s%s", args, &out, &errs)
-	}
-	return code, out.String(), errs.String()
+	return commandtest.Run(t, run, args...)
 }
 
 // refused runs the program, which must say in one line what is wrong, and no password.
@@ -116,12 +98,8 @@ func TestDefaultsAndValues(t *testing.T) {
 	if c.OwnTable != "shop.orders.id" {
 		t.Errorf("own table %q", c.OwnTable)
 	}
-	var line bytes.Buffer
-	logger := c.Log.Logger(&line)
-	logger.Info("not this")
-	logger.Warn("this")
-	if !strings.HasPrefix(line.String(), `{"`) || strings.Count(line.String(), "\n") != 1 {
-		t.Errorf("log %q", line.String())
+	if slog.Level(c.Log.Level) != slog.LevelWarn || c.Log.Format != "json" {
+		t.Errorf("log %+v", c.Log)
 	}
 }
 
@@ -306,19 +284,4 @@ func TestTheKubernetesExampleSetsKnownVariables(t *testing.T) {
 }
 
 // The table in the worker's README is the struct's.
-func TestReadmeTable(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var table strings.Builder
-	err = environment.Usage(&table, prefix, new(config), "| variable | default | meaning |\n|---|---|---|\n{{range .}}"+
-		"| `{{usage_key .}}` | {{with usage_default .}}`{{.}}`{{end}} | {{usage_description .}} |\n{{end}}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := strings.ReplaceAll(table.String(), "*", `\*`)
-	if !strings.Contains(string(readme), want) {
-		t.Errorf("README.md does not have this table:\n%s", want)
-	}
-}
+func TestReadmeTable(t *testing.T) { commandtest.ReadmeTable(t, prefix, new(config)) }

@@ -65,9 +65,7 @@ func fill(t *testing.T, s *scene) (theirs *scene) {
 	s.Commit(letter("forbidden", "not allowed"))
 	err := s.Channel.Publish("", s.Topology.Queue, true, false,
 		amqp.Publishing{Body: []byte("\x1b[31m\xffgarbage"), Type: "odd", Headers: amqp.Table{"colour": "blue", "x-bridge-ledger": "none"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v := s.Verify(verifier.Options{Unroutable: 10 * time.Millisecond, Allow: []verifier.Allow{{RoutingKey: "late"}}})
 	s.WaitDepth(s.Topology.DeadQueue(), 4)
 	s.Eventually("their rows are gone", func() bool { return s.Rows() == 0 })

@@ -30,9 +30,7 @@ func TestTheDoctorFindsWhatIsWrongWithADatabase(t *testing.T) {
 			b := withEnv(t, "BRIDGE_DATABASE_URL="+address)
 			if c.do != "" {
 				b.must("migrate", "up")
-				if err := scripts(t, "pgx", address)(c.do); err != nil {
-					t.Fatal(err)
-				}
+				must(t, scripts(t, "pgx", address)(c.do))
 			}
 			d, code := b.examine("database")
 			d.expect(t, c.check, inspect.Error, c.words)

@@ -100,9 +100,7 @@ func TestTheDoctorLooksNoFurtherThanTheLoginMay(t *testing.T) {
 	user := func(configure, write, read string) (variable, name string) {
 		address := servertest.User(t, w.url, configure, write, read)
 		parsed, err := url.Parse(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return amqp + address, parsed.User.Username()
 	}
 	tagged := func(tags string) string {
@@ -199,9 +197,7 @@ func TestTheDoctorSeesAnAlarm(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_management"}, Config: "collect_statistics_interval = 1000"})
 	b := withEnv(t, "BRIDGE_AMQP_URL="+server.URL(), "BRIDGE_MANAGEMENT_URL="+server.ManagementURL())
-	if err := server.SetMemoryAlarm(t.Context(), true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.SetMemoryAlarm(t.Context(), true))
 	d, _ := b.until(func(d diagnosis, _ int) bool { return d.has("alarms", inspect.Error, "of memory") }, "broker")
 	d.expect(t, "publishing", inspect.Error, "an alarm is on")
 	// Without the API the blocked connection tells it.

@@ -101,9 +101,7 @@ func (w *world) tool(env ...string) *tool {
 
 func (w *world) vhost() string {
 	parsed, err := url.Parse(w.url)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return strings.TrimPrefix(parsed.Path, "/")
 }
 
@@ -111,21 +109,15 @@ func (w *world) vhost() string {
 func (w *world) manage(method, path string, body any) {
 	w.t.Helper()
 	text, err := json.Marshal(body)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	ctx, cancel := context.WithTimeout(w.t.Context(), servertest.Patience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, w.server.ManagementURL()+path, bytes.NewReader(text))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	request.Header.Set("Content-Type", "application/json")
 	request.Close = true // no connection, and so no goroutine, is left over
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	defer response.Body.Close()
 	if response.StatusCode/100 != 2 {
 		w.t.Fatalf("%s %s: %s", method, path, response.Status)
@@ -147,14 +139,10 @@ func (w *world) operatorPolicy(name, pattern string, definition map[string]any) 
 func (w *world) channel() *amqp.Channel {
 	w.t.Helper()
 	conn, err := amqp.Dial(w.url)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.t.Cleanup(func() { _ = conn.Close() })
 	ch, err := conn.Channel()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return ch
 }
 
@@ -170,9 +158,7 @@ func (w *world) queue(name string, args amqp.Table) {
 func (w *world) broker() *bridge.Broker {
 	w.t.Helper()
 	broker, err := bridge.Dial(w.t.Context(), w.url, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.t.Cleanup(broker.Close)
 	return broker
 }
@@ -182,24 +168,18 @@ func (w *world) publish(queue string) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), servertest.Patience)
 	defer cancel()
 	message := bridge.Outgoing{Target: bridge.Target{RoutingKey: queue}, Publishing: amqp.Publishing{Body: []byte("x")}}
-	if err := w.broker().Publish(ctx, []bridge.Outgoing{message}); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.broker().Publish(ctx, []bridge.Outgoing{message}))
 }
 
 // consume consumes queues as a verifier does.
 func (w *world) consume(queues ...string) {
 	w.t.Helper()
 	conn, err := w.broker().Connect(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.t.Cleanup(conn.Close)
 	for _, queue := range queues {
 		ch, err := conn.Channel()
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		if _, err := ch.Consume(queue, "", false, false, false, false, nil); err != nil {
 			w.t.Fatal(err)
 		}

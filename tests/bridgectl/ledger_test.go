@@ -107,9 +107,7 @@ func TestTheOrderedQueuesAreQueuesOfTheVerifiers(t *testing.T) {
 	s := newScene(t, stage.SQLite)
 	tool := s.tool.also("BRIDGE_ORDERED_SHARDS=2")
 	tool.must("topology", "declare")
-	if err := s.Channel.Publish("", "staging.ordered.1", true, false, amqp.Publishing{Body: []byte("x")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Channel.Publish("", "staging.ordered.1", true, false, amqp.Publishing{Body: []byte("x")}))
 	s.WaitDepth("staging.ordered.1", 1)
 	tool.fails(1, `queue "staging.ordered.1" is not empty: 1 message ready; sweep later, or with --force`, "orphans", "sweep")
 	for _, args := range [][]string{nil, {"--peek-staging=10"}} {
@@ -176,9 +174,7 @@ func TestMessageTellsWhereAMessageIs(t *testing.T) {
 	if f.Ledger.State != "open" || len(f.Ledger.Holders) != 1 {
 		t.Errorf("open: %+v", f.Ledger)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback())
 	f = look(ids[0], "--peek-staging=10")
 	if f.Ledger.State != "absent" {
 		t.Errorf("rolled back: %+v", f.Ledger)

@@ -14,6 +14,14 @@ import (
 
 func TestMain(m *testing.M) { program.Main(m) }
 
+// must ends the test if something has failed that is only a condition of it.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A tool is bridgectl with an environment.
 type tool struct {
 	t   *testing.T

@@ -31,17 +31,13 @@ var databases = map[string]func(t *testing.T) (address string, script func(text 
 	"sqlite": func(t *testing.T) (string, func(string) error) {
 		path := filepath.Join(t.TempDir(), "ledger.db")
 		run := scripts(t, "sqlite", "file:"+path+"?_pragma=journal_mode(wal)")
-		if err := run("SELECT 1"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, run("SELECT 1"))
 		return "sqlite:" + path, run
 	},
 	"mysql": func(t *testing.T) (string, func(string) error) {
 		address := servertest.MariaDBDatabase(t)
 		config, err := mysql.ParseDSN(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		config.MultiStatements = true
 		return program.DatabaseURL(t, address), scripts(t, "mysql", config.FormatDSN())
 	},
@@ -86,9 +82,7 @@ func TestWhatMigratePrintsMakesTheTables(t *testing.T) {
 					t.Errorf("before: %+v, %+v", ledger, inbox)
 				}
 			}
-			if err := run(b.must("migrate", "print", "--ledger", "--inbox")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, run(b.must("migrate", "print", "--ledger", "--inbox")))
 			ledger, inbox := b.status()
 			if ledger.State != "current" || ledger.There != 2 || inbox.State != "current" || inbox.There != 3 || len(ledger.Identity) != 36 {
 				t.Errorf("%+v, %+v", ledger, inbox)
@@ -116,15 +110,11 @@ func TestMigratePrintGoesOnFromAVersion(t *testing.T) {
 	if !found || steps == "" {
 		t.Fatalf("the rest is not the end of all:\n%s\n%s", all, rest)
 	}
-	if err := run(first); err != nil {
-		t.Fatal(err)
-	}
+	must(t, run(first))
 	if ledger, _ := b.status(); ledger.State != "behind" || ledger.There != 1 {
 		t.Errorf("%+v", ledger)
 	}
-	if err := run(rest); err != nil {
-		t.Fatal(err)
-	}
+	must(t, run(rest))
 	if ledger, _ := b.status(); ledger.State != "current" {
 		t.Errorf("%+v", ledger)
 	}
@@ -147,9 +137,7 @@ func TestMigrateTellsTablesOfLaterReleases(t *testing.T) {
 	} {
 		for _, part := range []string{"ledger", "inbox"} {
 			statement := "INSERT INTO bridge_" + part + "_version (version_id, is_applied) SELECT max(version_id) + 1, 1 FROM bridge_" + part + "_version"
-			if err := run(statement); err != nil {
-				t.Fatal(err)
-			}
+			must(t, run(statement))
 		}
 		ledger, inbox := b.status()
 		if ledger.State != c.state || ledger.Identity != c.identity || inbox.State != c.state {

@@ -19,29 +19,23 @@ func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.Postgres)
 	target := s.Queue("target", nil)
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	_, err := s.DB.ExecContext(t.Context(), `CREATE TABLE orders (id uuid PRIMARY KEY)`)
-	must(err)
+	must(t, err)
 	own, err := postgres.OpenOwnTable(t.Context(), s.DB, bridge.OwnTable{Table: "orders", Column: "id"})
-	must(err)
+	must(t, err)
 	orders, err := sender.New(own, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: stage.Patience})
-	must(err)
+	must(t, err)
 	order := func(body string, end func(*sql.Tx) error) string {
 		tx, err := s.DB.BeginTx(t.Context(), nil)
-		must(err)
+		must(t, err)
 		defer func() { _ = tx.Rollback() }()
 		m := letter(target, body)
 		m.ID = uuid.Must(uuid.NewV7())
 		_, err = tx.ExecContext(t.Context(), `INSERT INTO orders (id) VALUES ($1)`, m.ID.String())
-		must(err)
+		must(t, err)
 		_, err = orders.SendTx(t.Context(), bridge.SQL(tx), m)
-		must(err)
-		must(end(tx))
+		must(t, err)
+		must(t, end(tx))
 		return m.ID.String()
 	}
 	committed := order("committed", (*sql.Tx).Commit)

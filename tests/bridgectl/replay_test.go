@@ -97,9 +97,7 @@ func TestReplayTakesApartAGroupThatTheBrokerHasMoved(t *testing.T) {
 	if err != nil || !ok {
 		t.Fatal(err)
 	}
-	if err := d.Reject(false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Reject(false))
 	s.WaitDepth(s.Topology.DeadQueue(), 1)
 	var list deadMessages
 	s.json(&list, "dead", "list", "--reason=broker")
@@ -151,9 +149,7 @@ func TestReplayKeepsBackOnlyWhatItsTargetDoesNotTake(t *testing.T) {
 	}
 	s.WaitDepth(s.Topology.DeadQueue(), 60)
 	taken, err := s.Take(good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	came := make(map[string]bool)
 	for _, d := range taken {
 		came[d.MessageId] = true
@@ -202,9 +198,7 @@ func TestAReplayThatIsKilledLosesNothing(t *testing.T) {
 			if n := s.Depth(s.Topology.DeadQueue()); n != 0 {
 				t.Errorf("%d messages are ready in the dead queue", n)
 			}
-			if !p.Kill() {
-				t.Fatalf("it had ended before it was killed: %s", p.Stdout.String()+p.Stderr.String())
-			}
+			p.KillRunning()
 			s.WaitDepth(s.Topology.DeadQueue(), c.dead)
 			if n := s.Rows(); n != len(ids) {
 				t.Errorf("%d rows in the ledger", n)

@@ -42,34 +42,21 @@ func (s status) ready(role string) int {
 }
 
 // park parks letters in a transaction that commits.
-func (s *scene) park(t *testing.T, messages ...bridge.Message) []uuid.UUID {
+func (s *scene) park(t *testing.T, letters ...bridge.Message) []uuid.UUID {
 	t.Helper()
-	outbox, err := sender.New(s.Ledger, nil, &sender.Options{Queue: s.Topology.Queue, Parking: sender.ParkAlways})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tx, err := s.DB.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, err := outbox.SendTx(t.Context(), bridge.SQL(tx), messages...)
-	if err != nil {
-		_ = tx.Rollback()
-		t.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	return ids
+	staging := s.Sender
+	defer func() { s.Sender = staging }()
+	var err error
+	s.Sender, err = sender.New(s.Ledger, nil, &sender.Options{Queue: s.Topology.Queue, Parking: sender.ParkAlways})
+	must(t, err)
+	return s.Commit(letters...)
 }
 
 // age lets a row look as if it had been recorded long ago.
 func (s *scene) age(t *testing.T, id uuid.UUID, by time.Duration) {
 	t.Helper()
 	result, err := s.DB.ExecContext(t.Context(), `UPDATE bridge_ledger SET recorded_at = recorded_at - $1 * interval '1 second' WHERE id = $2`, by.Seconds(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n, err := result.RowsAffected(); n != 1 || err != nil {
 		t.Fatalf("%d rows aged, %v", n, err)
 	}

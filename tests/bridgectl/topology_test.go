@@ -40,9 +40,7 @@ func TestRabbitMQImportsWhatTopologyPrints(t *testing.T) {
 			t.Fatalf("not JSON:\n%s", text)
 		}
 		path := filepath.Join(t.TempDir(), "queues.json")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 		if output, err := servertest.RabbitMQ(t).Ctl(t.Context(), "import_definitions", path); err != nil {
 			t.Fatalf("%v\n%s", err, output)
 		}

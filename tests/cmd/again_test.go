@@ -31,9 +31,7 @@ func TestAFailedPackageRunsOnceMoreAndIsNamed(t *testing.T) {
 				"a_test.go": "package again\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\nfunc TestIt(t *testing.T) {\n" +
 					"\t_, err := os.Stat(os.Getenv(\"SEEN\"))\n\tfirst := err != nil\n\t_ = first\n\tt.Log(\"it ran\")\n\t" + c.body + "\n}\n",
 			} {
-				if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(filepath.Join(folder, file), []byte(text), 0o600))
 			}
 			script := `set -euo pipefail; source ../../compose/install.sh; source ../again.sh
 failed=; test_once "$OUT/main" "$FOLDER" "$PACKAGES" -v -count=1; try_again "$OUT" || failed=yes; tell_flaky "$OUT"; [[ ! $failed ]]`

@@ -66,9 +66,7 @@ func TestWhoeverIsNotLetInIsToldSoWithoutThePassword(t *testing.T) {
 func strictPostgres(t *testing.T, rules string, fast bool) *servers.Postgres {
 	t.Helper()
 	path := filepath.Join(openDir(t), "pg_hba.conf")
-	if err := os.WriteFile(path, []byte(rules), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(rules), 0o644))
 	return servertest.StartPostgres(t, &servers.PostgresOptions{Fast: fast, Config: []string{"hba_file = '" + path + "'"}})
 }
 
@@ -77,9 +75,7 @@ func openDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Dir(dir)} {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(d, 0o755))
 	}
 	return dir
 }
@@ -87,14 +83,10 @@ func openDir(t *testing.T) string {
 func exists(t *testing.T, s *stage.Stage, queue string) bool {
 	t.Helper()
 	conn, err := amqp.Dial(s.AMQP)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 	return err == nil
 }

@@ -37,17 +37,11 @@ func browse(t *testing.T, address string) *browser {
 		t.Skip("chromium is not installed")
 	}
 	home, err := os.MkdirTemp("", "twoqueue-browser-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	its, to, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	from, itsToo, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command(chromium, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
 		"--no-first-run", "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
 		"--lang=en-GB", "--user-data-dir="+filepath.Join(home, "profile"), "about:blank")

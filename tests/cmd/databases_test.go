@@ -12,9 +12,7 @@ import (
 func hostOf(t *testing.T, address string) string {
 	t.Helper()
 	parsed, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return parsed.Host
 }
 

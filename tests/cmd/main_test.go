@@ -12,6 +12,14 @@ import (
 
 func TestMain(m *testing.M) { program.Main(m) }
 
+// must ends the test if something has failed that is only a condition of it.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A process is a command that has been started.
 type process struct {
 	*program.Process

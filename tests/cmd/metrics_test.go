@@ -34,9 +34,7 @@ func (p *process) scrape() map[string]*dto.MetricFamily {
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	return families
 }
 
@@ -63,9 +61,7 @@ func (p *process) measure(want map[string]string) {
 			got, found := value(families, name)
 			last = fmt.Sprintf("%s is %v (%t), wanted %s", name, got, found, text)
 			least, err := strconv.ParseFloat(strings.TrimSuffix(text, "+"), 64)
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			must(p.t, err)
 			if !found || got < least || !strings.HasSuffix(text, "+") && got != least {
 				return false
 			}
@@ -80,9 +76,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	target := s.Queue("emails", nil)
 	full := s.Queue("full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
-	if err := s.Channel.ExchangeDeclare("forbidden", "topic", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Channel.ExchangeDeclare("forbidden", "topic", true, false, false, false, nil))
 	valve, address := servertest.Through(t, servertest.User(t, s.AMQP, ".*", "^(?!forbidden)", ".*"))
 	began := time.Now()
 	p := verify(t, s, "BRIDGE_AMQP_URL="+address, "BRIDGE_SAMPLE_INTERVAL=50ms", "BRIDGE_UNROUTABLE=1ms", "BRIDGE_PATIENCE=300ms",
@@ -99,9 +93,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	foreign := wire.Staged{Message: stage.To(target, "foreign"), Ledger: uuid.New()}
 	foreign.ID = uuid.New()
 	for _, publishing := range []amqp.Publishing{{Body: []byte("malformed")}, foreign.Publishing()} {
-		if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, publishing); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, publishing))
 	}
 	p.measure(map[string]string{"twoqueue_messages_total{forwarded}": "5", "twoqueue_messages_total{dropped}": "3", "twoqueue_messages_total{dead_lettered}": "5",
 		"twoqueue_dead_letters_total{unroutable}": "1", "twoqueue_dead_letters_total{not-allowed}": "1", "twoqueue_dead_letters_total{refused}": "1",
@@ -112,9 +104,7 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	open, _ := s.Begin(stage.To(target, "waits"))
 	p.measure(map[string]string{"twoqueue_messages_total{set_aside}": "1", "twoqueue_messages_waiting": "1", "twoqueue_messages_held": "1",
 		"twoqueue_settles_in_flight": "1", "twoqueue_oldest_waiting_age_seconds": "0.3+"})
-	if err := open.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, open.Commit())
 	p.measure(map[string]string{"twoqueue_messages_total{forwarded}": "6", "twoqueue_messages_waiting": "0", "twoqueue_oldest_waiting_age_seconds": "0", "twoqueue_settles_in_flight": "0"})
 
 	s.Commit(stage.To(full, "the one that it takes"))
@@ -134,20 +124,10 @@ func TestMetricsTellEveryOutcome(t *testing.T) {
 	valve.HoldReplies()
 	valve.Cut()
 	p.measure(map[string]string{"twoqueue_session_running": "0", "twoqueue_session_failures_total{broker}": "1+"})
-	parking, err := sender.New(s.Ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Parking: sender.ParkAlways})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tx, err := s.DB.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := parking.SendTx(t.Context(), bridge.SQL(tx), stage.To(target, "parked"), stage.To(target, "parked")); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	var err error
+	s.Sender, err = sender.New(s.Ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Parking: sender.ParkAlways})
+	must(t, err)
+	s.Commit(stage.To(target, "parked"), stage.To(target, "parked"))
 	p.measure(map[string]string{"twoqueue_parked_messages": "2"})
 	valve.Release()
 	p.measure(map[string]string{"twoqueue_session_running": "1", "twoqueue_sessions_total": "2+", "twoqueue_parked_messages": "0",
@@ -174,9 +154,7 @@ func countsSweeps(t *testing.T, s *stage.Stage) {
 	p.measure(map[string]string{"twoqueue_swept_total": "1"})
 	old := wire.Staged{Message: stage.To("emails", "of the swept row"), Ledger: s.Ledger.Identity(), StagedAt: time.Now().Add(-9 * 24 * time.Hour)}
 	old.ID = uuid.New()
-	if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, old.Publishing()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, old.Publishing()))
 	p.measure(map[string]string{"twoqueue_dead_letters_total{swept}": "1", "twoqueue_messages_total{dead_lettered}": "1"})
 }
 
@@ -188,9 +166,7 @@ var row = regexp.MustCompile("(?m)^\\| `(twoqueue_[a-z_]+)(?:\\{([a-z,]+)\\})?` 
 func TestMetricsAreThoseOfTheReadme(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../../cmd/verifier/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := verify(t, stage.New(t, stage.SQLite))
 	families := p.scrape()
 	documented := map[string]bool{}
@@ -232,9 +208,7 @@ func TestMetricsAreThoseOfTheReadme(t *testing.T) {
 	}
 	_, text := p.Endpoint("/metrics")
 	problems, err := promlint.New(strings.NewReader(text)).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, problem := range problems {
 		t.Errorf("%s: %s", problem.Metric, problem.Text)
 	}

@@ -56,9 +56,7 @@ func TestStatusPage(t *testing.T) {
 		s.Commit(inOrder)
 	}
 	for range 98 {
-		if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, amqp.Publishing{Body: []byte("malformed")}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, amqp.Publishing{Body: []byte("malformed")}))
 	}
 	s.WaitDepth(s.Topology.DeadQueue(), 98)
 	s.Commit(stage.To(script, "unroutable"))

@@ -56,17 +56,11 @@ func pgxExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place f
 	t.Helper()
 	ctx := t.Context()
 	pool, err := pgxpool.New(ctx, s.DatabaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ledger, err := pgxbridge.Open(ctx, pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	inbox, err := pgxbridge.OpenInbox(ctx, pool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		inbox.DB().Close()
 		ledger.DB().Close()
@@ -76,9 +70,7 @@ func pgxExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place f
 		t.Fatal(err)
 	}
 	sender, err := sender.New(ledger, s.Broker, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return guard, func(order string) error { return placeOrderByPgx(ctx, pool, sender, order) },
 		func(deliveries <-chan amqp.Delivery) { sendEmailsByPgx(ctx, pool, guard, deliveries) }
 }

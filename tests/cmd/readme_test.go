@@ -55,14 +55,10 @@ func sendEmails(ctx context.Context, db *sql.DB, guard *idempotency.Guard, deliv
 
 func TestReadmeHasTheExamples(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range []string{"readme_test.go", "readme_pgx_test.go"} {
 		source, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, example, _ := strings.Cut(string(source), "\n// README begin\n")
 		example, _, _ = strings.Cut(example, "\n// README end\n")
 		if want := "```go\n" + strings.TrimSpace(example) + "\n```\n"; !strings.Contains(string(readme), want) {
@@ -76,14 +72,10 @@ func TestThePapersNameTestsThatExist(t *testing.T) {
 	var sources strings.Builder
 	for _, pattern := range []string{"../*/*_test.go", "../../*/*_test.go", "../../bridge/*/*_test.go", "../../cmd/*/*_test.go"} {
 		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, file := range files {
 			source, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			sources.Write(source)
 		}
 	}
@@ -105,16 +97,12 @@ func sqlExample(t *testing.T, s *stage.Stage) (guard *idempotency.Guard, place f
 	t.Helper()
 	ctx := t.Context()
 	inbox, err := postgres.OpenInbox(ctx, s.DB)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if guard, err = idempotency.New(inbox, "mailer", &idempotency.Options{HandBack: true}); err != nil {
 		t.Fatal(err)
 	}
 	sender, err := sender.New(s.Ledger, s.Broker, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return guard, func(order string) error { return placeOrder(ctx, s.DB, sender, order) },
 		func(deliveries <-chan amqp.Delivery) { sendEmails(ctx, s.DB, guard, deliveries) }
 }
@@ -129,9 +117,7 @@ func TestTheExamplesOfTheReadmeSendAndReceiveOnce(t *testing.T) {
 			t.Parallel()
 			s := stage.On(t, stage.Postgres, servertest.Vhost(t), bridge.Topology{Queue: "twoqueue"})
 			s.Queue("emails", nil)
-			if err := migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL); err != nil {
-				t.Fatal(err)
-			}
+			must(t, migrate.Inbox(t.Context(), s.DB, migrate.PostgreSQL))
 			if _, err := s.DB.ExecContext(t.Context(), `CREATE TABLE orders (name text PRIMARY KEY); CREATE TABLE emails (body text)`); err != nil {
 				t.Fatal(err)
 			}
@@ -207,9 +193,7 @@ func papers(t *testing.T) map[string]string {
 		papers[file] = string(text)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return papers
 }
 

@@ -88,9 +88,7 @@ func TestNotReadyWhileDraining(t *testing.T) {
 			target := s.Queue("emails", nil)
 			s.Commit(stage.To(target, ""))
 			tx, err := s.DB.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer func() { _ = tx.Rollback() }()
 			if _, err := tx.ExecContext(t.Context(), "SELECT * FROM bridge_ledger FOR UPDATE"); err != nil {
 				t.Fatal(err)

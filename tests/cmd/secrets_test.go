@@ -44,9 +44,7 @@ func silent(t *testing.T, p *process) {
 func login(t *testing.T, address string) string {
 	t.Helper()
 	parsed, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	parsed.User = url.UserPassword("shop", secret)
 	return parsed.String()
 }
@@ -54,9 +52,7 @@ func login(t *testing.T, address string) string {
 func secretFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "url")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -78,9 +74,7 @@ func TestNoPasswordInALongLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	target := s.Queue("target", nil)
-	if err := s.Channel.ExchangeDeclare("forbidden", "topic", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Channel.ExchangeDeclare("forbidden", "topic", true, false, false, false, nil))
 
 	valve := servertest.NewValve(t, broker.Addr())
 	p := start(t, "verifier", "BRIDGE_QUEUE="+s.Topology.Queue, "BRIDGE_LOG_LEVEL=debug", "BRIDGE_UNROUTABLE=1ms", "BRIDGE_AUDIT=10",
@@ -89,9 +83,7 @@ func TestNoPasswordInALongLife(t *testing.T) {
 	p.Hear("session started")
 	s.RollBack(stage.To(target, "rolled back"))
 	s.Commit(stage.To(target, "committed"), stage.To("nowhere", "unroutable"), bridge.Message{Exchange: "forbidden", RoutingKey: "x"})
-	if err := s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, amqp.Publishing{Body: []byte("malformed")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, amqp.Publishing{Body: []byte("malformed")}))
 	s.Receive(target, 1)
 	s.Receive(s.Topology.DeadQueue(), 3)
 	// The refused publish closes the channel; what was in flight there goes out again.
@@ -104,9 +96,7 @@ func TestNoPasswordInALongLife(t *testing.T) {
 		started, ended := said("session started"), said("session ended")
 		away()
 		servertest.Eventually(t, "attempts to start fail", func() bool { return said("session ended") > ended+1 })
-		if err := back.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, back.Restart(t.Context()))
 		servertest.Eventually(t, "a new session", func() bool { return said("session started") > started })
 	}
 	endures(func() { _ = broker.Shutdown() }, broker) // the restart shows whether it has worked

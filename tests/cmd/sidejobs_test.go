@@ -36,17 +36,13 @@ func TestMessagesDependOnNothingBesideThem(t *testing.T) {
 		}
 	})
 	database, err := url.Parse(s.DatabaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	database.User = url.User(role)
 
 	taken := func() net.Listener {
 		t.Helper()
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = listener.Close() })
 		return listener
 	}
@@ -72,9 +68,7 @@ func TestMessagesDependOnNothingBesideThem(t *testing.T) {
 	}
 	through()
 	for _, listener := range []net.Listener{http, status, pprof} {
-		if err := listener.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, listener.Close())
 		p.Hear("address=" + listener.Addr().String())
 	}
 	p.AwaitEndpoint("/readyz", 200, "ok\n")

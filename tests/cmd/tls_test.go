@@ -31,9 +31,7 @@ type party struct {
 func newParty(t *testing.T) *party {
 	t.Helper()
 	authority, err := servers.NewAuthority()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := &party{t: t, Authority: authority, dir: t.TempDir()}
 	p.ca = p.file("ca.pem", authority.Certificate())
 	return p
@@ -42,9 +40,7 @@ func newParty(t *testing.T) *party {
 func (p *party) file(name string, content []byte) string {
 	p.t.Helper()
 	path := filepath.Join(p.dir, name)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, os.WriteFile(path, content, 0o600))
 	return path
 }
 
@@ -52,9 +48,7 @@ func (p *party) file(name string, content []byte) string {
 func (p *party) client(name string) (certificate, key string) {
 	p.t.Helper()
 	c, k, err := p.Issue(name)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	return p.file(name+".pem", c), p.file(name+".key", k)
 }
 
@@ -62,9 +56,7 @@ func (p *party) client(name string) (certificate, key string) {
 func with(t *testing.T, address string, pairs ...string) string {
 	t.Helper()
 	parsed, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	query := parsed.Query()
 	for i := 0; i < len(pairs); i += 2 {
 		if query.Del(pairs[i]); pairs[i+1] != "" {
@@ -123,9 +115,7 @@ func TestTLSToRabbitMQ(t *testing.T) {
 	})
 	t.Run("by options", func(t *testing.T) {
 		pair, err := tls.LoadX509KeyPair(certificate, key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		config := &tls.Config{RootCAs: x509.NewCertPool(), Certificates: []tls.Certificate{pair}}
 		if _, err := bridge.Dial(t.Context(), broker.URL(), &bridge.BrokerOptions{TLS: config}); !errors.As(err, new(x509.UnknownAuthorityError)) || !errors.Is(err, bridge.ErrUnavailable) {
 			t.Errorf("authority unknown: %v", err)
@@ -135,9 +125,7 @@ func TestTLSToRabbitMQ(t *testing.T) {
 			t.Errorf("other host: %v", err)
 		}
 		opened, err := bridge.Dial(t.Context(), broker.URL(), &bridge.BrokerOptions{TLS: config})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		opened.Close()
 	})
 }
@@ -171,20 +159,14 @@ func TestTLSToMariaDB(t *testing.T) {
 	stranger, strangersKey := theirs.client("shop")
 	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Fast: true, TLS: ours.Authority})
 	config, err := mysql.ParseDSN(server.DSN())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ours.Certificate())
-	if err := mysql.RegisterTLSConfig(t.Name(), &tls.Config{RootCAs: roots}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, mysql.RegisterTLSConfig(t.Name(), &tls.Config{RootCAs: roots}))
 	t.Cleanup(func() { mysql.DeregisterTLSConfig(t.Name()) })
 	config.TLSConfig, config.DBName, config.MultiStatements = t.Name(), "mysql", true
 	root, err := sql.Open("mysql", config.FormatDSN())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer root.Close()
 	if _, err := root.ExecContext(t.Context(), `CREATE DATABASE shop; CREATE USER shop IDENTIFIED BY '`+password+`' REQUIRE X509; GRANT ALL ON shop.* TO shop;
 CREATE USER anybody IDENTIFIED BY '`+password+`'; SET GLOBAL require_secure_transport = ON`); err != nil {
