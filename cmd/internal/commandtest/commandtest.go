@@ -14,6 +14,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
+// A Command is run by its package's main function.
+type Command func(ctx context.Context, args []string, stdout, stderr io.Writer) int
+
 // Environment has only these variables, each NAME=value, with a command's prefix until the
 // test ends.
 func Environment(t *testing.T, prefix string, env ...string) {
@@ -39,7 +42,7 @@ func Set(t *testing.T, env ...string) {
 }
 
 // Run runs a command, which must end by itself.
-func Run(t *testing.T, run func(ctx context.Context, args []string, stdout, stderr io.Writer) int, args ...string) (code int, stdout, stderr string) {
+func Run(t *testing.T, run Command, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), servertest.Patience)
 	defer cancel()
@@ -49,6 +52,38 @@ func Run(t *testing.T, run func(ctx context.Context, args []string, stdout, stde
 		t.Fatalf("with %q it does not end by itself: %s%s", args, &out, &errs)
 	}
 	return code, out.String(), errs.String()
+}
+
+// Refused is Run of a command that ends with this code, and with one line that says why. It
+// returns the line behind the command's name. None of the test's passwords, s3cret, may be in it.
+func Refused(t *testing.T, run Command, command string, code int, args ...string) (why string) {
+	t.Helper()
+	got, stdout, line := Run(t, run, args...)
+	why, named := strings.CutPrefix(line, command+": ")
+	if got != code || stdout != "" || !named || strings.Count(line, "\n") != 1 || strings.Contains(line, "s3cret") {
+		t.Errorf("with %q it ends with %d, not %d, and says %q%q", args, got, code, stdout, line)
+	}
+	return strings.TrimSuffix(why, "\n")
+}
+
+// Help holds the help of a command to lines that fit a terminal, of which one is the sample,
+// and to none of what is set. The list of variables is the configuration's, as ReadmeTable's is.
+func Help(t *testing.T, run Command, sample string, set ...string) {
+	t.Helper()
+	code, stdout, stderr := Run(t, run, "-help")
+	if code != 0 || stderr != "" || !strings.Contains(stdout, "\n"+sample+"\n") {
+		t.Errorf("the help ends with %d, %q, and must have %q:\n%s", code, stderr, sample, stdout)
+	}
+	for line := range strings.Lines(stdout) {
+		if len(line) > 81 {
+			t.Errorf("longer than 80 characters: %s", line)
+		}
+	}
+	for _, value := range set {
+		if strings.Contains(stdout, value) {
+			t.Errorf("the help shows %s, which is set", value)
+		}
+	}
 }
 
 // ReadmeTable holds the table of variables in the README.md of a command to its configuration.
