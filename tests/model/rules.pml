@@ -1,5 +1,5 @@
 /* The rules that the model knows, all on. The test switches one off at a time
- * (-DRULE_...=0), and SPIN must then find a run that breaks the promise. The
+ * (by hand: -DRULE_...=0), and SPIN must then find a run that breaks the promise. The
  * numbers are those of the package comment of bridge (bridge/doc.go). */
 
 /* Rule 1. The INSERT has succeeded before the first byte of the message leaves. */

@@ -1,7 +1,8 @@
 package model
 
 import (
-	"errors"
+	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,12 +11,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A search is one exhaustive run of SPIN over one configuration of the model.
 type search struct {
 	file    string   // the model
 	defines []string // -D flags of the configuration
+	faults  int      // at most, in any run
 	compile []string // flags of the C compiler, on top of the usual ones
 	run     []string // flags of the checker, on top of the usual ones
 }
@@ -48,8 +51,20 @@ func requireSpin(t *testing.T) {
 	}
 }
 
+// name tells the configurations apart.
+func (s search) name() string {
+	return strings.Join(slices.Concat([]string{strings.TrimSuffix(s.file, ".pml")}, s.defines), " ")
+}
+
 // do makes a checker of the model, runs it, and reads its report.
 func (s search) do(t *testing.T) result {
+	t.Helper()
+	return s.check(t, s.build(t, nil))
+}
+
+// build makes a checker of the model, and returns the program. edit, if it is given, may
+// change each file of the model first.
+func (s search) build(t *testing.T, edit func(file, text string) string) (program string) {
 	t.Helper()
 	requireSpin(t)
 	dir := t.TempDir()
@@ -62,33 +77,49 @@ func (s search) do(t *testing.T) result {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if edit != nil {
+			text = []byte(edit(name, string(text)))
+		}
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	command(t, dir, "spin", slices.Concat([]string{"-a"}, s.defines, []string{s.file})...)
-	command(t, dir, "gcc", slices.Concat([]string{"-w", "-DMEMLIM=" + memory},
+	command(t, dir, nil, "spin", slices.Concat([]string{"-a", fmt.Sprintf("-DFAULTS=%d", s.faults)}, s.defines, []string{s.file})...)
+	command(t, dir, nil, "gcc", slices.Concat([]string{"-w", "-DMEMLIM=" + memory},
 		s.compile, []string{"-o", "pan", "pan.c"})...)
+	return filepath.Join(dir, "pan")
+}
+
+// check runs a checker, with these variables in its environment, and reads its report.
+func (s search) check(t *testing.T, program string, variables ...string) result {
+	t.Helper()
+	dir := t.TempDir() // for the trail
 	// -E: end states are judged by the model itself (end.pml), which says more.
-	report := command(t, dir, "./pan", slices.Concat([]string{"-E", "-m100000"}, s.run)...)
-	r := parse(t, report)
+	r := parse(t, command(t, dir, variables, program, append([]string{"-E", "-m100000"}, s.run...)...))
 	if r.errors > 0 {
-		replay := command(t, dir, "spin", slices.Concat([]string{"-t", "-T", "-g"}, s.defines, []string{s.file})...)
-		r.trail = words(replay)
+		r.trail = words(command(t, dir, variables, program, "-S"))
 	}
 	return r
 }
 
+// patience bounds each step. The longest takes seconds, and minutes with -model.long.
+const patience = 5 * time.Minute
+
 // command runs one step, and returns what it prints. SPIN's tools say in their
 // output what is wrong; a checker that finds an error exits with 0.
-func command(t *testing.T, dir, name string, args ...string) string {
+func command(t *testing.T, dir string, variables []string, name string, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), name, args...)
-	cmd.Dir = dir
+	limit := patience
+	if *longFlag {
+		limit *= 4
+	}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, fmt.Errorf("it has not ended within %v", limit))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), variables...)
 	out, err := cmd.CombinedOutput()
-	// The replay of a failed assertion exits with 1.
-	if exit := new(exec.ExitError); err != nil && !(errors.As(err, &exit) && slices.Contains(args, "-t")) {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	if err != nil {
+		t.Fatalf("%s %s: %v, %v\n%s", name, strings.Join(args, " "), err, context.Cause(ctx), out)
 	}
 	return string(out)
 }
