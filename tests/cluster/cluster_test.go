@@ -26,9 +26,6 @@ var diariesFlag = flag.String("cluster.diaries", "", "a folder that keeps the di
 
 func TestMain(m *testing.M) { world.Main(m) }
 
-// patience is for a cluster on a busy machine.
-const patience = 5 * time.Minute
-
 // A stage is a cluster with traffic on it.
 type stage struct {
 	*world.World
@@ -75,17 +72,7 @@ func TestACluster(t *testing.T) {
 			s.progress("with three nodes")
 			w.RestAfterDeclare(t.Context())
 			test.act(s)
-			s.must("finish", w.Finish(t.Context()))
-			totals, violations, err := w.Judge(t.Context())
-			s.must("judge", err)
-			if len(violations) > 0 {
-				t.Log(w.Histories(violations))
-				t.Error(world.Summary(violations))
-			}
-			if totals.InOrder < 100 {
-				t.Errorf("too few are in order to show anything: %v", totals)
-			}
-			t.Log(totals)
+			s.End(100)
 		})
 	}
 	t.Run("that elects leaders lets every sender send", func(t *testing.T) { senderDuringElection(t, cluster) })
@@ -101,13 +88,13 @@ func loseNodes(s *stage) {
 	node := s.leader(topology.Queue)
 	s.Diary.Note("partition %s off, the leader of staging", node.Name())
 	pauses := servertest.FeaturesOf(s.t, node.URL()).MinorityPauses // then it is soon not there to ask
-	s.must("partition", s.cluster.Isolate(s.t.Context(), node))
+	s.Must("partition", s.cluster.Isolate(s.t.Context(), node))
 	if !pauses {
 		s.balancer.Avoid(node.Addr()) // as its health check does; see package bridge
 	}
 	s.elected(topology.Queue, node)
 	s.progress("with one node partitioned off")
-	s.must("end the partition", s.cluster.Rejoin(s.t.Context(), node))
+	s.Must("end the partition", s.cluster.Rejoin(s.t.Context(), node))
 	s.balancer.Avoid("")
 	s.online()
 	s.progress("with three nodes again")
@@ -129,7 +116,7 @@ func loseOnlyNode(s *stage) {
 	s.AddScript(script...).Start()
 	s.progress("while a target has lost its only node")
 	s.progress("while a target has lost its only node")
-	s.must("restart node", node.Restart(s.t.Context()))
+	s.Must("restart node", node.Restart(s.t.Context()))
 	s.online()
 }
 
@@ -139,13 +126,13 @@ var alone = bridge.Target{RoutingKey: "target.alone"}
 func (s *stage) declareAlone() {
 	s.t.Helper()
 	conn, err := amqp.Dial(s.cluster.Nodes[2].VhostURL(s.vhost))
-	s.must("dial", err)
+	s.Must("dial", err)
 	defer conn.Close()
 	ch, err := conn.Channel()
-	s.must("open channel", err)
+	s.Must("open channel", err)
 	_, err = ch.QueueDeclare(alone.RoutingKey, true, false, false, false,
 		amqp.Table{"x-queue-type": "quorum", "x-quorum-initial-group-size": 1, "x-delivery-limit": 1_000_000})
-	s.must("declare queue", err)
+	s.Must("declare queue", err)
 }
 
 // newVhost makes a virtual host; it goes with the cluster.
@@ -161,13 +148,6 @@ func newVhost(t *testing.T, c *servers.Cluster) string {
 }
 
 var vhosts atomic.Int32
-
-func (s *stage) must(what string, err error) {
-	s.t.Helper()
-	if err != nil {
-		s.t.Fatalf("%s: %v", what, err)
-	}
-}
 
 // balance puts a balancer before the nodes and returns the cluster's one
 // URL.
@@ -190,16 +170,12 @@ func balance(t *testing.T, c *servers.Cluster, vhost string) (*servertest.Valve,
 func (s *stage) progress(when string) {
 	s.t.Helper()
 	const some = 100
-	effects := func() (n int, err error) {
-		err = s.Post().QueryRowContext(s.t.Context(), `SELECT count(*) FROM effects`).Scan(&n)
-		return n, err
-	}
-	before, err := effects()
-	s.must("count effects", err)
-	began := time.Now()
-	if err := world.Eventually(s.t.Context(), "messages arrive "+when, patience, func() (bool, error) {
-		n, err := effects()
-		return n >= before+some, err
+	before, began := -1, time.Now()
+	if err := s.AwaitCount("messages arrive "+when, s.Post(), `SELECT count(*) FROM effects`, func(n int) bool {
+		if before < 0 {
+			before = n
+		}
+		return n >= before+some
 	}); err != nil {
 		queues := s.list() // before the verifiers end
 		s.t.Fatalf("%s\n%s\nwait: %v", s.Explain(), queues, err)
@@ -216,7 +192,7 @@ func (s *stage) killLeader(queue string) {
 	node.Kill()
 	s.elected(queue, node)
 	s.progress("without the leader of " + queue)
-	s.must("restart node", node.Restart(s.t.Context()))
+	s.Must("restart node", node.Restart(s.t.Context()))
 	s.online()
 	s.progress("with three nodes again")
 }
@@ -239,7 +215,7 @@ func (s *stage) elected(queue string, old *servers.RabbitMQ) {
 func leaderBeside(t *testing.T, c *servers.Cluster, vhost, queue string, old *servers.RabbitMQ) (leader *servers.RabbitMQ) {
 	t.Helper()
 	others := slices.DeleteFunc(slices.Clone(c.Nodes), func(node *servers.RabbitMQ) bool { return node == old })
-	if err := world.Eventually(t.Context(), queue+" has a leader", patience, func() (bool, error) {
+	if err := servertest.Await(t.Context(), queue+" has a leader", func() (bool, error) {
 		told := queues(t, others, vhost, "leader")[queue]
 		for _, node := range others {
 			if strings.Contains(told, node.Name()) {
@@ -257,7 +233,7 @@ func leaderBeside(t *testing.T, c *servers.Cluster, vhost, queue string, old *se
 // that goes does not take a majority with it.
 func (s *stage) online() {
 	s.t.Helper()
-	s.must("wait", world.Eventually(s.t.Context(), "all nodes are online", patience, func() (bool, error) {
+	s.Must("wait", servertest.Await(s.t.Context(), "all nodes are online", func() (bool, error) {
 		queues := queues(s.t, s.cluster.Nodes, s.vhost, "online")
 		for queue, members := range queues {
 			if queue == alone.RoutingKey {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // A channel whose first message for a quorum queue falls into the time without a leader
@@ -36,7 +37,7 @@ func senderDuringElection(t *testing.T, cluster *servers.Cluster) {
 		t.Fatal(err)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), servertest.Patience)
 	defer cancel()
 	isolated := make(chan error, 1)
 	go func() { isolated <- cluster.Isolate(ctx, leader) }()
@@ -74,7 +75,7 @@ func senderDuringElection(t *testing.T, cluster *servers.Cluster) {
 // publishAtLast publishes a message through a broker of its own, however often that
 // takes, and returns how often it was nacked.
 func publishAtLast(ctx context.Context, t *testing.T, address string) (nacks int) {
-	broker, err := bridge.NewBroker(address, &bridge.BrokerOptions{DialTimeout: patience, Logger: slog.New(slog.DiscardHandler)})
+	broker, err := bridge.NewBroker(address, &bridge.BrokerOptions{DialTimeout: servertest.Patience, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Error(err)
 		return 0

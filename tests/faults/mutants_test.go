@@ -503,18 +503,15 @@ func overlay(t *testing.T) string {
 
 // This fails within seconds where a rule's place has moved.
 func TestMutantsFindTheirPlaces(t *testing.T) {
-	overlay := overlay(t)
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay,
+	servertest.Go(t, "build", "-overlay", overlay(t),
 		"../../bridge/...", "../../sender/...", "../../verifier/...", "../../idempotency/...")
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("build the mutants: %v\n%s", err, output)
-	}
 }
 
 func TestMutantsAreCaught(t *testing.T) {
 	if testing.Short() {
 		t.Skip("plays scenarios with processes, and runs tests again")
 	}
+	t.Parallel()
 	overlay := overlay(t)
 	if t.Failed() {
 		t.FailNow()
@@ -535,7 +532,10 @@ func TestMutantsAreCaught(t *testing.T) {
 				t.Logf("%-40s caught by %s after %v", m.name, m.test, time.Since(began).Round(100*time.Millisecond))
 				return
 			}
-			_, violations := play(t, program, m.name, m.scenario)
+			s := play(t, program, m.name, m.scenario)
+			s.Must("finish", s.Finish(t.Context()))
+			_, violations, err := s.Judge(t.Context())
+			s.Must("judge", err)
 			t.Log(world.Summary(violations))
 			if !slices.ContainsFunc(violations, func(v world.Violation) bool { return v.Kind == m.caught }) {
 				t.Fatalf("the mutant was not caught: no message is %q", m.caught)
@@ -549,11 +549,8 @@ func TestMutantsAreCaught(t *testing.T) {
 func buildTests(t *testing.T, overlay, pkg string) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), pkg+".test")
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", program,
+	servertest.Go(t, "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", program,
 		"github.com/twoqueue/twoqueue/tests/"+pkg)
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the tests of %s: %v\n%s", pkg, err, output)
-	}
 	return program
 }
 
@@ -566,7 +563,7 @@ func runTest(t *testing.T, program string, m mutant) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), program, "-test.run=^"+m.test+"$", "-test.count=1")
+	cmd := exec.CommandContext(t.Context(), program, "-test.run=^"+m.test+"$", "-test.count=1", "-test.timeout=5m")
 	cmd.Dir = filepath.Join("..", m.pkg)
 	cmd.Env = append(os.Environ(), shared, parts.MutantVariable+"="+m.name)
 	output, err := cmd.CombinedOutput()

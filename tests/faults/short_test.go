@@ -36,6 +36,7 @@ func TestShortRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills servers")
 	}
+	t.Parallel()
 	seed := firstSeed()
 	run(t, seed, *stepsFlag, traffic{workers: 3, pause: 200 * time.Millisecond, keys: 8 * int(seed%2)})
 }

@@ -143,8 +143,13 @@ func (d database) makeRoles(ctx context.Context, roles ...parts.Role) error {
 }
 
 func (d database) sessionsOf(ctx context.Context, role parts.Role) (ids []int64, err error) {
-	err = sqlx.NewDb(d.DB, "").SelectContext(ctx, &ids, d.Text(d.sessions), string(role))
+	err = d.read(ctx, &ids, d.sessions, string(role))
 	return ids, err
+}
+
+// read reads all rows of a query into a slice.
+func (d database) read(ctx context.Context, into any, query string, args ...any) error {
+	return sqlx.NewDb(d.DB, "").SelectContext(ctx, into, d.Text(query), args...)
 }
 
 // killSessions ends every second session of a role, by chance.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -51,7 +52,7 @@ func (d *Diary) line(writer, text string) {
 func (d *Diary) Page(writer string) io.Writer { return d.page(writer) }
 
 func (d *Diary) page(writer string) *page {
-	return &page{diary: d, writer: writer, waiting: make(map[chan<- string]string)}
+	return &page{diary: d, writer: writer, waiting: make(map[chan<- string][]string)}
 }
 
 // A page takes one process's output, line by line.
@@ -61,7 +62,7 @@ type page struct {
 
 	mu      sync.Mutex
 	rest    []byte
-	waiting map[chan<- string]string // for a line that contains this
+	waiting map[chan<- string][]string // for a line that contains any of these
 }
 
 func (p *page) Write(text []byte) (int, error) {
@@ -75,7 +76,7 @@ func (p *page) Write(text []byte) (int, error) {
 		}
 		p.diary.line(p.writer, string(line))
 		for c, words := range p.waiting {
-			if strings.Contains(string(line), words) {
+			if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(string(line), w) }) {
 				delete(p.waiting, c)
 				c <- string(line) // has room
 			}
@@ -84,8 +85,8 @@ func (p *page) Write(text []byte) (int, error) {
 	}
 }
 
-// expect returns a channel that gets the next line that contains the words.
-func (p *page) expect(words string) <-chan string {
+// expect returns a channel that gets the next line that contains any of the words.
+func (p *page) expect(words []string) <-chan string {
 	c := make(chan string, 1)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -3,6 +3,7 @@ package world
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"fmt"
 	"os"
 	"strings"
@@ -18,12 +19,9 @@ func (w *World) Explain() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var out strings.Builder
-	for _, table := range []string{"orders", "bridge_ledger", "bridge_parked"} {
-		n, err := count(ctx, w.shop.DB, table)
-		fmt.Fprintf(&out, "%s: %d rows, error %v\n", table, n, err)
-	}
-	for _, table := range []string{"arrivals", "effects"} {
-		n, err := count(ctx, w.post.DB, table)
+	for table, db := range map[string]*sql.DB{"orders": w.shop.DB, "bridge_ledger": w.shop.DB, "bridge_parked": w.shop.DB,
+		"arrivals": w.post.DB, "effects": w.post.DB} {
+		n, err := count(ctx, db, "SELECT count(*) FROM "+table)
 		fmt.Fprintf(&out, "%s: %d rows, error %v\n", table, n, err)
 	}
 	for _, p := range w.Processes() {

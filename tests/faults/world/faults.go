@@ -16,6 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // Servers are those that a plan may kill.
@@ -130,7 +131,7 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 
 // UnbindOrdered takes the ordered target its queue, with nothing lost. Declare gives it back.
 func (w *World) UnbindOrdered() error {
-	return Eventually(context.Background(), "the binding is gone", Patience, func() (bool, error) {
+	return servertest.Await(context.Background(), "the binding is gone", func() (bool, error) {
 		err := w.onChannel(func(ch *amqp.Channel) error {
 			return ch.QueueUnbind(orderedQueue, Ordered.RoutingKey, Ordered.Exchange, nil)
 		})
@@ -246,7 +247,7 @@ func (w *World) targetBack(target bridge.Target) {
 
 func (w *World) deleteQueue(queue string) (ready int, err error) {
 	// The answer to a deletion may be a count that says nothing: see inspect.
-	err = Eventually(context.Background(), queue+" is counted", Patience, func() (_ bool, err error) {
+	err = servertest.Await(context.Background(), queue+" is counted", func() (_ bool, err error) {
 		ready, err = w.depth(queue)
 		return err == nil, err
 	})
@@ -270,7 +271,7 @@ func (w *World) deleteQueue(queue string) (ready int, err error) {
 // deletes the queue (start_cluster in rabbit_quorum_queue.erl and ra.erl, read in 4.3.6).
 // Meanwhile the queue may have taken messages and confirmed them.
 func (w *World) redeclare(ctx context.Context, deleted func()) error {
-	return Eventually(ctx, "the queue is declared again", Patience, func() (bool, error) {
+	return servertest.Await(ctx, "the queue is declared again", func() (bool, error) {
 		err := w.Declare(ctx)
 		if failed := new(amqp.Error); errors.As(err, &failed) && failed.Code == amqp.InternalError {
 			deleted()

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 const (
@@ -30,27 +31,24 @@ func (w *World) Finish(ctx context.Context) error {
 	}
 	w.Diary.Note("the senders end")
 	w.stop(w.Senders)
-	err := Eventually(ctx, "the senders' transactions have ended", Patience, func() (bool, error) {
+	err := servertest.Await(ctx, "the senders' transactions have ended", func() (bool, error) {
 		ids, err := w.shop.sessionsOf(ctx, parts.Sender)
 		return len(ids) == 0, err
 	})
 	w.Diary.Note("the verifiers work until nothing is left")
-	err = errors.Join(err, Eventually(ctx, "nothing is parked", Patience, func() (bool, error) {
-		n, err := count(ctx, w.shop.DB, "bridge_parked")
-		return n == 0, err
-	}))
+	err = errors.Join(err, w.AwaitCount("nothing is parked", w.shop.DB, `SELECT count(*) FROM bridge_parked`, func(n int) bool { return n == 0 }))
 	err = errors.Join(err, w.awaitDead(ctx))
 	err = errors.Join(err, w.drain(ctx, w.Verifiers, w.stagingQueues(), func() (int, error) {
-		return count(ctx, w.shop.DB, "bridge_ledger")
+		return count(ctx, w.shop.DB, `SELECT count(*) FROM bridge_ledger`)
 	}))
 	w.Diary.Note("the receivers work until nothing is left")
 	return errors.Join(err, w.drain(ctx, w.Receivers, w.receiverQueues(), func() (int, error) {
-		return count(ctx, w.post.DB, "effects")
+		return count(ctx, w.post.DB, `SELECT count(*) FROM effects`)
 	}))
 }
 
-func count(ctx context.Context, db *sql.DB, table string) (n int, err error) {
-	err = db.QueryRowContext(ctx, "SELECT count(*) FROM "+table).Scan(&n)
+func count(ctx context.Context, db *sql.DB, query string, args ...any) (n int, err error) {
+	err = db.QueryRowContext(ctx, query, args...).Scan(&n)
 	return n, err
 }
 
@@ -58,13 +56,14 @@ func count(ctx context.Context, db *sql.DB, table string) (n int, err error) {
 // it: a verifier keeps the unroutable ones for a while. It is no error if it does
 // not get there, since a deleted staging queue takes them with it.
 func (w *World) awaitDead(ctx context.Context) error {
-	var want int
-	err := w.shop.QueryRowContext(ctx, w.shop.Text(`SELECT count(*) FROM orders WHERE target IN (?, ?)`),
-		parts.TargetName(Nowhere), parts.TargetName(Forbidden)).Scan(&want)
+	want, err := count(ctx, w.shop.DB, w.shop.Text(`SELECT count(*) FROM orders WHERE target IN (?, ?)`),
+		parts.TargetName(Nowhere), parts.TargetName(Forbidden))
 	if err != nil {
 		return fmt.Errorf("count the messages for the dead queue: %w", err)
 	}
-	_ = Eventually(ctx, "the dead queue is full", 3*parts.Unroutable, func() (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*parts.Unroutable)
+	defer cancel()
+	_ = servertest.Await(ctx, "the dead queue is full", func() (bool, error) {
 		n, err := w.depth(w.config.Topology.DeadQueue())
 		return n >= want, err
 	})
@@ -78,7 +77,7 @@ func (w *World) drain(ctx context.Context, workers []*Process, queues []string, 
 	still := quiet
 	for round := 1; ; round++ {
 		last, since := -1, time.Now()
-		err := Eventually(ctx, fmt.Sprintf("%v are empty", queues), Patience, func() (bool, error) {
+		err := servertest.Await(ctx, fmt.Sprintf("%v are empty", queues), func() (bool, error) {
 			n, err := count()
 			if err != nil {
 				return false, err
@@ -113,7 +112,7 @@ func (w *World) drain(ctx context.Context, workers []*Process, queues []string, 
 // left is what the queues hold once they have no consumer, and so got back all
 // that was unacked.
 func (w *World) left(ctx context.Context, queues []string) (n int, err error) {
-	err = Eventually(ctx, "no consumer is left", Patience, func() (free bool, err error) {
+	err = servertest.Await(ctx, "no consumer is left", func() (free bool, err error) {
 		n, free = 0, true
 		err = w.look(func(ch *amqp.Channel) error {
 			for _, queue := range queues {

@@ -40,7 +40,7 @@ type Records struct {
 type Placed struct {
 	Target string
 	At     time.Time
-	Key    string
+	Key    string `db:"name"`
 	Number int
 }
 

@@ -94,8 +94,8 @@ func (p *Process) Start() {
 }
 
 // Await returns a channel that gets the next line of this life's diary that
-// contains the words.
-func (p *Process) Await(words string) <-chan string {
+// contains any of the words.
+func (p *Process) Await(words ...string) <-chan string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.run.page.expect(words)
@@ -137,16 +137,18 @@ func (p *Process) Stop() error {
 	p.mu.Lock()
 	r := p.run
 	p.mu.Unlock()
-	timer := time.NewTimer(Patience)
-	defer timer.Stop()
 	select {
 	case <-r.ended:
 		return p.Ended()
-	case <-timer.C:
-		p.signal(syscall.SIGQUIT) // Go's run time prints all stacks, and ends
-		<-r.ended
-		return fmt.Errorf("%s did not end within %v", p.Name, Patience)
+	case <-time.After(servertest.Patience):
 	}
+	p.signal(syscall.SIGQUIT) // Go's run time prints all stacks, and ends
+	select {
+	case <-r.ended:
+	case <-time.After(servertest.Patience):
+		p.Kill()
+	}
+	return fmt.Errorf("%s did not end within %v", p.Name, servertest.Patience)
 }
 
 // Done is closed when the process is gone.

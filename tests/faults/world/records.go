@@ -2,7 +2,7 @@ package world
 
 import (
 	"context"
-	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,6 +29,23 @@ func (w *World) Judge(ctx context.Context) (Totals, []Violation, error) {
 	return totals, violations, nil
 }
 
+// End is Finish and Judge for a test that must find nothing wrong, and at least so many
+// messages with an order key: fewer would show nothing.
+func (w *World) End(inOrder int) {
+	w.t.Helper()
+	w.Must("finish", w.Finish(w.t.Context()))
+	totals, violations, err := w.Judge(w.t.Context())
+	w.Must("judge", err)
+	if len(violations) > 0 {
+		w.t.Log(w.Histories(violations))
+		w.t.Error(Summary(violations))
+	}
+	if totals.Committed == 0 || totals.InOrder < inOrder {
+		w.t.Error("too little has come to show anything")
+	}
+	w.t.Log(totals)
+}
+
 // Histories are the lines of the diary about the violations' messages, of a few of
 // them at most, after the course of the whole.
 func (w *World) Histories(violations []Violation) string {
@@ -53,77 +70,37 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 	w.mu.Lock()
 	r.Events = w.events
 	w.mu.Unlock()
-	r.Orders = make(map[uuid.UUID]Placed)
-	r.Effects = make(map[uuid.UUID]int)
 	r.Held = len(w.Receivers) * parts.ReceiverPrefetch
 	const perDelivery = 20 // messages; the mean that invent makes is about 7
 	r.Judging = len(w.Verifiers) * parts.VerifierOptions(w.config.Topology).Prefetch * perDelivery
-	err = firstError(
-		func() error {
-			return each(ctx, w.shop.DB, `SELECT id, target, at, name, number FROM orders`, func(rows *sql.Rows) error {
-				var id uuid.UUID
-				var o Placed
-				err := rows.Scan(&id, &o.Target, &o.At, &o.Key, &o.Number)
-				r.Orders[id] = o
-				return err
-			})
-		},
-		func() error {
-			return each(ctx, w.shop.DB, `SELECT id FROM bridge_ledger`, func(rows *sql.Rows) error {
-				var id uuid.UUID
-				err := rows.Scan(&id)
-				r.Rows = append(r.Rows, id)
-				return err
-			})
-		},
-		func() error {
-			return each(ctx, w.post.DB, `SELECT id, target, intact FROM arrivals ORDER BY place`, func(rows *sql.Rows) error {
-				var a Arrival
-				err := rows.Scan(&a.ID, &a.Target, &a.Intact)
-				r.Arrivals = append(r.Arrivals, a)
-				return err
-			})
-		},
-		func() error {
-			return each(ctx, w.post.DB, `SELECT id FROM effects`, func(rows *sql.Rows) error {
-				var id uuid.UUID
-				err := rows.Scan(&id)
-				r.Effects[id]++
-				return err
-			})
-		},
-		func() error {
-			r.Staged, err = w.depth(w.stagingQueues()...)
-			return err
-		},
-		func() error { r.Waiting, err = w.depth(w.receiverQueues()...); return err },
-		func() error { r.Dead, err = w.deadLetters(); return err },
-		func() error { return w.readDiary(&r) },
+
+	var orders []struct {
+		ID uuid.UUID
+		Placed
+	}
+	var effects []uuid.UUID
+	err = errors.Join(
+		w.shop.read(ctx, &orders, `SELECT id, target, at, name, number FROM orders`),
+		w.shop.read(ctx, &r.Rows, `SELECT id FROM bridge_ledger`),
+		w.post.read(ctx, &r.Arrivals, `SELECT id, target, intact FROM arrivals ORDER BY place`),
+		w.post.read(ctx, &effects, `SELECT id FROM effects`),
 	)
+	r.Orders, r.Effects = make(map[uuid.UUID]Placed), make(map[uuid.UUID]int)
+	for _, o := range orders {
+		r.Orders[o.ID] = o.Placed
+	}
+	for _, id := range effects {
+		r.Effects[id]++
+	}
+	var errs [4]error
+	r.Staged, errs[0] = w.depth(w.stagingQueues()...)
+	r.Waiting, errs[1] = w.depth(w.receiverQueues()...)
+	r.Dead, errs[2] = w.deadLetters()
+	errs[3] = w.readDiary(&r)
+	if err = errors.Join(err, errors.Join(errs[:]...)); err != nil {
+		err = fmt.Errorf("read records: %w", err)
+	}
 	return r, err
-}
-
-func firstError(steps ...func() error) error {
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return fmt.Errorf("read records: %w", err)
-		}
-	}
-	return nil
-}
-
-func each(ctx context.Context, db *sql.DB, query string, row func(*sql.Rows) error) error {
-	rows, err := db.QueryContext(ctx, query)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }
 
 // strayHeader names a stray; a stray may have no usable message ID.

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -112,24 +111,24 @@ func New(t testing.TB, c Config) *World {
 	t.Helper()
 	w := &World{Diary: c.Diary, t: t, config: c, shop: open(t, c.Shop), post: open(t, c.Post)}
 	ctx := t.Context()
-	w.must("migrate ledger", migrate.Ledger(ctx, w.shop.DB, w.shop.Dialect))
-	w.must("migrate inbox", migrate.Inbox(ctx, w.post.DB, w.post.Dialect))
-	w.must("make the roles", w.shop.makeRoles(ctx, parts.Sender, parts.Verifier))
-	w.must("make the roles", w.post.makeRoles(ctx, parts.Receiver))
-	w.must("create tables", w.shop.exec(ctx,
+	w.Must("migrate ledger", migrate.Ledger(ctx, w.shop.DB, w.shop.Dialect))
+	w.Must("migrate inbox", migrate.Inbox(ctx, w.post.DB, w.post.Dialect))
+	w.Must("make the roles", w.shop.makeRoles(ctx, parts.Sender, parts.Verifier))
+	w.Must("make the roles", w.post.makeRoles(ctx, parts.Receiver))
+	w.Must("create tables", w.shop.exec(ctx,
 		`CREATE TABLE orders (id char(36) PRIMARY KEY, target varchar(100) NOT NULL, at `+w.shop.stamp+`, name varchar(40) NOT NULL, number int NOT NULL)`,
 		`CREATE TABLE counters (name varchar(40) PRIMARY KEY, number int NOT NULL)`,
 		`CREATE TABLE stock (item int PRIMARY KEY, amount int NOT NULL)`))
 	for item := range parts.Stock {
-		w.must("fill the stock", w.shop.exec(ctx, fmt.Sprintf(`INSERT INTO stock VALUES (%d, 1000000)`, item)))
+		w.Must("fill the stock", w.shop.exec(ctx, fmt.Sprintf(`INSERT INTO stock VALUES (%d, 1000000)`, item)))
 	}
 	for key := range c.Keys {
-		w.must("make the keys", w.shop.exec(ctx, fmt.Sprintf(`INSERT INTO counters VALUES ('%s', 0)`, parts.Key(key))))
+		w.Must("make the keys", w.shop.exec(ctx, fmt.Sprintf(`INSERT INTO counters VALUES ('%s', 0)`, parts.Key(key))))
 	}
-	w.must("create tables", w.post.exec(ctx, // no unique index: what is done twice shall show
+	w.Must("create tables", w.post.exec(ctx, // no unique index: what is done twice shall show
 		`CREATE TABLE arrivals (place `+w.post.place+`, id varchar(200), queue varchar(200), target varchar(200), intact boolean, at `+w.post.stamp+`)`,
 		`CREATE TABLE effects (id varchar(200), queue varchar(200))`))
-	w.must("declare queues", w.Declare(ctx))
+	w.Must("declare queues", w.Declare(ctx))
 	t.Cleanup(func() {
 		if w.lookout != nil {
 			_ = w.lookout.Close()
@@ -138,7 +137,8 @@ func New(t testing.TB, c Config) *World {
 	return w
 }
 
-func (w *World) must(what string, err error) {
+// Must ends the test if there is an error.
+func (w *World) Must(what string, err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatalf("%s: %v", what, err)
@@ -159,11 +159,8 @@ func Main(m *testing.M) {
 func Build(t testing.TB, overlay string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "actor")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", program, // stacks of a panic need neither
+	servertest.Go(t, "build", "-ldflags=-s -w", "-o", program, // stacks of a panic need neither
 		"-overlay", overlay, "github.com/twoqueue/twoqueue/tests/faults/actor")
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the processes' program: %v\n%s", err, output)
-	}
 	return program
 }
 
@@ -174,7 +171,7 @@ func (w *World) Declare(ctx context.Context) error {
 		defer w.mu.Unlock()
 		w.declared = time.Now()
 	}()
-	broker, err := bridge.Dial(ctx, w.config.AMQP, &bridge.BrokerOptions{DialTimeout: Patience})
+	broker, err := bridge.Dial(ctx, w.config.AMQP, &bridge.BrokerOptions{DialTimeout: servertest.Patience})
 	if err != nil {
 		return err
 	}
@@ -227,7 +224,7 @@ func (w *World) onChannel(do func(ch *amqp.Channel) error) error {
 }
 
 func (w *World) dial() (*amqp.Connection, error) {
-	conn, err := amqp.DialConfig(w.config.AMQP, amqp.Config{Dial: amqp.DefaultDial(Patience)})
+	conn, err := amqp.DialConfig(w.config.AMQP, amqp.Config{Dial: amqp.DefaultDial(servertest.Patience)})
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
@@ -375,13 +372,10 @@ func (w *World) Shop() *sql.DB { return w.shop.DB }
 // Post is the receivers' database.
 func (w *World) Post() *sql.DB { return w.post.DB }
 
-// Patience bounds every wait for something that must happen.
-const Patience = servertest.Patience
-
-// Eventually polls what no server signals; it returns an error if it does not hold
-// in time.
-func Eventually(ctx context.Context, what string, patience time.Duration, holds func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	return servertest.Await(ctx, what, holds)
+// AwaitCount waits until a query that counts says enough.
+func (w *World) AwaitCount(what string, db *sql.DB, query string, enough func(n int) bool) error {
+	return servertest.Await(w.t.Context(), what, func() (bool, error) {
+		n, err := count(w.t.Context(), db, query)
+		return err == nil && enough(n), err
+	})
 }
