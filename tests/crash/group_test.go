@@ -11,31 +11,6 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The table of crashes in package bridge, for a group: it comes again whole, and each of its
-// members is judged again by itself.
-
-func TestAGroupOfAVerifierKilledBetweenConfirmAndDeleteDeliversEachMemberTwice(t *testing.T) {
-	on(t, onPostgres, func(w *world) {
-		ids := newIDs(3)
-		w.commit(ids...)
-		w.killAt(forgets, brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgets: ids[0]}})
-		w.wantHandedBack(1)
-		w.wantStats(w.finish(), 3, 0)
-		w.wantCheck(ids, nil)
-	})
-}
-
-func TestAGroupOfAVerifierKilledBetweenDeleteAndAckDeliversEachMemberOnce(t *testing.T) {
-	on(t, onPostgres, func(w *world) {
-		ids := newIDs(3)
-		w.commit(ids...)
-		w.killAt(forgot, brief{Role: aVerifier, Stops: map[point]uuid.UUID{forgot: ids[2]}})
-		w.wantHandedBack(1)
-		w.wantStats(w.finish(), 0, 3)
-		w.wantOnce()
-	})
-}
-
 // One member is forwarded and deleted while the transaction of another is open.
 func TestAGroupOfAVerifierKilledBeforeItsLastMemberEndsDeliversEachMemberOnce(t *testing.T) {
 	on(t, onPostgres, func(w *world) {

@@ -2,7 +2,6 @@ package crash_test
 
 import (
 	"flag"
-	"os"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -19,8 +18,6 @@ func scaled(n int) int {
 }
 
 func TestMain(m *testing.M) {
-	if text, ok := os.LookupEnv(briefVariable); ok {
-		playVictim(text)
-	}
+	servertest.Play(briefVariable, func(b brief) error { return (&victim{brief: b}).play() })
 	servertest.Main(m)
 }

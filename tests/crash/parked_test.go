@@ -43,13 +43,7 @@ func TestWhatASenderParkedAndCommittedBeforeItWasKilledIsForwarded(t *testing.T)
 // The staging queue has it and the database too: it may come twice, with one ID.
 func TestAVerifierKilledBetweenStagingAndUnparkingLosesNothing(t *testing.T) {
 	onEach(t, func(w *world) {
-		id := newIDs(1)[0]
-		w.park(id)
-		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{restaged: id, lookedUp: id, settles: id}})
-		for range 2 { // the lookup may come first
-			p.reached(restaged, lookedUp, settles)
-		}
-		p.killWherever()
+		w.killWhileUnparking(restaged)
 		w.wantParked(1)
 		w.wantHandedBack(1)
 		w.unpark()
@@ -59,18 +53,24 @@ func TestAVerifierKilledBetweenStagingAndUnparkingLosesNothing(t *testing.T) {
 
 func TestAVerifierKilledAfterUnparkingLosesNothing(t *testing.T) {
 	on(t, onPostgres, func(w *world) {
-		id := newIDs(1)[0]
-		w.park(id)
-		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{unparked: id, lookedUp: id, settles: id}})
-		for range 2 { // the lookup may come first
-			p.reached(unparked, lookedUp, settles)
-		}
-		p.killWherever()
+		w.killWhileUnparking(unparked)
 		w.wantParked(0)
 		w.wantHandedBack(1)
 		w.wantStats(w.finish(), 1, 0)
 		w.wantOnce()
 	})
+}
+
+// killWhileUnparking kills a verifier at a point of the unparking of a message.
+func (w *world) killWhileUnparking(at point) {
+	w.t.Helper()
+	id := newIDs(1)[0]
+	w.park(id)
+	p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{at: id, lookedUp: id, settles: id}})
+	for range 2 { // the lookup may come first
+		p.reached(at, lookedUp, settles)
+	}
+	p.killWherever()
 }
 
 // park parks orders in a transaction that commits.

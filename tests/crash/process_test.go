@@ -1,16 +1,14 @@
 package crash_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/tests/program"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // A process is a victim, seen from its parent.
@@ -32,12 +30,7 @@ func (w *world) start(b brief) *process {
 	if b.AMQP == "" {
 		b.AMQP = w.AMQP
 	}
-	text, err := json.Marshal(b)
-	w.must("write brief", err)
-	self, err := os.Executable()
-	w.must("find own program", err)
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), briefVariable+"="+string(text))
+	cmd := servertest.Again(w.t, briefVariable, b)
 	stdin, err := cmd.StdinPipe()
 	w.must("make pipe", err)
 	return &process{Process: program.StartCmd(w.t, cmd), t: w.t, stdin: stdin}

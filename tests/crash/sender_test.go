@@ -31,109 +31,67 @@ type way struct {
 // Each victim commits a first order, and is killed at its second. The first one must arrive
 // in any case.
 func TestASenderIsKilled(t *testing.T) {
-	for _, moment := range []struct {
-		when string
-		ways []way
-		kill func(w *world, id uuid.UUID, b brief)
-	}{
-		{"after the record: nothing is sent", allWays, killedAfterRecord},
-		{"between the early publish and the other statement: it has rolled back", []way{early, byPgxEarly}, killedBetween},
-		{"before the confirm: it has rolled back", allWays, killedBeforeConfirm},
-		{"between confirm and COMMIT: it has rolled back", []way{plainly, early}, killedBeforeCommit},
-		{"before the answer to its COMMIT: it has committed", []way{
+	for _, m := range []moment{
+		{when: "after the record: nothing is sent", ways: allWays, at: recorded, staged: 1},
+		{when: "between the early publish and the other statement: it has rolled back", ways: []way{early, byPgxEarly}, at: begun, staged: 2},
+		{when: "before the confirm: it has rolled back", ways: allWays, deafAfter: ready, noBroker: true, at: staged, staged: 2},
+		{when: "between confirm and COMMIT: it has rolled back", ways: []way{plainly, early}, at: staged, staged: 2},
+		// It does not know itself.
+		{when: "before the answer to its COMMIT: it has committed", ways: []way{
 			{plainly.name, plainly.brief, []stage.Database{stage.Postgres, stage.SQLServer}}, byPgx,
-		}, killedBeforeAnswer},
-		{"after the commit", allWays, killedAfterCommit},
+		}, deafAfter: recorded, at: placed, staged: 2, committed: true},
+		{when: "after the commit", ways: allWays, at: placed, staged: 2, committed: true},
 	} {
-		for _, way := range moment.ways {
-			t.Run(moment.when+", "+way.name, func(t *testing.T) {
-				on(t, way.kinds, func(w *world) {
-					b, id := way.brief, newIDs(1)[0]
-					b.Orders, b.Stops = []uuid.UUID{id}, map[point]uuid.UUID{}
-					moment.kill(w, id, b)
-					w.wantOnce()
-				})
+		for _, way := range m.ways {
+			t.Run(m.when+", "+way.name, func(t *testing.T) {
+				on(t, way.kinds, func(w *world) { m.kill(w, way.brief) })
 			})
 		}
 	}
 }
 
-func killedAfterRecord(w *world, id uuid.UUID, b brief) {
-	b.Stops[recorded] = id
-	p := w.start(b)
-	p.reached(recorded)
-	w.wantOutcome(id, driver.StillOpen)
+// A moment is when a sender is killed.
+type moment struct {
+	when      string
+	ways      []way
+	at        point // where it stops to be killed, …
+	deafAfter point // … but for one that hears nothing from here on: it must not get to its stop
+	noBroker  bool  // nothing of the broker; else of the database
+	staged    int   // by then, with the first order's message
+	committed bool
+}
+
+func (m moment) kill(w *world, b brief) {
+	id := newIDs(1)[0]
+	b.Orders, b.Stops = []uuid.UUID{id}, map[point]uuid.UUID{m.at: id}
+	var p *process
+	if m.deafAfter == "" {
+		p = w.start(b)
+		p.reached(m.at)
+	} else {
+		b.Stops[m.deafAfter] = id
+		link, server := &b.DatabaseURL, w.DatabaseURL
+		if m.noBroker {
+			link, server = &b.AMQP, w.AMQP
+		}
+		var valve *servertest.Valve
+		valve, *link = servertest.Through(w.t, server)
+		p = w.start(b)
+		p.reached(m.deafAfter)
+		valve.HoldReplies()
+		p.goOn()
+	}
+	w.WaitDepth(w.Topology.Queue, m.staged)
+	before, after, forwarded, dropped := driver.StillOpen, driver.RolledBack, int64(1), int64(m.staged-1)
+	if m.committed {
+		before, after, forwarded, dropped = driver.Committed, driver.Committed, 2, 0
+	}
+	w.wantOutcome(id, before)
 	p.kill()
-	w.wantRolledBack(id, 1)
-}
-
-func killedBetween(w *world, id uuid.UUID, b brief) {
-	b.Stops[begun] = id
-	p := w.start(b)
-	p.reached(begun)
-	w.WaitDepth(w.Topology.Queue, 2)
-	w.wantOutcome(id, driver.StillOpen)
-	p.kill()
-	w.wantRolledBack(id, 2)
-}
-
-func killedBeforeConfirm(w *world, id uuid.UUID, b brief) {
-	valve, address := servertest.Through(w.t, w.AMQP)
-	b.AMQP, b.Stops[ready], b.Stops[staged] = address, id, id
-	p := w.start(b)
-	p.reached(ready)
-	valve.HoldReplies()
-	p.goOn()
-	w.WaitDepth(w.Topology.Queue, 2)
-	w.wantOutcome(id, driver.StillOpen)
-	p.kill()
-	w.wantRolledBack(id, 2)
-}
-
-func killedBeforeCommit(w *world, id uuid.UUID, b brief) {
-	b.Stops[staged] = id
-	p := w.start(b)
-	p.reached(staged)
-	w.wantOutcome(id, driver.StillOpen)
-	p.kill()
-	w.wantRolledBack(id, 2)
-}
-
-// The COMMIT's answer never reaches the sender: it does not know itself.
-func killedBeforeAnswer(w *world, id uuid.UUID, b brief) {
-	valve, address := servertest.Through(w.t, w.DatabaseURL)
-	b.DatabaseURL, b.Stops[recorded], b.Stops[placed] = address, id, id
-	p := w.start(b)
-	p.reached(recorded)
-	valve.HoldReplies()
-	p.goOn()
-	w.wantOutcome(id, driver.Committed)
-	p.kill()
-	w.wantForwarded(id)
-}
-
-func killedAfterCommit(w *world, id uuid.UUID, b brief) {
-	b.Stops[placed] = id
-	p := w.start(b)
-	p.reached(placed)
-	p.kill()
-	w.wantForwarded(id)
-}
-
-// wantRolledBack checks that the sender's second transaction has rolled back, after so many
-// messages were staged by both.
-func (w *world) wantRolledBack(id uuid.UUID, staged int) {
-	w.t.Helper()
-	w.wantOutcome(id, driver.RolledBack)
-	w.wantHandedBack(staged)
-	w.wantStats(w.finish(), 1, int64(staged-1))
-}
-
-func (w *world) wantForwarded(id uuid.UUID) {
-	w.t.Helper()
-	w.wantOutcome(id, driver.Committed)
-	w.wantHandedBack(2)
-	w.wantStats(w.finish(), 2, 0)
+	w.wantOutcome(id, after)
+	w.wantHandedBack(m.staged)
+	w.wantStats(w.finish(), forwarded, dropped)
+	w.wantOnce()
 }
 
 // A verifier has taken all of them, and waits, when the sender dies.
@@ -162,9 +120,9 @@ func TestManyMessagesOfAKilledSenderAreDropped(t *testing.T) {
 		w.t.Logf("dropped %d messages %v after the kill", n, time.Since(killed).Round(time.Millisecond))
 		v.Stop()
 		w.wantStats(v.Stats(), 1, int64(n))
-		if again := w.finish(); again != (verifier.Stats{}) {
-			w.t.Logf("acks lost: %d dropped again", again.Dropped)
-			w.wantStats(again, 0, again.Dropped)
+		// What the broker has lost of the acks at the end comes again, once at most.
+		if again := w.finish(); again.Forwarded != 0 || again.Dropped > int64(n)+1 {
+			w.t.Errorf("after the end %d were forwarded, and %d of %d dropped again", again.Forwarded, again.Dropped, n+1)
 		}
 		w.wantOnce()
 	})

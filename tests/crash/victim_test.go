@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -80,16 +79,6 @@ type victim struct {
 	sender *sender.Sender
 	goOn   chan struct{}
 	passed sync.Map // of point: the parent has let it go on there
-}
-
-func playVictim(text string) {
-	var v victim
-	err := json.Unmarshal([]byte(text), &v.brief)
-	if err == nil {
-		err = v.play()
-	}
-	fmt.Fprintln(os.Stderr, "victim ends:", err)
-	os.Exit(1)
 }
 
 func (v *victim) play() (err error) {

@@ -104,7 +104,11 @@ func (w *world) wantHandedBack(want int) {
 // many ends (see the verifier's acks.finish): those messages come once more.
 func (w *world) finish() (total verifier.Stats) {
 	w.t.Helper()
-	for w.handedBack() > 0 {
+	const rounds = 12
+	for round := 0; w.handedBack() > 0; round++ {
+		if round == rounds {
+			w.t.Fatalf("messages are handed back again and again: after %d verifiers %d are left", rounds, w.handedBack())
+		}
 		left := len(w.Staged()) + len(w.Waiting())
 		v := w.Verify(verifier.Options{})
 		w.Eventually("all that was left is judged", func() bool {

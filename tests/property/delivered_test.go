@@ -29,7 +29,7 @@ func TestDeliveredIsWhatWasCommitted(t *testing.T) {
 // and looks at what has come of it.
 func (w *world) check(t *rapid.T) {
 	h := w.begin(t)
-	defer h.abandon()
+	defer h.abandon(t)
 	t.Repeat(map[string]func(*rapid.T){
 		"begin":                  h.begin,
 		"send":                   h.send,

@@ -20,6 +20,8 @@ import (
 type history struct {
 	*world
 	target   string
+	ctx      context.Context // of its transactions
+	cancel   func()
 	open     []*transaction
 	verifier *worker
 	retired  []*worker // may still be draining
@@ -38,6 +40,7 @@ type history struct {
 // they were sent; the first list is that of no savepoint.
 type transaction struct {
 	*sql.Tx
+	ctx  context.Context
 	sent [][]uuid.UUID
 }
 
@@ -50,9 +53,9 @@ func (h *history) begin(t *rapid.T) {
 	if len(h.open) >= h.mostOpen() {
 		t.Skip("enough transactions are open")
 	}
-	tx, err := h.DB.BeginTx(context.Background(), nil)
+	tx, err := h.DB.BeginTx(h.ctx, nil)
 	must(t, "begin", err)
-	h.open = append(h.open, &transaction{tx, make([][]uuid.UUID, 1)})
+	h.open = append(h.open, &transaction{tx, h.ctx, make([][]uuid.UUID, 1)})
 }
 
 // pick draws an open transaction.
@@ -94,7 +97,7 @@ func (h *history) sendIDs(t *rapid.T, tx *transaction, key string, ids ...uuid.U
 		messages[i].OrderKey = key
 	}
 	h.clock++
-	sent, err := h.sender.SendTx(context.Background(), bridge.SQL(tx), messages...)
+	sent, err := h.sender.SendTx(h.ctx, bridge.SQL(tx), messages...)
 	must(t, "send", err)
 	for i, id := range sent {
 		if key != "" {
@@ -117,7 +120,7 @@ func (h *history) failToSend(t *rapid.T) {
 	tx := h.pick(t)
 	id := uuid.New()
 	tx.exec(t, "SAVEPOINT attempt")
-	_, err := h.sender.SendTx(context.Background(), bridge.SQL(tx), h.messages([]uuid.UUID{id, id})...)
+	_, err := h.sender.SendTx(h.ctx, bridge.SQL(tx), h.messages([]uuid.UUID{id, id})...)
 	if !errors.Is(err, bridge.ErrDuplicateID) {
 		t.Fatalf("the same ID twice: %v", err)
 	}
@@ -236,7 +239,7 @@ func (h *history) cut(t *rapid.T) {
 }
 
 func (tx *transaction) exec(t *rapid.T, statement string) {
-	_, err := tx.ExecContext(context.Background(), statement)
+	_, err := tx.ExecContext(tx.ctx, statement)
 	must(t, statement, err)
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// limit bounds every wait.
+// limit bounds every wait, and twice as much the whole history.
 const limit = servertest.Patience
 
 // patience is the verifiers': short, so that some transactions are slower.
@@ -45,11 +45,7 @@ func newWorld(t *testing.T, kind stage.Database) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(broker.Close)
-	singly, err := sender.New(s.Ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, OrderedShards: s.Topology.OrderedShards, Timeout: limit, GroupMessages: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &world{Stage: s, valve: valve, broker: broker, singly: singly}
+	return &world{Stage: s, valve: valve, broker: broker, singly: s.NewSender(sender.Options{GroupMessages: 1})}
 }
 
 // mostOpen is how many transactions may be open at the same time: on SQLite a
@@ -83,6 +79,7 @@ func (w *world) begin(t *rapid.T) *history {
 		copies:    make(map[uuid.UUID]int),
 		grouped:   make(map[uuid.UUID]bool),
 	}
+	h.ctx, h.cancel = context.WithTimeout(context.Background(), 2*limit)
 	if rapid.Bool().Draw(t, "each message is staged by itself") {
 		h.sender = w.singly
 	}
@@ -90,13 +87,16 @@ func (w *world) begin(t *rapid.T) *history {
 }
 
 // abandon leaves nothing running, whether the check has passed or not.
-func (h *history) abandon() {
+func (h *history) abandon(t *rapid.T) {
 	for _, tx := range h.open {
 		_ = tx.Rollback() // only after a failure
 	}
+	h.cancel()
 	for _, v := range append(h.retired, h.verifier) {
 		v.cancel()
-		<-v.ended
+	}
+	for _, v := range append(h.retired, h.verifier) {
+		h.stop(t, v)
 	}
 	_, _ = h.Channel.QueueDelete(h.target, false, false, false)
 }
@@ -106,10 +106,16 @@ func (h *history) finish(t *rapid.T) {
 	for _, v := range append(h.retired, h.verifier) {
 		h.stop(t, v)
 	}
-	for left := h.handedBack(t); left > 0; left = h.handedBack(t) {
+	const rounds = 12
+	for left, round := h.handedBack(t), 1; left > 0; left, round = h.handedBack(t), round+1 {
+		if round > rounds {
+			t.Fatalf("%d messages are handed back again and again: %s", left, h.state())
+		}
+		// A verifier that ends hands a group back whole, so its members count.
+		members := len(h.Staged()) + len(h.Waiting()) + len(h.StagedInOrder("any: there is one shard"))
 		h.retired = append(h.retired, h.verifier)
 		h.verifier = h.startVerifier(t)
-		h.eventually(t, "all that was left is judged", func() bool { return h.verifier.judged() >= left })
+		h.eventually(t, "all that was left is judged", func() bool { return h.verifier.judged() >= members })
 		h.stop(t, h.verifier)
 	}
 }
@@ -146,7 +152,7 @@ func (h *history) delivered(t *rapid.T) (copies map[uuid.UUID]int, order []uuid.
 
 // rows are the IDs in the ledger.
 func (h *history) rows(t *rapid.T) []uuid.UUID {
-	ids, err := h.IDs(context.Background(), `SELECT id FROM bridge_ledger`)
+	ids, err := h.IDs(h.ctx, `SELECT id FROM bridge_ledger`)
 	must(t, "read", err)
 	return ids
 }

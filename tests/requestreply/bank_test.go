@@ -3,10 +3,8 @@ package requestreply_test
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -40,17 +38,6 @@ const (
 	requests = "requests"
 	replies  = "replies"
 )
-
-// serve is the bank's process.
-func serve(text string) {
-	var b brief
-	err := json.Unmarshal([]byte(text), &b)
-	if err == nil {
-		err = b.run(context.Background())
-	}
-	fmt.Fprintln(os.Stderr, "the bank ends:", err)
-	os.Exit(1)
-}
 
 // run answers requests until the process is killed.
 func (b *brief) run(ctx context.Context) error {

@@ -4,9 +4,7 @@
 package requestreply_test
 
 import (
-	"encoding/json"
-	"os"
-	"os/exec"
+	"context"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -20,10 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if text := os.Getenv(briefVariable); text != "" {
-		serve(text)
-		return
-	}
+	servertest.Play(briefVariable, func(b brief) error { return b.run(context.Background()) })
 	servertest.Main(m)
 }
 
@@ -37,13 +32,7 @@ func must(t *testing.T, err error) {
 // start starts the bank, this test binary once more, that stops at a point, or never.
 func start(t *testing.T, s *stage.Stage, at point) *program.Process {
 	t.Helper()
-	text, err := json.Marshal(brief{s.DatabaseURL, s.AMQP, s.Topology, at})
-	must(t, err)
-	self, err := os.Executable()
-	must(t, err)
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), briefVariable+"="+string(text))
-	return program.StartCmd(t, cmd)
+	return program.StartCmd(t, servertest.Again(t, briefVariable, brief{s.DatabaseURL, s.AMQP, s.Topology, at}))
 }
 
 func TestARequestIsHandledAndAnsweredOnceWhereverItsReceiverIsKilled(t *testing.T) {

@@ -8,21 +8,15 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	_ "github.com/jackc/pgx/v5/stdlib" // driver
 	amqp "github.com/rabbitmq/amqp091-go"
-	_ "modernc.org/sqlite" // driver
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
-	"github.com/twoqueue/twoqueue/bridge/migrate"
-	"github.com/twoqueue/twoqueue/bridge/postgres"
-	"github.com/twoqueue/twoqueue/bridge/sqlite"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -32,58 +26,6 @@ import (
 // Patience bounds every wait of a test. It only says how late a failure is told: a
 // correct run must pass on a machine that is ten times slower and shared.
 const Patience = servertest.Patience
-
-// A Database is a kind of database with a way to make a fresh one.
-type Database struct {
-	Name string
-	URL  func(t testing.TB) string
-	Open func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error)
-}
-
-// Databases are those to which a test may say any SQL; see also Everywhere.
-var Databases = []Database{Postgres, SQLite}
-
-// Postgres is a database in the shared private server.
-var Postgres = Database{
-	Name: "postgres",
-	URL:  servertest.PostgresDB,
-	Open: func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
-		db, err := sql.Open("pgx", url)
-		if err != nil {
-			return nil, nil, err
-		}
-		if err := migrate.Ledger(ctx, db, migrate.PostgreSQL); err != nil {
-			return nil, nil, errors.Join(err, db.Close())
-		}
-		ledger, err := postgres.Open(ctx, db)
-		if err != nil {
-			return nil, nil, errors.Join(err, db.Close())
-		}
-		return db, ledger, nil
-	},
-}
-
-// SQLite is a file.
-var SQLite = Database{
-	Name: "sqlite",
-	URL: func(t testing.TB) string {
-		return "file:" + filepath.Join(t.TempDir(), "stage.db") + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&_txlock=immediate"
-	},
-	Open: func(ctx context.Context, url string) (*sql.DB, driver.Ledger, error) {
-		db, err := sql.Open("sqlite", url)
-		if err != nil {
-			return nil, nil, err
-		}
-		if err := migrate.Ledger(ctx, db, migrate.SQLite); err != nil {
-			return nil, nil, errors.Join(err, db.Close())
-		}
-		ledger, err := sqlite.Open(ctx, db)
-		if err != nil {
-			return nil, nil, errors.Join(err, db.Close())
-		}
-		return db, ledger, nil
-	},
-}
 
 // A Stage is one test's world.
 type Stage struct {
@@ -122,24 +64,37 @@ func On(t testing.TB, kind Database, amqpURL string, topology bridge.Topology) *
 	s.must("dial broker", err)
 	t.Cleanup(s.Broker.Close)
 	s.must("declare topology", topology.Declare(t.Context(), s.Broker))
-	s.Sender, err = sender.New(s.Ledger, s.Broker, &sender.Options{Queue: topology.Queue, OrderedShards: topology.OrderedShards, Timeout: Patience})
-	s.must("new sender", err)
-	conn, err := amqp.Dial(amqpURL)
-	s.must("dial", err)
+	s.Sender = s.NewSender(sender.Options{})
+	conn, channel := s.dial()
 	t.Cleanup(func() { _ = conn.Close() })
-	s.Channel, err = conn.Channel()
-	s.must("open channel", err)
+	s.Channel = channel
 	return s
+}
+
+// dial opens a channel on a connection of its own.
+func (s *Stage) dial() (*amqp.Connection, *amqp.Channel) {
+	s.t.Helper()
+	conn, err := amqp.Dial(s.AMQP)
+	s.must("dial", err)
+	ch, err := conn.Channel()
+	s.must("open channel", err)
+	return conn, ch
+}
+
+// NewSender makes another sender. The queue, the shards and the timeout are the stage's.
+func (s *Stage) NewSender(opts sender.Options) *sender.Sender {
+	s.t.Helper()
+	opts.Queue, opts.OrderedShards, opts.Timeout = s.Topology.Queue, s.Topology.OrderedShards, Patience
+	made, err := sender.New(s.Ledger, s.Broker, &opts)
+	s.must("new sender", err)
+	return made
 }
 
 // StageSingly has every message staged by itself from now on, as other languages'
 // senders do.
 func (s *Stage) StageSingly() {
 	s.t.Helper()
-	var err error
-	s.Sender, err = sender.New(s.Ledger, s.Broker,
-		&sender.Options{Queue: s.Topology.Queue, OrderedShards: s.Topology.OrderedShards, Timeout: Patience, GroupMessages: 1})
-	s.must("new sender", err)
+	s.Sender = s.NewSender(sender.Options{GroupMessages: 1})
 }
 
 func (s *Stage) must(what string, err error) {
@@ -302,10 +257,7 @@ func (s *Stage) Receive(queue string, n int) []amqp.Delivery {
 // Consume starts a consumer on a channel of its own.
 func (s *Stage) Consume(queue string) (<-chan amqp.Delivery, func()) {
 	s.t.Helper()
-	conn, err := amqp.Dial(s.AMQP)
-	s.must("dial", err)
-	ch, err := conn.Channel()
-	s.must("open channel", err)
+	conn, ch := s.dial()
 	s.must("set prefetch", ch.Qos(1000, 0, false))
 	deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
 	s.must("consume", err)
@@ -369,11 +321,8 @@ func (s *Stage) Waiting() []amqp.Delivery {
 
 func (s *Stage) members(queue string) (all []amqp.Delivery) {
 	s.t.Helper()
-	conn, err := amqp.Dial(s.AMQP)
-	s.must("dial", err)
+	conn, ch := s.dial()
 	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
-	s.must("open channel", err)
 	depth := s.Depth(queue)
 	for range depth {
 		d, ok, err := ch.Get(queue, false)

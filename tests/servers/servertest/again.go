@@ -1,0 +1,42 @@
+package servertest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// Again is this test binary once more, as a process to be killed. Its brief, JSON in an
+// environment variable, tells it what to play; see Play.
+func Again(t testing.TB, variable string, brief any) *exec.Cmd {
+	t.Helper()
+	text, err := json.Marshal(brief)
+	if err != nil {
+		t.Fatalf("write brief: %v", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatalf("find this binary: %v", err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), variable+"="+string(text))
+	return cmd
+}
+
+// Play plays the brief of a process that Again has started, and exits; in the tests' own
+// process it does nothing. TestMain calls it first.
+func Play[B any](variable string, play func(brief B) error) {
+	text, ok := os.LookupEnv(variable)
+	if !ok {
+		return
+	}
+	var brief B
+	err := json.Unmarshal([]byte(text), &brief)
+	if err == nil {
+		err = play(brief)
+	}
+	fmt.Fprintln(os.Stderr, "the process ends:", err)
+	os.Exit(1)
+}
