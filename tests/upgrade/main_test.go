@@ -6,13 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/tests/program"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 func TestMain(m *testing.M) { program.Main(m) }
@@ -81,11 +81,7 @@ func nextRelease(t *testing.T) (folder string) {
 	folder = t.TempDir()
 	overlay, err := nextOverlay(folder)
 	must(t, err)
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay, "-o", folder+"/",
-		"github.com/twoqueue/twoqueue/cmd/verifier", "github.com/twoqueue/twoqueue/cmd/shop", "github.com/twoqueue/twoqueue/cmd/bridgectl")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the next release: %v\n%s", err, output)
-	}
+	const commands = "github.com/twoqueue/twoqueue/cmd/"
+	servertest.Go(t, "build", "-overlay", overlay, "-o", folder+"/", commands+"verifier", commands+"shop", commands+"bridgectl")
 	return folder
 }
