@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -453,14 +452,10 @@ var sooner = mutant{name: "sooner", edits: []edit{
 	{"tests/servers/servertest/patience.go", `const Patience = 3 * time.Minute`, `const Patience = 30 * time.Second`},
 }}
 
-// overlay makes the product's files with all mutants in them, and the file that has the
-// compiler take them.
+// overlay has the compiler take the product's files with all mutants in them.
 func overlay(t *testing.T) string {
 	t.Helper()
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	const root = "../.."
 	texts := make(map[string]string) // by file
 	for _, m := range append(slices.Clone(mutants), sooner) {
 		for i, e := range m.edits {
@@ -481,24 +476,7 @@ func overlay(t *testing.T) string {
 			texts[pkg+"/mutant.go"] = "package " + filepath.Base(pkg) + theSwitch
 		}
 	}
-	folder := t.TempDir()
-	replace := make(map[string]string)
-	for file, text := range texts {
-		patched := filepath.Join(folder, strings.ReplaceAll(file, "/", "_"))
-		if err := os.WriteFile(patched, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		replace[filepath.Join(root, file)] = patched
-	}
-	text, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(folder, "overlay.json")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return servertest.Overlay(t, root, texts)
 }
 
 // This fails within seconds where a rule's place has moved.

@@ -105,11 +105,12 @@ func (p *process) kill() {
 }
 
 // freeze stops the process with SIGSTOP, and returns when it stands still or has
-// ended.
+// ended, or does neither in time.
 func (p *process) freeze() {
 	_ = p.cmd.Process.Signal(syscall.SIGSTOP) // fails only when it has ended already
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
+	limit := time.After(stopLimit)
 	for {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 		if fields := statFields(stat); err != nil || len(fields) == 0 || strings.Contains("TtZX", fields[0]) {
@@ -117,6 +118,8 @@ func (p *process) freeze() {
 		}
 		select {
 		case <-p.done:
+			return
+		case <-limit:
 			return
 		case <-ticker.C:
 		}

@@ -1,11 +1,9 @@
 package world
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -38,25 +36,17 @@ func (w *World) Explain() string {
 // tail is the end of the diary, without the lines about single messages and the
 // broker's own.
 func (d *Diary) tail(most int) string {
-	file, err := os.Open(d.file.Name())
-	if err != nil {
-		return err.Error()
-	}
-	defer file.Close()
 	var last []string
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		line := lines.Text()
-		head, text, _ := strings.Cut(line, "| ")
-		first, _, _ := strings.Cut(text, " ")
-		_, err := uuid.Parse(first)
-		if err == nil || strings.HasSuffix(head, "RabbitMQ") || strings.Contains(text, "level=DEBUG") {
-			continue
+	err := d.scan(func(line string, _ time.Time, writer string, id uuid.UUID, what string) {
+		if id != uuid.Nil || writer == "RabbitMQ" || strings.Contains(what, "level=DEBUG") {
+			return
 		}
 		if last = append(last, line[:min(len(line), 300)]); len(last) > most {
 			last = last[1:]
 		}
+	})
+	if err != nil {
+		last = append(last, err.Error())
 	}
 	return strings.Join(last, "\n")
 }

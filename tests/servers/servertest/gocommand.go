@@ -2,8 +2,11 @@ package servertest
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -21,4 +24,31 @@ func Go(t testing.TB, args ...string) {
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go %s: %v, %v\n%s", args[0], err, ctx.Err(), output)
 	}
+}
+
+// Overlay makes a file for the go command's -overlay, which puts these texts in the place of
+// files, by their paths from a root.
+func Overlay(t testing.TB, root string, texts map[string]string) (path string) {
+	t.Helper()
+	root, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	write := func(name string, text []byte) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	replace := make(map[string]string)
+	for file, text := range texts {
+		replace[filepath.Join(root, file)] = write(fmt.Sprint(len(replace), filepath.Ext(file)), []byte(text))
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return write("overlay.json", text)
 }

@@ -56,6 +56,24 @@ func call(t *testing.T, valve *servertest.Valve, greeting string) net.Conn {
 	return conn
 }
 
+// pair is a valve with both ends of one connection through it.
+func pair(t *testing.T) (valve *servertest.Valve, client, server net.Conn) {
+	t.Helper()
+	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_ = listener.SetDeadline(time.Now().Add(limit))
+	valve = servertest.NewValve(t, listener.Addr().String())
+	client = call(t, valve, "")
+	if server, err = listener.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	return valve, client, server
+}
+
 func expect(t *testing.T, conn net.Conn, want string) {
 	t.Helper()
 	_ = conn.SetReadDeadline(time.Now().Add(limit))
@@ -91,18 +109,7 @@ func expectEnd(t *testing.T, conn net.Conn) {
 }
 
 func TestValveHoldsAndReleases(t *testing.T) {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	valve := servertest.NewValve(t, listener.Addr().String())
-	client := call(t, valve, "")
-	server, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Close() })
+	valve, client, server := pair(t)
 	valve.HoldReplies()
 	say(t, client, "request")
 	expect(t, server, "request")
@@ -135,18 +142,7 @@ func TestValveVanishesUntilItIsReleased(t *testing.T) {
 }
 
 func TestValveTearsInTheMiddle(t *testing.T) {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	valve := servertest.NewValve(t, listener.Addr().String())
-	client := call(t, valve, "")
-	server, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Close() })
+	valve, client, server := pair(t)
 	say(t, client, "whole ")
 	expect(t, server, "whole ")
 	valve.Tear()
