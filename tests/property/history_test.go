@@ -19,7 +19,6 @@ import (
 // A history is one check: what has been done so far, and what must come of it.
 type history struct {
 	*world
-	target   string
 	ctx      context.Context // of its transactions
 	cancel   func()
 	open     []*transaction

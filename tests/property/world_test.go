@@ -25,15 +25,15 @@ const limit = servertest.Patience
 // patience is the verifiers': short, so that some transactions are slower.
 const patience = 30 * time.Millisecond
 
-// A world serves many checks, one after the other: each has a target queue of its
-// own. The verifiers reach the broker through a valve.
+// A world serves many checks, one after the other. The verifiers reach the broker
+// through a valve.
 type world struct {
 	*stage.Stage
+	target string
 	valve  *servertest.Valve
 	broker *bridge.Broker // of the verifiers
 	singly *sender.Sender // stages each message by itself
-	checks int
-	dirty  bool // the last check has failed, and may have left something
+	dirty  bool           // the last check has failed, and may have left something
 }
 
 func newWorld(t *testing.T, kind stage.Database) *world {
@@ -45,7 +45,7 @@ func newWorld(t *testing.T, kind stage.Database) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(broker.Close)
-	return &world{Stage: s, valve: valve, broker: broker, singly: s.NewSender(sender.Options{GroupMessages: 1})}
+	return &world{Stage: s, target: s.Queue("target", nil), valve: valve, broker: broker, singly: s.NewSender(sender.Options{GroupMessages: 1})}
 }
 
 // mostOpen is how many transactions may be open at the same time: on SQLite a
@@ -59,7 +59,7 @@ func (w *world) mostOpen() int {
 
 func (w *world) begin(t *rapid.T) *history {
 	if w.dirty {
-		for _, queue := range append(w.Topology.OrderedQueues(), w.Topology.Queue, w.Topology.WaitingQueue(), w.Topology.DeadQueue()) {
+		for _, queue := range append(w.Topology.OrderedQueues(), w.Topology.Queue, w.Topology.WaitingQueue(), w.Topology.DeadQueue(), w.target) {
 			_, err := w.Channel.QueuePurge(queue, false)
 			must(t, "purge", err)
 		}
@@ -67,11 +67,9 @@ func (w *world) begin(t *rapid.T) *history {
 		must(t, "clear the ledger", err)
 	}
 	w.dirty = true
-	w.checks++
 	h := &history{
 		world:     w,
 		sender:    w.Sender,
-		target:    w.Queue(fmt.Sprintf("target %d", w.checks), nil),
 		verifier:  w.startVerifier(t),
 		mayCut:    rapid.Bool().Draw(t, "connections may be cut"),
 		committed: make(map[uuid.UUID]bool),
@@ -98,7 +96,6 @@ func (h *history) abandon(t *rapid.T) {
 	for _, v := range append(h.retired, h.verifier) {
 		h.stop(t, v)
 	}
-	_, _ = h.Channel.QueueDelete(h.target, false, false, false)
 }
 
 // finish lets verifiers judge all that is staged, until all queues are empty.
@@ -233,21 +230,5 @@ func (h *history) stop(t *rapid.T, k *worker) {
 
 // state tells where things are when they are not where they should be.
 func (h *history) state() string {
-	var s strings.Builder
-	fmt.Fprintf(&s, "%d transactions open, %d messages committed\n", len(h.open), len(h.committed))
-	for _, queue := range append(h.Topology.OrderedQueues(), h.Topology.Queue, h.Topology.WaitingQueue(), h.Topology.DeadQueue(), h.target) {
-		q, err := h.Channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-		fmt.Fprintf(&s, "%s: %d ready, %d consumers, error %v\n", queue, q.Messages, q.Consumers, err)
-	}
-	var rows int
-	err := h.DB.QueryRowContext(context.Background(), `SELECT count(*) FROM bridge_ledger`).Scan(&rows)
-	fmt.Fprintf(&s, "ledger: %d rows, error %v; pool %+v\n", rows, err, h.DB.Stats())
-	for i, v := range append(h.retired, h.verifier) {
-		select {
-		case <-v.ended:
-		default:
-			fmt.Fprintf(&s, "verifier %d of %d runs: %+v; it says: %s\n", i+1, len(h.retired)+1, v.Stats(), v.log)
-		}
-	}
-	return s.String()
+	return fmt.Sprintf("%d transactions open, %d messages committed\n%s%s", len(h.open), len(h.committed), h.State(), h.logs())
 }

@@ -248,7 +248,7 @@ func (s *Stage) Receive(queue string, n int) []amqp.Delivery {
 			s.must("ack", d.Ack(false))
 			out = append(out, d)
 		case <-timeout:
-			s.t.Fatalf("not in time: queue %s: %d of %d messages came%s", queue, len(out), n, s.state())
+			s.t.Fatalf("not in time: queue %s: %d of %d messages came%s", queue, len(out), n, s.State())
 		}
 	}
 	return out
@@ -351,5 +351,5 @@ func (s *Stage) Rows() int {
 // Eventually polls what no server will signal.
 func (s *Stage) Eventually(what string, holds func() bool) {
 	s.t.Helper()
-	servertest.Eventually(s.t, what, holds, s.state)
+	servertest.Eventually(s.t, what, holds, s.State)
 }

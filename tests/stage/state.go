@@ -10,13 +10,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// state tells where things are when they are not where a test wants them.
-func (s *Stage) state() string {
+// State tells where things are when they are not where a test wants them.
+func (s *Stage) State() string {
 	var out strings.Builder
 	fmt.Fprintln(&out, "\nthis is how things stand:")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, queue := range slices.Concat(s.queues, []string{s.Topology.Queue, s.Topology.WaitingQueue(), s.Topology.DeadQueue()}) {
+	for _, queue := range slices.Concat(s.queues, s.Topology.OrderedQueues(), []string{s.Topology.Queue, s.Topology.WaitingQueue(), s.Topology.DeadQueue()}) {
 		fmt.Fprintf(&out, "%s: %s\n", queue, s.look(queue))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
