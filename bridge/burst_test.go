@@ -9,12 +9,14 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-// patience bounds every wait of these tests.
-const patience = 2 * time.Minute
+// Both ends of a pipe are in one bubble of package synctest: there a test fails at once when
+// all wait for each other.
 
+// tcpPair is a connection that ends when a test has taken too long.
 func tcpPair(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -26,6 +28,10 @@ func tcpPair(t *testing.T) (near, far net.Conn) {
 		t.Fatal(err)
 	}
 	if far, err = listener.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	const patience = 2 * time.Minute
+	if err := errors.Join(near.SetDeadline(time.Now().Add(patience)), far.SetDeadline(time.Now().Add(patience))); err != nil {
 		t.Fatal(err)
 	}
 	return near, far
@@ -45,8 +51,10 @@ func record(writer, number uint32) []byte {
 
 func TestBurstsKeepTheOrderAndLoseNothing(t *testing.T) {
 	t.Run("pipe", func(t *testing.T) { // which has no buffer
-		near, far := net.Pipe()
-		testBursts(t, near, far)
+		synctest.Test(t, func(t *testing.T) {
+			near, far := net.Pipe()
+			testBursts(t, near, far)
+		})
 	})
 	t.Run("tcp", func(t *testing.T) {
 		near, far := tcpPair(t)
@@ -110,119 +118,123 @@ type busyConn struct {
 func (c *busyConn) Write(p []byte) (int, error) {
 	c.writes <- len(p)
 	<-c.proceed
-	return c.Conn.Write(p)
+	return len(p), nil
 }
 
 func TestWhatIsWrittenDuringABurstGoesOutWithOneCall(t *testing.T) {
-	near, far := tcpPair(t)
-	defer far.Close()
-	busy := &busyConn{Conn: near, writes: make(chan int, 10), proceed: make(chan struct{}, 10)}
-	c := newBurstConn(busy)
-	write := func(n int) {
-		if _, err := c.Write(make([]byte, n)); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		near, _ := net.Pipe()
+		busy := &busyConn{Conn: near, writes: make(chan int), proceed: make(chan struct{})}
+		c := newBurstConn(busy)
+		write := func(n int) {
+			if _, err := c.Write(make([]byte, n)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	write(7)
-	if n := <-busy.writes; n != 7 {
-		t.Fatalf("the first call wrote %d bytes", n)
-	}
-	for range 100 {
-		write(10)
-	}
-	busy.proceed <- struct{}{}
-	if n := <-busy.writes; n != 1000 {
-		t.Errorf("the second call wrote %d bytes, not all 1000", n)
-	}
-	busy.proceed <- struct{}{}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+		write(7)
+		if n := <-busy.writes; n != 7 {
+			t.Fatalf("the first call wrote %d bytes", n)
+		}
+		for range 100 {
+			write(10)
+		}
+		busy.proceed <- struct{}{}
+		if n := <-busy.writes; n != 1000 {
+			t.Errorf("the second call wrote %d bytes, not all 1000", n)
+		}
+		busy.proceed <- struct{}{}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestWriteDoesNotWaitForAPeerThatDoesNotRead(t *testing.T) {
-	near, far := net.Pipe() // no buffer: the peer reads, or nothing moves
-	c := newBurstConn(near)
-	const size = 20 * burstLimit
-	if _, err := c.Write(make([]byte, size)); err != nil {
-		t.Fatal(err)
-	}
-	read := make([]byte, 1)
-	if _, err := io.ReadFull(far, read); err != nil { // the writer is in the first burst
-		t.Fatal(err)
-	}
-	if _, err := c.Write(make([]byte, size)); err != nil {
-		t.Fatal(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe() // no buffer: the peer reads, or nothing moves
+		c := newBurstConn(near)
+		const size = 20 * burstLimit
+		if _, err := c.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		read := make([]byte, 1)
+		if _, err := io.ReadFull(far, read); err != nil { // the writer is in the first burst
+			t.Fatal(err)
+		}
+		if _, err := c.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
 
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if c.waitRoom(ended) {
-		t.Error("there is room behind a full buffer")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	room := make(chan bool)
-	for range 10 {
-		go func() { room <- c.waitRoom(ctx) }()
-	}
-	var reading sync.WaitGroup
-	reading.Go(func() {
-		if n, err := io.Copy(io.Discard, far); n != 2*size-1 || err != nil {
-			t.Errorf("read %d bytes, %v", n, err)
+		const limit = time.Second
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		if room := c.waitRoom(ctx); room || time.Since(began) != limit {
+			t.Errorf("there is room behind a full buffer: %t, after %v", room, time.Since(began))
 		}
+		room := make(chan bool)
+		for range 10 {
+			go func() { room <- c.waitRoom(t.Context()) }()
+		}
+		synctest.Wait()
+		var reading sync.WaitGroup
+		reading.Go(func() {
+			if n, err := io.Copy(io.Discard, far); n != 2*size-1 || err != nil {
+				t.Errorf("read %d bytes, %v", n, err)
+			}
+		})
+		for range 10 {
+			if !<-room {
+				t.Error("the peer reads, and a waiter did not get room")
+			}
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		reading.Wait()
 	})
-	for range 10 {
-		if !<-room {
-			t.Error("the peer reads, and a waiter did not get room")
-		}
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	reading.Wait()
 }
 
 func TestCloseDoesNotWaitForAPeerThatDoesNotRead(t *testing.T) {
-	near, far := net.Pipe()
-	defer far.Close()
-	c := newBurstConn(near)
-	if _, err := c.Write([]byte("never read")); err != nil {
-		t.Fatal(err)
-	}
-	start := time.Now()
-	_ = c.Close()
-	if took := time.Since(start); took > patience {
-		t.Errorf("close took %v", took)
-	}
-	if !c.waitRoom(t.Context()) {
-		t.Error("a closed connection makes waiters wait")
-	}
-	if _, err := c.Write(nil); err == nil {
-		t.Error("write after close succeeds")
-	}
-	if err := c.Close(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("second close: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		c := newBurstConn(near)
+		if _, err := c.Write([]byte("never read")); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		_ = c.Close()
+		if took := time.Since(start); took != lastWrite {
+			t.Errorf("close took %v, want %v", took, lastWrite)
+		}
+		if !c.waitRoom(t.Context()) {
+			t.Error("a closed connection makes waiters wait")
+		}
+		if _, err := c.Write(nil); err == nil {
+			t.Error("write after close succeeds")
+		}
+		if err := c.Close(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("second close: %v", err)
+		}
+	})
 }
 
 func TestAnErrorOfTheConnectionIsTheNextWritesError(t *testing.T) {
-	near, far := net.Pipe()
-	_ = far.Close()
-	c := newBurstConn(near)
-	if _, err := c.Write(make([]byte, 2*burstLimit)); err != nil {
-		t.Fatalf("the first write: %v", err)
-	}
-	select {
-	case <-c.done:
-	case <-time.After(patience):
-		t.Fatal("the writer did not end")
-	}
-	if _, err := c.Write([]byte("x")); !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("the next write: %v", err)
-	}
-	if !c.waitRoom(t.Context()) {
-		t.Error("a broken connection makes waiters wait")
-	}
-	_ = c.Close()
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		_ = far.Close()
+		c := newBurstConn(near)
+		if _, err := c.Write(make([]byte, 2*burstLimit)); err != nil {
+			t.Fatalf("the first write: %v", err)
+		}
+		<-c.done
+		if _, err := c.Write([]byte("x")); !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("the next write: %v", err)
+		}
+		if !c.waitRoom(t.Context()) {
+			t.Error("a broken connection makes waiters wait")
+		}
+		_ = c.Close()
+	})
 }
