@@ -88,6 +88,7 @@ func TestARefusedLoginIsTold(t *testing.T) {
 		"foreign vhost": func(u *url.URL) { u.User = stranger.User },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // RabbitMQ takes its time to refuse
 			address := *parsed
 			change(&address)
 			broker, err := bridge.Dial(t.Context(), address.String(), nil)
@@ -110,14 +111,13 @@ func TestARefusedLoginIsTold(t *testing.T) {
 func TestCloseEndsWhatIsInFlight(t *testing.T) {
 	t.Parallel()
 	vhost := servertest.Vhost(t)
-	valve, broker := valved(t, vhost)
-	valve.HoldReplies()
-	before := depth(t, vhost, "q")
+	declare(t, vhost, "q", nil)
+	gate, through := servertest.NewGate(t, vhost, func(f servertest.Frame) bool { return f.Reply && f.Method == servertest.BasicAck })
+	broker := dial(t, through, nil)
 	ctx := within(t, patience)
-	result := make(chan error)
+	result := make(chan error, 1)
 	go func() { result <- broker.Publish(ctx, outgoing("q", 1)) }()
-	for depth(t, vhost, "q") == before { // until it is on its way
-	}
+	gate.Reached(t) // the broker has the message, and its confirm does not come
 	broker.Close()
 	if err := servertest.Next(t, "the report", result); !errors.Is(err, bridge.ErrUnconfirmed) {
 		t.Errorf("in flight: %v", err)

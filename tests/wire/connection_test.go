@@ -1,10 +1,7 @@
 package wire_test
 
 import (
-	"context"
 	"errors"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,35 +20,36 @@ func valved(t *testing.T, vhost string) (*servertest.Valve, *bridge.Broker) {
 	return valve, broker
 }
 
-func TestPublishersWaitForTheConnectionUpToTheirDeadline(t *testing.T) {
-	t.Parallel()
-	valve, broker := valved(t, servertest.Vhost(t))
-
-	valve.HoldReplies() // so that no new connection comes about
+// away cuts the connection, and lets no other come about before the valve is released.
+func away(t *testing.T, valve *servertest.Valve, broker *bridge.Broker) {
+	t.Helper()
+	valve.HoldReplies()
 	valve.Cut()
 	// What hits the dying connection is unconfirmed; after that there is none.
 	servertest.Eventually(t, "there is no connection", func() bool {
-		err := broker.Publish(within(t, time.Second), outgoing("q", 1))
+		err := broker.Publish(within(t, 100*time.Millisecond), outgoing("q", 1))
 		if err == nil {
 			t.Fatal("published through a cut")
 		}
 		return !errors.Is(err, bridge.ErrUnconfirmed)
 	})
-	fails(t, broker, outgoing("q", 1), time.Second, bridge.ErrUnavailable)
+	fails(t, broker, outgoing("q", 1), 100*time.Millisecond, bridge.ErrUnavailable)
+}
 
+func TestPublishersWaitForTheConnection(t *testing.T) {
+	t.Parallel()
+	valve, broker := valved(t, servertest.Vhost(t))
+	away(t, valve, broker)
 	ctx := within(t, patience)
-	results := make(chan error)
-	for range 50 {
+	const publishers = 50
+	results := make(chan error, publishers)
+	for range publishers {
 		go func() { results <- broker.Publish(ctx, outgoing("q", 10)) }()
 	}
-	select {
-	case err := <-results:
-		t.Fatalf("a publisher did not wait: %v", err)
-	case <-within(t, 2*time.Second).Done():
-	}
+	fails(t, broker, outgoing("q", 1), 100*time.Millisecond, bridge.ErrUnavailable) // beside them
 	valve.Release()
-	for range 50 {
-		if err := <-results; err != nil {
+	for range publishers {
+		if err := servertest.Next(t, "a publisher returns", results); err != nil {
 			t.Errorf("after the reconnect: %v", err)
 		}
 	}
@@ -67,7 +65,7 @@ func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
 		running sync.WaitGroup
 		done    = make(chan struct{})
 	)
-	for range 50 {
+	for range 20 {
 		running.Go(func() {
 			for {
 				select {
@@ -82,7 +80,7 @@ func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
 			}
 		})
 	}
-	for range 10 {
+	for range 5 {
 		valve.Cut()
 		servertest.Eventually(t, "there is another connection", func() bool { return broker.Publish(ctx, outgoing("q", 1)) == nil })
 	}
@@ -90,81 +88,16 @@ func TestACutCostsOnlyWhatWasInFlight(t *testing.T) {
 	running.Wait()
 }
 
-func TestAHalfOpenConnectionCostsNobodyMoreThanTheDeadline(t *testing.T) {
-	t.Parallel()
-	valve, broker := valved(t, servertest.Vhost(t))
-
-	t.Run("no replies", func(t *testing.T) {
-		valve.HoldReplies()
-		messages := outgoing("q", 10)
-		err := fails(t, broker, messages, time.Second, bridge.ErrUnconfirmed)
-		blames(t, err, messages[0])
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("does not tell of the deadline: %v", err)
-		}
-		// A caller that is cancelled is not to try again.
-		ctx, cancel := context.WithCancelCause(within(t, patience))
-		gone := errors.New("the shop shuts down")
-		time.AfterFunc(100*time.Millisecond, func() { cancel(gone) })
-		if err := broker.Publish(ctx, messages); !errors.Is(err, gone) || bridge.Retryable(err) {
-			t.Errorf("cancelled, retryable %t: %v", bridge.Retryable(err), err)
-		}
-		valve.Release()
-		publishes(t, broker, "q")
-	})
-	t.Run("no requests", func(t *testing.T) {
-		valve.HoldRequests()
-		messages := outgoing("q", 30) // more than all buffers take
-		for i := range messages {
-			messages[i].Body = make([]byte, 1<<20)
-		}
-		err := fails(t, broker, messages, time.Second, context.DeadlineExceeded)
-		blames(t, err, messages[len(messages)-1-slices.IndexFunc(reversed(messages), func(m bridge.Outgoing) bool {
-			return strings.Contains(err.Error(), m.MessageId)
-		})])
-		fails(t, broker, outgoing("q", 1), time.Second, context.DeadlineExceeded) // behind them
-		valve.Release()
-		publishes(t, broker, "q")
-	})
-}
-
-func reversed[T any](s []T) []T {
-	s = slices.Clone(s)
-	slices.Reverse(s)
-	return s
-}
-
-// The first message is confirmed, the second is stuck half-way.
-func TestTheUnconfirmedMessageIsBlamedNotAConfirmedOne(t *testing.T) {
-	t.Parallel()
-	vhost := servertest.Vhost(t)
-	declare(t, vhost, "q", nil)
-	const handshake, openChannel, message = 3, 2, 3 // in frames
-	const before = handshake + openChannel + message
-	_, through := servertest.NewGate(t, vhost, func(f servertest.Frame) bool { return !f.Reply && f.N == before })
-	broker := dial(t, through, &bridge.BrokerOptions{Channels: 1})
-	messages := outgoing("q", 2)
-	err := fails(t, broker, messages, 5*time.Second, bridge.ErrUnconfirmed)
-	blames(t, err, messages[1])
-	if n := depth(t, vhost, "q"); n != 1 {
-		t.Errorf("%d messages arrived", n)
-	}
-}
-
-// The connection dies right after its handshake; what opens a channel then gets
-// no answer.
-func TestAConnectionThatDiesAfterTheHandshakeHoldsNobodyUp(t *testing.T) {
+// What opens a channel gets no answer then.
+func TestAConnectionThatFallsSilentAfterTheHandshakeHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	const handshake = 3 // frames: start, tune, open
 	_, through := servertest.NewGate(t, servertest.Vhost(t), func(f servertest.Frame) bool { return f.Reply && f.N == handshake })
 	broker := dial(t, through, nil)
-	start := time.Now()
-	fails(t, broker, outgoing("q", 1), time.Second, bridge.ErrUnavailable)
-	if err := (bridge.Topology{Queue: "q"}).Declare(within(t, time.Second), broker); !errors.Is(err, bridge.ErrUnavailable) {
+	fails(t, broker, outgoing("q", 1), 100*time.Millisecond, bridge.ErrUnavailable)
+	ctx := within(t, 100*time.Millisecond)
+	if err := returns(t, "Declare", func() error { return bridge.Topology{Queue: "q"}.Declare(ctx, broker) }); !errors.Is(err, bridge.ErrUnavailable) {
 		t.Errorf("declare: %v", err)
 	}
-	broker.Close()
-	if took := time.Since(start); took > patience {
-		t.Errorf("took %v", took)
-	}
+	_ = returns(t, "Close", func() error { broker.Close(); return nil })
 }

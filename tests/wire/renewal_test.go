@@ -1,10 +1,8 @@
 package wire_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,27 +22,19 @@ func TestNacksRenewTheChannelAndNobodyNotices(t *testing.T) {
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "here", nil)
 	declare(t, vhost, "full", amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
-	p := publisher(t, connect(t, dial(t, vhost, nil)), 64)
-
-	const renewals = 3
-	channels := make(map[string]bool)
+	const enough = 3
+	var channels atomic.Int64
 	renewed := make(chan struct{})
-	go func() {
-		defer close(renewed)
-		for len(channels) <= renewals {
-			ctx, cancel := context.WithTimeout(t.Context(), patience) // each takes seconds, or a minute
-			out, err := servertest.RabbitMQ(t).Ctl(ctx, "-q", "list_channels", "--no-table-headers", "vhost", "pid", "confirm")
-			cancel()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			for _, name := range confirming(out, vhost) {
-				channels[name] = true
-			}
+	openChannel := servertest.Method{20, 10}
+	_, through := servertest.NewGate(t, vhost, func(f servertest.Frame) bool {
+		if !f.Reply && f.Method == openChannel && channels.Add(1) == enough {
+			close(renewed)
 		}
-	}()
+		return false
+	})
+	p := publisher(t, connect(t, dial(t, through, nil)), 64)
 
+	ctx := within(t, patience)
 	var taken atomic.Int64
 	var publishing, reported sync.WaitGroup
 	for g := range 16 {
@@ -53,6 +43,8 @@ func TestNacksRenewTheChannelAndNobodyNotices(t *testing.T) {
 				select {
 				case <-renewed:
 					return
+				case <-ctx.Done():
+					return
 				default:
 				}
 				queue, want := "here", error(nil)
@@ -60,7 +52,7 @@ func TestNacksRenewTheChannelAndNobodyNotices(t *testing.T) {
 					queue, want = "full", bridge.ErrNacked
 				}
 				reported.Add(1)
-				err := p.Publish(t.Context(), bridge.Target{RoutingKey: queue}, amqp.Publishing{MessageId: fmt.Sprint(g, "-", i)}, func(err error) {
+				err := p.Publish(ctx, bridge.Target{RoutingKey: queue}, amqp.Publishing{MessageId: fmt.Sprint(g, "-", i)}, func(err error) {
 					defer reported.Done()
 					// The last ones on a channel that is to be closed may stay without a word.
 					if !errors.Is(err, want) && (want == nil || !errors.Is(err, bridge.ErrUnconfirmed)) {
@@ -80,8 +72,8 @@ func TestNacksRenewTheChannelAndNobodyNotices(t *testing.T) {
 	}
 	publishing.Wait()
 	reported.Wait()
-	if len(channels) <= renewals {
-		t.Errorf("it has used %d channels: %v", len(channels), channels)
+	if n := channels.Load(); n < enough {
+		t.Errorf("it has used %d channels", n)
 	}
 	if n := depth(t, vhost, "here"); int64(n) != taken.Load() {
 		t.Errorf("%d messages in the queue, %d were confirmed", n, taken.Load())
@@ -90,18 +82,3 @@ func TestNacksRenewTheChannelAndNobodyNotices(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// confirming are the channels in confirm mode of a virtual host.
-func confirming(list, vhostURL string) (out []string) {
-	for _, line := range lines(list) {
-		var vhost, pid, confirm string
-		if n, _ := fmt.Sscan(line, &vhost, &pid, &confirm); n == 3 && confirm == "true" && hasVhost(vhostURL, vhost) {
-			out = append(out, pid)
-		}
-	}
-	return out
-}
-
-func lines(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
-
-func hasVhost(address, vhost string) bool { return strings.HasSuffix(address, "/"+vhost) }

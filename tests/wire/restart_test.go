@@ -3,6 +3,7 @@ package wire_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -15,67 +16,117 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// A start costs the most of all, so that all that blocks or ends a server share one; each
-// leaves it to the next as that needs it.
+// A start costs the most of all, so that all that changes, blocks or ends a server share one;
+// each leaves it to the next as that needs it.
 func TestABrokerThatIsBlockedOrEnds(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRabbitMQ(t, nil)
-	// A quorum queue that is killed within its first moments stays without a leader
-	// (3.10): the restart makes it old enough.
+	// A queue that is killed within its first moments may be gone, or stay without a leader
+	// (3.10): these are older by then.
 	declare(t, server.URL(), "quorum", amqp.Table{"x-queue-type": "quorum"})
-	t.Run("blocked, is an error within the deadline", func(t *testing.T) { testBlocked(t, server) })
-	t.Run("restarted, has what is staged as transient", func(t *testing.T) { testTransientSurvives(t, server) })
+	declare(t, server.URL(), "target", nil)
+	if err := killed.Declare(t.Context(), dial(t, server.URL(), nil)); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("impatient, lets no late ack take from another", func(t *testing.T) { testLateAck(t, server) })
+	t.Run("blocked, says so, and everybody waits", func(t *testing.T) { testBlocked(t, server) })
 	t.Run("killed, is found again with all that was confirmed", func(t *testing.T) { testKilledIsFoundAgain(t, server, "quorum") })
 	t.Run("killed for good, keeps no Close waiting", func(t *testing.T) { testCloseWithoutBroker(t, server) })
 }
 
-func testBlocked(t *testing.T, server *servers.RabbitMQ) {
-	vhost := server.URL()
-	declare(t, vhost, "q", nil)
-	broker := dial(t, vhost, nil)
-	publishes(t, broker, "q")
-	large := dial(t, vhost, nil)
-	publishes(t, large, "q")
+// Whoever holds a message for longer than the broker's consumer timeout loses it to
+// somebody else. What he says of it from then on must count for nothing, be the channel
+// closed or only the consumer cancelled.
+func testLateAck(t *testing.T, server *servers.RabbitMQ) {
+	if err := server.SetConsumerTimeout(t.Context(), 2*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	features := servertest.FeaturesOf(t, server.URL())
+	args := amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
+	declare(t, server.URL(), "held", args)
+	for range 2 {
+		if err := publish(t, server.URL(), bridge.Target{RoutingKey: "held"}, amqp.Publishing{DeliveryMode: amqp.Persistent}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	consume := func(ch *amqp.Channel) <-chan amqp.Delivery {
+		deliveries, err := ch.Consume("held", "", false, false, false, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return deliveries
+	}
+	slow := channel(t, server.URL())
+	cancels, closes := slow.NotifyCancel(make(chan string, 1)), slow.NotifyClose(make(chan *amqp.Error, 1))
+	held := consume(slow)
+	first, second := servertest.Next(t, "a message", held), servertest.Next(t, "a message", held)
+	select {
+	case <-cancels:
+		if !features.TimeoutCancels {
+			t.Error("the consumer was cancelled, not the channel closed")
+		}
+	case err := <-closes:
+		if features.TimeoutCancels || err == nil || err.Code != amqp.PreconditionFailed {
+			t.Errorf("the channel was closed: %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the timeout does not strike")
+	}
 
+	other := channel(t, server.URL())
+	again := consume(other)
+	servertest.Next(t, "one comes again", again)
+	servertest.Next(t, "the other too", again)
+	if err := first.Ack(false); features.TimeoutCancels && err != nil {
+		t.Errorf("a late ack: %v", err)
+	}
+	_ = second.Ack(true)
+	if features.TimeoutCancels {
+		if err := slow.Qos(1, 0, false); err != nil { // answered after the acks
+			t.Errorf("the channel after late acks: %v", err)
+		}
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	back := func() int { return depth(t, server.URL(), "held") }
+	servertest.Eventually(t, "both messages are back", func() bool { return back() == 2 },
+		func() string { return fmt.Sprintf("; there are %d", back()) })
+}
+
+func testBlocked(t *testing.T, server *servers.RabbitMQ) {
+	declare(t, server.URL(), "q", nil)
+	broker := dial(t, server.URL(), nil)
+	publishes(t, broker, "q")
 	servertest.Alarm(t, server, true)
-	const blocked = 3 * time.Second // time enough for the broker's word
-	// The first message is sent; then the broker says that it reads no more.
+	ctx := within(t, patience)
+	const publishers = 2
+	waiting := make(chan error, publishers)
+	publish := func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }
+	go publish() // this one is sent; then the broker says that it reads no more
+	servertest.Eventually(t, "the broker says that it is blocked", func() bool { return broker.Blocked() != "" })
 	messages := outgoing("q", 1)
-	err := fails(t, broker, messages, blocked, bridge.ErrBlocked)
-	if !errors.Is(err, bridge.ErrUnconfirmed) {
-		t.Errorf("the first message was sent: %v", err)
+	err := fails(t, broker, messages, 100*time.Millisecond, bridge.ErrBlocked)
+	if errors.Is(err, bridge.ErrUnconfirmed) {
+		t.Errorf("the next message was sent: %v", err)
 	}
 	blames(t, err, messages[0])
 	contains(t, err, "memory") // the broker's reason
-	// The next is not sent any more.
-	messages = outgoing("q", 1)
-	err = fails(t, broker, messages, blocked, bridge.ErrBlocked)
-	if errors.Is(err, bridge.ErrUnconfirmed) {
-		t.Errorf("the second message was sent: %v", err)
-	}
-	blames(t, err, messages[0])
-	if !bridge.Retryable(err) {
-		t.Error("is not retryable")
-	}
-	// So much that it does not fit into the buffers on the way.
-	messages = outgoing("q", 5)
-	for i := range messages {
-		messages[i].Body = make([]byte, 16<<20)
-	}
-	fails(t, large, messages, 2*blocked, bridge.ErrBlocked)
-
-	waiting := make(chan error)
-	ctx := within(t, patience)
-	go func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }()
+	go publish()
 	servertest.Alarm(t, server, false)
-	if err := servertest.Next(t, "the publisher returns", waiting); err != nil {
-		t.Errorf("after the alarm: %v", err)
+	for range publishers {
+		if err := servertest.Next(t, "the publisher returns", waiting); err != nil {
+			t.Errorf("after the alarm: %v", err)
+		}
 	}
-	publishes(t, large, "q")
 }
 
-func testTransientSurvives(t *testing.T, server *servers.RabbitMQ) {
-	s := stage.On(t, stage.SQLite, server.URL(), bridge.Topology{Queue: "staging", Classic: true})
+// killed has the queue of the sender whose broker is killed.
+var killed = bridge.Topology{Queue: "staging", Classic: true}
+
+// What was published is there again, also what a caller wanted to be transient if it is staged.
+func testKilledIsFoundAgain(t *testing.T, server *servers.RabbitMQ, queue string) {
+	s := stage.On(t, stage.SQLite, server.URL(), killed)
 	m := stage.To(s.Queue("target", nil), "body")
 	m.Publishing.DeliveryMode = amqp.Transient
 	to, p := unescaped(t, s, m)
@@ -83,36 +134,23 @@ func testTransientSurvives(t *testing.T, server *servers.RabbitMQ) {
 		t.Fatal(err)
 	}
 	ids := s.Commit(m)
-	if n := depth(t, s.AMQP, "staging"); n != 2 {
+	if n := s.Depth("staging"); n != 2 {
 		t.Fatalf("%d messages are staged", n)
 	}
-	if err := server.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	// Without the escape it is gone.
-	if n := depth(t, s.AMQP, "staging"); n != 1 {
-		t.Errorf("%d messages are left", n)
-	}
-	s.Channel = channel(t, s.AMQP)
-	s.Verify(verifier.Options{})
-	if d := s.Receive("target", 1)[0]; d.MessageId != ids[0].String() || d.DeliveryMode != amqp.Persistent {
-		t.Errorf("message %s with delivery mode %d", d.MessageId, d.DeliveryMode)
-	}
-}
-
-func testKilledIsFoundAgain(t *testing.T, server *servers.RabbitMQ, queue string) {
 	broker := dial(t, server.URL(), nil)
 	if err := broker.Publish(within(t, patience), outgoing(queue, 1000)); err != nil {
 		t.Fatal(err)
 	}
+
 	server.Kill()
-	err := broker.Publish(within(t, time.Second), outgoing(queue, 1))
+	ctx := within(t, time.Second)
+	err := returns(t, "Publish", func() error { return broker.Publish(ctx, outgoing(queue, 1)) })
 	if !errors.Is(err, bridge.ErrUnconfirmed) && !errors.Is(err, bridge.ErrUnavailable) {
 		t.Errorf("published without a broker: %v", err)
 	}
-	waiting := make(chan error)
-	ctx := within(t, patience)
 	fails(t, broker, outgoing(queue, 1), 100*time.Millisecond, bridge.ErrUnavailable)
+	waiting := make(chan error, 1)
+	ctx = within(t, patience)
 	go func() { waiting <- broker.Publish(ctx, outgoing(queue, 1)) }()
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -123,18 +161,29 @@ func testKilledIsFoundAgain(t *testing.T, server *servers.RabbitMQ, queue string
 	if n := depth(t, server.URL(), queue); n < 1001 {
 		t.Errorf("%d messages in the queue, 1001 were confirmed", n)
 	}
+	// Without the escape it is gone.
+	if n := depth(t, s.AMQP, "staging"); n != 1 {
+		t.Errorf("%d messages are staged still", n)
+	}
+	s.Channel = channel(t, s.AMQP)
+	s.Verify(verifier.Options{})
+	if d := s.Receive("target", 1)[0]; d.MessageId != ids[0].String() || d.DeliveryMode != amqp.Persistent {
+		t.Errorf("message %s with delivery mode %d", d.MessageId, d.DeliveryMode)
+	}
 }
 
 func testCloseWithoutBroker(t *testing.T, server *servers.RabbitMQ) {
 	broker := dial(t, server.URL(), nil)
 	unused := dial(t, server.URL(), nil)
+	publishes(t, broker, "q")
 	server.Kill()
 	// What hits the dying connection is unconfirmed; after that there is none.
-	for errors.Is(broker.Publish(within(t, 100*time.Millisecond), outgoing("q", 1)), bridge.ErrUnconfirmed) {
-	}
+	servertest.Eventually(t, "there is no connection", func() bool {
+		return !errors.Is(broker.Publish(within(t, 100*time.Millisecond), outgoing("q", 1)), bridge.ErrUnconfirmed)
+	})
 	fails(t, broker, outgoing("q", 1), 100*time.Millisecond, bridge.ErrUnavailable)
 	ctx := within(t, patience)
-	result := make(chan error)
+	result := make(chan error, 1)
 	go func() { result <- broker.Publish(ctx, outgoing("q", 1)) }()
 	broker.Close()
 	err := servertest.Next(t, "the publisher returns", result)
