@@ -178,6 +178,10 @@ func TestTheTimeoutIsThatOfTheStaging(t *testing.T) {
 				t.Errorf("%s, confirmed in time: %v", size, err)
 			}
 			b.takes = 6 * time.Second
+			began := time.Now()
+			if _, err := s.SendTx(t.Context(), nil, m); !errors.Is(err, bridge.ErrUnconfirmed) || time.Since(began) != 5*time.Second {
+				t.Errorf("%s, who waits hears after %v: %v", size, time.Since(began), err)
+			}
 			late := stageEarly(t, s, m)
 			time.Sleep(time.Minute)
 			if n := underWay(s); n != 0 {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -18,37 +17,56 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// ways are those in which a transaction sends. Each begins one, which then does what work
-// does, and commits, or rolls back if there is an error.
-var ways = map[string]func(ctx context.Context, s *sender.Sender, db *sql.DB, work func(bridge.Tx) error, msgs ...bridge.Message) ([]uuid.UUID, error){
-	"SendTx": func(ctx context.Context, s *sender.Sender, db *sql.DB, work func(bridge.Tx) error, msgs ...bridge.Message) (ids []uuid.UUID, err error) {
-		return ids, inTx(ctx, db, func(tx *sql.Tx) error {
-			if err := work(bridge.SQL(tx)); err != nil {
+// A way is one in which a transaction sends: it begins one, which then does what work does,
+// and commits, or rolls back if there is an error.
+type way func(ctx context.Context, s *sender.Sender, db *sql.DB, work func(bridge.Tx) error, msgs ...bridge.Message) ([]uuid.UUID, error)
+
+// ways are all of them. Two publish before the work begins.
+var (
+	ways = map[string]way{
+		"SendTx": func(ctx context.Context, s *sender.Sender, db *sql.DB, work func(bridge.Tx) error, msgs ...bridge.Message) (ids []uuid.UUID, err error) {
+			err = inTx(ctx, db, func(tx *sql.Tx) error {
+				if err := work(bridge.SQL(tx)); err != nil {
+					return err
+				}
+				ids, err = s.SendTx(ctx, bridge.SQL(tx), msgs...)
 				return err
-			}
-			ids, err = s.SendTx(ctx, bridge.SQL(tx), msgs...)
-			return err
-		})
-	},
-	"StageTx": func(ctx context.Context, s *sender.Sender, db *sql.DB, work func(bridge.Tx) error, msgs ...bridge.Message) (ids []uuid.UUID, err error) {
-		return ids, inTx(ctx, db, func(tx *sql.Tx) error {
-			staged, err := s.StageTx(ctx, bridge.SQL(tx), msgs...)
-			if err != nil {
-				return err
-			}
-			if err := work(bridge.SQL(tx)); err != nil {
-				return err
-			}
-			ids = staged.IDs()
-			return staged.Wait(ctx)
-		})
-	},
-	"InTx with Stage": func(ctx context.Context, s *sender.Sender, db *sql.DB, work func(bridge.Tx) error, msgs ...bridge.Message) (ids []uuid.UUID, err error) {
-		return ids, s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
-			ids, _ = tx.Stage(ctx, msgs...) // InTx knows
+			})
+			return ids, err
+		},
+		"StageTx": func(ctx context.Context, s *sender.Sender, db *sql.DB, work func(bridge.Tx) error, msgs ...bridge.Message) (ids []uuid.UUID, err error) {
+			err = inTx(ctx, db, func(tx *sql.Tx) error {
+				staged, err := s.StageTx(ctx, bridge.SQL(tx), msgs...)
+				if err != nil {
+					return err
+				}
+				if err := work(bridge.SQL(tx)); err != nil {
+					return err
+				}
+				ids = staged.IDs()
+				return staged.Wait(ctx)
+			})
+			return ids, err
+		},
+		"InTx with Send": inTxBy(func(_ context.Context, tx *sender.Tx, msgs ...bridge.Message) ([]uuid.UUID, error) {
+			return tx.Send(msgs...)
+		}),
+		"InTx with Stage": inTxBy(func(ctx context.Context, tx *sender.Tx, msgs ...bridge.Message) ([]uuid.UUID, error) {
+			return tx.Stage(ctx, msgs...)
+		}),
+	}
+	early = map[string]bool{"StageTx": true, "InTx with Stage": true}
+)
+
+// inTxBy leaves the error of the method to InTx, which knows it.
+func inTxBy(method func(context.Context, *sender.Tx, ...bridge.Message) ([]uuid.UUID, error)) way {
+	return func(ctx context.Context, s *sender.Sender, db *sql.DB, work func(bridge.Tx) error, msgs ...bridge.Message) (ids []uuid.UUID, err error) {
+		err = s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
+			ids, _ = method(ctx, tx, msgs...)
 			return work(tx)
 		})
-	},
+		return ids, err
+	}
 }
 
 // inTx commits what fn has done in a transaction, or rolls it back if there is an error.
@@ -84,7 +102,7 @@ func TestRecordComesBeforePublish(t *testing.T) {
 			r := &recorder{Recorder: s.Ledger, before: func() error { look(); return failing }, after: look}
 			sndr := newSender(t, r, s.Broker, stage.Patience)
 			ids, err := send(t.Context(), sndr, s.DB, func(bridge.Tx) error {
-				if name != "SendTx" {
+				if early[name] {
 					s.WaitDepth("staging", 1) // while the transaction is open; they travel together
 				}
 				return nil
@@ -133,22 +151,27 @@ func TestTheCommitWaitsForTheEarlyConfirm(t *testing.T) {
 			}()
 			s.WaitDepth("staging", before+1)
 			servertest.Next(t, "the transaction has done its work", worked)
-			select {
-			case err := <-ended:
-				t.Fatalf("ended before the confirm: %v", err)
-			case <-time.After(time.Second):
+			// Others begin now, and go all the way to their commits.
+			const others = 5
+			var all []uuid.UUID
+			for i := range others {
+				more, err := ways[name](t.Context(), s.Sender, s.DB, insert(t.Context(), 2+i), m)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, more...)
 			}
-			if n := orders(t, s); n != 0 {
-				t.Fatalf("%d orders are committed before the confirm", n)
+			if n := orders(t, s); n != others || len(ended) > 0 {
+				t.Fatalf("%d of %d orders are committed, one before the confirm", n, others)
 			}
 			valve.Release()
 			if err := servertest.Next(t, "the sender returns", ended); err != nil {
 				t.Fatal(err)
 			}
-			if n := orders(t, s); n != 1 {
+			if n := orders(t, s); n != 1+others {
 				t.Errorf("%d orders", n)
 			}
-			settled(t, s, "target", ids...)
+			settled(t, s, "target", append(all, ids...)...)
 		})
 	}
 }
