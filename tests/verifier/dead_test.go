@@ -19,9 +19,6 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// many good messages stand beside each bad one.
-const many = 3000
-
 // goodBatch commits n messages for queue and returns their IDs.
 func goodBatch(s *stage.Stage, queue string, n int) map[string]bool {
 	ids := map[string]bool{}
@@ -213,17 +210,17 @@ func TestUnroutableArrivesOnceItsQueueExists(t *testing.T) {
 	}
 }
 
-// The culprit of a closed channel is found, and thousands of good messages beside
-// it do not wait for it.
+// The culprit of a closed channel is found, and hundreds of good messages beside it do
+// not wait for it.
 func TestMissingExchangeHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
-	ids := goodBatch(s, queue, many/2)
+	ids := goodBatch(s, queue, 300)
 	for range 20 {
 		s.Commit(bridge.Message{Exchange: "no-such-exchange", RoutingKey: "k"})
 	}
-	maps.Copy(ids, goodBatch(s, queue, many/2))
+	maps.Copy(ids, goodBatch(s, queue, 300))
 	closed := make(chan struct{}, 100)
 	v := s.Verify(verifier.Options{Unroutable: time.Hour, Logger: slog.New(tellTale{stage.Logger(t).Handler(), "publishing channel closed", closed})})
 	expectAll(t, s, queue, ids)
@@ -262,9 +259,9 @@ func TestWhatTheBrokerRefusesIsDeadLettered(t *testing.T) {
 			if err := s.Channel.ExchangeDeclare("secret", "fanout", true, false, false, false, nil); err != nil {
 				t.Fatal(err)
 			}
-			ids := goodBatch(s, queue, 300)
+			ids := goodBatch(s, queue, 100)
 			id := s.Commit(test.bad)[0].String()
-			maps.Copy(ids, goodBatch(s, queue, 300))
+			maps.Copy(ids, goodBatch(s, queue, 100))
 			// The verifier's login may write to the default exchange only.
 			limited, err := bridge.Dial(t.Context(), servertest.User(t, admin, "", "^amq.default$", ".*"), nil)
 			if err != nil {

@@ -22,7 +22,7 @@ import (
 )
 
 // A start costs the most of all, so that all that changes a whole server share one. Each
-// has queues of its own, and leaves the server as it was.
+// has queues of its own, and leaves a server that takes its messages.
 func TestWithABrokerOfItsOwn(t *testing.T) {
 	t.Parallel()
 	broker := servertest.StartRabbitMQ(t, nil)
@@ -55,16 +55,15 @@ func TestWithABrokerOfItsOwn(t *testing.T) {
 
 func testParkedAndRefused(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int)) {
 	limit(66_000)
-	defer limit(128 << 20)
 	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "parked"})
 	queue := s.Queue("parked-target", nil)
 	outbox := parkingSender(t, s, nil, sender.ParkAlways)
 	good, large := map[string]bool{}, map[string]bool{}
-	for i := range 300 {
-		for _, id := range transact(t, s, outbox, true, some(queue, 2)...) {
+	for i := range 60 {
+		for _, id := range transact(t, s, outbox, true, some(queue, 10)...) {
 			good[id.String()] = true
 		}
-		if i%100 == 50 {
+		if i%20 == 10 {
 			large[transact(t, s, outbox, true, stage.To(queue, strings.Repeat("x", 70_000)))[0].String()] = true
 		}
 	}
@@ -86,7 +85,7 @@ func testParkedAndRefused(t *testing.T, broker *servers.RabbitMQ, limit func(byt
 func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int)) {
 	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "size"})
 	queue := s.Queue("size-target", nil)
-	ids := goodBatch(s, queue, many/10)
+	ids := goodBatch(s, queue, 50)
 	// What is in flight beside a refused one comes twice: so each has a queue of its own.
 	largeQueue, smallQueue := s.Queue("large", nil), s.Queue("small", nil)
 	large := stage.To(largeQueue, strings.Repeat("x", 70_000))
@@ -96,11 +95,10 @@ func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int))
 	never, _ := s.Begin(large)
 	publish(t, s, amqp.Publishing{MessageId: "malformed"})
 	publish(t, s, amqp.Publishing{MessageId: "large and malformed", Body: large.Publishing.Body})
-	for id := range goodBatch(s, queue, many/10) {
+	for id := range goodBatch(s, queue, 50) {
 		ids[id] = true
 	}
 	limit(66_000)
-	defer limit(128 << 20)
 	refusals := make(chan struct{}, 1000)
 	v := s.Verify(verifier.Options{Patience: 200 * time.Millisecond, HandBack: time.Second,
 		Logger: slog.New(tellTale{slog.DiscardHandler, "message stays in its queue", refusals})})
@@ -153,7 +151,20 @@ func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int))
 func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
 	s := stage.On(t, stage.Postgres, server.URL(), bridge.Topology{Queue: "alarm"})
 	queue := s.Queue("alarm-target", nil)
-	v, err := verifier.New(s.Ledger, s.Broker, &verifier.Options{Topology: s.Topology, Logger: stage.Logger(t), Drain: time.Second})
+	blocked := make(chan struct{}, 100)
+	connectionBlocked := servertest.Method{10, 60}
+	_, through := servertest.NewGate(t, s.AMQP, func(f servertest.Frame) bool {
+		if f.Reply && f.Method == connectionBlocked {
+			blocked <- struct{}{}
+		}
+		return false
+	})
+	broker, err := bridge.Dial(t.Context(), through, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(broker.Close)
+	v, err := verifier.New(s.Ledger, broker, &verifier.Options{Topology: s.Topology, Logger: stage.Logger(t), Drain: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,10 +181,7 @@ func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
 	if err := first.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	s.Eventually("the broker has blocked the publishing connection", func() bool {
-		states, err := server.Ctl(t.Context(), "-q", "list_connections", "state")
-		return err == nil && strings.Contains(states, "blocked")
-	})
+	servertest.Next(t, "the broker blocks the publishing connection", blocked)
 	if err := second.Commit(); err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +192,7 @@ func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
 	case <-time.After(servertest.Patience):
 		t.Error("it does not stop")
 		servertest.Alarm(t, server, false)
-		<-ended
+		servertest.Next(t, "it stops after the alarm", ended)
 	}
 }
 

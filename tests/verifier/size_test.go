@@ -50,7 +50,7 @@ func TestBytesAreBounded(t *testing.T) {
 	}
 	open, ids := s.Begin(messages...)
 	before := heap()
-	v := s.Verify(verifier.Options{MaxBytes: most, Patience: time.Second})
+	v := s.Verify(verifier.Options{MaxBytes: most, Patience: 200 * time.Millisecond})
 	held, grown := 0, 0
 	look := func() {
 		held, grown = max(held, v.State().Bytes), max(grown, heap()-before)

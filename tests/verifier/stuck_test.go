@@ -1,9 +1,12 @@
 package verifier_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +17,24 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
+
+// suspend is servertest.SuspendQueue for several queues at once: each call of the broker's
+// command line takes a second of the processor.
+func suspend(t *testing.T, s *stage.Stage, queues ...string) (resume func()) {
+	t.Helper()
+	vhost := s.AMQP[strings.LastIndex(s.AMQP, "/")+1:]
+	tell := func(ctx context.Context, verb string) {
+		t.Helper()
+		text := fmt.Sprintf(`[sys:%s(whereis(list_to_atom("%s_" ++ Q))) || Q <- ["%s"]].`, verb, vhost, strings.Join(queues, `","`))
+		if _, err := servertest.RabbitMQ(t).Ctl(ctx, "eval", text); err != nil {
+			t.Errorf("%s %v: %v", verb, queues, err)
+		}
+	}
+	tell(t.Context(), "suspend")
+	resume = sync.OnceFunc(func() { tell(context.Background(), "resume") })
+	t.Cleanup(resume)
+	return resume
+}
 
 // times keeps how long each message for a queue took, from its delivery until its row was
 // deleted.
@@ -39,19 +60,19 @@ func (o *times) count() int {
 	return len(o.took)
 }
 
-// p99 is of the times from the first one on.
-func (o *times) p99(first int) time.Duration {
+// median is of the times from the first one on.
+func (o *times) median(first int) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	took := slices.Sorted(slices.Values(o.took[first:]))
-	return took[len(took)*99/100]
+	return took[len(took)/2]
 }
 
 // A queue that stops to confirm in the middle of a burst holds up nothing of the other
 // targets, for more messages than RabbitMQ's credit flow lets through behind it.
 func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 	t.Parallel()
-	const transactions = 600
+	const before, behind = 50, 600
 	s := stage.New(t, stage.Postgres)
 	stuck := s.Queue("stuck", amqp.Table{"x-queue-type": "quorum"})
 	other := s.Queue("other", nil)
@@ -59,25 +80,24 @@ func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 	// Whoever waited for a time-out would not be through in time.
 	v := s.Verify(verifier.Options{Observer: seen, ConfirmTimeout: 2 * stage.Patience})
 	stuckIDs, otherIDs := map[string]bool{}, map[string]bool{}
-	send := func() {
+	send := func(n int) {
 		t.Helper()
-		for i := range transactions {
+		for i := range n {
 			ids := s.Commit(stage.To(stuck, fmt.Sprint(i)), stage.To(other, fmt.Sprint(i)))
 			stuckIDs[ids[0].String()], otherIDs[ids[1].String()] = true, true
 		}
+		s.Eventually("all others are through", func() bool { return seen.count() == len(otherIDs) })
 	}
-	send()
-	s.Eventually("all are through", func() bool { return seen.count() == transactions })
-	usual := seen.p99(0)
-	resume := servertest.SuspendQueue(t, s.AMQP, stuck)
-	send()
-	s.Eventually("all others are through", func() bool { return seen.count() == 2*transactions })
-	// A shared machine's own hiccups are not the point.
-	const hiccup = 10 * time.Second
-	got := seen.p99(transactions)
-	t.Logf("p99 of the others: %v, usually %v", got, usual)
-	if got > max(2*usual, hiccup) {
-		t.Errorf("p99 of the others is %v, usually %v", got, usual)
+	send(before)
+	resume := suspend(t, s, stuck)
+	began := time.Now()
+	send(behind)
+	lasted := time.Since(began)
+	// Whoever is in flight behind the first stuck one waits for a moment; most are not.
+	median := seen.median(before)
+	t.Logf("half of the others took %v and more, and all together %v", median, lasted)
+	if median > lasted/10 {
+		t.Errorf("half of the others took %v and more, and all together %v", median, lasted)
 	}
 	resume()
 	expectAll(t, s, stuck, stuckIDs)
@@ -89,44 +109,47 @@ func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 }
 
 // More targets never confirm than are tried at the same time. Nobody else's first trial
-// waits for theirs.
+// waits for theirs, which take longer than the test.
 func TestTrialsOfStuckTargetsKeepNoOtherWaiting(t *testing.T) {
 	t.Parallel()
-	const timeout = 30 * time.Second
+	const trials = 4 // at the same time, over a connection each
+	var connections atomic.Int64
 	s := stage.New(t, stage.Postgres)
+	_, through := servertest.NewGate(t, s.AMQP, func(f servertest.Frame) bool {
+		if !f.Reply && f.N == 0 {
+			connections.Add(1)
+		}
+		return false
+	})
+	var err error
+	if s.Broker, err = bridge.Dial(t.Context(), through, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Broker.Close)
 	other := s.Queue("other", nil)
-	v := s.Verify(verifier.Options{ConfirmTimeout: timeout, Unroutable: time.Hour, Patience: time.Hour})
+	v := s.Verify(verifier.Options{ConfirmTimeout: 2 * stage.Patience, Drain: time.Second, Unroutable: time.Hour, Patience: time.Hour})
 	var stuck []string
-	for i := range 6 {
+	for i := range trials + 1 {
 		stuck = append(stuck, s.Queue(fmt.Sprint("stuck-", i), amqp.Table{"x-queue-type": "quorum"}))
 		s.Commit(stage.To(stuck[i], ""))
 		s.Receive(stuck[i], 1)
 	}
-	for _, queue := range stuck {
-		servertest.SuspendQueue(t, s.AMQP, queue)
+	before := connections.Load()
+	suspend(t, s, stuck...)
+	sendAll := func() {
+		for _, queue := range stuck {
+			s.Commit(stage.To(queue, ""), stage.To(queue, ""))
+		}
 	}
-	for _, queue := range stuck {
-		s.Commit(stage.To(queue, ""), stage.To(queue, ""))
-	}
+	sendAll()
 	s.Eventually("they are held", func() bool {
 		expectAll(t, s, other, goodBatch(s, other, 10)) // they fall behind others
 		return len(v.State().Targets) == len(stuck)
 	})
-	for _, queue := range stuck { // the first ones may be in flight still
-		s.Commit(stage.To(queue, ""), stage.To(queue, ""))
-	}
-	tried := time.Now()
-	s.Eventually("all are being tried, if they can", func() bool {
-		return time.Since(tried) > 2*time.Second && !slices.ContainsFunc(v.State().Targets, func(h verifier.HeldTarget) bool { return h.Messages == 0 })
-	})
-	began := time.Now()
+	sendAll() // the first ones may be in flight still
+	s.Eventually("as many are tried as may be", func() bool { return connections.Load() >= before+trials })
 	s.Commit(bridge.Message{Exchange: "missing", RoutingKey: "k"})
 	s.Eventually("the missing exchange is known", func() bool {
 		return slices.ContainsFunc(v.State().Targets, func(h verifier.HeldTarget) bool { return h.Reason == verifier.Missing })
 	})
-	took := time.Since(began)
-	t.Logf("it took %v", took)
-	if took > timeout/3 {
-		t.Errorf("it took %v", took)
-	}
 }
