@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/uuid"
@@ -256,17 +257,19 @@ func TestWhatIsSentBesideFnIsDeliveredOrAnError(t *testing.T) {
 		{1, func(tx *sender.Tx) ([]uuid.UUID, error) { return tx.Stage(t.Context(), messages("target", 1)...) }},
 	} {
 		var senders sync.WaitGroup
+		var over atomic.Bool
 		began := make(chan struct{}, 1)
 		if err := s.Sender.InTx(t.Context(), s.DB, nil, func(tx *sender.Tx) error {
 			for range test.goroutines {
 				senders.Go(func() {
 					for {
+						late := over.Load()
 						ids, err := test.add(tx)
 						select {
 						case began <- struct{}{}:
 						default:
 						}
-						if err != nil {
+						if err != nil || late {
 							if !errors.Is(err, sql.ErrTxDone) {
 								t.Errorf("after fn has returned: %v", err)
 							}
@@ -283,6 +286,7 @@ func TestWhatIsSentBesideFnIsDeliveredOrAnError(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
+		over.Store(true)
 		senders.Wait()
 	}
 	settled(t, s, "target", sent...)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -112,6 +113,14 @@ func returns(t *testing.T, what string, fn func() error) error {
 	result := make(chan error, 1)
 	go func() { result <- fn() }()
 	return servertest.Next(t, what+" returns", result)
+}
+
+// await waits until all of a group are done.
+func await(t *testing.T, what string, group *sync.WaitGroup) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { group.Wait(); close(done) }()
+	servertest.Next(t, what, done)
 }
 
 // fails expects that Publish fails with an error that is want. That it keeps its deadline to

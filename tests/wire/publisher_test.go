@@ -19,12 +19,15 @@ import (
 // verdicts collects what a publisher reports.
 type verdicts struct {
 	t       *testing.T
+	ctx     context.Context
 	running sync.WaitGroup
 }
 
+func newVerdicts(t *testing.T) *verdicts { return &verdicts{t: t, ctx: within(t, patience)} }
+
 func (v *verdicts) publish(p *bridge.Publisher, queue, id string, want error) {
 	v.running.Add(1)
-	err := p.Publish(v.t.Context(), bridge.Target{RoutingKey: queue}, amqp.Publishing{MessageId: id}, func(err error) {
+	err := p.Publish(v.ctx, bridge.Target{RoutingKey: queue}, amqp.Publishing{MessageId: id}, func(err error) {
 		if !errors.Is(err, want) {
 			v.t.Errorf("message %s to %s: %v, want %v", id, queue, err, want)
 		}
@@ -34,6 +37,12 @@ func (v *verdicts) publish(p *bridge.Publisher, queue, id string, want error) {
 		v.t.Errorf("publish message %s: %v", id, err)
 		v.running.Done()
 	}
+}
+
+// wait waits for all reports.
+func (v *verdicts) wait() {
+	v.t.Helper()
+	await(v.t, "all reports", &v.running)
 }
 
 func publisher(t *testing.T, conn *bridge.Connection, inFlight int) *bridge.Publisher {
@@ -52,7 +61,7 @@ func TestExactlyTheReturnedMessageIsBlamed(t *testing.T) {
 	vhost := servertest.Vhost(t)
 	declare(t, vhost, "here", nil)
 	p := publisher(t, connect(t, dial(t, vhost, nil)), 4096)
-	v := &verdicts{t: t}
+	v := newVerdicts(t)
 	var publishing sync.WaitGroup
 	for g := range 8 {
 		publishing.Go(func() {
@@ -67,7 +76,7 @@ func TestExactlyTheReturnedMessageIsBlamed(t *testing.T) {
 		})
 	}
 	publishing.Wait()
-	v.running.Wait()
+	v.wait()
 }
 
 // A full queue refuses at once, a quorum queue confirms later; the broker's
@@ -79,7 +88,7 @@ func TestExactlyTheNackedMessageIsBlamed(t *testing.T) {
 	declare(t, vhost, "slow", amqp.Table{"x-queue-type": "quorum"})
 	declare(t, vhost, "full", amqp.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
 	p := publisher(t, connect(t, dial(t, vhost, nil)), 1024)
-	v := &verdicts{t: t}
+	v := newVerdicts(t)
 	for i := range 1000 {
 		if i%7 == 3 {
 			v.publish(p, "full", fmt.Sprint(i), bridge.ErrNacked)
@@ -87,7 +96,7 @@ func TestExactlyTheNackedMessageIsBlamed(t *testing.T) {
 			v.publish(p, "slow", fmt.Sprint(i), nil)
 		}
 	}
-	v.running.Wait()
+	v.wait()
 	if n := depth(t, vhost, "full"); n != 0 {
 		t.Errorf("the full queue took %d messages", n)
 	}
@@ -114,7 +123,7 @@ func TestABlockedReportLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	servertest.Next(t, "the first report", blocked)
-	v := &verdicts{t: t}
+	v := newVerdicts(t)
 	for i := range inFlight - 1 {
 		v.publish(p, "nowhere", fmt.Sprint(i), bridge.ErrReturned)
 	}
@@ -132,7 +141,7 @@ func TestABlockedReportLosesNothing(t *testing.T) {
 		t.Error(err)
 	}
 	close(release)
-	v.running.Wait()
+	v.wait()
 }
 
 // What was confirmed before the channel closed is confirmed, all else is
@@ -226,9 +235,9 @@ func TestWhatWouldEndTheConnectionIsNotSent(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	v := &verdicts{t: t}
+	v := newVerdicts(t)
 	v.publish(p, "q", "good", nil)
-	v.running.Wait()
+	v.wait()
 }
 
 // The largest headers that are accepted do fit into a frame.

@@ -71,7 +71,7 @@ func TestNacksRenewTheChannelAndNobodyNotices(t *testing.T) {
 		})
 	}
 	publishing.Wait()
-	reported.Wait()
+	await(t, "all reports", &reported)
 	if n := channels.Load(); n < enough {
 		t.Errorf("it has used %d channels", n)
 	}
