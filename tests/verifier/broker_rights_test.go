@@ -19,13 +19,7 @@ func TestTheDocumentedRightsOfTheBrokerAreEnough(t *testing.T) {
 	queue := s.Queue("target", nil)
 	as := func(configure, write, read string) *bridge.Broker {
 		t.Helper()
-		broker, err := bridge.Dial(t.Context(), servertest.User(t, admin, configure, write, read),
-			&bridge.BrokerOptions{DialTimeout: stage.Patience, Logger: stage.Logger(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(broker.Close)
-		return broker
+		return dial(t, servertest.User(t, admin, configure, write, read))
 	}
 	var err error
 	s.Sender, err = sender.New(s.Ledger, as("^$", `^amq\.default$`, "^$"),

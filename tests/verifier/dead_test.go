@@ -22,9 +22,7 @@ import (
 // goodBatch commits n messages for queue and returns their IDs.
 func goodBatch(s *stage.Stage, queue string, n int) map[string]bool {
 	ids := map[string]bool{}
-	for _, id := range s.Commit(some(queue, n)...) {
-		ids[id.String()] = true
-	}
+	add(ids, s.Commit(some(queue, n)...)...)
 	return ids
 }
 
@@ -263,12 +261,7 @@ func TestWhatTheBrokerRefusesIsDeadLettered(t *testing.T) {
 			id := s.Commit(test.bad)[0].String()
 			maps.Copy(ids, goodBatch(s, queue, 100))
 			// The verifier's login may write to the default exchange only.
-			limited, err := bridge.Dial(t.Context(), servertest.User(t, admin, "", "^amq.default$", ".*"), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(limited.Close)
-			s.Broker = limited
+			s.Broker = dial(t, servertest.User(t, admin, "", "^amq.default$", ".*"))
 			v := s.Verify(verifier.Options{KeepUserID: true})
 			expectAll(t, s, queue, ids)
 			if d := expectDead(t, s, "refused", test.says); d.MessageId != id {
@@ -293,12 +286,7 @@ func TestWhatDoesNotFitWithItsReasonIsDeadLetteredAsARecord(t *testing.T) {
 	}
 	s.Queue(s.Topology.Queue, amqp.Table{"x-queue-type": "quorum"})
 	queue := s.Queue("target", nil)
-	limited, err := bridge.Dial(t.Context(), servertest.User(t, admin, "^$", ".*", ".*"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(limited.Close)
-	s.Broker = limited
+	s.Broker = dial(t, servertest.User(t, admin, "^$", ".*", ".*"))
 	publish(t, s, amqp.Publishing{MessageId: "huge", Headers: amqp.Table{"h": strings.Repeat("x", 130_950)}, Type: "t", Body: []byte("body")})
 	// Nobody has made this a record.
 	publish(t, s, amqp.Publishing{MessageId: "forged", Headers: amqp.Table{wire.HeaderDeadRecord: "1"}, Body: []byte("body")})

@@ -2,7 +2,6 @@ package verifier_test
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -104,14 +103,8 @@ func TestMessagesInGroupsAreBounded(t *testing.T) {
 	queue := s.Queue("target", nil)
 	const size, groups, prefetch = 20, 50, 40
 	want := map[string]bool{}
-	for i := range groups {
-		var messages []bridge.Message
-		for j := range size {
-			messages = append(messages, stage.To(queue, fmt.Sprint(i, j)))
-		}
-		for _, id := range s.Commit(messages...) {
-			want[id.String()] = true
-		}
+	for range groups {
+		add(want, s.Commit(some(queue, size)...)...)
 	}
 	if n := s.Depth(s.Topology.Queue); n != groups {
 		t.Fatalf("%d messages in the staging queue, want %d groups", n, groups)
@@ -179,7 +172,7 @@ func TestAStopLeavesEachMessageOfAGroupOnce(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
-	open, ids := s.Begin(stage.To(queue, "1"), stage.To(queue, "2"), stage.To(queue, "3"))
+	open, ids := s.Begin(some(queue, 3)...)
 	if n := s.Depth(s.Topology.Queue); n != 1 {
 		t.Fatalf("%d messages in the staging queue, want a group", n)
 	}

@@ -60,11 +60,9 @@ func testParkedAndRefused(t *testing.T, broker *servers.RabbitMQ, limit func(byt
 	outbox := parkingSender(t, s, nil, sender.ParkAlways)
 	good, large := map[string]bool{}, map[string]bool{}
 	for i := range 60 {
-		for _, id := range transact(t, s, outbox, true, some(queue, 10)...) {
-			good[id.String()] = true
-		}
+		add(good, transact(t, s, outbox, true, some(queue, 10)...)...)
 		if i%20 == 10 {
-			large[transact(t, s, outbox, true, stage.To(queue, strings.Repeat("x", 70_000)))[0].String()] = true
+			add(large, transact(t, s, outbox, true, stage.To(queue, strings.Repeat("x", 70_000)))...)
 		}
 	}
 	v := s.Verify(verifier.Options{})
@@ -89,15 +87,14 @@ func testTooLarge(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int))
 	// What is in flight beside a refused one comes twice: so each has a queue of its own.
 	largeQueue, smallQueue := s.Queue("large", nil), s.Queue("small", nil)
 	large := stage.To(largeQueue, strings.Repeat("x", 70_000))
-	largeIDs := map[string]bool{s.Commit(large)[0].String(): true}
+	largeIDs := map[string]bool{}
+	add(largeIDs, s.Commit(large)...)
 	open, late := s.Begin(large, stage.To(smallQueue, "small"))
-	largeIDs[late[0].String()] = true
+	add(largeIDs, late[0])
 	never, _ := s.Begin(large)
 	publish(t, s, amqp.Publishing{MessageId: "malformed"})
 	publish(t, s, amqp.Publishing{MessageId: "large and malformed", Body: large.Publishing.Body})
-	for id := range goodBatch(s, queue, 50) {
-		ids[id] = true
-	}
+	maps.Copy(ids, goodBatch(s, queue, 50))
 	limit(66_000)
 	refusals := make(chan struct{}, 1000)
 	v := s.Verify(verifier.Options{Patience: 200 * time.Millisecond, HandBack: time.Second,
@@ -159,12 +156,7 @@ func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
 		}
 		return false
 	})
-	broker, err := bridge.Dial(t.Context(), through, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(broker.Close)
-	v, err := verifier.New(s.Ledger, broker, &verifier.Options{Topology: s.Topology, Logger: stage.Logger(t), Drain: time.Second})
+	v, err := verifier.New(s.Ledger, dial(t, through), &verifier.Options{Topology: s.Topology, Logger: stage.Logger(t), Drain: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

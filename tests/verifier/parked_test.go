@@ -79,9 +79,7 @@ func TestParkedMessagesAreDeliveredIfAndOnlyIfTheirTransactionCommits(t *testing
 	outbox := parkingSender(t, s, nil, sender.ParkAlways)
 	want := map[string]bool{}
 	for range 20 {
-		for _, id := range transact(t, s, outbox, true, some(queue, 40)...) {
-			want[id.String()] = true
-		}
+		add(want, transact(t, s, outbox, true, some(queue, 40)...)...)
 		transact(t, s, outbox, false, some(queue, 3)...)
 	}
 	if n := s.Depth(s.Topology.Queue); n != 0 {
@@ -109,11 +107,7 @@ func TestAnOutageOfTheBrokerStopsNoTransaction(t *testing.T) {
 	t.Cleanup(broker.Close)
 	parking := parkingAfter(t, s, broker, sender.ParkOnOutage, stage.Patience) // no confirm is so slow
 	want := map[string]bool{}
-	commit := func(n int) {
-		for _, id := range transact(t, s, parking, true, some(queue, n)...) {
-			want[id.String()] = true
-		}
-	}
+	commit := func(n int) { add(want, transact(t, s, parking, true, some(queue, n)...)...) }
 	commit(3)
 	if n := count(t, s, "bridge_parked"); n != 0 {
 		t.Errorf("%d parked while the broker is there", n)

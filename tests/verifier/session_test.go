@@ -106,12 +106,7 @@ func TestASilentBrokerDoesNotKeepAStartingVerifier(t *testing.T) {
 	s := stage.New(t, stage.SQLite)
 	qosOK := servertest.Method{60, 11}
 	gate, through := servertest.NewGate(t, s.AMQP, func(f servertest.Frame) bool { return f.Reply && f.Method == qosOK })
-	broker, err := bridge.Dial(t.Context(), through+"?heartbeat=60", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(broker.Close)
-	v, err := verifier.New(s.Ledger, broker, &verifier.Options{Topology: s.Topology})
+	v, err := verifier.New(s.Ledger, dial(t, through+"?heartbeat=60"), &verifier.Options{Topology: s.Topology})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,12 +130,7 @@ func TestCutConnectionsStartANewSessionAndLoseNothing(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
 	valve, address := servertest.Through(t, s.AMQP)
-	through, err := bridge.Dial(t.Context(), address, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(through.Close)
-	s.Broker = through
+	s.Broker = dial(t, address)
 	v := s.Verify(verifier.Options{})
 	ids := map[string]bool{}
 	for round := range 4 {
@@ -167,7 +157,7 @@ func TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing(t *testing.T) {
 	queue := s.Queue("target", nil)
 	v := s.Verify(verifier.Options{SettleWait: stage.Patience, Patience: time.Hour}) // one settle waits for the whole time
 	ids := goodBatch(s, queue, 500)
-	ids[s.Commit(inOrder(queue, "key", 1))[0].String()] = true
+	add(ids, s.Commit(inOrder(queue, "key", 1))...)
 	held, _ := s.Begin(stage.To(queue, "the killed one is rolled back"))
 	sessions := v.Stats().Sessions
 	// A connection that is killed while it is idle is replaced without a word.
@@ -189,7 +179,7 @@ func TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing(t *testing.T) {
 	}
 	s.Eventually("a new session", func() bool { return v.Stats().Sessions > sessions })
 	maps.Copy(ids, goodBatch(s, queue, 500))
-	ids[s.Commit(inOrder(queue, "key", 2))[0].String()] = true
+	add(ids, s.Commit(inOrder(queue, "key", 2))...)
 	expectAll(t, s, queue, ids)
 	s.Eventually("the killed one is dropped", func() bool { return v.Stats().Dropped > 0 })
 }
@@ -225,7 +215,7 @@ func TestStopDrainsWhatIsJudgedAndHandsBackTheRest(t *testing.T) {
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	ids[openIDs[0].String()] = true
+	add(ids, openIDs...)
 	second := s.Verify(verifier.Options{})
 	expectAll(t, s, queue, ids)
 	second.Stop()

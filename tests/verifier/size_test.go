@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -39,14 +38,10 @@ func TestBytesAreBounded(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	large, queue := s.Queue("large", nil), s.Queue("target", nil)
 	const n, size, most = 80, 512 << 10, 3 << 20
-	body := strings.Repeat("x", size)
-	messages := make([]bridge.Message, n)
+	body := make([]byte, size)
+	messages := some(large, n)
 	for i := range messages {
-		messages[i] = stage.To(large, "")
-		messages[i].Publishing.Body = []byte(body[:size-i])
-		if i > 0 {
-			messages[i].Publishing.Body = messages[0].Publishing.Body[:size-i]
-		}
+		messages[i].Publishing.Body = body[:size-i]
 	}
 	open, ids := s.Begin(messages...)
 	before := heap()
@@ -65,9 +60,7 @@ func TestBytesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]bool{}
-	for _, id := range ids {
-		want[id.String()] = true
-	}
+	add(want, ids...)
 	expectAll(t, s, large, want)
 	s.Eventually("the ledger is empty", func() bool { look(); return s.Rows() == 0 })
 	t.Logf("held %d bytes at most, of %d; the heap grew by %d", held, most, grown)

@@ -3,7 +3,6 @@ package verifier_test
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -25,11 +23,8 @@ func TestSlowTransactionsDelayTheirOwnMessagesOnly(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	slowQueue, queue := s.Queue("slow", nil), s.Queue("target", nil)
 	v := s.Verify(verifier.Options{Prefetch: 160, Settlers: 4})
-	big := make([]bridge.Message, 1000) // the waiting queue is passed through some 80 at a time
-	for i := range big {
-		big[i] = stage.To(slowQueue, fmt.Sprint(i))
-	}
-	open, _ := s.Begin(big...)
+	const big = 1000 // the waiting queue is passed through some 80 at a time
+	open, _ := s.Begin(some(slowQueue, big)...)
 	var small []*sql.Tx
 	for range 30 {
 		tx, _ := s.Begin(stage.To(slowQueue, "small"))
@@ -49,7 +44,7 @@ func TestSlowTransactionsDelayTheirOwnMessagesOnly(t *testing.T) {
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	s.Receive(slowQueue, len(big))
+	s.Receive(slowQueue, big)
 	if got := v.Stats(); got.Dropped != 0 || got.DeadLettered != 0 || got.Sessions != 1 {
 		t.Errorf("stats %+v", got)
 	}
