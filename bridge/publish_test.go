@@ -10,14 +10,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-func outgoing(body []byte) []Outgoing {
+func carrying(body []byte) []Outgoing {
 	return []Outgoing{{Target{RoutingKey: "q"}, amqp.Publishing{MessageId: "m", Body: body}}}
 }
 
 // publish publishes in a goroutine, and returns where the result will be.
 func publish(b *Broker, body string) <-chan error {
 	result := make(chan error, 1)
-	go func() { result <- b.Publish(context.Background(), outgoing([]byte(body))) }()
+	go func() { result <- b.Publish(context.Background(), carrying([]byte(body))) }()
 	return result
 }
 
@@ -26,7 +26,7 @@ func awaitResult(t *testing.T, what string, result <-chan error) error {
 	select {
 	case err := <-result:
 		return err
-	case <-time.After(patience):
+	case <-time.After(peerPatience):
 		t.Fatalf("%s: no result", what)
 		return nil
 	}
@@ -41,7 +41,7 @@ func TestABodyIsGarbageWhenItsCallerHasGone(t *testing.T) {
 	go func() {
 		body := make([]byte, 4096)
 		runtime.AddCleanup(&body[0], func(freed chan struct{}) { close(freed) }, freed)
-		result <- b.Publish(ctx, outgoing(body))
+		result <- b.Publish(ctx, carrying(body))
 	}()
 	message := peer.next()
 	leave()
@@ -49,7 +49,7 @@ func TestABodyIsGarbageWhenItsCallerHasGone(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	// The peer keeps the connection alive, whose end would free it.
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(peerPatience); ; {
 		runtime.GC()
 		select {
 		case <-freed:

@@ -12,6 +12,8 @@ import (
 	"time"
 )
 
+const peerPatience = 2 * time.Minute
+
 // A scriptedPeer speaks as much of AMQP as a Broker needs to publish, and leaves it to the
 // test to say what becomes of each message.
 type scriptedPeer struct {
@@ -71,7 +73,7 @@ func (p *scriptedPeer) next() peerMessage {
 	select {
 	case m := <-p.published:
 		return m
-	case <-time.After(patience):
+	case <-time.After(peerPatience):
 		p.t.Fatal("nothing was published")
 		return peerMessage{}
 	}
