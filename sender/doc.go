@@ -12,64 +12,63 @@
 //		return err
 //	})
 //
-// InTx begins and ends the transaction. Where you do that yourself, SendTx works in it:
-// SendTx(ctx, bridge.SQL(tx), …) in a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile.
-// bridge.SQL says what to pass for other libraries. The examples are
-// whole programs: for PostgreSQL, SQL Server, sqlx, a table of one's own, staging early,
-// and with parking.
+// InTx begins and ends the transaction. If you do that yourself, call SendTx in it: SendTx(ctx,
+// bridge.SQL(tx), …) for a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile. bridge.SQL says
+// what to pass for other libraries. The examples are whole programs: PostgreSQL, SQL Server,
+// sqlx, a table of one's own, staging early, and parking.
 //
-// The ledger's tables (package migrate, or verifier -migrate) are in the database of the
-// transaction. The queues are made by the verifier, which must run for anything to
-// arrive: package verifier says what becomes of a message. Package bridge is the
-// protocol, with its words, its rules, and what happens at each crash.
+// The ledger's tables (package migrate, or verifier -migrate) must be in the database of the
+// transaction. The verifier makes the queues, and must run for anything to arrive; package
+// verifier says what happens to a message. Package bridge describes the protocol: its words,
+// its rules, and what happens at each crash.
 //
 // # What it does
 //
-// SendTx inserts the messages' IDs into the ledger (with an own table, it looks that
-// their rows are there), publishes all messages to the staging queue, and waits once for
-// all confirms. Rules 1 and 2 of package bridge make that safe: the INSERT has succeeded
-// before the first byte of a message leaves, and SendTx returns nil only if every message
-// is confirmed and none was returned, or all are parked (see below).
+// SendTx inserts the messages' IDs into the ledger, publishes all messages to the staging
+// queue, and waits once for all confirms. (With an own table, it checks that their rows exist.)
+// Rules 1 and 2 of package bridge make that safe: the INSERT has succeeded before the first
+// byte of a message leaves, and SendTx returns nil only if every message is confirmed and none
+// was returned, or all are parked (see below).
 //
-// In between the transaction is open and holds its locks for a round trip to the
-// broker; Options.Timeout says for how long at most. So send as late in the transaction as you can, as InTx does, or stage early.
+// Meanwhile the transaction is open and holds its locks for a round trip to the broker, at most
+// for Options.Timeout. So send as late in the transaction as you can, as InTx does, or stage
+// early.
 //
 // # Staging early
 //
-// Tx.Stage, inside InTx, and StageTx, in a transaction of yours, record the messages and
-// begin to publish them at once. The broker's confirm takes its time while the
-// transaction's other statements run. InTx waits for what is left of it before it commits.
-// After StageTx you do: commit only when Wait of its result has returned nil. Rules 1 and 2
-// hold as before.
+// Tx.Stage, inside InTx, and StageTx, in a transaction of yours, record the messages and begin
+// to publish them at once. The broker confirms while the transaction's other statements run.
+// InTx waits for the confirm before it commits. After StageTx you must wait yourself: commit
+// only when Wait of its result has returned nil.
 //
-// Stage early where the content of the message is known before the transaction's last
-// statements, and these take about as long as the confirm. What it costs:
+// Stage early if the content of the message is known before the transaction's last statements,
+// and these take about as long as the confirm. What it costs:
 //
-//   - The rows that you have locked are not locked for longer. The ledger's row is held
-//     from the staging to the end of the transaction, and only the verifier waits for it.
-//   - The verifier meets the message sooner, and its lookup waits for as long as the
-//     transaction takes. That is cheap for milliseconds. Of a transaction that runs for
-//     seconds, send at the end.
-//   - A transaction that rolls back has staged for nothing: the broker has stored the
-//     message, and the verifier drops it. Where many roll back, send at the end.
+//   - Your own rows are not locked for longer. The ledger's row is locked from the staging to
+//     the end of the transaction, and only the verifier waits for it.
+//   - The verifier receives the message sooner, and its lookup waits until the transaction
+//     ends. That is cheap for milliseconds. In a transaction that runs for seconds, send at the
+//     end.
+//   - If the transaction rolls back, the broker has stored the message for nothing, and the
+//     verifier drops it. If many roll back, send at the end.
 //
 // # Groups
 //
-// While a message waits for its confirm, those of concurrent transactions gather,
-// and travel to the staging queue as one message, which costs the broker a fraction.
-// Every transaction waits for the confirm of what carries its own messages, and the
-// verifier judges each message by itself. If a group fails, every transaction with a
-// message in it fails, and rolls back. A message never waits for others to join it when
-// none is on its way. Options.GroupMessages turns it off.
+// While a message waits for its confirm, messages of concurrent transactions gather. They
+// travel to the staging queue as one group, which costs the broker a fraction of single
+// messages. Every transaction waits for the confirm of the groups that carry its messages, and
+// the verifier judges each message by itself. If a group fails, every transaction with a
+// message in it fails and rolls back. If nothing is on its way, a message does not wait for
+// others. Options.GroupMessages turns grouping off.
 //
 // # When the broker is out
 //
-// By default sending fails then, and you roll back. With Options.Parking set to
-// ParkOnOutage the messages are stored in the database instead, by the same
-// transaction, which may commit; a verifier stages them when the broker is back.
-// Make the broker with bridge.NewBroker, so that your process can start during an
-// outage. A message whose confirm was only late may then be delivered twice, with the
-// same ID. ParkAlways turns this into a plain transactional outbox.
+// By default sending fails during an outage, and you roll back. With Options.Parking set to
+// ParkOnOutage the same transaction stores the messages in the database instead, and may
+// commit. A verifier stages them when the broker is back. A message whose confirm was only late
+// may then be delivered twice, with the same ID. Make the broker with bridge.NewBroker, so that
+// your process can start during an outage. ParkAlways stores every message, as a plain
+// transactional outbox does.
 //
 // # In order
 //
@@ -83,36 +82,36 @@
 //
 // # What to do on an error
 //
-// Roll back; InTx has done so. Nothing of the transaction will be delivered then,
-// whatever the broker has taken: the verifier finds no row and drops it. Then:
+// Roll back; InTx has done so already. Nothing of the transaction is delivered then: the
+// verifier finds no rows, and drops what the broker has taken. Then:
 //
 //	bridge.Retryable(err)      no broker, blocked, full queue, no confirm in time:
-//	                           begin again with a new transaction, later, not for
+//	                           try again later with a new transaction, but not for
 //	                           ever; false once your own context is cancelled
-//	bridge.Refusal(err)        not nil: the broker has closed the channel because of a
-//	                           message, of this transaction or of one that travelled
-//	                           with it: as a rule one above its max_message_size
+//	bridge.Refusal(err)        not nil: the broker closed the channel because of a
+//	                           message of this transaction, or of one in its group;
+//	                           usually it is larger than max_message_size
 //	bridge.ErrReturned         the staging queue is not there: Topology.Declare
 //	bridge.ErrInvalidMessage   this message can never be sent; nothing was touched
 //	bridge.ErrDuplicateID      this ID is in the ledger, or was given twice in one call
 //	bridge.ErrNoRow            with an own table: insert the message's row first
 //	bridge.ErrOtherLedger      the transaction is one of another database
 //	bridge.ErrCredentials      the broker refuses the login
-//	sender.ErrCommitUnknown    from InTx only: the COMMIT's answer is missing. It
-//	                           may have committed, and is delivered then: look
-//	                           before you repeat it
+//	sender.ErrCommitUnknown    from InTx only: the COMMIT's answer is missing. If it
+//	                           did commit, the message is delivered: look before you
+//	                           repeat it
 //
-// Any other error is the database driver's. It is bridge.ErrNoSchema or bridge.ErrNotPrimary
-// as well, where that is the cause. A *bridge.PublishError in
-// the chain names a message. When you call Commit yourself after SendTx, its errors are
-// yours to judge: one that is not the database's own refusal is an unknown commit too.
+// Any other error is the database driver's. It also is bridge.ErrNoSchema or
+// bridge.ErrNotPrimary if that is the cause. A *bridge.PublishError in the chain names a
+// message. If you call Commit yourself, you must judge its error: unless the database itself
+// refused, the transaction may have committed.
 //
 // A process that dies needs nothing: the database rolls back what was open, and
 // what had committed is forwarded.
 //
 // # What it does not do
 //
-// It does not repeat a transaction, nor wait for the receiver, nor keep an order among
-// messages without an order key. It does not see whether the target exists: an unroutable message ends in the
-// dead queue (package verifier).
+// It does not repeat a transaction, wait for the receiver, or keep an order among messages
+// without an order key. It does not see whether the target exists: the verifier sends an
+// unroutable message to the dead queue.
 package sender

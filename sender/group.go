@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// groupBytes bounds the records in one group. A message of more than a third of
-	// it goes alone: the broker's cost is per byte then.
+	// groupBytes bounds the records in one group. A message of more than a third of it goes
+	// alone, since the broker's cost is then per byte.
 	groupBytes = 24 << 10
 	// maxShippers is how many shipments may be under way at once. While they are,
 	// what transactions stage gathers for the next one.
@@ -28,13 +28,13 @@ const (
 	earlyLeast = 8 << 10
 )
 
-// A stager publishes what transactions stage, and lets the messages of one moment
-// travel together: while shipments wait for their confirms, those of other
-// transactions gather in the next one. When nothing is under way nothing waits.
+// A stager publishes what transactions stage, and lets messages travel together: while a
+// shipment waits for its confirms, the messages of other transactions gather in the next one.
+// If nothing is under way, nothing waits.
 //
-// Every transaction waits for the confirm of whatever carries its own messages
-// (rule 2 of package bridge). A shipment that fails, fails for all of its
-// transactions; each of them rolls back and may try again.
+// Every transaction waits for the confirms of the shipment that carries its messages (rule 2 of
+// package bridge). If a shipment fails, all of its transactions fail; each of them rolls back
+// and may try again.
 type stager struct {
 	ledger  uuid.UUID
 	queue   bridge.Target
@@ -55,8 +55,8 @@ type broker interface {
 	Blocked() string
 }
 
-// A cargo is what one call stages. The records are encoded when it is made: the messages are
-// their callers', who do not wait until they have been read.
+// A cargo is what one call stages. The records are encoded when it is made, since the messages
+// belong to the caller, who may change them afterwards.
 type cargo struct {
 	ids     []uuid.UUID // of the records
 	records [][]byte
@@ -170,9 +170,9 @@ func (s *stager) gathering(records, size int) *shipment {
 	return next
 }
 
-// ship publishes one shipment after the other until there is none. Each has the
-// timeout, and is nobody's in particular: a caller that gives up must not take the
-// others' messages with it.
+// ship publishes one shipment after the other until there is none. Each has the timeout, and
+// does not end with the context of one caller: a caller that gives up must not take the others'
+// messages with it.
 func (s *stager) ship() {
 	for {
 		s.mu.Lock()
@@ -246,8 +246,8 @@ func (s *stager) end(shipment *shipment, err error) {
 	close(shipment.done)
 }
 
-// grouped puts records together into as few staged messages as their limits allow. One
-// that is left alone becomes what other senders write, no group.
+// grouped puts records together into as few staged messages as their limits allow. A single
+// record becomes an ordinary staged message, no group.
 func (s *stager) grouped(records [][]byte, limit int) (out []amqp.Publishing, err error) {
 	for len(records) > 0 {
 		n, _ := firstGroup(records, limit)
@@ -281,8 +281,8 @@ func (s *stager) outgoing(messages []amqp.Publishing) []bridge.Outgoing {
 	return out
 }
 
-// A leash is the context of a shipment that travels alone. It ends after the timeout, or as
-// the context of whoever gives the shipment up has ended.
+// A leash is the context of a shipment that travels alone. It ends after the timeout, or when
+// the context of its caller ends.
 type leash struct {
 	context.Context
 	cancel  context.CancelCauseFunc
@@ -305,7 +305,7 @@ func (g givenUp) Unwrap() error { return g.error }
 
 func (l *leash) end(by context.Context) { l.cancel(givenUp{context.Cause(by), by.Err()}) }
 
-// Err tells a caller's deadline from its cancellation: bridge.Retryable does.
+// Err tells a caller's deadline from its cancellation, since bridge.Retryable does.
 func (l *leash) Err() error {
 	if by := (givenUp{}); errors.As(context.Cause(l.Context), &by) {
 		return by.how

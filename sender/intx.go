@@ -11,53 +11,53 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// ErrCommitUnknown: the COMMIT was sent and its answer is missing or an error.
-// The transaction may have committed, and then its messages are delivered. Do
-// not repeat the work without looking. bridge.Retryable says false of it.
+// ErrCommitUnknown says that the COMMIT was sent, and its answer is missing or an error. The
+// transaction may have committed; then its messages are delivered. Do not repeat the work
+// without looking. bridge.Retryable returns false for it.
 var ErrCommitUnknown = errors.New("unknown whether the transaction committed")
 
-// A Tx is a transaction that collects messages. It has the statements of a *sql.Tx that
-// take a context, and is a bridge.Tx. It has no Commit and no Rollback: InTx ends the
-// transaction, and fn says how by its error. When fn has returned, Send, Stage and all
-// statements fail with an error that wraps sql.ErrTxDone. A *sql.Stmt that was made before
-// is not stopped, nor are rows that are still being read; do not use them after fn.
+// A Tx is a transaction that collects messages. It has the methods of a *sql.Tx that take a
+// context, and is a bridge.Tx. It has no Commit and no Rollback: InTx ends the transaction, as
+// the error of fn says. When fn has returned, Send, Stage and all statements fail with an error
+// that wraps sql.ErrTxDone. Do not use a *sql.Stmt or rows of the transaction after fn; they
+// are not stopped.
 type Tx struct {
 	tx     *sql.Tx
 	outbox *Outbox
 }
 
-// ExecContext is that of *sql.Tx.
+// ExecContext is as in *sql.Tx.
 func (tx *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	return tx.tx.ExecContext(tx.within(ctx), query, args...)
 }
 
-// QueryContext is that of *sql.Tx.
+// QueryContext is as in *sql.Tx.
 func (tx *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	return tx.tx.QueryContext(tx.within(ctx), query, args...)
 }
 
-// QueryRowContext is that of *sql.Tx.
+// QueryRowContext is as in *sql.Tx.
 func (tx *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	return tx.tx.QueryRowContext(tx.within(ctx), query, args...)
 }
 
-// PrepareContext is that of *sql.Tx.
+// PrepareContext is as in *sql.Tx.
 func (tx *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
 	return tx.tx.PrepareContext(tx.within(ctx), query)
 }
 
-// StmtContext is that of *sql.Tx.
+// StmtContext is as in *sql.Tx.
 func (tx *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
 	return tx.tx.StmtContext(tx.within(ctx), stmt)
 }
 
-// Exec makes the Tx a bridge.Tx, for whatever of the bridge works in it beside the sender,
-// as an idempotency.Claim does.
+// Exec and Query make the Tx a bridge.Tx, for other parts of the bridge that work in it, such
+// as an idempotency.Claim.
 func (tx *Tx) Exec(ctx context.Context, statement string, args ...any) (changed int64, err error) {
 	return bridge.SQL(tx.tx).Exec(tx.within(ctx), statement, args...)
 }
 
-// Query does so too.
+// Query: see Exec.
 func (tx *Tx) Query(ctx context.Context, statement string, args ...any) (bridge.Rows, error) {
 	return bridge.SQL(tx.tx).Query(tx.within(ctx), statement, args...)
 }
@@ -90,15 +90,15 @@ func (ended) Err() error            { return errOver }
 // goroutines.
 func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) { return tx.outbox.Send(msgs...) }
 
-// Stage records messages at once and begins to publish them, as StageTx does, and returns
-// their IDs. So the broker's confirm takes its time while fn goes on; InTx waits for what
-// is left of it before it commits. After an error InTx rolls back, whatever fn returns.
-// After a rollback to a savepoint that was set before Stage, these messages are dropped, and
-// the transaction commits the rest, once the broker has confirmed these too. Where
-// Options.Parking is on, do not roll back to such a savepoint.
+// Stage records messages at once and begins to publish them, as StageTx does, and returns their
+// IDs. The broker confirms while fn goes on; InTx waits for the confirm before it commits.
+// After an error of Stage, InTx rolls back, whatever fn returns. After a rollback to a
+// savepoint that was set before Stage, these messages are dropped. The transaction may commit
+// the rest, once the broker has confirmed the dropped messages too. If Options.Parking is on,
+// do not roll back to such a savepoint.
 //
-// For their order, what Send has collected with an order key of these messages is recorded
-// and staged before them, by this call. So a rollback to such a savepoint drops that too.
+// To keep the order, Stage first records and stages what Send has collected with an order key
+// of these messages. So a rollback to such a savepoint drops that too.
 //
 // It is a statement in the transaction, so it must not be called while rows are being read.
 func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, error) {
@@ -112,12 +112,12 @@ func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, e
 // it is a transaction as any other. opts, which may be nil, is for BeginTx.
 //
 // An error of the COMMIT itself is ErrCommitUnknown, unless the database says that it has
-// rolled back and its driver tells the SQLSTATE by a method, as pgx and lib/pq do. If ctx
-// ends before the COMMIT is sent, the transaction is rolled back. Should the process die,
-// what was not committed is rolled back, and what was is delivered.
+// rolled back (see CommitError). If ctx ends before the COMMIT is sent, the transaction is
+// rolled back. If the process dies, an open transaction is rolled back, and the messages of a
+// committed one are delivered.
 //
-// What fn sends is staged after fn, so it must not be sent and then undone by a rollback
-// to a savepoint; use Stage there.
+// What fn sends is staged after fn has returned. So a rollback to a savepoint does not undo a
+// Send; use Stage there.
 func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(tx *Tx) error) error {
 	sqlTx, err := db.BeginTx(ctx, opts)
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 
 // Options are the options of New. Nil and the zero value of each field mean defaults.
 type Options struct {
-	// Queue is the staging queue, see bridge.Topology; at most 200 bytes. It must be that
-	// of a verifier that works on the same ledger. Default "twoqueue".
+	// Queue is the staging queue (see bridge.Topology), at most 200 bytes. A verifier of the
+	// same ledger must consume it. Default "twoqueue".
 	Queue string
-	// OrderedShards is how many ordered queues there are, see bridge.Topology. It must be
-	// that of all other senders and of the verifiers. 0: none, and a message with an order
-	// key is bridge.ErrInvalidMessage.
+	// OrderedShards is how many ordered queues there are (see bridge.Topology). It must be the
+	// same in all senders and verifiers. 0: there are none, and a message with an order key is
+	// bridge.ErrInvalidMessage.
 	OrderedShards int
 	// Timeout bounds one staging: waiting for a connection, publishing, waiting for the
 	// confirms. Messages that gather behind others have it for themselves, once those are
@@ -30,26 +30,24 @@ type Options struct {
 	// does not count. Default 5 s. A context that ends earlier counts.
 	Timeout time.Duration
 	// MaxMessageBytes is the largest body that is accepted; a larger one is
-	// bridge.ErrInvalidMessage. It must not exceed the broker's max_message_size, which
-	// closes the channel of whoever sends more; nor, to park, what the database takes in
-	// one value (driver.Parked). Default 16 MiB, which is RabbitMQ 4's default; 3.x takes
+	// bridge.ErrInvalidMessage. It must not exceed the broker's max_message_size: the broker
+	// closes the channel of whoever sends more. With Parking it must not exceed what the
+	// database takes in one value (driver.Parked). Default 16 MiB, as in RabbitMQ 4; 3.x takes
 	// 128 MiB.
 	MaxMessageBytes int
-	// GroupMessages is how many messages of concurrent transactions may travel to
-	// the staging queue as one, while earlier ones wait for their confirms; messages
-	// of more than 8 KiB go alone. Each transaction's are judged by themselves, but
-	// a failure to publish is the failure of all that travelled together. Default
-	// and maximum 1000; 1 stages every message alone.
+	// GroupMessages is how many messages of concurrent transactions may travel to the staging
+	// queue as one group, while earlier ones wait for their confirms. Messages of more than 8
+	// KiB go alone. Each message is judged by itself, but if a group cannot be published, all
+	// its transactions fail. Default and maximum 1000; 1 stages every message alone.
 	GroupMessages int
-	// Parking stores messages in the database while the broker is out, so that
-	// business goes on; verifiers publish them when it is back. Messages with an order key
-	// are not parked: their transaction fails, at once while others are parked without
-	// asking the broker. It needs a ledger with tables of its own (not an own table), and
-	// rights on bridge_parked. Default ParkNever.
+	// Parking stores messages in the database while the broker is out, so that transactions can
+	// commit. Verifiers stage them when it is back. Messages with an order key are not parked:
+	// their transaction fails, at once if the broker is known to be out. Parking needs
+	// bridge_ledger, not an own table, and rights on bridge_parked. Default ParkNever.
 	Parking Parking
-	// ParkAfter takes the place of Timeout where Parking is on, if it is less; after it
-	// the messages are parked. During an outage one transaction in a second waits so
-	// long, the others park at once. Default 1 s.
+	// ParkAfter replaces Timeout if Parking is on and ParkAfter is less. After that time the
+	// messages are parked. During an outage one transaction per second waits so long; the
+	// others park at once. Default 1 s.
 	ParkAfter time.Duration
 	// Logger gets a line when an outage with parking begins and when it ends. Default
 	// slog.Default().

@@ -6,10 +6,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// ordered stages messages with an order key. Each ordered queue has a stager of its own,
-// which publishes nothing before what it has published last is confirmed. So a message that
-// is staged after another's transaction has committed is behind that one in their queue, as
-// are the messages of one transaction behind each other.
+// ordered stages messages with an order key. Each ordered queue has a stager of its own, which
+// publishes only when its last publication is confirmed. So a message that is staged after
+// another's transaction has committed is behind that one in their queue. The messages of one
+// transaction are in their order there too.
 type ordered struct {
 	topology bridge.Topology
 	stagers  map[string]*stager // by queue
@@ -27,9 +27,8 @@ func newOrdered(o Options, newStager func(queue string) *stager) ordered {
 	return out
 }
 
-// stage stages these, each in the queue of its key, and waits for the confirms: what is
-// staged next, by the same transaction or by one that begins after it has committed, is
-// behind them.
+// stage stages messages, each in the queue of its key, and waits for the confirms. So what is
+// staged next, by the same transaction or by one that begins after its commit, is behind them.
 func (o ordered) stage(ctx context.Context, cargos map[string]*cargo) (err error) {
 	ended := make(chan error, len(cargos))
 	for queue, c := range cargos {

@@ -14,8 +14,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// An Outbox is what one transaction sends, for who begins and ends transactions of a kind
-// of its own, as InTx and package pgxsender do. It is in memory only.
+// An Outbox is what one transaction sends. It is for code that begins and ends transactions of
+// another kind, as package pgxsender does. It is in memory only.
 type Outbox struct {
 	sender *Sender
 	tx     bridge.Tx
@@ -28,7 +28,7 @@ type Outbox struct {
 	failed  error // of the first Send or Stage that failed
 }
 
-// Outbox returns an empty one for a transaction that has begun.
+// Outbox returns an empty Outbox for a transaction that has begun.
 func (s *Sender) Outbox(tx bridge.Tx) *Outbox { return &Outbox{sender: s, tx: tx} }
 
 // errOver: the function that was given to InTx has returned.
@@ -62,7 +62,7 @@ func (o *Outbox) fail(err error) {
 	}
 }
 
-// Stage is that of Tx.
+// Stage is like Tx.Stage.
 func (o *Outbox) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, error) {
 	o.mu.Lock()
 	if o.over {
@@ -121,7 +121,7 @@ func (o *Outbox) stop() {
 	o.over = true
 }
 
-// Err is that error once nothing more can be sent, and nil before.
+// Err returns an error that wraps sql.ErrTxDone once nothing more can be sent, and nil before.
 func (o *Outbox) Err() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -131,9 +131,9 @@ func (o *Outbox) Err() error {
 	return nil
 }
 
-// Confirm ends the outbox, records and stages what Send has collected, and waits until all
-// is confirmed, or parked. The transaction may commit only if the error is nil (rule 2 of
-// package bridge); the errors are those of SendTx.
+// Confirm ends the outbox, records and stages what Send has collected, and waits until
+// everything is confirmed or parked. The transaction may commit only if the error is nil (rule
+// 2 of package bridge). The errors are those of SendTx.
 func (o *Outbox) Confirm(ctx context.Context) error {
 	o.End()
 	if o.failed != nil {
@@ -151,11 +151,11 @@ func (o *Outbox) Confirm(ctx context.Context) error {
 	return nil
 }
 
-// CommitError is what the error of a COMMIT means: ErrCommitUnknown, unless the server
-// itself has answered with a rollback, by the SQL standard's classes 23 (a deferred
-// constraint) and 40 (serialization failure, deadlock), except 40003, 'completion unknown'.
-// The driver's error tells its SQLSTATE by a method, as those of pgx and lib/pq do. It
-// returns nil for nil.
+// CommitError says what the error of a COMMIT means. It is ErrCommitUnknown, unless the server
+// itself has answered that it rolled back: by an SQLSTATE of class 23 (a deferred constraint)
+// or 40 (serialization failure, deadlock), except 40003, 'completion unknown'. The driver's
+// error must have a method SQLState, as those of pgx and lib/pq do. CommitError returns nil for
+// nil.
 func CommitError(err error) error {
 	switch {
 	case err == nil:

@@ -14,12 +14,12 @@ import (
 type Parking int
 
 const (
-	// ParkNever: without the broker no transaction commits.
+	// ParkNever: no transaction with messages commits without the broker.
 	ParkNever Parking = iota
-	// ParkOnOutage: when the broker cannot be reached, blocks, nacks (a full staging
-	// queue) or does not confirm within Options.ParkAfter, the messages are parked and
-	// the transaction may commit. What waiting does not mend is an error all the same: a
-	// refused login, a missing staging queue, a message that the broker refuses.
+	// ParkOnOutage: when the broker cannot be reached, blocks, nacks (a full staging queue) or
+	// does not confirm within Options.ParkAfter, the messages are parked and the transaction
+	// may commit. What waiting does not repair is still an error: a refused login, a missing
+	// staging queue, a message that the broker refuses.
 	ParkOnOutage
 	// ParkAlways: a plain transactional outbox. The broker is never asked.
 	ParkAlways

@@ -25,10 +25,10 @@ type Sender struct {
 	opts    Options
 }
 
-// New returns a sender that records in ledger and stages through broker. Both
-// stay the caller's, to be closed after the last use of the sender. With ParkAlways
-// broker may be nil. opts may be nil. It asks neither database nor broker; an error
-// names the argument or the option that is wrong.
+// New returns a sender that records in ledger and stages through broker. Both stay the
+// caller's, who closes them after the last use of the sender. With ParkAlways broker may be
+// nil. opts may be nil. New asks neither database nor broker. Its error names the argument or
+// option that is wrong.
 func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender, error) {
 	if ledger == nil {
 		return nil, errors.New("new sender: ledger is nil")
@@ -61,33 +61,28 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 	return s, nil
 }
 
-// SendTx records the messages' IDs in tx, stages the messages, waits until the
-// broker has confirmed all of them, and returns their IDs in order. The caller
-// then commits: with the commit the messages are on their way, with a rollback
-// they never were. Call it as late in the transaction as possible, or StageTx in its
-// place; a verifier waits from here to the commit. It may be called several times in one
-// transaction.
-// Without messages it does nothing.
+// SendTx records the messages' IDs in tx, stages the messages, waits until the broker has
+// confirmed all of them, and returns their IDs in order. The caller then commits, which sends
+// the messages, or rolls back, which drops them. Call SendTx as late in the transaction as
+// possible, or use StageTx; a verifier waits from here to the commit. It may be called several
+// times in one transaction. Without messages it does nothing.
 //
-// On any error the caller must roll back; nothing that was staged will be
-// delivered then. (A rollback to a savepoint that was set before the call is
-// enough.) Errors: bridge.ErrInvalidMessage before anything was touched; those of the
-// ledger's Record, before anything was sent; then those of the broker, a
-// *bridge.PublishError if it returned, nacked or did not confirm a message within
-// Options.Timeout, else bridge.ErrUnavailable, ErrBlocked or ErrCredentials. The package
-// comment lists them with what to do. bridge.Retryable tells which of them a new
-// transaction may overcome.
+// On any error the caller must roll back. Then nothing that was staged is delivered. (A
+// rollback to a savepoint that was set before the call is enough.) The error is
+// bridge.ErrInvalidMessage before anything was touched, or one of the ledger's Record before
+// anything was sent. After that it is a *bridge.PublishError if the broker returned, nacked or
+// did not confirm a message within Options.Timeout, and else bridge.ErrUnavailable, ErrBlocked
+// or ErrCredentials. The package comment says what to do on each. bridge.Retryable tells which
+// of them a new transaction may overcome.
 //
-// A PublishError names a message of this transaction: the one that failed if
-// Options.GroupMessages is 1 or a message is too large for a group, and else the first.
+// A PublishError names a message of this transaction. If Options.GroupMessages is 1, or a
+// message is too large for a group, it names the one that failed, else the first.
 //
-// With Options.Parking the messages may be parked instead of staged. Then a nil
-// error says that they will be delivered if tx commits, some time later; what was
-// staged nevertheless, because only its confirm was late, is delivered twice, with
-// the same ID.
+// With Options.Parking the messages may be parked instead of staged. Then a nil error says that
+// they will be delivered some time later if tx commits. A message that was staged too, because
+// only its confirm was late, is delivered twice, with the same ID.
 //
-// Should the process die, the database rolls back and the verifier drops what
-// was staged (what happens at a crash: package bridge).
+// If the process dies, the database rolls back and the verifier drops what was staged.
 func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) ([]uuid.UUID, error) {
 	staged, err := s.StageTx(ctx, tx, msgs...)
 	if err != nil {

@@ -27,29 +27,27 @@ type Staged struct {
 	err      error // valid once judged
 }
 
-// StageTx records the messages' IDs in tx and begins to publish the messages. It returns
-// without waiting for the broker's confirm, so that its time passes while the caller runs
-// other statements in tx:
+// StageTx records the messages' IDs in tx and begins to publish the messages. It does not wait
+// for the broker's confirm, which comes while the caller runs other statements in tx:
 //
 //	staged, err := s.StageTx(ctx, tx, message) // on an error roll back
 //	// … the other statements of the transaction …
 //	err = staged.Wait(ctx) // on an error roll back
 //	err = tx.Commit()
 //
-// The caller must call Wait, and may commit only after it has returned nil. Otherwise all
-// that SendTx says is true of the two calls together; SendTx is one after the other. After
-// an error of either the caller must roll back. Messages with an order key are the exception:
-// for their order StageTx itself waits until they are confirmed.
+// The caller must call Wait, and may commit only after it has returned nil. After an error of
+// either call the caller must roll back. SendTx is these two calls, one after the other; its
+// comment is true of both together. For messages with an order key StageTx itself waits until
+// they are confirmed, to keep their order.
 //
-// ctx bounds the statement that records. Its end stops nothing that StageTx has begun:
-// that ends by itself within Options.Timeout, or twice that where messages gather, whether
-// or not Wait is called. So a caller who rolls back need not call it, and the verifier
-// drops what was staged. The messages are copied: the caller may change them when StageTx
-// has returned. No more than 16 MiB is begun early, or one call's messages; what
-// is staged beyond that is published by Wait.
+// ctx bounds the statement that records. Its end does not stop what StageTx has begun. That
+// ends by itself within Options.Timeout, or twice that if messages gather, whether or not Wait
+// is called. So a caller who rolls back need not call Wait, and the verifier drops what was
+// staged. The messages are copied: the caller may change them when StageTx has returned. At
+// most 16 MiB, or the messages of one call, are published early; Wait publishes the rest.
 //
-// After a rollback to a savepoint that was set before StageTx, the messages are dropped and
-// the transaction may commit the rest. Wait is not needed then, and must not be called where
+// After a rollback to a savepoint that was set before StageTx, the messages are dropped and the
+// transaction may commit the rest. Wait is not needed then, and must not be called if
 // Options.Parking is on.
 func (s *Sender) StageTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) (*Staged, error) {
 	return s.stage(ctx, tx, nil, msgs)
@@ -93,14 +91,14 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 // IDs returns the messages' IDs in the order in which they were given to StageTx.
 func (s *Staged) IDs() []uuid.UUID { return slices.Clone(s.ids) }
 
-// Wait waits until the broker has confirmed all messages. Nil says that the transaction
-// may commit; on any error, the same as those of SendTx, it must roll back. The time
-// between StageTx and Wait does not count: a confirm that came within Options.Timeout is
-// in time, however late Wait asks. If ctx ends before the confirm, Wait fails.
+// Wait waits until the broker has confirmed all messages. If it returns nil, the transaction
+// may commit. On any error it must roll back; the errors are those of SendTx. The time between
+// StageTx and Wait does not count: a confirm that came within Options.Timeout is in time,
+// however late Wait is called. If ctx ends before the confirm, Wait fails.
 //
-// With Options.Parking it parks in the transaction what could not be staged, so it must
-// not run beside another statement of the transaction, nor after a rollback. Another call
-// waits for the first one, and returns what it did.
+// With Options.Parking, Wait parks in the transaction what could not be staged. So it must not
+// run beside another statement of the transaction, nor after a rollback. A second call waits
+// for the first and returns the same.
 func (s *Staged) Wait(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +109,7 @@ func (s *Staged) Wait(ctx context.Context) error {
 	return s.err
 }
 
-// wait holds rule 2: nil only if every message is confirmed, or parked.
+// wait keeps rule 2: it returns nil only if every message is confirmed, or parked.
 func (s *Staged) wait(ctx context.Context) error {
 	var err error
 	if s.parks {
@@ -136,7 +134,7 @@ func (s *Staged) confirmed(ctx context.Context) (err error) {
 	return stager.wait(ctx, s.shipment, s.cargo.ids[0])
 }
 
-// mustRollBack says so of a failed staging.
+// mustRollBack adds to the error of a staging that the transaction must roll back.
 func (s *Sender) mustRollBack(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) && !errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("%w: %w", err, context.Canceled) // bridge.Retryable must say false

@@ -12,16 +12,16 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// SendBatch is SendTx of s in tx, where the statements of batch have not been sent yet: they
-// travel to the server together with the INSERT of the messages' IDs, which saves a round
-// trip. They come first, and their callbacks (pgx.QueuedQuery) run before anything is
-// published. If one of them fails, nothing is, and SendBatch returns the error; the caller
-// rolls back, as after any error of SendTx.
+// SendBatch is SendTx of s in tx, with a batch of statements that have not been sent yet. They
+// travel to the server together with the INSERT of the messages' IDs, which saves a round trip.
+// They are executed first, and their callbacks (pgx.QueuedQuery) run before anything is
+// published. If one of them fails, nothing is published, and SendBatch returns the error. The
+// caller must then roll back, as after any error of SendTx.
 //
-// Without messages batch is sent all the same. With an error that is
-// bridge.ErrInvalidMessage it was not. The caller must not use batch again. It must not begin
-// a transaction (pgx.Batch.BeginTx), and each of its queued queries is one statement. With a
-// table of one's own as the ledger no round trip is saved.
+// Without messages the batch is sent all the same. After bridge.ErrInvalidMessage it was not
+// sent. The caller must not use the batch again. The batch must not begin a transaction
+// (pgx.Batch.BeginTx), and each of its queued queries must be one statement. With an own table
+// no round trip is saved.
 func SendBatch(ctx context.Context, s *sender.Sender, tx pgx.Tx, batch *pgx.Batch, messages ...bridge.Message) ([]uuid.UUID, error) {
 	if len(messages) == 0 {
 		return nil, tx.SendBatch(ctx, batch).Close()

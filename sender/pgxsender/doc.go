@@ -11,8 +11,8 @@
 //		return err
 //	})
 //
-// InTx begins and ends the transaction. Where you do that yourself, the sender's own
-// SendTx(ctx, pgxbridge.Tx(tx), …) works in it, and SendBatch spares a round trip there: the
-// INSERT of the IDs travels with statements of the caller's. What is promised, what happens
-// at a crash and what to do on an error is in package sender.
+// InTx begins and ends the transaction. If you do that yourself, call the sender's own
+// SendTx(ctx, pgxbridge.Tx(tx), …), or SendBatch, which saves a round trip: the INSERT of the
+// IDs travels with your own statements. Package sender says what is promised and what to do on
+// an error.
 package pgxsender

@@ -16,10 +16,11 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// A Transaction is pgx's, and collects messages. It is a bridge.Tx by Tx. It has no Commit
-// and no Rollback: InTx ends the transaction, and fn says how by its error. When fn has
-// returned, everything fails with an error that wraps sql.ErrTxDone; do not use rows that
-// are still being read then. It is for one goroutine at a time, as pgx's are.
+// A Transaction is a transaction of pgx that collects messages. Its method Tx makes it a
+// bridge.Tx. It has no Commit and no Rollback: InTx ends the transaction, as the error of fn
+// says. When fn has returned, Send, Stage and all statements fail with an error that wraps
+// sql.ErrTxDone. Do not read rows any further then. It is for one goroutine at a time, as pgx's
+// are.
 type Transaction struct {
 	conn    *pgxpool.Conn
 	options pgx.TxOptions
@@ -34,8 +35,8 @@ type Transaction struct {
 // and of sender.SendTx. An error of the COMMIT itself is sender.ErrCommitUnknown, unless the
 // server says that it has rolled back.
 //
-// The BEGIN travels with the first statement, where that is an Exec or a SendBatch, and so
-// costs no round trip; an Exec without arguments apart. Send and Stage are those of sender.Tx.
+// If the first statement is a SendBatch, or an Exec with arguments, the BEGIN travels with it
+// and costs no round trip. Send and Stage are as in sender.Tx.
 func InTx(ctx context.Context, s *sender.Sender, pool *pgxpool.Pool, options pgx.TxOptions, fn func(tx *Transaction) error) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
@@ -92,7 +93,7 @@ func (t *Transaction) started(ctx context.Context) (err error) {
 	return err
 }
 
-// Exec is that of pgx.Tx.
+// Exec is as in pgx.Tx.
 func (t *Transaction) Exec(ctx context.Context, statement string, args ...any) (pgconn.CommandTag, error) {
 	if err := t.outbox.Err(); err != nil {
 		return pgconn.CommandTag{}, err
@@ -130,9 +131,9 @@ func batches(args []any) bool {
 	return true
 }
 
-// SendBatch sends a batch, reads all its results and returns the first error; those who
-// want the results give callbacks (pgx.QueuedQuery). The batch must not begin a transaction
-// itself (pgx.Batch.BeginTx).
+// SendBatch sends a batch, reads all its results and returns the first error. To see the
+// results, give callbacks (pgx.QueuedQuery). The batch must not begin a transaction itself
+// (pgx.Batch.BeginTx).
 func (t *Transaction) SendBatch(ctx context.Context, batch *pgx.Batch) error {
 	if err := t.outbox.Err(); err != nil {
 		return err
@@ -153,7 +154,7 @@ func (t *Transaction) sendBatch(ctx context.Context, batch *pgx.Batch) error {
 	return results.Close()
 }
 
-// Query is that of pgx.Tx.
+// Query is as in pgx.Tx.
 func (t *Transaction) Query(ctx context.Context, statement string, args ...any) (pgx.Rows, error) {
 	if err := t.begin(ctx); err != nil {
 		return nil, err
@@ -161,7 +162,7 @@ func (t *Transaction) Query(ctx context.Context, statement string, args ...any) 
 	return t.tx.Query(ctx, statement, args...)
 }
 
-// QueryRow is that of pgx.Tx.
+// QueryRow is as in pgx.Tx.
 func (t *Transaction) QueryRow(ctx context.Context, statement string, args ...any) pgx.Row {
 	if err := t.begin(ctx); err != nil {
 		return failedRow{err}
@@ -173,7 +174,7 @@ type failedRow struct{ err error }
 
 func (r failedRow) Scan(...any) error { return r.err }
 
-// CopyFrom is that of pgx.Tx.
+// CopyFrom is as in pgx.Tx.
 func (t *Transaction) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
 	if err := t.begin(ctx); err != nil {
 		return 0, err
@@ -187,14 +188,14 @@ func (t *Transaction) Send(messages ...bridge.Message) ([]uuid.UUID, error) {
 	return t.outbox.Send(messages...)
 }
 
-// Stage is that of sender.Tx: messages are recorded and published now, and their confirm is
-// awaited before the commit.
+// Stage is as in sender.Tx: the messages are recorded and published now, and InTx waits for the
+// confirm before it commits.
 func (t *Transaction) Stage(ctx context.Context, messages ...bridge.Message) ([]uuid.UUID, error) {
 	return t.outbox.Stage(ctx, messages...)
 }
 
-// Tx is the transaction for whatever of the bridge works in it beside the sender, as an
-// idempotency.Claim does.
+// Tx is the transaction for other parts of the bridge that work in it, such as an
+// idempotency.Claim.
 func (t *Transaction) Tx() bridge.Tx { return within{unchecked{t}} }
 
 // within ends with fn.
