@@ -18,14 +18,13 @@ import (
 // errLeaseLost: another worker has taken the message since, or it was marked done.
 var errLeaseLost = errors.New("another worker has the message")
 
-// Accept stores d in the inbox, once for each key, and acks it; Work handles it later.
-// The inbox's tables must be in db. A crash before the commit leaves nothing, and the
-// redelivery is accepted as new; one after it is met by the claim, and the redelivery
-// is a duplicate.
+// Accept stores d in the inbox, once for each key, and acks it; Work handles it later. The
+// inbox's tables must be in db. After a crash before the commit nothing is stored, and the
+// redelivery is accepted as new. After a later crash the redelivery is a duplicate.
 //
-// It is for messages that take longer than a queue should hold them, or that must be
-// kept with their error when they fail: the queue runs empty as fast as the database
-// stores. Accept returns as Handle does.
+// It is for messages that take longer than a queue should hold them, or that must be kept with
+// their error when they fail. The queue empties as fast as the database stores. Accept returns
+// what Handle does.
 func (g *Guard) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
 	if db == nil {
 		panic("idempotency: Accept needs a database")
@@ -60,32 +59,32 @@ func (g *Guard) Accept(ctx context.Context, db *sql.DB, d amqp.Delivery) error {
 	})
 }
 
-// A Handler handles a stored message. It does its work through tx, with the context it
-// is given, and must not commit or roll back tx. d is the message as it was delivered,
-// and cannot be acked.
+// A Handler handles a stored message. It does its work through tx, with the context it is
+// given, and must not commit or roll back tx. d is the message as it was delivered; it cannot
+// be acked.
 type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
 
 // Work handles the messages that Accept has stored, until ctx ends, and then returns
 // nil. Any number of goroutines and processes may work side by side; each message is
 // handled by one of them, in about the order in which they were accepted.
 //
-// A worker takes a message by a lease, which is committed before it begins: by the
-// database's clock, for Options.Lease and a quarter. Then it runs fn in a transaction
-// that first deletes the message's row: fn's effects and 'handled' are one commit, and
-// a worker that has lost its lease meanwhile can commit neither. So
+// A worker takes a message by a lease, which is committed before fn begins. By the database's
+// clock the lease is Options.Lease and a quarter long. Then the worker runs fn in a transaction
+// that first deletes the message's row. So fn's effects and the deletion commit together, and a
+// worker that has lost its lease commits neither:
 //
-//   - a worker that dies before its commit has done nothing, and when its lease has
-//     run out another one takes the message;
-//   - a worker that dies after it has handled the message, whose row is gone.
+//   - if a worker dies before its commit, it has done nothing, and another one takes the
+//     message when the lease has run out;
+//   - if a worker dies after its commit, the message is handled and its row gone.
 //
-// An error or a panic of fn is a failed attempt. The message is tried again after a
-// pause that grows from Options.MinDelay to Options.MaxDelay; after Options.Attempts, or
-// backoff.Permanent, it is Failed, with its error, and waits for an operator (Pending,
-// Retry, MarkDone). An attempt that the database or the end of ctx has ended does not
-// count; one in which the process died does, so that a message which kills its workers
-// ends as Failed too.
+// An error or a panic of fn is a failed attempt. The message is tried again after a pause that
+// grows from Options.MinDelay to Options.MaxDelay. After Options.Attempts, or
+// backoff.Permanent, it is Failed, with its error, and waits for an operator (Pending, Retry,
+// MarkDone). An attempt that failed because of the database or the end of ctx does not count.
+// An attempt in which the process died counts, so a message that kills its workers ends as
+// Failed too.
 //
-// When ctx ends the attempt under way is rolled back, and its message free again.
+// When ctx ends, the current attempt is rolled back, and another worker may take its message.
 func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 	if db == nil || fn == nil {
 		panic("idempotency: Work needs a database and a function")

@@ -11,8 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// ErrTooOld: the message's key is older than Options.Retention, so that nobody can
-// tell any more whether the message was handled.
+// ErrTooOld: the message's key is older than Options.Retention, so it is unknown whether the
+// message was handled.
 var ErrTooOld = errors.New("too old to judge")
 
 // purgeMargin is for how much longer than Options.Retention keys are kept, so that a

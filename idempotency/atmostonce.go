@@ -15,14 +15,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// An Effect is done outside of the database: an e-mail, a payment. What it returns
-// decides what becomes of the message:
+// An Effect is done outside of the database: an e-mail, a payment. What it returns decides what
+// happens to the message:
 //
 //	nil             it was done
 //	NotDone(err)    it certainly was not, and nothing of it can still come
 //	another error   nobody knows: the message is doubtful, and so it is after a panic
 //
-// It must end when ctx does, which no shutdown ends but Options.EffectTimeout.
+// It must end when ctx does. Options.EffectTimeout ends ctx; a shutdown does not.
 type Effect func(ctx context.Context, d amqp.Delivery) error
 
 type notDoneError struct{ err error }
@@ -30,9 +30,9 @@ type notDoneError struct{ err error }
 func (e *notDoneError) Error() string { return e.err.Error() }
 func (e *notDoneError) Unwrap() error { return e.err }
 
-// NotDone marks the error of an effect that certainly was not done: the connection
-// was refused, the server said no. It may be tried again then. Where no retry can
-// help, return NotDone(backoff.Permanent(err)).
+// NotDone marks the error of an effect that certainly was not done: the connection was refused,
+// the server said no. The effect may then be tried again. If no retry can help, return
+// NotDone(backoff.Permanent(err)).
 func NotDone(err error) error {
 	if err == nil {
 		err = errors.New("not done")
@@ -46,33 +46,30 @@ var errEffectTimeout = errors.New("effect ran for longer than Options.EffectTime
 // statements.
 var errAgain = errors.New("the message's row has changed meanwhile")
 
-// AtMostOnce runs effect once at most for each key, whatever crashes, and acks d. The
-// inbox's tables must be in db. It takes three steps:
+// AtMostOnce runs effect at most once for each key, whatever crashes, and acks d. The inbox's
+// tables must be in db. It takes three steps:
 //
-//  1. the key is claimed, and a row says 'started'; committed
-//  2. the effect
-//  3. the row is deleted, which is 'done'; committed; then the ack
+//  1. claim the key and write a row that says 'started'; commit
+//  2. run the effect
+//  3. delete the row, which means 'done'; commit; then ack
 //
-// A process that dies before step 1 is committed has done nothing: the redelivery
-// starts anew. One that dies after it, at any line up to the commit of step 3, leaves
-// the row: the redelivery finds it, does not repeat the effect, stores the message in
-// the row and acks. One that dies after step 3 leaves a claim without a row: the
-// redelivery is a duplicate.
+// If the process dies before the commit of step 1, it has done nothing, and the redelivery
+// starts anew. If it dies between the two commits, it leaves the row. The redelivery finds the
+// row, does not repeat the effect, stores the message in the row and acks. If it dies after the
+// commit of step 3, it leaves a claim without a row, and the redelivery is a duplicate.
 //
-// A started row that has heard nothing for twice Options.EffectTimeout is doubtful, and
-// so is one whose effect has returned neither nil nor NotDone. Doubtful messages wait,
-// with their content, for an operator (Pending, MarkDone, Retry) or for
-// Options.FindOut. A worker that was only slow, and ends after all, resolves the doubt
-// itself. An effect that was NotDone leaves no row, and is tried again as a handler is,
-// Options.Attempts times; then the message is dead-lettered, and handled as new if it
-// is put back.
+// A started row is doubtful if its effect has not ended after twice Options.EffectTimeout, or
+// has returned neither nil nor NotDone. Doubtful messages wait, with their content, for an
+// operator (Pending, MarkDone, Retry) or for Options.FindOut. A worker that was only slow
+// resolves the doubt itself when it ends. An effect that was NotDone leaves no row. It is tried
+// again as a handler is, Options.Attempts times. Then the message is dead-lettered, and handled
+// as new if it is put back.
 //
-// AtMostOnce returns nil when the message has reached its end, and that is: done, a
-// duplicate, doubtful, kept (for Resume), or dead-lettered. Otherwise the error is
-// ErrHandedBack or ErrNotAcked, as that of Handle. An effect that has begun is neither
-// interrupted nor left unrecorded when ctx ends: to stop, stop consuming, and wait. If
-// the database does not answer until Options.Hold ends, the message is handed back,
-// and its row stays 'started'.
+// AtMostOnce returns nil when the message is done, a duplicate, doubtful, kept (for Resume), or
+// dead-lettered. Otherwise the error is ErrHandedBack or ErrNotAcked, as with Handle. When ctx
+// ends, an effect that has begun is not interrupted, and its result is recorded: to stop, stop
+// consuming and wait. If the database does not answer until Options.Hold ends, the message is
+// handed back, and its row stays 'started'.
 //
 // A key claimed by Handle is a duplicate here, and the other way round; a consumer
 // should use one of AtMostOnce, Handle and Accept for all its messages.

@@ -16,11 +16,10 @@ import (
 // A VersionFunc tells which entity an event is about, and which version of the entity
 // it brings. It must tell the same of every copy of a message.
 //
-// The entity's name is scoped by the consumer's. It has 1 to 255 bytes of UTF-8, and
-// says of what kind the entity is if one consumer is told of several kinds:
-// "customer/17". The version is not negative. A message of which the function returns
-// an error, or what cannot be, or in which it panics, is dead-lettered with that
-// reason.
+// Each consumer name has its own entities. An entity's name has 1 to 255 bytes of UTF-8. If one
+// consumer handles several kinds of entities, it includes the kind: "customer/17". The version
+// is not negative. If the function returns an error or an invalid value, or panics, the message
+// is dead-lettered with that reason.
 type VersionFunc func(d amqp.Delivery) (entity string, version int64, err error)
 
 // newMarkingGuard returns a Guard for a strategy that keeps marks instead of keys. It

@@ -23,9 +23,8 @@ const maxKey = 255
 // errHeldTooLong is the cause with which a delivery's context ends after Options.Hold.
 var errHeldTooLong = errors.New("delivery held for longer than Options.Hold")
 
-// A Guard handles each message once for one consumer. It is safe for concurrent
-// use, keeps nothing in memory but its counters and the place that its purge has come
-// to, and starts no goroutines.
+// A Guard handles each message once for one consumer. It is safe for concurrent use, and starts
+// no goroutines. In memory it keeps only its counters and the position of its purge.
 type Guard struct {
 	inbox    driver.Inbox
 	consumer string
@@ -37,12 +36,12 @@ type Guard struct {
 	purge    purge
 }
 
-// New returns a Guard that claims keys in inbox in the name of consumer. All
-// processes that share the work must use the same name; consumers that each must
-// see every message (two services with a queue each, one database) must use
-// different ones. The name is kept with every key: to change it is to forget
-// what was handled. It has 1 to 255 bytes of UTF-8. opts must say what becomes of a
-// message that cannot be handled. It asks no database; an error names the argument or the option that is wrong.
+// New returns a Guard that claims keys in inbox in the name of consumer. All processes that
+// share the work must use the same name. Consumers that each must see every message (two
+// services with a queue each, on one database) must use different names. The name is stored
+// with every key: whoever changes it forgets what was handled. It has 1 to 255 bytes of UTF-8.
+// opts must say what happens to a message that cannot be handled. New asks no database. Its
+// error names the argument or option that is wrong.
 func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 	if inbox == nil {
 		return nil, errors.New("new guard: inbox is nil")
@@ -87,22 +86,21 @@ func checkKey(s string) error {
 	return nil
 }
 
-// Handle runs fn once per key (the message ID, unless Options.Key says otherwise), in
-// one transaction on db with the claim of that key, and acks d after the commit. The
-// inbox's tables must be in db.
+// Handle runs fn once per key (the message ID, unless Options.Key says otherwise). fn and the
+// claim of the key are in one transaction on db; Handle acks d after the commit. The inbox's
+// tables must be in db.
 //
-// fn does its work through tx, with the context it is given. It must not commit
-// or roll back tx (the attempt fails, or turns out to be a duplicate of itself)
-// and must not ack or reject d. It may run several times per delivery, each time
-// in a fresh transaction after the earlier one was rolled back; only one commits.
-// A panic in it is an error. When ctx or Options.Hold ends while fn runs, the
-// transaction is rolled back at once; Handle waits for fn to return.
+// fn does its work through tx, with the context it is given. It must not commit or roll back
+// tx: then the attempt fails, and after a commit the next one is a duplicate. It must not ack
+// or reject d. It may run several times per delivery, each time in a fresh transaction after
+// the earlier one was rolled back; only one commits. A panic in it counts as an error. If ctx
+// or Options.Hold ends while fn runs, the transaction is rolled back at once; Handle waits for
+// fn to return.
 //
-// Handle returns nil when the message has reached its end: handled, a duplicate,
-// or dead-lettered. Otherwise the error is ErrHandedBack, or ErrNotAcked if only
-// the ack failed. It blocks for the retries and pauses of this one delivery, at
-// most Options.Hold and however long fn ignores its context. To stop, either
-// cancel ctx, which hands the message back at once, or stop consuming and wait
+// Handle returns nil when the message is handled, a duplicate, or dead-lettered. Otherwise the
+// error is ErrHandedBack, or ErrNotAcked if only the ack failed. It blocks for the retries and
+// pauses of this delivery, at most for Options.Hold and for as long as fn ignores its context.
+// To stop, either cancel ctx, which hands the message back at once, or stop consuming and wait
 // for Handle. A crash at any moment loses nothing: see the package comment.
 func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if db == nil || fn == nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// A Claim claims the delivery's key in a transaction of the caller's, and tells whether it
+// A Claim claims the delivery's key in a transaction of the caller, and tells whether the key
 // is fresh. If it is not, the message was handled before: do nothing more in tx, and return
-// nil. While another open transaction has claimed the key, it waits for that one's end.
-// After an error roll back and return it. In another transaction it may be called again. Only
-// fn itself calls it, not a goroutine of fn's.
+// nil. If another open transaction has claimed the key, Claim waits until that one ends. After
+// an error, roll back and return the error. Claim may be called again in another transaction.
+// fn itself must call it, not another goroutine.
 type Claim func(ctx context.Context, tx bridge.Tx) (fresh bool, err error)
 
 // lookLimit bounds the look at a claim from outside of its transaction.
@@ -40,15 +40,15 @@ var (
 //	})
 //
 // fn must claim before it does anything else in the transaction, do all its work there, and
-// return nil only after the commit. It must not ack or reject d. d is acked after fn has
-// returned nil, and only if the claim is seen to be committed, from another connection of
-// the inbox's DB: who forgets the commit, or leaves the transaction open, gets an error and
-// no ack, and the attempt fails. If fn returns an error although its claim is committed, as it
-// may when the answer to the COMMIT was lost, the message counts as handled.
+// return nil only after the commit. It must not ack or reject d. When fn has returned, HandleTx
+// looks from another connection of the inbox's DB whether the claim is committed. If so, it
+// acks d. If fn forgets the commit, or leaves the transaction open, the attempt fails. If fn
+// returns an error although its claim is committed, because the answer to the COMMIT was lost,
+// the message counts as handled.
 //
-// What is said of Handle's attempts, errors, pauses and of Options.Hold is true here. A
-// failed attempt counts against the handler unless the claim itself fails, or the database
-// does not answer afterwards. A crash at any moment loses nothing.
+// Attempts, errors, pauses and Options.Hold are as with Handle. A failed attempt counts against
+// the handler, unless the claim itself fails or the database does not answer afterwards. A
+// crash at any moment loses nothing.
 func (g *Guard) HandleTx(ctx context.Context, d amqp.Delivery, fn func(ctx context.Context, claim Claim) error) error {
 	if fn == nil {
 		panic("idempotency: HandleTx needs a function")

@@ -15,68 +15,63 @@ import (
 // A KeyFunc tells which source a message comes from, and its key. It must tell the
 // same of every copy of a message.
 //
-// The source's name is scoped by the consumer's. Source and key have 1 to 255 bytes
-// of UTF-8 each. A message of which the function returns an error, or what cannot be,
-// or in which it panics, is dead-lettered with that reason.
+// Each consumer name has its own sources. Source and key have 1 to 255 bytes of UTF-8 each. If
+// the function returns an error or an invalid value, or panics, the message is dead-lettered
+// with that reason.
 //
-// Keys are compared byte by byte, and all keys of a source have the same length; so
-// UUIDv7s and ULIDs are in order as their usual texts (in one case of letters), and
-// numbers when zeros are put before them:
+// Keys are compared byte by byte, and all keys of a source must have the same length. So the
+// usual texts of UUIDv7s and ULIDs are in order (if the case of letters never varies). Numbers
+// are in order if they are padded with zeros:
 //
 //	key := fmt.Sprintf("%020d", n)
 //
-// A key of another length than the last one is dead-lettered: "9" and "10" would
+// A message whose key differs in length from the last one is dead-lettered: "9" and "10" would
 // compare wrongly.
 type KeyFunc func(d amqp.Delivery) (source, key string, err error)
 
-// A HighWater handles a message only if its key is higher than all that were handled
-// before of its source. It keeps one row for each source, with the highest key,
-// however many messages pass: there is nothing to purge, and no duplicate is too old
-// to be known.
+// A HighWater handles a message only if its key is higher than all keys of its source that were
+// handled before. However many messages pass, it keeps one row for each source, with the
+// highest key. There is nothing to purge, and no duplicate is too old to be recognised.
 //
 // # Only in order
 //
-// It is right only where the messages of a source come in the order of their keys.
-// A message that comes after one with a higher key is taken for a duplicate: it is
-// acked and NOT handled, and nobody is told. Use it only if all of this is so:
+// It is right only if the messages of a source come in the order of their keys. A message that
+// comes after one with a higher key is taken for a duplicate: it is acked and NOT handled, and
+// nothing reports it. Use it only if all of this is true:
 //
 //   - The source makes growing keys and publishes in their order, on one connection
 //     and one channel, with no two senders for one source. A UUIDv7 grows only within
 //     the process that makes it.
-//   - Nothing on the way changes the order. The bridge's verifier may: it forwards
-//     what is committed, also past what is still open or what a target has refused
-//     for the moment. Behind a verifier a source must therefore have one message
-//     under way at a time: it sends the next when it knows that the last has arrived,
-//     by a reply for example. Otherwise use a Guard, or Ordered where there are
-//     version numbers without holes.
-//   - One consumer takes all messages of a source: a queue with
-//     x-single-active-consumer, or an exclusive consumer. It calls Handle for one
-//     message after the other, as they come.
-//   - What was dead-lettered is not put back in the queue: meanwhile the mark has
-//     passed it. Handle it in another way.
+//   - Nothing on the way changes the order. The bridge's verifier may: messages that have
+//     committed overtake those that are still open, or that a target refuses for the moment. So
+//     behind a verifier a source must have only one message under way: it sends the next when
+//     it knows that the last has arrived, by a reply for example. Otherwise use a Guard, or
+//     Ordered if there are version numbers without holes.
+//   - One consumer takes all messages of a source: the queue has x-single-active-consumer, or
+//     the consumer is exclusive. It calls Handle for one message after the other, as they come.
+//   - A dead-lettered message is not put back in the queue: the mark has passed it meanwhile.
+//     Handle it in another way.
 //
-// Do not use it where any of this is in doubt; a Guard needs none of it.
+// If any of this is in doubt, use a Guard, which needs none of it.
 //
 // # It closes channels
 //
-// A message that is requeued by a nack may be overtaken by those behind it (measured
-// on RabbitMQ 3.10: always, if more than one is unacked, or if a quorum queue has no
-// delivery limit). When a channel is closed, its messages go back in their order. So
-// where a Guard would requeue a message, a HighWater closes the channel, and handles
-// none of what that channel had delivered beside. The loop over the deliveries ends
-// then, as it does when the connection is lost: open a channel and consume anew. A
-// prefetch of 1 leaves the least to be delivered again.
+// A message that is requeued by a nack may be overtaken by those behind it (measured on
+// RabbitMQ 3.10: always, if more than one is unacked, or if a quorum queue has no delivery
+// limit). When a channel is closed, its messages go back in their order. So where a Guard would
+// requeue a message, a HighWater closes the channel, and handles nothing else that this channel
+// has delivered. The loop over the deliveries then ends, as it does when the connection is
+// lost: open a channel and consume anew. With a prefetch of 1 the fewest messages are delivered
+// again.
 type HighWater struct {
 	guard *Guard
 	marks driver.Marks
 	keyOf KeyFunc
 }
 
-// NewHighWater returns a HighWater that keeps its keys in marks, which every inbox of
-// this module is, in the name of consumer. As with New, all processes that share the
-// work use the same name, and to change it is to forget what was handled. A name must
-// not be shared with another strategy. opts must say what becomes of a
-// message that cannot be handled.
+// NewHighWater returns a HighWater that keeps its keys in marks, in the name of consumer. Every
+// inbox of this module is a driver.Marks. The rules for the name and opts are those of New; a
+// name must not be shared with another strategy.
 func NewHighWater(marks driver.Marks, consumer string, keyOf KeyFunc, opts *Options) (*HighWater, error) {
 	switch {
 	case marks == nil:
@@ -92,19 +87,18 @@ func NewHighWater(marks driver.Marks, consumer string, keyOf KeyFunc, opts *Opti
 	return &HighWater{guard, marks, keyOf}, nil
 }
 
-// Handle runs fn if d's key is higher than the mark of its source, in one transaction
-// on db with the new mark, and acks d after the commit. Any other is acked and counted
+// Handle runs fn if d's key is higher than the mark of its source. fn and the new mark are in
+// one transaction on db; Handle acks d after the commit. Any other message is acked and counted
 // in Stats.Duplicates.
 //
-// Two messages of one source are handled one after the other, whoever handles them:
-// the second waits for the end of the first one's transaction. For fn, for the errors,
-// and for what becomes of failures, all is as with Guard.Handle; but where d is handed
-// back, its channel is closed, and so it is handed back if its channel is closed
-// already. d must come from an *amqp.Channel, or have an Acknowledger that closes
-// like one.
+// Two messages of one source are handled one after the other, whoever handles them: the second
+// waits for the end of the first one's transaction. fn, errors and failures are as with
+// Guard.Handle, except that d is handed back by closing its channel. If the channel is closed
+// already, d is handed back at once. d must come from an *amqp.Channel, or have an Acknowledger
+// that closes like one.
 //
-// After a crash before the commit nothing has happened, and the message comes again.
-// After one between the commit and the ack it comes again too, as a duplicate.
+// After a crash before the commit nothing has happened, and the message comes again. After a
+// crash between the commit and the ack it also comes again, as a duplicate.
 func (h *HighWater) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")

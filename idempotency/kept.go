@@ -83,9 +83,8 @@ type Gap struct {
 	Age     time.Duration // since the oldest of them was kept, in whole seconds
 }
 
-// Gaps returns the entities of which events are kept, those first that have waited
-// longest, and limit of them at most. It reads all that is kept for the consumer, but
-// for the messages.
+// Gaps returns at most limit entities of which events are kept, those that have waited longest
+// first. It reads all rows that are kept for the consumer, without the messages.
 func (o *Ordered) Gaps(ctx context.Context, db *sql.DB, limit int) ([]Gap, error) {
 	var entities []driver.KeptEntity
 	_, err := o.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ outcome, err error) {
@@ -108,22 +107,21 @@ func (o *Ordered) Gaps(ctx context.Context, db *sql.DB, limit int) ([]Gap, error
 	return gaps, nil
 }
 
-// ErrNotWaiting: Skip was asked to skip what has been handled or skipped before.
+// ErrNotWaiting: the version was handled or skipped before.
 var ErrNotWaiting = errors.New("the entity does not wait for this version")
 
-// Skip gives up all versions of an entity up to through, those included; the entity
-// goes on with the one after it. It is for an operator who knows that they will not
-// come, or that a consumer begins there. If one comes later all the same, it is acked
-// as a duplicate.
+// Skip gives up all versions of an entity up to and including through. The entity goes on with
+// the next one. It is for an operator who knows that these versions will not come, or that a
+// consumer begins after them. If one comes later all the same, it is acked as a duplicate.
 //
-// Events among them that are kept are handed to instead, in order, in the transaction
-// that takes them out of the store; instead may put them elsewhere, or handle them in
-// another way. If it fails, nothing is skipped. Where it is nil, Skip fails if there
-// are such events.
+// If events of these versions are kept, Skip calls instead for each of them, in order, in the
+// transaction that takes them out of the store. instead may put them elsewhere, or handle them
+// in another way. If it fails, nothing is skipped. If it is nil and there are such events, Skip
+// fails.
 //
-// What is due then is handled with the entity's next delivery, or by Watch. If the
-// entity does not wait for through, the error is ErrNotWaiting; so it is when a Skip is
-// repeated of which nobody knew whether it had committed.
+// The kept events that are then due are handled with the entity's next delivery, or by Watch.
+// If the entity does not wait for through, the error is ErrNotWaiting. A repeated Skip returns
+// it too, if the first one had committed.
 func (o *Ordered) Skip(ctx context.Context, db *sql.DB, entity string, through int64, instead EventFunc) error {
 	var last int64
 	_, err := o.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ outcome, err error) {

@@ -12,31 +12,29 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A Latest handles an event only if no later one of its entity has been handled. Of
-// each entity it keeps one row, with the version that was handled last.
+// A Latest handles an event only if no later one of its entity has been handled. It keeps one
+// row for each entity, with the version that was handled last.
 //
-// Use it where every event carries the whole state of its entity, so that the latest
-// says all that the others did: a price, an address, a document to be indexed. The
-// messages may come in any order, and twice; any number of consumers may share the
-// work. The handler may see gaps: versions that were overtaken are never handled.
+// Use it if every event carries the whole state of its entity, so that the latest event
+// replaces the others: a price, an address, a document to be indexed. The messages may come in
+// any order, and twice. Any number of consumers may share the work. The handler may see gaps:
+// versions that were overtaken are never handled.
 //
-// Do not use it where an event is a change to be added to those before (a booking, a
-// quantity): a change that is overtaken would be lost. That takes Ordered, if the
-// order matters, and else a Guard.
+// Do not use it if an event is a change to be added to those before (a booking, a quantity): a
+// change that is overtaken would be lost. Use Ordered for those if the order matters, and else
+// a Guard.
 //
-// The rows stay. That of an entity that is gone for good may be deleted (from
-// bridge_mark) when no copy of its events can be under way any more.
+// The rows stay. If an entity is gone for good, its row may be deleted from bridge_mark when no
+// copy of its events can be under way any more.
 type Latest struct {
 	guard     *Guard
 	marks     driver.Marks
 	versionOf VersionFunc
 }
 
-// NewLatest returns a Latest that keeps its versions in marks, which every inbox of
-// this module is, in the name of consumer. As with New, all processes that share the
-// work use the same name, and to change it is to forget what was handled. A name must
-// not be shared with another strategy. opts must say what becomes of a
-// message that cannot be handled.
+// NewLatest returns a Latest that keeps its versions in marks, in the name of consumer. Every
+// inbox of this module is a driver.Marks. The rules for the name and opts are those of New; a
+// name must not be shared with another strategy.
 func NewLatest(marks driver.Marks, consumer string, versionOf VersionFunc, opts *Options) (*Latest, error) {
 	switch {
 	case marks == nil:
@@ -51,16 +49,16 @@ func NewLatest(marks driver.Marks, consumer string, versionOf VersionFunc, opts 
 	return &Latest{guard, marks, versionOf}, nil
 }
 
-// Handle runs fn if d is newer than what has been handled of its entity, in one
-// transaction on db with the new version, and acks d after the commit. An event that
-// is older or as old is acked, and counted in Stats.Stale.
+// Handle runs fn if d is newer than what has been handled of its entity. fn and the new version
+// are in one transaction on db; Handle acks d after the commit. An event that is not newer is
+// acked, and counted in Stats.Stale.
 //
-// Of two events of one entity at the same moment the second waits for the end of the
-// first one's transaction, and is judged then. For fn, for the errors, and for what
-// becomes of failures, all is as with Guard.Handle.
+// If two events of one entity come at the same moment, the second waits for the end of the
+// first one's transaction, and is judged then. fn, errors and failures are as with
+// Guard.Handle.
 //
-// After a crash before the commit nothing has happened, and the event comes again.
-// After one between the commit and the ack it comes again too, and is stale.
+// After a crash before the commit nothing has happened, and the event comes again. After a
+// crash between the commit and the ack it also comes again, and is stale.
 func (l *Latest) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")

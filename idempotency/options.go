@@ -11,21 +11,20 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Options say how a Guard retries, and what becomes of a message that it gives up: exactly
-// one of DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each
-// other field means its default. New names a field that cannot be.
+// Options say how a Guard retries, and what happens to a message that it gives up: exactly one
+// of DeadLetterExchange, DeadLetter and HandBack is required. The zero value of each other
+// field means its default. New returns an error that names an invalid field.
 type Options struct {
-	// Key returns the key of a message: what its copies have in common and nothing
-	// else has, such as the number of an order. It has 1 to 255 bytes of UTF-8 without
-	// a NUL byte. A message for which it returns an error, or panics, or no usable key
-	// is never handled, and dead-lettered with the reason. Default: the message ID.
+	// Key returns the key of a message, which only copies of it share, such as the number of an
+	// order. A key has 1 to 255 bytes of UTF-8 without a NUL byte. If Key returns an error or
+	// an unusable key, or panics, the message is dead-lettered with the reason. Default: the
+	// message ID.
 	Key func(d amqp.Delivery) (string, error)
 
-	// Attempts is how often the handler may fail within one delivery before the
-	// message is dead-lettered; of Work and Resume, how often in all before it is Failed.
-	// Default 5; 1 means no retry. A handler that knows
-	// that no retry can help returns backoff.Permanent(err), of
-	// github.com/cenkalti/backoff/v5.
+	// Attempts is how often the handler may fail within one delivery before the message is
+	// dead-lettered. In Work and Resume it is how often it may fail in all before the message
+	// is Failed. Default 5; 1 means no retry. If no retry can help, the handler returns
+	// backoff.Permanent(err), of github.com/cenkalti/backoff/v5.
 	Attempts int
 
 	// MinDelay is the pause after the first failed attempt. It doubles with each
@@ -47,9 +46,9 @@ type Options struct {
 	// consumer timeout; with a prefetch of 10 and 4 loops, 3 times. Default 5 minutes.
 	Hold time.Duration
 
-	// EffectTimeout is how long an effect of AtMostOnce may take. Its context ends then;
-	// after twice this time without news it counts as doubtful. Below Hold. Default 1
-	// minute, or half of Hold if that is less.
+	// EffectTimeout is how long an effect of AtMostOnce may take; then its context ends. After
+	// twice this time without a result it is doubtful. It must be below Hold. Default 1 minute,
+	// or half of Hold if that is less.
 	EffectTimeout time.Duration
 
 	// FindOut tells Resume of a doubtful message whether its effect was done, where the
@@ -59,26 +58,26 @@ type Options struct {
 	// nil: an operator decides.
 	FindOut func(ctx context.Context, p Pending) (Verdict, error)
 
-	// Lease is how long a worker of Work may take for one attempt. Its handler's context
-	// ends then, and a quarter of it later another worker may take the message. At least
-	// a second. Default 1 minute.
+	// Lease is how long a worker of Work may take for one attempt. Then its handler's context
+	// ends, and after another quarter of Lease another worker may take the message. At least a
+	// second. Default 1 minute.
 	Lease time.Duration
 
-	// Poll is how often Work and Resume look for messages while there are none, and so
-	// how late they may find one that another process has added. Default 1 second.
+	// Poll is how often Work and Resume look for messages while there are none. A message that
+	// another process has added may wait so long. Default 1 second.
 	Poll time.Duration
 
-	// MaxStored is how large a message may be that AtMostOnce or Accept may have to store,
-	// in bytes, headers included. A larger one is dead-lettered before anything is
-	// done. Default 15 MiB, what MariaDB takes unless told otherwise.
+	// MaxStored is how many bytes a message that AtMostOnce or Accept may have to store may
+	// have, headers included. A larger one is dead-lettered before anything is done. Default 15
+	// MiB, which MariaDB takes by default.
 	MaxStored int
 
-	// Retention is how long the keys of handled messages are kept, at least. It must
-	// exceed the time in which a copy of a message can still come: in queues, in the
-	// dead queue, from a backup. A key that tells its age (a UUIDv7 as RFC 9562 writes
-	// it, a ULID in capitals) is not handled as new when it is older: the message is
-	// dead-lettered with the reason ErrTooOld. A copy with any other key would be
-	// handled again. At least an hour. Default 30 days; negative: for ever.
+	// Retention is how long the keys of handled messages are kept, at least. It must exceed the
+	// time in which a copy of a message can still come: from queues, from the dead queue, from
+	// a backup. If a key tells its age (a UUIDv7 as RFC 9562 writes it, a ULID in capitals) and
+	// is older, its message is not handled as new, but dead-lettered with the reason ErrTooOld.
+	// A copy with any other key would be handled again. At least an hour. Default 30 days;
+	// negative: for ever.
 	Retention time.Duration
 
 	// DeadLetterExchange declares that the queue has a dead-letter exchange and
@@ -87,23 +86,21 @@ type Options struct {
 	// reason is in the log only.
 	DeadLetterExchange bool
 
-	// DeadLetter stores a failed message with the reason: in a table, or by a
-	// confirmed publish. After nil the Guard acks the message; after an error or a
-	// panic it hands it back. The function must not ack or reject d itself. A crash
-	// or a lost ack after it has stored the message brings the message again, so it
-	// may be stored twice, or be handled after all.
+	// DeadLetter stores a failed message with the reason: in a table, or by a confirmed
+	// publish. If it returns nil the Guard acks the message; after an error or a panic it hands
+	// it back. The function must not ack or reject d itself. After a crash or a lost ack a
+	// stored message comes again, so it may be stored twice, or be handled after all.
 	DeadLetter func(ctx context.Context, d amqp.Delivery, reason error) error
 
-	// HandBack hands a failed message back after MaxDelay, again and again, until a
-	// handler takes it. Where a quorum queue has a delivery limit and RabbitMQ is older
-	// than 4.3, each of these deliveries counts; when the limit is reached, the broker
-	// throws the message away, or dead-letters it. From 4.0 on a quorum queue has a limit
-	// of 20 unless it sets another.
+	// HandBack hands a failed message back after MaxDelay, again and again, until a handler
+	// succeeds. Before RabbitMQ 4.3 each of these deliveries counts towards the delivery limit
+	// of a quorum queue, beyond which the broker dead-letters or drops the message. From 4.0 on
+	// the limit is 20 unless set.
 	HandBack bool
 
-	// Logger gets a warning for each failed attempt that is tried again, and an
-	// error for each panic (with its stack) and each dead-lettered message. What
-	// Handle returns as an error is not logged as well. Default slog.Default().
+	// Logger gets a warning for each failed attempt that is tried again, and an error for each
+	// panic (with its stack) and each dead-lettered message. Errors that Handle returns are not
+	// logged. Default slog.Default().
 	Logger *slog.Logger
 }
 

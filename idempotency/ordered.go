@@ -14,31 +14,30 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// An Ordered handles the events of each entity strictly in the order of their
-// versions, each once: version n only when n-1 is handled. What comes too early is
-// kept in the database, acked, and handled when its turn has come.
+// An Ordered handles the events of each entity once, strictly in the order of their versions:
+// version n only when n-1 is handled. An event that comes too early is kept in the database,
+// acked, and handled when its turn comes.
 //
-// Use it where every event is a change that builds on the one before, and each entity
-// counts its changes without a hole: the lines of an account, the steps of an order.
-// The messages may come in any order, and twice; any number of consumers may share
-// the work.
+// Use it if every event is a change that builds on the one before, and each entity counts its
+// changes without a hole: the lines of an account, the steps of an order. The messages may come
+// in any order, and twice. Any number of consumers may share the work.
 //
-// Do not use it where versions may be missing (a sequence of the database leaves a
-// hole at every rollback: count in the entity's row), nor where each event says all:
-// there Latest does not wait for anything.
+// Do not use it if versions may be missing. A sequence of the database leaves a hole at every
+// rollback; count in the entity's row instead. If each event carries the whole state, use
+// Latest, which does not wait for anything.
 //
 // # The first version
 //
-// Of an entity without a row the first version is OrderedOptions.Start, 1 unless set.
-// A consumer that is added later, and does not get the events from the beginning, is
-// told by Skip where each entity stands; else it keeps and waits.
+// The first version of an entity without a row is OrderedOptions.Start, 1 unless set. If a
+// consumer is added later and does not get the events from the beginning, tell it by Skip where
+// each entity stands; otherwise it keeps and waits.
 //
 // # Gaps
 //
-// A version that does not come stops its entity, and no other: it was dead-lettered,
-// by this consumer or by the verifier, or never sent. Gaps lists what waits; Watch
-// reports what has waited for longer than OrderedOptions.GapAge. Put the missing event
-// back in the queue, or decide by Skip to go on without it.
+// A version may be missing because it was dead-lettered, by this consumer or by the verifier,
+// or because it was never sent. It stops its entity and no other. Gaps lists what waits; Watch
+// reports what has waited for longer than OrderedOptions.GapAge. Put the missing event back in
+// the queue, or go on without it by Skip.
 //
 // # A kept event that fails
 //
@@ -51,11 +50,11 @@ import (
 //
 // # At a crash
 //
-// Every event is in the queue, unacked, or kept, or handled. An event is kept, handled,
-// and taken out of the store in one transaction each, together with the mark and the
-// handler's effects; so nothing is lost and nothing handled twice. Between the handling
-// of version n and that of a kept n+1 the delivery of n is not acked yet: after a crash
-// there it comes again, is known as a duplicate, and goes on with n+1.
+// Every event is unacked in the queue, or kept, or handled. Keeping an event is one
+// transaction. Handling it is another, together with the mark, the handler's effects and the
+// deletion from the store. So nothing is lost and nothing handled twice. Between the handling
+// of version n and that of a kept n+1, the delivery of n is not acked yet. After a crash there
+// it comes again, is recognised as a duplicate, and n+1 is handled.
 type Ordered struct {
 	guard     *Guard
 	keeper    driver.Keeper
@@ -64,24 +63,23 @@ type Ordered struct {
 	oldGaps   atomic.Int64
 }
 
-// OrderedOptions are those of an Ordered. The zero value of each field means its
-// default.
+// OrderedOptions are the options of NewOrdered. The zero value of each field means its default.
 type OrderedOptions struct {
 	Options
 
 	// Start is the version of an entity's first event. Nil means 1.
 	Start *int64
 
-	// MaxKept is how many events of one entity are kept at most; default 1,000. What
-	// comes early beyond that is dead-lettered, so that it stops nobody else.
+	// MaxKept is how many events of one entity are kept at most. Further events that come early
+	// are dead-lettered, so that they stop nobody else. Default 1,000.
 	MaxKept int
 
-	// MaxKeptBytes is how large a kept event may be, as stored, headers included;
-	// default 256 KiB. A larger one that comes early is dead-lettered.
+	// MaxKeptBytes is how large a kept event may be, as stored, headers included. A larger one
+	// that comes early is dead-lettered. Default 256 KiB.
 	MaxKeptBytes int
 
-	// GapAge is how long an event may be kept before Watch reports that its entity
-	// waits; and also how often Watch looks. Default 1 minute.
+	// GapAge is how long an event may be kept before Watch reports that its entity waits. It is
+	// also how often Watch looks. Default 1 minute.
 	GapAge time.Duration
 }
 
@@ -115,11 +113,9 @@ func (o *OrderedOptions) withDefaults() (OrderedOptions, error) {
 	return filled, nil
 }
 
-// NewOrdered returns an Ordered that keeps its versions and events in keeper, which
-// every inbox of this module is, in the name of consumer. As with New, all processes
-// that share the work use the same name, and to change it is to forget what was
-// handled. A name must not be shared with another strategy. opts must say what becomes of a
-// message that cannot be handled.
+// NewOrdered returns an Ordered that keeps its versions and events in keeper, in the name of
+// consumer. Every inbox of this module is a driver.Keeper. The rules for the name and opts are
+// those of New; a name must not be shared with another strategy.
 func NewOrdered(keeper driver.Keeper, consumer string, versionOf VersionFunc, opts *OrderedOptions) (*Ordered, error) {
 	switch {
 	case keeper == nil:
@@ -138,9 +134,8 @@ func NewOrdered(keeper driver.Keeper, consumer string, versionOf VersionFunc, op
 	return &Ordered{guard: guard, keeper: keeper, versionOf: versionOf, opts: filled}, nil
 }
 
-// An EventFunc handles an event: the delivery at hand, or one that was kept, which
-// has all of the message and can be neither acked nor rejected. What else is said of
-// Guard.Handle's fn is true of it.
+// An EventFunc handles an event: the current delivery, or one that was kept, which has the
+// whole message and can be neither acked nor rejected. Otherwise it is like fn of Guard.Handle.
 type EventFunc func(ctx context.Context, tx *sql.Tx, event amqp.Delivery) error
 
 // lostEnough is after how many connections lost in a row a kept event has failed. Where
@@ -151,9 +146,9 @@ const lostEnough = 3
 // in a transaction of its own on db; or keeps d. Then it acks d. What was handled or
 // kept before is acked and counted in Stats.Duplicates.
 //
-// Of two events of one entity at the same moment the second waits for the end of the
-// first one's transaction, and is judged then. For the errors, and for what becomes of
-// failures, all is as with Guard.Handle, except for kept events (see Ordered).
+// If two events of one entity come at the same moment, the second waits for the end of the
+// first one's transaction, and is judged then. Errors and failures are as with Guard.Handle,
+// except for kept events (see Ordered).
 func (o *Ordered) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn EventFunc) error {
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")

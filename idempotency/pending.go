@@ -15,7 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A State is where a pending message stands.
+// A State is the state of a pending message.
 type State = driver.State
 
 // The states of a pending message.
@@ -34,7 +34,7 @@ var ErrUnderWay = errors.New("message is being handled")
 
 var errUnreadable = backoff.Permanent(errors.New("stored message cannot be read"))
 
-// A Pending is a message that the inbox has claimed and is not done with.
+// A Pending is a message whose key is claimed and which is not done.
 type Pending struct {
 	Key      string
 	State    State
@@ -42,8 +42,8 @@ type Pending struct {
 	Since    time.Time // of its first claim, by the database's clock, to the millisecond
 	Error    string    // why the latest attempt failed, or what is in doubt
 
-	// Stored tells whether the inbox has the message. A message that it does not have
-	// is still in its queue: its process died, and the redelivery is yet to come.
+	// Stored tells whether the inbox has the message. If not, the message is still in its
+	// queue: its process died, and the redelivery is yet to come.
 	Stored  bool
 	Message amqp.Delivery // as it was delivered; it cannot be acked
 }
@@ -58,9 +58,9 @@ func newPending(p driver.Pending) (Pending, error) {
 	return pending, err
 }
 
-// Pending returns up to limit messages in a state, in the order of their keys, from
-// the first key after a given one; "" is before all. What is started and overdue it makes
-// doubtful first, as CountPending, MarkDone, Retry and Resume do.
+// Pending returns up to limit messages in a state, in the order of their keys, beginning after
+// a given key; "" is before all. First it makes overdue started messages doubtful, as
+// CountPending, MarkDone, Retry and Resume do.
 func (g *Guard) Pending(ctx context.Context, db *sql.DB, state State, after string, limit int) ([]Pending, error) {
 	var found []driver.Pending
 	err := inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
@@ -98,16 +98,16 @@ func (g *Guard) CountPending(ctx context.Context, db *sql.DB) (map[State]int64, 
 	return counts, nil
 }
 
-// MarkDone says that a doubtful message's effect was done, or that nothing is to be
-// done any more for a failed or ready one. Its copies are duplicates from then on. It
-// returns ErrNotPending or ErrUnderWay where there is nothing to say.
+// MarkDone says that a doubtful message's effect was done, or that nothing remains to be done
+// for a failed or ready one. Its copies are duplicates from then on. If the message is in no
+// such state, MarkDone returns ErrNotPending or ErrUnderWay.
 func (g *Guard) MarkDone(ctx context.Context, db *sql.DB, key string) error {
 	return wrapKey("mark done message", key, g.decide(ctx, db, key, true))
 }
 
-// Retry says that a doubtful message's effect was not done, or that a failed message
-// is to be tried again: Resume or Work will do it, with all of Options.Attempts. It
-// returns ErrNotPending or ErrUnderWay where there is nothing to say.
+// Retry says that a doubtful message's effect was not done, or that a failed message is to be
+// tried again. Resume or Work will do it, with all of Options.Attempts. If the message is in no
+// such state, Retry returns ErrNotPending or ErrUnderWay.
 func (g *Guard) Retry(ctx context.Context, db *sql.DB, key string) error {
 	return wrapKey("retry message", key, g.decide(ctx, db, key, false))
 }

@@ -39,17 +39,17 @@ type purge struct {
 	after  string // the key that the next step begins after
 }
 
-// Purge forgets the keys of this consumer that are older than Options.Retention, in
-// one pass over all of them, and tells how many those were. It is for a backlog, as
-// after Options.Retention was shortened: Handle, AtMostOnce and Accept purge as they
-// go, one step for every 200 messages that they have handled.
+// Purge forgets the keys of this consumer that are older than Options.Retention, in one pass
+// over all of them, and returns their number. It is for a backlog, for example after
+// Options.Retention was shortened. Handle, HandleTx, AtMostOnce and Accept purge as they go,
+// one step for every 200 messages.
 //
-// The pass goes through the keys in their order, which is that of the primary key, in
-// steps of 500, each of short transactions that lock nothing but the old claims which
-// they delete, and with a rest after each, so that it works a fifth of the time. Of keys
-// that tell their age (see Options.Retention) it skips those that are new enough; of
-// others it reads all. A crash or an error leaves whole steps; when ctx ends, the error
-// is its cause. Where keys are kept for ever (a negative Retention) it does nothing.
+// The pass goes through the keys in the order of the primary key, in steps of 500. Each step
+// has short transactions that lock only the old claims which they delete. After each step Purge
+// rests, so that it works a fifth of the time. It skips keys that tell their age (see
+// Options.Retention) and are new enough; it reads all others. A crash or an error leaves whole
+// steps. When ctx ends, the error wraps its cause. With a negative Retention, which keeps keys
+// for ever, Purge does nothing.
 func (g *Guard) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err error) {
 	if g.opts.Retention < 0 {
 		return 0, nil

@@ -9,18 +9,17 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// Reply makes of p the answer to request: its target is the queue that the request
-// names in its reply-to, and its correlation ID is that of the request, or the
-// request's message ID if it has none. Everything else of p stays.
+// Reply makes p the answer to request. Its target is the queue that the request names in its
+// reply-to. Its correlation ID is that of the request, or the request's message ID if it has
+// none. Everything else in p stays.
 //
-// Send it with sender.SendTx in the transaction of the handler. Then the request is
-// handled and its reply sent, or neither: no crash comes between, and a request that
-// comes twice is answered once. The asker handles the reply by a Guard of its own, as
-// a reply may be delivered twice as every message may.
+// Send it with sender.SendTx in the transaction of the handler. Then the request is handled and
+// its reply sent, or neither, and a request that comes twice is answered once. The asker needs
+// a Guard of its own, since a reply may be delivered twice.
 //
-// A request without a reply-to is an error that no retry can help, so that the Guard
-// dead-letters the request if the handler returns it. The reply-to is the asker's
-// word: a verifier that has a list of allowed targets holds it to that list.
+// If the request has no reply-to, the error is permanent: the Guard dead-letters the request if
+// the handler returns it. The asker chooses the reply-to; a verifier with a list of allowed
+// targets forwards only to those.
 func Reply(request amqp.Delivery, p amqp.Publishing) (bridge.Message, error) {
 	if request.ReplyTo == "" {
 		return bridge.Message{}, backoff.Permanent(errors.New("reply: the request has no reply-to"))

@@ -21,16 +21,15 @@ const (
 	NotDoneYet                // it was not, and nothing of it can still come
 )
 
-// Resume works off what AtMostOnce has left in the inbox, until ctx ends, and then
-// returns nil: it runs effect for the messages that are to be tried again (see Retry),
-// and asks Options.FindOut about the doubtful ones. Run it beside the consumers, in
-// one process or in several; each message is taken by one of them. An effect that is
-// NotDone is tried again with pauses, Options.Attempts times in all; then the message
-// is Failed, and waits for an operator as a doubtful one does. Resume looks for work
-// every Options.Poll.
+// Resume works off what AtMostOnce has left in the inbox, until ctx ends, and then returns nil.
+// It runs effect for the messages that are to be tried again (see Retry), and asks
+// Options.FindOut about the doubtful ones. Run it beside the consumers, in one process or in
+// several; each message is taken by one of them. An effect that is NotDone is tried again with
+// pauses, Options.Attempts times in all. Then the message is Failed, and waits for an operator.
+// Resume looks for work every Options.Poll.
 //
-// Each message is taken as AtMostOnce starts one: a crash leaves it started, and then
-// doubtful. An effect that has begun when ctx ends is let finish.
+// Resume starts a message as AtMostOnce does: a crash leaves it started, and then doubtful.
+// When ctx ends, an effect that has begun may finish.
 func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 	if db == nil || effect == nil {
 		panic("idempotency: Resume needs a database and an effect")

@@ -10,12 +10,12 @@ import (
 
 // Errors that answer a question; ask with errors.Is.
 var (
-	// ErrHandedBack: the message is in the queue again, nothing of it was
-	// committed (or nobody knows whether it was), and it will be delivered again.
-	// The error also is what caused it, context.Canceled for example.
+	// ErrHandedBack: the message is in the queue again and will be delivered again. Its
+	// handling is not committed, or nobody knows whether it is. The error also wraps its cause,
+	// context.Canceled for example.
 	ErrHandedBack = errors.New("handed back to the queue")
 
-	// ErrNotAcked: the message is done, but the broker was not told, mostly because
+	// ErrNotAcked: the message is done, but the ack did not reach the broker, usually because
 	// the channel is closed. It will be delivered again.
 	ErrNotAcked = errors.New("done but not acked")
 )

@@ -2,10 +2,10 @@ package idempotency
 
 import "sync/atomic"
 
-// Stats counts what became of deliveries since the Guard was made. Every call of
-// Handle, AtMostOnce or Accept that has returned is in exactly one of the first seven.
-// Work and Resume count what they end as Handled, Kept or Doubtful once more. All of
-// them only grow, begin at zero with the process, and are for people and metrics.
+// Stats counts what happened to deliveries since the Guard was made. Every call of Handle,
+// HandleTx, AtMostOnce or Accept that has returned is in exactly one of the first seven. Work
+// and Resume count the messages that they end once more, as Handled, Kept or Doubtful. The
+// counts only grow.
 type Stats struct {
 	Handled      uint64 // the handler ran and its transaction committed
 	Duplicates   uint64 // the key had been claimed before; the handler's effects are there already

@@ -16,8 +16,8 @@ const watched = 1000
 // events that are due of one entity are handled for Options.Hold at most in each round;
 // an entity whose handling fails or takes that long holds up no other for good.
 //
-// Run it beside the consumers, in one of the processes that share the work or in
-// each; then each logs.
+// Run it beside the consumers, in one of the processes that share the work or in each. Each one
+// logs.
 func (o *Ordered) Watch(ctx context.Context, db *sql.DB, fn EventFunc) {
 	if db == nil || fn == nil {
 		panic("idempotency: Watch needs a database and a function")
@@ -35,8 +35,8 @@ func (o *Ordered) Watch(ctx context.Context, db *sql.DB, fn EventFunc) {
 	}
 }
 
-// OldGaps returns how many entities had waited for longer than OrderedOptions.GapAge
-// when Watch last looked; a thousand stands for a thousand or more.
+// OldGaps returns how many entities had waited for longer than OrderedOptions.GapAge when Watch
+// last looked; a thousand means a thousand or more.
 func (o *Ordered) OldGaps() int { return int(o.oldGaps.Load()) }
 
 // round looks once. reported are the entities whose gaps have been logged, with the
