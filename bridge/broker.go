@@ -21,8 +21,8 @@ import (
 type BrokerOptions struct {
 	// Name is the connections' name in RabbitMQ's lists. Default "twoqueue".
 	Name string
-	// TLS is the client configuration for amqps URLs. Default: what the URL's
-	// parameters say, and without them the system's roots and the URL's host name.
+	// TLS is the client configuration for amqps URLs. Default: what the URL's parameters say;
+	// without them, the system's roots and the URL's host name.
 	TLS *tls.Config
 	// DialTimeout bounds one attempt to connect. Default 10 s.
 	DialTimeout time.Duration
@@ -68,9 +68,8 @@ func (o *BrokerOptions) withDefaults() (BrokerOptions, error) {
 	return out, nil
 }
 
-// A Broker is a RabbitMQ and our login there. Publish works over
-// connections that reconnect by themselves; Connect opens one that does not.
-// A Broker may be used from any number of goroutines.
+// A Broker is a RabbitMQ server or cluster and our login there. Publish reconnects by itself; a
+// connection that Connect opens does not. A Broker may be used from any number of goroutines.
 type Broker struct {
 	url    string
 	opts   BrokerOptions
@@ -92,13 +91,13 @@ type link struct {
 	gone       chan struct{} // closed when it is no longer the broker's link
 }
 
-// Dial connects to the broker once, to know that url and login are right. A
-// wrong login is ErrCredentials; no broker, or one whose certificate does not
-// verify, is ErrUnavailable; a URL of another form is ErrURL. It has the form
-// amqp://user:password@host:port/vhost, or amqps for TLS, then with the parameters
-// cacertfile (the authorities that may have signed the broker's certificate),
-// certfile and keyfile (our own), which name PEM files and are read again for each
-// connection. No error contains any part of it but host and port.
+// Dial connects to the broker once, to check url and login. With a wrong login the error is
+// ErrCredentials; without a broker, or if its certificate does not verify, ErrUnavailable; with
+// a malformed URL, ErrURL. The URL has the form amqp://user:password@host:port/vhost, or begins
+// with amqps for TLS. With amqps it may have parameters that name PEM files: cacertfile (the
+// authorities that may have signed the broker's certificate), certfile and keyfile (our own).
+// They are read again for each connection. No error contains any part of the URL but host and
+// port.
 func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error) {
 	b, err := NewBroker(url, opts)
 	if err != nil {
@@ -113,9 +112,9 @@ func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error)
 	return b, nil
 }
 
-// NewBroker is Dial without connecting, for a sender that parks its messages during
-// an outage and must be able to start in one. Its error is ErrURL, or one of the
-// options; a wrong login shows when something is published.
+// NewBroker is Dial without connecting. It is for a sender that parks messages, and must be
+// able to start during an outage. Its error is ErrURL, or names a wrong option. A wrong login
+// shows only when something is published.
 func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 	options, err := opts.withDefaults()
 	if err != nil {
@@ -138,17 +137,17 @@ func (b *Broker) Connect(ctx context.Context) (*Connection, error) {
 	return conn, cancelled(ctx, err)
 }
 
-// Close ends the publishing connection, and returns when it has ended: what is
-// unconfirmed stays unknown. Publish returns ErrUnavailable afterwards. Connections that
-// Connect has opened stay open.
+// Close ends the publishing connection, and returns when it has ended. Whether the broker has
+// unconfirmed messages stays unknown. Publish returns ErrUnavailable afterwards. Connections
+// that Connect has opened stay open.
 func (b *Broker) Close() {
 	b.cancel()
 	b.once.Do(func() {}) // no keeper starts any more
 	b.keeper.Wait()
 }
 
-// Blocked returns why the broker takes no messages at present, in its own words
-// (a memory or disk alarm); empty if it does, or if there is no connection.
+// Blocked returns why the broker takes no messages at present, in its own words (a memory or
+// disk alarm). It is empty if the broker takes messages, or if there is no connection.
 func (b *Broker) Blocked() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -164,13 +163,12 @@ type Outgoing struct {
 	amqp.Publishing
 }
 
-// Publish sends all messages, then waits once for all confirms. It returns nil
-// only if the broker has taken every one of them to a queue. Otherwise it
-// returns the first failure, as a *PublishError, which see, and some of the messages may
-// have arrived; or, where there was no connection in time, ErrUnavailable, or
-// ErrCredentials if the broker has refused the login meanwhile, and nothing was sent.
-// The context's deadline bounds everything: while the connection is down or blocked,
-// Publish waits for it that long, so give it one.
+// Publish sends all messages, then waits once for all confirms. It returns nil only if the
+// broker has taken every one of them to a queue. If there was no connection in time, nothing
+// was sent, and the error is ErrUnavailable, or ErrCredentials if the broker has refused the
+// login. Otherwise the error is the first failure, a *PublishError, and some of the messages
+// may have arrived. Give the context a deadline: Publish waits so long while the connection is
+// down or blocked.
 func (b *Broker) Publish(ctx context.Context, messages []Outgoing) error {
 	if len(messages) == 0 {
 		return nil

@@ -13,21 +13,19 @@ import (
 // A confirmChannel is a channel in confirm mode, and does a Publisher's work until it
 // is closed or retired.
 //
-// Confirms are taken as they come: those of one target one after the other, and those of
-// different targets beside each other, so that a target which never confirms holds up the
-// news of itself alone.
+// Confirms are taken as they come. Those of one target are taken one after the other; those of
+// different targets do not wait for each other.
 //
-// The broker returns an unroutable message and then acks it all the same, and
-// the library hands both over on different Go channels. Its reader has put the
-// return into its channel before it handles the ack, so whoever holds the ack and
-// then empties the channel of returns has seen the return, if the reader was
-// never kept waiting there (it gives up on a full channel). That is why returns
-// holds as much as can ever be in flight.
+// The broker returns an unroutable message and then acks it all the same, and the library hands
+// both over on different Go channels. Its reader puts the return into its channel before it
+// handles the ack. So whoever has the ack and then empties the channel of returns has seen the
+// return. The reader gives up on a full channel; that is why returns has room for as many as
+// can ever be in flight.
 //
-// The ack is read from the message's own DeferredConfirmation. The library's
-// NotifyPublish must not be used: where the broker nacks one message early and
-// acks those around it later with one multiple ack, as it does when a full queue
-// and a slow one are published to in turns, it reports the nacked one as acked.
+// The ack is read from the message's own DeferredConfirmation. The library's NotifyPublish must
+// not be used. If the broker nacks one message early, and later acks those around it with one
+// multiple ack, it reports the nacked one as acked. That happens when a full queue and a slow
+// one are published to in turns.
 type confirmChannel struct {
 	conn    *Connection
 	ch      *amqp.Channel
@@ -59,7 +57,7 @@ type publicationKey struct {
 	Target
 }
 
-// confirmChannel opens one. ended is called when it has ended.
+// confirmChannel opens a confirm channel. ended is called when it has ended.
 func (c *Connection) confirmChannel(inFlight int, ended func(error)) (*confirmChannel, error) {
 	ch, err := c.Channel()
 	if err != nil {
@@ -211,7 +209,7 @@ func (p *confirmChannel) collect(to Target) {
 	}
 }
 
-// report tells what became of a message whose confirm is there.
+// report reports a message whose confirm is there.
 func (p *confirmChannel) report(pub publication) {
 	err := p.Err()
 	switch {
@@ -255,7 +253,7 @@ func (p *confirmChannel) wasReturned(key publicationKey) bool {
 	return n > 0
 }
 
-// end lets nothing else in. What is left and not acked before is unconfirmed.
+// end lets no more messages in. Those that are not acked yet are unconfirmed.
 func (p *confirmChannel) end(cause *amqp.Error) {
 	p.mu.Lock()
 	p.err = fmt.Errorf("%w: publishing channel closed", ErrUnavailable)

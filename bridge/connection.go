@@ -19,9 +19,8 @@ const closePatience = 2 * time.Second
 // Product is what our connections call themselves in RabbitMQ's lists.
 const Product = "twoqueue"
 
-// A Connection is one connection to the broker. It never recovers: when it is
-// over, Done is closed, and everything that belongs to it is over too (rule 7 in the
-// package's comment).
+// A Connection is one connection to the broker. It never recovers. When it is over, Done is
+// closed, and everything that belongs to it is over too (rule 7 in the package's comment).
 type Connection struct {
 	conn  *amqp.Connection
 	burst *burstConn
@@ -181,15 +180,14 @@ func (c *Connection) waitOpen(ctx context.Context) error {
 	}
 }
 
-// Server returns what the broker calls itself, and its version; "" where it does not
-// say.
+// Server returns what the broker calls itself, and its version; "" if it does not say.
 func (c *Connection) Server() (product, version string) {
 	product, _ = c.conn.Properties["product"].(string)
 	version, _ = c.conn.Properties["version"].(string)
 	return product, version
 }
 
-// Channel opens a channel for what a Publisher does not do: consume, declare.
+// Channel opens a channel, to consume or declare.
 func (c *Connection) Channel() (*amqp.Channel, error) {
 	ch, err := c.conn.Channel()
 	if err != nil {
@@ -198,8 +196,8 @@ func (c *Connection) Channel() (*amqp.Channel, error) {
 	return ch, nil
 }
 
-// Close ends the connection, and with it all its channels. What is unconfirmed
-// stays unknown, what is unacked is redelivered.
+// Close ends the connection and all its channels. Whether the broker has unconfirmed messages
+// stays unknown. Unacked messages are redelivered.
 func (c *Connection) Close() {
 	_ = c.conn.CloseDeadline(time.Now().Add(closePatience))
 	<-c.done

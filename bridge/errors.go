@@ -10,25 +10,25 @@ import (
 
 // Errors that answer a question; ask with errors.Is.
 var (
-	// ErrDuplicateID: an ID is in the ledger already, of a transaction that has
-	// committed, or twice in one call. Roll back; another attempt with the same ID fails
-	// again until that message is forwarded and its row deleted. So this finds some
-	// repetitions, and is no protection against all: the receiver's inbox is.
+	// ErrDuplicateID: a committed transaction has put this ID into the ledger, or it was given
+	// twice in one call. Roll back; another attempt with the same ID fails until that message
+	// is forwarded and its row deleted. So this finds some repetitions but not all; the
+	// receiver's inbox finds all.
 	ErrDuplicateID = errors.New("message ID is recorded already")
 
-	// ErrOtherLedger: the database at hand holds another ledger than the one that
-	// was opened, or none.
+	// ErrOtherLedger: this database holds another ledger than the one that was opened, or none.
 	ErrOtherLedger = errors.New("ledger of another identity")
 
 	// ErrNoRow: the ledger is an OwnTable, and the transaction has no row with the
 	// message's ID. Insert it first.
 	ErrNoRow = errors.New("no row with the message ID")
 
-	// ErrNoSchema: the tables are missing or of a version this release does not
-	// work with; the text says what to call, except with ErrLaterSchema.
+	// ErrNoSchema: the tables are missing, or of a version that this release does not work
+	// with. The text says what to call, except with ErrLaterSchema.
 	ErrNoSchema = errors.New("schema not usable")
 
-	// ErrLaterSchema comes with ErrNoSchema: the tables are too new for this release. Only a later release of the program helps.
+	// ErrLaterSchema comes with ErrNoSchema: the tables are too new for this release. Use a
+	// later release of the program.
 	ErrLaterSchema = errors.New("tables of a later release")
 
 	// ErrNotPrimary: the database is a standby, a readable secondary or read-only, or
@@ -59,31 +59,28 @@ var (
 	// ErrBlocked: the broker accepts no messages at present (memory or disk alarm).
 	ErrBlocked = errors.New("broker blocks publishing")
 
-	// ErrUnchecked: the login has no right to configure a queue, so the broker does not
-	// compare its arguments. Where the login has no right to the queue at all, RabbitMQ 4.3
-	// does not say either whether it exists. One that was declared otherwise may lose
-	// messages: RabbitMQ 4 throws away what 20 lost sessions have held, where a quorum
-	// queue has no x-delivery-limit of its own.
+	// ErrUnchecked: the login has no right to configure a queue, so the broker does not compare
+	// its arguments. If the login has no right to the queue at all, RabbitMQ 4.3 does not even
+	// say whether it exists. A queue with other arguments may lose messages: if a quorum queue
+	// has no x-delivery-limit, RabbitMQ 4 drops a message that 20 lost sessions have held.
 	ErrUnchecked = errors.New("its arguments are unchecked: the login has no right to configure it")
 
-	// ErrReturned: the broker found no queue for the message. From a sender: the
+	// ErrReturned: the broker found no queue for the message. If a sender returns it, the
 	// staging queue is missing.
 	ErrReturned = errors.New("message returned as unroutable")
 
 	// ErrNacked: the broker refused the message, as a full queue does.
 	ErrNacked = errors.New("message refused by the broker")
 
-	// ErrUnconfirmed: the broker did not say in time whether it has the message;
-	// it may have it.
+	// ErrUnconfirmed: the broker did not confirm the message in time. It may have it.
 	ErrUnconfirmed = errors.New("message not confirmed")
 )
 
-// A PublishError says which message failed and why; find it with errors.As. Err is or
-// wraps one of ErrReturned, ErrNacked, ErrUnconfirmed, ErrBlocked, ErrUnavailable,
-// ErrInvalidMessage.
+// A PublishError says which message failed and why. Find it with errors.As. Err wraps one of
+// ErrReturned, ErrNacked, ErrUnconfirmed, ErrBlocked, ErrUnavailable and ErrInvalidMessage.
 type PublishError struct {
 	ID     uuid.UUID
-	Target Target // where it was published to; by a sender, the staging queue
+	Target Target // where it was published to; the staging queue, if a sender returns it
 	Err    error
 }
 
@@ -93,15 +90,14 @@ func (e *PublishError) Error() string {
 
 func (e *PublishError) Unwrap() error { return e.Err }
 
-// Retryable tells whether another attempt, in a new transaction, may succeed
-// without anybody mending something first: the broker was away, blocked, full, or did
-// not confirm in time. Of the database's errors it knows nothing, and says false. It says
-// false also where the caller has ended it: its context was cancelled (a deadline is
-// another matter), or the Broker closed.
+// Retryable tells whether another attempt, in a new transaction, may succeed without a repair:
+// the broker was away, blocked, full, or did not confirm in time. It returns false for errors
+// of the database, which it does not know. It also returns false if the caller's context was
+// cancelled (not if its deadline passed), or the Broker closed.
 //
-// It says true also where the broker has closed the channel because of a message
-// (Refusal then tells why), such as one above its max_message_size: of several that
-// were under way nobody knows whose it was. So bound the attempts.
+// It also returns true if the broker has closed the channel because of a message, such as one
+// above its max_message_size (Refusal tells why). If several messages were under way, nobody
+// knows which one it was. So bound the attempts.
 func Retryable(err error) bool {
 	if errors.Is(err, context.Canceled) {
 		return false

@@ -8,23 +8,21 @@ import (
 	"github.com/google/uuid"
 )
 
-// A Message is what the receiver shall see, and where. What of it cannot be sent is
-// refused by wire.Encode, and so by a sender, with ErrInvalidMessage, before anything has
-// happened: no target; a name or short property of more than 255 bytes; headers and
-// properties of more than 64 KiB together, or more than 1000 headers; headers that AMQP or
-// amqp091-go cannot carry, or that begin with x-bridge-; CC or BCC that is no list of
-// strings; a MessageId that differs from ID; an expiration that is no number of
-// milliseconds or is more than ten years; the reply-to amq.rabbitmq.reply-to; an order key
-// that is too long or contains a NUL, or stands beside a priority.
+// A Message is what the receiver shall see, and its target. wire.Encode, and so a sender,
+// refuses with ErrInvalidMessage, before anything has happened, a message that cannot be sent.
+// It has no target; a name or short property of more than 255 bytes; headers and properties of
+// more than 64 KiB together, or more than 1000 headers; headers that AMQP or amqp091-go cannot
+// carry, or that begin with x-bridge-; a CC or BCC that is no list of strings; a MessageId that
+// differs from ID; an expiration that is no number of milliseconds or is more than ten years;
+// the reply-to amq.rabbitmq.reply-to; or an order key that is too long, contains a NUL, or
+// comes with a priority.
 type Message struct {
-	// ID names the message for ever: it is the row in the ledger, the
-	// message-id at the receiver and the receiver's idempotency key. The zero
-	// ID means: make a UUIDv7.
+	// ID names the message for ever: it is the row in the ledger, the message-id at the
+	// receiver and the receiver's idempotency key. If it is zero, the sender makes a UUIDv7.
 	//
-	// An ID that the caller gives must always name the same content. After a
-	// rolled-back attempt the broker may still hold the first copy; if the ID is
-	// then committed with other content, the first copy may be the one that is
-	// forwarded.
+	// An ID that the caller gives must always name the same content. After a rolled-back
+	// attempt the broker may still hold the first copy. If the ID is then committed with other
+	// content, the verifier may forward the first copy.
 	ID uuid.UUID
 
 	// Exchange and RoutingKey are the target. The empty Exchange is the default
@@ -32,18 +30,15 @@ type Message struct {
 	Exchange   string
 	RoutingKey string
 
-	// OrderKey, if it is not empty, keeps the message in order with all others that have
-	// the same key ('In order, per key' in the package's comment). It has at most 255 bytes
-	// and no NUL. The staging queue must have ordered queues, see Topology.OrderedShards. A
-	// message with a key has no priority, since a queue would deliver others before it.
-	// Each attempt to send it needs a new ID.
+	// OrderKey, if it is not empty, keeps the message in order with all others of the same key
+	// ('In order, per key' in the package's comment). It has at most 255 bytes and no NUL. It
+	// needs ordered queues, see Topology.OrderedShards. A message with a key must have no
+	// priority, which would change the order. Each attempt to send it needs a new ID.
 	OrderKey string
 
-	// Publishing is the message itself. MessageId must be empty or the text of
-	// ID. DeliveryMode is ignored: a message is always persistent, in the
-	// staging queue and at the target, since a confirm of a transient message
-	// promises nothing. Headers that start with
-	// "x-bridge-" are reserved.
+	// Publishing is the message itself. MessageId must be empty or the text of ID. DeliveryMode
+	// is ignored: a message is always persistent, since a confirm of a transient message
+	// promises nothing. Headers that start with "x-bridge-" are reserved.
 	Publishing amqp.Publishing
 }
 

@@ -7,30 +7,28 @@ package bridge
 //
 // What the application must do in return:
 //
-//   - Insert the row before the message is sent, in the same transaction and
-//     behind the same savepoint. Record returns ErrNoRow for an ID without one.
-//     It cannot see whether this transaction inserted the row; one that was there
-//     before lets the message go out whatever becomes of the transaction.
+//   - Insert the row before the message is sent, in the same transaction and behind the same
+//     savepoint. Record returns ErrNoRow for an ID without one. It cannot see whether this
+//     transaction inserted the row. If the row was there before, the message goes out even if
+//     the transaction rolls back.
 //   - One message per row: the index keeps rows apart, not messages.
-//   - Keep the row, and the ID in it, until the message has been forwarded: one
-//     that is gone by then was rolled back, and its message is dropped.
+//   - Keep the row, and the ID in it, until the message has been forwarded. A missing row looks
+//     rolled back, and its message is dropped.
 //
-// As the row is never deleted, a staged message that is delivered to a verifier
-// once more is forwarded once more.
+// As the row is never deleted, a staged message that is redelivered to a verifier is forwarded
+// again.
 //
-// The tables of the ledger must be in the same database all the same: what makes the
-// identity is there, and the proof that lookups wait writes its canaries into
-// bridge_ledger.
+// The tables of the ledger must still be in the same database: they hold the identity, and the
+// proof that lookups wait writes its canaries into bridge_ledger.
 //
-// Such a ledger has an identity of its own, made of the database's, the table's name
-// with its schema and the column's: a message is judged by the table that it was
-// recorded in, never by bridge_ledger or another own table, which know nothing of it.
-// So its verifier opens the same OwnTable (BRIDGE_OWN_TABLE of cmd/verifier); any other
-// sends its messages to the dead queue as foreign. Whoever renames the table first lets
-// the queues run empty.
+// Such a ledger has an identity of its own, made from the database's identity, the names of
+// table and schema, and the name of the column. So a message is judged by the table that it was
+// recorded in, never by bridge_ledger or another own table. Its verifier must open the same
+// OwnTable (BRIDGE_OWN_TABLE of cmd/verifier); any other verifier sends its messages to the
+// dead queue as foreign. Before you rename the table, let the queues run empty.
 type OwnTable struct {
-	// Table is 'table' or 'schema.table', spelt as in the database's catalogue:
-	// upper and lower case differ. A name with a dot in it cannot be given.
+	// Table is 'table' or 'schema.table', spelt as in the database's catalogue: upper and lower
+	// case differ. No name may contain a dot.
 	Table string
 	// Column is of the database's type for UUIDs, and has a unique index of its own.
 	Column string

@@ -12,14 +12,14 @@ import (
 // renewPause is the shortest time between two channels of one Publisher.
 const renewPause = 2 * time.Second
 
-// A Publisher publishes without waiting, and tells of each message whether the broker
-// has it (rules 2 and 4 in the package's comment): confirmed *and* not returned.
+// A Publisher publishes without waiting, and reports for each message whether the broker has
+// it: confirmed *and* not returned (rules 2 and 4 in the package's comment).
 //
-// After a nack it goes on over a new channel, at most every two seconds. In a cluster
-// a channel remembers which node leads a quorum queue, and nacks every message for as
-// long as that node is away, although the queue has another leader (measured on
-// RabbitMQ 3.10: a node cut off while a channel published to the queue for the first
-// time). A queue that is full nacks on the new channel as well.
+// After a nack it goes on over a new channel, at most every two seconds. In a cluster a channel
+// remembers which node leads a quorum queue. While that node is away it nacks every message,
+// although the queue has another leader (measured on RabbitMQ 3.10: a node was cut off while a
+// channel published to the queue for the first time). A queue that is full nacks on the new
+// channel as well.
 type Publisher struct {
 	conn     *Connection
 	inFlight int
@@ -32,8 +32,8 @@ type Publisher struct {
 	err      error
 }
 
-// Publisher opens a publishing channel that has at most inFlight messages unconfirmed;
-// while it is renewed, twice as many. There is nothing to close: it ends with the connection.
+// Publisher opens a publishing channel that has at most inFlight messages unconfirmed, or twice
+// as many while it is renewed. It ends with the connection.
 func (c *Connection) Publisher(inFlight int) (*Publisher, error) {
 	p := &Publisher{conn: c, inFlight: inFlight, done: make(chan struct{})}
 	if err := p.open(); err != nil {
@@ -78,19 +78,17 @@ func (p *Publisher) end(ended *confirmChannel, err error) {
 	}
 }
 
-// Publish sends msg, persistent or not as it says and always mandatory, and
-// returns as soon as it is on its way. It waits while inFlight messages are
-// unconfirmed, or while the broker blocks publishing.
+// Publish sends msg, with its own delivery mode and always mandatory, and returns as soon as it
+// is on its way. It waits while inFlight messages are unconfirmed, or while the broker blocks
+// publishing.
 //
-// If Publish returns an error, nothing was sent and report is not called; the
-// error wraps ErrInvalidMessage if this message can never be sent, else
-// ErrUnavailable or ErrBlocked.
-// Otherwise report is called exactly once, from a goroutine of the publisher's, which
-// it must not block: with nil when the broker has taken the message to a queue, else with
-// an error that wraps ErrReturned, ErrNacked or ErrUnconfirmed. The reports of one target
-// come in the order of Publish, as long as no nack makes the publisher change its channel;
-// those of several targets come beside each other, so that one which never confirms keeps
-// back its own alone.
+// If Publish returns an error, nothing was sent and report is not called. The error wraps
+// ErrInvalidMessage if this message can never be sent, else ErrUnavailable or ErrBlocked.
+// Otherwise report is called exactly once, from a goroutine of the publisher, which it must not
+// block. Its argument is nil if the broker has taken the message to a queue, else an error that
+// wraps ErrReturned, ErrNacked or ErrUnconfirmed. The reports of one target come in the order
+// of Publish, unless a nack makes the publisher change its channel. Those of different targets
+// do not wait for each other.
 func (p *Publisher) Publish(ctx context.Context, to Target, msg amqp.Publishing, report func(error)) error {
 	report = p.hearing(report)
 	for {
@@ -109,7 +107,7 @@ func (p *Publisher) channel() *confirmChannel {
 	return p.current
 }
 
-// hearing is report that hears of nacks.
+// hearing returns a function that calls report, and has the channel renewed after a nack.
 func (p *Publisher) hearing(report func(error)) func(error) {
 	return func(err error) {
 		if errors.Is(err, ErrNacked) {
@@ -137,8 +135,8 @@ func (p *Publisher) renew() {
 	p.renewing, p.renewed = false, time.Now()
 }
 
-// Done is closed when the channel is over, just before what was in flight is
-// reported as unconfirmed. Err then says why.
+// Done is closed when the channel is over, just before the messages in flight are reported as
+// unconfirmed. Err then says why.
 func (p *Publisher) Done() <-chan struct{} { return p.done }
 
 // Err returns nil while the channel is alive, and an error that wraps
@@ -149,10 +147,9 @@ func (p *Publisher) Err() error {
 	return p.err
 }
 
-// Refusal returns the broker's words if err comes from a channel that the broker
-// closed because of what was published on it: a missing exchange (404), no right
-// (403), a refused property or size (406) and their like. It returns nil for every
-// other error, as where the connection as a whole failed.
+// Refusal returns the broker's words if err comes from a channel that the broker closed because
+// of a message: a missing exchange (404), no right (403), a refused property or size (406) and
+// the like. It returns nil for every other error, such as a lost connection.
 func Refusal(err error) *amqp.Error {
 	var amqpErr *amqp.Error
 	if errors.As(err, &amqpErr) && amqpErr.Server && amqpErr.Recover {

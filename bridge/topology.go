@@ -22,40 +22,39 @@ const deliveryLimit = 1_000_000
 type Topology struct {
 	// Queue is the staging queue's name. Required, at most 200 bytes.
 	Queue string
-	// Classic declares classic queues instead of quorum queues. They have one
-	// node's safety only.
+	// Classic declares classic queues instead of quorum queues. They are only as safe as one
+	// node.
 	Classic bool
-	// Audit is how many messages the audit queue keeps: copies of those that were
-	// dropped as rolled back, the latest ones, for whoever wants to check that. 0: no
-	// audit queue, and no copies.
+	// Audit is how many messages the audit queue keeps: copies of the latest messages that were
+	// dropped as rolled back. 0: no audit queue, and no copies.
 	Audit int
-	// OrderedShards is how many ordered queues there are, for messages with an order key:
-	// at most 256. 0: none, and no such message can be sent. The messages of one key are
-	// all in one of them. Each has one active consumer, so that an open transaction that
-	// fills a verifier's room holds up fewer keys where there are more of them. RabbitMQ does
-	// not balance the active consumers: the verifier that starts first gets all ordered
-	// queues, and the others take them over when it ends. Each queue takes room in a
-	// verifier: a message that is larger than the queue's share of its MaxBytes is held in
-	// addition to it. One or two queues carry nearly as much as the staging queue; more
-	// carry less, as senders' groups are smaller (tests/bench, scenario ordered). Senders and
-	// verifiers must agree on the number. Change it while the ordered queues are empty and
-	// nobody sends to them; otherwise keys that move to another queue lose their order, and
-	// what is in a queue that is no longer counted stays there.
+	// OrderedShards is how many ordered queues there are, for messages with an order key: at
+	// most 256. 0: none, and no such message can be sent. All messages of one key are in the
+	// same queue. Each queue has one active consumer. With more queues, an open transaction
+	// that fills a verifier's room holds up fewer keys. RabbitMQ does not balance the active
+	// consumers: the verifier that starts first gets all ordered queues, and the others take
+	// them over when it ends. Each queue takes memory in a verifier: a message that is larger
+	// than the queue's share of MaxBytes is held in addition. One or two queues carry nearly as
+	// much as the staging queue; more carry less, as senders' groups are smaller (tests/bench,
+	// scenario ordered). Senders and verifiers must agree on the number. Change it only while
+	// the ordered queues are empty and nobody sends to them. Otherwise keys that move to
+	// another queue lose their order, and messages stay behind in queues that are no longer
+	// counted.
 	OrderedShards int
 }
 
 // MaxOrderedShards is the largest Topology.OrderedShards.
 const MaxOrderedShards = 256
 
-// DeadQueue is where a message goes that can be neither forwarded nor rightly
-// dropped.
+// DeadQueue is the queue for messages that can be neither forwarded nor rightly dropped.
 func (t Topology) DeadQueue() string { return t.Queue + ".dead" }
 
-// WaitingQueue is where a verifier puts messages that do not fit into its waiting
-// room, so that they delay nobody. Verifiers consume it too.
+// WaitingQueue is the queue for messages that do not fit into a verifier's waiting room, so
+// that they delay nobody. Verifiers consume it too.
 func (t Topology) WaitingQueue() string { return t.Queue + ".waiting" }
 
-// AuditQueue is where copies go of what was dropped as rolled back, if Audit says so.
+// AuditQueue is the queue for copies of messages that were dropped as rolled back, if Audit is
+// set.
 func (t Topology) AuditQueue() string { return t.Queue + ".dropped" }
 
 // orderedQueue is the name of an ordered queue, counted from 0.
@@ -63,8 +62,8 @@ func (t Topology) orderedQueue(shard int) string {
 	return t.Queue + ".ordered." + strconv.Itoa(shard)
 }
 
-// OrderedQueueOf is the ordered queue of an order key: the wire format says how it is
-// chosen. There must be at least one.
+// OrderedQueueOf is the ordered queue of an order key, as the wire format says. OrderedShards
+// must be positive.
 func (t Topology) OrderedQueueOf(key string) string {
 	return t.orderedQueue(int(crc32.ChecksumIEEE([]byte(key)) % uint32(t.OrderedShards)))
 }
@@ -78,16 +77,14 @@ func (t Topology) OrderedQueues() []string {
 	return names
 }
 
-// Declare creates the queues where they are missing, and checks those that
-// exist. A queue with other arguments is left as it is, and the error is a *QueueMismatch
-// that names the argument: among them are those that would lose committed messages (a
-// message TTL, a length limit, a delivery limit that is too small). What policies add
-// cannot be seen here. With a login that has no right to configure the queues it is
-// enough that they exist, and the broker's Logger is warned of each: nobody has seen then
-// that an ordered queue has a single active consumer, without which it keeps no order.
-// Without a connection
-// the error is ErrUnavailable, with a refused login ErrCredentials. It may be called again
-// at any time, also after a crash in the middle.
+// Declare creates missing queues, and checks those that exist. A queue with other arguments is
+// left as it is, and the error is a *QueueMismatch that names the argument. So Declare finds
+// arguments that would lose committed messages (a message TTL, a length limit, a delivery limit
+// that is too small). It cannot see what policies add. If the login has no right to configure
+// the queues, it is enough that they exist, and the broker's Logger gets a warning for each.
+// Then it is also unchecked that an ordered queue has a single active consumer, without which
+// it keeps no order. Without a connection the error is ErrUnavailable, with a refused login
+// ErrCredentials. Declare may be called again at any time, also after a crash in the middle.
 func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	if t.Queue == "" {
 		return errors.New("declare topology: field Queue is empty; name the staging queue")
@@ -118,8 +115,8 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	return nil
 }
 
-// A Queue is one of the queues of a Topology. They are durable, neither exclusive nor
-// deleted by themselves.
+// A Queue is one of the queues of a Topology. It is durable, not exclusive, and not deleted
+// automatically.
 type Queue struct {
 	Name      string
 	Arguments amqp.Table
@@ -165,8 +162,8 @@ func (t Topology) stagingArgs() amqp.Table {
 	return args
 }
 
-// Declare creates the queue, or checks that it is there with these arguments. Otherwise
-// its error is a *QueueMismatch, or wraps ErrUnchecked.
+// Declare creates the queue, or checks that it exists with these arguments. If it does not have
+// them, the error is a *QueueMismatch; if that is unknown, it wraps ErrUnchecked.
 func (q Queue) Declare(conn *Connection) error {
 	err := declare(conn, q.Name, q.Arguments)
 	// RabbitMQ compares a consumer timeout since 4.3 only. No message is lost by one, and
@@ -226,8 +223,8 @@ func exists(conn *Connection, name string, refusal error) error {
 	}
 }
 
-// A QueueMismatch says that a queue exists with other properties than it must
-// have. Delete the queue when it is empty, or name another one.
+// A QueueMismatch says that a queue exists with wrong properties. Delete the queue when it is
+// empty, or name another one.
 type QueueMismatch struct {
 	Queue    string
 	Property string // the argument or property, such as x-message-ttl

@@ -5,10 +5,9 @@ import (
 	"database/sql"
 )
 
-// Tx is the caller's transaction, in the words of the bridge: it executes a statement and
-// counts, and it reads rows. It has no Commit and no Rollback, since the caller's
-// transaction belongs to the caller (rule 11). SQL makes one of a transaction of
-// database/sql. A Tx may be used for as long as the transaction that it is made of, and by
+// Tx is the caller's transaction: it executes statements, counts changed rows, and reads rows.
+// It has no Commit and no Rollback, since the transaction belongs to the caller (rule 11). SQL
+// makes a Tx of a transaction of database/sql. It may be used until that transaction ends, by
 // one goroutine at a time.
 type Tx interface {
 	// Exec executes a statement and returns how many rows it has changed. The statement
@@ -20,9 +19,9 @@ type Tx interface {
 	Query(ctx context.Context, statement string, args ...any) (Rows, error)
 }
 
-// Rows are those that Tx.Query has found. Next goes on to the next row and returns false
-// behind the last one, or after an error, which Err returns. Scan copies the columns of the
-// row as database/sql's does. Close may be called more than once.
+// Rows are the result of Tx.Query. Next goes on to the next row. It returns false after the
+// last one, or after an error, which Err returns. Scan copies the columns of the row as in
+// database/sql. Close may be called more than once.
 type Rows interface {
 	Next() bool
 	Scan(into ...any) error
@@ -30,9 +29,9 @@ type Rows interface {
 	Close()
 }
 
-// SQLTx is what SQL takes: a transaction of database/sql, as *sql.Tx and *sqlx.Tx are. A
-// *sql.DB and a *sql.Conn have no Commit, so that a statement that must be in a transaction
-// cannot be sent outside of one. The bridge never calls Commit or Rollback.
+// SQLTx is what SQL takes: a transaction of database/sql, such as *sql.Tx or *sqlx.Tx. A
+// *sql.DB and a *sql.Conn have no Commit, so they do not compile: no statement can be sent
+// outside of a transaction. The bridge never calls Commit or Rollback.
 type SQLTx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -40,9 +39,8 @@ type SQLTx interface {
 	Rollback() error
 }
 
-// SQL returns tx as the bridge uses it. When tx has ended, its statements return
-// sql.ErrTxDone. Other libraries have such a transaction inside of theirs (tests/orm runs
-// each of these lines):
+// SQL returns tx as a Tx. When tx has ended, its statements return sql.ErrTxDone. Transactions
+// of other libraries contain such a transaction (tests/orm runs each of these lines):
 //
 //	sqlc   bridge.SQL(tx)                                      the tx that WithTx is given
 //	bun    bridge.SQL(tx.Tx)                                   tx itself compiles and fails: its Exec knows no $1
@@ -50,8 +48,8 @@ type SQLTx interface {
 //	ent    bridge.SQL(tx)                                      with its feature sql/execquery
 //	pgx    pgxbridge.Tx(tx)
 //
-// A transaction in a transaction of pgx, GORM or bun is a savepoint: its rollback takes back
-// what was sent in it.
+// In pgx, GORM and bun a transaction inside a transaction is a savepoint. Its rollback takes
+// back what was sent in it.
 func SQL(tx SQLTx) Tx { return sqlTx{tx} }
 
 type sqlTx struct{ tx SQLTx }
