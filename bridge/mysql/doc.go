@@ -1,6 +1,6 @@
-// Package mysql keeps the ledger and the inbox in a MySQL database, version 8.0.16 or
-// later, or in a MariaDB database, 10.6 or later. What a ledger and an inbox promise is in
-// package driver; here is how this database keeps it.
+// Package mysql keeps the ledger and the inbox in a MySQL database, version 8.0.16 or later, or
+// in a MariaDB database, 10.6 or later. Package driver says what a ledger and an inbox promise.
+// This comment says how this database keeps it.
 //
 //	db, err := sql.Open("mysql", "user:password@tcp(host:3306)/database")
 //	err = migrate.Ledger(ctx, db, migrate.MySQL)
@@ -13,67 +13,63 @@
 //
 // # Releases
 //
-// The tests run on MariaDB 10.11 and 11.8 and on MySQL 9.7. What lies between is
-// supported by its documentation: every statement is made of what MySQL 8.0.16 and
-// MariaDB 10.6 have (JSON_TABLE, SKIP LOCKED, expressions as defaults, CHECK), and of
-// nothing that a later release took away. There is one text of each statement for all.
+// The tests run on MariaDB 10.11 and 11.8 and on MySQL 9.7. The other releases are supported by
+// their documentation: every statement uses only what MySQL 8.0.16 and MariaDB 10.6 have
+// (JSON_TABLE, SKIP LOCKED, expressions as defaults, CHECK), and nothing that a later release
+// removed. Each statement has one text for all releases.
 //
 //   - MySQL 9.6 removed SHA1 and MD5 (HeatWave User Guide, 'Encryption and Compression
-//     Functions'): nothing here uses them.
-//   - MySQL refuses a JSON_TABLE in the FROM of a statement that locks (error 3569), so
-//     it stands in a derived table.
-//   - Both servers may read a small table as a whole where a key would do, MariaDB 11.8
-//     more readily: every join forces its index. MySQL's manual announces that FORCE INDEX
-//     will go one day (MySQL 8.4 Reference Manual, 'Index Hints').
-//   - MariaDB has innodb_snapshot_isolation ON since 11.6.2: at REPEATABLE READ a statement
-//     fails with error 1020 if it meets a row that has changed since the transaction first
-//     read, and the transaction has ended as after a deadlock (MDEV-35235). So Claim can
-//     return that error where it would return false, if the transaction has read before:
-//     roll back and try again. Transactions of the ledger's own are at READ COMMITTED.
+//     Functions'). Nothing here uses them.
+//   - MySQL refuses a JSON_TABLE in the FROM of a statement that locks (error 3569), so we put
+//     it into a derived table.
+//   - Both servers may read a small table whole instead of using a key, MariaDB 11.8 more
+//     readily. So every join forces its index. MySQL's manual announces that FORCE INDEX will
+//     be removed one day (MySQL 8.4 Reference Manual, 'Index Hints').
+//   - MariaDB has innodb_snapshot_isolation ON since 11.6.2. At REPEATABLE READ a statement
+//     then fails with error 1020 if it meets a row that has changed since the transaction first
+//     read, and the transaction has ended as after a deadlock (MDEV-35235). So if the
+//     transaction has read before, Claim can return that error instead of false: roll back and
+//     try again. The ledger's own transactions are at READ COMMITTED.
 //
 // # How it waits
 //
-// SELECT … LOCK IN SHARE MODE by primary key waits for an open transaction that has
-// inserted the row, and returns the row after its commit and nothing after its
-// rollback (or its session's end, or its return to a savepoint). Settle sends it in a
-// transaction of its own at READ COMMITTED, where it locks nothing if there is
-// nothing.
+// SELECT … LOCK IN SHARE MODE by primary key waits for an open transaction that has inserted
+// the row. It returns the row after that one's commit, and nothing after its rollback (or its
+// session's end, or its return to a savepoint). Settle sends it in a transaction of its own at
+// READ COMMITTED, where it locks nothing if it finds nothing.
 //
-// innodb_lock_wait_timeout ends the wait with error 1205. It is in whole seconds: a
-// wait of 150 ms is one of a second. Settle sets it for the session, and sets it back;
-// a connection on which that fails is thrown away. (MariaDB could set it for one
-// statement, MySQL cannot, and its max_execution_time is not documented to end the
-// wait for a lock.)
+// innodb_lock_wait_timeout ends the wait with error 1205. It is in whole seconds, so a wait of
+// 150 ms takes a second. Settle sets it for the session, and sets it back. If that fails, the
+// connection is closed. (MariaDB could set it for one statement. MySQL cannot, and its
+// max_execution_time is not documented to end the wait for a lock.)
 //
-// The non-waiting lookup is a plain SELECT in a transaction of its own at READ
-// COMMITTED: the connection may have been given READ UNCOMMITTED, at which an
-// uncommitted row would be found, or SERIALIZABLE, at which it would be waited for.
+// The non-waiting lookup is a plain SELECT in a transaction of its own at READ COMMITTED. The
+// connection's default may be READ UNCOMMITTED, which would find an uncommitted row, or
+// SERIALIZABLE, which would wait for it.
 //
-// Every lookup and every INSERT checks the ledger's identity as it goes, and Settle also
-// that the server is not read-only (read_only, innodb_read_only): a proxy, or a failover,
-// may have led it to a replica, where nobody holds the sender's locks.
+// Every lookup and every INSERT also checks the ledger's identity. Settle checks as well that
+// the server is not read-only (read_only, innodb_read_only): a proxy or a failover may have led
+// it to a replica, where nobody holds the sender's locks.
 //
 // # Parked messages and orphans
 //
-// A parked message is a row of bridge_parked. Unpark takes rows FOR UPDATE SKIP LOCKED
-// at READ COMMITTED: any number of verifiers take different messages, and none waits
-// for another. It has them locked while it stages, and when it is done it changes only
-// such rows of the ledger as it can lock at once; so it is in no deadlock with Forget.
-// Record, both lookups and Forget have nothing to do with the table. A parked message must
-// be somewhat smaller than max_allowed_packet.
+// A parked message is a row of bridge_parked. Unpark takes rows FOR UPDATE SKIP LOCKED at READ
+// COMMITTED: any number of verifiers take different messages, and none waits for another.
+// Unpark keeps them locked while it stages. Then it changes only rows of the ledger that it can
+// lock at once, so it is in no deadlock with Forget. Record, both lookups and Forget do not use
+// bridge_parked. A parked message must be somewhat smaller than max_allowed_packet.
 //
-// recorded_at is the time of the INSERT, in UTC. Orphans reads the whole ledger, which
-// has no index by time: measured on MariaDB, a million rows in some seconds. Sweep
-// deletes by key what it can lock at once. The watermark has a table of its own: a
-// sender at REPEATABLE READ has the row of bridge_identity locked until it ends.
+// recorded_at is the time of the INSERT, in UTC. Orphans reads the whole ledger, which has no
+// index by time: a million rows in some seconds, measured on MariaDB. Sweep deletes by key what
+// it can lock at once. The watermark has a table of its own, because a sender at REPEATABLE
+// READ locks the row of bridge_identity until it ends.
 //
 // # A table of the application's own
 //
-// OpenOwnTable reads the IDs from a table that has them already, by the same
-// statements; see bridge.OwnTable. The column must be BINARY(16), the bytes in the
-// UUID's order (not as UUID_TO_BIN(id, 1) swaps them), or MariaDB's UUID. It needs a unique
-// index on itself alone, which statements may use: neither IGNORED, as MariaDB says, nor
-// INVISIBLE, as MySQL says. The engine must be InnoDB.
+// OpenOwnTable reads the IDs from a table that has them already, by the same statements; see
+// bridge.OwnTable. The column must be BINARY(16), with the bytes in the UUID's order (not as
+// UUID_TO_BIN(id, 1) swaps them), or MariaDB's UUID. It needs a unique index on itself alone
+// that is not IGNORED (MariaDB) or INVISIBLE (MySQL). The engine must be InnoDB.
 //
 // # Rights
 //
@@ -93,38 +89,35 @@
 //	            DELETE on bridge_kept
 //	who migrates  SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP and INDEX on the database
 //
-// To see who holds a message up (package mysqlinspect) a verifier needs PROCESS, and
-// on MySQL SELECT on performance_schema.* for Holders; without it there is no answer. The
-// program, and the last statement of an idle session, are known to performance_schema, if
-// it is on with its consumer events_statements_current; they need SELECT on
-// performance_schema.* everywhere. OpenTransactions lists the sessions in this database
-// that have changed rows of any table, and prepared XA transactions of all databases.
-// Diagnose needs a verifier's rights and reports those that are missing; with PROCESS it
-// sees the age of the oldest transaction.
+// To see who holds a message up (package mysqlinspect) a verifier needs PROCESS. On MySQL,
+// Holders also needs SELECT on performance_schema.*. Without these rights there is no answer.
+// The program, and the last statement of an idle session, come from performance_schema, if it
+// is on with its consumer events_statements_current; on MariaDB too they need SELECT on
+// performance_schema.*. OpenTransactions lists the sessions in this database that have changed
+// rows of any table, and prepared XA transactions of all databases. Diagnose needs a verifier's
+// rights and reports missing ones; with PROCESS it sees the age of the oldest transaction.
 //
-// With a table of the application's own, sender and verifier need SELECT on its
-// column beside. A verifier that also has REPLICA MONITOR (on MySQL, REPLICATION
-// CLIENT) notices that it works on a replica which is not read-only.
+// With a table of the application's own, sender and verifier also need SELECT on its column. A
+// verifier that has REPLICA MONITOR (on MySQL, REPLICATION CLIENT) notices that it works on a
+// replica that is not read-only.
 //
-// # What must be so
+// # Requirements
 //
-//   - All senders and verifiers use one primary. Where several nodes take writes, none
-//     waits for the locks of another: Check refuses a Galera node, and group
-//     replication with several primaries. Two primaries that replicate to each other are
-//     refused only with the right to ask (above). Replicas are to be read-only.
-//   - A transaction that the server has ended must not be used any further: after a
-//     deadlock (error 1213, on MariaDB also 1020), after any statement on tables (CREATE,
-//     ALTER, TRUNCATE), and after an error 1205 under innodb_rollback_on_timeout, what is still sent in
-//     it commits statement by statement, a Record too. So no error of a statement may
-//     be passed over, and no such statement may be in the transaction. A SELECT tells of
-//     its deadlock in place of a row: read its rows to the end and look at Rows.Err. Rows
-//     that are closed before say nothing of it.
-//   - binlog_format is ROW or MIXED, as it comes: with STATEMENT the server refuses
-//     to delete at READ COMMITTED.
-//   - innodb_flush_log_at_trx_commit stays 1, or a crash of the server can undo a
-//     transaction whose message has been forwarded. After a failover to a replica that
-//     lagged behind, the same; so where that matters, replicate synchronously.
-//   - A copy of a database is a ledger with the same identity. Before a copy gets a
-//     verifier of its own, give it another:
-//     UPDATE bridge_identity SET identity = UNHEX(REPLACE(UUID(), "-", ""))
+//   - All senders and verifiers use one primary. If several nodes take writes, no node waits
+//     for the locks of another. Check refuses a Galera node, and group replication with several
+//     primaries. It refuses two primaries that replicate to each other only if it has the right
+//     to ask (above). Replicas must be read-only.
+//   - The server ends a transaction at a deadlock (error 1213, on MariaDB also 1020), at any
+//     statement on tables (CREATE, ALTER, TRUNCATE), and at an error 1205 under
+//     innodb_rollback_on_timeout. What is sent after that commits statement by statement, a
+//     Record too. So ignore no error of a statement, and put no statement on tables into the
+//     transaction. A SELECT may report its deadlock in place of a row: read its rows to the end
+//     and look at Rows.Err. Rows that are closed earlier do not report it.
+//   - binlog_format is ROW or MIXED, as by default. With STATEMENT the server refuses to delete
+//     at READ COMMITTED.
+//   - innodb_flush_log_at_trx_commit stays 1, or a crash of the server can undo a transaction
+//     whose message has been forwarded. A failover to a replica that lagged behind can do so
+//     too. If that matters, replicate synchronously.
+//   - A copy of a database has the same identity. Before a copy gets a verifier of its own,
+//     change it: UPDATE bridge_identity SET identity = UNHEX(REPLACE(UUID(), "-", ""))
 package mysql

@@ -1,6 +1,6 @@
-// Package postgres keeps the ledger and the inbox in a PostgreSQL database,
-// version 13 or later. What a ledger and an inbox promise is in package driver; here is
-// how this database keeps it.
+// Package postgres keeps the ledger and the inbox in a PostgreSQL database, version 13 or
+// later. Package driver says what a ledger and an inbox promise. This comment says how this
+// database keeps it.
 //
 //	db, err := sql.Open("pgx", url)
 //	err = migrate.Ledger(ctx, db, migrate.PostgreSQL)
@@ -12,57 +12,54 @@
 //
 // # How it waits
 //
-// A SELECT, with or without FOR SHARE, neither sees nor waits for a row that
-// another transaction has inserted and not committed. An INSERT of the same key
-// does wait: so Settle inserts the ID ON CONFLICT DO NOTHING in a transaction of
-// its own at READ COMMITTED, and rolls back. If the other one commits, nothing is
-// inserted; if it rolls back (or its session dies, or the savepoint is rolled
-// back), the row goes in. lock_timeout, set for that transaction only, ends the
-// wait with SQLSTATE 55P03. While it waits it holds nothing that anybody could
-// wait for, so it takes part in no deadlock.
+// A SELECT, with or without FOR SHARE, neither sees nor waits for a row that another
+// transaction has inserted and not committed. An INSERT of the same key does wait. So Settle
+// inserts the ID ON CONFLICT DO NOTHING in a transaction of its own at READ COMMITTED, and
+// rolls back. If the other transaction commits, nothing is inserted. If it rolls back (or its
+// session dies, or the savepoint is rolled back), the row is inserted. lock_timeout, set for
+// that transaction only, ends the wait with SQLSTATE 55P03. While Settle waits it holds nothing
+// that anybody could wait for, so it takes part in no deadlock.
 //
-// Every lookup and every INSERT checks the ledger's identity as it goes: a pool which
-// has come to another database gets an error and not a verdict.
+// Every lookup and every INSERT also checks the ledger's identity. So a pool that has been led
+// to another database gets an error and not a verdict.
 //
-// The non-waiting lookup is one SELECT in its own snapshot. PostgreSQL has no
-// dirty reads at any isolation level, so a hit has committed. It and the DELETE are in
-// functions that turn the planner's enable_seqscan off: statistics make it take a busy ledger
-// for empty. (Sweep and Unpark, beside the messages, may read such a ledger through.) Where
-// the role's default_transaction_isolation is serializable the lookup is correct too, but may
-// cost serialization failures, its own and the senders': leave it at the default.
+// The non-waiting lookup is one SELECT in its own snapshot. PostgreSQL has no dirty reads at
+// any isolation level, so a row that it finds has committed. The lookup and the DELETE are in
+// functions that turn the planner's enable_seqscan off, because statistics may take a busy
+// ledger for empty. (Sweep and Unpark, which no message waits for, may read such a ledger
+// whole.) Leave the role's default_transaction_isolation at its default. With serializable the
+// lookup is correct too, but it and the senders may get serialization failures.
 //
-// Locks on whole tables, as ALTER TABLE and VACUUM FULL take them, are waited for
-// before any time-out of ours is in force: during such work all methods wait
-// until their context ends.
+// ALTER TABLE and VACUUM FULL lock the whole table, and statements wait for such locks before
+// our time-outs apply. During such work all methods wait until their context ends.
 //
 // # Parked messages and orphans
 //
-// A parked message is a row of bridge_parked. Unpark takes rows FOR UPDATE SKIP LOCKED:
-// any number of verifiers take different messages, and none waits for another. It
-// has them locked while it stages, and when it is done it changes only such rows of
-// the ledger as it can lock at once; so it is in no deadlock with Forget. Record, both
-// lookups and Forget have nothing to do with the table.
+// A parked message is a row of bridge_parked. Unpark takes rows FOR UPDATE SKIP LOCKED: any
+// number of verifiers take different messages, and none waits for another. Unpark keeps them
+// locked while it stages. Then it changes only rows of the ledger that it can lock at once, so
+// it is in no deadlock with Forget. Record, both lookups and Forget do not use bridge_parked.
 //
-// recorded_at is the time of the INSERT (clock_timestamp()). Orphans reads the whole
-// ledger, which has no index by time: measured, a million rows in about a second.
-// Sweep deletes by key, FOR UPDATE SKIP LOCKED.
+// recorded_at is the time of the INSERT (clock_timestamp()). Orphans reads the whole ledger,
+// which has no index by time: a million rows in about a second, measured. Sweep deletes by key,
+// FOR UPDATE SKIP LOCKED.
 //
-// migrate.Ledger waits no longer than 3 s for a table's lock, and so fails while
-// transactions are open for longer: call it again.
+// migrate.Ledger waits at most 3 s for a table's lock. If it fails because a transaction stays
+// open longer, call it again.
 //
 // # A table of the application's own
 //
-// OpenOwnTable reads the IDs from a table that has them already; see
-// bridge.OwnTable. As a read waits for nothing, and the table is not ours to insert
-// into, its Record takes an advisory lock for each ID, which lasts as long as the
-// sender's transaction; Settle waits for that lock, and then reads the row.
+// OpenOwnTable reads the IDs from a table that has them already; see bridge.OwnTable. A read
+// does not wait, and we cannot insert into that table. So Record takes an advisory lock for
+// each ID, which lasts as long as the sender's transaction. Settle waits for that lock, and
+// then reads the row.
 //
-// These locks are in the memory that all transactions of the server share, with
-// room for max_locks_per_transaction times its connections and somewhat more:
-// measured, a server as it comes (64 times 100) gave one transaction 12,000 and
-// refused 13,000. Hundreds of messages in one transaction need no change. For thousands
-// raise the setting, or use the ledger, which takes no such locks. Without room Record fails,
-// and the transaction must roll back; others may meet the same error meanwhile.
+// These locks are in memory that all transactions of the server share. It has room for
+// max_locks_per_transaction times the connections and somewhat more: a server with default
+// settings (64 times 100) gave one transaction 12,000 and refused 13,000 (measured). Hundreds
+// of messages in one transaction need no change. For thousands raise the setting, or use
+// bridge_ledger, which takes no such locks. Without room Record fails, and the transaction must
+// roll back. Other transactions may meet the same error meanwhile.
 //
 // # Rights
 //
@@ -87,39 +84,36 @@
 //	who migrates  CREATE on the schema, and to own the tables that are there. In a database made
 //	            by PostgreSQL 15 or newer only its owner has that right on the schema public.
 //
-// To see who holds a message up (package postgresinspect) a verifier needs no right
-// beside; but of sessions of other roles it learns only the process ID, the login and
-// the program, unless it is in pg_read_all_stats. OpenTransactions then leaves them
-// out. It goes by locks for writing on the ledger's table, or on the own table,
-// prepared transactions among them. Diagnose needs a verifier's rights and reports
-// those that are missing; pg_read_all_stats lets it see the age of all transactions.
+// To see who holds a message up (package postgresinspect) a verifier needs no further right.
+// But unless it is in pg_read_all_stats, it sees only process ID, login and program of other
+// roles' sessions, and OpenTransactions leaves these sessions out. OpenTransactions lists
+// transactions, also prepared ones, that hold a lock for writing on the ledger's table or the
+// own table. Diagnose needs a verifier's rights and reports missing ones; pg_read_all_stats
+// lets it see the age of all transactions.
 //
-// With a table of the application's own, sender and verifier need USAGE on its
-// schema and SELECT on its column beside, and the sender no INSERT on bridge_ledger.
+// With a table of the application's own, sender and verifier also need USAGE on its schema and
+// SELECT on its column. The sender needs no INSERT on bridge_ledger.
 //
 // # Poolers and standbys
 //
-// Behind PgBouncer in transaction pooling everything works: all settings are
-// local to a transaction. Before PgBouncer 1.21 the driver must not use named
-// prepared statements (pgx: default_query_exec_mode=exec or simple_protocol).
-// Statement pooling does not work: it refuses transactions. On a standby Check
-// returns bridge.ErrNotPrimary.
+// Everything works behind PgBouncer in transaction pooling, since all settings are local to a
+// transaction. Before PgBouncer 1.21 the driver must not use named prepared statements (pgx:
+// default_query_exec_mode=exec or simple_protocol). Statement pooling does not work, since it
+// refuses transactions. On a standby Check returns bridge.ErrNotPrimary.
 //
-// # What must be so
+// # Requirements
 //
-//   - synchronous_commit stays on for senders. Off, a crash of the server can undo
-//     a transaction whose message has been forwarded. (Forget turns it off for its
-//     own statement, where a lost DELETE costs a duplicate or an orphan row.)
-//   - After a failover to a standby that lagged behind, the same; so where that
-//     matters, replicate synchronously.
-//   - All senders and verifiers use one primary. Where several nodes take writes (EDB
-//     Postgres Distributed, pgEdge, logical replication in both directions), none
-//     waits for the locks of another: a transaction that is open on one looks rolled
-//     back on the others, and its messages would be dropped. Check refuses a ledger
-//     that an enabled subscription writes to; Diagnose warns of the extensions bdr and
-//     spock. Nothing else of the kind is recognised.
-//   - A copy of a database is a ledger with the same identity. Before a copy gets
-//     a verifier of its own, give it another: UPDATE bridge_identity SET identity =
-//     gen_random_uuid().
-//   - Senders and verifiers find the tables by search_path: it must be the same.
+//   - synchronous_commit stays on for senders. If it is off, a crash of the server can undo a
+//     transaction whose message has been forwarded. (Forget turns it off for its own statement:
+//     a lost DELETE costs only a duplicate or an orphan row.)
+//   - A failover to a standby that lagged behind can undo transactions too. If that matters,
+//     replicate synchronously.
+//   - All senders and verifiers use one primary. If several nodes take writes (EDB Postgres
+//     Distributed, pgEdge, logical replication in both directions), no node waits for the locks
+//     of another: a transaction that is open on one looks rolled back on the others, and its
+//     messages are dropped. Check refuses a ledger that an enabled subscription writes to.
+//     Diagnose warns of the extensions bdr and spock. No other such system is recognised.
+//   - A copy of a database has the same identity. Before a copy gets a verifier of its own,
+//     change it: UPDATE bridge_identity SET identity = gen_random_uuid().
+//   - Senders and verifiers find the tables by search_path. It must be the same for all.
 package postgres
