@@ -9,11 +9,10 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
 
-// Open is postgres.Open on a pool of pgx. What works in the caller's transaction (Record,
-// Park) goes natively through Tx; the verifier's own statements go over the same pool by
-// pgx's stdlib. A verifier wants as many connections at once as package verifier says;
-// pgxpool's default is 4 (pool_max_conns). The pool stays the caller's; close the ledger's
-// DB() before it.
+// Open is postgres.Open on a pool of pgx. Record and Park run natively in the caller's
+// transaction, through Tx. The verifier's own statements use the same pool through pgx's
+// stdlib. A verifier needs verifier.Options.Connections; pgxpool's default is 4
+// (pool_max_conns). The pool stays the caller's; close the ledger's DB() before it.
 func Open(ctx context.Context, pool *pgxpool.Pool) (*postgres.Ledger, error) {
 	db := stdlib.OpenDBFromPool(pool)
 	ledger, err := postgres.Open(ctx, db)
@@ -25,7 +24,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool) (*postgres.Ledger, error) {
 }
 
 // OpenInbox is postgres.OpenInbox on a pool of pgx. The pool stays the caller's; close the
-// inbox's DB() before it. A guard's other strategies than HandleTx take DB().
+// inbox's DB() before it. Except for HandleTx, pass DB() to a guard's methods.
 func OpenInbox(ctx context.Context, pool *pgxpool.Pool) (*postgres.Inbox, error) {
 	db := stdlib.OpenDBFromPool(pool)
 	inbox, err := postgres.OpenInbox(ctx, db)

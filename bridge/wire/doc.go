@@ -1,17 +1,16 @@
-// Package wire is the format of a staged message: what travels through the staging
-// queue, lies parked in a database, and ends in the dead queue. It is for whoever sends
-// from another language, and for tools that read these queues. An application in Go
-// needs none of it: package sender stages, package verifier reads.
+// Package wire is the format of a staged message in the staging queue, parked in a database,
+// and in the dead queue. It is for senders in other languages, and for tools that read these
+// queues. An application in Go does not need it: package sender stages, package verifier reads.
 //
-// Within its transaction a sender first inserts the message's ID into bridge_ledger
-// (id). SQLite takes the ID as text in lower case, MySQL as BINARY(16) with the bytes in
-// the UUID's order. Then the sender stages the message, waits for the confirm, and
-// commits (rules 1 and 2 of package bridge).
+// In its transaction a sender first inserts the message's ID into bridge_ledger (id). On SQLite
+// the ID is text in lower case, on MySQL BINARY(16) with the bytes in the UUID's order. Then
+// the sender stages the message, waits for the confirm, and commits (rules 1 and 2 of package
+// bridge).
 //
 // # A staged message
 //
-// It is the final message, as the receiver shall see it, plus headers. All headers are
-// strings (AMQP long strings) unless said otherwise. UUIDs are written as 36 characters
+// A staged message is the final message, as the receiver shall see it, plus headers. Headers
+// are strings (AMQP long strings) unless said otherwise. UUIDs are written as 36 characters
 // with hyphens. These five are required:
 //
 //	property or header    what it holds
@@ -25,8 +24,8 @@
 //
 // The verifier cannot check delivery-mode in time.
 //
-// A broker would act on the following already in the staging queue. They travel as
-// headers, and the verifier puts them back:
+// The broker would act on the following properties in the staging queue already. So they travel
+// as headers, and the verifier puts them back:
 //
 //	x-bridge-expiration   instead of expiration, in ms, at most ten years: a
 //	                      committed message would expire while it waits
@@ -35,50 +34,49 @@
 //	x-bridge-user-id      instead of user-id: refused when another user forwards;
 //	                      put back only where the verifier is told to
 //
-// Everything else stays in its place: body, content-type and content-encoding,
-// correlation-id, reply-to (but not direct reply-to), priority, timestamp, type,
-// app-id, headers of any AMQP type, trace context. Other names that begin with
-// x-bridge- are reserved. The verifier removes them, and those that queues add (x-death,
-// x-delivery-count and their like). The receiver's headers and properties together have
-// at most 64 KiB, where each number, boolean and time counts as 16 bytes and the frame as
-// 64. There are at most 1000 headers, those inside tables not counted. A table or list
-// inside of them has at most 8192 elements, and they lie at most 32 deep in each other. amqp091-go reads no more: a
-// delivery with more ends the connection of whoever consumes it, verifiers too, each time
-// it is delivered.
+// Everything else stays in its place: body, content-type and content-encoding, correlation-id,
+// reply-to (but not direct reply-to), priority, timestamp, type, app-id, headers of any AMQP
+// type, trace context. Other names that begin with x-bridge- are reserved. The verifier removes
+// them, and the headers that queues add (x-death, x-delivery-count and the like).
+//
+// The receiver's headers and properties together may have at most 64 KiB, where each number,
+// boolean and time counts as 16 bytes and the frame as 64. At most 1000 headers are allowed,
+// not counting those inside tables. A table or list inside them may have at most 8192 elements,
+// and the nesting may be at most 32 deep. amqp091-go reads no more: a delivery with more ends
+// the connection of every consumer, verifiers too, each time it is delivered.
 //
 // A staged message is published to the default exchange with the staging queue's name as
 // routing key, mandatory, on a channel in confirm mode.
 //
-// One more header may be there. x-bridge-staged-at, a 64-bit integer, is the time at
-// which the sender began to stage the message, before it recorded the ID, in ms since
-// 1970. It is needed where the ID is no UUIDv7 of that moment. Without it a verifier cannot
-// tell a swept row from a rollback ('The sweep' in package driver).
+// The header x-bridge-staged-at, a 64-bit integer, is the time at which the sender began to
+// stage the message, before it recorded the ID, in ms since 1970. It is needed if the ID is no
+// UUIDv7 of that moment. Without it a verifier cannot tell a swept row from a rollback ('The
+// sweep' in package driver).
 //
 // # A message with an order key
 //
-// A message that must keep the order of its key has one header more:
+// A message that must keep the order of its key has another header:
 //
 //	x-bridge-order-key    1 to 255 bytes, no NUL
 //
 // It is published to an ordered queue instead of the staging queue. The ordered queues are
 // named Q.ordered.0 to Q.ordered.(N-1), where Q is the staging queue and N their number
-// (bridge.Topology.OrderedShards), which all senders must know alike. The key belongs to the
-// queue whose number is the CRC-32 of the key's bytes (the one of zlib, gzip and Ethernet;
-// of "123456789" it is 0xCBF43926), modulo N. So with N = 8 the key "123456789" belongs to
-// Q.ordered.6. The message has no priority. A sender that publishes several messages of one
-// queue in a transaction waits for the confirm of each before it publishes the next, or
-// lets them travel in one group. Each attempt to send a message takes a new ID, also where a
-// transaction that was rolled back is begun again: a copy of the first attempt stands further
-// ahead in the queue, and with the same ID it would be the message's first copy, at the wrong
-// place. A key that is empty or too long, or a priority beside it, makes the message malformed
-// in any queue. In the staging queue the message is otherwise one without a key.
+// (bridge.Topology.OrderedShards), which must be the same for all senders. The number of a
+// key's queue is the CRC-32 of the key's bytes (as in zlib, gzip and Ethernet; of "123456789"
+// it is 0xCBF43926), modulo N. So with N = 8 the key "123456789" belongs to Q.ordered.6.
+//
+// The message must have no priority. If a sender publishes several messages of one queue in a
+// transaction, it must wait for the confirm of each before it publishes the next, or send them
+// in one group. Each attempt to send a message needs a new ID, also when a rolled-back
+// transaction is repeated ('In order, per key' in package bridge). A key that is empty or too
+// long, or a priority beside it, makes the message malformed in any queue. In the staging queue
+// a message with a valid key is treated as one without.
 //
 // # A group
 //
-// Several staged messages may travel as one, a group. A group has the headers
-// x-bridge-group ("1"), x-bridge-ledger, and x-bridge-staged-at if that is to count
-// for all members. Its body is the members' records, one after the other, at most 1000.
-// A record is
+// Several staged messages may travel as one, a group. A group has the headers x-bridge-group
+// ("1"), x-bridge-ledger, and x-bridge-staged-at if that applies to all members. Its body is
+// the members' records, one after the other, at most 1000. A record is
 //
 //	uint32  length of the properties
 //	        the properties of the staged message as in an AMQP 0-9-1 content
@@ -87,15 +85,15 @@
 //	uint32  length of the body
 //	        the body
 //
-// with big-endian numbers. Each member is judged as if it had come alone. A group
-// costs the broker what one message costs. Nobody has to make groups.
+// with big-endian numbers. Each member is judged as if it had come alone. A group costs the
+// broker as much as one message. Groups are optional.
 //
-// A parked message lies in the database as a record.
+// A parked message is stored in the database as a record.
 //
 // # What an inbox holds
 //
-// A message that an inbox keeps (package idempotency) is no staged message any more. It lies
-// there as it was delivered:
+// A message that an inbox keeps (package idempotency) is no staged message any more. It is
+// stored as it was delivered:
 //
 //	octet         the number of this form, 1
 //	short string  the exchange that it was published to
@@ -104,14 +102,14 @@
 //
 // # What the other queues hold
 //
-// The waiting queue holds staged messages, alone or in groups, with headers for the
-// verifiers, three 64-bit integers: x-bridge-set-aside-at (when it was put there, in ms since 1970),
+// The waiting queue holds staged messages, alone or in groups, with three 64-bit integers as
+// headers for the verifiers: x-bridge-set-aside-at (when it was put there, in ms since 1970),
 // x-bridge-unroutable-since (when its target was first found missing, in ms since 1970) and
 // x-bridge-attempts (how often it could not be forwarded).
 //
-// A dead letter is a staged message with five more headers, all strings but
-// x-bridge-dead-attempts, a 64-bit integer. (What the broker itself moved there, at the
-// delivery limit, has x-death instead.)
+// A dead letter is a staged message with five more headers. All are strings except
+// x-bridge-dead-attempts, a 64-bit integer. (A message that the broker itself moved there, at
+// the delivery limit, has x-death instead.)
 //
 //	x-bridge-dead-reason    one of DeadReasons
 //	x-bridge-dead-text      the reason in words
@@ -119,18 +117,17 @@
 //	x-bridge-dead-attempts  how often it could not be forwarded
 //	x-bridge-dead-at        RFC 3339, UTC
 //
-// Where the message's own headers leave no room for these, the dead letter has the header
-// x-bridge-dead-record ("1") and the content type application/vnd.twoqueue.record. Its
-// body is then the record of the message, as in a group, but with x-bridge-ledger in it.
-// OpenDead reads it.
+// If the message's own headers leave no room for these, the dead letter has the header
+// x-bridge-dead-record ("1") and the content type application/vnd.twoqueue.record. Its body is
+// then the record of the message, as in a group, but with x-bridge-ledger in it.
 //
 // The audit queue holds messages as they were staged, with x-bridge-dropped-at (RFC 3339,
 // UTC).
 //
 // # In Go
 //
-// [Encode] makes a staged message and [Parse] reads it. [Group] and [Members] do the same
-// for a group, [EncodeRecord] and [ReadRecord] for a record, [EncodeDelivery] and
-// [ReadDelivery] for what an inbox keeps, [DeadRecord] and [OpenDead] for a dead letter that
-// is a record. What a verifier cannot parse goes to the dead queue.
+// [Encode] makes a staged message and [Parse] reads it. [Group] and [Members] do the same for a
+// group, [EncodeRecord] and [ReadRecord] for a record, [EncodeDelivery] and [ReadDelivery] for
+// a message that an inbox keeps, [DeadRecord] and [OpenDead] for a dead letter that is a
+// record. Messages that a verifier cannot parse go to the dead queue.
 package wire
