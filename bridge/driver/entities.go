@@ -7,16 +7,14 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// Marks is what a receiver needs that remembers how far it has come with each
-// entity or source, instead of every key: one row for each consumer and name, which
-// holds a short text, the mark.
+// Marks is for a receiver that remembers how far it has come with each entity or source,
+// instead of every key. It has one row for each consumer and name, with a short text, the mark.
 type Marks interface {
-	// LockMark returns the mark of name, "" if there is none yet, and locks it until
-	// tx ends, also where there is none. It waits for another open transaction that
-	// has locked it, and returns what that one has left. It must be the first
-	// statement of tx: a transaction that has read something before may see an older
-	// state. consumer and name are 1 to 255 bytes each, without a NUL byte, here and
-	// below; anything else is an error.
+	// LockMark returns the mark of name, "" if there is none yet, and locks it until tx ends,
+	// even if there is none. If another open transaction has locked it, LockMark waits, and
+	// returns the mark that the other has left. It must be the first statement of tx: a
+	// transaction that has read something before may see an older state. consumer and name are
+	// 1 to 255 bytes each, without a NUL byte, here and below; anything else is an error.
 	LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error)
 
 	// SetMark changes the mark, which tx must have locked. mark is 1 to 255 bytes,
@@ -24,13 +22,13 @@ type Marks interface {
 	SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error
 }
 
-// A Keeper also stores the messages of an entity that have come too early. All that
-// is said of one entity is said by a transaction that has locked its mark.
+// A Keeper also stores the messages of an entity that have come too early. Whoever calls it for
+// an entity must have locked the entity's mark in the same transaction.
 type Keeper interface {
 	Marks
 
-	// Keep stores a message. It returns false if one of that version is stored
-	// already, and then changes nothing.
+	// Keep stores a message. If one of that version is stored already, it returns false and
+	// changes nothing.
 	Keep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64, message []byte) (bool, error)
 
 	// CountKept returns how many messages of the entity are stored.
@@ -43,8 +41,8 @@ type Keeper interface {
 	// Unkeep deletes a stored message; a missing one is no error.
 	Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error
 
-	// KeptEntities returns the entities of which messages are stored, those first that
-	// have waited longest, and limit of them at most. It needs no mark.
+	// KeptEntities returns at most limit entities of which messages are stored, those that have
+	// waited longest first. It needs no locked mark.
 	KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) ([]KeptEntity, error)
 }
 

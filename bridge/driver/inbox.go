@@ -8,23 +8,22 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// An Inbox is what a receiver needs: the table of keys it has processed, and beside
-// it the tables of pending messages, those that are claimed and not yet done with, of
-// marks, and of messages that have come too early.
+// An Inbox is what a receiver needs: the table of processed keys, and the tables of pending
+// messages (claimed and not yet done), of marks, and of messages that have come too early.
 //
 // All other methods work in the caller's transaction; a rollback takes back what they did, and
 // so does a crash before the commit. After an error the caller must roll back. consumer
 // and key are 1 to 255 bytes each, without a NUL byte; anything else is an error. Times
 // are the database's own, so that the clocks of its clients do not matter.
 type Inbox interface {
-	// DB is the pool that the inbox was opened on. Nothing but Guard.HandleTx uses it, to
-	// see a claim from outside of its transaction.
+	// DB is the pool that the inbox was opened on. Only Guard.HandleTx uses it, to see a claim
+	// from outside its transaction, and to purge.
 	DB() *sql.DB
 
-	// Claim records, in the caller's transaction, that consumer processes key. It
-	// returns true if the key is new, and false if a committed transaction has
-	// claimed it before. While another open transaction holds the same claim it
-	// waits for that one's end. A rollback gives the claim back.
+	// Claim records, in the caller's transaction, that consumer processes key. It returns true
+	// if the key is new, and false if a committed transaction has claimed it before. While
+	// another open transaction holds the same claim, it waits until that one ends. A rollback
+	// gives the claim back.
 	Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bool, error)
 
 	// Unclaim deletes the claim of a key; without one it does nothing.
@@ -35,7 +34,7 @@ type Inbox interface {
 	Keeper
 }
 
-// A State is where a pending message stands.
+// A State is the state of a pending message.
 type State string
 
 // The states of a pending message.
@@ -46,7 +45,7 @@ const (
 	Failed   State = "failed"   // given up
 )
 
-// A Pending is a message that is claimed and not done with.
+// A Pending is a message that is claimed and not done.
 type Pending struct {
 	Key      string
 	State    State
@@ -65,12 +64,12 @@ type PendingMessages interface {
 	// deletes the same.
 	AddPending(ctx context.Context, tx bridge.Tx, consumer string, p Pending, due time.Duration) (bool, error)
 
-	// LookUp tells whether key is claimed, and what is pending for it, nil for nothing;
-	// both as they were at one moment. A key that is claimed and not pending is done.
+	// LookUp tells whether key is claimed, and returns its pending message, nil if there is
+	// none; both as they were at one moment. A key that is claimed and not pending is done.
 	LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (claimed bool, p *Pending, err error)
 
 	// ChangePending sets the row of p.Key to p if its Run is still run, and tells whether it
-	// was; due is from now. Since stays, and Message too if p has none.
+	// was. due counts from now. Since stays, and so does Message if p has none.
 	ChangePending(ctx context.Context, tx bridge.Tx, consumer, run string, p Pending, due time.Duration) (bool, error)
 
 	// AttachMessage stores the message in a row that has this Run and no message yet, whatever
@@ -84,18 +83,17 @@ type PendingMessages interface {
 	// RemoveBarePending is RemovePending for a row without a message.
 	RemoveBarePending(ctx context.Context, tx bridge.Tx, consumer, key, run string) (bool, error)
 
-	// TakePending finds the row with a message that is in a state and has been due for
-	// longest, past those that others have locked, and locks it until the end of tx,
-	// where ChangePending is expected of the caller. It returns nil if none is due. It must be
-	// the first statement of tx.
+	// TakePending finds, among the rows in a state that have a message and are not locked by
+	// others, the one that has been due for longest. It locks the row until the end of tx, in
+	// which the caller should call ChangePending. It returns nil if none is due. It must be the
+	// first statement of tx.
 	TakePending(ctx context.Context, tx bridge.Tx, consumer string, state State) (*Pending, error)
 
-	// DoubtOverdue makes doubtful all that is started and overdue, and tells how much that
-	// was.
+	// DoubtOverdue makes all overdue started messages doubtful, and returns their number.
 	DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string) (int64, error)
 
 	// ListPending returns up to limit pending messages in a state, in the order of their keys,
-	// from the first key after a given one.
+	// beginning after a given key.
 	ListPending(ctx context.Context, tx bridge.Tx, consumer string, state State, after string, limit int) ([]Pending, error)
 
 	// CountPending tells how many messages are pending in each state.
@@ -108,14 +106,14 @@ type Claimed struct {
 	Age time.Duration // since then
 }
 
-// Claims is the table of claims, as its purge sees it: in the order of keys, in
-// which the database keeps them.
+// Claims is the table of claims, as the purge uses it: in the order of keys, as the database
+// stores them.
 type Claims interface {
-	// Claimed returns up to limit claims in the order of the keys' bytes, from the
-	// first key after a given one.
+	// Claimed returns up to limit claims in the order of the keys' bytes, beginning after a
+	// given key.
 	Claimed(ctx context.Context, tx bridge.Tx, consumer, after string, limit int) ([]Claimed, error)
 
-	// Forget deletes the claims of those keys that are older than age, and tells how many
-	// these were. It locks and waits for no claim but these.
+	// Forget deletes the claims of those keys that are older than age, and returns their
+	// number. It locks and waits for no other claims.
 	Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []string, age time.Duration) (int64, error)
 }

@@ -12,38 +12,39 @@ import (
 
 // A Recorder is what a sender needs of a ledger.
 type Recorder interface {
-	// Identity is the UUID that was made when the ledger's tables were created; that of a
-	// ledger on an own table is derived from it (bridge.OwnTable). A message is judged only by the ledger whose identity it carries.
+	// Identity is the UUID that was made when the ledger's tables were created. For an own
+	// table it is derived from that one (bridge.OwnTable). A message is judged only by the
+	// ledger whose identity it carries.
 	Identity() uuid.UUID
 
-	// Features says what this ledger does. It never changes.
+	// Features says what this ledger can do. It never changes.
 	Features() Features
 
-	// Record inserts the IDs, all or none, in the caller's transaction; a
-	// rollback, also one to an earlier savepoint, takes them back, and so does a crash
-	// before the commit. It waits for another open transaction that has recorded one of
-	// them. It returns bridge.ErrDuplicateID if one of them is recorded already,
-	// bridge.ErrOtherLedger if tx belongs to a database whose ledger has another identity,
-	// and bridge.ErrNoSchema if it has none. After an error the caller must roll back. (On
-	// an own table it inserts nothing, and returns bridge.ErrNoRow for an ID without a row.)
+	// Record inserts the IDs, all or none, in the caller's transaction. A rollback, also one to
+	// an earlier savepoint, takes them back, and so does a crash before the commit. If another
+	// open transaction has recorded one of them, Record waits for it. It returns
+	// bridge.ErrDuplicateID if one of them is recorded already, bridge.ErrOtherLedger if tx
+	// belongs to a database whose ledger has another identity, and bridge.ErrNoSchema if it has
+	// none. After an error the caller must roll back. (On an own table it inserts nothing, and
+	// returns bridge.ErrNoRow for an ID without a row.)
 	Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error
 
-	// Park stores messages, all or none, in the caller's transaction, in which their
-	// IDs must have been recorded before: a parked message without a row in the ledger
-	// counts as forwarded. A rollback, also one to an earlier savepoint, takes them
-	// back. The errors are Record's; after one the caller must roll back.
+	// Park stores messages, all or none, in the caller's transaction. Their IDs must have been
+	// recorded in it before: a parked message without a row in the ledger counts as forwarded.
+	// A rollback, also one to an earlier savepoint, takes them back. The errors are Record's;
+	// after an error the caller must roll back.
 	//
-	// A message may be staged as well, which happens where a confirm is only late.
-	// It is then delivered twice, with the same ID.
+	// If a confirm was only late, a message is both parked and staged. It is then delivered
+	// twice, with the same ID.
 	//
-	// A parked message lies in the table bridge_parked, beside its row in the ledger.
-	// That table is empty where nobody parks, and costs nothing then.
+	// A parked message is a row of bridge_parked, in addition to its row in the ledger. If
+	// nobody parks, that table is empty and costs nothing.
 	Park(ctx context.Context, tx bridge.Tx, messages []Parked) error
 }
 
-// Features are the differences between ledgers that whoever calls them must know. A verb
-// that they deny returns an error that wraps errors.ErrUnsupported. Only a ledger on an own
-// table may deny Parks and Sweeps.
+// Features are the differences between ledgers that callers must know. A method that they deny
+// returns an error that wraps errors.ErrUnsupported. Only a ledger on an own table may deny
+// Parks and Sweeps.
 type Features struct {
 	// Parks: messages can be parked. If not, Park, Unpark and CountParked are denied.
 	Parks bool
@@ -51,105 +52,102 @@ type Features struct {
 	// Sweep and SweptBefore are denied, and no row was ever removed by a sweep.
 	Sweeps bool
 	// KeepsRows: the rows are the application's (bridge.OwnTable). Record inserts none and
-	// Forget deletes none, so that a message that comes again is forwarded again.
+	// Forget deletes none, so a redelivered message is forwarded again.
 	KeepsRows bool
 }
 
-// A Ledger is what a verifier judges by. All methods may be called concurrently. After an
-// error nothing is known: all, some or nothing may have been changed.
+// A Ledger is what a verifier judges by. All methods may be called concurrently. After an error
+// all, some or nothing may have been changed.
 type Ledger interface {
 	Recorder
 
 	// DB is the pool that the ledger works on.
 	DB() *sql.DB
 
-	// Committed returns those of ids whose transaction has certainly committed.
-	// It never waits for a transaction that has recorded IDs; work on the whole table,
-	// such as ALTER TABLE, may keep it waiting until ctx ends. Of the other IDs it says
-	// nothing: they may be uncommitted, rolled back, or committed a moment ago.
+	// Committed returns those of ids whose transaction has certainly committed. The others may
+	// be uncommitted, rolled back, or committed a moment ago. It never waits for a transaction
+	// that has recorded IDs; work on the whole table, such as ALTER TABLE, may keep it waiting
+	// until ctx ends.
 	Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
 
-	// Settle waits until the transaction that recorded id has ended and returns
-	// how. The server bounds the wait to wait, rounded up to its unit (a millisecond; a
-	// second on MySQL); after it the outcome is StillOpen. An id without a row and
-	// without an open transaction is RolledBack, so Settle must be asked only about an
-	// id that was recorded before. With an error the outcome is StillOpen: nothing is
-	// known.
+	// Settle waits until the transaction that recorded id has ended, and returns how. The
+	// server ends the wait after wait, rounded up to its unit (a millisecond; a second on
+	// MySQL); the outcome is then StillOpen. An id without a row and without an open
+	// transaction is RolledBack, so Settle must be called only for an id that was recorded
+	// before. With an error the outcome is StillOpen: nothing is known.
 	Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (Outcome, error)
 
 	// Forget deletes the rows of ids; missing ones are no error.
 	Forget(ctx context.Context, ids []uuid.UUID) error
 
-	// Check tells whether the ledger can be used here and now: reachable, the
-	// identity as before (else bridge.ErrOtherLedger), the schema's version known
-	// (bridge.ErrNoSchema), a primary that takes writes (bridge.ErrNotPrimary).
+	// Check tells whether the ledger can be used now. The database must be reachable, the
+	// identity unchanged (else bridge.ErrOtherLedger), the schema's version known
+	// (bridge.ErrNoSchema), and the server a primary that takes writes (bridge.ErrNotPrimary).
 	Check(ctx context.Context) error
 
 	// Unpark takes parked messages of committed transactions, calls stage, which publishes
 	// them to the staging queue, and removes them. It returns how many it has removed.
 	//
-	// It takes at most limit messages, which must be positive, at most as many as one
-	// statement takes (500 on SQL Server, 1000 elsewhere), and at most UnparkBytes
-	// together, but always one. It takes them in the order in which the database sorts IDs,
-	// beginning behind the ID after; the zero UUID begins at the first. So a message that
-	// the broker refuses can be passed by. Two Unparks take different messages, unless the
+	// It takes at most limit messages, which must be positive, at most as many as one statement
+	// takes (500 on SQL Server, 1000 elsewhere), and at most UnparkBytes together, but always
+	// one if there is one. It takes them in the order in which the database sorts IDs,
+	// beginning after the ID after; the zero UUID begins at the first. So the caller can skip a
+	// message that the broker refuses. Two Unparks take different messages, unless the
 	// database's package says otherwise.
 	//
-	// stage is called once at most, and not at all without messages; its context ends
-	// after UnparkPatience. If it fails, its error is returned. If it fails, or the
-	// process or the connection dies at any moment, what was taken stays parked and
-	// will be taken again: the staging queue may then hold a message twice, with the
-	// same ID, and no message is lost. Whoever freezes while it stages keeps what it
-	// has taken until its connection ends.
+	// stage is called at most once, and not without messages. Its context ends after
+	// UnparkPatience. If it fails, Unpark returns its error. If it fails, or the process or the
+	// connection dies at any moment, the messages stay parked and will be taken again. The
+	// staging queue may then hold a message twice, with the same ID, and no message is lost. If
+	// a process freezes in stage, it keeps its messages until its connection ends.
 	//
 	// A message whose row in the ledger is gone was forwarded already, as a staged
 	// copy: it is removed without being staged.
 	//
-	// What has been staged again counts as recorded at the moment of its removal (see
-	// 'The sweep' in the package's comment). One whose row somebody else has locked at
-	// that moment stays parked.
+	// Staged messages count as recorded at the moment of their removal (see 'The sweep' in the
+	// package's comment). If somebody else has locked the row of a message at that moment, it
+	// stays parked.
 	Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []Parked) error) (int, error)
 
-	// CountParked counts the parked messages of committed transactions, up to limit.
-	// It waits for nobody; what an Unpark has taken may be counted or not.
+	// CountParked counts the parked messages of committed transactions, up to limit. It does
+	// not wait. Messages that an Unpark has taken may be counted or not.
 	CountParked(ctx context.Context, limit int) (int, error)
 
-	// Orphans lists at most limit committed rows that were recorded more than age ago
-	// and have no parked message, the oldest first. It reads only, the whole ledger
-	// once, and waits for no sender; a row that somebody has locked may be missing.
+	// Orphans lists at most limit committed rows that were recorded more than age ago and have
+	// no parked message, the oldest first. It only reads, the whole ledger once, and waits for
+	// no sender. A locked row may be missing.
 	Orphans(ctx context.Context, age time.Duration, limit int) ([]Orphan, error)
 
-	// Sweep removes what Orphans lists, and returns what it has removed. An age below
-	// MinSweepAge is an error. It first raises the watermark above the youngest of
-	// them, and commits that; without such rows it changes nothing. Then it removes
-	// them, at most a thousand in one transaction, and none that another
-	// transaction has locked, which it does not wait for. (On SQLite it waits for other
-	// writers. Where a server cannot skip locked rows it fails instead; see the package.)
-	// After an error or a crash
-	// the watermark may be raised and some of the rows removed; with an error it
-	// returns those. Why it loses no message: 'The sweep' in the package's comment.
+	// Sweep removes the rows that Orphans lists, and returns those that it has removed. An age
+	// below MinSweepAge is an error. It first raises the watermark above the youngest of them,
+	// and commits that; without such rows it changes nothing. Then it removes them, at most a
+	// thousand in one transaction. It skips rows that another transaction has locked. (On
+	// SQLite it waits for other writers. If a server cannot skip locked rows it fails instead;
+	// see the package.) After an error or a crash the watermark may be raised and some of the
+	// rows removed; with an error Sweep returns those. 'The sweep' in the package's comment
+	// says why it loses no message.
 	Sweep(ctx context.Context, age time.Duration, limit int) ([]Orphan, error)
 
 	// SweptBefore is the watermark: every row that a sweep has removed was recorded
 	// before it. It is the zero time if there was no sweep. Only a primary answers.
 	SweptBefore(ctx context.Context) (time.Time, error)
 
-	// ProofLedger returns the ledger that Prove proves in place of this one, where no
-	// canary may be written into the table that this one reads: it is in the same
-	// database, waits by the same means, and is on a table of the bridge's own. It
-	// returns nil where this ledger itself is proven.
+	// ProofLedger returns the ledger that Prove proves instead of this one, if no canary may be
+	// written into the table that this one reads. It is in the same database, waits in the same
+	// way, and is on a table of the bridge's own. ProofLedger returns nil if this ledger itself
+	// is proven.
 	ProofLedger() Ledger
 
-	// FallBack makes Settle wait in a second way, for good, where the first does not hold
-	// on this server: Prove calls it with the error of the proof that failed. It returns
-	// false if there is no second way, or it was taken before.
+	// FallBack makes Settle wait in a second way, for good, if the first does not work on this
+	// server. Prove calls it with the error of the failed proof. It returns false if there is
+	// no second way, or if it is in use already.
 	FallBack(reason error) bool
 
 	// FellBack returns the reason of the FallBack, or nil if there was none.
 	FellBack() error
 }
 
-// An Outcome is what became of the transaction that recorded an ID.
+// An Outcome says how the transaction that recorded an ID ended.
 type Outcome int
 
 const (
@@ -176,20 +174,20 @@ func (o Outcome) String() string {
 // Parked is a message that waits in the database.
 type Parked struct {
 	ID uuid.UUID
-	// Message is the encoded message. To the ledger these are bytes of any value, 0
-	// included. Every database takes 16 MiB, but for a MariaDB with its default
-	// max_allowed_packet, which takes somewhat less (package mysql).
+	// Message is the encoded message: any bytes, 0 included. Every database takes 16 MiB,
+	// except a MariaDB with its default max_allowed_packet, which takes somewhat less (package
+	// mysql).
 	Message []byte
 }
 
-// UnparkBytes is how much one Unpark takes, so that memory is bounded.
+// UnparkBytes is how many bytes one Unpark takes, so that memory is bounded.
 const UnparkBytes = 16 << 20
 
-// UnparkPatience is how long the stage of an Unpark has, within the time that a
+// UnparkPatience is how long the stage of an Unpark may take. It is less than the time that a
 // transaction may be idle.
 const UnparkPatience = 30 * time.Second
 
-// An Orphan is a row of the ledger that has been there for long.
+// An Orphan is an old row of the ledger.
 type Orphan struct {
 	ID uuid.UUID
 	// RecordedAt is when the row was inserted, or its message was unparked: an

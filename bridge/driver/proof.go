@@ -26,14 +26,13 @@ const proofPatience = 30 * time.Second
 // forgetPatience bounds the removal of the last canary.
 const forgetPatience = 5 * time.Second
 
-// Prove shows, on the live database, that ledger waits for open transactions
-// and tells their outcome: rule 5 of package bridge. It records canaries of its
-// own, with new IDs, and takes them away again; dying in the middle leaves at
-// most one orphan row. If there is a ProofLedger, that is proven.
+// Prove shows, on the live database, that ledger waits for open transactions and tells their
+// outcome (rule 5 of package bridge). It records canaries of its own, with new IDs, and removes
+// them again; a crash leaves at most one orphan row. If there is a ProofLedger, it proves that.
 //
-// An error that wraps bridge.ErrProof means that the database, or something between it
-// and us, does not behave: no verifier may judge by it. Any other error means
-// that the proof could not be carried out, and may be tried again.
+// An error that wraps bridge.ErrProof means that the database, or something between it and us,
+// does not make the lookup wait: no verifier may judge by it. Any other error means that the
+// proof could not be carried out, and may be tried again.
 //
 // After bridge.ErrProof it calls FallBack, and proves once more if the ledger has a second way
 // to wait.

@@ -19,13 +19,13 @@ const restageLimit = 500
 // restageBytes bounds the records in one group of restage.
 const restageBytes = 64 << 10
 
-// StageParked moves the parked messages of committed transactions to the staging queue,
-// until none is left that is free. It calls staged with the number of those that were
-// moved, as it goes on. One that the broker will never take, such as one that is too
-// large, stays parked: refused is called with its ID, and it is passed by.
+// StageParked moves the parked messages of committed transactions to the staging queue, until
+// none is left that is free. As it goes on, it calls staged with the number of moved messages.
+// A message that the broker will never take, such as one that is too large, stays parked:
+// StageParked calls refused with its ID, and skips it.
 //
-// What the broker did not take stays parked. Some may have arrived nevertheless, and what a
-// crash in between leaves in both places comes twice too, with the same ID.
+// Messages that the broker did not take stay parked. Some may have arrived nevertheless, or a
+// crash may leave them in both places. They then come twice, with the same ID.
 func StageParked(ctx context.Context, ledger Ledger, broker *bridge.Broker, queue string, staged func(messages int), refused func(id uuid.UUID, err error)) error {
 	var after uuid.UUID
 	for limit := restageLimit; ; {

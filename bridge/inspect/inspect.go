@@ -9,30 +9,28 @@ import (
 
 // A Diagnoser tells whether the settings of a database are right.
 type Diagnoser interface {
-	// Diagnose answers every question that the comment of package postgres, sqlserver, mysql or sqlite asks
-	// of this kind of database, each once; a check that has nothing to say may be
-	// missing. It looks with the rights and settings of its login, which should be the
-	// verifier's: of a sender's it sees little. It changes nothing, and reads the whole
-	// ledger once. It does not make the proof that lookups wait: driver.Prove does. An
-	// error means that it could not go on, and the findings so far come with it.
+	// Diagnose checks the requirements in the comment of package postgres, sqlserver, mysql or
+	// sqlite, each once. A check that has nothing to say may be missing. It sees what its login
+	// may see, which should be the verifier's; it sees little of a sender's settings. It
+	// changes nothing, and reads the whole ledger once. It does not prove that lookups wait:
+	// driver.Prove does. With an error it returns the findings so far.
 	Diagnose(ctx context.Context) ([]Finding, error)
 }
 
 // A Watcher tells whose open transactions messages wait for.
 type Watcher interface {
-	// Holders tells which sessions' open transactions a Settle of id would wait for
-	// now; none if it would not wait, or if the login may not see them. To find out,
-	// it waits as a Settle does, for a second or two at most, and asks on a second
-	// connection; it leaves nothing behind. If the pool has no second connection in time that
-	// is an error. A transaction that has the whole table locked is a holder as well.
+	// Holders returns the sessions whose open transactions a Settle of id would wait for now.
+	// It returns none if Settle would not wait, or if the login may not see them. To find out,
+	// it waits as a Settle does, for a second or two at most, and asks on a second connection.
+	// It leaves nothing behind. If the pool has no second connection in time, it returns an
+	// error. A transaction that has locked the whole table is a holder as well.
 	Holders(ctx context.Context, id uuid.UUID) ([]Holder, error)
 
-	// OpenTransactions lists sessions whose open transaction has written to the ledger
-	// and began age ago or before, the oldest first, at most limit of them. Without
-	// the rights to see others' sessions it returns what the login may see. Work of
-	// verifiers is among them; above an age of some seconds it is not. What counts as
-	// written to the ledger differs between databases: each inspector says it. A negative
-	// age, and a limit below 1, is an error.
+	// OpenTransactions lists at most limit sessions whose open transaction has written to the
+	// ledger and began at least age ago, the oldest first. It returns only sessions that the
+	// login may see. With an age below some seconds, verifiers' own work is among them. What
+	// counts as written to the ledger differs between databases; each database's package says
+	// it. A negative age, or a limit below 1, is an error.
 	OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]Holder, error)
 }
 
@@ -44,7 +42,7 @@ type Finding struct {
 	Fix   string `json:"fix,omitempty"` // what to do about it; empty if it is well
 }
 
-// A Level says how a Finding stands.
+// A Level says how serious a Finding is.
 type Level string
 
 // The levels of a Finding.
@@ -55,8 +53,8 @@ const (
 	Unknown Level = "unknown" // the login may not look
 )
 
-// A Holder is a database session with an open transaction, as far as the login may
-// see it: what it may not see is empty.
+// A Holder is a database session with an open transaction. Fields that the login may not see
+// are empty.
 type Holder struct {
 	Session   string    `json:"session"`   // the server's name for it: process ID, session ID, connection ID, prepared transaction
 	Login     string    `json:"login"`     // as whom it is logged in
