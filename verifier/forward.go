@@ -18,21 +18,20 @@ import (
 // returned (rule 4 of package bridge). What its target does not take waits in holds, and
 // is published again, until its fate is known.
 //
-// Most go over the main channel, without waiting for each other's confirms. A
-// publish that the broker refuses (missing exchange, no right, refused property)
-// closes its channel and leaves everything that was in flight there unknown. All
-// of that then goes over careful channels, where a message is alone: whatever
-// happens there is its own doing. So do, from then on, the messages for the
-// culprit's exchange, until one of them succeeds.
+// Most go over the main channel, without waiting for each other's confirms. A publish that the
+// broker refuses (missing exchange, no right, refused property) closes its channel, and the
+// fate of everything in flight there is unknown. All of that then goes over careful channels,
+// one message at a time, which shows the culprit. From then on, messages for the culprit's
+// exchange also go there, until one of them succeeds.
 //
-// A target that does not confirm falls behind: what was published to others a while
-// later has its confirm. Then it is held, before it holds up others: a quorum queue that
-// commits nothing makes RabbitMQ, after some hundreds of messages, read nothing more from
-// the connection (its credit flow). The others go on over a new main channel, and what the
-// broker has not read of them is published there again. What is in flight on the last one
-// may still be confirmed; what is not in time counts as failed.
-// Only where a main channel as a whole is silent for so long, nobody knows whose fault it
-// is: then everything in flight there goes over the careful channels.
+// A target that does not confirm falls behind: messages published to others a while later are
+// confirmed. Then it is held, before it holds up others: after a burst of messages to a quorum
+// queue that commits nothing, RabbitMQ reads nothing more from the connection (its credit
+// flow). The others go on over a new main channel, and those of their messages that the broker
+// has not read are published there again. Messages in flight on the last channel may still be
+// confirmed; those that are not in time count as failed. If a main channel as a whole is silent
+// for so long, nobody knows whose fault it is. Then everything in flight there goes over the
+// careful channels.
 //
 // A channel without confirms is left together with its connection: a queue that
 // does not answer blocks the broker's side of the channel, which then does not
@@ -86,7 +85,7 @@ func (f *forwarder) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// publish takes a publication on.
+// publish queues a publication.
 func (f *forwarder) publish(p *publication) {
 	f.moving.add(1)
 	if !f.waits(p) {
@@ -145,8 +144,8 @@ func (f *forwarder) failed(p *publication, reason HoldReason) {
 	f.moving.add(-1)
 }
 
-// end hands p over to what comes next. It counts here until it counts there, so that
-// drain overlooks none.
+// end hands p over to the next stage. p is counted here until it is counted there, so drain
+// overlooks none.
 func (f *forwarder) end(p *publication, what fate, err error) {
 	f.holds.ended(p)
 	f.ended(p, what, err)

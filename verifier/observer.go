@@ -6,15 +6,15 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
-// An Observer hears what a verifier does, for metrics and traces. Its methods are
-// called by several goroutines, in the way of the messages: they must be quick and
-// must not block. If one panics, the log says so, and the messages go on.
+// An Observer is told what a verifier does, for metrics and traces. Several goroutines call its
+// methods, and messages wait until they return: they must be quick and must not block. If one
+// panics, the log says so, and the messages go on.
 type Observer interface {
-	// Done hears of each message that the verifier has done with. After a crash or a
-	// lost connection it hears again of those that come again.
+	// Done is called for each message that the verifier has finished. After a crash or a lost
+	// connection it is called again for messages that come again.
 	Done(Event)
-	// SessionEnded hears why a session has ended, or could not start; not of the end
-	// of Run.
+	// SessionEnded is called when a session has ended or could not start, with the reason. It
+	// is not called at the end of Run.
 	SessionEnded(error)
 }
 

@@ -20,36 +20,35 @@ type Options struct {
 	// Topology names the staging queue. Default Queue: "twoqueue".
 	Topology bridge.Topology
 
-	// Prefetch is how many staged messages a verifier holds at once; together with
-	// MaxBytes it bounds its memory. Half of them may wait, for an open transaction or for a
-	// target that takes nothing. What exceeds that, or has waited for longer than Patience,
-	// goes to the waiting queue. In addition a verifier holds messages of the waiting queue, half
-	// of Prefetch but at least twenty, and 500 of each ordered queue. What the waiting queue has
-	// beyond that takes turns: each is looked at again the later the smaller Prefetch is, and
-	// the turns are work for the broker. Default 3000.
+	// Prefetch is how many staged messages a verifier holds at once; together with MaxBytes it
+	// bounds its memory. Half of them may wait, for an open transaction or for a target that
+	// takes nothing. Further ones, and those that have waited longer than Patience, go to the
+	// waiting queue. In addition a verifier holds messages of the waiting queue, half of
+	// Prefetch but at least twenty, and 500 of each ordered queue. If the waiting queue has
+	// more, they take turns. With a smaller Prefetch a message waits longer for its turn, and
+	// the turns cost the broker work. Default 3000.
 	Prefetch int
-	// HoldKeys says what becomes of a message with an order key that has committed and would
-	// go to the dead queue (not-allowed, refused, unroutable). By default it goes there, and
-	// its key goes on. With HoldKeys it stays in its ordered queue and holds its key, and
-	// the log says so, until what is wrong is mended: what is unroutable is tried on, the
-	// others are looked at again after HandBack, or by the next session. Its row in the
-	// ledger decides then: delete that to have the message dropped. A verifier with HoldKeys
-	// sweeps orphans only if it has received something from every ordered queue: it cannot
-	// see what another verifier holds.
+	// HoldKeys says what happens to a committed message with an order key that would go to the
+	// dead queue (not-allowed, refused, unroutable). By default it goes there, and its key goes
+	// on. With HoldKeys it stays in its ordered queue and holds its key, and the log says so,
+	// until the cause is fixed. An unroutable message is retried; the others are looked at
+	// again after HandBack, or by the next session. Its row in the ledger decides then: delete
+	// the row to have the message dropped. A verifier with HoldKeys cannot see what another
+	// verifier holds, so it sweeps orphans only if it has received something from every ordered
+	// queue.
 	HoldKeys bool
-	// MaxBytes is how many bytes of messages, with their headers and properties as they
-	// are on the wire, a verifier holds at once: three quarters of them from the staging
-	// queue, the rest from the waiting queue. Where there are ordered queues they share one
-	// quarter, and the staging queue has two. A message that is larger than its queue's
-	// share is held while no other of that queue is. Of what the broker delivers in
-	// addition, up to the prefetches, the content is let go at once. It stays unacked and is
-	// delivered again when there is room: handed back to the staging and the waiting queue,
-	// and in an ordered queue with all that is not done, over a new channel.
-	// Default 256 MiB.
+	// MaxBytes is how many bytes of messages, with their headers and properties as they are on
+	// the wire, a verifier holds at once: three quarters of them from the staging queue, the
+	// rest from the waiting queue. If there are ordered queues they share one quarter, and the
+	// staging queue has two. A message that is larger than its queue's share is held while no
+	// other of that queue is. The broker may deliver more, up to the prefetches. The verifier
+	// discards the content of such messages at once, but keeps them unacked. When there is room
+	// they are delivered again: it hands them back to the staging and the waiting queue; an
+	// ordered queue delivers all that is not done again, over a new channel. Default 256 MiB.
 	MaxBytes int
-	// Patience is how long a message from the staging queue waits before it is
-	// moved to the waiting queue. Each move is one more message for the broker, so set it
-	// above the time that transactions usually take. Default 2 s.
+	// Patience is how long a message from the staging queue waits before it is moved to the
+	// waiting queue. Each move costs the broker a message, so set Patience above the time that
+	// transactions usually take. Default 2 s.
 	Patience time.Duration
 	// HandBack is how long a message is held unacked at most. It must be shorter
 	// than the broker's consumer timeout (30 minutes by default): otherwise sessions end by
@@ -67,17 +66,16 @@ type Options struct {
 	// database more often. HandBack, if that is shorter, counts instead. Default 1 s.
 	SettleWait time.Duration
 
-	// Allow lists the targets that may be forwarded to; a committed message for
-	// any other goes to the dead queue. Empty means that every target is allowed,
-	// so that whoever may write to the staging queue may reach every exchange that
-	// the verifier's login may write to, with an ID that is committed. A ledger on an
-	// bridge.OwnTable, where rows stay and many know their IDs, requires it; {"*", "*"} says
-	// that every target is meant.
+	// Allow lists the targets that may be forwarded to; a committed message for any other goes
+	// to the dead queue. Empty means that every target is allowed. Then whoever may write to
+	// the staging queue, and knows a committed ID, reaches every exchange that the verifier's
+	// login may write to. A ledger on a bridge.OwnTable requires Allow, because its rows stay
+	// and many know their IDs; {"*", "*"} allows every target.
 	Allow []Allow
 
-	// Unroutable is how long a message whose target does not exist is retried
-	// before it goes to the dead queue. For messages with an order key, which reach their
-	// target one after the other, it is how long the target has been missing. Default 1 min.
+	// Unroutable is how long a message whose target does not exist is retried before it goes to
+	// the dead queue. Messages with an order key go one after the other; for them it counts how
+	// long the target has been missing. Default 1 min.
 	Unroutable time.Duration
 	// ConfirmTimeout is how long a forwarded message may stay unconfirmed before
 	// its target counts as stuck. Default 10 s.
@@ -87,23 +85,23 @@ type Options struct {
 	// acks costs five seconds more. Default 10 s.
 	Drain time.Duration
 
-	// SweepAge is the age at which a row of the ledger counts as an orphan, that is, its
-	// message is gone from the queues. Orphans are removed when the queues are empty.
-	// It must exceed the longest time between a message's staging and its forwarding,
-	// with the longest transaction and the longest outage; a message whose row was
-	// removed all the same goes to the dead queue ('The sweep' in package driver). At least an hour;
-	// negative: never. Default 7 days.
+	// SweepAge is the age from which a row of the ledger counts as an orphan, whose message is
+	// gone from the queues. Orphans are removed when the queues are empty. SweepAge must exceed
+	// the longest time between a message's staging and its forwarding, with the longest
+	// transaction and the longest outage. If a row is removed too early, its message goes to
+	// the dead queue ('The sweep' in package driver). At least an hour; negative: no sweep.
+	// Default 7 days.
 	SweepAge time.Duration
 
-	// Watcher tells the log whose open transaction a message waits for, as far as the login
-	// may see that: what New or NewOwnTable in package postgresinspect, mysqlinspect or
-	// sqlserverinspect returns. Nil: the log does not say, and ExplainAfter has no effect.
+	// Watcher tells the log whose open transaction a message waits for, as far as the login may
+	// see that. New and NewOwnTable in packages postgresinspect, mysqlinspect and
+	// sqlserverinspect return one. Nil: the log does not say, and ExplainAfter has no effect.
 	Watcher inspect.Watcher
-	// ExplainAfter is how long a message waits for an open transaction before the log names
-	// its holder; again after twice that time, four times, and so on. Default 10 s.
+	// ExplainAfter is how long a message waits for an open transaction before the log names the
+	// holder. The log repeats it after twice that time, four times, and so on. Default 10 s.
 	ExplainAfter time.Duration
 
-	// Observer hears what becomes of messages and sessions. Default: nobody.
+	// Observer is told what happens to messages and sessions. Default: none.
 	Observer Observer
 
 	// KeepUserID forwards the user-id that the sender set. The broker refuses it
@@ -114,8 +112,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Allow is a pattern of targets. In both fields * stands for any characters, also
-// none. The default exchange is the empty Exchange.
+// Allow is a pattern of targets. In both fields * stands for any number of any characters. The
+// default exchange is the empty Exchange.
 type Allow struct {
 	Exchange   string
 	RoutingKey string
@@ -210,10 +208,10 @@ func (o *Options) withDefaults() (Options, error) {
 	return out, nil
 }
 
-// Connections is how many database connections a verifier with these options uses at
-// once; o may be nil. They are one for each of the Settlers, one each for the lookup, the
-// deletion, the parked messages, the sweep, and for checks, and two to explain who holds
-// up a message. It is what (*sql.DB).SetMaxOpenConns must allow, and SetMaxIdleConns should.
+// Connections is how many database connections a verifier with these options uses at once; o
+// may be nil. Each of the Settlers uses one. The lookup, the deletion, the parked messages, the
+// sweep and the checks use one each, and to explain who holds up a message takes two.
+// (*sql.DB).SetMaxOpenConns must allow so many, and SetMaxIdleConns should.
 func (o *Options) Connections() int {
 	settlers := defaultSettlers
 	if o != nil && o.Settlers != 0 {

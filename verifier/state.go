@@ -15,19 +15,20 @@ type State struct {
 	Err     error     // why the last session ended or could not start; nil while there is one
 
 	Held     int          // messages taken and not done
-	Bytes    int          // of what is kept of the queues' messages: at most Options.MaxBytes, or one larger message of each queue
-	Stranded int          // deliveries with a message that the broker takes nowhere: each takes a place of its queue's prefetch
+	Bytes    int          // that are held of messages: at most Options.MaxBytes, or one larger message of each queue
+	Stranded int          // deliveries with a message too large for the broker: each takes a place of its queue's prefetch
 	Settling int          // lookups that wait in the database
 	Targets  []HeldTarget // targets that take nothing, by name
 	Waiting  int          // messages that wait for an open transaction
-	// Oldest are those of them that were staged first, at most 100.
+	// // Oldest are the first staged of them, at most 100.
 	Oldest   []HeldMessage
-	KeysHeld int // order keys of which messages wait for an earlier one
-	// Keys are those of them whose earlier one was staged first, at most 100.
+	KeysHeld int // order keys whose messages wait for an earlier one
+	// // Keys are those that have waited longest, at most 100, by when the earlier one was
+	// staged.
 	Keys []HeldKey
 }
 
-// A HeldKey is an order key of which messages wait for an earlier one.
+// A HeldKey is an order key whose messages wait for an earlier one.
 type HeldKey struct {
 	Key      string
 	Queue    string    // the ordered queue
@@ -102,8 +103,8 @@ func (v *Verifier) ended(err error) {
 	}
 }
 
-// State returns what the verifier is doing. It looks at every waiting message, so
-// that it is for people and metrics, not for each message.
+// State returns what the verifier is doing. It looks at every waiting message, so do not call
+// it for each message.
 func (v *Verifier) State() State {
 	v.now.mu.Lock()
 	s := v.now.session

@@ -20,8 +20,8 @@ type counters struct {
 	forwarded, dropped, deadLettered, setAside, unparked, swept, sessions atomic.Int64
 }
 
-// Stats returns the counts. They are for people and metrics; what is true of a
-// message only the broker and the ledger know.
+// Stats returns the counts. They are for people and metrics. Only the broker and the ledger
+// know the truth about a message.
 func (v *Verifier) Stats() Stats {
 	return Stats{
 		Forwarded:    v.stats.forwarded.Load(),

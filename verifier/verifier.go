@@ -12,9 +12,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// ErrNotDrained says that a verifier was ended before all that it had judged was
-// through: Options.Drain was over, or the broker or the database was away. Nothing is
-// lost. What is unacked is handed back, and what of it had been forwarded comes twice.
+// ErrNotDrained says that a verifier ended before all judged messages were finished:
+// Options.Drain was over, or the broker or the database was away. Nothing is lost. Unacked
+// messages are handed back; those that had been forwarded come twice.
 var ErrNotDrained = errors.New("not drained")
 
 // A Verifier judges staged messages by one ledger. Any number of them, in any
@@ -31,11 +31,10 @@ type Verifier struct {
 	fellBack sync.Once // it has been logged
 }
 
-// New returns a verifier. Its ledger's connection pool must allow Options.Connections
-// open connections, since so many may wait at the same time, or New returns an error. It
-// should keep as many idle ones, by db.SetMaxIdleConns: database/sql keeps 2 by default,
-// and the verifier would then connect anew again and again. New changes nothing of the
-// pool. Ledger and broker stay the caller's.
+// New returns a verifier. Its ledger's connection pool must allow Options.Connections open
+// connections, or New returns an error. The pool should keep as many idle, by
+// db.SetMaxIdleConns: database/sql keeps 2 by default, and the verifier would then reconnect
+// again and again. New does not change the pool. Ledger and broker stay the caller's.
 func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier, error) {
 	if ledger == nil {
 		return nil, errors.New("new verifier: ledger is nil")
@@ -58,18 +57,16 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 	return &Verifier{ledger: ledger, broker: broker, opts: options, allow: newAllowList(options), jobs: newSideJobs(options.Logger)}, nil
 }
 
-// Run judges messages until ctx ends, then drains: what has been judged is
-// forwarded and acked, the rest is handed back, and Run returns nil, or an error that
-// wraps ErrNotDrained.
+// Run judges messages until ctx ends. Then it drains: it forwards and acks what has been
+// judged, hands back the rest, and returns nil, or an error that wraps ErrNotDrained.
 //
-// Run first drops the pool's idle connections that are broken, as all are after a restart
-// of the database, then proves that the database makes a lookup wait (driver.Prove) and
-// declares the queues. If that or the connecting fails, it returns the error and has
-// judged nothing: bridge.ErrProof, bridge.ErrNoSchema, bridge.ErrNotPrimary,
-// bridge.ErrOtherLedger, bridge.ErrCredentials, bridge.ErrUnavailable or a
-// *bridge.QueueMismatch. Once it has started it does not give up: on any error it
-// throws the session away, so that everything unacked is redelivered, logs why,
-// and starts another one, proof included, with backoff.
+// Run first drops the pool's broken idle connections, as all are after a restart of the
+// database. Then it proves that the database makes a lookup wait (driver.Prove), declares the
+// queues and connects. If one of these fails, it returns the error and has judged nothing:
+// bridge.ErrProof, bridge.ErrNoSchema, bridge.ErrNotPrimary, bridge.ErrOtherLedger,
+// bridge.ErrCredentials, bridge.ErrUnavailable or a *bridge.QueueMismatch. Once it has started
+// it does not give up. On any error it logs why, ends the session, so that everything unacked
+// is redelivered, and starts another one with backoff, proof included.
 func (v *Verifier) Run(ctx context.Context) error {
 	s, err := v.start(ctx)
 	if err != nil && ctx.Err() == nil {

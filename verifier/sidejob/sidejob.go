@@ -1,5 +1,5 @@
-// Package sidejob runs what no message depends on, beside the messages: rule 12 of
-// package bridge. It is for package verifier, and for a worker that is built around it.
+// Package sidejob runs jobs that no message depends on (rule 12 of package bridge). It is for
+// package verifier, and for a worker that is built around it.
 package sidejob
 
 import (
@@ -22,8 +22,8 @@ const (
 	calm = time.Minute
 )
 
-// A Job may fail and panic as it likes. The log says so when it begins to fail, and
-// when it has not failed for a minute.
+// A Job may fail and panic. The log says when it begins to fail, and when it has not failed for
+// a minute.
 type Job struct {
 	name   string
 	logger *slog.Logger
@@ -36,9 +36,9 @@ type Job struct {
 // New returns a job; the log calls it by its name.
 func New(name string, logger *slog.Logger) *Job { return &Job{name: name, logger: logger} }
 
-// Run does one round of the job after the other until ctx ends. A round says how long to
-// wait for the next one. After an error or a panic the next one waits as long at least,
-// and longer each time, up to 15 s.
+// Run does one round of the job after the other until ctx ends. A round returns how long to
+// wait for the next one. After an error or a panic Run waits at least so long, and longer each
+// time, up to 15 s.
 func (j *Job) Run(ctx context.Context, round func(context.Context) (next time.Duration, err error)) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = retryFirst, retryLongest
@@ -66,7 +66,7 @@ func (j *Job) Run(ctx context.Context, round func(context.Context) (next time.Du
 	}
 }
 
-// Do does the job once, now; a panic ends in the log.
+// Do does the job once, now, and logs a panic.
 func (j *Job) Do(once func()) {
 	j.Report(guard(func() error {
 		once()
@@ -74,7 +74,7 @@ func (j *Job) Do(once func()) {
 	}))
 }
 
-// Report tells the log of an attempt at the job, if that changes anything.
+// Report logs the result of an attempt at the job, if that changes whether it works.
 func (j *Job) Report(err error) {
 	if err == nil && !j.failing.Load() {
 		return
@@ -93,7 +93,7 @@ func (j *Job) Report(err error) {
 	}
 }
 
-// Works tells the log that a round which goes on for long has begun well.
+// Works logs that the job works again. It is for a long round that has begun well.
 func (j *Job) Works() {
 	if j.failing.Swap(false) {
 		j.logger.Info("side job works again", "job", j.name)
