@@ -26,46 +26,44 @@ type Harness struct {
 	MigrateInbox func(ctx context.Context, db *sql.DB) error
 	OpenInbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 
-	// Watch opens the ledger as Open does, and returns with it who watches it. Nil: the
-	// database does not tell who holds a message up.
+	// Watch opens the ledger as Open does, and also returns its watcher. Nil: the database does
+	// not tell who holds a message up.
 	Watch func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error)
 
-	// Further: another suite is run on the same kind of database, and this one is with
-	// other settings. What wants a database of its own is left out then, the checks of
-	// identity and version: these are the same under any.
+	// Further: another suite runs on the same kind of database, and this one uses other
+	// settings. It then leaves out the checks of identity and version, which need a database of
+	// their own and are the same under any settings.
 	Further bool
 
-	// Driver: another suite is run on the same server, and this one is by another driver, or
-	// through a pooler. Only that is run in which these have a part: what goes to the server
-	// and comes back, its errors, and the end of a wait.
+	// Driver: another suite runs on the same server, and this one uses another driver, or a
+	// pooler. It then runs only tests that depend on these: what goes to the server and comes
+	// back, its errors, and the end of a wait.
 	Driver bool
 
-	// Tx makes the bridge's transaction of one that the suite has begun, where it is not
-	// bridge.SQL that does.
+	// Tx makes a bridge.Tx of a transaction that the suite has begun. Nil: bridge.SQL does.
 	Tx func(tx *sql.Tx) bridge.Tx
 
-	// Insert, where the ledger is on an own table, inserts rows with these IDs into it,
-	// as the application would; Create makes the table. Nil where Record inserts.
+	// Insert is for a ledger on an own table: it inserts rows with these IDs, as the
+	// application would; Create makes the table. Nil: Record inserts.
 	Insert func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error
 
-	// Table is that table's name as it stands in a statement, so that the suite can
-	// empty it; it is needed where there is a Gather.
+	// Table is that table's name as written in a statement, so that the suite can empty it. It
+	// is needed if there is a Gather.
 	Table string
 
 	// Gather is a statement that gathers the statistics of a table, %s, from which the
 	// server makes its plans; empty if there is none.
 	Gather string
 
-	// Scanned tells how many rows the one connection of db has read so far that it did not
-	// reach by their keys: of tables and indexes that it has gone through. A few more or
-	// less mean nothing. Nil where the database does not tell, or a pooler gives another
-	// connection for each statement.
+	// Scanned returns how many rows the one connection of db has read so far without using
+	// their keys, by going through tables and indexes. A few more or less mean nothing. Nil:
+	// the database does not tell, or a pooler gives another connection for each statement.
 	Scanned func(ctx context.Context, db *sql.DB) (int, error)
 
 	// Savepoint and RollbackTo make a savepoint and return to it.
 	Savepoint, RollbackTo string
 
-	// Literal is an ID as it stands in a statement.
+	// Literal is an ID as written in a statement.
 	Literal func(id uuid.UUID) string
 
 	// Older is a statement that makes all rows of bridge_ledger two hours older. A
@@ -82,8 +80,8 @@ type Harness struct {
 	// Overlap: two unparks at once may take the same messages.
 	Overlap bool
 
-	// NoSkip: the server cannot pass over a row that somebody has locked, so that an
-	// Unpark or a Sweep that meets one may fail.
+	// NoSkip: the server cannot skip locked rows, so an Unpark or a Sweep that meets one may
+	// fail.
 	NoSkip bool
 
 	// OneWriter: a transaction that has written keeps all others from writing and
@@ -94,23 +92,22 @@ type Harness struct {
 	// a lock; empty if the database does not tell.
 	Waiting string
 
-	// SessionID is a query for the name of the session that the server gave us;
-	// empty if it has none, or if a pooler may change it between two statements.
+	// SessionID is a query for the name of our session; empty if it has none, or if a pooler
+	// may change it between two statements.
 	SessionID string
 
-	// Program is what the connections call themselves, as Holders tells it;
-	// empty if it cannot.
+	// Program is what the connections call themselves, as Holders returns it; empty if it
+	// cannot.
 	Program string
 
 	// Clock is a query for the database's clock, in milliseconds since 1970; it is not
 	// needed without a Watch.
 	Clock string
 
-	// Kill ends the connection of tx from the server's side, by way of admin. Nil
-	// where that cannot be done.
+	// Kill ends the connection of tx on the server, by way of admin. Nil: that is impossible.
 	Kill func(ctx context.Context, admin *sql.DB, tx *sql.Tx) error
 
-	// KillSession does it to the session of that name, which SessionID gave.
+	// KillSession ends the session of that name, which SessionID gave.
 	KillSession func(ctx context.Context, admin *sql.DB, session string) error
 }
 

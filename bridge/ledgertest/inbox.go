@@ -13,7 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// RunInbox shows that the inbox of h keeps every promise of driver.Inbox.
+// RunInbox tests that the inbox of h keeps every promise of driver.Inbox.
 func RunInbox(t *testing.T, h Harness) {
 	connect := h.create(t)
 	box := &inbox{Harness: h, connect: connect, db: connect()}

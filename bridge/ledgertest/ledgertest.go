@@ -29,8 +29,8 @@ func run[X any](t *testing.T, h Harness, x X, ofDriver, ofServer []test[X], afte
 	}
 }
 
-// Run shows that the ledger of h keeps every promise of driver.Ledger, that it denies what
-// its features deny, and that who watches it keeps every promise of inspect.Watcher.
+// Run tests that the ledger of h keeps every promise of driver.Ledger, that it denies what its
+// features deny, and that its watcher keeps every promise of inspect.Watcher.
 func Run(t *testing.T, h Harness) {
 	d := h.newDatabase(t)
 	run(t, h, d, []test[*database]{

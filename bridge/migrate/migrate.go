@@ -43,26 +43,24 @@ const (
 //go:embed sql
 var files embed.FS
 
-// Ledger creates the ledger's tables in db, or brings them to the version of
-// this release; where nothing is to do it does nothing. The ledger's identity is
-// made once, with its tables. A crash leaves whole versions, or what the next call
-// completes, and any number of processes may call it at once (see the package comment).
-// Its errors are the database's, after some attempts; a login that may not make tables is
-// told at once.
+// Ledger creates the ledger's tables in db, or updates them to the version of this release. The
+// ledger's identity is made once, with its tables. After a crash, call it again; any number of
+// processes may call it at once (see the package comment). It returns the database's errors
+// after some attempts. If the login may not create tables, it fails at once.
 func Ledger(ctx context.Context, db *sql.DB, dialect Dialect) error {
 	return Tables(ctx, db, dialect, files, string(LedgerPart))
 }
 
-// Inbox does for the inbox what Ledger does for the ledger. The inbox lives in
-// the receiver's database, which may be another one.
+// Inbox does for the inbox what Ledger does for the ledger. The inbox is in the receiver's
+// database, which may be another one.
 func Inbox(ctx context.Context, db *sql.DB, dialect Dialect) error {
 	return Tables(ctx, db, dialect, files, string(InboxPart))
 }
 
-// Tables does the same for tables of the program's own. Their migrations are in the
-// folder sql/DIALECT/PART of files; what was applied is noted in bridge_PART_version.
-// On MySQL every statement must be one that can be run again; elsewhere the first
-// migration must make the version number unique, as those of this package do.
+// Tables does the same for the program's own tables. Their migrations are in the folder
+// sql/DIALECT/PART of files; bridge_PART_version records what was applied. On MySQL it must be
+// possible to run every statement again. On other databases the first migration must make the
+// version number unique, as those of this package do.
 func Tables(ctx context.Context, db *sql.DB, dialect Dialect, files fs.FS, part string) error {
 	dir, err := fs.Sub(files, path.Join("sql", string(dialect), part))
 	if err != nil {

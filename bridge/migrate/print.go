@@ -10,12 +10,12 @@ import (
 	"github.com/pressly/goose/v3/database"
 )
 
-// Print writes the statements that bring a part from a version to this release's, 0
-// being a database without its tables, for an administrator who runs them by hand.
-// They are those that Ledger and Inbox run, with the version noted in the same way, so
-// that a later release goes on from there. Each version is a transaction, but on
-// MySQL, which has none for tables; GO, on SQL Server, is for sqlcmd and its like, which
-// must be told to stop at an error (sqlcmd -b -x).
+// Print writes the statements that update a part from a version to this release's, for an
+// administrator who runs them by hand. Version 0 is a database without the part's tables.
+// Ledger and Inbox run the same statements and record the version in the same way, so a later
+// release goes on from there. Each version is a transaction, except on MySQL, which has none
+// for tables. On SQL Server the GO is for sqlcmd and the like, which must be told to stop at an
+// error (sqlcmd -b -x).
 func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 	all, err := migrations(dialect, part)
 	if err != nil {

@@ -26,8 +26,8 @@ func (p Part) versions() string { return "bridge_" + string(p) + "_version" }
 // SQL Server's number for a table that is not there, or that the login may not see.
 const noTableNumber = 208
 
-// Version tells which version of a part is in db, 0 for none, and which one this
-// release makes. It changes nothing.
+// Version returns which version of a part is in db, 0 for none, and which one this release
+// makes. It changes nothing.
 func Version(ctx context.Context, db *sql.DB, dialect Dialect, part Part) (there, wanted int64, err error) {
 	all, err := migrations(dialect, part)
 	if err != nil {

@@ -38,14 +38,13 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Classify:    classify,
 })
 
-// An Inbox is the table of processed keys in one MySQL or MariaDB database, with the
-// pending messages, the marks and the kept messages beside it. It implements
-// driver.Inbox.
+// An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
+// MySQL or MariaDB database. It implements driver.Inbox.
 //
 // LockMark waits for an open transaction that has locked the mark, for as long as tx's
-// innodb_lock_wait_timeout allows (error 1205). Where several wait for one that has made
-// it and rolls back, InnoDB may end all but one of them with a deadlock (1213): roll back
-// and try again.
+// innodb_lock_wait_timeout allows (error 1205). If several wait for one that has created the
+// mark and rolls back, InnoDB may end all but one of them with a deadlock (1213): roll back and
+// try again.
 type Inbox struct {
 	tables.Inbox
 	tables.Entities
@@ -53,8 +52,8 @@ type Inbox struct {
 
 var _ driver.Inbox = (*Inbox)(nil)
 
-// OpenInbox checks that the inbox's tables are in db. It returns an error that
-// wraps bridge.ErrNoSchema if they are not, or are of an unusable version.
+// OpenInbox checks that the inbox's tables are in db. If they are missing or of an unusable
+// version, the error wraps bridge.ErrNoSchema.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "mysql")); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))

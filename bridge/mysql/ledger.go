@@ -19,12 +19,12 @@ import (
 // A Ledger is the ledger in one MySQL or MariaDB database. It implements
 // driver.Ledger.
 //
-// Record inserts the IDs with one statement, whatever their number. If it fails, tx holds
-// none of them. After a deadlock, in Record or in Park, tx has ended, and every statement
-// that the caller might still send in it would commit by itself.
+// Record inserts the IDs with one statement, whatever their number. If it fails, tx has none of
+// them. After a deadlock, in Record or in Park, tx has ended, and any further statement in it
+// would commit by itself.
 //
-// A message that is parked must be somewhat smaller than the server's max_allowed_packet,
-// which is 16 MiB on MariaDB and 64 MiB on MySQL unless set otherwise.
+// A parked message must be somewhat smaller than the server's max_allowed_packet, by default 16
+// MiB on MariaDB and 64 MiB on MySQL.
 type Ledger struct {
 	tables.Ledger
 	db     *sqlx.DB
@@ -33,9 +33,9 @@ type Ledger struct {
 
 var _ driver.Ledger = (*Ledger)(nil)
 
-// Open reads the identity of the ledger in db. It returns an error that wraps
-// bridge.ErrNoSchema if the tables are not there, of an unusable version or of an
-// engine without transactions. db stays the caller's.
+// Open reads the identity of the ledger in db. If the tables are missing, of an unusable
+// version or of an engine without transactions, the error wraps bridge.ErrNoSchema. db stays
+// the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "mysql"), column: ledgerColumn}
 	var err error

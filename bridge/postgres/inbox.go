@@ -33,14 +33,13 @@ var inbox = tables.NewInbox(tables.Dialect{
 
 var entities = tables.NewEntities(tables.StandardEntities(sqlx.DOLLAR, "now()", "floor(extract(epoch FROM now() - min(kept_at)))::bigint", anew, classify))
 
-// An Inbox is the table of processed keys in one PostgreSQL database, with the
-// pending messages, the marks and the kept messages beside it. It implements
-// driver.Inbox.
+// An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
+// PostgreSQL database. It implements driver.Inbox.
 //
 // LockMark waits for an open transaction that has locked the mark, for as long as tx's
-// lock_timeout allows. In a transaction at REPEATABLE READ or above, a mark that was
-// changed after the transaction's first statement is a serialization failure (SQLSTATE
-// 40001): roll back and try again.
+// lock_timeout allows. At REPEATABLE READ or above it fails with a serialization failure
+// (SQLSTATE 40001) if the mark was changed after the transaction's first statement: roll back
+// and try again.
 type Inbox struct {
 	tables.Inbox
 	tables.Entities
@@ -48,8 +47,8 @@ type Inbox struct {
 
 var _ driver.Inbox = (*Inbox)(nil)
 
-// OpenInbox checks that the inbox's tables are in db. It returns an error that
-// wraps bridge.ErrNoSchema if they are not, or are of an unusable version.
+// OpenInbox checks that the inbox's tables are in db. If they are missing or of an unusable
+// version, the error wraps bridge.ErrNoSchema.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "postgres")); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))

@@ -76,9 +76,9 @@ WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
 
 // A Ledger is the ledger in one PostgreSQL database. It implements driver.Ledger.
 //
-// Record inserts the IDs with one statement, whatever their number. An error leaves tx
-// aborted, as PostgreSQL does; all that is left to the caller is to roll back, or to roll
-// back to an earlier savepoint.
+// Record inserts the IDs with one statement, whatever their number. An error leaves tx aborted,
+// as always in PostgreSQL: the caller can only roll back, to the beginning or to an earlier
+// savepoint.
 type Ledger struct {
 	tables.Ledger
 	db *sqlx.DB
@@ -86,9 +86,8 @@ type Ledger struct {
 
 var _ driver.Ledger = (*Ledger)(nil)
 
-// Open reads the identity of the ledger in db. It returns an error that wraps
-// bridge.ErrNoSchema if the tables are not there or of an unusable version. db stays
-// the caller's.
+// Open reads the identity of the ledger in db. If the tables are missing or of an unusable
+// version, the error wraps bridge.ErrNoSchema. db stays the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "postgres")}
 	var err error

@@ -49,9 +49,8 @@ LEFT JOIN (unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id)
 ON CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END WHERE i.identity = $2::text::uuid`
 )
 
-// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
-// it is. It implements driver.Ledger. Its Record takes the locks of the IDs, which tx has
-// until it ends.
+// An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as it is.
+// It implements driver.Ledger. Its Record locks the IDs until tx ends.
 type OwnLedger struct{ tables.OwnLedger }
 
 var _ driver.Ledger = (*OwnLedger)(nil)
@@ -60,9 +59,9 @@ var _ driver.Ledger = (*OwnLedger)(nil)
 // column must be of type uuid, with a unique index on it alone, in a logged table
 // that the login may read without row-level security.
 //
-// Record takes an advisory lock per ID. The server has room for
-// max_locks_per_transaction times its connections, all transactions together;
-// without room Record fails, and with it the transaction.
+// Record takes an advisory lock per ID. All transactions of the server together have room for
+// max_locks_per_transaction times its connections. Without room Record and the transaction
+// fail.
 func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	ledger, err := Open(ctx, db)
 	if err != nil {

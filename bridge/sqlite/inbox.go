@@ -25,12 +25,12 @@ var inbox = tables.NewInbox(tables.Dialect{
 
 var entities = tables.NewEntities(tables.StandardEntities(sqlx.QUESTION, "unixepoch()", "unixepoch() - min(kept_at)", "", classify))
 
-// An Inbox is the table of processed keys in one SQLite database, with the pending
-// messages, the marks and the kept messages beside it. It implements driver.Inbox.
+// An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
+// SQLite database. It implements driver.Inbox.
 //
-// LockMark locks the file, and waits for any other transaction that writes to it, for as
-// long as the connection's busy_timeout allows; SQLITE_BUSY comes after that. Make it the
-// first statement of tx, as Claim.
+// LockMark locks the file, and waits for any other transaction that writes to it, for as long
+// as the connection's busy_timeout allows. Then it returns SQLITE_BUSY. Make it the first
+// statement of tx, like Claim.
 type Inbox struct {
 	tables.Inbox
 	tables.Entities
@@ -38,8 +38,8 @@ type Inbox struct {
 
 var _ driver.Inbox = (*Inbox)(nil)
 
-// OpenInbox checks that the inbox's tables are in db. It returns an error that
-// wraps bridge.ErrNoSchema if they are not, or are of an unusable version.
+// OpenInbox checks that the inbox's tables are in db. If they are missing or of an unusable
+// version, the error wraps bridge.ErrNoSchema.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "sqlite")); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
@@ -51,7 +51,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 // is: SQLite lets no transaction write that has read an older state. No key is empty.
 const take = `UPDATE bridge_inbox_pending SET run = run WHERE consumer = '' AND message_key = ''`
 
-// TakePending waits for any other transaction that writes to the database first.
+// TakePending first waits for any other transaction that writes to the database.
 func (i *Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, state driver.State) (*driver.Pending, error) {
 	if _, err := tx.Exec(ctx, take); err != nil {
 		return nil, fmt.Errorf("take pending message: %w", classify(err))

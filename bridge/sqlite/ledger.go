@@ -30,8 +30,8 @@ LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identit
 
 // A Ledger is the ledger in one SQLite file. It implements driver.Ledger.
 //
-// Record inserts the IDs with one statement, whatever their number; if it fails, tx holds
-// none of them. It takes the file's write lock, which tx then has until it ends.
+// Record inserts the IDs with one statement, whatever their number. If it fails, tx has none of
+// them. It takes the file's write lock, which tx keeps until it ends.
 type Ledger struct {
 	tables.Ledger
 	db        *sqlx.DB
@@ -40,9 +40,9 @@ type Ledger struct {
 
 var _ driver.Ledger = (*Ledger)(nil)
 
-// Open reads the identity of the ledger in db. It returns an error that wraps
-// bridge.ErrNoSchema if the tables are not there or of an unusable version, and an
-// error if the file is not in WAL mode. db stays the caller's.
+// Open reads the identity of the ledger in db. If the tables are missing or of an unusable
+// version, the error wraps bridge.ErrNoSchema. The file must be in WAL mode. db stays the
+// caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "sqlite"), committed: fmt.Sprintf(committed, "bridge_ledger", "id")}
 	var err error

@@ -61,13 +61,12 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Classify:    func(err error) error { return classify(err, pendingRights) },
 })
 
-// An Inbox is the table of processed keys in one SQL Server database, with the
-// pending messages, the marks and the kept messages beside it. It implements
-// driver.Inbox.
+// An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
+// SQL Server database. It implements driver.Inbox.
 //
-// LockMark waits for an open transaction that has locked the mark, for as long as the
-// session's LOCK_TIMEOUT allows. In a transaction at SNAPSHOT, a mark that was changed
-// after the snapshot is an error (3960): roll back and try again.
+// LockMark waits for an open transaction that has locked the mark, for as long as the session's
+// LOCK_TIMEOUT allows. At SNAPSHOT it fails with error 3960 if the mark was changed after the
+// snapshot: roll back and try again.
 type Inbox struct {
 	tables.Inbox
 	tables.Entities
@@ -75,8 +74,8 @@ type Inbox struct {
 
 var _ driver.Inbox = (*Inbox)(nil)
 
-// OpenInbox checks that the inbox's tables are in db. It returns an error that
-// wraps bridge.ErrNoSchema if they are not, or are of an unusable version.
+// OpenInbox checks that the inbox's tables are in db. If they are missing or of an unusable
+// version, the error wraps bridge.ErrNoSchema.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	var found struct {
 		Version sql.NullInt64

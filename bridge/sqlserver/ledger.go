@@ -38,9 +38,9 @@ DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK, FORCESEEK) O
 
 // A Ledger is the ledger in one SQL Server database. It implements driver.Ledger.
 //
-// Record inserts the IDs at whatever isolation level tx is, 500 per statement, and Park a
-// message per statement. After an error roll back: with XACT_ABORT ON, or as the victim of
-// a deadlock, the server has done so already.
+// At every isolation level of tx, Record inserts 500 IDs per statement, and Park one message.
+// After an error roll back. With XACT_ABORT ON, or as the victim of a deadlock, the server has
+// done so already.
 type Ledger struct {
 	tables.Ledger
 	db *sqlx.DB
@@ -50,10 +50,9 @@ type Ledger struct {
 
 var _ driver.Ledger = (*Ledger)(nil)
 
-// Open reads the identity of the ledger in db, and checks that the database is one
-// that a ledger can be kept in. It returns an error that wraps bridge.ErrNoSchema
-// if the tables are not there, or are not as migrate.Ledger makes them. db stays
-// the caller's.
+// Open reads the identity of the ledger in db, and checks that a ledger can be kept in this
+// database. If the tables are missing, or not as migrate.Ledger makes them, the error wraps
+// bridge.ErrNoSchema. db stays the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	l := &Ledger{db: sqlx.NewDb(db, "sqlserver"), lookups: lookupsIn("bridge_ledger", "id")}
 	var err error

@@ -28,8 +28,8 @@ var _ driver.Ledger = (*OwnLedger)(nil)
 // column must be a uniqueidentifier, with a unique index on it alone, neither
 // filtered nor disabled, in a table on disk that the login may read.
 //
-// Where the server ignores lock hints there is no such ledger: the proof fails with
-// bridge.ErrProof, as the other way to wait would insert into the table.
+// If the server ignores lock hints, the proof fails with bridge.ErrProof, because the other way
+// to wait would insert into the table.
 func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLedger, error) {
 	proof, err := Open(ctx, db)
 	if err != nil {

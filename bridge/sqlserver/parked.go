@@ -112,8 +112,8 @@ func (s *shelf) Take(ctx context.Context, after uuid.UUID, limit int) ([]tables.
 	return taken, nil
 }
 
-// Recorded waits for who has a row locked, as a Forget has. Whom it waits for in vain
-// it passes over, and so takes a row for present that may be gone.
+// Recorded waits for a transaction that has locked a row, such as a Forget. If it waits in vain
+// it goes on, and takes a row for present that may be gone.
 func (s *shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found, err := s.ledger.find(ctx, s, present, ids)
 	if mssql.Number(err) == mssql.LockTimeout {

@@ -108,15 +108,14 @@ func (l *Ledger) settleByInsert(ctx context.Context, conn *sqlx.Conn, id uuid.UU
 	return driver.RolledBack, nil
 }
 
-// FallBack makes Settle wait by an INSERT of the same ID instead of a SELECT, from
-// now on and for good. driver.Prove calls it where the SELECT fails the proof. It
-// returns false if it was so before.
+// FallBack makes Settle wait by an INSERT of the same ID instead of a SELECT, from now on and
+// for good. driver.Prove calls it if the SELECT fails the proof. It returns false if Settle did
+// so already.
 func (l *Ledger) FallBack(reason error) bool {
 	return l.byInsert.CompareAndSwap(nil, &reason)
 }
 
-// FellBack returns the reason for which Settle waits by an INSERT, or nil if it waits by
-// a SELECT.
+// FellBack returns why Settle waits by an INSERT, or nil if it waits by a SELECT.
 func (l *Ledger) FellBack() error {
 	if reason := l.byInsert.Load(); reason != nil {
 		return *reason

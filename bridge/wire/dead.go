@@ -32,10 +32,10 @@ const (
 	deadRecordContentType = "application/vnd.twoqueue.record"
 )
 
-// DeadRecord is a dead letter whose own headers and properties leave no room for the
-// verifier's headers: the verifier's stay headers, and all the rest goes into the body, as a
-// record. Unlike that of a group's member it has the header x-bridge-ledger, whatever that
-// is, and may have more properties.
+// DeadRecord is for a dead letter whose own headers and properties leave no room for the
+// verifier's headers. The verifier's stay headers, and the rest goes into the body, as a
+// record. Unlike the record of a group's member it has the header x-bridge-ledger, whatever
+// that is, and may have more properties.
 func DeadRecord(letter amqp.Publishing) amqp.Publishing {
 	inner, outer := make(amqp.Table, len(letter.Headers)), amqp.Table{HeaderDeadRecord: deadRecordFormat}
 	for name, value := range letter.Headers {
@@ -59,9 +59,9 @@ func DeadRecord(letter amqp.Publishing) amqp.Publishing {
 // anybody's.
 const maxDeadDepth = 1000
 
-// OpenDead returns a dead letter as if it had fitted into the dead queue: the message that
-// DeadRecord has put into the body, with the headers that are beside it now; and any other
-// message as it is. The error wraps ErrMalformed. The body is shared with d.
+// OpenDead reverses DeadRecord: it returns the message from the body, with the verifier's
+// headers added. It returns any other message as it is. The error wraps ErrMalformed. The body
+// is shared with d.
 func OpenDead(d amqp.Delivery) (amqp.Delivery, error) {
 	format, ok := d.Headers[HeaderDeadRecord]
 	if !ok {
@@ -100,7 +100,7 @@ const (
 	DeadSwept      = "swept"       // absent, but its row may have been removed as an orphan
 )
 
-// DeadReasons are all of them.
+// DeadReasons returns all reasons.
 func DeadReasons() []string {
 	return []string{DeadMalformed, DeadForeign, DeadNotAllowed, DeadRefused, DeadUnroutable, DeadSwept}
 }

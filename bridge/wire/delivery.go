@@ -13,10 +13,10 @@ import (
 // deliveryFormat is the first byte of what EncodeDelivery makes.
 const deliveryFormat = 1
 
-// EncodeDelivery makes bytes of a delivered message, as an inbox keeps it. What belongs to one
-// delivery of it (tag, channel, redelivered) is left out. It fails for what no broker
-// delivers, such as a header of a type that AMQP does not have. An int among the headers
-// becomes an int32, as amqp091-go sends it.
+// EncodeDelivery returns a delivered message as bytes, as an inbox keeps it. It leaves out what
+// belongs to one delivery (tag, channel, redelivered). It fails for messages that no broker
+// delivers, for example with a header of a type that AMQP does not have. An int among the
+// headers becomes an int32, as amqp091-go sends it.
 func EncodeDelivery(d amqp.Delivery) ([]byte, error) {
 	p := Republished(d)
 	p.DeliveryMode, p.Expiration, p.UserId = d.DeliveryMode, d.Expiration, d.UserId
@@ -28,8 +28,8 @@ func EncodeDelivery(d amqp.Delivery) ([]byte, error) {
 	return appendRecord(appendShort(b, d.RoutingKey), p), nil
 }
 
-// ReadDelivery returns the delivery of which EncodeDelivery has made stored. To ack it is an
-// error. The body is shared with stored. The error wraps ErrMalformed.
+// ReadDelivery reverses EncodeDelivery. To ack the delivery is an error. Its body is shared
+// with stored. The error wraps ErrMalformed.
 func ReadDelivery(stored []byte) (amqp.Delivery, error) {
 	r := decoder{b: stored}
 	format, exchange, routingKey := r.uint8(), r.short(), r.short()

@@ -12,10 +12,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
-// HeaderGroup marks a staged message whose body is a sequence of records, and
-// names their format: "1". Such a group has the header x-bridge-ledger too, which
-// is that of all its members, as is x-bridge-staged-at if it is there, and a
-// message-id that means nothing.
+// HeaderGroup marks a staged message whose body is a sequence of records, and names their
+// format: "1". Such a group also has the header x-bridge-ledger, and may have
+// x-bridge-staged-at; both apply to all members. Its message-id means nothing.
 const HeaderGroup = "x-bridge-group"
 
 // headerUnreadable is on a member that cannot be read, and says why.
@@ -29,10 +28,9 @@ const (
 	MaxMembers = 1000
 )
 
-// Group makes one staged message of the records of several, which may belong to
-// different transactions: it costs the broker one message, and each member is
-// judged by itself. Give it 1 to 1000 records: with none or more it makes what Members
-// does not read.
+// Group makes one staged message of the records of several, which may belong to different
+// transactions. It costs the broker one message, and each member is judged by itself. Give it 1
+// to 1000 records; Members reads no other number.
 func Group(ledger uuid.UUID, records ...[]byte) amqp.Publishing {
 	return amqp.Publishing{
 		MessageId:    uuid.Must(uuid.NewV7()).String(),
@@ -53,7 +51,7 @@ func Alone(ledger uuid.UUID, record []byte) (amqp.Publishing, error) {
 	return Republished(d), nil
 }
 
-// Republished is what was delivered, to be published once more: persistent, and without
+// Republished returns a delivered message to be published once more: persistent, and without
 // expiration and user-id, on which a broker would act. Body and headers are shared with d.
 func Republished(d amqp.Delivery) amqp.Publishing {
 	return amqp.Publishing{
@@ -98,10 +96,10 @@ func onlyMember(ledger uuid.UUID, record []byte) (amqp.Delivery, error) {
 	return alone[0], nil
 }
 
-// Members takes a staged message apart: into its members if it is a group, each
-// as if it had been delivered alone, and else into itself. A member that cannot be
-// read has its record as the body, and Parse says why. If not even the members can
-// be told apart, the error wraps ErrMalformed. The bodies are shared with d.
+// Members returns the members of a group, each as if it had been delivered alone. It returns
+// any other staged message itself. A member that cannot be read has its record as the body, and
+// Parse says why. If not even the members can be told apart, the error wraps ErrMalformed. The
+// bodies are shared with d.
 func Members(d amqp.Delivery) ([]amqp.Delivery, error) {
 	if _, ok := d.Headers[HeaderGroup]; !ok {
 		return []amqp.Delivery{d}, nil

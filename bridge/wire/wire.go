@@ -32,9 +32,9 @@ const (
 	// HeaderOrderKey is the message's order key, if it has one.
 	HeaderOrderKey = "x-bridge-order-key"
 
-	// HeaderStagedAt is when the sender began to stage the message, in ms since 1970,
-	// before it recorded the ID. Without this header the time in the ID counts, so it is
-	// needed where the ID is no UUIDv7 that was made for this message. See 'The sweep' in package driver.
+	// HeaderStagedAt is when the sender began to stage the message, in ms since 1970, before it
+	// recorded the ID. Without this header the time in the ID counts, so it is needed if the ID
+	// is no UUIDv7 that was made for this message. See 'The sweep' in package driver.
 	HeaderStagedAt = "x-bridge-staged-at"
 
 	// HeaderUnroutableSince is written by a verifier that puts a message aside: when
@@ -86,10 +86,10 @@ type Staged struct {
 	StagedAt time.Time
 }
 
-// Encode makes the staged form of m, or says with bridge.ErrInvalidMessage why there
-// is none. m.ID must not be zero: a sender has filled it in. It changes nothing that m
-// refers to. The body is shared, not copied. An ID
-// that is no UUIDv7 of this moment needs HeaderStagedAt in addition.
+// Encode returns the staged form of m. If there is none, the error wraps
+// bridge.ErrInvalidMessage and says why. m.ID must not be zero: a sender fills it in. Encode
+// changes nothing that m refers to. The body is shared, not copied. If the ID is no UUIDv7 of
+// this moment, add HeaderStagedAt.
 func Encode(m bridge.Message, ledger uuid.UUID) (amqp.Publishing, error) {
 	if err := validate(m); err != nil {
 		return amqp.Publishing{}, fmt.Errorf("%w: %w", bridge.ErrInvalidMessage, err)
@@ -126,8 +126,8 @@ func (s Staged) Publishing() amqp.Publishing {
 	return p
 }
 
-// Parse takes a staged message apart. Its error wraps bridge.ErrMalformed and says what
-// is wrong; such a message cannot be judged. The body is shared with d.
+// Parse reads a staged message. Its error wraps bridge.ErrMalformed and says what is wrong;
+// such a message cannot be judged. The body is shared with d.
 func Parse(d amqp.Delivery) (Staged, error) {
 	s, err := parse(d)
 	if err != nil {
@@ -188,8 +188,8 @@ func parse(d amqp.Delivery) (s Staged, err error) {
 	return s, validateTarget(s.Message)
 }
 
-// CopyKeys returns the routing keys of the CC and BCC headers: the broker will
-// route a copy by each of them too, at the target exchange.
+// CopyKeys returns the routing keys of the CC and BCC headers. The target exchange also routes
+// a copy by each of them.
 func (s Staged) CopyKeys() []string {
 	var keys []string
 	for _, name := range []string{"CC", "BCC"} {
@@ -289,8 +289,7 @@ func validateCopies(value any) error {
 	return nil
 }
 
-// Size is about how many bytes a message has on the wire, its headers and properties among
-// them.
+// Size is about how many bytes a message has on the wire, with headers and properties.
 func Size(d amqp.Delivery) int { return limits.HeaderBytes(Republished(d)) + len(d.Body) }
 
 // parseUUID accepts the canonical text only: 36 characters.

@@ -70,8 +70,8 @@ WHERE t.processlist_id IN (%[1]s) AND s.sql_text IS NOT NULL ORDER BY s.event_id
 // what it shows only when nobody has looked for a tenth of a second.
 const lookPause = 150 * time.Millisecond
 
-// Holders settles the ID, and asks InnoDB for whom that waits. Without the right PROCESS it
-// returns none. It always waits to the end, a second or two.
+// Holders settles the ID, and asks InnoDB for whom the settle waits. Without the right PROCESS
+// it returns none. It always takes the whole wait, a second or two.
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	var version string
 	return inspection.Watch{
@@ -91,10 +91,10 @@ func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder
 	}.Holders(ctx, id)
 }
 
-// OpenTransactions lists the transactions of sessions in this database that have
-// changed some row of any table: InnoDB does not tell of which. What InnoDB tells is a
-// tenth of a second old, and older while somebody looks more often than that. Without
-// the right PROCESS it returns none.
+// OpenTransactions lists the transactions of sessions in this database that have changed some
+// row of any table: InnoDB does not tell which table. InnoDB's answer is a tenth of a second
+// old, and older while somebody asks more often than that. Without the right PROCESS it returns
+// none.
 func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
 		return list(ctx, i.on.DB, fmt.Sprintf(openTransactions, age.Microseconds(), limit))

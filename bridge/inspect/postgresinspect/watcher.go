@@ -61,10 +61,10 @@ ORDER BY since LIMIT $3::text::int`
 // lookPause is the first pause between two looks at who is waited for.
 const lookPause = 5 * time.Millisecond
 
-// Holders settles the ID, and asks pg_blocking_pids for whom that waits. It takes a second,
-// if the holder's transaction is not at its end before: pg_cancel_backend could hit whoever
-// has the settle's connection next. Of the sessions of other roles, a login that is not in
-// pg_read_all_stats sees the process ID, the login and the program.
+// Holders settles the ID, and asks pg_blocking_pids for whom the settle waits. It takes a
+// second, unless the holder's transaction ends sooner. (pg_cancel_backend could hit whoever has
+// the settle's connection next.) A login that is not in pg_read_all_stats sees only process ID,
+// login and program of other roles' sessions.
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	return inspection.Watch{
 		Watched: i.on,
@@ -91,10 +91,10 @@ func (i *Inspector) look(ctx context.Context, conn *sqlx.Conn, session string) (
 	return append(found, more...), err
 }
 
-// OpenTransactions lists the transactions that hold a lock for writing on the table: a
-// Forget and a settle that waits too, and on an own table whatever they have written there.
-// Those of other roles are left out if the login is not in pg_read_all_stats, as it cannot
-// see their age.
+// OpenTransactions lists the transactions that hold a lock for writing on the table, a Forget
+// and a waiting settle among them. On an own table it lists any that have written there. If the
+// login is not in pg_read_all_stats it leaves out those of other roles, since it cannot see
+// their age.
 func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
 		return i.list(ctx, i.on.DB, openTransactions, i.on.Table, fmt.Sprintf("%d microseconds", age.Microseconds()), strconv.Itoa(limit))

@@ -24,8 +24,8 @@ const (
 	shortBusy = 1000
 )
 
-// Diagnose looks at the file and at one of the pool's connections, on which the pragmas
-// are taken to be those of all.
+// Diagnose looks at the file and at one of the pool's connections. It assumes that the others
+// have the same pragmas.
 func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	var d inspection.Findings
 	d.Ledger(ctx, i.ledger)

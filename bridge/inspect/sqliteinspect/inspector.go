@@ -1,5 +1,5 @@
-// Package sqliteinspect asks a SQLite file what operators want to know. Who holds a message
-// up is not among it: SQLite does not tell which connection has the file's lock.
+// Package sqliteinspect asks a SQLite file what operators want to know. It cannot say who holds
+// a message up: SQLite does not tell which connection has the file's lock.
 //
 //	findings, err := sqliteinspect.New(ledger).Diagnose(ctx)
 package sqliteinspect

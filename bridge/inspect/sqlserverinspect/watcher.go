@@ -62,8 +62,8 @@ ORDER BY since, session`
 // lookPause is the first pause between two looks at who is waited for.
 const lookPause = 10 * time.Millisecond
 
-// Holders settles the ID, and asks the server for whom that waits. A login that may not see
-// other sessions gets none.
+// Holders settles the ID, and asks the server for whom the settle waits. A login that may not
+// see other sessions gets none.
 func (i *Inspector) Holders(ctx context.Context, id uuid.UUID) ([]inspect.Holder, error) {
 	return seen(ctx, func(ctx context.Context) ([]inspect.Holder, error) { return i.watch().Holders(ctx, id) })
 }
@@ -100,8 +100,8 @@ func (i *Inspector) watch() inspection.Watch {
 	}
 }
 
-// OpenTransactions lists the transactions that have the table locked for a change of
-// rows. Ages are in whole seconds. A login that may not see other sessions gets none.
+// OpenTransactions lists the transactions that have locked the table to change rows. Ages are
+// in whole seconds. A login that may not see other sessions gets none.
 func (i *Inspector) OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]inspect.Holder, error) {
 	return seen(ctx, func(ctx context.Context) ([]inspect.Holder, error) {
 		return inspection.OpenTransactions(i.on, age, limit, func() ([]inspect.Holder, error) {
