@@ -17,8 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// A receiver from its start to its end: it stores each e-mail of a queue once, until it
-// is told to stop by SIGTERM.
+// A whole receiver: it stores each e-mail of a queue once, until SIGTERM stops it.
 func Example_consume() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()

@@ -18,10 +18,10 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// A bank is asked for payments, and answers: the payment, its reply, and that the
-// request is handled are one transaction. The shop sent the request by a sender of its
-// own, with ReplyTo and CorrelationId in its Publishing, and handles the reply by a Guard
-// of its own. The bank's database has both a ledger and an inbox.
+// A bank is asked for payments, and answers. One transaction makes the payment, sends the reply
+// and records that the request is handled. The shop sent the request by a sender of its own,
+// with ReplyTo and CorrelationId in its Publishing, and handles the reply by a Guard of its
+// own. The bank's database has both a ledger and an inbox.
 func Example_requestAndReply() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()

@@ -18,8 +18,8 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-// An e-mail must not be sent twice. Of this one nobody knows whether it was sent; an
-// operator looks into the mail server's log, and lets it be sent again.
+// An e-mail must not be sent twice. Nobody knows whether this one was sent. An operator looks
+// into the mail server's log, and lets it be sent again.
 func ExampleGuard_AtMostOnce() {
 	ctx := context.Background()
 	db, inbox, closeDB := openShop(ctx)

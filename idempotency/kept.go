@@ -74,7 +74,7 @@ func (o *Ordered) isDue(ctx context.Context, tx bridge.Tx, entity string, last i
 	return message != nil && first-1 == last, err
 }
 
-// A Gap is an entity of which events are kept.
+// A Gap is an entity with kept events.
 type Gap struct {
 	Entity  string
 	Missing int64         // the version that the entity waits for
@@ -83,8 +83,8 @@ type Gap struct {
 	Age     time.Duration // since the oldest of them was kept, in whole seconds
 }
 
-// Gaps returns at most limit entities of which events are kept, those that have waited longest
-// first. It reads all rows that are kept for the consumer, without the messages.
+// Gaps returns at most limit entities with kept events, those that have waited longest first.
+// It reads all rows that are kept for the consumer, without the messages.
 func (o *Ordered) Gaps(ctx context.Context, db *sql.DB, limit int) ([]Gap, error) {
 	var entities []driver.KeptEntity
 	_, err := o.guard.inTx(ctx, db, func(ctx context.Context, tx *sql.Tx) (_ outcome, err error) {

@@ -14,9 +14,9 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// With a table of the application's own as the ledger: each parcel has a unique ID
-// already, which becomes that of its one message. Nothing is inserted beside the parcel,
-// and nothing is deleted later. The verifier must be given the same table.
+// With a table of the application's own as the ledger: each parcel already has a unique ID,
+// which becomes the ID of its one message. Nothing else is inserted, and nothing is deleted
+// later. The verifier must be given the same table.
 func ExampleNew_ownTable() {
 	ctx := context.Background()
 	db, err := sql.Open("pgx", "postgres://shop:secret@localhost/shop")

@@ -13,8 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// On SQL Server, or Azure SQL: another driver and another ledger, and all else is the
-// same.
+// On SQL Server or Azure SQL only the driver and the ledger differ.
 func ExampleSender_InTx_sqlServer() {
 	ctx := context.Background()
 	db, err := sql.Open("sqlserver", "sqlserver://shop:secret@localhost?database=shop")

@@ -212,7 +212,8 @@ func (l *lane) keptBytes() int {
 	return l.bytes
 }
 
-// stranded counts the deliveries that rest since the broker takes a message of theirs nowhere.
+// stranded counts the deliveries that rest because one of their messages is too large for the
+// broker.
 func (l *lane) stranded() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

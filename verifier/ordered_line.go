@@ -97,7 +97,7 @@ func (l *line) underWay() []*message {
 	return slices.Collect(maps.Keys(l.moving))
 }
 
-// held lists the keys of which messages wait for the first one.
+// held lists the keys whose messages wait for the first one.
 func (l *line) held(queue string) (out []HeldKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -264,10 +264,10 @@ func (s *session) lanes() []*lane {
 	return lanes
 }
 
-// reunite sets aside what waits in a group of which a member is in another queue already:
-// the group will be handed back whole, and that member would be there twice. Nobody else
-// may be judging any more. What is in an ordered queue keeps its place all the same, and a
-// dead letter comes twice then.
+// reunite sets aside the waiting members of a group if another member is in another queue
+// already: the group will be handed back whole, and that member would be there twice. Nobody
+// else may be judging any more. Messages of an ordered queue keep their place nevertheless, and
+// a dead letter then comes twice.
 func (s *session) reunite() int {
 	apart := func(m *message) bool { return m.line == nil && m.parcel.apart.Load() }
 	s.room.enter(false, s.arrivals.take(math.MaxInt)...)

@@ -109,8 +109,8 @@ func (t *turn) length() time.Duration {
 	return longestTurn - t.shorter
 }
 
-// adapt hears that a message has come round, and after what time. The time shows what the
-// length does only when the next ones have come, so it changes once per turn at most.
+// adapt is called when a message has come round, with the time that took. A new length shows in
+// that time only when the next ones have come, so it changes once per turn at most.
 func (t *turn) adapt(now time.Time, round time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

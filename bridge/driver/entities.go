@@ -41,12 +41,12 @@ type Keeper interface {
 	// Unkeep deletes a stored message; a missing one is no error.
 	Unkeep(ctx context.Context, tx bridge.Tx, consumer, entity string, version int64) error
 
-	// KeptEntities returns at most limit entities of which messages are stored, those that have
-	// waited longest first. It needs no locked mark.
+	// KeptEntities returns at most limit entities with stored messages, those that have waited
+	// longest first. It needs no locked mark.
 	KeptEntities(ctx context.Context, tx bridge.Tx, consumer string, limit int) ([]KeptEntity, error)
 }
 
-// A KeptEntity is an entity of which messages are stored.
+// A KeptEntity is an entity with stored messages.
 type KeptEntity struct {
 	Entity string
 	Mark   string

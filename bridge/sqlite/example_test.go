@@ -17,7 +17,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
 
-// A table of the application's own as the ledger: what has no row there cannot be sent.
+// A table of the application's own as the ledger: a message without a row there cannot be sent.
 func ExampleOpenOwnTable() {
 	dir, err := os.MkdirTemp("", "shop")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package inspection is the part of an inspector that is the same in all databases: the
-// frame of a Diagnose, and the wait of a Holders.
+// Package inspection is the common part of the inspectors of all databases: what surrounds a
+// Diagnose, and the wait of a Holders.
 package inspection
 
 import (

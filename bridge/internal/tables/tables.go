@@ -1,6 +1,6 @@
-// Package tables is the part of a ledger and of an inbox that is the same in all
-// databases. A database's package embeds Ledger, Inbox and Entities, and gives them its
-// Verbs, Dialect and EntityDialect.
+// Package tables is the common part of the ledgers and inboxes of all databases. A database's
+// package embeds Ledger, Inbox and Entities, and gives them its Verbs, Dialect and
+// EntityDialect.
 package tables
 
 import (
