@@ -83,11 +83,11 @@ func (ended) Done() <-chan struct{} { return closed }
 func (ended) Err() error            { return errOver }
 
 // Send adds copies of messages to the transaction and returns their IDs, which are made
-// here. They are recorded and staged when fn has returned, in the order in which they were
-// added. If one of them can never be sent, Send adds none and returns
-// bridge.ErrInvalidMessage. After an error InTx rolls back, whatever fn returns. Once fn has
-// returned, Send adds nothing and returns sql.ErrTxDone. It may be called from several
-// goroutines.
+// here. They are recorded and staged when fn has returned: first those with an order key, then
+// the others, in the order in which they were added. If one of them can never be sent, Send
+// adds none and returns bridge.ErrInvalidMessage. After an error InTx rolls back, whatever fn
+// returns. Once fn has returned, Send adds nothing and returns an error that wraps
+// sql.ErrTxDone. It may be called from several goroutines.
 func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) { return tx.outbox.Send(msgs...) }
 
 // Stage records messages at once and begins to publish them, as StageTx does, and returns their

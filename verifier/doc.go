@@ -43,7 +43,7 @@
 //     stays with the verifier, down to 50 ms. So a message behind very many others is soon
 //     seen. A transaction that stays open for hours, with more messages than fit into memory,
 //     delays its own messages only. No message is held longer than the broker's consumer
-//     timeout allows.
+//     timeout allows, but while the broker blocks publishing (Options.HandBack).
 //   - Forward. The message is published to its target, mandatory and persistent,
 //     without waiting for others. It is safe once it is confirmed and was not
 //     returned.

@@ -32,7 +32,7 @@ const (
 	// HeaderOrderKey is the message's order key, if it has one.
 	HeaderOrderKey = "x-bridge-order-key"
 
-	// HeaderStagedAt is when the sender began to stage the message, in ms since 1970, before it
+	// HeaderStagedAt is when the sender was given the message, in ms since 1970, before it
 	// recorded the ID. Without this header the time in the ID counts, so it is needed if the ID
 	// is no UUIDv7 that was made for this message. See 'The sweep' in package driver.
 	HeaderStagedAt = "x-bridge-staged-at"
@@ -82,7 +82,7 @@ type Staged struct {
 	bridge.Message           // Publishing is the final message
 	Ledger         uuid.UUID // identity of the ledger that judges it
 	UserID         string    // the user-id that the sender wanted, if any
-	// StagedAt is when the sender began to stage it; zero if nothing tells.
+	// StagedAt is when the sender was given it; zero if nothing tells.
 	StagedAt time.Time
 }
 
