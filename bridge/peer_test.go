@@ -5,16 +5,27 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"sync"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// A peer is a broker that follows a script. It opens whatever it is asked to open.
-type peer struct {
-	confirms int    // how many messages it confirms
-	blocks   string // its reason for taking nothing after the first message
-	reads    int    // after so many messages it reads nothing more; 0: it reads on
+// A peerConn is a connection on the side of a peer, which speaks as much of AMQP as a Broker
+// needs to publish, and opens whatever it is asked to open.
+type peerConn struct {
+	net.Conn
+	writing sync.Mutex
+}
+
+// A peerMessage was published, and waits for what becomes of it.
+type peerMessage struct {
+	conn    *peerConn
+	channel uint16
+	tag     uint64
+	missing int // bytes of the body
+	body    []byte
 }
 
 // A method has its class, its number and its arguments.
@@ -32,50 +43,99 @@ var answers = map[[2]uint16]method{
 	{85, 10}: {85, 11, ""},                                 // confirm
 }
 
-// serve speaks to one client until it leaves.
-func (p peer) serve(conn net.Conn) {
-	const methodFrame, headerFrame, bodyFrame, headSize, end = 1, 2, 3, 7, 0xCE
-	say := func(channel uint16, m method) {
-		frame := binary.BigEndian.AppendUint16([]byte{methodFrame}, channel)
-		frame = binary.BigEndian.AppendUint32(frame, uint32(4+len(m.arguments)))
-		frame = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(frame, m.class), m.number)
-		_, _ = conn.Write(append(append(frame, m.arguments...), end))
-	}
-	if _, err := io.ReadFull(conn, make([]byte, len("AMQP0091"))); err != nil {
+// serve speaks to one client until it leaves, or until on, who hears of each message, says
+// that nothing more is read.
+func (c *peerConn) serve(on func(peerMessage) bool) {
+	const methodFrame, headerFrame, bodyFrame, heartbeatFrame, headSize = 1, 2, 3, 8, 7
+	if _, err := io.ReadFull(c, make([]byte, len("AMQP0091"))); err != nil {
 		return
 	}
-	say(0, method{10, 10, "\x00\x09" + "\x00\x00\x00\x00" + "\x00\x00\x00\x05PLAIN" + "\x00\x00\x00\x05en_US"}) // start
-	for published, missing := 0, 0; p.reads == 0 || published < p.reads; {
+	c.say(0, method{10, 10, "\x00\x09" + "\x00\x00\x00\x00" + "\x00\x00\x00\x05PLAIN" + "\x00\x00\x00\x05en_US"}) // start
+	messages := make(map[uint16]*peerMessage)                                                                     // the last one of each channel
+	for {
 		head := make([]byte, headSize) // type, channel, size
-		if _, err := io.ReadFull(conn, head); err != nil {
+		if _, err := io.ReadFull(c, head); err != nil {
 			return
 		}
 		channel := binary.BigEndian.Uint16(head[1:])
 		payload := make([]byte, binary.BigEndian.Uint32(head[3:])+1)
-		if _, err := io.ReadFull(conn, payload); err != nil {
+		if _, err := io.ReadFull(c, payload); err != nil {
 			return
 		}
+		payload = payload[:len(payload)-1]
+		m := messages[channel]
+		if m == nil {
+			m = &peerMessage{conn: c, channel: channel}
+			messages[channel] = m
+		}
 		switch head[0] {
+		case heartbeatFrame:
+			c.write([]byte{heartbeatFrame, 0, 0, 0, 0, 0, 0, frameEnd})
+			continue
 		case methodFrame:
 			if answer, ok := answers[[2]uint16{binary.BigEndian.Uint16(payload), binary.BigEndian.Uint16(payload[2:])}]; ok {
-				say(channel, answer)
+				c.say(channel, answer)
 			}
 			continue
 		case headerFrame:
-			missing = int(binary.BigEndian.Uint64(payload[4:]))
+			m.tag++
+			m.missing, m.body = int(binary.BigEndian.Uint64(payload[4:])), nil
 		case bodyFrame:
-			missing -= len(payload) - 1
+			m.missing -= len(payload)
+			m.body = append(m.body, payload...)
 		}
-		if missing > 0 {
-			continue
-		}
-		if published++; published <= p.confirms {
-			say(channel, method{60, 80, string(binary.BigEndian.AppendUint64(nil, uint64(published))) + "\x00"}) // ack
-		}
-		if published == 1 && p.blocks != "" {
-			say(0, method{10, 60, string(rune(len(p.blocks))) + p.blocks}) // blocked
+		if m.missing == 0 && !on(*m) {
+			return
 		}
 	}
+}
+
+// say sends a method. What cannot be written, nobody waits for any more.
+func (c *peerConn) say(channel uint16, m method) {
+	const methodFrame = 1
+	frame := binary.BigEndian.AppendUint16([]byte{methodFrame}, channel)
+	frame = binary.BigEndian.AppendUint32(frame, uint32(4+len(m.arguments)))
+	frame = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(frame, m.class), m.number)
+	c.write(append(append(frame, m.arguments...), frameEnd))
+}
+
+const frameEnd = 0xCE
+
+func (c *peerConn) write(frame []byte) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	_, _ = c.Write(frame)
+}
+
+// confirm says that the broker has it.
+func (m peerMessage) confirm() {
+	m.conn.say(m.channel, method{60, 80, string(binary.BigEndian.AppendUint64(nil, m.tag)) + "\x00"})
+}
+
+// refuse closes the message's channel, as a broker does if it is too large.
+func (m peerMessage) refuse() {
+	const preconditionFailed = "\x01\x96" // 406
+	m.conn.say(m.channel, method{20, 40, preconditionFailed + "\x07refused" + "\x00\x3c" + "\x00\x28"})
+}
+
+// A peer follows a script.
+type peer struct {
+	confirms int    // how many messages it confirms
+	blocks   string // its reason for taking nothing after the first message
+	reads    int    // after so many messages it reads nothing more; 0: it reads on
+}
+
+func (p peer) serve(conn net.Conn) {
+	published := 0
+	(&peerConn{Conn: conn}).serve(func(m peerMessage) bool {
+		if published++; published <= p.confirms {
+			m.confirm()
+		}
+		if published == 1 && p.blocks != "" {
+			m.conn.say(0, method{10, 60, string(rune(len(p.blocks))) + p.blocks}) // blocked
+		}
+		return p.reads == 0 || published < p.reads
+	})
 }
 
 // brokerOf is a Broker that is linked to the peer over one channel, and makes no other link.
@@ -112,4 +172,78 @@ func brokerOfNobody(t *testing.T) *Broker {
 	}
 	t.Cleanup(b.Close)
 	return b
+}
+
+const peerPatience = 2 * time.Minute
+
+// A scriptedPeer leaves it to the test to say what becomes of each message.
+type scriptedPeer struct {
+	t         *testing.T
+	listener  net.Listener
+	accepted  chan *peerConn
+	published chan peerMessage
+	ended     chan struct{} // closed when the test ends
+	serving   sync.WaitGroup
+}
+
+func newScriptedPeer(t *testing.T) *scriptedPeer {
+	t.Helper()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &scriptedPeer{t: t, listener: listener, accepted: make(chan *peerConn, 100), published: make(chan peerMessage), ended: make(chan struct{})}
+	p.serving.Go(p.accept)
+	t.Cleanup(func() {
+		close(p.ended)
+		_ = listener.Close()
+		p.serving.Wait()
+	})
+	return p
+}
+
+// broker is one whose only server is the peer. It is closed before the peer.
+func (p *scriptedPeer) broker(opts BrokerOptions) *Broker {
+	p.t.Helper()
+	opts.Logger = slog.New(slog.DiscardHandler)
+	b, err := NewBroker("amqp://"+p.listener.Addr().String()+"/", &opts)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(b.Close)
+	return b
+}
+
+// next is the next message that was published.
+func (p *scriptedPeer) next() peerMessage {
+	p.t.Helper()
+	select {
+	case m := <-p.published:
+		return m
+	case <-time.After(peerPatience):
+		p.t.Fatal("nothing was published")
+		return peerMessage{}
+	}
+}
+
+func (p *scriptedPeer) accept() {
+	for {
+		conn, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		c := &peerConn{Conn: conn}
+		p.accepted <- c
+		p.serving.Go(func() {
+			defer conn.Close()
+			c.serve(func(m peerMessage) bool {
+				select {
+				case p.published <- m:
+					return true
+				case <-p.ended:
+					return false
+				}
+			})
+		})
+	}
 }
