@@ -44,7 +44,10 @@ var inbox = tables.NewInbox(tables.Dialect{
 // LockMark waits for an open transaction that has locked the mark, for as long as tx's
 // innodb_lock_wait_timeout allows (error 1205). If several wait for one that has created the
 // mark and rolls back, InnoDB may end all but one of them with a deadlock (1213): roll back and
-// try again.
+// try again. At REPEATABLE READ, the default, the first LockMark of a name may also wait for a
+// transaction that has locked another name, now and then: the server locks gaps too. Begin the
+// receiver's transaction at READ COMMITTED if that delays you. (Measured on MariaDB 10.11: 5 of
+// 267 rounds of the suite beside a purge, none of 1,429 at READ COMMITTED.)
 type Inbox struct {
 	tables.Inbox
 	tables.Entities
