@@ -22,9 +22,9 @@ is handed back. Any number of gateways may work on one queue.
                   database that is not there yet is waited for, for two
                   minutes at most
   schema          print the JSON Schema of a message's body
-  doubtful list   list the e-mails of which nobody knows whether they were sent, as the
-                  mail server did not answer or the gateway died, and those that
-                  failed after a retry
+  doubtful list   list the e-mails of which nobody knows whether they were sent,
+                  as the mail server did not answer or the gateway died, and
+                  those that failed after a retry
   doubtful sent   say that it was sent, or shall not be: nothing more is done
   doubtful retry  say that it was not sent: a running gateway sends it
   -health         ask the gateway that runs here with the same variables whether
