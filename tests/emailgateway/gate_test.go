@@ -49,14 +49,18 @@ func (g *gate) reached(statements int) {
 	}, func() string { return fmt.Sprint(n) })
 }
 
-// open lets everything through from now on, but for those who wait: their gateway is
-// dead, and what it had not committed must not happen.
+// open lets everything through from now on, but for those who wait: their process is
+// dead, and what it had not committed must not happen. One that lives may come meanwhile.
 func (g *gate) open() {
 	g.w.t.Helper()
-	ctx := context.Background()
-	_, err := g.conn.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM `+waiting)
-	g.w.must(err)
-	g.reached(0)
+	var dead string
+	g.w.must(g.conn.QueryRowContext(context.Background(), `WITH waiting AS MATERIALIZED (SELECT pid, pg_terminate_backend(pid) FROM `+waiting+`)
+SELECT coalesce(string_agg(pid::text, ','), '0') FROM waiting`).Scan(&dead))
+	g.w.eventually("the sessions of the dead have ended", func() bool {
+		var n int
+		g.w.must(g.w.db.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE pid IN (` + dead + `)`).Scan(&n))
+		return n == 0
+	})
 	g.lift()
 }
 
