@@ -345,7 +345,7 @@ func (b *Broker) serve() (linked bool, err error) {
 		// on. Every other end is that of the connection.
 		var next *Publisher
 		if Refusal(err) != nil {
-			next, _ = open() // if that fails, another connection may do
+			next, err = open() // if that fails, another connection may do
 		}
 		if next == nil {
 			b.unlink(err)

@@ -3,6 +3,8 @@ package idempotency
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"slices"
 	"time"
 )
 
@@ -12,9 +14,10 @@ const watched = 1000
 // Watch looks every OrderedOptions.GapAge at what is kept, until ctx ends. It handles
 // by fn what is due, as after a Skip or where a kept event had failed; and it logs a
 // warning, once, for each entity that has waited for longer than GapAge for a version
-// that is not there. The thousand entities that have waited longest are looked at. The
-// events that are due of one entity are handled for Options.Hold at most in each round;
-// an entity whose handling fails or takes that long holds up no other for good.
+// that is not there. The thousand entities that have waited longest are looked at. What is
+// due is handled for Options.Hold at most in each round, and the next round begins with the
+// entity behind the one at which that time was over: so an entity whose handling fails or
+// hangs holds up no other of these for good.
 //
 // Run it beside the consumers, in one of the processes that share the work or in each. Each one
 // logs.
@@ -24,9 +27,9 @@ func (o *Ordered) Watch(ctx context.Context, db *sql.DB, fn EventFunc) {
 	}
 	ticker := time.NewTicker(o.opts.GapAge)
 	defer ticker.Stop()
-	var reported map[string]int64
+	var w watch
 	for {
-		reported = o.round(ctx, db, fn, reported)
+		o.round(ctx, db, fn, &w)
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -39,17 +42,20 @@ func (o *Ordered) Watch(ctx context.Context, db *sql.DB, fn EventFunc) {
 // last looked; a thousand means a thousand or more.
 func (o *Ordered) OldGaps() int { return int(o.oldGaps.Load()) }
 
-// round looks once. reported are the entities whose gaps have been logged, with the
-// version that was missing; it returns those of now.
-func (o *Ordered) round(ctx context.Context, db *sql.DB, fn EventFunc, reported map[string]int64) map[string]int64 {
-	var gaps []Gap
-	err := o.held(ctx, func(ctx context.Context) (err error) {
-		gaps, err = o.Gaps(ctx, db, watched)
-		return err
-	})
+// A watch is what one round leaves for the next.
+type watch struct {
+	reported map[string]int64 // entities whose gaps have been logged, with the version that was missing
+	after    string           // the entity at which the time was over
+}
+
+// round looks once.
+func (o *Ordered) round(ctx context.Context, db *sql.DB, fn EventFunc, w *watch) {
+	held, cancel := context.WithTimeout(ctx, o.guard.opts.Hold)
+	defer cancel()
+	gaps, err := o.Gaps(held, db, watched)
 	if err != nil {
 		o.warn(ctx, err)
-		return reported
+		return
 	}
 	old := make(map[string]int64)
 	for _, gap := range gaps {
@@ -57,43 +63,46 @@ func (o *Ordered) round(ctx context.Context, db *sql.DB, fn EventFunc, reported 
 			continue
 		}
 		old[gap.Entity] = gap.Missing
-		if gap.Missing != gap.First && reported[gap.Entity] != gap.Missing {
+		if gap.Missing != gap.First && w.reported[gap.Entity] != gap.Missing {
 			o.guard.log.Warn("entity waits for a version", "entity", gap.Entity, "missing", gap.Missing,
 				"first_kept", gap.First, "kept", gap.Kept, "age", gap.Age)
 		}
 	}
 	o.oldGaps.Store(int64(len(old)))
-	o.catchUpAll(ctx, db, gaps, fn)
-	return old
+	w.reported = old
+	w.after = o.catchUpAll(held, db, behind(gaps, w.after), fn)
 }
 
-// catchUpAll handles what is due of each entity, each for Options.Hold at most. One that
-// fails holds up no other, unless the database is away.
-func (o *Ordered) catchUpAll(ctx context.Context, db *sql.DB, gaps []Gap, fn EventFunc) {
+// behind puts those first that stand behind an entity.
+func behind(gaps []Gap, entity string) []Gap {
+	first := 1 + slices.IndexFunc(gaps, func(gap Gap) bool { return gap.Entity == entity })
+	return slices.Concat(gaps[first:], gaps[:first])
+}
+
+// catchUpAll handles what is due of each entity, until ctx ends: then it returns the entity
+// that it was at. One that fails holds up no other, unless the database is away.
+func (o *Ordered) catchUpAll(ctx context.Context, db *sql.DB, gaps []Gap, fn EventFunc) (at string) {
 	for _, gap := range gaps {
 		if gap.Missing != gap.First {
 			continue
 		}
-		err := o.held(ctx, func(ctx context.Context) error { return o.catchUp(ctx, db, gap.Entity, fn) })
+		err := o.catchUp(ctx, db, gap.Entity, fn)
 		if err == nil {
 			continue
 		}
 		o.warn(ctx, err)
-		if o.held(ctx, db.PingContext) != nil {
-			return
+		switch {
+		case ctx.Err() != nil:
+			return gap.Entity
+		case db.PingContext(ctx) != nil:
+			return ""
 		}
 	}
-}
-
-// held runs f with a context that ends after Options.Hold.
-func (o *Ordered) held(ctx context.Context, f func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, o.guard.opts.Hold)
-	defer cancel()
-	return f(ctx)
+	return ""
 }
 
 func (o *Ordered) warn(ctx context.Context, err error) {
-	if ctx.Err() == nil {
+	if !errors.Is(ctx.Err(), context.Canceled) {
 		o.guard.log.Warn("watch failed, trying again later", "error", err)
 	}
 }

@@ -45,7 +45,7 @@ func TestAnEntityThatCannotBeCaughtUpWithHoldsUpNoOther(t *testing.T) {
 						return r.handler(ctx, tx, event)
 					})
 				}()
-				time.Sleep(90 * time.Second) // of the bubble's clock: two rounds
+				time.Sleep(150 * time.Second) // of the bubble's clock: three rounds
 				r.wantOrders("a:1 b:1 b:2")
 				if log := r.log.String(); strings.Count(log, "entity waits for a version") != 1 || !strings.Contains(log, "entity=c missing=1") {
 					t.Errorf("the log is\n%s", log)

@@ -78,6 +78,7 @@ type shipment struct {
 	bytes   int       // as begin counts them
 	leash   *leash    // of a cargo that travels alone
 	begun   time.Time // when it began to wait for its turn
+	callers int       // who wait for it
 	done    chan struct{}
 	err     error // valid once done is closed
 }
@@ -128,6 +129,9 @@ func (s *stager) wait(ctx context.Context, joined *shipment, first uuid.UUID) er
 		err = joined.err
 	default:
 		err = &bridge.PublishError{Err: s.late(context.Cause(ctx))}
+		s.mu.Lock()
+		joined.callers--
+		s.mu.Unlock()
 	}
 	if failed := new(bridge.PublishError); errors.As(err, &failed) {
 		return &bridge.PublishError{ID: first, Target: s.queue, Err: failed.Err}
@@ -150,6 +154,7 @@ func (s *stager) join(records [][]byte, size, bytes int) *shipment {
 	joined.records = append(joined.records, records...)
 	joined.size += size
 	joined.bytes += bytes
+	joined.callers++
 	if s.shippers < maxShippers {
 		s.shippers++
 		go s.ship()
@@ -196,9 +201,13 @@ func (s *stager) ship() {
 // for its next turn, behind what has gathered meanwhile: a large transaction must not make
 // the others wait for all of it. No group is published before the one before it is
 // confirmed: two at once may change places, as a Publisher may go on over another channel
-// between them. What has waited for the timeout is not published any more.
+// between them. What has waited for the timeout, or for which nobody waits any more, is not
+// published.
 func (s *stager) shipGroup(shipment *shipment) {
-	if time.Since(shipment.begun) > s.timeout {
+	s.mu.Lock()
+	left := shipment.callers == 0
+	s.mu.Unlock()
+	if left || time.Since(shipment.begun) > s.timeout {
 		s.end(shipment, &bridge.PublishError{Err: s.late(context.DeadlineExceeded)})
 		return
 	}

@@ -24,7 +24,8 @@ type Options struct {
 	// done: their transaction waits for twice Timeout at most, and one that sends messages with
 	// order keys and others for four times Timeout, since the others come after. Where the
 	// messages of one call for an ordered queue do not fit into one group, other
-	// transactions' groups may go between, and each group takes twice Timeout at most. The
+	// transactions' groups may go between, and each group takes twice Timeout at most; where
+	// the queue is overloaded such a transaction fails first. The
 	// database transaction is open meanwhile, and the statement that records is not part of
 	// it. Of what is staged early it begins with StageTx, and the caller's time until Wait
 	// does not count. Default 5 s. A context that ends earlier counts.

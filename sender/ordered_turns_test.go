@@ -1,6 +1,8 @@
 package sender
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
@@ -71,6 +74,29 @@ func TestWhatIsLeftOfALargeTransactionTakesOthersAlong(t *testing.T) {
 		}
 		if want := []string{"1", "2", "4", "5", "3", "6"}; !slices.Equal(b.taken, want) || len(b.published) != 3 {
 			t.Errorf("taken %v in %d groups, want %v in 3", b.taken, len(b.published), want)
+		}
+		if s.underWay != 0 {
+			t.Errorf("%d bytes are under way after the end", s.underWay)
+		}
+	})
+}
+
+// Its caller has rolled back: what is left would only keep the others, and its next attempt,
+// waiting.
+func TestNothingMoreIsPublishedOfALargeTransactionThatHasGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := taking()
+		s := orderedStager(b)
+		large := cargoOf(t, "1", "2", "3", "4", "5")
+		ctx, cancel := context.WithTimeout(t.Context(), b.takes+b.takes/2) // during the second group
+		defer cancel()
+		all := begun(t, s, large)
+		if err := s.wait(ctx, all[0], large.ids[0]); !errors.Is(err, bridge.ErrUnconfirmed) {
+			t.Errorf("the caller is told %v", err)
+		}
+		<-all[0].done
+		if want := []string{"1", "2"}; all[0].err == nil || !slices.Equal(b.taken, want) {
+			t.Errorf("taken %v, error %v, want %v and an error", b.taken, all[0].err, want)
 		}
 		if s.underWay != 0 {
 			t.Errorf("%d bytes are under way after the end", s.underWay)

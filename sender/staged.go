@@ -42,7 +42,7 @@ type Staged struct {
 //
 // ctx bounds the statement that records. Its end does not stop what StageTx has begun. That
 // ends by itself within Options.Timeout, or twice that if messages gather, whether or not Wait
-// is called. So a caller who rolls back need not call Wait, and the verifier drops what was
+// is called (with an order key: each group of messages does). So a caller who rolls back need not call Wait, and the verifier drops what was
 // staged. The messages are copied: the caller may change them when StageTx has returned. At
 // most 16 MiB, or the messages of one call, are published early; Wait publishes the rest.
 //

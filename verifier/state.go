@@ -20,10 +20,10 @@ type State struct {
 	Settling int          // lookups that wait in the database
 	Targets  []HeldTarget // targets that take nothing, by name
 	Waiting  int          // messages that wait for an open transaction
-	// // Oldest are the first staged of them, at most 100.
+	// Oldest are the first staged of them, at most 100.
 	Oldest   []HeldMessage
 	KeysHeld int // order keys whose messages wait for an earlier one
-	// // Keys are those that have waited longest, at most 100, by when the earlier one was
+	// Keys are those that have waited longest, at most 100, by when the earlier one was
 	// staged.
 	Keys []HeldKey
 }

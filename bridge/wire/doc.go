@@ -48,8 +48,8 @@
 // A staged message is published to the default exchange with the staging queue's name as
 // routing key, mandatory, on a channel in confirm mode.
 //
-// The header x-bridge-staged-at, a 64-bit integer, is the time at which the sender began to
-// stage the message, before it recorded the ID, in ms since 1970. It is needed if the ID is no
+// The header x-bridge-staged-at, a 64-bit integer, is the time at which the sender was
+// given the message, before it recorded the ID, in ms since 1970. It is needed if the ID is no
 // UUIDv7 of that moment. Without it a verifier cannot tell a swept row from a rollback ('The
 // sweep' in package driver).
 //

@@ -41,7 +41,7 @@ func newMetrics(w *worker) *metrics {
 		lastForward: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_last_forward_timestamp_seconds",
 			Help: "When a target confirmed a message the last time, in seconds since 1970; 0: not yet."}),
 		staged: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "twoqueue_staged_to_forwarded_seconds",
-			Help:    "From the beginning of a message's staging, by its sender's clock, until its target had confirmed it. The rest of the sender's transaction is part of it: nobody learns the time of a commit.",
+			Help:    "From when a sender was given a message, by its clock, until its target had confirmed it. The rest of the sender's transaction is part of it: nobody learns the time of a commit.",
 			Buckets: buckets}),
 		judged: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "twoqueue_judged_to_forwarded_seconds",
 			Help:    "From the moment at which the verifier saw that a message's transaction had committed until its target had confirmed it.",

@@ -72,9 +72,9 @@ const (
 	CheckRows      = "rows in the ledger"
 )
 
-// needConnections is how many connections a verifier wants with default options, and
+// needConnections is how many connections cmd/verifier wants with default options, and
 // so how many must be left.
-const needConnections = 23
+const needConnections = 26
 
 // LongOpen is how long a transaction may be open without a warning.
 const LongOpen = time.Hour

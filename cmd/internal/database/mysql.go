@@ -84,7 +84,7 @@ func mysqlConfig(address string) (*mysqldriver.Config, error) {
 	config.DBName = strings.TrimPrefix(parsed.Path, "/")
 	config.ParseTime, config.Loc = true, time.UTC
 	config.Timeout = patience
-	if config.ReadTimeout == 0 {
+	if !query.Has("readTimeout") {
 		config.ReadTimeout = silence
 	}
 	config.Logger = &mysqldriver.NopLogger{}
