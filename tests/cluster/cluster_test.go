@@ -260,21 +260,14 @@ func (s *stage) list() string {
 	return out.String()
 }
 
-// queues asks the first node that answers for a column of all queues; nil if none
+// queues asks the first node that answers for an item of all queues; nil if none
 // does.
-func queues(t *testing.T, nodes []*servers.RabbitMQ, vhost, column string) map[string]string {
+func queues(t *testing.T, nodes []*servers.RabbitMQ, vhost, item string) map[string]string {
 	t.Helper()
-	out := make(map[string]string)
 	for _, node := range nodes {
-		text, err := node.Ctl(t.Context(), "-q", "list_queues", "-p", vhost, "--no-table-headers", "name", column)
-		if err != nil {
-			continue
+		if told, err := node.Queues(t.Context(), vhost, item); err == nil {
+			return told
 		}
-		for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
-			name, value, _ := strings.Cut(line, "\t")
-			out[name] = value
-		}
-		return out
 	}
 	return nil
 }

@@ -2,7 +2,7 @@ package crash_test
 
 import (
 	"context"
-	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -193,10 +193,9 @@ func (w *world) warmUp() {
 func (w *world) waitAllMessages(queue string, n int) {
 	w.t.Helper()
 	_, vhost, _ := strings.Cut(strings.TrimPrefix(w.AMQP, "amqp://"), "/")
-	want := fmt.Sprintf("%s\t%d\n", queue, n)
 	w.Eventually(queue+" has the message", func() bool {
-		text, err := servertest.RabbitMQ(w.t).Ctl(context.Background(), "-q", "list_queues", "-p", vhost, "name", "messages")
+		messages, err := servertest.RabbitMQ(w.t).Queues(context.Background(), vhost, "messages")
 		w.must("list queues", err)
-		return strings.Contains(text, want)
+		return messages[queue] == strconv.Itoa(n)
 	})
 }

@@ -18,7 +18,7 @@ func TestATargetThatDoesNotAnswerHoldsUpItselfAlone(t *testing.T) {
 	t.Parallel()
 	var broker string
 	s := newStage(t, func(c *world.Config) { broker = c.AMQP })
-	resume := servertest.SuspendQueue(t, broker, world.Quorum.RoutingKey)
+	resume := servertest.SuspendQueues(t, broker, world.Quorum.RoutingKey)
 	s.AddReceiver()
 	s.verifier = s.AddVerifier()
 	var script []parts.Transaction

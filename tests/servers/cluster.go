@@ -76,8 +76,8 @@ func (c *Cluster) eval(ctx context.Context, node *RabbitMQ, expression string) e
 			others = append(others, "'"+other.Node+"'")
 		}
 	}
-	text := fmt.Sprintf("lists:foreach(fun(N) -> %s end, [%s]).", expression, strings.Join(others, ", "))
-	if _, err := node.Ctl(ctx, "eval", text); err != nil {
+	text := fmt.Sprintf("lists:foreach(fun(N) -> %s end, [%s])", expression, strings.Join(others, ", "))
+	if _, err := node.Eval(ctx, "%s", text); err != nil {
 		return fmt.Errorf("partition cluster: %w", err)
 	}
 	return nil

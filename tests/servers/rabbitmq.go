@@ -164,36 +164,32 @@ func (r RabbitMQAddress) script(program string, args ...string) *exec.Cmd {
 }
 
 // SetMemoryAlarm sets or clears the memory alarm, during which the server blocks
-// all connections that publish. It takes a second or two. A restart clears it.
+// all connections that publish. A restart clears it.
 func (r *RabbitMQ) SetMemoryAlarm(ctx context.Context, on bool) error {
 	watermark := "0.4"
 	if on {
 		watermark = "0.0000001"
 	}
-	if _, err := r.Ctl(ctx, "set_vm_memory_high_watermark", watermark); err != nil {
-		return fmt.Errorf("set memory alarm: %w", err)
-	}
-	return nil
+	return r.set(ctx, "memory alarm", "vm_memory_monitor:set_vm_memory_high_watermark(%s)", watermark)
 }
 
 // SetMaxMessageSize sets the largest body that the server takes, for the channels that
-// are opened from now on. It takes a second or two. A restart forgets it.
+// are opened from now on. A restart forgets it.
 func (r RabbitMQAddress) SetMaxMessageSize(ctx context.Context, bytes int) error {
 	// 4.x reads it once, when it starts, and keeps it elsewhere.
-	return r.eval(ctx, "set max_message_size", "application:set_env(rabbit, max_message_size, %d), persistent_term:put(max_message_size, %[1]d)", bytes)
+	return r.set(ctx, "max_message_size", "application:set_env(rabbit, max_message_size, %d), persistent_term:put(max_message_size, %[1]d)", bytes)
 }
 
 // SetConsumerTimeout sets how long a consumer may take for an ack, for the channels that
 // are opened from now on, and has the server look for overdue acks more often than once
-// a minute. It takes a second or two. A restart forgets it.
+// a minute. A restart forgets it.
 func (r RabbitMQAddress) SetConsumerTimeout(ctx context.Context, timeout time.Duration) error {
-	return r.eval(ctx, "set consumer_timeout", "application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, 500)", timeout.Milliseconds())
+	return r.set(ctx, "consumer_timeout", "application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, 500)", timeout.Milliseconds())
 }
 
-// eval runs Erlang expressions in the server.
-func (r RabbitMQAddress) eval(ctx context.Context, what, format string, args ...any) error {
-	if _, err := r.Ctl(ctx, "eval", fmt.Sprintf(format, args...)+"."); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+func (r RabbitMQAddress) set(ctx context.Context, what, format string, args ...any) error {
+	if _, err := r.Eval(ctx, format, args...); err != nil {
+		return fmt.Errorf("set %s: %w", what, err)
 	}
 	return nil
 }

@@ -1,10 +1,8 @@
 package verifier_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,24 +15,6 @@ import (
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
-
-// suspend is servertest.SuspendQueue for several queues at once: each call of the broker's
-// command line takes a second of the processor.
-func suspend(t *testing.T, s *stage.Stage, queues ...string) (resume func()) {
-	t.Helper()
-	vhost := s.AMQP[strings.LastIndex(s.AMQP, "/")+1:]
-	tell := func(ctx context.Context, verb string) {
-		t.Helper()
-		text := fmt.Sprintf(`[sys:%s(whereis(list_to_atom("%s_" ++ Q))) || Q <- ["%s"]].`, verb, vhost, strings.Join(queues, `","`))
-		if _, err := servertest.RabbitMQ(t).Ctl(ctx, "eval", text); err != nil {
-			t.Errorf("%s %v: %v", verb, queues, err)
-		}
-	}
-	tell(t.Context(), "suspend")
-	resume = sync.OnceFunc(func() { tell(context.Background(), "resume") })
-	t.Cleanup(resume)
-	return resume
-}
 
 // times keeps how long each message for a queue took, from its delivery until its row was
 // deleted.
@@ -88,7 +68,7 @@ func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 		s.Eventually("all others are through", func() bool { return seen.count() == len(otherIDs) })
 	}
 	send(before)
-	resume := suspend(t, s, stuck)
+	resume := servertest.SuspendQueues(t, s.AMQP, stuck)
 	send(behind) // whoever is in flight behind the first stuck one waits until its silence is noticed
 	began, noticed := time.Now(), seen.count()
 	send(behind)
@@ -130,7 +110,7 @@ func TestTrialsOfStuckTargetsKeepNoOtherWaiting(t *testing.T) {
 		s.Receive(stuck[i], 1)
 	}
 	before := connections.Load()
-	suspend(t, s, stuck...)
+	servertest.SuspendQueues(t, s.AMQP, stuck...)
 	sendAll := func() {
 		for _, queue := range stuck {
 			s.Commit(stage.To(queue, ""), stage.To(queue, ""))

@@ -62,7 +62,7 @@ func SetPolicy(t testing.TB, vhostURL, name, pattern string, definition map[stri
 
 // Alarm sets or clears the memory alarm of a server that StartRabbitMQ started, which
 // then blocks all connections that publish. What is set is cleared at the end of the
-// test. It takes a second or two.
+// test.
 func Alarm(t testing.TB, server *servers.RabbitMQ, on bool) {
 	t.Helper()
 	set := func(ctx context.Context, on bool) {
