@@ -47,7 +47,7 @@ func newWorld(ctx context.Context, c config) (w *world, err error) {
 	if w.verifier, err = buildVerifier(ctx, w.folder, c.profile); err != nil {
 		return w, err
 	}
-	if w.broker, err = servers.StartRabbitMQ(ctx, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_shovel"}}); err != nil {
+	if w.broker, err = servers.StartRabbitMQ(ctx, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_shovel"}, BusyWait: true}); err != nil {
 		return w, err
 	}
 	// The server waits for the disk, as it comes; only the connections are more.

@@ -41,67 +41,76 @@ func TestACluster(t *testing.T) {
 	}
 	diary := world.NewDiary(t, *diariesFlag)
 	cluster := servertest.StartCluster(t, 3, &servers.RabbitMQOptions{Log: diary.Page("RabbitMQ")})
-	for _, test := range []struct {
-		name string
-		act  func(*stage)
-	}{
-		{"that loses its nodes one by one loses and invents nothing, and keeps the order of each key", loseNodes},
-		{"with a target that has lost its only node delivers to all others", loseOnlyNode},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			vhost := newVhost(t, cluster)
-			balancer, address := balance(t, cluster, vhost)
-			w := world.New(t, world.Config{
-				Diary:       diary,
-				AMQP:        address,
-				Shop:        servertest.PostgresDB(t),
-				Post:        servertest.PostgresDB(t),
-				Topology:    topology,
-				Quorum:      true,
-				Keys:        6,
-				MoreTargets: []string{alone.RoutingKey},
-				Pause:       *pauseFlag,
-			})
-			s := &stage{w, t, cluster, vhost, balancer}
-			s.declareAlone()
-			for i := range 2 {
-				w.AddSender(2, uint64(i))
-				w.AddVerifier()
-				w.AddReceiver()
-			}
-			s.progress("with three nodes")
-			w.RestAfterDeclare(t.Context())
-			test.act(s)
-			s.End(100)
-		})
-	}
+	t.Run("that loses leaders, the only node of a target, and a partition loses and invents nothing, and keeps the order of each key", func(t *testing.T) {
+		s := newStage(t, diary, cluster)
+		s.progress("with three nodes")
+		s.RestAfterDeclare(t.Context())
+		s.killLeaders(topology.Queue, topology.OrderedQueues()[0], world.Quorum.RoutingKey)
+		s.loseOnlyNode()
+		s.partition()
+		s.End(100)
+	})
 	t.Run("that elects leaders lets every sender send", func(t *testing.T) { senderDuringElection(t, cluster) })
+}
+
+func newStage(t *testing.T, diary *world.Diary, cluster *servers.Cluster) *stage {
+	t.Helper()
+	vhost := newVhost(t, cluster)
+	balancer, address := balance(t, cluster, vhost)
+	w := world.New(t, world.Config{
+		Diary:       diary,
+		AMQP:        address,
+		Shop:        servertest.PostgresDB(t),
+		Post:        servertest.PostgresDB(t),
+		Topology:    topology,
+		Quorum:      true,
+		Keys:        6,
+		MoreTargets: []string{alone.RoutingKey},
+		Pause:       *pauseFlag,
+	})
+	s := &stage{w, t, cluster, vhost, balancer}
+	s.declareAlone()
+	for i := range 2 {
+		w.AddSender(2, uint64(i))
+		w.AddVerifier()
+		w.AddReceiver()
+	}
+	return s
 }
 
 var topology = bridge.Topology{Queue: "staging", OrderedShards: 1}
 
-func loseNodes(s *stage) {
-	s.killLeader(topology.Queue)
-	s.killLeader(topology.OrderedQueues()[0])
-	s.killLeader(world.Quorum.RoutingKey)
-
-	node := s.leader(topology.Queue)
-	s.Diary.Note("partition %s off, the leader of staging", node.Name())
-	pauses := servertest.FeaturesOf(s.t, node.URL()).MinorityPauses // then it is soon not there to ask
-	s.Must("partition", s.cluster.Isolate(s.t.Context(), node))
-	if !pauses {
-		s.balancer.Avoid(node.Addr()) // as its health check does; see package bridge
+// killLeaders kills the leader of each queue, and restarts it. Where one node leads several of
+// them, as it does of queues that one connection has declared, that takes one death.
+func (s *stage) killLeaders(queues ...string) {
+	s.t.Helper()
+	for len(queues) > 0 {
+		node := s.leader(queues[0])
+		var lost, rest []string
+		for _, queue := range queues {
+			if s.leader(queue) == node {
+				lost = append(lost, queue)
+			} else {
+				rest = append(rest, queue)
+			}
+		}
+		s.Diary.Note("kill %s, the leader of %v", node.Name(), lost)
+		node.Kill()
+		for _, queue := range lost {
+			s.elected(queue, node)
+		}
+		s.progress(fmt.Sprintf("without the leader of %v", lost))
+		s.Must("restart node", node.Restart(s.t.Context()))
+		s.online()
+		s.progress("with three nodes again")
+		queues = rest
 	}
-	s.elected(topology.Queue, node)
-	s.progress("with one node partitioned off")
-	s.Must("end the partition", s.cluster.Rejoin(s.t.Context(), node))
-	s.balancer.Avoid("")
-	s.online()
-	s.progress("with three nodes again")
 }
 
-// loseOnlyNode takes the only node of a target's queue.
-func loseOnlyNode(s *stage) {
+// loseOnlyNode takes the only node of a target's queue for a while: the other targets do not
+// wait for it.
+func (s *stage) loseOnlyNode() {
+	s.t.Helper()
 	node := s.cluster.Nodes[2]
 	s.Diary.Note("kill %s, the only member of %s", node.Name(), alone.RoutingKey)
 	node.Kill()
@@ -118,6 +127,24 @@ func loseOnlyNode(s *stage) {
 	s.progress("while a target has lost its only node")
 	s.Must("restart node", node.Restart(s.t.Context()))
 	s.online()
+}
+
+// partition separates the leader of the staging queue from the other nodes for a while.
+func (s *stage) partition() {
+	s.t.Helper()
+	node := s.leader(topology.Queue)
+	s.Diary.Note("partition %s off, the leader of staging", node.Name())
+	pauses := servertest.FeaturesOf(s.t, node.URL()).MinorityPauses // then it is soon not there to ask
+	s.Must("partition", s.cluster.Isolate(s.t.Context(), node))
+	if !pauses {
+		s.balancer.Avoid(node.Addr()) // as its health check does; see package bridge
+	}
+	s.elected(topology.Queue, node)
+	s.progress("with one node partitioned off")
+	s.Must("end the partition", s.cluster.Rejoin(s.t.Context(), node))
+	s.balancer.Avoid("")
+	s.online()
+	s.progress("with three nodes again")
 }
 
 // alone is a target whose queue has one member, on the last node.
@@ -181,20 +208,6 @@ func (s *stage) progress(when string) {
 		s.t.Fatalf("%s\n%s\nwait: %v", s.Explain(), queues, err)
 	}
 	s.t.Logf("%s: %d messages more after %v", when, some, time.Since(began).Round(10*time.Millisecond))
-}
-
-// killLeader kills the node that leads a queue, sees that another one leads it and that the
-// work goes on, and restarts it.
-func (s *stage) killLeader(queue string) {
-	s.t.Helper()
-	node := s.leader(queue)
-	s.Diary.Note("kill %s, the leader of %s", node.Name(), queue)
-	node.Kill()
-	s.elected(queue, node)
-	s.progress("without the leader of " + queue)
-	s.Must("restart node", node.Restart(s.t.Context()))
-	s.online()
-	s.progress("with three nodes again")
 }
 
 // leader is the node that leads a queue, once it has one.

@@ -25,6 +25,9 @@ type RabbitMQOptions struct {
 	// TLS has the server speak nothing else, with clients whose certificates this
 	// authority has signed.
 	TLS *Authority
+	// BusyWait has idle schedulers wait busily for a while, as RabbitMQ does unless it is
+	// told otherwise. Servers that share a machine with others leave it the processors.
+	BusyWait bool
 	// Log receives the server's log; by default it is kept only for errors.
 	Log io.Writer
 }
@@ -112,6 +115,9 @@ ssl_options.fail_if_no_peer_cert = true
 		command: func() *exec.Cmd {
 			cmd := r.script(program)
 			cmd.Env = append(cmd.Env, fmt.Sprintf("RABBITMQ_DIST_PORT=%d", distribution))
+			if !options.BusyWait { // https://www.rabbitmq.com/docs/runtime#cpu-reduce-idle-usage
+				cmd.Env = append(cmd.Env, "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none")
+			}
 			return cmd
 		},
 	}
