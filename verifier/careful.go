@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -97,6 +98,7 @@ func (f *forwarder) conclude(p *publication, err error, conn *bridge.Connection)
 func (f *forwarder) alone(ctx context.Context, channel *bridge.Publisher, p *publication) error {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
+	defer func(began time.Time) { p.slow = time.Since(began) >= behindAfter }(time.Now())
 	reported := make(chan error, 1)
 	if err := channel.Publish(ctx, p.to, *p.publishing, func(err error) { reported <- err }); err != nil {
 		return err

@@ -169,9 +169,6 @@ func (f *forwarder) runMain(ctx context.Context) error {
 				f.careful.add(p)
 				continue
 			}
-			if f.waits(p) { // since it was put here
-				continue
-			}
 			if err := f.amongOthers(ctx, p); err != nil {
 				return err
 			}
@@ -179,12 +176,18 @@ func (f *forwarder) runMain(ctx context.Context) error {
 	}
 }
 
-// amongOthers publishes p over the main channel, and waits for nothing but room there.
+// amongOthers publishes p over the main channel, unless its target is held by now, and waits
+// for nothing but room there.
 func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
 	for {
 		main, err := f.mainChannel(ctx)
 		if err != nil {
 			return err
+		}
+		// A target is held before its channel is left, so what waited for room there does not get
+		// to the next one.
+		if f.waits(p) {
+			return nil
 		}
 		one := main.begin(p)
 		err = main.publisher.Publish(main.taking, p.to, *p.publishing, func(err error) {

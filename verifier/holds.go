@@ -36,6 +36,10 @@ type hold struct {
 	failed  bool
 	refuted bool // the last attempt found the target missing
 	works   bool // the last attempt succeeded
+	// silent: a message to it was without an answer for long, and none has succeeded since. On a
+	// channel that others use, the next trial would hold up these. RabbitMQ answers for a quorum
+	// queue without a leader after half a minute, with a nack, and keeps the channel waiting.
+	silent bool
 
 	missingSince time.Time // zero if it was there when it was last tried
 	missingAt    time.Time // when it was last found missing
@@ -78,6 +82,7 @@ func (h *holds) failed(p *publication, reason HoldReason) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	target := h.hold(p.to, reason, "message_id", p.id())
+	target.silent = target.silent || p.slow && reason == Full
 	target.refuted = reason == Missing
 	target.works = false
 	h.wait(target, p)
@@ -117,6 +122,7 @@ func (h *holds) hold(to bridge.Target, reason HoldReason, why ...any) *hold {
 		h.log.Warn("target is held", append([]any{"target", to.String(), "reason", reason.String()}, why...)...)
 	}
 	target.reason = reason
+	target.silent = target.silent || reason == Stuck
 	return target
 }
 
@@ -146,7 +152,7 @@ func (h *holds) tried(p *publication) {
 		return
 	}
 	target.exists()
-	target.works = true
+	target.works, target.silent = true, false
 	target.backoff.Reset()
 	target.burst = min(2*target.burst, maxBurst)
 	target.due = time.Now()
@@ -200,7 +206,7 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 		for _, p := range target.waiting[:n] {
 			h.count -= p.crowds()
 			p.trial = true
-			p.alone = target.reason == Stuck && !target.works
+			p.alone = target.silent
 			again = append(again, p)
 		}
 		target.waiting = target.waiting[n:]

@@ -104,6 +104,49 @@ func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 	}
 }
 
+// A trial on a channel of others would keep these waiting for the answer as well.
+func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T) {
+	for name, c := range map[string]struct {
+		reason HoldReason
+		slow   bool
+		alone  bool
+	}{
+		"nacked at once":         {Full, false, false},
+		"nacked after a while":   {Full, true, true},
+		"returned at once":       {Missing, false, false},
+		"returned after a while": {Missing, true, false}, // the channel has waited for no queue
+		"never confirmed":        {Stuck, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newTickedHolds(2 * time.Hour)
+			waiting := publicationsTo("target", 9)
+			waiting[0].slow = c.slow
+			h.failed(waiting[0], c.reason)
+			for _, p := range waiting[1:] {
+				h.takes(p)
+			}
+			trial := func() *publication {
+				h.again = nil
+				h.tick(later())
+				return h.again[0]
+			}
+			p := trial()
+			if p.alone != c.alone {
+				t.Fatalf("the first trial goes alone: %t", p.alone)
+			}
+			p.slow = false
+			h.failed(p, Full)
+			if p = trial(); p.alone != c.alone {
+				t.Errorf("after a nack the next trial goes alone: %t", p.alone)
+			}
+			h.ended(p)
+			if p = trial(); p.alone {
+				t.Error("it works, and is still tried alone")
+			}
+		})
+	}
+}
+
 // The next message of each key comes when the one before it is safe, so that somebody always
 // waits.
 func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.T) {

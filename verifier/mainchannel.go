@@ -104,6 +104,9 @@ func (c *mainChannel) confirmed(a *attempt, err error) bool {
 		if a.at.After(c.latest) {
 			c.latest = a.at
 		}
+		if a.item != nil { // otherwise it is somebody else's by now
+			a.p.slow = c.heard.Sub(a.at) >= behindAfter
+		}
 	}
 	return c.remove(a)
 }

@@ -52,7 +52,8 @@ type publication struct {
 	group      []*message // to the waiting queue
 
 	trial    bool // an attempt at a held target
-	alone    bool // over a careful channel: its target was stuck
+	alone    bool // over a careful channel: its target was silent
+	slow     bool // the last answer took long (behindAfter)
 	enclosed bool // it is a dead letter that is a record
 }
 

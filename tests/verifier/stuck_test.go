@@ -70,6 +70,12 @@ func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 	send(before)
 	resume := servertest.SuspendQueues(t, s.AMQP, stuck)
 	send(behind) // whoever is in flight behind the first stuck one waits until its silence is noticed
+	if servertest.FeaturesOf(t, s.AMQP).NacksForSilentQueue {
+		s.Eventually("the broker answers in place of the queue", func() bool {
+			held := v.State().Targets
+			return len(held) == 1 && held[0].Reason == verifier.Full
+		})
+	}
 	began, noticed := time.Now(), seen.count()
 	send(behind)
 	lasted, longest := time.Since(began), seen.longest(noticed)

@@ -23,6 +23,9 @@ type Features struct {
 	// to end its connections (pause_minority). Otherwise it keeps its clients, and they
 	// hear nothing.
 	MinorityPauses bool
+	// NacksForSilentQueue says that a message to a quorum queue that does not answer is nacked
+	// after half a minute, if it is the first one of its channel.
+	NacksForSilentQueue bool
 	// LookNeedsRight says that who has no right to a queue is not told that it exists.
 	LookNeedsRight bool
 }
@@ -36,7 +39,7 @@ var releases = []struct {
 }{
 	{4, 3, Features{DeliveryLimit: 20, CountHeader: "x-acquired-count", TimeoutCancels: true, LookNeedsRight: true}},
 	{4, 0, Features{DeliveryLimit: 20, CountHeader: "x-delivery-count", MinorityPauses: true}},
-	{3, 10, Features{CountHeader: "x-delivery-count", MinorityPauses: true}},
+	{3, 10, Features{CountHeader: "x-delivery-count", MinorityPauses: true, NacksForSilentQueue: true}},
 }
 
 // FeaturesOf tells those of the broker at an AMQP address.
