@@ -38,7 +38,7 @@ type hold struct {
 	works   bool // the last attempt succeeded
 	// silent: a message to it was without an answer for long, and none has succeeded since. On a
 	// channel that others use, the next trial would hold up these. RabbitMQ answers for a quorum
-	// queue without a leader after half a minute, with a nack, and keeps the channel waiting.
+	// queue without a leader after a minute, with a nack, and keeps the channel waiting.
 	silent bool
 
 	missingSince time.Time // zero if it was there when it was last tried

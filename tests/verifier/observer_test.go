@@ -45,7 +45,7 @@ func TestAnObserverHearsHowEachMessageEnds(t *testing.T) {
 	dropped := s.RollBack(stage.To(queue, "rolled back"))
 	dead := s.Commit(bridge.Message{Exchange: "nowhere", RoutingKey: "x"})
 	var a audience
-	s.Verify(verifier.Options{Observer: &a, Unroutable: time.Millisecond})
+	s.Verify(verifier.Options{Observer: &a, Unroutable: time.Millisecond, Patience: stage.Patience}) // nothing is set aside
 	s.Eventually("four events", func() bool { return len(a.heard()) == 4 })
 	got := make(map[string]verifier.Event)
 	for _, e := range a.heard() {

@@ -61,11 +61,14 @@ func countUp(t *testing.T, deliveries []amqp.Delivery, keys []string, n int) (ag
 	return again
 }
 
-// receiveFirsts receives until so many different messages have come, and takes what comes
-// twice too.
-func receiveFirsts(t *testing.T, s *stage.Stage, queue string, n int) (all []amqp.Delivery) {
+// receiveFirsts receives until so many different messages have come, those that came before
+// included, and takes what comes twice too.
+func receiveFirsts(t *testing.T, s *stage.Stage, queue string, n int, all ...amqp.Delivery) []amqp.Delivery {
 	t.Helper()
 	seen := map[string]bool{}
+	for _, d := range all {
+		seen[d.MessageId] = true
+	}
 	for len(seen) < n {
 		d := s.Receive(queue, 1)[0]
 		all = append(all, d)
@@ -116,24 +119,26 @@ func TestAnOpenTransactionHoldsItsKeyOnly(t *testing.T) {
 	}
 	const others = 40
 	send(t, s, queue, []string{"other"}, others)
-	countUp(t, s.Receive(queue, others), []string{"other"}, others)
+	all := receiveFirsts(t, s, queue, others)
 	s.Eventually("the key is held", func() bool {
 		keys := v.State().Keys
 		return len(keys) == 1 && keys[0].Key == "held" && keys[0].ID == ids[0].String() && keys[0].Messages == 4
 	})
 	// Held for longer than allowed, everything comes over another channel, in order.
 	s.Eventually("the queue is consumed over other channels", func() bool {
-		if n := s.Depth(queue); n != 0 {
-			t.Fatalf("%d messages have overtaken the first of their key", n)
-		}
 		return len(log.with(anotherChannel)) >= 2
 	})
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	countUp(t, s.Receive(queue, 5), []string{"held"}, 5)
-	if got := v.Stats(); got.Sessions != 1 || got.SetAside != 0 || got.Dropped != 0 {
-		t.Errorf("stats %+v", got)
+	all = receiveFirsts(t, s, queue, others+5, all...)
+	countUp(t, all, []string{"held"}, 5)
+	again := countUp(t, all, []string{"other"}, others)
+	// What was under way when a channel was left comes again: one message of the other key each
+	// time, since no two are under way together. It is forwarded twice, or dropped as done.
+	got, left := v.Stats(), len(log.with(anotherChannel))
+	if got.Sessions != 1 || got.SetAside != 0 || again+int(got.Dropped) > left {
+		t.Errorf("%d channels were left, %d messages came twice, stats %+v", left, again, got)
 	}
 }
 

@@ -24,7 +24,7 @@ type Features struct {
 	// hear nothing.
 	MinorityPauses bool
 	// NacksForSilentQueue says that a message to a quorum queue that does not answer is nacked
-	// after half a minute, if it is the first one of its channel.
+	// after a minute, if it is the first one of its channel.
 	NacksForSilentQueue bool
 	// LookNeedsRight says that who has no right to a queue is not told that it exists.
 	LookNeedsRight bool
