@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // RabbitMQAddress is where a RabbitMQ is and all that its users need, in another
@@ -84,7 +86,10 @@ func (r RabbitMQAddress) Eval(ctx context.Context, format string, args ...any) (
 	if err != nil {
 		return "", err
 	}
-	cmd := r.script(program, "-r", "-sname", r.Node, "-e")
+	// A name of its own: of two callers with the same name the server refuses one, and erl_call's
+	// random ones (-r) are those of the second.
+	caller := fmt.Sprintf("call-%d-%d", os.Getpid(), calls.Add(1))
+	cmd := r.script(program, "-h", caller, "-sname", r.Node, "-e")
 	cmd.Stdin = strings.NewReader(fmt.Sprintf(format, args...) + ".\n")
 	var output bytes.Buffer
 	cmd.Stdout = &output
@@ -97,6 +102,8 @@ func (r RabbitMQAddress) Eval(ctx context.Context, format string, args ...any) (
 	}
 	return strings.TrimSuffix(value, "}"), nil
 }
+
+var calls atomic.Int64
 
 // Queues returns what the server tells of one item of each queue in a vhost, such as
 // leader or messages, by the queue's name.
