@@ -76,10 +76,6 @@ func Main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1)) // until the parent is gone
-		os.Exit(1)
-	}()
 	note("up")
 	play := map[Role]func(context.Context, Brief) error{Sender: send, Verifier: verify, Receiver: receive}[b.Role]
 	if err := play(ctx, b); err != nil && ctx.Err() == nil {

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
+	"github.com/twoqueue/twoqueue/tests/servers/children"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -34,12 +34,9 @@ type Process struct {
 
 // run is one life of a process.
 type run struct {
-	cmd    *exec.Cmd
-	stdin  *os.File // its parent's life
+	*children.Child
 	page   *page
-	killed bool          // by us; guarded by the process's mu
-	ended  chan struct{} // closed when it is gone
-	err    error         // valid once it is gone
+	killed bool // by us; guarded by the process's mu
 }
 
 // newProcess makes the links; the brief's addresses are those of the servers.
@@ -71,26 +68,14 @@ func (p *Process) Start() {
 	if err != nil {
 		p.t.Fatalf("write brief: %v", err)
 	}
-	theirs, ours, err := os.Pipe()
-	if err != nil {
-		p.t.Fatalf("make pipe: %v", err)
-	}
-	defer theirs.Close()
-	r := &run{cmd: exec.Command(p.program), stdin: ours, ended: make(chan struct{})}
-	r.page = p.diary.page(p.Name)
-	r.cmd.Env = append(os.Environ(), parts.Variable+"="+string(text), parts.MutantVariable+"="+p.mutant)
-	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = theirs, r.page, r.page
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := r.cmd.Start(); err != nil {
-		_ = ours.Close()
+	r := &run{page: p.diary.page(p.Name)}
+	cmd := exec.Command(p.program)
+	cmd.Env = append(os.Environ(), parts.Variable+"="+string(text), parts.MutantVariable+"="+p.mutant)
+	cmd.Stdout, cmd.Stderr = r.page, r.page
+	if r.Child, err = children.Start(cmd); err != nil {
 		p.t.Fatalf("start %s: %v", p.Name, err)
 	}
 	p.run = r
-	go func() {
-		r.err = r.cmd.Wait()
-		_ = ours.Close()
-		close(r.ended)
-	}()
 }
 
 // Await returns a channel that gets the next line of this life's diary that
@@ -110,11 +95,9 @@ func (p *Process) Kill() {
 		r.killed = true
 	}
 	p.mu.Unlock()
-	if r == nil {
-		return
+	if r != nil {
+		r.Kill()
 	}
-	_ = r.cmd.Process.Kill() // fails only when it has ended already
-	<-r.ended
 }
 
 // Freeze stops the process with SIGSTOP, Thaw lets it go on.
@@ -126,7 +109,7 @@ func (p *Process) Thaw() { p.signal(syscall.SIGCONT) }
 func (p *Process) signal(s syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.run.cmd.Process.Signal(s) // fails only when it has ended already
+	_ = p.run.Signal(s) // it may have ended before
 }
 
 // Stop asks the process to end in good order and returns when it is gone. One
@@ -137,15 +120,11 @@ func (p *Process) Stop() error {
 	p.mu.Lock()
 	r := p.run
 	p.mu.Unlock()
-	select {
-	case <-r.ended:
+	if r.Await(servertest.Patience) {
 		return p.Ended()
-	case <-time.After(servertest.Patience):
 	}
 	p.signal(syscall.SIGQUIT) // Go's run time prints all stacks, and ends
-	select {
-	case <-r.ended:
-	case <-time.After(servertest.Patience):
+	if !r.Await(servertest.Patience) {
 		p.Kill()
 	}
 	return fmt.Errorf("%s did not end within %v", p.Name, servertest.Patience)
@@ -155,7 +134,7 @@ func (p *Process) Stop() error {
 func (p *Process) Done() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.run.ended
+	return p.run.Child.Ended()
 }
 
 // Ended returns an error if the process has ended by itself and not in good
@@ -163,15 +142,11 @@ func (p *Process) Done() <-chan struct{} {
 func (p *Process) Ended() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.run == nil || p.run.killed {
+	if p.run == nil || p.run.killed || !p.run.HasEnded() {
 		return nil
 	}
-	select {
-	case <-p.run.ended:
-		if p.run.err != nil {
-			return fmt.Errorf("%s ended by itself: %w", p.Name, p.run.err)
-		}
-	default:
+	if err := p.run.Err(); err != nil {
+		return fmt.Errorf("%s ended by itself: %w", p.Name, err)
 	}
 	return nil
 }
