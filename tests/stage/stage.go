@@ -292,9 +292,13 @@ func (s *Stage) Staged() []amqp.Delivery {
 
 // StagedInOrder is Staged of the ordered queue of a key, which nobody else may consume: a
 // quorum queue with a single active consumer allows no basic.get.
-func (s *Stage) StagedInOrder(key string) (all []amqp.Delivery) {
+func (s *Stage) StagedInOrder(key string) []amqp.Delivery {
 	s.t.Helper()
-	queue := s.Topology.OrderedQueueOf(key)
+	return s.inOrder(s.Topology.OrderedQueueOf(key))
+}
+
+func (s *Stage) inOrder(queue string) (all []amqp.Delivery) {
+	s.t.Helper()
 	depth := s.Depth(queue)
 	deliveries, stop := s.Consume(queue)
 	timeout := time.After(Patience)
