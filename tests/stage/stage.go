@@ -221,14 +221,10 @@ func (r *Running) Cancel() { r.cancel() }
 func (r *Running) Stop() {
 	r.t.Helper()
 	r.cancel()
-	select {
-	case err := <-r.ended:
-		r.ended <- nil
-		if err != nil && !errors.Is(err, verifier.ErrNotDrained) {
-			r.t.Errorf("verifier: %v", err)
-		}
-	case <-time.After(Patience):
-		r.t.Fatal("the verifier does not stop")
+	err := servertest.Next(r.t, "the verifier stops", r.ended)
+	r.ended <- nil
+	if err != nil && !errors.Is(err, verifier.ErrNotDrained) {
+		r.t.Errorf("verifier: %v", err)
 	}
 }
 

@@ -109,12 +109,13 @@ func retry(ctx context.Context, what string, do func() error) error {
 			return err
 		}
 		note("%s: %v", what, err)
-		pause(ctx, 200*time.Millisecond)
+		Rest(ctx, 200*time.Millisecond)
 	}
 }
 
-// pause is part of the traffic; nobody relies on it.
-func pause(ctx context.Context, d time.Duration) {
+// Rest waits, or returns when ctx ends. It is a part of the traffic or of a plan; nothing
+// relies on what happens meanwhile.
+func Rest(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -56,15 +56,8 @@ func (w *World) Carry(ctx context.Context, plan Plan, s Servers) (Counts, error)
 	return counts, ctx.Err()
 }
 
-// Rest is a part of the plan; nothing relies on what happens meanwhile.
-func Rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
+// Rest is that of the parts.
+func Rest(ctx context.Context, d time.Duration) { parts.Rest(ctx, d) }
 
 func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 	p := w.Processes()[f.Process]
