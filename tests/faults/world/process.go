@@ -1,10 +1,7 @@
 package world
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
 	"sync"
 	"syscall"
 	"testing"
@@ -43,12 +40,6 @@ type run struct {
 func newProcess(t testing.TB, c Config, diary *Diary, name string, b parts.Brief) *Process {
 	t.Helper()
 	p := &Process{Name: name, t: t, program: c.Program, mutant: c.Mutant, diary: diary}
-	if p.program == "" {
-		var err error
-		if p.program, err = os.Executable(); err != nil {
-			t.Fatalf("find this binary: %v", err)
-		}
-	}
 	p.Database, b.Database = servertest.Through(t, b.Database)
 	p.Broker, b.AMQP = servertest.Through(t, b.AMQP)
 	p.brief = b
@@ -64,14 +55,14 @@ func (p *Process) Start() {
 	b := p.brief
 	b.Seed += uint64(p.lives) << 32 // no life repeats another
 	p.lives++
-	text, err := json.Marshal(b)
-	if err != nil {
-		p.t.Fatalf("write brief: %v", err)
+	cmd := servertest.Again(p.t, parts.Variable, b)
+	cmd.Env = append(cmd.Env, parts.MutantVariable+"="+p.mutant)
+	if p.program != "" {
+		cmd.Path = p.program
 	}
 	r := &run{page: p.diary.page(p.Name)}
-	cmd := exec.Command(p.program)
-	cmd.Env = append(os.Environ(), parts.Variable+"="+string(text), parts.MutantVariable+"="+p.mutant)
 	cmd.Stdout, cmd.Stderr = r.page, r.page
+	var err error
 	if r.Child, err = children.Start(cmd); err != nil {
 		p.t.Fatalf("start %s: %v", p.Name, err)
 	}
