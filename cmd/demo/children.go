@@ -1,27 +1,25 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/twoqueue/twoqueue/tests/servers/children"
 )
 
 // A child is a process that plays a part.
 type child struct {
+	*children.Child
 	part  part
-	cmd   *exec.Cmd
 	ready chan struct{} // closed when it has said so
-	done  chan struct{} // closed when it has ended
-	err   error         // why; valid once done is closed
+	last  string        // line that it has written; valid once it has ended
 
 	dismissed atomic.Bool // it was told to end
 }
@@ -44,50 +42,31 @@ func performance(ctx context.Context, p part) (*exec.Cmd, error) {
 // start starts a child. It is ready when a line that it writes contains marker; the
 // other lines go to say.
 func start(p part, cmd *exec.Cmd, marker string, say func(line string)) (*child, error) {
-	c := &child{part: p, cmd: cmd, ready: make(chan struct{}), done: make(chan struct{})}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setpgid:   true,            // a Ctrl-C is the director's to handle
-		Pdeathsig: syscall.SIGKILL, // if the director dies, however it dies, this ends
-	}
-	output, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", p, err)
-	}
-	cmd.Stderr = cmd.Stdout
-	started := make(chan error)
-	go func() {
-		// The kernel takes the end of this thread for that of the director.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			c.attend(output, marker, say)
+	c := &child{part: p, ready: make(chan struct{})}
+	isReady := sync.OnceFunc(func() { close(c.ready) })
+	cmd.Stdout = children.Lines(func(line string) {
+		if strings.Contains(line, marker) {
+			isReady()
+			return
 		}
-	}()
-	if err := <-started; err != nil {
+		c.last = line
+		say(line)
+	})
+	cmd.Stderr = cmd.Stdout
+	var err error
+	if c.Child, err = children.Start(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", p, err)
 	}
 	return c, nil
 }
 
-// attend stays with the child until it has ended.
-func (c *child) attend(output io.Reader, marker string, say func(string)) {
-	isReady := sync.OnceFunc(func() { close(c.ready) })
-	last := ""
-	for lines := bufio.NewScanner(output); lines.Scan(); {
-		if line := lines.Text(); strings.Contains(line, marker) {
-			isReady()
-		} else {
-			last = line
-			say(line)
-		}
+// end waits until the child has ended, and returns why, with its last words.
+func (c *child) end() error {
+	err := c.Err()
+	if err != nil && c.last != "" {
+		err = fmt.Errorf("%w; its last words: %s", err, c.last)
 	}
-	_, _ = io.Copy(io.Discard, output) // a line that was too long
-	if c.err = c.cmd.Wait(); c.err != nil && last != "" {
-		c.err = fmt.Errorf("%w; its last words: %s", c.err, last)
-	}
-	close(c.done)
+	return err
 }
 
 // awaitReady waits until the child plays its part.
@@ -95,8 +74,8 @@ func (c *child) awaitReady(ctx context.Context) error {
 	select {
 	case <-c.ready:
 		return nil
-	case <-c.done:
-		return fmt.Errorf("%s ended: %w", c.part, c.err)
+	case <-c.Ended():
+		return fmt.Errorf("%s ended: %w", c.part, c.end())
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -105,33 +84,25 @@ func (c *child) awaitReady(ctx context.Context) error {
 // kill ends the child as a crash would.
 func (c *child) kill() {
 	c.dismissed.Store(true)
-	_ = c.cmd.Process.Kill() // fails only when it has ended already
-	<-c.done
+	c.Kill()
 }
 
 // freeze has the child stand still until wake.
 func (c *child) freeze() error {
-	if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := c.Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("freeze %s: %w", c.part, err)
 	}
 	return nil
 }
 
-func (c *child) wake() { _ = c.cmd.Process.Signal(syscall.SIGCONT) }
+func (c *child) wake() { _ = c.Signal(syscall.SIGCONT) }
 
 // stop has the child finish what it is at.
 func (c *child) stop() error {
 	c.dismissed.Store(true)
-	_ = c.cmd.Process.Signal(syscall.SIGTERM) // fails only when it has ended already
-	<-c.done
-	if c.err != nil {
-		return fmt.Errorf("stop %s: %w", c.part, c.err)
+	_ = c.Signal(syscall.SIGTERM) // it may have ended before
+	if err := c.end(); err != nil {
+		return fmt.Errorf("stop %s: %w", c.part, err)
 	}
 	return nil
-}
-
-// crashed tells whether the child was ended by SIGKILL.
-func (c *child) crashed() bool {
-	status, ok := c.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }

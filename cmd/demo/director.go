@@ -98,14 +98,14 @@ func (d *director) keepShop(ctx context.Context, worker int) error {
 				return err
 			}
 		}
-		<-c.done
+		err = c.end()
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case c.err == nil:
+		case err == nil:
 			return nil
-		case !c.crashed():
-			return fmt.Errorf("%s: %w", c.part, c.err)
+		case !c.Killed():
+			return fmt.Errorf("%s: %w", c.part, err)
 		}
 		died = time.Now()
 	}
@@ -119,9 +119,9 @@ func (d *director) begin(ctx context.Context, p part) (*child, error) {
 		return nil, err
 	}
 	d.children.Go(func() {
-		<-c.done
+		err := c.end()
 		if p.Name != shopPart && !c.dismissed.Load() {
-			d.fail(fmt.Errorf("%s ended: %w", p, c.err))
+			d.fail(fmt.Errorf("%s ended: %w", p, err))
 		}
 	})
 	return c, c.awaitReady(ctx)

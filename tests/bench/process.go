@@ -8,10 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
 	"syscall"
 	"time"
+
+	"github.com/twoqueue/twoqueue/tests/servers/children"
 )
 
 // The roles that this program plays when it starts itself.
@@ -55,33 +56,19 @@ func play(ctx context.Context, role string) error {
 
 // child is a process of ours. The kernel ends it when we end.
 type child struct {
+	*children.Child
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
-	err  error         // valid then
+	done <-chan struct{} // closed when it has ended
 }
 
-// startChild starts a command. A thread that ends would take the child along, so
-// one goroutine keeps it.
+// startChild starts a command, which complains where we do.
 func startChild(cmd *exec.Cmd) (*child, error) {
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	c := &child{cmd: cmd, done: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		c.err = cmd.Wait()
-		close(c.done)
-	}()
-	if err := <-started; err != nil {
+	c, err := children.Start(cmd)
+	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
 	}
-	return c, nil
+	return &child{c, cmd, c.Ended()}, nil
 }
 
 // startSelf starts this program in a role.
@@ -104,27 +91,23 @@ func startSelf(role string, p place, profile string, prepare func(*exec.Cmd)) (*
 
 // stop asks the child to end, and kills it if it takes long.
 func (c *child) stop() error {
-	_ = c.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-c.done:
-		return c.err
-	case <-time.After(20 * time.Second):
-		_ = c.cmd.Process.Kill()
-		<-c.done
-		return errors.New("had to be killed")
+	c.signal(syscall.SIGTERM)
+	if c.Await(20 * time.Second) {
+		return c.Err()
 	}
+	c.Kill()
+	return errors.New("had to be killed")
 }
 
-func (c *child) signal(s syscall.Signal) { _ = c.cmd.Process.Signal(s) }
+// signal sends a signal, in vain if the child has ended.
+func (c *child) signal(s syscall.Signal) { _ = c.Signal(s) }
 
 // failed tells whether the child has ended although nobody asked it to.
 func (c *child) failed() error {
-	select {
-	case <-c.done:
-		return fmt.Errorf("%s ended: %w", filepath.Base(c.cmd.Path), errors.Join(c.err, errors.New("nobody had asked it to")))
-	default:
+	if !c.HasEnded() {
 		return nil
 	}
+	return fmt.Errorf("%s ended: %w", filepath.Base(c.cmd.Path), errors.Join(c.Err(), errors.New("nobody had asked it to")))
 }
 
 // buildVerifier builds the worker as it ships; for profiling with profile.go in it.

@@ -70,7 +70,7 @@ func (w *world) wantNothingLost(ends int) {
 	w.t.Helper()
 	twice, rows := w.check()
 	w.wantAtMost(1<<min(ends, 10), twice) // each end makes two of what was forwarded, or set aside, and not acked
-	orders := w.ids(`SELECT id FROM orders`)
+	orders := w.IDs(w.t, `SELECT id FROM orders`)
 	w.t.Logf("%d orders committed, %d delivered more than once, %d rows left", len(orders), len(twice), len(rows))
 	for _, id := range orders {
 		if slices.Contains(rows, id) {

@@ -70,7 +70,7 @@ func (w *world) killWhileUnparking(at point) {
 	for range 2 { // the lookup may come first
 		p.reached(at, lookedUp, settles)
 	}
-	p.killWherever()
+	p.KillRunning()
 }
 
 // park parks orders in a transaction that commits.

@@ -55,14 +55,6 @@ func (w *world) killAt(at point, b brief) {
 	p.kill()
 }
 
-// killWherever is kill where other goroutines of the victim may have stopped since.
-func (p *process) killWherever() {
-	p.t.Helper()
-	if !p.Kill() {
-		p.t.Fatal("the victim was dead already")
-	}
-}
-
 func (p *process) goOn() {
 	p.t.Helper()
 	if _, err := io.WriteString(p.stdin, "go on\n"); err != nil {
@@ -70,11 +62,11 @@ func (p *process) goOn() {
 	}
 }
 
-// kill kills the victim with SIGKILL. It must not have got to another point since
-// the last one that it reached.
+// kill is KillRunning for a victim that must not have got to another point since the last
+// one that it reached.
 func (p *process) kill() {
 	p.t.Helper()
-	p.killWherever()
+	p.KillRunning()
 	if said := p.Stdout.String(); strings.Count(said, "\n") != p.heard {
 		p.t.Errorf("the victim went on: it said %q", said)
 	}

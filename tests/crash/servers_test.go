@@ -82,7 +82,7 @@ func testKilledDatabase(t *testing.T, kind stage.Database, server interface {
 	twice, rows := w.check()
 	w.wantAtMost(1<<min(v.Stats().Sessions, 10), twice) // each session's end makes two of what was not acked
 	t.Logf("%d sessions, %d delivered more than once, %d rows left", v.Stats().Sessions, len(twice), len(rows))
-	orders := w.ids(`SELECT id FROM orders`)
+	orders := w.IDs(w.t, `SELECT id FROM orders`)
 	strangers := 0
 	for _, id := range rows {
 		if !slices.Contains(orders, id) {

@@ -1,6 +1,7 @@
 package crash_test
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -78,38 +79,17 @@ func (w *world) wantOutcome(id uuid.UUID, want driver.Outcome) {
 	}
 }
 
-// handedBack waits until no consumer is left at the queues of the topology, which
-// have then got back all that was unacked, and returns how many messages the
-// staging and the waiting queue hold.
-func (w *world) handedBack() (n int) {
-	w.t.Helper()
-	w.Eventually("no consumer is left", func() bool {
-		messages, consumers, err := w.Left()
-		w.must("look", err)
-		n = messages
-		return consumers == 0
-	})
-	return n
-}
-
 func (w *world) wantHandedBack(want int) {
 	w.t.Helper()
-	if n := w.handedBack(); n != want {
+	if n := w.HandedBack(w.t); n != want {
 		w.t.Fatalf("%d messages are staged, not %d", n, want)
 	}
 }
 
 // finish has fresh verifiers judge what is left, and returns what they have done.
-// One is enough, but for a broker that loses some acks when the channel of very
-// many ends (see the verifier's acks.finish): those messages come once more.
 func (w *world) finish() (total verifier.Stats) {
 	w.t.Helper()
-	const rounds = 12
-	for round := 0; w.handedBack() > 0; round++ {
-		if round == rounds {
-			w.t.Fatalf("messages are handed back again and again: after %d verifiers %d are left", rounds, w.handedBack())
-		}
-		left := len(w.Staged()) + len(w.Waiting())
+	w.Finish(w.t, func(left int) {
 		v := w.Verify(verifier.Options{})
 		w.Eventually("all that was left is judged", func() bool {
 			stats := v.Stats()
@@ -118,7 +98,7 @@ func (w *world) finish() (total verifier.Stats) {
 		v.Stop()
 		total.Forwarded += v.Stats().Forwarded
 		total.Dropped += v.Stats().Dropped
-	}
+	})
 	return total
 }
 
@@ -135,33 +115,18 @@ func (w *world) wantStats(got verifier.Stats, forwarded, dropped int64) {
 // once and the rows that are left in the ledger.
 func (w *world) check() (twice map[uuid.UUID]int, rows []uuid.UUID) {
 	w.t.Helper()
-	if n := w.handedBack(); n != 0 {
-		w.t.Errorf("%d messages are still staged", n)
-	}
-	if n := w.Depth(w.Topology.DeadQueue()); n != 0 {
-		w.t.Errorf("%d messages are in the dead queue", n)
-	}
+	w.WantNothingLeft(w.t)
 	committed := make(map[uuid.UUID]bool)
-	copies := w.delivered()
-	for _, id := range w.ids(`SELECT id FROM orders`) {
+	for _, id := range w.IDs(w.t, `SELECT id FROM orders`) {
 		committed[id] = true
-		if copies[id] == 0 {
-			w.t.Errorf("order %s was committed and not delivered", id)
-		}
 	}
 	if len(committed) == 0 {
 		w.t.Error("no order was committed: nothing is shown")
 	}
-	twice = make(map[uuid.UUID]int)
-	for id, n := range copies {
-		if !committed[id] {
-			w.t.Errorf("order %s was delivered and not committed", id)
-		}
-		if n > 1 {
-			twice[id] = n
-		}
-	}
-	return twice, w.ids(`SELECT id FROM bridge_ledger`)
+	twice, _ = w.Delivered(w.t, w.target, isMessage)
+	stage.Compare(w.t, committed, twice)
+	maps.DeleteFunc(twice, func(_ uuid.UUID, copies int) bool { return copies == 1 })
+	return twice, w.IDs(w.t, `SELECT id FROM bridge_ledger`)
 }
 
 // wantAtMost looks at what check has counted.
@@ -172,29 +137,6 @@ func (w *world) wantAtMost(most int, twice map[uuid.UUID]int) {
 			w.t.Errorf("order %s was delivered %d times, and no more than %d are explained", id, n, most)
 		}
 	}
-}
-
-// delivered takes everything from the target and counts the copies.
-func (w *world) delivered() map[uuid.UUID]int {
-	w.t.Helper()
-	taken, err := w.Take(w.target)
-	w.must("take", err)
-	copies := make(map[uuid.UUID]int)
-	for _, d := range taken {
-		if !isMessage(d) {
-			w.t.Errorf("message %q has changed: %q, headers %v", d.MessageId, d.Body, d.Headers)
-			continue
-		}
-		copies[uuid.MustParse(d.MessageId)]++
-	}
-	return copies
-}
-
-func (w *world) ids(query string) []uuid.UUID {
-	w.t.Helper()
-	ids, err := w.IDs(w.t.Context(), query)
-	w.must("read", err)
-	return ids
 }
 
 // wantOnce is check for where no message may come twice and no row may stay.

@@ -1,17 +1,13 @@
 package idempotency_test
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -49,19 +45,7 @@ const (
 )
 
 // play is the child's process.
-func play(text string) {
-	if err := tryPlay(text); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	fmt.Print(done)
-}
-
-func tryPlay(text string) error {
-	var c child
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		return err
-	}
+func (c child) play() error {
 	conn, err := amqp.Dial(c.AMQP)
 	if err != nil {
 		return err
@@ -79,15 +63,17 @@ func tryPlay(text string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), servertest.Patience)
 	defer cancel()
-	return walk(ctx, c, channel, deliveries)
+	if err := walk(ctx, c, channel, deliveries); err != nil {
+		return err
+	}
+	fmt.Print(done)
+	return nil
 }
 
-// stop tells the parent that the point is reached, and waits to be killed. If
-// the parent is gone, so is the child.
+// stop tells the parent that the point is reached, and waits to be killed.
 func stop() {
 	fmt.Print(reached)
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	os.Exit(1)
+	select {}
 }
 
 // A countdown counts a child's steps, and stops it after one.
@@ -104,27 +90,8 @@ func (c *countdown) step() {
 func (q *queue) kill(db *database, c child) bool {
 	q.t.Helper()
 	c.AMQP, c.Queue, c.Store, c.DSN = q.url, q.name, db.name, db.dsn
-	text, err := json.Marshal(c)
-	must(q.t, err)
-	self, err := os.Executable()
-	must(q.t, err)
-	// One that hangs is killed, and then has said nothing.
-	ctx, cancel := context.WithTimeout(q.t.Context(), 2*servertest.Patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, self)
-	cmd.Env = append(os.Environ(), childVariable+"="+string(text))
-	cmd.Stderr = testLog{q.t}
-	stdin, err := cmd.StdinPipe()
-	must(q.t, err)
-	defer stdin.Close()
-	stdout, err := cmd.StdoutPipe()
-	must(q.t, err)
-	must(q.t, cmd.Start())
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	_ = cmd.Process.Kill() // SIGKILL
-	_ = cmd.Wait()
-	if err != nil || line != reached && line != done {
-		q.t.Fatalf("%s, step %d: the child said %q: %v", c.Task, c.Step, line, err)
-	}
-	return line == reached
+	p := program.StartCmd(q.t, servertest.Again(q.t, childVariable, c))
+	said := p.Read(&p.Stdout, fmt.Sprintf("%q or %q", reached, done), func(said string) bool { return said == reached || said == done })
+	p.Kill()
+	return said == reached
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"testing"
 	"time"
 
@@ -18,10 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if text := os.Getenv(childVariable); text != "" {
-		play(text)
-		return
-	}
+	servertest.Play(childVariable, child.play)
 	servertest.Main(m)
 }
 
@@ -129,16 +125,11 @@ func (q *queue) consume() <-chan amqp.Delivery {
 // next waits for a delivery.
 func next(t *testing.T, deliveries <-chan amqp.Delivery) amqp.Delivery {
 	t.Helper()
-	select {
-	case d, ok := <-deliveries:
-		if !ok {
-			t.Fatal("the channel was closed")
-		}
-		return d
-	case <-time.After(servertest.Patience):
-		t.Fatal("no delivery")
+	d := servertest.Next(t, "a delivery", deliveries)
+	if d.Acknowledger == nil {
+		t.Fatal("the channel was closed")
 	}
-	panic("unreachable")
+	return d
 }
 
 // deserted waits until the broker knows that the consumers are dead: then what they had

@@ -2,7 +2,6 @@ package program
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -100,13 +98,9 @@ func (b *builder) build(command, path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
-	const patience = 15 * time.Minute // of who has nothing compiled, on a busy machine
-	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("the compiler does not end"))
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", path+".new", commands+command)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // static, as the binaries of a release
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return errors.Join(err, context.Cause(ctx), errors.New(string(output)))
+	// Static, as the binaries of a release are. Not the test's context: others wait for the same.
+	if err := servertest.TryGo(context.Background(), "build", "-o", path+".new", commands+command); err != nil {
+		return err
 	}
 	return os.Rename(path+".new", path)
 }

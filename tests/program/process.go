@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/tests/servers/children"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -20,8 +21,7 @@ type Process struct {
 
 	t     testing.TB
 	cmd   *exec.Cmd
-	ended chan struct{}
-	err   error // once it has ended
+	child *children.Child
 }
 
 // Start starts a command; see Command.
@@ -66,25 +66,17 @@ func RunCmd(t testing.TB, cmd *exec.Cmd) Result {
 
 func start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
-	p := &Process{t: t, cmd: cmd, ended: make(chan struct{})}
+	p := &Process{t: t, cmd: cmd}
 	if cmd.Stdout == nil {
 		cmd.Stdout = &p.Stdout
 	}
 	if cmd.Stderr == nil {
 		cmd.Stderr = &p.Stderr
 	}
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = new(syscall.SysProcAttr)
-	}
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL // however this process dies
-	cmd.WaitDelay = time.Minute                 // for processes that it has left behind, and that hold its output
-	if err := cmd.Start(); err != nil {
+	var err error
+	if p.child, err = children.Start(cmd); err != nil {
 		t.Fatalf("start %s: %v", p, err)
 	}
-	go func() {
-		defer close(p.ended)
-		p.err = cmd.Wait()
-	}()
 	return p
 }
 
@@ -102,25 +94,16 @@ func (p *Process) Running() {
 }
 
 // HasEnded tells whether the process has ended.
-func (p *Process) HasEnded() bool {
-	select {
-	case <-p.ended:
-		return true
-	default:
-		return false
-	}
-}
+func (p *Process) HasEnded() bool { return p.child.HasEnded() }
 
 // Await waits for the end and returns the exit code.
 func (p *Process) Await() int {
 	p.t.Helper()
-	select {
-	case <-p.ended:
-	case <-time.After(servertest.Patience):
+	if !p.child.Await(servertest.Patience) {
 		p.t.Fatalf("%s does not end; it wrote\n%s%s", p, p.Stdout.end(), p.Stderr.end())
 	}
-	if exit := new(exec.ExitError); p.err != nil && !errors.As(p.err, &exit) {
-		p.t.Fatalf("wait for %s: %v", p, p.err)
+	if err, exit := p.child.Err(), new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		p.t.Fatalf("wait for %s: %v", p, err)
 	}
 	return p.cmd.ProcessState.ExitCode()
 }
@@ -128,7 +111,7 @@ func (p *Process) Await() int {
 // Signal sends a signal.
 func (p *Process) Signal(s os.Signal) {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
+	if err := p.child.Signal(s); err != nil {
 		p.t.Fatalf("signal %s: %v", p, err)
 	}
 }
@@ -144,13 +127,11 @@ func (p *Process) Stop() int {
 // it has.
 func (p *Process) Kill() (killed bool) {
 	p.t.Helper()
-	_ = p.cmd.Process.Kill() // it may have ended before
-	<-p.ended                // after WaitDelay at the latest
-	if errors.Is(p.err, exec.ErrWaitDelay) {
+	p.child.Kill()
+	if errors.Is(p.child.Err(), exec.ErrWaitDelay) {
 		p.t.Errorf("%s has left processes behind, which hold its output", p)
 	}
-	status, _ := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	return status.Signaled() && status.Signal() == syscall.SIGKILL
+	return p.child.Killed()
 }
 
 // KillRunning is Kill for a process that must not have ended by itself.
@@ -185,7 +166,7 @@ func (p *Process) Read(o *Output, what string, is func(said string) bool) string
 		}
 		select {
 		case <-more:
-		case <-p.ended:
+		case <-p.child.Ended():
 			ended = true
 		case <-limit.C:
 			p.t.Fatalf("%s does not say %s", p, what)

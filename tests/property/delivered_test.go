@@ -1,11 +1,10 @@
 package property_test
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"pgregory.net/rapid"
 
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -51,30 +50,20 @@ func (w *world) check(t *rapid.T) {
 	}
 	h.finish(t)
 
-	copies, order := h.delivered(t)
-	for id := range h.committed {
-		if copies[id] == 0 {
-			t.Errorf("message %s was committed and not delivered", id)
-		}
-	}
+	w.WantNothingLeft(t)
+	copies, order := h.Delivered(t, h.target, func(d amqp.Delivery) bool { return string(d.Body) == h.target && len(d.Headers) == 0 })
+	stage.Compare(t, h.committed, copies)
 	for id, n := range copies {
-		if !h.committed[id] {
-			t.Errorf("message %s was delivered and not committed", id)
-		}
 		if most := h.most(id); n > most {
-			t.Errorf("message %s was delivered %d times, and its attempts and the cuts explain %d; %d messages were set aside, its group was %t; %s",
-				id, n, most, h.setAside(), h.grouped[id], h.logs())
+			t.Errorf("message %s was delivered %d times, and its attempts and the cuts explain %d; its group was %t", id, n, most, h.grouped[id])
 		}
 	}
 	h.inOrder(t, order)
-	for _, id := range h.rows(t) {
+	for _, id := range h.IDs(t, `SELECT id FROM bridge_ledger`) {
 		// A proof that was cut short in its COMMIT may leave the row of its canary.
 		if h.copies[id] > 0 {
-			t.Errorf("the row of message %s is left in the ledger, which was committed: %t; %s", id, h.committed[id], h.logs())
+			t.Errorf("the row of message %s is left in the ledger, which was committed: %t", id, h.committed[id])
 		}
-	}
-	if n := w.Depth(w.Topology.DeadQueue()); n != 0 {
-		t.Errorf("%d messages are in the dead queue", n)
 	}
 	w.dirty = t.Failed()
 }
@@ -86,28 +75,11 @@ func (w *world) check(t *rapid.T) {
 func (h *history) most(id uuid.UUID) int {
 	most := h.copies[id]
 	if h.grouped[id] {
-		for _, v := range append(h.retired, h.verifier) {
+		for _, v := range h.verifiers() {
 			if v.Stats().SetAside > 0 {
 				most *= 2
 			}
 		}
 	}
 	return most
-}
-
-// setAside is how many messages the verifiers have moved to the waiting queue.
-func (h *history) setAside() (n int64) {
-	for _, v := range append(h.retired, h.verifier) {
-		n += v.Stats().SetAside
-	}
-	return n
-}
-
-// logs is what the verifiers have said last.
-func (h *history) logs() string {
-	var all strings.Builder
-	for _, v := range append(h.retired, h.verifier) {
-		fmt.Fprintf(&all, "a verifier: %+v\n%s", v.Stats(), v.log)
-	}
-	return all.String()
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // A history is one check: what has been done so far, and what must come of it.
@@ -208,7 +209,7 @@ func (h *history) catchUp(t *rapid.T) {
 			free++
 		}
 	}
-	h.eventually(t, "all that was committed has arrived", func() bool { return h.Depth(h.target) >= free })
+	servertest.Eventually(t, "all that was committed has arrived", func() bool { return h.Depth(h.target) >= free })
 }
 
 // beSlow lets open transactions outlast the verifier's patience. The pause is a

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -84,79 +85,34 @@ func (w *world) begin(t *rapid.T) *history {
 	return h
 }
 
-// abandon leaves nothing running, whether the check has passed or not.
+// abandon leaves nothing running, and explains a check that has failed.
 func (h *history) abandon(t *rapid.T) {
+	if t.Failed() {
+		t.Log(h.state())
+	}
 	for _, tx := range h.open {
 		_ = tx.Rollback() // only after a failure
 	}
 	h.cancel()
-	for _, v := range append(h.retired, h.verifier) {
+	for _, v := range h.verifiers() {
 		v.cancel()
 	}
-	for _, v := range append(h.retired, h.verifier) {
+	for _, v := range h.verifiers() {
 		h.stop(t, v)
 	}
 }
 
 // finish lets verifiers judge all that is staged, until all queues are empty.
 func (h *history) finish(t *rapid.T) {
-	for _, v := range append(h.retired, h.verifier) {
+	for _, v := range h.verifiers() {
 		h.stop(t, v)
 	}
-	const rounds = 12
-	for left, round := h.handedBack(t), 1; left > 0; left, round = h.handedBack(t), round+1 {
-		if round > rounds {
-			t.Fatalf("%d messages are handed back again and again: %s", left, h.state())
-		}
-		// A verifier that ends hands a group back whole, so its members count.
-		members := len(h.Staged()) + len(h.Waiting()) + len(h.StagedInOrder("any: there is one shard"))
+	h.Finish(t, func(left int) {
 		h.retired = append(h.retired, h.verifier)
 		h.verifier = h.startVerifier(t)
-		h.eventually(t, "all that was left is judged", func() bool { return h.verifier.judged() >= members })
+		servertest.Eventually(t, "all that was left is judged", func() bool { return h.verifier.judged() >= left })
 		h.stop(t, h.verifier)
-	}
-}
-
-// handedBack waits until no consumer is left, and with it nothing unacked, and
-// returns how many messages the staging, the waiting and the ordered queues hold.
-func (h *history) handedBack(t *rapid.T) (n int) {
-	h.eventually(t, "no consumer is left", func() bool {
-		messages, consumers, err := h.Left()
-		must(t, "look", err)
-		n = messages
-		return consumers == 0
 	})
-	return n
-}
-
-// delivered takes everything from the target and counts the copies. The IDs are in the order
-// of their first copies.
-func (h *history) delivered(t *rapid.T) (copies map[uuid.UUID]int, order []uuid.UUID) {
-	taken, err := h.Take(h.target)
-	must(t, "take", err)
-	copies = make(map[uuid.UUID]int)
-	for _, d := range taken {
-		if string(d.Body) != h.target || len(d.Headers) > 0 {
-			t.Errorf("message %q has changed: %q, headers %v", d.MessageId, d.Body, d.Headers)
-		}
-		id := uuid.MustParse(d.MessageId)
-		if copies[id]++; copies[id] == 1 {
-			order = append(order, id)
-		}
-	}
-	return copies, order
-}
-
-// rows are the IDs in the ledger.
-func (h *history) rows(t *rapid.T) []uuid.UUID {
-	ids, err := h.IDs(h.ctx, `SELECT id FROM bridge_ledger`)
-	must(t, "read", err)
-	return ids
-}
-
-// eventually polls what no server will signal.
-func (h *history) eventually(t *rapid.T, what string, holds func() bool) {
-	servertest.Eventually(t, what, holds, h.state)
 }
 
 // A tail keeps the end of a log.
@@ -224,11 +180,19 @@ func (h *history) stop(t *rapid.T, k *worker) {
 	select {
 	case <-k.ended:
 	case <-time.After(limit):
-		t.Fatalf("not in time: a verifier stops: %s", h.state())
+		t.Fatalf("not in time: a verifier stops")
 	}
 }
 
-// state tells where things are when they are not where they should be.
+// verifiers are all of this history.
+func (h *history) verifiers() []*worker { return append(slices.Clip(h.retired), h.verifier) }
+
+// state tells where things are, and what the verifiers have said last.
 func (h *history) state() string {
-	return fmt.Sprintf("%d transactions open, %d messages committed\n%s%s", len(h.open), len(h.committed), h.State(), h.logs())
+	var all strings.Builder
+	fmt.Fprintf(&all, "%d transactions open, %d messages committed\n%s", len(h.open), len(h.committed), h.State())
+	for _, v := range h.verifiers() {
+		fmt.Fprintf(&all, "a verifier: %+v\n%s", v.Stats(), v.log)
+	}
+	return all.String()
 }

@@ -8,58 +8,31 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/twoqueue/twoqueue/tests/servers/children"
 )
 
-// process is a running child. It counts as ended when the child and all
+// process is a server's child, or a tool's. It counts as ended when the child and all
 // descendants that share its output are gone.
 type process struct {
-	cmd  *exec.Cmd
-	log  *logTail
-	done chan struct{} // closed when it has ended
-	err  error         // why it ended; valid once done is closed
+	*children.Child
+	log *logTail
 }
 
-// startProcess is the only place that starts a child. The kernel kills the
-// child when the thread that started it ends, so one goroutine, locked to its
-// thread, starts it and stays with it until it has ended.
+// startProcess is the only place that starts a child.
 func startProcess(cmd *exec.Cmd, ready string, log io.Writer) (*process, error) {
-	p := &process{
-		cmd:  cmd,
-		log:  &logTail{marker: []byte(ready), ready: make(chan struct{}), tee: log},
-		done: make(chan struct{}),
-	}
+	p := &process{log: &logTail{marker: []byte(ready), ready: make(chan struct{}), tee: log}}
 	if cmd.Stdout == nil {
 		cmd.Stdout = p.log
 	}
 	cmd.Stderr = p.log
-	// A descendant that outlives its parent keeps the output open; give up
-	// waiting for it after this long.
-	cmd.WaitDelay = stopLimit
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = new(syscall.SysProcAttr)
-	}
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	cmd.SysProcAttr.Setpgid = true // a Ctrl-C is ours to handle, not the server's
-
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		p.err = cmd.Wait()
-		close(p.done)
-	}()
-	if err := <-started; err != nil {
+	var err error
+	if p.Child, err = children.Start(cmd); err != nil {
 		return nil, fmt.Errorf("start process: %w", err)
 	}
 	return p, nil
@@ -71,8 +44,8 @@ func (p *process) awaitReady(ctx context.Context) error {
 	select {
 	case <-p.log.ready:
 		return nil
-	case <-p.done:
-		return fmt.Errorf("await readiness: it ended (%v); its log:\n%s", p.err, p.log)
+	case <-p.Ended():
+		return fmt.Errorf("await readiness: it ended (%v); its log:\n%s", p.Err(), p.log)
 	case <-ctx.Done():
 		p.kill()
 		return fmt.Errorf("await readiness: %w; its log:\n%s", context.Cause(ctx), p.log)
@@ -81,43 +54,39 @@ func (p *process) awaitReady(ctx context.Context) error {
 
 // stop asks the process to end, and kills it if it does not within the limit.
 func (p *process) stop(signal syscall.Signal, limit time.Duration) error {
-	_ = p.cmd.Process.Signal(signal) // fails only when it has ended already
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-p.done:
+	_ = p.Signal(signal) // it may have ended before
+	if p.Await(limit) {
 		return nil
-	case <-timer.C:
-		p.kill()
-		return fmt.Errorf("await end: killed after %v; its log:\n%s", limit, p.log)
 	}
+	p.kill()
+	return fmt.Errorf("await end: killed after %v; its log:\n%s", limit, p.log)
 }
 
 // kill ends the process, then its descendants, and returns when all are gone.
 func (p *process) kill() {
 	p.freeze() // so that it starts no others meanwhile
-	rest := descendants(p.cmd.Process.Pid)
-	_ = p.cmd.Process.Kill() // fails only when it has ended already
+	rest := descendants(p.Cmd.Process.Pid)
+	_ = p.Signal(syscall.SIGKILL) // it may have ended before
 	for _, pid := range rest {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // may have followed its parent
 	}
-	<-p.done
+	<-p.Ended()
 }
 
 // freeze stops the process with SIGSTOP, and returns when it stands still or has
 // ended, or does neither in time.
 func (p *process) freeze() {
-	_ = p.cmd.Process.Signal(syscall.SIGSTOP) // fails only when it has ended already
+	_ = p.Signal(syscall.SIGSTOP) // it may have ended before
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
 	limit := time.After(stopLimit)
 	for {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Cmd.Process.Pid))
 		if fields := statFields(stat); err != nil || len(fields) == 0 || strings.Contains("TtZX", fields[0]) {
 			return
 		}
 		select {
-		case <-p.done:
+		case <-p.Ended():
 			return
 		case <-limit:
 			return
@@ -142,8 +111,8 @@ func run(ctx context.Context, cmd *exec.Cmd) error {
 		return fmt.Errorf("run %s: %w", name, err)
 	}
 	select {
-	case <-p.done:
-		err = p.err
+	case <-p.Ended():
+		err = p.Err()
 	case <-ctx.Done():
 		p.kill()
 		err = context.Cause(ctx)

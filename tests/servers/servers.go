@@ -81,8 +81,8 @@ func (s *server) Watch(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-p.done:
-		return fmt.Errorf("%s has ended by itself (%v); its log:\n%s", s.name, p.err, p.log)
+	case <-p.Ended():
+		return fmt.Errorf("%s has ended by itself (%v); its log:\n%s", s.name, p.Err(), p.log)
 	}
 }
 

@@ -1,17 +1,15 @@
 package servers_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -20,20 +18,13 @@ import (
 const parentVariable = "TWOQUEUE_TEST_PARENT"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(parentVariable) != "" {
-		if err := startServers(); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		fmt.Println("started")
-		select {} // until it is killed
-	}
+	servertest.Play(parentVariable, func(struct{}) error { return playParent() })
 	servertest.Main(m)
 }
 
-// startServers starts servers, as far as they are installed: one whose program starts others,
-// and one that works for another account.
-func startServers() error {
+// playParent starts servers, as far as they are installed, and waits to be killed: one whose
+// program starts others, and one that works for another account.
+func playParent() error {
 	ctx := context.Background()
 	_, broker := servers.StartRabbitMQ(ctx, nil)
 	_, database := servers.StartPostgres(ctx, nil)
@@ -42,30 +33,18 @@ func startServers() error {
 			return err
 		}
 	}
-	return nil
+	fmt.Println("started")
+	select {}
 }
 
 func TestKilledParentLeavesNoProcesses(t *testing.T) {
 	folder := tempDir(t)
-	parent := exec.Command(os.Args[0])
-	parent.Env = append(os.Environ(), parentVariable+"=1", "TMPDIR="+folder)
-	parent.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // however this process dies
-	output, err := parent.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, _ := bufio.NewReader(output).ReadString('\n')
+	cmd := servertest.Again(t, parentVariable, struct{}{})
+	cmd.Env = append(cmd.Env, "TMPDIR="+folder)
+	parent := program.StartCmd(t, cmd)
+	parent.Read(&parent.Stdout, "that its servers have started", func(said string) bool { return said == "started\n" })
 	before := processesIn(folder)
-	if err := parent.Process.Kill(); err != nil {
-		t.Error(err)
-	}
-	_ = parent.Wait() // it was killed
-	if line != "started\n" {
-		t.Fatalf("parent said %q", line)
-	}
+	parent.KillRunning()
 	if servers, _ := os.ReadDir(folder); len(servers) > 0 && len(before) == 0 {
 		t.Fatal("no process was found to begin with")
 	}

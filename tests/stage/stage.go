@@ -221,14 +221,10 @@ func (r *Running) Cancel() { r.cancel() }
 func (r *Running) Stop() {
 	r.t.Helper()
 	r.cancel()
-	select {
-	case err := <-r.ended:
-		r.ended <- nil
-		if err != nil && !errors.Is(err, verifier.ErrNotDrained) {
-			r.t.Errorf("verifier: %v", err)
-		}
-	case <-time.After(Patience):
-		r.t.Fatal("the verifier does not stop")
+	err := servertest.Next(r.t, "the verifier stops", r.ended)
+	r.ended <- nil
+	if err != nil && !errors.Is(err, verifier.ErrNotDrained) {
+		r.t.Errorf("verifier: %v", err)
 	}
 }
 
@@ -292,9 +288,13 @@ func (s *Stage) Staged() []amqp.Delivery {
 
 // StagedInOrder is Staged of the ordered queue of a key, which nobody else may consume: a
 // quorum queue with a single active consumer allows no basic.get.
-func (s *Stage) StagedInOrder(key string) (all []amqp.Delivery) {
+func (s *Stage) StagedInOrder(key string) []amqp.Delivery {
 	s.t.Helper()
-	queue := s.Topology.OrderedQueueOf(key)
+	return s.inOrder(s.Topology.OrderedQueueOf(key))
+}
+
+func (s *Stage) inOrder(queue string) (all []amqp.Delivery) {
+	s.t.Helper()
 	depth := s.Depth(queue)
 	deliveries, stop := s.Consume(queue)
 	timeout := time.After(Patience)

@@ -76,10 +76,6 @@ func Main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1)) // until the parent is gone
-		os.Exit(1)
-	}()
 	note("up")
 	play := map[Role]func(context.Context, Brief) error{Sender: send, Verifier: verify, Receiver: receive}[b.Role]
 	if err := play(ctx, b); err != nil && ctx.Err() == nil {
@@ -113,12 +109,13 @@ func retry(ctx context.Context, what string, do func() error) error {
 			return err
 		}
 		note("%s: %v", what, err)
-		pause(ctx, 200*time.Millisecond)
+		Rest(ctx, 200*time.Millisecond)
 	}
 }
 
-// pause is part of the traffic; nobody relies on it.
-func pause(ctx context.Context, d time.Duration) {
+// Rest waits, or returns when ctx ends. It is a part of the traffic or of a plan; nothing
+// relies on what happens meanwhile.
+func Rest(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -4,5 +4,5 @@
 // line for each thing that happened to a message, with the message's ID.
 //
 // A process does not mind that a server is away: it tries again until it is told
-// to end (SIGTERM), or its parent is gone.
+// to end (SIGTERM). If its parent dies, the kernel kills it.
 package parts

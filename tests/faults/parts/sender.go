@@ -124,7 +124,7 @@ func send(ctx context.Context, b Brief) error {
 		workers.Go(func() {
 			for ctx.Err() == nil {
 				shop.try(ctx, invent(random, b.Targets), random)
-				pause(ctx, time.Duration(random.Int64N(1+int64(b.Pause))))
+				Rest(ctx, time.Duration(random.Int64N(1+int64(b.Pause))))
 			}
 		})
 	}
@@ -141,7 +141,7 @@ func (s *shop) try(ctx context.Context, t Transaction, random *rand.Rand) {
 		if err == nil {
 			return
 		}
-		pause(ctx, time.Duration(random.IntN(300))*time.Millisecond)
+		Rest(ctx, time.Duration(random.IntN(300))*time.Millisecond)
 		if ctx.Err() != nil || random.IntN(3) > 0 {
 			return
 		}
@@ -275,7 +275,7 @@ func (s *shop) sendTx(ctx context.Context, t Transaction) error {
 	if err := s.after(ctx, bridge.SQL(tx), t); err != nil {
 		return err
 	}
-	pause(ctx, t.Hold)
+	Rest(ctx, t.Hold)
 	if t.RollBack {
 		return errWanted
 	}

@@ -2,7 +2,6 @@ package world
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/tests/servers/children"
 )
 
 // A Diary is the one file into which everybody's lines go, each with its time and
@@ -52,36 +53,30 @@ func (d *Diary) line(writer, text string) {
 func (d *Diary) Page(writer string) io.Writer { return d.page(writer) }
 
 func (d *Diary) page(writer string) *page {
-	return &page{diary: d, writer: writer, waiting: make(map[chan<- string][]string)}
+	p := &page{diary: d, writer: writer, waiting: make(map[chan<- string][]string)}
+	p.Writer = children.Lines(p.take)
+	return p
 }
 
 // A page takes one process's output, line by line.
 type page struct {
+	io.Writer
 	diary  *Diary
 	writer string
 
 	mu      sync.Mutex
-	rest    []byte
 	waiting map[chan<- string][]string // for a line that contains any of these
 }
 
-func (p *page) Write(text []byte) (int, error) {
+func (p *page) take(line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rest = append(p.rest, text...)
-	for {
-		line, rest, found := bytes.Cut(p.rest, []byte("\n"))
-		if !found {
-			return len(text), nil
+	p.diary.line(p.writer, line)
+	for c, words := range p.waiting {
+		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(line, w) }) {
+			delete(p.waiting, c)
+			c <- line // has room
 		}
-		p.diary.line(p.writer, string(line))
-		for c, words := range p.waiting {
-			if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(string(line), w) }) {
-				delete(p.waiting, c)
-				c <- string(line) // has room
-			}
-		}
-		p.rest = rest
 	}
 }
 

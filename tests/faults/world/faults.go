@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -56,15 +54,8 @@ func (w *World) Carry(ctx context.Context, plan Plan, s Servers) (Counts, error)
 	return counts, ctx.Err()
 }
 
-// Rest is a part of the plan; nothing relies on what happens meanwhile.
-func Rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
+// Rest is that of the parts.
+func Rest(ctx context.Context, d time.Duration) { parts.Rest(ctx, d) }
 
 func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 	p := w.Processes()[f.Process]
@@ -153,6 +144,7 @@ func (w *World) RestAfterDeclare(ctx context.Context) {
 	Rest(ctx, time.Until(declared.Add(settled)))
 }
 
+// event notes one of the Events, which the judge reads when all are over.
 func (w *World) event(note func(*Events)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -219,29 +211,21 @@ func (w *World) RemoveDead() error {
 }
 
 func (w *World) targetDeleted(target bridge.Target, ready int) {
+	name := parts.TargetName(target)
 	w.event(func(e *Events) {
-		deleted := maps.Clone(e.TargetDeleted)
-		if deleted == nil {
-			deleted = make(map[string][]Deletion)
-		}
-		name := parts.TargetName(target)
-		deleted[name] = append(deleted[name], Deletion{At: time.Now(), Ready: ready})
-		e.TargetDeleted = deleted
+		e.TargetDeleted[name] = append(e.TargetDeleted[name], Deletion{At: time.Now(), Ready: ready})
 	})
 }
 
 // targetBack notes that the queue of a target was declared again.
 func (w *World) targetBack(target bridge.Target) {
 	w.event(func(e *Events) {
-		deleted := maps.Clone(e.TargetDeleted)
-		name := parts.TargetName(target)
-		deleted[name] = slices.Clone(deleted[name])
-		for i := range deleted[name] {
-			if d := &deleted[name][i]; d.Back.IsZero() {
-				d.Back = time.Now()
+		deleted := e.TargetDeleted[parts.TargetName(target)]
+		for i, d := range deleted {
+			if d.Back.IsZero() {
+				deleted[i].Back = time.Now()
 			}
 		}
-		e.TargetDeleted = deleted
 	})
 }
 
@@ -310,14 +294,7 @@ func (w *World) PublishStrays(ctx context.Context) error {
 			}
 			acked, err := confirm.WaitContext(ctx)
 			if err == nil && acked && len(returns) == 0 {
-				w.event(func(e *Events) {
-					strays := maps.Clone(e.Strays)
-					if strays == nil {
-						strays = make(map[string]Stray)
-					}
-					strays[name] = Stray{reason, at}
-					e.Strays = strays
-				})
+				w.event(func(e *Events) { e.Strays[name] = Stray{reason, at} })
 			}
 			return err
 		})

@@ -1,16 +1,13 @@
 package world
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
+	"github.com/twoqueue/twoqueue/tests/servers/children"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -34,24 +31,15 @@ type Process struct {
 
 // run is one life of a process.
 type run struct {
-	cmd    *exec.Cmd
-	stdin  *os.File // its parent's life
+	*children.Child
 	page   *page
-	killed bool          // by us; guarded by the process's mu
-	ended  chan struct{} // closed when it is gone
-	err    error         // valid once it is gone
+	killed bool // by us; guarded by the process's mu
 }
 
 // newProcess makes the links; the brief's addresses are those of the servers.
 func newProcess(t testing.TB, c Config, diary *Diary, name string, b parts.Brief) *Process {
 	t.Helper()
 	p := &Process{Name: name, t: t, program: c.Program, mutant: c.Mutant, diary: diary}
-	if p.program == "" {
-		var err error
-		if p.program, err = os.Executable(); err != nil {
-			t.Fatalf("find this binary: %v", err)
-		}
-	}
 	p.Database, b.Database = servertest.Through(t, b.Database)
 	p.Broker, b.AMQP = servertest.Through(t, b.AMQP)
 	p.brief = b
@@ -67,30 +55,18 @@ func (p *Process) Start() {
 	b := p.brief
 	b.Seed += uint64(p.lives) << 32 // no life repeats another
 	p.lives++
-	text, err := json.Marshal(b)
-	if err != nil {
-		p.t.Fatalf("write brief: %v", err)
+	cmd := servertest.Again(p.t, parts.Variable, b)
+	cmd.Env = append(cmd.Env, parts.MutantVariable+"="+p.mutant)
+	if p.program != "" {
+		cmd.Path = p.program
 	}
-	theirs, ours, err := os.Pipe()
-	if err != nil {
-		p.t.Fatalf("make pipe: %v", err)
-	}
-	defer theirs.Close()
-	r := &run{cmd: exec.Command(p.program), stdin: ours, ended: make(chan struct{})}
-	r.page = p.diary.page(p.Name)
-	r.cmd.Env = append(os.Environ(), parts.Variable+"="+string(text), parts.MutantVariable+"="+p.mutant)
-	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = theirs, r.page, r.page
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := r.cmd.Start(); err != nil {
-		_ = ours.Close()
+	r := &run{page: p.diary.page(p.Name)}
+	cmd.Stdout, cmd.Stderr = r.page, r.page
+	var err error
+	if r.Child, err = children.Start(cmd); err != nil {
 		p.t.Fatalf("start %s: %v", p.Name, err)
 	}
 	p.run = r
-	go func() {
-		r.err = r.cmd.Wait()
-		_ = ours.Close()
-		close(r.ended)
-	}()
 }
 
 // Await returns a channel that gets the next line of this life's diary that
@@ -110,11 +86,9 @@ func (p *Process) Kill() {
 		r.killed = true
 	}
 	p.mu.Unlock()
-	if r == nil {
-		return
+	if r != nil {
+		r.Kill()
 	}
-	_ = r.cmd.Process.Kill() // fails only when it has ended already
-	<-r.ended
 }
 
 // Freeze stops the process with SIGSTOP, Thaw lets it go on.
@@ -126,7 +100,7 @@ func (p *Process) Thaw() { p.signal(syscall.SIGCONT) }
 func (p *Process) signal(s syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.run.cmd.Process.Signal(s) // fails only when it has ended already
+	_ = p.run.Signal(s) // it may have ended before
 }
 
 // Stop asks the process to end in good order and returns when it is gone. One
@@ -137,15 +111,11 @@ func (p *Process) Stop() error {
 	p.mu.Lock()
 	r := p.run
 	p.mu.Unlock()
-	select {
-	case <-r.ended:
+	if r.Await(servertest.Patience) {
 		return p.Ended()
-	case <-time.After(servertest.Patience):
 	}
 	p.signal(syscall.SIGQUIT) // Go's run time prints all stacks, and ends
-	select {
-	case <-r.ended:
-	case <-time.After(servertest.Patience):
+	if !r.Await(servertest.Patience) {
 		p.Kill()
 	}
 	return fmt.Errorf("%s did not end within %v", p.Name, servertest.Patience)
@@ -155,7 +125,7 @@ func (p *Process) Stop() error {
 func (p *Process) Done() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.run.ended
+	return p.run.Child.Ended()
 }
 
 // Ended returns an error if the process has ended by itself and not in good
@@ -163,15 +133,11 @@ func (p *Process) Done() <-chan struct{} {
 func (p *Process) Ended() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.run == nil || p.run.killed {
+	if p.run == nil || p.run.killed || !p.run.HasEnded() {
 		return nil
 	}
-	select {
-	case <-p.run.ended:
-		if p.run.err != nil {
-			return fmt.Errorf("%s ended by itself: %w", p.Name, p.run.err)
-		}
-	default:
+	if err := p.run.Err(); err != nil {
+		return fmt.Errorf("%s ended by itself: %w", p.Name, err)
 	}
 	return nil
 }

@@ -109,7 +109,8 @@ type World struct {
 // New makes the tables and queues. The processes are added and started by Add.
 func New(t testing.TB, c Config) *World {
 	t.Helper()
-	w := &World{Diary: c.Diary, t: t, config: c, shop: open(t, c.Shop), post: open(t, c.Post)}
+	w := &World{Diary: c.Diary, t: t, config: c, shop: open(t, c.Shop), post: open(t, c.Post),
+		events: Events{TargetDeleted: make(map[string][]Deletion), Strays: make(map[string]Stray)}}
 	ctx := t.Context()
 	w.Must("migrate ledger", migrate.Ledger(ctx, w.shop.DB, w.shop.Dialect))
 	w.Must("migrate inbox", migrate.Inbox(ctx, w.post.DB, w.post.Dialect))

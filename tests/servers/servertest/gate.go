@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"sync"
 	"testing"
-	"time"
 )
 
 // A Frame of AMQP 0-9-1, as a Gate sees it.
@@ -65,11 +64,7 @@ func NewGate(t testing.TB, amqpURL string, shut func(Frame) bool) (g *Gate, thro
 // Reached waits until something is held.
 func (g *Gate) Reached(t testing.TB) {
 	t.Helper()
-	select {
-	case <-g.reached:
-	case <-time.After(Patience):
-		t.Fatal("not in time: the gate holds something")
-	}
+	Next(t, "the gate holds something", g.reached)
 }
 
 func (g *Gate) close() {

@@ -3,6 +3,7 @@ package servertest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,19 +12,28 @@ import (
 	"time"
 )
 
-// goLimit is for the go command, which may have to compile everything.
-const goLimit = 10 * time.Minute
+// goLimit is for the go command, which may have to compile everything, on a busy machine.
+const goLimit = 15 * time.Minute
 
 // Go runs the go command, such as "build", which must succeed. What it builds needs no C.
 func Go(t testing.TB, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), goLimit)
+	if err := TryGo(t.Context(), args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TryGo is Go for who can do with an error.
+func TryGo(ctx context.Context, args ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, goLimit, errors.New("it does not end"))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.WaitDelay = time.Minute // for a compiler that outlives it
 	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go %s: %v, %v\n%s", args[0], err, ctx.Err(), output)
+		return fmt.Errorf("go %s: %w\n%s", args[0], errors.Join(err, context.Cause(ctx)), output)
 	}
+	return nil
 }
 
 // Overlay makes a file for the go command's -overlay, which puts these texts in the place of

@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -27,14 +26,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/children"
 )
 
 // endLimit is how long a command that was told to end may take.
 const endLimit = 30 * time.Second
-
-// The kernel tells the command when the thread that started it is gone: the main
-// thread lives as long as we do.
-func init() { runtime.LockOSThread() }
 
 func main() {
 	only := flag.String("only", "rabbitmq,postgres,mariadb", "the kinds of servers to start")
@@ -93,11 +89,14 @@ func run(ctx context.Context, command []string, environment string) (code int, e
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Env = append(os.Environ(), environment)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// A group of its own, so that all its processes are told, and once.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	// To its group, so that all its processes are told, and once.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = endLimit
-	err = cmd.Run()
+	started, err := children.Start(cmd)
+	if err == nil {
+		err = started.Err()
+	}
 	if cmd.Process != nil && ctx.Err() != nil {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // whoever did not listen
 	}
