@@ -1,7 +1,6 @@
 package database
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -73,7 +72,7 @@ func TestAnUnknownDatabaseIsNotWaitedFor(t *testing.T) {
 }
 
 func TestTheWaitForAServerEnds(t *testing.T) {
-	away := func(context.Context) (*Database, error) { return nil, io.EOF }
+	away := func() (*Database, error) { return nil, io.EOF }
 	if _, err := await(t.Context(), 10*time.Millisecond, func(error) {}, away); !errors.Is(err, io.EOF) || !strings.Contains(err.Error(), "waited for 10ms") {
 		t.Errorf("it ends with %v", err)
 	}
