@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"io"
 
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
@@ -75,14 +74,3 @@ Exit codes:
   1  could not start: one line on standard error says why
   2  an argument or a variable is wrong: one line on standard error says which
 `
-
-func help(w io.Writer) error {
-	if _, err := io.WriteString(w, helpHead); err != nil {
-		return err
-	}
-	if err := environment.Help(w, prefix, new(config)); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, helpTail)
-	return err
-}
