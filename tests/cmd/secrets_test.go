@@ -125,8 +125,9 @@ func TestNoPasswordInALongLife(t *testing.T) {
 		servertest.Eventually(t, "a new session", func() bool { return said("session started") > started })
 	}
 	broker := servertest.RabbitMQ(t).Addr()
+	ended := said("session ended")
 	goodbye()
-	p.Hear("a reason of its own")
+	servertest.Eventually(t, "the broker has ended a session", func() bool { return said("session ended") > ended })
 	endures(func() { valve.Avoid(broker) }, func() { valve.Avoid("") })
 	restart := func() { must(t, database.Restart(t.Context())) }
 	// Without a message nobody would miss the database.
