@@ -35,7 +35,6 @@ var deadReasons = append(wire.DeadReasons(), reasonBroker)
 
 func (f *deadFilter) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.ids, "id", nil, "only messages with these IDs")
 	flags.StringSliceVar(&f.reasons, "reason", nil, "only those dead for these reasons: "+strings.Join(deadReasons, ", "))
 	flags.StringVar(&f.verdict, "verdict", "", "only those with this verdict: committed or unknown")
 	flags.StringArrayVar(&f.targets, "target", nil, "only those for targets like EXCHANGE:KEY, where * stands for any characters; a queue is :NAME")
@@ -48,8 +47,7 @@ func (f *deadFilter) flags(cmd *cobra.Command) {
 
 // begin checks the flags; ids are the arguments.
 func (f *deadFilter) begin(ids []string) error {
-	f.ids = append(f.ids, ids...)
-	f.now = time.Now()
+	f.ids, f.now = ids, time.Now()
 	if f.limit < 1 {
 		return misused("--limit: must be positive")
 	}

@@ -1,18 +1,13 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twoqueue/twoqueue/cmd/internal/commandtest"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // The other commands take -help; who has learnt that there must not be told about a
@@ -108,31 +103,6 @@ func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 	}
 }
 
-func TestAnInterruptEndsIt(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	if err := silent.(*net.TCPListener).SetDeadline(time.Now().Add(servertest.Patience)); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("BRIDGE_DATABASE_URL", "postgres://user:s3cret@"+silent.Addr().String()+"/db?sslmode=disable")
-	ctx, interrupt := context.WithCancel(t.Context())
-	var out, errs bytes.Buffer
-	ended := make(chan int, 1)
-	go func() { ended <- run(ctx, []string{"migrate", "status"}, &out, &errs) }()
-	client, err := silent.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	interrupt()
-	if code := servertest.Next(t, "the tool ends", ended); code != exitFailed || errs.String() != "bridgectl: interrupted\n" {
-		t.Errorf("exit code %d, %q", code, &errs)
-	}
-}
-
 // Who runs the tool where a verifier runs has the verifier's variables set.
 func TestTheVerifiersVariablesAreLeftAlone(t *testing.T) {
 	readme, err := os.ReadFile("../verifier/README.md") // a test of the verifier holds its table to the program
@@ -211,4 +181,9 @@ func TestTheDoctorAndTheStatusShowWhatIsThereAndWhatIsAway(t *testing.T) {
 			t.Errorf("%s: exit code %d\n%s", address, code, stdout)
 		}
 	}
+}
+
+func TestMigrate(t *testing.T) {
+	away(t)
+	commandtest.Migrates(t, run, "bridgectl", "BRIDGE_DATABASE_URL", exitFailed, "migrate", "up")
 }

@@ -34,9 +34,7 @@ Exit codes:
 func newRoot(a *app) *cobra.Command {
 	a.format = formatTable
 	var help strings.Builder
-	help.WriteString(helpHead)
-	_ = environment.Help(&help, prefix, new(config)) // a strings.Builder takes everything
-	help.WriteString(helpTail)
+	environment.Help(&help, prefix, new(config), helpHead, helpTail)
 	root := &cobra.Command{
 		Use:           "bridgectl",
 		Short:         "Look after the ledger, the queues and the messages between them",

@@ -20,7 +20,7 @@ const (
 )
 
 func newStatusCommand(a *app) *cobra.Command {
-	var age, openFor time.Duration
+	var openFor time.Duration
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what is staged, waiting, dead, parked, open and orphaned",
@@ -29,8 +29,8 @@ what verifiers hold unacked, need BRIDGE_MANAGEMENT_URL. A server that does not 
 shown as such, and makes the exit code 1.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case age < 0 || openFor < 0:
-				return misused("--orphans-older-than, --open-for: must not be negative")
+			case openFor < 0:
+				return misused("--open-for: must not be negative")
 			case a.config.Database.URL == "" && a.config.AMQP.URL == "":
 				return misused("nothing is known without a server: set BRIDGE_DATABASE_URL or BRIDGE_AMQP_URL")
 			}
@@ -38,7 +38,7 @@ shown as such, and makes the exit code 1.`,
 			if err != nil {
 				return err
 			}
-			facts := a.status(cmd.Context(), m, age, openFor)
+			facts := a.status(cmd.Context(), m, openFor)
 			if err := cmd.Context().Err(); err != nil {
 				return err
 			}
@@ -51,7 +51,6 @@ shown as such, and makes the exit code 1.`,
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&age, "orphans-older-than", orphanAge, "how old a row must be to count as an orphan")
 	cmd.Flags().DurationVar(&openFor, "open-for", time.Second, "list transactions that have been open for longer than this")
 	return cmd
 }
@@ -89,7 +88,7 @@ const statusPatience = 20 * time.Second
 
 // status asks the servers that are named. Transactions that have been open for less than
 // openFor are left out.
-func (a *app) status(ctx context.Context, m *management, age, openFor time.Duration) *statusFacts {
+func (a *app) status(ctx context.Context, m *management, openFor time.Duration) *statusFacts {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
 	facts := &statusFacts{At: time.Now().UTC(), Failures: []string{}}
@@ -105,7 +104,7 @@ func (a *app) status(ctx context.Context, m *management, age, openFor time.Durat
 	}
 	if a.config.Database.URL != "" {
 		var err error
-		facts.Ledger, err = a.ledgerStatus(ctx, age, openFor)
+		facts.Ledger, err = a.ledgerStatus(ctx, openFor)
 		fail(err)
 	}
 	return facts
@@ -153,7 +152,7 @@ func (a *app) queueStatus(ctx context.Context, m *management) ([]queueStatus, er
 	return all, nil
 }
 
-func (a *app) ledgerStatus(ctx context.Context, age, openFor time.Duration) (*ledgerStatus, error) {
+func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration) (*ledgerStatus, error) {
 	ledger, err := a.ledger(ctx)
 	if err != nil {
 		return nil, err
@@ -165,7 +164,7 @@ func (a *app) ledgerStatus(ctx context.Context, age, openFor time.Duration) (*le
 		if err != nil {
 			return nil, err
 		}
-		old, err := ledger.Orphans(ctx, age, orphansMost)
+		old, err := ledger.Orphans(ctx, orphanAge, orphansMost)
 		if err != nil {
 			return nil, err
 		}

@@ -24,14 +24,23 @@ const (
 	gatewayReady = "consumer session started"
 )
 
-// buildGateway builds the e-mail gateway, and has it make its tables.
+// buildGateway finds the e-mail gateway beside the demo or builds it, and has it make its tables.
 func (t *theatre) buildGateway(ctx context.Context, folder string, out io.Writer) error {
-	fmt.Fprintln(out, "gateway   the program cmd/email-gateway, built from its source")
-	t.program = filepath.Join(folder, "email-gateway")
-	build := exec.CommandContext(ctx, "go", "build", "-o", t.program, gatewayPackage)
-	build.Cancel = func() error { return build.Process.Signal(os.Interrupt) } // removes its files
-	if output, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w; run the demo in the project's folder: %s", gatewayPackage, err, output)
+	demo, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	t.program = filepath.Join(filepath.Dir(demo), "email-gateway")
+	if _, err := os.Stat(t.program); err == nil {
+		fmt.Fprintln(out, "gateway   the program email-gateway beside the demo")
+	} else {
+		fmt.Fprintln(out, "gateway   the program cmd/email-gateway, built from its source")
+		t.program = filepath.Join(folder, "email-gateway")
+		build := exec.CommandContext(ctx, "go", "build", "-o", t.program, gatewayPackage)
+		build.Cancel = func() error { return build.Process.Signal(os.Interrupt) } // removes its files
+		if output, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w; run the demo in the project's folder: %s", gatewayPackage, err, output)
+		}
 	}
 	if _, err := t.askGateway(ctx, "migrate"); err != nil {
 		return err

@@ -25,7 +25,8 @@ transactions, some of which roll back, stay open for long, or lose their process
 a verifier is killed and replaced; two e-mail gateways, killed in the middle of
 their e-mails, send one for each order to a mail server. Everything runs in
 processes of its own and is gone at the end, also after Ctrl-C.
-The gateway (cmd/email-gateway) is built first: run it in the project's folder.
+The gateway is the program email-gateway beside the demo's, or else it is built
+first: run the demo in the project's folder then.
 
   -orders N  how many orders to place (default 4000)
   -version   print of which release, revision and Go this build is

@@ -50,7 +50,7 @@ func work(ctx context.Context, c *config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if g.db, err = database.Open(ctx, c.Database.URL); err != nil {
+	if g.db, err = openDatabase(ctx, c); err != nil {
 		return err
 	}
 	defer g.db.Close()
@@ -76,6 +76,20 @@ func work(ctx context.Context, c *config, stderr io.Writer) error {
 	}
 	defer server.Close()
 	return g.work(ctx, giveUp)
+}
+
+// besideSessions are the connections that a gateway uses beside those of its e-mails: one each
+// for what is not sent (a duplicate, no e-mail at all), for Resume, settle, purge, a scrape and
+// /readyz.
+const besideSessions = 6
+
+// openDatabase opens a gateway's pool. Nothing holds a connection while it waits for another.
+func openDatabase(ctx context.Context, c *config) (*database.Database, error) {
+	db, err := database.Open(ctx, c.Database.URL)
+	if err == nil {
+		db.Limit(int(c.SMTP.Sessions) + besideSessions) // as the documentation promises to who counts them
+	}
+	return db, err
 }
 
 // open opens what both the gateway and its subcommands need. g is nil for these.

@@ -1,12 +1,5 @@
 package main
 
-import (
-	"io"
-	"strings"
-
-	"github.com/twoqueue/twoqueue/cmd/internal/environment"
-)
-
 const helpHead = `Usage: email-gateway [-health]
        email-gateway migrate
        email-gateway schema
@@ -45,14 +38,3 @@ Exit codes:
   2  an argument or a variable is wrong: one line on standard error says which
   3  stopped by a signal, but not drained in EMAIL_DRAIN: see doubtful list
 `
-
-func help(stdout, stderr io.Writer) int {
-	var text strings.Builder
-	text.WriteString(helpHead)
-	if err := environment.Help(&text, prefix, new(config)); err != nil {
-		return fail(stderr, exitFailed, err)
-	}
-	text.WriteString(helpTail)
-	_, _ = io.WriteString(stdout, text.String())
-	return exitDone
-}

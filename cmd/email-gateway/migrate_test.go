@@ -1,33 +1,12 @@
 package main
 
 import (
-	"context"
-	"io"
-	"net"
-	"strings"
 	"testing"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/commandtest"
 )
 
-// A job that is stopped before the tables are there has not succeeded.
-func TestAMigrationThatIsInterruptedHasFailed(t *testing.T) {
-	t.Setenv("EMAIL_HTTP_ADDR", "none")
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	t.Setenv("EMAIL_DATABASE_URL", "postgres://user@"+silent.Addr().String()+"/db?sslmode=disable")
-	ctx, interrupt := context.WithCancel(t.Context())
-	var stderr strings.Builder
-	ended := make(chan int, 1)
-	go func() { ended <- run(ctx, []string{"migrate"}, io.Discard, &stderr) }()
-	client, err := silent.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	interrupt()
-	if code := <-ended; code != exitFailed || !strings.HasPrefix(stderr.String(), "email-gateway: interrupted") {
-		t.Errorf("exit code %d, %q", code, &stderr)
-	}
+func TestMigrate(t *testing.T) {
+	minimal(t)
+	commandtest.Migrates(t, run, "email-gateway", "EMAIL_DATABASE_URL", exitFailed, "migrate")
 }

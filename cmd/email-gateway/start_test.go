@@ -79,3 +79,20 @@ func TestWhatEndsItIsExplained(t *testing.T) {
 		}
 	}
 }
+
+// What the documents say of connections, to who counts them, is a limit.
+func TestTheConnectionsAreNoMoreThanTheDocumentsSay(t *testing.T) {
+	minimal(t)
+	commandtest.Set(t, "EMAIL_DATABASE_URL=sqlite:"+filepath.Join(t.TempDir(), "gateway.db"), "EMAIL_SMTP_SESSIONS=7")
+	if code, _, stderr := outcome(t, "migrate"); code != exitDone {
+		t.Fatal(stderr)
+	}
+	c, err := load(true)
+	must(t, err)
+	db, err := openDatabase(t.Context(), c)
+	must(t, err)
+	defer db.Close()
+	if most, want := db.Stats().MaxOpenConnections, 7+6; most != want {
+		t.Errorf("the pool allows %d connections, must allow EMAIL_SMTP_SESSIONS and six more: %d", most, want)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/cmd/internal/program"
 )
@@ -33,9 +34,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		if err := help(stdout); err != nil {
-			return fail(stderr, exitFailed, err)
-		}
+		environment.Help(stdout, prefix, new(config), helpHead, helpTail)
 		return exitDone
 	case err != nil:
 		return fail(stderr, exitMisused, fmt.Errorf("%w; see shop -help", err))

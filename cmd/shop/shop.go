@@ -48,7 +48,7 @@ func keep(ctx context.Context, c *config, log *slog.Logger) error {
 		return err
 	}
 	defer db.Close()
-	if err := db.MigrateTables(ctx, tables, part); err != nil {
+	if err := migrate(ctx, c, db); err != nil {
 		return err
 	}
 	log.Info("migrated the shop's own table")
@@ -67,6 +67,13 @@ func keep(ctx context.Context, c *config, log *slog.Logger) error {
 	}
 	log.Info("the shop is open", "every", c.Every.Duration())
 	return s.serve(ctx)
+}
+
+// migrate makes the shop's table. From then on a transaction is all that a connection is for.
+func migrate(ctx context.Context, c *config, db *database.Database) error {
+	err := db.MigrateTables(ctx, tables, part)
+	db.Limit(int(c.Open))
+	return err
 }
 
 // serve places orders until ctx ends.

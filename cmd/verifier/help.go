@@ -1,12 +1,5 @@
 package main
 
-import (
-	"io"
-	"strings"
-
-	"github.com/twoqueue/twoqueue/cmd/internal/environment"
-)
-
 const helpHead = `Usage: verifier [-migrate | -health]
 
 Forwards the messages of committed transactions from the staging queue to their
@@ -64,14 +57,3 @@ Exit codes:
 Each but 0 comes with one line on standard error that says what to do. With 4 to
 7 it could not start; once it has started, it tries again until it is stopped.
 `
-
-func help(stdout, stderr io.Writer) int {
-	var text strings.Builder
-	text.WriteString(helpHead)
-	if err := environment.Help(&text, prefix, new(config)); err != nil {
-		return fail(stderr, exitFailed, err)
-	}
-	text.WriteString(helpTail)
-	_, _ = io.WriteString(stdout, text.String())
-	return exitDone
-}

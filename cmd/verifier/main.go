@@ -55,7 +55,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		return help(stdout, stderr)
+		environment.Help(stdout, prefix, new(config), helpHead, helpTail)
+		return exitDone
 	case err != nil:
 		return fail(stderr, exitMisused, fmt.Errorf("%w; see verifier -help", err))
 	case flags.NArg() > 0:

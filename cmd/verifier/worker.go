@@ -124,9 +124,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 		return err
 	}
 	w.db = db
-	most := w.config.options(w.log).Connections() + ownConnections
-	db.SetMaxOpenConns(most) // as the documentation promises to who counts them
-	db.SetMaxIdleConns(most)
+	db.Limit(w.config.options(w.log).Connections() + ownConnections) // as the documentation promises to who counts them
 	ledger, err := db.LedgerOn(ctx, w.config.OwnTable)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -105,8 +106,8 @@ func (w *world) vhost() string {
 	return strings.TrimPrefix(parsed.Path, "/")
 }
 
-// manage sends a request to the management API.
-func (w *world) manage(method, path string, body any) {
+// manage sends a request to the management API, and returns its answer.
+func (w *world) manage(method, path string, body any) []byte {
 	w.t.Helper()
 	text, err := json.Marshal(body)
 	must(w.t, err)
@@ -119,9 +120,11 @@ func (w *world) manage(method, path string, body any) {
 	response, err := http.DefaultClient.Do(request)
 	must(w.t, err)
 	defer response.Body.Close()
-	if response.StatusCode/100 != 2 {
-		w.t.Fatalf("%s %s: %s", method, path, response.Status)
+	answer, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode/100 != 2 {
+		w.t.Fatalf("%s %s: %v, %s: %s", method, path, err, response.Status, answer)
 	}
+	return answer
 }
 
 func (w *world) policy(name, pattern string, definition map[string]any) {

@@ -11,15 +11,25 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib" // driver
 
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
 
-// demo starts a demo whose temporary files are in a folder of its own.
-func demo(t *testing.T, args ...string) (p *process, temporary string) {
+// demo starts a demo whose temporary files are in a folder of its own. It finds the e-mail
+// gateway beside it, or builds one if it is alone.
+func demo(t *testing.T, alone bool, args ...string) (p *process, temporary string) {
 	t.Helper()
 	temporary = t.TempDir()
-	return start(t, "demo", append([]string{"TMPDIR=" + temporary}, args...)...), temporary
+	cmd := program.Command(t, "demo", append([]string{"TMPDIR=" + temporary}, args...)...)
+	if alone {
+		path := filepath.Join(t.TempDir(), "demo")
+		must(t, os.Link(cmd.Path, path))
+		cmd.Path = path
+	} else {
+		program.Path(t, "email-gateway")
+	}
+	return &process{program.StartCmd(t, cmd), t}, temporary
 }
 
 // gone holds the demo to leaving neither files nor processes.
@@ -51,7 +61,7 @@ func TestDemo(t *testing.T) {
 			if kind.Name == stage.Postgres.Name {
 				args = append(args, "BRIDGE_DATABASE_URL="+s.DatabaseURL)
 			}
-			p, temporary := demo(t, args...)
+			p, temporary := demo(t, false, args...)
 			if code := p.Await(); code != 0 || p.Stderr.String() != "" {
 				t.Errorf("exit code %d, standard error %q", code, p.Stderr.String())
 			}
@@ -95,7 +105,7 @@ func noSchemas(t *testing.T, db *sql.DB) {
 }
 
 // Ctrl-C takes everything down. Even killed it leaves no process, its private RabbitMQ
-// included.
+// included. The one that is killed is given nothing: it starts and builds what it needs.
 func TestADemoThatIsStoppedLeavesNothing(t *testing.T) {
 	t.Parallel()
 	shared := servertest.Vhost(t)
@@ -110,7 +120,7 @@ func TestADemoThatIsStoppedLeavesNothing(t *testing.T) {
 	} {
 		t.Run(c.signal.String(), func(t *testing.T) {
 			t.Parallel()
-			p, temporary := demo(t, c.broker...)
+			p, temporary := demo(t, c.broker == nil, c.broker...)
 			p.Read(&p.Stdout, "the shop opens", func(said string) bool { return strings.Contains(said, "the shop opens") })
 			servertest.Eventually(t, "the director, two gateways, a verifier and the shop run", func() bool {
 				p.Running()

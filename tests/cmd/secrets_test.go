@@ -3,6 +3,7 @@ package cmd_test
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -56,30 +57,54 @@ func secretFile(t *testing.T, text string) string {
 	return path
 }
 
+// erlang is a text as Erlang takes it.
+func erlang(text string) string {
+	numbers := strings.Trim(fmt.Sprint([]byte(text)), "[]")
+	return "<<" + strings.ReplaceAll(numbers, " ", ",") + ">>"
+}
+
+// userShop makes the user shop, with the secret, in a vhost of the shared broker. goodbye ends
+// its connections with a word.
+func userShop(t *testing.T, vhostURL string) (goodbye func()) {
+	t.Helper()
+	broker := servertest.RabbitMQ(t)
+	vhost, err := url.Parse(vhostURL)
+	must(t, err)
+	eval := func(format string, args ...any) {
+		if _, err := broker.Eval(context.Background(), format, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eval(`rabbit_auth_backend_internal:add_user(<<"shop">>, %s, <<"test">>)`, erlang(secret))
+	t.Cleanup(func() { eval(`rabbit_auth_backend_internal:delete_user(<<"shop">>, <<"test">>)`) })
+	eval(`rabbit_auth_backend_internal:set_permissions(<<"shop">>, %s, <<".*">>, <<"^(?!forbidden)">>, <<".*">>, <<"test">>)`,
+		erlang(strings.TrimPrefix(vhost.Path, "/")))
+	return func() {
+		eval(`rabbit_networking:close_all_user_connections(<<"shop">>, "a reason of its own")`)
+	}
+}
+
 // The worker's whole life, with both URLs from files: work of every kind, servers
 // that close and come back, the end by a dump of its stacks.
 func TestNoPasswordInALongLife(t *testing.T) {
 	t.Parallel()
-	broker := servertest.StartRabbitMQ(t, nil)
-	for _, args := range [][]string{{"add_user", "shop", secret}, {"set_permissions", "shop", ".*", "^(?!forbidden)", ".*"}} {
-		if _, err := broker.Ctl(t.Context(), args...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	database := strictPostgres(t, "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n", false)
+	address := servertest.Vhost(t)
+	goodbye := userShop(t, address)
+	database := strictPostgres(t)
 	kind := stage.Postgres
 	kind.URL = func(testing.TB) string { return database.URL() }
-	s := stage.On(t, kind, broker.URL(), bridge.Topology{Queue: "staging"})
+	s := stage.On(t, kind, address, bridge.Topology{Queue: "staging"})
+	refused(t, 4, "BRIDGE_DATABASE_URL", "correct user or password", "BRIDGE_DATABASE_URL="+login(t, database.URL()), "BRIDGE_AMQP_URL="+address)
 	if _, err := s.DB.ExecContext(t.Context(), "CREATE ROLE shop LOGIN SUPERUSER PASSWORD '"+secret+"'"); err != nil {
 		t.Fatal(err)
 	}
 	target := s.Queue("target", nil)
 	must(t, s.Channel.ExchangeDeclare("forbidden", "topic", true, false, false, false, nil))
 
-	valve := servertest.NewValve(t, broker.Addr())
+	valve, through := servertest.Through(t, address)
 	p := start(t, "verifier", "BRIDGE_QUEUE="+s.Topology.Queue, "BRIDGE_LOG_LEVEL=debug", "BRIDGE_UNROUTABLE=1ms", "BRIDGE_AUDIT=10",
 		"BRIDGE_DATABASE_URL_FILE="+secretFile(t, login(t, database.URL())+"\n"),
-		"BRIDGE_AMQP_URL_FILE="+secretFile(t, login(t, "amqp://"+valve.Addr()+"/")+"\r\n"))
+		"BRIDGE_AMQP_URL_FILE="+secretFile(t, login(t, through)+"\r\n"))
 	p.Hear("session started")
 	s.RollBack(stage.To(target, "rolled back"))
 	s.Commit(stage.To(target, "committed"), stage.To("nowhere", "unroutable"), bridge.Message{Exchange: "forbidden", RoutingKey: "x"})
@@ -91,20 +116,25 @@ func TestNoPasswordInALongLife(t *testing.T) {
 
 	said := func(words string) int { return strings.Count(p.Stderr.String(), words) }
 	// endures has servers go away, which must show in vain attempts to start, and come back.
-	endures := func(away func(), back server) {
+	endures := func(away, back func()) {
 		t.Helper()
 		started, ended := said("session started"), said("session ended")
 		away()
 		servertest.Eventually(t, "attempts to start fail", func() bool { return said("session ended") > ended+1 })
-		must(t, back.Restart(t.Context()))
+		back()
 		servertest.Eventually(t, "a new session", func() bool { return said("session started") > started })
 	}
-	endures(func() { _ = broker.Shutdown() }, broker) // the restart shows whether it has worked
+	broker := servertest.RabbitMQ(t).Addr()
+	ended := said("session ended")
+	goodbye()
+	servertest.Eventually(t, "the broker has ended a session", func() bool { return said("session ended") > ended })
+	endures(func() { valve.Avoid(broker) }, func() { valve.Avoid("") })
+	restart := func() { must(t, database.Restart(t.Context())) }
 	// Without a message nobody would miss the database.
 	open, _ := s.Begin(stage.To(target, "open"))
-	endures(func() { _ = database.Shutdown(); _ = open.Rollback() }, database)
+	endures(func() { _ = database.Shutdown(); _ = open.Rollback() }, restart)
 	open, _ = s.Begin(stage.To(target, "open"))
-	endures(func() { database.Kill(); valve.Cut(); _ = open.Rollback() }, database) // a broker that is killed says no more than a cut
+	endures(func() { database.Kill(); valve.Cut(); _ = open.Rollback() }, restart) // a broker that is killed says no more than a cut
 	p.Signal(syscall.SIGQUIT)
 	p.Await()
 	if !strings.Contains(p.Stderr.String(), "goroutine ") {
@@ -112,5 +142,3 @@ func TestNoPasswordInALongLife(t *testing.T) {
 	}
 	silent(t, p)
 }
-
-type server interface{ Restart(context.Context) error }

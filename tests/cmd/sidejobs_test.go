@@ -50,7 +50,7 @@ func TestMessagesDependOnNothingBesideThem(t *testing.T) {
 	p := verify(t, s, "BRIDGE_DATABASE_URL="+database.String(), "BRIDGE_SAMPLE_INTERVAL=50ms",
 		"BRIDGE_HTTP_ADDR="+http.Addr().String(), "BRIDGE_STATUS_ADDR="+status.Addr().String(), "BRIDGE_PPROF_ADDR="+pprof.Addr().String(),
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://"+taken().Addr().String(), "OTEL_EXPORTER_OTLP_TIMEOUT=1000",
-		"OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_BSP_MAX_QUEUE_SIZE=10", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=10")
+		"OTEL_BSP_EXPORT_TIMEOUT=1000", "OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_BSP_MAX_QUEUE_SIZE=10", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=10")
 	through := func() {
 		t.Helper()
 		const messages = 50

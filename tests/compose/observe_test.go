@@ -18,7 +18,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
 	"github.com/twoqueue/twoqueue/tests/program"
-	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -26,9 +25,9 @@ import (
 // broker: every query of the dashboard and every series of the alerts has an answer.
 func TestTheDashboardAndTheAlertsAskForWhatIsThere(t *testing.T) {
 	binary := installed(t, "prometheus")
-	rabbit := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_prometheus"}})
-	verifier, gateway := startServices(t, rabbit.VhostURL("/"))
-	p := startPrometheus(t, binary, verifier, gateway, rabbit.PrometheusAddr())
+	broker := servertest.Vhost(t)
+	verifier, gateway := startServices(t, broker)
+	p := startPrometheus(t, binary, verifier, gateway, scrapedBroker(t))
 
 	wanted := make(map[string]string)
 	for title, query := range readDashboard(t).queries() {
@@ -71,6 +70,21 @@ func TestTheDashboardAndTheAlertsAskForWhatIsThere(t *testing.T) {
 		return !slices.ContainsFunc(p.alerts(), func(a alert) bool { return a.Health != "ok" })
 	}, func() string { return fmt.Sprintf("%+v", p.alerts()) })
 	t.Logf("%d queries of the dashboard and the alerts had an answer", len(wanted))
+}
+
+// scrapedBroker has the shared broker serve its metrics, which disturbs nobody, and returns where.
+func scrapedBroker(t *testing.T) string {
+	t.Helper()
+	broker := servertest.RabbitMQ(t)
+	_, err := broker.Eval(t.Context(), `
+		application:set_env(rabbitmq_prometheus, tcp_config, [{port, %d}, {ip, "127.0.0.1"}], [{persistent, true}]),
+		{ok, File} = application:get_env(rabbit, enabled_plugins_file),
+		ok = file:write_file(File, "[rabbitmq_management,rabbitmq_prometheus]."),
+		{ok, _, _} = rabbit_plugins:ensure(File)`, broker.PrometheusPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return broker.PrometheusAddr()
 }
 
 var endpoints = regexp.MustCompile(`msg=endpoints address=(\S+)`)

@@ -10,51 +10,42 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	mysqldriver "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
 	mssql "github.com/microsoft/go-mssqldb"
 )
 
-// How long a server may take to start, and how often the one who waits is told. Stacks
-// start everything at once, on machines that are busy with it.
+// How long a server may take to start, and how long to pause at most between two attempts.
+// Stacks start everything at once, on machines that are busy with it.
 const (
 	startPatience   = 2 * time.Minute
 	attemptPatience = 30 * time.Second
-	attemptPause    = 500 * time.Millisecond
-	tellEvery       = 5 * time.Second
+	longestPause    = 5 * time.Second
 )
 
 // Await connects like Create, and waits for up to two minutes for a server that is not
-// there yet, or that says that it is starting. tell hears at once what is missing, and
-// every few seconds what still is. What time does not mend, such as a wrong password, is returned at once.
+// there yet, or that says that it is starting. tell hears after each attempt what is missing.
+// What time does not mend, such as a wrong password, is returned at once.
 func Await(ctx context.Context, url string, tell func(missing error)) (*Database, error) {
-	return await(ctx, startPatience, tell, func(ctx context.Context) (*Database, error) {
-		return open(ctx, url, true, attemptPatience)
-	})
+	return await(ctx, startPatience, tell, func() (*Database, error) { return open(ctx, url, true, attemptPatience) })
 }
 
-func await(ctx context.Context, patience time.Duration, tell func(error), connect func(context.Context) (*Database, error)) (*Database, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	var told time.Time
-	for {
-		db, err := connect(ctx)
-		if err == nil || !mayStart(err) {
-			return db, err
+func await(ctx context.Context, patience time.Duration, tell func(error), connect func() (*Database, error)) (*Database, error) {
+	pauses := backoff.NewExponentialBackOff()
+	pauses.MaxInterval = longestPause
+	db, err := backoff.Retry(ctx, func() (*Database, error) {
+		db, err := connect()
+		if err != nil && !mayStart(err) {
+			err = backoff.Permanent(err)
 		}
-		if time.Since(told) >= tellEvery {
-			told = time.Now()
-			tell(err)
-		}
-		select {
-		case <-time.After(attemptPause):
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return nil, ctx.Err()
-			}
-			return nil, fmt.Errorf("%w (waited for %v)", err, patience)
-		}
+		return db, err
+	}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(patience),
+		backoff.WithNotify(func(missing error, _ time.Duration) { tell(missing) }))
+	if err != nil && ctx.Err() == nil && mayStart(err) {
+		err = fmt.Errorf("%w (waited for %v)", err, patience)
 	}
+	return db, err
 }
 
 // mayStart tells whether an error is that of a server which does not answer yet, or which

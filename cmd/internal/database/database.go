@@ -139,6 +139,12 @@ func open(ctx context.Context, url string, create bool, patience time.Duration) 
 	return &Database{DB: db, kind: kind}, nil
 }
 
+// Limit bounds the pool, and keeps open what has been opened.
+func (d *Database) Limit(connections int) {
+	d.SetMaxOpenConns(connections)
+	d.SetMaxIdleConns(connections)
+}
+
 // InClear returns the hosts to which a URL lets connections be without TLS, or with a
 // certificate that nobody verifies, and what to change in it; none if it insists on both,
 // knows no network or is no URL of a database.

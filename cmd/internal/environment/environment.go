@@ -97,15 +97,16 @@ func Usage(w io.Writer, prefix string, config any, template string) error {
 const width = 80
 
 // Help writes the variables with their defaults and meanings, in lines of at most 80
-// characters.
-func Help(w io.Writer, prefix string, config any) error {
+// characters, between a head and a tail. It panics if config is no struct of variables.
+func Help(w io.Writer, prefix string, config any, head, tail string) {
 	var variables, text strings.Builder
 	err := Usage(&variables, prefix, config, `{{range .}}{{usage_key .}}{{with usage_default .}} (default {{.}}){{end}}
 {{usage_description .}}
 {{end}}`)
 	if err != nil {
-		return err
+		panic(err)
 	}
+	text.WriteString(head)
 	for line := range strings.Lines(variables.String()) {
 		if strings.HasPrefix(line, prefix+"_") {
 			text.WriteString("  " + line)
@@ -116,6 +117,6 @@ func Help(w io.Writer, prefix string, config any) error {
 			text.WriteString(indent + part + "\n")
 		}
 	}
-	_, err = io.WriteString(w, text.String())
-	return err
+	text.WriteString(tail)
+	_, _ = io.WriteString(w, text.String()) // if nobody reads it, nobody misses it
 }

@@ -1,0 +1,121 @@
+package cmd_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/stage"
+)
+
+// A load is what shops do at the same time until stop is called.
+type load struct {
+	stop func()
+
+	mu        sync.Mutex
+	committed []string // the IDs of what must arrive
+	failed    error
+}
+
+// begin opens shops of which each runs one transaction after the other; every fifth rolls back.
+func begin(s *stage.Stage, target string, shops int) *load {
+	l := new(load)
+	ctx, cancel := context.WithCancel(context.Background())
+	var open sync.WaitGroup
+	for range shops {
+		open.Go(func() {
+			for n := 1; ctx.Err() == nil; n++ {
+				l.place(s, target, n%5 == 0)
+			}
+		})
+	}
+	l.stop = func() {
+		cancel()
+		open.Wait()
+	}
+	return l
+}
+
+var errRefused = errors.New("the shop thinks better of it")
+
+func (l *load) place(s *stage.Stage, target string, refused bool) {
+	var ids []uuid.UUID
+	err := s.Sender.InTx(context.Background(), s.DB, nil, func(tx *sender.Tx) (err error) {
+		ids, err = tx.Send(stage.To(target, "1"), stage.To(target, "2"))
+		if err == nil && refused {
+			err = errRefused
+		}
+		return err
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil:
+		l.committed = append(l.committed, ids[0].String(), ids[1].String())
+	case !errors.Is(err, errRefused):
+		l.failed = errors.Join(l.failed, err)
+	}
+}
+
+// placed is how many messages must arrive so far.
+func (l *load) placed() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.committed)
+}
+
+// A worker that is told to stop while it forwards loses nothing to its successor, and leaves it
+// nothing that it has forwarded: what has come to its target comes no second time.
+func TestSIGTERMUnderLoadLosesNothingAndDoublesNothing(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	target := s.Queue("target", nil)
+	p := verify(t, s, "BRIDGE_DRAIN=1m")
+	l := begin(s, target, 8)
+	defer l.stop()
+	// An open transaction's messages are nobody's to forward: the worker hands them back.
+	open, late := s.Begin(stage.To(target, "late"))
+	const enough = 500
+	s.Eventually("the worker is in the middle of it", func() bool { return s.Depth(target) >= enough })
+	code, byFirst := p.Stop(), s.Depth(target)
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	before := l.placed()
+	s.Eventually("the shops go on without it", func() bool { return l.placed() > before+enough/10 })
+	l.stop()
+	if l.failed != nil {
+		t.Fatal(l.failed)
+	}
+	must(t, open.Commit())
+	want := append(l.committed, late[0].String())
+
+	p = verify(t, s)
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	if code := p.Stop(); code != 0 {
+		t.Errorf("exit code %d of the second", code)
+	}
+	taken, err := s.Take(target)
+	must(t, err)
+	came := make(map[string]int)
+	for _, d := range taken {
+		came[d.MessageId]++
+	}
+	for _, id := range want {
+		if came[id] != 1 {
+			t.Errorf("message %s came %d times", id, came[id])
+		}
+		delete(came, id)
+	}
+	for id := range came {
+		t.Errorf("message %s came, which was rolled back", id)
+	}
+	if n := s.Depth(s.Topology.DeadQueue()); n != 0 {
+		t.Errorf("%d messages are dead", n)
+	}
+	t.Logf("%d messages, %d of them by the first worker", len(want), byFirst)
+}
