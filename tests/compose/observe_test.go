@@ -27,7 +27,7 @@ func TestTheDashboardAndTheAlertsAskForWhatIsThere(t *testing.T) {
 	binary := installed(t, "prometheus")
 	broker := servertest.Vhost(t)
 	verifier, gateway := startServices(t, broker)
-	p := startPrometheus(t, binary, verifier, gateway, scrapedBroker(t))
+	p := startPrometheus(t, binary, verifier, gateway, servertest.RabbitMQ(t).PrometheusAddr())
 
 	wanted := make(map[string]string)
 	for title, query := range readDashboard(t).queries() {
@@ -70,21 +70,6 @@ func TestTheDashboardAndTheAlertsAskForWhatIsThere(t *testing.T) {
 		return !slices.ContainsFunc(p.alerts(), func(a alert) bool { return a.Health != "ok" })
 	}, func() string { return fmt.Sprintf("%+v", p.alerts()) })
 	t.Logf("%d queries of the dashboard and the alerts had an answer", len(wanted))
-}
-
-// scrapedBroker has the shared broker serve its metrics, which disturbs nobody, and returns where.
-func scrapedBroker(t *testing.T) string {
-	t.Helper()
-	broker := servertest.RabbitMQ(t)
-	_, err := broker.Eval(t.Context(), `
-		application:set_env(rabbitmq_prometheus, tcp_config, [{port, %d}, {ip, "127.0.0.1"}], [{persistent, true}]),
-		{ok, File} = application:get_env(rabbit, enabled_plugins_file),
-		ok = file:write_file(File, "[rabbitmq_management,rabbitmq_prometheus]."),
-		{ok, _, _} = rabbit_plugins:ensure(File)`, broker.PrometheusPort)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return broker.PrometheusAddr()
 }
 
 var endpoints = regexp.MustCompile(`msg=endpoints address=(\S+)`)

@@ -42,11 +42,11 @@ func (s Shared) Environment() (string, error) {
 	return SharedVariable + "=" + string(text), nil
 }
 
-// StartSharedRabbitMQ starts a RabbitMQ as tests share it: with the management plugin,
-// and with as much free disk as the doctor wants it to insist on.
+// StartSharedRabbitMQ starts a RabbitMQ as tests share it: with the management plugin and its
+// metrics, and with as much free disk as the doctor wants it to insist on.
 func StartSharedRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
 	return StartRabbitMQ(ctx, &RabbitMQOptions{
-		Plugins: []string{"rabbitmq_management"},
+		Plugins: []string{"rabbitmq_management", "rabbitmq_prometheus"},
 		Config:  "disk_free_limit.absolute = 1GB",
 	})
 }

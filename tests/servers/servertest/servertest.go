@@ -50,7 +50,7 @@ func Run(m *testing.M, ignored ...goleak.Option) int {
 	return code
 }
 
-// RabbitMQ returns the shared RabbitMQ, which has the management plugin. Other
+// RabbitMQ returns the shared RabbitMQ, which has the management plugin and serves metrics. Other
 // packages may use it at the same time: a test that kills it, limits it, sets an
 // alarm, or looks at more of it than its own vhost starts its own.
 func RabbitMQ(t testing.TB) servers.RabbitMQAddress { return rabbitMQ.get(t) }
