@@ -24,9 +24,7 @@ func TestMariaDB(t *testing.T) {
 		})
 	}
 	beside("any connection", testMariaDBAnyConnection)
-	beside("end to end", func(t *testing.T) { testEndToEnd(t, mariaDBHarness()) })
 	beside("end to end, own table", func(t *testing.T) { testEndToEnd(t, mariaDBOwnTable("BINARY(16)")) })
-	beside("end to end, with a verifier's rights", func(t *testing.T) { testEndToEnd(t, mariaDBAs(t, mariaDBVerifier[:6]...)) })
 	beside("each role works with its rights and no more", func(t *testing.T) { testEachRole(t, mariaDBGuarded) })
 	beside("who migrates needs the documented rights", testMariaDBRightsToMigrate)
 	beside("own table, least rights", testMariaDBOwnTableLeastRights)
