@@ -102,7 +102,11 @@ func testBlocked(t *testing.T, server *servers.RabbitMQ) {
 	waiting := make(chan error, publishers)
 	publish := func() { waiting <- broker.Publish(ctx, outgoing("q", 1)) }
 	go publish() // this one is sent; then the broker says that it reads no more
-	servertest.Eventually(t, "the broker says that it is blocked", func() bool { return broker.Blocked() != "" })
+	servertest.Eventually(t, "the broker says that it is blocked", func() bool {
+		// It says so to who publishes, and the alarm may come to the connection after the first.
+		_ = broker.Publish(within(t, 100*time.Millisecond), outgoing("q", 1))
+		return broker.Blocked() != ""
+	})
 	messages := outgoing("q", 1)
 	err := fails(t, broker, messages, 100*time.Millisecond, bridge.ErrBlocked)
 	if errors.Is(err, bridge.ErrUnconfirmed) {
