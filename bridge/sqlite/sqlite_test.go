@@ -55,10 +55,14 @@ func dsn(file, options string) string {
 	return "file:" + file + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&" + options
 }
 
-func TestLedger(t *testing.T) { ledgertest.Run(t, harness) }
+func TestLedger(t *testing.T) {
+	t.Parallel()
+	ledgertest.Run(t, harness)
+}
 
 // The names are such as only quoting can carry.
 func TestOwnTable(t *testing.T) {
+	t.Parallel()
 	h := harness
 	h.Create = func(t testing.TB) func() (*sql.DB, error) {
 		connect := harness.Create(t)
@@ -89,4 +93,7 @@ func TestOwnTable(t *testing.T) {
 	ledgertest.Run(t, h)
 }
 
-func TestInbox(t *testing.T) { ledgertest.RunInbox(t, harness) }
+func TestInbox(t *testing.T) {
+	t.Parallel()
+	ledgertest.RunInbox(t, harness)
+}
