@@ -12,6 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -53,12 +54,12 @@ func TestMariaDBDiagnose(t *testing.T) {
 		t.Run("locks unseen", func(t *testing.T) {
 			config, admin := database(t)
 			unseeing := mariaDBVerifier[:len(mariaDBVerifier)-1]
-			expectFinding(t, openMySQL(t, mariaDBRole(t, config, admin, unseeing...)), "who holds a message up", inspect.Warning, "data_lock_waits")
+			ledgertest.Finds(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, unseeing...))), "who holds a message up", inspect.Warning, "data_lock_waits")
 		})
 	}
 	t.Run("a healthy server is well", func(t *testing.T) {
 		config, admin := database(t)
-		expectWell(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...)))
+		ledgertest.Well(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...))))
 	})
 	t.Run("an own table is well", func(t *testing.T) {
 		config, admin := database(t)
@@ -66,9 +67,9 @@ func TestMariaDBDiagnose(t *testing.T) {
 		db := mariaDBRole(t, config, admin, append(mariaDBVerifier, "SELECT ON orders")...)
 		ledger, err := mysql.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
 		must(t, err)
-		expectWell(t, ledger)
+		ledgertest.Well(t, inspectorOf(t, ledger))
 		execute(t, admin, "ALTER TABLE orders ENGINE = MyISAM")
-		expectFinding(t, ledger, "ledger", inspect.Error, "InnoDB")
+		ledgertest.Finds(t, inspectorOf(t, ledger), "ledger", inspect.Error, "InnoDB")
 	})
 	for name, c := range map[string]struct {
 		do, undo   []string
@@ -129,7 +130,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 				executeAll(t, admin, strings.ReplaceAll(statement, "$role", role))
 			}
 			db.SetMaxIdleConns(0) // each session is a new one
-			expectFinding(t, ledger, c.check, c.level, c.says)
+			ledgertest.Finds(t, inspectorOf(t, ledger), c.check, c.level, c.says)
 		})
 	}
 	t.Run("a transaction that has been open for long", func(t *testing.T) {
@@ -138,7 +139,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		must(t, openMySQL(t, admin).Record(t.Context(), bridge.SQL(tx), []uuid.UUID{newID()}))
 		config = config.Clone()
 		config.Params = map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) + 7200"}
-		expectFinding(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...)), "oldest open transaction", inspect.Warning, "2h")
+		ledgertest.Finds(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...))), "oldest open transaction", inspect.Warning, "2h")
 	})
 	t.Run("an idle holder tells its program and its last statement", func(t *testing.T) {
 		config, admin := database(t)
@@ -186,7 +187,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 	t.Run("a pool of one connection", func(t *testing.T) {
 		_, admin := database(t)
 		admin.SetMaxOpenConns(1)
-		expectFinding(t, openMySQL(t, admin), "connection pool", inspect.Error, "one connection")
+		ledgertest.Finds(t, inspectorOf(t, openMySQL(t, admin)), "connection pool", inspect.Error, "one connection")
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
@@ -40,7 +41,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 	t.Run("a healthy server is well", func(t *testing.T) {
 		address, admin := database(t)
 		_, at := newRole(t, address, admin, postgresVerifier...)
-		expectWell(t, openLedger(t, connect(t, at)))
+		ledgertest.Well(t, inspectorOf(t, openLedger(t, connect(t, at))))
 	})
 	t.Run("an own table is well", func(t *testing.T) {
 		address, admin := database(t)
@@ -49,9 +50,9 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		db := connect(t, at)
 		ledger, err := postgres.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
 		must(t, err)
-		expectWell(t, ledger)
+		ledgertest.Well(t, inspectorOf(t, ledger))
 		execute(t, admin, "ALTER TABLE orders SET UNLOGGED")
-		expectFinding(t, ledger, "ledger", inspect.Error, "unlogged")
+		ledgertest.Finds(t, inspectorOf(t, ledger), "ledger", inspect.Error, "unlogged")
 	})
 	sharedAddress, sharedAdmin := database(t) // for what is done to the server, or to a login
 	for name, c := range map[string]struct {
@@ -120,7 +121,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 			if strings.Contains(strings.Join(c.do, ""), "ALTER ROLE $role SET") { // for new sessions
 				ledger = openLedger(t, connect(t, at))
 			}
-			expectFinding(t, ledger, c.check, c.level, c.says)
+			ledgertest.Finds(t, inspectorOf(t, ledger), c.check, c.level, c.says)
 		})
 	}
 	t.Run("a transaction that has been open for long", func(t *testing.T) {
@@ -130,7 +131,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		tx := begin(t, admin)
 		_, err := tx.ExecContext(t.Context(), "SELECT 1")
 		must(t, err)
-		expectFinding(t, openLedger(t, connect(t, at)), "oldest open transaction", inspect.Warning, "2h")
+		ledgertest.Finds(t, inspectorOf(t, openLedger(t, connect(t, at))), "oldest open transaction", inspect.Warning, "2h")
 	})
 	t.Run("a prepared transaction holds a message up", func(t *testing.T) {
 		address, admin := database(t)
@@ -155,11 +156,11 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 			}
 		}
 		executeAll(t, admin, strings.ReplaceAll(strings.ReplaceAll(fakeClock, "%s", "2 h"), "$role", role))
-		expectFinding(t, openLedger(t, connect(t, at)), "prepared transactions", inspect.Warning, "2h")
+		ledgertest.Finds(t, inspectorOf(t, openLedger(t, connect(t, at))), "prepared transactions", inspect.Warning, "2h")
 	})
 	t.Run("a pool of one connection", func(t *testing.T) {
 		_, admin := database(t)
 		admin.SetMaxOpenConns(1)
-		expectFinding(t, openLedger(t, admin), "connection pool", inspect.Error, "one connection")
+		ledgertest.Finds(t, inspectorOf(t, openLedger(t, admin)), "connection pool", inspect.Error, "one connection")
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -31,7 +32,7 @@ func TestPostgresStandbyIsRefused(t *testing.T) {
 	ledger := openLedger(t, onStandby)
 	own, err := postgres.OpenOwnTable(t.Context(), onStandby, bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
-	expectFinding(t, ledger, "primary", inspect.Error, "standby")
+	ledgertest.Finds(t, inspectorOf(t, ledger), "primary", inspect.Error, "standby")
 	for _, ledger := range []driver.Ledger{ledger, own} {
 		expectNotPrimary(t, "check", ledger.Check(t.Context()))
 		expectNotPrimary(t, "prove", driver.Prove(t.Context(), ledger))
