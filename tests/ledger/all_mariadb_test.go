@@ -15,7 +15,7 @@ func TestMariaDB(t *testing.T) {
 	t.Run("suite of an own table with a UUID column", testMariaDBUUIDColumnSuite)
 	t.Run("a forget survives a deadlock", testMariaDBForgetSurvivesADeadlock)
 	t.Run("many claims of one key give it once", testMariaDBManyClaimsOfOneKeyGiveItOnce)
-	t.Run("holders leave the session as it was", testMariaDBHoldersLeaveTheSessionAsItWas)
+	t.Run("the session is left as it was", testMariaDBLeavesTheSessionAsItWas)
 
 	beside := func(name string, test func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) {
@@ -34,7 +34,6 @@ func TestMariaDB(t *testing.T) {
 	beside("a ledger of another engine is refused", testMariaDBLedgerOfAnotherEngineIsRefused)
 	beside("a claim of another since the first read is not given", testMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven)
 	beside("a migration is completed after a crash anywhere", testMariaDBMigrationIsCompletedAfterACrashAnywhere)
-	beside("the session is left as it was", testMariaDBLeavesTheSessionAsItWas)
 	beside("a row has the time of its insert", testMariaDBTimeOfInsert)
 	beside("times do not depend on the connection", testMariaDBTimesDoNotDependOnTheConnection)
 }

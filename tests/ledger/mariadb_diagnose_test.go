@@ -190,38 +190,3 @@ func TestMariaDBDiagnose(t *testing.T) {
 		ledgertest.Finds(t, inspectorOf(t, openMySQL(t, admin)), "connection pool", inspect.Error, "one connection")
 	})
 }
-
-func testMariaDBHoldersLeaveTheSessionAsItWas(t *testing.T) {
-	config, admin := mariaDB(t)
-	db := connectMariaDB(t, config)
-	db.SetMaxOpenConns(2)
-	db.SetMaxIdleConns(2)
-	both := func(do func(tx *sql.Tx)) {
-		t.Helper()
-		first, second := begin(t, db), begin(t, db)
-		do(first)
-		do(second)
-		must(t, first.Rollback())
-		must(t, second.Rollback())
-	}
-	both(func(tx *sql.Tx) {
-		_, err := tx.ExecContext(t.Context(), "SET SESSION innodb_lock_wait_timeout = 7")
-		must(t, err)
-	})
-	id := newID()
-	must(t, openMySQL(t, admin).Record(t.Context(), bridge.SQL(begin(t, admin)), []uuid.UUID{id}))
-	ledger := openMySQL(t, db)
-	if found := holders(t, ledger, id); len(found) != 1 {
-		t.Errorf("the holders are %+v", found)
-	}
-	if found := holders(t, ledger, newID()); len(found) > 0 {
-		t.Errorf("the holders are %+v", found)
-	}
-	both(func(tx *sql.Tx) {
-		var seconds int
-		must(t, tx.QueryRowContext(t.Context(), "SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&seconds))
-		if seconds != 7 {
-			t.Errorf("innodb_lock_wait_timeout was 7, is %d", seconds)
-		}
-	})
-}
