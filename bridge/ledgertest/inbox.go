@@ -158,7 +158,7 @@ func testNames(t *testing.T, i *inbox) {
 		p.Key = bad.key
 		for _, v := range Verbs(i, bad.consumer, p) {
 			if v.ByKey || bad.consumer != consumer {
-				refused(fmt.Sprintf("%q of %q", bad.key, bad.consumer), bad.says, func(tx bridge.Tx) error { return v.Do(t.Context(), tx) })
+				refused(fmt.Sprintf("%s %q of %q", v.Name, bad.key, bad.consumer), bad.says, func(tx bridge.Tx) error { return v.Do(t.Context(), tx) })
 			}
 		}
 	}
