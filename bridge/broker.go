@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -73,6 +74,7 @@ func (o *BrokerOptions) withDefaults() (BrokerOptions, error) {
 type Broker struct {
 	url    string
 	opts   BrokerOptions
+	dial   dialer
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	keeper sync.WaitGroup
@@ -123,7 +125,7 @@ func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 	if err := checkURL(url, options.TLS); err != nil {
 		return nil, err
 	}
-	b := &Broker{url: url, opts: options, linked: make(chan struct{})}
+	b := &Broker{url: url, opts: options, dial: new(net.Dialer).DialContext, linked: make(chan struct{})}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b, nil
 }
@@ -133,7 +135,7 @@ func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 func (b *Broker) Connect(ctx context.Context) (*Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.opts.DialTimeout)
 	defer cancel()
-	conn, err := connect(ctx, b.url, b.opts.Name, b.opts.TLS)
+	conn, err := connect(ctx, b.dial, b.url, b.opts.Name, b.opts.TLS)
 	return conn, cancelled(ctx, err)
 }
 

@@ -16,27 +16,6 @@ import (
 // Both ends of a pipe are in one bubble of package synctest: there a test fails at once when
 // all wait for each other.
 
-// tcpPair is a connection that ends when a test has taken too long.
-func tcpPair(t *testing.T) (near, far net.Conn) {
-	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	if near, err = net.Dial("tcp", listener.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
-	if far, err = listener.Accept(); err != nil {
-		t.Fatal(err)
-	}
-	const patience = 2 * time.Minute
-	if err := errors.Join(near.SetDeadline(time.Now().Add(patience)), far.SetDeadline(time.Now().Add(patience))); err != nil {
-		t.Fatal(err)
-	}
-	return near, far
-}
-
 // record is what one goroutine writes: whose it is, its number, and a filling
 // that shows whether it was torn.
 func record(writer, number uint32) []byte {
@@ -49,21 +28,13 @@ func record(writer, number uint32) []byte {
 	return p
 }
 
+// Many goroutines write, and one closes behind them.
 func TestBurstsKeepTheOrderAndLoseNothing(t *testing.T) {
-	t.Run("pipe", func(t *testing.T) { // which has no buffer
-		synctest.Test(t, func(t *testing.T) {
-			near, far := net.Pipe()
-			testBursts(t, near, far)
-		})
-	})
-	t.Run("tcp", func(t *testing.T) {
-		near, far := tcpPair(t)
-		testBursts(t, near, far)
-	})
+	synctest.Test(t, testBursts)
 }
 
-// testBursts writes with many goroutines, and closes behind them.
-func testBursts(t *testing.T, near, far net.Conn) {
+func testBursts(t *testing.T) {
+	near, far := net.Pipe() // which has no buffer
 	const writers, records = 16, 500
 	defer far.Close()
 	c := newBurstConn(near)

@@ -32,7 +32,10 @@ type Connection struct {
 	open    chan struct{} // closed while the broker takes messages
 }
 
-func connect(ctx context.Context, address, name string, tlsConfig *tls.Config) (*Connection, error) {
+// A dialer makes connections, as net.Dialer's DialContext does.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *tls.Config) (*Connection, error) {
 	uri, err := amqp.ParseURI(address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the broker: %w", ErrURL)
@@ -49,7 +52,7 @@ func connect(ctx context.Context, address, name string, tlsConfig *tls.Config) (
 		Properties: amqp.Table{"product": Product, "connection_name": name},
 		Locale:     "en_US",
 		Dial: func(network, _ string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)))
+			conn, err := dial(ctx, network, net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)))
 			if err != nil {
 				return nil, err
 			}

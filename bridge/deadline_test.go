@@ -26,7 +26,7 @@ func outgoing(n, size int) []Outgoing {
 func TestPublishEndsAtItsDeadline(t *testing.T) {
 	const large = 2 * burstLimit
 	for name, test := range map[string]struct {
-		peer   *peer // nil: there is no broker
+		peer   *script // nil: there is no broker
 		n      int
 		size   int
 		want   []error
@@ -34,19 +34,16 @@ func TestPublishEndsAtItsDeadline(t *testing.T) {
 		next   []error // of the next Publish, of one message, which is not sent
 	}{
 		"there is no broker":               {nil, 1, 1, []error{ErrUnavailable}, -1, []error{ErrUnavailable}},
-		"it confirms nothing":              {&peer{}, 10, 1, []error{ErrUnconfirmed, context.DeadlineExceeded}, 0, nil},
-		"it confirms the first":            {&peer{confirms: 1}, 2, 1, []error{ErrUnconfirmed, context.DeadlineExceeded}, 1, nil},
-		"it confirms all but the last":     {&peer{confirms: 9}, 10, 1, []error{ErrUnconfirmed}, 9, nil},
-		"it reads nothing after the first": {&peer{confirms: 1, reads: 1}, 5, large, []error{ErrUnavailable, context.DeadlineExceeded}, -1, []error{ErrUnavailable, context.DeadlineExceeded}},
-		"it blocks":                        {&peer{blocks: "low on memory"}, 1, 1, []error{ErrUnconfirmed, ErrBlocked}, 0, []error{ErrBlocked}},
-		"it blocks and reads nothing":      {&peer{blocks: "low on disk", reads: 1}, 5, large, []error{ErrBlocked}, -1, []error{ErrBlocked}},
+		"it confirms nothing":              {&script{}, 10, 1, []error{ErrUnconfirmed, context.DeadlineExceeded}, 0, nil},
+		"it confirms the first":            {&script{confirms: 1}, 2, 1, []error{ErrUnconfirmed, context.DeadlineExceeded}, 1, nil},
+		"it confirms all but the last":     {&script{confirms: 9}, 10, 1, []error{ErrUnconfirmed}, 9, nil},
+		"it reads nothing after the first": {&script{confirms: 1, reads: 1}, 5, large, []error{ErrUnavailable, context.DeadlineExceeded}, -1, []error{ErrUnavailable, context.DeadlineExceeded}},
+		"it blocks":                        {&script{blocks: "low on memory"}, 1, 1, []error{ErrUnconfirmed, ErrBlocked}, 0, []error{ErrBlocked}},
+		"it blocks and reads nothing":      {&script{blocks: "low on disk", reads: 1}, 5, large, []error{ErrBlocked}, -1, []error{ErrBlocked}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := brokerOfNobody(t)
-				if test.peer != nil {
-					b = brokerOf(t, *test.peer)
-				}
+				b := test.peer.peer().broker(t, BrokerOptions{})
 				publish := func(messages []Outgoing, want []error) error {
 					t.Helper()
 					const deadline = 3 * time.Second
@@ -89,22 +86,22 @@ func TestPublishEndsAtItsDeadline(t *testing.T) {
 
 // A caller who gives up hears at once, and is not to try again.
 func TestPublishEndsWithItsCaller(t *testing.T) {
-	for name, broker := range map[string]func(*testing.T) *Broker{
-		"there is no broker":  brokerOfNobody,
-		"it confirms nothing": func(t *testing.T) *Broker { return brokerOf(t, peer{}) },
-		"it reads nothing":    func(t *testing.T) *Broker { return brokerOf(t, peer{reads: 1}) },
+	for name, peer := range map[string]*script{
+		"there is no broker":  nil,
+		"it confirms nothing": {},
+		"it reads nothing":    {reads: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, leave := context.WithCancelCause(t.Context())
 				gone := errors.New("the shop shuts down")
 				time.AfterFunc(time.Minute, func() { leave(gone) })
-				b, began := broker(t), time.Now()
+				b, began := peer.peer().broker(t, BrokerOptions{}), time.Now()
 				err := b.Publish(ctx, outgoing(5, 2*burstLimit))
 				if took := time.Since(began); took != time.Minute {
 					t.Errorf("it took %v", took)
 				}
-				if err == nil || Retryable(err) || b.up != nil && !errors.Is(err, gone) {
+				if err == nil || Retryable(err) || peer != nil && !errors.Is(err, gone) {
 					t.Errorf("retryable %t: %v", Retryable(err), err)
 				}
 			})
@@ -112,24 +109,35 @@ func TestPublishEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-func TestTheEndOfAConnectionWaitsForNoSilentPeer(t *testing.T) {
-	for _, test := range []struct {
-		peer peer
-		want time.Duration
-	}{{peer{}, 0}, {peer{reads: 1}, closePatience}} {
-		synctest.Test(t, func(t *testing.T) {
-			b := brokerOf(t, test.peer)
-			unconfirmed := make(chan error, 1)
-			go func() { unconfirmed <- b.Publish(t.Context(), outgoing(2, 1)) }()
-			synctest.Wait()
-			began := time.Now()
-			b.up.publishers[0].conn.Close()
-			if took := time.Since(began); took != test.want {
-				t.Errorf("a peer that reads %d messages: it took %v, want %v", test.peer.reads, took, test.want)
-			}
-			if err := <-unconfirmed; !errors.Is(err, ErrUnconfirmed) {
-				t.Errorf("what was in flight: %v", err)
-			}
+func TestCloseEndsWhatIsUnderWayAndWaitsForNoSilentPeer(t *testing.T) {
+	for name, test := range map[string]struct {
+		peer *script
+		took time.Duration
+		want error
+	}{
+		"there is no broker":  {nil, 0, ErrUnavailable},
+		"it confirms nothing": {&script{}, 0, ErrUnconfirmed},
+		"it reads nothing":    {&script{reads: 1}, closePatience, ErrUnconfirmed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := test.peer.peer().broker(t, BrokerOptions{})
+				underWay := make(chan error, 1)
+				go func() { underWay <- b.Publish(t.Context(), outgoing(2, 1)) }()
+				synctest.Wait()
+				began := time.Now()
+				b.Close()
+				if took := time.Since(began); took != test.took {
+					t.Errorf("it took %v, want %v", took, test.took)
+				}
+				if err := <-underWay; !errors.Is(err, test.want) {
+					t.Errorf("what was under way: %v, want %v", err, test.want)
+				}
+				if err := b.Publish(t.Context(), outgoing(1, 1)); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "closed") {
+					t.Errorf("afterwards: %v", err)
+				}
+				b.Close() // again is no harm
+			})
 		})
 	}
 }

@@ -1,15 +1,16 @@
 package bridge
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // A peerConn is a connection on the side of a peer, which speaks as much of AMQP as a Broker
@@ -118,100 +119,81 @@ func (m peerMessage) refuse() {
 	m.conn.say(m.channel, method{20, 40, preconditionFailed + "\x07refused" + "\x00\x3c" + "\x00\x28"})
 }
 
-// A peer follows a script.
+// A peer is the only server that a Broker comes to, by a pipe: it reads, or nothing moves.
 type peer struct {
+	dials atomic.Int32
+	on    func() func(peerMessage) bool // what serve is given, for each connection
+}
+
+// broker is one that comes to the peer, or to nobody if there is none.
+func (p *peer) broker(t *testing.T, opts BrokerOptions) *Broker {
+	t.Helper()
+	opts.Logger = slog.New(slog.DiscardHandler)
+	b, err := NewBroker("amqp://peer/?heartbeat=3600", &opts) // a peer may be silent for as long as a test takes
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.dial = func(context.Context, string, string) (net.Conn, error) {
+		if p == nil {
+			return nil, errors.New("nobody is there")
+		}
+		p.dials.Add(1)
+		near, far := net.Pipe()
+		go (&peerConn{Conn: far}).serve(p.on())
+		return near, nil
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// A script is what a peer does by itself.
+type script struct {
 	confirms int    // how many messages it confirms
 	blocks   string // its reason for taking nothing after the first message
 	reads    int    // after so many messages it reads nothing more; 0: it reads on
 }
 
-func (p peer) serve(conn net.Conn) {
-	published := 0
-	(&peerConn{Conn: conn}).serve(func(m peerMessage) bool {
-		if published++; published <= p.confirms {
-			m.confirm()
+// peer is one that follows the script; without a script there is none.
+func (s *script) peer() *peer {
+	if s == nil {
+		return nil
+	}
+	return &peer{on: func() func(peerMessage) bool {
+		published := 0
+		return func(m peerMessage) bool {
+			if published++; published <= s.confirms {
+				m.confirm()
+			}
+			if published == 1 && s.blocks != "" {
+				m.conn.say(0, method{10, 60, string(rune(len(s.blocks))) + s.blocks}) // blocked
+			}
+			return s.reads == 0 || published < s.reads
 		}
-		if published == 1 && p.blocks != "" {
-			m.conn.say(0, method{10, 60, string(rune(len(p.blocks))) + p.blocks}) // blocked
-		}
-		return p.reads == 0 || published < p.reads
-	})
-}
-
-// brokerOf is a Broker that is linked to the peer over one channel, and makes no other link.
-func brokerOf(t *testing.T, p peer) *Broker {
-	t.Helper()
-	near, far := net.Pipe() // no buffer: the peer reads, or nothing moves
-	t.Cleanup(func() { _ = far.Close() })
-	go p.serve(far)
-	c := &Connection{burst: newBurstConn(near), done: make(chan struct{}), open: make(chan struct{})}
-	close(c.open)
-	var err error
-	c.conn, err = amqp.Open(c.burst, amqp.Config{SASL: []amqp.Authentication{&amqp.PlainAuth{}}, Vhost: "/", Locale: "en_US"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	go c.watch(c.conn.NotifyBlocked(make(chan amqp.Blocking, 4)), c.conn.NotifyClose(make(chan *amqp.Error, 1)))
-	t.Cleanup(c.Close)
-	publisher, err := c.Publisher(100)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := brokerOfNobody(t)
-	b.once.Do(func() {})
-	b.up = &link{publishers: []*Publisher{publisher}, gone: make(chan struct{})}
-	return b
-}
-
-// brokerOfNobody is a Broker at whose address nobody listens.
-func brokerOfNobody(t *testing.T) *Broker {
-	t.Helper()
-	b, err := NewBroker("amqp://127.0.0.1:1/", &BrokerOptions{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	return b
+	}}
 }
 
 const peerPatience = 2 * time.Minute
 
 // A scriptedPeer leaves it to the test to say what becomes of each message.
 type scriptedPeer struct {
+	peer
 	t         *testing.T
-	listener  net.Listener
-	accepted  chan *peerConn
 	published chan peerMessage
-	ended     chan struct{} // closed when the test ends
-	serving   sync.WaitGroup
 }
 
 func newScriptedPeer(t *testing.T) *scriptedPeer {
-	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	p := &scriptedPeer{t: t, published: make(chan peerMessage)}
+	p.on = func() func(peerMessage) bool {
+		return func(m peerMessage) bool {
+			select {
+			case p.published <- m:
+				return true
+			case <-t.Context().Done():
+				return false
+			}
+		}
 	}
-	p := &scriptedPeer{t: t, listener: listener, accepted: make(chan *peerConn, 100), published: make(chan peerMessage), ended: make(chan struct{})}
-	p.serving.Go(p.accept)
-	t.Cleanup(func() {
-		close(p.ended)
-		_ = listener.Close()
-		p.serving.Wait()
-	})
 	return p
-}
-
-// broker is one whose only server is the peer. It is closed before the peer.
-func (p *scriptedPeer) broker(opts BrokerOptions) *Broker {
-	p.t.Helper()
-	opts.Logger = slog.New(slog.DiscardHandler)
-	b, err := NewBroker("amqp://"+p.listener.Addr().String()+"/", &opts)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(b.Close)
-	return b
 }
 
 // next is the next message that was published.
@@ -223,27 +205,5 @@ func (p *scriptedPeer) next() peerMessage {
 	case <-time.After(peerPatience):
 		p.t.Fatal("nothing was published")
 		return peerMessage{}
-	}
-}
-
-func (p *scriptedPeer) accept() {
-	for {
-		conn, err := p.listener.Accept()
-		if err != nil {
-			return
-		}
-		c := &peerConn{Conn: conn}
-		p.accepted <- c
-		p.serving.Go(func() {
-			defer conn.Close()
-			c.serve(func(m peerMessage) bool {
-				select {
-				case p.published <- m:
-					return true
-				case <-p.ended:
-					return false
-				}
-			})
-		})
 	}
 }

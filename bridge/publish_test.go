@@ -35,7 +35,7 @@ func awaitResult(t *testing.T, what string, result <-chan error) error {
 // A broker that never confirms must not make us hold what nobody waits for.
 func TestABodyIsGarbageWhenItsCallerHasGone(t *testing.T) {
 	peer := newScriptedPeer(t)
-	b := peer.broker(BrokerOptions{})
+	b := peer.broker(t, BrokerOptions{})
 	ctx, leave := context.WithCancel(t.Context())
 	result, freed := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -66,7 +66,7 @@ func TestABodyIsGarbageWhenItsCallerHasGone(t *testing.T) {
 // It ends its own channel only: what travels over another one is no part of it, and goes on.
 func TestARefusedMessageCostsNobodyTheConnection(t *testing.T) {
 	peer := newScriptedPeer(t)
-	b := peer.broker(BrokerOptions{Channels: 2})
+	b := peer.broker(t, BrokerOptions{Channels: 2})
 	good := publish(b, "good")
 	waiting := peer.next()
 	poison := publish(b, "poison")
@@ -90,7 +90,7 @@ func TestARefusedMessageCostsNobodyTheConnection(t *testing.T) {
 			t.Errorf("after a refusal: %v", err)
 		}
 	}
-	if n := len(peer.accepted); n != 1 {
+	if n := peer.dials.Load(); n != 1 {
 		t.Errorf("%d connections were made", n)
 	}
 }
@@ -98,7 +98,7 @@ func TestARefusedMessageCostsNobodyTheConnection(t *testing.T) {
 // There is no other channel to be had then.
 func TestAConnectionThatIsLostBehindARefusalIsMadeAnew(t *testing.T) {
 	peer := newScriptedPeer(t)
-	b := peer.broker(BrokerOptions{})
+	b := peer.broker(t, BrokerOptions{})
 	poison := publish(b, "poison")
 	refused := peer.next()
 	refused.refuse()
@@ -111,7 +111,7 @@ func TestAConnectionThatIsLostBehindARefusalIsMadeAnew(t *testing.T) {
 	if err := awaitResult(t, "the next one", next); err != nil {
 		t.Errorf("over the new connection: %v", err)
 	}
-	if n := len(peer.accepted); n != 2 {
+	if n := peer.dials.Load(); n != 2 {
 		t.Errorf("%d connections were made", n)
 	}
 }

@@ -170,6 +170,7 @@ func TestAWorkerThatHasLostItsLeaseCommitsNothing(t *testing.T) {
 // And the reason must not be lost because it takes longer to write down than the lease has
 // room for.
 func TestAHandlerThatOutlastsItsLeaseHasFailedHoweverSlowTheDatabaseIs(t *testing.T) {
+	t.Parallel()
 	opts := quick
 	opts.Lease, opts.Attempts = time.Second, 1
 	r := newReceiver(t, opts)

@@ -42,6 +42,7 @@ func newPurged(t *testing.T, retention time.Duration) *receiver {
 }
 
 func TestAPurgeForgetsWhatIsOldAndNothingElse(t *testing.T) {
+	t.Parallel()
 	r := newPurged(t, 10*day)
 	const old, young = 1300, 700
 	for n := range uint32(old) {
@@ -75,6 +76,7 @@ func TestAPurgeForgetsWhatIsOldAndNothingElse(t *testing.T) {
 // Nobody calls Purge: who handles messages purges as well, and faster than it claims. If it
 // cannot, the deliveries are handled all the same.
 func TestHandlingPurges(t *testing.T) {
+	t.Parallel()
 	for name, failure := range map[string]error{"all that is old": nil, "nothing while it fails": errNetwork} {
 		t.Run(name, func(t *testing.T) {
 			r := newPurged(t, 10*day)

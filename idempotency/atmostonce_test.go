@@ -195,30 +195,46 @@ func TestARedeliveryDuringTheEffectIsKeptAndTheWorkerResolvesIt(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatGoesAwayBetweenEffectAndDoneLeavesTheMessageDoubtful(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, m := newReceiver(t, idempotency.Options{}), &mailbox{}
-		start := time.Now()
-		err := r.guard.AtMostOnce(t.Context(), r.db, r.delivery("m1"), func(ctx context.Context, d amqp.Delivery) error {
-			r.faults.commit = func(func() error) error { return errNetwork }
-			return m.send()(ctx, d)
+// Also that an effect was not done must be in the inbox before it is known: the package comment
+// says so. Nothing is repeated meanwhile, and the message is stored for who finds out.
+func TestADatabaseThatGoesAwayBehindTheEffectLeavesTheMessageDoubtful(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends error
+		sent []string
+	}{
+		"done":     {nil, []string{"m1"}},
+		"not done": {idempotency.NotDone(errSMTP), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, m := newReceiver(t, idempotency.Options{DeadLetterExchange: true}), &mailbox{}
+				start := time.Now()
+				err := r.guard.AtMostOnce(t.Context(), r.db, r.delivery("m1"), func(ctx context.Context, d amqp.Delivery) error {
+					r.faults.commit = func(func() error) error { return errNetwork }
+					if c.ends != nil {
+						return c.ends
+					}
+					return m.send()(ctx, d)
+				})
+				if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, errNetwork) {
+					t.Errorf("got %v", err)
+				}
+				if held := time.Since(start); held != 5*time.Minute {
+					t.Errorf("tried for %v", held)
+				}
+				r.wantSaid("requeue 1")
+				r.faults.commit = nil
+				r.pending(idempotency.Started)
+				r.once(m.send())
+				m.want(t, c.sent...)
+				r.wantSaid("requeue 1", "ack 2")
+				r.overdue()
+				if p := r.pending(idempotency.Doubtful); !p.Stored {
+					t.Errorf("pending is %+v", p)
+				}
+			})
 		})
-		if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, errNetwork) {
-			t.Errorf("got %v", err)
-		}
-		if held := time.Since(start); held != 5*time.Minute {
-			t.Errorf("tried for %v", held)
-		}
-		r.wantSaid("requeue 1")
-		r.faults.commit = nil
-		r.once(m.send())
-		m.want(t, "m1")
-		r.wantSaid("requeue 1", "ack 2")
-		r.overdue()
-		if p := r.pending(idempotency.Doubtful); !p.Stored {
-			t.Errorf("pending is %+v", p)
-		}
-	})
+	}
 }
 
 func TestACommitOfAnEffectsStartOrEndMayFail(t *testing.T) {

@@ -153,6 +153,7 @@ func (w *world) handledOf(entity string) (versions []string) {
 // Whatever order and however often: each event takes effect once at most, in the
 // order of versions, and the last effect is that of the highest version.
 func TestLatestEndsWithTheLatestWhateverHappens(t *testing.T) {
+	t.Parallel()
 	checkEach(t, "Latest", false, func(t *rapid.T, entity string) []string {
 		return rapid.SliceOfN(rapid.StringMatching("[0-9]"), 0, 6).Draw(t, "versions of "+entity)
 	}, func(t *rapid.T, _ *world, entity string, events, handled []string) {
@@ -168,6 +169,7 @@ func TestLatestEndsWithTheLatestWhateverHappens(t *testing.T) {
 // Whatever order and however often: each event takes effect once, in the order of
 // versions, and nothing stays behind.
 func TestOrderedHandlesAllInOrderWhateverHappens(t *testing.T) {
+	t.Parallel()
 	checkEach(t, "Ordered", false, func(t *rapid.T, entity string) (versions []string) {
 		for version := range rapid.IntRange(0, 7).Draw(t, "events of "+entity) {
 			versions = append(versions, fmt.Sprint(version+1))
@@ -191,6 +193,7 @@ func TestOrderedHandlesAllInOrderWhateverHappens(t *testing.T) {
 
 // In order, and however often: each message takes effect once.
 func TestHighWaterHandlesEachOnceWhateverHappensInOrder(t *testing.T) {
+	t.Parallel()
 	checkEach(t, "HighWater", true, func(t *rapid.T, source string) (keys []string) {
 		key := 0
 		for range rapid.IntRange(0, 6).Draw(t, "messages of "+source) {

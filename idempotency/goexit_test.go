@@ -47,6 +47,7 @@ func TestADeliveryWhoseGoroutineEndsIsHandedBack(t *testing.T) {
 			r.wantSaid("requeue 1")
 			r.wantRows(0, c.keys)
 			r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: c.failed})
+			must(t, r.guard.Handle(t.Context(), r.db, r.delivery("m2"), placeOrder("m2"))) // no transaction is open
 			if log := r.log.String(); !strings.Contains(log, "runtime.Goexit") || !strings.Contains(log, "message_id=m1") {
 				t.Errorf("the log is\n%s", log)
 			}

@@ -5,9 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,21 +140,6 @@ func TestAMessageThatCannotBeDeadLetteredIsHandedBackAfterAPause(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestAHandlerThatEndsItsGoroutineLeavesNoTransactionOpen(t *testing.T) {
-	r := newReceiver(t, idempotency.Options{})
-	var consumer sync.WaitGroup
-	consumer.Go(func() {
-		r.handle(func(context.Context, *sql.Tx) error {
-			runtime.Goexit() // as FailNow of a test does
-			return nil
-		})
-	})
-	consumer.Wait()
-	r.wantSaid("requeue 1")
-	r.handle(placeOrder("m1"))
-	r.wantRows(1, 1)
 }
 
 // ways are those in which a Guard takes a delivery that it must not handle.

@@ -15,6 +15,7 @@ import (
 // Keys that tell no age, of which most are new, and those that are old are anywhere. No process
 // lives for longer than one step of the purge takes; together they come to all of them.
 func TestProcessesThatAreRestartedOftenForgetWhatIsOld(t *testing.T) {
+	t.Parallel()
 	for name, byOrder := range map[string]bool{"by message ID": false, "by Options.Key": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newPurged(t, 10*day)
@@ -51,6 +52,7 @@ func TestProcessesThatAreRestartedOftenForgetWhatIsOld(t *testing.T) {
 
 // Keys that grow begin with the old ones: these are found there, however short a process lives.
 func TestAProcessThatIsRestartedOftenFindsWhatIsOldWhereKeysGrow(t *testing.T) {
+	t.Parallel()
 	for name, key := range map[string]func(age time.Duration, n uint32) string{
 		"UUIDs": uuidFrom,
 		"numbers": func(age time.Duration, n uint32) string {

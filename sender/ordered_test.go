@@ -20,13 +20,23 @@ func orderedStager(b broker) *stager {
 }
 
 // cargoOf are messages of which each fills most of a group.
-func cargoOf(t *testing.T, names ...string) (c cargo) {
+func cargoOf(t *testing.T, names ...string) cargo {
+	t.Helper()
+	return cargoWith(t, strings.Repeat(".", groupBytes*2/3), names)
+}
+
+// smallCargoOf are messages of which any number fits into a group.
+func smallCargoOf(t *testing.T, names ...string) cargo {
+	t.Helper()
+	return cargoWith(t, "", names)
+}
+
+func cargoWith(t *testing.T, filling string, names []string) (c cargo) {
 	t.Helper()
 	for _, name := range names {
 		m := small
-		m.ID = uuid.New()
-		m.OrderKey = "key"
-		m.Publishing.Body = []byte(" message" + name + " " + strings.Repeat(".", groupBytes*2/3))
+		m.ID, m.OrderKey = uuid.New(), "key"
+		m.Publishing.Body = []byte(" message" + name + " " + filling)
 		publishing, err := wire.Encode(m, uuid.Nil)
 		if err != nil {
 			t.Fatal(err)
@@ -76,16 +86,7 @@ func TestWhatFitsIntoAGroupTravelsTogetherInOrder(t *testing.T) {
 		b := &slowBroker{takes: 200 * time.Millisecond}
 		var cargos []cargo
 		for i := range 20 {
-			c := cargo{}
-			m := small
-			m.ID, m.OrderKey = uuid.New(), "key"
-			m.Publishing.Body = fmt.Appendf(nil, " message%d ", i)
-			publishing, err := wire.Encode(m, uuid.Nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.add(m.ID, wire.EncodeRecord(publishing))
-			cargos = append(cargos, c)
+			cargos = append(cargos, smallCargoOf(t, fmt.Sprint(i)))
 		}
 		start := time.Now()
 		all := begun(t, orderedStager(b), cargos...)

@@ -8,31 +8,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // taking is a broker for an orderedStager, of whose timeout a confirm takes less than half.
 func taking() *slowBroker { return &slowBroker{takes: 400 * time.Millisecond} }
-
-// smallCargoOf are messages of which any number fits into a group.
-func smallCargoOf(t *testing.T, names ...string) (c cargo) {
-	t.Helper()
-	for _, name := range names {
-		m := small
-		m.ID = uuid.New()
-		m.OrderKey = "key"
-		m.Publishing.Body = []byte(" message" + name + " ")
-		publishing, err := wire.Encode(m, uuid.Nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.add(m.ID, wire.EncodeRecord(publishing))
-	}
-	return c
-}
 
 // Each waits for one group of the others, and keeps the order of its own.
 func TestALargeTransactionMakesNoOtherWaitForAllOfIt(t *testing.T) {

@@ -2,10 +2,8 @@ package sender
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -59,22 +57,6 @@ func TestAStageThatDoesNotReturnLosesNothing(t *testing.T) {
 				t.Errorf("%s: the transaction may commit without what was sent before: %v", name, err)
 			}
 		})
-	}
-}
-
-// What fn does with the error of Send does not matter.
-func TestATransactionDoesNotCommitWithoutWhatSendHasRefused(t *testing.T) {
-	s, ledger := newSender(t, Options{}, nil, nil)
-	o := s.Outbox(nil)
-	ids, err := o.Send(small, bridge.Message{})
-	if !errors.Is(err, bridge.ErrInvalidMessage) || len(ids) != 0 || !strings.Contains(err.Error(), "message 2 of 2") {
-		t.Errorf("Send: IDs %v, error %v", ids, err)
-	}
-	if err := o.Confirm(t.Context()); !errors.Is(err, bridge.ErrInvalidMessage) {
-		t.Errorf("may it commit: %v", err)
-	}
-	if ledger.recorded != 0 {
-		t.Errorf("%d are recorded", ledger.recorded)
 	}
 }
 

@@ -118,15 +118,3 @@ func TestAClosedLineGivesNoTurns(t *testing.T) {
 		t.Error("something is on its way, although a is done")
 	}
 }
-
-func TestHeldKeysAreThoseOfWhichMessagesWait(t *testing.T) {
-	l := newLine()
-	first := keyed("k", 1)
-	for _, m := range []*message{first, keyed("k", 2), keyed("k", 3), keyed("alone", 4)} {
-		l.join(m)
-	}
-	held := l.held("q")
-	if len(held) != 1 || held[0].Key != "k" || held[0].ID != first.id() || held[0].Messages != 2 || held[0].Queue != "q" {
-		t.Errorf("held %+v", held)
-	}
-}

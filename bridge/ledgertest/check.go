@@ -20,6 +20,12 @@ func check(t *testing.T, err error, doing string) {
 // eventually polls a state of which there is no signal.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
+	eventuallySaying(t, func() string { return "still not true: " + what }, holds)
+}
+
+// eventuallySaying is eventually, which says at its end how things are then.
+func eventuallySaying(t *testing.T, how func() string, holds func() bool) {
+	t.Helper()
 	limit := time.After(wait)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -27,7 +33,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-limit:
-			t.Fatalf("after %v still not true: %s", wait, what)
+			t.Fatalf("after %v %s", wait, how())
 		}
 	}
 }

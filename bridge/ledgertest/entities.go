@@ -3,9 +3,7 @@ package ledgertest
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
@@ -24,8 +22,6 @@ func runEntities(t *testing.T, h Harness, db *sql.DB, inbox driver.Inbox) {
 		{"entities with kept messages are listed, those first that wait longest", testKeptEntities},
 	}, []test[*entities]{
 		{"a rollback takes back a mark and a lock", testMarkRollback},
-		{"marks, consumers and names of the greatest length are kept, and none longer", testMarkLength},
-		{"a mark, a consumer, a name or an entity with a NUL byte is an error", testMarkNUL},
 		{"a mark that is not locked cannot be made by setting it", testMarkNotLocked},
 		{"of many that count on one mark from the beginning none is lost", testMarkCounts},
 
@@ -108,70 +104,6 @@ func testMarkNames(t *testing.T, e *entities) {
 		expectMark(t, e.mark(t, "a", other, ""), strconv.Itoa(i))
 		expectMark(t, e.mark(t, other, "a", ""), strconv.Itoa(-i))
 	}
-}
-
-func testMarkLength(t *testing.T, e *entities) {
-	long := newName() + strings.Repeat("ä", 109) + "x" // 255 bytes
-	expectMark(t, e.mark(t, long, long, long), "")
-	expectMark(t, e.mark(t, long, long, ""), long)
-
-	tooLong := long + "x"
-	for _, pair := range [][2]string{{"a", tooLong}, {tooLong, "a"}, {"a", ""}, {"", "a"}} {
-		tx := begin(t, e.db)
-		if mark, err := e.LockMark(t.Context(), e.in(tx), pair[0], pair[1]); err == nil {
-			t.Errorf("lock the mark of a consumer and a name of %d and %d bytes: %q", len(pair[0]), len(pair[1]), mark)
-		}
-		check(t, tx.Rollback(), "roll back")
-	}
-	for _, mark := range []string{"", tooLong} {
-		tx := begin(t, e.db)
-		_, err := e.LockMark(t.Context(), e.in(tx), "a", long)
-		check(t, err, "lock mark")
-		if err := e.SetMark(t.Context(), e.in(tx), "a", long, mark); err == nil {
-			t.Errorf("set a mark of %d bytes: no error", len(mark))
-		}
-		check(t, tx.Rollback(), "roll back")
-	}
-}
-
-func testMarkNUL(t *testing.T, e *entities) {
-	consumer, name := newName(), newName()
-	e.mark(t, consumer, name, "7")
-	e.keep(t, consumer, name, map[int64][]byte{5: []byte("five")})
-	for _, pair := range [][2]string{{consumer, name + "\x00"}, {consumer + "\x00", name}, {consumer, "\x00" + name}} {
-		c, n := pair[0], pair[1]
-		for doing, do := range map[string]func(tx *sql.Tx) error{
-			"lock": func(tx *sql.Tx) error {
-				_, err := e.LockMark(t.Context(), e.in(tx), c, n)
-				return err
-			},
-			"set": func(tx *sql.Tx) error { return e.SetMark(t.Context(), e.in(tx), c, n, "8") },
-			"keep": func(tx *sql.Tx) error {
-				_, err := e.Keep(t.Context(), e.in(tx), c, n, 6, []byte("six"))
-				return err
-			},
-			"count": func(tx *sql.Tx) error {
-				_, err := e.CountKept(t.Context(), e.in(tx), c, n)
-				return err
-			},
-			"read": func(tx *sql.Tx) error {
-				_, _, err := e.FirstKept(t.Context(), e.in(tx), c, n)
-				return err
-			},
-			"unkeep": func(tx *sql.Tx) error { return e.Unkeep(t.Context(), e.in(tx), c, n, 5) },
-		} {
-			tx := begin(t, e.db)
-			expectNUL(t, fmt.Sprintf("%s %q of %q", doing, n, c), do(tx))
-			check(t, tx.Rollback(), "roll back")
-		}
-	}
-	e.locked(t, consumer, name, func(tx *sql.Tx) {
-		expectNUL(t, "set a mark with a NUL", e.SetMark(t.Context(), e.in(tx), consumer, name, "8\x00"))
-		_, err := e.KeptEntities(t.Context(), e.in(tx), consumer+"\x00", 1)
-		expectNUL(t, "list", err)
-		e.expectFirst(t, tx, consumer, name, 1, 5, []byte("five"))
-	})
-	expectMark(t, e.mark(t, consumer, name, ""), "7")
 }
 
 func testMarkNotLocked(t *testing.T, e *entities) {

@@ -26,6 +26,10 @@ type Harness struct {
 	MigrateInbox func(ctx context.Context, db *sql.DB) error
 	OpenInbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 
+	// Begun are statements that leave what a Migrate leaves that dies before its first version,
+	// which all others then begin at once. Nil: another test shows what follows.
+	Begun []string
+
 	// Watch opens the ledger as Open does, and also returns its watcher. Nil: the database does
 	// not tell who holds a message up.
 	Watch func(ctx context.Context, db *sql.DB) (driver.Ledger, inspect.Watcher, error)

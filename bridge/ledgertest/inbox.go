@@ -31,8 +31,7 @@ func RunInbox(t *testing.T, h Harness) {
 		{"keys and consumers that differ in case, in spaces or in accents are different", testClaimCase},
 		{"a claim waits for the same claim of another, and is given after its rollback alone", testClaimWaits},
 	}, pendingTestsOfDriver, purgeTests), slices.Concat([]test[*inbox]{
-		{"a key of the greatest length is claimed, and none that is empty or longer", testClaimLength},
-		{"a key or a consumer with a NUL byte is an error, and touches nobody's key", testNULKey},
+		{"consumers and keys have up to 255 bytes and no NUL, and all else is an error of every verb", testNames},
 	}, pendingTestsOfServer), func(*testing.T) {})
 	runEntities(t, h, box.db, box.Inbox)
 	if h.Driver {
@@ -130,103 +129,43 @@ func testClaimWaits(t *testing.T, i *inbox) {
 	}
 }
 
-func testClaimLength(t *testing.T, i *inbox) {
-	long := strings.Repeat("ä", 127) + "x" // 255 bytes
-	expectClaimed(t, i.claim(t, long, long), true)
-	expectClaimed(t, i.claim(t, long, long), false)
-	tooLong := strings.Repeat("x", 256)
-	for _, pair := range [][2]string{{"a", tooLong}, {tooLong, "k"}, {"a", ""}, {"", "k"}} {
-		tx := begin(t, i.db)
-		if claimed, err := i.Claim(t.Context(), i.in(tx), pair[0], pair[1]); claimed || err == nil {
-			t.Errorf("a claim with %d and %d bytes: %t, %v", len(pair[0]), len(pair[1]), claimed, err)
-		}
-		check(t, tx.Rollback(), "roll back")
-	}
-}
-
 // A database may compare bytes as if the shorter value went on in NULs, or be unable to
 // store one: with such a key, one could not be told from another's.
-func testNULKey(t *testing.T, i *inbox) {
-	consumer, key := newID().String(), newID().String()
-	expectClaimed(t, i.claim(t, consumer, key), true)
-	i.add(t, consumer, pending(driver.Ready, key), -time.Hour)
-	for _, pair := range [][2]string{{consumer, key + "\x00"}, {consumer + "\x00", key}, {consumer, "\x00" + key}, {consumer, "\x00"}} {
-		c, k := pair[0], pair[1]
-		for doing, do := range map[string]func(tx *sql.Tx) error{
-			"claim": func(tx *sql.Tx) error {
-				_, err := i.Claim(t.Context(), i.in(tx), c, k)
-				return err
-			},
-			"unclaim": func(tx *sql.Tx) error { return i.Unclaim(t.Context(), i.in(tx), c, k) },
-			"forget": func(tx *sql.Tx) error {
-				_, err := i.Forget(t.Context(), i.in(tx), c, []string{newID().String(), k}, -time.Hour)
-				return err
-			},
-			"add": func(tx *sql.Tx) error {
-				_, err := i.AddPending(t.Context(), i.in(tx), c, pending(driver.Ready, k), 0)
-				return err
-			},
-			"look up": func(tx *sql.Tx) error {
-				_, _, err := i.LookUp(t.Context(), i.in(tx), c, k)
-				return err
-			},
-			"change": func(tx *sql.Tx) error {
-				_, err := i.ChangePending(t.Context(), i.in(tx), c, "run 1", pending(driver.Failed, k), 0)
-				return err
-			},
-			"attach": func(tx *sql.Tx) error {
-				_, err := i.AttachMessage(t.Context(), i.in(tx), c, k, "run 1", []byte("m"))
-				return err
-			},
-			"remove": func(tx *sql.Tx) error {
-				_, err := i.RemovePending(t.Context(), i.in(tx), c, k, "run 1")
-				return err
-			},
-			"remove without a message": func(tx *sql.Tx) error {
-				_, err := i.RemoveBarePending(t.Context(), i.in(tx), c, k, "run 1")
-				return err
-			},
-		} {
-			tx := begin(t, i.db)
-			expectNUL(t, fmt.Sprintf("%s %q of %q", doing, k, c), do(tx))
-			check(t, tx.Rollback(), "roll back")
+func testNames(t *testing.T, i *inbox) {
+	long := newName() + strings.Repeat("ä", 109) + "x" // 255 bytes
+	consumer, good := newName(), pending(driver.Ready, newName())
+	i.inTx(t, func(tx *sql.Tx) {
+		for _, v := range Verbs(i, long, pending(driver.Ready, long)) {
+			check(t, v.Do(t.Context(), i.in(tx)), "a consumer and a key of 255 bytes")
 		}
-	}
-	for doing, do := range map[string]func(tx *sql.Tx, c string) error{
-		"take": func(tx *sql.Tx, c string) error {
-			_, err := i.TakePending(t.Context(), i.in(tx), c, driver.Ready)
-			return err
-		},
-		"doubt": func(tx *sql.Tx, c string) error {
-			_, err := i.DoubtOverdue(t.Context(), i.in(tx), c)
-			return err
-		},
-		"list": func(tx *sql.Tx, c string) error {
-			_, err := i.ListPending(t.Context(), i.in(tx), c, driver.Ready, "", 1)
-			return err
-		},
-		"count": func(tx *sql.Tx, c string) error {
-			_, err := i.CountPending(t.Context(), i.in(tx), c)
-			return err
-		},
-		"read claims": func(tx *sql.Tx, c string) error {
-			_, err := i.Claimed(t.Context(), i.in(tx), c, "", 1)
-			return err
-		},
-	} {
+	})
+	expectClaimed(t, i.claim(t, consumer, good.Key), true)
+	i.add(t, consumer, good, -time.Hour)
+	refused := func(what, says string, do func(tx bridge.Tx) error) {
+		t.Helper()
 		tx := begin(t, i.db)
-		expectNUL(t, doing, do(tx, consumer+"\x00"))
+		if err := do(i.in(tx)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, must be an error that says %s", what, err, says)
+		}
 		check(t, tx.Rollback(), "roll back")
 	}
-	expectClaimed(t, i.claim(t, consumer, key), false)
-	if _, p := i.lookUp(t, consumer, key); p == nil || p.State != driver.Ready {
-		t.Errorf("pending is %+v, must be as it was", p)
+	for _, bad := range []struct{ consumer, key, says string }{
+		{consumer, "", "0 bytes"}, {"", good.Key, "0 bytes"},
+		{consumer, long + "x", "256 bytes"}, {long + "x", good.Key, "256 bytes"},
+		{consumer, good.Key + "\x00", "NUL"}, {consumer + "\x00", good.Key, "NUL"}, {consumer, "\x00", "NUL"},
+	} {
+		p := good
+		p.Key = bad.key
+		for _, v := range Verbs(i, bad.consumer, p) {
+			if v.ByKey || bad.consumer != consumer {
+				refused(fmt.Sprintf("%s %q of %q", v.Name, bad.key, bad.consumer), bad.says, func(tx bridge.Tx) error { return v.Do(t.Context(), tx) })
+			}
+		}
 	}
-}
-
-func expectNUL(t *testing.T, doing string, err error) {
-	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), "NUL") {
-		t.Errorf("%s: %v, must be an error that says NUL", doing, err)
+	for mark, says := range map[string]string{"": "0 bytes", long + "x": "256 bytes", "8\x00": "NUL"} {
+		refused(fmt.Sprintf("mark %q", mark), says, func(tx bridge.Tx) error { return i.SetMark(t.Context(), tx, long, long, mark) })
 	}
+	_, found := i.lookUp(t, consumer, good.Key)
+	expectPending(t, found, good)
+	expectClaimed(t, i.claim(t, consumer, good.Key), false)
 }

@@ -178,8 +178,4 @@ func testPendingKeys(t *testing.T, i *inbox) {
 		_, p := i.lookUp(t, "keys", key)
 		expectPending(t, p, pending(driver.Failed, key))
 	}
-	tx := begin(t, i.db)
-	if added, err := i.AddPending(t.Context(), i.in(tx), "keys", pending(driver.Failed, strings.Repeat("x", 256)), 0); added || err == nil {
-		t.Errorf("a key of 256 bytes: %t, %v", added, err)
-	}
 }

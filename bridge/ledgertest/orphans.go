@@ -286,6 +286,7 @@ func testSweepUnparked(t *testing.T, s *sweeping) {
 	parked := p.parked(t, 2)
 	s.age(t)
 	_, err := p.ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []driver.Parked) error {
+		p.expectCount(t, len(parked)) // it can be read that they are there, though they are locked
 		s.expectListed(t)
 		s.sweep(t)
 		return nil

@@ -15,9 +15,13 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-func testMigrators(t *testing.T, h Harness) {
+func testMigrators(t *testing.T, h Harness, begun []string) {
 	const migrators = 8
 	d := &database{Harness: h, connect: h.create(t)}
+	for _, statement := range begun {
+		_, err := d.connect().ExecContext(t.Context(), statement)
+		check(t, err, statement)
+	}
 	_, err := h.Open(t.Context(), d.connect())
 	if !errors.Is(err, bridge.ErrNoSchema) || !strings.Contains(err.Error(), "migrate.Ledger") {
 		t.Errorf("open without tables: %v, must be %v and name migrate.Ledger", err, bridge.ErrNoSchema)
@@ -26,6 +30,7 @@ func testMigrators(t *testing.T, h Harness) {
 	identities := make([]uuid.UUID, migrators)
 	for i := range migrators {
 		db := d.connect()
+		check(t, db.PingContext(t.Context()), "connect")
 		all.Go(func() {
 			if err := h.Migrate(t.Context(), db); err != nil {
 				t.Errorf("migrate: %v", err)

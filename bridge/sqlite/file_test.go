@@ -1,17 +1,10 @@
 package sqlite_test
 
 import (
-	"bufio"
-	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -32,35 +25,6 @@ func TestFileNotInWALModeIsRefused(t *testing.T) {
 	if _, err := sqlite.Open(t.Context(), db); err == nil || !strings.Contains(err.Error(), "wal") {
 		t.Errorf("open a file not in WAL mode: %v", err)
 	}
-}
-
-// The state that a migrator leaves which dies before its first version: the others
-// begin that version all at once.
-func TestMigratorsMeetAtOneVersion(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "ledger.db")
-	connect := func() *sql.DB {
-		db, err := open(file, "")
-		must(t, err)
-		t.Cleanup(func() { must(t, db.Close()) })
-		must(t, db.PingContext(t.Context()))
-		return db
-	}
-	_, err := connect().ExecContext(t.Context(), `CREATE TABLE bridge_ledger_version (
-		id INTEGER PRIMARY KEY AUTOINCREMENT, version_id INTEGER NOT NULL, is_applied INTEGER NOT NULL,
-		tstamp TIMESTAMP DEFAULT (datetime('now')));
-		INSERT INTO bridge_ledger_version (version_id, is_applied) VALUES (0, 1)`)
-	must(t, err)
-	var all sync.WaitGroup
-	for range 8 {
-		db := connect()
-		all.Go(func() {
-			if err := migrate.Ledger(t.Context(), db, migrate.SQLite); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	openLedger(t, file, "")
 }
 
 // SQLite grants BEGIN IMMEDIATE on a read-only file while another process writes.
@@ -114,75 +78,6 @@ func TestPoolOfOneIsNoProof(t *testing.T) {
 	ledger.DB().SetMaxOpenConns(1)
 	if err := driver.Prove(t.Context(), ledger); err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "one connection") {
 		t.Errorf("the proof says %v", err)
-	}
-}
-
-// The environment variable that makes the test binary a process which records an
-// ID in the file, and then waits to be killed.
-const writerFile, writerID = "TEST_SQLITE_WRITER_FILE", "TEST_SQLITE_WRITER_ID"
-
-func TestMain(m *testing.M) {
-	if file := os.Getenv(writerFile); file != "" {
-		if err := recordAndHang(file, uuid.MustParse(os.Getenv(writerID))); err != nil {
-			fmt.Println(err)
-		}
-		return
-	}
-	os.Exit(m.Run())
-}
-
-func recordAndHang(file string, id uuid.UUID) error {
-	ctx := context.Background()
-	db, err := open(file, "")
-	if err != nil {
-		return err
-	}
-	ledger, err := sqlite.Open(ctx, db)
-	if err != nil {
-		return err
-	}
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{id}); err != nil {
-		return err
-	}
-	fmt.Println("recorded")
-	_, err = io.Copy(io.Discard, os.Stdin)
-	return err
-}
-
-func TestKilledProcessIsARollback(t *testing.T) {
-	file, ledger := newLedger(t, "")
-	id := newID()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	writer := exec.CommandContext(ctx, os.Args[0])
-	writer.Env = append(os.Environ(), writerFile+"="+file, writerID+"="+id.String())
-	output, err := writer.StdoutPipe()
-	must(t, err)
-	_, err = writer.StdinPipe() // stays open
-	must(t, err)
-	must(t, writer.Start())
-	defer func() {
-		cancel() // ends the writer
-		_ = writer.Wait()
-	}()
-	line, err := bufio.NewReader(output).ReadString('\n')
-	must(t, err)
-	if line != "recorded\n" {
-		t.Fatal(line)
-	}
-	outcome, err := ledger.Settle(t.Context(), id, 50*time.Millisecond)
-	must(t, err)
-	if outcome != driver.StillOpen {
-		t.Errorf("settle says %q while the other process has its transaction open", outcome)
-	}
-	must(t, writer.Process.Kill())
-	outcome, err = ledger.Settle(t.Context(), id, 2*time.Minute)
-	must(t, err)
-	if outcome != driver.RolledBack {
-		t.Errorf("settle says %q after the other process was killed", outcome)
 	}
 }
 

@@ -35,6 +35,8 @@ var harness = ledgertest.Harness{
 	OpenInbox: func(ctx context.Context, db *sql.DB) (driver.Inbox, error) {
 		return sqlite.OpenInbox(ctx, db)
 	},
+	Begun: []string{`CREATE TABLE bridge_ledger_version (id INTEGER PRIMARY KEY AUTOINCREMENT, version_id INTEGER NOT NULL,
+		is_applied INTEGER NOT NULL, tstamp TIMESTAMP DEFAULT (datetime('now')))`, `INSERT INTO bridge_ledger_version (version_id, is_applied) VALUES (0, 1)`},
 	Literal:      func(id uuid.UUID) string { return "'" + id.String() + "'" },
 	Older:        "UPDATE bridge_ledger SET recorded_at = recorded_at - 2 * 3600",
 	Copy:         "UPDATE bridge_identity SET identity = '0192a0c0-0000-7000-8000-000000000001'",
@@ -53,10 +55,14 @@ func dsn(file, options string) string {
 	return "file:" + file + "?_pragma=journal_mode(wal)&_pragma=busy_timeout(120000)&" + options
 }
 
-func TestLedger(t *testing.T) { ledgertest.Run(t, harness) }
+func TestLedger(t *testing.T) {
+	t.Parallel()
+	ledgertest.Run(t, harness)
+}
 
 // The names are such as only quoting can carry.
 func TestOwnTable(t *testing.T) {
+	t.Parallel()
 	h := harness
 	h.Create = func(t testing.TB) func() (*sql.DB, error) {
 		connect := harness.Create(t)
@@ -87,4 +93,7 @@ func TestOwnTable(t *testing.T) {
 	ledgertest.Run(t, h)
 }
 
-func TestInbox(t *testing.T) { ledgertest.RunInbox(t, harness) }
+func TestInbox(t *testing.T) {
+	t.Parallel()
+	ledgertest.RunInbox(t, harness)
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -68,41 +67,6 @@ func TestEveryDeliveryIsStoredAsItIs(t *testing.T) {
 			t.Fatalf("read (%v)\n%#v\nstored\n%#v", err, got, d)
 		}
 	})
-}
-
-// What amqp091-go reads can be stored; what it does not, no broker delivers.
-func TestTheLimitsOfAStoredDeliveryAreThoseOfWhatIsDelivered(t *testing.T) {
-	deep := any("bottom")
-	for range 32 {
-		deep = []any{deep}
-	}
-	long := strings.Repeat("x", 256)
-	for name, c := range map[string]struct {
-		d      amqp.Delivery
-		stored bool
-	}{
-		"headers of a megabyte": {amqp.Delivery{Headers: amqp.Table{"h": strings.Repeat("x", 1<<20)}}, true},
-		"a list of 8192":        {amqp.Delivery{Headers: amqp.Table{"h": slices.Repeat([]any{"x"}, 8192)}}, true},
-		"a list of 8193":        {amqp.Delivery{Headers: amqp.Table{"h": slices.Repeat([]any{"x"}, 8193)}}, false},
-		"32 levels":             {amqp.Delivery{Headers: amqp.Table{"h": deep}}, true},
-		"33 levels":             {amqp.Delivery{Headers: amqp.Table{"h": []any{deep}}}, false},
-		"a type of Go":          {amqp.Delivery{Headers: amqp.Table{"h": struct{}{}}}, false},
-		"a long name":           {amqp.Delivery{Headers: amqp.Table{long: ""}}, false},
-		"a long exchange":       {amqp.Delivery{Exchange: long}, false},
-		"a long routing key":    {amqp.Delivery{RoutingKey: long}, false},
-		"a long user ID":        {amqp.Delivery{UserId: long}, false},
-	} {
-		stored, err := wire.EncodeDelivery(c.d)
-		if (err == nil) != c.stored {
-			t.Errorf("%s: stored with %v", name, err)
-		}
-		if err != nil {
-			continue
-		}
-		if got, err := wire.ReadDelivery(stored); err != nil || !reflect.DeepEqual(got.Headers, c.d.Headers) {
-			t.Errorf("%s: read with %v", name, err)
-		}
-	}
 }
 
 func TestWhatIsNoStoredDeliveryIsMalformed(t *testing.T) {

@@ -3,6 +3,7 @@ package wire_test
 import (
 	"encoding/binary"
 	"errors"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,27 +61,47 @@ func TestTheNumberOfHeadersIsBounded(t *testing.T) {
 }
 
 // The AMQP library writes such headers, and a delivery with them ends the connection of
-// whoever consumes it: the verifier's, each time.
-func TestWhatNoConsumerCouldReadIsNotSent(t *testing.T) {
-	list := func(n int) []any { return slices.Repeat([]any{""}, n) }
+// whoever consumes it: the verifier's, each time. So they are neither sent nor stored; what
+// amqp091-go reads is both.
+func TestWhatNoConsumerCouldReadIsNeitherSentNorStored(t *testing.T) {
+	list := func(n int) []any { return slices.Repeat([]any{"x"}, n) }
 	deep := any("bottom")
 	for range 32 {
 		deep = []any{deep}
 	}
 	for name, c := range map[string]struct {
-		value any
-		sent  bool
+		value      any
+		read, sent bool
 	}{
-		"a list of 8192":  {list(8192), true},
-		"a list of 8193":  {list(8193), false},
-		"32 levels":       {deep, true},
-		"33 levels":       {amqp.Table{"one more": deep}, false},
-		"inside of lists": {[]any{amqp.Table{"list": list(8193)}}, false},
+		"a megabyte":      {strings.Repeat("x", 1<<20), true, false}, // more than goes into a frame of ours
+		"a list of 8192":  {list(8192), true, true},
+		"a list of 8193":  {list(8193), false, false},
+		"32 levels":       {deep, true, true},
+		"33 levels":       {[]any{deep}, false, false},
+		"inside of lists": {[]any{amqp.Table{"list": list(8193)}}, false, false},
+		"a type of Go":    {struct{}{}, false, false},
+		"a long name":     {amqp.Table{strings.Repeat("x", 256): ""}, false, false},
 	} {
 		m := fullMessage()
-		m.Publishing.Headers = amqp.Table{"header": c.value}
+		m.Publishing.Headers = amqp.Table{"h": c.value}
 		if _, err := wire.Encode(m, someLedger); (err == nil) != c.sent || err != nil && !errors.Is(err, bridge.ErrInvalidMessage) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: sent with %v", name, err)
+		}
+		stored, err := wire.EncodeDelivery(amqp.Delivery{Headers: m.Publishing.Headers})
+		if (err == nil) != c.read {
+			t.Errorf("%s: stored with %v", name, err)
+		}
+		if err != nil {
+			continue
+		}
+		if got, err := wire.ReadDelivery(stored); err != nil || !reflect.DeepEqual(got.Headers, m.Publishing.Headers) {
+			t.Errorf("%s: read with %v", name, err)
+		}
+	}
+	long := strings.Repeat("x", 256)
+	for _, d := range []amqp.Delivery{{Exchange: long}, {RoutingKey: long}, {UserId: long}} {
+		if _, err := wire.EncodeDelivery(d); err == nil {
+			t.Errorf("stored: %+v", d)
 		}
 	}
 }

@@ -113,9 +113,14 @@ func value(p []byte, depth int) (any, []byte) {
 func TestEveryValidMessageSurvivesTheStaging(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := anyMessage(t)
+		before := m
+		before.Publishing.Headers = maps.Clone(m.Publishing.Headers)
 		staged, err := wire.Encode(m, someLedger)
 		if err != nil {
 			t.Fatalf("encode: %v", err)
+		}
+		if !reflect.DeepEqual(m, before) {
+			t.Fatalf("encode has changed the message to %#v", m)
 		}
 		got, err := wire.Parse(delivered(staged))
 		if err != nil {
@@ -150,8 +155,13 @@ func anyMessage(t *rapid.T) bridge.Message {
 	if rapid.Bool().Draw(t, "expires") {
 		expiration = rapid.StringMatching(`[0-9]{1,11}`).Draw(t, "expiration")
 	}
+	orderKey, priority := "", rapid.Byte().Draw(t, "priority")
+	if rapid.Bool().Draw(t, "in order") {
+		orderKey, priority = rapid.StringMatching(`[a-zé ]{1,50}`).Draw(t, "order key"), 0
+	}
 	return bridge.Message{
 		ID:         id,
+		OrderKey:   orderKey,
 		Exchange:   short.Draw(t, "exchange"),
 		RoutingKey: rapid.StringN(1, -1, 255).Draw(t, "routing key"),
 		Publishing: amqp.Publishing{
@@ -159,7 +169,7 @@ func anyMessage(t *rapid.T) bridge.Message {
 			ContentType:     short.Draw(t, "content type"),
 			ContentEncoding: short.Draw(t, "content encoding"),
 			DeliveryMode:    rapid.Uint8Range(0, 2).Draw(t, "delivery mode"),
-			Priority:        rapid.Byte().Draw(t, "priority"),
+			Priority:        priority,
 			CorrelationId:   short.Draw(t, "correlation-id"),
 			ReplyTo:         short.Draw(t, "reply-to"),
 			Expiration:      expiration,

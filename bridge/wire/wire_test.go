@@ -2,7 +2,6 @@ package wire_test
 
 import (
 	"errors"
-	"maps"
 	"reflect"
 	"strings"
 	"testing"
@@ -76,6 +75,7 @@ func TestTheWireFormatIsWhatItAlwaysWas(t *testing.T) {
 		t.Errorf("staged form\n%#v\nwant\n%#v", got, want)
 	}
 	for name, want := range map[string]string{
+		wire.HeaderOrderKey:        "x-bridge-order-key",
 		wire.HeaderUnroutableSince: "x-bridge-unroutable-since",
 		wire.HeaderStagedAt:        "x-bridge-staged-at",
 		wire.HeaderAttempts:        "x-bridge-attempts",
@@ -89,24 +89,6 @@ func TestTheWireFormatIsWhatItAlwaysWas(t *testing.T) {
 		if name != want {
 			t.Errorf("header %s, want %s", name, want)
 		}
-	}
-}
-
-func TestEncodeAndParseChangeNothingTheyAreGiven(t *testing.T) {
-	m := fullMessage()
-	if _, err := wire.Encode(m, someLedger); err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(m, fullMessage()) {
-		t.Error("Encode changed the message")
-	}
-	staged, _ := wire.Encode(m, someLedger)
-	headers := maps.Clone(staged.Headers)
-	if _, err := wire.Parse(delivered(staged)); err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(staged.Headers, headers) {
-		t.Error("Parse changed the delivery's headers")
 	}
 }
 
@@ -243,28 +225,6 @@ func TestAMalformedStagedMessageIsRefused(t *testing.T) {
 				t.Errorf("error %v, want %q", err, test.text)
 			}
 		})
-	}
-}
-
-func TestTheOrderKeyTravelsInAHeader(t *testing.T) {
-	m := fullMessage()
-	m.OrderKey, m.Publishing.Priority = "customer 7", 0
-	staged, err := wire.Encode(m, someLedger)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := staged.Headers["x-bridge-order-key"]; got != "customer 7" {
-		t.Errorf("header %v", got)
-	}
-	got, err := wire.Parse(delivered(staged))
-	if err != nil || got.OrderKey != m.OrderKey {
-		t.Errorf("order key %q, error %v", got.OrderKey, err)
-	}
-	if again := got.Publishing(); !reflect.DeepEqual(again, staged) {
-		t.Errorf("staged again\n%#v\nwant\n%#v", again, staged)
-	}
-	if got, err = wire.ReadRecord(someLedger, wire.EncodeRecord(staged)); err != nil || got.OrderKey != m.OrderKey {
-		t.Errorf("in a record: order key %q, error %v", got.OrderKey, err)
 	}
 }
 

@@ -15,7 +15,7 @@ func TestMariaDB(t *testing.T) {
 	t.Run("suite of an own table with a UUID column", testMariaDBUUIDColumnSuite)
 	t.Run("a forget survives a deadlock", testMariaDBForgetSurvivesADeadlock)
 	t.Run("many claims of one key give it once", testMariaDBManyClaimsOfOneKeyGiveItOnce)
-	t.Run("holders leave the session as it was", testMariaDBHoldersLeaveTheSessionAsItWas)
+	t.Run("the session is left as it was", testMariaDBLeavesTheSessionAsItWas)
 
 	beside := func(name string, test func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) {
@@ -24,9 +24,7 @@ func TestMariaDB(t *testing.T) {
 		})
 	}
 	beside("any connection", testMariaDBAnyConnection)
-	beside("end to end", func(t *testing.T) { testEndToEnd(t, mariaDBHarness()) })
 	beside("end to end, own table", func(t *testing.T) { testEndToEnd(t, mariaDBOwnTable("BINARY(16)")) })
-	beside("end to end, with a verifier's rights", func(t *testing.T) { testEndToEnd(t, mariaDBAs(t, mariaDBVerifier[:6]...)) })
 	beside("each role works with its rights and no more", func(t *testing.T) { testEachRole(t, mariaDBGuarded) })
 	beside("who migrates needs the documented rights", testMariaDBRightsToMigrate)
 	beside("own table, least rights", testMariaDBOwnTableLeastRights)
@@ -36,7 +34,6 @@ func TestMariaDB(t *testing.T) {
 	beside("a ledger of another engine is refused", testMariaDBLedgerOfAnotherEngineIsRefused)
 	beside("a claim of another since the first read is not given", testMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven)
 	beside("a migration is completed after a crash anywhere", testMariaDBMigrationIsCompletedAfterACrashAnywhere)
-	beside("the session is left as it was", testMariaDBLeavesTheSessionAsItWas)
 	beside("a row has the time of its insert", testMariaDBTimeOfInsert)
 	beside("times do not depend on the connection", testMariaDBTimesDoNotDependOnTheConnection)
 }

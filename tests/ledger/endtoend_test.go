@@ -10,7 +10,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
-	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -78,19 +77,4 @@ func kindOf(h ledgertest.Harness) stage.Database {
 			return db, ledger, err
 		},
 	}
-}
-
-// mariaDBAs is a harness in which the ledger works with a role of these rights.
-func mariaDBAs(t *testing.T, rights ...string) ledgertest.Harness {
-	h := mariaDBHarness()
-	var dsn string
-	h.Create = func(testing.TB) func() (*sql.DB, error) {
-		dsn = servertest.MariaDBDatabase(t)
-		return func() (*sql.DB, error) { return sql.Open("mysql", dsn) }
-	}
-	h.Open = func(ctx context.Context, _ *sql.DB) (driver.Ledger, error) {
-		config := mariaDBConfig(t, dsn)
-		return mysql.Open(ctx, mariaDBRole(t, config, connectMariaDB(t, config), rights...))
-	}
-	return h
 }

@@ -12,18 +12,15 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
-// The rights that the package's documentation names for a verifier that does all.
-var mariaDBVerifier = []string{
-	"SELECT, INSERT, DELETE ON bridge_ledger", "UPDATE (recorded_at) ON bridge_ledger", "SELECT ON bridge_identity",
-	"SELECT ON bridge_ledger_version", "SELECT, UPDATE ON bridge_watermark", "SELECT, UPDATE, DELETE ON bridge_parked",
-	"PROCESS ON *.*",
-}
+// The rights of a verifier that does all and sees who holds a message up.
+var mariaDBVerifier = slices.Clip(append(slices.Clone(sweeperRights), "PROCESS ON *.*"))
 
 func openMySQL(t *testing.T, db *sql.DB) *mysql.Ledger {
 	t.Helper()
@@ -57,12 +54,12 @@ func TestMariaDBDiagnose(t *testing.T) {
 		t.Run("locks unseen", func(t *testing.T) {
 			config, admin := database(t)
 			unseeing := mariaDBVerifier[:len(mariaDBVerifier)-1]
-			expectFinding(t, openMySQL(t, mariaDBRole(t, config, admin, unseeing...)), "who holds a message up", inspect.Warning, "data_lock_waits")
+			ledgertest.Finds(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, unseeing...))), "who holds a message up", inspect.Warning, "data_lock_waits")
 		})
 	}
 	t.Run("a healthy server is well", func(t *testing.T) {
 		config, admin := database(t)
-		expectWell(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...)))
+		ledgertest.Well(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...))))
 	})
 	t.Run("an own table is well", func(t *testing.T) {
 		config, admin := database(t)
@@ -70,9 +67,9 @@ func TestMariaDBDiagnose(t *testing.T) {
 		db := mariaDBRole(t, config, admin, append(mariaDBVerifier, "SELECT ON orders")...)
 		ledger, err := mysql.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
 		must(t, err)
-		expectWell(t, ledger)
+		ledgertest.Well(t, inspectorOf(t, ledger))
 		execute(t, admin, "ALTER TABLE orders ENGINE = MyISAM")
-		expectFinding(t, ledger, "ledger", inspect.Error, "InnoDB")
+		ledgertest.Finds(t, inspectorOf(t, ledger), "ledger", inspect.Error, "InnoDB")
 	})
 	for name, c := range map[string]struct {
 		do, undo   []string
@@ -96,11 +93,11 @@ func TestMariaDBDiagnose(t *testing.T) {
 		"others unseen":      {lacks: "PROCESS ON *.*", check: "who holds a message up", level: inspect.Warning, says: "PROCESS"},
 		"age unseen":         {lacks: "PROCESS ON *.*", check: "oldest open transaction", level: inspect.Unknown, says: "PROCESS"},
 		"another engine":     {do: []string{"ALTER TABLE bridge_parked ENGINE = MyISAM"}, check: "engine", level: inspect.Error, says: "bridge_parked is MyISAM"},
-		"no right to delete": {lacks: mariaDBVerifier[0], do: []string{"GRANT SELECT, INSERT ON bridge_ledger TO $role"}, check: "rights of a verifier", level: inspect.Error, says: "lacks DELETE ON bridge_ledger"},
-		"no right to insert": {lacks: mariaDBVerifier[0], do: []string{"GRANT SELECT, DELETE ON bridge_ledger TO $role"}, check: "rights of a verifier", level: inspect.Error, says: "lacks INSERT ON bridge_ledger"},
+		"no right to delete": {lacks: "SELECT, DELETE ON bridge_ledger", do: []string{"GRANT SELECT ON bridge_ledger TO $role"}, check: "rights of a verifier", level: inspect.Error, says: "lacks DELETE ON bridge_ledger"},
+		"no right to insert": {lacks: "INSERT ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "lacks INSERT ON bridge_ledger"},
 		"no right to unpark": {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: inspect.Warning, says: "DELETE ON bridge_parked"},
 		"no right to change": {lacks: "UPDATE (recorded_at) ON bridge_ledger", check: "rights to unpark", level: inspect.Warning, says: "lacks UPDATE ON bridge_ledger"},
-		"no right to sweep":  {lacks: "SELECT, UPDATE ON bridge_watermark", do: []string{"GRANT SELECT ON bridge_watermark TO $role"}, check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
+		"no right to sweep":  {lacks: "UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
 		"orphans": {do: []string{"INSERT INTO bridge_ledger (id, recorded_at) VALUES ('1', UTC_TIMESTAMP() - INTERVAL 8 DAY), ('2', UTC_TIMESTAMP() - INTERVAL 9 DAY)"},
 			check: "orphans", level: inspect.Warning, says: "2 rows"},
 		"many parked": {do: []string{"INSERT INTO bridge_parked WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1000) SELECT n, '' FROM n"}, check: "parked messages", level: inspect.Warning, says: "1000 or more"},
@@ -133,7 +130,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 				executeAll(t, admin, strings.ReplaceAll(statement, "$role", role))
 			}
 			db.SetMaxIdleConns(0) // each session is a new one
-			expectFinding(t, ledger, c.check, c.level, c.says)
+			ledgertest.Finds(t, inspectorOf(t, ledger), c.check, c.level, c.says)
 		})
 	}
 	t.Run("a transaction that has been open for long", func(t *testing.T) {
@@ -142,7 +139,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		must(t, openMySQL(t, admin).Record(t.Context(), bridge.SQL(tx), []uuid.UUID{newID()}))
 		config = config.Clone()
 		config.Params = map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) + 7200"}
-		expectFinding(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...)), "oldest open transaction", inspect.Warning, "2h")
+		ledgertest.Finds(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...))), "oldest open transaction", inspect.Warning, "2h")
 	})
 	t.Run("an idle holder tells its program and its last statement", func(t *testing.T) {
 		config, admin := database(t)
@@ -156,7 +153,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 			t.Errorf("the holders are %+v", found)
 		}
 		// Without the rights.
-		db = mariaDBRole(t, config, admin, mariaDBVerifier[:6]...)
+		db = mariaDBRole(t, config, admin, sweeperRights...)
 		if found := holders(t, openMySQL(t, db), id); len(found) > 0 {
 			t.Errorf("without PROCESS: %+v", found)
 		}
@@ -190,41 +187,6 @@ func TestMariaDBDiagnose(t *testing.T) {
 	t.Run("a pool of one connection", func(t *testing.T) {
 		_, admin := database(t)
 		admin.SetMaxOpenConns(1)
-		expectFinding(t, openMySQL(t, admin), "connection pool", inspect.Error, "one connection")
-	})
-}
-
-func testMariaDBHoldersLeaveTheSessionAsItWas(t *testing.T) {
-	config, admin := mariaDB(t)
-	db := connectMariaDB(t, config)
-	db.SetMaxOpenConns(2)
-	db.SetMaxIdleConns(2)
-	both := func(do func(tx *sql.Tx)) {
-		t.Helper()
-		first, second := begin(t, db), begin(t, db)
-		do(first)
-		do(second)
-		must(t, first.Rollback())
-		must(t, second.Rollback())
-	}
-	both(func(tx *sql.Tx) {
-		_, err := tx.ExecContext(t.Context(), "SET SESSION innodb_lock_wait_timeout = 7")
-		must(t, err)
-	})
-	id := newID()
-	must(t, openMySQL(t, admin).Record(t.Context(), bridge.SQL(begin(t, admin)), []uuid.UUID{id}))
-	ledger := openMySQL(t, db)
-	if found := holders(t, ledger, id); len(found) != 1 {
-		t.Errorf("the holders are %+v", found)
-	}
-	if found := holders(t, ledger, newID()); len(found) > 0 {
-		t.Errorf("the holders are %+v", found)
-	}
-	both(func(tx *sql.Tx) {
-		var seconds int
-		must(t, tx.QueryRowContext(t.Context(), "SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&seconds))
-		if seconds != 7 {
-			t.Errorf("innodb_lock_wait_timeout was 7, is %d", seconds)
-		}
+		ledgertest.Finds(t, inspectorOf(t, openMySQL(t, admin)), "connection pool", inspect.Error, "one connection")
 	})
 }

@@ -2,7 +2,6 @@ package ledger_test
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -24,6 +24,7 @@ import (
 var readsAll = []string{
 	"LEFT JOIN bridge_parked p",                         // Orphans
 	"SELECT COUNT(*) FROM (SELECT 1 FROM bridge_parked", // CountParked
+	"JOIN bridge_mark m ON",                             // KeptEntities
 	"_version",
 	"information_schema",
 }
@@ -137,74 +138,12 @@ func (p plans) useInbox(t *testing.T) {
 	t.Helper()
 	inbox, err := mysql.OpenInbox(t.Context(), p.DB.DB)
 	must(t, err)
-	key := func(n int) string { return string(p.ids[n][:]) }
-	in := func(do func(ctx context.Context, tx *sql.Tx) error) {
-		t.Helper()
+	message := driver.Pending{Key: string(p.ids[0][:]), State: driver.Ready, Run: "r", Message: []byte("x")}
+	for _, v := range ledgertest.Verbs(inbox, "c", message) {
 		tx := begin(t, p.DB.DB)
-		must(t, do(t.Context(), tx))
+		must(t, v.Do(t.Context(), bridge.SQL(tx)))
 		must(t, tx.Commit())
 	}
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.Claim(ctx, bridge.SQL(tx), "c", key(0))
-		return err
-	})
-	pending := driver.Pending{Key: key(0), State: driver.Ready, Run: "r", Message: []byte("x")}
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.AddPending(ctx, bridge.SQL(tx), "c", pending, 0)
-		return err
-	})
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, _, err := inbox.LookUp(ctx, bridge.SQL(tx), "c", key(0))
-		return err
-	})
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.TakePending(ctx, bridge.SQL(tx), "c", driver.Ready)
-		return err
-	})
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.DoubtOverdue(ctx, bridge.SQL(tx), "c")
-		return err
-	})
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.ChangePending(ctx, bridge.SQL(tx), "c", "r", pending, 0)
-		return err
-	})
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.AttachMessage(ctx, bridge.SQL(tx), "c", key(0), "r", []byte("y"))
-		return err
-	})
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.RemoveBarePending(ctx, bridge.SQL(tx), "c", key(0), "r")
-		return err
-	})
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.RemovePending(ctx, bridge.SQL(tx), "c", key(0), "r")
-		return err
-	})
-	in(func(ctx context.Context, tx *sql.Tx) error { return inbox.Unclaim(ctx, bridge.SQL(tx), "c", key(0)) })
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.Forget(ctx, bridge.SQL(tx), "c", []string{key(0), key(1)}, 0)
-		return err
-	})
-	in(func(ctx context.Context, tx *sql.Tx) error {
-		_, err := inbox.LockMark(ctx, bridge.SQL(tx), "c", key(0))
-		if err == nil {
-			err = inbox.SetMark(ctx, bridge.SQL(tx), "c", key(0), "m")
-		}
-		if err == nil {
-			_, err = inbox.Keep(ctx, bridge.SQL(tx), "c", key(0), 1, []byte("x"))
-		}
-		if err == nil {
-			_, err = inbox.CountKept(ctx, bridge.SQL(tx), "c", key(0))
-		}
-		if err == nil {
-			_, _, err = inbox.FirstKept(ctx, bridge.SQL(tx), "c", key(0))
-		}
-		if err == nil {
-			err = inbox.Unkeep(ctx, bridge.SQL(tx), "c", key(0), 1)
-		}
-		return err
-	})
 }
 
 // fill leaves so many rows in each table, those of the IDs first.

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -70,30 +71,48 @@ func testMariaDBAnyConnection(t *testing.T) {
 	}
 }
 
+// Nor does the question who holds a message up change one, which takes two.
 func testMariaDBLeavesTheSessionAsItWas(t *testing.T) {
-	_, db := mariaDB(t)
-	db.SetMaxOpenConns(1)
-	ledger, err := mysql.Open(t.Context(), db)
-	must(t, err)
-	execute(t, db, "SET SESSION innodb_lock_wait_timeout = 7")
-	settings := func() map[string]string {
-		rows, err := db.QueryContext(t.Context(), "SHOW SESSION VARIABLES")
-		must(t, err)
-		defer rows.Close()
+	config, admin := mariaDB(t)
+	config.Params = map[string]string{"innodb_lock_wait_timeout": "7"}
+	db := connectMariaDB(t, config)
+	db.SetMaxOpenConns(2)
+	db.SetMaxIdleConns(2)
+	ledger, id := openMySQL(t, db), newID()
+	settings := func() map[string]string { // of both
 		all := map[string]string{}
-		for rows.Next() {
-			var name, value string
-			must(t, rows.Scan(&name, &value))
-			all[name] = value
+		for _, tx := range []*sql.Tx{begin(t, db), begin(t, db)} {
+			var session string
+			must(t, tx.QueryRowContext(t.Context(), "SELECT connection_id()").Scan(&session))
+			rows, err := tx.QueryContext(t.Context(), "SHOW SESSION VARIABLES")
+			must(t, err)
+			for rows.Next() {
+				var name, value string
+				must(t, rows.Scan(&name, &value))
+				all[session+": "+name] = value
+			}
+			must(t, errors.Join(rows.Err(), rows.Close()))
+			defer func() { must(t, tx.Rollback()) }()
 		}
-		must(t, rows.Err())
 		return all
 	}
 	before := settings()
 	use(t, ledger)
-	for name, value := range settings() {
-		if value != before[name] && name != "timestamp" && name != "statement_id" && !strings.HasPrefix(name, "gtid") && !strings.HasPrefix(name, "rand_seed") {
-			t.Errorf("%s was %q, is %q", name, before[name], value)
+	recorded(t, openMySQL(t, admin), id)
+	if found := holders(t, ledger, id); len(found) != 1 {
+		t.Errorf("the holders are %+v", found)
+	}
+	if found := holders(t, ledger, newID()); len(found) > 0 {
+		t.Errorf("the holders are %+v", found)
+	}
+	after := settings()
+	if len(after) != len(before) {
+		t.Errorf("%d settings are %d", len(before), len(after))
+	}
+	for key, value := range after {
+		_, name, _ := strings.Cut(key, ": ")
+		if value != before[key] && name != "timestamp" && name != "statement_id" && !strings.HasPrefix(name, "gtid") && !strings.HasPrefix(name, "rand_seed") {
+			t.Errorf("%s was %q, is %q", key, before[key], value)
 		}
 	}
 }

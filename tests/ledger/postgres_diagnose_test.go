@@ -11,16 +11,13 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
 
-// The rights that the package's documentation names for a verifier that does all.
-var postgresVerifier = []string{
-	"SELECT, INSERT, DELETE ON bridge_ledger", "UPDATE (recorded_at) ON bridge_ledger", "SELECT ON bridge_identity",
-	"SELECT ON bridge_ledger_version", "SELECT, UPDATE ON bridge_watermark", "SELECT, UPDATE, DELETE ON bridge_parked",
-	"pg_read_all_stats",
-}
+// The rights of a verifier that does all and sees who holds a message up.
+var postgresVerifier = slices.Clip(append(slices.Clone(sweeperRights), "pg_read_all_stats"))
 
 // fakeClock has the role's sessions read another clock than the server's.
 const fakeClock = "CREATE SCHEMA fake; GRANT USAGE ON SCHEMA fake TO PUBLIC; " +
@@ -44,7 +41,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 	t.Run("a healthy server is well", func(t *testing.T) {
 		address, admin := database(t)
 		_, at := newRole(t, address, admin, postgresVerifier...)
-		expectWell(t, openLedger(t, connect(t, at)))
+		ledgertest.Well(t, inspectorOf(t, openLedger(t, connect(t, at))))
 	})
 	t.Run("an own table is well", func(t *testing.T) {
 		address, admin := database(t)
@@ -53,9 +50,9 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		db := connect(t, at)
 		ledger, err := postgres.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
 		must(t, err)
-		expectWell(t, ledger)
+		ledgertest.Well(t, inspectorOf(t, ledger))
 		execute(t, admin, "ALTER TABLE orders SET UNLOGGED")
-		expectFinding(t, ledger, "ledger", inspect.Error, "unlogged")
+		ledgertest.Finds(t, inspectorOf(t, ledger), "ledger", inspect.Error, "unlogged")
 	})
 	sharedAddress, sharedAdmin := database(t) // for what is done to the server, or to a login
 	for name, c := range map[string]struct {
@@ -83,10 +80,10 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		"autovacuum off for it":  {do: []string{"ALTER TABLE bridge_ledger SET (autovacuum_enabled = false)"}, check: "autovacuum", level: inspect.Warning, says: "bridge_ledger"},
 		"unlogged":               {do: []string{"ALTER TABLE bridge_ledger SET UNLOGGED"}, check: "logged tables", level: inspect.Error, says: "bridge_ledger"},
 		"row-level security":     {do: []string{"ALTER TABLE bridge_ledger ENABLE ROW LEVEL SECURITY"}, check: "row-level security", level: inspect.Error, says: "bridge_ledger"},
-		"no right to delete":     {lacks: postgresVerifier[0], check: "rights of a verifier", level: inspect.Error, says: "DELETE ON bridge_ledger"},
+		"no right to delete":     {lacks: "SELECT, DELETE ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "DELETE ON bridge_ledger"},
 		"no right to a function": {do: []string{"REVOKE EXECUTE ON FUNCTION bridge_forget FROM PUBLIC"}, check: "rights of a verifier", level: inspect.Error, says: "EXECUTE ON FUNCTION bridge_forget"},
 		"no right to unpark":     {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: inspect.Warning, says: "DELETE ON bridge_parked"},
-		"no right to sweep":      {lacks: "SELECT, UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
+		"no right to sweep":      {lacks: "UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
 		"several writing nodes": {do: []string{"UPDATE pg_extension SET extname = 'spock' WHERE extname = 'plpgsql'"},
 			check: "one writing node", level: inspect.Warning, says: "extension spock"},
 		"orphans": {do: []string{"INSERT INTO bridge_ledger SELECT gen_random_uuid(), now() - interval '8 days' FROM generate_series(1, 3)"},
@@ -124,7 +121,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 			if strings.Contains(strings.Join(c.do, ""), "ALTER ROLE $role SET") { // for new sessions
 				ledger = openLedger(t, connect(t, at))
 			}
-			expectFinding(t, ledger, c.check, c.level, c.says)
+			ledgertest.Finds(t, inspectorOf(t, ledger), c.check, c.level, c.says)
 		})
 	}
 	t.Run("a transaction that has been open for long", func(t *testing.T) {
@@ -134,7 +131,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		tx := begin(t, admin)
 		_, err := tx.ExecContext(t.Context(), "SELECT 1")
 		must(t, err)
-		expectFinding(t, openLedger(t, connect(t, at)), "oldest open transaction", inspect.Warning, "2h")
+		ledgertest.Finds(t, inspectorOf(t, openLedger(t, connect(t, at))), "oldest open transaction", inspect.Warning, "2h")
 	})
 	t.Run("a prepared transaction holds a message up", func(t *testing.T) {
 		address, admin := database(t)
@@ -159,11 +156,11 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 			}
 		}
 		executeAll(t, admin, strings.ReplaceAll(strings.ReplaceAll(fakeClock, "%s", "2 h"), "$role", role))
-		expectFinding(t, openLedger(t, connect(t, at)), "prepared transactions", inspect.Warning, "2h")
+		ledgertest.Finds(t, inspectorOf(t, openLedger(t, connect(t, at))), "prepared transactions", inspect.Warning, "2h")
 	})
 	t.Run("a pool of one connection", func(t *testing.T) {
 		_, admin := database(t)
 		admin.SetMaxOpenConns(1)
-		expectFinding(t, openLedger(t, admin), "connection pool", inspect.Error, "one connection")
+		ledgertest.Finds(t, inspectorOf(t, openLedger(t, admin)), "connection pool", inspect.Error, "one connection")
 	})
 }

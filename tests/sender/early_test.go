@@ -14,7 +14,6 @@ import (
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
-	"github.com/twoqueue/twoqueue/verifier"
 )
 
 // A way is one in which a transaction sends: it begins one, which then does what work does,
@@ -174,103 +173,4 @@ func TestTheCommitWaitsForTheEarlyConfirm(t *testing.T) {
 			settled(t, s, "target", append(all, ids...)...)
 		})
 	}
-}
-
-// What fn does with the error of Stage does not matter.
-func TestInTxRollsBackIfStageFailsWhateverFnSays(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	shop(t, s)
-	known := stage.To("target", "known")
-	known.ID = s.Commit(known)[0]
-	for want, m := range map[error]bridge.Message{bridge.ErrInvalidMessage: stage.To("", "no target"), bridge.ErrDuplicateID: known} {
-		err := s.Sender.InTx(t.Context(), s.DB, nil, func(tx *sender.Tx) error {
-			if _, err := tx.Stage(t.Context(), messages("target", 2)...); err != nil {
-				return err
-			}
-			if err := order(t.Context(), tx, 1); err != nil {
-				return err
-			}
-			if ids, err := tx.Stage(t.Context(), m); !errors.Is(err, want) || len(ids) != 0 {
-				t.Errorf("Stage: IDs %v, error %v", ids, err)
-			}
-			return nil
-		})
-		if !errors.Is(err, want) || errors.Is(err, sender.ErrCommitUnknown) {
-			t.Errorf("want %v, committed or failed otherwise: %v", want, err)
-		}
-		if n := orders(t, s); n != 0 {
-			t.Errorf("%d orders are committed", n)
-		}
-	}
-	settled(t, s, "target", known.ID)
-}
-
-func TestARollbackToASavepointTakesBackWhatWasStagedEarly(t *testing.T) {
-	t.Parallel()
-	for name, parking := range map[string]sender.Parking{"staged": sender.ParkNever, "parked": sender.ParkAlways} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := stage.New(t, stage.Postgres)
-			shop(t, s)
-			var err error
-			if s.Sender, err = sender.New(s.Ledger, s.Broker, &sender.Options{Queue: "staging", Timeout: stage.Patience, Parking: parking}); err != nil {
-				t.Fatal(err)
-			}
-			var kept [4][]uuid.UUID
-			if err := s.Sender.InTx(t.Context(), s.DB, nil, func(tx *sender.Tx) error {
-				var errs [5]error
-				kept[0], errs[0] = tx.Stage(t.Context(), messages("target", 1)...)
-				errs[1] = undone(t.Context(), tx, func() error {
-					_, err := tx.Stage(t.Context(), messages("target", 2)...)
-					return err
-				})
-				kept[1], errs[2] = tx.Stage(t.Context(), messages("target", 1)...)
-				kept[2], errs[3] = tx.Send(messages("target", 1)...)
-				errs[4] = order(t.Context(), tx, 1)
-				return errors.Join(errs[:]...)
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if n := orders(t, s); n != 1 {
-				t.Errorf("%d orders", n)
-			}
-			tx := begin(t, s.DB)
-			if err := undone(t.Context(), bridge.SQL(tx), func() error {
-				_, err := s.Sender.StageTx(t.Context(), bridge.SQL(tx), messages("target", 2)...)
-				return err // nobody waits
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if kept[3], err = s.Sender.SendTx(t.Context(), bridge.SQL(tx), messages("target", 1)...); err != nil {
-				t.Fatal(err)
-			}
-			commit(t, tx)
-			unparked(t, s, "target", slices.Concat(kept[:]...)...)
-		})
-	}
-}
-
-// undone undoes what fn does by a rollback to a savepoint.
-func undone(ctx context.Context, tx bridge.Tx, fn func() error) error {
-	if _, err := tx.Exec(ctx, "SAVEPOINT a"); err != nil {
-		return err
-	}
-	if err := fn(); err != nil {
-		return err
-	}
-	_, err := tx.Exec(ctx, "ROLLBACK TO a")
-	return err
-}
-
-// unparked is settled where messages may be parked.
-func unparked(t *testing.T, s *stage.Stage, queue string, want ...uuid.UUID) {
-	t.Helper()
-	v := s.Verify(verifier.Options{})
-	s.Eventually("nothing is parked or recorded", func() bool {
-		n, err := s.Ledger.CountParked(t.Context(), 100)
-		return n == 0 && err == nil && s.Rows() == 0
-	})
-	v.Stop()
-	settled(t, s, queue, want...)
 }

@@ -123,13 +123,9 @@ func TestInTxRollsBack(t *testing.T) {
 		}{
 			"when fn fails":  {func(transaction) error { return wrong }, wrong},
 			"when fn panics": {func(transaction) error { panic(wrong) }, wrong},
-			"when a message cannot be staged": {func(tx transaction) error {
-				_, err := tx.outbox.Send(invalid)
-				return err
-			}, bridge.ErrInvalidMessage},
-			"when Stage fails, whatever fn says": {func(tx transaction) error {
-				if _, err := tx.outbox.Stage(t.Context(), invalid); !errors.Is(err, bridge.ErrInvalidMessage) {
-					t.Errorf("Stage: %v", err)
+			"when Send fails, whatever fn says": {func(tx transaction) error {
+				if ids, err := tx.outbox.Send(invalid); !errors.Is(err, bridge.ErrInvalidMessage) || len(ids) != 0 {
+					t.Errorf("Send: IDs %v, error %v", ids, err)
 				}
 				return nil
 			}, bridge.ErrInvalidMessage},
@@ -163,6 +159,36 @@ func TestInTxRollsBack(t *testing.T) {
 			t.Errorf("%d connections are still in use", n)
 		}
 		settled(t, s, "target")
+	})
+}
+
+// What fn does with the error of Stage does not matter.
+func TestInTxRollsBackIfStageFailsWhateverFnSays(t *testing.T) {
+	t.Parallel()
+	onDoors(t, func(t *testing.T, s *stage.Stage, d door) {
+		known := stage.To("target", "known")
+		known.ID = s.Commit(known)[0]
+		for want, m := range map[error]bridge.Message{bridge.ErrInvalidMessage: stage.To("", "no target"), bridge.ErrDuplicateID: known} {
+			err := d.inTx(t.Context(), func(tx transaction) error {
+				if _, err := tx.outbox.Stage(t.Context(), messages("target", 2)...); err != nil {
+					return err
+				}
+				if err := order(t.Context(), tx, 1); err != nil {
+					return err
+				}
+				if ids, err := tx.outbox.Stage(t.Context(), m); !errors.Is(err, want) || len(ids) != 0 {
+					t.Errorf("Stage: IDs %v, error %v", ids, err)
+				}
+				return nil
+			})
+			if !errors.Is(err, want) || errors.Is(err, sender.ErrCommitUnknown) {
+				t.Errorf("want %v, committed or failed otherwise: %v", want, err)
+			}
+			if n := orders(t, s); n != 0 {
+				t.Errorf("%d orders are committed", n)
+			}
+		}
+		settled(t, s, "target", known.ID)
 	})
 }
 

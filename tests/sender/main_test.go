@@ -43,13 +43,6 @@ func begin(t *testing.T, db *sql.DB) *sql.Tx {
 	return tx
 }
 
-func commit(t *testing.T, tx interface{ Commit() error }) {
-	t.Helper()
-	if err := tx.Commit(); err != nil {
-		t.Fatalf("commit: %v", err)
-	}
-}
-
 // messages makes n messages for a queue with bodies 0, 1, 2, …
 func messages(queue string, n int) []bridge.Message {
 	out := make([]bridge.Message, n)

@@ -100,6 +100,10 @@ func TestTheCommitOfPgxDecides(t *testing.T) {
 		t.Fatal(err)
 	}
 	send(savepoint, 2)
+	// Nobody waits for what is staged early.
+	if _, err := s.Sender.StageTx(t.Context(), pgxbridge.Tx(savepoint), messages("target", 2)...); err != nil {
+		t.Fatal(err)
+	}
 	if err := savepoint.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

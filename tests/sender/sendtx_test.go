@@ -95,20 +95,6 @@ func (tx *watchedTx) QueryContext(ctx context.Context, query string, args ...any
 	return tx.Tx.QueryContext(ctx, query, args...)
 }
 
-func TestATransactionOfAnotherDatabaseIsRefused(t *testing.T) {
-	t.Parallel()
-	onAll(t, func(t *testing.T, s *stage.Stage) {
-		other := stage.New(t, s.Kind)
-		_, err := s.Sender.SendTx(t.Context(), bridge.SQL(begin(t, other.DB)), messages("target", 1)...)
-		if !errors.Is(err, bridge.ErrOtherLedger) {
-			t.Errorf("error %v", err)
-		}
-		if n := s.Depth("staging"); n != 0 {
-			t.Errorf("%d messages were sent", n)
-		}
-	})
-}
-
 func TestTheLargestMessageIsDelivered(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)

@@ -1,13 +1,13 @@
 package sqlserver_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -34,7 +34,9 @@ func TestAServerThatIsNotSQLServerIsTakenForWhatItIs(t *testing.T) {
 			if _, err := sqlserver.OpenInbox(t.Context(), ledger.DB()); err != nil {
 				t.Errorf("open inbox: %v", err)
 			}
-			for _, f := range diagnose(t, sqlserverinspect.New(ledger)) {
+			findings, err := sqlserverinspect.New(ledger).Diagnose(t.Context())
+			must(t, err)
+			for _, f := range findings {
 				if f.Level == inspect.Error {
 					t.Errorf("%+v", f)
 				}
@@ -72,11 +74,7 @@ func TestTheDoctorTriesWhetherOthersCanBeSeen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server, ledger := onStandIn(t, &c.options)
 			server.Deny(c.denied)
-			findings := diagnose(t, sqlserverinspect.New(ledger))
-			i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == "who holds a message up" })
-			if i < 0 || findings[i].Level != c.level {
-				t.Errorf("must be %s: %+v", c.level, findings)
-			}
+			ledgertest.Finds(t, sqlserverinspect.New(ledger), "who holds a message up", c.level, "")
 		})
 	}
 }

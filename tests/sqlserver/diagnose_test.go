@@ -1,38 +1,19 @@
 package sqlserver_test
 
 import (
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
-func diagnose(t *testing.T, inspector inspect.Diagnoser) []inspect.Finding {
-	t.Helper()
-	findings, err := inspector.Diagnose(t.Context())
-	must(t, err)
-	return findings
-}
-
 func TestAHealthyDatabaseIsWell(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
-		findings := diagnose(t, sqlserverinspect.New(open(t, connect(t, address))))
-		if len(findings) < 10 {
-			t.Errorf("%d findings: %+v", len(findings), findings)
-		}
-		for i, f := range findings {
-			if f.Level != inspect.OK || f.Text == "" || f.Fix != "" {
-				t.Errorf("%+v", f)
-			}
-			if slices.ContainsFunc(findings[:i], func(other inspect.Finding) bool { return other.Check == f.Check }) {
-				t.Errorf("%s is told twice", f.Check)
-			}
-		}
+		ledgertest.Well(t, sqlserverinspect.New(open(t, connect(t, address))))
 	})
 }
 
@@ -82,11 +63,7 @@ func TestDiagnose(t *testing.T) {
 			if c.failOver {
 				server.FailOver()
 			}
-			findings := diagnose(t, sqlserverinspect.New(ledger))
-			i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == c.check })
-			if i < 0 || findings[i].Level != c.level || !strings.Contains(findings[i].Text, c.says) {
-				t.Errorf("%s must be %s and say %q: %+v", c.check, c.level, c.says, findings)
-			}
+			ledgertest.Finds(t, sqlserverinspect.New(ledger), c.check, c.level, c.says)
 		})
 	}
 }
@@ -97,11 +74,10 @@ func TestAnOwnTableIsDiagnosed(t *testing.T) {
 		execute(t, db, "CREATE TABLE orders (id uniqueidentifier NOT NULL PRIMARY KEY)")
 		ledger, err := sqlserver.OpenOwnTable(t.Context(), db, bridge.OwnTable{Table: "orders", Column: "id"})
 		must(t, err)
-		for _, f := range diagnose(t, sqlserverinspect.NewOwnTable(ledger)) {
-			// As a table is made unless one says otherwise.
-			if usual := f.Check == "lock escalation" || f.Check == "page locks"; (f.Level == inspect.Warning) != usual {
-				t.Errorf("%+v", f)
-			}
+		usual := []string{"lock escalation", "page locks"} // as a table is made unless one says otherwise
+		ledgertest.Well(t, sqlserverinspect.NewOwnTable(ledger), usual...)
+		for _, check := range usual {
+			ledgertest.Finds(t, sqlserverinspect.NewOwnTable(ledger), check, inspect.Warning, "")
 		}
 	})
 }

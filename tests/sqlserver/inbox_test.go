@@ -8,6 +8,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 )
@@ -40,36 +41,12 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), patience/6)
 		defer cancel()
-		for doing, do := range map[string]func(tx *sql.Tx) error{
-			"take": func(tx *sql.Tx) error {
-				_, err := inbox.TakePending(ctx, bridge.SQL(tx), "ours", driver.Started)
-				return err
-			},
-			"list": func(tx *sql.Tx) error {
-				_, err := inbox.ListPending(ctx, bridge.SQL(tx), "ours", driver.Started, "", 10)
-				return err
-			},
-			"count": func(tx *sql.Tx) error {
-				_, err := inbox.CountPending(ctx, bridge.SQL(tx), "ours")
-				return err
-			},
-			"read claims": func(tx *sql.Tx) error {
-				_, err := inbox.Claimed(ctx, bridge.SQL(tx), "ours", "", 10)
-				return err
-			},
-			"list kept": func(tx *sql.Tx) error {
-				_, err := inbox.KeptEntities(ctx, bridge.SQL(tx), "ours", 10)
-				return err
-			},
-			"doubt": func(tx *sql.Tx) error {
-				_, err := inbox.DoubtOverdue(ctx, bridge.SQL(tx), "ours")
-				return err
-			},
-		} {
-			tx := begin(t, db, nil)
-			if err := do(tx); err != nil {
-				t.Fatalf("%s: %v", doing, err)
+		for _, v := range ledgertest.Verbs(inbox, "ours", driver.Pending{Key: "overdue", State: driver.Started}) {
+			if v.ByKey {
+				continue
 			}
+			tx := begin(t, db, nil)
+			must(t, v.Do(ctx, bridge.SQL(tx)))
 			must(t, tx.Rollback())
 		}
 

@@ -166,39 +166,6 @@ func TestAnOwnTableThatMayNotBeReadIsRefusedWithTheGrant(t *testing.T) {
 	}
 }
 
-// The other way to wait would insert into the application's table.
-func TestWhereHintsAreIgnoredAnOwnTableIsRefused(t *testing.T) {
-	for name, options := range map[string]tds.Options{
-		"another way would wait": {IgnoreHints: true},
-		"nothing waits":          {IgnoreHints: true, NeverWait: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, ledger := ordersOnStandIn(t, &options)
-			for range 2 {
-				if err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
-					t.Errorf("prove: %v, must be %v", err, bridge.ErrProof)
-				}
-			}
-			if ledger.FallBack(bridge.ErrProof) {
-				t.Error("there is another way")
-			}
-		})
-	}
-}
-
-func TestOnASecondaryAnOwnTableIsNotJudged(t *testing.T) {
-	server, ledger := ordersOnStandIn(t, nil)
-	id := newID()
-	placed(t, ledger, id)
-	server.FailOver()
-	if outcome, err := ledger.Settle(t.Context(), id, patience); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
-	}
-	if _, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), orders); !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("open: %v, must be %v", err, bridge.ErrNotPrimary)
-	}
-}
-
 func TestRecordOfAnOwnTableWorksInEveryTransaction(t *testing.T) {
 	inEveryTransaction(t, func(t *testing.T, db *sql.DB, tx *sql.Tx, _ bool) {
 		if _, err := db.ExecContext(t.Context(), ordersTable); err != nil && !strings.Contains(err.Error(), "already") {

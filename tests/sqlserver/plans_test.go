@@ -3,15 +3,14 @@ package sqlserver_test
 import (
 	"bytes"
 	"context"
-	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -87,55 +86,12 @@ func TestKeysOfAllLengthsShareAFewPlans(t *testing.T) {
 	must(t, err)
 	plans := make(map[string]int)
 	pass := func(consumer, key, run, failure string, message []byte) {
-		ctx, tx := t.Context(), begin(t, db, nil)
-		on := bridge.SQL(tx)
-		p := driver.Pending{Key: key, State: driver.Ready, Run: run, Attempts: 1, Error: failure}
-		whole := p
-		whole.Message = message
-		for _, step := range []struct {
-			what string
-			want any // nil: anything
-			do   func() (any, error)
-		}{
-			{"claim", true, func() (any, error) { return inbox.Claim(ctx, on, consumer, key) }},
-			{"add", true, func() (any, error) { return inbox.AddPending(ctx, on, consumer, p, -time.Hour) }},
-			{"attach", true, func() (any, error) { return inbox.AttachMessage(ctx, on, consumer, key, run, message) }},
-			{"change", true, func() (any, error) { return inbox.ChangePending(ctx, on, consumer, run, p, -time.Hour) }},
-			{"look up", whole, func() (any, error) {
-				_, found, err := inbox.LookUp(ctx, on, consumer, key)
-				found.Since = time.Time{}
-				return *found, err
-			}},
-			{"take", key, func() (any, error) {
-				taken, err := inbox.TakePending(ctx, on, consumer, driver.Ready)
-				return taken.Key, err
-			}},
-			{"list", nil, func() (any, error) { return inbox.ListPending(ctx, on, consumer, driver.Ready, key[1:], 10) }},
-			{"count", nil, func() (any, error) { return inbox.CountPending(ctx, on, consumer) }},
-			{"doubt", nil, func() (any, error) { return inbox.DoubtOverdue(ctx, on, consumer) }},
-			{"remove bare", false, func() (any, error) { return inbox.RemoveBarePending(ctx, on, consumer, key, run) }},
-			{"remove", true, func() (any, error) { return inbox.RemovePending(ctx, on, consumer, key, run) }},
-			{"read claims", nil, func() (any, error) { return inbox.Claimed(ctx, on, consumer, key[1:], 10) }},
-			{"forget", int64(1), func() (any, error) { return inbox.Forget(ctx, on, consumer, []string{key}, -time.Minute) }},
-			{"unclaim", nil, func() (any, error) { return nil, inbox.Unclaim(ctx, on, consumer, key) }},
-			{"lock mark", "", func() (any, error) { return inbox.LockMark(ctx, on, consumer, key) }},
-			{"set mark", nil, func() (any, error) { return nil, inbox.SetMark(ctx, on, consumer, key, key) }},
-			{"lock mark again", key, func() (any, error) { return inbox.LockMark(ctx, on, consumer, key) }},
-			{"keep", true, func() (any, error) { return inbox.Keep(ctx, on, consumer, key, 1, message) }},
-			{"count kept", 1, func() (any, error) { return inbox.CountKept(ctx, on, consumer, key) }},
-			{"first kept", message, func() (any, error) {
-				_, kept, err := inbox.FirstKept(ctx, on, consumer, key)
-				return kept, err
-			}},
-			{"list kept", nil, func() (any, error) { return inbox.KeptEntities(ctx, on, consumer, 10) }},
-			{"unkeep", nil, func() (any, error) { return nil, inbox.Unkeep(ctx, on, consumer, key, 1) }},
-		} {
+		tx := begin(t, db, nil)
+		p := driver.Pending{Key: key, State: driver.Ready, Run: run, Attempts: 1, Error: failure, Message: message}
+		for _, v := range ledgertest.Verbs(inbox, consumer, p) {
 			before := server.Compilations()
-			got, err := step.do()
-			plans[step.what] += server.Compilations() - before
-			if err != nil || step.want != nil && !reflect.DeepEqual(got, step.want) {
-				t.Fatalf("%s: %.500v, %v, must be %.500v", step.what, got, err, step.want)
-			}
+			must(t, v.Do(t.Context(), bridge.SQL(tx)))
+			plans[v.Name] += server.Compilations() - before
 		}
 		must(t, tx.Rollback())
 	}

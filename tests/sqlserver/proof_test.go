@@ -37,16 +37,29 @@ func TestWhereHintsAreHeededTheProofDoesNotFallBack(t *testing.T) {
 }
 
 func TestWhereNothingWaitsTheProofRefuses(t *testing.T) {
-	for name, options := range map[string]tds.Options{
-		"hints are ignored": {IgnoreHints: true, NeverWait: true},
-		"hints are heeded":  {NeverWait: true},
+	for name, c := range map[string]struct {
+		options tds.Options
+		own     bool // of an own table: the other way to wait would insert into it
+	}{
+		"hints are ignored":                   {tds.Options{IgnoreHints: true, NeverWait: true}, false},
+		"hints are heeded":                    {tds.Options{NeverWait: true}, false},
+		"hints are ignored, for an own table": {tds.Options{IgnoreHints: true}, true},
+		"nothing waits for an own table":      {tds.Options{IgnoreHints: true, NeverWait: true}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ledger := onStandIn(t, &options)
+			var ledger driver.Ledger
+			if c.own {
+				_, ledger = ordersOnStandIn(t, &c.options)
+			} else {
+				_, ledger = onStandIn(t, &c.options)
+			}
 			for range 2 {
 				if err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
 					t.Errorf("prove: %v, must be %v", err, bridge.ErrProof)
 				}
+			}
+			if c.own && ledger.FallBack(bridge.ErrProof) {
+				t.Error("there is another way")
 			}
 		})
 	}
@@ -110,15 +123,26 @@ func TestAReadOnlyConnectionIsRefused(t *testing.T) {
 // transaction would look rolled back.
 func TestOnASecondaryNothingIsJudged(t *testing.T) {
 	server, ledger := onStandIn(t, nil)
-	committed, open := newID(), newID()
+	execute(t, ledger.DB(), ordersTable)
+	own, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), orders)
+	must(t, err)
+	committed, open, order := newID(), newID(), newID()
 	must(t, recorded(t, ledger, committed).Commit())
 	recorded(t, ledger, open)
+	placed(t, own, order)
 	server.FailOver()
 
-	for _, id := range []uuid.UUID{committed, open} {
+	noVerdict := func(ledger driver.Ledger, id uuid.UUID) {
+		t.Helper()
 		if outcome, err := ledger.Settle(t.Context(), id, patience); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
 			t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
 		}
+	}
+	noVerdict(ledger, committed)
+	noVerdict(ledger, open)
+	noVerdict(own, order)
+	if _, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), orders); !errors.Is(err, bridge.ErrNotPrimary) {
+		t.Errorf("open the own table: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
 	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("check: %v, must be %v", err, bridge.ErrNotPrimary)
@@ -137,7 +161,5 @@ func TestOnASecondaryNothingIsJudged(t *testing.T) {
 	}
 
 	ledger.FallBack(errors.New("asked by a test"))
-	if outcome, err := ledger.Settle(t.Context(), open, patience); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
-		t.Errorf("settle by insert: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
-	}
+	noVerdict(ledger, open) // by the insert
 }

@@ -63,25 +63,8 @@ var entityStatements = []statement{
 		}),
 	form(`DELETE k FROM bridge_kept k WITH («([^=]+?)») WHERE consumer = @p1 AND entity = @p2 AND [version] = @p3`,
 		func(x *execution, words []string) (uint64, error) {
-			t, err := x.writable("DELETE", "bridge_kept")
-			if err != nil {
-				return 0, err
-			}
-			if err := x.reach(t, words[1], waiting); err != nil {
-				return 0, err
-			}
-			key := t.keyOf(row{"consumer": x.bytes("@p1"), "entity": x.bytes("@p2"), "version": x.parameters["@p3"]})
-			if t.rows[key] == nil {
-				return 0, nil // nothing to lock
-			}
-			if err := x.lock(resource{t.name, key}); err != nil {
-				return 0, err
-			}
-			if t.rows[key] == nil {
-				return 0, nil
-			}
-			x.put(t, key, nil)
-			return 1, nil
+			return x.changeByKey("DELETE", "bridge_kept", words[1], row{"consumer": x.bytes("@p1"), "entity": x.bytes("@p2"), "version": x.parameters["@p3"]},
+				func(row) row { return nil })
 		}),
 	form(`SELECT TOP (@p2) k.entity, m.mark, k.lowest, k.kept, k.age FROM (SELECT consumer, entity, min([version]) AS lowest, count(*) AS kept, DATEDIFF_BIG(second, min(kept_at), sysutcdatetime()) AS age FROM bridge_kept WITH («([^=]+?)») WHERE consumer = @p1 GROUP BY consumer, entity) k JOIN bridge_mark m WITH («([^=]+?)») ON m.consumer = k.consumer AND m.[name] = k.entity ORDER BY k.age DESC, k.entity`,
 		keptEntities),
@@ -101,26 +84,17 @@ func (x *execution) changeMark(hints string, change func(row)) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := x.reach(t, hints, waiting); err != nil {
-		return 0, err
-	}
-	key := t.keyOf(row{"consumer": x.bytes("@p1"), "name": x.bytes("@p2")})
-	if t.rows[key] == nil {
-		return 0, nil // nothing to lock
-	}
-	if l := x.db.locks[resource{t.name, key}]; l != nil && l.owner != x.tx && l.before == nil && x.db.snapshot {
+	values := row{"consumer": x.bytes("@p1"), "name": x.bytes("@p2")}
+	if l := x.db.locks[resource{t.name, t.keyOf(values)}]; l != nil && l.owner != x.tx && l.before == nil && x.db.snapshot {
 		return 0, nil
 	}
-	if err := x.lock(resource{t.name, key}); err != nil {
-		return 0, err
-	}
-	if t.rows[key] == nil {
-		return 0, nil // it was rolled back
-	}
-	r := maps.Clone(t.rows[key])
-	change(r)
-	x.put(t, key, r)
-	return 1, nil
+	changed := uint64(0)
+	_, err = x.changeByKey("UPDATE", t.name, hints, values, func(r row) row {
+		change(r)
+		changed = 1 // also if it is as before
+		return r
+	})
+	return changed, err
 }
 
 // kept are the kept messages of @p1 and @p2.

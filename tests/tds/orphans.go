@@ -140,18 +140,7 @@ func (x *execution) changeOne(id string, change func(row) row) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	key := ledger.keyOf(row{"id": wanted})
-	if x.absent(ledger, key) {
-		return 0, nil
-	}
-	if err := x.lock(resource{ledger.name, key}); err != nil {
-		return 0, err
-	}
-	if ledger.rows[key] == nil {
-		return 0, nil
-	}
-	x.put(ledger, key, change(maps.Clone(ledger.rows[key])))
-	return 1, nil
+	return x.changeByKey("UPDATE", ledger.name, "FORCESEEK", row{"id": wanted}, change)
 }
 
 func orphans(x *execution, words []string) (uint64, error) {

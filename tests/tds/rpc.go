@@ -38,7 +38,7 @@ func readRPC(d *decoder) (text, declaration string, parameters map[string]any, e
 func readValue(d *decoder) (any, error) {
 	kind := d.byte()
 	switch kind {
-	case kindInt, kindBit, kindGUID:
+	case kindInt, kindBit:
 		d.byte() // the longest
 		value := d.bytes(int(d.byte()))
 		switch {
@@ -46,8 +46,6 @@ func readValue(d *decoder) (any, error) {
 			return nil, nil
 		case kind == kindBit:
 			return value[0] != 0, nil
-		case kind == kindGUID:
-			return guid(value), nil
 		case len(value) == 8:
 			return int64(binary.LittleEndian.Uint64(value)), nil
 		}

@@ -107,22 +107,3 @@ func TestARefusedLoginIsTold(t *testing.T) {
 		})
 	}
 }
-
-func TestCloseEndsWhatIsInFlight(t *testing.T) {
-	t.Parallel()
-	vhost := servertest.Vhost(t)
-	declare(t, vhost, "q", nil)
-	gate, through := servertest.NewGate(t, vhost, func(f servertest.Frame) bool { return f.Reply && f.Method == servertest.BasicAck })
-	broker := dial(t, through, nil)
-	ctx := within(t, patience)
-	result := make(chan error, 1)
-	go func() { result <- broker.Publish(ctx, outgoing("q", 1)) }()
-	gate.Reached(t) // the broker has the message, and its confirm does not come
-	broker.Close()
-	if err := servertest.Next(t, "the report", result); !errors.Is(err, bridge.ErrUnconfirmed) {
-		t.Errorf("in flight: %v", err)
-	}
-	err := fails(t, broker, outgoing("q", 1), patience, bridge.ErrUnavailable)
-	contains(t, err, "closed")
-	broker.Close() // again is no harm
-}

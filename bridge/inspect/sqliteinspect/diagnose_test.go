@@ -3,8 +3,6 @@ package sqliteinspect_test
 import (
 	"database/sql"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 
 	_ "modernc.org/sqlite"
@@ -12,6 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/inspect/sqliteinspect"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
@@ -35,26 +34,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func diagnose(t *testing.T, inspector inspect.Diagnoser) []inspect.Finding {
-	t.Helper()
-	findings, err := inspector.Diagnose(t.Context())
-	must(t, err)
-	return findings
-}
-
 func TestAHealthyFileIsWell(t *testing.T) {
-	findings := diagnose(t, sqliteinspect.New(newLedger(t, "")))
-	if len(findings) < 8 {
-		t.Errorf("%d findings: %+v", len(findings), findings)
-	}
-	for i, f := range findings {
-		if f.Level != inspect.OK || f.Text == "" || f.Fix != "" {
-			t.Errorf("%+v", f)
-		}
-		if slices.ContainsFunc(findings[:i], func(other inspect.Finding) bool { return other.Check == f.Check }) {
-			t.Errorf("%s is told twice", f.Check)
-		}
-	}
+	ledgertest.Well(t, sqliteinspect.New(newLedger(t, "")))
 }
 
 // Each of these is found by its check.
@@ -85,11 +66,7 @@ func TestDiagnose(t *testing.T) {
 				must(t, err)
 			}
 			ledger.DB().SetMaxOpenConns(c.pool)
-			findings := diagnose(t, sqliteinspect.New(ledger))
-			i := slices.IndexFunc(findings, func(f inspect.Finding) bool { return f.Check == c.check })
-			if i < 0 || findings[i].Level != c.level || !strings.Contains(findings[i].Text, c.says) || findings[i].Fix == "" {
-				t.Errorf("%s must be %s and say %q: %+v", c.check, c.level, c.says, findings)
-			}
+			ledgertest.Finds(t, sqliteinspect.New(ledger), c.check, c.level, c.says)
 		})
 	}
 }
@@ -100,14 +77,8 @@ func TestAnOwnTableIsDiagnosed(t *testing.T) {
 	must(t, err)
 	own, err := sqlite.OpenOwnTable(t.Context(), ledger.DB(), bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)
-	for _, f := range diagnose(t, sqliteinspect.NewOwnTable(own)) {
-		if f.Level != inspect.OK {
-			t.Errorf("%+v", f)
-		}
-	}
+	ledgertest.Well(t, sqliteinspect.NewOwnTable(own))
 	_, err = ledger.DB().ExecContext(t.Context(), "DROP TABLE orders")
 	must(t, err)
-	if f := diagnose(t, sqliteinspect.NewOwnTable(own))[0]; f.Check != "ledger" || f.Level != inspect.Error || !strings.Contains(f.Text, "orders") {
-		t.Errorf("%+v", f)
-	}
+	ledgertest.Finds(t, sqliteinspect.NewOwnTable(own), "ledger", inspect.Error, "orders")
 }

@@ -1,7 +1,6 @@
 package inspection
 
 import (
-	"database/sql"
 	"strings"
 	"testing"
 	"time"
@@ -34,28 +33,6 @@ func TestClockIsJudgedByWhatTheQuestionCannotExplain(t *testing.T) {
 		if len(f) != 1 || f[0].Level != c.want || (f[0].Fix == "") != (c.want == inspect.OK) {
 			t.Errorf("%v: %+v, must be %s", c.theirs, f, c.want)
 		}
-	}
-}
-
-func TestFindingsHaveALevelAndAMend(t *testing.T) {
-	var f Findings
-	f.Missing("rights", inspect.Error, nil)
-	f.Missing("rights", inspect.Error, []string{"SELECT ON a", "DELETE ON b"})
-	f.Oldest(sql.NullFloat64{}, "all")
-	f.Oldest(sql.NullFloat64{Float64: 3599, Valid: true}, "all")
-	f.Oldest(sql.NullFloat64{Float64: 3601, Valid: true}, "all")
-	f.Connections(needConnections, 100)
-	f.Connections(needConnections-1, 100)
-	f.Expect("it", true, "good", inspect.Warning, "bad", "mend")
-	f.Expect("it", false, "good", inspect.Warning, "bad", "mend")
-	want := []inspect.Level{inspect.OK, inspect.Error, inspect.OK, inspect.OK, inspect.Warning, inspect.OK, inspect.Warning, inspect.OK, inspect.Warning}
-	for i, level := range want {
-		if f[i].Level != level || f[i].Text == "" || (f[i].Fix == "") != (level == inspect.OK) {
-			t.Errorf("%d: %+v, must be %s", i, f[i], level)
-		}
-	}
-	if f[1].Fix != "GRANT SELECT ON a, DELETE ON b" {
-		t.Errorf("the mend is %q", f[1].Fix)
 	}
 }
 
