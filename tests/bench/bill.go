@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -11,44 +12,38 @@ var billScenario = scenario{
 	name:     "bill",
 	what:     "what a message costs PostgreSQL until it is delivered and forgotten, beyond the business row: bytes of WAL, rows written (inserted, updated, deleted) and left dead, pages accessed, and pages of tables and indexes at the end",
 	headline: headline{metric: "WAL bytes", lower: true},
-	run: func(ctx context.Context, w *world) error {
-		// Vacuuming would make it a matter of luck what is left.
-		if err := w.administer(ctx, false, "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"); err != nil {
-			return err
+	trials: func(config) (trials []trial) {
+		for _, size := range []int{512, 8 << 10, 64 << 10} {
+			for _, c := range []*contender{ledger, outboxPoll, watermillEight, oagudoOptimistic} {
+				if size == 512 || c == ledger || c == outboxPoll {
+					trials = append(trials, trial{name: c.name, seldom: true, run: func(ctx context.Context, w *world, add adder) error {
+						return w.bill(ctx, c, size, add)
+					}})
+				}
+			}
 		}
-		err := w.bills(ctx)
-		if err := w.administer(context.WithoutCancel(ctx), false, "ALTER SYSTEM RESET autovacuum", "SELECT pg_reload_conf()"); err != nil {
-			return err
-		}
-		return err
+		return trials
 	},
 }
 
-func (w *world) bills(ctx context.Context) error {
-	for round := range pick(w.long, w.rounds, 1) {
-		for _, size := range []int{512, 8 << 10, 64 << 10} {
-			// The bare transaction is what the others are charged beyond.
-			business, err := w.charge(ctx, bare, size)
-			if err != nil {
-				return err
-			}
-			for _, c := range w.chosen(ledger, outboxPoll, watermillEight, oagudoOptimistic) {
-				if !w.long && size > 512 && c != ledger && c != outboxPoll {
-					continue
-				}
-				b, err := w.charge(ctx, c, size)
-				if err != nil {
-					return err
-				}
-				w.add(round, "bill", bytes(size), c.name,
-					"WAL bytes", b.wal-business.wal,
-					"rows written", b.written,
-					"dead rows", b.dead,
-					"pages accessed", b.accessed,
-					"pages left", b.pages)
-			}
+func (w *world) bill(ctx context.Context, c *contender, size int, add adder) error {
+	if w.business == 0 { // the bare transaction is what the others are charged beyond
+		b, err := w.charge(ctx, bare, size)
+		if err != nil {
+			return err
 		}
+		w.business = b.wal
 	}
+	b, err := w.charge(ctx, c, size)
+	if err != nil {
+		return err
+	}
+	add(bytes(size),
+		"WAL bytes", b.wal-w.business,
+		"rows written", b.written,
+		"dead rows", b.dead,
+		"pages accessed", b.accessed,
+		"pages left", b.pages)
 	return nil
 }
 
@@ -57,36 +52,40 @@ type bill struct {
 	wal, written, dead, accessed, pages float64
 }
 
-// charge has a contender send messages, waits for all that follows, and adds up.
+// charge has a contender send messages, waits for all that follows, and adds up. Vacuuming
+// would make it a matter of luck what is left.
 func (w *world) charge(ctx context.Context, c *contender, size int) (b bill, err error) {
-	s, err := w.begin(ctx, c, kind{})
-	if err != nil {
+	if err := w.administer(ctx, false, "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"); err != nil {
 		return b, err
 	}
-	defer s.end()
-	n := pick(size > 8<<10, 300, 1000)
+	err = w.with(ctx, c, kind{}, func(s *session) error { return s.charge(ctx, size, &b) })
+	return b, errors.Join(err, w.administer(context.WithoutCancel(ctx), false, "ALTER SYSTEM RESET autovacuum", "SELECT pg_reload_conf()"))
+}
+
+func (s *session) charge(ctx context.Context, size int, b *bill) error {
+	n := s.w.backlog / pick(size > 8<<10, 150, 50)
 	// First some messages that pay for what only the first ones do, such as whole
 	// pages in the WAL after the checkpoint.
-	warm := order{Window: time.Minute, Workers: 8, Size: size, Stop: 200}
+	warm := order{Workers: 8, Size: size, Stop: max(1, n/5)}
 	if err := s.doAndSettle(ctx, warm); err != nil {
-		return b, err
+		return err
 	}
 	before, err := s.wal(ctx)
 	if err != nil {
-		return b, err
+		return err
 	}
-	if err := s.doAndSettle(ctx, order{Window: time.Minute, Workers: 8, Size: size, Stop: n}); err != nil {
-		return b, err
+	if err := s.doAndSettle(ctx, order{Workers: 8, Size: size, Stop: n}); err != nil {
+		return err
 	}
 	after, err := s.wal(ctx)
 	if err != nil {
-		return b, err
+		return err
 	}
 	b.wal = float64(after-before) / float64(n)
 	// Sessions tell what they did at the latest when they end.
 	s.stopProcesses()
 	if err := s.alone(ctx); err != nil {
-		return b, err
+		return err
 	}
 	row := s.db.QueryRowContext(ctx, `SELECT
 	coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0),
@@ -96,12 +95,12 @@ func (w *world) charge(ctx context.Context, c *contender, size int) (b bill, err
 	coalesce(sum(pg_total_relation_size(relid)) / 8192, 0)
 FROM pg_stat_user_tables JOIN pg_statio_user_tables USING (relid, schemaname, relname) WHERE relname <> 'orders'`)
 	if err := row.Scan(&b.written, &b.dead, &b.accessed, &b.pages); err != nil {
-		return b, fmt.Errorf("read statistics: %w", err)
+		return fmt.Errorf("read statistics: %w", err)
 	}
 	for _, sum := range []*float64{&b.written, &b.dead, &b.accessed, &b.pages} {
 		*sum /= float64(n + warm.Stop)
 	}
-	return b, nil
+	return nil
 }
 
 // doAndSettle has an order carried out, and waits until its messages have come and
@@ -115,8 +114,6 @@ func (s *session) doAndSettle(ctx context.Context, o order) error {
 		return fmt.Errorf("%d messages did not come", missing)
 	}
 	const still, longest = 300 * time.Millisecond, 5 * time.Second
-	ticker := time.NewTicker(still)
-	defer ticker.Stop()
 	enough := time.After(longest)
 	for last := int64(-1); ; {
 		at, err := s.wal(ctx)
@@ -128,7 +125,7 @@ func (s *session) doAndSettle(ctx context.Context, o order) error {
 		}
 		last = at
 		select {
-		case <-ticker.C:
+		case <-time.After(still):
 		case <-enough:
 			return nil
 		case <-ctx.Done():
@@ -140,21 +137,21 @@ func (s *session) doAndSettle(ctx context.Context, o order) error {
 // alone waits until no other session of the database is left.
 func (s *session) alone(ctx context.Context) error {
 	s.db.SetMaxIdleConns(1) // of our own, too
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for others := 1; others > 0; {
+	for others := 1; ; {
 		err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()`).Scan(&others)
 		if err != nil {
 			return fmt.Errorf("count sessions: %w", err)
 		}
+		if others == 0 {
+			return nil
+		}
 		select {
-		case <-ticker.C:
+		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return nil
 }
 
 // wal is how many bytes the server has written to its log so far.

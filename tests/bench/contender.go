@@ -16,7 +16,7 @@ type contender struct {
 	name  string
 	what  string // for the report
 	label string // in pictures, with a line break; the name if it is empty
-	// silent says that no message ever arrives.
+	// silent says that no message ever arrives at the target.
 	silent bool
 	// pgx says that its application uses pgx itself and not database/sql: see onPgx.
 	pgx bool
@@ -33,6 +33,9 @@ type contender struct {
 	purge func(ctx context.Context, db *sql.DB) (forgotten int64, err error)
 }
 
+// handles tells whether c is a receiver.
+func (c *contender) handles() bool { return c.purge != nil }
+
 // An application runs the transactions of a contender. It is called from many
 // goroutines.
 type application interface {
@@ -46,7 +49,7 @@ type application interface {
 
 // contenders are all there are; the first is the project itself.
 var contenders = slices.Concat([]*contender{ledger, ledgerEarly, bare, afterCommit, outboxPoll, outboxNotify, outboxHint,
-	watermillEight, oagudoOptimistic}, nativeContenders, receivers)
+	watermillEight, oagudoOptimistic, ledgerPgx, ledgerEarlyPgx, outboxPollPgx, afterCommitPgx}, receivers)
 
 func contenderNames() []string {
 	var names []string
@@ -81,22 +84,17 @@ type business struct {
 	pool   *pgxpool.Pool // in place of db: see onPgx
 	insert string
 	five   bool
-	opts   *sql.TxOptions
 }
 
 // openBusiness opens what the application of c works on.
 func openBusiness(ctx context.Context, p place, c *contender) (b business, err error) {
-	b = newBusiness(p, nil)
+	b = business{insert: pick(p.MariaDB, insertOrderMariaDB, insertOrder), five: p.Five}
 	if c.pgx {
 		b.pool, err = p.openPool(ctx)
 	} else {
 		b.db, err = p.open(ctx)
 	}
 	return b, err
-}
-
-func newBusiness(p place, db *sql.DB) business {
-	return business{db: db, insert: pick(p.MariaDB, insertOrderMariaDB, insertOrder), five: p.Five}
 }
 
 // in runs a transaction: the business's work, what send does, and the commit.
@@ -155,7 +153,7 @@ func (b business) around(ctx context.Context, decide func() bool, fn func(tx bri
 }
 
 func (b business) aroundSQL(ctx context.Context, decide func() bool, fn func(tx *sql.Tx) error) (instant, error) {
-	tx, err := b.db.BeginTx(ctx, b.opts)
+	tx, err := b.db.BeginTx(ctx, nil)
 	if err != nil {
 		return 0, err
 	}

@@ -14,16 +14,23 @@ import (
 // A place is where a contender works; it is told to all its processes.
 type place struct {
 	Contender string
-	MariaDB   bool
-	Classic   bool   // the staging queue is a classic one
-	Five      bool   // transactions have five statements; on PostgreSQL
-	Keys      int    // messages have one of so many order keys; 0: none
-	Shards    int    // ordered queues
-	Inbox     int    // keys that a receiver has handled before
-	Database  string // a URL of PostgreSQL, or a DSN of MariaDB
-	AMQP      string
-	Staging   string // the staging queue, for whoever has one
-	Target    string // the target queue
+	kind
+	Database string // a URL of PostgreSQL, or a DSN of MariaDB
+	AMQP     string
+	Staging  string // the staging queue, for whoever has one
+	Target   string // the target queue
+}
+
+// A kind of place.
+type kind struct {
+	MariaDB bool
+	Classic bool // the staging queue and the target are classic ones
+	Five    bool // transactions have five statements; on PostgreSQL
+	Keys    int  // messages have one of so many order keys; 0: none
+	Shards  int  // ordered queues
+	Inbox   int  // keys that a receiver has handled before
+	Queues  int  // staging queues that a backlog is spread over; 0 is one
+	Orphans int  // rows in the ledger of messages that were forwarded long ago, or never staged
 }
 
 // open opens a pool for the application: every contender gets the same.

@@ -58,11 +58,3 @@ func (credulous) Settle(context.Context, uuid.UUID, time.Duration) (driver.Outco
 }
 
 func (credulous) Forget(context.Context, []uuid.UUID) error { return nil }
-
-func moveUnchecked(_ context.Context, w *world, p place) (*child, func() error, error) {
-	c, err := startSelf(roleUnchecked, p, w.profileName(unchecked), nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	return c, c.stop, nil
-}

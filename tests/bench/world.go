@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -30,6 +31,8 @@ type world struct {
 	begun    time.Time
 	versions struct{ broker, postgres string }
 	places   int
+	failed   int                 // transactions
+	business float64             // the bytes of WAL of a transaction that sends nothing; 0 until it is asked for
 	networks map[string]*network // by what is behind them
 }
 
@@ -44,17 +47,20 @@ func newWorld(ctx context.Context, c config) (w *world, err error) {
 		return w, err
 	}
 	w.say("building the worker, starting the servers")
-	if w.verifier, err = buildVerifier(ctx, w.folder, c.profile); err != nil {
-		return w, err
-	}
-	if w.broker, err = servers.StartRabbitMQ(ctx, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_shovel"}}); err != nil {
-		return w, err
-	}
-	// The server waits for the disk, as it comes; only the connections are more.
-	w.postgres, err = servers.StartPostgres(ctx, &servers.PostgresOptions{
-		Config: []string{fmt.Sprintf("max_connections = %d", connections+100)},
+	var errs [3]error
+	var starting sync.WaitGroup
+	starting.Go(func() { w.verifier, errs[0] = buildVerifier(ctx, w.folder, false) })
+	starting.Go(func() {
+		w.broker, errs[1] = servers.StartRabbitMQ(ctx, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_shovel"}})
 	})
-	if err != nil {
+	// The server waits for the disk, as it comes; only the connections are more.
+	starting.Go(func() {
+		w.postgres, errs[2] = servers.StartPostgres(ctx, &servers.PostgresOptions{
+			Config: []string{fmt.Sprintf("max_connections = %d", connections+100)},
+		})
+	})
+	starting.Wait()
+	if err = errors.Join(errs[:]...); err != nil {
 		return w, err
 	}
 	if w.amqp, err = amqp.Dial(w.broker.URL()); err != nil {
@@ -125,30 +131,19 @@ func (w *world) say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%4.0fs %s\n", time.Since(w.begun).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// A kind of place: which database, and which kind of queues.
-type kind struct {
-	onMariaDB bool
-	classic   bool
-	five      bool
-	keys      int // order keys
-	shards    int // ordered queues
-	inbox     int // keys that a receiver has handled before
-}
-
 // newPlace makes a fresh database with the business table and a target queue, and
 // has the contender set up what it needs. leave takes all of it away.
 func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db *sql.DB, leave func(), err error) {
 	w.places++
 	name := fmt.Sprintf("bench%d", w.places)
-	p = place{Contender: c.name, MariaDB: k.onMariaDB, Classic: k.classic, Five: k.five, Keys: k.keys, Shards: k.shards, Inbox: k.inbox,
-		Staging: name + ".staging", Target: name + ".target"}
+	p = place{Contender: c.name, kind: k, Staging: name + ".staging", Target: name + ".target"}
 	if p.AMQP, err = w.apart(w.broker.URL()); err != nil {
 		return p, nil, nil, err
 	}
-	if p.Database, err = w.newDatabase(ctx, name, k.onMariaDB); err != nil {
+	if p.Database, err = w.newDatabase(ctx, name, k.MariaDB); err != nil {
 		return p, nil, nil, err
 	}
-	args := amqp.Table{"x-queue-type": pick(k.classic, "classic", "quorum")}
+	args := amqp.Table{"x-queue-type": pick(k.Classic, "classic", "quorum")}
 	if _, err := w.control.QueueDeclare(p.Target, true, false, false, false, args); err != nil {
 		return p, nil, nil, fmt.Errorf("declare target: %w", err)
 	}
@@ -157,11 +152,11 @@ func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db
 	}
 	leave = func() {
 		_ = db.Close()
-		if err := w.clear(name, k.onMariaDB); err != nil {
+		if err := w.clear(name, k.MariaDB); err != nil {
 			w.say("clear %s: %v", name, err)
 		}
 	}
-	err = run(ctx, db, pick(k.onMariaDB, createOrdersMariaDB, createOrders))
+	err = run(ctx, db, pick(k.MariaDB, createOrdersMariaDB, createOrders))
 	if err == nil {
 		err = c.setUp(ctx, p, db)
 	}
@@ -239,23 +234,3 @@ func (w *world) clear(name string, onMariaDB bool) error {
 // settle lets the database write out what the last contender has left to it, so
 // that the next one does not pay for it.
 func (w *world) settle(ctx context.Context) error { return w.administer(ctx, false, "CHECKPOINT") }
-
-// chosen are those of a scenario's contenders that the command line leaves.
-func (w *world) chosen(all ...*contender) []*contender {
-	var left []*contender
-	for _, c := range all {
-		if w.only.MatchString(c.name) {
-			left = append(left, c)
-		}
-	}
-	return left
-}
-
-// few are the points at which a contender is measured that matters less: one of
-// them, unless more were asked for.
-func (w *world) few(asked numbers, points []int, one int) []int {
-	if w.long || len(asked) > 0 {
-		return points
-	}
-	return []int{one}
-}
