@@ -59,7 +59,7 @@ var shardsScenario = scenario{
 	what: "a backlog in one staging queue with one verifier, in two with two, in four with four, all with the same ledger and target: messages per second from the first to the last",
 	trials: func(c config) (all []trial) {
 		for _, n := range []int{1, 2, 4} {
-			all = append(all, draining(fmt.Sprintf("%d staging queues", n), backlog{messages: c.backlog, size: 512, kind: kind{Queues: n}}, byVerifier)...)
+			all = append(all, draining(fmt.Sprintf("%d staging queues", n), backlog{messages: c.backlog, size: 512, kind: kind{Queues: n - 1}}, byVerifier)...)
 		}
 		return all
 	},
@@ -136,9 +136,9 @@ func (w *world) drain(ctx context.Context, b backlog, m mover) (d drained, err e
 		}
 	}
 	parts := []place{whole}
-	for i := 1; i < b.kind.Queues; i++ {
+	for i := range b.kind.Queues {
 		part := whole
-		part.Staging = fmt.Sprintf("%s.%d", whole.Staging, i)
+		part.Staging = fmt.Sprintf("%s.%d", whole.Staging, i+1)
 		if err := setUpLedger(ctx, part, db); err != nil {
 			return d, err
 		}

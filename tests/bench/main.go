@@ -46,6 +46,7 @@ type config struct {
 	patience time.Duration // how long what was committed may take to arrive
 	backlog  int           // messages that are staged and then drained
 	inbox    int           // keys, where there are many
+	fast     bool          // PostgreSQL does not wait for the disk
 }
 
 // catchUp is the patience of a run.

@@ -29,7 +29,7 @@ type kind struct {
 	Keys    int  // messages have one of so many order keys; 0: none
 	Shards  int  // ordered queues
 	Inbox   int  // keys that a receiver has handled before
-	Queues  int  // staging queues that a backlog is spread over; 0 is one
+	Queues  int  // further staging queues that a backlog is spread over
 	Orphans int  // rows in the ledger of messages that were forwarded long ago, or never staged
 }
 

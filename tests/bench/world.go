@@ -56,6 +56,7 @@ func newWorld(ctx context.Context, c config) (w *world, err error) {
 	// The server waits for the disk, as it comes; only the connections are more.
 	starting.Go(func() {
 		w.postgres, errs[2] = servers.StartPostgres(ctx, &servers.PostgresOptions{
+			Fast:   c.fast,
 			Config: []string{fmt.Sprintf("max_connections = %d", connections+100)},
 		})
 	})
