@@ -55,11 +55,11 @@ type bill struct {
 // charge has a contender send messages, waits for all that follows, and adds up. Vacuuming
 // would make it a matter of luck what is left.
 func (w *world) charge(ctx context.Context, c *contender, size int) (b bill, err error) {
-	if err := w.administer(ctx, false, "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"); err != nil {
+	if err := w.administer(ctx, "ALTER SYSTEM SET autovacuum = off", "SELECT pg_reload_conf()"); err != nil {
 		return b, err
 	}
 	err = w.with(ctx, c, kind{}, func(s *session) error { return s.charge(ctx, size, &b) })
-	return b, errors.Join(err, w.administer(context.WithoutCancel(ctx), false, "ALTER SYSTEM RESET autovacuum", "SELECT pg_reload_conf()"))
+	return b, errors.Join(err, w.administer(context.WithoutCancel(ctx), "ALTER SYSTEM RESET autovacuum", "SELECT pg_reload_conf()"))
 }
 
 func (s *session) charge(ctx context.Context, size int, b *bill) error {

@@ -70,25 +70,22 @@ func findContender(name string) (*contender, error) {
 
 // The business row, the same for all.
 const (
-	createOrders        = `CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer bigint NOT NULL, note text NOT NULL)`
-	createOrdersMariaDB = `CREATE TABLE orders (id bigint AUTO_INCREMENT PRIMARY KEY, customer bigint NOT NULL, note text NOT NULL) ENGINE = InnoDB`
-	insertOrder         = `INSERT INTO orders (customer, note) VALUES ($1, $2)`
-	insertOrderMariaDB  = `INSERT INTO orders (customer, note) VALUES (?, ?)`
-	selectOrder         = `SELECT customer FROM orders WHERE id = $1`
-	updateOrder         = `UPDATE orders SET note = $1 WHERE id = lastval()`
+	createOrders = `CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer bigint NOT NULL, note text NOT NULL)`
+	insertOrder  = `INSERT INTO orders (customer, note) VALUES ($1, $2)`
+	selectOrder  = `SELECT customer FROM orders WHERE id = $1`
+	updateOrder  = `UPDATE orders SET note = $1 WHERE id = lastval()`
 )
 
 // business is the transaction around what a contender does in it.
 type business struct {
-	db     *sql.DB
-	pool   *pgxpool.Pool // in place of db: see onPgx
-	insert string
-	five   bool
+	db   *sql.DB
+	pool *pgxpool.Pool // in place of db: see onPgx
+	five bool
 }
 
 // openBusiness opens what the application of c works on.
 func openBusiness(ctx context.Context, p place, c *contender) (b business, err error) {
-	b = business{insert: pick(p.MariaDB, insertOrderMariaDB, insertOrder), five: p.Five}
+	b = business{five: p.Five}
 	if c.pgx {
 		b.pool, err = p.openPool(ctx)
 	} else {
@@ -111,7 +108,7 @@ func (b business) in(ctx context.Context, decide func() bool, send func(tx bridg
 // transaction's.
 func (b business) work(ctx context.Context, tx bridge.Tx) error {
 	if !b.five {
-		_, err := tx.Exec(ctx, b.insert, 4711, "one order")
+		_, err := tx.Exec(ctx, insertOrder, 4711, "one order")
 		return err
 	}
 	for _, id := range []int{1, 2} {
@@ -119,13 +116,13 @@ func (b business) work(ctx context.Context, tx bridge.Tx) error {
 			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, b.insert, 4711, "one order"); err != nil {
+	if _, err := tx.Exec(ctx, insertOrder, 4711, "one order"); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, updateOrder, "one order, paid"); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, b.insert, 4712, "another order")
+	_, err := tx.Exec(ctx, insertOrder, 4712, "another order")
 	return err
 }
 

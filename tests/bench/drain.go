@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
@@ -208,7 +209,7 @@ func stage(ctx context.Context, p place, db *sql.DB, size, n int) error {
 		return err
 	}
 	defer publisher.close()
-	l, err := openLedger(ctx, p, db)
+	l, err := postgres.Open(ctx, db)
 	if err != nil {
 		return err
 	}

@@ -62,8 +62,8 @@ func direct(ctx context.Context, args []string) error {
 	flags.BoolVar(&c.long, "long", false, "longer measurements, more rounds, a backlog of a million and inboxes of five")
 	flags.IntVar(&c.rounds, "rounds", 0, "rounds of every comparison (default 2, with -long 5)")
 	flags.DurationVar(&c.window, "window", 0, "the `length` of one measurement (default 1.5s, with -long 10s)")
-	flags.IntVar(&c.workers, "workers", 0, "so many concurrent `transactions` alone in the scenarios live, contention, ordered and five")
-	flags.DurationVar(&c.network, "network", 0, "have what goes to a server or comes from it arrive `late` by this, as over a network; not for the scenario contention, which uses MariaDB (0: there is none)")
+	flags.IntVar(&c.workers, "workers", 0, "so many concurrent `transactions` alone in the scenarios live, ordered and five")
+	flags.DurationVar(&c.network, "network", 0, "have what goes to a server or comes from it arrive `late` by this, as over a network (0: there is none)")
 	flags.StringVar(&c.out, "out", "out", "the `folder` for results.md and the picture")
 	flags.StringVar(&draw, "draw", "", "run nothing: draw the picture of a `results.md` again, beside it")
 	flags.Usage = func() {
@@ -100,9 +100,6 @@ func direct(ctx context.Context, args []string) error {
 	chosen, err := choose(names)
 	if err != nil {
 		return err
-	}
-	if c.network > 0 && slices.ContainsFunc(chosen, func(s scenario) bool { return s.name == "contention" }) {
-		return errors.New("flag -network: not for the scenario contention, which uses MariaDB too: name the others with -run")
 	}
 	if c.out, err = filepath.Abs(c.out); err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -15,7 +14,7 @@ import (
 type place struct {
 	Contender string
 	kind
-	Database string // a URL of PostgreSQL, or a DSN of MariaDB
+	Database string
 	AMQP     string
 	Staging  string // the staging queue, for whoever has one
 	Target   string // the target queue
@@ -23,9 +22,8 @@ type place struct {
 
 // A kind of place.
 type kind struct {
-	MariaDB bool
 	Classic bool // the staging queue and the target are classic ones
-	Five    bool // transactions have five statements; on PostgreSQL
+	Five    bool // transactions have five statements
 	Keys    int  // messages have one of so many order keys; 0: none
 	Shards  int  // ordered queues
 	Inbox   int  // keys that a receiver has handled before
@@ -35,25 +33,11 @@ type kind struct {
 
 // open opens a pool for the application: every contender gets the same.
 func (p place) open(ctx context.Context) (*sql.DB, error) {
-	var db *sql.DB
-	if p.MariaDB {
-		config, err := mysql.ParseDSN(p.Database)
-		if err != nil {
-			return nil, err
-		}
-		config.InterpolateParams = true // one round trip per statement, as with PostgreSQL
-		connector, err := mysql.NewConnector(config)
-		if err != nil {
-			return nil, err
-		}
-		db = sql.OpenDB(connector)
-	} else {
-		config, err := pgx.ParseConfig(p.Database)
-		if err != nil {
-			return nil, err
-		}
-		db = stdlib.OpenDB(*config)
+	config, err := pgx.ParseConfig(p.Database)
+	if err != nil {
+		return nil, err
 	}
+	db := stdlib.OpenDB(*config)
 	db.SetMaxIdleConns(connections)
 	db.SetMaxOpenConns(connections)
 	if err := db.PingContext(ctx); err != nil {

@@ -70,7 +70,7 @@ func readProcessorTimes(application int, relays ...*child) processorTimes {
 			t.relay += p.used
 		case p.name == "beam.smp":
 			t.broker += p.used
-		case p.name == "postgres" || p.name == "mariadbd":
+		case p.name == "postgres":
 			t.database += p.used
 		}
 	}

@@ -83,14 +83,6 @@ var scenarios = []scenario{
 	},
 	billScenario,
 	{
-		name:     "contention",
-		what:     "as senders grow, on MariaDB: the ledger, and an outbox that skips what is locked",
-		headline: headline{metric: "delivered/s"},
-		trials: func(c config) []trial {
-			return seldom(sending(kind{MariaDB: true}, c.atOnce(8, 128), ledger, outboxPoll))
-		},
-	},
-	{
 		name: "slow",
 		what: "300 transactions a second, while others have sent and stay open for the whole measurement: what of these the 300 notice",
 		trials: func(config) []trial {

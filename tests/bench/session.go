@@ -95,13 +95,9 @@ func (w *world) startRelay(c *contender, p place) (*child, error) {
 
 // startVerifier starts the worker with its defaults, or what BRIDGE_ variables say.
 func (w *world) startVerifier(p place) (*child, error) {
-	database := p.Database
-	if p.MariaDB {
-		database = mariaDBURL(p.Database)
-	}
 	cmd := exec.Command(w.verifier)
 	cmd.Env = append(os.Environ(), "BRIDGE_LOG_LEVEL=warn", "BRIDGE_HTTP_ADDR=127.0.0.1:0",
-		"BRIDGE_DATABASE_URL="+database, "BRIDGE_AMQP_URL="+p.AMQP, "BRIDGE_QUEUE="+p.Staging)
+		"BRIDGE_DATABASE_URL="+p.Database, "BRIDGE_AMQP_URL="+p.AMQP, "BRIDGE_QUEUE="+p.Staging)
 	if p.Shards > 0 {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("BRIDGE_ORDERED_SHARDS=%d", p.Shards))
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -24,7 +25,7 @@ func relayUnchecked(ctx context.Context, p place) error {
 		return err
 	}
 	defer db.Close()
-	l, err := openLedger(ctx, p, db)
+	l, err := postgres.Open(ctx, db)
 	if err != nil {
 		return err
 	}

@@ -24,8 +24,7 @@ type world struct {
 	folder   string // for what is built
 	broker   *servers.RabbitMQ
 	postgres *servers.Postgres
-	mariadb  *servers.MariaDB // nil until somebody asks
-	verifier string           // the worker's binary
+	verifier string // the worker's binary
 	amqp     *amqp.Connection
 	control  *amqp.Channel // declares and deletes queues
 	begun    time.Time
@@ -89,18 +88,6 @@ func (w *world) readVersions(ctx context.Context) error {
 	return nil
 }
 
-// mariaDB starts the MariaDB when it is first needed.
-func (w *world) mariaDB(ctx context.Context) (*servers.MariaDB, error) {
-	if w.mariadb != nil {
-		return w.mariadb, nil
-	}
-	var err error
-	w.mariadb, err = servers.StartMariaDB(ctx, &servers.MariaDBOptions{
-		Config: []string{fmt.Sprintf("max-connections=%d", connections+100)},
-	})
-	return w.mariadb, err
-}
-
 func (w *world) close() {
 	var err error
 	if w.amqp != nil {
@@ -115,9 +102,6 @@ func (w *world) close() {
 	}
 	if w.postgres != nil {
 		err = errors.Join(err, w.postgres.Stop())
-	}
-	if w.mariadb != nil {
-		err = errors.Join(err, w.mariadb.Stop())
 	}
 	if w.folder != "" {
 		err = errors.Join(err, os.RemoveAll(w.folder))
@@ -141,7 +125,10 @@ func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db
 	if p.AMQP, err = w.apart(w.broker.URL()); err != nil {
 		return p, nil, nil, err
 	}
-	if p.Database, err = w.newDatabase(ctx, name, k.MariaDB); err != nil {
+	if p.Database, err = w.apart(w.postgres.DatabaseURL(name)); err != nil {
+		return p, nil, nil, err
+	}
+	if err = w.administer(ctx, "CREATE DATABASE "+name); err != nil {
 		return p, nil, nil, err
 	}
 	args := amqp.Table{"x-queue-type": pick(k.Classic, "classic", "quorum")}
@@ -153,11 +140,11 @@ func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db
 	}
 	leave = func() {
 		_ = db.Close()
-		if err := w.clear(name, k.MariaDB); err != nil {
+		if err := w.clear(name); err != nil {
 			w.say("clear %s: %v", name, err)
 		}
 	}
-	err = run(ctx, db, pick(k.MariaDB, createOrdersMariaDB, createOrders))
+	err = run(ctx, db, createOrders)
 	if err == nil {
 		err = c.setUp(ctx, p, db)
 	}
@@ -166,20 +153,6 @@ func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db
 		return p, nil, nil, fmt.Errorf("set up %s: %w", c.name, err)
 	}
 	return p, db, leave, nil
-}
-
-func (w *world) newDatabase(ctx context.Context, name string, onMariaDB bool) (string, error) {
-	if onMariaDB {
-		server, err := w.mariaDB(ctx)
-		if err != nil {
-			return "", err
-		}
-		return server.DatabaseDSN(name), w.administer(ctx, onMariaDB, "CREATE DATABASE "+name)
-	}
-	if err := w.administer(ctx, onMariaDB, "CREATE DATABASE "+name); err != nil {
-		return "", err
-	}
-	return w.apart(w.postgres.DatabaseURL(name))
 }
 
 // apart is the URL that leads to a server through the network, if there is to be one.
@@ -203,12 +176,8 @@ func (w *world) apart(address string) (string, error) {
 }
 
 // administer runs a statement for the server as a whole.
-func (w *world) administer(ctx context.Context, onMariaDB bool, statements ...string) error {
-	driver, address := "pgx", w.postgres.URL()
-	if onMariaDB {
-		driver, address = "mysql", w.mariadb.DSN()
-	}
-	db, err := sql.Open(driver, address)
+func (w *world) administer(ctx context.Context, statements ...string) error {
+	db, err := sql.Open("pgx", w.postgres.URL())
 	if err != nil {
 		return err
 	}
@@ -217,7 +186,7 @@ func (w *world) administer(ctx context.Context, onMariaDB bool, statements ...st
 }
 
 // clear removes a place's database and queues, also after the run was broken off.
-func (w *world) clear(name string, onMariaDB bool) error {
+func (w *world) clear(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, queue := range []string{".target", ".staging", ".staging.waiting", ".staging.dead"} {
@@ -225,13 +194,9 @@ func (w *world) clear(name string, onMariaDB bool) error {
 			return fmt.Errorf("delete queue: %w", err)
 		}
 	}
-	drop := "DROP DATABASE " + name
-	if !onMariaDB {
-		drop += " WITH (FORCE)"
-	}
-	return w.administer(ctx, onMariaDB, drop)
+	return w.administer(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
 }
 
 // settle lets the database write out what the last contender has left to it, so
 // that the next one does not pay for it.
-func (w *world) settle(ctx context.Context) error { return w.administer(ctx, false, "CHECKPOINT") }
+func (w *world) settle(ctx context.Context) error { return w.administer(ctx, "CHECKPOINT") }
