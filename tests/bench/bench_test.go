@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"math"
 	"os"
 	"regexp"
 	"slices"
@@ -23,11 +22,11 @@ func TestMain(m *testing.M) {
 
 // Every scenario runs, and in them every contender and every kind of place, with a few
 // messages each. A comparison is worth nothing if one of those compared loses messages, or
-// sends what was rolled back: world.with is an error then.
+// sends what was rolled back: world.compare is an error then.
 func TestEveryContenderDeliversWhatWasCommittedAndNothingElse(t *testing.T) {
 	w, err := newWorld(t.Context(), config{
 		rounds: 1, window: 50 * time.Millisecond, warmUp: 10 * time.Millisecond, patience: time.Minute,
-		backlog: 1000, inbox: 20_000, fast: true, only: regexp.MustCompile(""),
+		backlog: 1000, inbox: 20_000, test: true, only: regexp.MustCompile(""),
 	})
 	if errors.Is(err, servers.ErrMissing) && os.Getenv("CI") != "true" {
 		t.Skip(err)
@@ -35,8 +34,11 @@ func TestEveryContenderDeliversWhatWasCommittedAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.close()
-	seen := make(map[any]bool)
+	seen, compared := make(map[any]bool), make(map[string]bool)
 	for _, s := range scenarios {
+		for _, one := range s.trials(w.config) {
+			compared[one.name] = true
+		}
 		t.Run(s.name, func(t *testing.T) {
 			trials := news(seen, s.trials(w.config))
 			if err := w.compare(t.Context(), s.name, trials); err != nil {
@@ -50,18 +52,12 @@ func TestEveryContenderDeliversWhatWasCommittedAndNothingElse(t *testing.T) {
 		})
 	}
 	for _, c := range contenders {
-		if !seen[c.name] {
+		if !compared[c.name] {
 			t.Errorf("%s is in no scenario", c.name)
 		}
 	}
-	for _, v := range w.report.samples {
-		// It is never if a single one of so few messages is missing.
-		if v.metric == "commit to target p99 ms" && (math.IsInf(v.value, 1) || math.IsNaN(v.value)) || v.metric == "purged/s" && v.value == 0 {
-			t.Errorf("%+v", v)
-		}
-	}
-	if w.failed > 0 {
-		t.Errorf("%d transactions have failed", w.failed)
+	if slices.ContainsFunc(w.report.samples, func(v sample) bool { return v.metric == "purged/s" && v.value == 0 }) {
+		t.Error("a receiver's keys are not purged")
 	}
 }
 

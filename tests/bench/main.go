@@ -46,7 +46,7 @@ type config struct {
 	patience time.Duration // how long what was committed may take to arrive
 	backlog  int           // messages that are staged and then drained
 	inbox    int           // keys, where there are many
-	fast     bool          // PostgreSQL does not wait for the disk
+	test     bool          // PostgreSQL does not wait for the disk, and what fails or does not arrive is an error
 }
 
 // catchUp is the patience of a run.

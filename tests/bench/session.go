@@ -136,9 +136,11 @@ func (s *session) do(o order) (outcome, error) {
 	}
 	if out.Failed > 0 {
 		s.w.say("   %s: %d transactions failed, the first with: %s", s.contender.name, out.Failed, out.Failure)
+		if s.w.test {
+			return out, errors.New(out.Failure)
+		}
 	}
 	s.committed += len(out.Messages)
-	s.w.failed += out.Failed
 	return out, nil
 }
 
@@ -206,6 +208,9 @@ func (s *session) measure(o order) (m measurement, err error) {
 	m.delivered = float64(m.came) / seconds
 	if !m.silent {
 		m.latencies, m.missing = s.target.wait(m.Messages, w.patience)
+	}
+	if m.missing > 0 && w.test {
+		return m, fmt.Errorf("%d of %d messages did not come", m.missing, len(m.Messages))
 	}
 	return m, failed(s.application, s.relay)
 }

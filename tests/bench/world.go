@@ -30,7 +30,6 @@ type world struct {
 	begun    time.Time
 	versions struct{ broker, postgres string }
 	places   int
-	failed   int                 // transactions
 	business float64             // the bytes of WAL of a transaction that sends nothing; 0 until it is asked for
 	networks map[string]*network // by what is behind them
 }
@@ -55,7 +54,7 @@ func newWorld(ctx context.Context, c config) (w *world, err error) {
 	// The server waits for the disk, as it comes; only the connections are more.
 	starting.Go(func() {
 		w.postgres, errs[2] = servers.StartPostgres(ctx, &servers.PostgresOptions{
-			Fast:   c.fast,
+			Fast:   c.test,
 			Config: []string{fmt.Sprintf("max_connections = %d", connections+100)},
 		})
 	})
