@@ -42,13 +42,19 @@ const (
 // receive measures among the keys that were handled before; each message adds one.
 func (s *session) receive(ctx context.Context, add adder) error {
 	among := fmt.Sprintf("%d keys at first", s.place.Inbox)
-	m, err := s.handle(ctx)
+	if err := s.fill(ctx); err != nil {
+		return err
+	}
+	m, err := s.measure(order{Workers: fullLoad})
 	if err != nil {
 		return err
 	}
 	add(among, m.values()...)
 	if s.place.Inbox == fewKeys {
 		return nil
+	}
+	if err := s.fill(ctx); err != nil {
+		return err
 	}
 	var purged int64
 	purging, stop := context.WithCancel(ctx)
@@ -60,7 +66,7 @@ func (s *session) receive(ctx context.Context, add adder) error {
 		purged, err = s.contender.purge(purging, s.db)
 		ended <- err
 	}()
-	m, err = s.handle(ctx)
+	m, err = s.measure(order{Workers: fullLoad})
 	took := now().sub(begun)
 	stop()
 	switch failed := <-ended; {
@@ -75,15 +81,12 @@ func (s *session) receive(ctx context.Context, add adder) error {
 	return nil
 }
 
-// handle fills the queue, and has it handled for as long as a window.
-func (s *session) handle(ctx context.Context) (m measurement, err error) {
+// fill fills the queue for as long as a measurement takes.
+func (s *session) fill(ctx context.Context) error {
 	if err := feed(ctx, s.place, int(mostReceived*(s.w.warmUp+s.w.window).Seconds())); err != nil {
-		return m, err
+		return err
 	}
-	if err := s.w.settle(ctx); err != nil {
-		return m, err
-	}
-	return s.measure(order{Workers: fullLoad})
+	return s.w.settle(ctx)
 }
 
 // The receivers handle messages of a backlog in the staging queue, each once. What they do
