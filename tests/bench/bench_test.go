@@ -1,15 +1,12 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"os"
 	"regexp"
-	"sync"
+	"slices"
 	"testing"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/tests/servers"
 )
@@ -20,132 +17,73 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	code := m.Run()
-	if theWorld.world != nil && theWorld.err == nil { // a failed one is closed
-		theWorld.world.close()
-	}
-	os.Exit(code)
+	os.Exit(m.Run())
 }
 
-// theWorld is made by the first test that needs it.
-var theWorld struct {
-	once  sync.Once
-	world *world
-	err   error
-}
-
-func testWorld(t *testing.T) *world {
-	t.Helper()
-	theWorld.once.Do(func() {
-		// Not the test's own context: the world outlives the test.
-		theWorld.world, theWorld.err = newWorld(context.Background(), config{
-			rounds: 1, window: 300 * time.Millisecond, backlog: 1000, only: regexp.MustCompile(""),
-		})
+// Every scenario runs, and in them every contender and every kind of place, with a few
+// messages each. A comparison is worth nothing if one of those compared loses messages, or
+// sends what was rolled back: world.compare is an error then.
+func TestEveryContenderDeliversWhatWasCommittedAndNothingElse(t *testing.T) {
+	w, err := newWorld(t.Context(), config{
+		rounds: 1, window: 50 * time.Millisecond, warmUp: 10 * time.Millisecond, patience: time.Minute,
+		backlog: 1000, inbox: 20_000, test: true, only: regexp.MustCompile(""),
 	})
-	skipWithout(t, theWorld.err)
-	return theWorld.world
-}
-
-// skipWithout ends a test for which a server is missing.
-func skipWithout(t *testing.T, err error) {
-	t.Helper()
-	switch {
-	case err == nil:
-	case errors.Is(err, servers.ErrMissing) && os.Getenv("CI") != "true":
+	if errors.Is(err, servers.ErrMissing) && os.Getenv("CI") != "true" {
 		t.Skip(err)
-	default:
+	} else if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// A comparison is worth nothing if one of those compared loses messages, or sends
-// what was rolled back.
-func TestEveryContenderDeliversWhatWasCommittedAndNothingElse(t *testing.T) {
-	w := testWorld(t)
+	defer w.close()
+	seen, compared := make(map[any]bool), make(map[string]bool)
+	for _, s := range scenarios {
+		for _, one := range s.trials(w.config) {
+			compared[one.name] = true
+		}
+		t.Run(s.name, func(t *testing.T) {
+			trials := news(seen, s.trials(w.config))
+			if err := w.compare(t.Context(), s.name, trials); err != nil {
+				t.Fatal(err)
+			}
+			for _, one := range trials {
+				if !slices.ContainsFunc(w.report.samples, func(v sample) bool { return v.scenario == s.name && v.contender == one.name }) {
+					t.Errorf("%s is not in the report", one.name)
+				}
+			}
+		})
+	}
 	for _, c := range contenders {
-		if c.purge == nil { // not a receiver
-			t.Run(c.name, func(t *testing.T) { testContender(t, w, c, kind{}) })
+		if !compared[c.name] {
+			t.Errorf("%s is in no scenario", c.name)
 		}
 	}
-	for _, c := range []*contender{ledger, outboxPoll} {
-		t.Run(c.name+" on MariaDB", func(t *testing.T) { testContender(t, w, c, kind{onMariaDB: true}) })
+	if slices.ContainsFunc(w.report.samples, func(v sample) bool { return v.metric == "purged/s" && v.value == 0 }) {
+		t.Error("a receiver's keys are not purged")
 	}
 }
 
-func testContender(t *testing.T, w *world, c *contender, k kind) {
-	s, err := w.begin(t.Context(), c, k)
-	skipWithout(t, err)
-	defer s.end()
-	m, err := s.measure(order{Window: time.Minute, Workers: 4, Stop: 60, Size: 512, RollBack: 0.3}, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.Failed > 0 || m.Committed+m.RolledBack != 60 || m.Committed == 0 || m.RolledBack == 0 {
-		t.Fatalf("%d committed, %d rolled back, %d failed with: %s", m.Committed, m.RolledBack, m.Failed, m.Failure)
-	}
-	if m.missing > 0 {
-		t.Errorf("%d of %d messages did not come", m.missing, len(m.Messages))
-	}
-	s.stopProcesses() // what was rolled back would have come by now
-	const first = 1   // of begin
-	if came := s.target.between(0, now()); !c.silent && came != m.Committed+first {
-		t.Errorf("%d messages came, %d were committed", came, m.Committed+first)
-	}
-}
-
-func TestBacklogsAreDrained(t *testing.T) {
-	w := testWorld(t)
-	const backlog = 1000
-	if d, err := w.drainShards(t.Context(), 2, backlog); err != nil || d.messages != backlog || d.rate <= 0 {
-		t.Errorf("of two queues: %+v, %v", d, err)
-	}
-	for _, m := range movers {
-		t.Run(m.name, func(t *testing.T) {
-			if _, err := w.drain(t.Context(), drains[0], backlog, m.fill, m.move); err != nil {
-				t.Fatal(err)
-			}
+// news are those of some trials that are of a contender, or in a shape of place, that no
+// trial before was of, and if there are none the first one. Of their points they have the
+// first and the last that does not take long.
+func news(seen map[any]bool, trials []trial) (some []trial) {
+	type shape struct{ classic, five, ordered, inbox, queues, orphans, pgx, many bool }
+	for i, one := range trials {
+		trials[i].points = slices.DeleteFunc(slices.Clone(one.points), func(p point) bool {
+			return p.open > 50 || p.order.Messages*p.order.Size > 1<<20
 		})
+		if n := len(trials[i].points); n > 2 {
+			trials[i].points = []point{one.points[0], trials[i].points[n-1]}
+		}
+		k := one.kind
+		in := shape{k.Classic, k.Five, k.Shards > 0, k.Inbox > 0, k.Queues > 0, k.Orphans > 0,
+			one.contender != nil && one.contender.pgx,
+			slices.ContainsFunc(one.points, func(p point) bool { return p.order.Messages > 1 })}
+		if !seen[one.name] || !seen[in] {
+			seen[one.name], seen[in] = true, true
+			some = append(some, trials[i])
+		}
 	}
-}
-
-func TestEveryReceiverHandlesEachMessageOnce(t *testing.T) {
-	w := testWorld(t)
-	for _, c := range receivers {
-		t.Run(c.name, func(t *testing.T) {
-			s, err := w.begin(t.Context(), c, kind{inbox: 1000})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.end()
-			const messages = 100
-			again := letter{queue: s.place.Staging, id: uuid.Must(uuid.NewV7()).String()}
-			publisher, err := newPublisher(s.place.AMQP, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer publisher.close()
-			if err := errors.Join(feed(t.Context(), s.place, messages), publisher.publish(t.Context(), again, again)); err != nil {
-				t.Fatal(err)
-			}
-			m, err := s.measure(order{Window: time.Minute, Workers: 4, Stop: messages + 2}, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if m.Failed > 0 || m.Committed != messages+2 {
-				t.Fatalf("%d handled, %d failed with: %s", m.Committed, m.Failed, m.Failure)
-			}
-			var orders int
-			if err := s.db.QueryRowContext(t.Context(), `SELECT count(*) FROM orders`).Scan(&orders); err != nil {
-				t.Fatal(err)
-			}
-			const first = 1 // of begin
-			if orders != messages+1+first {
-				t.Errorf("%d orders of %d messages", orders, messages+1+first)
-			}
-			forgotten, err := c.purge(t.Context(), s.db)
-			if err != nil || forgotten < 400 || forgotten > 600 {
-				t.Errorf("%d of 1,000 keys were purged, must be about the older half: %v", forgotten, err)
-			}
-		})
+	if len(some) == 0 {
+		some = trials[:1]
 	}
+	return some
 }

@@ -16,7 +16,7 @@ type contender struct {
 	name  string
 	what  string // for the report
 	label string // in pictures, with a line break; the name if it is empty
-	// silent says that no message ever arrives.
+	// silent says that no message ever arrives at the target.
 	silent bool
 	// pgx says that its application uses pgx itself and not database/sql: see onPgx.
 	pgx bool
@@ -33,6 +33,9 @@ type contender struct {
 	purge func(ctx context.Context, db *sql.DB) (forgotten int64, err error)
 }
 
+// handles tells whether c is a receiver.
+func (c *contender) handles() bool { return c.purge != nil }
+
 // An application runs the transactions of a contender. It is called from many
 // goroutines.
 type application interface {
@@ -46,7 +49,7 @@ type application interface {
 
 // contenders are all there are; the first is the project itself.
 var contenders = slices.Concat([]*contender{ledger, ledgerEarly, bare, afterCommit, outboxPoll, outboxNotify, outboxHint,
-	watermillEight, oagudoOptimistic}, nativeContenders, receivers)
+	watermillEight, oagudoOptimistic, ledgerPgx, ledgerEarlyPgx, outboxPollPgx, afterCommitPgx}, receivers)
 
 func contenderNames() []string {
 	var names []string
@@ -67,36 +70,28 @@ func findContender(name string) (*contender, error) {
 
 // The business row, the same for all.
 const (
-	createOrders        = `CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer bigint NOT NULL, note text NOT NULL)`
-	createOrdersMariaDB = `CREATE TABLE orders (id bigint AUTO_INCREMENT PRIMARY KEY, customer bigint NOT NULL, note text NOT NULL) ENGINE = InnoDB`
-	insertOrder         = `INSERT INTO orders (customer, note) VALUES ($1, $2)`
-	insertOrderMariaDB  = `INSERT INTO orders (customer, note) VALUES (?, ?)`
-	selectOrder         = `SELECT customer FROM orders WHERE id = $1`
-	updateOrder         = `UPDATE orders SET note = $1 WHERE id = lastval()`
+	createOrders = `CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer bigint NOT NULL, note text NOT NULL)`
+	insertOrder  = `INSERT INTO orders (customer, note) VALUES ($1, $2)`
+	selectOrder  = `SELECT customer FROM orders WHERE id = $1`
+	updateOrder  = `UPDATE orders SET note = $1 WHERE id = lastval()`
 )
 
 // business is the transaction around what a contender does in it.
 type business struct {
-	db     *sql.DB
-	pool   *pgxpool.Pool // in place of db: see onPgx
-	insert string
-	five   bool
-	opts   *sql.TxOptions
+	db   *sql.DB
+	pool *pgxpool.Pool // in place of db: see onPgx
+	five bool
 }
 
 // openBusiness opens what the application of c works on.
 func openBusiness(ctx context.Context, p place, c *contender) (b business, err error) {
-	b = newBusiness(p, nil)
+	b = business{five: p.Five}
 	if c.pgx {
 		b.pool, err = p.openPool(ctx)
 	} else {
 		b.db, err = p.open(ctx)
 	}
 	return b, err
-}
-
-func newBusiness(p place, db *sql.DB) business {
-	return business{db: db, insert: pick(p.MariaDB, insertOrderMariaDB, insertOrder), five: p.Five}
 }
 
 // in runs a transaction: the business's work, what send does, and the commit.
@@ -113,7 +108,7 @@ func (b business) in(ctx context.Context, decide func() bool, send func(tx bridg
 // transaction's.
 func (b business) work(ctx context.Context, tx bridge.Tx) error {
 	if !b.five {
-		_, err := tx.Exec(ctx, b.insert, 4711, "one order")
+		_, err := tx.Exec(ctx, insertOrder, 4711, "one order")
 		return err
 	}
 	for _, id := range []int{1, 2} {
@@ -121,13 +116,13 @@ func (b business) work(ctx context.Context, tx bridge.Tx) error {
 			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, b.insert, 4711, "one order"); err != nil {
+	if _, err := tx.Exec(ctx, insertOrder, 4711, "one order"); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, updateOrder, "one order, paid"); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, b.insert, 4712, "another order")
+	_, err := tx.Exec(ctx, insertOrder, 4712, "another order")
 	return err
 }
 
@@ -155,7 +150,7 @@ func (b business) around(ctx context.Context, decide func() bool, fn func(tx bri
 }
 
 func (b business) aroundSQL(ctx context.Context, decide func() bool, fn func(tx *sql.Tx) error) (instant, error) {
-	tx, err := b.db.BeginTx(ctx, b.opts)
+	tx, err := b.db.BeginTx(ctx, nil)
 	if err != nil {
 		return 0, err
 	}

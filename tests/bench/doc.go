@@ -4,17 +4,17 @@
 // the machine does.
 //
 //	./tests/bench/run                     everything, about ten minutes
-//	./tests/bench/run -long               longer measurements, more rounds and points
+//	./tests/bench/run -long               longer measurements, more rounds and messages
 //	./tests/bench/run -help               scenarios, contenders, flags
 //	./tests/bench/run -run live,latency   some scenarios
 //
-// The short run is a look: two rounds of 1.5 seconds a point, fewer points for
-// those that are far behind. Take figures to be quoted from a run with -long.
+// The short run is a look: two rounds of 1.5 seconds a point, one of those that are far
+// behind. Take figures to be quoted from a run with -long.
 //
 // In this folder, where Go and the servers are installed, go run . does the same.
-// It writes results.md, results.json and pictures (results-light.svg, results-more-light.svg,
-// and both for dark) into the folder out; what happens meanwhile goes to standard error.
-// The pictures are drawn from results.md, and again without a run by
+// It writes results.md and a picture, results.svg, into the folder out; what happens
+// meanwhile, each round's values among it, goes to standard error. The picture is drawn from
+// results.md, and again without a run by
 //
 //	go run . -draw results.md
 //
@@ -24,27 +24,21 @@
 //
 //	go run . -run live -workers 32 -only '^twoqueue$' -rounds 1 -window 5s
 //
-// The same with CPU profiles of the application and the verifier, exactly of each
-// measured window, as out/application-….pprof and out/verifier.….pprof:
-//
-//	go run . -run live -workers 32 -only '^twoqueue$' -rounds 1 -window 10s -profile
-//	go tool pprof -top out/verifier.1.1.pprof
-//
 // Two settings of the verifier side by side: variables that start with BRIDGE_ go
 // on to it, so run twice with -out and compare the processor times.
 //
 // # What is equal for all
 //
 // The servers and their settings (the databases wait for the disk); a fresh database
-// and fresh queues for each contender and round (of receivers for each contender, since
-// it takes long to fill an inbox); the business row that every transaction inserts, or its
-// five statements; the messages, of random text that no database can compress; a quorum queue as the target, and its consumer, which counts
-// what is delivered.
+// and fresh queues for each contender and round; the business row that every transaction
+// inserts, or its five statements; the messages, of random text that no database can
+// compress; a quorum queue as the target, and its consumer, which counts what is delivered.
 // The application is a process of its own, as is the relay or verifier, both with
 // Go's defaults, but that every relay collects garbage as seldom as the verifier.
 // Rounds alternate: A B A B.
 //
 // The committed and delivered rates are those within one window, in which the
 // application neither starts nor stops; what is committed then but has not come
-// seconds later counts as slower than everything else.
+// seconds later counts as slower than everything else. A contender that delivers what was
+// not committed ends the run.
 package main

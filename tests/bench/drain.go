@@ -6,12 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
@@ -22,62 +22,93 @@ var drainScenario = scenario{
 	name:     "drain",
 	what:     "a backlog of staged messages is forwarded to a queue without a consumer: messages per second from the first to the last, against the verifier's own pipeline with a ledger that says 'committed' at once and forgets nothing (unchecked), and the broker's own shovel (on-confirm), which checks nothing either",
 	headline: headline{metric: "messages/s"},
-	run: func(ctx context.Context, w *world) error {
-		for i, d := range drains {
-			for round := range pick(i == 0 || w.long, w.rounds, 1) {
-				if err := w.drainRound(ctx, round, d); err != nil {
-					return err
-				}
-			}
+	trials: func(c config) []trial {
+		all := draining("quorum queues, 512 B", backlog{messages: c.backlog, size: 512}, byVerifier, byUnchecked, byShovel)
+		for _, b := range []backlog{
+			{messages: c.backlog, size: 512, kind: kind{Classic: true}},
+			{messages: c.backlog / 5, size: 8 << 10},
+			{messages: c.backlog / 5, size: 8 << 10, kind: kind{Classic: true}},
+		} {
+			what := fmt.Sprintf("%s queues, %s", pick(b.kind.Classic, "classic", "quorum"), bytes(b.size))
+			all = append(all, seldom(draining(what, b, byVerifier, byUnchecked, byShovel))...)
 		}
-		return nil
+		return all
 	},
 }
 
-// drains are the queues and sizes; the first is the one that matters most.
-var drains = []drain{{false, 512}, {true, 512}, {false, 8 << 10}, {true, 8 << 10}}
-
-type drain struct {
-	classic bool
-	size    int
+// growthScenario drains backlogs of different lengths.
+var growthScenario = scenario{
+	name: "growth",
+	what: "draining backlogs of 10 thousand and 100 thousand staged messages (with -long 1 million), and one of 50 thousand beside a million orphan rows: rate, and the verifier's largest resident memory",
+	trials: func(c config) (all []trial) {
+		sizes := []int{c.backlog / 5, c.backlog * 2}
+		if c.long {
+			sizes = append(sizes, c.backlog*20)
+		}
+		for _, n := range sizes {
+			all = append(all, draining(fmt.Sprintf("%d staged", n), backlog{messages: n, size: 512}, byVerifier)...)
+		}
+		among := backlog{messages: c.backlog, size: 512, kind: kind{Orphans: c.backlog * 20}}
+		return seldom(append(all, draining(fmt.Sprintf("%d staged, %d orphans", among.messages, among.kind.Orphans), among, byVerifier)...))
+	},
 }
 
-func (d drain) String() string {
-	return fmt.Sprintf("%s queues, %s", pick(d.classic, "classic", "quorum"), bytes(d.size))
+// shardsScenario drains one backlog that lies in several staging queues, each with
+// a verifier of its own.
+var shardsScenario = scenario{
+	name: "shards",
+	what: "a backlog in one staging queue with one verifier, in two with two, in four with four, all with the same ledger and target: messages per second from the first to the last",
+	trials: func(c config) (all []trial) {
+		for _, n := range []int{1, 2, 4} {
+			all = append(all, draining(fmt.Sprintf("%d staging queues", n), backlog{messages: c.backlog, size: 512, kind: kind{Queues: n - 1}}, byVerifier)...)
+		}
+		return all
+	},
 }
 
-// A mover empties the staging queue; a filler stages.
-type (
-	mover  func(ctx context.Context, w *world, p place) (relay *child, stop func() error, err error)
-	filler func(ctx context.Context, w *world, p place, db *sql.DB, size, n int) error
+// A backlog is staged one message per message, as a sender in another language does.
+type backlog struct {
+	kind     kind
+	messages int
+	size     int
+}
+
+// A mover empties a staging queue, by a process or by the broker itself.
+type mover struct {
+	name string
+	move func(ctx context.Context, w *world, p place) (relay *child, stop func() error, err error)
+}
+
+var (
+	byVerifier = mover{ledger.name, func(_ context.Context, w *world, p place) (*child, func() error, error) {
+		return moving(w.startVerifier(p))
+	}}
+	byUnchecked = mover{unchecked, func(_ context.Context, _ *world, p place) (*child, func() error, error) {
+		return moving(startSelf(roleUnchecked, p, nil))
+	}}
+	byShovel = mover{"shovel", moveByShovel}
 )
 
-// movers are the contenders of this scenario. What the sender stages from many
-// transactions at once may travel in groups, which only a verifier takes apart.
-var movers = []struct {
-	name string
-	fill filler
-	move mover
-	slow bool // staging message by message takes longer than all the rest
-}{
-	{ledger.name, stageSingly, moveByVerifier, false},
-	{unchecked, stageSingly, moveUnchecked, false},
-	{"shovel", stageSingly, moveByShovel, false},
-	{ledger.name + ", staged by 32 at once", stageConcurrently, moveByVerifier, true},
+func moving(relay *child, err error) (*child, func() error, error) {
+	if err != nil {
+		return nil, nil, err
+	}
+	return relay, relay.stop, nil
 }
 
-func (w *world) drainRound(ctx context.Context, round int, d drain) error {
+// draining are trials of movers on the same backlog.
+func draining(what string, b backlog, movers ...mover) (trials []trial) {
 	for _, m := range movers {
-		if !w.only.MatchString(m.name) || m.slow && !w.long && (d != drains[0] || round > 0) {
-			continue
-		}
-		result, err := w.drain(ctx, d, pick(w.long || d.size <= 512, w.backlog, w.backlog/5), m.fill, m.move)
-		if err != nil {
-			return fmt.Errorf("%s, %s: %w", d, m.name, err)
-		}
-		w.add(round, "drain", d.String(), m.name, result.values()...)
+		trials = append(trials, trial{name: m.name, kind: b.kind, run: func(ctx context.Context, w *world, add adder) error {
+			d, err := w.drain(ctx, b, m)
+			if err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+			add(what, d.values()...)
+			return nil
+		}})
 	}
-	return nil
+	return trials
 }
 
 // drained is what emptying a backlog took.
@@ -89,35 +120,50 @@ type drained struct {
 }
 
 func (d drained) values() []any {
-	return []any{
-		"messages/s", d.rate,
-		"CPU µs per message", perMessage(d.cpu.total(), d.messages),
-		"broker", perMessage(d.cpu.broker, d.messages),
-		"database", perMessage(d.cpu.database, d.messages),
-		"relay", perMessage(d.cpu.relay, d.messages),
-	}
+	return append([]any{"messages/s", d.rate, "memory MiB", float64(d.memory) / (1 << 20)}, d.cpu.perMessage(d.messages)...)
 }
 
 // drain stages a backlog, lets it be moved, and measures.
-func (w *world) drain(ctx context.Context, d drain, n int, fill filler, move mover) (result drained, err error) {
-	p, db, leave, err := w.newPlace(ctx, ledger, kind{classic: d.classic})
+func (w *world) drain(ctx context.Context, b backlog, m mover) (d drained, err error) {
+	whole, db, leave, err := w.newPlace(ctx, ledger, b.kind)
 	if err != nil {
-		return result, err
+		return d, err
 	}
 	defer leave()
-	if err := fill(ctx, w, p, db, d.size, n); err != nil {
-		return result, fmt.Errorf("stage: %w", err)
+	if b.kind.Orphans > 0 {
+		insert := fmt.Sprintf(`INSERT INTO bridge_ledger (id) SELECT gen_random_uuid() FROM generate_series(1, %d)`, b.kind.Orphans)
+		if err := run(ctx, db, insert, `ANALYZE bridge_ledger`); err != nil {
+			return d, err
+		}
+	}
+	parts := []place{whole}
+	for i := range b.kind.Queues {
+		part := whole
+		part.Staging = fmt.Sprintf("%s.%d", whole.Staging, i+1)
+		if err := setUpLedger(ctx, part, db); err != nil {
+			return d, err
+		}
+		parts = append(parts, part)
+	}
+	for _, part := range parts {
+		if err := stage(ctx, part, db, b.size, b.messages/len(parts)); err != nil {
+			return d, fmt.Errorf("stage: %w", err)
+		}
 	}
 	if err := w.settle(ctx); err != nil {
-		return result, err
+		return d, err
 	}
 	before := readProcessorTimes(0)
-	relay, stop, err := move(ctx, w, p)
-	if err != nil {
-		return result, err
+	var relays []*child
+	for _, part := range parts {
+		relay, stop, err := m.move(ctx, w, part)
+		if err != nil {
+			return d, err
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+		relays = append(relays, relay)
 	}
-	result, err = w.watchDrain(ctx, p.Target, n, before, relay)
-	return result, errors.Join(err, stop())
+	return w.watchDrain(ctx, whole.Target, b.messages/len(parts)*len(parts), before, relays...)
 }
 
 // watchDrain asks for the queue's length until all has come.
@@ -127,8 +173,7 @@ func (w *world) watchDrain(ctx context.Context, queue string, n int, before proc
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	stuck := time.Now()
-	last := 0
-	for {
+	for last := 0; ; {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -139,29 +184,16 @@ func (w *world) watchDrain(ctx context.Context, queue string, n int, before proc
 			return d, fmt.Errorf("inspect target: %w", err)
 		}
 		at := now()
-		for _, relay := range relays {
-			if relay == nil {
-				continue
-			}
-			if err := relay.failed(); err != nil {
-				return d, err
-			}
+		if err := failed(relays...); err != nil {
+			return d, err
+		}
+		if q.Messages > 0 && first == 0 {
+			first, already = at, q.Messages
 		}
 		switch {
 		case q.Messages >= n:
-			d.rate = float64(q.Messages-already) / at.sub(first).Seconds()
-			d.messages = n
-			d.cpu = readProcessorTimes(0, relays...).minus(before)
-			for _, relay := range relays {
-				if relay != nil {
-					d.memory = max(d.memory, largestMemory(relay.cmd.Process.Pid))
-				}
-			}
-			w.profiled(syscall.SIGUSR2, relays...)
+			d = drained{float64(n-already) / at.sub(first).Seconds(), n, readProcessorTimes(0, relays...).minus(before), largestMemory(relays...)}
 			return d, nil
-		case q.Messages > 0 && first == 0:
-			first, already = at, q.Messages
-			w.profiled(syscall.SIGUSR1, relays...) // it runs: it takes signals
 		case q.Messages > last:
 			last, stuck = q.Messages, time.Now()
 		case time.Since(stuck) > time.Minute:
@@ -170,15 +202,14 @@ func (w *world) watchDrain(ctx context.Context, queue string, n int, before proc
 	}
 }
 
-// stageSingly stages one message per message, as a sender in another language
-// would, a thousand in a transaction.
-func stageSingly(ctx context.Context, w *world, p place, db *sql.DB, size, n int) error {
+// stage stages n messages, a thousand in a transaction.
+func stage(ctx context.Context, p place, db *sql.DB, size, n int) error {
 	publisher, err := newPublisher(p.AMQP, 1)
 	if err != nil {
 		return err
 	}
 	defer publisher.close()
-	l, err := openLedger(ctx, p, db)
+	l, err := postgres.Open(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -212,30 +243,6 @@ func stageSingly(ctx context.Context, w *world, p place, db *sql.DB, size, n int
 		done += len(ids)
 	}
 	return nil
-}
-
-// stageConcurrently stages by the sender, in 32 transactions at a time of one
-// message each.
-func stageConcurrently(ctx context.Context, w *world, p place, db *sql.DB, size, n int) error {
-	a, err := ledger.open(ctx, p, newBusiness(p, db))
-	if err != nil {
-		return err
-	}
-	defer a.close()
-	l := &load{application: a, bodies: newBodies()}
-	out := l.obey(ctx, order{Window: time.Hour, Workers: 32, Size: size, Stop: n})
-	if out.Failed > 0 {
-		return errors.New(out.Failure)
-	}
-	return ctx.Err()
-}
-
-func moveByVerifier(_ context.Context, w *world, p place) (*child, func() error, error) {
-	c, err := w.startVerifier(p)
-	if err != nil {
-		return nil, nil, err
-	}
-	return c, c.stop, nil
 }
 
 // moveByShovel has the broker itself move the messages.

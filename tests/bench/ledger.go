@@ -5,16 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
-	mysqlledger "github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/sender"
@@ -49,7 +46,7 @@ func openLedgerApplication(ctx context.Context, p place, b business, early bool)
 	if b.pool != nil {
 		l, err = pgxbridge.Open(ctx, b.pool)
 	} else {
-		l, err = openLedger(ctx, p, b.db)
+		l, err = postgres.Open(ctx, b.db)
 	}
 	if err != nil {
 		return nil, err
@@ -67,7 +64,7 @@ func openLedgerApplication(ctx context.Context, p place, b business, early bool)
 }
 
 func setUpLedger(ctx context.Context, p place, db *sql.DB) error {
-	if err := migrate.Ledger(ctx, db, pick(p.MariaDB, migrate.MySQL, migrate.PostgreSQL)); err != nil {
+	if err := migrate.Ledger(ctx, db, migrate.PostgreSQL); err != nil {
 		return err
 	}
 	broker, err := bridge.Dial(ctx, p.AMQP, nil)
@@ -76,13 +73,6 @@ func setUpLedger(ctx context.Context, p place, db *sql.DB) error {
 	}
 	defer broker.Close()
 	return bridge.Topology{Queue: p.Staging, Classic: p.Classic, OrderedShards: p.Shards}.Declare(ctx, broker)
-}
-
-func openLedger(ctx context.Context, p place, db *sql.DB) (driver.Ledger, error) {
-	if p.MariaDB {
-		return mysqlledger.Open(ctx, db)
-	}
-	return postgres.Open(ctx, db)
 }
 
 type ledgerApplication struct {
@@ -157,12 +147,3 @@ func (a *ledgerApplication) messages(bodies [][]byte) []bridge.Message {
 }
 
 func (a *ledgerApplication) close() { a.broker.Close() }
-
-// mariaDBURL turns a DSN of the driver into the form that the worker takes.
-func mariaDBURL(dsn string) string {
-	config, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		panic(err) // our own
-	}
-	return (&url.URL{Scheme: "mysql", User: url.User(config.User), Host: config.Addr, Path: "/" + config.DBName}).String()
-}

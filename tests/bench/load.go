@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -15,26 +14,25 @@ import (
 
 // An order tells the application's process what to do for a while.
 type order struct {
-	Window   time.Duration
-	Workers  int     // concurrent transactions; with Rate the most there may be
-	Rate     float64 // transactions begun per second, evenly spaced; 0: as many as the workers can
-	Messages int     // per transaction
-	Size     int     // of a message, in bytes
-	RollBack float64 // the share of transactions that roll back
-	Stop     int     // end after so many transactions, if before the window's end; 0: never
-	Open     int     // only begin so many transactions that send and then stay open
-	Close    bool    // only commit those
+	Window   time.Duration // 0: as long as it takes to begin Stop transactions
+	Workers  int           // concurrent transactions; with Rate the most there may be
+	Rate     float64       // transactions begun per second, evenly spaced; 0: as many as the workers can
+	Messages int           // per transaction
+	Size     int           // of a message, in bytes
+	RollBack bool          // all roll back
+	Stop     int           // end after so many transactions, if before the window's end; 0: never; not with Rate
+	Open     int           // only begin so many transactions that send and then stay open
+	Close    bool          // only commit those
 }
 
 // An outcome is what became of an order.
 type outcome struct {
-	From, To   instant
-	Messages   []sent          // those committed, not those of order.Open
-	Took       []time.Duration // of every committed transaction, from BEGIN to the return of COMMIT
-	Committed  int             // transactions
-	RolledBack int             // transactions, because the order said so
-	Failed     int             // transactions that ended with an error
-	Failure    string          // the first of the errors
+	From, To  instant
+	Messages  []sent          // those committed; those of order.Open when they are closed
+	Took      []time.Duration // of every committed transaction, from BEGIN to the return of COMMIT
+	Committed int             // transactions
+	Failed    int             // transactions that ended with an error
+	Failure   string          // the first of the errors
 }
 
 // sent is a message and when its COMMIT had returned.
@@ -89,16 +87,12 @@ type load struct {
 }
 
 func (l *load) obey(ctx context.Context, o order) outcome {
+	l.mu.Lock()
 	l.outcome = outcome{From: now()}
+	l.mu.Unlock()
 	switch {
 	case o.Open > 0:
-		l.release = make(chan struct{})
-		var ready sync.WaitGroup
-		for range o.Open {
-			ready.Add(1)
-			l.open.Go(func() { l.stayOpen(ctx, o, ready.Done) })
-		}
-		ready.Wait()
+		l.begin(ctx, o)
 	case o.Close:
 		close(l.release)
 		l.open.Wait()
@@ -107,8 +101,29 @@ func (l *load) obey(ctx context.Context, o order) outcome {
 	default:
 		l.closely(ctx, o)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.outcome.To = now()
 	return l.outcome
+}
+
+// begin has transactions send, and stay open until they are released.
+func (l *load) begin(ctx context.Context, o order) {
+	l.release = make(chan struct{})
+	var ready sync.WaitGroup
+	for range o.Open {
+		ready.Add(1)
+		l.open.Go(func() {
+			sent := sync.OnceFunc(ready.Done)
+			defer sent()
+			l.one(ctx, o, func() bool {
+				sent()
+				<-l.release
+				return true
+			})
+		})
+	}
+	ready.Wait()
 }
 
 // closely has every worker begin the next transaction when its last one has ended.
@@ -118,8 +133,8 @@ func (l *load) closely(ctx context.Context, o order) {
 	var workers sync.WaitGroup
 	for range o.Workers {
 		workers.Go(func() {
-			for ctx.Err() == nil && time.Now().Before(end) && (o.Stop == 0 || begun.Add(1) <= int64(o.Stop)) {
-				l.one(ctx, o)
+			for ctx.Err() == nil && (o.Window == 0 || time.Now().Before(end)) && (o.Stop == 0 || begun.Add(1) <= int64(o.Stop)) {
+				l.one(ctx, o, func() bool { return !o.RollBack })
 			}
 		})
 	}
@@ -135,7 +150,7 @@ func (l *load) evenly(ctx context.Context, o order) {
 	defer timer.Stop()
 	for i := 0; ; i++ {
 		due := time.Duration(i) * distance
-		if due >= o.Window || o.Stop > 0 && i >= o.Stop {
+		if due >= o.Window {
 			break
 		}
 		timer.Reset(time.Until(start.Add(due)))
@@ -147,7 +162,7 @@ func (l *load) evenly(ctx context.Context, o order) {
 		}
 		room <- struct{}{}
 		running.Go(func() {
-			l.one(ctx, o)
+			l.one(ctx, o, func() bool { return true })
 			<-room
 		})
 	}
@@ -155,41 +170,23 @@ func (l *load) evenly(ctx context.Context, o order) {
 }
 
 // one runs one transaction and notes what became of it.
-func (l *load) one(ctx context.Context, o order) {
+func (l *load) one(ctx context.Context, o order, decide func() bool) {
 	first, bodies := l.messages(o)
-	rollBack := rand.Float64() < o.RollBack
 	begun := now()
-	committed, err := l.application.transact(ctx, bodies, func() bool { return !rollBack })
+	committed, err := l.application.transact(ctx, bodies, decide)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case err != nil:
-		l.failed(err)
+		if l.outcome.Failed++; l.outcome.Failure == "" {
+			l.outcome.Failure = err.Error()
+		}
 	case committed > 0:
 		l.outcome.Committed++
 		l.outcome.Took = append(l.outcome.Took, committed.sub(begun))
 		for i := range bodies {
 			l.outcome.Messages = append(l.outcome.Messages, sent{first + uint64(i), committed})
 		}
-	default:
-		l.outcome.RolledBack++
-	}
-}
-
-// stayOpen runs a transaction that commits when it is released.
-func (l *load) stayOpen(ctx context.Context, o order, ready func()) {
-	var once sync.Once
-	defer once.Do(ready)
-	_, bodies := l.messages(o)
-	_, err := l.application.transact(ctx, bodies, func() bool {
-		once.Do(ready)
-		<-l.release
-		return true
-	})
-	if err != nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.failed(fmt.Errorf("open transaction: %w", err))
 	}
 }
 
@@ -201,11 +198,4 @@ func (l *load) messages(o order) (first uint64, bodies [][]byte) {
 		bodies[i] = l.bodies.make(first+uint64(i), o.Size)
 	}
 	return first, bodies
-}
-
-// failed notes an error. The caller holds mu.
-func (l *load) failed(err error) {
-	if l.outcome.Failed++; l.outcome.Failure == "" {
-		l.outcome.Failure = err.Error()
-	}
 }

@@ -16,11 +16,10 @@ import (
 const nativeSuffix = "-pgx"
 
 var (
-	ledgerPgx        = onPgx(ledger)
-	ledgerEarlyPgx   = onPgx(ledgerEarly)
-	outboxPollPgx    = onPgx(outboxPoll)
-	afterCommitPgx   = onPgx(afterCommit)
-	nativeContenders = []*contender{ledgerPgx, ledgerEarlyPgx, outboxPollPgx, afterCommitPgx}
+	ledgerPgx      = onPgx(ledger)
+	ledgerEarlyPgx = onPgx(ledgerEarly)
+	outboxPollPgx  = onPgx(outboxPoll)
+	afterCommitPgx = onPgx(afterCommit)
 )
 
 // onPgx is a contender whose application uses PostgreSQL through pgx itself and not through

@@ -57,11 +57,10 @@ func openOagudo(_ context.Context, p place, b business) (application, error) {
 		return nil, err
 	}
 	writer := outbox.NewWriter(outbox.NewDBContext(b.db, outbox.SQLDialectPostgres), outbox.WithOptimisticPublisher(out))
-	return &oagudoApplication{b.insert, writer, out}, nil
+	return &oagudoApplication{writer, out}, nil
 }
 
 type oagudoApplication struct {
-	insert string
 	writer *outbox.Writer
 	out    *oagudoPublisher
 }
@@ -73,7 +72,7 @@ func (a *oagudoApplication) transact(ctx context.Context, bodies [][]byte, decid
 		return 0, errors.New("oagudo/outbox sends one message in a transaction")
 	}
 	err := a.writer.Write(ctx, outbox.NewMessage(bodies[0]), func(ctx context.Context, tx outbox.TxQueryer) error {
-		if _, err := tx.ExecContext(ctx, a.insert, 4711, "one order"); err != nil {
+		if _, err := tx.ExecContext(ctx, insertOrder, 4711, "one order"); err != nil {
 			return err
 		}
 		if !decide() {

@@ -66,9 +66,6 @@ const (
 )
 
 func setUpOutbox(ctx context.Context, p place, db *sql.DB) error {
-	if p.MariaDB {
-		return run(ctx, db, createOutboxMariaDB)
-	}
 	return run(ctx, db, createOutbox)
 }
 
@@ -83,7 +80,7 @@ const (
 
 func openOutbox(wake waking) func(context.Context, place, business) (application, error) {
 	return func(_ context.Context, p place, b business) (application, error) {
-		a := &outboxApplication{business: b, wake: wake, queue: p.Target, onMariaDB: p.MariaDB}
+		a := &outboxApplication{business: b, wake: wake, queue: p.Target}
 		if wake == wakeAfterCommit {
 			ctx, cancel := context.WithCancel(context.Background())
 			a.stop, a.hints = cancel, make(chan struct{}, 1)
@@ -95,9 +92,8 @@ func openOutbox(wake waking) func(context.Context, place, business) (application
 
 type outboxApplication struct {
 	business
-	wake      waking
-	queue     string
-	onMariaDB bool
+	wake  waking
+	queue string
 
 	stop    func()
 	hints   chan struct{} // one is enough: the relay takes all it finds
@@ -122,10 +118,7 @@ func (a *outboxApplication) transact(ctx context.Context, bodies [][]byte, decid
 }
 
 func (a *outboxApplication) insert(ctx context.Context, tx bridge.Tx, bodies [][]byte) error {
-	switch {
-	case a.onMariaDB:
-		return insertOutboxMariaDB(ctx, tx, a.queue, bodies)
-	case len(bodies) == 1 || len(bodies[0]) > oneByOne:
+	if len(bodies) == 1 || len(bodies[0]) > oneByOne {
 		for _, body := range bodies {
 			if _, err := tx.Exec(ctx, insertOutbox, uuid.NewString(), a.queue, body); err != nil {
 				return err
@@ -168,9 +161,6 @@ func relayOutbox(ctx context.Context, p place, every time.Duration, listen bool)
 		return err
 	}
 	defer publisher.close()
-	if p.MariaDB {
-		return relayOutboxMariaDB(ctx, p, publisher, every)
-	}
 	woken := make(chan struct{}, 1)
 	if listen {
 		go listenOutbox(ctx, p, woken)

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -14,39 +13,31 @@ import (
 // A place is where a contender works; it is told to all its processes.
 type place struct {
 	Contender string
-	MariaDB   bool
-	Classic   bool   // the staging queue is a classic one
-	Five      bool   // transactions have five statements; on PostgreSQL
-	Keys      int    // messages have one of so many order keys; 0: none
-	Shards    int    // ordered queues
-	Inbox     int    // keys that a receiver has handled before
-	Database  string // a URL of PostgreSQL, or a DSN of MariaDB
-	AMQP      string
-	Staging   string // the staging queue, for whoever has one
-	Target    string // the target queue
+	kind
+	Database string
+	AMQP     string
+	Staging  string // the staging queue, for whoever has one
+	Target   string // the target queue
+}
+
+// A kind of place.
+type kind struct {
+	Classic bool // the staging queue and the target are classic ones
+	Five    bool // transactions have five statements
+	Keys    int  // messages have one of so many order keys; 0: none
+	Shards  int  // ordered queues
+	Inbox   int  // keys that a receiver has handled before
+	Queues  int  // further staging queues that a backlog is spread over
+	Orphans int  // rows in the ledger of messages that were forwarded long ago, or never staged
 }
 
 // open opens a pool for the application: every contender gets the same.
 func (p place) open(ctx context.Context) (*sql.DB, error) {
-	var db *sql.DB
-	if p.MariaDB {
-		config, err := mysql.ParseDSN(p.Database)
-		if err != nil {
-			return nil, err
-		}
-		config.InterpolateParams = true // one round trip per statement, as with PostgreSQL
-		connector, err := mysql.NewConnector(config)
-		if err != nil {
-			return nil, err
-		}
-		db = sql.OpenDB(connector)
-	} else {
-		config, err := pgx.ParseConfig(p.Database)
-		if err != nil {
-			return nil, err
-		}
-		db = stdlib.OpenDB(*config)
+	config, err := pgx.ParseConfig(p.Database)
+	if err != nil {
+		return nil, err
 	}
+	db := stdlib.OpenDB(*config)
 	db.SetMaxIdleConns(connections)
 	db.SetMaxOpenConns(connections)
 	if err := db.PingContext(ctx); err != nil {

@@ -72,7 +72,7 @@ func startChild(cmd *exec.Cmd) (*child, error) {
 }
 
 // startSelf starts this program in a role.
-func startSelf(role string, p place, profile string, prepare func(*exec.Cmd)) (*child, error) {
+func startSelf(role string, p place, prepare func(*exec.Cmd)) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func startSelf(role string, p place, profile string, prepare func(*exec.Cmd)) (*
 		return nil, err
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), roleVariable+"="+role, placeVariable+"="+string(text), "BENCH_PROFILE="+profile)
+	cmd.Env = append(os.Environ(), roleVariable+"="+role, placeVariable+"="+string(text))
 	if prepare != nil {
 		prepare(cmd)
 	}
@@ -91,16 +91,13 @@ func startSelf(role string, p place, profile string, prepare func(*exec.Cmd)) (*
 
 // stop asks the child to end, and kills it if it takes long.
 func (c *child) stop() error {
-	c.signal(syscall.SIGTERM)
+	_ = c.Signal(syscall.SIGTERM) // fails only when it has ended
 	if c.Await(20 * time.Second) {
 		return c.Err()
 	}
 	c.Kill()
 	return errors.New("had to be killed")
 }
-
-// signal sends a signal, in vain if the child has ended.
-func (c *child) signal(s syscall.Signal) { _ = c.Signal(s) }
 
 // failed tells whether the child has ended although nobody asked it to.
 func (c *child) failed() error {
@@ -110,8 +107,8 @@ func (c *child) failed() error {
 	return fmt.Errorf("%s ended: %w", filepath.Base(c.cmd.Path), errors.Join(c.Err(), errors.New("nobody had asked it to")))
 }
 
-// buildVerifier builds the worker as it ships; for profiling with profile.go in it.
-func buildVerifier(ctx context.Context, folder string, profile bool) (string, error) {
+// buildVerifier builds the worker as it ships.
+func buildVerifier(ctx context.Context, folder string) (string, error) {
 	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/twoqueue/twoqueue")
 	list.Stderr = os.Stderr
 	root, err := list.Output()
@@ -120,21 +117,7 @@ func buildVerifier(ctx context.Context, folder string, profile bool) (string, er
 	}
 	project := string(root[:len(root)-1])
 	binary := filepath.Join(folder, "verifier")
-	args := []string{"build", "-o", binary}
-	if profile {
-		overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{
-			filepath.Join(project, "cmd", "verifier", "bench_profile.go"): filepath.Join(project, "tests", "bench", "profile.go"),
-		}})
-		if err != nil {
-			return "", err
-		}
-		name := filepath.Join(folder, "overlay.json")
-		if err := os.WriteFile(name, overlay, 0o600); err != nil {
-			return "", err
-		}
-		args = append(args, "-overlay", name)
-	}
-	build := exec.CommandContext(ctx, "go", append(args, "./cmd/verifier")...)
+	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/verifier")
 	build.Dir = project
 	if output, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the verifier: %w\n%s", err, output)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,18 +19,10 @@ func (a processorTimes) minus(b processorTimes) processorTimes {
 	return processorTimes{a.broker - b.broker, a.database - b.database, a.application - b.application, a.relay - b.relay}
 }
 
-// bridge is our own side's part: all but the servers.
 func (a processorTimes) total() time.Duration { return a.broker + a.database + a.application + a.relay }
 
-// processorTimes reads them from the system's list of processes.
-func (s *session) processorTimes() processorTimes {
-	var application int
-	if s.application != nil {
-		application = s.application.cmd.Process.Pid
-	}
-	return readProcessorTimes(application, s.relay)
-}
-
+// readProcessorTimes reads them from the system's list of processes. The application is a
+// process ID, 0 if there is none.
 func readProcessorTimes(application int, relays ...*child) processorTimes {
 	relaying := make(map[int]bool)
 	for _, relay := range relays {
@@ -77,7 +70,7 @@ func readProcessorTimes(application int, relays ...*child) processorTimes {
 			t.relay += p.used
 		case p.name == "beam.smp":
 			t.broker += p.used
-		case p.name == "postgres" || p.name == "mariadbd":
+		case p.name == "postgres":
 			t.database += p.used
 		}
 	}
@@ -93,4 +86,21 @@ func (a processorTimes) perMessage(n int) []any {
 		"application", perMessage(a.application, n),
 		"relay", perMessage(a.relay, n),
 	}
+}
+
+// largestMemory is the most resident memory that one of the relays has had, in bytes; 0 if
+// there is none.
+func largestMemory(relays ...*child) (most int) {
+	for _, relay := range relays {
+		if relay == nil {
+			continue
+		}
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", relay.cmd.Process.Pid))
+		_, rest, _ := strings.Cut(string(text), "VmHWM:")
+		var kB int
+		if _, err := fmt.Sscan(rest, &kB); err == nil {
+			most = max(most, kB<<10)
+		}
+	}
+	return most
 }

@@ -11,12 +11,83 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
-	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
+
+// receiveScenario has a receiver handle each message of a queue once.
+var receiveScenario = scenario{
+	name:     "receive",
+	what:     "a receiver handles a backlog of messages of 512 bytes, 32 at once, each with one INSERT: idempotency's Handle and HandleTx against a dedupe table written by hand, among 1,000 keys handled before and among 200,000 (with -long 5 million), and there with a purge beside it that deletes the older half of them",
+	headline: headline{metric: "committed/s", ours: receiveTx.name},
+	trials: func(c config) (trials []trial) {
+		for _, r := range receivers {
+			for _, inbox := range []int{c.inbox, fewKeys} {
+				trials = append(trials, trial{name: r.name, kind: kind{Inbox: inbox}, run: func(ctx context.Context, w *world, add adder) error {
+					return w.with(ctx, r, kind{Inbox: inbox}, func(s *session) error { return s.receive(ctx, add) })
+				}})
+			}
+		}
+		return trials
+	},
+}
+
+const (
+	fewKeys = 1000
+	// mostReceived is more than any receiver handles in a second.
+	mostReceived = 6000
+)
+
+// receive measures among the keys that were handled before; each message adds one.
+func (s *session) receive(ctx context.Context, add adder) error {
+	among := fmt.Sprintf("%d keys at first", s.place.Inbox)
+	if err := s.fill(ctx); err != nil {
+		return err
+	}
+	m, err := s.measure(order{Workers: fullLoad})
+	if err != nil {
+		return err
+	}
+	add(among, m.values()...)
+	if s.place.Inbox == fewKeys {
+		return nil
+	}
+	if err := s.fill(ctx); err != nil {
+		return err
+	}
+	var purged int64
+	purging, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	begun := now()
+	go func() {
+		var err error
+		purged, err = s.contender.purge(purging, s.db)
+		ended <- err
+	}()
+	m, err = s.measure(order{Workers: fullLoad})
+	took := now().sub(begun)
+	stop()
+	switch failed := <-ended; {
+	case failed == nil:
+		return errors.Join(err, errors.New("the purge ended before the measurement: shorter windows, or -long, whose inbox is larger"))
+	case !errors.Is(failed, context.Canceled):
+		return errors.Join(err, failed)
+	case err != nil:
+		return err
+	}
+	add(among+", purge", append(m.values(), "purged/s", float64(purged)/took.Seconds())...)
+	return nil
+}
+
+// fill fills the queue for as long as a measurement takes.
+func (s *session) fill(ctx context.Context) error {
+	if err := feed(ctx, s.place, int(mostReceived*(s.w.warmUp+s.w.window).Seconds())); err != nil {
+		return err
+	}
+	return s.w.settle(ctx)
+}
 
 // The receivers handle messages of a backlog in the staging queue, each once. What they do
 // for a message is the business's work.
@@ -27,7 +98,7 @@ var (
 		silent: true,
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
-			guard, err := openGuard(ctx, b)
+			guard, err := openGuard(ctx, b.db, 0)
 			if err != nil {
 				return nil, err
 			}
@@ -43,7 +114,7 @@ var (
 		silent: true,
 		setUp:  setUpInbox,
 		open: func(ctx context.Context, p place, b business) (application, error) {
-			guard, err := openGuard(ctx, b)
+			guard, err := openGuard(ctx, b.db, 0)
 			if err != nil {
 				return nil, err
 			}
@@ -74,16 +145,8 @@ var (
 		},
 		purge: purgeDedupe,
 	}
-	receivers = []*contender{receiveHandle, receiveTx, dedupeTable, onPgx(receiveTx), onPgx(dedupeTable)}
+	receivers = []*contender{receiveHandle, receiveTx, dedupeTable}
 )
-
-// receivers are those on database/sql, and with -long, or by name, those on pgx too.
-func (w *world) receivers() []*contender {
-	if w.long || w.only.String() != "" {
-		return receivers
-	}
-	return receivers[:3]
-}
 
 const (
 	insertDedupe = `INSERT INTO dedupe (key) VALUES ($1) ON CONFLICT DO NOTHING`
@@ -117,12 +180,25 @@ func setUpDedupe(ctx context.Context, p place, db *sql.DB) error {
 }
 
 // setUpReceiver leaves nothing for autovacuum to do, and the message that a session begins
-// with.
+// with, twice: its copy must not be handled (see session.check).
 func setUpReceiver(ctx context.Context, p place, db *sql.DB, statements ...string) error {
 	if err := run(ctx, db, statements...); err != nil {
 		return err
 	}
-	return feed(ctx, p, 1)
+	publisher, err := newPublisher(p.AMQP, 1)
+	if err != nil {
+		return err
+	}
+	defer publisher.close()
+	if _, err := declareStaging(publisher, p); err != nil {
+		return err
+	}
+	first := letter{queue: p.Staging, id: uuid.Must(uuid.NewV7()).String()}
+	return publisher.publish(ctx, first, first)
+}
+
+func declareStaging(publisher *publisher, p place) (amqp.Queue, error) {
+	return publisher.channels[0].QueueDeclare(p.Staging, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
 }
 
 // feed fills the staging queue up to n messages.
@@ -132,7 +208,7 @@ func feed(ctx context.Context, p place, n int) error {
 		return err
 	}
 	defer publisher.close()
-	queue, err := publisher.channels[0].QueueDeclare(p.Staging, true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+	queue, err := declareStaging(publisher, p)
 	if err != nil {
 		return err
 	}
@@ -149,18 +225,12 @@ func feed(ctx context.Context, p place, n int) error {
 	return nil
 }
 
-func openGuard(ctx context.Context, b business) (*idempotency.Guard, error) {
-	var inbox driver.Inbox
-	var err error
-	if b.pool != nil {
-		inbox, err = pgxbridge.OpenInbox(ctx, b.pool)
-	} else {
-		inbox, err = postgres.OpenInbox(ctx, b.db)
-	}
+func openGuard(ctx context.Context, db *sql.DB, retention time.Duration) (*idempotency.Guard, error) {
+	inbox, err := postgres.OpenInbox(ctx, db)
 	if err != nil {
 		return nil, err
 	}
-	return idempotency.New(inbox, consumer, &idempotency.Options{HandBack: true})
+	return idempotency.New(inbox, consumer, &idempotency.Options{HandBack: true, Retention: retention})
 }
 
 // once does the business's work in a transaction in which claim says that it is to be done.
@@ -211,11 +281,7 @@ func (r *receiver) close() { _ = r.conn.Close() }
 
 // purgeInbox rests after each step, and so does purgeDedupe.
 func purgeInbox(ctx context.Context, db *sql.DB) (int64, error) {
-	inbox, err := postgres.OpenInbox(ctx, db)
-	if err != nil {
-		return 0, err
-	}
-	guard, err := idempotency.New(inbox, consumer, &idempotency.Options{HandBack: true, Retention: halfOfThem})
+	guard, err := openGuard(ctx, db, halfOfThem)
 	if err != nil {
 		return 0, err
 	}

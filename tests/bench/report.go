@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,9 +20,9 @@ type report struct {
 
 // A sample is one value of one round.
 type sample struct {
-	Scenario, Case, Contender, Metric string
-	Round                             int
-	Value                             float64 `json:",omitempty"`
+	scenario, what, contender, metric string
+	round                             int
+	value                             float64
 }
 
 // A headline is the metric of a scenario in which contenders are set against this
@@ -59,8 +58,8 @@ func (w *world) add(round int, scenario, what, contender string, values ...any) 
 func (r *report) rounds(scenario, what, contender, metric string) map[int]float64 {
 	values := make(map[int]float64)
 	for _, s := range r.samples {
-		if s.Scenario == scenario && s.Case == what && s.Contender == contender && s.Metric == metric {
-			values[s.Round] = s.Value
+		if s.scenario == scenario && s.what == what && s.contender == contender && s.metric == metric {
+			values[s.round] = s.value
 		}
 	}
 	return values
@@ -80,38 +79,25 @@ func (r *report) write(w *world, chosen []scenario) error {
 		r.table(&text, s)
 	}
 	head := fmt.Sprintf("# Benchmark\n\n%s\n\n", w.machine())
-	var drawn []picture
-	measured, drawing := parseResults(head + text.String())
-	if drawing == nil {
-		drawn, drawing = drawAll(w.out, measured)
-	}
-	for _, p := range drawn {
-		head += p.markdown()
+	measured, err := parseResults(head + text.String())
+	if err == nil {
+		var drawn bool
+		if drawn, err = drawPicture(w.out, measured); drawn {
+			head += pictureLine
+		}
 	}
 	fmt.Print(head, text.String())
-	if err := os.WriteFile(filepath.Join(w.out, "results.md"), []byte(head+text.String()), 0o644); err != nil {
-		return err
-	}
-	data, err := json.MarshalIndent(r.finite(), "", " ")
-	if err != nil {
-		return err
-	}
-	return errors.Join(drawing, os.WriteFile(filepath.Join(w.out, "results.json"), data, 0o644))
+	return errors.Join(err, os.WriteFile(filepath.Join(w.out, "results.md"), []byte(head+text.String()), 0o644))
 }
 
 // contenders explains those that took part.
 func (r *report) contenders(text *strings.Builder) {
 	for _, c := range contenders {
-		if slices.ContainsFunc(r.samples, func(s sample) bool { return s.Contender == c.name }) {
+		if slices.ContainsFunc(r.samples, func(s sample) bool { return s.contender == c.name }) {
 			fmt.Fprintf(text, "- **%s**: %s.\n", c.name, c.what)
 		}
 	}
 	text.WriteString("\n")
-}
-
-// finite is what JSON has words for.
-func (r *report) finite() []sample {
-	return slices.DeleteFunc(slices.Clone(r.samples), func(s sample) bool { return number(s.Value) == "–" || number(s.Value) == "never" })
 }
 
 // table writes a scenario as a Markdown table: medians, and the lowest and the
@@ -121,14 +107,14 @@ func (r *report) table(text *strings.Builder, s scenario) {
 	var rows []row
 	var metrics []string
 	for _, one := range r.samples {
-		if one.Scenario != s.name {
+		if one.scenario != s.name {
 			continue
 		}
-		if key := (row{one.Case, one.Contender}); !slices.Contains(rows, key) {
+		if key := (row{one.what, one.contender}); !slices.Contains(rows, key) {
 			rows = append(rows, key)
 		}
-		if !slices.Contains(metrics, one.Metric) {
-			metrics = append(metrics, one.Metric)
+		if !slices.Contains(metrics, one.metric) {
+			metrics = append(metrics, one.metric)
 		}
 	}
 	var cases []string
@@ -164,7 +150,7 @@ func (r *report) table(text *strings.Builder, s scenario) {
 	text.WriteString("\n")
 }
 
-// ratio is the median of the ratios of this project to a contender, of those rounds
+// ratio is the spread of the ratios of this project to a contender, of those rounds
 // that both took part in.
 func (r *report) ratio(s scenario, what, contender string) string {
 	us := s.headline.against(contender)
@@ -181,7 +167,7 @@ func (r *report) ratio(s scenario, what, contender string) string {
 	if len(ratios) == 0 {
 		return ""
 	}
-	return number(median(ratios))
+	return spread(ratios)
 }
 
 func spread(values []float64) string {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 )
 
@@ -28,11 +27,26 @@ type session struct {
 	outcomes    *gob.Decoder
 	stdin       io.Closer
 	target      *target
+	committed   int  // messages so far
 	warm        bool // it has been measured
 }
 
+// with has a contender work in a fresh place, as long as fn takes. A comparison is worth
+// nothing if one of those compared sends what was not committed: that is an error.
+func (w *world) with(ctx context.Context, c *contender, k kind, fn func(s *session) error) error {
+	s, err := w.begin(ctx, c, k)
+	if err != nil {
+		return err
+	}
+	if err = fn(s); err == nil {
+		err = s.check(ctx)
+	}
+	s.end()
+	return err
+}
+
 // begin starts a contender in a fresh place, and waits until a message has come
-// through.
+// through that was sent after one that was rolled back.
 func (w *world) begin(ctx context.Context, c *contender, k kind) (s *session, err error) {
 	s = &session{w: w, contender: c}
 	defer func() {
@@ -53,12 +67,17 @@ func (w *world) begin(ctx context.Context, c *contender, k kind) (s *session, er
 	if err = s.startApplication(); err != nil {
 		return s, err
 	}
-	first, err := s.do(order{Window: time.Minute, Workers: 1, Stop: 1, Size: 8})
-	if err != nil {
-		return s, err
-	}
-	if missing := s.await(first); missing > 0 {
-		return s, errors.Join(errors.New("the first message did not come"), s.alive())
+	for _, o := range []order{{RollBack: true, Workers: 1, Stop: 1, Size: 8}, {Workers: 1, Stop: 1, Size: 8}} {
+		if o.RollBack && c.handles() {
+			continue
+		}
+		out, err := s.do(o)
+		if err != nil {
+			return s, err
+		}
+		if missing := s.await(out); missing > 0 {
+			return s, errors.Join(errors.New("the first message did not come"), failed(s.application, s.relay))
+		}
 	}
 	return s, w.settle(ctx)
 }
@@ -71,18 +90,14 @@ func (w *world) startRelay(c *contender, p place) (*child, error) {
 	if c.relay == nil {
 		return nil, nil
 	}
-	return startSelf(roleRelay, p, w.profileName("relay-"+c.name), nil)
+	return startSelf(roleRelay, p, nil)
 }
 
 // startVerifier starts the worker with its defaults, or what BRIDGE_ variables say.
 func (w *world) startVerifier(p place) (*child, error) {
-	database := p.Database
-	if p.MariaDB {
-		database = mariaDBURL(p.Database)
-	}
 	cmd := exec.Command(w.verifier)
 	cmd.Env = append(os.Environ(), "BRIDGE_LOG_LEVEL=warn", "BRIDGE_HTTP_ADDR=127.0.0.1:0",
-		"BRIDGE_DATABASE_URL="+database, "BRIDGE_AMQP_URL="+p.AMQP, "BRIDGE_QUEUE="+p.Staging, "BENCH_PROFILE="+w.profileName("verifier"))
+		"BRIDGE_DATABASE_URL="+p.Database, "BRIDGE_AMQP_URL="+p.AMQP, "BRIDGE_QUEUE="+p.Staging)
 	if p.Shards > 0 {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("BRIDGE_ORDERED_SHARDS=%d", p.Shards))
 	}
@@ -92,20 +107,11 @@ func (w *world) startVerifier(p place) (*child, error) {
 	return startChild(cmd)
 }
 
-// profileName is where a process writes its profiles; "" if it shall not.
-func (w *world) profileName(process string) string {
-	if !w.profile {
-		return ""
-	}
-	return filepath.Join(w.out, fmt.Sprintf("%s.%d", process, w.places))
-}
-
 func (s *session) startApplication() error {
 	var in io.WriteCloser
 	var out io.ReadCloser
 	var pipeErr error
-	profile := s.w.profileName("application-" + s.contender.name)
-	application, err := startSelf(roleApplication, s.place, profile, func(cmd *exec.Cmd) {
+	application, err := startSelf(roleApplication, s.place, func(cmd *exec.Cmd) {
 		if in, pipeErr = cmd.StdinPipe(); pipeErr == nil {
 			out, pipeErr = cmd.StdoutPipe()
 		}
@@ -126,11 +132,15 @@ func (s *session) do(o order) (outcome, error) {
 		err = s.outcomes.Decode(&out)
 	}
 	if err != nil {
-		return out, errors.Join(fmt.Errorf("order to the application: %w", err), s.alive())
+		return out, errors.Join(fmt.Errorf("order to the application: %w", err), failed(s.application, s.relay))
 	}
 	if out.Failed > 0 {
 		s.w.say("   %s: %d transactions failed, the first with: %s", s.contender.name, out.Failed, out.Failure)
+		if s.w.test {
+			return out, errors.New(out.Failure)
+		}
 	}
+	s.committed += len(out.Messages)
 	return out, nil
 }
 
@@ -144,10 +154,10 @@ func (s *session) await(o outcome) (missing int) {
 	return missing
 }
 
-// alive returns an error if a process has ended.
-func (s *session) alive() error {
+// failed returns an error if a process has ended.
+func failed(children ...*child) error {
 	var err error
-	for _, c := range []*child{s.application, s.relay} {
+	for _, c := range children {
 		if c != nil {
 			err = errors.Join(err, c.failed())
 		}
@@ -155,16 +165,10 @@ func (s *session) alive() error {
 	return err
 }
 
-// warmUp is how long an order is carried out before it is measured: connections are
-// opened, plans are made, queues come to their usual length.
-const warmUp = time.Second
-
-// warmAgain is the same for a contender that has been measured before.
-const warmAgain = warmUp / 2
-
 // measurement is what one order came to.
 type measurement struct {
 	outcome
+	silent               bool            // no message is to come
 	committed, delivered float64         // messages per second, within the window
 	came                 int             // messages delivered within the window
 	latencies            []time.Duration // from the return of COMMIT to the arrival, in order of the commits
@@ -173,44 +177,75 @@ type measurement struct {
 }
 
 // measure has an order carried out, for a short while first to warm up, and waits
-// for what was committed.
-func (s *session) measure(o order, patience time.Duration) (m measurement, err error) {
-	if o.Stop == 0 {
-		warm := o
-		warm.Window = pick(s.warm, warmAgain, warmUp)
-		s.warm = true
-		if _, err := s.do(warm); err != nil {
-			return m, err
-		}
+// for what was committed: connections are opened, plans are made, the first large messages
+// have the database make files, and queues come to their usual length.
+func (s *session) measure(o order) (m measurement, err error) {
+	w, warm := s.w, o
+	if o.Stop > 0 {
+		warm.Stop = min(o.Stop, 5)
+	} else {
+		o.Window = w.window
+		warm.Window = pick(s.warm, w.warmUp/2, w.warmUp)
 	}
-	w, writers := s.w, []*child{s.application, s.relay}
-	w.profiled(syscall.SIGUSR1, writers...)
-	before := s.processorTimes()
+	s.warm = true
+	first, err := s.do(warm)
+	if err != nil {
+		return m, err
+	}
+	if o.Stop > 0 {
+		s.await(first)
+	}
+	application := s.application.cmd.Process.Pid
+	before := readProcessorTimes(application, s.relay)
 	if m.outcome, err = s.do(o); err != nil {
 		return m, err
 	}
-	m.cpu = s.processorTimes().minus(before)
-	w.profiled(syscall.SIGUSR2, writers...)
+	m.cpu = readProcessorTimes(application, s.relay).minus(before)
 	seconds := m.To.sub(m.From).Seconds()
+	m.silent = s.contender.silent
 	m.committed = float64(len(m.Messages)) / seconds
 	m.came = s.target.between(m.From, m.To)
 	m.delivered = float64(m.came) / seconds
-	if !s.contender.silent {
-		m.latencies, m.missing = s.target.wait(m.Messages, patience)
+	if !m.silent {
+		m.latencies, m.missing = s.target.wait(m.Messages, w.patience)
 	}
-	return m, s.alive()
+	if m.missing > 0 && w.test {
+		return m, fmt.Errorf("%d of %d messages did not come", m.missing, len(m.Messages))
+	}
+	return m, failed(s.application, s.relay)
 }
 
-// profiled begins or ends the profiles of processes that write one.
-func (w *world) profiled(signal syscall.Signal, children ...*child) {
-	if !w.profile {
-		return
+// values are the metrics of a measurement. Without messages processor time is that of a
+// transaction.
+func (m measurement) values() []any {
+	var values []any
+	n := m.Committed
+	if !m.silent {
+		n = m.came
+		values = []any{"delivered/s", m.delivered,
+			"commit to target p50 ms", quantile(m.latencies, m.missing, 0.5),
+			"commit to target p99 ms", quantile(m.latencies, m.missing, 0.99)}
 	}
-	for _, c := range children {
-		if c != nil {
-			c.signal(signal)
+	values = append(values, "committed/s", m.committed,
+		"transaction p50 ms", quantile(m.Took, 0, 0.5),
+		"transaction p99 ms", quantile(m.Took, 0, 0.99))
+	return append(values, m.cpu.perMessage(n)...)
+}
+
+// check ends the processes, so that what was to come has come, and says whether more has.
+func (s *session) check(ctx context.Context) error {
+	s.stopProcesses()
+	came := s.target.count()
+	if s.contender.handles() {
+		if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM orders`).Scan(&came); err != nil {
+			return fmt.Errorf("count orders: %w", err)
 		}
+		s.committed-- // see setUpReceiver
 	}
+	if came > s.committed || s.contender.handles() && came < s.committed {
+		return fmt.Errorf("%d messages have come or were handled, must be %d", came, s.committed)
+	}
+	return nil
 }
 
 // end stops the processes and clears the place.

@@ -23,18 +23,13 @@ func quantile(values []time.Duration, missing int, q float64) float64 {
 	return milliseconds(sorted[i])
 }
 
-// rare is quantile where there are values enough to have seen such a one, else NaN.
-func rare(values []time.Duration, missing int, q float64) float64 {
-	if float64(len(values)+missing)*(1-q) < 1 {
-		return math.NaN()
-	}
-	return quantile(values, missing, q)
-}
-
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // perMessage is a processor time divided among messages, in µs.
 func perMessage(d time.Duration, messages int) float64 {
+	if messages == 0 {
+		return math.NaN()
+	}
 	return float64(d.Microseconds()) / float64(messages)
 }
 

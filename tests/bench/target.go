@@ -17,7 +17,6 @@ type target struct {
 	mu       sync.Mutex
 	arrivals map[uint64]instant
 	times    []instant // of all first arrivals, in order
-	again    int       // messages that came once more
 	came     chan struct{}
 }
 
@@ -74,7 +73,6 @@ func (t *target) note(body []byte, at instant) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, known := t.arrivals[number]; known || !ok {
-		t.again++
 		return
 	}
 	t.arrivals[number] = at
@@ -96,6 +94,13 @@ func (t *target) between(from, to instant) int {
 		}
 	}
 	return n
+}
+
+// count is how many different messages have come.
+func (t *target) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.arrivals)
 }
 
 // wait waits until all these messages have come, for as long as patience lasts,

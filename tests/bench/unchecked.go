@@ -10,6 +10,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -24,7 +25,7 @@ func relayUnchecked(ctx context.Context, p place) error {
 		return err
 	}
 	defer db.Close()
-	l, err := openLedger(ctx, p, db)
+	l, err := postgres.Open(ctx, db)
 	if err != nil {
 		return err
 	}
@@ -58,11 +59,3 @@ func (credulous) Settle(context.Context, uuid.UUID, time.Duration) (driver.Outco
 }
 
 func (credulous) Forget(context.Context, []uuid.UUID) error { return nil }
-
-func moveUnchecked(_ context.Context, w *world, p place) (*child, func() error, error) {
-	c, err := startSelf(roleUnchecked, p, w.profileName(unchecked), nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	return c, c.stop, nil
-}

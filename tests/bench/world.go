@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -23,13 +24,13 @@ type world struct {
 	folder   string // for what is built
 	broker   *servers.RabbitMQ
 	postgres *servers.Postgres
-	mariadb  *servers.MariaDB // nil until somebody asks
-	verifier string           // the worker's binary
+	verifier string // the worker's binary
 	amqp     *amqp.Connection
 	control  *amqp.Channel // declares and deletes queues
 	begun    time.Time
 	versions struct{ broker, postgres string }
 	places   int
+	business float64             // the bytes of WAL of a transaction that sends nothing; 0 until it is asked for
 	networks map[string]*network // by what is behind them
 }
 
@@ -44,17 +45,21 @@ func newWorld(ctx context.Context, c config) (w *world, err error) {
 		return w, err
 	}
 	w.say("building the worker, starting the servers")
-	if w.verifier, err = buildVerifier(ctx, w.folder, c.profile); err != nil {
-		return w, err
-	}
-	if w.broker, err = servers.StartRabbitMQ(ctx, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_shovel"}, BusyWait: true}); err != nil {
-		return w, err
-	}
-	// The server waits for the disk, as it comes; only the connections are more.
-	w.postgres, err = servers.StartPostgres(ctx, &servers.PostgresOptions{
-		Config: []string{fmt.Sprintf("max_connections = %d", connections+100)},
+	var errs [3]error
+	var starting sync.WaitGroup
+	starting.Go(func() { w.verifier, errs[0] = buildVerifier(ctx, w.folder) })
+	starting.Go(func() {
+		w.broker, errs[1] = servers.StartRabbitMQ(ctx, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_shovel"}, BusyWait: true})
 	})
-	if err != nil {
+	// The server waits for the disk, as it comes; only the connections are more.
+	starting.Go(func() {
+		w.postgres, errs[2] = servers.StartPostgres(ctx, &servers.PostgresOptions{
+			Fast:   c.test,
+			Config: []string{fmt.Sprintf("max_connections = %d", connections+100)},
+		})
+	})
+	starting.Wait()
+	if err = errors.Join(errs[:]...); err != nil {
 		return w, err
 	}
 	if w.amqp, err = amqp.Dial(w.broker.URL()); err != nil {
@@ -82,18 +87,6 @@ func (w *world) readVersions(ctx context.Context) error {
 	return nil
 }
 
-// mariaDB starts the MariaDB when it is first needed.
-func (w *world) mariaDB(ctx context.Context) (*servers.MariaDB, error) {
-	if w.mariadb != nil {
-		return w.mariadb, nil
-	}
-	var err error
-	w.mariadb, err = servers.StartMariaDB(ctx, &servers.MariaDBOptions{
-		Config: []string{fmt.Sprintf("max-connections=%d", connections+100)},
-	})
-	return w.mariadb, err
-}
-
 func (w *world) close() {
 	var err error
 	if w.amqp != nil {
@@ -109,9 +102,6 @@ func (w *world) close() {
 	if w.postgres != nil {
 		err = errors.Join(err, w.postgres.Stop())
 	}
-	if w.mariadb != nil {
-		err = errors.Join(err, w.mariadb.Stop())
-	}
 	if w.folder != "" {
 		err = errors.Join(err, os.RemoveAll(w.folder))
 	}
@@ -125,30 +115,22 @@ func (w *world) say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%4.0fs %s\n", time.Since(w.begun).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// A kind of place: which database, and which kind of queues.
-type kind struct {
-	onMariaDB bool
-	classic   bool
-	five      bool
-	keys      int // order keys
-	shards    int // ordered queues
-	inbox     int // keys that a receiver has handled before
-}
-
 // newPlace makes a fresh database with the business table and a target queue, and
 // has the contender set up what it needs. leave takes all of it away.
 func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db *sql.DB, leave func(), err error) {
 	w.places++
 	name := fmt.Sprintf("bench%d", w.places)
-	p = place{Contender: c.name, MariaDB: k.onMariaDB, Classic: k.classic, Five: k.five, Keys: k.keys, Shards: k.shards, Inbox: k.inbox,
-		Staging: name + ".staging", Target: name + ".target"}
+	p = place{Contender: c.name, kind: k, Staging: name + ".staging", Target: name + ".target"}
 	if p.AMQP, err = w.apart(w.broker.URL()); err != nil {
 		return p, nil, nil, err
 	}
-	if p.Database, err = w.newDatabase(ctx, name, k.onMariaDB); err != nil {
+	if p.Database, err = w.apart(w.postgres.DatabaseURL(name)); err != nil {
 		return p, nil, nil, err
 	}
-	args := amqp.Table{"x-queue-type": pick(k.classic, "classic", "quorum")}
+	if err = w.administer(ctx, "CREATE DATABASE "+name); err != nil {
+		return p, nil, nil, err
+	}
+	args := amqp.Table{"x-queue-type": pick(k.Classic, "classic", "quorum")}
 	if _, err := w.control.QueueDeclare(p.Target, true, false, false, false, args); err != nil {
 		return p, nil, nil, fmt.Errorf("declare target: %w", err)
 	}
@@ -157,11 +139,11 @@ func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db
 	}
 	leave = func() {
 		_ = db.Close()
-		if err := w.clear(name, k.onMariaDB); err != nil {
+		if err := w.clear(name); err != nil {
 			w.say("clear %s: %v", name, err)
 		}
 	}
-	err = run(ctx, db, pick(k.onMariaDB, createOrdersMariaDB, createOrders))
+	err = run(ctx, db, createOrders)
 	if err == nil {
 		err = c.setUp(ctx, p, db)
 	}
@@ -170,20 +152,6 @@ func (w *world) newPlace(ctx context.Context, c *contender, k kind) (p place, db
 		return p, nil, nil, fmt.Errorf("set up %s: %w", c.name, err)
 	}
 	return p, db, leave, nil
-}
-
-func (w *world) newDatabase(ctx context.Context, name string, onMariaDB bool) (string, error) {
-	if onMariaDB {
-		server, err := w.mariaDB(ctx)
-		if err != nil {
-			return "", err
-		}
-		return server.DatabaseDSN(name), w.administer(ctx, onMariaDB, "CREATE DATABASE "+name)
-	}
-	if err := w.administer(ctx, onMariaDB, "CREATE DATABASE "+name); err != nil {
-		return "", err
-	}
-	return w.apart(w.postgres.DatabaseURL(name))
 }
 
 // apart is the URL that leads to a server through the network, if there is to be one.
@@ -207,12 +175,8 @@ func (w *world) apart(address string) (string, error) {
 }
 
 // administer runs a statement for the server as a whole.
-func (w *world) administer(ctx context.Context, onMariaDB bool, statements ...string) error {
-	driver, address := "pgx", w.postgres.URL()
-	if onMariaDB {
-		driver, address = "mysql", w.mariadb.DSN()
-	}
-	db, err := sql.Open(driver, address)
+func (w *world) administer(ctx context.Context, statements ...string) error {
+	db, err := sql.Open("pgx", w.postgres.URL())
 	if err != nil {
 		return err
 	}
@@ -221,7 +185,7 @@ func (w *world) administer(ctx context.Context, onMariaDB bool, statements ...st
 }
 
 // clear removes a place's database and queues, also after the run was broken off.
-func (w *world) clear(name string, onMariaDB bool) error {
+func (w *world) clear(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, queue := range []string{".target", ".staging", ".staging.waiting", ".staging.dead"} {
@@ -229,33 +193,9 @@ func (w *world) clear(name string, onMariaDB bool) error {
 			return fmt.Errorf("delete queue: %w", err)
 		}
 	}
-	drop := "DROP DATABASE " + name
-	if !onMariaDB {
-		drop += " WITH (FORCE)"
-	}
-	return w.administer(ctx, onMariaDB, drop)
+	return w.administer(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
 }
 
 // settle lets the database write out what the last contender has left to it, so
 // that the next one does not pay for it.
-func (w *world) settle(ctx context.Context) error { return w.administer(ctx, false, "CHECKPOINT") }
-
-// chosen are those of a scenario's contenders that the command line leaves.
-func (w *world) chosen(all ...*contender) []*contender {
-	var left []*contender
-	for _, c := range all {
-		if w.only.MatchString(c.name) {
-			left = append(left, c)
-		}
-	}
-	return left
-}
-
-// few are the points at which a contender is measured that matters less: one of
-// them, unless more were asked for.
-func (w *world) few(asked numbers, points []int, one int) []int {
-	if w.long || len(asked) > 0 {
-		return points
-	}
-	return []int{one}
-}
+func (w *world) settle(ctx context.Context) error { return w.administer(ctx, "CHECKPOINT") }

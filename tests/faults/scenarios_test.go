@@ -96,14 +96,12 @@ func (s *stage) forgotten() {
 // product as it is, none of them ends in a violation.
 var scenarios = map[string]func(s *stage){
 	"a transaction is open for longer than the lock time-out": func(s *stage) {
-		t := orders(5, world.Classic)
-		t.Hold = holds
-		s.commit(t)
-	},
-	"a transaction is open for longer than the lock time-out, and rolls back": func(s *stage) {
-		t := orders(5, world.Classic)
-		t.Hold, t.RollBack = holds, true
-		s.commit(t, orders(1, world.Classic))
+		commits, rollsBack := orders(5, world.Classic), orders(5, world.Classic)
+		commits.Hold, rollsBack.Hold, rollsBack.RollBack = holds, holds, true
+		beside := s.AddScript(rollsBack)
+		beside.Start()
+		s.commit(commits)
+		servertest.Next(s.t, "the sender beside ends", beside.Done())
 	},
 	"a verifier dies while a target is missing": func(s *stage) {
 		s.Must("delete target", s.RemoveTarget(world.Quorum))
@@ -158,10 +156,6 @@ var scenarios = map[string]func(s *stage){
 		s.commit(orders(1, world.Classic))
 		s.Must("declare staging queue", s.Declare(s.t.Context()))
 		s.verifier.Start()
-		s.commit(orders(1, world.Classic))
-	},
-	"strange messages are in the staging queue": func(s *stage) {
-		s.Must("publish strays", s.PublishStrays(s.t.Context()))
 		s.commit(orders(1, world.Classic))
 	},
 	"strange messages are in the staging queue, and a verifier dies while the dead queue is missing": func(s *stage) {

@@ -63,6 +63,9 @@ func TestEveryRunKeepsThePromise(t *testing.T) {
 		{"two messages of one key, in order", ordered.with(more(3, 4))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if !*longFlag { // each may take all of its memory then
+				t.Parallel()
+			}
 			c.search.compile = []string{"-O0", "-DSAFETY"} // it runs for less time than -O1 compiles
 			c.search.run = []string{fewStates}
 			if *longFlag {

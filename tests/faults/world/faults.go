@@ -230,12 +230,8 @@ func (w *World) targetBack(target bridge.Target) {
 }
 
 func (w *World) deleteQueue(queue string) (ready int, err error) {
-	// The answer to a deletion may be a count that says nothing: see inspect.
-	err = servertest.Await(context.Background(), queue+" is counted", func() (_ bool, err error) {
-		ready, err = w.depth(queue)
-		return err == nil, err
-	})
-	if err != nil {
+	// The answer to a deletion may be a count that says nothing.
+	if ready, err = w.counted(context.Background(), queue); err != nil {
 		return 0, err
 	}
 	err = w.onChannel(func(ch *amqp.Channel) error {

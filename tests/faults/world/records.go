@@ -93,8 +93,8 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 		r.Effects[id]++
 	}
 	var errs [4]error
-	r.Staged, errs[0] = w.depth(w.stagingQueues()...)
-	r.Waiting, errs[1] = w.depth(w.receiverQueues()...)
+	r.Staged, errs[0] = w.counted(ctx, w.stagingQueues()...)
+	r.Waiting, errs[1] = w.counted(ctx, w.receiverQueues()...)
 	r.Dead, errs[2] = w.deadLetters()
 	errs[3] = w.readDiary(&r)
 	if err = errors.Join(err, errors.Join(errs[:]...)); err != nil {

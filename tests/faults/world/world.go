@@ -267,6 +267,15 @@ func (w *World) depth(queues ...string) (n int, err error) {
 	return n, err
 }
 
+// counted is depth once every queue has answered: see inspect.
+func (w *World) counted(ctx context.Context, queues ...string) (n int, err error) {
+	err = servertest.Await(ctx, fmt.Sprintf("%v are counted", queues), func() (_ bool, err error) {
+		n, err = w.depth(queues...)
+		return err == nil, err
+	})
+	return n, err
+}
+
 // answers is within which time a quorum queue must have answered the broker: else it tells
 // that the queue has no messages and no consumers (stat in rabbit_quorum_queue.erl, read
 // in 3.10.8 and 4.3.6: 250 ms).

@@ -2,3 +2,4 @@
 package ent
 
 //go:generate go run entgo.io/ent/cmd/ent@v0.14.5 generate --feature sql/execquery ./schema
+//go:generate rm -r enttest hook

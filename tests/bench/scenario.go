@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"fmt"
+)
+
+// A scenario is one section of the report: trials that are set against each other.
+type scenario struct {
+	name     string
+	what     string   // what is compared, for the report
+	headline headline // in what contenders are set against this project; may be empty
+	trials   func(c config) []trial
+}
+
+// A trial is what one contender does in a round of a scenario. Either its transactions are
+// measured at some points, or run does something else.
+type trial struct {
+	name   string // of the contender
+	seldom bool   // only in the first round, but with -long
+
+	contender *contender
+	kind      kind
+	points    []point
+
+	run func(ctx context.Context, w *world, add adder) error
+}
+
+// An adder notes values of a case, given as pairs of a metric's name and its value.
+type adder func(what string, values ...any)
+
+// A point is one case of a trial.
+type point struct {
+	what  string
+	order order
+	open  int  // so many more transactions have sent and stay open meanwhile
+	half  bool // at half of the rate that the contender reaches at full load
+}
+
+// fullLoad is the number of workers at which all contenders are compared.
+const fullLoad = 32
+
+// mostAtOnce is how many transactions may run at once where they begin at a steady rate.
+const mostAtOnce = 128
+
+// sending are trials of contenders at the same points.
+func sending(k kind, points []point, contenders ...*contender) (trials []trial) {
+	for _, c := range contenders {
+		trials = append(trials, trial{name: c.name, contender: c, kind: k, points: points})
+	}
+	return trials
+}
+
+func seldom(trials []trial) []trial {
+	for i := range trials {
+		trials[i].seldom = true
+	}
+	return trials
+}
+
+// atOnce are points with so many concurrent transactions, unless the command line says how
+// many there are.
+func (c config) atOnce(numbers ...int) (points []point) {
+	if c.workers > 0 {
+		numbers = []int{c.workers}
+	}
+	for _, n := range numbers {
+		points = append(points, point{what: fmt.Sprintf("%d at once", n), order: order{Workers: n, Size: 512}})
+	}
+	return points
+}
+
+// steady are points at which transactions begin at a rate.
+func steady(rates ...int) (points []point) {
+	for _, rate := range rates {
+		points = append(points, point{what: fmt.Sprintf("%d/s", rate), order: order{Workers: mostAtOnce, Rate: float64(rate), Size: 512}})
+	}
+	return points
+}
+
+// compare carries out the trials of a scenario, in alternating rounds.
+func (w *world) compare(ctx context.Context, scenario string, trials []trial) error {
+	for round := range w.rounds {
+		for _, t := range trials {
+			if !w.only.MatchString(t.name) || round > 0 && t.seldom && !w.long {
+				continue
+			}
+			err := t.measure(ctx, w, func(what string, values ...any) { w.add(round, scenario, what, t.name, values...) })
+			if err != nil {
+				return fmt.Errorf("%s: %w", t.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (t trial) measure(ctx context.Context, w *world, add adder) error {
+	if t.run != nil {
+		return t.run(ctx, w, add)
+	}
+	return w.with(ctx, t.contender, t.kind, func(s *session) error {
+		for _, p := range t.points {
+			m, err := s.at(p)
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.what, err)
+			}
+			add(p.what, m.values()...)
+		}
+		return nil
+	})
+}
+
+// at measures one point.
+func (s *session) at(p point) (m measurement, err error) {
+	if p.half {
+		most, err := s.measure(order{Workers: fullLoad, Size: 512})
+		if err != nil {
+			return m, err
+		}
+		p.order.Rate = most.delivered / 2
+	}
+	if p.open > 0 {
+		if _, err := s.do(order{Open: p.open, Size: 512}); err != nil {
+			return m, err
+		}
+	}
+	if m, err = s.measure(p.order); err == nil && p.open > 0 {
+		_, err = s.do(order{Close: true})
+	}
+	return m, err
+}
