@@ -38,6 +38,7 @@ type lane struct {
 
 	deliveries <-chan amqp.Delivery
 	cancels    <-chan string
+	refusals   <-chan *amqp.Error // why the channel has ended
 
 	arrived *gatherer[arrival] // not taken apart yet
 	open    atomic.Int64       // messages taken apart and not done
@@ -86,12 +87,26 @@ func newLane(queue string, prefetch, maxBytes int, handBack time.Duration, ch *a
 // something on the same channel: two questions at once end the channel.
 func (l *lane) consume() (err error) {
 	l.cancels = l.ch.NotifyCancel(make(chan string, 1))
+	l.refusals = l.ch.NotifyClose(make(chan *amqp.Error, 1))
 	const autoAck, exclusive, noLocal, noWait = false, false, false, false
 	l.deliveries, err = l.ch.Consume(l.queue, "", autoAck, exclusive, noLocal, noWait, nil)
 	if err != nil {
 		return fmt.Errorf("consume %q: %w", l.queue, err)
 	}
 	return nil
+}
+
+// ended says why the consumer has ended. The library tells the reason of its channel's or
+// connection's end before it ends the deliveries.
+func (l *lane) ended() error {
+	select {
+	case reason := <-l.refusals:
+		if reason != nil {
+			return fmt.Errorf("consume %q: %w: %w", l.queue, errConsumerEnded, reason)
+		}
+	default:
+	}
+	return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
 }
 
 // receive keeps a delivery, or lets it rest. It must not block: what nobody receives gathers

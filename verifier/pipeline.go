@@ -2,7 +2,6 @@ package verifier
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -21,10 +20,10 @@ func (s *session) take(ctx context.Context, l *lane) error {
 		case <-ctx.Done():
 			return nil
 		case <-l.cancels:
-			return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
+			return l.ended()
 		case d, ok := <-l.deliveries:
 			if !ok {
-				return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
+				return l.ended()
 			}
 			l.receive(d)
 		}

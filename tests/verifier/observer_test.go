@@ -36,6 +36,12 @@ func (a *audience) heard() []verifier.Event {
 	return slices.Clone(a.events)
 }
 
+func (a *audience) ends() []error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.sessions)
+}
+
 func TestAnObserverHearsHowEachMessageEnds(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
@@ -77,8 +83,8 @@ func TestAnObserverHearsHowEachMessageEnds(t *testing.T) {
 			t.Errorf("message %s: times %v", want.id, times)
 		}
 	}
-	if len(a.sessions) != 0 {
-		t.Errorf("sessions ended: %v", a.sessions)
+	if ends := a.ends(); len(ends) != 0 {
+		t.Errorf("sessions ended: %v", ends)
 	}
 }
 

@@ -2,6 +2,7 @@ package verifier_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -297,9 +298,19 @@ func limitIsReal(t *testing.T, s *stage.Stage) {
 func testConsumerTimeout(t *testing.T, broker *servers.RabbitMQ) {
 	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "staging-held"})
 	queue := s.Queue("held-target", nil)
-	v := s.Verify(verifier.Options{Patience: time.Hour, HandBack: time.Hour})
+	var a audience
+	v := s.Verify(verifier.Options{Patience: time.Hour, HandBack: time.Hour, Observer: &a})
 	tx, _ := s.Begin(stage.To(queue, "x"))
 	s.Eventually("the session has ended", func() bool { return v.Stats().Sessions > 1 })
+	reason := "acknowledgement on channel"
+	if servertest.FeaturesOf(t, s.AMQP).TimeoutCancels { // and gives no reason
+		reason = "consumer ended by the broker"
+	}
+	var ends []error
+	s.Eventually("the reason is heard", func() bool { ends = a.ends(); return len(ends) > 0 })
+	if err := ends[0]; !strings.Contains(err.Error(), reason) || !errors.Is(err, bridge.ErrUnavailable) {
+		t.Errorf("the session ended with %v", err)
+	}
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
