@@ -117,8 +117,9 @@
 // it. A missing target is given up after Options.Unroutable.
 //
 // A target counts as one that never confirms when messages published to other targets a second
-// later are confirmed. It is then tried with one message at a time, over a connection of its
-// own. A burst of 32 messages to such a target can make RabbitMQ stop reading the whole
+// later are confirmed, or when it nacks after a second or more, as RabbitMQ does for a quorum
+// queue without a leader. It is then tried with one message at a time, over a connection of its
+// own, until it takes one. A burst of 32 messages to such a target can make RabbitMQ stop reading the whole
 // connection within that second. So a target with such a burst is also held when the whole
 // connection has been silent for a second. Messages to other targets that were published after
 // the last confirmed one are then published again on another connection, and may be delivered

@@ -147,7 +147,7 @@ func (f *forwarder) failed(p *publication, reason HoldReason) {
 // end hands p over to the next stage. p is counted here until it is counted there, so drain
 // overlooks none.
 func (f *forwarder) end(p *publication, what fate, err error) {
-	f.holds.ended(p)
+	f.holds.ended(p, what == placed)
 	f.ended(p, what, err)
 	f.moving.add(-1)
 }

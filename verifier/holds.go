@@ -34,11 +34,13 @@ type hold struct {
 	burst   int // how many are tried together
 	trying  int // how many of them are under way
 	failed  bool
+	placed  bool // one of them at least
 	refuted bool // the last attempt found the target missing
 	works   bool // the last attempt succeeded
-	// silent: a message to it was without an answer for long, and none has succeeded since. On a
-	// channel that others use, the next trial would hold up these. RabbitMQ answers for a quorum
-	// queue without a leader after a minute, with a nack, and keeps the channel waiting.
+	// silent: a message to it was without an answer for long, and none has been placed since. On
+	// a channel that others use, the next trial would hold them up: for a quorum queue without a
+	// leader RabbitMQ answers after a minute, with a nack, and keeps the channel waiting until
+	// then.
 	silent bool
 
 	missingSince time.Time // zero if it was there when it was last tried
@@ -82,7 +84,7 @@ func (h *holds) failed(p *publication, reason HoldReason) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	target := h.hold(p.to, reason, "message_id", p.id())
-	target.silent = target.silent || p.slow && reason == Full
+	target.silent = target.silent || reason == Stuck || p.slow && reason == Full
 	target.refuted = reason == Missing
 	target.works = false
 	h.wait(target, p)
@@ -96,7 +98,7 @@ func (h *holds) failed(p *publication, reason HoldReason) {
 	}
 	if p.trial {
 		target.failed = true
-		h.tried(p)
+		h.tried(p, false)
 	}
 }
 
@@ -108,7 +110,7 @@ func (h *holds) behind(to bridge.Target) bool {
 	if h.targets[to] != nil {
 		return false
 	}
-	h.hold(to, Stuck)
+	h.hold(to, Stuck).silent = true
 	return true
 }
 
@@ -122,33 +124,38 @@ func (h *holds) hold(to bridge.Target, reason HoldReason, why ...any) *hold {
 		h.log.Warn("target is held", append([]any{"target", to.String(), "reason", reason.String()}, why...)...)
 	}
 	target.reason = reason
-	target.silent = target.silent || reason == Stuck
 	return target
 }
 
-// ended says that p needs no further attempt: it is safe, or on another course.
-func (h *holds) ended(p *publication) {
+// ended says that p needs no further attempt: its target has it, or it takes another course.
+func (h *holds) ended(p *publication, placed bool) {
 	if !p.trial {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.tried(p)
+	h.tried(p, placed)
 }
 
 // tried counts the end of one trial; after the last one of a burst it is decided
-// when and how many to try next.
-func (h *holds) tried(p *publication) {
+// when and how many to try next. One that was refused for itself tells nothing of its target.
+func (h *holds) tried(p *publication, placed bool) {
 	p.trial = false
 	target := h.targets[p.to]
+	target.placed = target.placed || placed
 	target.trying--
 	if target.trying > 0 {
 		return
 	}
-	if target.failed {
-		target.failed = false
+	failed, works := target.failed, target.placed
+	target.failed, target.placed = false, false
+	switch {
+	case failed:
 		target.burst = 1
 		target.due = time.Now().Add(target.backoff.NextBackOff())
+		return
+	case !works:
+		target.due = time.Now()
 		return
 	}
 	target.exists()
@@ -203,6 +210,9 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 			continue
 		}
 		n := min(target.burst, len(target.waiting))
+		if target.silent {
+			n = 1
+		}
 		for _, p := range target.waiting[:n] {
 			h.count -= p.crowds()
 			p.trial = true

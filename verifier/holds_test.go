@@ -73,7 +73,7 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 			t.Fatal("more are tried before the last attempt has ended")
 		}
 		for _, p := range h.again {
-			h.ended(p)
+			h.ended(p, true)
 		}
 	}
 	h.tick(later())
@@ -85,10 +85,10 @@ func TestAHeldTargetIsTriedWithOneMessageThenWithTwiceAsMany(t *testing.T) {
 func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 	h, _ := heldFor(time.Hour, Full, 7)
 	h.tick(later()) // one
-	h.ended(h.again[0])
+	h.ended(h.again[0], true)
 	h.again = nil
 	h.tick(later()) // two
-	h.ended(h.again[0])
+	h.ended(h.again[0], true)
 	h.failed(h.again[1], Full)
 	h.again = nil
 	h.tick(time.Now())
@@ -139,9 +139,21 @@ func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T)
 			if p = trial(); p.alone != c.alone {
 				t.Errorf("after a nack the next trial goes alone: %t", p.alone)
 			}
-			h.ended(p)
-			if p = trial(); p.alone {
-				t.Error("it works, and is still tried alone")
+			h.ended(p, false)
+			if p = trial(); p.alone != c.alone || len(h.again) != 1 {
+				t.Errorf("after one that was refused for itself %d are tried, alone: %t", len(h.again), p.alone)
+			}
+			h.ended(p, true)
+			if p = trial(); p.alone || len(h.again) != 2 {
+				t.Errorf("it works, and %d are tried, alone: %t", len(h.again), p.alone)
+			}
+			h.failed(publicationsTo("target", 1)[0], Stuck) // one that was on its way for long
+			for _, p := range h.again {
+				h.ended(p, true)
+			}
+			h.failed(publicationsTo("target", 1)[0], Stuck)
+			if p = trial(); !p.alone || len(h.again) != 1 {
+				t.Errorf("it is silent again, and %d are tried, alone: %t", len(h.again), p.alone)
 			}
 		})
 	}
@@ -158,7 +170,7 @@ func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.
 			h.tick(later())
 			for _, p := range h.again {
 				passed++
-				h.ended(p)
+				h.ended(p, true)
 				h.takes(publicationsTo("target", 1)[0])
 			}
 		}
@@ -181,7 +193,7 @@ func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 		t.Fatal("the next message for it is not kept")
 	}
 	h.tick(time.Now().Add(remembered / 2))
-	h.ended(h.again[0])
+	h.ended(h.again[0], true)
 	h.tick(time.Now())
 	if len(h.targets) != 0 {
 		t.Error("it is held after a success")
@@ -262,7 +274,7 @@ func TestWhoWaitedForAnotherReasonIsNotGivenUpWhenTheTargetTurnsOutToBeMissing(t
 
 func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 	for name, thereBetween := range map[string]func(h *tickedHolds, trial *publication){
-		"took one": func(h *tickedHolds, trial *publication) { h.ended(trial) },
+		"took one": func(h *tickedHolds, trial *publication) { h.ended(trial, true) },
 		"was full": func(h *tickedHolds, trial *publication) { h.failed(trial, Full) },
 	} {
 		h := newTickedHolds(time.Minute)

@@ -74,6 +74,25 @@ func TestTheEndOfASlowTransactionHasAllSlowOnesLookedUpAtOnce(t *testing.T) {
 	}
 }
 
+func TestSlowOnesLeaveSettlersToTheFresh(t *testing.T) {
+	start := time.Now()
+	r, _ := roomOf(4, 9, start)
+	r.grow(start.Add(slowAge))
+	for range 2 {
+		if m, slow := r.pick(); m == nil || !slow {
+			t.Fatal("a free settler leaves a slow one waiting")
+		}
+	}
+	if m, _ := r.pick(); m != nil {
+		t.Error("more than half of the settlers wait for slow ones")
+	}
+	young := &message{received: start.Add(slowAge)}
+	r.enter(false, young)
+	if m, slow := r.pick(); m != young || slow {
+		t.Error("no settler for the fresh one")
+	}
+}
+
 func TestManySlowOnesAreLookedUpInShares(t *testing.T) {
 	const n, shares = 1000, 1000 / slowShare
 	now := time.Now()

@@ -31,7 +31,7 @@ func (t *theatre) buildGateway(ctx context.Context, folder string, out io.Writer
 		return err
 	}
 	t.program = filepath.Join(filepath.Dir(demo), "email-gateway")
-	if _, err := os.Stat(t.program); err == nil {
+	if file, err := os.Stat(t.program); err == nil && file.Mode().IsRegular() {
 		fmt.Fprintln(out, "gateway   the program email-gateway beside the demo")
 	} else {
 		fmt.Fprintln(out, "gateway   the program cmd/email-gateway, built from its source")

@@ -48,7 +48,7 @@ type config struct {
 		Name         string            `desc:"the name with which the gateway introduces itself (default: the host's)"`
 		Timeout      environment.Span  `default:"30s" desc:"how long connecting may take, and then each command"`
 		Answer       environment.Span  `default:"10m" desc:"how long the server may take to answer to the end of an e-mail; after it the e-mail is doubtful"`
-		Sessions     environment.Count `default:"4" desc:"how many e-mails are sent at once, each over a connection of its own; the gateway uses so many connections of the database and up to six more"`
+		Sessions     environment.Count `default:"4" desc:"how many e-mails are sent at once, each over a connection of its own; the gateway opens that many database connections and up to six more"`
 	}
 
 	Max struct {

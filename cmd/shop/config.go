@@ -26,7 +26,7 @@ type config struct {
 	RollBack environment.Count `split_words:"true" default:"10" desc:"one order in this many is rolled back after its e-mail was staged; that e-mail must never be sent"`
 	Slow     environment.Count `default:"15" desc:"one order in this many keeps its transaction open for SHOP_HOLD; its e-mail must wait that long, and no other"`
 	Hold     environment.Span  `default:"15s" desc:"how long that is"`
-	Open     environment.Count `default:"16" desc:"how many transactions may be open at once, and connections of the database; then the next order waits"`
+	Open     environment.Count `default:"16" desc:"how many transactions, and so database connections, may be open at once; then the next order waits"`
 
 	Log environment.Log
 }

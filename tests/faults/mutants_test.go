@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 	"github.com/twoqueue/twoqueue/tests/faults/world"
 	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/children"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -568,8 +570,15 @@ func runTest(program, shared string, m mutant) error {
 	cmd := exec.CommandContext(ctx, program, "-test.run=^"+m.test+"$", "-test.count=1", "-test.timeout="+limit.String())
 	cmd.Dir = filepath.Join("..", m.pkg)
 	cmd.Env = append(os.Environ(), shared, parts.MutantVariable+"="+m.name)
-	output, err := cmd.CombinedOutput()
-	if !strings.Contains(string(output), "--- FAIL: "+m.test) || !regexp.MustCompile(m.says).Match(output) {
+	var written bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &written, &written
+	child, err := children.Start(cmd)
+	if err != nil {
+		return fmt.Errorf("start the tests of %s: %w", m.pkg, err)
+	}
+	err = child.Err() // after the limit and children's own at the latest
+	output := written.String()
+	if !strings.Contains(output, "--- FAIL: "+m.test) || !regexp.MustCompile(m.says).MatchString(output) {
 		return fmt.Errorf("the mutant was not caught: %s must fail and say %q: %v\n%s", m.test, m.says, err, output)
 	}
 	return nil

@@ -3,6 +3,7 @@ package servers
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // RabbitMQAddress is where a RabbitMQ is and all that its users need, in another
@@ -79,9 +81,14 @@ func (r RabbitMQAddress) Ctl(ctx context.Context, args ...string) (string, error
 	return output.String(), nil
 }
 
+// evalLimit bounds an Eval, for a node or a queue that does not answer.
+const evalLimit = time.Minute
+
 // Eval evaluates Erlang expressions in the server, separated by commas, and returns the
 // last one's value as Erlang writes it.
 func (r RabbitMQAddress) Eval(ctx context.Context, format string, args ...any) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, evalLimit, errors.New("the server does not answer"))
+	defer cancel()
 	program, err := find("erl_call", "erlang-base")
 	if err != nil {
 		return "", err

@@ -31,6 +31,7 @@ func startProcess(cmd *exec.Cmd, ready string, log io.Writer) (*process, error) 
 		cmd.Stdout = p.log
 	}
 	cmd.Stderr = p.log
+	cmd.WaitDelay = stopLimit // for processes that it leaves behind
 	var err error
 	if p.Child, err = children.Start(cmd); err != nil {
 		return nil, fmt.Errorf("start process: %w", err)

@@ -16,7 +16,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 )
 
-// How long a server may take to start, and how long to pause at most between two attempts.
+// How long a server may take to start (the last attempt may end later), and how long to pause at most between two attempts.
 // Stacks start everything at once, on machines that are busy with it.
 const (
 	startPatience   = 2 * time.Minute

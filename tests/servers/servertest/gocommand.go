@@ -23,7 +23,7 @@ func Go(t testing.TB, args ...string) {
 	}
 }
 
-// TryGo is Go for who can do with an error.
+// TryGo is like Go but returns the error.
 func TryGo(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, goLimit, errors.New("it does not end"))
 	defer cancel()
