@@ -80,7 +80,8 @@ func userShop(t *testing.T, vhostURL string) (goodbye func()) {
 	eval(`rabbit_auth_backend_internal:set_permissions(<<"shop">>, %s, <<".*">>, <<"^(?!forbidden)">>, <<".*">>, <<"test">>)`,
 		erlang(strings.TrimPrefix(vhost.Path, "/")))
 	return func() {
-		eval(`rabbit_networking:close_all_user_connections(<<"shop">>, "a reason of its own")`)
+		// It fails if the verifier closes the second one meanwhile, since it has lost the first.
+		eval(`catch rabbit_networking:close_all_user_connections(<<"shop">>, "a reason of its own")`)
 	}
 }
 
