@@ -20,14 +20,15 @@ func check(t *testing.T, err error, doing string) {
 // eventually polls a state of which there is no signal.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	eventuallySaying(t, func() string { return "still not true: " + what }, holds)
+	eventuallySaying(t, time.Millisecond, func() string { return "still not true: " + what }, holds)
 }
 
-// eventuallySaying is eventually, which says at its end how things are then.
-func eventuallySaying(t *testing.T, how func() string, holds func() bool) {
+// eventuallySaying is eventually, which says at its end how things are then, and pauses between
+// two looks.
+func eventuallySaying(t *testing.T, pause time.Duration, how func() string, holds func() bool) {
 	t.Helper()
 	limit := time.After(wait)
-	tick := time.NewTicker(time.Millisecond)
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for !holds() {
 		select {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
@@ -32,11 +33,15 @@ func Well(t *testing.T, of inspect.Diagnoser, but ...string) {
 	}
 }
 
+// statisticsPause is longer than InnoDB leaves its tables of transactions and locks as they are:
+// it renews them only if nobody has read them for 100 ms.
+const statisticsPause = 200 * time.Millisecond
+
 // Finds waits until the check finds it so: what a server is told it may do a moment later.
 func Finds(t *testing.T, of inspect.Diagnoser, what string, level inspect.Level, says string) {
 	t.Helper()
 	var found inspect.Finding
-	eventuallySaying(t, func() string {
+	eventuallySaying(t, statisticsPause, func() string {
 		return fmt.Sprintf("%s finds %+v, must be %s and say %q", what, found, level, says)
 	}, func() bool {
 		findings, err := of.Diagnose(t.Context())
