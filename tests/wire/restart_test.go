@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -89,7 +90,14 @@ func testLateAck(t *testing.T, server *servers.RabbitMQ) {
 	}
 	back := func() int { return depth(t, server.URL(), "held") }
 	servertest.Eventually(t, "both messages are back", func() bool { return back() == 2 },
-		func() string { return fmt.Sprintf("; there are %d", back()) })
+		func() string {
+			text := fmt.Sprintf("; %d are ready", back())
+			for _, item := range []string{"messages", "messages_unacknowledged", "consumers"} {
+				told, err := server.Queues(context.Background(), "/", item)
+				text += fmt.Sprintf("; %s %v, error %v", item, told, err)
+			}
+			return text
+		})
 }
 
 func testBlocked(t *testing.T, server *servers.RabbitMQ) {
