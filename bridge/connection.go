@@ -24,6 +24,7 @@ const Product = "twoqueue"
 type Connection struct {
 	conn  *amqp.Connection
 	burst *burstConn
+	ahead *readAhead
 	done  chan struct{}
 
 	mu      sync.Mutex
@@ -48,6 +49,7 @@ func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *
 	abandon := func() bool { return true }
 	var burst *burstConn
 	var secure *tlsConn
+	var ahead *readAhead
 	config := amqp.Config{
 		Properties: amqp.Table{"product": Product, "connection_name": name},
 		Locale:     "en_US",
@@ -58,11 +60,15 @@ func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *
 			}
 			burst = newBurstConn(conn)
 			abandon = context.AfterFunc(ctx, func() { _ = burst.Close() })
-			if uri.Scheme != "amqps" {
-				return burst, nil
+			plain := net.Conn(burst)
+			if uri.Scheme == "amqps" {
+				if secure, err = handshake(ctx, burst, uri, tlsConfig); err != nil {
+					return nil, err
+				}
+				plain = secure
 			}
-			secure, err = handshake(ctx, burst, uri, tlsConfig)
-			return secure, err
+			ahead = newReadAhead(plain)
+			return ahead, nil
 		},
 	}
 	conn, err := amqp.DialConfig(address, config)
@@ -80,7 +86,7 @@ func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *
 	if secure != nil {
 		secure.opened.Store(true)
 	}
-	c := &Connection{conn: conn, burst: burst, done: make(chan struct{}), open: make(chan struct{})}
+	c := &Connection{conn: conn, burst: burst, ahead: ahead, done: make(chan struct{}), open: make(chan struct{})}
 	close(c.open)
 	blocks := conn.NotifyBlocked(make(chan amqp.Blocking, 4))
 	closes := conn.NotifyClose(make(chan *amqp.Error, 1))
@@ -202,6 +208,7 @@ func (c *Connection) Channel() (*amqp.Channel, error) {
 // Close ends the connection and all its channels. Whether the broker has unconfirmed messages
 // stays unknown. Unacked messages are redelivered.
 func (c *Connection) Close() {
+	c.ahead.bound(0) // its last word is behind what nobody receives any more
 	_ = c.conn.CloseDeadline(time.Now().Add(closePatience))
 	<-c.done
 }

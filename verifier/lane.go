@@ -19,7 +19,8 @@ import (
 // The broker bounds how many deliveries a consumer has unacked, and knows no bound in bytes
 // (RabbitMQ's guide 'Consumer Prefetch'). So the lane keeps the content of no more than
 // maxBytes. A delivery that exceeds it rests: only its tag is kept, until there is room.
-// Then it is handed back, and comes again.
+// Then it is handed back, and comes again. The connection reads no more than readAhead before
+// the lane receives it.
 //
 // So does a message that the broker takes nowhere, until it is too old to be held.
 //
@@ -78,6 +79,9 @@ const restInterval = 50 * time.Millisecond
 // returnPatience is how long room is kept for what was handed back.
 const returnPatience = 5 * restInterval
 
+// readAhead is how many bytes of deliveries the connection reads before a lane receives them.
+const readAhead = 1 << 20
+
 func newLane(queue string, prefetch, maxBytes int, handBack time.Duration, ch *amqp.Channel) *lane {
 	return &lane{queue: queue, prefetch: prefetch, maxBytes: maxBytes, handBack: handBack, ch: ch,
 		acks: newAcks(ch), arrived: newGatherer[arrival](), freed: make(chan struct{}, 1), opened: time.Now()}
@@ -109,8 +113,7 @@ func (l *lane) ended() error {
 	return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
 }
 
-// receive keeps a delivery, or lets it rest. It must not block: what nobody receives gathers
-// in the library.
+// receive keeps a delivery, or lets it rest. It must not block: nothing is read meanwhile.
 func (l *lane) receive(d amqp.Delivery) {
 	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: wire.Size(d), received: time.Now()}
 	l.acks.took(p.tag)

@@ -126,7 +126,18 @@ func (s *session) use(ctx context.Context, l *lane) error {
 func (s *session) exchange(ctx context.Context, sh *shard) error {
 	defer context.AfterFunc(ctx, s.consuming.Close)() // the library's channels know no contexts
 	l := sh.current()
-	if err := s.leave(l); err != nil {
+	var rest sync.WaitGroup
+	rest.Go(func() { // what comes until the channel is closed must be received, or nothing is read
+		for d := range l.deliveries {
+			s.consuming.Received(d)
+		}
+	})
+	err := s.leave(l)
+	if err != nil {
+		s.consuming.Close()
+	}
+	rest.Wait()
+	if err != nil {
 		return err
 	}
 	return s.begin(sh, l.queue, l.maxBytes)

@@ -25,6 +25,7 @@ func (s *session) take(ctx context.Context, l *lane) error {
 			if !ok {
 				return l.ended()
 			}
+			s.consuming.Received(d)
 			l.receive(d)
 		}
 	}

@@ -137,6 +137,7 @@ func (s *session) openLane(queue string, prefetch, maxBytes int) (*lane, error) 
 	if err := ch.Qos(prefetch, 0, false); err != nil {
 		return nil, fmt.Errorf("set prefetch: %w", err)
 	}
+	s.consuming.BoundReadAhead(readAhead)
 	return newLane(queue, prefetch, maxBytes, s.opts.HandBack, ch), nil
 }
 
@@ -156,11 +157,6 @@ func (s *session) run(ctx context.Context) error {
 	var beside sync.WaitGroup // what no message depends on
 	defer beside.Wait()
 	defer s.close()
-	for _, l := range []*lane{s.staging, s.waiting} {
-		if err := l.consume(); err != nil {
-			return err
-		}
-	}
 	// Whatever fails ends all stages. The end of ctx ends only those that take
 	// new work; the others run on until they are drained.
 	group, failing := errgroup.WithContext(context.WithoutCancel(ctx))
@@ -171,9 +167,15 @@ func (s *session) run(ctx context.Context) error {
 	taking, stopTaking := context.WithCancel(moving)
 	defer context.AfterFunc(ctx, stopTaking)()
 
+	for _, l := range []*lane{s.staging, s.waiting} {
+		if err := l.consume(); err != nil {
+			group.Go(func() error { return err })
+			return group.Wait()
+		}
+		group.Go(func() error { return s.take(moving, l) }) // at once: the next answer comes behind the deliveries
+	}
 	takers, takerCtx := errgroup.WithContext(taking)
 	for _, l := range []*lane{s.staging, s.waiting} {
-		group.Go(func() error { return s.take(moving, l) })
 		takers.Go(func() error { return s.unpack(takerCtx, l) })
 		takers.Go(func() error { return l.wakeUp(takerCtx) })
 	}

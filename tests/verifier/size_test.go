@@ -3,6 +3,7 @@ package verifier_test
 import (
 	"context"
 	"log/slog"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -75,10 +76,15 @@ func TestBytesAreBounded(t *testing.T) {
 	}
 }
 
-// heap is what is alive on it.
+// heap is what stays alive on it. What is allocated during a collection counts as alive until
+// the next one, also what was read and let go.
 func heap() int {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc)
+	least := math.MaxInt
+	for range 3 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		least = min(least, int(m.HeapAlloc))
+	}
+	return least
 }

@@ -71,6 +71,8 @@ func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 	resume := servertest.SuspendQueues(t, s.AMQP, stuck)
 	send(behind) // whoever is in flight behind the first stuck one waits until its silence is noticed
 	if servertest.FeaturesOf(t, s.AMQP).NacksForSilentQueue {
+		s.Eventually("the target is held", func() bool { return len(v.State().Targets) == 1 })
+		send(1) // it is tried, even if all before it were in flight by then
 		s.Eventually("the broker answers in place of the queue", func() bool {
 			held := v.State().Targets
 			return len(held) == 1 && held[0].Reason == verifier.Full

@@ -1,0 +1,150 @@
+package bridge
+
+import (
+	"encoding/binary"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// frame is one as a broker sends it.
+func frame(kind byte, payload []byte) []byte {
+	f := binary.BigEndian.AppendUint32([]byte{kind, 0, 1}, uint32(len(payload)))
+	return append(append(f, payload...), frameEnd)
+}
+
+// sent is a message as a broker sends it, with its body in frames of a size.
+func sent(body []byte, size int) []byte {
+	frames := append(frame(1, []byte("deliver")), frame(2, []byte("header"))...)
+	for part := range slices.Chunk(body, size) {
+		frames = append(frames, frame(3, part)...)
+	}
+	return frames
+}
+
+// A sending broker counts the messages that the other side has read.
+type sendingBroker struct {
+	ahead *readAhead
+	read  atomic.Int32
+}
+
+func newSendingBroker(t *testing.T, limit int, body []byte) *sendingBroker {
+	near, far := net.Pipe() // no buffer: what is written has been read
+	b := &sendingBroker{ahead: newReadAhead(near)}
+	b.ahead.bound(limit)
+	message := sent(body, 300)
+	go func() {
+		for ; ; b.read.Add(1) {
+			if _, err := far.Write(message); err != nil {
+				return
+			}
+		}
+	}()
+	go io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{b.ahead}, make([]byte, len(message)))
+	t.Cleanup(func() { _ = b.ahead.Close() })
+	return b
+}
+
+func (b *sendingBroker) expect(t *testing.T, when string, read int) {
+	t.Helper()
+	synctest.Wait()
+	if got := int(b.read.Load()); got != read {
+		t.Fatalf("%s: %d messages were read, want %d", when, got, read)
+	}
+}
+
+func TestAConnectionReadsOnlySoFarAheadOfWhoReceives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 400
+		b := newSendingBroker(t, 1000, make([]byte, size))
+		c := &Connection{ahead: b.ahead}
+		d := amqp.Delivery{Body: make([]byte, size)}
+		b.expect(t, "at first", 3)
+		c.Received(d)
+		b.expect(t, "one was received", 4)
+		c.Received(d)
+		c.Received(d)
+		b.expect(t, "three were received", 6)
+
+		time.Sleep(readAheadPatience - 1)
+		b.expect(t, "nothing is received", 6)
+		time.Sleep(1)
+		b.expect(t, "nothing is received for long", 9)
+		for range 6 { // among them three that were given up
+			c.Received(d)
+		}
+		b.expect(t, "all were received", 12)
+
+		c.BoundReadAhead(2000)
+		b.expect(t, "it counts anew", 18)
+		c.BoundReadAhead(1000)
+		for range 6 {
+			c.Received(d)
+		}
+		b.expect(t, "what was read before is received", 21)
+	})
+}
+
+func TestAConnectionReadsAMessageThatIsLargerThanItsBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newSendingBroker(t, 1000, make([]byte, 5000))
+		b.expect(t, "at first", 1)
+		b.ahead.received(5000)
+		b.expect(t, "it was received", 2)
+	})
+}
+
+// Reads are cut anywhere.
+func TestBodiesAreCountedHoweverTheyAreRead(t *testing.T) {
+	var stream []byte
+	want := 0
+	for n := range 200 {
+		body := make([]byte, rand.IntN(100))
+		stream = append(stream, sent(body, 1+rand.IntN(50))...)
+		stream = append(stream, frame(8, nil)...) // a heartbeat
+		if want += len(body); n%50 == 0 {
+			stream = append(stream, frame(3, nil)...)
+		}
+	}
+	for range 100 {
+		var f frames
+		got, begin := 0, 0
+		for rest := stream; len(rest) > 0; {
+			n := min(1+rand.IntN(40), len(rest))
+			bodies, begins := f.scan(rest[:n])
+			if got += bodies; begins {
+				begin++
+			}
+			rest = rest[n:]
+		}
+		if got != want || begin == 0 || begin > 200 {
+			t.Fatalf("%d bytes of bodies, want %d; methods in %d reads", got, want, begin)
+		}
+	}
+}
+
+func FuzzFrames(f *testing.F) {
+	f.Add(sent([]byte("body"), 3), 5)
+	f.Add([]byte("AMQP\x00\x00\x09\x01"), 1)
+	f.Add([]byte("\x03\x00\x01\xff\xff\xff\xff"), 7)
+	f.Fuzz(func(t *testing.T, stream []byte, cut int) {
+		var whole, cuts frames
+		bodies, begins := whole.scan(stream)
+		if bodies < 0 || bodies > len(stream) {
+			t.Errorf("%d bytes of bodies in %d bytes", bodies, len(stream))
+		}
+		cut = min(max(0, cut), len(stream))
+		first, begin1 := cuts.scan(stream[:cut])
+		second, begin2 := cuts.scan(stream[cut:])
+		if first+second != bodies || (begin1 || begin2) != begins || cuts != whole {
+			t.Errorf("cut at %d: %d+%d bytes of %d", cut, first, second, bodies)
+		}
+	})
+}
