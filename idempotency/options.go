@@ -39,7 +39,9 @@ type Options struct {
 	// exceed the handler's longest run, and stay below the broker's consumer
 	// timeout (30 minutes unless changed), after which the broker gives the message to
 	// somebody else and closes the channel with everything on it, or on RabbitMQ 4.3
-	// cancels the consumer and ignores a late ack without a word. The broker's time
+	// cancels the consumer and ignores a late ack without a word. Close the channel when
+	// its deliveries end: a cancelled consumer that acks late may be given messages again,
+	// which nobody reads (rabbitmq-server, issue 17317). The broker's time
 	// begins when it delivers, Hold when Handle is called. A message may wait in
 	// between, if the prefetch exceeds the number of loops that call Handle. Divide the
 	// prefetch by the loops and round up: so many times Hold must stay below the
