@@ -135,7 +135,7 @@ func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 func (b *Broker) Connect(ctx context.Context) (*Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.opts.DialTimeout)
 	defer cancel()
-	conn, err := connect(ctx, b.dial, b.url, b.opts.Name, b.opts.TLS)
+	conn, err := connect(ctx, b.dial, b.url, b.opts.Name, b.opts.TLS, b.opts.Logger)
 	return conn, cancelled(ctx, err)
 }
 

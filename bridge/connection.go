@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strconv"
 	"sync"
@@ -36,7 +37,7 @@ type Connection struct {
 // A dialer makes connections, as net.Dialer's DialContext does.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *tls.Config) (*Connection, error) {
+func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *tls.Config, log *slog.Logger) (*Connection, error) {
 	uri, err := amqp.ParseURI(address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the broker: %w", ErrURL)
@@ -67,7 +68,7 @@ func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *
 				}
 				plain = secure
 			}
-			ahead = newReadAhead(plain)
+			ahead = newReadAhead(plain, log)
 			return ahead, nil
 		},
 	}
@@ -208,7 +209,6 @@ func (c *Connection) Channel() (*amqp.Channel, error) {
 // Close ends the connection and all its channels. Whether the broker has unconfirmed messages
 // stays unknown. Unacked messages are redelivered.
 func (c *Connection) Close() {
-	c.ahead.bound(0) // its last word is behind what nobody receives any more
 	_ = c.conn.CloseDeadline(time.Now().Add(closePatience))
 	<-c.done
 }

@@ -1,8 +1,11 @@
 package bridge
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/binary"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -37,7 +40,7 @@ type sendingBroker struct {
 
 func newSendingBroker(t *testing.T, limit int, body []byte) *sendingBroker {
 	near, far := net.Pipe() // no buffer: what is written has been read
-	b := &sendingBroker{ahead: newReadAhead(near)}
+	b := &sendingBroker{ahead: newReadAhead(near, slog.New(slog.DiscardHandler))}
 	b.ahead.bound(limit)
 	message := sent(body, 300)
 	go func() {
@@ -98,6 +101,46 @@ func TestAConnectionReadsAMessageThatIsLargerThanItsBound(t *testing.T) {
 		b.expect(t, "at first", 1)
 		b.ahead.received(5000)
 		b.expect(t, "it was received", 2)
+	})
+}
+
+// What the library reads at once has the end of a message and the begin of the next. Nobody
+// can receive the one before it has both.
+func TestAReaderWhoseMessagesAreReceivedAtOnceNeverWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit, messages = 10_000, 50
+		for _, size := range []int{1, 3000, 9000, 11_000, 40_000} {
+			near, far := net.Pipe()
+			r := newReadAhead(near, slog.New(slog.DiscardHandler))
+			r.bound(limit)
+			go func() {
+				stream := bytes.Repeat(sent(make([]byte, size), 4000), messages)
+				for part := range slices.Chunk(stream, 700) { // across messages
+					_, _ = far.Write(part)
+				}
+				_ = far.Close()
+			}()
+			began := time.Now()
+			received, missing := 0, size
+			library := bufio.NewReader(struct{ io.Reader }{r}) // 4 KiB at once
+			for head := make([]byte, 7); ; {
+				if _, err := io.ReadFull(library, head); err != nil {
+					break
+				}
+				length := int(binary.BigEndian.Uint32(head[3:]))
+				_, _ = io.CopyN(io.Discard, library, int64(length+1))
+				if head[0] != 3 {
+					continue
+				}
+				if missing -= length; missing == 0 {
+					r.received(size)
+					received, missing = received+1, size
+				}
+			}
+			if took := time.Since(began); received != messages || took != 0 {
+				t.Errorf("of %d bytes each: %d of %d messages, it waited %v", size, received, messages, took)
+			}
+		}
 	})
 }
 

@@ -113,6 +113,13 @@ func (a *acks) run(ctx context.Context) error {
 // RabbitMQ 3.10; harmless, but those messages come again). The last call waits
 // for the broker to have read the acks.
 func (a *acks) finish() error {
+	if err := a.sendLast(); err != nil {
+		return fmt.Errorf("ack the last: %w", err)
+	}
+	return a.awaitRead()
+}
+
+func (a *acks) sendLast() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.open = slices.DeleteFunc(a.open, func(o openTag) bool { return o.state == acked })
@@ -129,11 +136,17 @@ func (a *acks) finish() error {
 			err = a.ch.Nack(last, true, true)
 		}
 		if err != nil {
-			return fmt.Errorf("ack the last: %w", err)
+			return err
 		}
 		i = end
 	}
 	a.open = nil
+	return nil
+}
+
+// awaitRead waits until the broker has read the acks. Its answer comes behind deliveries, and
+// took must not wait for it.
+func (a *acks) awaitRead() error {
 	if err := a.ch.Qos(1, 0, false); err != nil {
 		return fmt.Errorf("ack the last: %w", err)
 	}
@@ -144,15 +157,13 @@ func (a *acks) finish() error {
 // keeps the order.
 func (a *acks) leave() error {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.stuck = math.MaxUint64
-	if err := a.send(true); err != nil {
+	err := a.send(true)
+	a.mu.Unlock()
+	if err != nil {
 		return err
 	}
-	if err := a.ch.Qos(1, 0, false); err != nil {
-		return fmt.Errorf("ack the last: %w", err)
-	}
-	return nil
+	return a.awaitRead()
 }
 
 // oldest is the time of the oldest delivery that is not done.

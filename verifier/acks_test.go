@@ -16,6 +16,8 @@ type brokerAcks struct {
 	acked   []uint64
 	nacked  []uint64
 	calls   int
+
+	beforeAnswer func() // what comes before the answer to Qos
 }
 
 func (b *brokerAcks) take(tag uint64, multiple bool) []uint64 {
@@ -43,7 +45,12 @@ func (b *brokerAcks) Nack(tag uint64, multiple, _ bool) error {
 	return nil
 }
 
-func (b *brokerAcks) Qos(int, int, bool) error { return nil }
+func (b *brokerAcks) Qos(int, int, bool) error {
+	if b.beforeAnswer != nil {
+		b.beforeAnswer()
+	}
+	return nil
+}
 
 // deliver makes acks that took n deliveries.
 func deliver(b *brokerAcks, n int) *acks {
@@ -53,6 +60,27 @@ func deliver(b *brokerAcks, n int) *acks {
 		a.took(uint64(i + 1))
 	}
 	return a
+}
+
+// The broker's last answer comes behind deliveries, and a connection stops reading when nobody
+// receives them.
+func TestTheLastAnswerIsNotAwaitedByWhoReceives(t *testing.T) {
+	for name, end := range map[string]func(*acks) error{"finish": (*acks).finish, "leave": (*acks).leave} {
+		t.Run(name, func(t *testing.T) {
+			b := &brokerAcks{t: t}
+			a := deliver(b, 1)
+			b.beforeAnswer = func() {
+				if !a.mu.TryLock() {
+					t.Fatal("the next delivery waits for the answer")
+				}
+				a.mu.Unlock()
+				a.took(2)
+			}
+			if err := end(a); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // Whatever the order in which messages are done: only they are acked, all of them

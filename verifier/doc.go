@@ -173,7 +173,8 @@
 // them unacked, and hands them back in the order of arrival once there is room. A large message
 // may therefore be delivered several times. RabbitMQ before 4.3 counts these deliveries; the
 // queues allow a million. A verifier also holds copies of what it is setting aside, and what a
-// connection is writing. It reads at most 1 MiB, or one message, ahead of what it holds.
+// connection is writing. A verifier reads about 1 MiB of bodies and one message ahead of what it
+// holds.
 //
 // # Errors and the end
 //

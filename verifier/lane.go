@@ -113,7 +113,8 @@ func (l *lane) ended() error {
 	return fmt.Errorf("consume %q: %w", l.queue, errConsumerEnded)
 }
 
-// receive keeps a delivery, or lets it rest. It must not block: nothing is read meanwhile.
+// receive keeps a delivery, or lets it rest. It must not block, or the
+// connection stops reading.
 func (l *lane) receive(d amqp.Delivery) {
 	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: wire.Size(d), received: time.Now()}
 	l.acks.took(p.tag)

@@ -126,16 +126,11 @@ func (s *session) use(ctx context.Context, l *lane) error {
 func (s *session) exchange(ctx context.Context, sh *shard) error {
 	defer context.AfterFunc(ctx, s.consuming.Close)() // the library's channels know no contexts
 	l := sh.current()
+	left := make(chan struct{})
 	var rest sync.WaitGroup
-	rest.Go(func() { // what comes until the channel is closed must be received, or nothing is read
-		for d := range l.deliveries {
-			s.consuming.Received(d)
-		}
-	})
+	rest.Go(func() { s.discard(l, left) })
 	err := s.leave(l)
-	if err != nil {
-		s.consuming.Close()
-	}
+	close(left)
 	rest.Wait()
 	if err != nil {
 		return err

@@ -31,6 +31,22 @@ func (s *session) take(ctx context.Context, l *lane) error {
 	}
 }
 
+// discard receives what nobody takes any more, until the deliveries or done end: what the
+// broker has to say comes behind it.
+func (s *session) discard(l *lane, done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case d, ok := <-l.deliveries:
+			if !ok {
+				return
+			}
+			s.consuming.Received(d)
+		}
+	}
+}
+
 // unpack takes apart what was delivered, and no more than the lane may hold.
 func (s *session) unpack(ctx context.Context, l *lane) error {
 	const some = 100

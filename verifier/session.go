@@ -130,6 +130,7 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 }
 
 func (s *session) openLane(queue string, prefetch, maxBytes int) (*lane, error) {
+	s.consuming.BoundReadAhead(readAhead) // anew, since the last channel may have taken deliveries with it
 	ch, err := s.consuming.Channel()
 	if err != nil {
 		return nil, err
@@ -137,13 +138,21 @@ func (s *session) openLane(queue string, prefetch, maxBytes int) (*lane, error) 
 	if err := ch.Qos(prefetch, 0, false); err != nil {
 		return nil, fmt.Errorf("set prefetch: %w", err)
 	}
-	s.consuming.BoundReadAhead(readAhead)
 	return newLane(queue, prefetch, maxBytes, s.opts.HandBack, ch), nil
 }
 
 func (s *session) close() {
 	if s.consuming != nil {
+		closed := make(chan struct{})
+		var rest sync.WaitGroup
+		for _, l := range s.lanes() {
+			if l != nil {
+				rest.Go(func() { s.discard(l, closed) })
+			}
+		}
 		s.consuming.Close()
+		close(closed)
+		rest.Wait()
 	}
 	if s.forwarder != nil {
 		s.forwarder.close()
@@ -172,7 +181,7 @@ func (s *session) run(ctx context.Context) error {
 			group.Go(func() error { return err })
 			return group.Wait()
 		}
-		group.Go(func() error { return s.take(moving, l) }) // at once: the next answer comes behind the deliveries
+		group.Go(func() error { return s.take(moving, l) }) // at once: the answer to the next consume comes behind the deliveries
 	}
 	takers, takerCtx := errgroup.WithContext(taking)
 	for _, l := range []*lane{s.staging, s.waiting} {

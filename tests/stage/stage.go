@@ -4,6 +4,7 @@
 package stage
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -104,7 +105,8 @@ func (s *Stage) must(what string, err error) {
 	}
 }
 
-// Logger writes to the test's log.
+// Logger writes to the test's log. A verifier that does not receive its deliveries fails the
+// test: its connection would stop for a second each time.
 func Logger(t testing.TB) *slog.Logger {
 	w := &testWriter{t: t}
 	t.Cleanup(w.close)
@@ -122,6 +124,9 @@ func (w *testWriter) Write(p []byte) (int, error) {
 	defer w.mu.Unlock()
 	if w.t != nil {
 		w.t.Logf("%s", p[:max(0, len(p)-1)])
+		if bytes.Contains(p, []byte("deliveries are not received")) {
+			w.t.Error("a connection has paused for too long")
+		}
 	}
 	return len(p), nil
 }

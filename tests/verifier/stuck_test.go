@@ -72,7 +72,7 @@ func TestATargetThatNeverConfirmsHoldsUpItselfAlone(t *testing.T) {
 	send(behind) // whoever is in flight behind the first stuck one waits until its silence is noticed
 	if servertest.FeaturesOf(t, s.AMQP).NacksForSilentQueue {
 		s.Eventually("the target is held", func() bool { return len(v.State().Targets) == 1 })
-		send(1) // it is tried, even if all before it were in flight by then
+		send(1) // this one waits and is tried, also if the others were in flight before that
 		s.Eventually("the broker answers in place of the queue", func() bool {
 			held := v.State().Targets
 			return len(held) == 1 && held[0].Reason == verifier.Full
