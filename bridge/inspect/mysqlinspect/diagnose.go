@@ -172,7 +172,8 @@ func (d *diagnosis) durability() {
 	d.Expect("torn pages", d.isOn("innodb_doublewrite") || d.variables["innodb_doublewrite"] == "", "innodb_doublewrite is on", inspect.Warning,
 		"innodb_doublewrite is off: a crash of the machine can damage pages, unless the disk writes them whole", "turn it on")
 	if !d.isOn("log_bin") {
-		d.OK("binary log", "off")
+		d.Warning("binary log", "turn on log_bin, with sync_binlog = 1",
+			"off: others see a commit before it is on the disk, so a crash can undo a transaction whose message was forwarded")
 		return
 	}
 	switch {
@@ -180,7 +181,7 @@ func (d *diagnosis) durability() {
 		d.Error("binary log", "set binlog_format to ROW or MIXED", "binlog_format is STATEMENT: the server refuses to delete at READ COMMITTED")
 	case d.variables["sync_binlog"] != "1":
 		d.Warning("binary log", "SET GLOBAL sync_binlog = 1, and in the configuration",
-			"sync_binlog is %s: after a crash a replica may lack, or have, what the primary has not", d.variables["sync_binlog"])
+			"sync_binlog is %s: a crash of the machine can undo a transaction whose message was forwarded, or set a replica apart", d.variables["sync_binlog"])
 	default:
 		d.OK("binary log", "%s, sync_binlog is 1", d.variables["binlog_format"])
 	}
