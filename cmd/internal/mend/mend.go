@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -48,6 +49,10 @@ var known = []struct {
 	{bridge.ErrProof, Database, "name the primary itself, without a proxy that changes how it locks"},
 }
 
+// closedAtOnce: with TLS 1.3 a server refuses our certificate when we believe the handshake done,
+// and what we write then may take its reason away.
+const closedAtOnce = "see that the server runs, and name in the URL the files of a certificate that the server takes, if it asks for one; its log says why it closed the connection"
+
 // Of tells which server an error comes from, "" if it does not say, and what to do, ""
 // if nobody knows or the error says it by itself.
 func Of(err error) (from Server, mend string) {
@@ -67,6 +72,9 @@ func Of(err error) (from Server, mend string) {
 		if refusal.Code == amqp.AccessRefused {
 			mend = "see that the login may configure, write and read the queues"
 		}
+	}
+	if from == Database && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
+		mend = closedAtOnce
 	}
 	if secure := TLS(err); secure != "" {
 		mend = secure

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"syscall"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -25,6 +26,7 @@ func TestExplainNamesTheVariableAndWhatToDo(t *testing.T) {
 		{database.ErrClear, "SHOP_DATABASE_URL: begin: " + database.ErrClear.Error() + "; add ssl-ca=FILE to the URL's parameters, or tls=true for the system's authorities"},
 		{bridge.ErrNotPrimary, "SHOP_DATABASE_URL: begin: " + bridge.ErrNotPrimary.Error() + "; name the primary, with a login that may write"},
 		{fmt.Errorf("%w: %w", bridge.ErrUnavailable, missing), "SHOP_AMQP_URL: begin: broker unavailable: open ca.pem: file does not exist; name a file that can be read"},
+		{fmt.Errorf("%w: %w", database.ErrUnreachable, syscall.ECONNRESET), "SHOP_DATABASE_URL: begin: database not reachable: connection reset by peer; see that the server runs, and name in the URL the files of a certificate that the server takes, if it asks for one; its log says why it closed the connection"},
 		{errors.New("remote error: tls: bad certificate"), "begin: remote error: tls: bad certificate; name in the URL the files of a certificate that the server takes, and of its key"},
 		{&amqp.Error{Code: amqp.AccessRefused, Reason: "no"}, `SHOP_AMQP_URL: begin: Exception (403) Reason: "no"; see that the login may configure, write and read the queues`},
 		{&amqp.Error{Code: amqp.NotFound, Reason: "no"}, `SHOP_AMQP_URL: begin: Exception (404) Reason: "no"`},
