@@ -209,6 +209,7 @@ func (c *Connection) Channel() (*amqp.Channel, error) {
 // Close ends the connection and all its channels. Whether the broker has unconfirmed messages
 // stays unknown. Unacked messages are redelivered.
 func (c *Connection) Close() {
+	defer c.ahead.end(closePatience)()
 	_ = c.conn.CloseDeadline(time.Now().Add(closePatience))
 	<-c.done
 }

@@ -127,7 +127,8 @@ func TestCloseEndsWhatIsUnderWayAndWaitsForNoSilentPeer(t *testing.T) {
 				synctest.Wait()
 				began := time.Now()
 				b.Close()
-				if took := time.Since(began); took != test.took {
+				// The writer's time is up at the same moment; if it is first, the reader has lastRead more.
+				if took := time.Since(began); took != test.took && (test.took == 0 || took != test.took+lastRead) {
 					t.Errorf("it took %v, want %v", took, test.took)
 				}
 				if err := <-underWay; !errors.Is(err, test.want) {

@@ -32,7 +32,10 @@ func sent(body []byte, size int) []byte {
 	return frames
 }
 
-// A sending broker counts the messages that the other side has read.
+const inAll = 100
+
+// A sending broker sends so many messages, and counts those that the other side
+// has read.
 type sendingBroker struct {
 	ahead *readAhead
 	read  atomic.Int32
@@ -44,7 +47,7 @@ func newSendingBroker(t *testing.T, limit int, body []byte) *sendingBroker {
 	b.ahead.bound(limit)
 	message := sent(body, 300)
 	go func() {
-		for ; ; b.read.Add(1) {
+		for ; b.read.Load() < inAll; b.read.Add(1) {
 			if _, err := far.Write(message); err != nil {
 				return
 			}
@@ -92,6 +95,11 @@ func TestAConnectionReadsOnlySoFarAheadOfWhoReceives(t *testing.T) {
 			c.Received(d)
 		}
 		b.expect(t, "what was read before is received", 21)
+
+		defer b.ahead.end(readAheadPatience / 2)()
+		b.expect(t, "it is to end soon", 21)
+		time.Sleep(readAheadPatience / 2)
+		b.expect(t, "it ends", inAll)
 	})
 }
 

@@ -19,13 +19,14 @@ import (
 // The broker bounds how many deliveries a consumer has unacked, and knows no bound in bytes
 // (RabbitMQ's guide 'Consumer Prefetch'). So the lane keeps the content of no more than
 // maxBytes. A delivery that exceeds it rests: only its tag is kept, until there is room.
-// Then it is handed back, and comes again. The connection reads no more than readAhead before
-// the lane receives it.
+// Then it is handed back, and comes again.
 //
 // So does a message that the broker takes nowhere, until it is too old to be held.
 //
 // The lane of an ordered queue hands nothing back, since that would change the order. What
 // rests there comes again over the next channel (shard).
+//
+// All lanes share a connection. It reads about readAhead and one message before they receive.
 type lane struct {
 	queue    string
 	prefetch int
@@ -79,7 +80,8 @@ const restInterval = 50 * time.Millisecond
 // returnPatience is how long room is kept for what was handed back.
 const returnPatience = 5 * restInterval
 
-// readAhead is how many bytes of deliveries the connection reads before a lane receives them.
+// readAhead is how many bytes of deliveries the connection reads before the lanes receive
+// them.
 const readAhead = 1 << 20
 
 func newLane(queue string, prefetch, maxBytes int, handBack time.Duration, ch *amqp.Channel) *lane {

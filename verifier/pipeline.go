@@ -31,8 +31,9 @@ func (s *session) take(ctx context.Context, l *lane) error {
 	}
 }
 
-// discard receives what nobody takes any more, until the deliveries or done end: what the
-// broker has to say comes behind it.
+// discard receives what nobody takes any more, until there is nothing more or done is closed.
+// The broker's answers come behind it. Nobody may take beside it: an ack of what came later
+// would ack what was discarded.
 func (s *session) discard(l *lane, done <-chan struct{}) {
 	for {
 		select {
