@@ -29,6 +29,7 @@ type Ledger struct {
 	tables.Ledger
 	db     *sqlx.DB
 	column column
+	flush  *flush
 }
 
 var _ driver.Ledger = (*Ledger)(nil)
@@ -37,7 +38,7 @@ var _ driver.Ledger = (*Ledger)(nil)
 // version or of an engine without transactions, the error wraps bridge.ErrNoSchema. db stays
 // the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l := &Ledger{db: sqlx.NewDb(db, "mysql"), column: ledgerColumn}
+	l := &Ledger{db: sqlx.NewDb(db, "mysql"), column: ledgerColumn, flush: newFlush()}
 	var err error
 	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
 		return nil, err
@@ -77,19 +78,34 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int
 // committed reads the rows of ids with one statement in a transaction of its own at
 // READ COMMITTED, whatever the connection's isolation level is.
 func (l *Ledger) committed(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID, err error) {
+	var durable bool
 	err = readCommitted(ctx, l.db, func(tx *sqlx.Tx) (err error) {
-		found, err = l.find(ctx, tx, ids)
+		found, durable, err = l.find(ctx, tx, ids)
 		return err
 	})
+	if err == nil && len(found) > 0 && !durable {
+		err = l.makeDurable(ctx)
+	}
 	return found, err
 }
 
-func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, ids []uuid.UUID) ([]uuid.UUID, error) {
-	var rows []uuid.NullUUID
-	if err := tx.SelectContext(ctx, &rows, l.statement(committed, array(ids))); err != nil {
-		return nil, err
+func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, ids []uuid.UUID) (found []uuid.UUID, durable bool, err error) {
+	var rows []struct {
+		ID     uuid.NullUUID
+		Logged bool
 	}
-	return tables.Found(rows, l.Identity())
+	if err := tx.SelectContext(ctx, &rows, l.statement(committed, array(ids))); err != nil {
+		return nil, false, err
+	}
+	if len(rows) == 0 {
+		return nil, false, tables.OtherLedger(l.Identity())
+	}
+	for _, row := range rows {
+		if row.ID.Valid {
+			found = append(found, row.ID.UUID)
+		}
+	}
+	return found, rows[0].Logged, nil
 }
 
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {

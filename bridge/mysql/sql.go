@@ -33,7 +33,7 @@ SELECT UNHEX('%[1]s') FROM bridge_identity i WHERE i.one = 1 AND i.identity = UN
 SELECT ids.id FROM bridge_identity i STRAIGHT_JOIN ` + ids + ` WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 
 	// One row at least if the identity is right, with a null id for what is not found.
-	committed = `SELECT l.%[4]s AS id FROM bridge_identity i STRAIGHT_JOIN ` + ids + `
+	committed = `SELECT l.%[4]s AS id, ` + logged + ` FROM bridge_identity i STRAIGHT_JOIN ` + ids + `
 LEFT JOIN %[3]s ON l.%[4]s = ids.id WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 
 	// Whether the server takes writes, see takesWrites. A pool may have come to a replica
@@ -42,7 +42,7 @@ LEFT JOIN %[3]s ON l.%[4]s = ids.id WHERE i.one = 1 AND i.identity = UNHEX('%[2]
 	readOnly = `CONCAT_WS(' ', @@GLOBAL.read_only, @@GLOBAL.innodb_read_only) AS read_only`
 
 	// One row if the identity is right, with a null id if there is none.
-	settle = `SELECT l.%[4]s AS id, ` + readOnly + ` FROM bridge_identity i
+	settle = `SELECT l.%[4]s AS id, ` + logged + `, ` + readOnly + ` FROM bridge_identity i
 LEFT JOIN %[3]s ON l.%[4]s = UNHEX('%[1]s') WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') LOCK IN SHARE MODE`
 
 	forget = `DELETE l FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id`

@@ -46,7 +46,7 @@ func TestAKilledPostgreSQLLosesAndInventsNothing(t *testing.T) {
 func TestAKilledMariaDBLosesAndInventsNothing(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
-	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Config: []string{"log-bin=log", "sync-binlog=1", "server-id=1"}}) // as package mysql requires
+	server := servertest.StartMariaDB(t, nil)
 	root, err := sql.Open("mysql", server.DSN())
 	if err == nil {
 		_, err = root.ExecContext(t.Context(), "CREATE DATABASE shop")

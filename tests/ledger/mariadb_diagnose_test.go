@@ -57,13 +57,6 @@ func TestMariaDBDiagnose(t *testing.T) {
 			ledgertest.Finds(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, unseeing...))), "who holds a message up", inspect.Warning, "data_lock_waits")
 		})
 	}
-	t.Run("no binary log", func(t *testing.T) {
-		_, db := mariaDB(t)
-		if isMySQL(t, db) {
-			t.Skip("MySQL has one by default")
-		}
-		ledgertest.Finds(t, inspectorOf(t, openMySQL(t, db)), "binary log", inspect.Warning, "off")
-	})
 	t.Run("a healthy server is well", func(t *testing.T) {
 		config, admin := database(t)
 		ledgertest.Well(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...))))

@@ -43,8 +43,7 @@ func StartDatabase(t testing.TB, kind string, diary *Diary) (server DatabaseServ
 		create(t, s.URL())
 		return s, s.DatabaseURL("shop"), s.DatabaseURL("post")
 	case "mysql":
-		s := servertest.StartMariaDB(t, &servers.MariaDBOptions{Log: diary.Page("MariaDB"),
-			Config: []string{"log-bin=log", "sync-binlog=1", "server-id=1"}}) // as package mysql requires
+		s := servertest.StartMariaDB(t, &servers.MariaDBOptions{Log: diary.Page("MariaDB")})
 		address := "mysql://root@" + s.Addr() + "/"
 		create(t, address)
 		return s, address + "shop", address + "post"

@@ -1,0 +1,69 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// logged tells whether a commit is on the disk before others see it. It is if the server writes
+// a binary log. If not, InnoDB shows the commit first, and a crash in between undoes it.
+const logged = `@@GLOBAL.log_bin AS logged`
+
+// A flush makes durable what others have committed. InnoDB's log is sequential, so a write of
+// our own that has committed, and so is on the disk, has taken all earlier commits with it.
+type flush struct {
+	begun     atomic.Int64  // writes
+	writing   chan struct{} // holds an element during a write
+	committed int64         // the last write that has committed; belongs to whoever is writing
+}
+
+func newFlush() *flush { return &flush{writing: make(chan struct{}, 1)} }
+
+// run returns nil once a write has committed that began after the call. All who call
+// during one write share the next one.
+func (f *flush) run(ctx context.Context, write func() error) error {
+	before := f.begun.Load()
+	select {
+	case f.writing <- struct{}{}:
+		defer func() { <-f.writing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if f.committed > before {
+		return nil
+	}
+	n := f.begun.Add(1)
+	err := write()
+	if err == nil {
+		f.committed = n
+	}
+	return err
+}
+
+// makeDurable returns nil once a crash of the server cannot undo the commits that were seen
+// before the call. The row that it writes is gone with the same transaction.
+func (l *Ledger) makeDurable(ctx context.Context) error {
+	err := l.flush.run(ctx, func() error {
+		id := uuid.New()
+		return readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+			inserted, err := tables.Changed(tx.ExecContext(ctx, l.statement(recordOne, digits(id))))
+			if err == nil && inserted == 0 {
+				err = tables.OtherLedger(l.Identity())
+			}
+			if err == nil {
+				_, err = tx.ExecContext(ctx, l.statement(forget, array([]uuid.UUID{id})))
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("flush the server's log: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+// A commit that was seen before a write began is made durable by it. One that was seen during
+// the write may have come too late for it.
+func TestOnlyAWriteThatBeginsAfterTheCallMakesDurable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, writes := newFlush(), make(chan error)
+		begun := 0
+		var calls sync.WaitGroup
+		answers := make(chan error, 10)
+		call := func(ctx context.Context) {
+			calls.Go(func() {
+				answers <- f.run(ctx, func() error { begun++; return <-writes })
+			})
+			synctest.Wait()
+		}
+		want := func(what string, writesBegun int, want ...error) {
+			t.Helper()
+			synctest.Wait()
+			if begun != writesBegun || len(answers) != len(want) {
+				t.Fatalf("%s: %d writes have begun and %d calls have returned, must be %d and %d", what, begun, len(answers), writesBegun, len(want))
+			}
+			for _, err := range want {
+				if got := <-answers; !errors.Is(got, err) {
+					t.Errorf("%s: the answer is %v, must be %v", what, got, err)
+				}
+			}
+		}
+		broken := errors.New("broken")
+		gone, leave := context.WithCancel(t.Context())
+		call(t.Context())
+		call(t.Context())
+		call(t.Context())
+		call(gone)
+		want("during the first write", 1)
+		leave()
+		want("whoever gives up waits no longer", 1, context.Canceled)
+		writes <- nil
+		want("the second write has begun", 2, nil)
+		writes <- broken
+		want("a failed write answers its own caller", 3, broken)
+		call(t.Context())
+		call(t.Context())
+		writes <- nil
+		want("those that came during a write need another", 4, nil)
+		writes <- nil
+		want("and share it", 4, nil, nil)
+		calls.Wait()
+	})
+}
