@@ -18,6 +18,7 @@ import (
 type peerConn struct {
 	net.Conn
 	writing sync.Mutex
+	declare func() method // answers a declaration of a queue
 }
 
 // A peerMessage was published, and waits for what becomes of it.
@@ -41,6 +42,7 @@ var answers = map[[2]uint16]method{
 	{10, 40}: {10, 41, "\x00"},                             // open
 	{10, 50}: {10, 51, ""},                                 // close
 	{20, 10}: {20, 11, "\x00\x00\x00\x00"},                 // open a channel
+	{20, 40}: {20, 41, ""},                                 // close it
 	{85, 10}: {85, 11, ""},                                 // confirm
 }
 
@@ -74,7 +76,14 @@ func (c *peerConn) serve(on func(peerMessage) bool) {
 			c.write([]byte{heartbeatFrame, 0, 0, 0, 0, 0, 0, frameEnd})
 			continue
 		case methodFrame:
-			if answer, ok := answers[[2]uint16{binary.BigEndian.Uint16(payload), binary.BigEndian.Uint16(payload[2:])}]; ok {
+			asked := [2]uint16{binary.BigEndian.Uint16(payload), binary.BigEndian.Uint16(payload[2:])}
+			if answer, ok := answers[asked]; ok {
+				c.say(channel, answer)
+			} else if asked == [2]uint16{50, 10} {
+				answer := c.declare()
+				if answer.class == 10 { // the end of the connection
+					channel = 0
+				}
 				c.say(channel, answer)
 			}
 			continue
@@ -121,8 +130,9 @@ func (m peerMessage) refuse() {
 
 // A peer is the only server that a Broker comes to, by a pipe: it reads, or nothing moves.
 type peer struct {
-	dials atomic.Int32
-	on    func() func(peerMessage) bool // what serve is given, for each connection
+	dials   atomic.Int32
+	on      func() func(peerMessage) bool // what serve is given, for each connection
+	declare func() method
 }
 
 // broker is one that comes to the peer, or to nobody if there is none.
@@ -139,7 +149,7 @@ func (p *peer) broker(t *testing.T, opts BrokerOptions) *Broker {
 		}
 		p.dials.Add(1)
 		near, far := net.Pipe()
-		go (&peerConn{Conn: far}).serve(p.on())
+		go (&peerConn{Conn: far, declare: p.declare}).serve(p.on())
 		return near, nil
 	}
 	t.Cleanup(b.Close)

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 
+	"github.com/cenkalti/backoff/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -84,7 +85,8 @@ func (t Topology) OrderedQueues() []string {
 // the queues, it is enough that they exist, and the broker's Logger gets a warning for each.
 // Then it is also unchecked that an ordered queue has a single active consumer, without which
 // it keeps no order. Without a connection the error is ErrUnavailable, with a refused login
-// ErrCredentials. Declare may be called again at any time, also after a crash in the middle.
+// ErrCredentials. A busy RabbitMQ may fail to make a quorum queue (error 541, cluster_not_formed):
+// Declare tries three times. It may be called again at any time, also after a crash in the middle.
 func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	if t.Queue == "" {
 		return errors.New("declare topology: field Queue is empty; name the staging queue")
@@ -98,9 +100,27 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	if t.OrderedShards < 0 || t.OrderedShards > MaxOrderedShards {
 		return fmt.Errorf("declare topology: field OrderedShards is not between 0 and %d", MaxOrderedShards)
 	}
-	conn, err := broker.Connect(ctx)
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		err := t.declare(ctx, broker)
+		if failed := new(amqp.Error); err != nil && (!errors.As(err, &failed) || failed.Code != amqp.InternalError) {
+			err = backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(newBackOff()), backoff.WithMaxTries(declareTries))
 	if err != nil {
 		return fmt.Errorf("declare topology: %w", err)
+	}
+	return nil
+}
+
+// declareTries is how often a broker is asked that fails. RabbitMQ takes a quorum queue back that
+// has not got a leader in time, and closes the connection.
+const declareTries = 3
+
+func (t Topology) declare(ctx context.Context, broker *Broker) error {
+	conn, err := broker.Connect(ctx)
+	if err != nil {
+		return err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, conn.Close)()
@@ -109,7 +129,7 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 		if errors.Is(err, ErrUnchecked) {
 			broker.opts.Logger.Warn("queue is used as it is", "queue", queue.Name, "error", err)
 		} else if err != nil {
-			return fmt.Errorf("declare topology: %w", err)
+			return err
 		}
 	}
 	return nil
