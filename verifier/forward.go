@@ -57,6 +57,7 @@ type forwarder struct {
 	mu       sync.Mutex
 	main     *mainChannel    // nil before the first, and after one was left
 	left     []*mainChannel  // on which something is in flight still
+	blocked  string          // the broker's reason for taking nothing; "" if it takes messages
 	suspects map[string]bool // exchanges whose messages go alone
 }
 
@@ -304,6 +305,7 @@ func (f *forwarder) watchMain(ctx context.Context) error {
 			return fmt.Errorf("publishing connection lost: %w", main.conn.Err())
 		case now := <-ticker.C:
 			if main != nil {
+				f.tellBlocked(main.conn.Blocked())
 				f.lookAt(main, now)
 			}
 			for _, c := range left {
@@ -311,6 +313,27 @@ func (f *forwarder) watchMain(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// tellBlocked logs when the broker begins to take nothing, and when it takes messages again.
+func (f *forwarder) tellBlocked(reason string) {
+	f.mu.Lock()
+	before := f.blocked
+	f.blocked = reason
+	f.mu.Unlock()
+	switch {
+	case before == "" && reason != "":
+		f.log.Warn("the broker takes no messages", "reason", reason)
+	case before != "" && reason == "":
+		f.log.Info("the broker takes messages again")
+	}
+}
+
+// isBlocked returns the broker's reason for taking nothing, or "".
+func (f *forwarder) isBlocked() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.blocked
 }
 
 // lookAt holds the targets that have fallen behind on the main channel, and leaves it

@@ -13,6 +13,9 @@ import (
 type State struct {
 	Session time.Time // when the session began; zero: there is none, see Err
 	Err     error     // why the last session ended or could not start; nil while there is one
+	// Blocked is the broker's reason for taking no messages, as during a memory or disk alarm;
+	// "" if it takes them. RabbitMQ tells it to a connection that publishes.
+	Blocked string
 
 	Held     int          // messages taken and not done
 	Bytes    int          // that are held of messages: at most Options.MaxBytes, or one larger message of each queue
@@ -125,6 +128,7 @@ func (v *Verifier) State() State {
 	state.KeysHeld = len(state.Keys)
 	state.Keys = state.Keys[:min(len(state.Keys), oldestLimit)]
 	state.Settling = int(s.settling.Load())
+	state.Blocked = s.forwarder.isBlocked()
 	state.Targets = s.holds.list()
 	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
 	guests := s.longest()

@@ -120,6 +120,7 @@ var (
 	sweptDesc    = desc("twoqueue_swept_total", "Orphan rows removed from the ledger.")
 	sessionsDesc = desc("twoqueue_sessions_total", "Sessions started, each with a proof that has passed.")
 	runningDesc  = desc("twoqueue_session_running", "1 if there is a session, so that messages are judged, else 0.")
+	blockedDesc  = desc("twoqueue_broker_blocked", "1 while the broker takes no messages, because of a memory or disk alarm, else 0.")
 	heldDesc     = desc("twoqueue_messages_held", "Messages taken from the queues and not done.")
 	waitingDesc  = desc("twoqueue_messages_waiting", "Messages held that wait for an open transaction: the size of the waiting room.")
 	oldestDesc   = desc("twoqueue_oldest_waiting_age_seconds", "How long ago that message was staged which has waited for an open transaction the longest, of those that this verifier holds; 0 if none waits.")
@@ -138,10 +139,18 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var holdReasons = []verifier.HoldReason{verifier.Full, verifier.Missing, verifier.Stuck}
 
 func (present) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{messagesDesc, unparkedDesc, sweptDesc, sessionsDesc, runningDesc, heldDesc,
+	for _, d := range []*prometheus.Desc{messagesDesc, unparkedDesc, sweptDesc, sessionsDesc, runningDesc, blockedDesc, heldDesc,
 		waitingDesc, oldestDesc, strandedDesc, settlingDesc, targetsDesc, targetedDesc, keysDesc} {
 		descs <- d
 	}
+}
+
+// one is 1 if it is so, else 0.
+func one(so bool) float64 {
+	if so {
+		return 1
+	}
+	return 0
 }
 
 func (p present) Collect(values chan<- prometheus.Metric) {
@@ -158,11 +167,8 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	send(unparkedDesc, prometheus.CounterValue, float64(stats.Unparked))
 	send(sweptDesc, prometheus.CounterValue, float64(stats.Swept))
 	send(sessionsDesc, prometheus.CounterValue, float64(stats.Sessions))
-	running := 0.0
-	if !state.Session.IsZero() {
-		running = 1
-	}
-	send(runningDesc, prometheus.GaugeValue, running)
+	send(runningDesc, prometheus.GaugeValue, one(!state.Session.IsZero()))
+	send(blockedDesc, prometheus.GaugeValue, one(state.Blocked != ""))
 	send(heldDesc, prometheus.GaugeValue, float64(state.Held))
 	send(waitingDesc, prometheus.GaugeValue, float64(state.Waiting))
 	oldest := 0.0

@@ -21,7 +21,11 @@ func (w *worker) ready(ctx context.Context) error {
 	if parts.ledger.Check(ctx) != nil {
 		missing = append(missing, errors.New("database: not reachable, or not usable as a ledger"))
 	}
-	if state := parts.verifier.State(); state.Session.IsZero() {
+	state := parts.verifier.State()
+	if state.Blocked != "" {
+		missing = append(missing, errors.New("broker: takes no messages; see its alarms"))
+	}
+	if state.Session.IsZero() {
 		text := "session: none yet; the proof has not passed"
 		if state.Err != nil {
 			switch causeOf(state.Err) {

@@ -20,7 +20,8 @@ type report struct {
 	State    string     `json:"state"` // running, starting, failing or stopping
 	Session  *time.Time `json:"session,omitempty"`
 	Sessions int64      `json:"sessions"`
-	Error    string     `json:"error,omitempty"` // why there is no session
+	Error    string     `json:"error,omitempty"`   // why there is no session
+	Blocked  string     `json:"blocked,omitempty"` // why the broker takes no messages
 
 	Verdicts []verdictReport `json:"verdicts"`
 	Unparked int64           `json:"unparked"`
@@ -88,7 +89,7 @@ func (s *status) report(ctx context.Context) report {
 		Now: time.Now().UTC(), Began: s.began.UTC(), Queue: s.worker.config.Queue, Sessions: stats.Sessions,
 		Unparked: stats.Unparked, Swept: stats.Swept,
 		Held: state.Held, Waiting: state.Waiting, Settling: state.Settling,
-		Oldest: []waitingReport{}, Targets: []targetReport{}, DeadByReason: []reasonReport{},
+		Blocked: state.Blocked, Oldest: []waitingReport{}, Targets: []targetReport{}, DeadByReason: []reasonReport{},
 	}
 	r.State = s.phase(state)
 	if !state.Session.IsZero() {

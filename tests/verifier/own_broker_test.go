@@ -179,6 +179,7 @@ func testStopDuringAlarm(t *testing.T, server *servers.RabbitMQ) {
 		t.Fatal(err)
 	}
 	s.Eventually("both are judged", func() bool { return v.State().Waiting == 0 })
+	s.Eventually("it tells that the broker takes nothing", func() bool { return v.State().Blocked != "" })
 	stop()
 	select {
 	case <-ended: // with two messages that are not through

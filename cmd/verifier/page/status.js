@@ -177,8 +177,9 @@ function show(r) {
   setText(byID('phase'), r.state);
   setText(byID('phase-text'), r.state === 'running'
     ? `since ${when(r.session)}${r.sessions > 1 ? `, session ${number.format(r.sessions)}` : ''}` : phases[r.state] || '');
-  byID('error').hidden = !r.error;
-  setText(byID('error'), r.error ? `The last session: ${r.error}` : '');
+  const trouble = r.error ? `The last session: ${r.error}` : r.blocked ? `The broker takes no messages: ${r.blocked}` : '';
+  byID('error').hidden = !trouble;
+  setText(byID('error'), trouble);
 
   showCards(r);
   byID('cards').querySelector('.dead_lettered').classList.toggle('alarm', r.dead.length > 0);

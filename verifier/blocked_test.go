@@ -1,0 +1,23 @@
+package verifier
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+)
+
+func TestTheLogTellsOnceThatTheBrokerTakesNothingAndOnceThatItDoes(t *testing.T) {
+	var log bytes.Buffer
+	f := &forwarder{log: slog.New(slog.NewTextHandler(&log, nil))}
+	for _, reason := range []string{"", "low on memory", "low on memory", "", ""} {
+		f.tellBlocked(reason)
+		if f.isBlocked() != reason {
+			t.Errorf("it says %q, must say %q", f.isBlocked(), reason)
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], `takes no messages" reason="low on memory"`) || !strings.Contains(lines[1], "takes messages again") {
+		t.Errorf("the log is %q", lines)
+	}
+}
