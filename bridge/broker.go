@@ -168,7 +168,7 @@ type Outgoing struct {
 // Publish sends all messages, then waits once for all confirms. It returns nil only if the
 // broker has taken every one of them to a queue. If there was no connection in time, nothing
 // was sent, and the error is ErrUnavailable, or ErrCredentials if the broker has refused the
-// login. Otherwise the error is the first failure, a *PublishError, and some of the messages
+// login by then (RabbitMQ takes seconds for that). Otherwise the error is the first failure, a *PublishError, and some of the messages
 // may have arrived. Give the context a deadline: Publish waits so long while the connection is
 // down or blocked.
 func (b *Broker) Publish(ctx context.Context, messages []Outgoing) error {
@@ -256,7 +256,7 @@ func (b *Broker) link(ctx context.Context) (*link, error) {
 	})
 	for {
 		b.mu.Lock()
-		link, linked, lastErr := b.up, b.linked, b.lastErr
+		link, linked := b.up, b.linked
 		b.mu.Unlock()
 		if link != nil {
 			return link, nil
@@ -266,8 +266,10 @@ func (b *Broker) link(ctx context.Context) (*link, error) {
 		case <-b.ctx.Done():
 			return nil, fmt.Errorf("publish: %w: broker is closed: %w", ErrUnavailable, context.Canceled)
 		case <-ctx.Done():
-			if lastErr != nil {
-				return nil, fmt.Errorf("publish: no connection in time: %w", lastErr)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if b.lastErr != nil {
+				return nil, fmt.Errorf("publish: no connection in time: %w", b.lastErr)
 			}
 			return nil, fmt.Errorf("publish: %w: no connection in time", ErrUnavailable)
 		}

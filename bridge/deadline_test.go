@@ -3,6 +3,8 @@ package bridge
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -141,4 +143,31 @@ func TestCloseEndsWhatIsUnderWayAndWaitsForNoSilentPeer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// RabbitMQ waits for seconds before it refuses a login, while somebody waits for the connection.
+func TestALoginThatIsRefusedWhileOneWaitsIsTheError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := (&peer{}).broker(t, BrokerOptions{})
+		b.dial = func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			go func() {
+				defer far.Close()
+				c := &peerConn{Conn: far}
+				_, _ = io.ReadFull(c, make([]byte, len("AMQP0091")))
+				c.say(0, method{10, 10, "\x00\x09" + "\x00\x00\x00\x00" + "\x00\x00\x00\x05PLAIN" + "\x00\x00\x00\x05en_US"}) // start
+				_, _ = c.Read(make([]byte, 1<<10))                                                                            // the login
+				select {
+				case <-time.After(3 * time.Second):
+				case <-t.Context().Done():
+				}
+			}()
+			return near, nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := b.Publish(ctx, outgoing(1, 1)); !errors.Is(err, ErrCredentials) {
+			t.Errorf("the error is %v", err)
+		}
+	})
 }

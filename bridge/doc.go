@@ -144,6 +144,12 @@
 //     fail. These log when they begin to fail and when they work again, back off, and never end
 //     a session.
 //
+// # What a sender and a receiver need of the broker
+//
+// A sender needs only the right to write to amq.default. A receiver needs the right to read its
+// queue. To declare that queue it also needs the right to configure it, and if the queue has a
+// dead-letter exchange, to write to that exchange (amq.default for the default one).
+//
 // # What a verifier needs
 //
 //   - Of the database: a driver.Ledger, as Open returns it, on the writable primary. The proof
@@ -151,8 +157,7 @@
 //   - Of the broker: the queues of Topology; the right to read the staging, the waiting and the
 //     ordered queues; the right to write to the targets' exchanges and to amq.default, as
 //     rights call the default exchange; and the right to configure the queues, unless they
-//     exist already. (A sender needs only the right to write to amq.default.) Nothing may
-//     expire or overflow in the staging queue. Declare checks the queue's arguments for that,
+//     exist already. Nothing may expire or overflow in the staging queue. Declare checks the queue's arguments for that,
 //     but it cannot see policies.
 //   - Of a cluster: a node without a majority must lose its clients. Up to RabbitMQ 4.2
 //     cluster_partition_handling = pause_minority does that. From 4.3 on this setting has no

@@ -14,7 +14,8 @@
 //	}
 //
 // It needs no sender and no verifier of this module: any message with an ID will do. The
-// examples show a whole receiver, each strategy, and a request with its reply.
+// examples (example_*_test.go in this folder) show a whole receiver, each strategy, and a request
+// with its reply.
 //
 // # Why messages come twice
 //

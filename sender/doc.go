@@ -14,8 +14,8 @@
 //
 // InTx begins and ends the transaction. If you do that yourself, call SendTx in it: SendTx(ctx,
 // bridge.SQL(tx), …) for a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile. bridge.SQL says
-// what to pass for other libraries. The examples are whole programs: PostgreSQL, SQL Server,
-// sqlx, a table of one's own, staging early, and parking.
+// what to pass for other libraries. The examples (example_*_test.go in this folder) are whole
+// programs: PostgreSQL, SQL Server, sqlx, a table of one's own, staging early, and parking.
 //
 // The ledger's tables (package migrate, or verifier -migrate) must be in the database of the
 // transaction. The verifier makes the queues, and must run for anything to arrive; package
@@ -63,7 +63,8 @@
 //
 // # When the broker is out
 //
-// By default sending fails during an outage, and you roll back. With Options.Parking set to
+// By default sending fails during an outage, and you roll back. Each transaction then waits for
+// Options.Timeout, and keeps its database connection meanwhile. With Options.Parking set to
 // ParkOnOutage the same transaction stores the messages in the database instead, and may
 // commit. A verifier stages them when the broker is back. A message whose confirm was only late
 // may then be delivered twice, with the same ID. Make the broker with bridge.NewBroker, so that
@@ -85,12 +86,15 @@
 // Roll back; InTx has done so already. Nothing of the transaction is delivered then: the
 // verifier finds no rows, and drops what the broker has taken. Then:
 //
+//	bridge.Refusal(err)        not nil: the broker closed the channel because of a
+//	                           message of this transaction, or of another one in its
+//	                           group. 403: the login may not write to amq.default, as
+//	                           rights call the default exchange. 406: usually the
+//	                           message is larger than max_message_size. Try again once
+//	                           or twice only, in case it was another one
 //	bridge.Retryable(err)      no broker, blocked, full queue, no confirm in time:
 //	                           try again later with a new transaction, but not for
 //	                           ever; false once your own context is cancelled
-//	bridge.Refusal(err)        not nil: the broker closed the channel because of a
-//	                           message of this transaction, or of one in its group;
-//	                           usually it is larger than max_message_size
 //	bridge.ErrReturned         the staging queue is not there: Topology.Declare
 //	bridge.ErrInvalidMessage   this message can never be sent; nothing was touched
 //	bridge.ErrDuplicateID      this ID is in the ledger, or was given twice in one call

@@ -2,6 +2,7 @@ package sender
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -18,8 +19,11 @@ const (
 	ParkNever Parking = iota
 	// ParkOnOutage: when the broker cannot be reached, blocks, nacks (a full staging queue) or
 	// does not confirm within Options.ParkAfter, the messages are parked and the transaction
-	// may commit. What waiting does not repair is still an error: a refused login, a missing
-	// staging queue, a message that the broker refuses.
+	// may commit. What waiting does not repair is still an error: a missing staging queue, a
+	// message that the broker refuses, a refused login. RabbitMQ takes seconds to refuse a login;
+	// until then messages are parked.
+	//
+	// The right to park is not used before the first outage. To try it, run once with ParkAlways.
 	ParkOnOutage
 	// ParkAlways: a plain transactional outbox. The broker is never asked.
 	ParkAlways
@@ -52,11 +56,17 @@ func (g *garage) judge(ctx context.Context, staged *Staged, err error) error {
 	case err == nil:
 		g.ended()
 		return nil
+	case errors.Is(err, bridge.ErrCredentials):
+		g.out.Store(false) // waiting repairs nothing: let nobody park
+		return err
 	case ctx.Err() != nil || !bridge.Retryable(err) || bridge.Refusal(err) != nil:
 		return err // no outage
 	}
+	if err := g.park(ctx, staged); err != nil {
+		return err
+	}
 	g.began(err)
-	return g.park(ctx, staged)
+	return nil
 }
 
 // waits tells whether the broker is out and was tried a moment ago.
