@@ -12,7 +12,8 @@ import (
 )
 
 // logged tells whether a commit is on the disk before others see it. It is if the server writes
-// a binary log. If not, InnoDB shows the commit first, and a crash in between undoes it.
+// a binary log. If not, InnoDB shows the commit first, and a crash in between undoes it (MySQL
+// bugs 74303 and 119759).
 const logged = `@@GLOBAL.log_bin AS logged`
 
 // A flush makes durable what others have committed. InnoDB's log is sequential, so a write of
