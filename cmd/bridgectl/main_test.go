@@ -84,6 +84,7 @@ func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 		{"dead list x", "", exitMisused, "unknown command"},
 		{"dead list --limit=0", "", exitMisused, "--limit: must be positive"},
 		{"dead list --reason=unroutible", "", exitMisused, `--reason: "unroutible" is not usable; give some of malformed, foreign,`},
+		{"dead list --queue=emails --reason=failed,too-old", "", exitFailed, "BRIDGE_AMQP_URL: connect to the broker"},
 		{"dead list --verdict=maybe", "", exitMisused, `--verdict: "maybe" is not usable; give committed or unknown`},
 		{"dead list --target=late", "", exitMisused, `--target: "late" is not EXCHANGE:KEY; write :late`},
 		{"dead list --older-than=-1s", "", exitMisused, "--older-than"},
