@@ -48,7 +48,7 @@ func classify(err error) error {
 	case readOnly:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
 	case missingRight:
-		return fmt.Errorf("%w: bridgectl doctor names what a verifier's login lacks; 'Rights' in the comment of package postgres lists the rights of each login", err)
+		return fmt.Errorf("%w: bridgectl doctor names the rights that a verifier lacks; 'Rights' in the comment of package postgres lists all", err)
 	case outOfMemory:
 		return fmt.Errorf("%w: raise max_locks_per_transaction, or send fewer messages in one transaction", err)
 	}

@@ -171,7 +171,7 @@ func (g *group) add(level inspect.Level, check, remedy, format string, args ...a
 func (g *group) failed(check string, err error) {
 	remedy := mendOf(err)
 	if remedy == "" && missingRight(err) {
-		remedy = "GRANT what the findings about rights say; without SELECT on bridge_ledger_version and bridge_identity there are none, so grant these first and ask again"
+		remedy = "the findings about rights have the statements"
 	}
 	g.fail(check, cmp.Or(remedy, "see what the error says"), "%s", err)
 }

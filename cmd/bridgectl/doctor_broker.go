@@ -247,7 +247,7 @@ func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
 	}
 	if lost > 0 {
 		g.warn("lost messages", "ask bridgectl message about the IDs that orphans list --older-than="+short(lostAge)+" shows; what a receiver does not have, send again from your own data; only then sweep",
-			"%s older than %s, not parked, and no message is ready in the queues of the verifiers or held by them: the messages were forwarded and the rows left, or are in the dead queue, or are lost (a queue was purged, messages expired, a verifier ran on a copy of the database)",
+			"%s, older than %s and not parked, though no message is ready in the queues of the verifiers or held: the messages were forwarded and the rows left, or are in the dead queue, or are lost (a queue was purged, messages expired, a verifier ran on a copy of the database)",
 			count(lost, "committed row"), short(lostAge))
 	}
 	return ctx.Err()

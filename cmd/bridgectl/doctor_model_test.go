@@ -15,6 +15,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
@@ -201,13 +202,17 @@ func TestWhatServersAndMessagesSayCannotActOnATerminal(t *testing.T) {
 func TestWhoLacksARightIsToldWhichToGrant(t *testing.T) {
 	for _, err := range []error{&pgconn.PgError{Code: "42501"}, &mysql.MySQLError{Number: 1142}, mssql.Error{Number: 229}} {
 		g := new(group)
-		g.failed("schema", fmt.Errorf("read: %w", err))
-		if !strings.Contains(g.Findings[0].Fix, "GRANT") {
-			t.Errorf("%v: %+v", err, g.Findings)
+		g.refused("schema", migrate.LedgerPart, fmt.Errorf("read: %w", err))
+		g.refused("schema", migrate.InboxPart, err)
+		g.failed("proof", err)
+		for i, want := range []string{"GRANT SELECT ON bridge_identity", "GRANT SELECT ON bridge_inbox_version", "the findings about rights"} {
+			if !strings.Contains(g.Findings[i].Fix, want) {
+				t.Errorf("%v: %+v", err, g.Findings[i])
+			}
 		}
 	}
 	g := new(group)
-	g.failed("schema", &pgconn.PgError{Code: "XX000"})
+	g.refused("schema", migrate.LedgerPart, &pgconn.PgError{Code: "XX000"})
 	if g.Findings[0].Fix != "see what the error says" {
 		t.Errorf("%+v", g.Findings)
 	}

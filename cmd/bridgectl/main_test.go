@@ -209,7 +209,8 @@ func TestWhatIsNotSeenIsSaid(t *testing.T) {
 	}
 	open := &ledgerStatus{Open: []inspect.Holder{{Session: "7"}}}
 	for says, text := range map[string]string{
-		`\s-\n$`:                shown(&statusFacts{Ledger: &ledgerStatus{}}),
+		`\s-\n$`: shown(&statusFacts{Ledger: &ledgerStatus{}}),
+		`OPEN is not known: the login may not see other sessions`: shown(&statusFacts{Ledger: &ledgerStatus{unseen: true}}),
 		`\s0\n$`:                shown(&statusFacts{Ledger: &ledgerStatus{Open: []inspect.Holder{}}}),
 		`\n- +7 +- +- +- +-\n$`: shown(&statusFacts{Ledger: open}),
 		`^0 of 4 parked messages shown; the others are locked`:          shown(&parkedList{Parked: 4, limit: 100}),

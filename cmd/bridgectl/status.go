@@ -80,6 +80,8 @@ type ledgerStatus struct {
 	Orphans  *int             `json:"orphans"` // of these, those older than the sweep age, up to orphansMost
 	Parked   *int             `json:"parked"`  // up to parkedCount
 	Open     []inspect.Holder `json:"open"`    // transactions that have recorded and are open, up to holdersMost; nil: this ledger does not tell, or the login may not see them
+
+	unseen bool // the login may not see them
 }
 
 // statusPatience bounds the look at all servers.
@@ -180,6 +182,7 @@ func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration) (*ledgerS
 		if status.Open, err = ledger.OpenTransactions(ctx, openFor, holdersMost); err != nil {
 			return nil, fmt.Errorf("list open transactions: %w", err)
 		}
+		status.unseen = status.Open == nil
 	}
 	return status, nil
 }

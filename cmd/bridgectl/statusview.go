@@ -30,6 +30,9 @@ func (f *statusFacts) write(p *page) {
 		p.table([]string{"LEDGER", "ROWS", "PARKED", "ORPHANS", "OPEN"}, [][]string{{
 			l.Identity.String(), upTo(l.Rows, ledgerRowsMost), upTo(l.Parked, parkedCount), upTo(l.Orphans, orphansMost), f.openText(),
 		}})
+		if l.unseen {
+			p.line("OPEN is not known: the login may not see other sessions; bridgectl doctor names the right")
+		}
 		if len(l.Open) > 0 {
 			p.space()
 			rows := make([][]string, len(l.Open))
