@@ -20,9 +20,9 @@ broker puts them back by itself. On RabbitMQ before 4.3 each look counts as one 
 a message has, and the order may change.
 
 --queue names another staging queue, or the queue of a receiver that puts what it cannot
-handle into NAME.dead, as cmd/email-gateway does. Its messages have no ledger and no
-verdict, and show as malformed. list, show and discard work there. replay sends one back
-with --to=:NAME --force.`,
+handle into NAME.dead, as cmd/email-gateway does. list, show and discard work there. Its
+messages belong to no ledger and have no target and no verdict, so replay calls them
+malformed. It sends one back to the receiver with --to=:NAME --force.`,
 		newDeadList(a), newDeadShow(a), newDeadReplay(a), newDeadDiscard(a))
 }
 
