@@ -48,12 +48,7 @@ func classify(err error) error {
 	case readOnly:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
 	case missingRight:
-		return fmt.Errorf("%w: a sender needs GRANT INSERT ON bridge_ledger and SELECT ON bridge_identity, bridge_ledger_version, "+
-			"and to park INSERT ON bridge_parked; a verifier beside SELECT, DELETE ON bridge_ledger, SELECT ON bridge_watermark, EXECUTE ON FUNCTION bridge_committed, bridge_forget, "+
-			"to unpark SELECT, UPDATE, DELETE ON bridge_parked and UPDATE ON bridge_ledger, to sweep UPDATE ON bridge_watermark too; "+
-			"a receiver SELECT, INSERT, DELETE ON bridge_inbox, SELECT ON bridge_inbox_version, "+
-			"SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending, SELECT, INSERT, UPDATE ON bridge_mark, "+
-			"and SELECT, INSERT, DELETE ON bridge_kept", err)
+		return fmt.Errorf("%w: bridgectl doctor names the rights that a verifier lacks; 'Rights' in the comment of package postgres lists all", err)
 	case outOfMemory:
 		return fmt.Errorf("%w: raise max_locks_per_transaction, or send fewer messages in one transaction", err)
 	}

@@ -17,7 +17,12 @@ each with the reason and a verdict: committed, or unknown if nobody could judge 
 The commands take messages from the queue without acking them, and give back those
 that they do not replay or discard. Until then nobody else sees them. After a crash the
 broker puts them back by itself. On RabbitMQ before 4.3 each look counts as one delivery of the million that
-a message has, and the order may change.`,
+a message has, and the order may change.
+
+--queue names another staging queue, or the queue of a receiver that puts what it cannot
+handle into NAME.dead, as cmd/email-gateway does. list, show and discard work there. Its
+messages belong to no ledger and have no target and no verdict, so replay calls them
+malformed. It sends one back to the receiver with --to=:NAME --force.`,
 		newDeadList(a), newDeadShow(a), newDeadReplay(a), newDeadDiscard(a))
 }
 

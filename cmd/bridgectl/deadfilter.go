@@ -30,8 +30,8 @@ type deadFilter struct {
 	now      time.Time
 }
 
-// deadReasons are a verifier's, and the broker's.
-var deadReasons = append(wire.DeadReasons(), reasonBroker)
+// deadReasons are a verifier's, the broker's, and the further ones of cmd/email-gateway.
+var deadReasons = append(wire.DeadReasons(), reasonBroker, "failed", "too-old")
 
 func (f *deadFilter) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()

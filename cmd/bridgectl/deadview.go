@@ -90,7 +90,7 @@ func replayWords(m *deadMessage) string {
 	case m.Verdict != driver.Committed.String():
 		return "to its target if its row is in the ledger, else only with --force: nobody knows what became of its transaction"
 	case m.Reason == wire.DeadNotAllowed:
-		return "to its target, but only with --force: the verifiers' allow-list forbids it, unless BRIDGE_ALLOW has come to allow it"
+		return "to its target, but only with --force: the verifiers' allow-list forbids it, unless BRIDGE_ALLOW here has come to allow it"
 	}
 	return "to its target, with the same ID; its row in the ledger has been deleted"
 }

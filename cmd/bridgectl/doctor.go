@@ -39,8 +39,9 @@ away again, as a verifier does when it starts; and for two messages to a queue t
 does not exist, which the broker returns. No message is taken from a queue.
 
 Much about the broker is known to its management API only: set BRIDGE_MANAGEMENT_URL,
-with a user that has the tag monitoring. To see the rights of the login, that user needs
-the tag administrator.
+with a user that has the tag monitoring, and a permission on the virtual host, even an
+empty one (rabbitmqctl set_permissions USER '^$' '^$' '^$'). To see the rights of the login,
+that user needs the tag administrator.
 
 Ends with exit code 3 if there is an error, and with 0 if there are only warnings.`,
 		Args:      cobra.MatchAll(cobra.OnlyValidArgs, cobra.MaximumNArgs(2)),
@@ -80,7 +81,11 @@ func (a *app) doctor(ctx context.Context, parts []string, quiet bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	d := newDiagnosis(append(database, broker...))
+	groups := append(database, broker...)
+	if err := a.examineLost(ctx, &groups[len(groups)-1], m); err != nil {
+		return err
+	}
+	d := newDiagnosis(groups)
 	if quiet {
 		d.leaveOutOK()
 	}
@@ -164,7 +169,11 @@ func (g *group) add(level inspect.Level, check, remedy, format string, args ...a
 
 // failed adds an error as a finding, with the mend that is known for it.
 func (g *group) failed(check string, err error) {
-	g.fail(check, cmp.Or(mendOf(err), "see what the error says"), "%s", err)
+	remedy := mendOf(err)
+	if remedy == "" && missingRight(err) {
+		remedy = "the findings about rights have the statements"
+	}
+	g.fail(check, cmp.Or(remedy, "see what the error says"), "%s", err)
 }
 
 // examineTransit says whether what goes to a server may be read on the way.
@@ -209,12 +218,14 @@ func (d *diagnosis) write(p *page) {
 			if f.Fix == "" {
 				continue
 			}
-			for i, line := range terminal.Wrap(terminal.Plain(f.Fix), width-len(indent)-2) {
-				lead := "  "
-				if i == 0 {
-					lead = "> "
+			for fix := range strings.SplitSeq(f.Fix, "\n") { // statements, each on its own
+				for i, line := range terminal.Wrap(terminal.Plain(fix), width-len(indent)-2) {
+					lead := "  "
+					if i == 0 {
+						lead = "> "
+					}
+					p.write(indent + p.paint(cyan, lead+line) + "\n")
 				}
-				p.write(indent + p.paint(cyan, lead+line) + "\n")
 			}
 		}
 	}

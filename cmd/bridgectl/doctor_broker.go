@@ -33,7 +33,7 @@ func (a *app) examineBroker(ctx context.Context, m *management) []group {
 	}
 	a.examineAllow(broker)
 	if m == nil {
-		broker.unknown("management API", "set BRIDGE_MANAGEMENT_URL, with a user that has the tag monitoring",
+		broker.unknown("management API", "set BRIDGE_MANAGEMENT_URL, with a user that has the tag monitoring and a permission on the virtual host, even an empty one",
 			"without it nobody sees policies, the nodes' alarms, a cluster's state, rights and other consumers")
 		for _, queue := range a.topology().Queues() {
 			examineDeclaration(queues, queue.Name, there[queue.Name].declared)
@@ -214,6 +214,71 @@ func (a *app) examineDepths(g *group, there map[string]depth) {
 			g.ok(check, "none are in %s", t.DeadQueue())
 		}
 	}
+}
+
+const (
+	// lostAge is how old a committed row must be before an empty queue says anything about it.
+	lostAge = 10 * time.Minute
+	// lostPause is between two looks: the management API's numbers are seconds old, and a
+	// verifier may delete a row after it has acked the message.
+	lostPause = 6 * time.Second
+)
+
+// examineLost looks for committed rows whose messages no queue of the verifiers has, if both
+// servers have answered. It can fail only because ctx has ended.
+func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
+	if a.opened.ledger == nil || a.opened.broker == nil || !a.opened.ledger.Features().Sweeps {
+		return nil
+	}
+	first := a.rowsWithoutMessage(ctx, m)
+	if len(first) == 0 {
+		return ctx.Err()
+	}
+	select {
+	case <-time.After(lostPause):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	lost := 0
+	for id := range a.rowsWithoutMessage(ctx, m) {
+		if first[id] {
+			lost++
+		}
+	}
+	if lost > 0 {
+		g.warn("lost messages", "ask bridgectl message about the IDs that orphans list --older-than="+short(lostAge)+" shows; what a receiver does not have, send again from your own data; only then sweep",
+			"%s, older than %s and not parked, though no message is ready in the queues of the verifiers or held: the messages were forwarded and the rows left, or are in the dead queue, or are lost (a queue was purged, messages expired, a verifier ran on a copy of the database)",
+			count(lost, "committed row"), short(lostAge))
+	}
+	return ctx.Err()
+}
+
+// rowsWithoutMessage are the IDs of committed rows that are not parked and not young, if the
+// queues of the verifiers are known to have no message.
+func (a *app) rowsWithoutMessage(ctx context.Context, m *management) map[uuid.UUID]bool {
+	rows, err := a.opened.ledger.Orphans(ctx, lostAge, orphansMost)
+	if err != nil || len(rows) == 0 {
+		return nil
+	}
+	t := a.topology()
+	queues := append(t.OrderedQueues(), t.Queue, t.WaitingQueue())
+	depths, err := a.depths(ctx, queues...)
+	if err != nil {
+		return nil // said already
+	}
+	for _, queue := range depths {
+		if queue.Messages > 0 {
+			return nil
+		}
+	}
+	if held, err := a.held(ctx, m, queues, depths); err != nil || held == nil || *held > 0 {
+		return nil
+	}
+	ids := make(map[uuid.UUID]bool, len(rows))
+	for _, row := range rows {
+		ids[row.ID] = true
+	}
+	return ids
 }
 
 func readyText(n int) string {

@@ -40,7 +40,7 @@ func (a *app) examineLedger(ctx context.Context, g *group) {
 	}
 	ledger, err := a.ledger(ctx)
 	if err != nil {
-		g.failed("ledger", err)
+		g.refused("ledger", migrate.LedgerPart, err)
 		return
 	}
 	prove(ctx, g, ledger)
@@ -52,6 +52,20 @@ func (a *app) examineLedger(ctx context.Context, g *group) {
 	if err != nil {
 		g.failed("settings", fmt.Errorf("examine the database: %w", err))
 	}
+}
+
+// refused is failed for what is read first: without the right to it nobody can ask which other
+// rights are missing.
+func (g *group) refused(check string, part migrate.Part, err error) {
+	if !missingRight(err) {
+		g.failed(check, err)
+		return
+	}
+	remedy := "GRANT SELECT ON bridge_" + string(part) + "_version TO the login;"
+	if part == migrate.LedgerPart {
+		remedy += "\nGRANT SELECT ON bridge_identity TO the login;\nthen ask again: the doctor has the statements for the other rights"
+	}
+	g.fail(check, remedy, "%s", err)
 }
 
 // prove does what a verifier does before it judges (rule 5 of package bridge).
@@ -78,7 +92,7 @@ func examineSchema(ctx context.Context, g *group, db *database.Database, part mi
 	}
 	s, err := readSchema(ctx, db, part)
 	if err != nil {
-		g.failed(check, err)
+		g.refused(check, part, err)
 		return false
 	}
 	switch s.State {

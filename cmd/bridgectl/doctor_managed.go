@@ -16,8 +16,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-// monitoringMend is for what a user with a lesser tag is not shown.
-const monitoringMend = "give the user of BRIDGE_MANAGEMENT_URL the tag monitoring"
+// monitoringMend is for what a user with a lesser tag is not shown, or one without a permission
+// on the virtual host, be it an empty one.
+const monitoringMend = "give the user of BRIDGE_MANAGEMENT_URL the tag monitoring, and any permission on the virtual host: rabbitmqctl set_permissions -p VHOST USER '^$' '^$' '^$'"
 
 // againMend is for what the API gathers every few seconds.
 const againMend = "ask again in a few seconds; a broker that has just started has not gathered it"

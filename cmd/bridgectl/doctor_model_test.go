@@ -1,14 +1,21 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+	mssql "github.com/microsoft/go-mssqldb"
+
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
@@ -98,6 +105,15 @@ func TestQueuesOfAllKinds(t *testing.T) {
 		{"a queue that deletes itself", func(g *group) {
 			examineArguments(g, &managedQueue{Name: "q", Type: "quorum", Durable: true, AutoDelete: true, Arguments: staging.Arguments}, staging, nil)
 		}, "arguments of q", inspect.Error, "deletes itself"},
+		{"a dead-letter exchange that is not set", func(g *group) {
+			args := looseMap{}
+			for name, value := range staging.Arguments {
+				if args[name] = value; name == "x-dead-letter-exchange" {
+					delete(args, name)
+				}
+			}
+			examineArguments(g, &managedQueue{Name: "q", Type: "quorum", Durable: true, Arguments: args}, staging, nil)
+		}, "arguments of q", inspect.Error, `must be "" (the default exchange): what the broker gives up`},
 		{"a federated queue", func(g *group) {
 			examinePolicies(g, &managedQueue{Name: "q", Type: "quorum", Policy: "p", EffectivePolicy: looseMap{"federation-upstream-set": "all"}}, roleStaging, staging)
 		}, "policies of q", inspect.Warning, `federation-upstream-set is "all"`},
@@ -180,6 +196,31 @@ func TestWhatServersAndMessagesSayCannotActOnATerminal(t *testing.T) {
 	p.line("%s", "line\x1b[31m")
 	if p.err != nil || strings.ContainsAny(text.String(), "\x1b\a\x00\u009b") || !strings.Contains(text.String(), "next") {
 		t.Errorf("%q", &text)
+	}
+}
+
+func TestWhoLacksARightIsToldWhichToGrant(t *testing.T) {
+	for _, err := range []error{&pgconn.PgError{Code: "42501"}, &mysql.MySQLError{Number: 1142}, mssql.Error{Number: 229}} {
+		g := new(group)
+		g.refused("schema", migrate.LedgerPart, fmt.Errorf("read: %w", err))
+		g.refused("schema", migrate.InboxPart, err)
+		g.failed("proof", err)
+		for i, want := range []string{"GRANT SELECT ON bridge_identity", "GRANT SELECT ON bridge_inbox_version", "the findings about rights"} {
+			if !strings.Contains(g.Findings[i].Fix, want) {
+				t.Errorf("%v: %+v", err, g.Findings[i])
+			}
+		}
+	}
+	g := new(group)
+	g.refused("schema", migrate.LedgerPart, &pgconn.PgError{Code: "XX000"})
+	if g.Findings[0].Fix != "see what the error says" {
+		t.Errorf("%+v", g.Findings)
+	}
+	// Statements are pasted: each begins a line.
+	var text strings.Builder
+	newDiagnosis([]group{{Findings: []inspect.Finding{{Level: inspect.Error, Fix: "GRANT a;\nGRANT b;"}}}}).write(&page{w: &text})
+	if !regexp.MustCompile(`> GRANT a;\n +> GRANT b;\n`).MatchString(text.String()) {
+		t.Errorf("%s", &text)
 	}
 }
 

@@ -24,7 +24,7 @@ const (
 // defaultConsumerTimeout is RabbitMQ's.
 const defaultConsumerTimeout = 30 * time.Minute
 
-const argumentsMend = "delete the queue when it is empty and create it again, or name another one"
+const argumentsMend = "empty the queue (README, 'A queue with other arguments'), delete it and create it again, or name another one"
 
 // examineArguments compares a queue's arguments with those that it must have. Whether
 // there are others that matter the broker says.
@@ -55,9 +55,9 @@ func examineArguments(g *group, q *managedQueue, want bridge.Queue, declared err
 		}
 		switch {
 		case isWanted && !isThere:
-			g.fail(check, mend, "%s is not set, must be %v%s", name, wanted, consequence(name))
+			g.fail(check, mend, "%s is not set, must be %s%s", name, wantedText(wanted), consequence(name))
 		case isWanted && !sameValue(there, wanted):
-			g.fail(check, argumentMend(name, mend), "%s is %s, must be %v%s", name, valueText(there), wanted, consequence(name))
+			g.fail(check, argumentMend(name, mend), "%s is %s, must be %s%s", name, valueText(there), wantedText(wanted), consequence(name))
 		case !isWanted && harmful[name] != "":
 			g.fail(check, mend, "%s is set to %s%s", name, valueText(there), consequence(name))
 		}
@@ -66,6 +66,14 @@ func examineArguments(g *group, q *managedQueue, want bridge.Queue, declared err
 		examineDeclaration(g, q.Name, declared)
 	}
 	g.fineSince(before, check, "%s", q.Type)
+}
+
+// wantedText is the value that an argument must have. The empty one is a name.
+func wantedText(v any) string {
+	if v == "" {
+		return `"" (the default exchange)`
+	}
+	return fmt.Sprint(v)
 }
 
 func argumentMend(name, mend string) string {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	mysqldriver "github.com/go-sql-driver/mysql"
+
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
@@ -19,9 +21,29 @@ var mends = []struct {
 }{
 	{bridge.ErrLaterSchema, "run the bridgectl of the release that made the tables, or of a later one"},
 	{bridge.ErrNoSchema, "name the right database, or create the tables with bridgectl migrate up"},
-	{errManagementLogin, "correct its user and password, and give the user the tag monitoring"},
+	{errManagementLogin, "correct its user and password, and " + monitoringMend},
+	{errManagementRights, monitoringMend},
 	{errManagementAway, "see that the management plugin runs, and that host and port are right"},
 }
+
+// missingRight tells whether a database refuses the login a statement, by the drivers' codes.
+func missingRight(err error) bool {
+	var postgres interface{ SQLState() string }
+	var sqlServer interface{ SQLErrorNumber() int32 }
+	var mysql *mysqldriver.MySQLError
+	switch {
+	case errors.As(err, &postgres):
+		return postgres.SQLState() == "42501"
+	case errors.As(err, &sqlServer):
+		return sqlServer.SQLErrorNumber() == 229 || sqlServer.SQLErrorNumber() == 230
+	case errors.As(err, &mysql):
+		return mysql.Number == 1142 || mysql.Number == 1143
+	}
+	return false
+}
+
+// failureLine is an error among answers, in one line.
+func failureLine(err error) string { return mend.Line(explain(err).Error()) }
 
 // explain puts what to do behind an error.
 func explain(err error) error { return mend.With(err, mendOf(err)) }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/cmd/internal/commandtest"
 )
 
@@ -77,12 +78,13 @@ func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 		{"doctor", "BRIDGE_MANAGEMENT_URL=https://user:s3cret@host?cacertfile=/nowhere/ca.pem", exitMisused, "BRIDGE_MANAGEMENT_URL: read cacertfile: open /nowhere/ca.pem"},
 		{"message x", "", exitMisused, `"x" is not a message ID`},
 		{"message 018f0000-0000-7000-8000-000000000000", "BRIDGE_DATABASE_URL= BRIDGE_AMQP_URL=", exitMisused, "nothing is known without a server"},
-		{"message 018f0000-0000-7000-8000-000000000000", "BRIDGE_DATABASE_URL=", exitFailed, "BRIDGE_AMQP_URL: connect to the broker"},
+		{"message 018f0000-0000-7000-8000-000000000000", "BRIDGE_MANAGEMENT_URL=nonsense", exitMisused, "BRIDGE_MANAGEMENT_URL: it must be http://user:password@host:port"},
 		{"orphans sweep --older-than=59m", "", exitMisused, "--older-than: must be 1h0m0s at least"},
 		{"dead show", "", exitMisused, "requires at least 1 arg"},
 		{"dead list x", "", exitMisused, "unknown command"},
 		{"dead list --limit=0", "", exitMisused, "--limit: must be positive"},
 		{"dead list --reason=unroutible", "", exitMisused, `--reason: "unroutible" is not usable; give some of malformed, foreign,`},
+		{"dead list --queue=emails --reason=failed,too-old", "", exitFailed, "BRIDGE_AMQP_URL: connect to the broker"},
 		{"dead list --verdict=maybe", "", exitMisused, `--verdict: "maybe" is not usable; give committed or unknown`},
 		{"dead list --target=late", "", exitMisused, `--target: "late" is not EXCHANGE:KEY; write :late`},
 		{"dead list --older-than=-1s", "", exitMisused, "--older-than"},
@@ -175,10 +177,50 @@ func TestTheDoctorAndTheStatusShowWhatIsThereAndWhatIsAway(t *testing.T) {
 	if code != exitFailed || stderr != "" || !strings.Contains(stdout, "failed: BRIDGE_AMQP_URL: connect to the broker") || !strings.Contains(stdout, identity) {
 		t.Errorf("status without a broker: exit code %d\n%s%s", code, stdout, stderr)
 	}
+	if failed, ledger := strings.Index(stdout, "failed:"), strings.Index(stdout, identity); failed > ledger {
+		t.Errorf("what has failed comes last\n%s", stdout)
+	}
+	inbox := append(file, "BRIDGE_INBOX_URL"+strings.TrimPrefix(file[0], "BRIDGE_DATABASE_URL"))
+	called(t, inbox, "migrate", "up", "--inbox")
+	code, stdout, stderr = called(t, inbox, "message", "018f0000-0000-7000-8000-000000000000")
+	if code != exitFailed || stderr != "" || !strings.Contains(stdout, "\nfailed: BRIDGE_AMQP_URL: connect to the broker") {
+		t.Errorf("message without a broker: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	for _, line := range []string{`ledger +no row, and none can come`, `queues +not known`, `inbox +not in it`} {
+		if !regexp.MustCompile("(?m)^" + line + "$").MatchString(stdout) {
+			t.Errorf("message says no %q\n%s", line, stdout)
+		}
+	}
 	for _, address := range []string{awayDatabase, "postgres://user:s3cret/x@host/db"} {
 		code, stdout, _ := called(t, []string{"BRIDGE_DATABASE_URL=" + address}, "doctor", "database")
 		if code != exitUnwell || !strings.Contains(stdout, "error    connection") || !strings.Contains(stdout, "BRIDGE_DATABASE_URL") {
 			t.Errorf("%s: exit code %d\n%s", address, code, stdout)
+		}
+	}
+}
+
+// What a login may not see is not none, and what a verifier has locked is parked too.
+func TestWhatIsNotSeenIsSaid(t *testing.T) {
+	held := func(held *int64) string { return (&messageFacts{Queues: map[string]int{}, Held: held}).onWayText() }
+	shown := func(v view) string {
+		var text strings.Builder
+		v.write(&page{w: &text})
+		return text.String()
+	}
+	open := &ledgerStatus{Open: []inspect.Holder{{Session: "7"}}}
+	for says, text := range map[string]string{
+		`\s-\n$`: shown(&statusFacts{Ledger: &ledgerStatus{}}),
+		`OPEN is not known: the login may not see other sessions`: shown(&statusFacts{Ledger: &ledgerStatus{unseen: true}}),
+		`\s0\n$`:                shown(&statusFacts{Ledger: &ledgerStatus{Open: []inspect.Holder{}}}),
+		`\n- +7 +- +- +- +-\n$`: shown(&statusFacts{Ledger: open}),
+		`^0 of 4 parked messages shown; the others are locked`:          shown(&parkedList{Parked: 4, limit: 100}),
+		`^1 of 4 parked messages shown\n$`:                              regexp.MustCompile(`(?s)^.*\n\n`).ReplaceAllString(shown(&parkedList{Parked: 4, Messages: make([]parkedMessage, 1), limit: 1}), ""),
+		`^not looked for; 0 ready; verifiers hold 8, perhaps this one$`: held(new(int64(8))),
+		`^not looked for; 0 ready; verifiers hold none$`:                held(new(int64)),
+		`^not looked for; 0 ready; what verifiers hold is not known`:    held(nil),
+	} {
+		if !regexp.MustCompile(says).MatchString(text) {
+			t.Errorf("%q is not %s", text, says)
 		}
 	}
 }

@@ -26,7 +26,9 @@ far as their servers are named by variables, and says what it means and what com
 It changes nothing. What is still in the staging queue, the waiting queue or the ordered
 queues is counted only, as looking there takes messages away from the verifiers for a
 moment. --peek-staging looks into the first two. It never looks into an ordered queue:
-that would change the order.`,
+that would change the order. How many messages verifiers hold unacked is known with
+BRIDGE_MANAGEMENT_URL. A server that does not answer is shown as such, and makes the exit
+code 1.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, ok := validID(args[0])
@@ -40,12 +42,22 @@ that would change the order.`,
 			case a.config.Database.URL == "" && a.config.AMQP.URL == "" && a.config.Inbox.URL == "":
 				return misused("nothing is known without a server: set BRIDGE_DATABASE_URL, BRIDGE_AMQP_URL or BRIDGE_INBOX_URL")
 			}
-			facts, err := l.look(cmd.Context(), id)
+			m, err := a.management()
 			if err != nil {
 				return err
 			}
+			facts := l.look(cmd.Context(), m, id)
+			if err := cmd.Context().Err(); err != nil {
+				return err
+			}
 			facts.conclude()
-			return a.print(facts)
+			if err := a.print(facts); err != nil {
+				return err
+			}
+			if len(facts.Failures) > 0 {
+				return &exitError{exitFailed}
+			}
+			return nil
 		},
 	}
 	cmd.Flags().IntVar(&l.limit, "limit", defaultLimit, "how many messages of the dead queue, the audit queue and the parked messages are looked at")
@@ -72,10 +84,15 @@ type messageFacts struct {
 	Staging   *stagingFacts  `json:"staging"`
 	Inbox     []inboxClaim   `json:"inbox"`
 	Queues    map[string]int `json:"queues"` // ready messages
+	Held      *int64         `json:"held"`   // by verifiers, unacked; nil: not known
 	Meaning   []string       `json:"meaning"`
 	Next      string         `json:"next"`
+	Failures  []string       `json:"failures"` // what could not be found out
 
-	onWay int // ready messages in the verifiers' queues, without those that were looked into
+	asked map[string]bool // the servers, by their variables
+
+	ready int // messages in the verifiers' queues
+	onWay int // of these, those in queues that were not looked into
 }
 
 type rowFacts struct {
@@ -83,6 +100,8 @@ type rowFacts struct {
 	State      string           `json:"state"`
 	RecordedAt *time.Time       `json:"recorded_at"` // of a committed row; nil if not found out
 	Holders    []inspect.Holder `json:"holders"`     // of an open transaction, as far as the login may see
+
+	sweptBefore time.Time // the watermark, where the row is absent
 }
 
 type parkedFacts struct {
@@ -116,40 +135,52 @@ type messageLook struct {
 	consumers   []string
 }
 
-func (l *messageLook) look(ctx context.Context, id uuid.UUID) (*messageFacts, error) {
-	facts := &messageFacts{ID: id}
+// look asks all servers that are named, also after one of them has failed.
+func (l *messageLook) look(ctx context.Context, m *management, id uuid.UUID) *messageFacts {
+	facts := &messageFacts{ID: id, Failures: []string{}, asked: map[string]bool{
+		"BRIDGE_DATABASE_URL": l.app.config.Database.URL != "", "BRIDGE_AMQP_URL": l.app.config.AMQP.URL != "", "BRIDGE_INBOX_URL": l.app.config.Inbox.URL != ""}}
 	if at := wire.MadeAt(id); !at.IsZero() {
 		facts.CreatedAt = new(at.UTC())
 	}
 	// In the order of a message's way, so that one that moves meanwhile is rather seen
 	// twice than not at all.
 	if l.app.config.Database.URL != "" {
-		if err := l.askLedger(ctx, facts); err != nil {
-			return nil, err
-		}
+		l.askLedger(ctx, facts)
 	}
 	if l.app.config.AMQP.URL != "" {
-		if err := l.askQueues(ctx, facts); err != nil {
-			return nil, err
-		}
+		l.askQueues(ctx, m, facts)
 	}
 	var err error
-	facts.Inbox, err = l.app.claims(ctx, id.String(), l.consumers)
-	return facts, err
+	if facts.Inbox, err = l.app.claims(ctx, id.String(), l.consumers); err != nil {
+		facts.Inbox = nil
+		facts.failed(err)
+	}
+	return facts
 }
 
-func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) error {
+// failed notes what could not be found out.
+func (f *messageFacts) failed(err error) {
+	if line := failureLine(err); !slices.Contains(f.Failures, line) {
+		f.Failures = append(f.Failures, line)
+	}
+}
+
+func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) {
 	ledger, err := l.app.ledger(ctx)
 	if err != nil {
-		return err
+		facts.failed(err)
+		return
 	}
 	if ledger.Features().Parks {
 		if facts.Parked, err = l.askParked(ctx, ledger, facts.ID); err != nil {
-			return err
+			facts.Parked = nil
+			facts.failed(err)
 		}
 	}
-	facts.Ledger, err = l.askRow(ctx, ledger, facts.ID)
-	return err
+	if facts.Ledger, err = l.askRow(ctx, ledger, facts.ID); err != nil {
+		facts.Ledger = nil
+		facts.failed(err)
+	}
 }
 
 func (l *messageLook) askParked(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*parkedFacts, error) {
@@ -197,6 +228,9 @@ func (l *messageLook) askRow(ctx context.Context, ledger *database.Ledger, id uu
 		row.State = rowOpen
 	case driver.RolledBack:
 		row.State = rowAbsent
+		if ledger.Features().Sweeps {
+			row.sweptBefore, err = ledger.SweptBefore(ctx)
+		}
 	case driver.Committed: // meanwhile
 		row.RecordedAt, err = recordedAt(ctx, ledger, id)
 	}
@@ -221,7 +255,11 @@ func recordedAt(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*time.
 	return nil, nil
 }
 
-func (l *messageLook) askQueues(ctx context.Context, facts *messageFacts) error {
+func (l *messageLook) askQueues(ctx context.Context, m *management, facts *messageFacts) {
+	if _, err := l.app.broker(ctx); err != nil {
+		facts.failed(err)
+		return
+	}
 	t := l.app.topology()
 	id := facts.ID.String()
 	if l.peekStaging > 0 {
@@ -233,7 +271,7 @@ func (l *messageLook) askQueues(ctx context.Context, facts *messageFacts) error 
 				return nil
 			})
 			if err != nil {
-				return err
+				facts.failed(err)
 			}
 			if facts.Staging.LookedAt += seen; found {
 				facts.Staging.Found = append(facts.Staging.Found, queue)
@@ -241,14 +279,17 @@ func (l *messageLook) askQueues(ctx context.Context, facts *messageFacts) error 
 		}
 	}
 	if err := l.askDead(ctx, facts, t.DeadQueue()); err != nil {
-		return err
+		facts.Dead = nil
+		facts.failed(err)
 	}
 	if err := l.askAudit(ctx, facts, t.AuditQueue()); err != nil {
-		return err
+		facts.failed(err)
 	}
-	depths, err := l.app.depths(ctx, append(t.OrderedQueues(), t.Queue, t.WaitingQueue(), t.DeadQueue())...)
+	verifiers := append(t.OrderedQueues(), t.Queue, t.WaitingQueue())
+	depths, err := l.app.depths(ctx, append(slices.Clone(verifiers), t.DeadQueue())...)
 	if err != nil {
-		return err
+		facts.failed(err)
+		return
 	}
 	facts.Queues = make(map[string]int, len(depths))
 	for name, queue := range depths {
@@ -261,7 +302,12 @@ func (l *messageLook) askQueues(ctx context.Context, facts *messageFacts) error 
 	for _, queue := range notLookedInto {
 		facts.onWay += depths[queue].Messages
 	}
-	return nil
+	for _, queue := range verifiers {
+		facts.ready += depths[queue].Messages
+	}
+	if facts.Held, err = l.app.held(ctx, m, verifiers, depths); err != nil {
+		facts.failed(err)
+	}
 }
 
 func (l *messageLook) askDead(ctx context.Context, facts *messageFacts, queue string) (err error) {

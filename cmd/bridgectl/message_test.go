@@ -13,6 +13,9 @@ func TestConclude(t *testing.T) {
 	dead := func(verdict string) *deadFacts {
 		return &deadFacts{Found: []*deadMessage{{Reason: "swept", Text: "old", Verdict: verdict}}}
 	}
+	now := time.Now()
+	old, none := &rowFacts{State: rowCommitted, RecordedAt: new(now.Add(-time.Hour))}, map[string]int{}
+	foreign := &deadFacts{Found: []*deadMessage{{Reason: "foreign", Verdict: "unknown", StagedAt: &now}}}
 	row := func(state string) *rowFacts { return &rowFacts{State: state} }
 	for name, c := range map[string]struct {
 		facts messageFacts
@@ -26,7 +29,26 @@ func TestConclude(t *testing.T) {
 		"of another ledger, dead": {messageFacts{Ledger: row(rowAbsent), Dead: &deadFacts{Found: []*deadMessage{{Reason: "foreign", Ledger: "theirs", Verdict: "unknown"}}}},
 			[]string{"it belongs to ledger theirs", "With that ledger's database, dead replay"}, []string{"rolled back"}},
 		"unknown, dead, row gone": {messageFacts{Ledger: row(rowAbsent), Dead: dead("unknown")},
-			[]string{"rolled back, or it was forwarded before"}, []string{"once the message was safe"}},
+			[]string{"rolled back, or it was forwarded before, or its row was removed as an orphan"}, []string{"once the message was safe", "discard it."}},
+		"foreign to a verifier, and not to the ledger at hand": {messageFacts{Ledger: row(rowAbsent), Dead: foreign},
+			[]string{"rolled back, unless it was forwarded before (ask the inbox): discard it.", "dead replay --force"}, []string{"orphan"}},
+		"likewise, and a sweep was since": {messageFacts{Ledger: &rowFacts{State: rowAbsent, sweptBefore: now.Add(-20 * time.Minute)}, Dead: foreign},
+			[]string{"or its row was removed as an orphan: ask the inbox"}, []string{"discard it."}},
+		"committed, and perhaps with a verifier": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none, Held: new(int64(8))},
+			[]string{"A verifier may hold it because the target takes nothing", "'target is held'"}, []string{"lost"}},
+		"committed, and nobody tells what verifiers hold": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none},
+			[]string{"A verifier may hold it"}, []string{"lost"}},
+		"committed, and others are ready": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none, Held: new(int64), ready: 1},
+			[]string{"A verifier may hold it"}, []string{"lost"}},
+		"committed, and not all dead ones were looked at": {messageFacts{Ledger: old, Dead: &deadFacts{LookedAt: 1, Depth: 2}, Queues: none, Held: new(int64)},
+			[]string{"A verifier may hold it"}, []string{"lost"}},
+		"committed just now, and nowhere yet": {messageFacts{Ledger: &rowFacts{State: rowCommitted, RecordedAt: &now}, Dead: &deadFacts{}, Queues: none, Held: new(int64)},
+			[]string{"A verifier may hold it"}, []string{"lost"}},
+		"committed, and nowhere": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none, Held: new(int64)},
+			[]string{"or it is lost", "Ask the receiver's inbox", "send it again from your own data", "Only then sweep"}, []string{"A verifier forwards it"}},
+		"absent, others with a verifier": {messageFacts{Ledger: row(rowAbsent), Held: new(int64(3))},
+			[]string{"in the queues of the verifiers (3 messages)"}, nil},
+		"a server failed": {messageFacts{Failures: []string{"it is down"}}, []string{"Ask again when the servers that failed answer."}, nil},
 		"handled, row gone": {messageFacts{Ledger: row(rowAbsent), Inbox: []inboxClaim{{Consumer: "c", State: stateDone}}},
 			[]string{"Consumer c has handled it", "it was forwarded, and the row deleted", "Nothing."}, []string{"rolled back"}},
 		"handled, row there": {messageFacts{Ledger: row(rowCommitted), Inbox: []inboxClaim{{Consumer: "c", State: stateDone}}},

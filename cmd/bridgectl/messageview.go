@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 )
@@ -36,7 +38,11 @@ func (f *messageFacts) conclude() {
 	if len(f.Meaning) == 0 {
 		say("Nothing is known about it.")
 	}
-	if f.Next == "" {
+	switch {
+	case f.Next != "":
+	case len(f.Failures) > 0:
+		f.Next = "Ask again when the servers that failed answer."
+	default:
 		f.Next = "Nothing."
 	}
 }
@@ -77,7 +83,7 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 		f.Next = "A verifier deletes the row, or sweeps it as an orphan later."
 	case f.Ledger.State == rowCommitted:
 		say("Its row is in the ledger: its transaction committed, and no verifier has deleted the row after forwarding it.")
-		f.Next = "A verifier forwards it as soon as it has it. If one has forwarded it already and died, the row is an orphan, which a sweep removes."
+		f.concludeForward(say)
 	case dead:
 		f.concludeDeadRow(say, f.Dead.Found[0])
 	case dropped:
@@ -89,10 +95,29 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 		f.Next = "A verifier drops it."
 	default:
 		say("No row is in the ledger, and no transaction is open that could bring one: it was forwarded and the row deleted, or its transaction rolled back, or there never was such a message.")
-		if f.onWay > 0 {
-			f.Next = fmt.Sprintf("If it is still in the queues of the verifiers (%s), a verifier drops it.", count(f.onWay, "message"))
+		n := f.onWay
+		if f.Held != nil {
+			n += int(*f.Held)
+		}
+		if n > 0 {
+			f.Next = fmt.Sprintf("If it is still in the queues of the verifiers (%s), a verifier drops it.", count(n, "message"))
 		}
 	}
+}
+
+// rowAge is how old a row must be before an empty queue says anything: the management API's
+// numbers are seconds old, and a verifier deletes a row after it has forwarded the message.
+const rowAge = time.Minute
+
+// concludeForward is about a committed message that nobody is known to have.
+func (f *messageFacts) concludeForward(say func(string, ...any)) {
+	empty := f.Queues != nil && f.ready == 0 && f.Held != nil && *f.Held == 0 && f.Dead != nil && f.Dead.LookedAt >= f.Dead.Depth
+	if empty && f.Ledger.RecordedAt != nil && time.Since(*f.Ledger.RecordedAt) > rowAge {
+		say("No message is ready in the queues of the verifiers, and verifiers hold none. Either it was forwarded and its row was left, or it is lost: somebody purged or deleted a queue, it expired, or a verifier that ran on a copy of the database dropped it.")
+		f.Next = "Ask the receiver's inbox. If the receiver does not have it, send it again from your own data. Only then sweep its row (orphans sweep)."
+		return
+	}
+	f.Next = "A verifier forwards it as soon as it has it and its target takes it. A verifier may hold it because the target takes nothing: its log says 'target is held', and its status page names the target. If a verifier has forwarded it already and died, the row is an orphan, which a sweep removes."
 }
 
 // concludeDeadRow is about a dead message without a row in the ledger at hand.
@@ -104,8 +129,21 @@ func (f *messageFacts) concludeDeadRow(say func(string, ...any), m *deadMessage)
 		say("The ledger at hand knows nothing of it: it belongs to ledger %s.", m.Ledger)
 		f.Next = "With that ledger's database, dead replay finds out whether it is committed. It stays there until dead replay sends it, or dead discard removes it."
 	default:
-		say("No row is in the ledger: its transaction rolled back, or it was forwarded before.")
+		say("No row is in the ledger: %s.", absentText(m, f.Ledger.sweptBefore))
+		f.Next = "It stays there until dead discard removes it, or dead replay --force sends it."
 	}
+}
+
+// sweepMargin is how far the clocks of senders and databases may be apart ('The sweep' in
+// package driver).
+const sweepMargin = 30 * time.Minute
+
+// absentText says what became of a dead message that has no row, and none can come.
+func absentText(m *deadMessage, sweptBefore time.Time) string {
+	if m.Reason == wire.DeadSwept || !sweptBefore.IsZero() && (m.StagedAt == nil || m.StagedAt.Before(sweptBefore.Add(sweepMargin))) {
+		return "rolled back, or it was forwarded before, or its row was removed as an orphan: ask the inbox and your own data"
+	}
+	return "rolled back, unless it was forwarded before (ask the inbox): discard it"
 }
 
 func prefixed(prefix, text string) string {
@@ -124,9 +162,14 @@ func (f *messageFacts) write(p *page) {
 	if f.CreatedAt != nil {
 		add("created", "%s", when(f.CreatedAt))
 	}
-	const notAsked = "not asked: %s is not set"
+	notAsked := func(variable string) string {
+		if f.asked[variable] {
+			return "not known"
+		}
+		return "not asked: " + variable + " is not set"
+	}
 	if l := f.Ledger; l == nil {
-		add("ledger", notAsked, "BRIDGE_DATABASE_URL")
+		add("ledger", "%s", notAsked("BRIDGE_DATABASE_URL"))
 	} else {
 		add("ledger", "%s", map[string]string{
 			rowCommitted: "committed, the row is there", rowOpen: "a transaction that has recorded it is open", rowAbsent: "no row, and none can come",
@@ -148,8 +191,8 @@ func (f *messageFacts) write(p *page) {
 			add("parked", "no")
 		}
 	}
-	if f.Dead == nil {
-		add("queues", notAsked, "BRIDGE_AMQP_URL")
+	if f.Dead == nil && f.Queues == nil {
+		add("queues", "%s", notAsked("BRIDGE_AMQP_URL"))
 	} else {
 		f.queueRows(add)
 	}
@@ -160,8 +203,14 @@ func (f *messageFacts) write(p *page) {
 		}
 		add("inbox of "+claim.Consumer, "%s%s", state, prefixed(": ", claim.Error))
 	}
-	if f.Inbox == nil {
-		add("inbox", notAsked, "BRIDGE_INBOX_URL")
+	switch {
+	case f.Inbox == nil:
+		add("inbox", "%s", notAsked("BRIDGE_INBOX_URL"))
+	case len(f.Inbox) == 0:
+		add("inbox", "not in it")
+	}
+	for _, failure := range f.Failures {
+		p.line("%s", "failed: "+failure)
 	}
 	p.table(nil, rows)
 	p.space()
@@ -178,20 +227,16 @@ func (f *messageFacts) queueRows(add func(name, format string, args ...any)) {
 		}
 		return fmt.Sprintf("not among the %d there", seen)
 	}
-	if s := f.Staging; s != nil {
-		where := fmt.Sprintf("not among the first %s", count(s.LookedAt, "message"))
-		if len(s.Found) > 0 {
-			where = "in queue " + strings.Join(s.Found, " and ")
+	add("on its way", "%s", f.onWayText())
+	switch d := f.Dead; {
+	case d == nil:
+		add("dead queue", "not known")
+	case len(d.Found) == 0:
+		add("dead queue", "%s", notAmong(d.LookedAt, d.Depth))
+	default:
+		for _, m := range d.Found {
+			add("dead queue", "%s, verdict %s, for %s, since %s", m.Reason, m.Verdict, m.target(), when(m.DeadAt))
 		}
-		add("on its way", "%s", where)
-	} else {
-		add("on its way", "not looked for; %s in the queues of the verifiers", count(f.onWay, "message"))
-	}
-	if len(f.Dead.Found) == 0 {
-		add("dead queue", "%s", notAmong(f.Dead.LookedAt, f.Dead.Depth))
-	}
-	for _, m := range f.Dead.Found {
-		add("dead queue", "%s, verdict %s, for %s, since %s", m.Reason, m.Verdict, m.target(), when(m.DeadAt))
 	}
 	switch d := f.Dropped; {
 	case d == nil:
@@ -200,6 +245,28 @@ func (f *messageFacts) queueRows(add func(name, format string, args ...any)) {
 	default:
 		add("audit queue", "dropped at %s", when(&d.At[0]))
 	}
+}
+
+// onWayText says what is in the queues of the verifiers, and with the verifiers.
+func (f *messageFacts) onWayText() string {
+	text := "not known"
+	switch s := f.Staging; {
+	case s != nil && len(s.Found) > 0:
+		return "in queue " + strings.Join(s.Found, " and ")
+	case s != nil:
+		text = "not among the first " + count(s.LookedAt, "message")
+	case f.Queues != nil:
+		text = fmt.Sprintf("not looked for; %d ready", f.onWay)
+	}
+	switch {
+	case f.Queues == nil:
+		return text
+	case f.Held == nil:
+		return text + "; what verifiers hold is not known (BRIDGE_MANAGEMENT_URL)"
+	case *f.Held == 0:
+		return text + "; verifiers hold none"
+	}
+	return text + fmt.Sprintf("; verifiers hold %d, perhaps this one", *f.Held)
 }
 
 // holderText is a session in one line.

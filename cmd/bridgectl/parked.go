@@ -31,7 +31,8 @@ func newParkedList(a *app) *cobra.Command {
 		Short: "List parked messages of committed transactions",
 		Long: `Lists the parked messages of committed transactions, in the order in which the database
 sorts their IDs, which is mostly that of their age. To read them it locks them for a moment,
-as a verifier does that stages them; it stages none.`,
+as a verifier does that stages them; it stages none. It leaves out what a verifier has
+locked meanwhile.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 || limit > parkedCount {
 				return misused("--limit: must be 1 to %d", parkedCount)
@@ -43,7 +44,7 @@ as a verifier does that stages them; it stages none.`,
 			case !ledger.Features().Parks:
 				return errors.New("this ledger keeps no parked messages")
 			}
-			list := new(parkedList)
+			list := &parkedList{limit: limit}
 			if list.Messages, err = lookAtParked(cmd.Context(), ledger, limit); err != nil {
 				return err
 			}
@@ -111,6 +112,8 @@ func readParked(ledger uuid.UUID, p driver.Parked) parkedMessage {
 type parkedList struct {
 	Parked   int             `json:"parked"` // at most parkedCount
 	Messages []parkedMessage `json:"messages"`
+
+	limit int
 }
 
 func (l *parkedList) write(p *page) {
@@ -122,5 +125,9 @@ func (l *parkedList) write(p *page) {
 		p.table([]string{"ID", "TARGET", "PARKED FOR", "SIZE", ""}, rows)
 		p.space()
 	}
-	p.line("%d of %s shown", len(l.Messages), count(l.Parked, "parked message"))
+	more := ""
+	if len(l.Messages) < min(l.Parked, l.limit) {
+		more = "; the others are locked: a verifier is staging them, or has just done so"
+	}
+	p.line("%d of %s shown%s", len(l.Messages), count(l.Parked, "parked message"), more)
 }

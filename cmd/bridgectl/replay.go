@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -63,6 +64,7 @@ func (p *planner) plan(ctx context.Context, messages []*deadMessage) ([]replayPl
 type knowledge struct {
 	identity uuid.UUID // zero: there is none
 	keeps    bool      // its rows stay
+	swept    time.Time // the watermark of its sweeps
 	rows     map[uuid.UUID]bool
 }
 
@@ -93,7 +95,10 @@ func (p *planner) lookUp(ctx context.Context, messages []*deadMessage) (known kn
 		}
 		ids = ids[n:]
 	}
-	return known, nil
+	if ledger.Features().Sweeps {
+		known.swept, err = ledger.SweptBefore(ctx)
+	}
+	return known, err
 }
 
 func (p *planner) decide(m *deadMessage, known knowledge) (plan replayPlan) {
@@ -112,7 +117,7 @@ func (p *planner) decide(m *deadMessage, known knowledge) (plan replayPlan) {
 	case missing == nil:
 		plan.note = "its row was in the ledger"
 	case m.Verdict != driver.Committed.String():
-		plan.refusal = unknownText(m, *missing, known.identity)
+		plan.refusal = unknownText(m, *missing, known)
 	case missing.Ledger == known.identity && known.keeps:
 		plan.refusal = "its header says committed, and its table has no row with its ID: the header is forged, or the row was deleted"
 	default:
@@ -123,7 +128,7 @@ func (p *planner) decide(m *deadMessage, known knowledge) (plan replayPlan) {
 	}
 	plan.refusal = ""
 	if !p.force && p.forbids(m) {
-		return replayPlan{refusal: "the verifiers' allow-list forbids its target; --force sends it all the same"}
+		return replayPlan{refusal: "the verifiers' allow-list forbids its target; --force sends it all the same, or set BRIDGE_ALLOW here as the verifiers have it"}
 	}
 	for _, member := range m.members {
 		plan.out = append(plan.out, p.outgoing(member))
@@ -147,21 +152,18 @@ func (p *planner) forbids(m *deadMessage) bool {
 }
 
 // unknownText says why nobody knows that a message is committed.
-func unknownText(m *deadMessage, s wire.Staged, identity uuid.UUID) string {
+func unknownText(m *deadMessage, s wire.Staged, known knowledge) string {
 	text := "nobody knows what became of its transaction: "
 	if m.Members > 0 {
 		text = "nobody knows what became of the transaction of its member " + s.ID.String() + ": "
 	}
 	switch {
-	case identity == uuid.Nil:
+	case known.identity == uuid.Nil:
 		text += "BRIDGE_DATABASE_URL is not set, so its ledger cannot be asked"
-	case s.Ledger != identity:
+	case s.Ledger != known.identity:
 		text += "it belongs to ledger " + s.Ledger.String() + ", not to the one at hand; name that one's database, which may know it"
 	default:
-		text += "it has no row in the ledger: rolled back, still open, or forwarded before"
-		if m.Reason == wire.DeadSwept {
-			text += ", or its row was removed as an orphan"
-		}
+		text = "it has no row in the ledger. Unless its transaction is still open (bridgectl message tells), it was " + absentText(m, known.swept)
 	}
 	return text
 }

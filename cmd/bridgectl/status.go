@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 )
 
 const (
@@ -80,7 +79,9 @@ type ledgerStatus struct {
 	Rows     *int             `json:"rows"`    // committed ones that are not parked, up to ledgerRowsMost, on SQLite older than a second; nil: this ledger does not tell
 	Orphans  *int             `json:"orphans"` // of these, those older than the sweep age, up to orphansMost
 	Parked   *int             `json:"parked"`  // up to parkedCount
-	Open     []inspect.Holder `json:"open"`    // transactions that have recorded and are open, up to holdersMost; nil: this ledger does not tell
+	Open     []inspect.Holder `json:"open"`    // transactions that have recorded and are open, up to holdersMost; nil: this ledger does not tell, or the login may not see them
+
+	unseen bool // the login may not see them
 }
 
 // statusPatience bounds the look at all servers.
@@ -94,7 +95,7 @@ func (a *app) status(ctx context.Context, m *management, openFor time.Duration) 
 	facts := &statusFacts{At: time.Now().UTC(), Failures: []string{}}
 	fail := func(err error) {
 		if err != nil {
-			facts.Failures = append(facts.Failures, mend.Line(explain(err).Error()))
+			facts.Failures = append(facts.Failures, failureLine(err))
 		}
 	}
 	if a.config.AMQP.URL != "" {
@@ -181,9 +182,7 @@ func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration) (*ledgerS
 		if status.Open, err = ledger.OpenTransactions(ctx, openFor, holdersMost); err != nil {
 			return nil, fmt.Errorf("list open transactions: %w", err)
 		}
-		if status.Open == nil {
-			status.Open = []inspect.Holder{}
-		}
+		status.unseen = status.Open == nil
 	}
 	return status, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 
@@ -9,6 +10,12 @@ import (
 
 // write keeps to 80 columns, but for a failure.
 func (f *statusFacts) write(p *page) {
+	for _, failure := range f.Failures {
+		p.line("%s", "failed: "+failure)
+	}
+	if len(f.Failures) > 0 && (f.Queues != nil || f.Ledger != nil) {
+		p.space()
+	}
 	if f.Queues != nil {
 		rows := make([][]string, len(f.Queues))
 		for i, q := range f.Queues {
@@ -23,22 +30,22 @@ func (f *statusFacts) write(p *page) {
 		p.table([]string{"LEDGER", "ROWS", "PARKED", "ORPHANS", "OPEN"}, [][]string{{
 			l.Identity.String(), upTo(l.Rows, ledgerRowsMost), upTo(l.Parked, parkedCount), upTo(l.Orphans, orphansMost), f.openText(),
 		}})
+		if l.unseen {
+			p.line("OPEN is not known: the login may not see other sessions; bridgectl doctor names the right")
+		}
 		if len(l.Open) > 0 {
 			p.space()
 			rows := make([][]string, len(l.Open))
 			for i, h := range l.Open {
-				rows[i] = []string{since(&h.Since), cut(h.Session, 12), cut(h.Login, 14), cut(h.Program, 16), cut(h.Host, 15), cut(h.State, 20)}
+				rows[i] = []string{since(&h.Since), cut(h.Session, 12), told(h.Login, 14), told(h.Program, 16), told(h.Host, 15), told(h.State, 20)}
 			}
 			p.table([]string{"OPEN FOR", "SESSION", "LOGIN", "PROGRAM", "HOST", "STATE"}, rows)
 		}
 	}
-	for i, failure := range f.Failures {
-		if i == 0 {
-			p.space()
-		}
-		p.line("%s", "failed: "+failure)
-	}
 }
+
+// told is a text in a column, "-" if the login may not see it.
+func told(text string, most int) string { return cut(cmp.Or(text, "-"), most) }
 
 func (f *statusFacts) openText() string {
 	switch open := f.Ledger.Open; {

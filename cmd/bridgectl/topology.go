@@ -11,8 +11,8 @@ import (
 
 func newTopologyCommand(a *app) *cobra.Command {
 	return newGroup("topology", "Create the queues, or print them",
-		`The staging queue, the waiting queue and the dead queue, and the audit queue where
-BRIDGE_AUDIT asks for it. A verifier declares them itself when it starts, if its login
+		`The staging queue, the waiting queue and the dead queue, the ordered queues where
+BRIDGE_ORDERED_SHARDS asks for them, and the audit queue where BRIDGE_AUDIT does. A verifier declares them itself when it starts, if its login
 has the right to; else somebody does it beforehand with these commands.`,
 		newTopologyDeclare(a), newTopologyPrint(a))
 }

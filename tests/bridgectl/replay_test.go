@@ -51,7 +51,7 @@ func TestReplaySendsWhatIsCommittedAndNothingThatMayHaveBeenRolledBack(t *testin
 	}{
 		{s.tool, rolledBack, "it belongs to ledger " + theirs.Ledger.Identity().String() + ", not to the one at hand"},
 		{s.also("BRIDGE_DATABASE_URL="), rolledBack, "BRIDGE_DATABASE_URL is not set, so its ledger cannot be asked"},
-		{theirs.tool, rolledBack, "it has no row in the ledger: rolled back, still open, or forwarded before"},
+		{theirs.tool, rolledBack, "it was rolled back, unless it was forwarded before (ask the inbox): discard it"},
 		{s.tool, forbidden, "the verifiers' allow-list forbids its target"},
 		{s.tool, malformed, "malformed staged message"},
 	} {

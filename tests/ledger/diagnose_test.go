@@ -2,12 +2,14 @@ package ledger_test
 
 import (
 	"database/sql"
+	"strings"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
 	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
+	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
@@ -32,6 +34,19 @@ func inspectorOf(t *testing.T, ledger driver.Ledger) inspector {
 	}
 	t.Fatalf("%T has no inspector", ledger)
 	return nil
+}
+
+// mendRights runs what the findings about rights say, after which all is well.
+func mendRights(t *testing.T, admin *sql.DB, of inspector) {
+	t.Helper()
+	findings, err := of.Diagnose(t.Context())
+	must(t, err)
+	for _, f := range findings {
+		if strings.HasPrefix(f.Check, "rights ") && f.Fix != "" {
+			executeAll(t, admin, strings.Split(f.Fix, "\n")...)
+		}
+	}
+	ledgertest.Well(t, of)
 }
 
 func executeAll(t *testing.T, db *sql.DB, statements ...string) {

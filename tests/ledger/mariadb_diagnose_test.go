@@ -61,6 +61,11 @@ func TestMariaDBDiagnose(t *testing.T) {
 		config, admin := database(t)
 		ledgertest.Well(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...))))
 	})
+	t.Run("the mends give a login its rights", func(t *testing.T) {
+		config, admin := database(t)
+		rights := slices.Concat(mariaDBVerifier[len(sweeperRights):], []string{"INSERT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version"})
+		mendRights(t, admin, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, rights...))))
+	})
 	t.Run("an own table is well", func(t *testing.T) {
 		config, admin := database(t)
 		execute(t, admin, "CREATE TABLE orders (id BINARY(16) PRIMARY KEY) ENGINE = InnoDB")
@@ -90,14 +95,15 @@ func TestMariaDBDiagnose(t *testing.T) {
 		"idle time-out":     {parameters: map[string]string{"wait_timeout": "20"}, check: "time-outs", level: inspect.Warning, says: "wait_timeout is 20s"},
 		"small packets": {do: []string{"SET GLOBAL max_allowed_packet = 1048576"}, undo: []string{"SET GLOBAL max_allowed_packet = 16777216"},
 			check: "size of a parked message", level: inspect.Warning, says: "1048576"},
-		"others unseen":      {lacks: "PROCESS ON *.*", check: "who holds a message up", level: inspect.Warning, says: "PROCESS"},
-		"age unseen":         {lacks: "PROCESS ON *.*", check: "oldest open transaction", level: inspect.Unknown, says: "PROCESS"},
-		"another engine":     {do: []string{"ALTER TABLE bridge_parked ENGINE = MyISAM"}, check: "engine", level: inspect.Error, says: "bridge_parked is MyISAM"},
-		"no right to delete": {lacks: "SELECT, DELETE ON bridge_ledger", do: []string{"GRANT SELECT ON bridge_ledger TO $role"}, check: "rights of a verifier", level: inspect.Error, says: "lacks DELETE ON bridge_ledger"},
-		"no right to insert": {lacks: "INSERT ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "lacks INSERT ON bridge_ledger"},
-		"no right to unpark": {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: inspect.Warning, says: "DELETE ON bridge_parked"},
-		"no right to change": {lacks: "UPDATE (recorded_at) ON bridge_ledger", check: "rights to unpark", level: inspect.Warning, says: "lacks UPDATE ON bridge_ledger"},
-		"no right to sweep":  {lacks: "UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
+		"others unseen":              {lacks: "PROCESS ON *.*", check: "who holds a message up", level: inspect.Warning, says: "PROCESS"},
+		"age unseen":                 {lacks: "PROCESS ON *.*", check: "oldest open transaction", level: inspect.Unknown, says: "PROCESS"},
+		"another engine":             {do: []string{"ALTER TABLE bridge_parked ENGINE = MyISAM"}, check: "engine", level: inspect.Error, says: "bridge_parked is MyISAM"},
+		"no right to delete":         {lacks: "SELECT, DELETE ON bridge_ledger", do: []string{"GRANT SELECT ON bridge_ledger TO $role"}, check: "rights of a verifier", level: inspect.Error, says: "lacks DELETE ON bridge_ledger"},
+		"no right to insert":         {lacks: "INSERT ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "lacks INSERT ON bridge_ledger"},
+		"no right to unpark":         {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: inspect.Warning, says: "DELETE ON bridge_parked"},
+		"no right to change":         {lacks: "UPDATE (recorded_at) ON bridge_ledger", check: "rights to unpark", level: inspect.Warning, says: "lacks UPDATE (recorded_at) ON bridge_ledger"},
+		"no right to what is parked": {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to sweep", level: inspect.Warning, says: "SELECT ON bridge_parked"},
+		"no right to sweep":          {lacks: "UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
 		"orphans": {do: []string{"INSERT INTO bridge_ledger (id, recorded_at) VALUES ('1', UTC_TIMESTAMP() - INTERVAL 8 DAY), ('2', UTC_TIMESTAMP() - INTERVAL 9 DAY)"},
 			check: "orphans", level: inspect.Warning, says: "2 rows"},
 		"many parked": {do: []string{"INSERT INTO bridge_parked WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1000) SELECT n, '' FROM n"}, check: "parked messages", level: inspect.Warning, says: "1000 or more"},

@@ -43,6 +43,11 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		_, at := newRole(t, address, admin, postgresVerifier...)
 		ledgertest.Well(t, inspectorOf(t, openLedger(t, connect(t, at))))
 	})
+	t.Run("the mends give a login its rights", func(t *testing.T) {
+		address, admin := database(t)
+		_, at := newRole(t, address, admin, "pg_read_all_stats", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version")
+		mendRights(t, admin, inspectorOf(t, openLedger(t, connect(t, at))))
+	})
 	t.Run("an own table is well", func(t *testing.T) {
 		address, admin := database(t)
 		execute(t, admin, "CREATE TABLE orders (id uuid PRIMARY KEY)")
@@ -62,32 +67,33 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		level    inspect.Level
 		says     string
 	}{
-		"a copy":                 {do: []string{"UPDATE bridge_identity SET identity = gen_random_uuid()"}, check: "ledger", level: inspect.Error, says: "identity"},
-		"fsync off":              {do: []string{"ALTER SYSTEM SET fsync = off"}, undo: []string{"ALTER SYSTEM RESET fsync"}, check: "fsync", level: inspect.Error, says: "off"},
-		"full_page_writes off":   {do: []string{"ALTER SYSTEM SET full_page_writes = off"}, undo: []string{"ALTER SYSTEM RESET full_page_writes"}, check: "full_page_writes", level: inspect.Error, says: "off"},
-		"relaxed commits":        {do: []string{"ALTER ROLE $role SET synchronous_commit = off"}, check: "durability", level: inspect.Error, says: "off for this login"},
-		"another's commits":      {do: []string{"ALTER ROLE postgres SET synchronous_commit = off"}, undo: []string{"ALTER ROLE postgres RESET synchronous_commit"}, check: "durability", level: inspect.Warning, says: "off for postgres"},
-		"the database's":         {do: []string{"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET synchronous_commit = off'; END $$", "ALTER ROLE $role SET synchronous_commit = on"}, check: "durability", level: inspect.Warning, says: "all roles in database"},
-		"local commits":          {do: []string{"ALTER ROLE $role SET synchronous_commit = local", "ALTER SYSTEM SET synchronous_standby_names = 'x'"}, undo: []string{"ALTER SYSTEM RESET synchronous_standby_names"}, check: "durability", level: inspect.Warning, says: "local"},
-		"serializable":           {do: []string{"ALTER ROLE $role SET default_transaction_isolation = serializable"}, check: "isolation", level: inspect.Warning, says: "serializable"},
-		"statement_timeout":      {do: []string{"ALTER ROLE $role SET statement_timeout = '10s'"}, check: "time-outs", level: inspect.Warning, says: "statement_timeout is 10s"},
-		"idle time-out":          {do: []string{"ALTER ROLE $role SET idle_in_transaction_session_timeout = '20s'"}, check: "time-outs", level: inspect.Warning, says: "idle_in_transaction_session_timeout is 20s"},
-		"few connections":        {do: []string{"ALTER ROLE $role CONNECTION LIMIT 10"}, check: "connections left", level: inspect.Warning, says: "of 10"},
-		"a database's few":       {do: []string{"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' CONNECTION LIMIT 12'; END $$"}, check: "connections left", level: inspect.Warning, says: "of 12"},
-		"no statistics":          {do: []string{"ALTER SYSTEM SET track_activities = off"}, undo: []string{"ALTER SYSTEM RESET track_activities"}, check: "who holds a message up", level: inspect.Warning, says: "track_activities is off"},
-		"others unseen":          {lacks: "pg_read_all_stats", check: "who holds a message up", level: inspect.Warning, says: "pg_read_all_stats"},
-		"autovacuum off":         {do: []string{"ALTER SYSTEM SET autovacuum = off"}, undo: []string{"ALTER SYSTEM RESET autovacuum"}, check: "autovacuum", level: inspect.Warning, says: "whole server"},
-		"autovacuum off for it":  {do: []string{"ALTER TABLE bridge_ledger SET (autovacuum_enabled = false)"}, check: "autovacuum", level: inspect.Warning, says: "bridge_ledger"},
-		"unlogged":               {do: []string{"ALTER TABLE bridge_ledger SET UNLOGGED"}, check: "logged tables", level: inspect.Error, says: "bridge_ledger"},
-		"row-level security":     {do: []string{"ALTER TABLE bridge_ledger ENABLE ROW LEVEL SECURITY"}, check: "row-level security", level: inspect.Error, says: "bridge_ledger"},
-		"no right to delete":     {lacks: "SELECT, DELETE ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "DELETE ON bridge_ledger"},
-		"no right to a function": {do: []string{"REVOKE EXECUTE ON FUNCTION bridge_forget FROM PUBLIC"}, check: "rights of a verifier", level: inspect.Error, says: "EXECUTE ON FUNCTION bridge_forget"},
-		"no right to unpark":     {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: inspect.Warning, says: "DELETE ON bridge_parked"},
-		"no right to sweep":      {lacks: "UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
+		"a copy":                     {do: []string{"UPDATE bridge_identity SET identity = gen_random_uuid()"}, check: "ledger", level: inspect.Error, says: "identity"},
+		"fsync off":                  {do: []string{"ALTER SYSTEM SET fsync = off"}, undo: []string{"ALTER SYSTEM RESET fsync"}, check: "fsync", level: inspect.Error, says: "off"},
+		"full_page_writes off":       {do: []string{"ALTER SYSTEM SET full_page_writes = off"}, undo: []string{"ALTER SYSTEM RESET full_page_writes"}, check: "full_page_writes", level: inspect.Error, says: "off"},
+		"relaxed commits":            {do: []string{"ALTER ROLE $role SET synchronous_commit = off"}, check: "durability", level: inspect.Error, says: "off for this login"},
+		"another's commits":          {do: []string{"ALTER ROLE postgres SET synchronous_commit = off"}, undo: []string{"ALTER ROLE postgres RESET synchronous_commit"}, check: "durability", level: inspect.Warning, says: "off for postgres"},
+		"the database's":             {do: []string{"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET synchronous_commit = off'; END $$", "ALTER ROLE $role SET synchronous_commit = on"}, check: "durability", level: inspect.Warning, says: "all roles in database"},
+		"local commits":              {do: []string{"ALTER ROLE $role SET synchronous_commit = local", "ALTER SYSTEM SET synchronous_standby_names = 'x'"}, undo: []string{"ALTER SYSTEM RESET synchronous_standby_names"}, check: "durability", level: inspect.Warning, says: "local"},
+		"serializable":               {do: []string{"ALTER ROLE $role SET default_transaction_isolation = serializable"}, check: "isolation", level: inspect.Warning, says: "serializable"},
+		"statement_timeout":          {do: []string{"ALTER ROLE $role SET statement_timeout = '10s'"}, check: "time-outs", level: inspect.Warning, says: "statement_timeout is 10s"},
+		"idle time-out":              {do: []string{"ALTER ROLE $role SET idle_in_transaction_session_timeout = '20s'"}, check: "time-outs", level: inspect.Warning, says: "idle_in_transaction_session_timeout is 20s"},
+		"few connections":            {do: []string{"ALTER ROLE $role CONNECTION LIMIT 10"}, check: "connections left", level: inspect.Warning, says: "of 10"},
+		"a database's few":           {do: []string{"DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' CONNECTION LIMIT 12'; END $$"}, check: "connections left", level: inspect.Warning, says: "of 12"},
+		"no statistics":              {do: []string{"ALTER SYSTEM SET track_activities = off"}, undo: []string{"ALTER SYSTEM RESET track_activities"}, check: "who holds a message up", level: inspect.Warning, says: "track_activities is off"},
+		"others unseen":              {lacks: "pg_read_all_stats", check: "who holds a message up", level: inspect.Warning, says: "pg_read_all_stats"},
+		"autovacuum off":             {do: []string{"ALTER SYSTEM SET autovacuum = off"}, undo: []string{"ALTER SYSTEM RESET autovacuum"}, check: "autovacuum", level: inspect.Warning, says: "whole server"},
+		"autovacuum off for it":      {do: []string{"ALTER TABLE bridge_ledger SET (autovacuum_enabled = false)"}, check: "autovacuum", level: inspect.Warning, says: "bridge_ledger"},
+		"unlogged":                   {do: []string{"ALTER TABLE bridge_ledger SET UNLOGGED"}, check: "logged tables", level: inspect.Error, says: "bridge_ledger"},
+		"row-level security":         {do: []string{"ALTER TABLE bridge_ledger ENABLE ROW LEVEL SECURITY"}, check: "row-level security", level: inspect.Error, says: "bridge_ledger"},
+		"no right to delete":         {lacks: "SELECT, DELETE ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "DELETE ON bridge_ledger"},
+		"no right to a function":     {do: []string{"REVOKE EXECUTE ON FUNCTION bridge_forget FROM PUBLIC"}, check: "rights of a verifier", level: inspect.Error, says: "EXECUTE ON FUNCTION bridge_forget"},
+		"no right to unpark":         {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: inspect.Warning, says: "DELETE ON bridge_parked"},
+		"no right to what is parked": {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to sweep", level: inspect.Warning, says: "SELECT ON bridge_parked"},
+		"no right to sweep":          {lacks: "UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
 		"several writing nodes": {do: []string{"UPDATE pg_extension SET extname = 'spock' WHERE extname = 'plpgsql'"},
 			check: "one writing node", level: inspect.Warning, says: "extension spock"},
 		"orphans": {do: []string{"INSERT INTO bridge_ledger SELECT gen_random_uuid(), now() - interval '8 days' FROM generate_series(1, 3)"},
-			check: "orphans", level: inspect.Warning, says: "3 rows"},
+			check: "orphans", level: inspect.Warning, says: "3 rows are more than 7 days old: a verifier died before it deleted them, or messages of committed transactions are gone"},
 		"many parked": {do: []string{"INSERT INTO bridge_parked SELECT gen_random_uuid(), '' FROM generate_series(1, 1000)"},
 			check: "parked messages", level: inspect.Warning, says: "1000 or more"},
 		"dead rows": {do: []string{"ALTER TABLE bridge_ledger SET (autovacuum_enabled = false)",

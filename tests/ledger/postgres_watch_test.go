@@ -45,7 +45,7 @@ func TestPostgresHoldersWithLeastRights(t *testing.T) {
 	ledger := openLedger(t, db)
 	others, its := newID(), newID()
 	tx := recorded(t, openLedger(t, admin), others)
-	recorded(t, ledger, its)
+	own := recorded(t, ledger, its)
 
 	found := holders(t, ledger, others)
 	if len(found) != 1 || found[0].Session != backend(t, tx) || !found[0].Since.IsZero() || found[0].Statement != "" || found[0].Host != "" {
@@ -57,6 +57,15 @@ func TestPostgresHoldersWithLeastRights(t *testing.T) {
 	}
 	if found := opens(t, ledger); len(found) != 1 || found[0].Login != role {
 		t.Errorf("the open transactions: %+v", found)
+	}
+	must(t, own.Rollback())
+	if found := opens(t, ledger); found != nil {
+		t.Errorf("none that it may see: %#v", found)
+	}
+	execute(t, admin, "GRANT pg_read_all_stats TO "+role)
+	must(t, tx.Rollback())
+	if found := opens(t, openLedger(t, connect(t, at))); found == nil || len(found) > 0 {
+		t.Errorf("none at all: %#v", found)
 	}
 }
 

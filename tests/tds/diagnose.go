@@ -9,6 +9,11 @@ import (
 var diagnoseStatements = []statement{
 	form(`SELECT `+productColumns+`, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, d.compatibility_level AS compatibility, d.delayed_durability_desc AS durability, CAST(d.is_read_committed_snapshot_on AS int) AS rcsi, d.snapshot_isolation_state_desc AS snapshots, COALESCE(CAST(DATABASEPROPERTYEX(DB_NAME(), 'IsOptimizedLockingOn') AS int), 0) AS optimized, COALESCE((SELECT t.lock_escalation_desc FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), '') AS escalation, (SELECT count(*) FROM sys.indexes x WHERE x.object_id = OBJECT_ID(@p1) AND x.allow_page_locks = 1) AS page_locks, COALESCE((SELECT SUM(p.rows) FROM sys.partitions p WHERE p.object_id = OBJECT_ID('bridge_ledger') AND p.index_id IN (0, 1)), 0) AS row_count, COALESCE((SELECT CAST(t.is_replicated AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS published, COALESCE((SELECT CAST(t.is_merge_published AS int) + CAST(t.is_sync_tran_subscribed AS int) FROM sys.tables t WHERE t.object_id = OBJECT_ID(@p1)), 0) AS merged FROM sys.databases d WHERE d.«(name = DB_NAME\(\)|database_id = DB_ID\(\))»`,
 		properties),
+	form(`SELECT QUOTENAME(USER_NAME())`, func(x *execution, _ []string) (uint64, error) {
+		x.out.describe(column{"", kindText})
+		x.out.row("[dbo]")
+		return 1, nil
+	}),
 	form(`SELECT w.name + ' ON ' + w.relation AS missing FROM (VALUES «((?:\('\w+', '\w+'\)(?:, )?)+)») AS w (relation, name) WHERE COALESCE(HAS_PERMS_BY_NAME(w.relation, 'OBJECT', w.name), 0) = 0`,
 		missingRights),
 	form(`SELECT count(*) FROM dbo.syspublications p JOIN dbo.sysarticles a ON a.pubid = p.pubid WHERE a.objid = OBJECT_ID(@p1) AND p.options & 1 = 1`,

@@ -31,6 +31,10 @@ const (
 
 	status = `SHOW GLOBAL STATUS WHERE Variable_name = 'Threads_connected'`
 
+	// Of a name@host the last @ is the one between the two.
+	login = `SELECT CONCAT(QUOTE(LEFT(u, CHAR_LENGTH(u) - CHAR_LENGTH(SUBSTRING_INDEX(u, '@', -1)) - 1)), '@', QUOTE(SUBSTRING_INDEX(u, '@', -1)))
+FROM (SELECT CURRENT_USER() AS u) me`
+
 	engines = `SELECT table_name AS name, COALESCE(engine, '') AS engine, COALESCE(table_rows, 0) AS row_count
 FROM information_schema.tables WHERE table_schema = DATABASE()
 AND table_name IN ('bridge_ledger', 'bridge_identity', 'bridge_parked', 'bridge_watermark', 'bridge_ledger_version') ORDER BY table_name`
@@ -56,13 +60,11 @@ var (
 		{"SELECT ON bridge_parked", `SELECT id FROM bridge_parked`},
 		{"UPDATE ON bridge_parked", `UPDATE bridge_parked SET message = message WHERE id = ''`},
 		{"DELETE ON bridge_parked", `DELETE FROM bridge_parked WHERE id = ''`},
-		{"UPDATE ON bridge_ledger", `UPDATE bridge_ledger SET recorded_at = recorded_at WHERE id = ''`},
+		{"UPDATE (recorded_at) ON bridge_ledger", `UPDATE bridge_ledger SET recorded_at = recorded_at WHERE id = ''`},
 	}
-	sweepRights = []right{
+	sweepRights = slices.Concat(unparkRights, []right{
 		{"UPDATE ON bridge_watermark", `UPDATE bridge_watermark SET swept_before = swept_before WHERE one = 1`},
-		{"UPDATE ON bridge_ledger", `UPDATE bridge_ledger SET recorded_at = recorded_at WHERE id = ''`},
-		{"DELETE ON bridge_ledger", `DELETE FROM bridge_ledger WHERE id = ''`},
-	}
+	})
 )
 
 const (
@@ -233,6 +235,10 @@ func (d *diagnosis) tables(ctx context.Context) error {
 }
 
 func (d *diagnosis) rights(ctx context.Context) error {
+	var name string
+	if err := d.db.GetContext(ctx, &name, login); err != nil {
+		return err
+	}
 	for _, part := range []struct {
 		check  string
 		rights []right
@@ -255,7 +261,7 @@ func (d *diagnosis) rights(ctx context.Context) error {
 				}
 			}
 		}
-		d.Missing(part.check, part.level, missing)
+		d.Missing(part.check, part.level, name, missing)
 	}
 	return nil
 }

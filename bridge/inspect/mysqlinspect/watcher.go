@@ -118,7 +118,7 @@ func list(ctx context.Context, q sqlx.QueryerContext, query string) ([]inspect.H
 		return nil, nil
 	}
 	if err != nil || len(rows) == 0 {
-		return nil, err
+		return []inspect.Holder{}, err
 	}
 	sessions := make([]string, len(rows))
 	for i, r := range rows {

@@ -51,7 +51,9 @@ AND (s.setdatabase = 0 OR d.datname = current_database()) AND (s.setrole = 0 OR 
 FROM pg_class c WHERE c.oid IN (to_regclass('bridge_ledger'), to_regclass('bridge_identity'), to_regclass('bridge_parked'), to_regclass('bridge_watermark'))
 ORDER BY c.relname`
 
-	rights = `SELECT w.name || ' ON ' || w.relation ||
+	login = `SELECT quote_ident(current_user)`
+
+	rights = `SELECT CASE WHEN w.relation = 'bridge_ledger' AND w.name = 'UPDATE' THEN 'UPDATE (recorded_at)' ELSE w.name END || ' ON ' || w.relation ||
 	CASE WHEN w.name = 'EXECUTE' AND to_regprocedure(replace(w.relation, 'FUNCTION ', '')) IS NULL THEN ' (which is not there: bridgectl migrate print)' ELSE '' END AS missing FROM (VALUES %s) AS w(relation, name)
 WHERE NOT coalesce(CASE WHEN w.name = 'EXECUTE' THEN has_function_privilege(to_regprocedure(replace(w.relation, 'FUNCTION ', ''))::oid, w.name)
 	WHEN to_regclass(w.relation) IS NOT NULL THEN has_table_privilege(to_regclass(w.relation)::oid, w.name)
@@ -68,7 +70,7 @@ var (
 	ownTableRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
 	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('FUNCTION bridge_forget(uuid[])', 'EXECUTE')`
 	unparkRights = `('bridge_parked', 'SELECT'), ('bridge_parked', 'UPDATE'), ('bridge_parked', 'DELETE'), ('bridge_ledger', 'UPDATE')`
-	sweepRights  = `('bridge_watermark', 'UPDATE'), ('bridge_ledger', 'UPDATE'), ('bridge_ledger', 'DELETE')`
+	sweepRights  = unparkRights + `, ('bridge_watermark', 'UPDATE')`
 )
 
 const (
@@ -304,12 +306,16 @@ func (d *diagnosis) rights(ctx context.Context) error {
 	if d.keeps {
 		needed = []part{{inspection.CheckRights, ownTableRights, inspect.Error}}
 	}
+	var name string
+	if err := d.db.GetContext(ctx, &name, login); err != nil {
+		return err
+	}
 	for _, part := range needed {
 		var missing []string
 		if err := d.db.SelectContext(ctx, &missing, fmt.Sprintf(rights, part.values)); err != nil {
 			return err
 		}
-		d.Missing(part.check, part.level, missing)
+		d.Missing(part.check, part.level, name, missing)
 	}
 	return nil
 }

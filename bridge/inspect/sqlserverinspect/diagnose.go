@@ -38,6 +38,8 @@ WHERE a.objid = OBJECT_ID(@p1) AND p.options & 1 = 1`
 	// Who may not see other sessions sees only its own, and gets no error ('sys.dm_exec_sessions').
 	sessionSeen = `SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = @p1`
 
+	login = `SELECT QUOTENAME(USER_NAME())`
+
 	rights = `SELECT w.name + ' ON ' + w.relation AS missing FROM (VALUES %s) AS w (relation, name)
 WHERE COALESCE(HAS_PERMS_BY_NAME(w.relation, 'OBJECT', w.name), 0) = 0`
 )
@@ -46,7 +48,7 @@ WHERE COALESCE(HAS_PERMS_BY_NAME(w.relation, 'OBJECT', w.name), 0) = 0`
 const (
 	verifierNeeds = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'), ('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT')`
 	unparkNeeds   = `('bridge_parked', 'SELECT'), ('bridge_parked', 'DELETE'), ('bridge_ledger', 'UPDATE')`
-	sweepNeeds    = `('bridge_watermark', 'UPDATE'), ('bridge_ledger', 'UPDATE'), ('bridge_ledger', 'DELETE')`
+	sweepNeeds    = unparkNeeds + `, ('bridge_watermark', 'UPDATE')`
 )
 
 // azureDatabase is the EngineEdition of Azure SQL Database.
@@ -172,13 +174,17 @@ func (d *diagnosis) rights(ctx context.Context) error {
 		{check: inspection.CheckUnpark, values: unparkNeeds, level: inspect.Warning},
 		{check: inspection.CheckSweep, values: sweepNeeds, level: inspect.Warning},
 	}
+	var name string
+	if err := d.on.DB.GetContext(ctx, &name, login); err != nil {
+		return err
+	}
 	for i := range parts {
 		if err := d.on.DB.SelectContext(ctx, &parts[i].missing, fmt.Sprintf(rights, parts[i].values)); err != nil {
 			return err
 		}
 	}
 	for _, part := range parts { // only now: try may have begun anew
-		d.Missing(part.check, part.level, part.missing)
+		d.Missing(part.check, part.level, name, part.missing)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -147,7 +148,8 @@ func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger) {
 		case err != nil:
 			f.Unknown(checkOrphan, "", err)
 		case len(orphans) > 0:
-			f.Warning(checkOrphan, "have a verifier sweep, or sweep by hand", "%s rows are more than %v days old",
+			f.Warning(checkOrphan, "see that nobody purges a queue and no policy expires messages; what a receiver does not have, send again from your own data; only then sweep by hand, or have a verifier sweep",
+				"%s rows are more than %v days old: a verifier died before it deleted them, or messages of committed transactions are gone without having been forwarded",
 				atLeast(len(orphans), mostOrphans), orphanAge.Hours()/24)
 		default:
 			f.OK(checkOrphan, "no row is more than %v days old", orphanAge.Hours()/24)
@@ -197,18 +199,33 @@ func (f *Findings) Oldest(seconds sql.NullFloat64, among string) {
 	}
 }
 
-// Missing judges rights: those of needed that held lacks, in the words of GRANT.
-func (f *Findings) Missing(check string, level inspect.Level, missing []string) {
+// Missing judges rights by those that the login lacks, each in the words of GRANT. login is its
+// name in SQL.
+func (f *Findings) Missing(check string, level inspect.Level, login string, missing []string) {
 	if len(missing) == 0 {
 		f.OK(check, "all there")
 		return
 	}
-	text := ""
-	for i, right := range missing {
-		if i > 0 {
-			text += ", "
+	f.add(check, level, grants(login, missing), "the login lacks %s", strings.Join(missing, ", "))
+}
+
+// grants are the statements that give rights, a line for each table.
+func grants(login string, rights []string) string {
+	var tables, statements []string
+	names := make(map[string][]string)
+	for _, right := range rights {
+		name, table, _ := strings.Cut(right, " ON ")
+		if names[table] == nil {
+			tables = append(tables, table)
 		}
-		text += right
+		names[table] = append(names[table], name)
 	}
-	f.add(check, level, "GRANT "+text, "the login lacks %s", text)
+	for _, table := range tables {
+		if there, _, missing := strings.Cut(table, " ("); missing {
+			statements = append(statements, "run the statement that makes "+there+": bridgectl migrate print shows it")
+			continue
+		}
+		statements = append(statements, "GRANT "+strings.Join(names[table], ", ")+" ON "+table+" TO "+login+";")
+	}
+	return strings.Join(statements, "\n")
 }
