@@ -28,9 +28,10 @@ type Watcher interface {
 
 	// OpenTransactions lists at most limit sessions whose open transaction has written to the
 	// ledger and began at least age ago, the oldest first. It returns only sessions that the
-	// login may see; nil instead of an empty list if it may not see those of others. With an age below some seconds, verifiers' own work is among them. What
-	// counts as written to the ledger differs between databases; each database's package says
-	// it. A negative age, or a limit below 1, is an error.
+	// login may see; nil instead of an empty list if it may not see those of others. With an age
+	// below some seconds, verifiers' own work is among them. What counts as written to the ledger
+	// differs between databases; each database's package says it. A negative age, or a limit below
+	// 1, is an error.
 	OpenTransactions(ctx context.Context, age time.Duration, limit int) ([]Holder, error)
 }
 
