@@ -23,6 +23,7 @@ func TestCausesAndExitCodes(t *testing.T) {
 	}{
 		{driver.ErrBadConn, causeDatabase, exitDatabase},
 		{database.ErrUnreachable, causeDatabase, exitDatabase},
+		{database.ErrNoDatabase, causeDatabase, exitDatabase},
 		{database.ErrCredentials, causeDatabase, exitDatabase},
 		{bridge.ErrNoSchema, causeSchema, exitSchema},
 		{bridge.ErrProof, causeProof, exitProof},
