@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
@@ -25,10 +28,15 @@ func (s *session) explain(ctx context.Context) {
 	var told named
 	s.jobs.explain.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		slow := s.longest()
+		if err := s.over(ctx, slow, told); err != nil {
+			return interval, err
+		}
 		now := time.Now()
 		for i, m := range slow {
-			if now.Sub(m.since()) < s.opts.ExplainAfter {
-				slow = slow[:i]
+			if waited := now.Sub(m.since()); waited < s.opts.ExplainAfter {
+				if slow = slow[:i]; i == 0 {
+					return min(interval, s.opts.ExplainAfter-waited), nil // when its time has come
+				}
 				break
 			}
 		}
@@ -53,12 +61,54 @@ func (s *session) name(ctx context.Context, m *message, waiting int, told *named
 	}
 	now := time.Now()
 	for _, h := range holders {
-		if !told.due(h, now, s.opts.ExplainAfter) {
+		if !told.due(h, m.staged.ID, now, s.opts.ExplainAfter) {
 			continue
 		}
-		s.log.Warn("a message waits for an open transaction", "message_id", m.id(), "waited", now.Sub(m.since()).Round(time.Millisecond),
-			"waiting", waiting, "session", h.Session, "login", h.Login, "program", h.Program, "host", h.Host, "state", h.State,
-			"open_since", h.Since, "statement", h.Statement)
+		said := []any{"message_id", m.id(), "waited", now.Sub(m.since()).Round(time.Millisecond), "waiting", waiting}
+		s.log.Warn("a message waits for an open transaction", append(said, seen(h)...)...)
+	}
+	return nil
+}
+
+// seen is what the login sees of a holder.
+func seen(h inspect.Holder) (attributes []any) {
+	for _, a := range []struct{ name, text string }{
+		{"session", h.Session}, {"login", h.Login}, {"program", h.Program}, {"host", h.Host}, {"state", h.State},
+	} {
+		if a.text != "" {
+			attributes = append(attributes, a.name, a.text)
+		}
+	}
+	if !h.Since.IsZero() {
+		attributes = append(attributes, "open_since", h.Since)
+	}
+	if h.Statement != "" {
+		attributes = append(attributes, "statement", h.Statement)
+	}
+	if h.State == "" {
+		attributes = append(attributes, "hint", "the ledger's login may not see more; on PostgreSQL, grant it pg_read_all_stats")
+	}
+	return attributes
+}
+
+// over says in the log of those messages that named somebody, and wait no longer. Which
+// these are the database tells: one that is set aside is not held for a moment.
+func (s *session) over(ctx context.Context, waiting []*message, told named) error {
+	for t, last := range told {
+		if slices.ContainsFunc(waiting, func(m *message) bool { return m.staged.ID == last.id }) {
+			continue
+		}
+		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+		holders, err := s.opts.Watcher.Holders(asking, last.id)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("ask whether message %s is still held up: %w", last.id, err)
+		}
+		if len(holders) > 0 { // one such answer takes a second
+			return nil
+		}
+		s.log.Info("a message no longer waits for an open transaction", "message_id", last.id.String(), "session", t.session)
+		delete(told, t)
 	}
 	return nil
 }
@@ -75,11 +125,12 @@ type transaction struct {
 type again struct {
 	at   time.Time
 	wait time.Duration
+	id   uuid.UUID // of the message that waited for it
 }
 
 // due tells whether a holder is to be named now: at first, then after wait, twice
 // that, and so on.
-func (n *named) due(h inspect.Holder, now time.Time, wait time.Duration) bool {
+func (n *named) due(h inspect.Holder, id uuid.UUID, now time.Time, wait time.Duration) bool {
 	key := transaction{h.Session, h.Since}
 	last, known := (*n)[key]
 	switch {
@@ -91,6 +142,6 @@ func (n *named) due(h inspect.Holder, now time.Time, wait time.Duration) bool {
 	if *n == nil || len(*n) >= explainLimit {
 		*n = make(named)
 	}
-	(*n)[key] = again{now.Add(last.wait), 2 * last.wait}
+	(*n)[key] = again{now.Add(last.wait), 2 * last.wait, id}
 	return true
 }

@@ -1,16 +1,25 @@
 package verifier
 
 import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 func TestATransactionIsNamedAgainAfterTwiceAsLong(t *testing.T) {
 	var n named
 	start := time.Now()
-	at := func(d time.Duration, h inspect.Holder) bool { return n.due(h, start.Add(d), time.Second) }
+	at := func(d time.Duration, h inspect.Holder) bool { return n.due(h, uuid.UUID{}, start.Add(d), time.Second) }
 	one, another := inspect.Holder{Session: "1", Since: start}, inspect.Holder{Session: "2", Since: start}
 	var got []time.Duration
 	for d := time.Duration(0); d < 20*time.Second; d += 500 * time.Millisecond {
@@ -38,5 +47,75 @@ func TestATransactionIsNamedAgainAfterTwiceAsLong(t *testing.T) {
 	}
 	if len(n) > explainLimit {
 		t.Errorf("%d are remembered", len(n))
+	}
+}
+
+// held is a Watcher of one transaction, for which a message waits.
+type held struct {
+	holder inspect.Holder
+	open   bool
+}
+
+func (h *held) Holders(context.Context, uuid.UUID) ([]inspect.Holder, error) {
+	if !h.open {
+		return nil, nil
+	}
+	return []inspect.Holder{h.holder}, nil
+}
+
+func (h *held) OpenTransactions(context.Context, time.Duration, int) ([]inspect.Holder, error) {
+	return nil, nil
+}
+
+func TestATransactionIsNamedWhenItsTimeHasComeAndWhenItIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const after, began, ends = 4 * time.Second, 100 * time.Millisecond, 6 * time.Second
+		var log bytes.Buffer
+		start, watcher := time.Now(), &held{holder: inspect.Holder{Session: "7", Login: "shop"}, open: true}
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		s := &session{opts: Options{Watcher: watcher, ExplainAfter: after}, room: newWaitingRoom(1), log: logger, jobs: newSideJobs(logger)}
+		ctx, stop := context.WithCancel(t.Context())
+		go s.explain(ctx)
+		time.Sleep(began)
+		m := &message{received: time.Now(), staged: wire.Staged{Message: bridge.Message{ID: uuid.New()}}}
+		s.room.enter(false, m)
+
+		time.Sleep(after)
+		synctest.Wait()
+		if said := log.String(); !strings.Contains(said, `msg="a message waits for an open transaction"`) || !strings.Contains(said, "waited=4s waiting=1 session=7 login=shop hint=") {
+			t.Errorf("after %v the log says %q", time.Since(start), said)
+		}
+		s.room.leave(func(*message) bool { return true }) // set aside
+		time.Sleep(ends)
+		synctest.Wait()
+		const over = "no longer waits"
+		if strings.Contains(log.String(), over) {
+			t.Error("an open transaction counts as over")
+		}
+		watcher.open = false
+		time.Sleep(ends)
+		synctest.Wait()
+		if n := strings.Count(log.String(), over); n != 1 {
+			t.Errorf("it is said %d times that it is over: %s", n, log.String())
+		}
+		stop()
+		synctest.Wait()
+	})
+}
+
+func TestTheLogLeavesOutWhatTheLoginDoesNotSee(t *testing.T) {
+	since := time.Now()
+	for _, c := range []struct {
+		holder inspect.Holder
+		want   int
+		hint   bool
+	}{
+		{inspect.Holder{Session: "7", Login: "shop", Program: "shop", Host: "h", State: "idle", Since: since, Statement: "INSERT"}, 7, false},
+		{inspect.Holder{Session: "prepared x", Login: "shop", State: "prepared", Since: since}, 4, false},
+		{inspect.Holder{Session: "7", Login: "shop"}, 3, true},
+	} {
+		if got := seen(c.holder); len(got) != 2*c.want || (got[len(got)-2] == "hint") != c.hint {
+			t.Errorf("%+v is told as %v", c.holder, got)
+		}
 	}
 }

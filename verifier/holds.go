@@ -121,7 +121,11 @@ func (h *holds) hold(to bridge.Target, reason HoldReason, why ...any) *hold {
 		target = &hold{backoff: newBackOff(50*time.Millisecond, 5*time.Second), burst: 1}
 		target.due = time.Now().Add(target.backoff.NextBackOff())
 		h.targets[to] = target
-		h.log.Warn("target is held", append([]any{"target", to.String(), "reason", reason.String()}, why...)...)
+		said := append([]any{"target", to.String(), "reason", string(reason), "text", reason.String()}, why...)
+		if reason == Missing {
+			said = append(said, "dead_letter_after", h.unroutable, "mend", "make the exchange, the queue or the binding")
+		}
+		h.log.Warn("target is held", said...)
 	}
 	target.reason = reason
 	return target

@@ -1,8 +1,10 @@
 package verifier
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -372,5 +374,20 @@ func TestTheTimeOfATargetBeginsAnewWhenItWasThere(t *testing.T) {
 	h.tick(time.Now().Add(time.Minute / 2))
 	if len(h.dead) != 0 {
 		t.Error("given up, although its target was there a moment ago")
+	}
+}
+
+func TestTheLogSaysWhatBecomesOfAMissingTarget(t *testing.T) {
+	for reason, want := range map[HoldReason]string{
+		Missing: `reason=unroutable text="does not exist" message_id="" dead_letter_after=1m0s mend=`,
+		Full:    `reason=full text="takes no messages (nack)" message_id=""` + "\n",
+	} {
+		var log bytes.Buffer
+		h := testHolds(time.Minute)
+		h.log = slog.New(slog.NewTextHandler(&log, nil))
+		h.failed(publicationsTo("gone", 1)[0], reason)
+		if said := log.String(); !strings.Contains(said, want) {
+			t.Errorf("the log says %s, not %s", said, want)
+		}
 	}
 }

@@ -101,7 +101,7 @@ func (s *session) parse(m *message) {
 	m.attempts, _ = m.delivery.Headers[wire.HeaderAttempts].(int64)
 	if staged.Ledger != s.ledger.Identity() {
 		s.deadLetter(m, deathReason{wire.DeadForeign, "ledger " + staged.Ledger.String() +
-			"; this verifier judges " + s.ledger.Identity().String()})
+			"; this verifier judges " + s.ledger.Identity().String() + ", perhaps in another database than the senders'"})
 		return
 	}
 	if m.parcel.lane != s.waiting { // those that come round again do not count as load unless they go on

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -78,8 +79,15 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 			s.close()
 		}
 	}()
+	missing, err := v.missingQueues(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if err := v.opts.Topology.Declare(ctx, v.broker); err != nil {
 		return nil, err
+	}
+	for _, queue := range missing {
+		s.log.Info("queue made, since it did not exist", "queue", queue)
 	}
 	if s.consuming, err = v.broker.Connect(ctx); err != nil {
 		return nil, err
@@ -127,6 +135,29 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// missingQueues are those that do not exist yet, as far as the login may ask: a mistyped name
+// makes new ones.
+func (v *Verifier) missingQueues(ctx context.Context) (missing []string, err error) {
+	conn, err := v.broker.Connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look for the queues: %w", err)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, conn.Close)()
+	for _, queue := range v.opts.Topology.Queues() {
+		ch, err := conn.Channel()
+		if err != nil {
+			return nil, fmt.Errorf("look for the queues: %w", err)
+		}
+		_, err = ch.QueueDeclarePassive(queue.Name, true, false, false, false, nil)
+		if refusal := bridge.Refusal(err); refusal != nil && refusal.Code == amqp.NotFound {
+			missing = append(missing, queue.Name)
+		}
+		_ = ch.Close()
+	}
+	return missing, nil
 }
 
 func (s *session) openLane(queue string, prefetch, maxBytes int) (*lane, error) {

@@ -30,7 +30,7 @@ func (s *session) sweep(ctx context.Context) {
 		}
 		swept, err := s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
 		for _, orphan := range swept {
-			s.log.Warn("orphan row removed", "message_id", orphan.ID.String(), "recorded_at", orphan.RecordedAt)
+			s.log.Warn("orphan row removed: its message was forwarded before a crash, or is lost", "message_id", orphan.ID.String(), "recorded_at", orphan.RecordedAt)
 		}
 		s.stats.swept.Add(int64(len(swept)))
 		return sweepInterval, err

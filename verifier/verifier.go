@@ -87,8 +87,11 @@ func (v *Verifier) Run(ctx context.Context) error {
 			return v.stopped(s, err)
 		}
 		v.ended(err)
-		retry := wait.NextBackOff()
-		v.opts.Logger.Warn("session ended", "error", err, "retry_in", retry)
+		retry, what := wait.NextBackOff(), "session ended"
+		if s == nil {
+			what = "no session"
+		}
+		v.opts.Logger.Warn(what, "error", err, "retry_in", retry)
 		pause(ctx, retry)
 		s, err = v.start(ctx)
 	}

@@ -46,7 +46,7 @@ var files embed.FS
 // Ledger creates the ledger's tables in db, or updates them to the version of this release. The
 // ledger's identity is made once, with its tables. After a crash, call it again; any number of
 // processes may call it at once (see the package comment). It returns the database's errors
-// after some attempts. If the login may not create tables, it fails at once.
+// after some attempts. If the login may not create tables, the error says so after some seconds.
 func Ledger(ctx context.Context, db *sql.DB, dialect Dialect) error {
 	return Tables(ctx, db, dialect, files, string(LedgerPart))
 }
@@ -99,7 +99,7 @@ func attempt(ctx context.Context, db *sql.DB, dialect Dialect, dir fs.FS, versio
 	var number interface{ SQLErrorNumber() int32 }
 	if errors.As(err, &state) && state.SQLState() == noRights ||
 		errors.As(err, &number) && number.SQLErrorNumber() == noRightsNumber {
-		return backoff.Permanent(err)
+		return backoff.Permanent(fmt.Errorf("%w; migrate with the login of the tables' owner, or grant this login CREATE on the schema", err))
 	}
 	return err
 }

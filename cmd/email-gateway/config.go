@@ -59,7 +59,7 @@ type config struct {
 	Attempts     environment.Count `default:"8" desc:"how often an e-mail is tried that the server refuses for the time being; then it goes to the dead queue"`
 	Pause        environment.Span  `default:"10s" desc:"the pause after the first of these attempts; it doubles with each"`
 	LongestPause environment.Span  `split_words:"true" default:"5m" desc:"the longest of them"`
-	Hold         environment.Span  `default:"15m" desc:"how long a message is held for a mail server that is away and for pauses, before it is handed back; with EMAIL_SMTP_ANSWER and 8 times EMAIL_SMTP_TIMEOUT added it must be shorter than the broker's consumer timeout (30m unless changed)"`
+	Hold         environment.Span  `default:"15m" desc:"how long a message is held for a mail server that is away and for pauses, before it is handed back; must be longer than the sum of EMAIL_SMTP_ANSWER and 8 times EMAIL_SMTP_TIMEOUT; together with this sum it must be shorter than the broker's consumer timeout (30m unless changed)"`
 	Retention    environment.Span  `default:"720h" desc:"how long message IDs and statuses are kept; an older message is not sent, as nobody can tell whether it was"`
 	Drain        environment.Span  `default:"30s" desc:"how long the end may take, after SIGTERM; an e-mail that the server has not answered to by then is doubtful"`
 
@@ -96,7 +96,7 @@ func load(sending bool) (*config, error) {
 	case c.LongestPause < c.Pause:
 		return nil, errors.New("EMAIL_LONGEST_PAUSE: is less than EMAIL_PAUSE; raise the one or lower the other")
 	case c.effectTimeout() >= c.Hold.Duration():
-		return nil, fmt.Errorf("EMAIL_HOLD: must be more than EMAIL_SMTP_ANSWER and %d times EMAIL_SMTP_TIMEOUT; raise it or lower these", timeouts)
+		return nil, fmt.Errorf("EMAIL_HOLD: must be more than %v, the sum of EMAIL_SMTP_ANSWER and %d times EMAIL_SMTP_TIMEOUT; raise it or lower these", c.effectTimeout(), timeouts)
 	case !sending:
 		return c, nil
 	case c.AMQP.URL == "":

@@ -75,7 +75,7 @@ func TestBadConfiguration(t *testing.T) {
 		{map[string]string{"SMTP_CA_FILE": "/nowhere"}, "EMAIL_SMTP_CA_FILE: open /nowhere: no such file or directory; name a file that can be read"},
 		{map[string]string{"SMTP_CA_FILE": os.DevNull}, "EMAIL_SMTP_CA_FILE: no certificate is in it; give certificates in PEM"},
 		{map[string]string{"SMTP_NAME": "a b"}, "EMAIL_SMTP_NAME: must be a host's name"},
-		{map[string]string{"HOLD": "14m"}, "EMAIL_HOLD: must be more than EMAIL_SMTP_ANSWER and 8 times EMAIL_SMTP_TIMEOUT"},
+		{map[string]string{"HOLD": "14m"}, "EMAIL_HOLD: must be more than 14m0s, the sum of EMAIL_SMTP_ANSWER and 8 times EMAIL_SMTP_TIMEOUT"},
 		{map[string]string{"PAUSE": "10m"}, "EMAIL_LONGEST_PAUSE: is less than EMAIL_PAUSE"},
 		{map[string]string{"RETENTION": "10m"}, "EMAIL_RETENTION: is less than 1h"},
 	} {

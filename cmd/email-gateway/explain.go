@@ -41,6 +41,9 @@ func explain(err error) error {
 	from, remedy := mend.Of(err)
 	switch {
 	case from == mend.Broker:
+		if remedy == mend.NoRight {
+			remedy = "let the login configure, write and read this queue, or declare the queue with a login that may: the gateway takes it as it is"
+		}
 		return mend.With(fmt.Errorf("EMAIL_AMQP_URL: %w", err), remedy)
 	case errors.As(err, new(*mailError)):
 		return fmt.Errorf("EMAIL_SMTP_HOST: %w", err)

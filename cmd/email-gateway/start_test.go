@@ -69,7 +69,7 @@ func TestWhatEndsItIsExplained(t *testing.T) {
 		variable, mend string
 	}{
 		{bridge.ErrCredentials, "EMAIL_AMQP_URL", "correct user, password or virtual host"},
-		{&amqp.Error{Code: amqp.AccessRefused}, "EMAIL_AMQP_URL", "see that the login may"},
+		{&amqp.Error{Code: amqp.AccessRefused}, "EMAIL_AMQP_URL", "let the login configure"},
 		{bridge.ErrLaterSchema, "EMAIL_DATABASE_URL", "run the release that made the tables"},
 		{endpoints.ErrAddress, "EMAIL_HTTP_ADDR", "name another address"},
 		{errors.New("anything else"), "EMAIL_DATABASE_URL", "anything else"},

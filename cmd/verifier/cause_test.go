@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
+	"strings"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -23,6 +27,7 @@ func TestCausesAndExitCodes(t *testing.T) {
 	}{
 		{driver.ErrBadConn, causeDatabase, exitDatabase},
 		{database.ErrUnreachable, causeDatabase, exitDatabase},
+		{database.ErrNoDatabase, causeDatabase, exitDatabase},
 		{database.ErrCredentials, causeDatabase, exitDatabase},
 		{bridge.ErrNoSchema, causeSchema, exitSchema},
 		{bridge.ErrProof, causeProof, exitProof},
@@ -45,6 +50,26 @@ func TestCausesAndExitCodes(t *testing.T) {
 		}
 		if got := exitCode(err); got != c.code {
 			t.Errorf("%v: exit code %d, not %d", err, got, c.code)
+		}
+	}
+}
+
+func TestTheLogOfASessionThatEndsSaysWhatToDo(t *testing.T) {
+	for _, c := range []struct {
+		message string
+		err     error
+		want    string
+	}{
+		{"no session", driver.ErrBadConn, `variable=BRIDGE_DATABASE_URL mend="see that the database runs; bridgectl doctor`},
+		{"no session", bridge.ErrNoSchema, `variable=BRIDGE_DATABASE_URL mend="name the database that the senders use`},
+		{"session ended", bridge.ErrUnavailable, `variable=BRIDGE_AMQP_URL mend="see that the broker runs`},
+		{"session ended", &bridge.QueueMismatch{}, "variable=BRIDGE_QUEUE\n"},
+		{"side job fails", bridge.ErrUnavailable, "error=\"broker unavailable\"\n"},
+	} {
+		var log bytes.Buffer
+		slog.New(advising{slog.NewTextHandler(&log, nil)}).Warn(c.message, "retry_in", time.Second, "error", c.err)
+		if !strings.Contains(log.String(), c.want) {
+			t.Errorf("the log says %s, not %s", log.String(), c.want)
 		}
 	}
 }

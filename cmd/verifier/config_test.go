@@ -146,6 +146,13 @@ func TestAServerThatCannotBeUsedIsNamedWithWhatToDo(t *testing.T) {
 	t.Setenv("BRIDGE_ALLOW", "*:*")
 	const away, awayBroker = "postgres://u:s3cret@127.0.0.1:1/db", "amqp://u:s3cret@127.0.0.1:1/"
 	t.Setenv("BRIDGE_LOG_LEVEL", "error")
+	plain := commandtest.Listen(t, "127.0.0.1:0")
+	go func() {
+		if client, err := plain.Accept(); err == nil {
+			_, _ = client.Write([]byte("AMQP\x00\x00\x09\x01")) // as RabbitMQ does
+			_ = client.Close()
+		}
+	}()
 	for _, c := range []struct {
 		database, broker string
 		code             int
@@ -157,6 +164,7 @@ func TestAServerThatCannotBeUsedIsNamedWithWhatToDo(t *testing.T) {
 		{"postgres://u:s3cret#@h/d", awayBroker, exitMisused, "BRIDGE_DATABASE_URL", "must be postgres://user:password@host:port/database"},
 		{"oracle://u:s3cret@h/d", awayBroker, exitMisused, "BRIDGE_DATABASE_URL", "must start with postgres://"},
 		{ledger, awayBroker, exitBroker, "BRIDGE_AMQP_URL", "see that the broker runs"},
+		{ledger, "amqps://u:s3cret@" + plain.Addr().String() + "/", exitBroker, "BRIDGE_AMQP_URL", "this one seems to have none"},
 		{ledger, "http://u:s3cret@127.0.0.1:1/", exitMisused, "BRIDGE_AMQP_URL", "not of the form"},
 	} {
 		t.Setenv("BRIDGE_DATABASE_URL", c.database)

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
@@ -32,15 +34,46 @@ func explain(err error) error {
 	case errors.As(err, new(*tracesError)): // says what to do by itself
 		return err
 	}
-	variable := named[causeOf(err)]
-	_, remedy := mend.Of(err)
+	variable, remedy := advice(err)
+	return mend.With(fmt.Errorf("%s: %w", variable, err), remedy)
+}
+
+// advice is the variable that an error is about, and what to do.
+func advice(err error) (variable, remedy string) {
+	variable = named[causeOf(err)]
+	_, remedy = mend.Of(err)
 	switch {
 	case errors.Is(err, bridge.ErrNoSchema) && !errors.Is(err, bridge.ErrLaterSchema):
 		remedy = "name the database that the senders use, or create the tables with verifier -migrate"
 	case errors.Is(err, database.ErrOwnTable):
 		variable = "BRIDGE_OWN_TABLE"
 	}
-	return mend.With(fmt.Errorf("%s: %w", variable, err), remedy)
+	return variable, remedy
+}
+
+// advising adds to the log's lines about sessions what explain tells at the start.
+type advising struct{ slog.Handler }
+
+func (a advising) Handle(ctx context.Context, line slog.Record) error {
+	if line.Message != "no session" && line.Message != "session ended" {
+		return a.Handler.Handle(ctx, line)
+	}
+	line = line.Clone()
+	line.Attrs(func(attribute slog.Attr) bool {
+		err, is := attribute.Value.Any().(error)
+		if !is {
+			return true
+		}
+		variable, remedy := advice(err)
+		if remedy == "" && causeOf(err) == causeDatabase {
+			remedy = "see that the database runs; bridgectl doctor tells whether the login lacks a right"
+		}
+		if line.AddAttrs(slog.String("variable", variable)); remedy != "" {
+			line.AddAttrs(slog.String("mend", remedy))
+		}
+		return false
+	})
+	return a.Handler.Handle(ctx, line)
 }
 
 // exitCode is the code of an error that explain explains.

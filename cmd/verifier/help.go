@@ -16,7 +16,8 @@ of verifiers may work on one staging queue.
   -version  print of which release, revision and Go this build is
 
 The configuration is the environment. Variables that start with BRIDGE_ and are
-not listed here are an error, except BRIDGE_TEST_..., which the tests use.
+not listed here are an error, except those of bridgectl and of the tests
+(BRIDGE_MANAGEMENT_..., BRIDGE_INBOX_..., BRIDGE_TEST_...).
 
 `
 

@@ -119,7 +119,8 @@ var (
 	unparkedDesc = desc("twoqueue_unparked_total", "Messages that were parked in the database, and have been staged.")
 	sweptDesc    = desc("twoqueue_swept_total", "Orphan rows removed from the ledger.")
 	sessionsDesc = desc("twoqueue_sessions_total", "Sessions started, each with a proof that has passed.")
-	runningDesc  = desc("twoqueue_session_running", "1 if there is a session, so that messages are judged, else 0.")
+	runningDesc  = desc("twoqueue_session_running", "1 if there is a session, else 0. A session notices that the database is away when it has something to judge.")
+	usableDesc   = desc("twoqueue_database_usable", "1 if the ledger's database was usable when it was asked the last time, else 0.")
 	blockedDesc  = desc("twoqueue_broker_blocked", "1 while the broker takes no messages, because of a memory or disk alarm, else 0.")
 	heldDesc     = desc("twoqueue_messages_held", "Messages taken from the queues and not done.")
 	waitingDesc  = desc("twoqueue_messages_waiting", "Messages held that wait for an open transaction: the size of the waiting room.")
@@ -139,7 +140,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var holdReasons = []verifier.HoldReason{verifier.Full, verifier.Missing, verifier.Stuck}
 
 func (present) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{messagesDesc, unparkedDesc, sweptDesc, sessionsDesc, runningDesc, blockedDesc, heldDesc,
+	for _, d := range []*prometheus.Desc{messagesDesc, unparkedDesc, sweptDesc, sessionsDesc, runningDesc, usableDesc, blockedDesc, heldDesc,
 		waitingDesc, oldestDesc, strandedDesc, settlingDesc, targetsDesc, targetedDesc, keysDesc} {
 		descs <- d
 	}
@@ -168,6 +169,8 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	send(sweptDesc, prometheus.CounterValue, float64(stats.Swept))
 	send(sessionsDesc, prometheus.CounterValue, float64(stats.Sessions))
 	send(runningDesc, prometheus.GaugeValue, one(!state.Session.IsZero()))
+	asked, unusable := p.worker.lastCheck()
+	send(usableDesc, prometheus.GaugeValue, one(asked && unusable == nil))
 	send(blockedDesc, prometheus.GaugeValue, one(state.Blocked != ""))
 	send(heldDesc, prometheus.GaugeValue, float64(state.Held))
 	send(waitingDesc, prometheus.GaugeValue, float64(state.Waiting))

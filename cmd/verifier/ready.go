@@ -18,7 +18,7 @@ func (w *worker) ready(ctx context.Context) error {
 		return errors.New("starting: database and broker have not both answered yet")
 	}
 	var missing []error
-	if parts.ledger.Check(ctx) != nil {
+	if w.check(ctx) != nil {
 		missing = append(missing, errors.New("database: not reachable, or not usable as a ledger"))
 	}
 	state := parts.verifier.State()

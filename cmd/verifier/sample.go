@@ -21,7 +21,7 @@ const (
 	unsweptAge = 7 * 24 * time.Hour
 )
 
-// sample asks the database from time to time what no scrape shall ask it: Prometheus
+// sample asks the database from time to time whether it is usable, and what no scrape shall ask it: Prometheus
 // may be several, and the database slow.
 func (m *metrics) sample(ctx context.Context) {
 	orphansIn := 0
@@ -32,7 +32,10 @@ func (m *metrics) sample(ctx context.Context) {
 			return 0, nil
 		}
 		ledger := m.worker.parts.Load().ledger
-		err := m.countParked(ctx, ledger)
+		err := m.check(ctx)
+		if err == nil {
+			err = m.countParked(ctx, ledger)
+		}
 		if orphansIn--; err == nil && orphansIn < 0 {
 			if err = m.countOrphans(ctx, ledger); err == nil {
 				orphansIn = orphansEvery - 1
@@ -43,6 +46,12 @@ func (m *metrics) sample(ctx context.Context) {
 		}
 		return m.worker.config.SampleInterval.Duration(), err
 	})
+}
+
+func (m *metrics) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, samplePatience)
+	defer cancel()
+	return m.worker.check(ctx)
 }
 
 func (m *metrics) countParked(ctx context.Context, ledger driver.Ledger) error {

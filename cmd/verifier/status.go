@@ -122,7 +122,7 @@ type transactions struct {
 
 // get asks the database if the last answer is old. It is asked only while somebody
 // looks at the page, and by one at a time.
-func (t *transactions) get(ctx context.Context, watcher inspect.Watcher) ([]inspect.Holder, error) {
+func (t *transactions) get(ctx context.Context, ask func(context.Context) ([]inspect.Holder, error)) ([]inspect.Holder, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if time.Since(t.at) < watchEvery {
@@ -131,7 +131,7 @@ func (t *transactions) get(ctx context.Context, watcher inspect.Watcher) ([]insp
 	// Not bound to the one who looks: the answer is for the next one too.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), watchPatience)
 	defer cancel()
-	t.holders, t.err = watcher.OpenTransactions(ctx, 0, shownTransactions)
+	t.holders, t.err = ask(ctx)
 	t.at = time.Now()
 	return t.holders, t.err
 }

@@ -20,7 +20,7 @@ type report struct {
 	State    string     `json:"state"` // running, starting, failing or stopping
 	Session  *time.Time `json:"session,omitempty"`
 	Sessions int64      `json:"sessions"`
-	Error    string     `json:"error,omitempty"`   // why there is no session
+	Error    string     `json:"error,omitempty"`   // why there is no session, or why the database is not usable
 	Blocked  string     `json:"blocked,omitempty"` // why the broker takes no messages
 
 	Verdicts []verdictReport `json:"verdicts"`
@@ -91,13 +91,9 @@ func (s *status) report(ctx context.Context) report {
 		Held: state.Held, Waiting: state.Waiting, Settling: state.Settling,
 		Blocked: state.Blocked, Oldest: []waitingReport{}, Targets: []targetReport{}, DeadByReason: []reasonReport{},
 	}
-	r.State = s.phase(state)
 	if !state.Session.IsZero() {
 		since := state.Session.UTC()
 		r.Session = &since
-	}
-	if state.Err != nil {
-		r.Error = state.Err.Error()
 	}
 	for _, m := range state.Oldest[:min(len(state.Oldest), shownMessages)] {
 		r.Oldest = append(r.Oldest, waitingReport{m.ID, m.Target.String(), m.Since.UTC()})
@@ -114,6 +110,11 @@ func (s *status) report(ctx context.Context) report {
 		}
 	}
 	r.Transactions = s.transactions(ctx)
+	r.State = s.phase(state)
+	_, unusable := s.worker.lastCheck()
+	if err := cmp.Or(state.Err, unusable); err != nil {
+		r.Error = err.Error()
+	}
 	if parts := s.worker.parts.Load(); parts != nil {
 		r.Ledger = parts.ledger.Identity().String()
 	}
@@ -148,11 +149,12 @@ func (s *status) phase(state verifier.State) string {
 		return "stopping"
 	default:
 	}
+	_, unusable := s.worker.lastCheck()
 	switch {
+	case state.Err != nil, unusable != nil:
+		return "failing"
 	case !state.Session.IsZero():
 		return "running"
-	case state.Err != nil:
-		return "failing"
 	}
 	return "starting"
 }
@@ -160,11 +162,17 @@ func (s *status) phase(state verifier.State) string {
 func (s *status) transactions(ctx context.Context) transactionsReport {
 	r := transactionsReport{Open: []inspect.Holder{}}
 	parts := s.worker.parts.Load()
-	if parts == nil || parts.ledger.Watcher == nil {
+	if parts == nil {
 		return r
 	}
-	r.Known = true
-	holders, err := s.watched.get(ctx, parts.ledger.Watcher)
+	watcher := parts.ledger.Watcher
+	r.Known = watcher != nil
+	holders, err := s.watched.get(ctx, func(ctx context.Context) ([]inspect.Holder, error) {
+		if err := s.worker.check(ctx); err != nil || watcher == nil {
+			return nil, err
+		}
+		return watcher.OpenTransactions(ctx, 0, shownTransactions)
+	})
 	if err != nil {
 		r.Error = err.Error()
 	}

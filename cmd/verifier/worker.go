@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -30,6 +32,7 @@ type worker struct {
 	started  chan struct{}         // closed once parts are there
 	parts    atomic.Pointer[parts] // nil until then
 	db       *database.Database    // once it is open
+	unusable atomic.Pointer[error] // why the ledger's database was not usable when it was asked last; nil: not asked yet
 }
 
 // parts are what a worker has once database and broker have answered.
@@ -60,7 +63,7 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 	if c.HTTP.Addr != environment.None {
 		m := newMetrics(w)
 		observers = append(observers, m)
-		defer w.serve(serving, "endpoints", string(c.HTTP.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
+		defer w.serve(serving, "endpoints", "BRIDGE_HTTP_ADDR", string(c.HTTP.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
 			return endpoints.Listen(ctx, address, endpoints.Probes{Ready: w.ready, Registry: m.registry}.Handler(), w.log)
 		})()
 		defer start(serving, m.sample)()
@@ -68,13 +71,13 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 	if c.Status.Addr != environment.None {
 		page := newStatus(w)
 		observers = append(observers, page)
-		defer w.serve(serving, "status page", string(c.Status.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
+		defer w.serve(serving, "status page", "BRIDGE_STATUS_ADDR", string(c.Status.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
 			return endpoints.Listen(ctx, address, page.handler(w.private), w.log)
 		})()
 		defer start(serving, page.count)()
 	}
 	if c.Pprof.Addr != environment.None {
-		defer w.serve(serving, "profiles", string(c.Pprof.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
+		defer w.serve(serving, "profiles", "BRIDGE_PPROF_ADDR", string(c.Pprof.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
 			return endpoints.ListenProfiles(ctx, address, w.private, w.log)
 		})()
 	}
@@ -88,14 +91,14 @@ func (w *worker) private(page http.Handler) http.Handler {
 
 // serve runs one of the servers, until the function that it returns is called. A taken
 // address keeps no message waiting: it is tried again.
-func (w *worker) serve(ctx context.Context, what, address string,
+func (w *worker) serve(ctx context.Context, what, variable, address string,
 	listen func(ctx context.Context, address string) (*endpoints.Server, error)) (stop func()) {
 	return start(ctx, func(ctx context.Context) {
 		job := sidejob.New(what, w.log)
 		job.Run(ctx, func(ctx context.Context) (time.Duration, error) {
 			server, err := listen(ctx, address)
 			if err != nil {
-				return 0, err
+				return 0, fmt.Errorf("%s: %w", variable, err)
 			}
 			defer server.Close()
 			job.Works() // it serves for as long as it may
@@ -137,7 +140,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	if len(w.config.Allow) == 0 {
 		w.log.Warn("BRIDGE_ALLOW is not set: every target is allowed to whoever may write to the staging queue; name the targets, or *:* for every one")
 	}
-	options := w.config.options(w.log)
+	options := w.config.options(slog.New(advising{w.log.Handler()}))
 	options.Observer = observer
 	if w.config.ExplainAfter > 0 {
 		options.Watcher = ledger.Watcher
@@ -150,6 +153,34 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	close(w.started)
 
 	return v.Run(ctx)
+}
+
+// check asks the ledger's database whether it can be used: while nothing is staged, no session
+// notices that it cannot. It may be called once parts are there.
+func (w *worker) check(ctx context.Context) error {
+	err := w.parts.Load().ledger.Check(ctx)
+	if !errors.Is(ctx.Err(), context.Canceled) { // then nobody has answered
+		w.checked(err)
+	}
+	return err
+}
+
+func (w *worker) checked(err error) {
+	before := w.unusable.Swap(&err)
+	switch failed := before != nil && *before != nil; {
+	case err != nil && !failed:
+		w.log.Warn("the database is not usable; until it is, no message is judged", "error", err)
+	case err == nil && failed:
+		w.log.Info("the database is usable again")
+	}
+}
+
+// lastCheck is what the database said when it was asked last; asked is false before.
+func (w *worker) lastCheck() (asked bool, err error) {
+	if last := w.unusable.Load(); last != nil {
+		return true, *last
+	}
+	return false, nil
 }
 
 // state is what the verifier is doing.

@@ -1,12 +1,19 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -35,4 +42,40 @@ func TestTheConnectionsAreNoMoreThanTheDocumentsSay(t *testing.T) {
 	if most, want := w.db.Stats().MaxOpenConnections, new(verifier.Options).Connections()+ownConnections; most != want {
 		t.Errorf("the pool allows %d connections, must allow %d", most, want)
 	}
+}
+
+func TestADatabaseThatIsAwayIsToldOnceAndOnThePage(t *testing.T) {
+	var log bytes.Buffer
+	w := &worker{log: slog.New(slog.NewTextHandler(&log, nil)), stopping: make(chan struct{})}
+	page, running := newStatus(w), verifier.State{Session: time.Now()}
+	away := errors.New("check ledger: away")
+	for i, c := range []struct {
+		err   error
+		phase string
+		lines int
+	}{
+		{nil, "running", 0}, {away, "failing", 1}, {away, "failing", 1}, {nil, "running", 2}, {nil, "running", 2},
+	} {
+		w.checked(c.err)
+		if phase := page.phase(running); phase != c.phase {
+			t.Errorf("%d: it is %s, not %s", i, phase, c.phase)
+		}
+		if n := strings.Count(log.String(), "\n"); n != c.lines {
+			t.Errorf("%d: %d lines, not %d: %s", i, n, c.lines, log.String())
+		}
+	}
+}
+
+func TestATakenAddressIsNamedByItsVariable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := &worker{log: slog.New(slog.NewTextHandler(&log, nil))}
+		defer w.serve(t.Context(), "endpoints", "BRIDGE_HTTP_ADDR", ":1", func(context.Context, string) (*endpoints.Server, error) {
+			return nil, endpoints.ErrAddress
+		})()
+		synctest.Wait()
+		if want := `job=endpoints error="BRIDGE_HTTP_ADDR: address not usable"`; !strings.Contains(log.String(), want) {
+			t.Errorf("the log says %s, not %s", log.String(), want)
+		}
+	})
 }

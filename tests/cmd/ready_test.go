@@ -43,9 +43,12 @@ func TestReadyTellsWhatIsMissing(t *testing.T) {
 	databaseValve.HoldReplies()
 	p.AwaitEndpoint("/readyz", 503, "database: not reachable, or not usable as a ledger\n")
 	health(t, p, 1, "database: not reachable")
+	phase(`"state":"failing"`, `"error":"`)
+	p.measure(map[string]string{"twoqueue_database_usable": "0", "twoqueue_session_running": "1"})
 	databaseValve.Release()
 	p.AwaitEndpoint("/readyz", 200, "ok\n")
 	health(t, p, 0, "ok\n")
+	p.measure(map[string]string{"twoqueue_database_usable": "1"})
 
 	brokerValve.HoldReplies()
 	brokerValve.Cut()

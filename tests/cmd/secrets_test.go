@@ -119,9 +119,9 @@ func TestNoPasswordInALongLife(t *testing.T) {
 	// endures has servers go away, which must show in vain attempts to start, and come back.
 	endures := func(away, back func()) {
 		t.Helper()
-		started, ended := said("session started"), said("session ended")
+		started, none := said("session started"), said("no session")
 		away()
-		servertest.Eventually(t, "attempts to start fail", func() bool { return said("session ended") > ended+1 })
+		servertest.Eventually(t, "attempts to start fail", func() bool { return said("no session") > none+1 })
 		back()
 		servertest.Eventually(t, "a new session", func() bool { return said("session started") > started })
 	}

@@ -123,3 +123,19 @@ func TestABrokenLedgerFailsTheProof(t *testing.T) {
 		})
 	}
 }
+
+// A verifier without the right to delete tries to start again and again.
+func TestAProofThatCannotDeleteLeavesNoRow(t *testing.T) {
+	t.Parallel()
+	_, db := migrated(t)
+	good, noRight := openLedger(t, db), errors.New("no right to delete")
+	ledger := broken{Ledger: good, forget: func(context.Context, []uuid.UUID) error { return noRight }}
+	if err := driver.Prove(t.Context(), ledger); !errors.Is(err, noRight) {
+		t.Errorf("the proof says %v, must say %v", err, noRight)
+	}
+	var rows int
+	must(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM bridge_ledger").Scan(&rows))
+	if rows != 0 {
+		t.Errorf("%d rows are left", rows)
+	}
+}

@@ -366,6 +366,13 @@ func TestPostgresRightsToMigrate(t *testing.T) {
 	address := servertest.PostgresDB(t)
 	_, at := newRole(t, address, connect(t, address), "CREATE ON SCHEMA public")
 	testRightsToMigrate(t, connect(t, at), migrate.PostgreSQL)
+
+	another := servertest.PostgresDB(t)
+	execute(t, connect(t, another), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+	_, at = newRole(t, another, connect(t, another))
+	if err := migrate.Ledger(t.Context(), connect(t, at), migrate.PostgreSQL); err == nil || !strings.Contains(err.Error(), "grant this login CREATE on the schema") {
+		t.Errorf("without the right it ends with %v", err)
+	}
 }
 
 func testMariaDBRightsToMigrate(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"testing"
@@ -188,11 +189,17 @@ func TestStagingQueueDeletedAndDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
-	v := s.Verify(verifier.Options{})
+	var log lines
+	v := s.Verify(verifier.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	made := func() int { return len(log.with("queue made")) }
+	before := made()
 	if _, err := s.Channel.QueueDelete(s.Topology.Queue, false, false, false); err != nil {
 		t.Fatal(err)
 	}
 	s.Eventually("a new session", func() bool { return v.Stats().Sessions > 1 })
+	if n := made(); n != before+1 {
+		t.Errorf("%d queues were made at first, and then %d: %q", before, n-before, log.with("queue made"))
+	}
 	expectAll(t, s, queue, goodBatch(s, queue, 10))
 }
 

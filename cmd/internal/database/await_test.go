@@ -33,7 +33,7 @@ func TestAnUnknownDatabaseIsNotWaitedFor(t *testing.T) {
 	listener := commandtest.Listen(t, "127.0.0.1:0")
 	commandtest.Script(listener, "3D000")
 	_, err := Await(t.Context(), "postgres://user@"+listener.Addr().String()+"/db?sslmode=disable", func(err error) { t.Errorf("it waits for %v", err) })
-	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "3D000") {
+	if !errors.Is(err, ErrNoDatabase) || !strings.Contains(err.Error(), "3D000") {
 		t.Errorf("it ends with %v", err)
 	}
 }

@@ -52,7 +52,9 @@ var (
 	ErrCredentials = errors.New("database refuses the login")
 	// ErrClear: the server takes TLS only, and the URL asks for none.
 	ErrClear = errors.New("database takes no connection without TLS")
-	// ErrUnreachable: nobody answers, there is no such database, or no such file.
+	// ErrNoDatabase: the server has no database of this name.
+	ErrNoDatabase = errors.New("no such database")
+	// ErrUnreachable: nobody answers, or there is no such file.
 	ErrUnreachable = errors.New("database not reachable")
 )
 

@@ -101,7 +101,7 @@ func mysqlInClear(address string) []string {
 }
 
 func classifyMySQL(err error) error {
-	const accessDenied, databaseDenied, noPassword, insecureTransport = 1045, 1044, 1698, 3159
+	const accessDenied, databaseDenied, noPassword, insecureTransport, unknownDatabase = 1045, 1044, 1698, 3159, 1049
 	var answer *mysqldriver.MySQLError
 	if errors.As(err, &answer) {
 		switch answer.Number {
@@ -109,6 +109,8 @@ func classifyMySQL(err error) error {
 			return fmt.Errorf("%w: %w", ErrCredentials, err)
 		case insecureTransport:
 			return fmt.Errorf("%w: %w", ErrClear, err)
+		case unknownDatabase:
+			return fmt.Errorf("%w: %w", ErrNoDatabase, err)
 		}
 	}
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)

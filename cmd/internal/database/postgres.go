@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -71,9 +72,32 @@ func cause(err error) error {
 }
 
 func classifyPostgres(err error) error {
+	err = &attempts{err}
 	var answer interface{ SQLState() string }
-	if errors.As(err, &answer) && strings.HasPrefix(answer.SQLState(), "28") { // invalid authorization
+	if !errors.As(err, &answer) {
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	const noDatabase = "3D000"
+	switch state := answer.SQLState(); {
+	case strings.HasPrefix(state, "28"): // invalid authorization
 		return fmt.Errorf("%w: %w", ErrCredentials, err)
+	case state == noDatabase:
+		return fmt.Errorf("%w: %w", ErrNoDatabase, err)
 	}
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)
+}
+
+// attempts is pgx's error of several attempts, a line each behind the first line. By default it
+// tries TLS first, then without. That a server has no TLS is left out if another attempt tells more.
+type attempts struct{ error }
+
+func (a *attempts) Unwrap() error { return a.error }
+
+func (a *attempts) Error() string {
+	all := strings.Split(a.error.Error(), "\n")
+	told := slices.DeleteFunc(slices.Clone(all), func(line string) bool { return strings.HasSuffix(line, ": server refused TLS connection") })
+	if len(told) < 2 {
+		told = all
+	}
+	return strings.Join(told, "\n")
 }

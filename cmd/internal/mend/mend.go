@@ -40,6 +40,7 @@ var known = []struct {
 	{database.ErrURL, Database, ""}, // says it by itself
 	{database.ErrCredentials, Database, "correct user or password, or the client's certificate"},
 	{database.ErrClear, Database, "add ssl-ca=FILE to the URL's parameters, or tls=true for the system's authorities"},
+	{database.ErrNoDatabase, Database, "correct the database's name in the URL, or create the database"},
 	{database.ErrUnreachable, Database, "see that the database is there and runs, and that the URL is right"},
 	{database.ErrOwnTable, Database, "the comment of OpenOwnTable in its database's package under bridge says what the table must be like"},
 	{bridge.ErrLaterSchema, Database, "run the release that made the tables, or a later one"},
@@ -48,6 +49,9 @@ var known = []struct {
 	{bridge.ErrOtherLedger, Database, "see that the URL always leads to the same database"},
 	{bridge.ErrProof, Database, "name the primary itself, without a proxy that changes how it locks"},
 }
+
+// NoRight is what to do where the broker refuses something to the login.
+const NoRight = "see that the login may configure, write and read the queues, or make them by bridgectl topology declare with a login that may"
 
 // closedAtOnce: with TLS 1.3 a server refuses our certificate when we believe the handshake done,
 // and what we write then may take its reason away.
@@ -70,7 +74,7 @@ func Of(err error) (from Server, mend string) {
 	case errors.As(err, &refusal):
 		from = Broker
 		if refusal.Code == amqp.AccessRefused {
-			mend = "see that the login may configure, write and read the queues"
+			mend = NoRight
 		}
 	}
 	if from == Database && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
@@ -93,6 +97,8 @@ func Misuse(err error) bool {
 // names for it, whichever server it is about; "" if it is none.
 func TLS(err error) string {
 	switch {
+	case errors.As(err, new(tls.RecordHeaderError)):
+		return "name the server's port for TLS; this one seems to have none"
 	case errors.As(err, new(*tls.CertificateVerificationError)):
 		return "name in the URL the host that the certificate is for, and the file with the authority that signed it"
 	case strings.Contains(err.Error(), "remote error: tls: "): // amqp091 keeps only the text of an alert
@@ -137,5 +143,9 @@ func Line(text string) string {
 	for i := range lines {
 		lines[i] = strings.TrimSpace(lines[i])
 	}
-	return terminal.Plain(strings.TrimSpace(strings.Join(slices.Compact(lines), " ")))
+	return terminal.Plain(library.Replace(strings.TrimSpace(strings.Join(slices.Compact(lines), " "))))
 }
+
+// library has what errors tell a programmer to call. An operator has commands instead, which
+// stand behind such an error.
+var library = strings.NewReplacer("call migrate.Ledger or migrate.Inbox", "migrate", "call migrate.Ledger", "migrate", "call migrate.Inbox", "migrate")

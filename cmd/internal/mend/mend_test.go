@@ -1,6 +1,7 @@
 package mend_test
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,8 +28,10 @@ func TestExplainNamesTheVariableAndWhatToDo(t *testing.T) {
 		{bridge.ErrNotPrimary, "SHOP_DATABASE_URL: begin: " + bridge.ErrNotPrimary.Error() + "; name the primary, with a login that may write"},
 		{fmt.Errorf("%w: %w", bridge.ErrUnavailable, missing), "SHOP_AMQP_URL: begin: broker unavailable: open ca.pem: file does not exist; name a file that can be read"},
 		{fmt.Errorf("%w: %w", database.ErrUnreachable, syscall.ECONNRESET), "SHOP_DATABASE_URL: begin: database not reachable: connection reset by peer; see that the server runs, and name in the URL the files of a certificate that the server takes, if it asks for one; its log says why it closed the connection"},
+		{fmt.Errorf("%w: %w", bridge.ErrUnavailable, tls.RecordHeaderError{Msg: "no TLS record"}), "SHOP_AMQP_URL: begin: broker unavailable: tls: no TLS record; name the server's port for TLS; this one seems to have none"},
+		{database.ErrNoDatabase, "SHOP_DATABASE_URL: begin: no such database; correct the database's name in the URL, or create the database"},
 		{errors.New("remote error: tls: bad certificate"), "begin: remote error: tls: bad certificate; name in the URL the files of a certificate that the server takes, and of its key"},
-		{&amqp.Error{Code: amqp.AccessRefused, Reason: "no"}, `SHOP_AMQP_URL: begin: Exception (403) Reason: "no"; see that the login may configure, write and read the queues`},
+		{&amqp.Error{Code: amqp.AccessRefused, Reason: "no"}, `SHOP_AMQP_URL: begin: Exception (403) Reason: "no"; see that the login may configure, write and read the queues, or make them by bridgectl topology declare with a login that may`},
 		{&amqp.Error{Code: amqp.NotFound, Reason: "no"}, `SHOP_AMQP_URL: begin: Exception (404) Reason: "no"`},
 		{errors.New("anything else"), "begin: anything else"},
 	} {
@@ -60,8 +63,9 @@ func TestMisuseIsWhatTheVariableSays(t *testing.T) {
 // A server's words may be anybody's.
 func TestALineIsOneAndHasNothingThatATerminalActsOn(t *testing.T) {
 	for text, want := range map[string]string{
-		"failed:\n\thost a\n\thost a\n host b \n": "failed: host a host b",
-		"refused:\n \x1b[2J\u009b1m gone\n":       "refused: \uFFFD[2J\uFFFD1m gone",
+		"failed:\n\thost a\n\thost a\n host b \n":                           "failed: host a host b",
+		"schema not usable: call migrate.Ledger or migrate.Inbox: no table": "schema not usable: migrate: no table",
+		"refused:\n \x1b[2J\u009b1m gone\n":                                 "refused: \uFFFD[2J\uFFFD1m gone",
 	} {
 		if got := mend.Line(text); got != want {
 			t.Errorf("%q, not %q", got, want)

@@ -166,7 +166,7 @@ function table(id, heading, columns, rows, none) {
 
 const phases = {
   starting: 'database and broker have not both answered yet',
-  failing: 'there is no session: nothing is judged',
+  failing: 'nothing is judged',
   stopping: 'what has been judged is being forwarded',
 };
 
@@ -177,7 +177,7 @@ function show(r) {
   setText(byID('phase'), r.state);
   setText(byID('phase-text'), r.state === 'running'
     ? `since ${when(r.session)}${r.sessions > 1 ? `, session ${number.format(r.sessions)}` : ''}` : phases[r.state] || '');
-  const trouble = r.error ? `The last session: ${r.error}` : r.blocked ? `The broker takes no messages: ${r.blocked}` : '';
+  const trouble = r.error ? `${r.session ? 'The database' : 'The last session'}: ${r.error}` : r.blocked ? `The broker takes no messages: ${r.blocked}` : '';
   byID('error').hidden = !trouble;
   setText(byID('error'), trouble);
 
