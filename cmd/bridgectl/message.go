@@ -23,12 +23,10 @@ func newMessageCommand(a *app) *cobra.Command {
 		Short: "Tell all that is known about one message",
 		Long: `Asks the ledger, the parked messages, the dead queue, the audit queue and the inbox, as
 far as their servers are named by variables, and says what it means and what comes next.
-It changes nothing. What is still in the staging queue, the waiting queue or the ordered
-queues is counted only, as looking there takes messages away from the verifiers for a
-moment. --peek-staging looks into the first two. It never looks into an ordered queue:
-that would change the order. How many messages verifiers hold unacked is known with
-BRIDGE_MANAGEMENT_URL. A server that does not answer is shown as such, and makes the exit
-code 1.`,
+It changes nothing. Messages in the staging queue, the waiting queue and the ordered queues
+are only counted: to look at them would take them away from the verifiers for a moment. How
+many messages verifiers hold unacked is known with BRIDGE_MANAGEMENT_URL. A server that does
+not answer is shown as such, and makes the exit code 1.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, ok := validID(args[0])
@@ -37,8 +35,6 @@ code 1.`,
 				return misused("%q is not a message ID: a UUID in its canonical text", args[0])
 			case l.limit < 1:
 				return misused("--limit: must be positive")
-			case l.peekStaging < 0:
-				return misused("--peek-staging: must not be negative")
 			case a.config.Database.URL == "" && a.config.AMQP.URL == "" && a.config.Inbox.URL == "":
 				return misused("nothing is known without a server: set BRIDGE_DATABASE_URL, BRIDGE_AMQP_URL or BRIDGE_INBOX_URL")
 			}
@@ -61,7 +57,6 @@ code 1.`,
 		},
 	}
 	cmd.Flags().IntVar(&l.limit, "limit", defaultLimit, "how many messages of the dead queue, the audit queue and the parked messages are looked at")
-	cmd.Flags().IntVar(&l.peekStaging, "peek-staging", 0, "look at so many messages of the staging queue and of the waiting queue too")
 	cmd.Flags().StringSliceVar(&l.consumers, "consumer", nil, "the inbox's consumers to ask about (default: all that are in it)")
 	return cmd
 }
@@ -81,7 +76,6 @@ type messageFacts struct {
 	Parked    *parkedFacts   `json:"parked"`
 	Dead      *deadFacts     `json:"dead"`
 	Dropped   *droppedFacts  `json:"dropped"` // copies in the audit queue; nil too if there is none
-	Staging   *stagingFacts  `json:"staging"`
 	Inbox     []inboxClaim   `json:"inbox"`
 	Queues    map[string]int `json:"queues"` // ready messages
 	Held      *int64         `json:"held"`   // by verifiers, unacked; nil: not known
@@ -92,7 +86,6 @@ type messageFacts struct {
 	asked map[string]bool // the servers, by their variables
 
 	ready int // messages in the verifiers' queues
-	onWay int // of these, those in queues that were not looked into
 }
 
 type rowFacts struct {
@@ -122,17 +115,11 @@ type droppedFacts struct {
 	Depth    int         `json:"depth"`
 }
 
-type stagingFacts struct {
-	Found    []string `json:"found"` // in which queues
-	LookedAt int      `json:"looked_at"`
-}
-
 // A messageLook gathers the facts.
 type messageLook struct {
-	app         *app
-	limit       int
-	peekStaging int
-	consumers   []string
+	app       *app
+	limit     int
+	consumers []string
 }
 
 // look asks all servers that are named, also after one of them has failed.
@@ -261,23 +248,6 @@ func (l *messageLook) askQueues(ctx context.Context, m *management, facts *messa
 		return
 	}
 	t := l.app.topology()
-	id := facts.ID.String()
-	if l.peekStaging > 0 {
-		facts.Staging = &stagingFacts{Found: []string{}}
-		for _, queue := range []string{t.Queue, t.WaitingQueue()} {
-			found := false
-			seen, _, err := l.app.look(ctx, queue, l.peekStaging, func(d amqp.Delivery) error {
-				found = found || readDead(d).has(id)
-				return nil
-			})
-			if err != nil {
-				facts.failed(err)
-			}
-			if facts.Staging.LookedAt += seen; found {
-				facts.Staging.Found = append(facts.Staging.Found, queue)
-			}
-		}
-	}
 	if err := l.askDead(ctx, facts, t.DeadQueue()); err != nil {
 		facts.Dead = nil
 		facts.failed(err)
@@ -294,13 +264,6 @@ func (l *messageLook) askQueues(ctx context.Context, m *management, facts *messa
 	facts.Queues = make(map[string]int, len(depths))
 	for name, queue := range depths {
 		facts.Queues[name] = queue.Messages
-	}
-	notLookedInto := t.OrderedQueues()
-	if facts.Staging == nil {
-		notLookedInto = append(notLookedInto, t.Queue, t.WaitingQueue())
-	}
-	for _, queue := range notLookedInto {
-		facts.onWay += depths[queue].Messages
 	}
 	for _, queue := range verifiers {
 		facts.ready += depths[queue].Messages

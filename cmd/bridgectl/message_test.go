@@ -57,8 +57,6 @@ func TestConclude(t *testing.T) {
 			[]string{"Its row is in the ledger: its transaction committed", "A verifier forwards it"}, nil},
 		"committed, parked": {messageFacts{Ledger: row(rowCommitted), Parked: &parkedFacts{Found: &parkedMessage{}}},
 			[]string{"It is parked in the database", "A verifier puts it into the staging queue"}, []string{"A verifier forwards it"}},
-		"rolled back, staged": {messageFacts{Ledger: row(rowAbsent), Staging: &stagingFacts{Found: []string{"staging"}}},
-			[]string{"It is in queue staging.", "its transaction rolled back", "A verifier drops it."}, nil},
 		"rolled back, dropped": {messageFacts{Ledger: row(rowAbsent), Dropped: &droppedFacts{At: []time.Time{time.Unix(0, 0)}}},
 			[]string{"its transaction rolled back, and a verifier dropped it at 1970-01-01 00:00:00"}, nil},
 		"in doubt": {messageFacts{Inbox: []inboxClaim{{Consumer: "stock", State: "doubtful", Error: "shelf fell"}}},
@@ -66,7 +64,7 @@ func TestConclude(t *testing.T) {
 		"open": {messageFacts{Ledger: row(rowOpen)}, []string{"still open", "cannot be seen with this login"}, nil},
 		"open, seen": {messageFacts{Ledger: &rowFacts{State: rowOpen, Holders: []inspect.Holder{{Session: "1"}}}},
 			[]string{"still open"}, []string{"cannot be seen"}},
-		"absent, others on the way": {messageFacts{Ledger: row(rowAbsent), onWay: 2},
+		"absent, others on the way": {messageFacts{Ledger: row(rowAbsent), ready: 2},
 			[]string{"there never was such a message", "in the queues of the verifiers (2 messages)"}, nil},
 		"nothing asked but the queues": {messageFacts{Dead: &deadFacts{}}, []string{"Nothing is known about it."}, nil},
 	} {

@@ -29,9 +29,6 @@ func (f *messageFacts) conclude() {
 		say("It is parked in the database: its transaction committed while the broker was out.")
 		f.Next = "A verifier puts it into the staging queue when the broker is back."
 	}
-	if f.Staging != nil && len(f.Staging.Found) > 0 {
-		say("It is in queue %s.", strings.Join(f.Staging.Found, " and "))
-	}
 	if f.Ledger != nil {
 		f.concludeRow(say)
 	}
@@ -90,12 +87,9 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 		say("No row is in the ledger, and a copy is in the audit queue: its transaction rolled back, and a verifier dropped it at %s.", f.Dropped.At[0].UTC().Format("2006-01-02 15:04:05"))
 	case handled:
 		say("No row is in the ledger: it was forwarded, and the row deleted.")
-	case f.Staging != nil && len(f.Staging.Found) > 0:
-		say("No row is in the ledger, and no transaction is open that could bring one: its transaction rolled back, or another copy of it was forwarded.")
-		f.Next = "A verifier drops it."
 	default:
 		say("No row is in the ledger, and no transaction is open that could bring one: it was forwarded and the row deleted, or its transaction rolled back, or there never was such a message.")
-		n := f.onWay
+		n := f.ready
 		if f.Held != nil {
 			n += int(*f.Held)
 		}
@@ -249,18 +243,11 @@ func (f *messageFacts) queueRows(add func(name, format string, args ...any)) {
 
 // onWayText says what is in the queues of the verifiers, and with the verifiers.
 func (f *messageFacts) onWayText() string {
-	text := "not known"
-	switch s := f.Staging; {
-	case s != nil && len(s.Found) > 0:
-		return "in queue " + strings.Join(s.Found, " and ")
-	case s != nil:
-		text = "not among the first " + count(s.LookedAt, "message")
-	case f.Queues != nil:
-		text = fmt.Sprintf("not looked for; %d ready", f.onWay)
+	if f.Queues == nil {
+		return "not known"
 	}
+	text := fmt.Sprintf("not looked for; %d ready", f.ready)
 	switch {
-	case f.Queues == nil:
-		return text
 	case f.Held == nil:
 		return text + "; what verifiers hold is not known (BRIDGE_MANAGEMENT_URL)"
 	case *f.Held == 0:
