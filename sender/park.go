@@ -2,7 +2,6 @@ package sender
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -20,8 +19,8 @@ const (
 	// ParkOnOutage: when the broker cannot be reached, blocks, nacks (a full staging queue) or
 	// does not confirm within Options.ParkAfter, the messages are parked and the transaction
 	// may commit. What waiting does not repair is still an error: a missing staging queue, a
-	// message that the broker refuses, a refused login. RabbitMQ takes seconds to refuse a login;
-	// until then messages are parked.
+	// message that the broker refuses, a refused login. RabbitMQ takes seconds to refuse a login.
+	// Until then, and between two attempts to reach it (a second), messages are parked.
 	//
 	// The right to park is not used before the first outage. To try it, run once with ParkAlways.
 	ParkOnOutage
@@ -56,9 +55,6 @@ func (g *garage) judge(ctx context.Context, staged *Staged, err error) error {
 	case err == nil:
 		g.ended()
 		return nil
-	case errors.Is(err, bridge.ErrCredentials):
-		g.out.Store(false) // waiting repairs nothing: let nobody park
-		return err
 	case ctx.Err() != nil || !bridge.Retryable(err) || bridge.Refusal(err) != nil:
 		return err // no outage
 	}

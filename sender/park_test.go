@@ -24,8 +24,7 @@ func (p *parkingLot) Park(context.Context, bridge.Tx, []driver.Parked) error {
 	return p.err
 }
 
-// Whoever comes after an outage was found parks at once, unless nothing could be parked, or the
-// broker is there and refuses the login.
+// Whoever comes after an outage was found parks at once, unless nothing could be parked.
 func TestOnlyWhatWaitingRepairsIsAnOutage(t *testing.T) {
 	full := errors.New("no right to park")
 	for _, test := range []struct {
@@ -39,7 +38,7 @@ func TestOnlyWhatWaitingRepairsIsAnOutage(t *testing.T) {
 		{"the broker is away", []error{bridge.ErrUnavailable}, nil, nil, 1, true},
 		{"it is back", []error{bridge.ErrUnavailable, nil}, nil, nil, 1, false},
 		{"nothing can be parked", []error{bridge.ErrUnavailable}, full, full, 0, false},
-		{"it refuses the login in the end", []error{bridge.ErrUnavailable, bridge.ErrCredentials}, nil, bridge.ErrCredentials, 1, false},
+		{"it refuses the login in the end", []error{bridge.ErrUnavailable, bridge.ErrCredentials}, nil, bridge.ErrCredentials, 1, true},
 		{"there is no staging queue", []error{bridge.ErrReturned}, nil, bridge.ErrReturned, 0, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,11 +55,29 @@ func TestATransactionIsNamedAgainAfterTwiceAsLong(t *testing.T) {
 // held is a Watcher of one transaction, for which a message waits.
 type held struct {
 	holder inspect.Holder
-	open   bool
+	open   atomic.Bool
+}
+
+// A lockedLog may be read while it is written.
+type lockedLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lockedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func (h *held) Holders(context.Context, uuid.UUID) ([]inspect.Holder, error) {
-	if !h.open {
+	if !h.open.Load() {
 		return nil, nil
 	}
 	return []inspect.Holder{h.holder}, nil
@@ -70,8 +90,9 @@ func (h *held) OpenTransactions(context.Context, time.Duration, int) ([]inspect.
 func TestATransactionIsNamedWhenItsTimeHasComeAndWhenItIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const after, began, ends = 4 * time.Second, 100 * time.Millisecond, 6 * time.Second
-		var log bytes.Buffer
-		start, watcher := time.Now(), &held{holder: inspect.Holder{Session: "7", Login: "shop"}, open: true}
+		var log lockedLog
+		start, watcher := time.Now(), &held{holder: inspect.Holder{Session: "7", Login: "shop"}}
+		watcher.open.Store(true)
 		logger := slog.New(slog.NewTextHandler(&log, nil))
 		s := &session{opts: Options{Watcher: watcher, ExplainAfter: after}, room: newWaitingRoom(1), log: logger, jobs: newSideJobs(logger)}
 		ctx, stop := context.WithCancel(t.Context())
@@ -92,7 +113,7 @@ func TestATransactionIsNamedWhenItsTimeHasComeAndWhenItIsOver(t *testing.T) {
 		if strings.Contains(log.String(), over) {
 			t.Error("an open transaction counts as over")
 		}
-		watcher.open = false
+		watcher.open.Store(false)
 		time.Sleep(ends)
 		synctest.Wait()
 		if n := strings.Count(log.String(), over); n != 1 {

@@ -79,10 +79,7 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 			s.close()
 		}
 	}()
-	missing, err := v.missingQueues(ctx)
-	if err != nil {
-		return nil, err
-	}
+	missing := v.missingQueues(ctx)
 	if err := v.opts.Topology.Declare(ctx, v.broker); err != nil {
 		return nil, err
 	}
@@ -137,19 +134,19 @@ func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
 	return s, nil
 }
 
-// missingQueues are those that do not exist yet, as far as the login may ask: a mistyped name
-// makes new ones.
-func (v *Verifier) missingQueues(ctx context.Context) (missing []string, err error) {
+// missingQueues are those that do not exist yet, as far as the login may ask and the broker
+// answers: a mistyped name makes new ones, which the log is to tell.
+func (v *Verifier) missingQueues(ctx context.Context) (missing []string) {
 	conn, err := v.broker.Connect(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look for the queues: %w", err)
+		return nil
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, conn.Close)()
 	for _, queue := range v.opts.Topology.Queues() {
 		ch, err := conn.Channel()
 		if err != nil {
-			return nil, fmt.Errorf("look for the queues: %w", err)
+			return missing
 		}
 		_, err = ch.QueueDeclarePassive(queue.Name, true, false, false, false, nil)
 		if refusal := bridge.Refusal(err); refusal != nil && refusal.Code == amqp.NotFound {
@@ -157,7 +154,7 @@ func (v *Verifier) missingQueues(ctx context.Context) (missing []string, err err
 		}
 		_ = ch.Close()
 	}
-	return missing, nil
+	return missing
 }
 
 func (s *session) openLane(queue string, prefetch, maxBytes int) (*lane, error) {

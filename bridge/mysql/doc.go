@@ -54,14 +54,19 @@
 // # Durability
 //
 // Without a binary log InnoDB shows a commit to others before it is on the disk. A crash of the
-// server in between undoes the transaction (MySQL bugs 74303 and 119759; measured on MariaDB 10.11:
-// of 10,370 rows that lookups without a flush had found, 7 were gone after 12 kills of the server; of
-// 16,508 that lookups with a flush had found, none after 24).
-// If log_bin is off, as by default on MariaDB, both lookups therefore flush InnoDB's log before
-// they call a row committed: they insert a row, delete it in the same transaction, and commit.
-// Lookups that run at the same time share a flush. Binary logs that leave out the database
-// (binlog_do_db, binlog_ignore_db) do not protect it, and the lookups cannot see that: do not
-// set these.
+// server in between undoes the transaction (MySQL bugs 74303 and 119759). Measured on MariaDB
+// 10.11: of 10,370 rows that lookups without a flush had found, 7 were gone after 12 kills of the
+// server; of 16,508 that lookups with a flush had found, none after 24. With a binary log that the
+// server does not wait for (sync_binlog is not 1) a crash of the machine does the same (MySQL bug
+// 75519; not measured).
+//
+// So unless log_bin is on and sync_binlog is 1, as by default on MySQL but not on MariaDB, both
+// lookups flush InnoDB's log before they call a row committed. They insert a row into
+// bridge_ledger, with an own table too, delete it in the same transaction, and commit. Lookups
+// that run at the same time share a flush. While the server is read-only, such a lookup fails.
+//
+// A transaction that a binary log leaves out (binlog_do_db, binlog_ignore_db, sql_log_bin = 0) is
+// not protected, and the lookups cannot see that. Do not use these in a database with a ledger.
 //
 // # Parked messages and orphans
 //

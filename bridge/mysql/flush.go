@@ -12,9 +12,9 @@ import (
 )
 
 // logged tells whether a commit is on the disk before others see it. It is if the server writes
-// a binary log. If not, InnoDB shows the commit first, and a crash in between undoes it (MySQL
-// bugs 74303 and 119759).
-const logged = `@@GLOBAL.log_bin AS logged`
+// a binary log, and waits for it to be on the disk. If not, InnoDB shows the commit first, and a
+// crash in between undoes it (MySQL bugs 74303, 75519 and 119759).
+const logged = `@@GLOBAL.log_bin AND @@GLOBAL.sync_binlog = 1 AS logged`
 
 // A flush makes durable what others have committed. InnoDB's log is sequential, so a write of
 // our own that has committed, and so is on the disk, has taken all earlier commits with it.

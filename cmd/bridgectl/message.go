@@ -43,6 +43,13 @@ not answer is shown as such, and makes the exit code 1.`,
 				return err
 			}
 			facts := l.look(cmd.Context(), m, id)
+			if facts.isMissing() { // or it was forwarded between two of the questions, or the API is behind
+				select {
+				case <-time.After(lostPause):
+				case <-cmd.Context().Done():
+				}
+				facts = l.look(cmd.Context(), m, id)
+			}
 			if err := cmd.Context().Err(); err != nil {
 				return err
 			}

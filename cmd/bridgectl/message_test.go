@@ -42,8 +42,6 @@ func TestConclude(t *testing.T) {
 			[]string{"A verifier may hold it"}, []string{"lost"}},
 		"committed, and not all dead ones were looked at": {messageFacts{Ledger: old, Dead: &deadFacts{LookedAt: 1, Depth: 2}, Queues: none, Held: new(int64)},
 			[]string{"A verifier may hold it"}, []string{"lost"}},
-		"committed just now, and nowhere yet": {messageFacts{Ledger: &rowFacts{State: rowCommitted, RecordedAt: &now}, Dead: &deadFacts{}, Queues: none, Held: new(int64)},
-			[]string{"A verifier may hold it"}, []string{"lost"}},
 		"committed, and nowhere": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none, Held: new(int64)},
 			[]string{"or it is lost", "Ask the receiver's inbox", "send it again from your own data", "Only then sweep"}, []string{"A verifier forwards it"}},
 		"absent, others with a verifier": {messageFacts{Ledger: row(rowAbsent), Held: new(int64(3))},

@@ -99,19 +99,21 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 	}
 }
 
-// rowAge is how old a row must be before an empty queue says anything: the management API's
-// numbers are seconds old, and a verifier deletes a row after it has forwarded the message.
-const rowAge = time.Minute
+// isMissing tells whether a committed row is all that was found, and everything was looked at.
+func (f *messageFacts) isMissing() bool {
+	nowhere := f.Queues != nil && f.ready == 0 && f.Held != nil && *f.Held == 0 && f.Dead != nil && len(f.Dead.Found) == 0 && f.Dead.LookedAt >= f.Dead.Depth
+	parked := f.Parked != nil && f.Parked.Found != nil
+	return nowhere && !parked && f.Ledger != nil && f.Ledger.State == rowCommitted && f.Ledger.RecordedAt != nil
+}
 
 // concludeForward is about a committed message that nobody is known to have.
 func (f *messageFacts) concludeForward(say func(string, ...any)) {
-	empty := f.Queues != nil && f.ready == 0 && f.Held != nil && *f.Held == 0 && f.Dead != nil && f.Dead.LookedAt >= f.Dead.Depth
-	if empty && f.Ledger.RecordedAt != nil && time.Since(*f.Ledger.RecordedAt) > rowAge {
+	if f.isMissing() {
 		say("No message is ready in the queues of the verifiers, and verifiers hold none. Either it was forwarded and its row was left, or it is lost: somebody purged or deleted a queue, it expired, or a verifier that ran on a copy of the database dropped it.")
 		f.Next = "Ask the receiver's inbox. If the receiver does not have it, send it again from your own data. Only then sweep its row (orphans sweep)."
 		return
 	}
-	f.Next = "A verifier forwards it as soon as it has it and its target takes it. A verifier may hold it because the target takes nothing: its log says 'target is held', and its status page names the target. If a verifier has forwarded it already and died, the row is an orphan, which a sweep removes."
+	f.Next = "A verifier forwards it as soon as it has it and its target takes it. A verifier may hold it because the target takes nothing: its log says 'target is held', and its status page names the target."
 }
 
 // concludeDeadRow is about a dead message without a row in the ledger at hand.

@@ -21,8 +21,8 @@ const (
 	unsweptAge = 7 * 24 * time.Hour
 )
 
-// sample asks the database from time to time whether it is usable, and what no scrape shall ask it: Prometheus
-// may be several, and the database slow.
+// sample asks the database from time to time whether it is usable, and what no scrape shall ask
+// it: Prometheus may be several, and the database slow.
 func (m *metrics) sample(ctx context.Context) {
 	orphansIn := 0
 	sidejob.New("count", m.worker.log).Run(ctx, func(ctx context.Context) (time.Duration, error) {
@@ -49,9 +49,13 @@ func (m *metrics) sample(ctx context.Context) {
 }
 
 func (m *metrics) check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, samplePatience)
+	asking, cancel := context.WithTimeout(ctx, samplePatience)
 	defer cancel()
-	return m.worker.check(ctx)
+	err := m.worker.check(asking)
+	if asking.Err() != nil && ctx.Err() == nil { // it has had time enough
+		m.worker.checked(err)
+	}
+	return err
 }
 
 func (m *metrics) countParked(ctx context.Context, ledger driver.Ledger) error {

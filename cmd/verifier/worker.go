@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -159,7 +158,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 // notices that it cannot. It may be called once parts are there.
 func (w *worker) check(ctx context.Context) error {
 	err := w.parts.Load().ledger.Check(ctx)
-	if !errors.Is(ctx.Err(), context.Canceled) { // then nobody has answered
+	if ctx.Err() == nil { // else nobody has answered
 		w.checked(err)
 	}
 	return err
@@ -169,9 +168,9 @@ func (w *worker) checked(err error) {
 	before := w.unusable.Swap(&err)
 	switch failed := before != nil && *before != nil; {
 	case err != nil && !failed:
-		w.log.Warn("the database is not usable; until it is, no message is judged", "error", err)
+		w.log.Warn("the database does not answer as a ledger; messages may wait", "error", err)
 	case err == nil && failed:
-		w.log.Info("the database is usable again")
+		w.log.Info("the database answers again")
 	}
 }
 

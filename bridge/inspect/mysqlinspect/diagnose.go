@@ -174,7 +174,7 @@ func (d *diagnosis) durability() {
 	d.Expect("torn pages", d.isOn("innodb_doublewrite") || d.variables["innodb_doublewrite"] == "", "innodb_doublewrite is on", inspect.Warning,
 		"innodb_doublewrite is off: a crash of the machine can damage pages, unless the disk writes them whole", "turn it on")
 	if !d.isOn("log_bin") {
-		d.OK("binary log", "off: a verifier flushes the server's log before it forwards")
+		d.OK("binary log", "off: a verifier flushes the server's log before it forwards; a receiver's server needs one")
 		return
 	}
 	switch {
@@ -182,7 +182,7 @@ func (d *diagnosis) durability() {
 		d.Error("binary log", "set binlog_format to ROW or MIXED", "binlog_format is STATEMENT: the server refuses to delete at READ COMMITTED")
 	case d.variables["sync_binlog"] != "1":
 		d.Warning("binary log", "SET GLOBAL sync_binlog = 1, and in the configuration",
-			"sync_binlog is %s: a crash of the machine can undo a transaction whose message was forwarded, or set a replica apart", d.variables["sync_binlog"])
+			"sync_binlog is %s: a crash of the machine can set a replica apart, or undo a transaction of a receiver that another one has seen", d.variables["sync_binlog"])
 	default:
 		d.OK("binary log", "%s, sync_binlog is 1", d.variables["binlog_format"])
 	}

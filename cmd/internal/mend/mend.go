@@ -51,7 +51,7 @@ var known = []struct {
 }
 
 // NoRight is what to do where the broker refuses something to the login.
-const NoRight = "see that the login may configure, write and read the queues, or make them by bridgectl topology declare with a login that may"
+const NoRight = "let the login read the queues, write to amq.default and to the targets' exchanges, and configure the queues; or make the queues with bridgectl topology declare and another login"
 
 // closedAtOnce: with TLS 1.3 a server refuses our certificate when we believe the handshake done,
 // and what we write then may take its reason away.

@@ -31,7 +31,7 @@ func TestExplainNamesTheVariableAndWhatToDo(t *testing.T) {
 		{fmt.Errorf("%w: %w", bridge.ErrUnavailable, tls.RecordHeaderError{Msg: "no TLS record"}), "SHOP_AMQP_URL: begin: broker unavailable: tls: no TLS record; name the server's port for TLS; this one seems to have none"},
 		{database.ErrNoDatabase, "SHOP_DATABASE_URL: begin: no such database; correct the database's name in the URL, or create the database"},
 		{errors.New("remote error: tls: bad certificate"), "begin: remote error: tls: bad certificate; name in the URL the files of a certificate that the server takes, and of its key"},
-		{&amqp.Error{Code: amqp.AccessRefused, Reason: "no"}, `SHOP_AMQP_URL: begin: Exception (403) Reason: "no"; see that the login may configure, write and read the queues, or make them by bridgectl topology declare with a login that may`},
+		{&amqp.Error{Code: amqp.AccessRefused, Reason: "no"}, `SHOP_AMQP_URL: begin: Exception (403) Reason: "no"; let the login read the queues, write to amq.default and to the targets' exchanges, and configure the queues; or make the queues with bridgectl topology declare and another login`},
 		{&amqp.Error{Code: amqp.NotFound, Reason: "no"}, `SHOP_AMQP_URL: begin: Exception (404) Reason: "no"`},
 		{errors.New("anything else"), "begin: anything else"},
 	} {
