@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -103,6 +104,8 @@ func connectError(ctx context.Context, err error) error {
 		return fmt.Errorf("connect to the broker: %w: %w", ErrUnavailable, context.Cause(ctx))
 	case errors.Is(err, amqp.ErrCredentials), errors.Is(err, amqp.ErrSASL):
 		return fmt.Errorf("connect to the broker: user or password refused: %w", ErrCredentials)
+	case errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed && strings.Contains(amqpErr.Reason, "connection limit"):
+		return fmt.Errorf("connect to the broker: limit of connections reached: %w", ErrUnavailable)
 	case errors.Is(err, amqp.ErrVhost), errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed:
 		return fmt.Errorf("connect to the broker: virtual host missing or not allowed: %w", ErrCredentials)
 	}

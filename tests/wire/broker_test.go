@@ -107,3 +107,19 @@ func TestARefusedLoginIsTold(t *testing.T) {
 		})
 	}
 }
+
+// A limit is reached for a while: while the old processes of a deployment still run.
+func TestALimitOfConnectionsIsNoRefusedLogin(t *testing.T) {
+	t.Parallel()
+	for _, of := range []string{"vhost", "user"} {
+		address := servertest.User(t, servertest.Vhost(t), "", "", "")
+		servertest.NoConnections(t, address, of)
+		broker, err := bridge.Dial(t.Context(), address, nil)
+		if err == nil {
+			broker.Close()
+		}
+		if errors.Is(err, bridge.ErrCredentials) || !bridge.Retryable(err) || !strings.Contains(err.Error(), "limit of connections") {
+			t.Errorf("of the %s: error %v", of, err)
+		}
+	}
+}

@@ -60,6 +60,22 @@ func SetPolicy(t testing.TB, vhostURL, name, pattern string, definition map[stri
 		map[string]any{"pattern": pattern, "definition": definition, "apply-to": "queues"})
 }
 
+// NoConnections forbids connections to the vhost or of the user, whichever is named, of an
+// address that Vhost or User returned.
+func NoConnections(t testing.TB, vhostURL, of string) {
+	t.Helper()
+	server, name := managed(t, vhostURL)
+	if of == "user" {
+		parsed, err := url.Parse(vhostURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name = parsed.User.Username()
+	}
+	manage(t, server, http.MethodPut, "/"+of+"-limits/"+url.PathEscape(name)+"/max-connections",
+		map[string]any{"value": 0})
+}
+
 // Alarm sets or clears the memory alarm of a server that StartRabbitMQ started, which
 // then blocks all connections that publish. What is set is cleared at the end of the
 // test.
