@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -78,4 +79,34 @@ func TestATakenAddressIsNamedByItsVariable(t *testing.T) {
 			t.Errorf("the log says %s, not %s", log.String(), want)
 		}
 	})
+}
+
+// A probe asks for a second only: a database that is slower than that may be usable.
+func TestADatabaseThatDoesNotAnswerIsToldOnceItHasHadTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &worker{log: slog.New(slog.DiscardHandler), started: make(chan struct{})}
+		w.parts.Store(&parts{ledger: &database.Ledger{Ledger: silent{}}})
+		probe, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.check(probe); err == nil {
+			t.Fatal("a silent database has answered")
+		}
+		if asked, _ := w.lastCheck(); asked {
+			t.Error("it is said to have answered a probe that did not wait")
+		}
+		if err := (&metrics{worker: w}).check(t.Context()); err == nil {
+			t.Fatal("a silent database has answered")
+		}
+		if asked, err := w.lastCheck(); !asked || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("after %s: asked %t, error %v", samplePatience, asked, err)
+		}
+	})
+}
+
+// silent is a ledger that does not answer.
+type silent struct{ driver.Ledger }
+
+func (silent) Check(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
