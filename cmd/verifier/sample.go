@@ -49,13 +49,9 @@ func (m *metrics) sample(ctx context.Context) {
 }
 
 func (m *metrics) check(ctx context.Context) error {
-	asking, cancel := context.WithTimeout(ctx, samplePatience)
+	ctx, cancel := context.WithTimeout(ctx, samplePatience)
 	defer cancel()
-	err := m.worker.check(asking)
-	if asking.Err() != nil && ctx.Err() == nil { // it has had time enough
-		m.worker.checked(err)
-	}
-	return err
+	return m.worker.check(ctx)
 }
 
 func (m *metrics) countParked(ctx context.Context, ledger driver.Ledger) error {

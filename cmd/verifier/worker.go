@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -158,7 +159,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 // notices that it cannot. It may be called once parts are there.
 func (w *worker) check(ctx context.Context) error {
 	err := w.parts.Load().ledger.Check(ctx)
-	if ctx.Err() == nil { // else nobody has answered
+	if !errors.Is(ctx.Err(), context.Canceled) { // then nobody has answered
 		w.checked(err)
 	}
 	return err

@@ -134,8 +134,8 @@ func TestAnUpgradeStopsNothing(t *testing.T) {
 			w.must(older, "bridgectl", "migrate", "up", "--ledger", "--inbox")
 			ledger, inbox := w.versions()
 			refused := program.RunCmd(t, w.command(newer, "verifier"))
-			if refused.Code != 6 || !strings.Contains(refused.Stderr, "migrate.Ledger") {
-				t.Errorf("the newer verifier ends with %d on the older tables, must end with 6 and name migrate.Ledger: %s", refused.Code, refused.Stderr)
+			if refused.Code != 6 || !strings.Contains(refused.Stderr, "verifier -migrate") {
+				t.Errorf("the newer verifier ends with %d on the older tables, must end with 6 and name verifier -migrate: %s", refused.Code, refused.Stderr)
 			}
 			verifier, shop := w.verifier(older), w.shop(older)
 			w.flows("before the upgrade")
