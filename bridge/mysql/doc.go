@@ -60,6 +60,9 @@
 // server does not wait for (sync_binlog is not 1) a crash of the machine does the same (MySQL bug
 // 75519; not measured).
 //
+// A binary log within InnoDB (binlog_storage_engine, MariaDB 12.3) ignores sync_binlog, and counts
+// as none; no such server was tested.
+//
 // So unless log_bin is on and sync_binlog is 1, as by default on MySQL but not on MariaDB, both
 // lookups flush InnoDB's log before they call a row committed. They insert a row into
 // bridge_ledger, with an own table too, delete it in the same transaction, and commit. Lookups
@@ -135,7 +138,8 @@
 //   - innodb_flush_log_at_trx_commit stays 1, or a crash of the server can undo a transaction
 //     whose message has been forwarded. A failover to a replica that lagged behind can do so
 //     too. If that matters, replicate synchronously.
-//   - A receiver's server has log_bin on, with sync_binlog = 1: MySQL's default, not MariaDB's.
+//   - A receiver's server has log_bin on, with sync_binlog = 1 and no binlog_storage_engine:
+//     MySQL's default, not MariaDB's.
 //     Without it a crash of the server can undo a transaction of one receiver whose claim another
 //     one has just seen ('Durability', above). This matters only if the first one has lost its
 //     connection to the broker while it committed, so that the same delivery came to both.

@@ -12,12 +12,14 @@ import (
 )
 
 // logged tells whether a commit is on the disk before others see it. It is if the server writes
-// a binary log, and waits for it to be on the disk. If not, InnoDB shows the commit first, and a
-// crash in between undoes it (MySQL bugs 74303, 75519 and 119759).
-const logged = `@@GLOBAL.log_bin AND @@GLOBAL.sync_binlog = 1 AS logged`
+// a binary log in files, and waits for it to be on the disk. If not, InnoDB shows the commit first,
+// and a crash in between undoes it (MySQL bugs 74303, 75519 and 119759). MariaDB 12.3.1 has brought
+// a binary log within InnoDB, which ignores sync_binlog; only from there on is the comment read.
+const logged = `@@GLOBAL.log_bin AND @@GLOBAL.sync_binlog = 1
+/*M!120301 AND COALESCE(@@GLOBAL.binlog_storage_engine, '') = '' */ AS logged`
 
-// A flush makes durable what others have committed. InnoDB's log is sequential, so a write of
-// our own that has committed, and so is on the disk, has taken all earlier commits with it.
+// A flush makes durable what others have committed. InnoDB's log is sequential, and the commit of
+// a write of our own waits until the log is on the disk, with all earlier commits in it.
 type flush struct {
 	begun     atomic.Int64  // writes
 	writing   chan struct{} // holds an element during a write

@@ -217,7 +217,7 @@ func (a *app) examineDepths(g *group, there map[string]depth) {
 }
 
 const (
-	// lostAge is how old a committed row must be before an empty queue says anything about it.
+	// lostAge is how old a committed row must be before empty queues say anything about it.
 	lostAge = 10 * time.Minute
 	// lostPause is between two looks: the management API's numbers are seconds old, and a
 	// verifier may delete a row after it has acked the message.
@@ -230,7 +230,11 @@ func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
 	if a.opened.ledger == nil || a.opened.broker == nil || !a.opened.ledger.Features().Sweeps {
 		return nil
 	}
-	first := a.rowsWithoutMessage(ctx, m)
+	const check = "lost messages"
+	first, err := a.rowsWithoutMessage(ctx, m)
+	if err != nil && ctx.Err() == nil {
+		g.unknown(check, "see that the login has a verifier's rights, and those to unpark", "%v", err)
+	}
 	if len(first) == 0 {
 		return ctx.Err()
 	}
@@ -240,13 +244,14 @@ func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
 		return ctx.Err()
 	}
 	lost := 0
-	for id := range a.rowsWithoutMessage(ctx, m) {
+	second, _ := a.rowsWithoutMessage(ctx, m)
+	for id := range second {
 		if first[id] {
 			lost++
 		}
 	}
 	if lost > 0 {
-		g.warn("lost messages", "ask bridgectl message about the IDs that orphans list --older-than="+short(lostAge)+" shows; what a receiver does not have, send again from your own data; only then sweep",
+		g.warn(check, "if further staging queues use this ledger, the messages may be there (--queue); else ask bridgectl message about the IDs that orphans list --older-than="+short(lostAge)+" shows; what a receiver does not have, send again from your own data; only then sweep",
 			"%s, older than %s and not parked, though no message is ready in the queues of the verifiers or held: the messages were forwarded and the rows left, or are in the dead queue, or are lost (a queue was purged, messages expired, a verifier ran on a copy of the database)",
 			count(lost, "committed row"), short(lostAge))
 	}
@@ -255,30 +260,30 @@ func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
 
 // rowsWithoutMessage are the IDs of committed rows that are not parked and not young, if the
 // queues of the verifiers are known to have no message.
-func (a *app) rowsWithoutMessage(ctx context.Context, m *management) map[uuid.UUID]bool {
+func (a *app) rowsWithoutMessage(ctx context.Context, m *management) (map[uuid.UUID]bool, error) {
 	rows, err := a.opened.ledger.Orphans(ctx, lostAge, orphansMost)
 	if err != nil || len(rows) == 0 {
-		return nil
+		return nil, err
 	}
 	t := a.topology()
 	queues := append(t.OrderedQueues(), t.Queue, t.WaitingQueue())
 	depths, err := a.depths(ctx, queues...)
 	if err != nil {
-		return nil // said already
+		return nil, nil // said already
 	}
 	for _, queue := range depths {
 		if queue.Messages > 0 {
-			return nil
+			return nil, nil
 		}
 	}
-	if held, err := a.held(ctx, m, queues, depths); err != nil || held == nil || *held > 0 {
-		return nil
+	if held, err := a.held(ctx, m, queues); err != nil || held == nil || *held > 0 {
+		return nil, nil
 	}
 	ids := make(map[uuid.UUID]bool, len(rows))
 	for _, row := range rows {
 		ids[row.ID] = true
 	}
-	return ids
+	return ids, nil
 }
 
 func readyText(n int) string {

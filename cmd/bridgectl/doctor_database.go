@@ -129,4 +129,9 @@ func examineInbox(ctx context.Context, g *group, url string) {
 		return
 	}
 	g.ok("inbox", "it can be opened")
+	findings, err := db.DiagnoseInbox(ctx)
+	g.Findings = append(g.Findings, findings...)
+	if err != nil {
+		g.failed("settings", fmt.Errorf("examine the inbox's database: %w", err))
+	}
 }

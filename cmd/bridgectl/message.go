@@ -275,7 +275,7 @@ func (l *messageLook) askQueues(ctx context.Context, m *management, facts *messa
 	for _, queue := range verifiers {
 		facts.ready += depths[queue].Messages
 	}
-	if facts.Held, err = l.app.held(ctx, m, verifiers, depths); err != nil {
+	if facts.Held, err = l.app.held(ctx, m, verifiers); err != nil {
 		facts.failed(err)
 	}
 }

@@ -99,18 +99,20 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 	}
 }
 
-// isMissing tells whether a committed row is all that was found, and everything was looked at.
+// isMissing tells whether a committed row, not a young one, is all that was found, and everything
+// was looked at that belongs to this staging queue.
 func (f *messageFacts) isMissing() bool {
 	nowhere := f.Queues != nil && f.ready == 0 && f.Held != nil && *f.Held == 0 && f.Dead != nil && len(f.Dead.Found) == 0 && f.Dead.LookedAt >= f.Dead.Depth
 	parked := f.Parked != nil && f.Parked.Found != nil
-	return nowhere && !parked && f.Ledger != nil && f.Ledger.State == rowCommitted && f.Ledger.RecordedAt != nil
+	old := f.Ledger != nil && f.Ledger.State == rowCommitted && f.Ledger.RecordedAt != nil && time.Since(*f.Ledger.RecordedAt) > lostAge
+	return nowhere && !parked && old
 }
 
 // concludeForward is about a committed message that nobody is known to have.
 func (f *messageFacts) concludeForward(say func(string, ...any)) {
 	if f.isMissing() {
-		say("No message is ready in the queues of the verifiers, and verifiers hold none. Either it was forwarded and its row was left, or it is lost: somebody purged or deleted a queue, it expired, or a verifier that ran on a copy of the database dropped it.")
-		f.Next = "Ask the receiver's inbox. If the receiver does not have it, send it again from your own data. Only then sweep its row (orphans sweep)."
+		say("No message is ready in the queues of this topology's verifiers, and they hold none. Unless it was sent to another staging queue, it was forwarded and its row was left, or it is lost: somebody purged or deleted a queue, it expired, or a verifier that ran on a copy of the database dropped it.")
+		f.Next = "If further staging queues use this ledger, ask with --queue for each. Ask the receiver's inbox. If the receiver does not have it, send it again from your own data. Only then sweep its row (orphans sweep)."
 		return
 	}
 	f.Next = "A verifier forwards it as soon as it has it and its target takes it. A verifier may hold it because the target takes nothing: its log says 'target is held', and its status page names the target."
@@ -134,10 +136,14 @@ func (f *messageFacts) concludeDeadRow(say func(string, ...any), m *deadMessage)
 // package driver).
 const sweepMargin = 30 * time.Minute
 
-// absentText says what became of a dead message that has no row, and none can come.
+// absentText says what became of a dead message, or of a member of a dead group, that has no row,
+// and none can come.
 func absentText(m *deadMessage, sweptBefore time.Time) string {
 	if m.Reason == wire.DeadSwept || !sweptBefore.IsZero() && (m.StagedAt == nil || m.StagedAt.Before(sweptBefore.Add(sweepMargin))) {
 		return "rolled back, or it was forwarded before, or its row was removed as an orphan: ask the inbox and your own data"
+	}
+	if m.Members > 0 {
+		return "rolled back, unless it was forwarded before (ask the inbox). Other members of its group may be committed: discarding would lose them"
 	}
 	return "rolled back, unless it was forwarded before (ask the inbox): discard it"
 }

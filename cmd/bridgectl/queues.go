@@ -28,22 +28,22 @@ func (a *app) depths(ctx context.Context, names ...string) (map[string]amqp.Queu
 	return depths, nil
 }
 
-// held counts what verifiers hold of their queues, unacked. It returns nil without an error
-// if nobody can tell: the management API is not named, and there are consumers.
-func (a *app) held(ctx context.Context, m *management, queues []string, depths map[string]amqp.Queue) (*int64, error) {
+// held counts what verifiers hold of their queues, unacked. It returns nil without an error if
+// nobody can tell: the management API is not named, or counts nothing.
+func (a *app) held(ctx context.Context, m *management, queues []string) (*int64, error) {
+	if m == nil {
+		return nil, nil
+	}
 	held := int64(0)
 	for _, name := range queues {
-		if m == nil {
-			if depths[name].Consumers > 0 {
-				return nil, nil
-			}
-			continue
-		}
 		q, err := m.queue(ctx, name)
 		if err != nil {
 			return nil, about("BRIDGE_MANAGEMENT_URL", err)
 		}
-		held += q.Unacked
+		if q.Unacked == nil {
+			return nil, nil
+		}
+		held += *q.Unacked
 	}
 	return &held, nil
 }

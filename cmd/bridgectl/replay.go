@@ -163,7 +163,7 @@ func unknownText(m *deadMessage, s wire.Staged, known knowledge) string {
 	case s.Ledger != known.identity:
 		text += "it belongs to ledger " + s.Ledger.String() + ", not to the one at hand; name that one's database, which may know it"
 	default:
-		text = "it has no row in the ledger. Unless its transaction is still open (bridgectl message tells), it was " + absentText(m, known.swept)
+		text += "it has no row in the ledger. Unless its transaction is still open (bridgectl message tells), it was " + absentText(m, known.swept)
 	}
 	return text
 }

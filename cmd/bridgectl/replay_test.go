@@ -96,6 +96,20 @@ func TestAMessageWithoutARowIsDiscardedUnlessItsRowMayHaveBeenSwept(t *testing.T
 	}
 }
 
+// The broker may have moved a group whose members are of several transactions.
+func TestAGroupIsNotDiscardedForAMemberWithoutARow(t *testing.T) {
+	ledger, rolledBack := uuid.New(), wire.Staged{}
+	rolledBack.ID, rolledBack.Ledger = uuid.New(), ledger
+	committed := rolledBack
+	committed.ID = uuid.New()
+	m := &deadMessage{Reason: reasonBroker, Verdict: "unknown", Members: 2, members: []wire.Staged{committed, rolledBack}}
+	plan := (&planner{}).decide(m, knowledge{identity: ledger, rows: map[uuid.UUID]bool{committed.ID: true}})
+	if len(plan.out) != 0 || !strings.Contains(plan.refusal, "of its member "+rolledBack.ID.String()) ||
+		!strings.Contains(plan.refusal, "Other members of its group may be committed") || strings.Contains(plan.refusal, "discard it") {
+		t.Errorf("%+v", plan)
+	}
+}
+
 func TestReplayKeepsToTheAllowList(t *testing.T) {
 	dead := func(queue, reason string, copies ...any) *deadMessage {
 		t.Helper()

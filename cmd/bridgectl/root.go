@@ -16,7 +16,7 @@ It reads the verifier's variables, and a few more:
 `
 
 const helpTail = `
-It needs the rights of a verifier, and those that README.md lists under 'Rights'.
+It needs the rights of a verifier that unparks, and those that README.md lists under 'Rights'.
 
 Files named by ..._FILE variables hold the URL and nothing else. Other variables that
 start with BRIDGE_ are the verifier's and are left alone.

@@ -148,7 +148,9 @@ func (a *app) queueStatus(ctx context.Context, m *management) ([]queueStatus, er
 		if err != nil {
 			return all, about("BRIDGE_MANAGEMENT_URL", err)
 		}
-		all[i].Held, all[i].In, all[i].Out = &q.Unacked, &q.Stats.Publish.Rate, &q.Stats.Deliver.Rate
+		if q.Unacked != nil {
+			all[i].Held, all[i].In, all[i].Out = q.Unacked, &q.Stats.Publish.Rate, &q.Stats.Deliver.Rate
+		}
 	}
 	return all, nil
 }

@@ -27,6 +27,7 @@ type metrics struct {
 	orphans      prometheus.Gauge
 	sampled      prometheus.Gauge
 	sampleFailed prometheus.Counter
+	orphansIn    int // so many counts until the next one of orphans
 }
 
 func newMetrics(w *worker) *metrics {

@@ -21,37 +21,37 @@ const (
 	unsweptAge = 7 * 24 * time.Hour
 )
 
-// sample asks the database from time to time whether it is usable, and what no scrape shall ask
-// it: Prometheus may be several, and the database slow.
-func (m *metrics) sample(ctx context.Context) {
-	orphansIn := 0
-	sidejob.New("count", m.worker.log).Run(ctx, func(ctx context.Context) (time.Duration, error) {
+// sample asks the database from time to time whether it is usable and, where there are metrics,
+// what no scrape shall ask it: Prometheus may be several, and the database slow.
+func (w *worker) sample(ctx context.Context, m *metrics) {
+	sidejob.New("count", w.log).Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		select {
-		case <-m.worker.started: // there is something to ask from then on
+		case <-w.started: // there is something to ask from then on
 		case <-ctx.Done():
 			return 0, nil
 		}
-		ledger := m.worker.parts.Load().ledger
-		err := m.check(ctx)
-		if err == nil {
-			err = m.countParked(ctx, ledger)
+		usable, err := w.check(ctx) == nil, error(nil) // the log tells if it is not
+		if usable && m != nil {
+			err = m.count(ctx, w.parts.Load().ledger)
 		}
-		if orphansIn--; err == nil && orphansIn < 0 {
-			if err = m.countOrphans(ctx, ledger); err == nil {
-				orphansIn = orphansEvery - 1
-			}
-		}
-		if err != nil && ctx.Err() == nil {
+		if (!usable || err != nil) && m != nil && ctx.Err() == nil {
 			m.sampleFailed.Inc()
 		}
-		return m.worker.config.SampleInterval.Duration(), err
+		return w.config.SampleInterval.Duration(), err
 	})
 }
 
-func (m *metrics) check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, samplePatience)
-	defer cancel()
-	return m.worker.check(ctx)
+// count is for one caller at a time.
+func (m *metrics) count(ctx context.Context, ledger driver.Ledger) error {
+	if err := m.countParked(ctx, ledger); err != nil || m.orphansIn > 0 {
+		m.orphansIn--
+		return err
+	}
+	err := m.countOrphans(ctx, ledger)
+	if err == nil {
+		m.orphansIn = orphansEvery - 1
+	}
+	return err
 }
 
 func (m *metrics) countParked(ctx context.Context, ledger driver.Ledger) error {

@@ -60,14 +60,15 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 	defer traces.close()
 	observers := traces.observers()
 
+	var m *metrics
 	if c.HTTP.Addr != environment.None {
-		m := newMetrics(w)
+		m = newMetrics(w)
 		observers = append(observers, m)
 		defer w.serve(serving, "endpoints", "BRIDGE_HTTP_ADDR", string(c.HTTP.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
 			return endpoints.Listen(ctx, address, endpoints.Probes{Ready: w.ready, Registry: m.registry}.Handler(), w.log)
 		})()
-		defer start(serving, m.sample)()
 	}
+	defer start(serving, func(ctx context.Context) { w.sample(ctx, m) })()
 	if c.Status.Addr != environment.None {
 		page := newStatus(w)
 		observers = append(observers, page)
@@ -155,10 +156,15 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	return v.Run(ctx)
 }
 
+// checkPatience is how long the database may take to say that it can be used, whoever asks.
+const checkPatience = 2 * time.Second
+
 // check asks the ledger's database whether it can be used: while nothing is staged, no session
 // notices that it cannot. It may be called once parts are there.
 func (w *worker) check(ctx context.Context) error {
-	err := w.parts.Load().ledger.Check(ctx)
+	asking, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
+	err := w.parts.Load().ledger.Check(asking)
 	if !errors.Is(ctx.Err(), context.Canceled) { // then nobody has answered
 		w.checked(err)
 	}

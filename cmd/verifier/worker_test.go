@@ -94,11 +94,29 @@ func TestADatabaseThatDoesNotAnswerInTimeIsTold(t *testing.T) {
 		if asked, _ := w.lastCheck(); asked {
 			t.Error("it is said to have answered who did not wait")
 		}
-		if err := (&metrics{worker: w}).check(t.Context()); err == nil {
+		if err := w.check(t.Context()); err == nil {
 			t.Fatal("a silent database has answered")
 		}
 		if asked, err := w.lastCheck(); !asked || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("after %s: asked %t, error %v", samplePatience, asked, err)
+			t.Errorf("after %s: asked %t, error %v", checkPatience, asked, err)
+		}
+	})
+}
+
+// Also without endpoints: nothing else tells that the database is away while nothing is staged.
+func TestADatabaseThatIsAwayMakesOneLineInTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, metrics := range map[string]func(*worker) *metrics{"with metrics": newMetrics, "without": func(*worker) *metrics { return nil }} {
+			var log bytes.Buffer
+			w := &worker{log: slog.New(slog.NewTextHandler(&log, nil)), started: make(chan struct{})}
+			w.parts.Store(&parts{ledger: &database.Ledger{Ledger: silent{}}})
+			close(w.started)
+			stop := start(t.Context(), func(ctx context.Context) { w.sample(ctx, metrics(w)) })
+			time.Sleep(time.Minute)
+			stop()
+			if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "does not answer as a ledger") {
+				t.Errorf("%s: the log says %s", name, text)
+			}
 		}
 	})
 }

@@ -1,11 +1,14 @@
 package bridgectl_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -215,5 +218,24 @@ func TestTheDoctorSeesAnAlarm(t *testing.T) {
 	}
 	if code, said := blind.Await(), blind.Stdout.String(); code != exitUnwell || !strings.Contains(said, "an alarm is on") {
 		t.Errorf("without the API: exit code %d\n%s", code, said)
+	}
+}
+
+// Nothing counted is not a count of zero: a verifier may hold what is looked for.
+func TestWhatABrokerDoesNotCountIsNotKnown(t *testing.T) {
+	t.Parallel()
+	server := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Plugins: []string{"rabbitmq_management"}, Config: "management_agent.disable_metrics_collector = true"})
+	t.Cleanup(server.Kill)
+	b := withEnv(t, "BRIDGE_AMQP_URL="+server.URL(), "BRIDGE_MANAGEMENT_URL="+server.ManagementURL())
+	b.must("topology", "declare")
+	for _, args := range [][]string{{"status"}, {"message", uuid.NewString()}} {
+		var facts struct {
+			Held   *int64
+			Queues json.RawMessage
+		}
+		b.json(&facts, args...)
+		if facts.Held != nil || strings.Contains(string(facts.Queues), `"held": 0`) {
+			t.Errorf("%s says that none are held: %s", args[0], facts.Queues)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
@@ -139,6 +140,14 @@ func TestMariaDBDiagnose(t *testing.T) {
 			ledgertest.Finds(t, inspectorOf(t, ledger), c.check, c.level, c.says)
 		})
 	}
+	t.Run("a receiver's server", func(t *testing.T) {
+		_, admin := database(t)
+		inbox := diagnoser(func(ctx context.Context) ([]inspect.Finding, error) { return mysqlinspect.DiagnoseInbox(ctx, admin) })
+		ledgertest.Finds(t, inbox, "binary log", inspect.OK, "it is waited for")
+		execute(t, admin, "SET GLOBAL sync_binlog = 0")
+		defer execute(t, admin, "SET GLOBAL sync_binlog = 1")
+		ledgertest.Finds(t, inbox, "binary log", inspect.Warning, "claim another one has seen")
+	})
 	t.Run("a transaction that has been open for long", func(t *testing.T) {
 		config, admin := database(t)
 		tx := begin(t, admin)
@@ -196,3 +205,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		ledgertest.Finds(t, inspectorOf(t, openMySQL(t, admin)), "connection pool", inspect.Error, "one connection")
 	})
 }
+
+type diagnoser func(context.Context) ([]inspect.Finding, error)
+
+func (d diagnoser) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return d(ctx) }

@@ -23,7 +23,7 @@ const (
 
 	globals = `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'read_only', 'super_read_only', 'innodb_read_only',
 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'binlog_format', 'innodb_rollback_on_timeout', 'max_connections',
-'wsrep_on', 'group_replication_single_primary_mode', 'performance_schema', 'innodb_doublewrite')`
+'binlog_storage_engine', 'wsrep_on', 'group_replication_single_primary_mode', 'performance_schema', 'innodb_doublewrite')`
 
 	// These the session has of its own.
 	session = `SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'wait_timeout',
@@ -83,11 +83,26 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 		}
 	}
 	d.server()
-	d.durability()
+	d.durability("forwarded")
+	d.binaryLog()
 	d.session()
 	d.Clock(ctx, i.on.DB, clock)
 	d.Backlog(ctx, i.ledger)
 	return d.Findings, ctx.Err()
+}
+
+// DiagnoseInbox looks at what the database of a receiver needs of its server ('Requirements' in
+// package mysql). db stays the caller's.
+func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
+	d := diagnosis{db: sqlx.NewDb(db, "mysql"), variables: make(map[string]string)}
+	if err := d.read(ctx); err != nil {
+		return nil, fmt.Errorf("diagnose inbox: %w", err)
+	}
+	d.durability("acked")
+	d.Expect(checkLog, d.waitsForLog(), "it is waited for", inspect.Warning,
+		"there is none in files that is waited for: a crash of the server can undo a transaction of a receiver whose claim another one has seen",
+		"in the configuration set log_bin and sync_binlog = 1, and no binlog_storage_engine")
+	return d.Findings, nil
 }
 
 type diagnosis struct {
@@ -165,26 +180,38 @@ func supported(version string) bool {
 	return slices.Compare(found, oldest) >= 0
 }
 
-func (d *diagnosis) durability() {
+// durability is about what a crash can undo, once a message has been forwarded or acked.
+func (d *diagnosis) durability(done string) {
 	flush := d.variables["innodb_flush_log_at_trx_commit"]
 	// MariaDB's 3 is safer than 1.
 	d.Expect(inspection.CheckDurable, flush == "1" || flush == "3", "innodb_flush_log_at_trx_commit is "+flush, inspect.Error,
-		"innodb_flush_log_at_trx_commit is "+flush+": a crash of the machine can undo a transaction whose message was forwarded",
+		"innodb_flush_log_at_trx_commit is "+flush+": a crash of the machine can undo a transaction whose message was "+done,
 		"SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the configuration")
 	d.Expect("torn pages", d.isOn("innodb_doublewrite") || d.variables["innodb_doublewrite"] == "", "innodb_doublewrite is on", inspect.Warning,
 		"innodb_doublewrite is off: a crash of the machine can damage pages, unless the disk writes them whole", "turn it on")
-	if !d.isOn("log_bin") {
-		d.OK("binary log", "off: a verifier flushes the server's log before it forwards; a receiver's server needs one")
-		return
-	}
+}
+
+const checkLog = "binary log"
+
+// waitsForLog tells whether a commit is on the disk before others see it ('Durability' in package
+// mysql).
+func (d *diagnosis) waitsForLog() bool {
+	return d.isOn("log_bin") && d.variables["sync_binlog"] == "1" && d.variables["binlog_storage_engine"] == ""
+}
+
+func (d *diagnosis) binaryLog() {
 	switch {
+	case !d.isOn("log_bin"):
+		d.OK(checkLog, "off: a verifier flushes the server's log before it forwards; a receiver's server needs one")
 	case strings.EqualFold(d.variables["binlog_format"], "STATEMENT"):
-		d.Error("binary log", "set binlog_format to ROW or MIXED", "binlog_format is STATEMENT: the server refuses to delete at READ COMMITTED")
-	case d.variables["sync_binlog"] != "1":
-		d.Warning("binary log", "SET GLOBAL sync_binlog = 1, and in the configuration",
+		d.Error(checkLog, "set binlog_format to ROW or MIXED", "binlog_format is STATEMENT: the server refuses to delete at READ COMMITTED")
+	case d.variables["binlog_storage_engine"] != "":
+		d.OK(checkLog, "within InnoDB: a verifier flushes the server's log before it forwards; a receiver's server needs one in files")
+	case !d.waitsForLog():
+		d.Warning(checkLog, "SET GLOBAL sync_binlog = 1, and in the configuration",
 			"sync_binlog is %s: a crash of the machine can set a replica apart, or undo a transaction of a receiver that another one has seen", d.variables["sync_binlog"])
 	default:
-		d.OK("binary log", "%s, sync_binlog is 1", d.variables["binlog_format"])
+		d.OK(checkLog, "%s, sync_binlog is 1", d.variables["binlog_format"])
 	}
 }
 

@@ -25,6 +25,8 @@ var mysqlKind = kind{
 	ownTable: opensOwn(mysql.OpenOwnTable, mysqlinspect.NewOwnTable),
 	inbox:    opensInbox(mysql.OpenInbox),
 
+	inboxDiagnose: mysqlinspect.DiagnoseInbox,
+
 	inClear: mysqlInClear, mendClear: "add tls=true, or ssl-ca=FILE",
 }
 
