@@ -93,7 +93,7 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 		"several writing nodes": {do: []string{"UPDATE pg_extension SET extname = 'spock' WHERE extname = 'plpgsql'"},
 			check: "one writing node", level: inspect.Warning, says: "extension spock"},
 		"orphans": {do: []string{"INSERT INTO bridge_ledger SELECT gen_random_uuid(), now() - interval '8 days' FROM generate_series(1, 3)"},
-			check: "orphans", level: inspect.Warning, says: "3 rows are more than 7 days old: the database lost a deletion in a crash, a verifier died during its proof, or messages of committed transactions are gone"},
+			check: "orphans", level: inspect.Warning, says: "rows more than 7 days old: 3; the database lost a deletion in a crash, a verifier died during its proof, or messages of committed transactions are gone"},
 		"many parked": {do: []string{"INSERT INTO bridge_parked SELECT gen_random_uuid(), '' FROM generate_series(1, 1000)"},
 			check: "parked messages", level: inspect.Warning, says: "1000 or more"},
 		"dead rows": {do: []string{"ALTER TABLE bridge_ledger SET (autovacuum_enabled = false)",

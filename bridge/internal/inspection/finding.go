@@ -149,10 +149,10 @@ func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger) {
 			f.Unknown(checkOrphan, "", err)
 		case len(orphans) > 0:
 			f.Warning(checkOrphan, "see that nobody purges a queue and no policy expires messages; what a receiver does not have, send again from your own data; only then sweep by hand, or have a verifier sweep",
-				"%s rows are more than %v days old: the database lost a deletion in a crash, a verifier died during its proof, or messages of committed transactions are gone without having been forwarded",
+				"rows more than %[2]v days old: %[1]s; the database lost a deletion in a crash, a verifier died during its proof, or messages of committed transactions are gone without having been forwarded",
 				atLeast(len(orphans), mostOrphans), orphanAge.Hours()/24)
 		default:
-			f.OK(checkOrphan, "no row is more than %v days old", orphanAge.Hours()/24)
+			f.OK(checkOrphan, "rows more than %v days old: none", orphanAge.Hours()/24)
 		}
 	}
 	if features.Parks {
