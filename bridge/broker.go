@@ -94,8 +94,8 @@ type link struct {
 }
 
 // Dial connects to the broker once, to check url and login. With a wrong login the error is
-// ErrCredentials; without a broker, or if its certificate does not verify, ErrUnavailable; with
-// a malformed URL, ErrURL. The URL has the form amqp://user:password@host:port/vhost, or begins
+// ErrCredentials; without a broker, with no further connection allowed, or if the broker's
+// certificate does not verify, ErrUnavailable; with a malformed URL, ErrURL. The URL has the form amqp://user:password@host:port/vhost, or begins
 // with amqps for TLS. With amqps it may have parameters that name PEM files: cacertfile (the
 // authorities that may have signed the broker's certificate), certfile and keyfile (our own).
 // They are read again for each connection. No error contains any part of the URL but host and

@@ -46,8 +46,8 @@ var (
 	// ErrMalformed: a staged message does not follow the wire format.
 	ErrMalformed = errors.New("malformed staged message")
 
-	// ErrUnavailable: there is no connection to the broker, or it ended, or the broker allows
-	// the user or the virtual host no further one.
+	// ErrUnavailable: there is no connection to the broker, or it ended, or the limit of
+	// connections of the user, the virtual host or the node is reached.
 	ErrUnavailable = errors.New("broker unavailable")
 
 	// ErrURL: a broker's URL is not one that Dial takes; the text says why, without any

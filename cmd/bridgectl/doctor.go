@@ -31,7 +31,7 @@ func newDoctorCommand(a *app) *cobra.Command {
 		Long: `Looks for everything that would lose messages, stop them or slow them down: whether
 the ledger's lookup waits for open transactions, how the database is set up, whether
 the queues are there with the right arguments, what policies do to them, alarms, rights,
-versions, dead messages. Each is ok, a warning, an error, or unknown where the login may
+versions, dead messages, the server of an inbox. Each is ok, a warning, an error, or unknown where the login may
 not look. Whatever is not ok comes with what to do about it.
 
 Nothing is changed, but for what the proof needs: a few rows that it records and takes
@@ -169,11 +169,16 @@ func (g *group) add(level inspect.Level, check, remedy, format string, args ...a
 
 // failed adds an error as a finding, with the mend that is known for it.
 func (g *group) failed(check string, err error) {
-	remedy := mendOf(err)
-	if remedy == "" && missingRight(err) {
-		remedy = "the findings about rights have the statements"
+	g.fail(check, remedy(err), "%s", err)
+}
+
+// remedy is the mend that is known for an error.
+func remedy(err error) string {
+	text := mendOf(err)
+	if text == "" && missingRight(err) {
+		text = "the findings about rights have the statements"
 	}
-	g.fail(check, cmp.Or(remedy, "see what the error says"), "%s", err)
+	return cmp.Or(text, "see what the error says")
 }
 
 // examineTransit says whether what goes to a server may be read on the way.

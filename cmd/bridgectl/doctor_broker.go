@@ -34,7 +34,7 @@ func (a *app) examineBroker(ctx context.Context, m *management) []group {
 	a.examineAllow(broker)
 	if m == nil {
 		broker.unknown("management API", "set BRIDGE_MANAGEMENT_URL, with a user that has the tag monitoring and a permission on the virtual host, even an empty one",
-			"without it nobody sees policies, the nodes' alarms, a cluster's state, rights and other consumers")
+			"without it nobody sees policies, the nodes' alarms, a cluster's state, rights, other consumers and whether messages are lost")
 		for _, queue := range a.topology().Queues() {
 			examineDeclaration(queues, queue.Name, there[queue.Name].declared)
 		}
@@ -231,31 +231,38 @@ func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
 		return nil
 	}
 	const check = "lost messages"
-	first, err := a.rowsWithoutMessage(ctx, m)
-	if err != nil && ctx.Err() == nil {
-		g.unknown(check, "see that the login has a verifier's rights, and those to unpark", "%v", err)
-	}
-	if len(first) == 0 {
+	lost, err := a.lost(ctx, m)
+	switch {
+	case ctx.Err() != nil:
 		return ctx.Err()
+	case err != nil:
+		g.unknown(check, remedy(err), "%v", err)
+	case lost > 0:
+		g.warn(check, "if further staging queues use this ledger, the messages may be there (--queue); else ask bridgectl message about the IDs that orphans list --older-than="+short(lostAge)+" shows; what a receiver does not have, send again from your own data; only then sweep",
+			"%s, older than %s and not parked, though no message is ready in the queues of the verifiers or held: the messages were forwarded and the rows left, or are in the dead queue, or are lost (a queue was purged, messages expired, a verifier ran on a copy of the database)",
+			count(lost, "committed row"), short(lostAge))
+	}
+	return nil
+}
+
+// lost counts the rows without a message that two looks find.
+func (a *app) lost(ctx context.Context, m *management) (lost int, err error) {
+	first, err := a.rowsWithoutMessage(ctx, m)
+	if err != nil || len(first) == 0 {
+		return 0, err
 	}
 	select {
 	case <-time.After(lostPause):
 	case <-ctx.Done():
-		return ctx.Err()
+		return 0, ctx.Err()
 	}
-	lost := 0
-	second, _ := a.rowsWithoutMessage(ctx, m)
+	second, err := a.rowsWithoutMessage(ctx, m)
 	for id := range second {
 		if first[id] {
 			lost++
 		}
 	}
-	if lost > 0 {
-		g.warn(check, "if further staging queues use this ledger, the messages may be there (--queue); else ask bridgectl message about the IDs that orphans list --older-than="+short(lostAge)+" shows; what a receiver does not have, send again from your own data; only then sweep",
-			"%s, older than %s and not parked, though no message is ready in the queues of the verifiers or held: the messages were forwarded and the rows left, or are in the dead queue, or are lost (a queue was purged, messages expired, a verifier ran on a copy of the database)",
-			count(lost, "committed row"), short(lostAge))
-	}
-	return ctx.Err()
+	return lost, err
 }
 
 // rowsWithoutMessage are the IDs of committed rows that are not parked and not young, if the

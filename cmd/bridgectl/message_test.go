@@ -39,7 +39,7 @@ func TestConclude(t *testing.T) {
 		"committed, and perhaps with a verifier": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none, Held: new(int64(8))},
 			[]string{"A verifier may hold it because the target takes nothing", "'target is held'"}, []string{"lost"}},
 		"committed, and nobody tells what verifiers hold": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none},
-			[]string{"A verifier may hold it"}, []string{"lost"}},
+			[]string{"A verifier may hold it", "If none holds it, it may be lost: the management API"}, []string{"Ask the receiver's inbox"}},
 		"committed, and others are ready": {messageFacts{Ledger: old, Dead: &deadFacts{}, Queues: none, Held: new(int64), ready: 1},
 			[]string{"A verifier may hold it"}, []string{"lost"}},
 		"committed, and not all dead ones were looked at": {messageFacts{Ledger: old, Dead: &deadFacts{LookedAt: 1, Depth: 2}, Queues: none, Held: new(int64)},

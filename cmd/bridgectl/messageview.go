@@ -100,9 +100,9 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 }
 
 // isMissing tells whether a committed row, not a young one, is all that was found, and everything
-// was looked at that belongs to this staging queue.
+// was looked at that belongs to this staging queue; but for what verifiers hold, if Held is nil.
 func (f *messageFacts) isMissing() bool {
-	nowhere := f.Queues != nil && f.ready == 0 && f.Held != nil && *f.Held == 0 && f.Dead != nil && len(f.Dead.Found) == 0 && f.Dead.LookedAt >= f.Dead.Depth
+	nowhere := f.Queues != nil && f.ready == 0 && (f.Held == nil || *f.Held == 0) && f.Dead != nil && len(f.Dead.Found) == 0 && f.Dead.LookedAt >= f.Dead.Depth
 	parked := f.Parked != nil && f.Parked.Found != nil
 	old := f.Ledger != nil && f.Ledger.State == rowCommitted && f.Ledger.RecordedAt != nil && time.Since(*f.Ledger.RecordedAt) > lostAge
 	return nowhere && !parked && old
@@ -110,12 +110,15 @@ func (f *messageFacts) isMissing() bool {
 
 // concludeForward is about a committed message that nobody is known to have.
 func (f *messageFacts) concludeForward(say func(string, ...any)) {
-	if f.isMissing() {
+	if f.isMissing() && f.Held != nil {
 		say("No message is ready in the queues of this topology's verifiers, and they hold none. Unless it was sent to another staging queue, it was forwarded and its row was left, or it is lost: somebody purged or deleted a queue, it expired, or a verifier that ran on a copy of the database dropped it.")
 		f.Next = "If further staging queues use this ledger, ask with --queue for each. Ask the receiver's inbox. If the receiver does not have it, send it again from your own data. Only then sweep its row (orphans sweep)."
 		return
 	}
 	f.Next = "A verifier forwards it as soon as it has it and its target takes it. A verifier may hold it because the target takes nothing: its log says 'target is held', and its status page names the target."
+	if f.isMissing() {
+		f.Next += " If none holds it, it may be lost: the management API (BRIDGE_MANAGEMENT_URL) tells how many they hold, if it counts."
+	}
 }
 
 // concludeDeadRow is about a dead message without a row in the ledger at hand.

@@ -24,20 +24,21 @@ const (
 // sample asks the database from time to time whether it is usable and, where there are metrics,
 // what no scrape shall ask it: Prometheus may be several, and the database slow.
 func (w *worker) sample(ctx context.Context, m *metrics) {
+	var counted error
 	sidejob.New("count", w.log).Run(ctx, func(ctx context.Context) (time.Duration, error) {
 		select {
 		case <-w.started: // there is something to ask from then on
 		case <-ctx.Done():
 			return 0, nil
 		}
-		usable, err := w.check(ctx) == nil, error(nil) // the log tells if it is not
+		usable := w.check(ctx) == nil // the log tells if it is not, and the count then stays as it was
 		if usable && m != nil {
-			err = m.count(ctx, w.parts.Load().ledger)
+			counted = m.count(ctx, w.parts.Load().ledger)
 		}
-		if (!usable || err != nil) && m != nil && ctx.Err() == nil {
+		if m != nil && (!usable || counted != nil) && ctx.Err() == nil {
 			m.sampleFailed.Inc()
 		}
-		return w.config.SampleInterval.Duration(), err
+		return w.config.SampleInterval.Duration(), counted
 	})
 }
 

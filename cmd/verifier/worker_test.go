@@ -15,6 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -120,6 +121,39 @@ func TestADatabaseThatIsAwayMakesOneLineInTheLog(t *testing.T) {
 		}
 	})
 }
+
+func TestACountThatFailsIsNotMendedByADatabaseThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := &worker{log: slog.New(slog.NewTextHandler(&log, nil)), started: make(chan struct{})}
+		w.config.SampleInterval = environment.Span(30 * time.Second)
+		w.parts.Store(&parts{ledger: &database.Ledger{Ledger: &uncountable{}}})
+		close(w.started)
+		defer start(t.Context(), func(ctx context.Context) { w.sample(ctx, newMetrics(w)) })()
+		time.Sleep(5 * time.Minute)
+		if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "side job fails") || strings.Contains(text, "works again") {
+			t.Errorf("the log says %s", text)
+		}
+	})
+}
+
+// uncountable is a ledger that is there the first time, and may not be counted.
+type uncountable struct {
+	driver.Ledger
+	asked bool
+}
+
+func (u *uncountable) Check(context.Context) (err error) {
+	if u.asked {
+		err = errors.New("away")
+	}
+	u.asked = true
+	return err
+}
+
+func (*uncountable) Features() driver.Features { return driver.Features{Parks: true} }
+
+func (*uncountable) CountParked(context.Context, int) (int, error) { return 0, errors.New("denied") }
 
 // silent is a ledger that does not answer.
 type silent struct{ driver.Ledger }

@@ -4,6 +4,8 @@
 //	inspector := mysqlinspect.New(ledger)
 //	findings, err := inspector.Diagnose(ctx)
 //	v, err := verifier.New(ledger, broker, &verifier.Options{Watcher: inspector})
+//
+//	findings, err = mysqlinspect.DiagnoseInbox(ctx, db) // of a receiver
 package mysqlinspect
 
 import (

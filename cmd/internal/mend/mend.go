@@ -80,6 +80,9 @@ func Of(err error) (from Server, mend string) {
 	if from == Database && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
 		mend = closedAtOnce
 	}
+	if from == Broker && strings.Contains(err.Error(), "limit of connections reached") {
+		mend = "end connections that nobody needs, or raise the limit of the user, the virtual host or the node"
+	}
 	if secure := TLS(err); secure != "" {
 		mend = secure
 	}
