@@ -106,7 +106,9 @@ func connectError(ctx context.Context, err error) error {
 		return fmt.Errorf("connect to the broker: user or password refused: %w", ErrCredentials)
 	case errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed && strings.Contains(amqpErr.Reason, "connection limit"):
 		return fmt.Errorf("connect to the broker: limit of connections reached: %w", ErrUnavailable)
-	case errors.Is(err, amqp.ErrVhost), errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed:
+	case errors.Is(err, amqp.ErrVhost): // RabbitMQ says why it refuses a virtual host
+		return fmt.Errorf("connect to the broker: it closed the connection without a word: %w", ErrUnavailable)
+	case errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed:
 		return fmt.Errorf("connect to the broker: virtual host missing or not allowed: %w", ErrCredentials)
 	}
 	return fmt.Errorf("connect to the broker: %w: %w", ErrUnavailable, err)

@@ -1,9 +1,11 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -170,4 +172,27 @@ func TestALoginThatIsRefusedWhileOneWaitsIsTheError(t *testing.T) {
 			t.Errorf("the error is %v", err)
 		}
 	})
+}
+
+// RabbitMQ says why it refuses a virtual host. One that dies just then, or is too busy for its
+// handshake_timeout, says nothing.
+func TestABrokerThatGoesAwayDuringTheLoginIsUnavailable(t *testing.T) {
+	_, err := connect(t.Context(), func(context.Context, string, string) (net.Conn, error) {
+		near, far := net.Pipe()
+		go (&peerConn{Conn: dying{far}}).serve(func(peerMessage) bool { return true })
+		return near, nil
+	}, "amqp://peer/", "", nil, slog.New(slog.DiscardHandler))
+	if errors.Is(err, ErrCredentials) || !Retryable(err) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// dying ends instead of opening a virtual host.
+type dying struct{ net.Conn }
+
+func (d dying) Write(b []byte) (int, error) {
+	if openOK := []byte{0, 10, 0, 41}; bytes.Contains(b, openOK) {
+		return 0, d.Close()
+	}
+	return d.Conn.Write(b)
 }

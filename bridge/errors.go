@@ -54,7 +54,9 @@ var (
 	// part of it.
 	ErrURL = errors.New("broker URL is not usable")
 
-	// ErrCredentials: the broker refuses the user, the password or the virtual host.
+	// ErrCredentials: the broker refuses the user, the password or the virtual host. RabbitMQ
+	// refuses a password by closing the connection without a word. So a broker that goes away
+	// just then looks the same.
 	ErrCredentials = errors.New("broker refuses the login")
 
 	// ErrBlocked: the broker accepts no messages at present (memory or disk alarm).

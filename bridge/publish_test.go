@@ -98,7 +98,7 @@ func TestARefusedMessageCostsNobodyTheConnection(t *testing.T) {
 // There is no other channel to be had then.
 func TestAConnectionThatIsLostBehindARefusalIsMadeAnew(t *testing.T) {
 	peer := newScriptedPeer(t)
-	b := peer.broker(t, BrokerOptions{})
+	b := peer.broker(t, BrokerOptions{Channels: 1}) // what another one carried would be lost with the connection
 	poison := publish(b, "poison")
 	refused := peer.next()
 	refused.refuse()
