@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -94,19 +95,18 @@ func (a *app) status(ctx context.Context, m *management, openFor time.Duration) 
 	defer cancel()
 	facts := &statusFacts{At: time.Now().UTC(), Failures: []string{}}
 	fail := func(err error) {
-		if err != nil {
-			facts.Failures = append(facts.Failures, failureLine(err))
+		if line := failureLine(err); !slices.Contains(facts.Failures, line) {
+			facts.Failures = append(facts.Failures, line)
 		}
 	}
 	if a.config.AMQP.URL != "" {
 		var err error
-		facts.Queues, err = a.queueStatus(ctx, m)
-		fail(err)
+		if facts.Queues, err = a.queueStatus(ctx, m); err != nil {
+			fail(err)
+		}
 	}
 	if a.config.Database.URL != "" {
-		var err error
-		facts.Ledger, err = a.ledgerStatus(ctx, openFor)
-		fail(err)
+		facts.Ledger = a.ledgerStatus(ctx, openFor, fail)
 	}
 	return facts
 }
@@ -155,36 +155,41 @@ func (a *app) queueStatus(ctx context.Context, m *management) ([]queueStatus, er
 	return all, nil
 }
 
-func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration) (*ledgerStatus, error) {
+// ledgerStatus asks on after a question that was refused; it returns nil if there is no ledger to
+// ask.
+func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration, fail func(error)) *ledgerStatus {
 	ledger, err := a.ledger(ctx)
 	if err != nil {
-		return nil, err
+		fail(err)
+		return nil
 	}
-	status := &ledgerStatus{Identity: ledger.Identity()}
-	features := ledger.Features()
+	status, features := &ledgerStatus{Identity: ledger.Identity()}, ledger.Features()
+	count := func(of func() (int, error)) *int {
+		n, err := of()
+		if err != nil {
+			fail(err)
+			return nil
+		}
+		return &n
+	}
 	if features.Sweeps {
-		rows, err := ledger.Orphans(ctx, 0, ledgerRowsMost)
-		if err != nil {
-			return nil, err
+		older := func(age time.Duration, most int) *int {
+			return count(func() (int, error) {
+				rows, err := ledger.Orphans(ctx, age, most)
+				return len(rows), err
+			})
 		}
-		old, err := ledger.Orphans(ctx, orphanAge, orphansMost)
-		if err != nil {
-			return nil, err
-		}
-		status.Rows, status.Orphans = new(len(rows)), new(len(old))
+		status.Rows, status.Orphans = older(0, ledgerRowsMost), older(orphanAge, orphansMost)
 	}
 	if features.Parks {
-		n, err := ledger.CountParked(ctx, parkedCount)
-		if err != nil {
-			return nil, err
-		}
-		status.Parked = &n
+		status.Parked = count(func() (int, error) { return ledger.CountParked(ctx, parkedCount) })
 	}
 	if ledger.Watcher != nil {
-		if status.Open, err = ledger.OpenTransactions(ctx, openFor, holdersMost); err != nil {
-			return nil, fmt.Errorf("list open transactions: %w", err)
+		open, err := ledger.OpenTransactions(ctx, openFor, holdersMost)
+		if err != nil {
+			fail(fmt.Errorf("list open transactions: %w", err))
 		}
-		status.unseen = status.Open == nil
+		status.Open, status.unseen = open, open == nil && err == nil
 	}
-	return status, nil
+	return status
 }

@@ -2,6 +2,7 @@ package bridgectl_test
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,4 +112,12 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 		q := got.Queues[0]
 		return q.Held != nil && *q.Held == 1 && q.In != nil && q.Out != nil
 	})
+	// One question that is refused costs none of the other answers.
+	if _, err := s.DB.ExecContext(t.Context(), "ALTER TABLE bridge_parked RENAME TO kept"); err != nil {
+		t.Fatal(err)
+	}
+	r := s.run("status", "--open-for=0s")
+	if !regexp.MustCompile(`(?m)^`+l.Identity.String()+` +- +- +- +1$`).MatchString(r.Stdout) || !strings.Contains(r.Stdout, "failed: ") || r.Code != 1 {
+		t.Errorf("without a table: exit code %d\n%s", r.Code, r.Stdout)
+	}
 }
