@@ -129,8 +129,9 @@ func TestACountThatFailsIsNotMendedByADatabaseThatIsAway(t *testing.T) {
 		w.config.SampleInterval = environment.Span(30 * time.Second)
 		w.parts.Store(&parts{ledger: &database.Ledger{Ledger: &uncountable{}}})
 		close(w.started)
-		defer start(t.Context(), func(ctx context.Context) { w.sample(ctx, newMetrics(w)) })()
+		stop := start(t.Context(), func(ctx context.Context) { w.sample(ctx, newMetrics(w)) })
 		time.Sleep(5 * time.Minute)
+		stop()
 		if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "side job fails") || strings.Contains(text, "works again") {
 			t.Errorf("the log says %s", text)
 		}
