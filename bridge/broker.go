@@ -95,11 +95,11 @@ type link struct {
 
 // Dial connects to the broker once, to check url and login. With a wrong login the error is
 // ErrCredentials; without a broker, with no further connection allowed, or if the broker's
-// certificate does not verify, ErrUnavailable; with a malformed URL, ErrURL. The URL has the form amqp://user:password@host:port/vhost, or begins
-// with amqps for TLS. With amqps it may have parameters that name PEM files: cacertfile (the
-// authorities that may have signed the broker's certificate), certfile and keyfile (our own).
-// They are read again for each connection. No error contains any part of the URL but host and
-// port.
+// certificate does not verify, ErrUnavailable; with a malformed URL, ErrURL. The URL has the form
+// amqp://user:password@host:port/vhost, or begins with amqps for TLS. With amqps it may have
+// parameters that name PEM files: cacertfile (the authorities that may have signed the broker's
+// certificate), certfile and keyfile (our own). They are read again for each connection. No error
+// contains any part of the URL but host and port.
 func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error) {
 	b, err := NewBroker(url, opts)
 	if err != nil {
@@ -168,9 +168,9 @@ type Outgoing struct {
 // Publish sends all messages, then waits once for all confirms. It returns nil only if the
 // broker has taken every one of them to a queue. If there was no connection in time, nothing
 // was sent, and the error is ErrUnavailable, or ErrCredentials if the broker has refused the
-// login by then (RabbitMQ takes seconds for that). Otherwise the error is the first failure, a *PublishError, and some of the messages
-// may have arrived. Give the context a deadline: Publish waits so long while the connection is
-// down or blocked.
+// login by then (RabbitMQ takes seconds for that). Otherwise the error is the first failure, a
+// *PublishError, and some of the messages may have arrived. Give the context a deadline: Publish
+// waits so long while the connection is down or blocked.
 func (b *Broker) Publish(ctx context.Context, messages []Outgoing) error {
 	if len(messages) == 0 {
 		return nil

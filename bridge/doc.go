@@ -157,8 +157,8 @@
 //   - Of the broker: the queues of Topology; the right to read the staging, the waiting and the
 //     ordered queues; the right to write to the targets' exchanges and to amq.default, as
 //     rights call the default exchange; and the right to configure the queues, unless they
-//     exist already. Nothing may expire or overflow in the staging queue. Declare checks the queue's arguments for that,
-//     but it cannot see policies.
+//     exist already. Nothing may expire or overflow in the staging queue. Declare checks the
+//     queue's arguments for that, but it cannot see policies.
 //   - Of a cluster: a node without a majority must lose its clients. Up to RabbitMQ 4.2
 //     cluster_partition_handling = pause_minority does that. From 4.3 on this setting has no
 //     effect (RabbitMQ's guide 'Clustering and Network Partitions'), and the clients of such a

@@ -31,8 +31,8 @@ func newDoctorCommand(a *app) *cobra.Command {
 		Long: `Looks for everything that would lose messages, stop them or slow them down: whether
 the ledger's lookup waits for open transactions, how the database is set up, whether
 the queues are there with the right arguments, what policies do to them, alarms, rights,
-versions, dead messages, the server of an inbox. Each is ok, a warning, an error, or unknown where the login may
-not look. Whatever is not ok comes with what to do about it.
+versions, dead messages, the server of an inbox. Each is ok, a warning, an error, or
+unknown where the login may not look. Whatever is not ok comes with what to do about it.
 
 Nothing is changed, but for what the proof needs: a few rows that it records and takes
 away again, as a verifier does when it starts; and for two messages to a queue that

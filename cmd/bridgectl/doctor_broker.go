@@ -225,9 +225,9 @@ const (
 )
 
 // examineLost looks for committed rows whose messages no queue of the verifiers has, if both
-// servers have answered. It can fail only because ctx has ended.
+// servers have answered and the management API is there. It can fail only because ctx has ended.
 func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
-	if a.opened.ledger == nil || a.opened.broker == nil || !a.opened.ledger.Features().Sweeps {
+	if m == nil || a.opened.ledger == nil || a.opened.broker == nil || !a.opened.ledger.Features().Sweeps {
 		return nil
 	}
 	const check = "lost messages"

@@ -164,7 +164,7 @@ func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration, fail func
 		return nil
 	}
 	status, features := &ledgerStatus{Identity: ledger.Identity()}, ledger.Features()
-	count := func(of func() (int, error)) *int {
+	number := func(of func() (int, error)) *int {
 		n, err := of()
 		if err != nil {
 			fail(err)
@@ -174,7 +174,7 @@ func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration, fail func
 	}
 	if features.Sweeps {
 		older := func(age time.Duration, most int) *int {
-			return count(func() (int, error) {
+			return number(func() (int, error) {
 				rows, err := ledger.Orphans(ctx, age, most)
 				return len(rows), err
 			})
@@ -182,7 +182,7 @@ func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration, fail func
 		status.Rows, status.Orphans = older(0, ledgerRowsMost), older(orphanAge, orphansMost)
 	}
 	if features.Parks {
-		status.Parked = count(func() (int, error) { return ledger.CountParked(ctx, parkedCount) })
+		status.Parked = number(func() (int, error) { return ledger.CountParked(ctx, parkedCount) })
 	}
 	if ledger.Watcher != nil {
 		open, err := ledger.OpenTransactions(ctx, openFor, holdersMost)
