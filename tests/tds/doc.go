@@ -23,6 +23,9 @@
 //     The reset bit restores the session's settings: 2.2.3.1.2; the isolation level
 //     with them since 2014: 'sp_reset_connection' under 'SET TRANSACTION ISOLATION
 //     LEVEL'.
+//   - A login to a database that is missing, offline or recovering is answered with 4060, then
+//     18456: 'MSSQLSERVER_4060' and 'MSSQLSERVER_18456'; the order is recorded by public
+//     probes of SQL Server 2025.
 //   - A SET within sp_executesql ends with it: 'SET Statements (Transact-SQL)'.
 //   - An insert, update or delete locks its row exclusively until the transaction
 //     ends; a change of tables locks the table against everybody: 'Transaction

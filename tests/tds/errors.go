@@ -28,7 +28,8 @@ var (
 	errNoSavepoint  = &sqlError{6401, 16, "Cannot roll back: no transaction or savepoint of that name was found."}
 	errLogin        = &sqlError{18456, 14, "Login failed."}
 	errNoPlan       = &sqlError{8622, 16, "Query processor could not produce a query plan because of the hints defined in this query."}
-	errNoSuchLogin  = &sqlError{4060, 11, "Cannot open database requested by the login. The login failed."}
+	errCannotOpen   = &sqlError{4060, 11, "Cannot open database requested by the login. The login failed."}
+	errNoDatabase   = &sqlError{18456, 14, "Login failed for user."} // preceded by errCannotOpen
 	errLevelUnknown = &sqlError{50000, 16, "the stand-in does not know this isolation level"}
 
 	// In place of errLockTimeout: measured on Babelfish 4.3.
@@ -36,7 +37,7 @@ var (
 )
 
 // precededBy are the errors that are told before another.
-var precededBy = map[*sqlError]*sqlError{errNoPermission: errNoViewState}
+var precededBy = map[*sqlError]*sqlError{errNoPermission: errNoViewState, errNoDatabase: errCannotOpen}
 
 // Not for the client: the request is given up.
 var (

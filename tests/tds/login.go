@@ -29,6 +29,9 @@ func (s *session) login() error {
 	s.readOnly, s.program, s.host = l.readOnly, l.program, l.host
 	out := new(response)
 	if said := s.enter(l); said != nil {
+		if first := precededBy[said]; first != nil {
+			out.error(first)
+		}
 		out.error(said)
 		out.done(tokenDone, doneError, 0)
 		_ = writeMessage(s.conn, s.spid, out.body, true)
@@ -47,9 +50,11 @@ func (s *session) enter(l login) *sqlError {
 	}
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
-	if s.db = s.server.databases[l.database]; s.db == nil {
-		return errNoSuchLogin
+	db := s.server.databases[l.database]
+	if db == nil || db.offline {
+		return errNoDatabase
 	}
+	s.db = db
 	return nil
 }
 

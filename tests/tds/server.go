@@ -131,6 +131,13 @@ func (s *Server) FailOver() {
 	s.secondary = true
 }
 
+// SetOffline has no login open the database until it is online again, as while it recovers.
+func (s *Server) SetOffline(database string, offline bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.databases[database].offline = offline
+}
+
 // Attentions is how many attentions have come.
 func (s *Server) Attentions() int { return int(s.attentions.Load()) }
 

@@ -49,6 +49,7 @@ type database struct {
 	snapshots     bool // ALLOW_SNAPSHOT_ISOLATION
 	compatibility int64
 	durability    string
+	offline       bool
 }
 
 // A resource is a row, or with an empty key a table.

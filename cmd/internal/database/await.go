@@ -26,7 +26,8 @@ const (
 
 // Await connects like Create, and waits for up to two minutes for a server that is not
 // there yet, or that says that it is starting. tell hears after each attempt what is missing.
-// What time does not mend, such as a wrong password, is returned at once.
+// An error that does not pass by itself, such as a wrong password, is returned at once. SQL
+// Server answers alike for a missing and a recovering database, so both are waited for.
 func Await(ctx context.Context, url string, tell func(missing error)) (*Database, error) {
 	return await(ctx, startPatience, tell, func() (*Database, error) { return open(ctx, url, true, attemptPatience) })
 }
@@ -62,8 +63,7 @@ func mayStart(err error) bool {
 		const tooManyConnections, shuttingDown = 1040, 1053
 		return mysql.Number == tooManyConnections || mysql.Number == shuttingDown
 	case errors.As(err, &sqlserver):
-		const notReady, upgrading, notAvailable = 17187, 18401, 40613 // the last one on Azure
-		return sqlserver.Number == notReady || sqlserver.Number == upgrading || sqlserver.Number == notAvailable
+		return reports(sqlserver, passingAtLogin...)
 	}
 	var name *net.DNSError
 	return errors.As(err, &name) || errors.Is(err, context.DeadlineExceeded) ||

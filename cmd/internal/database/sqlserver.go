@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/jmoiron/sqlx"
@@ -90,10 +91,32 @@ func parameter(query url.Values, name string) (string, bool) {
 	return "", false
 }
 
+// The numbers of SQL Server's errors at a login. What may pass: the database recovers or is
+// offline (4060), the server starts (17187, 18401) or closes the connection (233), a replica has
+// not taken over yet (976, 978, 983), Azure moves the database or has no resources now (the rest;
+// 'Troubleshoot transient connection errors').
+const (
+	cannotOpenDatabase = 4060
+	loginFailed        = 18456
+)
+
+var passingAtLogin = []int32{cannotOpenDatabase, 17187, 18401, 233, 976, 978, 983, 10928, 10929, 40197, 40501, 40613, 49918, 49919, 49920}
+
+// reports tells whether one of the errors in a server's answer has one of numbers. The number of
+// the answer itself is the last one, and the last one is 18456 whatever the reason was.
+func reports(answer mssql.Error, numbers ...int32) bool {
+	all := append([]mssql.Error{answer}, answer.All...)
+	return slices.ContainsFunc(all, func(e mssql.Error) bool { return slices.Contains(numbers, e.Number) })
+}
+
 func classifySQLServer(err error) error {
-	const loginFailed = 18456
 	var answer mssql.Error
-	if errors.As(err, &answer) && answer.Number == loginFailed {
+	switch {
+	case !errors.As(err, &answer):
+	case reports(answer, cannotOpenDatabase):
+		return fmt.Errorf("%w, or it is offline or recovering: %w", ErrNoDatabase, err)
+	case reports(answer, passingAtLogin...):
+	case reports(answer, loginFailed):
 		return fmt.Errorf("%w: %w", ErrCredentials, err)
 	}
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)
