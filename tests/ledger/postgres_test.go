@@ -28,7 +28,7 @@ func TestPostgresStandbyIsRefused(t *testing.T) {
 	t.Parallel()
 	primary := servertest.StartPostgres(t, nil)
 	execute(t, migratedAt(t, primary.URL()), "CREATE TABLE orders (id uuid PRIMARY KEY)")
-	onStandby := connect(t, servertest.StartStandby(t, primary).URL()) // a copy, tables and all
+	onStandby := connect(t, servertest.StartStandby(t, primary, nil).URL()) // a copy, tables and all
 	ledger := openLedger(t, onStandby)
 	own, err := postgres.OpenOwnTable(t.Context(), onStandby, bridge.OwnTable{Table: "orders", Column: "id"})
 	must(t, err)

@@ -1,11 +1,13 @@
 package servers
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os/exec"
+	"strings"
 	"syscall"
 )
 
@@ -29,6 +31,71 @@ type MariaDB struct {
 	server
 	MariaDBAddress
 	args []string
+}
+
+// Replicates are the options of a MariaDB that can be the primary of a StartReplica, and of
+// the replica.
+func Replicates() []string {
+	return []string{"log-bin=binlog", "binlog-format=ROW", "log-slave-updates", "sync-binlog=1"}
+}
+
+// StartReplica starts a MariaDB that replicates all of the primary, by GTID, and is read-only
+// until Promote. The primary must have been started with Replicates. Semi-synchronous
+// replication is asked for by the options rpl-semi-sync-master-… of the primary and
+// rpl-semi-sync-slave-enabled=ON of the replica.
+func StartReplica(ctx context.Context, primary *MariaDB, options *MariaDBOptions) (*MariaDB, error) {
+	var given MariaDBOptions
+	if options != nil {
+		given = *options
+	}
+	given.Config = append(append(Replicates(), "read-only=ON"), given.Config...)
+	m, err := StartMariaDB(ctx, &given)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := m.query(ctx, fmt.Sprintf("CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT=%d, MASTER_USER='root', "+
+		"MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1; START SLAVE", primary.Port)); err != nil {
+		return nil, errors.Join(fmt.Errorf("start replica: %w", err), m.Stop())
+	}
+	return m, nil
+}
+
+// Promote makes a replica the primary, once it has applied what it has received. The old
+// primary is not told: if it runs, or is restarted, it takes writes too.
+func (m *MariaDB) Promote(ctx context.Context) error {
+	status, err := m.query(ctx, `STOP SLAVE IO_THREAD; SHOW SLAVE STATUS\G`)
+	if err == nil {
+		_, received, _ := strings.Cut(status, "Gtid_IO_Pos: ")
+		received, _, _ = strings.Cut(received, "\n")
+		var waited string
+		waited, err = m.query(ctx, fmt.Sprintf("SELECT MASTER_GTID_WAIT('%s', %d)", received, int(startLimit.Seconds())))
+		if err == nil && strings.TrimSpace(waited) != "0" {
+			err = fmt.Errorf("apply the primary's transactions up to %s: not within %v", received, startLimit)
+		}
+	}
+	if err == nil {
+		m.Reconfigure("read-only=OFF")
+		_, err = m.query(ctx, "STOP SLAVE; RESET SLAVE ALL; SET GLOBAL read_only = OFF")
+	}
+	if err != nil {
+		return fmt.Errorf("promote MariaDB: %w", err)
+	}
+	return nil
+}
+
+// query runs statements in the server's own client, and returns what they return, a line for
+// each row.
+func (m *MariaDB) query(ctx context.Context, statements string) (string, error) {
+	program, err := find("mariadb", "mariadb-client", "/usr/bin/mariadb")
+	if err != nil {
+		return "", err
+	}
+	cmd := m.home.command(program, "--no-defaults", "--host=127.0.0.1", fmt.Sprintf("--port=%d", m.Port), "--user=root",
+		"--batch", "--skip-column-names", "--execute="+statements)
+	var output bytes.Buffer
+	cmd.Stdout = &output
+	err = run(ctx, cmd)
+	return output.String(), err
 }
 
 // Reconfigure gives the next Restart further options, like those of
@@ -86,6 +153,7 @@ func (f flavour) start(ctx context.Context, program string, options *MariaDBOpti
 		"--no-defaults",
 		"--datadir=" + home.path("data"),
 		fmt.Sprintf("--port=%d", port),
+		fmt.Sprintf("--server-id=%d", port), // one of its own, for replication
 		"--bind-address=127.0.0.1",
 		"--socket=../socket", // from the data: a relative name is never too long
 		"--pid-file=" + home.path("pid"),

@@ -29,6 +29,7 @@ type PostgresOptions struct {
 type Postgres struct {
 	server
 	PostgresAddress
+	programs string // the folder of the programs of its release
 }
 
 const postgresPrograms = "/usr/lib/postgresql/*/bin/"
@@ -45,12 +46,28 @@ func StartPostgres(ctx context.Context, options *PostgresOptions) (*Postgres, er
 }
 
 // StartStandby starts a hot standby that streams from the primary: it answers
-// queries, and takes no writes.
-func StartStandby(ctx context.Context, primary *Postgres) (*Postgres, error) {
-	return startPostgres(ctx, new(PostgresOptions), func(programs string, home home) error {
+// queries, and takes no writes until Promote. It replicates synchronously if the primary was
+// started with "synchronous_standby_names = '*'"; the primary commits nothing before the
+// standby has connected. options are the standby's own.
+func StartStandby(ctx context.Context, primary *Postgres, options *PostgresOptions) (*Postgres, error) {
+	if options == nil {
+		options = new(PostgresOptions)
+	}
+	return startPostgres(ctx, options, func(programs string, home home) error {
 		return run(ctx, home.command(filepath.Join(programs, "pg_basebackup"), "--pgdata=data", "--no-sync",
 			"--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf", "--dbname="+primary.URL()))
 	})
+}
+
+// Promote makes a standby the primary, and returns when it takes writes. The old primary is
+// not told: if it runs, or is restarted, it takes writes too.
+func (p *Postgres) Promote(ctx context.Context) error {
+	seconds := int(startLimit.Seconds())
+	cmd := p.home.command(filepath.Join(p.programs, "pg_ctl"), "promote", "--pgdata=data", "--wait", fmt.Sprintf("--timeout=%d", seconds))
+	if err := run(ctx, cmd); err != nil {
+		return fmt.Errorf("promote PostgreSQL: %w", err)
+	}
+	return nil
 }
 
 // startPostgres starts a PostgreSQL on the data that fill leaves in the home.
@@ -64,7 +81,7 @@ func startPostgres(ctx context.Context, options *PostgresOptions, fill func(prog
 		if err != nil {
 			return nil, fmt.Errorf("start PostgreSQL: %w", err)
 		}
-		p := &Postgres{PostgresAddress: PostgresAddress{ports[0]}, server: server{
+		p := &Postgres{PostgresAddress: PostgresAddress{ports[0]}, programs: filepath.Dir(program), server: server{
 			name:       "PostgreSQL",
 			home:       home,
 			ready:      "database system is ready to accept",
@@ -72,7 +89,7 @@ func startPostgres(ctx context.Context, options *PostgresOptions, fill func(prog
 			log:        options.Log,
 			command:    func() *exec.Cmd { return home.command(program, "-D", "data") },
 		}}
-		err = fill(filepath.Dir(program), home)
+		err = fill(p.programs, home)
 		if err == nil {
 			err = home.write("data/postgresql.conf", postgresConfig(options, ports[0]), 0o600)
 		}

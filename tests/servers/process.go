@@ -96,6 +96,22 @@ func (p *process) freeze() {
 	}
 }
 
+// freezeAll stops the process and its descendants with SIGSTOP.
+func (p *process) freezeAll() {
+	p.freeze() // so that it starts no others meanwhile
+	for _, pid := range descendants(p.Cmd.Process.Pid) {
+		_ = syscall.Kill(pid, syscall.SIGSTOP) // it may have ended before
+	}
+}
+
+// thawAll is the end of freezeAll. It does nothing to processes that run.
+func (p *process) thawAll() {
+	for _, pid := range descendants(p.Cmd.Process.Pid) {
+		_ = syscall.Kill(pid, syscall.SIGCONT) // it may have ended before
+	}
+	_ = p.Signal(syscall.SIGCONT)
+}
+
 // statFields are the fields of a /proc/PID/stat from the state on: "pid (name)
 // state ppid …", where the name may hold anything.
 func statFields(stat []byte) []string {

@@ -61,6 +61,25 @@ func (s *server) Kill() {
 	}
 }
 
+// Freeze stops all processes of the server with SIGSTOP: the kernel still takes connections
+// for it, and nothing answers them. Thaw ends that, and so do Kill, Shutdown, Restart and Stop.
+func (s *server) Freeze() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process != nil {
+		s.process.freezeAll()
+	}
+}
+
+// Thaw is the end of Freeze.
+func (s *server) Thaw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process != nil {
+		s.process.thawAll()
+	}
+}
+
 // Shutdown ends the server in its own orderly way and returns when all its
 // processes are gone. Its data stay; Restart starts it again on them.
 func (s *server) Shutdown() error {
@@ -148,6 +167,7 @@ func (s *server) shutdown() error {
 	}
 	p := s.process
 	s.process = nil
+	p.thawAll()
 	if err := p.stop(s.stopSignal, stopLimit); err != nil {
 		return fmt.Errorf("stop %s: %w", s.name, err)
 	}

@@ -83,13 +83,22 @@ func StartPostgres(t testing.TB, options *servers.PostgresOptions) *servers.Post
 }
 
 // StartStandby starts a hot standby of the primary for this test alone.
-func StartStandby(t testing.TB, primary *servers.Postgres) *servers.Postgres {
-	return own(t, func(ctx context.Context) (*servers.Postgres, error) { return servers.StartStandby(ctx, primary) })
+func StartStandby(t testing.TB, primary *servers.Postgres, options *servers.PostgresOptions) *servers.Postgres {
+	return own(t, func(ctx context.Context) (*servers.Postgres, error) {
+		return servers.StartStandby(ctx, primary, options)
+	})
 }
 
 // StartMariaDB starts a MariaDB for this test alone.
 func StartMariaDB(t testing.TB, options *servers.MariaDBOptions) *servers.MariaDB {
 	return own(t, func(ctx context.Context) (*servers.MariaDB, error) { return servers.StartMariaDB(ctx, options) })
+}
+
+// StartReplica starts a replica of the primary for this test alone.
+func StartReplica(t testing.TB, primary *servers.MariaDB, options *servers.MariaDBOptions) *servers.MariaDB {
+	return own(t, func(ctx context.Context) (*servers.MariaDB, error) {
+		return servers.StartReplica(ctx, primary, options)
+	})
 }
 
 // StartPgBouncer starts a PgBouncer before a PostgreSQL for this test alone.

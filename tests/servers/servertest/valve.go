@@ -3,6 +3,7 @@ package servertest
 import (
 	"net"
 	"net/url"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -11,19 +12,19 @@ import (
 // Valve is a TCP proxy that can hold back what flows through it, slow it down,
 // lose it, or cut it. What is held is kept, and flows on after Release.
 type Valve struct {
-	upstreams []string
-	listener  net.Listener
-	running   sync.WaitGroup
+	listener net.Listener
+	running  sync.WaitGroup
 
-	mu     sync.Mutex
-	change *sync.Cond // some field below has changed
-	held   [2]bool    // by direction
-	delay  time.Duration
-	vanish bool
-	pairs  map[*pair]struct{}
-	closed bool
-	turn   int    // the upstream that the next connection tries first
-	avoid  string // the upstream that gets none
+	mu        sync.Mutex
+	change    *sync.Cond // some field below has changed
+	upstreams []string
+	held      [2]bool // by direction
+	delay     time.Duration
+	vanish    bool
+	pairs     map[*pair]struct{}
+	closed    bool
+	turn      int    // the upstream that the next connection tries first
+	avoid     string // the upstream that gets none
 }
 
 type direction int
@@ -36,6 +37,7 @@ const (
 // pair is one client's connection and the one to the server that goes with it.
 type pair struct {
 	client, server net.Conn
+	upstream       string        // the server's address, as the valve was given it
 	done           chan struct{} // closed with the pair
 	// Guarded by the valve's mu:
 	closed bool
@@ -155,8 +157,21 @@ func (v *Valve) Avoid(upstreamAddr string) {
 	}
 }
 
+// Lead sends new connections to these servers, in turn, instead of those before. Connections
+// to servers that are not among them are cut.
+func (v *Valve) Lead(upstreamAddr string, others ...string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.upstreams = append([]string{upstreamAddr}, others...)
+	for p := range v.pairs {
+		if !slices.Contains(v.upstreams, p.upstream) {
+			v.cut(p)
+		}
+	}
+}
+
 // avoids tells whether a pair leads to the server that is out. The caller holds mu.
-func (v *Valve) avoids(p *pair) bool { return p.server.RemoteAddr().String() == v.avoid }
+func (v *Valve) avoids(p *pair) bool { return p.upstream == v.avoid }
 
 // Cut closes all connections, and drops what is held in them. New ones are
 // accepted.
@@ -190,32 +205,32 @@ func (v *Valve) accept() {
 		if err != nil {
 			return // closed
 		}
-		server, err := v.dial()
+		server, upstream, err := v.dial()
 		if err != nil {
 			client.Close() // as a proxy must, with the server away
 			continue
 		}
-		v.join(&pair{client: client, server: server, done: make(chan struct{})})
+		v.join(&pair{client: client, server: server, upstream: upstream, done: make(chan struct{})})
 	}
 }
 
 // dial connects to the first upstream that answers.
-func (v *Valve) dial() (server net.Conn, err error) {
+func (v *Valve) dial() (server net.Conn, upstream string, err error) {
 	v.mu.Lock()
-	first, avoid := v.turn, v.avoid
+	first, avoid, upstreams := v.turn, v.avoid, v.upstreams
 	v.turn++
 	v.mu.Unlock()
 	err = net.ErrClosed // with all servers out
-	for i := range v.upstreams {
-		upstream := v.upstreams[(first+i)%len(v.upstreams)]
+	for i := range upstreams {
+		upstream = upstreams[(first+i)%len(upstreams)]
 		if upstream == avoid {
 			continue
 		}
 		if server, err = net.Dial("tcp", upstream); err == nil {
-			return server, nil
+			return server, upstream, nil
 		}
 	}
-	return nil, err
+	return nil, "", err
 }
 
 func (v *Valve) join(p *pair) {
@@ -223,7 +238,7 @@ func (v *Valve) join(p *pair) {
 	defer v.mu.Unlock()
 	v.pairs[p] = struct{}{}
 	p.lost = v.vanish
-	if v.closed || v.avoids(p) {
+	if v.closed || v.avoids(p) || !slices.Contains(v.upstreams, p.upstream) {
 		v.cut(p)
 		return
 	}

@@ -178,3 +178,17 @@ func TestValveBeforeSeveralServersGoesRoundThoseThatAnswer(t *testing.T) {
 		call(t, valve, want)
 	}
 }
+
+func TestValveLeadsToOtherServers(t *testing.T) {
+	first, second := echo(t, "first "), echo(t, "second")
+	valve := servertest.NewValve(t, first)
+	before := call(t, valve, "first ")
+	valve.Lead(second, first)
+	say(t, before, "stays")
+	expect(t, before, "stays")
+	valve.Lead(second)
+	expectEnd(t, before)
+	for range 2 {
+		call(t, valve, "second")
+	}
+}
