@@ -44,6 +44,7 @@ func TestDiagnose(t *testing.T) {
 		"published":                  {replicated: tds.OneWay, denied: "SELECT ON syspublications", check: "more than one primary", level: inspect.Warning, says: "may not see"},
 		"an old server":              {options: tds.Options{Version: "13.0.1601.5"}, check: "server version", level: inspect.OK, says: "13.0"},
 		"others unseen":              {denied: "VIEW SERVER PERFORMANCE STATE", check: "who holds a message up", level: inspect.Warning, says: "may not see"},
+		"others unseen, 2019":        {options: tds.Options{Version: "15.0.4355.3"}, denied: "VIEW SERVER PERFORMANCE STATE", check: "who holds a message up", level: inspect.Warning, says: "may not see"},
 		"age unseen":                 {denied: "VIEW SERVER PERFORMANCE STATE", check: "oldest open transaction", level: inspect.Unknown, says: "may not see"},
 		"no right to delete":         {denied: "DELETE ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "DELETE ON bridge_ledger"},
 		"no right to unpark":         {denied: "DELETE ON bridge_parked", check: "rights to unpark", level: inspect.Warning, says: "DELETE ON bridge_parked"},
@@ -85,7 +86,13 @@ func TestAnOwnTableIsDiagnosed(t *testing.T) {
 
 // A login that may not see other sessions gets no answer, and no error.
 func TestHoldersWithLeastRights(t *testing.T) {
-	server, ledger := onStandIn(t, nil)
+	for name, version := range map[string]string{"2019": "15.0.4355.3", "2022": "16.0.1000.6"} {
+		t.Run(name, func(t *testing.T) { holdersWithLeastRights(t, &tds.Options{Version: version}) })
+	}
+}
+
+func holdersWithLeastRights(t *testing.T, options *tds.Options) {
+	server, ledger := onStandIn(t, options)
 	id := newID()
 	tx := recorded(t, ledger, id)
 	server.Deny("VIEW SERVER PERFORMANCE STATE")

@@ -71,7 +71,8 @@
 //     every login's default.
 //   - Who waits for whom, and who has a table locked for a change: 'sys.dm_exec_requests',
 //     'sys.dm_tran_locks' and the views of sessions and transactions, refused (300, then
-//     297) to a login that may not VIEW SERVER PERFORMANCE STATE; 'sys.dm_exec_sessions'
+//     297; from 2022 on 371, as two independent public probes recorded) to a login that may
+//     not VIEW SERVER PERFORMANCE STATE; 'sys.dm_exec_sessions'
 //     then shows it no other session. Of a session: its program, host, last text, and when
 //     its transaction began. A wait for a latch has no session that blocks it, but -5:
 //     'sys.dm_exec_requests'.

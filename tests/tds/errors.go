@@ -16,6 +16,7 @@ func (e *sqlError) Error() string { return fmt.Sprintf("%s (%d)", e.text, e.numb
 
 var (
 	errNoPermission = &sqlError{297, 16, "The user does not have permission to perform this action."}
+	errNotAllowed   = &sqlError{371, 16, "The user does not have permission to perform this action on a performance view."} // the number is recorded, the text is not
 	errNoViewState  = &sqlError{300, 14, viewServerState + " permission was denied on object 'server', database 'master'."}
 	errReadPast     = &sqlError{650, 16, "You can only specify the READPAST lock in the READ COMMITTED or REPEATABLE READ isolation levels."}
 	errDeadlock     = &sqlError{1205, 13, "Transaction was deadlocked on lock resources with another process and has been chosen as the deadlock victim. Rerun the transaction."}

@@ -65,6 +65,9 @@ func (x *execution) seesOthers() bool { return !slices.Contains(x.server.denied,
 // tell answers with what the views show of sessions.
 func (x *execution) tell(found []*session) (uint64, error) {
 	if !x.seesOthers() {
+		if version, _, _ := x.product(); strings.HasPrefix(version, "16.") {
+			return 0, errNotAllowed
+		}
 		return 0, errNoPermission
 	}
 	x.out.describe(column{"session", kindInt}, column{"login", kindText}, column{"program", kindText}, column{"host", kindText},

@@ -24,6 +24,7 @@ const (
 	noDatabaseState = 262 // VIEW DATABASE STATE
 	noPermission    = 297
 	noServerState   = 300 // VIEW SERVER STATE
+	notAllowed      = 371 // instead of the two before it, from SQL Server 2022 on
 )
 
 // The views show other sessions only to who has the right to (see package
@@ -163,7 +164,7 @@ var errUnseen = errors.New("the login may not see other sessions")
 // mayNotLook tells whether the server refuses to show its views, or has none.
 func mayNotLook(err error) bool {
 	switch mssql.Number(err) {
-	case noObject, denied, noDatabaseState, noPermission, noServerState:
+	case noObject, denied, noDatabaseState, noPermission, noServerState, notAllowed:
 		return true
 	}
 	return false
