@@ -8,11 +8,12 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// The mark is locked by an update that changes nothing: it waits at every isolation
-// level, and on a server that ignores hints. FORCESEEK as in the inbox; XACT_ABORT and NOCOUNT as in claim and
-// record.
+// The mark is locked by an update that changes nothing: it waits at every isolation level, and
+// on a server that ignores hints. With optimized locking no document says that such an update
+// keeps the row locked; UPDLOCK does, to the end of the transaction ('Table hints'). FORCESEEK as
+// in the inbox; XACT_ABORT and NOCOUNT as in claim and record.
 var (
-	lockMark = packing.Unpack(`UPDATE m SET mark = mark OUTPUT inserted.mark FROM bridge_mark m WITH (ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) AND [name] = bytes(@p2)`)
+	lockMark = packing.Unpack(`UPDATE m SET mark = mark OUTPUT inserted.mark FROM bridge_mark m WITH (UPDLOCK, ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) AND [name] = bytes(@p2)`)
 
 	makeMark = packing.Unpack(`SET XACT_ABORT OFF;
 INSERT INTO bridge_mark (consumer, [name], mark) VALUES (bytes(@p1), bytes(@p2), 0x)`)

@@ -11,6 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlserver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
 // What one consumer has open holds no other up, and of its own only what is asked for:
@@ -60,4 +62,49 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 			t.Errorf("%d in doubt, must be 1", n)
 		}
 	})
+}
+
+// An UPDATE that changes nothing leaves the row unlocked there, unless a hint asks for the lock.
+func TestWithOptimizedLockingAMarkStaysLocked(t *testing.T) {
+	server := servertest.SQLServerStandIn(t, &tds.Options{OptimizedLocking: true})
+	for name, snapshot := range map[string]bool{"locking": false, "snapshot": true} {
+		t.Run(name, func(t *testing.T) {
+			db := connect(t, servertest.SQLServerDB(t, server.URL("master"), snapshot))
+			must(t, migrate.Inbox(t.Context(), db, migrate.SQLServer))
+			inbox, err := sqlserver.OpenInbox(t.Context(), db)
+			must(t, err)
+			lock := func(tx *sql.Tx) (string, error) {
+				return inbox.LockMark(t.Context(), bridge.SQL(tx), "receiver", "entity")
+			}
+			made := begin(t, db, nil)
+			_, err = lock(made)
+			must(t, err)
+			must(t, made.Commit())
+
+			first, second := begin(t, db, nil), begin(t, db, nil)
+			_, err = lock(first)
+			must(t, err)
+			locked := make(chan string, 1)
+			go func() {
+				mark, err := lock(second)
+				if err != nil {
+					t.Error(err)
+				}
+				locked <- mark
+			}()
+			servertest.Eventually(t, "the second waits", func() bool {
+				var n int
+				must(t, db.QueryRowContext(t.Context(), waiting).Scan(&n))
+				return n > 0 || len(locked) > 0
+			})
+			if len(locked) > 0 {
+				t.Fatal("the second has the lock while the first holds it")
+			}
+			must(t, inbox.SetMark(t.Context(), bridge.SQL(first), "receiver", "entity", "7"))
+			must(t, first.Commit())
+			if mark := <-locked; mark != "7" {
+				t.Errorf("the second reads %q, must read 7", mark)
+			}
+		})
+	}
 }

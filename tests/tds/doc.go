@@ -97,7 +97,9 @@
 //     table's key STATISTICS_NORECOMPUTE: 'CREATE INDEX (Transact-SQL)'.
 //   - Optimized locking protects a changed row by a lock on the transaction's ID alone,
 //     unless a hint has asked for a lock of the row: 'Optimized locking'. No page says
-//     that READPAST skips a row that is protected so: here it waits.
+//     that READPAST skips a row that is protected so: here it waits. No page says that an
+//     UPDATE which changes nothing stamps the row with that ID: here the row is free when the
+//     statement ends, unless a hint has asked for its lock.
 //   - Under READ_COMMITTED_SNAPSHOT, READPAST needs READCOMMITTEDLOCK beside it (650):
 //     'Table hints (Transact-SQL)'.
 //   - A server that ignores hints and reads snapshots. As Babelfish 4.3 it also does not

@@ -85,15 +85,21 @@ func (x *execution) changeMark(hints string, change func(row)) (uint64, error) {
 		return 0, err
 	}
 	values := row{"consumer": x.bytes("@p1"), "name": x.bytes("@p2")}
-	if l := x.db.locks[resource{t.name, t.keyOf(values)}]; l != nil && l.owner != x.tx && l.before == nil && x.db.snapshot {
+	at := resource{t.name, t.keyOf(values)}
+	if l := x.db.locks[at]; l != nil && l.owner != x.tx && l.before == nil && x.db.snapshot {
 		return 0, nil
 	}
+	locked := x.db.locks[at] != nil
 	changed := uint64(0)
 	_, err = x.changeByKey("UPDATE", t.name, hints, values, func(r row) row {
 		change(r)
 		changed = 1 // also if it is as before
 		return r
 	})
+	if l := x.db.locks[at]; !locked && l != nil && maps.Equal(l.before, t.rows[at.key]) &&
+		x.server.options.OptimizedLocking && !strings.Contains(hints, "UPDLOCK") {
+		x.unlock(at)
+	}
 	return changed, err
 }
 

@@ -101,6 +101,13 @@ func (t *transaction) end() {
 	t.locks = nil
 }
 
+// unlock frees a row that the transaction has locked and left as it was.
+func (x *execution) unlock(r resource) {
+	close(x.db.locks[r].freed)
+	delete(x.db.locks, r)
+	x.tx.locks = slices.DeleteFunc(x.tx.locks, func(other resource) bool { return other == r })
+}
+
 // breakCircle ends the deadlock that t would close if it waited for l. It tells whether
 // the victim is t: it is whoever has least to undo.
 func (t *transaction) breakCircle(l *lock) bool {
