@@ -25,6 +25,9 @@
 // was committed before the deletion; no more are lost so than the queue can have held.
 // The totals of a run count both.
 //
+// Failovers have tests of their own: a primary is killed under the traffic, its replica is
+// promoted, and all clients are led to it.
+//
 // TestMutantsAreCaught runs against a build of the product that breaks one rule of package bridge
 // at a time. It shows that the harness can catch a loss, and that a test which
 // tests/README.md names for a rule fails without the rule, where no loss tells.

@@ -79,8 +79,7 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 	case KillDatabase:
 		s.Database.Kill()
 		Rest(ctx, f.For)
-		// Not before the kill: what was deleted while it struck may be undone too.
-		w.event(func(e *Events) { e.DatabaseKilled = append(e.DatabaseKilled, time.Now()) })
+		w.DatabaseKilled()
 		return s.Database.Restart(ctx)
 	case CutLink:
 		link.Cut()
@@ -142,6 +141,13 @@ func (w *World) RestAfterDeclare(ctx context.Context) {
 	declared := w.declared
 	w.mu.Unlock()
 	Rest(ctx, time.Until(declared.Add(settled)))
+}
+
+// DatabaseKilled tells the judge that the senders' database has been killed, and perhaps
+// replaced by its standby: deletions that did not wait for the disk, or for the standby, may be
+// undone. It is called after the kill: a deletion during the kill may be undone too.
+func (w *World) DatabaseKilled() {
+	w.event(func(e *Events) { e.DatabaseKilled = append(e.DatabaseKilled, time.Now()) })
 }
 
 // event notes one of the Events, which the judge reads when all are over.
