@@ -20,7 +20,8 @@
 // insisted on; MySQL and SQL Server are spoken to in the clear (but SQL Server's
 // login); azuresql:// has encrypt=true by itself.
 //
-// A MySQL server that says nothing for two minutes is left; readTimeout in the URL is another
+// The connection to a MySQL or SQL Server that says nothing for two minutes is dropped. Set
+// readTimeout (MySQL) or 'connection timeout' (SQL Server, in seconds) in the URL for another
 // time. A migration waits for as long as it takes.
 //
 // No error contains the URL or a password.

@@ -30,8 +30,8 @@ var mysqlKind = kind{
 	inClear: mysqlInClear, mendClear: "add tls=true, or ssl-ca=FILE",
 }
 
-// silence is how long a server may take for an answer, if the URL has no readTimeout. The
-// driver's COMMIT and ROLLBACK end by nothing else. No statement of a worker takes as long.
+// silence is how long MySQL or SQL Server may take for an answer, unless the URL says otherwise.
+// MySQL's driver ends COMMIT and ROLLBACK by nothing else. No statement of a worker takes as long.
 const silence = 2 * time.Minute
 
 func openMySQL(ctx context.Context, address string, create bool) (*sqlx.DB, error) {

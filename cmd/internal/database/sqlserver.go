@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jmoiron/sqlx"
@@ -32,10 +33,13 @@ var sqlServerKind = kind{
 // openSQLServer takes sqlserver:// URLs as the driver does. azuresql:// is the same
 // with encryption, and with the logins of Microsoft Entra ID that the driver's
 // parameter fedauth chooses.
-func openSQLServer(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
+func openSQLServer(ctx context.Context, address string, create bool) (*sqlx.DB, error) {
 	parsed, err := sqlServerURL(address)
 	if err != nil {
 		return nil, err
+	}
+	if !create { // a migration takes its time
+		boundSilence(parsed)
 	}
 	if intent, ok := parameter(parsed.Query(), "ApplicationIntent"); ok && strings.EqualFold(intent, "ReadOnly") {
 		return nil, fmt.Errorf("%w: ApplicationIntent=ReadOnly leads to a secondary, where no lookup waits; remove it", ErrURL)
@@ -66,6 +70,18 @@ func sqlServerURL(address string) (*url.URL, error) {
 	}
 	parsed.Scheme = "sqlserver"
 	return parsed, nil
+}
+
+// boundSilence has the driver drop a connection when a server says nothing for as long as silence.
+// By default the driver waits without a bound, and after a failover that resets no connection only
+// TCP ends the wait, after about a quarter of an hour.
+func boundSilence(address *url.URL) {
+	const name = "connection timeout"
+	query := address.Query()
+	if _, ok := parameter(query, name); !ok {
+		query.Set(name, strconv.Itoa(int(silence.Seconds())))
+		address.RawQuery = query.Encode()
+	}
 }
 
 func sqlServerInClear(address string) []string {

@@ -2,12 +2,15 @@ package database
 
 import (
 	"errors"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	mssql "github.com/microsoft/go-mssqldb"
+	"github.com/microsoft/go-mssqldb/msdsn"
 
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
 )
 
@@ -47,17 +50,42 @@ func TestARecoveringSQLServerDatabaseIsAwaited(t *testing.T) {
 	_ = db.Close()
 }
 
+func TestASilentSQLServerIsLeft(t *testing.T) {
+	server := standIn(t)
+	for query, want := range map[string]time.Duration{"": silence, "&connection+timeout=300": 5 * time.Minute, "&Connection+Timeout=0": 0} {
+		address, err := sqlServerURL(server.URL("master") + query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		boundSilence(address)
+		config, err := msdsn.Parse(address.String())
+		if err != nil || config.ConnTimeout != want {
+			t.Errorf("%q: the driver waits for %v (%v), must be %v", query, config.ConnTimeout, err, want)
+		}
+	}
+
+	target, err := url.Parse(server.URL("master"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	valve := servertest.NewValve(t, target.Host)
+	target.Host = valve.Addr()
+	db, err := Open(t.Context(), target.String()+"&connection+timeout=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	valve.Vanish()
+	if _, err := db.ExecContext(t.Context(), "SELECT 1"); err == nil || t.Context().Err() != nil {
+		t.Errorf("ask a silent server: %v", err)
+	}
+}
+
 func TestSQLServerErrorsThatPassAreAwaited(t *testing.T) {
 	for _, number := range []int32{233, 976, 978, 983, 4060, 10928, 10929, 17187, 18401, 40197, 40501, 40613, 49918, 49919, 49920} {
-		tries := 0
-		refused := func() (*Database, error) {
-			if tries++; tries > 1 {
-				return new(Database), nil
-			}
-			return nil, classifySQLServer(mssql.Error{Number: 18456, All: []mssql.Error{{Number: number}, {Number: 18456}}})
-		}
-		if _, err := await(t.Context(), time.Minute, func(error) {}, refused); err != nil {
-			t.Errorf("%d: %v", number, err)
+		err := classifySQLServer(mssql.Error{Number: 18456, All: []mssql.Error{{Number: number}, {Number: 18456}}})
+		if !mayStart(err) || errors.Is(err, ErrCredentials) {
+			t.Errorf("%d: %v, awaited: %t", number, err, mayStart(err))
 		}
 	}
 }
