@@ -23,6 +23,12 @@ const Product = "twoqueue"
 
 // A Connection is one connection to the broker. It never recovers. When it is over, Done is
 // closed, and everything that belongs to it is over too (rule 7 in the package's comment).
+//
+// amqp091-go ends a connection when a message arrives whose headers it cannot read: tables more
+// than 32 deep in each other, more than 8192 elements in one, more than a frame. RabbitMQ
+// delivers such messages, again and again. A Connection delivers a record in the place of one:
+// without message ID, with the header x-bridge-unreadable, which says why, and with headers and
+// body of the message in its body (wire.OpenDead reads it).
 type Connection struct {
 	conn  *amqp.Connection
 	burst *burstConn
@@ -88,6 +94,7 @@ func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *
 	if secure != nil {
 		secure.opened.Store(true)
 	}
+	ahead.frames.max.Store(int64(conn.Config.FrameSize)) // before the first channel
 	c := &Connection{conn: conn, burst: burst, ahead: ahead, done: make(chan struct{}), open: make(chan struct{})}
 	close(c.open)
 	blocks := conn.NotifyBlocked(make(chan amqp.Blocking, 4))

@@ -43,6 +43,7 @@ var answers = map[[2]uint16]method{
 	{10, 50}: {10, 51, ""},                                 // close
 	{20, 10}: {20, 11, "\x00\x00\x00\x00"},                 // open a channel
 	{20, 40}: {20, 41, ""},                                 // close it
+	{60, 20}: {60, 21, "\x01c"},                            // consume
 	{85, 10}: {85, 11, ""},                                 // confirm
 }
 
@@ -133,6 +134,7 @@ type peer struct {
 	dials   atomic.Int32
 	on      func() func(peerMessage) bool // what serve is given, for each connection
 	declare func() method
+	opened  chan *peerConn // gets each connection, if it is not nil
 }
 
 // broker is one that comes to the peer, or to nobody if there is none.
@@ -149,7 +151,11 @@ func (p *peer) broker(t *testing.T, opts BrokerOptions) *Broker {
 		}
 		p.dials.Add(1)
 		near, far := net.Pipe()
-		go (&peerConn{Conn: far, declare: p.declare}).serve(p.on())
+		conn := &peerConn{Conn: far, declare: p.declare}
+		go conn.serve(p.on())
+		if p.opened != nil {
+			p.opened <- conn
+		}
 		return near, nil
 	}
 	t.Cleanup(b.Close)

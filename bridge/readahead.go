@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"encoding/binary"
 	"log/slog"
 	"net"
 	"sync"
@@ -20,11 +19,15 @@ const readAheadPatience = time.Second
 //
 // It pauses where a message begins. RabbitMQ sends the frames of one message after the other,
 // so all before it can be received.
+//
+// A message that the library cannot read becomes a record on the way (frames).
 type readAhead struct {
 	net.Conn
 	log    *slog.Logger
 	frames frames
-	begun  bool          // a message, in what the last Read returned
+	buffer []byte        // what frames has made of the last bytes from the broker
+	ready  []byte        // the part of buffer that Read has not returned
+	begun  bool          // a message, in those bytes
 	freed  chan struct{} // something was received, or nothing limits reading any more
 
 	mu     sync.Mutex
@@ -68,13 +71,20 @@ func (r *readAhead) exceeded() bool {
 // Read waits before it reads: by now the library has dealt with all that was read before, so
 // each message that is whole can be received.
 func (r *readAhead) Read(p []byte) (n int, err error) {
-	if r.begun {
-		r.wait()
+	for len(r.ready) == 0 && err == nil {
+		if r.begun {
+			r.wait()
+		}
+		n, err = r.Conn.Read(p)
+		var bodies int
+		r.buffer, bodies, r.begun = r.frames.follow(r.buffer[:0], p[:n])
+		r.ready = r.buffer
+		r.add(bodies)
 	}
-	n, err = r.Conn.Read(p)
-	bodies, begins := r.frames.scan(p[:n])
-	r.add(bodies)
-	r.begun = begins
+	n = copy(p, r.ready)
+	if r.ready = r.ready[n:]; len(r.ready) > 0 {
+		err = nil // the next Read has it again
+	}
 	return n, err
 }
 
@@ -116,42 +126,6 @@ func (r *readAhead) open() {
 func (r *readAhead) Close() error {
 	r.open()
 	return r.Conn.Close()
-}
-
-// frames follows what a broker sends. A frame has a type, a channel, a size, as many bytes,
-// and an end (AMQP 0-9-1, section 2.3.5). A message is a method, a header and a body.
-type frames struct {
-	head [7]byte
-	have int   // bytes of head
-	left int64 // bytes of the frame behind head
-}
-
-// scan returns how many bytes of bodies are in p, and whether a method begins there.
-func (f *frames) scan(p []byte) (bodies int, begins bool) {
-	const method, body = 1, 3
-	for len(p) > 0 {
-		if f.left == 0 {
-			n := copy(f.head[f.have:], p)
-			f.have, p = f.have+n, p[n:]
-			if f.have < len(f.head) {
-				break
-			}
-			const end = 1
-			f.have, f.left = 0, int64(binary.BigEndian.Uint32(f.head[3:]))+end
-			begins = begins || f.head[0] == method
-			continue
-		}
-		n := int(min(f.left, int64(len(p))))
-		f.left, p = f.left-int64(n), p[n:]
-		if f.head[0] != body {
-			continue
-		}
-		bodies += n
-		if f.left == 0 {
-			bodies-- // the end
-		}
-	}
-	return bodies, begins
 }
 
 // BoundReadAhead bounds how many bytes of deliveries, by their bodies, the connection reads

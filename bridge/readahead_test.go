@@ -166,17 +166,20 @@ func TestBodiesAreCountedHoweverTheyAreRead(t *testing.T) {
 	}
 	for range 100 {
 		var f frames
+		var read []byte
 		got, begin := 0, 0
 		for rest := stream; len(rest) > 0; {
 			n := min(1+rand.IntN(40), len(rest))
-			bodies, begins := f.scan(rest[:n])
+			var bodies int
+			var begins bool
+			read, bodies, begins = f.follow(read, rest[:n])
 			if got += bodies; begins {
 				begin++
 			}
 			rest = rest[n:]
 		}
-		if got != want || begin == 0 || begin > 200 {
-			t.Fatalf("%d bytes of bodies, want %d; methods in %d reads", got, want, begin)
+		if got != want || begin == 0 || begin > 200 || !bytes.Equal(read, stream) {
+			t.Fatalf("%d bytes of bodies, want %d; methods in %d reads; %d of %d bytes are read", got, want, begin, len(read), len(stream))
 		}
 	}
 }
@@ -185,16 +188,17 @@ func FuzzFrames(f *testing.F) {
 	f.Add(sent([]byte("body"), 3), 5)
 	f.Add([]byte("AMQP\x00\x00\x09\x01"), 1)
 	f.Add([]byte("\x03\x00\x01\xff\xff\xff\xff"), 7)
+	f.Add(append(frame(2, append(make([]byte, 12), "\x20\x00\x00\x00\x00\x03\x01a?"...)), frame(3, []byte("body"))...), 12)
 	f.Fuzz(func(t *testing.T, stream []byte, cut int) {
 		var whole, cuts frames
-		bodies, begins := whole.scan(stream)
-		if bodies < 0 || bodies > len(stream) {
-			t.Errorf("%d bytes of bodies in %d bytes", bodies, len(stream))
+		read, bodies, begins := whole.follow(nil, stream)
+		if bodies < 0 || bodies > len(read) {
+			t.Errorf("%d bytes of bodies in %d bytes", bodies, len(read))
 		}
 		cut = min(max(0, cut), len(stream))
-		first, begin1 := cuts.scan(stream[:cut])
-		second, begin2 := cuts.scan(stream[cut:])
-		if first+second != bodies || (begin1 || begin2) != begins || cuts != whole {
+		parts, first, begin1 := cuts.follow(nil, stream[:cut])
+		parts, second, begin2 := cuts.follow(parts, stream[cut:])
+		if first+second != bodies || (begin1 || begin2) != begins || !bytes.Equal(parts, read) {
 			t.Errorf("cut at %d: %d+%d bytes of %d", cut, first, second, bodies)
 		}
 	})

@@ -155,7 +155,8 @@
 // their targets.
 //
 // If a message's own headers leave no room for the reason, it becomes a record in the body of a
-// dead letter (wire.DeadRecord). bridgectl reads both forms.
+// dead letter (wire.DeadRecord). So does a message whose headers the AMQP library cannot read,
+// on which it would end the connection (wire.Unreadable). bridgectl reads all forms.
 //
 // A message that is larger than the broker now takes (RabbitMQ 3.x takes 128 MiB by default,
 // 4.x takes 16 MiB) cannot be published to any queue, neither whole nor as a record. It stays

@@ -149,11 +149,11 @@ func (m *message) toDead(queue string, now time.Time) *publication {
 	}
 	delete(headers, "CC")
 	delete(headers, "BCC")
-	_, odd := headers[wire.HeaderDeadRecord] // somebody has made it up
+	_, record := headers[wire.HeaderDeadRecord]
 	d.Headers = headers
 	letter := wire.Republished(d)
 	p := &publication{course: deadLetter, to: bridge.Target{RoutingKey: queue}, publishing: &letter, message: m}
-	if odd {
+	if record && !wire.Unreadable(d) { // somebody has made it up
 		return p.asRecord()
 	}
 	return p

@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/unreadable"
 )
 
 // The headers that a verifier writes on a message in the dead queue, beside those that
@@ -22,14 +23,14 @@ const (
 
 // HeaderDeadRecord marks a dead letter whose body is the record of the message, and names
 // the record's format: "1". OpenDead reads it.
-const HeaderDeadRecord = "x-bridge-dead-record"
+const HeaderDeadRecord = unreadable.RecordHeader
 
 // deadHeaders are those that a verifier always writes.
 var deadHeaders = []string{HeaderDeadReason, HeaderDeadText, HeaderDeadVerdict, HeaderDeadAttempts, HeaderDeadAt}
 
 const (
-	deadRecordFormat      = "1"
-	deadRecordContentType = "application/vnd.twoqueue.record"
+	deadRecordFormat      = unreadable.RecordFormat
+	deadRecordContentType = unreadable.ContentType
 )
 
 // DeadRecord is for a dead letter whose own headers and properties leave no room for the
@@ -53,6 +54,15 @@ func DeadRecord(letter amqp.Publishing) amqp.Publishing {
 		Headers:      outer,
 		Body:         encodeRecord(letter),
 	}
+}
+
+// Unreadable tells whether d is a message whose headers and properties amqp091-go cannot read.
+// A bridge.Connection delivers the record of such a message in its place: d.Body is the body of
+// a DeadRecord, and Parse says why. (A sender that makes such a delivery up by hand has it
+// dead-lettered as malformed, nothing else.)
+func Unreadable(d amqp.Delivery) bool {
+	_, why := d.Headers[headerUnreadable]
+	return why && d.Headers[HeaderDeadRecord] == deadRecordFormat
 }
 
 // maxDeadDepth bounds how deep headers lie in each other in what OpenDead reads, which may be

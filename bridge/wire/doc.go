@@ -43,7 +43,9 @@
 // boolean and time counts as 16 bytes and the frame as 64. At most 1000 headers are allowed,
 // not counting those inside tables. A table or list inside them may have at most 8192 elements,
 // and the nesting may be at most 32 deep. amqp091-go reads no more: a delivery with more ends
-// the connection of every consumer, verifiers too, each time it is delivered.
+// the connection of each consumer that uses the library alone, every time it is delivered. On a
+// bridge.Connection, as verifiers and bridgectl use it, the record of such a message arrives in
+// its place ([Unreadable]), and the verifier dead-letters it as malformed.
 //
 // A staged message is published to the default exchange with the staging queue's name as
 // routing key, mandatory, on a channel in confirm mode.
@@ -117,7 +119,7 @@
 //	x-bridge-dead-attempts  how often it could not be forwarded
 //	x-bridge-dead-at        RFC 3339, UTC
 //
-// If the message's own headers leave no room for these, the dead letter has the header
+// If the message's own headers leave no room for these, or cannot be read, the dead letter has the header
 // x-bridge-dead-record ("1") and the content type application/vnd.twoqueue.record. Its body is
 // then the record of the message, as in a group, but with x-bridge-ledger in it.
 //

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/unreadable"
 )
 
 // HeaderGroup marks a staged message whose body is a sequence of records, and names their
@@ -17,8 +18,9 @@ import (
 // x-bridge-staged-at; both apply to all members. Its message-id means nothing.
 const HeaderGroup = "x-bridge-group"
 
-// headerUnreadable is on a member that cannot be read, and says why.
-const headerUnreadable = "x-bridge-unreadable"
+// headerUnreadable is on a message that cannot be read, and says why: a member of a group here,
+// or one that a bridge.Connection has replaced by its record.
+const headerUnreadable = unreadable.Header
 
 const (
 	groupFormat      = "1"

@@ -42,8 +42,8 @@ func shortStrings(exchange, routingKey string, p amqp.Publishing) error {
 }
 
 // What amqp091-go reads of headers (maxFieldDepth and maxContainerElements in its read.go).
-// It writes more without complaint. A delivery with more ends the connection of whoever
-// consumes it, and does so again each time it is delivered.
+// It writes more without complaint. A delivery with more ends the connection of its consumer,
+// each time it is delivered, unless package unreadable has replaced it.
 const (
 	// MaxDepth is how deep tables and lists may lie in the headers.
 	MaxDepth = 32
