@@ -84,7 +84,8 @@ type Handler func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error
 // An attempt in which the process died counts, so a message that kills its workers ends as
 // Failed too.
 //
-// When ctx ends, the current attempt is rolled back, and another worker may take its message.
+// When ctx ends, Work begins no other message. The current attempt may go on for Options.Drain.
+// Then it is rolled back, and another worker may take its message.
 func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 	if db == nil || fn == nil {
 		panic("idempotency: Work needs a database and a function")
@@ -133,7 +134,9 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, mine driver.Pending, fn Ha
 		_, err = g.putOff(ctx, db, mine, fmt.Errorf("%w: %w", errUnreadable, err))
 		return err
 	}
-	leased, cancel := context.WithTimeoutCause(ctx, g.opts.Lease, errLeaseOver)
+	draining, cancel := g.draining(ctx)
+	defer cancel()
+	leased, cancel := context.WithTimeoutCause(draining, g.opts.Lease, errLeaseOver)
 	defer cancel()
 	_, err = g.inTx(leased, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
 		ours, err := g.inbox.RemovePending(ctx, bridge.SQL(tx), g.consumer, mine.Key, mine.Run)
@@ -166,6 +169,14 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, mine driver.Pending, fn Ha
 		return err
 	}
 	return g.giveBack(recording, db, mine, err)
+}
+
+// draining returns a context that ends Options.Drain after ctx.
+func (g *Guard) draining(ctx context.Context) (context.Context, context.CancelFunc) {
+	if g.opts.Drain < 0 {
+		return ctx, func() {}
+	}
+	return outliving(ctx, g.opts.Drain)
 }
 
 // outliving returns a context that ends a while after ctx.

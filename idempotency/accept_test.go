@@ -196,7 +196,9 @@ func TestAHandlerThatOutlastsItsLeaseHasFailedHoweverSlowTheDatabaseIs(t *testin
 }
 
 func TestAShutdownFreesTheMessageAndIsNoFailedAttempt(t *testing.T) {
-	r := newReceiver(t, quick)
+	opts := quick
+	opts.Drain = -1
+	r := newReceiver(t, opts)
 	r.accept("m1")
 	ctx, stop := context.WithCancel(t.Context())
 	err := r.guard.Work(ctx, r.db, func(ctx context.Context, tx *sql.Tx, d amqp.Delivery) error {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -36,7 +37,7 @@ func (g *Guard) deliver(ctx context.Context, d amqp.Delivery, attempt func(ctx c
 	ended := false
 	defer func() {
 		if !ended {
-			g.log.Error("message not handled", "message_id", d.MessageId, "error", g.handBack(d, errGone))
+			g.log.Error("message not handled", "message_id", d.MessageId, "error", g.unfinished(ctx, d, errGone))
 		}
 	}()
 	err := g.tryToEnd(ctx, d, attempt)
@@ -45,9 +46,20 @@ func (g *Guard) deliver(ctx context.Context, d amqp.Delivery, attempt func(ctx c
 }
 
 // tryToEnd makes attempts at d, with growing pauses, until one of them ends it, or it
-// is given up, or it has been held for too long; and tells the broker.
-func (g *Guard) tryToEnd(ctx context.Context, d amqp.Delivery, attempt func(ctx context.Context) (outcome, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, g.opts.Hold, errHeldTooLong)
+// is given up, or it has been held for too long, or the caller stops; and tells the broker.
+//
+// Two contexts: no attempt begins and no pause goes on after caller has ended; the attempt in
+// progress has ctx, which ends Options.Drain later. Both end with Options.Hold.
+func (g *Guard) tryToEnd(caller context.Context, d amqp.Delivery, attempt func(ctx context.Context) (outcome, error)) error {
+	if caller.Err() != nil {
+		return g.leave(d, context.Cause(caller))
+	}
+	limit := time.Now().Add(g.opts.Hold)
+	caller, cancel := context.WithDeadlineCause(caller, limit, errHeldTooLong)
+	defer cancel()
+	draining, cancel := g.draining(caller)
+	defer cancel()
+	ctx, cancel := context.WithDeadlineCause(draining, limit, errHeldTooLong)
 	defer cancel()
 
 	delays := g.opts.delays()
@@ -58,23 +70,23 @@ func (g *Guard) tryToEnd(ctx context.Context, d amqp.Delivery, attempt func(ctx 
 			return g.ack(d)
 		}
 		if errors.As(err, new(*refusal)) {
-			return g.giveUp(ctx, d, err)
+			return g.giveUp(caller, ctx, d, err)
 		}
-		if ctx.Err() != nil {
-			return g.handBack(d, fmt.Errorf("%w: %w", context.Cause(ctx), err))
+		if caller.Err() != nil { // which may be why the attempt failed
+			return g.unfinished(caller, d, fmt.Errorf("%w: %w", context.Cause(caller), err))
 		}
 		if errors.As(err, new(*handlerError)) {
 			g.count.failedAttempts.Add(1)
 			failed++
 			if failed >= g.opts.Attempts || permanent(err) {
-				return g.giveUp(ctx, d, err)
+				return g.giveUp(caller, ctx, d, err)
 			}
 		}
 		delay := delays.NextBackOff()
 		g.log.Warn("attempt failed, trying again", "message_id", d.MessageId,
 			"failed", failed, "of", g.opts.Attempts, "delay", delay, "error", err)
-		if !pause(ctx, delay) {
-			return g.handBack(d, fmt.Errorf("%w: %w", context.Cause(ctx), err))
+		if !pause(caller, delay) {
+			return g.unfinished(caller, d, fmt.Errorf("%w: %w", context.Cause(caller), err))
 		}
 	}
 }

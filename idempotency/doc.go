@@ -3,7 +3,7 @@
 //
 //	inbox, err := postgres.OpenInbox(ctx, db) // or sqlserver, mysql, sqlite; migrate.Inbox has made its tables
 //	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetterExchange: true}) // the queue has one
-//	for d := range deliveries { // of Consume, with manual acks
+//	for d := range idempotency.Until(ctx, deliveries) { // of Consume, with manual acks
 //		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 //			_, err := tx.ExecContext(ctx, `INSERT INTO emails …`, d.Body)
 //			return err
@@ -12,6 +12,7 @@
 //			slog.Error("delivery not finished", "error", err)
 //		}
 //	}
+//	err = channel.Close() // returns what is unacked to the queue
 //
 // It needs no sender and no verifier of this module: any message with an ID will do. The
 // examples (example_*_test.go in this folder) show a whole receiver, each strategy, and a request
@@ -76,6 +77,8 @@
 //	doubtful       stored, it is unknown if it was done; acked  returns nil
 //	dead-lettered  refused for good, and safe somewhere else    returns nil
 //	handed back    requeued; the broker delivers it again       returns an error that is ErrHandedBack
+//	left unacked   the receiver stops; the broker delivers it   returns an error that is ErrLeftUnacked
+//	               again when its channel is closed
 //
 // A call whose goroutine ends in the handler (runtime.Goexit) hands the message back too.
 // It cannot return the error, and logs it.
@@ -89,6 +92,16 @@
 // number of goroutines: start a few such loops on one delivery channel, with a
 // prefetch of at least their number. A much larger one lets messages wait in the process
 // while the broker's consumer timeout runs: Options.Hold says what is too large.
+//
+// # To stop
+//
+// End the context of the calls, and close the channel when they have returned, as the loop at the
+// top does. The attempt in progress may go on for Options.Drain. All other messages that were
+// delivered are left unacked, and the end of the channel returns them to the queue.
+//
+// A receiver that stops requeues nothing. The broker would deliver a requeued message again at
+// once, to the receiver that stops, and a quorum queue would dead-letter or drop it at its
+// delivery limit (measured with a limit of 20: ten of ten messages were gone within 3 seconds).
 //
 // # Who is to blame for a failed attempt
 //
@@ -113,8 +126,8 @@
 // which grows while FailedAttempts does not. The queue's delivery limit ends it where the
 // broker counts a nack; see below.
 //
-// Nobody, if the caller's context has ended or the delivery has been held for
-// too long: whatever the attempt says then, it is handed back.
+// An attempt that ends after the caller's context has ended, or after Options.Hold, does not count,
+// whatever its error is. The message is left unacked or handed back.
 //
 // If a message's ID is empty, longer than 255 bytes, not UTF-8, or contains a NUL byte, its
 // copies cannot be recognised. It is dead-lettered without an attempt.

@@ -63,21 +63,18 @@ func consume(ctx context.Context, conn *amqp.Connection, db *sql.DB, guard *idem
 	if err != nil {
 		return err
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return ch.Close() // what is unacked goes back to the queue
-		case d, ok := <-deliveries:
-			if !ok {
-				return errors.New("the channel is closed")
-			}
-			err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, `INSERT INTO emails (body) VALUES ($1)`, string(d.Body))
-				return err
-			})
-			if err != nil {
-				log.Print(err) // the message comes again
-			}
+	for d := range idempotency.Until(ctx, deliveries) {
+		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `INSERT INTO emails (body) VALUES ($1)`, string(d.Body))
+			return err
+		})
+		if err != nil {
+			log.Print(err) // the message comes again
 		}
 	}
+	err = ch.Close() // what is unacked goes back to the queue
+	if ctx.Err() == nil {
+		return errors.Join(errors.New("the channel was closed"), err)
+	}
+	return err
 }

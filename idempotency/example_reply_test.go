@@ -79,22 +79,18 @@ func (b *bank) serve(ctx context.Context, broker *bridge.Broker) error {
 	if err != nil {
 		return err
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case request, ok := <-requests:
-			if !ok {
-				return errors.New("the channel is closed")
-			}
-			err := b.guard.Handle(ctx, b.db, request, func(ctx context.Context, tx *sql.Tx) error {
-				return b.pay(ctx, tx, request)
-			})
-			if err != nil {
-				log.Print(err) // the request comes again
-			}
+	for request := range idempotency.Until(ctx, requests) {
+		err := b.guard.Handle(ctx, b.db, request, func(ctx context.Context, tx *sql.Tx) error {
+			return b.pay(ctx, tx, request)
+		})
+		if err != nil {
+			log.Print(err) // the request comes again
 		}
 	}
+	if ctx.Err() == nil {
+		return errors.New("the channel was closed")
+	}
+	return nil // what is unacked goes back to the queue with the connection
 }
 
 // pay handles a request; all that it does is in tx.

@@ -93,15 +93,15 @@ func checkKey(s string) error {
 // fn does its work through tx, with the context it is given. It must not commit or roll back
 // tx: then the attempt fails, and after a commit the next one is a duplicate. It must not ack
 // or reject d. It may run several times per delivery, each time in a fresh transaction after
-// the earlier one was rolled back; only one commits. A panic in it counts as an error. If ctx
-// or Options.Hold ends while fn runs, the transaction is rolled back at once; Handle waits for
-// fn to return.
+// the earlier one was rolled back; only one commits. A panic in it counts as an error. fn's
+// context ends Options.Drain after ctx, or with Options.Hold. Then the transaction is rolled back
+// at once; Handle waits for fn to return.
 //
-// Handle returns nil when the message is handled, a duplicate, or dead-lettered. Otherwise the
-// error is ErrHandedBack, or ErrNotAcked if only the ack failed. It blocks for the retries and
-// pauses of this delivery, at most for Options.Hold and for as long as fn ignores its context.
-// To stop, either cancel ctx, which hands the message back at once, or stop consuming and wait
-// for Handle. A crash at any moment loses nothing: see the package comment.
+// ctx is the receiver's: it ends when the receiver stops. Handle returns nil when the message is
+// handled, a duplicate, or dead-lettered. Otherwise the error is ErrHandedBack, ErrLeftUnacked if
+// ctx was cancelled or had ended before, or ErrNotAcked if only the ack failed. Handle blocks for
+// the retries and pauses of this delivery, at most for Options.Hold and for as long as fn ignores
+// its context. A crash at any moment loses nothing: see the package comment.
 func (g *Guard) Handle(ctx context.Context, db *sql.DB, d amqp.Delivery, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if db == nil || fn == nil {
 		panic("idempotency: Handle needs a database and a function")

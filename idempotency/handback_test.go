@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,32 +15,40 @@ import (
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
-func TestShutdownAndTooLongAHoldHandBackAtOnceAndAreNoFailedAttempt(t *testing.T) {
+// A receiver that stops leaves its messages to the end of the channel. One that goes on hands
+// them back.
+func TestShutdownAndTooLongAHoldAreNoFailedAttempt(t *testing.T) {
 	for name, c := range map[string]struct {
 		stopped bool // before the attempt
 		fn      func(ctx context.Context, tx *sql.Tx, stop func()) error
 		cause   error
 		says    string
-		failed  uint64
+		want    idempotency.Stats
 	}{
-		"shutdown before the attempt": {true, nil, context.Canceled, "", 0},
+		"shutdown before the attempt": {true, nil, context.Canceled, "", idempotency.Stats{LeftUnacked: 1}},
 		"shutdown while the handler runs": {false, func(ctx context.Context, _ *sql.Tx, stop func()) error {
 			stop()
+			<-ctx.Done()
 			return ctx.Err()
-		}, context.Canceled, "", 0},
-		"shutdown in a handler that ignores it": {false, func(_ context.Context, tx *sql.Tx, stop func()) error {
+		}, context.Canceled, "", idempotency.Stats{LeftUnacked: 1}},
+		"shutdown in a handler that ignores it for too long": {false, func(_ context.Context, tx *sql.Tx, stop func()) error {
 			err := placeOrder("m1")(context.Background(), tx)
 			stop()
+			<-time.After(time.Minute)
 			return err
-		}, context.Canceled, "", 0},
+		}, context.Canceled, "", idempotency.Stats{LeftUnacked: 1}},
+		"a handler that fails after a shutdown": {false, func(_ context.Context, _ *sql.Tx, stop func()) error {
+			stop()
+			return errHandler
+		}, context.Canceled, "", idempotency.Stats{LeftUnacked: 1}},
 		"shutdown in a pause": {false, func(_ context.Context, _ *sql.Tx, stop func()) error {
 			time.AfterFunc(time.Second, stop)
 			return errHandler
-		}, context.Canceled, "", 1},
+		}, context.Canceled, "", idempotency.Stats{LeftUnacked: 1, FailedAttempts: 1}},
 		"a handler that outlasts Hold": {false, func(ctx context.Context, _ *sql.Tx, _ func()) error {
 			<-ctx.Done()
 			return ctx.Err()
-		}, context.DeadlineExceeded, "Options.Hold", 0},
+		}, context.DeadlineExceeded, "Options.Hold", idempotency.Stats{HandedBack: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -50,16 +59,122 @@ func TestShutdownAndTooLongAHoldHandBackAtOnceAndAreNoFailedAttempt(t *testing.T
 					stop()
 				}
 				err := r.guard.Handle(ctx, r.db, r.delivery("m1"), func(ctx context.Context, tx *sql.Tx) error { return c.fn(ctx, tx, stop) })
-				wantHandedBack(t, r, err, c.cause)
-				if !strings.Contains(err.Error(), c.says) {
+				if c.want.LeftUnacked == 1 {
+					wantLeft(t, r, err)
+				} else {
+					wantHandedBack(t, r, err, c.cause)
+				}
+				if !errors.Is(err, c.cause) || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%v does not name %s", err, c.says)
 				}
-				r.wantStats(idempotency.Stats{HandedBack: 1, FailedAttempts: c.failed})
-				if log := r.log.String(); log != "" && c.failed == 0 {
+				r.wantStats(c.want)
+				if log := r.log.String(); log != "" && c.want.FailedAttempts == 0 {
 					t.Errorf("this is worth no line, got %s", log)
 				}
 			})
 		})
+	}
+}
+
+func wantLeft(t *testing.T, r *receiver, err error) {
+	t.Helper()
+	if !errors.Is(err, idempotency.ErrLeftUnacked) || errors.Is(err, idempotency.ErrHandedBack) {
+		t.Errorf("got %v, want left unacked", err)
+	}
+	r.wantSaid()
+	r.wantRows(0, 0)
+}
+
+// A deadline may be meant for one delivery. Its receiver goes on, and must not keep the delivery.
+func TestADeadlineOfTheCallerHandsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(t, idempotency.Options{Drain: -1})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		waiting := func(ctx context.Context, _ *sql.Tx) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		wantHandedBack(t, r, r.guard.Handle(ctx, r.db, r.delivery("m1"), waiting), context.DeadlineExceeded)
+		if err := r.guard.Handle(ctx, r.db, r.delivery("m1"), waiting); !errors.Is(err, idempotency.ErrLeftUnacked) {
+			t.Errorf("a call after the deadline got %v", err)
+		}
+		r.wantSaid("requeue 1")
+	})
+}
+
+// A stop lets the attempt in progress finish, in Options.Drain.
+func TestAStopLetsTheAttemptInProgressFinish(t *testing.T) {
+	const drain = time.Minute
+	for name, c := range map[string]struct {
+		takes time.Duration
+		done  int
+	}{
+		"quick enough": {drain - time.Second, 1},
+		"too slow":     {drain + time.Second, 0},
+	} {
+		handler := func(stop func()) func(ctx context.Context, tx *sql.Tx) error {
+			return func(ctx context.Context, tx *sql.Tx) error {
+				stop()
+				select {
+				case <-time.After(c.takes):
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+				return placeOrder("m1")(ctx, tx)
+			}
+		}
+		t.Run("Handle, "+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, idempotency.Options{Drain: drain})
+				ctx, stop := context.WithCancel(t.Context())
+				err := r.guard.Handle(ctx, r.db, r.delivery("m1"), handler(stop))
+				if c.done == 0 {
+					wantLeft(t, r, err)
+					return
+				}
+				must(t, err)
+				r.wantSaid("ack 1")
+				r.wantRows(1, 1)
+			})
+		})
+		t.Run("Work, "+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReceiver(t, idempotency.Options{Drain: drain, Lease: time.Hour})
+				r.accept("m1")
+				ctx, stop := context.WithCancel(t.Context())
+				must(t, r.guard.Work(ctx, r.db, func(ctx context.Context, tx *sql.Tx, _ amqp.Delivery) error { return handler(stop)(ctx, tx) }))
+				r.wantRows(c.done, 1)
+				if n := r.rows("bridge_inbox_pending"); n != 1-c.done {
+					t.Errorf("%d messages are pending", n)
+				}
+			})
+		})
+	}
+}
+
+func TestUntilEndsWithItsContextAndWithTheChannel(t *testing.T) {
+	deliveries := make(chan amqp.Delivery, 3)
+	for tag := range uint64(3) {
+		deliveries <- amqp.Delivery{DeliveryTag: tag + 1}
+	}
+	take := func(ctx context.Context, each func(d amqp.Delivery) (more bool)) (tags []uint64) {
+		for d := range idempotency.Until(ctx, deliveries) {
+			tags = append(tags, d.DeliveryTag)
+			if !each(d) {
+				break
+			}
+		}
+		return tags
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	first := take(ctx, func(amqp.Delivery) bool { return false })
+	second := take(ctx, func(amqp.Delivery) bool { stop(); return true })
+	close(deliveries)
+	third := take(t.Context(), func(amqp.Delivery) bool { return true })
+	if got := slices.Concat(first, second, third); !slices.Equal(got, []uint64{1, 2, 3}) || len(first) != 1 || len(second) != 1 {
+		t.Errorf("yielded %v, %v, %v", first, second, third)
 	}
 }
 

@@ -48,6 +48,13 @@ type Options struct {
 	// consumer timeout; with a prefetch of 10 and 4 loops, 3 times. Default 5 minutes.
 	Hold time.Duration
 
+	// Drain is how long the attempt in progress may go on after the context of Handle or Work has
+	// ended. Then the attempt's context ends too, and the attempt is rolled back. So a stop lets a
+	// handler finish that takes no longer. The process must be given more time to stop than this:
+	// Docker gives 10 s, Kubernetes 30 s, unless told otherwise. AtMostOnce and Resume let an effect
+	// finish in any case. Default 5 seconds; negative: not at all.
+	Drain time.Duration
+
 	// EffectTimeout is how long an effect of AtMostOnce may take; then its context ends. After
 	// twice this time without a result it is doubtful. It must be below Hold. Default 1 minute,
 	// or half of Hold if that is less.
@@ -123,6 +130,9 @@ func (o *Options) withDefaults() Options {
 	}
 	if filled.Hold == 0 {
 		filled.Hold = 5 * time.Minute
+	}
+	if filled.Drain == 0 {
+		filled.Drain = 5 * time.Second
 	}
 	if filled.EffectTimeout == 0 {
 		filled.EffectTimeout = min(time.Minute, filled.Hold/2)

@@ -48,8 +48,8 @@ func TestAKeptEventThatLosesItsConnectionEachTimeStopsItsEntityOnly(t *testing.T
 }
 
 // A shutdown is nobody's failure: the delivery comes again, and goes on with what is kept.
-func TestAShutdownWhileAKeptEventIsHandledHandsTheDeliveryBack(t *testing.T) {
-	r := newOrdered(t, idempotency.OrderedOptions{Options: idempotency.Options{MinDelay: 1, MaxDelay: 1}})
+func TestAShutdownWhileAKeptEventIsHandledLeavesTheDeliveryUnacked(t *testing.T) {
+	r := newOrdered(t, idempotency.OrderedOptions{Options: idempotency.Options{MinDelay: 1, MaxDelay: 1, Drain: -1}})
 	r.take("a:2")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -65,11 +65,11 @@ func TestAShutdownWhileAKeptEventIsHandledHandsTheDeliveryBack(t *testing.T) {
 		r.faults.killAll()
 		return errNetwork
 	})
-	if !errors.Is(err, idempotency.ErrHandedBack) || !errors.Is(err, context.Canceled) {
+	if !errors.Is(err, idempotency.ErrLeftUnacked) || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	r.wantSaid("ack 1", "requeue 2")
-	wantStats(t, r.Ordered.Stats(), idempotency.Stats{Kept: 1, HandedBack: 1})
+	r.wantSaid("ack 1")
+	wantStats(t, r.Ordered.Stats(), idempotency.Stats{Kept: 1, LeftUnacked: 1})
 	r.take("a:1")
 	r.wantOrders("a:1 a:2")
 }

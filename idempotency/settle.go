@@ -15,6 +15,13 @@ var (
 	// context.Canceled for example.
 	ErrHandedBack = errors.New("handed back to the queue")
 
+	// ErrLeftUnacked: the context of the call was cancelled, or had ended before, so the message
+	// is neither acked nor requeued. Close its channel: then the broker delivers it again. (A
+	// requeued message would come again at once, to a receiver that stops, and a quorum queue
+	// would dead-letter or drop it at its delivery limit.) The handling is not committed, or it is
+	// unknown whether it is. The error also wraps its cause, context.Canceled for example.
+	ErrLeftUnacked = errors.New("left unacked until its channel is closed")
+
 	// ErrNotAcked: the message is done, but the ack did not reach the broker, usually because
 	// the channel is closed. It will be delivered again.
 	ErrNotAcked = errors.New("done but not acked")
@@ -31,11 +38,11 @@ func (g *Guard) ack(d amqp.Delivery) error {
 // giveUp brings a message that is not to be attempted again to where it is safe.
 // If there is no such place, or it cannot be reached, the message is handed back
 // after a pause, so that it does not go round as fast as the broker can deliver.
-func (g *Guard) giveUp(ctx context.Context, d amqp.Delivery, reason error) error {
+func (g *Guard) giveUp(caller, ctx context.Context, d amqp.Delivery, reason error) error {
 	err := g.deadLetter(ctx, d, reason)
 	if err != nil && !errors.Is(err, ErrNotAcked) {
-		pause(ctx, g.opts.MaxDelay)
-		return g.handBack(d, fmt.Errorf("%w: %w", err, reason))
+		pause(caller, g.opts.MaxDelay)
+		return g.unfinished(caller, d, fmt.Errorf("%w: %w", err, reason))
 	}
 	g.count.deadLettered.Add(1)
 	g.log.Error("message dead-lettered", "message_id", d.MessageId,
@@ -60,6 +67,26 @@ func (g *Guard) deadLetter(ctx context.Context, d amqp.Delivery, reason error) e
 	default:
 		return errors.New("Options.HandBack is set")
 	}
+}
+
+// unfinished ends a delivery that is neither done nor given up. If caller was cancelled, the
+// receiver stops and closes the channel. If caller has ended by a deadline, its own or that of
+// Options.Hold, the receiver may go on: the message must not keep its place in the prefetch.
+func (g *Guard) unfinished(caller context.Context, d amqp.Delivery, reason error) error {
+	if errors.Is(caller.Err(), context.Canceled) {
+		return g.leave(d, reason)
+	}
+	return g.handBack(d, reason)
+}
+
+// leave tells the broker nothing: the end of the channel returns d. Where the order matters,
+// the channel is closed at once, so that no later message of it is handled.
+func (g *Guard) leave(d amqp.Delivery, reason error) error {
+	if g.inOrder {
+		return g.handBack(d, reason)
+	}
+	g.count.leftUnacked.Add(1)
+	return fmt.Errorf("handle message %q: %w: %w", d.MessageId, ErrLeftUnacked, reason)
 }
 
 // handBack requeues d with a nack, which unlike a reject does not bring the

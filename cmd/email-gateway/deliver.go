@@ -35,7 +35,7 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) {
 	err := g.guard.AtMostOnce(withAttempt(ctx, a), g.db.DB.DB, d, a.run)
 	a.release()
 	switch {
-	case errors.Is(err, idempotency.ErrHandedBack):
+	case errors.Is(err, idempotency.ErrHandedBack), errors.Is(err, idempotency.ErrLeftUnacked):
 		g.metrics.outcome(handedBack)
 		log.Info("e-mail handed back", "reason", err)
 	case err != nil:

@@ -34,7 +34,7 @@ func placeOrderByPgx(ctx context.Context, pool *pgxpool.Pool, s *sender.Sender, 
 
 // The receiver, in a transaction of its own making.
 func sendEmailsByPgx(ctx context.Context, pool *pgxpool.Pool, guard *idempotency.Guard, deliveries <-chan amqp.Delivery) {
-	for d := range deliveries {
+	for d := range idempotency.Until(ctx, deliveries) {
 		err := guard.HandleTx(ctx, d, func(ctx context.Context, claim idempotency.Claim) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 				if fresh, err := claim(ctx, pgxbridge.Tx(tx)); err != nil || !fresh {

@@ -38,9 +38,10 @@ func placeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string)
 	})
 }
 
-// The receiver: a message that is delivered twice is handled once.
+// The receiver: a message that is delivered twice is handled once. The loop ends with ctx. Close
+// the channel of deliveries then; that returns unfinished messages to the queue.
 func sendEmails(ctx context.Context, db *sql.DB, guard *idempotency.Guard, deliveries <-chan amqp.Delivery) {
-	for d := range deliveries {
+	for d := range idempotency.Until(ctx, deliveries) {
 		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO emails VALUES ($1)`, d.Body)
 			return err

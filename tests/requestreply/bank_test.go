@@ -73,7 +73,7 @@ func (b *brief) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for d := range deliveries {
+	for d := range idempotency.Until(ctx, deliveries) {
 		d.Acknowledger = &stopping{channel, b}
 		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error { return b.pay(ctx, tx, sends, d) })
 		if err != nil {
