@@ -47,10 +47,15 @@ type Inbox struct {
 
 var _ driver.Inbox = (*Inbox)(nil)
 
-// OpenInbox checks that the inbox's tables are in db. If they are missing or of an unusable
-// version, the error wraps bridge.ErrNoSchema.
+// OpenInbox checks that the inbox's tables are in db. If they are missing, of an unusable
+// version or unlogged, the error wraps bridge.ErrNoSchema.
 func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
-	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "postgres")); err != nil {
+	conn := sqlx.NewDb(db, "postgres")
+	err := tables.CheckInbox(ctx, conn)
+	if err == nil {
+		err = checkLogged(ctx, conn, []string{"bridge_inbox", "bridge_inbox_pending", "bridge_mark", "bridge_kept"})
+	}
+	if err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
 	return &Inbox{inbox.On(db), entities}, nil

@@ -187,8 +187,8 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
 	return err
 }
 
-// check tells whether db is the primary, takes writes, and is where the rows of the tables
-// are committed.
+// check tells whether db is the primary, takes writes, keeps over a crash what it has committed,
+// and is where the rows of the tables are committed.
 func (l *Ledger) check(ctx context.Context, names ...string) error {
 	var readOnly bool
 	if err := l.db.GetContext(ctx, &readOnly, standby); err != nil {
@@ -196,6 +196,9 @@ func (l *Ledger) check(ctx context.Context, names ...string) error {
 	}
 	if readOnly {
 		return fmt.Errorf("%w: it is in recovery or read-only", bridge.ErrNotPrimary)
+	}
+	if err := checkLogged(ctx, l.db, append([]string{"bridge_identity", "bridge_parked", "bridge_watermark"}, names...)); err != nil {
+		return err
 	}
 	// Rows that come from another primary are not judged by its locks.
 	for _, table := range names {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/bridge/inspect/postgresinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -130,6 +131,16 @@ func testPostgresDiagnose(t *testing.T, server *servers.Postgres) {
 			ledgertest.Finds(t, inspectorOf(t, ledger), c.check, c.level, c.says)
 		})
 	}
+	t.Run("a receiver's commits", func(t *testing.T) {
+		address, admin := database(t)
+		role, at := newRole(t, address, admin)
+		inbox := diagnoser(func(ctx context.Context) ([]inspect.Finding, error) {
+			return postgresinspect.DiagnoseInbox(ctx, connect(t, at))
+		})
+		ledgertest.Finds(t, inbox, "durability", inspect.OK, "")
+		execute(t, admin, "ALTER ROLE "+role+" SET synchronous_commit = off")
+		ledgertest.Finds(t, inbox, "durability", inspect.Error, "message was acked")
+	})
 	t.Run("a transaction that has been open for long", func(t *testing.T) {
 		address, admin := database(t)
 		role, at := newRole(t, address, admin, postgresVerifier...)

@@ -16,6 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -173,4 +174,26 @@ func TestPostgresLeavesTheSessionAsItWas(t *testing.T) {
 	if after := settings(); after != before {
 		t.Errorf("the settings were %s\nare %s", before, after)
 	}
+}
+
+// A crash empties unlogged tables: what was committed would look rolled back, and what was
+// received would look new.
+func TestPostgresUnloggedTablesAreRefused(t *testing.T) {
+	t.Parallel()
+	_, admin := migrated(t)
+	must(t, migrate.Inbox(t.Context(), admin, migrate.PostgreSQL))
+	ledger := openLedger(t, admin)
+	for _, table := range []string{"bridge_ledger", "bridge_identity", "bridge_parked", "bridge_watermark",
+		"bridge_inbox", "bridge_inbox_pending", "bridge_mark", "bridge_kept"} {
+		execute(t, admin, "ALTER TABLE "+table+" SET UNLOGGED")
+		_, inbox := postgres.OpenInbox(t.Context(), admin)
+		refused := errors.Join(driver.Prove(t.Context(), ledger), inbox)
+		if !errors.Is(refused, bridge.ErrNoSchema) || !strings.Contains(refused.Error(), table) {
+			t.Errorf("%s is unlogged: %v, must be %v", table, refused, bridge.ErrNoSchema)
+		}
+		execute(t, admin, "ALTER TABLE "+table+" SET LOGGED")
+	}
+	must(t, driver.Prove(t.Context(), ledger))
+	_, err := postgres.OpenInbox(t.Context(), admin)
+	must(t, err)
 }

@@ -1,6 +1,7 @@
 package sqlserver_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -81,6 +82,20 @@ func TestAnOwnTableIsDiagnosed(t *testing.T) {
 		for _, check := range usual {
 			ledgertest.Finds(t, sqlserverinspect.NewOwnTable(ledger), check, inspect.Warning, "")
 		}
+	})
+}
+
+type diagnoser func(context.Context) ([]inspect.Finding, error)
+
+func (d diagnoser) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return d(ctx) }
+
+func TestAReceiversCommitsAreDiagnosed(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		db := connect(t, address)
+		inbox := diagnoser(func(ctx context.Context) ([]inspect.Finding, error) { return sqlserverinspect.DiagnoseInbox(ctx, db) })
+		ledgertest.Finds(t, inbox, "durability", inspect.OK, "")
+		execute(t, db, "ALTER DATABASE CURRENT SET DELAYED_DURABILITY = ALLOWED")
+		ledgertest.Finds(t, inbox, "durability", inspect.Error, "message was acked")
 	})
 }
 

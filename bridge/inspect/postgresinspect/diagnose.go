@@ -77,13 +77,12 @@ const (
 	minVersion = 130000
 	// manyDead is how many dead rows are worth a warning, if they are many times the
 	// live ones.
-	manyDead      = 100_000
-	deadPerLive   = 10
-	minQuerySize  = 512
-	shortTimeout  = 30 * time.Second          // a settle, or a Sweep's list, may take as long
-	shortIdle     = 2 * driver.UnparkPatience // an Unpark is idle while it stages
-	serializable  = "serializable"
-	relaxedCommit = "ALTER ROLE … SET synchronous_commit = on, for every role that sends; Forget turns it off for itself"
+	manyDead     = 100_000
+	deadPerLive  = 10
+	minQuerySize = 512
+	shortTimeout = 30 * time.Second          // a settle, or a Sweep's list, may take as long
+	shortIdle    = 2 * driver.UnparkPatience // an Unpark is idle while it stages
+	serializable = "serializable"
 )
 
 // Diagnose looks at the server, at the login's settings and at the bridge's tables.
@@ -99,6 +98,28 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	d.Backlog(ctx, i.ledger)
 	return d.Findings, ctx.Err()
 }
+
+// DiagnoseInbox looks at the durability of a receiver's commits, by the settings of db's login
+// ('Requirements' in package postgres). db stays the caller's.
+func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
+	d := diagnosis{db: sqlx.NewDb(db, "postgres")}
+	err := d.readSettings(ctx)
+	if err == nil {
+		err = d.durability(ctx, receiving)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("diagnose inbox: %w", err)
+	}
+	return d.Findings, nil
+}
+
+// A commitment says whose commits must be durable, and why.
+type commitment struct{ role, done, mend string }
+
+var (
+	sending   = commitment{"sends", "forwarded", "ALTER ROLE … SET synchronous_commit = on, for every role that sends; Forget turns it off for itself"}
+	receiving = commitment{"receives", "acked", "ALTER ROLE … SET synchronous_commit = on, for every role that receives"}
+)
 
 type diagnosis struct {
 	inspection.Findings
@@ -144,7 +165,7 @@ func (d *diagnosis) server(ctx context.Context) error {
 	d.Expect("one writing node", several == "", "no extension by which several nodes take writes", inspect.Warning,
 		"extension "+several+" lets several nodes take writes: none waits for the locks of another, and what is open there looks rolled back",
 		"have all senders and verifiers use one node, and keep bridge_ledger out of the replication")
-	if err := d.durability(ctx); err != nil {
+	if err := d.durability(ctx, sending); err != nil {
 		return err
 	}
 	d.isolation()
@@ -184,7 +205,7 @@ func (d *diagnosis) readSettings(ctx context.Context) error {
 	return nil
 }
 
-func (d *diagnosis) durability(ctx context.Context) error {
+func (d *diagnosis) durability(ctx context.Context, of commitment) error {
 	for _, name := range []string{"fsync", "full_page_writes"} {
 		d.Expect(name, d.on(name), "on", inspect.Error, "off: a crash of the machine can lose or damage what is committed",
 			"set "+name+" = on in postgresql.conf and reload")
@@ -196,13 +217,12 @@ func (d *diagnosis) durability(ctx context.Context) error {
 	level, replicated := d.settings["synchronous_commit"], d.settings["synchronous_standby_names"] != ""
 	switch {
 	case level == "off":
-		d.Error(inspection.CheckDurable, relaxedCommit, "synchronous_commit is off for this login: a crash can undo a transaction whose message was forwarded")
+		d.Error(inspection.CheckDurable, of.mend, "synchronous_commit is off for this login: a crash can undo a transaction whose message was %s", of.done)
 	case len(others) > 0:
-		d.Warning(inspection.CheckDurable, relaxedCommit, "synchronous_commit is %s here, and off for %s: if these send, a crash can undo a transaction whose message was forwarded",
-			level, strings.Join(others, ", "))
+		d.Warning(inspection.CheckDurable, of.mend, "synchronous_commit is %s here, and off for %s: if one of them %s, a crash can undo a transaction whose message was %s",
+			level, strings.Join(others, ", "), of.role, of.done)
 	case replicated && level == "local":
-		d.Warning(inspection.CheckDurable, "SET synchronous_commit = on, for every role that sends",
-			"synchronous_commit is local: a failover can undo a transaction whose message was forwarded")
+		d.Warning(inspection.CheckDurable, of.mend, "synchronous_commit is local: a failover can undo a transaction whose message was %s", of.done)
 	default:
 		d.OK(inspection.CheckDurable, "synchronous_commit is %s", level)
 	}

@@ -4,6 +4,8 @@
 //	inspector := postgresinspect.New(ledger)
 //	findings, err := inspector.Diagnose(ctx)
 //	v, err := verifier.New(ledger, broker, &verifier.Options{Watcher: inspector})
+//
+//	findings, err = postgresinspect.DiagnoseInbox(ctx, db) // of a receiver
 package postgresinspect
 
 import (

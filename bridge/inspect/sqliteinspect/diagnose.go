@@ -17,6 +17,8 @@ const (
 	(SELECT file FROM pragma_database_list WHERE name = 'main') AS file,
 	(SELECT count(*) FROM bridge_ledger) AS row_count`
 
+	synchronous = `SELECT synchronous FROM pragma_synchronous`
+
 	// The values of PRAGMA synchronous.
 	full = 2
 
@@ -44,9 +46,7 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	d.OK(inspection.CheckVersion, "%s", p.Version) // a release too old could not have read the tables
 	d.Expect("journal", p.Journal == "wal", "wal", inspect.Error, "journal_mode is "+p.Journal+": readers and writers wait for each other",
 		"run PRAGMA journal_mode = wal once")
-	d.Expect(inspection.CheckDurable, p.Synchronous >= full, "synchronous is full", inspect.Error,
-		fmt.Sprintf("synchronous is %s: a crash of the machine can undo a transaction whose message was forwarded", levelName(p.Synchronous)),
-		"open every connection with PRAGMA synchronous = full, the senders' too")
+	durability(&d, p.Synchronous, "forwarded", "senders")
 	d.Expect(inspection.CheckTimeouts, p.BusyTimeout >= shortBusy, fmt.Sprintf("busy_timeout is %d ms", p.BusyTimeout), inspect.Warning,
 		fmt.Sprintf("busy_timeout is %d ms: statements fail as soon as somebody else writes for longer", p.BusyTimeout),
 		"open every connection with PRAGMA busy_timeout = 5000, or so")
@@ -67,6 +67,25 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 	d.Clock(ctx, i.on.DB, `SELECT CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)`)
 	d.Backlog(ctx, i.ledger)
 	return d, ctx.Err()
+}
+
+// DiagnoseInbox looks at the durability of a receiver's commits, at one of the pool's
+// connections. It assumes that the others have the same pragmas. db stays the caller's.
+func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
+	var d inspection.Findings
+	var level int
+	if err := db.QueryRowContext(ctx, synchronous).Scan(&level); err != nil {
+		return nil, fmt.Errorf("diagnose inbox: %w", err)
+	}
+	durability(&d, level, "acked", "receivers")
+	return d, nil
+}
+
+// durability judges the value of PRAGMA synchronous.
+func durability(d *inspection.Findings, synchronous int, done, others string) {
+	d.Expect(inspection.CheckDurable, synchronous >= full, "synchronous is full", inspect.Error,
+		fmt.Sprintf("synchronous is %s: a crash of the machine can undo a transaction whose message was %s", levelName(synchronous), done),
+		fmt.Sprintf("open every connection with PRAGMA synchronous = full, the %s' too", others))
 }
 
 func levelName(synchronous int) string {

@@ -1,6 +1,7 @@
 package sqliteinspect_test
 
 import (
+	"context"
 	"database/sql"
 	"path/filepath"
 	"testing"
@@ -81,4 +82,23 @@ func TestAnOwnTableIsDiagnosed(t *testing.T) {
 	_, err = ledger.DB().ExecContext(t.Context(), "DROP TABLE orders")
 	must(t, err)
 	ledgertest.Finds(t, sqliteinspect.NewOwnTable(own), "ledger", inspect.Error, "orders")
+}
+
+type diagnoser func(context.Context) ([]inspect.Finding, error)
+
+func (d diagnoser) Diagnose(ctx context.Context) ([]inspect.Finding, error) { return d(ctx) }
+
+func TestAReceiversCommitsAreDiagnosed(t *testing.T) {
+	for options, c := range map[string]struct {
+		level inspect.Level
+		says  string
+	}{
+		"":                            {inspect.OK, "full"},
+		"_pragma=synchronous(normal)": {inspect.Error, "normal: a crash of the machine can undo a transaction whose message was acked"},
+	} {
+		db := newLedger(t, options).DB() // any table will do
+		ledgertest.Finds(t, diagnoser(func(ctx context.Context) ([]inspect.Finding, error) {
+			return sqliteinspect.DiagnoseInbox(ctx, db)
+		}), "durability", c.level, c.says)
+	}
 }

@@ -2,6 +2,8 @@
 // a message up: SQLite does not tell which connection has the file's lock.
 //
 //	findings, err := sqliteinspect.New(ledger).Diagnose(ctx)
+//
+//	findings, err = sqliteinspect.DiagnoseInbox(ctx, db) // of a receiver
 package sqliteinspect
 
 import (

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
@@ -113,18 +115,38 @@ func (d *diagnosis) server(ctx context.Context) error {
 	d.Expect(inspection.CheckPrimary, p.Updateability.String == mssql.ReadWrite, "it takes writes", inspect.Error,
 		fmt.Sprintf("it is %q: a readable secondary, or read-only", p.Updateability.String),
 		"connect to the primary, without ApplicationIntent=ReadOnly")
-	if p.Babelfish && !p.Durability.Valid {
-		d.Unknown(inspection.CheckDurable, "see that synchronous_commit is not off in PostgreSQL", errDurabilityUnknown)
-	} else {
-		d.Expect(inspection.CheckDurable, p.Durability.String == mssql.Durable, "delayed durability is "+mssql.Durable, inspect.Error,
-			"delayed durability is "+p.Durability.String+": a crash can undo a transaction whose message was forwarded",
-			"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = "+mssql.Durable)
-	}
+	durability(&d.Findings, p, "forwarded")
 	d.primaries(p, peersAt, peersErr)
 	d.isolation(p)
 	d.locking(p)
 	d.OK(inspection.CheckRows, "about %d", p.Rows)
 	return nil
+}
+
+// DiagnoseInbox looks at the durability of a receiver's commits ('Requirements' in package
+// sqlserver). db stays the caller's.
+func DiagnoseInbox(ctx context.Context, db *sql.DB) ([]inspect.Finding, error) {
+	var p properties
+	err := mssql.Try(ctx, func(ctx context.Context) error {
+		return sqlx.NewDb(db, "sqlserver").GetContext(ctx, &p, serverState, "bridge_inbox")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("diagnose inbox: %w", err)
+	}
+	var d inspection.Findings
+	durability(&d, p, "acked")
+	return d, nil
+}
+
+// durability judges whether commits wait for the disk.
+func durability(d *inspection.Findings, p properties, done string) {
+	if p.Babelfish && !p.Durability.Valid {
+		d.Unknown(inspection.CheckDurable, "see that synchronous_commit is not off in PostgreSQL", errDurabilityUnknown)
+		return
+	}
+	d.Expect(inspection.CheckDurable, p.Durability.String == mssql.Durable, "delayed durability is "+mssql.Durable, inspect.Error,
+		"delayed durability is "+p.Durability.String+": a crash can undo a transaction whose message was "+done,
+		"ALTER DATABASE CURRENT SET DELAYED_DURABILITY = "+mssql.Durable)
 }
 
 // primaries judges whether other servers write to the table, and send the rows here.

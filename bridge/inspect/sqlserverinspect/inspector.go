@@ -4,6 +4,8 @@
 //	inspector := sqlserverinspect.New(ledger)
 //	findings, err := inspector.Diagnose(ctx)
 //	v, err := verifier.New(ledger, broker, &verifier.Options{Watcher: inspector})
+//
+//	findings, err = sqlserverinspect.DiagnoseInbox(ctx, db) // of a receiver
 package sqlserverinspect
 
 import (

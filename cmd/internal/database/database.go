@@ -76,7 +76,7 @@ type kind struct {
 	ledger   func(ctx context.Context, db *sql.DB) (*Ledger, error)
 	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*Ledger, error)
 	inbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
-	// inboxDiagnose examines a receiver's server; nil: nothing is known to examine.
+	// inboxDiagnose examines a receiver's server.
 	inboxDiagnose func(ctx context.Context, db *sql.DB) ([]inspect.Finding, error)
 	// inClear is InClear's list, nil where there is no network; mendClear is what to change.
 	inClear   func(url string) []string
@@ -189,11 +189,8 @@ func (d *Database) Ledger(ctx context.Context) (*Ledger, error) {
 	return d.kind.ledger(ctx, d.DB.DB)
 }
 
-// DiagnoseInbox looks at what a receiver needs of its server, where that is known.
+// DiagnoseInbox looks at what a receiver needs of its server.
 func (d *Database) DiagnoseInbox(ctx context.Context) ([]inspect.Finding, error) {
-	if d.kind.inboxDiagnose == nil {
-		return nil, nil
-	}
 	return d.kind.inboxDiagnose(ctx, d.DB.DB)
 }
 

@@ -24,6 +24,8 @@ var postgresKind = kind{
 	ownTable: opensOwn(postgres.OpenOwnTable, postgresinspect.NewOwnTable),
 	inbox:    opensInbox(postgres.OpenInbox),
 
+	inboxDiagnose: postgresinspect.DiagnoseInbox,
+
 	inClear: postgresInClear, mendClear: "add sslmode=verify-full",
 }
 

@@ -22,6 +22,8 @@ var sqliteKind = kind{
 	ledger:   opens(sqlite.Open, sqliteinspect.New),
 	ownTable: opensOwn(sqlite.OpenOwnTable, sqliteinspect.NewOwnTable),
 	inbox:    opensInbox(sqlite.OpenInbox),
+
+	inboxDiagnose: sqliteinspect.DiagnoseInbox,
 }
 
 // sqliteSettings are what every connection needs: patience with other writers, and

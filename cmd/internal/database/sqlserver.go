@@ -27,6 +27,8 @@ var sqlServerKind = kind{
 	ownTable: opensOwn(sqlserver.OpenOwnTable, sqlserverinspect.NewOwnTable),
 	inbox:    opensInbox(sqlserver.OpenInbox),
 
+	inboxDiagnose: sqlserverinspect.DiagnoseInbox,
+
 	inClear: sqlServerInClear, mendClear: "add encrypt=true, and no TrustServerCertificate",
 }
 
