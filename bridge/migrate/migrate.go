@@ -12,6 +12,8 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/pressly/goose/v3"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
 // A Dialect names the kind of database that db is.
@@ -33,12 +35,8 @@ const (
 	pause    = 50 * time.Millisecond
 )
 
-// What no other attempt will change: PostgreSQL's SQLSTATE and SQL Server's number
-// for a login that may not make tables.
-const (
-	noRights       = "42501"
-	noRightsNumber = 262
-)
+// noRights is PostgreSQL's SQLSTATE for a login that may not make tables.
+const noRights = "42501"
 
 //go:embed sql
 var files embed.FS
@@ -95,13 +93,25 @@ func attempt(ctx context.Context, db *sql.DB, dialect Dialect, dir fs.FS, versio
 	if err == nil {
 		_, err = provider.Up(ctx)
 	}
-	var state interface{ SQLState() string }
-	var number interface{ SQLErrorNumber() int32 }
-	if errors.As(err, &state) && state.SQLState() == noRights ||
-		errors.As(err, &number) && number.SQLErrorNumber() == noRightsNumber {
-		return backoff.Permanent(fmt.Errorf("%w; migrate with the login of the tables' owner, or grant this login CREATE on the schema", err))
+	if mend := missingRight(err); mend != "" { // another attempt would not change that
+		return backoff.Permanent(fmt.Errorf("%w; migrate with the login of the tables' owner, or %s", err, mend))
 	}
 	return err
+}
+
+// missingRight returns what to grant if err says that the login may not make tables, or "".
+func missingRight(err error) string {
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) && state.SQLState() == noRights {
+		return "grant this login CREATE on the schema"
+	}
+	switch mssql.Number(err) {
+	case mssql.NoDatabaseRight:
+		return "GRANT CREATE TABLE to this login's user"
+	case mssql.NoSchemaRight:
+		return "GRANT ALTER ON SCHEMA::dbo (or the login's default schema) to this login's user"
+	}
+	return ""
 }
 
 var gooseDialect = map[Dialect]goose.Dialect{

@@ -10,6 +10,8 @@ import (
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
 // A Part is a set of tables that has a version of its own.
@@ -22,9 +24,6 @@ const (
 )
 
 func (p Part) versions() string { return "bridge_" + string(p) + "_version" }
-
-// SQL Server's number for a table that is not there, or that the login may not see.
-const noTableNumber = 208
 
 // Version returns which version of a part is in db, 0 for none, and which one this release
 // makes. It changes nothing.
@@ -45,10 +44,9 @@ func Version(ctx context.Context, db *sql.DB, dialect Dialect, part Part) (there
 	if err == nil {
 		there, err = store.GetLatestVersion(ctx, db)
 	}
-	var number interface{ SQLErrorNumber() int32 }
 	switch {
 	case errors.Is(err, database.ErrVersionNotFound), // a crash of the first migrator can leave it
-		errors.As(err, &number) && number.SQLErrorNumber() == noTableNumber:
+		mssql.Number(err) == mssql.NoObject: // or the login may not see the table
 		return 0, wanted, nil
 	case err != nil:
 		return 0, wanted, fmt.Errorf("read the version of the %s: %w", part, err)

@@ -47,6 +47,8 @@
 //     the same. Here it is exclusive, for want of shared ones.
 //   - LOCK_TIMEOUT ends a wait with 1222 and leaves the transaction as it is: 'SET
 //     LOCK_TIMEOUT (Transact-SQL)'.
+//   - CREATE TABLE wants that right (262) and ALTER on the schema (2760, as for a schema that
+//     does not exist): 'CREATE TABLE (Transact-SQL)'.
 //   - A unique key: 2627 if the row is there, after waiting for its transaction's
 //     end: 'Unique constraints and check constraints'.
 //   - A statement that fails is undone alone, or the transaction with it if
@@ -103,7 +105,8 @@
 //   - Under READ_COMMITTED_SNAPSHOT, READPAST needs READCOMMITTEDLOCK beside it (650):
 //     'Table hints (Transact-SQL)'.
 //   - A server that ignores hints and reads snapshots. As Babelfish 4.3 it also does not
-//     tell delayed_durability_desc, and has another number for a lock time-out: measured.
+//     tell delayed_durability_desc, and has another number for a lock time-out and for a
+//     missing table: measured.
 //
 // # What is not
 //

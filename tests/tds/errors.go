@@ -3,6 +3,7 @@ package tds
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // A sqlError is what the server says of a statement.
@@ -20,7 +21,8 @@ var (
 	errNoViewState  = &sqlError{300, 14, viewServerState + " permission was denied on object 'server', database 'master'."}
 	errReadPast     = &sqlError{650, 16, "You can only specify the READPAST lock in the READ COMMITTED or REPEATABLE READ isolation levels."}
 	errDeadlock     = &sqlError{1205, 13, "Transaction was deadlocked on lock resources with another process and has been chosen as the deadlock victim. Rerun the transaction."}
-	errLockTimeout  = &sqlError{1222, 16, "Lock request time out period exceeded."}
+	errLockTimeout  = &sqlError{lockTimeout, 16, "Lock request time out period exceeded."}
+	errNoSchema     = &sqlError{2760, 16, "The specified schema name does not exist or you do not have permission to use it."}
 	errReadOnly     = &sqlError{3906, 16, "Failed to update database because the database is read-only."}
 	errResume       = &sqlError{3971, 16, "The server failed to resume the transaction."}
 	errDescriptor   = &sqlError{3989, 16, "New request is not allowed to start because it should come with valid transaction descriptor."}
@@ -32,9 +34,11 @@ var (
 	errCannotOpen   = &sqlError{4060, 11, "Cannot open database requested by the login. The login failed."}
 	errNoDatabase   = &sqlError{18456, 14, "Login failed for user."} // preceded by errCannotOpen
 	errLevelUnknown = &sqlError{50000, 16, "the stand-in does not know this isolation level"}
+)
 
-	// In place of errLockTimeout: measured on Babelfish 4.3.
-	errBabelfishTimeout = &sqlError{33557097, 16, "canceling statement due to lock timeout"}
+const (
+	missingObject = 208
+	lockTimeout   = 1222
 )
 
 // precededBy are the errors that are told before another.
@@ -50,7 +54,21 @@ func duplicate(t *table) error {
 	return &sqlError{2627, 14, "Violation of PRIMARY KEY constraint. Cannot insert duplicate key in object 'dbo." + t.name + "'."}
 }
 
-func noObject(name string) error { return &sqlError{208, 16, "Invalid object name '" + name + "'."} }
+// onBabelfish is an error as Babelfish 4.3 reports it: measured.
+func onBabelfish(said *sqlError) *sqlError {
+	const own = 33557097
+	switch said.number {
+	case lockTimeout:
+		return &sqlError{own, 16, "canceling statement due to lock timeout"}
+	case missingObject:
+		return &sqlError{own, 16, `relation "` + strings.Trim(strings.TrimPrefix(said.text, "Invalid object name "), "'.") + `" does not exist`}
+	}
+	return said
+}
+
+func noObject(name string) error {
+	return &sqlError{missingObject, 16, "Invalid object name '" + name + "'."}
+}
 
 func denied(right, name string) error {
 	return &sqlError{229, 14, "The " + right + " permission was denied on the object '" + name + "', schema 'dbo'."}

@@ -141,6 +141,12 @@ func (x *execution) create(t *table) error {
 	if x.onSecondary() {
 		return errReadOnly
 	}
+	if slices.Contains(x.server.denied, "CREATE TABLE") {
+		return &sqlError{262, 14, "CREATE TABLE permission denied in database."}
+	}
+	if slices.Contains(x.server.denied, "ALTER ON SCHEMA") {
+		return errNoSchema
+	}
 	if err := x.lock(resource{t.name, ""}); err != nil {
 		return err
 	}
@@ -148,7 +154,7 @@ func (x *execution) create(t *table) error {
 		return exists(t.name)
 	}
 	if schema, _ := t.qualified(); schema != "dbo" && !slices.Contains(x.db.schemas, schema) {
-		return &sqlError{2760, 16, "The specified schema name does not exist."}
+		return errNoSchema
 	}
 	x.db.tables[t.name] = t
 	x.tx.undo = append(x.tx.undo, func() { delete(x.db.tables, t.name) })

@@ -131,8 +131,8 @@ func (x *execution) finish(err error) error {
 		return err
 	}
 	var status uint16
-	if said == errLockTimeout && x.server.options.Babelfish {
-		said = errBabelfishTimeout
+	if said != nil && x.server.options.Babelfish {
+		said = onBabelfish(said)
 	}
 	if said != nil {
 		if first := precededBy[said]; first != nil {

@@ -17,16 +17,6 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
-// The errors by which a login may not look, by number.
-const (
-	noObject        = 208
-	denied          = 229
-	noDatabaseState = 262 // VIEW DATABASE STATE
-	noPermission    = 297
-	noServerState   = 300 // VIEW SERVER STATE
-	notAllowed      = 371 // instead of the two before it, from SQL Server 2022 on
-)
-
 // The views show other sessions only to who has the right to (see package
 // sqlserver). Times there are by the server's own time zone. A
 // session without a transaction of its own in the views is waited for all the same.
@@ -164,7 +154,7 @@ var errUnseen = errors.New("the login may not see other sessions")
 // mayNotLook tells whether the server refuses to show its views, or has none.
 func mayNotLook(err error) bool {
 	switch mssql.Number(err) {
-	case noObject, denied, noDatabaseState, noPermission, noServerState, notAllowed:
+	case mssql.NoObject, mssql.Denied, mssql.NoDatabaseRight, mssql.NoPermission, mssql.NoServerState, mssql.NotAllowed:
 		return true
 	}
 	return false

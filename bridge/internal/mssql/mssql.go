@@ -5,39 +5,11 @@ package mssql
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 )
-
-// The error numbers that are told here.
-const (
-	deadlockVictim = 1205
-	// LockTimeout is the number of a lock time-out.
-	LockTimeout = 1222
-)
-
-// Babelfish 4.3 has a number of its own for a lock time-out, which may stand for other
-// errors as well.
-const (
-	babelfishError   = 33557097
-	babelfishTimeout = "due to lock timeout"
-)
-
-// Number returns the number of the server's error, or 0 if err is none. The
-// driver's error has the method.
-func Number(err error) int32 {
-	var e interface{ SQLErrorNumber() int32 }
-	if !errors.As(err, &e) {
-		return 0
-	}
-	if e.SQLErrorNumber() == babelfishError && strings.Contains(err.Error(), babelfishTimeout) {
-		return LockTimeout
-	}
-	return e.SQLErrorNumber()
-}
 
 // attempts is how often a statement is tried that the server gives up to end a
 // deadlock.
@@ -52,7 +24,7 @@ func Try(ctx context.Context, run func(ctx context.Context) error) error {
 	defer context.AfterFunc(ctx, cancel)()
 	var err error
 	for range attempts {
-		if err = run(inner); Number(err) != deadlockVictim {
+		if err = run(inner); Number(err) != DeadlockVictim {
 			break
 		}
 	}

@@ -1,0 +1,51 @@
+package mssql
+
+import (
+	"errors"
+	"strings"
+)
+
+// The numbers of SQL Server's errors that packages of the bridge tell apart
+// ('Database engine events and errors').
+const (
+	NoObject        = 208  // there is no such table or view
+	Denied          = 229  // no right on the object
+	ColumnDenied    = 230  // no right on the column
+	NoDatabaseRight = 262  // no right in the database, such as CREATE TABLE or VIEW DATABASE STATE
+	NoPermission    = 297  // no right to a view of the server, after NoServerState
+	NoServerState   = 300  // no VIEW SERVER STATE
+	NotAllowed      = 371  // instead of NoPermission and NoServerState, from SQL Server 2022 on
+	DeadlockVictim  = 1205 // the server has rolled the transaction back
+	LockTimeout     = 1222 // LOCK_TIMEOUT has ended a wait
+	UniqueIndex     = 2601 // duplicate key in a unique index
+	PrimaryKey      = 2627 // duplicate primary key
+	NoSchemaRight   = 2760 // the schema does not exist, or the login may not change it
+	ReadOnlyReplica = 3906 // a secondary, or a read-only database
+)
+
+// babelfishError is the number of Babelfish 4.3 for PostgreSQL's errors that have no number of
+// SQL Server's; the text tells them apart (measured on 4.3).
+const babelfishError = 33557097
+
+func babelfishNumber(text string) int32 {
+	switch {
+	case strings.Contains(text, "due to lock timeout"):
+		return LockTimeout
+	case strings.Contains(text, "relation ") && strings.Contains(text, "does not exist"):
+		return NoObject
+	}
+	return babelfishError
+}
+
+// Number returns the number of the server's error, or 0 if err is none. The driver's error has
+// the method. Babelfish's own number is translated where the meaning is known.
+func Number(err error) int32 {
+	var e interface{ SQLErrorNumber() int32 }
+	if !errors.As(err, &e) {
+		return 0
+	}
+	if e.SQLErrorNumber() == babelfishError {
+		return babelfishNumber(err.Error())
+	}
+	return e.SQLErrorNumber()
+}
