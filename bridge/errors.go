@@ -35,6 +35,11 @@ var (
 	// another primary writes to its ledger.
 	ErrNotPrimary = errors.New("database is not a writable primary")
 
+	// ErrOtherInstance: connections of one pool reach different servers, or the server has been
+	// restarted since the proof. The text names both. No outcome of the other server was believed
+	// (rule 6 in the package's comment).
+	ErrOtherInstance = errors.New("another server answers than the proof covers")
+
 	// ErrProof: the database does not make a lookup wait for an open transaction,
 	// so no verifier may judge by it (rule 5 in the package's comment).
 	ErrProof = errors.New("the ledger's lookup is not to be trusted here")

@@ -183,8 +183,11 @@
 // ends the session: everything unacked is redelivered. A new session starts with backoff. It
 // drops the pool's idle connections that are broken, proves again that the database makes a
 // lookup wait (driver.Prove), and connects. A pooled database connection that dies while it is
-// idle is replaced without a new session. That is safe because the ledgers check their identity
-// with every outcome.
+// idle is replaced without a new session. That is safe because every outcome carries the ledger's
+// identity and names the server that gave it. If that is another server than the proof covers,
+// such as an old primary that has come back, or a copy, the session ends with an error that
+// names both (bridge.ErrOtherInstance), closes the pool's idle connections, and starts anew. While
+// connections lead to both, sessions follow each other ever more slowly, up to 30 s apart.
 //
 // When the context of Run ends, the verifier takes at most Options.Drain to finish what it has
 // judged, and hands back the rest. If something that was judged is not finished by then, Run

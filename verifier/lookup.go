@@ -69,7 +69,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		ids = append(ids, m.staged.ID)
 	}
 	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
-	committed, err := s.ledger.Committed(asking, ids)
+	committed, err := s.proven.Committed(asking, ids)
 	cancel()
 	if ctx.Err() != nil { // reunite must see them
 		s.arrivals.add(fresh...)
@@ -132,7 +132,7 @@ func (s *session) settle(ctx context.Context) error {
 		}
 		asking, cancel := context.WithTimeout(ctx, wait+ledgerTimeout)
 		s.settling.Add(1)
-		outcome, err := s.ledger.Settle(asking, m.staged.ID, wait)
+		outcome, err := s.proven.Settle(asking, m.staged.ID, wait)
 		s.settling.Add(-1)
 		cancel()
 		swept := false

@@ -35,6 +35,7 @@ var errConsumerEnded = fmt.Errorf("%w: consumer ended by the broker", bridge.Err
 // away whole, everything unacked is redelivered, and a new one is started.
 type session struct {
 	ledger driver.Ledger
+	proven *driver.Proven // the same: all outcomes come through it
 	broker *bridge.Broker
 	opts   Options
 	allow  allowList
@@ -60,9 +61,10 @@ type session struct {
 }
 
 // open connects and declares; the proof has been given.
-func (v *Verifier) open(ctx context.Context) (_ *session, err error) {
+func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session, err error) {
 	s := &session{
 		ledger:   v.ledger,
+		proven:   proven,
 		broker:   v.broker,
 		opts:     v.opts,
 		allow:    v.allow,

@@ -3,6 +3,7 @@ package verifier
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"sync"
@@ -63,7 +64,7 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 // Run first drops the pool's broken idle connections, as all are after a restart of the
 // database. Then it proves that the database makes a lookup wait (driver.Prove), declares the
 // queues and connects. If one of these fails, it returns the error and has judged nothing:
-// bridge.ErrProof, bridge.ErrNoSchema, bridge.ErrNotPrimary, bridge.ErrOtherLedger,
+// bridge.ErrProof, bridge.ErrOtherInstance, bridge.ErrNoSchema, bridge.ErrNotPrimary, bridge.ErrOtherLedger,
 // bridge.ErrCredentials, bridge.ErrUnavailable or a *bridge.QueueMismatch. Once it has started
 // it does not give up. On any error it logs why, ends the session, so that everything unacked
 // is redelivered, and starts another one with backoff, proof included.
@@ -73,7 +74,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 		v.ended(err)
 		return err
 	}
-	wait := newBackOff(100*time.Millisecond, 3*time.Second)
+	wait, apart := newBackOff(100*time.Millisecond, 3*time.Second), newBackOff(time.Second, 30*time.Second)
 	for {
 		if s != nil {
 			began := time.Now()
@@ -83,16 +84,24 @@ func (v *Verifier) Run(ctx context.Context) error {
 				wait.Reset()
 			}
 		}
+		between := apart // two servers answer: each session would end soon, and make duplicates
+		if !errors.Is(err, bridge.ErrOtherInstance) {
+			between = wait
+			apart.Reset()
+		}
 		if ctx.Err() != nil {
 			return v.stopped(s, err)
 		}
 		v.ended(err)
-		retry, what := wait.NextBackOff(), "session ended"
+		retry, what := between.NextBackOff(), "session ended"
 		if s == nil {
 			what = "no session"
 		}
 		v.opts.Logger.Warn(what, "error", err, "retry_in", retry)
 		pause(ctx, retry)
+		if errors.Is(err, bridge.ErrOtherInstance) { // they would go on leading to both servers
+			closeIdle(ctx, v.ledger.DB())
+		}
 		s, err = v.start(ctx)
 	}
 }
@@ -111,7 +120,8 @@ func (v *Verifier) stopped(s *session, err error) error {
 // start makes a session, or says why there can be none now.
 func (v *Verifier) start(ctx context.Context) (*session, error) {
 	dropBroken(ctx, v.ledger.DB())
-	if err := driver.Prove(ctx, v.ledger); err != nil {
+	proven, err := driver.Prove(ctx, v.ledger)
+	if err != nil {
 		return nil, fmt.Errorf("start verifier: %w", err)
 	}
 	if err := v.mayReadWatermark(ctx); err != nil {
@@ -122,12 +132,12 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 			v.opts.Logger.Warn("the ledger waits in its second way, since the first failed the proof", "ledger", v.ledger.Identity().String(), "reason", reason)
 		})
 	}
-	s, err := v.open(ctx)
+	s, err := v.open(ctx, proven)
 	if err != nil {
 		return nil, fmt.Errorf("start verifier: %w", err)
 	}
 	v.stats.sessions.Add(1)
-	v.opts.Logger.Info("session started", "queue", v.opts.Topology.Queue, "ledger", v.ledger.Identity().String())
+	v.opts.Logger.Info("session started", "queue", v.opts.Topology.Queue, "ledger", v.ledger.Identity().String(), "instance", string(proven.Instance()))
 	return s, nil
 }
 
@@ -153,6 +163,17 @@ const askPatience = 5 * time.Second
 // that the proof would fail once for each. What is wrong with the database itself is for
 // the proof to say.
 func dropBroken(ctx context.Context, db *sql.DB) {
+	eachIdle(ctx, db, func(ctx context.Context, conn *sql.Conn) { _ = conn.PingContext(ctx) })
+}
+
+// closeIdle closes every idle connection of the pool.
+func closeIdle(ctx context.Context, db *sql.DB) {
+	eachIdle(ctx, db, func(_ context.Context, conn *sql.Conn) {
+		_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+	})
+}
+
+func eachIdle(ctx context.Context, db *sql.DB, do func(ctx context.Context, conn *sql.Conn)) {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
 	var asked sync.WaitGroup
@@ -167,7 +188,7 @@ func dropBroken(ctx context.Context, db *sql.DB) {
 	}
 	for _, conn := range idle {
 		asked.Go(func() {
-			_ = conn.PingContext(ctx)
+			do(ctx, conn)
 			_ = conn.Close()
 		})
 	}

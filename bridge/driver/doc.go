@@ -8,7 +8,7 @@
 //	Recorder             sender                     Identity, Features, Record, Park
 //	Ledger               verifier, bridgectl        Recorder, and
 //	                                                DB, Check,
-//	                                                Committed, Settle, Forget,
+//	                                                Instance, Committed, Settle, Forget,
 //	                                                Unpark, CountParked,
 //	                                                Orphans, Sweep, SweptBefore,
 //	                                                ProofLedger, FallBack, FellBack
@@ -29,8 +29,9 @@
 // What operators ask of a database is in package inspect. For each database a separate package
 // answers, which an application does not link.
 //
-// [Prove] shows on the live database that a ledger waits, and [StageParked] takes parked
-// messages back to the staging queue. Both are the same for all databases.
+// [Prove] shows on the live database that a ledger waits, and returns it as a [Proven] ledger,
+// which believes outcomes of one [Instance] only. [StageParked] takes parked messages back to the
+// staging queue. Both are the same for all databases.
 //
 // A new database must pass the suites of package ledgertest, which test every promise made
 // here.

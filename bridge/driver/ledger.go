@@ -64,18 +64,23 @@ type Ledger interface {
 	// DB is the pool that the ledger works on.
 	DB() *sql.DB
 
-	// Committed returns those of ids whose transaction has certainly committed. The others may
-	// be uncommitted, rolled back, or committed a moment ago. It never waits for a transaction
-	// that has recorded IDs; work on the whole table, such as ALTER TABLE, may keep it waiting
-	// until ctx ends.
-	Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
+	// Instance names the server on which tx is open.
+	Instance(ctx context.Context, tx bridge.Tx) (Instance, error)
 
-	// Settle waits until the transaction that recorded id has ended, and returns how. The
-	// server ends the wait after wait, rounded up to its unit (a millisecond; a second on
-	// MySQL); the outcome is then StillOpen. An id without a row and without an open
-	// transaction is RolledBack, so Settle must be called only for an id that was recorded
-	// before. With an error the outcome is StillOpen: nothing is known.
-	Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (Outcome, error)
+	// Committed returns those of ids whose transaction has certainly committed, and the instance
+	// that says so, in the same statement. The other IDs may be uncommitted, rolled back, or
+	// committed a moment ago. It never waits for a transaction that has recorded IDs; work on the
+	// whole table, such as ALTER TABLE, may keep it waiting until ctx ends. If it finds nothing, the
+	// instance may be "": without ids it asks nothing, and a server may not have answered in time.
+	Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, Instance, error)
+
+	// Settle waits until the transaction that recorded id has ended, and returns how, and the
+	// instance that says so, in the same statement. The server ends the wait after wait, rounded
+	// up to its unit (a millisecond; a second on MySQL); the outcome is then StillOpen, and the
+	// instance is "". An id without a row and without an open transaction is RolledBack, so Settle
+	// must be called only for an id that was recorded before. With an error the outcome is
+	// StillOpen: nothing is known.
+	Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (Outcome, Instance, error)
 
 	// Forget deletes the rows of ids; missing ones are no error.
 	Forget(ctx context.Context, ids []uuid.UUID) error
@@ -146,6 +151,12 @@ type Ledger interface {
 	// FellBack returns the reason of the FallBack, or nil if there was none.
 	FellBack() error
 }
+
+// An Instance names one run of a database server, in words for an error or a log; on SQLite it
+// names the file. Two connections that lead to the same server have equal instances. Another
+// server, a copy of the database with the same identity, or the same server after a restart is
+// another instance, as far as the server tells (the database's package says how far).
+type Instance string
 
 // An Outcome says how the transaction that recorded an ID ended.
 type Outcome int

@@ -23,53 +23,137 @@ const settleBegins = 100 * time.Millisecond
 // proofPatience bounds the whole proof, on a database that is busy.
 const proofPatience = 30 * time.Second
 
+// canaryPatience bounds how long a canary's transaction is open. It holds locks: work on the
+// whole table (ALTER TABLE, VACUUM FULL) that waits for it makes the proof's lookups wait, and
+// all senders. So the canary gives way, and the proof is tried again.
+const canaryPatience = 3 * time.Second
+
+// proofPause is the pause before another attempt, and doubles with each.
+const proofPause = 500 * time.Millisecond
+
+// errCanaryLate: the proof did not end while a canary was open.
+var errCanaryLate = fmt.Errorf("a canary's transaction was ended, since it was open for %v", canaryPatience)
+
+// whyLate is for the error of a proof that was not through in time.
+const whyLate = "its statements wait for a lock on the table (VACUUM FULL, ALTER TABLE, LOCK TABLE), " +
+	"or its COMMIT for a missing synchronous standby, or the server is overloaded"
+
 // forgetPatience bounds the removal of the last canary.
 const forgetPatience = 5 * time.Second
 
-// Prove shows, on the live database, that ledger waits for open transactions and tells their
-// outcome (rule 5 of package bridge). It records canaries of its own, with new IDs, and removes
-// them again; a crash leaves at most one orphan row. If there is a ProofLedger, it proves that.
-//
-// An error that wraps bridge.ErrProof means that the database, or something between it and us,
-// does not make the lookup wait: no verifier may judge by it. Any other error means that the
-// proof could not be carried out, and may be tried again.
-//
-// After bridge.ErrProof it calls FallBack, and proves once more if the ledger has a second way
-// to wait.
-func Prove(ctx context.Context, ledger Ledger) error {
-	err := prove(ctx, ledger)
-	if errors.Is(err, bridge.ErrProof) && ledger.FallBack(err) {
-		return prove(ctx, ledger)
-	}
-	return err
+// Proven is a ledger by which a verifier may judge: Prove has shown that it waits. It believes
+// outcomes only of the instance that the proof covers. If another instance answers, such as a
+// copy of the database or an old primary to which the pool has opened a connection, it returns
+// an error that wraps bridge.ErrOtherInstance and names both.
+type Proven struct {
+	ledger   Ledger
+	instance Instance
 }
 
-func prove(ctx context.Context, ledger Ledger) error {
-	ctx, cancel := context.WithTimeout(ctx, proofPatience)
-	defer cancel()
-	if ledger.DB().Stats().MaxOpenConnections == 1 {
-		return errors.New("prove the ledger: the pool may have one connection, must have two at least")
+// Instance is the instance that the proof covers.
+func (p *Proven) Instance() Instance { return p.instance }
+
+// Committed does what Ledger.Committed does.
+func (p *Proven) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	found, from, err := p.ledger.Committed(ctx, ids)
+	if err == nil && (from != "" || len(found) > 0) {
+		err = p.expect(from)
 	}
-	if err := ledger.Check(ctx); err != nil {
-		return err
+	if err != nil {
+		return nil, err
 	}
-	if other := ledger.ProofLedger(); other != nil {
-		ledger = other
+	return found, nil
+}
+
+// Settle does what Ledger.Settle does.
+func (p *Proven) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (Outcome, error) {
+	outcome, from, err := p.ledger.Settle(ctx, id, wait)
+	if err == nil && outcome != StillOpen {
+		err = p.expect(from)
 	}
-	if err := proveRollback(ctx, ledger); err != nil {
-		return fmt.Errorf("prove a rollback: %w", err)
+	if err != nil {
+		return StillOpen, err
 	}
-	if err := proveCommit(ctx, ledger); err != nil {
-		return fmt.Errorf("prove a commit: %w", err)
+	return outcome, nil
+}
+
+// expect returns an error if an outcome is from another instance.
+func (p *Proven) expect(from Instance) error {
+	if from != p.instance {
+		return fmt.Errorf("%w: the proof covers %s, an answer is from %s", bridge.ErrOtherInstance, p.instance, from)
 	}
 	return nil
 }
 
-func proveRollback(ctx context.Context, ledger Ledger) error {
+// Prove shows, on the live database, that ledger waits for open transactions and tells their
+// outcome (rule 5 of package bridge), and that one instance has given all its answers. It records
+// canaries of its own, with new IDs, and removes them again; a crash leaves at most one orphan
+// row. If there is a ProofLedger, it proves that.
+//
+// An error that wraps bridge.ErrProof means that the database, or something between it and us,
+// does not make the lookup wait: no verifier may judge by it. Any other error means that the
+// proof could not be carried out, and may be tried again. bridge.ErrOtherInstance is among these:
+// the pool's connections lead to different servers.
+//
+// A canary's transaction is open for 3 s at most. If something makes it wait for longer, Prove
+// tries again, for 30 s in all.
+//
+// After bridge.ErrProof it calls FallBack, and proves once more if the ledger has a second way
+// to wait.
+func Prove(ctx context.Context, ledger Ledger) (*Proven, error) {
+	ctx, cancel := context.WithTimeout(ctx, proofPatience)
+	defer cancel()
+	for pause := proofPause; ; pause *= 2 {
+		instance, err := prove(ctx, ledger)
+		switch {
+		case err == nil:
+			return &Proven{ledger, instance}, nil
+		case errors.Is(err, bridge.ErrProof) && ledger.FallBack(err):
+			continue
+		case errors.Is(err, errCanaryLate):
+			sleep(ctx, pause)
+		}
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return nil, fmt.Errorf("%w; %s", err, whyLate)
+		}
+		if ctx.Err() != nil || !errors.Is(err, errCanaryLate) {
+			return nil, err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+func prove(ctx context.Context, ledger Ledger) (Instance, error) {
+	if ledger.DB().Stats().MaxOpenConnections == 1 {
+		return "", errors.New("prove the ledger: the pool may have one connection, must have two at least")
+	}
+	if err := ledger.Check(ctx); err != nil {
+		return "", err
+	}
+	if other := ledger.ProofLedger(); other != nil {
+		ledger = other
+	}
+	p := &Proven{ledger: ledger}
+	if err := proveRollback(ctx, p); err != nil {
+		return "", fmt.Errorf("prove a rollback: %w", err)
+	}
+	if err := proveCommit(ctx, p); err != nil {
+		return "", fmt.Errorf("prove a commit: %w", err)
+	}
+	return p.instance, nil
+}
+
+func proveRollback(ctx context.Context, p *Proven) error {
 	canary := uuid.Must(uuid.NewV7())
-	return withOpenCanary(ctx, ledger, canary, func(end func(commit bool) error) error {
+	return withOpenCanary(ctx, p, canary, func(ctx context.Context, end func(commit bool) error) error {
 		start := time.Now()
-		outcome, err := ledger.Settle(ctx, canary, proofWait)
+		outcome, err := p.Settle(ctx, canary, proofWait)
 		if err != nil {
 			return fmt.Errorf("settle the canary: %w", err)
 		}
@@ -79,20 +163,20 @@ func proveRollback(ctx context.Context, ledger Ledger) error {
 		if waited := time.Since(start); waited < proofWait/2 {
 			return fmt.Errorf("%w: the lookup came back after %v while the transaction was open", bridge.ErrProof, waited)
 		}
-		if err := expectCommitted(ctx, ledger, canary, false, "while its transaction was open"); err != nil {
+		if err := expectCommitted(ctx, p, canary, false, "while its transaction was open"); err != nil {
 			return err
 		}
-		if err := endWhileSettling(ctx, ledger, canary, RolledBack, func() error { return end(false) }); err != nil {
+		if err := endWhileSettling(ctx, p, canary, RolledBack, func() error { return end(false) }); err != nil {
 			return err
 		}
-		return expectCommitted(ctx, ledger, canary, false, "after its rollback")
+		return expectCommitted(ctx, p, canary, false, "after its rollback")
 	})
 }
 
-func proveCommit(ctx context.Context, ledger Ledger) (err error) {
+func proveCommit(ctx context.Context, p *Proven) (err error) {
 	canary := uuid.Must(uuid.NewV7())
 	// It is not there yet. Without the right to delete it, each attempt would leave a row behind.
-	if err := ledger.Forget(ctx, []uuid.UUID{canary}); err != nil {
+	if err := p.ledger.Forget(ctx, []uuid.UUID{canary}); err != nil {
 		return err
 	}
 	defer func() {
@@ -101,36 +185,36 @@ func proveCommit(ctx context.Context, ledger Ledger) (err error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetPatience)
 		defer cancel()
 		if err != nil {
-			_, _ = ledger.Settle(ctx, canary, forgetPatience/2)
+			_, _ = p.Settle(ctx, canary, forgetPatience/2)
 		}
-		forget := ledger.Forget(ctx, []uuid.UUID{canary})
+		forget := p.ledger.Forget(ctx, []uuid.UUID{canary})
 		if err == nil {
 			err = forget
 		}
 	}()
-	return withOpenCanary(ctx, ledger, canary, func(end func(commit bool) error) error {
-		if err := endWhileSettling(ctx, ledger, canary, Committed, func() error { return end(true) }); err != nil {
+	return withOpenCanary(ctx, p, canary, func(ctx context.Context, end func(commit bool) error) error {
+		if err := endWhileSettling(ctx, p, canary, Committed, func() error { return end(true) }); err != nil {
 			return err
 		}
-		if err := expectCommitted(ctx, ledger, canary, true, "after its commit"); err != nil {
+		if err := expectCommitted(ctx, p, canary, true, "after its commit"); err != nil {
 			return err
 		}
-		if err := proveBeside(ctx, ledger, canary); err != nil {
+		if err := proveBeside(ctx, p, canary); err != nil {
 			return err
 		}
-		if err := ledger.Forget(ctx, []uuid.UUID{canary}); err != nil {
+		if err := p.ledger.Forget(ctx, []uuid.UUID{canary}); err != nil {
 			return err
 		}
-		return expectSettled(ctx, ledger, canary, RolledBack, "after it was forgotten")
+		return expectSettled(ctx, p, canary, RolledBack, "after it was forgotten")
 	})
 }
 
 // proveBeside looks a committed canary up beside one that is open. If an open row hid the
 // others of its lookup, one slow transaction would hold up the messages of all.
-func proveBeside(ctx context.Context, ledger Ledger, committed uuid.UUID) error {
+func proveBeside(ctx context.Context, p *Proven, committed uuid.UUID) error {
 	canary := uuid.Must(uuid.NewV7())
-	return withOpenCanary(ctx, ledger, canary, func(func(bool) error) error {
-		ids, err := ledger.Committed(ctx, []uuid.UUID{canary, committed})
+	return withOpenCanary(ctx, p, canary, func(ctx context.Context, _ func(bool) error) error {
+		ids, err := p.Committed(ctx, []uuid.UUID{canary, committed})
 		if err != nil {
 			return fmt.Errorf("look up two canaries: %w", err)
 		}
@@ -141,18 +225,39 @@ func proveBeside(ctx context.Context, ledger Ledger, committed uuid.UUID) error 
 	})
 }
 
-// withOpenCanary runs fn while a transaction that recorded canary is open. fn
-// may end the transaction; if it does not, it is rolled back.
-func withOpenCanary(ctx context.Context, ledger Ledger, canary uuid.UUID, fn func(end func(commit bool) error) error) error {
-	tx, err := ledger.DB().BeginTx(ctx, nil)
+// withOpenCanary runs fn while a transaction that recorded canary is open. fn may end the
+// transaction; if it does not, it is rolled back. The first canary says which instance all
+// others, and all answers, must be of. ctx ends if the transaction is open for too long.
+func withOpenCanary(ctx context.Context, p *Proven, canary uuid.UUID, fn func(ctx context.Context, end func(commit bool) error) error) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	tx, err := p.ledger.DB().BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	if err := ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{canary}); err != nil {
+	if err := p.ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{canary}); err != nil {
 		return fmt.Errorf("record the canary: %w", err)
 	}
-	return fn(func(commit bool) error {
+	late := time.AfterFunc(canaryPatience, func() { cancel(errCanaryLate) })
+	defer func() {
+		late.Stop()
+		if err != nil && errors.Is(context.Cause(ctx), errCanaryLate) {
+			err = fmt.Errorf("%w: %v", errCanaryLate, err) // no verdict on the lookup: it lost its transaction
+		}
+	}()
+	from, err := p.ledger.Instance(ctx, bridge.SQL(tx))
+	if err != nil {
+		return err
+	}
+	if p.instance == "" {
+		p.instance = from
+	}
+	if err := p.expect(from); err != nil {
+		return fmt.Errorf("record the canary: %w", err)
+	}
+	return fn(ctx, func(commit bool) error {
+		defer late.Stop()
 		if commit {
 			return tx.Commit()
 		}
@@ -162,12 +267,12 @@ func withOpenCanary(ctx context.Context, ledger Ledger, canary uuid.UUID, fn fun
 
 // endWhileSettling ends the canary's transaction while a settle waits for it: what a
 // statement sees that has waited may differ from what one sees that comes later.
-func endWhileSettling(ctx context.Context, ledger Ledger, canary uuid.UUID, want Outcome, end func() error) error {
+func endWhileSettling(ctx context.Context, p *Proven, canary uuid.UUID, want Outcome, end func() error) error {
 	settled := make(chan error, 1)
 	began := make(chan struct{})
 	go func() {
 		close(began)
-		settled <- expectSettled(ctx, ledger, canary, want, "when its transaction ended")
+		settled <- expectSettled(ctx, p, canary, want, "when its transaction ended")
 	}()
 	<-began
 	select {
@@ -188,9 +293,9 @@ func endWhileSettling(ctx context.Context, ledger Ledger, canary uuid.UUID, want
 
 // expectSettled settles the canary, patiently: on SQLite any other writer makes
 // the outcome 'still open' for a while.
-func expectSettled(ctx context.Context, ledger Ledger, canary uuid.UUID, want Outcome, when string) error {
+func expectSettled(ctx context.Context, p *Proven, canary uuid.UUID, want Outcome, when string) error {
 	for {
-		outcome, err := ledger.Settle(ctx, canary, time.Second)
+		outcome, err := p.Settle(ctx, canary, time.Second)
 		switch {
 		case err != nil:
 			return fmt.Errorf("settle the canary: %w", err)
@@ -204,8 +309,8 @@ func expectSettled(ctx context.Context, ledger Ledger, canary uuid.UUID, want Ou
 	}
 }
 
-func expectCommitted(ctx context.Context, ledger Ledger, canary uuid.UUID, want bool, when string) error {
-	ids, err := ledger.Committed(ctx, []uuid.UUID{canary})
+func expectCommitted(ctx context.Context, p *Proven, canary uuid.UUID, want bool, when string) error {
+	ids, err := p.Committed(ctx, []uuid.UUID{canary})
 	if err != nil {
 		return fmt.Errorf("look up the canary: %w", err)
 	}

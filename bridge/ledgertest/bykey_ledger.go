@@ -111,14 +111,14 @@ func (l *keyedLedger) steps(t *testing.T) []step {
 	}
 	settle := func(id uuid.UUID, want driver.Outcome) func(context.Context) error {
 		return func(ctx context.Context) error {
-			outcome, err := l.ledger.Settle(ctx, id, wait)
+			outcome, _, err := l.ledger.Settle(ctx, id, wait)
 			return must("the outcome", outcome, want, err)
 		}
 	}
 	steps := []step{
 		{what: "forget what is not there", do: forget(missing)},
 		{what: "look up", do: func(ctx context.Context) error {
-			found, err := l.ledger.Committed(ctx, slices.Concat(known, missing))
+			found, _, err := l.ledger.Committed(ctx, slices.Concat(known, missing))
 			return must("the number of IDs found", len(found), len(known), err)
 		}},
 		{what: "settle what was rolled back", do: settle(missing[0], driver.RolledBack)},

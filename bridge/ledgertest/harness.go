@@ -232,7 +232,7 @@ func awaitWaiting(t *testing.T, h Harness, db *sql.DB, n int) {
 // expectSettled fails unless the outcome of id is want, at once.
 func (d *database) expectSettled(t *testing.T, id uuid.UUID, want driver.Outcome) {
 	t.Helper()
-	outcome, err := d.ledger.Settle(t.Context(), id, wait)
+	outcome, _, err := d.ledger.Settle(t.Context(), id, wait)
 	check(t, err, "settle")
 	if outcome != want {
 		t.Fatalf("settle says %q, must say %q", outcome, want)
@@ -242,7 +242,7 @@ func (d *database) expectSettled(t *testing.T, id uuid.UUID, want driver.Outcome
 // expectCommitted fails unless the non-waiting lookup finds just want of asked.
 func (d *database) expectCommitted(t *testing.T, asked []uuid.UUID, want ...uuid.UUID) {
 	t.Helper()
-	found, err := d.ledger.Committed(bounded(t), asked)
+	found, _, err := d.ledger.Committed(bounded(t), asked)
 	check(t, err, "look up")
 	if len(found) != len(want) {
 		t.Fatalf("the lookup found %d IDs, must find %d", len(found), len(want))

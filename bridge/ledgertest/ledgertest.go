@@ -47,8 +47,10 @@ func Run(t *testing.T, h Harness) {
 		{"no IDs are no work", testNoIDs},
 		{"an ID without a row is refused, and its row is kept", testOwnRows},
 
+		{"every outcome names the server, and all connections name the same one", testInstance},
 		{"the ledger passes the proof", func(t *testing.T, d *database) {
-			check(t, driver.Prove(t.Context(), d.ledger), "prove")
+			_, err := driver.Prove(t.Context(), d.ledger)
+			check(t, err, "prove")
 		}},
 	}, []test[*database]{
 		{"settle waits for an open transaction and tells its rollback", testSettleTellsRollback},

@@ -33,7 +33,7 @@ func testLookupOpen(t *testing.T, d *database) {
 func testManyIDs(t *testing.T, d *database) {
 	ids := newIDs(many)
 	d.commit(t, ids...)
-	found, err := d.ledger.Committed(t.Context(), ids)
+	found, _, err := d.ledger.Committed(t.Context(), ids)
 	check(t, err, "look up")
 	set := make(map[uuid.UUID]bool, many)
 	for _, id := range found {

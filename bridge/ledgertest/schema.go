@@ -132,10 +132,10 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	tx := begin(t, d.sender.DB())
 	refused("record", true, d.sender.Record(ctx, h.in(tx), []uuid.UUID{newID()}))
 	check(t, tx.Rollback(), "roll back")
-	found, err := d.ledger.Committed(ctx, []uuid.UUID{committed})
+	found, _, err := d.ledger.Committed(ctx, []uuid.UUID{committed})
 	refused("look up", len(found) == 0, err)
 	for _, id := range []uuid.UUID{committed, unknown} {
-		outcome, err := d.ledger.Settle(ctx, id, wait)
+		outcome, _, err := d.ledger.Settle(ctx, id, wait)
 		refused("settle", outcome == driver.StillOpen, err)
 	}
 	if d.ledger.Check(ctx) == nil {

@@ -12,6 +12,12 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
+// settle is the outcome alone.
+func settle(ctx context.Context, ledger driver.Ledger, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+	outcome, _, err := ledger.Settle(ctx, id, wait)
+	return outcome, err
+}
+
 func testSettleTellsCommit(t *testing.T, d *database) {
 	testSettleTells(t, d, driver.Committed, func(tx *sql.Tx) error { return tx.Commit() })
 }
@@ -31,7 +37,7 @@ func testSettleTellsKill(t *testing.T, d *database) {
 func testSettleTells(t *testing.T, d *database, want driver.Outcome, end func(*sql.Tx) error) {
 	id := newID()
 	tx := d.begin(t, id)
-	settled := beside(func() (driver.Outcome, error) { return d.ledger.Settle(t.Context(), id, wait) })
+	settled := beside(func() (driver.Outcome, error) { return settle(t.Context(), d.ledger, id, wait) })
 	d.waiting(t, 1)
 	ended := time.Now()
 	check(t, end(tx), "end the transaction")
@@ -54,7 +60,7 @@ func expectStillOpen(t *testing.T, d *database, id uuid.UUID) {
 	ctx, cancel := context.WithTimeout(t.Context(), prompt) // for one that has no bound
 	defer cancel()
 	start := time.Now()
-	outcome, err := d.ledger.Settle(ctx, id, short)
+	outcome, _, err := d.ledger.Settle(ctx, id, short)
 	check(t, err, "settle")
 	waited := time.Since(start)
 	if outcome != driver.StillOpen {
@@ -90,6 +96,31 @@ func testSettleStillOpen(t *testing.T, d *database) {
 	single.expectSettled(t, id, driver.RolledBack)
 }
 
+func testInstance(t *testing.T, d *database) {
+	known, unknown := newID(), newID()
+	tx := d.begin(t, known)
+	instance, err := d.ledger.Instance(t.Context(), d.in(tx))
+	check(t, err, "name the server")
+	if instance == "" {
+		t.Fatal("the server has no name")
+	}
+	check(t, tx.Commit(), "commit")
+	elsewhere, err := d.Open(t.Context(), d.connect())
+	check(t, err, "open")
+	for _, ledger := range []driver.Ledger{d.ledger, elsewhere} {
+		for id, outcome := range map[uuid.UUID]driver.Outcome{known: driver.Committed, unknown: driver.RolledBack} {
+			_, from, err := ledger.Committed(t.Context(), []uuid.UUID{id})
+			if err != nil || from != instance {
+				t.Errorf("the lookup of an ID that is %s is answered by %q, %v, must be %q", outcome, from, err, instance)
+			}
+			got, from, err := ledger.Settle(t.Context(), id, wait)
+			if err != nil || got != outcome || from != instance {
+				t.Errorf("the settle says %s, from %q, %v, must say %s from %q", got, from, err, outcome, instance)
+			}
+		}
+	}
+}
+
 func testSettleUnknown(t *testing.T, d *database) {
 	id := newID()
 	d.expectSettled(t, id, driver.RolledBack)
@@ -104,7 +135,7 @@ func testSettleCancelled(t *testing.T, d *database) {
 	tx := d.begin(t, id)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	settled := beside(func() (driver.Outcome, error) { return d.ledger.Settle(ctx, id, wait) })
+	settled := beside(func() (driver.Outcome, error) { return settle(ctx, d.ledger, id, wait) })
 	d.waiting(t, 1)
 	start := time.Now()
 	cancel()
@@ -140,7 +171,7 @@ func testSettleDeadline(t *testing.T, d *database) {
 	d.begin(t, id)
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
-	outcome, err := ledger.Settle(ctx, id, wait)
+	outcome, _, err := ledger.Settle(ctx, id, wait)
 	check(t, err, "settle")
 	if outcome != driver.StillOpen || ctx.Err() != nil {
 		t.Fatalf("settle says %q, its deadline has passed: %t", outcome, ctx.Err() != nil)
@@ -196,7 +227,7 @@ func settleAll(t *testing.T, d *database, ids []uuid.UUID, end func(), want func
 	t.Helper()
 	var settled []<-chan reply[driver.Outcome]
 	for _, id := range ids {
-		settled = append(settled, beside(func() (driver.Outcome, error) { return d.ledger.Settle(t.Context(), id, wait) }))
+		settled = append(settled, beside(func() (driver.Outcome, error) { return settle(t.Context(), d.ledger, id, wait) }))
 	}
 	d.waiting(t, len(ids))
 	end()

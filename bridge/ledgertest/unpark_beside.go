@@ -137,10 +137,10 @@ func testUnparkStress(t *testing.T, p *parking) {
 			for ids := range staged {
 				ids = slices.Clone(ids)
 				rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
-				if _, err := p.ledger.Committed(t.Context(), ids); err != nil {
+				if _, _, err := p.ledger.Committed(t.Context(), ids); err != nil {
 					t.Errorf("look up: %v", err)
 				}
-				if _, err := p.ledger.Settle(t.Context(), ids[0], wait); err != nil {
+				if _, _, err := p.ledger.Settle(t.Context(), ids[0], wait); err != nil {
 					t.Errorf("settle: %v", err)
 				}
 				if err := p.ledger.Forget(t.Context(), ids); err != nil {

@@ -190,7 +190,7 @@ func testHoldersCostNoConnection(t *testing.T, w *watching) {
 func testHoldersMany(t *testing.T, w *watching) {
 	id := newID()
 	tx := w.opened(t, id)
-	settled := beside(func() (driver.Outcome, error) { return w.ledger.Settle(t.Context(), id, wait) })
+	settled := beside(func() (driver.Outcome, error) { return settle(t.Context(), w.ledger, id, wait) })
 	w.waiting(t, 1)
 	answers := make([][]inspect.Holder, 4)
 	errs := make([]error, len(answers))

@@ -49,7 +49,10 @@
 //
 // Every lookup and every INSERT also checks the ledger's identity. Settle checks as well that
 // the server is not read-only (read_only, innodb_read_only): a proxy or a failover may have led
-// it to a replica, where nobody holds the sender's locks.
+// it to a replica, where nobody holds the sender's locks. Every outcome also names the server, by
+// its server_uuid (MySQL), hostname, port, server_id and the second of its start, which UUID_SHORT
+// tells. A verifier believes one server only. It takes a server that restarts within a second of
+// its start for the same.
 //
 // # Durability
 //

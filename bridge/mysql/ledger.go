@@ -30,6 +30,7 @@ type Ledger struct {
 	db     *sqlx.DB
 	column column
 	flush  *flush
+	start  *start
 }
 
 var _ driver.Ledger = (*Ledger)(nil)
@@ -38,7 +39,7 @@ var _ driver.Ledger = (*Ledger)(nil)
 // version or of an engine without transactions, the error wraps bridge.ErrNoSchema. db stays
 // the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l := &Ledger{db: sqlx.NewDb(db, "mysql"), column: ledgerColumn, flush: newFlush()}
+	l := &Ledger{db: sqlx.NewDb(db, "mysql"), column: ledgerColumn, flush: newFlush(), start: new(start)}
 	var err error
 	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
 		return nil, err
@@ -55,6 +56,7 @@ func (l *Ledger) verbs() tables.Verbs {
 		Check:       func(ctx context.Context) error { return errors.Join(l.checkVariables(ctx), l.checkReplica(ctx)) },
 		Record:      l.record,
 		Park:        l.park,
+		Instance:    l.nameInstance,
 		Committed:   l.committed,
 		Settle:      l.settle,
 		Table:       l.column.table,
@@ -77,35 +79,36 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int
 
 // committed reads the rows of ids with one statement in a transaction of its own at
 // READ COMMITTED, whatever the connection's isolation level is.
-func (l *Ledger) committed(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID, err error) {
+func (l *Ledger) committed(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID, from driver.Instance, err error) {
 	var durable bool
 	err = readCommitted(ctx, l.db, func(tx *sqlx.Tx) (err error) {
-		found, durable, err = l.find(ctx, tx, ids)
+		found, from, durable, err = l.find(ctx, tx, ids)
 		return err
 	})
 	if err == nil && len(found) > 0 && !durable {
 		err = l.makeDurable(ctx)
 	}
-	return found, err
+	return found, from, err
 }
 
-func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, ids []uuid.UUID) (found []uuid.UUID, durable bool, err error) {
+func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, ids []uuid.UUID) (found []uuid.UUID, from driver.Instance, durable bool, err error) {
 	var rows []struct {
 		ID     uuid.NullUUID
 		Logged bool
+		instance
 	}
 	if err := tx.SelectContext(ctx, &rows, l.statement(committed, array(ids))); err != nil {
-		return nil, false, err
+		return nil, "", false, err
 	}
 	if len(rows) == 0 {
-		return nil, false, tables.OtherLedger(l.Identity())
+		return nil, "", false, tables.OtherLedger(l.Identity())
 	}
 	for _, row := range rows {
 		if row.ID.Valid {
 			found = append(found, row.ID.UUID)
 		}
 	}
-	return found, rows[0].Logged, nil
+	return found, l.start.name(rows[0].instance), rows[0].Logged, nil
 }
 
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {

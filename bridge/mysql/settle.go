@@ -16,43 +16,44 @@ import (
 // innodb_lock_wait_timeout bounds the wait: it is in whole seconds, so wait is
 // rounded up; for a deadline of ctx it is rounded down, though to a second at least. A shorter
 // max_statement_time or max_execution_time of the session bounds it too.
-func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (outcome driver.Outcome, err error) {
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (outcome driver.Outcome, from driver.Instance, err error) {
 	var durable bool
 	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) (err error) {
 		if began != nil {
 			err = began(conn)
 		}
 		if err == nil {
-			outcome, durable, err = l.settleOn(ctx, conn, id, tables.Wait(ctx, wait, time.Second))
+			outcome, from, durable, err = l.settleOn(ctx, conn, id, tables.Wait(ctx, wait, time.Second))
 		}
 		return err
 	})
 	if err == nil && outcome == driver.Committed && !durable {
 		err = l.makeDurable(ctx)
 	}
-	return outcome, err
+	return outcome, from, err
 }
 
 // settleOn leaves the connection as it was, unless it returns an error.
-func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, seconds int64) (outcome driver.Outcome, durable bool, err error) {
+func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, seconds int64) (outcome driver.Outcome, from driver.Instance, durable bool, err error) {
 	var usual int64
 	if err := conn.GetContext(ctx, &usual, `SELECT @@SESSION.innodb_lock_wait_timeout`); err != nil {
-		return driver.StillOpen, false, fmt.Errorf("read innodb_lock_wait_timeout: %w", err)
+		return driver.StillOpen, "", false, fmt.Errorf("read innodb_lock_wait_timeout: %w", err)
 	}
 	if err := setLockWait(ctx, conn, seconds); err != nil {
-		return driver.StillOpen, false, err
+		return driver.StillOpen, "", false, err
 	}
-	if outcome, durable, err = l.settleLocked(ctx, conn, id); err != nil {
-		return driver.StillOpen, false, err
+	if outcome, from, durable, err = l.settleLocked(ctx, conn, id); err != nil {
+		return driver.StillOpen, "", false, err
 	}
-	return outcome, durable, setLockWait(ctx, conn, usual)
+	return outcome, from, durable, setLockWait(ctx, conn, usual)
 }
 
-func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (outcome driver.Outcome, durable bool, err error) {
+func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (outcome driver.Outcome, from driver.Instance, durable bool, err error) {
 	var rows []struct {
 		ID       uuid.NullUUID
 		Logged   bool
 		ReadOnly string `db:"read_only"`
+		instance
 	}
 	err = readCommitted(ctx, conn, func(tx *sqlx.Tx) error {
 		rows = nil
@@ -60,19 +61,20 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 	})
 	switch {
 	case waitEnded(err):
-		return driver.StillOpen, false, nil
+		return driver.StillOpen, "", false, nil
 	case err != nil:
-		return driver.StillOpen, false, err
+		return driver.StillOpen, "", false, err
 	case len(rows) == 0:
-		return driver.StillOpen, false, tables.OtherLedger(l.Identity())
+		return driver.StillOpen, "", false, tables.OtherLedger(l.Identity())
 	}
 	if err := takesWrites(rows[0].ReadOnly); err != nil {
-		return driver.StillOpen, false, err
+		return driver.StillOpen, "", false, err
 	}
+	from = l.start.name(rows[0].instance)
 	if rows[0].ID.Valid {
-		return driver.Committed, rows[0].Logged, nil
+		return driver.Committed, from, rows[0].Logged, nil
 	}
-	return driver.RolledBack, true, nil
+	return driver.RolledBack, from, true, nil
 }
 
 func setLockWait(ctx context.Context, conn *sqlx.Conn, seconds int64) error {

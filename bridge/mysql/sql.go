@@ -32,8 +32,14 @@ SELECT UNHEX('%[1]s') FROM bridge_identity i WHERE i.one = 1 AND i.identity = UN
 	recordMany = `INSERT INTO bridge_ledger (id)
 SELECT ids.id FROM bridge_identity i STRAIGHT_JOIN ` + ids + ` WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 
+	// server names the instance, and started is when it did, in seconds since 1970, with a part of
+	// its server_id before it: UUID_SHORT counts from there in its last 24 bits. It stands in a
+	// table of its own, so that each statement counts once and not for each row.
+	server  = `CONCAT_WS(' ', /*!80000 @@GLOBAL.server_uuid, */ @@GLOBAL.hostname, @@GLOBAL.port, @@GLOBAL.server_id) AS server, s.started`
+	started = `(SELECT UUID_SHORT() >> 24 AS started) s`
+
 	// One row at least if the identity is right, with a null id for what is not found.
-	committed = `SELECT l.%[4]s AS id, ` + logged + ` FROM bridge_identity i STRAIGHT_JOIN ` + ids + `
+	committed = `SELECT l.%[4]s AS id, ` + logged + `, ` + server + ` FROM ` + started + ` STRAIGHT_JOIN bridge_identity i STRAIGHT_JOIN ` + ids + `
 LEFT JOIN %[3]s ON l.%[4]s = ids.id WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 
 	// Whether the server takes writes, see takesWrites. A pool may have come to a replica
@@ -42,7 +48,7 @@ LEFT JOIN %[3]s ON l.%[4]s = ids.id WHERE i.one = 1 AND i.identity = UNHEX('%[2]
 	readOnly = `CONCAT_WS(' ', @@GLOBAL.read_only, @@GLOBAL.innodb_read_only) AS read_only`
 
 	// One row if the identity is right, with a null id if there is none.
-	settle = `SELECT l.%[4]s AS id, ` + logged + `, ` + readOnly + ` FROM bridge_identity i
+	settle = `SELECT l.%[4]s AS id, ` + logged + `, ` + readOnly + `, ` + server + ` FROM ` + started + ` STRAIGHT_JOIN bridge_identity i
 LEFT JOIN %[3]s ON l.%[4]s = UNHEX('%[1]s') WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') LOCK IN SHARE MODE`
 
 	forget = `DELETE l FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id`

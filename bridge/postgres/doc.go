@@ -21,7 +21,10 @@
 // that anybody could wait for, so it takes part in no deadlock.
 //
 // Every lookup and every INSERT also checks the ledger's identity. So a pool that has been led
-// to another database gets an error and not a verdict.
+// to another database gets an error and not a verdict. A copy of the database has the same
+// identity. So every outcome also names the server, by its port and the time of its start
+// (pg_postmaster_start_time), to the microsecond: a verifier believes one server only, and after
+// a restart proves anew. Only a machine that was cloned while the server ran has the same name.
 //
 // The non-waiting lookup is one SELECT in its own snapshot. PostgreSQL has no dirty reads at
 // any isolation level, so a row that it finds has committed. The lookup and the DELETE are in

@@ -41,8 +41,14 @@ SELECT $1::text::uuid FROM bridge_identity WHERE identity = $2::text::uuid`
 	recordMany = `INSERT INTO bridge_ledger (id)
 SELECT unnest((SELECT $1::text::uuid[])) FROM bridge_identity WHERE identity = $2::text::uuid`
 
+	// server names the instance: no two servers on one machine have a port in common, and
+	// hardly two on different machines have begun in the same microsecond. A restart is another
+	// instance. The address is not asked for, since one server may have several.
+	server = `(SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint) AS started,
+	(SELECT current_setting('port')::integer) AS port`
+
 	// One row at least if the identity is right, with a null id if nothing is found.
-	committed = `SELECT l.id FROM bridge_identity i
+	committed = `SELECT l.id, ` + server + ` FROM bridge_identity i
 LEFT JOIN bridge_committed($1::text::uuid[]) AS l (id) ON true WHERE i.identity = $2::text::uuid`
 
 	// settles is how a settle begins.
@@ -56,7 +62,7 @@ LEFT JOIN bridge_committed($1::text::uuid[]) AS l (id) ON true WHERE i.identity 
 ), inserted AS (
 	INSERT INTO bridge_ledger (id) SELECT $1::text::uuid FROM own ON CONFLICT DO NOTHING RETURNING id
 )
-SELECT (SELECT count(*) FROM own) AS own, (SELECT count(*) FROM inserted) AS inserted`
+SELECT (SELECT count(*) FROM own) AS own, (SELECT count(*) FROM inserted) AS inserted, ` + server
 
 	// A DELETE that a crash undoes costs a duplicate or leaves an orphan row, and no
 	// more, so it need not wait for the disk.
@@ -106,7 +112,8 @@ func (l *Ledger) verbs() tables.Verbs {
 		Check:    func(ctx context.Context) error { return l.check(ctx, "bridge_ledger") },
 		Record:   l.record,
 		Park:     l.park,
-		Committed: func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+		Instance: nameInstance,
+		Committed: func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 			return l.find(ctx, l.db, committed, ids)
 		},
 		Settle:      l.settle,
@@ -131,12 +138,40 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int
 
 // find reads the rows of ids with one statement in a snapshot of its own, which at every
 // isolation level holds only what has committed.
-func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement string, ids []uuid.UUID) ([]uuid.UUID, error) {
-	var rows []uuid.NullUUID
-	if err := sqlx.SelectContext(ctx, q, &rows, statement, array(ids), l.Identity().String()); err != nil {
-		return nil, err
+func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement string, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+	var rows []struct {
+		ID uuid.NullUUID
+		instance
 	}
-	return tables.Found(rows, l.Identity())
+	if err := sqlx.SelectContext(ctx, q, &rows, statement, array(ids), l.Identity().String()); err != nil {
+		return nil, "", err
+	}
+	if len(rows) == 0 {
+		return nil, "", tables.OtherLedger(l.Identity())
+	}
+	var found []uuid.UUID
+	for _, row := range rows {
+		if row.ID.Valid {
+			found = append(found, row.ID.UUID)
+		}
+	}
+	return found, rows[0].name(), nil
+}
+
+// An instance is the answer of server.
+type instance struct {
+	Started int64 // microseconds since 1970
+	Port    int
+}
+
+func (i instance) name() driver.Instance {
+	return driver.Instance(fmt.Sprintf("the server on port %d that started at %s", i.Port, time.UnixMicro(i.Started).UTC().Format(time.RFC3339Nano)))
+}
+
+func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
+	var i instance
+	err := tables.QueryRow(ctx, tx, `SELECT `+server, nil, &i.Started, &i.Port)
+	return i.name(), err
 }
 
 // settle inserts the ID in a transaction of its own, which waits for whoever has
@@ -144,41 +179,44 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 // milliseconds; a shorter statement_timeout of the role bounds it too, and so does
 // a deadline of ctx. If the process dies in between, the server rolls back when it
 // sees the connection gone.
-func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, error) {
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would be for ever
 	// At a higher level than READ COMMITTED a row that is committed while we wait
 	// would be a serialization failure.
 	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return driver.StillOpen, fmt.Errorf("begin: %w", err)
+		return driver.StillOpen, "", fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
 
 	if began != nil {
 		if err := began(tx); err != nil {
-			return driver.StillOpen, err
+			return driver.StillOpen, "", err
 		}
 	}
-	var n struct{ Own, Inserted int }
+	var n struct {
+		Own, Inserted int
+		instance
+	}
 	err = tx.GetContext(ctx, &n, settle, id.String(), l.Identity().String(), strconv.FormatInt(milliseconds, 10))
 	switch {
 	case err != nil:
 		return stillOpen(ctx, err)
 	case n.Own != 1:
-		return driver.StillOpen, tables.OtherLedger(l.Identity())
+		return driver.StillOpen, "", tables.OtherLedger(l.Identity())
 	case n.Inserted == 0:
-		return driver.Committed, nil
+		return driver.Committed, n.name(), nil
 	default:
-		return driver.RolledBack, nil
+		return driver.RolledBack, n.name(), nil
 	}
 }
 
 // stillOpen is the outcome of a settle that err has ended.
-func stillOpen(ctx context.Context, err error) (driver.Outcome, error) {
+func stillOpen(ctx context.Context, err error) (driver.Outcome, driver.Instance, error) {
 	if ctx.Err() == nil && waitEnded(err) {
 		err = nil
 	}
-	return driver.StillOpen, err
+	return driver.StillOpen, "", err
 }
 
 // forget does not wait for the disk.

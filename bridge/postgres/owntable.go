@@ -42,9 +42,9 @@ SELECT pg_advisory_xact_lock_shared($1::text::bigint) FROM patience`
 	outcome = `SELECT (SELECT count(*) FROM bridge_identity WHERE identity = $2::text::uuid) AS own,
 	(SELECT count(*) FROM %[1]s l WHERE l.%[2]s = $1::text::uuid
 		AND CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END) AS found,
-	pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS standby`
+	pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean AS standby, ` + server
 
-	ownCommitted = `SELECT l.%[2]s FROM bridge_identity i
+	ownCommitted = `SELECT l.%[2]s AS id, ` + server + ` FROM bridge_identity i
 LEFT JOIN (unnest($1::text::uuid[]) AS ids(id) JOIN %[1]s l ON l.%[2]s = ids.id)
 ON CASE WHEN $1::text IS NULL THEN ` + neverKept + ` ELSE true END WHERE i.identity = $2::text::uuid`
 )
@@ -81,7 +81,7 @@ func newOwnLedger(ledger *Ledger, own bridge.OwnTable, table, column string, pro
 	hold, committed := fmt.Sprintf(hold, table, column), fmt.Sprintf(ownCommitted, table, column)
 	verbs := ledger.verbs()
 	verbs.Table, verbs.Settle = table, o.settle
-	verbs.Committed = func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	verbs.Committed = func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 		return ledger.find(ctx, ledger.db, committed, ids)
 	}
 	verbs.Check = func(ctx context.Context) error { return ledger.check(ctx, "bridge_ledger", table) }
@@ -105,18 +105,18 @@ type ownTable struct {
 
 // settle waits for the lock of the ID, and reads the row. lock_timeout bounds the
 // wait, as in the other settle.
-func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, error) {
+func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond)
 	// At READ COMMITTED each statement has a snapshot of its own: that of the second
 	// one must not be older than the lock.
 	tx, err := o.ledger.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return driver.StillOpen, fmt.Errorf("begin: %w", err)
+		return driver.StillOpen, "", fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
 	if began != nil {
 		if err := began(tx); err != nil {
-			return driver.StillOpen, err
+			return driver.StillOpen, "", err
 		}
 	}
 	if _, err := tx.ExecContext(ctx, await, strconv.FormatInt(key(id), 10), strconv.FormatInt(milliseconds, 10)); err != nil {
@@ -125,19 +125,20 @@ func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration, 
 	var n struct {
 		Own, Found int
 		Standby    bool
+		instance
 	}
 	err = tx.GetContext(ctx, &n, o.outcome, id.String(), o.ledger.Identity().String())
 	switch {
 	case err != nil:
 		return stillOpen(ctx, err)
 	case n.Standby:
-		return driver.StillOpen, fmt.Errorf("%w: it is in recovery or read-only", bridge.ErrNotPrimary)
+		return driver.StillOpen, "", fmt.Errorf("%w: it is in recovery or read-only", bridge.ErrNotPrimary)
 	case n.Own != 1:
-		return driver.StillOpen, tables.OtherLedger(o.ledger.Identity())
+		return driver.StillOpen, "", tables.OtherLedger(o.ledger.Identity())
 	case n.Found > 0:
-		return driver.Committed, nil
+		return driver.Committed, n.name(), nil
 	default:
-		return driver.RolledBack, nil
+		return driver.RolledBack, n.name(), nil
 	}
 }
 

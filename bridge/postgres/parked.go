@@ -83,7 +83,8 @@ func (s shelf) Take(ctx context.Context, after uuid.UUID, limit int) (taken []ta
 // Recorded reads a snapshot that is younger than the locks of the taken rows: with
 // these their rows in the ledger were committed.
 func (s shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	return s.ledger.find(ctx, s, committed, ids)
+	found, _, err := s.ledger.find(ctx, s, committed, ids)
+	return found, err
 }
 
 func (s shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []driver.Parked, err error) {

@@ -19,6 +19,9 @@
 // BEGIN IMMEDIATE as a mere read transaction while another process writes. So Settle also
 // writes, and rolls back.
 //
+// Every outcome also names the file, by its path, device and inode (on Windows by its path). If
+// another file is put in its place, a verifier begins anew.
+//
 // # Parked messages and orphans
 //
 // A parked message is a row of bridge_parked. While Unpark stages it holds no lock, since every

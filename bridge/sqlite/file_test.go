@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"database/sql"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +16,23 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
+
+// The connections of the pool go on with the file that is gone.
+func TestAProofEndsWithItsFile(t *testing.T) {
+	file, sender := newLedger(t, "")
+	ledger := openLedger(t, file, "")
+	proven, err := driver.Prove(t.Context(), ledger)
+	must(t, err)
+	id := newID()
+	_, err = proven.Settle(t.Context(), id, time.Second)
+	must(t, err)
+	_, err = sender.DB().ExecContext(t.Context(), "VACUUM INTO ?", file+".copy")
+	must(t, err)
+	must(t, os.Rename(file+".copy", file))
+	if outcome, err := proven.Settle(t.Context(), id, time.Second); !errors.Is(err, bridge.ErrOtherInstance) {
+		t.Errorf("settle: %q, %v, must be %v", outcome, err, bridge.ErrOtherInstance)
+	}
+}
 
 func TestFileNotInWALModeIsRefused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ledger.db")
@@ -35,7 +53,7 @@ func TestReadOnlyFileSettlesNothing(t *testing.T) {
 			reader := openLedger(t, file, options)
 			id := newID()
 			record(t, sender, id)
-			outcome, err := reader.Settle(t.Context(), id, time.Second)
+			outcome, _, err := reader.Settle(t.Context(), id, time.Second)
 			if outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
 				t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
 			}
@@ -53,7 +71,7 @@ func TestDirtyReadsAreNotBelieved(t *testing.T) {
 	dirty := openLedger(t, file, "cache=shared&_pragma=read_uncommitted(1)")
 	id := newID()
 	record(t, ledger, id)
-	if found, err := dirty.Committed(t.Context(), []uuid.UUID{id}); len(found) > 0 || err == nil || !strings.Contains(err.Error(), "read_uncommitted") {
+	if found, _, err := dirty.Committed(t.Context(), []uuid.UUID{id}); len(found) > 0 || err == nil || !strings.Contains(err.Error(), "read_uncommitted") {
 		t.Errorf("look up: %v, %v", found, err)
 	}
 }
@@ -76,7 +94,7 @@ func TestSettleLeavesTheConnectionAsItWas(t *testing.T) {
 func TestPoolOfOneIsNoProof(t *testing.T) {
 	_, ledger := newLedger(t, "")
 	ledger.DB().SetMaxOpenConns(1)
-	if err := driver.Prove(t.Context(), ledger); err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "one connection") {
+	if _, err := driver.Prove(t.Context(), ledger); err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "one connection") {
 		t.Errorf("the proof says %v", err)
 	}
 }
@@ -112,7 +130,7 @@ func record(t *testing.T, ledger *sqlite.Ledger, id uuid.UUID) {
 
 func expectOutcome(t *testing.T, ledger driver.Ledger, id uuid.UUID, want driver.Outcome) {
 	t.Helper()
-	outcome, err := ledger.Settle(t.Context(), id, time.Second)
+	outcome, _, err := ledger.Settle(t.Context(), id, time.Second)
 	must(t, err)
 	if outcome != want {
 		t.Errorf("settle says %q, must say %q", outcome, want)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,8 +22,11 @@ const (
 	record = `INSERT INTO bridge_ledger (id)
 SELECT ids.value FROM bridge_identity i, json_each(?) ids WHERE i.identity = ?`
 
+	// server is the file's path, "" if the database is in memory.
+	server = `(SELECT file FROM pragma_database_list WHERE name = 'main') AS file`
+
 	// One row at least if the identity is right, with a null id if nothing is found.
-	committed = `SELECT l.%[2]s AS id, r.read_uncommitted AS dirty FROM bridge_identity i, pragma_read_uncommitted r
+	committed = `SELECT l.%[2]s AS id, r.read_uncommitted AS dirty, ` + server + ` FROM bridge_identity i, pragma_read_uncommitted r
 LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identity = ?`
 
 	forget = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?))`
@@ -54,14 +58,17 @@ func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 
 func (l *Ledger) verbs() tables.Verbs {
 	return tables.Verbs{
-		Classify:    func(err error, _ string) error { return classify(err) },
-		Most:        tables.Chunk,
-		Tick:        time.Second,
-		Identity:    l.readIdentity,
-		Check:       l.check,
-		Record:      l.record,
-		Park:        l.park,
-		Committed:   func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) { return l.lookUp(ctx, l.db, ids) },
+		Classify: func(err error, _ string) error { return classify(err) },
+		Most:     tables.Chunk,
+		Tick:     time.Second,
+		Identity: l.readIdentity,
+		Check:    l.check,
+		Record:   l.record,
+		Park:     l.park,
+		Instance: nameInstance,
+		Committed: func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+			return l.lookUp(ctx, l.db, ids)
+		},
 		Settle:      l.settle,
 		Forget:      l.forget,
 		Shelf:       l.openShelf,
@@ -79,19 +86,24 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int
 
 // lookUp reads the rows of ids from the last commit, which in WAL mode no writer keeps it
 // from.
-func (l *Ledger) lookUp(ctx context.Context, q sqlx.QueryerContext, ids []uuid.UUID) ([]uuid.UUID, error) {
+func (l *Ledger) lookUp(ctx context.Context, q sqlx.QueryerContext, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 	var rows []struct {
 		ID    uuid.NullUUID
 		Dirty bool
+		File  sql.NullString
 	}
 	if err := sqlx.SelectContext(ctx, q, &rows, l.committed, array(ids), l.Identity().String()); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if len(rows) == 0 {
-		return nil, tables.OtherLedger(l.Identity())
+		return nil, "", tables.OtherLedger(l.Identity())
 	}
 	if rows[0].Dirty {
-		return nil, fmt.Errorf("the connection reads uncommitted rows: set PRAGMA read_uncommitted to 0")
+		return nil, "", fmt.Errorf("the connection reads uncommitted rows: set PRAGMA read_uncommitted to 0")
+	}
+	from, err := instanceOf(rows[0].File.String)
+	if err != nil {
+		return nil, "", err
 	}
 	var found []uuid.UUID
 	for _, row := range rows {
@@ -99,7 +111,28 @@ func (l *Ledger) lookUp(ctx context.Context, q sqlx.QueryerContext, ids []uuid.U
 			found = append(found, row.ID.UUID)
 		}
 	}
-	return found, nil
+	return found, from, nil
+}
+
+func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
+	var file sql.NullString
+	if err := tables.QueryRow(ctx, tx, `SELECT `+server, nil, &file); err != nil {
+		return "", err
+	}
+	return instanceOf(file.String)
+}
+
+// instanceOf names the file: by its path, and by the number that the file system knows it by, if
+// it tells. So a file that was put in the place of another is another instance.
+func instanceOf(path string) (driver.Instance, error) {
+	if path == "" {
+		return "a database in memory", nil
+	}
+	file, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	return driver.Instance("the file " + path + number(file)), nil
 }
 
 // forget waits for other writers as long as the connection's busy_timeout allows.
@@ -111,7 +144,7 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
 // check tells whether the file can be written: a read-only one refuses it, whoever is
 // writing.
 func (l *Ledger) check(ctx context.Context) error {
-	_, err := l.settle(ctx, uuid.New(), time.Millisecond, nil)
+	_, _, err := l.settle(ctx, uuid.New(), time.Millisecond, nil)
 	return err
 }
 

@@ -59,7 +59,8 @@ func (s *shelf) Take(ctx context.Context, after uuid.UUID, limit int) (taken []t
 }
 
 func (s *shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	return s.ledger.lookUp(ctx, s.ledger.db, ids)
+	found, _, err := s.ledger.lookUp(ctx, s.ledger.db, ids)
+	return found, err
 }
 
 func (s *shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []driver.Parked, err error) {

@@ -27,68 +27,68 @@ const slice = 100 * time.Millisecond
 // rolls back: this leaves no trace in the file. Any writer, not only the one that
 // recorded the ID, makes it wait, and at the end of wait, which is 100 ms late at
 // most, StillOpen.
-func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, _ func(sqlx.QueryerContext) error) (outcome driver.Outcome, err error) {
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, _ func(sqlx.QueryerContext) error) (outcome driver.Outcome, from driver.Instance, err error) {
 	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) (err error) {
-		outcome, err = l.settleOn(ctx, conn, id, wait)
+		outcome, from, err = l.settleOn(ctx, conn, id, wait)
 		return err
 	})
-	return outcome, err
+	return outcome, from, err
 }
 
 // settleOn leaves the connection as it was, unless it returns an error.
-func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
 	var usual int64
 	if err := conn.GetContext(ctx, &usual, `PRAGMA busy_timeout`); err != nil {
-		return driver.StillOpen, fmt.Errorf("read busy_timeout: %w", err)
+		return driver.StillOpen, "", fmt.Errorf("read busy_timeout: %w", err)
 	}
 	wait = time.Duration(tables.Wait(ctx, wait, time.Millisecond)) * time.Millisecond
 	deadline := time.Now().Add(wait)
 	if err := setBusyTimeout(ctx, conn, max(1, min(wait, slice).Milliseconds())); err != nil {
-		return driver.StillOpen, err
+		return driver.StillOpen, "", err
 	}
-	outcome, err := l.settleLocked(ctx, conn, id, deadline)
+	outcome, from, err := l.settleLocked(ctx, conn, id, deadline)
 	if err != nil {
-		return driver.StillOpen, err
+		return driver.StillOpen, "", err
 	}
-	return outcome, setBusyTimeout(ctx, conn, usual)
+	return outcome, from, setBusyTimeout(ctx, conn, usual)
 }
 
-func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, deadline time.Time) (driver.Outcome, error) {
+func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, deadline time.Time) (driver.Outcome, driver.Instance, error) {
 	for {
 		_, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`)
 		if err == nil {
 			break
 		}
 		if !isBusy(err) {
-			return driver.StillOpen, err
+			return driver.StillOpen, "", err
 		}
 		if time.Now().After(deadline) {
-			return driver.StillOpen, nil // no transaction was begun
+			return driver.StillOpen, "", nil // no transaction was begun
 		}
 	}
-	outcome, err := l.settleAlone(ctx, conn, id)
+	outcome, from, err := l.settleAlone(ctx, conn, id)
 	if err != nil {
-		return driver.StillOpen, err
+		return driver.StillOpen, "", err
 	}
 	if _, err := conn.ExecContext(ctx, `ROLLBACK`); err != nil {
-		return driver.StillOpen, fmt.Errorf("roll back: %w", err)
+		return driver.StillOpen, "", fmt.Errorf("roll back: %w", err)
 	}
-	return outcome, nil
+	return outcome, from, nil
 }
 
 // settleAlone reads the row after the proof that nobody else writes.
-func (l *Ledger) settleAlone(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (driver.Outcome, error) {
+func (l *Ledger) settleAlone(ctx context.Context, conn *sqlx.Conn, id uuid.UUID) (driver.Outcome, driver.Instance, error) {
 	if _, err := conn.ExecContext(ctx, settle, uuid.NewString()); err != nil {
-		return driver.StillOpen, err
+		return driver.StillOpen, "", err
 	}
-	found, err := l.lookUp(ctx, conn, []uuid.UUID{id})
+	found, from, err := l.lookUp(ctx, conn, []uuid.UUID{id})
 	switch {
 	case err != nil:
-		return driver.StillOpen, err
+		return driver.StillOpen, "", err
 	case len(found) == 0:
-		return driver.RolledBack, nil
+		return driver.RolledBack, from, nil
 	default:
-		return driver.Committed, nil
+		return driver.Committed, from, nil
 	}
 }
 

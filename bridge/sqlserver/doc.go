@@ -38,7 +38,10 @@
 //
 // Every lookup also checks the ledger's identity, and every Settle that the database takes
 // writes. So a pool that has been led to a readable secondary, where hints are ignored, gets an
-// error and not a verdict.
+// error and not a verdict. Every outcome also names the server, by @@SERVERNAME and the time at
+// which it made tempdb, as it does at every start. A verifier believes one server only. Azure SQL
+// Database does not show tempdb, and Babelfish does not make it anew: there a restart does not
+// show.
 //
 // # Parked messages and orphans
 //

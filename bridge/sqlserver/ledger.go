@@ -73,6 +73,7 @@ func (l *Ledger) verbs() tables.Verbs {
 		Identity:    l.readIdentity,
 		Record:      l.record,
 		Park:        l.park,
+		Instance:    nameInstance,
 		Committed:   l.lookUp,
 		Settle:      l.settle,
 		Table:       l.table,
@@ -128,24 +129,27 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (cha
 
 // lookUp reads the rows of ids, 500 per statement, as they were committed, or past those
 // that are locked. While the whole table is locked, as by ALTER TABLE, it finds none.
-func (l *Ledger) lookUp(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	found := make([]uuid.UUID, 0, len(ids))
+func (l *Ledger) lookUp(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID, from driver.Instance, err error) {
 	for ids := range slices.Chunk(ids, chunk) {
 		var some []uuid.UUID
+		var answers driver.Instance
 		err := mssql.Try(ctx, func(ctx context.Context) (err error) {
-			some, err = l.find(ctx, l.db, l.committed(), ids)
+			some, answers, err = l.find(ctx, l.db, l.committed(), ids)
 			return err
 		})
 		if mssql.Number(err) == mssql.LockTimeout {
 			// Perhaps the setting has been changed: then the next lookup is another.
-			some, err = nil, l.readSetting(ctx, l.db)
+			some, answers, err = nil, from, l.readSetting(ctx, l.db)
+		}
+		if err == nil && from != "" && from != answers {
+			err = fmt.Errorf("%w: %s, then %s", bridge.ErrOtherInstance, from, answers)
 		}
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
-		found = append(found, some...)
+		found, from = append(found, some...), answers
 	}
-	return found, nil
+	return found, from, nil
 }
 
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {

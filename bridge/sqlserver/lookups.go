@@ -10,6 +10,11 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
+// server names the instance by its name and its start, when it made tempdb. Azure SQL Database
+// does not show tempdb; there it is the logical server's name, and Babelfish does not make tempdb
+// anew at a start.
+const server = `CONCAT(@@SERVERNAME, ' ', (SELECT CONVERT(nvarchar(30), create_date, 126) FROM sys.databases WHERE name = 'tempdb')) AS instance`
+
 // The texts that read a table of IDs, of which $table and $column are the names.
 const (
 	// One row at least if the identity is right, with a null id if nothing is found. A
@@ -18,7 +23,7 @@ const (
 	// row, and LOCK_TIMEOUT 0 for no change of the table.
 	committed = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
-SELECT CAST(asked.id AS binary(16)) AS id FROM bridge_identity i
+SELECT CAST(asked.id AS binary(16)) AS id, ` + server + ` FROM bridge_identity i
 LEFT JOIN ($asked INNER LOOP JOIN $table l WITH ($reading) ON l.$column = asked.id) ON 1 = 1
 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan
 
@@ -36,7 +41,7 @@ SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_
 	settleBySelect = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own,
 	(SELECT count(*) FROM $table WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE $column = CAST(@p1 AS uniqueidentifier)) AS found,
-	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability` + keepPlan
+	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, ` + server + keepPlan
 )
 
 // lookups are the statements that read the IDs of one table.

@@ -44,7 +44,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	rows := forIDs(rows, "$table", table, "$column", column)
 	// read shows that the login may read the column.
 	read := func(ctx context.Context) error {
-		_, err := l.lookUp(ctx, []uuid.UUID{uuid.Nil})
+		_, _, err := l.lookUp(ctx, []uuid.UUID{uuid.Nil})
 		return err
 	}
 	if err = l.readSetting(ctx, l.db); err == nil {

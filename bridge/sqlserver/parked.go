@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
@@ -115,9 +114,9 @@ func (s *shelf) Take(ctx context.Context, after uuid.UUID, limit int) ([]tables.
 // Recorded waits for a transaction that has locked a row, such as a Forget. If it waits in vain
 // it goes on, and takes a row for present that may be gone.
 func (s *shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	found, err := s.ledger.find(ctx, s, present, ids)
+	found, _, err := s.ledger.find(ctx, s, present, ids)
 	if mssql.Number(err) == mssql.LockTimeout {
-		_, err = s.ledger.find(ctx, s, s.ledger.committed(), ids) // is it still this ledger?
+		_, _, err = s.ledger.find(ctx, s, s.ledger.committed(), ids) // is it still this ledger?
 		return ids, err
 	}
 	return found, err
@@ -155,15 +154,24 @@ func (s *shelf) Remove(ctx context.Context, ids []uuid.UUID) (int, error) {
 }
 
 // find runs one of the statements that look IDs up, and check the identity as they go.
-func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, s statement, ids []uuid.UUID) ([]uuid.UUID, error) {
+func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, s statement, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 	text, packed, used := s.fill(ids)
-	var rows [][]byte
+	var rows []struct {
+		ID       []byte
+		Instance sql.NullString
+	}
 	if err := sqlx.SelectContext(ctx, q, &rows, text, packed, used, argument(l.Identity())); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if len(rows) == 0 {
-		return nil, tables.OtherLedger(l.Identity())
+		return nil, "", tables.OtherLedger(l.Identity())
 	}
-	none := func(id []byte) bool { return id == nil }
-	return readIDs(slices.DeleteFunc(rows, none))
+	var found [][]byte
+	for _, row := range rows {
+		if row.ID != nil {
+			found = append(found, row.ID)
+		}
+	}
+	known, err := readIDs(found)
+	return known, driver.Instance(rows[0].Instance.String), err
 }

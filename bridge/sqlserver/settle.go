@@ -27,13 +27,13 @@ SELECT CAST(@p1 AS uniqueidentifier) FROM bridge_identity WHERE [identity] = CAS
 // settle reads the row of id, and waits for whoever has it locked. LOCK_TIMEOUT
 // bounds the wait, in whole milliseconds, and so does a deadline of ctx; both leave
 // the connection usable.
-func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, error) {
+func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, began func(sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error) {
 	milliseconds := tables.Wait(ctx, wait, time.Millisecond) // never 0, which would not wait
-	outcome := driver.StillOpen
+	outcome, from := driver.StillOpen, driver.Instance("")
 	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
 		byInsert := l.byInsert.Load() != nil
 		if !byInsert && began == nil {
-			outcome, err = l.settleBySelect(ctx, l.db, id, milliseconds)
+			outcome, from, err = l.settleBySelect(ctx, l.db, id, milliseconds)
 			return err
 		}
 		conn, err := l.db.Connx(ctx)
@@ -47,65 +47,76 @@ func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, b
 			}
 		}
 		if byInsert {
-			outcome, err = l.settleByInsert(ctx, conn, id, milliseconds)
+			outcome, from, err = l.settleByInsert(ctx, conn, id, milliseconds)
 		} else {
-			outcome, err = l.settleBySelect(ctx, conn, id, milliseconds)
+			outcome, from, err = l.settleBySelect(ctx, conn, id, milliseconds)
 		}
 		return err
 	})
 	if mssql.Number(err) == mssql.LockTimeout {
-		return driver.StillOpen, nil
+		return driver.StillOpen, "", nil
 	}
-	return outcome, err
+	return outcome, from, err
 }
 
-func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID, milliseconds int64) (driver.Outcome, error) {
+func (l *Ledger) settleBySelect(ctx context.Context, q sqlx.QueryerContext, id uuid.UUID, milliseconds int64) (driver.Outcome, driver.Instance, error) {
 	var rows []struct {
 		Own, Found    int
 		Updateability sql.NullString
+		Instance      string
 	}
 	text := fmt.Sprintf(bound, milliseconds) + l.lookups.settle
 	if err := sqlx.SelectContext(ctx, q, &rows, text, argument(id), argument(l.Identity())); err != nil {
-		return driver.StillOpen, err
+		return driver.StillOpen, "", err
 	}
 	switch {
 	case len(rows) != 1:
-		return driver.StillOpen, fmt.Errorf("%d rows, must be 1", len(rows))
+		return driver.StillOpen, "", fmt.Errorf("%d rows, must be 1", len(rows))
 	case rows[0].Updateability.String != mssql.ReadWrite:
-		return driver.StillOpen, fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
+		return driver.StillOpen, "", fmt.Errorf("%w: it is %q", bridge.ErrNotPrimary, rows[0].Updateability.String)
 	case rows[0].Own != 1:
-		return driver.StillOpen, tables.OtherLedger(l.Identity())
+		return driver.StillOpen, "", tables.OtherLedger(l.Identity())
 	case rows[0].Found > 0:
-		return driver.Committed, nil
+		return driver.Committed, driver.Instance(rows[0].Instance), nil
 	default:
-		return driver.RolledBack, nil
+		return driver.RolledBack, driver.Instance(rows[0].Instance), nil
 	}
 }
 
 // settleByInsert inserts the ID in a transaction of its own, and rolls back. The
 // transaction is not ctx's: under a context that has ended the driver gives the
 // connection back before it has read the answer to the rollback.
-func (l *Ledger) settleByInsert(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, milliseconds int64) (driver.Outcome, error) {
+func (l *Ledger) settleByInsert(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, milliseconds int64) (driver.Outcome, driver.Instance, error) {
 	tx, err := conn.BeginTxx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return driver.StillOpen, fmt.Errorf("begin: %w", err)
+		return driver.StillOpen, "", fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
+	from, err := nameInstance(ctx, bridge.SQL(tx)) // first: a duplicate key answers with an error only
+	if err != nil {
+		return driver.StillOpen, "", err
+	}
 	result, err := tx.ExecContext(ctx, fmt.Sprintf(bound, milliseconds)+settleByInsert, argument(id), argument(l.Identity()))
 	if isDuplicate(err) {
-		return driver.Committed, nil
+		return driver.Committed, from, nil
 	}
 	if err != nil {
-		return driver.StillOpen, err
+		return driver.StillOpen, "", err
 	}
 	inserted, err := tables.Changed(result, nil)
 	if err != nil {
-		return driver.StillOpen, err
+		return driver.StillOpen, "", err
 	}
 	if inserted != 1 {
-		return driver.StillOpen, tables.OtherLedger(l.Identity())
+		return driver.StillOpen, "", tables.OtherLedger(l.Identity())
 	}
-	return driver.RolledBack, nil
+	return driver.RolledBack, from, nil
+}
+
+func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
+	var name string
+	err := tables.QueryRow(ctx, tx, `SELECT `+server, nil, &name)
+	return driver.Instance(name), err
 }
 
 // FallBack makes Settle wait by an INSERT of the same ID instead of a SELECT, from now on and

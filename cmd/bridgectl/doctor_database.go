@@ -72,7 +72,7 @@ func (g *group) refused(check string, part migrate.Part, err error) {
 func prove(ctx context.Context, g *group, ledger driver.Ledger) {
 	const check = "proof"
 	start := time.Now()
-	err := driver.Prove(ctx, ledger)
+	_, err := driver.Prove(ctx, ledger)
 	switch {
 	case err == nil:
 		g.ok(check, "the lookup waits for open transactions, and tells how they end (proven in %v)", time.Since(start).Round(time.Millisecond))

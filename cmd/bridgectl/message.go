@@ -199,7 +199,7 @@ const settlePatience = time.Second
 
 func (l *messageLook) askRow(ctx context.Context, ledger *database.Ledger, id uuid.UUID) (*rowFacts, error) {
 	row := &rowFacts{Identity: ledger.Identity(), State: rowCommitted, Holders: []inspect.Holder{}}
-	found, err := ledger.Committed(ctx, []uuid.UUID{id})
+	found, _, err := ledger.Committed(ctx, []uuid.UUID{id})
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +213,7 @@ func (l *messageLook) askRow(ctx context.Context, ledger *database.Ledger, id uu
 		}
 	}
 	// Also without holders: the login may not be allowed to see them.
-	outcome, err := ledger.Settle(ctx, id, settlePatience)
+	outcome, _, err := ledger.Settle(ctx, id, settlePatience)
 	if err != nil {
 		return nil, err
 	}

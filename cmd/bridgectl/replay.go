@@ -86,7 +86,7 @@ func (p *planner) lookUp(ctx context.Context, messages []*deadMessage) (known kn
 	const chunk = 1000
 	for len(ids) > 0 {
 		n := min(chunk, len(ids))
-		committed, err := ledger.Committed(ctx, ids[:n])
+		committed, _, err := ledger.Committed(ctx, ids[:n])
 		if err != nil {
 			return known, err
 		}

@@ -13,7 +13,7 @@ type cause string
 const (
 	causeDatabase cause = "database" // away, or refuses something
 	causeSchema   cause = "schema"   // its tables are missing, or another release's
-	causeProof    cause = "proof"    // it is not to be trusted: rule 5 of package bridge, a standby, another ledger
+	causeProof    cause = "proof"    // it is not to be trusted: rules 5 and 6 of package bridge, a standby, another ledger or server
 	causeBroker   cause = "broker"   // away, or refuses something
 	causeQueue    cause = "queue"    // exists with other properties than it must have
 )
@@ -26,7 +26,7 @@ func causeOf(err error) cause {
 	switch {
 	case errors.Is(err, bridge.ErrNoSchema):
 		return causeSchema
-	case errors.Is(err, bridge.ErrProof), errors.Is(err, bridge.ErrNotPrimary), errors.Is(err, bridge.ErrOtherLedger):
+	case errors.Is(err, bridge.ErrProof), errors.Is(err, bridge.ErrOtherInstance), errors.Is(err, bridge.ErrNotPrimary), errors.Is(err, bridge.ErrOtherLedger):
 		return causeProof
 	case errors.As(err, new(*bridge.QueueMismatch)):
 		return causeQueue

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // ready returns nil if messages are judged and forwarded. It says in few words what is
@@ -34,6 +36,10 @@ func (w *worker) ready(ctx context.Context) error {
 			case causeQueue:
 				missing = append(missing, errors.New("broker: a queue is not as it must be"))
 			case causeProof:
+				if errors.Is(state.Err, bridge.ErrOtherInstance) {
+					missing = append(missing, errors.New("database: two servers answer under its address, or it was restarted"))
+					break
+				}
 				missing = append(missing, errors.New("proof: the database is not to be trusted"))
 			}
 			text = "session: none; see the log"

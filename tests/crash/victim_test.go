@@ -215,18 +215,18 @@ func (l *stoppingLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UU
 	return err
 }
 
-func (l *stoppingLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	found, err := l.Ledger.Committed(ctx, ids)
+func (l *stoppingLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+	found, from, err := l.Ledger.Committed(ctx, ids)
 	l.victim.stop(asked, ids...)
 	l.victim.stop(lookedUp, found...)
-	return found, err
+	return found, from, err
 }
 
-func (l *stoppingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+func (l *stoppingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
 	l.victim.stop(settles, id)
-	outcome, err := l.Ledger.Settle(ctx, id, wait)
+	outcome, from, err := l.Ledger.Settle(ctx, id, wait)
 	l.victim.stop(settled, id)
-	return outcome, err
+	return outcome, from, err
 }
 
 func (l *stoppingLedger) Forget(ctx context.Context, ids []uuid.UUID) error {

@@ -72,7 +72,7 @@ func (w *world) wantOutcome(id uuid.UUID, want driver.Outcome) {
 	if want == driver.StillOpen {
 		wait = 200 * time.Millisecond
 	}
-	outcome, err := w.Ledger.Settle(w.t.Context(), id, wait)
+	outcome, _, err := w.Ledger.Settle(w.t.Context(), id, wait)
 	w.must("settle", err)
 	if outcome != want {
 		w.t.Fatalf("the transaction of %s is %v, not %v", id, outcome, want)

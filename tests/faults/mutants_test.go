@@ -222,11 +222,14 @@ var mutants = []mutant{
 	},
 	// Rule 5.
 	{
-		name:  "no proof",
-		pkg:   "verifier",
-		test:  "TestVerifierRefusesALedgerThatFailsTheProof",
-		says:  "a session has started",
-		edits: []edit{{"verifier/verifier.go", `err := driver.Prove(ctx, v.ledger); err != nil {`, `err := driver.Prove(ctx, v.ledger); err != nil && !mutant("no proof") {`}},
+		name: "no proof",
+		pkg:  "verifier",
+		test: "TestVerifierRefusesALedgerThatFailsTheProof",
+		says: "a session has started",
+		edits: []edit{
+			{"bridge/driver/proof.go", `err := proveRollback(ctx, p); err != nil {`, `err := proveRollback(ctx, p); err != nil && !mutant("no proof") {`},
+			{"bridge/driver/proof.go", `err := proveCommit(ctx, p); err != nil {`, `err := proveCommit(ctx, p); err != nil && !mutant("no proof") {`},
+		},
 	},
 	{
 		name: "a proof that believes what it hears of an open transaction",
@@ -252,6 +255,15 @@ var mutants = []mutant{
 `}},
 	},
 	// Rule 6.
+	{
+		name: "believe whichever server answers",
+		pkg:  "verifier",
+		test: "TestAnOutcomeOfAnotherServerIsNotBelieved",
+		says: "messages of open transactions are dropped|committed messages are dropped",
+		edits: []edit{{"bridge/driver/proof.go", `	if from != p.instance {
+`, `	if from != p.instance && !mutant("believe whichever server answers") {
+`}},
+	},
 	{
 		name:     "judge messages of another ledger",
 		scenario: "strange messages are in the staging queue, and a verifier dies while the dead queue is missing",
@@ -306,7 +318,7 @@ var mutants = []mutant{
 		edits: []edit{{"verifier/lookup.go", `	s.room.enter(false, misses...)
 	s.room.enter(true, again...)`, `	for _, m := range misses {
 		for mutant("wait for one transaction after the other") && ctx.Err() == nil {
-			if outcome, err := s.ledger.Settle(ctx, m.staged.ID, s.opts.SettleWait); err == nil && outcome != driver.StillOpen {
+			if outcome, err := s.proven.Settle(ctx, m.staged.ID, s.opts.SettleWait); err == nil && outcome != driver.StillOpen {
 				break
 			}
 		}

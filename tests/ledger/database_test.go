@@ -121,7 +121,7 @@ func execute(t *testing.T, db *sql.DB, statement string) {
 
 func expectOutcome(t *testing.T, ledger driver.Ledger, id uuid.UUID, want driver.Outcome) {
 	t.Helper()
-	outcome, err := ledger.Settle(t.Context(), id, 2*time.Minute)
+	outcome, _, err := ledger.Settle(t.Context(), id, 2*time.Minute)
 	must(t, err)
 	if outcome != want {
 		t.Errorf("settle says %q, must say %q", outcome, want)
@@ -143,3 +143,8 @@ func must(t *testing.T, err error) {
 }
 
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
+
+func prove(t *testing.T, ledger driver.Ledger) error {
+	_, err := driver.Prove(t.Context(), ledger)
+	return err
+}

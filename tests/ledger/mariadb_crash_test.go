@@ -27,11 +27,11 @@ func TestWhatMariaDBHasShownOutlivesItsCrash(t *testing.T) {
 	}{
 		{name: "nobody looks", want: driver.RolledBack},
 		{"Committed", func(ledger driver.Ledger, id uuid.UUID) (bool, error) {
-			found, err := ledger.Committed(t.Context(), []uuid.UUID{id})
+			found, _, err := ledger.Committed(t.Context(), []uuid.UUID{id})
 			return len(found) == 1, err
 		}, driver.Committed},
 		{"Settle", func(ledger driver.Ledger, id uuid.UUID) (bool, error) {
-			outcome, err := ledger.Settle(t.Context(), id, time.Second)
+			outcome, _, err := ledger.Settle(t.Context(), id, time.Second)
 			return outcome == driver.Committed, err
 		}, driver.Committed},
 	} {

@@ -41,7 +41,7 @@ func testMariaDBForgetSurvivesADeadlock(t *testing.T) {
 	must(t, err)
 	must(t, other.Rollback())
 	must(t, servertest.Next(t, "the forget's end", forgotten))
-	if found, err := ledger.Committed(t.Context(), ids); err != nil || len(found) > 0 {
+	if found, _, err := ledger.Committed(t.Context(), ids); err != nil || len(found) > 0 {
 		t.Errorf("after the forget: %v, %v", found, err)
 	}
 }

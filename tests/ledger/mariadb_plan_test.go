@@ -116,7 +116,7 @@ func (p plans) useLedger(t *testing.T) {
 	must(t, ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: ids[0], Message: []byte("x")}, {ID: ids[1], Message: []byte("x")}}))
 	must(t, tx.Commit())
 	for _, l := range []driver.Ledger{ledger, own} {
-		_, err := l.Committed(t.Context(), ids)
+		_, _, err := l.Committed(t.Context(), ids)
 		must(t, err)
 		expectOutcome(t, l, ids[0], driver.Committed)
 	}

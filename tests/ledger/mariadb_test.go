@@ -54,7 +54,7 @@ func testMariaDBAnyConnection(t *testing.T) {
 			db := connectMariaDB(t, config)
 			ledger, err := mysql.Open(t.Context(), db)
 			must(t, err)
-			if err := driver.Prove(t.Context(), ledger); !errors.Is(err, c.want) {
+			if _, err := driver.Prove(t.Context(), ledger); !errors.Is(err, c.want) {
 				t.Fatalf("the proof says %v, must say %v", err, c.want)
 			}
 			if c.want != nil {
@@ -62,7 +62,7 @@ func testMariaDBAnyConnection(t *testing.T) {
 			}
 			id := newID()
 			tx := recorded(t, ledger, id)
-			if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); err != nil || len(found) > 0 {
+			if found, _, err := ledger.Committed(t.Context(), []uuid.UUID{id}); err != nil || len(found) > 0 {
 				t.Errorf("the lookup of an uncommitted row: %v, %v", found, err)
 			}
 			must(t, tx.Commit())
@@ -124,15 +124,15 @@ func TestMariaDBThatIsNoPrimaryIsRefused(t *testing.T) {
 	server := servertest.StartMariaDB(t, &servers.MariaDBOptions{Fast: true, Config: []string{"innodb_rollback_on_timeout=ON"}})
 	db := onServer(t, server)
 	ledger := openMySQL(t, db)
-	must(t, driver.Prove(t.Context(), ledger))
+	must(t, prove(t, ledger))
 	refused := func(why string) {
 		t.Helper()
 		expectNotPrimary(t, why+": check", ledger.Check(t.Context()))
-		expectNotPrimary(t, why+": prove", driver.Prove(t.Context(), ledger))
+		expectNotPrimary(t, why+": prove", prove(t, ledger))
 	}
 	noVerdict := func(why string) {
 		t.Helper()
-		outcome, err := ledger.Settle(t.Context(), newID(), time.Second)
+		outcome, _, err := ledger.Settle(t.Context(), newID(), time.Second)
 		expectNotPrimary(t, why+": settle", err)
 		before, markErr := ledger.SweptBefore(t.Context())
 		expectNotPrimary(t, why+": the watermark", markErr)

@@ -114,14 +114,14 @@ func testMariaDBOwnTableIsReadByAnIndexInUse(t *testing.T) {
 	_, err = tx.ExecContext(t.Context(), "INSERT INTO orders (id, n) VALUES (UNHEX(?), 1)", strings.ReplaceAll(id.String(), "-", ""))
 	must(t, err)
 	// The scan would meet the open row of another.
-	outcome, err := ledger.Settle(t.Context(), newID(), time.Second)
+	outcome, _, err := ledger.Settle(t.Context(), newID(), time.Second)
 	must(t, err)
 	if outcome != driver.RolledBack {
 		t.Errorf("a settle of another ID says %q, must say %q: it has read other rows", outcome, driver.RolledBack)
 	}
 	must(t, tx.Rollback())
 	execute(t, db, "ALTER TABLE orders DROP INDEX z")
-	if _, err := ledger.Settle(t.Context(), id, time.Second); err == nil || !strings.Contains(err.Error(), "the index that the statements are bound to is gone") {
+	if _, _, err := ledger.Settle(t.Context(), id, time.Second); err == nil || !strings.Contains(err.Error(), "the index that the statements are bound to is gone") {
 		t.Errorf("settle without the index: %v", err)
 	}
 }
@@ -150,7 +150,7 @@ func TestPostgresOwnTableLeastRights(t *testing.T) {
 	// Where functions are nobody's by default, the one that only the ledger's lookup calls stays so.
 	execute(t, admin, "REVOKE EXECUTE ON FUNCTION bridge_committed(uuid[]), bridge_forget(uuid[]) FROM PUBLIC")
 	execute(t, admin, "GRANT EXECUTE ON FUNCTION bridge_forget(uuid[]) TO "+roleOf(t, asVerifier))
-	must(t, driver.Prove(t.Context(), verifier))
+	must(t, prove(t, verifier))
 	findings, err := inspectorOf(t, verifier).Diagnose(t.Context())
 	must(t, err)
 	for _, f := range findings {
@@ -189,13 +189,13 @@ func testMariaDBOwnTableLeastRights(t *testing.T) {
 
 func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier driver.Ledger, insert func(uuid.UUID) string) {
 	t.Helper()
-	must(t, driver.Prove(t.Context(), verifier))
+	must(t, prove(t, verifier))
 	id := newID()
 	tx := begin(t, senders)
 	_, err := tx.ExecContext(t.Context(), insert(id))
 	must(t, err)
 	must(t, sender.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
-	outcome, err := verifier.Settle(t.Context(), id, time.Second)
+	outcome, _, err := verifier.Settle(t.Context(), id, time.Second)
 	must(t, err)
 	if outcome != driver.StillOpen {
 		t.Errorf("settle says %q", outcome)

@@ -102,9 +102,9 @@ func TestPostgresGoesByKeyAmongDeadRows(t *testing.T) {
 		t.Fatal("a plain statement goes by key too: nothing is shown")
 	}
 	for name, statement := range map[string]func() error{
-		"look up one":     func() error { _, err := ledger.Committed(t.Context(), ids[:1]); return err },
-		"look up hundred": func() error { _, err := ledger.Committed(t.Context(), ids); return err },
-		"settle":          func() error { _, err := ledger.Settle(t.Context(), ids[0], time.Second); return err },
+		"look up one":     func() error { _, _, err := ledger.Committed(t.Context(), ids[:1]); return err },
+		"look up hundred": func() error { _, _, err := ledger.Committed(t.Context(), ids); return err },
+		"settle":          func() error { _, _, err := ledger.Settle(t.Context(), ids[0], time.Second); return err },
 		"forget one":      func() error { return ledger.Forget(t.Context(), ids[:1]) },
 		"forget hundred":  func() error { return ledger.Forget(t.Context(), ids) },
 	} {

@@ -36,8 +36,8 @@ func TestPostgresStandbyIsRefused(t *testing.T) {
 	ledgertest.Finds(t, inspectorOf(t, ledger), "primary", inspect.Error, "standby")
 	for _, ledger := range []driver.Ledger{ledger, own} {
 		expectNotPrimary(t, "check", ledger.Check(t.Context()))
-		expectNotPrimary(t, "prove", driver.Prove(t.Context(), ledger))
-		outcome, err := ledger.Settle(t.Context(), newID(), time.Second)
+		expectNotPrimary(t, "prove", prove(t, ledger))
+		outcome, _, err := ledger.Settle(t.Context(), newID(), time.Second)
 		expectNotPrimary(t, "settle", err)
 		if outcome != driver.StillOpen {
 			t.Errorf("settle says %q, must say %q", outcome, driver.StillOpen)
@@ -118,7 +118,7 @@ func TestPostgresRoleDefaults(t *testing.T) {
 			prove := func() error {
 				ledger, err := postgres.Open(t.Context(), db)
 				if err == nil {
-					err = driver.Prove(t.Context(), ledger)
+					_, err = driver.Prove(t.Context(), ledger)
 				}
 				return err
 			}
@@ -139,7 +139,7 @@ func TestPostgresRoleDefaults(t *testing.T) {
 			id, ledger, outcome := newID(), openLedger(t, db), driver.StillOpen
 			tx, settled := recorded(t, openLedger(t, admin), id), make(chan error, 1)
 			go func() {
-				outcome, err = ledger.Settle(t.Context(), id, 2*time.Minute)
+				outcome, _, err = ledger.Settle(t.Context(), id, 2*time.Minute)
 				settled <- err
 			}()
 			awaitLock(t, admin)

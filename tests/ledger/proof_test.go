@@ -15,19 +15,19 @@ import (
 // broken is a ledger with some of its verbs replaced.
 type broken struct {
 	driver.Ledger
-	committed func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
-	settle    func(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error)
+	committed func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error)
+	settle    func(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error)
 	forget    func(ctx context.Context, ids []uuid.UUID) error
 }
 
-func (b broken) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+func (b broken) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 	if b.committed == nil {
 		return b.Ledger.Committed(ctx, ids)
 	}
 	return b.committed(ctx, ids)
 }
 
-func (b broken) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+func (b broken) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
 	if b.settle == nil {
 		return b.Ledger.Settle(ctx, id, wait)
 	}
@@ -44,15 +44,18 @@ func (b broken) Forget(ctx context.Context, ids []uuid.UUID) error {
 // The proof is the same for every database. That it lets a good ledger pass, each shows.
 func TestABrokenLedgerFailsTheProof(t *testing.T) {
 	t.Parallel()
-	type lookup = func(context.Context, []uuid.UUID) ([]uuid.UUID, error)
-	type settle = func(context.Context, uuid.UUID, time.Duration) (driver.Outcome, error)
+	type lookup = func(context.Context, []uuid.UUID) ([]uuid.UUID, driver.Instance, error)
+	type settle = func(context.Context, uuid.UUID, time.Duration) (driver.Outcome, driver.Instance, error)
 	_, db := migrated(t)
 	good := openLedger(t, db)
 	// settleBut settles well, and then bends the outcome.
 	settleBut := func(bend func(driver.Outcome) driver.Outcome) settle {
-		return func(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
-			outcome, err := good.Settle(ctx, id, wait)
-			return bend(outcome), err
+		return func(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
+			outcome, from, err := good.Settle(ctx, id, wait)
+			if err == nil && outcome == driver.StillOpen {
+				_, from, err = good.Committed(ctx, []uuid.UUID{id})
+			}
+			return bend(outcome), from, err
 		}
 	}
 	// replace makes one outcome another.
@@ -65,25 +68,28 @@ func TestABrokenLedgerFailsTheProof(t *testing.T) {
 		})
 	}
 	finds := func(find func(asked []uuid.UUID) []uuid.UUID) lookup {
-		return func(_ context.Context, asked []uuid.UUID) ([]uuid.UUID, error) { return find(asked), nil }
+		return func(ctx context.Context, asked []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+			_, from, err := good.Committed(ctx, asked)
+			return find(asked), from, err
+		}
 	}
 
 	cases := map[string]broken{
 		"settle does not wait, and takes a miss for a rollback": {
-			settle: func(ctx context.Context, id uuid.UUID, _ time.Duration) (driver.Outcome, error) {
-				found, err := good.Committed(ctx, []uuid.UUID{id})
+			settle: func(ctx context.Context, id uuid.UUID, _ time.Duration) (driver.Outcome, driver.Instance, error) {
+				found, from, err := good.Committed(ctx, []uuid.UUID{id})
 				if len(found) == 1 {
-					return driver.Committed, err
+					return driver.Committed, from, err
 				}
-				return driver.RolledBack, err
+				return driver.RolledBack, from, err
 			}},
 		"settle does not wait, and takes a miss for still open": {
-			settle: func(ctx context.Context, id uuid.UUID, _ time.Duration) (driver.Outcome, error) {
-				found, err := good.Committed(ctx, []uuid.UUID{id})
+			settle: func(ctx context.Context, id uuid.UUID, _ time.Duration) (driver.Outcome, driver.Instance, error) {
+				found, from, err := good.Committed(ctx, []uuid.UUID{id})
 				if len(found) == 1 {
-					return driver.Committed, err
+					return driver.Committed, from, err
 				}
-				return driver.StillOpen, err
+				return driver.StillOpen, from, err
 			}},
 		"settle takes the end of its wait for a rollback":    {settle: replace(driver.StillOpen, driver.RolledBack)},
 		"settle takes the end of its wait for a commit":      {settle: replace(driver.StillOpen, driver.Committed)},
@@ -99,12 +105,12 @@ func TestABrokenLedgerFailsTheProof(t *testing.T) {
 		"the lookup finds nothing": {
 			committed: finds(func([]uuid.UUID) []uuid.UUID { return nil })},
 		"the lookup finds nothing beside an open row": {
-			committed: func(ctx context.Context, asked []uuid.UUID) ([]uuid.UUID, error) {
-				found, err := good.Committed(ctx, asked)
+			committed: func(ctx context.Context, asked []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+				found, from, err := good.Committed(ctx, asked)
 				if len(found) < len(asked) {
-					return nil, err
+					return nil, from, err
 				}
-				return found, err
+				return found, from, err
 			}},
 		"forget forgets nothing": {
 			forget: func(context.Context, []uuid.UUID) error { return nil }},
@@ -113,9 +119,9 @@ func TestABrokenLedgerFailsTheProof(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ledger.Ledger = good
-			err := driver.Prove(t.Context(), ledger)
+			_, err := driver.Prove(t.Context(), ledger)
 			for tries := 1; tries < 3 && errors.Is(err, context.DeadlineExceeded); tries++ { // a slow machine
-				err = driver.Prove(t.Context(), ledger)
+				_, err = driver.Prove(t.Context(), ledger)
 			}
 			if !errors.Is(err, bridge.ErrProof) {
 				t.Fatalf("the proof says %v, must say %v", err, bridge.ErrProof)
@@ -130,7 +136,7 @@ func TestAProofThatCannotDeleteLeavesNoRow(t *testing.T) {
 	_, db := migrated(t)
 	good, noRight := openLedger(t, db), errors.New("no right to delete")
 	ledger := broken{Ledger: good, forget: func(context.Context, []uuid.UUID) error { return noRight }}
-	if err := driver.Prove(t.Context(), ledger); !errors.Is(err, noRight) {
+	if _, err := driver.Prove(t.Context(), ledger); !errors.Is(err, noRight) {
 		t.Errorf("the proof says %v, must say %v", err, noRight)
 	}
 	var rows int

@@ -24,7 +24,7 @@ func TestAServerThatIsNotSQLServerIsTakenForWhatItIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, ledger := onStandIn(t, &options)
-			must(t, driver.Prove(t.Context(), ledger))
+			must(t, prove(t, ledger))
 			id := newID()
 			tx := recorded(t, ledger, id)
 			expectOutcome(t, ledger, id, driver.StillOpen)

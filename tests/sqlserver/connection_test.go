@@ -36,7 +36,7 @@ func TestDeadlocksWithoutEndAreAnError(t *testing.T) {
 	for range 100 {
 		server.Inject(tds.Deadlock)
 	}
-	if _, err := ledger.Committed(t.Context(), []uuid.UUID{newID()}); err == nil {
+	if _, _, err := ledger.Committed(t.Context(), []uuid.UUID{newID()}); err == nil {
 		t.Error("there is no error")
 	}
 }
@@ -81,11 +81,11 @@ func TestAnAnswerThatBreaksOffIsAnError(t *testing.T) {
 	id := newID()
 	must(t, recorded(t, ledger, id).Commit())
 	server.Inject(tds.DropInResult)
-	if found, err := ledger.Committed(t.Context(), []uuid.UUID{id}); err == nil || found != nil {
+	if found, _, err := ledger.Committed(t.Context(), []uuid.UUID{id}); err == nil || found != nil {
 		t.Errorf("look up: %v, %v", found, err)
 	}
 	server.Inject(tds.DropInResult)
-	if outcome, err := ledger.Settle(t.Context(), id, patience); err == nil || outcome != driver.StillOpen {
+	if outcome, _, err := ledger.Settle(t.Context(), id, patience); err == nil || outcome != driver.StillOpen {
 		t.Errorf("settle: %q, %v", outcome, err)
 	}
 	expectOutcome(t, ledger, id, driver.Committed)

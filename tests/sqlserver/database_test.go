@@ -83,7 +83,7 @@ func expectOutcome(t *testing.T, ledger driver.Ledger, id uuid.UUID, want driver
 	if want == driver.StillOpen {
 		wait = 50 * time.Millisecond
 	}
-	outcome, err := ledger.Settle(t.Context(), id, wait)
+	outcome, _, err := ledger.Settle(t.Context(), id, wait)
 	must(t, err)
 	if outcome != want {
 		t.Errorf("settle says %q, must say %q", outcome, want)
@@ -92,7 +92,7 @@ func expectOutcome(t *testing.T, ledger driver.Ledger, id uuid.UUID, want driver
 
 func expectCommitted(t *testing.T, ledger driver.Ledger, id uuid.UUID, want bool) {
 	t.Helper()
-	found, err := ledger.Committed(t.Context(), []uuid.UUID{id})
+	found, _, err := ledger.Committed(t.Context(), []uuid.UUID{id})
 	must(t, err)
 	if len(found) > 0 != want {
 		t.Errorf("the lookup finds it: %t, must be %t", !want, want)
@@ -128,4 +128,9 @@ func awaitWaiting(t *testing.T, db *sql.DB) {
 		must(t, db.QueryRowContext(t.Context(), waiting).Scan(&n))
 		return n > 0
 	})
+}
+
+func prove(t *testing.T, ledger driver.Ledger) error {
+	_, err := driver.Prove(t.Context(), ledger)
+	return err
 }

@@ -115,7 +115,7 @@ func TestAnOwnTableThatIsNoLongerUsableFailsTheCheck(t *testing.T) {
 		ledger := openOrders(t, address)
 		must(t, ledger.Check(t.Context()))
 		execute(t, ledger.DB(), "DROP TABLE orders")
-		for doing, err := range map[string]error{"check": ledger.Check(t.Context()), "prove": driver.Prove(t.Context(), ledger)} {
+		for doing, err := range map[string]error{"check": ledger.Check(t.Context()), "prove": prove(t, ledger)} {
 			if err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "no table dbo.orders") {
 				t.Errorf("%s: %v", doing, err)
 			}
@@ -133,7 +133,7 @@ func TestOwnTableLeastRights(t *testing.T) {
 	for _, right := range []string{"INSERT", "UPDATE", "DELETE", "ALTER"} {
 		server.Deny(right + " ON orders")
 	}
-	must(t, driver.Prove(t.Context(), ledger))
+	must(t, prove(t, ledger))
 	for _, right := range []string{"SELECT", "INSERT", "DELETE"} {
 		server.Deny(right + " ON bridge_ledger")
 	}
@@ -230,7 +230,7 @@ func TestAMaskedColumnIsNotShown(t *testing.T) {
 	must(t, err)
 	id := newID()
 	must(t, placed(t, ledger, id).Commit())
-	found, err := ledger.Committed(t.Context(), []uuid.UUID{newID(), id})
+	found, _, err := ledger.Committed(t.Context(), []uuid.UUID{newID(), id})
 	must(t, err)
 	if !slices.Equal(found, []uuid.UUID{id}) {
 		t.Errorf("the lookup finds %v, must find %v", found, id)

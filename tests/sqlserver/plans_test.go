@@ -28,7 +28,7 @@ func TestThePlansOutliveTheStatistics(t *testing.T) {
 		must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids[:1]))
 		must(t, tx.Commit())
 		for _, asked := range [][]uuid.UUID{ids[:1], ids[1:]} {
-			found, err := ledger.Committed(t.Context(), asked)
+			found, _, err := ledger.Committed(t.Context(), asked)
 			must(t, err)
 			if len(found) != len(asked) {
 				t.Errorf("the lookup finds %d of %d", len(found), len(asked))

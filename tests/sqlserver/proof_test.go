@@ -21,7 +21,7 @@ func TestWhereHintsAreIgnoredTheProofFallsBackToTheInsert(t *testing.T) {
 	recorded(t, ledger, id)
 	expectOutcome(t, ledger, id, driver.RolledBack) // what the proof is there for
 	for range 2 {
-		must(t, driver.Prove(t.Context(), ledger))
+		must(t, prove(t, ledger))
 		expectOutcome(t, ledger, id, driver.StillOpen)
 	}
 }
@@ -29,7 +29,7 @@ func TestWhereHintsAreIgnoredTheProofFallsBackToTheInsert(t *testing.T) {
 func TestWhereHintsAreHeededTheProofDoesNotFallBack(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		ledger := open(t, connect(t, address))
-		must(t, driver.Prove(t.Context(), ledger))
+		must(t, prove(t, ledger))
 		if !ledger.FallBack(errors.New("asked by a test")) {
 			t.Error("the proof has fallen back")
 		}
@@ -54,7 +54,7 @@ func TestWhereNothingWaitsTheProofRefuses(t *testing.T) {
 				_, ledger = onStandIn(t, &c.options)
 			}
 			for range 2 {
-				if err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
+				if _, err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrProof) {
 					t.Errorf("prove: %v, must be %v", err, bridge.ErrProof)
 				}
 			}
@@ -70,7 +70,7 @@ func TestWithOptimizedLockingAnOpenRowHidesNoOther(t *testing.T) {
 	server := servertest.SQLServerStandIn(t, &tds.Options{OptimizedLocking: true})
 	for snapshot, proof := range map[bool]error{true: nil, false: bridge.ErrProof} {
 		ledger := open(t, connect(t, newDatabase(t, server.URL("master"), snapshot)))
-		if err := driver.Prove(t.Context(), ledger); !errors.Is(err, proof) {
+		if _, err := driver.Prove(t.Context(), ledger); !errors.Is(err, proof) {
 			t.Errorf("READ_COMMITTED_SNAPSHOT %t: the proof says %v, must say %v", snapshot, err, proof)
 		}
 		if proof != nil {
@@ -79,7 +79,7 @@ func TestWithOptimizedLockingAnOpenRowHidesNoOther(t *testing.T) {
 		held, done := newID(), newID()
 		recorded(t, ledger, held)
 		must(t, recorded(t, ledger, done).Commit())
-		found, err := ledger.Committed(t.Context(), []uuid.UUID{held, done})
+		found, _, err := ledger.Committed(t.Context(), []uuid.UUID{held, done})
 		must(t, err)
 		if !slices.Equal(found, []uuid.UUID{done}) {
 			t.Errorf("the lookup finds %v, must find %s", found, done)
@@ -96,7 +96,7 @@ func TestTheLookupFollowsTheSnapshotSetting(t *testing.T) {
 		recorded(t, ledger, held)
 		must(t, recorded(t, ledger, done).Commit())
 		lookUp := func() []uuid.UUID {
-			found, err := ledger.Committed(t.Context(), []uuid.UUID{held, done})
+			found, _, err := ledger.Committed(t.Context(), []uuid.UUID{held, done})
 			must(t, err)
 			return found
 		}
@@ -134,7 +134,7 @@ func TestOnASecondaryNothingIsJudged(t *testing.T) {
 
 	noVerdict := func(ledger driver.Ledger, id uuid.UUID) {
 		t.Helper()
-		if outcome, err := ledger.Settle(t.Context(), id, patience); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
+		if outcome, _, err := ledger.Settle(t.Context(), id, patience); outcome != driver.StillOpen || !errors.Is(err, bridge.ErrNotPrimary) {
 			t.Errorf("settle: %q, %v, must be %q, %v", outcome, err, driver.StillOpen, bridge.ErrNotPrimary)
 		}
 	}
@@ -147,7 +147,7 @@ func TestOnASecondaryNothingIsJudged(t *testing.T) {
 	if err := ledger.Check(t.Context()); !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("check: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
-	if err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) || errors.Is(err, bridge.ErrProof) {
+	if _, err := driver.Prove(t.Context(), ledger); !errors.Is(err, bridge.ErrNotPrimary) || errors.Is(err, bridge.ErrProof) {
 		t.Errorf("prove: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
 	tx := begin(t, ledger.DB(), nil)
@@ -162,4 +162,30 @@ func TestOnASecondaryNothingIsJudged(t *testing.T) {
 
 	ledger.FallBack(errors.New("asked by a test"))
 	noVerdict(ledger, open) // by the insert
+}
+
+func TestAProofEndsWithARestart(t *testing.T) {
+	for name, options := range map[string]*tds.Options{"by SELECT": nil, "by INSERT": {IgnoreHints: true}} {
+		t.Run(name, func(t *testing.T) {
+			server, ledger := onStandIn(t, options)
+			proven, err := driver.Prove(t.Context(), ledger)
+			must(t, err)
+			id := newID()
+			tx := recorded(t, ledger, id)
+			must(t, tx.Commit())
+			for _, known := range []uuid.UUID{id, newID()} {
+				_, err = proven.Settle(t.Context(), known, patience)
+				must(t, err)
+			}
+			server.StartedAnew()
+			for _, known := range []uuid.UUID{id, newID()} {
+				if _, err := proven.Settle(t.Context(), known, patience); !errors.Is(err, bridge.ErrOtherInstance) {
+					t.Errorf("settle: %v", err)
+				}
+				if _, err := proven.Committed(t.Context(), []uuid.UUID{known}); !errors.Is(err, bridge.ErrOtherInstance) {
+					t.Errorf("look up: %v", err)
+				}
+			}
+		})
+	}
 }

@@ -46,7 +46,7 @@ func TestAnUnsuitableDatabaseIsRefused(t *testing.T) {
 				execute(t, db, statement)
 			}
 			_, openErr := sqlserver.Open(t.Context(), db)
-			for doing, err := range map[string]error{"open": openErr, "check": ledger.Check(t.Context()), "prove": driver.Prove(t.Context(), ledger)} {
+			for doing, err := range map[string]error{"open": openErr, "check": ledger.Check(t.Context()), "prove": prove(t, ledger)} {
 				if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && (!errors.Is(err, c.is) || strings.Contains(err.Error(), "drop")) {
 					t.Errorf("%s: %v, must say %q, and not to drop anything", doing, err, c.says)
 				}
@@ -86,7 +86,7 @@ func TestAnErrorNamesTheMissingRight(t *testing.T) {
 			return ledger.Record(t.Context(), bridge.SQL(begin(t, ledger.DB(), nil)), []uuid.UUID{newID()})
 		}, true},
 		{"SELECT ON bridge_ledger", func(t *testing.T, ledger *sqlserver.Ledger) error {
-			_, err := ledger.Settle(t.Context(), newID(), time.Second)
+			_, _, err := ledger.Settle(t.Context(), newID(), time.Second)
 			return err
 		}, true},
 		{"DELETE ON bridge_ledger", func(t *testing.T, ledger *sqlserver.Ledger) error {
@@ -113,7 +113,7 @@ func TestAnErrorNamesTheMissingRight(t *testing.T) {
 				err = c.do(t, ledger)
 			}
 			if c.judge {
-				if proof := driver.Prove(t.Context(), ledger); proof == nil || errors.Is(proof, bridge.ErrProof) {
+				if _, proof := driver.Prove(t.Context(), ledger); proof == nil || errors.Is(proof, bridge.ErrProof) {
 					t.Errorf("prove: %v", proof)
 				}
 			}

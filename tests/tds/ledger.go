@@ -1,11 +1,15 @@
 package tds
 
 import (
+	"regexp"
 	"slices"
 )
 
 // option is a hint on the plan of a statement, which tells nothing of what it does.
 const option = `«(?: OPTION \(KEEPFIXED PLAN\))?»`
+
+// instanceColumn is how the library names the server.
+const instanceColumn = `CONCAT(@@SERVERNAME, ' ', (SELECT CONVERT(nvarchar(30), create_date, 126) FROM sys.databases WHERE name = 'tempdb')) AS instance`
 
 // The statements of bridge/sqlserver.
 var ledgerStatements = []statement{
@@ -25,12 +29,12 @@ var ledgerStatements = []statement{
 			}
 			return x.record("@p2", []guid{id})
 		}),
-	form(`SELECT CAST(«(l|asked)».$name AS binary(16)) AS id FROM bridge_identity i LEFT JOIN ($asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`+option,
+	form(`SELECT CAST(«(l|asked)».$name AS binary(16)) AS id«(`+regexp.QuoteMeta(`, `+instanceColumn)+`)?» FROM bridge_identity i LEFT JOIN ($asked INNER LOOP JOIN $name l WITH («([A-Z, ]+)») ON l.$name = asked.id) ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`+option,
 		func(x *execution, words []string) (uint64, error) {
-			if words[1] == "l" && words[2] != words[6] || words[1] == "asked" && words[2] != "id" {
+			if words[1] == "l" && words[2] != words[7] || words[1] == "asked" && words[2] != "id" {
 				return 0, unknown("column", words[2])
 			}
-			return x.lookUp(words[3], place{words[4], words[6], words[5]}, words[1] == "l")
+			return x.lookUp(words[4], place{words[5], words[7], words[6]}, words[1] == "l")
 		}),
 	form(`SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_snapshot_on = @p1`,
 		func(x *execution, _ []string) (uint64, error) {
@@ -40,10 +44,15 @@ var ledgerStatements = []statement{
 		func(x *execution, words []string) (uint64, error) {
 			return x.expectRows(words[1], place{words[2], words[4], words[3]})
 		}),
-	form(`SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own, (SELECT count(*) FROM $name WITH («([A-Z, ]+)») WHERE $name = CAST(@p1 AS uniqueidentifier)) AS found, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability`+option,
+	form(`SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own, (SELECT count(*) FROM $name WITH («([A-Z, ]+)») WHERE $name = CAST(@p1 AS uniqueidentifier)) AS found, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, `+instanceColumn+option,
 		func(x *execution, words []string) (uint64, error) {
 			return x.settle(place{words[1], words[3], words[2]})
 		}),
+	form(`SELECT `+instanceColumn, func(x *execution, _ []string) (uint64, error) {
+		x.out.describe(column{"instance", kindText})
+		x.out.row(x.instance())
+		return 1, nil
+	}),
 	form(`DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id`+option,
 		func(x *execution, words []string) (uint64, error) {
 			return x.deleteRows("bridge_ledger", words[1], words[2])
@@ -126,12 +135,12 @@ func (x *execution) lookUp(places string, in place, shows bool) (uint64, error) 
 	if err != nil {
 		return 0, err
 	}
-	x.out.describe(column{"id", kindBinary})
+	x.out.describe(column{"id", kindBinary}, column{"instance", kindText})
 	switch {
 	case !own:
 		return 0, nil
 	case len(found) == 0:
-		x.out.row(nil)
+		x.out.row(nil, x.instance())
 		return 1, nil
 	}
 	masked := shows && x.db.tables[unquoted(in.table)].masked[unquoted(in.column)] && slices.Contains(x.server.denied, "UNMASK")
@@ -139,7 +148,7 @@ func (x *execution) lookUp(places string, in place, shows bool) (uint64, error) 
 		if masked {
 			id = guid{}
 		}
-		x.out.row(id[:])
+		x.out.row(id[:], x.instance())
 	}
 	return uint64(len(found)), nil
 }
@@ -175,9 +184,14 @@ func (x *execution) settle(in place) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	x.out.describe(column{"own", kindInt}, column{"found", kindInt}, column{"updateability", kindText})
-	x.out.row(count(own), len(found), x.updateability())
+	x.out.describe(column{"own", kindInt}, column{"found", kindInt}, column{"updateability", kindText}, column{"instance", kindText})
+	x.out.row(count(own), len(found), x.updateability(), x.instance())
 	return 1, nil
+}
+
+// instance is @@SERVERNAME and when tempdb was made, in style 126.
+func (x *execution) instance() string {
+	return "STAND-IN " + x.server.started.Format("2006-01-02T15:04:05.999")
 }
 
 func count(b bool) int {

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // The login that there is.
@@ -76,6 +77,7 @@ type Server struct {
 	lastSPID  int
 	lastTx    uint64
 	secondary bool
+	started   time.Time
 	denied    []string
 	faults    []Fault
 
@@ -90,7 +92,7 @@ func Start(options *Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start stand-in: %w", err)
 	}
-	s := &Server{listener: listener, databases: make(map[string]*database), sessions: make(map[int]*session), lastSPID: 50,
+	s := &Server{listener: listener, databases: make(map[string]*database), sessions: make(map[int]*session), lastSPID: 50, started: time.Now().UTC(),
 		plans: make(map[string]plan)}
 	if options != nil {
 		s.options = *options
@@ -99,6 +101,13 @@ func Start(options *Options) (*Server, error) {
 	s.create("master")
 	s.ended.Go(s.accept)
 	return s, nil
+}
+
+// StartedAnew has the server tell another time of its start; nothing else comes of it.
+func (s *Server) StartedAnew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.started = s.started.Add(time.Hour)
 }
 
 // URL returns the address of a database for the driver.

@@ -132,7 +132,7 @@ type heldLedger struct {
 	full chan struct{} // closed when enough are held
 }
 
-func (l *heldLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+func (l *heldLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range ids {

@@ -58,7 +58,7 @@ type hungLedger struct {
 	once                 sync.Once
 }
 
-func (l *hungLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+func (l *hungLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 	if slices.Contains(ids, l.hangs) {
 		l.once.Do(func() { close(l.begun) })
 		<-l.release

@@ -23,12 +23,13 @@ import (
 // guessingLedger says 'rolled back' when it does not know.
 type guessingLedger struct{ driver.Ledger }
 
-func (l guessingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
-	outcome, err := l.Ledger.Settle(ctx, id, wait)
-	if outcome == driver.StillOpen {
+func (l guessingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
+	outcome, from, err := l.Ledger.Settle(ctx, id, wait)
+	if err == nil && outcome == driver.StillOpen {
 		outcome = driver.RolledBack
+		_, from, err = l.Committed(ctx, []uuid.UUID{id})
 	}
-	return outcome, err
+	return outcome, from, err
 }
 
 // unreadLedger is one whose watermark the login may not read, which only old messages need.
@@ -75,27 +76,27 @@ func refuses(t *testing.T, s *stage.Stage, ledger driver.Ledger, want error) {
 // snapshot from its own beginning.
 type staleLedger struct{ driver.Ledger }
 
-func (l staleLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
-	before, err := l.Committed(ctx, []uuid.UUID{id})
+func (l staleLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
+	before, _, err := l.Committed(ctx, []uuid.UUID{id})
 	if err != nil {
-		return driver.StillOpen, err
+		return driver.StillOpen, "", err
 	}
-	outcome, err := l.Ledger.Settle(ctx, id, wait)
+	outcome, from, err := l.Ledger.Settle(ctx, id, wait)
 	if outcome == driver.Committed && len(before) == 0 {
 		outcome = driver.RolledBack
 	}
-	return outcome, err
+	return outcome, from, err
 }
 
 func TestTheProofSeesWhatASettleSaysThatHasWaited(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	for range 5 { // it must not depend on who is first
-		if err := driver.Prove(t.Context(), staleLedger{s.Ledger}); !errors.Is(err, bridge.ErrProof) {
+		if _, err := driver.Prove(t.Context(), staleLedger{s.Ledger}); !errors.Is(err, bridge.ErrProof) {
 			t.Errorf("the proof says %v", err)
 		}
 	}
-	if err := driver.Prove(t.Context(), s.Ledger); err != nil {
+	if _, err := driver.Prove(t.Context(), s.Ledger); err != nil {
 		t.Error(err)
 	}
 }

@@ -32,15 +32,15 @@ func watched(s *stage.Stage) *watchedLedger {
 	return l
 }
 
-func (l *watchedLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
+func (l *watchedLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
 	tell(l.settling, settling{id, wait})
 	return l.Ledger.Settle(ctx, id, wait)
 }
 
-func (l *watchedLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	found, err := l.Ledger.Committed(ctx, ids)
+func (l *watchedLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+	found, from, err := l.Ledger.Committed(ctx, ids)
 	tell(l.lookedUp, slices.Clone(ids))
-	return found, err
+	return found, from, err
 }
 
 // tell does not wait: after 10,000 nobody asks any more.

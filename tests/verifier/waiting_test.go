@@ -83,15 +83,15 @@ type countingLedger struct {
 	stillOpen chan struct{}
 }
 
-func (l *countingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
-	outcome, err := l.Ledger.Settle(ctx, id, wait)
+func (l *countingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
+	outcome, from, err := l.Ledger.Settle(ctx, id, wait)
 	if err == nil && outcome == driver.StillOpen {
 		select {
 		case l.stillOpen <- struct{}{}:
 		default:
 		}
 	}
-	return outcome, err
+	return outcome, from, err
 }
 
 // A full target is retried, and holds up no other.

@@ -72,7 +72,7 @@ func (w Watch) holders(ctx context.Context, id uuid.UUID) (holders []inspect.Hol
 	go func() {
 		defer ended()
 		var err error
-		outcome, err = w.Settle(settling, id, WatchWait, func(waits sqlx.QueryerContext) error {
+		outcome, _, err = w.Settle(settling, id, WatchWait, func(waits sqlx.QueryerContext) error {
 			name, err := w.Session(settling, waits)
 			if err == nil {
 				session.Store(&name)

@@ -2,6 +2,7 @@ package tables
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -189,6 +190,15 @@ func (e Entities) exec(ctx context.Context, tx bridge.Tx, statement string, args
 func (e Entities) row(ctx context.Context, tx bridge.Tx, statement string, args []any, into ...any) error {
 	statement, args = e.d.Bind(statement, args...)
 	_, err := queryRow(ctx, tx, statement, args, into...)
+	return err
+}
+
+// QueryRow reads the one row of a query in tx.
+func QueryRow(ctx context.Context, tx bridge.Tx, statement string, args []any, into ...any) error {
+	found, err := queryRow(ctx, tx, statement, args, into...)
+	if err == nil && !found {
+		err = sql.ErrNoRows
+	}
 	return err
 }
 

@@ -44,9 +44,10 @@ type Verbs struct {
 	Record func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error)
 	Park   func(ctx context.Context, tx bridge.Tx, messages []driver.Parked) (changed int64, err error)
 
-	// Committed is that of driver.Ledger.
-	Committed func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
-	// Settle is that of driver.Ledger. If there is a began, it is called before the settle
+	// Instance, Committed and Settle do what they do in driver.Ledger.
+	Instance  func(ctx context.Context, tx bridge.Tx) (driver.Instance, error)
+	Committed func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error)
+	// If there is a began, it is called before the settle
 	// waits, with the session that is going to (not on SQLite, which tells of no session).
 	Settle Settle
 	// Table is, for an inspector, the table that is read, as it stands in a statement.
@@ -76,7 +77,7 @@ type Verbs struct {
 }
 
 // A Settle waits for the transaction of id.
-type Settle func(ctx context.Context, id uuid.UUID, wait time.Duration, began func(session sqlx.QueryerContext) error) (driver.Outcome, error)
+type Settle func(ctx context.Context, id uuid.UUID, wait time.Duration, began func(session sqlx.QueryerContext) error) (driver.Outcome, driver.Instance, error)
 
 // What is being done, as errors say it.
 const (
@@ -84,6 +85,7 @@ const (
 	Checking         = "check ledger"
 	Recording        = "record"
 	Parking          = "park"
+	Naming           = "name the server"
 	LookingUp        = "look up"
 	Settling         = "settle"
 	Forgetting       = "forget"
@@ -178,24 +180,30 @@ func (l *Ledger) expectChanged(changed int64, n int, err error) error {
 }
 
 // Committed never waits for a sender.
-func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+func (l *Ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 	if len(ids) == 0 {
-		return nil, nil
+		return nil, "", nil
 	}
-	found, err := l.verbs.Committed(ctx, ids)
+	found, from, err := l.verbs.Committed(ctx, ids)
 	if err != nil {
-		return nil, fmt.Errorf("look up %d IDs: %w", len(ids), l.verbs.Classify(err, LookingUp))
+		return nil, "", fmt.Errorf("look up %d IDs: %w", len(ids), l.verbs.Classify(err, LookingUp))
 	}
-	return found, nil
+	return found, from, nil
+}
+
+// Instance asks in tx.
+func (l *Ledger) Instance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
+	from, err := l.verbs.Instance(ctx, tx)
+	return from, l.wrap(Naming, err)
 }
 
 // Settle waits as the database's package says.
-func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
-	outcome, err := l.verbs.Settle(ctx, id, wait, nil)
+func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
+	outcome, from, err := l.verbs.Settle(ctx, id, wait, nil)
 	if err != nil {
-		return driver.StillOpen, fmt.Errorf("settle %s: %w", id, l.verbs.Classify(err, Settling))
+		return driver.StillOpen, "", fmt.Errorf("settle %s: %w", id, l.verbs.Classify(err, Settling))
 	}
-	return outcome, nil
+	return outcome, from, nil
 }
 
 // Forget deletes the rows of ids, as many per statement as it takes, each of which is

@@ -19,16 +19,16 @@ func (l *ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) erro
 	return err
 }
 
-func (l *ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	found, err := l.Ledger.Committed(ctx, ids)
+func (l *ledger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+	found, from, err := l.Ledger.Committed(ctx, ids)
 	noteEach(found, Found, err)
-	return found, err
+	return found, from, err
 }
 
-func (l *ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, error) {
-	outcome, err := l.Ledger.Settle(ctx, id, wait)
+func (l *ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
+	outcome, from, err := l.Ledger.Settle(ctx, id, wait)
 	noteEach([]uuid.UUID{id}, Settled+outcome.String(), err)
-	return outcome, err
+	return outcome, from, err
 }
 
 func (l *ledger) Forget(ctx context.Context, ids []uuid.UUID) error {

@@ -76,7 +76,7 @@ func besideOpen(ctx context.Context, w *world) (string, error) {
 		return "", err
 	}
 	return w.whileOpen(ctx, func(open uuid.UUID, _ func() error) (string, error) {
-		found, err := w.ledger.Committed(ctx, []uuid.UUID{open, committed, newID()})
+		found, _, err := w.ledger.Committed(ctx, []uuid.UUID{open, committed, newID()})
 		switch {
 		case err != nil:
 			return "", err
@@ -90,7 +90,7 @@ func besideOpen(ctx context.Context, w *world) (string, error) {
 
 func settleWaits(ctx context.Context, w *world) (string, error) {
 	return w.whileOpen(ctx, func(id uuid.UUID, _ func() error) (string, error) {
-		outcome, err := w.ledger.Settle(ctx, id, 200*time.Millisecond)
+		outcome, _, err := w.ledger.Settle(ctx, id, 200*time.Millisecond)
 		return outcome.String(), err
 	})
 }
@@ -104,7 +104,7 @@ func settleWakes(ctx context.Context, w *world) (string, error) {
 		settled := make(chan error, 1)
 		go func() {
 			var err error
-			outcome, err = w.ledger.Settle(ctx, id, patience/2)
+			outcome, _, err = w.ledger.Settle(ctx, id, patience/2)
 			settled <- err
 		}()
 		time.Sleep(untilItWaits)
@@ -143,7 +143,7 @@ func number(err error) string {
 }
 
 func proof(ctx context.Context, w *world) (string, error) {
-	if err := driver.Prove(ctx, w.ledger); err != nil {
+	if _, err := driver.Prove(ctx, w.ledger); err != nil {
 		return err.Error(), nil
 	}
 	return "yes", nil
