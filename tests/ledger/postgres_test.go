@@ -187,13 +187,13 @@ func TestPostgresUnloggedTablesAreRefused(t *testing.T) {
 		"bridge_inbox", "bridge_inbox_pending", "bridge_mark", "bridge_kept"} {
 		execute(t, admin, "ALTER TABLE "+table+" SET UNLOGGED")
 		_, inbox := postgres.OpenInbox(t.Context(), admin)
-		refused := errors.Join(driver.Prove(t.Context(), ledger), inbox)
+		refused := errors.Join(prove(t, ledger), inbox)
 		if !errors.Is(refused, bridge.ErrNoSchema) || !strings.Contains(refused.Error(), table) {
 			t.Errorf("%s is unlogged: %v, must be %v", table, refused, bridge.ErrNoSchema)
 		}
 		execute(t, admin, "ALTER TABLE "+table+" SET LOGGED")
 	}
-	must(t, driver.Prove(t.Context(), ledger))
+	must(t, prove(t, ledger))
 	_, err := postgres.OpenInbox(t.Context(), admin)
 	must(t, err)
 }
