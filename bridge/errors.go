@@ -23,6 +23,11 @@ var (
 	// message's ID. Insert it first.
 	ErrNoRow = errors.New("no row with the message ID")
 
+	// ErrTxEnded: the transaction ended before its COMMIT. The server rolled it back because of an
+	// error that was ignored, such as a deadlock, or a statement such as CREATE TABLE committed it.
+	// Statements that came later were committed one by one.
+	ErrTxEnded = errors.New("the transaction ended before its commit")
+
 	// ErrNoSchema: the tables are missing, or of a version that this release does not work
 	// with. The text says what to call, except with ErrLaterSchema.
 	ErrNoSchema = errors.New("schema not usable")

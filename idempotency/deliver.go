@@ -8,6 +8,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // An outcome is how a delivery ended that is to be acked.
@@ -107,6 +109,9 @@ func (g *Guard) inTx(ctx context.Context, db *sql.DB, work func(ctx context.Cont
 		return unfinished, fmt.Errorf("begin transaction: %w", err)
 	}
 	defer tx.Rollback() // without effect after a commit
+	if err := g.fence.Enter(ctx, bridge.SQL(tx)); err != nil {
+		return unfinished, fmt.Errorf("begin transaction: %w", err)
+	}
 
 	ended, err := work(ctx, tx)
 	if failure := new(handlerError); errors.As(err, &failure) {
@@ -115,6 +120,13 @@ func (g *Guard) inTx(ctx context.Context, db *sql.DB, work func(ctx context.Cont
 	}
 	if err != nil || ended != handled && ended != kept {
 		return ended, err
+	}
+	err = g.fence.Leave(ctx, bridge.SQL(tx))
+	switch {
+	case errors.Is(err, bridge.ErrTxEnded):
+		return unfinished, &handlerError{fmt.Errorf("commit: %w", err)}
+	case err != nil:
+		return unfinished, fmt.Errorf("commit: %w", err)
 	}
 	// Who has seen the context end is told nothing else by the commit, which may not have
 	// seen it yet.

@@ -24,7 +24,7 @@ type VersionFunc func(d amqp.Delivery) (entity string, version int64, err error)
 
 // newMarkingGuard returns a Guard for a strategy that keeps marks instead of keys. It
 // refuses the options that would do nothing there.
-func newMarkingGuard(consumer string, opts *Options) (*Guard, error) {
+func newMarkingGuard(marks driver.Marks, consumer string, opts *Options) (*Guard, error) {
 	if opts != nil {
 		for field, set := range map[string]bool{
 			"Key":           opts.Key != nil,
@@ -39,7 +39,7 @@ func newMarkingGuard(consumer string, opts *Options) (*Guard, error) {
 			}
 		}
 	}
-	return newGuard(consumer, opts)
+	return newGuard(marks, consumer, opts)
 }
 
 // versionOf asks of. Its error is a refusal.

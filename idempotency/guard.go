@@ -26,7 +26,8 @@ var errHeldTooLong = errors.New("delivery held for longer than Options.Hold")
 // A Guard handles each message once for one consumer. It is safe for concurrent use, and starts
 // no goroutines. In memory it keeps only its counters and the position of its purge.
 type Guard struct {
-	inbox    driver.Inbox
+	inbox    driver.Inbox // nil for a strategy that keeps marks
+	fence    driver.Fence
 	consumer string
 	inOrder  bool // what is handed back must not be overtaken: see HighWater
 	opts     Options
@@ -46,7 +47,7 @@ func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 	if inbox == nil {
 		return nil, errors.New("new guard: inbox is nil")
 	}
-	g, err := newGuard(consumer, opts)
+	g, err := newGuard(inbox, consumer, opts)
 	if err != nil {
 		return nil, fmt.Errorf("new guard: %w", err)
 	}
@@ -55,7 +56,7 @@ func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 }
 
 // newGuard returns a Guard without an inbox.
-func newGuard(consumer string, opts *Options) (*Guard, error) {
+func newGuard(fence driver.Fence, consumer string, opts *Options) (*Guard, error) {
 	if err := checkKey(consumer); err != nil {
 		return nil, fmt.Errorf("consumer name %w", err)
 	}
@@ -64,6 +65,7 @@ func newGuard(consumer string, opts *Options) (*Guard, error) {
 		return nil, err
 	}
 	return &Guard{
+		fence:    fence,
 		consumer: consumer,
 		opts:     filled,
 		log:      filled.Logger.With("consumer", consumer),

@@ -79,7 +79,7 @@ func NewHighWater(marks driver.Marks, consumer string, keyOf KeyFunc, opts *Opti
 	case keyOf == nil:
 		return nil, errors.New("new high water: keyOf is nil")
 	}
-	guard, err := newMarkingGuard(consumer, opts)
+	guard, err := newMarkingGuard(marks, consumer, opts)
 	if err != nil {
 		return nil, fmt.Errorf("new high water: %w", err)
 	}

@@ -42,7 +42,7 @@ func NewLatest(marks driver.Marks, consumer string, versionOf VersionFunc, opts 
 	case versionOf == nil:
 		return nil, errors.New("new latest: versionOf is nil")
 	}
-	guard, err := newMarkingGuard(consumer, opts)
+	guard, err := newMarkingGuard(marks, consumer, opts)
 	if err != nil {
 		return nil, fmt.Errorf("new latest: %w", err)
 	}

@@ -127,7 +127,7 @@ func NewOrdered(keeper driver.Keeper, consumer string, versionOf VersionFunc, op
 	if err != nil {
 		return nil, fmt.Errorf("new ordered: %w", err)
 	}
-	guard, err := newMarkingGuard(consumer, &filled.Options)
+	guard, err := newMarkingGuard(keeper, consumer, &filled.Options)
 	if err != nil {
 		return nil, fmt.Errorf("new ordered: %w", err)
 	}

@@ -116,6 +116,10 @@ func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, e
 // rolled back. If the process dies, an open transaction is rolled back, and the messages of a
 // committed one are delivered.
 //
+// On MySQL and MariaDB the error is bridge.ErrTxEnded if the server ended the transaction while fn
+// ran, by a deadlock whose error fn ignored or by a statement such as CREATE TABLE. InTx then sends
+// no more, but what fn did after that is committed, and after a CREATE TABLE what fn did before it.
+//
 // What fn sends is staged after fn has returned. So a rollback to a savepoint does not undo a
 // Send; use Stage there.
 func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(tx *Tx) error) error {
@@ -125,10 +129,18 @@ func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn f
 	}
 	// After a commit this does nothing; it also serves a panic in fn.
 	defer func() { _ = sqlTx.Rollback() }()
+	if err := s.ledger.Enter(ctx, bridge.SQL(sqlTx)); err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
 	tx := &Tx{tx: sqlTx, outbox: s.Outbox(bridge.SQL(sqlTx))}
 	defer tx.outbox.stop() // also after a panic in fn
 	if err := fn(tx); err != nil {
 		return err
+	}
+	tx.outbox.End()
+	// Before the outbox records: outside of a transaction a Record commits at once.
+	if err := s.ledger.Leave(ctx, bridge.SQL(sqlTx)); err != nil {
+		return fmt.Errorf("commit transaction: %w", err)
 	}
 	if err := tx.outbox.Confirm(ctx); err != nil { // rule 2
 		return err

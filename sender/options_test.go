@@ -12,7 +12,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-type noLedger struct{}
+type noLedger struct{ driver.Fence }
 
 func (noLedger) Identity() uuid.UUID { return uuid.Nil }
 

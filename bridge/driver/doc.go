@@ -5,7 +5,8 @@
 // # The whole seam
 //
 //	interface            who calls it               its methods
-//	Recorder             sender                     Identity, Features, Record, Park
+//	Recorder             sender                     Fence, and Identity, Features, Record, Park
+//	Fence                InTx, Handle and its like  Enter, Leave
 //	Ledger               verifier, bridgectl        Recorder, and
 //	                                                DB, Check,
 //	                                                Instance, Committed, Settle, Forget,
@@ -19,7 +20,7 @@
 //	                                                RemoveBarePending, TakePending,
 //	                                                DoubtOverdue, ListPending, CountPending
 //	Claims               idempotency, its purge     Claimed, Forget
-//	Marks                Latest, HighWater          LockMark, SetMark
+//	Marks                Latest, HighWater          Fence, and LockMark, SetMark
 //	Keeper               Ordered                    Marks, and Keep, CountKept, FirstKept,
 //	                                                Unkeep, KeptEntities
 //

@@ -10,6 +10,8 @@ import (
 // Marks is for a receiver that remembers how far it has come with each entity or source,
 // instead of every key. It has one row for each consumer and name, with a short text, the mark.
 type Marks interface {
+	Fence
+
 	// LockMark returns the mark of name, "" if there is none yet, and locks it until tx ends,
 	// even if there is none. If another open transaction has locked it, LockMark waits, and
 	// returns the mark that the other has left. It must be the first statement of tx: a

@@ -12,6 +12,8 @@ import (
 
 // A Recorder is what a sender needs of a ledger.
 type Recorder interface {
+	Fence
+
 	// Identity is the UUID that was made when the ledger's tables were created. For an own
 	// table it is derived from that one (bridge.OwnTable). A message is judged only by the
 	// ledger whose identity it carries.

@@ -29,6 +29,7 @@ func RunInbox(t *testing.T, h Harness) {
 	run(t, h, box, slices.Concat([]test[*inbox]{
 		{"a key is claimed once by each consumer, and a rollback gives it back", testClaim},
 		{"keys and consumers that differ in case, in spaces or in accents are different", testClaimCase},
+		{"a transaction that has not ended passes the fence", testFence},
 		{"a claim waits for the same claim of another, and is given after its rollback alone", testClaimWaits},
 	}, pendingTestsOfDriver, purgeTests), slices.Concat([]test[*inbox]{
 		{"consumers and keys have up to 255 bytes and no NUL, and all else is an error of every verb", testNames},

@@ -134,8 +134,11 @@
 //     statement on tables (CREATE, ALTER, TRUNCATE), and at an error 1205 under
 //     innodb_rollback_on_timeout. What is sent after that commits statement by statement, a
 //     Record too. So ignore no error of a statement, and put no statement on tables into the
-//     transaction. A SELECT may report its deadlock in place of a row: read its rows to the end
-//     and look at Rows.Err. Rows that are closed earlier do not report it.
+//     transaction. sender.InTx and package idempotency's Handle notice it (bridge.ErrTxEnded), by
+//     a savepoint at the beginning that they release before the COMMIT: two round trips. HandleTx
+//     notices that its claim is gone. SendTx and StageTx cannot notice it. A SELECT may
+//     report its deadlock in place of a row: read its rows to the end and look at Rows.Err. Rows
+//     that are closed earlier do not report it.
 //   - binlog_format is ROW or MIXED, as by default. With STATEMENT the server refuses to delete
 //     at READ COMMITTED.
 //   - innodb_flush_log_at_trx_commit stays 1, or a crash of the server can undo a transaction

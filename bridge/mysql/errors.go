@@ -19,6 +19,7 @@ const (
 	deadlock         = 1213
 	missingRight     = 1227
 	readOnlyOption   = 1290
+	noSavepoint      = 1305
 	readOnlyMode     = 1836
 	readOnlyTransact = 1792
 	statementTime    = 1969 // MariaDB's max_statement_time

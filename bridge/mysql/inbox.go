@@ -52,6 +52,7 @@ var inbox = tables.NewInbox(tables.Dialect{
 type Inbox struct {
 	tables.Inbox
 	tables.Entities
+	fence
 }
 
 var _ driver.Inbox = (*Inbox)(nil)
@@ -62,7 +63,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInbox(ctx, sqlx.NewDb(db, "mysql")); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", classify(err))
 	}
-	return &Inbox{inbox.On(db), entities}, nil
+	return &Inbox{Inbox: inbox.On(db), Entities: entities}, nil
 }
 
 // Claim inserts the key in tx. It waits for an open transaction that has inserted

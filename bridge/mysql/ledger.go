@@ -27,6 +27,7 @@ import (
 // MiB on MariaDB and 64 MiB on MySQL.
 type Ledger struct {
 	tables.Ledger
+	fence
 	db     *sqlx.DB
 	column column
 	flush  *flush

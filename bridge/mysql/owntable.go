@@ -17,7 +17,10 @@ import (
 
 // An OwnLedger is a ledger that reads another table than bridge_ledger, and leaves it as
 // it is. It implements driver.Ledger.
-type OwnLedger struct{ tables.OwnLedger }
+type OwnLedger struct {
+	tables.OwnLedger
+	fence
+}
 
 var _ driver.Ledger = (*OwnLedger)(nil)
 
@@ -36,7 +39,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	}
 	l := &Ledger{db: proof.db, column: c, flush: proof.flush, start: proof.start}
 	l.Ledger = tables.With(&proof.Ledger, l.verbs())
-	return &OwnLedger{tables.NewOwnLedger(&l.Ledger, c.table, c.name, proof, tables.OwnVerbs{
+	return &OwnLedger{OwnLedger: tables.NewOwnLedger(&l.Ledger, c.table, c.name, proof, tables.OwnVerbs{
 		Rows: func(ids []uuid.UUID) (string, []any) { return l.statement(rows, array(ids)), nil },
 		Check: func(ctx context.Context) error {
 			_, err := o.inspect(ctx)

@@ -14,12 +14,15 @@ import (
 )
 
 // Entities are the marks and kept messages of an inbox. It implements driver.Keeper.
-type Entities struct{ d EntityDialect }
+type Entities struct {
+	NoFence
+	d EntityDialect
+}
 
 var _ driver.Keeper = Entities{}
 
 // NewEntities returns those of a database with this dialect.
-func NewEntities(d EntityDialect) Entities { return Entities{d} }
+func NewEntities(d EntityDialect) Entities { return Entities{d: d} }
 
 // An EntityDialect is what differs between databases about marks and kept messages.
 type EntityDialect struct {

@@ -18,6 +18,7 @@ import (
 // A Ledger is the part of a ledger that is the same in all databases. A database's package
 // embeds it, and gives it its Verbs.
 type Ledger struct {
+	NoFence
 	db       *sqlx.DB
 	identity uuid.UUID
 	verbs    Verbs
@@ -111,7 +112,7 @@ func Open(ctx context.Context, db *sqlx.DB, verbs Verbs) (Ledger, error) {
 }
 
 // With returns the same ledger with other verbs.
-func With(l *Ledger, verbs Verbs) Ledger { return Ledger{l.db, l.identity, verbs} }
+func With(l *Ledger, verbs Verbs) Ledger { return Ledger{db: l.db, identity: l.identity, verbs: verbs} }
 
 // Identity returns the UUID that was made with the ledger's tables.
 func (l *Ledger) Identity() uuid.UUID { return l.identity }

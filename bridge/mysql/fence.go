@@ -1,0 +1,41 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
+)
+
+// fence is a savepoint at the beginning of a transaction. It ends with the transaction, and with
+// nothing else that a statement of the caller does: the first savepoint outlives a rollback to
+// every later one. (A look at the claim or the ledger's row would cost one round trip less. But
+// a sender records after the caller's statements, and a claim that is there may be another
+// receiver's.)
+type fence struct{}
+
+const (
+	enter = `SAVEPOINT bridge_begin`
+	leave = `RELEASE SAVEPOINT bridge_begin`
+)
+
+// Enter implements driver.Fence.
+func (fence) Enter(ctx context.Context, tx bridge.Tx) error {
+	if _, err := tx.Exec(ctx, enter); err != nil {
+		return fmt.Errorf("set savepoint: %w", classify(err))
+	}
+	return nil
+}
+
+// Leave implements driver.Fence.
+func (fence) Leave(ctx context.Context, tx bridge.Tx) error {
+	_, err := tx.Exec(ctx, leave)
+	switch {
+	case err == nil:
+		return nil
+	case mysqlserver.Number(err) == noSavepoint:
+		return fmt.Errorf("%w: a deadlock whose error was ignored has rolled it back, or a statement on tables has committed it; later statements are committed one by one", bridge.ErrTxEnded)
+	}
+	return fmt.Errorf("release savepoint: %w", classify(err))
+}
