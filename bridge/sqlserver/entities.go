@@ -13,13 +13,13 @@ import (
 // keeps the row locked; UPDLOCK does, to the end of the transaction ('Table hints'). FORCESEEK as
 // in the inbox; XACT_ABORT and NOCOUNT as in claim and record.
 var (
-	lockMark = packing.Unpack(`UPDATE m SET mark = mark OUTPUT inserted.mark FROM bridge_mark m WITH (UPDLOCK, ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) AND [name] = bytes(@p2)`)
+	lockMark = packing.Unpack(`UPDATE m SET mark = m.mark OUTPUT inserted.mark FROM bridge_mark m WITH (UPDLOCK, ROWLOCK, FORCESEEK) WHERE m.consumer = bytes(@p1) AND m.[name] = bytes(@p2)`)
 
 	makeMark = packing.Unpack(`SET XACT_ABORT OFF;
 INSERT INTO bridge_mark (consumer, [name], mark) VALUES (bytes(@p1), bytes(@p2), 0x)`)
 
 	setMark = packing.Unpack(`SET NOCOUNT OFF;
-UPDATE m SET mark = bytes(@p3), changed_at = sysutcdatetime() FROM bridge_mark m WITH (ROWLOCK, FORCESEEK) WHERE consumer = bytes(@p1) AND [name] = bytes(@p2)`)
+UPDATE m SET mark = bytes(@p3), changed_at = sysutcdatetime() FROM bridge_mark m WITH (ROWLOCK, FORCESEEK) WHERE m.consumer = bytes(@p1) AND m.[name] = bytes(@p2)`)
 
 	keep = packing.Unpack(`SET XACT_ABORT OFF;
 INSERT INTO bridge_kept (consumer, entity, [version], [message]) VALUES (bytes(@p1), bytes(@p2), @p3, bytes(@p4))`)

@@ -40,26 +40,35 @@ const (
 // would unclaim the key waiting until the row is read. Where hints are ignored, a
 // statement reads one snapshot, and of two who take the same row the second finds that
 // its run has changed.
-var inbox = tables.NewInbox(tables.Dialect{
-	Bind:        sqlx.AT,
-	Key:         "[key]",
-	Now:         `DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`,
-	Claimed:     `DATEDIFF_BIG(millisecond, '19700101', claimed_at)`,
-	Limit:       "OFFSET 0 ROWS FETCH NEXT ? ROWS ONLY",
-	Bytes:       true,
-	Packing:     packing,
-	Insert:      "SET XACT_ABORT OFF;",
-	Seeking:     "WITH (ROWLOCK, FORCESEEK)",
-	SeekingDue:  "WITH (ROWLOCK, FORCESEEK, INDEX (bridge_inbox_pending_due))",
-	State:       "CAST(text(?) AS varchar(16))",
-	Claiming:    "WITH (REPEATABLEREAD, ROWLOCK, FORCESEEK)",
-	Beside:      "WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)",
-	Join:        "LEFT LOOP JOIN",
-	Taking:      "WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK (bridge_inbox_pending_due (consumer, state, due_ms)))",
-	Forgetting:  "DELETE i FROM (VALUES $keys) AS k (k) INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK, FORCESEEK) ON i.[key] = k.k WHERE",
-	IsDuplicate: isDuplicate,
-	Classify:    func(err error) error { return classify(err, pendingRights) },
-})
+//
+// Babelfish does not parse the columns of FORCESEEK (measured on 4.3), and ignores the hint.
+var (
+	inbox       = newInbox("FORCESEEK (bridge_inbox_pending_due (consumer, state, due_ms))")
+	onBabelfish = newInbox("FORCESEEK, INDEX (bridge_inbox_pending_due)")
+)
+
+func newInbox(seekingDue string) tables.Inbox {
+	return tables.NewInbox(tables.Dialect{
+		Bind:        sqlx.AT,
+		Key:         "[key]",
+		Now:         `DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`,
+		Claimed:     `DATEDIFF_BIG(millisecond, '19700101', claimed_at)`,
+		Limit:       "OFFSET 0 ROWS FETCH NEXT ? ROWS ONLY",
+		Bytes:       true,
+		Packing:     packing,
+		Insert:      "SET XACT_ABORT OFF;",
+		Seeking:     "WITH (ROWLOCK, FORCESEEK)",
+		SeekingDue:  "WITH (ROWLOCK, FORCESEEK, INDEX (bridge_inbox_pending_due))",
+		State:       "CAST(text(?) AS varchar(16))",
+		Claiming:    "WITH (REPEATABLEREAD, ROWLOCK, FORCESEEK)",
+		Beside:      "WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)",
+		Join:        "LEFT OUTER LOOP JOIN",
+		Taking:      "WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK, " + seekingDue + ")",
+		Forgetting:  "DELETE i FROM (VALUES $keys) AS k (k) INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK, FORCESEEK) ON i.[key] = k.k WHERE",
+		IsDuplicate: isDuplicate,
+		Classify:    func(err error) error { return classify(err, pendingRights) },
+	})
+}
 
 // An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
 // SQL Server database. It implements driver.Inbox.
@@ -93,7 +102,11 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInboxVersion(found.Version.Int64); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
-	return &Inbox{inbox.On(db), entities}, nil
+	statements := inbox
+	if found.Babelfish {
+		statements = onBabelfish
+	}
+	return &Inbox{statements.On(db), entities}, nil
 }
 
 // Claim inserts the key in tx. It waits for an open transaction that has inserted

@@ -26,7 +26,7 @@ SET LOCK_TIMEOUT 1000;
 SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at
 FROM bridge_identity i LEFT JOIN (
 	SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)
-	LEFT LOOP JOIN bridge_parked p WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON p.id = l.id
+	LEFT OUTER LOOP JOIN bridge_parked p WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON p.id = l.id
 	WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND p.id IS NULL
 	ORDER BY l.recorded_at, l.id
 ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`
@@ -44,7 +44,7 @@ FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.[identity] = CAST(@
 
 var sweep = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
-DELETE l OUTPUT CAST(deleted.id AS binary(16)) AS id
+DELETE l OUTPUT deleted.id
 FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) ON l.id = asked.id
 WHERE l.recorded_at < CAST(@p3 AS datetime2(3))`)
 

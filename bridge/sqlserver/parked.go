@@ -41,7 +41,7 @@ WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
 FROM $asked INNER LOOP JOIN bridge_parked p WITH (FORCESEEK) ON p.id = asked.id`)
 
 	touch = forIDs(`SET LOCK_TIMEOUT 1000;
-UPDATE l SET recorded_at = sysutcdatetime() OUTPUT CAST(inserted.id AS binary(16)) AS id
+UPDATE l SET recorded_at = sysutcdatetime() OUTPUT inserted.id
 FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) ON l.id = asked.id`)
 
 	removeParked = forIDs(`SET NOCOUNT OFF;

@@ -10,7 +10,7 @@ import (
 
 // The statements of bridge/sqlserver on marks and kept messages.
 var entityStatements = []statement{
-	form(`UPDATE m SET mark = mark OUTPUT inserted.mark FROM bridge_mark m WITH («([^=]+?)») WHERE consumer = @p1 AND [name] = @p2`,
+	form(`UPDATE m SET mark = m.mark OUTPUT inserted.mark FROM bridge_mark m WITH («([^=]+?)») WHERE m.consumer = @p1 AND m.[name] = @p2`,
 		func(x *execution, words []string) (uint64, error) {
 			x.out.describe(column{"mark", kindBinary})
 			return x.changeMark(words[1], func(r row) {
@@ -25,7 +25,7 @@ var entityStatements = []statement{
 			}
 			return 1, x.insert(t, row{"consumer": x.bytes("@p1"), "name": x.bytes("@p2"), "mark": ""})
 		}),
-	form(`UPDATE m SET mark = @p3, changed_at = sysutcdatetime() FROM bridge_mark m WITH («([^=]+?)») WHERE consumer = @p1 AND [name] = @p2`,
+	form(`UPDATE m SET mark = @p3, changed_at = sysutcdatetime() FROM bridge_mark m WITH («([^=]+?)») WHERE m.consumer = @p1 AND m.[name] = @p2`,
 		func(x *execution, words []string) (uint64, error) {
 			return x.changeMark(words[1], func(r row) { r["mark"] = x.bytes("@p3") })
 		}),

@@ -39,6 +39,7 @@ var (
 const (
 	missingObject = 208
 	lockTimeout   = 1222
+	babelfish     = 33557097 // of Babelfish's own errors
 )
 
 // precededBy are the errors that are told before another.
@@ -56,12 +57,11 @@ func duplicate(t *table) error {
 
 // onBabelfish is an error as Babelfish 4.3 reports it: measured.
 func onBabelfish(said *sqlError) *sqlError {
-	const own = 33557097
 	switch said.number {
 	case lockTimeout:
-		return &sqlError{own, 16, "canceling statement due to lock timeout"}
+		return &sqlError{babelfish, 16, "canceling statement due to lock timeout"}
 	case missingObject:
-		return &sqlError{own, 16, `relation "` + strings.Trim(strings.TrimPrefix(said.text, "Invalid object name "), "'.") + `" does not exist`}
+		return &sqlError{babelfish, 16, `relation "` + strings.Trim(strings.TrimPrefix(said.text, "Invalid object name "), "'.") + `" does not exist`}
 	}
 	return said
 }

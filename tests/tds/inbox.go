@@ -86,7 +86,7 @@ var inboxStatements = []statement{
 				"run": x.parameters["@p4"], "attempts": x.parameters["@p5"], "since_ms": now,
 				"due_ms": now + x.parameters["@p6"].(int64), "error": x.parameters["@p7"], "message": x.message("@p8")})
 		}),
-	form(`SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message FROM (SELECT count(*) AS claimed FROM bridge_inbox WITH («([^=]+?)») WHERE consumer = @p1 AND [key] = @p2) c «(LEFT JOIN|LEFT LOOP JOIN)» bridge_inbox_pending p «(?:WITH \(([^=]+?)\) )?»ON p.consumer = @p3 AND p.message_key = @p4`,
+	form(`SELECT c.claimed, p.state, p.run, p.attempts, p.since_ms, p.error, p.message FROM (SELECT count(*) AS claimed FROM bridge_inbox WITH («([^=]+?)») WHERE consumer = @p1 AND [key] = @p2) c «(LEFT JOIN|LEFT OUTER LOOP JOIN)» bridge_inbox_pending p «(?:WITH \(([^=]+?)\) )?»ON p.consumer = @p3 AND p.message_key = @p4`,
 		lookUpPending),
 	form(`UPDATE t SET state = @p1, run = @p2, attempts = @p3, due_ms = `+nowMS+` + @p4, error = @p5, message = COALESCE(@p6, message) FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p7 AND message_key = @p8 AND run = @p9`,
 		func(x *execution, words []string) (uint64, error) {

@@ -10,14 +10,14 @@ import (
 
 // The statements of bridge/sqlserver on orphans and the watermark.
 var orphanStatements = []statement{
-	form(`UPDATE l SET recorded_at = sysutcdatetime() OUTPUT CAST(inserted.id AS binary(16)) AS id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id`,
+	form(`UPDATE l SET recorded_at = sysutcdatetime() OUTPUT inserted.id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id`,
 		func(x *execution, words []string) (uint64, error) {
 			return x.changeFree("UPDATE", words[1], words[2], func(r row) (row, bool) {
 				r["recorded_at"] = now()
 				return r, true
 			})
 		}),
-	form(`DELETE l OUTPUT CAST(deleted.id AS binary(16)) AS id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id WHERE l.recorded_at < CAST(@p3 AS datetime2(3))`,
+	form(`DELETE l OUTPUT deleted.id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id WHERE l.recorded_at < CAST(@p3 AS datetime2(3))`,
 		func(x *execution, words []string) (uint64, error) {
 			before, err := x.time("@p3")
 			if err != nil {
@@ -27,7 +27,7 @@ var orphanStatements = []statement{
 				return nil, r["recorded_at"].(time.Time).Before(before)
 			})
 		}),
-	form(`SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l WITH («([A-Z, ]+)») LEFT LOOP JOIN bridge_parked p«(?: WITH \(([A-Z, ]+)\))?» ON p.id = l.id WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND p.id IS NULL ORDER BY l.recorded_at, l.id ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`, orphans),
+	form(`SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l WITH («([A-Z, ]+)») LEFT OUTER LOOP JOIN bridge_parked p«(?: WITH \(([A-Z, ]+)\))?» ON p.id = l.id WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND p.id IS NULL ORDER BY l.recorded_at, l.id ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`, orphans),
 
 	form(`INSERT INTO bridge_watermark (one) VALUES (1)`, func(x *execution, _ []string) (uint64, error) {
 		t, err := x.writable("INSERT", "bridge_watermark")
@@ -89,7 +89,7 @@ func (x *execution) changeFree(right, places, hints string, change func(row) (ro
 	if err := x.seek(ledger, hints, how); err != nil {
 		return 0, err
 	}
-	x.out.describe(column{"id", kindBinary})
+	x.out.describe(column{"id", kindGUID})
 	var changed uint64
 	for _, id := range ids {
 		key := ledger.keyOf(row{"id": id})

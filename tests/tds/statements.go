@@ -70,6 +70,9 @@ func (x *execution) batch(text string) error {
 		if text, x.parameters, err = cut(text, sent); err != nil {
 			return err
 		}
+		if x.server.options.Babelfish && refusedByBabelfish.MatchString(text) {
+			return &sqlError{babelfish, 16, "syntax error: " + text}
+		}
 		known := func(s statement) bool { return s.pattern.MatchString(text) }
 		i := slices.IndexFunc(statements, known)
 		if i < 0 {
@@ -123,6 +126,9 @@ func (x *execution) statement(s statement, text string) error {
 	x.out.columns = nil
 	return nil
 }
+
+// refusedByBabelfish: measured on Babelfish 4.3.
+var refusedByBabelfish = regexp.MustCompile(`LEFT LOOP JOIN|OUTPUT CAST\(|FORCESEEK \(|^UPDATE m SET .* WHERE consumer =`)
 
 // finish ends the answer to a batch or a call.
 func (x *execution) finish(err error) error {

@@ -169,7 +169,7 @@ func afterAWait(ctx context.Context, w *world) (string, error) {
 	go func() {
 		read <- w.db.QueryRowContext(ctx, `SELECT l.n, p.n
 FROM (SELECT count(*) AS n FROM bridge_ledger WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE id = CAST(@p1 AS uniqueidentifier)) l
-LEFT LOOP JOIN (SELECT count(*) AS n FROM bridge_parked WHERE id = CAST(@p1 AS uniqueidentifier)) p ON 1 = 1`, stored(id)).Scan(&ledger, &parked)
+LEFT OUTER LOOP JOIN (SELECT count(*) AS n FROM bridge_parked WHERE id = CAST(@p1 AS uniqueidentifier)) p ON 1 = 1`, stored(id)).Scan(&ledger, &parked)
 	}()
 	time.Sleep(untilItWaits)
 	err = errors.Join(tx.Commit(), <-read)
