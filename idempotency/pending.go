@@ -59,16 +59,18 @@ func newPending(p driver.Pending) (Pending, error) {
 }
 
 // Pending returns up to limit messages in a state, in the order of their keys, beginning after
-// a given key; "" is before all. First it makes overdue started messages doubtful, as
-// CountPending, MarkDone, Retry and Resume do.
+// a given key; "" is before all. It holds all of these messages in memory. First it makes overdue
+// started messages doubtful, as CountPending, MarkDone, Retry and Resume do.
 func (g *Guard) Pending(ctx context.Context, db *sql.DB, state State, after string, limit int) ([]Pending, error) {
 	var found []driver.Pending
 	err := inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 		if _, err = g.inbox.DoubtOverdue(ctx, tx, g.consumer); err != nil {
 			return err
 		}
-		found, err = g.inbox.ListPending(ctx, tx, g.consumer, state, after, limit)
-		return err
+		if found, err = g.inbox.ListPending(ctx, tx, g.consumer, state, after, limit); err != nil {
+			return err
+		}
+		return g.fetch(ctx, tx, found)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list %s messages: %w", state, err)
@@ -80,6 +82,23 @@ func (g *Guard) Pending(ctx context.Context, db *sql.DB, state State, after stri
 		}
 	}
 	return pending, nil
+}
+
+// fetch reads the messages of the rows that have one. A row that has gone meanwhile stays without.
+func (g *Guard) fetch(ctx context.Context, tx bridge.Tx, found []driver.Pending) error {
+	for i, p := range found {
+		if !p.Stored {
+			continue
+		}
+		_, now, err := g.inbox.LookUp(ctx, tx, g.consumer, p.Key)
+		if err != nil {
+			return err
+		}
+		if now != nil {
+			found[i].Message = now.Message
+		}
+	}
+	return nil
 }
 
 // CountPending tells how many messages are in each state: a metric to watch.

@@ -70,7 +70,11 @@ func anew(condition, statement string) string {
 	return ofConsumer.ReplaceAllString(statement, "${0} AND "+condition)
 }
 
-const pendingColumns = `message_key, state, run, attempts, since_ms, error, message`
+const (
+	pendingColumns = `message_key, state, run, attempts, since_ms, error, message`
+	// headColumns leave the message in the database: a page of large ones would fill the memory.
+	headColumns = `message_key, state, run, attempts, since_ms, error, CASE WHEN message IS NULL THEN 0 ELSE 1 END AS stored`
+)
 
 // NewInbox makes the statements of one database.
 func NewInbox(d Dialect) Inbox {
@@ -79,7 +83,7 @@ func NewInbox(d Dialect) Inbox {
 	}
 	words := strings.NewReplacer("$key", d.Key, "$now", d.Now, "$claimed", d.Claimed, "$limit", d.Limit,
 		"$insert", d.Insert, "$conflict", d.OnConflict, "$claiming", d.Claiming, "$beside", d.Beside, "$join", cmp.Or(d.Join, "LEFT JOIN"),
-		"$taking", d.Taking, "$overdue", d.Overdue, "$locked", d.Locked, "$seeking", d.Seeking, "$state", cmp.Or(d.State, "text(?)"), "$columns", pendingColumns)
+		"$taking", d.Taking, "$overdue", d.Overdue, "$locked", d.Locked, "$seeking", d.Seeking, "$state", cmp.Or(d.State, "text(?)"), "$columns", pendingColumns, "$head", headColumns)
 	text := func(s string) string {
 		return strings.TrimSpace(anew(d.Anew, d.Packing.Unpack(sqlx.Rebind(d.Bind, words.Replace(s)))))
 	}
@@ -102,7 +106,7 @@ $join bridge_inbox_pending p $beside ON p.consumer = bytes(?) AND p.message_key 
 WHERE consumer = bytes(?) AND state = $state AND due_ms <= $now AND message IS NOT NULL ORDER BY due_ms $limit $locked`),
 		doubt: text(update(pending+" $overdue", d.SeekingDue, `state = 'doubtful', due_ms = $now, error = 'started, and not heard of since'`) +
 			` WHERE consumer = bytes(?) AND state = 'started' AND due_ms < $now`),
-		list: text(`SELECT $columns FROM bridge_inbox_pending $seeking
+		list: text(`SELECT $head FROM bridge_inbox_pending $seeking
 WHERE consumer = bytes(?) AND state = $state AND message_key > bytes(?) ORDER BY message_key $limit`),
 		count: text(`SELECT state, count(*) FROM bridge_inbox_pending $seeking WHERE consumer = bytes(?) GROUP BY state`),
 		claimed: text(`SELECT $key, $now - $claimed AS age_ms FROM bridge_inbox $seeking
@@ -267,7 +271,15 @@ func (i Inbox) ListPending(ctx context.Context, tx bridge.Tx, consumer string, s
 	if err := CheckConsumer(consumer); err != nil {
 		return nil, fmt.Errorf("list pending messages: %w", err)
 	}
-	found, err := i.pending(ctx, tx, i.list, i.name(consumer), i.text(string(state)), i.name(after), int64(limit))
+	var found []driver.Pending
+	err := i.query(ctx, tx, i.list, []any{i.name(consumer), i.text(string(state)), i.name(after), int64(limit)}, func(rows bridge.Rows) error {
+		var p driver.Pending
+		var since, stored int64
+		err := rows.Scan(&p.Key, &p.State, &p.Run, &p.Attempts, &since, &p.Error, &stored)
+		p.Since, p.Stored = time.UnixMilli(since).UTC(), stored == 1
+		found = append(found, p)
+		return err
+	})
 	return found, wrap("list pending messages", err)
 }
 

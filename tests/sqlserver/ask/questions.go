@@ -190,26 +190,26 @@ func padding(ctx context.Context, w *world) (string, error) {
 
 func exactly(ctx context.Context, w *world) (string, error) {
 	want := driver.Pending{Key: strings.Repeat("k", 255), State: driver.Ready, Run: "r", Error: "😀 ", Message: []byte("\x00m\x00")}
-	var got []driver.Pending
+	var got *driver.Pending
 	err := w.in(ctx,
 		func(tx bridge.Tx) error {
 			_, err := w.inbox.AddPending(ctx, tx, "exactly", want, time.Hour)
 			return err
 		},
 		func(tx bridge.Tx) (err error) {
-			got, err = w.inbox.ListPending(ctx, tx, "exactly", driver.Ready, "", 9)
+			_, got, err = w.inbox.LookUp(ctx, tx, "exactly", want.Key)
 			return err
 		},
 	)
 	if err != nil {
 		return err.Error(), nil
 	}
-	if len(got) != 1 {
-		return fmt.Sprintf("%d rows", len(got)), nil
+	if got == nil {
+		return "no row", nil
 	}
-	want.Since = got[0].Since
-	if !reflect.DeepEqual(got[0], want) {
-		return fmt.Sprintf("%+v", got[0]), nil
+	want.Since = got.Since
+	if !reflect.DeepEqual(*got, want) {
+		return fmt.Sprintf("%+v", *got), nil
 	}
 	return "yes", nil
 }
