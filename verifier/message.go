@@ -1,7 +1,6 @@
 package verifier
 
 import (
-	"maps"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -132,31 +131,20 @@ type deathReason struct {
 // toDead is a copy for the dead queue: the message as it was staged, with the reason.
 func (m *message) toDead(queue string, now time.Time) *publication {
 	const textLimit = 1000
-	d := m.delivery
-	headers := make(amqp.Table, len(d.Headers)+4)
-	maps.Copy(headers, d.Headers)
 	outcome := "unknown"
 	if m.committed {
 		outcome = driver.Committed.String()
 	}
-	headers[wire.HeaderDeadReason] = m.why.code
-	headers[wire.HeaderDeadText] = m.why.text[:min(len(m.why.text), textLimit)]
-	headers[wire.HeaderDeadVerdict] = outcome
-	headers[wire.HeaderDeadAttempts] = m.attempts
-	headers[wire.HeaderDeadAt] = now.UTC().Format(time.RFC3339)
-	if d.Expiration != "" { // must not act in the dead queue either
-		headers[wire.HeaderExpiration] = d.Expiration
-	}
-	delete(headers, "CC")
-	delete(headers, "BCC")
-	_, record := headers[wire.HeaderDeadRecord]
-	d.Headers = headers
-	letter := wire.Republished(d)
-	p := &publication{course: deadLetter, to: bridge.Target{RoutingKey: queue}, publishing: &letter, message: m}
-	if record && !wire.Unreadable(d) { // somebody has made it up
-		return p.asRecord()
-	}
-	return p
+	letter := wire.DeadLetter(m.delivery, amqp.Table{
+		wire.HeaderDeadReason:   m.why.code,
+		wire.HeaderDeadText:     m.why.text[:min(len(m.why.text), textLimit)],
+		wire.HeaderDeadVerdict:  outcome,
+		wire.HeaderDeadAttempts: m.attempts,
+		wire.HeaderDeadAt:       now.UTC().Format(time.RFC3339),
+	})
+	_, record := letter.Headers[wire.HeaderDeadRecord]
+	return &publication{course: deadLetter, to: bridge.Target{RoutingKey: queue}, publishing: &letter, message: m,
+		enclosed: record && !wire.Unreadable(m.delivery)}
 }
 
 // asRecord is a dead letter as a record in the body of another.

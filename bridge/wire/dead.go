@@ -33,6 +33,29 @@ const (
 	deadRecordContentType = unreadable.ContentType
 )
 
+// DeadLetter returns a delivered message as it is published to a dead queue, with the headers of
+// why added. Headers on which the broker would act (CC, BCC) are left out, and an expiration
+// travels as x-bridge-expiration. A message that pretends to be a dead letter's record becomes
+// one (DeadRecord). If the broker or the client refuses the letter for its headers, publish
+// DeadRecord of it instead.
+func DeadLetter(d amqp.Delivery, why amqp.Table) amqp.Publishing {
+	headers := make(amqp.Table, len(d.Headers)+len(why))
+	maps.Copy(headers, d.Headers)
+	maps.Copy(headers, why)
+	if d.Expiration != "" { // must not act in the dead queue either
+		headers[HeaderExpiration] = d.Expiration
+	}
+	delete(headers, "CC")
+	delete(headers, "BCC")
+	_, record := headers[HeaderDeadRecord]
+	d.Headers = headers
+	letter := Republished(d)
+	if record && !Unreadable(d) { // a sender has made it up
+		return DeadRecord(letter)
+	}
+	return letter
+}
+
 // DeadRecord is for a dead letter whose own headers and properties leave no room for the
 // verifier's headers. The verifier's stay headers, and the rest goes into the body, as a
 // record. Unlike the record of a group's member it has the header x-bridge-ledger, whatever

@@ -51,6 +51,13 @@ type config struct {
 		Sessions     environment.Count `default:"4" desc:"how many e-mails are sent at once, each over a connection of its own; the gateway opens that many database connections and up to six more"`
 	}
 
+	From struct {
+		Allow patterns `desc:"the senders' addresses that e-mails may have: patterns with commas between them, in which * stands for any characters, such as *@example.org; a message with another one goes to the dead queue (default: all)"`
+	}
+	To struct {
+		Allow patterns `desc:"the recipients' addresses that e-mails may go to, in the same form (default: all)"`
+	}
+
 	Max struct {
 		Bytes      size              `default:"10485760" desc:"the largest message that is an e-mail, in bytes, attachments in base64"`
 		Recipients environment.Count `default:"50" desc:"to how many one e-mail may go"`
@@ -126,7 +133,7 @@ func (c *config) effectTimeout() time.Duration {
 }
 
 func (c *config) limits() email.Limits {
-	return email.Limits{Bytes: int(c.Max.Bytes), Recipients: int(c.Max.Recipients)}
+	return email.Limits{Bytes: int(c.Max.Bytes), Recipients: int(c.Max.Recipients), From: email.Patterns(c.From.Allow), To: email.Patterns(c.To.Allow)}
 }
 
 func (c *config) server() (*transport.Server, error) {
@@ -162,6 +169,22 @@ func (s *security) Decode(text string) error {
 		return nil
 	}
 	return fmt.Errorf("%q is not usable; give starttls, tls or none", text)
+}
+
+type patterns email.Patterns
+
+func (p *patterns) Decode(text string) error {
+	if text == "" {
+		return errors.New("is empty; unset it to allow every address, or name some")
+	}
+	for pattern := range strings.SplitSeq(text, ",") {
+		pattern = strings.TrimSpace(pattern)
+		if pattern != "*" && !strings.Contains(pattern, "@") {
+			return fmt.Errorf("%q is no pattern of addresses; write *@%[1]s for all of a domain, or * for all", pattern)
+		}
+		*p = append(*p, pattern)
+	}
+	return nil
 }
 
 type size int

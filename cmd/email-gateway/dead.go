@@ -76,6 +76,7 @@ var reasons = []struct {
 	code string
 	now  status
 }{
+	{email.ErrNotAllowed, "not-allowed", refused},
 	{email.ErrRefused, "malformed", refused},
 	{transport.ErrPermanent, "refused", refused},
 	{idempotency.ErrTooOld, "too-old", refused},
@@ -94,10 +95,7 @@ func (g *gateway) bury(ctx context.Context, d amqp.Delivery, reason error) error
 			break
 		}
 	}
-	publishing, cancel := context.WithTimeout(ctx, confirmPatience)
-	defer cancel()
-	err := g.broker.Publish(publishing, []bridge.Outgoing{{Target: bridge.Target{RoutingKey: g.deadQueue()}, Publishing: dead(d, code, reason)}})
-	if err != nil {
+	if err := g.publishDead(ctx, d.MessageId, dead(d, code, reason)); err != nil {
 		return err
 	}
 	run := 0
@@ -113,15 +111,38 @@ func (g *gateway) bury(ctx context.Context, d amqp.Delivery, reason error) error
 	return nil
 }
 
+// publishDead puts a letter into the dead queue. A message whose own headers leave no room for
+// the reason goes there as a record in the body of another one: otherwise it would come back and
+// hold its place for ever.
+func (g *gateway) publishDead(ctx context.Context, id string, letter amqp.Publishing) error {
+	err := g.publish(ctx, letter)
+	if _, enclosed := letter.Headers[wire.HeaderDeadRecord]; enclosed || !unpublishable(err) {
+		return err
+	}
+	g.log.Error("dead letter cannot be published with the headers of the message; it becomes a record", "message_id", id, "error", err)
+	if err = g.publish(ctx, wire.DeadRecord(letter)); unpublishable(err) {
+		g.log.Error("message stays in its queue, since the broker takes its dead letter in no form", "message_id", id,
+			"bytes", len(letter.Body), "queue", g.config.Queue, "error", err)
+	}
+	return err
+}
+
+func (g *gateway) publish(ctx context.Context, letter amqp.Publishing) error {
+	ctx, cancel := context.WithTimeout(ctx, confirmPatience)
+	defer cancel()
+	return g.broker.Publish(ctx, []bridge.Outgoing{{Target: bridge.Target{RoutingKey: g.deadQueue()}, Publishing: letter}})
+}
+
+// unpublishable tells whether the client or the broker refuses the letter itself.
+func unpublishable(err error) bool {
+	return errors.Is(err, bridge.ErrInvalidMessage) || bridge.Refusal(err) != nil
+}
+
 // dead is the message as it was, with the reason.
 func dead(d amqp.Delivery, code string, reason error) amqp.Publishing {
-	headers := maps.Clone(d.Headers)
-	if headers == nil {
-		headers = make(amqp.Table)
-	}
-	headers[wire.HeaderDeadReason] = code
-	headers[wire.HeaderDeadText] = text(reason)
-	headers[wire.HeaderDeadAt] = timestamp().Format(time.RFC3339)
-	d.Headers = headers
-	return wire.Republished(d)
+	return wire.DeadLetter(d, amqp.Table{
+		wire.HeaderDeadReason: code,
+		wire.HeaderDeadText:   text(reason),
+		wire.HeaderDeadAt:     timestamp().Format(time.RFC3339),
+	})
 }

@@ -13,8 +13,8 @@
 //	            dead queue
 //	handed_back in its own queue again: the mail server is away, or the gateway stops
 //
-// The dead queue's messages have the headers x-bridge-dead-reason (malformed, refused,
-// failed, too-old), -text and -at. Put back into the queue, they are tried as new.
+// The dead queue's messages have the headers x-bridge-dead-reason (malformed, not-allowed,
+// refused, failed, too-old), -text and -at. Put back into the queue, they are tried as new.
 //
 // An e-mail to several recipients goes to all of them or to none.
 //

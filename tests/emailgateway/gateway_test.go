@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
@@ -40,6 +43,60 @@ func TestWhatIsNoEmailGoesToTheDeadQueueAndStopsNobody(t *testing.T) {
 	w.wantTaken(ids[0], "00000000-0000-7000-8000-000000000001")
 	w.wantEmpty(queue)
 	w.wantEmpty(queue + ".dead")
+}
+
+// A client reads more headers than it writes. A gateway whose places all hold messages that
+// cannot be published to the dead queue as they are goes on, and loses none of them.
+func TestMessagesThatCannotBeDeadLetteredAsTheyAreHoldNoPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.start("EMAIL_PREFETCH=2")
+	table := amqp.Table{}
+	for i := range 8192 { // as many headers as a client reads
+		table[fmt.Sprint("x", i)] = nil
+	}
+	for name, headers := range map[string]amqp.Table{
+		"a long list":          {"x": make([]any, 8192)},
+		"many headers":         table,
+		"a made-up record":     {"x-bridge-dead-record": "1"},
+		"a made-up old record": {"x-bridge-dead-record": []any{nil}, "CC": []any{queue}}, // a copy would come back
+	} {
+		id := newID(t)
+		w.must(w.ch.Publish("", queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: amqp.Persistent, ContentType: "x/y",
+			Headers: headers, Body: []byte("no e-mail")}))
+		w.wantDepth(queue+".dead", 1)
+		letter, _, err := w.ch.Get(queue+".dead", true)
+		w.must(err)
+		opened, err := wire.OpenDead(letter)
+		if err != nil || letter.Headers["x-bridge-dead-record"] != "1" {
+			t.Fatalf("%s: the dead letter is no record: %v, %v", name, letter.Headers, err)
+		}
+		if opened.MessageId != id || string(opened.Body) != "no e-mail" || opened.ContentType != "x/y" || opened.Headers["x-bridge-dead-reason"] != "malformed" {
+			t.Errorf("%s: the message has changed: %s %q %s", name, opened.MessageId, opened.Body, opened.ContentType)
+		}
+	}
+	ids := w.publish(1)
+	w.wantStatus(ids[0], "sent")
+	p.Stop()
+	w.wantTaken(ids...)
+	w.wantEmpty(queue)
+	w.wantEmpty(queue + ".dead")
+}
+
+func TestAnEmailOutsideOfTheAllowedAddressesGoesToTheDeadQueue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.start("EMAIL_FROM_ALLOW=shop@example.org, *@shop.example", "EMAIL_TO_ALLOW=*@Example.org")
+	eve, ann := newID(t), newID(t)
+	w.publishAs(eve, strings.Replace(body, "shop@example.org", "ceo@example.org", 1))
+	w.wantDead(dead{eve, "not-allowed", "address not allowed: /from"})
+	w.publishAs(ann, strings.Replace(body, `"ann@example.org"`, `"ann@example.org","eve@example.org.evil.example"`, 1))
+	w.wantDead(dead{ann, "not-allowed", "address not allowed: /to/1"})
+	ids := w.publish(1)
+	w.wantStatus(ids[0], "sent")
+	w.wantStatus(eve, "refused")
+	p.Stop()
+	w.wantTaken(ids...)
 }
 
 // A listed is one line of doubtful list -o json.

@@ -2,9 +2,13 @@ package email
 
 import (
 	"bytes"
+	"encoding/base64"
 	"fmt"
+	"mime"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	gomail "github.com/wneessen/go-mail"
 )
@@ -19,7 +23,7 @@ func (e *Email) Compose(messageID string, now time.Time) ([]byte, error) {
 	m := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
 	m.FromMailAddress(e.From)
 	m.ToMailAddress(e.To...)
-	m.Subject(e.Subject)
+	m.Subject(encoded(e.Subject))
 	m.SetDateWithValue(now)
 	_, domain, _ := strings.Cut(e.From.Address, "@")
 	m.SetMessageIDWithValue(messageID + "@" + domain)
@@ -33,12 +37,7 @@ func (e *Email) Compose(messageID string, now time.Time) ([]byte, error) {
 		m.AddAlternativeString(gomail.TypeTextHTML, e.HTML)
 	}
 	for _, a := range e.Attachments {
-		mediaType := a.Type
-		if mediaType == "" {
-			mediaType = defaultType
-		}
-		err := m.AttachReader(a.Name, bytes.NewReader(a.Content),
-			gomail.WithFileContentType(gomail.ContentType(mediaType)), gomail.WithFileEncoding(gomail.EncodingB64))
+		err := m.AttachReader(a.Name, bytes.NewReader(a.Content), gomail.WithFileEncoding(gomail.EncodingB64), named(a))
 		if err != nil {
 			return nil, fmt.Errorf("compose e-mail: %w", err)
 		}
@@ -47,5 +46,77 @@ func (e *Email) Compose(messageID string, now time.Time) ([]byte, error) {
 	if _, err := m.WriteTo(&text); err != nil {
 		return nil, fmt.Errorf("compose e-mail: %w", err)
 	}
+	if err := checkLines(text.Bytes()); err != nil {
+		return nil, fmt.Errorf("compose e-mail: %w", err)
+	}
 	return text.Bytes(), nil
+}
+
+// encodedBytes is how many bytes of a text one encoded word holds. Base64 makes 60 of them, and
+// a word may have 75 (RFC 2047, 2).
+const encodedBytes = 45
+
+// encoded returns a header's text in a form that is read back exactly. Package mime, and so the
+// library, leaves ASCII as it is: also what looks like an encoded word, which a reader would
+// decode, and spaces, which folding may drop.
+func encoded(text string) string {
+	plain := strings.Join(strings.Fields(text), " ") == text && !strings.Contains(text, "=?")
+	for word := range strings.SplitSeq(text, " ") {
+		plain = plain && len(word) <= encodedBytes
+	}
+	if plain {
+		return text
+	}
+	var words []string
+	for word := ""; text != ""; word = "" {
+		for text != "" {
+			_, size := utf8.DecodeRuneInString(text)
+			if len(word)+size > encodedBytes {
+				break
+			}
+			word, text = word+text[:size], text[size:]
+		}
+		words = append(words, "=?UTF-8?B?"+base64.StdEncoding.EncodeToString([]byte(word))+"?=")
+	}
+	return strings.Join(words, " ")
+}
+
+// named sets the headers with an attachment's name. The library writes them as one line, which
+// a long name makes longer than a line may be.
+func named(a Attachment) gomail.FileOption {
+	name := mime.BEncoding.Encode("UTF-8", fileName(a.Name))
+	name = strings.ReplaceAll(name, "?= =?", "?=\r\n =?")
+	return func(f *gomail.File) {
+		f.Header.Set(string(gomail.HeaderContentType), a.Type+";\r\n name=\""+name+"\"")
+		f.Header.Set(string(gomail.HeaderContentDisposition), "attachment;\r\n filename=\""+name+"\"")
+	}
+}
+
+// fileName replaces the characters of a name that are special to file systems, or end the
+// quotes in a header.
+func fileName(name string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || strings.ContainsRune(`"/:<>?\|`, r) {
+			return '_'
+		}
+		return r
+	}, name)
+}
+
+// maxLine is how many bytes a line may have, without its end (RFC 5322, 2.1.1).
+const maxLine = 998
+
+// checkLines refuses a text that a mail server could read in another way than it was meant: CR
+// and LF stand only together, as the end of a line. A server that takes a single one for the end
+// of a line would see a line with a dot that was not stuffed, or another header.
+func checkLines(text []byte) error {
+	for line := range bytes.SplitSeq(text, []byte("\r\n")) {
+		if len(line) > maxLine {
+			return fmt.Errorf("%w: a line has more than %d bytes", ErrRefused, maxLine)
+		}
+		if bytes.ContainsAny(line, "\r\n\x00") {
+			return fmt.Errorf("%w: a line contains a single CR or LF, or NUL", ErrRefused)
+		}
+	}
+	return nil
 }

@@ -11,8 +11,12 @@
 //	  "attachments": [{"name": "order.pdf", "type": "application/pdf", "content": "JVBERi0="}]
 //	}
 //
-// Refused are a body that breaks the schema (what it does not name is not
-// ignored), control characters in a header, addresses that are not plain ASCII,
-// the same recipient twice, and what exceeds the Limits. No error repeats what
-// the message says: it names the place.
+// Refused are: a body that breaks the schema, also by a field that the schema does not name or
+// that occurs twice; control characters in a header; addresses that are not plain ASCII; the
+// same recipient twice; and a body that exceeds the Limits. The e-mail is made from the value
+// that the schema was checked on. No error repeats a value of the message: it names the place.
+//
+// A composed e-mail has exactly the headers that the message asks for. Its lines end with CR LF,
+// and contain neither by itself. An attachment's name has _ where it had a character that is
+// special to file systems.
 package email

@@ -1,11 +1,12 @@
 package email
 
 import (
-	"encoding/json"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/mail"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -15,10 +16,51 @@ import (
 // where and why, without what the message says.
 var ErrRefused = errors.New("not an e-mail")
 
-// Limits bound what one e-mail may be.
+// ErrNotAllowed: the sender or a recipient is outside of Limits.From or Limits.To. The text says
+// which, without the address.
+var ErrNotAllowed = errors.New("address not allowed")
+
+// Limits bound an e-mail.
 type Limits struct {
 	Bytes      int // of the message's body
 	Recipients int
+	From, To   Patterns // of the sender's and of each recipient's address
+}
+
+// Patterns are patterns of addresses, without regard to case; * stands for any number of any
+// characters. An address must match one of them. Without any, each address is allowed.
+type Patterns []string
+
+func (p Patterns) match(address string) bool {
+	matches := func(pattern string) bool { return matchesPattern(strings.ToLower(pattern), strings.ToLower(address)) }
+	return len(p) == 0 || slices.ContainsFunc(p, matches)
+}
+
+func matchesPattern(pattern, text string) bool {
+	pieces := strings.Split(pattern, "*")
+	if len(pieces) == 1 {
+		return pattern == text
+	}
+	text, found := strings.CutPrefix(text, pieces[0])
+	last := pieces[len(pieces)-1]
+	for _, piece := range pieces[1 : len(pieces)-1] {
+		_, rest, ok := strings.Cut(text, piece)
+		text, found = rest, found && ok
+	}
+	return found && strings.HasSuffix(text, last)
+}
+
+// allowed checks an e-mail's addresses.
+func (l *Limits) allowed(e *Email) error {
+	if !l.From.match(e.From.Address) {
+		return fmt.Errorf("%w: /from", ErrNotAllowed)
+	}
+	for i, to := range e.To {
+		if !l.To.match(to.Address) {
+			return fmt.Errorf("%w: /to/%d", ErrNotAllowed, i)
+		}
+	}
+	return nil
 }
 
 // An Email has been found to be safe to send.
@@ -47,12 +89,15 @@ func (e *Email) Recipients() []string {
 	return all
 }
 
-// Parse holds a message's body to the schema and to what no schema can say. Every
-// error is ErrRefused.
+// Parse checks a message's body against the schema and against rules that no schema can state.
+// Every error is ErrRefused, or ErrNotAllowed if the body is an e-mail.
 func Parse(body []byte, limits Limits) (*Email, error) {
 	email, err := parse(body, limits)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if err := limits.allowed(email); err != nil {
+		return nil, err
 	}
 	return email, nil
 }
@@ -64,41 +109,89 @@ func parse(body []byte, limits Limits) (*Email, error) {
 	if !utf8.Valid(body) {
 		return nil, errors.New("not UTF-8")
 	}
-	if err := validate(body); err != nil {
+	value, err := decode(body)
+	if err != nil {
 		return nil, err
 	}
-	var raw struct {
-		From        string       `json:"from"`
-		To          []string     `json:"to"`
-		Subject     string       `json:"subject"`
-		Text        string       `json:"text"`
-		HTML        string       `json:"html"`
-		Attachments []Attachment `json:"attachments"`
+	if err := validate(value); err != nil {
+		return nil, err
 	}
-	if err := json.Unmarshal(body, &raw); err != nil { // the schema does not decode base64
-		return nil, fmt.Errorf("/attachments: %w", err)
+	return fromValue(value, limits)
+}
+
+// fromValue makes an e-mail from a value that follows the schema.
+func fromValue(value any, limits Limits) (*Email, error) {
+	fields, _ := value.(map[string]any)
+	email := &Email{Subject: stringIn(fields, "subject"), Text: stringIn(fields, "text"), HTML: stringIn(fields, "html")}
+	if strings.ContainsFunc(email.Subject, unsafe) {
+		return nil, errors.New("/subject: a control character")
 	}
-	if len(raw.To) > limits.Recipients {
-		return nil, fmt.Errorf("/to: %d recipients are more than the limit of %d", len(raw.To), limits.Recipients)
-	}
-	email := &Email{Subject: raw.Subject, Text: raw.Text, HTML: raw.HTML, Attachments: raw.Attachments}
 	var err error
-	if email.From, err = mailbox(raw.From); err != nil {
+	if email.From, err = mailbox(stringIn(fields, "from")); err != nil {
 		return nil, fmt.Errorf("/from: %w", err)
 	}
+	to, _ := fields["to"].([]any)
+	if email.To, err = mailboxes(to, limits.Recipients); err != nil {
+		return nil, err
+	}
+	attachments, _ := fields["attachments"].([]any)
+	for i, attachment := range attachments {
+		file, err := newAttachment(attachment)
+		if err != nil {
+			return nil, fmt.Errorf("/attachments/%d%w", i, err)
+		}
+		email.Attachments = append(email.Attachments, file)
+	}
+	return email, nil
+}
+
+func stringIn(fields map[string]any, name string) string {
+	text, _ := fields[name].(string)
+	return text
+}
+
+func mailboxes(to []any, most int) (all []*mail.Address, err error) {
+	if len(to) > most {
+		return nil, fmt.Errorf("/to: %d recipients are more than the limit of %d", len(to), most)
+	}
 	seen := make(map[string]bool)
-	for i, text := range raw.To {
-		to, err := mailbox(text)
+	for i, value := range to {
+		text, _ := value.(string)
+		address, err := mailbox(text)
 		if err != nil {
 			return nil, fmt.Errorf("/to/%d: %w", i, err)
 		}
-		if seen[to.Address] {
+		if seen[address.Address] {
 			return nil, fmt.Errorf("/to/%d: the same address again", i)
 		}
-		seen[to.Address] = true
-		email.To = append(email.To, to)
+		seen[address.Address] = true
+		all = append(all, address)
 	}
-	return email, nil
+	return all, nil
+}
+
+// mediaType is the schema's pattern. It is checked here too, since the type stands in a header
+// as it is.
+var mediaType = regexp.MustCompile("^[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}$")
+
+// newAttachment returns an error that begins with the place in the attachment.
+func newAttachment(value any) (Attachment, error) {
+	fields, _ := value.(map[string]any)
+	file := Attachment{Name: stringIn(fields, "name"), Type: stringIn(fields, "type")}
+	if strings.ContainsFunc(file.Name, unsafe) {
+		return file, errors.New("/name: a control character")
+	}
+	if file.Type == "" {
+		file.Type = defaultType
+	}
+	if !mediaType.MatchString(file.Type) || strings.HasPrefix(strings.ToLower(file.Type), "multipart/") {
+		return file, errors.New("/type: not a media type of a file")
+	}
+	var err error
+	if file.Content, err = base64.StdEncoding.DecodeString(stringIn(fields, "content")); err != nil {
+		return file, fmt.Errorf("/content: %w", err)
+	}
+	return file, nil
 }
 
 // plainAddress is what every mail server takes, and what can neither end an
@@ -119,6 +212,7 @@ func mailbox(text string) (*mail.Address, error) {
 	if strings.ContainsFunc(address.Name, unsafe) || !utf8.ValidString(address.Name) {
 		return nil, errors.New("a control character in the name")
 	}
+	address.Name = strings.Join(strings.Fields(address.Name), " ") // folding a header keeps no longer gaps
 	return address, nil
 }
 

@@ -1,7 +1,6 @@
 package email
 
 import (
-	"bytes"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -31,14 +30,11 @@ func compile() *jsonschema.Schema {
 	return compiler.MustCompile(name)
 }
 
-// validate holds a body to the schema.
-func validate(body []byte) error {
-	instance, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
-	if err != nil {
-		return fmt.Errorf("not JSON: %w", err)
-	}
+// validate checks a decoded body against the schema.
+func validate(value any) error {
 	var invalid *jsonschema.ValidationError
-	if err := compiled.Validate(instance); errors.As(err, &invalid) {
+	err := compiled.Validate(value)
+	if errors.As(err, &invalid) {
 		return explain(invalid)
 	}
 	return err
