@@ -169,7 +169,8 @@
 //
 // A verifier holds at most Options.Prefetch messages of the staging queue, half as many (at
 // least 20) of the waiting queue, and 500 of each ordered queue. It holds at most
-// Options.MaxBytes of their content, or one larger message of each queue. RabbitMQ knows no
+// Options.MaxBytes of them, as they are held: decoded, and with the members of a group taken
+// apart (wire.Held); or one larger message or group of each queue. RabbitMQ knows no
 // bound in bytes. So the verifier discards the content of messages that exceed the bound, keeps
 // them unacked, and hands them back in the order of arrival once there is room. A large message
 // may therefore be delivered several times. RabbitMQ before 4.3 counts these deliveries; the

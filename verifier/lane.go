@@ -118,7 +118,7 @@ func (l *lane) ended() error {
 // receive keeps a delivery, or lets it rest. It must not block, or the
 // connection stops reading.
 func (l *lane) receive(d amqp.Delivery) {
-	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: wire.Size(d), received: time.Now()}
+	p := &parcel{lane: l, tag: d.DeliveryTag, bytes: wire.Held(d), received: time.Now()}
 	l.acks.took(p.tag)
 	l.mu.Lock()
 	l.received = true

@@ -10,7 +10,7 @@ import (
 // A backlog of small messages fills whatever room there is. The large one must get room all
 // the same, even one that is larger than all of it.
 func TestALargeMessageGetsRoomAmongSmallOnes(t *testing.T) {
-	const small = 1000
+	const small = 10_000
 	for _, large := range []int{10 * small, 200 * small} {
 		l := newLane("q", 3000, 100*small, time.Hour, nil)
 		now := time.Now()

@@ -37,10 +37,11 @@ type Options struct {
 	// verifier holds, so it sweeps orphans only if it has received something from every ordered
 	// queue.
 	HoldKeys bool
-	// MaxBytes is how many bytes of messages, with their headers and properties as they are on
-	// the wire, a verifier holds at once: three quarters of them from the staging queue, the
-	// rest from the waiting queue. If there are ordered queues they share one quarter, and the
-	// staging queue has two. A message that is larger than its queue's share is held while no
+	// MaxBytes is how many bytes of memory a verifier uses for messages at once: for bodies as
+	// they are, for headers as they are when they are decoded, which may be fifty times their
+	// bytes on the wire, and 2 KiB for each message. Three quarters of them are for the staging
+	// queue, the rest for the waiting queue. If there are ordered queues they share one quarter, and the
+	// staging queue has two. A message that is larger than its queue's share, or a group of messages, is held while no
 	// other of that queue is. The broker may deliver more, up to the prefetches. The verifier
 	// discards the content of such messages at once, but keeps them unacked. When there is room
 	// they are delivered again: it hands them back to the staging and the waiting queue; an

@@ -48,7 +48,7 @@ func (s *session) thin(now time.Time) {
 		excessBytes = -s.staging.maxBytes / 2
 		count := func(m *message) bool {
 			if fresh(m) {
-				excessBytes += wire.Size(m.delivery)
+				excessBytes += wire.Held(m.delivery)
 			}
 			return false
 		}
@@ -58,7 +58,7 @@ func (s *session) thin(now time.Time) {
 	must := func(m *message) bool {
 		if (excess > 0 || excessBytes > 0) && fresh(m) {
 			excess--
-			excessBytes -= wire.Size(m.delivery)
+			excessBytes -= wire.Held(m.delivery)
 			return true
 		}
 		return s.overstays(m, now)

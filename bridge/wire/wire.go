@@ -289,9 +289,6 @@ func validateCopies(value any) error {
 	return nil
 }
 
-// Size is about how many bytes a message has on the wire, with headers and properties.
-func Size(d amqp.Delivery) int { return limits.HeaderBytes(Republished(d)) + len(d.Body) }
-
 // parseUUID accepts the canonical text only: 36 characters.
 func parseUUID(text string) (uuid.UUID, error) {
 	if text == "" {

@@ -28,7 +28,7 @@ type config struct {
 	HoldKeys environment.Truth `split_words:"true" default:"false" desc:"a committed message with an order key that would go to the dead queue stays in its ordered queue and holds its key instead, until what is wrong is mended"`
 
 	Prefetch environment.Count `default:"3000" desc:"how many staged messages are held at once, and in addition half as many (at least 20) of the waiting queue; bounds the memory together with BRIDGE_MAX_BYTES"`
-	MaxBytes environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of messages are held at once, a quarter of them of the waiting queue and, where there are ordered queues, a quarter of those; a message that is larger is held alone"`
+	MaxBytes environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of memory the messages that are held may use, with their headers as they are when they are decoded, a quarter of them of the waiting queue and, where there are ordered queues, a quarter of those; a message that is larger is held alone"`
 	Patience environment.Span  `default:"2s" desc:"how long a message waits before it is set aside in the waiting queue; set it above the time that transactions usually take"`
 
 	Settlers environment.Count `default:"16" desc:"how many lookups wait at the same time, each for a second at most and on a database connection of its own; the worker uses up to ten more"`

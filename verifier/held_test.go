@@ -1,0 +1,127 @@
+package verifier
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+// heap is what stays alive on it.
+func heap() int {
+	least := math.MaxInt
+	for range 3 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		least = min(least, int(m.HeapAlloc))
+	}
+	return least
+}
+
+// What is counted as held is about what the heap has, however small the parts of a message are:
+// the bound of memory rests on it.
+func TestHeldIsWhatTheHeapHas(t *testing.T) {
+	ledger := uuid.New()
+	countless := func(n int, value any) amqp.Table {
+		headers := amqp.Table{}
+		for i := range n {
+			headers[fmt.Sprintf("%03x", i)] = value
+		}
+		return headers
+	}
+	for name, headers := range map[string]amqp.Table{
+		"none":          nil,
+		"a few":         {"traceparent": strings.Repeat("x", 55), "version": int64(1), "tenant": "t1"},
+		"many flags":    countless(1000, true),
+		"many texts":    countless(1000, "ab"),
+		"a long list":   {"l": make([]any, 3900)},
+		"a list":        {"l": slices.Repeat([]any{"a", int32(1), int64(1 << 40)}, 1000)},
+		"small tables":  {"l": slices.Repeat([]any{amqp.Table{"a": true}}, 1000)},
+		"a large table": {"t": countless(2000, int64(1<<40))},
+		"a long text":   {"l": strings.Repeat("x", 50_000)},
+	} {
+		for _, members := range []int{1, 20} {
+			record := wire.EncodeRecord(amqp.Publishing{MessageId: uuid.NewString(), Headers: with(headers)})
+			group := wire.Group(ledger, slices.Repeat([][]byte{record}, members)...)
+			const groups = 20
+			counted := 0
+			var all []*message
+			before := heap()
+			for range groups {
+				d := amqp.Delivery{Headers: maps.Clone(group.Headers), MessageId: group.MessageId, Body: slices.Clone(group.Body)}
+				counted += wire.Held(d)
+				parts, err := wire.Members(d)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p := &parcel{}
+				for _, part := range parts {
+					m := &message{parcel: p, delivery: part, received: time.Now()}
+					if m.staged, err = wire.Parse(part); err != nil {
+						t.Fatalf("%s: %v", name, err)
+					}
+					all = append(all, m)
+				}
+			}
+			held := heap() - before
+			t.Logf("%s, %d in a group: counted %d, held %d, on the wire %d", name, members, counted, held, groups*len(group.Body))
+			if held > counted+counted/4 {
+				t.Errorf("%s, %d in a group: held %d, counted %d", name, members, held, counted)
+			}
+			if alone := wire.Held(all[0].delivery); members > 1 && alone*members*groups > 2*counted {
+				t.Errorf("%s: %d counted alone, %d in a group", name, alone, counted/members/groups)
+			}
+			runtime.KeepAlive(all)
+		}
+	}
+}
+
+func with(headers amqp.Table) amqp.Table {
+	all := amqp.Table{wire.HeaderExchange: "", wire.HeaderRoutingKey: "queue"}
+	maps.Copy(all, headers)
+	return all
+}
+
+// The messages of many groups, small on the wire and large when they are decoded, fill the
+// lane's room. What does not fit rests.
+func TestALaneCountsWhatAGroupBecomes(t *testing.T) {
+	headers := amqp.Table{}
+	for i := range 500 {
+		headers[fmt.Sprintf("%03x", i)] = nil
+	}
+	record := wire.EncodeRecord(amqp.Publishing{MessageId: uuid.NewString(), Headers: with(headers)})
+	group := wire.Group(uuid.New(), slices.Repeat([][]byte{record}, 10)...)
+	const most = 8 << 20
+	l := newLane("q", 3000, most, time.Hour, nil)
+	before := heap()
+	for tag := range uint64(200) {
+		l.receive(amqp.Delivery{DeliveryTag: tag + 1, Headers: maps.Clone(group.Headers), Body: slices.Clone(group.Body)})
+	}
+	var all []amqp.Delivery
+	for _, a := range l.arrived.take(1000) {
+		members, err := wire.Members(a.delivery)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range members {
+			if _, err := wire.Parse(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all = append(all, members...)
+	}
+	if held := heap() - before; held > most || len(l.resting) == 0 || len(all) == 0 {
+		t.Errorf("%d bytes are held by %d messages, %d groups rest", held, len(all), len(l.resting))
+	}
+	runtime.KeepAlive(all)
+}
