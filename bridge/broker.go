@@ -25,8 +25,13 @@ type BrokerOptions struct {
 	// TLS is the client configuration for amqps URLs. Default: what the URL's parameters say;
 	// without them, the system's roots and the URL's host name.
 	TLS *tls.Config
-	// DialTimeout bounds one attempt to connect. Default 10 s.
+	// DialTimeout bounds one attempt to connect, to whichever of the URL's addresses. While
+	// there is another to try, an address gets at most 5 s of it. Default 10 s.
 	DialTimeout time.Duration
+	// URL is asked for the broker's URL before each attempt to connect, and Dial's argument
+	// does not count then: a password that is rotated needs no restart. Its error counts as
+	// ErrUnavailable. Default: none.
+	URL func(context.Context) (string, error)
 	// Channels is the number of channels that Publish spreads over, at most 1000.
 	// Default 2.
 	Channels int
@@ -72,14 +77,15 @@ func (o *BrokerOptions) withDefaults() (BrokerOptions, error) {
 // A Broker is a RabbitMQ server or cluster and our login there. Publish reconnects by itself; a
 // connection that Connect opens does not. A Broker may be used from any number of goroutines.
 type Broker struct {
-	url    string
-	opts   BrokerOptions
-	dial   dialer
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	keeper sync.WaitGroup
-	once   sync.Once
-	next   atomic.Uint64
+	url      string
+	opts     BrokerOptions
+	dial     dialer
+	rotation *rotation
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	keeper   sync.WaitGroup
+	once     sync.Once
+	next     atomic.Uint64
 
 	mu      sync.Mutex
 	up      *link         // nil while there is none
@@ -100,6 +106,13 @@ type link struct {
 // parameters that name PEM files: cacertfile (the authorities that may have signed the broker's
 // certificate), certfile and keyfile (our own). They are read again for each connection. No error
 // contains any part of the URL but host and port.
+//
+// The nodes of a cluster stand in one URL: amqp://user:password@a:5672,b:5672,[::1]:5672/vhost.
+// A Broker begins at any of them, and stays there as long as connections to it can be made and
+// are not lost. Then it tries the next. With TLS each certificate must be for its own host, unless
+// the parameter server_name_indication or TLS.ServerName gives one name for all. A node that is
+// frozen costs at most 5 s when a connection is made. A connection that is open when its node
+// freezes is lost after one and a half heartbeats: 15 s, or with the parameter heartbeat=4, 6 s.
 func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error) {
 	b, err := NewBroker(url, opts)
 	if err != nil {
@@ -122,10 +135,12 @@ func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new broker: %w", err)
 	}
-	if err := checkURL(url, options.TLS); err != nil {
-		return nil, err
+	if options.URL == nil {
+		if err := checkURLs(splitURL(url), options.TLS); err != nil {
+			return nil, err
+		}
 	}
-	b := &Broker{url: url, opts: options, dial: new(net.Dialer).DialContext, linked: make(chan struct{})}
+	b := &Broker{url: url, opts: options, dial: new(net.Dialer).DialContext, rotation: newRotation(), linked: make(chan struct{})}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b, nil
 }
@@ -135,7 +150,7 @@ func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 func (b *Broker) Connect(ctx context.Context) (*Connection, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.opts.DialTimeout)
 	defer cancel()
-	conn, err := connect(ctx, b.dial, b.url, b.opts.Name, b.opts.TLS, b.opts.Logger)
+	conn, err := b.connectAny(ctx)
 	return conn, cancelled(ctx, err)
 }
 

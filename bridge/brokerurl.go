@@ -10,6 +10,55 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
+// ParseURL takes a broker's URL apart, as Dial does: it returns what the URL says for each of
+// its addresses, one or more. The error is ErrURL.
+func ParseURL(address string) ([]amqp.URI, error) {
+	urls := splitURL(address)
+	uris := make([]amqp.URI, len(urls))
+	for i, one := range urls {
+		if err := checkURL(one, nil); err != nil {
+			return nil, err
+		}
+		var err error
+		if uris[i], err = amqp.ParseURI(one); err != nil {
+			return nil, errURLForm
+		}
+	}
+	return uris, nil
+}
+
+// splitURL returns the URL of each address.
+func splitURL(address string) []string {
+	scheme, rest, ok := strings.Cut(address, "://")
+	if !ok {
+		return []string{address}
+	}
+	authority := rest
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		authority = rest[:end]
+	}
+	path := rest[len(authority):]
+	at := strings.LastIndex(authority, "@") + 1
+	login, hosts := authority[:at], authority[at:]
+	var urls []string
+	for host := range strings.SplitSeq(hosts, ",") {
+		urls = append(urls, scheme+"://"+login+host+path)
+	}
+	return urls
+}
+
+var errURLForm = fmt.Errorf("%w: it is not of the form amqp://user:password@host:port/vhost, or host:port,host:port for the nodes of a cluster (special characters in user, password and vhost are percent-encoded)", ErrURL)
+
+// checkURLs is checkURL for the URL of each address.
+func checkURLs(urls []string, config *tls.Config) error {
+	for _, one := range urls {
+		if err := checkURL(one, config); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // checkURL refuses what the library would read otherwise than it is meant, or pass
 // over: half a client certificate, and TLS without TLS. No error contains any part of
 // the URL.
@@ -20,7 +69,7 @@ func checkURL(address string, config *tls.Config) error {
 	}
 	// An @ behind the host is the end of a password with a special character in it.
 	if err != nil || parsed.Host == "" || parsed.Fragment != "" || strings.Contains(parsed.RequestURI(), "@") {
-		return fmt.Errorf("%w: it is not of the form amqp://user:password@host:port/vhost (special characters in user, password and vhost are percent-encoded)", ErrURL)
+		return errURLForm
 	}
 	query := parsed.Query()
 	var files bool

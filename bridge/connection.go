@@ -30,6 +30,7 @@ const Product = "twoqueue"
 // without message ID, with the header x-bridge-unreadable, which says why, and with headers and
 // body of the message in its body (wire.OpenDead reads it).
 type Connection struct {
+	host  string // and port
 	conn  *amqp.Connection
 	burst *burstConn
 	ahead *readAhead
@@ -44,7 +45,8 @@ type Connection struct {
 // A dialer makes connections, as net.Dialer's DialContext does.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *tls.Config, log *slog.Logger) (*Connection, error) {
+// connect opens a connection to one address. lost is called if it ends by an error.
+func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *tls.Config, log *slog.Logger, lost func()) (*Connection, error) {
 	uri, err := amqp.ParseURI(address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the broker: %w", ErrURL)
@@ -52,6 +54,7 @@ func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *
 	if uri.Scheme == "amqps" { // Dial sees to TLS, the library to what is in it
 		address = "amqp" + address[len("amqps"):]
 	}
+	host := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
 	// The library knows no contexts: closing the socket stands for it during the
 	// handshakes.
 	abandon := func() bool { return true }
@@ -62,7 +65,7 @@ func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *
 		Properties: amqp.Table{"product": Product, "connection_name": name},
 		Locale:     "en_US",
 		Dial: func(network, _ string) (net.Conn, error) {
-			conn, err := dial(ctx, network, net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)))
+			conn, err := dial(ctx, network, host)
 			if err != nil {
 				return nil, err
 			}
@@ -85,43 +88,43 @@ func connect(ctx context.Context, dial dialer, address, name string, tlsConfig *
 		if burst != nil {
 			_ = burst.Close() // the library does not, after some errors
 		}
-		return nil, connectError(ctx, secure.orAlert(err))
+		return nil, connectError(ctx, host, secure.orAlert(err))
 	}
 	if !inTime {
 		_ = conn.Close()
-		return nil, connectError(ctx, context.Cause(ctx))
+		return nil, connectError(ctx, host, context.Cause(ctx))
 	}
 	if secure != nil {
 		secure.opened.Store(true)
 	}
 	ahead.frames.max.Store(int64(conn.Config.FrameSize)) // before the first channel
-	c := &Connection{conn: conn, burst: burst, ahead: ahead, done: make(chan struct{}), open: make(chan struct{})}
+	c := &Connection{host: host, conn: conn, burst: burst, ahead: ahead, done: make(chan struct{}), open: make(chan struct{})}
 	close(c.open)
 	blocks := conn.NotifyBlocked(make(chan amqp.Blocking, 4))
 	closes := conn.NotifyClose(make(chan *amqp.Error, 1))
-	go c.watch(blocks, closes)
+	go c.watch(blocks, closes, lost)
 	return c, nil
 }
 
 // connectError makes the broker's bare answers readable.
-func connectError(ctx context.Context, err error) error {
+func connectError(ctx context.Context, host string, err error) error {
 	var amqpErr *amqp.Error
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("connect to the broker: %w: %w", ErrUnavailable, context.Cause(ctx))
+		return fmt.Errorf("connect to the broker at %s: %w: %w", host, ErrUnavailable, context.Cause(ctx))
 	case errors.Is(err, amqp.ErrCredentials), errors.Is(err, amqp.ErrSASL):
-		return fmt.Errorf("connect to the broker: user or password refused: %w", ErrCredentials)
+		return fmt.Errorf("connect to the broker at %s: user or password refused: %w", host, ErrCredentials)
 	case errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed && strings.Contains(amqpErr.Reason, "connection limit"):
-		return fmt.Errorf("connect to the broker: limit of connections reached: %w", ErrUnavailable)
+		return fmt.Errorf("connect to the broker at %s: limit of connections reached: %w", host, ErrUnavailable)
 	case errors.Is(err, amqp.ErrVhost): // RabbitMQ says why it refuses a virtual host
-		return fmt.Errorf("connect to the broker: it closed the connection without a word: %w", ErrUnavailable)
+		return fmt.Errorf("connect to the broker at %s: it closed the connection without a word: %w", host, ErrUnavailable)
 	case errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed:
-		return fmt.Errorf("connect to the broker: virtual host missing or not allowed: %w", ErrCredentials)
+		return fmt.Errorf("connect to the broker at %s: virtual host missing or not allowed: %w", host, ErrCredentials)
 	}
-	return fmt.Errorf("connect to the broker: %w: %w", ErrUnavailable, err)
+	return fmt.Errorf("connect to the broker at %s: %w: %w", host, ErrUnavailable, err)
 }
 
-func (c *Connection) watch(blocks <-chan amqp.Blocking, closes <-chan *amqp.Error) {
+func (c *Connection) watch(blocks <-chan amqp.Blocking, closes <-chan *amqp.Error, lost func()) {
 	var reason *amqp.Error
 	for blocks != nil || closes != nil {
 		select {
@@ -142,9 +145,12 @@ func (c *Connection) watch(blocks <-chan amqp.Blocking, closes <-chan *amqp.Erro
 	c.mu.Lock()
 	c.err = ErrUnavailable
 	if reason != nil {
-		c.err = fmt.Errorf("%w: %w", ErrUnavailable, reason)
+		c.err = fmt.Errorf("%w: connection to %s: %w", ErrUnavailable, c.host, reason)
 	}
 	c.mu.Unlock()
+	if reason != nil {
+		lost()
+	}
 	close(c.done)
 }
 

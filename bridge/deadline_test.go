@@ -181,7 +181,7 @@ func TestABrokerThatGoesAwayDuringTheLoginIsUnavailable(t *testing.T) {
 		near, far := net.Pipe()
 		go (&peerConn{Conn: dying{far}}).serve(func(peerMessage) bool { return true })
 		return near, nil
-	}, "amqp://peer/", "", nil, slog.New(slog.DiscardHandler))
+	}, "amqp://peer/", "", nil, slog.New(slog.DiscardHandler), func() {})
 	if errors.Is(err, ErrCredentials) || !Retryable(err) {
 		t.Errorf("error %v", err)
 	}

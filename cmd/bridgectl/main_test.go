@@ -63,7 +63,7 @@ func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 		{"migrate status", "", exitFailed, "BRIDGE_DATABASE_URL: open database: database not reachable"},
 		{"topology declare", "BRIDGE_AMQP_URL=", exitMisused, "BRIDGE_AMQP_URL: is not set; name the broker"},
 		{"topology declare", "BRIDGE_AMQP_URL=http://u:s3cret@h/", exitMisused, "BRIDGE_AMQP_URL: broker URL is not usable: it is not of the form"},
-		{"topology declare", "", exitFailed, "BRIDGE_AMQP_URL: connect to the broker: broker unavailable"},
+		{"topology declare", "", exitFailed, "BRIDGE_AMQP_URL: connect to the broker at 127.0.0.1:1: broker unavailable"},
 		{"topology print", "BRIDGE_QUEU=x", exitMisused, "BRIDGE_QUEU: unknown variable; did you mean BRIDGE_QUEUE?"},
 		{"topology print", "BRIDGE_QUEUE=" + strings.Repeat("q", 201), exitMisused, "BRIDGE_QUEUE: must have 1 to 200 bytes"},
 		{"topology print --queue " + strings.Repeat("q", 201), "", exitMisused, "--queue: must have 1 to 200 bytes"},

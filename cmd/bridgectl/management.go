@@ -11,8 +11,7 @@ import (
 	"strings"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/certificates"
 )
 
@@ -54,7 +53,8 @@ func newManagement(address, amqpURL string) (*management, error) {
 		return nil, errors.New("it must be http://user:password@host:port or https://, with special characters in user and password percent-encoded")
 	}
 	m := &management{vhost: "/"}
-	if broker, err := amqp.ParseURI(amqpURL); err == nil {
+	if brokers, err := bridge.ParseURL(amqpURL); err == nil {
+		broker := brokers[0] // all of one login and virtual host
 		m.user, m.password, m.vhost = broker.Username, broker.Password, broker.Vhost
 		m.login = broker.Username
 	}

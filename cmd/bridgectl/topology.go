@@ -7,6 +7,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/bridge"
 )
 
 func newTopologyCommand(a *app) *cobra.Command {
@@ -32,8 +34,8 @@ type definition struct {
 
 func (a *app) definitions() definitions {
 	vhost := "/"
-	if broker, err := amqp.ParseURI(a.config.AMQP.URL); err == nil {
-		vhost = broker.Vhost
+	if brokers, err := bridge.ParseURL(a.config.AMQP.URL); err == nil {
+		vhost = brokers[0].Vhost
 	}
 	var d definitions
 	for _, queue := range a.topology().Queues() {

@@ -31,7 +31,7 @@ type config struct {
 		URLFile string `split_words:"true" desc:"a file with it instead"`
 	}
 	AMQP struct {
-		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps; required to send"`
+		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required to send"`
 		URLFile string `split_words:"true" desc:"a file with it instead"`
 	}
 	Queue    string            `default:"emails" desc:"the queue of e-mails; what cannot be sent goes to the queue with .dead behind this name"`

@@ -16,7 +16,7 @@ type config struct {
 		URLFile string `split_words:"true" desc:"a file with it instead"`
 	}
 	AMQP struct {
-		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps; required"`
+		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required"`
 		URLFile string `split_words:"true" desc:"a file with it instead"`
 	}
 	Queue  string `default:"twoqueue" desc:"the staging queue"`

@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -73,7 +73,10 @@ func newMetrics(w *worker) *metrics {
 func queueInfo(c config) prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "twoqueue_queue_info",
 		Help: "1 for each of the verifier's own queues, by virtual host and name as the broker has them, and role."}, []string{"vhost", "queue", "role"})
-	uri, _ := amqp.ParseURI(c.AMQP.URL) // one that is none ends the program, and has no virtual host
+	var vhost string
+	if uris, err := bridge.ParseURL(c.AMQP.URL); err == nil { // one that is none ends the program
+		vhost = uris[0].Vhost
+	}
 	t := c.Topology()
 	roles := map[string]string{t.Queue: "staging", t.WaitingQueue(): "waiting", t.DeadQueue(): "dead"}
 	for _, queue := range t.OrderedQueues() {
@@ -83,7 +86,7 @@ func queueInfo(c config) prometheus.Collector {
 		roles[t.AuditQueue()] = "audit"
 	}
 	for queue, role := range roles {
-		info.WithLabelValues(readable(uri.Vhost), readable(queue), role).Set(1)
+		info.WithLabelValues(readable(vhost), readable(queue), role).Set(1)
 	}
 	return info
 }

@@ -10,8 +10,7 @@ import (
 	"net/url"
 	"strings"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 )
 
@@ -34,11 +33,15 @@ func Database(address string) *Exposure {
 
 // Broker looks at a broker's URL in the same way.
 func Broker(address string) *Exposure {
-	uri, err := amqp.ParseURI(address)
-	if err != nil || uri.Scheme != "amqp" {
-		return nil // what is no URL leads nowhere
+	uris, err := bridge.ParseURL(address)
+	if err != nil || uris[0].Scheme != "amqp" {
+		return nil // the program refuses what is no URL
 	}
-	return exposure("write amqps://", uri.Host)
+	var hosts []string
+	for _, uri := range uris {
+		hosts = append(hosts, uri.Host)
+	}
+	return exposure("write amqps://", hosts...)
 }
 
 // HTTP looks at the URL of an API in the same way.

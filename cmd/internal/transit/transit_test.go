@@ -42,11 +42,12 @@ func TestWhatMayGoInTheClear(t *testing.T) {
 		check(t, address, transit.Database(address), want)
 	}
 	for address, want := range map[string]string{
-		"amqp://u:s3cret@mq.example/":  "mq.example",
-		"amqps://u:s3cret@mq.example/": "",
-		"amqp://u:s3cret@localhost/":   "",
-		"amqp://u:s3cret@[::1]:5673/":  "",
-		"mq.example":                   "",
+		"amqp://u:s3cret@mq.example/":                "mq.example",
+		"amqp://u:s3cret@localhost,mq.example:5673/": "mq.example",
+		"amqps://u:s3cret@mq.example/":               "",
+		"amqp://u:s3cret@localhost/":                 "",
+		"amqp://u:s3cret@[::1]:5673/":                "",
+		"mq.example":                                 "",
 	} {
 		check(t, address, transit.Broker(address), want)
 	}

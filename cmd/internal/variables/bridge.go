@@ -22,7 +22,7 @@ type Bridge struct {
 	}
 	OwnTable database.OwnTable `split_words:"true" desc:"a table of the application's own whose rows are looked up instead of the ledger's, as TABLE.COLUMN or SCHEMA.TABLE.COLUMN, in the catalogue's spelling; its senders open the same with OpenOwnTable"`
 	AMQP     struct {
-		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps; required by a verifier, but not with -migrate"`
+		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required by a verifier, but not with -migrate"`
 		URLFile string `split_words:"true" desc:"a file with it instead"`
 	}
 	Queue         string             `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`

@@ -1,0 +1,59 @@
+package verifier_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// A broker's URL names several nodes. When the one in use freezes, senders and verifiers go on
+// over another, as soon as the heartbeats are missing. It takes new connections and says
+// nothing, which costs seconds.
+func TestAFrozenNodeStopsNobodyForLong(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	address, err := url.Parse(s.AMQP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := []*servertest.Valve{servertest.NewValve(t, address.Host), servertest.NewValve(t, address.Host)}
+	hosts := nodes[0].Addr() + "," + nodes[1].Addr()
+	s.Broker = dial(t, strings.Replace(s.AMQP, address.Host, hosts, 1)+"?heartbeat=1")
+	s.Sender = s.NewSender(sender.Options{})
+	queue := s.Queue("target", nil)
+	v := s.Verify(verifier.Options{})
+	for round := range 4 {
+		frozen := nodes[round%2]
+		frozen.Vanish()
+		began := time.Now()
+		ids := map[string]bool{}
+		s.Eventually("a transaction with messages commits", func() bool { // the first ones find no confirm
+			tx, err := s.DB.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent, err := s.Sender.SendTx(t.Context(), bridge.SQL(tx), some(queue, 10)...)
+			if err != nil {
+				if _ = tx.Rollback(); !bridge.Retryable(err) {
+					t.Fatal(err)
+				}
+				return false
+			}
+			add(ids, sent...)
+			return tx.Commit() == nil
+		})
+		expectAll(t, s, queue, ids)
+		t.Logf("round %d took %v", round, time.Since(began))
+		frozen.Release()
+	}
+	if n := v.Stats().Sessions; n < 2 || n > 8 {
+		t.Errorf("%d sessions", n)
+	}
+}
