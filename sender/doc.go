@@ -71,6 +71,10 @@
 // your process can start during an outage. ParkAlways stores every message, as a plain
 // transactional outbox does.
 //
+// One transaction fails in spite of Parking: one that has called StageTx before the sender knew
+// of the outage. Its Wait returns an error for which bridge.Retryable is true, and another
+// attempt parks. SendTx and InTx park without another attempt.
+//
 // # In order
 //
 // Messages with the same bridge.Message.OrderKey reach their target in order; package

@@ -88,14 +88,17 @@ func (ended) Err() error            { return errOver }
 // adds none and returns bridge.ErrInvalidMessage. After an error InTx rolls back, whatever fn
 // returns. Once fn has returned, Send adds nothing and returns an error that wraps
 // sql.ErrTxDone. It may be called from several goroutines.
+//
+// A rollback to a savepoint does not undo Send: the rows that fn has written since the savepoint
+// are gone, and the message is delivered all the same. In a part of fn that may be rolled back by
+// itself, call Send after the savepoint is released, or call Stage, which such a rollback undoes.
 func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) { return tx.outbox.Send(msgs...) }
 
 // Stage records messages at once and begins to publish them, as StageTx does, and returns their
 // IDs. The broker confirms while fn goes on; InTx waits for the confirm before it commits.
 // After an error of Stage, InTx rolls back, whatever fn returns. After a rollback to a
 // savepoint that was set before Stage, these messages are dropped. The transaction may commit
-// the rest, once the broker has confirmed the dropped messages too. If Options.Parking is on,
-// do not roll back to such a savepoint.
+// the rest, once the broker has confirmed the dropped messages too, or they are parked in vain.
 //
 // To keep the order, Stage first records and stages what Send has collected with an order key
 // of these messages. So a rollback to such a savepoint drops that too.
@@ -120,8 +123,8 @@ func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, e
 // ran, by a deadlock whose error fn ignored or by a statement such as CREATE TABLE. InTx then sends
 // no more, but what fn did after that is committed, and after a CREATE TABLE what fn did before it.
 //
-// What fn sends is staged after fn has returned. So a rollback to a savepoint does not undo a
-// Send; use Stage there.
+// What fn sends is staged after fn has returned, so a rollback to a savepoint does not undo a
+// Send (see Tx.Send).
 func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(tx *Tx) error) error {
 	sqlTx, err := db.BeginTx(ctx, opts)
 	if err != nil {

@@ -48,7 +48,8 @@ type Options struct {
 	Parking Parking
 	// ParkAfter replaces Timeout if Parking is on and ParkAfter is less. After that time the
 	// messages are parked. During an outage one transaction per second waits so long; the
-	// others park at once. Default 1 s.
+	// others park at once. What StageTx has staged before the outage was known is not parked: its
+	// Wait fails. Default 1 s.
 	ParkAfter time.Duration
 	// Logger gets a line when an outage with parking begins and when it ends. Default
 	// slog.Default().

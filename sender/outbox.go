@@ -38,7 +38,7 @@ var errOver = fmt.Errorf("the function given to InTx has returned: %w", sql.ErrT
 // recovers must not commit without the messages of that call.
 var errCutShort = errors.New("send: the transaction must roll back: a call of Send or Stage did not return, because of a panic or of runtime.Goexit")
 
-// Send is that of Tx.
+// Send does what Tx.Send does.
 func (o *Outbox) Send(msgs ...bridge.Message) ([]uuid.UUID, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -2,6 +2,7 @@ package sender
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -46,8 +47,8 @@ func (g *garage) parks() bool {
 	return g.ledger != nil && (g.opts.Parking == ParkAlways || g.waits())
 }
 
-// judge learns what became of a staging, and parks the messages in tx, in which they are
-// recorded, if that was an outage.
+// judge learns how a staging ended. After an outage it parks the messages in their transaction,
+// if staged may park; else it returns the error, and later transactions park.
 func (g *garage) judge(ctx context.Context, staged *Staged, err error) error {
 	switch {
 	case g.ledger == nil:
@@ -57,6 +58,10 @@ func (g *garage) judge(ctx context.Context, staged *Staged, err error) error {
 		return nil
 	case ctx.Err() != nil || !bridge.Retryable(err) || bridge.Refusal(err) != nil:
 		return err // no outage
+	}
+	if !staged.parks {
+		g.began(err)
+		return fmt.Errorf("%w (StageTx was called before this outage was known; the next transaction parks)", err)
 	}
 	if err := g.park(ctx, staged); err != nil {
 		return err
@@ -93,5 +98,9 @@ func (g *garage) park(ctx context.Context, staged *Staged) error {
 	for i, id := range staged.cargo.ids {
 		parked[i] = driver.Parked{ID: id, Message: staged.cargo.records[i]}
 	}
-	return g.ledger.Park(ctx, staged.tx, parked)
+	err := g.ledger.Park(ctx, staged.tx, parked)
+	if err != nil && ctx.Err() == nil && g.out.Swap(false) {
+		g.opts.Logger.Warn("messages cannot be parked; the broker is tried again", "queue", g.opts.Queue, "error", err)
+	}
+	return err
 }

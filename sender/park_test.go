@@ -47,7 +47,7 @@ func TestOnlyWhatWaitingRepairsIsAnOutage(t *testing.T) {
 				g := &garage{ledger: lot, opts: Options{Logger: slog.New(slog.DiscardHandler)}}
 				var err error
 				for _, ended := range test.staging {
-					err = g.judge(t.Context(), &Staged{}, ended)
+					err = g.judge(t.Context(), &Staged{parks: true}, ended)
 				}
 				if !errors.Is(err, test.want) || lot.parked != test.parked || g.knows() != test.out {
 					t.Errorf("the error is %v, %d are parked, the next one parks at once: %t; must be %v, %d, %t",

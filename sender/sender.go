@@ -84,7 +84,7 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 //
 // If the process dies, the database rolls back and the verifier drops what was staged.
 func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) ([]uuid.UUID, error) {
-	staged, err := s.StageTx(ctx, tx, msgs...)
+	staged, err := s.stage(ctx, tx, nil, msgs)
 	if err != nil {
 		return nil, err
 	}

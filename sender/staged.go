@@ -19,7 +19,7 @@ type Staged struct {
 	tx     bridge.Tx
 	ids    []uuid.UUID
 	cargo  cargo
-	parks  bool // without asking the broker
+	parks  bool // Wait may park: no rollback to a savepoint can follow StageTx and undo only the parking
 
 	mu       sync.Mutex
 	shipment *shipment // nil: nothing has been published yet
@@ -47,13 +47,28 @@ type Staged struct {
 // most 16 MiB, or the messages of one call, are published early; Wait publishes the rest.
 //
 // After a rollback to a savepoint that was set before StageTx, the messages are dropped and the
-// transaction may commit the rest. Wait is not needed then, and must not be called if
-// Options.Parking is on.
+// transaction may commit the rest. Wait is not needed then.
+//
+// With Options.Parking, StageTx parks if the sender knows that the broker is out. Once a second
+// it tries the broker instead, and waits for the confirm itself. If Wait is the first to find
+// the outage, it fails, and so does the transaction: Wait may run inside a later savepoint,
+// whose rollback would undo the parking and keep the row. The next transaction parks. (SendTx
+// and InTx also park in the transaction that finds the outage.)
 func (s *Sender) StageTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) (*Staged, error) {
-	return s.stage(ctx, tx, nil, msgs)
+	staged, err := s.stage(ctx, tx, nil, msgs)
+	if err != nil {
+		return nil, err
+	}
+	if s.garage.out.Load() { // and it is time to try the broker
+		if err := staged.Wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	staged.parks = false
+	return staged, nil
 }
 
-// stage is StageTx of what was encoded before, and then of msgs.
+// stage records and stages the messages in first, which are encoded, and then msgs.
 func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs []bridge.Message) (*Staged, error) {
 	messages, err := s.encode(msgs)
 	if err != nil {
@@ -75,11 +90,15 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 	if err := s.ordered.stage(ctx, inOrder); err != nil {
 		return nil, s.mustRollBack(ctx, err)
 	}
-	staged := &Staged{sender: s, tx: tx, ids: ids, cargo: cargo, judged: len(cargo.records) == 0}
+	staged := &Staged{sender: s, tx: tx, ids: ids, cargo: cargo, parks: true, judged: len(cargo.records) == 0}
 	if staged.judged {
 		return staged, nil // all had an order key
 	}
-	if staged.parks = s.garage.parks(); staged.parks {
+	if s.garage.parks() {
+		staged.judged = true
+		if err := s.garage.park(ctx, staged); err != nil {
+			return nil, s.mustRollBack(ctx, err)
+		}
 		return staged, nil
 	}
 	if staged.shipment, err = s.stager.begin(ctx, cargo, false); err != nil {
@@ -96,9 +115,8 @@ func (s *Staged) IDs() []uuid.UUID { return slices.Clone(s.ids) }
 // StageTx and Wait does not count: a confirm that came within Options.Timeout is in time,
 // however late Wait is called. If ctx ends before the confirm, Wait fails.
 //
-// With Options.Parking, Wait parks in the transaction what could not be staged. So it must not
-// run beside another statement of the transaction, nor after a rollback. A second call waits
-// for the first and returns the same.
+// Wait executes no statement. It may run beside other statements of the transaction. A second
+// call waits for the first and returns the same.
 func (s *Staged) Wait(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,12 +129,7 @@ func (s *Staged) Wait(ctx context.Context) error {
 
 // wait keeps rule 2: it returns nil only if every message is confirmed, or parked.
 func (s *Staged) wait(ctx context.Context) error {
-	var err error
-	if s.parks {
-		err = s.sender.garage.park(ctx, s)
-	} else {
-		err = s.sender.garage.judge(ctx, s, s.confirmed(ctx))
-	}
+	err := s.sender.garage.judge(ctx, s, s.confirmed(ctx))
 	if err != nil {
 		return s.sender.mustRollBack(ctx, err)
 	}

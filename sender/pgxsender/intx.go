@@ -182,8 +182,8 @@ func (t *Transaction) CopyFrom(ctx context.Context, table pgx.Identifier, column
 	return t.tx.CopyFrom(ctx, table, columns, rows)
 }
 
-// Send is that of sender.Tx: messages are copied now, and recorded and staged when fn has
-// returned.
+// Send does what sender.Tx.Send does: it copies the messages now; they are recorded and staged
+// when fn has returned. A rollback to a savepoint does not undo Send, but it undoes Stage.
 func (t *Transaction) Send(messages ...bridge.Message) ([]uuid.UUID, error) {
 	return t.outbox.Send(messages...)
 }
