@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 )
@@ -130,7 +131,8 @@ func TestOnlyWhatMayPassByItselfIsRetryable(t *testing.T) {
 	for err, want := range map[error]bool{
 		bridge.ErrUnavailable: true, bridge.ErrBlocked: true, bridge.ErrNacked: true, bridge.ErrUnconfirmed: true,
 		bridge.ErrReturned: false, bridge.ErrInvalidMessage: false, bridge.ErrCredentials: false,
-		bridge.ErrDuplicateID: false, bridge.ErrOtherLedger: false,
+		bridge.ErrDuplicateID: false, bridge.ErrOtherLedger: false, bridge.ErrReadOnly: false,
+		refused(amqp.AccessRefused): false, refused(amqp.NotFound): false, refused(amqp.PreconditionFailed): true,
 	} {
 		if got := bridge.Retryable(&bridge.PublishError{Err: fmt.Errorf("wrapped: %w", err)}); got != want {
 			t.Errorf("%v: %t", err, got)
@@ -139,6 +141,11 @@ func TestOnlyWhatMayPassByItselfIsRetryable(t *testing.T) {
 	if bridge.Retryable(nil) {
 		t.Error("no error is retryable")
 	}
+}
+
+// refused is how the broker refuses a publish: it closes the channel.
+func refused(code int) error {
+	return fmt.Errorf("%w: %w", bridge.ErrUnconfirmed, &amqp.Error{Code: code, Server: true, Recover: true})
 }
 
 func TestAPublishErrorNamesMessageAndTarget(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // Errors that answer a question; ask with errors.Is.
@@ -44,6 +45,13 @@ var (
 	// restarted since the proof. The text names both. No outcome of the other server was believed
 	// (rule 6 in the package's comment).
 	ErrOtherInstance = errors.New("another server answers than the proof covers")
+
+	// ErrReadOnly: the transaction is read-only. It was begun so (sql.TxOptions.ReadOnly), or the
+	// login or the connection makes it so (PostgreSQL: default_transaction_read_only; MySQL and
+	// MariaDB: transaction_read_only, tx_read_only). On a PostgreSQL standby every transaction is
+	// read-only, and the error is ErrNotPrimary; it is this one if the ledger's pool has no
+	// connection to ask with within a second.
+	ErrReadOnly = errors.New("transaction is read-only; begin it read-write, on the primary")
 
 	// ErrProof: the database does not make a lookup wait for an open transaction,
 	// so no verifier may judge by it (rule 5 in the package's comment).
@@ -108,11 +116,15 @@ func (e *PublishError) Unwrap() error { return e.Err }
 // of the database, which it does not know. It also returns false if the caller's context was
 // cancelled (not if its deadline passed), or the Broker closed.
 //
-// It also returns true if the broker has closed the channel because of a message, such as one
-// above its max_message_size (Refusal tells why). If several messages were under way, nobody
-// knows which one it was. So bound the attempts.
+// If the broker has closed the channel because of a message (Refusal tells why), Retryable
+// returns false for a missing right (403) and a missing exchange (404), which only a repair
+// mends. It returns true for the rest, such as a message above max_message_size (406): if several
+// messages were under way, the culprit may be another transaction's. So bound the attempts.
 func Retryable(err error) bool {
 	if errors.Is(err, context.Canceled) {
+		return false
+	}
+	if refusal := Refusal(err); refusal != nil && (refusal.Code == amqp.AccessRefused || refusal.Code == amqp.NotFound) {
 		return false
 	}
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrBlocked) ||

@@ -93,9 +93,10 @@
 //	bridge.Refusal(err)        not nil: the broker closed the channel because of a
 //	                           message of this transaction, or of another one in its
 //	                           group. 403: the login may not write to amq.default, as
-//	                           rights call the default exchange. 406: usually the
-//	                           message is larger than max_message_size. Try again once
-//	                           or twice only, in case it was another one
+//	                           rights call the default exchange; no attempt helps.
+//	                           406: usually the message is larger than
+//	                           max_message_size. Try again once or twice only, in case
+//	                           it was another one
 //	bridge.Retryable(err)      no broker, blocked, full queue, no confirm in time:
 //	                           try again later with a new transaction, but not for
 //	                           ever; false once your own context is cancelled
@@ -109,8 +110,8 @@
 //	                           did commit, the message is delivered: look before you
 //	                           repeat it
 //
-// Any other error is the database driver's. It also is bridge.ErrNoSchema or
-// bridge.ErrNotPrimary if that is the cause. A *bridge.PublishError in the chain names a
+// Any other error is the database driver's. It also is bridge.ErrNoSchema, bridge.ErrNotPrimary
+// or bridge.ErrReadOnly if that is the cause. A *bridge.PublishError in the chain names a
 // message. If you call Commit yourself, you must judge its error: unless the database itself
 // refused, the transaction may have committed.
 //

@@ -153,19 +153,34 @@ func (o *Outbox) Confirm(ctx context.Context) error {
 
 // CommitError says what the error of a COMMIT means. It is ErrCommitUnknown, unless the server
 // itself has answered that it rolled back: by an SQLSTATE of class 23 (a deferred constraint)
-// or 40 (serialization failure, deadlock), except 40003, 'completion unknown'. The driver's
-// error must have a method SQLState, as those of pgx and lib/pq do. CommitError returns nil for
-// nil.
+// or 40 (serialization failure, deadlock), except 40003, 'completion unknown', or by ROLLBACK,
+// since an earlier statement had failed. The driver's error must have a method SQLState or be one
+// of the texts in failedBefore, as with pgx and lib/pq. CommitError returns nil for nil.
 func CommitError(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, sql.ErrTxDone):
 		return fmt.Errorf("commit transaction: not sent, it has ended before: %w", err)
-	case refused(err):
+	case refused(err), failedBefore(err):
 		return fmt.Errorf("commit transaction: rolled back: %w", err)
 	}
 	return fmt.Errorf("commit transaction: %w: %w", ErrCommitUnknown, err)
+}
+
+// failedBefore tells whether PostgreSQL answered the COMMIT of a failed transaction with ROLLBACK
+// (pgx), or the driver sent a ROLLBACK instead (lib/pq). Package sender imports no driver, so it
+// knows these errors by their texts: pgx.ErrTxCommitRollback and pq.ErrInFailedTransaction.
+func failedBefore(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		switch err.Error() {
+		case "commit unexpectedly resulted in rollback",
+			"pq: could not complete operation in a failed transaction",
+			"pq: Could not complete operation in a failed transaction": // lib/pq 1.10
+			return true
+		}
+	}
+	return false
 }
 
 func refused(err error) bool {

@@ -64,7 +64,7 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 // Run first drops the pool's broken idle connections, as all are after a restart of the
 // database. Then it proves that the database makes a lookup wait (driver.Prove), declares the
 // queues and connects. If one of these fails, it returns the error and has judged nothing:
-// bridge.ErrProof, bridge.ErrOtherInstance, bridge.ErrNoSchema, bridge.ErrNotPrimary, bridge.ErrOtherLedger,
+// bridge.ErrProof, bridge.ErrOtherInstance, bridge.ErrNoSchema, bridge.ErrNotPrimary, bridge.ErrReadOnly, bridge.ErrOtherLedger,
 // bridge.ErrCredentials, bridge.ErrUnavailable or a *bridge.QueueMismatch. Once it has started
 // it does not give up. On any error it logs why, ends the session, so that everything unacked
 // is redelivered, and starts another one with backoff, proof included.

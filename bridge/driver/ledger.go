@@ -89,7 +89,7 @@ type Ledger interface {
 
 	// Check tells whether the ledger can be used now. The database must be reachable, the
 	// identity unchanged (else bridge.ErrOtherLedger), the schema's version known
-	// (bridge.ErrNoSchema), and the server a primary that takes writes (bridge.ErrNotPrimary).
+	// (bridge.ErrNoSchema), and the server a primary that takes writes (bridge.ErrNotPrimary, bridge.ErrReadOnly).
 	Check(ctx context.Context) error
 
 	// Unpark takes parked messages of committed transactions, calls stage, which publishes

@@ -43,8 +43,10 @@ func classify(err error) error {
 		return fmt.Errorf("%w: the address must name a database: %w", bridge.ErrNoSchema, err)
 	case noSuchIndex:
 		return fmt.Errorf("the index that the statements are bound to is gone, or IGNORED or INVISIBLE: bring it back, or open the table anew: %w", err)
-	case readOnlyOption, readOnlyMode, readOnlyTransact:
+	case readOnlyOption, readOnlyMode:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
+	case readOnlyTransact:
+		return fmt.Errorf("%w: %w", bridge.ErrReadOnly, err)
 	}
 	return err
 }

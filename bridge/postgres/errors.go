@@ -45,8 +45,8 @@ func classify(err error) error {
 		return fmt.Errorf("%w: call migrate.Ledger or migrate.Inbox, and see that search_path is the same everywhere: %w", bridge.ErrNoSchema, err)
 	case undefinedFunction:
 		return fmt.Errorf("%w: the ledger's functions are not there, as after a dump of the tables alone: run the CREATE FUNCTION statements that bridgectl migrate print shows: %w", bridge.ErrNoSchema, err)
-	case readOnly:
-		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
+	case readOnly: // every transaction of a standby is
+		return fmt.Errorf("%w: %w", bridge.ErrReadOnly, err)
 	case missingRight:
 		return fmt.Errorf("%w: bridgectl doctor names the rights that a verifier lacks; 'Rights' in the comment of package postgres lists all", err)
 	case outOfMemory:

@@ -69,7 +69,7 @@ SELECT (SELECT count(*) FROM own) AS own, (SELECT count(*) FROM inserted) AS ins
 	forget = `WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 SELECT bridge_forget($1::text::uuid[]) FROM relaxed`
 
-	standby = `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`
+	standby = `SELECT pg_is_in_recovery() AS standby, current_setting('transaction_read_only')::boolean AS read_only`
 
 	// A transaction of the publisher that is still open holds no lock here. PostgreSQL 13
 	// lets everybody read of pg_subscription what is named here, and not its oid
@@ -105,7 +105,7 @@ func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 
 func (l *Ledger) verbs() tables.Verbs {
 	return tables.Verbs{
-		Classify: func(err error, _ string) error { return classify(err) },
+		Classify: func(err error, _ string) error { return l.classify(err) },
 		Most:     tables.Chunk,
 		Tick:     time.Microsecond,
 		Identity: func(ctx context.Context) (uuid.UUID, error) { return tables.ReadIdentity(ctx, l.db) },
@@ -127,6 +127,23 @@ func (l *Ledger) verbs() tables.Verbs {
 		Remove:      l.sweep,
 		SweptBefore: l.sweptBefore,
 	}
+}
+
+// askPatience bounds the question whether the server is a standby, which needs a connection of
+// the pool. In Record the caller may hold the only one.
+const askPatience = time.Second
+
+// classify is classify, and tells a read-only transaction from a standby, where all are.
+func (l *Ledger) classify(err error) error {
+	if sqlState(err) == readOnly {
+		ctx, cancel := context.WithTimeout(context.Background(), askPatience)
+		defer cancel()
+		var standby bool
+		if l.db.GetContext(ctx, &standby, `SELECT pg_is_in_recovery()`) == nil && standby {
+			return fmt.Errorf("%w: it is in recovery: %w", bridge.ErrNotPrimary, err)
+		}
+	}
+	return classify(err)
 }
 
 func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int64, error) {
@@ -228,12 +245,18 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
 // check tells whether db is the primary, takes writes, keeps over a crash what it has committed,
 // and is where the rows of the tables are committed.
 func (l *Ledger) check(ctx context.Context, names ...string) error {
-	var readOnly bool
-	if err := l.db.GetContext(ctx, &readOnly, standby); err != nil {
+	var server struct {
+		Standby  bool
+		ReadOnly bool `db:"read_only"`
+	}
+	if err := l.db.GetContext(ctx, &server, standby); err != nil {
 		return err
 	}
-	if readOnly {
-		return fmt.Errorf("%w: it is in recovery or read-only", bridge.ErrNotPrimary)
+	switch {
+	case server.Standby:
+		return fmt.Errorf("%w: it is in recovery", bridge.ErrNotPrimary)
+	case server.ReadOnly:
+		return fmt.Errorf("%w: default_transaction_read_only is on, for the server, the database, the login or the connection", bridge.ErrReadOnly)
 	}
 	if err := checkLogged(ctx, l.db, append([]string{"bridge_identity", "bridge_parked", "bridge_watermark"}, names...)); err != nil {
 		return err

@@ -26,7 +26,7 @@ func causeOf(err error) cause {
 	switch {
 	case errors.Is(err, bridge.ErrNoSchema):
 		return causeSchema
-	case errors.Is(err, bridge.ErrProof), errors.Is(err, bridge.ErrOtherInstance), errors.Is(err, bridge.ErrNotPrimary), errors.Is(err, bridge.ErrOtherLedger):
+	case errors.Is(err, bridge.ErrProof), errors.Is(err, bridge.ErrOtherInstance), errors.Is(err, bridge.ErrNotPrimary), errors.Is(err, bridge.ErrReadOnly), errors.Is(err, bridge.ErrOtherLedger):
 		return causeProof
 	case errors.As(err, new(*bridge.QueueMismatch)):
 		return causeQueue

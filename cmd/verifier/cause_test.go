@@ -32,6 +32,7 @@ func TestCausesAndExitCodes(t *testing.T) {
 		{bridge.ErrNoSchema, causeSchema, exitSchema},
 		{bridge.ErrProof, causeProof, exitProof},
 		{bridge.ErrNotPrimary, causeProof, exitProof},
+		{bridge.ErrReadOnly, causeProof, exitProof},
 		{bridge.ErrOtherLedger, causeProof, exitProof},
 		{bridge.ErrUnavailable, causeBroker, exitBroker},
 		{bridge.ErrCredentials, causeBroker, exitBroker},

@@ -30,10 +30,10 @@ func testMariaDBAnyConnection(t *testing.T) {
 		// Not every release has all of these.
 		{"tx_isolation", "'READ-UNCOMMITTED'", nil},
 		{"tx_isolation", "'SERIALIZABLE'", nil},
-		{"tx_read_only", "1", bridge.ErrNotPrimary},
+		{"tx_read_only", "1", bridge.ErrReadOnly},
 		{"transaction_isolation", "'READ-UNCOMMITTED'", nil}, // the newer name
 		{"transaction_isolation", "'SERIALIZABLE'", nil},
-		{"transaction_read_only", "1", bridge.ErrNotPrimary},
+		{"transaction_read_only", "1", bridge.ErrReadOnly},
 		{"autocommit", "0", nil},
 		{"innodb_lock_wait_timeout", "1", nil},
 		{"innodb_lock_wait_timeout", "0", nil}, // not to wait at all

@@ -107,7 +107,7 @@ func TestPostgresRoleDefaults(t *testing.T) {
 		"lock_timeout = '1ms'":                               nil,
 		"statement_timeout = '100ms'":                        nil, // shorter than the proof's wait
 		"plan_cache_mode = 'force_generic_plan'":             nil,
-		"default_transaction_read_only = on":                 bridge.ErrNotPrimary,
+		"default_transaction_read_only = on":                 bridge.ErrReadOnly,
 		"search_path = 'nowhere'":                            bridge.ErrNoSchema,
 	} {
 		t.Run(setting, func(t *testing.T) {

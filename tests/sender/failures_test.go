@@ -61,6 +61,15 @@ func TestWhatIsNotConfirmedIsAnErrorAndIsNotDelivered(t *testing.T) {
 			valve, broker := throughValve(t, s)
 			return trouble{broker, valve.HoldReplies, valve.Release}
 		}},
+		{"no right to publish", bridge.ErrUnconfirmed, false, stage.Patience, func(t *testing.T, s *stage.Stage) trouble {
+			user := servertest.User(t, s.AMQP, ".*", "^$", ".*")
+			broker, err := bridge.Dial(t.Context(), user, &bridge.BrokerOptions{Logger: stage.Logger(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(broker.Close)
+			return trouble{broker, func() {}, func() { servertest.Permit(t, user, ".*", ".*", ".*") }}
+		}},
 		{"no broker", bridge.ErrUnavailable, true, soon, func(t *testing.T, s *stage.Stage) trouble {
 			valve, broker := throughValve(t, s)
 			return trouble{broker, func() {

@@ -16,6 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 
+	_ "github.com/lib/pq" // a second driver for PostgreSQL
+
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/sender/pgxsender"
@@ -448,6 +450,57 @@ func TestARefusedCOMMITIsARollback(t *testing.T) {
 			}}, s.Broker, stage.Patience)
 			refused(func(tx transaction) error { return errors.Join(serializable(tx), order(ctx, tx, 1)) })
 			settled(t, s, "target")
+		})
+	}
+}
+
+// A statement has failed and fn says nothing of it: PostgreSQL answers the COMMIT with ROLLBACK,
+// which each driver tells in its own words.
+func TestACOMMITOfAFailedTransactionIsARollback(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := stage.New(t, stage.Postgres)
+	shop(t, s)
+	for _, driver := range []string{"pgx", "postgres"} {
+		t.Run(driver, func(t *testing.T) {
+			db, err := sql.Open(driver, s.DatabaseURL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			err = s.Sender.InTx(ctx, db, nil, func(tx *sender.Tx) error {
+				if _, err := tx.Stage(ctx, messages("target", 1)...); err != nil {
+					return err
+				}
+				if _, err := tx.ExecContext(ctx, "SELECT 1/0"); err == nil {
+					t.Error("the statement has not failed")
+				}
+				return nil
+			})
+			contains(t, err, "commit transaction: rolled back")
+			if errors.Is(err, sender.ErrCommitUnknown) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+	settled(t, s, "target")
+}
+
+// The primary takes writes, and this transaction does not.
+func TestAReadOnlyTransactionIsNotTakenForAStandby(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []stage.Database{stage.Postgres, stage.MariaDB} {
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, kind)
+			err := s.Sender.InTx(t.Context(), s.DB, &sql.TxOptions{ReadOnly: true}, func(tx *sender.Tx) error {
+				_, err := tx.Send(messages("target", 1)...)
+				return err
+			})
+			if !errors.Is(err, bridge.ErrReadOnly) || errors.Is(err, bridge.ErrNotPrimary) {
+				t.Errorf("error %v", err)
+			}
+			contains(t, err, "begin it read-write")
 		})
 	}
 }

@@ -46,6 +46,7 @@ var known = []struct {
 	{bridge.ErrLaterSchema, Database, "run the release that made the tables, or a later one"},
 	{bridge.ErrNoSchema, Database, "name the right database, or create the ledger's tables with verifier -migrate"},
 	{bridge.ErrNotPrimary, Database, "name the primary, with a login that may write"},
+	{bridge.ErrReadOnly, Database, "turn off default_transaction_read_only (PostgreSQL) or transaction_read_only (MySQL, MariaDB) for this login"},
 	{bridge.ErrOtherLedger, Database, "see that the URL always leads to the same database"},
 	{bridge.ErrOtherInstance, Database, "see that the URL leads to one primary only: take an old primary, or a copy, out of its hosts, its load balancer or its pooler; after a failover or a restart it passes by itself"},
 	{bridge.ErrProof, Database, "name the primary itself, without a proxy that changes how it locks"},

@@ -46,9 +46,21 @@ func User(t testing.TB, vhostURL, configure, write, read string) string {
 	path := "/users/" + url.PathEscape(name)
 	manage(t, server, http.MethodPut, path, map[string]any{"password": "secret", "tags": ""})
 	t.Cleanup(func() { manage(t, server, http.MethodDelete, path, nil) })
-	manage(t, server, http.MethodPut, "/permissions/"+url.PathEscape(vhost)+"/"+url.PathEscape(name),
+	address := fmt.Sprintf("amqp://%s:secret@%s/%s", name, server.Addr(), url.PathEscape(vhost))
+	Permit(t, address, configure, write, read)
+	return address
+}
+
+// Permit gives other rights to a user that User made.
+func Permit(t testing.TB, userURL, configure, write, read string) {
+	t.Helper()
+	server, vhost := managed(t, userURL)
+	parsed, err := url.Parse(userURL)
+	if err != nil {
+		t.Fatalf("parse user: %v", err)
+	}
+	manage(t, server, http.MethodPut, "/permissions/"+url.PathEscape(vhost)+"/"+url.PathEscape(parsed.User.Username()),
 		permissions(configure, write, read))
-	return fmt.Sprintf("amqp://%s:secret@%s/%s", name, server.Addr(), url.PathEscape(vhost))
 }
 
 // SetPolicy gives the queues whose name matches the pattern a policy, in a
