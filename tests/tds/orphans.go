@@ -206,7 +206,7 @@ func orphans(x *execution, words []string) (uint64, error) {
 	}
 	for _, r := range found {
 		id := r["id"].(guid)
-		x.out.row(id[:], text(r["recorded_at"]))
+		x.out.row(id[:], x.style126(r["recorded_at"]))
 	}
 	return uint64(len(found)), nil
 }
@@ -246,6 +246,6 @@ func sweptBefore(x *execution, _ []string) (uint64, error) {
 	if !own || len(rows) == 0 {
 		return 0, nil
 	}
-	x.out.row(text(rows[0]["swept_before"]), x.updateability())
+	x.out.row(x.style126(rows[0]["swept_before"]), x.updateability())
 	return 1, nil
 }

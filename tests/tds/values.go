@@ -3,6 +3,7 @@ package tds
 import (
 	"bytes"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -29,17 +30,17 @@ func parseTime(text string) (time.Time, error) {
 	return t, nil
 }
 
-// text is a time in a result.
-func text(t any) any {
+// style126 is a time in a result. Babelfish 4.3 writes a space for the T: measured.
+func (x *execution) style126(t any) any {
 	at, ok := t.(time.Time)
-	switch {
-	case !ok:
+	if !ok {
 		return nil
-	case at.Nanosecond() < int(time.Millisecond):
-		return at.Format(isoWhole)
-	default:
-		return at.Format(iso)
 	}
+	text := strings.TrimSuffix(at.Truncate(time.Millisecond).Format(iso), ".000")
+	if x.server.options.Babelfish {
+		text = strings.Replace(text, "T", " ", 1)
+	}
+	return text
 }
 
 // compare is the order of uniqueidentifier: 'Comparing GUID and uniqueidentifier

@@ -75,7 +75,7 @@ func (x *execution) tell(found []*session) (uint64, error) {
 	for _, s := range found {
 		var since any
 		if s.tx != nil {
-			since = strings.TrimSuffix(s.tx.began.UTC().Truncate(time.Millisecond).Format(iso), ".000")
+			since = x.style126(s.tx.began.UTC())
 		}
 		status, waitsFor := "sleeping", 0
 		if s.waitsFor != nil {

@@ -75,11 +75,11 @@ func (s Server) Check() error {
 	return fmt.Errorf("the server is of version %q, must be %d (SQL Server 2016) at least", s.Product.String, minMajor)
 }
 
-// ParseTime reads a time in UTC, of style 126, in which a fraction of nought is left
-// out.
+// ParseTime reads a time in UTC, of style 126, in which a fraction of zero is left out. Babelfish
+// writes a space for the T (measured on 4.3).
 func ParseTime(text sql.NullString) (time.Time, error) {
 	if !text.Valid {
 		return time.Time{}, nil
 	}
-	return time.Parse("2006-01-02T15:04:05.999", text.String)
+	return time.Parse("2006-01-02T15:04:05.999", strings.Replace(text.String, " ", "T", 1))
 }
