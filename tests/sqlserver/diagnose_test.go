@@ -2,6 +2,7 @@ package sqlserver_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -68,6 +69,27 @@ func TestDiagnose(t *testing.T) {
 			}
 			ledgertest.Finds(t, sqlserverinspect.New(ledger), c.check, c.level, c.says)
 		})
+	}
+}
+
+// Babelfish 4.3 refuses ALTER INDEX ... SET and GRANT VIEW SERVER STATE (measured).
+func TestOnBabelfishNothingIsAdvisedThatCannotBeDoneThere(t *testing.T) {
+	server, ledger := onStandIn(t, &tds.Options{Babelfish: true})
+	for _, statement := range []string{"ALTER TABLE bridge_ledger SET (LOCK_ESCALATION = TABLE)", "ALTER INDEX ALL ON bridge_ledger SET (ALLOW_PAGE_LOCKS = ON)"} {
+		execute(t, ledger.DB(), statement)
+	}
+	server.Deny("VIEW SERVER PERFORMANCE STATE")
+	found, err := sqlserverinspect.New(ledger).Diagnose(t.Context())
+	must(t, err)
+	if len(found) == 0 {
+		t.Fatal("nothing is found")
+	}
+	for _, f := range found {
+		for _, impossible := range []string{"ALTER INDEX", "LOCK_ESCALATION", "GRANT VIEW SERVER"} {
+			if strings.Contains(f.Fix, impossible) {
+				t.Errorf("%s: it advises %q", f.Check, f.Fix)
+			}
+		}
 	}
 }
 

@@ -76,7 +76,7 @@ func (i *Inspector) Diagnose(ctx context.Context) ([]inspect.Finding, error) {
 type diagnosis struct {
 	inspection.Findings
 	*Inspector
-	azure bool
+	azure, babelfish bool
 }
 
 // properties are the answer to serverState.
@@ -104,7 +104,7 @@ func (d *diagnosis) server(ctx context.Context) error {
 	if p.Published {
 		peersErr = d.on.DB.GetContext(ctx, &peersAt, peers, d.on.Table)
 	}
-	d.azure = p.Edition == azureDatabase
+	d.azure, d.babelfish = p.Edition == azureDatabase, p.Babelfish
 	if err := p.Check(); err != nil {
 		d.Error(inspection.CheckVersion, "use a newer server", "%v", err)
 	} else {
@@ -177,6 +177,9 @@ func (d *diagnosis) isolation(p properties) {
 }
 
 func (d *diagnosis) locking(p properties) {
+	if p.Babelfish { // PostgreSQL has neither lock escalation nor page locks
+		return
+	}
 	d.OK("optimized locking", "%s", map[bool]string{true: "on", false: "off"}[p.Optimized])
 	d.Expect("lock escalation", p.Escalation == "DISABLE", "disabled", inspect.Warning,
 		fmt.Sprintf("it is %q: after a transaction with thousands of rows, messages wait for it one by one", p.Escalation),
@@ -223,6 +226,9 @@ func (d *diagnosis) oldest(ctx context.Context) error {
 		mend := "GRANT VIEW SERVER STATE TO the verifier's login; since 2022 VIEW SERVER PERFORMANCE STATE will do"
 		if d.azure {
 			mend = "GRANT VIEW DATABASE STATE TO the verifier's user; on Basic, S0 and S1 and in elastic pools its login must be a member of ##MS_ServerStateReader##"
+		}
+		if d.babelfish { // it has no such right to grant
+			mend = "look at pg_locks and pg_stat_activity over Babelfish's PostgreSQL port"
 		}
 		d.Warning(inspection.CheckWatch, mend, "the login may not see other sessions: no holder can be told")
 		d.Unknown(inspection.CheckOldest, "as for: "+inspection.CheckWatch, errUnseen)
