@@ -56,11 +56,38 @@ WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`)
 			return fmt.Errorf("%w: with several primaries none waits for the locks of another (%s = %s)", bridge.ErrNotPrimary, s.Name, s.Value)
 		}
 	}
+	if err := l.checkConsistency(ctx); err != nil {
+		return err
+	}
 	var set string
 	if err := l.db.GetContext(ctx, &set, `SELECT `+readOnly); err != nil {
 		return err
 	}
 	return takesWrites(set)
+}
+
+// checkConsistency refuses a member of a replication group whose sessions read, after it has been
+// elected, before it has applied the transactions of the old primary: committed rows are absent
+// then, and nobody holds their locks. All levels but EVENTUAL have them wait (MySQL 9.5 Reference
+// Manual, 'Configuring Transaction Consistency Guarantees'). A server without the plugin has
+// neither variable, and one in no group has an empty name.
+func (l *Ledger) checkConsistency(ctx context.Context) error {
+	var settings []struct {
+		Name  string `db:"Variable_name"`
+		Value string `db:"Value"`
+	}
+	err := l.db.SelectContext(ctx, &settings, `SHOW SESSION VARIABLES
+WHERE Variable_name IN ('group_replication_group_name', 'group_replication_consistency') AND Value <> ''`)
+	if err != nil {
+		return err
+	}
+	for _, s := range settings {
+		if len(settings) == 2 && s.Name == "group_replication_consistency" && strings.EqualFold(s.Value, "EVENTUAL") {
+			return fmt.Errorf("%w: with group_replication_consistency = EVENTUAL a newly elected primary shows its state before it has applied the old primary's transactions: "+
+				"SET PERSIST group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER' on every member, and reconnect", bridge.ErrNotPrimary)
+		}
+	}
+	return nil
 }
 
 // takesWrites returns an error unless all that readOnly has read is off. super_read_only

@@ -71,6 +71,13 @@
 // bridge_ledger, with an own table too, delete it in the same transaction, and commit. Lookups
 // that run at the same time share a flush. While the server is read-only, such a lookup fails.
 //
+// Semi-synchronous replication with AFTER_COMMIT, MariaDB's default, also shows a commit before the
+// replica has it: a failover in between undoes a transaction whose row was seen. On MariaDB both
+// lookups then write in the same way before they call a row committed, and that COMMIT waits for
+// the replica. While the replica is away, it waits for rpl_semi_sync_master_timeout, or until the
+// driver's readTimeout; then the lookup fails, and its error names the replica. On MySQL the lookups
+// cannot read these variables, which belong to a plugin: keep its default, AFTER_SYNC.
+//
 // A transaction that a binary log leaves out (binlog_do_db, binlog_ignore_db, sql_log_bin = 0) is
 // not protected, and the lookups cannot see that. Do not use these in a database with a ledger.
 //
@@ -120,6 +127,11 @@
 // rows of any table, and prepared XA transactions of all databases. Diagnose needs a verifier's
 // rights and reports missing ones; with PROCESS it sees the age of the oldest transaction.
 //
+// Before MySQL 8.0.22 a SELECT … FOR SHARE, as which it takes LOCK IN SHARE MODE, needs beside
+// SELECT one of DELETE, UPDATE and LOCK TABLES on each of its tables (MySQL 8.0 Reference Manual,
+// 'SELECT Statement'; no such server was tested). A verifier has DELETE on bridge_ledger. For
+// bridge_identity, and for a table of the application's own, it needs LOCK TABLES on the database.
+//
 // With a table of the application's own, sender and verifier also need SELECT on its column. A
 // verifier that has REPLICA MONITOR (on MySQL, REPLICATION CLIENT) notices that it works on a
 // replica that is not read-only.
@@ -143,7 +155,12 @@
 //     at READ COMMITTED.
 //   - innodb_flush_log_at_trx_commit stays 1, or a crash of the server can undo a transaction
 //     whose message has been forwarded. A failover to a replica that lagged behind can do so
-//     too. If that matters, replicate synchronously.
+//     too. If that matters, replicate semi-synchronously with AFTER_SYNC, and with a time-out
+//     (rpl_semi_sync_master_timeout, rpl_semi_sync_source_timeout) that never passes: when it has
+//     passed, commits wait for no replica any more.
+//   - In group replication with one primary, group_replication_consistency is not EVENTUAL, the
+//     default before MySQL 8.4: a newly elected primary would show its state before it has applied
+//     the transactions of the old one, and these would look rolled back. Check refuses it.
 //   - A receiver's server has log_bin on, with sync_binlog = 1 and no binlog_storage_engine:
 //     MySQL's default, not MariaDB's.
 //     Without it a crash of the server can undo a transaction of one receiver whose claim another

@@ -11,15 +11,24 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// logged tells whether a commit is on the disk before others see it. It is if the server writes
-// a binary log in files, and waits for it to be on the disk. If not, InnoDB shows the commit first,
-// and a crash in between undoes it (MySQL bugs 74303, 75519 and 119759). MariaDB 12.3.1 has brought
-// a binary log within InnoDB, which ignores sync_binlog; only from there on is the comment read.
+// logged tells whether a commit is on the disk, and on the replica if the server waits for one,
+// before others see it.
+//
+// It is on the disk if the server writes a binary log in files, and waits for it to be on the disk.
+// If not, InnoDB shows the commit first, and a crash in between undoes it (MySQL bugs 74303, 75519
+// and 119759). MariaDB 12.3.1 has brought a binary log within InnoDB, which ignores sync_binlog;
+// only from there on is the first comment read.
+//
+// With AFTER_COMMIT a server that waits for a replica shows the commit first, and a failover in
+// between undoes it. Only MariaDB reads the second comment. On MySQL these variables belong to a
+// plugin, and AFTER_SYNC is the default.
 const logged = `@@GLOBAL.log_bin AND @@GLOBAL.sync_binlog = 1
-/*M!120301 AND COALESCE(@@GLOBAL.binlog_storage_engine, '') = '' */ AS logged`
+/*M!120301 AND COALESCE(@@GLOBAL.binlog_storage_engine, '') = '' */
+/*M!100600 AND NOT (@@GLOBAL.rpl_semi_sync_master_enabled AND @@GLOBAL.rpl_semi_sync_master_wait_point = 'AFTER_COMMIT') */ AS logged`
 
 // A flush makes durable what others have committed. InnoDB's log is sequential, and the commit of
-// a write of our own waits until the log is on the disk, with all earlier commits in it.
+// a write of our own waits until the log is on the disk, with all earlier commits in it. It waits
+// for the replica too, which has then received all earlier commits.
 type flush struct {
 	begun     atomic.Int64  // writes
 	writing   chan struct{} // holds an element during a write
@@ -66,7 +75,7 @@ func (l *Ledger) makeDurable(ctx context.Context) error {
 		})
 	})
 	if err != nil {
-		return fmt.Errorf("flush the server's log: %w", err)
+		return fmt.Errorf("flush the server's log, to its disk and to a semi-synchronous replica if there is one: %w", err)
 	}
 	return nil
 }

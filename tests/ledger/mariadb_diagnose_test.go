@@ -148,6 +148,17 @@ func TestMariaDBDiagnose(t *testing.T) {
 		defer execute(t, admin, "SET GLOBAL sync_binlog = 1")
 		ledgertest.Finds(t, inbox, "binary log", inspect.Warning, "claim another one has seen")
 	})
+	if words.watch == "" { // MySQL's variables belong to a plugin
+		t.Run("semi-synchronous replication", func(t *testing.T) {
+			_, admin := database(t)
+			defer execute(t, admin, "SET GLOBAL rpl_semi_sync_master_enabled = OFF")
+			execute(t, admin, "SET GLOBAL rpl_semi_sync_master_timeout = 1") // there is no replica
+			execute(t, admin, "SET GLOBAL rpl_semi_sync_master_enabled = ON")
+			ledgertest.Finds(t, inspectorOf(t, openMySQL(t, admin)), "semi-synchronous replication", inspect.Warning, "AFTER_COMMIT")
+			execute(t, admin, "SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
+			ledgertest.Finds(t, inspectorOf(t, openMySQL(t, admin)), "semi-synchronous replication", inspect.OK, "AFTER_SYNC")
+		})
+	}
 	t.Run("a transaction that has been open for long", func(t *testing.T) {
 		config, admin := database(t)
 		tx := begin(t, admin)

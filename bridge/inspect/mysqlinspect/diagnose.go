@@ -23,11 +23,12 @@ const (
 
 	globals = `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'read_only', 'super_read_only', 'innodb_read_only',
 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'binlog_format', 'innodb_rollback_on_timeout', 'max_connections',
-'binlog_storage_engine', 'wsrep_on', 'group_replication_single_primary_mode', 'performance_schema', 'innodb_doublewrite')`
+'binlog_storage_engine', 'wsrep_on', 'group_replication_single_primary_mode', 'group_replication_group_name', 'performance_schema',
+'innodb_doublewrite', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_master_wait_point', 'rpl_semi_sync_source_enabled', 'rpl_semi_sync_source_wait_point')`
 
 	// These the session has of its own.
 	session = `SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'wait_timeout',
-'max_statement_time', 'max_execution_time', 'max_allowed_packet', 'max_user_connections')`
+'max_statement_time', 'max_execution_time', 'max_allowed_packet', 'max_user_connections', 'group_replication_consistency')`
 
 	status = `SHOW GLOBAL STATUS WHERE Variable_name = 'Threads_connected'`
 
@@ -157,6 +158,13 @@ func (d *diagnosis) server() {
 	d.Expect("one writing node", !several, "no cluster in which several nodes take writes", inspect.Error,
 		"several nodes take writes (Galera, or group replication): none waits for the locks of another, and what is open there looks rolled back",
 		"keep the ledger in a database with one primary")
+	if d.variables["group_replication_group_name"] != "" {
+		level := d.variables["group_replication_consistency"]
+		d.Expect("group replication", !strings.EqualFold(level, "EVENTUAL"), "group_replication_consistency is "+level, inspect.Error,
+			"group_replication_consistency is EVENTUAL: a newly elected primary shows its state before it has applied the old primary's transactions, and what they committed looks rolled back",
+			"SET PERSIST group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER' on every member")
+	}
+	d.semiSync()
 	left, limit := d.number("max_connections")-d.number("threads_connected"), d.number("max_connections")
 	if most := d.number("max_user_connections"); most > 0 {
 		left, limit = min(left, most), min(limit, most)
@@ -165,6 +173,19 @@ func (d *diagnosis) server() {
 	d.Expect("errors in transactions", !d.isOn("innodb_rollback_on_timeout"), "a time-out undoes its statement only", inspect.Warning,
 		"innodb_rollback_on_timeout is on: after an error 1205 what a sender still sends commits statement by statement",
 		"turn it off, or see that no sender goes on after an error")
+}
+
+// semiSync judges when others see a commit that waits for a replica. MySQL's newer plugins call
+// the primary a source.
+func (d *diagnosis) semiSync() {
+	for _, role := range []string{"master", "source"} {
+		name := "rpl_semi_sync_" + role + "_wait_point"
+		if point := d.variables[name]; d.isOn("rpl_semi_sync_" + role + "_enabled") {
+			d.Expect("semi-synchronous replication", point == "AFTER_SYNC", name+" is "+point, inspect.Warning,
+				name+" is "+point+": others see a transaction before the replica has it, and a failover can undo one whose effects were seen",
+				"SET GLOBAL "+name+" = AFTER_SYNC, and in the configuration")
+		}
+	}
 }
 
 // supported tells whether the version is one that the package is made for.

@@ -1,0 +1,80 @@
+package ledger_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/tests/servers"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// frozen is a replica that the primary waits for.
+type frozen interface {
+	Freeze()
+	Thaw()
+}
+
+// expectNothingBeforeTheReplica commits an ID while the replica is frozen, so that others see the
+// row and a failover would undo it. The ledger must not call it committed before the replica has
+// it, and must say what it waits for. end commits, or gives up waiting for the replica.
+func expectNothingBeforeTheReplica(t *testing.T, ledger, impatient driver.Ledger, replica frozen, visible string, end func(tx *sql.Tx) error) {
+	t.Helper()
+	id := newID()
+	tx := recorded(t, ledger, id)
+	replica.Freeze()
+	t.Cleanup(replica.Thaw)
+	ended := make(chan error, 1)
+	go func() { ended <- end(tx) }()
+	servertest.Eventually(t, "others see the row", func() bool {
+		var n int
+		must(t, ledger.DB().QueryRowContext(t.Context(), visible).Scan(&n))
+		return n > 0
+	})
+	const patience = 3 * time.Second
+	for name, ask := range map[string]func(ctx context.Context) (bool, error){
+		"look-up": func(ctx context.Context) (bool, error) {
+			found, _, err := impatient.Committed(ctx, []uuid.UUID{id})
+			return len(found) > 0, err
+		},
+		"settle": func(ctx context.Context) (bool, error) {
+			outcome, _, err := impatient.Settle(ctx, id, time.Second)
+			return outcome == driver.Committed, err
+		},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		committed, err := ask(ctx)
+		cancel()
+		if committed && err == nil || err == nil || !strings.Contains(err.Error(), "synchronous") {
+			t.Errorf("the %s, while the replica is away: committed %t, %v", name, committed, err)
+		}
+	}
+	replica.Thaw()
+	if err := servertest.Next(t, "the end of the commit", ended); err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("commit: %v", err)
+	}
+	expectOutcome(t, ledger, id, driver.Committed)
+}
+
+// MariaDB's AFTER_COMMIT, its default, shows a commit before the replica has it.
+func TestMariaDBThatShowsACommitBeforeItsReplicaHasIt(t *testing.T) {
+	t.Parallel()
+	if _, db := mariaDB(t); isMySQL(t, db) {
+		t.Log("on MySQL AFTER_SYNC is the default, and the variables belong to a plugin")
+		return
+	}
+	primary := servertest.StartMariaDB(t, &servers.MariaDBOptions{Config: append(servers.Replicates(),
+		"rpl-semi-sync-master-enabled=ON", "rpl-semi-sync-master-timeout=600000", "rpl-semi-sync-master-wait-point=AFTER_COMMIT")})
+	replica := servertest.StartReplica(t, primary, &servers.MariaDBOptions{Config: []string{"rpl-semi-sync-slave-enabled=ON"}})
+	db := onServer(t, primary)
+	config := mariaDBConfig(t, primary.DatabaseDSN("ledger"))
+	config.ReadTimeout = 4 * time.Second // a COMMIT has no other end
+	expectNothingBeforeTheReplica(t, openMySQL(t, db), openMySQL(t, connectMariaDB(t, config)), replica,
+		"SELECT COUNT(*) FROM bridge_ledger", (*sql.Tx).Commit)
+}
