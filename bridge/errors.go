@@ -29,6 +29,10 @@ var (
 	// Statements that came later were committed one by one.
 	ErrTxEnded = errors.New("the transaction ended before its commit")
 
+	// ErrCommitUnknown: the COMMIT was sent, and its answer is missing or an error. The transaction
+	// may have committed.
+	ErrCommitUnknown = errors.New("unknown whether the transaction committed")
+
 	// ErrNoSchema: the tables are missing, or of a version that this release does not work
 	// with. The text says what to call, except with ErrLaterSchema.
 	ErrNoSchema = errors.New("schema not usable")

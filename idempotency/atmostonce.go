@@ -154,7 +154,7 @@ func (g *Guard) perform(ctx context.Context, db *sql.DB, mine driver.Pending, me
 
 	// What has happened is recorded also if the caller wants to stop, or the effect has
 	// outlasted everything.
-	limit := time.Now().Add(g.opts.MaxDelay)
+	limit := time.Now().Add(g.opts.shortDelay())
 	if held, _ := ctx.Deadline(); held.After(limit) {
 		limit = held
 	}
@@ -218,7 +218,7 @@ func (g *Guard) doubt(ctx context.Context, db *sql.DB, mine driver.Pending, mess
 // record commits what fn writes, and tries again until it has or ctx ends. fn must be
 // one that may run again after a commit whose answer was lost.
 func (g *Guard) record(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
-	delays := g.opts.delays()
+	delays := g.opts.shortDelays()
 	for {
 		err := inOwnTx(ctx, db, fn)
 		if err == nil || errors.As(err, new(*refusal)) {

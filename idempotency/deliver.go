@@ -52,7 +52,7 @@ func (g *Guard) deliver(ctx context.Context, d amqp.Delivery, attempt func(ctx c
 //
 // Two contexts: no attempt begins and no pause goes on after caller has ended; the attempt in
 // progress has ctx, which ends Options.Drain later. Both end with Options.Hold.
-func (g *Guard) tryToEnd(caller context.Context, d amqp.Delivery, attempt func(ctx context.Context) (outcome, error)) error {
+func (g *Guard) tryToEnd(caller context.Context, d amqp.Delivery, attempt func(ctx context.Context) (outcome, error)) (result error) {
 	if caller.Err() != nil {
 		return g.leave(d, context.Cause(caller))
 	}
@@ -64,8 +64,15 @@ func (g *Guard) tryToEnd(caller context.Context, d amqp.Delivery, attempt func(c
 	ctx, cancel := context.WithDeadlineCause(draining, limit, errHeldTooLong)
 	defer cancel()
 
-	delays := g.opts.delays()
-	for failed := 0; ; {
+	failed := g.failures.take(d.MessageId)
+	defer func() {
+		anew := g.opts.HandBack && failed >= g.opts.Attempts
+		if !anew && (errors.Is(result, ErrHandedBack) || errors.Is(result, ErrLeftUnacked)) {
+			g.failures.put(d.MessageId, failed)
+		}
+	}()
+	delays := g.opts.shortDelays()
+	for {
 		ended, err := attempt(ctx)
 		if err == nil {
 			g.count.outcome(ended).Add(1)
@@ -77,14 +84,18 @@ func (g *Guard) tryToEnd(caller context.Context, d amqp.Delivery, attempt func(c
 		if caller.Err() != nil { // which may be why the attempt failed
 			return g.unfinished(caller, d, fmt.Errorf("%w: %w", context.Cause(caller), err))
 		}
-		if errors.As(err, new(*handlerError)) {
+		var delay time.Duration
+		if errors.As(err, new(*handlerError)) && g.counts(err) {
 			g.count.failedAttempts.Add(1)
 			failed++
 			if failed >= g.opts.Attempts || permanent(err) {
 				return g.giveUp(caller, ctx, d, err)
 			}
+			delay = g.opts.delay(failed)
+			delays.Reset()
+		} else {
+			delay = after(err, delays.NextBackOff)
 		}
-		delay := delays.NextBackOff()
 		g.log.Warn("attempt failed, trying again", "message_id", d.MessageId,
 			"failed", failed, "of", g.opts.Attempts, "delay", delay, "error", err)
 		if !pause(caller, delay) {
@@ -109,7 +120,7 @@ func (g *Guard) inTx(ctx context.Context, db *sql.DB, work func(ctx context.Cont
 		return unfinished, fmt.Errorf("begin transaction: %w", err)
 	}
 	defer tx.Rollback() // without effect after a commit
-	if err := g.fence.Enter(ctx, bridge.SQL(tx)); err != nil {
+	if err := g.marks.Enter(ctx, bridge.SQL(tx)); err != nil {
 		return unfinished, fmt.Errorf("begin transaction: %w", err)
 	}
 
@@ -121,7 +132,7 @@ func (g *Guard) inTx(ctx context.Context, db *sql.DB, work func(ctx context.Cont
 	if err != nil || ended != handled && ended != kept {
 		return ended, err
 	}
-	err = g.fence.Leave(ctx, bridge.SQL(tx))
+	err = g.marks.Leave(ctx, bridge.SQL(tx))
 	switch {
 	case errors.Is(err, bridge.ErrTxEnded):
 		return unfinished, &handlerError{fmt.Errorf("commit: %w", err)}

@@ -107,21 +107,31 @@
 //
 // The handler is, if it returns an error, panics, or the database refuses the commit (a
 // deferred constraint, a statement whose error was ignored), and the connection still answers
-// afterwards. Such an attempt counts. The Guard tries again in a fresh transaction, with
-// growing pauses. After Options.Attempts failures in one delivery the message is dead-lettered.
-// The Guard holds the delivery meanwhile, because nothing else counts attempts reliably:
-// classic queues tell only that there was an earlier delivery, RabbitMQ 4.3 does not count a
-// nack, and a table of attempts would grow.
+// afterwards. Such an attempt counts. The Guard tries again in a fresh transaction, with growing
+// pauses, and dead-letters the message after Options.Attempts failures. By default that takes
+// between three and four minutes: longer than the restart of a service that the handler calls.
+// The Guard holds the delivery meanwhile, because nothing else counts attempts reliably: classic
+// queues tell only that there was an earlier delivery, RabbitMQ 4.3 does not count a nack, and a
+// table of attempts would grow. So a message that fails keeps one goroutine and one place in the
+// prefetch for that time.
 //
-// The database is, if no transaction can be begun, the claim fails, or the connection is dead
-// after the attempt. Such an attempt never counts. The Guard tries again for as long as it may
-// hold the delivery (Options.Hold), then hands it back. A commit whose answer was lost is of
-// this kind. The next claim waits until that transaction has ended, and finds the key if it
-// committed.
+// The broker or the database is, and the attempt does not count, if the handler returns
+//
+//   - an error of package bridge that says so: the broker is away, blocks or does not confirm, a
+//     queue is full or missing, a login is refused, the schema is missing, a commit is unknown;
+//   - an error of the database that says so: a deadlock, a failed serialization, a wait for a lock
+//     that the server ended, a server that stops or lacks a resource (Transient of driver.Marks);
+//   - [RetryLater], for all else that no message causes: a service that is away for an hour.
+//
+// The same holds if no transaction can be begun, the claim fails, or the connection is dead
+// after the attempt. The Guard tries again for as long as it may hold the delivery (Options.Hold),
+// with pauses of at most 10 seconds, then hands it back. A commit whose answer was lost is of this
+// kind. The next claim waits until that transaction has ended, and finds the key if it committed.
 //
 // So a handler which itself loses the connection each time, by a statement larger than the
 // server takes or a pause longer than the server waits in a transaction, is taken for a
-// database that fails: its message is never dead-lettered by the Guard, and goes round.
+// database that fails: its message is never dead-lettered by the Guard, and goes round. So does
+// one for which the handler returns RetryLater each time.
 // You see it in the warnings of failed attempts that say failed=0, and in Stats.HandedBack,
 // which grows while FailedAttempts does not. The queue's delivery limit ends it where the
 // broker counts a nack; see below.

@@ -24,10 +24,11 @@ const maxKey = 255
 var errHeldTooLong = errors.New("delivery held for longer than Options.Hold")
 
 // A Guard handles each message once for one consumer. It is safe for concurrent use, and starts
-// no goroutines. In memory it keeps only its counters and the position of its purge.
+// no goroutines. In memory it keeps its counters, the position of its purge, and the failed
+// attempts of up to 10,000 messages that it has handed back.
 type Guard struct {
 	inbox    driver.Inbox // nil for a strategy that keeps marks
-	fence    driver.Fence
+	marks    driver.Marks
 	consumer string
 	inOrder  bool // what is handed back must not be overtaken: see HighWater
 	opts     Options
@@ -35,6 +36,7 @@ type Guard struct {
 	count    counters
 	added    chan struct{} // work for those who poll
 	purge    purge
+	failures failures
 }
 
 // New returns a Guard that claims keys in inbox in the name of consumer. All processes that
@@ -56,7 +58,7 @@ func New(inbox driver.Inbox, consumer string, opts *Options) (*Guard, error) {
 }
 
 // newGuard returns a Guard without an inbox.
-func newGuard(fence driver.Fence, consumer string, opts *Options) (*Guard, error) {
+func newGuard(marks driver.Marks, consumer string, opts *Options) (*Guard, error) {
 	if err := checkKey(consumer); err != nil {
 		return nil, fmt.Errorf("consumer name %w", err)
 	}
@@ -65,7 +67,7 @@ func newGuard(fence driver.Fence, consumer string, opts *Options) (*Guard, error
 		return nil, err
 	}
 	return &Guard{
-		fence:    fence,
+		marks:    marks,
 		consumer: consumer,
 		opts:     filled,
 		log:      filled.Logger.With("consumer", consumer),

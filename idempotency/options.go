@@ -21,16 +21,20 @@ type Options struct {
 	// message ID.
 	Key func(d amqp.Delivery) (string, error)
 
-	// Attempts is how often the handler may fail within one delivery before the message is
-	// dead-lettered. In Work and Resume it is how often it may fail in all before the message
-	// is Failed. Default 5; 1 means no retry. If no retry can help, the handler returns
+	// Attempts is how often the handler may fail before the message is dead-lettered. An attempt
+	// that the broker or the database has made fail does not count, nor one that returns
+	// RetryLater; see 'Who is to blame' in the package comment. A process counts for itself, and
+	// forgets the count if it ends. Work and Resume count in the database, and make the message
+	// Failed. Default 13; 1 means no retry. If no retry can help, the handler returns
 	// backoff.Permanent(err), of github.com/cenkalti/backoff/v5.
 	Attempts int
 
-	// MinDelay is the pause after the first failed attempt. It doubles with each
-	// further one up to MaxDelay, and is varied at random by up to a half.
-	// MaxDelay is also the pause before a message that can be neither handled nor
-	// dead-lettered is handed back. Defaults 100 ms and 10 s.
+	// MinDelay is the pause after the first failed attempt. It doubles with each further one up to
+	// MaxDelay, and is varied at random by up to a half. The delivery is held meanwhile. MaxDelay
+	// is also the pause before a message that can be neither handled nor dead-lettered is handed
+	// back. Defaults 100 ms and 1 minute: 13 attempts take between three and four minutes, longer
+	// than a dependency takes to restart and shorter than Hold. They keep one goroutine and one
+	// place in the prefetch: start more of them than messages fail at once, or lower Attempts.
 	MinDelay time.Duration
 	MaxDelay time.Duration
 
@@ -120,13 +124,13 @@ func (o *Options) withDefaults() Options {
 		filled = *o
 	}
 	if filled.Attempts == 0 {
-		filled.Attempts = 5
+		filled.Attempts = 13
 	}
 	if filled.MinDelay == 0 {
 		filled.MinDelay = 100 * time.Millisecond
 	}
 	if filled.MaxDelay == 0 {
-		filled.MaxDelay = 10 * time.Second
+		filled.MaxDelay = time.Minute
 	}
 	if filled.Hold == 0 {
 		filled.Hold = 5 * time.Minute
@@ -200,6 +204,16 @@ func (o *Options) delays() *backoff.ExponentialBackOff {
 		Multiplier:          2,
 		RandomizationFactor: backoff.DefaultRandomizationFactor,
 	}
+}
+
+// shortDelay bounds the pauses after a failure that no message is to blame for: it ends for all
+// messages at once.
+func (o *Options) shortDelay() time.Duration { return min(o.MaxDelay, 10*time.Second) }
+
+func (o *Options) shortDelays() *backoff.ExponentialBackOff {
+	delays := o.delays()
+	delays.MaxInterval = o.shortDelay()
+	return delays
 }
 
 // delay is the pause after so many failed attempts.

@@ -42,7 +42,7 @@ func TestMisuseIsRefusedByTheNameOfTheField(t *testing.T) {
 	}{
 		{"guard", "Options.Attempts", idempotency.Options{Attempts: -1}},
 		{"guard", "Options.MinDelay", idempotency.Options{MinDelay: -1}},
-		{"guard", "Options.MaxDelay", idempotency.Options{MinDelay: time.Minute}},
+		{"guard", "Options.MaxDelay", idempotency.Options{MinDelay: time.Hour}},
 		{"latest", "Options.Hold", idempotency.Options{Hold: -1}},
 		{"guard", "Options.EffectTimeout", idempotency.Options{EffectTimeout: -1}},
 		{"guard", "Options.EffectTimeout", idempotency.Options{EffectTimeout: time.Hour}},

@@ -9,7 +9,7 @@ import (
 // called every Options.Poll, or when this process adds something; after an error, with
 // growing pauses.
 func (g *Guard) poll(ctx context.Context, one func(ctx context.Context) (found bool, err error)) error {
-	delays := g.opts.delays()
+	delays := g.opts.shortDelays()
 	for ctx.Err() == nil {
 		found, err := one(ctx)
 		if err == nil {

@@ -73,7 +73,7 @@ func (g *Guard) Purge(ctx context.Context, db *sql.DB) (forgotten int64, err err
 
 // purgeSome makes a step of the purge where one is due, unless another goroutine is at
 // it. It is for after the ack of d, when nothing waits for it but the next message, and
-// takes no longer than Options.MaxDelay.
+// takes no longer than ten seconds, or Options.MaxDelay if that is less.
 func (g *Guard) purgeSome(ctx context.Context, db *sql.DB, d amqp.Delivery) {
 	if g.opts.Retention < 0 || !g.purge.mu.TryLock() {
 		return
@@ -83,7 +83,7 @@ func (g *Guard) purgeSome(ctx context.Context, db *sql.DB, d amqp.Delivery) {
 		return
 	}
 	g.purge.claims = 0
-	ctx, cancel := context.WithTimeout(ctx, g.opts.MaxDelay)
+	ctx, cancel := context.WithTimeout(ctx, g.opts.shortDelay())
 	defer cancel()
 	_, next, err := g.purgeStep(ctx, db, g.purge.after)
 	if err == nil && !g.purge.begun {

@@ -35,7 +35,7 @@ func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 		panic("idempotency: Resume needs a database and an effect")
 	}
 	// Messages that are ready do not wait for the pauses after a question that has failed.
-	delays, nextQuestion := g.opts.delays(), time.Time{}
+	delays, nextQuestion := g.opts.shortDelays(), time.Time{}
 	return g.poll(ctx, func(ctx context.Context) (bool, error) {
 		asked := false
 		if !time.Now().Before(nextQuestion) {
@@ -96,7 +96,7 @@ func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
 			return err
 		}
 		// The run stays: who has it may still tell how the effect ended.
-		return sure(g.inbox.ChangePending(ctx, tx, g.consumer, found.Run, *found, g.opts.MaxDelay))
+		return sure(g.inbox.ChangePending(ctx, tx, g.consumer, found.Run, *found, g.opts.shortDelay()))
 	})
 	if err != nil || found == nil {
 		return false, err
@@ -125,15 +125,21 @@ func (g *Guard) ask(ctx context.Context, db *sql.DB) (bool, error) {
 
 // putOff makes a message ready for another attempt, or failed after the last one.
 func (g *Guard) putOff(ctx context.Context, db *sql.DB, mine driver.Pending, cause error) (outcome, error) {
-	g.count.failedAttempts.Add(1)
 	next := driver.Pending{Key: mine.Key, State: driver.Ready, Run: uuid.NewString(), Attempts: mine.Attempts, Error: cause.Error()}
-	delay := g.opts.delay(mine.Attempts)
-	if mine.Attempts >= g.opts.Attempts || permanent(cause) {
+	var delay time.Duration
+	if g.counts(cause) {
+		g.count.failedAttempts.Add(1)
+		delay = g.opts.delay(mine.Attempts)
+	} else {
+		next.Attempts--
+		delay = after(cause, g.opts.shortDelay)
+	}
+	if next.Attempts >= g.opts.Attempts || permanent(cause) {
 		next.State, delay = driver.Failed, 0
 		g.log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", cause)
 	} else {
 		g.log.Warn("attempt failed, trying again", "message_id", mine.Key,
-			"failed", mine.Attempts, "of", g.opts.Attempts, "delay", delay, "error", cause)
+			"failed", next.Attempts, "of", g.opts.Attempts, "delay", delay, "error", cause)
 	}
 	return kept, g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 		_, err := g.inbox.ChangePending(ctx, tx, g.consumer, mine.Run, next, delay)

@@ -3,7 +3,6 @@ package sender
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -14,7 +13,7 @@ import (
 // ErrCommitUnknown says that the COMMIT was sent, and its answer is missing or an error. The
 // transaction may have committed; then its messages are delivered. Do not repeat the work
 // without looking. bridge.Retryable returns false for it.
-var ErrCommitUnknown = errors.New("unknown whether the transaction committed")
+var ErrCommitUnknown = bridge.ErrCommitUnknown
 
 // A Tx is a transaction that collects messages. It has the methods of a *sql.Tx that take a
 // context, and is a bridge.Tx. It has no Commit and no Rollback: InTx ends the transaction, as

@@ -20,7 +20,7 @@
 //	                                                RemoveBarePending, TakePending,
 //	                                                DoubtOverdue, ListPending, CountPending
 //	Claims               idempotency, its purge     Claimed, Forget
-//	Marks                Latest, HighWater          Fence, and LockMark, SetMark
+//	Marks                Latest, HighWater          Fence, and LockMark, SetMark, Transient
 //	Keeper               Ordered                    Marks, and Keep, CountKept, FirstKept,
 //	                                                Unkeep, KeptEntities
 //

@@ -19,6 +19,11 @@ type Marks interface {
 	// 1 to 255 bytes each, without a NUL byte, here and below; anything else is an error.
 	LockMark(ctx context.Context, tx bridge.Tx, consumer, name string) (string, error)
 
+	// Transient tells whether err, of any statement in this database, says that the same work may
+	// succeed later without a change: a deadlock, a failed serialization, a wait for a lock that the
+	// server ended, a lost connection, a server that stops or lacks a resource.
+	Transient(err error) bool
+
 	// SetMark changes the mark, which tx must have locked. mark is 1 to 255 bytes,
 	// without a NUL byte. A rollback takes it back.
 	SetMark(ctx context.Context, tx bridge.Tx, consumer, name, mark string) error

@@ -22,9 +22,24 @@ const (
 	noSavepoint      = 1305
 	readOnlyMode     = 1836
 	readOnlyTransact = 1792
+	changedSince     = 1020 // MariaDB, under innodb_snapshot_isolation
+	tooManySessions  = 1040
+	serverStops      = 1053
+	sessionKilled    = 1927 // MariaDB
+	sessionWasKilled = 3169 // MySQL
+	tableFull        = 1114 // of a full disk, too
 	statementTime    = 1969 // MariaDB's max_statement_time
 	executionTime    = 3024 // MySQL's max_execution_time
 )
+
+// Transient implements driver.Marks.
+func (*Inbox) Transient(err error) bool {
+	switch mysqlserver.Number(err) {
+	case lockWaitTimeout, deadlock, changedSince, tooManySessions, serverStops, sessionKilled, sessionWasKilled, tableFull:
+		return true
+	}
+	return false
+}
 
 // waitEnded tells whether the server ended a wait by one of its time-outs.
 func waitEnded(err error) bool {

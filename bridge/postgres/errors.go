@@ -3,6 +3,8 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/twoqueue/twoqueue/bridge"
 )
@@ -28,6 +30,20 @@ func sqlState(err error) string {
 		return e.SQLState()
 	}
 	return ""
+}
+
+// Transient implements driver.Marks: by the classes connection exception, transaction rollback and
+// insufficient resources, and the states of a server that stops.
+func (*Inbox) Transient(err error) bool {
+	const integrityViolation, serverStops = "40002", "57P"
+	state := sqlState(err)
+	switch {
+	case len(state) != 5 || state == integrityViolation:
+		return false
+	case state == lockNotAvailable || strings.HasPrefix(state, serverStops):
+		return true
+	}
+	return slices.Contains([]string{"08", "40", "53"}, state[:2])
 }
 
 // waitEnded tells whether the server ended a wait by one of its time-outs.

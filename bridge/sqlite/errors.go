@@ -12,6 +12,9 @@ import (
 const (
 	genericError = 1
 	busy         = 5
+	locked       = 6
+	ioError      = 10
+	full         = 13
 	readOnly     = 8
 	primaryKey   = 1555 // SQLITE_CONSTRAINT_PRIMARYKEY
 	unique       = 2067 // SQLITE_CONSTRAINT_UNIQUE
@@ -27,6 +30,15 @@ func code(err error) int {
 }
 
 func isBusy(err error) bool { return code(err)&0xff == busy }
+
+// Transient implements driver.Marks.
+func (*Inbox) Transient(err error) bool {
+	switch code(err) & 0xff {
+	case busy, locked, ioError, full:
+		return true
+	}
+	return false
+}
 
 // classify adds to the driver's error the answer to what it means for the bridge.
 func classify(err error) error {

@@ -11,6 +11,16 @@ func isDuplicate(err error) bool {
 	return mssql.Number(err) == mssql.PrimaryKey || mssql.Number(err) == mssql.UniqueIndex
 }
 
+// Transient implements driver.Marks.
+func (*Inbox) Transient(err error) bool {
+	switch mssql.Number(err) {
+	case mssql.DeadlockVictim, mssql.LockTimeout, mssql.UpdateConflict, mssql.LogFull, mssql.DiskFull, mssql.ServerStops,
+		mssql.AzureMoved, mssql.AzureBusy, mssql.AzureUnavailable, mssql.AzureWorkers, mssql.AzureFewWorkers:
+		return true
+	}
+	return false
+}
+
 // classify adds to the driver's error the answer to what it means for the bridge.
 // needed are the rights without which the statement is denied.
 func classify(err error, needed string) error {

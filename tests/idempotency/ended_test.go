@@ -130,3 +130,82 @@ func TestATransactionThatTheServerHasEndedDoesNotCommit(t *testing.T) {
 		})
 	}
 }
+
+// A deadlock, a failed serialization or a wait for a lock that the server has ended is no fault of
+// the message.
+func TestAFailureOfTheDatabaseCountsAgainstNoMessage(t *testing.T) {
+	raise := func(state string) func(t *testing.T, db *database) func(ctx context.Context, tx *sql.Tx) error {
+		return func(*testing.T, *database) func(ctx context.Context, tx *sql.Tx) error {
+			return func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, `DO $$ BEGIN RAISE EXCEPTION 'the server says' USING ERRCODE = '`+state+`'; END $$`)
+				return err
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		store string
+		fails func(t *testing.T, db *database) func(ctx context.Context, tx *sql.Tx) error
+		want  idempotency.Stats
+	}{
+		"failed serialization": {"PostgreSQL", raise("40001"), idempotency.Stats{Handled: 1}},
+		"deadlock":             {"PostgreSQL", raise("40P01"), idempotency.Stats{Handled: 1}},
+		"lock_timeout":         {"PostgreSQL", raise("55P03"), idempotency.Stats{Handled: 1}},
+		"disk full":            {"PostgreSQL", raise("53100"), idempotency.Stats{Handled: 1}},
+		"admin shutdown":       {"PostgreSQL", raise("57P01"), idempotency.Stats{Handled: 1}},
+		"unique violation":     {"PostgreSQL", raise("23505"), idempotency.Stats{DeadLettered: 1, FailedAttempts: 1}},
+		"a killed session": {"PostgreSQL", func(*testing.T, *database) func(ctx context.Context, tx *sql.Tx) error {
+			return func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
+				return err
+			}
+		}, idempotency.Stats{Handled: 1}},
+		"MariaDB's deadlock": {"MariaDB", func(t *testing.T, db *database) func(ctx context.Context, tx *sql.Tx) error {
+			deadlock := servertest.NewDeadlock(t, db.DB)
+			return func(ctx context.Context, tx *sql.Tx) error { return deadlock(servertest.InTx(ctx, tx)) }
+		}, idempotency.Stats{Handled: 1}},
+		"innodb_lock_wait_timeout": {"MariaDB", func(t *testing.T, db *database) func(ctx context.Context, tx *sql.Tx) error {
+			_, err := db.ExecContext(t.Context(), `INSERT INTO orders (n, id) VALUES (-1, 'locked')`)
+			must(t, err)
+			return func(ctx context.Context, tx *sql.Tx) error {
+				holder, err := db.BeginTx(ctx, nil)
+				must(t, err)
+				defer func() { must(t, holder.Rollback()) }()
+				const lock = `SELECT id FROM orders WHERE n = -1 FOR UPDATE`
+				var id string
+				must(t, holder.QueryRowContext(ctx, lock).Scan(&id))
+				_, err = tx.ExecContext(ctx, `SET innodb_lock_wait_timeout = 1`)
+				must(t, err)
+				return tx.QueryRowContext(ctx, lock).Scan(&id)
+			}
+		}, idempotency.Stats{Handled: 1}},
+		"MariaDB's duplicate key": {"MariaDB", func(t *testing.T, db *database) func(ctx context.Context, tx *sql.Tx) error {
+			return func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, `INSERT INTO orders (n, id) VALUES (-2, 'twice'), (-2, 'twice')`)
+				return err
+			}
+		}, idempotency.Stats{DeadLettered: 1, FailedAttempts: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := newDatabase(t, c.store)
+			fails := c.fails(t, db)
+			q := newQueue(t, quorumToDead)
+			q.publish("m1")
+			guard := newGuard(t, db.inbox, strict)
+			runs := 0
+			must(t, guard.Handle(t.Context(), db.DB, next(t, q.consume()), func(ctx context.Context, tx *sql.Tx) error {
+				if runs++; runs > 1 {
+					return db.placeOrder(ctx, tx, "m1")
+				}
+				err := fails(ctx, tx)
+				if err == nil {
+					t.Error("it did not fail")
+				}
+				return err
+			}))
+			if got := guard.Stats(); got != c.want {
+				t.Errorf("stats are %+v, want %+v", got, c.want)
+			}
+			q.wantEmpty()
+		})
+	}
+}

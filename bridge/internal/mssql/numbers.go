@@ -21,6 +21,18 @@ const (
 	PrimaryKey      = 2627 // duplicate primary key
 	NoSchemaRight   = 2760 // the schema does not exist, or the login may not change it
 	ReadOnlyReplica = 3906 // a secondary, or a read-only database
+	DiskFull        = 1105 // no space in a filegroup
+	UpdateConflict  = 3960 // of a snapshot transaction
+	ServerStops     = 6005 // SHUTDOWN is in progress
+	LogFull         = 9002
+
+	// Of Azure SQL Database: it moves, is busy, or is at a limit of its resources ('Troubleshoot
+	// transient connection errors').
+	AzureMoved       = 40197
+	AzureBusy        = 40501
+	AzureUnavailable = 40613
+	AzureWorkers     = 10928
+	AzureFewWorkers  = 10929
 )
 
 // babelfishError is the number of Babelfish 4.3 for PostgreSQL's errors that have no number of

@@ -13,13 +13,12 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// Entities are the marks and kept messages of an inbox. It implements driver.Keeper.
+// Entities are the marks and kept messages of an inbox. With a method Transient it implements
+// driver.Keeper.
 type Entities struct {
 	NoFence
 	d EntityDialect
 }
-
-var _ driver.Keeper = Entities{}
 
 // NewEntities returns those of a database with this dialect.
 func NewEntities(d EntityDialect) Entities { return Entities{d: d} }
