@@ -28,11 +28,11 @@ const consumer = "email-gateway"
 type config struct {
 	Database struct {
 		URL     string `desc:"the database for the inbox and the e-mails' statuses: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
-		URLFile string `split_words:"true" desc:"a file with it instead"`
+		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
 	AMQP struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required to send"`
-		URLFile string `split_words:"true" desc:"a file with it instead"`
+		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
 	Queue    string            `default:"emails" desc:"the queue of e-mails; what cannot be sent goes to the queue with .dead behind this name"`
 	Prefetch environment.Count `default:"100" desc:"how many messages are held at once, those among them that wait for another attempt; bounds the memory together with EMAIL_MAX_BYTES"`
@@ -76,6 +76,12 @@ type config struct {
 	Log environment.Log
 }
 
+// secrets are the two URLs, with the files that they may stand in.
+func (c *config) secrets() (database, broker environment.Secret) {
+	return environment.Secret{Name: "EMAIL_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile},
+		environment.Secret{Name: "EMAIL_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile}
+}
+
 // load reads the environment. sending says that more than the database is needed.
 // Its error names the variable and says what to do.
 func load(sending bool) (*config, error) {
@@ -83,9 +89,8 @@ func load(sending bool) (*config, error) {
 	if err := environment.Read(prefix, c); err != nil {
 		return nil, err
 	}
-	err := environment.Open(
-		environment.Secret{Name: "EMAIL_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile},
-		environment.Secret{Name: "EMAIL_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile},
+	database, broker := c.secrets()
+	err := environment.Open(database, broker,
 		environment.Secret{Name: "EMAIL_SMTP_PASSWORD", Value: &c.SMTP.Password, File: c.SMTP.PasswordFile})
 	if err != nil {
 		return nil, err

@@ -62,7 +62,8 @@ func work(ctx context.Context, c *config, stderr io.Writer) error {
 	if err := g.greet(ctx); err != nil {
 		return &mailError{err}
 	}
-	if g.broker, err = bridge.Dial(ctx, c.AMQP.URL, &bridge.BrokerOptions{Name: consumer, Logger: g.log}); err != nil {
+	_, brokerURL := c.secrets()
+	if g.broker, err = bridge.Dial(ctx, c.AMQP.URL, &bridge.BrokerOptions{Name: consumer, Logger: g.log, URL: brokerURL.Again()}); err != nil {
 		return err
 	}
 	defer g.broker.Close()
@@ -85,7 +86,8 @@ const besideSessions = 6
 
 // openDatabase opens a gateway's pool. Nothing holds a connection while it waits for another.
 func openDatabase(ctx context.Context, c *config) (*database.Database, error) {
-	db, err := database.Open(ctx, c.Database.URL)
+	databaseURL, _ := c.secrets()
+	db, err := database.OpenAnew(ctx, databaseURL.Reader())
 	if err == nil {
 		db.Limit(int(c.SMTP.Sessions) + besideSessions) // as the documentation promises to who counts them
 	}

@@ -13,11 +13,11 @@ const prefix = "SHOP"
 type config struct {
 	Database struct {
 		URL     string `desc:"the shop's database, which has the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required"`
-		URLFile string `split_words:"true" desc:"a file with it instead"`
+		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
 	AMQP struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required"`
-		URLFile string `split_words:"true" desc:"a file with it instead"`
+		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
 	Queue  string `default:"twoqueue" desc:"the staging queue"`
 	Emails string `default:"emails" desc:"the e-mail gateway's queue, the target of each order's e-mail"`
@@ -37,10 +37,8 @@ func load() (*config, error) {
 	if err := environment.Read(prefix, c); err != nil {
 		return nil, err
 	}
-	err := environment.Open(
-		environment.Secret{Name: "SHOP_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile},
-		environment.Secret{Name: "SHOP_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile})
-	if err != nil {
+	database, broker := c.secrets()
+	if err := environment.Open(database, broker); err != nil {
 		return nil, err
 	}
 	switch {
@@ -50,6 +48,12 @@ func load() (*config, error) {
 		return nil, errors.New("SHOP_AMQP_URL: is not set; name the broker, or a file with SHOP_AMQP_URL_FILE")
 	}
 	return c, nil
+}
+
+// secrets are the two URLs, with the files that they may stand in.
+func (c *config) secrets() (database, broker environment.Secret) {
+	return environment.Secret{Name: "SHOP_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile},
+		environment.Secret{Name: "SHOP_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile}
 }
 
 const helpHead = `Usage: shop

@@ -43,7 +43,8 @@ type shop struct {
 // keep keeps the shop open until ctx ends.
 func keep(ctx context.Context, c *config, log *slog.Logger) error {
 	transit.Warn(log, prefix, c.Database.URL, c.AMQP.URL)
-	db, err := database.Open(ctx, c.Database.URL)
+	databaseURL, brokerURL := c.secrets()
+	db, err := database.OpenAnew(ctx, databaseURL.Reader())
 	if err != nil {
 		return err
 	}
@@ -56,7 +57,7 @@ func keep(ctx context.Context, c *config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	broker, err := bridge.Dial(ctx, c.AMQP.URL, &bridge.BrokerOptions{Name: part, Logger: log})
+	broker, err := bridge.Dial(ctx, c.AMQP.URL, &bridge.BrokerOptions{Name: part, Logger: log, URL: brokerURL.Again()})
 	if err != nil {
 		return err
 	}

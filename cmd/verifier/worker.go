@@ -123,7 +123,8 @@ func start(ctx context.Context, run func(context.Context)) (stop func()) {
 // verify connects, and verifies until ctx ends.
 func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	transit.Warn(w.log, prefix, w.config.Database.URL, w.config.AMQP.URL)
-	db, err := database.Open(ctx, w.config.Database.URL)
+	databaseURL, brokerURL := w.config.Secrets()
+	db, err := database.OpenAnew(ctx, databaseURL.Reader())
 	if err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	if err != nil {
 		return err
 	}
-	broker, err := bridge.Dial(ctx, w.config.AMQP.URL, &bridge.BrokerOptions{Name: "verifier", Logger: w.log})
+	broker, err := bridge.Dial(ctx, w.config.AMQP.URL, &bridge.BrokerOptions{Name: "verifier", Logger: w.log, URL: brokerURL.Again()})
 	if err != nil {
 		return err
 	}

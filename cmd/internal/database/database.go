@@ -71,8 +71,9 @@ type Database struct {
 // kind is all that the commands know of one kind of database.
 type kind struct {
 	dialect migrate.Dialect
-	// open makes a pool; create says that a file may be made, and prepared.
-	open     func(ctx context.Context, url string, create bool) (*sqlx.DB, error)
+	// open makes a pool, and reads the URL before each connection; create says that a file may
+	// be made, and prepared.
+	open     func(ctx context.Context, read func() string, create bool) (*sqlx.DB, error)
 	ledger   func(ctx context.Context, db *sql.DB) (*Ledger, error)
 	ownTable func(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*Ledger, error)
 	inbox    func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
@@ -120,24 +121,31 @@ var kinds = map[string]kind{
 
 // Open connects to a database that exists, and changes nothing in it.
 func Open(ctx context.Context, url string) (*Database, error) {
-	return open(ctx, url, false, patience)
+	return open(ctx, always(url), false, patience)
 }
+
+// OpenAnew is Open for a program that runs for long: read returns the URL, and is asked before
+// each connection. The kind of database must stay the same.
+func OpenAnew(ctx context.Context, read func() string) (*Database, error) {
+	return open(ctx, read, false, patience)
+}
+
+func always(url string) (read func() string) { return func() string { return url } }
 
 // Create connects like Open. A SQLite file is made if it is missing, and is put
 // into WAL mode, which the ledger requires.
 func Create(ctx context.Context, url string) (*Database, error) {
-	return open(ctx, url, true, patience)
+	return open(ctx, always(url), true, patience)
 }
 
-func open(ctx context.Context, url string, create bool, patience time.Duration) (*Database, error) {
-	scheme, _, _ := strings.Cut(url, ":")
-	kind, ok := kinds[scheme]
+func open(ctx context.Context, read func() string, create bool, patience time.Duration) (*Database, error) {
+	kind, ok := kinds[scheme(read())]
 	if !ok {
 		return nil, fmt.Errorf("open database: %w: it must start with postgres://, mysql://, sqlserver:// or azuresql://, or with sqlite: and a path", ErrURL)
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	db, err := kind.open(ctx, url, create)
+	db, err := kind.open(ctx, read, create)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
@@ -154,8 +162,7 @@ func (d *Database) Limit(connections int) {
 // certificate that nobody verifies, and what to change in it; none if it insists on both,
 // knows no network or is no URL of a database.
 func InClear(url string) (hosts []string, mend string) {
-	scheme, _, _ := strings.Cut(url, ":")
-	kind := kinds[scheme]
+	kind := kinds[scheme(url)]
 	if kind.inClear == nil {
 		return nil, ""
 	}

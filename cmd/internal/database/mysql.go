@@ -2,7 +2,7 @@ package database
 
 import (
 	"context"
-	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net"
@@ -34,19 +34,21 @@ var mysqlKind = kind{
 // MySQL's driver ends COMMIT and ROLLBACK by nothing else. No statement of a worker takes as long.
 const silence = 2 * time.Minute
 
-func openMySQL(ctx context.Context, address string, create bool) (*sqlx.DB, error) {
-	config, err := mysqlConfig(address)
-	if err != nil {
-		return nil, err
-	}
-	if create { // a migration takes its time
-		config.ReadTimeout = 0
-	}
-	connector, err := mysqldriver.NewConnector(config)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrURL, err)
-	}
-	return ping(ctx, sqlx.NewDb(sql.OpenDB(connector), "mysql"), classifyMySQL)
+func openMySQL(ctx context.Context, read func() string, create bool) (*sqlx.DB, error) {
+	return connect(ctx, "mysql", read, func(address string) (driver.Connector, error) {
+		config, err := mysqlConfig(address)
+		if err != nil {
+			return nil, err
+		}
+		if create { // a migration takes its time
+			config.ReadTimeout = 0
+		}
+		connector, err := mysqldriver.NewConnector(config)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrURL, err)
+		}
+		return connector, nil
+	}, classifyMySQL)
 }
 
 // mysqlConfig makes of a URL what the driver wants; the URL's parameters are the

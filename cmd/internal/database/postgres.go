@@ -3,6 +3,7 @@ package database
 import (
 	"context"
 	"crypto/tls"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,12 +30,14 @@ var postgresKind = kind{
 	inClear: postgresInClear, mendClear: "add sslmode=verify-full",
 }
 
-func openPostgres(ctx context.Context, address string, _ bool) (*sqlx.DB, error) {
-	config, err := postgresConfig(address)
-	if err != nil {
-		return nil, err
-	}
-	return ping(ctx, sqlx.NewDb(stdlib.OpenDB(*config), "pgx"), classifyPostgres)
+func openPostgres(ctx context.Context, read func() string, _ bool) (*sqlx.DB, error) {
+	return connect(ctx, "pgx", read, func(address string) (driver.Connector, error) {
+		config, err := postgresConfig(address)
+		if err != nil {
+			return nil, err
+		}
+		return stdlib.GetConnector(*config), nil
+	}, classifyPostgres)
 }
 
 func postgresConfig(address string) (*pgx.ConnConfig, error) {

@@ -2,7 +2,6 @@ package database
 
 import (
 	"context"
-	"strings"
 
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 )
@@ -10,8 +9,7 @@ import (
 // DialectOf is the kind of database that a URL names; false if none of those that
 // Open takes.
 func DialectOf(url string) (migrate.Dialect, bool) {
-	scheme, _, _ := strings.Cut(url, ":")
-	kind, ok := kinds[scheme]
+	kind, ok := kinds[scheme(url)]
 	return kind.dialect, ok
 }
 

@@ -31,7 +31,8 @@ var sqliteKind = kind{
 // always get it later. What the URL itself says comes after them and prevails.
 const sqliteSettings = "_pragma=busy_timeout(60000)&_txlock=immediate"
 
-func openSQLite(ctx context.Context, address string, create bool) (*sqlx.DB, error) {
+func openSQLite(ctx context.Context, read func() string, create bool) (*sqlx.DB, error) {
+	address := read()
 	path, settings, _ := strings.Cut(strings.TrimPrefix(address, "sqlite:"), "?")
 	path = strings.TrimPrefix(path, "//")
 	if path == "" {

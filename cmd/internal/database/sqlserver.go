@@ -2,7 +2,7 @@ package database
 
 import (
 	"context"
-	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -35,7 +35,13 @@ var sqlServerKind = kind{
 // openSQLServer takes sqlserver:// URLs as the driver does. azuresql:// is the same
 // with encryption, and with the logins of Microsoft Entra ID that the driver's
 // parameter fedauth chooses.
-func openSQLServer(ctx context.Context, address string, create bool) (*sqlx.DB, error) {
+func openSQLServer(ctx context.Context, read func() string, create bool) (*sqlx.DB, error) {
+	return connect(ctx, "sqlserver", read, func(address string) (driver.Connector, error) {
+		return sqlServerConnector(address, create)
+	}, classifySQLServer)
+}
+
+func sqlServerConnector(address string, create bool) (driver.Connector, error) {
 	parsed, err := sqlServerURL(address)
 	if err != nil {
 		return nil, err
@@ -46,15 +52,15 @@ func openSQLServer(ctx context.Context, address string, create bool) (*sqlx.DB, 
 	if intent, ok := parameter(parsed.Query(), "ApplicationIntent"); ok && strings.EqualFold(intent, "ReadOnly") {
 		return nil, fmt.Errorf("%w: ApplicationIntent=ReadOnly leads to a secondary, where no lookup waits; remove it", ErrURL)
 	}
-	connect := func(dsn string) (*mssql.Connector, error) { return mssql.NewConnector(dsn) }
+	open := func(dsn string) (*mssql.Connector, error) { return mssql.NewConnector(dsn) }
 	if strings.HasPrefix(address, "azuresql:") {
-		connect = azuread.NewConnector
+		open = azuread.NewConnector
 	}
-	connector, err := connect(parsed.String())
+	connector, err := open(parsed.String())
 	if err != nil { // the driver's words may have the URL in them
 		return nil, fmt.Errorf("%w: one of its parameters is not understood", ErrURL)
 	}
-	return ping(ctx, sqlx.NewDb(sql.OpenDB(connector), "sqlserver"), classifySQLServer)
+	return connector, nil
 }
 
 // sqlServerURL makes of a URL what the driver wants.

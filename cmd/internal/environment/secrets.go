@@ -1,11 +1,13 @@
 package environment
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
 )
 
 // A Secret is a variable for which a file may stand, as secrets are mounted.
@@ -25,6 +27,33 @@ func Open(secrets ...Secret) error {
 		}
 	}
 	return nil
+}
+
+// Reader returns a function that reads the secret anew each time: from its file, if it stands in
+// one. While the file cannot be read, or is empty, the function returns the last one. Open must
+// have been called.
+func (s Secret) Reader() func() string {
+	last := *s.Value
+	if s.File == "" {
+		return func() string { return last }
+	}
+	var mu sync.Mutex
+	return func() string {
+		now := ""
+		err := (Secret{s.Name, &now, s.File}).open()
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			last = now
+		}
+		return last
+	}
+}
+
+// Again is Reader as bridge.BrokerOptions.URL takes it.
+func (s Secret) Again() func(context.Context) (string, error) {
+	read := s.Reader()
+	return func(context.Context) (string, error) { return read(), nil }
 }
 
 func (s Secret) open() error {

@@ -18,12 +18,12 @@ const Prefix = "BRIDGE"
 type Bridge struct {
 	Database struct {
 		URL     string `desc:"the database that holds the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required by a verifier"`
-		URLFile string `split_words:"true" desc:"a file with it instead"`
+		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
 	OwnTable database.OwnTable `split_words:"true" desc:"a table of the application's own whose rows are looked up instead of the ledger's, as TABLE.COLUMN or SCHEMA.TABLE.COLUMN, in the catalogue's spelling; its senders open the same with OpenOwnTable"`
 	AMQP     struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required by a verifier, but not with -migrate"`
-		URLFile string `split_words:"true" desc:"a file with it instead"`
+		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
 	Queue         string             `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
 	Classic       environment.Truth  `default:"false" desc:"the queues are classic queues instead of quorum queues"`
@@ -35,13 +35,17 @@ type Bridge struct {
 
 // Open reads the files that stand for URLs, and checks the queue's name.
 func (b *Bridge) Open() error {
-	err := environment.Open(
-		environment.Secret{Name: "BRIDGE_DATABASE_URL", Value: &b.Database.URL, File: b.Database.URLFile},
-		environment.Secret{Name: "BRIDGE_AMQP_URL", Value: &b.AMQP.URL, File: b.AMQP.URLFile})
-	if err != nil {
+	database, broker := b.Secrets()
+	if err := environment.Open(database, broker); err != nil {
 		return err
 	}
 	return CheckQueue("BRIDGE_QUEUE", b.Queue)
+}
+
+// Secrets are the two URLs, with the files that they may stand in.
+func (b *Bridge) Secrets() (database, broker environment.Secret) {
+	return environment.Secret{Name: "BRIDGE_DATABASE_URL", Value: &b.Database.URL, File: b.Database.URLFile},
+		environment.Secret{Name: "BRIDGE_AMQP_URL", Value: &b.AMQP.URL, File: b.AMQP.URLFile}
 }
 
 // CheckQueue checks a staging queue's name, which leaves room for those beside it; from
