@@ -146,7 +146,10 @@
 //
 // # What a sender and a receiver need of the broker
 //
-// A sender needs only the right to write to amq.default. A receiver needs the right to read its
+// A sender needs only the right to write to Topology.Exchange. It reaches the staging queue and the
+// ordered queues by it, and no others. Without an Exchange it needs the right to write to
+// amq.default, as rights call the default exchange, and so reaches every queue of the virtual host:
+// RabbitMQ checks no right for a queue when a message is published. A receiver needs the right to read its
 // queue. To declare that queue it also needs the right to configure it, and if the queue has a
 // dead-letter exchange, to write to that exchange (amq.default for the default one).
 //
@@ -155,9 +158,10 @@
 //   - Of the database: a driver.Ledger, as Open returns it, on the writable primary. The proof
 //     must pass, also through a pooler.
 //   - Of the broker: the queues of Topology; the right to read the staging, the waiting and the
-//     ordered queues; the right to write to the targets' exchanges and to amq.default, as
-//     rights call the default exchange; and the right to configure the queues, unless they
-//     exist already. Nothing may expire or overflow in the staging queue. Declare checks the
+//     ordered queues; the right to write to the targets' exchanges and to amq.default, by which
+//     it reaches the waiting, the dead and the audit queue; and, unless they exist already, the
+//     right to configure the queues, and for an Exchange the rights to configure and to read it
+//     and to write to the staging and the ordered queues, which a binding needs. Nothing may expire or overflow in the staging queue. Declare checks the
 //     queue's arguments for that, but it cannot see policies.
 //   - Of a cluster: a node without a majority must lose its clients. Up to RabbitMQ 4.2
 //     cluster_partition_handling = pause_minority does that. From 4.3 on this setting has no

@@ -91,7 +91,7 @@ var (
 	ErrUnchecked = errors.New("its arguments are unchecked: the login has no right to configure it")
 
 	// ErrReturned: the broker found no queue for the message. If a sender returns it, the
-	// staging queue is missing.
+	// staging queue, or its binding to Topology.Exchange, is missing.
 	ErrReturned = errors.New("message returned as unroutable")
 
 	// ErrNacked: the broker refused the message, as a full queue does.

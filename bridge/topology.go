@@ -23,8 +23,17 @@ const deliveryLimit = 1_000_000
 type Topology struct {
 	// Queue is the staging queue's name. Required, at most 200 bytes.
 	Queue string
+	// Exchange is a direct exchange of the bridge's own, to which senders publish, such as
+	// "twoqueue.stage": at most 255 bytes, and no name that begins with "amq.". The staging queue
+	// and the ordered queues are bound to it, each with its name as the key, and no other queue. A
+	// sender whose login may write to this exchange and to no other reaches only these queues.
+	// Senders and verifiers must agree on it. Empty: the default exchange, whose right reaches
+	// every queue of the virtual host.
+	Exchange string
 	// Classic declares classic queues instead of quorum queues. They are only as safe as one
-	// node.
+	// node, and RabbitMQ does not fsync a message in them before it confirms it (RabbitMQ's blog of
+	// 2025-01-17). If the host crashes, committed messages that wait in them can be lost: the
+	// ledger has only their IDs.
 	Classic bool
 	// Audit is how many messages the audit queue keeps: copies of the latest messages that were
 	// dropped as rolled back. 0: no audit queue, and no copies.
@@ -78,13 +87,16 @@ func (t Topology) OrderedQueues() []string {
 	return names
 }
 
-// Declare creates missing queues, and checks those that exist. A queue with other arguments is
+// Declare creates what is missing of the queues, the exchange and its bindings, and checks
+// what exists. A queue with other arguments is
 // left as it is, and the error is a *QueueMismatch that names the argument. So Declare finds
 // arguments that would lose committed messages (a message TTL, a length limit, a delivery limit
 // that is too small). It cannot see what policies add. If the login has no right to configure
 // the queues, it is enough that they exist, and the broker's Logger gets a warning for each.
 // Then it is also unchecked that an ordered queue has a single active consumer, without which
-// it keeps no order. Without a connection the error is ErrUnavailable, with a refused login
+// it keeps no order. With Exchange, the login also needs the rights to configure that exchange and
+// to read it, and to write to the queues that are bound; else the exchange must exist, its bindings
+// are unchecked, and a sender gets ErrReturned if one is missing. Without a connection the error is ErrUnavailable, with a refused login
 // ErrCredentials. A busy RabbitMQ may fail to make a quorum queue (error 541, cluster_not_formed):
 // Declare tries three times. It may be called again at any time, also after a crash in the middle.
 func (t Topology) Declare(ctx context.Context, broker *Broker) error {
@@ -93,6 +105,9 @@ func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	}
 	if len(t.Queue) > 200 {
 		return errors.New("declare topology: field Queue has more than 200 bytes")
+	}
+	if err := CheckExchange(t.Exchange); err != nil {
+		return fmt.Errorf("declare topology: field Exchange %w", err)
 	}
 	if t.Audit < 0 || t.Audit > 1_000_000_000 {
 		return errors.New("declare topology: field Audit is not between 0 and 1,000,000,000 messages")
@@ -132,7 +147,12 @@ func (t Topology) declare(ctx context.Context, broker *Broker) error {
 			return err
 		}
 	}
-	return nil
+	err = t.DeclareExchange(conn)
+	if errors.Is(err, ErrUnchecked) {
+		broker.opts.Logger.Warn("exchange is used as it is", "exchange", t.Exchange, "error", err)
+		err = nil
+	}
+	return err
 }
 
 // A Queue is one of the queues of a Topology. It is durable, not exclusive, and not deleted

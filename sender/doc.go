@@ -92,15 +92,17 @@
 //
 //	bridge.Refusal(err)        not nil: the broker closed the channel because of a
 //	                           message of this transaction, or of another one in its
-//	                           group. 403: the login may not write to amq.default, as
-//	                           rights call the default exchange; no attempt helps.
-//	                           406: usually the message is larger than
+//	                           group. 403: the login may not write to the exchange
+//	                           (Options.Exchange; rights call the default exchange
+//	                           amq.default); 404: there is no such exchange; no
+//	                           attempt helps. 406: usually the message is larger than
 //	                           max_message_size. Try again once or twice only, in case
 //	                           it was another one
 //	bridge.Retryable(err)      no broker, blocked, full queue, no confirm in time:
 //	                           try again later with a new transaction, but not for
 //	                           ever; false once your own context is cancelled
-//	bridge.ErrReturned         the staging queue is not there: Topology.Declare
+//	bridge.ErrReturned         the staging queue or its binding to Options.Exchange is
+//	                           not there: Topology.Declare
 //	bridge.ErrInvalidMessage   this message can never be sent; nothing was touched
 //	bridge.ErrDuplicateID      this ID is in the ledger, or was given twice in one call
 //	bridge.ErrNoRow            with an own table: insert the message's row first

@@ -15,6 +15,10 @@ type Options struct {
 	// Queue is the staging queue (see bridge.Topology), at most 200 bytes. A verifier of the
 	// same ledger must consume it. Default "twoqueue".
 	Queue string
+	// Exchange is the exchange of bridge.Topology to which messages are staged. It must be the
+	// same in all senders and verifiers. The login then needs the right to write to this exchange
+	// and to no other. Empty: the default exchange.
+	Exchange string
 	// OrderedShards is how many ordered queues there are (see bridge.Topology). It must be the
 	// same in all senders and verifiers. 0: there are none, and a message with an order key is
 	// bridge.ErrInvalidMessage.
@@ -64,6 +68,8 @@ func (o *Options) withDefaults() (Options, error) {
 	switch {
 	case len(out.Queue) > 200:
 		return out, errors.New("Options.Queue has more than 200 bytes")
+	case bridge.CheckExchange(out.Exchange) != nil:
+		return out, fmt.Errorf("Options.Exchange %w", bridge.CheckExchange(out.Exchange))
 	case out.OrderedShards < 0 || out.OrderedShards > bridge.MaxOrderedShards:
 		return out, fmt.Errorf("Options.OrderedShards is not between 0 and %d", bridge.MaxOrderedShards)
 	case out.OrderedShards > 0 && out.Parking == ParkAlways:

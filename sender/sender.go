@@ -43,7 +43,7 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 	newStager := func(queue string) *stager {
 		return &stager{
 			ledger:  ledger.Identity(),
-			queue:   bridge.Target{RoutingKey: queue},
+			queue:   bridge.Target{Exchange: options.Exchange, RoutingKey: queue},
 			broker:  broker,
 			timeout: options.Timeout,
 			limit:   options.GroupMessages,

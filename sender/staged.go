@@ -157,6 +157,9 @@ func (s *Sender) mustRollBack(ctx context.Context, err error) error {
 		if failed := new(bridge.PublishError); errors.As(err, &failed) {
 			queue = failed.Target.RoutingKey
 		}
+		if s.opts.Exchange != "" {
+			return fmt.Errorf("send: the transaction must roll back: exchange %q has no binding to a queue %q; verifiers with the same exchange make both when they start, as does bridge.Topology: %w", s.opts.Exchange, queue, err)
+		}
 		return fmt.Errorf("send: the transaction must roll back: there is no queue %q; verifiers declare it when they start, as does bridge.Topology: %w", queue, err)
 	}
 	return fmt.Errorf("send: the transaction must roll back: %w", err)

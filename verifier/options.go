@@ -223,7 +223,8 @@ func (o *Options) Connections() int {
 
 // allowList is Options.Allow, compiled.
 type allowList struct {
-	own      map[string]bool // the verifier's own queues are nobody's target
+	own      map[string]bool // the verifier's own queues are no target, by the default exchange
+	exchange string          // nor are they by this one; empty: the default exchange is the only one
 	patterns []allowPattern
 }
 
@@ -231,7 +232,7 @@ type allowPattern struct{ exchange, key *regexp.Regexp }
 
 func newAllowList(o Options) allowList {
 	t := o.Topology
-	list := allowList{own: map[string]bool{
+	list := allowList{exchange: t.Exchange, own: map[string]bool{
 		t.Queue: true, t.WaitingQueue(): true, t.DeadQueue(): true, t.AuditQueue(): true,
 	}}
 	for _, queue := range t.OrderedQueues() {
@@ -259,7 +260,7 @@ func (l allowList) permits(s wire.Staged) bool {
 }
 
 func (l allowList) permitsTarget(t bridge.Target) bool {
-	if t.Exchange == "" && l.own[t.RoutingKey] {
+	if t.Exchange == "" && l.own[t.RoutingKey] || t.Exchange != "" && t.Exchange == l.exchange {
 		return false
 	}
 	for _, p := range l.patterns {

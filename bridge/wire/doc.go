@@ -47,8 +47,10 @@
 // bridge.Connection, as verifiers and bridgectl use it, the record of such a message arrives in
 // its place ([Unreadable]), and the verifier dead-letters it as malformed.
 //
-// A staged message is published to the default exchange with the staging queue's name as
-// routing key, mandatory, on a channel in confirm mode.
+// A staged message is published with the staging queue's name as routing key, mandatory, on a
+// channel in confirm mode: to the exchange that the verifiers are given (bridge.Topology.Exchange,
+// BRIDGE_EXCHANGE), a durable direct exchange, or without one to the default exchange. If the
+// broker returns it, the queue or its binding is missing, and the transaction must roll back.
 //
 // The header x-bridge-staged-at, a 64-bit integer, is the time at which the sender was
 // given the message, before it recorded the ID, in ms since 1970. It is needed if the ID is no
@@ -61,7 +63,8 @@
 //
 //	x-bridge-order-key    1 to 255 bytes, no NUL
 //
-// It is published to an ordered queue instead of the staging queue. The ordered queues are
+// It is published to an ordered queue instead of the staging queue, by the same exchange with the
+// ordered queue's name as routing key. The ordered queues are
 // named Q.ordered.0 to Q.ordered.(N-1), where Q is the staging queue and N their number
 // (bridge.Topology.OrderedShards), which must be the same for all senders. The number of a
 // key's queue is the CRC-32 of the key's bytes (as in zlib, gzip and Ethernet; of "123456789"

@@ -97,6 +97,9 @@ func (a *app) examineAMQP(ctx context.Context, g, queues *group) (there map[stri
 			queues.failed("queue "+queue.Name, err)
 		}
 	}
+	if exchange := a.topology().Exchange; exchange != "" {
+		examineExchange(conn, queues, exchange)
+	}
 	return there, true
 }
 

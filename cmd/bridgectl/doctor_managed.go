@@ -60,6 +60,9 @@ func (a *app) examineManaged(ctx context.Context, m *management, broker, queues 
 		}
 		examineConsumers(ctx, queues, m, q, r)
 	}
+	if a.topology().Exchange != "" {
+		a.examineBindings(ctx, queues, m)
+	}
 	if len(staging) > 0 {
 		examineConsumerTimeout(queues, staging, a.config.HandBack.Duration())
 	}
@@ -309,6 +312,9 @@ func (a *app) examineRights(ctx context.Context, g *group, m *management) {
 		{"read", rights.Read, t.WaitingQueue(), "a verifier cannot consume it"},
 		{"read", rights.Read, t.DeadQueue(), "bridgectl dead cannot look into it"},
 		{"write", rights.Write, "amq.default", "senders cannot stage, verifiers cannot set messages aside"},
+	}
+	if t.Exchange != "" {
+		needs[len(needs)-1].what = "verifiers cannot set messages aside"
 	}
 	for _, queue := range t.OrderedQueues() {
 		needs = append(needs, need{"read", rights.Read, queue, "a verifier cannot consume it"})

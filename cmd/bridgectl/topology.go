@@ -13,15 +13,37 @@ import (
 
 func newTopologyCommand(a *app) *cobra.Command {
 	return newGroup("topology", "Create the queues, or print them",
-		`The staging queue, the waiting queue and the dead queue, the ordered queues where
-BRIDGE_ORDERED_SHARDS asks for them, and the audit queue where BRIDGE_AUDIT does. A verifier declares them itself when it starts, if its login
-has the right to; else somebody does it beforehand with these commands.`,
+		`The staging queue, the waiting queue and the dead queue, the ordered queues if
+BRIDGE_ORDERED_SHARDS is set, the audit queue if BRIDGE_AUDIT is set, and the exchange of
+BRIDGE_EXCHANGE with its bindings. A verifier declares them itself when it starts, if its
+login has the right to; else an administrator does it beforehand with these commands.`,
 		newTopologyDeclare(a), newTopologyPrint(a))
 }
 
 // definitions are queues in the form of the files that RabbitMQ exports and imports.
 type definitions struct {
-	Queues []definition `json:"queues"`
+	Queues    []definition         `json:"queues"`
+	Exchanges []exchangeDefinition `json:"exchanges,omitempty"`
+	Bindings  []bindingDefinition  `json:"bindings,omitempty"`
+}
+
+type exchangeDefinition struct {
+	Name       string     `json:"name"`
+	Vhost      string     `json:"vhost"`
+	Type       string     `json:"type"`
+	Durable    bool       `json:"durable"`
+	AutoDelete bool       `json:"auto_delete"`
+	Internal   bool       `json:"internal"`
+	Arguments  amqp.Table `json:"arguments"`
+}
+
+type bindingDefinition struct {
+	Source          string     `json:"source"`
+	Vhost           string     `json:"vhost"`
+	Destination     string     `json:"destination"`
+	DestinationType string     `json:"destination_type"`
+	RoutingKey      string     `json:"routing_key"`
+	Arguments       amqp.Table `json:"arguments"`
 }
 
 type definition struct {
@@ -41,6 +63,12 @@ func (a *app) definitions() definitions {
 	for _, queue := range a.topology().Queues() {
 		d.Queues = append(d.Queues, definition{Name: queue.Name, Vhost: vhost, Durable: true, Arguments: queue.Arguments})
 	}
+	if exchange := a.topology().Exchange; exchange != "" {
+		d.Exchanges = []exchangeDefinition{{Name: exchange, Vhost: vhost, Type: amqp.ExchangeDirect, Durable: true, Arguments: amqp.Table{}}}
+		for _, queue := range a.topology().BoundQueues() {
+			d.Bindings = append(d.Bindings, bindingDefinition{exchange, vhost, queue, "queue", queue, amqp.Table{}})
+		}
+	}
 	return d
 }
 
@@ -54,6 +82,15 @@ func (d definitions) write(p *page) {
 		}
 	}
 	p.table([]string{"QUEUE", "VHOST", "ARGUMENTS"}, rows)
+	if len(d.Bindings) == 0 {
+		return
+	}
+	p.space()
+	rows = nil
+	for _, b := range d.Bindings {
+		rows = append(rows, []string{b.Source, b.Vhost, b.Destination, b.RoutingKey})
+	}
+	p.table([]string{"DIRECT EXCHANGE", "VHOST", "QUEUE", "KEY"}, rows)
 }
 
 // argumentTexts are a queue's arguments, in an order that is always the same.
@@ -73,7 +110,7 @@ func newTopologyDeclare(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "declare",
 		Short: "Create the queues that are missing, and check the arguments of the others",
-		Long: `Creates the queues that are missing. One that exists with other arguments is left as
+		Long: `Creates the queues that are missing, and the exchange and its bindings. One that exists with other arguments is left as
 it is, and is an error that names the argument. Policies are not seen here; the doctor
 looks at them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -19,8 +19,9 @@ type config struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required"`
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
-	Queue  string `default:"twoqueue" desc:"the staging queue"`
-	Emails string `default:"emails" desc:"the e-mail gateway's queue, the target of each order's e-mail"`
+	Queue    string `default:"twoqueue" desc:"the staging queue"`
+	Exchange string `desc:"the exchange to which messages are staged, as BRIDGE_EXCHANGE of the verifiers (default: the default exchange)"`
+	Emails   string `default:"emails" desc:"the e-mail gateway's queue, the target of each order's e-mail"`
 
 	Every    environment.Span  `default:"1s" desc:"how often an order is placed"`
 	RollBack environment.Count `split_words:"true" default:"10" desc:"one order in this many is rolled back after its e-mail was staged; that e-mail must never be sent"`

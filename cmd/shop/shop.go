@@ -63,7 +63,7 @@ func keep(ctx context.Context, c *config, log *slog.Logger) error {
 	}
 	defer broker.Close()
 	s := &shop{config: c, log: log, db: db}
-	if s.sender, err = sender.New(ledger, broker, &sender.Options{Queue: c.Queue, Logger: log}); err != nil {
+	if s.sender, err = sender.New(ledger, broker, &sender.Options{Queue: c.Queue, Exchange: c.Exchange, Logger: log}); err != nil {
 		return err
 	}
 	log.Info("the shop is open", "every", c.Every.Duration())

@@ -133,6 +133,20 @@ var misfits = []misfit{
 		w.policy("length", "^twoqueue$", map[string]any{"max-length": 10})
 	}, nothing, []found{{"policies of twoqueue", inspect.Error, "max-length is 10, and a full queue drops"}}},
 
+	{"a fanout in the place of the senders' exchange", []string{"BRIDGE_EXCHANGE=twoqueue.stage"}, func(w *world) { w.exchange("fanout") }, nil,
+		[]found{{"exchange twoqueue.stage", inspect.Error, "no durable direct exchange"}}},
+	{"no senders' exchange", []string{"BRIDGE_EXCHANGE=twoqueue.stage"}, nothing, func(w *world) {
+		must(w.t, w.channel().ExchangeDelete("twoqueue.stage", false, false))
+	}, []found{{"exchange twoqueue.stage", inspect.Error, "is missing"}}},
+	{"wrong bindings of the senders' exchange", []string{"BRIDGE_EXCHANGE=twoqueue.stage"}, nothing, func(w *world) {
+		must(w.t, w.channel().QueueUnbind("twoqueue", "twoqueue", "twoqueue.stage", nil))
+		must(w.t, w.channel().QueueBind("twoqueue.dead", "d", "twoqueue.stage", false, nil))
+	}, []found{
+		{"exchange twoqueue.stage", inspect.OK, "direct"},
+		{"bindings of twoqueue.stage", inspect.Error, `queue "twoqueue" is not bound`},
+		{"bindings of twoqueue.stage", inspect.Warning, `queue "twoqueue.dead" is bound to it with key "d"`},
+	}},
+
 	{"messages and no verifier", nil, nil, func(w *world) { w.publish("twoqueue"); w.publish("twoqueue.dead") }, []found{
 		{"verifiers", inspect.Warning, "none consumes twoqueue"},
 		{"verifiers", inspect.Warning, "and 1 message is ready there and in the waiting queue"},

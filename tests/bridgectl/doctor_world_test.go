@@ -157,6 +157,12 @@ func (w *world) queue(name string, args amqp.Table) {
 	}
 }
 
+// exchange makes an exchange in the place of the senders'.
+func (w *world) exchange(kind string) {
+	w.t.Helper()
+	must(w.t, w.channel().ExchangeDeclare("twoqueue.stage", kind, true, false, false, false, nil))
+}
+
 // broker is the connection of a program of ours. It ends with the test.
 func (w *world) broker() *bridge.Broker {
 	w.t.Helper()

@@ -33,7 +33,7 @@ func TestTopologyIsDeclaredAndPrinted(t *testing.T) {
 // What print prints as JSON can be imported, and is what declare would have made.
 func TestRabbitMQImportsWhatTopologyPrints(t *testing.T) {
 	t.Parallel()
-	for env, rabbitmqctl := range map[string]bool{"BRIDGE_AUDIT=7": true, "BRIDGE_CLASSIC=true": false} {
+	for env, rabbitmqctl := range map[string]bool{"BRIDGE_AUDIT=7": true, "BRIDGE_CLASSIC=true": false, "BRIDGE_EXCHANGE=twoqueue.stage": false} {
 		w := newWorld(t)
 		b := w.tool(env)
 		text := b.must("topology", "print", "-o", "json")
@@ -53,6 +53,13 @@ func TestRabbitMQImportsWhatTopologyPrints(t *testing.T) {
 		d.expect(t, "arguments of twoqueue", "ok", "")
 		d.expect(t, "arguments of twoqueue.waiting", "ok", "")
 		d.expect(t, "arguments of twoqueue.dead", "ok", "")
+		if strings.HasPrefix(env, "BRIDGE_EXCHANGE") {
+			d.expect(t, "exchange twoqueue.stage", "ok", "")
+			d.expect(t, "bindings of twoqueue.stage", "ok", "1 queue")
+			if table := b.must("topology", "print"); !strings.Contains(table, "DIRECT EXCHANGE") {
+				t.Errorf("no exchange in\n%s", table)
+			}
+		}
 		b.must("topology", "declare") // which compares all arguments
 	}
 }

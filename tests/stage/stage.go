@@ -85,7 +85,7 @@ func (s *Stage) dial() (*amqp.Connection, *amqp.Channel) {
 // NewSender makes another sender. The queue, the shards and the timeout are the stage's.
 func (s *Stage) NewSender(opts sender.Options) *sender.Sender {
 	s.t.Helper()
-	opts.Queue, opts.OrderedShards, opts.Timeout = s.Topology.Queue, s.Topology.OrderedShards, Patience
+	opts.Queue, opts.Exchange, opts.OrderedShards, opts.Timeout = s.Topology.Queue, s.Topology.Exchange, s.Topology.OrderedShards, Patience
 	made, err := sender.New(s.Ledger, s.Broker, &opts)
 	s.must("new sender", err)
 	return made

@@ -26,7 +26,8 @@ type Bridge struct {
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
 	Queue         string             `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
-	Classic       environment.Truth  `default:"false" desc:"the queues are classic queues instead of quorum queues"`
+	Exchange      string             `desc:"a direct exchange of the bridge's own to which senders publish, such as twoqueue.stage; all senders must know the same name, and their login needs the right to write to it and to no other exchange (default: the default exchange, whose right reaches every queue of the virtual host)"`
+	Classic       environment.Truth  `default:"false" desc:"the queues are classic queues instead of quorum queues; RabbitMQ does not fsync a message in them before it confirms it, so a crash of its host can lose committed messages"`
 	Audit         environment.Copies `default:"0" desc:"how many copies of messages that were dropped as rolled back are kept, in an audit queue beside the staging queue; 0: there is no such queue"`
 	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"how many ordered queues there are beside the staging queue, for messages with an order key; all senders must know the same number; 0: there are none"`
 	Allow         Allow              `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; what is committed for another target goes to the dead queue; required with BRIDGE_OWN_TABLE, where *:* allows every target (default: every target is allowed)"`
@@ -38,6 +39,9 @@ func (b *Bridge) Open() error {
 	database, broker := b.Secrets()
 	if err := environment.Open(database, broker); err != nil {
 		return err
+	}
+	if err := bridge.CheckExchange(b.Exchange); err != nil {
+		return fmt.Errorf("BRIDGE_EXCHANGE: %w", err)
 	}
 	return CheckQueue("BRIDGE_QUEUE", b.Queue)
 }
@@ -59,5 +63,5 @@ func CheckQueue(from, name string) error {
 
 // Topology is the staging queue and those beside it.
 func (b *Bridge) Topology() bridge.Topology {
-	return bridge.Topology{Queue: b.Queue, Classic: bool(b.Classic), Audit: int(b.Audit), OrderedShards: int(b.OrderedShards)}
+	return bridge.Topology{Queue: b.Queue, Exchange: b.Exchange, Classic: bool(b.Classic), Audit: int(b.Audit), OrderedShards: int(b.OrderedShards)}
 }

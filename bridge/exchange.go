@@ -1,0 +1,108 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// CheckExchange tells why name cannot be a Topology's Exchange; nil if it can, or is empty.
+func CheckExchange(name string) error {
+	switch {
+	case len(name) > 255:
+		return errors.New("has more than 255 bytes")
+	case strings.HasPrefix(name, "amq."):
+		return errors.New("begins with amq., which RabbitMQ reserves; choose another name")
+	}
+	return nil
+}
+
+// BoundQueues are the names of the queues that senders publish to: the staging queue and the
+// ordered queues. With an Exchange they are bound to it.
+func (t Topology) BoundQueues() []string { return append([]string{t.Queue}, t.OrderedQueues()...) }
+
+// DeclareExchange makes the Exchange and its bindings, or checks them; without an Exchange it does
+// nothing. Its queues must exist. An exchange of another type or durability is an error that names
+// the difference. If the login lacks a right for that, the error wraps ErrUnchecked, provided that
+// the exchange exists.
+func (t Topology) DeclareExchange(conn *Connection) error {
+	if t.Exchange == "" {
+		return nil
+	}
+	const durable, autoDelete, internal, noWait = true, false, false, false
+	err := onChannel(conn, func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclare(t.Exchange, amqp.ExchangeDirect, durable, autoDelete, internal, noWait, nil)
+	})
+	if refusedWith(err, amqp.AccessRefused) {
+		return t.exchangeExists(conn, err)
+	}
+	if refusedWith(err, amqp.PreconditionFailed) {
+		return fmt.Errorf("exchange %q exists, but not as a durable direct exchange: %w; delete it, or name another one", t.Exchange, err)
+	}
+	if err != nil {
+		return exchangeError(t.Exchange, err)
+	}
+	for _, queue := range t.BoundQueues() {
+		err := onChannel(conn, func(ch *amqp.Channel) error {
+			return ch.QueueBind(queue, queue, t.Exchange, noWait, nil)
+		})
+		if refusedWith(err, amqp.AccessRefused) {
+			return &uncheckedBinding{t.Exchange, queue}
+		}
+		if err != nil {
+			return exchangeError(t.Exchange, fmt.Errorf("bind queue %q: %w", queue, err))
+		}
+	}
+	return nil
+}
+
+// An uncheckedBinding is ErrUnchecked for a binding that may be there.
+type uncheckedBinding struct{ exchange, queue string }
+
+func (e *uncheckedBinding) Error() string {
+	return fmt.Sprintf("exchange %q: its bindings are unchecked: the login may not bind queue %q, which needs the rights to write to the queue and to read the exchange", e.exchange, e.queue)
+}
+
+func (*uncheckedBinding) Is(target error) bool { return target == ErrUnchecked }
+
+// exchangeExists is the answer for a login without the right to configure the exchange.
+func (t Topology) exchangeExists(conn *Connection, refusal error) error {
+	const durable, autoDelete, internal, noWait = true, false, false, false
+	err := onChannel(conn, func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclarePassive(t.Exchange, amqp.ExchangeDirect, durable, autoDelete, internal, noWait, nil)
+	})
+	switch {
+	case err == nil:
+		return fmt.Errorf("exchange %q: %w", t.Exchange, ErrUnchecked)
+	case refusedWith(err, amqp.AccessRefused): // RabbitMQ 4.3 answers only a login that has some right to it
+		return fmt.Errorf("exchange %q: %w; nor may it ask whether the exchange is there", t.Exchange, ErrUnchecked)
+	case refusedWith(err, amqp.NotFound):
+		return fmt.Errorf("exchange %q: is missing, and the login has no right to declare it: %w", t.Exchange, refusal)
+	}
+	return exchangeError(t.Exchange, err)
+}
+
+func exchangeError(name string, err error) error {
+	if !errors.As(err, new(*amqp.Error)) {
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return fmt.Errorf("exchange %q: %w", name, err)
+}
+
+// onChannel does something on a channel of its own, which a refusal closes.
+func onChannel(conn *Connection, do func(ch *amqp.Channel) error) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ch.Close() }()
+	return do(ch)
+}
+
+// refusedWith tells whether the broker has refused something with this code.
+func refusedWith(err error, code int) bool {
+	var refusal *amqp.Error
+	return errors.As(err, &refusal) && refusal.Code == code
+}
