@@ -26,7 +26,8 @@ var _ driver.Ledger = (*OwnLedger)(nil)
 
 // OpenOwnTable opens the ledger of db on a table of the application's own. The
 // column must be a uniqueidentifier, with a unique index on it alone, neither
-// filtered nor disabled, in a table on disk that the login may read.
+// filtered nor disabled, in a table on disk that the login may read. The table may have no
+// clustered columnstore index, and all its indexes must allow locks of rows.
 //
 // If the server ignores lock hints, the proof fails with bridge.ErrProof, because the other way
 // to wait would insert into the table.
@@ -73,7 +74,9 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 const findColumn = `SELECT SCHEMA_NAME(o.schema_id) AS in_schema, o.name AS in_table, o.type_desc AS kind,
 	COALESCE(OBJECTPROPERTY(o.object_id, 'TableIsMemoryOptimized'), 0) AS in_memory,
 	c.name AS name, TYPE_NAME(c.system_type_id) AS type,
-	` + uniqueKeys + ` AS unique_keys
+	` + uniqueKeys + ` AS unique_keys,
+	(SELECT count(*) FROM sys.indexes x WHERE x.object_id = o.object_id AND x.type_desc = 'CLUSTERED COLUMNSTORE') AS columnstores,
+	(SELECT count(*) FROM sys.indexes x WHERE x.object_id = o.object_id AND x.allow_row_locks = 0) AS no_row_locks
 FROM sys.objects o LEFT JOIN sys.columns c ON c.object_id = o.object_id AND c.name = @p2
 WHERE o.object_id = OBJECT_ID(@p1)`
 
@@ -89,12 +92,14 @@ func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, colum
 		asked = tables.Quote(schema, "]") + "." + asked
 	}
 	var found []struct {
-		Schema     string `db:"in_schema"`
-		Table      string `db:"in_table"`
-		Kind       string
-		InMemory   bool `db:"in_memory"`
-		Name, Type sql.NullString
-		UniqueKeys int `db:"unique_keys"`
+		Schema       string `db:"in_schema"`
+		Table        string `db:"in_table"`
+		Kind         string
+		InMemory     bool `db:"in_memory"`
+		Name, Type   sql.NullString
+		UniqueKeys   int `db:"unique_keys"`
+		Columnstores int
+		NoRowLocks   int `db:"no_row_locks"`
 	}
 	err = mssql.Try(ctx, func(ctx context.Context) error {
 		found = nil
@@ -111,6 +116,10 @@ func (l *Ledger) inspect(ctx context.Context, own bridge.OwnTable) (table, colum
 		return "", "", fmt.Errorf("%s is not a table, but %s", own.Table, t.Kind)
 	case t.InMemory:
 		return "", "", fmt.Errorf("%s is memory-optimized: there are no locks to wait for", own.Table)
+	case t.Columnstores > 0: // the lookups' ROWLOCK is error 651 there
+		return "", "", fmt.Errorf("%s has a clustered columnstore index, which has no locks of rows: use the ledger's own table", own.Table)
+	case t.NoRowLocks > 0:
+		return "", "", fmt.Errorf("%d indexes of %s allow no locks of rows: ALTER INDEX ALL ON %s SET (ALLOW_ROW_LOCKS = ON)", t.NoRowLocks, own.Table, own.Table)
 	case !t.Name.Valid:
 		return "", "", fmt.Errorf("%s has no column %s, or the login has no right on it: GRANT SELECT ON %s", own.Table, column, own.Table)
 	case t.Type.String != keyType:

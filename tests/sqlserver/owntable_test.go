@@ -69,6 +69,8 @@ func TestAnUnusableOwnTableIsRefused(t *testing.T) {
 		"index on another": {[]string{table, "CREATE UNIQUE INDEX i ON orders (n) INCLUDE (id)"}, orders, "unique index"},
 		"filtered index":   {[]string{table, "CREATE UNIQUE INDEX i ON orders (id) WHERE n > 0"}, orders, "unique index"},
 		"disabled index":   {[]string{table, "CREATE UNIQUE INDEX i ON orders (id)", "ALTER INDEX i ON orders DISABLE"}, orders, "unique index"},
+		"columnstore":      {[]string{table, "CREATE UNIQUE INDEX i ON orders (id)", "CREATE CLUSTERED COLUMNSTORE INDEX c ON orders"}, orders, "columnstore"},
+		"no row locks":     {[]string{table, "CREATE UNIQUE INDEX i ON orders (id)", "ALTER INDEX ALL ON orders SET (ALLOW_ROW_LOCKS = OFF)"}, orders, "ALLOW_ROW_LOCKS = ON"},
 		"a view":           {[]string{"CREATE VIEW orders AS SELECT NEWID() AS id"}, orders, "not a table, but VIEW"},
 		"no names":         {nil, bridge.OwnTable{}, "table has no name"},
 		"an SQL injection": {[]string{ordersTable}, bridge.OwnTable{Table: "orders", Column: "id] FROM orders; DROP TABLE orders; --"}, "no column"},

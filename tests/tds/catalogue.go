@@ -12,7 +12,7 @@ const uniqueKeysOf = `(SELECT count(*) FROM sys.indexes x WHERE x.object_id = c.
 var catalogueStatements = []statement{
 	form(`SELECT CAST(i.[identity] AS binary(16)) AS [identity], (SELECT max(version_id) FROM bridge_ledger_version) AS version, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, `+productColumns+`, d.compatibility_level AS compatibility, d.delayed_durability_desc AS durability, TYPE_NAME(c.system_type_id) AS key_type, `+uniqueKeysOf+` AS unique_keys FROM sys.databases d LEFT JOIN bridge_identity i ON 1 = 1 LEFT JOIN sys.columns c ON c.object_id = OBJECT_ID('bridge_ledger') AND c.name = 'id' WHERE d.«(name = DB_NAME\(\)|database_id = DB_ID\(\))»`,
 		state),
-	form(`SELECT SCHEMA_NAME(o.schema_id) AS in_schema, o.name AS in_table, o.type_desc AS kind, COALESCE(OBJECTPROPERTY(o.object_id, 'TableIsMemoryOptimized'), 0) AS in_memory, c.name AS name, TYPE_NAME(c.system_type_id) AS type, `+uniqueKeysOf+` AS unique_keys FROM sys.objects o LEFT JOIN sys.columns c ON c.object_id = o.object_id AND c.name = @p2 WHERE o.object_id = OBJECT_ID(@p1)`,
+	form(`SELECT SCHEMA_NAME(o.schema_id) AS in_schema, o.name AS in_table, o.type_desc AS kind, COALESCE(OBJECTPROPERTY(o.object_id, 'TableIsMemoryOptimized'), 0) AS in_memory, c.name AS name, TYPE_NAME(c.system_type_id) AS type, `+uniqueKeysOf+` AS unique_keys, (SELECT count(*) FROM sys.indexes x WHERE x.object_id = o.object_id AND x.type_desc = 'CLUSTERED COLUMNSTORE') AS columnstores, (SELECT count(*) FROM sys.indexes x WHERE x.object_id = o.object_id AND x.allow_row_locks = 0) AS no_row_locks FROM sys.objects o LEFT JOIN sys.columns c ON c.object_id = o.object_id AND c.name = @p2 WHERE o.object_id = OBJECT_ID(@p1)`,
 		inspect),
 }
 
@@ -80,13 +80,19 @@ func inspect(x *execution, _ []string) (uint64, error) {
 		return 0, unknown("parameter", "@p1 or @p2")
 	}
 	x.out.describe(column{"in_schema", kindText}, column{"in_table", kindText}, column{"kind", kindText},
-		column{"in_memory", kindInt}, column{"name", kindText}, column{"type", kindText}, column{"unique_keys", kindInt})
+		column{"in_memory", kindInt}, column{"name", kindText}, column{"type", kindText}, column{"unique_keys", kindInt},
+		column{"columnstores", kindInt}, column{"no_row_locks", kindInt})
 	t := x.visible(unquoted(asked))
 	if t == nil {
 		return 0, nil
 	}
 	schema, name := t.qualified()
 	found, kind, uniqueKeys := t.columnOf(wanted)
-	x.out.row(schema, name, t.kind, count(t.inMemory), found, kind, uniqueKeys)
+	columnstores, noRowLocks := 0, 0
+	for _, i := range t.indexes {
+		columnstores += count(i.columnstore)
+		noRowLocks += count(i.noRowLocks)
+	}
+	x.out.row(schema, name, t.kind, count(t.inMemory), found, kind, uniqueKeys, columnstores, noRowLocks)
 	return 1, nil
 }

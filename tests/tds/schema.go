@@ -85,6 +85,15 @@ var schemaStatements = []statement{
 		return 0, x.create(&table{name: unquoted(words[1]), kind: "VIEW", columns: map[string]string{"id": uniqueIdentifier}})
 	}),
 	form(`CREATE «(UNIQUE )?»INDEX «(\w+)» ON $name («([\w, ]+)»)«(?: INCLUDE \(\w+\))?»«( WHERE .+)?»`, createIndex),
+	form(`CREATE CLUSTERED COLUMNSTORE INDEX «(\w+)» ON $name`, func(x *execution, words []string) (uint64, error) {
+		t, err := x.changing(unquoted(words[2]))
+		if err != nil {
+			return 0, err
+		}
+		t.indexes = append(t.indexes, &index{name: words[1], columnstore: true})
+		x.tx.undo = append(x.tx.undo, func() { t.indexes = t.indexes[:len(t.indexes)-1] })
+		return 0, nil
+	}),
 	form(`ALTER INDEX «(\w+)» ON $name DISABLE`, disableIndex),
 	form(`DROP «(?:TABLE|VIEW)» $name`, func(x *execution, words []string) (uint64, error) {
 		t, err := x.changing(unquoted(words[1]))
@@ -105,15 +114,20 @@ var schemaStatements = []statement{
 		x.tx.undo = append(x.tx.undo, func() { t.escalation = before })
 		return 0, nil
 	}),
-	form(`ALTER INDEX ALL ON «(\w+)» SET (ALLOW_PAGE_LOCKS = «(ON|OFF)»)`, func(x *execution, words []string) (uint64, error) {
+	form(`ALTER INDEX ALL ON «(\w+)» SET (ALLOW_«(PAGE|ROW)»_LOCKS = «(ON|OFF)»)`, func(x *execution, words []string) (uint64, error) {
 		t, err := x.changing(words[1])
 		if err != nil {
 			return 0, err
 		}
+		on := strings.EqualFold(words[3], "ON")
 		for _, i := range t.indexes {
-			before := i.pageLocks
-			i.pageLocks = strings.EqualFold(words[2], "ON")
-			x.tx.undo = append(x.tx.undo, func() { i.pageLocks = before })
+			before := *i
+			if strings.EqualFold(words[2], "PAGE") {
+				i.pageLocks = on
+			} else {
+				i.noRowLocks = !on
+			}
+			x.tx.undo = append(x.tx.undo, func() { *i = before })
 		}
 		return 0, nil
 	}),

@@ -36,7 +36,8 @@ type index struct {
 	name                       string
 	columns                    []string
 	unique, filtered, disabled bool
-	pageLocks                  bool
+	columnstore                bool // clustered
+	pageLocks, noRowLocks      bool
 }
 
 type database struct {
