@@ -91,6 +91,7 @@ func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 		panic("idempotency: Work needs a database and a function")
 	}
 	return g.poll(ctx, func(ctx context.Context) (bool, error) {
+		taken := time.Now() // not later than the lease begins by the database's clock
 		mine, err := g.lease(ctx, db)
 		if err != nil || mine == nil {
 			return false, err
@@ -99,7 +100,7 @@ func (g *Guard) Work(ctx context.Context, db *sql.DB, fn Handler) error {
 			g.log.Error("message failed", "message_id", mine.Key, "attempts", mine.Attempts, "error", mine.Error)
 			return true, nil
 		}
-		return true, g.work(ctx, db, *mine, fn)
+		return true, g.work(ctx, db, taken, *mine, fn)
 	})
 }
 
@@ -128,7 +129,7 @@ func (g *Guard) lease(ctx context.Context, db *sql.DB) (mine *driver.Pending, er
 }
 
 // work makes one attempt at a message that is leased.
-func (g *Guard) work(ctx context.Context, db *sql.DB, mine driver.Pending, fn Handler) error {
+func (g *Guard) work(ctx context.Context, db *sql.DB, taken time.Time, mine driver.Pending, fn Handler) error {
 	d, err := decodeMessage(mine.Message)
 	if err != nil {
 		_, err = g.putOff(ctx, db, mine, fmt.Errorf("%w: %w", errUnreadable, err))
@@ -136,7 +137,7 @@ func (g *Guard) work(ctx context.Context, db *sql.DB, mine driver.Pending, fn Ha
 	}
 	draining, cancel := g.draining(ctx)
 	defer cancel()
-	leased, cancel := context.WithTimeoutCause(draining, g.opts.Lease, errLeaseOver)
+	leased, cancel := context.WithDeadlineCause(draining, taken.Add(g.opts.Lease), errLeaseOver)
 	defer cancel()
 	_, err = g.inTx(leased, db, func(ctx context.Context, tx *sql.Tx) (outcome, error) {
 		ours, err := g.inbox.RemovePending(ctx, bridge.SQL(tx), g.consumer, mine.Key, mine.Run)

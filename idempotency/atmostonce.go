@@ -58,7 +58,8 @@ var errAgain = errors.New("the message's row has changed meanwhile")
 // row, does not repeat the effect, stores the message in the row and acks. If it dies after the
 // commit of step 3, it leaves a claim without a row, and the redelivery is a duplicate.
 //
-// A started row is doubtful if its effect has not ended after twice Options.EffectTimeout, or
+// If step 1 takes longer than Options.EffectTimeout, step 2 is not begun: the message is tried
+// again. A started row is doubtful if its effect has not ended after twice Options.EffectTimeout, or
 // has returned neither nil nor NotDone. Doubtful messages wait, with their content, for an
 // operator (Pending, MarkDone, Retry) or for Options.FindOut. A worker that was only slow
 // resolves the doubt itself when it ends. An effect that was NotDone leaves no row. It is tried
@@ -88,7 +89,7 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 			return unfinished, err
 		}
 		mine := driver.Pending{Key: key, State: driver.Started, Run: uuid.NewString(), Attempts: 1}
-		ended := unfinished
+		ended, started := unfinished, time.Now()
 		err = g.record(ctx, db, func(ctx context.Context, tx bridge.Tx) (err error) {
 			ended, err = g.start(ctx, tx, &mine, message)
 			return err
@@ -96,7 +97,7 @@ func (g *Guard) AtMostOnce(ctx context.Context, db *sql.DB, d amqp.Delivery, eff
 		if err != nil || ended != unfinished {
 			return ended, err
 		}
-		return g.perform(ctx, db, mine, message, effect, d, func(ctx context.Context, cause error) (outcome, error) {
+		return g.perform(ctx, db, started, mine, message, effect, d, func(ctx context.Context, cause error) (outcome, error) {
 			return g.release(ctx, db, mine, cause)
 		})
 	})
@@ -142,15 +143,16 @@ func (g *Guard) start(ctx context.Context, tx bridge.Tx, mine *driver.Pending, m
 	return doubtful, err
 }
 
+// errNotBegun is why an effect was not begun.
+var errNotBegun = errors.New("the inbox answered so late that Options.EffectTimeout is over")
+
 // perform runs the effect of a started message, and records how it has ended. message is the same as d, as stored.
-func (g *Guard) perform(ctx context.Context, db *sql.DB, mine driver.Pending, message []byte, effect Effect, d amqp.Delivery,
+//
+// started is a time before the row was written. The database counts from the row's time, and the
+// commit may have been answered long after that: another may have been told to run the effect.
+func (g *Guard) perform(ctx context.Context, db *sql.DB, started time.Time, mine driver.Pending, message []byte, effect Effect, d amqp.Delivery,
 	notDone func(ctx context.Context, cause error) (outcome, error)) (outcome, error) {
-	begun, end := context.WithTimeoutCause(context.WithoutCancel(ctx), g.opts.EffectTimeout, errEffectTimeout)
-	defer end()
-	failure := g.contain("effect", mine.Key, func() error { return effect(begun, d) })
-	if failure != nil && begun.Err() != nil {
-		failure = fmt.Errorf("%w: %w", context.Cause(begun), failure)
-	}
+	failure := g.runEffect(context.WithoutCancel(ctx), started, mine.Key, effect, d)
 
 	// What has happened is recorded also if the caller wants to stop, or the effect has
 	// outlasted everything.
@@ -168,6 +170,22 @@ func (g *Guard) perform(ctx context.Context, db *sql.DB, mine driver.Pending, me
 	default:
 		return g.doubt(recording, db, mine, message, failure)
 	}
+}
+
+// runEffect runs the effect, unless its time is over.
+func (g *Guard) runEffect(ctx context.Context, started time.Time, key string, effect Effect, d amqp.Delivery) error {
+	// While a machine is suspended only the clock on the wall goes on, as the database's does.
+	now := time.Now()
+	if took := max(now.Sub(started), now.Round(0).Sub(started.Round(0))); took >= g.opts.EffectTimeout {
+		return NotDone(RetryLater(errNotBegun, 0))
+	}
+	ctx, end := context.WithDeadlineCause(ctx, started.Add(g.opts.EffectTimeout), errEffectTimeout)
+	defer end()
+	failure := g.contain("effect", key, func() error { return effect(ctx, d) })
+	if failure != nil && ctx.Err() != nil {
+		failure = fmt.Errorf("%w: %w", context.Cause(ctx), failure)
+	}
+	return failure
 }
 
 func (g *Guard) finish(ctx context.Context, db *sql.DB, mine driver.Pending) (outcome, error) {

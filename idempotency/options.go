@@ -59,8 +59,9 @@ type Options struct {
 	// finish in any case. Default 5 seconds; negative: not at all.
 	Drain time.Duration
 
-	// EffectTimeout is how long an effect of AtMostOnce may take; then its context ends. After
-	// twice this time without a result it is doubtful. It must be below Hold. Default 1 minute,
+	// EffectTimeout is how long an effect of AtMostOnce may take, from before its row is written;
+	// then its context ends. If the database confirms the row only after this time, the effect is
+	// not begun. After twice this time without a result it is doubtful. It must be below Hold. Default 1 minute,
 	// or half of Hold if that is less.
 	EffectTimeout time.Duration
 

@@ -56,6 +56,7 @@ func (g *Guard) Resume(ctx context.Context, db *sql.DB, effect Effect) error {
 // resume runs the effect of one message that is ready, and tells whether there was one.
 func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, error) {
 	var mine *driver.Pending
+	started := time.Now()
 	err := inOwnTx(ctx, db, func(ctx context.Context, tx bridge.Tx) error {
 		found, err := g.inbox.TakePending(ctx, tx, g.consumer, driver.Ready)
 		if err != nil || found == nil {
@@ -75,7 +76,7 @@ func (g *Guard) resume(ctx context.Context, db *sql.DB, effect Effect) (bool, er
 		_, err = g.putOff(ctx, db, *mine, fmt.Errorf("%w: %w", errUnreadable, err))
 		return true, err
 	}
-	ended, err := g.perform(ctx, db, *mine, mine.Message, effect, d, func(ctx context.Context, cause error) (outcome, error) {
+	ended, err := g.perform(ctx, db, started, *mine, mine.Message, effect, d, func(ctx context.Context, cause error) (outcome, error) {
 		return g.putOff(ctx, db, *mine, cause)
 	})
 	if err == nil {

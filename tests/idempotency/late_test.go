@@ -1,0 +1,92 @@
+package idempotency_test
+
+import (
+	"context"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/idempotency"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// A holdingInbox lets the answers of the database wait as soon as a row says 'started'.
+type holdingInbox struct {
+	driver.Inbox
+	hold func()
+}
+
+func (i holdingInbox) AddPending(ctx context.Context, tx bridge.Tx, consumer string, p driver.Pending, due time.Duration) (bool, error) {
+	added, err := i.Inbox.AddPending(ctx, tx, consumer, p, due)
+	i.hold()
+	return added, err
+}
+
+// The database confirms a started row so late that the row has become doubtful, an operator has
+// decided, and Resume has run the effect. The first receiver must not run it too.
+func TestAnEffectIsNotBegunWhenItsTimeIsOver(t *testing.T) {
+	db := newDatabase(t, "PostgreSQL")
+	valve := servertest.NewValve(t, servertest.Postgres(t).Addr())
+	behind, err := url.Parse(db.dsn)
+	must(t, err)
+	behind.Host = valve.Addr()
+	through, err := open(t.Context(), db.name, behind.String())
+	must(t, err)
+	defer through.Close()
+	q := newQueue(t, limitless)
+	q.publish("m1")
+
+	var effects atomic.Int32
+	effect := func(context.Context, amqp.Delivery) error {
+		effects.Add(1)
+		return nil
+	}
+	held := make(chan struct{}, 1)
+	slow := newGuard(t, holdingInbox{through.inbox, func() {
+		valve.HoldReplies()
+		held <- struct{}{}
+	}}, idempotency.Options{EffectTimeout: 200 * time.Millisecond, MinDelay: time.Millisecond, MaxDelay: time.Millisecond})
+	d := next(t, q.consume())
+	first := make(chan error, 1)
+	go func() { first <- slow.AtMostOnce(t.Context(), through.DB, d, effect) }()
+	servertest.Next(t, "the row is written", held)
+
+	other := newGuard(t, db.inbox, idempotency.Options{Poll: time.Millisecond})
+	count := func(state idempotency.State, want int64) func() (bool, error) {
+		return func() (bool, error) {
+			counts, err := other.CountPending(t.Context(), db.DB)
+			return counts[state] == want, err
+		}
+	}
+	eventually(t, "the row is doubtful", count(idempotency.Doubtful, 1))
+	again := d
+	again.Acknowledger = ignored{}
+	must(t, other.AtMostOnce(t.Context(), db.DB, again, effect)) // the redelivery brings the message
+	must(t, other.Retry(t.Context(), db.DB, "m1"))
+	ctx, stop := context.WithCancel(t.Context())
+	resumed := make(chan error, 1)
+	go func() { resumed <- other.Resume(ctx, db.DB, effect) }()
+	eventually(t, "Resume has run the effect", func() (bool, error) { return effects.Load() == 1, nil })
+	eventually(t, "it is done", count(idempotency.Started, 0))
+	stop()
+	must(t, servertest.Next(t, "the end of Resume", resumed))
+
+	valve.Release()
+	must(t, servertest.Next(t, "the end of the first call", first))
+	if n := effects.Load(); n != 1 {
+		t.Errorf("the effect ran %d times", n)
+	}
+	if got, want := slow.Stats(), (idempotency.Stats{Duplicates: 1}); got != want {
+		t.Errorf("stats are %+v, want %+v", got, want)
+	}
+	q.wantEmpty()
+}
+
+type ignored struct{ amqp.Acknowledger }
+
+func (ignored) Ack(uint64, bool) error { return nil }
