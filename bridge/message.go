@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"strconv"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -14,7 +15,7 @@ import (
 // more than 64 KiB together, or more than 1000 headers; headers that AMQP or amqp091-go cannot
 // carry, or that begin with x-bridge-; a CC or BCC that is no list of strings; a MessageId that
 // differs from ID; an expiration that is no number of milliseconds or is more than ten years;
-// the reply-to amq.rabbitmq.reply-to; or an order key that is too long, contains a NUL, or
+// the reply-to amq.rabbitmq.reply-to, or a target of that name (Target.DirectReply); or an order key that is too long, contains a NUL, or
 // comes with a priority.
 type Message struct {
 	// ID names the message for ever: it is the row in the ledger, the message-id at the
@@ -49,6 +50,15 @@ func (m Message) Target() Target { return Target{m.Exchange, m.RoutingKey} }
 type Target struct {
 	Exchange   string
 	RoutingKey string
+}
+
+// DirectReply tells whether the target is a direct reply-to, amq.rabbitmq.reply-to and something
+// behind it: no queue, but a channel of the asker. No message is sent there. RabbitMQ delivers a
+// mandatory message to such a channel and returns it all the same (measured on 3.10), and of one
+// that is not mandatory nobody learns whether the asker was still there. Neither is a safe
+// delivery (rule 4 in the package's comment).
+func (t Target) DirectReply() bool {
+	return t.Exchange == "" && strings.HasPrefix(t.RoutingKey, "amq.rabbitmq.reply-to")
 }
 
 // String returns the target for logs: `queue "q"` or `exchange "x" key "k"`.

@@ -17,16 +17,22 @@ import (
 // its reply sent, or neither, and a request that comes twice is answered once. The asker needs
 // a Guard of its own, since a reply may be delivered twice.
 //
-// If the request has no reply-to, the error is permanent: the Guard dead-letters the request if
-// the handler returns it. The asker chooses the reply-to; a verifier with a list of allowed
+// If the request has no reply-to, or a direct reply-to (amq.rabbitmq.reply-to), the error is
+// permanent: the Guard dead-letters the request if the handler returns it. A direct reply-to is
+// no queue: nobody could tell whether the reply arrived. The asker chooses the reply-to; a verifier with a list of allowed
 // targets forwards only to those.
 func Reply(request amqp.Delivery, p amqp.Publishing) (bridge.Message, error) {
 	if request.ReplyTo == "" {
 		return bridge.Message{}, backoff.Permanent(errors.New("reply: the request has no reply-to"))
 	}
+	to := bridge.Message{RoutingKey: request.ReplyTo}
+	if to.Target().DirectReply() {
+		return bridge.Message{}, backoff.Permanent(errors.New("reply: the request's reply-to is amq.rabbitmq.reply-to, which is no queue; the asker must name a queue of its own"))
+	}
 	p.CorrelationId = request.CorrelationId
 	if p.CorrelationId == "" {
 		p.CorrelationId = request.MessageId
 	}
-	return bridge.Message{RoutingKey: request.ReplyTo, Publishing: p}, nil
+	to.Publishing = p
+	return to, nil
 }

@@ -1,8 +1,11 @@
 package idempotency_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
+	"github.com/cenkalti/backoff/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -20,5 +23,13 @@ func TestAReplyGoesToTheReplyToWithTheRequestsCorrelation(t *testing.T) {
 			string(message.Publishing.Body) != "yes" || message.Publishing.Type != "answer" {
 			t.Errorf("the reply is %+v", message)
 		}
+	}
+}
+
+// A direct reply-to is no queue: RabbitMQ delivers the reply and returns it, both.
+func TestADirectReplyToIsRefused(t *testing.T) {
+	_, err := idempotency.Reply(amqp.Delivery{ReplyTo: "amq.rabbitmq.reply-to.g1h2AA", MessageId: "m"}, amqp.Publishing{})
+	if permanent := new(backoff.PermanentError); !errors.As(err, &permanent) || !strings.Contains(err.Error(), "name a queue") {
+		t.Errorf("error %v", err)
 	}
 }

@@ -144,7 +144,8 @@
 //
 //	malformed    does not follow the wire format; could not be judged
 //	foreign      carries another ledger's identity; could not be judged
-//	not-allowed  committed, but its target is not on the allow-list, or is one of the
+//	not-allowed  committed, but its target is not on the allow-list, is a direct reply-to
+//	             (which RabbitMQ delivers to and returns, both), or is one of the
 //	             verifier's own queues
 //	refused      committed, but the broker refuses it at its target for good
 //	unroutable   committed, but its target was missing for too long

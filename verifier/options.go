@@ -260,7 +260,8 @@ func (l allowList) permits(s wire.Staged) bool {
 }
 
 func (l allowList) permitsTarget(t bridge.Target) bool {
-	if t.Exchange == "" && l.own[t.RoutingKey] || t.Exchange != "" && t.Exchange == l.exchange {
+	own := t.Exchange == "" && l.own[t.RoutingKey] || t.Exchange != "" && t.Exchange == l.exchange
+	if own || t.DirectReply() {
 		return false
 	}
 	for _, p := range l.patterns {

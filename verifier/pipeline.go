@@ -6,6 +6,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
@@ -122,13 +123,20 @@ func (s *session) committed(messages ...*message) {
 		}
 		m.committed, m.judged = true, now
 		if !s.allow.permits(m.staged) {
-			s.deadLetter(m, deathReason{wire.DeadNotAllowed, m.staged.Target().String() + " is not on the allow-list"})
+			s.deadLetter(m, deathReason{wire.DeadNotAllowed, notAllowed(m.staged.Target())})
 			continue
 		}
 		if m.line == nil || m.line.ready(m) {
 			s.forwarder.publish(m.toTarget())
 		}
 	}
+}
+
+func notAllowed(to bridge.Target) string {
+	if to.DirectReply() {
+		return to.String() + " is a direct reply-to, where nobody could tell whether the message arrived; the asker must name a queue"
+	}
+	return to.String() + " is not on the allow-list"
 }
 
 // drop ends a message whose transaction has rolled back; a copy of it may be kept.

@@ -35,7 +35,7 @@
 //	                      put back only where the verifier is told to
 //
 // Everything else stays in its place: body, content-type and content-encoding, correlation-id,
-// reply-to (but not direct reply-to), priority, timestamp, type, app-id, headers of any AMQP
+// reply-to (but not direct reply-to, which is no target either), priority, timestamp, type, app-id, headers of any AMQP
 // type, trace context. Other names that begin with x-bridge- are reserved. The verifier removes
 // them, and the headers that queues add (x-death, x-delivery-count and the like).
 //

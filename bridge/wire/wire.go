@@ -214,6 +214,14 @@ func validate(m bridge.Message) error {
 	if p.ReplyTo == "amq.rabbitmq.reply-to" {
 		return errors.New("field Publishing.ReplyTo: direct reply-to works on the sender's own channel only; name a queue")
 	}
+	if m.Target().DirectReply() {
+		return errors.New("field RoutingKey: a direct reply-to is no queue, and nobody could tell whether the message arrived; name a queue")
+	}
+	for _, key := range (Staged{Message: m}).CopyKeys() {
+		if (bridge.Target{Exchange: m.Exchange, RoutingKey: key}).DirectReply() {
+			return errors.New("header CC or BCC: a direct reply-to is no queue; name queues")
+		}
+	}
 	for name := range p.Headers {
 		if strings.HasPrefix(name, headerPrefix) {
 			return fmt.Errorf("header %s: names with %s are reserved", name, headerPrefix)

@@ -145,6 +145,10 @@ func TestAMessageThatCannotBeStagedIsRefused(t *testing.T) {
 		{"long user-id", func(m *bridge.Message) { m.Publishing.UserId = long }, "Publishing.UserId has 256"},
 		{"long app-id", func(m *bridge.Message) { m.Publishing.AppId = long }, "Publishing.AppId has 256"},
 		{"direct reply-to", func(m *bridge.Message) { m.Publishing.ReplyTo = "amq.rabbitmq.reply-to" }, "direct reply-to"},
+		{"a target that is a direct reply-to", func(m *bridge.Message) { m.Exchange, m.RoutingKey = "", "amq.rabbitmq.reply-to.g1h2AA" }, "field RoutingKey: a direct reply-to"},
+		{"a copy to a direct reply-to", func(m *bridge.Message) {
+			m.Exchange, m.Publishing.Headers["CC"] = "", []any{"amq.rabbitmq.reply-to.g1h2AA"}
+		}, "header CC or BCC: a direct reply-to"},
 		{"reserved header", func(m *bridge.Message) { m.Publishing.Headers["x-bridge-mine"] = "" }, "header x-bridge-mine: names with x-bridge- are reserved"},
 		{"long header name", func(m *bridge.Message) { m.Publishing.Headers[long] = "" }, "header name of 256 bytes"},
 		{"long header name, nested", func(m *bridge.Message) {
