@@ -64,11 +64,22 @@ func (a *attempt) run(ctx context.Context, d amqp.Delivery) error {
 	if err != nil {
 		return idempotency.NotDone(backoff.Permanent(fmt.Errorf("%w: %w", email.ErrRefused, err)))
 	}
-	a.failed = 0
-	n, err := g.statuses.begin(ctx, d.MessageId, e.Recipients())
-	if err != nil {
+	n, err := g.statuses.begin(ctx, d.MessageId, e.Recipients(), a.failed)
+	switch {
+	case errors.Is(err, errSentBefore):
+		g.log.Warn("e-mail is not sent again", "message_id", d.MessageId, "reason", err)
+		return nil
+	case errors.Is(err, errBegun):
+		a.count(doubtful)
+		g.log.Error("e-mail is doubtful", "message_id", d.MessageId, "reason", err)
+		return err
+	case err != nil:
+		if n > 0 {
+			a.failed = n
+		}
 		return idempotency.NotDone(err)
 	}
+	a.failed = 0
 	until, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(g.end, func() { cancel(context.Cause(g.end)) })()

@@ -35,7 +35,7 @@ type config struct {
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
 	Queue    string            `default:"emails" desc:"the queue of e-mails; what cannot be sent goes to the queue with .dead behind this name"`
-	Prefetch environment.Count `default:"100" desc:"how many messages are held at once, those among them that wait for another attempt; bounds the memory together with EMAIL_MAX_BYTES"`
+	Prefetch environment.Count `default:"100" desc:"how many messages are held at once, those among them that wait for another attempt; EMAIL_MAX_HELD_BYTES bounds their bytes"`
 
 	SMTP struct {
 		Host         string            `desc:"the mail server's name; required to send"`
@@ -60,6 +60,7 @@ type config struct {
 
 	Max struct {
 		Bytes      size              `default:"10485760" desc:"the largest message that is an e-mail, in bytes, attachments in base64"`
+		HeldBytes  size              `split_words:"true" default:"67108864" desc:"how many bytes of messages are held at once, or one larger message; the rest goes back to the queue and comes again. Beside it the gateway needs about six times EMAIL_MAX_BYTES for each of EMAIL_SMTP_SESSIONS"`
 		Recipients environment.Count `default:"50" desc:"to how many one e-mail may go"`
 	}
 

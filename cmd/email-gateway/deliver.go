@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -22,9 +23,10 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) {
 	a := &attempt{gateway: g}
 	ctx, cancel := context.WithTimeoutCause(ctx, g.config.Hold.Duration(), errHeld)
 	defer cancel()
-	if _, err := g.parse(d); err == nil {
+	if g.sendable(d) {
 		// Nothing is started without a session in which to send, so that a mail server
 		// that is away for hours counts against no e-mail, and leaves none in doubt.
+		var err error
 		if a.session, err = g.sessions.take(ctx); err != nil {
 			g.metrics.outcome(handedBack)
 			log.Info("e-mail handed back", "reason", err)
@@ -36,6 +38,9 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) {
 	a.release()
 	switch {
 	case errors.Is(err, idempotency.ErrHandedBack), errors.Is(err, idempotency.ErrLeftUnacked):
+		if a.failed > 0 { // without this note the next run takes the row for a run under way
+			g.note(ctx, d.MessageId, a.failed, retrying, err)
+		}
 		g.metrics.outcome(handedBack)
 		log.Info("e-mail handed back", "reason", err)
 	case err != nil:
@@ -44,6 +49,15 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) {
 		g.metrics.outcome(duplicate)
 		log.Info("e-mail is a duplicate")
 	}
+}
+
+// sendable tells whether a message is an e-mail. No more messages are decoded at once than
+// e-mails are sent, as a decoded one takes several times its bytes.
+func (g *gateway) sendable(d amqp.Delivery) bool {
+	g.parsing <- struct{}{}
+	defer func() { <-g.parsing }()
+	_, err := g.parse(d)
+	return err == nil
 }
 
 // parse makes an e-mail of a message, or says with email.ErrRefused why there is none.
@@ -56,7 +70,8 @@ func (g *gateway) parse(d amqp.Delivery) (*email.Email, error) {
 }
 
 // findOut resolves what the statuses can tell: a process that died between the two
-// commits, that of the status and that of the inbox.
+// commits, that of the status and that of the inbox. A run that only seemed dead does no harm:
+// begin lets one run in.
 func (g *gateway) findOut(ctx context.Context, p idempotency.Pending) (idempotency.Verdict, error) {
 	is, err := g.statuses.get(ctx, p.Key)
 	switch {
@@ -72,6 +87,9 @@ func (g *gateway) findOut(ctx context.Context, p idempotency.Pending) (idempoten
 		}
 		return idempotency.Unknown, err
 	case is == doubtful:
+		return idempotency.Unknown, nil
+	case is == "" && time.Since(p.Since) > g.config.Retention.Duration():
+		// The row may have said 'sent', and may have been purged, or lost with a backup.
 		return idempotency.Unknown, nil
 	}
 	return idempotency.NotDoneYet, nil // no run has got to the mail server since

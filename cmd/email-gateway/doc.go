@@ -31,6 +31,11 @@
 //
 // The other doubtful ones are those whose text and its end, a line with a dot, have
 // left, without an answer of the mail server: package transport tells the moments.
+//
+// Of two runs of one e-mail only one gets past the row: a run begins only where the row says that
+// nothing is under way and nothing was sent. So a gateway that was frozen, and taken for dead,
+// sends nothing twice.
+//
 // What is doubtful is not sent again before an operator says so: doubtful list, and
 // then doubtful sent or doubtful retry. It helps to look for the e-mail's Message-ID in the
 // mail server's log: it is the message's ID with the sender's domain, also when the
@@ -39,7 +44,8 @@
 // # What it keeps
 //
 // The table email_gateway has one row for each message: its ID, the recipients'
-// addresses, the status, attempts, the last error and the times, for EMAIL_RETENTION.
+// addresses, the status, attempts, the last error and the times, for EMAIL_RETENTION, and
+// for as long as the inbox is not done with the message.
 // An e-mail itself is kept nowhere but in queues, unless it is doubtful: then the
 // inbox has it until an operator has decided. Logs and metrics have no addresses, and
 // nothing of an e-mail but its message's ID.

@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/twoqueue/twoqueue/cmd/email-gateway/internal/email"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
 	"github.com/twoqueue/twoqueue/idempotency"
@@ -60,33 +60,29 @@ type row struct {
 	Error    string    `json:"error"`
 }
 
-// page is how many rows are read at once.
-const page = 100
-
 func list(ctx context.Context, c *config, asJSON bool, stdout, stderr io.Writer) error {
 	db, err := database.Open(ctx, c.Database.URL)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	guard, _, err := open(ctx, c, db, c.Log.Logger(stderr), nil)
+	guard, statuses, err := open(ctx, c, db, c.Log.Logger(stderr), nil)
 	if err != nil {
+		return err
+	}
+	if _, err := guard.CountPending(ctx, db.DB.DB); err != nil { // makes overdue e-mails doubtful
 		return err
 	}
 	rows := []row{}
 	for _, state := range []idempotency.State{idempotency.Doubtful, idempotency.Failed} {
-		for after := ""; ; {
-			found, err := guard.Pending(ctx, db.DB.DB, state, after, page)
-			if err != nil {
-				return err
-			}
-			for _, p := range found {
-				rows = append(rows, newRow(p, c.limits()))
-				after = p.Key
-			}
-			if len(found) < page {
-				break
-			}
+		err := statuses.eachPending(ctx, state, func(p driver.Pending) { rows = append(rows, newRow(p)) })
+		if err != nil {
+			return fmt.Errorf("list %s e-mails: %w", state, err)
+		}
+	}
+	for i := range rows {
+		if rows[i].To, err = statuses.recipients(ctx, rows[i].ID); err != nil {
+			return err
 		}
 	}
 	if asJSON {
@@ -95,15 +91,13 @@ func list(ctx context.Context, c *config, asJSON bool, stdout, stderr io.Writer)
 	return write(stdout, rows)
 }
 
-func newRow(p idempotency.Pending, limits email.Limits) row {
-	r := row{ID: p.Key, State: string(p.State), Attempts: p.Attempts, Since: p.Since.UTC(), To: []string{}, Error: p.Error}
+func newRow(p driver.Pending) row {
+	r := row{ID: p.Key, State: string(p.State), Attempts: p.Attempts, Since: p.Since.UTC(), Error: p.Error}
 	if p.Error == "" {
 		r.Error = errUnheard.Error()
 	}
 	if !p.Stored {
 		r.Error += "; the message is still in the queue"
-	} else if e, err := email.Parse(p.Message.Body, limits); err == nil {
-		r.To = e.Recipients()
 	}
 	return r
 }
@@ -122,8 +116,8 @@ func write(stdout io.Writer, rows []row) error {
 	return w.Flush()
 }
 
-// decide tells the guard what the operator knows. The status of an e-mail that is to
-// be sent again is left to the gateway that sends it: only it knows what it has begun.
+// decide tells the guard what the operator knows. An e-mail that is to be sent again gets its
+// status first. If the command dies before the guard knows, findOut releases the e-mail.
 func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, stderr io.Writer) error {
 	db, err := database.Open(ctx, c.Database.URL)
 	if err != nil {
@@ -135,6 +129,9 @@ func decide(ctx context.Context, c *config, id string, wasSent bool, stdout, std
 		return err
 	}
 	if !wasSent {
+		if err := statuses.release(ctx, id); err != nil {
+			return err
+		}
 		if err := guard.Retry(ctx, db.DB.DB, id); err != nil {
 			return err
 		}

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/endpoints"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
@@ -41,7 +43,7 @@ func newMetrics(g *gateway) *metrics {
 	for _, outcome := range []status{sent, duplicate, doubtful, refused, failed, handedBack} {
 		m.emails.WithLabelValues(string(outcome)) // they are there from the start
 	}
-	m.registry.MustRegister(m.emails, m.attempts, m.duration, m.held, &pendingCollector{g},
+	m.registry.MustRegister(m.emails, m.attempts, m.duration, m.held, &pendingCollector{end: g.end, statuses: g.statuses},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -51,9 +53,24 @@ func (m *metrics) attempt(result string) { m.attempts.WithLabelValues(result).In
 func (m *metrics) took(d time.Duration)  { m.duration.Observe(d.Seconds()) }
 func (m *metrics) hold() (letGo func())  { m.held.Inc(); return m.held.Dec }
 
-// pendingCollector asks the inbox at each scrape: the truth is there, whichever
-// gateway has left it.
-type pendingCollector struct{ gateway *gateway }
+// pendingCollector counts in the inbox: the truth is there, whichever gateway has left it. It
+// changes nothing there, and counts once in countEvery: scrapes have no login.
+type pendingCollector struct {
+	end      context.Context
+	statuses *statuses
+
+	mu     sync.Mutex
+	at     time.Time
+	counts map[driver.State]int64
+	err    error
+}
+
+const (
+	// countEvery is how long a count is given again.
+	countEvery = 10 * time.Second
+	// askPatience is how long a scrape may wait for the database.
+	askPatience = 2 * time.Second
+)
 
 var pendingDesc = prometheus.NewDesc("email_gateway_pending",
 	"E-mails that the inbox has not done with, by state; doubtful and failed ones wait for an operator.", []string{"state"}, nil)
@@ -61,9 +78,7 @@ var pendingDesc = prometheus.NewDesc("email_gateway_pending",
 func (p *pendingCollector) Describe(descs chan<- *prometheus.Desc) { descs <- pendingDesc }
 
 func (p *pendingCollector) Collect(values chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(p.gateway.end, askPatience)
-	defer cancel()
-	counts, err := p.gateway.guard.CountPending(ctx, p.gateway.db.DB.DB)
+	counts, err := p.get()
 	if err != nil {
 		values <- prometheus.NewInvalidMetric(pendingDesc, err)
 		return
@@ -73,8 +88,17 @@ func (p *pendingCollector) Collect(values chan<- prometheus.Metric) {
 	}
 }
 
-// askPatience is how long a scrape may wait for the database.
-const askPatience = 2 * time.Second
+func (p *pendingCollector) get() (map[driver.State]int64, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.at) >= countEvery {
+		ctx, cancel := context.WithTimeout(p.end, askPatience)
+		defer cancel()
+		p.counts, p.err = p.statuses.countPending(ctx)
+		p.at = time.Now()
+	}
+	return p.counts, p.err
+}
 
 // ready returns nil if e-mails can be sent.
 func (g *gateway) ready(ctx context.Context) error {

@@ -13,7 +13,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 	"github.com/twoqueue/twoqueue/idempotency"
@@ -25,11 +24,12 @@ type gateway struct {
 	log      *slog.Logger
 	db       *database.Database
 	broker   *bridge.Broker
-	inbox    driver.Inbox
 	guard    *idempotency.Guard
 	statuses *statuses
 	sessions *sessions
 	metrics  *metrics
+	room     *room
+	parsing  chan struct{} // a token for each e-mail that is decoded
 
 	end       context.Context // done when the time to drain is over: then no mail server is waited for
 	consuming atomic.Bool
@@ -44,7 +44,8 @@ var errNotDrained = errors.New("not drained in time; what was being sent is perh
 func work(ctx context.Context, c *config, stderr io.Writer) error {
 	end, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
-	g := &gateway{config: c, log: c.Log.Logger(stderr), end: end, unwritten: make(chan struct{}, 1)}
+	g := &gateway{config: c, log: c.Log.Logger(stderr), end: end, unwritten: make(chan struct{}, 1),
+		room: &room{most: int(c.Max.HeldBytes)}, parsing: make(chan struct{}, c.SMTP.Sessions)}
 	transit.Warn(g.log, prefix, c.Database.URL, c.AMQP.URL)
 	mail, err := c.server()
 	if err != nil {
@@ -100,14 +101,13 @@ func open(ctx context.Context, c *config, db *database.Database, log *slog.Logge
 	if err != nil {
 		return nil, nil, err
 	}
-	statuses := &statuses{db.DB}
+	statuses := &statuses{db.DB, inbox}
 	if err := statuses.check(ctx); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", bridge.ErrNoSchema, err)
 	}
 	options := c.options(log)
 	options.HandBack = g == nil // no command but the gateway takes deliveries
 	if g != nil {
-		g.inbox = inbox
 		options.DeadLetter, options.FindOut = g.bury, g.findOut
 	}
 	guard, err := idempotency.New(inbox, consumer, &options)
@@ -182,6 +182,7 @@ func (g *gateway) session(ctx context.Context) (began bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	conn.BoundReadAhead(readAhead)
 	ch, err := conn.Channel()
 	if err != nil {
 		conn.Close()
@@ -211,13 +212,25 @@ func (g *gateway) session(ctx context.Context) (began bool, err error) {
 	defer g.consuming.Store(false)
 	g.log.Info("consumer session started", "queue", g.config.Queue)
 	for d := range deliveries {
-		session.Go(func() { g.deliver(holding, d) })
+		conn.Received(d)
+		leave := g.room.take(d)
+		if leave == nil {
+			g.log.Info("e-mail goes back, since there is no room for it", "message_id", d.MessageId, "bytes", len(d.Body))
+			continue
+		}
+		session.Go(func() {
+			defer leave()
+			g.deliver(holding, d)
+		})
 	}
 	if err := conn.Err(); err != nil {
 		return true, err
 	}
 	return true, errors.New("the broker has ended the consumer")
 }
+
+// readAhead is how many bytes of bodies the connection reads before the gateway takes them.
+const readAhead = 1 << 20
 
 var errSessionOver = errors.New("consumer session is over")
 

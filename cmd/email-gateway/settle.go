@@ -10,7 +10,6 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // How often statuses are settled: soon after the start and after a status could not be
@@ -28,7 +27,7 @@ func (g *gateway) settle(ctx context.Context) {
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval, pauses.Multiplier, pauses.MaxInterval = settleSoon, 2, settleSeldom
 	for {
-		settled, err := g.statuses.settle(ctx, g.inbox)
+		settled, err := g.statuses.settle(ctx)
 		for _, id := range settled {
 			g.log.Info("e-mail was sent; its status says so now", "message_id", id)
 		}
@@ -68,14 +67,14 @@ func (g *gateway) write(ctx context.Context, id string, now status, write func(c
 
 // settle notes as sent what is not known to be, but is done by the inbox, and returns
 // its IDs. Done is for ever: what is claimed and not pending is not begun again.
-func (s *statuses) settle(ctx context.Context, inbox driver.Inbox) (settled []string, err error) {
+func (s *statuses) settle(ctx context.Context) (settled []string, err error) {
 	for after := ""; ; {
 		ids, err := s.open(ctx, after)
 		if err != nil {
 			return settled, fmt.Errorf("list open statuses: %w", err)
 		}
 		for _, id := range ids {
-			done, err := s.settleOne(ctx, inbox, id)
+			done, err := s.settleOne(ctx, id)
 			if err != nil {
 				return settled, fmt.Errorf("settle status: %w", err)
 			}
@@ -103,9 +102,9 @@ WHERE message_id > ? AND status IN ('sending', 'doubtful') ORDER BY message_id`)
 	return firstIDs(rows, settleBatch)
 }
 
-func (s *statuses) settleOne(ctx context.Context, inbox driver.Inbox, id string) (done bool, err error) {
+func (s *statuses) settleOne(ctx context.Context, id string) (done bool, err error) {
 	err = s.inTx(ctx, func(tx *sqlx.Tx) error {
-		claimed, pending, err := inbox.LookUp(ctx, bridge.SQL(tx), consumer, id)
+		claimed, pending, err := s.inbox.LookUp(ctx, bridge.SQL(tx), consumer, id)
 		done = claimed && pending == nil
 		return err
 	})

@@ -6,10 +6,14 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // tables are the migrations of the statuses' table, one folder for each database.
@@ -37,32 +41,67 @@ const (
 // longestError is how much of an error a row keeps, in characters.
 const longestError = 1000
 
-// statuses is the table of e-mails. It has the recipients' addresses, and nothing
-// else of what an e-mail says.
-type statuses struct{ db *sqlx.DB }
+// statuses is the table of e-mails, beside the inbox. The table has the recipients' addresses, and
+// nothing else of an e-mail.
+type statuses struct {
+	db    *sqlx.DB
+	inbox driver.Inbox
+}
+
+// errBegun: another run has begun to send the e-mail, and its result is not known. errSentBefore:
+// its result is that the e-mail was sent.
+var (
+	errBegun      = errors.New("another run has begun to send it, and may have sent it")
+	errSentBefore = errors.New("it was sent before")
+)
 
 // begin notes that a run begins to send, and returns its number, by which end knows
 // it: the e-mail's attempts so far. They begin anew after a dead-lettering.
-func (s *statuses) begin(ctx context.Context, id string, recipients []string) (attempt int, err error) {
+//
+// Of two runs that begin at once, or of which one was frozen for a while, only one gets past
+// begin: a row that says 'sending', 'doubtful' or 'sent' lets no other in. The exception is the
+// run with the number notDone of the same attempt, 0 for none: it was certainly not done, and its
+// end may be unwritten. With an error the number is not 0 if the commit may have happened.
+func (s *statuses) begin(ctx context.Context, id string, recipients []string, notDone int) (attempt int, err error) {
 	err = s.inTx(ctx, func(tx *sqlx.Tx) error {
 		at := timestamp()
 		// MySQL assigns from left to right.
 		changed, err := s.exec(ctx, tx, `UPDATE email_gateway SET
 attempts = CASE WHEN status IN ('refused', 'failed') THEN 1 ELSE attempts + 1 END,
-status = ?, recipients = ?, changed_at = ? WHERE message_id = ?`, sending, strings.Join(recipients, ", "), at, id)
-		if err == nil && changed == 0 {
-			_, err = s.exec(ctx, tx, `INSERT INTO email_gateway (message_id, status, recipients, attempts, error, first_at, changed_at)
-VALUES (?, ?, ?, 1, '', ?, ?)`, id, sending, strings.Join(recipients, ", "), at, at)
-		}
+status = ?, recipients = ?, changed_at = ?
+WHERE message_id = ? AND (status IN ('retrying', 'refused', 'failed') OR status = 'sending' AND attempts = ?)`,
+			sending, strings.Join(recipients, ", "), at, id, notDone)
 		if err != nil {
 			return err
+		}
+		if changed == 0 {
+			if err := s.first(ctx, tx, id, recipients, at); err != nil {
+				return err
+			}
 		}
 		return tx.GetContext(ctx, &attempt, tx.Rebind(`SELECT attempts FROM email_gateway WHERE message_id = ?`), id)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("note attempt: %w", err)
+		return attempt, fmt.Errorf("note attempt: %w", err)
 	}
 	return attempt, nil
+}
+
+// first inserts the row of an e-mail that has none. Of two that do so at once one fails.
+func (s *statuses) first(ctx context.Context, tx *sqlx.Tx, id string, recipients []string, at time.Time) error {
+	var is status
+	err := tx.GetContext(ctx, &is, tx.Rebind(`SELECT status FROM email_gateway WHERE message_id = ?`), id)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		_, err = s.exec(ctx, tx, `INSERT INTO email_gateway (message_id, status, recipients, attempts, error, first_at, changed_at)
+VALUES (?, ?, ?, 1, '', ?, ?)`, id, sending, strings.Join(recipients, ", "), at, at)
+		return err
+	case err != nil:
+		return err
+	case is == sent:
+		return errSentBefore
+	}
+	return errBegun
 }
 
 // end notes what has come of a run, unless a later one has begun.
@@ -126,6 +165,39 @@ func (s *statuses) get(ctx context.Context, id string) (status, error) {
 	return is, nil
 }
 
+// recipients returns the addresses in an e-mail's row, none without a row.
+func (s *statuses) recipients(ctx context.Context, id string) ([]string, error) {
+	var text string
+	err := s.db.GetContext(ctx, &text, s.db.Rebind(`SELECT recipients FROM email_gateway WHERE message_id = ?`), id)
+	switch {
+	case errors.Is(err, sql.ErrNoRows), err == nil && text == "":
+		return []string{}, nil
+	case err != nil:
+		return nil, fmt.Errorf("look up recipients: %w", err)
+	}
+	return strings.Split(text, ", "), nil
+}
+
+// release lets an operator's decision be carried out: the e-mail may be begun again. It changes
+// only the row of an e-mail that the inbox has as doubtful or failed.
+func (s *statuses) release(ctx context.Context, id string) error {
+	return s.inTx(ctx, func(tx *sqlx.Tx) error {
+		if _, err := s.inbox.DoubtOverdue(ctx, bridge.SQL(tx), consumer); err != nil {
+			return err
+		}
+		_, p, err := s.inbox.LookUp(ctx, bridge.SQL(tx), consumer, id)
+		if err != nil || p == nil || p.State != driver.Doubtful && p.State != driver.Failed {
+			return err // the guard says why it does not retry
+		}
+		_, err = s.exec(ctx, tx, `UPDATE email_gateway SET status = ?, changed_at = ?
+WHERE message_id = ? AND status IN ('sending', 'doubtful')`, retrying, timestamp(), id)
+		if err != nil {
+			return fmt.Errorf("note that it is %s: %w", retrying, err)
+		}
+		return nil
+	})
+}
+
 // check tells whether the table is there.
 func (s *statuses) check(ctx context.Context) error {
 	_, err := s.get(ctx, "")
@@ -135,11 +207,16 @@ func (s *statuses) check(ctx context.Context) error {
 // purgeBatch is how many rows one statement deletes at most.
 const purgeBatch = 500
 
-// purge deletes what has not changed since a time, but for what is not resolved.
+// purge deletes the rows that have not changed since a time, except unresolved ones and those of
+// pending messages: without its row, an e-mail that was sent looks as if it never was.
 func (s *statuses) purge(ctx context.Context, before time.Time) error {
-	for {
+	pending, err := s.pending(ctx)
+	if err != nil {
+		return fmt.Errorf("purge statuses: %w", err)
+	}
+	for after := ""; ; {
 		rows, err := s.db.QueryxContext(ctx, s.db.Rebind(`SELECT message_id FROM email_gateway
-WHERE changed_at < ? AND status NOT IN ('sending', 'doubtful') ORDER BY changed_at`), before)
+WHERE changed_at < ? AND status NOT IN ('sending', 'doubtful') AND message_id > ? ORDER BY message_id`), before, after)
 		if err != nil {
 			return fmt.Errorf("purge statuses: %w", err)
 		}
@@ -150,12 +227,62 @@ WHERE changed_at < ? AND status NOT IN ('sending', 'doubtful') ORDER BY changed_
 		if len(ids) == 0 {
 			return nil
 		}
-		query, args, err := sqlx.In(`DELETE FROM email_gateway WHERE message_id IN (?)`, ids)
+		after = ids[len(ids)-1]
+		ids = slices.DeleteFunc(ids, func(id string) bool { return pending[id] })
+		if len(ids) == 0 {
+			continue
+		}
+		query, args, err := sqlx.In(`DELETE FROM email_gateway WHERE changed_at < ? AND message_id IN (?)`, before, ids)
 		if err == nil {
 			_, err = s.exec(ctx, s.db, query, args...)
 		}
 		if err != nil {
 			return fmt.Errorf("purge statuses: %w", err)
+		}
+	}
+}
+
+// pending returns the IDs that the inbox is not done with.
+func (s *statuses) pending(ctx context.Context) (map[string]bool, error) {
+	ids := make(map[string]bool)
+	for _, state := range pendingStates {
+		err := s.eachPending(ctx, state, func(p driver.Pending) { ids[p.Key] = true })
+		if err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+// countPending tells how many messages the inbox is not done with, by state.
+func (s *statuses) countPending(ctx context.Context) (counts map[driver.State]int64, err error) {
+	err = s.inTx(ctx, func(tx *sqlx.Tx) (err error) {
+		counts, err = s.inbox.CountPending(ctx, bridge.SQL(tx), consumer)
+		return err
+	})
+	return counts, err
+}
+
+// page is how many pending messages are listed at once.
+const page = 100
+
+// eachPending calls do for each pending message in a state. It reads none of the messages.
+func (s *statuses) eachPending(ctx context.Context, state driver.State, do func(driver.Pending)) error {
+	for after := ""; ; {
+		var found []driver.Pending
+		err := s.inTx(ctx, func(tx *sqlx.Tx) (err error) {
+			found, err = s.inbox.ListPending(ctx, bridge.SQL(tx), consumer, state, after, page)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, p := range found {
+			do(p)
+			after = p.Key
+		}
+		if len(found) < page {
+			return nil
 		}
 	}
 }

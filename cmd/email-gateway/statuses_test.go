@@ -13,6 +13,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/idempotency"
 )
 
 const anID = "01936f5e-7b1c-7cc0-9a3b-0a1b2c3d4e5f"
@@ -37,7 +39,7 @@ func statusesIn(t *testing.T, address string) (*statuses, driver.Inbox) {
 	must(t, errors.Join(db.MigrateInbox(t.Context()), db.MigrateTables(t.Context(), tables, part)))
 	inbox, err := db.Inbox(t.Context())
 	must(t, err)
-	return &statuses{db.DB}, inbox
+	return &statuses{db.DB, inbox}, inbox
 }
 
 func (s *statuses) want(t *testing.T, want status) {
@@ -47,9 +49,10 @@ func (s *statuses) want(t *testing.T, want status) {
 	}
 }
 
+// mustBegin begins a run after one that was not done, if there was one.
 func (s *statuses) mustBegin(t *testing.T, want int) {
 	t.Helper()
-	if n, err := s.begin(t.Context(), anID, []string{"ann@example.org"}); err != nil || n != want {
+	if n, err := s.begin(t.Context(), anID, []string{"ann@example.org"}, want-1); err != nil || n != want {
 		t.Fatalf("attempt %d, %v; want %d", n, err, want)
 	}
 	s.want(t, sending)
@@ -117,7 +120,7 @@ func TestOnlyWhatTheInboxIsDoneWithIsSettled(t *testing.T) {
 			return err
 		}))
 		must(t, err)
-		settled, err := s.settle(t.Context(), inbox)
+		settled, err := s.settle(t.Context())
 		if err != nil || (len(settled) == 1) != (c.want != c.was) {
 			t.Errorf("%+v: settled %v, %v", c, settled, err)
 		}
@@ -143,7 +146,104 @@ VALUES (?, 'sending', '', 1, '', ?, ?)`, id, timestamp(), timestamp())
 		return nil
 	})
 	must(t, err)
-	if settled, err := s.settle(t.Context(), inbox); err != nil || len(settled) != n {
+	if settled, err := s.settle(t.Context()); err != nil || len(settled) != n {
 		t.Errorf("%d are settled, not %d; %v", len(settled), n, err)
+	}
+}
+
+// Of two runs only one is let in, however late the other is: it may have been frozen for longer
+// than the guard waits.
+func TestARunBeginsOnlyWhereNoOtherMayHaveSent(t *testing.T) {
+	for was, want := range map[status]error{"": nil, retrying: nil, refused: nil, failed: nil, sending: errBegun, doubtful: errBegun, sent: errSentBefore} {
+		s, _ := newStatuses(t)
+		if was != "" {
+			s.mustBegin(t, 1)
+			must(t, s.end(t.Context(), anID, 1, was, nil))
+		}
+		if _, err := s.begin(t.Context(), anID, nil, 0); !errors.Is(err, want) {
+			t.Errorf("begin of an e-mail that is %q: %v, want %v", was, err, want)
+		}
+		if want != nil {
+			s.want(t, was)
+		}
+	}
+	s, _ := newStatuses(t)
+	s.mustBegin(t, 1)
+	s.mustBegin(t, 2) // it knows that the first was not done, although its end is unwritten
+	if _, err := s.begin(t.Context(), anID, nil, 1); !errors.Is(err, errBegun) {
+		t.Errorf("a run that knows of an earlier one only: %v", err)
+	}
+}
+
+// addPending claims anID and leaves it pending.
+func addPending(t *testing.T, s *statuses, state driver.State) {
+	t.Helper()
+	must(t, s.inTx(t.Context(), func(tx *sqlx.Tx) error {
+		_, err := s.inbox.Claim(t.Context(), bridge.SQL(tx), consumer, anID)
+		if err == nil {
+			_, err = s.inbox.AddPending(t.Context(), bridge.SQL(tx), consumer, driver.Pending{Key: anID, State: state, Run: "r", Attempts: 1}, time.Hour)
+		}
+		return err
+	}))
+}
+
+// A gateway died between 'sent' and the inbox's commit, and none ran for EMAIL_RETENTION.
+func TestAnEmailThatWasSentIsNotSentAgainAfterTheRetention(t *testing.T) {
+	for _, state := range pendingStates {
+		s, _ := newStatuses(t)
+		s.mustBegin(t, 1)
+		must(t, s.end(t.Context(), anID, 1, sent, nil))
+		addPending(t, s, state)
+		must(t, s.purge(t.Context(), timestamp().Add(time.Hour)))
+		s.want(t, sent)
+	}
+	s, _ := newStatuses(t)
+	s.mustBegin(t, 1)
+	must(t, s.end(t.Context(), anID, 1, sent, nil))
+	must(t, s.purge(t.Context(), timestamp().Add(time.Hour)))
+	s.want(t, "")
+}
+
+func TestAnOldEmailWithoutAStatusIsNotKnownToBeUnsent(t *testing.T) {
+	s, _ := newStatuses(t)
+	g := &gateway{config: &config{Retention: environment.Span(2 * time.Hour)}, statuses: s}
+	for age, want := range map[time.Duration]idempotency.Verdict{time.Hour: idempotency.NotDoneYet, 3 * time.Hour: idempotency.Unknown} {
+		verdict, err := g.findOut(t.Context(), idempotency.Pending{Key: anID, Since: time.Now().Add(-age)})
+		if err != nil || verdict != want {
+			t.Errorf("%v old: verdict %v, %v; want %v", age, verdict, err, want)
+		}
+	}
+}
+
+// A scrape changes nothing in the inbox, and asks it seldom.
+func TestAScrapeCountsOnly(t *testing.T) {
+	s, _ := newStatuses(t)
+	addPending(t, s, driver.Started)
+	_, err := s.exec(t.Context(), s.db, `UPDATE bridge_inbox_pending SET due_ms = 0`)
+	must(t, err)
+	collector := &pendingCollector{end: t.Context(), statuses: s}
+	for range 3 {
+		counts, err := collector.get()
+		if err != nil || counts[driver.Started] != 1 || counts[driver.Doubtful] != 0 {
+			t.Fatalf("counts %v, %v", counts, err)
+		}
+		_, err = s.exec(t.Context(), s.db, `DELETE FROM bridge_inbox_pending`) // the next count is not yet due
+		must(t, err)
+	}
+	collector.at = time.Now().Add(-countEvery)
+	if counts, err := collector.get(); err != nil || len(counts) != 0 {
+		t.Errorf("counts %v, %v", counts, err)
+	}
+}
+
+// A retry lets an e-mail be sent only if the inbox does not have it under way.
+func TestARetryReleasesOnlyWhatIsDoubtfulOrFailed(t *testing.T) {
+	for state, want := range map[driver.State]status{driver.Doubtful: retrying, driver.Failed: retrying, driver.Started: doubtful, driver.Ready: doubtful} {
+		s, _ := newStatuses(t)
+		s.mustBegin(t, 1)
+		must(t, s.end(t.Context(), anID, 1, doubtful, nil))
+		addPending(t, s, state)
+		must(t, s.release(t.Context(), anID))
+		s.want(t, want)
 	}
 }

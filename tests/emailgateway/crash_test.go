@@ -2,6 +2,7 @@ package emailgateway_test
 
 import (
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/twoqueue/twoqueue/tests/emailgateway/mailserver"
@@ -134,6 +135,33 @@ func TestAnEmailInDoubtIsNotSentBeforeItsStatusSaysSo(t *testing.T) {
 	w.wantDoubtful("", id)
 	w.decide("sent", id)
 	p.Stop()
+	w.wantTaken(id)
+	w.wantEmpty(queue)
+}
+
+// A gateway that was frozen before it noted that it sends goes on when another gateway has taken
+// it for dead.
+func TestAGatewayThatOnlySeemedDeadSendsNothingTwice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	gate := w.gate("INSERT", "email_gateway", "true")
+	valve, broker := servertest.Through(t, w.amqp)
+	env := []string{"EMAIL_SMTP_TIMEOUT=20s", "EMAIL_SMTP_ANSWER=20s"}
+	first := w.start(append(env, "EMAIL_AMQP_URL="+broker)...)
+	id := w.publish(1)[0]
+	gate.reached(1)
+	first.Signal(syscall.SIGSTOP) // its statement has reached the database
+	valve.Cut()
+	w.overdue()
+	second := w.start(env...)
+	gate.reached(2)
+	first.Signal(syscall.SIGCONT)
+	gate.lift() // waits for the first one's transaction
+	w.wantStatus(id, "sent")
+	w.wantDone(1)
+	w.wantDoubtful("")
+	first.Stop()
+	second.Stop()
 	w.wantTaken(id)
 	w.wantEmpty(queue)
 }
