@@ -2,7 +2,7 @@
 // broker may deliver it more than once.
 //
 //	inbox, err := postgres.OpenInbox(ctx, db) // or sqlserver, mysql, sqlite; migrate.Inbox has made its tables
-//	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetterExchange: true}) // the queue has one
+//	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetter: idempotency.DeadQueue(broker, "emails.dead")})
 //	for d := range idempotency.Until(ctx, deliveries) { // of Consume, with manual acks
 //		err := guard.Handle(ctx, db, d, func(ctx context.Context, tx *sql.Tx) error {
 //			_, err := tx.ExecContext(ctx, `INSERT INTO emails …`, d.Body)
@@ -14,7 +14,8 @@
 //	}
 //	err = channel.Close() // returns what is unacked to the queue
 //
-// It needs no sender and no verifier of this module: any message with an ID will do. The
+// The broker is a *bridge.Broker, or use another of Options' ways for messages that fail for good.
+// The package needs no sender and no verifier of this module: any message with an ID will do. The
 // examples (example_*_test.go in this folder) show a whole receiver, each strategy, and a request
 // with its reply.
 //
@@ -203,11 +204,21 @@
 //
 // # Where dead-lettered messages go
 //
-// The Guard cannot see whether a queue has a dead-letter exchange, and a message that is
-// rejected on a queue without one is lost. So New requires a choice. With
-// Options.DeadLetterExchange the Guard rejects the message and the broker moves it. With
-// Options.DeadLetter it calls a function of yours, and acks only when that has stored the
-// message. With Options.HandBack it hands the message back after a pause, again and again. The
+// New requires a choice. With Options.DeadLetter the Guard calls a function, and acks only when
+// that has stored the message. [DeadQueue] makes one that publishes to a dead queue, with the
+// reason, and waits for the confirm. It is the safest choice, and needs a *bridge.Broker.
+//
+// With Options.DeadLetterExchange the Guard rejects the message and the broker moves it. The Guard
+// cannot see whether the queue has a dead-letter exchange; a message that is rejected on a queue
+// without one is lost. Nor does the broker wait for a confirm by default: it removes the message
+// from the queue at once, and the message is lost if the dead queue is missing, full, or without a
+// leader just then, or if a node stops. Only a quorum queue does better. Declare it with all of
+//
+//	x-dead-letter-exchange, and x-dead-letter-routing-key or a binding that leads to a durable queue
+//	x-dead-letter-strategy  at-least-once
+//	x-overflow              reject-publish, without which the broker ignores the strategy
+//
+// With Options.HandBack the Guard hands the message back after a pause, again and again. The
 // queue's delivery limit may end that; see the next section.
 //
 // # What the queue must be like
@@ -216,7 +227,8 @@
 // too. Beyond its delivery limit it dead-letters the message, or drops it if the queue has no
 // dead-letter exchange. Unless set, the limit is 20 from RabbitMQ 4.0 on, and before that there
 // is none. A long outage of the database could reach the limit. So give the queue a dead-letter
-// exchange and a large positive delivery limit. The limit also stops a message whose handling
+// exchange and a large positive delivery limit. Each end of a channel counts, too, for the
+// messages that it had not acked. The limit also stops a message whose handling
 // kills the process each time, which no code in the process can.
 //
 // Consume with manual acks, on a channel that the client library does not recover by itself.

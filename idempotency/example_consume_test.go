@@ -33,7 +33,7 @@ func Example_consume() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetterExchange: true}) // the queue has one
+	guard, err := idempotency.New(inbox, "mailer", &idempotency.Options{DeadLetterExchange: true}) // see 'Where dead-lettered messages go'
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func Example_requestAndReply() {
 	}
 	defer broker.Close()
 	b := bank{db: db}
-	if b.guard, err = idempotency.New(inbox, "bank", &idempotency.Options{DeadLetterExchange: true}); err != nil {
+	if b.guard, err = idempotency.New(inbox, "bank", &idempotency.Options{DeadLetter: idempotency.DeadQueue(broker, "payments.dead")}); err != nil {
 		log.Fatal(err)
 	}
 	if b.sender, err = sender.New(ledger, broker, nil); err != nil {

@@ -96,12 +96,13 @@ type Options struct {
 
 	// DeadLetterExchange declares that the queue has a dead-letter exchange and
 	// that something is bound to it. Failed messages are then rejected, and the
-	// broker moves them there. On a queue without one they would be lost. The
+	// broker moves them there. On a queue without one they would be lost. By default they may be
+	// lost on the way, too: see 'Where dead-lettered messages go' in the package comment. The
 	// reason is in the log only.
 	DeadLetterExchange bool
 
-	// DeadLetter stores a failed message with the reason: in a table, or by a confirmed
-	// publish. If it returns nil the Guard acks the message; after an error or a panic it hands
+	// DeadLetter stores a failed message with the reason: in a dead queue (DeadQueue), in a table,
+	// or by a confirmed publish of yours. If it returns nil the Guard acks the message; after an error or a panic it hands
 	// it back. The function must not ack or reject d itself. After a crash or a lost ack a
 	// stored message comes again, so it may be stored twice, or be handled after all.
 	DeadLetter func(ctx context.Context, d amqp.Delivery, reason error) error

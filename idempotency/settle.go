@@ -41,6 +41,10 @@ func (g *Guard) ack(d amqp.Delivery) error {
 func (g *Guard) giveUp(caller, ctx context.Context, d amqp.Delivery, reason error) error {
 	err := g.deadLetter(ctx, d, reason)
 	if err != nil && !errors.Is(err, ErrNotAcked) {
+		if !g.opts.HandBack {
+			g.log.Error("message can be neither handled nor dead-lettered, trying again later", "message_id", d.MessageId,
+				"delay", g.opts.MaxDelay, "error", err, "reason", reason)
+		}
 		pause(caller, g.opts.MaxDelay)
 		return g.unfinished(caller, d, fmt.Errorf("%w: %w", err, reason))
 	}
