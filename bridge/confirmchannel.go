@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge/internal/limits"
+	"github.com/twoqueue/twoqueue/bridge/internal/unreadable"
 )
 
 // A confirmChannel is a channel in confirm mode, and does a Publisher's work until it
@@ -237,7 +238,7 @@ func (p *confirmChannel) wasReturned(key publicationKey) bool {
 				p.returns = nil
 				continue
 			}
-			p.returned[publicationKey{r.MessageId, Target{r.Exchange, r.RoutingKey}}]++
+			p.returned[publicationKey{returnedID(r), Target{r.Exchange, r.RoutingKey}}]++
 		default:
 			more = false
 		}
@@ -251,6 +252,15 @@ func (p *confirmChannel) wasReturned(key publicationKey) bool {
 		p.returned[key] = n - 1
 	}
 	return n > 0
+}
+
+// returnedID is the ID of a returned message. A broker that adds headers to what is published
+// may return more than the library can read.
+func returnedID(r amqp.Return) string {
+	if id, ok := r.Headers[unreadable.IDHeader].(string); ok && r.MessageId == "" {
+		return id
+	}
+	return r.MessageId
 }
 
 // end lets no more messages in. Those that are not acked yet are unconfirmed.

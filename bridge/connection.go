@@ -28,7 +28,8 @@ const Product = "twoqueue"
 // than 32 deep in each other, more than 8192 elements in one, more than a frame. RabbitMQ
 // delivers such messages, again and again. A Connection delivers a record in the place of one:
 // without message ID, with the header x-bridge-unreadable, which says why, and with headers and
-// body of the message in its body (wire.OpenDead reads it).
+// body of the message in its body (wire.OpenDead reads it). A receiver must refuse such a
+// message; package idempotency does, unless Options.Key finds a key in it.
 type Connection struct {
 	host  string // and port
 	conn  *amqp.Connection

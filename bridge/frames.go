@@ -74,8 +74,8 @@ func (f *frames) follow(out, p []byte) (_ []byte, bodies int, begins bool) {
 // added bytes are body.
 func (f *frames) release(out []byte) (_ []byte, added int) {
 	payload, maxFrame := f.held[:len(f.held)-1], int(f.max.Load())
-	if why := unreadable.Check(payload, maxFrame); why != nil {
-		out, added = unreadable.AppendRecord(out, [2]byte(f.head[1:3]), payload, maxFrame, why)
+	if id, why := unreadable.Check(payload, maxFrame); why != nil {
+		out, added = unreadable.AppendRecord(out, [2]byte(f.head[1:3]), payload, maxFrame, id, why)
 	} else {
 		out = append(append(out, f.head[:]...), f.held...)
 	}

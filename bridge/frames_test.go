@@ -3,6 +3,7 @@ package bridge
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -150,11 +151,37 @@ func TestAnUnreadableContentHeaderEndsNoConnection(t *testing.T) {
 			if test.replaced {
 				got := d.deliver(test.properties, nil)
 				if why, _ := got.Headers[unreadable.Header].(string); !strings.Contains(why, test.why) || got.MessageId != "" ||
-					got.ContentType != unreadable.ContentType || len(got.Headers) != 2 {
+					got.ContentType != unreadable.ContentType {
 					t.Errorf("delivered %q with %q", got.Headers, got.ContentType)
 				}
 			}
 		})
+	}
+}
+
+// A message that is returned is not taken for confirmed, although the library could not read what
+// the broker has returned.
+func TestAnUnreadableReturnIsAReturn(t *testing.T) {
+	p := newScriptedPeer(t)
+	b := p.broker(t, BrokerOptions{})
+	done := make(chan error, 1)
+	messages := outgoing(1, 1)
+	go func() { done <- b.Publish(t.Context(), messages) }()
+	m := p.next()
+	id, to := messages[0].MessageId, messages[0].Target
+	table := "\x01h" + nested(40)
+	properties := append(binary.BigEndian.AppendUint32([]byte{0x20, 0x80}, uint32(len(table))), table...)
+	properties = append(append(properties, byte(len(id))), id...)
+	args := append([]byte{0, 60, 0, 50, 1, 56, 1, 'r', byte(len(to.Exchange))}, to.Exchange...)
+	args = append(append(args, byte(len(to.RoutingKey))), to.RoutingKey...)
+	stream := append(frame(1, args), frame(2, append(binary.BigEndian.AppendUint64([]byte{0, 60, 0, 0}, 0), properties...))...)
+	for i := 0; i < len(stream); i += 7 + 1 + int(binary.BigEndian.Uint32(stream[i+3:])) {
+		binary.BigEndian.PutUint16(stream[i+1:], m.channel)
+	}
+	m.conn.write(stream)
+	m.confirm()
+	if err := <-done; !errors.Is(err, ErrReturned) {
+		t.Errorf("the error is %v", err)
 	}
 }
 

@@ -457,6 +457,20 @@ var mutants = []mutant{
 		says:  "came after",
 		edits: []edit{{"bridge/topology.go", `args["x-single-active-consumer"] = true`, `args["x-single-active-consumer"] = !mutant("no single active consumer")`}},
 	},
+	{
+		name:  "unreadable headers end the connection",
+		pkg:   "verifier",
+		test:  "TestUnreadableHeadersStopNobody",
+		says:  "have not come",
+		edits: []edit{{"bridge/frames.go", `unreadable.Check(payload, maxFrame); why != nil {`, `unreadable.Check(payload, maxFrame); why != nil && !mutant("unreadable headers end the connection") {`}},
+	},
+	{
+		name:  "a direct reply-to is a target",
+		pkg:   "verifier",
+		test:  "TestADirectReplyToIsNoTarget",
+		says:  "not in time|replies came",
+		edits: []edit{{"verifier/options.go", `if own || t.DirectReply() {`, `if own || t.DirectReply() && !mutant("a direct reply-to is a target") {`}},
+	},
 	// Rule 12.
 	{
 		name: "a side job ends the session",

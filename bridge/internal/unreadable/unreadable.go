@@ -18,8 +18,9 @@ import (
 
 // The headers of a record. Package wire describes both.
 const (
-	Header       = "x-bridge-unreadable"  // why the content header cannot be read
-	RecordHeader = "x-bridge-dead-record" // the body is a record of this format
+	Header       = "x-bridge-unreadable"    // why the content header cannot be read
+	IDHeader     = "x-bridge-unreadable-id" // the message ID, if it can be read
+	RecordHeader = "x-bridge-dead-record"   // the body is a record of this format
 	RecordFormat = "1"
 	ContentType  = "application/vnd.twoqueue.record"
 )
@@ -33,37 +34,41 @@ const (
 	chunk       = 128 << 10 // size of a frame if there is no limit
 )
 
-// Check tells why the library cannot read a content header, the payload of its frame. Nil: it
-// can. maxFrame is the largest frame that it reads, 0 for any.
-func Check(payload []byte, maxFrame int) error {
+// Check tells why the library cannot read a content header, the payload of its frame, and the
+// message ID if it can be read. Nil: the library can read it. maxFrame is the largest frame that
+// it reads, 0 for any.
+func Check(payload []byte, maxFrame int) (id string, why error) {
 	if len(payload) < fixed {
-		return nil // no content header; the library says so
+		return "", nil // no content header; the library says so
 	}
 	r := reader{b: payload[fixed:]}
-	id := r.properties()
+	id = r.properties()
 	if tooLarge := maxFrame > 0 && len(payload)+frameBytes > maxFrame; tooLarge && r.err == nil {
 		r.err = fmt.Errorf("have %d bytes: more than a frame of this connection, %d", len(payload), maxFrame)
 	}
 	switch {
 	case r.err == nil:
-		return nil
+		return id, nil
 	case id == "":
-		return fmt.Errorf("headers and properties cannot be read: %w", r.err)
+		return "", fmt.Errorf("headers and properties cannot be read: %w", r.err)
 	}
-	return fmt.Errorf("headers and properties of message %s cannot be read: %w", strconv.QuoteToASCII(id), r.err)
+	return id, fmt.Errorf("headers and properties of message %s cannot be read: %w", strconv.QuoteToASCII(id), r.err)
 }
 
 // AppendRecord appends the frames of a content header that can be read, and of the first part
 // of a body. With the frames of the message's own body behind them they make a message whose
 // body is the record of the message. It returns the size of the first part beside them.
-func AppendRecord(frames []byte, channel [2]byte, payload []byte, maxFrame int, why error) (_ []byte, part int) {
+func AppendRecord(frames []byte, channel [2]byte, payload []byte, maxFrame int, id string, why error) (_ []byte, part int) {
 	order := binary.BigEndian
 	properties, size := payload[fixed:], order.Uint64(payload[4:])
 	record := order.AppendUint32(nil, uint32(len(properties)))
 	record = order.AppendUint32(append(record, properties...), uint32(size))
 
 	var table []byte
-	for _, header := range [...][2]string{{RecordHeader, RecordFormat}, {Header, why.Error()}} {
+	for _, header := range [...][2]string{{RecordHeader, RecordFormat}, {Header, why.Error()}, {IDHeader, id}} {
+		if header[1] == "" {
+			continue
+		}
 		table = append(append(table, byte(len(header[0]))), header[0]...)
 		table = append(order.AppendUint32(append(table, 'S'), uint32(len(header[1]))), header[1]...)
 	}
