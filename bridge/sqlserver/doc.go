@@ -164,7 +164,9 @@
 //   - Delayed durability is DISABLED. Otherwise a crash of the server could undo a transaction
 //     whose message has been forwarded; Open and Check refuse such a database.
 //   - A forced failover with data loss can undo transactions too. If that matters, commit
-//     synchronously.
+//     synchronously. Active geo-replication and failover groups of Azure SQL replicate
+//     asynchronously. sp_wait_for_database_copy_sync waits for the secondary, after the COMMIT: a
+//     message may be delivered before it returns.
 //   - There is one primary. If several servers write to the database and send each other the
 //     rows (peer-to-peer and merge replication, updatable subscriptions, SQL Data Sync), the
 //     identity is the same everywhere, and the proof holds at each. But a transaction that is
@@ -175,7 +177,14 @@
 //     that does not take writes.
 //   - A copy of a database has the same identity. Before a copy gets a verifier of its own,
 //     change it: UPDATE bridge_identity SET [identity] = NEWID().
-//   - Senders and verifiers find the tables by the default schema of their users. It must be
-//     the same for all.
+//   - Senders and verifiers find the tables by the default schema of their users, and if it has
+//     no such table, in dbo. They must find the same tables.
+//   - The compatibility level is 120 to 170. Open and Check refuse an older one.
+//   - No column of the bridge's tables is encrypted by Always Encrypted. Leave it off in the
+//     connection string of the verifier.
+//   - Maintenance rebuilds the indexes of the bridge's tables, or leaves them out: it cannot
+//     reorganize an index without page locks.
+//   - A serverless database of Azure SQL never pauses while a verifier runs: the verifier keeps
+//     connections open.
 //   - QUOTED_IDENTIFIER and the other ANSI settings are ON, as the driver sets them.
 package sqlserver
