@@ -169,7 +169,8 @@
 // Latest locks the entity's row, even if it does not exist yet, and handles an event only if
 // its version is higher. A version that was overtaken is never handled. Ordered handles version
 // n only after n-1 and keeps what comes early; Watch reports what waits too long. A missing
-// version stops only its own entity; Skip goes on without it. HighWater handles a message only
+// version stops only its own entity; Skip goes on without it. One version that is far too high
+// makes an entity of Latest, or a source of HighWater, ignore all later messages until a Reset. HighWater handles a message only
 // if its key is above the mark. It takes a late message for a duplicate, which loses it: read
 // its comment first.
 //

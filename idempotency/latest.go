@@ -24,6 +24,10 @@ import (
 // change that is overtaken would be lost. Use Ordered for those if the order matters, and else
 // a Guard.
 //
+// One event with a version that is far too high makes all later ones of its entity stale. So let
+// the VersionFunc refuse a version that cannot be: the event is dead-lettered with that reason, and
+// the entity goes on. Without that, Reset undoes it. Stats.Stale grows meanwhile.
+//
 // The rows stay. If an entity is gone for good, its row may be deleted from bridge_mark when no
 // copy of its events can be under way any more.
 type Latest struct {
