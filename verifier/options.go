@@ -68,10 +68,14 @@ type Options struct {
 	SettleWait time.Duration
 
 	// Allow lists the targets that may be forwarded to; a committed message for any other goes
-	// to the dead queue. Empty means that every target is allowed. Then whoever may write to
-	// the staging queue, and knows a committed ID, reaches every exchange that the verifier's
-	// login may write to. A ledger on a bridge.OwnTable requires Allow, because its rows stay
-	// and many know their IDs; {"*", "*"} allows every target.
+	// to the dead queue. Empty means that every target is allowed (cmd/verifier refuses that).
+	// Then a login that may write to the staging queue, and knows a committed ID, reaches every
+	// exchange that the verifier's login may write to. A ledger on a bridge.OwnTable requires
+	// Allow, because its rows stay and many know their IDs; {"*", "*"} allows every target.
+	//
+	// The verifier's own queues are no targets, neither by the default exchange nor by
+	// Topology.Exchange. But if one of them is bound to another exchange that is allowed, a message
+	// for that exchange reaches it: bind none.
 	Allow []Allow
 
 	// Unroutable is how long a message whose target does not exist is retried before it goes to

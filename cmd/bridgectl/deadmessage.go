@@ -16,6 +16,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/cmd/internal/terminal"
+	"github.com/twoqueue/twoqueue/cmd/internal/variables"
 )
 
 // reasonBroker is the reason of what the broker itself has moved to the dead queue.
@@ -138,7 +139,9 @@ func key(d amqp.Delivery) string {
 }
 
 // targetText is a target in the form of --to and BRIDGE_ALLOW.
-func targetText(exchange, routingKey string) string { return exchange + ":" + routingKey }
+func targetText(exchange, routingKey string) string {
+	return variables.TargetText(exchange, routingKey)
+}
 
 // text is a header that should be a string, whatever it is.
 func text(value any) string {

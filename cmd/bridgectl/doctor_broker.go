@@ -41,20 +41,26 @@ func (a *app) examineBroker(ctx context.Context, m *management) []group {
 	} else {
 		a.examineManaged(ctx, m, broker, queues, there)
 	}
+	a.examineClassic(queues)
 	a.examineDepths(queues, there)
 	return []group{*broker, *queues}
 }
 
-// examineAllow looks at the verifiers' allow-list, as far as it is set here too.
+// examineAllow looks at the allow-list that is set here. No server knows the verifiers' own.
 func (a *app) examineAllow(g *group) {
-	const check, mend = "allow-list", "name the targets in BRIDGE_ALLOW, for the verifiers and here; *:* says that every one is meant"
-	switch {
-	case len(a.config.Allow) > 0:
-		g.ok(check, "%d patterns", len(a.config.Allow))
-	case a.config.OwnTable != "":
-		g.fail(check, mend, "it is not set; with an own table verifiers refuse to start without it, since its rows stay and many know their IDs")
-	default:
-		g.warn(check, mend, "it is not set: every target is allowed, so whoever may write to the staging queue reaches all that the verifiers' login reaches")
+	const check = "allow-list"
+	if len(a.config.Allow) == 0 {
+		g.unknown(check, "set it here as the verifiers have it", "BRIDGE_ALLOW is not set here, and the verifiers' own is known to them alone; none starts without it")
+		return
+	}
+	g.ok(check, "%s in BRIDGE_ALLOW here", count(len(a.config.Allow), "pattern"))
+}
+
+// examineClassic says what classic queues do not promise.
+func (a *app) examineClassic(g *group) {
+	if a.config.Classic {
+		g.warn("classic queues", "use quorum queues (BRIDGE_CLASSIC=false): README, 'A queue with other arguments'",
+			"RabbitMQ does not fsync a message in a classic queue before it confirms it: a crash of its host can lose committed messages, of which the ledger has the IDs only")
 	}
 }
 

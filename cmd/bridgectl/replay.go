@@ -14,6 +14,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/variables"
 )
 
 // A replayPlan says what is published instead of a dead message, or why nothing is.
@@ -228,9 +229,9 @@ func asItIs(d amqp.Delivery, to bridge.Target) (amqp.Publishing, error) {
 	return publishing, nil
 }
 
-// parseTarget reads EXCHANGE:KEY; :NAME is a queue.
+// parseTarget reads EXCHANGE:KEY, in the form of BRIDGE_ALLOW; :NAME is a queue.
 func parseTarget(text string) (*bridge.Target, error) {
-	exchange, key, ok := strings.Cut(text, ":")
+	exchange, key, ok := variables.Target(text)
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("%q is not EXCHANGE:KEY; write :%s for the queue of this name", text, text)

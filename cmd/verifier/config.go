@@ -69,8 +69,8 @@ func load(migrating bool) (config, error) {
 		return c, errors.New("BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or a file with BRIDGE_DATABASE_URL_FILE")
 	case c.AMQP.URL == "" && !migrating:
 		return c, errors.New("BRIDGE_AMQP_URL: is not set; name the broker, or a file with BRIDGE_AMQP_URL_FILE")
-	case c.OwnTable != "" && len(c.Allow) == 0 && !migrating:
-		return c, errors.New("BRIDGE_ALLOW: is not set; an own table needs it, since its rows stay and many know their IDs: name the targets, or *:* for every one")
+	case len(c.Allow) == 0 && !migrating:
+		return c, errors.New("BRIDGE_ALLOW: is not set; name the targets that messages may go to, such as :emails for the queue emails or orders:* for the exchange orders, or *:* for every one")
 	}
 	return c, nil
 }

@@ -23,7 +23,7 @@ import (
 func minimal(t *testing.T) {
 	t.Helper()
 	commandtest.Environment(t, prefix, "BRIDGE_DATABASE_URL=sqlite:/nowhere/ledger.db", "BRIDGE_AMQP_URL=amqp://user:s3cret@127.0.0.1:1/",
-		"BRIDGE_HTTP_ADDR=127.0.0.1:0")
+		"BRIDGE_HTTP_ADDR=127.0.0.1:0", "BRIDGE_ALLOW=:emails")
 }
 
 func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
@@ -63,14 +63,14 @@ func TestDefaultsAndValues(t *testing.T) {
 	got := c.options(nil)
 	want := &verifier.Options{
 		Topology: bridge.Topology{Queue: "twoqueue"}, Prefetch: 3000, MaxBytes: 256 << 20, Patience: 2 * time.Second,
-		HandBack: 10 * time.Minute, Settlers: 16, Unroutable: time.Minute,
+		HandBack: 10 * time.Minute, Settlers: 16, Unroutable: time.Minute, Allow: []verifier.Allow{{RoutingKey: "emails"}},
 		ConfirmTimeout: 10 * time.Second, SweepAge: 7 * 24 * time.Hour, Drain: 10 * time.Second, ExplainAfter: 10 * time.Second,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("defaults\n got %+v\nwant %+v", got, want)
 	}
 	for name, value := range map[string]string{
-		"QUEUE": "q", "CLASSIC": "true", "PREFETCH": "10", "MAX_BYTES": "5", "PATIENCE": "5s",
+		"QUEUE": "q", "EXCHANGE": "q.stage", "CLASSIC": "true", "PREFETCH": "10", "MAX_BYTES": "5", "PATIENCE": "5s",
 		"ORDERED_SHARDS": "12", "HOLD_KEYS": "true",
 		"HAND_BACK": "6m", "SETTLERS": "2", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
 		"CONFIRM_TIMEOUT": "9s", "KEEP_USER_ID": "1", "AUDIT": "70000", "SWEEP_AGE": "never", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
@@ -83,7 +83,7 @@ func TestDefaultsAndValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	want = &verifier.Options{
-		Topology: bridge.Topology{Queue: "q", Classic: true, Audit: 70000, OrderedShards: 12}, HoldKeys: true, Prefetch: 10, MaxBytes: 5, Patience: 5 * time.Second,
+		Topology: bridge.Topology{Queue: "q", Exchange: "q.stage", Classic: true, Audit: 70000, OrderedShards: 12}, HoldKeys: true, Prefetch: 10, MaxBytes: 5, Patience: 5 * time.Second,
 		HandBack: 6 * time.Minute, Settlers: 2,
 		Allow:      []verifier.Allow{{RoutingKey: "emails"}, {Exchange: "orders", RoutingKey: "eu.*"}, {Exchange: "x", RoutingKey: "a:b"}},
 		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, SweepAge: -1, Drain: 11 * time.Second,
@@ -108,6 +108,7 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_AMQP_URL", "", "BRIDGE_AMQP_URL: is not set"},
 		{"BRIDGE_PREFETSH", "1", "BRIDGE_PREFETSH: unknown variable; did you mean BRIDGE_PREFETCH?"},
 		{"BRIDGE_QUEUE", "", "BRIDGE_QUEUE: must have 1 to 200 bytes"},
+		{"BRIDGE_EXCHANGE", "amq.direct", "BRIDGE_EXCHANGE: begins with amq., which RabbitMQ reserves"},
 		{"BRIDGE_PREFETCH", "many", `BRIDGE_PREFETCH: "many" is not usable; give a whole number from 1 to 65535`},
 		{"BRIDGE_PREFETCH", "0", "BRIDGE_PREFETCH: "},
 		{"BRIDGE_PREFETCH", "65536", "BRIDGE_PREFETCH: "},
@@ -119,7 +120,6 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_SWEEP_AGE", "59m", `BRIDGE_SWEEP_AGE: "59m" is not usable; give a duration of at least 1h such as 168h, or never`},
 		{"BRIDGE_DATABASE_URL_FILE", "/nowhere/s3cret", "BRIDGE_DATABASE_URL_FILE: is set, and BRIDGE_DATABASE_URL too; unset one of them"},
 		{"BRIDGE_OWN_TABLE", "orders", `BRIDGE_OWN_TABLE: "orders" is not TABLE.COLUMN or SCHEMA.TABLE.COLUMN; write it so`},
-		{"BRIDGE_OWN_TABLE", "orders.id", "BRIDGE_ALLOW: is not set; an own table needs it"},
 		{"BRIDGE_ALLOW", "emails", `BRIDGE_ALLOW: "emails" is not EXCHANGE:KEY; write :emails for the queue`},
 		{"BRIDGE_ALLOW", "", "BRIDGE_ALLOW: is empty"},
 		{"BRIDGE_ALLOW", ":\xff", "BRIDGE_ALLOW: is not UTF-8"},
@@ -135,6 +135,25 @@ func TestBadConfiguration(t *testing.T) {
 			t.Setenv(c.name, c.value)
 			refused(t, exitMisused, c.want)
 		})
+	}
+}
+
+// Without an allow-list a message would reach all that the verifier's login may write to.
+func TestTheAllowListIsRequired(t *testing.T) {
+	address := migrated(t)
+	minimal(t)
+	if err := os.Unsetenv("BRIDGE_ALLOW"); err != nil {
+		t.Fatal(err)
+	}
+	for _, own := range []string{"", "orders.id"} {
+		if own != "" {
+			t.Setenv("BRIDGE_OWN_TABLE", own)
+		}
+		refused(t, exitMisused, "BRIDGE_ALLOW: is not set; name the targets that messages may go to, such as :emails")
+	}
+	t.Setenv("BRIDGE_DATABASE_URL", address)
+	if code, _, stderr := outcome(t, "-migrate"); code != exitDone {
+		t.Errorf("-migrate needs it: exit code %d, %s", code, stderr)
 	}
 }
 

@@ -139,9 +139,6 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 		return err
 	}
 	defer broker.Close()
-	if len(w.config.Allow) == 0 {
-		w.log.Warn("BRIDGE_ALLOW is not set: every target is allowed to whoever may write to the staging queue; name the targets, or *:* for every one")
-	}
 	options := w.config.options(slog.New(advising{w.log.Handler()}))
 	options.Observer = observer
 	if w.config.ExplainAfter > 0 {

@@ -97,7 +97,7 @@ func (w *world) startRelay(c *contender, p place) (*child, error) {
 func (w *world) startVerifier(p place) (*child, error) {
 	cmd := exec.Command(w.verifier)
 	cmd.Env = append(os.Environ(), "BRIDGE_LOG_LEVEL=warn", "BRIDGE_HTTP_ADDR=127.0.0.1:0",
-		"BRIDGE_DATABASE_URL="+p.Database, "BRIDGE_AMQP_URL="+p.AMQP, "BRIDGE_QUEUE="+p.Staging)
+		"BRIDGE_DATABASE_URL="+p.Database, "BRIDGE_AMQP_URL="+p.AMQP, "BRIDGE_QUEUE="+p.Staging, "BRIDGE_ALLOW=*:*")
 	if p.Shards > 0 {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("BRIDGE_ORDERED_SHARDS=%d", p.Shards))
 	}

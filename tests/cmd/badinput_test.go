@@ -20,7 +20,7 @@ const password = "s3cret"
 // the variable and the mend. It returns the line.
 func refused(t *testing.T, code int, variable, mend string, env ...string) string {
 	t.Helper()
-	p := start(t, "verifier", append([]string{"BRIDGE_LOG_LEVEL=warn", "BRIDGE_ALLOW=*:*"}, env...)...)
+	p := start(t, "verifier", append([]string{"BRIDGE_LOG_LEVEL=warn"}, env...)...)
 	if got := p.Await(); got != code {
 		t.Errorf("exit code %d, not %d", got, code)
 	}

@@ -27,7 +27,7 @@ type process struct {
 }
 
 // defaults are for all: any number of workers on one machine, and logs to read.
-var defaults = []string{"BRIDGE_HTTP_ADDR=127.0.0.1:0", "BRIDGE_LOG_FORMAT=text"}
+var defaults = []string{"BRIDGE_HTTP_ADDR=127.0.0.1:0", "BRIDGE_LOG_FORMAT=text", "BRIDGE_ALLOW=*:*"}
 
 // start starts a command; args are its arguments and its variables.
 func start(t *testing.T, name string, args ...string) *process {
