@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 	"github.com/twoqueue/twoqueue/cmd/internal/variables"
 )
 
@@ -32,8 +33,10 @@ func load() (config, error) {
 	}
 	if err == nil {
 		err = environment.Open(
-			environment.Secret{Name: "BRIDGE_MANAGEMENT_URL", Value: &c.Management.URL, File: c.Management.URLFile},
-			environment.Secret{Name: "BRIDGE_INBOX_URL", Value: &c.Inbox.URL, File: c.Inbox.URLFile})
+			environment.Secret{Name: "BRIDGE_MANAGEMENT_URL", Value: &c.Management.URL, File: c.Management.URLFile,
+				Check: transit.Refuse(c.Insecure, "BRIDGE_MANAGEMENT_URL", transit.HTTP)},
+			environment.Secret{Name: "BRIDGE_INBOX_URL", Value: &c.Inbox.URL, File: c.Inbox.URLFile,
+				Check: transit.Refuse(c.Insecure, "BRIDGE_INBOX_URL", transit.Database)})
 	}
 	if err != nil {
 		return c, &misuse{err}

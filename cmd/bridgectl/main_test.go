@@ -74,7 +74,7 @@ func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 		{"doctor", "BRIDGE_DATABASE_URL=", exitMisused, "BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or examine the broker alone"},
 		{"doctor ledger", "", exitMisused, `invalid argument "ledger" for "bridgectl doctor"`},
 		{"doctor", "BRIDGE_MANAGEMENT_URL=http://user:s3cret/x@host", exitMisused, "BRIDGE_MANAGEMENT_URL: it must be http://user:password@host:port"},
-		{"doctor", "BRIDGE_MANAGEMENT_URL=http://user:s3cret@host?cacertfile=/nowhere/ca.pem", exitMisused, "BRIDGE_MANAGEMENT_URL: parameters for TLS need https"},
+		{"doctor", "BRIDGE_MANAGEMENT_URL=http://user:s3cret@localhost?cacertfile=/nowhere/ca.pem", exitMisused, "BRIDGE_MANAGEMENT_URL: parameters for TLS need https"},
 		{"doctor", "BRIDGE_MANAGEMENT_URL=https://user:s3cret@host?cacertfile=/nowhere/ca.pem", exitMisused, "BRIDGE_MANAGEMENT_URL: read cacertfile: open /nowhere/ca.pem"},
 		{"message x", "", exitMisused, `"x" is not a message ID`},
 		{"message 018f0000-0000-7000-8000-000000000000", "BRIDGE_DATABASE_URL= BRIDGE_AMQP_URL=", exitMisused, "nothing is known without a server"},

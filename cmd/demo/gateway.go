@@ -73,7 +73,8 @@ func (t *theatre) gateway(ctx context.Context, name string, args ...string) *exe
 	cmd.Env = append(cmd.Env, "EMAIL_DATABASE_URL="+t.Post, "EMAIL_AMQP_URL="+t.AMQP, "EMAIL_QUEUE="+t.Emails,
 		"EMAIL_SMTP_HOST="+t.mail.host, "EMAIL_SMTP_PORT="+t.mail.port, "EMAIL_SMTP_TLS=none", "EMAIL_SMTP_NAME="+name,
 		"EMAIL_SMTP_TIMEOUT="+commandLimit.String(), "EMAIL_SMTP_ANSWER="+answerLimit.String(), "EMAIL_SMTP_SESSIONS="+strconv.Itoa(gatewaySessions),
-		"EMAIL_PAUSE=100ms", "EMAIL_LONGEST_PAUSE=1s", "EMAIL_ATTEMPTS=1000", "EMAIL_HTTP_ADDR=127.0.0.1:0")
+		"EMAIL_PAUSE=100ms", "EMAIL_LONGEST_PAUSE=1s", "EMAIL_ATTEMPTS=1000", "EMAIL_HTTP_ADDR=127.0.0.1:0",
+		"EMAIL_INSECURE=true") // the demo has asked for itself
 	return cmd
 }
 

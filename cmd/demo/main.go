@@ -16,6 +16,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/cmd/internal/program"
+	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
 const help = `Usage: demo [-orders N]
@@ -34,6 +35,7 @@ first: run the demo in the project's folder then.
 Environment:
   BRIDGE_AMQP_URL      a RabbitMQ to use (default: a private one is started)
   BRIDGE_DATABASE_URL  a PostgreSQL to use (default: SQLite files)
+  BRIDGE_INSECURE      true: they may be other machines without verified TLS
 
 Exit codes: 0 if every committed order's e-mail was received once, and no other;
 1 if not, or if the demo could not run; 2 for a wrong flag.
@@ -43,6 +45,7 @@ Exit codes: 0 if every committed order's e-mail was received once, and no other;
 type config struct {
 	Database struct{ URL string }
 	AMQP     struct{ URL string }
+	Insecure transit.Insecure
 	Orders   int `ignored:"true"`
 }
 
@@ -73,6 +76,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	if err := environment.ReadShared("BRIDGE", &c); err != nil { // the verifiers' variables may be set
+		fmt.Fprintf(stderr, "demo: %v\n", err)
+		return 2
+	}
+	if err := errors.Join(transit.Refuse(c.Insecure, "BRIDGE_DATABASE_URL", transit.Database)(c.Database.URL),
+		transit.Refuse(c.Insecure, "BRIDGE_AMQP_URL", transit.Broker)(c.AMQP.URL)); err != nil {
 		fmt.Fprintf(stderr, "demo: %v\n", err)
 		return 2
 	}

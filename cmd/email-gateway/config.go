@@ -15,6 +15,7 @@ import (
 	"github.com/twoqueue/twoqueue/cmd/internal/certificates"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 	"github.com/twoqueue/twoqueue/cmd/internal/mend"
+	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 	"github.com/twoqueue/twoqueue/idempotency"
 )
 
@@ -34,6 +35,7 @@ type config struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required to send"`
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
+	Insecure transit.Insecure  `default:"false" desc:"allows connections to other machines without TLS, or with a certificate that is not verified; without it a URL that lets a connection be so is refused, except to localhost, a loopback address or a socket"`
 	Queue    string            `default:"emails" desc:"the queue of e-mails; what cannot be sent goes to the queue with .dead behind this name"`
 	Prefetch environment.Count `default:"100" desc:"how many messages are held at once, those among them that wait for another attempt; EMAIL_MAX_HELD_BYTES bounds their bytes"`
 
@@ -79,8 +81,10 @@ type config struct {
 
 // secrets are the two URLs, with the files that they may stand in.
 func (c *config) secrets() (database, broker environment.Secret) {
-	return environment.Secret{Name: "EMAIL_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile},
-		environment.Secret{Name: "EMAIL_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile}
+	return environment.Secret{Name: "EMAIL_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile,
+			Check: transit.Refuse(c.Insecure, "EMAIL_DATABASE_URL", transit.Database)},
+		environment.Secret{Name: "EMAIL_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile,
+			Check: transit.Refuse(c.Insecure, "EMAIL_AMQP_URL", transit.Broker)}
 }
 
 // load reads the environment. sending says that more than the database is needed.

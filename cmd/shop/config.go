@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
 const prefix = "SHOP"
@@ -19,9 +20,10 @@ type config struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required"`
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
-	Queue    string `default:"twoqueue" desc:"the staging queue"`
-	Exchange string `desc:"the exchange to which messages are staged, as BRIDGE_EXCHANGE of the verifiers (default: the default exchange)"`
-	Emails   string `default:"emails" desc:"the e-mail gateway's queue, the target of each order's e-mail"`
+	Insecure transit.Insecure `default:"false" desc:"allows connections to other machines without TLS, or with a certificate that is not verified; without it a URL that lets a connection be so is refused, except to localhost, a loopback address or a socket"`
+	Queue    string           `default:"twoqueue" desc:"the staging queue"`
+	Exchange string           `desc:"the exchange to which messages are staged, as BRIDGE_EXCHANGE of the verifiers (default: the default exchange)"`
+	Emails   string           `default:"emails" desc:"the e-mail gateway's queue, the target of each order's e-mail"`
 
 	Every    environment.Span  `default:"1s" desc:"how often an order is placed"`
 	RollBack environment.Count `split_words:"true" default:"10" desc:"one order in this many is rolled back after its e-mail was staged; that e-mail must never be sent"`
@@ -53,8 +55,10 @@ func load() (*config, error) {
 
 // secrets are the two URLs, with the files that they may stand in.
 func (c *config) secrets() (database, broker environment.Secret) {
-	return environment.Secret{Name: "SHOP_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile},
-		environment.Secret{Name: "SHOP_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile}
+	return environment.Secret{Name: "SHOP_DATABASE_URL", Value: &c.Database.URL, File: c.Database.URLFile,
+			Check: transit.Refuse(c.Insecure, "SHOP_DATABASE_URL", transit.Database)},
+		environment.Secret{Name: "SHOP_AMQP_URL", Value: &c.AMQP.URL, File: c.AMQP.URLFile,
+			Check: transit.Refuse(c.Insecure, "SHOP_AMQP_URL", transit.Broker)}
 }
 
 const helpHead = `Usage: shop

@@ -108,6 +108,8 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_AMQP_URL", "", "BRIDGE_AMQP_URL: is not set"},
 		{"BRIDGE_PREFETSH", "1", "BRIDGE_PREFETSH: unknown variable; did you mean BRIDGE_PREFETCH?"},
 		{"BRIDGE_QUEUE", "", "BRIDGE_QUEUE: must have 1 to 200 bytes"},
+		{"BRIDGE_DATABASE_URL", "postgres://u:s3cret@db.example/shop?sslmode=require", "BRIDGE_DATABASE_URL: the URL lets the connection to db.example be without TLS"},
+		{"BRIDGE_AMQP_URL", "amqp://u:s3cret@127.0.0.1,mq.example/", "BRIDGE_AMQP_URL: the URL lets the connection to mq.example be without TLS"},
 		{"BRIDGE_EXCHANGE", "amq.direct", "BRIDGE_EXCHANGE: begins with amq., which RabbitMQ reserves"},
 		{"BRIDGE_PREFETCH", "many", `BRIDGE_PREFETCH: "many" is not usable; give a whole number from 1 to 65535`},
 		{"BRIDGE_PREFETCH", "0", "BRIDGE_PREFETCH: "},

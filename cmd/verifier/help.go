@@ -41,7 +41,8 @@ as OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and OTEL_EXPORTER_OTLP_HEADERS.
 None of the three addresses has a login. The status page shows the database's
 statements with what stands in them: leave it on 127.0.0.1, or put a proxy with
 a login before it. A URL that lets the connection to another machine be without
-TLS is named in the log at the start.
+TLS, or with a certificate that is not verified, is refused unless
+BRIDGE_INSECURE=true allows it; then the log names it at the start.
 
 Exit codes:
   0  stopped by a signal, and drained; or -migrate, -health or -help is done

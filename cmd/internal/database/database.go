@@ -18,7 +18,8 @@
 //
 // Without them PostgreSQL is asked for TLS, but neither it nor its certificate is
 // insisted on; MySQL and SQL Server are spoken to in the clear (but SQL Server's
-// login); azuresql:// has encrypt=true by itself.
+// login, for which any certificate is taken); azuresql:// has encrypt=true by itself.
+// Package transit refuses such URLs.
 //
 // The connection to a MySQL or SQL Server that says nothing for two minutes is dropped. Set
 // readTimeout (MySQL) or 'connection timeout' (SQL Server, in seconds) in the URL for another

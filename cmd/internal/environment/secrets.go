@@ -15,6 +15,9 @@ type Secret struct {
 	Name  string  // of the variable
 	Value *string // what it says
 	File  string  // what its sibling with _FILE says: the file's name
+	// Check refuses a value, also one that is read again. Its error names the variable and what
+	// to do, and has no secret in it. Nil: all are taken.
+	Check func(value string) error
 }
 
 // Open replaces the values of those secrets that are in files by what the files hold,
@@ -30,8 +33,8 @@ func Open(secrets ...Secret) error {
 }
 
 // Reader returns a function that reads the secret anew each time: from its file, if it stands in
-// one. While the file cannot be read, or is empty, the function returns the last one. Open must
-// have been called.
+// one. While the file cannot be read, is empty or has a value that Check refuses, the function
+// returns the last one. Open must have been called.
 func (s Secret) Reader() func() string {
 	last := *s.Value
 	if s.File == "" {
@@ -40,7 +43,7 @@ func (s Secret) Reader() func() string {
 	var mu sync.Mutex
 	return func() string {
 		now := ""
-		err := (Secret{s.Name, &now, s.File}).open()
+		err := (Secret{s.Name, &now, s.File, s.Check}).open()
 		mu.Lock()
 		defer mu.Unlock()
 		if err == nil {
@@ -57,6 +60,13 @@ func (s Secret) Again() func(context.Context) (string, error) {
 }
 
 func (s Secret) open() error {
+	if err := s.read(); err != nil || s.Check == nil {
+		return err
+	}
+	return s.Check(*s.Value)
+}
+
+func (s Secret) read() error {
 	switch {
 	case s.File == "":
 		return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/environment"
 )
 
 // An Exposure is such a connection.
@@ -21,7 +22,7 @@ type Exposure struct {
 }
 
 func (e *Exposure) String() string {
-	return fmt.Sprintf("the URL lets the connection to %s be without TLS, or with a certificate that is not verified: whoever is on the way can read and change what goes over it", e.Host)
+	return fmt.Sprintf("the URL lets the connection to %s be without TLS, or with a certificate that is not verified: everybody on the way can read and change what goes over it", e.Host)
 }
 
 // Database looks at a database's URL; nil if it insists on TLS with a verified certificate,
@@ -70,6 +71,22 @@ func Local(host string) bool {
 	}
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// Insecure is PREFIX_INSECURE, of which each command has one.
+type Insecure = environment.Truth
+
+// Refuse returns a check of the URL in a variable, for environment.Secret. look is Database, Broker
+// or HTTP. The check fails if look finds an exposure, unless the operator has set PREFIX_INSECURE.
+// Its error names the host and both mends, and no more of the URL.
+func Refuse(insecure Insecure, variable string, look func(url string) *Exposure) func(url string) error {
+	prefix, _, _ := strings.Cut(variable, "_")
+	return func(url string) error {
+		if found := look(url); found != nil && !bool(insecure) {
+			return fmt.Errorf("%s: %s; %s, or set %s_INSECURE=true if the network to that machine is trusted", variable, found, found.Mend, prefix)
+		}
+		return nil
+	}
 }
 
 // Warn logs what a command finds at its start. The variables are prefix_DATABASE_URL and

@@ -2,6 +2,7 @@ package transit_test
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -67,6 +68,33 @@ func check(t *testing.T, address string, found *transit.Exposure, want string) {
 		}
 	case found.Host != want || found.Mend == "" || strings.Contains(found.String(), "s3cret"):
 		t.Errorf("%s: %s; %s", address, found, found.Mend)
+	}
+}
+
+func TestAnExposureIsRefusedUnlessTheOperatorSaysSo(t *testing.T) {
+	for _, c := range []struct {
+		insecure         bool
+		database, broker string
+		want             []string // nothing: it is not refused
+	}{
+		{false, "postgres://u:s3cret@db.example/shop?sslmode=require", "amqps://mq.example/", []string{"SHOP_DATABASE_URL: ", "db.example", "sslmode=verify-full", "SHOP_INSECURE=true"}},
+		{false, "sqlserver://u:s3cret@db.example?database=shop", "amqps://mq.example/", []string{"SHOP_DATABASE_URL: ", "db.example", "encrypt=true", "SHOP_INSECURE=true"}},
+		{false, "sqlite:shop.db", "amqp://u:s3cret@mq.example/", []string{"SHOP_AMQP_URL: ", "mq.example", "amqps://", "SHOP_INSECURE=true"}},
+		{true, "postgres://u:s3cret@db.example/shop", "amqp://u:s3cret@mq.example/", nil},
+		{false, "postgres://u:s3cret@127.0.0.1/shop", "amqp://u:s3cret@localhost/", nil},
+		{false, "postgres://u:s3cret@/shop?host=/run/postgresql", "amqps://u:s3cret@mq.example/", nil},
+	} {
+		insecure := transit.Insecure(c.insecure)
+		err := errors.Join(transit.Refuse(insecure, "SHOP_DATABASE_URL", transit.Database)(c.database),
+			transit.Refuse(insecure, "SHOP_AMQP_URL", transit.Broker)(c.broker))
+		if (err != nil) != (c.want != nil) {
+			t.Errorf("%s, %s: %v", c.database, c.broker, err)
+		}
+		for _, word := range c.want {
+			if err == nil || !strings.Contains(err.Error(), word) || strings.Contains(err.Error(), "s3cret") {
+				t.Errorf("%v has no %s, or a password", err, word)
+			}
+		}
 	}
 }
 

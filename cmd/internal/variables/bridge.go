@@ -9,6 +9,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
 	"github.com/twoqueue/twoqueue/cmd/internal/environment"
+	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 )
 
 // Prefix starts their names.
@@ -25,6 +26,7 @@ type Bridge struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required by a verifier, but not with -migrate"`
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
+	Insecure      transit.Insecure   `default:"false" desc:"allows connections to other machines without TLS, or with a certificate that is not verified; without it a URL that lets a connection be so is refused, except to localhost, a loopback address or a socket"`
 	Queue         string             `default:"twoqueue" desc:"the staging queue; the waiting queue and the dead queue beside it are named after it"`
 	Exchange      string             `desc:"a direct exchange of the bridge's own to which senders publish, such as twoqueue.stage; all senders must know the same name, and their login needs the right to write to it and to no other exchange (default: the default exchange, whose right reaches every queue of the virtual host)"`
 	Classic       environment.Truth  `default:"false" desc:"the queues are classic queues instead of quorum queues; RabbitMQ does not fsync a message in them before it confirms it, so a crash of its host can lose committed messages"`
@@ -34,7 +36,7 @@ type Bridge struct {
 	HandBack      environment.Span   `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
 }
 
-// Open reads the files that stand for URLs, and checks the queue's name.
+// Open reads the files that stand for URLs, and checks the URLs and the names.
 func (b *Bridge) Open() error {
 	database, broker := b.Secrets()
 	if err := environment.Open(database, broker); err != nil {
@@ -48,8 +50,10 @@ func (b *Bridge) Open() error {
 
 // Secrets are the two URLs, with the files that they may stand in.
 func (b *Bridge) Secrets() (database, broker environment.Secret) {
-	return environment.Secret{Name: "BRIDGE_DATABASE_URL", Value: &b.Database.URL, File: b.Database.URLFile},
-		environment.Secret{Name: "BRIDGE_AMQP_URL", Value: &b.AMQP.URL, File: b.AMQP.URLFile}
+	return environment.Secret{Name: "BRIDGE_DATABASE_URL", Value: &b.Database.URL, File: b.Database.URLFile,
+			Check: transit.Refuse(b.Insecure, "BRIDGE_DATABASE_URL", transit.Database)},
+		environment.Secret{Name: "BRIDGE_AMQP_URL", Value: &b.AMQP.URL, File: b.AMQP.URLFile,
+			Check: transit.Refuse(b.Insecure, "BRIDGE_AMQP_URL", transit.Broker)}
 }
 
 // CheckQueue checks a staging queue's name, which leaves room for those beside it; from
