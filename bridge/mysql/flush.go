@@ -3,11 +3,11 @@ package mysql
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -26,44 +26,14 @@ const logged = `@@GLOBAL.log_bin AND @@GLOBAL.sync_binlog = 1
 /*M!120301 AND COALESCE(@@GLOBAL.binlog_storage_engine, '') = '' */
 /*M!100600 AND NOT (@@GLOBAL.rpl_semi_sync_master_enabled AND @@GLOBAL.rpl_semi_sync_master_wait_point = 'AFTER_COMMIT') */ AS logged`
 
-// A flush makes durable what others have committed. InnoDB's log is sequential, and the commit of
-// a write of our own waits until the log is on the disk, with all earlier commits in it. It waits
-// for the replica too, which has then received all earlier commits.
-type flush struct {
-	begun     atomic.Int64  // writes
-	writing   chan struct{} // holds an element during a write
-	committed int64         // the last write that has committed; belongs to whoever is writing
-}
-
-func newFlush() *flush { return &flush{writing: make(chan struct{}, 1)} }
-
-// run returns nil once a write has committed that began after the call. All who call
-// during one write share the next one.
-func (f *flush) run(ctx context.Context, write func() error) error {
-	before := f.begun.Load()
-	select {
-	case f.writing <- struct{}{}:
-		defer func() { <-f.writing }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	if f.committed > before {
-		return nil
-	}
-	n := f.begun.Add(1)
-	err := write()
-	if err == nil {
-		f.committed = n
-	}
-	return err
-}
-
 // makeDurable returns nil once a crash of the server cannot undo the commits that were seen
-// before the call. The row that it writes is gone with the same transaction.
+// before the call. InnoDB's log is sequential, and the commit of a write of our own waits until the
+// log is on the disk, with all earlier commits in it. It waits for the replica too, which has then
+// received all earlier commits. The row that it writes is gone with the same transaction.
 func (l *Ledger) makeDurable(ctx context.Context) error {
-	err := l.flush.run(ctx, func() error {
+	_, err := l.flush.Run(ctx, func() (driver.Instance, error) {
 		id := uuid.New()
-		return readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+		return "", readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
 			inserted, err := tables.Changed(tx.ExecContext(ctx, l.statement(recordOne, digits(id))))
 			if err == nil && inserted == 0 {
 				err = tables.OtherLedger(l.Identity())

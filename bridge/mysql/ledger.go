@@ -30,7 +30,7 @@ type Ledger struct {
 	fence
 	db     *sqlx.DB
 	column column
-	flush  *flush
+	flush  *tables.Flush
 	start  *start
 }
 
@@ -40,7 +40,7 @@ var _ driver.Ledger = (*Ledger)(nil)
 // version or of an engine without transactions, the error wraps bridge.ErrNoSchema. db stays
 // the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l := &Ledger{db: sqlx.NewDb(db, "mysql"), column: ledgerColumn, flush: newFlush(), start: new(start)}
+	l := &Ledger{db: sqlx.NewDb(db, "mysql"), column: ledgerColumn, flush: tables.NewFlush(), start: new(start)}
 	var err error
 	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
 		return nil, err

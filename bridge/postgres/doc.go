@@ -104,13 +104,47 @@
 // default_query_exec_mode=exec or simple_protocol). Statement pooling does not work, since it
 // refuses transactions. On a standby Check returns bridge.ErrNotPrimary.
 //
+// After a failed login PgBouncer makes all clients wait or fail for server_login_retry, 15 s by
+// default: after a failover or a restart everything stands still for that long. Set it to 1. A
+// client cannot see this setting, so Diagnose does not report it.
+//
+// # Synchronous replication
+//
+// A commit that waits for a synchronous standby is shown to others when the standby has it, with
+// an exception: if something ends the wait, the commit stands, and is shown. A client whose
+// context ends during COMMIT ends the wait (pgx sends a cancellation), and so do
+// pg_cancel_backend and a restart of the server. A failover then undoes a transaction whose row
+// was seen.
+//
+// So if synchronous_standby_names is set and synchronous_commit is neither off nor local for the
+// verifier's login, both lookups wait for the standby before they call a row committed. They commit
+// a record of the log of their own (pg_logical_emit_message, which PUBLIC may execute). That COMMIT
+// waits until the standby has the log up to there, with all earlier commits in it. Lookups that run
+// at the same time share one. Measured on PostgreSQL 15 with a standby on the same machine: a
+// lookup that finds something takes 0.7 ms longer, as long as a sender's COMMIT takes, and 4,600
+// lookups a second run at the same time instead of 5,000 to 14,000. Without synchronous replication
+// it costs nothing.
+//
+// While no standby is connected, such a lookup fails after the caller's time-out, with an error
+// that names the standby, and says nothing of a message's outcome. The senders' COMMITs wait too.
+// pg_cancel_backend of a lookup's wait makes it believe what the standby may not have.
+//
+// # Failovers
+//
+//   - The standby replicates synchronously: synchronous_standby_names is set, and synchronous_commit
+//     is on, remote_apply or remote_write for senders and verifiers. Then a failover loses and
+//     invents nothing. Rows that Forget had deleted may be back: their messages were forwarded.
+//   - No connection reaches the old primary any more (fencing). target_session_attrs=read-write
+//     does not do that: it takes the first host that takes writes, an old primary too. Each outcome
+//     names its server, and a verifier believes one server only.
+//
 // # Requirements
 //
 //   - synchronous_commit stays on for senders. If it is off, a crash of the server can undo a
 //     transaction whose message has been forwarded. (Forget turns it off for its own statement:
 //     a lost DELETE costs only a duplicate or an orphan row.)
 //   - A failover to a standby that lagged behind can undo transactions too. If that matters,
-//     replicate synchronously.
+//     replicate synchronously ('Failovers', above).
 //   - All senders and verifiers use one primary. If several nodes take writes (EDB Postgres
 //     Distributed, pgEdge, logical replication in both directions), no node waits for the locks
 //     of another: a transaction that is open on one looks rolled back on the others, and its

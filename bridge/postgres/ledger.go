@@ -43,9 +43,11 @@ SELECT unnest((SELECT $1::text::uuid[])) FROM bridge_identity WHERE identity = $
 
 	// server names the instance: no two servers on one machine have a port in common, and
 	// hardly two on different machines have begun in the same microsecond. A restart is another
-	// instance. The address is not asked for, since one server may have several.
+	// instance. The address is not asked for, since one server may have several. It also tells
+	// whether a commit of this session waits for a standby: see replica.go.
 	server = `(SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint) AS started,
-	(SELECT current_setting('port')::integer) AS port`
+	(SELECT current_setting('port')::integer) AS port,
+	(SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('off', 'local')) AS waits`
 
 	// One row at least if the identity is right, with a null id if nothing is found.
 	committed = `SELECT l.id, ` + server + ` FROM bridge_identity i
@@ -87,7 +89,8 @@ WHERE r.srrelid = to_regclass($1::text) AND s.subenabled LIMIT 1`
 // savepoint.
 type Ledger struct {
 	tables.Ledger
-	db *sqlx.DB
+	db    *sqlx.DB
+	flush *tables.Flush
 }
 
 var _ driver.Ledger = (*Ledger)(nil)
@@ -95,7 +98,7 @@ var _ driver.Ledger = (*Ledger)(nil)
 // Open reads the identity of the ledger in db. If the tables are missing or of an unusable
 // version, the error wraps bridge.ErrNoSchema. db stays the caller's.
 func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
-	l := &Ledger{db: sqlx.NewDb(db, "postgres")}
+	l := &Ledger{db: sqlx.NewDb(db, "postgres"), flush: tables.NewFlush()}
 	var err error
 	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
 		return nil, err
@@ -172,6 +175,11 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 			found = append(found, row.ID.UUID)
 		}
 	}
+	if len(found) > 0 {
+		if err := l.replicate(ctx, rows[0].instance); err != nil {
+			return nil, "", err
+		}
+	}
 	return found, rows[0].name(), nil
 }
 
@@ -179,6 +187,7 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 type instance struct {
 	Started int64 // microseconds since 1970
 	Port    int
+	Waits   bool // its commits, for a standby
 }
 
 func (i instance) name() driver.Instance {
@@ -187,7 +196,7 @@ func (i instance) name() driver.Instance {
 
 func nameInstance(ctx context.Context, tx bridge.Tx) (driver.Instance, error) {
 	var i instance
-	err := tables.QueryRow(ctx, tx, `SELECT `+server, nil, &i.Started, &i.Port)
+	err := tables.QueryRow(ctx, tx, `SELECT `+server, nil, &i.Started, &i.Port, &i.Waits)
 	return i.name(), err
 }
 
@@ -222,7 +231,7 @@ func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, b
 	case n.Own != 1:
 		return driver.StillOpen, "", tables.OtherLedger(l.Identity())
 	case n.Inserted == 0:
-		return driver.Committed, n.name(), nil
+		return l.committedOn(ctx, tx, n.instance)
 	default:
 		return driver.RolledBack, n.name(), nil
 	}

@@ -136,7 +136,7 @@ func (o ownTable) settle(ctx context.Context, id uuid.UUID, wait time.Duration, 
 	case n.Own != 1:
 		return driver.StillOpen, "", tables.OtherLedger(o.ledger.Identity())
 	case n.Found > 0:
-		return driver.Committed, n.name(), nil
+		return o.ledger.committedOn(ctx, tx, n.instance)
 	default:
 		return driver.RolledBack, n.name(), nil
 	}

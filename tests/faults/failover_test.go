@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/tests/faults/world"
 	"github.com/twoqueue/twoqueue/tests/servers"
@@ -25,20 +27,21 @@ type pair struct {
 type replicated interface {
 	world.DatabaseServer
 	Addr() string
+	Promote(context.Context) error
+	Freeze()
+	Thaw()
 }
 
-// promoted is a replica that can become the primary.
-type promoted interface{ Promote(context.Context) error }
-
-// newPair makes a world with traffic on a pair whose shop is that URL.
-func newPair(t *testing.T, diary *world.Diary, primary, replica replicated, shop string) *pair {
+// newPair makes a world with traffic on a pair whose shop is that URL. post is a database of the
+// same kind.
+func newPair(t *testing.T, diary *world.Diary, primary, replica replicated, shop, post string) *pair {
 	t.Helper()
 	valve, through := servertest.Through(t, shop)
 	w := world.New(t, world.Config{
 		Diary:    diary,
 		AMQP:     servertest.Vhost(t),
 		Shop:     through,
-		Post:     servertest.PostgresDB(t),
+		Post:     post,
 		Topology: bridge.Topology{Queue: "staging"},
 		Pause:    50 * time.Millisecond,
 	})
@@ -71,7 +74,8 @@ func (p *pair) failOver() {
 	p.Diary.Note("the primary is killed, and its replica promoted")
 	p.primary.Kill()
 	p.DatabaseKilled()
-	p.Must("promote", p.replica.(promoted).Promote(p.t.Context()))
+	p.replica.Thaw()
+	p.Must("promote", p.replica.Promote(p.t.Context()))
 	p.address.Lead(p.replica.Addr())
 }
 
@@ -84,7 +88,7 @@ func postgresPair(t *testing.T) *pair {
 	diary := world.NewDiary(t, *diariesFlag)
 	primary := servertest.StartPostgres(t, &servers.PostgresOptions{Log: diary.Page("primary"), Config: []string{"synchronous_standby_names = '*'"}})
 	standby := servertest.StartStandby(t, primary, &servers.PostgresOptions{Log: diary.Page("standby")})
-	return newPair(t, diary, primary, standby, primary.URL())
+	return newPair(t, diary, primary, standby, primary.URL(), servertest.PostgresDB(t))
 }
 
 func TestAFailoverOfASynchronousPostgreSQLLosesAndInventsNothing(t *testing.T) {
@@ -94,4 +98,60 @@ func TestAFailoverOfASynchronousPostgreSQLLosesAndInventsNothing(t *testing.T) {
 	p.failOver()
 	p.progress("after the failover")
 	p.End(0)
+}
+
+// The wait for the standby is cancelled, as a driver does when the sender's context ends during
+// COMMIT. The commit stands, others see its row, and the failover undoes it.
+func TestACommitThatTheStandbyLacksIsNotForwarded(t *testing.T) {
+	t.Parallel()
+	p := postgresPair(t)
+	p.progress("before the failover")
+	p.replica.Freeze()
+	seen := 0
+	p.Must("wait", servertest.Await(t.Context(), "commits that the standby lacks are seen", func() (bool, error) {
+		var n int
+		err := p.Shop().QueryRowContext(t.Context(), `SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
+WHERE wait_event = 'SyncRep' AND application_name = 'sender'`).Scan(&n)
+		seen += n
+		return seen > 30, err
+	}))
+	world.Rest(t.Context(), time.Second) // in which a verifier could forward them
+	p.failOver()
+	p.progress("after the failover")
+	p.End(0)
+}
+
+// mariaDBPair is a pair that replicates semi-synchronously.
+func mariaDBPair(t *testing.T, waitPoint string) *pair {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("kills servers")
+	}
+	diary := world.NewDiary(t, *diariesFlag)
+	primary := servertest.StartMariaDB(t, &servers.MariaDBOptions{Log: diary.Page("primary"), Config: append(servers.Replicates(),
+		"rpl-semi-sync-master-enabled=ON", "rpl-semi-sync-master-timeout=600000", "rpl-semi-sync-master-wait-point="+waitPoint)})
+	replica := servertest.StartReplica(t, primary, &servers.MariaDBOptions{Log: diary.Page("replica"), Config: []string{"rpl-semi-sync-slave-enabled=ON"}})
+	shop := "mysql://root@" + primary.Addr() + "/"
+	world.CreateDatabase(t, shop, "shop")
+	post, err := mysql.ParseDSN(servertest.MariaDBDatabase(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newPair(t, diary, primary, replica, shop+"shop", "mysql://root@"+post.Addr+"/"+post.DBName)
+}
+
+func TestAFailoverOfASemiSynchronousMariaDBLosesAndInventsNothing(t *testing.T) {
+	t.Parallel()
+	for _, waitPoint := range []string{"AFTER_SYNC", "AFTER_COMMIT"} {
+		t.Run(waitPoint, func(t *testing.T) {
+			t.Parallel()
+			p := mariaDBPair(t, waitPoint)
+			p.progress("before the failover")
+			p.replica.Freeze() // so that commits wait for it
+			world.Rest(t.Context(), time.Second)
+			p.failOver()
+			p.progress("after the failover")
+			p.End(0)
+		})
+	}
 }

@@ -78,3 +78,34 @@ func TestMariaDBThatShowsACommitBeforeItsReplicaHasIt(t *testing.T) {
 	expectNothingBeforeTheReplica(t, openMySQL(t, db), openMySQL(t, connectMariaDB(t, config)), replica,
 		"SELECT COUNT(*) FROM bridge_ledger", (*sql.Tx).Commit)
 }
+
+// A sender whose context ends during COMMIT has its driver cancel the wait for the standby: the
+// commit stands, and is shown. An operator's cancellation does the same.
+func TestPostgresThatShowsACommitBeforeItsStandbyHasIt(t *testing.T) {
+	t.Parallel()
+	primary := servertest.StartPostgres(t, &servers.PostgresOptions{Config: []string{"synchronous_standby_names = '*'"}})
+	standby := servertest.StartStandby(t, primary, nil)
+	admin := migratedAt(t, primary.URL())
+	cancel := func(tx *sql.Tx) error {
+		go func() {
+			servertest.Eventually(t, "the COMMIT waits for the standby, and is cancelled", func() bool {
+				var cancelled int
+				must(t, admin.QueryRowContext(t.Context(), "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").Scan(&cancelled))
+				return cancelled > 0
+			})
+		}()
+		return tx.Commit()
+	}
+	ledger := openLedger(t, admin)
+	expectNothingBeforeTheReplica(t, ledger, ledger, standby, "SELECT count(*) FROM bridge_ledger", cancel)
+
+	// The commits of a login may wait for no standby: then its lookups do not wait either.
+	role, at := newRole(t, primary.URL(), admin, verifierRights...)
+	execute(t, admin, "ALTER ROLE "+role+" SET synchronous_commit = local")
+	local := connect(t, at)
+	standby.Freeze()
+	defer standby.Thaw() // before the role is dropped
+	id := newID()
+	execute(t, local, "INSERT INTO bridge_ledger VALUES ('"+id.String()+"')")
+	expectOutcome(t, openLedger(t, local), id, driver.Committed)
+}

@@ -40,22 +40,25 @@ func StartDatabase(t testing.TB, kind string, diary *Diary) (server DatabaseServ
 			"recovery_init_sync_method = syncfs", // a faster restart, no less safe
 			"deadlock_timeout = 200ms",
 		}})
-		create(t, s.URL())
+		CreateDatabase(t, s.URL(), "shop", "post")
 		return s, s.DatabaseURL("shop"), s.DatabaseURL("post")
 	case "mysql":
 		s := servertest.StartMariaDB(t, &servers.MariaDBOptions{Log: diary.Page("MariaDB")})
 		address := "mysql://root@" + s.Addr() + "/"
-		create(t, address)
+		CreateDatabase(t, address, "shop", "post")
 		return s, address + "shop", address + "post"
 	}
 	t.Fatalf("no database is known as %q, only %q", kind, DatabaseKinds)
 	panic("unreachable")
 }
 
-func create(t testing.TB, address string) {
+// CreateDatabase makes databases in the server of a URL.
+func CreateDatabase(t testing.TB, address string, names ...string) {
 	t.Helper()
-	if err := open(t, address).exec(t.Context(), "CREATE DATABASE shop", "CREATE DATABASE post"); err != nil {
-		t.Fatalf("create databases: %v", err)
+	for _, name := range names {
+		if err := open(t, address).exec(t.Context(), "CREATE DATABASE "+name); err != nil {
+			t.Fatalf("create database: %v", err)
+		}
 	}
 }
 

@@ -1,4 +1,4 @@
-package mysql
+package tables
 
 import (
 	"context"
@@ -6,19 +6,22 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A commit that was seen before a write began is made durable by it. One that was seen during
 // the write may have come too late for it.
 func TestOnlyAWriteThatBeginsAfterTheCallMakesDurable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, writes := newFlush(), make(chan error)
+		f, writes := NewFlush(), make(chan error)
 		begun := 0
 		var calls sync.WaitGroup
 		answers := make(chan error, 10)
 		call := func(ctx context.Context) {
 			calls.Go(func() {
-				answers <- f.run(ctx, func() error { begun++; return <-writes })
+				_, err := f.Run(ctx, func() (driver.Instance, error) { begun++; return "", <-writes })
+				answers <- err
 			})
 			synctest.Wait()
 		}
@@ -42,7 +45,7 @@ func TestOnlyAWriteThatBeginsAfterTheCallMakesDurable(t *testing.T) {
 		call(gone)
 		want("during the first write", 1)
 		leave()
-		want("whoever gives up waits no longer", 1, context.Canceled)
+		want("a caller that gives up waits no longer", 1, context.Canceled)
 		writes <- nil
 		want("the second write has begun", 2, nil)
 		writes <- broken
@@ -50,7 +53,7 @@ func TestOnlyAWriteThatBeginsAfterTheCallMakesDurable(t *testing.T) {
 		call(t.Context())
 		call(t.Context())
 		writes <- nil
-		want("those that came during a write need another", 4, nil)
+		want("calls that came during a write need another", 4, nil)
 		writes <- nil
 		want("and share it", 4, nil, nil)
 		calls.Wait()
