@@ -155,3 +155,39 @@ func TestASecretComesFromOnePlace(t *testing.T) {
 		}
 	}
 }
+
+func TestASecretIsReadAgainFromItsFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one\n")
+	var value string
+	secret := environment.Secret{Name: "SHOP_KEY", Value: &value, File: file}
+	if err := environment.Open(secret); err != nil {
+		t.Fatal(err)
+	}
+	read := secret.Reader()
+	expect := func(when, want string) {
+		t.Helper()
+		if got := read(); got != want {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	expect("at first", "one")
+	write("two\n")
+	expect("the file has changed", "two")
+	write("")
+	expect("the file is empty", "two")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	expect("the file is gone", "two")
+	plain := "plain"
+	if got := (environment.Secret{Name: "SHOP_KEY", Value: &plain}).Reader()(); got != "plain" {
+		t.Errorf("without a file: %q", got)
+	}
+}
