@@ -1,6 +1,7 @@
 package verifier_test
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -27,9 +28,9 @@ func TestAFrozenNodeStopsNobodyForLong(t *testing.T) {
 	hosts := nodes[0].Addr() + "," + nodes[1].Addr()
 	s.Broker = dial(t, strings.Replace(s.AMQP, address.Host, hosts, 1)+"?heartbeat=1")
 	s.Sender = s.NewSender(sender.Options{})
-	queue := s.Queue("target", nil)
 	v := s.Verify(verifier.Options{})
 	for round := range 4 {
+		queue := s.Queue(fmt.Sprintf("target-%d", round), nil) // copies of the last round may still come
 		frozen := nodes[round%2]
 		frozen.Vanish()
 		began := time.Now()
