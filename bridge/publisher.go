@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -133,6 +134,17 @@ func (p *Publisher) renew() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.renewing, p.renewed = false, time.Now()
+}
+
+// Close ends the publisher, and its channel once nothing is in flight. The connection stays.
+func (p *Publisher) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil { // renew leaves the current channel alone from now on
+		p.err = fmt.Errorf("%w: publisher is closed", ErrUnavailable)
+		close(p.done)
+		close(p.current.retired)
+	}
 }
 
 // Done is closed when the channel is over, just before the messages in flight are reported as

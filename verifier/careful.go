@@ -15,18 +15,26 @@ import (
 // trials of stuck targets.
 const carefulChannels = 4
 
-// runCareful publishes one message at a time, over a connection of its own.
-func (f *forwarder) runCareful(ctx context.Context, messages *gatherer[*publication]) error {
-	var conn *bridge.Connection
-	var channel *bridge.Publisher
-	defer func() {
-		if conn != nil {
-			conn.Close()
-		}
-	}()
+// A careful channel without a connection tries to get one after pauses between these.
+const (
+	firstReconnect = 100 * time.Millisecond
+	mostReconnect  = 5 * time.Second
+)
+
+// runCareful publishes one message at a time, over a channel of its own. Without a connection
+// the messages wait, here or for another careful channel: no verdict depends on one, so its
+// failures end no session.
+func (f *forwarder) runCareful(ctx context.Context, messages *gatherer[*publication], connections *carefulConnections) error {
+	channel := &carefulChannel{from: connections}
+	defer channel.release()
+	wait := newBackOff(firstReconnect, mostReconnect)
 	for {
+		idle := channel.idle()
 		select {
 		case <-messages.more:
+		case <-idle:
+			channel.release()
+			continue
 		case <-ctx.Done():
 			return nil
 		}
@@ -34,38 +42,36 @@ func (f *forwarder) runCareful(ctx context.Context, messages *gatherer[*publicat
 			if f.waits(p) {
 				continue
 			}
-			if conn == nil {
-				var err error
-				if conn, err = f.connect(ctx); err != nil {
-					return err
+			err := channel.open(ctx)
+			if err == nil {
+				err = f.alone(ctx, channel.publisher, p)
+				if ctx.Err() != nil {
+					return nil
 				}
-				channel = nil
-			}
-			if channel == nil || channel.Err() != nil {
-				var err error
-				if channel, err = conn.Publisher(1); err != nil {
-					return err
+				if channel.connection.conn.Err() == nil {
+					wait.Reset()
+					if f.conclude(p, err) {
+						channel.leave()
+					}
+					continue
 				}
 			}
-			err := f.alone(ctx, channel, p)
+			// Without a connection, or with one that was lost, nothing is known of p.
+			channel.leave()
+			messages.add(p)
 			if ctx.Err() != nil {
 				return nil
 			}
-			stuck, err := f.conclude(p, err, conn)
-			if err != nil {
-				return err
-			}
-			if stuck {
-				conn.Close()
-				conn = nil
-			}
+			retry := wait.NextBackOff()
+			f.log.Warn("no connection for messages that are published alone", "error", err, "retry_in", retry)
+			pause(ctx, retry)
 		}
 	}
 }
 
 // conclude draws the consequence of a message that was published alone. It tells
 // whether the target did not confirm.
-func (f *forwarder) conclude(p *publication, err error, conn *bridge.Connection) (noConfirm bool, _ error) {
+func (f *forwarder) conclude(p *publication, err error) (stuck bool) {
 	refusal := bridge.Refusal(err)
 	f.suspect(p.to.Exchange, refusal != nil)
 	switch {
@@ -74,24 +80,22 @@ func (f *forwarder) conclude(p *publication, err error, conn *bridge.Connection)
 	case errors.Is(err, bridge.ErrInvalidMessage):
 		f.end(p, refused, err)
 	case errors.Is(err, bridge.ErrReturned):
-		f.failed(p, Missing)
+		f.failed(p, Missing, unbound(p.to))
 	case errors.Is(err, bridge.ErrNacked):
-		f.failed(p, Full)
-	case conn.Err() != nil:
-		return false, conn.Err()
+		f.failed(p, Full, fullQueue)
 	case refusal == nil:
-		f.failed(p, Stuck)
-		return true, nil
+		f.failed(p, Stuck, noConfirm)
+		return true
 	case refusal.Code == amqp.NotFound:
-		f.failed(p, Missing)
+		f.failed(p, Missing, noExchange)
 	case p.course == forward:
 		f.end(p, refused, fmt.Errorf("%s: %d %s", p.to, refusal.Code, refusal.Reason))
 	case refusal.Code == amqp.PreconditionFailed: // this one, as a rule for its size
 		f.end(p, refused, refusal)
 	default: // our own queue: somebody must mend the rights
-		f.failed(p, Full)
+		f.failed(p, Full, problem{refusal.Error(), "give the login the right to publish there"})
 	}
-	return false, nil
+	return false
 }
 
 // alone publishes p and waits for what becomes of it.

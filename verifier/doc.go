@@ -43,7 +43,7 @@
 //     stays with the verifier, down to 50 ms. So a message behind very many others is soon
 //     seen. A transaction that stays open for hours, with more messages than fit into memory,
 //     delays its own messages only. No message is held longer than the broker's consumer
-//     timeout allows, but while the broker blocks publishing (Options.HandBack).
+//     timeout allows (Options.HandBack).
 //   - Forward. The message is published to its target, mandatory and persistent,
 //     without waiting for others. It is safe once it is confirmed and was not
 //     returned.
@@ -116,6 +116,12 @@
 // held: its messages wait aside, it is tried again with backoff, and no other target waits for
 // it. A missing target is given up after Options.Unroutable.
 //
+// An exchange nacks a message if one of its queues is full, although the others take it, and does
+// not say which. So a nack of an exchange keeps no other message from it: each is published at
+// once, and again after pauses of its own, and goes to the dead queue after Options.Copies
+// attempts. A nack of a target queue (by the default exchange) means that nobody has the message:
+// it is tried again without a bound.
+//
 // A target counts as one that never confirms when messages published to other targets a second
 // later are confirmed, or when it nacks after a second or more, as RabbitMQ does for a quorum
 // queue without a leader. It is then tried with one message at a time, over a connection of its
@@ -129,6 +135,21 @@
 // A publish that the broker refuses with an error closes its channel. What happened to the
 // other messages in flight there is unknown. All of them are published again one at a time,
 // which shows the culprit. The others may be delivered twice, with the same ID.
+//
+// A session's end forgets no culprit: the next session begins with the held targets, how long
+// each has been missing, and the exchanges whose messages close a channel. A message that is
+// delivered again goes on counting towards Options.Unroutable where its target stands. The time
+// without a session does not count.
+//
+// # Connections to the broker
+//
+// A verifier needs two connections: one to consume, one to publish. It opens a third for
+// messages that are published alone, one for each of at most four targets that it tries after
+// they did not confirm, one for parked messages, and it leaves at most eight connections to
+// messages that have not been confirmed: MostBrokerConnections in all, at worst. Before a session
+// it opens another for a moment. Without a connection to publish over, it tries again with
+// backoff, up to every five seconds; the session goes on. Messages that are published alone then
+// go over the main connection, and trials of stuck targets wait.
 //
 // # Side jobs
 //
@@ -149,6 +170,8 @@
 //	             verifier's own queues
 //	refused      committed, but the broker refuses it at its target for good
 //	unroutable   committed, but its target was missing for too long
+//	full         committed, but its exchange nacked it Options.Copies times: a queue behind
+//	             the exchange is full, and its other queues may have as many copies
 //	swept        its row is absent, but may have been removed as an orphan
 //
 // As soon as a committed message is safe there, its row is deleted. So do not put it back into
@@ -181,8 +204,8 @@
 //
 // # Errors and the end
 //
-// Any error of the database, of a connection or of a consuming channel that concerns a message
-// ends the session: everything unacked is redelivered. A new session starts with backoff. It
+// Any error of the database, of the consuming connection or of a consuming channel that concerns
+// a message ends the session: everything unacked is redelivered. A new session starts with backoff. It
 // drops the pool's idle connections that are broken, proves again that the database makes a
 // lookup wait (driver.Prove), and connects. A pooled database connection that dies while it is
 // idle is replaced without a new session. That is safe because every outcome carries the ledger's

@@ -1,9 +1,9 @@
 package verifier
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -36,12 +36,16 @@ import (
 // A channel without confirms is left together with its connection: a queue that
 // does not answer blocks the broker's side of the channel, which then does not
 // answer its closing either, and in the end the connection's other channels too.
-// So each channel has a connection of its own. Publishing connections carry no
-// delivery tags; replacing one does not end the session.
+// So the main channel and each trial of a stuck target have a connection of their own.
+//
+// Publishing connections carry no delivery tags: losing one, or getting none, ends no session.
+// Messages wait then, and the forwarder connects again with backoff. Options.HandBack bounds
+// how long they wait (leave, handBack).
 type forwarder struct {
 	connect func(context.Context) (*bridge.Connection, error)
 	timeout time.Duration
 	limit   int // in flight on the main channel
+	copies  int // Options.Copies
 	log     *slog.Logger
 
 	holds  *holds
@@ -54,21 +58,23 @@ type forwarder struct {
 
 	closing sync.WaitGroup // connections that were left and are empty
 
-	mu       sync.Mutex
-	main     *mainChannel    // nil before the first, and after one was left
-	left     []*mainChannel  // on which something is in flight still
-	blocked  string          // the broker's reason for taking nothing; "" if it takes messages
-	suspects map[string]bool // exchanges whose messages go alone
+	mu           sync.Mutex
+	main         *mainChannel    // nil before the first, and after one was left or lost
+	left         []*mainChannel  // on which something is in flight still
+	blocked      string          // the broker's reason for taking nothing; "" if it takes messages
+	disconnected string          // why there is no connection for the main channel; "" if there is one
+	suspects     map[string]bool // exchanges whose messages go alone
 }
 
 // A fate is how a publication ends. Until then the forwarder owns it, and its messages.
 type fate int
 
 const (
-	placed  fate = iota // the broker has it: confirmed and not returned
-	refused             // it can never be published like this; the error says why
-	expired             // its target was missing for too long
-	leftOut             // it is a copy for the audit queue, which takes nothing now
+	placed    fate = iota // the broker has it: confirmed and not returned
+	refused               // it can never be published like this; the error says why
+	expired               // its target was missing for too long
+	nackedOut             // its exchange has nacked it too often
+	leftOut               // it is a copy for the audit queue, which takes nothing now
 )
 
 // maxLeft bounds the main channels that are left and may still bring confirms.
@@ -79,9 +85,10 @@ func (f *forwarder) run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, f.main.leave)() // the first one is older than ctx
 	group.Go(func() error { return f.runMain(ctx) })
 	group.Go(func() error { return f.watchMain(ctx) })
+	shared := &carefulConnections{connect: f.connect, borrow: f.mainConnection}
 	for range carefulChannels {
-		group.Go(func() error { return f.runCareful(ctx, f.careful) })
-		group.Go(func() error { return f.runCareful(ctx, f.stuck) })
+		group.Go(func() error { return f.runCareful(ctx, f.careful, shared) })
+		group.Go(func() error { return f.runCareful(ctx, f.stuck, &carefulConnections{connect: f.connect}) })
 	}
 	return group.Wait()
 }
@@ -97,12 +104,48 @@ func (f *forwarder) publish(p *publication) {
 // forget takes out what is still to be published for a message that is over: while the broker
 // blocks publishing, each lane of an ordered queue would otherwise leave all its messages here.
 func (f *forwarder) forget(over func(*message) bool) {
-	for _, g := range []*gatherer[*publication]{f.ready, f.careful} {
-		n := g.remove(func(p *publication) bool {
-			return p.message != nil && !p.trial && over(p.message) // holds waits for the end of a trial
-		})
-		f.moving.add(-n)
+	f.takeBack(func(p *publication) bool { return p.message != nil && over(p.message) })
+}
+
+// leave takes out messages that are to be forwarded and wait here for a channel. Their owner is
+// the caller then.
+func (f *forwarder) leave(must func(*message) bool) (out []*message) {
+	for _, p := range f.takeBack(forwarded(must)) {
+		out = append(out, p.message)
 	}
+	return out
+}
+
+// abandon takes out publications, wherever they are. One that is in flight may arrive all the
+// same. A message that is being published alone stays, for ConfirmTimeout at most.
+func (f *forwarder) abandon(must func(*publication) bool) []*publication {
+	out := f.takeBack(must)
+	f.mu.Lock()
+	channels := slices.Clone(f.left)
+	if f.main != nil {
+		channels = append(channels, f.main)
+	}
+	f.mu.Unlock()
+	for _, c := range channels {
+		for _, p := range c.abandon(must) {
+			f.holds.ended(p, false)
+			f.moving.add(-1)
+			out = append(out, p)
+		}
+	}
+	return append(out, f.holds.remove(must)...)
+}
+
+// takeBack takes out publications that wait for a channel.
+func (f *forwarder) takeBack(must func(*publication) bool) (out []*publication) {
+	for _, g := range []*gatherer[*publication]{f.ready, f.careful, f.stuck} {
+		out = append(out, g.remove(must)...)
+	}
+	for _, p := range out {
+		f.holds.ended(p, false) // a trial that was none
+	}
+	f.moving.add(-len(out))
+	return out
 }
 
 // retry tries held targets again, and gives up what has been unroutable for too long.
@@ -132,16 +175,24 @@ func (f *forwarder) waits(p *publication) bool {
 }
 
 // failed has p wait, since its target does not take it now.
-func (f *forwarder) failed(p *publication, reason HoldReason) {
+func (f *forwarder) failed(p *publication, reason HoldReason, why problem) {
 	if p.course == audit {
-		f.log.Warn("no copy in the audit queue", "message_id", p.id(), "reason", reason.String())
+		f.log.Warn("no copy in the audit queue", "message_id", p.id(), "reason", why.text)
 		f.end(p, leftOut, nil)
 		return
 	}
 	if m := p.forwards(); m != nil {
 		m.attempts++
+		if reason == Full && p.to.Exchange != "" {
+			m.nacks, m.nackedAt = m.nacks+1, time.Now()
+			if m.nacks >= int64(f.copies) {
+				f.holds.nackedOut(p, why)
+				f.end(p, nackedOut, nil)
+				return
+			}
+		}
 	}
-	f.holds.failed(p, reason)
+	f.holds.failed(p, reason, why)
 	f.moving.add(-1)
 }
 
@@ -154,13 +205,15 @@ func (f *forwarder) end(p *publication, what fate, err error) {
 }
 
 func (f *forwarder) runMain(ctx context.Context) error {
+	wait := newBackOff(firstReconnect, mostReconnect)
 	for {
 		select {
 		case <-f.ready.more:
 		case <-ctx.Done():
 			return nil
 		}
-		for _, p := range f.ready.take(f.limit) {
+		for batch := f.ready.take(f.limit); len(batch) > 0; batch = batch[1:] {
+			p := batch[0]
 			switch {
 			case p.alone:
 				p.alone = false
@@ -170,15 +223,27 @@ func (f *forwarder) runMain(ctx context.Context) error {
 				f.careful.add(p)
 				continue
 			}
-			if err := f.amongOthers(ctx, p); err != nil {
-				return err
+			err := f.amongOthers(ctx, p)
+			if err == nil {
+				wait.Reset()
+				continue
 			}
+			f.ready.add(batch...) // where they can be taken out
+			if ctx.Err() != nil {
+				return nil
+			}
+			retry := wait.NextBackOff()
+			f.tellDisconnected(err)
+			f.log.Warn("no connection to publish over", "error", err, "retry_in", retry)
+			f.giveUpOldest(time.Now()) // which may be one connection too many
+			pause(ctx, retry)
+			break
 		}
 	}
 }
 
 // amongOthers publishes p over the main channel, unless its target is held by now, and waits
-// for nothing but room there.
+// for nothing but room there. The error says why there is no main channel.
 func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
 	for {
 		main, err := f.mainChannel(ctx)
@@ -210,7 +275,7 @@ func (f *forwarder) amongOthers(ctx context.Context, p *publication) error {
 			f.end(p, refused, err)
 			return nil
 		}
-		// The main channel was closed or left: take the next one.
+		// The main channel was closed, left or lost: take the next one.
 	}
 }
 
@@ -220,11 +285,11 @@ func (f *forwarder) report(ctx context.Context, p *publication, err error) {
 	case err == nil:
 		f.end(p, placed, nil)
 	case errors.Is(err, bridge.ErrReturned):
-		f.failed(p, Missing)
+		f.failed(p, Missing, unbound(p.to))
 	case errors.Is(err, bridge.ErrNacked):
-		f.failed(p, Full)
+		f.failed(p, Full, fullQueue)
 	case ctx.Err() == nil:
-		f.careful.add(p) // a suspect; if the connection was lost, the session ends
+		f.careful.add(p) // a suspect, or in flight when the connection was lost
 	}
 }
 
@@ -234,7 +299,8 @@ func (f *forwarder) open(ctx context.Context, conn *bridge.Connection) (err erro
 	return err
 }
 
-// mainChannel returns the main channel, a new one if the last was closed or left.
+// mainChannel returns the main channel, a new one if the last was closed, left or lost. It
+// tries once.
 func (f *forwarder) mainChannel(ctx context.Context) (*mainChannel, error) {
 	f.mu.Lock()
 	main := f.main
@@ -254,7 +320,12 @@ func (f *forwarder) mainChannel(ctx context.Context) (*mainChannel, error) {
 				"code", refusal.Code, "reason", refusal.Reason)
 		}
 		main.leave()
-		conn = main.conn // it has no more than its channel lost
+		if lost := main.conn.Err(); lost != nil {
+			f.log.Warn("publishing connection lost", "error", lost)
+			f.closing.Go(main.conn.Close)
+		} else {
+			conn = main.conn // it has no more than its channel lost
+		}
 	}
 	if conn == nil {
 		if conn, err = f.connect(ctx); err != nil {
@@ -268,8 +339,18 @@ func (f *forwarder) mainChannel(ctx context.Context) (*mainChannel, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.main = next
+	f.main, f.disconnected = next, ""
 	return next, nil
+}
+
+// mainConnection returns the main channel's connection, or nil.
+func (f *forwarder) mainConnection() *bridge.Connection {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.main == nil || f.main.conn.Err() != nil {
+		return nil
+	}
+	return f.main.conn
 }
 
 // close ends the main channels' connections for good.
@@ -302,7 +383,7 @@ func (f *forwarder) watchMain(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-lost:
-			return fmt.Errorf("publishing connection lost: %w", main.conn.Err())
+			f.lose(main)
 		case now := <-ticker.C:
 			if main != nil {
 				f.tellBlocked(main.conn.Blocked())
@@ -313,6 +394,27 @@ func (f *forwarder) watchMain(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// lose leaves a main channel whose connection was lost. Its messages in flight are reported as
+// unconfirmed.
+func (f *forwarder) lose(main *mainChannel) {
+	f.mu.Lock()
+	if f.main != main { // mainChannel has seen it too
+		f.mu.Unlock()
+		return
+	}
+	f.main = nil
+	f.mu.Unlock()
+	f.log.Warn("publishing connection lost", "error", main.conn.Err())
+	f.closing.Go(main.close)
+}
+
+// tellDisconnected keeps the reason for which there is no main channel.
+func (f *forwarder) tellDisconnected(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.disconnected = err.Error()
 }
 
 // tellBlocked logs when the broker begins to take nothing, and when it takes messages again.
@@ -329,11 +431,11 @@ func (f *forwarder) tellBlocked(reason string) {
 	}
 }
 
-// isBlocked returns the broker's reason for taking nothing, or "".
+// isBlocked returns why nothing can be published, or "".
 func (f *forwarder) isBlocked() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.blocked
+	return cmp.Or(f.blocked, f.disconnected)
 }
 
 // lookAt holds the targets that have fallen behind on the main channel, and leaves it
@@ -358,22 +460,33 @@ func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
 	}
 	f.main = nil
 	f.left = append(f.left, main)
-	var oldest *mainChannel
-	if len(f.left) > maxLeft {
-		oldest = f.left[0]
-	}
+	tooMany := len(f.left) > maxLeft
 	f.mu.Unlock()
 	if silent {
 		f.log.Warn("no confirm for too long; looking for the target that is stuck", "waited", f.timeout)
 	}
 	main.leave()
 	f.clear(main, now)
-	if oldest != nil {
-		for _, p := range oldest.giveUp(now, f.timeout, true) {
-			f.failed(p, Stuck)
-		}
-		f.clear(oldest, now)
+	if tooMany {
+		f.giveUpOldest(now)
 	}
+}
+
+// giveUpOldest gives up what is in flight on the channel that was left first, and closes it.
+func (f *forwarder) giveUpOldest(now time.Time) {
+	f.mu.Lock()
+	var oldest *mainChannel
+	if len(f.left) > 0 {
+		oldest = f.left[0]
+	}
+	f.mu.Unlock()
+	if oldest == nil {
+		return
+	}
+	for _, p := range oldest.giveUp(now, f.timeout, true) {
+		f.failed(p, Stuck, noConfirm)
+	}
+	f.clear(oldest, now)
 }
 
 // clear gives up what is in flight for too long on a channel that was left, and closes
@@ -391,7 +504,7 @@ func (f *forwarder) clear(c *mainChannel, now time.Time) {
 		if silent {
 			f.careful.add(p)
 		} else {
-			f.failed(p, Stuck)
+			f.failed(p, Stuck, noConfirm)
 		}
 	}
 	if !c.empty() {

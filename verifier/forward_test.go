@@ -20,7 +20,7 @@ func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
 		}},
 		"placed at the second attempt": {forward, placed, func(f *forwarder, p *publication) {
 			f.publish(p)
-			f.failed(p, Full)
+			f.failed(p, Full, problem{})
 			f.retry(later())
 			f.end(p, placed, nil)
 		}},
@@ -32,12 +32,12 @@ func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
 		}},
 		"expired": {forward, expired, func(f *forwarder, p *publication) {
 			f.publish(p)
-			f.failed(p, Missing)
+			f.failed(p, Missing, problem{})
 			f.retry(later())
 		}},
 		"left out of the audit queue": {audit, leftOut, func(f *forwarder, p *publication) {
 			f.publish(p)
-			f.failed(p, Full)
+			f.failed(p, Full, problem{})
 		}},
 		"left out, since the audit queue is held": {audit, leftOut, func(f *forwarder, p *publication) {
 			f.holds.behind(p.to)
@@ -46,7 +46,7 @@ func TestTheForwarderCountsAMessageUntilItIsHandedOn(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			f := &forwarder{holds: testHolds(time.Minute), ready: newGatherer[*publication](), log: slog.New(slog.DiscardHandler)}
+			f := &forwarder{holds: testHolds(time.Minute), ready: newGatherer[*publication](), log: slog.New(slog.DiscardHandler), copies: 10}
 			p := publicationsTo("target", 1)[0]
 			p.course = test.course
 			ends := 0

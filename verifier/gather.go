@@ -50,12 +50,17 @@ func (g *gatherer[T]) take(limit int) []T {
 }
 
 // remove takes out the items for which must says so.
-func (g *gatherer[T]) remove(must func(T) bool) (removed int) {
+func (g *gatherer[T]) remove(must func(T) bool) (removed []T) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	before := len(g.items)
-	g.items = slices.DeleteFunc(g.items, must)
-	return before - len(g.items)
+	g.items = slices.DeleteFunc(g.items, func(item T) bool {
+		if !must(item) {
+			return false
+		}
+		removed = append(removed, item)
+		return true
+	})
+	return removed
 }
 
 // pause waits for d, or until ctx ends. Under load a stage pauses for some

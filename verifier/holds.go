@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,9 +17,14 @@ import (
 // up nobody else (rule 8 of package bridge). Once all that wait may be tried together it is
 // held no longer: messages of an order key come one after the other, so that with them
 // somebody always waits.
+//
+// An exchange that nacks has given the message to its other queues, perhaps, and keeps it from
+// one that is full. So its first attempt makes no message wait (hold.passes), each message is
+// tried again after pauses of its own (retryAt), and given up after Options.Copies attempts.
 type holds struct {
 	log        *slog.Logger
 	unroutable time.Duration // how long a missing target is retried
+	copies     int           // Options.Copies
 	more       chan struct{} // woken when another message waits
 
 	mu      sync.Mutex
@@ -28,6 +34,8 @@ type holds struct {
 
 type hold struct {
 	reason  HoldReason
+	problem problem
+	since   time.Time // when it began
 	waiting []*publication
 	backoff *backoff.ExponentialBackOff
 	due     time.Time
@@ -45,23 +53,82 @@ type hold struct {
 
 	missingSince time.Time // zero if it was there when it was last tried
 	missingAt    time.Time // when it was last found missing
+	remembered   bool      // it was held by an earlier session
+}
+
+// A problem says in words why a target takes nothing, and what to do.
+type problem struct{ text, mend string }
+
+var (
+	fullQueue  = problem{"a queue refuses messages (nack): it is full, or has no leader", "consume the queue faster, raise its length limit, or start the nodes that are missing"}
+	noConfirm  = problem{"the broker does not confirm", "see the state of the queue and of its nodes"}
+	noQueue    = problem{"the queue does not exist", "declare the queue, or send to another one"}
+	noBinding  = problem{"no queue is bound to the exchange for this routing key", "bind a queue to the exchange, or send with another routing key"}
+	noExchange = problem{"the exchange does not exist", "declare the exchange, or send to another one"}
+)
+
+// unbound is the problem of a message that the broker has returned.
+func unbound(to bridge.Target) problem {
+	if to.Exchange == "" {
+		return noQueue
+	}
+	return noBinding
 }
 
 const (
 	maxBurst = 1024
-	// remembered is how long a target stays held without a message: those that were
+	// rememberFor is how long a target stays held without a message: those that were
 	// set aside come again.
-	remembered = time.Minute
+	rememberFor = time.Minute
 	// maxRemembered bounds how many targets stay held without a message.
 	maxRemembered = 1000
 )
+
+// newHolds begins with the targets that the last session held.
+func newHolds(o *Options, more chan struct{}, held map[bridge.Target]*hold) *holds {
+	return &holds{log: o.Logger, unroutable: o.Unroutable, copies: o.Copies, more: more, targets: held}
+}
+
+// keep returns the held targets for the next session, without the messages. What an old
+// session's channels still report stays in h.
+func (h *holds) keep() map[bridge.Target]*hold {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	kept := make(map[bridge.Target]*hold)
+	for to, target := range h.targets {
+		if len(kept) == maxRemembered {
+			break
+		}
+		next := *target.backoff
+		kept[to] = &hold{
+			reason: target.reason, problem: target.problem, since: target.since, silent: target.silent,
+			backoff: &next, due: target.due, burst: 1,
+			missingSince: target.missingSince, missingAt: target.missingAt, remembered: true,
+		}
+	}
+	return kept
+}
+
+// postponed returns held targets whose times are later. It leaves the old ones as they are.
+func postponed(held map[bridge.Target]*hold, by time.Duration) map[bridge.Target]*hold {
+	out := make(map[bridge.Target]*hold)
+	for to, target := range held {
+		next, wait := *target, *target.backoff
+		next.backoff, next.due = &wait, target.due.Add(by)
+		if !target.missingSince.IsZero() {
+			next.missingSince, next.missingAt = target.missingSince.Add(by), target.missingAt.Add(by)
+		}
+		out[to] = &next
+	}
+	return out
+}
 
 // takes tells whether p's target is held. Then p waits, unless it is for the audit queue.
 func (h *holds) takes(p *publication) (held bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	target := h.targets[p.to]
-	if target == nil || p.trial {
+	if target == nil || p.trial || target.passes(p) {
 		return false
 	}
 	if p.course != audit {
@@ -70,24 +137,76 @@ func (h *holds) takes(p *publication) (held bool) {
 	return true
 }
 
+// passes tells whether p does not wait although its target is held: it is the first attempt at
+// an exchange that nacks, which may have other queues for it.
+func (t *hold) passes(p *publication) bool {
+	m := p.forwards()
+	return t.reason == Full && !t.silent && p.to.Exchange != "" && m != nil && m.nacks == 0
+}
+
+// retryAt is when a message that was nacked is published to its exchange again.
+func (m *message) retryAt() time.Time { return m.nackedAt.Add(nackPause(m.nacks)) }
+
+// nackPause is the pause after so many nacks: 1 s, 3 s, 9 s and so on, at most 2 min.
+func nackPause(nacks int64) time.Duration {
+	const most = 2 * time.Minute
+	pause := time.Second
+	for range min(nacks-1, 10) {
+		pause = min(3*pause, most)
+	}
+	return pause
+}
+
 func (h *holds) wait(target *hold, p *publication) {
 	target.waiting = append(target.waiting, p)
 	h.count += p.crowds()
 	wake(h.more)
 	if m := p.forwards(); m != nil && m.line == nil && target.reason == Missing && m.unroutableSince.IsZero() {
-		m.unroutableSince = time.Now()
+		m.unroutableSince = target.unroutableSince(m, time.Now())
 	}
 }
 
+// unroutableSince is when a message began to wait for its missing target. One that a session
+// hands back by its end goes on counting where it was: with the target, but not before it was
+// staged.
+func (t *hold) unroutableSince(m *message, now time.Time) time.Time {
+	if !t.remembered || !m.delivery.Redelivered || t.missingSince.IsZero() {
+		return now
+	}
+	since := t.missingSince
+	if m.staged.StagedAt.After(since) {
+		since = m.staged.StagedAt
+	}
+	if since.After(now) { // by the sender's clock
+		return now
+	}
+	return since
+}
+
 // failed has p wait, whose target did not take it.
-func (h *holds) failed(p *publication, reason HoldReason) {
+func (h *holds) failed(p *publication, reason HoldReason, why problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	target := h.hold(p.to, reason, "message_id", p.id())
+	target := h.hold(p.to, reason, why, "message_id", p.id())
 	target.silent = target.silent || reason == Stuck || p.slow && reason == Full
 	target.refuted = reason == Missing
 	target.works = false
 	h.wait(target, p)
+	h.refused(target, p, reason)
+}
+
+// nackedOut is failed for a message that is given up.
+func (h *holds) nackedOut(p *publication, why problem) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	target := h.hold(p.to, Full, why, "message_id", p.id())
+	target.silent = target.silent || p.slow
+	target.refuted, target.works = false, false
+	h.refused(target, p, Full)
+}
+
+// refused keeps what an attempt has told of the target.
+func (h *holds) refused(target *hold, p *publication, reason HoldReason) {
 	if reason == Missing {
 		target.missingAt = time.Now()
 		if target.missingSince.IsZero() {
@@ -110,24 +229,25 @@ func (h *holds) behind(to bridge.Target) bool {
 	if h.targets[to] != nil {
 		return false
 	}
-	h.hold(to, Stuck).silent = true
+	h.hold(to, Stuck, noConfirm).silent = true
 	return true
 }
 
 // hold holds a target, if it is not held yet, for a reason.
-func (h *holds) hold(to bridge.Target, reason HoldReason, why ...any) *hold {
+func (h *holds) hold(to bridge.Target, reason HoldReason, why problem, about ...any) *hold {
 	target := h.targets[to]
 	if target == nil {
-		target = &hold{backoff: newBackOff(50*time.Millisecond, 5*time.Second), burst: 1}
-		target.due = time.Now().Add(target.backoff.NextBackOff())
+		now := time.Now()
+		target = &hold{since: now, backoff: newBackOff(50*time.Millisecond, 5*time.Second), burst: 1}
+		target.due = now.Add(target.backoff.NextBackOff())
 		h.targets[to] = target
-		said := append([]any{"target", to.String(), "reason", string(reason), "text", reason.String()}, why...)
+		said := append([]any{"target", to.String(), "reason", string(reason), "text", why.text, "mend", why.mend}, about...)
 		if reason == Missing {
-			said = append(said, "dead_letter_after", h.unroutable, "mend", "make the exchange, the queue or the binding")
+			said = append(said, "dead_letter_after", h.unroutable)
 		}
 		h.log.Warn("target is held", said...)
 	}
-	target.reason = reason
+	target.reason, target.problem = reason, why
 	return target
 }
 
@@ -183,20 +303,31 @@ func (t *hold) exists() {
 // tick takes out what has been unroutable for too long (givesUp), and those of which another
 // attempt is due. It lets go of targets: of those that work when all that wait may be tried
 // together, of the others some time after nothing waits for them.
+//
+// At most carefulChannels silent targets are tried at a time, those first whose trial is due for
+// longest. The messages of the others wait here, where they can be set aside.
 func (h *holds) tick(now time.Time) (again, dead []*publication) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	trying := 0 // silent targets
+	var due []*hold
 	for to, target := range h.targets {
 		if target.trying > 0 {
+			if target.silent {
+				trying++
+			}
 			continue
 		}
 		if !target.missingSince.IsZero() {
-			dead = append(dead, h.takeOut(target, forwarded(func(m *message) bool { return h.givesUp(target, m, now) }))...)
+			for _, p := range h.takeOut(target, forwarded(func(m *message) bool { return h.givesUp(target, m, now) })) {
+				p.problem = target.problem
+				dead = append(dead, p)
+			}
 			target.refuted = false
 		}
 		letGo := target.works && (len(target.waiting) <= target.burst || target.burst == maxBurst)
 		if len(target.waiting) == 0 {
-			letGo = letGo || now.Sub(target.due) > remembered || len(h.targets) > maxRemembered
+			letGo = letGo || now.Sub(target.due) > rememberFor || len(h.targets) > maxRemembered
 		}
 		if letGo {
 			for _, p := range target.waiting {
@@ -207,26 +338,61 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 			h.log.Info("target is no longer held", "target", to.String(), "works", target.works)
 			continue
 		}
-		if len(target.waiting) == 0 {
-			continue
+		switch {
+		case len(target.waiting) == 0:
+		case target.reason == Full && to.Exchange != "" && !target.works:
+			if n := target.bringForward(now); n == 0 || target.silent && now.Before(target.due) {
+				continue
+			} else if target.silent {
+				due = append(due, target)
+			} else {
+				again = append(again, h.try(target, min(n, maxBurst))...)
+			}
+		case now.Before(target.due):
+		case target.silent:
+			due = append(due, target)
+		default:
+			again = append(again, h.try(target, min(target.burst, len(target.waiting)))...)
 		}
-		if now.Before(target.due) {
-			continue
-		}
-		n := min(target.burst, len(target.waiting))
-		if target.silent {
-			n = 1
-		}
-		for _, p := range target.waiting[:n] {
-			h.count -= p.crowds()
-			p.trial = true
-			p.alone = target.silent
-			again = append(again, p)
-		}
-		target.waiting = target.waiting[n:]
-		target.trying = n
+	}
+	slices.SortFunc(due, func(a, b *hold) int { return a.due.Compare(b.due) })
+	for _, target := range due[:min(len(due), max(0, carefulChannels-trying))] {
+		again = append(again, h.try(target, 1)...)
 	}
 	return again, dead
+}
+
+// bringForward puts those in front whose own pause is over, and counts them.
+func (t *hold) bringForward(now time.Time) (due int) {
+	isDue := func(p *publication) bool {
+		m := p.forwards()
+		return m == nil || !now.Before(m.retryAt())
+	}
+	slices.SortStableFunc(t.waiting, func(a, b *publication) int {
+		switch {
+		case isDue(a) == isDue(b):
+			return 0
+		case isDue(a):
+			return -1
+		}
+		return 1
+	})
+	for due < len(t.waiting) && isDue(t.waiting[due]) {
+		due++
+	}
+	return due
+}
+
+// try takes out the first n for another attempt.
+func (h *holds) try(target *hold, n int) []*publication {
+	trials := target.waiting[:n]
+	for _, p := range trials {
+		h.count -= p.crowds()
+		p.trial, p.alone = true, target.silent
+	}
+	target.waiting = target.waiting[n:]
+	target.trying = n
+	return trials
 }
 
 // givesUp tells whether a message has been unroutable for too long, when an attempt has just
@@ -236,11 +402,7 @@ func (h *holds) tick(now time.Time) (again, dead []*publication) {
 // target's time, and any attempt since they were received.
 func (h *holds) givesUp(target *hold, m *message, now time.Time) bool {
 	if m.line != nil {
-		since := target.missingSince
-		if m.unroutableSince.After(since) {
-			since = m.unroutableSince
-		}
-		return now.Sub(since) >= h.unroutable && !m.received.After(target.missingAt)
+		return now.Sub(h.missedSince(target, m)) >= h.unroutable && !m.received.After(target.missingAt)
 	}
 	if !target.refuted {
 		return false
@@ -249,6 +411,14 @@ func (h *holds) givesUp(target *hold, m *message, now time.Time) bool {
 		m.unroutableSince = now
 	}
 	return now.Sub(m.unroutableSince) >= h.unroutable
+}
+
+// missedSince is from when on it counts that a message's target is missing.
+func (h *holds) missedSince(target *hold, m *message) time.Time {
+	if m.line != nil && target.missingSince.After(m.unroutableSince) {
+		return target.missingSince
+	}
+	return m.unroutableSince
 }
 
 // leave takes out the messages for which must says so, the oldest first. What is bound for
@@ -317,9 +487,42 @@ func (h *holds) list() []HeldTarget {
 	defer h.mu.Unlock()
 	out := make([]HeldTarget, 0, len(h.targets))
 	for to, target := range h.targets {
-		out = append(out, HeldTarget{to, target.reason, len(target.waiting) + target.trying})
+		out = append(out, HeldTarget{
+			Target: to, Reason: target.reason, Messages: len(target.waiting) + target.trying, Since: target.since,
+			Problem: target.problem.text, Mend: target.problem.mend, DeadLetterAt: h.deadLetterAt(to, target),
+		})
 	}
 	return out
+}
+
+// deadLetterAt is when the first of those that wait goes to the dead queue, if the target stays
+// as it is; zero if none does.
+func (h *holds) deadLetterAt(to bridge.Target, target *hold) (first time.Time) {
+	for _, p := range target.waiting {
+		var at time.Time
+		m := p.forwards()
+		switch {
+		case m == nil:
+			continue
+		case target.reason == Missing:
+			at = h.missedSince(target, m)
+			if at.IsZero() {
+				continue
+			}
+			at = at.Add(h.unroutable)
+		case target.reason == Full && to.Exchange != "" && m.nacks > 0:
+			at = m.nackedAt
+			for n := m.nacks; n < int64(h.copies); n++ {
+				at = at.Add(nackPause(n))
+			}
+		default:
+			continue
+		}
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first
 }
 
 func newBackOff(first, most time.Duration) *backoff.ExponentialBackOff {

@@ -46,7 +46,7 @@ func publicationsTo(queue string, n int) []*publication {
 // heldFor holds a target for which n wait, of whom the first has just failed.
 func heldFor(unroutableFor time.Duration, why HoldReason, n int) (*tickedHolds, []*publication) {
 	h, waiting := newTickedHolds(unroutableFor), publicationsTo("target", n)
-	h.failed(waiting[0], why)
+	h.failed(waiting[0], why, problem{})
 	for _, p := range waiting[1:] {
 		h.takes(p)
 	}
@@ -91,7 +91,7 @@ func TestAFailedAttemptStartsAgainWithOne(t *testing.T) {
 	h.again = nil
 	h.tick(later()) // two
 	h.ended(h.again[0], true)
-	h.failed(h.again[1], Full)
+	h.failed(h.again[1], Full, problem{})
 	h.again = nil
 	h.tick(time.Now())
 	if len(h.again) != 0 {
@@ -123,7 +123,7 @@ func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T)
 			h := newTickedHolds(2 * time.Hour)
 			waiting := publicationsTo("target", 9)
 			waiting[0].slow = c.slow
-			h.failed(waiting[0], c.reason)
+			h.failed(waiting[0], c.reason, problem{})
 			for _, p := range waiting[1:] {
 				h.takes(p)
 			}
@@ -137,7 +137,7 @@ func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T)
 				t.Fatalf("the first trial goes alone: %t", p.alone)
 			}
 			p.slow = false
-			h.failed(p, Full)
+			h.failed(p, Full, problem{})
 			if p = trial(); p.alone != c.alone {
 				t.Errorf("after a nack the next trial goes alone: %t", p.alone)
 			}
@@ -149,11 +149,11 @@ func TestATargetThatLeftAMessageUnansweredIsTriedAloneUntilItWorks(t *testing.T)
 			if p = trial(); p.alone || len(h.again) != 2 {
 				t.Errorf("it works, and %d are tried, alone: %t", len(h.again), p.alone)
 			}
-			h.failed(publicationsTo("target", 1)[0], Stuck) // one that was on its way for long
+			h.failed(publicationsTo("target", 1)[0], Stuck, problem{}) // one that was on its way for long
 			for _, p := range h.again {
 				h.ended(p, true)
 			}
-			h.failed(publicationsTo("target", 1)[0], Stuck)
+			h.failed(publicationsTo("target", 1)[0], Stuck, problem{})
 			if p = trial(); !p.alone || len(h.again) != 1 {
 				t.Errorf("it is silent again, and %d are tried, alone: %t", len(h.again), p.alone)
 			}
@@ -185,16 +185,16 @@ func TestATargetThatWorksIsHeldNoLongerAlthoughTheNextOfEachKeyWaits(t *testing.
 
 func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 	h := newTickedHolds(time.Hour)
-	h.failed(publicationsTo("full", 1)[0], Full)
+	h.failed(publicationsTo("full", 1)[0], Full, problem{})
 	all := func(*message) bool { return true }
 	if n := len(h.leave(all)); n != 1 {
 		t.Fatalf("%d leave", n)
 	}
-	h.tick(time.Now().Add(remembered / 2))
+	h.tick(time.Now().Add(rememberFor / 2))
 	if !h.takes(publicationsTo("full", 1)[0]) {
 		t.Fatal("the next message for it is not kept")
 	}
-	h.tick(time.Now().Add(remembered / 2))
+	h.tick(time.Now().Add(rememberFor / 2))
 	h.ended(h.again[0], true)
 	h.tick(time.Now())
 	if len(h.targets) != 0 {
@@ -205,7 +205,7 @@ func TestATargetWhoseMessagesWereSetAsideStaysHeld(t *testing.T) {
 func TestHeldTargetsWithoutMessagesAreForgotten(t *testing.T) {
 	h := newTickedHolds(time.Hour)
 	for i := range maxRemembered + 10 {
-		h.failed(publicationsTo(fmt.Sprint(i), 1)[0], Missing)
+		h.failed(publicationsTo(fmt.Sprint(i), 1)[0], Missing, problem{})
 	}
 	h.leave(func(*message) bool { return true })
 	h.tick(time.Now())
@@ -224,7 +224,7 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 	h := newTickedHolds(time.Minute)
 	old, young := publicationsTo("missing", 1)[0], publicationsTo("missing", 1)[0]
 	old.message.unroutableSince = time.Now().Add(-time.Hour)
-	h.failed(young, Missing)
+	h.failed(young, Missing, problem{})
 	h.tick(time.Now()) // the attempt that has just failed
 	if !h.takes(old) {
 		t.Fatal("not kept")
@@ -234,7 +234,7 @@ func TestUnroutableIsGivenUpOnlyAfterAnAttempt(t *testing.T) {
 		t.Fatal("given up without an attempt")
 	}
 	h.tick(later())
-	h.failed(h.again[0], Missing)
+	h.failed(h.again[0], Missing, problem{})
 	h.tick(time.Now())
 	if len(h.dead) != 1 || h.dead[0] != old {
 		t.Errorf("%d are given up, want the old one", len(h.dead))
@@ -248,7 +248,7 @@ func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
 	h := newTickedHolds(time.Nanosecond)
 	p := publicationsTo("staging.dead", 1)[0]
 	p.course = deadLetter
-	h.failed(p, Missing)
+	h.failed(p, Missing, problem{})
 	h.tick(later())
 	if len(h.dead) != 0 {
 		t.Error("given up")
@@ -260,14 +260,14 @@ func TestWhatIsBoundForTheDeadQueueIsNeverGivenUp(t *testing.T) {
 func TestWhoWaitedForAnotherReasonIsNotGivenUpWhenTheTargetTurnsOutToBeMissing(t *testing.T) {
 	h, _ := heldFor(time.Minute, Full, 2)
 	h.tick(later())
-	h.failed(h.again[0], Missing)
+	h.failed(h.again[0], Missing, problem{})
 	h.tick(time.Now())
 	if len(h.dead) != 0 {
 		t.Fatalf("%d are given up at the first sign that their target is missing", len(h.dead))
 	}
 	h.again = nil
 	h.tick(later())
-	h.failed(h.again[0], Missing)
+	h.failed(h.again[0], Missing, problem{})
 	h.tick(time.Now().Add(2 * time.Minute))
 	if len(h.dead) != 2 {
 		t.Errorf("%d are given up after their time, want both", len(h.dead))
@@ -277,12 +277,12 @@ func TestWhoWaitedForAnotherReasonIsNotGivenUpWhenTheTargetTurnsOutToBeMissing(t
 func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 	for name, thereBetween := range map[string]func(h *tickedHolds, trial *publication){
 		"took one": func(h *tickedHolds, trial *publication) { h.ended(trial, true) },
-		"was full": func(h *tickedHolds, trial *publication) { h.failed(trial, Full) },
+		"was full": func(h *tickedHolds, trial *publication) { h.failed(trial, Full, problem{}) },
 	} {
 		h := newTickedHolds(time.Minute)
 		waiting := publicationsTo("target", 3)
 		waiting[1].message.unroutableSince = time.Now().Add(-time.Hour)
-		h.failed(waiting[0], Missing)
+		h.failed(waiting[0], Missing, problem{})
 		h.takes(waiting[1])
 		h.takes(waiting[2])
 		h.tick(time.Now())
@@ -297,7 +297,7 @@ func TestATargetThatWasThereBetweenIsMissingAnew(t *testing.T) {
 		thereBetween(h, h.again[0])
 		h.again = nil
 		h.tick(later())
-		h.failed(h.again[0], Missing)
+		h.failed(h.again[0], Missing, problem{})
 		h.tick(time.Now())
 		if len(h.dead) != 1 {
 			t.Errorf("%s: %d are given up, of whom some had their target a moment ago", name, len(h.dead)-1)
@@ -323,12 +323,12 @@ func TestMessagesOfAKeyAreGivenUpByTheTimeOfTheirTarget(t *testing.T) {
 	}
 	now := time.Now()
 	first := of(now)
-	h.failed(first, Missing)
+	h.failed(first, Missing, problem{})
 	if givenUp(time.Now()) != 0 {
 		t.Fatal("given up at the first attempt")
 	}
 	h.tick(now.Add(time.Minute / 2))
-	h.failed(h.again[len(h.again)-1], Missing)
+	h.failed(h.again[len(h.again)-1], Missing, problem{})
 	since := h.targets[first.to].missingSince
 	late := since.Add(time.Minute)
 	if givenUp(late) != 1 {
@@ -363,14 +363,14 @@ func TestTheTimeOfATargetBeginsAnewWhenItWasThere(t *testing.T) {
 	h := newTickedHolds(time.Minute)
 	p := publicationsTo("missing", 1)[0]
 	p.message.line = newLine()
-	h.failed(p, Missing)
+	h.failed(p, Missing, problem{})
 	h.targets[p.to].due = time.Now()
 	h.targets[p.to].missingSince = time.Now().Add(-time.Minute / 2)
 	h.tick(time.Now())
-	h.failed(h.again[0], Full)
+	h.failed(h.again[0], Full, problem{})
 	h.targets[p.to].due = time.Now()
 	h.tick(time.Now())
-	h.failed(h.again[1], Missing)
+	h.failed(h.again[1], Missing, problem{})
 	h.tick(time.Now().Add(time.Minute / 2))
 	if len(h.dead) != 0 {
 		t.Error("given up, although its target was there a moment ago")
@@ -379,15 +379,76 @@ func TestTheTimeOfATargetBeginsAnewWhenItWasThere(t *testing.T) {
 
 func TestTheLogSaysWhatBecomesOfAMissingTarget(t *testing.T) {
 	for reason, want := range map[HoldReason]string{
-		Missing: `reason=unroutable text="does not exist" message_id="" dead_letter_after=1m0s mend=`,
-		Full:    `reason=full text="takes no messages (nack)" message_id=""` + "\n",
+		Missing: `reason=unroutable text="the queue does not exist" mend="declare the queue, or send to another one" message_id="" dead_letter_after=1m0s`,
+		Full:    `reason=full text="the queue does not exist" mend="declare the queue, or send to another one" message_id=""` + "\n",
 	} {
 		var log bytes.Buffer
 		h := testHolds(time.Minute)
 		h.log = slog.New(slog.NewTextHandler(&log, nil))
-		h.failed(publicationsTo("gone", 1)[0], reason)
+		h.failed(publicationsTo("gone", 1)[0], reason, noQueue)
 		if said := log.String(); !strings.Contains(said, want) {
 			t.Errorf("the log says %s, not %s", said, want)
 		}
+	}
+}
+
+// What a session has learned of a target outlives it, without its messages. The time without a
+// session does not count: no attempt was made.
+func TestTheNextSessionKnowsTheHeldTargets(t *testing.T) {
+	h, _ := heldFor(time.Minute, Missing, 3)
+	target := bridge.Target{RoutingKey: "target"}
+	began := time.Now().Add(-40 * time.Second)
+	h.targets[target].missingSince = began
+	h.targets[target].silent = true
+	f := &forwarder{holds: h.holds, suspects: map[string]bool{"missing": true}}
+	var c culprits
+	ended := time.Now()
+	c.remember(f, ended)
+	h.failed(publicationsTo("target", 1)[0], Full, problem{}) // a late report of the ended session
+
+	held, suspects := c.recall(ended.Add(time.Hour))
+	next := newTickedHolds(time.Minute)
+	next.targets = held
+	got := next.targets[target]
+	if got == nil || got.reason != Missing || !got.silent || got.problem != h.targets[target].problem && got.problem.text != "" {
+		t.Fatalf("held: %+v", got)
+	}
+	if !suspects["missing"] {
+		t.Errorf("suspects %v", suspects)
+	}
+	if !got.missingSince.Equal(began.Add(time.Hour)) {
+		t.Errorf("missing since %v, an hour passed without a session", got.missingSince)
+	}
+	if next.size() != 0 || got.trying != 0 || len(got.waiting) != 0 {
+		t.Errorf("messages of the ended session wait: %+v", got)
+	}
+
+	// A message that comes again goes on counting; a new one begins.
+	again, fresh := publicationsTo("target", 1)[0], publicationsTo("target", 1)[0]
+	again.message.delivery.Redelivered = true
+	got.missingSince, got.missingAt = began, began
+	for _, p := range []*publication{again, fresh} {
+		if !next.takes(p) {
+			t.Fatal("the target is not held")
+		}
+	}
+	if !again.message.unroutableSince.Equal(began) || fresh.message.unroutableSince.Before(ended) {
+		t.Errorf("unroutable since %v and %v", again.message.unroutableSince, fresh.message.unroutableSince)
+	}
+}
+
+func TestNoMoreSilentTargetsAreTriedThanThereAreChannels(t *testing.T) {
+	h := newTickedHolds(time.Hour)
+	for i := range 3 * carefulChannels {
+		h.failed(publicationsTo(fmt.Sprint(i), 1)[0], Stuck, noConfirm)
+	}
+	h.tick(later())
+	if len(h.again) != carefulChannels || h.size() != 2*carefulChannels {
+		t.Fatalf("%d are tried, %d wait", len(h.again), h.size())
+	}
+	h.ended(h.again[0], true)
+	h.tick(later())
+	if len(h.again) != carefulChannels+1 {
+		t.Errorf("%d are tried after one trial has ended", len(h.again))
 	}
 }

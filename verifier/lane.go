@@ -66,6 +66,7 @@ type parcel struct {
 	open     atomic.Int32 // messages that are not done
 	apart    atomic.Bool  // a member is in another queue and would be judged again
 	stranded atomic.Bool  // the broker takes one of them nowhere
+	back     atomic.Bool  // one of them could be moved nowhere: the delivery is handed back
 }
 
 type arrival struct {
@@ -271,13 +272,16 @@ func (l *lane) done(messages int, ended []*parcel) {
 	if messages == 0 {
 		return
 	}
-	var tags []uint64
+	var tags, back []uint64
 	l.mu.Lock()
 	for _, p := range ended {
 		l.bytes -= p.bytes
-		if p.stranded.Load() {
+		switch {
+		case p.stranded.Load():
 			l.resting = append(l.resting, p)
-		} else {
+		case p.back.Load():
+			back = append(back, p.tag)
+		default:
 			tags = append(tags, p.tag)
 		}
 	}
@@ -286,5 +290,8 @@ func (l *lane) done(messages int, ended []*parcel) {
 	wake(l.freed)
 	if len(tags) > 0 {
 		l.acks.done(tags...)
+	}
+	if len(back) > 0 {
+		l.acks.handBack(back...)
 	}
 }

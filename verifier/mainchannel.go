@@ -43,7 +43,7 @@ type attempt struct {
 }
 
 func newMainChannel(ctx context.Context, conn *bridge.Connection, limit int) (*mainChannel, error) {
-	publisher, err := conn.Publisher(limit)
+	publisher, err := openPublisher(ctx, conn, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -195,6 +195,16 @@ func (c *mainChannel) giveUp(now time.Time, patience time.Duration, all bool) (o
 	defer c.mu.Unlock()
 	for _, attempts := range c.flying {
 		out = append(out, c.takeOut(attempts, func(a *attempt) bool { return all || now.Sub(a.at) >= patience })...)
+	}
+	return out
+}
+
+// abandon takes publications out, whatever becomes of them.
+func (c *mainChannel) abandon(must func(*publication) bool) (out []*publication) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, attempts := range c.flying {
+		out = append(out, c.takeOut(attempts, func(a *attempt) bool { return must(a.p) })...)
 	}
 	return out
 }

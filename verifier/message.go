@@ -24,6 +24,8 @@ type message struct {
 	committed       bool      // its row is there and goes when the message is safe elsewhere
 	unroutableSince time.Time // of one with an order key: when its key was last held for it, see holds.givesUp
 	attempts        int64     // that failed
+	nacks           int64     // of these, how many an exchange has nacked: as many copies may have arrived
+	nackedAt        time.Time // the last time
 
 	line  *line // in which it waits for its turn; nil without an ordered queue
 	ready bool  // for its turn: known to have committed
@@ -50,10 +52,11 @@ type publication struct {
 	message    *message   // nil if it is of a group
 	group      []*message // to the waiting queue
 
-	trial    bool // an attempt at a held target
-	alone    bool // over a careful channel: its target was silent
-	slow     bool // the last answer took long (behindAfter)
-	enclosed bool // it is a dead letter that is a record
+	trial    bool    // an attempt at a held target
+	alone    bool    // over a careful channel: its target was silent
+	slow     bool    // the last answer took long (behindAfter)
+	problem  problem // why it was given up
+	enclosed bool    // it is a dead letter that is a record
 }
 
 // A course says why a message is published.
@@ -111,6 +114,9 @@ func (m *message) toWaiting(queue string, now time.Time) *publication {
 	}
 	if m.attempts > 0 {
 		staged.Headers[wire.HeaderAttempts] = m.attempts
+	}
+	if m.nacks > 0 {
+		staged.Headers[wire.HeaderNacks], staged.Headers[wire.HeaderNackedAt] = m.nacks, m.nackedAt.UnixMilli()
 	}
 	return &publication{course: setAside, to: bridge.Target{RoutingKey: queue}, publishing: &staged, message: m}
 }

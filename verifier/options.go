@@ -51,12 +51,14 @@ type Options struct {
 	// waiting queue. Each move costs the broker a message, so set Patience above the time that
 	// transactions usually take. Default 2 s.
 	Patience time.Duration
-	// HandBack is how long a message is held unacked at most. It must be shorter
-	// than the broker's consumer timeout (30 minutes by default): otherwise sessions end by
-	// it, and an ordered queue may lose its order on RabbitMQ 4.3. In an ordered queue it may
-	// take ConfirmTimeout and a second more: what is on its way is waited for. While the broker
-	// blocks publishing (its memory or disk alarm), what has been judged stays, and the broker's
-	// consumer timeout ends the session. Default 10 min.
+	// HandBack is how long a message is held before it is set aside, whatever it waits for. A
+	// message that cannot be set aside either, since nothing can be published or the waiting
+	// queue takes nothing, goes back to its queue after another half of HandBack (or of
+	// ConfirmTimeout, if that is longer), and comes again. A message that is being published alone takes up to ConfirmTimeout more. All
+	// of it must be shorter than the broker's consumer timeout (30 minutes by default):
+	// otherwise sessions end by it, and an ordered queue may lose its order on RabbitMQ 4.3. An
+	// ordered queue gives back after HandBack, ConfirmTimeout and a second: messages on their
+	// way are waited for. Default 10 min.
 	HandBack time.Duration
 
 	// Settlers is the number of lookups that wait at the same time, each on a
@@ -82,6 +84,14 @@ type Options struct {
 	// the dead queue. Messages with an order key go one after the other; for them it counts how
 	// long the target has been missing. Default 1 min.
 	Unroutable time.Duration
+	// Copies is how many times at most a message is published to a target behind an exchange that
+	// nacks it. A nack says that one of the exchange's queues is full, and not which: each attempt
+	// may give the other queues another copy. The pauses between the attempts grow from 1 s to
+	// 2 min; the default takes about 10 min. Then the message goes to the dead queue. Other
+	// messages for the target do not wait. A queue that is a target itself, by the default
+	// exchange, has no other queues beside it: it is retried without a bound. At most 65535.
+	// Default 10.
+	Copies int
 	// ConfirmTimeout is how long a forwarded message may stay unconfirmed before
 	// its target counts as stuck. Default 10 s.
 	ConfirmTimeout time.Duration
@@ -124,8 +134,9 @@ type Allow struct {
 	RoutingKey string
 }
 
-// mostWaiting is how many messages from the staging queue may wait.
-func (o *Options) mostWaiting() int { return max(1, o.Prefetch/2) }
+// mostWaiting is how many messages from the staging queue may wait. With a Prefetch of 1 that is
+// none: the next message comes only when the one that waits has been set aside.
+func (o *Options) mostWaiting() int { return o.Prefetch / 2 }
 
 // waitingPrefetch is how many messages of the waiting queue a verifier holds at once.
 func (o *Options) waitingPrefetch() int { return max(20, o.Prefetch/2) }
@@ -158,6 +169,7 @@ func (o *Options) withDefaults() (Options, error) {
 	}{
 		{"Prefetch", &out.Prefetch, 3000},
 		{"Settlers", &out.Settlers, defaultSettlers},
+		{"Copies", &out.Copies, 10},
 	} {
 		if *f.value < 0 || *f.value > maxPrefetch {
 			return out, fmt.Errorf("%s is not between 1 and %d", "Options."+f.name, maxPrefetch)
@@ -224,6 +236,14 @@ func (o *Options) Connections() int {
 	}
 	return settlers + 7
 }
+
+// A verifier has LeastBrokerConnections to the broker when all is well, and at worst
+// MostBrokerConnections ('Connections to the broker' in the package's comment). A limit of
+// its user or virtual host should allow as many for each verifier, beside the senders'.
+const (
+	LeastBrokerConnections = 2
+	MostBrokerConnections  = LeastBrokerConnections + 1 + carefulChannels + 1 + maxLeft
+)
 
 // allowList is Options.Allow, compiled.
 type allowList struct {

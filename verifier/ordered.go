@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // A shard is an ordered queue, with the lane that consumes it at present.
@@ -248,14 +246,15 @@ func (s *session) stays(m *message, why deathReason) bool {
 	return true
 }
 
-// triesOn has a message published again whose target was missing for long, and tells
-// whether it does.
-func (s *session) triesOn(m *message) bool {
+// triesOn has a message published again that holds its key, although its target has not taken
+// it for too long, and tells whether it does.
+func (s *session) triesOn(m *message, why deathReason) bool {
 	if m.line == nil || !s.opts.HoldKeys || m.over() {
 		return false
 	}
-	s.holdsKey(m, deathReason{wire.DeadUnroutable, m.staged.Target().String() + " does not exist"})
+	s.holdsKey(m, why)
 	m.unroutableSince = time.Now()
+	m.nacks = max(0, m.nacks-1) // after the longest pause
 	s.forwarder.publish(m.toTarget())
 	return true
 }

@@ -52,7 +52,7 @@ func TestALaneIsLeftForWantOfRoomOnlyWhenThereIsRoom(t *testing.T) {
 func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 	const room = 1000
 	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
-	s.forwarder = &forwarder{ready: newGatherer[*publication](), careful: newGatherer[*publication]()}
+	s.forwarder = &forwarder{ready: newGatherer[*publication](), careful: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	left, next := orderedLane(room), orderedLane(room)
 	var stays []*message
 	for _, l := range []*lane{left, next} {
@@ -64,7 +64,7 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 		l.line.ready(judged)
 		for _, m := range []*message{malformed, judged} {
 			m.why = deathReason{wire.DeadMalformed, ""}
-			s.holds.failed(m.toDead("staging.dead", time.Now()), Full)
+			s.holds.failed(m.toDead("staging.dead", time.Now()), Full, problem{})
 		}
 		stays = []*message{malformed, judged}
 	}
@@ -83,7 +83,7 @@ func TestDeadLettersOfALaneThatIsLeftAreForgotten(t *testing.T) {
 // While the broker blocks publishing, nothing leaves the forwarder, but lanes are left.
 func TestWhatALaneThatIsLeftHasNotPublishedIsForgotten(t *testing.T) {
 	s := &session{holds: testHolds(time.Minute), room: newWaitingRoom(1), shards: []*shard{nil}}
-	s.forwarder = &forwarder{holds: s.holds, ready: newGatherer[*publication](), careful: newGatherer[*publication]()}
+	s.forwarder = &forwarder{holds: s.holds, ready: newGatherer[*publication](), careful: newGatherer[*publication](), stuck: newGatherer[*publication]()}
 	var last *publication
 	for _, leave := range []bool{true, true, false} {
 		l := orderedLane(1000)

@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -100,6 +101,10 @@ func (s *session) parse(m *message) {
 		m.unroutableSince = time.UnixMilli(since)
 	}
 	m.attempts, _ = m.delivery.Headers[wire.HeaderAttempts].(int64)
+	if at, ok := m.delivery.Headers[wire.HeaderNackedAt].(int64); ok {
+		m.nackedAt = time.UnixMilli(at)
+		m.nacks, _ = m.delivery.Headers[wire.HeaderNacks].(int64)
+	}
 	if staged.Ledger != s.ledger.Identity() {
 		s.deadLetter(m, deathReason{wire.DeadForeign, "ledger " + staged.Ledger.String() +
 			"; this verifier judges " + s.ledger.Identity().String() + ", perhaps in another database than the senders'"})
@@ -181,13 +186,28 @@ func (s *session) ended(p *publication, what fate, err error) {
 	case refused:
 		s.refused(p, err)
 	case expired:
-		if s.triesOn(p.message) {
-			return
-		}
-		s.deadLetter(p.message, deathReason{wire.DeadUnroutable, p.to.String() + " does not exist"})
+		s.giveUp(p.message, deathReason{wire.DeadUnroutable, missingText(p)})
+	case nackedOut:
+		s.giveUp(p.message, deathReason{wire.DeadFull, fmt.Sprintf(
+			"%s nacked it %d times: a queue behind the exchange is full; the exchange's other queues have up to as many copies", p.to, p.message.nacks)})
 	case leftOut:
 		s.dropped(p.message)
 	}
+}
+
+// giveUp sends a message to the dead queue that its target has not taken for too long.
+func (s *session) giveUp(m *message, why deathReason) {
+	if !s.triesOn(m, why) {
+		s.deadLetter(m, why)
+	}
+}
+
+// missingText says which target is missing.
+func missingText(p *publication) string {
+	if p.problem == noQueue {
+		return p.to.String() + " does not exist"
+	}
+	return p.to.String() + ": " + p.problem.text
 }
 
 // placed: the broker has what was published.

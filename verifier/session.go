@@ -107,12 +107,8 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		}
 		s.shards = append(s.shards, shard)
 	}
-	s.holds = &holds{
-		log:        s.log,
-		unroutable: s.opts.Unroutable,
-		more:       s.more,
-		targets:    make(map[bridge.Target]*hold),
-	}
+	held, suspects := v.culprits.recall(time.Now())
+	s.holds = newHolds(&s.opts, s.more, held)
 	publishing, err := v.broker.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -121,13 +117,14 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		connect:  v.broker.Connect,
 		timeout:  s.opts.ConfirmTimeout,
 		limit:    s.opts.Prefetch,
+		copies:   s.opts.Copies,
 		log:      s.log,
 		holds:    s.holds,
 		ended:    s.ended,
 		ready:    newGatherer[*publication](),
 		careful:  newGatherer[*publication](),
 		stuck:    newGatherer[*publication](),
-		suspects: make(map[string]bool),
+		suspects: suspects,
 	}
 	if err := s.forwarder.open(context.WithoutCancel(ctx), publishing); err != nil {
 		publishing.Close()

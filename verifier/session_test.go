@@ -27,7 +27,7 @@ func TestTheMembersOfATornGroupAreSetAsideOnceAtTheEnd(t *testing.T) {
 			got, _ := s.room.pick()
 			s.room.waited(got, true)
 		},
-		"its target is held": func(m *message) { s.holds.failed(m.toTarget(), Full) },
+		"its target is held": func(m *message) { s.holds.failed(m.toTarget(), Full, problem{}) },
 	}
 	groups := []*parcel{{lane: s.waiting}, {lane: s.waiting}}
 	for _, place := range places {

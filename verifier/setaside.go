@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ func (s *session) tend(ctx context.Context) error {
 		case now := <-ticker.C:
 			s.forwarder.retry(now)
 			s.abandon()
+			s.giveBack(now)
 		}
 		s.thin(time.Now())
 	}
@@ -63,7 +65,32 @@ func (s *session) thin(now time.Time) {
 		}
 		return s.overstays(m, now)
 	}
-	s.setAside(append(s.room.leave(must), s.holds.leave(must)...)...)
+	leaving := append(s.room.leave(must), s.holds.leave(must)...)
+	// A message that waits for a channel may do so until the broker would lose patience.
+	tooLong := func(m *message) bool { return m.line == nil && now.Sub(m.received) >= s.opts.HandBack }
+	s.setAside(append(leaving, s.forwarder.leave(tooLong)...)...)
+}
+
+// giveBack hands messages back to their queue that could not even be set aside in another half
+// of Options.HandBack, or of ConfirmTimeout if that is longer: nothing can be published, or the
+// waiting or the dead queue takes nothing.
+// They come again at once. A message that is in flight may arrive all the same, and then comes
+// twice. An ordered queue gives back by its next channel (lane.worn).
+func (s *session) giveBack(now time.Time) {
+	most := s.opts.HandBack + max(s.opts.HandBack, s.opts.ConfirmTimeout)/2
+	tooLong := func(m *message) bool { return m.parcel.lane.line == nil && now.Sub(m.received) >= most }
+	var back []*message
+	for _, p := range s.forwarder.abandon(func(p *publication) bool { return slices.ContainsFunc(p.messages(), tooLong) }) {
+		back = append(back, p.messages()...)
+	}
+	if len(back) == 0 {
+		return
+	}
+	s.log.Warn("messages are handed back, since they could be neither forwarded nor set aside", "messages", len(back), "after", most)
+	for _, m := range back {
+		m.parcel.back.Store(true)
+	}
+	s.release(back...)
 }
 
 // overstays tells whether a message has waited for long enough: one from the

@@ -13,8 +13,9 @@ import (
 type State struct {
 	Session time.Time // when the session began; zero: there is none, see Err
 	Err     error     // why the last session ended or could not start; nil while there is one
-	// Blocked is the broker's reason for taking no messages, as during a memory or disk alarm;
-	// "" if it takes them. RabbitMQ tells it to a connection that publishes.
+	// Blocked is why nothing can be published: the broker's reason, as during a memory or disk
+	// alarm, which RabbitMQ tells a connection that publishes; or why there is no connection.
+	// "" if messages can be published.
 	Blocked string
 
 	Held     int          // messages taken and not done
@@ -44,7 +45,13 @@ type HeldKey struct {
 type HeldTarget struct {
 	Target   bridge.Target
 	Reason   HoldReason
-	Messages int // that wait for it
+	Messages int       // that wait for it
+	Since    time.Time // when it was first held, perhaps by an earlier session
+	Problem  string    // why, in words
+	Mend     string    // what to do
+	// DeadLetterAt is when the first of the messages goes to the dead queue, unless the target
+	// takes messages by then; zero if none does.
+	DeadLetterAt time.Time
 }
 
 // A HoldReason says why a target takes no messages.
@@ -56,18 +63,6 @@ const (
 	Missing HoldReason = "unroutable" // it does not exist
 	Stuck   HoldReason = "stuck"      // it does not confirm
 )
-
-// String returns the reason in the words of the log.
-func (r HoldReason) String() string {
-	switch r {
-	case Full:
-		return "takes no messages (nack)"
-	case Missing:
-		return "does not exist"
-	default:
-		return "does not confirm"
-	}
-}
 
 // A HeldMessage waits for an open transaction.
 type HeldMessage struct {

@@ -29,6 +29,8 @@ type Verifier struct {
 	now    present
 	jobs   sideJobs
 
+	culprits culprits // for Run alone
+
 	fellBack sync.Once // it has been logged
 }
 
@@ -80,6 +82,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 			began := time.Now()
 			v.now.begin(s, began)
 			err = s.run(ctx)
+			v.culprits.remember(s.forwarder, time.Now())
 			if time.Since(began) > wait.MaxInterval {
 				wait.Reset()
 			}

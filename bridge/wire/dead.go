@@ -130,10 +130,11 @@ const (
 	DeadNotAllowed = "not-allowed" // committed, but its target is not on the allow-list
 	DeadRefused    = "refused"     // committed, but the broker refused it for good
 	DeadUnroutable = "unroutable"  // committed, but its target was missing for too long
+	DeadFull       = "full"        // committed, but an exchange nacked it too often: one of its queues is full
 	DeadSwept      = "swept"       // absent, but its row may have been removed as an orphan
 )
 
 // DeadReasons returns all reasons.
 func DeadReasons() []string {
-	return []string{DeadMalformed, DeadForeign, DeadNotAllowed, DeadRefused, DeadUnroutable, DeadSwept}
+	return []string{DeadMalformed, DeadForeign, DeadNotAllowed, DeadRefused, DeadUnroutable, DeadFull, DeadSwept}
 }

@@ -107,10 +107,11 @@
 //
 // # What the other queues hold
 //
-// The waiting queue holds staged messages, alone or in groups, with three 64-bit integers as
-// headers for the verifiers: x-bridge-set-aside-at (when it was put there, in ms since 1970),
-// x-bridge-unroutable-since (when its target was first found missing, in ms since 1970) and
-// x-bridge-attempts (how often it could not be forwarded).
+// The waiting queue holds staged messages, alone or in groups, with 64-bit integers as headers
+// for the verifiers: x-bridge-set-aside-at (when it was put there, in ms since 1970),
+// x-bridge-unroutable-since (when its target was first found missing, in ms since 1970),
+// x-bridge-attempts (how often it could not be forwarded), x-bridge-nacks (how often its
+// exchange has nacked it) and x-bridge-nacked-at (when that was the last time, in ms since 1970).
 //
 // A dead letter is a staged message with five more headers. All are strings except
 // x-bridge-dead-attempts, a 64-bit integer. (A message that the broker itself moved there, at

@@ -42,6 +42,10 @@ const (
 	HeaderUnroutableSince = "x-bridge-unroutable-since"
 	// HeaderAttempts is written beside it: how often the message could not be forwarded.
 	HeaderAttempts = "x-bridge-attempts"
+	// HeaderNacks is written beside it: how often the message's exchange has nacked it.
+	// HeaderNackedAt is when that was the last time, in ms since 1970.
+	HeaderNacks    = "x-bridge-nacks"
+	HeaderNackedAt = "x-bridge-nacked-at"
 	// HeaderSetAsideAt is written by a verifier to what it puts into the waiting queue: the
 	// moment, in ms since 1970.
 	HeaderSetAsideAt = "x-bridge-set-aside-at"

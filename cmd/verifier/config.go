@@ -34,6 +34,7 @@ type config struct {
 	Settlers environment.Count `default:"16" desc:"how many lookups wait at the same time, each for a second at most and on a database connection of its own; the worker uses up to ten more"`
 
 	Unroutable     environment.Span  `default:"1m" desc:"how long a message whose target is missing is retried before it goes to the dead queue"`
+	Copies         environment.Count `default:"10" desc:"how many times at most a message is published to an exchange that nacks it, since one of its queues is full, before it goes to the dead queue; the exchange's other queues get as many copies"`
 	ConfirmTimeout environment.Span  `split_words:"true" default:"10s" desc:"how long a forwarded message may stay unconfirmed before its target counts as stuck"`
 	KeepUserID     environment.Truth `split_words:"true" default:"false" desc:"forward the user-id that the sender set; the broker refuses it unless the login may"`
 	SweepAge       age               `split_words:"true" default:"168h" desc:"how old a row of the ledger must be to be removed while the queues are empty, since its message is gone then: longer than the longest transaction and the longest outage together, and at least 1h; or never"`
@@ -86,6 +87,7 @@ func (c *config) options(logger *slog.Logger) *verifier.Options {
 		Settlers:       int(c.Settlers),
 		Allow:          c.Allow,
 		Unroutable:     c.Unroutable.Duration(),
+		Copies:         int(c.Copies),
 		ConfirmTimeout: c.ConfirmTimeout.Duration(),
 		SweepAge:       time.Duration(c.SweepAge),
 		Drain:          c.Drain.Duration(),

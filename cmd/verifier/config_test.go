@@ -63,7 +63,7 @@ func TestDefaultsAndValues(t *testing.T) {
 	got := c.options(nil)
 	want := &verifier.Options{
 		Topology: bridge.Topology{Queue: "twoqueue"}, Prefetch: 3000, MaxBytes: 256 << 20, Patience: 2 * time.Second,
-		HandBack: 10 * time.Minute, Settlers: 16, Unroutable: time.Minute, Allow: []verifier.Allow{{RoutingKey: "emails"}},
+		HandBack: 10 * time.Minute, Settlers: 16, Unroutable: time.Minute, Copies: 10, Allow: []verifier.Allow{{RoutingKey: "emails"}},
 		ConfirmTimeout: 10 * time.Second, SweepAge: 7 * 24 * time.Hour, Drain: 10 * time.Second, ExplainAfter: 10 * time.Second,
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -73,7 +73,7 @@ func TestDefaultsAndValues(t *testing.T) {
 		"QUEUE": "q", "EXCHANGE": "q.stage", "CLASSIC": "true", "PREFETCH": "10", "MAX_BYTES": "5", "PATIENCE": "5s",
 		"ORDERED_SHARDS": "12", "HOLD_KEYS": "true",
 		"HAND_BACK": "6m", "SETTLERS": "2", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
-		"CONFIRM_TIMEOUT": "9s", "KEEP_USER_ID": "1", "AUDIT": "70000", "SWEEP_AGE": "never", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
+		"CONFIRM_TIMEOUT": "9s", "COPIES": "3", "KEEP_USER_ID": "1", "AUDIT": "70000", "SWEEP_AGE": "never", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
 		"OWN_TABLE": "shop.orders.id", "EXPLAIN_AFTER": "never", "HTTP_ADDR": "none", "STATUS_ADDR": "127.0.0.1:0", "PPROF_ADDR": ":6060", "STATUS_HOSTS": "verifier.example, ::1", "SAMPLE_INTERVAL": "1m",
 		"TEST_ANYTHING": "ignored", "MANAGEMENT_URL": "the tool's", "INBOX_URL": "the tool's",
 	} {
@@ -86,7 +86,7 @@ func TestDefaultsAndValues(t *testing.T) {
 		Topology: bridge.Topology{Queue: "q", Exchange: "q.stage", Classic: true, Audit: 70000, OrderedShards: 12}, HoldKeys: true, Prefetch: 10, MaxBytes: 5, Patience: 5 * time.Second,
 		HandBack: 6 * time.Minute, Settlers: 2,
 		Allow:      []verifier.Allow{{RoutingKey: "emails"}, {Exchange: "orders", RoutingKey: "eu.*"}, {Exchange: "x", RoutingKey: "a:b"}},
-		Unroutable: 8 * time.Second, ConfirmTimeout: 9 * time.Second, KeepUserID: true, SweepAge: -1, Drain: 11 * time.Second,
+		Unroutable: 8 * time.Second, Copies: 3, ConfirmTimeout: 9 * time.Second, KeepUserID: true, SweepAge: -1, Drain: 11 * time.Second,
 	}
 	if got := c.options(nil); !reflect.DeepEqual(got, want) {
 		t.Errorf("values\n got %+v\nwant %+v", got, want)

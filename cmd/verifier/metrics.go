@@ -125,7 +125,7 @@ var (
 	sessionsDesc = desc("twoqueue_sessions_total", "Sessions started, each with a proof that has passed.")
 	runningDesc  = desc("twoqueue_session_running", "1 if there is a session, else 0. A session notices that the database is away when it has something to judge.")
 	usableDesc   = desc("twoqueue_database_usable", "1 if the ledger's database was usable when it was asked the last time, else 0.")
-	blockedDesc  = desc("twoqueue_broker_blocked", "1 while the broker takes no messages, because of a memory or disk alarm, else 0.")
+	blockedDesc  = desc("twoqueue_broker_blocked", "1 while nothing can be published: the broker has a memory or disk alarm, or allows no connection; else 0.")
 	heldDesc     = desc("twoqueue_messages_held", "Messages taken from the queues and not done.")
 	waitingDesc  = desc("twoqueue_messages_waiting", "Messages held that wait for an open transaction: the size of the waiting room.")
 	oldestDesc   = desc("twoqueue_oldest_waiting_age_seconds", "How long ago that message was staged which has waited for an open transaction the longest, of those that this verifier holds; 0 if none waits.")

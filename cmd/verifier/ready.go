@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
 )
@@ -25,7 +27,10 @@ func (w *worker) ready(ctx context.Context) error {
 	}
 	state := parts.verifier.State()
 	if state.Blocked != "" {
-		missing = append(missing, errors.New("broker: takes no messages; see its alarms"))
+		missing = append(missing, errors.New("broker: takes no messages, or allows no connection to publish; see its alarms and its limits of connections"))
+	}
+	if foreign := w.foreign.stream(time.Now()); foreign != "" {
+		missing = append(missing, errors.New(foreign))
 	}
 	if state.Session.IsZero() {
 		text := "session: none yet; the proof has not passed"
@@ -47,4 +52,17 @@ func (w *worker) ready(ctx context.Context) error {
 		missing = append(missing, errors.New(text))
 	}
 	return errors.Join(missing...)
+}
+
+// notes are what a ready worker says beside that: targets that take nothing hold up their own
+// messages only.
+func (w *worker) notes() []string {
+	switch n := len(w.state().Targets); n {
+	case 0:
+		return nil
+	case 1:
+		return []string{"targets: 1 takes nothing, and its messages wait; the log and the status page name it"}
+	default:
+		return []string{fmt.Sprintf("targets: %d take nothing, and their messages wait; the log and the status page name them", n)}
+	}
 }

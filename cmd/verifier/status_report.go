@@ -23,6 +23,8 @@ type report struct {
 	Error    string     `json:"error,omitempty"`   // why there is no session, or why the database is not usable
 	Blocked  string     `json:"blocked,omitempty"` // why the broker takes no messages
 
+	Foreign string `json:"foreign,omitempty"` // messages of another ledger keep coming
+
 	Verdicts []verdictReport `json:"verdicts"`
 	Unparked int64           `json:"unparked"`
 	Swept    int64           `json:"swept"`
@@ -63,9 +65,13 @@ type transactionsReport struct {
 }
 
 type targetReport struct {
-	Target   string `json:"target"`
-	Reason   string `json:"reason"`
-	Messages int    `json:"messages"`
+	Target   string    `json:"target"`
+	Reason   string    `json:"reason"` // in words
+	Mend     string    `json:"mend"`
+	Messages int       `json:"messages"`
+	Since    time.Time `json:"since"`
+	// when the first message goes to the dead queue
+	DeadLetterAt *time.Time `json:"dead_letter_at,omitempty"`
 }
 
 // keyReport is an order key of which messages wait for the first one.
@@ -101,7 +107,12 @@ func (s *status) report(ctx context.Context) report {
 	slices.SortStableFunc(state.Targets, func(a, b verifier.HeldTarget) int { return cmp.Compare(b.Messages, a.Messages) })
 	r.TargetsHeld = len(state.Targets)
 	for _, t := range state.Targets[:min(len(state.Targets), shownTargets)] {
-		r.Targets = append(r.Targets, targetReport{t.Target.String(), t.Reason.String(), t.Messages})
+		one := targetReport{Target: t.Target.String(), Reason: t.Problem, Mend: t.Mend, Messages: t.Messages, Since: t.Since.UTC()}
+		if !t.DeadLetterAt.IsZero() {
+			at := t.DeadLetterAt.UTC()
+			one.DeadLetterAt = &at
+		}
+		r.Targets = append(r.Targets, one)
 	}
 	if s.worker.config.OrderedShards > 0 {
 		r.Keys, r.KeysHeld = []keyReport{}, state.KeysHeld
@@ -111,6 +122,7 @@ func (s *status) report(ctx context.Context) report {
 	}
 	r.Transactions = s.transactions(ctx)
 	r.State = s.phase(state)
+	r.Foreign = s.worker.foreign.stream(r.Now)
 	_, unusable := s.worker.lastCheck()
 	if err := cmp.Or(state.Err, unusable); err != nil {
 		r.Error = err.Error()

@@ -32,6 +32,7 @@ type worker struct {
 	started  chan struct{}         // closed once parts are there
 	parts    atomic.Pointer[parts] // nil until then
 	db       *database.Database    // once it is open
+	foreign  foreigners
 	unusable atomic.Pointer[error] // why the ledger's database was not usable when it was asked last; nil: not asked yet
 }
 
@@ -58,14 +59,14 @@ func work(ctx context.Context, c config, stderr io.Writer) error {
 		return err
 	}
 	defer traces.close()
-	observers := traces.observers()
+	observers := append(traces.observers(), &w.foreign)
 
 	var m *metrics
 	if c.HTTP.Addr != environment.None {
 		m = newMetrics(w)
 		observers = append(observers, m)
 		defer w.serve(serving, "endpoints", "BRIDGE_HTTP_ADDR", string(c.HTTP.Addr), func(ctx context.Context, address string) (*endpoints.Server, error) {
-			return endpoints.Listen(ctx, address, endpoints.Probes{Ready: w.ready, Registry: m.registry}.Handler(), w.log)
+			return endpoints.Listen(ctx, address, endpoints.Probes{Ready: w.ready, Notes: w.notes, Registry: m.registry}.Handler(), w.log)
 		})()
 	}
 	defer start(serving, func(ctx context.Context) { w.sample(ctx, m) })()

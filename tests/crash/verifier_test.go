@@ -71,7 +71,7 @@ func TestAMessageSettledByAKilledVerifierIsLookedUpAgain(t *testing.T) {
 				id := newIDs(1)[0]
 				p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{settles: id, settled: id},
 					// Longer than anything else here, so that the first settle has an outcome.
-					Options: verifier.Options{Prefetch: 1, SettleWait: stage.Patience, Patience: time.Hour}})
+					Options: verifier.Options{Prefetch: 2, SettleWait: stage.Patience, Patience: time.Hour}})
 				w.warmUp()
 				tx, err := place(w.t.Context(), w.DB, w.Sender, w.target, id)
 				w.must("place order", err)

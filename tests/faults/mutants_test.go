@@ -310,12 +310,31 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestMissingExchangeHoldsUpNobody",
 		says: "messages have not come|the channel was closed",
-		edits: []edit{{"verifier/forward.go", `		f.careful.add(p) // a suspect; if the connection was lost, the session ends
+		edits: []edit{{"verifier/forward.go", `		f.careful.add(p) // a suspect, or in flight when the connection was lost
 `, `		if mutant("look for the one that closes the channel among all, again and again") {
 			f.ready.add(p)
 			return
 		}
-		f.careful.add(p) // a suspect; if the connection was lost, the session ends
+		f.careful.add(p) // a suspect, or in flight when the connection was lost
+`}},
+	},
+	{
+		name: "an exchange that nacks holds up what its other queues would take",
+		pkg:  "verifier",
+		test: "TestAFullQueueBehindAnExchangeKeepsNothingFromTheOthers",
+		says: "the first 40 copies are of",
+		edits: []edit{{"verifier/holds.go", `	return t.reason == Full && !t.silent`,
+			`	return !mutant("an exchange that nacks holds up what its other queues would take") && t.reason == Full && !t.silent`}},
+	},
+	{
+		name: "a session forgets the culprits of the last one",
+		pkg:  "verifier",
+		test: "TestTheNextSessionKnowsTheCulprit",
+		says: "times a channel was closed",
+		edits: []edit{{"verifier/verifier.go", `			v.culprits.remember(s.forwarder, time.Now())
+`, `			if !mutant("a session forgets the culprits of the last one") {
+				v.culprits.remember(s.forwarder, time.Now())
+			}
 `}},
 	},
 	// Rule 9.

@@ -309,3 +309,113 @@ func TestWhatDoesNotFitWithItsReasonIsDeadLetteredAsARecord(t *testing.T) {
 		t.Errorf("stats %+v", n)
 	}
 }
+
+// fanOut makes a fanout exchange with a healthy queue and one that is full and refuses.
+func fanOut(t *testing.T, s *stage.Stage) (exchange, healthy, full string) {
+	t.Helper()
+	exchange = "events"
+	healthy, full = s.Queue("healthy", nil), s.Queue("full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+	if err := s.Channel.ExchangeDeclare(exchange, "fanout", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, queue := range []string{healthy, full} {
+		if err := s.Channel.QueueBind(queue, "", exchange, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Channel.PublishWithContext(t.Context(), "", full, false, false, amqp.Publishing{}); err != nil {
+		t.Fatal(err)
+	}
+	return exchange, healthy, full
+}
+
+// broadcast commits n messages for an exchange.
+func broadcast(s *stage.Stage, exchange string, n int) map[string]bool {
+	ids := map[string]bool{}
+	for i := range n {
+		add(ids, s.Commit(bridge.Message{Exchange: exchange, Publishing: amqp.Publishing{Body: []byte(fmt.Sprint(i))}})...)
+	}
+	return ids
+}
+
+// A full queue behind an exchange nacks each message that the exchange's other queues take. They
+// get all of them at once, and no more copies than the bound. Then the messages are dead letters.
+func TestAFullQueueBehindAnExchangeKeepsNothingFromTheOthers(t *testing.T) {
+	t.Parallel()
+	const messages, copies = 40, 3
+	s := stage.New(t, stage.Postgres)
+	exchange, healthy, full := fanOut(t, s)
+	v := s.Verify(verifier.Options{Copies: copies, Patience: 200 * time.Millisecond, HandBack: 2 * time.Second})
+	ids := broadcast(s, exchange, messages)
+	came := map[string]int{}
+	for _, d := range s.Receive(healthy, messages) {
+		came[d.MessageId]++
+	}
+	if len(came) < messages-2 { // the first retry comes after a second
+		t.Errorf("the first %d copies are of %d messages", messages, len(came))
+	}
+	for _, d := range s.Receive(s.Topology.DeadQueue(), messages) {
+		if isDead(t, d, "full", exchange); !ids[d.MessageId] || d.Headers[wire.HeaderDeadVerdict] != "committed" {
+			t.Errorf("message %s is dead, verdict %v", d.MessageId, d.Headers[wire.HeaderDeadVerdict])
+		}
+		delete(ids, d.MessageId)
+	}
+	rest, err := s.Take(healthy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range rest {
+		came[d.MessageId]++
+	}
+	for id, n := range came {
+		if n > copies {
+			t.Errorf("%d copies of message %s", n, id)
+		}
+	}
+	if len(came) != messages || len(ids) != 0 {
+		t.Errorf("%d messages came to the healthy queue, %d are in no dead queue", len(came), len(ids))
+	}
+	if n := s.Depth(full); n != 1 {
+		t.Errorf("%d messages are in the full queue", n)
+	}
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	if n := v.Stats().Sessions; n != 1 {
+		t.Errorf("%d sessions", n)
+	}
+}
+
+// When the queue has room again, the messages that wait for it come there.
+func TestAQueueBehindAnExchangeIsTriedUntilItHasRoom(t *testing.T) {
+	t.Parallel()
+	const messages = 20
+	s := stage.New(t, stage.Postgres)
+	exchange, healthy, full := fanOut(t, s)
+	v := s.Verify(verifier.Options{Patience: time.Second})
+	ids := broadcast(s, exchange, messages)
+	expectAll(t, s, healthy, ids)
+	s.Eventually("the target is held", func() bool {
+		held := v.State().Targets
+		return len(held) == 1 && held[0].Reason == verifier.Full && !held[0].DeadLetterAt.IsZero()
+	})
+	s.Receive(full, 1) // the one that filled it
+	expectAll(t, s, full, ids)
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	if n := v.Stats(); n.Sessions != 1 || n.DeadLettered != 0 {
+		t.Errorf("stats %+v", n)
+	}
+}
+
+// A target queue that is full has no queues beside it: its messages wait, however long.
+func TestAFullTargetQueueIsNoReasonForADeadLetter(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	_, _, full := fanOut(t, s)
+	v := s.Verify(verifier.Options{Copies: 1})
+	ids := goodBatch(s, full, 5)
+	s.Eventually("the target is held", func() bool { return len(v.State().Targets) == 1 })
+	s.Receive(full, 1)
+	expectAll(t, s, full, ids)
+	if n := v.Stats().DeadLettered; n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +26,9 @@ type Probes struct {
 	// missing, in words that everybody may read; several errors by errors.Join. Its
 	// context ends after 2 s. It is asked once a second at most, by one at a time.
 	Ready func(context.Context) error
+	// Notes returns lines that follow the ok of /readyz, for what is no reason to be not ready.
+	// Nil: none.
+	Notes func() []string
 	// Registry has the metrics.
 	Registry *prometheus.Registry
 }
@@ -32,7 +36,7 @@ type Probes struct {
 // Handler answers
 //
 //	/livez    200 and ok, as long as it can answer at all
-//	/readyz   200 and ok, or 503 and a line for each thing that is missing
+//	/readyz   200, ok and the notes, or 503 and a line for each thing that is missing
 //	/metrics  for Prometheus
 func (p Probes) Handler() http.Handler {
 	ready := &recent{ask: p.Ready}
@@ -43,7 +47,11 @@ func (p Probes) Handler() http.Handler {
 			say(w, http.StatusServiceUnavailable, err.Error())
 			return
 		}
-		say(w, http.StatusOK, "ok")
+		lines := []string{"ok"}
+		if p.Notes != nil {
+			lines = append(lines, p.Notes()...)
+		}
+		say(w, http.StatusOK, strings.Join(lines, "\n"))
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4, Timeout: answerPatience / 2,

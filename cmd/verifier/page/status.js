@@ -173,11 +173,13 @@ const phases = {
 function show(r) {
   setText(byID('queue'), r.queue);
   document.title = `${r.state === 'running' ? '' : `${r.state}: `}Verifier ${r.queue}`;
-  byID('state').className = `state ${r.state}`;
+  const troubled = r.state === 'running' && (r.targets_held > 0 || r.foreign || r.blocked);
+  byID('state').className = `state ${troubled ? 'troubled' : r.state}`;
   setText(byID('phase'), r.state);
   setText(byID('phase-text'), r.state === 'running'
-    ? `since ${when(r.session)}${r.sessions > 1 ? `, session ${number.format(r.sessions)}` : ''}` : phases[r.state] || '');
-  const trouble = r.error ? `${r.session ? 'The database' : 'The last session'}: ${r.error}` : r.blocked ? `The broker takes no messages: ${r.blocked}` : '';
+    ? `since ${when(r.session)}${r.sessions > 1 ? `, session ${number.format(r.sessions)}` : ''}`
+      + (r.targets_held === 1 ? '; 1 target takes nothing' : r.targets_held ? `; ${number.format(r.targets_held)} targets take nothing` : '') : phases[r.state] || '');
+  const trouble = r.error ? `${r.session ? 'The database' : 'The last session'}: ${r.error}` : r.blocked ? `Nothing can be published: ${r.blocked}` : r.foreign || '';
   byID('error').hidden = !trouble;
   setText(byID('error'), trouble);
 
@@ -205,8 +207,10 @@ function show(r) {
   setText(byID('targets-n'), number.format(r.targets_held));
   table('targets', 'targets-h', [
     ['Target', '', (x) => x.target],
-    ['Why', 'reason', (x) => x.reason],
+    ['Why', 'why', (x) => x.reason, (x) => x.mend],
+    ['Held for', 'time', (x) => since(r.now, x.since)],
     ['Messages', 'number', (x) => number.format(x.messages)],
+    ['Next dead letter', 'time', (x) => x.dead_letter_at ? `in ${since(x.dead_letter_at, r.now)}` : ''],
   ], r.targets, 'None: every target takes its messages.');
 
   byID('keys-section').hidden = r.keys === null;

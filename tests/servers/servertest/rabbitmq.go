@@ -76,6 +76,12 @@ func SetPolicy(t testing.TB, vhostURL, name, pattern string, definition map[stri
 // address that Vhost or User returned.
 func NoConnections(t testing.TB, vhostURL, of string) {
 	t.Helper()
+	LimitConnections(t, vhostURL, of, 0)
+}
+
+// LimitConnections allows n connections, to the vhost or of the user as NoConnections does.
+func LimitConnections(t testing.TB, vhostURL, of string, n int) {
+	t.Helper()
 	server, name := managed(t, vhostURL)
 	if of == "user" {
 		parsed, err := url.Parse(vhostURL)
@@ -85,7 +91,7 @@ func NoConnections(t testing.TB, vhostURL, of string) {
 		name = parsed.User.Username()
 	}
 	manage(t, server, http.MethodPut, "/"+of+"-limits/"+url.PathEscape(name)+"/max-connections",
-		map[string]any{"value": 0})
+		map[string]any{"value": n})
 }
 
 // Alarm sets or clears the memory alarm of a server that StartRabbitMQ started, which

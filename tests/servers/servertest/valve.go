@@ -38,6 +38,7 @@ const (
 type pair struct {
 	client, server net.Conn
 	upstream       string        // the server's address, as the valve was given it
+	n              int           // of its acceptance
 	done           chan struct{} // closed with the pair
 	// Guarded by the valve's mu:
 	closed bool
@@ -183,6 +184,21 @@ func (v *Valve) Cut() {
 	}
 }
 
+// CutLast closes the connection that was accepted last, of those that are open.
+func (v *Valve) CutLast() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var last *pair
+	for p := range v.pairs {
+		if last == nil || p.n > last.n {
+			last = p
+		}
+	}
+	if last != nil {
+		v.cut(last)
+	}
+}
+
 func (v *Valve) hold(d direction, on bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -200,7 +216,7 @@ func (v *Valve) close() {
 }
 
 func (v *Valve) accept() {
-	for {
+	for n := 0; ; n++ {
 		client, err := v.listener.Accept()
 		if err != nil {
 			return // closed
@@ -210,7 +226,7 @@ func (v *Valve) accept() {
 			client.Close() // as a proxy must, with the server away
 			continue
 		}
-		v.join(&pair{client: client, server: server, upstream: upstream, done: make(chan struct{})})
+		v.join(&pair{client: client, server: server, upstream: upstream, n: n, done: make(chan struct{})})
 	}
 }
 

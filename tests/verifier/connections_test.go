@@ -1,0 +1,228 @@
+package verifier_test
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// limited gives the verifiers of a stage a login of their own with a limit of connections.
+func limited(t *testing.T, s *stage.Stage, connections int) {
+	t.Helper()
+	login := servertest.User(t, s.AMQP, ".*", ".*", ".*")
+	servertest.LimitConnections(t, login, "user", connections)
+	s.Broker = dial(t, login)
+}
+
+// The verifier needs two connections, and a third for messages that it publishes alone. With
+// these it goes on: no session ends, and the messages for other targets come.
+func TestALimitOfConnectionsEndsNoSession(t *testing.T) {
+	t.Parallel()
+	for _, connections := range []int{2, 3} {
+		t.Run(fmt.Sprint(connections), func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, stage.Postgres)
+			queue := s.Queue("target", nil)
+			for i := range 20 {
+				s.Commit(bridge.Message{Exchange: "missing", RoutingKey: fmt.Sprint(i)})
+			}
+			ids := goodBatch(s, queue, 5)
+			limited(t, s, connections)
+			v := s.Verify(verifier.Options{Unroutable: time.Second})
+			expectAll(t, s, queue, ids)
+			s.Eventually("the others are dead letters", func() bool { return v.Stats().DeadLettered == 20 })
+			expectAll(t, s, queue, goodBatch(s, queue, 5))
+			if n := v.Stats().Sessions; n != 1 {
+				t.Errorf("%d sessions", n)
+			}
+		})
+	}
+}
+
+// Targets that do not confirm cost connections: with none left for their trials they wait, and
+// the others go on.
+func TestALimitOfConnectionsKeepsNobodyWaitingForAStuckTarget(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	var stuck []string
+	for i := range 6 {
+		stuck = append(stuck, s.Queue(fmt.Sprint("stuck-", i), amqp.Table{"x-queue-type": "quorum"}))
+	}
+	limited(t, s, 3)
+	v := s.Verify(verifier.Options{ConfirmTimeout: 5 * time.Second, Drain: time.Second})
+	ids := map[string]map[string]bool{}
+	for _, name := range stuck {
+		s.Commit(stage.To(name, "first"))
+		s.Receive(name, 1)
+	}
+	resume := servertest.SuspendQueues(t, s.AMQP, stuck...)
+	for range 3 {
+		for _, name := range stuck {
+			if ids[name] == nil {
+				ids[name] = map[string]bool{}
+			}
+			add(ids[name], s.Commit(stage.To(name, "x"), stage.To(name, "y"))...)
+		}
+		expectAll(t, s, queue, goodBatch(s, queue, 20))
+	}
+	s.Eventually("all of them are held", func() bool {
+		expectAll(t, s, queue, goodBatch(s, queue, 5)) // they fall behind others
+		return len(v.State().Targets) == len(stuck)
+	})
+	resume()
+	for _, name := range stuck {
+		expectAll(t, s, name, ids[name])
+	}
+	if n := v.Stats(); n.Sessions != 1 || n.DeadLettered != 0 {
+		t.Errorf("stats %+v", n)
+	}
+}
+
+// A connection that only publishes can be replaced: nothing that was delivered comes again.
+func TestALostPublishingConnectionEndsNoSession(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	login := servertest.User(t, s.AMQP, ".*", ".*", ".*")
+	valve, through := servertest.Through(t, login)
+	s.Broker = dial(t, through)
+	v := s.Verify(verifier.Options{})
+	expectAll(t, s, queue, goodBatch(s, queue, 10))
+	valve.CutLast() // the publishing connection is opened last
+	for range 5 {
+		expectAll(t, s, queue, goodBatch(s, queue, 10))
+	}
+	if n := v.Stats().Sessions; n != 1 {
+		t.Errorf("%d sessions", n)
+	}
+}
+
+// Without a connection to publish over, nothing can be set aside. The messages go back to their
+// queue in time, the session lives, and says what is wrong.
+func TestMessagesGoBackWhileNothingCanBePublished(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	login := servertest.User(t, s.AMQP, ".*", ".*", ".*")
+	valve, through := servertest.Through(t, login)
+	s.Broker = dial(t, through)
+	back := make(chan struct{}, 1000)
+	v := s.Verify(verifier.Options{HandBack: time.Second, Patience: time.Second, ConfirmTimeout: 2 * time.Second,
+		Logger: slog.New(tellTale{slog.DiscardHandler, "messages are handed back", back})})
+	expectAll(t, s, queue, goodBatch(s, queue, 10))
+	servertest.LimitConnections(t, login, "user", 1)
+	valve.CutLast() // the publishing connection is opened last
+	ids := goodBatch(s, queue, 20)
+	for range 3 {
+		servertest.Next(t, "messages go back", back)
+	}
+	if v.State().Blocked == "" {
+		t.Error("the state does not tell why nothing is published")
+	}
+	servertest.LimitConnections(t, login, "user", 3)
+	expectAll(t, s, queue, ids)
+	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
+	if n := v.Stats(); n.Sessions != 1 || v.State().Blocked != "" {
+		t.Errorf("stats %+v, blocked %q", n, v.State().Blocked)
+	}
+}
+
+// The second session knows the culprit of the first, and its main channel is not closed by it.
+func TestTheNextSessionKnowsTheCulprit(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	before, after := s.Queue("before", nil), s.Queue("after", nil)
+	valve, through := servertest.Through(t, s.AMQP)
+	s.Broker = dial(t, through)
+	closed := make(chan struct{}, 1000)
+	v := s.Verify(verifier.Options{Unroutable: time.Hour, Patience: time.Hour,
+		Logger: slog.New(tellTale{slog.DiscardHandler, "publishing channel closed", closed})})
+	s.Commit(bridge.Message{Exchange: "missing", RoutingKey: "k"})
+	held := func() bool {
+		held := v.State().Targets
+		return len(held) == 1 && held[0].Messages == 1
+	}
+	s.Eventually("the target is held", held)
+	since := v.State().Targets[0].Since
+	expectAll(t, s, before, goodBatch(s, before, 20)) // the next messages find the channel closed
+	valve.Cut()
+	s.Eventually("there is another session", func() bool { return v.Stats().Sessions == 2 })
+	s.Eventually("the target is held", held)
+	expectAll(t, s, after, goodBatch(s, after, 20))
+	if n := len(closed); n != 1 {
+		t.Errorf("%d times a channel was closed", n)
+	}
+	if again := v.State().Targets[0].Since; !again.Equal(since) {
+		t.Errorf("held since %v, then since %v", since, again)
+	}
+}
+
+// While a transaction is open, and with no time of its own to be set aside, its message keeps
+// no other waiting, however few a verifier holds.
+func TestAPrefetchOfOneIsNotHeldUpByAnOpenTransaction(t *testing.T) {
+	t.Parallel()
+	for _, prefetch := range []int{1, 2} {
+		t.Run(fmt.Sprint(prefetch), func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, stage.Postgres)
+			queue := s.Queue("target", nil)
+			v := s.Verify(verifier.Options{Prefetch: prefetch, Patience: time.Hour})
+			open, _ := s.Begin(stage.To(queue, "open"))
+			more, _ := s.Begin(stage.To(queue, "open too"))
+			expectAll(t, s, queue, goodBatch(s, queue, 20))
+			for _, tx := range []interface{ Commit() error }{open, more} {
+				if err := tx.Commit(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.Receive(queue, 2)
+			if n := v.Stats().Sessions; n != 1 {
+				t.Errorf("%d sessions", n)
+			}
+		})
+	}
+}
+
+// More targets do not confirm than are tried at a time. The messages of the others are set
+// aside in time: they do not wait for trials that last for as long as a confirm may take.
+func TestMessagesBehindTrialsOfStuckTargetsAreSetAside(t *testing.T) {
+	t.Parallel()
+	const trials, targets = 4, 9
+	s := stage.New(t, stage.Postgres)
+	other := s.Queue("other", nil)
+	v := s.Verify(verifier.Options{ConfirmTimeout: 2 * stage.Patience, Drain: time.Second, Patience: time.Second})
+	var stuck []string
+	for i := range targets {
+		stuck = append(stuck, s.Queue(fmt.Sprint("stuck-", i), amqp.Table{"x-queue-type": "quorum"}))
+		s.Commit(stage.To(stuck[i], ""))
+		s.Receive(stuck[i], 1)
+	}
+	servertest.SuspendQueues(t, s.AMQP, stuck...)
+	sendAll := func() {
+		for _, queue := range stuck {
+			s.Commit(stage.To(queue, ""))
+		}
+	}
+	sendAll()
+	s.Eventually("they are held", func() bool {
+		expectAll(t, s, other, goodBatch(s, other, 10)) // they fall behind others
+		return len(v.State().Targets) == targets
+	})
+	before := v.Stats().SetAside
+	sendAll() // each of these would be its target's trial
+	s.Eventually("those that are not tried are set aside", func() bool {
+		return v.Stats().SetAside-before >= targets-trials
+	})
+	if n := v.Stats().Sessions; n != 1 {
+		t.Errorf("%d sessions", n)
+	}
+}

@@ -1,0 +1,150 @@
+package verifier
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// idleConnection is how long a careful channel keeps its connection without a message.
+const idleConnection = time.Minute
+
+// carefulConnections makes the connections of careful channels: one at a time, which these
+// share. A refused publish closes its channel only. A channel that waits for a confirm holds up
+// the others of its connection only with many messages in flight, and it has one. So suspects
+// share one connection. A target that did not confirm keeps the broker's side of its channel
+// busy for long: its connection is left to the channels that still use it.
+type carefulConnections struct {
+	connect func(context.Context) (*bridge.Connection, error)
+	// borrow returns the main channel's connection, if there is one. A suspect costs it a
+	// channel at most. Nil: not for these channels.
+	borrow func() *bridge.Connection
+
+	mu      sync.Mutex
+	current *carefulConnection // nil: none yet, or it was left
+	again   time.Time          // no attempt to connect before that
+	wait    time.Duration
+}
+
+// A carefulConnection is a connection with the number of channels that use it.
+type carefulConnection struct {
+	conn     *bridge.Connection
+	users    int
+	borrowed bool
+}
+
+// get returns the connection for one more channel. If there can be none of its own now, as
+// at a limit of the user's connections, it is the main channel's.
+func (c *carefulConnections) get(ctx context.Context) (*carefulConnection, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current != nil && c.current.conn.Err() != nil {
+		c.current = nil
+	}
+	if c.current != nil {
+		c.current.users++
+		return c.current, nil
+	}
+	var err error
+	if c.borrow == nil || !time.Now().Before(c.again) {
+		var conn *bridge.Connection
+		if conn, err = c.connect(ctx); err == nil {
+			c.wait = 0
+			c.current = &carefulConnection{conn: conn, users: 1}
+			return c.current, nil
+		}
+		c.wait = min(max(2*c.wait, firstReconnect), mostReconnect)
+		c.again = time.Now().Add(c.wait)
+	}
+	if c.borrow != nil {
+		if conn := c.borrow(); conn != nil {
+			return &carefulConnection{conn: conn, users: 1, borrowed: true}, nil
+		}
+	}
+	if err == nil {
+		err = bridge.ErrUnavailable
+	}
+	return nil, err
+}
+
+// stale tells whether a channel should get another connection: this one was left, or is
+// borrowed and an attempt to connect is due.
+func (c *carefulConnections) stale(connection *carefulConnection) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if connection.borrowed {
+		return connection.conn.Err() != nil || !time.Now().Before(c.again)
+	}
+	return connection != c.current
+}
+
+// release says that one channel less uses the connection. The last one closes it. leave keeps
+// further channels from it.
+func (c *carefulConnections) release(connection *carefulConnection, leave bool) {
+	c.mu.Lock()
+	connection.users--
+	last := connection.users == 0 && !connection.borrowed
+	if (leave || last) && c.current == connection {
+		c.current = nil
+	}
+	c.mu.Unlock()
+	if last {
+		connection.conn.Close()
+	}
+}
+
+// A carefulChannel publishes one message at a time. It is opened when there is one.
+type carefulChannel struct {
+	from       *carefulConnections
+	connection *carefulConnection // nil: none
+	publisher  *bridge.Publisher  // nil: none
+}
+
+// open sees that there is a channel to publish over.
+func (c *carefulChannel) open(ctx context.Context) (err error) {
+	if c.connection != nil && c.from.stale(c.connection) {
+		c.release()
+	}
+	if c.connection == nil {
+		if c.connection, err = c.from.get(ctx); err != nil {
+			return err
+		}
+	}
+	if c.publisher == nil || c.publisher.Err() != nil {
+		c.publisher, err = openPublisher(ctx, c.connection.conn, 1)
+	}
+	return err
+}
+
+// release ends the channel, and the connection if no other uses it.
+func (c *carefulChannel) release() { c.end(false) }
+
+// leave is release for a connection that has failed, or a target that did not confirm.
+func (c *carefulChannel) leave() { c.end(true) }
+
+func (c *carefulChannel) end(leave bool) {
+	if c.connection != nil {
+		if c.publisher != nil && !leave {
+			c.publisher.Close()
+		}
+		c.from.release(c.connection, leave)
+	}
+	c.connection, c.publisher = nil, nil
+}
+
+// idle ticks when the connection has been without a message for long.
+func (c *carefulChannel) idle() <-chan time.Time {
+	if c.connection == nil {
+		return nil
+	}
+	return time.After(idleConnection)
+}
+
+// openPublisher opens a channel; if ctx ends meanwhile, it closes the connection, since the
+// library's channels know no contexts.
+func openPublisher(ctx context.Context, conn *bridge.Connection, inFlight int) (*bridge.Publisher, error) {
+	defer context.AfterFunc(ctx, conn.Close)()
+	return conn.Publisher(inFlight)
+}
