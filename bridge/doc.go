@@ -161,7 +161,9 @@
 //     ordered queues; the right to write to the targets' exchanges and to amq.default, by which
 //     it reaches the waiting, the dead and the audit queue; and, unless they exist already, the
 //     right to configure the queues, and for an Exchange the rights to configure and to read it
-//     and to write to the staging and the ordered queues, which a binding needs. Nothing may expire or overflow in the staging queue. Declare checks the
+//     and to write to the staging and the ordered queues, which a binding needs. With the rights
+//     to configure and to read Topology.LedgerQueue too, verifiers of another ledger are kept
+//     from the staging queue. Nothing may expire or overflow in the staging queue. Declare checks the
 //     queue's arguments for that, but it cannot see policies.
 //   - Of a cluster: a node without a majority must lose its clients. Up to RabbitMQ 4.2
 //     cluster_partition_handling = pause_minority does that. From 4.3 on this setting has no

@@ -189,6 +189,14 @@
 // way when you raise max_message_size. Each such message counts towards the number that a
 // verifier holds of its queue (see Memory): if it reaches that number, the queue stops.
 //
+// # One staging queue for each ledger
+//
+// Verifiers of two ledgers on one staging queue would put each other's messages into the dead
+// queue, as foreign. So each session consumes Topology.LedgerQueue, an empty queue that names its
+// ledger and is deleted with its last consumer. A verifier of another ledger then does not
+// start: Run returns bridge.ErrOtherLedger. A login without the rights to configure and to read
+// that queue works without it; the log says so once.
+//
 // # Memory
 //
 // A verifier holds at most Options.Prefetch messages of the staging queue, half as many (at

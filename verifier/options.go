@@ -257,7 +257,7 @@ type allowPattern struct{ exchange, key *regexp.Regexp }
 func newAllowList(o Options) allowList {
 	t := o.Topology
 	list := allowList{exchange: t.Exchange, own: map[string]bool{
-		t.Queue: true, t.WaitingQueue(): true, t.DeadQueue(): true, t.AuditQueue(): true,
+		t.Queue: true, t.WaitingQueue(): true, t.DeadQueue(): true, t.AuditQueue(): true, t.LedgerQueue(): true,
 	}}
 	for _, queue := range t.OrderedQueues() {
 		list.own[queue] = true

@@ -93,6 +93,9 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 	}
 	// The library's channels know no contexts.
 	defer context.AfterFunc(ctx, s.consuming.Close)()
+	if err := s.claim(v.unclaimed); err != nil {
+		return nil, err
+	}
 	bytes := s.opts.shares()
 	if s.staging, err = s.openLane(s.opts.Topology.Queue, s.opts.Prefetch, bytes.staging); err != nil {
 		return nil, err

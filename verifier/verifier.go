@@ -31,7 +31,7 @@ type Verifier struct {
 
 	culprits culprits // for Run alone
 
-	fellBack sync.Once // it has been logged
+	fellBack, noClaim sync.Once // each has been logged
 }
 
 // New returns a verifier. Its ledger's connection pool must allow Options.Connections open
@@ -142,6 +142,14 @@ func (v *Verifier) start(ctx context.Context) (*session, error) {
 	v.stats.sessions.Add(1)
 	v.opts.Logger.Info("session started", "queue", v.opts.Topology.Queue, "ledger", v.ledger.Identity().String(), "instance", string(proven.Instance()))
 	return s, nil
+}
+
+// unclaimed says once that nothing keeps verifiers of another ledger from the queue.
+func (v *Verifier) unclaimed(err error) {
+	v.noClaim.Do(func() {
+		v.opts.Logger.Info("verifiers of another ledger are not kept from the queue; give the login the rights to configure and read the ledger queue",
+			"queue", v.opts.Topology.Queue, "ledger_queue", v.opts.Topology.LedgerQueue(), "error", err)
+	})
 }
 
 // mayReadWatermark reads it once: only an old message needs it, and without the right to it

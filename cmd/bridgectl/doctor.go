@@ -25,6 +25,7 @@ const (
 
 func newDoctorCommand(a *app) *cobra.Command {
 	var quiet bool
+	var workers []string
 	cmd := &cobra.Command{
 		Use:   "doctor [database] [broker]",
 		Short: "Examine the database and the broker: what is wrong, and how to mend it",
@@ -50,15 +51,16 @@ Ends with exit code 3 if there is an error, and with 0 if there are only warning
 			if len(args) == 0 {
 				args = []string{partDatabase, partBroker}
 			}
-			return a.doctor(cmd.Context(), args, quiet)
+			return a.doctor(cmd.Context(), args, workers, quiet)
 		},
 	}
+	cmd.Flags().StringSliceVar(&workers, "worker", nil, "also ask workers, by the addresses of their status pages, such as http://127.0.0.1:8082, which targets take nothing")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "leave out what is ok")
 	return cmd
 }
 
 // doctor examines the parts, all at once, and prints what it has found.
-func (a *app) doctor(ctx context.Context, parts []string, quiet bool) error {
+func (a *app) doctor(ctx context.Context, parts, workers []string, quiet bool) error {
 	if slices.Contains(parts, partDatabase) && a.config.Database.URL == "" {
 		return misused("BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or examine the broker alone with bridgectl doctor broker")
 	}
@@ -82,8 +84,14 @@ func (a *app) doctor(ctx context.Context, parts []string, quiet bool) error {
 		return err
 	}
 	groups := append(database, broker...)
-	if err := a.examineLost(ctx, &groups[len(groups)-1], m); err != nil {
+	last := &groups[len(groups)-1]
+	a.examineClaim(ctx, last)
+	a.examineTargets(ctx, last)
+	if err := a.examineLost(ctx, last, m); err != nil {
 		return err
+	}
+	if len(workers) > 0 {
+		groups = append(groups, examineWorkers(ctx, workers))
 	}
 	d := newDiagnosis(groups)
 	if quiet {

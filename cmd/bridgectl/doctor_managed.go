@@ -32,6 +32,7 @@ func (a *app) examineManaged(ctx context.Context, m *management, broker, queues 
 	broker.ok("management API", "it answers")
 	nodes := examineNodes(ctx, broker, m)
 	a.examineRights(ctx, broker, m)
+	a.examineLimits(ctx, broker, m)
 	var staging []*managedQueue
 	for _, want := range a.topology().Queues() {
 		if _, ok := there[want.Name]; !ok {

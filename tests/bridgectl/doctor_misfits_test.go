@@ -5,6 +5,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // A misfit is a broker with something wrong, and what the doctor says about it.
@@ -152,6 +153,13 @@ var misfits = []misfit{
 		{"verifiers", inspect.Warning, "and 1 message is ready there and in the waiting queue"},
 		{"dead messages", inspect.Warning, "1 message is ready in twoqueue.dead"},
 		{"allow-list", inspect.Unknown, "BRIDGE_ALLOW is not set here"},
+	}},
+	{"a target that is missing", []string{"BRIDGE_ALLOW=:emails,orders:*,*:*"}, nil, nothing, []found{
+		{"targets", inspect.Warning, `queue "emails", which BRIDGE_ALLOW names, does not exist`},
+		{"targets", inspect.Warning, `exchange "orders", which BRIDGE_ALLOW names, does not exist`},
+	}},
+	{"few connections", nil, nil, func(w *world) { servertest.LimitConnections(w.t, w.url, "vhost", 12) }, []found{
+		{"connection limit", inspect.Warning, "the virtual host may have 12 connections"},
 	}},
 	{"messages that wait and nobody who consumes them", nil, nil, func(w *world) { w.publish("twoqueue.waiting"); w.consume("twoqueue") },
 		[]found{{"verifiers", inspect.Warning, "none consumes twoqueue.waiting, and 1 message is ready there"}}},

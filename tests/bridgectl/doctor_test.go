@@ -10,15 +10,20 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
+	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
 )
 
 func TestAHealthyBrokerIsAllWell(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.tool("BRIDGE_AUDIT=100", "BRIDGE_ALLOW=:emails")
+	w.queue("emails", nil)
 	b.must("topology", "declare")
 	w.consume("twoqueue", "twoqueue.waiting")
 	w.policy("harmless", "^twoqueue", map[string]any{"max-in-memory-length": 1000})
@@ -236,6 +241,19 @@ func TestWhatABrokerDoesNotCountIsNotKnown(t *testing.T) {
 		b.json(&facts, args...)
 		if facts.Held != nil || strings.Contains(string(facts.Queues), `"held": 0`) {
 			t.Errorf("%s says that none are held: %s", args[0], facts.Queues)
+		}
+	}
+}
+
+func TestTheDoctorFindsVerifiersOfAnotherLedger(t *testing.T) {
+	t.Parallel()
+	vhost, topology := servertest.Vhost(t), bridge.Topology{Queue: "staging"}
+	s, other := stage.On(t, stage.Postgres, vhost, topology), stage.On(t, stage.Postgres, vhost, topology)
+	s.Verify(verifier.Options{})
+	for of, want := range map[*stage.Stage]bool{s: false, other: true} {
+		d, _ := withEnv(t, "BRIDGE_AMQP_URL="+vhost, "BRIDGE_DATABASE_URL="+program.DatabaseURL(t, of.DatabaseURL), "BRIDGE_QUEUE=staging").examine()
+		if d.has("ledger of staging", inspect.Error, of.Ledger.Identity().String()) != want {
+			t.Errorf("it is another ledger: %t\n%s", want, d)
 		}
 	}
 }

@@ -1,0 +1,55 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// LedgerQueue is the queue that says whose verifiers consume the staging queue, see
+// ClaimLedger. It holds no messages.
+func (t Topology) LedgerQueue() string { return t.Queue + ".ledger" }
+
+// ClaimLedger declares the ledger queue with the identity of a ledger among its arguments. If it
+// exists with another identity, verifiers of another ledger consume the staging queue, and the
+// error wraps ErrOtherLedger. The queue lives while a verifier consumes it, and for a minute
+// after a restart of the broker. Every other error means that the login may not know: the
+// right to configure and to read the queue is missing, or its node is down.
+//
+// The identity stands in x-dead-letter-routing-key, an argument that RabbitMQ compares.
+func (t Topology) ClaimLedger(conn *Connection, ledger uuid.UUID) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ch.Close() }()
+	const durable, autoDelete, exclusive, noWait = true, true, false, false
+	_, err = ch.QueueDeclare(t.LedgerQueue(), durable, autoDelete, exclusive, noWait, amqp.Table{
+		"x-queue-type":           "classic", // a quorum queue is not deleted with its last consumer
+		"x-expires":              60_000,
+		"x-dead-letter-exchange": "",
+		ledgerArgument:           ledger.String(),
+	})
+	err = declareError(t.LedgerQueue(), err)
+	if mismatch := new(QueueMismatch); errors.As(err, &mismatch) && mismatch.Property == ledgerArgument {
+		return fmt.Errorf("queue %q: %w: verifiers of %s consume it, this one judges by %s; give each database a staging queue of its own",
+			t.Queue, ErrOtherLedger, otherLedger(mismatch.Reason), ledger)
+	}
+	return err
+}
+
+const ledgerArgument = "x-dead-letter-routing-key"
+
+var currentText = regexp.MustCompile(`current is the value '([^']*)'`)
+
+// otherLedger names the ledger that the queue has, if the broker's words, of which it sends 255
+// bytes, go so far.
+func otherLedger(reason string) string {
+	if found := currentText.FindStringSubmatch(reason); found != nil {
+		return "ledger " + found[1]
+	}
+	return "another ledger"
+}

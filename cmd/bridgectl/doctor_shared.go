@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// What several services, or several workers, share.
+
+// claimPatience bounds the questions about the ledger queue.
+const claimPatience = 10 * time.Second
+
+// examineClaim looks whether verifiers of another ledger consume the staging queue, if both
+// servers have answered. Without such verifiers, or without the right to ask, nothing is said.
+func (a *app) examineClaim(ctx context.Context, g *group) {
+	if a.opened.ledger == nil || a.opened.broker == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, claimPatience)
+	defer cancel()
+	conn, err := a.opened.broker.Connect(ctx)
+	if err != nil {
+		return // said already
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, conn.Close)()
+	t := a.topology()
+	if _, err := lookAt(conn, t.LedgerQueue()); err != nil {
+		return // nobody consumes: to ask further would make the queue
+	}
+	if err := t.ClaimLedger(conn, a.opened.ledger.Identity()); errors.Is(err, bridge.ErrOtherLedger) {
+		g.fail("ledger of "+t.Queue, "give each database a staging queue of its own: BRIDGE_QUEUE, for its senders and its verifiers", "%s", err)
+	}
+}
+
+// examineLimits compares the limits of connections with those that a verifier may need. Only an
+// administrator may see a user's.
+func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
+	for _, of := range []struct{ kind, name, whose string }{
+		{"vhost-limits", m.vhost, "the virtual host"}, {"user-limits", m.login, "the user " + m.login},
+	} {
+		var limits []struct {
+			Value struct {
+				Connections *int `json:"max-connections"`
+			} `json:"value"`
+		}
+		if m.get(ctx, &limits, of.kind, of.name) != nil {
+			continue
+		}
+		for _, l := range limits {
+			most := l.Value.Connections
+			if most == nil || *most < 0 { // none
+				continue
+			}
+			const check, mend = "connection limit", "raise max-connections: at least 3 for each verifier, beside the senders' and the receivers'"
+			switch {
+			case *most <= verifier.LeastBrokerConnections:
+				g.fail(check, mend, "%s may have %s: too few for a verifier, which needs %d and another for a moment when it starts",
+					of.whose, count(*most, "connection"), verifier.LeastBrokerConnections)
+			case *most < verifier.MostBrokerConnections:
+				g.warn(check, mend, "%s may have %s: enough for a verifier alone while all is well; with targets that do not confirm it opens up to %d, and tries such targets later if it gets fewer",
+					of.whose, count(*most, "connection"), verifier.MostBrokerConnections)
+			default:
+				g.ok(check, "%s may have %s; a verifier opens %d to %d", of.whose, count(*most, "connection"),
+					verifier.LeastBrokerConnections, verifier.MostBrokerConnections)
+			}
+		}
+	}
+}
+
+// examineTargets looks for those targets that the allow-list names without a *. A missing one is
+// held by the verifiers: its messages go to the dead queue after a while.
+func (a *app) examineTargets(ctx context.Context, g *group) {
+	if a.opened.broker == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, claimPatience)
+	defer cancel()
+	conn, err := a.opened.broker.Connect(ctx)
+	if err != nil {
+		return // said already
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, conn.Close)()
+	const mend = "declare it, or take it out of BRIDGE_ALLOW: a message for it goes to the dead queue after BRIDGE_UNROUTABLE"
+	for _, allow := range a.config.Allow {
+		switch {
+		case strings.Contains(allow.Exchange, "*"):
+		case allow.Exchange == "" && !strings.Contains(allow.RoutingKey, "*"):
+			if _, err := lookAt(conn, allow.RoutingKey); missing(err) {
+				g.warn("targets", mend, "queue %q, which BRIDGE_ALLOW names, does not exist", allow.RoutingKey)
+			}
+		case allow.Exchange != "":
+			if exchangeIsMissing(conn, allow.Exchange) {
+				g.warn("targets", mend, "exchange %q, which BRIDGE_ALLOW names, does not exist", allow.Exchange)
+			}
+		}
+	}
+}
+
+func exchangeIsMissing(conn *bridge.Connection, name string) bool {
+	ch, err := conn.Channel()
+	if err != nil {
+		return false
+	}
+	defer func() { _ = ch.Close() }()
+	const durable, autoDelete, internal, noWait = true, false, false, false
+	err = ch.ExchangeDeclarePassive(name, amqp.ExchangeDirect, durable, autoDelete, internal, noWait, nil)
+	return missing(err)
+}

@@ -1,0 +1,59 @@
+package verifier
+
+import (
+	"errors"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+// claimTries is how often a queue is declared that is deleted, with the last consumer of another
+// session, before this one consumes it.
+const claimTries = 3
+
+// claim lets verifiers of another ledger know that this queue is taken, for as long as the
+// session lives, or returns bridge.ErrOtherLedger: they would put each other's messages into
+// the dead queue. Without the right to the ledger queue, or its node, the session goes on.
+func (s *session) claim(unclaimed func(error)) error {
+	var err error
+	for range claimTries {
+		if err = s.opts.Topology.ClaimLedger(s.consuming, s.ledger.Identity()); err == nil {
+			err = s.keepClaim()
+		}
+		if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.NotFound {
+			break
+		}
+	}
+	switch {
+	case errors.Is(err, bridge.ErrOtherLedger), s.consuming.Err() != nil:
+		return err
+	case err != nil:
+		unclaimed(err)
+	}
+	return nil
+}
+
+// keepClaim consumes the ledger queue, which keeps it alive. It holds no messages: what somebody
+// publishes there is discarded.
+func (s *session) keepClaim() error {
+	ch, err := s.consuming.Channel()
+	if err != nil {
+		return err
+	}
+	const autoAck, exclusive, noLocal, noWait = false, false, false, false
+	if err := ch.Qos(1, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := ch.Consume(s.opts.Topology.LedgerQueue(), "", autoAck, exclusive, noLocal, noWait, amqp.Table{})
+	if err != nil {
+		return err
+	}
+	go func() { // ends with the channel
+		for d := range deliveries {
+			s.consuming.Received(d)
+			_ = d.Ack(false)
+		}
+	}()
+	return nil
+}
