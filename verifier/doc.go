@@ -210,6 +210,19 @@
 // connection is writing. A verifier reads about 1 MiB of bodies and one message ahead of what it
 // holds.
 //
+// # What each failure stops
+//
+//	fails or hangs                          stops
+//	target full, missing or silent          the target; with an order key, the key
+//	one queue behind an exchange full       that queue; a message is given up after Options.Copies
+//	message that closes its channel         itself; messages in flight beside it may come twice
+//	publishing connection lost, or none     all forwarding, until there is one; the session goes on
+//	no connection for careful channels      nothing, they borrow; trials of silent targets wait
+//	broker blocks publishing (alarm)        all forwarding; after Options.HandBack messages go back
+//	waiting, dead or audit queue            its messages, which go back after Options.HandBack
+//	ledger queue, or the right to it        itself
+//	consuming connection or channel         the session
+//
 // # Errors and the end
 //
 // Any error of the database, of the consuming connection or of a consuming channel that concerns

@@ -253,12 +253,14 @@ func (h *holds) hold(to bridge.Target, reason HoldReason, why problem, about ...
 
 // ended says that p needs no further attempt: its target has it, or it takes another course.
 func (h *holds) ended(p *publication, placed bool) {
-	if !p.trial {
-		return
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.tried(p, placed)
+	switch target := h.targets[p.to]; {
+	case p.trial:
+		h.tried(p, placed)
+	case placed && target != nil && target.reason == Full && p.to.Exchange != "" && !target.silent:
+		target.works, target.due = true, time.Now() // a first attempt (passes) shows it as well
+	}
 }
 
 // tried counts the end of one trial; after the last one of a burst it is decided

@@ -168,6 +168,19 @@ var scenarios = map[string]func(s *stage){
 		s.verifier.Start()
 		s.commit(orders(1, world.Classic))
 	},
+	// Messages that wait one after the other would not come in time.
+	"a queue beside the exchange's own is full": func(s *stage) {
+		s.AddReceiver()
+		s.Must("fill queue", s.FillBeside())
+		const messages = 60
+		var script []parts.Transaction
+		for range messages {
+			script = append(script, orders(1, world.Exchange))
+		}
+		s.commit(script...)
+		s.Must("wait", s.AwaitCount("each message arrives", s.Post(), `SELECT count(DISTINCT id) FROM arrivals`, func(n int) bool { return n >= messages }))
+		s.Must("delete queue", s.ClearBeside())
+	},
 	// One copy more would not do: its handler may fail after its work, as one in fifty does.
 	"a message comes again and again": func(s *stage) {
 		s.AddReceiver()

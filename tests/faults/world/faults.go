@@ -109,6 +109,19 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		return w.shop.lockTable(ctx, "bridge_ledger", f.For)
 	case StrayMessages:
 		return w.PublishStrays(ctx)
+	case FewConnections: // those that there are stay
+		if _, err := s.RabbitMQ.Ctl(ctx, "set_user_limits", "guest", `{"max-connections":1}`); err != nil {
+			return err
+		}
+		Rest(ctx, f.For)
+		_, err := s.RabbitMQ.Ctl(ctx, "clear_user_limits", "guest", "max-connections")
+		return err
+	case FullBeside:
+		if err := w.FillBeside(); err != nil {
+			return err
+		}
+		Rest(ctx, f.For)
+		return w.ClearBeside()
 	case UnbindOrdered:
 		if err := w.UnbindOrdered(); err != nil {
 			return err
@@ -117,6 +130,32 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		return w.redeclare(ctx, func() {})
 	}
 	return nil
+}
+
+// besideQueue is bound to Exchange beside the target's queue, and full. Nobody consumes it.
+const besideQueue = "beside"
+
+// FillBeside binds a full queue to Exchange: the broker nacks messages that the target's queue
+// takes.
+func (w *World) FillBeside() error {
+	return w.onChannel(func(ch *amqp.Channel) error {
+		args := amqp.Table{"x-queue-type": "classic", "x-max-length": 1, "x-overflow": "reject-publish"}
+		if _, err := ch.QueueDeclare(besideQueue, true, false, false, false, args); err != nil {
+			return err
+		}
+		if err := ch.Publish("", besideQueue, true, false, amqp.Publishing{}); err != nil {
+			return err
+		}
+		return ch.QueueBind(besideQueue, "order.*", Exchange.Exchange, false, nil)
+	})
+}
+
+// ClearBeside deletes that queue.
+func (w *World) ClearBeside() error {
+	return w.onChannel(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDelete(besideQueue, false, false, false)
+		return err
+	})
 }
 
 // UnbindOrdered takes the ordered target its queue, with nothing lost. Declare gives it back.

@@ -12,20 +12,22 @@ type FaultKind string
 
 // The kinds of faults.
 const (
-	KillProcess   FaultKind = "kill a process"
-	FreezeProcess FaultKind = "freeze a process"
-	KillBroker    FaultKind = "kill the broker"
-	KillDatabase  FaultKind = "kill the database"
-	CutLink       FaultKind = "cut a link"
-	TearLink      FaultKind = "cut a link in mid-frame"
-	LoseLink      FaultKind = "half-open link"
-	SlowLink      FaultKind = "slow link"
-	MemoryAlarm   FaultKind = "memory alarm"
-	DeleteStaging FaultKind = "delete the staging queue"
-	DeleteTarget  FaultKind = "delete a target queue"
-	KillSessions  FaultKind = "kill database sessions"
-	LockLedger    FaultKind = "lock the ledger"
-	StrayMessages FaultKind = "stray messages"
+	KillProcess    FaultKind = "kill a process"
+	FreezeProcess  FaultKind = "freeze a process"
+	KillBroker     FaultKind = "kill the broker"
+	KillDatabase   FaultKind = "kill the database"
+	CutLink        FaultKind = "cut a link"
+	TearLink       FaultKind = "cut a link in mid-frame"
+	LoseLink       FaultKind = "half-open link"
+	SlowLink       FaultKind = "slow link"
+	MemoryAlarm    FaultKind = "memory alarm"
+	DeleteStaging  FaultKind = "delete the staging queue"
+	DeleteTarget   FaultKind = "delete a target queue"
+	KillSessions   FaultKind = "kill database sessions"
+	LockLedger     FaultKind = "lock the ledger"
+	StrayMessages  FaultKind = "stray messages"
+	FewConnections FaultKind = "no further connections"
+	FullBeside     FaultKind = "a full queue beside the exchange's own"
 
 	// UnbindOrdered is of a world with order keys only, and in no plan by itself.
 	UnbindOrdered FaultKind = "take the binding of the ordered target away"
@@ -33,7 +35,7 @@ const (
 
 // FaultKinds are all of them; a plan draws from them.
 var FaultKinds = []FaultKind{KillProcess, FreezeProcess, KillBroker, KillDatabase, CutLink, TearLink, LoseLink, SlowLink,
-	MemoryAlarm, DeleteStaging, DeleteTarget, KillSessions, LockLedger, StrayMessages}
+	MemoryAlarm, DeleteStaging, DeleteTarget, KillSessions, LockLedger, StrayMessages, FewConnections, FullBeside}
 
 // A Fault is one thing that goes wrong, and for how long.
 type Fault struct {
@@ -139,6 +141,8 @@ func fault(random *rand.Rand, kind FaultKind, processes int) Fault {
 		f.Target, f.For = random.IntN(len(targetQueues())), milliseconds(random, 200, 2000)
 	case LockLedger:
 		f.For = milliseconds(random, 300, 2000)
+	case FewConnections, FullBeside:
+		f.For = milliseconds(random, 500, 4000)
 	}
 	return f
 }
