@@ -452,3 +452,47 @@ func TestNoMoreSilentTargetsAreTriedThanThereAreChannels(t *testing.T) {
 		t.Errorf("%d are tried after one trial has ended", len(h.again))
 	}
 }
+
+// An exchange that nacks may have other queues. Each message's first attempt waits for nothing;
+// the further ones come after pauses of its own, whatever becomes of the others.
+func TestAnExchangeThatNacksKeepsNoFirstAttemptWaiting(t *testing.T) {
+	h := newTickedHolds(time.Hour)
+	exchange := bridge.Target{Exchange: "events"}
+	to := func() *publication {
+		return &publication{to: exchange, message: new(message)}
+	}
+	nack := func(p *publication) {
+		p.message.nacks, p.message.nackedAt = p.message.nacks+1, time.Now()
+		h.failed(p, Full, fullQueue)
+	}
+	first, second := to(), to()
+	for _, p := range []*publication{first, second} {
+		if h.takes(p) {
+			t.Fatal("a first attempt waits")
+		}
+		nack(p)
+	}
+	second.message.nacks, second.message.nackedAt = 3, time.Now().Add(-5*time.Second) // due after 9 s
+	h.tick(time.Now().Add(2 * time.Second))
+	if len(h.again) != 1 || h.again[0] != first {
+		t.Fatalf("%d are tried, want the one whose pause is over", len(h.again))
+	}
+	nack(first)
+	if again := to(); h.takes(again) {
+		t.Error("a first attempt waits after a failed trial")
+	} else {
+		h.ended(again, true)
+	}
+	h.again = nil
+	h.tick(time.Now())
+	if len(h.again) != 1 {
+		t.Errorf("%d are tried after the exchange has taken a message, want 1", len(h.again))
+	}
+	if queue := (bridge.Target{RoutingKey: "full"}); !func() bool {
+		p := &publication{to: queue, message: new(message)}
+		h.failed(p, Full, fullQueue)
+		return h.takes(&publication{to: queue, message: new(message)})
+	}() {
+		t.Error("a message for a queue that is full does not wait")
+	}
+}

@@ -319,14 +319,6 @@ var mutants = []mutant{
 `}},
 	},
 	{
-		name: "an exchange that nacks holds up what its other queues would take",
-		pkg:  "verifier",
-		test: "TestAFullQueueBehindAnExchangeKeepsNothingFromTheOthers",
-		says: "the first 40 copies are of",
-		edits: []edit{{"verifier/holds.go", `	return t.reason == Full && !t.silent`,
-			`	return !mutant("an exchange that nacks holds up what its other queues would take") && t.reason == Full && !t.silent`}},
-	},
-	{
 		name: "a session forgets the culprits of the last one",
 		pkg:  "verifier",
 		test: "TestTheNextSessionKnowsTheCulprit",
