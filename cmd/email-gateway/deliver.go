@@ -41,6 +41,9 @@ func (g *gateway) deliver(ctx context.Context, d amqp.Delivery) {
 		if a.failed > 0 { // without this note the next run takes the row for a run under way
 			g.note(ctx, d.MessageId, a.failed, retrying, err)
 		}
+		if errors.Is(err, idempotency.ErrLeftUnacked) && errors.Is(context.Cause(ctx), errHeld) {
+			_ = d.Nack(false, true) // EMAIL_HOLD was over before the first attempt, and the gateway goes on
+		}
 		g.metrics.outcome(handedBack)
 		log.Info("e-mail handed back", "reason", err)
 	case err != nil:
