@@ -55,7 +55,8 @@
 //
 // Every message of a committed transaction is delivered at least once, or is put into the dead
 // queue with the reason. All copies have the same message ID. No other message is delivered.
-// This holds as long as database and broker keep what they have committed and confirmed. (A
+// This holds as long as database and broker keep what they have committed and confirmed. Classic
+// queues may not, if the broker's host crashes (Topology.Classic). (A
 // message that is larger than the broker now takes stays in its queue until the broker's limit
 // is raised; see package verifier.) A receiver that handles each message ID once (package
 // idempotency) turns this into exactly once, for effects in its database.

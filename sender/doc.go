@@ -31,7 +31,7 @@
 // was returned, or all are parked (see below).
 //
 // Meanwhile the transaction is open and holds its locks for a round trip to the broker, at most
-// for Options.Timeout. So send as late in the transaction as you can, as InTx does, or stage
+// for twice Options.Timeout (longer with order keys, see there). So send as late in the transaction as you can, as InTx does, or stage
 // early.
 //
 // # Staging early
@@ -71,9 +71,9 @@
 // your process can start during an outage. ParkAlways stores every message, as a plain
 // transactional outbox does.
 //
-// One transaction fails in spite of Parking: one that has called StageTx before the sender knew
-// of the outage. Its Wait returns an error for which bridge.Retryable is true, and another
-// attempt parks. SendTx and InTx park without another attempt.
+// In spite of Parking a transaction fails that has called StageTx before the sender knew of the
+// outage. Its Wait returns an error for which bridge.Retryable is true, and another attempt parks.
+// SendTx and InTx park without another attempt.
 //
 // # In order
 //
@@ -108,6 +108,9 @@
 //	bridge.ErrNoRow            with an own table: insert the message's row first
 //	bridge.ErrOtherLedger      the transaction is one of another database
 //	bridge.ErrCredentials      the broker refuses the login
+//	bridge.ErrTxEnded          from InTx on MySQL and MariaDB: the server ended the
+//	                           transaction while the function ran; see there what is
+//	                           committed
 //	sender.ErrCommitUnknown    from InTx only: the COMMIT's answer is missing. If it
 //	                           did commit, the message is delivered: look before you
 //	                           repeat it
