@@ -34,7 +34,11 @@ func relayUnchecked(ctx context.Context, p place) error {
 		return err
 	}
 	defer broker.Close()
-	v, err := verifier.New(credulous{l}, broker, &verifier.Options{
+	_, server, err := l.Settle(ctx, uuid.New(), time.Second) // which the outcomes must name
+	if err != nil {
+		return err
+	}
+	v, err := verifier.New(credulous{l, server}, broker, &verifier.Options{
 		Topology: bridge.Topology{Queue: p.Staging, Classic: p.Classic},
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
@@ -46,16 +50,21 @@ func relayUnchecked(ctx context.Context, p place) error {
 
 // credulous says that every transaction has committed, and forgets nothing. The proof at
 // the start is made by the ledger inside.
-type credulous struct{ driver.Ledger }
+type credulous struct {
+	driver.Ledger
+	server driver.Instance
+}
 
 func (c credulous) ProofLedger() driver.Ledger { return c.Ledger }
 
 func (credulous) Features() driver.Features { return driver.Features{} }
 
-func (credulous) Committed(_ context.Context, ids []uuid.UUID) ([]uuid.UUID, error) { return ids, nil }
+func (c credulous) Committed(_ context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+	return ids, c.server, nil
+}
 
-func (credulous) Settle(context.Context, uuid.UUID, time.Duration) (driver.Outcome, error) {
-	return driver.Committed, nil
+func (c credulous) Settle(context.Context, uuid.UUID, time.Duration) (driver.Outcome, driver.Instance, error) {
+	return driver.Committed, c.server, nil
 }
 
 func (credulous) Forget(context.Context, []uuid.UUID) error { return nil }
