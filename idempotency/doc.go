@@ -219,6 +219,8 @@
 //	x-dead-letter-strategy  at-least-once
 //	x-overflow              reject-publish, without which the broker ignores the strategy
 //
+// bridgectl doctor --receiver QUEUE looks at them.
+//
 // With Options.HandBack the Guard hands the message back after a pause, again and again. The
 // queue's delivery limit may end that; see the next section.
 //

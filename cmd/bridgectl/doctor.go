@@ -25,7 +25,7 @@ const (
 
 func newDoctorCommand(a *app) *cobra.Command {
 	var quiet bool
-	var workers []string
+	var workers, receivers []string
 	cmd := &cobra.Command{
 		Use:   "doctor [database] [broker]",
 		Short: "Examine the database and the broker: what is wrong, and how to mend it",
@@ -51,16 +51,17 @@ Ends with exit code 3 if there is an error, and with 0 if there are only warning
 			if len(args) == 0 {
 				args = []string{partDatabase, partBroker}
 			}
-			return a.doctor(cmd.Context(), args, workers, quiet)
+			return a.doctor(cmd.Context(), args, workers, receivers, quiet)
 		},
 	}
 	cmd.Flags().StringSliceVar(&workers, "worker", nil, "also ask workers, by the addresses of their status pages, such as http://127.0.0.1:8082, which targets take nothing")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "leave out what is ok")
+	cmd.Flags().StringSliceVar(&receivers, "receiver", nil, "also examine this queue of a receiver: whether its dead messages are safe; may be repeated")
 	return cmd
 }
 
 // doctor examines the parts, all at once, and prints what it has found.
-func (a *app) doctor(ctx context.Context, parts, workers []string, quiet bool) error {
+func (a *app) doctor(ctx context.Context, parts, workers, receivers []string, quiet bool) error {
 	if slices.Contains(parts, partDatabase) && a.config.Database.URL == "" {
 		return misused("BRIDGE_DATABASE_URL: is not set; name the database that holds the ledger, or examine the broker alone with bridgectl doctor broker")
 	}
@@ -77,7 +78,7 @@ func (a *app) doctor(ctx context.Context, parts, workers []string, quiet bool) e
 		examinations.Go(func() { database = a.examineDatabase(ctx) })
 	}
 	if slices.Contains(parts, partBroker) {
-		examinations.Go(func() { broker = a.examineBroker(ctx, m) })
+		examinations.Go(func() { broker = a.examineBroker(ctx, m, receivers) })
 	}
 	examinations.Wait()
 	if err := ctx.Err(); err != nil {

@@ -21,7 +21,7 @@ const publishPatience = 10 * time.Second
 
 // examineBroker examines the broker over AMQP, and then over its management API; nil for
 // none.
-func (a *app) examineBroker(ctx context.Context, m *management) []group {
+func (a *app) examineBroker(ctx context.Context, m *management, receivers []string) []group {
 	broker, queues := &group{Name: "Broker"}, &group{Name: "Queues"}
 	there, connected := a.examineAMQP(ctx, broker, queues)
 	if !connected {
@@ -43,6 +43,9 @@ func (a *app) examineBroker(ctx context.Context, m *management) []group {
 	}
 	a.examineClassic(queues)
 	a.examineDepths(queues, there)
+	for _, name := range receivers {
+		examineReceiver(ctx, queues, m, name)
+	}
 	return []group{*broker, *queues}
 }
 

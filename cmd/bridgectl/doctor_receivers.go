@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// enoughDeliveries is a delivery limit that no normal life reaches.
+const enoughDeliveries = 1000
+
+// examineReceiver looks at a receiver's queue: whether the messages that the broker gives up there
+// get to a dead queue.
+func examineReceiver(ctx context.Context, g *group, m *management, name string) {
+	check := "receiver's queue " + name
+	if m == nil {
+		g.unknown(check, "set BRIDGE_MANAGEMENT_URL", "AMQP does not tell its arguments")
+		return
+	}
+	q, err := m.queue(ctx, name)
+	switch {
+	case errors.Is(err, errNotThere):
+		g.fail(check, "have the receiver declare it", "missing: messages for it wait in the staging queue, and then go to the dead queue")
+		return
+	case err != nil:
+		g.add(refusedLevel(err), check, monitoringMend, "%s", err)
+		return
+	}
+	before := len(g.Findings)
+	const mend = "declare a quorum queue with x-dead-letter-exchange, x-dead-letter-routing-key, x-dead-letter-strategy at-least-once and x-overflow reject-publish, or set these by a policy"
+	exchange, hasExchange := q.setting("x-dead-letter-exchange", "dead-letter-exchange")
+	strategy, _ := q.setting("x-dead-letter-strategy", "dead-letter-strategy")
+	switch {
+	case !hasExchange:
+		g.fail(check, mend, "it has no dead-letter exchange: a message that a receiver rejects, or that reaches the delivery limit, is lost")
+	case q.Type != "quorum":
+		g.warn(check, mend, "a %s queue dead-letters without a confirm: a message can be lost on the way to the dead queue", q.Type)
+	case strategy != "at-least-once":
+		g.fail(check, mend, "x-dead-letter-strategy is not at-least-once: a message can be lost on the way to the dead queue")
+	case overflow(q) != "reject-publish":
+		g.fail(check, mend, "x-overflow is not reject-publish, so that the broker ignores x-dead-letter-strategy: a message can be lost on the way to the dead queue")
+	}
+	if hasExchange && exchange == "" {
+		examineDeadTarget(ctx, g, m, q, check)
+	}
+	if q.Type == "quorum" {
+		const mend = "set x-delivery-limit to 1000000; a policy may only lower it"
+		limit, isSet := q.setting("x-delivery-limit", "delivery-limit")
+		number, _ := limit.(float64)
+		switch {
+		case !isSet:
+			g.warn(check, mend, "x-delivery-limit is not set: from RabbitMQ 4 on it is 20, which receivers reach that lose their connection so often")
+		case number < enoughDeliveries:
+			g.warn(check, mend, "the delivery limit is %s: receivers that lose their connection or hand messages back so often reach it", valueText(limit))
+		}
+	}
+	g.fineSince(before, check, "what the broker gives up goes to a dead queue, at least once")
+}
+
+// examineDeadTarget looks for the queue to which the default exchange takes dead messages.
+func examineDeadTarget(ctx context.Context, g *group, m *management, q *managedQueue, check string) {
+	key, isSet := q.setting("x-dead-letter-routing-key", "dead-letter-routing-key")
+	target := fmt.Sprint(key)
+	if !isSet {
+		g.warn(check, "set x-dead-letter-routing-key to the dead queue", "it has no dead-letter routing key: dead messages go where their own routing key leads")
+		return
+	}
+	if _, err := m.queue(ctx, target); errors.Is(err, errNotThere) {
+		g.fail(check, "declare it", "its dead queue %s is missing", target)
+	} else if err != nil {
+		g.add(refusedLevel(err), check, monitoringMend, "%s", err)
+	}
+}
+
+// setting is the value of an argument, or that of a policy.
+func (q *managedQueue) setting(argument, policy string) (value any, isSet bool) {
+	if value, isSet = q.Arguments[argument]; !isSet {
+		value, isSet = q.EffectivePolicy[policy]
+	}
+	return value, isSet
+}

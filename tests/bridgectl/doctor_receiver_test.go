@@ -1,0 +1,67 @@
+package bridgectl_test
+
+import (
+	"maps"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/inspect"
+)
+
+// By default RabbitMQ loses what it dead-letters if the dead queue does not take it.
+func TestTheDoctorFindsReceiversWhoseDeadMessagesAreLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tool()
+	b.must("topology", "declare")
+	safe := amqp.Table{
+		"x-queue-type": "quorum", "x-delivery-limit": 1000000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
+		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+	}
+	but := func(name string, value any) amqp.Table {
+		args := maps.Clone(safe)
+		args[name] = value
+		if value == nil {
+			delete(args, name)
+		}
+		return args
+	}
+	w.queue("dead", nil)
+	for name, c := range map[string]struct {
+		args  amqp.Table
+		level inspect.Level
+		words string
+	}{
+		"safe":          {safe, inspect.OK, "at least once"},
+		"plain":         {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1000000}, inspect.Error, "no dead-letter exchange"},
+		"classic":       {amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}, inspect.Warning, "without a confirm"},
+		"at-most-once":  {but("x-dead-letter-strategy", nil), inspect.Error, "x-dead-letter-strategy is not at-least-once"},
+		"drop-head":     {but("x-overflow", nil), inspect.Error, "x-overflow is not reject-publish"},
+		"no-key":        {but("x-dead-letter-routing-key", nil), inspect.Warning, "no dead-letter routing key"},
+		"no-dead-queue": {but("x-dead-letter-routing-key", "nowhere"), inspect.Error, "dead queue nowhere is missing"},
+		"no-limit":      {but("x-delivery-limit", nil), inspect.Warning, "from RabbitMQ 4 on it is 20"},
+		"a-small-limit": {but("x-delivery-limit", 20), inspect.Warning, "the delivery limit is 20"},
+		"by-a-policy":   {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 1000000}, inspect.OK, "at least once"},
+		"absent":        {nil, inspect.Error, "missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			switch name {
+			case "by-a-policy":
+				w.policy("dead letters", "^by-a-policy$", map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": "dead",
+					"dead-letter-strategy": "at-least-once", "overflow": "reject-publish"})
+				fallthrough
+			default:
+				w.queue(name, c.args)
+			case "absent":
+			}
+			d, code := b.until(func(d diagnosis, _ int) bool { return d.has("receiver's queue "+name, c.level, c.words) }, "broker", "--receiver", name)
+			if found := d.of("receiver's queue " + name); len(found) != 1 || (code == exitUnwell) != (c.level == inspect.Error) {
+				t.Errorf("exit code %d, %+v", code, found)
+			}
+		})
+	}
+	if d, _ := w.tool("BRIDGE_MANAGEMENT_URL=").until(func(diagnosis, int) bool { return true }, "broker", "--receiver", "safe"); !d.has("receiver's queue safe", inspect.Unknown, "AMQP does not tell") {
+		t.Errorf("without the management API: %+v", d)
+	}
+}
