@@ -126,7 +126,16 @@
 //  5. A verifier proves on the live database that its lookup waits, in every session, before it
 //     judges (driver.Prove).
 //  6. A message is judged only by its own ledger, whose identity it carries. In any other
-//     database its row is missing, which would look like a rollback.
+//     database its row is missing, which would look like a rollback. A copy of the database, and
+//     an old primary that comes back, have the original's identity, and a pool may open a
+//     connection to either at any time. So (a) each outcome names the server instance that gave
+//     it, and a session believes outcomes of the instance that its proof covered only; any other
+//     ends it, with both named. And (b) 'rolled back' needs evidence that this instance is where
+//     the senders commit: a session drops nothing until it has found committed, by a message that
+//     no verifier has staged again, a row recorded after the session began (by the database's
+//     clock; canaries do not count; an own table, which has no such time, by the message's staging
+//     time and a margin). Until then messages that look rolled back wait in the queues, and log,
+//     metric and readiness say so.
 //  7. A delivery tag never outlives its channel. After any error of a channel or connection all
 //     work begins anew on another. A Connection does not recover by itself.
 //  8. Nothing is lost for being strange, and nothing strange stops the others. A message that

@@ -35,6 +35,8 @@
 //     has ended, since its messages share its fate. A message that has waited for 100 ms is
 //     slow: it is looked up only every 100 ms, and only half of the settlers may wait for slow
 //     messages. So many open transactions cost the other messages little.
+//   - Evidence. A message is dropped only after the session has found committed a message whose
+//     row was recorded since the session began (see Copies of the database).
 //   - Waiting queue. A message that waits longer than Options.Patience, or for which the room
 //     is too full, is copied to the waiting queue with a confirm and then acked. Small messages
 //     go there in groups. Verifiers consume that queue too, on a channel and with a prefetch of
@@ -58,6 +60,24 @@
 // a message is settled by itself only when it is 25 ms old. Deletes gather for 30 ms at every
 // rate, since nobody waits for them. So if the verifier is killed, the messages of those 30 ms
 // come twice.
+//
+// # Copies of the database
+//
+// A copy of the database, and an old primary that comes back, have the ledger's identity and pass
+// the proof, and every message that was committed elsewhere since looks rolled back there. So a
+// session believes only the server that its proof covers (driver.Proven), and drops nothing before
+// it has evidence: a message that it finds committed, that no verifier has staged again
+// (wire.HeaderRestaged), and whose row was recorded after the session began, by the database's
+// clock. It asks with one more statement for each batch of committed messages, until it has it. On
+// an own table, which has no such time, the message's time of staging must be a minute later than
+// the session's begin.
+//
+// Until then messages that look rolled back are withheld. They take the room of waiting messages,
+// and no settler. Further ones go to the waiting queue and round, ever more slowly while no
+// committed message comes: up to 30 s each round. Those with an order key hold their key. If a
+// verifier holds 500 of one ordered queue, that queue waits for evidence from another. With
+// evidence, all are settled again. State.Withheld counts them; the log tells after
+// Options.ExplainAfter, and when the evidence comes. Where nothing commits, they simply wait.
 //
 // # Messages in order
 //

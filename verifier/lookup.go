@@ -115,6 +115,9 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	s.room.enter(false, misses...)
 	s.room.enter(true, again...) // for each of them somebody has waited before
 	wake(s.more)
+	if err := s.seekEvidence(ctx, hits...); err != nil && ctx.Err() == nil {
+		return err
+	}
 	s.committed(hits...)
 	return nil
 }
@@ -135,8 +138,12 @@ func (s *session) settle(ctx context.Context) error {
 		outcome, err := s.proven.Settle(asking, m.staged.ID, wait)
 		s.settling.Add(-1)
 		cancel()
-		swept := false
-		if err == nil && outcome == driver.RolledBack {
+		swept, evident := false, s.evidence.isFound()
+		switch {
+		case err != nil:
+		case outcome == driver.Committed:
+			err = s.seekEvidence(ctx, m)
+		case outcome == driver.RolledBack && evident:
 			swept, err = s.sweptMaybe(ctx, m)
 		}
 		if ctx.Err() != nil {
@@ -145,6 +152,10 @@ func (s *session) settle(ctx context.Context) error {
 		}
 		if err != nil {
 			return fmt.Errorf("settle: %w", err)
+		}
+		if outcome == driver.RolledBack && !evident {
+			s.withhold(m)
+			continue
 		}
 		tooMany := m.parcel.lane == s.staging && s.excess() > 0 // thin takes no message from a settler
 		leaves := outcome != driver.StillOpen || tooMany || s.overstays(m, time.Now())

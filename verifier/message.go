@@ -27,6 +27,8 @@ type message struct {
 	nacks           int64     // of these, how many an exchange has nacked: as many copies may have arrived
 	nackedAt        time.Time // the last time
 
+	withheld bool // looks rolled back and waits for evidence; belongs to the room
+
 	line  *line // in which it waits for its turn; nil without an ordered queue
 	ready bool  // for its turn: known to have committed
 }

@@ -51,6 +51,7 @@ type session struct {
 	pace       pace
 	arrivals   *gatherer[*message]
 	room       *waitingRoom
+	evidence   *evidence
 	turn       turn
 	holds      *holds
 	more       chan struct{} // woken when another message waits in the room or in holds
@@ -73,6 +74,7 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		log:      v.opts.Logger,
 		arrivals: newGatherer[*message](),
 		room:     newWaitingRoom(v.opts.Settlers),
+		evidence: &evidence{began: time.Now()},
 		toForget: newGatherer[*message](),
 		more:     make(chan struct{}, 1),
 	}

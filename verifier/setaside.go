@@ -33,6 +33,7 @@ func (s *session) tend(ctx context.Context) error {
 			s.forwarder.retry(now)
 			s.abandon()
 			s.giveBack(now)
+			s.tellWithheld(now)
 		}
 		s.thin(time.Now())
 	}
@@ -103,6 +104,8 @@ func (s *session) overstays(m *message, now time.Time) bool {
 		return false
 	case m.parcel.lane == s.staging:
 		return age >= min(s.opts.Patience, s.opts.HandBack)
+	case s.waiting.full() && m.withheld:
+		return age >= min(max(s.turn.length(), s.evidence.turn(now)), s.opts.HandBack)
 	case s.waiting.full():
 		return age >= min(s.turn.length(), s.opts.HandBack)
 	default:

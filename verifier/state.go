@@ -24,6 +24,13 @@ type State struct {
 	Settling int          // lookups that wait in the database
 	Targets  []HeldTarget // targets that take nothing, by name
 	Waiting  int          // messages that wait for an open transaction
+	// Evidence is when the session found that a sender had committed on its database server since
+	// it began (rule 6 of package bridge); zero: not yet. Until then it drops nothing.
+	Evidence time.Time
+	Withheld int // messages held that look rolled back and wait for evidence
+	// WithheldSince is when the session withheld the first of them; zero: none, or there is
+	// evidence. Others may be in the waiting queue.
+	WithheldSince time.Time
 	// Oldest are the first staged of them, at most 100.
 	Oldest   []HeldMessage
 	KeysHeld int // order keys whose messages wait for an earlier one
@@ -126,6 +133,8 @@ func (v *Verifier) State() State {
 	state.Blocked = s.forwarder.isBlocked()
 	state.Targets = s.holds.list()
 	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
+	state.Evidence, state.WithheldSince = s.evidence.state()
+	state.Withheld = s.room.withheld()
 	guests := s.longest()
 	state.Waiting = len(guests)
 	for _, m := range guests[:min(len(guests), oldestLimit)] {

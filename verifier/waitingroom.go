@@ -30,10 +30,12 @@ type waitingRoom struct {
 	mu    sync.Mutex
 	fresh *list.List // idle
 	slow  *list.List // idle, was still open after slowAge
+	kept  *list.List // idle, looks rolled back: withheld until there is evidence
 	all   *list.List // of *guest, by arrival
 	where map[*message]*guest
 
-	ordered      int // of all: those that must keep their order, and are never set aside
+	evident      bool // there is evidence: nothing is withheld any more
+	ordered      int  // of all: those that must keep their order, and are never set aside
 	slowSettling int
 	slowLimit    int           // settlers that may wait for slow ones at the same time
 	slowDue      time.Time     // when the next share of the slow ones is to be looked up again
@@ -45,7 +47,8 @@ type waitingRoom struct {
 type guest struct {
 	m       *message
 	slow    bool
-	idle    *list.Element // in fresh or slow; nil while it is with somebody
+	in      *list.List    // fresh, slow or kept
+	idle    *list.Element // in it; nil while it is with somebody
 	arrival *list.Element
 }
 
@@ -53,6 +56,7 @@ func newWaitingRoom(settlers int) *waitingRoom {
 	return &waitingRoom{
 		fresh:     list.New(),
 		slow:      list.New(),
+		kept:      list.New(),
 		all:       list.New(),
 		where:     make(map[*message]*guest),
 		slowLimit: max(1, settlers/2),
@@ -77,22 +81,18 @@ func (r *waitingRoom) enter(slow bool, messages ...*message) {
 }
 
 func (r *waitingRoom) idle(g *guest) {
+	g.in = r.fresh
 	if g.slow {
-		g.idle = r.slow.PushBack(g)
-	} else {
-		g.idle = r.fresh.PushBack(g)
+		g.in = r.slow
 	}
+	g.idle = g.in.PushBack(g)
 	wake(r.seats)
 }
 
 // busy takes a guest out of the idle ones.
 func (r *waitingRoom) busy(g *guest) *message {
-	if g.slow {
-		r.slow.Remove(g.idle)
-	} else {
-		r.fresh.Remove(g.idle)
-	}
-	g.idle = nil
+	g.in.Remove(g.idle)
+	g.in, g.idle = nil, nil
 	return g.m
 }
 
@@ -147,6 +147,45 @@ func (r *waitingRoom) waited(m *message, stays bool) {
 	r.remove(g)
 	wake(r.seats)
 	r.ended(g)
+}
+
+// withhold ends a settler's waiting for m, which looks rolled back: it stays, and nobody settles it
+// or looks it up again before release.
+func (r *waitingRoom) withhold(m *message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.where[m]
+	if g.slow {
+		r.slowSettling--
+	}
+	g.slow = true
+	if r.evident { // it was found meanwhile
+		r.idle(g)
+		return
+	}
+	m.withheld = true
+	g.in = r.kept
+	g.idle = g.in.PushBack(g)
+	wake(r.seats)
+}
+
+// release has what is withheld settled again: there is evidence.
+func (r *waitingRoom) release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.evident = true
+	for r.kept.Len() > 0 {
+		g := r.kept.Front().Value.(*guest)
+		r.busy(g).withheld = false
+		r.idle(g)
+	}
+}
+
+// withheld counts the messages that wait for evidence.
+func (r *waitingRoom) withheld() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kept.Len()
 }
 
 // ended has those looked up at once that may be of the same transaction as g. One that
@@ -229,13 +268,15 @@ func (r *waitingRoom) size() int {
 	return r.all.Len() - r.ordered
 }
 
-// guests lists all messages in the room, in the order of arrival.
+// guests lists the messages in the room that are not withheld, in the order of arrival.
 func (r *waitingRoom) guests() []*message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make([]*message, 0, r.all.Len())
 	for e := r.all.Front(); e != nil; e = e.Next() {
-		out = append(out, e.Value.(*guest).m)
+		if g := e.Value.(*guest); g.in != r.kept {
+			out = append(out, g.m)
+		}
 	}
 	return out
 }

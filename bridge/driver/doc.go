@@ -9,7 +9,7 @@
 //	Fence                InTx, Handle and its like  Enter, Leave
 //	Ledger               verifier, bridgectl        Recorder, and
 //	                                                DB, Check,
-//	                                                Instance, Committed, Settle, Forget,
+//	                                                Instance, Committed, Settle, Recent, Forget,
 //	                                                Unpark, CountParked,
 //	                                                Orphans, Sweep, SweptBefore,
 //	                                                ProofLedger, FallBack, FellBack
@@ -36,6 +36,16 @@
 //
 // A new database must pass the suites of package ledgertest, which test every promise made
 // here.
+//
+// # Copies
+//
+// A copy of a database, and a primary that comes back after a failover, have the ledger's identity
+// and pass the proof. Rule 6 of package bridge keeps a verifier from dropping by them what was
+// committed elsewhere, by two verbs. Committed, Settle and Recent return the [Instance] that
+// answers, in the same statement; a Proven ledger believes the one that its proof covers. And
+// Recent tells which committed rows were recorded within an age: a verifier drops nothing before
+// it has found one that is younger than its session. Unpark sets the time of a row anew, so its
+// messages do not count.
 //
 // # The sweep
 //

@@ -54,7 +54,8 @@ type Features struct {
 	// Sweep and SweptBefore are denied, and no row was ever removed by a sweep.
 	Sweeps bool
 	// KeepsRows: the rows are the application's (bridge.OwnTable). Record inserts none and
-	// Forget deletes none, so a redelivered message is forwarded again.
+	// Forget deletes none, so a redelivered message is forwarded again. Nothing tells when a row
+	// was recorded: Recent is denied.
 	KeepsRows bool
 }
 
@@ -83,6 +84,12 @@ type Ledger interface {
 	// must be called only for an id that was recorded before. With an error the outcome is
 	// StillOpen: nothing is known.
 	Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (Outcome, Instance, error)
+
+	// Recent returns those of ids whose transaction has certainly committed and that were recorded
+	// at most age ago, by the database's clock, and not in its future; and the instance that says
+	// so. It is Committed otherwise. An Unpark counts as a record (see there). The clock's ticks
+	// may make it wrong by a second.
+	Recent(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, Instance, error)
 
 	// Forget deletes the rows of ids; missing ones are no error.
 	Forget(ctx context.Context, ids []uuid.UUID) error

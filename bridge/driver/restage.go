@@ -91,6 +91,7 @@ func restage(ledger uuid.UUID, stagedAt time.Time, parked []Parked) ([]amqp.Publ
 			}
 		}
 		next.Headers[wire.HeaderStagedAt] = stagedAt.UnixMilli()
+		next.Headers[wire.HeaderRestaged] = true
 		all = append(all, next)
 		records, size = nil, 0
 		return nil

@@ -237,3 +237,29 @@ func settleAll(t *testing.T, d *database, ids []uuid.UUID, end func(), want func
 		}
 	}
 }
+
+func testRecent(t *testing.T, d *database) {
+	if d.ledger.Features().KeepsRows {
+		_, _, err := d.ledger.Recent(t.Context(), newIDs(1), older)
+		expectDenied(t, "look up recent IDs", err)
+		return
+	}
+	old, young, open, unknown := newID(), newID(), newID(), newID()
+	d.commit(t, old)
+	_, err := d.sender.DB().ExecContext(t.Context(), d.Older+" WHERE id = "+d.Literal(old))
+	check(t, err, "make a row older")
+	d.commit(t, young)
+	d.begin(t, open)
+	_, instance, err := d.ledger.Committed(bounded(t), newIDs(1))
+	check(t, err, "look up")
+	for age, want := range map[time.Duration][]uuid.UUID{oldAge: {young}, 2 * older: {old, young}} {
+		found, from, err := d.ledger.Recent(bounded(t), []uuid.UUID{unknown, old, open, young}, age)
+		check(t, err, "look up recent IDs")
+		if len(found) != len(want) || !contains(found, young) || !contains(found, want[0]) {
+			t.Errorf("of %v those within %v are %v, must be %v", []uuid.UUID{old, young}, age, found, want)
+		}
+		if from != instance {
+			t.Errorf("answered by %q, the lookup by %q", from, instance)
+		}
+	}
+}

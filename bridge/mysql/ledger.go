@@ -60,6 +60,7 @@ func (l *Ledger) verbs() tables.Verbs {
 		Instance:    l.nameInstance,
 		Committed:   l.committed,
 		Settle:      l.settle,
+		Recent:      l.recent,
 		Table:       l.column.table,
 		Forget:      l.forget,
 		Shelf:       l.openShelf,
@@ -83,7 +84,7 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int
 func (l *Ledger) committed(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID, from driver.Instance, err error) {
 	var durable bool
 	err = readCommitted(ctx, l.db, func(tx *sqlx.Tx) (err error) {
-		found, from, durable, err = l.find(ctx, tx, ids)
+		found, from, durable, err = l.find(ctx, tx, l.statement(committed, array(ids)))
 		return err
 	})
 	if err == nil && len(found) > 0 && !durable {
@@ -92,13 +93,22 @@ func (l *Ledger) committed(ctx context.Context, ids []uuid.UUID) (found []uuid.U
 	return found, from, err
 }
 
-func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, ids []uuid.UUID) (found []uuid.UUID, from driver.Instance, durable bool, err error) {
+func (l *Ledger) recent(ctx context.Context, ids []uuid.UUID, age time.Duration) (found []uuid.UUID, from driver.Instance, err error) {
+	err = readCommitted(ctx, l.db, func(tx *sqlx.Tx) (err error) {
+		found, from, _, err = l.find(ctx, tx, l.timed(recent, ids, fmt.Sprint(age.Microseconds()), 0))
+		return err
+	})
+	return found, from, err
+}
+
+// find runs one of the statements that look IDs up.
+func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, statement string) (found []uuid.UUID, from driver.Instance, durable bool, err error) {
 	var rows []struct {
 		ID     uuid.NullUUID
 		Logged bool
 		instance
 	}
-	if err := tx.SelectContext(ctx, &rows, l.statement(committed, array(ids))); err != nil {
+	if err := tx.SelectContext(ctx, &rows, statement); err != nil {
 		return nil, "", false, err
 	}
 	if len(rows) == 0 {

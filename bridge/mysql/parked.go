@@ -92,7 +92,7 @@ func (s shelf) Take(ctx context.Context, after uuid.UUID, limit int) (taken []ta
 // Recorded reads a snapshot that is younger than the locks of the taken rows: with
 // these their rows in the ledger were committed.
 func (s shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	found, _, _, err := s.ledger.find(ctx, s.Tx, ids)
+	found, _, _, err := s.ledger.find(ctx, s.Tx, s.ledger.statement(committed, array(ids)))
 	return found, err
 }
 

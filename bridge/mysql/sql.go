@@ -42,6 +42,11 @@ SELECT ids.id FROM bridge_identity i STRAIGHT_JOIN ` + ids + ` WHERE i.one = 1 A
 	committed = `SELECT l.%[4]s AS id, ` + logged + `, ` + server + ` FROM ` + started + ` STRAIGHT_JOIN bridge_identity i STRAIGHT_JOIN ` + ids + `
 LEFT JOIN %[3]s ON l.%[4]s = ids.id WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 
+	// The same, of what is not older than %[5]s microseconds.
+	recent = `SELECT l.%[4]s AS id, ` + logged + `, ` + server + ` FROM ` + started + ` STRAIGHT_JOIN bridge_identity i STRAIGHT_JOIN ` + ids + `
+LEFT JOIN %[3]s ON l.%[4]s = ids.id AND l.recorded_at BETWEEN UTC_TIMESTAMP(6) - INTERVAL %[5]s MICROSECOND AND UTC_TIMESTAMP(6)
+WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
+
 	// Whether the server takes writes, see takesWrites. A pool may have come to a replica
 	// since Check has looked, where nobody holds the sender's locks: so every statement
 	// asks that may say that a row is not there.

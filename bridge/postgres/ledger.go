@@ -53,6 +53,12 @@ SELECT unnest((SELECT $1::text::uuid[])) FROM bridge_identity WHERE identity = $
 	committed = `SELECT l.id, ` + server + ` FROM bridge_identity i
 LEFT JOIN bridge_committed($1::text::uuid[]) AS l (id) ON true WHERE i.identity = $2::text::uuid`
 
+	// The same, of what is not older than an age.
+	recent = `SELECT l.id, ` + server + ` FROM bridge_identity i
+LEFT JOIN bridge_ledger l ON l.id ` + amongAsked + `
+	AND l.recorded_at BETWEEN clock_timestamp() - $3::text::interval AND clock_timestamp()
+WHERE i.identity = $2::text::uuid`
+
 	// settles is how a settle begins.
 	settles = `WITH own AS MATERIALIZED (
 	SELECT set_config('lock_timeout', `
@@ -119,7 +125,10 @@ func (l *Ledger) verbs() tables.Verbs {
 		Committed: func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 			return l.find(ctx, l.db, committed, ids)
 		},
-		Settle:      l.settle,
+		Settle: l.settle,
+		Recent: func(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, driver.Instance, error) {
+			return l.find(ctx, l.db, recent, ids, interval(age))
+		},
 		Table:       "bridge_ledger",
 		Settles:     settles,
 		Forget:      l.forget,
@@ -158,12 +167,12 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int
 
 // find reads the rows of ids with one statement in a snapshot of its own, which at every
 // isolation level holds only what has committed.
-func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement string, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement string, ids []uuid.UUID, further ...any) ([]uuid.UUID, driver.Instance, error) {
 	var rows []struct {
 		ID uuid.NullUUID
 		instance
 	}
-	if err := sqlx.SelectContext(ctx, q, &rows, statement, array(ids), l.Identity().String()); err != nil {
+	if err := sqlx.SelectContext(ctx, q, &rows, statement, append([]any{array(ids), l.Identity().String()}, further...)...); err != nil {
 		return nil, "", err
 	}
 	if len(rows) == 0 {

@@ -36,9 +36,13 @@ FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = $1::text
 
 // orphans reads the whole ledger in one snapshot.
 func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) (rows []tables.OrphanRow, err error) {
-	interval := strconv.FormatInt(age.Microseconds(), 10) + " microseconds"
-	err = l.db.SelectContext(ctx, &rows, orphans, l.Identity().String(), interval, strconv.Itoa(limit))
+	err = l.db.SelectContext(ctx, &rows, orphans, l.Identity().String(), interval(age), strconv.Itoa(limit))
 	return rows, err
+}
+
+// interval is an age as a parameter.
+func interval(age time.Duration) string {
+	return strconv.FormatInt(age.Microseconds(), 10) + " microseconds"
 }
 
 func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {

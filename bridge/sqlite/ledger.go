@@ -29,6 +29,11 @@ SELECT ids.value FROM bridge_identity i, json_each(?) ids WHERE i.identity = ?`
 	committed = `SELECT l.%[2]s AS id, r.read_uncommitted AS dirty, ` + server + ` FROM bridge_identity i, pragma_read_uncommitted r
 LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identity = ?`
 
+	// The same, of what is not older than so many seconds.
+	recent = `SELECT l.id, r.read_uncommitted AS dirty, ` + server + ` FROM bridge_identity i, pragma_read_uncommitted r
+LEFT JOIN bridge_ledger l ON l.id IN (SELECT value FROM json_each(?1)) AND l.recorded_at BETWEEN unixepoch() - ?3 AND unixepoch()
+WHERE i.identity = ?2`
+
 	forget = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?))`
 )
 
@@ -69,6 +74,9 @@ func (l *Ledger) verbs() tables.Verbs {
 		Committed: func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 			return l.lookUp(ctx, l.db, ids)
 		},
+		Recent: func(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, driver.Instance, error) {
+			return l.find(ctx, l.db, recent, array(ids), l.Identity().String(), int64(age/time.Second))
+		},
 		Settle:      l.settle,
 		Forget:      l.forget,
 		Shelf:       l.openShelf,
@@ -87,12 +95,16 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int
 // lookUp reads the rows of ids from the last commit, which in WAL mode no writer keeps it
 // from.
 func (l *Ledger) lookUp(ctx context.Context, q sqlx.QueryerContext, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+	return l.find(ctx, q, l.committed, array(ids), l.Identity().String())
+}
+
+func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement string, args ...any) ([]uuid.UUID, driver.Instance, error) {
 	var rows []struct {
 		ID    uuid.NullUUID
 		Dirty bool
 		File  sql.NullString
 	}
-	if err := sqlx.SelectContext(ctx, q, &rows, l.committed, array(ids), l.Identity().String()); err != nil {
+	if err := sqlx.SelectContext(ctx, q, &rows, statement, args...); err != nil {
 		return nil, "", err
 	}
 	if len(rows) == 0 {

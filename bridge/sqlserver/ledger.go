@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,14 @@ var (
 	record = forIDs(`SET NOCOUNT OFF;
 INSERT INTO bridge_ledger (id)
 SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan)
+
+	// committed, of what is not older than @p4 milliseconds, an int.
+	recent = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 0;
+SELECT CAST(asked.id AS binary(16)) AS id, ` + server + ` FROM bridge_identity i
+LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
+	AND l.recorded_at BETWEEN DATEADD(millisecond, -@p4, sysutcdatetime()) AND sysutcdatetime()) ON 1 = 1
+WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan)
 
 	forget = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK, FORCESEEK) ON l.id = asked.id` + keepPlan)
@@ -76,6 +85,7 @@ func (l *Ledger) verbs() tables.Verbs {
 		Instance:    nameInstance,
 		Committed:   l.lookUp,
 		Settle:      l.settle,
+		Recent:      l.recent,
 		Table:       l.table,
 		Settles:     settleByInsert,
 		Forget:      l.forget,
@@ -150,6 +160,18 @@ func (l *Ledger) lookUp(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID
 		found, from = append(found, some...), answers
 	}
 	return found, from, nil
+}
+
+// recent finds none while the whole table is locked.
+func (l *Ledger) recent(ctx context.Context, ids []uuid.UUID, age time.Duration) (found []uuid.UUID, from driver.Instance, err error) {
+	err = mssql.Try(ctx, func(ctx context.Context) (err error) {
+		found, from, err = l.find(ctx, l.db, recent, ids, int64(min(age, math.MaxInt32*time.Millisecond)/time.Millisecond))
+		return err
+	})
+	if mssql.Number(err) == mssql.LockTimeout {
+		return nil, "", nil
+	}
+	return found, from, err
 }
 
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {

@@ -154,13 +154,13 @@ func (s *shelf) Remove(ctx context.Context, ids []uuid.UUID) (int, error) {
 }
 
 // find runs one of the statements that look IDs up, and check the identity as they go.
-func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, s statement, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
+func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, s statement, ids []uuid.UUID, further ...any) ([]uuid.UUID, driver.Instance, error) {
 	text, packed, used := s.fill(ids)
 	var rows []struct {
 		ID       []byte
 		Instance sql.NullString
 	}
-	if err := sqlx.SelectContext(ctx, q, &rows, text, packed, used, argument(l.Identity())); err != nil {
+	if err := sqlx.SelectContext(ctx, q, &rows, text, append([]any{packed, used, argument(l.Identity())}, further...)...); err != nil {
 		return nil, "", err
 	}
 	if len(rows) == 0 {

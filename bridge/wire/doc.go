@@ -57,6 +57,10 @@
 // UUIDv7 of that moment. Without it a verifier cannot tell a swept row from a rollback ('The
 // sweep' in package driver).
 //
+// The header x-bridge-restaged is on what a verifier has staged again, such as a parked message;
+// its value means nothing. A sender must not set it: such a message is no evidence that the
+// senders commit where it is found (rule 6 of package bridge).
+//
 // # A message with an order key
 //
 // A message that must keep the order of its key has another header:
@@ -80,7 +84,8 @@
 // # A group
 //
 // Several staged messages may travel as one, a group. A group has the headers x-bridge-group
-// ("1"), x-bridge-ledger, and x-bridge-staged-at if that applies to all members. Its body is
+// ("1"), x-bridge-ledger, and x-bridge-staged-at and x-bridge-restaged if they apply to all
+// members. Its body is
 // the members' records, one after the other, at most 1000. A record is
 //
 //	uint32  length of the properties

@@ -15,7 +15,8 @@ import (
 
 // HeaderGroup marks a staged message whose body is a sequence of records, and names their
 // format: "1". Such a group also has the header x-bridge-ledger, and may have
-// x-bridge-staged-at; both apply to all members. Its message-id means nothing.
+// x-bridge-staged-at and x-bridge-restaged, which apply to all members. Its message-id means
+// nothing.
 const HeaderGroup = "x-bridge-group"
 
 // headerUnreadable is on a message that cannot be read, and says why: a member of a group here,
@@ -145,7 +146,7 @@ func members(d amqp.Delivery) ([]amqp.Delivery, error) {
 		if m.Headers == nil {
 			m.Headers = amqp.Table{}
 		}
-		for _, name := range [...]string{HeaderLedger, HeaderStagedAt} {
+		for _, name := range [...]string{HeaderLedger, HeaderStagedAt, HeaderRestaged} {
 			if value, ok := d.Headers[name]; ok {
 				m.Headers[name] = value
 			}

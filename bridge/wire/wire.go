@@ -37,6 +37,10 @@ const (
 	// is no UUIDv7 that was made for this message. See 'The sweep' in package driver.
 	HeaderStagedAt = "x-bridge-staged-at"
 
+	// HeaderRestaged is on what a verifier has staged instead of the sender, such as a parked
+	// message: any value. Its row may have a later time than its sender gave it.
+	HeaderRestaged = "x-bridge-restaged"
+
 	// HeaderUnroutableSince is written by a verifier that puts a message aside: when
 	// its target was first found missing, in ms since 1970.
 	HeaderUnroutableSince = "x-bridge-unroutable-since"
@@ -88,6 +92,7 @@ type Staged struct {
 	UserID         string    // the user-id that the sender wanted, if any
 	// StagedAt is when the sender was given it; zero if nothing tells.
 	StagedAt time.Time
+	Restaged bool // by a verifier (HeaderRestaged)
 }
 
 // Encode returns the staged form of m. If there is none, the error wraps
@@ -123,6 +128,9 @@ func (s Staged) Publishing() amqp.Publishing {
 	}
 	if !s.StagedAt.IsZero() && !s.StagedAt.Equal(MadeAt(s.ID)) {
 		p.Headers[HeaderStagedAt] = s.StagedAt.UnixMilli()
+	}
+	if s.Restaged {
+		p.Headers[HeaderRestaged] = true
 	}
 	p.UserId = ""
 	rename(p.Headers, "CC", HeaderCC)
@@ -175,6 +183,7 @@ func parse(d amqp.Delivery) (s Staged, err error) {
 	if at, ok := d.Headers[HeaderStagedAt].(int64); ok {
 		s.StagedAt = time.UnixMilli(at)
 	}
+	_, s.Restaged = d.Headers[HeaderRestaged]
 	expiration, err := stringHeader(d.Headers, HeaderExpiration, false)
 	if err != nil {
 		return s, err

@@ -130,6 +130,8 @@ var (
 	waitingDesc  = desc("twoqueue_messages_waiting", "Messages held that wait for an open transaction: the size of the waiting room.")
 	oldestDesc   = desc("twoqueue_oldest_waiting_age_seconds", "How long ago that message was staged which has waited for an open transaction the longest, of those that this verifier holds; 0 if none waits.")
 	strandedDesc = desc("twoqueue_messages_stranded", "Deliveries held with a message that is larger than the broker takes by now: max_message_size was lowered.")
+	withheldDesc = desc("twoqueue_messages_withheld", "Messages held that look rolled back, and wait for evidence that the senders commit on this database server.")
+	evidenceDesc = desc("twoqueue_withheld_seconds", "For how long messages have been withheld for want of evidence; 0 if none is.")
 	settlingDesc = desc("twoqueue_settles_in_flight", "Lookups that wait in the database for the end of a transaction.")
 	targetsDesc  = desc("twoqueue_targets_held", "Targets that take nothing at present, by reason: full (nack), unroutable (missing), stuck (no confirms).", "reason")
 	keysDesc     = desc("twoqueue_keys_held", "Order keys of which messages wait for an earlier one.")
@@ -145,7 +147,7 @@ var holdReasons = []verifier.HoldReason{verifier.Full, verifier.Missing, verifie
 
 func (present) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{messagesDesc, unparkedDesc, sweptDesc, sessionsDesc, runningDesc, usableDesc, blockedDesc, heldDesc,
-		waitingDesc, oldestDesc, strandedDesc, settlingDesc, targetsDesc, targetedDesc, keysDesc} {
+		waitingDesc, oldestDesc, withheldDesc, evidenceDesc, strandedDesc, settlingDesc, targetsDesc, targetedDesc, keysDesc} {
 		descs <- d
 	}
 }
@@ -183,6 +185,12 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 		oldest = seconds(state.Oldest[0].Since, time.Now())
 	}
 	send(oldestDesc, prometheus.GaugeValue, oldest)
+	send(withheldDesc, prometheus.GaugeValue, float64(state.Withheld))
+	withheld := 0.0
+	if !state.WithheldSince.IsZero() {
+		withheld = seconds(state.WithheldSince, time.Now())
+	}
+	send(evidenceDesc, prometheus.GaugeValue, withheld)
 	send(strandedDesc, prometheus.GaugeValue, float64(state.Stranded))
 	send(settlingDesc, prometheus.GaugeValue, float64(state.Settling))
 	send(keysDesc, prometheus.GaugeValue, float64(state.KeysHeld))

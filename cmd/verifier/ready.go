@@ -9,6 +9,9 @@ import (
 	"github.com/twoqueue/twoqueue/bridge"
 )
 
+// withheldPatience is how long messages may be withheld before the worker is not ready.
+const withheldPatience = time.Minute
+
 // ready returns nil if messages are judged and forwarded. It says in few words what is
 // missing, since everybody may ask; the log and the status page say more.
 func (w *worker) ready(ctx context.Context) error {
@@ -31,6 +34,9 @@ func (w *worker) ready(ctx context.Context) error {
 	}
 	if foreign := w.foreign.stream(time.Now()); foreign != "" {
 		missing = append(missing, errors.New(foreign))
+	}
+	if !state.WithheldSince.IsZero() && time.Since(state.WithheldSince) > withheldPatience {
+		missing = append(missing, errors.New("evidence: messages look rolled back, and nothing shows that the senders commit on this database server: is it a copy, or an old primary? They wait"))
 	}
 	if state.Session.IsZero() {
 		text := "session: none yet; the proof has not passed"

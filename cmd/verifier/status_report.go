@@ -25,6 +25,10 @@ type report struct {
 
 	Foreign string `json:"foreign,omitempty"` // messages of another ledger keep coming
 
+	Evidence      *time.Time `json:"evidence,omitempty"`       // when the session found that the senders commit on its server
+	Withheld      int        `json:"withheld"`                 // messages held that look rolled back and wait for evidence
+	WithheldSince *time.Time `json:"withheld_since,omitempty"` // since when messages wait for it
+
 	Verdicts []verdictReport `json:"verdicts"`
 	Unparked int64           `json:"unparked"`
 	Swept    int64           `json:"swept"`
@@ -97,10 +101,8 @@ func (s *status) report(ctx context.Context) report {
 		Held: state.Held, Waiting: state.Waiting, Settling: state.Settling,
 		Blocked: state.Blocked, Oldest: []waitingReport{}, Targets: []targetReport{}, DeadByReason: []reasonReport{},
 	}
-	if !state.Session.IsZero() {
-		since := state.Session.UTC()
-		r.Session = &since
-	}
+	r.Session = utc(state.Session)
+	r.Withheld, r.Evidence, r.WithheldSince = state.Withheld, utc(state.Evidence), utc(state.WithheldSince)
 	for _, m := range state.Oldest[:min(len(state.Oldest), shownMessages)] {
 		r.Oldest = append(r.Oldest, waitingReport{m.ID, m.Target.String(), m.Since.UTC()})
 	}
@@ -152,6 +154,15 @@ func (s *status) report(ctx context.Context) report {
 	})
 	r.Dead, r.Dropped = newest(s.dead), newest(s.dropped)
 	return r
+}
+
+// utc is nil for the zero time.
+func utc(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
 }
 
 // phase is what the worker is at.

@@ -94,6 +94,7 @@ func (v *victim) play() (err error) {
 	if err != nil {
 		return err
 	}
+	v.ledger = stage.Ageless{Ledger: v.ledger} // as Stage.Judging
 	v.ledger = &stoppingLedger{v.ledger, v}
 	if v.broker, err = bridge.Dial(ctx, v.AMQP, &bridge.BrokerOptions{DialTimeout: stage.Patience, Logger: logger}); err != nil {
 		return err

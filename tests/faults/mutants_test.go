@@ -274,6 +274,34 @@ var mutants = []mutant{
 `}},
 	},
 	{
+		name: "drop without evidence",
+		pkg:  "verifier",
+		test: "TestAVerifierOfACopyDropsNothing",
+		says: "the copy's verifier has dropped",
+		edits: []edit{{"verifier/lookup.go", `		if outcome == driver.RolledBack && !evident {
+`, `		if outcome == driver.RolledBack && !evident && !mutant("drop without evidence") {
+`}},
+	},
+	{
+		name: "a message that a verifier has staged again is evidence",
+		pkg:  "verifier",
+		test: "TestAnUnparkedMessageIsNoEvidence",
+		says: "dropped without evidence",
+		edits: []edit{{"verifier/evidence.go", `	case m.staged.Restaged:
+`, `	case m.staged.Restaged && !mutant("a message that a verifier has staged again is evidence"):
+`}},
+	},
+	{
+		name: "a row from before the session is evidence",
+		pkg:  "verifier",
+		test: "TestARowFromBeforeTheSessionIsNoEvidence",
+		says: "dropped without evidence",
+		edits: []edit{{"verifier/evidence.go", `		if ids, err = s.proven.Recent(`, `		if mutant("a row from before the session is evidence") {
+			s.evidence.began = time.Now().Add(-time.Hour)
+		}
+		if ids, err = s.proven.Recent(`}},
+	},
+	{
 		name:     "judge messages of another ledger",
 		scenario: "strange messages are in the staging queue, and a verifier dies while the dead queue is missing",
 		caught:   world.Lost,

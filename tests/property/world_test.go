@@ -110,7 +110,8 @@ func (h *history) finish(t *rapid.T) {
 	h.Finish(t, func(left int) {
 		h.retired = append(h.retired, h.verifier)
 		h.verifier = h.startVerifier(t)
-		servertest.Eventually(t, "all that was left is judged", func() bool { return h.verifier.judged() >= left })
+		h.Evidence()
+		servertest.Eventually(t, "all that was left is judged", func() bool { return h.verifier.judged() > left })
 		h.stop(t, h.verifier)
 	})
 }
@@ -148,7 +149,7 @@ type worker struct {
 // may keep it from that. It is small, so that all its limits are met.
 func (w *world) startVerifier(t *rapid.T) *worker {
 	log := &tail{}
-	v, err := verifier.New(w.Ledger, w.broker, &verifier.Options{
+	v, err := verifier.New(w.Judging(), w.broker, &verifier.Options{
 		Topology:       w.Topology,
 		Prefetch:       10,
 		Settlers:       4,

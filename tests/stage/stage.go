@@ -38,7 +38,11 @@ type Stage struct {
 	Broker      *bridge.Broker
 	Topology    bridge.Topology
 	Sender      *sender.Sender
-	Channel     *amqp.Channel // for what a test does to queues by itself
+	// Strict has verifiers take only what is recorded after their session began for evidence that
+	// the senders commit here (rule 6). By default a committed message of any age will do, since
+	// most tests have sent theirs before. Without any, nothing is dropped: see Evidence.
+	Strict  bool
+	Channel *amqp.Channel // for what a test does to queues by itself
 
 	t testing.TB
 
@@ -206,7 +210,7 @@ func (s *Stage) Verify(opts verifier.Options) *Running {
 		opts.Drain = Patience / 2
 	}
 	s.DB.SetMaxIdleConns(opts.Connections())
-	v, err := verifier.New(s.Ledger, s.Broker, &opts)
+	v, err := verifier.New(s.Judging(), s.Broker, &opts)
 	s.must("new verifier", err)
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Running{Verifier: v, t: s.t, cancel: cancel, ended: make(chan error, 1)}

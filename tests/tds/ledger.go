@@ -3,6 +3,7 @@ package tds
 import (
 	"regexp"
 	"slices"
+	"time"
 )
 
 // option is a hint on the plan of a statement, which tells nothing of what it does.
@@ -35,6 +36,20 @@ var ledgerStatements = []statement{
 				return 0, unknown("column", words[2])
 			}
 			return x.lookUp(words[4], place{words[5], words[7], words[6]}, words[1] == "l")
+		}),
+	form(`SELECT CAST(asked.id AS binary(16)) AS id, `+instanceColumn+` FROM bridge_identity i LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id AND l.recorded_at BETWEEN DATEADD(millisecond, -@p4, sysutcdatetime()) AND sysutcdatetime()) ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`+option,
+		func(x *execution, words []string) (uint64, error) {
+			ids, err := x.asked(words[1])
+			if err != nil {
+				return 0, err
+			}
+			milliseconds, _ := x.parameters["@p4"].(int64)
+			until := now()
+			since := until.Add(-time.Duration(milliseconds) * time.Millisecond)
+			return x.lookUpThose(ids, place{"bridge_ledger", "id", words[2]}, func(r row) bool {
+				at := r["recorded_at"].(time.Time)
+				return !at.Before(since) && !at.After(until)
+			})
 		}),
 	form(`SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_snapshot_on = @p1`,
 		func(x *execution, _ []string) (uint64, error) {
@@ -92,6 +107,10 @@ type place struct{ table, column, hints string }
 
 // find returns those of ids that have a row.
 func (x *execution) find(ids []guid, in place) (found []guid, err error) {
+	return x.findThose(ids, in, func(row) bool { return true })
+}
+
+func (x *execution) findThose(ids []guid, in place, wanted func(row) bool) (found []guid, err error) {
 	t, err := x.readable(unquoted(in.table))
 	if err != nil {
 		return nil, err
@@ -112,11 +131,39 @@ func (x *execution) find(ids []guid, in place) (found []guid, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if r != nil {
+		if r != nil && wanted(r) {
 			found = append(found, id)
 		}
 	}
 	return found, nil
+}
+
+// lookUpThose shows the IDs of the rows that are wanted.
+func (x *execution) lookUpThose(ids []guid, in place, wanted func(row) bool) (uint64, error) {
+	own, err := x.own("@p3")
+	if err != nil {
+		return 0, err
+	}
+	found, err := x.findThose(ids, in, wanted)
+	if err != nil {
+		return 0, err
+	}
+	return x.showIDs(own, found), nil
+}
+
+func (x *execution) showIDs(own bool, found []guid) uint64 {
+	x.out.describe(column{"id", kindBinary}, column{"instance", kindText})
+	switch {
+	case !own:
+		return 0
+	case len(found) == 0:
+		x.out.row(nil, x.instance())
+		return 1
+	}
+	for _, id := range found {
+		x.out.row(id[:], x.instance())
+	}
+	return uint64(len(found))
 }
 
 // lookUp shows the table's column or the IDs that were asked for. A column with a mask
@@ -135,22 +182,10 @@ func (x *execution) lookUp(places string, in place, shows bool) (uint64, error) 
 	if err != nil {
 		return 0, err
 	}
-	x.out.describe(column{"id", kindBinary}, column{"instance", kindText})
-	switch {
-	case !own:
-		return 0, nil
-	case len(found) == 0:
-		x.out.row(nil, x.instance())
-		return 1, nil
+	if shows && x.db.tables[unquoted(in.table)].masked[unquoted(in.column)] && slices.Contains(x.server.denied, "UNMASK") {
+		clear(found)
 	}
-	masked := shows && x.db.tables[unquoted(in.table)].masked[unquoted(in.column)] && slices.Contains(x.server.denied, "UNMASK")
-	for _, id := range found {
-		if masked {
-			id = guid{}
-		}
-		x.out.row(id[:], x.instance())
-	}
-	return uint64(len(found)), nil
+	return x.showIDs(own, found), nil
 }
 
 func (x *execution) expectRows(places string, in place) (uint64, error) {

@@ -171,6 +171,7 @@ func TestAnUpgradeStopsNothing(t *testing.T) {
 			// What the shop rolled back as it stopped has no row, and may be staged still.
 			w.Finish(t, func(int) {
 				v := w.verifier(newer)
+				w.Evidence()
 				w.Eventually("it is taken", func() bool { return w.Depth(w.Topology.Queue)+w.Depth(w.Topology.WaitingQueue()) == 0 })
 				w.stop(v)
 			})

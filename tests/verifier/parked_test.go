@@ -168,6 +168,7 @@ func TestAnAbsentMessageOlderThanASweepIsNotDropped(t *testing.T) {
 	stagedAt(named(queue, "rolled back a while ago"), time.Now().Add(-time.Hour))
 	stagedAt(named(queue, "rolled back just now"), time.Now())
 	v := s.Verify(verifier.Options{})
+	s.Evidence()
 	dead := map[string]bool{}
 	for _, d := range s.Receive(s.Topology.DeadQueue(), 2) {
 		if d.Headers[wire.HeaderDeadReason] != "swept" || d.Headers[wire.HeaderDeadVerdict] != "unknown" {
@@ -209,6 +210,7 @@ func TestWhatIsDroppedAsRolledBackCanBeSeen(t *testing.T) {
 	queue := s.Queue("target", nil)
 	s.Topology.Audit = 5
 	v := s.Verify(verifier.Options{})
+	s.Evidence()
 	var rolledBack []uuid.UUID
 	for range 8 {
 		rolledBack = append(rolledBack, s.RollBack(stage.To(queue, "rolled back"))...)

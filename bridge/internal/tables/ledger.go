@@ -57,6 +57,9 @@ type Verbs struct {
 	// others wait for, which no other statement has. It is empty where none does.
 	Settles string
 
+	// Recent does what it does in driver.Ledger.
+	Recent func(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, driver.Instance, error)
+
 	// Forget deletes the rows of ids, and commits that at once.
 	Forget func(ctx context.Context, ids []uuid.UUID) error
 
@@ -205,6 +208,21 @@ func (l *Ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (
 		return driver.StillOpen, "", fmt.Errorf("settle %s: %w", id, l.verbs.Classify(err, Settling))
 	}
 	return outcome, from, nil
+}
+
+// Recent never waits for a sender.
+func (l *Ledger) Recent(ctx context.Context, ids []uuid.UUID, age time.Duration) (found []uuid.UUID, from driver.Instance, err error) {
+	for chunk := range slices.Chunk(ids, l.verbs.Most) {
+		some, answers, err := l.verbs.Recent(ctx, chunk, age)
+		if err == nil && from != "" && from != answers {
+			err = fmt.Errorf("%w: %s, then %s", bridge.ErrOtherInstance, from, answers)
+		}
+		if err != nil {
+			return nil, "", fmt.Errorf("look up %d recent IDs: %w", len(ids), l.verbs.Classify(err, LookingUp))
+		}
+		found, from = append(found, some...), answers
+	}
+	return found, from, nil
 }
 
 // Forget deletes the rows of ids, as many per statement as it takes, each of which is

@@ -148,6 +148,11 @@ func (OwnLedger) CountParked(context.Context, int) (int, error) {
 	return 0, Unsupported("count parked messages", "an own table")
 }
 
+// Recent is denied.
+func (OwnLedger) Recent(context.Context, []uuid.UUID, time.Duration) ([]uuid.UUID, driver.Instance, error) {
+	return nil, "", Unsupported("look up recent IDs", "an own table")
+}
+
 // Orphans is denied.
 func (OwnLedger) Orphans(context.Context, time.Duration, int) ([]driver.Orphan, error) {
 	return nil, Unsupported("list orphans", "an own table")

@@ -179,7 +179,8 @@ function show(r) {
   setText(byID('phase-text'), r.state === 'running'
     ? `since ${when(r.session)}${r.sessions > 1 ? `, session ${number.format(r.sessions)}` : ''}`
       + (r.targets_held === 1 ? '; 1 target takes nothing' : r.targets_held ? `; ${number.format(r.targets_held)} targets take nothing` : '') : phases[r.state] || '');
-  const trouble = r.error ? `${r.session ? 'The database' : 'The last session'}: ${r.error}` : r.blocked ? `Nothing can be published: ${r.blocked}` : r.foreign || '';
+  const trouble = r.error ? `${r.session ? 'The database' : 'The last session'}: ${r.error}` : r.blocked ? `Nothing can be published: ${r.blocked}` : r.foreign ? r.foreign
+    : r.withheld_since ? `Messages look rolled back and are not dropped, since ${when(r.withheld_since)}: in this session no message was found that a sender has committed on this database server. Is it a copy, or an old primary?` : '';
   byID('error').hidden = !trouble;
   setText(byID('error'), trouble);
 

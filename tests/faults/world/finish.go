@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
@@ -38,11 +39,12 @@ func (w *World) Finish(ctx context.Context) error {
 	w.Diary.Note("the verifiers work until nothing is left")
 	err = errors.Join(err, w.AwaitCount("nothing is parked", w.shop.DB, `SELECT count(*) FROM bridge_parked`, func(n int) bool { return n == 0 }))
 	err = errors.Join(err, w.awaitDead(ctx))
-	err = errors.Join(err, w.drain(ctx, w.Verifiers, w.stagingQueues(), func() (int, error) {
+	err = errors.Join(err, w.drain(ctx, w.Verifiers, w.stagingQueues(), w.giveEvidence, func() (int, error) {
 		return count(ctx, w.shop.DB, `SELECT count(*) FROM bridge_ledger`)
 	}))
 	w.Diary.Note("the receivers work until nothing is left")
-	return errors.Join(err, w.drain(ctx, w.Receivers, w.receiverQueues(), func() (int, error) {
+	nothing := func(context.Context) error { return nil }
+	return errors.Join(err, w.drain(ctx, w.Receivers, w.receiverQueues(), nothing, func() (int, error) {
 		return count(ctx, w.post.DB, `SELECT count(*) FROM effects`)
 	}))
 }
@@ -72,10 +74,13 @@ func (w *World) awaitDead(ctx context.Context) error {
 
 // drain lets processes work until their queues are empty and the count stands
 // still, and ends them. What an ended one still held is in its queue again, and
-// given to another one.
-func (w *World) drain(ctx context.Context, workers []*Process, queues []string, count func() (int, error)) error {
+// given to another one. Each round begins with begin.
+func (w *World) drain(ctx context.Context, workers []*Process, queues []string, begin func(context.Context) error, count func() (int, error)) error {
 	still := quiet
 	for round := 1; ; round++ {
+		if err := begin(ctx); err != nil {
+			return err
+		}
 		last, since := -1, time.Now()
 		err := servertest.Await(ctx, fmt.Sprintf("%v are empty", queues), func() (bool, error) {
 			n, err := count()
@@ -106,6 +111,38 @@ func (w *World) drain(ctx context.Context, workers []*Process, queues []string, 
 		// Perhaps they were held for a target that is missing: for a new verifier that
 		// time begins again.
 		still = quiet + parts.Unroutable
+	}
+}
+
+// giveEvidence commits some orders once all verifiers have a session: none of these drops
+// anything before it has found an order that was committed since (rule 6).
+func (w *World) giveEvidence(ctx context.Context) error {
+	if len(w.Verifiers) == 0 {
+		return nil
+	}
+	err := servertest.Await(ctx, "all verifiers consume", func() (all bool, err error) {
+		err = w.look(func(ch *amqp.Channel) error {
+			q, err := w.inspect(ch, w.config.Topology.Queue)
+			all = q.Consumers == len(w.Verifiers)
+			return err
+		})
+		return all, err
+	})
+	if err != nil {
+		return err
+	}
+	const perVerifier = 10 // the broker deals them out in turn
+	var orders []parts.Transaction
+	for range perVerifier * len(w.Verifiers) {
+		orders = append(orders, parts.Transaction{Orders: []parts.Order{{ID: uuid.Must(uuid.NewV7()), To: Classic}}})
+	}
+	sender := w.AddScript(orders...)
+	sender.Start()
+	select {
+	case <-sender.Done():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

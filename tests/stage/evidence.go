@@ -1,0 +1,33 @@
+package stage
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+// Judging is the ledger that the stage's verifiers judge by.
+func (s *Stage) Judging() driver.Ledger {
+	if s.Strict || s.Ledger.Features().KeepsRows {
+		return s.Ledger
+	}
+	return Ageless{s.Ledger}
+}
+
+// An Ageless ledger takes every committed row for a recent one.
+type Ageless struct{ driver.Ledger }
+
+// Recent is Committed.
+func (l Ageless) Recent(ctx context.Context, ids []uuid.UUID, _ time.Duration) ([]uuid.UUID, driver.Instance, error) {
+	return l.Ledger.Committed(ctx, ids)
+}
+
+// Evidence commits a message to a queue of its own. A verifier drops nothing before it has found a
+// message that was committed.
+func (s *Stage) Evidence() {
+	s.t.Helper()
+	s.Commit(To(s.Queue("evidence", nil), "evidence"))
+}

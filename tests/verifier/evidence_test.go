@@ -1,0 +1,153 @@
+package verifier_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// A copy of the database, or an old primary that has come back, passes the proof, and has none of
+// the rows that were committed since. Its verifier reads the original's staging queue.
+func TestAVerifierOfACopyDropsNothing(t *testing.T) {
+	t.Parallel()
+	s, _, other := twins(t)
+	s.Strict = true
+	target := s.Queue("target", nil)
+	const most = 50
+	for i := range most {
+		s.Commit(stage.To(target, fmt.Sprint(i)))
+	}
+	original := s.Ledger
+	db, ledger, err := s.Kind.Open(t.Context(), other.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	s.Ledger = ledger
+	v := s.Verify(verifier.Options{})
+	s.Eventually("all look rolled back, or one is dropped", func() bool { return v.State().Withheld == most || v.Stats().Dropped > 0 })
+	if state := v.State(); state.WithheldSince.IsZero() || !state.Evidence.IsZero() {
+		t.Errorf("the state says %+v", state)
+	}
+	v.Stop()
+	if n := v.Stats().Dropped; n > 0 {
+		t.Fatalf("the copy's verifier has dropped %d committed messages", n)
+	}
+	s.Ledger = original
+	s.Verify(verifier.Options{})
+	s.Receive(target, most)
+}
+
+// What the copy has is from before: it is forwarded, and shows nothing.
+func TestARowFromBeforeTheSessionIsNoEvidence(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	s.Strict = true
+	target := s.Queue("target", nil)
+	s.Commit(stage.To(target, "before"))
+	s.RollBack(stage.To(target, "rolled back"))
+	v := s.Verify(verifier.Options{})
+	s.Receive(target, 1)
+	expectWithheld(t, s, v, 1)
+	s.Commit(stage.To(target, "since"))
+	s.Receive(target, 1)
+	expectDropped(t, s, v, 1)
+}
+
+func TestAnUnparkedMessageIsNoEvidence(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	s.Strict = true
+	target := s.Queue("target", nil)
+	usual := s.Sender
+	s.RollBack(stage.To(target, "rolled back"))
+	v := s.Verify(verifier.Options{})
+	expectWithheld(t, s, v, 1)
+	s.Sender = s.NewSender(sender.Options{Parking: sender.ParkAlways})
+	s.Commit(stage.To(target, "parked"))
+	s.Receive(target, 1)
+	expectWithheld(t, s, v, 1)
+	s.Sender = usual
+	s.Commit(stage.To(target, "staged"))
+	s.Receive(target, 1)
+	expectDropped(t, s, v, 1)
+}
+
+// More messages than a verifier may hold look rolled back. They go round by the waiting queue, and
+// the end of the verifier loses none of them.
+func TestManyMessagesWaitForEvidence(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	s.Strict = true
+	target := s.Queue("target", nil)
+	const most = 100
+	for i := range most {
+		s.RollBack(stage.To(target, fmt.Sprint(i)))
+	}
+	options := verifier.Options{Prefetch: 40, Patience: 50 * time.Millisecond}
+	v := s.Verify(options)
+	s.Eventually("most are set aside", func() bool { return v.Stats().SetAside >= most-20 })
+	v.Stop()
+	if n := v.Stats().Dropped; n > 0 {
+		t.Fatalf("%d are dropped without evidence", n)
+	}
+	v = s.Verify(options)
+	s.Eventually("some are withheld", func() bool { return v.State().Withheld > 0 })
+	s.Commit(stage.To(target, "committed"))
+	s.Receive(target, 1)
+	expectDropped(t, s, v, most)
+}
+
+// A message with an order key that looks rolled back holds its key. The one behind it is the
+// evidence.
+func TestAnOrderedMessageWaitsForEvidence(t *testing.T) {
+	t.Parallel()
+	s := orderedStage(t, bridge.Topology{OrderedShards: 1})
+	s.Strict = true
+	target := s.Queue("target", nil)
+	keyed := func(body string) bridge.Message {
+		m := stage.To(target, body)
+		m.OrderKey = "key"
+		return m
+	}
+	s.RollBack(keyed("rolled back"))
+	s.Commit(keyed("before"))
+	v := s.Verify(verifier.Options{})
+	expectWithheld(t, s, v, 1)
+	if n := s.Depth(target); n > 0 {
+		t.Errorf("%d messages have overtaken", n)
+	}
+	s.Commit(keyed("since"))
+	for i, d := range s.Receive(target, 2) {
+		if want := []string{"before", "since"}[i]; string(d.Body) != want {
+			t.Errorf("%q comes where %q must come", d.Body, want)
+		}
+	}
+	expectDropped(t, s, v, 1)
+}
+
+// expectWithheld waits until so many messages wait for evidence, and wants none dropped.
+func expectWithheld(t *testing.T, s *stage.Stage, v *stage.Running, messages int) {
+	t.Helper()
+	s.Eventually("messages are withheld, or dropped", func() bool { return v.State().Withheld == messages || v.Stats().Dropped > 0 })
+	if n := v.Stats().Dropped; n > 0 {
+		t.Fatalf("%d messages are dropped without evidence", n)
+	}
+	if state := v.State(); state.WithheldSince.IsZero() || !state.Evidence.IsZero() {
+		t.Errorf("the state says %+v", state)
+	}
+}
+
+// expectDropped waits until so many messages are dropped.
+func expectDropped(t *testing.T, s *stage.Stage, v *stage.Running, messages int64) {
+	t.Helper()
+	s.Eventually("messages are dropped", func() bool { return v.Stats().Dropped == messages })
+	if state := v.State(); !state.WithheldSince.IsZero() || state.Evidence.IsZero() || state.Withheld > 0 {
+		t.Errorf("the state says %+v", state)
+	}
+}

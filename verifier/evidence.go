@@ -1,0 +1,180 @@
+package verifier
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// An evidence says whether the senders commit on the session's server (rule 6 of package bridge).
+// A copy of the database, or an old primary that has come back, has the ledger's identity and
+// passes the proof, and there every message looks rolled back. So a session drops nothing before
+// it has found committed a row that was recorded after the session began. Until then messages
+// that look rolled back are withheld: they wait in the room, or go round by the waiting queue, or
+// hold their order key.
+type evidence struct {
+	began time.Time // of the session
+
+	mu       sync.Mutex
+	found    time.Time // zero: not yet
+	withheld time.Time // since when messages are withheld; zero: none is
+	seen     time.Time // when one was last
+	hit      time.Time // when a committed message was found last
+	told     bool      // the log has said that messages are withheld
+}
+
+const (
+	// evidenceMargin is by how much the clocks of senders and verifiers may differ, where only
+	// the time of staging tells how old a row is.
+	evidenceMargin = time.Minute
+	// longestWithheld is how long withheld messages of the waiting queue stay at most, while
+	// others wait behind them and no committed message comes.
+	longestWithheld = 30 * time.Second
+)
+
+// seekEvidence looks for evidence among messages that were found committed, before their rows
+// can be gone.
+func (s *session) seekEvidence(ctx context.Context, committed ...*message) error {
+	if len(committed) == 0 || !s.evidence.sought(time.Now()) {
+		return nil
+	}
+	var ids []uuid.UUID
+	for _, m := range committed {
+		if s.mayBeEvidence(m, time.Now()) {
+			ids = append(ids, m.staged.ID)
+		}
+	}
+	if len(ids) > 0 && !s.ledger.Features().KeepsRows {
+		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+		defer cancel()
+		var err error
+		// The age is taken before the database takes its time.
+		if ids, err = s.proven.Recent(asking, ids, time.Since(s.evidence.began)); err != nil {
+			return fmt.Errorf("look for evidence: %w", err)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	if first, withheld := s.evidence.find(time.Now()); first {
+		s.room.release()
+		if withheld {
+			s.log.Info("a committed message has shown that the senders commit here: messages that look rolled back are dropped from now on",
+				"message_id", ids[0].String(), "instance", string(s.proven.Instance()))
+		}
+	}
+	return nil
+}
+
+// mayBeEvidence tells whether a committed message may show that a sender has committed since the
+// session began. What a verifier has staged again is none: that changes the time of its row. On
+// an own table only the time of staging tells, with a margin. Elsewhere it saves asking about a
+// backlog.
+func (s *session) mayBeEvidence(m *message, now time.Time) bool {
+	at, began := m.staged.StagedAt, s.evidence.began
+	switch {
+	case m.staged.Restaged:
+		return false
+	case s.ledger.Features().KeepsRows:
+		return at.After(began.Add(evidenceMargin)) && at.Before(now.Add(evidenceMargin))
+	}
+	return at.IsZero() || at.After(began.Add(-sweepMargin))
+}
+
+// withhold keeps a message that looks rolled back until there is evidence.
+func (s *session) withhold(m *message) {
+	s.evidence.withhold(time.Now())
+	s.room.withhold(m)
+}
+
+// tellWithheld has the log say once that messages wait for evidence, unless it comes soon.
+func (s *session) tellWithheld(now time.Time) {
+	s.evidence.look(now, s.room.withheld())
+	if s.evidence.untold(now, s.opts.ExplainAfter) {
+		s.log.Warn("messages that look rolled back are not dropped: since the session began, no message was found that a sender has committed on this database server since then. "+
+			"They wait for one. Is it a copy, or an old primary?", "messages", s.room.withheld(), "instance", string(s.proven.Instance()))
+	}
+}
+
+// isFound tells whether there is evidence.
+func (e *evidence) isFound() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.found.IsZero()
+}
+
+// sought tells whether evidence is still sought, now that a committed message has been found.
+func (e *evidence) sought(now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.hit = now
+	return e.found.IsZero()
+}
+
+// find tells whether this evidence is the first, and whether messages wait for it.
+func (e *evidence) find(now time.Time) (first, withheld bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.found.IsZero() {
+		return false, false
+	}
+	e.found = now
+	return true, !e.withheld.IsZero()
+}
+
+func (e *evidence) withhold(now time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.seen = now; e.withheld.IsZero() {
+		e.withheld = now
+	}
+}
+
+// look is told from time to time how many messages are withheld here. Where others go round, one
+// comes again within longestWithheld.
+func (e *evidence) look(now time.Time, messages int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case messages > 0:
+		e.seen = now
+	case now.Sub(e.seen) > 2*longestWithheld: // another verifier has judged them
+		e.withheld = time.Time{}
+	}
+}
+
+// untold tells once whether messages have been withheld for so long.
+func (e *evidence) untold(now time.Time, patience time.Duration) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.told || !e.found.IsZero() || e.withheld.IsZero() || now.Sub(e.withheld) < patience {
+		return false
+	}
+	e.told = true
+	return true
+}
+
+// state is for State: when evidence was found, or else since when messages have been withheld.
+func (e *evidence) state() (found, withheld time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.found.IsZero() {
+		return e.found, time.Time{}
+	}
+	return time.Time{}, e.withheld
+}
+
+// turn is how long a withheld message of the waiting queue stays while others wait behind it: the
+// longer the longer no committed message has been found, so that a quiet system does not spin.
+func (e *evidence) turn(now time.Time) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	last := e.began
+	if e.hit.After(last) {
+		last = e.hit
+	}
+	return min(now.Sub(last)/4, longestWithheld)
+}
