@@ -236,17 +236,24 @@ func (d *director) finish(ctx context.Context, posts []*child, verifier *child) 
 	return err
 }
 
+// judging is how long an empty queue's messages may still be in a process's hands: a verifier that
+// takes over drops nothing before another message is committed.
+const judging = time.Second
+
 // empty ends children once the queues that they take from are empty. What an ended
 // process still held is in its queue again; it is given to another one, until the
 // queues are empty or nothing happens any more.
 func (d *director) empty(ctx context.Context, all []*child, queues ...string) error {
-	deadline := time.Now().Add(patience)
+	deadline, filled := time.Now().Add(patience), time.Now()
 	for {
 		ready, err := d.depth(ctx, queues)
 		if err != nil {
 			return err
 		}
-		if late := time.Now().After(deadline); ready == 0 || late {
+		if ready > 0 {
+			filled = time.Now()
+		}
+		if late := time.Now().After(deadline); time.Since(filled) > judging || late {
 			for _, c := range all {
 				if err := c.stop(); err != nil {
 					return err
