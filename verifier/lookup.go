@@ -139,11 +139,10 @@ func (s *session) settle(ctx context.Context) error {
 		s.settling.Add(-1)
 		cancel()
 		swept, evident := false, s.evidence.isFound()
-		switch {
-		case err != nil:
-		case outcome == driver.Committed:
+		if err == nil && outcome == driver.Committed {
 			err = s.seekEvidence(ctx, m)
-		case outcome == driver.RolledBack && evident:
+		}
+		if err == nil && outcome == driver.RolledBack && evident {
 			swept, err = s.sweptMaybe(ctx, m)
 		}
 		if ctx.Err() != nil {

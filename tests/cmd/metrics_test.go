@@ -155,7 +155,10 @@ func countsSweeps(t *testing.T, s *stage.Stage) {
 	old := wire.Staged{Message: stage.To("emails", "of the swept row"), Ledger: s.Ledger.Identity(), StagedAt: time.Now().Add(-9 * 24 * time.Hour)}
 	old.ID = uuid.New()
 	must(t, s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, old.Publishing()))
-	p.measure(map[string]string{"twoqueue_dead_letters_total{swept}": "1", "twoqueue_messages_total{dead_lettered}": "1"})
+	p.measure(map[string]string{"twoqueue_messages_withheld": "1", "twoqueue_withheld_seconds": "0+"})
+	s.Evidence() // also before it goes to the dead queue
+	p.measure(map[string]string{"twoqueue_dead_letters_total{swept}": "1", "twoqueue_messages_total{dead_lettered}": "1",
+		"twoqueue_messages_withheld": "0", "twoqueue_withheld_seconds": "0"})
 }
 
 // row is a line of the table in the worker's README: name, perhaps labels, meaning,
