@@ -3,6 +3,8 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
 // broken is a ledger with some of its verbs replaced.
@@ -143,5 +146,52 @@ func TestAProofThatCannotDeleteLeavesNoRow(t *testing.T) {
 	must(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM bridge_ledger").Scan(&rows))
 	if rows != 0 {
 		t.Errorf("%d rows are left", rows)
+	}
+}
+
+// VACUUM FULL and ALTER TABLE wait for the canary's transaction, the proof's lookup waits behind
+// them, and so do all senders.
+func TestAProofGivesWayToWorkOnTheWholeTable(t *testing.T) {
+	t.Parallel()
+	_, db := migrated(t)
+	good := openLedger(t, db)
+	locked := make(chan error, 1)
+	work := begin(t, db)
+	var once sync.Once
+	ledger := broken{Ledger: good, settle: func(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
+		once.Do(func() { // the canary is open
+			go func() {
+				_, err := work.ExecContext(t.Context(), "LOCK TABLE bridge_ledger IN ACCESS EXCLUSIVE MODE")
+				locked <- err
+			}()
+			awaitLock(t, db)
+		})
+		return good.Settle(ctx, id, wait)
+	}}
+	proved := make(chan error, 1)
+	go func() { proved <- prove(t, ledger) }()
+	select {
+	case err := <-locked:
+		must(t, err)
+	case err := <-proved:
+		t.Fatalf("work on the whole table had to wait until the proof ended: %v", err)
+	}
+	must(t, work.Rollback())
+	must(t, servertest.Next(t, "the proof is tried again", proved))
+}
+
+func TestAProofThatIsLateNamesCauses(t *testing.T) {
+	t.Parallel()
+	_, db := migrated(t)
+	ledger := openLedger(t, db)
+	_, err := begin(t, db).ExecContext(t.Context(), "LOCK TABLE bridge_ledger IN ACCESS EXCLUSIVE MODE")
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = driver.Prove(ctx, ledger)
+	for _, cause := range []string{"lock on the table", "synchronous standby"} {
+		if err == nil || !strings.Contains(err.Error(), cause) || errors.Is(err, bridge.ErrProof) {
+			t.Errorf("the error does not name %s: %v", cause, err)
+		}
 	}
 }

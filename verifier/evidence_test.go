@@ -1,0 +1,48 @@
+package verifier
+
+import (
+	"testing"
+	"time"
+)
+
+// A quiet system with withheld messages turns them ever more slowly, and a committed message makes
+// it quick again.
+func TestWithheldMessagesTurnSlowlyWhereNothingCommits(t *testing.T) {
+	began := time.Now()
+	e := &evidence{began: began}
+	for quiet, want := range map[time.Duration]time.Duration{0: 0, 4 * time.Second: time.Second, time.Hour: longestWithheld} {
+		if got := e.turn(began.Add(quiet)); got != want {
+			t.Errorf("after %v they stay for %v, must stay for %v", quiet, got, want)
+		}
+	}
+	e.sought(began.Add(time.Hour))
+	if got := e.turn(began.Add(time.Hour)); got != 0 {
+		t.Errorf("after a commit they stay for %v", got)
+	}
+}
+
+// What another verifier has judged meanwhile is not waited for.
+func TestNothingIsWithheldOnceTheMessagesAreGone(t *testing.T) {
+	e := &evidence{began: time.Now()}
+	now := e.began
+	e.withhold(now)
+	for range 3 {
+		now = now.Add(longestWithheld)
+		e.look(now, 1)
+	}
+	if _, since := e.state(); !since.Equal(e.began) {
+		t.Errorf("withheld since %v, must be %v", since, e.began)
+	}
+	now = now.Add(2 * longestWithheld)
+	e.look(now, 0) // they may go round
+	if _, since := e.state(); since.IsZero() {
+		t.Error("none is withheld, though they may go round")
+	}
+	e.look(now.Add(time.Millisecond), 0)
+	if _, since := e.state(); !since.IsZero() {
+		t.Errorf("withheld since %v, must be none", since)
+	}
+	if e.untold(now.Add(time.Hour), time.Second) {
+		t.Error("the log tells of what is gone")
+	}
+}
