@@ -173,7 +173,7 @@ const phases = {
 function show(r) {
   setText(byID('queue'), r.queue);
   document.title = `${r.state === 'running' ? '' : `${r.state}: `}Verifier ${r.queue}`;
-  const troubled = r.state === 'running' && (r.targets_held > 0 || r.foreign || r.blocked);
+  const troubled = r.state === 'running' && (r.targets_held > 0 || r.foreign || r.blocked || r.withheld_since);
   byID('state').className = `state ${troubled ? 'troubled' : r.state}`;
   setText(byID('phase'), r.state);
   setText(byID('phase-text'), r.state === 'running'
