@@ -229,6 +229,15 @@ var mutants = []mutant{
 `, `		return (fresh || mutant("no claim in the inbox")) && claimed, claimError
 `}},
 	},
+	{
+		name: "forward what the standby may lack",
+		pkg:  "ledger",
+		test: "TestPostgresThatShowsACommitBeforeItsStandbyHasIt",
+		says: "while the replica is away: committed true",
+		edits: []edit{{"bridge/postgres/replica.go", `	if !on.Waits {
+`, `	if !on.Waits || mutant("forward what the standby may lack") {
+`}},
+	},
 	// Rule 5.
 	{
 		name: "no proof",
