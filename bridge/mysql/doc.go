@@ -103,6 +103,8 @@
 //
 // # Rights
 //
+// bridgectl grants prints these for a role.
+//
 //	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
 //	  to park   also INSERT on bridge_parked
 //	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark

@@ -66,7 +66,7 @@
 //
 // # Rights
 //
-// Beside USAGE on the schema:
+// bridgectl grants prints these for a role. Beside USAGE on the schema:
 //
 //	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
 //	  to park   also INSERT on bridge_parked

@@ -48,7 +48,7 @@ func newRoot(a *app) *cobra.Command {
 	root.PersistentFlags().VarP(&a.format, "output", "o", "the form of the output")
 	root.PersistentFlags().StringVar(&a.queue, "queue", "", "the staging queue, instead of BRIDGE_QUEUE")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{string(formatTable), string(formatJSON)}, cobra.ShellCompDirectiveNoFileComp))
-	root.AddCommand(newMigrateCommand(a), newTopologyCommand(a), newDoctorCommand(a), newStatusCommand(a),
+	root.AddCommand(newMigrateCommand(a), newTopologyCommand(a), newGrantsCommand(a), newDoctorCommand(a), newStatusCommand(a),
 		newMessageCommand(a), newDeadCommand(a), newParkedCommand(a), newOrphansCommand(a))
 	prepare(a, root)
 	return root

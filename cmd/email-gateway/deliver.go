@@ -73,7 +73,7 @@ func (g *gateway) parse(d amqp.Delivery) (*email.Email, error) {
 }
 
 // findOut resolves what the statuses can tell: a process that died between the two
-// commits, that of the status and that of the inbox. A run that only seemed dead does no harm:
+// commits, of the status and of the inbox. A run that only seemed dead does no harm:
 // begin lets one run in.
 func (g *gateway) findOut(ctx context.Context, p idempotency.Pending) (idempotency.Verdict, error) {
 	is, err := g.statuses.get(ctx, p.Key)

@@ -23,6 +23,9 @@ USE shop;
 GO
 IF SUSER_ID('shop') IS NULL CREATE LOGIN shop WITH PASSWORD = '$password', DEFAULT_DATABASE = shop;
 IF USER_ID('shop') IS NULL CREATE USER shop FOR LOGIN shop;
-ALTER ROLE db_owner ADD MEMBER shop;
+IF IS_ROLEMEMBER('db_owner', 'shop') = 1 ALTER ROLE db_owner DROP MEMBER shop;
+-- It makes the tables and works with them; of the database's other affairs it has no right.
+GRANT CREATE TABLE TO shop;
+GRANT ALTER, SELECT, INSERT, UPDATE, DELETE ON SCHEMA::dbo TO shop;
 GO
 SQL

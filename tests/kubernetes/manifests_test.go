@@ -15,6 +15,7 @@ import (
 
 	apps "k8s.io/api/apps/v1"
 	batch "k8s.io/api/batch/v1"
+	network "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -35,7 +36,8 @@ func must[T any](value T, err error) T {
 // own, since kubectl apply would stop there elsewhere.
 func manifests(t *testing.T) map[string]string {
 	t.Helper()
-	known := map[string]any{"batch/v1 Job": new(batch.Job), "apps/v1 Deployment": new(apps.Deployment), "policy/v1 PodDisruptionBudget": new(policy.PodDisruptionBudget)}
+	known := map[string]any{"batch/v1 Job": new(batch.Job), "apps/v1 Deployment": new(apps.Deployment), "policy/v1 PodDisruptionBudget": new(policy.PodDisruptionBudget),
+		"networking.k8s.io/v1 NetworkPolicy": new(network.NetworkPolicy)}
 	all := make(map[string]string)
 	for _, file := range append(must(filepath.Glob(folder+"/*.yaml")), must(filepath.Glob(folder+"/keda/*.yaml"))...) {
 		for document := range bytes.SplitSeq(must(os.ReadFile(file)), []byte("\n---\n")) {
@@ -51,6 +53,9 @@ func manifests(t *testing.T) map[string]string {
 				if err := yaml.UnmarshalStrict(document, into); err != nil {
 					t.Errorf("%s: %s: %v", file, kind, err)
 				}
+			}
+			if kind == "NetworkPolicy" { // there is one for each kind of pod
+				kind += " " + strings.TrimPrefix(fmt.Sprint(content["metadata"].(map[string]any)["name"]), "twoqueue-")
 			}
 			flatten(all, kind, content)
 		}
@@ -91,7 +96,9 @@ func TestThePartsOfTheKubernetesExampleFitTogether(t *testing.T) {
 		{"Job" + container + " image", "Deployment" + container + " image"},
 		{"ScaledObject spec scaleTargetRef name", "Deployment metadata name"},
 		{"ScaledObject spec triggers 0 authenticationRef name", "TriggerAuthentication metadata name"},
-		{"TriggerAuthentication spec secretTargetRef 0 name", "Deployment" + pod + " volumes 0 secret secretName"},
+		{"NetworkPolicy verifier spec podSelector matchLabels" + label, "Deployment spec template metadata labels" + label},
+		{"NetworkPolicy migrate spec podSelector matchLabels" + label, "Job spec template metadata labels" + label},
+		{"NetworkPolicy verifier spec ingress 0 ports 0 port", "Deployment" + container + " ports 0 name"},
 		{"Deployment" + pod + " volumes 0 name", "Deployment" + container + " volumeMounts 0 name"},
 	} {
 		if a, b := m[same[0]], m[same[1]]; a == "" || a != b {
@@ -100,6 +107,12 @@ func TestThePartsOfTheKubernetesExampleFitTogether(t *testing.T) {
 	}
 	if m["Job spec template metadata labels"+label] == m["Deployment spec selector matchLabels"+label] {
 		t.Error("the deployment selects the job")
+	}
+	// Who makes the tables, who judges messages, and who counts them have a login each.
+	secrets := map[string]bool{m["Job"+pod+" volumes 0 secret secretName"]: true, m["Deployment"+pod+" volumes 0 secret secretName"]: true,
+		m["TriggerAuthentication spec secretTargetRef 0 name"]: true}
+	if len(secrets) != 3 || secrets[""] {
+		t.Errorf("the three programs share a secret: %v", secrets)
 	}
 	// A Job's image cannot be changed, so a new release's has another name.
 	_, tag, _ := strings.Cut(m["Job"+container+" image"], ":")
@@ -117,7 +130,13 @@ func TestThePartsOfTheKubernetesExampleFitTogether(t *testing.T) {
 		"ScaledObject spec minReplicaCount":                       "[2-9]",
 		"ScaledObject spec maxReplicaCount":                       "[3-9]",
 		"TriggerAuthentication spec secretTargetRef 0 parameter":  "host",
-		"TriggerAuthentication spec secretTargetRef 0 key":        "amqp_url",
+		"TriggerAuthentication spec secretTargetRef 0 key":        "management_url",
+		"ScaledObject spec triggers 0 metadata protocol":          "http", // over AMQP the login would need a right to the queue
+		"NetworkPolicy verifier spec policyTypes 0":               "Ingress",
+		"NetworkPolicy verifier spec policyTypes 1":               "Egress",
+		"NetworkPolicy migrate spec policyTypes 0":                "Ingress",
+		"NetworkPolicy migrate spec policyTypes 1":                "Egress",
+		"NetworkPolicy migrate spec ingress 0 ports 0 port":       "",
 		"ScaledObject spec triggers 0 metadata queueName":         "twoqueue", // the default
 		"Deployment" + container + " env BRIDGE_QUEUE":            "",
 		"Deployment" + container + " env BRIDGE_HTTP_ADDR":        ":8081",

@@ -28,10 +28,10 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-// The rights of each role, as the comments of packages postgres and mysql list them.
+// The rights of parts of a role, as the comments of packages postgres and mysql list them. Those of
+// whole roles are migrate.Rights, which bridgectl grants prints.
 var (
 	senderRights     = []string{"INSERT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version"}
-	parkerRights     = append(slices.Clone(senderRights), "INSERT ON bridge_parked")
 	verifierRights   = append(slices.Clone(senderRights), "SELECT, DELETE ON bridge_ledger", "SELECT ON bridge_watermark")
 	unparkerRights   = append(slices.Clone(verifierRights), "SELECT, UPDATE, DELETE ON bridge_parked", "UPDATE (recorded_at) ON bridge_ledger")
 	sweeperRights    = append(slices.Clone(unparkerRights), "UPDATE ON bridge_watermark")
@@ -45,10 +45,19 @@ var (
 // A guarded database gives out roles.
 type guarded struct {
 	kind  stage.Database
+	of    migrate.Dialect
 	as    func(t *testing.T, rights []string) *sql.DB
 	open  func(ctx context.Context, db *sql.DB) (driver.Ledger, error)
 	inbox func(ctx context.Context, db *sql.DB) (driver.Inbox, error)
 	older string // makes rows of the ledger two hours older
+}
+
+// whole are the rights of a whole role.
+func (g guarded) whole(t *testing.T, role migrate.Role) []string {
+	t.Helper()
+	rights, err := migrate.Rights(g.of, role, "", "public")
+	must(t, err)
+	return rights
 }
 
 // guardedKind is the stage's kind of database for a harness, with an inbox.
@@ -71,8 +80,9 @@ func postgresGuarded(t *testing.T) guarded {
 	h := postgresHarness("pgx", func(testing.TB) string { return address })
 	return guarded{
 		kind: guardedKind(h),
+		of:   migrate.PostgreSQL,
 		as: func(t *testing.T, rights []string) *sql.DB {
-			if slices.Contains(rights, "SELECT, DELETE ON bridge_ledger") { // a verifier
+			if slices.Contains(rights, "SELECT, DELETE ON bridge_ledger") && slices.Contains(rights, "SELECT ON bridge_watermark") { // a part of a verifier
 				rights = append(slices.Clone(rights), "EXECUTE ON FUNCTION bridge_committed, bridge_forget")
 			}
 			_, at := newRole(t, address, connect(t, address), rights...)
@@ -93,6 +103,7 @@ func mariaDBGuarded(t *testing.T) guarded {
 	}
 	return guarded{
 		kind: guardedKind(h),
+		of:   migrate.MySQL,
 		as: func(t *testing.T, rights []string) *sql.DB {
 			return mariaDBRole(t, config, connectMariaDB(t, config), rights...)
 		},
@@ -119,10 +130,13 @@ func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 	}{
 		{"verifier", verifierRights, false, false},
 		{"verifier that unparks", unparkerRights, true, false},
-		{"verifier that sweeps", sweeperRights, true, true},
+		{"whole verifier", nil, true, true},
 	} {
 		t.Run(role.name, func(t *testing.T) {
 			g := database(t)
+			if role.rights == nil {
+				role.rights = g.whole(t, migrate.Verifier)
+			}
 			s := stage.New(t, g.kind)
 			queue := s.Queue("target", nil)
 			open := func(rights []string) driver.Ledger {
@@ -139,7 +153,7 @@ func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 				_, err = out.SendTx(t.Context(), bridge.SQL(tx), stage.To(queue, body))
 				return tx, err
 			}
-			senders, parkers, receivers := open(senderRights), open(parkerRights), g.as(t, receiverRights)
+			senders, parkers, receivers := open(g.whole(t, migrate.Sender)), open(g.whole(t, migrate.Parker)), g.as(t, receiverRights)
 
 			// An orphan, to be swept.
 			orphan := newID()
@@ -236,6 +250,8 @@ func testReceivingRoles(t *testing.T, g guarded) {
 		"receiver for AtMostOnce":      {atMostOnceRights, "claim purge pend"},
 		"receiver for Latest":          {markerRights, "mark"},
 		"receiver for Ordered as well": {keeperRights, "mark keep"},
+		"whole receiver":               {g.whole(t, migrate.Receiver), "claim purge pend mark keep"},
+		"whole receiver for effects":   {g.whole(t, migrate.Effects), "claim purge pend"},
 	} {
 		db := g.as(t, role.rights)
 		inbox, err := g.inbox(t.Context(), db)
@@ -364,7 +380,9 @@ func (l *logLines) with(words string) int {
 func TestPostgresRightsToMigrate(t *testing.T) {
 	t.Parallel()
 	address := servertest.PostgresDB(t)
-	_, at := newRole(t, address, connect(t, address), "CREATE ON SCHEMA public")
+	rights, err := migrate.Rights(migrate.PostgreSQL, migrate.Migrator, "", "public")
+	must(t, err)
+	_, at := newRole(t, address, connect(t, address), rights...)
 	testRightsToMigrate(t, connect(t, at), migrate.PostgreSQL)
 
 	another := servertest.PostgresDB(t)
@@ -377,8 +395,9 @@ func TestPostgresRightsToMigrate(t *testing.T) {
 
 func testMariaDBRightsToMigrate(t *testing.T) {
 	config := mariaDBConfig(t, servertest.MariaDBDatabase(t))
-	db := mariaDBRole(t, config, connectMariaDB(t, config),
-		"SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX ON "+config.DBName+".*")
+	rights, err := migrate.Rights(migrate.MySQL, migrate.Migrator, config.DBName, "")
+	must(t, err)
+	db := mariaDBRole(t, config, connectMariaDB(t, config), rights...)
 	testRightsToMigrate(t, db, migrate.MySQL)
 }
 

@@ -1,0 +1,81 @@
+package migrate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A Role is what a login is for. Each role should have a login of its own.
+type Role string
+
+// The roles.
+const (
+	Sender   Role = "sender"   // records messages
+	Parker   Role = "parker"   // a sender that also parks messages
+	Verifier Role = "verifier" // judges messages, stages parked ones, sweeps orphans
+	Receiver Role = "receiver" // uses all of package idempotency
+	Effects  Role = "effects"  // a receiver that uses AtMostOnce, Accept and Work only
+	Migrator Role = "migrate"  // makes the tables
+	Operator Role = "operator" // looks at all tables and acts on the ledger's, as bridgectl does
+)
+
+// Roles returns all roles.
+func Roles() []Role {
+	return []Role{Sender, Parker, Verifier, Receiver, Effects, Migrator, Operator}
+}
+
+// tableRights are the rights of the roles on the bridge's tables, as 'rights ON table'. A role
+// begins with those of another one.
+var tableRights = map[Role]struct {
+	like   Role
+	rights []string
+}{
+	Sender:   {"", []string{"INSERT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version"}},
+	Parker:   {Sender, []string{"INSERT ON bridge_parked"}},
+	Verifier: {Sender, []string{"SELECT, DELETE ON bridge_ledger", "SELECT, UPDATE ON bridge_watermark", "SELECT, UPDATE, DELETE ON bridge_parked", "UPDATE (recorded_at) ON bridge_ledger"}},
+	Receiver: {Effects, []string{"SELECT, INSERT, UPDATE ON bridge_mark", "SELECT, INSERT, DELETE ON bridge_kept"}},
+	Effects:  {"", []string{"SELECT ON bridge_inbox_version", "SELECT, INSERT, DELETE ON bridge_inbox", "SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending"}},
+	Operator: {Verifier, []string{"SELECT ON bridge_inbox_version", "SELECT ON bridge_inbox", "SELECT ON bridge_inbox_pending"}},
+}
+
+// Rights returns the least rights of a role's login in a database of this kind, each as it stands
+// between GRANT and TO. database is the database's name, which MySQL needs for Migrator; schema
+// is the schema of the tables on PostgreSQL and SQL Server. Both stand in the statements as they
+// are given. Grant the rights when the tables are there, and in their database. With an own table
+// (bridge.OwnTable) sender and verifier also need SELECT on it. SQLite has no logins, which is an
+// error.
+func Rights(dialect Dialect, role Role, database, schema string) ([]string, error) {
+	if !slices.Contains(Roles(), role) {
+		return nil, fmt.Errorf("role %q is not known", role)
+	}
+	var rights []string
+	for at := role; at != ""; at = tableRights[at].like {
+		rights = slices.Concat(tableRights[at].rights, rights)
+	}
+	judges := role == Verifier || role == Operator
+	switch dialect {
+	case PostgreSQL:
+		rights = slices.Insert(rights, 0, "USAGE ON SCHEMA "+schema)
+		if judges {
+			rights = append(rights, "EXECUTE ON FUNCTION bridge_committed, bridge_forget")
+		}
+		if role == Migrator {
+			rights = append(rights, "CREATE ON SCHEMA "+schema)
+		}
+	case MySQL:
+		if role == Migrator {
+			rights = append(rights, "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX ON "+database+".*")
+		}
+	case SQLServer:
+		for i := range rights { // package sqlserver documents the right on the whole table
+			rights[i] = strings.Replace(rights[i], "UPDATE (recorded_at)", "UPDATE", 1)
+		}
+		if role == Migrator {
+			rights = append(rights, "CREATE TABLE", "ALTER, SELECT, INSERT ON SCHEMA::"+schema)
+		}
+	default:
+		return nil, fmt.Errorf("%s has no logins; the rights are those of the file", dialect)
+	}
+	return rights, nil
+}

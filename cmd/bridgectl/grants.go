@@ -1,0 +1,257 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+)
+
+// The roles that only this command knows: those of other programs than package migrate's.
+const (
+	gatewayRole = "gateway" // cmd/email-gateway
+	scalerRole  = "scaler"  // asks the broker for the length of the staging queue
+)
+
+func grantRoles() (all []string) {
+	for _, role := range migrate.Roles() {
+		all = append(all, string(role))
+	}
+	return append(all, gatewayRole, scalerRole)
+}
+
+func newGrantsCommand(a *app) *cobra.Command {
+	g := &grants{app: a}
+	cmd := &cobra.Command{
+		Use:   "grants ROLE",
+		Short: "Print the least rights of a role's login, for an administrator to run",
+		Long: `Prints the rights at the database of BRIDGE_DATABASE_URL as SQL, and those at the broker
+as rabbitmqctl's commands, in comments; --broker prints these alone. Contacts no server.
+Run the SQL in that database, when the tables are there:
+
+  bridgectl grants verifier --login twoqueue_verifier | psql shop
+  bridgectl grants verifier --login twoqueue_verifier --broker | sh
+
+The login must exist, with a password: the command prints none. Its rights at the broker
+replace its earlier ones on the virtual host.
+
+  sender    records and stages messages
+  parker    a sender that also parks messages
+  verifier  judges messages; BRIDGE_ALLOW gives the exchanges that it may write to
+  receiver  package idempotency, on the queue --target
+  effects   a receiver that uses AtMostOnce, Accept and Work only
+  gateway   the e-mail gateway, on the queue --target
+  migrate   makes the tables; the only role that needs to
+  operator  bridgectl
+  scaler    asks the broker's management API for the length of queues (KEDA)`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || !slices.Contains(grantRoles(), args[0]) {
+				return misused("give one role of %s", strings.Join(grantRoles(), ", "))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			return g.print(args[0])
+		},
+	}
+	cmd.ValidArgsFunction = cobra.FixedCompletions(grantRoles(), cobra.ShellCompDirectiveNoFileComp)
+	cmd.Flags().StringVar(&g.login, "login", "", "the login's name (default: twoqueue_ROLE)")
+	cmd.Flags().BoolVar(&g.broker, "broker", false, "print the commands for the broker alone")
+	cmd.Flags().StringVar(&g.target, "target", "emails", "the queue of a receiver, or of the gateway")
+	cmd.Flags().StringVar(&g.schema, "schema", "", "the schema of the tables on PostgreSQL (default: public) or SQL Server (default: dbo)")
+	cmd.Flags().StringVar(&g.kind, "database", "", "the kind of database: "+strings.Join(dialects, ", ")+" (default: from BRIDGE_DATABASE_URL)")
+	return cmd
+}
+
+type grants struct {
+	app                         *app
+	login, target, schema, kind string
+	broker                      bool
+}
+
+// loginName is what a login may be called here: nothing that ends its quotes in SQL or a shell.
+var loginName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+
+func (g *grants) print(role string) error {
+	if g.login == "" {
+		g.login = "twoqueue_" + role
+	}
+	if !loginName.MatchString(g.login) {
+		return misused("--login: %q has characters other than letters, digits, _, . and -; name another login", g.login)
+	}
+	commands, err := g.commands(role)
+	if err != nil {
+		return err
+	}
+	if g.broker {
+		return writeLines(g.app.stdout, commands)
+	}
+	statements, err := g.statements(role)
+	if err != nil {
+		return err
+	}
+	for i, command := range commands {
+		commands[i] = "-- " + strings.TrimPrefix(command, "# ")
+	}
+	return writeLines(g.app.stdout, slices.Concat(statements, []string{"", "-- At the broker:"}, commands))
+}
+
+func writeLines(w io.Writer, lines []string) error {
+	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
+	return err
+}
+
+// statements are the SQL of a role.
+func (g *grants) statements(role string) ([]string, error) {
+	if role == scalerRole {
+		return []string{"-- This role needs no login at the database."}, nil
+	}
+	dialect := migrate.Dialect(g.kind)
+	name := ""
+	if g.kind == "" {
+		var ok bool
+		if dialect, ok = database.DialectOf(g.app.config.Database.URL); !ok {
+			return nil, misused("--database: is not given, and BRIDGE_DATABASE_URL is not set; give one of %s", strings.Join(dialects, ", "))
+		}
+		if parsed, err := url.Parse(g.app.config.Database.URL); err == nil {
+			name = strings.TrimPrefix(parsed.Path, "/")
+		}
+	}
+	to, schema := "", g.schema
+	switch dialect {
+	case migrate.PostgreSQL:
+		to = `"` + g.login + `"`
+		if schema == "" {
+			schema = "public"
+		}
+	case migrate.MySQL:
+		to = "'" + g.login + "'@'%'"
+		if name == "" && role == string(migrate.Migrator) {
+			return nil, misused("BRIDGE_DATABASE_URL: is not set, and this role's rights are on a database; set it")
+		}
+		name = "`" + strings.ReplaceAll(name, "`", "``") + "`"
+	case migrate.SQLServer:
+		to = "[" + g.login + "]"
+		if schema == "" {
+			schema = "dbo"
+		}
+	}
+	as := migrate.Role(role)
+	if role == gatewayRole {
+		as = migrate.Effects
+	}
+	rights, err := migrate.Rights(dialect, as, name, schema)
+	if err != nil {
+		return nil, misused("BRIDGE_DATABASE_URL: %s", err)
+	}
+	if role == gatewayRole {
+		rights = append(rights, "SELECT, INSERT, UPDATE, DELETE ON email_gateway")
+	}
+	for i, right := range rights {
+		rights[i] = "GRANT " + right + " TO " + to + ";"
+	}
+	return rights, nil
+}
+
+// commands returns the lines for the broker. A line that begins with # explains.
+func (g *grants) commands(role string) ([]string, error) {
+	vhost := "/"
+	if brokers, err := bridge.ParseURL(g.app.config.AMQP.URL); err == nil {
+		vhost = brokers[0].Vhost
+	}
+	rights, ok := g.brokerRights(role)
+	if !ok {
+		return []string{"# This role needs no login at the broker."}, nil
+	}
+	lines := []string{strings.Join([]string{"rabbitmqctl set_permissions -p", shellQuoted(vhost), shellQuoted(g.login),
+		shellQuoted(rights.configure), shellQuoted(rights.write), shellQuoted(rights.read)}, " ")}
+	if role == scalerRole || role == string(migrate.Operator) {
+		lines = append(lines, "rabbitmqctl set_user_tags "+shellQuoted(g.login)+" monitoring")
+	}
+	return lines, nil
+}
+
+func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// A brokerRight is the three patterns of RabbitMQ's permissions.
+type brokerRight struct{ configure, write, read string }
+
+// defaultExchange is the name by which rights call the exchange without a name.
+const defaultExchange = "amq.default"
+
+// brokerRights returns false for a role that does not use the broker.
+func (g *grants) brokerRights(role string) (brokerRight, bool) {
+	t := g.app.topology()
+	consumed := append([]string{t.Queue, t.WaitingQueue()}, t.OrderedQueues()...)
+	var all []string
+	for _, queue := range t.Queues() {
+		all = append(all, queue.Name)
+	}
+	staging, bound := defaultExchange, []string(nil)
+	if t.Exchange != "" { // a binding needs the rights to write to the queue and to read the exchange
+		staging, bound = t.Exchange, append(t.OrderedQueues(), t.Queue)
+		all, consumed = append(all, t.Exchange), append(consumed, t.Exchange)
+	}
+	switch role {
+	case string(migrate.Sender), string(migrate.Parker):
+		return brokerRight{pattern(), pattern(staging), pattern()}, true
+	case string(migrate.Verifier):
+		ledger := t.LedgerQueue() // keeps the verifiers of another ledger away
+		return brokerRight{pattern(append(all, ledger)...), g.targets(bound), pattern(append(consumed, ledger)...)}, true
+	case string(migrate.Operator):
+		return brokerRight{pattern(all...), g.targets(bound), pattern(append(all, t.LedgerQueue(), g.target+".dead")...)}, true
+	case string(migrate.Receiver), string(migrate.Effects):
+		return brokerRight{pattern(), pattern(), pattern(g.target)}, true
+	case gatewayRole:
+		return brokerRight{pattern(g.target, g.target+".dead"), pattern(defaultExchange), pattern(g.target)}, true
+	case scalerRole:
+		return brokerRight{pattern(), pattern(), pattern()}, true
+	}
+	return brokerRight{}, false
+}
+
+// targets are the exchanges of BRIDGE_ALLOW, the one by which the queues beside the staging queue
+// are reached, and more names.
+func (g *grants) targets(more []string) string {
+	if len(g.app.config.Allow) == 0 {
+		return ".*"
+	}
+	var patterns []string
+	for _, name := range append(more, defaultExchange) {
+		patterns = append(patterns, regexp.QuoteMeta(name))
+	}
+	for _, allow := range g.app.config.Allow {
+		if allow.Exchange != "" {
+			patterns = append(patterns, strings.ReplaceAll(regexp.QuoteMeta(allow.Exchange), `\*`, ".*"))
+		}
+	}
+	return anyOf(patterns)
+}
+
+// pattern matches these names and no others.
+func pattern(names ...string) string {
+	patterns := make([]string, len(names))
+	for i, name := range names {
+		patterns[i] = regexp.QuoteMeta(name)
+	}
+	return anyOf(patterns)
+}
+
+func anyOf(patterns []string) string {
+	slices.Sort(patterns)
+	switch patterns = slices.Compact(patterns); len(patterns) {
+	case 0:
+		return "^$"
+	case 1:
+		return "^" + patterns[0] + "$"
+	}
+	return "^(" + strings.Join(patterns, "|") + ")$"
+}
