@@ -159,9 +159,11 @@
 // A sender needs only the right to write to Topology.Exchange. It reaches the staging queue and the
 // ordered queues by it, and no others. Without an Exchange it needs the right to write to
 // amq.default, as rights call the default exchange, and so reaches every queue of the virtual host:
-// RabbitMQ checks no right for a queue when a message is published. A receiver needs the right to read its
-// queue. To declare that queue it also needs the right to configure it, and if the queue has a
-// dead-letter exchange, to write to that exchange (amq.default for the default one).
+// RabbitMQ checks no right for a queue when a message is published.
+//
+// A receiver needs the right to read its queue. To declare that queue it also needs the right to
+// configure it, and if the queue has a dead-letter exchange, to write to that exchange (amq.default
+// for the default one).
 //
 // # What a verifier needs
 //
@@ -181,6 +183,6 @@
 //     node hear nothing until the partition ends (measured on 4.3.6). There the load balancer
 //     must take the node out. Without either, no message is lost, but the work of that node's
 //     clients stands still.
-//   - An allow-list of targets: whoever may write to the staging queue makes the
+//   - An allow-list of targets: a login that may write to the staging queue makes the
 //     verifier publish.
 package bridge

@@ -87,17 +87,19 @@ func (t Topology) OrderedQueues() []string {
 	return names
 }
 
-// Declare creates what is missing of the queues, the exchange and its bindings, and checks
-// what exists. A queue with other arguments is
-// left as it is, and the error is a *QueueMismatch that names the argument. So Declare finds
-// arguments that would lose committed messages (a message TTL, a length limit, a delivery limit
-// that is too small). It cannot see what policies add. If the login has no right to configure
+// Declare creates missing queues, the exchange and its bindings, and checks the existing ones. A
+// queue with other arguments is left as it is, and the error is a *QueueMismatch that names the
+// argument. So Declare finds arguments that would lose committed messages (a message TTL, a length
+// limit, a delivery limit that is too small). It cannot see the effect of policies. If the login has no right to configure
 // the queues, it is enough that they exist, and the broker's Logger gets a warning for each.
 // Then it is also unchecked that an ordered queue has a single active consumer, without which
-// it keeps no order. With Exchange, the login also needs the rights to configure that exchange and
-// to read it, and to write to the queues that are bound; else the exchange must exist, its bindings
-// are unchecked, and a sender gets ErrReturned if one is missing. Without a connection the error is ErrUnavailable, with a refused login
-// ErrCredentials. A busy RabbitMQ may fail to make a quorum queue (error 541, cluster_not_formed):
+// it keeps no order.
+//
+// With Exchange, the login also needs the rights to configure that exchange and to read it, and to
+// write to the queues that are bound. Else the exchange must exist, its bindings are unchecked, and
+// a sender gets ErrReturned if one is missing.
+//
+// Without a connection the error is ErrUnavailable, with a refused login ErrCredentials. A busy RabbitMQ may fail to make a quorum queue (error 541, cluster_not_formed):
 // Declare tries three times. It may be called again at any time, also after a crash in the middle.
 func (t Topology) Declare(ctx context.Context, broker *Broker) error {
 	if t.Queue == "" {
