@@ -212,6 +212,12 @@ func (f *forwarder) runMain(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
+		if f.isDisconnected() { // also with nothing to publish, so that State tells when it is over
+			if _, err := f.mainChannel(ctx); err != nil {
+				f.reconnectLater(ctx, wait.NextBackOff(), err)
+				continue
+			}
+		}
 		for batch := f.ready.take(f.limit); len(batch) > 0; batch = batch[1:] {
 			p := batch[0]
 			switch {
@@ -229,17 +235,22 @@ func (f *forwarder) runMain(ctx context.Context) error {
 				continue
 			}
 			f.ready.add(batch...) // where they can be taken out
-			if ctx.Err() != nil {
-				return nil
-			}
-			retry := wait.NextBackOff()
-			f.tellDisconnected(err)
-			f.log.Warn("no connection to publish over", "error", err, "retry_in", retry)
-			f.giveUpOldest(time.Now()) // which may be one connection too many
-			pause(ctx, retry)
+			f.reconnectLater(ctx, wait.NextBackOff(), err)
 			break
 		}
 	}
+}
+
+// reconnectLater pauses before the next attempt to get a main channel.
+func (f *forwarder) reconnectLater(ctx context.Context, pauseFor time.Duration, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	f.tellDisconnected(err)
+	f.log.Warn("no connection to publish over", "error", err, "retry_in", pauseFor)
+	f.giveUpOldest(time.Now()) // which may be one connection too many
+	pause(ctx, pauseFor)
+	f.ready.wake()
 }
 
 // amongOthers publishes p over the main channel, unless its target is held by now, and waits
@@ -415,6 +426,12 @@ func (f *forwarder) tellDisconnected(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.disconnected = err.Error()
+}
+
+func (f *forwarder) isDisconnected() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.disconnected != ""
 }
 
 // tellBlocked logs when the broker begins to take nothing, and when it takes messages again.

@@ -191,38 +191,3 @@ func TestAPrefetchOfOneIsNotHeldUpByAnOpenTransaction(t *testing.T) {
 		})
 	}
 }
-
-// More targets do not confirm than are tried at a time. The messages of the others are set
-// aside in time: they do not wait for trials that last for as long as a confirm may take.
-func TestMessagesBehindTrialsOfStuckTargetsAreSetAside(t *testing.T) {
-	t.Parallel()
-	const trials, targets = 4, 9
-	s := stage.New(t, stage.Postgres)
-	other := s.Queue("other", nil)
-	v := s.Verify(verifier.Options{ConfirmTimeout: 2 * stage.Patience, Drain: time.Second, Patience: time.Second})
-	var stuck []string
-	for i := range targets {
-		stuck = append(stuck, s.Queue(fmt.Sprint("stuck-", i), amqp.Table{"x-queue-type": "quorum"}))
-		s.Commit(stage.To(stuck[i], ""))
-		s.Receive(stuck[i], 1)
-	}
-	servertest.SuspendQueues(t, s.AMQP, stuck...)
-	sendAll := func() {
-		for _, queue := range stuck {
-			s.Commit(stage.To(queue, ""))
-		}
-	}
-	sendAll()
-	s.Eventually("they are held", func() bool {
-		expectAll(t, s, other, goodBatch(s, other, 10)) // they fall behind others
-		return len(v.State().Targets) == targets
-	})
-	before := v.Stats().SetAside
-	sendAll() // each of these would be its target's trial
-	s.Eventually("those that are not tried are set aside", func() bool {
-		return v.Stats().SetAside-before >= targets-trials
-	})
-	if n := v.Stats().Sessions; n != 1 {
-		t.Errorf("%d sessions", n)
-	}
-}
