@@ -136,7 +136,8 @@
 //     invents nothing. Rows that Forget had deleted may be back: their messages were forwarded.
 //   - No connection reaches the old primary any more (fencing). target_session_attrs=read-write
 //     does not do that: it takes the first host that takes writes, an old primary too. Each outcome
-//     names its server, and a verifier believes one server only.
+//     names its server. A verifier believes one server only, and drops nothing before it has seen
+//     that senders commit there.
 //
 // # Requirements
 //

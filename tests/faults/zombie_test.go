@@ -1,10 +1,12 @@
 package faults
 
 import (
+	"database/sql"
 	"testing"
 	"time"
 
 	"github.com/twoqueue/twoqueue/tests/faults/world"
+	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
@@ -40,6 +42,38 @@ func TestAVerifierBelievesNoServerThatItsProofDidNotCover(t *testing.T) {
 	world.Rest(t.Context(), 3*time.Second)
 	for _, v := range p.Verifiers {
 		v.Database.Lead(p.replica.Addr())
+	}
+	p.progress("when the old primary is gone")
+	p.End(0)
+}
+
+// A verifier starts on an old primary that takes writes, as it does not wait for a standby: its
+// proof succeeds there. The senders commit on the new primary.
+func TestAVerifierThatStartsOnAnOldPrimaryDropsNothing(t *testing.T) {
+	t.Parallel()
+	p := postgresPair(t)
+	p.progress("before the failover")
+	p.failOver()
+	p.progress("after the failover")
+	p.Must("restart the old primary", p.primary.Restart(t.Context()))
+	old, err := sql.Open("pgx", p.primary.(*servers.Postgres).URL())
+	p.Must("open the old primary", err)
+	defer old.Close()
+	for _, statement := range []string{`ALTER SYSTEM SET synchronous_standby_names = ''`, `SELECT pg_reload_conf()`} {
+		_, err := old.ExecContext(t.Context(), statement)
+		p.Must("have the old primary wait for no standby", err)
+	}
+	for _, v := range p.Verifiers {
+		v.Kill()
+		v.Database.Lead(p.primary.Addr())
+		v.Start()
+		servertest.Next(t, "a session on the old primary", v.Await("session started"))
+	}
+	world.Rest(t.Context(), 3*time.Second)
+	for _, v := range p.Verifiers {
+		v.Kill()
+		v.Database.Lead(p.replica.Addr())
+		v.Start()
 	}
 	p.progress("when the old primary is gone")
 	p.End(0)
