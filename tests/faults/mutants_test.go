@@ -238,6 +238,28 @@ var mutants = []mutant{
 `, `	if !on.Waits || mutant("forward what the standby may lack") {
 `}},
 	},
+	{
+		name: "commit of an ended transaction",
+		pkg:  "idempotency",
+		test: "TestADeadlockThatAHandlerIgnoresIsNoSuccess/Handle",
+		says: "after 1 runs orders",
+		edits: []edit{{"idempotency/deliver.go", `	case errors.Is(err, bridge.ErrTxEnded):
+`, `	case errors.Is(err, bridge.ErrTxEnded) && mutant("commit of an ended transaction"):
+	case errors.Is(err, bridge.ErrTxEnded):
+`}},
+	},
+	{
+		name: "requeue at a stop",
+		pkg:  "idempotency",
+		test: "TestAReceiverThatStopsLosesNothing/range",
+		says: "after the stop got|delivered a message again",
+		edits: []edit{{"idempotency/settle.go", `	g.count.leftUnacked.Add(1)
+`, `	if mutant("requeue at a stop") {
+		return g.handBack(d, reason)
+	}
+	g.count.leftUnacked.Add(1)
+`}},
+	},
 	// Rule 5.
 	{
 		name: "no proof",
