@@ -22,7 +22,7 @@ const (
 // for up to 30 seconds. So no message is lost on the way, as one may be on the broker's own way
 // (see Options.DeadLetterExchange). bridgectl shows such messages. If the message's own headers
 // leave no room for the reason, the message is published as a record (wire.DeadRecord). The queue
-// must exist.
+// must exist, and broker's login must have the right to write to the default exchange.
 func DeadQueue(broker *bridge.Broker, queue string) func(ctx context.Context, d amqp.Delivery, reason error) error {
 	return func(ctx context.Context, d amqp.Delivery, reason error) error {
 		const patience, textLimit = 30 * time.Second, 1000
