@@ -241,6 +241,9 @@
 //	broker blocks publishing (alarm)        all forwarding; after Options.HandBack messages go back
 //	waiting, dead or audit queue            its messages, which go back after Options.HandBack
 //	ledger queue, or the right to it        itself
+//	no evidence yet                         messages that look rolled back; with an order key, the key
+//	lookup, settle, question for evidence   the session
+//	an answer of another database server    the session; the next may begin up to 30 s later
 //	consuming connection or channel         the session
 //
 // # Errors and the end

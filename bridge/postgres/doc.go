@@ -34,7 +34,8 @@
 // lookup is correct too, but it and the senders may get serialization failures.
 //
 // ALTER TABLE and VACUUM FULL lock the whole table, and statements wait for such locks before
-// our time-outs apply. During such work all methods wait until their context ends.
+// our time-outs apply. During such work all methods wait until their context ends. The proof of a
+// verifier that starts beside it gives way after 3 s, so that the work and the senders go on.
 //
 // # Parked messages and orphans
 //
