@@ -78,6 +78,9 @@ func (d *director) run(ctx context.Context) error {
 	if err := shop.Wait(); err != nil {
 		return err
 	}
+	if err := d.keepShop(ctx, d.Plan.Workers); err != nil {
+		return err
+	}
 	d.show.event("the shop closes")
 	return d.finish(ctx, posts[:], verifier)
 }
