@@ -51,6 +51,7 @@
 //     returned.
 //   - Forget, then ack. Rows are deleted in batches, then the messages are acked, many at once.
 //     After a crash in between, a message is redelivered, its row is absent, and it is dropped.
+//     A row that cannot be deleted keeps no message waiting ('Rows that cannot be deleted').
 //
 // A delivery may be a group of messages (package wire). Each is judged by itself,
 // and the delivery is acked when the last of them is done.
@@ -171,11 +172,32 @@
 // backoff, up to every five seconds; the session goes on. Messages that are published alone then
 // go over the main connection, and trials of stuck targets wait.
 //
+// # Rows that cannot be deleted
+//
+// Somebody may have locked a row of a delivered message: an operator with an open DELETE, a
+// sender whose INSERT of the same ID failed and whose transaction is still open, a client whose
+// host vanished. Or the DELETE fails, or the database does not answer it within a second. Then
+// the messages are acked without it (rule 4 of package bridge allows both orders), so that they
+// are not forwarded again and fill no prefetch. An order key goes on even sooner, at its
+// message's confirm. The verifier remembers at most 100,000 such rows, over sessions too, and
+// tries them again with backoff for an hour. While DELETEs fail, no message waits for one.
+//
+// A row that is given up, or whose verifier has died, is an orphan: it is harmless, and the sweep
+// removes it. On an own table there is nothing to delete. State.Undeleted, State.DeleteErr and
+// Stats.Abandoned tell; the log does when it begins and when it ends.
+//
+// # Few connections
+//
+// The database may refuse a further connection (max_connections, a limit of the role or user).
+// Then the session goes on with the connections that it has: the lookup waits for the next one
+// that is free, before all settlers, and fewer settlers wait at a time. Every five seconds
+// without a refusal another settler tries. A verifier that starts meanwhile waits.
+//
 // # Side jobs
 //
-// Unparking, sweeping and explaining are side jobs: no message waits for them, and no failure
-// in them ends a session (rule 12 of package bridge). The log says when one begins to fail, and
-// when it has worked again for a minute. An Observer may panic without harm, but it must not
+// Deleting rows again, unparking, sweeping and explaining are side jobs: no message waits for
+// them, and no failure in them ends a session (rule 12 of package bridge). The log says when one
+// begins to fail, and when it has worked again for a minute. An Observer may panic without harm, but it must not
 // block: messages wait until it returns.
 //
 // # The dead queue
@@ -230,26 +252,12 @@
 // connection is writing. A verifier reads about 1 MiB of bodies and one message ahead of what it
 // holds.
 //
-// # What each failure stops
-//
-//	fails or hangs                          stops
-//	target full, missing or silent          the target; with an order key, the key
-//	one queue behind an exchange full       that queue; a message is given up after Options.Copies
-//	message that closes its channel         itself; messages in flight beside it may come twice
-//	publishing connection lost, or none     all forwarding, until there is one; the session goes on
-//	no connection for careful channels      nothing, they borrow; trials of silent targets wait
-//	broker blocks publishing (alarm)        all forwarding; after Options.HandBack messages go back
-//	waiting, dead or audit queue            its messages, which go back after Options.HandBack
-//	ledger queue, or the right to it        itself
-//	no evidence yet                         messages that look rolled back; with an order key, the key
-//	lookup, settle, question for evidence   the session
-//	an answer of another database server    the session; the next may begin up to 30 s later
-//	consuming connection or channel         the session
-//
 // # Errors and the end
 //
-// Any error of the database, of the consuming connection or of a consuming channel that concerns
-// a message ends the session: everything unacked is redelivered. A new session starts with backoff. It
+// Any error of the database, of the consuming connection or of a consuming channel that concerns a
+// message ends the session, except a refused connection (see Few connections). The session first acks
+// what has been delivered, and for a moment awaits confirms; this takes a second at most. All
+// the rest is redelivered. A new session starts with backoff. It
 // drops the pool's idle connections that are broken, proves again that the database makes a
 // lookup wait (driver.Prove), and connects. A pooled database connection that dies while it is
 // idle is replaced without a new session. That is safe because every outcome carries the ledger's
@@ -263,4 +271,52 @@
 // returns ErrNotDrained. The consumer is not cancelled before that, because RabbitMQ 3.10 loses
 // acks of a quorum queue that follow a cancel. So the ending verifier may still receive
 // messages; they go back with its channel.
+//
+// # What each failure stops
+//
+// While it lasts, or for good. Tests in tests/verifier show it, unless another folder is named.
+//
+//	what fails or hangs                        it stops                      shown by
+//	an open transaction                        its messages, its keys        TestSlowTransactionsDelayTheirOwnMessagesOnly,
+//	                                                                         TestAnOpenTransactionHoldsItsKeyOnly
+//	a target that nacks                        its messages, their keys      TestFullTargetHoldsUpItselfAlone
+//	one full queue behind an exchange          that queue; given up after    TestAFullQueueBehindAnExchangeKeepsNothingFromTheOthers
+//	                                           Options.Copies
+//	a target that is missing                   the same; after Unroutable    TestMissingExchangeHoldsUpNobody,
+//	                                           none                          TestUnroutableArrivesOnceItsQueueExists
+//	a target that never confirms               its messages; the others for  TestATargetThatNeverConfirmsHoldsUpItselfAlone
+//	                                           a second, or ConfirmTimeout once
+//	a publish that the broker refuses          itself (dead queue)           TestWhatTheBrokerRefusesIsDeadLettered
+//	a malformed or foreign message             itself (dead queue)           TestMalformedGoesToTheDeadQueueAndStopsNobody
+//	headers that cannot be read                itself                        TestUnreadableHeadersStopNobody
+//	a message larger than the broker takes     itself, its key               –
+//	a locked row of a delivered message        no message; its row stays     TestALockedRowHoldsUpNobody
+//	a DELETE that fails or hangs               no message; the rows stay;    TestADeleteThatFailsHoldsUpNobody
+//	                                           once all for a second
+//	a verifier whose host vanishes             what it held, until the       tests/ledger: TestAVanishedClientLeavesNoLockInMariaDB
+//	                                           broker's heartbeat fails;
+//	                                           parked messages for a minute
+//	a refused database connection              a settler                     TestAServerThatOpensNoFurtherConnectionEndsNoSession
+//	the same, at the start                     the verifier's start          TestAVerifierWaitsForItsConnections
+//	unpark, sweep, explain, observer           itself                        TestMessagesDependOnNoSideJob
+//	a lookup or settle that fails, or a        the session, which is         TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing,
+//	question for evidence                      started again                 TestASessionThatFailsAcksWhatIsSafe
+//	a lookup that hangs for 30 s               the session                   –
+//	a driver that ignores its context          this verifier; others get     TestADatabaseCallThatHangsHoldsNoMessages
+//	                                           its messages
+//	the consuming connection or channel        the session                   TestCutConnectionsStartANewSessionAndLoseNothing
+//	the publishing connection                  forwarding, until there is    TestALostPublishingConnectionEndsNoSession
+//	                                           one; the session goes on
+//	no connection for messages published       none, they borrow; trials of  TestALimitOfConnectionsEndsNoSession
+//	alone                                      silent targets wait
+//	outcomes of another server                 the session; the next may     TestAnOutcomeOfAnotherServerIsNotBelieved
+//	                                           begin up to 30 s later
+//	no evidence yet                            messages that look rolled     TestARowFromBeforeTheSessionIsNoEvidence
+//	                                           back, and their keys
+//	the waiting, dead or audit queue           its messages, which go back   –
+//	                                           after Options.HandBack
+//	the ledger queue, or the right to it       itself                        –
+//	a broker that blocks publishing            all forwarding                TestMessagesGoBackWhileNothingCanBePublished
+//	a proof that fails                         all: nothing is judged        TestVerifierRefusesALedgerThatFailsTheProof
+//	a lock on the whole ledger (ALTER TABLE)   all, for as long as it lasts  –
 package verifier

@@ -52,7 +52,11 @@ func (s *session) seekEvidence(ctx context.Context, committed ...*message) error
 		defer cancel()
 		var err error
 		// The age is taken before the database takes its time.
-		if ids, err = s.proven.Recent(asking, ids, time.Since(s.evidence.began)); err != nil {
+		ids, err = s.proven.Recent(asking, ids, time.Since(s.evidence.began))
+		if s.connections.refuses(err, int(s.settling.Load())) {
+			return nil // a later message may be evidence
+		}
+		if err != nil {
 			return fmt.Errorf("look for evidence: %w", err)
 		}
 	}

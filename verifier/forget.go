@@ -2,23 +2,49 @@ package verifier
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 const (
 	forgetLimit = 1000
-	// forgetGather is the pause before a DELETE: nobody waits for it, and each saved
+	// forgetGather is the pause before a DELETE: no message waits for it, and each saved
 	// statement and ack leaves the database and the broker more time for messages.
 	forgetGather = 30 * time.Millisecond
+	// forgetPatience is how long messages that are safe wait for their DELETE before they are
+	// acked without it.
+	forgetPatience = time.Second
+
+	// retryIdle, retryFirst and retryLongest are the times between two attempts at the rows
+	// that are left: while there are none, and while all of them are locked.
+	retryIdle    = 500 * time.Millisecond
+	retryFirst   = 100 * time.Millisecond
+	retryLongest = 15 * time.Second
+
+	// leftLimit bounds the rows that are remembered, and leftAge for how long: an older one may
+	// be swept.
+	leftLimit = 100_000
+	leftAge   = driver.MinSweepAge
 )
 
-// forget deletes the rows of messages that are safe, then lets them be acked.
-// The other order would be as right (rule 4 of package bridge), but a crash
-// between the two would leave an orphan row; this way it leaves a redelivery,
-// which is absent and dropped.
+// forget deletes the rows of messages that are safe, then lets them be acked. Both orders are
+// right (rule 4 of package bridge), but after a crash between the two, this one leaves a
+// redelivery, which is absent and dropped. The other order leaves an orphan row.
+//
+// A row that cannot be deleted now (somebody has locked it, or the database does not answer)
+// keeps no message waiting: its message is acked all the same, and the forgetter tries the row
+// again. Handing the message back instead would have it forwarded again, and holding it would
+// fill the prefetch.
 func (s *session) forget(ctx context.Context) error {
 	for {
 		select {
@@ -31,20 +57,245 @@ func (s *session) forget(ctx context.Context) error {
 		if len(batch) == 0 {
 			continue
 		}
-		ids := make([]uuid.UUID, len(batch))
-		for i, m := range batch {
-			ids[i] = m.staged.ID
-		}
-		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
-		err := s.ledger.Forget(asking, ids)
-		cancel()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("forget: %w", err)
-		}
+		s.forgetter.delete(ctx, idsOf(batch))
 		s.done(batch...)
 		s.forgetting.add(-len(batch))
+	}
+}
+
+// retryForget tries the rows again that are left.
+func (s *session) retryForget(ctx context.Context) { s.jobs.forget.Run(ctx, s.forgetter.retry) }
+
+func idsOf(messages []*message) []uuid.UUID {
+	ids := make([]uuid.UUID, len(messages))
+	for i, m := range messages {
+		ids[i] = m.staged.ID
+	}
+	return ids
+}
+
+// A forgetter deletes rows, and remembers the rows that are left: their messages are safe. It
+// outlives sessions. When the process ends it forgets them, and the sweep finds the rows.
+//
+// One DELETE runs at a time. One that does not come back is not waited for, and none is begun
+// beside it.
+type forgetter struct {
+	ledger    driver.Ledger
+	log       *slog.Logger
+	abandoned *atomic.Int64 // rows that are left to the sweep
+
+	running chan struct{} // holds an element while a DELETE runs
+
+	mu    sync.Mutex
+	left  []leftRow // the next to be tried first
+	err   error     // why the last DELETE failed; nil: it did not
+	wait  *backoff.ExponentialBackOff
+	given time.Time // when the log has told the last time that rows are left to the sweep
+}
+
+type leftRow struct {
+	id    uuid.UUID
+	since time.Time
+}
+
+func newForgetter(ledger driver.Ledger, log *slog.Logger, abandoned *atomic.Int64) *forgetter {
+	return &forgetter{ledger: ledger, log: log, abandoned: abandoned, running: make(chan struct{}, 1), wait: newBackOff(retryFirst, retryLongest)}
+}
+
+var errLocked = errors.New("another transaction has locked them")
+
+// errNoDelete: the database has not answered a DELETE in time.
+var errNoDelete = errors.New("the database has not answered a DELETE in time")
+
+// delete returns when the rows are deleted, or remembered: after forgetPatience at the latest,
+// and at once while DELETEs fail.
+func (f *forgetter) delete(ctx context.Context, ids []uuid.UUID) {
+	left, err := ids, f.failure()
+	if err == nil {
+		if left, err = f.try(ctx, ids, forgetPatience); err != nil {
+			left = ids
+		}
+	}
+	f.keep(left, err)
+}
+
+// try deletes rows, and waits for that for patience. It returns the rows that are locked.
+func (f *forgetter) try(ctx context.Context, ids []uuid.UUID, patience time.Duration) (left []uuid.UUID, err error) {
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case f.running <- struct{}{}:
+	case <-late.C:
+		return nil, f.failed(errNoDelete)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	type result struct {
+		left []uuid.UUID
+		err  error
+	}
+	ended := make(chan result, 1)
+	go func() { // a driver may ignore its context
+		defer func() { <-f.running }()
+		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+		defer cancel()
+		left, err := f.ledger.Forget(asking, ids)
+		ended <- result{left, err}
+	}()
+	select {
+	case r := <-ended:
+		if ctx.Err() != nil && r.err != nil { // it says nothing of the database
+			return nil, r.err
+		}
+		return r.left, f.failed(r.err)
+	case <-late.C:
+		return nil, f.failed(errNoDelete)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// failed remembers and returns why a DELETE has failed; nil: it has not.
+func (f *forgetter) failed(err error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+	return err
+}
+
+// failure is why DELETEs fail, or nil.
+func (f *forgetter) failure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// count is how many rows are left.
+func (f *forgetter) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.left)
+}
+
+// keep remembers rows of messages that are safe, which are not deleted for that reason; nil:
+// they are locked.
+func (f *forgetter) keep(ids []uuid.UUID, why error) {
+	if len(ids) == 0 {
+		return
+	}
+	if why == nil {
+		why = errLocked
+	}
+	f.mu.Lock()
+	room := min(leftLimit-len(f.left), len(ids))
+	first, now := len(f.left) == 0, time.Now()
+	for _, id := range ids[:room] {
+		f.left = append(f.left, leftRow{id, now})
+	}
+	if first {
+		f.wait.Reset()
+	}
+	f.mu.Unlock()
+	if first {
+		f.log.Warn("rows of messages that are delivered are deleted later", "rows", len(ids), "message_id", ids[0].String(), "reason", why)
+	}
+	f.giveUp(ids[room:])
+}
+
+// giveUp leaves rows to the sweep.
+func (f *forgetter) giveUp(ids []uuid.UUID) {
+	if len(ids) == 0 {
+		return
+	}
+	all := f.abandoned.Add(int64(len(ids)))
+	f.mu.Lock()
+	tell := time.Since(f.given) >= time.Minute
+	if tell {
+		f.given = time.Now()
+	}
+	f.mu.Unlock()
+	if tell {
+		f.log.Error("rows of messages that are delivered stay in the ledger, until the sweep removes them", "rows", all, "message_id", ids[0].String())
+	}
+}
+
+// retry tries the next of the rows that are left, and returns when to try again.
+func (f *forgetter) retry(ctx context.Context) (next time.Duration, err error) {
+	ids := f.next()
+	if len(ids) == 0 {
+		return retryIdle, nil
+	}
+	locked, err := f.try(ctx, ids, ledgerTimeout)
+	if err != nil {
+		return 0, fmt.Errorf("forget: %w", err)
+	}
+	return f.deleted(ids, locked), nil
+}
+
+// next returns the rows to be tried next, and gives up those that are too old.
+func (f *forgetter) next() []uuid.UUID {
+	f.mu.Lock()
+	var old []uuid.UUID
+	f.left = slices.DeleteFunc(f.left, func(r leftRow) bool {
+		over := time.Since(r.since) >= leftAge
+		if over {
+			old = append(old, r.id)
+		}
+		return over
+	})
+	some := f.left[:min(len(f.left), forgetLimit)]
+	ids := make([]uuid.UUID, len(some))
+	for i, r := range some {
+		ids[i] = r.id
+	}
+	if len(ids) == 0 {
+		f.err = nil // the next DELETE shows whether it still fails
+	}
+	f.mu.Unlock()
+	f.giveUp(old)
+	return ids
+}
+
+// deleted takes the rows out that were tried, and puts the locked ones at the end.
+func (f *forgetter) deleted(ids, locked []uuid.UUID) (next time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	stays := make(map[uuid.UUID]bool, len(locked))
+	for _, id := range locked {
+		stays[id] = true
+	}
+	tried := f.left[:len(ids)] // others add rows at the end only
+	f.left = slices.Clone(f.left[len(ids):])
+	for _, r := range tried {
+		if stays[r.id] {
+			f.left = append(f.left, r)
+		}
+	}
+	switch {
+	case len(f.left) == 0:
+		f.log.Info("all rows of messages that are delivered are deleted")
+		return retryIdle
+	case len(locked) < len(ids):
+		f.wait.Reset()
+	}
+	return f.wait.NextBackOff()
+}
+
+// last tries the rows that are left once more, before the process forgets them.
+func (f *forgetter) last() {
+	const patience = 2 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for n := f.count(); n > 0 && ctx.Err() == nil; {
+		if _, err := f.retry(ctx); err != nil {
+			break
+		}
+		if f.count() == n {
+			break
+		}
+		n = f.count()
+	}
+	if n := f.count(); n > 0 {
+		f.log.Warn("rows of messages that are delivered stay in the ledger, until the sweep removes them", "rows", n)
 	}
 }

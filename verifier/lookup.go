@@ -68,9 +68,13 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	for _, m := range waiting {
 		ids = append(ids, m.staged.ID)
 	}
-	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
-	committed, err := s.proven.Committed(asking, ids)
-	cancel()
+	var committed []uuid.UUID
+	err := s.connections.look(ctx, &s.settling, func() (err error) {
+		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+		defer cancel()
+		committed, err = s.proven.Committed(asking, ids)
+		return err
+	})
 	if ctx.Err() != nil { // reunite must see them
 		s.arrivals.add(fresh...)
 		for _, m := range waiting {
@@ -124,15 +128,18 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 
 // settle waits for the transaction of one message at a time.
 func (s *session) settle(ctx context.Context) error {
-	for {
+	refused := newBackOff(refusedFirst, refusedLongest)
+	for s.connections.begin(ctx) {
 		m, slow := s.room.next(ctx)
 		if m == nil {
+			s.connections.end()
 			return nil
 		}
 		wait := s.opts.SettleWait
 		if !slow || m.parcel.lane.full() { // others want the settler too
 			wait = min(wait, slowAge)
 		}
+		s.connections.yield(ctx)
 		asking, cancel := context.WithTimeout(ctx, wait+ledgerTimeout)
 		s.settling.Add(1)
 		outcome, err := s.proven.Settle(asking, m.staged.ID, wait)
@@ -145,13 +152,20 @@ func (s *session) settle(ctx context.Context) error {
 		if err == nil && outcome == driver.RolledBack && evident {
 			swept, err = s.sweptMaybe(ctx, m)
 		}
+		s.connections.end()
 		if ctx.Err() != nil {
 			s.room.waited(m, true) // reunite must see it
 			return nil
 		}
+		if s.connections.refuses(err, int(s.settling.Load())) {
+			s.room.waited(m, true)
+			pause(ctx, refused.NextBackOff())
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("settle: %w", err)
 		}
+		refused.Reset()
 		if outcome == driver.RolledBack && !evident {
 			s.withhold(m)
 			continue
@@ -170,4 +184,5 @@ func (s *session) settle(ctx context.Context) error {
 			s.setAside(m)
 		}
 	}
+	return nil
 }

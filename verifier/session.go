@@ -48,35 +48,39 @@ type session struct {
 	waiting   *lane
 	shards    []*shard // the ordered queues
 
-	pace       pace
-	arrivals   *gatherer[*message]
-	room       *waitingRoom
-	evidence   *evidence
-	turn       turn
-	holds      *holds
-	more       chan struct{} // woken when another message waits in the room or in holds
-	forwarder  *forwarder
-	toForget   *gatherer[*message]
-	forgetting counter      // messages in toForget, or whose rows are being deleted
-	settling   atomic.Int64 // lookups that wait in the database
+	pace        pace
+	arrivals    *gatherer[*message]
+	room        *waitingRoom
+	evidence    *evidence
+	turn        turn
+	holds       *holds
+	more        chan struct{} // woken when another message waits in the room or in holds
+	forwarder   *forwarder
+	connections *connections // the verifier's
+	forgetter   *forgetter   // the verifier's
+	toForget    *gatherer[*message]
+	forgetting  counter      // messages in toForget, or whose rows are being deleted
+	settling    atomic.Int64 // lookups that wait in the database
 }
 
 // open connects and declares; the proof has been given.
 func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session, err error) {
 	s := &session{
-		ledger:   v.ledger,
-		proven:   proven,
-		broker:   v.broker,
-		opts:     v.opts,
-		allow:    v.allow,
-		stats:    &v.stats,
-		jobs:     v.jobs,
-		log:      v.opts.Logger,
-		arrivals: newGatherer[*message](),
-		room:     newWaitingRoom(v.opts.Settlers),
-		evidence: &evidence{began: time.Now()},
-		toForget: newGatherer[*message](),
-		more:     make(chan struct{}, 1),
+		ledger:      v.ledger,
+		proven:      proven,
+		broker:      v.broker,
+		opts:        v.opts,
+		allow:       v.allow,
+		stats:       &v.stats,
+		jobs:        v.jobs,
+		log:         v.opts.Logger,
+		arrivals:    newGatherer[*message](),
+		room:        newWaitingRoom(v.opts.Settlers),
+		evidence:    &evidence{began: time.Now()},
+		connections: v.connections,
+		forgetter:   v.forgetter,
+		toForget:    newGatherer[*message](),
+		more:        make(chan struct{}, 1),
 	}
 	defer func() {
 		if err != nil {
@@ -201,8 +205,14 @@ func (s *session) run(ctx context.Context) error {
 	// Whatever fails ends all stages. The end of ctx ends only those that take
 	// new work; the others run on until they are drained.
 	group, failing := errgroup.WithContext(context.WithoutCancel(ctx))
-	// Whatever a stage still waits for then, all that is unacked is handed back at once.
-	defer context.AfterFunc(failing, s.consuming.Close)()
+	// Whatever a stage still waits for then, what is safe is acked, and the rest handed back.
+	ended := make(chan struct{})
+	stopEnd := context.AfterFunc(failing, func() { defer close(ended); s.end() })
+	defer func() {
+		if !stopEnd() {
+			<-ended
+		}
+	}()
 	moving, stop := context.WithCancel(failing)
 	defer stop()
 	taking, stopTaking := context.WithCancel(moving)
@@ -215,7 +225,7 @@ func (s *session) run(ctx context.Context) error {
 		}
 		group.Go(func() error { return s.take(moving, l) }) // at once: the answer to the next consume comes behind the deliveries
 	}
-	takers, takerCtx := errgroup.WithContext(taking)
+	takers, takerCtx := newStages(taking)
 	for _, l := range []*lane{s.staging, s.waiting} {
 		takers.Go(func() error { return s.unpack(takerCtx, l) })
 		takers.Go(func() error { return l.wakeUp(takerCtx) })
@@ -230,10 +240,12 @@ func (s *session) run(ctx context.Context) error {
 	}
 	takers.Go(func() error { return s.tend(takerCtx) })
 
+	beside.Go(func() { s.retryForget(moving) })
 	beside.Go(func() { s.unpark(taking) })
 	beside.Go(func() { s.sweep(taking) })
 	beside.Go(func() { s.explain(taking) })
 
+	group.Go(func() error { return takers.watch(moving) })
 	group.Go(func() error { return s.watch(moving, ctx.Done()) })
 	group.Go(func() error { return s.forwarder.run(moving) })
 	group.Go(func() error { return s.forget(moving) })
@@ -241,7 +253,7 @@ func (s *session) run(ctx context.Context) error {
 	group.Go(func() error { return s.waiting.acks.run(moving) })
 	group.Go(func() error {
 		defer stop()
-		if err := takers.Wait(); err != nil {
+		if err := takers.group.Wait(); err != nil {
 			return err
 		}
 		return s.drain(moving)

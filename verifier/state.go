@@ -17,6 +17,11 @@ type State struct {
 	// alarm, which RabbitMQ tells a connection that publishes; or why there is no connection.
 	// "" if messages can be published.
 	Blocked string
+	// Undeleted counts rows of delivered messages that could not be deleted yet. They are tried
+	// again. Beyond 100,000, and after an hour, they are left to the sweep.
+	Undeleted int
+	// DeleteErr is why rows cannot be deleted; nil if they can, or if the rows are only locked.
+	DeleteErr error
 
 	Held     int          // messages taken and not done
 	Bytes    int          // that are held of messages: at most Options.MaxBytes, or one larger message of each queue
@@ -115,6 +120,7 @@ func (v *Verifier) State() State {
 	s := v.now.session
 	state := State{Session: v.now.since, Err: v.now.err}
 	v.now.mu.Unlock()
+	state.Undeleted, state.DeleteErr = v.forgetter.count(), v.forgetter.failure()
 	if s == nil {
 		return state
 	}

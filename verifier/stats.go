@@ -13,11 +13,12 @@ type Stats struct {
 	SetAside     int64 // moved to the waiting queue
 	Unparked     int64 // parked by a sender, and staged
 	Swept        int64 // orphan rows removed
+	Abandoned    int64 // rows of delivered messages that could not be deleted, and are left to the sweep
 	Sessions     int64 // started; more than one means errors in between
 }
 
 type counters struct {
-	forwarded, dropped, deadLettered, setAside, unparked, swept, sessions atomic.Int64
+	forwarded, dropped, deadLettered, setAside, unparked, swept, abandoned, sessions atomic.Int64
 }
 
 // Stats returns the counts. They are for people and metrics. Only the broker and the ledger
@@ -30,6 +31,7 @@ func (v *Verifier) Stats() Stats {
 		SetAside:     v.stats.setAside.Load(),
 		Unparked:     v.stats.unparked.Load(),
 		Swept:        v.stats.swept.Load(),
+		Abandoned:    v.stats.abandoned.Load(),
 		Sessions:     v.stats.sessions.Load(),
 	}
 }

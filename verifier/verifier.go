@@ -29,7 +29,9 @@ type Verifier struct {
 	now    present
 	jobs   sideJobs
 
-	culprits culprits // for Run alone
+	culprits    culprits // for Run alone
+	connections *connections
+	forgetter   *forgetter
 
 	fellBack, noClaim sync.Once // each has been logged
 }
@@ -54,10 +56,13 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 	}
 	need := options.Connections()
 	if most := ledger.DB().Stats().MaxOpenConnections; most > 0 && most < need {
-		return nil, fmt.Errorf("new verifier: the ledger's pool allows %d open connections and Options.Settlers of %d needs %d: call SetMaxOpenConns(%d) on it, or lower Options.Settlers",
+		return nil, fmt.Errorf("new verifier: the ledger's pool allows %d open connections and Options.Settlers of %d needs %d: call SetMaxOpenConns(%d) on it (of a pgxpool, set MaxConns), or lower Options.Settlers",
 			most, options.Settlers, need, need)
 	}
-	return &Verifier{ledger: ledger, broker: broker, opts: options, allow: newAllowList(options), jobs: newSideJobs(options.Logger)}, nil
+	v := &Verifier{ledger: ledger, broker: broker, opts: options, allow: newAllowList(options), jobs: newSideJobs(options.Logger)}
+	v.connections = newConnections(options.Logger, options.Settlers)
+	v.forgetter = newForgetter(ledger, options.Logger, &v.stats.abandoned)
+	return v, nil
 }
 
 // Run judges messages until ctx ends. Then it drains: it forwards and acks what has been
@@ -72,7 +77,7 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 // is redelivered, and starts another one with backoff, proof included.
 func (v *Verifier) Run(ctx context.Context) error {
 	s, err := v.start(ctx)
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, driver.ErrNoConnection) {
 		v.ended(err)
 		return err
 	}
@@ -112,6 +117,7 @@ func (v *Verifier) Run(ctx context.Context) error {
 // stopped is the end of Run. Without a session nothing was left to drain.
 func (v *Verifier) stopped(s *session, err error) error {
 	v.now.end(err)
+	v.forgetter.last()
 	if s != nil && err != nil {
 		v.opts.Logger.Warn("verifier stopped; what is unacked is handed back", "queue", v.opts.Topology.Queue, "error", err)
 		return fmt.Errorf("stop verifier: %w: %w", ErrNotDrained, err)

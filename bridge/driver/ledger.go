@@ -3,12 +3,17 @@ package driver
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
 )
+
+// ErrNoConnection: the server opens no further connection at present, since its limit or the
+// login's is reached. Connections that are open go on working.
+var ErrNoConnection = errors.New("the database opens no further connection")
 
 // A Recorder is what a sender needs of a ledger.
 type Recorder interface {
@@ -91,8 +96,12 @@ type Ledger interface {
 	// may make it wrong by a second.
 	Recent(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, Instance, error)
 
-	// Forget deletes the rows of ids; missing ones are no error.
-	Forget(ctx context.Context, ids []uuid.UUID) error
+	// Forget deletes the rows of ids, and commits at once. It waits for no other transaction
+	// for long: it skips a row that another one has locked, and returns its ID in left. Such a
+	// row may be gone a moment later; Forget it again to know. Missing rows are no error. The
+	// server ends what Forget has begun by itself, so a client that vanishes leaves no lock.
+	// (On SQLite a writer locks the whole file, and left is then all of ids.)
+	Forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error)
 
 	// Check tells whether the ledger can be used now. The database must be reachable, the
 	// identity unchanged (else bridge.ErrOtherLedger), the schema's version known

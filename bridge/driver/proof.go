@@ -188,7 +188,7 @@ func proveRollback(ctx context.Context, p *Proven) error {
 func proveCommit(ctx context.Context, p *Proven) (err error) {
 	canary := uuid.Must(uuid.NewV7())
 	// It is not there yet. Without the right to delete it, each attempt would leave a row behind.
-	if err := p.ledger.Forget(ctx, []uuid.UUID{canary}); err != nil {
+	if err := forgetCanary(ctx, p.ledger, canary); err != nil {
 		return err
 	}
 	defer func() {
@@ -199,7 +199,7 @@ func proveCommit(ctx context.Context, p *Proven) (err error) {
 		if err != nil {
 			_, _ = p.Settle(ctx, canary, forgetPatience/2)
 		}
-		forget := p.ledger.Forget(ctx, []uuid.UUID{canary})
+		forget := forgetCanary(ctx, p.ledger, canary)
 		if err == nil {
 			err = forget
 		}
@@ -217,7 +217,7 @@ func proveCommit(ctx context.Context, p *Proven) (err error) {
 		if err := proveRecent(ctx, p, canary); err != nil {
 			return err
 		}
-		if err := p.ledger.Forget(ctx, []uuid.UUID{canary}); err != nil {
+		if err := forgetCanary(ctx, p.ledger, canary); err != nil {
 			return err
 		}
 		return expectSettled(ctx, p, canary, RolledBack, "after it was forgotten")
@@ -251,6 +251,22 @@ func proveRecent(ctx context.Context, p *Proven, committed uuid.UUID) error {
 		return fmt.Errorf("ask when a canary was recorded: %w", err)
 	}
 	return nil
+}
+
+// forgetCanary is patient: on SQLite any other writer locks the row.
+func forgetCanary(ctx context.Context, ledger Ledger, canary uuid.UUID) error {
+	const again = 50 * time.Millisecond
+	for {
+		left, err := ledger.Forget(ctx, []uuid.UUID{canary})
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		select {
+		case <-time.After(again):
+		case <-ctx.Done():
+			return fmt.Errorf("forget the canary: another transaction has locked its row: %w", context.Cause(ctx))
+		}
+	}
 }
 
 // withOpenCanary runs fn while a transaction that recorded canary is open. fn may end the

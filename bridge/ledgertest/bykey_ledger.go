@@ -102,7 +102,7 @@ func (l *keyedLedger) steps(t *testing.T) []step {
 	one, some, missing := newIDs(1), newIDs(3), newIDs(2)
 	known := l.rows[:min(3, len(l.rows))]
 	forget := func(ids []uuid.UUID) func(context.Context) error {
-		return func(ctx context.Context) error { return l.ledger.Forget(ctx, ids) }
+		return func(ctx context.Context) error { _, err := l.ledger.Forget(ctx, ids); return err }
 	}
 	record := func(ids []uuid.UUID) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -171,7 +171,8 @@ func (l *keyedLedger) sideSteps() []step {
 		{what: "forget what was parked", do: func(ctx context.Context) error {
 			// Of the table's own rows as many are left.
 			l.rows = slices.DeleteFunc(l.rows, func(id uuid.UUID) bool { return contains(staged, id) })
-			return l.ledger.Forget(ctx, staged)
+			_, err := l.ledger.Forget(ctx, staged)
+			return err
 		}},
 	}
 }

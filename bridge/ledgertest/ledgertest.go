@@ -61,6 +61,7 @@ func Run(t *testing.T, h Harness) {
 
 		{"the lookup never waits and never reports an uncommitted row", testLookupOpen},
 		{"an ID recorded in a rolled-back savepoint is rolled back", testSavepoint},
+		{"forget skips a row that somebody has locked, and names it", testForgetLocked},
 		{"a duplicate of an ID that is still open is refused after its commit", testDuplicateOfOpen},
 
 		{"no statement by key reads the table through or waits for a row of others", testLedgerByKey},

@@ -23,7 +23,7 @@ func testOwnRows(t *testing.T, d *database) {
 	check(t, tx.Rollback(), "roll back")
 
 	d.commit(t, with)
-	check(t, d.ledger.Forget(t.Context(), []uuid.UUID{with}), "forget")
+	d.forget(t, with)
 	d.expectCommitted(t, []uuid.UUID{with, without}, with)
 	d.expectSettled(t, with, driver.Committed)
 }

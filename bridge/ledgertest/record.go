@@ -2,7 +2,9 @@ package ledgertest
 
 import (
 	"errors"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -48,7 +50,7 @@ func testManyIDs(t *testing.T, d *database) {
 		t.Fatalf("the lookup found %d IDs, must find %d", len(found), many)
 	}
 	d.expectSettled(t, ids[many-1], driver.Committed)
-	check(t, d.ledger.Forget(t.Context(), ids), "forget")
+	d.forget(t, ids...)
 	if d.Insert == nil {
 		d.expectCommitted(t, ids)
 	}
@@ -120,7 +122,7 @@ func testForget(t *testing.T, d *database) {
 	keep, gone := newID(), newID()
 	d.commit(t, keep, gone)
 	for range 2 {
-		check(t, d.ledger.Forget(t.Context(), []uuid.UUID{gone, newID(), gone}), "forget")
+		d.forget(t, gone, newID(), gone)
 		d.expectCommitted(t, []uuid.UUID{keep, gone}, keep)
 		d.expectSettled(t, gone, driver.RolledBack)
 	}
@@ -132,5 +134,59 @@ func testNoIDs(t *testing.T, d *database) {
 	check(t, d.sender.Record(t.Context(), d.in(tx), nil), "record nothing")
 	check(t, tx.Commit(), "commit")
 	d.expectCommitted(t, nil)
-	check(t, d.ledger.Forget(t.Context(), nil), "forget nothing")
+	d.forget(t)
+}
+
+// forget fails unless the ledger has left no row.
+func (d *database) forget(t *testing.T, ids ...uuid.UUID) {
+	t.Helper()
+	d.expectLeft(t, ids)
+}
+
+// expectLeft forgets ids, and expects those whose rows are left.
+func (d *database) expectLeft(t *testing.T, ids []uuid.UUID, want ...uuid.UUID) {
+	t.Helper()
+	left, err := d.ledger.Forget(bounded(t), ids)
+	check(t, err, "forget")
+	if len(left) != len(want) {
+		t.Fatalf("a forget leaves %v, must leave %v", left, want)
+	}
+	for _, id := range want {
+		if !contains(left, id) {
+			t.Fatalf("a forget leaves %v, must leave %v", left, want)
+		}
+	}
+}
+
+func testForgetLocked(t *testing.T, d *database) {
+	if d.Insert != nil {
+		t.Skip("the rows are the application's")
+	}
+	for _, end := range []string{"rollback", "commit"} {
+		ids := newIDs(4)
+		locked := ids[1]
+		d.commit(t, ids...)
+		tx := d.lockedRow(t, locked)
+		asked := append(newIDs(1), ids...)
+		start := time.Now()
+		if d.OneWriter { // who writes has all rows
+			d.expectLeft(t, asked, asked...)
+			check(t, tx.Rollback(), "roll back")
+			d.forget(t, ids...)
+			return
+		}
+		d.expectLeft(t, asked, locked)
+		if took := time.Since(start); took > prompt {
+			t.Errorf("the forget took %v", took)
+		}
+		d.expectCommitted(t, slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool { return id == locked }))
+		if end == "rollback" {
+			check(t, tx.Rollback(), "roll back")
+			d.expectCommitted(t, ids, locked)
+		} else {
+			check(t, tx.Commit(), "commit")
+		}
+		d.forget(t, ids...)
+		d.expectCommitted(t, ids)
+	}
 }

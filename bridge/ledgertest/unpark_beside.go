@@ -18,7 +18,7 @@ import (
 func testUnparkForwarded(t *testing.T, p *parking) {
 	messages := p.parked(t, 2)
 	gone, other := messages[0], messages[1]
-	check(t, p.ledger.Forget(t.Context(), []uuid.UUID{gone.ID}), "forget")
+	p.forget(t, gone.ID)
 	var staged []driver.Parked
 	removed, err := p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(_ context.Context, messages []driver.Parked) error {
 		staged = messages
@@ -30,7 +30,7 @@ func testUnparkForwarded(t *testing.T, p *parking) {
 		t.Errorf("removed are %d, must be 2", removed)
 	}
 	gone = p.parked(t, 1)[0]
-	check(t, p.ledger.Forget(t.Context(), []uuid.UUID{gone.ID}), "forget")
+	p.forget(t, gone.ID)
 	removed, err = p.ledger.Unpark(t.Context(), uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 		t.Error("it is staged")
 		return nil
@@ -50,7 +50,7 @@ func testUnparkForgetWhileStaging(t *testing.T, p *parking) {
 			p.expectCommitted(t, all, all...)
 			p.expectSettled(t, all[0], driver.Committed)
 			start := time.Now()
-			check(t, p.ledger.Forget(bounded(t), idsOf(forgotten)), "forget")
+			p.forget(t, idsOf(forgotten)...)
 			if took := time.Since(start); took > prompt {
 				t.Errorf("the forget took %v", took)
 			}
@@ -143,7 +143,7 @@ func testUnparkStress(t *testing.T, p *parking) {
 				if _, _, err := p.ledger.Settle(t.Context(), ids[0], wait); err != nil {
 					t.Errorf("settle: %v", err)
 				}
-				if err := p.ledger.Forget(t.Context(), ids); err != nil {
+				if _, err := p.ledger.Forget(t.Context(), ids); err != nil {
 					t.Errorf("forget: %v", err)
 				}
 			}

@@ -35,15 +35,15 @@
 //
 // SELECT … LOCK IN SHARE MODE by primary key waits for an open transaction that has inserted
 // the row. It returns the row after that one's commit, and nothing after its rollback (or its
-// session's end, or its return to a savepoint). Settle sends it in a transaction of its own at
-// READ COMMITTED, where it locks nothing if it finds nothing.
+// session's end, or its return to a savepoint). Settle sends it by itself, at READ COMMITTED,
+// where it locks nothing if it finds nothing. The server ends its transaction with the statement.
 //
 // innodb_lock_wait_timeout ends the wait with error 1205. It is in whole seconds, so a wait of
 // 150 ms takes a second. Settle sets it for the session, and sets it back. If that fails, the
 // connection is closed. (MariaDB could set it for one statement. MySQL cannot, and its
 // max_execution_time is not documented to end the wait for a lock.)
 //
-// The non-waiting lookup is a plain SELECT in a transaction of its own at READ COMMITTED. The
+// The non-waiting lookup is a plain SELECT, alone at READ COMMITTED. The
 // connection's default may be READ UNCOMMITTED, which would find an uncommitted row, or
 // SERIALIZABLE, which would wait for it.
 //
@@ -53,6 +53,17 @@
 // its server_uuid (MySQL), hostname, port, server_id and the second of its start, which UUID_SHORT
 // tells. A verifier believes one server only. It takes a server that restarts within a second of
 // its start for the same.
+//
+// # What a vanished client leaves
+//
+// The server keeps the transaction of a client whose host has vanished, and its locks, for
+// wait_timeout, eight hours by default. So both lookups and Forget are single statements that
+// the server commits itself. Forget deletes the rows that it can lock at once (SKIP LOCKED), and
+// then asks which are left only if there are any. Unpark and Sweep need several statements: they
+// set wait_timeout to a minute for their connection, and set it back.
+//
+// If the DSN sets autocommit to 0, lookups and Forget commit by a statement of their own, and a
+// client that vanishes just before it leaves its locks. Leave autocommit on.
 //
 // # Durability
 //

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
 )
 
@@ -24,6 +25,8 @@ const (
 	readOnlyTransact = 1792
 	changedSince     = 1020 // MariaDB, under innodb_snapshot_isolation
 	tooManySessions  = 1040
+	tooManyOfUser    = 1203 // max_user_connections
+	tooMuchOfUser    = 1226 // MAX_USER_CONNECTIONS of the account
 	serverStops      = 1053
 	sessionKilled    = 1927 // MariaDB
 	sessionWasKilled = 3169 // MySQL
@@ -60,6 +63,8 @@ func classify(err error) error {
 		return fmt.Errorf("the index that the statements are bound to is gone, or IGNORED or INVISIBLE: bring it back, or open the table anew: %w", err)
 	case readOnlyOption, readOnlyMode:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
+	case tooManySessions, tooManyOfUser, tooMuchOfUser:
+		return fmt.Errorf("%w: %w", driver.ErrNoConnection, err)
 	case readOnlyTransact:
 		return fmt.Errorf("%w: %w", bridge.ErrReadOnly, err)
 	}

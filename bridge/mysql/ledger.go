@@ -29,6 +29,7 @@ type Ledger struct {
 	tables.Ledger
 	fence
 	db     *sqlx.DB
+	commit bool // each statement by one of ours, since the connections do not
 	column column
 	flush  *tables.Flush
 	start  *start
@@ -44,6 +45,9 @@ func Open(ctx context.Context, db *sql.DB) (*Ledger, error) {
 	var err error
 	if l.Ledger, err = tables.Open(ctx, l.db, l.verbs()); err != nil {
 		return nil, err
+	}
+	if err := l.db.GetContext(ctx, &l.commit, `SELECT NOT @@SESSION.autocommit`); err != nil {
+		return nil, fmt.Errorf("open ledger: read autocommit: %w", err)
 	}
 	return l, nil
 }
@@ -79,13 +83,15 @@ func (l *Ledger) record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (int
 	return tx.Exec(ctx, l.statement(recordMany, array(ids)))
 }
 
-// committed reads the rows of ids with one statement in a transaction of its own at
-// READ COMMITTED, whatever the connection's isolation level is.
+// committed reads the rows of ids with one statement at READ COMMITTED, whatever the
+// connection's isolation level is.
 func (l *Ledger) committed(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID, from driver.Instance, err error) {
 	var durable bool
-	err = readCommitted(ctx, l.db, func(tx *sqlx.Tx) (err error) {
-		found, from, durable, err = l.find(ctx, tx, l.statement(committed, array(ids)))
-		return err
+	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
+		return l.alone(ctx, conn, func() (err error) {
+			found, from, durable, err = l.find(ctx, conn, l.statement(committed, array(ids)))
+			return err
+		})
 	})
 	if err == nil && len(found) > 0 && !durable {
 		err = l.makeDurable(ctx)
@@ -94,21 +100,23 @@ func (l *Ledger) committed(ctx context.Context, ids []uuid.UUID) (found []uuid.U
 }
 
 func (l *Ledger) recent(ctx context.Context, ids []uuid.UUID, age time.Duration) (found []uuid.UUID, from driver.Instance, err error) {
-	err = readCommitted(ctx, l.db, func(tx *sqlx.Tx) (err error) {
-		found, from, _, err = l.find(ctx, tx, l.timed(recent, ids, fmt.Sprint(age.Microseconds()), 0))
-		return err
+	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
+		return l.alone(ctx, conn, func() (err error) {
+			found, from, _, err = l.find(ctx, conn, l.timed(recent, ids, fmt.Sprint(age.Microseconds()), 0))
+			return err
+		})
 	})
 	return found, from, err
 }
 
 // find runs one of the statements that look IDs up.
-func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, statement string) (found []uuid.UUID, from driver.Instance, durable bool, err error) {
+func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement string) (found []uuid.UUID, from driver.Instance, durable bool, err error) {
 	var rows []struct {
 		ID     uuid.NullUUID
 		Logged bool
 		instance
 	}
-	if err := tx.SelectContext(ctx, &rows, statement); err != nil {
+	if err := sqlx.SelectContext(ctx, q, &rows, statement); err != nil {
 		return nil, "", false, err
 	}
 	if len(rows) == 0 {
@@ -122,9 +130,91 @@ func (l *Ledger) find(ctx context.Context, tx *sqlx.Tx, statement string) (found
 	return found, l.start.name(rows[0].instance), rows[0].Logged, nil
 }
 
-func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
-	return readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, l.statement(forget, array(ids)))
+// forget deletes what it can lock at once. Which rows are left, it asks only if it has deleted
+// fewer than it was given.
+func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
+	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
+		var gone int
+		err := l.alone(ctx, conn, func() (err error) {
+			gone, err = tables.Changed(conn.ExecContext(ctx, l.statement(forget, array(ids))))
+			return err
+		})
+		if err != nil || gone == len(ids) {
+			return err
+		}
+		return l.alone(ctx, conn, func() error {
+			return conn.SelectContext(ctx, &left, l.statement(present, array(ids)))
+		})
+	})
+	return left, err
+}
+
+// alone runs one statement at READ COMMITTED, as a transaction of its own. The server ends it
+// with the statement, so a client that vanishes leaves no lock behind; in a transaction it would,
+// for wait_timeout, eight hours by default. (Where the DSN has turned autocommit off, it does.)
+// After an error the connection must not be used again, unless a wait has ended it.
+func (l *Ledger) alone(ctx context.Context, conn *sqlx.Conn, run func() error) error {
+	for again := deadlocks; ; again-- {
+		if err := l.end(ctx, conn); err != nil {
+			return err
+		}
+		// This is for the next transaction only.
+		if _, err := conn.ExecContext(ctx, `SET TRANSACTION ISOLATION LEVEL READ COMMITTED`); err != nil {
+			return fmt.Errorf("set the isolation level: %w", err)
+		}
+		err := run()
+		if mysqlserver.Number(err) == deadlock && again > 0 {
+			continue
+		}
+		if ended := l.end(ctx, conn); err == nil {
+			err = ended
+		}
+		return err
+	}
+}
+
+// end ends the transaction that a statement has begun on a connection without autocommit.
+func (l *Ledger) end(ctx context.Context, conn *sqlx.Conn) error {
+	if !l.commit {
+		return nil
+	}
+	if _, err := conn.ExecContext(ctx, `COMMIT`); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// idleLimit is for how many seconds a transaction that keeps locks may say nothing before the
+// server ends it, with its connection. It must be longer than driver.UnparkPatience.
+const idleLimit = 60
+
+// limitIdle has the server end the connection after so many seconds without a statement, and
+// returns the limit that it had.
+func limitIdle(ctx context.Context, conn *sqlx.Conn, seconds int64) (usual int64, err error) {
+	if err := conn.GetContext(ctx, &usual, `SELECT @@SESSION.wait_timeout`); err != nil {
+		return 0, fmt.Errorf("read wait_timeout: %w", err)
+	}
+	return usual, setWaitTimeout(ctx, conn, seconds)
+}
+
+func setWaitTimeout(ctx context.Context, conn *sqlx.Conn, seconds int64) error {
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf(`SET SESSION wait_timeout = %d`, seconds)); err != nil {
+		return fmt.Errorf("set wait_timeout: %w", err)
+	}
+	return nil
+}
+
+// keepingLocks is readCommitted for what keeps locks from one statement to the next: a client
+// that vanishes in between leaves them for idleLimit.
+func keepingLocks(ctx context.Context, db *sqlx.DB, fn func(tx *sqlx.Tx) error) error {
+	return tables.OnConnection(ctx, db, func(conn *sqlx.Conn) error {
+		usual, err := limitIdle(ctx, conn, idleLimit)
+		if err == nil {
+			err = readCommitted(ctx, conn, fn)
+		}
+		if err == nil {
+			err = setWaitTimeout(ctx, conn, usual)
+		}
 		return err
 	})
 }

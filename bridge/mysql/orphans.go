@@ -82,7 +82,7 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 }
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
-	return readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+	return keepingLocks(ctx, l.db, func(tx *sqlx.Tx) error {
 		if err := l.expectOwn(ctx, bridge.SQL(tx)); err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 
 // sweep locks what it deletes first, FOR UPDATE SKIP LOCKED.
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (swept []uuid.UUID, err error) {
-	err = readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+	err = keepingLocks(ctx, l.db, func(tx *sqlx.Tx) error {
 		swept = nil
 		err := tx.SelectContext(ctx, &swept, l.timed(lockOld, ids, before.Format(timeText), 0))
 		if err != nil || len(swept) == 0 {

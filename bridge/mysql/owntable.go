@@ -37,7 +37,7 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	if err != nil {
 		return nil, fmt.Errorf("open own table: %w", err)
 	}
-	l := &Ledger{db: proof.db, column: c, flush: proof.flush, start: proof.start}
+	l := &Ledger{db: proof.db, commit: proof.commit, column: c, flush: proof.flush, start: proof.start}
 	l.Ledger = tables.With(&proof.Ledger, l.verbs())
 	return &OwnLedger{OwnLedger: tables.NewOwnLedger(&l.Ledger, c.table, c.name, proof, tables.OwnVerbs{
 		Rows: func(ids []uuid.UUID) (string, []any) { return l.statement(rows, array(ids)), nil },

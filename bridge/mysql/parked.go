@@ -3,8 +3,11 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
@@ -22,9 +25,6 @@ const (
 	parkedByKey = `bridge_parked p FORCE INDEX (PRIMARY)`
 
 	loadParked = `SELECT p.id, p.message FROM ` + ids + ` STRAIGHT_JOIN ` + parkedByKey + ` ON p.id = ids.id`
-
-	// An UPDATE that skips what is locked there is not: so lock first.
-	lockFree = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id FOR UPDATE SKIP LOCKED`
 
 	touch = `UPDATE ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id SET l.recorded_at = UTC_TIMESTAMP(6)`
 
@@ -72,36 +72,69 @@ func (l *Ledger) countParked(ctx context.Context, limit int) (n int, err error) 
 // committed before it, and a locking one locks no gaps.
 type shelf struct {
 	*sqlx.Tx
+	conn   *sqlx.Conn
+	usual  int64 // the connection's wait_timeout
 	ledger *Ledger
 }
 
-// openShelf begins what takes rows FOR UPDATE SKIP LOCKED, the oldest IDs first.
+// openShelf begins what takes rows FOR UPDATE SKIP LOCKED, the oldest IDs first. The server
+// ends it when it has heard nothing for idleLimit, as of a client that has vanished.
 func (l *Ledger) openShelf(ctx context.Context) (tables.Shelf, error) {
-	tx, err := l.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	conn, err := l.db.Connx(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return shelf{tx, l}, nil
+	usual, err := limitIdle(ctx, conn, idleLimit)
+	var tx *sqlx.Tx
+	if err == nil {
+		tx, err = conn.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	}
+	if err != nil {
+		discard(conn)
+		return nil, err
+	}
+	return &shelf{tx, conn, usual, l}, nil
 }
 
-func (s shelf) Take(ctx context.Context, after uuid.UUID, limit int) (taken []tables.Size, err error) {
+// Rollback ends the shelf, also after a Commit.
+func (s *shelf) Rollback() error {
+	err := s.Tx.Rollback()
+	ctx, cancel := context.WithTimeout(context.Background(), restoreLimit)
+	defer cancel()
+	if err != nil && !errors.Is(err, sql.ErrTxDone) || setWaitTimeout(ctx, s.conn, s.usual) != nil {
+		discard(s.conn)
+		return err
+	}
+	return s.conn.Close()
+}
+
+// restoreLimit bounds how long it may take to give a connection its setting back.
+const restoreLimit = 5 * time.Second
+
+// discard closes a connection for good.
+func discard(conn *sqlx.Conn) {
+	_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+	_ = conn.Close()
+}
+
+func (s *shelf) Take(ctx context.Context, after uuid.UUID, limit int) (taken []tables.Size, err error) {
 	err = s.SelectContext(ctx, &taken, fmt.Sprintf(takeParked, digits(after), limit))
 	return taken, err
 }
 
 // Recorded reads a snapshot that is younger than the locks of the taken rows: with
 // these their rows in the ledger were committed.
-func (s shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+func (s *shelf) Recorded(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	found, _, _, err := s.ledger.find(ctx, s.Tx, s.ledger.statement(committed, array(ids)))
 	return found, err
 }
 
-func (s shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []driver.Parked, err error) {
+func (s *shelf) Load(ctx context.Context, ids []uuid.UUID) (messages []driver.Parked, err error) {
 	err = s.SelectContext(ctx, &messages, s.ledger.statement(loadParked, array(ids)))
 	return messages, err
 }
 
-func (s shelf) Touch(ctx context.Context, ids []uuid.UUID) (free []uuid.UUID, err error) {
+func (s *shelf) Touch(ctx context.Context, ids []uuid.UUID) (free []uuid.UUID, err error) {
 	err = s.SelectContext(ctx, &free, s.ledger.statement(lockFree, array(ids)))
 	if err != nil || len(free) == 0 {
 		return nil, err
@@ -110,6 +143,6 @@ func (s shelf) Touch(ctx context.Context, ids []uuid.UUID) (free []uuid.UUID, er
 	return free, err
 }
 
-func (s shelf) Remove(ctx context.Context, ids []uuid.UUID) (int, error) {
+func (s *shelf) Remove(ctx context.Context, ids []uuid.UUID) (int, error) {
 	return tables.Changed(s.ExecContext(ctx, s.ledger.statement(removeParked, array(ids))))
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// settle reads the row with a shared lock, which waits for whoever has inserted it.
+// settle reads the row with a shared lock, which waits for whoever has inserted it, and which
+// the server frees at the statement's end.
 // innodb_lock_wait_timeout bounds the wait: it is in whole seconds, so wait is
 // rounded up; for a deadline of ctx it is rounded down, though to a second at least. A shorter
 // max_statement_time or max_execution_time of the session bounds it too.
@@ -55,9 +56,9 @@ func (l *Ledger) settleLocked(ctx context.Context, conn *sqlx.Conn, id uuid.UUID
 		ReadOnly string `db:"read_only"`
 		instance
 	}
-	err = readCommitted(ctx, conn, func(tx *sqlx.Tx) error {
+	err = l.alone(ctx, conn, func() error {
 		rows = nil
-		return tx.SelectContext(ctx, &rows, l.statement(settle, digits(id)))
+		return conn.SelectContext(ctx, &rows, l.statement(settle, digits(id)))
 	})
 	switch {
 	case waitEnded(err):

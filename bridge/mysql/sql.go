@@ -56,7 +56,13 @@ WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 	settle = `SELECT l.%[4]s AS id, ` + logged + `, ` + readOnly + `, ` + server + ` FROM ` + started + ` STRAIGHT_JOIN bridge_identity i
 LEFT JOIN %[3]s ON l.%[4]s = UNHEX('%[1]s') WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') LOCK IN SHARE MODE`
 
-	forget = `DELETE l FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id`
+	// lockFree locks those of the rows that nobody else has locked.
+	lockFree = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id FOR UPDATE SKIP LOCKED`
+
+	forget = `DELETE l FROM (` + lockFree + `) free STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = free.id`
+
+	// The rows that are there, for whoever must not take a locked one for one that is gone.
+	present = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id`
 
 	// Whether the identity is right, and how many rows are found.
 	rows = `SELECT COUNT(i.one), COUNT(l.%[4]s) FROM bridge_identity i STRAIGHT_JOIN ` + ids + `

@@ -2,6 +2,7 @@ package pgxbridge
 
 import (
 	"context"
+	"database/sql"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -11,10 +12,10 @@ import (
 
 // Open is postgres.Open on a pool of pgx. Record and Park run natively in the caller's
 // transaction, through Tx. The verifier's own statements use the same pool through pgx's
-// stdlib. A verifier needs verifier.Options.Connections; pgxpool's default is 4
-// (pool_max_conns). The pool stays the caller's; close the ledger's DB() before it.
+// stdlib. A verifier needs verifier.Options.Connections, and verifier.New refuses a smaller pool;
+// pgxpool's default is 4 (pool_max_conns). The pool stays the caller's; close the ledger's DB() before it.
 func Open(ctx context.Context, pool *pgxpool.Pool) (*postgres.Ledger, error) {
-	db := stdlib.OpenDBFromPool(pool)
+	db := open(pool)
 	ledger, err := postgres.Open(ctx, db)
 	if err != nil {
 		_ = db.Close()
@@ -26,11 +27,18 @@ func Open(ctx context.Context, pool *pgxpool.Pool) (*postgres.Ledger, error) {
 // OpenInbox is postgres.OpenInbox on a pool of pgx. The pool stays the caller's; close the
 // inbox's DB() before it. Except for HandleTx, pass DB() to a guard's methods.
 func OpenInbox(ctx context.Context, pool *pgxpool.Pool) (*postgres.Inbox, error) {
-	db := stdlib.OpenDBFromPool(pool)
+	db := open(pool)
 	inbox, err := postgres.OpenInbox(ctx, db)
 	if err != nil {
 		_ = db.Close()
 		return nil, err
 	}
 	return inbox, nil
+}
+
+// open tells database/sql how many connections the pool allows, so that DB().Stats() says so.
+func open(pool *pgxpool.Pool) *sql.DB {
+	db := stdlib.OpenDBFromPool(pool)
+	db.SetMaxOpenConns(int(pool.Config().MaxConns))
+	return db
 }

@@ -33,6 +33,11 @@
 // whole.) Leave the role's default_transaction_isolation at its default. With serializable the
 // lookup is correct too, but it and the senders may get serialization failures.
 //
+// Forget deletes its rows with one statement under a lock_timeout of 100 ms. If that meets a
+// locked row, it deletes them one by one, and skips each that is locked. It needs no further
+// right. Each statement commits by itself. A settle, or an Unpark, of a client whose host has
+// vanished is ended by idle_in_transaction_session_timeout, after 10 s or a minute.
+//
 // ALTER TABLE and VACUUM FULL lock the whole table, and statements wait for such locks before
 // our time-outs apply. During such work all methods wait until their context ends. The proof of a
 // verifier that starts beside it gives way after 3 s, so that the work and the senders go on.

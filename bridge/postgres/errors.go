@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // The SQLSTATEs that mean something to us.
@@ -18,6 +19,7 @@ const (
 	readOnly          = "25006"
 	missingRight      = "42501"
 	outOfMemory       = "53200" // of the lock table
+	tooManySessions   = "53300" // of the server, the database or the role
 	lockNotAvailable  = "55P03" // lock_timeout
 	queryCanceled     = "57014" // statement_timeout, if it was not us
 )
@@ -65,6 +67,8 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", bridge.ErrReadOnly, err)
 	case missingRight:
 		return fmt.Errorf("%w: bridgectl doctor names the rights that a verifier lacks; 'Rights' in the comment of package postgres lists all", err)
+	case tooManySessions:
+		return fmt.Errorf("%w: %w", driver.ErrNoConnection, err)
 	case outOfMemory:
 		return fmt.Errorf("%w: raise max_locks_per_transaction, or send fewer messages in one transaction", err)
 	}

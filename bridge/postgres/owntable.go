@@ -176,7 +176,7 @@ func (p proofLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) 
 	return p.OwnLedger.Record(ctx, tx, ids)
 }
 
-func (p proofLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
+func (p proofLedger) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	return p.ledger.Forget(ctx, ids)
 }
 

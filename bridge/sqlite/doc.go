@@ -46,8 +46,9 @@
 //     IDs. There is no fairness: SQLite asks for the lock again after 1 to 25 ms. If others
 //     write without a pause, a Settle may say 'still open' several times.
 //   - The pool needs at least two connections.
-//   - Give every connection a busy_timeout; without one, Record and Forget return
-//     SQLITE_BUSY as soon as somebody else writes.
+//   - Give every connection a busy_timeout; without one, Record returns SQLITE_BUSY as soon as
+//     somebody else writes. (Forget waits for other writers for half a second, then leaves all
+//     rows. Settle has its own time.)
 //   - If a transaction first reads and then sends, begin it with _txlock=immediate. Otherwise
 //     SQLite does not let it write if another one has committed in between.
 //   - A copy of the file has the same identity. Before a copy gets a verifier of its own,

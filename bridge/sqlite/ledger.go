@@ -147,10 +147,25 @@ func instanceOf(path string) (driver.Instance, error) {
 	return driver.Instance("the file " + path + number(file)), nil
 }
 
-// forget waits for other writers as long as the connection's busy_timeout allows.
-func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
-	_, err := l.db.ExecContext(ctx, forget, array(ids))
-	return err
+// forgetWait is how long forget waits for other writers, in milliseconds.
+const forgetWait = 500
+
+// forget leaves all rows if another writer keeps it waiting for too long.
+func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
+	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
+		usual, err := waitFor(ctx, conn, forgetWait)
+		if err != nil {
+			return err
+		}
+		if _, err = conn.ExecContext(ctx, forget, array(ids)); isBusy(err) {
+			left, err = ids, nil
+		}
+		if err != nil {
+			return err
+		}
+		return setBusyTimeout(ctx, conn, usual)
+	})
+	return left, err
 }
 
 // check tells whether the file can be written: a read-only one refuses it, whoever is

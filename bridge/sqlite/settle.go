@@ -37,13 +37,10 @@ func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, _
 
 // settleOn leaves the connection as it was, unless it returns an error.
 func (l *Ledger) settleOn(ctx context.Context, conn *sqlx.Conn, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
-	var usual int64
-	if err := conn.GetContext(ctx, &usual, `PRAGMA busy_timeout`); err != nil {
-		return driver.StillOpen, "", fmt.Errorf("read busy_timeout: %w", err)
-	}
 	wait = time.Duration(tables.Wait(ctx, wait, time.Millisecond)) * time.Millisecond
 	deadline := time.Now().Add(wait)
-	if err := setBusyTimeout(ctx, conn, max(1, min(wait, slice).Milliseconds())); err != nil {
+	usual, err := waitFor(ctx, conn, max(1, min(wait, slice).Milliseconds()))
+	if err != nil {
 		return driver.StillOpen, "", err
 	}
 	outcome, from, err := l.settleLocked(ctx, conn, id, deadline)
@@ -90,6 +87,14 @@ func (l *Ledger) settleAlone(ctx context.Context, conn *sqlx.Conn, id uuid.UUID)
 	default:
 		return driver.Committed, from, nil
 	}
+}
+
+// waitFor sets the connection's busy_timeout, and returns the one that it had.
+func waitFor(ctx context.Context, conn *sqlx.Conn, milliseconds int64) (usual int64, err error) {
+	if err := conn.GetContext(ctx, &usual, `PRAGMA busy_timeout`); err != nil {
+		return 0, fmt.Errorf("read busy_timeout: %w", err)
+	}
+	return usual, setBusyTimeout(ctx, conn, milliseconds)
 }
 
 func setBusyTimeout(ctx context.Context, conn *sqlx.Conn, milliseconds int64) error {

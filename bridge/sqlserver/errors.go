@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
 )
 
@@ -21,6 +22,14 @@ func (*Inbox) Transient(err error) bool {
 	return false
 }
 
+// The numbers of a server that opens no further connection: SQL Server's 'user connections', and
+// Azure SQL Database's limits ('Database Engine events and errors').
+const (
+	tooManySessions = 17809
+	noResource      = 10928
+	noResourceNow   = 10929
+)
+
 // classify adds to the driver's error the answer to what it means for the bridge.
 // needed are the rights without which the statement is denied.
 func classify(err error, needed string) error {
@@ -31,6 +40,8 @@ func classify(err error, needed string) error {
 		return fmt.Errorf("%w: call migrate.Ledger or migrate.Inbox, and see that the login's default schema is the same everywhere: %w", bridge.ErrNoSchema, err)
 	case mssql.ReadOnlyReplica:
 		return fmt.Errorf("%w: %w", bridge.ErrNotPrimary, err)
+	case tooManySessions, noResource, noResourceNow:
+		return fmt.Errorf("%w: %w", driver.ErrNoConnection, err)
 	case mssql.Denied, mssql.ColumnDenied:
 		return fmt.Errorf("the login lacks a right, needed here: GRANT %s: %w", needed, err)
 	}

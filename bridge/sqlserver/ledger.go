@@ -41,9 +41,24 @@ LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON 
 	AND l.recorded_at BETWEEN DATEADD(millisecond, -@p4, sysutcdatetime()) AND sysutcdatetime()) ON 1 = 1
 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan)
 
-	forget = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH (ROWLOCK, FORCESEEK) ON l.id = asked.id` + keepPlan)
+	// forget passes over locked rows. READPAST does not pass over a page that is locked, and
+	// nobody has written whether it passes over a row that optimized locking protects by its
+	// transaction's ID: there the time-out ends it.
+	forget    = forIDs(forgetWithin(1000))
+	forgetNow = forIDs(forgetWithin(0))
+
+	// A row that is locked must not be taken for one that is gone.
+	stays = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 0;
+` + presentRows)
 )
+
+func forgetWithin(milliseconds int) string {
+	return fmt.Sprintf(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT %d;
+DELETE l OUTPUT deleted.id
+FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) ON l.id = asked.id`, milliseconds) + keepPlan
+}
 
 // A Ledger is the ledger in one SQL Server database. It implements driver.Ledger.
 //
@@ -174,10 +189,70 @@ func (l *Ledger) recent(ctx context.Context, ids []uuid.UUID, age time.Duration)
 	return found, from, err
 }
 
-func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) error {
-	text, packed, used := forget.fill(ids)
-	return mssql.Try(ctx, func(ctx context.Context) error {
-		_, err := l.db.ExecContext(ctx, text, packed, used)
+func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
+	gone, err := l.deleteFree(ctx, forget, ids)
+	locked := mssql.Number(err) == mssql.LockTimeout
+	if err != nil && !locked {
+		return nil, err
+	}
+	was := make(map[uuid.UUID]bool, len(gone))
+	for _, id := range gone {
+		was[id] = true
+	}
+	for _, id := range ids { // as a rule all are gone, and this asks nothing
+		if was[id] {
+			continue
+		}
+		was[id] = true
+		there, err := l.forgetAlone(ctx, id, locked)
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			left = append(left, id)
+		}
+	}
+	return left, nil
+}
+
+// forgetAlone tells whether the row of an ID is locked. If the DELETE of many has failed
+// because one of them was, it deletes the row.
+func (l *Ledger) forgetAlone(ctx context.Context, id uuid.UUID, again bool) (left bool, err error) {
+	ids := []uuid.UUID{id}
+	if again {
+		gone, err := l.deleteFree(ctx, forgetNow, ids)
+		if err != nil || len(gone) > 0 {
+			return timedOut(err)
+		}
+	}
+	var found []uuid.UUID
+	err = mssql.Try(ctx, func(ctx context.Context) (err error) {
+		found, _, err = l.find(ctx, l.db, stays, ids)
 		return err
 	})
+	if err != nil {
+		return timedOut(err)
+	}
+	return len(found) > 0, nil
+}
+
+// timedOut tells whether err is a lock time-out, and returns any other.
+func timedOut(err error) (bool, error) {
+	if mssql.Number(err) == mssql.LockTimeout {
+		return true, nil
+	}
+	return false, err
+}
+
+func (l *Ledger) deleteFree(ctx context.Context, delete statement, ids []uuid.UUID) ([]uuid.UUID, error) {
+	text, packed, used := delete.fill(ids)
+	var rows [][]byte
+	err := mssql.Try(ctx, func(ctx context.Context) error {
+		rows = nil
+		return l.db.SelectContext(ctx, &rows, text, packed, used)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return readIDs(rows)
 }

@@ -25,6 +25,11 @@ SET LOCK_TIMEOUT 1000;
 SELECT count(*) FROM (SELECT TOP (@p1) id FROM bridge_parked WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)) AS counted`
 )
 
+// presentRows waits for whoever has one of the rows locked.
+const presentRows = `SELECT CAST(l.id AS binary(16)) AS id FROM bridge_identity i
+LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON l.id = asked.id) ON 1 = 1
+WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`
+
 var (
 	park = packing.Unpack(`SET NOCOUNT OFF;
 INSERT INTO bridge_parked (id, message)
@@ -33,9 +38,7 @@ SELECT CAST(@p1 AS uniqueidentifier), bytes(@p2) FROM bridge_identity WHERE [ide
 	// A row that is locked must not be taken for one that is gone.
 	present = forIDs(`SET LOCK_TIMEOUT 1000;
 SET XACT_ABORT OFF;
-SELECT CAST(l.id AS binary(16)) AS id FROM bridge_identity i
-LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON l.id = asked.id) ON 1 = 1
-WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`)
+` + presentRows)
 
 	loadParked = forIDs(`SELECT CAST(p.id AS binary(16)) AS id, p.message
 FROM $asked INNER LOOP JOIN bridge_parked p WITH (FORCESEEK) ON p.id = asked.id`)

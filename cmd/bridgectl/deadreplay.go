@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -129,7 +130,11 @@ func (r *replayer) act(ctx context.Context, p *peek, batch []*deadMessage) error
 	if err != nil {
 		return err
 	}
-	return ledger.Forget(ctx, forget)
+	left, err := ledger.Forget(ctx, forget)
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("the messages are replayed, but %d of their rows are locked by another transaction and stay; the sweep removes them; the first is %s", len(left), left[0])
+	}
+	return err
 }
 
 // failureWords say why a target has not taken a message.

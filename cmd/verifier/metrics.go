@@ -119,23 +119,25 @@ func seconds(from, to time.Time) float64 { return max(0, to.Sub(from).Seconds())
 type present struct{ worker *worker }
 
 var (
-	messagesDesc = desc("twoqueue_messages_total", "Messages that the verifier has done with, by verdict; set_aside: none yet, moved to the waiting queue.", "verdict")
-	unparkedDesc = desc("twoqueue_unparked_total", "Messages that were parked in the database, and have been staged.")
-	sweptDesc    = desc("twoqueue_swept_total", "Orphan rows removed from the ledger.")
-	sessionsDesc = desc("twoqueue_sessions_total", "Sessions started, each with a proof that has passed.")
-	runningDesc  = desc("twoqueue_session_running", "1 if there is a session, else 0. A session notices that the database is away when it has something to judge.")
-	usableDesc   = desc("twoqueue_database_usable", "1 if the ledger's database was usable when it was asked the last time, else 0.")
-	blockedDesc  = desc("twoqueue_broker_blocked", "1 while nothing can be published: the broker has a memory or disk alarm, or allows no connection; else 0.")
-	heldDesc     = desc("twoqueue_messages_held", "Messages taken from the queues and not done.")
-	waitingDesc  = desc("twoqueue_messages_waiting", "Messages held that wait for an open transaction: the size of the waiting room.")
-	oldestDesc   = desc("twoqueue_oldest_waiting_age_seconds", "How long ago that message was staged which has waited for an open transaction the longest, of those that this verifier holds; 0 if none waits.")
-	strandedDesc = desc("twoqueue_messages_stranded", "Deliveries held with a message that is larger than the broker takes by now: max_message_size was lowered.")
-	withheldDesc = desc("twoqueue_messages_withheld", "Messages held that look rolled back, and wait for evidence that the senders commit on this database server.")
-	evidenceDesc = desc("twoqueue_withheld_seconds", "For how long messages have been withheld for want of evidence; 0 if none is.")
-	settlingDesc = desc("twoqueue_settles_in_flight", "Lookups that wait in the database for the end of a transaction.")
-	targetsDesc  = desc("twoqueue_targets_held", "Targets that take nothing at present, by reason: full (nack), unroutable (missing), stuck (no confirms).", "reason")
-	keysDesc     = desc("twoqueue_keys_held", "Order keys of which messages wait for an earlier one.")
-	targetedDesc = desc("twoqueue_target_messages_held", "Messages that wait for such a target, by its reason.", "reason")
+	messagesDesc  = desc("twoqueue_messages_total", "Messages that the verifier has done with, by verdict; set_aside: none yet, moved to the waiting queue.", "verdict")
+	unparkedDesc  = desc("twoqueue_unparked_total", "Messages that were parked in the database, and have been staged.")
+	sweptDesc     = desc("twoqueue_swept_total", "Orphan rows removed from the ledger.")
+	undeletedDesc = desc("twoqueue_rows_undeleted", "Ledger rows of delivered messages that could not be deleted yet: locked, or the database refuses.")
+	abandonedDesc = desc("twoqueue_rows_abandoned_total", "Ledger rows of delivered messages that could not be deleted, and are left to the sweep.")
+	sessionsDesc  = desc("twoqueue_sessions_total", "Sessions started, each with a proof that has passed.")
+	runningDesc   = desc("twoqueue_session_running", "1 if there is a session, else 0. A session notices that the database is away when it has something to judge.")
+	usableDesc    = desc("twoqueue_database_usable", "1 if the ledger's database was usable when it was asked the last time, else 0.")
+	blockedDesc   = desc("twoqueue_broker_blocked", "1 while nothing can be published: the broker has a memory or disk alarm, or allows no connection; else 0.")
+	heldDesc      = desc("twoqueue_messages_held", "Messages taken from the queues and not done.")
+	waitingDesc   = desc("twoqueue_messages_waiting", "Messages held that wait for an open transaction: the size of the waiting room.")
+	oldestDesc    = desc("twoqueue_oldest_waiting_age_seconds", "How long ago that message was staged which has waited for an open transaction the longest, of those that this verifier holds; 0 if none waits.")
+	strandedDesc  = desc("twoqueue_messages_stranded", "Deliveries held with a message that is larger than the broker takes by now: max_message_size was lowered.")
+	settlingDesc  = desc("twoqueue_settles_in_flight", "Lookups that wait in the database for the end of a transaction.")
+	targetsDesc   = desc("twoqueue_targets_held", "Targets that take nothing at present, by reason: full (nack), unroutable (missing), stuck (no confirms).", "reason")
+	keysDesc      = desc("twoqueue_keys_held", "Order keys of which messages wait for an earlier one.")
+	targetedDesc  = desc("twoqueue_target_messages_held", "Messages that wait for such a target, by its reason.", "reason")
+	withheldDesc  = desc("twoqueue_messages_withheld", "Messages held that look rolled back, and wait for evidence that the senders commit on this database server.")
+	evidenceDesc  = desc("twoqueue_withheld_seconds", "For how long messages have been withheld for want of evidence; 0 if none is.")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -146,7 +148,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var holdReasons = []verifier.HoldReason{verifier.Full, verifier.Missing, verifier.Stuck}
 
 func (present) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{messagesDesc, unparkedDesc, sweptDesc, sessionsDesc, runningDesc, usableDesc, blockedDesc, heldDesc,
+	for _, d := range []*prometheus.Desc{messagesDesc, unparkedDesc, sweptDesc, undeletedDesc, abandonedDesc, sessionsDesc, runningDesc, usableDesc, blockedDesc, heldDesc,
 		waitingDesc, oldestDesc, withheldDesc, evidenceDesc, strandedDesc, settlingDesc, targetsDesc, targetedDesc, keysDesc} {
 		descs <- d
 	}
@@ -173,6 +175,8 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	}
 	send(unparkedDesc, prometheus.CounterValue, float64(stats.Unparked))
 	send(sweptDesc, prometheus.CounterValue, float64(stats.Swept))
+	send(undeletedDesc, prometheus.GaugeValue, float64(state.Undeleted))
+	send(abandonedDesc, prometheus.CounterValue, float64(stats.Abandoned))
 	send(sessionsDesc, prometheus.CounterValue, float64(stats.Sessions))
 	send(runningDesc, prometheus.GaugeValue, one(!state.Session.IsZero()))
 	asked, unusable := p.worker.lastCheck()

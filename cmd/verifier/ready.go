@@ -38,6 +38,9 @@ func (w *worker) ready(ctx context.Context) error {
 	if !state.WithheldSince.IsZero() && time.Since(state.WithheldSince) > withheldPatience {
 		missing = append(missing, errors.New("evidence: messages look rolled back, and nothing shows that the senders commit on this database server: is it a copy, or an old primary? They wait"))
 	}
+	if state.DeleteErr != nil {
+		missing = append(missing, errors.New("database: refuses to delete the rows of delivered messages; see the log"))
+	}
 	if state.Session.IsZero() {
 		text := "session: none yet; the proof has not passed"
 		if state.Err != nil {

@@ -67,4 +67,4 @@ func (c credulous) Settle(context.Context, uuid.UUID, time.Duration) (driver.Out
 	return driver.Committed, c.server, nil
 }
 
-func (credulous) Forget(context.Context, []uuid.UUID) error { return nil }
+func (credulous) Forget(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, nil }

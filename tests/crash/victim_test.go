@@ -230,14 +230,14 @@ func (l *stoppingLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Dur
 	return outcome, from, err
 }
 
-func (l *stoppingLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
+func (l *stoppingLedger) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	l.victim.stop(forgets, ids...)
 	if id, ok := l.victim.Stops[neglected]; ok && slices.Contains(ids, id) {
 		ids = slices.DeleteFunc(slices.Clone(ids), func(other uuid.UUID) bool { return other == id })
 	}
-	err := l.Ledger.Forget(ctx, ids)
+	left, err := l.Ledger.Forget(ctx, ids)
 	l.victim.stop(forgot, ids...)
-	return err
+	return left, err
 }
 
 func (l *stoppingLedger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(context.Context, []driver.Parked) error) (int, error) {

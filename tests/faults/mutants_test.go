@@ -71,7 +71,7 @@ var mutants = []mutant{
 // committed sends messages on`},
 			{"verifier/pipeline.go", `		s.forwarder.publish(m.toTarget())
 `, `		if mutant("delete before confirm") {
-			_ = s.ledger.Forget(context.Background(), alone(m.staged.ID))
+			_, _ = s.ledger.Forget(context.Background(), alone(m.staged.ID))
 		}
 		s.forwarder.publish(m.toTarget())
 `},
@@ -542,6 +542,18 @@ var mutants = []mutant{
 		edits: []edit{{"verifier/options.go", `if own || t.DirectReply() {`, `if own || t.DirectReply() && !mutant("a direct reply-to is a target") {`}},
 	},
 	// Rule 12.
+	{
+		name: "a row that is left ends the session",
+		pkg:  "verifier",
+		test: "TestALockedRowHoldsUpNobody/postgres",
+		says: `not in time|stats`,
+		edits: []edit{{"verifier/forget.go", `		s.forgetter.delete(ctx, idsOf(batch))
+`, `		s.forgetter.delete(ctx, idsOf(batch))
+		if s.forgetter.count() > 0 && mutant("a row that is left ends the session") {
+			return errLocked
+		}
+`}},
+	},
 	{
 		name: "a side job ends the session",
 		pkg:  "verifier",

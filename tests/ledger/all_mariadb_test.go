@@ -13,7 +13,6 @@ func TestMariaDB(t *testing.T) {
 	t.Run("suite", testMariaDBSuite)
 	t.Run("suite of an own table", testMariaDBOwnTableSuite)
 	t.Run("suite of an own table with a UUID column", testMariaDBUUIDColumnSuite)
-	t.Run("a forget survives a deadlock", testMariaDBForgetSurvivesADeadlock)
 	t.Run("many claims of one key give it once", testMariaDBManyClaimsOfOneKeyGiveItOnce)
 	t.Run("the session is left as it was", testMariaDBLeavesTheSessionAsItWas)
 

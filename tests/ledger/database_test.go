@@ -110,7 +110,7 @@ func use(t *testing.T, ledger driver.Ledger) {
 	expectOutcome(t, ledger, id, driver.RolledBack)
 	must(t, recorded(t, ledger, id).Commit())
 	expectOutcome(t, ledger, id, driver.Committed)
-	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
+	forget(t, ledger, id)
 }
 
 func execute(t *testing.T, db *sql.DB, statement string) {
@@ -147,4 +147,14 @@ func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 func prove(t *testing.T, ledger driver.Ledger) error {
 	_, err := driver.Prove(t.Context(), ledger)
 	return err
+}
+
+// forget fails unless the ledger has left no row of these IDs.
+func forget(t *testing.T, ledger driver.Ledger, ids ...uuid.UUID) {
+	t.Helper()
+	left, err := ledger.Forget(t.Context(), ids)
+	must(t, err)
+	if len(left) > 0 {
+		t.Errorf("a forget leaves %v", left)
+	}
 }

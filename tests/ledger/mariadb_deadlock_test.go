@@ -3,52 +3,16 @@ package ledger_test
 import (
 	"database/sql"
 	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	driver "github.com/go-sql-driver/mysql"
-	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/mysql"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
-
-// Of two that wait for each other the server ends one; a forget begins again.
-func testMariaDBForgetSurvivesADeadlock(t *testing.T) {
-	_, db := mariaDB(t)
-	ledger, err := mysql.Open(t.Context(), db)
-	must(t, err)
-	ids := []uuid.UUID{newID(), newID()}
-	must(t, recorded(t, ledger, ids...).Commit())
-
-	// The server ends the one that has changed less.
-	execute(t, db, "CREATE TABLE ballast (n INT PRIMARY KEY) ENGINE = InnoDB")
-	other := begin(t, db)
-	for n := range 100 {
-		_, err := other.ExecContext(t.Context(), "INSERT INTO ballast VALUES (?)", n)
-		must(t, err)
-	}
-	_, err = other.ExecContext(t.Context(), lockRow(ids[1]))
-	must(t, err)
-	forgotten := make(chan error, 1)
-	go func() { forgotten <- ledger.Forget(t.Context(), ids) }() // has the first, waits for the second
-	awaitMariaDBLock(t, db, 1)
-	_, err = other.ExecContext(t.Context(), lockRow(ids[0]))
-	must(t, err)
-	must(t, other.Rollback())
-	must(t, servertest.Next(t, "the forget's end", forgotten))
-	if found, _, err := ledger.Committed(t.Context(), ids); err != nil || len(found) > 0 {
-		t.Errorf("after the forget: %v, %v", found, err)
-	}
-}
-
-func lockRow(id uuid.UUID) string {
-	return "SELECT id FROM bridge_ledger WHERE id = UNHEX('" + strings.ReplaceAll(id.String(), "-", "") + "') FOR UPDATE"
-}
 
 // A transaction that has read sees the state of that moment, and MariaDB 11.8 ends one that
 // then meets a newer row (error 1020). A claim is not given in either case.

@@ -131,7 +131,7 @@ func (p plans) useLedger(t *testing.T) {
 	}
 	_, err = ledger.SweptBefore(t.Context())
 	must(t, err)
-	must(t, ledger.Forget(t.Context(), ids))
+	forget(t, ledger, ids...)
 }
 
 func (p plans) useInbox(t *testing.T) {

@@ -105,8 +105,8 @@ func TestPostgresGoesByKeyAmongDeadRows(t *testing.T) {
 		"look up one":     func() error { _, _, err := ledger.Committed(t.Context(), ids[:1]); return err },
 		"look up hundred": func() error { _, _, err := ledger.Committed(t.Context(), ids); return err },
 		"settle":          func() error { _, _, err := ledger.Settle(t.Context(), ids[0], time.Second); return err },
-		"forget one":      func() error { return ledger.Forget(t.Context(), ids[:1]) },
-		"forget hundred":  func() error { return ledger.Forget(t.Context(), ids) },
+		"forget one":      func() error { _, err := ledger.Forget(t.Context(), ids[:1]); return err },
+		"forget hundred":  func() error { _, err := ledger.Forget(t.Context(), ids); return err },
 	} {
 		if read := scanned(statement); read > others {
 			t.Errorf("%s has read %d rows", name, read)

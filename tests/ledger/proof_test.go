@@ -20,7 +20,7 @@ type broken struct {
 	driver.Ledger
 	committed func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error)
 	settle    func(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error)
-	forget    func(ctx context.Context, ids []uuid.UUID) error
+	forget    func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
 }
 
 func (b broken) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
@@ -37,7 +37,7 @@ func (b broken) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (d
 	return b.settle(ctx, id, wait)
 }
 
-func (b broken) Forget(ctx context.Context, ids []uuid.UUID) error {
+func (b broken) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	if b.forget == nil {
 		return b.Ledger.Forget(ctx, ids)
 	}
@@ -116,7 +116,7 @@ func TestABrokenLedgerFailsTheProof(t *testing.T) {
 				return found, from, err
 			}},
 		"forget forgets nothing": {
-			forget: func(context.Context, []uuid.UUID) error { return nil }},
+			forget: func(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, nil }},
 	}
 	for name, ledger := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestAProofThatCannotDeleteLeavesNoRow(t *testing.T) {
 	t.Parallel()
 	_, db := migrated(t)
 	good, noRight := openLedger(t, db), errors.New("no right to delete")
-	ledger := broken{Ledger: good, forget: func(context.Context, []uuid.UUID) error { return noRight }}
+	ledger := broken{Ledger: good, forget: func(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, noRight }}
 	if _, err := driver.Prove(t.Context(), ledger); !errors.Is(err, noRight) {
 		t.Errorf("the proof says %v, must say %v", err, noRight)
 	}

@@ -27,7 +27,7 @@ func TestTheVictimOfADeadlockTriesAgain(t *testing.T) {
 	server.Inject(tds.Deadlock)
 	must(t, ledger.Check(t.Context()))
 	server.Inject(tds.Deadlock)
-	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
+	forget(t, ledger, id)
 	expectOutcome(t, ledger, id, driver.RolledBack)
 }
 

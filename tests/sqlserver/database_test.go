@@ -134,3 +134,13 @@ func prove(t *testing.T, ledger driver.Ledger) error {
 	_, err := driver.Prove(t.Context(), ledger)
 	return err
 }
+
+// forget fails unless the ledger has left no row of these IDs.
+func forget(t testing.TB, ledger driver.Ledger, ids ...uuid.UUID) {
+	t.Helper()
+	left, err := ledger.Forget(t.Context(), ids)
+	must(t, err)
+	if len(left) > 0 {
+		t.Errorf("a forget leaves %v", left)
+	}
+}

@@ -145,7 +145,7 @@ func TestOwnTableLeastRights(t *testing.T) {
 	must(t, tx.Commit())
 	expectCommitted(t, ledger, id, true)
 	expectOutcome(t, ledger, id, driver.Committed)
-	must(t, ledger.Forget(t.Context(), []uuid.UUID{id}))
+	forget(t, ledger, id)
 	expectOutcome(t, ledger, id, driver.Committed)
 }
 

@@ -33,7 +33,7 @@ func TestThePlansOutliveTheStatistics(t *testing.T) {
 			if len(found) != len(asked) {
 				t.Errorf("the lookup finds %d of %d", len(found), len(asked))
 			}
-			must(t, ledger.Forget(t.Context(), asked))
+			forget(t, ledger, asked...)
 		}
 		expectOutcome(t, ledger, ids[0], driver.RolledBack)
 	}

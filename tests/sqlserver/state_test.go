@@ -90,7 +90,8 @@ func TestAnErrorNamesTheMissingRight(t *testing.T) {
 			return err
 		}, true},
 		{"DELETE ON bridge_ledger", func(t *testing.T, ledger *sqlserver.Ledger) error {
-			return ledger.Forget(t.Context(), []uuid.UUID{newID()})
+			_, err := ledger.Forget(t.Context(), []uuid.UUID{newID()})
+			return err
 		}, true},
 		{"INSERT ON bridge_parked", park, false},
 		{"SELECT ON bridge_parked", unpark, false},

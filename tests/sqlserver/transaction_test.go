@@ -130,7 +130,7 @@ func TestTheLookupsBringTheirIsolation(t *testing.T) {
 				use()
 				expectOutcome(t, ledger, held, driver.RolledBack)
 				use()
-				must(t, ledger.Forget(t.Context(), []uuid.UUID{done}))
+				forget(t, ledger, done)
 				expectCommitted(t, ledger, done, false)
 			})
 		}

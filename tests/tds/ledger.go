@@ -68,9 +68,9 @@ var ledgerStatements = []statement{
 		x.out.row(x.instance())
 		return 1, nil
 	}),
-	form(`DELETE l FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id`+option,
+	form(`DELETE l OUTPUT deleted.id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id`+option,
 		func(x *execution, words []string) (uint64, error) {
-			return x.deleteRows("bridge_ledger", words[1], words[2])
+			return x.changeFree("DELETE", words[1], words[2], func(row) (row, bool) { return nil, true })
 		}),
 }
 

@@ -109,9 +109,9 @@ func TestMessagesInGroupsAreBounded(t *testing.T) {
 	if n := s.Depth(s.Topology.Queue); n != groups {
 		t.Fatalf("%d messages in the staging queue, want %d groups", n, groups)
 	}
-	ledger := &heldLedger{Ledger: s.Ledger, of: want, held: map[uuid.UUID]bool{}, full: make(chan struct{}), enough: prefetch}
+	ledger := &heldLedger{Ledger: s.Ledger, of: want, held: map[string]bool{}, full: make(chan struct{}), enough: prefetch}
 	s.Ledger = ledger
-	v := s.Verify(verifier.Options{Prefetch: prefetch})
+	v := s.Verify(verifier.Options{Prefetch: prefetch, Observer: ledger})
 	expectAll(t, s, queue, want)
 	v.Stop()
 	if ledger.most > prefetch+size {
@@ -119,7 +119,7 @@ func TestMessagesInGroupsAreBounded(t *testing.T) {
 	}
 }
 
-// heldLedger counts the messages that were looked up and not forgotten. It forgets
+// heldLedger counts the messages that were looked up and are not done. It forgets
 // none before there are enough. The proof's IDs are no messages.
 type heldLedger struct {
 	driver.Ledger
@@ -127,7 +127,7 @@ type heldLedger struct {
 	enough int
 
 	mu   sync.Mutex
-	held map[uuid.UUID]bool
+	held map[string]bool
 	most int
 	full chan struct{} // closed when enough are held
 }
@@ -137,7 +137,7 @@ func (l *heldLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUI
 	defer l.mu.Unlock()
 	for _, id := range ids {
 		if l.of[id.String()] {
-			l.held[id] = true
+			l.held[id.String()] = true
 		}
 	}
 	if l.most = max(l.most, len(l.held)); l.most >= l.enough {
@@ -150,21 +150,24 @@ func (l *heldLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUI
 	return l.Ledger.Committed(ctx, ids)
 }
 
-func (l *heldLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
+func (l *heldLedger) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	if len(ids) > 1 {
 		select {
 		case <-l.full:
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, id := range ids {
-		delete(l.held, id)
 	}
 	return l.Ledger.Forget(ctx, ids)
 }
+
+func (l *heldLedger) Done(e verifier.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.held, e.ID)
+}
+
+func (*heldLedger) SessionEnded(error) {}
 
 // An orderly stop hands back a group whole. A member that was set aside before must not be
 // there twice then.

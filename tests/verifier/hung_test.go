@@ -10,7 +10,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -28,16 +30,20 @@ func TestADatabaseCallThatHangsHoldsNoMessages(t *testing.T) {
 			s := stage.New(t, stage.Postgres)
 			s.StageSingly()
 			queue := s.Queue("target", nil)
-			hung := &hungLedger{Ledger: s.Ledger, unforgotten: uuid.New(), hangs: uuid.New(),
-				begun: make(chan struct{}), fail: make(chan struct{}), release: make(chan struct{})}
+			hung := &hungLedger{Ledger: s.Ledger, open: uuid.New(), hangs: uuid.New(),
+				settled: make(chan struct{}), begun: make(chan struct{}), fail: make(chan struct{}), release: make(chan struct{})}
 			s.Ledger = hung
 			running := s.Verify(verifier.Options{Drain: time.Millisecond})
 			defer close(hung.release)
-			for _, id := range []uuid.UUID{hung.unforgotten, hung.hangs} {
-				message := stage.To(queue, "")
-				message.ID = id
-				s.Commit(message)
+			message := func(id uuid.UUID) bridge.Message {
+				m := stage.To(queue, "")
+				m.ID = id
+				return m
 			}
+			open, _ := s.Begin(message(hung.open))
+			defer func() { _ = open.Rollback() }()
+			servertest.Next(t, "the open one is settled", hung.settled)
+			s.Commit(message(hung.hangs))
 			select {
 			case <-hung.begun:
 			case <-time.After(stage.Patience):
@@ -50,12 +56,12 @@ func TestADatabaseCallThatHangsHoldsNoMessages(t *testing.T) {
 }
 
 // hungLedger does not come back from the lookup of one ID, until it is released, and from
-// the deletion of another only to fail.
+// the settle of another only to fail.
 type hungLedger struct {
 	driver.Ledger
-	hangs, unforgotten   uuid.UUID
-	begun, fail, release chan struct{}
-	once                 sync.Once
+	hangs, open                   uuid.UUID
+	settled, begun, fail, release chan struct{}
+	first, once                   sync.Once
 }
 
 func (l *hungLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
@@ -66,13 +72,14 @@ func (l *hungLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUI
 	return l.Ledger.Committed(ctx, ids)
 }
 
-func (l *hungLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
-	if slices.Contains(ids, l.unforgotten) {
+func (l *hungLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
+	if id == l.open {
+		l.first.Do(func() { close(l.settled) })
 		select {
 		case <-l.fail:
-			return errors.New("the connection is gone")
+			return driver.StillOpen, "", errors.New("the connection is gone")
 		case <-l.release:
 		}
 	}
-	return l.Ledger.Forget(ctx, ids)
+	return l.Ledger.Settle(ctx, id, wait)
 }

@@ -150,7 +150,7 @@ func TestUnackedMessagesAreBounded(t *testing.T) {
 	expectAll(t, s, queue, ids)
 }
 
-// stuckLedger forgets none of these IDs until it is freed; the proof, which comes first,
+// stuckLedger looks none of these IDs up until it is freed; the proof, which comes first,
 // passes.
 type stuckLedger struct {
 	driver.Ledger
@@ -158,15 +158,15 @@ type stuckLedger struct {
 	release chan struct{}
 }
 
-func (l *stuckLedger) Forget(ctx context.Context, ids []uuid.UUID) error {
+func (l *stuckLedger) Committed(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 	if slices.ContainsFunc(ids, func(id uuid.UUID) bool { return l.ids[id.String()] }) {
 		select {
 		case <-l.release:
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, "", ctx.Err()
 		}
 	}
-	return l.Ledger.Forget(ctx, ids)
+	return l.Ledger.Committed(ctx, ids)
 }
 
 func (l *stuckLedger) free() {

@@ -60,8 +60,9 @@ type Verbs struct {
 	// Recent does what it does in driver.Ledger.
 	Recent func(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, driver.Instance, error)
 
-	// Forget deletes the rows of ids, and commits that at once.
-	Forget func(ctx context.Context, ids []uuid.UUID) error
+	// Forget deletes the rows of ids, and commits that at once. It returns the IDs whose rows
+	// another transaction has locked.
+	Forget func(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error)
 
 	// Shelf begins a transaction that ends at the latest with its context.
 	Shelf func(ctx context.Context) (Shelf, error)
@@ -227,13 +228,15 @@ func (l *Ledger) Recent(ctx context.Context, ids []uuid.UUID, age time.Duration)
 
 // Forget deletes the rows of ids, as many per statement as it takes, each of which is
 // committed at once. After an error or a crash some may be gone and some still there.
-func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
+func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
 	for chunk := range slices.Chunk(ids, l.verbs.Most) {
-		if err := l.verbs.Forget(ctx, chunk); err != nil {
-			return fmt.Errorf("forget %d IDs: %w", len(ids), l.verbs.Classify(err, Forgetting))
+		locked, err := l.verbs.Forget(ctx, chunk)
+		if err != nil {
+			return nil, fmt.Errorf("forget %d IDs: %w", len(ids), l.verbs.Classify(err, Forgetting))
 		}
+		left = append(left, locked...)
 	}
-	return nil
+	return left, nil
 }
 
 // Unpark has what it takes locked while it stages, unless the database's package says

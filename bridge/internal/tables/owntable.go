@@ -131,7 +131,7 @@ func (OwnLedger) Features() driver.Features { return driver.Features{KeepsRows: 
 func (o OwnLedger) ProofLedger() driver.Ledger { return o.proof }
 
 // Forget does nothing: the rows are the application's.
-func (OwnLedger) Forget(context.Context, []uuid.UUID) error { return nil }
+func (OwnLedger) Forget(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, nil }
 
 // Park is denied.
 func (OwnLedger) Park(context.Context, bridge.Tx, []driver.Parked) error {

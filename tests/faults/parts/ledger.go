@@ -2,6 +2,7 @@ package parts
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -31,11 +32,12 @@ func (l *ledger) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (
 	return outcome, from, err
 }
 
-func (l *ledger) Forget(ctx context.Context, ids []uuid.UUID) error {
+func (l *ledger) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	noteEach(ids, ToForget, nil)
-	err := l.Ledger.Forget(ctx, ids)
-	noteEach(ids, Deleted, err)
-	return err
+	left, err := l.Ledger.Forget(ctx, ids)
+	isLeft := func(id uuid.UUID) bool { return slices.Contains(left, id) }
+	noteEach(slices.DeleteFunc(slices.Clone(ids), isLeft), Deleted, err)
+	return left, err
 }
 
 // Words of the diaries that are looked for. The judge explains with them, but the last,

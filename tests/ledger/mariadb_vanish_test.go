@@ -1,0 +1,119 @@
+package ledger_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	ledgers "github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/mysql"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// A client whose host vanishes says no goodbye: the server keeps its transaction, with its
+// locks, for wait_timeout, which is eight hours by default. A settle and a forget leave none.
+// An unpark leaves its locks for a minute.
+func TestAVanishedClientLeavesNoLockInMariaDB(t *testing.T) {
+	t.Parallel()
+	config, db := mariaDB(t)
+	sender, err := mysql.Open(t.Context(), db)
+	must(t, err)
+	for what, c := range map[string]struct {
+		last string // that reaches the server
+		do   func(ctx context.Context, ledger *mysql.Ledger, id uuid.UUID)
+	}{
+		"settle": {"LOCK IN SHARE MODE", func(ctx context.Context, ledger *mysql.Ledger, id uuid.UUID) {
+			_, _, _ = ledger.Settle(ctx, id, time.Second)
+		}},
+		"forget": {"DELETE l FROM", func(ctx context.Context, ledger *mysql.Ledger, id uuid.UUID) {
+			_, _ = ledger.Forget(ctx, []uuid.UUID{id})
+		}},
+		"unpark": {"FOR UPDATE SKIP LOCKED", func(ctx context.Context, ledger *mysql.Ledger, _ uuid.UUID) {
+			_, _ = ledger.Unpark(ctx, uuid.Nil, 10, func(context.Context, []ledgers.Parked) error { return nil })
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			id := newID()
+			tx := begin(t, db)
+			must(t, sender.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+			if what == "unpark" {
+				must(t, sender.Park(t.Context(), bridge.SQL(tx), []ledgers.Parked{{ID: id, Message: []byte("x")}}))
+			}
+			must(t, tx.Commit())
+
+			var host vanishing
+			driver.RegisterDialContext("vanishing-"+what, host.dial)
+			vanished := config.Clone()
+			vanished.Net = "vanishing-" + what
+			theirs := connectMariaDB(t, vanished)
+			ledger, err := mysql.Open(t.Context(), theirs)
+			must(t, err)
+			host.last.Store(&c.last)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				c.do(ctx, ledger, id)
+			}()
+			servertest.Eventually(t, "the host has vanished", host.gone.Load, func() string { return "" })
+
+			free := func() bool {
+				if what == "unpark" {
+					n, err := sender.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []ledgers.Parked) error { return nil })
+					must(t, err)
+					return n > 0
+				}
+				left, err := sender.Forget(t.Context(), []uuid.UUID{id})
+				must(t, err)
+				return len(left) == 0
+			}
+			servertest.Eventually(t, "the row is free", free, func() string { return "" })
+			cancel()
+			<-ended
+		})
+	}
+}
+
+// vanishing is a host that vanishes once it has sent a certain text: its connections bring and
+// take nothing more, and end only here.
+type vanishing struct {
+	last atomic.Pointer[string]
+	gone atomic.Bool
+}
+
+func (h *vanishing) dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	return &vanishingConn{Conn: conn, host: h}, err
+}
+
+type vanishingConn struct {
+	net.Conn
+	host *vanishing
+}
+
+func (c *vanishingConn) Write(p []byte) (int, error) {
+	if c.host.gone.Load() {
+		return len(p), nil
+	}
+	n, err := c.Conn.Write(p)
+	if last := c.host.last.Load(); last != nil && bytes.Contains(p, []byte(*last)) {
+		c.host.gone.Store(true)
+	}
+	return n, err
+}
+
+// Close is silent too.
+func (c *vanishingConn) Close() error {
+	if c.host.gone.Load() {
+		return nil
+	}
+	return c.Conn.Close()
+}

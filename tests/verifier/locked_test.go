@@ -1,0 +1,188 @@
+package verifier_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// Who holds such a lock may be an operator, or a client whose host is gone. Each message
+// comes, once, in one session, and the row goes when the lock does.
+func TestALockedRowHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []stage.Database{stage.Postgres, stage.MariaDB} {
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, kind)
+			queue := s.Queue("target", nil)
+			s.StageSingly()
+			const prefetch = 50
+			ids := goodBatch(s, queue, 2*prefetch)
+			locked := s.Commit(stage.To(queue, "locked"))
+			add(ids, locked...)
+			operator, err := s.DB.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = operator.Rollback() }()
+			statement, key := "DELETE FROM bridge_ledger WHERE id = $1", any(locked[0])
+			if kind.Name == stage.MariaDB.Name {
+				statement, key = "DELETE FROM bridge_ledger WHERE id = ?", locked[0][:]
+			}
+			if _, err := operator.ExecContext(t.Context(), statement, key); err != nil {
+				t.Fatal(err)
+			}
+			v := s.Verify(verifier.Options{Prefetch: prefetch})
+			expectAll(t, s, queue, ids)
+			s.Eventually("the other rows are deleted", func() bool { return s.Rows() == 1 })
+			s.Eventually("nothing is staged", func() bool { return v.State().Held == 0 && s.Depth(s.Topology.Queue) == 0 })
+			if n := v.State().Undeleted; n != 1 {
+				t.Errorf("%d rows are said to be left, must be 1", n)
+			}
+			if err := operator.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			s.Eventually("the row is deleted", func() bool { return s.Rows() == 0 })
+			if n := s.Depth(queue); n != 0 {
+				t.Errorf("%d messages came twice", n)
+			}
+			if n := v.Stats(); n.Sessions != 1 || n.Forwarded != int64(len(ids)) {
+				t.Errorf("stats %+v", n)
+			}
+		})
+	}
+}
+
+// A DELETE that fails or hangs, if need be for ever, costs a row and no message.
+func TestADeleteThatFailsHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	released := make(chan struct{})
+	t.Cleanup(func() { close(released) })
+	for way, fail := range map[string]func(context.Context) error{
+		"fails":                  func(context.Context) error { return errors.New("no right") },
+		"hangs":                  func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		"hangs for good":         func(context.Context) error { <-released; return errors.New("released") },
+		"fails, and works again": nil,
+	} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, stage.Postgres)
+			queue := s.Queue("target", nil)
+			s.StageSingly()
+			const prefetch = 20
+			ids := goodBatch(s, queue, 5*prefetch)
+			ledger := &undeleting{Ledger: s.Ledger, of: ids, fail: fail}
+			if fail == nil {
+				ledger.fail = func(context.Context) error { return errors.New("no right yet") }
+			}
+			s.Ledger = ledger
+			v := s.Verify(verifier.Options{Prefetch: prefetch})
+			expectAll(t, s, queue, ids)
+			s.Eventually("all are acked", func() bool { return v.State().Held == 0 && s.Depth(s.Topology.Queue) == 0 })
+			s.Eventually("the verifier says why", func() bool { return v.State().DeleteErr != nil })
+			if state := v.State(); state.Undeleted != len(ids) {
+				t.Errorf("%d rows are said to be left, must be %d", state.Undeleted, len(ids))
+			}
+			if n := v.Stats(); n.Sessions != 1 || n.Forwarded != int64(len(ids)) {
+				t.Errorf("stats %+v", n)
+			}
+			if fail != nil {
+				return
+			}
+			ledger.works.Store(true)
+			s.Eventually("the rows are deleted", func() bool { return s.Rows() == 0 })
+			s.Eventually("the verifier says so", func() bool { return v.State().Undeleted == 0 && v.State().DeleteErr == nil })
+			expectAll(t, s, queue, goodBatch(s, queue, prefetch))
+			s.Eventually("their rows are deleted", func() bool { return s.Rows() == 0 })
+		})
+	}
+}
+
+// undeleting fails to delete rows of these IDs until it works. The proof's are no messages'.
+type undeleting struct {
+	driver.Ledger
+	of    map[string]bool
+	fail  func(context.Context) error
+	works atomic.Bool
+}
+
+func (l *undeleting) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	if !l.works.Load() && slices.ContainsFunc(ids, func(id uuid.UUID) bool { return l.of[id.String()] }) {
+		return nil, l.fail(ctx)
+	}
+	return l.Ledger.Forget(ctx, ids)
+}
+
+// Whatever ends a session, what has been delivered is acked before, and comes no second time.
+func TestASessionThatFailsAcksWhatIsSafe(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	s.StageSingly()
+	const messages = 200
+	ledger := &failing{Ledger: s.Ledger, open: uuid.New(), settled: make(chan struct{}), fail: make(chan struct{})}
+	s.Ledger = ledger
+	v := s.Verify(verifier.Options{Prefetch: 2 * messages})
+	held := stage.To(queue, "open")
+	held.ID = ledger.open
+	open, _ := s.Begin(held)
+	servertest.Next(t, "the open one is settled", ledger.settled)
+	ledger.hangs.Store(true)
+	goodBatch(s, queue, messages)
+	s.WaitDepth(queue, messages)
+	close(ledger.fail)
+	s.Eventually("the session has ended", func() bool { return v.Stats().Sessions > 1 })
+	ledger.hangs.Store(false)
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	s.WaitDepth(queue, messages+1)
+	s.Eventually("all rows are deleted", func() bool { return s.Rows() == 0 })
+	if n := v.Stats(); n.Forwarded != messages+1 || n.Dropped != 0 {
+		t.Errorf("stats %+v: %d must be forwarded, none twice", n, messages+1)
+	}
+}
+
+// failing deletes nothing while it hangs, and fails once to settle one ID.
+type failing struct {
+	driver.Ledger
+	hangs         atomic.Bool
+	open          uuid.UUID
+	settled, fail chan struct{}
+	begun, failed sync.Once
+}
+
+func (l *failing) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	if l.hangs.Load() && len(ids) > 1 { // the proof forgets one
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return l.Ledger.Forget(ctx, ids)
+}
+
+func (l *failing) Settle(ctx context.Context, id uuid.UUID, wait time.Duration) (driver.Outcome, driver.Instance, error) {
+	if id == l.open {
+		l.begun.Do(func() { close(l.settled) })
+		select {
+		case <-l.fail:
+			var err error
+			l.failed.Do(func() { err = errors.New("the connection is gone") })
+			if err != nil {
+				return driver.StillOpen, "", err
+			}
+		case <-time.After(wait):
+		}
+	}
+	return l.Ledger.Settle(ctx, id, wait)
+}

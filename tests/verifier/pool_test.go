@@ -1,0 +1,156 @@
+package verifier_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/twoqueue/twoqueue/bridge/pgxbridge"
+	"github.com/twoqueue/twoqueue/bridge/postgres"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// The server opens no further connection than a few. The verifier goes on with these, in one
+// session: committed messages come beside many open transactions, each once.
+func TestAServerThatOpensNoFurtherConnectionEndsNoSession(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	limited := newLimitedRole(t, s)
+	limited.limit(t, 3)
+	const open, messages = 12, 100
+	want := map[string]bool{}
+	var held []*sql.Tx
+	for range open {
+		tx, ids := s.Begin(stage.To(queue, "open"))
+		held = append(held, tx)
+		add(want, ids...)
+	}
+	v := s.Verify(verifier.Options{Logger: slog.New(slog.NewTextHandler(&limited.log, nil))})
+	s.Eventually("the server refuses a connection", func() bool { return len(limited.log.with("opens no further connection")) > 0 })
+	for range 3 {
+		expectAll(t, s, queue, goodBatch(s, queue, messages))
+	}
+	for _, tx := range held {
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expectAll(t, s, queue, want)
+	s.Eventually("all rows are deleted", func() bool { return s.Rows() == 0 })
+	if n := v.Stats(); n.Sessions != 1 || n.Forwarded != 3*messages+open {
+		t.Errorf("stats %+v", n)
+	}
+}
+
+// A verifier that starts meanwhile waits.
+func TestAVerifierWaitsForItsConnections(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	limited := newLimitedRole(t, s)
+	limited.limit(t, 0)
+	v, err := verifier.New(s.Ledger, s.Broker, &verifier.Options{Topology: s.Topology, Logger: stage.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- v.Run(ctx) }()
+	s.Eventually("it has failed to start, or has given up", func() bool { return v.State().Err != nil || len(ended) > 0 })
+	limited.limit(t, -1)
+	expectAll(t, s, queue, goodBatch(s, queue, 10))
+	cancel()
+	if err := servertest.Next(t, "the verifier ends", ended); err != nil {
+		t.Error(err)
+	}
+}
+
+// limitedRole is a role whose connections the server limits. The stage's verifiers use it, and its
+// senders do not.
+type limitedRole struct {
+	s    *stage.Stage
+	role string
+	db   *sql.DB
+	log  lines
+}
+
+func newLimitedRole(t *testing.T, s *stage.Stage) *limitedRole {
+	t.Helper()
+	l := &limitedRole{s: s, role: "limited_" + strings.ReplaceAll(uuid.NewString(), "-", "")}
+	for _, statement := range []string{"CREATE ROLE %s LOGIN PASSWORD 'x'", "GRANT ALL ON ALL TABLES IN SCHEMA public TO %s"} {
+		l.execute(t, fmt.Sprintf(statement, l.role))
+	}
+	address, err := url.Parse(s.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.UserPassword(l.role, "x")
+	if l.db, err = sql.Open("pgx", address.String()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = l.db.Close()
+		for _, statement := range []string{"DROP OWNED BY ", "DROP ROLE "} {
+			if _, err := s.DB.ExecContext(context.Background(), statement+l.role); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if s.Ledger, err = postgres.Open(t.Context(), l.db); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (l *limitedRole) execute(t *testing.T, statement string) {
+	t.Helper()
+	if _, err := l.s.DB.ExecContext(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// limit limits the connections to n; -1: not at all. The pool begins anew.
+func (l *limitedRole) limit(t *testing.T, n int) {
+	t.Helper()
+	l.execute(t, fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT %d", l.role, n))
+	l.db.SetMaxIdleConns(-1)
+	l.db.SetMaxIdleConns((*verifier.Options)(nil).Connections())
+}
+
+// database/sql does not see how many connections a pgxpool allows.
+func TestAPgxPoolThatIsTooSmallIsRefused(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	need := (*verifier.Options)(nil).Connections()
+	for most, refused := range map[int]bool{1: true, 4: true, need: false} {
+		config, err := pgxpool.ParseConfig(s.DatabaseURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.MaxConns = int32(most)
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		ledger, err := pgxbridge.Open(t.Context(), pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = ledger.DB().Close() })
+		_, err = verifier.New(ledger, s.Broker, &verifier.Options{Topology: s.Topology})
+		if (err != nil) != refused || refused && !strings.Contains(err.Error(), fmt.Sprint(most)) {
+			t.Errorf("a pool of %d connections: %v", most, err)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package verifier
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// lastMoment bounds what a session that has failed still does. Most of the time it takes some
+// milliseconds.
+const lastMoment = time.Second
+
+var errSessionEnded = errors.New("the session has ended")
+
+// end acks what is safe before a session that has failed hands the rest back: every message
+// that is acked now comes no second time. It waits a moment for the confirms of messages that
+// are on their way. Then it closes the consuming connection.
+func (s *session) end() {
+	defer s.consuming.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), lastMoment)
+	defer cancel()
+	acked := make(chan struct{})
+	go func() { // what it writes to may not answer
+		defer close(acked)
+		s.ackLast(ctx)
+	}()
+	select {
+	case <-acked:
+	case <-s.consuming.Done():
+	case <-ctx.Done():
+	}
+}
+
+func (s *session) ackLast(ctx context.Context) {
+	const look = 5 * time.Millisecond
+	for s.forwarder.awaits() && ctx.Err() == nil && s.consuming.Err() == nil {
+		pause(ctx, look)
+	}
+	safe := s.toForget.take(math.MaxInt)
+	s.forgetter.keep(idsOf(safe), errSessionEnded)
+	s.done(safe...)
+	s.forgetting.add(-len(safe))
+	select {
+	case <-s.forgetting.zero(): // a DELETE that runs is given up, as the session has ended
+	case <-ctx.Done():
+	}
+	for _, l := range s.lanes() {
+		finished := make(chan struct{})
+		var rest sync.WaitGroup
+		rest.Go(func() { s.discard(l, finished) }) // the broker's answer comes behind deliveries
+		err := l.finish()
+		close(finished)
+		rest.Wait()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// awaits tells whether a confirm may still come on one of the main channels.
+func (f *forwarder) awaits() bool {
+	f.mu.Lock()
+	all := append([]*mainChannel{f.main}, f.left...)
+	f.mu.Unlock()
+	for _, c := range all {
+		if c != nil && c.conn.Err() == nil && c.publisher.Err() == nil && !c.empty() {
+			return true
+		}
+	}
+	return false
+}
+
+// stages runs the stages of a session that take new work. The first that fails ends the
+// session at once: another one may hang in the database.
+type stages struct {
+	group  *errgroup.Group
+	failed chan error
+}
+
+func newStages(ctx context.Context) (*stages, context.Context) {
+	group, ctx := errgroup.WithContext(ctx)
+	return &stages{group, make(chan error, 1)}, ctx
+}
+
+func (t *stages) Go(stage func() error) {
+	t.group.Go(func() error {
+		err := stage()
+		if err != nil {
+			select {
+			case t.failed <- err:
+			default:
+			}
+		}
+		return err
+	})
+}
+
+// watch returns the error of the first that fails, or nil when ctx ends.
+func (t *stages) watch(ctx context.Context) error {
+	select {
+	case err := <-t.failed:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
