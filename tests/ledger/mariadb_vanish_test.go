@@ -110,10 +110,10 @@ func (c *vanishingConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close is silent too.
+// Close is silent too: it ends the client's reading only.
 func (c *vanishingConn) Close() error {
 	if c.host.gone.Load() {
-		return nil
+		return c.SetReadDeadline(time.Now())
 	}
 	return c.Conn.Close()
 }

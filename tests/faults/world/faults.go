@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -66,6 +67,16 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 	switch f.Kind {
 	case KillProcess:
 		p.Kill()
+		w.killed(p)
+		p.Start()
+	case VanishHost:
+		p.Database.Vanish()
+		p.Broker.Vanish()
+		p.Kill()
+		w.killed(p)
+		Rest(ctx, f.For)
+		p.Database.Release() // the servers learn of it
+		p.Broker.Release()
 		p.Start()
 	case FreezeProcess:
 		p.Freeze()
@@ -107,6 +118,8 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		return errors.Join(w.shop.killSessions(ctx, parts.Sender, parts.Verifier), w.post.killSessions(ctx, parts.Receiver))
 	case LockLedger:
 		return w.shop.lockTable(ctx, "bridge_ledger", f.For)
+	case LockRows:
+		return w.shop.lockRows(ctx, f.For)
 	case StrayMessages:
 		return w.PublishStrays(ctx)
 	case FewConnections: // those that there are stay
@@ -187,6 +200,13 @@ func (w *World) RestAfterDeclare(ctx context.Context) {
 // undone. It is called after the kill: a deletion during the kill may be undone too.
 func (w *World) DatabaseKilled() {
 	w.event(func(e *Events) { e.DatabaseKilled = append(e.DatabaseKilled, time.Now()) })
+}
+
+// killed tells the judge that a verifier was killed, with the rows that it had still to delete.
+func (w *World) killed(p *Process) {
+	if slices.Contains(w.Verifiers, p) {
+		w.event(func(e *Events) { e.VerifierKilled = append(e.VerifierKilled, time.Now()) })
+	}
 }
 
 // event notes one of the Events, which the judge reads when all are over.

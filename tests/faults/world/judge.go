@@ -65,6 +65,7 @@ type Events struct {
 	StagingDeleted []Deletion
 	TargetDeleted  map[string][]Deletion // by target
 	DatabaseKilled []time.Time
+	VerifierKilled []time.Time      // with what it had still to delete
 	Strays         map[string]Stray // published into the staging queue from outside, by name
 }
 
@@ -377,6 +378,9 @@ func (j *judge) explain(id uuid.UUID) string {
 		return "it belongs to no order and to no proof"
 	case order.Key == "" && after(j.Events.StagingDeleted, order.At): // with the message, or before its deletion
 		return ""
+	}
+	if j.arrived[id] > 0 && slices.ContainsFunc(j.Events.VerifierKilled, order.At.Before) {
+		return "" // its DELETE had failed or its row was locked, and its verifier was to try again
 	}
 	forgotten, ok := j.Forgotten[id]
 	if ok && slices.ContainsFunc(j.Events.DatabaseKilled, func(killed time.Time) bool {

@@ -116,9 +116,15 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 		"its content has changed":           {changes{func(r *world.Records) { r.Arrivals[0].Intact = false }}, kinds{world.Changed}},
 		"it comes elsewhere": {changes{func(r *world.Records) { r.Arrivals[0].Target = parts.TargetName(world.Quorum) }},
 			kinds{world.Changed}},
-		"a message is left staged":                {changes{func(r *world.Records) { r.Staged = 1 }}, kinds{world.Leftover}},
-		"a message waits to be taken":             {changes{func(r *world.Records) { r.Waiting = 1 }}, kinds{world.Leftover}},
-		"its row is left":                         {changes{row(id)}, kinds{world.Orphan}},
+		"a message is left staged":    {changes{func(r *world.Records) { r.Staged = 1 }}, kinds{world.Leftover}},
+		"a message waits to be taken": {changes{func(r *world.Records) { r.Waiting = 1 }}, kinds{world.Leftover}},
+		"its row is left":             {changes{row(id)}, kinds{world.Orphan}},
+		"its row is left, and a verifier was killed": {changes{row(id), func(r *world.Records) {
+			r.Events.VerifierKilled = []time.Time{later}
+		}}, nil},
+		"its row is left, and a verifier was killed before": {changes{row(id), func(r *world.Records) {
+			r.Events.VerifierKilled = []time.Time{before}
+		}}, kinds{world.Orphan}},
 		"a crash has brought its row back":        {changes{row(id), confirmed(placed), databaseKilled(later)}, nil},
 		"its row came back long before the crash": {changes{row(id), confirmed(placed), databaseKilled(placed.Add(time.Hour))}, kinds{world.Orphan}},
 		"a proof was killed":                      {changes{row(other), func(r *world.Records) { r.Canaries = map[uuid.UUID]bool{other: true} }}, nil},

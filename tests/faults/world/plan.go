@@ -28,6 +28,8 @@ const (
 	StrayMessages  FaultKind = "stray messages"
 	FewConnections FaultKind = "no further connections"
 	FullBeside     FaultKind = "a full queue beside the exchange's own"
+	LockRows       FaultKind = "lock rows of the ledger"
+	VanishHost     FaultKind = "the host of a process vanishes"
 
 	// UnbindOrdered is of a world with order keys only, and in no plan by itself.
 	UnbindOrdered FaultKind = "take the binding of the ordered target away"
@@ -35,7 +37,8 @@ const (
 
 // FaultKinds are all of them; a plan draws from them.
 var FaultKinds = []FaultKind{KillProcess, FreezeProcess, KillBroker, KillDatabase, CutLink, TearLink, LoseLink, SlowLink,
-	MemoryAlarm, DeleteStaging, DeleteTarget, KillSessions, LockLedger, StrayMessages, FewConnections, FullBeside}
+	MemoryAlarm, DeleteStaging, DeleteTarget, KillSessions, LockLedger, StrayMessages, FewConnections, FullBeside,
+	LockRows, VanishHost}
 
 // A Fault is one thing that goes wrong, and for how long.
 type Fault struct {
@@ -49,7 +52,7 @@ type Fault struct {
 func (f Fault) String() string {
 	var what string
 	switch f.Kind {
-	case KillProcess, FreezeProcess:
+	case KillProcess, FreezeProcess, VanishHost:
 		what = fmt.Sprintf(" %d", f.Process)
 	case CutLink, TearLink, LoseLink, SlowLink:
 		what = fmt.Sprintf(" of process %d to the %s", f.Process, map[bool]string{true: "broker", false: "database"}[f.Broker])
@@ -65,11 +68,11 @@ func (f Fault) String() string {
 // touches are what a fault needs for itself.
 func (f Fault) touches() string {
 	switch f.Kind {
-	case KillProcess, FreezeProcess:
+	case KillProcess, FreezeProcess, VanishHost:
 		return fmt.Sprint("process", f.Process)
 	case CutLink, TearLink, LoseLink, SlowLink:
 		return fmt.Sprint("link", f.Process, f.Broker)
-	case KillDatabase, KillSessions, LockLedger:
+	case KillDatabase, KillSessions, LockLedger, LockRows:
 		return "database"
 	}
 	return "broker"
@@ -143,6 +146,10 @@ func fault(random *rand.Rand, kind FaultKind, processes int) Fault {
 		f.For = milliseconds(random, 300, 2000)
 	case FewConnections, FullBeside:
 		f.For = milliseconds(random, 500, 4000)
+	case LockRows:
+		f.For = milliseconds(random, 1000, 5000)
+	case VanishHost:
+		f.Process, f.For = random.IntN(processes), milliseconds(random, 1000, 5000)
 	}
 	return f
 }
