@@ -327,10 +327,10 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestARowFromBeforeTheSessionIsNoEvidence",
 		says: "dropped without evidence",
-		edits: []edit{{"verifier/evidence.go", `		if ids, err = s.proven.Recent(`, `		if mutant("a row from before the session is evidence") {
+		edits: []edit{{"verifier/evidence.go", `		ids, err = s.proven.Recent(`, `		if mutant("a row from before the session is evidence") {
 			s.evidence.began = time.Now().Add(-time.Hour)
 		}
-		if ids, err = s.proven.Recent(`}},
+		ids, err = s.proven.Recent(`}},
 	},
 	{
 		name:     "judge messages of another ledger",
