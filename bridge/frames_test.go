@@ -187,8 +187,7 @@ func TestAnUnreadableReturnIsAReturn(t *testing.T) {
 
 // randomProperties are those of a good message, with some bytes changed.
 func randomProperties(r *rand.Rand) []byte {
-	value := func() string { return "" }
-	value = func() string {
+	value := func() string {
 		switch r.IntN(8) {
 		case 0:
 			return nested(r.IntN(50))
