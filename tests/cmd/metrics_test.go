@@ -156,7 +156,6 @@ func countsSweeps(t *testing.T, s *stage.Stage) {
 	old.ID = uuid.New()
 	must(t, s.Channel.PublishWithContext(t.Context(), "", s.Topology.Queue, false, false, old.Publishing()))
 	p.measure(map[string]string{"twoqueue_messages_withheld": "1", "twoqueue_withheld_seconds": "0+"})
-	s.Sender = s.NewSender(sender.Options{}) // what is parked is no evidence
 	s.Evidence()
 	p.measure(map[string]string{"twoqueue_dead_letters_total{swept}": "1", "twoqueue_messages_total{dead_lettered}": "1",
 		"twoqueue_messages_withheld": "0", "twoqueue_withheld_seconds": "0"})

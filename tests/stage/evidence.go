@@ -6,7 +6,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/sender"
 )
 
 // Judging is the ledger that the stage's verifiers judge by.
@@ -25,9 +27,16 @@ func (l Ageless) Recent(ctx context.Context, ids []uuid.UUID, _ time.Duration) (
 	return l.Ledger.Committed(ctx, ids)
 }
 
-// Evidence commits a message to a queue of its own. A verifier drops nothing before it has found a
-// message that was committed.
+// Evidence commits a message to a queue of its own, by a sender of its own. A verifier drops
+// nothing before it has found a message that was committed.
 func (s *Stage) Evidence() {
 	s.t.Helper()
-	s.Commit(To(s.Queue("evidence", nil), "evidence"))
+	tx, err := s.DB.BeginTx(s.t.Context(), nil)
+	s.must("begin", err)
+	_, err = s.NewSender(sender.Options{}).SendTx(s.t.Context(), bridge.SQL(tx), To(s.Queue("evidence", nil), "evidence"))
+	if err != nil {
+		_ = tx.Rollback()
+	}
+	s.must("send evidence", err)
+	s.must("commit evidence", tx.Commit())
 }
