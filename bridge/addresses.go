@@ -80,7 +80,7 @@ func (b *Broker) connectOne(ctx context.Context, url string, left int, lost func
 // attempts are the errors of several addresses.
 type attempts []error
 
-// error is the only one, or all. A refused login comes alone: it is what has to be mended.
+// error is the only one, or all. A refused login comes alone: it must be mended first.
 func (a attempts) error() error {
 	for _, err := range a {
 		if len(a) == 1 || errors.Is(err, ErrCredentials) {

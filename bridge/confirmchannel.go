@@ -254,7 +254,7 @@ func (p *confirmChannel) wasReturned(key publicationKey) bool {
 	return n > 0
 }
 
-// returnedID is the ID of a returned message. A broker that adds headers to what is published
+// returnedID is the ID of a returned message. A broker that adds headers to published messages
 // may return more than the library can read.
 func returnedID(r amqp.Return) string {
 	if id, ok := r.Headers[unreadable.IDHeader].(string); ok && r.MessageId == "" {

@@ -54,9 +54,9 @@ type Target struct {
 
 // DirectReply tells whether the target is a direct reply-to, amq.rabbitmq.reply-to and something
 // behind it: no queue, but a channel of the asker. No message is sent there. RabbitMQ delivers a
-// mandatory message to such a channel and returns it all the same (measured on 3.10), and of one
-// that is not mandatory nobody learns whether the asker was still there. Neither is a safe
-// delivery (rule 4 in the package's comment).
+// mandatory message to such a channel and returns it all the same (measured on 3.10). If the
+// message is not mandatory, the broker does not say whether the asker was still there. Neither is
+// a safe delivery (rule 4 in the package's comment).
 func (t Target) DirectReply() bool {
 	return t.Exchange == "" && strings.HasPrefix(t.RoutingKey, "amq.rabbitmq.reply-to")
 }

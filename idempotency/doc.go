@@ -12,7 +12,7 @@
 //			slog.Error("delivery not finished", "error", err)
 //		}
 //	}
-//	err = channel.Close() // returns what is unacked to the queue
+//	err = channel.Close() // returns unacked messages to the queue
 //
 // The broker is a *bridge.Broker, or use another of Options' ways for messages that fail for good.
 // The package needs no sender and no verifier of this module: any message with an ID will do. The

@@ -72,7 +72,7 @@ func consume(ctx context.Context, conn *amqp.Connection, db *sql.DB, guard *idem
 			log.Print(err) // the message comes again
 		}
 	}
-	err = ch.Close() // what is unacked goes back to the queue
+	err = ch.Close() // unacked messages go back to the queue
 	if ctx.Err() == nil {
 		return errors.Join(errors.New("the channel was closed"), err)
 	}

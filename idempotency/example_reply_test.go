@@ -90,7 +90,7 @@ func (b *bank) serve(ctx context.Context, broker *bridge.Broker) error {
 	if ctx.Err() == nil {
 		return errors.New("the channel was closed")
 	}
-	return nil // what is unacked goes back to the queue with the connection
+	return nil // the end of the connection returns unacked messages to the queue
 }
 
 // pay handles a request; all that it does is in tx.

@@ -19,8 +19,8 @@ import (
 //
 // If the request has no reply-to, or a direct reply-to (amq.rabbitmq.reply-to), the error is
 // permanent: the Guard dead-letters the request if the handler returns it. A direct reply-to is
-// no queue: nobody could tell whether the reply arrived. The asker chooses the reply-to; a verifier with a list of allowed
-// targets forwards only to those.
+// no queue, and the broker does not say whether the reply arrived. The asker chooses the reply-to;
+// a verifier forwards only to the targets on its allow-list.
 func Reply(request amqp.Delivery, p amqp.Publishing) (bridge.Message, error) {
 	if request.ReplyTo == "" {
 		return bridge.Message{}, backoff.Permanent(errors.New("reply: the request has no reply-to"))

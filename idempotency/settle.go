@@ -74,7 +74,7 @@ func (g *Guard) deadLetter(ctx context.Context, d amqp.Delivery, reason error) e
 }
 
 // unfinished ends a delivery that is neither done nor given up. If caller was cancelled, the
-// receiver stops and closes the channel. If caller has ended by a deadline, its own or that of
+// receiver stops and closes the channel. If caller has ended by a deadline, its own or
 // Options.Hold, the receiver may go on: the message must not keep its place in the prefetch.
 func (g *Guard) unfinished(caller context.Context, d amqp.Delivery, reason error) error {
 	if errors.Is(caller.Err(), context.Canceled) {

@@ -109,8 +109,8 @@
 //	bridge.ErrOtherLedger      the transaction is one of another database
 //	bridge.ErrCredentials      the broker refuses the login
 //	bridge.ErrTxEnded          from InTx on MySQL and MariaDB: the server ended the
-//	                           transaction while the function ran; see there what is
-//	                           committed
+//	                           transaction while the function ran; its comment says
+//	                           which statements are committed
 //	sender.ErrCommitUnknown    from InTx only: the COMMIT's answer is missing. If it
 //	                           did commit, the message is delivered: look before you
 //	                           repeat it

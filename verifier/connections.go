@@ -94,7 +94,7 @@ func (c *connections) refuses(err error, settling int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.refused.IsZero() {
-		c.log.Warn("the database opens no further connection; going on with those that there are", "error", err)
+		c.log.Warn("the database opens no further connection; going on with the open ones", "error", err)
 	}
 	c.refused = time.Now()
 	c.most = max(1, min(c.most, settling)-1)

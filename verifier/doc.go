@@ -140,7 +140,7 @@
 // An exchange nacks a message if one of its queues is full, although the others take it, and does
 // not say which. So a nack of an exchange keeps no other message from it: each is published at
 // once, and again after pauses of its own, and goes to the dead queue after Options.Copies
-// attempts. A nack of a target queue (by the default exchange) means that nobody has the message:
+// attempts. A nack of a target queue (by the default exchange) means that no queue has the message:
 // it is tried again without a bound.
 //
 // A target counts as one that never confirms when messages published to other targets a second
@@ -256,7 +256,7 @@
 //
 // Any error of the database, of the consuming connection or of a consuming channel that concerns a
 // message ends the session, except a refused connection (see Few connections). The session first acks
-// what has been delivered, and for a moment awaits confirms; this takes a second at most. All
+// delivered messages, and for a moment awaits confirms; this takes a second at most. All
 // the rest is redelivered. A new session starts with backoff. It
 // drops the pool's idle connections that are broken, proves again that the database makes a
 // lookup wait (driver.Prove), and connects. A pooled database connection that dies while it is
@@ -293,7 +293,7 @@
 //	a locked row of a delivered message        no message; its row stays     TestALockedRowHoldsUpNobody
 //	a DELETE that fails or hangs               no message; the rows stay;    TestADeleteThatFailsHoldsUpNobody
 //	                                           once all for a second
-//	a verifier whose host vanishes             what it held, until the       tests/ledger: TestAVanishedClientLeavesNoLockInMariaDB
+//	a verifier whose host vanishes             its messages, until the       tests/ledger: TestAVanishedClientLeavesNoLockInMariaDB
 //	                                           broker's heartbeat fails;
 //	                                           parked messages for a minute
 //	a refused database connection              a settler                     TestAServerThatOpensNoFurtherConnectionEndsNoSession

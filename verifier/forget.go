@@ -232,7 +232,7 @@ func (f *forgetter) retry(ctx context.Context) (next time.Duration, err error) {
 	return f.deleted(ids, locked), nil
 }
 
-// next returns the rows to be tried next, and gives up those that are too old.
+// next returns the rows to be tried next, and gives up rows that are too old.
 func (f *forgetter) next() []uuid.UUID {
 	f.mu.Lock()
 	var old []uuid.UUID

@@ -489,7 +489,8 @@ func (f *forwarder) lookAt(main *mainChannel, now time.Time) {
 	}
 }
 
-// giveUpOldest gives up what is in flight on the channel that was left first, and closes it.
+// giveUpOldest gives up all publications in flight on the channel that was left first, and
+// closes it.
 func (f *forwarder) giveUpOldest(now time.Time) {
 	f.mu.Lock()
 	var oldest *mainChannel

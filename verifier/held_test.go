@@ -28,8 +28,8 @@ func heap() int {
 	return least
 }
 
-// What is counted as held is about what the heap has, however small the parts of a message are:
-// the bound of memory rests on it.
+// The bytes that are counted as held are about the heap's, however small the parts of a message
+// are: the bound of memory rests on it.
 func TestHeldIsWhatTheHeapHas(t *testing.T) {
 	ledger := uuid.New()
 	countless := func(n int, value any) amqp.Table {

@@ -77,8 +77,8 @@ func unbound(to bridge.Target) problem {
 
 const (
 	maxBurst = 1024
-	// rememberFor is how long a target stays held without a message: those that were
-	// set aside come again.
+	// rememberFor is how long a target stays held without a message: messages that
+	// were set aside come again.
 	rememberFor = time.Minute
 	// maxRemembered bounds how many targets stay held without a message.
 	maxRemembered = 1000
@@ -497,7 +497,7 @@ func (h *holds) list() []HeldTarget {
 	return out
 }
 
-// deadLetterAt is when the first of those that wait goes to the dead queue, if the target stays
+// deadLetterAt is when the first waiting message goes to the dead queue, if the target stays
 // as it is; zero if none does.
 func (h *holds) deadLetterAt(to bridge.Target, target *hold) (first time.Time) {
 	for _, p := range target.waiting {

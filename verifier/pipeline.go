@@ -139,7 +139,7 @@ func (s *session) committed(messages ...*message) {
 
 func notAllowed(to bridge.Target) string {
 	if to.DirectReply() {
-		return to.String() + " is a direct reply-to, where nobody could tell whether the message arrived; the asker must name a queue"
+		return to.String() + " is a direct reply-to, where the broker does not say whether the message arrived; the asker must name a queue"
 	}
 	return to.String() + " is not on the allow-list"
 }

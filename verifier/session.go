@@ -205,7 +205,7 @@ func (s *session) run(ctx context.Context) error {
 	// Whatever fails ends all stages. The end of ctx ends only those that take
 	// new work; the others run on until they are drained.
 	group, failing := errgroup.WithContext(context.WithoutCancel(ctx))
-	// Whatever a stage still waits for then, what is safe is acked, and the rest handed back.
+	// Whatever a stage still waits for then, safe messages are acked, and the rest handed back.
 	ended := make(chan struct{})
 	stopEnd := context.AfterFunc(failing, func() { defer close(ended); s.end() })
 	defer func() {

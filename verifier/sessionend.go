@@ -16,7 +16,7 @@ const lastMoment = time.Second
 
 var errSessionEnded = errors.New("the session has ended")
 
-// end acks what is safe before a session that has failed hands the rest back: every message
+// end acks safe messages before a session that has failed hands the rest back: every message
 // that is acked now comes no second time. It waits a moment for the confirms of messages that
 // are on their way. Then it closes the consuming connection.
 func (s *session) end() {
@@ -24,7 +24,7 @@ func (s *session) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastMoment)
 	defer cancel()
 	acked := make(chan struct{})
-	go func() { // what it writes to may not answer
+	go func() { // the broker may not answer
 		defer close(acked)
 		s.ackLast(ctx)
 	}()

@@ -35,7 +35,7 @@ type waitingRoom struct {
 	where map[*message]*guest
 
 	evident      bool // there is evidence: nothing is withheld any more
-	ordered      int  // of all: those that must keep their order, and are never set aside
+	ordered      int  // messages among all that must keep their order, and are never set aside
 	slowSettling int
 	slowLimit    int           // settlers that may wait for slow ones at the same time
 	slowDue      time.Time     // when the next share of the slow ones is to be looked up again
@@ -149,8 +149,8 @@ func (r *waitingRoom) waited(m *message, stays bool) {
 	r.ended(g)
 }
 
-// withhold ends a settler's waiting for m, which looks rolled back: it stays, and nobody settles it
-// or looks it up again before release.
+// withhold ends a settler's waiting for m, which looks rolled back: it stays, and is neither settled
+// nor looked up again before release.
 func (r *waitingRoom) withhold(m *message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -169,7 +169,7 @@ func (r *waitingRoom) withhold(m *message) {
 	wake(r.seats)
 }
 
-// release has what is withheld settled again: there is evidence.
+// release has withheld messages settled again: there is evidence.
 func (r *waitingRoom) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -40,8 +40,8 @@
 // # Copies
 //
 // A copy of a database, and a primary that comes back after a failover, have the ledger's identity
-// and pass the proof. Rule 6 of package bridge keeps a verifier from dropping by them what was
-// committed elsewhere, by two verbs. Committed, Settle and Recent return the [Instance] that
+// and pass the proof. Rule 6 of package bridge keeps a verifier of theirs from dropping messages that
+// were committed elsewhere, by two verbs. Committed, Settle and Recent return the [Instance] that
 // answers, in the same statement; a Proven ledger believes the one that its proof covers. And
 // Recent tells which committed rows were recorded within an age: a verifier drops nothing before
 // it has found one that is younger than its session. Unpark sets the time of a row anew, so its

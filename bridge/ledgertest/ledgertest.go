@@ -48,7 +48,7 @@ func Run(t *testing.T, h Harness) {
 		{"an ID without a row is refused, and its row is kept", testOwnRows},
 
 		{"every outcome names the server, and all connections name the same one", testInstance},
-		{"the recent ones are those that were recorded within the age, and are committed", testRecent},
+		{"recent finds committed rows that were recorded within the age, and no others", testRecent},
 		{"the ledger passes the proof", func(t *testing.T, d *database) {
 			_, err := driver.Prove(t.Context(), d.ledger)
 			check(t, err, "prove")

@@ -68,7 +68,7 @@ WHERE Variable_name IN ('wsrep_on', 'group_replication_single_primary_mode')`)
 
 // checkConsistency refuses a member of a replication group whose sessions read, after it has been
 // elected, before it has applied the transactions of the old primary: committed rows are absent
-// then, and nobody holds their locks. All levels but EVENTUAL have them wait (MySQL 9.5 Reference
+// then, and not locked. All levels but EVENTUAL have them wait (MySQL 9.5 Reference
 // Manual, 'Configuring Transaction Consistency Guarantees'). A server without the plugin has
 // neither variable, and one in no group has an empty name.
 func (l *Ledger) checkConsistency(ctx context.Context) error {

@@ -49,7 +49,7 @@
 //
 // Every lookup and every INSERT also checks the ledger's identity. Settle checks as well that
 // the server is not read-only (read_only, innodb_read_only): a proxy or a failover may have led
-// it to a replica, where nobody holds the sender's locks. Every outcome also names the server, by
+// it to a replica, which has no locks of the sender's. Every outcome also names the server, by
 // its server_uuid (MySQL), hostname, port, server_id and the second of its start, which UUID_SHORT
 // tells. A verifier believes one server only. It takes a server that restarts within a second of
 // its start for the same.
@@ -85,8 +85,9 @@
 // Semi-synchronous replication with AFTER_COMMIT, MariaDB's default, also shows a commit before the
 // replica has it: a failover in between undoes a transaction whose row was seen. On MariaDB both
 // lookups then write in the same way before they call a row committed, and that COMMIT waits for
-// the replica. While the replica is away, it waits for rpl_semi_sync_master_timeout, or until the
-// driver's readTimeout; then the lookup fails, and its error names the replica. On MySQL the lookups
+// the replica. While the replica is away, it waits until the driver's readTimeout; then the lookup
+// fails, and its error names the replica. If rpl_semi_sync_master_timeout (10 s by default) passes
+// first, the server commits without a replica, and the row counts as committed. On MySQL the lookups
 // cannot read these variables, which belong to a plugin: keep its default, AFTER_SYNC.
 //
 // A transaction that a binary log leaves out (binlog_do_db, binlog_ignore_db, sql_log_bin = 0) is

@@ -130,8 +130,8 @@ func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, statement stri
 	return found, l.start.name(rows[0].instance), rows[0].Logged, nil
 }
 
-// forget deletes what it can lock at once. Which rows are left, it asks only if it has deleted
-// fewer than it was given.
+// forget deletes the rows that it can lock at once. It asks which rows are left only if it has
+// deleted fewer than it was given.
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
 	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
 		var gone int

@@ -12,8 +12,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// settle reads the row with a shared lock, which waits for whoever has inserted it, and which
-// the server frees at the statement's end.
+// settle reads the row with a shared lock, which waits for the transaction that has inserted it,
+// and which the server frees at the statement's end.
 // innodb_lock_wait_timeout bounds the wait: it is in whole seconds, so wait is
 // rounded up; for a deadline of ctx it is rounded down, though to a second at least. A shorter
 // max_statement_time or max_execution_time of the session bounds it too.

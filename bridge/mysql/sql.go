@@ -42,7 +42,7 @@ SELECT ids.id FROM bridge_identity i STRAIGHT_JOIN ` + ids + ` WHERE i.one = 1 A
 	committed = `SELECT l.%[4]s AS id, ` + logged + `, ` + server + ` FROM ` + started + ` STRAIGHT_JOIN bridge_identity i STRAIGHT_JOIN ` + ids + `
 LEFT JOIN %[3]s ON l.%[4]s = ids.id WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 
-	// The same, of what is not older than %[5]s microseconds.
+	// The same, of rows that are not older than %[5]s microseconds.
 	recent = `SELECT l.%[4]s AS id, ` + logged + `, ` + server + ` FROM ` + started + ` STRAIGHT_JOIN bridge_identity i STRAIGHT_JOIN ` + ids + `
 LEFT JOIN %[3]s ON l.%[4]s = ids.id AND l.recorded_at BETWEEN UTC_TIMESTAMP(6) - INTERVAL %[5]s MICROSECOND AND UTC_TIMESTAMP(6)
 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
@@ -56,12 +56,12 @@ WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 	settle = `SELECT l.%[4]s AS id, ` + logged + `, ` + readOnly + `, ` + server + ` FROM ` + started + ` STRAIGHT_JOIN bridge_identity i
 LEFT JOIN %[3]s ON l.%[4]s = UNHEX('%[1]s') WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') LOCK IN SHARE MODE`
 
-	// lockFree locks those of the rows that nobody else has locked.
+	// lockFree locks the rows that no other transaction has locked.
 	lockFree = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id FOR UPDATE SKIP LOCKED`
 
 	forget = `DELETE l FROM (` + lockFree + `) free STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = free.id`
 
-	// The rows that are there, for whoever must not take a locked one for one that is gone.
+	// The rows that are there, locked or not: a locked row must not be taken for a deleted one.
 	present = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id`
 
 	// Whether the identity is right, and how many rows are found.

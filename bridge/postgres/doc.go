@@ -133,13 +133,15 @@
 //
 // While no standby is connected, such a lookup fails after the caller's time-out, with an error
 // that names the standby, and says nothing of a message's outcome. The senders' COMMITs wait too.
-// pg_cancel_backend of a lookup's wait makes it believe what the standby may not have.
+// pg_cancel_backend of a lookup's wait makes it believe a row that the standby may lack.
 //
 // # Failovers
 //
 //   - The standby replicates synchronously: synchronous_standby_names is set, and synchronous_commit
 //     is on, remote_apply or remote_write for senders and verifiers. Then a failover loses and
-//     invents nothing. Rows that Forget had deleted may be back: their messages were forwarded.
+//     invents nothing, if it promotes a standby that commits waited for: with several standbys, the
+//     one that has received the most log. Rows that Forget had deleted may be back: their messages
+//     were forwarded.
 //   - No connection reaches the old primary any more (fencing). target_session_attrs=read-write
 //     does not do that: it takes the first host that takes writes, an old primary too. Each outcome
 //     names its server. A verifier believes one server only, and drops nothing before it has seen

@@ -53,7 +53,7 @@ SELECT unnest((SELECT $1::text::uuid[])) FROM bridge_identity WHERE identity = $
 	committed = `SELECT l.id, ` + server + ` FROM bridge_identity i
 LEFT JOIN bridge_committed($1::text::uuid[]) AS l (id) ON true WHERE i.identity = $2::text::uuid`
 
-	// The same, of what is not older than an age.
+	// The same, of rows that are not older than an age.
 	recent = `SELECT l.id, ` + server + ` FROM bridge_identity i
 LEFT JOIN bridge_ledger l ON l.id ` + amongAsked + `
 	AND l.recorded_at BETWEEN clock_timestamp() - $3::text::interval AND clock_timestamp()
@@ -289,7 +289,7 @@ func (l *Ledger) deleteWithin(ctx context.Context, wait string, ids []uuid.UUID)
 	return false, err
 }
 
-// check tells whether db is the primary, takes writes, keeps over a crash what it has committed,
+// check tells whether db is the primary, takes writes, keeps committed rows over a crash,
 // and is where the rows of the tables are committed.
 func (l *Ledger) check(ctx context.Context, names ...string) error {
 	var server struct {

@@ -26,7 +26,7 @@ func checkLogged(ctx context.Context, db *sqlx.DB, names []string) error {
 		return fmt.Errorf("check that the tables are logged: %w", err)
 	}
 	if len(found) > 0 {
-		return fmt.Errorf("%w: a crash of the server empties what is unlogged: %s: ALTER TABLE … SET LOGGED",
+		return fmt.Errorf("%w: a crash of the server empties unlogged tables: %s: ALTER TABLE … SET LOGGED",
 			bridge.ErrNoSchema, strings.Join(found, ", "))
 	}
 	return nil

@@ -29,7 +29,7 @@ SELECT ids.value FROM bridge_identity i, json_each(?) ids WHERE i.identity = ?`
 	committed = `SELECT l.%[2]s AS id, r.read_uncommitted AS dirty, ` + server + ` FROM bridge_identity i, pragma_read_uncommitted r
 LEFT JOIN %[1]s l ON l.%[2]s IN (SELECT value FROM json_each(?)) WHERE i.identity = ?`
 
-	// The same, of what is not older than so many seconds.
+	// The same, of rows that are not older than so many seconds.
 	recent = `SELECT l.id, r.read_uncommitted AS dirty, ` + server + ` FROM bridge_identity i, pragma_read_uncommitted r
 LEFT JOIN bridge_ledger l ON l.id IN (SELECT value FROM json_each(?1)) AND l.recorded_at BETWEEN unixepoch() - ?3 AND unixepoch()
 WHERE i.identity = ?2`

@@ -33,7 +33,7 @@ var (
 INSERT INTO bridge_ledger (id)
 SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan)
 
-	// committed, of what is not older than @p4 milliseconds, an int.
+	// committed, of rows that are not older than @p4 milliseconds, an int.
 	recent = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
 SELECT CAST(asked.id AS binary(16)) AS id, ` + server + ` FROM bridge_identity i
@@ -42,7 +42,7 @@ LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON 
 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan)
 
 	// forget passes over locked rows. READPAST does not pass over a page that is locked, and
-	// nobody has written whether it passes over a row that optimized locking protects by its
+	// no document says that it passes over a row that optimized locking protects by its
 	// transaction's ID: there the time-out ends it.
 	forget    = forIDs(forgetWithin(1000))
 	forgetNow = forIDs(forgetWithin(0))

@@ -25,7 +25,7 @@ SET LOCK_TIMEOUT 1000;
 SELECT count(*) FROM (SELECT TOP (@p1) id FROM bridge_parked WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)) AS counted`
 )
 
-// presentRows waits for whoever has one of the rows locked.
+// presentRows waits for transactions that have locked one of the rows.
 const presentRows = `SELECT CAST(l.id AS binary(16)) AS id FROM bridge_identity i
 LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON l.id = asked.id) ON 1 = 1
 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)`

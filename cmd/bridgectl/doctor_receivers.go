@@ -72,7 +72,7 @@ func examineDeadTarget(ctx context.Context, g *group, m *management, q *managedQ
 	}
 }
 
-// setting is the value of an argument, or that of a policy.
+// setting is the value of an argument, or of a policy if there is no such argument.
 func (q *managedQueue) setting(argument, policy string) (value any, isSet bool) {
 	if value, isSet = q.Arguments[argument]; !isSet {
 		value, isSet = q.EffectivePolicy[policy]

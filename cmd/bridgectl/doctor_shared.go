@@ -33,15 +33,15 @@ func (a *app) examineClaim(ctx context.Context, g *group) {
 	defer context.AfterFunc(ctx, conn.Close)()
 	t := a.topology()
 	if _, err := lookAt(conn, t.LedgerQueue()); err != nil {
-		return // nobody consumes: to ask further would make the queue
+		return // no verifier consumes: to ask further would make the queue
 	}
 	if err := t.ClaimLedger(conn, a.opened.ledger.Identity()); errors.Is(err, bridge.ErrOtherLedger) {
 		g.fail("ledger of "+t.Queue, "give each database a staging queue of its own: BRIDGE_QUEUE, for its senders and its verifiers", "%s", err)
 	}
 }
 
-// examineLimits compares the limits of connections with those that a verifier may need. Only an
-// administrator may see a user's.
+// examineLimits compares the limits of connections with the number that a verifier may
+// need. Only an administrator may see a user's.
 func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 	for _, of := range []struct{ kind, name, whose string }{
 		{"vhost-limits", m.vhost, "the virtual host"}, {"user-limits", m.login, "the user " + m.login},

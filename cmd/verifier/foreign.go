@@ -38,7 +38,7 @@ func (f *foreigners) Done(e verifier.Event) {
 // SessionEnded implements verifier.Observer.
 func (f *foreigners) SessionEnded(error) {}
 
-// stream says what is wrong while messages of another ledger keep coming; "" if they do not.
+// stream returns a warning while messages of another ledger keep coming, else "".
 func (f *foreigners) stream(now time.Time) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -130,7 +130,7 @@ var (
 	blockedDesc   = desc("twoqueue_broker_blocked", "1 while nothing can be published: the broker has a memory or disk alarm, or allows no connection; else 0.")
 	heldDesc      = desc("twoqueue_messages_held", "Messages taken from the queues and not done.")
 	waitingDesc   = desc("twoqueue_messages_waiting", "Messages held that wait for an open transaction: the size of the waiting room.")
-	oldestDesc    = desc("twoqueue_oldest_waiting_age_seconds", "How long ago that message was staged which has waited for an open transaction the longest, of those that this verifier holds; 0 if none waits.")
+	oldestDesc    = desc("twoqueue_oldest_waiting_age_seconds", "Time since the staging of the message that has waited longest for an open transaction, among the messages that this verifier holds; 0 if none waits.")
 	strandedDesc  = desc("twoqueue_messages_stranded", "Deliveries held with a message that is larger than the broker takes by now: max_message_size was lowered.")
 	settlingDesc  = desc("twoqueue_settles_in_flight", "Lookups that wait in the database for the end of a transaction.")
 	targetsDesc   = desc("twoqueue_targets_held", "Targets that take nothing at present, by reason: full (nack), unroutable (missing), stuck (no confirms).", "reason")

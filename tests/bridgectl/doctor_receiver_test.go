@@ -9,7 +9,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
-// By default RabbitMQ loses what it dead-letters if the dead queue does not take it.
+// By default RabbitMQ loses a message that it dead-letters if the dead queue does not take it.
 func TestTheDoctorFindsReceiversWhoseDeadMessagesAreLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

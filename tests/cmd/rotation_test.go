@@ -54,7 +54,7 @@ func TestRotatedLoginsNeedNoRestart(t *testing.T) {
 			}
 			execute(c.before)
 			if c.kind.Name == stage.Postgres.Name {
-				t.Cleanup(func() { // after the database is gone nobody can drop them
+				t.Cleanup(func() { // once the database is gone they can no longer be dropped
 					for _, role := range []string{"$u", "$v"} {
 						_, _ = s.DB.Exec(words.Replace("DROP ROLE " + role))
 					}

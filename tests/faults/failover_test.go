@@ -14,7 +14,7 @@ import (
 )
 
 // A pair is a world whose senders' database is a primary with a replica. Clients know one
-// address, that of a valve, which leads to the primary.
+// address: a valve's, which leads to the primary.
 type pair struct {
 	*world.World
 	t       *testing.T

@@ -176,8 +176,8 @@ func TestPostgresLeavesTheSessionAsItWas(t *testing.T) {
 	}
 }
 
-// A crash empties unlogged tables: what was committed would look rolled back, and what was
-// received would look new.
+// A crash empties unlogged tables: committed messages would look rolled back, and received ones
+// would look new.
 func TestPostgresUnloggedTablesAreRefused(t *testing.T) {
 	t.Parallel()
 	_, admin := migrated(t)

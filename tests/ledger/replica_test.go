@@ -23,7 +23,7 @@ type frozen interface {
 
 // expectNothingBeforeTheReplica commits an ID while the replica is frozen, so that others see the
 // row and a failover would undo it. The ledger must not call it committed before the replica has
-// it, and must say what it waits for. end commits, or gives up waiting for the replica.
+// it, and its error must name the replica. end commits, or gives up waiting for the replica.
 func expectNothingBeforeTheReplica(t *testing.T, ledger, impatient driver.Ledger, replica frozen, visible string, end func(tx *sql.Tx) error) {
 	t.Helper()
 	id := newID()

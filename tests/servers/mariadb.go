@@ -60,7 +60,7 @@ func StartReplica(ctx context.Context, primary *MariaDB, options *MariaDBOptions
 	return m, nil
 }
 
-// Promote makes a replica the primary, once it has applied what it has received. The old
+// Promote makes a replica the primary, once it has applied all transactions that it has received. The old
 // primary is not told: if it runs, or is restarted, it takes writes too.
 func (m *MariaDB) Promote(ctx context.Context) error {
 	status, err := m.query(ctx, `STOP SLAVE IO_THREAD; SHOW SLAVE STATUS\G`)
@@ -83,7 +83,7 @@ func (m *MariaDB) Promote(ctx context.Context) error {
 	return nil
 }
 
-// query runs statements in the server's own client, and returns what they return, a line for
+// query runs statements in the server's own client, and returns their output, a line for
 // each row.
 func (m *MariaDB) query(ctx context.Context, statements string) (string, error) {
 	program, err := find("mariadb", "mariadb-client", "/usr/bin/mariadb")

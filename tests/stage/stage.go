@@ -38,8 +38,8 @@ type Stage struct {
 	Broker      *bridge.Broker
 	Topology    bridge.Topology
 	Sender      *sender.Sender
-	// Strict has verifiers take only what is recorded after their session began for evidence that
-	// the senders commit here (rule 6). By default a committed message of any age will do, since
+	// Strict has verifiers take only messages that were recorded after their session began for
+	// evidence that the senders commit here (rule 6). By default a committed message of any age will do, since
 	// most tests have sent theirs before. Without any, nothing is dropped: see Evidence.
 	Strict  bool
 	Channel *amqp.Channel // for what a test does to queues by itself

@@ -44,7 +44,7 @@ func TestAQueueOfAnotherLedgersVerifiersIsRefused(t *testing.T) {
 	refused()
 	first.Stop()
 	refused() // the second one holds the queue
-	// Nobody needs to publish to the ledger queue. If somebody does, nothing stops.
+	// The ledger queue needs no messages. If a client publishes some, nothing stops.
 	queue := s.Queue("target", nil)
 	for range 100 {
 		if err := s.Channel.PublishWithContext(t.Context(), "", topology.LedgerQueue(), false, false, amqp.Publishing{Body: make([]byte, 100_000)}); err != nil {

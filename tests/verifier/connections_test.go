@@ -108,7 +108,7 @@ func TestALostPublishingConnectionEndsNoSession(t *testing.T) {
 }
 
 // Without a connection to publish over, nothing can be set aside. The messages go back to their
-// queue in time, the session lives, and says what is wrong.
+// queue in time, the session lives, and says that it has no connection.
 func TestMessagesGoBackWhileNothingCanBePublished(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)

@@ -53,7 +53,7 @@ func TestAnOutcomeOfAnotherServerIsNotBelieved(t *testing.T) {
 	s.Commit(stage.To(target, "before"))
 	s.Receive(target, 1)
 
-	valve.Lead(primary.Addr(), other.Addr()) // what is connected stays so
+	valve.Lead(primary.Addr(), other.Addr()) // open connections stay open
 	const most = 40
 	var open []*sql.Tx
 	for i := range most { // each lets a lookup wait, on a connection of its own

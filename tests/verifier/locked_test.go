@@ -124,7 +124,7 @@ func (l *undeleting) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, 
 	return l.Ledger.Forget(ctx, ids)
 }
 
-// Whatever ends a session, what has been delivered is acked before, and comes no second time.
+// Whatever ends a session, delivered messages are acked before, and come no second time.
 func TestASessionThatFailsAcksWhatIsSafe(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)

@@ -161,7 +161,7 @@ func (d *diagnosis) server() {
 	if d.variables["group_replication_group_name"] != "" {
 		level := d.variables["group_replication_consistency"]
 		d.Expect("group replication", !strings.EqualFold(level, "EVENTUAL"), "group_replication_consistency is "+level, inspect.Error,
-			"group_replication_consistency is EVENTUAL: a newly elected primary shows its state before it has applied the old primary's transactions, and what they committed looks rolled back",
+			"group_replication_consistency is EVENTUAL: a newly elected primary shows its state before it has applied the old primary's transactions, and these look rolled back",
 			"SET PERSIST group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER' on every member")
 	}
 	d.semiSync()

@@ -45,7 +45,7 @@ type Verbs struct {
 	Record func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error)
 	Park   func(ctx context.Context, tx bridge.Tx, messages []driver.Parked) (changed int64, err error)
 
-	// Instance, Committed and Settle do what they do in driver.Ledger.
+	// Instance, Committed and Settle do the same as in driver.Ledger.
 	Instance  func(ctx context.Context, tx bridge.Tx) (driver.Instance, error)
 	Committed func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error)
 	// If there is a began, it is called before the settle
@@ -57,7 +57,7 @@ type Verbs struct {
 	// others wait for, which no other statement has. It is empty where none does.
 	Settles string
 
-	// Recent does what it does in driver.Ledger.
+	// Recent does the same as in driver.Ledger.
 	Recent func(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, driver.Instance, error)
 
 	// Forget deletes the rows of ids, and commits that at once. It returns the IDs whose rows

@@ -26,7 +26,7 @@ type Probes struct {
 	// missing, in words that everybody may read; several errors by errors.Join. Its
 	// context ends after 2 s. It is asked once a second at most, by one at a time.
 	Ready func(context.Context) error
-	// Notes returns lines that follow the ok of /readyz, for what is no reason to be not ready.
+	// Notes returns lines that follow the ok of /readyz: news that do not make it fail.
 	// Nil: none.
 	Notes func() []string
 	// Registry has the metrics.

@@ -36,7 +36,7 @@ func Database(address string) *Exposure {
 func Broker(address string) *Exposure {
 	uris, err := bridge.ParseURL(address)
 	if err != nil || uris[0].Scheme != "amqp" {
-		return nil // the program refuses what is no URL
+		return nil // the program refuses an unusable URL
 	}
 	var hosts []string
 	for _, uri := range uris {

@@ -32,7 +32,7 @@ type Bridge struct {
 	Classic       environment.Truth  `default:"false" desc:"the queues are classic queues instead of quorum queues; RabbitMQ does not fsync a message in them before it confirms it, so a crash of its host can lose committed messages"`
 	Audit         environment.Copies `default:"0" desc:"how many copies of messages that were dropped as rolled back are kept, in an audit queue beside the staging queue; 0: there is no such queue"`
 	OrderedShards environment.Shards `split_words:"true" default:"0" desc:"how many ordered queues there are beside the staging queue, for messages with an order key; all senders must know the same number; 0: there are none"`
-	Allow         Allow              `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; *:* allows every target; a backslash before a colon or a comma makes it part of a name; what is committed for another target goes to the dead queue; required by a verifier, but not with -migrate"`
+	Allow         Allow              `desc:"the targets that may be forwarded to, as EXCHANGE:KEY patterns with commas between them, where * stands for any characters; a queue is :NAME; *:* allows every target; a backslash before a colon or a comma makes it part of a name; a message committed for another target goes to the dead queue; required by a verifier, but not with -migrate"`
 	HandBack      environment.Span   `split_words:"true" default:"10m" desc:"how long a verifier holds a message unacked; must be shorter than the broker's consumer timeout (30m unless changed)"`
 }
 

@@ -122,7 +122,7 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		return w.shop.lockRows(ctx, f.For)
 	case StrayMessages:
 		return w.PublishStrays(ctx)
-	case FewConnections: // those that there are stay
+	case FewConnections: // open ones stay
 		if _, err := s.RabbitMQ.Ctl(ctx, "set_user_limits", "guest", `{"max-connections":1}`); err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 	return nil
 }
 
-// besideQueue is bound to Exchange beside the target's queue, and full. Nobody consumes it.
+// besideQueue is bound to Exchange beside the target's queue, and full. It has no consumer.
 const besideQueue = "beside"
 
 // FillBeside binds a full queue to Exchange: the broker nacks messages that the target's queue

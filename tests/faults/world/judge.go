@@ -65,7 +65,7 @@ type Events struct {
 	StagingDeleted []Deletion
 	TargetDeleted  map[string][]Deletion // by target
 	DatabaseKilled []time.Time
-	VerifierKilled []time.Time      // with what it had still to delete
+	VerifierKilled []time.Time      // with rows that it had still to delete
 	Strays         map[string]Stray // published into the staging queue from outside, by name
 }
 

@@ -184,7 +184,7 @@ func (v *Valve) Cut() {
 	}
 }
 
-// CutLast closes the connection that was accepted last, of those that are open.
+// CutLast closes the open connection that was accepted last.
 func (v *Valve) CutLast() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
