@@ -101,13 +101,14 @@ func (c *connections) refuses(err error, settling int) bool {
 	return true
 }
 
-// look runs a lookup, again and again while the server has no connection for it.
-func (c *connections) look(ctx context.Context, settling *atomic.Int64, lookup func() error) error {
-	wait := newBackOff(refusedFirst, refusedLongest)
+// look runs a lookup, again and again while the server has no connection for it, for patience. Then
+// this verifier has none left, and another one may have: what is held here is to go back.
+func (c *connections) look(ctx context.Context, settling *atomic.Int64, patience time.Duration, lookup func() error) error {
+	wait, began := newBackOff(refusedFirst, refusedLongest), time.Now()
 	defer c.looks(false)
 	for {
 		err := lookup()
-		if !c.refuses(err, int(settling.Load())) {
+		if !c.refuses(err, int(settling.Load())) || time.Since(began) >= patience {
 			return err
 		}
 		c.looks(true)

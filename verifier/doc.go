@@ -191,7 +191,8 @@
 // The database may refuse a further connection (max_connections, a limit of the role or user).
 // Then the session goes on with the connections that it has: the lookup waits for the next one
 // that is free, before all settlers, and fewer settlers wait at a time. Every five seconds
-// without a refusal another settler tries. A verifier that starts meanwhile waits.
+// without a refusal another settler tries. A verifier that starts meanwhile waits. If the lookup
+// gets no connection for half a minute, the session ends, so that other verifiers get its messages.
 //
 // # Side jobs
 //
@@ -298,6 +299,7 @@
 //	                                           parked messages for a minute
 //	a refused database connection              a settler                     TestAServerThatOpensNoFurtherConnectionEndsNoSession
 //	the same, at the start                     the verifier's start          TestAVerifierWaitsForItsConnections
+//	no database connection for half a minute   the session                   verifier: TestALookupWithoutAConnectionEndsTheSession
 //	unpark, sweep, explain, observer           itself                        TestMessagesDependOnNoSideJob
 //	a lookup or settle that fails, or a        the session, which is         TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing,
 //	question for evidence                      started again                 TestASessionThatFailsAcksWhatIsSafe

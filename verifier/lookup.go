@@ -69,7 +69,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 		ids = append(ids, m.staged.ID)
 	}
 	var committed []uuid.UUID
-	err := s.connections.look(ctx, &s.settling, func() (err error) {
+	err := s.connections.look(ctx, &s.settling, s.opts.SettleWait+ledgerTimeout, func() (err error) {
 		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
 		defer cancel()
 		committed, err = s.proven.Committed(asking, ids)

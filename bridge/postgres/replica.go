@@ -31,9 +31,6 @@ func (l *Ledger) replicate(ctx context.Context, on instance) error {
 		err := l.db.GetContext(ctx, &i, emit)
 		return i.name(), err
 	})
-	if err == nil && ctx.Err() != nil {
-		err = context.Cause(ctx) // a driver may have cancelled the wait, which is no error to the server
-	}
 	if err != nil {
 		return fmt.Errorf("wait until the synchronous standby has the row: is a standby of synchronous_standby_names connected? %w", err)
 	}

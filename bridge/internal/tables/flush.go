@@ -21,7 +21,8 @@ type Flush struct {
 func NewFlush() *Flush { return &Flush{writing: make(chan struct{}, 1)} }
 
 // Run returns once a write has committed that began after the call, with the instance that the
-// write names. All who call during one write share the next one.
+// write names. All who call during one write share the next one. A write during which its caller's
+// context ends counts for nobody.
 func (f *Flush) Run(ctx context.Context, write func() (driver.Instance, error)) (driver.Instance, error) {
 	before := f.begun.Load()
 	select {
@@ -35,6 +36,10 @@ func (f *Flush) Run(ctx context.Context, write func() (driver.Instance, error)) 
 	}
 	n := f.begun.Add(1)
 	instance, err := write()
+	if err == nil && ctx.Err() != nil {
+		// The driver may have cancelled the wait, which PostgreSQL ends with a warning and no error.
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -59,3 +59,42 @@ func TestOnlyAWriteThatBeginsAfterTheCallMakesDurable(t *testing.T) {
 		calls.Wait()
 	})
 }
+
+// The caller's context is that of the write: a driver cancels a commit that waits for its standby
+// when the context ends, and PostgreSQL then says that it has committed. The standby may lack it.
+func TestAWriteWhoseContextEndsMakesNothingDurable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, first, second := NewFlush(), make(chan struct{}), make(chan struct{})
+		writes := 0
+		answers := make(chan error, 3)
+		call := func(ctx context.Context, until chan struct{}) {
+			go func() {
+				_, err := f.Run(ctx, func() (driver.Instance, error) {
+					writes++
+					<-until
+					return "", nil
+				})
+				answers <- err
+			}()
+			synctest.Wait()
+		}
+		gone, leave := context.WithCancel(t.Context())
+		call(t.Context(), first)
+		call(gone, second)        // writes next
+		call(t.Context(), second) // and this one shares that write
+		close(first)
+		synctest.Wait()
+		leave()
+		close(second)
+		synctest.Wait()
+		if err := <-answers; err != nil {
+			t.Errorf("the first call: %v, must succeed", err)
+		}
+		if err := <-answers; !errors.Is(err, context.Canceled) {
+			t.Errorf("the call whose context has ended during its write: %v, must be context.Canceled", err)
+		}
+		if err := <-answers; err != nil || writes != 3 {
+			t.Errorf("the call that has waited: %v after %d writes, must succeed by a third", err, writes)
+		}
+	})
+}
