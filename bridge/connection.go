@@ -120,7 +120,7 @@ func connectError(ctx context.Context, host string, err error) error {
 	case errors.Is(err, amqp.ErrVhost): // RabbitMQ says why it refuses a virtual host
 		return fmt.Errorf("connect to the broker at %s: it closed the connection without a word: %w", host, ErrUnavailable)
 	case errors.As(err, &amqpErr) && amqpErr.Code == amqp.NotAllowed:
-		return fmt.Errorf("connect to the broker at %s: virtual host missing or not allowed: %w", host, ErrCredentials)
+		return fmt.Errorf("connect to the broker at %s: virtual host missing, or the login has no permission on it (rabbitmqctl set_permissions): %w", host, ErrCredentials)
 	}
 	return fmt.Errorf("connect to the broker at %s: %w: %w", host, ErrUnavailable, err)
 }

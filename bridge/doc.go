@@ -163,7 +163,8 @@
 //
 // A receiver needs the right to read its queue. To declare that queue it also needs the right to
 // configure it, and if the queue has a dead-letter exchange, to write to that exchange (amq.default
-// for the default one).
+// for the default one). idempotency.DeadQueue needs the right to write to amq.default too, and a
+// receiver that replies needs the rights of a sender. bridgectl grants prints all of these.
 //
 // # What a verifier needs
 //

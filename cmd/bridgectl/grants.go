@@ -41,13 +41,15 @@ Run the SQL in that database, when the tables are there:
   bridgectl grants verifier --login twoqueue_verifier --broker | sh
 
 The login must exist, with a password: the command prints none. Its rights at the broker
-replace its earlier ones on the virtual host.
+replace its earlier ones on the virtual host, so grant a login one role there.
 
   sender    records and stages messages
   parker    a sender that also parks messages
   verifier  judges messages; BRIDGE_ALLOW gives the exchanges that it may write to
-  receiver  package idempotency, on the queue --target
-  effects   a receiver that uses AtMostOnce, Accept and Work only
+  receiver  package idempotency, on the queue --target; --declares if it declares that queue
+            and QUEUE.dead, or uses idempotency.DeadQueue; --sends if it sends replies or
+            other messages in its transactions
+  effects   a receiver that uses AtMostOnce, Accept and Work only; has the same two flags
   gateway   the e-mail gateway, on the queue --target
   migrate   makes the tables; the only role that needs to
   operator  bridgectl
@@ -66,6 +68,8 @@ replace its earlier ones on the virtual host.
 	cmd.Flags().StringVar(&g.login, "login", "", "the login's name (default: twoqueue_ROLE)")
 	cmd.Flags().BoolVar(&g.broker, "broker", false, "print the commands for the broker alone")
 	cmd.Flags().StringVar(&g.target, "target", "emails", "the queue of a receiver, or of the gateway")
+	cmd.Flags().BoolVar(&g.declares, "declares", false, "the receiver declares its queue and QUEUE.dead, or publishes to that by idempotency.DeadQueue")
+	cmd.Flags().BoolVar(&g.sends, "sends", false, "the receiver sends messages in its transactions: it needs the rights of a sender too")
 	cmd.Flags().StringVar(&g.schema, "schema", "", "the schema of the tables on PostgreSQL (default: public) or SQL Server (default: dbo)")
 	cmd.Flags().StringVar(&g.kind, "database", "", "the kind of database: "+strings.Join(dialects, ", ")+" (default: from BRIDGE_DATABASE_URL)")
 	return cmd
@@ -74,7 +78,12 @@ replace its earlier ones on the virtual host.
 type grants struct {
 	app                         *app
 	login, target, schema, kind string
-	broker                      bool
+	broker, declares, sends     bool
+}
+
+// receives says whether a role is a receiver's, which --declares and --sends are for.
+func receives(role string) bool {
+	return role == string(migrate.Receiver) || role == string(migrate.Effects)
 }
 
 // loginName is what a login may be called here: nothing that ends its quotes in SQL or a shell.
@@ -86,6 +95,9 @@ func (g *grants) print(role string) error {
 	}
 	if !loginName.MatchString(g.login) {
 		return misused("--login: %q has characters other than letters, digits, _, . and -; name another login", g.login)
+	}
+	if (g.declares || g.sends) && !receives(role) {
+		return misused("--declares, --sends: are for the roles receiver and effects, not %s; leave them out", role)
 	}
 	commands, err := g.commands(role)
 	if err != nil {
@@ -152,6 +164,17 @@ func (g *grants) statements(role string) ([]string, error) {
 	if err != nil {
 		return nil, misused("BRIDGE_DATABASE_URL: %s", err)
 	}
+	if g.sends {
+		sending, err := migrate.Rights(dialect, migrate.Sender, name, schema)
+		if err != nil {
+			return nil, misused("BRIDGE_DATABASE_URL: %s", err)
+		}
+		for _, right := range sending {
+			if !slices.Contains(rights, right) { // such as USAGE on the schema
+				rights = append(rights, right)
+			}
+		}
+	}
 	if role == gatewayRole {
 		rights = append(rights, "SELECT, INSERT, UPDATE, DELETE ON email_gateway")
 	}
@@ -175,6 +198,9 @@ func (g *grants) commands(role string) ([]string, error) {
 		shellQuoted(rights.configure), shellQuoted(rights.write), shellQuoted(rights.read)}, " ")}
 	if role == scalerRole || role == string(migrate.Operator) {
 		lines = append(lines, "rabbitmqctl set_user_tags "+shellQuoted(g.login)+" monitoring")
+	}
+	if receives(role) && !g.declares {
+		lines = append(lines, "# This login may only read its queue. If the receiver declares queues or uses idempotency.DeadQueue, add --declares.")
 	}
 	return lines, nil
 }
@@ -209,7 +235,14 @@ func (g *grants) brokerRights(role string) (brokerRight, bool) {
 	case string(migrate.Operator):
 		return brokerRight{pattern(all...), g.targets(bound), pattern(append(all, t.LedgerQueue(), g.target+".dead")...)}, true
 	case string(migrate.Receiver), string(migrate.Effects):
-		return brokerRight{pattern(), pattern(), pattern(g.target)}, true
+		var configured, written []string
+		if g.declares {
+			configured, written = []string{g.target, g.target + ".dead"}, []string{defaultExchange}
+		}
+		if g.sends {
+			written = append(written, staging)
+		}
+		return brokerRight{pattern(configured...), pattern(written...), pattern(g.target)}, true
 	case gatewayRole:
 		return brokerRight{pattern(g.target, g.target+".dead"), pattern(defaultExchange), pattern(g.target)}, true
 	case scalerRole:

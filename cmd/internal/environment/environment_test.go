@@ -37,8 +37,8 @@ func TestReadTakesDefaultsAndValues(t *testing.T) {
 	var line bytes.Buffer
 	logger := c.Log.Logger(&line)
 	logger.Debug("not this")
-	logger.Info("this")
-	if !strings.HasPrefix(line.String(), `{"`) || strings.Count(line.String(), "\n") != 1 {
+	logger.Info("this", "retry_in", 638*time.Millisecond)
+	if !strings.Contains(line.String(), `"retry_in":"638ms"`) || !strings.HasPrefix(line.String(), `{"`) || strings.Count(line.String(), "\n") != 1 {
 		t.Errorf("log %q", line.String())
 	}
 }

@@ -19,9 +19,19 @@ type Log struct {
 func (l Log) Logger(w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: slog.Level(l.Level)}
 	if l.Format == formatJSON || l.Format == formatAuto && !onTerminal(w) {
+		options.ReplaceAttr = readableDuration
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// readableDuration writes a duration with its unit, as the text handler does. The JSON handler alone
+// writes a bare number of nanoseconds.
+func readableDuration(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 func onTerminal(w io.Writer) bool {
