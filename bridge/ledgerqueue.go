@@ -35,7 +35,7 @@ func (t Topology) ClaimLedger(conn *Connection, ledger uuid.UUID) error {
 	})
 	err = declareError(t.LedgerQueue(), err)
 	if mismatch := new(QueueMismatch); errors.As(err, &mismatch) && mismatch.Property == ledgerArgument {
-		return fmt.Errorf("queue %q: %w: verifiers of %s consume it, this one judges by %s; give each database a staging queue of its own",
+		return fmt.Errorf("queue %q: %w: verifiers of %s consume it, this one judges by %s; give each database a staging queue of its own (BRIDGE_QUEUE, and Options.Queue of its senders)",
 			t.Queue, ErrOtherLedger, otherLedger(mismatch.Reason), ledger)
 	}
 	return err
