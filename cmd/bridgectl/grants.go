@@ -233,7 +233,8 @@ func (g *grants) brokerRights(role string) (brokerRight, bool) {
 		ledger := t.LedgerQueue() // keeps the verifiers of another ledger away
 		return brokerRight{pattern(append(all, ledger)...), g.targets(bound), pattern(append(consumed, ledger)...)}, true
 	case string(migrate.Operator):
-		return brokerRight{pattern(all...), g.targets(bound), pattern(append(all, t.LedgerQueue(), g.target+".dead")...)}, true
+		all = append(all, t.LedgerQueue()) // the doctor asks whose it is by declaring it
+		return brokerRight{pattern(all...), g.targets(bound), pattern(append(all, g.target+".dead")...)}, true
 	case string(migrate.Receiver), string(migrate.Effects):
 		var configured, written []string
 		if g.declares {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -250,8 +251,11 @@ func TestTheDoctorFindsVerifiersOfAnotherLedger(t *testing.T) {
 	vhost, topology := servertest.Vhost(t), bridge.Topology{Queue: "staging"}
 	s, other := stage.On(t, stage.Postgres, vhost, topology), stage.On(t, stage.Postgres, vhost, topology)
 	s.Verify(verifier.Options{})
+	out := withEnv(t, "BRIDGE_AMQP_URL="+vhost, "BRIDGE_QUEUE=staging").must("grants", "operator", "--login", "o", "--broker")
+	rights := regexp.MustCompile(`(?m)'([^']*)' '([^']*)' '([^']*)'$`).FindStringSubmatch(out)
+	login := servertest.User(t, vhost, rights[1], rights[2], rights[3])
 	for of, want := range map[*stage.Stage]bool{s: false, other: true} {
-		d, _ := withEnv(t, "BRIDGE_AMQP_URL="+vhost, "BRIDGE_DATABASE_URL="+program.DatabaseURL(t, of.DatabaseURL), "BRIDGE_QUEUE=staging").examine()
+		d, _ := withEnv(t, "BRIDGE_AMQP_URL="+login, "BRIDGE_DATABASE_URL="+program.DatabaseURL(t, of.DatabaseURL), "BRIDGE_QUEUE=staging").examine()
 		if d.has("ledger of staging", inspect.Error, of.Ledger.Identity().String()) != want {
 			t.Errorf("it is another ledger: %t\n%s", want, d)
 		}
