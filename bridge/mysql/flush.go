@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
@@ -26,14 +27,19 @@ const logged = `@@GLOBAL.log_bin AND @@GLOBAL.sync_binlog = 1
 /*M!120301 AND COALESCE(@@GLOBAL.binlog_storage_engine, '') = '' */
 /*M!100600 AND NOT (@@GLOBAL.rpl_semi_sync_master_enabled AND @@GLOBAL.rpl_semi_sync_master_wait_point = 'AFTER_COMMIT') */ AS logged`
 
-// makeDurable returns nil once a crash of the server cannot undo the commits that were seen
-// before the call. InnoDB's log is sequential, and the commit of a write of our own waits until the
-// log is on the disk, with all earlier commits in it. It waits for the replica too, which has then
-// received all earlier commits. The row that it writes is gone with the same transaction.
-func (l *Ledger) makeDurable(ctx context.Context) error {
-	_, err := l.flush.Run(ctx, func() (driver.Instance, error) {
+// makeDurable returns nil once a crash of the server cannot undo the commits that were seen on it
+// before the call. (Another server's log tells nothing of them.) InnoDB's log is sequential, and the
+// commit of a write of our own waits until the log is on the disk, with all earlier commits in it. It
+// waits for the replica too, which has then received all earlier commits. The row that it writes is
+// gone with the same transaction.
+func (l *Ledger) makeDurable(ctx context.Context, on driver.Instance) error {
+	from, err := l.flush.Run(ctx, func() (driver.Instance, error) {
 		id := uuid.New()
-		return "", readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+		var i instance
+		err := readCommitted(ctx, l.db, func(tx *sqlx.Tx) error {
+			if err := tx.GetContext(ctx, &i, `SELECT `+server+` FROM `+started); err != nil {
+				return err
+			}
 			inserted, err := tables.Changed(tx.ExecContext(ctx, l.statement(recordOne, digits(id))))
 			if err == nil && inserted == 0 {
 				err = tables.OtherLedger(l.Identity())
@@ -43,9 +49,13 @@ func (l *Ledger) makeDurable(ctx context.Context) error {
 			}
 			return err
 		})
+		return l.start.name(i), err
 	})
 	if err != nil {
 		return fmt.Errorf("flush the server's log, to its disk and to a semi-synchronous replica if there is one: %w", err)
+	}
+	if from != on {
+		return fmt.Errorf("%w: %s has the row, %s has flushed its log", bridge.ErrOtherInstance, on, from)
 	}
 	return nil
 }

@@ -94,7 +94,7 @@ func (l *Ledger) committed(ctx context.Context, ids []uuid.UUID) (found []uuid.U
 		})
 	})
 	if err == nil && len(found) > 0 && !durable {
-		err = l.makeDurable(ctx)
+		err = l.makeDurable(ctx, from)
 	}
 	return found, from, err
 }

@@ -29,7 +29,7 @@ func (l *Ledger) settle(ctx context.Context, id uuid.UUID, wait time.Duration, b
 		return err
 	})
 	if err == nil && outcome == driver.Committed && !durable {
-		err = l.makeDurable(ctx)
+		err = l.makeDurable(ctx, from)
 	}
 	return outcome, from, err
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -108,4 +111,35 @@ func TestPostgresThatShowsACommitBeforeItsStandbyHasIt(t *testing.T) {
 	id := newID()
 	execute(t, local, "INSERT INTO bridge_ledger VALUES ('"+id.String()+"')")
 	expectOutcome(t, openLedger(t, local), id, driver.Committed)
+}
+
+// A pool may open a connection to another server, such as an old primary with the same ledger. What
+// that one has flushed says nothing of a row on the first.
+func TestAnotherServersLogMakesNothingDurable(t *testing.T) {
+	t.Parallel()
+	here, there := servertest.StartMariaDB(t, nil), servertest.StartMariaDB(t, nil) // without a binary log
+	db, other := onServer(t, here), onServer(t, there)
+	ledger, id := openMySQL(t, db), newID()
+	execute(t, other, "UPDATE bridge_identity SET identity = UNHEX('"+strings.ReplaceAll(ledger.Identity().String(), "-", "")+"')")
+	tx := recorded(t, ledger, id)
+	must(t, tx.Commit())
+	to, elsewhere := mariaDBConfig(t, here.DatabaseDSN("ledger")), mariaDBConfig(t, there.DatabaseDSN("ledger"))
+	var dialled atomic.Int64
+	var from int64 = 1 << 62 // the first connection to the other server
+	to.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if dialled.Add(1) >= from {
+			network, address = elsewhere.Net, elsewhere.Addr
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	pool := connectMariaDB(t, to)
+	pool.SetMaxIdleConns(-1) // each statement by a new connection
+	torn := openMySQL(t, pool)
+	if found, _, err := torn.Committed(t.Context(), []uuid.UUID{id}); len(found) != 1 || err != nil {
+		t.Fatalf("with one server the row is not found: %v, %v", found, err)
+	}
+	from = dialled.Load() + 2 // the lookup's own connection is the last to the first server
+	if found, _, err := torn.Committed(t.Context(), []uuid.UUID{id}); !errors.Is(err, bridge.ErrOtherInstance) {
+		t.Errorf("with another server's flush: %v, %v, must be ErrOtherInstance", found, err)
+	}
 }
