@@ -37,6 +37,7 @@ func long(t *testing.T, traffic traffic) {
 			runs++
 		})
 		t.Logf("after %v, %d seeds, failed: %t: %v", time.Since(began).Round(time.Second), runs, t.Failed(), totals)
+		t.Logf("%v", totals.Untouched)
 		injected := 0
 		for _, kind := range slices.Sorted(maps.Keys(counts)) {
 			t.Logf("%6d  %s", counts[kind], kind)

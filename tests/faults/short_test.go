@@ -109,6 +109,7 @@ func run(t *testing.T, seed uint64, steps int, traffic traffic) (world.Counts, w
 	if totals.Committed == 0 {
 		t.Errorf("seed %d: nothing was committed: nothing is shown", seed)
 	}
+	t.Logf("seed %d: %v", seed, totals.Untouched)
 	t.Logf("seed %d: %v; %v, and %v to the end", seed, totals, injected.Round(time.Second), time.Since(began).Round(time.Second))
 	return counts, totals
 }

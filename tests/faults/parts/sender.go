@@ -165,7 +165,7 @@ func (s *shop) transact(ctx context.Context, t Transaction) (err error) {
 	}
 	defer func() {
 		for _, o := range t.Orders {
-			note("%s the sender's transaction ended: %v", o.ID, err)
+			note("%s %s%v", o.ID, ended, err)
 		}
 	}()
 	switch t.Style {
@@ -183,6 +183,13 @@ func (s *shop) transact(ctx context.Context, t Transaction) (err error) {
 	}
 	return err
 }
+
+// Ended, after a message's ID in the diary, says that the sender's transaction has ended without
+// an error.
+const (
+	Ended = ended + "<nil>"
+	ended = "the sender's transaction ended: "
+)
 
 // errWanted rolls a transaction back.
 var errWanted = errors.New("rolled back, as wanted")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge/migrate"
@@ -195,23 +196,27 @@ func (d database) lockTable(ctx context.Context, table string, t time.Duration) 
 	return nil
 }
 
-// lockRows locks rows of the ledger, as an operator's open DELETE does, and gives them back.
-// It takes some that are committed, and waits for none.
-func (d database) lockRows(ctx context.Context, t time.Duration) error {
+// lockRows is LockRows.
+func (d database) lockRows(ctx context.Context, during func()) (map[uuid.UUID]bool, error) {
 	tx, err := d.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return fmt.Errorf("lock rows: %w", err)
+		return nil, fmt.Errorf("lock rows: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
 	rows, err := tx.QueryContext(ctx, `SELECT id FROM bridge_ledger LIMIT 5 FOR UPDATE SKIP LOCKED`)
 	if err != nil {
-		return fmt.Errorf("lock rows: %w", err)
+		return nil, fmt.Errorf("lock rows: %w", err)
 	}
-	for rows.Next() { // to the end, where MySQL tells its errors
+	locked := make(map[uuid.UUID]bool)
+	var scanErr error
+	for scanErr == nil && rows.Next() { // to the end, where MySQL tells its errors
+		var id uuid.UUID
+		scanErr = rows.Scan(&id)
+		locked[id] = true
 	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return fmt.Errorf("lock rows: %w", err)
+	if err := errors.Join(scanErr, rows.Err(), rows.Close()); err != nil {
+		return nil, fmt.Errorf("lock rows: %w", err)
 	}
-	Rest(ctx, t)
-	return nil
+	during()
+	return locked, nil
 }

@@ -37,7 +37,7 @@ func (w *World) Carry(ctx context.Context, plan Plan, s Servers) (Counts, error)
 		for j, f := range step.Faults {
 			counts[f.Kind]++
 			w.Diary.Note("step %d: %s", i+1, f)
-			faults.Go(func() { errs[j] = w.inject(ctx, f, s) })
+			faults.Go(func() { errs[j] = w.timed(ctx, f, s) })
 		}
 		faults.Wait()
 		w.Diary.Note("step %d is over", i+1)
@@ -57,6 +57,23 @@ func (w *World) Carry(ctx context.Context, plan Plan, s Servers) (Counts, error)
 
 // Rest is that of the parts.
 func Rest(ctx context.Context, d time.Duration) { parts.Rest(ctx, d) }
+
+// timed injects a fault, and notes its times and its subject for the judge.
+func (w *World) timed(ctx context.Context, f Fault, s Servers) error {
+	trouble := Trouble{Fault: f, From: time.Now()}
+	if p := w.Processes()[f.Process]; slices.Contains(w.Senders, p) {
+		trouble.Sender = p.Name
+	}
+	var err error
+	if f.Kind == LockRows {
+		trouble.Rows, err = w.LockRows(ctx, func() { Rest(ctx, f.For) })
+	} else {
+		err = w.inject(ctx, f, s)
+	}
+	trouble.To = time.Now()
+	w.event(func(e *Events) { e.Troubles = append(e.Troubles, trouble) })
+	return err
+}
 
 func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 	p := w.Processes()[f.Process]
@@ -118,8 +135,6 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		return errors.Join(w.shop.killSessions(ctx, parts.Sender, parts.Verifier), w.post.killSessions(ctx, parts.Receiver))
 	case LockLedger:
 		return w.shop.lockTable(ctx, "bridge_ledger", f.For)
-	case LockRows:
-		return w.shop.lockRows(ctx, f.For)
 	case StrayMessages:
 		return w.PublishStrays(ctx)
 	case FewConnections: // open ones stay
@@ -143,6 +158,12 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		return w.redeclare(ctx, func() {})
 	}
 	return nil
+}
+
+// LockRows locks rows of the ledger, as an operator's open DELETE does, during a call, and
+// returns which. It takes some that are committed, and waits for none.
+func (w *World) LockRows(ctx context.Context, during func()) (map[uuid.UUID]bool, error) {
+	return w.shop.lockRows(ctx, during)
 }
 
 // besideQueue is bound to Exchange beside the target's queue, and full. It has no consumer.

@@ -30,6 +30,7 @@ func (w *World) Finish(ctx context.Context) error {
 		p.Database.Release()
 		p.Broker.Release()
 	}
+	w.event(func(e *Events) { e.Finished = time.Now() })
 	w.Diary.Note("the senders end")
 	w.stop(w.Senders)
 	err := servertest.Await(ctx, "the senders' transactions have ended", func() (bool, error) {

@@ -32,6 +32,8 @@ type Records struct {
 	Canaries  map[uuid.UUID]bool
 	Committed map[uuid.UUID]time.Time
 	Forgotten map[uuid.UUID]time.Time
+	// Commits are when the senders heard of them, by message. They only measure.
+	Commits map[uuid.UUID]Commit
 }
 
 // Placed is an order's target, and when its row was inserted: before its message
@@ -49,6 +51,7 @@ type Arrival struct {
 	ID     uuid.UUID
 	Target string
 	Intact bool
+	At     time.Time // when the receiver stored it
 }
 
 // A DeadLetter is a message in the dead queue.
@@ -67,6 +70,8 @@ type Events struct {
 	DatabaseKilled []time.Time
 	VerifierKilled []time.Time      // with rows that it had still to delete
 	Strays         map[string]Stray // published into the staging queue from outside, by name
+	Troubles       []Trouble        // the faults of the plan
+	Finished       time.Time        // when everything was mended and the senders ended
 }
 
 // A Deletion of a queue, with all that is in it.
@@ -137,6 +142,7 @@ type Totals struct {
 	WithStaging int // lost with the staging queue when it was deleted
 	WithTarget  int // lost with a target's queue when it was deleted
 	Rows        int // left in the ledger, and explained
+	Untouched   Untouched
 }
 
 // Add adds another run's.
@@ -149,6 +155,7 @@ func (t *Totals) Add(o Totals) {
 	t.WithStaging += o.WithStaging
 	t.WithTarget += o.WithTarget
 	t.Rows += o.Rows
+	t.Untouched.Add(o.Untouched)
 }
 
 func (t Totals) String() string {
@@ -174,6 +181,7 @@ func Judge(r Records) (Totals, []Violation) {
 	j.deadLetters()
 	j.orders()
 	j.left()
+	j.totals.Untouched = j.untouched()
 	return j.totals, j.violations
 }
 

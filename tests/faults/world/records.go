@@ -82,7 +82,7 @@ func (w *World) records(ctx context.Context) (r Records, err error) {
 	err = errors.Join(
 		w.shop.read(ctx, &orders, `SELECT id, target, at, name, number FROM orders`),
 		w.shop.read(ctx, &r.Rows, `SELECT id FROM bridge_ledger`),
-		w.post.read(ctx, &r.Arrivals, `SELECT id, target, intact FROM arrivals ORDER BY place`),
+		w.post.read(ctx, &r.Arrivals, `SELECT id, target, intact, at FROM arrivals ORDER BY place`),
 		w.post.read(ctx, &effects, `SELECT id FROM effects`),
 	)
 	r.Orders, r.Effects = make(map[uuid.UUID]Placed), make(map[uuid.UUID]int)
@@ -129,8 +129,12 @@ func (w *World) deadLetters() (out []DeadLetter, err error) {
 // readDiary finds what explains.
 func (w *World) readDiary(r *Records) error {
 	r.Canaries, r.Committed, r.Forgotten = make(map[uuid.UUID]bool), make(map[uuid.UUID]time.Time), make(map[uuid.UUID]time.Time)
+	r.Commits = make(map[uuid.UUID]Commit)
 	today := time.Now().UTC()
 	return w.Diary.scan(func(_ string, at time.Time, writer string, id uuid.UUID, what string) {
+		if what == parts.Ended { // rolled back as well, if it was to; then there is no order
+			r.Commits[id] = Commit{onDay(today, at), writer}
+		}
 		if id == uuid.Nil || !strings.HasPrefix(writer, string(parts.Verifier)) {
 			return
 		}

@@ -1,0 +1,122 @@
+package world
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/tests/faults/parts"
+)
+
+// A Trouble is a fault of the plan, from its beginning to its end.
+type Trouble struct {
+	Fault    Fault
+	From, To time.Time
+	Sender   string             // of a fault of a process or its link: its name, if it is a sender
+	Rows     map[uuid.UUID]bool // of LockRows
+}
+
+// A Commit is when a sender heard that its transaction has committed.
+type Commit struct {
+	At     time.Time
+	Sender string
+}
+
+const (
+	// inTime is within which time after its commit an untouched message is to arrive.
+	inTime = 2 * time.Second
+
+	// aftermath is how long after its end a fault touches messages: sessions start again,
+	// held targets are tried again, and a backlog is worked off.
+	aftermath = 5 * time.Second
+
+	// longOpen is for how long a transaction may be open. A longer one touches its own messages:
+	// the verifier has set them aside, to look at them again later.
+	longOpen = 500 * time.Millisecond
+)
+
+// touches tells whether a fault touches a message. A local fault touches some messages: those
+// of its target, of its rows or of its sender. Stray messages and a limit of connections touch
+// none. Any other fault, of the broker, of a database, or of a verifier or a receiver with its
+// links, touches all.
+func (t Trouble) touches(id uuid.UUID, order Placed, commit Commit) bool {
+	is := func(target bridge.Target) bool { return order.Target == parts.TargetName(target) }
+	switch t.Fault.Kind {
+	case StrayMessages, FewConnections:
+		return false
+	case FullBeside:
+		return is(Exchange)
+	case UnbindOrdered:
+		return is(Ordered)
+	case DeleteTarget:
+		return is([]bridge.Target{Classic, Quorum, Exchange}[t.Fault.Target])
+	case LockRows:
+		return t.Rows[id]
+	case KillProcess, FreezeProcess, VanishHost, CutLink, TearLink, LoseLink, SlowLink:
+		return t.Sender == "" || t.Sender == commit.Sender
+	}
+	return true
+}
+
+// Untouched counts the messages that no fault touched between their commit and inTime later.
+type Untouched struct {
+	Messages int
+	InTime   int           // of these, arrived in time
+	Slowest  time.Duration // from the commit to the first arrival
+}
+
+// Add adds another run's.
+func (u *Untouched) Add(o Untouched) {
+	u.Messages += o.Messages
+	u.InTime += o.InTime
+	u.Slowest = max(u.Slowest, o.Slowest)
+}
+
+func (u Untouched) String() string {
+	if u.Messages == 0 {
+		return "no message untouched by a fault"
+	}
+	return fmt.Sprintf("%d messages untouched by a fault, %d of them (%.2f %%) arrived within %v of the commit, the slowest after %v",
+		u.Messages, u.InTime, 100*float64(u.InTime)/float64(u.Messages), inTime, u.Slowest.Round(time.Millisecond))
+}
+
+// untouched measures the untouched messages. It leaves out a message whose commit no sender has
+// heard of, a message for the dead queue, and a message with an order key, because the queue of
+// the ordered target is full by design every now and then.
+func (j *judge) untouched() (u Untouched) {
+	if len(j.Events.Troubles) == 0 {
+		return u // faults that no plan has injected have no times
+	}
+	arrived := make(map[uuid.UUID]time.Time)
+	for _, a := range j.Arrivals {
+		if first, ok := arrived[a.ID]; !ok || a.At.Before(first) {
+			arrived[a.ID] = a.At
+		}
+	}
+	for id, order := range j.Orders {
+		commit, heard := j.Commits[id]
+		if !heard || order.Key != "" || meantForDead(order.Target) != "" || commit.At.Sub(order.At) > longOpen {
+			continue
+		}
+		until := commit.At.Add(inTime)
+		if until.After(j.Events.Finished) || slices.ContainsFunc(j.Events.Troubles, func(t Trouble) bool {
+			return t.From.Before(until) && commit.At.Before(t.To.Add(aftermath)) && t.touches(id, order, commit)
+		}) {
+			continue
+		}
+		u.Messages++
+		at, ok := arrived[id]
+		if !ok {
+			continue // that it is lost, the judge tells
+		}
+		took := max(0, at.Sub(commit.At)) // its receiver may be faster than its sender
+		u.Slowest = max(u.Slowest, took)
+		if took <= inTime {
+			u.InTime++
+		}
+	}
+	return u
+}

@@ -1,0 +1,101 @@
+package world_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/tests/faults/parts"
+	"github.com/twoqueue/twoqueue/tests/faults/world"
+)
+
+// Each case is a world with one order, committed at a time and arrived some time later, and one
+// fault that lasted ten seconds from a time after the commit on.
+func TestJudgeMeasuresUntouchedMessages(t *testing.T) {
+	id := uuid.Must(uuid.NewV7())
+	classic, exchange := world.Fault{Kind: world.DeleteTarget}, world.Fault{Kind: world.FullBeside}
+	killed := world.Fault{Kind: world.KillBroker}
+	const sender, lasts = "sender-1", 10 * time.Second
+	const early, late = 100 * time.Millisecond, 3 * time.Second
+	for name, test := range map[string]struct {
+		trouble        world.Trouble
+		begins         time.Duration // after the commit
+		took           time.Duration
+		change         func(*world.Records)
+		counts, inTime int
+	}{
+		"the broker was killed at its commit":      {world.Trouble{Fault: killed}, 0, early, nil, 0, 0},
+		"the broker was killed a second later":     {world.Trouble{Fault: killed}, time.Second, early, nil, 0, 0},
+		"the broker was killed two seconds later":  {world.Trouble{Fault: killed}, 2 * time.Second, early, nil, 1, 1},
+		"the broker was back for four seconds":     {world.Trouble{Fault: killed}, -lasts - 4*time.Second, early, nil, 0, 0},
+		"the broker was back for five seconds":     {world.Trouble{Fault: killed}, -lasts - 5*time.Second, early, nil, 1, 1},
+		"its target was missing":                   {world.Trouble{Fault: classic}, 0, early, nil, 0, 0},
+		"another target was missing":               {world.Trouble{Fault: world.Fault{Kind: world.DeleteTarget, Target: 1}}, 0, early, nil, 1, 1},
+		"a queue beside another target's was full": {world.Trouble{Fault: exchange}, 0, early, nil, 1, 1},
+		"it took too long":                         {world.Trouble{Fault: exchange}, 0, late, nil, 1, 0},
+		"it arrived before its sender knew":        {world.Trouble{Fault: exchange}, 0, -early, nil, 1, 1},
+		"it did not arrive":                        {world.Trouble{Fault: exchange}, 0, early, func(r *world.Records) { r.Arrivals = nil }, 1, 0},
+		"its row was locked":                       {world.Trouble{Fault: world.Fault{Kind: world.LockRows}, Rows: map[uuid.UUID]bool{id: true}}, 0, early, nil, 0, 0},
+		"another row was locked":                   {world.Trouble{Fault: world.Fault{Kind: world.LockRows}}, 0, early, nil, 1, 1},
+		"its sender's link was cut":                {world.Trouble{Fault: world.Fault{Kind: world.CutLink}, Sender: sender}, 0, early, nil, 0, 0},
+		"another sender's link was cut":            {world.Trouble{Fault: world.Fault{Kind: world.CutLink}, Sender: "sender-2"}, 0, early, nil, 1, 1},
+		"a verifier's or receiver's link was cut":  {world.Trouble{Fault: world.Fault{Kind: world.CutLink}}, 0, early, nil, 0, 0},
+		"there were strays":                        {world.Trouble{Fault: world.Fault{Kind: world.StrayMessages}}, 0, early, nil, 1, 1},
+		"it came twice": {world.Trouble{Fault: exchange}, 0, early, func(r *world.Records) {
+			again := r.Arrivals[0]
+			again.At = again.At.Add(late)
+			r.Arrivals = append(r.Arrivals, again)
+		}, 1, 1},
+		"its sender has not heard of the commit": {world.Trouble{Fault: exchange}, 0, early, func(r *world.Records) { r.Commits = nil }, 0, 0},
+		"its transaction was open for long": {world.Trouble{Fault: exchange}, 0, early, func(r *world.Records) {
+			o := r.Orders[id]
+			o.At = o.At.Add(-time.Second)
+			r.Orders[id] = o
+		}, 0, 0},
+		"the run was over within two seconds": {world.Trouble{Fault: exchange}, 0, early, func(r *world.Records) {
+			r.Events.Finished = r.Commits[id].At.Add(time.Second)
+		}, 0, 0},
+		"no plan was carried out": {world.Trouble{}, 0, early, func(r *world.Records) { r.Events.Troubles = nil }, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			commit := time.Now()
+			target := parts.TargetName(world.Classic)
+			trouble := test.trouble
+			trouble.From = commit.Add(test.begins)
+			trouble.To = trouble.From.Add(lasts)
+			r := world.Records{
+				Orders:   map[uuid.UUID]world.Placed{id: {Target: target, At: commit.Add(-10 * time.Millisecond)}},
+				Arrivals: []world.Arrival{{ID: id, Target: target, Intact: true, At: commit.Add(test.took)}},
+				Effects:  map[uuid.UUID]int{id: 1},
+				Commits:  map[uuid.UUID]world.Commit{id: {At: commit, Sender: sender}},
+				Events:   world.Events{Troubles: []world.Trouble{trouble}, Finished: commit.Add(time.Hour)},
+			}
+			if test.change != nil {
+				test.change(&r)
+			}
+			totals, _ := world.Judge(r)
+			got := totals.Untouched
+			if got.Messages != test.counts || got.InTime != test.inTime {
+				t.Errorf("%d untouched, %d in time; want %d and %d", got.Messages, got.InTime, test.counts, test.inTime)
+			}
+			if want := max(0, test.took); got.Messages == 1 && len(r.Arrivals) > 0 && got.Slowest != want {
+				t.Errorf("slowest %v, want %v", got.Slowest, want)
+			}
+		})
+	}
+}
+
+func TestJudgeAddsUntouchedMessages(t *testing.T) {
+	var u world.Untouched
+	u.Add(world.Untouched{Messages: 3, InTime: 3, Slowest: time.Second})
+	u.Add(world.Untouched{Messages: 5, InTime: 4, Slowest: 3 * time.Second})
+	u.Add(world.Untouched{})
+	const want = "8 messages untouched by a fault, 7 of them (87.50 %) arrived within 2s of the commit, the slowest after 3s"
+	if got := u.String(); got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+	if got, want := (world.Untouched{}).String(), "no message untouched by a fault"; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+}
