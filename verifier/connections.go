@@ -102,7 +102,7 @@ func (c *connections) refuses(err error, settling int) bool {
 }
 
 // look runs a lookup, again and again while the server has no connection for it, for patience. Then
-// this verifier has none left, and another one may have: what is held here is to go back.
+// this verifier has none left, and another one may have: messages held here must go back.
 func (c *connections) look(ctx context.Context, settling *atomic.Int64, patience time.Duration, lookup func() error) error {
 	wait, began := newBackOff(refusedFirst, refusedLongest), time.Now()
 	defer c.looks(false)

@@ -22,7 +22,7 @@ func NewFlush() *Flush { return &Flush{writing: make(chan struct{}, 1)} }
 
 // Run returns once a write has committed that began after the call, with the instance that the
 // write names. All who call during one write share the next one. A write during which its caller's
-// context ends counts for nobody.
+// context ends counts for no caller.
 func (f *Flush) Run(ctx context.Context, write func() (driver.Instance, error)) (driver.Instance, error) {
 	before := f.begun.Load()
 	select {

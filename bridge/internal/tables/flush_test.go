@@ -60,7 +60,7 @@ func TestOnlyAWriteThatBeginsAfterTheCallMakesDurable(t *testing.T) {
 	})
 }
 
-// The caller's context is that of the write: a driver cancels a commit that waits for its standby
+// The write has the caller's context: a driver cancels a commit that waits for its standby
 // when the context ends, and PostgreSQL then says that it has committed. The standby may lack it.
 func TestAWriteWhoseContextEndsMakesNothingDurable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
