@@ -72,8 +72,8 @@ func health(t *testing.T, p *process, code int, words string) {
 	}
 }
 
-// The end waits for a message that is forwarded and whose row, which somebody has locked,
-// cannot be deleted; and not for longer than it may.
+// The end waits for a message that is published and not yet confirmed; and not for longer than it
+// may.
 func TestNotReadyWhileDraining(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -88,23 +88,25 @@ func TestNotReadyWhileDraining(t *testing.T) {
 			t.Parallel()
 			s := stage.New(t, stage.Postgres)
 			target := s.Queue("emails", nil)
-			s.Commit(stage.To(target, ""))
-			tx, err := s.DB.BeginTx(t.Context(), nil)
-			must(t, err)
-			defer func() { _ = tx.Rollback() }()
-			if _, err := tx.ExecContext(t.Context(), "SELECT * FROM bridge_ledger FOR UPDATE"); err != nil {
-				t.Fatal(err)
-			}
-			p := verify(t, s, c.env...)
-			s.WaitDepth(target, 1)
+			tx, _ := s.Begin(stage.To(target, ""))
+			valve, broker := servertest.Through(t, s.AMQP)
+			p := verify(t, s, append(c.env, "BRIDGE_PATIENCE=10m", "BRIDGE_AMQP_URL="+broker+"?heartbeat=600")...)
 			p.AwaitEndpoint("/readyz", 200, "ok\n")
+			s.Eventually("the verifier waits for the transaction", func() bool {
+				var n int
+				must(t, s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n))
+				return n > 0
+			})
+			valve.HoldReplies()
+			must(t, tx.Commit())
+			s.WaitDepth(target, 1)
 			p.Signal(c.signal)
 			if c.code == 0 {
 				p.AwaitEndpoint("/readyz", 503, "stopping: what has been judged is being forwarded\n")
 				if code, _ := p.Endpoint("/livez"); code != 200 {
 					t.Errorf("livez: %d", code)
 				}
-				_ = tx.Rollback()
+				valve.Release()
 			}
 			if code := p.Await(); code != c.code || strings.Contains(p.Stderr.String(), "not drained") != (code != 0) {
 				t.Errorf("exit code %d", code)

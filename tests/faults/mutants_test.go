@@ -357,11 +357,17 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestMissingExchangeHoldsUpNobody",
 		says: "sessions: a refused publish must not end the session|messages have not come",
-		edits: []edit{{"verifier/forward.go", `			if main.confirmed(one, err) {
-`, `			if mutant("a missing exchange ends the session") && bridge.Refusal(main.publisher.Err()) != nil {
-				go main.conn.Close()
+		edits: []edit{{"verifier/forward.go", `			err := f.amongOthers(ctx, p)
+			if err == nil {
+`, `			err := f.amongOthers(ctx, p)
+			if mutant("a missing exchange ends the session") && bridge.Refusal(err) != nil {
+				return err
 			}
-			if main.confirmed(one, err) {
+			if err == nil {
+`}, {"verifier/forward.go", `		if refusal := bridge.Refusal(err); refusal != nil {
+`, `		if refusal := bridge.Refusal(err); refusal != nil && mutant("a missing exchange ends the session") {
+			return nil, refusal
+		} else if refusal != nil {
 `}},
 	},
 	{

@@ -25,6 +25,7 @@ func TestAVerifierBelievesNoServerThatItsProofDidNotCover(t *testing.T) {
 		sender.Freeze()
 	}
 	var refusals []<-chan string
+	since := time.Now()
 	for _, v := range p.Verifiers {
 		v.Kill()
 		v.Database.Lead(p.replica.Addr())
@@ -43,6 +44,7 @@ func TestAVerifierBelievesNoServerThatItsProofDidNotCover(t *testing.T) {
 	for _, v := range p.Verifiers {
 		v.Database.Lead(p.replica.Addr())
 	}
+	p.Elsewhere(since)
 	p.progress("when the old primary is gone")
 	p.End(0)
 }
@@ -63,6 +65,7 @@ func TestAVerifierThatStartsOnAnOldPrimaryDropsNothing(t *testing.T) {
 		_, err := old.ExecContext(t.Context(), statement)
 		p.Must("have the old primary wait for no standby", err)
 	}
+	since := time.Now()
 	for _, v := range p.Verifiers {
 		v.Kill()
 		v.Database.Lead(p.primary.Addr())
@@ -75,6 +78,7 @@ func TestAVerifierThatStartsOnAnOldPrimaryDropsNothing(t *testing.T) {
 		v.Database.Lead(p.replica.Addr())
 		v.Start()
 	}
+	p.Elsewhere(since)
 	p.progress("when the old primary is gone")
 	p.End(0)
 }

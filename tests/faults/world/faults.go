@@ -223,6 +223,12 @@ func (w *World) DatabaseKilled() {
 	w.event(func(e *Events) { e.DatabaseKilled = append(e.DatabaseKilled, time.Now()) })
 }
 
+// Elsewhere tells the judge that since then connections of the verifiers led to another server,
+// an old primary. A row that a verifier deletes there stays on the senders' server.
+func (w *World) Elsewhere(since time.Time) {
+	w.event(func(e *Events) { e.Elsewhere = append(e.Elsewhere, Window{since, time.Now()}) })
+}
+
 // killed tells the judge that a verifier was killed, with the rows that it had still to delete.
 func (w *World) killed(p *Process) {
 	if slices.Contains(w.Verifiers, p) {

@@ -69,6 +69,7 @@ type Events struct {
 	TargetDeleted  map[string][]Deletion // by target
 	DatabaseKilled []time.Time
 	VerifierKilled []time.Time      // with rows that it had still to delete
+	Elsewhere      []Window         // when connections of verifiers led to another server, too
 	Strays         map[string]Stray // published into the staging queue from outside, by name
 	Troubles       []Trouble        // the faults of the plan
 	Finished       time.Time        // when everything was mended and the senders ended
@@ -86,6 +87,9 @@ type Stray struct {
 	Reason string
 	At     time.Time
 }
+
+// A Window is a span of time.
+type Window struct{ From, To time.Time }
 
 // A Violation is something that must never be.
 type Violation struct {
@@ -395,6 +399,9 @@ func (j *judge) explain(id uuid.UUID) string {
 		return forgotten.Before(killed) && killed.Sub(forgotten) < undone
 	}) {
 		return "" // the crash has undone the deletion
+	}
+	if ok && slices.ContainsFunc(j.Events.Elsewhere, func(w Window) bool { return forgotten.After(w.From) && forgotten.Before(w.To) }) {
+		return "" // it was deleted on the other server
 	}
 	return strings.TrimSpace(fmt.Sprintf("it was deleted: %t; no kill of the database has brought it back", ok))
 }
