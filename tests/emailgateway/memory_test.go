@@ -11,7 +11,7 @@ import (
 // The mail server is away, and large e-mails fill the prefetch.
 func TestTheMemoryIsBoundedByBytes(t *testing.T) {
 	t.Parallel()
-	const emails, size, most = 60, 4 << 20, 200 << 20
+	const emails, size, most = 60, 4 << 20, 250 << 20
 	w := newWorld(t)
 	p := w.start("EMAIL_SMTP_SESSIONS=1", "EMAIL_MAX_HELD_BYTES=16777216", "EMAIL_MAX_BYTES=5000000", "EMAIL_SMTP_TIMEOUT=10s", "EMAIL_SMTP_ANSWER=10s")
 	address := w.mail.Address()
