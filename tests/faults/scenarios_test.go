@@ -146,6 +146,8 @@ var scenarios = map[string]func(s *stage){
 		s.verifier.Start()
 	},
 	"the sender's way to the database is slow": func(s *stage) {
+		s.commit(orders(1, world.Classic)) // evidence: without it nothing is dropped
+		s.forgotten()
 		p := s.AddScript(orders(1, world.Classic))
 		p.Database.Slow(200 * time.Millisecond)
 		s.toItsEnd(p)
