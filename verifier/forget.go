@@ -197,7 +197,11 @@ func (f *forgetter) keep(ids []uuid.UUID, why error) {
 	}
 	f.mu.Unlock()
 	if first {
-		f.log.Warn("rows of messages that are delivered are deleted later", "rows", len(ids), "message_id", ids[0].String(), "reason", why)
+		level := slog.LevelWarn
+		if errors.Is(why, errLocked) { // which passes; on SQLite any writer locks all rows
+			level = slog.LevelInfo
+		}
+		f.log.Log(context.Background(), level, "rows of messages that are delivered are deleted later", "rows", len(ids), "message_id", ids[0].String(), "reason", why)
 	}
 	f.giveUp(ids[room:])
 }
