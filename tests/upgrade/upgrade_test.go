@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -169,16 +170,33 @@ func TestAnUpgradeStopsNothing(t *testing.T) {
 			w.Eventually("nothing waits for its verdict", func() bool { return w.Rows() == 0 })
 			w.stop(newVerifier)
 			// What the shop rolled back as it stopped has no row, and may be staged still.
-			w.Finish(t, func(int) {
+			w.Finish(t, func(n int) {
 				v := w.verifier(newer)
 				w.Evidence()
-				w.Eventually("it is taken", func() bool { return w.Depth(w.Topology.Queue)+w.Depth(w.Topology.WaitingQueue()) == 0 })
+				w.Eventually("it is judged", func() bool {
+					return judged(t, v) > n // the evidence, too
+				})
 				w.stop(v)
 			})
 
 			w.judge(d.inbox)
 		})
 	}
+}
+
+// judged is how many messages a verifier has done with.
+func judged(t *testing.T, v *program.Process) (all int) {
+	t.Helper()
+	_, text := v.Endpoint("/metrics")
+	for _, verdict := range []string{"forwarded", "dropped"} {
+		_, value, _ := strings.Cut(text, "\ntwoqueue_messages_total{verdict=\""+verdict+"\"} ")
+		var n int
+		if _, err := fmt.Sscan(value, &n); err != nil {
+			t.Fatalf("no count of messages that are %s: %v", verdict, err)
+		}
+		all += n
+	}
+	return all
 }
 
 // judge compares the orders that were committed with the messages that have arrived,
