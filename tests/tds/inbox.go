@@ -125,7 +125,7 @@ var inboxStatements = []statement{
 		takePending),
 	form(`UPDATE t SET state = 'doubtful', due_ms = `+nowMS+`, error = «('[^']*')» FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p1 AND state = 'started' AND due_ms < `+nowMS,
 		doubtOverdue),
-	form(`SELECT message_key, state, run, attempts, since_ms, error, CASE WHEN message IS NULL THEN 0 ELSE 1 END AS stored FROM bridge_inbox_pending WITH («([^=]+?)») WHERE consumer = @p1 AND state = CAST(@p2 AS varchar(16)) AND message_key > @p3 ORDER BY message_key OFFSET 0 ROWS FETCH NEXT @p4 ROWS ONLY`,
+	form(`SELECT message_key, state, run, attempts, since_ms, error, CASE WHEN message IS NULL THEN 0 ELSE 1 END AS has_message FROM bridge_inbox_pending WITH («([^=]+?)») WHERE consumer = @p1 AND state = CAST(@p2 AS varchar(16)) AND message_key > @p3 ORDER BY message_key OFFSET 0 ROWS FETCH NEXT @p4 ROWS ONLY`,
 		func(x *execution, words []string) (uint64, error) {
 			rows, err := x.rowsWhere("bridge_inbox_pending", words[1], row{"consumer": x.bytes("@p1")})
 			if err != nil {
@@ -134,7 +134,7 @@ var inboxStatements = []statement{
 			rows = slices.DeleteFunc(rows, func(r row) bool { return r["state"] != x.parameters["@p2"] })
 			rows = pageAfter(rows, "message_key", x.bytes("@p3"), x.parameters["@p4"].(int64))
 			last := len(pendingColumns) - 1
-			x.out.describe(append(pendingColumns[:last:last], column{"stored", kindInt})...)
+			x.out.describe(append(pendingColumns[:last:last], column{"has_message", kindInt})...)
 			for _, r := range rows {
 				x.out.row([]byte(r["message_key"].(string)), r["state"], r["run"], r["attempts"], r["since_ms"], r["error"], count(r["message"] != nil))
 			}

@@ -73,7 +73,7 @@ func anew(condition, statement string) string {
 const (
 	pendingColumns = `message_key, state, run, attempts, since_ms, error, message`
 	// headColumns leave the message in the database: a page of large ones would fill the memory.
-	headColumns = `message_key, state, run, attempts, since_ms, error, CASE WHEN message IS NULL THEN 0 ELSE 1 END AS stored`
+	headColumns = `message_key, state, run, attempts, since_ms, error, CASE WHEN message IS NULL THEN 0 ELSE 1 END AS has_message`
 )
 
 // NewInbox makes the statements of one database.
