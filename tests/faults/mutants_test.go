@@ -353,24 +353,6 @@ var mutants = []mutant{
 `}},
 	},
 	{
-		name: "a missing exchange ends the session",
-		pkg:  "verifier",
-		test: "TestMissingExchangeHoldsUpNobody",
-		says: "sessions: a refused publish must not end the session|messages have not come",
-		edits: []edit{{"verifier/forward.go", `			err := f.amongOthers(ctx, p)
-			if err == nil {
-`, `			err := f.amongOthers(ctx, p)
-			if mutant("a missing exchange ends the session") && bridge.Refusal(err) != nil {
-				return err
-			}
-			if err == nil {
-`}, {"verifier/forward.go", `		if refusal := bridge.Refusal(err); refusal != nil {
-`, `		if refusal := bridge.Refusal(err); refusal != nil && mutant("a missing exchange ends the session") {
-			return nil, refusal
-		} else if refusal != nil {
-`}},
-	},
-	{
 		name: "look for the one that closes the channel among all, again and again",
 		pkg:  "verifier",
 		test: "TestMissingExchangeHoldsUpNobody",

@@ -400,6 +400,9 @@ func (j *judge) explain(id uuid.UUID) string {
 	}) {
 		return "" // the crash has undone the deletion
 	}
+	if j.arrived[id] > 0 && slices.ContainsFunc(j.Events.Elsewhere, func(w Window) bool { return order.At.Before(w.To) }) {
+		return "" // its verifier was killed, to be led to another server
+	}
 	if ok && slices.ContainsFunc(j.Events.Elsewhere, func(w Window) bool { return forgotten.After(w.From) && forgotten.Before(w.To) }) {
 		return "" // it was deleted on the other server
 	}
