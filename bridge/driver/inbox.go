@@ -90,7 +90,8 @@ type PendingMessages interface {
 	// first statement of tx.
 	TakePending(ctx context.Context, tx bridge.Tx, consumer string, state State) (*Pending, error)
 
-	// DoubtOverdue makes all overdue started messages doubtful, and returns their number.
+	// DoubtOverdue makes all overdue started messages doubtful, and returns their number. It may
+	// pass over rows that others have locked.
 	DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string) (int64, error)
 
 	// ListPending returns up to limit pending messages in a state, in the order of their keys,

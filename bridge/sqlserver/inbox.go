@@ -28,11 +28,7 @@ const (
 
 // FORCESEEK, in the FROM clause, which is where a target may have it: an optimizer that
 // has seen a small table may else choose to read all of it, and wait for the locks of
-// others ('Table hints'). Whoever takes a row seeks in the order of the index, so that it
-// locks that row alone; for that the state must be a varchar as the column is, since a
-// column that is converted to nvarchar cannot be sought under SQL collations ('Data type
-// precedence'). ROWLOCK, since READPAST passes over no page locks; beside it READPAST
-// needs READCOMMITTEDLOCK where the database has READ_COMMITTED_SNAPSHOT.
+// others ('Table hints').
 //
 // A look must not see a claim of now beside a row of the statement's start, which is what
 // READ_COMMITTED_SNAPSHOT would show of it: a key that is claimed without a row is done.
@@ -40,35 +36,24 @@ const (
 // would unclaim the key waiting until the row is read. Where hints are ignored, a
 // statement reads one snapshot, and of two who take the same row the second finds that
 // its run has changed.
-//
-// Babelfish does not parse the columns of FORCESEEK (measured on 4.3), and ignores the hint.
-var (
-	inbox       = newInbox("FORCESEEK (bridge_inbox_pending_due (consumer, state, due_ms))")
-	onBabelfish = newInbox("FORCESEEK, INDEX (bridge_inbox_pending_due)")
-)
-
-func newInbox(seekingDue string) tables.Inbox {
-	return tables.NewInbox(tables.Dialect{
-		Bind:        sqlx.AT,
-		Key:         "[key]",
-		Now:         `DATEDIFF_BIG(millisecond, '19700101', SYSUTCDATETIME())`,
-		Claimed:     `DATEDIFF_BIG(millisecond, '19700101', claimed_at)`,
-		Limit:       "OFFSET 0 ROWS FETCH NEXT ? ROWS ONLY",
-		Bytes:       true,
-		Packing:     packing,
-		Insert:      "SET XACT_ABORT OFF;",
-		Seeking:     "WITH (ROWLOCK, FORCESEEK)",
-		SeekingDue:  "WITH (ROWLOCK, FORCESEEK, INDEX (bridge_inbox_pending_due))",
-		State:       "CAST(text(?) AS varchar(16))",
-		Claiming:    "WITH (REPEATABLEREAD, ROWLOCK, FORCESEEK)",
-		Beside:      "WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)",
-		Join:        "LEFT OUTER LOOP JOIN",
-		Taking:      "WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK, " + seekingDue + ")",
-		Forgetting:  "DELETE i FROM (VALUES $keys) AS k (k) INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK, FORCESEEK) ON i.[key] = k.k WHERE",
-		IsDuplicate: isDuplicate,
-		Classify:    func(err error) error { return classify(err, pendingRights) },
-	})
-}
+var inbox = tables.NewInbox(tables.Dialect{
+	Bind:        sqlx.AT,
+	Key:         "[key]",
+	Now:         nowMS,
+	Claimed:     `DATEDIFF_BIG(millisecond, '19700101', claimed_at)`,
+	Limit:       "OFFSET 0 ROWS FETCH NEXT ? ROWS ONLY",
+	Bytes:       true,
+	Packing:     packing,
+	Insert:      "SET XACT_ABORT OFF;",
+	Seeking:     "WITH (ROWLOCK, FORCESEEK)",
+	State:       "CAST(text(?) AS varchar(16))",
+	Claiming:    "WITH (REPEATABLEREAD, ROWLOCK, FORCESEEK)",
+	Beside:      "WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK)",
+	Join:        "LEFT OUTER LOOP JOIN",
+	Forgetting:  "DELETE i FROM (VALUES $keys) AS k (k) INNER LOOP JOIN bridge_inbox i WITH (ROWLOCK, FORCESEEK) ON i.[key] = k.k WHERE",
+	IsDuplicate: isDuplicate,
+	Classify:    func(err error) error { return classify(err, pendingRights) },
+})
 
 // An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
 // SQL Server database. It implements driver.Inbox.
@@ -102,11 +87,7 @@ func OpenInbox(ctx context.Context, db *sql.DB) (*Inbox, error) {
 	if err := tables.CheckInboxVersion(found.Version.Int64); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
-	statements := inbox
-	if found.Babelfish {
-		statements = onBabelfish
-	}
-	return &Inbox{statements.On(db), entities}, nil
+	return &Inbox{inbox.On(db), entities}, nil
 }
 
 // Claim inserts the key in tx. It waits for an open transaction that has inserted

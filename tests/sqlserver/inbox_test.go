@@ -3,6 +3,7 @@ package sqlserver_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"testing"
 	"time"
 
@@ -60,6 +61,45 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 		must(t, err)
 		if n != 1 {
 			t.Errorf("%d in doubt, must be 1", n)
+		}
+	})
+}
+
+// Who looks for what is overdue finds a row by the index, and who changes the row changes the
+// index after it: each may have locked what the other one needs ('Deadlocks guide').
+func TestWhoDoubtsAndWhoChangesDoNotLockEachOtherOut(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		db := connect(t, address)
+		must(t, migrate.Inbox(t.Context(), db, migrate.SQLServer))
+		inbox, err := sqlserver.OpenInbox(t.Context(), db)
+		must(t, err)
+		const consumer = "receiver"
+		p := driver.Pending{Key: "overdue", State: driver.Started, Run: "r"}
+		added := begin(t, db, nil)
+		_, err = inbox.AddPending(t.Context(), bridge.SQL(added), consumer, p, -time.Hour)
+		must(t, err)
+		must(t, added.Commit())
+
+		owner, other := begin(t, db, nil), begin(t, db, nil)
+		kept, err := inbox.AttachMessage(t.Context(), bridge.SQL(owner), consumer, p.Key, p.Run, []byte("m")) // locks the row alone
+		must(t, err)
+		doubted := make(chan error, 1)
+		go func() {
+			_, err := inbox.DoubtOverdue(context.WithoutCancel(t.Context()), bridge.SQL(other), consumer)
+			doubted <- errors.Join(err, other.Commit())
+		}()
+		servertest.Eventually(t, "the other waits or is through", func() bool {
+			var n int
+			must(t, db.QueryRowContext(t.Context(), waiting).Scan(&n))
+			return n > 0 || len(doubted) > 0
+		})
+		changed, err := inbox.ChangePending(t.Context(), bridge.SQL(owner), consumer, p.Run, p, time.Hour)
+		if err != nil || !kept || !changed {
+			t.Errorf("change: %t, %t, %v", kept, changed, err)
+		}
+		must(t, owner.Commit())
+		if err := servertest.Next(t, "the other is through", doubted); err != nil {
+			t.Errorf("doubt: %v", err)
 		}
 	})
 }

@@ -32,3 +32,24 @@ func TestAMigrationWithoutARightNamesTheRight(t *testing.T) {
 		}
 	}
 }
+
+// A statement that meets a page lock waits for rows that it did not ask for.
+func TestIndexesOfRowsThatOthersLockHaveNoPageLocks(t *testing.T) {
+	var script strings.Builder
+	for _, part := range []migrate.Part{migrate.LedgerPart, migrate.InboxPart} {
+		must(t, migrate.Print(&script, migrate.SQLServer, part, 0))
+	}
+	indexes := 0
+	for _, line := range strings.Split(script.String(), "\n") {
+		if !strings.HasPrefix(line, "CREATE INDEX") {
+			continue
+		}
+		indexes++
+		if !strings.Contains(line, "ALLOW_PAGE_LOCKS = OFF") {
+			t.Error(line)
+		}
+	}
+	if indexes == 0 {
+		t.Error("the script has no index")
+	}
+}

@@ -81,9 +81,10 @@
 //   - Azure SQL Database: its edition and version ('SERVERPROPERTY'), and a DB_ID() that
 //     is not the database_id of sys.databases ('DB_ID').
 //   - A statement on the inbox without FORCESEEK reads the whole table, which it may: 'Table
-//     hints'. Whoever takes a pending message locks all that are due unless it seeks in the
-//     index of their order, by a state that is varchar as the column is: 'Data type
-//     precedence'.
+//     hints'. Who changes a pending message's row locks it and then its entry in the index of what
+//     is due; who finds it by that index locks the entry and then the row, which may close a
+//     deadlock: 'Deadlocks guide'. Only INDEX in the hint says by which of the two it is found.
+//   - READUNCOMMITTED reads what is not committed, and waits for no row: 'Table hints'.
 //   - A masked column, of a login that may not UNMASK: 'Dynamic data masking'.
 //   - That a table is published, and whether peer to peer: 'sys.tables', 'syspublications'.
 //   - FORCESEEK has a statement read no other rows than those of its keys, and is an
@@ -111,7 +112,7 @@
 // # What is not
 //
 // Shared and range locks: a reader without UPDLOCK holds nothing. Page and table locks,
-// lock escalation, locks of the entries of an index. A table with two keys, and rows
+// lock escalation, locks of the entries of other indexes than that one. A table with two keys, and rows
 // in a view, in a memory-optimized table, or under an index that is filtered or
 // disabled: these are there to be refused. A SNAPSHOT transaction reads as a statement under
 // READ_COMMITTED_SNAPSHOT does. An error ends the batch. Encryption. Speed, disk: what is

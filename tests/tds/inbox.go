@@ -121,9 +121,11 @@ var inboxStatements = []statement{
 					return nil
 				})
 		}),
-	form(`SELECT `+pendingAs+` FROM bridge_inbox_pending WITH («([^=]+?)») WHERE consumer = @p1 AND state = «(@p2|CAST\(@p2 AS varchar\(16\)\))» AND due_ms <= `+nowMS+` AND message IS NOT NULL ORDER BY due_ms OFFSET 0 ROWS FETCH NEXT @p3 ROWS ONLY`,
+	form(`SELECT TOP (100) message_key, due_ms FROM bridge_inbox_pending WITH («([^=]+?)») WHERE consumer = @p1 AND state = CAST(@p2 AS varchar(16)) AND due_ms >= @p3 AND due_ms <= `+nowMS+` AND (due_ms > @p4 OR message_key > @p5)«( AND message IS NOT NULL)?» ORDER BY due_ms, message_key`,
+		dueKeys),
+	form(`SELECT `+pendingAs+` FROM bridge_inbox_pending WITH («([^=]+?)») WHERE consumer = @p1 AND message_key = @p2 AND state = CAST(@p3 AS varchar(16)) AND due_ms <= `+nowMS+` AND message IS NOT NULL`,
 		takePending),
-	form(`UPDATE t SET state = 'doubtful', due_ms = `+nowMS+`, error = «('[^']*')» FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p1 AND state = 'started' AND due_ms < `+nowMS,
+	form(`UPDATE t SET state = 'doubtful', due_ms = `+nowMS+`, error = «('[^']*')» FROM bridge_inbox_pending t WITH («([^=]+?)») WHERE consumer = @p1 AND message_key = @p2 AND state = 'started' AND due_ms < `+nowMS,
 		doubtOverdue),
 	form(`SELECT message_key, state, run, attempts, since_ms, error, CASE WHEN message IS NULL THEN 0 ELSE 1 END AS has_message FROM bridge_inbox_pending WITH («([^=]+?)») WHERE consumer = @p1 AND state = CAST(@p2 AS varchar(16)) AND message_key > @p3 ORDER BY message_key OFFSET 0 ROWS FETCH NEXT @p4 ROWS ONLY`,
 		func(x *execution, words []string) (uint64, error) {
@@ -209,8 +211,22 @@ func (x *execution) changeByKey(right, name, hints string, values row, change fu
 	if after != nil && maps.Equal(r, after) {
 		return 0, nil
 	}
+	if moves := after == nil || after["state"] != r["state"] || after["due_ms"] != r["due_ms"]; moves && name == pendingTable {
+		if err := x.lock(dueEntry(t, r)); err != nil {
+			return 0, err
+		}
+	}
 	x.put(t, key, after)
 	return 1, nil
+}
+
+const pendingTable = "bridge_inbox_pending"
+
+// dueEntry is the entry of a pending message in the index of what is due. Who changes a column
+// of the index locks the row and then the entry; who finds the row by the index locks the entry
+// and then the row: 'Deadlocks guide'.
+func dueEntry(t *table, r row) resource {
+	return resource{t.name + ".bridge_inbox_pending_due", t.keyOf(r)}
 }
 
 // changePending changes a row that has a run, unless change returns nil.
@@ -295,74 +311,85 @@ func lookUpPending(x *execution, words []string) (uint64, error) {
 	return 1, nil
 }
 
-// takePending locks the rows it reads, and skips those that are locked. It reads only those
-// that it returns if it is told to seek in the index of their order by all columns, and the
-// parameter is of the column's type: nvarchar has precedence, so that the column would be
-// converted ('Data type precedence'), and what is not sought in order is sorted.
-func takePending(x *execution, words []string) (uint64, error) {
-	t, err := x.readable("bridge_inbox_pending")
+func dueKeys(x *execution, words []string) (uint64, error) {
+	rows, err := x.rowsWhere(pendingTable, words[1], row{"consumer": x.bytes("@p1")})
 	if err != nil {
 		return 0, err
 	}
-	how, err := x.reading("READCOMMITTEDLOCK, READPAST")
-	if err != nil {
-		return 0, err
-	}
-	rows, err := x.scan(t, how)
-	if err != nil {
-		return 0, err
-	}
-	now := time.Now().UnixMilli()
+	now, bare := time.Now().UnixMilli(), words[2] == ""
+	from, _ := x.parameters["@p3"].(int64)
+	after, _ := x.parameters["@p4"].(int64)
 	rows = slices.DeleteFunc(rows, func(r row) bool {
-		return r["consumer"] != x.bytes("@p1") || r["state"] != x.parameters["@p2"] || r["due_ms"].(int64) > now || r["message"] == nil
+		due := r["due_ms"].(int64)
+		return r["state"] != x.parameters["@p2"] || due < from || due > now || !bare && r["message"] == nil ||
+			due <= after && r["message_key"].(string) <= x.bytes("@p5")
 	})
-	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a["due_ms"].(int64), b["due_ms"].(int64)) })
-	wanted := rows[:min(int64(len(rows)), x.parameters["@p3"].(int64))]
-	if strings.Contains(words[1], "FORCESEEK (bridge_inbox_pending_due (consumer, state, due_ms))") && words[2] != "@p2" {
-		rows = wanted
-	}
+	slices.SortFunc(rows, func(a, b row) int {
+		return cmp.Or(cmp.Compare(a["due_ms"].(int64), b["due_ms"].(int64)), cmp.Compare(a["message_key"].(string), b["message_key"].(string)))
+	})
+	rows = rows[:min(len(rows), 100)]
+	x.out.describe(column{"message_key", kindBinary}, column{"due_ms", kindInt})
 	for _, r := range rows {
-		if how == skipping {
-			if err := x.lock(resource{t.name, t.keyOf(r)}); err != nil {
-				return 0, err
-			}
-		}
+		x.out.row([]byte(r["message_key"].(string)), r["due_ms"])
 	}
-	x.out.describe(pendingColumns...)
-	for _, r := range wanted {
-		x.pendingRow(r)
-	}
-	return uint64(len(wanted)), nil
+	return uint64(len(rows)), nil
 }
 
-func doubtOverdue(x *execution, words []string) (changed uint64, err error) {
-	t, err := x.writable("UPDATE", "bridge_inbox_pending")
+// byDue locks a row's entry in the index of what is due, unless a hint has the statement seek in
+// the key: the optimizer may find the row by either.
+func (x *execution) byDue(t *table, hints string, r row) error {
+	if r == nil || strings.Contains(hints, "INDEX (bridge_inbox_pending_key)") || x.server.options.IgnoreHints {
+		return nil
+	}
+	return x.awaitForUpdate(dueEntry(t, r))
+}
+
+func takePending(x *execution, words []string) (uint64, error) {
+	t, err := x.readable(pendingTable)
 	if err != nil {
 		return 0, err
 	}
-	if !strings.Contains(words[2], "INDEX (bridge_inbox_pending_due)") { // it may seek in the key, of the consumer alone
-		if _, err := x.rowsWhere(t.name, words[2]+"READCOMMITTEDLOCK", row{"consumer": x.bytes("@p1")}); err != nil {
+	how, err := x.reading(words[1])
+	if err != nil {
+		return 0, err
+	}
+	if err := x.reach(t, words[1], how); err != nil {
+		return 0, err
+	}
+	key := t.keyOf(row{"consumer": x.bytes("@p1"), "message_key": x.bytes("@p2")})
+	if err := x.byDue(t, words[1], t.rows[key]); err != nil {
+		return 0, err
+	}
+	if how == waiting && strings.Contains(words[1], "UPDLOCK") && !x.absent(t, key) {
+		if err := x.awaitForUpdate(resource{t.name, key}); err != nil {
 			return 0, err
 		}
 	}
-	now := time.Now().UnixMilli()
-	overdue := func(r row) bool {
-		return r["consumer"] == x.bytes("@p1") && r["state"] == "started" && r["due_ms"].(int64) < now
+	r, err := x.read(t, key, how)
+	if err != nil {
+		return 0, err
 	}
-	for _, r := range slices.Collect(maps.Values(t.rows)) {
-		if !overdue(r) {
-			continue
-		}
-		n, err := x.changeByKey("UPDATE", t.name, words[2], r, func(r row) row {
-			if overdue(r) {
-				r["state"], r["due_ms"], r["error"] = "doubtful", now, strings.Trim(words[1], "'")
-			}
-			return r
-		})
-		if err != nil {
-			return 0, err
-		}
-		changed += n
+	x.out.describe(pendingColumns...)
+	if r == nil || r["state"] != x.parameters["@p3"] || r["due_ms"].(int64) > time.Now().UnixMilli() || r["message"] == nil {
+		return 0, nil
 	}
-	return changed, nil
+	x.pendingRow(r)
+	return 1, nil
+}
+
+func doubtOverdue(x *execution, words []string) (uint64, error) {
+	t, err := x.writable("UPDATE", pendingTable)
+	if err != nil {
+		return 0, err
+	}
+	values, now := row{"consumer": x.bytes("@p1"), "message_key": x.bytes("@p2")}, time.Now().UnixMilli()
+	if err := x.byDue(t, words[2], t.rows[t.keyOf(values)]); err != nil {
+		return 0, err
+	}
+	return x.changeByKey("UPDATE", t.name, words[2], values, func(r row) row {
+		if r["state"] == "started" && r["due_ms"].(int64) < now {
+			r["state"], r["due_ms"], r["error"] = "doubtful", now, strings.Trim(words[1], "'")
+		}
+		return r
+	})
 }

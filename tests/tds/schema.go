@@ -84,7 +84,7 @@ var schemaStatements = []statement{
 	form(`CREATE VIEW $name AS SELECT NEWID() AS id`, func(x *execution, words []string) (uint64, error) {
 		return 0, x.create(&table{name: unquoted(words[1]), kind: "VIEW", columns: map[string]string{"id": uniqueIdentifier}})
 	}),
-	form(`CREATE «(UNIQUE )?»INDEX «(\w+)» ON $name («([\w, ]+)»)«(?: INCLUDE \(\w+\))?»«( WHERE .+)?»`, createIndex),
+	form(`CREATE «(UNIQUE )?»INDEX «(\w+)» ON $name («([\w, ]+)»)«(?: INCLUDE \(\w+\))?»«( WHERE .+)?»«( WITH \(ALLOW_PAGE_LOCKS = OFF\))?»`, createIndex),
 	form(`CREATE CLUSTERED COLUMNSTORE INDEX «(\w+)» ON $name`, func(x *execution, words []string) (uint64, error) {
 		t, err := x.changing(unquoted(words[2]))
 		if err != nil {
@@ -225,7 +225,7 @@ func createIndex(x *execution, words []string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	i := &index{name: words[2], columns: unquotedAll(list(words[4])), unique: words[1] != "", filtered: words[5] != "", pageLocks: true}
+	i := &index{name: words[2], columns: unquotedAll(list(words[4])), unique: words[1] != "", filtered: words[5] != "", pageLocks: words[6] == ""}
 	key := t.key
 	if i.unique && !i.filtered && !slices.Equal(key, i.columns) {
 		if key != nil || len(t.rows) > 0 {

@@ -152,6 +152,8 @@ func (x *execution) reading(hints string) (reading, error) {
 	switch {
 	case x.server.options.IgnoreHints || x.onSecondary():
 		return versioned, nil
+	case strings.Contains(hints, "READUNCOMMITTED"):
+		return dirty, nil
 	case strings.Contains(hints, "READPAST"):
 		locked := strings.Contains(hints, "READCOMMITTEDLOCK") || !x.db.snapshot
 		if x.isolation != "REPEATABLE READ" && (x.isolation != "READ COMMITTED" || !locked) {
@@ -276,6 +278,16 @@ func (x *execution) lockForUpdate(r resource) bool {
 	}
 	x.db.locks[r].update, x.db.locks[r].hinted = true, true
 	return true
+}
+
+// awaitForUpdate waits until it can lock a row for an update.
+func (x *execution) awaitForUpdate(r resource) error {
+	for !x.lockForUpdate(r) {
+		if err := x.wait(x.db.locks[r]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // wait waits until l is freed. The server is unlocked meanwhile, and all may be

@@ -30,9 +30,8 @@ type Dialect struct {
 	Packing Packing // of consumers, keys, messages, states, runs and errors; or empty
 
 	// Seeking is the hint after a table's name with which a statement by key searches an
-	// index and never reads the table, and SeekingDue that with which it searches the index
-	// of what is due; empty where there is none.
-	Seeking, SeekingDue string
+	// index and never reads the table; empty where there is none.
+	Seeking string
 	// State is a state as a parameter; empty is text(?).
 	State string
 
@@ -104,7 +103,7 @@ $join bridge_inbox_pending p $beside ON p.consumer = bytes(?) AND p.message_key 
 		removeEmpty: text(deleteFrom(pending, d.Seeking) + ` WHERE consumer = bytes(?) AND message_key = bytes(?) AND run = text(?) AND message IS NULL`),
 		take: text(`SELECT $columns FROM bridge_inbox_pending $taking
 WHERE consumer = bytes(?) AND state = $state AND due_ms <= $now AND message IS NOT NULL ORDER BY due_ms $limit $locked`),
-		doubt: text(update(pending+" $overdue", d.SeekingDue, `state = 'doubtful', due_ms = $now, error = 'started, and not heard of since'`) +
+		doubt: text(update(pending+" $overdue", "", `state = 'doubtful', due_ms = $now, error = 'started, and not heard of since'`) +
 			` WHERE consumer = bytes(?) AND state = 'started' AND due_ms < $now`),
 		list: text(`SELECT $head FROM bridge_inbox_pending $seeking
 WHERE consumer = bytes(?) AND state = $state AND message_key > bytes(?) ORDER BY message_key $limit`),
@@ -251,9 +250,12 @@ func (i Inbox) TakePending(ctx context.Context, tx bridge.Tx, consumer string, s
 	if err := CheckConsumer(consumer); err != nil {
 		return nil, fmt.Errorf("take pending message: %w", err)
 	}
-	taken, err := i.pending(ctx, tx, i.take, i.name(consumer), i.text(string(state)), int64(1))
-	if err != nil || len(taken) == 0 {
-		return nil, wrap("take pending message", err)
+	taken, err := ReadPending(ctx, tx, i.take, i.name(consumer), i.text(string(state)), int64(1))
+	if err != nil {
+		return nil, wrap("take pending message", i.d.Classify(err))
+	}
+	if len(taken) == 0 {
+		return nil, nil
 	}
 	return &taken[0], nil
 }
@@ -338,8 +340,9 @@ func (i Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys [
 	return forgotten, nil
 }
 
-func (i Inbox) pending(ctx context.Context, tx bridge.Tx, statement string, args ...any) (found []driver.Pending, err error) {
-	err = i.query(ctx, tx, statement, args, func(rows bridge.Rows) error {
+// ReadPending reads pending messages with all their columns. It returns the database's errors.
+func ReadPending(ctx context.Context, tx bridge.Tx, statement string, args ...any) (found []driver.Pending, err error) {
+	err = query(ctx, tx, statement, args, func(rows bridge.Rows) error {
 		var p driver.Pending
 		var since int64
 		err := rows.Scan(&p.Key, &p.State, &p.Run, &p.Attempts, &since, &p.Error, &p.Message)
@@ -352,9 +355,16 @@ func (i Inbox) pending(ctx context.Context, tx bridge.Tx, statement string, args
 
 // query calls scan for each row.
 func (i Inbox) query(ctx context.Context, tx bridge.Tx, statement string, args []any, scan func(bridge.Rows) error) error {
+	if err := query(ctx, tx, statement, args, scan); err != nil {
+		return i.d.Classify(err)
+	}
+	return nil
+}
+
+func query(ctx context.Context, tx bridge.Tx, statement string, args []any, scan func(bridge.Rows) error) error {
 	rows, err := tx.Query(ctx, statement, args...)
 	if err != nil {
-		return i.d.Classify(err)
+		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
@@ -362,10 +372,7 @@ func (i Inbox) query(ctx context.Context, tx bridge.Tx, statement string, args [
 			return err
 		}
 	}
-	if err := rows.Err(); err != nil {
-		return i.d.Classify(err)
-	}
-	return nil
+	return rows.Err()
 }
 
 func wrap(doing string, err error) error {

@@ -12,6 +12,6 @@ CREATE TABLE bridge_inbox_pending (
     CONSTRAINT bridge_inbox_pending_key PRIMARY KEY CLUSTERED (consumer, message_key) WITH (ALLOW_PAGE_LOCKS = OFF)
 );
 
-CREATE INDEX bridge_inbox_pending_due ON bridge_inbox_pending (consumer, state, due_ms);
+CREATE INDEX bridge_inbox_pending_due ON bridge_inbox_pending (consumer, state, due_ms) WITH (ALLOW_PAGE_LOCKS = OFF);
 
 ALTER TABLE bridge_inbox_pending SET (LOCK_ESCALATION = DISABLE);
