@@ -27,7 +27,9 @@
 // no statement changes more than 500 rows. (An index without page locks can be rebuilt, not
 // reorganized.) Microsoft does not say whether READPAST skips a row that optimized locking
 // protects only by its transaction's ID. If it does not, one open row hides the other rows of
-// its statement, and the proof refuses the ledger until READ_COMMITTED_SNAPSHOT is on.
+// its statement, and the proof refuses the ledger until READ_COMMITTED_SNAPSHOT is on. Nothing
+// else depends on the answer: a statement with READPAST that changes rows and meets LOCK_TIMEOUT
+// tries each row alone, and pending messages are found without locks and locked one by one.
 //
 // Statements by key have FORCESEEK: a plan that was made when the table was empty would read
 // the rows of others and wait for them. Statements that run for every message also have
@@ -53,9 +55,9 @@
 // which is not that of age.
 //
 // recorded_at is the time of the INSERT, in UTC. Orphans reads the whole ledger, which has no
-// index by time, and Sweep deletes by key, both WITH (READPAST). Orphans also reads parked
-// messages with locks, each after its row. READ_COMMITTED_SNAPSHOT would read them as of the
-// statement's start: a message that a sender commits meanwhile would be missed, and its row
+// index by time, as the lookup reads it, and Sweep deletes by key WITH (READPAST). Orphans also
+// reads parked messages with locks, each after its row. READ_COMMITTED_SNAPSHOT would read them as
+// of the statement's start: a message that a sender commits meanwhile would be missed, and its row
 // swept. Orphans waits for such a lock for a second at most.
 //
 // # Where hints are ignored

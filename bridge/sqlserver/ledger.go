@@ -33,32 +33,15 @@ var (
 INSERT INTO bridge_ledger (id)
 SELECT asked.id FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan)
 
-	// committed, of rows that are not older than @p4 milliseconds, an int.
-	recent = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SET LOCK_TIMEOUT 0;
-SELECT CAST(asked.id AS binary(16)) AS id, ` + server + ` FROM bridge_identity i
-LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
-	AND l.recorded_at BETWEEN DATEADD(millisecond, -@p4, sysutcdatetime()) AND sysutcdatetime()) ON 1 = 1
-WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan)
-
-	// forget passes over locked rows. READPAST does not pass over a page that is locked, and
-	// no document says that it passes over a row that optimized locking protects by its
-	// transaction's ID: there the time-out ends it.
-	forget    = forIDs(forgetWithin(1000))
-	forgetNow = forIDs(forgetWithin(0))
+	// forget passes over locked rows.
+	forget = passingOver(`DELETE l OUTPUT deleted.id
+FROM $asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id` + keepPlan)
 
 	// A row that is locked must not be taken for one that is gone.
 	stays = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 0;
 ` + presentRows)
 )
-
-func forgetWithin(milliseconds int) string {
-	return fmt.Sprintf(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SET LOCK_TIMEOUT %d;
-DELETE l OUTPUT deleted.id
-FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) ON l.id = asked.id`, milliseconds) + keepPlan
-}
 
 // A Ledger is the ledger in one SQL Server database. It implements driver.Ledger.
 //
@@ -180,7 +163,7 @@ func (l *Ledger) lookUp(ctx context.Context, ids []uuid.UUID) (found []uuid.UUID
 // recent finds none while the whole table is locked.
 func (l *Ledger) recent(ctx context.Context, ids []uuid.UUID, age time.Duration) (found []uuid.UUID, from driver.Instance, err error) {
 	err = mssql.Try(ctx, func(ctx context.Context) (err error) {
-		found, from, err = l.find(ctx, l.db, recent, ids, int64(min(age, math.MaxInt32*time.Millisecond)/time.Millisecond))
+		found, from, err = l.find(ctx, l.db, l.recently(), ids, int64(min(age, math.MaxInt32*time.Millisecond)/time.Millisecond))
 		return err
 	})
 	if mssql.Number(err) == mssql.LockTimeout {
@@ -190,21 +173,20 @@ func (l *Ledger) recent(ctx context.Context, ids []uuid.UUID, age time.Duration)
 }
 
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
-	gone, err := l.deleteFree(ctx, forget, ids)
-	locked := mssql.Number(err) == mssql.LockTimeout
-	if err != nil && !locked {
+	gone, locked, err := forget.run(ids, l.change(ctx))
+	if err != nil {
 		return nil, err
 	}
-	was := make(map[uuid.UUID]bool, len(gone))
-	for _, id := range gone {
-		was[id] = true
+	known := make(map[uuid.UUID]bool, len(ids))
+	for _, id := range slices.Concat(gone, locked) {
+		known[id] = true
 	}
 	for _, id := range ids { // as a rule all are gone, and this asks nothing
-		if was[id] {
+		if known[id] {
 			continue
 		}
-		was[id] = true
-		there, err := l.forgetAlone(ctx, id, locked)
+		known[id] = true
+		there, err := l.stays(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -212,47 +194,18 @@ func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID,
 			left = append(left, id)
 		}
 	}
-	return left, nil
+	return append(left, locked...), nil
 }
 
-// forgetAlone tells whether the row of an ID is locked. If the DELETE of many has failed
-// because one of them was, it deletes the row.
-func (l *Ledger) forgetAlone(ctx context.Context, id uuid.UUID, again bool) (left bool, err error) {
-	ids := []uuid.UUID{id}
-	if again {
-		gone, err := l.deleteFree(ctx, forgetNow, ids)
-		if err != nil || len(gone) > 0 {
-			return timedOut(err)
-		}
-	}
+// stays tells whether the row of an ID is there or locked.
+func (l *Ledger) stays(ctx context.Context, id uuid.UUID) (bool, error) {
 	var found []uuid.UUID
-	err = mssql.Try(ctx, func(ctx context.Context) (err error) {
-		found, _, err = l.find(ctx, l.db, stays, ids)
+	err := mssql.Try(ctx, func(ctx context.Context) (err error) {
+		found, _, err = l.find(ctx, l.db, stays, []uuid.UUID{id})
 		return err
 	})
-	if err != nil {
-		return timedOut(err)
-	}
-	return len(found) > 0, nil
-}
-
-// timedOut tells whether err is a lock time-out, and returns any other.
-func timedOut(err error) (bool, error) {
 	if mssql.Number(err) == mssql.LockTimeout {
 		return true, nil
 	}
-	return false, err
-}
-
-func (l *Ledger) deleteFree(ctx context.Context, delete statement, ids []uuid.UUID) ([]uuid.UUID, error) {
-	text, packed, used := delete.fill(ids)
-	var rows [][]byte
-	err := mssql.Try(ctx, func(ctx context.Context) error {
-		rows = nil
-		return l.db.SelectContext(ctx, &rows, text, packed, used)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return readIDs(rows)
+	return len(found) > 0, err
 }

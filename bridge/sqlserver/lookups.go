@@ -33,6 +33,14 @@ WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan
 	readingVersions = "FORCESEEK"
 	readingPast     = "READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK"
 
+	// committed, of rows of bridge_ledger that are not older than @p4 milliseconds, an int.
+	recent = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+SET LOCK_TIMEOUT 0;
+SELECT CAST(asked.id AS binary(16)) AS id, ` + server + ` FROM bridge_identity i
+LEFT JOIN ($asked INNER LOOP JOIN bridge_ledger l WITH ($reading) ON l.id = asked.id
+	AND l.recorded_at BETWEEN DATEADD(millisecond, -@p4, sysutcdatetime()) AND sysutcdatetime()) ON 1 = 1
+WHERE i.[identity] = CAST(@p3 AS uniqueidentifier)` + keepPlan
+
 	snapshotOn = `SET LOCK_TIMEOUT 0;
 SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_snapshot_on = @p1`
 
@@ -42,6 +50,11 @@ SELECT count(*) FROM sys.databases WHERE name = DB_NAME() AND is_read_committed_
 SELECT (SELECT count(*) FROM bridge_identity WHERE [identity] = CAST(@p2 AS uniqueidentifier)) AS own,
 	(SELECT count(*) FROM $table WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE $column = CAST(@p1 AS uniqueidentifier)) AS found,
 	CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability, ` + server + keepPlan
+)
+
+var (
+	recentVersions = forIDs(recent, "$reading", readingVersions)
+	recentPast     = forIDs(recent, "$reading", readingPast)
 )
 
 // lookups are the statements that read the IDs of one table.
@@ -74,6 +87,14 @@ func (l *lookups) committed() statement {
 		return l.versions
 	}
 	return l.past
+}
+
+// recently is the lookup of recent rows, which does not wait either.
+func (l *lookups) recently() statement {
+	if l.versioned.Load() {
+		return recentVersions
+	}
+	return recentPast
 }
 
 // readSetting asks which lookup is right for db. A server that cannot tell at once leaves

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,8 +17,8 @@ import (
 // Times travel as text, in ISO 8601, which no setting of the connection changes.
 const (
 	// One row at least if the identity is right, with nulls if there are none. A
-	// parked message that is locked must not be taken for one that is gone. Both tables
-	// are read by locks, each parked message after its row: a sender may commit the two
+	// parked message that is locked must not be taken for one that is gone. Parked messages
+	// are read by locks, each after its row, which $reading reads: a sender may commit the two
 	// while the statement runs. With READ_COMMITTED_SNAPSHOT, and without the hint, a
 	// message would be read as of the statement's start. LOOP fixes the order, and the
 	// seek needs the row's ID.
@@ -25,7 +26,7 @@ const (
 SET LOCK_TIMEOUT 1000;
 SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at
 FROM bridge_identity i LEFT JOIN (
-	SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)
+	SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l$reading
 	LEFT OUTER LOOP JOIN bridge_parked p WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON p.id = l.id
 	WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND p.id IS NULL
 	ORDER BY l.recorded_at, l.id
@@ -42,16 +43,20 @@ SELECT CONVERT(nvarchar(23), w.swept_before, 126) AS swept_before,
 FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.[identity] = CAST(@p1 AS uniqueidentifier)`
 )
 
-var sweep = forIDs(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SET LOCK_TIMEOUT 1000;
-DELETE l OUTPUT deleted.id
-FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) ON l.id = asked.id
+// As in committed, but nothing is sought.
+var (
+	orphanVersions = strings.Replace(orphans, "$reading", "", 1)
+	orphansPast    = strings.Replace(orphans, "$reading", " WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)", 1)
+)
+
+var sweep = passingOver(`DELETE l OUTPUT deleted.id
+FROM $asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
 WHERE l.recorded_at < CAST(@p3 AS datetime2(3))`)
 
 // timeText is a datetime2(3) as a parameter. What the server writes, mssql.ParseTime reads.
 const timeText = "2006-01-02T15:04:05.000"
 
-// orphans reads the whole ledger, past the rows that are locked. It waits for whoever
+// orphans reads the whole ledger, as it was committed or past the rows that are locked. It waits for whoever
 // has a parked message locked exclusively, and fails after a second. Ages are in whole
 // seconds.
 func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]tables.OrphanRow, error) {
@@ -59,10 +64,14 @@ func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]t
 		ID         []byte
 		RecordedAt sql.NullString `db:"recorded_at"`
 	}
+	text := orphansPast
+	if l.versioned.Load() {
+		text = orphanVersions
+	}
 	seconds := int64((age + time.Second - 1) / time.Second)
 	err := mssql.Try(ctx, func(ctx context.Context) error {
 		rows = nil
-		return l.db.SelectContext(ctx, &rows, orphans, seconds, limit, argument(l.Identity()))
+		return l.db.SelectContext(ctx, &rows, text, seconds, limit, argument(l.Identity()))
 	})
 	if err != nil {
 		return nil, err
@@ -118,14 +127,6 @@ func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 
 // sweep passes over the rows that are locked.
 func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error) {
-	text, packed, used := sweep.fill(ids)
-	var rows [][]byte
-	err := mssql.Try(ctx, func(ctx context.Context) error {
-		rows = nil
-		return l.db.SelectContext(ctx, &rows, text, packed, used, before.Format(timeText))
-	})
-	if err != nil {
-		return nil, err
-	}
-	return readIDs(rows)
+	swept, _, err := sweep.run(ids, l.change(ctx, before.Format(timeText)))
+	return swept, err
 }

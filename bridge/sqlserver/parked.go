@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
@@ -20,9 +21,18 @@ const (
 SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size
 FROM bridge_parked WITH (UPDLOCK, READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) WHERE id > CAST(@p2 AS uniqueidentifier) ORDER BY id`
 
+	// Where READPAST does not pass over a locked row, the candidates are read as they were
+	// committed, and each is locked alone.
+	parkedVersions = `SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size
+FROM bridge_parked WITH (FORCESEEK) WHERE id > CAST(@p2 AS uniqueidentifier) ORDER BY id`
+
+	takeOneParked = `SET LOCK_TIMEOUT 0;
+SELECT CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size
+FROM bridge_parked WITH (UPDLOCK, READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE id = CAST(@p1 AS uniqueidentifier)`
+
 	countParked = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
-SELECT count(*) FROM (SELECT TOP (@p1) id FROM bridge_parked WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)) AS counted`
+SELECT count(*) FROM (SELECT TOP (@p1) id FROM bridge_parked$reading) AS counted`
 )
 
 // presentRows waits for transactions that have locked one of the rows.
@@ -43,9 +53,8 @@ SET XACT_ABORT OFF;
 	loadParked = forIDs(`SELECT CAST(p.id AS binary(16)) AS id, p.message
 FROM $asked INNER LOOP JOIN bridge_parked p WITH (FORCESEEK) ON p.id = asked.id`)
 
-	touch = forIDs(`SET LOCK_TIMEOUT 1000;
-UPDATE l SET recorded_at = sysutcdatetime() OUTPUT inserted.id
-FROM $asked INNER LOOP JOIN bridge_ledger l WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK, FORCESEEK) ON l.id = asked.id`)
+	touch = passingOver(`UPDATE l SET recorded_at = sysutcdatetime() OUTPUT inserted.id
+FROM $asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id`)
 
 	removeParked = forIDs(`SET NOCOUNT OFF;
 DELETE p FROM $asked INNER LOOP JOIN bridge_parked p WITH (ROWLOCK, FORCESEEK) ON p.id = asked.id`)
@@ -63,7 +72,12 @@ func (l *Ledger) park(ctx context.Context, tx bridge.Tx, messages []driver.Parke
 
 // countParked counts past the rows that are being inserted or deleted.
 func (l *Ledger) countParked(ctx context.Context, limit int) (n int, err error) {
-	err = mssql.Try(ctx, func(ctx context.Context) error { return l.db.GetContext(ctx, &n, countParked, limit) })
+	reading := " WITH (READCOMMITTEDLOCK, READPAST, ROWLOCK)"
+	if l.versioned.Load() {
+		reading = ""
+	}
+	text := strings.Replace(countParked, "$reading", reading, 1)
+	err = mssql.Try(ctx, func(ctx context.Context) error { return l.db.GetContext(ctx, &n, text, limit) })
 	return n, err
 }
 
@@ -96,22 +110,42 @@ func (s *shelf) Rollback() error {
 }
 
 func (s *shelf) Take(ctx context.Context, after uuid.UUID, limit int) ([]tables.Size, error) {
+	taken, err := s.sizes(ctx, takeParked, limit, argument(after))
+	if mssql.Number(err) != mssql.LockTimeout || !s.ledger.versioned.Load() {
+		return taken, err
+	}
+	candidates, err := s.sizes(ctx, parkedVersions, limit, argument(after))
+	if err != nil {
+		return nil, err
+	}
+	taken = nil
+	for _, c := range candidates {
+		one, err := s.sizes(ctx, takeOneParked, argument(c.ID))
+		if err != nil && mssql.Number(err) != mssql.LockTimeout {
+			return nil, err
+		}
+		taken = append(taken, one...)
+	}
+	return taken, nil
+}
+
+func (s *shelf) sizes(ctx context.Context, text string, args ...any) ([]tables.Size, error) {
 	var rows []struct {
 		ID   []byte
 		Size int64
 	}
-	if err := s.SelectContext(ctx, &rows, takeParked, limit, argument(after)); err != nil {
+	if err := s.SelectContext(ctx, &rows, text, args...); err != nil {
 		return nil, err
 	}
-	taken := make([]tables.Size, len(rows))
+	sizes := make([]tables.Size, len(rows))
 	for i, row := range rows {
 		id, err := readID(row.ID)
 		if err != nil {
 			return nil, err
 		}
-		taken[i] = tables.Size{ID: id, Size: row.Size}
+		sizes[i] = tables.Size{ID: id, Size: row.Size}
 	}
-	return taken, nil
+	return sizes, nil
 }
 
 // Recorded waits for a transaction that has locked a row, such as a Forget. If it waits in vain
@@ -143,12 +177,8 @@ func (s *shelf) Load(ctx context.Context, ids []uuid.UUID) ([]driver.Parked, err
 }
 
 func (s *shelf) Touch(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	text, packed, used := touch.fill(ids)
-	var rows [][]byte
-	if err := s.SelectContext(ctx, &rows, text, packed, used); err != nil {
-		return nil, err
-	}
-	return readIDs(rows)
+	touched, _, err := touch.run(ids, func(text statement, ids []uuid.UUID) ([]uuid.UUID, error) { return text.change(ctx, s, ids) })
+	return touched, err
 }
 
 func (s *shelf) Remove(ctx context.Context, ids []uuid.UUID) (int, error) {

@@ -30,6 +30,7 @@ var switches = []struct {
 }{
 	{"locking", tds.Options{Scan: true}, false, false},
 	{"snapshot", tds.Options{Scan: true}, true, true},
+	{"optimized locking", tds.Options{Scan: true, OptimizedLocking: true}, true, false},
 	{"Babelfish", tds.Options{Babelfish: true}, true, false}, // settles in another way
 }
 

@@ -27,7 +27,7 @@ var orphanStatements = []statement{
 				return nil, r["recorded_at"].(time.Time).Before(before)
 			})
 		}),
-	form(`SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l WITH («([A-Z, ]+)») LEFT OUTER LOOP JOIN bridge_parked p«(?: WITH \(([A-Z, ]+)\))?» ON p.id = l.id WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND p.id IS NULL ORDER BY l.recorded_at, l.id ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`, orphans),
+	form(`SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l«(?: WITH \(([A-Z, ]+)\))?» LEFT OUTER LOOP JOIN bridge_parked p«(?: WITH \(([A-Z, ]+)\))?» ON p.id = l.id WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND p.id IS NULL ORDER BY l.recorded_at, l.id ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`, orphans),
 
 	form(`INSERT INTO bridge_watermark (one) VALUES (1)`, func(x *execution, _ []string) (uint64, error) {
 		t, err := x.writable("INSERT", "bridge_watermark")

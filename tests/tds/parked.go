@@ -24,13 +24,14 @@ var parkedStatements = []statement{
 			}
 			return 1, x.insert(parked, row{"id": id, "message": x.bytes("@p2")})
 		}),
+	form(`SELECT CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size FROM bridge_parked WITH («([A-Z, ]+)») WHERE id = CAST(@p1 AS uniqueidentifier)`, takeOneParked),
 	form(`SELECT TOP (@p1) CAST(id AS binary(16)) AS id, DATALENGTH(message) AS size FROM bridge_parked WITH («([A-Z, ]+)») WHERE id > CAST(@p2 AS uniqueidentifier) ORDER BY id`, takeParked),
 	form(`SELECT CAST(p.id AS binary(16)) AS id, p.message FROM $asked INNER LOOP JOIN bridge_parked p«(?: WITH \(([A-Z, ]+)\))?» ON p.id = asked.id`, loadParked),
 	form(`DELETE p FROM $asked INNER LOOP JOIN bridge_parked p WITH («([A-Z, ]+)») ON p.id = asked.id`,
 		func(x *execution, words []string) (uint64, error) {
 			return x.deleteRows("bridge_parked", words[1], words[2])
 		}),
-	form(`SELECT count(*) FROM (SELECT TOP (@p1) id FROM bridge_parked WITH («([A-Z, ]+)»)) AS counted`, countParked),
+	form(`SELECT count(*) FROM (SELECT TOP (@p1) id FROM bridge_parked«(?: WITH \(([A-Z, ]+)\))?») AS counted`, countParked),
 }
 
 func takeParked(x *execution, words []string) (uint64, error) {
@@ -67,6 +68,40 @@ func takeParked(x *execution, words []string) (uint64, error) {
 		x.out.row(id[:], len(r["message"].(string)))
 	}
 	return uint64(taken), nil
+}
+
+func takeOneParked(x *execution, words []string) (uint64, error) {
+	parked, err := x.readable("bridge_parked")
+	if err != nil {
+		return 0, err
+	}
+	how, err := x.reading(words[1])
+	if err != nil {
+		return 0, err
+	}
+	if err := x.seek(parked, words[1], how); err != nil {
+		return 0, err
+	}
+	id, err := x.guid("@p1")
+	if err != nil {
+		return 0, err
+	}
+	key := parked.keyOf(row{"id": id})
+	if how == waiting && !x.absent(parked, key) {
+		if err := x.awaitForUpdate(resource{parked.name, key}); err != nil {
+			return 0, err
+		}
+	}
+	r, err := x.read(parked, key, how)
+	if err != nil {
+		return 0, err
+	}
+	x.out.describe(column{"id", kindBinary}, column{"size", kindInt})
+	if r == nil {
+		return 0, nil
+	}
+	x.out.row(id[:], len(r["message"].(string)))
+	return 1, nil
 }
 
 func loadParked(x *execution, words []string) (uint64, error) {

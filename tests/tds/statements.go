@@ -236,6 +236,10 @@ var sessionStatements = []statement{
 			}
 			return x.number(n), nil
 		}),
+	form(`SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = «(\d+)»`, func(x *execution, words []string) (uint64, error) {
+		spid, _ := strconv.Atoi(words[1])
+		return x.number(count(x.server.sessions[spid] != nil)), nil
+	}),
 	form(`KILL «(\d+)»`, func(x *execution, words []string) (uint64, error) {
 		spid, _ := strconv.Atoi(words[1])
 		victim := x.server.sessions[spid]

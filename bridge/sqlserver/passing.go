@@ -1,0 +1,63 @@
+package sqlserver
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+)
+
+// passing is a statement that changes rows by their IDs, passes over locked rows, and returns the
+// IDs that it has changed. READPAST passes over a row that is locked, but not over a page; and no
+// document says that it passes over a row that optimized locking protects by its transaction's ID.
+// There the time-out ends the statement, and each row is tried alone.
+type passing struct{ all, alone statement }
+
+func passingOver(text string) passing {
+	within := func(milliseconds int) statement {
+		return forIDs(fmt.Sprintf("SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\nSET LOCK_TIMEOUT %d;\n", milliseconds) + text)
+	}
+	return passing{within(1000), within(0)}
+}
+
+// run returns the IDs of the rows that are changed, and those that certainly are locked.
+func (p passing) run(ids []uuid.UUID, change func(s statement, ids []uuid.UUID) ([]uuid.UUID, error)) (changed, locked []uuid.UUID, err error) {
+	changed, err = change(p.all, ids)
+	if mssql.Number(err) != mssql.LockTimeout {
+		return changed, nil, err
+	}
+	for _, id := range ids {
+		one, err := change(p.alone, []uuid.UUID{id})
+		switch {
+		case mssql.Number(err) == mssql.LockTimeout:
+			locked = append(locked, id)
+		case err != nil:
+			return nil, nil, err
+		}
+		changed = append(changed, one...)
+	}
+	return changed, locked, nil
+}
+
+// change runs a statement in a transaction of its own.
+func (l *Ledger) change(ctx context.Context, further ...any) func(s statement, ids []uuid.UUID) ([]uuid.UUID, error) {
+	return func(s statement, ids []uuid.UUID) (changed []uuid.UUID, err error) {
+		err = mssql.Try(ctx, func(ctx context.Context) (err error) {
+			changed, err = s.change(ctx, l.db, ids, further...)
+			return err
+		})
+		return changed, err
+	}
+}
+
+func (s statement) change(ctx context.Context, q sqlx.QueryerContext, ids []uuid.UUID, further ...any) ([]uuid.UUID, error) {
+	text, packed, used := s.fill(ids)
+	var rows [][]byte
+	if err := sqlx.SelectContext(ctx, q, &rows, text, append([]any{packed, used}, further...)...); err != nil {
+		return nil, err
+	}
+	return readIDs(rows)
+}
