@@ -129,7 +129,7 @@ func TestWrongOptionsAreNamed(t *testing.T) {
 
 func TestOnlyWhatMayPassByItselfIsRetryable(t *testing.T) {
 	for err, want := range map[error]bool{
-		bridge.ErrUnavailable: true, bridge.ErrBlocked: true, bridge.ErrNacked: true, bridge.ErrUnconfirmed: true,
+		bridge.ErrUnavailable: true, bridge.ErrBlocked: true, bridge.ErrNacked: true, bridge.ErrUnconfirmed: true, bridge.ErrNotBegun: true,
 		bridge.ErrReturned: false, bridge.ErrInvalidMessage: false, bridge.ErrCredentials: false,
 		bridge.ErrDuplicateID: false, bridge.ErrOtherLedger: false, bridge.ErrReadOnly: false,
 		refused(amqp.AccessRefused): false, refused(amqp.NotFound): false, refused(amqp.PreconditionFailed): true,

@@ -33,6 +33,10 @@ var (
 	// may have committed.
 	ErrCommitUnknown = errors.New("unknown whether the transaction committed")
 
+	// ErrNotBegun: the connection to the database was lost before the transaction did anything, and
+	// so was each one that was tried instead.
+	ErrNotBegun = errors.New("no connection to begin a transaction on")
+
 	// ErrNoSchema: the tables are missing, or of a version that this release does not work
 	// with. The text says what to call, except with ErrLaterSchema.
 	ErrNoSchema = errors.New("schema not usable")
@@ -116,7 +120,8 @@ func (e *PublishError) Error() string {
 func (e *PublishError) Unwrap() error { return e.Err }
 
 // Retryable tells whether another attempt, in a new transaction, may succeed without a repair:
-// the broker was away, blocked, full, or did not confirm in time. It returns false for errors
+// the broker was away, blocked, full, or did not confirm in time, or the connection to the database
+// was lost before the transaction did anything (ErrNotBegun). It returns false for other errors
 // of the database, which it does not know. It also returns false if the caller's context was
 // cancelled (not if its deadline passed), or the Broker closed.
 //
@@ -131,7 +136,7 @@ func Retryable(err error) bool {
 	if refusal := Refusal(err); refusal != nil && (refusal.Code == amqp.AccessRefused || refusal.Code == amqp.NotFound) {
 		return false
 	}
-	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrBlocked) ||
+	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrBlocked) || errors.Is(err, ErrNotBegun) ||
 		errors.Is(err, ErrNacked) || errors.Is(err, ErrUnconfirmed)
 }
 

@@ -254,7 +254,11 @@ func (g *Guard) record(ctx context.Context, db *sql.DB, fn func(ctx context.Cont
 }
 
 func inOwnTx(ctx context.Context, db *sql.DB, fn func(ctx context.Context, tx bridge.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
+	var tx *sql.Tx
+	err := driver.Begin(ctx, db, func() (err error) {
+		tx, err = db.BeginTx(ctx, nil)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}

@@ -48,7 +48,7 @@ func (g *Guard) counts(err error) bool {
 	}
 	for _, excuse := range []error{
 		bridge.ErrUnavailable, bridge.ErrBlocked, bridge.ErrNacked, bridge.ErrUnconfirmed, bridge.ErrReturned, bridge.ErrCredentials,
-		bridge.ErrCommitUnknown, bridge.ErrNotPrimary, bridge.ErrReadOnly, bridge.ErrNoSchema, bridge.ErrOtherLedger,
+		bridge.ErrCommitUnknown, bridge.ErrNotBegun, bridge.ErrNotPrimary, bridge.ErrReadOnly, bridge.ErrNoSchema, bridge.ErrOtherLedger,
 		sqldriver.ErrBadConn, sql.ErrConnDone,
 	} {
 		if errors.Is(err, excuse) {

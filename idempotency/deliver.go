@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // An outcome is how a delivery ended that is to be acked.
@@ -104,21 +105,31 @@ func (g *Guard) tryToEnd(caller context.Context, d amqp.Delivery, attempt func(c
 	}
 }
 
+func beginOn(ctx context.Context, db *sql.DB) (conn *sql.Conn, tx *sql.Tx, err error) {
+	err = driver.Begin(ctx, db, func() (err error) {
+		if conn, err = db.Conn(ctx); err != nil {
+			return fmt.Errorf("connect to database: %w", err)
+		}
+		if tx, err = conn.BeginTx(ctx, nil); err != nil {
+			_ = conn.Close()
+			return fmt.Errorf("begin transaction: %w", err)
+		}
+		return nil
+	})
+	return conn, tx, err
+}
+
 // inTx runs work in a transaction, which it commits if the message is handled or kept.
 //
 // It holds one connection throughout, so that afterwards it can ask that very
 // connection whether it still answers: on a live one a failure is the handler's,
 // on a dead one the database's, and a commit that failed may have happened.
 func (g *Guard) inTx(ctx context.Context, db *sql.DB, work func(ctx context.Context, tx *sql.Tx) (outcome, error)) (outcome, error) {
-	conn, err := db.Conn(ctx)
+	conn, tx, err := beginOn(ctx, db)
 	if err != nil {
-		return unfinished, fmt.Errorf("connect to database: %w", err)
+		return unfinished, err
 	}
 	defer conn.Close()
-	tx, err := conn.BeginTx(ctx, nil)
-	if err != nil {
-		return unfinished, fmt.Errorf("begin transaction: %w", err)
-	}
 	defer tx.Rollback() // without effect after a commit
 	if err := g.marks.Enter(ctx, bridge.SQL(tx)); err != nil {
 		return unfinished, fmt.Errorf("begin transaction: %w", err)

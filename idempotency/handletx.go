@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -9,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A Claim claims the delivery's key in a transaction of the caller, and tells whether the key
@@ -98,7 +100,11 @@ func (g *Guard) attemptTx(ctx context.Context, key string, fn func(context.Conte
 func (g *Guard) committed(parent context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(parent, lookLimit)
 	defer cancel()
-	tx, err := g.inbox.DB().BeginTx(ctx, nil)
+	var tx *sql.Tx
+	err := driver.Begin(ctx, g.inbox.DB(), func() (err error) {
+		tx, err = g.inbox.DB().BeginTx(ctx, nil)
+		return err
+	})
 	if err != nil {
 		return false, fmt.Errorf("look at the claim: %w", err)
 	}

@@ -98,7 +98,8 @@
 //	                           attempt helps. 406: usually the message is larger than
 //	                           max_message_size. Try again once or twice only, in case
 //	                           it was another one
-//	bridge.Retryable(err)      no broker, blocked, full queue, no confirm in time:
+//	bridge.Retryable(err)      no broker, blocked, full queue, no confirm in time, or no
+//	                           connection to begin the transaction on:
 //	                           try again later with a new transaction, but not for
 //	                           ever; false once your own context is cancelled
 //	bridge.ErrReturned         the staging queue or its binding to Options.Exchange is

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // ErrCommitUnknown says that the COMMIT was sent, and its answer is missing or an error. The
@@ -111,7 +112,8 @@ func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, e
 // all that fn sent or staged is confirmed, and commits. If fn returns an error or panics,
 // or a Send or Stage fails or panics, whatever fn makes of that, the transaction is rolled
 // back and nothing is delivered; the errors are those of fn and of SendTx. Without messages
-// it is a transaction as any other. opts, which may be nil, is for BeginTx.
+// it is a transaction as any other. opts, which may be nil, is for BeginTx. If the pool's
+// connection was lost while idle, InTx begins on another one.
 //
 // An error of the COMMIT itself is ErrCommitUnknown, unless the database says that it has
 // rolled back (see CommitError). If ctx ends before the COMMIT is sent, the transaction is
@@ -125,7 +127,11 @@ func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, e
 // What fn sends is staged after fn has returned, so a rollback to a savepoint does not undo a
 // Send (see Tx.Send).
 func (s *Sender) InTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(tx *Tx) error) error {
-	sqlTx, err := db.BeginTx(ctx, opts)
+	var sqlTx *sql.Tx
+	err := driver.Begin(ctx, db, func() (err error) {
+		sqlTx, err = db.BeginTx(ctx, opts)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}

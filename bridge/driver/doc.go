@@ -32,7 +32,8 @@
 //
 // [Prove] shows on the live database that a ledger waits, and returns it as a [Proven] ledger,
 // which believes outcomes of one [Instance] only. [StageParked] takes parked messages back to the
-// staging queue. Both are the same for all databases.
+// staging queue. [Begin] begins a transaction also if a pooled connection was lost. All are the same
+// for all databases.
 //
 // A new database must pass the suites of package ledgertest, which test every promise made
 // here.
