@@ -13,9 +13,9 @@ import (
 // Print writes the statements that update a part from a version to this release's, for an
 // administrator who runs them by hand. Version 0 is a database without the part's tables.
 // Ledger and Inbox run the same statements and record the version in the same way, so a later
-// release goes on from there. Each version is a transaction, except on MySQL, which has none
-// for tables. On SQL Server the GO is for sqlcmd and the like, which must be told to stop at an
-// error (sqlcmd -b -x).
+// release goes on from there. The script may run more than once: a version that is recorded is left
+// alone. Each version is a transaction, except on MySQL, which has none for tables. On SQL Server
+// the GO is for sqlcmd and the like, which must be told to stop at an error (sqlcmd -b -x).
 func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 	all, err := migrations(dialect, part)
 	if err != nil {
@@ -29,33 +29,23 @@ func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 	if err != nil {
 		return fmt.Errorf("print the migrations of the %s: %w", part, err)
 	}
-	begin, commit := "BEGIN;\n", "COMMIT;\n"
-	switch dialect {
-	case MySQL:
-		begin, commit = "", ""
-	case SQLServer:
-		begin, commit = "SET XACT_ABORT ON;\nBEGIN TRANSACTION;\n", "COMMIT;\nGO\n"
-	}
 	// A strings.Builder takes everything, so that nothing below fails.
-	script := &script{dialect: dialect}
-	fmt.Fprintf(script, "-- The %s of twoqueue for %s: from version %d to %d.\n", part, dialect, from, wanted)
+	script := &script{dialect: dialect, versions: part.versions()}
+	fmt.Fprintf(script, "-- The %s of twoqueue for %s: from version %d to %d. It may run more than once.\n", part, dialect, from, wanted)
 	if dialect == SQLServer {
 		script.WriteString("-- Run it by sqlcmd -b -x: without -b, sqlcmd goes on after an error.\n")
 	}
 	if from == 0 {
-		script.WriteString("\n-- The version of the tables.\n" + begin)
-		_ = store.CreateVersionTable(context.Background(), script)
-		_ = store.Insert(context.Background(), script, database.InsertRequest{Version: 0})
-		script.WriteString(commit)
+		script.WriteString("\n-- The version of the tables.\n")
+		script.makeVersions(store)
 	}
 	for _, m := range all {
 		if m.version <= from {
 			continue
 		}
 		_, text, _ := strings.Cut(m.text, "-- +goose Up\n")
-		fmt.Fprintf(script, "\n-- Version %d (%s).\n%s%s\n\n", m.version, m.name, begin, strings.TrimSpace(text))
-		_ = store.Insert(context.Background(), script, database.InsertRequest{Version: m.version})
-		script.WriteString(commit)
+		fmt.Fprintf(script, "\n-- Version %d (%s).\n", m.version, m.name)
+		script.version(m.version, strings.TrimSpace(text))
 	}
 	if _, err := io.WriteString(w, script.String()); err != nil {
 		return fmt.Errorf("print the migrations of the %s: %w", part, err)
@@ -66,27 +56,69 @@ func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 // script is a database that writes the statements down instead of running them.
 type script struct {
 	strings.Builder
-	dialect Dialect
+	dialect  Dialect
+	versions string // the table of versions
 }
 
-// ExecContext writes a statement with its parameters, which are goose's: a version and
-// a truth.
-func (s *script) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
-	for i, arg := range args {
-		name := "?"
-		switch s.dialect {
-		case PostgreSQL:
-			name = fmt.Sprintf("$%d", i+1)
-		case SQLServer:
-			name = fmt.Sprintf("@p%d", i+1)
-		}
-		literal := fmt.Sprint(arg)
-		if truth, ok := arg.(bool); ok && s.dialect != PostgreSQL {
-			literal = map[bool]string{true: "1", false: "0"}[truth]
-		}
-		query = strings.Replace(query, name, literal, 1)
+// makeVersions writes how the table of versions is made, with version 0, which goose wants.
+func (s *script) makeVersions(store database.Store) {
+	begin, end := "BEGIN;\n", "COMMIT;\n"
+	switch s.dialect {
+	case MySQL:
+		begin, end = "", ""
+	case SQLServer:
+		begin, end = tsqlBegin, tsqlEnd
 	}
-	s.WriteString(strings.ReplaceAll(query, "\n\t", "\n") + ";\n")
+	s.WriteString(begin)
+	_ = store.CreateVersionTable(context.Background(), s)
+	s.note(0)
+	s.WriteString(end)
+}
+
+// version writes the statements of a version, which run unless the version is noted. SQLite and
+// MySQL know no condition for several statements; there each can be run again.
+func (s *script) version(version int64, text string) {
+	begin, end := "", ""
+	switch s.dialect {
+	case PostgreSQL: // which runs it in one transaction
+		begin, end = "DO $bridge$ BEGIN\nIF NOT EXISTS ("+s.noted(version)+") THEN\n", "END IF;\nEND $bridge$;\n"
+	case SQLServer:
+		begin, end = tsqlBegin+"IF NOT EXISTS ("+s.noted(version)+") BEGIN\n", "END;\n"+tsqlEnd
+	case SQLite:
+		begin, end = "BEGIN;\n", "COMMIT;\n"
+	}
+	fmt.Fprintf(s, "%s%s\n\n", begin, text)
+	s.note(version)
+	s.WriteString(end)
+}
+
+const (
+	tsqlBegin = "SET XACT_ABORT ON;\nBEGIN TRANSACTION;\n"
+	tsqlEnd   = "COMMIT;\nGO\n"
+)
+
+func (s *script) noted(version int64) string {
+	return fmt.Sprintf("SELECT * FROM %s WHERE version_id = %d", s.versions, version)
+}
+
+// note writes what goose does when it notes a version, unless the version is noted.
+func (s *script) note(version int64) {
+	truth := map[bool]string{true: "true", false: "1"}[s.dialect == PostgreSQL]
+	from := ""
+	if s.dialect == MySQL {
+		from = " FROM DUAL"
+	}
+	fmt.Fprintf(s, "INSERT INTO %s (version_id, is_applied) SELECT %d, %s%s WHERE NOT EXISTS (%s);\n", s.versions, version, truth, from, s.noted(version))
+}
+
+// ExecContext writes the statement with which goose makes the table of versions.
+func (s *script) ExecContext(_ context.Context, query string, _ ...any) (sql.Result, error) {
+	query = strings.ReplaceAll(query, "\n\t", "\n")
+	if s.dialect == SQLServer {
+		fmt.Fprintf(s, "IF OBJECT_ID('%s') IS NULL BEGIN\n%s;\nEND;\n", s.versions, query)
+		return nil, nil
+	}
+	s.WriteString(strings.Replace(query, "CREATE TABLE ", "CREATE TABLE IF NOT EXISTS ", 1) + ";\n")
 	return nil, nil
 }
 

@@ -8,7 +8,8 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib" // driver
+	_ "github.com/jackc/pgx/v5/stdlib"  // driver
+	_ "github.com/microsoft/go-mssqldb" // driver
 
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/tests/program"
@@ -41,6 +42,19 @@ var databases = map[string]func(t *testing.T) (address string, script func(text 
 		config.MultiStatements = true
 		return program.DatabaseURL(t, address), scripts(t, "mysql", config.FormatDSN())
 	},
+	// A model, unless a real one is given.
+	"sqlserver": func(t *testing.T) (string, func(string) error) {
+		address := servertest.SQLServerDB(t, servertest.SQLServer(t, nil), true)
+		run := scripts(t, "sqlserver", address)
+		return address, func(text string) error {
+			for batch := range strings.SplitSeq(text, "\nGO\n") {
+				if err := run(batch); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	},
 }
 
 func scripts(t *testing.T, driver, address string) func(text string) error {
@@ -68,7 +82,7 @@ func (b *tool) status() (ledger, inbox schema) {
 }
 
 // What print prints is what up would have done: status, up and the doctor's proof
-// find nothing to do afterwards.
+// find nothing to do afterwards. Nor does the script if it runs again.
 func TestWhatMigratePrintsMakesTheTables(t *testing.T) {
 	t.Parallel()
 	for kind, database := range databases {
@@ -82,7 +96,8 @@ func TestWhatMigratePrintsMakesTheTables(t *testing.T) {
 					t.Errorf("before: %+v, %+v", ledger, inbox)
 				}
 			}
-			must(t, run(b.must("migrate", "print", "--ledger", "--inbox")))
+			script := b.must("migrate", "print", "--ledger", "--inbox")
+			must(t, run(script))
 			ledger, inbox := b.status()
 			if ledger.State != "current" || ledger.There != 2 || inbox.State != "current" || inbox.There != 3 || len(ledger.Identity) != 36 {
 				t.Errorf("%+v, %+v", ledger, inbox)
@@ -90,8 +105,11 @@ func TestWhatMigratePrintsMakesTheTables(t *testing.T) {
 			if text := b.must("migrate", "up", "--ledger", "--inbox"); !regexp.MustCompile(`(?m)^ledger +` + kind + ` +2 +2 +current +` + ledger.Identity + `$`).MatchString(text) {
 				t.Errorf("migrate up:\n%s", text)
 			}
-			if again, _ := b.status(); again != ledger {
-				t.Errorf("up has changed %+v to %+v", ledger, again)
+			if err := run(script); err != nil {
+				t.Errorf("the script fails when it runs again: %v", err)
+			}
+			if once, both := b.status(); once != ledger || both != inbox {
+				t.Errorf("up or the script has changed %+v, %+v to %+v, %+v", ledger, inbox, once, both)
 			}
 			d, _ := b.examine("database")
 			d.expect(t, "proof", "ok", "waits")
@@ -152,8 +170,7 @@ func TestMigrateTellsTablesOfLaterReleases(t *testing.T) {
 	}
 }
 
-// SQL Server is a model here, unless a real one is given: it knows the statements that
-// up sends it. What print prints for it is never run by these tests.
+// SQL Server is a model here, unless a real one is given.
 func TestMigrateOnSQLServer(t *testing.T) {
 	t.Parallel()
 	b := withEnv(t, "BRIDGE_DATABASE_URL="+servertest.SQLServerDB(t, servertest.SQLServer(t, nil), true))

@@ -49,6 +49,8 @@
 //     LOCK_TIMEOUT (Transact-SQL)'.
 //   - CREATE TABLE wants that right (262) and ALTER on the schema (2760, as for a schema that
 //     does not exist): 'CREATE TABLE (Transact-SQL)'.
+//   - IF with one condition that something is not there, and its block: 'IF…ELSE (Transact-SQL)'. BEGIN
+//     TRANSACTION and COMMIT in a batch: the pages of these names.
 //   - A unique key: 2627 if the row is there, after waiting for its transaction's
 //     end: 'Unique constraints and check constraints'.
 //   - A statement that fails is undone alone, or the transaction with it if

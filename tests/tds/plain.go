@@ -132,6 +132,22 @@ var plainStatements = []statement{
 			}
 			return 1, x.insert(t, row{"id": t.last + 1, "version_id": x.parameters["@p1"], "is_applied": x.parameters["@p2"], "tstamp": time.Now()})
 		}),
+	form(`INSERT INTO «(bridge_\w+_version)» (version_id, is_applied) SELECT «(\d+)», 1 WHERE NOT EXISTS (SELECT * FROM «(bridge_\w+_version)» WHERE version_id = «(\d+)»)`,
+		func(x *execution, words []string) (uint64, error) {
+			noted, err := x.hasVersion(words[3], words[4])
+			if err != nil || noted {
+				return 0, err
+			}
+			t, err := x.writable("INSERT", words[1])
+			if err != nil {
+				return 0, err
+			}
+			version, err := strconv.ParseInt(words[2], 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			return 1, x.insert(t, row{"id": t.last + 1, "version_id": version, "is_applied": true, "tstamp": time.Now()})
+		}),
 	form(`SELECT TOP 1 tstamp, is_applied FROM «(bridge_\w+_version)» WHERE version_id=@p1 ORDER BY tstamp DESC`,
 		func(x *execution, words []string) (uint64, error) {
 			rows, err := x.plain(words[1])
@@ -196,6 +212,12 @@ var plainStatements = []statement{
 			more, _ := strconv.ParseInt(words[2], 10, 64)
 			return 1, x.insert(t, row{"id": t.last + 1, "version_id": version.(int64) + more, "is_applied": true, "tstamp": time.Now()})
 		}),
+}
+
+// hasVersion tells whether a table of versions has one.
+func (x *execution) hasVersion(name, version string) (bool, error) {
+	rows, err := x.plain(name)
+	return slices.ContainsFunc(rows, func(r row) bool { return fmt.Sprint(r["version_id"]) == version }), err
 }
 
 // version is the latest version, or nil.

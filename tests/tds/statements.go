@@ -65,8 +65,26 @@ func init() {
 // batch runs the statements of a text up to the first that fails.
 func (x *execution) batch(text string) error {
 	sent := x.parameters
+	skips := false
 	for _, text := range split(text) {
 		var err error
+		if text == "END" {
+			skips = false
+			continue
+		}
+		if skips {
+			continue
+		}
+		if c := conditional.FindStringSubmatch(text); c != nil {
+			holds, err := x.condition(c[1])
+			if err != nil {
+				return err
+			}
+			if skips = !holds; skips {
+				continue
+			}
+			text = strings.TrimSpace(c[2])
+		}
 		if text, x.parameters, err = cut(text, sent); err != nil {
 			return err
 		}
@@ -83,6 +101,27 @@ func (x *execution) batch(text string) error {
 		}
 	}
 	return nil
+}
+
+// conditional begins a block that runs if something is not there; END ends it.
+var conditional = regexp.MustCompile(`^IF (OBJECT_ID\('\w+'\) IS NULL|NOT EXISTS \(.+?\)) BEGIN (.+)$`)
+
+var noTable, noVersion = regexp.MustCompile(`^OBJECT_ID\('(\w+)'\) IS NULL$`), regexp.MustCompile(`^NOT EXISTS \(SELECT \* FROM (bridge_\w+_version) WHERE version_id = (\d+)\)$`)
+
+func (x *execution) condition(text string) (holds bool, err error) {
+	if name := noTable.FindStringSubmatch(text); name != nil {
+		return x.db.tables[name[1]] == nil, nil
+	}
+	words := noVersion.FindStringSubmatch(text)
+	if words == nil {
+		return false, unknown("condition", text)
+	}
+	err = x.statement(statement{noVersion, func(x *execution, words []string) (uint64, error) {
+		noted, err := x.hasVersion(words[1], words[2])
+		holds = !noted
+		return 0, err
+	}}, text)
+	return holds, err
 }
 
 // statement runs one statement, in the session's transaction or in one of its own.
@@ -206,6 +245,23 @@ var sessionStatements = []statement{
 	}),
 	form(`SET NOCOUNT «(ON|OFF)»`, func(x *execution, words []string) (uint64, error) {
 		x.noCount = strings.EqualFold(words[1], "ON")
+		return 0, nil
+	}),
+	form(`BEGIN TRANSACTION`, func(x *execution, _ []string) (uint64, error) {
+		if x.session.tx != nil {
+			return 0, unknown("transaction", "inside a transaction")
+		}
+		x.session.tx = x.begin()
+		x.out.environment(envBegin, x.session.tx.descriptor(), nil)
+		return 0, nil
+	}),
+	form(`COMMIT`, func(x *execution, _ []string) (uint64, error) {
+		if x.session.tx == nil {
+			return 0, errNoCommit
+		}
+		x.out.environment(envCommit, nil, x.session.tx.descriptor())
+		x.session.tx.end()
+		x.session.tx = nil
 		return 0, nil
 	}),
 	form(`SAVE TRANSACTION «(\w+)»`, func(x *execution, words []string) (uint64, error) {

@@ -1,5 +1,6 @@
 -- +goose Up
-CREATE TABLE bridge_inbox (
+-- A printed script may run twice, so each statement can be run again.
+CREATE TABLE IF NOT EXISTS bridge_inbox (
     consumer   TEXT    NOT NULL,
     key        TEXT    NOT NULL,
     claimed_at INTEGER NOT NULL DEFAULT (unixepoch()), -- seconds
@@ -8,4 +9,4 @@ CREATE TABLE bridge_inbox (
 
 -- Of several migrators at once only one can record a version, and with it commit
 -- what the version changes.
-CREATE UNIQUE INDEX bridge_inbox_version_once ON bridge_inbox_version (version_id);
+CREATE UNIQUE INDEX IF NOT EXISTS bridge_inbox_version_once ON bridge_inbox_version (version_id);

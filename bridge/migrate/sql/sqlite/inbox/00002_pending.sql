@@ -1,5 +1,6 @@
 -- +goose Up
-CREATE TABLE bridge_inbox_pending (
+-- A printed script may run twice, so each statement can be run again.
+CREATE TABLE IF NOT EXISTS bridge_inbox_pending (
     consumer    TEXT    NOT NULL,
     message_key TEXT    NOT NULL,
     state       TEXT    NOT NULL, -- started, doubtful, ready or failed
@@ -12,4 +13,4 @@ CREATE TABLE bridge_inbox_pending (
     PRIMARY KEY (consumer, message_key)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX bridge_inbox_pending_due ON bridge_inbox_pending (consumer, state, due_ms);
+CREATE INDEX IF NOT EXISTS bridge_inbox_pending_due ON bridge_inbox_pending (consumer, state, due_ms);

@@ -1,6 +1,7 @@
 -- +goose Up
+-- A printed script may run twice, so each statement can be run again.
 -- How far each consumer has come with an entity or a source; '' is not begun.
-CREATE TABLE bridge_mark (
+CREATE TABLE IF NOT EXISTS bridge_mark (
     consumer   TEXT    NOT NULL,
     name       TEXT    NOT NULL,
     mark       TEXT    NOT NULL,
@@ -9,7 +10,7 @@ CREATE TABLE bridge_mark (
 ) STRICT, WITHOUT ROWID;
 
 -- Messages of entities that have come before their turn.
-CREATE TABLE bridge_kept (
+CREATE TABLE IF NOT EXISTS bridge_kept (
     consumer TEXT    NOT NULL,
     entity   TEXT    NOT NULL,
     version  INTEGER NOT NULL,
