@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -43,9 +44,12 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	l := &Ledger{db: proof.db, lookups: lookupsIn(table, column)}
 	l.Ledger = tables.With(&proof.Ledger, l.verbs())
 	rows := forIDs(rows, "$table", table, "$column", column)
-	// read shows that the login may read the column.
+	// read shows that the login may read the column, and that the table takes both lookups' hints.
 	read := func(ctx context.Context) error {
 		_, _, err := l.lookUp(ctx, []uuid.UUID{uuid.Nil})
+		if err == nil {
+			_, _, err = l.settle(ctx, uuid.Nil, time.Millisecond, nil)
+		}
 		return err
 	}
 	if err = l.readSetting(ctx, l.db); err == nil {

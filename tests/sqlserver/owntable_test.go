@@ -208,6 +208,30 @@ func TestRecordOfAnOwnTableSendsNoAttention(t *testing.T) {
 	expectOutcome(t, ledger, id, driver.Committed)
 }
 
+// What the catalogue does not show, the first settle would: too late.
+func TestAnOwnTableIsTriedWithTheHintsOfASettle(t *testing.T) {
+	server, ledger := ordersOnStandIn(t, nil)
+	must(t, ledger.Check(t.Context()))
+	server.Deny("ROWLOCK ON orders")
+	_, openErr := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), orders)
+	for doing, err := range map[string]error{"open": openErr, "check": ledger.Check(t.Context())} {
+		if err == nil || !strings.Contains(err.Error(), "granularity") {
+			t.Errorf("%s: %v", doing, err)
+		}
+	}
+}
+
+// A row of the ID that is tried may be locked.
+func TestAnOwnTableOpensBesideALockedRow(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		ledger := openOrders(t, address)
+		insertOrder(t, begin(t, ledger.DB(), nil), uuid.Nil)
+		_, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), orders)
+		must(t, err)
+		must(t, ledger.Check(t.Context()))
+	})
+}
+
 // Sender and verifier may spell the table's name in different ways; the identity is that
 // of the table, and not the database's.
 func TestAnOwnTablesIdentityIsTheTables(t *testing.T) {

@@ -20,6 +20,7 @@ var (
 	errNotAllowed   = &sqlError{371, 16, "The user does not have permission to perform this action on a performance view."} // the number is recorded, the text is not
 	errNoViewState  = &sqlError{300, 14, viewServerState + " permission was denied on object 'server', database 'master'."}
 	errReadPast     = &sqlError{650, 16, "You can only specify the READPAST lock in the READ COMMITTED or REPEATABLE READ isolation levels."}
+	errNoRowLocks   = &sqlError{651, 16, "Cannot use the ROW granularity hint on the table because locking at the specified granularity is inhibited."}
 	errDeadlock     = &sqlError{1205, 13, "Transaction was deadlocked on lock resources with another process and has been chosen as the deadlock victim. Rerun the transaction."}
 	errLockTimeout  = &sqlError{lockTimeout, 16, "Lock request time out period exceeded."}
 	errNoSchema     = &sqlError{2760, 16, "The specified schema name does not exist or you do not have permission to use it."}
