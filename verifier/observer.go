@@ -25,6 +25,8 @@ type Event struct {
 	Message wire.Staged // with the time of its staging and the sender's trace context in its headers; zero if malformed
 	Verdict Verdict
 	Reason  string // of a dead letter, as in wire.HeaderDeadReason
+	// Redelivered: the broker has delivered it before, to a consumer that did not ack it.
+	Redelivered bool
 
 	Received time.Time // by this verifier
 	Judged   time.Time // it was known what became of its transaction, or that it goes to the dead queue
@@ -52,7 +54,7 @@ func (s *session) tell(messages ...*message) {
 	for _, m := range messages {
 		s.jobs.observe.Do(func() {
 			s.opts.Observer.Done(Event{
-				ID: m.id(), Message: m.staged, Verdict: m.verdict, Reason: m.why.code,
+				ID: m.id(), Message: m.staged, Verdict: m.verdict, Reason: m.why.code, Redelivered: m.delivery.Redelivered,
 				Received: m.received, Judged: m.judged, Safe: m.safe, Done: now,
 			})
 		})

@@ -13,23 +13,24 @@ import (
 // One plan after the other, each with the next seed, until the time is up. The
 // totals so far are printed after each.
 func TestLongRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
-	long(t, traffic{workers: 4, pause: 30 * time.Millisecond})
+	long(t, traffic{workers: 4, pause: 30 * time.Millisecond, steps: *stepsFlag})
 }
 
 // The same with order keys: nothing is out of order either.
 func TestLongRunUnderFaultsKeepsTheOrderOfEachKey(t *testing.T) {
-	long(t, traffic{workers: 4, pause: 100 * time.Millisecond, keys: 12})
+	long(t, traffic{workers: 4, pause: 100 * time.Millisecond, keys: 12, steps: *stepsFlag})
 }
 
-func long(t *testing.T, traffic traffic) {
+// long returns the totals of all its runs.
+func long(t *testing.T, traffic traffic) (totals world.Totals) {
 	t.Helper()
 	if *forFlag == 0 {
 		t.Skip("asked for with -faults.for 1h, and -timeout")
 	}
-	began, counts, totals, runs := time.Now(), make(world.Counts), world.Totals{}, 0
+	began, counts, runs := time.Now(), make(world.Counts), 0
 	for seed := firstSeed(); time.Since(began) < *forFlag; seed++ {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			more, sum := run(t, seed, *stepsFlag, traffic)
+			more, sum := run(t, *databaseFlag, seed, traffic)
 			for kind, n := range more {
 				counts[kind] += n
 			}
@@ -45,4 +46,5 @@ func long(t *testing.T, traffic traffic) {
 		}
 		t.Logf("%6d  faults in all", injected)
 	}
+	return totals
 }

@@ -163,7 +163,7 @@ var scenarios = map[string]func(s *stage){
 	"strange messages are in the staging queue, and a verifier dies while the dead queue is missing": func(s *stage) {
 		s.Must("delete dead queue", s.RemoveDead())
 		held := s.verifier.Await("target is held")
-		s.Must("publish strays", s.PublishStrays(s.t.Context()))
+		s.Must("publish strays", s.PublishStrays(s.t.Context(), world.StrayMessages))
 		s.await("the verifier has tried", held)
 		s.verifier.Kill()
 		s.Must("declare dead queue", s.Declare(s.t.Context()))

@@ -15,7 +15,7 @@ import (
 
 var (
 	seedFlag     = flag.Uint64("faults.seed", 0, "the seed of the first plan; 0 draws one")
-	stepsFlag    = flag.Int("faults.steps", 18, "the number of steps of a plan")
+	stepsFlag    = flag.Int("faults.steps", 20, "the number of steps of a plan")
 	databaseFlag = flag.String("faults.database", "postgres", "the database of TestShort and TestLong: postgres, or mysql for a MariaDB or MySQL")
 	diariesFlag  = flag.String("faults.diaries", "", "a folder that keeps the diaries")
 	forFlag      = flag.Duration("faults.for", 0, "how long TestLong goes on with new seeds")
@@ -38,7 +38,7 @@ func TestShortRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
 	}
 	t.Parallel()
 	seed := firstSeed()
-	run(t, seed, *stepsFlag, traffic{workers: 3, pause: 200 * time.Millisecond, keys: 8 * int(seed%2)})
+	run(t, *databaseFlag, seed, traffic{workers: 3, pause: 200 * time.Millisecond, keys: 8 * int(seed%2), steps: *stepsFlag})
 }
 
 // traffic is what each of the senders makes.
@@ -46,15 +46,17 @@ type traffic struct {
 	workers int
 	pause   time.Duration // at most, of each worker between two transactions
 	keys    int           // of the messages that must keep their order
+	steps   int           // of the plan
+	local   bool          // the plan has local faults only
 }
 
 // run carries one plan out, on servers of its own.
-func run(t *testing.T, seed uint64, steps int, traffic traffic) (world.Counts, world.Totals) {
+func run(t *testing.T, kind string, seed uint64, traffic traffic) (world.Counts, world.Totals) {
 	t.Helper()
 	began := time.Now()
 	diary := world.NewDiary(t, *diariesFlag)
 	broker := servertest.StartRabbitMQ(t, &servers.RabbitMQOptions{Log: diary.Page("RabbitMQ")})
-	database, shop, post := world.StartDatabase(t, *databaseFlag, diary)
+	database, shop, post := world.StartDatabase(t, kind, diary)
 	config := world.Config{
 		Diary:    diary,
 		AMQP:     broker.URL(),
@@ -78,7 +80,11 @@ func run(t *testing.T, seed uint64, steps int, traffic traffic) (world.Counts, w
 	for range 2 {
 		w.AddReceiver()
 	}
-	plan := world.NewPlan(seed, steps, len(w.Processes()))
+	processes, kinds := len(w.Processes()), world.FaultKinds
+	if traffic.local {
+		processes, kinds = len(w.Senders)+len(w.Verifiers), world.LocalKinds
+	}
+	plan := world.NewPlan(seed, traffic.steps, processes, kinds)
 	if traffic.keys > 0 {
 		for i := range plan.Steps {
 			if i%4 == 0 {
@@ -110,6 +116,9 @@ func run(t *testing.T, seed uint64, steps int, traffic traffic) (world.Counts, w
 		t.Errorf("seed %d: nothing was committed: nothing is shown", seed)
 	}
 	t.Logf("seed %d: %v", seed, totals.Untouched)
+	if len(totals.Untouched.Late) > 0 && traffic.local {
+		t.Log(w.HistoriesOf(totals.Untouched.Late))
+	}
 	t.Logf("seed %d: %v; %v, and %v to the end", seed, totals, injected.Round(time.Second), time.Since(began).Round(time.Second))
 	return counts, totals
 }

@@ -42,6 +42,7 @@ type Brief struct {
 	Topology bridge.Topology
 
 	Script  []Transaction // of a sender; without one it makes transactions up until it is ended
+	AtOnce  bool          // the script's transactions, not one after the other
 	Workers int           // of a sender, each with one transaction after the other
 	Pause   time.Duration // at most, of a worker after a transaction
 	Targets []Target      // of a sender that makes them up

@@ -40,7 +40,7 @@ func (l *ledger) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, erro
 	return left, err
 }
 
-// Words of the diaries that are looked for. The judge explains with them, but the last,
+// Words of the diaries that are looked for. The judge explains with them, except the last two,
 // the rows that are left in a ledger and what was lost with a queue, and nothing else.
 const (
 	Recorded = "recorded"
@@ -48,6 +48,8 @@ const (
 	Settled  = "settled: " // and the outcome
 	ToForget = "to be forgotten"
 	Deleted  = "row deleted"
+	// Redelivered only tells which messages a fault of a verifier touches.
+	Redelivered = "was delivered before"
 )
 
 func noteEach(ids []uuid.UUID, what string, err error) {

@@ -115,10 +115,15 @@ func send(ctx context.Context, b Brief) error {
 		defer shop.pool.Close()
 	}
 	note("ready")
-	for _, t := range b.Script {
-		_ = shop.transact(ctx, t) // what became of it, the databases tell
-	}
 	var workers sync.WaitGroup
+	for _, t := range b.Script {
+		transact := func() { _ = shop.transact(ctx, t) } // the databases tell its outcome
+		if b.AtOnce {
+			workers.Go(transact)
+		} else {
+			transact()
+		}
+	}
 	for i := range b.Workers {
 		random := rand.New(rand.NewPCG(b.Seed, uint64(i)))
 		workers.Go(func() {

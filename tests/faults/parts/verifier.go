@@ -20,6 +20,7 @@ func verify(ctx context.Context, b Brief) error {
 	}
 	defer broker.Close()
 	b.Options.Logger = logger()
+	b.Options.Observer = observer{}
 	ledger.DB().SetMaxIdleConns(b.Options.Connections())
 	v, err := verifier.New(ledger, broker, &b.Options)
 	if err != nil {
@@ -31,3 +32,14 @@ func verify(ctx context.Context, b Brief) error {
 	}
 	return err
 }
+
+// observer notes which messages were delivered before, to another verifier or another session.
+type observer struct{}
+
+func (observer) Done(e verifier.Event) {
+	if e.Redelivered {
+		note("%s %s", e.ID, Redelivered)
+	}
+}
+
+func (observer) SessionEnded(error) {}

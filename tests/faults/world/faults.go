@@ -12,7 +12,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/bridge/wire"
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -61,8 +60,11 @@ func Rest(ctx context.Context, d time.Duration) { parts.Rest(ctx, d) }
 // timed injects a fault, and notes its times and its subject for the judge.
 func (w *World) timed(ctx context.Context, f Fault, s Servers) error {
 	trouble := Trouble{Fault: f, From: time.Now()}
-	if p := w.Processes()[f.Process]; slices.Contains(w.Senders, p) {
+	switch p := w.Processes()[f.Process]; {
+	case slices.Contains(w.Senders, p):
 		trouble.Sender = p.Name
+	case slices.Contains(w.Verifiers, p):
+		trouble.Verifier = p.Name
 	}
 	var err error
 	if f.Kind == LockRows {
@@ -135,8 +137,12 @@ func (w *World) inject(ctx context.Context, f Fault, s Servers) error {
 		return errors.Join(w.shop.killSessions(ctx, parts.Sender, parts.Verifier), w.post.killSessions(ctx, parts.Receiver))
 	case LockLedger:
 		return w.shop.lockTable(ctx, "bridge_ledger", f.For)
-	case StrayMessages:
-		return w.PublishStrays(ctx)
+	case StrayMessages, UnreadableMessages, UnpublishableMessages:
+		return w.PublishStrays(ctx, f.Kind)
+	case SilentTarget:
+		return silence(ctx, s.RabbitMQ, Quorum.RoutingKey, f.For)
+	case SlowTransactions:
+		return w.slowTransactions(ctx, f.For)
 	case FewConnections: // open ones stay
 		if _, err := s.RabbitMQ.Ctl(ctx, "set_user_limits", "guest", `{"max-connections":1}`); err != nil {
 			return err
@@ -351,46 +357,6 @@ func (w *World) redeclare(ctx context.Context, deleted func()) error {
 		}
 		return err == nil, err
 	})
-}
-
-// PublishStrays publishes into the staging queue what belongs into the dead queue.
-func (w *World) PublishStrays(ctx context.Context) error {
-	foreign, err := wire.Encode(parts.Message(uuid.Must(uuid.NewV7()), Classic), uuid.New())
-	if err != nil {
-		return err
-	}
-	for reason, p := range map[string]amqp.Publishing{
-		"foreign":   foreign,
-		"malformed": {MessageId: "no UUID", Body: []byte("no message of ours")},
-	} {
-		name := reason + " " + uuid.NewString()
-		if p.Headers == nil {
-			p.Headers = make(amqp.Table)
-		}
-		p.Headers[strayHeader] = name
-		p.DeliveryMode = amqp.Persistent
-		at := time.Now() // a staging queue deleted after it may have had the stray
-		err := w.onChannel(func(ch *amqp.Channel) error {
-			if err := ch.Confirm(false); err != nil {
-				return err
-			}
-			returns := ch.NotifyReturn(make(chan amqp.Return, 1))
-			const mandatory, immediate = true, false
-			confirm, err := ch.PublishWithDeferredConfirm("", w.config.Topology.Queue, mandatory, immediate, p)
-			if err != nil {
-				return err
-			}
-			acked, err := confirm.WaitContext(ctx)
-			if err == nil && acked && len(returns) == 0 {
-				w.event(func(e *Events) { e.Strays[name] = Stray{reason, at} })
-			}
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("publish stray: %w", err)
-		}
-	}
-	return nil
 }
 
 // PublishAgain publishes the message of an order to its target once more, as a

@@ -32,8 +32,11 @@ type Records struct {
 	Canaries  map[uuid.UUID]bool
 	Committed map[uuid.UUID]time.Time
 	Forgotten map[uuid.UUID]time.Time
-	// Commits are when the senders heard of them, by message. They only measure.
-	Commits map[uuid.UUID]Commit
+	// These only measure: when the senders heard of the commits, by message, which verifiers
+	// had a message, and which sessions of verifiers ended.
+	Commits       map[uuid.UUID]Commit
+	Carried       map[uuid.UUID]Carried
+	SessionsEnded []SessionEnd
 }
 
 // Placed is an order's target, and when its row was inserted: before its message
@@ -86,6 +89,7 @@ type Deletion struct {
 type Stray struct {
 	Reason string
 	At     time.Time
+	Staged bool // in the staging queue
 }
 
 // A Window is a span of time.
@@ -116,6 +120,7 @@ const (
 	WronglyDead Kind = "wrongly in the dead queue"
 	TooMany     Kind = "more lost with a queue than it can have held"
 	Ended       Kind = "a process has ended by itself"
+	EndedBeside Kind = "a session ended that no fault touched"
 )
 
 // Summary lists the violations, and of each kind no more than a few.
@@ -185,6 +190,7 @@ func Judge(r Records) (Totals, []Violation) {
 	j.deadLetters()
 	j.orders()
 	j.left()
+	j.sessions()
 	j.totals.Untouched = j.untouched()
 	return j.totals, j.violations
 }
@@ -266,7 +272,7 @@ func (j *judge) deadLetters() {
 		j.dead[d.ID]++
 	}
 	for name, stray := range j.Events.Strays {
-		if !strays[name] && !after(j.Events.StagingDeleted, stray.At) {
+		if !strays[name] && !(stray.Staged && after(j.Events.StagingDeleted, stray.At)) {
 			j.violates(Lost, uuid.Nil, "stray %s is not in the dead queue", name)
 		}
 	}

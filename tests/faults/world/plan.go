@@ -31,14 +31,26 @@ const (
 	LockRows       FaultKind = "lock rows of the ledger"
 	VanishHost     FaultKind = "the host of a process vanishes"
 
+	UnreadableMessages    FaultKind = "messages that no client can read"
+	UnpublishableMessages FaultKind = "messages that no client can publish again"
+
+	// These are in LocalKinds only.
+	SilentTarget     FaultKind = "a target queue that does not answer"
+	SlowTransactions FaultKind = "slow transactions"
+
 	// UnbindOrdered is of a world with order keys only, and in no plan by itself.
 	UnbindOrdered FaultKind = "take the binding of the ordered target away"
 )
 
-// FaultKinds are all of them; a plan draws from them.
+// FaultKinds are the kinds of a usual plan. Most of them touch all messages.
 var FaultKinds = []FaultKind{KillProcess, FreezeProcess, KillBroker, KillDatabase, CutLink, TearLink, LoseLink, SlowLink,
 	MemoryAlarm, DeleteStaging, DeleteTarget, KillSessions, LockLedger, StrayMessages, FewConnections, FullBeside,
-	LockRows, VanishHost}
+	LockRows, VanishHost, UnreadableMessages, UnpublishableMessages}
+
+// LocalKinds are the kinds of a local plan: each touches a target, rows, some messages, or one
+// process beside others. With receivers among the processes it would not be local.
+var LocalKinds = []FaultKind{KillProcess, FreezeProcess, CutLink, LoseLink, SlowLink, VanishHost, DeleteTarget, SilentTarget,
+	FullBeside, LockRows, StrayMessages, UnreadableMessages, UnpublishableMessages, FewConnections, SlowTransactions}
 
 // A Fault is one thing that goes wrong, and for how long.
 type Fault struct {
@@ -74,6 +86,8 @@ func (f Fault) touches() string {
 		return fmt.Sprint("link", f.Process, f.Broker)
 	case KillDatabase, KillSessions, LockLedger, LockRows:
 		return "database"
+	case SlowTransactions:
+		return "transactions"
 	}
 	return "broker"
 }
@@ -90,14 +104,14 @@ type Plan struct {
 	Steps []Step
 }
 
-// NewPlan draws a plan for so many processes. Every kind of fault comes once before
-// any comes again.
-func NewPlan(seed uint64, steps, processes int) Plan {
+// NewPlan draws a plan of faults of these kinds for so many processes, the first ones of
+// World.Processes. Every kind of fault comes once before any comes again.
+func NewPlan(seed uint64, steps, processes int, kinds []FaultKind) Plan {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var deck []FaultKind
 	draw := func() Fault {
 		if len(deck) == 0 {
-			deck = append(deck, FaultKinds...)
+			deck = append(deck, kinds...)
 			random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 		}
 		kind := deck[0]
@@ -108,7 +122,7 @@ func NewPlan(seed uint64, steps, processes int) Plan {
 	for range steps {
 		step := Step{Faults: []Fault{draw()}, Rest: milliseconds(random, 200, 1500)}
 		if random.IntN(3) == 0 {
-			second := fault(random, FaultKinds[random.IntN(len(FaultKinds))], processes)
+			second := fault(random, kinds[random.IntN(len(kinds))], processes)
 			if second.touches() != step.Faults[0].touches() {
 				step.Faults = append(step.Faults, second)
 			}
@@ -146,7 +160,7 @@ func fault(random *rand.Rand, kind FaultKind, processes int) Fault {
 		f.For = milliseconds(random, 300, 2000)
 	case FewConnections, FullBeside:
 		f.For = milliseconds(random, 500, 4000)
-	case LockRows:
+	case LockRows, SlowTransactions, SilentTarget:
 		f.For = milliseconds(random, 1000, 5000)
 	case VanishHost:
 		f.Process, f.For = random.IntN(processes), milliseconds(random, 1000, 5000)

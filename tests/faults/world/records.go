@@ -58,6 +58,11 @@ func (w *World) Histories(violations []Violation) string {
 			seen[v.Kind]++
 		}
 	}
+	return w.HistoriesOf(ids)
+}
+
+// HistoriesOf are the lines of the diary about messages, after the course of the whole.
+func (w *World) HistoriesOf(ids []uuid.UUID) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "the course:\n  %s\n", strings.Join(w.Diary.course(), "\n  "))
 	for id, lines := range w.Diary.history(ids) {
@@ -115,6 +120,9 @@ func (w *World) deadLetters() (out []DeadLetter, err error) {
 			if err != nil || !ok {
 				return err
 			}
+			if d, err = wire.OpenDead(d); err != nil {
+				return err
+			}
 			var letter DeadLetter
 			letter.ID, _ = uuid.Parse(d.MessageId)
 			letter.Stray, _ = d.Headers[strayHeader].(string)
@@ -129,15 +137,27 @@ func (w *World) deadLetters() (out []DeadLetter, err error) {
 // readDiary finds what explains.
 func (w *World) readDiary(r *Records) error {
 	r.Canaries, r.Committed, r.Forgotten = make(map[uuid.UUID]bool), make(map[uuid.UUID]time.Time), make(map[uuid.UUID]time.Time)
-	r.Commits = make(map[uuid.UUID]Commit)
+	r.Commits, r.Carried = make(map[uuid.UUID]Commit), make(map[uuid.UUID]Carried)
 	today := time.Now().UTC()
-	return w.Diary.scan(func(_ string, at time.Time, writer string, id uuid.UUID, what string) {
+	return w.Diary.scan(func(line string, at time.Time, writer string, id uuid.UUID, what string) {
 		if what == parts.Ended { // rolled back as well, if it was to; then there is no order
 			r.Commits[id] = Commit{onDay(today, at), writer}
 		}
-		if id == uuid.Nil || !strings.HasPrefix(writer, string(parts.Verifier)) {
+		if !strings.HasPrefix(writer, string(parts.Verifier)) {
 			return
 		}
+		if id == uuid.Nil {
+			if strings.Contains(line, `msg="session ended"`) {
+				r.SessionsEnded = append(r.SessionsEnded, SessionEnd{writer, onDay(today, at), line})
+			}
+			return
+		}
+		carried := r.Carried[id]
+		carried.Again = carried.Again || what == parts.Redelivered
+		if !slices.Contains(carried.By, writer) {
+			carried.By = append(carried.By, writer)
+		}
+		r.Carried[id] = carried
 		switch what {
 		case parts.Recorded:
 			r.Canaries[id] = true

@@ -16,7 +16,21 @@ type Trouble struct {
 	Fault    Fault
 	From, To time.Time
 	Sender   string             // of a fault of a process or its link: its name, if it is a sender
+	Verifier string             // the same, if it is a verifier
 	Rows     map[uuid.UUID]bool // of LockRows
+}
+
+// Carried tells which verifiers had a message.
+type Carried struct {
+	By    []string // by name: those that have looked it up, at least
+	Again bool     // delivered again: a consumer had it that did not ack it
+}
+
+// A SessionEnd is the end of a verifier's session by an error.
+type SessionEnd struct {
+	Verifier string
+	At       time.Time
+	Line     string // of the diary
 }
 
 // A Commit is when a sender heard that its transaction has committed.
@@ -38,15 +52,19 @@ const (
 	longOpen = 500 * time.Millisecond
 )
 
-// touches tells whether a fault touches a message. A local fault touches some messages: those
-// of its target, of its rows or of its sender. Stray messages and a limit of connections touch
-// none. Any other fault, of the broker, of a database, or of a verifier or a receiver with its
-// links, touches all.
-func (t Trouble) touches(id uuid.UUID, order Placed, commit Commit) bool {
+// touches tells whether a fault touches a message. A local fault touches some messages: the
+// messages of its target, of its rows, of its sender, or the messages that its verifier has had. Which
+// these are, the verifier's own diary says, and the broker: a verifier that was cut off may have
+// held any message that is delivered again. Strays, slow transactions of other messages and a limit of
+// connections touch none. Any other fault, of the broker, of a database, or of a receiver with
+// its links, touches all.
+func (t Trouble) touches(id uuid.UUID, order Placed, commit Commit, carried Carried) bool {
 	is := func(target bridge.Target) bool { return order.Target == parts.TargetName(target) }
 	switch t.Fault.Kind {
-	case StrayMessages, FewConnections:
+	case StrayMessages, UnreadableMessages, UnpublishableMessages, FewConnections, SlowTransactions:
 		return false
+	case SilentTarget:
+		return is(Quorum)
 	case FullBeside:
 		return is(Exchange)
 	case UnbindOrdered:
@@ -56,7 +74,12 @@ func (t Trouble) touches(id uuid.UUID, order Placed, commit Commit) bool {
 	case LockRows:
 		return t.Rows[id]
 	case KillProcess, FreezeProcess, VanishHost, CutLink, TearLink, LoseLink, SlowLink:
-		return t.Sender == "" || t.Sender == commit.Sender
+		switch {
+		case t.Sender != "":
+			return t.Sender == commit.Sender
+		case t.Verifier != "":
+			return carried.Again || slices.Contains(carried.By, t.Verifier)
+		}
 	}
 	return true
 }
@@ -66,13 +89,21 @@ type Untouched struct {
 	Messages int
 	InTime   int           // of these, arrived in time
 	Slowest  time.Duration // from the commit to the first arrival
+	Late     []uuid.UUID   // some that did not arrive in time
 }
+
+// mostLate is how many of the late messages are kept, to tell their histories.
+const mostLate = 4
+
+// Share is the part that arrived in time.
+func (u Untouched) Share() float64 { return float64(u.InTime) / float64(max(1, u.Messages)) }
 
 // Add adds another run's.
 func (u *Untouched) Add(o Untouched) {
 	u.Messages += o.Messages
 	u.InTime += o.InTime
 	u.Slowest = max(u.Slowest, o.Slowest)
+	u.Late = append(u.Late, o.Late...)
 }
 
 func (u Untouched) String() string {
@@ -80,7 +111,7 @@ func (u Untouched) String() string {
 		return "no message untouched by a fault"
 	}
 	return fmt.Sprintf("%d messages untouched by a fault, %d of them (%.2f %%) arrived within %v of the commit, the slowest after %v",
-		u.Messages, u.InTime, 100*float64(u.InTime)/float64(u.Messages), inTime, u.Slowest.Round(time.Millisecond))
+		u.Messages, u.InTime, 100*u.Share(), inTime, u.Slowest.Round(time.Millisecond))
 }
 
 // untouched measures the untouched messages. It leaves out a message whose commit no sender has
@@ -103,20 +134,40 @@ func (j *judge) untouched() (u Untouched) {
 		}
 		until := commit.At.Add(inTime)
 		if until.After(j.Events.Finished) || slices.ContainsFunc(j.Events.Troubles, func(t Trouble) bool {
-			return t.From.Before(until) && commit.At.Before(t.To.Add(aftermath)) && t.touches(id, order, commit)
+			return t.From.Before(until) && commit.At.Before(t.To.Add(aftermath)) && t.touches(id, order, commit, j.Carried[id])
 		}) {
 			continue
 		}
 		u.Messages++
 		at, ok := arrived[id]
 		if !ok {
-			continue // that it is lost, the judge tells
+			continue // the judge tells that it is lost
 		}
 		took := max(0, at.Sub(commit.At)) // its receiver may be faster than its sender
 		u.Slowest = max(u.Slowest, took)
 		if took <= inTime {
 			u.InTime++
+		} else if len(u.Late) < mostLate {
+			u.Late = append(u.Late, id)
 		}
 	}
 	return u
+}
+
+// sessions: local faults end no session, except the sessions of the verifiers that they name.
+func (j *judge) sessions() {
+	local := len(j.Events.Troubles) > 0 && !slices.ContainsFunc(j.Events.Troubles, func(t Trouble) bool {
+		return !slices.Contains(LocalKinds, t.Fault.Kind)
+	})
+	if !local {
+		return
+	}
+	for _, end := range j.SessionsEnded {
+		named := slices.ContainsFunc(j.Events.Troubles, func(t Trouble) bool {
+			return t.Verifier == end.Verifier && t.From.Before(end.At) && end.At.Before(t.To.Add(aftermath))
+		})
+		if !named && end.At.Before(j.Events.Finished) {
+			j.violates(EndedBeside, uuid.Nil, "%s", end.Line)
+		}
+	}
 }

@@ -16,7 +16,7 @@ func TestJudgeMeasuresUntouchedMessages(t *testing.T) {
 	id := uuid.Must(uuid.NewV7())
 	classic, exchange := world.Fault{Kind: world.DeleteTarget}, world.Fault{Kind: world.FullBeside}
 	killed := world.Fault{Kind: world.KillBroker}
-	const sender, lasts = "sender-1", 10 * time.Second
+	const sender, verifier, lasts = "sender-1", "verifier-1", 10 * time.Second
 	const early, late = 100 * time.Millisecond, 3 * time.Second
 	for name, test := range map[string]struct {
 		trouble        world.Trouble
@@ -40,8 +40,20 @@ func TestJudgeMeasuresUntouchedMessages(t *testing.T) {
 		"another row was locked":                   {world.Trouble{Fault: world.Fault{Kind: world.LockRows}}, 0, early, nil, 1, 1},
 		"its sender's link was cut":                {world.Trouble{Fault: world.Fault{Kind: world.CutLink}, Sender: sender}, 0, early, nil, 0, 0},
 		"another sender's link was cut":            {world.Trouble{Fault: world.Fault{Kind: world.CutLink}, Sender: "sender-2"}, 0, early, nil, 1, 1},
-		"a verifier's or receiver's link was cut":  {world.Trouble{Fault: world.Fault{Kind: world.CutLink}}, 0, early, nil, 0, 0},
-		"there were strays":                        {world.Trouble{Fault: world.Fault{Kind: world.StrayMessages}}, 0, early, nil, 1, 1},
+		"a receiver's link was cut":                {world.Trouble{Fault: world.Fault{Kind: world.CutLink}}, 0, early, nil, 0, 0},
+		"its verifier was killed":                  {world.Trouble{Fault: world.Fault{Kind: world.KillProcess}, Verifier: verifier}, 0, early, nil, 0, 0},
+		"another verifier was killed":              {world.Trouble{Fault: world.Fault{Kind: world.KillProcess}, Verifier: "verifier-2"}, 0, early, nil, 1, 1},
+		"a verifier was killed that held it": {world.Trouble{Fault: world.Fault{Kind: world.KillProcess}, Verifier: "verifier-2"}, 0, early, func(r *world.Records) {
+			r.Carried[id] = world.Carried{By: []string{verifier}, Again: true}
+		}, 0, 0},
+		"its target did not answer": {world.Trouble{Fault: world.Fault{Kind: world.SilentTarget}}, 0, early, func(r *world.Records) {
+			r.Orders[id] = world.Placed{Target: parts.TargetName(world.Quorum), At: r.Orders[id].At}
+		}, 0, 0},
+		"another target did not answer":   {world.Trouble{Fault: world.Fault{Kind: world.SilentTarget}}, 0, early, nil, 1, 1},
+		"other transactions were slow":    {world.Trouble{Fault: world.Fault{Kind: world.SlowTransactions}}, 0, early, nil, 1, 1},
+		"there were unreadable messages":  {world.Trouble{Fault: world.Fault{Kind: world.UnreadableMessages}}, 0, early, nil, 1, 1},
+		"no further connections could be": {world.Trouble{Fault: world.Fault{Kind: world.FewConnections}}, 0, early, nil, 1, 1},
+		"there were strays":               {world.Trouble{Fault: world.Fault{Kind: world.StrayMessages}}, 0, early, nil, 1, 1},
 		"it came twice": {world.Trouble{Fault: exchange}, 0, early, func(r *world.Records) {
 			again := r.Arrivals[0]
 			again.At = again.At.Add(late)
@@ -69,6 +81,7 @@ func TestJudgeMeasuresUntouchedMessages(t *testing.T) {
 				Arrivals: []world.Arrival{{ID: id, Target: target, Intact: true, At: commit.Add(test.took)}},
 				Effects:  map[uuid.UUID]int{id: 1},
 				Commits:  map[uuid.UUID]world.Commit{id: {At: commit, Sender: sender}},
+				Carried:  map[uuid.UUID]world.Carried{id: {By: []string{verifier}}},
 				Events:   world.Events{Troubles: []world.Trouble{trouble}, Finished: commit.Add(time.Hour)},
 			}
 			if test.change != nil {
@@ -97,5 +110,37 @@ func TestJudgeAddsUntouchedMessages(t *testing.T) {
 	}
 	if got, want := (world.Untouched{}).String(), "no message untouched by a fault"; got != want {
 		t.Errorf("%s; want %s", got, want)
+	}
+}
+
+// A session ended a second after a fault began that lasted ten seconds.
+func TestJudgeSeesSessionsThatLocalFaultsEnd(t *testing.T) {
+	const verifier, other = "verifier-1", "verifier-2"
+	kill := world.Fault{Kind: world.KillProcess}
+	for name, test := range map[string]struct {
+		trouble  world.Trouble
+		after    time.Duration // its beginning the session ended
+		violates bool
+	}{
+		"its verifier was killed":       {world.Trouble{Fault: kill, Verifier: verifier}, time.Second, false},
+		"another verifier was killed":   {world.Trouble{Fault: kill, Verifier: other}, time.Second, true},
+		"long after a kill":             {world.Trouble{Fault: kill, Verifier: verifier}, time.Minute, true},
+		"a target was missing":          {world.Trouble{Fault: world.Fault{Kind: world.DeleteTarget}}, time.Second, true},
+		"the database was killed":       {world.Trouble{Fault: world.Fault{Kind: world.KillDatabase}}, time.Second, false},
+		"everything was at its end":     {world.Trouble{Fault: kill, Verifier: other}, 2 * time.Hour, false},
+		"there were unreadable headers": {world.Trouble{Fault: world.Fault{Kind: world.UnreadableMessages}}, time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from := time.Now()
+			trouble := test.trouble
+			trouble.From, trouble.To = from, from.Add(10*time.Second)
+			_, violations := world.Judge(world.Records{
+				SessionsEnded: []world.SessionEnd{{Verifier: verifier, At: from.Add(test.after), Line: "session ended"}},
+				Events:        world.Events{Troubles: []world.Trouble{trouble}, Finished: from.Add(time.Hour)},
+			})
+			if got := len(violations) > 0 && violations[0].Kind == world.EndedBeside; got != test.violates {
+				t.Errorf("violations %v, want one: %t", violations, test.violates)
+			}
+		})
 	}
 }

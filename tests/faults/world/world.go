@@ -98,6 +98,7 @@ type World struct {
 	post   database
 
 	Senders, Verifiers, Receivers []*Process
+	slow                          int // how many slow senders there were
 
 	mu       sync.Mutex
 	declared time.Time // when queues were last declared
@@ -343,6 +344,15 @@ func (w *World) AddReceiver() *Process {
 	return w.add(&w.Receivers, parts.Brief{Role: parts.Receiver, Database: w.config.Post, Queues: w.receiverQueues(), InOrder: []string{orderedQueue}})
 }
 
+// newSlowSender makes a sender of these transactions, all at the same time. It is none of
+// Processes.
+func (w *World) newSlowSender(script []parts.Transaction) *Process {
+	w.t.Helper()
+	w.slow++
+	return w.process(fmt.Sprintf("slow-%s-%d", parts.Sender, w.slow),
+		parts.Brief{Role: parts.Sender, Database: w.config.Shop, Script: script, AtOnce: true})
+}
+
 func (w *World) add(to *[]*Process, b parts.Brief) *Process {
 	w.t.Helper()
 	p := w.make(to, b)
@@ -352,11 +362,16 @@ func (w *World) add(to *[]*Process, b parts.Brief) *Process {
 
 func (w *World) make(to *[]*Process, b parts.Brief) *Process {
 	w.t.Helper()
-	b.Database = w.shop.as(b.Role, b.Database)
-	b.AMQP, b.Topology = w.config.AMQP, w.config.Topology
-	p := newProcess(w.t, w.config, w.Diary, fmt.Sprintf("%s-%d", b.Role, len(*to)+1), b)
+	p := w.process(fmt.Sprintf("%s-%d", b.Role, len(*to)+1), b)
 	*to = append(*to, p)
 	return p
+}
+
+func (w *World) process(name string, b parts.Brief) *Process {
+	w.t.Helper()
+	b.Database = w.shop.as(b.Role, b.Database)
+	b.AMQP, b.Topology = w.config.AMQP, w.config.Topology
+	return newProcess(w.t, w.config, w.Diary, name, b)
 }
 
 // Processes are all that were added.
