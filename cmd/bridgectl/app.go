@@ -30,8 +30,8 @@ type app struct {
 }
 
 // begin reads the environment, before a command runs.
-func (a *app) begin() error {
-	c, err := load()
+func (a *app) begin(offline bool) error {
+	c, err := load(offline)
 	if err != nil {
 		return err
 	}

@@ -24,10 +24,11 @@ type config struct {
 }
 
 // load reads the environment. Its error names the variable and says what to do.
-// Whether a server is named is asked when it is needed.
-func load() (config, error) {
+// Whether a server is named is asked when it is needed. offline allows URLs without TLS.
+func load(offline bool) (config, error) {
 	var c config
 	err := environment.ReadShared(prefix, &c)
+	c.Insecure = c.Insecure || transit.Insecure(offline)
 	if err == nil {
 		err = c.Open()
 	}

@@ -31,8 +31,9 @@ func grantRoles() (all []string) {
 func newGrantsCommand(a *app) *cobra.Command {
 	g := &grants{app: a}
 	cmd := &cobra.Command{
-		Use:   "grants ROLE",
-		Short: "Print the least rights of a role's login, for an administrator to run",
+		Use:         "grants ROLE",
+		Annotations: map[string]string{offline: "true"},
+		Short:       "Print the least rights of a role's login, for an administrator to run",
 		Long: `Prints the rights at the database of BRIDGE_DATABASE_URL as SQL, and those at the broker
 as rabbitmqctl's commands, in comments; --broker prints these alone. Contacts no server.
 Run the SQL in that database, when the tables are there:

@@ -44,6 +44,26 @@ func called(t *testing.T, env []string, args ...string) (code int, stdout, stder
 	return code, stdout, stderr
 }
 
+// A command that contacts no server takes URLs that a connection would need TLS for.
+func TestPrintingNeedsNoTLS(t *testing.T) {
+	far := []string{"BRIDGE_DATABASE_URL=mysql://user:s3cret@db.example/shop", "BRIDGE_AMQP_URL=amqp://user:s3cret@mq.example/orders",
+		"BRIDGE_MANAGEMENT_URL=http://mq.example:15672", "BRIDGE_INBOX_URL=mysql://user:s3cret@db.example/post"}
+	for args, want := range map[string]string{
+		"topology print -o json": `"vhost": "orders"`,
+		"migrate print --inbox":  "CREATE TABLE",
+		"grants migrate":         "ON `shop`.*",
+	} {
+		if code, stdout, stderr := called(t, far, strings.Fields(args)...); code != exitDone || !strings.Contains(stdout, want) {
+			t.Errorf("%s: exit code %d, %s%s", args, code, stdout, stderr)
+		}
+	}
+	for _, args := range []string{"topology declare", "migrate status", "doctor"} {
+		if code, _, stderr := called(t, far, strings.Fields(args)...); code != exitMisused || !strings.Contains(stderr, "BRIDGE_INSECURE=true") {
+			t.Errorf("%s: exit code %d, %s", args, code, stderr)
+		}
+	}
+}
+
 func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 	for _, c := range []struct {
 		args, env string

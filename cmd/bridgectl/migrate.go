@@ -214,8 +214,9 @@ func newMigratePrint(a *app) *cobra.Command {
 	var dialect string
 	var from int64
 	cmd := &cobra.Command{
-		Use:   "print",
-		Short: "Print the statements, for whoever may create tables",
+		Use:         "print",
+		Annotations: map[string]string{offline: "true"},
+		Short:       "Print the statements, for whoever may create tables",
 		Long: `Prints what "migrate up" would run on a database without the tables, or with those of
 the version --from, and contacts no database. The form is SQL, whatever -o says.`,
 		RunE: func(*cobra.Command, []string) error {

@@ -54,6 +54,9 @@ func newRoot(a *app) *cobra.Command {
 	return root
 }
 
+// offline annotates a command that contacts no server. It takes URLs without TLS.
+const offline = "offline"
+
 // newGroup makes a command that has nothing but subcommands.
 func newGroup(use, short, long string, subcommands ...*cobra.Command) *cobra.Command {
 	group := &cobra.Command{Use: use, Short: short, Long: long}
@@ -96,7 +99,7 @@ func prepare(a *app, cmd *cobra.Command) {
 	}
 	runE := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := a.begin(); err != nil {
+		if err := a.begin(cmd.Annotations[offline] != ""); err != nil {
 			return err
 		}
 		return runE(cmd, args)

@@ -128,8 +128,9 @@ looks at them.`,
 
 func newTopologyPrint(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "print",
-		Short: "Print the queues, with -o json as definitions that RabbitMQ imports",
+		Use:         "print",
+		Annotations: map[string]string{offline: "true"},
+		Short:       "Print the queues, with -o json as definitions that RabbitMQ imports",
 		Long: `Prints the queues and contacts no broker. The virtual host is that of BRIDGE_AMQP_URL,
 "/" without it. What -o json prints can be imported by whoever administers the broker:
 
