@@ -86,8 +86,7 @@ func (a *app) doctor(ctx context.Context, parts, workers, receivers []string, qu
 	}
 	groups := append(database, broker...)
 	last := &groups[len(groups)-1]
-	a.examineClaim(ctx, last)
-	a.examineTargets(ctx, last)
+	a.examineShared(ctx, last)
 	if err := a.examineLost(ctx, last, m); err != nil {
 		return err
 	}

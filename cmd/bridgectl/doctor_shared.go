@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -14,16 +15,15 @@ import (
 
 // What several services, or several workers, share.
 
-// claimPatience bounds the questions about the ledger queue.
-const claimPatience = 10 * time.Second
+// sharedPatience bounds the questions of examineShared.
+const sharedPatience = 10 * time.Second
 
-// examineClaim looks whether verifiers of another ledger consume the staging queue, if both
-// servers have answered. Without such verifiers, or without the right to ask, nothing is said.
-func (a *app) examineClaim(ctx context.Context, g *group) {
-	if a.opened.ledger == nil || a.opened.broker == nil {
+// examineShared looks at the ledger queue and at the targets, if the broker has answered before.
+func (a *app) examineShared(ctx context.Context, g *group) {
+	if a.opened.broker == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, claimPatience)
+	ctx, cancel := context.WithTimeout(ctx, sharedPatience)
 	defer cancel()
 	conn, err := a.opened.broker.Connect(ctx)
 	if err != nil {
@@ -31,12 +31,37 @@ func (a *app) examineClaim(ctx context.Context, g *group) {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, conn.Close)()
+	if a.opened.ledger != nil {
+		a.examineClaim(conn, g)
+	}
+	a.examineTargets(conn, g)
+}
+
+// examineClaim looks whether verifiers of another ledger consume the staging queue. It says
+// nothing of a queue that no verifier consumes, or verifiers of this ledger.
+func (a *app) examineClaim(conn *bridge.Connection, g *group) {
 	t := a.topology()
-	if _, err := lookAt(conn, t.LedgerQueue()); err != nil {
+	_, err := lookAt(conn, t.LedgerQueue())
+	if missing(err) {
 		return // no verifier consumes: to ask further would make the queue
 	}
-	if err := t.ClaimLedger(conn, a.opened.ledger.Identity()); errors.Is(err, bridge.ErrOtherLedger) {
-		g.fail("ledger of "+t.Queue, "give each database a staging queue of its own: BRIDGE_QUEUE, for its senders and its verifiers", "%s", err)
+	if err == nil {
+		err = t.ClaimLedger(conn, a.opened.ledger.Identity())
+	}
+	check := "ledger of " + t.Queue
+	switch {
+	case err == nil:
+	case errors.Is(err, bridge.ErrOtherLedger):
+		g.fail(check, "give each database a staging queue of its own: BRIDGE_QUEUE, for its senders and its verifiers", "%s", err)
+	case errors.As(err, new(*bridge.QueueMismatch)):
+		g.warn(check, "delete queue "+t.LedgerQueue()+": a verifier declares it",
+			"%s: another program has declared it, so verifiers of another ledger are not kept from queue %s", err, t.Queue)
+	case denied(err):
+		g.warn(check, "give this login, and the verifiers', the rights to configure and read the ledger queue: bridgectl grants operator, grants verifier",
+			"a login without these rights neither sees verifiers of another ledger nor keeps them from queue %s: %s", t.Queue, err)
+	default:
+		g.warn(check, cmp.Or(remedy(err), "see that the node of queue "+t.LedgerQueue()+" runs, then ask again"),
+			"whether verifiers of another ledger consume queue %s is not known: %s", t.Queue, err)
 	}
 }
 
@@ -77,18 +102,7 @@ func (a *app) examineLimits(ctx context.Context, g *group, m *management) {
 
 // examineTargets looks for those targets that the allow-list names without a *. A missing one is
 // held by the verifiers: its messages go to the dead queue after a while.
-func (a *app) examineTargets(ctx context.Context, g *group) {
-	if a.opened.broker == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, claimPatience)
-	defer cancel()
-	conn, err := a.opened.broker.Connect(ctx)
-	if err != nil {
-		return // said already
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, conn.Close)()
+func (a *app) examineTargets(conn *bridge.Connection, g *group) {
 	const mend = "declare it, or take it out of BRIDGE_ALLOW: a message for it goes to the dead queue after BRIDGE_UNROUTABLE"
 	for _, allow := range a.config.Allow {
 		switch {

@@ -260,4 +260,14 @@ func TestTheDoctorFindsVerifiersOfAnotherLedger(t *testing.T) {
 			t.Errorf("it is another ledger: %t\n%s", want, d)
 		}
 	}
+
+	// The claim cannot be examined: the login lacks the right, or the queue is somebody else's.
+	login = servertest.User(t, vhost, `^staging(\.dead|\.waiting)?$`, rights[2], rights[3])
+	d, _ := withEnv(t, "BRIDGE_AMQP_URL="+login, "BRIDGE_DATABASE_URL="+program.DatabaseURL(t, other.DatabaseURL), "BRIDGE_QUEUE=staging").examine()
+	d.expect(t, "ledger of staging", inspect.Warning, "ACCESS_REFUSED")
+	if _, err := s.Channel.QueueDeclare("orders.ledger", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	d, _ = withEnv(t, "BRIDGE_AMQP_URL="+vhost, "BRIDGE_DATABASE_URL="+program.DatabaseURL(t, other.DatabaseURL), "BRIDGE_QUEUE=orders").examine()
+	d.expect(t, "ledger of orders", inspect.Warning, "auto_delete")
 }
