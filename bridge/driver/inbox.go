@@ -53,8 +53,8 @@ type Pending struct {
 	Attempts int       // how often it was taken
 	Since    time.Time // when it was added, to the millisecond
 	Error    string    // why the latest attempt failed, or what is in doubt; at most 1,000 characters are kept
-	Message  []byte    // the message, if it is kept here; empty if only a queue has it
-	Stored   bool      // by ListPending only: a message is kept here
+	Message  []byte    // the message, if it is kept here; empty if only a queue has it, and from ListPending
+	Stored   bool      // the row that was read has a message; ignored when a row is written
 }
 
 // PendingMessages is the table of pending messages. A row is there from the claim of
@@ -95,8 +95,7 @@ type PendingMessages interface {
 	DoubtOverdue(ctx context.Context, tx bridge.Tx, consumer string) (int64, error)
 
 	// ListPending returns up to limit pending messages in a state, in the order of their keys,
-	// beginning after a given key. It reads no messages: Message is empty, and Stored tells
-	// whether the row has one.
+	// beginning after a given key. It reads no messages: Message is empty even if Stored is true.
 	ListPending(ctx context.Context, tx bridge.Tx, consumer string, state State, after string, limit int) ([]Pending, error)
 
 	// CountPending tells how many messages are pending in each state.

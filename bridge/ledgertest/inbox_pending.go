@@ -79,7 +79,7 @@ func expectPending(t *testing.T, got *driver.Pending, want driver.Pending) {
 	if age := time.Since(got.Since); age < -time.Minute || age > wait {
 		t.Fatalf("pending since %v, which is %v ago", got.Since, age)
 	}
-	want.Since = got.Since
+	want.Since, want.Stored = got.Since, want.Stored || len(want.Message) > 0
 	if fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", want) {
 		t.Fatalf("pending is %+v, must be %+v", *got, want)
 	}

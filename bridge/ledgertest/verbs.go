@@ -34,7 +34,7 @@ func (v Verb) Do(ctx context.Context, tx bridge.Tx) error {
 // each finds what it needs: in one transaction, or each in one of its own that commits.
 func Verbs(inbox driver.Inbox, consumer string, p driver.Pending) []Verb {
 	bare, key, run := p, p.Key, p.Run
-	bare.Message = nil
+	bare.Message, p.Stored = nil, true
 	lookUp := func(ctx context.Context, tx bridge.Tx) (any, error) {
 		_, found, err := inbox.LookUp(ctx, tx, consumer, key)
 		if found == nil {

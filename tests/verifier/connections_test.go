@@ -22,6 +22,16 @@ func limited(t *testing.T, s *stage.Stage, connections int) {
 	s.Broker = dial(t, login)
 }
 
+// behindValve gives the verifiers of a stage a login of their own, and connections that the test
+// can cut.
+func behindValve(t *testing.T, s *stage.Stage) (login string, valve *servertest.Valve) {
+	t.Helper()
+	login = servertest.User(t, s.AMQP, ".*", ".*", ".*")
+	valve, through := servertest.Through(t, login)
+	s.Broker = dial(t, through)
+	return login, valve
+}
+
 // The verifier needs two connections, and a third for messages that it publishes alone. With
 // these it goes on: no session ends, and the messages for other targets come.
 func TestALimitOfConnectionsEndsNoSession(t *testing.T) {
@@ -92,9 +102,7 @@ func TestALostPublishingConnectionEndsNoSession(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
-	login := servertest.User(t, s.AMQP, ".*", ".*", ".*")
-	valve, through := servertest.Through(t, login)
-	s.Broker = dial(t, through)
+	_, valve := behindValve(t, s)
 	v := s.Verify(verifier.Options{})
 	expectAll(t, s, queue, goodBatch(s, queue, 10))
 	valve.CutLast() // the publishing connection is opened last
@@ -113,9 +121,7 @@ func TestMessagesGoBackWhileNothingCanBePublished(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	queue := s.Queue("target", nil)
-	login := servertest.User(t, s.AMQP, ".*", ".*", ".*")
-	valve, through := servertest.Through(t, login)
-	s.Broker = dial(t, through)
+	login, valve := behindValve(t, s)
 	back := make(chan struct{}, 1000)
 	v := s.Verify(verifier.Options{HandBack: time.Second, Patience: time.Second, ConfirmTimeout: 2 * time.Second,
 		Logger: slog.New(tellTale{slog.DiscardHandler, "messages are handed back", back})})
@@ -142,8 +148,7 @@ func TestTheNextSessionKnowsTheCulprit(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	before, after := s.Queue("before", nil), s.Queue("after", nil)
-	valve, through := servertest.Through(t, s.AMQP)
-	s.Broker = dial(t, through)
+	_, valve := behindValve(t, s)
 	closed := make(chan struct{}, 1000)
 	v := s.Verify(verifier.Options{Unroutable: time.Hour, Patience: time.Hour,
 		Logger: slog.New(tellTale{slog.DiscardHandler, "publishing channel closed", closed})})

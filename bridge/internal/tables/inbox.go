@@ -215,7 +215,7 @@ func (i Inbox) LookUp(ctx context.Context, tx bridge.Tx, consumer, key string) (
 	}
 	if state.Valid {
 		p = &driver.Pending{Key: key, State: driver.State(state.String), Run: run.String, Attempts: int(attempts.Int64),
-			Since: time.UnixMilli(since.Int64).UTC(), Error: failure.String, Message: message}
+			Since: time.UnixMilli(since.Int64).UTC(), Error: failure.String, Message: message, Stored: len(message) > 0}
 	}
 	return n > 0, p, nil
 }
@@ -346,7 +346,7 @@ func ReadPending(ctx context.Context, tx bridge.Tx, statement string, args ...an
 		var p driver.Pending
 		var since int64
 		err := rows.Scan(&p.Key, &p.State, &p.Run, &p.Attempts, &since, &p.Error, &p.Message)
-		p.Since = time.UnixMilli(since).UTC()
+		p.Since, p.Stored = time.UnixMilli(since).UTC(), len(p.Message) > 0
 		found = append(found, p)
 		return err
 	})

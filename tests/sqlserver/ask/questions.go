@@ -207,7 +207,7 @@ func exactly(ctx context.Context, w *world) (string, error) {
 	if got == nil {
 		return "no row", nil
 	}
-	want.Since = got.Since
+	want.Since, want.Stored = got.Since, true
 	if !reflect.DeepEqual(*got, want) {
 		return fmt.Sprintf("%+v", *got), nil
 	}
