@@ -59,3 +59,24 @@ active proctype failover() {
 	}
 }
 #endif
+
+/* The verifiers' connections lead to a copy for a while. Rule 6: the outcome of another
+ * server ends the session. On the way back all connections break. */
+#ifdef COPY
+active proctype copying() {
+	atomic {
+		copied[A] = (row[A] == PRESENT -> PRESENT : ABSENT);
+		copied[B] = (row[B] == PRESENT -> PRESENT : ABSENT);
+		printf("COPY of the database\n")
+	};
+	atomic {
+		on_copy = true;
+		only_if(RULE_6_ONE_SERVER, end_session(0); end_session(1));
+		printf("CONNECTIONS lead to the copy\n")
+	};
+	atomic {
+		on_copy = false; copied[A] = 0; copied[B] = 0; end_session(0); end_session(1);
+		printf("CONNECTIONS lead to the original\n")
+	}
+}
+#endif

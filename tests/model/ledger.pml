@@ -13,15 +13,28 @@ bool committed[2];
 /* Whose transactions they are: the verifiers', or another ledger's. */
 bool foreign[2];
 
+/* A copy of the database, or an old primary: the rows that had committed when the two
+ * parted, and the same identity. No sender commits there. */
+#ifdef COPY
+byte copied[2];
+bool on_copy;      /* where the verifiers' connections lead */
+byte recorded;     /* since the session of the verifier began */
+byte orphans;      /* whose rows were deleted on the copy, and stay */
+#define row_there(m) (on_copy -> copied[m] : row[m])
+#else
+#define row_there(m) row[m]
+#endif
+
 /* What the verifiers' ledger shows: of another one's messages, nothing. */
-#define shown(m) (foreign[m] -> ABSENT : row[m])
+#define shown(m) (foreign[m] -> ABSENT : row_there(m))
 
 /* Whether the server that the verifiers have reached makes a lookup wait; a
  * readable secondary does not. */
 bool waits = true;
 
-/* What a verifier knows of a message; NOT_OURS: another ledger must say. */
-mtype = { COMMITTED, ROLLED_BACK, STILL_OPEN, NOT_OURS };
+/* What a verifier knows of a message; NOT_OURS: another ledger must say; WITHHELD: it
+ * looks rolled back, without evidence that the senders commit here. */
+mtype = { COMMITTED, ROLLED_BACK, STILL_OPEN, NOT_OURS, WITHHELD };
 
 /* The lookup that never waits: a hit may be believed, a miss says nothing. */
 inline look_up(m) {

@@ -33,6 +33,7 @@ var (
 	sweep     = search{file: "protocol.pml", defines: []string{"-DSWEEP"}}
 	both      = search{file: "protocol.pml", defines: []string{"-DPARKING", "-DSWEEP"}}
 	failover  = search{file: "protocol.pml", defines: []string{"-DFAILOVER"}}
+	copied    = search{file: "protocol.pml", defines: []string{"-DCOPY", "-DVERIFIERS=1"}}
 	slow      = search{file: "protocol.pml", defines: []string{"-DSLOW"}}
 	tags      = search{file: "tags.pml"}
 	ordered   = search{file: "ordered.pml"}
@@ -58,6 +59,7 @@ func TestEveryRunKeepsThePromise(t *testing.T) {
 		{"orphan sweep", sweep.with(more(1, 2))},
 		{"parked and orphan sweep", both.with(1)},
 		{"failover to a server that does not wait", failover.with(more(1, 2))},
+		{"verifier on a copy, or on an old primary", copied.with(0)},
 		{"a slow transaction beside another", slow.with(0)},
 		{"delivery tags, reconnects", tags.with(4)},
 		{"two messages of one key, in order", ordered.with(more(3, 4))},
@@ -127,6 +129,9 @@ var broken = []breach{
 	{"RULE_4_RETURNED_IS_NOT_FORWARDED", plain.with(1), lost},
 	{"RULE_5_PROOF", failover.with(0), lost},
 	{"RULE_6_OWN_LEDGER", foreign.with(0), lost},
+	{"RULE_6_EVIDENCE", copied.with(0), lost},
+	{"RULE_6_EVIDENCE_IS_NEW", copied.with(0), lost},
+	{"RULE_6_ONE_SERVER", copied.with(0), lost},
 	{"RULE_7_TAGS_DIE_WITH_THE_CHANNEL", tags.with(2), lost},
 	{"RULE_7_NO_ACK_OVER_A_GAP", tags.with(1), lost},
 	{"RULE_8_DEAD_LETTER_CONFIRMED", foreign.with(1), lost},

@@ -7,6 +7,8 @@
  *	-DPARKING            the sender parks what the broker does not take
  *	-DSWEEP              an orphan sweep, at any moment
  *	-DFAILOVER           the database stops making lookups wait, for a while
+ *	-DCOPY               two messages; the verifiers reach a copy of the database,
+ *	                     or an old primary, for a while
  *	-DSLOW               one transaction outlasts the other's delivery
  *	-DRECEIVERS=2        two receivers of one name
  */
@@ -44,7 +46,7 @@ init {
 		fi;
 #endif
 		run transaction(A);
-#if defined(GROUP) || defined(SLOW)
+#if defined(GROUP) || defined(SLOW) || defined(COPY)
 		run transaction(B);
 #endif
 #ifdef SLOW

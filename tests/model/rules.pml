@@ -48,6 +48,19 @@
 #define RULE_6_OWN_LEDGER 1
 #endif
 
+/* 'Rolled back' needs evidence that the senders commit on this server … */
+#ifndef RULE_6_EVIDENCE
+#define RULE_6_EVIDENCE 1
+#endif
+/* … a row that is newer than the session … */
+#ifndef RULE_6_EVIDENCE_IS_NEW
+#define RULE_6_EVIDENCE_IS_NEW 1
+#endif
+/* … and a session believes one server only. */
+#ifndef RULE_6_ONE_SERVER
+#define RULE_6_ONE_SERVER 1
+#endif
+
 /* Rule 7. A delivery tag never outlives its channel (tags.pml). */
 #ifndef RULE_7_TAGS_DIE_WITH_THE_CHANNEL
 #define RULE_7_TAGS_DIE_WITH_THE_CHANNEL 1

@@ -19,6 +19,9 @@ inline take_time(m) {
 inline record(m) {
 	atomic {
 		row[m] = OPEN; recorded_at[m] = era;
+#ifdef COPY
+		recorded = recorded | one(m);
+#endif
 		printf("sender: records %c at time %d\n", letter(m), era)
 	}
 }

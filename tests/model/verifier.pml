@@ -22,7 +22,12 @@ inline ack() {
 }
 
 inline forget(m) {
+#ifdef COPY
+	only_if(on_copy, orphans = orphans | one(m); copied[m] = ABSENT);
+	row[m] = (on_copy -> row[m] : ABSENT);
+#else
 	row[m] = ABSENT;
+#endif
 	printf("verifier %d: deletes the row of %c\n", v, letter(m))
 }
 
@@ -46,10 +51,35 @@ inline look(m) {
 	}
 }
 
+/* Rule 6: the copy has the identity too. Nothing is dropped before the session has found
+ * a row that was recorded after it began. */
+#ifdef COPY
+inline weigh(m) {
+	if
+	:: outcome == COMMITTED && (!RULE_6_EVIDENCE_IS_NEW || (recorded & one(m))) -> evidence = true; withheld = 0
+	:: outcome == ROLLED_BACK && RULE_6_EVIDENCE && !evidence -> outcome = WITHHELD
+	:: else
+	fi
+}
+inline hand_back(m) {
+	printf("verifier %d: has no evidence, and withholds %c\n", v, letter(m));
+	ready(came_from[v], unacked[v])++;
+	unacked[v] = 0; came_from[v] = 0;
+	withheld = withheld | one(m)
+}
+#define may_take(content) !(withheld & content)
+#else
+#define weigh(m) skip
+#define hand_back(m) skip
+#define may_take(content) true
+#endif
+
 /* Where the message goes now. */
 inline set_course(m) {
 	atomic {
+		weigh(m);
 		if
+		:: outcome == WITHHELD -> to = NOWHERE; hand_back(m)
 		:: outcome == COMMITTED -> to = TARGET
 		:: outcome == STILL_OPEN -> to = WAITING    /* set aside */
 		:: outcome == NOT_OURS -> to = DEAD
@@ -57,7 +87,7 @@ inline set_course(m) {
 		:: outcome == ROLLED_BACK && (stamp[m] >= swept || !SWEEP_WATERMARK_DECIDES) -> to = NOWHERE
 		:: outcome == ROLLED_BACK && stamp[m] < swept && SWEEP_WATERMARK_DECIDES -> to = DEAD
 		fi;
-		only_if(to == NOWHERE, printf("verifier %d: drops %c\n", v, letter(m)));
+		only_if(to == NOWHERE && outcome == ROLLED_BACK, printf("verifier %d: drops %c\n", v, letter(m)));
 		only_if(to == TARGET && !RULE_4_ACK_AFTER_CONFIRM, ack());
 		only_if(to == TARGET && !RULE_4_DELETE_AFTER_CONFIRM, forget(m))
 	}
@@ -113,17 +143,21 @@ inline clear() { m = 0; outcome = 0; answer = 0; to = 0; swept = 0 }
 proctype verifier(byte v; byte from) {
 	byte m, todo, to, swept;
 	mtype outcome, answer;
+#ifdef COPY
+	bool evidence;
+	byte withheld; /* taken again once there is evidence */
+#endif
 session:
 	{
 		prove();
 		do
 		:: atomic {
 			if
-			:: from != WAITING && ready(STAGING, 1) > 0 -> deliver(STAGING, 1)
-			:: from != WAITING && ready(STAGING, 2) > 0 -> deliver(STAGING, 2)
+			:: from != WAITING && ready(STAGING, 1) > 0 && may_take(1) -> deliver(STAGING, 1)
+			:: from != WAITING && ready(STAGING, 2) > 0 && may_take(2) -> deliver(STAGING, 2)
 			:: from != WAITING && ready(STAGING, 3) > 0 -> deliver(STAGING, 3)
-			:: from != STAGING && ready(WAITING, 1) > 0 && in_turn -> deliver(WAITING, 1)
-			:: from != STAGING && ready(WAITING, 2) > 0 -> deliver(WAITING, 2)
+			:: from != STAGING && ready(WAITING, 1) > 0 && may_take(1) && in_turn -> deliver(WAITING, 1)
+			:: from != STAGING && ready(WAITING, 2) > 0 && may_take(2) -> deliver(WAITING, 2)
 			fi
 		   };
 			do
@@ -147,6 +181,9 @@ session:
 		atomic {
 			session_ended[v];
 			session_ended[v] = false; todo = 0; clear();
+#ifdef COPY
+			evidence = false; withheld = 0; recorded = 0;
+#endif
 			goto session
 		}
 	}
