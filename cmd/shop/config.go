@@ -17,7 +17,7 @@ type config struct {
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
 	AMQP struct {
-		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required"`
+		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required, but not with -migrate"`
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
 	Insecure transit.Insecure `default:"false" desc:"allows connections to other machines without TLS, or with a certificate that is not verified; without it a URL that lets a connection be so is refused, except to localhost, a loopback address or a socket"`
@@ -35,7 +35,7 @@ type config struct {
 }
 
 // load reads the environment. Its error names the variable and says what to do.
-func load() (*config, error) {
+func load(migrating bool) (*config, error) {
 	c := new(config)
 	if err := environment.Read(prefix, c); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func load() (*config, error) {
 	switch {
 	case c.Database.URL == "":
 		return nil, errors.New("SHOP_DATABASE_URL: is not set; name the shop's database, or a file with SHOP_DATABASE_URL_FILE")
-	case c.AMQP.URL == "":
+	case c.AMQP.URL == "" && !migrating:
 		return nil, errors.New("SHOP_AMQP_URL: is not set; name the broker, or a file with SHOP_AMQP_URL_FILE")
 	}
 	return c, nil
@@ -61,14 +61,16 @@ func (c *config) secrets() (database, broker environment.Secret) {
 			Check: transit.Refuse(c.Insecure, "SHOP_AMQP_URL", transit.Broker)}
 }
 
-const helpHead = `Usage: shop
+const helpHead = `Usage: shop [-migrate]
 
 An example of an application: places an order again and again, each with an
 e-mail that is sent if and only if the order's transaction commits. Some orders
-roll back, some keep their transaction open for a while. Migrates its own
-table when it starts, which the log says; the ledger's are made by verifier
--migrate. Runs until SIGTERM or SIGINT; what is open then is rolled back.
+roll back, some keep their transaction open for a while. The ledger's tables are
+made by verifier -migrate. Runs until SIGTERM or SIGINT; open transactions are
+then rolled back.
 
+  -migrate  create the shop's own table, and end; only this needs the right to
+            create tables. Waits up to two minutes for the database
   -help     print this
   -version  print of which release, revision and Go this build is
 
@@ -79,7 +81,7 @@ not listed here are an error.
 
 const helpTail = `
 Exit codes:
-  0  stopped by a signal
-  1  could not start: one line on standard error says why
+  0  stopped by a signal; or -migrate or -help is done
+  1  could not start or migrate: one line on standard error says why
   2  an argument or a variable is wrong: one line on standard error says which
 `

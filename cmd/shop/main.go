@@ -31,6 +31,7 @@ func main() { program.Main(run) }
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("shop", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
+	migrating := flags.Bool("migrate", false, "")
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -41,11 +42,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case flags.NArg() > 0:
 		return fail(stderr, exitMisused, fmt.Errorf("argument %q is not understood; see shop -help", flags.Arg(0)))
 	}
-	c, err := load()
+	c, err := load(*migrating)
 	if err != nil {
 		return fail(stderr, exitMisused, err)
 	}
-	switch err := keep(ctx, c, c.Log.Logger(stderr)); {
+	if *migrating {
+		err = makeTable(ctx, c, stdout, stderr)
+	} else {
+		err = keep(ctx, c, c.Log.Logger(stderr))
+	}
+	switch {
+	case err != nil && ctx.Err() != nil && *migrating:
+		return fail(stderr, exitFailed, errors.New("interrupted; run shop -migrate again"))
 	case err == nil || ctx.Err() != nil:
 		return exitDone
 	case mend.Misuse(err):

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/cmd/internal/database"
+	"github.com/twoqueue/twoqueue/cmd/internal/mend"
 	"github.com/twoqueue/twoqueue/cmd/internal/transit"
 	"github.com/twoqueue/twoqueue/sender"
 )
@@ -43,16 +45,12 @@ type shop struct {
 // keep keeps the shop open until ctx ends.
 func keep(ctx context.Context, c *config, log *slog.Logger) error {
 	transit.Warn(log, prefix, c.Database.URL, c.AMQP.URL)
-	databaseURL, brokerURL := c.secrets()
-	db, err := database.OpenAnew(ctx, databaseURL.Reader())
+	_, brokerURL := c.secrets()
+	db, err := openDatabase(ctx, c)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	if err := migrate(ctx, c, db); err != nil {
-		return err
-	}
-	log.Info("migrated the shop's own table")
 	ledger, err := db.Ledger(ctx)
 	if err != nil {
 		return err
@@ -70,11 +68,28 @@ func keep(ctx context.Context, c *config, log *slog.Logger) error {
 	return s.serve(ctx)
 }
 
-// migrate makes the shop's table. From then on a transaction is all that a connection is for.
-func migrate(ctx context.Context, c *config, db *database.Database) error {
-	err := db.MigrateTables(ctx, tables, part)
-	db.Limit(int(c.Open))
-	return err
+// openDatabase opens the shop's database, with a connection for each open transaction.
+func openDatabase(ctx context.Context, c *config) (*database.Database, error) {
+	url, _ := c.secrets()
+	db, err := database.OpenAnew(ctx, url.Reader())
+	if err == nil {
+		db.Limit(int(c.Open))
+	}
+	return db, err
+}
+
+// makeTable makes the shop's own table.
+func makeTable(ctx context.Context, c *config, stdout, stderr io.Writer) error {
+	db, err := database.Await(ctx, c.Database.URL, mend.Waiting(stderr, "shop", "SHOP_DATABASE_URL"))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := db.MigrateTables(ctx, tables, part); err != nil {
+		return err
+	}
+	fmt.Fprintln(stdout, "the table is there")
+	return nil
 }
 
 // serve places orders until ctx ends.

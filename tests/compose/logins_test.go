@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,5 +66,87 @@ func TestEachProgramOfTheStackHasItsLoginAtTheBroker(t *testing.T) {
 		if monitors := user.Tags == "monitoring"; monitors != (user.Name == "operator") {
 			t.Errorf("%s has the tags %q", user.Name, user.Tags)
 		}
+	}
+}
+
+var (
+	granted = regexp.MustCompile(`(?m)^GRANT .*;$`)
+	service = regexp.MustCompile(`(?m)^  ([a-z-]+):(?: #.*)?\n(?:    .*\n)+`)
+	given   = regexp.MustCompile(`(?m)^    secrets: (.*)$`)
+	anchor  = regexp.MustCompile(`&([a-z-]+) (\{source: .*?\})`)
+	source  = regexp.MustCompile(`source: (\w+)|[[ ](\w+)[,\]]`)
+)
+
+var databases = []string{"postgres", "mariadb", "sqlserver"}
+
+// programs are the logins of the stack at each database, with their roles.
+var programs = map[string]string{"migrate": "migrate", "verifier": "verifier", "gateway": "gateway", "shop": "sender", "operator": "operator"}
+
+// The scripts of the stack grant each login the rights that bridgectl grants prints for its role.
+func TestTheLoginsOfTheStackHaveThePrintedRights(t *testing.T) {
+	for _, database := range databases {
+		logins, grants := read(t, "demo-secrets/"+database+"_logins.sql"), read(t, database+"/grants.sql")
+		passwords := make(map[string]bool)
+		for name, role := range programs {
+			address := strings.TrimSpace(read(t, "demo-secrets/"+database+"_"+name+"_url"))
+			parsed, err := url.Parse(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			password, _ := parsed.User.Password()
+			passwords[password] = true
+			if parsed.User.Username() != name || !regexp.MustCompile(`CREATE (ROLE|USER|LOGIN) ["'[]`+name+`\W.*'`+password+`'`).MatchString(logins) {
+				t.Errorf("%s: the URL of %s has another login than the script", database, name)
+			}
+			script := grants
+			if name == "migrate" { // makes the tables, on which the others have rights
+				script = logins
+			}
+			_, part, _ := strings.Cut(script, "-- bridgectl grants "+role+" --login "+name+"\n")
+			part, _, _ = strings.Cut(part, "\n\n")
+			r := program.Run(t, "bridgectl", "BRIDGE_DATABASE_URL="+address, "BRIDGE_INSECURE=true", "grants", role, "--login", name)
+			if got, want := granted.FindAllString(part, -1), granted.FindAllString(r.Stdout, -1); len(want) == 0 || !slices.Equal(got, want) {
+				t.Errorf("%s: %s has the rights\n%q, and printed are\n%q", database, name, got, want)
+			}
+		}
+		if len(passwords) != len(programs) {
+			t.Errorf("%s: two logins share a password", database)
+		}
+	}
+}
+
+// Each container has the logins of its program and no others.
+func TestEachContainerOfTheStackHasItsOwnLoginsOnly(t *testing.T) {
+	want := map[string][]string{"rabbitmq": {"rabbitmq_definitions"}, "grafana": {"grafana_password"}, "sqlserver-init": {"sqlserver_admin_password", "sqlserver_logins"}}
+	for _, d := range databases {
+		want[d] = []string{d + "_admin_password", d + "_logins"}
+		want["grants-"+d] = []string{d + "_admin_password"}
+		for _, job := range []string{"migrate-", "gateway-migrate-", "shop-migrate-"} {
+			want[job+d] = []string{d + "_migrate_url"}
+		}
+		for name, login := range map[string]string{"verifier": "verifier", "gateway": "gateway", "shop": "shop", "bridgectl": "operator"} {
+			want[name+"-"+d] = []string{"amqp_" + login + "_url", d + "_" + login + "_url"}
+		}
+	}
+	want["sqlserver"] = []string{"sqlserver_admin_password"} // its image runs no scripts
+	text := read(t, "compose.yaml")
+	for _, found := range anchor.FindAllStringSubmatch(text, -1) {
+		text = strings.ReplaceAll(text, "*"+found[1]+"]", found[2]+"]")
+		text = strings.ReplaceAll(text, "*"+found[1]+",", found[2]+",")
+	}
+	for _, found := range service.FindAllStringSubmatch(text, -1) {
+		var got []string
+		if line := given.FindStringSubmatch(found[0]); line != nil {
+			for _, name := range source.FindAllStringSubmatch(line[1], -1) {
+				got = append(got, name[1]+name[2])
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, want[found[1]]) {
+			t.Errorf("%s has the secrets %q, want %q", found[1], got, want[found[1]])
+		}
+		delete(want, found[1])
+	}
+	for name := range want {
+		t.Errorf("compose.yaml has no service %s", name)
 	}
 }

@@ -93,6 +93,9 @@ func startServices(t *testing.T, broker string) (verifier, gateway string) {
 	if code := command("email-gateway", "EMAIL", "migrate").Await(); code != 0 {
 		t.Fatalf("email-gateway migrate ends with %d", code)
 	}
+	if code := command("shop", "SHOP", "-migrate").Await(); code != 0 {
+		t.Fatalf("shop -migrate ends with %d", code)
+	}
 	verifier = service("verifier", "BRIDGE", "BRIDGE_ALLOW=:emails")
 	gateway = service("email-gateway", "EMAIL", "EMAIL_SMTP_HOST="+mail.Host, "EMAIL_SMTP_PORT="+mail.Port, "EMAIL_SMTP_TLS=none")
 	command("shop", "SHOP", "SHOP_EVERY=250ms")

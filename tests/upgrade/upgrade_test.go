@@ -81,6 +81,7 @@ func (w *world) verifier(r release) *program.Process {
 
 func (w *world) shop(r release) *program.Process {
 	w.t.Helper()
+	w.must(r, "shop", "-migrate")
 	return w.start(r, "shop", "the shop is open")
 }
 

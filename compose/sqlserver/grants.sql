@@ -1,0 +1,41 @@
+-- The rights of the programs' logins, as bridgectl grants prints them. The job grants-sqlserver runs
+-- this after the jobs that make the tables, at each start; a right that is there is granted again.
+
+-- bridgectl grants verifier --login verifier
+GRANT INSERT ON bridge_ledger TO [verifier];
+GRANT SELECT ON bridge_identity TO [verifier];
+GRANT SELECT ON bridge_ledger_version TO [verifier];
+GRANT SELECT, DELETE ON bridge_ledger TO [verifier];
+GRANT SELECT, UPDATE ON bridge_watermark TO [verifier];
+GRANT SELECT, UPDATE, DELETE ON bridge_parked TO [verifier];
+GRANT UPDATE ON bridge_ledger TO [verifier];
+
+-- bridgectl grants gateway --login gateway
+GRANT SELECT ON bridge_inbox_version TO [gateway];
+GRANT SELECT, INSERT, DELETE ON bridge_inbox TO [gateway];
+GRANT SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending TO [gateway];
+GRANT SELECT, INSERT, UPDATE, DELETE ON email_gateway TO [gateway];
+
+-- bridgectl grants sender --login shop
+GRANT INSERT ON bridge_ledger TO [shop];
+GRANT SELECT ON bridge_identity TO [shop];
+GRANT SELECT ON bridge_ledger_version TO [shop];
+
+-- bridgectl grants operator --login operator
+GRANT INSERT ON bridge_ledger TO [operator];
+GRANT SELECT ON bridge_identity TO [operator];
+GRANT SELECT ON bridge_ledger_version TO [operator];
+GRANT SELECT, DELETE ON bridge_ledger TO [operator];
+GRANT SELECT, UPDATE ON bridge_watermark TO [operator];
+GRANT SELECT, UPDATE, DELETE ON bridge_parked TO [operator];
+GRANT UPDATE ON bridge_ledger TO [operator];
+GRANT SELECT ON bridge_inbox_version TO [operator];
+GRANT SELECT ON bridge_inbox TO [operator];
+GRANT SELECT ON bridge_inbox_pending TO [operator];
+
+-- The shop's own table, which bridgectl does not know.
+GRANT INSERT ON orders TO [shop];
+
+-- Beyond the least: the status page and the log then say more of a session that holds a message up.
+USE master;
+GRANT VIEW SERVER STATE TO [verifier], [operator];
