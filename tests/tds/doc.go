@@ -45,8 +45,8 @@
 //     uniqueidentifier values'.
 //   - REPEATABLEREAD holds the lock of the row that was read until the transaction ends:
 //     the same. Here it is exclusive, for want of shared ones.
-//   - LOCK_TIMEOUT ends a wait with 1222 and leaves the transaction as it is: 'SET
-//     LOCK_TIMEOUT (Transact-SQL)'.
+//   - LOCK_TIMEOUT ends a wait with 1222 and leaves the transaction as it is; 0 means not to wait at
+//     all: 'SET LOCK_TIMEOUT (Transact-SQL)'.
 //   - CREATE TABLE wants that right (262) and ALTER on the schema (2760, as for a schema that
 //     does not exist): 'CREATE TABLE (Transact-SQL)'.
 //   - IF with one condition that something is not there, and its block: 'IF…ELSE (Transact-SQL)'. BEGIN

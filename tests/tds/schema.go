@@ -94,6 +94,10 @@ var schemaStatements = []statement{
 		x.tx.undo = append(x.tx.undo, func() { t.indexes = t.indexes[:len(t.indexes)-1] })
 		return 0, nil
 	}),
+	form(`CREATE NONCLUSTERED COLUMNSTORE INDEX «\w+» ON $name («[\w, ]+»)`, func(x *execution, words []string) (uint64, error) {
+		_, err := x.changing(unquoted(words[1]))
+		return 0, err // it is beside the table, which keeps its locks
+	}),
 	form(`ALTER INDEX «(\w+)» ON $name DISABLE`, disableIndex),
 	form(`DROP «(?:TABLE|VIEW)» $name`, func(x *execution, words []string) (uint64, error) {
 		t, err := x.changing(unquoted(words[1]))
@@ -139,7 +143,7 @@ var schemaStatements = []statement{
 		delete(x.server.databases, words[1])
 		return 0, nil
 	}),
-	form(`ALTER DATABASE «(\w+)» SET «(\w+) (?:= )?(\w+)»`, alterDatabase),
+	form(`ALTER DATABASE «(\w+)» SET «(\w+) (?:= )?(\w+)(?: WITH ROLLBACK IMMEDIATE)?»`, alterDatabase),
 }
 
 // changing locks a table that is about to change.

@@ -293,6 +293,9 @@ func (x *execution) awaitForUpdate(r resource) error {
 // wait waits until l is freed. The server is unlocked meanwhile, and all may be
 // different afterwards.
 func (x *execution) wait(l *lock) error {
+	if x.lockTimeout == 0 { // it does not wait at all, and so is in no deadlock
+		return errLockTimeout
+	}
 	if x.tx.breakCircle(l) {
 		return errDeadlock
 	}

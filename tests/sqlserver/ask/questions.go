@@ -2,10 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/xml"
+	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,41 +18,79 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
 )
 
-// A question has an answer, or cannot be asked.
+// A question has an answer, or cannot be asked. Without a want, nothing depends on the answer.
 type question struct {
 	text, want string
 	ask        func(ctx context.Context, w *world) (string, error)
+	within     time.Duration // 0: patience
 }
 
-// The last question is about the plans of all that the others have run.
+// The last but one is about the plans of all that the others have run, and the last one makes new
+// plans.
 var questions = []question{
-	{"Does the lookup that never waits find a committed row beside one that an open transaction is inserting (READPAST, also under optimized locking)?",
-		"the committed one", besideOpen},
-	{"Does a settle wait for an open transaction, whatever READ_COMMITTED_SNAPSHOT says?",
-		"still open", settleWaits},
-	{"Does a settle that has begun to wait wake when that transaction commits?",
-		"committed", settleWakes},
-	{"With which error does a wait end at LOCK_TIMEOUT?",
-		"1222", lockTimeoutNumber},
-	{"Does the whole proof hold?",
-		"yes", proof},
-	{"After it has waited for a row by READCOMMITTEDLOCK, does a statement under READ_COMMITTED_SNAPSHOT read another table as of its own start (1 0), or as it is (1 1, without READ_COMMITTED_SNAPSHOT)?",
-		"1 0", afterAWait},
-	{"Is 0x6B00 a duplicate of 0x6B in a key of varbinary?",
-		"error 2627", padding},
-	{"Is stored what was cut out of a longer parameter, without a byte more or less?",
-		"yes", exactly},
-	{"Do all statements of the inbox compile with their FORCESEEK, and wait for nobody else's rows?",
-		"yes", inboxSeeks},
-	{"Do two who take pending messages at once get one each?",
-		"first, second", twoTakers},
-	{"Who holds a message up? (With the rights that this login has.)",
-		"one session, with its statement", holders},
-	{"Does a plan of ours scan a table whose rows others lock, or sort what it locks?",
-		"none does", plans},
+	{text: "Does UPDATE … SET mark = mark keep a second one waiting until the COMMIT?",
+		ask: markWaits("")},
+	{text: "Does it with UPDLOCK?", want: "waits",
+		ask: markWaits("UPDLOCK, ")},
+	{text: "Does READPAST pass an open INSERT?",
+		ask: readPast("")},
+	{text: "Does READPAST with UPDLOCK pass an open INSERT?",
+		ask: readPast("UPDLOCK, ")},
+	{text: "With which errors does a wait end at LOCK_TIMEOUT?", want: "1222",
+		ask: lockTimeoutNumber},
+	{text: "With which errors does a login to a missing database fail?", want: "4060, 18456",
+		ask: missingDatabase},
+	{text: "And to a database that is offline?",
+		ask: offlineDatabase},
+	{text: "Which errors has a look at locks without VIEW SERVER STATE?",
+		ask: noServerState},
+	{text: "Which settings has a pooled connection that comes back (LOCK_TIMEOUT, XACT_ABORT, NOCOUNT, isolation level): at once, after 1222, after 2627?", want: "-1 0 0 2, -1 0 0 2, -1 0 0 2",
+		ask: resets},
+	{text: "Do DoubtOverdue and ChangePending end in deadlocks?", want: "none",
+		ask: deadlocks, within: 5 * time.Minute},
+	{text: "Own table, a unique index on a heap: does the settle wait?", want: "still open, rolled back",
+		ask: ownTables("CREATE TABLE ask_orders (id uniqueidentifier NOT NULL, n int)", "CREATE UNIQUE INDEX i ON ask_orders (id)")},
+	{text: "Own table, a unique index on a clustered table: does the settle wait?", want: "still open, rolled back",
+		ask: ownTables("CREATE TABLE ask_orders (n int IDENTITY PRIMARY KEY CLUSTERED, id uniqueidentifier NOT NULL, CONSTRAINT ask_once UNIQUE NONCLUSTERED (id))")},
+	{text: "Own table, a unique index beside a columnstore index: does the settle wait?", want: "still open, rolled back",
+		ask: ownTables("CREATE TABLE ask_orders (id uniqueidentifier NOT NULL, n int)", "CREATE UNIQUE INDEX i ON ask_orders (id)", "CREATE NONCLUSTERED COLUMNSTORE INDEX c ON ask_orders (n)")},
+	{text: "Is a row visible to a version reader while its COMMIT waits for the log or for a secondary?",
+		ask: func(context.Context, *world) (string, error) {
+			return "", errors.New("it needs an availability group whose synchronous secondary is stopped: suspend it, INSERT and COMMIT in one session, SELECT under READ_COMMITTED_SNAPSHOT in another")
+		}},
+	{text: "At SNAPSHOT, the INSERT of a key that was deleted after the snapshot: success, 2627 or 3960?",
+		ask: snapshotInsert},
+	{text: "Does the lookup that never waits find a committed row beside one that an open transaction is inserting?", want: "the committed one",
+		ask: besideOpen},
+	{text: "Does a settle wait for an open transaction?", want: "still open",
+		ask: settleWaits},
+	{text: "Does a settle that has begun to wait wake when that transaction commits?", want: "committed",
+		ask: settleWakes},
+	{text: "Does the whole proof hold?", want: "yes",
+		ask: proof},
+	{text: "After it has waited for a row by READCOMMITTEDLOCK, does a statement read another table as of its own start (1 0, under READ_COMMITTED_SNAPSHOT), or as it is (1 1)?",
+		ask: afterAWait},
+	{text: "Is 0x6B00 a duplicate of 0x6B in a key of varbinary?", want: "2627",
+		ask: padding},
+	{text: "Is stored what was cut out of a longer parameter, without a byte more or less?", want: "yes",
+		ask: exactly},
+	{text: "Do all statements of the inbox compile with their FORCESEEK, and wait for no other's rows?", want: "yes",
+		ask: inboxSeeks},
+	{text: "Do two who take pending messages at once get one each?", want: "first, second",
+		ask: twoTakers},
+	{text: "Who holds a message up? (With the rights that this login has.)", want: "one session, with its statement",
+		ask: holders},
+	{text: "Does a plan of ours scan a table whose rows others lock, or sort what it locks?", want: "none does",
+		ask: plans},
+	{text: "And with a million rows?", want: "none does",
+		ask: plansOfMany, within: 15 * time.Minute},
 }
 
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
+
+func (w *world) record(ctx context.Context, tx *sql.Tx, id uuid.UUID) error {
+	return w.ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{id})
+}
 
 // whileOpen runs fn while a transaction is open that has recorded an ID.
 func (w *world) whileOpen(ctx context.Context, fn func(id uuid.UUID, commit func() error) (string, error)) (string, error) {
@@ -134,14 +171,6 @@ func stored(id uuid.UUID) []byte {
 	return value.([]byte)
 }
 
-// number is that of the server's error, or the error.
-func number(err error) string {
-	if e := new(mssql.Error); errors.As(err, e) {
-		return fmt.Sprint(e.Number)
-	}
-	return fmt.Sprint(err)
-}
-
 func proof(ctx context.Context, w *world) (string, error) {
 	if _, err := driver.Prove(ctx, w.ledger); err != nil {
 		return err.Error(), nil
@@ -185,7 +214,7 @@ func padding(ctx context.Context, w *world) (string, error) {
 	if err == nil {
 		return "no error", nil
 	}
-	return "error " + number(err), nil
+	return number(err), nil
 }
 
 func exactly(ctx context.Context, w *world) (string, error) {
@@ -265,37 +294,40 @@ func inboxSeeks(ctx context.Context, w *world) (string, error) {
 	return "yes", nil
 }
 
-func twoTakers(ctx context.Context, w *world) (string, error) {
-	const consumer = "takers"
-	var steps []func(tx bridge.Tx) error
-	for i, key := range []string{"first", "second", "third"} {
-		steps = append(steps, func(tx bridge.Tx) error {
-			_, err := w.inbox.AddPending(ctx, tx, consumer, driver.Pending{Key: key, State: driver.Ready, Run: "r", Message: []byte("m")},
-				time.Duration(i-10)*time.Minute)
-			return err
-		})
-	}
-	if err := w.in(ctx, steps...); err != nil {
-		return "", err
-	}
-	var got []string
-	for range 2 {
-		tx, err := w.begin(ctx)
-		if err != nil {
+func twoTakers(ctx context.Context, w *world) (string, error) { return twoTakersOf("takers")(ctx, w) }
+
+func twoTakersOf(consumer string) func(ctx context.Context, w *world) (string, error) {
+	return func(ctx context.Context, w *world) (string, error) {
+		var steps []func(tx bridge.Tx) error
+		for i, key := range []string{"first", "second", "third"} {
+			steps = append(steps, func(tx bridge.Tx) error {
+				_, err := w.inbox.AddPending(ctx, tx, consumer, driver.Pending{Key: key, State: driver.Ready, Run: "r", Message: []byte("m")},
+					time.Duration(i-10)*time.Minute)
+				return err
+			})
+		}
+		if err := w.in(ctx, steps...); err != nil {
 			return "", err
 		}
-		defer func() { _ = tx.Rollback() }()
-		p, err := w.inbox.TakePending(ctx, bridge.SQL(tx), consumer, driver.Ready)
-		switch {
-		case err != nil:
-			got = append(got, err.Error())
-		case p == nil:
-			got = append(got, "nothing")
-		default:
-			got = append(got, p.Key)
+		var got []string
+		for range 2 {
+			tx, err := w.begin(ctx)
+			if err != nil {
+				return "", err
+			}
+			defer func() { _ = tx.Rollback() }()
+			p, err := w.inbox.TakePending(ctx, bridge.SQL(tx), consumer, driver.Ready)
+			switch {
+			case err != nil:
+				got = append(got, err.Error())
+			case p == nil:
+				got = append(got, "nothing")
+			default:
+				got = append(got, p.Key)
+			}
 		}
+		return strings.Join(got, ", "), nil
 	}
-	return strings.Join(got, ", "), nil
 }
 
 func holders(ctx context.Context, w *world) (string, error) {
@@ -309,91 +341,4 @@ func holders(ctx context.Context, w *world) (string, error) {
 		}
 		return fmt.Sprintf("%+v", found), nil
 	})
-}
-
-// scanned may be read whole: they have one row, or a row for each version.
-var scanned = []string{"bridge_identity", "bridge_watermark", "bridge_ledger_version", "bridge_inbox_version"}
-
-// plans looks through the plans that the server has kept. Orphans, which scans the ledger
-// for the doctor, has not been run yet.
-func plans(ctx context.Context, w *world) (string, error) {
-	rows, err := w.db.QueryContext(ctx, `SELECT t.text, p.query_plan FROM sys.dm_exec_query_stats s
-CROSS APPLY sys.dm_exec_sql_text(s.sql_handle) t CROSS APPLY sys.dm_exec_query_plan(s.plan_handle) p
-WHERE t.text LIKE '%bridge[_]%' AND t.text NOT LIKE '%dm[_]exec%' AND p.query_plan IS NOT NULL`)
-	if err != nil {
-		return "", err
-	}
-	defer rows.Close()
-	var bad []string
-	seen := 0
-	for rows.Next() {
-		var text, plan string
-		if err := rows.Scan(&text, &plan); err != nil {
-			return "", err
-		}
-		seen++
-		found, err := operators(plan)
-		if err != nil {
-			return "", err
-		}
-		for _, o := range found {
-			scans := strings.HasSuffix(o.name, "Scan") && strings.HasPrefix(o.table, "bridge_") && !slices.Contains(scanned, o.table)
-			if scans || o.name == "Sort" && strings.Contains(text, "UPDLOCK") {
-				bad = append(bad, fmt.Sprintf("%s %s: %.80s", o.name, o.table, strings.Join(strings.Fields(text), " ")))
-			}
-		}
-	}
-	switch {
-	case rows.Err() != nil:
-		return "", rows.Err()
-	case seen == 0:
-		return "", errors.New("the server shows no plans of ours")
-	case len(bad) > 0:
-		slices.Sort(bad)
-		return strings.Join(slices.Compact(bad), "; "), nil
-	}
-	return "none does", nil
-}
-
-// An operator of a plan, with the table that it reads.
-type operator struct{ name, table string }
-
-// operators lists those of a plan in XML.
-func operators(plan string) (all []operator, err error) {
-	d := xml.NewDecoder(strings.NewReader(plan))
-	var open []int // operators, by their places in all
-	for {
-		token, err := d.Token()
-		if err == io.EOF {
-			return all, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read a plan: %w", err)
-		}
-		switch e := token.(type) {
-		case xml.StartElement:
-			switch e.Name.Local {
-			case "RelOp":
-				open = append(open, len(all))
-				all = append(all, operator{name: attribute(e, "PhysicalOp")})
-			case "Object":
-				if len(open) > 0 {
-					all[open[len(open)-1]].table = strings.Trim(attribute(e, "Table"), "[]")
-				}
-			}
-		case xml.EndElement:
-			if e.Name.Local == "RelOp" {
-				open = open[:len(open)-1]
-			}
-		}
-	}
-}
-
-func attribute(e xml.StartElement, name string) string {
-	for _, a := range e.Attr {
-		if a.Name.Local == name {
-			return a.Value
-		}
-	}
-	return ""
 }

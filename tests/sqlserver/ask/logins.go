@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/url"
+)
+
+// missingDatabase logs in to a database that is not there.
+func missingDatabase(ctx context.Context, w *world) (string, error) {
+	return w.login(ctx, "twoqueue_ask_missing")
+}
+
+// offlineDatabase logs in to a database that is offline, which answers as one that recovers.
+func offlineDatabase(ctx context.Context, w *world) (_ string, err error) {
+	const name = "twoqueue_ask_offline"
+	if _, err := w.db.ExecContext(ctx, "CREATE DATABASE "+name); err != nil {
+		return "", err
+	}
+	defer func() {
+		// A database that is offline leaves its files behind when it is dropped.
+		_, online := w.db.ExecContext(context.WithoutCancel(ctx), "ALTER DATABASE "+name+" SET ONLINE")
+		_, drop := w.db.ExecContext(context.WithoutCancel(ctx), "DROP DATABASE "+name)
+		if err == nil {
+			err = errors.Join(online, drop)
+		}
+	}()
+	if _, err := w.db.ExecContext(ctx, "ALTER DATABASE "+name+" SET OFFLINE WITH ROLLBACK IMMEDIATE"); err != nil {
+		return "", err
+	}
+	return w.login(ctx, name)
+}
+
+// login returns the numbers with which a login to a database fails.
+func (w *world) login(ctx context.Context, database string) (string, error) {
+	address, err := url.Parse(w.url)
+	if err != nil {
+		return "", errors.New("the address is no URL")
+	}
+	query := address.Query()
+	query.Set("database", database)
+	address.RawQuery = query.Encode()
+	db, err := sql.Open("sqlserver", address.String())
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = db.Close() }()
+	if err := db.PingContext(ctx); err != nil {
+		return number(err), nil
+	}
+	return "no error", nil
+}
+
+// noServerState asks for locks as a user without VIEW SERVER STATE.
+func noServerState(ctx context.Context, w *world) (_ string, err error) {
+	const user = "twoqueue_ask"
+	if _, err := w.db.ExecContext(ctx, "CREATE USER "+user+" WITHOUT LOGIN"); err != nil {
+		return "", err
+	}
+	defer func() {
+		_, failed := w.db.ExecContext(context.WithoutCancel(ctx), "DROP USER "+user)
+		err = errors.Join(err, failed)
+	}()
+	conn, err := w.db.Conn(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	if _, err := conn.ExecContext(ctx, "EXECUTE AS USER = '"+user+"'"); err != nil {
+		return "", err
+	}
+	var n int
+	asked := conn.QueryRowContext(ctx, "SELECT count(*) FROM sys.dm_tran_locks").Scan(&n)
+	if _, err := conn.ExecContext(ctx, "REVERT"); err != nil {
+		return "", err
+	}
+	if asked == nil {
+		return "no error", nil
+	}
+	return number(asked), nil
+}
