@@ -2,6 +2,8 @@ package verifier
 
 import (
 	"errors"
+	"fmt"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -12,18 +14,25 @@ import (
 // session, before this one consumes it.
 const claimTries = 3
 
+// claimPatience bounds how long a session waits for its claim. The ledger queue is on one node.
+// While that node is frozen, no other node answers a declaration of the queue, until the cluster
+// takes the node for dead: after more than a minute (measured on 3.10.8).
+const claimPatience = 10 * time.Second
+
 // claim lets verifiers of another ledger know that this queue is taken, for as long as the
 // session lives, or returns bridge.ErrOtherLedger: they would put each other's messages into
 // the dead queue. Without the right to the ledger queue, or its node, the session goes on.
 func (s *session) claim(unclaimed func(error)) error {
+	claimed := make(chan error, 1) // ends with the connection
+	go func() { claimed <- s.tryClaim() }()
+	patience := time.NewTimer(claimPatience)
+	defer patience.Stop()
 	var err error
-	for range claimTries {
-		if err = s.opts.Topology.ClaimLedger(s.consuming, s.ledger.Identity()); err == nil {
-			err = s.keepClaim()
-		}
-		if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.NotFound {
-			break
-		}
+	select {
+	case err = <-claimed:
+	case <-patience.C:
+		err = fmt.Errorf("%w: no answer about the ledger queue within %v", bridge.ErrUnavailable, claimPatience)
+		go s.claimLate(claimed)
 	}
 	switch {
 	case errors.Is(err, bridge.ErrOtherLedger), s.consuming.Err() != nil:
@@ -32,6 +41,25 @@ func (s *session) claim(unclaimed func(error)) error {
 		unclaimed(err)
 	}
 	return nil
+}
+
+// claimLate ends the session if the answer shows another ledger; the next one says so.
+func (s *session) claimLate(claimed <-chan error) {
+	if err := <-claimed; errors.Is(err, bridge.ErrOtherLedger) {
+		s.consuming.Close()
+	}
+}
+
+func (s *session) tryClaim() (err error) {
+	for range claimTries {
+		if err = s.opts.Topology.ClaimLedger(s.consuming, s.ledger.Identity()); err == nil {
+			err = s.keepClaim()
+		}
+		if refusal := bridge.Refusal(err); refusal == nil || refusal.Code != amqp.NotFound {
+			break
+		}
+	}
+	return err
 }
 
 // keepClaim consumes the ledger queue, which keeps it alive. It holds no messages: what somebody

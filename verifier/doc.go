@@ -238,7 +238,8 @@
 // queue, as foreign. So each session consumes Topology.LedgerQueue, an empty queue that names its
 // ledger and is deleted with its last consumer. A verifier of another ledger then does not
 // start: Run returns bridge.ErrOtherLedger. A login without the rights to configure and to read
-// that queue works without it; the log says so once.
+// that queue works without it; the log says so once. So does a session that gets no answer about
+// it for ten seconds, as while the node of that queue is frozen.
 //
 // # Memory
 //

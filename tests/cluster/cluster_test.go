@@ -42,7 +42,7 @@ func TestACluster(t *testing.T) {
 	diary := world.NewDiary(t, *diariesFlag)
 	cluster := servertest.StartCluster(t, 3, &servers.RabbitMQOptions{Log: diary.Page("RabbitMQ")})
 	t.Run("that loses leaders, the only node of a target, and a partition loses and invents nothing, and keeps the order of each key", func(t *testing.T) {
-		s := newStage(t, diary, cluster)
+		s := newStage(t, diary, cluster, func(c *world.Config) { c.MoreTargets = []string{alone.RoutingKey} })
 		s.progress("with three nodes")
 		s.RestAfterDeclare(t.Context())
 		s.killLeaders(topology.Queue, topology.OrderedQueues()[0], world.Quorum.RoutingKey)
@@ -50,26 +50,36 @@ func TestACluster(t *testing.T) {
 		s.partition()
 		s.End(100)
 	})
+	t.Run("that has a frozen node serves all clients by the other nodes", func(t *testing.T) {
+		s := newStage(t, diary, cluster, func(c *world.Config) { c.Nodes = nodes(cluster, c.AMQP) })
+		s.progress("with three nodes")
+		s.RestAfterDeclare(t.Context())
+		s.freeze()
+		s.End(50)
+	})
 	t.Run("that elects leaders lets every sender send", func(t *testing.T) { senderDuringElection(t, cluster) })
 }
 
-func newStage(t *testing.T, diary *world.Diary, cluster *servers.Cluster) *stage {
+func newStage(t *testing.T, diary *world.Diary, cluster *servers.Cluster, change func(*world.Config)) *stage {
 	t.Helper()
 	vhost := newVhost(t, cluster)
 	balancer, address := balance(t, cluster, vhost)
-	w := world.New(t, world.Config{
-		Diary:       diary,
-		AMQP:        address,
-		Shop:        servertest.PostgresDB(t),
-		Post:        servertest.PostgresDB(t),
-		Topology:    topology,
-		Quorum:      true,
-		Keys:        6,
-		MoreTargets: []string{alone.RoutingKey},
-		Pause:       *pauseFlag,
-	})
+	config := world.Config{
+		Diary:    diary,
+		AMQP:     address,
+		Shop:     servertest.PostgresDB(t),
+		Post:     servertest.PostgresDB(t),
+		Topology: topology,
+		Quorum:   true,
+		Keys:     6,
+		Pause:    *pauseFlag,
+	}
+	change(&config)
+	w := world.New(t, config)
 	s := &stage{w, t, cluster, vhost, balancer}
-	s.declareAlone()
+	if len(config.MoreTargets) > 0 {
+		s.declareAlone()
+	}
 	for i := range 2 {
 		w.AddSender(2, uint64(i))
 		w.AddVerifier()
@@ -127,6 +137,81 @@ func (s *stage) loseOnlyNode() {
 	s.progress("while a target has lost its only node")
 	s.Must("restart node", node.Restart(s.t.Context()))
 	s.online()
+}
+
+// freeze freezes the node of the ledger queue for a while, on which a verifier consumes. The
+// verifier and all others go on by the other nodes, before these take the node for dead.
+func (s *stage) freeze() {
+	s.t.Helper()
+	node := s.ledgerNode()
+	var lost []<-chan string
+	for _, v := range s.Verifiers {
+		lost = append(lost, v.Await("session ended"))
+	}
+	s.Diary.Note("freeze %s, the node of %s", node.Name(), topology.LedgerQueue())
+	s.t.Cleanup(node.Thaw)
+	node.Freeze()
+	began := time.Now()
+	s.balancer.Avoid(node.Addr()) // the receivers know one address; see package bridge
+	again := s.await(lost)
+	servertest.Next(s.t, "a session by another node", again)
+	const dead = time.Minute // net_ticktime, after which the other nodes take it for dead
+	took := time.Since(began)
+	s.t.Logf("a session by another node after %v", took.Round(10*time.Millisecond))
+	if took > dead {
+		s.t.Errorf("the verifier has a session by another node after %v, must be within %v", took, dead)
+	}
+	s.progress("while a node is frozen")
+	s.progress("while a node is frozen")
+	s.Diary.Note("thaw %s", node.Name())
+	node.Thaw()
+	s.balancer.Avoid("")
+	s.online()
+	s.progress("with three nodes again")
+}
+
+// await returns, when the first of the verifiers has lost its session, where its next is told.
+func (s *stage) await(lost []<-chan string) (again <-chan string) {
+	s.t.Helper()
+	s.Must("wait", servertest.Await(s.t.Context(), "a verifier has lost its session", func() (bool, error) {
+		for i, c := range lost {
+			if len(c) > 0 {
+				again = s.Verifiers[i].Await("session started")
+				return true, nil
+			}
+		}
+		return false, nil
+	}))
+	return again
+}
+
+// ledgerNode is the node of the ledger queue: the first verifier consumes there.
+func (s *stage) ledgerNode() *servers.RabbitMQ {
+	s.t.Helper()
+	found, err := s.cluster.Nodes[0].Eval(s.t.Context(),
+		`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"%s">>, queue, <<"%s">>)), node(amqqueue:get_pid(Q))`, s.vhost, topology.LedgerQueue())
+	s.Must("find queue", err)
+	for _, node := range s.cluster.Nodes {
+		if strings.Contains(found, node.Name()) {
+			return node
+		}
+	}
+	s.t.Fatalf("queue %s is on no node: %q", topology.LedgerQueue(), found)
+	panic("unreachable")
+}
+
+// nodes is the URL with all nodes, for a virtual host by the URL of a balancer.
+func nodes(c *servers.Cluster, balanced string) string {
+	u, err := url.Parse(balanced)
+	if err != nil {
+		panic(err) // it has been parsed
+	}
+	var hosts []string
+	for _, node := range c.Nodes {
+		hosts = append(hosts, node.Addr())
+	}
+	u.Host = strings.Join(hosts, ",")
+	return u.String()
 }
 
 // partition separates the leader of the staging queue from the other nodes for a while.

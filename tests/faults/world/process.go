@@ -42,6 +42,9 @@ func newProcess(t testing.TB, c Config, diary *Diary, name string, b parts.Brief
 	p := &Process{Name: name, t: t, program: c.Program, mutant: c.Mutant, diary: diary}
 	p.Database, b.Database = servertest.Through(t, b.Database)
 	p.Broker, b.AMQP = servertest.Through(t, b.AMQP)
+	if c.Nodes != "" && b.Role != parts.Receiver {
+		b.AMQP = c.Nodes // by no link
+	}
 	p.brief = b
 	t.Cleanup(p.Kill)
 	return p

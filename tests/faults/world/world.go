@@ -25,6 +25,7 @@ type Config struct {
 	Program    string // built by Build; empty is this binary, which calls Main
 	Mutant     string // which of those in the program the processes are; none by default
 	AMQP       string // the broker's URL
+	Nodes      string // the URL with all nodes of a cluster, for senders and verifiers; empty: AMQP
 	Shop, Post string // the databases' URLs, postgres:// or mysql://; the sender's, with the ledger, and the receiver's
 	Topology   bridge.Topology
 	Diary      *Diary
