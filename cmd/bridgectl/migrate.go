@@ -216,7 +216,7 @@ func newMigratePrint(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:         "print",
 		Annotations: map[string]string{offline: "true"},
-		Short:       "Print the statements, for whoever may create tables",
+		Short:       "Print the statements, for an administrator to run",
 		Long: `Prints what "migrate up" would run on a database without the tables, or with those of
 the version --from, and contacts no database. The form is SQL, whatever -o says.`,
 		RunE: func(*cobra.Command, []string) error {

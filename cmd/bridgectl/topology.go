@@ -132,7 +132,7 @@ func newTopologyPrint(a *app) *cobra.Command {
 		Annotations: map[string]string{offline: "true"},
 		Short:       "Print the queues, with -o json as definitions that RabbitMQ imports",
 		Long: `Prints the queues and contacts no broker. The virtual host is that of BRIDGE_AMQP_URL,
-"/" without it. What -o json prints can be imported by whoever administers the broker:
+"/" without it. An administrator of the broker can import the output of -o json:
 
   bridgectl topology print -o json > queues.json
   rabbitmqctl import_definitions queues.json`,

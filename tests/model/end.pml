@@ -1,7 +1,7 @@
 /* What must be so when nothing can happen any more. Since every run ends (the
  * test has SPIN look for cycles), this is what every run leads to. */
 
-/* What has rolled back, or a copy of what has arrived, may wait there for evidence. */
+/* A message that rolled back, or a copy of one that has arrived, may wait for evidence. */
 #ifdef COPY
 #define awaited(m) (committed[m] && effects[m] == 0 && ready(DEAD, one(m)) == 0)
 #define left_in(q) ((awaited(A) -> ready(q, 1) : 0) + (awaited(B) -> ready(q, 2) : 0) + ready(q, 3))
@@ -30,8 +30,8 @@ inline check(m) {
 	assert(!committed[m] || effects[m] == 1 || ready(DEAD, one(m)) > 0);
 	/* Nobody is left holding it. */
 	assert(row[m] != OPEN && parked[m] == ABSENT && !locked[m]);
-	/* What has been dealt with has left no row: of a foreign message the other
-	 * ledger keeps it, and what was deleted on a copy is an orphan. */
+	/* A message that has been dealt with leaves no row: of a foreign one the other
+	 * ledger keeps it, and a row that was deleted on a copy is an orphan. */
 	assert(row[m] == ABSENT || foreign[m] || is_orphan(m))
 }
 
