@@ -30,8 +30,8 @@ the key that the server may ask of the verifier. All files are in PEM.
   amqps://      cacertfile=FILE certfile=FILE keyfile=FILE
   postgres://   sslmode=verify-full sslrootcert=FILE sslcert=FILE sslkey=FILE
   mysql://      ssl-ca=FILE ssl-cert=FILE ssl-key=FILE, or tls=true
-  sqlserver://  encrypt=true certificate=FILE
-  azuresql://   nothing; it is always so
+  sqlserver://  certificate=FILE; encrypt=false allows a connection without TLS
+  azuresql://   as sqlserver://
 
 Traces are exported by OTLP over HTTP if OTEL_EXPORTER_OTLP_ENDPOINT, or
 OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, is set or OTEL_TRACES_EXPORTER is otlp, and

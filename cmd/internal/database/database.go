@@ -14,12 +14,26 @@
 //
 //	postgres://...?sslmode=verify-full&sslrootcert=FILE&sslcert=FILE&sslkey=FILE
 //	mysql://...?ssl-ca=FILE&ssl-cert=FILE&ssl-key=FILE, or tls=true for the system's authorities
-//	sqlserver://...?encrypt=true&certificate=FILE, or without it for the system's authorities
+//	sqlserver://...?certificate=FILE, or without it for the system's authorities
 //
-// Without them PostgreSQL is asked for TLS, but neither it nor its certificate is
-// insisted on; MySQL and SQL Server are spoken to in the clear (but SQL Server's
-// login, for which any certificate is taken); azuresql:// has encrypt=true by itself.
-// Package transit refuses such URLs.
+// Without them PostgreSQL is asked for TLS, but neither it nor its certificate is insisted on, and
+// MySQL is spoken to in the clear. Package transit refuses such URLs. SQL Server is spoken to by TLS
+// unless the URL has encrypt=disable, or encrypt=false, which encrypts the login alone and takes any
+// certificate. Azure SQL (*.database.windows.net) and logins by fedauth take TLS only.
+//
+// SQL Server's other parameters are go-mssqldb's:
+//
+//	sqlserver://user:password@host/INSTANCE    a named instance: SQL Server Browser tells its port (UDP
+//	                                           1434); with a port in the URL nobody is asked
+//	fedauth=ActiveDirectoryDefault             a login of Microsoft Entra ID, or another of azuread's
+//	authenticator=krb5                         Kerberos, by a keytab, a credential cache or a password:
+//	                                           krb5-configfile, krb5-realm, krb5-keytabfile, krb5-credcachefile
+//	multiSubnetFailover                        true by default: all addresses of an availability
+//	                                           group's listener are tried at once
+//
+// The host may be the listener of an availability group or of a failover group
+// (GROUP.database.windows.net). Do not give a failover group's read-only listener
+// (GROUP.secondary.database.windows.net): no lookup waits there, and Open refuses it.
 //
 // The connection to a MySQL or SQL Server that says nothing for two minutes is dropped. Set
 // readTimeout (MySQL) or 'connection timeout' (SQL Server, in seconds) in the URL for another

@@ -13,6 +13,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	mssql "github.com/microsoft/go-mssqldb"
 	"github.com/microsoft/go-mssqldb/azuread"
+	_ "github.com/microsoft/go-mssqldb/integratedauth/krb5" // authenticator=krb5
 	"github.com/microsoft/go-mssqldb/msdsn"
 
 	"github.com/twoqueue/twoqueue/bridge/inspect/sqlserverinspect"
@@ -29,12 +30,12 @@ var sqlServerKind = kind{
 
 	inboxDiagnose: sqlserverinspect.DiagnoseInbox,
 
-	inClear: sqlServerInClear, mendClear: "add encrypt=true, and no TrustServerCertificate",
+	inClear: sqlServerInClear, mendClear: "remove encrypt and TrustServerCertificate",
 }
 
-// openSQLServer takes sqlserver:// URLs as the driver does. azuresql:// is the same
-// with encryption, and with the logins of Microsoft Entra ID that the driver's
-// parameter fedauth chooses.
+// openSQLServer takes sqlserver:// URLs as the driver does, but encrypts unless the URL says
+// otherwise. azuresql:// is the same. fedauth chooses a login of Microsoft Entra ID, and
+// authenticator=krb5 one of Kerberos.
 func openSQLServer(ctx context.Context, read func() string, create bool) (*sqlx.DB, error) {
 	return connect(ctx, "sqlserver", read, func(address string) (driver.Connector, error) {
 		return sqlServerConnector(address, create)
@@ -52,11 +53,8 @@ func sqlServerConnector(address string, create bool) (driver.Connector, error) {
 	if intent, ok := parameter(parsed.Query(), "ApplicationIntent"); ok && strings.EqualFold(intent, "ReadOnly") {
 		return nil, fmt.Errorf("%w: ApplicationIntent=ReadOnly leads to a secondary, where no lookup waits; remove it", ErrURL)
 	}
-	open := func(dsn string) (*mssql.Connector, error) { return mssql.NewConnector(dsn) }
-	if strings.HasPrefix(address, "azuresql:") {
-		open = azuread.NewConnector
-	}
-	connector, err := open(parsed.String())
+	// Without fedauth, azuread does what the driver does.
+	connector, err := azuread.NewConnector(parsed.String())
 	if err != nil { // the driver's words may have the URL in them
 		return nil, fmt.Errorf("%w: one of its parameters is not understood", ErrURL)
 	}
@@ -69,15 +67,30 @@ func sqlServerURL(address string) (*url.URL, error) {
 	if err != nil {
 		return nil, err
 	}
-	if parsed.Scheme == "azuresql" {
-		query := parsed.Query()
-		if _, ok := parameter(query, "encrypt"); !ok {
-			query.Set("encrypt", "true")
-			parsed.RawQuery = query.Encode()
+	parsed.Scheme = "sqlserver"
+	query := parsed.Query()
+	if _, ok := parameter(query, "encrypt"); !ok {
+		query.Set("encrypt", "true")
+		parsed.RawQuery = query.Encode()
+	}
+	if _, token := parameter(query, "fedauth"); token || inAzure(parsed.Hostname()) {
+		config, err := msdsn.Parse(parsed.String())
+		if err == nil && config.Encryption != msdsn.EncryptionRequired && config.Encryption != msdsn.EncryptionStrict {
+			return nil, fmt.Errorf("%w: Azure SQL, and a login by fedauth, take TLS only: remove encrypt", ErrURL)
 		}
 	}
-	parsed.Scheme = "sqlserver"
 	return parsed, nil
+}
+
+// inAzure tells whether a host is a server, or the listener of a failover group, of Azure SQL
+// Database in one of Microsoft's clouds.
+func inAzure(host string) bool {
+	for _, domain := range []string{".database.windows.net", ".database.usgovcloudapi.net", ".database.chinacloudapi.cn"} {
+		if strings.HasSuffix(strings.ToLower(host), domain) {
+			return true
+		}
+	}
+	return false
 }
 
 // boundSilence has the driver drop a connection when a server says nothing for as long as silence.
@@ -133,9 +146,14 @@ func reports(answer mssql.Error, numbers ...int32) bool {
 	return slices.ContainsFunc(all, func(e mssql.Error) bool { return slices.Contains(numbers, e.Number) })
 }
 
+// noTLS is how the driver says so; the error has no type.
+const noTLS = "server does not support encryption"
+
 func classifySQLServer(err error) error {
 	var answer mssql.Error
 	switch {
+	case strings.Contains(err.Error(), noTLS):
+		return fmt.Errorf("%w: the server has no TLS: encrypt=disable does without", ErrURL)
 	case !errors.As(err, &answer):
 	case reports(answer, cannotOpenDatabase):
 		return fmt.Errorf("%w, or it is offline or recovering: %w", ErrNoDatabase, err)

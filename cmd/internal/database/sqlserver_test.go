@@ -89,3 +89,70 @@ func TestSQLServerErrorsThatPassAreAwaited(t *testing.T) {
 		}
 	}
 }
+
+func TestSQLServerIsEncryptedUnlessTheURLRefuses(t *testing.T) {
+	for address, want := range map[string]msdsn.Encryption{
+		"sqlserver://u:p@db.example?database=shop":                                         msdsn.EncryptionRequired,
+		"sqlserver://u:p@127.0.0.1?database=shop":                                          msdsn.EncryptionRequired,
+		"sqlserver://u:p@db.example?database=shop&encrypt=disable":                         msdsn.EncryptionDisabled,
+		"sqlserver://u:p@db.example?database=shop&Encrypt=strict":                          msdsn.EncryptionStrict,
+		"sqlserver://u:p@shop.database.windows.net?database=shop":                          msdsn.EncryptionRequired,
+		"azuresql://db.example?database=shop&fedauth=ActiveDirectoryDefault":               msdsn.EncryptionRequired,
+		"sqlserver://SHOP.database.windows.net?database=shop&fedauth=ActiveDirectoryMSI":   msdsn.EncryptionRequired,
+		"sqlserver://u:p@db.example/INSTANCE?database=shop&multisubnetfailover=false":      msdsn.EncryptionRequired,
+		"sqlserver://u:p@shop-group.database.windows.net?database=shop&encrypt=true":       msdsn.EncryptionRequired,
+		"sqlserver://u:p@shop-group.database.usgovcloudapi.net?database=shop&encrypt=true": msdsn.EncryptionRequired,
+	} {
+		parsed, err := sqlServerURL(address)
+		if err != nil {
+			t.Errorf("%s: %v", address, err)
+			continue
+		}
+		config, err := msdsn.Parse(parsed.String())
+		if err != nil || config.Encryption != want {
+			t.Errorf("%s: encryption %v, must be %v (%v)", address, config.Encryption, want, err)
+		}
+		if strings.Contains(address, "INSTANCE") && (config.Instance != "INSTANCE" || config.MultiSubnetFailover) {
+			t.Errorf("%s: %+v", address, config)
+		}
+	}
+	for _, address := range []string{
+		"sqlserver://u:p@shop.database.windows.net?database=shop&encrypt=disable",
+		"sqlserver://u:p@shop.Database.Windows.net?database=shop&encrypt=false",
+		"azuresql://u:p@shop.database.windows.net?database=shop&encrypt=false",
+		"sqlserver://db.example?database=shop&fedauth=ActiveDirectoryDefault&encrypt=false",
+	} {
+		if _, err := sqlServerConnector(address, false); !errors.Is(err, ErrURL) || !strings.Contains(err.Error(), "encrypt") {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+// Such a server is none of today's, but the stand-in is one.
+func TestAServerWithoutTLSIsNamed(t *testing.T) {
+	_, err := Open(t.Context(), strings.Replace(standIn(t).URL("master"), "&encrypt=disable", "", 1))
+	if !errors.Is(err, ErrURL) || !strings.Contains(err.Error(), "encrypt=disable") {
+		t.Errorf("open: %v", err)
+	}
+}
+
+// A login of Microsoft Entra ID is chosen by fedauth alone, whatever the scheme.
+func TestFedauthWorksInBothSchemes(t *testing.T) {
+	for _, scheme := range []string{"sqlserver", "azuresql"} {
+		address := scheme + "://shop.database.windows.net?database=shop&FedAuth="
+		if _, err := sqlServerConnector(address+"perhaps", false); !errors.Is(err, ErrURL) {
+			t.Errorf("%s: an unknown fedauth: %v", scheme, err)
+		}
+		if _, err := sqlServerConnector(address+"ActiveDirectoryManagedIdentity", false); err != nil {
+			t.Errorf("%s: %v", scheme, err)
+		}
+	}
+}
+
+// That Kerberos lets somebody in shows no test: there is no realm here.
+func TestKerberosIsLinked(t *testing.T) {
+	address := standIn(t).URL("master") + "&authenticator=krb5&krb5-realm=R&krb5-configfile=/none"
+	if _, err := Open(t.Context(), address); err == nil || !strings.Contains(err.Error(), "load krb5 config") {
+		t.Errorf("open without a krb5.conf: %v", err)
+	}
+}
