@@ -366,6 +366,29 @@ var mutants = []mutant{
 `}},
 	},
 	{
+		name: "a refused publish ends the session",
+		pkg:  "verifier",
+		test: "TestMissingExchangeHoldsUpNobody",
+		says: "a refused publish must not end the session|messages have not come|the channel was closed|not in time",
+		edits: []edit{{"verifier/careful.go", `				if channel.connection.conn.Err() == nil {
+`, `				if mutant("a refused publish ends the session") && bridge.Refusal(err) != nil {
+					return err
+				}
+				if channel.connection.conn.Err() == nil {
+`}},
+	},
+	{
+		name: "a message that the broker refuses is tried for ever",
+		pkg:  "verifier",
+		test: "TestWhatTheBrokerRefusesIsDeadLettered/no_right_to_the_target",
+		says: "not in time|have not come",
+		edits: []edit{{"verifier/careful.go", `	case p.course == forward:
+		f.end(`, `	case p.course == forward && mutant("a message that the broker refuses is tried for ever"):
+		f.failed(p, Full, noConfirm)
+	case p.course == forward:
+		f.end(`}},
+	},
+	{
 		name: "a session forgets the culprits of the last one",
 		pkg:  "verifier",
 		test: "TestTheNextSessionKnowsTheCulprit",
