@@ -84,10 +84,6 @@ type Harness struct {
 	// Overlap: two unparks at once may take the same messages.
 	Overlap bool
 
-	// NoSkip: the server cannot skip locked rows, so an Unpark or a Sweep that meets one may
-	// fail.
-	NoSkip bool
-
 	// OneWriter: a transaction that has written keeps all others from writing and
 	// from settling until it ends.
 	OneWriter bool

@@ -251,7 +251,7 @@ func testSweepOpen(t *testing.T, s *sweeping) {
 }
 
 func testSweepLocked(t *testing.T, s *sweeping) {
-	s.skipWithoutSkipping(t)
+	s.skipWithOneWriter(t)
 	ids := newIDs(3)
 	s.commit(t, ids...)
 	s.age(t)

@@ -75,19 +75,16 @@ func (d *database) lockedRow(t *testing.T, id uuid.UUID) *sql.Tx {
 	return tx
 }
 
-// skipWithoutSkipping skips a test of what passes over locked rows.
-func (d *database) skipWithoutSkipping(t *testing.T) {
+// skipWithOneWriter skips a test of two writers.
+func (d *database) skipWithOneWriter(t *testing.T) {
 	t.Helper()
 	if d.OneWriter {
 		t.Skip("there are no two writers")
 	}
-	if d.NoSkip {
-		t.Skip("nothing passes over a row that is locked")
-	}
 }
 
 func testUnparkLockedRow(t *testing.T, p *parking) {
-	p.skipWithoutSkipping(t)
+	p.skipWithOneWriter(t)
 	for _, end := range []string{"rollback", "commit"} {
 		messages := p.parked(t, 3)
 		var tx *sql.Tx
@@ -123,9 +120,6 @@ func testUnparkLockedRow(t *testing.T, p *parking) {
 // What is staged is looked up, settled and forgotten at once, by several, in any
 // order, while other unparks go on.
 func testUnparkStress(t *testing.T, p *parking) {
-	if p.NoSkip {
-		t.Skip("an unpark and a forget may wait for each other")
-	}
 	const rounds, perRound, forgetters, unparkers = 10, 20, 3, 2
 	for range rounds {
 		p.parked(t, perRound)

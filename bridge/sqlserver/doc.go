@@ -67,8 +67,8 @@
 // good, to an INSERT of the same ID that is rolled back. This waits on every server with unique
 // keys, and fails with 2627 after a commit. Prove proves this way too, and refuses the ledger
 // if it does not hold either. A verifier logs the choice. Two Unparks at once may then stage
-// the same messages, and an Unpark or a Sweep that meets a locked row fails after a second.
-// Neither loses anything. Babelfish 4.3 does not tell whether a commit is durable (PostgreSQL's
+// the same messages, and an Unpark, a Sweep or a Forget that meets a locked row waits for a second
+// before it passes over it. Neither loses anything. Babelfish 4.3 does not tell whether a commit is durable (PostgreSQL's
 // synchronous_commit). Open assumes that it is, and the doctor says that it does not know.
 //
 // # How IDs travel
