@@ -33,12 +33,16 @@ func verify(ctx context.Context, b Brief) error {
 	return err
 }
 
-// observer notes which messages were delivered before, to another verifier or another session.
+// observer notes which messages were delivered before, to another verifier or another session,
+// and which this one has moved to the waiting queue.
 type observer struct{}
 
 func (observer) Done(e verifier.Event) {
 	if e.Redelivered {
 		note("%s %s", e.ID, Redelivered)
+	}
+	if e.Verdict == verifier.SetAside {
+		note("%s set aside", e.ID)
 	}
 }
 
