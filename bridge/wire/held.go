@@ -1,6 +1,10 @@
 package wire
 
-import amqp "github.com/rabbitmq/amqp091-go"
+import (
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge/internal/limits"
+)
 
 // What a verifier needs for a message beside its bytes, on a machine of 64 bits (measured with
 // Go 1.26: TestHeldIsWhatTheHeapHas in package verifier).
@@ -91,16 +95,6 @@ func heldEncoded(b []byte, named bool, each int) (held int) {
 			r.take(r.number(1))
 		}
 		switch kind := r.uint8(); kind {
-		case 't', 'B', 'b':
-			r.take(1)
-		case 's', 'u':
-			r.take(2)
-		case 'I', 'i', 'f':
-			r.take(4)
-		case 'D':
-			r.take(5)
-		case 'l', 'd', 'T':
-			r.take(8)
 		case 'S', 'x':
 			r.bytes()
 			held += textHeld
@@ -108,6 +102,9 @@ func heldEncoded(b []byte, named bool, each int) (held int) {
 			held += tableHeld + heldEncoded(r.bytes(), true, nestedHeld)
 		case 'A':
 			held += tableHeld + heldEncoded(r.bytes(), false, elementHeld)
+		default:
+			width, _ := limits.Width(kind)
+			r.take(width)
 		}
 	}
 	return held

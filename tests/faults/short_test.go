@@ -83,6 +83,7 @@ func run(t *testing.T, kind string, seed uint64, traffic traffic) (world.Counts,
 	processes, kinds := len(w.Processes()), world.FaultKinds
 	if traffic.local {
 		processes, kinds = len(w.Senders)+len(w.Verifiers), world.LocalKinds
+		w.Must("wait", w.AwaitUp(t.Context()))
 	}
 	plan := world.NewPlan(seed, traffic.steps, processes, kinds)
 	if traffic.keys > 0 {

@@ -180,18 +180,12 @@ func (r *reader) fields(names bool, depth int) {
 }
 
 func (r *reader) field(depth int) {
-	switch kind := r.number(1); kind {
-	case 'V':
-	case 't', 'b', 'B':
-		r.take(1)
-	case 's', 'u':
-		r.take(2)
-	case 'I', 'i', 'f':
-		r.take(4)
-	case 'D':
-		r.take(5)
-	case 'l', 'd', 'T':
-		r.take(8)
+	kind := byte(r.number(1))
+	if width, fixed := limits.Width(kind); fixed {
+		r.take(width)
+		return
+	}
+	switch kind {
 	case 'S', 'x':
 		r.long()
 	case 'F', 'A':

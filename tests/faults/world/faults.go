@@ -30,6 +30,7 @@ type Counts map[FaultKind]int
 // fault could not be injected, or its end not be brought about.
 func (w *World) Carry(ctx context.Context, plan Plan, s Servers) (Counts, error) {
 	counts := make(Counts)
+	w.event(func(e *Events) { e.Began = time.Now() })
 	for i, step := range plan.Steps {
 		errs := make([]error, len(step.Faults))
 		var faults sync.WaitGroup

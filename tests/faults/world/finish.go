@@ -121,15 +121,7 @@ func (w *World) giveEvidence(ctx context.Context) error {
 	if len(w.Verifiers) == 0 {
 		return nil
 	}
-	err := servertest.Await(ctx, "all verifiers consume", func() (all bool, err error) {
-		err = w.look(func(ch *amqp.Channel) error {
-			q, err := w.inspect(ch, w.config.Topology.Queue)
-			all = q.Consumers == len(w.Verifiers)
-			return err
-		})
-		return all, err
-	})
-	if err != nil {
+	if err := w.awaitConsumers(ctx, "all verifiers consume", w.config.Topology.Queue, len(w.Verifiers)); err != nil {
 		return err
 	}
 	const perVerifier = 10 // the broker deals them out in turn
@@ -145,6 +137,26 @@ func (w *World) giveEvidence(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// AwaitUp waits until all verifiers and receivers consume.
+func (w *World) AwaitUp(ctx context.Context) error {
+	err := w.awaitConsumers(ctx, "all verifiers consume", w.config.Topology.Queue, len(w.Verifiers))
+	for _, queue := range w.receiverQueues() {
+		err = errors.Join(err, w.awaitConsumers(ctx, "all receivers consume", queue, len(w.Receivers)))
+	}
+	return err
+}
+
+func (w *World) awaitConsumers(ctx context.Context, what, queue string, consumers int) error {
+	return servertest.Await(ctx, what, func() (all bool, err error) {
+		err = w.look(func(ch *amqp.Channel) error {
+			q, err := w.inspect(ch, queue)
+			all = q.Consumers == consumers
+			return err
+		})
+		return all, err
+	})
 }
 
 // left is what the queues hold once they have no consumer, and so got back all

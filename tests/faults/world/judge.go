@@ -75,6 +75,7 @@ type Events struct {
 	Elsewhere      []Window         // when connections of verifiers led to another server, too
 	Strays         map[string]Stray // published into the staging queue from outside, by name
 	Troubles       []Trouble        // the faults of the plan
+	Began          time.Time        // of the plan's first step
 	Finished       time.Time        // when everything was mended and the senders ended
 }
 

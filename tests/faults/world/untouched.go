@@ -115,7 +115,7 @@ func (u Untouched) String() string {
 }
 
 // untouched measures the untouched messages. It leaves out a message whose commit no sender has
-// heard of, a message for the dead queue, and a message with an order key, because the queue of
+// heard of, or that was committed before the plan began, a message for the dead queue, and a message with an order key, because the queue of
 // the ordered target is full by design every now and then.
 func (j *judge) untouched() (u Untouched) {
 	if len(j.Events.Troubles) == 0 {
@@ -129,7 +129,7 @@ func (j *judge) untouched() (u Untouched) {
 	}
 	for id, order := range j.Orders {
 		commit, heard := j.Commits[id]
-		if !heard || order.Key != "" || meantForDead(order.Target) != "" || commit.At.Sub(order.At) > longOpen {
+		if !heard || commit.At.Before(j.Events.Began) || order.Key != "" || meantForDead(order.Target) != "" || commit.At.Sub(order.At) > longOpen {
 			continue
 		}
 		until := commit.At.Add(inTime)

@@ -68,6 +68,9 @@ func TestJudgeMeasuresUntouchedMessages(t *testing.T) {
 		"the run was over within two seconds": {world.Trouble{Fault: exchange}, 0, early, func(r *world.Records) {
 			r.Events.Finished = r.Commits[id].At.Add(time.Second)
 		}, 0, 0},
+		"the plan began later": {world.Trouble{Fault: exchange}, 0, early, func(r *world.Records) {
+			r.Events.Began = r.Commits[id].At.Add(time.Second)
+		}, 0, 0},
 		"no plan was carried out": {world.Trouble{}, 0, early, func(r *world.Records) { r.Events.Troubles = nil }, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
