@@ -19,7 +19,7 @@ package bridge
 // again.
 //
 // The tables of the ledger must still be in the same database: they hold the identity, and the
-// proof that lookups wait writes its canaries into bridge_ledger.
+// proof that lookups wait writes its canaries into bridge_ledger, and with Canary also into the table.
 //
 // Such a ledger has an identity of its own, made from the database's identity, the names of
 // table and schema, and the name of the column. So a message is judged by the table that it was
@@ -32,4 +32,12 @@ type OwnTable struct {
 	Table string
 	// Column is of the database's type for UUIDs, and has a unique index of its own.
 	Column string
+	// Canary, if not empty, is an INSERT of one row into Table, in which $id stands for a new ID, as a
+	// string literal: INSERT INTO orders (id, customer) VALUES ($id, 0). Where the column holds bytes,
+	// convert it: UNHEX(REPLACE($id, '-', '')). A verifier runs it at the start of each session, in a
+	// transaction that it rolls back, and so proves that the lookups wait for this very table, and
+	// that nothing hides its rows from the verifier's login, as row-level security does. It needs the
+	// right to INSERT. Triggers of the table run, and are rolled back; values of sequences are used
+	// up. Empty: the proof uses bridge_ledger alone.
+	Canary string
 }

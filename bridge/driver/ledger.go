@@ -158,7 +158,8 @@ type Ledger interface {
 	// ProofLedger returns the ledger that Prove proves instead of this one, if no canary may be
 	// written into the table that this one reads. It is in the same database, waits in the same
 	// way, and is on a table of the bridge's own. ProofLedger returns nil if this ledger itself
-	// is proven.
+	// is proven. The ProofLedger of a ProofLedger is one on which Prove proves a rollback besides:
+	// its Record may write canaries that are never committed.
 	ProofLedger() Ledger
 
 	// FallBack makes Settle wait in a second way, for good, if the first does not work on this

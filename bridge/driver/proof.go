@@ -100,7 +100,7 @@ func (p *Proven) expect(from Instance) error {
 // Prove shows, on the live database, that ledger waits for open transactions and tells their
 // outcome (rule 5 of package bridge), and that one instance has given all its answers. It records
 // canaries of its own, with new IDs, and removes them again; a crash leaves at most one orphan
-// row. If there is a ProofLedger, it proves that.
+// row. If there is a ProofLedger, it proves that, and a rollback on the ProofLedger of that one.
 //
 // An error that wraps bridge.ErrProof means that the database, or something between it and us,
 // does not make the lookup wait: no verifier may judge by it. Any other error means that the
@@ -148,8 +148,9 @@ func prove(ctx context.Context, ledger Ledger) (Instance, error) {
 	if err := ledger.Check(ctx); err != nil {
 		return "", err
 	}
+	var beside Ledger
 	if other := ledger.ProofLedger(); other != nil {
-		ledger = other
+		ledger, beside = other, other.ProofLedger()
 	}
 	p := &Proven{ledger: ledger}
 	if err := proveRollback(ctx, p); err != nil {
@@ -157,6 +158,11 @@ func prove(ctx context.Context, ledger Ledger) (Instance, error) {
 	}
 	if err := proveCommit(ctx, p); err != nil {
 		return "", fmt.Errorf("prove a commit: %w", err)
+	}
+	if beside != nil {
+		if err := proveRollback(ctx, &Proven{beside, p.instance}); err != nil {
+			return "", fmt.Errorf("prove a rollback in the own table: %w", err)
+		}
 	}
 	return p.instance, nil
 }

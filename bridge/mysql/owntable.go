@@ -40,7 +40,8 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	l := &Ledger{db: proof.db, commit: proof.commit, column: c, flush: proof.flush, start: proof.start}
 	l.Ledger = tables.With(&proof.Ledger, l.verbs())
 	return &OwnLedger{OwnLedger: tables.NewOwnLedger(&l.Ledger, c.table, c.name, proof, tables.OwnVerbs{
-		Rows: func(ids []uuid.UUID) (string, []any) { return l.statement(rows, array(ids)), nil },
+		Canary: own.Canary,
+		Rows:   func(ids []uuid.UUID) (string, []any) { return l.statement(rows, array(ids)), nil },
 		Check: func(ctx context.Context) error {
 			_, err := o.inspect(ctx)
 			if err == nil {

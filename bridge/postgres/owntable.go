@@ -87,6 +87,7 @@ func newOwnLedger(ledger *Ledger, own bridge.OwnTable, table, column string, pro
 	verbs.Check = func(ctx context.Context) error { return ledger.check(ctx, "bridge_ledger", table) }
 	reads := tables.With(&ledger.Ledger, verbs)
 	return &OwnLedger{tables.NewOwnLedger(&reads, table, column, proof, tables.OwnVerbs{
+		Canary: own.Canary,
 		Rows: func(ids []uuid.UUID) (string, []any) {
 			return hold, []any{array(ids), ledger.Identity().String(), keys(ids)}
 		},

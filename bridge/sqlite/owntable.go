@@ -42,7 +42,8 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 	l.Ledger = tables.With(&proof.Ledger, verbs)
 	rows := fmt.Sprintf(rows, table, column)
 	return &OwnLedger{tables.NewOwnLedger(&l.Ledger, table, column, proof, tables.OwnVerbs{
-		Rows: func(ids []uuid.UUID) (string, []any) { return rows, []any{array(ids), l.Identity().String()} },
+		Canary: own.Canary,
+		Rows:   func(ids []uuid.UUID) (string, []any) { return rows, []any{array(ids), l.Identity().String()} },
 		Check: func(ctx context.Context) error {
 			_, _, err := l.inspect(ctx, own)
 			return err

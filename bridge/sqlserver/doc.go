@@ -119,7 +119,8 @@
 //
 // No security policy (row-level security) may hide rows of the table from the
 // verifier's login: a hidden row looks rolled back, and its message is dropped. The
-// server does not show policies to such a login, so Open cannot look for them.
+// server does not show policies to such a login, so Open cannot look for them; the proof finds one
+// if bridge.OwnTable allows it a canary.
 //
 // If the server ignores lock hints there is nothing to fall back to, since we cannot INSERT
 // into the application's table. Then Prove refuses the ledger with bridge.ErrProof, and

@@ -63,7 +63,8 @@ func OpenOwnTable(ctx context.Context, db *sql.DB, own bridge.OwnTable) (*OwnLed
 			text, packed, used := rows.fill(ids)
 			return text, []any{packed, used, argument(l.Identity())}
 		},
-		Most: chunk,
+		Most:   chunk,
+		Canary: own.Canary,
 		Check: func(ctx context.Context) error {
 			_, _, err := l.inspect(ctx, own)
 			if err == nil {

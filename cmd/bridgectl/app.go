@@ -82,7 +82,7 @@ func (a *app) ledger(ctx context.Context) (*database.Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	ledger, err := db.LedgerOn(ctx, a.config.OwnTable)
+	ledger, err := db.LedgerOn(ctx, a.config.OwnTable, a.config.OwnTableCanary)
 	switch {
 	case errors.Is(err, database.ErrOwnTable):
 		return nil, about("BRIDGE_OWN_TABLE", err)

@@ -74,7 +74,7 @@ func TestDefaultsAndValues(t *testing.T) {
 		"ORDERED_SHARDS": "12", "HOLD_KEYS": "true",
 		"HAND_BACK": "6m", "SETTLERS": "2", "ALLOW": ":emails,orders:eu.*, x:a:b", "UNROUTABLE": "8s",
 		"CONFIRM_TIMEOUT": "9s", "COPIES": "3", "KEEP_USER_ID": "1", "AUDIT": "70000", "SWEEP_AGE": "never", "DRAIN": "11s", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
-		"OWN_TABLE": "shop.orders.id", "EXPLAIN_AFTER": "never", "HTTP_ADDR": "none", "STATUS_ADDR": "127.0.0.1:0", "PPROF_ADDR": ":6060", "STATUS_HOSTS": "verifier.example, ::1", "SAMPLE_INTERVAL": "1m",
+		"OWN_TABLE": "shop.orders.id", "OWN_TABLE_CANARY": "INSERT INTO shop.orders (id) VALUES ($id)", "EXPLAIN_AFTER": "never", "HTTP_ADDR": "none", "STATUS_ADDR": "127.0.0.1:0", "PPROF_ADDR": ":6060", "STATUS_HOSTS": "verifier.example, ::1", "SAMPLE_INTERVAL": "1m",
 		"TEST_ANYTHING": "ignored", "MANAGEMENT_URL": "the tool's", "INBOX_URL": "the tool's",
 	} {
 		t.Setenv(prefix+"_"+name, value)
@@ -122,6 +122,7 @@ func TestBadConfiguration(t *testing.T) {
 		{"BRIDGE_SWEEP_AGE", "59m", `BRIDGE_SWEEP_AGE: "59m" is not usable; give a duration of at least 1h such as 168h, or never`},
 		{"BRIDGE_DATABASE_URL_FILE", "/nowhere/s3cret", "BRIDGE_DATABASE_URL_FILE: is set, and BRIDGE_DATABASE_URL too; unset one of them"},
 		{"BRIDGE_OWN_TABLE", "orders", `BRIDGE_OWN_TABLE: "orders" is not TABLE.COLUMN or SCHEMA.TABLE.COLUMN; write it so`},
+		{"BRIDGE_OWN_TABLE_CANARY", "INSERT", "BRIDGE_OWN_TABLE_CANARY: is set, and BRIDGE_OWN_TABLE is not"},
 		{"BRIDGE_ALLOW", "emails", `BRIDGE_ALLOW: "emails" is not EXCHANGE:KEY; write :emails for the queue`},
 		{"BRIDGE_ALLOW", "", "BRIDGE_ALLOW: is empty"},
 		{"BRIDGE_ALLOW", ":\xff", "BRIDGE_ALLOW: is not UTF-8"},

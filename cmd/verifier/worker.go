@@ -131,7 +131,7 @@ func (w *worker) verify(ctx context.Context, observer verifier.Observer) error {
 	}
 	w.db = db
 	db.Limit(w.config.options(w.log).Connections() + ownConnections) // as the documentation promises to who counts them
-	ledger, err := db.LedgerOn(ctx, w.config.OwnTable)
+	ledger, err := db.LedgerOn(ctx, w.config.OwnTable, w.config.OwnTableCanary)
 	if err != nil {
 		return err
 	}

@@ -161,6 +161,14 @@ func TestPostgresOwnTableLeastRights(t *testing.T) {
 	if _, err := postgres.OpenOwnTable(t.Context(), connect(t, asStranger), own); err == nil || !strings.Contains(err.Error(), "GRANT SELECT (id) ON shop.orders") {
 		t.Errorf("open without the right to read: %v", err)
 	}
+	own.Canary = "INSERT INTO shop.orders (id) VALUES ($id)"
+	withCanary, err := postgres.OpenOwnTable(t.Context(), admin, own)
+	must(t, err)
+	testCanary(t, admin, "shop.orders", withCanary)
+	own.Canary = "INSERT INTO shop.orders (id) VALUES (gen_random_uuid())"
+	if _, err := postgres.OpenOwnTable(t.Context(), admin, own); err == nil || !strings.Contains(err.Error(), "$id") {
+		t.Errorf("open with a canary without an ID: %v", err)
+	}
 	execute(t, admin, "ALTER TABLE shop.orders ENABLE ROW LEVEL SECURITY")
 	if err := verifier.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "BYPASSRLS") {
 		t.Errorf("check under row-level security: %v", err)
@@ -182,8 +190,26 @@ func testMariaDBOwnTableLeastRights(t *testing.T) {
 	testOwnTableRoles(t, senders, sender, verifier, func(id uuid.UUID) string {
 		return "INSERT INTO orders (id) VALUES (UNHEX('" + strings.ReplaceAll(id.String(), "-", "") + "'))"
 	})
+	withCanary := bridge.OwnTable{Table: own.Table, Column: own.Column, Canary: "INSERT INTO orders (id) VALUES (UNHEX(REPLACE($id, '-', '')))"}
+	ledger, err := mysql.OpenOwnTable(t.Context(), admin, withCanary)
+	must(t, err)
+	testCanary(t, admin, "orders", ledger)
 	if _, err := mysql.OpenOwnTable(t.Context(), strangers, own); err == nil || !strings.Contains(err.Error(), "GRANT SELECT") {
 		t.Errorf("open without the right to read: %v", err)
+	}
+}
+
+// testCanary proves a ledger whose proof writes into its own table, and leaves no row there.
+func testCanary(t *testing.T, db *sql.DB, table string, ledger driver.Ledger) {
+	t.Helper()
+	count := func() (n int) {
+		must(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n))
+		return n
+	}
+	before := count()
+	must(t, prove(t, ledger))
+	if after := count(); after != before {
+		t.Errorf("there were %d rows, there are %d", before, after)
 	}
 }
 

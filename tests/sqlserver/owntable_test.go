@@ -232,6 +232,50 @@ func TestAnOwnTableOpensBesideALockedRow(t *testing.T) {
 	})
 }
 
+const ordersCanary = "INSERT INTO orders (id) VALUES ($id)"
+
+// The catalogue shows a security policy to its owner only.
+func TestACanaryFindsAPolicyThatHidesRows(t *testing.T) {
+	server, ledger := ordersOnStandIn(t, nil)
+	withCanary := orders
+	withCanary.Canary = ordersCanary
+	proven, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), withCanary)
+	must(t, err)
+	must(t, prove(t, proven))
+	id := newID()
+	must(t, placed(t, ledger, id).Commit())
+	server.Deny("ROWS ON orders")
+	expectOutcome(t, ledger, id, driver.RolledBack) // what the canary is for
+	must(t, prove(t, ledger))
+	if err := prove(t, proven); !errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "row-level security") {
+		t.Errorf("prove: %v, must be %v", err, bridge.ErrProof)
+	}
+}
+
+// A canary leaves nothing behind.
+func TestAnOwnTableIsProvenByItsOwnIndex(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		db := connect(t, address)
+		execute(t, db, ordersTable)
+		withCanary := orders
+		withCanary.Canary = ordersCanary
+		ledger, err := sqlserver.OpenOwnTable(t.Context(), db, withCanary)
+		must(t, err)
+		must(t, prove(t, ledger))
+		var n int
+		must(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM orders").Scan(&n))
+		if n != 0 {
+			t.Errorf("%d rows are left", n)
+		}
+		withCanary.Canary = "INSERT INTO nowhere (id) VALUES ($id)"
+		ledger, err = sqlserver.OpenOwnTable(t.Context(), db, withCanary)
+		must(t, err)
+		if err := prove(t, ledger); err == nil || errors.Is(err, bridge.ErrProof) || !strings.Contains(err.Error(), "canary") {
+			t.Errorf("prove with a canary that fails: %v", err)
+		}
+	})
+}
+
 // Sender and verifier may spell the table's name in different ways; the identity is that
 // of the table, and not the database's.
 func TestAnOwnTablesIdentityIsTheTables(t *testing.T) {

@@ -87,6 +87,8 @@
 //     is due; who finds it by that index locks the entry and then the row, which may close a
 //     deadlock: 'Deadlocks guide'. Only INDEX in the hint says by which of the two it is found.
 //   - READUNCOMMITTED reads what is not committed, and waits for no row: 'Table hints'.
+//   - A security policy hides rows from a login, which a test denies 'ROWS ON table'; a row is read,
+//     and waited for, before it is hidden: 'Row-level security'. No page says in which order.
 //   - A masked column, of a login that may not UNMASK: 'Dynamic data masking'.
 //   - That a table is published, and whether peer to peer: 'sys.tables', 'syspublications'.
 //   - FORCESEEK has a statement read no other rows than those of its keys, and is an

@@ -3,6 +3,7 @@ package tables
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,9 @@ import (
 // Names returns the schema, which may be "", the table and the column of own, or
 // an error if these cannot be names.
 func Names(own bridge.OwnTable) (schema, table, column string, err error) {
+	if own.Canary != "" && !strings.Contains(own.Canary, "$id") {
+		return "", "", "", errors.New("the canary has no $id, where the ID is to stand")
+	}
 	table = own.Table
 	if before, after, found := strings.Cut(table, "."); found {
 		if err := checkName("schema", before); err != nil {
@@ -94,6 +98,8 @@ type OwnVerbs struct {
 	Most int
 	// Check looks at the table again.
 	Check func(ctx context.Context) error
+	// Canary is that of bridge.OwnTable.
+	Canary string
 }
 
 // NewOwnLedger takes the ledger that reads the own table, which has these names, quoted, and
@@ -127,8 +133,39 @@ func (o OwnLedger) Check(ctx context.Context) error {
 // Features deny whatever would change rows of the table.
 func (OwnLedger) Features() driver.Features { return driver.Features{KeepsRows: true} }
 
-// ProofLedger returns the ledger on bridge_ledger.
-func (o OwnLedger) ProofLedger() driver.Ledger { return o.proof }
+// ProofLedger returns the ledger on bridge_ledger. If a canary is allowed, that ledger's own
+// ProofLedger writes it.
+func (o OwnLedger) ProofLedger() driver.Ledger {
+	if o.verbs.Canary == "" {
+		return o.proof
+	}
+	return provenBeside{o.proof, canaryLedger{o}}
+}
+
+type provenBeside struct {
+	driver.Ledger
+	beside driver.Ledger
+}
+
+func (p provenBeside) ProofLedger() driver.Ledger { return p.beside }
+
+// A canaryLedger inserts what it records.
+type canaryLedger struct{ OwnLedger }
+
+// Record inserts a row for each of ids, and reads it in the same transaction: a row that is hidden
+// from this login would look rolled back.
+func (c canaryLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+	for _, id := range ids {
+		if _, err := tx.Exec(ctx, strings.ReplaceAll(c.verbs.Canary, "$id", "'"+id.String()+"'")); err != nil {
+			return fmt.Errorf("insert a canary into %s: %w", c.Ledger.verbs.Table, err)
+		}
+	}
+	err := c.OwnLedger.Record(ctx, tx, ids)
+	if errors.Is(err, bridge.ErrNoRow) {
+		return fmt.Errorf("%w: this login does not see the row of %s that it has inserted, as under row-level security: rows that it does not see look rolled back", bridge.ErrProof, c.Ledger.verbs.Table)
+	}
+	return err
+}
 
 // Forget does nothing: the rows are the application's.
 func (OwnLedger) Forget(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, nil }

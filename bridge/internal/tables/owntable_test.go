@@ -34,6 +34,13 @@ func TestNamesAreTakenApartAtTheDot(t *testing.T) {
 	}
 }
 
+func TestACanaryHasAnID(t *testing.T) {
+	_, _, _, err := tables.Names(bridge.OwnTable{Table: "orders", Column: "id", Canary: "INSERT INTO orders (n) VALUES (1)"})
+	if err == nil || !strings.Contains(err.Error(), "$id") {
+		t.Errorf("%v", err)
+	}
+}
+
 // What is between the marks, read as the databases read it, is the name and nothing
 // else, and the last mark ends it.
 func FuzzQuoteHoldsAnyName(f *testing.F) {

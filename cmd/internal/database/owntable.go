@@ -37,12 +37,14 @@ func (o OwnTable) own() bridge.OwnTable {
 }
 
 // LedgerOn opens the ledger on a table of the application's own, or Ledger if own is
-// empty. The error wraps ErrOwnTable if the table is at fault.
-func (d *Database) LedgerOn(ctx context.Context, own OwnTable) (*Ledger, error) {
+// empty. canary is that of bridge.OwnTable. The error wraps ErrOwnTable if the table is at fault.
+func (d *Database) LedgerOn(ctx context.Context, own OwnTable, canary string) (*Ledger, error) {
 	if own == "" {
 		return d.Ledger(ctx)
 	}
-	ledger, err := d.kind.ownTable(ctx, d.DB.DB, own.own())
+	table := own.own()
+	table.Canary = canary
+	ledger, err := d.kind.ownTable(ctx, d.DB.DB, table)
 	if err != nil && !errors.Is(err, bridge.ErrNoSchema) {
 		return nil, &ownTableError{err}
 	}

@@ -4,6 +4,7 @@
 package variables
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -21,8 +22,9 @@ type Bridge struct {
 		URL     string `desc:"the database that holds the ledger: postgres:// or mysql://user:password@host:port/database, sqlserver:// or azuresql://user:password@host:port?database=name, or sqlite:/path/to/file; required by a verifier"`
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
-	OwnTable database.OwnTable `split_words:"true" desc:"a table of the application's own whose rows are looked up instead of the ledger's, as TABLE.COLUMN or SCHEMA.TABLE.COLUMN, in the catalogue's spelling; its senders open the same with OpenOwnTable"`
-	AMQP     struct {
+	OwnTable       database.OwnTable `split_words:"true" desc:"a table of the application's own whose rows are looked up instead of the ledger's, as TABLE.COLUMN or SCHEMA.TABLE.COLUMN, in the catalogue's spelling; its senders open the same with OpenOwnTable"`
+	OwnTableCanary string            `split_words:"true" desc:"an INSERT of one row into that table, with $id where its ID stands, which the proof runs and rolls back at the start of each session; it shows that nothing hides the table's rows from this login, as row-level security does"`
+	AMQP           struct {
 		URL     string `desc:"the broker: amqp://user:password@host:port/vhost, or amqps, with commas between the addresses of a cluster; required by a verifier, but not with -migrate"`
 		URLFile string `split_words:"true" desc:"a file with it instead; it is read again for each connection"`
 	}
@@ -44,6 +46,9 @@ func (b *Bridge) Open() error {
 	}
 	if err := bridge.CheckExchange(b.Exchange); err != nil {
 		return fmt.Errorf("BRIDGE_EXCHANGE: %w", err)
+	}
+	if b.OwnTable == "" && b.OwnTableCanary != "" {
+		return errors.New("BRIDGE_OWN_TABLE_CANARY: is set, and BRIDGE_OWN_TABLE is not; set both, or unset it")
 	}
 	return CheckQueue("BRIDGE_QUEUE", b.Queue)
 }
