@@ -56,9 +56,9 @@ WHERE l.recorded_at < CAST(@p3 AS datetime2(3))`)
 // timeText is a datetime2(3) as a parameter. What the server writes, mssql.ParseTime reads.
 const timeText = "2006-01-02T15:04:05.000"
 
-// orphans reads the whole ledger, as it was committed or past the rows that are locked. It waits for whoever
-// has a parked message locked exclusively, and fails after a second. Ages are in whole
-// seconds.
+// orphans reads the whole ledger, as it was committed or past the rows that are locked. It waits
+// for a transaction that has a parked message locked exclusively, and fails after a second. Ages
+// are in whole seconds.
 func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]tables.OrphanRow, error) {
 	var rows []struct {
 		ID         []byte

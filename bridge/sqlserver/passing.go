@@ -23,7 +23,7 @@ func passingOver(text string) passing {
 	return passing{within(1000), within(0)}
 }
 
-// run returns the IDs of the rows that are changed, and those that certainly are locked.
+// run returns the IDs of rows that it has changed, and the IDs of rows that certainly are locked.
 func (p passing) run(ids []uuid.UUID, change func(s statement, ids []uuid.UUID) ([]uuid.UUID, error)) (changed, locked []uuid.UUID, err error) {
 	changed, err = change(p.all, ids)
 	if mssql.Number(err) != mssql.LockTimeout {

@@ -12,14 +12,14 @@ import (
 )
 
 // Rows that are due are found and locked by two statements. The first reads keys by the index of
-// what is due, without locks ('READUNCOMMITTED', 'Table hints'): a key is a candidate only. The
+// due times, without locks ('READUNCOMMITTED', 'Table hints'): a key is a candidate only. The
 // second locks one row by its clustered key, and checks that it is still due. LOCK_TIMEOUT 0 ends
 // it if another transaction has locked the row, by whatever kind of lock: no document says that
 // READPAST passes over a row that optimized locking protects by its transaction's ID.
 //
 // Every statement locks a row before the row's entry in the index. One that found the row by the
-// index would lock them the other way round, and be in deadlock with whoever changes that row
-// ('Deadlocks guide').
+// index would lock them the other way round, and be in deadlock with a transaction that changes that
+// row ('Deadlocks guide').
 //
 // A state must be a varchar as the column is: a column that is converted to nvarchar cannot be
 // sought under SQL collations ('Data type precedence'). XACT_ABORT and NOCOUNT as in claim and

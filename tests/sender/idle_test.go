@@ -23,7 +23,7 @@ var idlers = []struct {
 	{stage.SQLServer, "SELECT @@SPID", "KILL %s", "SELECT count(*) FROM sys.dm_exec_sessions WHERE session_id = %s"},
 }
 
-// A server that starts anew, a firewall, or an administrator ends connections that nobody uses.
+// A server that starts anew, a firewall, or an administrator ends idle connections.
 // A pool finds out when it uses one.
 func TestPooledConnectionsThatWereLostCostNoTransactionAndNoLookup(t *testing.T) {
 	for _, kind := range idlers {
@@ -38,7 +38,7 @@ func TestPooledConnectionsThatWereLostCostNoTransactionAndNoLookup(t *testing.T)
 					t.Fatal(err)
 				}
 				defer admin.Close()
-				s.DB.SetMaxIdleConns(-1) // closes those that are lost already
+				s.DB.SetMaxIdleConns(-1) // closes the lost ones
 				s.DB.SetMaxIdleConns(pool)
 				var conns []*sql.Conn
 				var sessions []string

@@ -65,8 +65,9 @@ func TestWhatIsAskedOfOneConsumerWaitsForNoOther(t *testing.T) {
 	})
 }
 
-// Who looks for what is overdue finds a row by the index, and who changes the row changes the
-// index after it: each may have locked what the other one needs ('Deadlocks guide').
+// A statement that looks for overdue rows finds a row by the index; one that changes the row
+// changes the index after it. Each may have locked an entry that the other one needs ('Deadlocks
+// guide').
 func TestWhoDoubtsAndWhoChangesDoNotLockEachOtherOut(t *testing.T) {
 	onBoth(t, func(t *testing.T, address string) {
 		db := connect(t, address)

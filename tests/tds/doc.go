@@ -86,7 +86,7 @@
 //     hints'. Who changes a pending message's row locks it and then its entry in the index of what
 //     is due; who finds it by that index locks the entry and then the row, which may close a
 //     deadlock: 'Deadlocks guide'. Only INDEX in the hint says by which of the two it is found.
-//   - READUNCOMMITTED reads what is not committed, and waits for no row: 'Table hints'.
+//   - READUNCOMMITTED reads uncommitted rows, and waits for no row: 'Table hints'.
 //   - A security policy hides rows from a login, which a test denies 'ROWS ON table'; a row is read,
 //     and waited for, before it is hidden: 'Row-level security'. No page says in which order.
 //   - A masked column, of a login that may not UNMASK: 'Dynamic data masking'.

@@ -222,7 +222,7 @@ func (x *execution) changeByKey(right, name, hints string, values row, change fu
 
 const pendingTable = "bridge_inbox_pending"
 
-// dueEntry is the entry of a pending message in the index of what is due. Who changes a column
+// dueEntry is the entry of a pending message in the index of due times. Who changes a column
 // of the index locks the row and then the entry; who finds the row by the index locks the entry
 // and then the row: 'Deadlocks guide'.
 func dueEntry(t *table, r row) resource {
@@ -335,7 +335,7 @@ func dueKeys(x *execution, words []string) (uint64, error) {
 	return uint64(len(rows)), nil
 }
 
-// byDue locks a row's entry in the index of what is due, unless a hint has the statement seek in
+// byDue locks a row's entry in the index of due times, unless a hint has the statement seek in
 // the key: the optimizer may find the row by either.
 func (x *execution) byDue(t *table, hints string, r row) error {
 	if r == nil || strings.Contains(hints, "INDEX (bridge_inbox_pending_key)") || x.server.options.IgnoreHints {

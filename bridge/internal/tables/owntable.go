@@ -98,7 +98,7 @@ type OwnVerbs struct {
 	Most int
 	// Check looks at the table again.
 	Check func(ctx context.Context) error
-	// Canary is that of bridge.OwnTable.
+	// Canary is bridge.OwnTable's.
 	Canary string
 }
 
@@ -149,7 +149,7 @@ type provenBeside struct {
 
 func (p provenBeside) ProofLedger() driver.Ledger { return p.beside }
 
-// A canaryLedger inserts what it records.
+// A canaryLedger inserts the rows that it records.
 type canaryLedger struct{ OwnLedger }
 
 // Record inserts a row for each of ids, and reads it in the same transaction: a row that is hidden

@@ -24,7 +24,7 @@
 // SQL Server's other parameters are go-mssqldb's:
 //
 //	sqlserver://user:password@host/INSTANCE    a named instance: SQL Server Browser tells its port (UDP
-//	                                           1434); with a port in the URL nobody is asked
+//	                                           1434); with a port in the URL it is not asked
 //	fedauth=ActiveDirectoryDefault             a login of Microsoft Entra ID, or another of azuread's
 //	authenticator=krb5                         Kerberos, by a keytab, a credential cache or a password:
 //	                                           krb5-configfile, krb5-realm, krb5-keytabfile, krb5-credcachefile

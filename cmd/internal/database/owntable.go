@@ -37,7 +37,7 @@ func (o OwnTable) own() bridge.OwnTable {
 }
 
 // LedgerOn opens the ledger on a table of the application's own, or Ledger if own is
-// empty. canary is that of bridge.OwnTable. The error wraps ErrOwnTable if the table is at fault.
+// empty. canary is bridge.OwnTable's Canary. The error wraps ErrOwnTable if the table is at fault.
 func (d *Database) LedgerOn(ctx context.Context, own OwnTable, canary string) (*Ledger, error) {
 	if own == "" {
 		return d.Ledger(ctx)

@@ -246,7 +246,7 @@ func snapshotInsert(ctx context.Context, w *world) (string, error) {
 	return "2627", nil
 }
 
-// number is that of the server's error, with those before it, or the error.
+// number is the number of the server's error, after the numbers of errors before it, or the error.
 func number(err error) string {
 	e := new(mssql.Error)
 	if !errors.As(err, e) {

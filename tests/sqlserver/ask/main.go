@@ -1,5 +1,5 @@
 // Ask settles, on a real SQL Server or Azure SQL Database, what no document says and no
-// stand-in can know. It prints a table of what it expects and what it got, for whoever has a server:
+// stand-in can know. It prints a table of expected and actual answers. To run it on a server:
 //
 //	go run ./tests/sqlserver/ask 'sqlserver://user:password@host?database=scratch'
 //
@@ -51,7 +51,7 @@ func main() {
 	}
 }
 
-// patience bounds each question, but those that say another.
+// patience bounds each question that has no bound of its own.
 const patience = time.Minute
 
 // ask prints the table, and returns how many answers are not as expected.

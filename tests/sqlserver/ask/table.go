@@ -68,7 +68,7 @@ func (t *table) print(out io.Writer) (different int, err error) {
 	for i, q := range questions {
 		want := q.want
 		if want == "" {
-			want = "nobody knows"
+			want = "not known"
 		}
 		cells := []string{fmt.Sprint(i + 1), q.text, want}
 		for _, answers := range t.answers {
