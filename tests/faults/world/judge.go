@@ -32,9 +32,11 @@ type Records struct {
 	Canaries  map[uuid.UUID]bool
 	Committed map[uuid.UUID]time.Time
 	Forgotten map[uuid.UUID]time.Time
-	// These only measure: when the senders heard of the commits, by message, which verifiers
-	// had a message, and which sessions of verifiers ended.
+	// These only measure: when the senders heard of the commits, by message, when a verifier first
+	// knew that the target had confirmed a message, which verifiers had it, and which sessions of
+	// verifiers ended.
 	Commits       map[uuid.UUID]Commit
+	AtTarget      map[uuid.UUID]time.Time
 	Carried       map[uuid.UUID]Carried
 	SessionsEnded []SessionEnd
 }

@@ -137,6 +137,7 @@ func (w *World) deadLetters() (out []DeadLetter, err error) {
 // readDiary finds what explains.
 func (w *World) readDiary(r *Records) error {
 	r.Canaries, r.Committed, r.Forgotten = make(map[uuid.UUID]bool), make(map[uuid.UUID]time.Time), make(map[uuid.UUID]time.Time)
+	r.AtTarget = make(map[uuid.UUID]time.Time)
 	r.Commits, r.Carried = make(map[uuid.UUID]Commit), make(map[uuid.UUID]Carried)
 	today := time.Now().UTC()
 	return w.Diary.scan(func(line string, at time.Time, writer string, id uuid.UUID, what string) {
@@ -167,6 +168,9 @@ func (w *World) readDiary(r *Records) error {
 			}
 		case parts.ToForget:
 			r.Forgotten[id] = onDay(today, at)
+			if _, known := r.AtTarget[id]; !known {
+				r.AtTarget[id] = r.Forgotten[id]
+			}
 		}
 	})
 }

@@ -34,15 +34,19 @@ func TestJudgeMeasuresUntouchedMessages(t *testing.T) {
 		"another target was missing":               {world.Trouble{Fault: world.Fault{Kind: world.DeleteTarget, Target: 1}}, 0, early, nil, 1, 1},
 		"a queue beside another target's was full": {world.Trouble{Fault: exchange}, 0, early, nil, 1, 1},
 		"it took too long":                         {world.Trouble{Fault: exchange}, 0, late, nil, 1, 0},
-		"it arrived before its sender knew":        {world.Trouble{Fault: exchange}, 0, -early, nil, 1, 1},
-		"it did not arrive":                        {world.Trouble{Fault: exchange}, 0, early, func(r *world.Records) { r.Arrivals = nil }, 1, 0},
-		"its row was locked":                       {world.Trouble{Fault: world.Fault{Kind: world.LockRows}, Rows: map[uuid.UUID]bool{id: true}}, 0, early, nil, 0, 0},
-		"another row was locked":                   {world.Trouble{Fault: world.Fault{Kind: world.LockRows}}, 0, early, nil, 1, 1},
-		"its sender's link was cut":                {world.Trouble{Fault: world.Fault{Kind: world.CutLink}, Sender: sender}, 0, early, nil, 0, 0},
-		"another sender's link was cut":            {world.Trouble{Fault: world.Fault{Kind: world.CutLink}, Sender: "sender-2"}, 0, early, nil, 1, 1},
-		"a receiver's link was cut":                {world.Trouble{Fault: world.Fault{Kind: world.CutLink}}, 0, early, nil, 0, 0},
-		"its verifier was killed":                  {world.Trouble{Fault: world.Fault{Kind: world.KillProcess}, Verifier: verifier}, 0, early, nil, 0, 0},
-		"another verifier was killed":              {world.Trouble{Fault: world.Fault{Kind: world.KillProcess}, Verifier: "verifier-2"}, 0, early, nil, 1, 1},
+		"its target confirmed it, its receiver was slow": {world.Trouble{Fault: exchange}, 0, early, func(r *world.Records) {
+			r.AtTarget = map[uuid.UUID]time.Time{id: r.Commits[id].At.Add(early)}
+			r.Arrivals[0].At = r.Arrivals[0].At.Add(late)
+		}, 1, 1},
+		"it arrived before its sender knew": {world.Trouble{Fault: exchange}, 0, -early, nil, 1, 1},
+		"it did not arrive":                 {world.Trouble{Fault: exchange}, 0, early, func(r *world.Records) { r.Arrivals = nil }, 1, 0},
+		"its row was locked":                {world.Trouble{Fault: world.Fault{Kind: world.LockRows}, Rows: map[uuid.UUID]bool{id: true}}, 0, early, nil, 0, 0},
+		"another row was locked":            {world.Trouble{Fault: world.Fault{Kind: world.LockRows}}, 0, early, nil, 1, 1},
+		"its sender's link was cut":         {world.Trouble{Fault: world.Fault{Kind: world.CutLink}, Sender: sender}, 0, early, nil, 0, 0},
+		"another sender's link was cut":     {world.Trouble{Fault: world.Fault{Kind: world.CutLink}, Sender: "sender-2"}, 0, early, nil, 1, 1},
+		"a receiver's link was cut":         {world.Trouble{Fault: world.Fault{Kind: world.CutLink}}, 0, early, nil, 0, 0},
+		"its verifier was killed":           {world.Trouble{Fault: world.Fault{Kind: world.KillProcess}, Verifier: verifier}, 0, early, nil, 0, 0},
+		"another verifier was killed":       {world.Trouble{Fault: world.Fault{Kind: world.KillProcess}, Verifier: "verifier-2"}, 0, early, nil, 1, 1},
 		"a verifier was killed that held it": {world.Trouble{Fault: world.Fault{Kind: world.KillProcess}, Verifier: "verifier-2"}, 0, early, func(r *world.Records) {
 			r.Carried[id] = world.Carried{By: []string{verifier}, Again: true}
 		}, 0, 0},
