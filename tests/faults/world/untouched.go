@@ -23,7 +23,7 @@ type Trouble struct {
 
 // Carried tells which verifiers had a message.
 type Carried struct {
-	By    []string // by name: those that have looked it up, at least
+	By    []string // by name: the verifiers that have looked it up, at least
 	Again bool     // delivered again: a consumer had it that did not ack it
 }
 
