@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"net/url"
@@ -111,7 +112,7 @@ func (s *stage) killLeaders(queues ...string) {
 		}
 		s.progress(fmt.Sprintf("without the leader of %v", lost))
 		s.Must("restart node", node.Restart(s.t.Context()))
-		s.online()
+		s.online(node)
 		s.progress("with three nodes again")
 		queues = rest
 	}
@@ -136,7 +137,7 @@ func (s *stage) loseOnlyNode() {
 	s.progress("while a target has lost its only node")
 	s.progress("while a target has lost its only node")
 	s.Must("restart node", node.Restart(s.t.Context()))
-	s.online()
+	s.online(node)
 }
 
 // freeze freezes the node of the ledger queue for a while, on which a verifier consumes. The
@@ -166,7 +167,7 @@ func (s *stage) freeze() {
 	s.Diary.Note("thaw %s", node.Name())
 	node.Thaw()
 	s.balancer.Avoid("")
-	s.online()
+	s.online(node)
 	s.progress("with three nodes again")
 }
 
@@ -228,7 +229,7 @@ func (s *stage) partition() {
 	s.progress("with one node partitioned off")
 	s.Must("end the partition", s.cluster.Rejoin(s.t.Context(), node))
 	s.balancer.Avoid("")
-	s.online()
+	s.online(node)
 	s.progress("with three nodes again")
 }
 
@@ -247,13 +248,26 @@ func (s *stage) declareAlone() {
 	s.Must("declare queue", err)
 }
 
-// newVhost makes a virtual host; it goes with the cluster.
+// newVhost makes a virtual host and waits until every node takes clients for it. It goes with the
+// cluster.
 func newVhost(t *testing.T, c *servers.Cluster) string {
 	t.Helper()
+	whole(t, c)
 	name := fmt.Sprintf("v%d", vhosts.Add(1))
 	for _, args := range [][]string{{"add_vhost", name}, {"set_permissions", "-p", name, "guest", ".*", ".*", ".*"}} {
 		if _, err := c.Nodes[0].Ctl(t.Context(), args...); err != nil {
 			t.Fatalf("make vhost: %v", err)
+		}
+	}
+	for _, node := range c.Nodes {
+		if err := servertest.Await(t.Context(), node.Name()+" takes clients for vhost "+name, func() (bool, error) {
+			conn, err := amqp.Dial(node.VhostURL(name))
+			if err != nil {
+				return false, err
+			}
+			return true, conn.Close()
+		}); err != nil {
+			t.Fatalf("wait: %v", err)
 		}
 	}
 	return name
@@ -327,10 +341,11 @@ func leaderBeside(t *testing.T, c *servers.Cluster, vhost, queue string, old *se
 	return leader
 }
 
-// online waits until every queue has all its members online, so that the next node
-// that goes does not take a majority with it.
-func (s *stage) online() {
+// online waits, after a node was away, until the nodes form one cluster and every queue has all
+// its members online, so that the next node that goes does not take a majority with it.
+func (s *stage) online(back *servers.RabbitMQ) {
 	s.t.Helper()
+	reunite(s.t, s.cluster, back)
 	s.Must("wait", servertest.Await(s.t.Context(), "all nodes are online", func() (bool, error) {
 		queues := queues(s.t, s.cluster.Nodes, s.vhost, "online")
 		for queue, members := range queues {
@@ -345,6 +360,42 @@ func (s *stage) online() {
 		}
 		return len(queues) > 0, nil
 	}))
+}
+
+// reunite waits until the nodes form one cluster, after a node was away. If they stay apart, as
+// after a freeze of more than a minute, it restarts that node, as RabbitMQ's guide to partitions
+// tells operators to do.
+func reunite(t *testing.T, c *servers.Cluster, back *servers.RabbitMQ) {
+	t.Helper()
+	var split error
+	if err := servertest.Await(t.Context(), "the nodes form one cluster or stay apart", func() (bool, error) {
+		err := c.Whole(t.Context())
+		if errors.Is(err, servers.ErrSplit) {
+			split, err = err, nil
+		}
+		return err == nil, err
+	}); err != nil {
+		t.Fatalf("wait: %v", err)
+	}
+	if split == nil {
+		return
+	}
+	t.Logf("restart %s: %v", back.Name(), split)
+	if err := back.Restart(t.Context()); err != nil {
+		t.Fatalf("restart node: %v", err)
+	}
+	whole(t, c)
+}
+
+// whole waits until the nodes form one cluster.
+func whole(t *testing.T, c *servers.Cluster) {
+	t.Helper()
+	if err := servertest.Await(t.Context(), "the nodes form one cluster", func() (bool, error) {
+		err := c.Whole(t.Context())
+		return err == nil, err
+	}); err != nil {
+		t.Fatalf("wait: %v", err)
+	}
 }
 
 // list is all that the nodes tell about the queues.

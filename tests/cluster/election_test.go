@@ -68,8 +68,9 @@ func senderDuringElection(t *testing.T, cluster *servers.Cluster) {
 	t.Logf("%s leads after %s", elected.Name(), leader.Name())
 	t.Logf("%d of %d brokers met an election, and %d nacks", nacked.Load(), brokers.Load(), nacks.Load())
 	if err := cluster.Rejoin(t.Context(), leader); err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
+	reunite(t, cluster, leader)
 }
 
 // publishAtLast publishes a message through a broker of its own, however often that

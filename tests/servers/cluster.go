@@ -84,15 +84,69 @@ func (c *Cluster) Rejoin(ctx context.Context, node *RabbitMQ) error {
 
 // eval runs Erlang on a node, for each N of the others.
 func (c *Cluster) eval(ctx context.Context, node *RabbitMQ, expression string) error {
+	text := fmt.Sprintf("lists:foreach(fun(N) -> %s end, %s)", expression, c.others(node))
+	if _, err := node.Eval(ctx, "%s", text); err != nil {
+		return fmt.Errorf("partition cluster: %w", err)
+	}
+	return nil
+}
+
+// others is the list of the other nodes, in Erlang.
+func (c *Cluster) others(node *RabbitMQ) string {
 	var others []string
 	for _, other := range c.Nodes {
 		if other != node {
 			others = append(others, "'"+other.Node+"'")
 		}
 	}
-	text := fmt.Sprintf("lists:foreach(fun(N) -> %s end, [%s])", expression, strings.Join(others, ", "))
-	if _, err := node.Eval(ctx, "%s", text); err != nil {
-		return fmt.Errorf("partition cluster: %w", err)
-	}
-	return nil
+	return "[" + strings.Join(others, ", ") + "]"
 }
+
+// ErrSplit says that all nodes of a cluster run and reach each other, and that some do not
+// share one database of virtual hosts and queues. Nodes that took each other for dead, and met
+// again while both ran, stay like that until one of them is restarted
+// (https://www.rabbitmq.com/docs/partitions). A node pauses (pause_minority) only if it still
+// reaches no majority when it looks. A node that was frozen looks when it is thawed, and by
+// then it reaches the others (https://github.com/rabbitmq/rabbitmq-server/issues/17319).
+var ErrSplit = errors.New("split: the nodes run, and some do not share one database")
+
+// Whole returns nil if the nodes form one cluster: each has an answer from every other, shares
+// its database with every other, and knows of no partition. Otherwise the error contains the
+// answer of each node. It wraps ErrSplit if the nodes will not come together by themselves.
+func (c *Cluster) Whole(ctx context.Context) error {
+	var told []string
+	whole, settled := true, true
+	for _, node := range c.Nodes {
+		answer, err := node.Eval(ctx, view, c.others(node))
+		switch {
+		case err != nil: // such as that of a node that pauses
+			answer, whole, settled = err.Error(), false, false
+		case answer != "{true, [], [], []}":
+			whole, settled = false, settled && strings.HasPrefix(answer, "{true, [], ")
+		}
+		told = append(told, fmt.Sprintf("%s: {runs, unreached, apart, partitions} = %s", node.Node, answer))
+	}
+	if whole {
+		return nil
+	}
+	err := fmt.Errorf("the nodes form no cluster:\n%s", strings.Join(told, "\n"))
+	if settled {
+		err = fmt.Errorf("%w: %w", ErrSplit, err)
+	}
+	return err
+}
+
+// view is Erlang for the answer of a node: whether it runs and neither pauses nor comes back from
+// a pause, which others do not answer, which others do not share its database, and the partitions
+// that it knows of. It first awaits the others' answers: a node that has just heard of another
+// does not take it for dead soon after. Then it asks the process that decides whether to pause,
+// which by then has decided about the nodes that were lost. The database is Mnesia, which
+// RabbitMQ 4.3 has no more.
+const view = `Others = %s,
+	Unreached = [N || N <- Others, not lists:member(N, nodes()) orelse net_adm:ping(N) =/= pong],
+	Partitions = try rabbit_node_monitor:partitions() catch error:undef -> [] end,
+	Apart = try mnesia:system_info(is_running) of
+			yes -> Others -- mnesia:system_info(running_db_nodes);
+			_ -> []
+		catch error:undef -> [] end,
+	{rabbit:is_running() andalso whereis(rabbit_outside_app_process) =:= undefined, Unreached, Apart, Partitions}`
