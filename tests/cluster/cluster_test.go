@@ -141,7 +141,9 @@ func (s *stage) loseOnlyNode() {
 }
 
 // freeze freezes the node of the ledger queue for a while, on which a verifier consumes. The
-// verifier and all others go on by the other nodes, before these take the node for dead.
+// verifier and all others go on by the other nodes, before these take the node for dead. Only
+// targets that the frozen node led wait until then, in RabbitMQ 3.10, and a freeze of that length
+// can keep the nodes apart; see reunite.
 func (s *stage) freeze() {
 	s.t.Helper()
 	node := s.ledgerNode()
