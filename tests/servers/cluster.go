@@ -119,7 +119,7 @@ func (c *Cluster) Whole(ctx context.Context) error {
 	for _, node := range c.Nodes {
 		answer, err := node.Eval(ctx, view, c.others(node))
 		switch {
-		case err != nil: // such as that of a node that pauses
+		case err != nil: // such as the answer of a pausing node
 			answer, whole, settled = err.Error(), false, false
 		case answer != "{true, [], [], []}":
 			whole, settled = false, settled && strings.HasPrefix(answer, "{true, [], ")
