@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/tests/program"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -42,8 +44,8 @@ func TestRotatedLoginsNeedNoRestart(t *testing.T) {
 			s := stage.On(t, c.kind, admin, bridge.Topology{Queue: "staging"})
 			database, err := url.Parse(program.DatabaseURL(t, s.DatabaseURL))
 			must(t, err)
-			first := "r" + strings.ToLower(strings.Trim(database.Path, "/"))
-			words := strings.NewReplacer("$u", first[:min(30, len(first))], "$v", "v"+first[:min(30, len(first))], "$d", strings.Trim(database.Path, "/"))
+			name := uuid.NewString()[:8] // another run may use the same server
+			words := strings.NewReplacer("$u", "r"+name, "$v", "v"+name, "$d", strings.Trim(database.Path, "/"))
 			execute := func(statements []string) {
 				t.Helper()
 				for _, statement := range statements {
