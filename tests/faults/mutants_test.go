@@ -30,7 +30,7 @@ type mutant struct {
 	scenario string     // in which the rule matters
 	caught   world.Kind // as what the judge sees it
 
-	pkg, test string // in place of a scenario
+	pkg, test string // in place of a scenario; pkg is relative to tests
 	says      string // a regular expression for what the test complains of
 }
 
@@ -70,7 +70,7 @@ var mutants = []mutant{
 
 // committed sends messages on`},
 			{"verifier/pipeline.go", `		s.forwarder.publish(m.toTarget())
-`, `		if mutant("delete before confirm") {
+`, `		if mutant("delete before confirm") || mutant("delete a carried row before the confirm") {
 			_, _ = s.ledger.Forget(context.Background(), alone(m.staged.ID))
 		}
 		s.forwarder.publish(m.toTarget())
@@ -551,6 +551,87 @@ var mutants = []mutant{
 		says:  "not in time|replies came",
 		edits: []edit{{"verifier/options.go", `if own || t.DirectReply() {`, `if own || t.DirectReply() && !mutant("a direct reply-to is a target") {`}},
 	},
+	// Carried messages.
+	{
+		name:     "a carried message without a copy in its row",
+		scenario: "a sender that carries dies when its link to the broker has lost its messages",
+		caught:   world.Lost,
+		edits: []edit{{"sender/staged.go", `			entries[i].Message, entries[i].Unpublished = m.record, admitted[i] == nil
+`, `			if !mutant("a carried message without a copy in its row") {
+				entries[i].Message, entries[i].Unpublished = m.record, admitted[i] == nil
+			}
+`}},
+	},
+	{
+		name:     "a claim that never ends",
+		scenario: "a verifier dies between its claim of a carried message and the staging",
+		caught:   world.Lost,
+		edits: []edit{{"bridge/postgres/carried.go", `	return messages, err
+`, `	if mutant("a claim that never ends") {
+		_, err = l.db.ExecContext(ctx, "UPDATE bridge_ledger SET stage_at = now() + interval '1 year' WHERE id = ANY ($1::text::uuid[])", array(ids))
+	}
+	return messages, err
+`}},
+	},
+	{
+		name:     "delete a carried row before the confirm",
+		scenario: "a verifier dies while the target of a carried message is missing",
+		caught:   world.Lost,
+	},
+	{
+		name: "a sweep that takes carried rows",
+		pkg:  "ledger",
+		test: "TestPostgresByPgx",
+		says: "a_carried_row_is_no_orphan",
+		edits: []edit{
+			{"bridge/postgres/orphans.go", `interval AND l.stage_at IS NULL AND`, `interval AND (l.stage_at IS NULL OR '` + "` + swept + `" + `' = 'x') AND`},
+			{"bridge/postgres/orphans.go", `timestamptz AND stage_at IS NULL
+`, `timestamptz AND (stage_at IS NULL OR '` + "` + swept + `" + `' = 'x')
+`},
+			{"bridge/postgres/orphans.go", `const (
+	// One row`, `var swept = map[bool]string{true: "x"}[mutant("a sweep that takes carried rows")]
+
+var (
+	// One row`},
+		},
+	},
+	{
+		name: "an ordered message carried",
+		pkg:  "../sender",
+		test: "TestATransactionWaitsForMessagesThatAreNotCarried",
+		says: "ordered.*: carried true",
+		edits: []edit{{"sender/sender.go", `s.carrier == nil || m.OrderKey != "" ||`,
+			`s.carrier == nil || m.OrderKey != "" && !mutant("an ordered message carried") ||`}},
+	},
+	{
+		name:     "no touch of held messages",
+		scenario: "the target of carried messages is missing for a while",
+		caught:   world.Needless,
+		edits: []edit{{"verifier/touch.go", `		held := s.carried.untouched(time.Now(), s.holds.has, touchLimit)
+`, `		held := s.carried.untouched(time.Now(), s.holds.has, touchLimit)
+		if mutant("no touch of held messages") {
+			held = nil
+		}
+`}, {"verifier/stageagain.go", `!left[row.ID] && !g.carried.has(row.ID)`, `!left[row.ID] && (!g.carried.has(row.ID) || mutant("no touch of held messages"))`},
+			{"verifier/marker.go", `!left[id] && !g.carried.has(id)`, `!left[id] && (!g.carried.has(id) || mutant("no touch of held messages"))`}},
+	},
+	{
+		name: "staged again without a marker",
+		pkg:  "../verifier",
+		test: "TestNothingIsStagedAgainWithoutAMarker",
+		says: "FAIL",
+		edits: []edit{{"verifier/stageagain.go", `return c.row.Unpublished() })`,
+			`return c.row.Unpublished() || mutant("staged again without a marker") })`}},
+	},
+	{
+		name: "a copy joins none",
+		pkg:  "../verifier",
+		test: "TestACopySharesTheEndOfTheMessageThatItHasJoined",
+		says: "FAIL",
+		edits: []edit{{"verifier/carried.go", `	if first := c.held[m.staged.ID]; first != nil {
+`, `	if first := c.held[m.staged.ID]; first != nil && !mutant("a copy joins none") {
+`}},
+	},
 	// Rule 12.
 	{
 		name: "a row that is left ends the session",
@@ -682,9 +763,9 @@ func playMutant(t *testing.T, program string, m mutant) {
 // buildTests builds the tests of a folder of tests with all mutants in the product.
 func buildTests(t *testing.T, overlay, pkg string) (program string) {
 	t.Helper()
-	program = filepath.Join(t.TempDir(), pkg+".test")
+	program = filepath.Join(t.TempDir(), filepath.Base(pkg)+".test")
 	servertest.Go(t, "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", program,
-		"github.com/twoqueue/twoqueue/tests/"+pkg)
+		"./"+filepath.Join("..", pkg))
 	return program
 }
 
