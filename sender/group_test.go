@@ -63,8 +63,8 @@ type parkingLedger struct {
 
 func (*parkingLedger) Features() driver.Features { return driver.Features{Parks: true} }
 
-func (l *parkingLedger) Record(_ context.Context, _ bridge.Tx, ids []uuid.UUID) error {
-	l.recorded += len(ids)
+func (l *parkingLedger) Record(_ context.Context, _ bridge.Tx, entries []driver.Entry) error {
+	l.recorded += len(entries)
 	return nil
 }
 

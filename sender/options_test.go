@@ -18,7 +18,7 @@ func (noLedger) Identity() uuid.UUID { return uuid.Nil }
 
 func (noLedger) Features() driver.Features { return driver.Features{} }
 
-func (noLedger) Record(context.Context, bridge.Tx, []uuid.UUID) error { return nil }
+func (noLedger) Record(context.Context, bridge.Tx, []driver.Entry) error { return nil }
 
 func (noLedger) Park(context.Context, bridge.Tx, []driver.Parked) error { return errors.ErrUnsupported }
 

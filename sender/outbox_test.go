@@ -8,10 +8,10 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // A tripwire is a ledger that ends the second call of Record by trip.
@@ -21,7 +21,7 @@ type tripwire struct {
 	trip  func()
 }
 
-func (l *tripwire) Record(context.Context, bridge.Tx, []uuid.UUID) error {
+func (l *tripwire) Record(context.Context, bridge.Tx, []driver.Entry) error {
 	if l.calls++; l.calls == 2 {
 		l.trip()
 	}

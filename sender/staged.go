@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
 // Staged are the messages of one call of StageTx: recorded, and on their way to the
@@ -84,7 +85,7 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: it was tried a moment ago, and messages with an order key are not parked", bridge.ErrUnavailable))
 	}
 	// Rule 1: the INSERT has succeeded before the first byte leaves.
-	if err := s.ledger.Record(ctx, tx, ids); err != nil {
+	if err := s.ledger.Record(ctx, tx, driver.Plain(ids...)); err != nil {
 		return nil, fmt.Errorf("send: %w", err)
 	}
 	if err := s.ordered.stage(ctx, inOrder); err != nil {

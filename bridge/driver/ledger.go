@@ -27,14 +27,16 @@ type Recorder interface {
 	// Features says what this ledger can do. It never changes.
 	Features() Features
 
-	// Record inserts the IDs, all or none, in the caller's transaction. A rollback, also one to
-	// an earlier savepoint, takes them back, and so does a crash before the commit. If another
-	// open transaction has recorded one of them, Record waits for it. It returns
+	// Record inserts a row for each entry, all or none, in the caller's transaction. A rollback,
+	// also one to an earlier savepoint, takes them back, and so does a crash before the commit. If
+	// another open transaction has recorded one of the IDs, Record waits for it. It returns
 	// bridge.ErrDuplicateID if one of them is recorded already, bridge.ErrOtherLedger if tx
 	// belongs to a database whose ledger has another identity, and bridge.ErrNoSchema if it has
-	// none. After an error the caller must roll back. (On an own table it inserts nothing, and
-	// returns bridge.ErrNoRow for an ID without a row.)
-	Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error
+	// none. After an error the caller must roll back.
+	//
+	// On an own table Record inserts nothing. It returns bridge.ErrNoRow for an ID without a row,
+	// and an error that wraps errors.ErrUnsupported for an entry with a message.
+	Record(ctx context.Context, tx bridge.Tx, entries []Entry) error
 
 	// Park stores messages, all or none, in the caller's transaction. Their IDs must have been
 	// recorded in it before: a parked message without a row in the ledger counts as forwarded.
@@ -51,10 +53,13 @@ type Recorder interface {
 
 // Features are the differences between ledgers that callers must know. A method that they deny
 // returns an error that wraps errors.ErrUnsupported. Only a ledger on an own table may deny
-// Parks and Sweeps.
+// Parks, Carries and Sweeps.
 type Features struct {
 	// Parks: messages can be parked. If not, Park, Unpark and CountParked are denied.
 	Parks bool
+	// Carries: rows can carry messages. If not, Record of an entry with a message is denied, and so
+	// are Due, Claim and Touch.
+	Carries bool
 	// Sweeps: rows whose messages are gone can be found and removed. If not, Orphans,
 	// Sweep and SweptBefore are denied, and no row was ever removed by a sweep.
 	Sweeps bool
@@ -136,8 +141,32 @@ type Ledger interface {
 	// not wait. Messages that an Unpark has taken may be counted or not.
 	CountParked(ctx context.Context, limit int) (int, error)
 
+	// Due lists the carried rows of committed transactions whose stage time has come, at most limit,
+	// the earliest stage time first, and returns the database's time of the look. A window above
+	// zero leaves out rows whose stage time came earlier than that before the look; zero leaves out
+	// none. Due only reads and waits for no transaction. A row that another transaction has locked
+	// may be missing.
+	Due(ctx context.Context, window time.Duration, limit int) ([]DueRow, time.Time, error)
+
+	// Claim moves the stage time of each row on, if it still is the given one, and returns the
+	// messages of the rows that it has moved. The new stage time is the database's present time and,
+	// once more, the time since the row was recorded, but at least StageAgainAfter and at most
+	// StageAgainWithin. Claim commits at once, so no lock is held while the caller publishes. After
+	// a crash between Claim and the confirm the row is due again at its new stage time. Of two
+	// Claims of the same row at once, one gets the message. Claim skips rows that another
+	// transaction has locked. It loads all messages at once: the caller bounds them by
+	// DueRow.Bytes. It takes at most as many rows as one statement takes (500 on SQL Server, 1000
+	// elsewhere).
+	Claim(ctx context.Context, rows []DueRow) ([]Carried, error)
+
+	// Touch moves the stage time of the carried rows of ids on, as Claim does, and commits at once.
+	// The caller must know that their transactions have committed: on MySQL Touch waits for an open
+	// one. It skips rows that another transaction has locked. Missing rows and rows without a
+	// message are no error.
+	Touch(ctx context.Context, ids []uuid.UUID) error
+
 	// Orphans lists at most limit committed rows that were recorded more than age ago and have
-	// no parked message, the oldest first. It only reads, the whole ledger once, and waits for
+	// neither a parked nor a carried message, the oldest first. It only reads, the whole ledger once, and waits for
 	// no sender. A locked row may be missing.
 	Orphans(ctx context.Context, age time.Duration, limit int) ([]Orphan, error)
 

@@ -286,7 +286,7 @@ func withOpenCanary(ctx context.Context, p *Proven, canary uuid.UUID, fn func(ct
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	if err := p.ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{canary}); err != nil {
+	if err := p.ledger.Record(ctx, bridge.SQL(tx), Plain(canary)); err != nil {
 		return fmt.Errorf("record the canary: %w", err)
 	}
 	late := time.AfterFunc(canaryPatience, func() { cancel(errCanaryLate) })

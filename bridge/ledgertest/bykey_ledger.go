@@ -80,7 +80,7 @@ func (l *keyedLedger) put(ctx context.Context, tx bridge.Tx, ids ...uuid.UUID) e
 			return err
 		}
 	}
-	return l.ledger.Record(ctx, tx, ids)
+	return l.ledger.Record(ctx, tx, driver.Plain(ids...))
 }
 
 // open has a row before all others, and one after them.

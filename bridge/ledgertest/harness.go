@@ -187,7 +187,7 @@ func (d *database) record(t *testing.T, tx bridge.Tx, ids []uuid.UUID) error {
 			return err
 		}
 	}
-	return d.sender.Record(t.Context(), tx, ids)
+	return d.sender.Record(t.Context(), tx, driver.Plain(ids...))
 }
 
 // commit records ids in a transaction, and commits it.

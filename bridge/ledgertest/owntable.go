@@ -17,7 +17,7 @@ func testOwnRows(t *testing.T, d *database) {
 	with, without := newID(), newID()
 	tx := begin(t, d.sender.DB())
 	check(t, d.Insert(t.Context(), d.in(tx), []uuid.UUID{with}), "insert")
-	if err := d.sender.Record(t.Context(), d.in(tx), []uuid.UUID{with, without}); !errors.Is(err, bridge.ErrNoRow) {
+	if err := d.sender.Record(t.Context(), d.in(tx), driver.Plain(with, without)); !errors.Is(err, bridge.ErrNoRow) {
 		t.Errorf("record an ID without a row: %v, must be %v", err, bridge.ErrNoRow)
 	}
 	check(t, tx.Rollback(), "roll back")

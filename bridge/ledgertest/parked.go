@@ -88,7 +88,7 @@ func idsOf(messages []driver.Parked) []uuid.UUID {
 // park records and parks in tx.
 func (p *parking) park(t *testing.T, tx bridge.Tx, messages []driver.Parked) {
 	t.Helper()
-	check(t, p.sender.Record(t.Context(), tx, idsOf(messages)), "record")
+	check(t, p.sender.Record(t.Context(), tx, driver.Plain(idsOf(messages)...)), "record")
 	check(t, p.sender.Park(t.Context(), tx, messages), "park")
 }
 

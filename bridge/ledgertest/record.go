@@ -131,7 +131,7 @@ func testForget(t *testing.T, d *database) {
 
 func testNoIDs(t *testing.T, d *database) {
 	tx := begin(t, d.sender.DB())
-	check(t, d.sender.Record(t.Context(), d.in(tx), nil), "record nothing")
+	check(t, d.sender.Record(t.Context(), d.in(tx), driver.Plain(nil...)), "record nothing")
 	check(t, tx.Commit(), "commit")
 	d.expectCommitted(t, nil)
 	d.forget(t)

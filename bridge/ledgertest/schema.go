@@ -94,13 +94,13 @@ func testOtherDatabase(t *testing.T, h Harness) {
 	}
 	tx := begin(t, second.sender.DB())
 	message := newParked(1)
-	if err := first.sender.Record(t.Context(), h.in(tx), idsOf(message)); !errors.Is(err, bridge.ErrOtherLedger) {
+	if err := first.sender.Record(t.Context(), h.in(tx), driver.Plain(idsOf(message)...)); !errors.Is(err, bridge.ErrOtherLedger) {
 		t.Fatalf("record: %v, must be %v", err, bridge.ErrOtherLedger)
 	}
 	check(t, tx.Rollback(), "roll back")
 	if h.Insert == nil {
 		tx := begin(t, second.sender.DB())
-		check(t, second.sender.Record(t.Context(), h.in(tx), idsOf(message)), "record")
+		check(t, second.sender.Record(t.Context(), h.in(tx), driver.Plain(idsOf(message)...)), "record")
 		if err := first.sender.Park(t.Context(), h.in(tx), message); !errors.Is(err, bridge.ErrOtherLedger) {
 			t.Errorf("park: %v, must be %v", err, bridge.ErrOtherLedger)
 		}
@@ -130,7 +130,7 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 		}
 	}
 	tx := begin(t, d.sender.DB())
-	refused("record", true, d.sender.Record(ctx, h.in(tx), []uuid.UUID{newID()}))
+	refused("record", true, d.sender.Record(ctx, h.in(tx), driver.Plain(newID())))
 	check(t, tx.Rollback(), "roll back")
 	found, _, err := d.ledger.Committed(ctx, []uuid.UUID{committed})
 	refused("look up", len(found) == 0, err)

@@ -170,11 +170,11 @@ type proofLedger struct {
 	ledger *Ledger
 }
 
-func (p proofLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	if err := p.ledger.Record(ctx, tx, ids); err != nil {
+func (p proofLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
+	if err := p.ledger.Record(ctx, tx, entries); err != nil {
 		return err
 	}
-	return p.OwnLedger.Record(ctx, tx, ids)
+	return p.OwnLedger.Record(ctx, tx, entries)
 }
 
 func (p proofLedger) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {

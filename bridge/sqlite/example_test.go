@@ -13,6 +13,7 @@ import (
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/sqlite"
 )
@@ -53,7 +54,7 @@ func ExampleOpenOwnTable() {
 				log.Fatal(err)
 			}
 		}
-		err = ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{parcel}) // a Sender calls this
+		err = ledger.Record(ctx, bridge.SQL(tx), driver.Plain(parcel)) // a Sender calls this
 		fmt.Printf("stored %t: may be sent %t, has no row %t\n", stored, err == nil, errors.Is(err, bridge.ErrNoRow))
 		if err := tx.Rollback(); err != nil {
 			log.Fatal(err)

@@ -125,7 +125,7 @@ func record(t *testing.T, ledger *sqlite.Ledger, id uuid.UUID) {
 	tx, err := ledger.DB().BeginTx(t.Context(), nil)
 	must(t, err)
 	t.Cleanup(func() { _ = tx.Rollback() })
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(id)))
 }
 
 func expectOutcome(t *testing.T, ledger driver.Ledger, id uuid.UUID, want driver.Outcome) {

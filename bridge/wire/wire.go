@@ -37,6 +37,13 @@ const (
 	// is no UUIDv7 that was made for this message. See 'The sweep' in package driver.
 	HeaderStagedAt = "x-bridge-staged-at"
 
+	// HeaderCarried is on a message whose ledger row carries a copy of it: any value.
+	HeaderCarried = "x-bridge-carried"
+
+	// HeaderPriority holds the message's priority while it is staged. Quorum queues of RabbitMQ 4
+	// act on a priority, so a message could overtake a marker (see Marker).
+	HeaderPriority = "x-bridge-priority"
+
 	// HeaderRestaged is on what a verifier has staged instead of the sender, such as a parked
 	// message: any value. Its row may have a later time than its sender gave it.
 	HeaderRestaged = "x-bridge-restaged"
@@ -93,6 +100,7 @@ type Staged struct {
 	// StagedAt is when the sender was given it; zero if nothing tells.
 	StagedAt time.Time
 	Restaged bool // by a verifier (HeaderRestaged)
+	Carried  bool // its ledger row holds a copy of it (HeaderCarried)
 }
 
 // Encode returns the staged form of m. If there is none, the error wraps
@@ -131,6 +139,9 @@ func (s Staged) Publishing() amqp.Publishing {
 	}
 	if s.Restaged {
 		p.Headers[HeaderRestaged] = true
+	}
+	if s.Carried {
+		p.Headers[HeaderCarried] = true
 	}
 	p.UserId = ""
 	rename(p.Headers, "CC", HeaderCC)
@@ -184,6 +195,7 @@ func parse(d amqp.Delivery) (s Staged, err error) {
 		s.StagedAt = time.UnixMilli(at)
 	}
 	_, s.Restaged = d.Headers[HeaderRestaged]
+	_, s.Carried = d.Headers[HeaderCarried]
 	expiration, err := stringHeader(d.Headers, HeaderExpiration, false)
 	if err != nil {
 		return s, err

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/bridge/wire"
 )
@@ -231,7 +232,7 @@ func stage(ctx context.Context, p place, db *sql.DB, size, n int) error {
 		if err != nil {
 			return err
 		}
-		if err = l.Record(ctx, bridge.SQL(tx), ids); err == nil {
+		if err = l.Record(ctx, bridge.SQL(tx), driver.Plain(ids...)); err == nil {
 			err = publisher.publish(ctx, letters...)
 		}
 		if err != nil {

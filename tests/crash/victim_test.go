@@ -208,10 +208,12 @@ type stoppingLedger struct {
 	victim *victim
 }
 
-func (l *stoppingLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	err := l.Ledger.Record(ctx, tx, ids)
+func (l *stoppingLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
+	err := l.Ledger.Record(ctx, tx, entries)
 	if err == nil {
-		l.victim.stop(recorded, ids...)
+		for _, e := range entries {
+			l.victim.stop(recorded, e.ID)
+		}
 	}
 	return err
 }

@@ -104,14 +104,14 @@ var mutants = []mutant{
 		scenario: "the sender's way to the database is slow",
 		caught:   world.Lost,
 		edits: []edit{
-			{"sender/staged.go", `	if err := s.ledger.Record(ctx, tx, ids); err != nil {
+			{"sender/staged.go", `	if err := s.ledger.Record(ctx, tx, driver.Plain(ids...)); err != nil {
 `, `	if mutant("publish before record") {
 		// later
-	} else if err := s.ledger.Record(ctx, tx, ids); err != nil {
+	} else if err := s.ledger.Record(ctx, tx, driver.Plain(ids...)); err != nil {
 `},
 			{"sender/sender.go", `	return staged.IDs(), nil
 `, `	if mutant("publish before record") {
-		if err := s.ledger.Record(ctx, tx, staged.ids); err != nil {
+		if err := s.ledger.Record(ctx, tx, driver.Plain(staged.ids...)); err != nil {
 			return nil, fmt.Errorf("send: %w", err)
 		}
 	}

@@ -99,7 +99,7 @@ func begin(t *testing.T, db *sql.DB) *sql.Tx {
 func recorded(t *testing.T, ledger driver.Ledger, ids ...uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, ledger.DB())
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(ids...)))
 	return tx
 }
 

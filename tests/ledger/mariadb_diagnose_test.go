@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	seam "github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/inspect/mysqlinspect"
 	"github.com/twoqueue/twoqueue/bridge/ledgertest"
@@ -162,7 +163,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 	t.Run("a transaction that has been open for long", func(t *testing.T) {
 		config, admin := database(t)
 		tx := begin(t, admin)
-		must(t, openMySQL(t, admin).Record(t.Context(), bridge.SQL(tx), []uuid.UUID{newID()}))
+		must(t, openMySQL(t, admin).Record(t.Context(), bridge.SQL(tx), seam.Plain(newID())))
 		config = config.Clone()
 		config.Params = map[string]string{"timestamp": "UNIX_TIMESTAMP(SYSDATE()) + 7200"}
 		ledgertest.Finds(t, inspectorOf(t, openMySQL(t, mariaDBRole(t, config, admin, mariaDBVerifier...))), "oldest open transaction", inspect.Warning, "2h")

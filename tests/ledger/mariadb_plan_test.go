@@ -110,9 +110,9 @@ func (p plans) useLedger(t *testing.T) {
 		_, err := tx.ExecContext(t.Context(), "INSERT INTO orders (id) VALUES (?)", id[:])
 		must(t, err)
 	}
-	must(t, own.Record(t.Context(), bridge.SQL(tx), ids))
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids[:1]))
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids[1:]))
+	must(t, own.Record(t.Context(), bridge.SQL(tx), driver.Plain(ids...)))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(ids[:1]...)))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(ids[1:]...)))
 	must(t, ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: ids[0], Message: []byte("x")}, {ID: ids[1], Message: []byte("x")}}))
 	must(t, tx.Commit())
 	for _, l := range []driver.Ledger{ledger, own} {

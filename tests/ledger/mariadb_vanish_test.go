@@ -43,7 +43,7 @@ func TestAVanishedClientLeavesNoLockInMariaDB(t *testing.T) {
 			t.Parallel()
 			id := newID()
 			tx := begin(t, db)
-			must(t, sender.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+			must(t, sender.Record(t.Context(), bridge.SQL(tx), ledgers.Plain(id)))
 			if what == "unpark" {
 				must(t, sender.Park(t.Context(), bridge.SQL(tx), []ledgers.Parked{{ID: id, Message: []byte("x")}}))
 			}

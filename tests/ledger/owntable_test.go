@@ -220,7 +220,7 @@ func testOwnTableRoles(t *testing.T, senders *sql.DB, sender, verifier driver.Le
 	tx := begin(t, senders)
 	_, err := tx.ExecContext(t.Context(), insert(id))
 	must(t, err)
-	must(t, sender.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+	must(t, sender.Record(t.Context(), bridge.SQL(tx), driver.Plain(id)))
 	outcome, _, err := verifier.Settle(t.Context(), id, time.Second)
 	must(t, err)
 	if outcome != driver.StillOpen {
@@ -245,7 +245,7 @@ func testPostgresOwnTableWithoutRoomForLocks(t *testing.T, server *servers.Postg
 	tx := begin(t, db)
 	_, err = tx.ExecContext(t.Context(), "INSERT INTO orders SELECT unnest($1::text::uuid[])", "{"+strings.Join(texts(ids), ",")+"}")
 	must(t, err)
-	if err := ledger.Record(t.Context(), bridge.SQL(tx), ids); err == nil || !strings.Contains(err.Error(), "max_locks_per_transaction") {
+	if err := ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(ids...)); err == nil || !strings.Contains(err.Error(), "max_locks_per_transaction") {
 		t.Fatalf("record: %v", err)
 	}
 	must(t, tx.Rollback())

@@ -32,7 +32,7 @@ func testTimeOfInsert(t *testing.T, ledger driver.Ledger, pause string) {
 	ids := []uuid.UUID{newID(), newID()}
 	tx := begin(t, ledger.DB())
 	for _, id := range ids {
-		must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(id)))
 		_, err := tx.ExecContext(t.Context(), pause) // on the server: its clock is asked
 		must(t, err)
 	}
@@ -82,14 +82,14 @@ func TestPostgresMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
 		execute(t, db, statement)
 	}
 	tx := begin(t, db)
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{newID()}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(newID())))
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() { failed <- migrate.Ledger(ctx, db, migrate.PostgreSQL) }()
 	awaitLock(t, db)
 	// Others wait behind the migration, and get their turn while tx is still open.
 	other := begin(t, db)
-	must(t, ledger.Record(t.Context(), bridge.SQL(other), []uuid.UUID{newID()}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(other), driver.Plain(newID())))
 	must(t, other.Commit())
 	cancel()
 	if err := servertest.Next(t, "the migration's end", failed); err == nil {

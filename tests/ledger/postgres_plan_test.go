@@ -8,6 +8,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -39,7 +40,7 @@ func TestPostgresRecordsByPlansThatAreKept(t *testing.T) {
 			for i := range ids {
 				ids[i] = uuid.Must(uuid.NewV7())
 			}
-			must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids))
+			must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(ids...)))
 			must(t, tx.Commit())
 		}
 	}

@@ -69,13 +69,13 @@ type recorder struct {
 	after  func()
 }
 
-func (r *recorder) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+func (r *recorder) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
 	if r.before != nil {
 		if err := r.before(); err != nil {
 			return err
 		}
 	}
-	err := r.Recorder.Record(ctx, tx, ids)
+	err := r.Recorder.Record(ctx, tx, entries)
 	if r.after != nil {
 		r.after()
 	}

@@ -47,7 +47,7 @@ func TestTheVictimsRecordIsAnErrorAndItsTransactionRolledBack(t *testing.T) {
 	first, second := newID(), newID()
 	tx := recorded(t, ledger, first)
 	server.Inject(tds.Deadlock)
-	if err := ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{second}); err == nil {
+	if err := ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(second)); err == nil {
 		t.Error("there is no error")
 	}
 	expectOutcome(t, ledger, first, driver.RolledBack)

@@ -73,7 +73,7 @@ func begin(t *testing.T, db *sql.DB, options *sql.TxOptions) *sql.Tx {
 func recorded(t *testing.T, ledger driver.Ledger, ids ...uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, ledger.DB(), nil)
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(ids...)))
 	return tx
 }
 

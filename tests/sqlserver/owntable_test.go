@@ -47,7 +47,7 @@ func placed(t *testing.T, ledger driver.Ledger, id uuid.UUID) *sql.Tx {
 	t.Helper()
 	tx := begin(t, ledger.DB(), nil)
 	insertOrder(t, tx, id)
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(id)))
 	return tx
 }
 
@@ -141,7 +141,7 @@ func TestOwnTableLeastRights(t *testing.T) {
 	}
 	sender, err := sqlserver.OpenOwnTable(t.Context(), ledger.DB(), orders)
 	must(t, err)
-	must(t, sender.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+	must(t, sender.Record(t.Context(), bridge.SQL(tx), driver.Plain(id)))
 	must(t, tx.Commit())
 	expectCommitted(t, ledger, id, true)
 	expectOutcome(t, ledger, id, driver.Committed)
@@ -178,8 +178,8 @@ func TestRecordOfAnOwnTableWorksInEveryTransaction(t *testing.T) {
 		id, other := newID(), newID()
 		insertOrder(t, tx, id)
 		before := settings(t, tx)
-		must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
-		if err := ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id, other}); !errors.Is(err, bridge.ErrNoRow) {
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(id)))
+		if err := ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(id, other)); !errors.Is(err, bridge.ErrNoRow) {
 			t.Errorf("record an ID without a row: %v, must be %v", err, bridge.ErrNoRow)
 		}
 		if after := settings(t, tx); after != before {
@@ -200,7 +200,7 @@ func TestRecordOfAnOwnTableSendsNoAttention(t *testing.T) {
 	insertOrder(t, tx, id)
 	before := server.Attentions()
 	server.Inject(tds.LateEnd)
-	must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(id)))
 	must(t, tx.Commit())
 	if sent := server.Attentions() - before; sent != 0 {
 		t.Errorf("%d attentions were sent", sent)

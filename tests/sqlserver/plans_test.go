@@ -25,7 +25,7 @@ func TestThePlansOutliveTheStatistics(t *testing.T) {
 			ids = append(ids, newID())
 		}
 		tx := recorded(t, ledger, ids[1:]...)
-		must(t, ledger.Record(t.Context(), bridge.SQL(tx), ids[:1]))
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(ids[:1]...)))
 		must(t, tx.Commit())
 		for _, asked := range [][]uuid.UUID{ids[:1], ids[1:]} {
 			found, _, err := ledger.Committed(t.Context(), asked)

@@ -151,7 +151,7 @@ func TestOnASecondaryNothingIsJudged(t *testing.T) {
 		t.Errorf("prove: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
 	tx := begin(t, ledger.DB(), nil)
-	if err := ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{newID()}); !errors.Is(err, bridge.ErrNotPrimary) {
+	if err := ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(newID())); !errors.Is(err, bridge.ErrNotPrimary) {
 		t.Errorf("record: %v, must be %v", err, bridge.ErrNotPrimary)
 	}
 	expectCommitted(t, ledger, committed, true) // hits may be believed

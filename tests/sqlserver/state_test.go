@@ -83,7 +83,7 @@ func TestAnErrorNamesTheMissingRight(t *testing.T) {
 		{"SELECT ON bridge_identity", nil, false},
 		{"SELECT ON bridge_ledger_version", nil, false},
 		{"INSERT ON bridge_ledger", func(t *testing.T, ledger *sqlserver.Ledger) error {
-			return ledger.Record(t.Context(), bridge.SQL(begin(t, ledger.DB(), nil)), []uuid.UUID{newID()})
+			return ledger.Record(t.Context(), bridge.SQL(begin(t, ledger.DB(), nil)), driver.Plain(newID()))
 		}, true},
 		{"SELECT ON bridge_ledger", func(t *testing.T, ledger *sqlserver.Ledger) error {
 			_, _, err := ledger.Settle(t.Context(), newID(), time.Second)

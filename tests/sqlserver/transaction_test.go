@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/uuid"
-
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
@@ -52,12 +50,12 @@ func TestADuplicateIsRefusedInEveryTransaction(t *testing.T) {
 		ledger := open(t, db)
 		first, second := newID(), newID()
 		must(t, recorded(t, ledger, first).Commit())
-		must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{second}))
-		if err := ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{first}); !errors.Is(err, bridge.ErrDuplicateID) {
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(second)))
+		if err := ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(first)); !errors.Is(err, bridge.ErrDuplicateID) {
 			t.Errorf("record: %v, must be %v", err, bridge.ErrDuplicateID)
 		}
 		if xactAbort { // the server has rolled back, and nothing may come after it
-			if err := ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{newID()}); err == nil {
+			if err := ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(newID())); err == nil {
 				t.Error("there is something recorded without a transaction")
 			}
 			if err := tx.Commit(); err == nil {
@@ -90,7 +88,7 @@ func TestRecordAndARefusedClaimWorkInEveryTransaction(t *testing.T) {
 		must(t, first.Commit())
 
 		before := settings(t, tx)
-		must(t, ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{id}))
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(id)))
 		claim(tx, false)
 		if after := settings(t, tx); after != before {
 			t.Errorf("the settings were %s, are %s", before, after)

@@ -34,7 +34,7 @@ func recorded(t *testing.T, s *stage.Stage, m bridge.Message) interface{ Commit(
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tx.Rollback() })
-	if err := s.Ledger.Record(t.Context(), bridge.SQL(tx), []uuid.UUID{m.ID}); err != nil {
+	if err := s.Ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(m.ID)); err != nil {
 		t.Fatal(err)
 	}
 	return tx

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -44,6 +45,16 @@ type Verbs struct {
 	// mebibyte of them. Both return how many rows they have inserted.
 	Record func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error)
 	Park   func(ctx context.Context, tx bridge.Tx, messages []driver.Parked) (changed int64, err error)
+	// Carry inserts rows with messages, about a mebibyte of them, in tx if it has the identity. All
+	// have a stage time of their own record's time, or one that is driver.PublishedGrace later if
+	// they are published. It returns how many rows it has inserted.
+	Carry func(ctx context.Context, tx bridge.Tx, published bool, messages []driver.Carried) (changed int64, err error)
+
+	// Due, Claim and Touch do the same as in driver.Ledger, for at most Most rows. Due returns one
+	// row at least if the identity is right, which has nulls if none is due.
+	Due   func(ctx context.Context, window time.Duration, limit int) ([]DueRow, error)
+	Claim func(ctx context.Context, rows []driver.DueRow) ([]driver.Carried, error)
+	Touch func(ctx context.Context, ids []uuid.UUID) error
 
 	// Instance, Committed and Settle do the same as in driver.Ledger.
 	Instance  func(ctx context.Context, tx bridge.Tx) (driver.Instance, error)
@@ -89,6 +100,10 @@ const (
 	Opening          = "open ledger"
 	Checking         = "check ledger"
 	Recording        = "record"
+	Carrying         = "record carried messages"
+	ListingDue       = "list due rows"
+	Claiming         = "claim due rows"
+	Touching         = "touch carried rows"
 	Parking          = "park"
 	Naming           = "name the server"
 	LookingUp        = "look up"
@@ -105,6 +120,15 @@ const (
 type OrphanRow struct {
 	ID         uuid.NullUUID
 	RecordedAt sql.NullTime `db:"recorded_at"`
+}
+
+// A DueRow is a row of a list of due rows. Now is the database's time.
+type DueRow struct {
+	Now        time.Time
+	ID         uuid.NullUUID
+	RecordedAt sql.NullTime  `db:"recorded_at"`
+	StageAt    sql.NullTime  `db:"stage_at"`
+	Bytes      sql.NullInt64 `db:"bytes"`
 }
 
 // Open returns the ledger in db.
@@ -126,7 +150,7 @@ func (l *Ledger) DB() *sql.DB { return l.db.DB }
 
 // Features are all.
 func (*Ledger) Features() driver.Features {
-	return driver.Features{Parks: true, Sweeps: true}
+	return driver.Features{Parks: true, Carries: true, Sweeps: true}
 }
 
 // ProofLedger is nil: the ledger itself is proven.
@@ -150,15 +174,101 @@ func (l *Ledger) Check(ctx context.Context) error {
 	return l.wrap(Checking, err)
 }
 
-// Record inserts the IDs in tx. After an error tx must roll back; the comment of each
-// database's Ledger says what tx holds then, and whether it has ended.
-func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	if len(ids) == 0 {
-		return nil
+// Record inserts the rows without messages with one statement per Most of them or fewer, and
+// those with messages as Carry does, about a mebibyte at once. If it fails, tx holds some of the
+// rows or none.
+func (l *Ledger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
+	plain, published, unpublished := apart(entries)
+	if len(plain) > 0 {
+		changed, err := l.verbs.Record(ctx, tx, plain)
+		if err = l.expectChanged(changed, len(plain), err); err != nil {
+			return fmt.Errorf("record %d IDs: %w", len(entries), l.verbs.Classify(err, Recording))
+		}
 	}
-	changed, err := l.verbs.Record(ctx, tx, ids)
-	if err = l.expectChanged(changed, len(ids), err); err != nil {
-		return fmt.Errorf("record %d IDs: %w", len(ids), l.verbs.Classify(err, Recording))
+	if err := l.carry(ctx, tx, true, published); err != nil {
+		return err
+	}
+	return l.carry(ctx, tx, false, unpublished)
+}
+
+// apart divides entries by what their rows hold.
+func apart(entries []driver.Entry) (plain []uuid.UUID, published, unpublished []driver.Carried) {
+	for _, e := range entries {
+		switch message := (driver.Carried{ID: e.ID, Message: e.Message}); {
+		case e.Message == nil:
+			plain = append(plain, e.ID)
+		case e.Unpublished:
+			unpublished = append(unpublished, message)
+		default:
+			published = append(published, message)
+		}
+	}
+	return plain, published, unpublished
+}
+
+func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messages []driver.Carried) error {
+	for chunk := range byBytes(messages, min(Chunk, l.verbs.Most)) {
+		changed, err := l.verbs.Carry(ctx, tx, published, chunk)
+		if err = l.expectChanged(changed, len(chunk), err); err != nil {
+			return fmt.Errorf("record %d carried messages: %w", len(messages), l.verbs.Classify(err, Carrying))
+		}
+	}
+	return nil
+}
+
+// byBytes divides messages into chunks of about a mebibyte, or one larger message, and of at most
+// most messages.
+func byBytes(messages []driver.Carried, most int) iter.Seq[[]driver.Carried] {
+	return func(yield func([]driver.Carried) bool) {
+		for len(messages) > 0 {
+			n, bytes := 1, len(messages[0].Message)
+			for n < min(len(messages), most) && bytes+len(messages[n].Message) <= parkBytes {
+				bytes += len(messages[n].Message)
+				n++
+			}
+			if !yield(messages[:n]) {
+				return
+			}
+			messages = messages[n:]
+		}
+	}
+}
+
+// Due reads by the index on the stage time.
+func (l *Ledger) Due(ctx context.Context, window time.Duration, limit int) (due []driver.DueRow, now time.Time, err error) {
+	rows, err := l.verbs.Due(ctx, window, min(limit, l.verbs.Most))
+	if err == nil && len(rows) == 0 {
+		err = OtherLedger(l.identity)
+	}
+	if err != nil {
+		return nil, time.Time{}, l.wrap(ListingDue, err)
+	}
+	for _, row := range rows {
+		if row.ID.Valid {
+			due = append(due, driver.DueRow{ID: row.ID.UUID, RecordedAt: row.RecordedAt.Time.UTC(), StageAt: row.StageAt.Time.UTC(), Bytes: row.Bytes.Int64})
+		}
+	}
+	return due, rows[0].Now.UTC(), nil
+}
+
+// Claim is one statement, or on SQL Server, MySQL and MariaDB a short transaction.
+func (l *Ledger) Claim(ctx context.Context, rows []driver.DueRow) ([]driver.Carried, error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	if len(rows) > l.verbs.Most {
+		return nil, fmt.Errorf("%s: %d rows, at most %d", Claiming, len(rows), l.verbs.Most)
+	}
+	messages, err := l.verbs.Claim(ctx, rows)
+	return messages, l.wrap(Claiming, err)
+}
+
+// Touch changes as many rows at once as one statement takes.
+func (l *Ledger) Touch(ctx context.Context, ids []uuid.UUID) error {
+	for chunk := range slices.Chunk(ids, l.verbs.Most) {
+		if err := l.verbs.Touch(ctx, chunk); err != nil {
+			return l.wrap(Touching, err)
+		}
 	}
 	return nil
 }

@@ -111,8 +111,12 @@ func NewOwnLedger(reads *Ledger, table, column string, proof driver.Ledger, verb
 // Identity is one of the table's own (see bridge.OwnTable).
 func (o OwnLedger) Identity() uuid.UUID { return o.identity }
 
-// Record shows that tx has a row for each of ids, and changes nothing.
-func (o OwnLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
+// Record shows that tx has a row for each of the entries, and changes nothing.
+func (o OwnLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
+	ids, published, unpublished := apart(entries)
+	if len(published)+len(unpublished) > 0 {
+		return Unsupported("carry messages", "an own table")
+	}
 	for chunk := range slices.Chunk(ids, cmp.Or(o.verbs.Most, max(1, len(ids)))) {
 		query, args := o.verbs.Rows(chunk)
 		if err := expectRows(ctx, tx, o.Ledger.identity, len(chunk), query, args...); err != nil {
@@ -152,15 +156,15 @@ func (p provenBeside) ProofLedger() driver.Ledger { return p.beside }
 // A canaryLedger inserts the rows that it records.
 type canaryLedger struct{ OwnLedger }
 
-// Record inserts a row for each of ids, and reads it in the same transaction: a row that is hidden
+// Record inserts a row for each of the entries, and reads it in the same transaction: a row that is hidden
 // from this login would look rolled back.
-func (c canaryLedger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	for _, id := range ids {
-		if _, err := tx.Exec(ctx, strings.ReplaceAll(c.verbs.Canary, "$id", "'"+id.String()+"'")); err != nil {
+func (c canaryLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
+	for _, e := range entries {
+		if _, err := tx.Exec(ctx, strings.ReplaceAll(c.verbs.Canary, "$id", "'"+e.ID.String()+"'")); err != nil {
 			return fmt.Errorf("insert a canary into %s: %w", c.Ledger.verbs.Table, err)
 		}
 	}
-	err := c.OwnLedger.Record(ctx, tx, ids)
+	err := c.OwnLedger.Record(ctx, tx, entries)
 	if errors.Is(err, bridge.ErrNoRow) {
 		return fmt.Errorf("%w: this login does not see the row of %s that it has inserted, as under row-level security: rows that it does not see look rolled back", bridge.ErrProof, c.Ledger.verbs.Table)
 	}
@@ -183,6 +187,21 @@ func (OwnLedger) Unpark(context.Context, uuid.UUID, int, func(context.Context, [
 // CountParked is denied.
 func (OwnLedger) CountParked(context.Context, int) (int, error) {
 	return 0, Unsupported("count parked messages", "an own table")
+}
+
+// Due is denied.
+func (OwnLedger) Due(context.Context, time.Duration, int) ([]driver.DueRow, time.Time, error) {
+	return nil, time.Time{}, Unsupported("list due rows", "an own table")
+}
+
+// Claim is denied.
+func (OwnLedger) Claim(context.Context, []driver.DueRow) ([]driver.Carried, error) {
+	return nil, Unsupported("claim due rows", "an own table")
+}
+
+// Touch is denied.
+func (OwnLedger) Touch(context.Context, []uuid.UUID) error {
+	return Unsupported("touch carried rows", "an own table")
 }
 
 // Recent is denied.

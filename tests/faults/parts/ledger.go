@@ -14,9 +14,11 @@ import (
 // A ledger notes in the diary what is asked of it and what it says, by message ID.
 type ledger struct{ driver.Ledger }
 
-func (l *ledger) Record(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) error {
-	err := l.Ledger.Record(ctx, tx, ids)
-	noteEach(ids, Recorded, err)
+func (l *ledger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
+	err := l.Ledger.Record(ctx, tx, entries)
+	for _, e := range entries {
+		noteEach([]uuid.UUID{e.ID}, Recorded, err)
+	}
 	return err
 }
 

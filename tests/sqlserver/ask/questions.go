@@ -89,7 +89,7 @@ var questions = []question{
 func newID() uuid.UUID { return uuid.Must(uuid.NewV7()) }
 
 func (w *world) record(ctx context.Context, tx *sql.Tx, id uuid.UUID) error {
-	return w.ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{id})
+	return w.ledger.Record(ctx, bridge.SQL(tx), driver.Plain(id))
 }
 
 // whileOpen runs fn while a transaction is open that has recorded an ID.
@@ -100,7 +100,7 @@ func (w *world) whileOpen(ctx context.Context, fn func(id uuid.UUID, commit func
 	}
 	defer func() { _ = tx.Rollback() }()
 	id := newID()
-	if err := w.ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{id}); err != nil {
+	if err := w.ledger.Record(ctx, bridge.SQL(tx), driver.Plain(id)); err != nil {
 		return "", err
 	}
 	return fn(id, tx.Commit)
@@ -108,7 +108,7 @@ func (w *world) whileOpen(ctx context.Context, fn func(id uuid.UUID, commit func
 
 func besideOpen(ctx context.Context, w *world) (string, error) {
 	committed := newID()
-	err := w.in(ctx, func(tx bridge.Tx) error { return w.ledger.Record(ctx, tx, []uuid.UUID{committed}) })
+	err := w.in(ctx, func(tx bridge.Tx) error { return w.ledger.Record(ctx, tx, driver.Plain(committed)) })
 	if err != nil {
 		return "", err
 	}
@@ -186,7 +186,7 @@ func afterAWait(ctx context.Context, w *world) (string, error) {
 	}
 	defer func() { _ = tx.Rollback() }()
 	id := newID()
-	err = w.ledger.Record(ctx, bridge.SQL(tx), []uuid.UUID{id})
+	err = w.ledger.Record(ctx, bridge.SQL(tx), driver.Plain(id))
 	if err == nil {
 		err = w.ledger.Park(ctx, bridge.SQL(tx), []driver.Parked{{ID: id, Message: []byte("m")}})
 	}
