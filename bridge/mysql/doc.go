@@ -181,5 +181,5 @@
 //     one has just seen ('Durability', above). This matters only if the first one has lost its
 //     connection to the broker while it committed, so that the same delivery came to both.
 //   - A copy of a database has the same identity. Before a copy gets a verifier of its own,
-//     change it: UPDATE bridge_identity SET identity = UNHEX(REPLACE(UUID(), "-", ""))
+//     change it: bridgectl identity new, or migrate.NewIdentity.
 package mysql

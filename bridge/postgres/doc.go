@@ -160,7 +160,7 @@
 //     messages are dropped. Check refuses a ledger that an enabled subscription writes to.
 //     Diagnose warns of the extensions bdr and spock. No other such system is recognised.
 //   - A copy of a database has the same identity. Before a copy gets a verifier of its own,
-//     change it: UPDATE bridge_identity SET identity = gen_random_uuid().
+//     change it: bridgectl identity new, or migrate.NewIdentity.
 //   - The bridge's tables are logged. A crash empties an UNLOGGED table: committed transactions
 //     would look rolled back. Check and OpenInbox refuse such tables.
 //   - synchronous_commit stays on for receivers too. If it is off, a crash of the server can undo

@@ -52,8 +52,7 @@
 //   - If a transaction first reads and then sends, begin it with _txlock=immediate. Otherwise
 //     SQLite does not let it write if another one has committed in between.
 //   - A copy of the file has the same identity. Before a copy gets a verifier of its own,
-//     change it: UPDATE bridge_identity SET identity = '…', the text of a new UUID in lower
-//     case.
+//     change it: bridgectl identity new, or migrate.NewIdentity.
 //   - All processes must be on one machine: WAL does not work over a network file
 //     system.
 //

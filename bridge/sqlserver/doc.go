@@ -181,7 +181,7 @@
 //   - The connection string has no ApplicationIntent=ReadOnly. Open and Check refuse a database
 //     that does not take writes.
 //   - A copy of a database has the same identity. Before a copy gets a verifier of its own,
-//     change it: UPDATE bridge_identity SET [identity] = NEWID().
+//     change it: bridgectl identity new, or migrate.NewIdentity.
 //   - Senders and verifiers find the tables by the default schema of their users, and if it has
 //     no such table, in dbo. They must find the same tables.
 //   - The compatibility level is 120 to 170. Open and Check refuse an older one.

@@ -3,6 +3,8 @@ package database
 import (
 	"context"
 
+	"github.com/google/uuid"
+
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 )
 
@@ -20,4 +22,9 @@ func (d *Database) Dialect() migrate.Dialect { return d.kind.dialect }
 // this release makes.
 func (d *Database) Version(ctx context.Context, part migrate.Part) (there, wanted int64, err error) {
 	return migrate.Version(ctx, d.DB.DB, d.kind.dialect, part)
+}
+
+// NewIdentity does what migrate.NewIdentity does.
+func (d *Database) NewIdentity(ctx context.Context) (identity uuid.UUID, deleted int64, err error) {
+	return migrate.NewIdentity(ctx, d.DB.DB, d.kind.dialect)
 }

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/cmd/internal/database"
+)
+
+func newIdentityCommand(a *app) *cobra.Command {
+	return newGroup("identity", "Give a copy of a database an identity of its own",
+		`A ledger's identity is a UUID that is made with its tables. Every message carries the
+identity of its ledger, and is judged by that ledger only.`,
+		newIdentityNew(a))
+}
+
+func newIdentityNew(a *app) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "new",
+		Short: "Give the ledger in this database, a copy, a new identity",
+		Long: `A clone and a restored dump have the identity of the original, and its carried and parked
+messages. This command sets a new identity and deletes these messages in one transaction, since
+the original sends them. Run it on the copy, before any sender or verifier connects to it. On
+the original it would lose these messages.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !yes {
+				return misused("this deletes the messages that wait in this database, for good: say --yes if it is a copy")
+			}
+			url, err := a.databaseURL()
+			if err != nil {
+				return err
+			}
+			db, err := database.Open(cmd.Context(), url)
+			if err != nil {
+				return about("BRIDGE_DATABASE_URL", err)
+			}
+			defer db.Close()
+			var out newIdentity
+			if out.Identity, out.Deleted, err = db.NewIdentity(cmd.Context()); err != nil {
+				return about("BRIDGE_DATABASE_URL", err)
+			}
+			return a.print(out)
+		},
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do it, without being asked again")
+	return cmd
+}
+
+// newIdentity is the answer of identity new.
+type newIdentity struct {
+	Identity uuid.UUID `json:"identity"`
+	Deleted  int64     `json:"deleted"` // carried and parked messages
+}
+
+func (n newIdentity) write(p *page) {
+	p.line("The identity is %s. %s deleted.", n.Identity, count(int(n.Deleted), "message"))
+}
