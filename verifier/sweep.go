@@ -73,7 +73,7 @@ func (s *session) heldElsewhere(l *lane) bool {
 // sweptMaybe tells whether the row of a message that was found absent may have been
 // swept, so that its absence says nothing. It must be asked after the Settle.
 func (s *session) sweptMaybe(ctx context.Context, m *message) (bool, error) {
-	if !s.ledger.Features().Sweeps {
+	if !s.ledger.Features().Sweeps || m.staged.Carried { // no sweep removes a row that carries its message
 		return false, nil
 	}
 	stagedAt := m.staged.StagedAt

@@ -118,6 +118,10 @@
 // x-bridge-attempts (how often it could not be forwarded), x-bridge-nacks (how often its
 // exchange has nacked it) and x-bridge-nacked-at (when that was the last time, in ms since 1970).
 //
+// Both queues may hold markers, which verifiers send each other. A marker has an empty body and the
+// headers x-bridge-marker ("1"), x-bridge-ledger, and x-bridge-marker-look (a 64-bit integer: the
+// database's time of the verifier's look at the ledger, in us since 1970). It is never forwarded.
+//
 // A dead letter is a staged message with five more headers. All are strings except
 // x-bridge-dead-attempts, a 64-bit integer. (A message that the broker itself moved there, at
 // the delivery limit, has x-death instead.)
