@@ -14,6 +14,10 @@ import (
 // mysqlPatience is how many seconds one migrator waits for another.
 const mysqlPatience = 60
 
+// mysqlTableWait is how many seconds a statement on tables waits for open transactions. All others
+// wait behind it meanwhile, by default up to a day (MariaDB) or a year (MySQL).
+const mysqlTableWait = 3
+
 // mysqlLock lets one migrator at a time into a database. In MySQL every statement
 // on tables commits by itself, so that a crash can come between any two: each must
 // be one that can be run again, and no two migrators may run them side by side.
@@ -27,7 +31,7 @@ var _ lock.SessionLocker = mysqlLock{}
 // MySQL 9 has neither SHA1 nor MD5; SHA2 is in every release.
 const lockName = `CONCAT('bridge_migrate_', LEFT(SHA2(DATABASE(), 256), 40))`
 
-// SessionLock takes the lock.
+// SessionLock takes the lock, and bounds the waits of the statements that follow.
 func (l mysqlLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	var locked sql.NullBool
 	query := fmt.Sprintf(`SELECT GET_LOCK(%s, %d)`, lockName, mysqlPatience)
@@ -36,6 +40,10 @@ func (l mysqlLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	}
 	if !locked.Bool {
 		return errors.New("lock: another migrator does not end, or the address names no database")
+	}
+	bound := fmt.Sprintf(`SET @bridge_usual_wait = @@SESSION.lock_wait_timeout, SESSION lock_wait_timeout = %d`, mysqlTableWait)
+	if _, err := conn.ExecContext(ctx, bound); err != nil {
+		return fmt.Errorf("bound the waits: %w", err)
 	}
 	return nil
 }
@@ -72,8 +80,12 @@ SELECT 0, true FROM DUAL WHERE NOT EXISTS (SELECT * FROM %[1]s)`, l.versions))
 	return err
 }
 
-// SessionUnlock gives the lock back, as the end of the session would.
+// SessionUnlock gives the lock back, as the end of the session would, and the session its usual
+// waits.
 func (mysqlLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
-	_, err := conn.ExecContext(ctx, `DO RELEASE_LOCK(`+lockName+`)`)
+	_, err := conn.ExecContext(ctx, `SET SESSION lock_wait_timeout = @bridge_usual_wait`)
+	if err == nil {
+		_, err = conn.ExecContext(ctx, `DO RELEASE_LOCK(`+lockName+`)`)
+	}
 	return err
 }

@@ -32,8 +32,11 @@ func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 	// A strings.Builder takes everything, so that nothing below fails.
 	script := &script{dialect: dialect, versions: part.versions()}
 	fmt.Fprintf(script, "-- The %s of twoqueue for %s: from version %d to %d. It may run more than once.\n", part, dialect, from, wanted)
-	if dialect == SQLServer {
+	switch dialect {
+	case SQLServer:
 		script.WriteString("-- Run it by sqlcmd -b -x: without -b, sqlcmd goes on after an error.\n")
+	case MySQL:
+		fmt.Fprintf(script, "-- Others wait behind a statement that waits for open transactions. It fails after %d s: run the script again.\nSET SESSION lock_wait_timeout = %[1]d;\n", mysqlTableWait)
 	}
 	if from == 0 {
 		script.WriteString("\n-- The version of the tables.\n")

@@ -19,12 +19,13 @@ import (
 // A Ledger is the ledger in one MySQL or MariaDB database. It implements
 // driver.Ledger.
 //
-// Record inserts the IDs with one statement, whatever their number. If it fails, tx has none of
-// them. After a deadlock, in Record or in Park, tx has ended, and any further statement in it
-// would commit by itself.
+// Record inserts IDs without messages with one statement, whatever their number. If it fails, tx
+// has none of them. After a deadlock, in Record or in Park, tx has ended, and any further statement
+// in it would commit by itself.
 //
-// A parked message must be somewhat smaller than the server's max_allowed_packet, by default 16
-// MiB on MariaDB and 64 MiB on MySQL.
+// max_allowed_packet of the server, by default 16 MiB on MariaDB and 64 MiB on MySQL, bounds a
+// message. A parked one must be somewhat smaller, and a carried one, which travels in base64,
+// somewhat smaller than three quarters of it.
 type Ledger struct {
 	tables.Ledger
 	fence
@@ -60,6 +61,10 @@ func (l *Ledger) verbs() tables.Verbs {
 		Identity:    l.readIdentity,
 		Check:       func(ctx context.Context) error { return errors.Join(l.checkVariables(ctx), l.checkReplica(ctx)) },
 		Record:      l.record,
+		Carry:       l.carry,
+		Due:         l.due,
+		Claim:       l.claim,
+		Touch:       l.touch,
 		Park:        l.park,
 		Instance:    l.nameInstance,
 		Committed:   l.committed,

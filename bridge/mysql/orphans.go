@@ -20,7 +20,7 @@ const (
 	// One row at least if the identity is right, with nulls if there are none.
 	orphans = `SELECT o.id, CAST(o.recorded_at AS CHAR) AS recorded_at FROM bridge_identity i LEFT JOIN (
 	SELECT l.id, l.recorded_at FROM bridge_ledger l LEFT JOIN ` + parkedByKey + ` ON p.id = l.id
-	WHERE l.recorded_at < UTC_TIMESTAMP(6) - INTERVAL %[5]s MICROSECOND AND p.id IS NULL
+	WHERE l.recorded_at < UTC_TIMESTAMP(6) - INTERVAL %[5]s MICROSECOND AND l.stage_at IS NULL AND p.id IS NULL
 	ORDER BY l.recorded_at, l.id LIMIT %[6]d
 ) o ON 1 = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') ORDER BY o.recorded_at, o.id`
 
@@ -29,7 +29,7 @@ const (
 
 	// The rows are locked first, as there is no DELETE that skips what is locked.
 	lockOld = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id
-WHERE l.recorded_at < '%[5]s' FOR UPDATE SKIP LOCKED`
+WHERE l.recorded_at < '%[5]s' AND l.stage_at IS NULL FOR UPDATE SKIP LOCKED`
 
 	sweptBefore = `SELECT CAST(w.swept_before AS CHAR) AS swept_before, ` + readOnly + `
 FROM bridge_identity i JOIN bridge_watermark w ON w.one = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
@@ -107,5 +107,5 @@ func (l *Ledger) sweep(ctx context.Context, ids []uuid.UUID, before time.Time) (
 
 // timed fills in a statement with a time or an age, and a limit.
 func (l *Ledger) timed(format string, ids []uuid.UUID, when string, limit int) string {
-	return fmt.Sprintf(format, array(ids), digits(l.Identity()), l.column.byIndex(), l.column.name, when, limit)
+	return l.statement(format, array(ids), when, limit)
 }

@@ -77,9 +77,10 @@ var ledgerColumn = column{table: "bridge_ledger", name: "id", index: "PRIMARY"}
 // byIndex is the table in a FROM.
 func (c column) byIndex() string { return c.table + " l FORCE INDEX (" + c.index + ")" }
 
-// statement fills in one of the statements above. ids is of digits and JSON's marks.
-func (l *Ledger) statement(format, ids string) string {
-	return fmt.Sprintf(format, ids, digits(l.Identity()), l.column.byIndex(), l.column.name)
+// statement fills in a statement. ids is of digits and JSON's marks; more begins with the fifth
+// value.
+func (l *Ledger) statement(format, ids string, more ...any) string {
+	return fmt.Sprintf(format, append([]any{ids, digits(l.Identity()), l.column.byIndex(), l.column.name}, more...)...)
 }
 
 func digits(id uuid.UUID) string { return hex.EncodeToString(id[:]) }
@@ -91,7 +92,12 @@ func array(ids []uuid.UUID) string {
 	for i, id := range ids {
 		all[i] = digits(id)
 	}
-	text, err := json.Marshal(all)
+	return inJSON(all)
+}
+
+// inJSON returns texts as JSON.
+func inJSON(texts any) string {
+	text, err := json.Marshal(texts)
 	if err != nil {
 		panic(err) // texts can always be marshalled
 	}

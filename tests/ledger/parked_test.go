@@ -98,3 +98,31 @@ func TestPostgresMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
 	must(t, tx.Commit())
 	must(t, migrate.Ledger(t.Context(), db, migrate.PostgreSQL))
 }
+
+// On MariaDB a statement on a table would wait for a day, with everybody else behind it.
+func testMariaDBMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
+	config, db := mariaDB(t)
+	ledger := openMySQL(t, db)
+	execute(t, db, "ALTER TABLE bridge_ledger DROP INDEX bridge_ledger_stage_at, DROP COLUMN message, DROP COLUMN stage_at, DROP COLUMN claimed_by")
+	execute(t, db, "DELETE FROM bridge_ledger_version WHERE version_id > 2")
+	tx := begin(t, db)
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(newID())))
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() { failed <- migrate.Ledger(ctx, db, migrate.MySQL) }()
+	servertest.Eventually(t, "the migration waits", func() bool {
+		var waits int
+		must(t, db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = ? AND state = 'Waiting for table metadata lock'", config.DBName).Scan(&waits))
+		return waits > 0
+	}, func() string { return "" })
+	// Others wait behind the migration, and get their turn while tx is still open.
+	other := begin(t, db)
+	must(t, ledger.Record(t.Context(), bridge.SQL(other), driver.Plain(newID())))
+	must(t, other.Commit())
+	cancel()
+	if err := servertest.Next(t, "the migration's end", failed); err == nil {
+		t.Error("the migration has changed a table in use")
+	}
+	must(t, tx.Commit())
+	must(t, migrate.Ledger(t.Context(), db, migrate.MySQL))
+}
