@@ -96,7 +96,8 @@ func (s *script) version(version int64, text string) {
 }
 
 const (
-	tsqlBegin = "SET XACT_ABORT ON;\nBEGIN TRANSACTION;\n"
+	// sqlcmd turns QUOTED_IDENTIFIER off, and a filtered index needs it.
+	tsqlBegin = "SET QUOTED_IDENTIFIER ON;\nSET XACT_ABORT ON;\nBEGIN TRANSACTION;\n"
 	tsqlEnd   = "COMMIT;\nGO\n"
 )
 

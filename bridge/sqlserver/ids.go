@@ -22,20 +22,24 @@ type statement map[int]string
 // forIDs makes a statement of a text in which $asked stands for a table of the
 // IDs in @p1. There is room in @p1 for one of the sizes; the first @p2 bytes count.
 // more are other words to replace, each with what it stands for.
-func forIDs(text string, more ...string) statement {
+func forIDs(text string, more ...string) statement { return forEach("", text, more...) }
+
+// forEach is forIDs with further columns of that table.
+func forEach(columns, text string, more ...string) statement {
 	s := make(statement, len(sizes))
 	for _, size := range sizes {
-		s[size] = strings.NewReplacer(append([]string{"$asked", asked(size)}, more...)...).Replace(text)
+		s[size] = strings.NewReplacer(append([]string{"$asked", asked(size, columns)}, more...)...).Replace(text)
 	}
 	return s
 }
 
-func asked(size int) string {
+// asked is the table. pos is the place of an ID in @p1, counted from 1.
+func asked(size int, columns string) string {
 	places := make([]string, size)
 	for i := range places {
 		places[i] = fmt.Sprintf("(%d)", 16*i+1)
 	}
-	return `(SELECT CAST(SUBSTRING(@p1, pos, 16) AS uniqueidentifier) AS id FROM (VALUES ` +
+	return `(SELECT CAST(SUBSTRING(@p1, pos, 16) AS uniqueidentifier) AS id` + columns + ` FROM (VALUES ` +
 		strings.Join(places, ", ") + `) AS place (pos) WHERE pos <= @p2) AS asked`
 }
 

@@ -28,7 +28,7 @@ SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126)
 FROM bridge_identity i LEFT JOIN (
 	SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l$reading
 	LEFT OUTER LOOP JOIN bridge_parked p WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON p.id = l.id
-	WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND p.id IS NULL
+	WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND l.stage_at IS NULL AND p.id IS NULL
 	ORDER BY l.recorded_at, l.id
 ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`
 
@@ -51,7 +51,7 @@ var (
 
 var sweep = passingOver(`DELETE l OUTPUT deleted.id
 FROM $asked INNER LOOP JOIN bridge_ledger l WITH (` + readingPast + `) ON l.id = asked.id
-WHERE l.recorded_at < CAST(@p3 AS datetime2(3))`)
+WHERE l.recorded_at < CAST(@p3 AS datetime2(3)) AND l.stage_at IS NULL`)
 
 // timeText is a datetime2(3) as a parameter. What the server writes, mssql.ParseTime reads.
 const timeText = "2006-01-02T15:04:05.000"

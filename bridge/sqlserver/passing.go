@@ -17,10 +17,12 @@ import (
 type passing struct{ all, alone statement }
 
 func passingOver(text string) passing {
-	within := func(milliseconds int) statement {
-		return forIDs(fmt.Sprintf("SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\nSET LOCK_TIMEOUT %d;\n", milliseconds) + text)
-	}
-	return passing{within(1000), within(0)}
+	return passing{within(1000, "", text), within(0, "", text)}
+}
+
+// within is a statement, as forEach makes it, whose wait for a lock is bounded.
+func within(milliseconds int, columns, text string) statement {
+	return forEach(columns, fmt.Sprintf("SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\nSET LOCK_TIMEOUT %d;\n", milliseconds)+text)
 }
 
 // run returns the IDs of rows that it has changed, and the IDs of rows that certainly are locked.

@@ -36,7 +36,7 @@ func TestDiagnose(t *testing.T) {
 		"an old level":               {statements: []string{"ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL = 110"}, check: "compatibility level", level: inspect.Error, says: "110"},
 		"a key of strings":           {statements: []string{"DROP TABLE bridge_ledger", "CREATE TABLE bridge_ledger (id nvarchar(36) NOT NULL PRIMARY KEY)"}, check: "ledger", level: inspect.Error, says: "uniqueidentifier"},
 		"escalation":                 {statements: []string{"ALTER TABLE bridge_ledger SET (LOCK_ESCALATION = TABLE)"}, check: "lock escalation", level: inspect.Warning, says: "TABLE"},
-		"page locks":                 {statements: []string{"ALTER INDEX ALL ON bridge_ledger SET (ALLOW_PAGE_LOCKS = ON)"}, check: "page locks", level: inspect.Warning, says: "1 indexes"},
+		"page locks":                 {statements: []string{"ALTER INDEX ALL ON bridge_ledger SET (ALLOW_PAGE_LOCKS = ON)"}, check: "page locks", level: inspect.Warning, says: "2 indexes"},
 		"a secondary":                {failOver: true, check: "primary", level: inspect.Error, says: "READ_ONLY"},
 		"hints ignored":              {options: tds.Options{Babelfish: true}, check: "lock hints", level: inspect.Warning, says: "Babelfish"},
 		"unknown durability":         {options: tds.Options{Babelfish: true}, check: "durability", level: inspect.Unknown, says: "synchronous_commit"},

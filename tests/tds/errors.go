@@ -24,6 +24,7 @@ var (
 	errDeadlock     = &sqlError{1205, 13, "Transaction was deadlocked on lock resources with another process and has been chosen as the deadlock victim. Rerun the transaction."}
 	errLockTimeout  = &sqlError{lockTimeout, 16, "Lock request time out period exceeded."}
 	errNoSchema     = &sqlError{2760, 16, "The specified schema name does not exist or you do not have permission to use it."}
+	errSetOptions   = &sqlError{1934, 16, "The statement failed because the following SET options have incorrect settings: 'QUOTED_IDENTIFIER'."}
 	errReadOnly     = &sqlError{3906, 16, "Failed to update database because the database is read-only."}
 	errResume       = &sqlError{3971, 16, "The server failed to resume the transaction."}
 	errDescriptor   = &sqlError{3989, 16, "New request is not allowed to start because it should come with valid transaction descriptor."}

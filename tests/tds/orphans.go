@@ -2,7 +2,6 @@ package tds
 
 import (
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,17 +16,17 @@ var orphanStatements = []statement{
 				return r, true
 			})
 		}),
-	form(`DELETE l OUTPUT deleted.id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id WHERE l.recorded_at < CAST(@p3 AS datetime2(3))`,
+	form(`DELETE l OUTPUT deleted.id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id WHERE l.recorded_at < CAST(@p3 AS datetime2(3)) AND l.stage_at IS NULL`,
 		func(x *execution, words []string) (uint64, error) {
 			before, err := x.time("@p3")
 			if err != nil {
 				return 0, err
 			}
 			return x.changeFree("DELETE", words[1], words[2], func(r row) (row, bool) {
-				return nil, r["recorded_at"].(time.Time).Before(before)
+				return nil, r["recorded_at"].(time.Time).Before(before) && r["stage_at"] == nil
 			})
 		}),
-	form(`SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l«(?: WITH \(([A-Z, ]+)\))?» LEFT OUTER LOOP JOIN bridge_parked p«(?: WITH \(([A-Z, ]+)\))?» ON p.id = l.id WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND p.id IS NULL ORDER BY l.recorded_at, l.id ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`, orphans),
+	form(`SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l«(?: WITH \(([A-Z, ]+)\))?» LEFT OUTER LOOP JOIN bridge_parked p«(?: WITH \(([A-Z, ]+)\))?» ON p.id = l.id WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND l.stage_at IS NULL AND p.id IS NULL ORDER BY l.recorded_at, l.id ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`, orphans),
 
 	form(`INSERT INTO bridge_watermark (one) VALUES (1)`, func(x *execution, _ []string) (uint64, error) {
 		t, err := x.writable("INSERT", "bridge_watermark")
@@ -72,8 +71,8 @@ var orphanStatements = []statement{
 }
 
 // changeFree changes the rows of the library's IDs that nobody else has locked, and
-// puts their IDs out. change tells whether it is to be changed.
-func (x *execution) changeFree(right, places, hints string, change func(row) (row, bool)) (uint64, error) {
+// puts out their IDs and further columns. change tells whether it is to be changed.
+func (x *execution) changeFree(right, places, hints string, change func(row) (row, bool), further ...column) (uint64, error) {
 	ids, err := x.asked(places)
 	if err != nil {
 		return 0, err
@@ -89,7 +88,7 @@ func (x *execution) changeFree(right, places, hints string, change func(row) (ro
 	if err := x.seek(ledger, hints, how); err != nil {
 		return 0, err
 	}
-	x.out.describe(column{"id", kindGUID})
+	x.out.describe(append([]column{{"id", kindGUID}}, further...)...)
 	var changed uint64
 	for _, id := range ids {
 		key := ledger.keyOf(row{"id": id})
@@ -119,7 +118,11 @@ func (x *execution) changeFree(right, places, hints string, change func(row) (ro
 			return 0, errRefused
 		}
 		x.put(ledger, key, after)
-		x.out.row(id[:])
+		values := []any{id[:]}
+		for _, c := range further {
+			values = append(values, bytesOrNil(after[c.name]))
+		}
+		x.out.row(values...)
 		changed++
 	}
 	return changed, nil
@@ -178,7 +181,7 @@ func orphans(x *execution, words []string) (uint64, error) {
 	}
 	var found []row
 	for _, r := range rows {
-		if !r["recorded_at"].(time.Time).Before(before) {
+		if !r["recorded_at"].(time.Time).Before(before) || r["stage_at"] != nil {
 			continue
 		}
 		kept, err := x.read(parked, parked.keyOf(r), beside)
@@ -189,12 +192,7 @@ func orphans(x *execution, words []string) (uint64, error) {
 			found = append(found, r)
 		}
 	}
-	slices.SortFunc(found, func(a, b row) int {
-		if c := a["recorded_at"].(time.Time).Compare(b["recorded_at"].(time.Time)); c != 0 {
-			return c
-		}
-		return compare(a["id"].(guid), b["id"].(guid))
-	})
+	sortByTime(found, "recorded_at")
 	found = found[:min(len(found), x.top("@p2"))]
 	x.out.describe(column{"id", kindBinary}, column{"recorded_at", kindText})
 	switch {

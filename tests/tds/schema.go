@@ -42,7 +42,12 @@ func (x *execution) writable(right, name string) (*table, error) {
 	if x.onSecondary() {
 		return nil, errReadOnly
 	}
-	return x.table(right, name)
+	t, err := x.table(right, name)
+	filtered := func(i *index) bool { return i.filtered }
+	if err == nil && x.notQuoted && right != "ALTER" && slices.ContainsFunc(t.indexes, filtered) {
+		return nil, errSetOptions
+	}
+	return t, err
 }
 
 // plain returns the rows that a SELECT without hints reads.
@@ -84,7 +89,7 @@ var schemaStatements = []statement{
 	form(`CREATE VIEW $name AS SELECT NEWID() AS id`, func(x *execution, words []string) (uint64, error) {
 		return 0, x.create(&table{name: unquoted(words[1]), kind: "VIEW", columns: map[string]string{"id": uniqueIdentifier}})
 	}),
-	form(`CREATE «(UNIQUE )?»INDEX «(\w+)» ON $name («([\w, ]+)»)«(?: INCLUDE \(\w+\))?»«( WHERE .+)?»«( WITH \(ALLOW_PAGE_LOCKS = OFF\))?»`, createIndex),
+	form(`CREATE «(UNIQUE )?»INDEX «(\w+)» ON $name («([\w, ]+)»)«(?: INCLUDE \(\w+\))?»«( WHERE .+?)?»«( WITH \(ALLOW_PAGE_LOCKS = OFF(?:, STATISTICS_NORECOMPUTE = ON)?\))?»`, createIndex),
 	form(`CREATE CLUSTERED COLUMNSTORE INDEX «(\w+)» ON $name`, func(x *execution, words []string) (uint64, error) {
 		t, err := x.changing(unquoted(words[2]))
 		if err != nil {
@@ -108,6 +113,7 @@ var schemaStatements = []statement{
 		x.tx.undo = append(x.tx.undo, func() { x.db.tables[t.name] = t })
 		return 0, nil
 	}),
+	form(`ALTER TABLE $name ADD «(.+ NULL)»`, addColumns),
 	form(`ALTER TABLE «(\w+)» SET (LOCK_ESCALATION = «(DISABLE|TABLE|AUTO)»)`, func(x *execution, words []string) (uint64, error) {
 		t, err := x.changing(words[1])
 		if err != nil {
@@ -230,6 +236,14 @@ func createIndex(x *execution, words []string) (uint64, error) {
 		return 0, err
 	}
 	i := &index{name: words[2], columns: unquotedAll(list(words[4])), unique: words[1] != "", filtered: words[5] != "", pageLocks: words[6] == ""}
+	for _, c := range i.columns {
+		if t.columns[c] == "" || slices.Contains(x.added, c) {
+			return 0, &sqlError{1911, 16, "Column name '" + c + "' does not exist in the target table or view."}
+		}
+	}
+	if i.filtered && x.notQuoted {
+		return 0, errSetOptions
+	}
 	key := t.key
 	if i.unique && !i.filtered && !slices.Equal(key, i.columns) {
 		if key != nil || len(t.rows) > 0 {

@@ -14,6 +14,7 @@ type settings struct {
 	lockTimeout int64 // in ms; -1: for ever
 	xactAbort   bool
 	noCount     bool
+	notQuoted   bool // QUOTED_IDENTIFIER is OFF
 }
 
 var standard = settings{isolation: "READ COMMITTED", lockTimeout: -1}

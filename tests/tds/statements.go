@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // An execution is a batch of statements that runs.
@@ -19,6 +20,9 @@ type execution struct {
 	done       byte // the token that ends a statement
 	parameters map[string]any
 	plan       plan // nil if there are no parameters
+
+	now, since time.Time // the variables
+	added      []string  // columns that the batch has added
 
 	// Of the statement at hand: its text, its transaction, the session's or its own, and
 	// the rows that others have committed since it began, as they were before.
@@ -59,7 +63,7 @@ func form(text string, run func(x *execution, words []string) (uint64, error)) s
 var statements []statement
 
 func init() {
-	statements = slices.Concat(sessionStatements, ledgerStatements, identityStatements, parkedStatements, orphanStatements, inboxStatements, entityStatements, plainStatements, catalogueStatements, watchStatements, diagnoseStatements, schemaStatements)
+	statements = slices.Concat(sessionStatements, ledgerStatements, identityStatements, parkedStatements, carriedStatements, orphanStatements, inboxStatements, entityStatements, plainStatements, catalogueStatements, watchStatements, diagnoseStatements, schemaStatements)
 }
 
 // batch runs the statements of a text up to the first that fails.
@@ -84,6 +88,15 @@ func (x *execution) batch(text string) error {
 				continue
 			}
 			text = strings.TrimSpace(c[2])
+		}
+		if inner := executed.FindStringSubmatch(text); inner != nil {
+			added := x.added
+			x.added = nil
+			if err := x.batch(strings.ReplaceAll(inner[1], "''", "'")); err != nil {
+				return err
+			}
+			x.added = added
+			continue
 		}
 		if text, x.parameters, err = cut(text, sent); err != nil {
 			return err
@@ -243,6 +256,16 @@ var sessionStatements = []statement{
 		x.xactAbort = strings.EqualFold(words[1], "ON")
 		return 0, nil
 	}),
+	form(`SET QUOTED_IDENTIFIER «(ON|OFF)»`, func(x *execution, words []string) (uint64, error) {
+		x.notQuoted = strings.EqualFold(words[1], "OFF")
+		return 0, nil
+	}),
+	form(`SELECT CONCAT(SESSIONPROPERTY('ANSI_NULLS'), SESSIONPROPERTY('ANSI_PADDING'), SESSIONPROPERTY('ANSI_WARNINGS'), SESSIONPROPERTY('ARITHABORT'), SESSIONPROPERTY('CONCAT_NULL_YIELDS_NULL'), SESSIONPROPERTY('QUOTED_IDENTIFIER'), SESSIONPROPERTY('NUMERIC_ROUNDABORT'))`,
+		func(x *execution, _ []string) (uint64, error) {
+			x.out.describe(column{"", kindText})
+			x.out.row(fmt.Sprint("11111", count(!x.notQuoted), 0))
+			return 1, nil
+		}),
 	form(`SET NOCOUNT «(ON|OFF)»`, func(x *execution, words []string) (uint64, error) {
 		x.noCount = strings.EqualFold(words[1], "ON")
 		return 0, nil

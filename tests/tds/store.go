@@ -205,10 +205,17 @@ func (x *execution) seek(t *table, hints string, how reading) error {
 }
 
 // scan returns all rows.
-func (x *execution) scan(t *table, how reading) ([]row, error) { return x.scanPrefix(t, "", how) }
+func (x *execution) scan(t *table, how reading) ([]row, error) {
+	return x.scanThose(t, func(string) bool { return true }, how)
+}
 
 // scanPrefix returns the rows whose keys begin with a prefix, and waits for no others.
 func (x *execution) scanPrefix(t *table, prefix string, how reading) ([]row, error) {
+	return x.scanThose(t, func(key string) bool { return strings.HasPrefix(key, prefix) }, how)
+}
+
+// scanThose returns the rows of the keys that are wanted, and waits for no others.
+func (x *execution) scanThose(t *table, wanted func(key string) bool, how reading) ([]row, error) {
 	keys := make(map[string]bool)
 	for key := range t.rows {
 		keys[key] = true
@@ -225,7 +232,7 @@ func (x *execution) scanPrefix(t *table, prefix string, how reading) ([]row, err
 	}
 	var rows []row
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if !strings.HasPrefix(key, prefix) {
+		if !wanted(key) {
 			continue
 		}
 		r, err := x.read(t, key, how)
@@ -330,12 +337,12 @@ func (x *execution) wait(l *lock) error {
 
 // insert puts a row in, unless its key is taken.
 func (x *execution) insert(t *table, r row) error {
-	special := func(i *index) bool { return i.filtered || i.disabled }
+	special := func(i *index) bool { return i.unique && i.filtered || i.disabled }
 	if t.kind != "USER_TABLE" || t.inMemory || slices.ContainsFunc(t.indexes, special) {
 		return unknown("insert", "into "+t.name)
 	}
 	t.last++
-	if t.columns["recorded_at"] != "" {
+	if t.columns["recorded_at"] != "" && r["recorded_at"] == nil {
 		r["recorded_at"] = now()
 	}
 	key := t.keyOf(r)

@@ -2,6 +2,7 @@ package tds
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -52,6 +53,13 @@ func compare(a, b guid) int {
 
 func sortByID(rows []row) {
 	slices.SortFunc(rows, func(a, b row) int { return compare(a["id"].(guid), b["id"].(guid)) })
+}
+
+// sortByTime sorts rows by a time, and then by ID.
+func sortByTime(rows []row, column string) {
+	slices.SortFunc(rows, func(a, b row) int {
+		return cmp.Or(a[column].(time.Time).Compare(b[column].(time.Time)), compare(a["id"].(guid), b["id"].(guid)))
+	})
 }
 
 // top is the number of rows in TOP (…).

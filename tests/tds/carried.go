@@ -1,0 +1,179 @@
+package tds
+
+import (
+	"encoding/binary"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// movedTo is how the library moves a stage time on.
+const movedTo = `DATEADD(millisecond, CASE WHEN l.recorded_at > DATEADD(second, -10, @now) THEN 10000 WHEN l.recorded_at < DATEADD(minute, -10, @now) THEN 600000 ELSE DATEDIFF(millisecond, l.recorded_at, @now) END, @now)`
+
+// The library's table of IDs with a further column, or two, that is taken out of @p3.
+var (
+	askedMessages   = askedWith(`, CAST(SUBSTRING(@p3, (pos + 1) / 2, 4) AS int) AS begins, CAST(SUBSTRING(@p3, (pos + 1) / 2 + 4, 4) AS int) AS bytes`)
+	askedStageTimes = askedWith(`, CAST(SUBSTRING(@p3, (pos + 1) / 2, 8) AS bigint) AS stage_ms`)
+)
+
+func askedWith(columns string) string {
+	return strings.Replace(askedTable, " AS id FROM", " AS id"+columns+" FROM", 1)
+}
+
+// The statements of bridge/sqlserver on carried messages.
+var carriedStatements = []statement{
+	form(`DECLARE @now datetime2(3) = sysutcdatetime()`, func(x *execution, _ []string) (uint64, error) {
+		x.now = now()
+		return 0, nil
+	}),
+	form(`DECLARE @since datetime2(3) = CASE WHEN @p1 = 0 THEN '0001-01-01' ELSE DATEADD(second, -@p1 / 1000, DATEADD(millisecond, -@p1 % 1000, @now)) END`,
+		func(x *execution, _ []string) (uint64, error) {
+			x.since = time.Time{}
+			if window, _ := x.parameters["@p1"].(int64); window > 0 {
+				x.since = x.now.Add(-time.Duration(window) * time.Millisecond)
+			}
+			return 0, nil
+		}),
+	form(`INSERT INTO bridge_ledger (id, recorded_at, message, stage_at) SELECT asked.id, @now, SUBSTRING(@p4, asked.begins, asked.bytes), DATEADD(millisecond, @p6, @now) FROM bridge_identity i CROSS JOIN `+askedMessages+` WHERE i.[identity] = CAST(@p5 AS uniqueidentifier)`+option, carry),
+	form(`SELECT CONVERT(nvarchar(23), @now, 126) AS now, CAST(d.id AS binary(16)) AS id, CONVERT(nvarchar(23), d.recorded_at, 126) AS recorded_at, CONVERT(nvarchar(23), d.stage_at, 126) AS stage_at, d.bytes FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at, l.stage_at, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL AND l.stage_at >= @since AND l.stage_at <= @now ORDER BY l.stage_at, l.id ) d ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY d.stage_at, d.id`+option, due),
+	form(`UPDATE l SET stage_at = `+movedTo+` OUTPUT inserted.id, inserted.message FROM `+askedStageTimes+` INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id WHERE DATEDIFF_BIG(millisecond, '19700101', l.stage_at) = asked.stage_ms`+option, claim),
+	form(`UPDATE l SET stage_at = `+movedTo+` OUTPUT inserted.id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id WHERE l.stage_at IS NOT NULL`+option,
+		func(x *execution, words []string) (uint64, error) {
+			return x.changeFree("UPDATE", words[1], words[2], func(r row) (row, bool) { return x.moved(r), r["stage_at"] != nil })
+		}),
+}
+
+func carry(x *execution, words []string) (uint64, error) {
+	ids, err := x.asked(words[1])
+	if err != nil {
+		return 0, err
+	}
+	ledger, err := x.writable("INSERT", "bridge_ledger")
+	if err != nil {
+		return 0, err
+	}
+	own, err := x.own("@p5")
+	if err != nil || !own {
+		return 0, err
+	}
+	pieces, _ := x.parameters["@p3"].([]byte)
+	all, _ := x.parameters["@p4"].([]byte)
+	grace, _ := x.parameters["@p6"].(int64)
+	for i, id := range ids {
+		if len(pieces) < 8*(i+1) {
+			return 0, unknown("parameter", "@p3, too short")
+		}
+		begins, length := int(binary.BigEndian.Uint32(pieces[8*i:]))-1, int(binary.BigEndian.Uint32(pieces[8*i+4:]))
+		if begins < 0 || begins+length > len(all) {
+			return 0, unknown("piece", "of @p4")
+		}
+		r := row{"id": id, "recorded_at": x.now, "message": string(all[begins : begins+length]), "stage_at": x.now.Add(time.Duration(grace) * time.Millisecond)}
+		if err := x.insert(ledger, r); err != nil {
+			return 0, err
+		}
+	}
+	return uint64(len(ids)), nil
+}
+
+// due reads the rows that the index shows between two times, and so waits for no others. The
+// index must be there: 'Table hints' has no plan (8622) else.
+func due(x *execution, words []string) (uint64, error) {
+	own, err := x.own("@p3")
+	if err != nil {
+		return 0, err
+	}
+	ledger, err := x.readable("bridge_ledger")
+	if err != nil {
+		return 0, err
+	}
+	if !slices.ContainsFunc(ledger.indexes, func(i *index) bool { return i.name == "bridge_ledger_stage_at" && !i.disabled }) {
+		return 0, errNoPlan
+	}
+	how, err := x.reading(words[1])
+	if err != nil {
+		return 0, err
+	}
+	if err := x.seek(ledger, words[1], how); err != nil {
+		return 0, err
+	}
+	isDue := func(r row) bool {
+		at, carried := r["stage_at"].(time.Time)
+		return carried && !at.Before(x.since) && !at.After(x.now)
+	}
+	found, err := x.scanThose(ledger, func(key string) bool {
+		l := x.db.locks[resource{ledger.name, key}]
+		return isDue(ledger.rows[key]) || l != nil && isDue(l.before) || isDue(x.asOf[resource{ledger.name, key}])
+	}, how)
+	if err != nil {
+		return 0, err
+	}
+	found = slices.DeleteFunc(found, func(r row) bool { return !isDue(r) })
+	sortByTime(found, "stage_at")
+	found = found[:min(len(found), x.top("@p2"))]
+	x.out.describe(column{"now", kindText}, column{"id", kindBinary}, column{"recorded_at", kindText}, column{"stage_at", kindText}, column{"bytes", kindInt})
+	now := x.style126(x.now)
+	switch {
+	case !own:
+		return 0, nil
+	case len(found) == 0:
+		x.out.row(now, nil, nil, nil, nil)
+		return 1, nil
+	}
+	for _, r := range found {
+		id := r["id"].(guid)
+		x.out.row(now, id[:], x.style126(r["recorded_at"]), x.style126(r["stage_at"]), len(r["message"].(string)))
+	}
+	return uint64(len(found)), nil
+}
+
+func claim(x *execution, words []string) (uint64, error) {
+	ids, err := x.asked(words[1])
+	if err != nil {
+		return 0, err
+	}
+	times, _ := x.parameters["@p3"].([]byte)
+	if len(times) < 8*len(ids) {
+		return 0, unknown("parameter", "@p3, too short")
+	}
+	stageAt := make(map[guid]int64, len(ids))
+	for i, id := range ids {
+		stageAt[id] = int64(binary.BigEndian.Uint64(times[8*i:]))
+	}
+	return x.changeFree("UPDATE", words[1], words[2], func(r row) (row, bool) {
+		at, carried := r["stage_at"].(time.Time)
+		return x.moved(r), carried && at.UnixMilli() == stageAt[r["id"].(guid)]
+	}, column{"message", kindLong})
+}
+
+// moved is r with its stage time moved on.
+func (x *execution) moved(r row) row {
+	r["stage_at"] = x.now.Add(min(max(x.now.Sub(r["recorded_at"].(time.Time)), 10*time.Second), 10*time.Minute))
+	return r
+}
+
+// executed is a batch within a batch.
+var executed = regexp.MustCompile(`^EXEC \(N'((?:[^']|'')*)'\)$`)
+
+// addColumns adds columns that may be null. A batch cannot refer to a column that it has added:
+// 'SQL Server utilities statements - GO' and 'EXECUTE (Transact-SQL)'.
+func addColumns(x *execution, words []string) (uint64, error) {
+	t, err := x.changing(unquoted(words[1]))
+	if err != nil {
+		return 0, err
+	}
+	for _, part := range list(words[2]) {
+		d := definition.FindStringSubmatch(part)
+		if d == nil || !strings.HasSuffix(part, " NULL") {
+			return 0, unknown("column", part)
+		}
+		name := unquoted(d[1])
+		if t.columns[name] != "" {
+			return 0, &sqlError{2705, 16, "Column names in each table must be unique."}
+		}
+		t.columns[name] = d[2]
+		x.added = append(x.added, name)
+		x.tx.undo = append(x.tx.undo, func() { delete(t.columns, name) })
+	}
+	return 0, nil
+}
