@@ -70,8 +70,8 @@ type Harness struct {
 	// Literal is an ID as written in a statement.
 	Literal func(id uuid.UUID) string
 
-	// Older is a statement that makes all rows of bridge_ledger two hours older. A
-	// WHERE may follow.
+	// Older is a statement that makes all rows of bridge_ledger two hours older: it moves
+	// recorded_at and stage_at back. A WHERE may follow.
 	Older string
 
 	// Copy is a statement that gives the database another identity. It is required unless

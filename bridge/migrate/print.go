@@ -15,7 +15,8 @@ import (
 // Ledger and Inbox run the same statements and record the version in the same way, so a later
 // release goes on from there. The script may run more than once: a version that is recorded is left
 // alone. Each version is a transaction, except on MySQL, which has none for tables. On SQL Server
-// the GO is for sqlcmd and the like, which must be told to stop at an error (sqlcmd -b -x).
+// the GO is for sqlcmd and the like. A program that runs the script must stop at an error (sqlcmd -b
+// -x, sqlite3 -bail).
 func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 	all, err := migrations(dialect, part)
 	if err != nil {
@@ -37,6 +38,8 @@ func Print(w io.Writer, dialect Dialect, part Part, from int64) error {
 		script.WriteString("-- Run it by sqlcmd -b -x: without -b, sqlcmd goes on after an error.\n")
 	case MySQL:
 		fmt.Fprintf(script, "-- Others wait behind a statement that waits for open transactions. It fails after %d s: run the script again.\nSET SESSION lock_wait_timeout = %[1]d;\n", mysqlTableWait)
+	case SQLite:
+		script.WriteString("-- Run it by sqlite3 -bail: without -bail, sqlite3 goes on after an error.\n")
 	}
 	if from == 0 {
 		script.WriteString("\n-- The version of the tables.\n")

@@ -70,6 +70,10 @@ func (l *Ledger) verbs() tables.Verbs {
 		Check:    l.check,
 		Record:   l.record,
 		Park:     l.park,
+		Carry:    l.carry,
+		Due:      l.due,
+		Claim:    l.claim,
+		Touch:    l.touchCarried,
 		Instance: nameInstance,
 		Committed: func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 			return l.lookUp(ctx, l.db, ids)
@@ -147,25 +151,38 @@ func instanceOf(path string) (driver.Instance, error) {
 	return driver.Instance("the file " + path + number(file)), nil
 }
 
-// forgetWait is how long forget waits for other writers, in milliseconds.
-const forgetWait = 500
+// briefWait is how long forget, claim and touchCarried wait for other writers, in milliseconds.
+const briefWait = 500
 
 // forget leaves all rows if another writer keeps it waiting for too long.
 func (l *Ledger) forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error) {
+	busy, err := l.briefly(ctx, func(conn *sqlx.Conn) error {
+		_, err := conn.ExecContext(ctx, forget, array(ids))
+		return err
+	})
+	if busy {
+		left = ids
+	}
+	return left, err
+}
+
+// briefly runs a statement that writes, on a connection that waits for other writers for
+// briefWait. It tells whether that was too short; the statement has then changed nothing.
+func (l *Ledger) briefly(ctx context.Context, write func(conn *sqlx.Conn) error) (busy bool, err error) {
 	err = tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
-		usual, err := waitFor(ctx, conn, forgetWait)
+		usual, err := waitFor(ctx, conn, briefWait)
 		if err != nil {
 			return err
 		}
-		if _, err = conn.ExecContext(ctx, forget, array(ids)); isBusy(err) {
-			left, err = ids, nil
+		if err = write(conn); isBusy(err) {
+			busy, err = true, nil
 		}
 		if err != nil {
 			return err
 		}
 		return setBusyTimeout(ctx, conn, usual)
 	})
-	return left, err
+	return busy, err
 }
 
 // check tells whether the file can be written: a read-only one refuses it, whoever is

@@ -15,14 +15,14 @@ const (
 	// One row at least if the identity is right, with nulls if there are none.
 	orphans = `SELECT o.id, o.recorded_at FROM bridge_identity i LEFT JOIN (
 	SELECT l.id, l.recorded_at FROM bridge_ledger l
-	WHERE l.recorded_at < unixepoch() - ? AND NOT EXISTS (SELECT 1 FROM bridge_parked p WHERE p.id = l.id)
+	WHERE l.recorded_at < unixepoch() - ? AND l.stage_at IS NULL AND NOT EXISTS (SELECT 1 FROM bridge_parked p WHERE p.id = l.id)
 	ORDER BY l.recorded_at, l.id LIMIT ?
 ) o WHERE i.identity = ? ORDER BY o.recorded_at, o.id`
 
 	raise = `UPDATE bridge_watermark SET swept_before = max(coalesce(swept_before, ?1), ?1)
 WHERE EXISTS (SELECT 1 FROM bridge_identity WHERE identity = ?2)`
 
-	sweep = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?)) AND recorded_at < ? RETURNING id`
+	sweep = `DELETE FROM bridge_ledger WHERE id IN (SELECT value FROM json_each(?)) AND recorded_at < ? AND stage_at IS NULL RETURNING id`
 
 	sweptBefore = `SELECT w.swept_before FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.identity = ?`
 )

@@ -38,7 +38,7 @@ var harness = ledgertest.Harness{
 	Begun: []string{`CREATE TABLE bridge_ledger_version (id INTEGER PRIMARY KEY AUTOINCREMENT, version_id INTEGER NOT NULL,
 		is_applied INTEGER NOT NULL, tstamp TIMESTAMP DEFAULT (datetime('now')))`, `INSERT INTO bridge_ledger_version (version_id, is_applied) VALUES (0, 1)`},
 	Literal:      func(id uuid.UUID) string { return "'" + id.String() + "'" },
-	Older:        "UPDATE bridge_ledger SET recorded_at = recorded_at - 2 * 3600",
+	Older:        "UPDATE bridge_ledger SET recorded_at = recorded_at - 2 * 3600, stage_at = stage_at - 2 * 3600 * 1000",
 	Copy:         "UPDATE bridge_identity SET identity = '0192a0c0-0000-7000-8000-000000000001'",
 	RefuseDelete: []string{"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger BEGIN SELECT RAISE(ABORT, 'refused'); END"},
 	Gather:       "ANALYZE %s",

@@ -92,17 +92,17 @@ func TestWhatMigratePrintsMakesTheTables(t *testing.T) {
 			b := withEnv(t, "BRIDGE_DATABASE_URL="+address)
 			for range 2 { // status changes nothing
 				ledger, inbox := b.status()
-				if ledger != (schema{Part: "ledger", Database: kind, State: "missing", Wanted: 2}) || inbox != (schema{Part: "inbox", Database: kind, State: "missing", Wanted: 3}) {
+				if ledger != (schema{Part: "ledger", Database: kind, State: "missing", Wanted: 3}) || inbox != (schema{Part: "inbox", Database: kind, State: "missing", Wanted: 3}) {
 					t.Errorf("before: %+v, %+v", ledger, inbox)
 				}
 			}
 			script := b.must("migrate", "print", "--ledger", "--inbox")
 			must(t, run(script))
 			ledger, inbox := b.status()
-			if ledger.State != "current" || ledger.There != 2 || inbox.State != "current" || inbox.There != 3 || len(ledger.Identity) != 36 {
+			if ledger.State != "current" || ledger.There != 3 || inbox.State != "current" || inbox.There != 3 || len(ledger.Identity) != 36 {
 				t.Errorf("%+v, %+v", ledger, inbox)
 			}
-			if text := b.must("migrate", "up", "--ledger", "--inbox"); !regexp.MustCompile(`(?m)^ledger +` + kind + ` +2 +2 +current +` + ledger.Identity + `$`).MatchString(text) {
+			if text := b.must("migrate", "up", "--ledger", "--inbox"); !regexp.MustCompile(`(?m)^ledger +` + kind + ` +3 +3 +current +` + ledger.Identity + `$`).MatchString(text) {
 				t.Errorf("migrate up:\n%s", text)
 			}
 			if err := run(script); err != nil {
@@ -123,7 +123,7 @@ func TestMigratePrintGoesOnFromAVersion(t *testing.T) {
 	address, run := databases["sqlite"](t)
 	b := withEnv(t, "BRIDGE_DATABASE_URL="+address)
 	all, rest := b.must("migrate", "print"), b.must("migrate", "print", "--from", "1")
-	_, steps, _ := strings.Cut(rest, "\n")
+	_, steps, _ := strings.Cut(rest, "\n\n")
 	first, found := strings.CutSuffix(all, steps)
 	if !found || steps == "" {
 		t.Fatalf("the rest is not the end of all:\n%s\n%s", all, rest)
@@ -150,8 +150,8 @@ func TestMigrateTellsTablesOfLaterReleases(t *testing.T) {
 		level           inspect.Level
 		says            string
 	}{
-		{"newer", current.Identity, inspect.Warning, "are of version 3, and serve this release, which is of version 2"},
-		{"too new", "", inspect.Error, "is of version 4, this release works with 2 and 3"},
+		{"newer", current.Identity, inspect.Warning, "are of version 4, and serve this release, which is of version 3"},
+		{"too new", "", inspect.Error, "is of version 5, this release works with 3 and 4"},
 	} {
 		for _, part := range []string{"ledger", "inbox"} {
 			statement := "INSERT INTO bridge_" + part + "_version (version_id, is_applied) SELECT max(version_id) + 1, 1 FROM bridge_" + part + "_version"

@@ -46,7 +46,7 @@ func mariaDBHarness() ledgertest.Harness {
 			return mysql.OpenInbox(ctx, db)
 		},
 		Literal: func(id uuid.UUID) string { return "UNHEX(REPLACE('" + id.String() + "', '-', ''))" },
-		Older:   "UPDATE bridge_ledger SET recorded_at = recorded_at - INTERVAL 2 HOUR",
+		Older:   "UPDATE bridge_ledger SET recorded_at = recorded_at - INTERVAL 2 HOUR, stage_at = stage_at - INTERVAL 2 HOUR",
 		Copy:    "UPDATE bridge_identity SET identity = UNHEX(REPLACE(UUID(), '-', ''))",
 		RefuseDelete: []string{"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger FOR EACH ROW " + // but the flush's row, which is new
 			"IF OLD.recorded_at < UTC_TIMESTAMP() - INTERVAL 1 HOUR THEN SIGNAL SQLSTATE '45000'; END IF"},

@@ -204,7 +204,7 @@ func postgresHarness(by string, address func(testing.TB) string) ledgertest.Harn
 		RollbackTo: "ROLLBACK TO SAVEPOINT s",
 		Waiting:    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
 		Literal:    func(id uuid.UUID) string { return "'" + id.String() + "'" },
-		Older:      "UPDATE bridge_ledger SET recorded_at = recorded_at - interval '2 hours'",
+		Older:      "UPDATE bridge_ledger SET recorded_at = recorded_at - interval '2 hours', stage_at = stage_at - interval '2 hours'",
 		Copy:       "UPDATE bridge_identity SET identity = gen_random_uuid()",
 		RefuseDelete: []string{
 			"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$",

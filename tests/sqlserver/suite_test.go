@@ -146,7 +146,7 @@ func harness(server string, snapshot bool) ledgertest.Harness {
 			return sqlserver.OpenInbox(ctx, db)
 		},
 		Literal:      func(id uuid.UUID) string { return "'" + id.String() + "'" },
-		Older:        "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at)",
+		Older:        "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at), stage_at = DATEADD(hour, -2, stage_at)",
 		Copy:         "UPDATE bridge_identity SET [identity] = NEWID()",
 		RefuseDelete: []string{"CREATE TRIGGER refuse ON bridge_ledger INSTEAD OF DELETE AS THROW 50000, 'refused', 1"},
 		KillSession: func(ctx context.Context, admin *sql.DB, session string) error {

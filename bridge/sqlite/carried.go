@@ -1,0 +1,115 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// recorded_at is in whole seconds, stage_at in milliseconds. SQLite reads its clock once for each
+// row that a statement returns.
+const (
+	now = `CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)`
+
+	// driver.PublishedGrace after the record.
+	carryPublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
+SELECT ?, unixepoch(), ?, ` + now + ` + 1000 FROM bridge_identity WHERE identity = ?`
+
+	carryUnpublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
+SELECT ?, unixepoch(), ?, unixepoch() * 1000 FROM bridge_identity WHERE identity = ?`
+
+	// One row at least if the identity is right, with nulls if none is due.
+	due = `WITH look AS MATERIALIZED (SELECT ` + now + ` AS now FROM bridge_identity WHERE identity = ?)
+SELECT look.now, d.id, d.recorded_at, d.stage_at, d.bytes FROM look LEFT JOIN (
+	SELECT l.id, l.recorded_at, l.stage_at, length(l.message) AS bytes FROM look CROSS JOIN bridge_ledger l
+	WHERE l.stage_at BETWEEN look.now - ? AND look.now ORDER BY l.stage_at LIMIT ?
+) d ORDER BY d.stage_at`
+
+	// StageAgainAfter and StageAgainWithin, in milliseconds.
+	later = now + ` + min(max(` + now + ` - recorded_at * 1000, 10000), 600000)`
+
+	claim = `UPDATE bridge_ledger SET stage_at = ` + later + `
+FROM (SELECT value ->> 'id' AS id, value ->> 'at' AS stage_at FROM json_each(?)) d
+WHERE bridge_ledger.id = d.id AND bridge_ledger.stage_at = d.stage_at RETURNING bridge_ledger.id, message`
+
+	touchCarried = `UPDATE bridge_ledger SET stage_at = ` + later + `
+WHERE id IN (SELECT value FROM json_each(?)) AND stage_at IS NOT NULL`
+)
+
+func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messages []driver.Carried) (changed int64, err error) {
+	statement := carryUnpublished
+	if published {
+		statement = carryPublished
+	}
+	for _, m := range messages {
+		n, err := tx.Exec(ctx, statement, m.ID.String(), tables.NotNil(m.Message), l.Identity().String())
+		if changed += n; err != nil {
+			return changed, fmt.Errorf("message %s: %w", m.ID, err)
+		}
+	}
+	return changed, nil
+}
+
+// due reads the last commit.
+func (l *Ledger) due(ctx context.Context, window time.Duration, limit int) ([]tables.DueRow, error) {
+	var rows []struct {
+		Now        int64
+		ID         uuid.NullUUID
+		RecordedAt sql.NullInt64 `db:"recorded_at"`
+		StageAt    sql.NullInt64 `db:"stage_at"`
+		Bytes      sql.NullInt64
+	}
+	back := int64(math.MaxInt32) * 1000 // before the first ledger
+	if window > 0 {
+		back = window.Milliseconds()
+	}
+	err := l.db.SelectContext(ctx, &rows, due, l.Identity().String(), back, limit)
+	found := make([]tables.DueRow, len(rows))
+	for i, row := range rows {
+		found[i] = tables.DueRow{
+			Now: time.UnixMilli(row.Now), ID: row.ID, Bytes: row.Bytes,
+			RecordedAt: sql.NullTime{Time: time.Unix(row.RecordedAt.Int64, 0), Valid: row.RecordedAt.Valid},
+			StageAt:    sql.NullTime{Time: time.UnixMilli(row.StageAt.Int64), Valid: row.StageAt.Valid},
+		}
+	}
+	return found, err
+}
+
+// claim claims nothing if another writer keeps it waiting for too long.
+func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []driver.Carried, err error) {
+	type key struct {
+		ID uuid.UUID `json:"id"`
+		At int64     `json:"at"`
+	}
+	keys := make([]key, len(rows))
+	for i, row := range rows {
+		keys[i] = key{row.ID, row.StageAt.UnixMilli()}
+	}
+	text, err := json.Marshal(keys)
+	if err != nil {
+		return nil, err
+	}
+	_, err = l.briefly(ctx, func(conn *sqlx.Conn) error {
+		return conn.SelectContext(ctx, &messages, claim, string(text))
+	})
+	return messages, err
+}
+
+// touchCarried changes nothing if another writer keeps it waiting for too long.
+func (l *Ledger) touchCarried(ctx context.Context, ids []uuid.UUID) error {
+	_, err := l.briefly(ctx, func(conn *sqlx.Conn) error {
+		_, err := conn.ExecContext(ctx, touchCarried, array(ids))
+		return err
+	})
+	return err
+}
