@@ -110,6 +110,7 @@ func (s *session) lookUp(ctx context.Context, fresh, waiting []*message) error {
 	if len(young) > 0 {
 		s.arrivals.add(young...)
 	}
+	s.carried.looked(fresh...)
 	for _, m := range waiting {
 		s.room.looked(m, found[m.staged.ID], now)
 		if found[m.staged.ID] {

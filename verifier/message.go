@@ -27,6 +27,9 @@ type message struct {
 	nacks           int64     // of these, how many an exchange has nacked: as many copies may have arrived
 	nackedAt        time.Time // the last time
 
+	carried   *heldCarried // its place among the carried messages that are held; nil if it has none
+	touchedAt time.Time    // as it came from the waiting queue: when its stage time was moved on last
+
 	withheld bool // looks rolled back and waits for evidence; belongs to the room
 
 	line  *line // in which it waits for its turn; nil without an ordered queue
@@ -116,6 +119,11 @@ func (m *message) toWaiting(queue string, now time.Time) *publication {
 	}
 	if m.attempts > 0 {
 		staged.Headers[wire.HeaderAttempts] = m.attempts
+	}
+	if m.carried != nil {
+		if at := m.carried.touched.Load(); at != 0 {
+			staged.Headers[wire.HeaderTouchedAt] = at
+		}
 	}
 	if m.nacks > 0 {
 		staged.Headers[wire.HeaderNacks], staged.Headers[wire.HeaderNackedAt] = m.nacks, m.nackedAt.UnixMilli()

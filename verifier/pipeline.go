@@ -105,6 +105,9 @@ func (s *session) parse(m *message) {
 		m.nackedAt = time.UnixMilli(at)
 		m.nacks, _ = m.delivery.Headers[wire.HeaderNacks].(int64)
 	}
+	if at, ok := m.delivery.Headers[wire.HeaderTouchedAt].(int64); ok {
+		m.touchedAt = time.UnixMilli(at)
+	}
 	if staged.Ledger != s.ledger.Identity() {
 		s.deadLetter(m, deathReason{wire.DeadForeign, "ledger " + staged.Ledger.String() +
 			"; this verifier judges " + s.ledger.Identity().String() + ", perhaps in another database than the senders'"})
@@ -116,12 +119,15 @@ func (s *session) parse(m *message) {
 	if line := m.parcel.lane.line; line != nil {
 		line.join(m)
 	}
-	s.arrivals.add(m)
+	if s.carried.take(m) {
+		s.arrivals.add(m)
+	}
 }
 
 // committed sends messages on whose transaction has committed.
 func (s *session) committed(messages ...*message) {
 	now := time.Now()
+	s.carried.committed(now, messages...)
 	for _, m := range messages {
 		if m.over() {
 			continue
@@ -290,6 +296,11 @@ func (s *session) release(messages ...*message) {
 			n++
 			if m.line != nil {
 				m.line.left(m)
+			}
+			if m.carried != nil {
+				if copies := s.carried.leave(m); len(copies) > 0 {
+					defer s.endJoined(m, copies)
+				}
 			}
 			if m.parcel.open.Add(-1) == 0 {
 				ended = append(ended, m.parcel)

@@ -50,6 +50,9 @@ type session struct {
 
 	pace        pace
 	arrivals    *gatherer[*message]
+	carried     *carriedSet // nil if no row of the ledger carries a message
+	toucher     *toucher
+	toTouch     *gatherer[*message] // to be set aside after a Touch
 	room        *waitingRoom
 	evidence    *evidence
 	turn        turn
@@ -75,6 +78,8 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		jobs:        v.jobs,
 		log:         v.opts.Logger,
 		arrivals:    newGatherer[*message](),
+		toucher:     newToucher(v.ledger),
+		toTouch:     newGatherer[*message](),
 		room:        newWaitingRoom(v.opts.Settlers),
 		evidence:    &evidence{began: time.Now()},
 		connections: v.connections,
@@ -115,6 +120,9 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 			return nil, err
 		}
 		s.shards = append(s.shards, shard)
+	}
+	if s.ledger.Features().Carries {
+		s.carried = newCarriedSet(s.opts.Prefetch, bytes.staging)
 	}
 	held, suspects := v.culprits.recall(time.Now())
 	s.holds = newHolds(&s.opts, s.more, held)
@@ -241,6 +249,7 @@ func (s *session) run(ctx context.Context) error {
 	takers.Go(func() error { return s.tend(takerCtx) })
 
 	beside.Go(func() { s.retryForget(moving) })
+	beside.Go(func() { s.touchHeld(moving) })
 	beside.Go(func() { s.unpark(taking) })
 	beside.Go(func() { s.sweep(taking) })
 	beside.Go(func() { s.explain(taking) })
@@ -248,6 +257,7 @@ func (s *session) run(ctx context.Context) error {
 	group.Go(func() error { return takers.watch(moving) })
 	group.Go(func() error { return s.watch(moving, ctx.Done()) })
 	group.Go(func() error { return s.forwarder.run(moving) })
+	group.Go(func() error { return s.touchFirst(moving) })
 	group.Go(func() error { return s.forget(moving) })
 	group.Go(func() error { return s.staging.acks.run(moving) })
 	group.Go(func() error { return s.waiting.acks.run(moving) })
@@ -327,6 +337,7 @@ func (s *session) reunite() int {
 	apart := func(m *message) bool { return m.line == nil && m.parcel.apart.Load() }
 	s.room.enter(false, s.arrivals.take(math.MaxInt)...)
 	waiting := append(s.room.leave(apart), s.holds.leave(apart)...)
+	waiting = append(waiting, s.carried.part(apart)...)
 	s.setAside(waiting...)
 	return len(waiting)
 }

@@ -163,9 +163,27 @@ func (t *turn) adapt(now time.Time, round time.Duration) {
 // than a quarter of it goes alone: what it costs is its bytes.
 const groupBytes = 64 << 10
 
-// setAside moves messages to the waiting queue, in groups: these cost the broker what one
-// message costs, and the waiting queue turns fast when it is long.
+// setAside moves messages to the waiting queue. Committed carried ones wait for a Touch before.
 func (s *session) setAside(messages ...*message) {
+	now := time.Now()
+	var ready, first []*message
+	for _, m := range messages {
+		if m.needsTouch(now) {
+			first = append(first, m)
+		} else {
+			ready = append(ready, m)
+		}
+	}
+	if len(first) > 0 {
+		s.forwarder.moving.add(len(first)) // for drain, until they are counted there
+		s.toTouch.add(first...)
+	}
+	s.setAsideNow(ready...)
+}
+
+// setAsideNow moves messages to the waiting queue, in groups: these cost the broker what one
+// message costs, and the waiting queue turns fast when it is long.
+func (s *session) setAsideNow(messages ...*message) {
 	now := time.Now()
 	limit := max(1, s.waiting.prefetch/4) // no group is much beside what the lane holds
 	var group []*publication

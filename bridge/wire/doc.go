@@ -116,7 +116,9 @@
 // for the verifiers: x-bridge-set-aside-at (when it was put there, in ms since 1970),
 // x-bridge-unroutable-since (when its target was first found missing, in ms since 1970),
 // x-bridge-attempts (how often it could not be forwarded), x-bridge-nacks (how often its
-// exchange has nacked it) and x-bridge-nacked-at (when that was the last time, in ms since 1970).
+// exchange has nacked it), x-bridge-nacked-at (when that was the last time, in ms since 1970) and
+// x-bridge-touched-at (when the stage time of a carried message's row was moved on last, in ms
+// since 1970).
 //
 // Both queues may hold markers, which verifiers send each other. A marker has an empty body and the
 // headers x-bridge-marker ("1"), x-bridge-ledger, and x-bridge-marker-look (a 64-bit integer: the

@@ -57,6 +57,9 @@ const (
 	// HeaderNackedAt is when that was the last time, in ms since 1970.
 	HeaderNacks    = "x-bridge-nacks"
 	HeaderNackedAt = "x-bridge-nacked-at"
+	// HeaderTouchedAt is written beside it on a carried message: when a verifier has moved its
+	// row's stage time on last, in ms since 1970.
+	HeaderTouchedAt = "x-bridge-touched-at"
 	// HeaderSetAsideAt is written by a verifier to what it puts into the waiting queue: the
 	// moment, in ms since 1970.
 	HeaderSetAsideAt = "x-bridge-set-aside-at"

@@ -1,0 +1,235 @@
+package verifier
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+// A carriedSet knows the carried messages that this verifier holds: taken apart and not done. The
+// lanes bound it. If several copies of a message are here, one of them is judged, and the others
+// have joined it: they share its end. Messages of ordered queues are never in it.
+type carriedSet struct {
+	mostJoined, mostBytes int // bounds of all copies that have joined others
+
+	ever atomic.Bool // a carried message has been delivered
+
+	mu     sync.Mutex
+	held   map[uuid.UUID]*heldCarried
+	joined int // copies that have joined others
+	bytes  int // of them
+}
+
+// A heldCarried is a carried message that this verifier holds.
+type heldCarried struct {
+	id     uuid.UUID
+	target bridge.Target
+	taken  time.Time // when it was taken apart
+	// recorded is a time at which its row surely was there, by our clock.
+	recorded time.Time
+
+	touched atomic.Int64 // when its stage time was moved on last, in ms since 1970; 0: not known
+
+	// The rest is guarded by the set.
+	looked    bool      // the ledger has been asked about it
+	committed time.Time // when it was found committed; zero: it was not
+	copies    []*message
+}
+
+// clockMargin is by how much the clocks of senders and verifiers may differ, for a guess at the age
+// of a row. A wrong guess costs a needless copy.
+const clockMargin = time.Minute
+
+// newCarriedSet bounds the copies that have joined others by a quarter of the places and bytes of
+// the staging queue's lane: nothing else takes them from there.
+func newCarriedSet(places, bytes int) *carriedSet {
+	return &carriedSet{mostJoined: places / 4, mostBytes: bytes / 4, held: make(map[uuid.UUID]*heldCarried)}
+}
+
+// take tells whether m is to be judged. Otherwise it has joined another copy of it.
+func (c *carriedSet) take(m *message) bool {
+	if c == nil || !m.staged.Carried || m.parcel.lane.line != nil {
+		return true
+	}
+	c.ever.Store(true)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if first := c.held[m.staged.ID]; first != nil {
+		return !c.join(first, m) // beyond the bounds it is judged by itself
+	}
+	c.hold(m)
+	return true
+}
+
+func (c *carriedSet) hold(m *message) {
+	now := time.Now()
+	h := &heldCarried{
+		id: m.staged.ID, taken: now, recorded: m.received,
+		target: bridge.Target{Exchange: m.staged.Exchange, RoutingKey: m.staged.RoutingKey},
+	}
+	if at := m.staged.StagedAt; !at.IsZero() && at.Add(clockMargin).Before(h.recorded) {
+		h.recorded = at.Add(clockMargin)
+	}
+	if at := m.touchedAt; !at.After(now) && !at.IsZero() {
+		h.touched.Store(at.UnixMilli())
+	}
+	m.carried, c.held[h.id] = h, h
+}
+
+func (c *carriedSet) join(first *heldCarried, m *message) bool {
+	if c.joined == c.mostJoined || c.bytes+len(m.delivery.Body) > c.mostBytes {
+		return false
+	}
+	first.copies = append(first.copies, m)
+	c.joined++
+	c.bytes += len(m.delivery.Body)
+	return true
+}
+
+// leave takes m out, which is done, and the copies that have joined it.
+func (c *carriedSet) leave(m *message) (copies []*message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := m.carried
+	m.carried = nil
+	delete(c.held, h.id)
+	c.parted(h.copies)
+	return h.copies
+}
+
+func (c *carriedSet) parted(copies []*message) {
+	c.joined -= len(copies)
+	for _, m := range copies {
+		c.bytes -= len(m.delivery.Body)
+	}
+}
+
+// part takes out the copies for which must says so.
+func (c *carriedSet) part(must func(*message) bool) (parted []*message) {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.held {
+		var stay []*message
+		for _, m := range h.copies {
+			if must(m) {
+				parted = append(parted, m)
+			} else {
+				stay = append(stay, m)
+			}
+		}
+		h.copies = stay
+	}
+	c.parted(parted)
+	return parted
+}
+
+// has tells whether a message is held.
+func (c *carriedSet) has(id uuid.UUID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held[id] != nil
+}
+
+// looked says that the ledger has been asked about messages, and committed which it has found.
+func (c *carriedSet) looked(messages ...*message) {
+	c.each(messages, func(h *heldCarried) { h.looked = true })
+}
+
+func (c *carriedSet) committed(now time.Time, messages ...*message) {
+	c.each(messages, func(h *heldCarried) { h.looked, h.committed = true, now })
+}
+
+func (c *carriedSet) each(messages []*message, do func(*heldCarried)) {
+	if c == nil || !c.ever.Load() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range messages {
+		if m.carried != nil {
+			do(m.carried)
+		}
+	}
+}
+
+// unjudged tells whether a message that was taken apart before now has not been looked up yet.
+func (c *carriedSet) unjudged(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.held {
+		if !h.looked && h.taken.Before(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// untouched returns committed messages whose stage time is to be moved on, at most limit: those that
+// have been held for touchAfter, and those whose target is held.
+func (c *carriedSet) untouched(now time.Time, isHeld func(bridge.Target) bool, limit int) (out []*heldCarried) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.held {
+		if len(out) == limit {
+			break
+		}
+		if !h.committed.IsZero() && h.touchDue(now) && (now.Sub(h.committed) >= touchAfter || isHeld(h.target)) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// touchDue tells whether the stage time was never moved on, or half of the time has passed by which
+// the last Touch has moved it.
+func (h *heldCarried) touchDue(now time.Time) bool {
+	at := h.touched.Load()
+	if at == 0 {
+		return true
+	}
+	touched := time.UnixMilli(at)
+	by := min(max(touched.Sub(h.recorded), driver.StageAgainAfter), driver.StageAgainWithin)
+	return now.Sub(touched) >= by/2
+}
+
+// endJoined ends copies that had joined m, which is done. They are done as well if m is safe. They
+// are judged by themselves if m was dropped: the ID may have been recorded again since. They go back
+// to their queue if m does.
+func (s *session) endJoined(m *message, copies []*message) {
+	var done, again, back []*message
+	for _, twin := range copies {
+		switch {
+		case m.verdict == Forwarded, m.verdict == DeadLettered && m.committed:
+			twin.verdict, twin.judged = Dropped, m.judged
+			s.stats.dropped.Add(1)
+			done = append(done, twin)
+		case m.verdict == SetAside && twin.parcel.lane != s.waiting:
+			twin.verdict, twin.safe = SetAside, m.safe
+			twin.parcel.apart.Store(true)
+			s.stats.setAside.Add(1)
+			done = append(done, twin)
+		case m.verdict == "" && m.parcel.back.Load():
+			twin.parcel.back.Store(true)
+			back = append(back, twin)
+		default: // if m was set aside, one from the waiting queue may be the very copy
+			again = append(again, twin)
+		}
+	}
+	for _, twin := range again {
+		if s.carried.take(twin) {
+			s.arrivals.add(twin)
+		}
+	}
+	s.done(done...)
+	s.release(back...)
+	s.log.Debug("copies of a message that was held", "message_id", m.id(), "verdict", string(m.verdict),
+		"done", len(done), "judged", len(again), "handed_back", len(back))
+}

@@ -1,0 +1,342 @@
+package verifier
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+// carryingSession is a session without servers.
+func carryingSession(ledger driver.Ledger) *session {
+	s := &session{
+		ledger: ledger, log: slog.New(slog.DiscardHandler), stats: &counters{}, jobs: newSideJobs(slog.New(slog.DiscardHandler)),
+		holds: testHolds(time.Minute), arrivals: newGatherer[*message](), room: newWaitingRoom(1),
+		staging: newLane("q", 3000, 64<<20, time.Hour, nil), waiting: newLane("w", 1500, 64<<20, time.Hour, nil),
+		carried: newCarriedSet(3000, 64<<20), toucher: newToucher(ledger), toTouch: newGatherer[*message](),
+		evidence: &evidence{}, more: make(chan struct{}, 1), toForget: newGatherer[*message](),
+	}
+	s.opts, _ = (&Options{Logger: s.log}).withDefaults()
+	s.forwarder = &forwarder{holds: s.holds, log: s.log, ended: s.ended, ready: newGatherer[*publication](),
+		careful: newGatherer[*publication](), stuck: newGatherer[*publication]()}
+	return s
+}
+
+// delivered is a carried message that a lane has just brought. One with a copy here joins that.
+func (s *session) delivered(l *lane, id uuid.UUID) *message {
+	tag := uint64(len(l.acks.open) + 1)
+	l.acks.took(tag)
+	p := &parcel{lane: l, tag: tag, received: time.Now()}
+	l.took(p, 1)
+	m := &message{parcel: p, received: time.Now(), delivery: amqp.Delivery{MessageId: id.String(), Body: []byte("body")}}
+	m.staged = wire.Staged{Carried: true, Message: bridge.Message{ID: id, RoutingKey: "target"}}
+	if s.carried.take(m) {
+		s.arrivals.add(m)
+	}
+	return m
+}
+
+// isAcked tells whether the delivery is done.
+func (m *message) isAcked() bool {
+	at, ok := m.parcel.lane.acks.find(m.parcel.tag)
+	return ok && m.parcel.lane.acks.open[at].state == safe
+}
+
+func (m *message) isHandedBack() bool {
+	return slices.Contains(m.parcel.lane.acks.back, m.parcel.tag)
+}
+
+// What becomes of a copy whose message is held.
+func TestACopySharesTheEndOfTheMessageThatItHasJoined(t *testing.T) {
+	const isAcked, isJudged, isBack = "acked", "judged", "handed back"
+	for name, c := range map[string]struct {
+		ends                     func(s *session, m *message)
+		fromStaging, fromWaiting string
+	}{
+		"forwarded": {func(s *session, m *message) {
+			s.committed(m)
+			s.ended(m.toTarget(), placed, nil)
+			s.done(s.toForget.take(10)...)
+		}, isAcked, isAcked},
+		"dead-lettered": {func(s *session, m *message) {
+			s.committed(m)
+			s.ended(m.toDead("dead", time.Now()), placed, nil)
+			s.done(s.toForget.take(10)...)
+		}, isAcked, isAcked},
+		"dead-lettered, but not judged": {func(s *session, m *message) {
+			s.ended(m.toDead("dead", time.Now()), placed, nil)
+		}, isJudged, isJudged},
+		"dropped": {func(s *session, m *message) { s.drop(m) }, isJudged, isJudged},
+		// What comes from the waiting queue may be the very copy of it.
+		"set aside": {func(s *session, m *message) {
+			s.ended(m.toWaiting("waiting", time.Now()), placed, nil)
+		}, isAcked, isJudged},
+		"handed back": {func(s *session, m *message) {
+			m.parcel.back.Store(true)
+			s.release(m)
+		}, isBack, isBack},
+		"too large for the broker": {func(s *session, m *message) {
+			m.parcel.stranded.Store(true)
+			s.release(m)
+		}, isJudged, isJudged},
+	} {
+		s := carryingSession(nil)
+		id := uuid.New()
+		first := s.delivered(s.staging, id)
+		copies := map[*message]string{s.delivered(s.staging, id): c.fromStaging, s.delivered(s.waiting, id): c.fromWaiting}
+		if got := s.arrivals.take(10); !slices.Equal(got, []*message{first}) {
+			t.Fatalf("%s: %d messages are judged, must be the first", name, len(got))
+		}
+		c.ends(s, first)
+		judged := s.arrivals.take(10)
+		want := 0
+		for m, end := range copies {
+			if end == isJudged {
+				want = 1 // a second one has joined it
+			}
+			if m.isAcked() != (end == isAcked) || m.isHandedBack() != (end == isBack) {
+				t.Errorf("%s: a copy from %q is acked: %v, handed back: %v; it must be %s", name, m.parcel.lane.queue, m.isAcked(), m.isHandedBack(), end)
+			}
+		}
+		if len(judged) != want {
+			t.Errorf("%s: %d copies are judged, must be %d", name, len(judged), want)
+		}
+		for range 2 { // the second one was judged as the first
+			for _, m := range judged {
+				s.drop(m)
+			}
+			judged = s.arrivals.take(10)
+		}
+		if len(s.carried.held) != 0 || s.carried.joined != 0 || s.carried.bytes != 0 {
+			t.Errorf("%s: still held: %v, joined %d, %d bytes", name, s.carried.held, s.carried.joined, s.carried.bytes)
+		}
+	}
+}
+
+// Only carried messages without an order key join others.
+func TestOtherMessagesJoinNone(t *testing.T) {
+	s := carryingSession(nil)
+	id := uuid.New()
+	ordered := newLane("o", 10, 1<<20, time.Hour, nil)
+	ordered.line = newLine()
+	for name, change := range map[string]func(*message){
+		"not carried":         func(m *message) { m.staged.Carried = false },
+		"of an ordered queue": func(m *message) { m.parcel.lane = ordered },
+	} {
+		for range 2 {
+			m := &message{parcel: &parcel{lane: s.staging}, staged: wire.Staged{Carried: true, Message: bridge.Message{ID: id}}}
+			change(m)
+			if !s.carried.take(m) {
+				t.Errorf("%s: it has joined another", name)
+			}
+		}
+	}
+	if len(s.carried.held) != 0 {
+		t.Error("they count as held")
+	}
+	var none *carriedSet // of an own table
+	if !none.take(&message{staged: wire.Staged{Carried: true}}) {
+		t.Error("a message joins another where no row carries one")
+	}
+}
+
+// Copies of one message must not fill the room of all others.
+func TestCopiesThatHaveJoinedAreBounded(t *testing.T) {
+	s := carryingSession(nil)
+	s.carried = newCarriedSet(40, 1<<20)
+	id := uuid.New()
+	for range 20 {
+		s.delivered(s.staging, id)
+	}
+	if got := len(s.arrivals.take(100)); got != 10 {
+		t.Errorf("%d of 20 are judged by themselves, must be 10", got)
+	}
+	s.carried = newCarriedSet(4000, 4*4*len("body"))
+	for range 20 {
+		s.delivered(s.staging, id)
+	}
+	if got := len(s.arrivals.take(100)); got != 16 {
+		t.Errorf("%d of 20 are judged by themselves, must be 16", got)
+	}
+}
+
+// A group that is handed back at the end must not bring a member twice.
+func TestTheJoinedMembersOfATornGroupAreSetAsideAtTheEnd(t *testing.T) {
+	s := carryingSession(nil)
+	id := uuid.New()
+	s.delivered(s.staging, id)
+	twin := s.delivered(s.staging, id)
+	twin.parcel.apart.Store(true)
+	if n := s.reunite(); n != 1 {
+		t.Errorf("%d are set aside, must be the copy", n)
+	}
+	if n := s.reunite(); n != 0 || s.carried.joined != 0 {
+		t.Errorf("%d are set aside again", n)
+	}
+}
+
+// A touchLedger keeps what it was asked for.
+type touchLedger struct {
+	driver.Ledger
+	answer func(ctx context.Context) error // nil: success
+
+	mu      sync.Mutex
+	touched []uuid.UUID
+}
+
+func (l *touchLedger) Identity() uuid.UUID { return uuid.UUID{1} }
+
+func (l *touchLedger) Touch(ctx context.Context, ids []uuid.UUID) error {
+	if l.answer != nil {
+		if err := l.answer(ctx); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.touched = append(l.touched, ids...)
+	return nil
+}
+
+func (l *touchLedger) times(id uuid.UUID) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, other := range l.touched {
+		if other == id {
+			n++
+		}
+	}
+	return n
+}
+
+// TOUCH of the model: a committed message that is held has a stage time in the future.
+func TestTheStageTimeOfAHeldMessageIsMovedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ledger := &touchLedger{}
+		s := carryingSession(ledger)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.touchHeld(ctx)
+		open := s.delivered(s.staging, uuid.New())
+		inFlight := s.delivered(s.staging, uuid.New())
+		s.committed(inFlight)
+		wait := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		wait(touchAfter - touchInterval)
+		if ledger.times(inFlight.staged.ID) != 0 {
+			t.Error("a message that was just judged is touched")
+		}
+		s.holds.failed(publicationsTo("target", 1)[0], Full, problem{})
+		wait(touchInterval + time.Millisecond)
+		if n := ledger.times(inFlight.staged.ID); n != 1 {
+			t.Errorf("it is touched %d times once its target is held", n)
+		}
+		// Its stage time is 10 s in the future, then about as far as it is old.
+		for _, c := range []struct {
+			age   time.Duration
+			times int
+		}{{4 * time.Second, 1}, {6 * time.Second, 2}, {14 * time.Second, 3}, {time.Minute, 8}, {time.Hour, 22}} {
+			wait(c.age - time.Since(inFlight.received))
+			if n := ledger.times(inFlight.staged.ID); n < c.times-2 || n > c.times+2 || c.age < 10*time.Second && n != c.times {
+				t.Errorf("it is touched %d times after %v, must be about %d", n, c.age, c.times)
+			}
+		}
+		if ledger.times(open.staged.ID) != 0 {
+			t.Error("a message is touched that was not judged: on MySQL that waits for its sender")
+		}
+		s.drop(inFlight)
+		before := ledger.times(inFlight.staged.ID)
+		wait(time.Hour)
+		if ledger.times(inFlight.staged.ID) != before {
+			t.Error("a message that is done is touched")
+		}
+	})
+}
+
+// A message is touched before it is set aside, and does not depend on that.
+func TestAMessageIsTouchedBeforeItIsSetAside(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer  func(context.Context) error
+		touched int
+		within  time.Duration
+	}{
+		"it works": {nil, 1, 0},
+		"it fails": {func(context.Context) error { return errors.New("no right") }, 0, 0},
+		"it hangs": {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, 0, touchPatience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ledger := &touchLedger{answer: c.answer}
+				s := carryingSession(ledger)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go func() { _ = s.touchFirst(ctx) }()
+				m, open := s.delivered(s.staging, uuid.New()), s.delivered(s.staging, uuid.New())
+				s.committed(m)
+				s.forwarder.ready.take(10)
+				s.forwarder.moving.add(-1)
+				for range 2 { // the second time it comes at once
+					s.setAside(open)
+					s.setAside(m)
+					if s.forwarder.moving.value() != 2 {
+						t.Error("a drain would overlook one of them")
+					}
+					time.Sleep(c.within)
+					synctest.Wait()
+					if n := len(s.forwarder.ready.take(10)); n != 2 || s.forwarder.moving.value() != 2 {
+						t.Fatalf("%d are set aside, must be 2", n)
+					}
+					s.forwarder.moving.add(-2)
+					if n := ledger.times(m.staged.ID); n != c.touched {
+						t.Errorf("it was touched %d times, must be %d", n, c.touched)
+					}
+					if ledger.times(open.staged.ID) != 0 {
+						t.Error("a message that was not judged is touched")
+					}
+					c.within = 0
+				}
+				at, told := m.toWaiting("waiting", time.Now()).publishing.Headers[wire.HeaderTouchedAt]
+				if told != (c.touched > 0) {
+					t.Errorf("the waiting queue tells of a Touch: %v", at)
+				}
+			})
+		})
+	}
+}
+
+// The verifier that takes a message from the waiting queue goes on from the last Touch.
+func TestATouchCountsInTheWaitingQueue(t *testing.T) {
+	s := carryingSession(nil)
+	now := time.Now()
+	for name, c := range map[string]struct {
+		touched, staged time.Time
+		due             bool
+	}{
+		"never":                   {time.Time{}, now, true},
+		"a moment ago":            {now.Add(-4 * time.Second), now.Add(-5 * time.Second), false},
+		"long ago":                {now.Add(-6 * time.Second), now.Add(-8 * time.Second), true},
+		"long ago, an old row":    {now.Add(-2 * time.Minute), now.Add(-time.Hour), false},
+		"in the future":           {now.Add(time.Hour), now, true},
+		"too long ago at any age": {now.Add(-6 * time.Minute), now.Add(-24 * time.Hour), true},
+	} {
+		m := &message{parcel: &parcel{lane: s.waiting}, received: now, touchedAt: c.touched}
+		m.staged = wire.Staged{Carried: true, StagedAt: c.staged, Message: bridge.Message{ID: uuid.New()}}
+		s.carried.take(m)
+		if due := m.carried.touchDue(now); due != c.due {
+			t.Errorf("touched %s: a Touch is due: %v", name, due)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package verifier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+const (
+	// touchAfter is how long a committed message is held when its stage time is moved on. Most are
+	// forwarded by then.
+	touchAfter = 500 * time.Millisecond
+	// touchInterval is the time between looks for such messages.
+	touchInterval = 100 * time.Millisecond
+	// touchLimit bounds one statement.
+	touchLimit = 500
+	// touchPatience is how long messages that are to be set aside wait for it.
+	touchPatience = time.Second
+)
+
+// A toucher moves on the stage times of carried messages that are held, so that no verifier stages
+// them again. One statement runs at a time. One that does not come back is not waited for.
+type toucher struct {
+	ledger  driver.Ledger
+	running chan struct{} // holds an element while a statement runs
+
+	mu  sync.Mutex
+	err error // why the last statement failed; nil: it did not
+}
+
+func newToucher(ledger driver.Ledger) *toucher {
+	return &toucher{ledger: ledger, running: make(chan struct{}, 1)}
+}
+
+// errNoTouch: the database has not answered in time.
+var errNoTouch = errors.New("the database has not moved stage times on in time")
+
+// touch waits for patience. The messages must have committed.
+func (t *toucher) touch(ctx context.Context, held []*heldCarried, patience time.Duration) error {
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case t.running <- struct{}{}:
+	case <-late.C:
+		return t.failed(errNoTouch)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	ids := make([]uuid.UUID, len(held))
+	for i, h := range held {
+		ids[i] = h.id
+	}
+	ended := make(chan error, 1)
+	go func() { // a driver may ignore its context
+		defer func() { <-t.running }()
+		defer func() {
+			if reason := recover(); reason != nil {
+				ended <- fmt.Errorf("panic: %v\n%s", reason, debug.Stack())
+			}
+		}()
+		began := time.Now()
+		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+		defer cancel()
+		err := t.ledger.Touch(asking, ids)
+		if err == nil {
+			for _, h := range held {
+				h.touched.Store(began.UnixMilli())
+			}
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if ctx.Err() != nil && err != nil { // it says nothing of the database
+			return err
+		}
+		return t.failed(err)
+	case <-late.C:
+		return t.failed(errNoTouch)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// failed remembers and returns why a statement has failed; nil: it has not.
+func (t *toucher) failed(err error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.err = err
+	return err
+}
+
+func (t *toucher) failure() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.err
+}
+
+// touchHeld moves on the stage times of messages that are held for long, as a side job.
+func (s *session) touchHeld(ctx context.Context) {
+	if s.carried == nil {
+		return
+	}
+	s.jobs.touch.Run(ctx, func(ctx context.Context) (time.Duration, error) {
+		held := s.carried.untouched(time.Now(), s.holds.has, touchLimit)
+		if len(held) == 0 {
+			_ = s.toucher.failed(nil) // the next one shows whether it still fails
+			return touchInterval, nil
+		}
+		if err := s.toucher.touch(ctx, held, ledgerTimeout); err != nil {
+			return touchInterval, fmt.Errorf("touch %d messages: %w", len(held), err)
+		}
+		if len(held) == touchLimit {
+			return 0, nil
+		}
+		return touchInterval, nil
+	})
+}
+
+// touchFirst moves on the stage times of messages that are to be set aside: in the waiting queue
+// they come behind markers that were behind them. They wait for that for touchPatience at most, and
+// not at all while it fails.
+func (s *session) touchFirst(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.toTouch.more:
+		}
+		batch := s.toTouch.take(touchLimit)
+		var held []*heldCarried
+		for _, m := range batch {
+			held = append(held, m.carried)
+		}
+		if len(held) > 0 && s.toucher.failure() == nil {
+			if err := s.toucher.touch(ctx, held, touchPatience); err != nil && ctx.Err() == nil {
+				s.jobs.touch.Report(fmt.Errorf("touch %d messages that are set aside: %w", len(held), err))
+			}
+		}
+		s.setAsideNow(batch...)
+		s.forwarder.moving.add(-len(batch))
+	}
+}
+
+// needsTouch tells whether m may not be set aside before its stage time is moved on.
+func (m *message) needsTouch(now time.Time) bool {
+	return m.committed && m.carried != nil && m.carried.touchDue(now)
+}
