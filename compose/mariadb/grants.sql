@@ -9,6 +9,7 @@ GRANT SELECT, DELETE ON bridge_ledger TO 'verifier'@'%';
 GRANT SELECT, UPDATE ON bridge_watermark TO 'verifier'@'%';
 GRANT SELECT, UPDATE, DELETE ON bridge_parked TO 'verifier'@'%';
 GRANT UPDATE (recorded_at) ON bridge_ledger TO 'verifier'@'%';
+GRANT UPDATE (stage_at, claimed_by) ON bridge_ledger TO 'verifier'@'%';
 
 -- bridgectl grants gateway --login gateway
 GRANT SELECT ON bridge_inbox_version TO 'gateway'@'%';
@@ -29,6 +30,7 @@ GRANT SELECT, DELETE ON bridge_ledger TO 'operator'@'%';
 GRANT SELECT, UPDATE ON bridge_watermark TO 'operator'@'%';
 GRANT SELECT, UPDATE, DELETE ON bridge_parked TO 'operator'@'%';
 GRANT UPDATE (recorded_at) ON bridge_ledger TO 'operator'@'%';
+GRANT UPDATE (stage_at, claimed_by) ON bridge_ledger TO 'operator'@'%';
 GRANT SELECT ON bridge_inbox_version TO 'operator'@'%';
 GRANT SELECT ON bridge_inbox TO 'operator'@'%';
 GRANT SELECT ON bridge_inbox_pending TO 'operator'@'%';

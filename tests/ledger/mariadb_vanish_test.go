@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,7 +20,7 @@ import (
 )
 
 // A client whose host vanishes says no goodbye: the server keeps its transaction, with its
-// locks, for wait_timeout, which is eight hours by default. A settle and a forget leave none.
+// locks, for wait_timeout, which is eight hours by default. A settle, a forget, a claim and a touch leave none.
 // An unpark leaves its locks for a minute.
 func TestAVanishedClientLeavesNoLockInMariaDB(t *testing.T) {
 	t.Parallel()
@@ -35,6 +37,15 @@ func TestAVanishedClientLeavesNoLockInMariaDB(t *testing.T) {
 		"forget": {"DELETE l FROM", func(ctx context.Context, ledger *mysql.Ledger, id uuid.UUID) {
 			_, _ = ledger.Forget(ctx, []uuid.UUID{id})
 		}},
+		"claim": {"l.claimed_by = ", func(ctx context.Context, ledger *mysql.Ledger, id uuid.UUID) {
+			claimDue(ctx, t, ledger, id)
+		}},
+		"claimed": {"WHERE l.claimed_by = ", func(ctx context.Context, ledger *mysql.Ledger, id uuid.UUID) {
+			claimDue(ctx, t, ledger, id)
+		}},
+		"touch": {"UPDATE (", func(ctx context.Context, ledger *mysql.Ledger, id uuid.UUID) {
+			_ = ledger.Touch(ctx, []uuid.UUID{id})
+		}},
 		"unpark": {"FOR UPDATE SKIP LOCKED", func(ctx context.Context, ledger *mysql.Ledger, _ uuid.UUID) {
 			_, _ = ledger.Unpark(ctx, uuid.Nil, 10, func(context.Context, []ledgers.Parked) error { return nil })
 		}},
@@ -43,7 +54,11 @@ func TestAVanishedClientLeavesNoLockInMariaDB(t *testing.T) {
 			t.Parallel()
 			id := newID()
 			tx := begin(t, db)
-			must(t, sender.Record(t.Context(), bridge.SQL(tx), ledgers.Plain(id)))
+			var message []byte
+			if strings.HasPrefix(what, "claim") || what == "touch" {
+				message = []byte("x")
+			}
+			must(t, sender.Record(t.Context(), bridge.SQL(tx), []ledgers.Entry{{ID: id, Message: message, Unpublished: true}}))
 			if what == "unpark" {
 				must(t, sender.Park(t.Context(), bridge.SQL(tx), []ledgers.Parked{{ID: id, Message: []byte("x")}}))
 			}
@@ -80,6 +95,15 @@ func TestAVanishedClientLeavesNoLockInMariaDB(t *testing.T) {
 			<-ended
 		})
 	}
+}
+
+// claimDue claims the row of the ID as a verifier does.
+func claimDue(ctx context.Context, t *testing.T, ledger *mysql.Ledger, id uuid.UUID) {
+	due, _, err := ledger.Due(ctx, 0, 1000)
+	if err != nil {
+		t.Error(err)
+	}
+	_, _ = ledger.Claim(ctx, slices.DeleteFunc(due, func(r ledgers.DueRow) bool { return r.ID != id }))
 }
 
 // vanishing is a host that vanishes once it has sent a certain text: its connections bring and
