@@ -33,9 +33,12 @@
 //	x-bridge-bcc          leave before the commit; the same for BCC
 //	x-bridge-user-id      instead of user-id: refused when another user forwards;
 //	                      put back only where the verifier is told to
+//	x-bridge-priority     instead of priority, a decimal number from 0 to 255: quorum
+//	                      queues of RabbitMQ 4 would deliver the message before others.
+//	                      A message that has a priority instead keeps it
 //
 // Everything else stays in its place: body, content-type and content-encoding, correlation-id,
-// reply-to (but not direct reply-to, which is no target either), priority, timestamp, type, app-id, headers of any AMQP
+// reply-to (but not direct reply-to, which is no target either), timestamp, type, app-id, headers of any AMQP
 // type, trace context. Other names that begin with x-bridge- are reserved. The verifier removes
 // them, and the headers that queues add (x-death, x-delivery-count and the like).
 //
@@ -56,6 +59,10 @@
 // given the message, before it recorded the ID, in ms since 1970. It is needed if the ID is no
 // UUIDv7 of that moment. Without it a verifier cannot tell a swept row from a rollback ('The
 // sweep' in package driver).
+//
+// The header x-bridge-carried is on a message whose row in the ledger holds a copy of it. Its
+// value means nothing. A sender that sets it must have inserted that copy, a record (see below)
+// that has the header too.
 //
 // The header x-bridge-restaged is on what a verifier has staged again, such as a parked message;
 // its value means nothing. A sender must not set it: such a message is no evidence that the
@@ -98,7 +105,7 @@
 // with big-endian numbers. Each member is judged as if it had come alone. A group costs the
 // broker as much as one message. Groups are optional.
 //
-// A parked message is stored in the database as a record.
+// A parked or carried message is stored in the database as a record.
 //
 // # What an inbox holds
 //

@@ -40,8 +40,8 @@ const (
 	// HeaderCarried is on a message whose ledger row carries a copy of it: any value.
 	HeaderCarried = "x-bridge-carried"
 
-	// HeaderPriority holds the message's priority while it is staged. Quorum queues of RabbitMQ 4
-	// act on a priority, so a message could overtake a marker (see Marker).
+	// HeaderPriority holds the message's priority, a decimal number, while it is staged. Quorum
+	// queues of RabbitMQ 4 act on a priority, so a message could overtake a marker (see Marker).
 	HeaderPriority = "x-bridge-priority"
 
 	// HeaderRestaged is on what a verifier has staged instead of the sender, such as a parked
@@ -131,6 +131,10 @@ func (s Staged) Publishing() amqp.Publishing {
 		p.Headers[HeaderExpiration] = p.Expiration
 		p.Expiration = ""
 	}
+	if p.Priority != 0 {
+		p.Headers[HeaderPriority] = strconv.Itoa(int(p.Priority))
+		p.Priority = 0
+	}
 	if s.UserID != "" {
 		p.Headers[HeaderUserID] = s.UserID
 	}
@@ -188,8 +192,12 @@ func parse(d amqp.Delivery) (s Staged, err error) {
 	if s.OrderKey, err = stringHeader(d.Headers, HeaderOrderKey, false); err != nil {
 		return s, err
 	}
+	priority, err := parsePriority(d)
+	if err != nil {
+		return s, fmt.Errorf("header %s: %w", HeaderPriority, err)
+	}
 	if _, ok := d.Headers[HeaderOrderKey]; ok {
-		if err := validateOrder(s.OrderKey, d.Priority); err != nil {
+		if err := validateOrder(s.OrderKey, priority); err != nil {
 			return s, fmt.Errorf("header %s: %w", HeaderOrderKey, err)
 		}
 	}
@@ -211,9 +219,27 @@ func parse(d amqp.Delivery) (s Staged, err error) {
 		return s, err
 	}
 	p := Republished(d)
-	p.Headers, p.Expiration, p.MessageId = headers, expiration, strings.ToLower(d.MessageId)
+	p.Headers, p.Expiration, p.Priority, p.MessageId = headers, expiration, priority, strings.ToLower(d.MessageId)
 	s.Message.Publishing = p
 	return s, validateTarget(s.Message)
+}
+
+// parsePriority returns the priority that the receiver shall see. A message without the header
+// keeps the priority that it has: it comes from an older sender.
+func parsePriority(d amqp.Delivery) (uint8, error) {
+	value, ok := d.Headers[HeaderPriority]
+	if !ok {
+		return d.Priority, nil
+	}
+	text, ok := value.(string)
+	if !ok {
+		return 0, fmt.Errorf("is %T, not a string", value)
+	}
+	priority, err := strconv.ParseUint(text, 10, 8)
+	if err != nil {
+		return 0, fmt.Errorf("%s: not a number from 0 to 255", strconv.Quote(text))
+	}
+	return uint8(priority), nil
 }
 
 // CopyKeys returns the routing keys of the CC and BCC headers. The target exchange also routes

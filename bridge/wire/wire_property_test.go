@@ -54,7 +54,7 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		again := staged.Publishing()
-		if again.Expiration != "" || again.UserId != "" || again.Headers["CC"] != nil || again.Headers["BCC"] != nil {
+		if again.Priority != 0 || again.Expiration != "" || again.UserId != "" || again.Headers["CC"] != nil || again.Headers["BCC"] != nil {
 			t.Fatalf("acts in the staging queue: %#v", again)
 		}
 		if parsed, err := wire.Parse(delivered(again)); err != nil || !reflect.DeepEqual(parsed, staged) {
@@ -67,7 +67,7 @@ func FuzzParse(f *testing.F) {
 var names = []string{
 	"a", "b", "c", "CC", "BCC", "x-death", "x-delivery-count",
 	wire.HeaderCC, wire.HeaderBCC, wire.HeaderExpiration, wire.HeaderUserID,
-	wire.HeaderLedger, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderUnroutableSince, wire.HeaderOrderKey,
+	wire.HeaderLedger, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderUnroutableSince, wire.HeaderOrderKey, wire.HeaderPriority,
 }
 
 // table makes headers of bytes: for each a name, a kind and what the kind needs.

@@ -59,6 +59,7 @@ func TestTheWireFormatIsWhatItAlwaysWas(t *testing.T) {
 	want.MessageId = "01920000-0000-7000-8000-000000000001"
 	want.DeliveryMode = 2
 	want.Expiration = ""
+	want.Priority = 0
 	want.UserId = ""
 	want.Headers = amqp.Table{
 		"traceparent":          "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
@@ -70,12 +71,15 @@ func TestTheWireFormatIsWhatItAlwaysWas(t *testing.T) {
 		"x-bridge-cc":          []any{"copy.one", "copy.two"},
 		"x-bridge-bcc":         []any{"blind"},
 		"x-bridge-user-id":     "shop",
+		"x-bridge-priority":    "7",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("staged form\n%#v\nwant\n%#v", got, want)
 	}
 	for name, want := range map[string]string{
 		wire.HeaderOrderKey:        "x-bridge-order-key",
+		wire.HeaderCarried:         "x-bridge-carried",
+		wire.HeaderRestaged:        "x-bridge-restaged",
 		wire.HeaderUnroutableSince: "x-bridge-unroutable-since",
 		wire.HeaderStagedAt:        "x-bridge-staged-at",
 		wire.HeaderAttempts:        "x-bridge-attempts",
@@ -122,6 +126,36 @@ func TestAnExpirationInItsOwnPlaceIsKept(t *testing.T) {
 	got, err := wire.Parse(delivered(staged))
 	if err != nil || got.Message.Publishing.Expiration != "500" {
 		t.Errorf("expiration %q, %v", got.Message.Publishing.Expiration, err)
+	}
+}
+
+// A priority must not act in the staging queue, and comes back at the target. One that an older
+// sender has left in its place is kept.
+func TestAPriorityTravelsAsAHeader(t *testing.T) {
+	for _, test := range []struct {
+		header any
+		own    uint8
+		want   uint8
+	}{
+		{nil, 0, 0}, {nil, 9, 9}, {"255", 0, 255}, {"0", 0, 0}, {"4", 9, 4},
+	} {
+		staged, _ := wire.Encode(bridge.Message{ID: someID, RoutingKey: "q"}, someLedger)
+		staged.Priority = test.own
+		if test.header != nil {
+			staged.Headers[wire.HeaderPriority] = test.header
+		}
+		got, err := wire.Parse(delivered(staged))
+		if err != nil || got.Message.Publishing.Priority != test.want || got.Message.Publishing.Headers != nil {
+			t.Errorf("header %v, property %d: priority %d, want %d (%v)", test.header, test.own, got.Message.Publishing.Priority, test.want, err)
+		}
+		again := got.Publishing()
+		if again.Priority != 0 {
+			t.Errorf("header %v, property %d: staged again with priority %d", test.header, test.own, again.Priority)
+		}
+		same, err := wire.ReadRecord(someLedger, wire.EncodeRecord(again))
+		if err != nil || same.Message.Publishing.Priority != test.want {
+			t.Errorf("header %v, property %d: priority %d in a record (%v)", test.header, test.own, same.Message.Publishing.Priority, err)
+		}
 	}
 }
 
@@ -208,14 +242,21 @@ func TestAMalformedStagedMessageIsRefused(t *testing.T) {
 		{"BCC in its own place", func(d *amqp.Delivery) { d.Headers["BCC"] = []any{"a"} }, "header BCC: must travel as x-bridge-bcc"},
 		{"CC is no list", func(d *amqp.Delivery) { d.Headers[wire.HeaderCC] = "a" }, "header CC: is string, not a list"},
 		{"BCC is nothing", func(d *amqp.Delivery) { d.Headers[wire.HeaderBCC] = nil }, "header BCC: is <nil>, not a list"},
-		{"empty order key", func(d *amqp.Delivery) { d.Priority = 0; d.Headers[wire.HeaderOrderKey] = "" }, "header x-bridge-order-key: has 0 bytes"},
+		{"priority as number", func(d *amqp.Delivery) { d.Headers[wire.HeaderPriority] = int32(1) }, "header x-bridge-priority: is int32"},
+		{"priority of 256", func(d *amqp.Delivery) { d.Headers[wire.HeaderPriority] = "256" }, `header x-bridge-priority: "256": not a number`},
+		{"no priority", func(d *amqp.Delivery) { d.Headers[wire.HeaderPriority] = "" }, `header x-bridge-priority: "": not a number`},
+		{"empty order key", func(d *amqp.Delivery) { delete(d.Headers, wire.HeaderPriority); d.Headers[wire.HeaderOrderKey] = "" }, "header x-bridge-order-key: has 0 bytes"},
 		{"long order key", func(d *amqp.Delivery) {
-			d.Priority = 0
+			delete(d.Headers, wire.HeaderPriority)
 			d.Headers[wire.HeaderOrderKey] = strings.Repeat("x", 256)
 		}, "header x-bridge-order-key: has 256 bytes"},
-		{"NUL in the order key", func(d *amqp.Delivery) { d.Priority = 0; d.Headers[wire.HeaderOrderKey] = "a\x00" }, "header x-bridge-order-key: contains a NUL"},
+		{"NUL in the order key", func(d *amqp.Delivery) { delete(d.Headers, wire.HeaderPriority); d.Headers[wire.HeaderOrderKey] = "a\x00" }, "header x-bridge-order-key: contains a NUL"},
 		{"order key as number", func(d *amqp.Delivery) { d.Headers[wire.HeaderOrderKey] = int32(1) }, "header x-bridge-order-key: is int32"},
-		{"order key and priority", func(d *amqp.Delivery) { d.Headers[wire.HeaderOrderKey], d.Priority = "a", 1 }, "header x-bridge-order-key: the message has a priority"},
+		{"order key and priority", func(d *amqp.Delivery) { d.Headers[wire.HeaderOrderKey] = "a" }, "header x-bridge-order-key: the message has a priority"},
+		{"order key and a priority in its own place", func(d *amqp.Delivery) {
+			delete(d.Headers, wire.HeaderPriority)
+			d.Headers[wire.HeaderOrderKey], d.Priority = "a", 1
+		}, "header x-bridge-order-key: the message has a priority"},
 		{"large headers", func(d *amqp.Delivery) { d.Headers["a"] = strings.Repeat("x", 64<<10) }, "at most 65536"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -67,6 +67,9 @@ func detail(m *deadMessage, most int) *deadDetail {
 			out.Properties[name] = value
 		}
 	}
+	if len(m.members) == 1 { // it travels as a header
+		d.Priority = m.members[0].Message.Publishing.Priority
+	}
 	if d.Priority != 0 {
 		out.Properties["priority"] = d.Priority
 	}
