@@ -36,7 +36,7 @@ type Options struct {
 	Timeout time.Duration
 	// MaxMessageBytes is the largest body that is accepted; a larger one is
 	// bridge.ErrInvalidMessage. It must not exceed the broker's max_message_size: the broker
-	// closes the channel of whoever sends more. With Parking it must not exceed what the
+	// closes the channel of whoever sends more. With Parking or CarryAlways it must not exceed what the
 	// database takes in one value (driver.Parked). Default 16 MiB, as in RabbitMQ 4; 3.x takes
 	// 128 MiB.
 	MaxMessageBytes int
@@ -55,8 +55,21 @@ type Options struct {
 	// others park at once. What StageTx has staged before the outage was known is not parked: its
 	// Wait fails. Default 1 s.
 	ParkAfter time.Duration
-	// Logger gets a line when an outage with parking begins and when it ends. Default
-	// slog.Default().
+	// Carry says which messages are carried: a message's row in the ledger holds a copy of it, so
+	// the commit does not wait for the broker ('Carrying' in the package's comment). Messages with
+	// an order key are never carried. Carry needs bridge_ledger, not an own table. It cannot be
+	// combined with ParkAlways; with ParkOnOutage only messages that are not carried are parked.
+	// Default CarryNever.
+	Carry Carry
+	// CarryBytes is the largest message that CarrySmall carries: body, properties and headers
+	// as the row holds them (wire.EncodeRecord). Default 8 KiB.
+	CarryBytes int
+	// CarryPendingBytes bounds the memory of carried messages whose confirm is missing. A message
+	// beyond it is not published: only its row is written, and a verifier stages it. A message that
+	// is larger than the bound is published if no other one is pending. Default 8 MiB.
+	CarryPendingBytes int
+	// Logger gets a line when an outage with parking begins and when it ends, and the same for
+	// carried messages that cannot be published. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -82,11 +95,25 @@ func (o *Options) withDefaults() (Options, error) {
 		return out, errors.New("Options.Parking is none of ParkNever, ParkOnOutage, ParkAlways")
 	case out.ParkAfter < 0:
 		return out, errors.New("Options.ParkAfter is negative")
+	case out.Carry < CarryNever || out.Carry > CarryAlways:
+		return out, errors.New("Options.Carry is none of CarryNever, CarrySmall, CarryAlways")
+	case out.Carry != CarryNever && out.Parking == ParkAlways:
+		return out, errors.New("Options.Carry needs the broker, which ParkAlways never asks")
+	case out.CarryBytes < 0:
+		return out, errors.New("Options.CarryBytes is negative")
+	case out.CarryPendingBytes < 0:
+		return out, errors.New("Options.CarryPendingBytes is negative")
 	case out.GroupMessages < 0 || out.GroupMessages > wire.MaxMembers:
 		return out, fmt.Errorf("Options.GroupMessages is not between 1 and %d", wire.MaxMembers)
 	}
 	if out.ParkAfter == 0 {
 		out.ParkAfter = time.Second
+	}
+	if out.CarryBytes == 0 {
+		out.CarryBytes = 8 << 10
+	}
+	if out.CarryPendingBytes == 0 {
+		out.CarryPendingBytes = 8 << 20
 	}
 	if out.Logger == nil {
 		out.Logger = slog.Default()

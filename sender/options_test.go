@@ -29,16 +29,21 @@ func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 		broker *bridge.Broker
 		opts   *Options
 	}{
-		"ledger is nil":   {nil, broker, nil},
-		"broker is nil":   {noLedger{}, nil, nil},
-		"Queue":           {noLedger{}, broker, &Options{Queue: strings.Repeat("q", 201)}},
-		"Timeout":         {noLedger{}, broker, &Options{Timeout: -1}},
-		"MaxMessageBytes": {noLedger{}, broker, &Options{MaxMessageBytes: -1}},
-		"Parking":         {noLedger{}, broker, &Options{Parking: 3}},
-		"ParkAfter":       {noLedger{}, broker, &Options{ParkAfter: -1}},
-		"cannot keep":     {noLedger{}, broker, &Options{Parking: ParkOnOutage}},
-		"GroupMessages":   {noLedger{}, broker, &Options{GroupMessages: 1001}},
-		"OrderedShards":   {noLedger{}, broker, &Options{OrderedShards: 3, Parking: ParkAlways}},
+		"ledger is nil":      {nil, broker, nil},
+		"broker is nil":      {noLedger{}, nil, nil},
+		"Queue":              {noLedger{}, broker, &Options{Queue: strings.Repeat("q", 201)}},
+		"Timeout":            {noLedger{}, broker, &Options{Timeout: -1}},
+		"MaxMessageBytes":    {noLedger{}, broker, &Options{MaxMessageBytes: -1}},
+		"Parking":            {noLedger{}, broker, &Options{Parking: 3}},
+		"ParkAfter":          {noLedger{}, broker, &Options{ParkAfter: -1}},
+		"cannot keep":        {noLedger{}, broker, &Options{Parking: ParkOnOutage}},
+		"GroupMessages":      {noLedger{}, broker, &Options{GroupMessages: 1001}},
+		"none of CarryNever": {noLedger{}, broker, &Options{Carry: 3}},
+		"which ParkAlways":   {new(carryingLedger), broker, &Options{Carry: CarrySmall, Parking: ParkAlways}},
+		"CarryBytes":         {noLedger{}, broker, &Options{CarryBytes: -1}},
+		"CarryPendingBytes":  {noLedger{}, broker, &Options{CarryPendingBytes: -1}},
+		"cannot carry":       {noLedger{}, broker, &Options{Carry: CarryAlways}},
+		"OrderedShards":      {noLedger{}, broker, &Options{OrderedShards: 3, Parking: ParkAlways}},
 	} {
 		if _, err := New(test.ledger, test.broker, test.opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
@@ -16,12 +18,14 @@ import (
 // A Sender stages messages for transactions. It may be used from any number of
 // goroutines. It has nothing to close: what it has under way ends within twice
 // Options.Timeout, or with the broker. For an ordered queue that is true of each group of
-// a call's messages.
+// a call's messages. Carried messages are published for at most driver.StageAgainAfter and
+// Options.Timeout; Flush waits for them.
 type Sender struct {
 	ledger  driver.Recorder
 	stager  *stager
 	ordered ordered
 	garage  *garage
+	carrier *carrier // nil: no message is carried
 	opts    Options
 }
 
@@ -51,6 +55,12 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 	}
 	s := &Sender{ledger: ledger, opts: options, garage: &garage{opts: options}, stager: newStager(options.Queue)}
 	s.ordered = newOrdered(options, newStager)
+	if options.Carry != CarryNever {
+		if !ledger.Features().Carries {
+			return nil, errors.New("new sender: Options.Carry needs a ledger with tables of its own; the rows of this one cannot carry messages")
+		}
+		s.carrier = newCarrier(options, newStager(options.Queue), s.explain)
+	}
 	if options.Parking != ParkNever {
 		if !ledger.Features().Parks {
 			return nil, errors.New("new sender: Options.Parking needs a ledger with tables of its own; this one cannot keep messages")
@@ -62,7 +72,7 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 }
 
 // SendTx records the messages' IDs in tx, stages the messages, waits until the broker has
-// confirmed all of them, and returns their IDs in order. The caller then commits, which sends
+// confirmed all of them that are not carried (Options.Carry), and returns their IDs in order. The caller then commits, which sends
 // the messages, or rolls back, which drops them. Call SendTx as late in the transaction as
 // possible, or use StageTx; a verifier waits from here to the commit. It may be called several
 // times in one transaction. Without messages it does nothing.
@@ -94,12 +104,26 @@ func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Messag
 	return staged.IDs(), nil
 }
 
+// Flush waits until no carried message is on its way to the broker: each one is confirmed, or left
+// to its row since it could not be published. Without Flush the end of the process may leave some
+// to their rows, and verifiers stage them some seconds late. So call it before the process ends
+// and before the Broker is closed, when no transaction sends any more; else it waits for their
+// messages too. If ctx ends first, Flush returns an error; no committed message is lost. If no message is
+// carried, Flush returns nil at once.
+func (s *Sender) Flush(ctx context.Context) error {
+	if s.carrier == nil {
+		return nil
+	}
+	return s.carrier.flush(ctx)
+}
+
 // encoded is a message in its staged form: a copy of what the caller has given.
 type encoded struct {
 	id       uuid.UUID
 	orderKey string
 	record   []byte
 	alone    bool // it gains nothing from company
+	carried  bool // its row holds the record
 }
 
 func idsOf(messages []encoded) []uuid.UUID {
@@ -146,14 +170,36 @@ func (s *Sender) encodeOne(m bridge.Message) (encoded, error) {
 	if !madeNow(m.ID, now) {
 		publishing.Headers[wire.HeaderStagedAt] = now.UnixMilli()
 	}
-	return encoded{m.ID, m.OrderKey, wire.EncodeRecord(publishing), size > groupBytes/3}, nil
+	record, carried := s.record(m, publishing)
+	return encoded{m.ID, m.OrderKey, record, size > groupBytes/3, carried}, nil
 }
 
-// load tells those apart that have an order key, by the queues of their keys.
+// record returns the record of a message and whether its row carries it.
+func (s *Sender) record(m bridge.Message, publishing amqp.Publishing) (record []byte, carried bool) {
+	most := math.MaxInt
+	if s.opts.Carry == CarrySmall {
+		most = s.opts.CarryBytes
+	}
+	if s.carrier == nil || m.OrderKey != "" || len(publishing.Body) > most {
+		return wire.EncodeRecord(publishing), false
+	}
+	publishing.Headers[wire.HeaderCarried] = true
+	if record = wire.EncodeRecord(publishing); len(record) <= most {
+		return record, true
+	}
+	delete(publishing.Headers, wire.HeaderCarried)
+	return wire.EncodeRecord(publishing), false
+}
+
+// load divides the messages that are not carried: those with an order key by the queues of their
+// keys, and the others.
 func (s *Sender) load(messages []encoded) (inOrder map[string]*cargo, others cargo) {
 	inOrder = make(map[string]*cargo)
 	others.alone = s.opts.GroupMessages == 1
 	for _, m := range messages {
+		if m.carried {
+			continue
+		}
 		if m.orderKey == "" {
 			others.add(m.id, m.record)
 			others.alone = others.alone || m.alone

@@ -79,13 +79,13 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 	if len(messages) == 0 {
 		return &Staged{judged: true}, nil
 	}
-	ids := idsOf(messages)
 	inOrder, cargo := s.load(messages)
 	if len(inOrder) > 0 && s.garage.knows() {
 		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: it was tried a moment ago, and messages with an order key are not parked", bridge.ErrUnavailable))
 	}
 	// Rule 1: the INSERT has succeeded before the first byte leaves.
-	if err := s.ledger.Record(ctx, tx, driver.Plain(ids...)); err != nil {
+	ids, err := s.recordAll(ctx, tx, messages)
+	if err != nil {
 		return nil, fmt.Errorf("send: %w", err)
 	}
 	if err := s.ordered.stage(ctx, inOrder); err != nil {
@@ -93,7 +93,7 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 	}
 	staged := &Staged{sender: s, tx: tx, ids: ids, cargo: cargo, parks: true, judged: len(cargo.records) == 0}
 	if staged.judged {
-		return staged, nil // all had an order key
+		return staged, nil // all have an order key or are carried
 	}
 	if s.garage.parks() {
 		staged.judged = true
@@ -106,6 +106,33 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 		return nil, s.mustRollBack(ctx, err)
 	}
 	return staged, nil
+}
+
+// recordAll records the messages and begins to publish the carried ones. It returns the IDs of all.
+func (s *Sender) recordAll(ctx context.Context, tx bridge.Tx, messages []encoded) ([]uuid.UUID, error) {
+	ids := idsOf(messages)
+	entries := driver.Plain(ids...)
+	if s.carrier == nil {
+		return ids, s.ledger.Record(ctx, tx, entries)
+	}
+	admitted := s.carrier.admit(messages)
+	recorded := false
+	defer func() {
+		if !recorded { // also after a panic
+			s.carrier.release(admitted)
+		}
+	}()
+	for i, m := range messages {
+		if m.carried {
+			entries[i].Message, entries[i].Unpublished = m.record, admitted[i] == nil
+		}
+	}
+	if err := s.ledger.Record(ctx, tx, entries); err != nil {
+		return nil, err
+	}
+	recorded = true
+	s.carrier.send(admitted)
+	return ids, nil
 }
 
 // IDs returns the messages' IDs in the order in which they were given to StageTx.
@@ -153,15 +180,20 @@ func (s *Sender) mustRollBack(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) && !errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("%w: %w", err, context.Canceled) // bridge.Retryable must say false
 	}
-	if errors.Is(err, bridge.ErrReturned) {
-		queue := s.opts.Queue
-		if failed := new(bridge.PublishError); errors.As(err, &failed) {
-			queue = failed.Target.RoutingKey
-		}
-		if s.opts.Exchange != "" {
-			return fmt.Errorf("send: the transaction must roll back: exchange %q has no binding to a queue %q; verifiers with the same exchange make both when they start, as does bridge.Topology: %w", s.opts.Exchange, queue, err)
-		}
-		return fmt.Errorf("send: the transaction must roll back: there is no queue %q; verifiers declare it when they start, as does bridge.Topology: %w", queue, err)
+	return fmt.Errorf("send: the transaction must roll back: %w", s.explain(err))
+}
+
+// explain adds the remedy to the error of a publication, if it knows one.
+func (s *Sender) explain(err error) error {
+	if !errors.Is(err, bridge.ErrReturned) {
+		return err
 	}
-	return fmt.Errorf("send: the transaction must roll back: %w", err)
+	queue := s.opts.Queue
+	if failed := new(bridge.PublishError); errors.As(err, &failed) {
+		queue = failed.Target.RoutingKey
+	}
+	if s.opts.Exchange != "" {
+		return fmt.Errorf("exchange %q has no binding to a queue %q; verifiers with the same exchange make both when they start, as does bridge.Topology: %w", s.opts.Exchange, queue, err)
+	}
+	return fmt.Errorf("there is no queue %q; verifiers declare it when they start, as does bridge.Topology: %w", queue, err)
 }

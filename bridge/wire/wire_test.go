@@ -250,7 +250,10 @@ func TestAMalformedStagedMessageIsRefused(t *testing.T) {
 			delete(d.Headers, wire.HeaderPriority)
 			d.Headers[wire.HeaderOrderKey] = strings.Repeat("x", 256)
 		}, "header x-bridge-order-key: has 256 bytes"},
-		{"NUL in the order key", func(d *amqp.Delivery) { delete(d.Headers, wire.HeaderPriority); d.Headers[wire.HeaderOrderKey] = "a\x00" }, "header x-bridge-order-key: contains a NUL"},
+		{"NUL in the order key", func(d *amqp.Delivery) {
+			delete(d.Headers, wire.HeaderPriority)
+			d.Headers[wire.HeaderOrderKey] = "a\x00"
+		}, "header x-bridge-order-key: contains a NUL"},
 		{"order key as number", func(d *amqp.Delivery) { d.Headers[wire.HeaderOrderKey] = int32(1) }, "header x-bridge-order-key: is int32"},
 		{"order key and priority", func(d *amqp.Delivery) { d.Headers[wire.HeaderOrderKey] = "a" }, "header x-bridge-order-key: the message has a priority"},
 		{"order key and a priority in its own place", func(d *amqp.Delivery) {

@@ -1,0 +1,351 @@
+package sender
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+// A Carry says which messages are carried: the message's row in the ledger holds a copy of it,
+// so the commit does not wait for the broker's confirm.
+type Carry int
+
+const (
+	// CarryNever: each transaction waits for the broker's confirm.
+	CarryNever Carry = iota
+	// CarrySmall: messages of at most Options.CarryBytes are carried. Transactions with larger
+	// messages wait for the confirm of these.
+	CarrySmall
+	// CarryAlways: messages of any size are carried.
+	CarryAlways
+)
+
+const (
+	// carryGather is how long carried messages of different calls gather before a shipment, while
+	// they come faster than the broker confirms.
+	carryGather = 8 * time.Millisecond
+	// carryGroups bounds the groups of one shipment. One shipment at a time is on its way.
+	carryGroups = 64
+	// carryProbe is the time between two messages that are published during an outage to find its
+	// end, and the longest pause between two attempts to publish a message.
+	carryProbe = time.Second
+	// carryRefusals is how often the broker may refuse a message before its row is left to carry it.
+	// A refusal ends the channel, so it may be due to another message.
+	carryRefusals = 3
+	// carriedHeld is counted for each message beside its bytes.
+	carriedHeld = 256
+)
+
+// A carrier publishes carried messages. No transaction waits for it: the rows hold the messages,
+// and a verifier stages each message that is not in the staging queue in time.
+//
+// It publishes one shipment after the other, and what comes meanwhile gathers for the next one. A
+// message whose group fails is published again, until driver.StageAgainAfter after its record. Its
+// goroutine runs while it holds messages.
+type carrier struct {
+	stager  *stager // for its queue, broker, timeout and limit
+	bound   int     // bytes that it may hold
+	logger  *slog.Logger
+	explain func(error) error // names the remedy
+
+	mu      sync.Mutex
+	waiting []*carriedMessage // to be published, in this order
+	held    int               // bytes of the messages that are waiting, under way, or being recorded
+	idle    chan struct{}     // closed when held becomes 0; nil if no Flush waits
+	running bool
+	calls   int           // whose messages are waiting
+	full    chan struct{} // closed when a group is full; nil if nothing gathers
+	out     bool          // the last shipment failed
+	probe   time.Time     // when the next message is published if the broker is out
+}
+
+type carriedMessage struct {
+	record   []byte
+	recorded time.Time
+	refusals int
+}
+
+func (m *carriedMessage) held() int { return len(m.record) + carriedHeld }
+
+// alone tells whether the message gains nothing from company, or may be the reason of a refusal.
+func (m *carriedMessage) alone() bool { return len(m.record) > groupBytes/3 || m.refusals > 0 }
+
+func newCarrier(o Options, s *stager, explain func(error) error) *carrier {
+	return &carrier{stager: s, bound: o.CarryPendingBytes, logger: o.Logger, explain: explain}
+}
+
+// admit returns the carried messages that are to be published, each in its place among messages,
+// and nil in the place of any other. The caller must call send or release with the result.
+func (c *carrier) admit(messages []encoded) []*carriedMessage {
+	admitted := make([]*carriedMessage, len(messages))
+	if reason := c.stager.broker.Blocked(); reason != "" {
+		c.failed(fmt.Errorf("%w: %s", bridge.ErrBlocked, reason))
+		return admitted
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, m := range messages {
+		if !m.carried {
+			continue
+		}
+		next := &carriedMessage{record: m.record}
+		if c.held > 0 && c.held+next.held() > c.bound {
+			continue
+		}
+		if c.out {
+			// What is held finds the end of the outage, else one message in a while does.
+			if c.held > 0 || time.Now().Before(c.probe) {
+				continue
+			}
+			c.probe = time.Now().Add(carryProbe)
+		}
+		c.held += next.held()
+		admitted[i] = next
+	}
+	return admitted
+}
+
+// release forgets messages that send does not get.
+func (c *carrier) release(admitted []*carriedMessage) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range admitted {
+		if m != nil {
+			c.forget(m)
+		}
+	}
+}
+
+// forget is for a message that is no longer to be published. The caller holds mu.
+func (c *carrier) forget(m *carriedMessage) {
+	c.held -= m.held()
+	if c.held == 0 && c.idle != nil {
+		close(c.idle)
+		c.idle = nil
+	}
+}
+
+// send has the messages published, which have just been recorded (rule 1 of package bridge), and
+// does not wait.
+func (c *carrier) send(admitted []*carriedMessage) {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := len(c.waiting)
+	for _, m := range admitted {
+		if m != nil {
+			m.recorded = now
+			c.waiting = append(c.waiting, m)
+		}
+	}
+	if len(c.waiting) == before {
+		return
+	}
+	c.calls++
+	if !c.running {
+		c.running = true
+		go c.run()
+	}
+	if c.full != nil && c.groupWaits() {
+		close(c.full)
+		c.full = nil
+	}
+}
+
+// groupWaits tells whether as much is waiting as fits into a group. The caller holds mu.
+func (c *carrier) groupWaits() bool {
+	bytes := 0
+	for n, m := range c.waiting {
+		if bytes += len(m.record); bytes >= groupBytes || n+1 >= c.stager.limit {
+			return true
+		}
+	}
+	return false
+}
+
+// run publishes until nothing is waiting.
+func (c *carrier) run() {
+	pauses := newPauses()
+	calls := 0 // of the last shipment
+	for {
+		if calls > 1 {
+			c.gather()
+		}
+		var groups [][]*carriedMessage
+		if groups, calls = c.take(); groups == nil {
+			return
+		}
+		if c.ship(groups) {
+			pauses.Reset()
+		} else {
+			time.Sleep(pauses.NextBackOff())
+		}
+	}
+}
+
+// newPauses is the time between two attempts: exponential with jitter, up to carryProbe.
+func newPauses() *backoff.ExponentialBackOff {
+	pauses := backoff.NewExponentialBackOff()
+	pauses.InitialInterval, pauses.MaxInterval = 100*time.Millisecond, carryProbe
+	return pauses
+}
+
+// gather waits for carryGather, or until a group is full.
+func (c *carrier) gather() {
+	c.mu.Lock()
+	if len(c.waiting) == 0 || c.groupWaits() {
+		c.mu.Unlock()
+		return
+	}
+	full := make(chan struct{})
+	c.full = full
+	c.mu.Unlock()
+	select {
+	case <-full:
+	case <-time.After(carryGather):
+	}
+	c.mu.Lock()
+	c.full = nil
+	c.mu.Unlock()
+}
+
+// take takes out the groups of the next shipment, one while the broker is out, and returns the
+// number of calls whose messages were waiting. Without messages it ends the run, and groups is nil.
+func (c *carrier) take() (groups [][]*carriedMessage, calls int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	calls, c.calls = c.calls, 0
+	most := carryGroups
+	if c.out {
+		most = 1
+	}
+	oldest := time.Now().Add(-driver.StageAgainAfter)
+	bytes, taken := 0, 0
+	for _, m := range c.waiting {
+		if !m.recorded.After(oldest) { // a verifier is about to stage it
+			c.forget(m)
+			taken++
+			continue
+		}
+		n := len(groups)
+		if n == 0 || m.alone() || groups[n-1][0].alone() || len(groups[n-1]) == c.stager.limit || bytes+len(m.record) > groupBytes {
+			if n == most {
+				break
+			}
+			groups, bytes = append(groups, nil), 0
+			n++
+		}
+		groups[n-1] = append(groups[n-1], m)
+		bytes += len(m.record)
+		taken++
+	}
+	c.waiting = append([]*carriedMessage(nil), c.waiting[taken:]...)
+	c.running = groups != nil
+	return groups, calls
+}
+
+// ship publishes groups at once and waits for their confirms. It returns false if messages wait
+// for another attempt.
+func (c *carrier) ship(groups [][]*carriedMessage) bool {
+	ended := make([]error, len(groups))
+	var others sync.WaitGroup
+	for i, group := range groups[1:] {
+		others.Go(func() { ended[i+1] = c.publish(group) })
+	}
+	ended[0] = c.publish(groups[0])
+	others.Wait()
+	failure, again := c.judge(groups, ended)
+	if failure != nil {
+		c.failed(failure)
+	} else {
+		c.worked()
+	}
+	return !again
+}
+
+// judge forgets the messages of groups that need no other attempt. It returns the first failure,
+// and whether messages wait for another attempt.
+func (c *carrier) judge(groups [][]*carriedMessage, ended []error) (failure error, again bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, err := range ended {
+		if failure == nil {
+			failure = err
+		}
+		for _, m := range groups[i] {
+			if bridge.Refusal(err) != nil {
+				m.refusals++
+			}
+			if err == nil || m.refusals == carryRefusals {
+				c.forget(m)
+			} else {
+				c.waiting = append(c.waiting, m)
+			}
+		}
+	}
+	if errors.Is(failure, context.Canceled) { // the Broker is closed
+		for _, m := range c.waiting {
+			c.forget(m)
+		}
+		c.waiting = nil
+	}
+	return failure, failure != nil && len(c.waiting) > 0
+}
+
+func (c *carrier) publish(group []*carriedMessage) error {
+	records := make([][]byte, len(group))
+	for i, m := range group {
+		records[i] = m.record
+	}
+	return c.stager.publishInTime(records)
+}
+
+// failed begins an outage, if it has not begun.
+func (c *carrier) failed(err error) {
+	c.mu.Lock()
+	known := c.out
+	c.out, c.probe = true, time.Now().Add(carryProbe)
+	c.mu.Unlock()
+	if !known {
+		c.logger.Warn("carried messages are not published; verifiers stage them from their rows", "queue", c.stager.queue.RoutingKey, "error", c.explain(err))
+	}
+}
+
+// worked ends an outage.
+func (c *carrier) worked() {
+	c.mu.Lock()
+	known := c.out
+	c.out = false
+	c.mu.Unlock()
+	if known {
+		c.logger.Info("carried messages are published again", "queue", c.stager.queue.RoutingKey)
+	}
+}
+
+// flush waits until nothing is held.
+func (c *carrier) flush(ctx context.Context) error {
+	c.mu.Lock()
+	if c.held == 0 {
+		c.mu.Unlock()
+		return nil
+	}
+	if c.idle == nil {
+		c.idle = make(chan struct{})
+	}
+	idle := c.idle
+	c.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("flush: carried messages are not confirmed yet; verifiers stage those that the broker does not have: %w", context.Cause(ctx))
+	}
+}
