@@ -38,8 +38,8 @@ const (
 	// end, and the longest pause between two attempts to publish a message.
 	carryProbe = time.Second
 	// carryRefusals is how often the broker may refuse a message before its row is left to carry it.
-	// A refusal ends the channel, so it may be due to another message.
-	carryRefusals = 3
+	// The first refusal may be due to another message of its group.
+	carryRefusals = 2
 	// carriedHeld is counted for each message beside its bytes.
 	carriedHeld = 256
 )

@@ -15,7 +15,8 @@
 // InTx begins and ends the transaction. If you do that yourself, call SendTx in it: SendTx(ctx,
 // bridge.SQL(tx), …) for a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile. bridge.SQL says
 // what to pass for other libraries. The examples (example_*_test.go in this folder) are whole
-// programs: PostgreSQL, SQL Server, sqlx, a table of one's own, staging early, and parking.
+// programs: PostgreSQL, SQL Server, sqlx, a table of one's own, staging early, carrying, and
+// parking.
 //
 // The ledger's tables (package migrate, or verifier -migrate) must be in the database of the
 // transaction. The verifier makes the queues, and must run for anything to arrive; package
@@ -28,7 +29,7 @@
 // queue, and waits once for all confirms. (With an own table, it checks that their rows exist.)
 // Rules 1 and 2 of package bridge make that safe: the INSERT has succeeded before the first
 // byte of a message leaves, and SendTx returns nil only if every message is confirmed and none
-// was returned, or all are parked (see below).
+// was returned, or its row carries it, or all are parked (see below).
 //
 // Meanwhile the transaction is open and holds its locks for a round trip to the broker, at most
 // for twice Options.Timeout (longer with order keys, see there). So send as late in the transaction as you can, as InTx does, or stage
@@ -59,11 +60,40 @@
 // messages. Every transaction waits for the confirm of the groups that carry its messages, and
 // the verifier judges each message by itself. If a group fails, every transaction with a
 // message in it fails and rolls back. If nothing is on its way, a message does not wait for
-// others. Options.GroupMessages turns grouping off.
+// others. Carried messages have groups of their own. Options.GroupMessages turns grouping off.
+//
+// # Carrying
+//
+// With Options.Carry set to CarrySmall, the ledger's row of a small message also holds the
+// message. Such a message is carried. It is published to the staging queue when its row has been
+// inserted, but no call waits for the confirm: SendTx, Wait and InTx return at once. CarryAlways
+// carries messages of every size. A message with an order key is never carried. A transaction
+// that sends other messages too waits for these only.
+//
+// If the broker fails, nothing fails in the transaction. The sender publishes the message again,
+// for ten seconds at most. If the message still is not in the staging queue after the commit, a
+// verifier stages it from its row, some seconds late. The same is true if the process dies. While
+// the broker is known to be out, or blocks, or more than Options.CarryPendingBytes wait for their
+// confirms, the sender only writes the row. A verifier stages the message when the broker takes
+// it. A missing staging queue and a missing right to publish count as an outage. So watch the
+// log: it has a line when the sender stops publishing carried messages, and one when it goes on.
+//
+// If the transaction rolls back, or rolls back to a savepoint that was set before the message was
+// recorded, the row is gone and the verifier drops the copy. If a confirm was lost or late, the
+// message may be delivered twice, with the same ID.
+//
+// A carried message costs the database about as much as a row of an outbox table: the INSERT
+// writes its bytes to the database's log, and the verifier deletes them with the row. Choose
+// CarryNever, the default, if the database must not pay for the messages, or if a transaction
+// must fail when the broker is out. Large messages are better left to the broker.
+//
+// Call Flush before the process ends, so that no message is left to the verifiers:
+//
+//	err := s.Flush(ctx) // then broker.Close()
 //
 // # When the broker is out
 //
-// By default sending fails during an outage, and you roll back. Each transaction then waits for
+// By default sending fails during an outage, unless all messages are carried, and you roll back. Each transaction then waits for
 // Options.Timeout, and keeps its database connection meanwhile. With Options.Parking set to
 // ParkOnOutage the same transaction stores the messages in the database instead, and may
 // commit. A verifier stages them when the broker is back. A message whose confirm was only late

@@ -109,7 +109,7 @@ func (tx *Tx) Stage(ctx context.Context, msgs ...bridge.Message) ([]uuid.UUID, e
 }
 
 // InTx begins a transaction, runs fn in it, records and stages what fn sent, waits until
-// all that fn sent or staged is confirmed, and commits. If fn returns an error or panics,
+// all that fn sent or staged is confirmed or carried, and commits. If fn returns an error or panics,
 // or a Send or Stage fails or panics, whatever fn makes of that, the transaction is rolled
 // back and nothing is delivered; the errors are those of fn and of SendTx. Without messages
 // it is a transaction as any other. opts, which may be nil, is for BeginTx. If the pool's

@@ -132,7 +132,7 @@ func (o *Outbox) Err() error {
 }
 
 // Confirm ends the outbox, records and stages what Send has collected, and waits until
-// everything is confirmed or parked. The transaction may commit only if the error is nil (rule
+// everything is confirmed, carried or parked. The transaction may commit only if the error is nil (rule
 // 2 of package bridge). The errors are those of SendTx.
 func (o *Outbox) Confirm(ctx context.Context) error {
 	o.End()

@@ -14,7 +14,7 @@ import (
 )
 
 // Staged are the messages of one call of StageTx: recorded, and on their way to the
-// staging queue. The transaction must not commit before Wait has returned nil.
+// staging queue. Those in cargo are neither carried nor have an order key. The transaction must not commit before Wait has returned nil.
 type Staged struct {
 	sender *Sender
 	tx     bridge.Tx
@@ -36,7 +36,8 @@ type Staged struct {
 //	err = staged.Wait(ctx) // on an error roll back
 //	err = tx.Commit()
 //
-// The caller must call Wait, and may commit only after it has returned nil. After an error of
+// The caller must call Wait, and may commit only after it has returned nil. If all messages are
+// carried (Options.Carry), Wait returns nil at once. After an error of
 // either call the caller must roll back. SendTx is these two calls, one after the other; its
 // comment is true of both together. For messages with an order key StageTx itself waits until
 // they are confirmed, to keep their order.
@@ -138,7 +139,7 @@ func (s *Sender) recordAll(ctx context.Context, tx bridge.Tx, messages []encoded
 // IDs returns the messages' IDs in the order in which they were given to StageTx.
 func (s *Staged) IDs() []uuid.UUID { return slices.Clone(s.ids) }
 
-// Wait waits until the broker has confirmed all messages. If it returns nil, the transaction
+// Wait waits until the broker has confirmed all messages that are not carried. If it returns nil, the transaction
 // may commit. On any error it must roll back; the errors are those of SendTx. The time between
 // StageTx and Wait does not count: a confirm that came within Options.Timeout is in time,
 // however late Wait is called. If ctx ends before the confirm, Wait fails.
@@ -155,7 +156,8 @@ func (s *Staged) Wait(ctx context.Context) error {
 	return s.err
 }
 
-// wait keeps rule 2: it returns nil only if every message is confirmed, or parked.
+// wait keeps rule 2: it returns nil only if every message that is not carried is confirmed or
+// parked.
 func (s *Staged) wait(ctx context.Context) error {
 	err := s.sender.garage.judge(ctx, s, s.confirmed(ctx))
 	if err != nil {
