@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -60,6 +61,12 @@ func (l *keyedLedger) add(t *testing.T, n int) {
 		check(t, within(t.Context(), l.db, func(tx *sql.Tx) error { return l.park(t.Context(), l.in(tx), some) }), "add rows")
 	}
 	l.rows = append(l.rows, idsOf(messages)...)
+	if l.Insert != nil {
+		return
+	}
+	for carried := range slices.Chunk(newUnpublished(n), full) {
+		check(t, within(t.Context(), l.db, func(tx *sql.Tx) error { return l.ledger.Record(t.Context(), l.in(tx), carried) }), "add carried rows")
+	}
 }
 
 // park records and parks.
@@ -90,6 +97,11 @@ func (l *keyedLedger) open(t *testing.T) []*sql.Tx {
 	messages[0].ID = uuid.UUID{15: 1}
 	tx := begin(t, l.sender.DB())
 	check(t, l.park(t.Context(), l.in(tx), messages), "park")
+	if l.Insert == nil {
+		carried := newUnpublished(2)
+		carried[0].ID = uuid.UUID{15: 2}
+		check(t, l.ledger.Record(t.Context(), l.in(tx), carried), "record carried messages")
+	}
 	return []*sql.Tx{tx}
 }
 
@@ -126,7 +138,39 @@ func (l *keyedLedger) steps(t *testing.T) []step {
 	if l.Insert != nil {
 		return steps
 	}
-	return append(steps, l.sideSteps()...)
+	return slices.Concat(steps, l.carriedSteps(), l.sideSteps())
+}
+
+// carriedSteps are the steps of rows with messages. As many are left.
+func (l *keyedLedger) carriedSteps() []step {
+	one, some := newUnpublished(1), newUnpublished(4)
+	record := func(entries []driver.Entry) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return within(ctx, l.db, func(tx *sql.Tx) error { return l.ledger.Record(ctx, l.in(tx), entries) })
+		}
+	}
+	var due []driver.DueRow
+	list := func(window time.Duration) func(context.Context) error {
+		return func(ctx context.Context) (err error) {
+			due, _, err = l.ledger.Due(ctx, window, 5)
+			return must("the number of due rows", len(due), 5, err)
+		}
+	}
+	return []step{
+		{what: "carry one", do: record(one)},
+		{what: "carry some", do: record(some)},
+		{what: "list the due rows of a window", do: list(oldAge)},
+		{what: "list due rows", do: list(0)},
+		{what: "claim", do: func(ctx context.Context) error {
+			messages, err := l.ledger.Claim(ctx, due)
+			return must("the number of messages claimed", len(messages), len(due), err)
+		}},
+		{what: "touch", do: func(ctx context.Context) error { return l.ledger.Touch(ctx, idsOfDue(due)) }},
+		{what: "forget what was claimed", do: func(ctx context.Context) error {
+			_, err := l.ledger.Forget(ctx, idsOfDue(due))
+			return err
+		}},
+	}
 }
 
 // sideSteps are those of parked messages and orphans.

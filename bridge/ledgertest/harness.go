@@ -78,6 +78,10 @@ type Harness struct {
 	// Further or Driver is set.
 	Copy string
 
+	// Uncarry are statements that take from the ledger's tables what version 3 has added. They are
+	// required unless Further or Driver is set.
+	Uncarry []string
+
 	// RefuseDelete are statements after which no row of bridge_ledger can be deleted.
 	RefuseDelete []string
 

@@ -105,6 +105,13 @@ func testOtherDatabase(t *testing.T, h Harness) {
 			t.Errorf("park: %v, must be %v", err, bridge.ErrOtherLedger)
 		}
 		check(t, tx.Rollback(), "roll back")
+		for _, carried := range [][]driver.Entry{newCarried(1), newUnpublished(1), newCarried(2)} {
+			tx := begin(t, second.sender.DB())
+			if err := first.sender.Record(t.Context(), h.in(tx), carried); !errors.Is(err, bridge.ErrOtherLedger) {
+				t.Errorf("record %d carried messages: %v, must be %v", len(carried), err, bridge.ErrOtherLedger)
+			}
+			check(t, tx.Rollback(), "roll back")
+		}
 	}
 	second.expectCommitted(t, idsOf(message))
 }
@@ -118,6 +125,7 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	if h.Insert == nil {
 		d.sweeping().age(t)
 		d.parking().parked(t, 1)
+		d.carrying().unpublished(t, 1)
 	}
 	_, err := d.sender.DB().ExecContext(t.Context(), statement)
 	check(t, err, statement)
@@ -144,6 +152,8 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	if h.Insert != nil {
 		return
 	}
+	due, _, err := d.ledger.Due(ctx, 0, 10)
+	refused("list due rows", len(due) == 0, err)
 	removed, err := d.ledger.Unpark(ctx, uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
 		t.Error("it is staged, only to be refused")
 		return nil
@@ -157,7 +167,7 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	refused("the watermark, which would be a verdict", before.IsZero(), err)
 }
 
-// As a release leaves it that knows no parked messages.
+// As a release leaves it that knows no parked and no carried messages.
 func testEarlierSchema(t *testing.T, h Harness) {
 	d := h.newDatabase(t)
 	id := newID()
@@ -171,6 +181,9 @@ func testEarlierSchema(t *testing.T, h Harness) {
 	exec(`DELETE FROM bridge_ledger_version WHERE version_id > 1`)
 	if _, err := h.Open(t.Context(), db); !errors.Is(err, bridge.ErrNoSchema) || !strings.Contains(err.Error(), "migrate.Ledger") {
 		t.Errorf("open: %v, must be %v and name migrate.Ledger", err, bridge.ErrNoSchema)
+	}
+	for _, statement := range h.Uncarry {
+		exec(statement)
 	}
 	exec(`DROP TABLE bridge_parked`)
 	exec(`DROP TABLE bridge_watermark`)

@@ -39,8 +39,7 @@ SELECT look.now, d.id, d.recorded_at, d.stage_at, d.bytes FROM look LEFT JOIN (
 	later = now + ` + min(max(` + now + ` - recorded_at * 1000, 10000), 600000)`
 
 	claim = `UPDATE bridge_ledger SET stage_at = ` + later + `
-FROM (SELECT value ->> 'id' AS id, value ->> 'at' AS stage_at FROM json_each(?)) d
-WHERE bridge_ledger.id = d.id AND bridge_ledger.stage_at = d.stage_at RETURNING bridge_ledger.id, message`
+WHERE (id, stage_at) IN (SELECT value ->> 'id', value ->> 'at' FROM json_each(?)) RETURNING id, message`
 
 	touchCarried = `UPDATE bridge_ledger SET stage_at = ` + later + `
 WHERE id IN (SELECT value FROM json_each(?)) AND stage_at IS NOT NULL`

@@ -40,6 +40,7 @@ var harness = ledgertest.Harness{
 	Literal:      func(id uuid.UUID) string { return "'" + id.String() + "'" },
 	Older:        "UPDATE bridge_ledger SET recorded_at = recorded_at - 2 * 3600, stage_at = stage_at - 2 * 3600 * 1000",
 	Copy:         "UPDATE bridge_identity SET identity = '0192a0c0-0000-7000-8000-000000000001'",
+	Uncarry:      []string{"DROP INDEX bridge_ledger_stage_at", "ALTER TABLE bridge_ledger DROP COLUMN message", "ALTER TABLE bridge_ledger DROP COLUMN stage_at"},
 	RefuseDelete: []string{"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger BEGIN SELECT RAISE(ABORT, 'refused'); END"},
 	Gather:       "ANALYZE %s",
 	Scanned:      scanned,

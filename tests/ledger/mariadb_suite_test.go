@@ -48,6 +48,7 @@ func mariaDBHarness() ledgertest.Harness {
 		Literal: func(id uuid.UUID) string { return "UNHEX(REPLACE('" + id.String() + "', '-', ''))" },
 		Older:   "UPDATE bridge_ledger SET recorded_at = recorded_at - INTERVAL 2 HOUR, stage_at = stage_at - INTERVAL 2 HOUR",
 		Copy:    "UPDATE bridge_identity SET identity = UNHEX(REPLACE(UUID(), '-', ''))",
+		Uncarry: []string{"ALTER TABLE bridge_ledger DROP COLUMN message, DROP COLUMN stage_at, DROP COLUMN claimed_by"},
 		RefuseDelete: []string{"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger FOR EACH ROW " + // but the flush's row, which is new
 			"IF OLD.recorded_at < UTC_TIMESTAMP() - INTERVAL 1 HOUR THEN SIGNAL SQLSTATE '45000'; END IF"},
 		KillSession: func(ctx context.Context, admin *sql.DB, session string) error {

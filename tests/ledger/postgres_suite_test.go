@@ -206,6 +206,7 @@ func postgresHarness(by string, address func(testing.TB) string) ledgertest.Harn
 		Literal:    func(id uuid.UUID) string { return "'" + id.String() + "'" },
 		Older:      "UPDATE bridge_ledger SET recorded_at = recorded_at - interval '2 hours', stage_at = stage_at - interval '2 hours'",
 		Copy:       "UPDATE bridge_identity SET identity = gen_random_uuid()",
+		Uncarry:    []string{"ALTER TABLE bridge_ledger DROP COLUMN message, DROP COLUMN stage_at"},
 		RefuseDelete: []string{
 			"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$",
 			"CREATE TRIGGER refuse BEFORE DELETE ON bridge_ledger FOR EACH ROW EXECUTE FUNCTION refuse()",

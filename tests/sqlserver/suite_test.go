@@ -148,6 +148,7 @@ func harness(server string, snapshot bool) ledgertest.Harness {
 		Literal:      func(id uuid.UUID) string { return "'" + id.String() + "'" },
 		Older:        "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at), stage_at = DATEADD(hour, -2, stage_at)",
 		Copy:         "UPDATE bridge_identity SET [identity] = NEWID()",
+		Uncarry:      []string{"DROP INDEX bridge_ledger_stage_at ON bridge_ledger", "ALTER TABLE bridge_ledger DROP COLUMN message, stage_at"},
 		RefuseDelete: []string{"CREATE TRIGGER refuse ON bridge_ledger INSTEAD OF DELETE AS THROW 50000, 'refused', 1"},
 		KillSession: func(ctx context.Context, admin *sql.DB, session string) error {
 			_, err := admin.ExecContext(ctx, "KILL "+session)

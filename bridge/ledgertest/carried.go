@@ -1,0 +1,660 @@
+package ledgertest
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+// tick is the coarsest resolution of recorded_at.
+const tick = time.Second
+
+// runCarried shows that the ledger keeps every promise of Due, Claim and Touch, and of Record for
+// entries with messages, or, on an own table, that they are denied. Each test begins without rows.
+func runCarried(t *testing.T, d *database) {
+	if carries := d.ledger.Features().Carries; carries == (d.Insert != nil) {
+		t.Fatalf("the features say that rows carry messages: %t", carries)
+	}
+	if d.Insert != nil {
+		testOwnTableCarriesNothing(t, d)
+		return
+	}
+	c := d.carrying()
+	c.empty(t)
+	run(t, d.Harness, c, []test[*carrying]{
+		{"what a row carries comes back byte by byte", testCarriedBytes},
+		{"of many carried messages in one transaction none is lost", testCarryMany},
+		{"plain and carried entries go into one record", testCarryMixed},
+		{"a carried message with an ID that is recorded already is refused", testCarryDuplicate},
+		{"an unpublished message is due at once", testDueUnpublished},
+		{"a published message is due after its grace", testDuePublished},
+		{"due rows come the earliest first, up to the limit, and within the window", testDueInOrder},
+		{"a claim and a touch move the stage time by the age of the row, within bounds", testStageTimes},
+		{"a claim whose row has been touched, claimed or forgotten returns nothing", testClaimOutdated},
+		{"a claimed row is committed until it is forgotten", testClaimedIsCommitted},
+		{"a touch of a row without a message, or of none, changes nothing", testTouchPlain},
+	}, []test[*carrying]{
+		{"a rollback takes carried messages back", testCarryRollback},
+		{"a rollback to a savepoint takes back the messages that were carried after it", testCarrySavepoint},
+		{"a carried message that is not committed is not due, and not waited for", testDueOpen},
+		{"of many claims at once one gets each message", testClaimTwo},
+		{"a row that somebody has locked is neither claimed nor touched, nor waited for", testClaimLocked},
+		{"a carried row is no orphan, however old it is", testSweepCarried},
+		{"claims, touches and forgets of the same rows get along", testCarriedStress},
+	}, func(t *testing.T) {
+		c.expectIdle(t)
+		c.empty(t)
+	})
+}
+
+// A carrying is a database whose rows carry messages.
+type carrying struct{ *database }
+
+func (d *database) carrying() *carrying { return &carrying{d} }
+
+func testOwnTableCarriesNothing(t *testing.T, d *database) {
+	tx := begin(t, d.sender.DB())
+	expectDenied(t, "record a carried message", d.sender.Record(t.Context(), d.in(tx), newCarried(1)))
+	check(t, tx.Rollback(), "roll back")
+	_, _, err := d.ledger.Due(t.Context(), 0, 1)
+	expectDenied(t, "due", err)
+	_, err = d.ledger.Claim(t.Context(), []driver.DueRow{{ID: newID()}})
+	expectDenied(t, "claim", err)
+	expectDenied(t, "touch", d.ledger.Touch(t.Context(), newIDs(1)))
+}
+
+// empty removes all rows.
+func (c *carrying) empty(t *testing.T) { c.sweeping().empty(t) }
+
+// newCarried returns entries whose messages are published.
+func newCarried(n int) []driver.Entry {
+	entries := driver.Plain(newIDs(n)...)
+	for i := range entries {
+		entries[i].Message = []byte("message " + entries[i].ID.String())
+	}
+	return entries
+}
+
+// newUnpublished returns entries that are due at once.
+func newUnpublished(n int) []driver.Entry {
+	entries := newCarried(n)
+	for i := range entries {
+		entries[i].Unpublished = true
+	}
+	return entries
+}
+
+func idsOfEntries(entries []driver.Entry) []uuid.UUID {
+	ids := make([]uuid.UUID, len(entries))
+	for i, e := range entries {
+		ids[i] = e.ID
+	}
+	return ids
+}
+
+func idsOfDue(rows []driver.DueRow) []uuid.UUID {
+	ids := make([]uuid.UUID, len(rows))
+	for i, r := range rows {
+		ids[i] = r.ID
+	}
+	return ids
+}
+
+func (c *carrying) record(t *testing.T, tx bridge.Tx, entries []driver.Entry) {
+	t.Helper()
+	check(t, c.sender.Record(t.Context(), tx, entries), "record")
+}
+
+// commit records entries in a transaction, and commits it.
+func (c *carrying) commit(t *testing.T, entries ...driver.Entry) {
+	t.Helper()
+	tx := begin(t, c.sender.DB())
+	c.record(t, c.in(tx), entries)
+	check(t, tx.Commit(), "commit")
+}
+
+// unpublished commits so many messages that are due at once, and returns them and their rows.
+func (c *carrying) unpublished(t *testing.T, n int) ([]driver.Entry, []driver.DueRow) {
+	t.Helper()
+	entries := newUnpublished(n)
+	c.commit(t, entries...)
+	return entries, c.expectDue(t, idsOfEntries(entries)...)
+}
+
+// due lists at most a thousand due rows.
+func (c *carrying) due(t *testing.T) ([]driver.DueRow, time.Time) {
+	t.Helper()
+	rows, now, err := c.ledger.Due(bounded(t), 0, 1000)
+	check(t, err, "list due rows")
+	return rows, now
+}
+
+// expectDue fails unless just the rows of want are due. It returns these.
+func (c *carrying) expectDue(t *testing.T, want ...uuid.UUID) []driver.DueRow {
+	t.Helper()
+	rows, _ := c.due(t)
+	expectIDs(t, "are due", idsOfDue(rows), want)
+	return rows
+}
+
+// expectIDs fails unless got and want are the same, in any order.
+func expectIDs(t *testing.T, what string, got, want []uuid.UUID) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%d rows %s, must be %d", len(got), what, len(want))
+	}
+	for _, id := range want {
+		if !contains(got, id) {
+			t.Fatalf("%s is not among the rows that %s", id, what)
+		}
+	}
+}
+
+func (c *carrying) claim(t *testing.T, rows []driver.DueRow) []driver.Carried {
+	t.Helper()
+	messages, err := c.ledger.Claim(bounded(t), rows)
+	check(t, err, "claim")
+	return messages
+}
+
+// expectMessages fails unless messages are those of entries.
+func expectMessages(t *testing.T, messages []driver.Carried, entries ...driver.Entry) {
+	t.Helper()
+	byID := make(map[uuid.UUID][]byte)
+	for _, m := range messages {
+		byID[m.ID] = m.Message
+	}
+	if len(messages) != len(entries) || len(byID) != len(entries) {
+		t.Fatalf("%d messages of %d IDs are claimed, must be %d", len(messages), len(byID), len(entries))
+	}
+	for _, e := range entries {
+		if message, found := byID[e.ID]; !found || !bytes.Equal(message, e.Message) {
+			t.Fatalf("message %s: found %t, %d bytes, must be %d", e.ID, found, len(message), len(e.Message))
+		}
+	}
+}
+
+// makeOlder makes the rows of ids older, or all.
+func (c *carrying) makeOlder(t *testing.T, ids ...uuid.UUID) {
+	t.Helper()
+	if len(ids) == 0 {
+		c.sweeping().age(t)
+	}
+	for _, id := range ids {
+		_, err := c.sender.DB().ExecContext(t.Context(), c.Older+" WHERE id = "+c.Literal(id))
+		check(t, err, "make a row older")
+	}
+}
+
+// row returns the row of a carried message, due or not. It makes the row older, which the result
+// does not show.
+func (c *carrying) row(t *testing.T, id uuid.UUID) driver.DueRow {
+	t.Helper()
+	c.makeOlder(t, id)
+	rows, _ := c.due(t)
+	for _, r := range rows {
+		if r.ID == id {
+			r.RecordedAt, r.StageAt = r.RecordedAt.Add(older), r.StageAt.Add(older)
+			return r
+		}
+	}
+	t.Fatalf("%s is not due after %v", id, older)
+	panic("unreachable")
+}
+
+// between fails unless at is between two instants, by the ticks of a ledger.
+func between(t *testing.T, what string, at, from, to time.Time) {
+	t.Helper()
+	if at.Before(from.Add(-tick)) || at.After(to.Add(tick)) {
+		t.Errorf("%s is %v, must be between %v and %v", what, at, from, to)
+	}
+}
+
+func testCarriedBytes(t *testing.T, c *carrying) {
+	entries := newUnpublished(5)
+	entries[1].Message = []byte{0}
+	entries[2].Message = make([]byte, 256)
+	for i := range entries[2].Message {
+		entries[2].Message[i] = byte(i)
+	}
+	entries[3].Message = make([]byte, 1<<20)
+	random := rand.NewChaCha8([32]byte{})
+	_, _ = random.Read(entries[3].Message)
+	entries[4].Message = []byte("'\\\"$1?@p1:x\x00\\x41%s")
+	c.commit(t, entries...)
+	rows := c.expectDue(t, idsOfEntries(entries)...)
+	for _, r := range rows {
+		i := slices.Index(idsOfEntries(entries), r.ID)
+		if r.Bytes != int64(len(entries[i].Message)) {
+			t.Errorf("%d bytes, must be %d", r.Bytes, len(entries[i].Message))
+		}
+	}
+	expectMessages(t, c.claim(t, rows), entries...)
+	c.expectDue(t)
+
+	// One message in a transaction is the most frequent.
+	for _, e := range append(entries, newCarried(2)...) {
+		e.ID = newID()
+		c.commit(t, e)
+		c.makeOlder(t, e.ID)
+		expectMessages(t, c.claim(t, c.expectDue(t, e.ID)), e)
+	}
+}
+
+func testCarryMany(t *testing.T, c *carrying) {
+	for _, entries := range [][]driver.Entry{newUnpublished(1100), newCarried(1100)} {
+		c.commit(t, entries...)
+		c.makeOlder(t)
+		var claimed []driver.Carried
+		for {
+			rows, _, err := c.ledger.Due(t.Context(), 0, 500)
+			check(t, err, "list due rows")
+			if len(rows) == 0 {
+				break
+			}
+			claimed = append(claimed, c.claim(t, rows)...)
+		}
+		expectMessages(t, claimed, entries...)
+		c.empty(t)
+	}
+}
+
+func testCarryMixed(t *testing.T, c *carrying) {
+	unpublished, published, plain := newUnpublished(2), newCarried(2), newIDs(2)
+	entries := slices.Concat(driver.Plain(plain[0]), unpublished[:1], published, driver.Plain(plain[1]), unpublished[1:])
+	c.commit(t, entries...)
+	all := idsOfEntries(entries)
+	c.expectCommitted(t, all, all...)
+	c.makeOlder(t)
+	carried := slices.Concat(unpublished, published)
+	rows := c.expectDue(t, idsOfEntries(carried)...)
+	expectMessages(t, c.claim(t, rows), carried...)
+	c.forget(t, all...)
+	c.expectCommitted(t, all)
+}
+
+func testCarryRollback(t *testing.T, c *carrying) {
+	entries := slices.Concat(newUnpublished(2), newCarried(2))
+	tx := begin(t, c.sender.DB())
+	c.record(t, c.in(tx), entries)
+	check(t, tx.Rollback(), "roll back")
+	c.expectDue(t)
+	c.expectCommitted(t, idsOfEntries(entries))
+	c.expectSettled(t, entries[0].ID, driver.RolledBack)
+}
+
+func testCarrySavepoint(t *testing.T, c *carrying) {
+	outside, inside, after := newUnpublished(2), newUnpublished(2), newUnpublished(2)
+	tx := begin(t, c.sender.DB())
+	exec := func(statement string) {
+		_, err := tx.ExecContext(t.Context(), statement)
+		check(t, err, statement)
+	}
+	c.record(t, c.in(tx), outside)
+	exec(c.Savepoint)
+	c.record(t, c.in(tx), inside)
+	exec(c.RollbackTo)
+	c.record(t, c.in(tx), after)
+	check(t, tx.Commit(), "commit")
+	both := slices.Concat(outside, after)
+	expectMessages(t, c.claim(t, c.expectDue(t, idsOfEntries(both)...)), both...)
+}
+
+func testCarryDuplicate(t *testing.T, c *carrying) {
+	plain, carried := newID(), newUnpublished(1)[0]
+	c.commit(t, driver.Entry{ID: plain}, carried)
+	twice := newCarried(1)[0]
+	again := carried
+	again.Message = []byte("another")
+	for name, entries := range map[string][]driver.Entry{
+		"a carried one of a carried one": {again},
+		"a carried one of a plain one":   {{ID: plain, Message: []byte("x")}},
+		"a plain one of a carried one":   driver.Plain(carried.ID),
+		"one among others":               slices.Concat(newCarried(2), []driver.Entry{again}),
+		"one within one call":            {twice, twice},
+	} {
+		tx := begin(t, c.sender.DB())
+		if err := c.sender.Record(t.Context(), c.in(tx), entries); !errors.Is(err, bridge.ErrDuplicateID) {
+			t.Errorf("record %s: %v, must be %v", name, err, bridge.ErrDuplicateID)
+		}
+		check(t, tx.Rollback(), "roll back")
+	}
+	expectMessages(t, c.claim(t, c.expectDue(t, carried.ID)), carried)
+}
+
+func testDueUnpublished(t *testing.T, c *carrying) {
+	_, before := c.due(t)
+	entries := newUnpublished(3)
+	c.commit(t, entries[:1]...)
+	c.commit(t, entries[1:]...)
+	rows, now := c.due(t)
+	expectIDs(t, "are due", idsOfDue(rows), idsOfEntries(entries))
+	for _, r := range rows {
+		between(t, "recorded_at", r.RecordedAt, before, now)
+		if !r.StageAt.Equal(r.RecordedAt) || !r.Unpublished() {
+			t.Errorf("recorded at %v, to be staged at %v, unpublished %t", r.RecordedAt, r.StageAt, r.Unpublished())
+		}
+	}
+	c.claim(t, rows)
+	for _, e := range entries {
+		if r := c.row(t, e.ID); r.Unpublished() {
+			t.Errorf("after a claim a message is still unpublished: %+v", r)
+		}
+	}
+}
+
+func testDuePublished(t *testing.T, c *carrying) {
+	_, before := c.due(t)
+	one, two := newCarried(1), newCarried(2)
+	c.commit(t, one...)
+	c.commit(t, two...)
+	rows, now := c.due(t)
+	for _, r := range rows { // on a slow machine they are due already
+		if r.StageAt.After(now) {
+			t.Errorf("at %v a row is due that is to be staged at %v", now, r.StageAt)
+		}
+	}
+	for _, id := range idsOfEntries(slices.Concat(one, two)) {
+		r := c.row(t, id)
+		between(t, "recorded_at", r.RecordedAt, before, now)
+		if r.Unpublished() {
+			t.Errorf("a published message is taken for unpublished: %+v", r)
+		}
+		grace := r.StageAt.Sub(r.RecordedAt)
+		if grace < driver.PublishedGrace || grace > driver.PublishedGrace+tick {
+			t.Errorf("staged %v after the record, must be %v", grace, driver.PublishedGrace)
+		}
+		if r.StageAt.Before(before.Add(driver.PublishedGrace)) {
+			t.Errorf("a row that was recorded after %v is to be staged at %v", before, r.StageAt)
+		}
+	}
+	c.empty(t)
+	c.commit(t, one...)
+	eventually(t, "a published message is due", func() bool {
+		rows, now := c.due(t)
+		return len(rows) == 1 && !rows[0].StageAt.After(now)
+	})
+}
+
+func testDueInOrder(t *testing.T, c *carrying) {
+	var ids []uuid.UUID // the earliest first
+	for i := range 4 {
+		entry := newCarried(1)[0]
+		entry.Unpublished = i%2 == 0
+		c.commit(t, entry)
+		c.makeOlder(t)
+		ids = append(ids, entry.ID)
+	}
+	young := newUnpublished(1)[0]
+	c.commit(t, young)
+	ids = append(ids, young.ID)
+	for _, x := range []struct {
+		window time.Duration
+		limit  int
+		want   []uuid.UUID
+	}{
+		{0, 1000, ids}, {0, 5, ids}, {0, 3, ids[:3]}, {0, 1, ids[:1]},
+		{10 * older, 1000, ids}, {3 * older / 2, 1000, ids[3:]}, {3 * older / 2, 1, ids[3:4]}, {oldAge, 1000, ids[4:]},
+	} {
+		rows, _, err := c.ledger.Due(t.Context(), x.window, x.limit)
+		check(t, err, "list due rows")
+		if !slices.Equal(idsOfDue(rows), x.want) {
+			t.Errorf("within %v up to %d are due %v, must be %v", x.window, x.limit, idsOfDue(rows), x.want)
+		}
+	}
+}
+
+// The times are the database's, which may differ from ours.
+func testStageTimes(t *testing.T, c *carrying) {
+	claim := func(r driver.DueRow) {
+		if n := len(c.claim(t, []driver.DueRow{r})); n != 1 {
+			t.Errorf("%d messages are claimed, must be 1", n)
+		}
+	}
+	touch := func(r driver.DueRow) { check(t, c.ledger.Touch(bounded(t), []uuid.UUID{r.ID}), "touch") }
+	for name, move := range map[string]func(driver.DueRow){"claim": claim, "touch": touch} {
+		for _, old := range []bool{false, true} {
+			entry := newUnpublished(1)[0]
+			c.commit(t, entry)
+			later := driver.StageAgainAfter
+			if old {
+				c.makeOlder(t, entry.ID)
+				later = driver.StageAgainWithin
+			}
+			row := c.expectDue(t, entry.ID)[0]
+			_, before := c.due(t)
+			move(row)
+			_, after := c.due(t)
+			c.expectDue(t)
+			if age := after.Sub(row.RecordedAt); !old && age > later {
+				later = age // a slow machine
+			}
+			moved := c.row(t, entry.ID)
+			between(t, "the stage time after a "+name, moved.StageAt, before.Add(later), after.Add(later))
+			if !moved.RecordedAt.Equal(row.RecordedAt) {
+				t.Errorf("recorded_at was %v, is %v after a %s", row.RecordedAt, moved.RecordedAt, name)
+			}
+			c.forget(t, entry.ID)
+		}
+	}
+}
+
+func testClaimOutdated(t *testing.T, c *carrying) {
+	entries, rows := c.unpublished(t, 6)
+	slices.SortFunc(rows, func(a, b driver.DueRow) int { return bytes.Compare(a.ID[:], b.ID[:]) }) // as the entries
+	check(t, c.ledger.Touch(t.Context(), idsOfEntries(entries[0:2])), "touch")
+	expectMessages(t, c.claim(t, rows[2:4]), entries[2:4]...)
+	c.forget(t, entries[4].ID)
+	expectMessages(t, c.claim(t, rows), entries[5])
+	expectMessages(t, c.claim(t, rows))
+	missing := driver.DueRow{ID: newID(), RecordedAt: rows[0].RecordedAt, StageAt: rows[0].StageAt}
+	expectMessages(t, c.claim(t, []driver.DueRow{missing}))
+	expectMessages(t, c.claim(t, nil))
+
+	// When its new stage time has come, a row can be claimed again.
+	c.makeOlder(t)
+	left := slices.Concat(entries[:4], entries[5:])
+	expectMessages(t, c.claim(t, c.expectDue(t, idsOfEntries(left)...)), left...)
+}
+
+func testClaimedIsCommitted(t *testing.T, c *carrying) {
+	entries, rows := c.unpublished(t, 2)
+	ids := idsOfEntries(entries)
+	c.claim(t, rows)
+	c.expectCommitted(t, ids, ids...)
+	recent, _, err := c.ledger.Recent(t.Context(), ids, oldAge)
+	check(t, err, "look up")
+	expectIDs(t, "are recent", recent, ids)
+	for _, id := range ids {
+		c.expectSettled(t, id, driver.Committed)
+	}
+	c.forget(t, ids...)
+	c.expectCommitted(t, ids)
+	c.expectSettled(t, ids[0], driver.RolledBack)
+	c.makeOlder(t)
+	c.expectDue(t)
+}
+
+func testTouchPlain(t *testing.T, c *carrying) {
+	plain := newIDs(2)
+	carried, _ := c.unpublished(t, 1)
+	c.commit(t, driver.Plain(plain...)...)
+	check(t, c.ledger.Touch(bounded(t), nil), "touch nothing")
+	check(t, c.ledger.Touch(bounded(t), append(newIDs(1), plain...)), "touch rows without messages")
+	c.expectDue(t, carried[0].ID)
+	check(t, c.ledger.Touch(bounded(t), append(idsOfEntries(carried), plain...)), "touch")
+	c.expectDue(t)
+	c.makeOlder(t)
+	c.expectDue(t, carried[0].ID)
+	c.sweeping().sweep(t, plain...)
+
+	many := newUnpublished(1100)
+	c.commit(t, many...)
+	check(t, c.ledger.Touch(bounded(t), idsOfEntries(append(many, carried...))), "touch")
+	c.expectDue(t)
+}
+
+func testDueOpen(t *testing.T, c *carrying) {
+	before, _ := c.unpublished(t, 1)
+	open := newUnpublished(2)
+	tx := begin(t, c.sender.DB())
+	c.record(t, c.in(tx), open)
+	c.promptly(t, func() { c.expectDue(t, before[0].ID) })
+	check(t, tx.Commit(), "commit")
+	c.expectDue(t, idsOfEntries(append(open, before...))...)
+}
+
+func (c *carrying) promptly(t *testing.T, do func()) { c.sweeping().promptly(t, do) }
+
+func testClaimTwo(t *testing.T, c *carrying) {
+	entries, rows := c.unpublished(t, 50)
+	var claims sync.WaitGroup
+	var lock sync.Mutex
+	var claimed []driver.Carried
+	for range 3 {
+		for _, ledger := range []driver.Ledger{c.ledger, c.sender} {
+			claims.Go(func() {
+				mine := slices.Clone(rows)
+				rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+				messages, err := ledger.Claim(t.Context(), mine)
+				if err != nil {
+					t.Errorf("claim: %v", err)
+				}
+				lock.Lock()
+				defer lock.Unlock()
+				claimed = append(claimed, messages...)
+			})
+		}
+	}
+	claims.Wait()
+	expectMessages(t, claimed, entries...)
+}
+
+func testClaimLocked(t *testing.T, c *carrying) {
+	entries, rows := c.unpublished(t, 4)
+	slices.SortFunc(rows, func(a, b driver.DueRow) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	tx := c.lockedRow(t, entries[1].ID)
+	free := slices.Concat(entries[:1], entries[2:])
+	if c.OneWriter { // who writes has all rows
+		free = nil
+	}
+	c.promptly(t, func() {
+		check(t, c.ledger.Touch(bounded(t), []uuid.UUID{entries[1].ID}), "touch")
+		expectMessages(t, c.claim(t, rows), free...)
+		check(t, c.ledger.Touch(bounded(t), idsOfEntries(entries)), "touch")
+	})
+	check(t, tx.Rollback(), "roll back")
+	left := entries[1:2]
+	if c.OneWriter {
+		left = entries
+	}
+	expectMessages(t, c.claim(t, rows), left...)
+
+	tx = c.lockedRow(t, entries[1].ID)
+	check(t, tx.Commit(), "commit")
+	c.makeOlder(t)
+	rest := slices.Concat(entries[:1], entries[2:])
+	expectMessages(t, c.claim(t, c.expectDue(t, idsOfEntries(rest)...)), rest...)
+}
+
+func testSweepCarried(t *testing.T, c *carrying) {
+	s := c.sweeping()
+	carried, plain := slices.Concat(newUnpublished(2), newCarried(2)), newID()
+	c.commit(t, append(carried, driver.Entry{ID: plain})...)
+	c.makeOlder(t)
+	s.expectListed(t, plain)
+	s.sweep(t, plain)
+	rows := c.expectDue(t, idsOfEntries(carried)...)
+	c.claim(t, rows[:1])
+	s.sweep(t)
+	c.expectCommitted(t, idsOfEntries(carried), idsOfEntries(carried)...)
+}
+
+// Rows that are due are claimed, touched and forgotten at once, by several, in any order, while
+// others are recorded.
+func testCarriedStress(t *testing.T, c *carrying) {
+	const rounds, perRound, workers = 10, 20, 3
+	var all []driver.Entry
+	for range rounds {
+		all = append(all, newUnpublished(perRound)...)
+	}
+	start := time.Now()
+	var working, recording sync.WaitGroup
+	recording.Go(func() {
+		for some := range slices.Chunk(all, perRound) {
+			if err := within(t.Context(), c.sender.DB(), func(tx *sql.Tx) error {
+				return c.sender.Record(t.Context(), c.in(tx), some)
+			}); err != nil {
+				t.Errorf("record: %v", err)
+			}
+		}
+	})
+	var lock sync.Mutex
+	claimed := make(map[uuid.UUID]int)
+	work := func(ctx context.Context) (seen int, err error) {
+		rows, _, err := c.ledger.Due(ctx, 0, perRound)
+		if err != nil {
+			return 0, err
+		}
+		rand.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
+		messages, err := c.ledger.Claim(ctx, rows)
+		if err != nil {
+			return 0, err
+		}
+		lock.Lock()
+		for _, m := range messages {
+			claimed[m.ID]++
+		}
+		lock.Unlock()
+		ids := idsOfDue(rows)
+		rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+		if err := c.ledger.Touch(ctx, ids); err != nil {
+			return 0, err
+		}
+		_, err = c.ledger.Forget(ctx, ids[:len(ids)/2])
+		return len(rows), err
+	}
+	done := make(chan struct{})
+	for range workers {
+		working.Go(func() {
+			for {
+				var last bool
+				select {
+				case <-done:
+					last = true
+				default:
+				}
+				seen, err := work(t.Context())
+				if err != nil {
+					t.Errorf("work: %v", err)
+					return
+				}
+				if last && seen == 0 {
+					return
+				}
+			}
+		})
+	}
+	recording.Wait()
+	close(done)
+	working.Wait()
+	took := time.Since(start)
+	for id, n := range claimed {
+		if n != 1 && took < driver.StageAgainAfter {
+			t.Errorf("%s is claimed %d times before its new stage time", id, n)
+		}
+	}
+	c.forget(t, idsOfEntries(all)...)
+	c.expectCommitted(t, idsOfEntries(all))
+}
