@@ -97,6 +97,17 @@ func TestAnErrorNamesTheMissingRight(t *testing.T) {
 		{"SELECT ON bridge_parked", unpark, false},
 		{"DELETE ON bridge_parked", unpark, false},
 		{"UPDATE ON bridge_ledger", unpark, false},
+		{"SELECT ON bridge_ledger", func(t *testing.T, ledger *sqlserver.Ledger) error {
+			_, _, err := ledger.Due(t.Context(), 0, 10)
+			return err
+		}, true},
+		{"UPDATE ON bridge_ledger", func(t *testing.T, ledger *sqlserver.Ledger) error {
+			_, err := ledger.Claim(t.Context(), []driver.DueRow{{ID: newID()}})
+			return err
+		}, false},
+		{"UPDATE ON bridge_ledger", func(t *testing.T, ledger *sqlserver.Ledger) error {
+			return ledger.Touch(t.Context(), []uuid.UUID{newID()})
+		}, false},
 		{"UPDATE ON bridge_watermark", sweep, false},
 		{"DELETE ON bridge_ledger", sweep, true},
 		{"SELECT ON bridge_watermark", func(t *testing.T, ledger *sqlserver.Ledger) error {

@@ -1,0 +1,188 @@
+package sqlserver_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+)
+
+// carry commits rows whose messages are due at once.
+func carry(t *testing.T, ledger driver.Ledger, entries ...driver.Entry) {
+	t.Helper()
+	for i := range entries {
+		entries[i].Unpublished = true
+	}
+	tx := begin(t, ledger.DB(), nil)
+	must(t, ledger.Record(t.Context(), bridge.SQL(tx), entries))
+	must(t, tx.Commit())
+}
+
+func due(t *testing.T, ledger driver.Ledger) []driver.DueRow {
+	t.Helper()
+	rows, _, err := ledger.Due(t.Context(), 0, 500)
+	must(t, err)
+	return rows
+}
+
+// One statement carries several messages, which are pieces of one parameter.
+func TestCarriedMessagesOfAllLengthsShareAFewPlansAndStayExact(t *testing.T) {
+	server, ledger := onStandIn(t, nil)
+	before := server.Compilations()
+	want := make(map[uuid.UUID]string)
+	for n := 1; n < 10_000; n += 499 {
+		var entries []driver.Entry
+		for i := range 1 + n%17 {
+			e := driver.Entry{ID: newID(), Message: bytes.Repeat([]byte{0, byte(i), 'm'}, n)[:n]}
+			want[e.ID] = string(e.Message)
+			entries = append(entries, e)
+		}
+		carry(t, ledger, entries...)
+	}
+	for range 2 { // the second time at rows that have moved on
+		rows := due(t, ledger)
+		for len(rows) > 0 {
+			n := min(len(rows), 7)
+			claimed, err := ledger.Claim(t.Context(), rows[:n])
+			must(t, err)
+			for _, c := range claimed {
+				if string(c.Message) != want[c.ID] {
+					t.Errorf("a message of %d bytes has %d, or others", len(want[c.ID]), len(c.Message))
+				}
+				delete(want, c.ID)
+			}
+			rows = rows[n:]
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("%d messages are missing", len(want))
+	}
+	if n := server.Compilations() - before; n > 20 {
+		t.Errorf("they have made %d plans", n)
+	}
+}
+
+// The statistics of stage times go stale as those of IDs do.
+func TestThePlansOfCarriedMessagesOutliveTheStatistics(t *testing.T) {
+	server, ledger := onStandIn(t, nil)
+	pass := func() {
+		var entries []driver.Entry
+		var ids []uuid.UUID
+		for range 100 {
+			ids = append(ids, newID())
+			entries = append(entries, driver.Entry{ID: ids[len(ids)-1], Message: []byte("m")})
+		}
+		carry(t, ledger, entries...)
+		rows := due(t, ledger)
+		claimed, err := ledger.Claim(t.Context(), rows)
+		must(t, err)
+		must(t, ledger.Touch(t.Context(), ids))
+		if len(rows) != len(ids) || len(claimed) != len(ids) {
+			t.Errorf("%d are due, %d claimed, must be %d", len(rows), len(claimed), len(ids))
+		}
+		forget(t, ledger, ids...)
+	}
+	pass()
+	before := server.Compilations()
+	for range 5 { // 2,000 changes
+		pass()
+	}
+	if more := server.Compilations() - before; more > 0 {
+		t.Errorf("%d statements were compiled anew", more)
+	}
+}
+
+// recorded_at and the stage time are one reading of the clock, also with a fraction of zero.
+func TestAnUnpublishedRowIsDueFromTheTimeOfItsRecord(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		ledger := open(t, connect(t, address))
+		for range 50 {
+			carry(t, ledger, driver.Entry{ID: newID(), Message: []byte("m")})
+		}
+		rows := due(t, ledger)
+		for _, row := range rows {
+			if !row.Unpublished() || !row.StageAt.Equal(row.RecordedAt) {
+				t.Errorf("recorded at %v, due at %v", row.RecordedAt, row.StageAt)
+			}
+		}
+		if len(rows) != 50 {
+			t.Errorf("%d rows are due", len(rows))
+		}
+	})
+}
+
+// A window longer than a number of milliseconds that DATEADD takes.
+func TestALongWindowOfDueRowsIsExact(t *testing.T) {
+	onBoth(t, func(t *testing.T, address string) {
+		ledger := open(t, connect(t, address))
+		carry(t, ledger, driver.Entry{ID: newID(), Message: []byte("m")})
+		for window, want := range map[time.Duration]int{0: 1, time.Hour: 1, 50 * 24 * time.Hour: 1, 292 * 365 * 24 * time.Hour: 1} {
+			rows, now, err := ledger.Due(t.Context(), window, 10)
+			must(t, err)
+			if len(rows) != want || now.IsZero() || rows[0].StageAt.After(now) {
+				t.Errorf("with a window of %v at %v: %v", window, now, rows)
+			}
+		}
+	})
+}
+
+// sqlcmd turns QUOTED_IDENTIFIER off, which no filtered index takes.
+func TestThePrintedScriptSetsWhatAFilteredIndexNeeds(t *testing.T) {
+	db := connect(t, servertest.SQLServerDB(t, servertest.SQLServer(t, nil), true))
+	db.SetMaxOpenConns(1)
+	conn, err := db.Conn(t.Context())
+	must(t, err)
+	defer func() { must(t, conn.Close()) }()
+	execute(t, conn, "SET QUOTED_IDENTIFIER OFF")
+	var script strings.Builder
+	must(t, migrate.Print(&script, migrate.SQLServer, migrate.LedgerPart, 0))
+	for range 2 {
+		for batch := range strings.SplitSeq(script.String(), "\nGO\n") {
+			if strings.TrimSpace(batch) != "" {
+				execute(t, conn, batch)
+			}
+		}
+	}
+	execute(t, conn, "SET QUOTED_IDENTIFIER OFF")
+	if _, err := conn.ExecContext(t.Context(), "DELETE FROM bridge_ledger"); err == nil {
+		t.Error("a DELETE without QUOTED_IDENTIFIER passes, which the package's comment denies")
+	}
+}
+
+// A claim of many rows of which an open transaction has one: the others are claimed.
+func TestAClaimPassesOverALockedRow(t *testing.T) {
+	for _, s := range switches {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			if s.options.Babelfish && servertest.RealSQLServer() {
+				t.Skip("only the stand-in is one")
+			}
+			ledger := open(t, connect(t, newDatabase(t, servertest.SQLServer(t, &s.options), s.snapshot)))
+			var entries []driver.Entry
+			for range 20 {
+				entries = append(entries, driver.Entry{ID: newID(), Message: []byte("m")})
+			}
+			carry(t, ledger, entries...)
+			rows := due(t, ledger)
+			tx := begin(t, ledger.DB(), nil)
+			execute(t, tx, "DELETE FROM bridge_ledger WHERE id = '"+entries[3].ID.String()+"'")
+			claimed, err := ledger.Claim(context.Background(), rows)
+			must(t, err)
+			must(t, tx.Rollback())
+			if len(claimed) != 19 {
+				t.Errorf("%d are claimed, must be 19", len(claimed))
+			}
+			if left := due(t, ledger); len(left) != 1 || left[0].ID != entries[3].ID {
+				t.Errorf("left is %v", left)
+			}
+		})
+	}
+}
