@@ -45,6 +45,34 @@
 // Database does not show tempdb, and Babelfish does not make it anew: there a restart does not
 // show.
 //
+// # Carried messages
+//
+// A row may carry a message and then has a stage time. Due finds rows by the index
+// bridge_ledger_stage_at, in the order of that time, and reads as the lookup does: what was
+// committed when it began, or WITH (READPAST) past locked rows. So Due waits for no row, and is in
+// no deadlock with a transaction that has locked a row and waits for its entry in the index. Claim
+// and Touch find rows by ID WITH (READPAST), are one UPDATE that commits at once, and pass over
+// locked rows as Forget does. Claim compares the stage time in the statement that changes it, so of
+// two Claims at once one finds it changed. Times are datetime2(3). A comparison of a stage time
+// uses whole milliseconds since 1970, so that nothing is rounded.
+//
+// Every statement reads the clock once, into a variable: a function that stands twice in a
+// statement may be evaluated twice, and a row whose message was not published must have a stage
+// time equal to recorded_at.
+//
+// The index is filtered (WHERE stage_at IS NOT NULL): a row without a message has no entry in it
+// and costs what it did before. A table with a filtered index takes INSERT, UPDATE and DELETE only
+// from a session with QUOTED_IDENTIFIER, ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT and
+// CONCAT_NULL_YIELDS_NULL ON and NUMERIC_ROUNDABORT OFF. Otherwise they fail with 1934 ('CREATE
+// INDEX', 'SET QUOTED_IDENTIFIER'). The driver logs in as ODBC does, and the server then sets all
+// of them so; ARITHABORT comes with ANSI_WARNINGS at every compatibility level that Open takes. Do
+// not change them in a transaction that records a message. Senders in other languages, SQL Server
+// Agent, sqlcmd (which needs -I) and procedures that were created with QUOTED_IDENTIFIER OFF must
+// set them before they change bridge_ledger.
+//
+// The migration locks bridge_ledger against everybody for a moment. It waits for open transactions
+// for 3 seconds at most; then it fails, and migrate.Ledger tries again.
+//
 // # Parked messages and orphans
 //
 // A parked message is a row of bridge_parked. Unpark takes rows WITH (UPDLOCK, READPAST): any
@@ -54,7 +82,7 @@
 // lookups and Forget do not use bridge_parked. Messages come in the order of uniqueidentifier,
 // which is not that of age.
 //
-// recorded_at is the time of the INSERT, in UTC. Orphans reads the whole ledger, which has no
+// recorded_at is the time of the INSERT, in UTC. A carried row is no orphan. Orphans reads the whole ledger, which has no
 // index by time, as the lookup reads it, and Sweep deletes by key WITH (READPAST). Orphans also
 // reads parked messages with locks, each after its row. READ_COMMITTED_SNAPSHOT would read them as
 // of the statement's start: a message that a sender commits meanwhile would be missed, and its row
@@ -67,8 +95,8 @@
 // good, to an INSERT of the same ID that is rolled back. This waits on every server with unique
 // keys, and fails with 2627 after a commit. Prove proves this way too, and refuses the ledger
 // if it does not hold either. A verifier logs the choice. Two Unparks at once may then stage
-// the same messages, and an Unpark, a Sweep or a Forget that meets a locked row waits for a second
-// before it passes over it. Neither loses anything. Babelfish 4.3 does not tell whether a commit is durable (PostgreSQL's
+// the same messages, and an Unpark, a Claim, a Touch, a Sweep or a Forget that meets a locked row
+// waits for a second before it passes over it. Neither loses anything. Babelfish 4.3 does not tell whether a commit is durable (PostgreSQL's
 // synchronous_commit). Open assumes that it is, and the doctor says that it does not know.
 //
 // # How IDs travel
@@ -80,7 +108,7 @@
 // are pieces of one parameter, which has one of four sizes. So every statement has four texts
 // and four plans, and the limit of 2,100 parameters is far away. Messages, and the inbox's
 // names, keys and texts, also travel in parameters of a few lengths, and are cut in the
-// statement.
+// statement. One Record carries several messages in one parameter.
 //
 // # Settings
 //
@@ -132,8 +160,9 @@
 //
 //	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
 //	  to park   also INSERT on bridge_parked
-//	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark
-//	  to unpark also SELECT, DELETE on bridge_parked and UPDATE on bridge_ledger
+//	verifier    what a sender needs, SELECT, UPDATE and DELETE on bridge_ledger, SELECT on
+//	            bridge_watermark
+//	  to unpark also SELECT, DELETE on bridge_parked
 //	who sweeps  what an unparking verifier needs, and UPDATE on bridge_watermark
 //	receiver    SELECT on bridge_inbox_version, and
 //	  Handle    INSERT on bridge_inbox; also SELECT and DELETE, to purge old keys, unless
@@ -191,5 +220,6 @@
 //     reorganize an index without page locks.
 //   - A serverless database of Azure SQL never pauses while a verifier runs: the verifier keeps
 //     connections open.
-//   - QUOTED_IDENTIFIER and the other ANSI settings are ON, as the driver sets them.
+//   - QUOTED_IDENTIFIER and the other ANSI settings are ON, as the driver sets them (see 'Carried
+//     messages').
 package sqlserver

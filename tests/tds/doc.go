@@ -51,6 +51,12 @@
 //     does not exist): 'CREATE TABLE (Transact-SQL)'.
 //   - IF with one condition that something is not there, and its block: 'IF…ELSE (Transact-SQL)'. BEGIN
 //     TRANSACTION and COMMIT in a batch: the pages of these names.
+//   - A table with a filtered index is changed with QUOTED_IDENTIFIER ON only (1934), and the index is
+//     made so: 'SET QUOTED_IDENTIFIER (Transact-SQL)', 'CREATE INDEX'. The driver logs in as ODBC
+//     does, which sets this and the other settings: [MS-TDS] 2.2.6.4, fODBC. A seek in that index reads
+//     the rows between its bounds. A batch cannot refer to a column that it has added to a table;
+//     a text that EXECUTE runs is a batch of its own: 'Batches', 'EXECUTE (Transact-SQL)'.
+//   - A variable keeps one reading of the clock: 'DECLARE @local_variable'.
 //   - A unique key: 2627 if the row is there, after waiting for its transaction's
 //     end: 'Unique constraints and check constraints'.
 //   - A statement that fails is undone alone, or the transaction with it if
@@ -117,8 +123,8 @@
 //
 // Shared and range locks: a reader without UPDLOCK holds nothing. Page and table locks,
 // lock escalation, locks of the entries of other indexes than that one. A table with two keys, and rows
-// in a view, in a memory-optimized table, or under an index that is filtered or
-// disabled: these are there to be refused. A SNAPSHOT transaction reads as a statement under
+// in a view, in a memory-optimized table, or under a unique index that is filtered or an
+// index that is disabled: these are there to be refused. A SNAPSHOT transaction reads as a statement under
 // READ_COMMITTED_SNAPSHOT does. An error ends the batch. Encryption. Speed, disk: what is
 // committed is lost with the process.
 //

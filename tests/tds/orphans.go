@@ -39,11 +39,17 @@ var orphanStatements = []statement{
 	form(`SELECT CONVERT(nvarchar(23), w.swept_before, 126) AS swept_before, CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(60)) AS updateability FROM bridge_identity i CROSS JOIN bridge_watermark w WHERE i.[identity] = CAST(@p1 AS uniqueidentifier)`, sweptBefore),
 
 	// The tests'.
-	form(`UPDATE bridge_ledger SET recorded_at = DATEADD(hour, «(-?\d+)», recorded_at)«(?: WHERE id = '([^']+)')?»`,
+	form(`UPDATE bridge_ledger SET recorded_at = DATEADD(hour, «(-?\d+)», recorded_at)«(?:, stage_at = DATEADD\(hour, (-?\d+), stage_at\))?»«(?: WHERE id = '([^']+)')?»`,
 		func(x *execution, words []string) (uint64, error) {
-			hours, _ := strconv.Atoi(words[1])
-			return x.changeOne(words[2], func(r row) row {
-				r["recorded_at"] = r["recorded_at"].(time.Time).Add(time.Duration(hours) * time.Hour)
+			add := func(r row, column, hours string) {
+				n, _ := strconv.Atoi(hours)
+				if at, ok := r[column].(time.Time); ok {
+					r[column] = at.Add(time.Duration(n) * time.Hour)
+				}
+			}
+			return x.changeOne(words[3], func(r row) row {
+				add(r, "recorded_at", words[1])
+				add(r, "stage_at", words[2])
 				return r
 			})
 		}),

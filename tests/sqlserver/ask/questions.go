@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -76,6 +77,10 @@ var questions = []question{
 		ask: exactly},
 	{text: "Do all statements of the inbox compile with their FORCESEEK, and wait for no other's rows?", want: "yes",
 		ask: inboxSeeks},
+	{text: "Which SET options that a filtered index needs has a connection (ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL, QUOTED_IDENTIFIER, NUMERIC_ROUNDABORT)?", want: "1111110",
+		ask: setOptions},
+	{text: "Is a carried message recorded, found due beside one that is not committed, claimed once, touched and forgotten, and its stage time at first recorded_at?", want: "yes",
+		ask: carried},
 	{text: "Do two who take pending messages at once get one each?", want: "first, second",
 		ask: twoTakers},
 	{text: "Who holds a message up? (With the rights that this login has.)", want: "one session, with its statement",
@@ -290,6 +295,70 @@ func inboxSeeks(ctx context.Context, w *world) (string, error) {
 	)
 	if err != nil {
 		return err.Error(), nil
+	}
+	return "yes", nil
+}
+
+func setOptions(ctx context.Context, w *world) (options string, err error) {
+	err = w.db.QueryRowContext(ctx, `SELECT CONCAT(SESSIONPROPERTY('ANSI_NULLS'), SESSIONPROPERTY('ANSI_PADDING'), SESSIONPROPERTY('ANSI_WARNINGS'),
+		SESSIONPROPERTY('ARITHABORT'), SESSIONPROPERTY('CONCAT_NULL_YIELDS_NULL'), SESSIONPROPERTY('QUOTED_IDENTIFIER'), SESSIONPROPERTY('NUMERIC_ROUNDABORT'))`).Scan(&options)
+	return options, err
+}
+
+// carried runs each statement on carried messages, while another transaction has one open.
+func carried(ctx context.Context, w *world) (string, error) {
+	var entries []driver.Entry
+	var ids []uuid.UUID
+	for i := range 20 {
+		ids = append(ids, newID())
+		entries = append(entries, driver.Entry{ID: ids[i], Message: bytes.Repeat([]byte{0, byte(i)}, 1+i*100), Unpublished: true})
+	}
+	record := func(entries ...driver.Entry) func(tx bridge.Tx) error {
+		return func(tx bridge.Tx) error { return w.ledger.Record(ctx, tx, entries) }
+	}
+	if err := w.in(ctx, record(entries...)); err != nil {
+		return "", err
+	}
+	tx, err := w.begin(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = tx.Rollback() }()
+	err = record(driver.Entry{ID: newID(), Message: []byte("open"), Unpublished: true})(bridge.SQL(tx))
+	if err != nil {
+		return "", err
+	}
+	due, _, err := w.ledger.Due(ctx, time.Minute, 100)
+	if err != nil {
+		return "", err
+	}
+	claimed, err := w.ledger.Claim(ctx, due)
+	if err != nil {
+		return "", err
+	}
+	again, err := w.ledger.Claim(ctx, due)
+	if err != nil {
+		return "", err
+	}
+	if len(due) != len(ids) || len(claimed) != len(ids) || len(again) > 0 {
+		return fmt.Sprintf("%d are due, %d claimed, then %d", len(due), len(claimed), len(again)), nil
+	}
+	for _, row := range due {
+		if !row.Unpublished() || !row.StageAt.Equal(row.RecordedAt) {
+			return fmt.Sprintf("recorded at %v, due at %v", row.RecordedAt, row.StageAt), nil
+		}
+	}
+	for _, c := range claimed {
+		if i := slices.Index(ids, c.ID); i < 0 || !bytes.Equal(c.Message, entries[i].Message) {
+			return "another message", nil
+		}
+	}
+	if err := w.ledger.Touch(ctx, ids); err != nil {
+		return "", err
+	}
+	left, err := w.ledger.Forget(ctx, ids)
+	if err != nil || len(left) > 0 {
+		return fmt.Sprint("left are ", left), err
 	}
 	return "yes", nil
 }
