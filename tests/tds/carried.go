@@ -2,6 +2,7 @@ package tds
 
 import (
 	"encoding/binary"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,7 +41,10 @@ var carriedStatements = []statement{
 	form(`UPDATE l SET stage_at = `+movedTo+` OUTPUT inserted.id, inserted.message FROM `+askedStageTimes+` INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id WHERE DATEDIFF_BIG(millisecond, '19700101', l.stage_at) = asked.stage_ms`+option, claim),
 	form(`UPDATE l SET stage_at = `+movedTo+` OUTPUT inserted.id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id WHERE l.stage_at IS NOT NULL`+option,
 		func(x *execution, words []string) (uint64, error) {
-			return x.changeFree("UPDATE", words[1], words[2], func(r row) (row, bool) { return x.moved(r), r["stage_at"] != nil })
+			return x.changeFree("UPDATE", words[1], words[2], func(r row) (row, bool) {
+				carried := r["stage_at"] != nil
+				return x.moved(r), carried
+			})
 		}),
 }
 
@@ -154,6 +158,48 @@ func (x *execution) moved(r row) row {
 
 // executed is a batch within a batch.
 var executed = regexp.MustCompile(`^EXEC \(N'((?:[^']|'')*)'\)$`)
+
+// dropColumns drops columns that no index is on: 'ALTER TABLE (Transact-SQL)', DROP COLUMN.
+func dropColumns(x *execution, words []string) (uint64, error) {
+	t, err := x.changing(unquoted(words[1]))
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range unquotedAll(list(words[2])) {
+		uses := func(i *index) bool { return slices.Contains(i.columns, name) }
+		if slices.ContainsFunc(t.indexes, uses) {
+			return 0, &sqlError{5074, 16, "An index is dependent on column '" + name + "'."}
+		}
+		kind, there := t.columns[name]
+		if !there {
+			return 0, &sqlError{4924, 16, "ALTER TABLE DROP COLUMN failed because column '" + name + "' does not exist."}
+		}
+		before := maps.Clone(t.rows)
+		delete(t.columns, name)
+		for key, r := range t.rows {
+			r = maps.Clone(r)
+			delete(r, name)
+			t.rows[key] = r
+		}
+		x.tx.undo = append(x.tx.undo, func() { t.columns[name], t.rows = kind, before })
+	}
+	return 0, nil
+}
+
+func dropIndex(x *execution, words []string) (uint64, error) {
+	t, err := x.changing(unquoted(words[2]))
+	if err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(t.indexes, func(i *index) bool { return i.name == words[1] })
+	if i < 0 || t.indexes[i].unique {
+		return 0, unknown("index to drop", words[1])
+	}
+	before := t.indexes
+	t.indexes = slices.Delete(slices.Clone(before), i, i+1)
+	x.tx.undo = append(x.tx.undo, func() { t.indexes = before })
+	return 0, nil
+}
 
 // addColumns adds columns that may be null. A batch cannot refer to a column that it has added:
 // 'SQL Server utilities statements - GO' and 'EXECUTE (Transact-SQL)'.

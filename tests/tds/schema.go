@@ -114,6 +114,8 @@ var schemaStatements = []statement{
 		return 0, nil
 	}),
 	form(`ALTER TABLE $name ADD «(.+ NULL)»`, addColumns),
+	form(`ALTER TABLE $name DROP COLUMN «([\w, ]+)»`, dropColumns),
+	form(`DROP INDEX «(\w+)» ON $name`, dropIndex),
 	form(`ALTER TABLE «(\w+)» SET (LOCK_ESCALATION = «(DISABLE|TABLE|AUTO)»)`, func(x *execution, words []string) (uint64, error) {
 		t, err := x.changing(words[1])
 		if err != nil {
