@@ -7,6 +7,10 @@ inline end_session(v) {
 	:: else
 	fi;
 	unacked[v] = 0; came_from[v] = 0; busy[v] = false;
+#ifdef CARRIED
+	only_if(joined[v] != 0, ready(STAGING, joined[v])++);
+	joined[v] = 0;
+#endif
 	session_ended[v] = true
 }
 
@@ -15,6 +19,9 @@ inline crash_verifier(v) {
 	end_session(v);
 #ifdef PARKING
 	unparking_ended[v] = unparking[v]
+#endif
+#ifdef CARRIED
+	staging_ended[v] = staging_again[v]
 #endif
 }
 
@@ -29,8 +36,10 @@ inline crash_receiver(r) {
 }
 
 /* Who is idle has nothing to lose. */
-#ifdef PARKING
+#if defined(PARKING)
 #define at_work(v) (busy[v] || unparking[v])
+#elif defined(CARRIED)
+#define at_work(v) (busy[v] || staging_again[v])
 #else
 #define at_work(v) busy[v]
 #endif
@@ -42,6 +51,19 @@ active proctype misfortune() {
 	:: atomic { handling[0] && a_fault; crash_receiver(0) }
 	:: atomic { handling[1] && a_fault; crash_receiver(1) }
 	:: atomic { !sender_died && a_fault; sender_died = true; printf("CRASH of the sender\n") }
+#ifdef CARRIED
+	:: atomic {
+		(ready(STAGING, one(A)) > 0 || ready(WAITING, one(A)) > 0) && a_fault;
+		ready(STAGING, one(A)) = 0; ready(WAITING, one(A)) = 0;
+		printf("PURGE of the staging queue and the waiting queue\n")
+	   }
+	/* A DELETE that had not reached the disk. */
+	:: atomic {
+		deleted[A] && row[A] == ABSENT && a_fault;
+		deleted[A] = false; row[A] = PRESENT; carries[A] = true;
+		printf("CRASH of the database: the row of A is back\n")
+	   }
+#endif
 	od
 }
 

@@ -32,6 +32,24 @@ byte orphans;      /* whose rows were deleted on the copy, and stay */
  * readable secondary does not. */
 bool waits = true;
 
+/* Whether the row carries the message, until it is deleted. Such a row is no orphan, so its
+ * absence is never due to a sweep. */
+#ifdef CARRIED
+bool carries[2];
+bool deleted[2];    /* by a DELETE that a crash of the database may undo (faults.pml) */
+#define carry(m) carries[m] = (CARRY_IN_THE_TRANSACTION -> true : false)
+#define no_longer_carries(m) carries[m] = false
+#define note_deletion(m) deleted[m] = true
+#define is_spared(m) (carries[m] && SWEEP_SPARES_CARRIED)
+#define never_swept true
+#else
+#define carry(m) skip
+#define no_longer_carries(m) skip
+#define note_deletion(m) skip
+#define is_spared(m) false
+#define never_swept false
+#endif
+
 /* What a verifier knows of a message; NOT_OURS: another ledger must say; WITHHELD: it
  * looks rolled back, without evidence that the senders commit here. */
 mtype = { COMMITTED, ROLLED_BACK, STILL_OPEN, NOT_OURS, WITHHELD };

@@ -17,6 +17,7 @@
 #define PRESENT 2
 byte row[2];
 bool committed[2];
+bool in_row_only[2]; /* a carried message whose staged copy is lost */
 
 /* Where a message is: in the ordered queue A is always before B. */
 #define UNSTAGED 0
@@ -99,7 +100,15 @@ proctype verifier(byte v) {
 }
 
 inline record(m) { row[m] = OPEN }
-inline stage(m) { place[m] = QUEUED; printf("sender: stages %c\n", letter(m)) }
+inline stage(m) {
+	atomic {
+		if
+		:: place[m] = QUEUED; printf("sender: stages %c\n", letter(m))
+		/* A broken rule: nothing but the row has it. */
+		:: !ORDER_NEVER_CARRIED && a_fault; in_row_only[m] = true; printf("sender: the publication of %c is lost, the row carries it\n", letter(m))
+		fi
+	}
+}
 inline end(m, how) { row[m] = how; committed[m] = (how == PRESENT); printf("sender: ends %c, committed: %d\n", letter(m), committed[m]) }
 
 active proctype sender() {
@@ -122,6 +131,19 @@ active proctype sender() {
 		:: atomic { end(A, ABSENT); end(B, ABSENT) }
 		fi
 	fi
+}
+
+/* Stages again what only its row carries. */
+inline stage_again(m) {
+	row[m] == PRESENT && in_row_only[m] ->
+	in_row_only[m] = false; place[m] = QUEUED;
+	printf("restager: stages %c again\n", letter(m))
+}
+active proctype restager() {
+	do
+	:: atomic { stage_again(A) }
+	:: atomic { stage_again(B) }
+	od
 }
 
 /* Nobody takes anything out of the target. */

@@ -5,6 +5,7 @@
  *	-DFOREIGN            the message may be one of another ledger
  *	-DGROUP              two messages, in one group or in two
  *	-DPARKING            the sender parks what the broker does not take
+ *	-DCARRIED            the row carries the message; verifiers stage it again
  *	-DSWEEP              an orphan sweep, at any moment
  *	-DFAILOVER           the database stops making lookups wait, for a while
  *	-DCOPY               two messages; the verifiers reach a copy of the database,
@@ -18,6 +19,9 @@
 #ifndef VERIFIERS
 #define VERIFIERS 2
 #endif
+#ifndef NEEDLESS
+#define NEEDLESS 1
+#endif
 #ifndef RECEIVERS
 #define RECEIVERS 1
 #endif
@@ -30,6 +34,9 @@
 #include "verifier.pml"
 #ifdef PARKING
 #include "parked.pml"
+#endif
+#ifdef CARRIED
+#include "carried.pml"
 #endif
 #ifdef SWEEP
 #include "sweep.pml"
@@ -62,6 +69,12 @@ init {
 #ifdef PARKING
 		run unparker(0);
 		run unparker(1);
+#endif
+#ifdef CARRIED
+		run restager(0);
+#if VERIFIERS > 1
+		run restager(1);
+#endif
 #endif
 		run receiver(0);
 #if RECEIVERS > 1

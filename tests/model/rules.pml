@@ -128,6 +128,24 @@
 #define UNPARK_MAKES_YOUNG 1
 #endif
 
+/* Carried messages: the row carries the message from its INSERT on, so in the transaction
+ * itself, … */
+#ifndef CARRY_IN_THE_TRANSACTION
+#define CARRY_IN_THE_TRANSACTION 1
+#endif
+/* … a claimed row comes due again if it is still there later, … */
+#ifndef CARRY_CLAIM_ENDS
+#define CARRY_CLAIM_ENDS 1
+#endif
+/* … the orphan sweep deletes no row that carries a message, … */
+#ifndef SWEEP_SPARES_CARRIED
+#define SWEEP_SPARES_CARRIED 1
+#endif
+/* … and a copy that joined another one is judged itself if that one is dropped. */
+#ifndef CARRY_JOINED_IS_JUDGED
+#define CARRY_JOINED_IS_JUDGED 1
+#endif
+
 /* Receiver (package idempotency, Guard): the claim and the effects are in one
  * transaction … */
 #ifndef RECEIVER_CLAIMS
@@ -156,4 +174,8 @@
 /* … which hands nothing back but by the end of its channel. */
 #ifndef ORDER_NO_NACK
 #define ORDER_NO_NACK 1
+#endif
+/* A message with an order key is never carried: its COMMIT waits for the confirm. */
+#ifndef ORDER_NEVER_CARRIED
+#define ORDER_NEVER_CARRIED 1
 #endif

@@ -3,9 +3,24 @@
 bool sender_died;
 #define bounded_by_the_sender unless { sender_died }
 
-/* The staging of m; sets answer. A group is published by the stager below. */
-#ifdef GROUP
+/* The staging of m; sets answer. A group is published by the stager below. A carried message
+ * is published here, or after the COMMIT, or not at all; no confirm is awaited. */
+#if defined(GROUP)
 #define stage(m) join(m)
+#elif defined(CARRIED)
+inline stage(m) {
+	if
+	:: publish(STAGING, one(m))
+	:: skip
+	fi
+}
+inline stage_after_commit(m) {
+	only_if(!CARRY_IN_THE_TRANSACTION, only_if(row[m] == PRESENT, carries[m] = true));
+	if
+	:: answer == 0 -> publish(STAGING, one(m))
+	:: skip
+	fi
+}
 #else
 #define stage(m) publish(STAGING, one(m))
 #endif
@@ -15,10 +30,10 @@ inline take_time(m) {
 	atomic { stamp[m] = era; printf("sender: %c carries the time %d\n", letter(m), era) }
 }
 
-/* INSERT of the ID, in the open transaction. */
+/* INSERT of the ID (and of the message), in the open transaction. */
 inline record(m) {
 	atomic {
-		row[m] = OPEN; recorded_at[m] = era;
+		row[m] = OPEN; recorded_at[m] = era; carry(m);
 #ifdef COPY
 		recorded = recorded | one(m);
 #endif
@@ -38,7 +53,7 @@ inline commit(m) {
 
 inline roll_back(m) {
 	atomic {
-		row[m] = (row[m] == OPEN -> ABSENT : row[m]);
+		row[m] = (row[m] == OPEN -> ABSENT : row[m]); no_longer_carries(m);
 		parked[m] = (parked[m] == OPEN -> ABSENT : parked[m]);
 		printf("sender: ROLLBACK of %c\n", letter(m))
 	}
@@ -99,10 +114,14 @@ active proctype stager() {
 }
 #endif
 
-/* Confirmed and not returned; the others are broken rules. */
+/* Confirmed and not returned; or the row carries it; the others are broken rules. */
+#ifdef CARRIED
+#define staged true
+#else
 #define staged (answer == CONFIRMED || \
 	answer == UNCONFIRMED && !RULE_2_COMMIT_AFTER_CONFIRM || \
 	answer == RETURNED && !RULE_2_RETURNED_IS_AN_ERROR)
+#endif
 
 /* SendTx, and the end of the transaction that it is called in. */
 proctype transaction(byte m) {
@@ -116,11 +135,14 @@ proctype transaction(byte m) {
 		stage(m);
 		only_if(!RULE_1_RECORD_BEFORE_PUBLISH, record(m));
 		slow_work(m);
-		/* Rule 2: commit only what is confirmed and was not returned. */
+		/* Rule 2: commit only what is confirmed and was not returned, or is carried. */
 		if
 		:: staged ->
 			if
-			:: commit(m)
+			:: commit(m);
+#ifdef CARRIED
+				stage_after_commit(m)
+#endif
 			:: roll_back(m)    /* for a reason of its own */
 			fi
 		:: else -> without_broker(m)

@@ -26,10 +26,33 @@ inline forget(m) {
 	only_if(on_copy, orphans = orphans | one(m); copied[m] = ABSENT);
 	row[m] = (on_copy -> row[m] : ABSENT);
 #else
-	row[m] = ABSENT;
+	row[m] = ABSENT; no_longer_carries(m); note_deletion(m);
 #endif
 	printf("verifier %d: deletes the row of %c\n", v, letter(m))
 }
+
+/* Copies that were staged again. One whose ID this verifier holds joins the copy in hand. It
+ * is acked with that copy if the copy was forwarded or is safe elsewhere. If the copy is
+ * dropped, the one that joined it is judged itself. */
+#ifdef CARRIED
+byte joined[2];
+inline let_join(m) {
+	atomic {
+		if
+		:: joined[v] == 0 && ready(STAGING, one(m)) > 0 ->
+			ready(STAGING, one(m))--; joined[v] = one(m);
+			printf("verifier %d: another copy of %c joins\n", v, letter(m))
+		:: skip
+		fi
+	}
+}
+inline part(m) {
+	only_if(joined[v] != 0 && outcome == ROLLED_BACK && CARRY_JOINED_IS_JUDGED, ready(STAGING, joined[v])++);
+	joined[v] = 0
+}
+#else
+#define part(m) skip
+#endif
 
 /* Rule 5: the proof that the lookup waits. Where it fails no session starts. */
 inline prove() {
@@ -84,8 +107,8 @@ inline set_course(m) {
 		:: outcome == STILL_OPEN -> to = WAITING    /* set aside */
 		:: outcome == NOT_OURS -> to = DEAD
 		/* Rolled back, unless a sweep may have taken the row. */
-		:: outcome == ROLLED_BACK && (stamp[m] >= swept || !SWEEP_WATERMARK_DECIDES) -> to = NOWHERE
-		:: outcome == ROLLED_BACK && stamp[m] < swept && SWEEP_WATERMARK_DECIDES -> to = DEAD
+		:: outcome == ROLLED_BACK && (stamp[m] >= swept || never_swept || !SWEEP_WATERMARK_DECIDES) -> to = NOWHERE
+		:: outcome == ROLLED_BACK && stamp[m] < swept && !never_swept && SWEEP_WATERMARK_DECIDES -> to = DEAD
 		fi;
 		only_if(to == NOWHERE && outcome == ROLLED_BACK, printf("verifier %d: drops %c\n", v, letter(m)));
 		only_if(to == TARGET && !RULE_4_ACK_AFTER_CONFIRM, ack());
@@ -125,6 +148,7 @@ inline done(m) {
 		:: else -> todo = 0    /* a broken rule: one's outcome is taken for everybody's */
 		fi;
 		only_if(!GROUP_ACK_AFTER_THE_LAST && unacked[v] != 0, ack());
+		part(m);
 		clear()
 	}
 }
@@ -164,6 +188,9 @@ session:
 			:: todo != 0 ->
 				look(m);
 				only_if(outcome == STILL_OPEN, settle(m));
+#ifdef CARRIED
+				let_join(m);
+#endif
 				read_watermark();
 				set_course(m);
 				only_if(to != NOWHERE, bring(m));
