@@ -58,7 +58,7 @@ func Rights(dialect Dialect, role Role, database, schema string) ([]string, erro
 	case PostgreSQL:
 		rights = slices.Insert(rights, 0, "USAGE ON SCHEMA "+schema)
 		if judges {
-			rights = append(rights, "EXECUTE ON FUNCTION bridge_committed, bridge_forget")
+			rights = append(rights, "EXECUTE ON FUNCTION bridge_committed, bridge_forget, bridge_due, bridge_claim, bridge_touch")
 		}
 		if role == Migrator {
 			rights = append(rights, "CREATE ON SCHEMA "+schema)

@@ -124,6 +124,10 @@ func (l *Ledger) verbs() tables.Verbs {
 		Check:    func(ctx context.Context) error { return l.check(ctx, "bridge_ledger") },
 		Record:   l.record,
 		Park:     l.park,
+		Carry:    l.carry,
+		Due:      l.due,
+		Claim:    l.claim,
+		Touch:    l.touchCarried,
 		Instance: nameInstance,
 		Committed: func(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, driver.Instance, error) {
 			return l.find(ctx, l.db, committed, ids)

@@ -11,7 +11,7 @@ GRANT SELECT, UPDATE ON bridge_watermark TO "verifier";
 GRANT SELECT, UPDATE, DELETE ON bridge_parked TO "verifier";
 GRANT UPDATE (recorded_at) ON bridge_ledger TO "verifier";
 GRANT UPDATE (stage_at) ON bridge_ledger TO "verifier";
-GRANT EXECUTE ON FUNCTION bridge_committed, bridge_forget TO "verifier";
+GRANT EXECUTE ON FUNCTION bridge_committed, bridge_forget, bridge_due, bridge_claim, bridge_touch TO "verifier";
 
 -- bridgectl grants gateway --login gateway
 GRANT USAGE ON SCHEMA public TO "gateway";
@@ -39,7 +39,7 @@ GRANT UPDATE (stage_at) ON bridge_ledger TO "operator";
 GRANT SELECT ON bridge_inbox_version TO "operator";
 GRANT SELECT ON bridge_inbox TO "operator";
 GRANT SELECT ON bridge_inbox_pending TO "operator";
-GRANT EXECUTE ON FUNCTION bridge_committed, bridge_forget TO "operator";
+GRANT EXECUTE ON FUNCTION bridge_committed, bridge_forget, bridge_due, bridge_claim, bridge_touch TO "operator";
 
 -- The shop's own table, which bridgectl does not know.
 GRANT INSERT ON orders TO "shop";

@@ -1,0 +1,105 @@
+package postgres
+
+import (
+	"context"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
+)
+
+// Most transactions carry one message, so one goes without an array: see recordOne. Both times of
+// a row come from one reading of the clock. A published message is due after driver.PublishedGrace.
+const (
+	carryOnePublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
+SELECT $1::text::uuid, t, $3::bytea, t + interval '1 s'
+FROM bridge_identity, clock_timestamp() AS t WHERE identity = $2::text::uuid`
+
+	carryOneUnpublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
+SELECT $1::text::uuid, t, $3::bytea, t
+FROM bridge_identity, clock_timestamp() AS t WHERE identity = $2::text::uuid`
+
+	// The messages are pieces of one parameter, of these lengths. The subqueries hide the lengths
+	// of the arrays: see recordMany.
+	carryManyPublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
+SELECT m.id, t, substring($3::bytea FROM m.first FOR m.length), t + interval '1 s'
+FROM bridge_identity, clock_timestamp() AS t,
+	unnest((SELECT $1::text::uuid[]), (SELECT $4::text::int[]), (SELECT $5::text::int[])) AS m (id, first, length)
+WHERE identity = $2::text::uuid`
+
+	carryManyUnpublished = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
+SELECT m.id, t, substring($3::bytea FROM m.first FOR m.length), t
+FROM bridge_identity, clock_timestamp() AS t,
+	unnest((SELECT $1::text::uuid[]), (SELECT $4::text::int[]), (SELECT $5::text::int[])) AS m (id, first, length)
+WHERE identity = $2::text::uuid`
+
+	// One row at least if the identity is right, with nulls if none is due.
+	due = `SELECT now() AS now, d.id, d.recorded_at, d.stage_at, d.bytes FROM bridge_identity i
+LEFT JOIN bridge_due($2::text::interval, $3::text::int) d ON true WHERE i.identity = $1::text::uuid ORDER BY d.stage_at`
+
+	// A claim or a touch that a crash undoes costs a copy of a message, and no more, so it need
+	// not wait for the disk. Neither waits for a row.
+	claim = `WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+SELECT c.id, c.message FROM relaxed CROSS JOIN bridge_claim($1::text::uuid[], $2::text::timestamptz[]) c`
+
+	touchCarried = `WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+SELECT bridge_touch($1::text::uuid[]) FROM relaxed`
+)
+
+func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messages []driver.Carried) (int64, error) {
+	one, many := carryOneUnpublished, carryManyUnpublished
+	if published {
+		one, many = carryOnePublished, carryManyPublished
+	}
+	if len(messages) == 1 {
+		return tx.Exec(ctx, one, messages[0].ID.String(), l.Identity().String(), tables.NotNil(messages[0].Message))
+	}
+	ids := make([]uuid.UUID, len(messages))
+	firsts, lengths := make([]int, len(messages)), make([]int, len(messages))
+	all := []byte{}
+	for i, m := range messages {
+		ids[i], firsts[i], lengths[i] = m.ID, len(all)+1, len(m.Message)
+		all = append(all, m.Message...)
+	}
+	return tx.Exec(ctx, many, array(ids), l.Identity().String(), all, numbers(firsts), numbers(lengths))
+}
+
+// due reads a snapshot that is no older than the time that it returns.
+func (l *Ledger) due(ctx context.Context, window time.Duration, limit int) (rows []tables.DueRow, err error) {
+	if window <= 0 {
+		window = math.MaxInt64 // 292 years
+	}
+	err = l.db.SelectContext(ctx, &rows, due, l.Identity().String(), interval(window), strconv.Itoa(limit))
+	return rows, err
+}
+
+func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (messages []driver.Carried, err error) {
+	ids := make([]uuid.UUID, len(rows))
+	for i, row := range rows {
+		ids[i] = row.ID
+	}
+	err = l.db.SelectContext(ctx, &messages, claim, array(ids), stageTimes(rows))
+	return messages, err
+}
+
+func (l *Ledger) touchCarried(ctx context.Context, ids []uuid.UUID) error {
+	_, err := l.db.ExecContext(ctx, touchCarried, array(ids))
+	return err
+}
+
+// stageTimes returns the stage times as the text of a timestamptz[].
+func stageTimes(rows []driver.DueRow) string {
+	text := []byte{'{'}
+	for i, row := range rows {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = row.StageAt.UTC().AppendFormat(text, time.RFC3339Nano)
+	}
+	return string(append(text, '}'))
+}
