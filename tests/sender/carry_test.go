@@ -1,0 +1,161 @@
+package sender_test
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// carriers are databases whose rows carry messages.
+var carriers = []stage.Database{stage.SQLite, stage.MariaDB}
+
+// carriedRows counts the rows that carry a message.
+func carriedRows(t *testing.T, s *stage.Stage) (n int) {
+	t.Helper()
+	if err := s.DB.QueryRowContext(t.Context(), "SELECT count(*) FROM bridge_ledger WHERE message IS NOT NULL").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// arrive waits until no row is left, and expects exactly these messages at the target.
+func arrive(t *testing.T, s *stage.Stage, want ...uuid.UUID) {
+	t.Helper()
+	missing := make(map[string]bool, len(want))
+	for _, id := range want {
+		missing[id.String()] = true
+	}
+	s.Eventually("the messages arrive", func() bool { return s.Rows() == 0 && s.Depth("target") >= len(want) })
+	s.WaitEmpty("staging")
+	for _, d := range s.Receive("target", len(want)) {
+		if !missing[d.MessageId] {
+			t.Errorf("message %s was delivered and was not to be, or twice", d.MessageId)
+		}
+		delete(missing, d.MessageId)
+	}
+	if n := s.Depth("target"); n > 0 {
+		t.Errorf("%d messages too many were delivered", n)
+	}
+}
+
+// A carried message goes out if and only if its transaction commits, in whichever way it is sent,
+// alone or with one that is too large to be carried.
+func TestSenderCarriesMessagesOfCommittedTransactions(t *testing.T) {
+	t.Parallel()
+	for _, kind := range carriers {
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, kind)
+			s.Queue("target", nil)
+			sndr := s.NewSender(sender.Options{Carry: sender.CarrySmall})
+			large := stage.To("target", string(make([]byte, 20_000)))
+			rolledBack := errors.New("the customer has changed her mind")
+			var want []uuid.UUID
+			for name, send := range ways {
+				ids, err := send(t.Context(), sndr, s.DB, func(bridge.Tx) error { return nil }, append(messages("target", 3), large)...)
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				want = append(want, ids...)
+				_, err = send(t.Context(), sndr, s.DB, func(bridge.Tx) error { return rolledBack }, append(messages("target", 3), large)...)
+				if !errors.Is(err, rolledBack) {
+					t.Fatalf("%s: %v", name, err)
+				}
+			}
+			if n := carriedRows(t, s); n != 3*len(ways) || s.Rows() != 4*len(ways) {
+				t.Errorf("%d rows carry messages, of %d", n, s.Rows())
+			}
+			if err := sndr.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			s.Verify(verifier.Options{})
+			arrive(t, s, want...)
+		})
+	}
+}
+
+// A rollback to a savepoint takes the row with the message back.
+func TestSenderCarriesNothingOfARolledBackSavepoint(t *testing.T) {
+	t.Parallel()
+	for _, kind := range carriers {
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, kind)
+			s.Queue("target", nil)
+			sndr := s.NewSender(sender.Options{Carry: sender.CarrySmall})
+			tx := begin(t, s.DB)
+			kept, err := sndr.SendTx(t.Context(), bridge.SQL(tx), messages("target", 2)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			execute(t, tx, "SAVEPOINT here")
+			if _, err := sndr.StageTx(t.Context(), bridge.SQL(tx), messages("target", 2)...); err != nil {
+				t.Fatal(err)
+			}
+			execute(t, tx, "ROLLBACK TO SAVEPOINT here")
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			if err := sndr.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := carriedRows(t, s); n != 2 {
+				t.Errorf("%d rows carry messages", n)
+			}
+			s.Verify(verifier.Options{})
+			arrive(t, s, kept...)
+		})
+	}
+}
+
+// Without a broker the commit goes through at once. Once the outage is known, the rows say that
+// nothing was published, so a verifier stages the messages without delay.
+func TestSenderCarriesMessagesWithoutABroker(t *testing.T) {
+	t.Parallel()
+	for _, kind := range carriers {
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, kind)
+			broker, err := bridge.NewBroker("amqp://shop:secret@127.0.0.1:1/", &bridge.BrokerOptions{Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(broker.Close)
+			sndr, err := sender.New(s.Ledger, broker, &sender.Options{
+				Queue: s.Topology.Queue, Carry: sender.CarrySmall, Timeout: time.Second, Logger: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent := 0
+			s.Eventually("the sender knows of the outage", func() bool {
+				if _, err := ways["InTx with Send"](t.Context(), sndr, s.DB, func(bridge.Tx) error { return nil }, messages("target", 3)...); err != nil {
+					t.Fatal(err)
+				}
+				sent += 3
+				due, _, err := s.Ledger.Due(t.Context(), 0, 500)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return slices.ContainsFunc(due, driver.DueRow.Unpublished)
+			})
+			if n := carriedRows(t, s); n != sent {
+				t.Errorf("%d of %d rows carry messages", n, sent)
+			}
+			broker.Close()
+			if err := sndr.Flush(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
