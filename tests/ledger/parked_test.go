@@ -78,7 +78,7 @@ func TestPostgresMigrationGivesUpBehindAnOpenTransaction(t *testing.T) {
 	t.Parallel()
 	_, db := migrated(t)
 	ledger := openLedger(t, db)
-	for _, statement := range []string{"DROP TABLE bridge_watermark", "DROP TABLE bridge_parked", "DELETE FROM bridge_ledger_version WHERE version_id > 1"} {
+	for _, statement := range []string{"DROP TABLE bridge_watermark", "DROP TABLE bridge_parked", "ALTER TABLE bridge_ledger DROP COLUMN message, DROP COLUMN stage_at", "DELETE FROM bridge_ledger_version WHERE version_id > 1"} {
 		execute(t, db, statement)
 	}
 	tx := begin(t, db)
