@@ -1,6 +1,8 @@
 package ledger_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -32,23 +34,25 @@ func TestPostgresRecordsByPlansThatAreKept(t *testing.T) {
 	t.Parallel()
 	db, ledger := ledgerOnOneConnection(t, servertest.PostgresDB(t))
 	const kept = 10
-	for _, messages := range []int{1, 2} {
-		for range 5 + kept { // a plan may be kept after the fifth
-			tx, err := db.BeginTx(t.Context(), nil)
-			must(t, err)
-			ids := make([]uuid.UUID, messages)
-			for i := range ids {
-				ids[i] = uuid.Must(uuid.NewV7())
+	for _, kind := range []driver.Entry{{}, {Message: []byte("published")}, {Message: []byte("unpublished"), Unpublished: true}} {
+		for _, messages := range []int{1, 2} {
+			for range 5 + kept { // a plan may be kept after the fifth
+				tx, err := db.BeginTx(t.Context(), nil)
+				must(t, err)
+				entries := slices.Repeat([]driver.Entry{kind}, messages)
+				for i := range entries {
+					entries[i].ID = newID()
+				}
+				must(t, ledger.Record(t.Context(), bridge.SQL(tx), entries))
+				must(t, tx.Commit())
 			}
-			must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(ids...)))
-			must(t, tx.Commit())
 		}
 	}
 	var plans []struct{ Generic, Custom int }
 	must(t, db.Select(&plans, `SELECT generic_plans AS generic, custom_plans AS custom
-FROM pg_prepared_statements WHERE statement LIKE 'INSERT INTO bridge_ledger (id)%'`))
-	if len(plans) != 2 {
-		t.Fatalf("%d statements record, not one for one ID and one for several", len(plans))
+FROM pg_prepared_statements WHERE statement LIKE 'INSERT INTO bridge_ledger (id%'`))
+	if len(plans) != 6 {
+		t.Fatalf("%d statements record, not one for one ID and one for several, of three kinds", len(plans))
 	}
 	for _, p := range plans {
 		if p.Generic != kept || p.Custom != 5 {
@@ -106,11 +110,78 @@ func TestPostgresGoesByKeyAmongDeadRows(t *testing.T) {
 		"look up one":     func() error { _, _, err := ledger.Committed(t.Context(), ids[:1]); return err },
 		"look up hundred": func() error { _, _, err := ledger.Committed(t.Context(), ids); return err },
 		"settle":          func() error { _, _, err := ledger.Settle(t.Context(), ids[0], time.Second); return err },
-		"forget one":      func() error { _, err := ledger.Forget(t.Context(), ids[:1]); return err },
-		"forget hundred":  func() error { _, err := ledger.Forget(t.Context(), ids); return err },
+		"list due rows":   func() error { _, _, err := ledger.Due(t.Context(), 0, 100); return err },
+		"claim hundred": func() error {
+			rows := make([]driver.DueRow, len(ids))
+			for i, id := range ids {
+				rows[i].ID = id
+			}
+			_, err := ledger.Claim(t.Context(), rows)
+			return err
+		},
+		"touch one":      func() error { return ledger.Touch(t.Context(), ids[:1]) },
+		"touch hundred":  func() error { return ledger.Touch(t.Context(), ids) },
+		"forget one":     func() error { _, err := ledger.Forget(t.Context(), ids[:1]); return err },
+		"forget hundred": func() error { _, err := ledger.Forget(t.Context(), ids); return err },
 	} {
 		if read := scanned(statement); read > others {
 			t.Errorf("%s has read %d rows", name, read)
+		}
+	}
+}
+
+// As after an outage of the broker, in one transaction: every row has the same stage time.
+func TestPostgresLooksAtManyDueRowsAndClaimsThemByKey(t *testing.T) {
+	t.Parallel()
+	db, ledger := ledgerOnOneConnection(t, servertest.PostgresDB(t))
+	const there, limit = 20_000, 100
+	fill := fmt.Sprintf(`INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
+SELECT gen_random_uuid(), now(), 'x', now() FROM generate_series(1, %d)`, there)
+	for _, analyzed := range []bool{false, true} {
+		for _, statement := range []string{`TRUNCATE bridge_ledger`, `VACUUM (ANALYZE) bridge_ledger`, fill} {
+			_, err := db.Exec(statement)
+			must(t, err)
+		}
+		if analyzed {
+			_, err := db.Exec(`VACUUM (ANALYZE) bridge_ledger`)
+			must(t, err)
+		}
+		// Rows of tables, fetched by their indexes or not, since the start of the server.
+		fetched := func() (n int) {
+			t.Helper()
+			_, err := db.Exec(`SELECT pg_stat_force_next_flush()`)
+			must(t, err)
+			must(t, db.Get(&n, `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'bridge_ledger'`))
+			return n
+		}
+		var due []driver.DueRow
+		for _, step := range []struct {
+			what string
+			do   func() error
+			most int
+		}{
+			{"look", func() (err error) { due, _, err = ledger.Due(t.Context(), 0, limit); return err }, limit},
+			{"look within a window", func() error { _, _, err := ledger.Due(t.Context(), time.Hour, limit); return err }, limit},
+			{"claim", func() error {
+				messages, err := ledger.Claim(t.Context(), due)
+				if len(due) != limit || len(messages) != limit {
+					t.Errorf("%d rows are due, %d are claimed, must be %d", len(due), len(messages), limit)
+				}
+				return err
+			}, 3 * limit},
+			{"touch", func() error {
+				ids := make([]uuid.UUID, len(due))
+				for i, row := range due {
+					ids[i] = row.ID
+				}
+				return ledger.Touch(t.Context(), ids)
+			}, 3 * limit},
+		} {
+			before := fetched()
+			must(t, step.do())
+			if n := fetched() - before; n > step.most {
+				t.Errorf("analyzed %t: a %s of %d of %d rows has fetched %d", analyzed, step.what, limit, there, n)
+			}
 		}
 	}
 }
