@@ -45,19 +45,20 @@ FROM bridge_identity i LEFT JOIN (
 	next = `UTC_TIMESTAMP(6) + INTERVAL LEAST(GREATEST(TIMESTAMPDIFF(MICROSECOND, l.recorded_at, UTC_TIMESTAMP(6)), %[5]d), %[6]d) MICROSECOND`
 
 	// %[1]s are pairs of an ID and a stage time, %[7]s is the claim. Of two claims of a row the
-	// second one finds it locked, or with another stage time.
+	// second one finds it locked, or with another stage time. Without the LIMIT MySQL merges the
+	// tables of the two SELECTs, and the UPDATE then waits for locked rows (seen on 9.7).
 	claim = `UPDATE (
-	SELECT l.id FROM (
+	SELECT l.id, ids.stage_at FROM (
 		SELECT UNHEX(j.id) AS id, CAST(j.stage_at AS DATETIME(6)) AS stage_at
 		FROM JSON_TABLE('%[1]s', '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', stage_at CHAR(26) PATH '$[1]')) j
-	) ids STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id WHERE l.stage_at = ids.stage_at FOR UPDATE SKIP LOCKED
-) free STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = free.id SET l.stage_at = ` + next + `, l.claimed_by = UNHEX('%[7]s')`
+	) ids STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id WHERE l.stage_at = ids.stage_at LIMIT 18446744073709551615 FOR UPDATE SKIP LOCKED
+) free STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = free.id SET l.stage_at = ` + next + `, l.claimed_by = UNHEX('%[7]s') WHERE l.stage_at = free.stage_at`
 
 	// %[5]s is the claim.
 	loadClaimed = `SELECT l.id, l.message FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id WHERE l.claimed_by = UNHEX('%[5]s')`
 
 	touchCarried = `UPDATE (
-	SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id WHERE l.stage_at IS NOT NULL FOR UPDATE SKIP LOCKED
+	SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id WHERE l.stage_at IS NOT NULL LIMIT 18446744073709551615 FOR UPDATE SKIP LOCKED
 ) free STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = free.id SET l.stage_at = ` + next
 )
 
