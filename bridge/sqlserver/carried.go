@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/binary"
+	"errors"
 	"math"
 	"strings"
 	"time"
@@ -55,8 +56,10 @@ var (
 	duePast     = strings.Replace(dueRows, "$reading", readingPast, 1)
 
 	// The messages are pieces of @p4. The stage time is @p6 milliseconds after the record's time.
-	carry = forEach(withMessage, `SET NOCOUNT OFF;
-`+readNow+`INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
+	// NOCOUNT: only the INSERT may count, since an assignment may count as one row ('@@ROWCOUNT').
+	carry = forEach(withMessage, `SET NOCOUNT ON;
+`+readNow+`SET NOCOUNT OFF;
+INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
 SELECT asked.id, @now, SUBSTRING(@p4, asked.begins, asked.bytes), DATEADD(millisecond, @p6, @now)
 FROM bridge_identity i CROSS JOIN $asked WHERE i.[identity] = CAST(@p5 AS uniqueidentifier)`+keepPlan)
 
@@ -111,6 +114,10 @@ func (l *Ledger) due(ctx context.Context, window time.Duration, limit int) ([]ta
 		rows = nil
 		return l.db.SelectContext(ctx, &rows, text, milliseconds, limit, argument(l.Identity()))
 	})
+	if mssql.Number(err) == mssql.LockTimeout {
+		// Perhaps the setting has been changed: then the next look is another.
+		err = errors.Join(err, l.readSetting(ctx, l.db))
+	}
 	if err != nil {
 		return nil, err
 	}
