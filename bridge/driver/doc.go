@@ -11,6 +11,7 @@
 //	                                                DB, Check,
 //	                                                Instance, Committed, Settle, Recent, Forget,
 //	                                                Unpark, CountParked,
+//	                                                Due, Claim, Touch,
 //	                                                Orphans, Sweep, SweptBefore,
 //	                                                ProofLedger, FallBack, FellBack
 //
@@ -48,6 +49,30 @@
 // it has found one that is younger than its session. Unpark sets the time of a row anew, so its
 // messages do not count.
 //
+// # Carried messages
+//
+// A row may carry its message ([Entry]). The row and the message then commit together, so the
+// commit need not wait for the broker: if the staged copy is lost, or was never published, a
+// verifier publishes the message to the staging queue from the row. Forget deletes the row with
+// the message.
+//
+// A carried row has a stage time. A row is due when its stage time has come. A row whose message
+// the sender publishes gets a stage time [PublishedGrace] after its record. A row whose message
+// the sender does not publish gets the time of its record, which says that no copy can exist yet
+// ([DueRow.Unpublished]). All times are read from the database's clock, and recorded_at of a
+// carried row never changes.
+//
+// Three verbs work on carried rows. Due lists the rows that are due. Claim moves the stage time of
+// a row on and returns the message, which the caller then publishes. Claim is one
+// compare-and-set of the stage time, so of several verifiers one gets the message. Claim holds no
+// lock afterwards: after a crash the row is due again at its new stage time. Touch moves the stage
+// time of a row whose message the caller holds, so that no other verifier publishes a copy. Both move it
+// by the age of the row, from [StageAgainAfter] to [StageAgainWithin].
+//
+// A copy is only a hint, which is judged as every staged message is. So a copy that is published
+// too early, or twice, costs at most a duplicate with the same ID. A Claim or a Touch may
+// therefore be undone by a crash of the database.
+//
 // # The sweep
 //
 // A row outlives its message if somebody purged or deleted a queue, if a crash of the database
@@ -78,6 +103,10 @@
 //
 // The sweep keeps the row of a parked message, which has not gone through a queue yet. This
 // protection ends in the transaction that sets R.
+//
+// The sweep never removes a row that carries a message, however old the row is: the row may be the
+// only place that holds the message. So the absence of a carried message is never due to a sweep,
+// and its verifier need not compare S with W.
 //
 // If the sweep is wrong, the message goes to the dead queue instead of the target. So does a
 // message of a rolled-back transaction that was staged before W. So the age must exceed the

@@ -22,12 +22,25 @@
 // Every outcome also names the file, by its path, device and inode (on Windows by its path). If
 // another file is put in its place, a verifier begins anew.
 //
+// # Carried messages
+//
+// recorded_at is in whole seconds, rounded down, and stage_at in milliseconds. So an unpublished
+// row has a stage_at of exactly 1000 times its recorded_at, and a published row has a stage_at of
+// 1 to 2 s after its recorded_at. Due reads the last commit by a partial index. Claim and Touch
+// need the file's write lock. They wait half a second for other writers; if that is too short,
+// Claim claims nothing, Touch changes nothing, and neither is an error. A Forget makes the same
+// wait.
+//
+// migrate.Ledger makes the ledger's table anew for version 3, in one transaction, since SQLite
+// cannot add a column only if it is missing. Run a printed script by sqlite3 -bail: without -bail
+// sqlite3 goes on after an error.
+//
 // # Parked messages and orphans
 //
 // A parked message is a row of bridge_parked. While Unpark stages it holds no lock, since every
 // sender would have to wait for it. So two Unparks at once may stage the same messages, which
 // are then delivered twice, with the same ID. Times are in whole seconds: recorded_at is the
-// time of the INSERT, rounded down. A Sweep waits for other writers, as every write does.
+// time of the INSERT, rounded down. A row that carries a message is no orphan. A Sweep waits for other writers, as every write does.
 //
 // # Who holds a message up
 //
