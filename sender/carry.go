@@ -87,7 +87,11 @@ func newCarrier(o Options, s *stager, explain func(error) error) *carrier {
 func (c *carrier) admit(messages []encoded) []*carriedMessage {
 	admitted := make([]*carriedMessage, len(messages))
 	if reason := c.stager.broker.Blocked(); reason != "" {
-		c.failed(fmt.Errorf("%w: %s", bridge.ErrBlocked, reason))
+		err := fmt.Errorf("%w: %s", bridge.ErrBlocked, reason)
+		c.mu.Lock()
+		known := c.learn(err)
+		c.mu.Unlock()
+		c.report(known, err)
 		return admitted
 	}
 	c.mu.Lock()
@@ -101,8 +105,8 @@ func (c *carrier) admit(messages []encoded) []*carriedMessage {
 			continue
 		}
 		if c.out {
-			// What is held finds the end of the outage, else one message in a while does.
-			if c.held > 0 || time.Now().Before(c.probe) {
+			// The run finds the end of the outage, else one message in a while does.
+			if c.running || time.Now().Before(c.probe) {
 				continue
 			}
 			c.probe = time.Now().Add(carryProbe)
@@ -262,24 +266,23 @@ func (c *carrier) ship(groups [][]*carriedMessage) bool {
 	}
 	ended[0] = c.publish(groups[0])
 	others.Wait()
-	failure, again := c.judge(groups, ended)
-	if failure != nil {
-		c.failed(failure)
-	} else {
-		c.worked()
-	}
-	return !again
+	return c.judge(groups, ended)
 }
 
-// judge forgets the messages of groups that need no other attempt. It returns the first failure,
-// and whether messages wait for another attempt.
-func (c *carrier) judge(groups [][]*carriedMessage, ended []error) (failure error, again bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, err := range ended {
+// judge forgets the messages of groups that need no other attempt. It returns false if messages
+// wait for one.
+func (c *carrier) judge(groups [][]*carriedMessage, ended []error) bool {
+	var failure error
+	for _, err := range ended {
 		if failure == nil {
 			failure = err
 		}
+	}
+	c.mu.Lock()
+	known := c.learn(failure)
+	defer c.report(known, failure)
+	defer c.mu.Unlock()
+	for i, err := range ended {
 		for _, m := range groups[i] {
 			if bridge.Refusal(err) != nil {
 				m.refusals++
@@ -297,7 +300,7 @@ func (c *carrier) judge(groups [][]*carriedMessage, ended []error) (failure erro
 		}
 		c.waiting = nil
 	}
-	return failure, failure != nil && len(c.waiting) > 0
+	return failure == nil || len(c.waiting) == 0
 }
 
 func (c *carrier) publish(group []*carriedMessage) error {
@@ -308,25 +311,24 @@ func (c *carrier) publish(group []*carriedMessage) error {
 	return c.stager.publishInTime(records)
 }
 
-// failed begins an outage, if it has not begun.
-func (c *carrier) failed(err error) {
-	c.mu.Lock()
-	known := c.out
-	c.out, c.probe = true, time.Now().Add(carryProbe)
-	c.mu.Unlock()
-	if !known {
-		c.logger.Warn("carried messages are not published; verifiers stage them from their rows", "queue", c.stager.queue.RoutingKey, "error", c.explain(err))
+// learn notes the failure of a publication, or nil, and returns whether an outage was known. The
+// caller holds mu, and calls report without it.
+func (c *carrier) learn(failure error) (known bool) {
+	known, c.out = c.out, failure != nil
+	if c.out {
+		c.probe = time.Now().Add(carryProbe)
 	}
+	return known
 }
 
-// worked ends an outage.
-func (c *carrier) worked() {
-	c.mu.Lock()
-	known := c.out
-	c.out = false
-	c.mu.Unlock()
-	if known {
-		c.logger.Info("carried messages are published again", "queue", c.stager.queue.RoutingKey)
+// report logs the beginning and the end of an outage.
+func (c *carrier) report(known bool, failure error) {
+	queue := c.stager.queue.RoutingKey
+	switch {
+	case failure != nil && !known:
+		c.logger.Warn("carried messages are not published; verifiers stage them from their rows", "queue", queue, "error", c.explain(failure))
+	case failure == nil && known:
+		c.logger.Info("carried messages are published again", "queue", queue)
 	}
 }
 

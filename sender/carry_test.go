@@ -149,6 +149,7 @@ func flush(t *testing.T, s *Sender) {
 	if err := s.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	synctest.Wait() // for the log
 }
 
 // Neither SendTx, StageTx nor an Outbox waits for a broker that is silent, and nothing is parked.
@@ -246,7 +247,9 @@ func TestATransactionWaitsForMessagesThatAreNotCarried(t *testing.T) {
 	if _, err := s.SendTx(t.Context(), nil, size(1000)); err != nil {
 		t.Fatal(err)
 	}
-	flush(t, s)
+	if err := s.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	more := len(ledger.entries[0].Message) - 1000
 	for name, c := range map[string]struct {
 		carry Carry
@@ -576,7 +579,11 @@ func TestFlushWaitsUntilNothingIsOnItsWay(t *testing.T) {
 		}
 		var flushes sync.WaitGroup
 		for range 2 {
-			flushes.Go(func() { flush(t, s) })
+			flushes.Go(func() {
+				if err := s.Flush(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
 		}
 		flushes.Wait()
 		if took := time.Since(began); took != 2*time.Second {

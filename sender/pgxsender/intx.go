@@ -29,7 +29,7 @@ type Transaction struct {
 }
 
 // InTx is sender.InTx on a pool of pgx: it begins a transaction, runs fn in it, records and
-// stages what fn sent, waits until all that fn sent or staged is confirmed, and commits. If
+// stages what fn sent, waits until all that fn sent or staged is confirmed or carried, and commits. If
 // fn returns an error or panics, or a Send or Stage fails or panics, whatever fn makes of
 // that, the transaction is rolled back and nothing is delivered. The errors are those of fn
 // and of sender.SendTx. An error of the COMMIT itself is sender.ErrCommitUnknown, unless the
