@@ -23,7 +23,7 @@ func carryingSession(ledger driver.Ledger) *session {
 	s := &session{
 		ledger: ledger, log: slog.New(slog.DiscardHandler), stats: &counters{}, jobs: newSideJobs(slog.New(slog.DiscardHandler)),
 		holds: testHolds(time.Minute), arrivals: newGatherer[*message](), room: newWaitingRoom(1),
-		staging: newLane("q", 3000, 64<<20, time.Hour, nil), waiting: newLane("w", 1500, 64<<20, time.Hour, nil),
+		staging: newLane("twoqueue", 3000, 64<<20, time.Hour, nil), waiting: newLane("twoqueue.waiting", 1500, 64<<20, time.Hour, nil),
 		carried: newCarriedSet(3000, 64<<20), toucher: newToucher(ledger), toTouch: newGatherer[*message](),
 		evidence: &evidence{}, more: make(chan struct{}, 1), toForget: newGatherer[*message](),
 	}
@@ -230,12 +230,14 @@ func TestTheStageTimeOfAHeldMessageIsMovedOn(t *testing.T) {
 		go s.touchHeld(ctx)
 		open := s.delivered(s.staging, uuid.New())
 		inFlight := s.delivered(s.staging, uuid.New())
-		s.committed(inFlight)
+		slow := s.delivered(s.staging, uuid.New())
+		slow.carried.target.RoutingKey = "other"
+		s.committed(inFlight, slow)
 		wait := func(d time.Duration) {
 			time.Sleep(d)
 			synctest.Wait()
 		}
-		wait(touchAfter - touchInterval)
+		wait(2 * touchInterval)
 		if ledger.times(inFlight.staged.ID) != 0 {
 			t.Error("a message that was just judged is touched")
 		}
@@ -243,6 +245,13 @@ func TestTheStageTimeOfAHeldMessageIsMovedOn(t *testing.T) {
 		wait(touchInterval + time.Millisecond)
 		if n := ledger.times(inFlight.staged.ID); n != 1 {
 			t.Errorf("it is touched %d times once its target is held", n)
+		}
+		if ledger.times(slow.staged.ID) != 0 {
+			t.Error("so is one for another target")
+		}
+		wait(touchAfter - 2*touchInterval)
+		if n := ledger.times(slow.staged.ID); n != 1 {
+			t.Errorf("one for another target is touched %d times in %v", n, touchAfter)
 		}
 		// Its stage time is 10 s in the future, then about as far as it is old.
 		for _, c := range []struct {

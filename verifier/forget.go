@@ -177,6 +177,20 @@ func (f *forgetter) count() int {
 	return len(f.left)
 }
 
+// rows are the IDs of the rows that are left.
+func (f *forgetter) rows() map[uuid.UUID]bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.left) == 0 {
+		return nil
+	}
+	ids := make(map[uuid.UUID]bool, len(f.left))
+	for _, r := range f.left {
+		ids[r.id] = true
+	}
+	return ids
+}
+
 // keep remembers rows of messages that are safe, which are not deleted for that reason; nil:
 // they are locked.
 func (f *forgetter) keep(ids []uuid.UUID, why error) {

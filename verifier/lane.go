@@ -269,7 +269,7 @@ func (l *lane) took(p *parcel, messages int) {
 
 // done lets messages go, and those parcels be acked that they were the last of.
 func (l *lane) done(messages int, ended []*parcel) {
-	if messages == 0 {
+	if messages == 0 && len(ended) == 0 {
 		return
 	}
 	var tags, back []uint64

@@ -74,6 +74,10 @@ func (s *session) arrive(p *parcel, d amqp.Delivery) {
 	if at, ok := d.Headers[wire.HeaderSetAsideAt].(int64); ok && p.lane == s.waiting {
 		s.turn.adapt(now, now.Sub(time.UnixMilli(at)))
 	}
+	if wire.IsMarker(d) {
+		s.arriveMarker(p, d)
+		return
+	}
 	members, err := wire.Members(d)
 	if err != nil {
 		p.lane.took(p, 1)

@@ -52,6 +52,7 @@ type session struct {
 	arrivals    *gatherer[*message]
 	carried     *carriedSet // nil if no row of the ledger carries a message
 	toucher     *toucher
+	stager      *stager             // nil likewise
 	toTouch     *gatherer[*message] // to be set aside after a Touch
 	room        *waitingRoom
 	evidence    *evidence
@@ -146,6 +147,9 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 	if err := s.forwarder.open(context.WithoutCancel(ctx), publishing); err != nil {
 		publishing.Close()
 		return nil, err
+	}
+	if s.carried != nil {
+		s.stager = newStager(s)
 	}
 	return s, nil
 }
@@ -250,6 +254,7 @@ func (s *session) run(ctx context.Context) error {
 
 	beside.Go(func() { s.retryForget(moving) })
 	beside.Go(func() { s.touchHeld(moving) })
+	beside.Go(func() { s.stageAgain(taking) })
 	beside.Go(func() { s.unpark(taking) })
 	beside.Go(func() { s.sweep(taking) })
 	beside.Go(func() { s.explain(taking) })

@@ -36,7 +36,13 @@ type State struct {
 	// WithheldSince is when the session withheld the first of them; zero: none, or there is
 	// evidence. Others may be in the waiting queue.
 	WithheldSince time.Time
-	// Oldest are the first staged of them, at most 100.
+	// Due counts the rows that carry a message whose stage time has come, as far as they are
+	// remembered: at most 10,000. Most of these messages are in the queues still.
+	Due int
+	// Overdue is for how long the stage time of the first of them has passed, by the database's
+	// clock; zero if none is due.
+	Overdue time.Duration
+	// Oldest are the first staged of the Waiting messages, at most 100.
 	Oldest   []HeldMessage
 	KeysHeld int // order keys whose messages wait for an earlier one
 	// Keys are those that have waited longest, at most 100, by when the earlier one was
@@ -141,6 +147,7 @@ func (v *Verifier) State() State {
 	slices.SortFunc(state.Targets, func(a, b HeldTarget) int { return cmp.Compare(a.Target.String(), b.Target.String()) })
 	state.Evidence, state.WithheldSince = s.evidence.state()
 	state.Withheld = s.room.withheld()
+	state.Due, state.Overdue = s.stager.state(time.Now())
 	guests := s.longest()
 	state.Waiting = len(guests)
 	for _, m := range guests[:min(len(guests), oldestLimit)] {

@@ -12,13 +12,14 @@ type Stats struct {
 	DeadLettered int64 // in the dead queue
 	SetAside     int64 // moved to the waiting queue
 	Unparked     int64 // parked by a sender, and staged
+	Restaged     int64 // carried by their rows, and staged: their first copies were lost, or there were none
 	Swept        int64 // orphan rows removed
 	Abandoned    int64 // rows of delivered messages that could not be deleted, and are left to the sweep
 	Sessions     int64 // started; more than one means errors in between
 }
 
 type counters struct {
-	forwarded, dropped, deadLettered, setAside, unparked, swept, abandoned, sessions atomic.Int64
+	forwarded, dropped, deadLettered, setAside, unparked, restaged, swept, abandoned, sessions atomic.Int64
 }
 
 // Stats returns the counts. They are for people and metrics. Only the broker and the ledger
@@ -30,6 +31,7 @@ func (v *Verifier) Stats() Stats {
 		DeadLettered: v.stats.deadLettered.Load(),
 		SetAside:     v.stats.setAside.Load(),
 		Unparked:     v.stats.unparked.Load(),
+		Restaged:     v.stats.restaged.Load(),
 		Swept:        v.stats.swept.Load(),
 		Abandoned:    v.stats.abandoned.Load(),
 		Sessions:     v.stats.sessions.Load(),

@@ -1,0 +1,149 @@
+package verifier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+const (
+	// stagingPause and waitingPause are how long a marker is held at least, after it has come from
+	// the staging and from the waiting queue. By then the messages before it are forwarded, touched
+	// or set aside.
+	stagingPause = 500 * time.Millisecond
+	waitingPause = time.Second
+	// markerPatience is how long it is held at most while messages before it are not judged. Then it
+	// goes back to its queue.
+	markerPatience = 30 * time.Second
+)
+
+// A heldMarker is a marker that this verifier has taken from a queue.
+type heldMarker struct {
+	wire.Marker
+	parcel *parcel
+	taken  time.Time // when all before it had been taken apart
+}
+
+// arriveMarker takes a marker. A message that only looks like one goes to the dead queue.
+func (s *session) arriveMarker(p *parcel, d amqp.Delivery) {
+	marker, err := wire.ReadMarker(d)
+	why := deathReason{code: wire.DeadMalformed}
+	switch {
+	case err != nil:
+		why.text = err.Error()
+	case p.lane.line != nil:
+		why.text = "a marker in an ordered queue"
+	case marker.Ledger != s.ledger.Identity():
+		why = deathReason{wire.DeadForeign, "marker of ledger " + marker.Ledger.String() +
+			"; this verifier judges " + s.ledger.Identity().String()}
+	default:
+		p.lane.took(p, 0) // no message
+		if s.stager == nil {
+			s.endMarker(p)
+			return
+		}
+		s.stager.receive(heldMarker{marker, p, time.Now()})
+		return
+	}
+	p.lane.took(p, 1)
+	s.deadLetter(&message{parcel: p, delivery: d, received: p.received}, why)
+}
+
+// endMarker acks a marker, or hands it back.
+func (s *session) endMarker(p *parcel) { p.lane.done(0, []*parcel{p}) }
+
+func (g *stager) receive(m heldMarker) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.markers = append(g.markers, m)
+}
+
+// ripe takes out the markers of a queue that were held for long enough, and hands back those that
+// stay blocked or have something before them that stays unjudged.
+func (g *stager) ripe(queue string, pause time.Duration, blocked bool) (ripe []heldMarker) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var stay []heldMarker
+	for _, m := range g.markers {
+		age := time.Since(m.taken)
+		switch {
+		case m.parcel.lane.queue != queue || age < pause:
+			stay = append(stay, m)
+		case !blocked && !m.parcel.lane.short() && !g.carried.unjudged(m.taken):
+			ripe = append(ripe, m)
+		case age < markerPatience:
+			stay = append(stay, m)
+		default:
+			m.parcel.back.Store(true)
+			g.done(m.parcel)
+		}
+	}
+	g.markers = stay
+	return ripe
+}
+
+// passMarkersOn moves markers from the staging queue to the waiting queue: it acks them when their
+// copies are confirmed.
+func (g *stager) passMarkersOn(ctx context.Context) error {
+	markers := g.ripe(g.queue, stagingPause, g.blocked())
+	var copies []amqp.Publishing
+	for _, m := range markers {
+		copies = append(copies, m.Publishing())
+	}
+	err := g.sendTo(ctx, g.waiting, copies...)
+	for _, m := range markers {
+		if err != nil { // a second copy does no harm
+			m.parcel.back.Store(true)
+		}
+		g.done(m.parcel)
+	}
+	if err != nil {
+		return fmt.Errorf("pass markers on: %w", err)
+	}
+	return nil
+}
+
+// evaluateMarkers stages the rows again whose copies would have come before a marker from the
+// waiting queue. Only what this verifier has itself seen committed in time counts.
+func (g *stager) evaluateMarkers(ctx context.Context) error {
+	var errs []error
+	for _, m := range g.ripe(g.waiting, waitingPause, false) {
+		g.wait = markerOften
+		errs = append(errs, g.stage(ctx, "its staged copy is lost", func(_ uuid.UUID, c candidate) bool { return c.before(m.Look) }))
+		g.done(m.parcel)
+	}
+	return errors.Join(errs...)
+}
+
+// before tells whether a row was seen long enough before a look.
+func (c candidate) before(look time.Time) bool { return !c.seen.After(look.Add(-seenBefore)) }
+
+// sendMarker publishes a marker after a look, if a row was seen long enough before that.
+func (g *stager) sendMarker(ctx context.Context, at time.Time) error {
+	now := time.Now()
+	if g.anew || g.blocked() || now.Sub(g.sent) < g.wait || !g.needsMarker(at) {
+		return nil
+	}
+	g.sent, g.wait = now, min(2*g.wait, markerRarely)
+	if err := g.send(ctx, wire.Marker{Ledger: g.ledger.Identity(), Look: at}.Publishing()); err != nil {
+		return fmt.Errorf("send a marker: %w", err)
+	}
+	return nil
+}
+
+func (g *stager) needsMarker(at time.Time) bool {
+	left := g.left()
+	for id, c := range g.candidates {
+		if c.before(at) && !left[id] && !g.carried.has(id) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,430 @@
+package verifier
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+const (
+	// stageInterval is the time between rounds, most of which only look at held markers.
+	stageInterval = 100 * time.Millisecond
+	// dueOften and dueRarely bound the time between looks at the ledger, dueIdle is that time where
+	// nothing is carried. A look that takes long is not repeated before dueShare times as long.
+	dueOften  = 250 * time.Millisecond
+	dueRarely = 500 * time.Millisecond
+	dueIdle   = 5 * time.Second
+	dueShare  = 50
+	// dueWindow is how far back most looks go; each fullLook one goes back to the first row.
+	dueWindow = 10 * time.Second
+	fullLook  = 5 * time.Second
+	// dueLimit bounds a page of a look, as the smallest statement of all databases does. pageOverlap
+	// is by how much pages overlap, as the database's time goes on between them.
+	dueLimit    = 500
+	pageOverlap = 100 * time.Millisecond
+	// candidatesLimit bounds the rows that are remembered.
+	candidatesLimit = 10_000
+
+	// seenBefore is how long before a marker's look a row must have been seen: the time in which its
+	// sender publishes after its COMMIT.
+	seenBefore = 500 * time.Millisecond
+	// markerOften and markerRarely bound the time between two markers, while some and while none
+	// come back.
+	markerOften  = time.Second
+	markerRarely = 16 * time.Second
+
+	// claimLimit and claimBytes bound what is claimed at once. restagedBytes bounds the records of
+	// a group.
+	claimLimit    = 500
+	claimBytes    = 1 << 20
+	restagedBytes = 64 << 10
+	// idsLimit bounds the IDs in one line of the log.
+	idsLimit = 20
+)
+
+// A stager stages carried messages again whose staged copy is lost, and messages of which there
+// never was one. It knows a lost copy by a marker: a message that a verifier publishes to the
+// staging queue after it has seen the row committed, and that another one, or the same, moves to the
+// waiting queue. When the marker comes out of that, each copy that was in the queues before it has
+// passed a verifier. That one has forwarded the message and deleted the row, or moved the row's
+// stage time on. So a row that is still there as it was has no copy.
+//
+// No message depends on it. It outlives no session: a channel's end brings what was taken from the
+// queues back before the markers.
+type stager struct {
+	ledger  driver.Ledger
+	publish func(context.Context, []bridge.Outgoing) error
+	blocked func() bool // nothing can be published
+	carried *carriedSet
+	left    func() map[uuid.UUID]bool // rows of delivered messages that could not be deleted
+	done    func(*parcel)             // acks a marker, or hands it back
+	queue   string
+	waiting string
+	timeout time.Duration // of a publication
+	log     *slog.Logger
+	count   *atomic.Int64 // messages that were staged again
+
+	// The rest belongs to the rounds, up to mu.
+	candidates map[uuid.UUID]candidate
+	next, full time.Time // of a look, of a full one at the latest
+	last       time.Time // when the last look began
+	found      bool      // a row, ever
+	anew       bool      // nothing could be published: what was seen before counts no more
+	sent       time.Time // when the last marker was
+	wait       time.Duration
+	refused    map[uuid.UUID]bool
+
+	mu      sync.Mutex
+	markers []heldMarker
+	due     int
+	overdue time.Duration // of the first row, at the last look
+	looked  time.Time
+}
+
+// A candidate is a row whose stage time has come.
+type candidate struct {
+	row  driver.DueRow
+	seen time.Time // when it was first seen so, by the database's clock
+}
+
+func newStager(s *session) *stager {
+	return &stager{
+		ledger: s.ledger, publish: s.broker.Publish, carried: s.carried, left: s.forgetter.rows, done: s.endMarker,
+		blocked: func() bool { return s.forwarder.isBlocked() != "" || s.broker.Blocked() != "" },
+		queue:   s.opts.Topology.Queue, waiting: s.opts.Topology.WaitingQueue(),
+		timeout: s.opts.ConfirmTimeout, log: s.log, count: &s.stats.restaged,
+		candidates: make(map[uuid.UUID]candidate), wait: markerOften, refused: make(map[uuid.UUID]bool),
+	}
+}
+
+// stageAgain stages carried messages again, as a side job.
+func (s *session) stageAgain(ctx context.Context) {
+	if s.stager != nil {
+		s.jobs.stage.Run(ctx, s.stager.round)
+	}
+}
+
+func (g *stager) round(ctx context.Context) (time.Duration, error) {
+	var errs []error
+	errs = append(errs, g.passMarkersOn(ctx))
+	g.anew = g.anew || g.blocked()
+	looked, at, err := g.look(ctx)
+	errs = append(errs, err, g.stageUnpublished(ctx), g.evaluateMarkers(ctx))
+	if looked {
+		errs = append(errs, g.sendMarker(ctx, at))
+	}
+	return stageInterval, errors.Join(errs...)
+}
+
+// look asks the ledger for due rows, if it is time. The database's time is that of its begin.
+func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error) {
+	began := time.Now()
+	if began.Before(g.next) {
+		return false, at, nil
+	}
+	idle := !g.found && !g.carried.ever.Load()
+	window := dueWindow
+	if full := !began.Before(g.full); full || idle || began.Sub(g.last) >= dueWindow/2 {
+		window = 0
+		g.full = began.Add(fullLook)
+	}
+	at, err = g.readDue(ctx, window)
+	g.last = began
+	interval := dueOften + rand.N(dueRarely-dueOften)
+	if idle && !g.found {
+		interval = dueIdle
+	}
+	ended := time.Now()
+	g.next = ended.Add(max(interval, dueShare*ended.Sub(began)))
+	if err != nil {
+		return false, at, err
+	}
+	g.tell(at, ended)
+	return true, at, nil
+}
+
+// readDue brings the candidates up to date, page by page.
+func (g *stager) readDue(ctx context.Context, window time.Duration) (first time.Time, err error) {
+	seen := make(map[uuid.UUID]bool)
+	var from, upTo time.Time // the candidates in between must be among those that are seen
+	gap := false             // the database was too slow for the overlap of the pages
+	for {
+		page, at, err := g.readPage(ctx, window)
+		if err != nil {
+			return first, err
+		}
+		if first.IsZero() {
+			first = at
+			if window > 0 {
+				from = at.Add(-window)
+			}
+			if g.anew { // a sender may publish only now
+				for id, c := range g.candidates {
+					g.candidates[id] = candidate{c.row, at}
+				}
+				g.anew = g.blocked()
+			}
+		}
+		gap = gap || !upTo.IsZero() && at.Add(-window).After(upTo)
+		for _, row := range page {
+			seen[row.ID] = true
+			g.see(row, at)
+		}
+		if upTo = at; len(page) < dueLimit {
+			break
+		}
+		upTo = page[len(page)-1].StageAt
+		next := at.Sub(upTo) + pageOverlap
+		if window > 0 && next >= window || len(g.candidates) >= candidatesLimit {
+			break // more of them come in later looks
+		}
+		window = next
+	}
+	for id, c := range g.candidates {
+		if at := c.row.StageAt; !gap && !seen[id] && at.After(from) && at.Before(upTo) {
+			delete(g.candidates, id)
+		}
+	}
+	return first, nil
+}
+
+func (g *stager) readPage(ctx context.Context, window time.Duration) ([]driver.DueRow, time.Time, error) {
+	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+	defer cancel()
+	page, at, err := g.ledger.Due(asking, window, dueLimit)
+	if err != nil {
+		return nil, at, fmt.Errorf("look for carried messages to stage: %w", err)
+	}
+	return page, at, nil
+}
+
+// see notes a due row. A new stage time counts as another row: a verifier held the message.
+func (g *stager) see(row driver.DueRow, at time.Time) {
+	g.found = true
+	if c, ok := g.candidates[row.ID]; ok && c.row.StageAt.Equal(row.StageAt) || !ok && len(g.candidates) >= candidatesLimit {
+		return
+	}
+	g.candidates[row.ID] = candidate{row, at}
+}
+
+// stageUnpublished stages rows at once of which no copy can exist.
+func (g *stager) stageUnpublished(ctx context.Context) error {
+	return g.stage(ctx, "no copy was published", func(_ uuid.UUID, c candidate) bool { return c.row.Unpublished() })
+}
+
+// stage claims and publishes candidates.
+func (g *stager) stage(ctx context.Context, why string, which func(uuid.UUID, candidate) bool) error {
+	if g.anew || len(g.candidates) == 0 {
+		return nil
+	}
+	var rows []driver.DueRow
+	for id, c := range g.candidates {
+		if which(id, c) {
+			rows = append(rows, c.row)
+		}
+	}
+	slices.SortFunc(rows, func(a, b driver.DueRow) int {
+		return cmp.Or(a.StageAt.Compare(b.StageAt), a.RecordedAt.Compare(b.RecordedAt))
+	})
+	for len(rows) > 0 {
+		if g.blocked() { // before a stage time is moved on in vain
+			return nil
+		}
+		left := g.left()
+		var batch []driver.DueRow
+		bytes := 0
+		for len(rows) > 0 && len(batch) < claimLimit && (bytes == 0 || bytes+int(rows[0].Bytes) <= claimBytes) {
+			if row := rows[0]; !left[row.ID] && !g.carried.has(row.ID) {
+				batch, bytes = append(batch, row), bytes+int(row.Bytes)
+			}
+			rows = rows[1:]
+		}
+		if err := g.claim(ctx, batch, why); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *stager) claim(ctx context.Context, batch []driver.DueRow, why string) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	for _, row := range batch {
+		delete(g.candidates, row.ID)
+	}
+	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
+	defer cancel()
+	claimed, err := g.ledger.Claim(asking, batch)
+	if err != nil {
+		return fmt.Errorf("claim %d carried messages: %w", len(batch), err)
+	}
+	if len(claimed) == 0 {
+		return nil
+	}
+	staged, err := g.publishCarried(ctx, claimed)
+	if len(staged) > 0 {
+		g.count.Add(int64(len(staged)))
+		g.log.Info("carried messages are staged", "messages", len(staged), "reason", why, "message_ids", someIDs(staged))
+	}
+	if err != nil {
+		return fmt.Errorf("stage %d carried messages, which are due again later: %w", len(claimed)-len(staged), err)
+	}
+	return nil
+}
+
+func someIDs(ids []uuid.UUID) string {
+	var text []string
+	for _, id := range ids[:min(len(ids), idsLimit)] {
+		text = append(text, id.String())
+	}
+	return strings.Join(text, " ")
+}
+
+// publishCarried publishes messages that were claimed, and returns those that the broker has
+// confirmed. If it refuses one for good, all go alone, which shows the one. That one is left: its
+// stage time has moved on.
+func (g *stager) publishCarried(ctx context.Context, claimed []driver.Carried) (staged []uuid.UUID, err error) {
+	claimed = slices.DeleteFunc(claimed, func(c driver.Carried) bool {
+		message, err := wire.ReadRecord(g.ledger.Identity(), c.Message)
+		if err == nil && message.ID != c.ID {
+			err = fmt.Errorf("its record has the ID %s", message.ID)
+		}
+		if err != nil {
+			g.refuse(c.ID, err)
+		}
+		return err != nil
+	})
+	ids := func(all []driver.Carried) (ids []uuid.UUID) {
+		for _, c := range all {
+			ids = append(ids, c.ID)
+		}
+		return ids
+	}
+	err = g.send(ctx, g.restaged(claimed, restagedBytes)...)
+	if err == nil || !refusedForGood(err) {
+		if err != nil {
+			return nil, err
+		}
+		return ids(claimed), nil
+	}
+	for _, c := range claimed {
+		switch err := g.send(ctx, g.restaged([]driver.Carried{c}, restagedBytes)...); {
+		case err == nil:
+			staged = append(staged, c.ID)
+		case refusedForGood(err):
+			g.refuse(c.ID, err)
+		default:
+			return staged, err
+		}
+	}
+	return staged, nil
+}
+
+// refuse logs once that a message cannot be staged.
+func (g *stager) refuse(id uuid.UUID, err error) {
+	if !g.refused[id] && len(g.refused) < refusedLimit {
+		g.refused[id] = true
+		g.log.Error("carried message cannot be staged and stays in its row", "message_id", id.String(), "error", err)
+	}
+}
+
+// restaged returns the staged form of messages: groups of at most so many bytes, and alone what is
+// larger. Their times of staging are those of their records.
+func (g *stager) restaged(carried []driver.Carried, most int) (out []amqp.Publishing) {
+	ledger := g.ledger.Identity()
+	var records [][]byte
+	size := 0
+	seal := func() {
+		if len(records) == 0 {
+			return
+		}
+		next := wire.Group(ledger, records...)
+		if len(records) == 1 {
+			if alone, err := wire.Alone(ledger, records[0]); err == nil {
+				next = alone
+			}
+		}
+		next.Headers[wire.HeaderRestaged] = true
+		out = append(out, next)
+		records, size = nil, 0
+	}
+	for _, c := range carried {
+		if len(records) == wire.MaxMembers || size+len(c.Message) > most {
+			seal()
+		}
+		records, size = append(records, c.Message), size+len(c.Message)
+	}
+	seal()
+	return out
+}
+
+// send publishes to the staging queue.
+func (g *stager) send(ctx context.Context, publishings ...amqp.Publishing) error {
+	return g.sendTo(ctx, g.queue, publishings...)
+}
+
+func (g *stager) sendTo(ctx context.Context, queue string, publishings ...amqp.Publishing) error {
+	if len(publishings) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	defer cancel()
+	out := make([]bridge.Outgoing, len(publishings))
+	for i, p := range publishings {
+		out[i] = bridge.Outgoing{Target: bridge.Target{RoutingKey: queue}, Publishing: p}
+	}
+	return g.publish(ctx, out)
+}
+
+// refusedForGood tells whether among messages that were not staged is one that the broker will never
+// take. Missing rights are mended by somebody, sooner or later.
+func refusedForGood(err error) bool {
+	refusal := bridge.Refusal(err)
+	return refusal != nil && refusal.Code != amqp.AccessRefused || errors.Is(err, bridge.ErrInvalidMessage) || errors.Is(err, bridge.ErrMalformed)
+}
+
+// tell keeps what the last look has shown, for State.
+func (g *stager) tell(at, now time.Time) {
+	var first time.Time
+	for _, c := range g.candidates {
+		if first.IsZero() || c.row.StageAt.Before(first) {
+			first = c.row.StageAt
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.due, g.overdue, g.looked = len(g.candidates), 0, now
+	if !first.IsZero() {
+		g.overdue = max(0, at.Sub(first))
+	}
+}
+
+// state is for State: how many carried rows are due, as far as they are remembered, and for how long
+// the first of them is.
+func (g *stager) state(now time.Time) (due int, overdue time.Duration) {
+	if g == nil {
+		return 0, 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.due == 0 {
+		return 0, 0
+	}
+	return g.due, g.overdue + now.Sub(g.looked)
+}

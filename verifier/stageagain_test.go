@@ -1,0 +1,648 @@
+package verifier
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+)
+
+// A carryingWorld is a ledger and a broker's two queues, for any number of verifiers. Nothing moves
+// through the queues by itself.
+type carryingWorld struct {
+	driver.Ledger
+	t        *testing.T
+	identity uuid.UUID
+	turn     chan struct{} // holds an element while the test, or a round of a verifier, works
+
+	mu               sync.Mutex
+	rows             map[uuid.UUID]*driver.DueRow
+	messages         map[uuid.UUID][]byte
+	looks            []time.Duration // the windows
+	lookTakes        time.Duration
+	claims           int
+	staging, waiting []amqp.Publishing
+	blocked          bool
+	refuse           func(amqp.Publishing) error
+}
+
+// inCarryingWorld runs a test in a world with a clock of its own.
+func inCarryingWorld(t *testing.T, test func(t *testing.T, w *carryingWorld)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &carryingWorld{
+			t: t, identity: uuid.New(), turn: make(chan struct{}, 1),
+			rows: make(map[uuid.UUID]*driver.DueRow), messages: make(map[uuid.UUID][]byte),
+		}
+		w.turn <- struct{}{}
+		test(t, w)
+		<-w.turn
+	})
+}
+
+func (w *carryingWorld) Identity() uuid.UUID { return w.identity }
+
+func (w *carryingWorld) Features() driver.Features { return driver.Features{Carries: true} }
+
+// commits adds rows that carry messages.
+func (w *carryingWorld) commits(n int, published bool, change func(*amqp.Publishing)) (ids []uuid.UUID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for range n {
+		id := uuid.Must(uuid.NewRandom())
+		staged := wire.Staged{Message: bridge.Message{ID: id, RoutingKey: "target"}, Ledger: w.identity, Carried: true, StagedAt: time.Now()}
+		p := staged.Publishing()
+		if change != nil {
+			change(&p)
+		}
+		w.messages[id] = wire.EncodeRecord(p)
+		row := &driver.DueRow{ID: id, RecordedAt: time.Now().UTC(), StageAt: time.Now().UTC(), Bytes: int64(len(w.messages[id]))}
+		if published {
+			row.StageAt = row.StageAt.Add(driver.PublishedGrace)
+		}
+		w.rows[id] = row
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func (w *carryingWorld) Due(_ context.Context, window time.Duration, limit int) (due []driver.DueRow, now time.Time, err error) {
+	time.Sleep(w.lookTakes)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now = time.Now().UTC()
+	w.looks = append(w.looks, window)
+	for _, row := range w.rows {
+		if !row.StageAt.After(now) && (window == 0 || !row.StageAt.Before(now.Add(-window))) {
+			due = append(due, *row)
+		}
+	}
+	slices.SortFunc(due, func(a, b driver.DueRow) int { return a.StageAt.Compare(b.StageAt) })
+	return due[:min(limit, len(due))], now, nil
+}
+
+func (w *carryingWorld) Claim(_ context.Context, rows []driver.DueRow) (claimed []driver.Carried, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.claims++
+	bytes := 0
+	for _, row := range rows {
+		if is := w.rows[row.ID]; is != nil && is.StageAt.Equal(row.StageAt) {
+			claimed = append(claimed, driver.Carried{ID: row.ID, Message: w.messages[row.ID]})
+			bytes += len(w.messages[row.ID])
+			w.moveOn(is)
+		}
+	}
+	if len(rows) > claimLimit || len(rows) > 1 && bytes > claimBytes {
+		w.t.Errorf("%d rows of %d bytes are claimed at once", len(rows), bytes)
+	}
+	return claimed, nil
+}
+
+func (w *carryingWorld) Touch(_ context.Context, ids []uuid.UUID) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range ids {
+		if row := w.rows[id]; row != nil {
+			w.moveOn(row)
+		}
+	}
+	return nil
+}
+
+func (w *carryingWorld) moveOn(row *driver.DueRow) {
+	now := time.Now().UTC()
+	row.StageAt = now.Add(min(max(now.Sub(row.RecordedAt), driver.StageAgainAfter), driver.StageAgainWithin))
+}
+
+func (w *carryingWorld) forget(id uuid.UUID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.rows, id)
+}
+
+func (w *carryingWorld) publish(_ context.Context, out []bridge.Outgoing) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range out {
+		if w.refuse != nil {
+			if err := w.refuse(p.Publishing); err != nil {
+				return err
+			}
+		}
+		switch p.RoutingKey {
+		case "twoqueue":
+			w.staging = append(w.staging, p.Publishing)
+		case "twoqueue.waiting":
+			w.waiting = append(w.waiting, p.Publishing)
+		default:
+			w.t.Errorf("published to %v", p.Target)
+		}
+	}
+	return nil
+}
+
+// markers takes the markers out of a queue.
+func (w *carryingWorld) markers(queue *[]amqp.Publishing) (markers []amqp.Publishing) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	*queue = slices.DeleteFunc(*queue, func(p amqp.Publishing) bool {
+		marker := wire.IsMarker(amqp.Delivery{Headers: p.Headers})
+		if marker {
+			markers = append(markers, p)
+		}
+		return marker
+	})
+	return markers
+}
+
+// staged takes out the messages that were staged again, by ID.
+func (w *carryingWorld) staged() map[uuid.UUID]wire.Staged {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make(map[uuid.UUID]wire.Staged)
+	for _, p := range w.staging {
+		d := amqp.Delivery{Headers: p.Headers, MessageId: p.MessageId, Body: p.Body}
+		if wire.IsMarker(d) {
+			continue
+		}
+		members, err := wire.Members(d)
+		if err != nil {
+			w.t.Error(err)
+		}
+		for _, member := range members {
+			m, err := wire.Parse(member)
+			if err != nil {
+				w.t.Error(err)
+			}
+			if _, twice := all[m.ID]; twice || !m.Restaged || !m.Carried {
+				w.t.Errorf("staged again %+v; twice: %v", m, twice)
+			}
+			all[m.ID] = m
+		}
+	}
+	w.staging = nil
+	return all
+}
+
+// verifier begins a session without servers, which stages again.
+func (w *carryingWorld) verifier() *session {
+	s := carryingSession(w)
+	s.forgetter = newForgetter(w, s.log, &s.stats.abandoned)
+	s.stager = newStager(s)
+	s.stager.publish = w.publish
+	s.stager.blocked = func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.blocked
+	}
+	ctx, cancel := context.WithCancel(w.t.Context())
+	w.t.Cleanup(cancel)
+	go s.jobs.stage.Run(ctx, func(ctx context.Context) (time.Duration, error) {
+		w.turn <- struct{}{}
+		defer func() { <-w.turn }()
+		return s.stager.round(ctx)
+	})
+	return s
+}
+
+// brings has a lane bring a delivery.
+func (s *session) brings(l *lane, p amqp.Publishing) *parcel {
+	l.acks.took(uint64(len(l.acks.open) + 1))
+	parcel := &parcel{lane: l, tag: uint64(len(l.acks.open)), received: time.Now()}
+	s.arrive(parcel, amqp.Delivery{Headers: p.Headers, MessageId: p.MessageId, Body: p.Body})
+	return parcel
+}
+
+// marker is one that was sent now.
+func (w *carryingWorld) marker() amqp.Publishing {
+	return wire.Marker{Ledger: w.identity, Look: time.Now()}.Publishing()
+}
+
+// wait has the verifiers work for so long.
+func (w *carryingWorld) wait(d time.Duration) {
+	<-w.turn
+	time.Sleep(d)
+	synctest.Wait()
+	w.turn <- struct{}{}
+}
+
+// moment is more than any round takes.
+const moment = dueRarely + stageInterval
+
+// A row whose publication was lost is staged again some seconds later.
+func TestALostMessageIsStagedAgain(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		verifiers := []*session{w.verifier(), w.verifier()}
+		w.wait(dueIdle + moment) // they find nothing
+		began := time.Now()
+		id := w.commits(1, true, nil)[0]
+		at := time.Now().Truncate(time.Millisecond)
+		first, second := verifiers[0], verifiers[1]
+		// The first receives each marker from the staging queue, the second from the waiting queue.
+		for len(w.rows) > 0 {
+			w.wait(10 * time.Millisecond)
+			for _, m := range w.markers(&w.staging) {
+				first.brings(first.staging, m)
+			}
+			for _, m := range w.markers(&w.waiting) {
+				second.brings(second.waiting, m)
+			}
+			if m, ok := w.staged()[id]; ok {
+				if took := time.Since(began); took > dueIdle+5*time.Second { // the first row is looked for rarely
+					t.Errorf("it took %v", took)
+				}
+				if !m.StagedAt.Equal(at) {
+					t.Errorf("the copy was staged at %v, must be the original's %v", m.StagedAt, at)
+				}
+				break
+			}
+			if time.Since(began) > time.Minute {
+				t.Fatal("it is not staged again")
+			}
+		}
+		if first.stats.restaged.Load() != 0 || second.stats.restaged.Load() != 1 {
+			t.Errorf("counted %d and %d", first.stats.restaged.Load(), second.stats.restaged.Load())
+		}
+	})
+}
+
+// MARKER of the model: time alone shows no loss.
+func TestNothingIsStagedAgainWithoutAMarker(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		w.verifier()
+		w.commits(1, true, nil)
+		w.wait(time.Hour)
+		// While none comes back, markers become rare.
+		if n := len(w.markers(&w.staging)); n < 100 || n > 300 {
+			t.Errorf("%d markers in an hour", n)
+		}
+		if n := len(w.staged()); n != 0 || w.claims != 0 {
+			t.Errorf("%d are staged again", n)
+		}
+	})
+}
+
+// What is staged again when a marker comes from the waiting queue.
+func TestWhatAMarkerShows(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(s *session, w *carryingWorld, id uuid.UUID) (marker amqp.Publishing)
+		staged  bool
+	}{
+		"a row that was seen long before its look": {func(_ *session, w *carryingWorld, _ uuid.UUID) amqp.Publishing {
+			return w.marker()
+		}, true},
+		// FIRST_SEEN and PAUSE0 of the model.
+		"a row that was seen after its look": {func(s *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
+			w.forget(id)
+			marker := w.marker()
+			w.commits(1, true, nil)
+			w.wait(driver.PublishedGrace + moment)
+			return marker
+		}, false},
+		"a row that was seen just before its look": {func(_ *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
+			w.forget(id)
+			w.commits(1, true, nil)
+			w.wait(driver.PublishedGrace + seenBefore - time.Millisecond)
+			return w.marker()
+		}, false},
+		// SEEN_BY_READER.
+		"a row that only another verifier has seen long before its look": {func(s *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
+			clear(s.stager.candidates)
+			return w.marker()
+		}, false},
+		// RECHECK.
+		"a row that was touched since": {func(_ *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
+			marker := w.marker()
+			_ = w.Touch(context.Background(), []uuid.UUID{id})
+			return marker
+		}, false},
+		"a row that was touched since, and is due again": {func(_ *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
+			marker := w.marker()
+			_ = w.Touch(context.Background(), []uuid.UUID{id})
+			w.wait(driver.StageAgainAfter + moment)
+			return marker
+		}, false},
+		"a row that is gone": {func(_ *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
+			w.forget(id)
+			return w.marker()
+		}, false},
+		"a row whose message is held": {func(s *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
+			s.delivered(s.staging, id)
+			s.carried.looked(s.arrivals.take(1)...)
+			return w.marker()
+		}, false},
+		"a row whose message is delivered, but that could not be deleted": {func(s *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
+			s.forgetter.keep([]uuid.UUID{id}, nil)
+			return w.marker()
+		}, false},
+		"a row that was seen before publishing was blocked": {func(_ *session, w *carryingWorld, id uuid.UUID) amqp.Publishing {
+			w.mu.Lock()
+			w.blocked = true
+			w.mu.Unlock()
+			w.wait(moment)
+			w.mu.Lock()
+			w.blocked = false
+			w.mu.Unlock()
+			return w.marker()
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+				s := w.verifier()
+				id := w.commits(1, true, nil)[0]
+				w.wait(dueIdle + driver.PublishedGrace + seenBefore + moment)
+				parcel := s.brings(s.waiting, c.prepare(s, w, id))
+				w.wait(waitingPause + moment)
+				if n := len(w.staged()); (n == 1) != c.staged {
+					t.Errorf("%d are staged again", n)
+				}
+				if !(&message{parcel: parcel}).isAcked() {
+					t.Error("the marker is not acked")
+				}
+			})
+		})
+	}
+}
+
+// WAITING_LEG, PAUSE1 and PAUSE2 of the model.
+func TestAMarkerTakesItsTime(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		s := w.verifier()
+		w.commits(1, true, nil)
+		w.wait(dueIdle + driver.PublishedGrace + seenBefore + moment)
+		from := &message{parcel: s.brings(s.staging, w.marker())}
+		w.wait(stagingPause - time.Millisecond)
+		if len(w.markers(&w.waiting)) != 0 || from.isAcked() {
+			t.Error("it is passed on too soon")
+		}
+		w.wait(stageInterval)
+		passed := w.markers(&w.waiting)
+		if len(passed) != 1 || !from.isAcked() {
+			t.Fatalf("%d are in the waiting queue, acked: %v", len(passed), from.isAcked())
+		}
+		if len(w.staged()) != 0 {
+			t.Error("it has shown something before it came to the waiting queue")
+		}
+		from = &message{parcel: s.brings(s.waiting, passed[0])}
+		w.wait(waitingPause - time.Millisecond)
+		if w.claims != 0 || from.isAcked() {
+			t.Error("it counts too soon")
+		}
+		w.wait(stageInterval)
+		if w.claims != 1 || !from.isAcked() {
+			t.Errorf("%d claims, acked: %v", w.claims, from.isAcked())
+		}
+	})
+}
+
+// The messages before a marker must have been looked up, or it shows nothing.
+func TestAMarkerWaitsForTheMessagesBeforeIt(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		s := w.verifier()
+		before := s.delivered(s.staging, uuid.New())
+		w.wait(time.Millisecond)
+		marker := &message{parcel: s.brings(s.staging, w.marker())}
+		w.wait(time.Millisecond)
+		after := s.delivered(s.staging, uuid.New())
+		w.wait(10 * time.Second)
+		if marker.isAcked() {
+			t.Fatal("it is passed on")
+		}
+		s.carried.looked(before)
+		w.wait(stageInterval)
+		if !marker.isAcked() || len(w.markers(&w.waiting)) != 1 {
+			t.Error("it is not passed on")
+		}
+		s.carried.looked(after)
+
+		// What rests for want of room is not even taken apart.
+		s.staging.resting = append(s.staging.resting, &parcel{lane: s.staging})
+		marker = &message{parcel: s.brings(s.staging, w.marker())}
+		w.wait(markerPatience - time.Second)
+		if marker.isAcked() || marker.isHandedBack() {
+			t.Error("it does not wait")
+		}
+		w.wait(time.Second + stageInterval)
+		if marker.isAcked() || !marker.isHandedBack() {
+			t.Error("it is not handed back")
+		}
+	})
+}
+
+// No copy of such a message can exist.
+func TestWhatWasNeverPublishedIsStagedAtOnce(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		const rows = 1234
+		w.commits(rows, false, nil)
+		w.commits(40, false, func(p *amqp.Publishing) { p.Body = bytes.Repeat([]byte("x"), 200<<10) })
+		s := w.verifier()
+		w.wait(20 * moment)
+		if n := len(w.staged()); n != rows+40 {
+			t.Errorf("%d are staged", n)
+		}
+		if n := s.stats.restaged.Load(); n != rows+40 {
+			t.Errorf("%d are counted", n)
+		}
+		if n := len(w.markers(&w.staging)); n != 0 {
+			t.Errorf("%d markers", n)
+		}
+	})
+}
+
+// Otherwise its stage time would move on, further each time.
+func TestNothingIsClaimedWhileNothingCanBePublished(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		w.blocked = true
+		w.commits(1, false, nil)
+		w.commits(1, true, nil)
+		s := w.verifier()
+		w.wait(time.Minute)
+		if w.claims != 0 || len(w.markers(&w.staging)) != 0 {
+			t.Error("it is claimed, or a marker is sent")
+		}
+		if due, overdue := s.stager.state(time.Now()); due != 2 || overdue < 50*time.Second {
+			t.Errorf("due: %d, for %v", due, overdue)
+		}
+		w.mu.Lock()
+		w.blocked = false
+		w.mu.Unlock()
+		w.wait(moment)
+		if n := len(w.staged()); n != 1 {
+			t.Errorf("%d are staged when it can", n)
+		}
+	})
+}
+
+// A message that the broker refuses keeps none of the others back, and is logged once.
+func TestARefusedMessageIsLeft(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		var said bytes.Buffer
+		w.commits(3, false, nil)
+		large := w.commits(1, false, func(p *amqp.Publishing) { p.Type = "large" })[0]
+		w.commits(3, false, nil)
+		broken := w.commits(1, false, nil)[0]
+		w.messages[broken] = []byte("?")
+		w.refuse = func(p amqp.Publishing) error {
+			if bytes.Contains(p.Body, []byte("large")) || p.Type == "large" {
+				return fmt.Errorf("%w: too large", bridge.ErrInvalidMessage)
+			}
+			return nil
+		}
+		s := w.verifier()
+		s.stager.log = slog.New(slog.NewTextHandler(&said, nil))
+		w.wait(time.Hour)
+		if n := len(w.staged()); n != 6 {
+			t.Errorf("%d are staged, must be 6", n)
+		}
+		for _, id := range []uuid.UUID{large, broken} {
+			if n := strings.Count(said.String(), "message_id="+id.String()); n != 1 {
+				t.Errorf("the log names it %d times:\n%s", n, said.String())
+			}
+		}
+	})
+}
+
+// A publication that fails leaves the row to its next stage time.
+func TestAMessageThatCouldNotBeStagedIsDueAgain(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		w.commits(1, false, nil)
+		w.refuse = func(amqp.Publishing) error { return errors.New("lost") }
+		s := w.verifier()
+		w.wait(moment)
+		w.mu.Lock()
+		w.refuse = nil
+		w.mu.Unlock()
+		began := time.Now()
+		for len(w.staged()) == 0 {
+			w.wait(10 * time.Millisecond)
+			for _, m := range w.markers(&w.staging) {
+				s.brings(s.staging, m)
+			}
+			for _, m := range w.markers(&w.waiting) {
+				s.brings(s.waiting, m)
+			}
+			if time.Since(began) > time.Minute {
+				t.Fatal("it is not staged")
+			}
+		}
+	})
+}
+
+// A look costs little: it goes back a few seconds, and less often where it takes long.
+func TestLooksAreCheap(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		s := w.verifier()
+		w.wait(time.Minute)
+		if n := len(w.looks); n < 10 || n > 15 {
+			t.Errorf("%d looks in a minute, and nothing was ever carried", n)
+		}
+		w.looks = nil
+		s.carried.ever.Store(true)
+		w.wait(time.Minute)
+		full := 0
+		for _, window := range w.looks {
+			if window == 0 {
+				full++
+			}
+		}
+		if n := len(w.looks); n < 100 || n > 200 || full < 9 || full > 13 {
+			t.Errorf("%d looks in a minute, %d of them full", n, full)
+		}
+		w.looks, w.lookTakes = nil, time.Second
+		w.wait(10 * time.Minute)
+		if n := len(w.looks); n < 10 || n > 14 {
+			t.Errorf("%d looks of a second in ten minutes", n)
+		}
+	})
+}
+
+// Rows are read page by page, and those that are gone are forgotten.
+func TestCandidatesAreThoseOfTheLedger(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		var ids []uuid.UUID
+		for range 100 {
+			ids = append(ids, w.commits(25, true, nil)...)
+			w.wait(20 * time.Millisecond)
+		}
+		s := w.verifier()
+		w.wait(driver.PublishedGrace + moment)
+		check := func(want int) {
+			t.Helper()
+			if n := len(s.stager.candidates); n != want {
+				t.Errorf("%d candidates, must be %d", n, want)
+			}
+		}
+		check(len(ids))
+		for _, id := range ids[:1200] {
+			w.forget(id)
+		}
+		_ = w.Touch(t.Context(), ids[2400:])
+		w.wait(moment + stageInterval)
+		check(1200)
+		w.wait(time.Minute) // out of the window, and due again
+		check(1300)
+		for _, id := range ids {
+			w.forget(id)
+		}
+		w.wait(fullLook + moment)
+		check(0)
+		if due, overdue := s.stager.state(time.Now()); due != 0 || overdue != 0 {
+			t.Errorf("due: %d, for %v", due, overdue)
+		}
+		w.commits(candidatesLimit+2000, true, nil)
+		w.wait(10 * time.Second)
+		if n := len(s.stager.candidates); n > candidatesLimit {
+			t.Errorf("%d candidates", n)
+		}
+	})
+}
+
+// A marker is no message: it is never forwarded, and not counted. What only looks like one is.
+func TestAMarkerIsNoMessage(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		s := w.verifier()
+		marker := &message{parcel: s.brings(s.staging, w.marker())}
+		if s.staging.open.Load() != 0 {
+			t.Error("it counts as held")
+		}
+		w.wait(stagingPause + moment)
+		counted := s.stats.forwarded.Load() + s.stats.dropped.Load() + s.stats.deadLettered.Load() + s.stats.setAside.Load() + s.stats.restaged.Load()
+		if !marker.isAcked() || counted != 0 || len(s.arrivals.take(10)) != 0 {
+			t.Errorf("acked: %v, counted: %d", marker.isAcked(), counted)
+		}
+		ordered := newLane("o", 10, 1<<20, time.Hour, nil)
+		ordered.line = newLine()
+		for reason, strange := range map[string]struct {
+			lane   *lane
+			marker amqp.Publishing
+		}{
+			wire.DeadForeign:   {s.staging, wire.Marker{Ledger: uuid.New(), Look: time.Now()}.Publishing()},
+			wire.DeadMalformed: {s.waiting, amqp.Publishing{Headers: amqp.Table{wire.HeaderMarker: "?"}}},
+			"":                 {ordered, w.marker()},
+		} {
+			s.brings(strange.lane, strange.marker)
+			dead := s.forwarder.ready.take(10)
+			if len(dead) != 1 || dead[0].course != deadLetter || reason != "" && dead[0].message.why.code != reason {
+				t.Errorf("%q: it is not dead-lettered: %+v", reason, dead)
+			}
+		}
+		s.stager = nil // of an own table
+		if marker := (&message{parcel: s.brings(s.staging, w.marker())}); !marker.isAcked() {
+			t.Error("where no row carries a message it is not acked")
+		}
+	})
+}
