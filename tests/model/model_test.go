@@ -35,11 +35,15 @@ var (
 	failover  = search{file: "protocol.pml", defines: []string{"-DFAILOVER"}}
 	carried   = search{file: "protocol.pml", defines: []string{"-DCARRIED"}}
 	alone     = carried.with(0, "-DVERIFIERS=1")
+	goneBy    = search{file: "gone_by.pml"}
 	copied    = search{file: "protocol.pml", defines: []string{"-DCOPY", "-DVERIFIERS=1"}}
 	slow      = search{file: "protocol.pml", defines: []string{"-DSLOW"}}
 	tags      = search{file: "tags.pml"}
 	ordered   = search{file: "ordered.pml"}
 )
+
+// few is for searches of gone_by.pml that take long otherwise.
+var few = []string{"-DCOMES_AGAIN=0", "-DSPARE_MARKERS=1"}
 
 // with returns the search with so many faults, and other flags.
 func (s search) with(faults int, defines ...string) search {
@@ -64,6 +68,8 @@ func TestEveryRunKeepsThePromise(t *testing.T) {
 		{"carried, staged again only if no copy is left", carried.with(1, "-DNEEDLESS=0")},
 		{"carried, one verifier", alone.with(2)},
 		{"carried, one verifier, orphan sweep", alone.with(more(1, 2), "-DNEEDLESS=0", "-DSWEEP")},
+		{"staged again only if the copy has gone by", goneBy.with(0)},
+		{"staged again only if the copy has gone by, publications are lost", goneBy.with(more(1, 2), few...)},
 		{"failover to a server that does not wait", failover.with(more(1, 2))},
 		{"verifier on a copy, or on an old primary", copied.with(0)},
 		{"a slow transaction beside another", slow.with(0)},
@@ -92,8 +98,17 @@ func TestEveryRunKeepsThePromise(t *testing.T) {
 // What is asserted at the end of a run says something about every run only if
 // every run has an end.
 func TestEveryRunEnds(t *testing.T) {
-	for _, s := range []search{foreign.with(2), alone.with(1)} {
-		s.compile, s.run = []string{"-O0", "-DNP"}, []string{"-l", fewStates}
+	for _, c := range []struct {
+		search search
+		run    []string
+	}{
+		{foreign.with(2), nil},
+		{alone.with(1), nil},
+		// Markers go on until both verifiers have looked: so none may be passed over for ever.
+		{goneBy.with(1, few...), []string{"-f"}},
+	} {
+		s := c.search
+		s.compile, s.run = []string{"-O0", "-DNP", "-DNFAIR=4"}, slices.Concat([]string{"-l", fewStates}, c.run)
 		if r := s.do(t); r.errors != 0 {
 			t.Fatalf("%s: a run goes on for ever:\n%s", s.name(), strings.Join(r.trail, "\n"))
 		}
@@ -115,6 +130,7 @@ const (
 	twice = "took effect twice"
 	stuck = "is left in"
 	early = "has overtaken"
+	spare = "a copy is staged although one is left"
 )
 
 type breach struct {
@@ -159,6 +175,16 @@ var broken = []breach{
 	{"CARRY_IN_THE_TRANSACTION", alone.with(1), lost},
 	{"CARRY_CLAIM_ENDS", alone.with(1), lost},
 	{"SWEEP_SPARES_CARRIED", alone.with(0, "-DSWEEP"), lost},
+	{"GONE_MARKER", goneBy.with(0, few...), spare},
+	{"GONE_IN_QUEUE_ORDER", goneBy.with(0, few...), spare},
+	{"GONE_BY_WAITING_QUEUE", goneBy.with(0, few...), spare},
+	{"GONE_FIRST_SEEN", goneBy.with(0, few...), spare},
+	{"GONE_SEEN_BY_READER", goneBy.with(0, few...), spare},
+	{"GONE_PAUSE_BEFORE_LOOK", goneBy.with(0, few...), spare},
+	{"GONE_PAUSE_BEFORE_WAITING", goneBy.with(0, few...), spare},
+	{"GONE_PAUSE_BEFORE_READING", goneBy.with(0, few...), spare},
+	{"GONE_READ_AGAIN", goneBy.with(0, few...), spare},
+	{"GONE_TOUCH", goneBy.with(0, few...), spare},
 	{"ORDER_ONE_AT_A_TIME", ordered.with(0), early},
 	{"ORDER_CONFIRMED_BEFORE_THE_NEXT", ordered.with(1), early},
 	{"ORDER_ONE_CONSUMER", ordered.with(0), early},

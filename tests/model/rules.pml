@@ -146,6 +146,48 @@
 #define CARRY_JOINED_IS_JUDGED 1
 #endif
 
+/* A carried message is staged again only if its copy has gone by (gone_by.pml): a marker went
+ * through the queues, … */
+#ifndef GONE_MARKER
+#define GONE_MARKER 1
+#endif
+/* … the staging queue, in the queue's order, … */
+#ifndef GONE_IN_QUEUE_ORDER
+#define GONE_IN_QUEUE_ORDER 1
+#endif
+/* … and then the waiting queue. */
+#ifndef GONE_BY_WAITING_QUEUE
+#define GONE_BY_WAITING_QUEUE 1
+#endif
+/* Before the marker's look the row was seen committed … */
+#ifndef GONE_FIRST_SEEN
+#define GONE_FIRST_SEEN 1
+#endif
+/* … by the verifier that receives the marker at its end, … */
+#ifndef GONE_SEEN_BY_READER
+#define GONE_SEEN_BY_READER 1
+#endif
+/* … a pause earlier, in which the sender publishes. */
+#ifndef GONE_PAUSE_BEFORE_LOOK
+#define GONE_PAUSE_BEFORE_LOOK 1
+#endif
+/* A verifier holds the marker for a pause before it sets the marker aside, … */
+#ifndef GONE_PAUSE_BEFORE_WAITING
+#define GONE_PAUSE_BEFORE_WAITING 1
+#endif
+/* … and for another before it reads the row again: … */
+#ifndef GONE_PAUSE_BEFORE_READING
+#define GONE_PAUSE_BEFORE_READING 1
+#endif
+/* … the row is there and its stage time is the one that was seen. */
+#ifndef GONE_READ_AGAIN
+#define GONE_READ_AGAIN 1
+#endif
+/* A verifier that holds a committed message, or sets it aside, moves its stage time. */
+#ifndef GONE_TOUCH
+#define GONE_TOUCH 1
+#endif
+
 /* Receiver (package idempotency, Guard): the claim and the effects are in one
  * transaction … */
 #ifndef RECEIVER_CLAIMS
