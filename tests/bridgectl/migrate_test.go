@@ -182,7 +182,7 @@ func TestMigrateOnSQLServer(t *testing.T) {
 		t.Errorf("after: %+v, %+v", ledger, inbox)
 	}
 	text := b.must("migrate", "print", "--database", "sqlserver")
-	if strings.Count(text, "BEGIN TRANSACTION;") != 3 || strings.Count(text, "COMMIT;\nGO\n") != 3 {
+	if strings.Count(text, "BEGIN TRANSACTION;") != 4 || strings.Count(text, "COMMIT;\nGO\n") != 4 {
 		t.Errorf("not one transaction for the version table and for each version:\n%s", text)
 	}
 	if !strings.Contains(text, "sqlcmd -b -x") {
