@@ -3,12 +3,10 @@ package migrate
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"regexp"
 	"strings"
-
-	"github.com/google/uuid"
-
-	"github.com/twoqueue/twoqueue/bridge"
 )
 
 // setIdentity sets the identity; ID stands for the UUID's canonical text.
@@ -19,27 +17,28 @@ var setIdentity = map[Dialect]string{
 	SQLServer:  `UPDATE bridge_identity SET [identity] = 'ID'`,
 }
 
-// NewIdentity gives the ledger in db, which is a copy of another database, an identity of its own,
-// which it returns with the number of deleted messages. In the same transaction it deletes the rows that carry a message, and the parked
-// messages: the original has them too, and a verifier on the copy would send them a second time. Call
-// it before anything connects to the copy. Programs that have opened the ledger before get
-// bridge.ErrOtherLedger. If the tables are missing, the error wraps bridge.ErrNoSchema. If it fails,
-// or the process dies, nothing has changed, or everything if the COMMIT was sent.
-func NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect) (identity uuid.UUID, deleted int64, err error) {
-	there, _, err := Version(ctx, db, dialect, LedgerPart)
-	switch {
-	case err != nil:
-		return uuid.Nil, 0, err
-	case there < 3:
-		return uuid.Nil, 0, fmt.Errorf("new identity: %w: version %d of the ledger's tables, needs 3; migrate them first", bridge.ErrNoSchema, there)
+// canonical is a UUID's canonical text.
+var canonical = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// NewIdentity gives the ledger in db, which is a copy of another database, an identity of its own: a
+// new UUID in its canonical text. In the same transaction it deletes the rows that carry a message,
+// and the parked messages, and returns how many: the original has them too, and a verifier on the
+// copy would send them a second time. Call it before anything connects to the copy. Programs that
+// have opened the ledger before get bridge.ErrOtherLedger. The tables must be of version 3 or later.
+// If it fails, or the process dies, nothing has changed, or everything if the COMMIT was sent.
+func NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect, identity string) (deleted int64, err error) {
+	if !canonical.MatchString(identity) {
+		return 0, fmt.Errorf("new identity: %q is not a UUID in its canonical text", identity)
 	}
-	identity, err = uuid.NewRandom()
-	if err != nil {
-		return uuid.Nil, 0, fmt.Errorf("new identity: %w", err)
+	switch there, _, err := Version(ctx, db, dialect, LedgerPart); {
+	case err != nil:
+		return 0, fmt.Errorf("new identity: %w", err)
+	case there < 3:
+		return 0, fmt.Errorf("new identity: the ledger's tables are of version %d, must be 3 or later (0: there are none): migrate them first", there)
 	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
-		return uuid.Nil, 0, fmt.Errorf("new identity: begin: %w", err)
+		return 0, fmt.Errorf("new identity: begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }()
 	exec := func(statement string) (changed int64, err error) {
@@ -52,18 +51,18 @@ func NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect) (identity uui
 	for _, statement := range []string{`DELETE FROM bridge_ledger WHERE stage_at IS NOT NULL`, `DELETE FROM bridge_parked`} {
 		n, err := exec(statement)
 		if err != nil {
-			return uuid.Nil, 0, err
+			return 0, err
 		}
 		deleted += n
 	}
-	switch changed, err := exec(strings.Replace(setIdentity[dialect], "ID", identity.String(), 1)); {
+	switch changed, err := exec(strings.Replace(setIdentity[dialect], "ID", identity, 1)); {
 	case err != nil:
-		return uuid.Nil, 0, err
+		return 0, err
 	case changed != 1:
-		return uuid.Nil, 0, fmt.Errorf("new identity: %w: bridge_identity is empty; drop the bridge's tables and call Ledger", bridge.ErrNoSchema)
+		return 0, errors.New("new identity: bridge_identity is empty; drop the bridge's tables and call Ledger")
 	}
 	if err := tx.Commit(); err != nil {
-		return uuid.Nil, 0, fmt.Errorf("new identity: commit: %w", err)
+		return 0, fmt.Errorf("new identity: commit: %w", err)
 	}
-	return identity, deleted, nil
+	return deleted, nil
 }

@@ -24,7 +24,11 @@ func (d *Database) Version(ctx context.Context, part migrate.Part) (there, wante
 	return migrate.Version(ctx, d.DB.DB, d.kind.dialect, part)
 }
 
-// NewIdentity does what migrate.NewIdentity does.
+// NewIdentity does what migrate.NewIdentity does, with a random UUID.
 func (d *Database) NewIdentity(ctx context.Context) (identity uuid.UUID, deleted int64, err error) {
-	return migrate.NewIdentity(ctx, d.DB.DB, d.kind.dialect)
+	if identity, err = uuid.NewRandom(); err != nil {
+		return uuid.Nil, 0, err
+	}
+	deleted, err = migrate.NewIdentity(ctx, d.DB.DB, d.kind.dialect, identity.String())
+	return identity, deleted, err
 }
