@@ -159,10 +159,9 @@ type Ledger interface {
 	// elsewhere).
 	Claim(ctx context.Context, rows []DueRow) ([]Carried, error)
 
-	// Touch moves the stage time of the carried rows of ids on, as Claim does, and commits at once.
-	// The caller must know that their transactions have committed: on MySQL Touch waits for an open
-	// one. It skips rows that another transaction has locked. Missing rows and rows without a
-	// message are no error.
+	// Touch moves the stage time of the carried rows of ids on, as Claim does, and commits at once. It
+	// skips rows that another transaction has locked or has not committed. Missing rows and rows
+	// without a message are no error.
 	Touch(ctx context.Context, ids []uuid.UUID) error
 
 	// Orphans lists at most limit committed rows that were recorded more than age ago and have

@@ -510,7 +510,10 @@ func testDueOpen(t *testing.T, c *carrying) {
 	open := newUnpublished(2)
 	tx := begin(t, c.sender.DB())
 	c.record(t, c.in(tx), open)
-	c.promptly(t, func() { c.expectDue(t, before[0].ID) })
+	c.promptly(t, func() {
+		c.expectDue(t, before[0].ID)
+		check(t, c.ledger.Touch(bounded(t), idsOfEntries(open)), "touch")
+	})
 	check(t, tx.Commit(), "commit")
 	c.expectDue(t, idsOfEntries(append(open, before...))...)
 }

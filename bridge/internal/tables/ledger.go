@@ -251,7 +251,7 @@ func (l *Ledger) Due(ctx context.Context, window time.Duration, limit int) (due 
 	return due, rows[0].Now.UTC(), nil
 }
 
-// Claim is one statement, or on SQL Server, MySQL and MariaDB a short transaction.
+// Claim is one statement, or several on SQL Server, MySQL and MariaDB.
 func (l *Ledger) Claim(ctx context.Context, rows []driver.DueRow) ([]driver.Carried, error) {
 	if len(rows) == 0 {
 		return nil, nil
