@@ -36,6 +36,7 @@ var (
 	carried   = search{file: "protocol.pml", defines: []string{"-DCARRIED"}}
 	alone     = carried.with(0, "-DVERIFIERS=1")
 	goneBy    = search{file: "gone_by.pml"}
+	twoCopies = search{file: "copy.pml"}
 	copied    = search{file: "protocol.pml", defines: []string{"-DCOPY", "-DVERIFIERS=1"}}
 	slow      = search{file: "protocol.pml", defines: []string{"-DSLOW"}}
 	tags      = search{file: "tags.pml"}
@@ -72,6 +73,9 @@ func TestEveryRunKeepsThePromise(t *testing.T) {
 		{"staged again only if the copy has gone by, publications are lost", goneBy.with(more(1, 2), few...)},
 		{"failover to a server that does not wait", failover.with(more(1, 2))},
 		{"verifier on a copy, or on an old primary", copied.with(0)},
+		{"carried, two verifiers on a database and its copy", twoCopies.with(more(1, 2))},
+		{"carried, a database and its copy, no traffic", twoCopies.with(more(1, 2), "-DIDLE")},
+		{"carried, a copy with an identity of its own", twoCopies.with(more(1, 2), "-DNEW_IDENTITY")},
 		{"a slow transaction beside another", slow.with(0)},
 		{"delivery tags, reconnects", tags.with(4)},
 		{"two messages of one key, in order", ordered.with(more(3, 4))},
@@ -131,6 +135,7 @@ const (
 	stuck = "is left in"
 	early = "has overtaken"
 	spare = "a copy is staged although one is left"
+	alien = "the copy sends A"
 )
 
 type breach struct {
@@ -185,6 +190,9 @@ var broken = []breach{
 	{"GONE_PAUSE_BEFORE_READING", goneBy.with(0, few...), spare},
 	{"GONE_READ_AGAIN", goneBy.with(0, few...), spare},
 	{"GONE_TOUCH", goneBy.with(0, few...), spare},
+	{"COPY_RESTAGED_IS_NO_EVIDENCE", twoCopies.with(0), lost},
+	{"COPY_STAGING_NEEDS_NO_EVIDENCE", twoCopies.with(1, "-DIDLE"), lost},
+	{"COPY_NEW_IDENTITY_DELETES_CARRIED", twoCopies.with(0, "-DNEW_IDENTITY"), alien},
 	{"ORDER_ONE_AT_A_TIME", ordered.with(0), early},
 	{"ORDER_CONFIRMED_BEFORE_THE_NEXT", ordered.with(1), early},
 	{"ORDER_ONE_CONSUMER", ordered.with(0), early},

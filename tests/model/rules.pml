@@ -188,6 +188,20 @@
 #define GONE_TOUCH 1
 #endif
 
+/* On a copy of the database (copy.pml): a message that a verifier has staged again is no
+ * evidence, … */
+#ifndef COPY_RESTAGED_IS_NO_EVIDENCE
+#define COPY_RESTAGED_IS_NO_EVIDENCE 1
+#endif
+/* … and no evidence is needed to stage a message again: without traffic there is none. */
+#ifndef COPY_STAGING_NEEDS_NO_EVIDENCE
+#define COPY_STAGING_NEEDS_NO_EVIDENCE 1
+#endif
+/* Who gives the copy an identity of its own deletes its carried rows. */
+#ifndef COPY_NEW_IDENTITY_DELETES_CARRIED
+#define COPY_NEW_IDENTITY_DELETES_CARRIED 1
+#endif
+
 /* Receiver (package idempotency, Guard): the claim and the effects are in one
  * transaction … */
 #ifndef RECEIVER_CLAIMS
