@@ -26,6 +26,10 @@
 // was committed before the deletion; no more are lost so than the queue can have held.
 // The totals of a run count both.
 //
+// Half of the senders carry their messages in the rows. A carried message counts as lost whatever
+// was deleted, and no such row may be left at the end. The totals count the copies that verifiers
+// have staged, and how many of them were needless at most.
+//
 // The closing lines of a run also tell how many messages no fault touched between their commit
 // and two seconds later, how many of these arrived within the two seconds, and how long the
 // slowest took. A message has arrived when its target has confirmed it. A message counts as touched

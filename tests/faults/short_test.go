@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/faults/world"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
@@ -41,6 +42,9 @@ func TestShortRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
 	run(t, *databaseFlag, seed, traffic{workers: 3, pause: 200 * time.Millisecond, keys: 8 * int(seed%2), steps: *stepsFlag})
 }
 
+// everyForm has half of the senders carry.
+var everyForm = []sender.Carry{sender.CarryAlways, sender.CarryNever, sender.CarrySmall, sender.CarryNever}
+
 // traffic is what each of the senders makes.
 type traffic struct {
 	workers int
@@ -66,6 +70,7 @@ func run(t *testing.T, kind string, seed uint64, traffic traffic) (world.Counts,
 		Keys:     traffic.keys,
 		Parks:    seed%2 == 0,
 		Pause:    traffic.pause,
+		Carry:    everyForm,
 	}
 	if traffic.keys > 0 {
 		config.Topology.OrderedShards = 3

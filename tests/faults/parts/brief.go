@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
@@ -47,6 +48,8 @@ type Brief struct {
 	Pause   time.Duration // at most, of a worker after a transaction
 	Targets []Target      // of a sender that makes them up
 	Parks   bool          // a sender, during an outage of the broker
+	Carry   sender.Carry  // of a sender
+	Pending int           // sender.Options.CarryPendingBytes
 
 	Options verifier.Options // of a verifier
 

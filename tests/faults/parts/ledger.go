@@ -17,7 +17,14 @@ type ledger struct{ driver.Ledger }
 func (l *ledger) Record(ctx context.Context, tx bridge.Tx, entries []driver.Entry) error {
 	err := l.Ledger.Record(ctx, tx, entries)
 	for _, e := range entries {
-		noteEach([]uuid.UUID{e.ID}, Recorded, err)
+		what := Recorded
+		switch {
+		case e.Message != nil && e.Unpublished:
+			what = CarriedAlone
+		case e.Message != nil:
+			what = Carried
+		}
+		noteEach([]uuid.UUID{e.ID}, what, err)
 	}
 	return err
 }
@@ -42,14 +49,42 @@ func (l *ledger) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, erro
 	return left, err
 }
 
-// Words of the diaries that are looked for. The judge explains with them, except the last two,
-// the rows that are left in a ledger and what was lost with a queue, and nothing else.
+func (l *ledger) Claim(ctx context.Context, rows []driver.DueRow) ([]driver.Carried, error) {
+	claimed, err := l.Ledger.Claim(ctx, rows)
+	if err != nil {
+		for _, row := range rows {
+			noteEach([]uuid.UUID{row.ID}, Claimed, err)
+		}
+	}
+	for _, message := range claimed {
+		noteEach([]uuid.UUID{message.ID}, Claimed, nil)
+	}
+	return claimed, err
+}
+
+func (l *ledger) Touch(ctx context.Context, ids []uuid.UUID) error {
+	err := l.Ledger.Touch(ctx, ids)
+	noteEach(ids, "stage time is moved on", err)
+	return err
+}
+
+// Words of the diaries that are looked for. The judge explains with them the
+// rows that are left in a ledger and what was lost with a queue, knows carried messages, and counts
+// copies.
 const (
 	Recorded = "recorded"
 	Found    = "found"
 	Settled  = "settled: " // and the outcome
 	ToForget = "to be forgotten"
 	Deleted  = "row deleted"
+	// Carried and CarriedAlone are Recorded for a message that its row carries. A sender notes
+	// them before its COMMIT. Of CarriedAlone no copy is published.
+	Carried      = "recorded with its message"
+	CarriedAlone = "recorded with its message, which is not published"
+	// Claimed: a verifier is about to stage the message again.
+	Claimed = "claimed"
+	// Done: a verifier has finished a delivery of the message and will not see it again.
+	Done = "done: "
 	// Redelivered only tells which messages a fault of a verifier touches.
 	Redelivered = "was delivered before"
 )

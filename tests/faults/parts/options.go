@@ -11,12 +11,17 @@ import (
 // Unroutable is how long the verifiers wait for a target that is missing.
 const Unroutable = 6 * time.Second
 
+// carryBytes is about half of the largest message: with CarrySmall some messages are carried and
+// some are not.
+const carryBytes = 4 << 10
+
 // senderOptions are those of every sender.
 func senderOptions(b Brief) *sender.Options {
 	o := &sender.Options{Queue: b.Topology.Queue, OrderedShards: b.Topology.OrderedShards, Timeout: 10 * time.Second, Logger: logger()}
 	if b.Parks {
 		o.Parking, o.ParkAfter = sender.ParkOnOutage, time.Second
 	}
+	o.Carry, o.CarryBytes, o.CarryPendingBytes = b.Carry, carryBytes, b.Pending
 	return o
 }
 

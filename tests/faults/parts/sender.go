@@ -82,8 +82,11 @@ const (
 // Stock is the number of rows over which transactions quarrel.
 const Stock = 3
 
-// limit bounds one transaction.
-const limit = 30 * time.Second
+// limit bounds one transaction, flushLimit the publication of carried messages at the end.
+const (
+	limit      = 30 * time.Second
+	flushLimit = 5 * time.Second
+)
 
 type shop struct {
 	db       *sql.DB
@@ -134,6 +137,11 @@ func send(ctx context.Context, b Brief) error {
 		})
 	}
 	workers.Wait()
+	flushing, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushLimit)
+	defer cancel()
+	if err := s.Flush(flushing); err != nil { // the rows hold the messages
+		note("flush: %v", err)
+	}
 	return nil
 }
 

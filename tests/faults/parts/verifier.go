@@ -34,7 +34,7 @@ func verify(ctx context.Context, b Brief) error {
 }
 
 // observer notes which messages were delivered before, to another verifier or another session,
-// and which this one has moved to the waiting queue.
+// which this one has moved to the waiting queue, and which deliveries it has finished.
 type observer struct{}
 
 func (observer) Done(e verifier.Event) {
@@ -43,6 +43,8 @@ func (observer) Done(e verifier.Event) {
 	}
 	if e.Verdict == verifier.SetAside {
 		note("%s set aside", e.ID)
+	} else {
+		note("%s %s%s", e.ID, Done, e.Verdict)
 	}
 }
 

@@ -230,6 +230,10 @@ func (w *World) DatabaseKilled() {
 	w.event(func(e *Events) { e.DatabaseKilled = append(e.DatabaseKilled, time.Now()) })
 }
 
+// NothingLost tells the judge that no message is lost from the staging or the waiting queue, nor on
+// the way to them: each copy that a verifier makes of a carried message is needless.
+func (w *World) NothingLost() { w.event(func(e *Events) { e.NothingLost = true }) }
+
 // Elsewhere tells the judge that since then connections of the verifiers led to another server,
 // an old primary. A row that a verifier deletes there stays on the senders' server.
 func (w *World) Elsewhere(since time.Time) {

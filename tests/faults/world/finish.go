@@ -39,6 +39,7 @@ func (w *World) Finish(ctx context.Context) error {
 	})
 	w.Diary.Note("the verifiers work until nothing is left")
 	err = errors.Join(err, w.AwaitCount("nothing is parked", w.shop.DB, `SELECT count(*) FROM bridge_parked`, func(n int) bool { return n == 0 }))
+	w.awaitCarried(ctx)
 	err = errors.Join(err, w.awaitDead(ctx))
 	err = errors.Join(err, w.drain(ctx, w.Verifiers, w.stagingQueues(), w.giveEvidence, func() (int, error) {
 		return count(ctx, w.shop.DB, `SELECT count(*) FROM bridge_ledger`)
@@ -54,6 +55,22 @@ func count(ctx context.Context, db *sql.DB, query string, args ...any) (n int, e
 	err = db.QueryRowContext(ctx, query, args...).Scan(&n)
 	return n, err
 }
+
+// awaitCarried waits until no row carries a message any more. The judge tells if that does not come
+// about. A claim or a touch moves a stage time by the age of the row, so the longest wait is about
+// as long as the world is old.
+func (w *World) awaitCarried(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Since(w.made)+carriedPatience)
+	defer cancel()
+	err := awaitCount(ctx, "no row carries a message", w.shop.DB, `SELECT count(*) FROM bridge_ledger WHERE stage_at IS NOT NULL`,
+		func(n int) bool { return n == 0 })
+	if err != nil {
+		w.Diary.Note("carried rows are left: %v", err)
+	}
+}
+
+// carriedPatience is for a claim of a young row, and for a marker on a busy machine.
+const carriedPatience = 45 * time.Second
 
 // awaitDead waits until the dead queue holds as many messages as were meant for
 // it: a verifier keeps the unroutable ones for a while. It is no error if it does

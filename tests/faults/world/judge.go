@@ -37,8 +37,13 @@ type Records struct {
 	// verifiers ended.
 	Commits       map[uuid.UUID]Commit
 	AtTarget      map[uuid.UUID]time.Time
-	Carried       map[uuid.UUID]Carried
+	Seen          map[uuid.UUID]Seen
 	SessionsEnded []SessionEnd
+	// Of the diaries too: the messages that their rows carry, and, by message, how often a verifier
+	// has claimed it to stage it again, and how many deliveries verifiers have finished.
+	Carried map[uuid.UUID]bool
+	Claims  map[uuid.UUID]int
+	Done    map[uuid.UUID]int
 }
 
 // Placed is an order's target, and when its row was inserted: before its message
@@ -79,6 +84,7 @@ type Events struct {
 	Troubles       []Trouble        // the faults of the plan
 	Began          time.Time        // of the plan's first step
 	Finished       time.Time        // when everything was mended and the senders ended
+	NothingLost    bool             // from the staging and the waiting queue: each copy is needless
 }
 
 // A Deletion of a queue, with all that is in it.
@@ -124,6 +130,8 @@ const (
 	TooMany     Kind = "more lost with a queue than it can have held"
 	Ended       Kind = "a process has ended by itself"
 	EndedBeside Kind = "a session ended that no fault touched"
+	Needless    Kind = "staged again although its copy was there"
+	KeyCarried  Kind = "carried although it has an order key"
 )
 
 // Summary lists the violations, and of each kind no more than a few.
@@ -154,6 +162,9 @@ type Totals struct {
 	WithStaging int // lost with the staging queue when it was deleted
 	WithTarget  int // lost with a target's queue when it was deleted
 	Rows        int // left in the ledger, and explained
+	Carried     int // committed, and carried by their rows
+	StagedAgain int // copies of them that verifiers have staged
+	Needless    int // of these copies, needless at most: another delivery of the message was there
 	Untouched   Untouched
 }
 
@@ -167,12 +178,15 @@ func (t *Totals) Add(o Totals) {
 	t.WithStaging += o.WithStaging
 	t.WithTarget += o.WithTarget
 	t.Rows += o.Rows
+	t.Carried += o.Carried
+	t.StagedAgain += o.StagedAgain
+	t.Needless += o.Needless
 	t.Untouched.Add(o.Untouched)
 }
 
 func (t Totals) String() string {
-	return fmt.Sprintf("%d messages committed, %d delivered, %d of them with an order key, %d dead-lettered as meant, %d duplicates, %d lost with the staging queue and %d with target queues that were deleted, %d explained rows left",
-		t.Committed, t.Delivered, t.InOrder, t.Dead, t.Duplicates, t.WithStaging, t.WithTarget, t.Rows)
+	return fmt.Sprintf("%d messages committed, %d delivered, %d of them with an order key, %d dead-lettered as meant, %d duplicates, %d lost with the staging queue and %d with target queues that were deleted, %d explained rows left; %d carried, %d copies staged by verifiers, %d of these needless at most",
+		t.Committed, t.Delivered, t.InOrder, t.Dead, t.Duplicates, t.WithStaging, t.WithTarget, t.Rows, t.Carried, t.StagedAgain, t.Needless)
 }
 
 // undone is how far before a kill of the database a deletion that did not wait for
@@ -192,6 +206,7 @@ func Judge(r Records) (Totals, []Violation) {
 	j.inOrder()
 	j.deadLetters()
 	j.orders()
+	j.carried()
 	j.left()
 	j.sessions()
 	j.totals.Untouched = j.untouched()
@@ -332,7 +347,7 @@ func (j *judge) orders() {
 		switch {
 		case withTarget:
 			with[order.Target]++
-		case !confirmed && j.rows[id] && order.Key == "" && after(j.Events.StagingDeleted, order.At):
+		case !confirmed && j.rows[id] && order.Key == "" && !j.Carried[id] && after(j.Events.StagingDeleted, order.At):
 			j.totals.WithStaging++
 		default:
 			j.violates(Lost, id, "placed at %s, for %s; row left: %t, confirmed by the target: %t",
@@ -350,6 +365,26 @@ func (j *judge) orders() {
 		}
 		if lost > most {
 			j.violates(TooMany, uuid.Nil, "%d for %s, which held at most %d when it was deleted", lost, target, most)
+		}
+	}
+}
+
+// carried: no message with an order key is, and no copy is made of one that is in the queues. A
+// message that was claimed and finished more than once had a copy that it did not need, unless a
+// verifier died or lost its session: then one copy is finished twice.
+func (j *judge) carried() {
+	for id, order := range j.Orders {
+		if !j.Carried[id] {
+			continue
+		}
+		j.totals.Carried++
+		j.totals.StagedAgain += j.Claims[id]
+		j.totals.Needless += min(j.Claims[id], max(0, j.Done[id]-1))
+		if order.Key != "" {
+			j.violates(KeyCarried, id, "%s", order.Key)
+		}
+		if n := j.Claims[id]; n > 0 && j.Events.NothingLost {
+			j.violates(Needless, id, "claimed %d times", n)
 		}
 	}
 }
@@ -397,6 +432,8 @@ func (j *judge) explain(id uuid.UUID) string {
 		return ""
 	case !committed:
 		return "it belongs to no order and to no proof"
+	case j.Carried[id]: // whatever happens, a verifier stages it
+		return "it carries its message"
 	case order.Key == "" && after(j.Events.StagingDeleted, order.At): // with the message, or before its deletion
 		return ""
 	}

@@ -57,6 +57,9 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 	targetDeleted := func(target string, d world.Deletion) change {
 		return func(r *world.Records) { r.Events.TargetDeleted = map[string][]world.Deletion{target: {d}} }
 	}
+	carried := func(r *world.Records) { r.Carried = map[uuid.UUID]bool{id: true} }
+	claimed := func(r *world.Records) { r.Claims = map[uuid.UUID]int{id: 1} }
+	nothingLost := func(r *world.Records) { r.Events.NothingLost = true }
 	databaseKilled := func(at time.Time) change {
 		return func(r *world.Records) { r.Events.DatabaseKilled = []time.Time{at} }
 	}
@@ -111,9 +114,15 @@ func TestTheJudgeSeesWhatIsWrongAndNothingElse(t *testing.T) {
 			kinds{world.Lost}},
 		"one comes that was not committed":  {changes{otherComes}, kinds{world.Invented}},
 		"one has an effect that never came": {changes{otherHasEffect}, kinds{world.Invented}},
-		"it has no effect":                  {changes{func(r *world.Records) { r.Effects = nil }}, kinds{world.NoEffect}},
-		"it has two effects":                {changes{func(r *world.Records) { r.Effects[id] = 2 }}, kinds{world.TwoEffects}},
-		"its content has changed":           {changes{func(r *world.Records) { r.Arrivals[0].Intact = false }}, kinds{world.Changed}},
+		"it is carried, and was in the staging queue that was deleted": {changes{carried, gone, row(id), stagingDeleted(later)},
+			kinds{world.Lost, world.Orphan}},
+		"it is carried, and its row is left": {changes{carried, row(id), confirmed(placed), databaseKilled(later)}, kinds{world.Orphan}},
+		"it is carried, and has a key":       {changes{carried, numbered(id, 1)}, kinds{world.KeyCarried}},
+		"it is staged again":                 {changes{carried, claimed}, nil},
+		"it is staged again in vain":         {changes{carried, claimed, nothingLost}, kinds{world.Needless}},
+		"it has no effect":                   {changes{func(r *world.Records) { r.Effects = nil }}, kinds{world.NoEffect}},
+		"it has two effects":                 {changes{func(r *world.Records) { r.Effects[id] = 2 }}, kinds{world.TwoEffects}},
+		"its content has changed":            {changes{func(r *world.Records) { r.Arrivals[0].Intact = false }}, kinds{world.Changed}},
 		"it comes elsewhere": {changes{func(r *world.Records) { r.Arrivals[0].Target = parts.TargetName(world.Quorum) }},
 			kinds{world.Changed}},
 		"a message is left staged":    {changes{func(r *world.Records) { r.Staged = 1 }}, kinds{world.Leftover}},

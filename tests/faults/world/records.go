@@ -138,11 +138,15 @@ func (w *World) deadLetters() (out []DeadLetter, err error) {
 func (w *World) readDiary(r *Records) error {
 	r.Canaries, r.Committed, r.Forgotten = make(map[uuid.UUID]bool), make(map[uuid.UUID]time.Time), make(map[uuid.UUID]time.Time)
 	r.AtTarget = make(map[uuid.UUID]time.Time)
-	r.Commits, r.Carried = make(map[uuid.UUID]Commit), make(map[uuid.UUID]Carried)
+	r.Commits, r.Seen = make(map[uuid.UUID]Commit), make(map[uuid.UUID]Seen)
+	r.Carried, r.Claims, r.Done = make(map[uuid.UUID]bool), make(map[uuid.UUID]int), make(map[uuid.UUID]int)
 	today := time.Now().UTC()
 	return w.Diary.scan(func(line string, at time.Time, writer string, id uuid.UUID, what string) {
 		if what == parts.Ended { // rolled back as well, if it was to; then there is no order
 			r.Commits[id] = Commit{onDay(today, at), writer}
+		}
+		if what == parts.Carried || what == parts.CarriedAlone {
+			r.Carried[id] = true
 		}
 		if !strings.HasPrefix(writer, string(parts.Verifier)) {
 			return
@@ -153,13 +157,18 @@ func (w *World) readDiary(r *Records) error {
 			}
 			return
 		}
-		carried := r.Carried[id]
-		carried.Again = carried.Again || what == parts.Redelivered
-		if !slices.Contains(carried.By, writer) {
-			carried.By = append(carried.By, writer)
+		seen := r.Seen[id]
+		seen.Again = seen.Again || what == parts.Redelivered
+		if !slices.Contains(seen.By, writer) {
+			seen.By = append(seen.By, writer)
 		}
-		r.Carried[id] = carried
+		r.Seen[id] = seen
+		if strings.HasPrefix(what, parts.Done) {
+			r.Done[id]++
+		}
 		switch what {
+		case parts.Claimed:
+			r.Claims[id]++
 		case parts.Recorded:
 			r.Canaries[id] = true
 		case parts.Found, parts.Settled + driver.Committed.String():

@@ -21,8 +21,8 @@ type Trouble struct {
 	Rows     map[uuid.UUID]bool // of LockRows
 }
 
-// Carried tells which verifiers had a message.
-type Carried struct {
+// Seen tells which verifiers had a message.
+type Seen struct {
 	By    []string // by name: the verifiers that have looked it up, at least
 	Again bool     // delivered again: a consumer had it that did not ack it
 }
@@ -59,7 +59,7 @@ const (
 // held any message that is delivered again. Strays, slow transactions of other messages and a limit of
 // connections touch none. Any other fault, of the broker, of a database, or of a receiver with
 // its links, touches all.
-func (t Trouble) touches(id uuid.UUID, order Placed, commit Commit, carried Carried) bool {
+func (t Trouble) touches(id uuid.UUID, order Placed, commit Commit, seen Seen) bool {
 	is := func(target bridge.Target) bool { return order.Target == parts.TargetName(target) }
 	switch t.Fault.Kind {
 	case StrayMessages, UnreadableMessages, UnpublishableMessages, FewConnections, SlowTransactions:
@@ -79,7 +79,7 @@ func (t Trouble) touches(id uuid.UUID, order Placed, commit Commit, carried Carr
 		case t.Sender != "":
 			return t.Sender == commit.Sender
 		case t.Verifier != "":
-			return carried.Again || slices.Contains(carried.By, t.Verifier)
+			return seen.Again || slices.Contains(seen.By, t.Verifier)
 		}
 	}
 	return true
@@ -143,7 +143,7 @@ func (j *judge) untouched() (u Untouched) {
 		}
 		until := commit.At.Add(inTime)
 		if until.After(j.Events.Finished) || slices.ContainsFunc(j.Events.Troubles, func(t Trouble) bool {
-			return t.From.Before(until) && commit.At.Before(t.To.Add(aftermath)) && t.touches(id, order, commit, j.Carried[id])
+			return t.From.Before(until) && commit.At.Before(t.To.Add(aftermath)) && t.touches(id, order, commit, j.Seen[id])
 		}) {
 			continue
 		}

@@ -48,7 +48,7 @@ func TestJudgeMeasuresUntouchedMessages(t *testing.T) {
 		"its verifier was killed":           {world.Trouble{Fault: world.Fault{Kind: world.KillProcess}, Verifier: verifier}, 0, early, nil, 0, 0},
 		"another verifier was killed":       {world.Trouble{Fault: world.Fault{Kind: world.KillProcess}, Verifier: "verifier-2"}, 0, early, nil, 1, 1},
 		"a verifier was killed that held it": {world.Trouble{Fault: world.Fault{Kind: world.KillProcess}, Verifier: "verifier-2"}, 0, early, func(r *world.Records) {
-			r.Carried[id] = world.Carried{By: []string{verifier}, Again: true}
+			r.Seen[id] = world.Seen{By: []string{verifier}, Again: true}
 		}, 0, 0},
 		"its target did not answer": {world.Trouble{Fault: world.Fault{Kind: world.SilentTarget}}, 0, early, func(r *world.Records) {
 			r.Orders[id] = world.Placed{Target: parts.TargetName(world.Quorum), At: r.Orders[id].At}
@@ -88,7 +88,7 @@ func TestJudgeMeasuresUntouchedMessages(t *testing.T) {
 				Arrivals: []world.Arrival{{ID: id, Target: target, Intact: true, At: commit.Add(test.took)}},
 				Effects:  map[uuid.UUID]int{id: 1},
 				Commits:  map[uuid.UUID]world.Commit{id: {At: commit, Sender: sender}},
-				Carried:  map[uuid.UUID]world.Carried{id: {By: []string{verifier}}},
+				Seen:     map[uuid.UUID]world.Seen{id: {By: []string{verifier}}},
 				Events:   world.Events{Troubles: []world.Trouble{trouble}, Finished: commit.Add(time.Hour)},
 			}
 			if test.change != nil {

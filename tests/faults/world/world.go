@@ -15,6 +15,7 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
+	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/faults/parts"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -31,10 +32,13 @@ type Config struct {
 	Diary      *Diary
 	// MoreTargets are queues, declared by the test, that receivers consume too.
 	MoreTargets []string
-	Keys        int           // of the messages that must keep their order; 0: there are none
-	Quorum      bool          // quorum queues for all targets, as in a cluster
-	Parks       bool          // the senders park during an outage of the broker
-	Pause       time.Duration // at most, of each of a sender's workers between two transactions
+	Keys        int  // of the messages that must keep their order; 0: there are none
+	Quorum      bool // quorum queues for all targets, as in a cluster
+	Parks       bool // the senders park during an outage of the broker
+	// Carry is which messages the senders' rows carry: of the first sender, the second, and so on,
+	// then from the first on. Without it none carries. Scripts carry by AddCarrying.
+	Carry []sender.Carry
+	Pause time.Duration // at most, of each of a sender's workers between two transactions
 }
 
 // The targets. Messages for Nowhere and Forbidden are meant for the dead queue:
@@ -101,6 +105,8 @@ type World struct {
 	Senders, Verifiers, Receivers []*Process
 	slow                          int // how many slow senders there were
 
+	made time.Time
+
 	mu       sync.Mutex
 	declared time.Time // when queues were last declared
 	events   Events
@@ -111,7 +117,7 @@ type World struct {
 // New makes the tables and queues. The processes are added and started by Add.
 func New(t testing.TB, c Config) *World {
 	t.Helper()
-	w := &World{Diary: c.Diary, t: t, config: c, shop: open(t, c.Shop), post: open(t, c.Post),
+	w := &World{Diary: c.Diary, t: t, config: c, shop: open(t, c.Shop), post: open(t, c.Post), made: time.Now(),
 		events: Events{TargetDeleted: make(map[string][]Deletion), Strays: make(map[string]Stray)}}
 	ctx := t.Context()
 	w.Must("migrate ledger", migrate.Ledger(ctx, w.shop.DB, w.shop.Dialect))
@@ -317,7 +323,22 @@ func (w *World) AddSender(workers int, seed uint64) *Process {
 		targets = append(targets, parts.Target{Target: Ordered, Weight: 240, Keys: w.config.Keys})
 	}
 	return w.add(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Seed: seed, Workers: workers, Pause: w.config.Pause, Parks: w.config.Parks,
-		Targets: targets})
+		Carry: w.carry(len(w.Senders)), Targets: targets})
+}
+
+// carry is which messages a sender carries.
+func (w *World) carry(n int) sender.Carry {
+	if len(w.config.Carry) == 0 {
+		return sender.CarryNever
+	}
+	return w.config.Carry[n%len(w.config.Carry)]
+}
+
+// AddCarrying is AddScript for a sender that carries all messages. It holds at most pending bytes
+// of those whose confirm is missing; 0: the default.
+func (w *World) AddCarrying(pending int, script ...parts.Transaction) *Process {
+	w.t.Helper()
+	return w.make(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Script: script, Carry: sender.CarryAlways, Pending: pending})
 }
 
 // AddScript adds a sender that makes these transactions and ends; it is not
@@ -351,7 +372,7 @@ func (w *World) newSlowSender(script []parts.Transaction) *Process {
 	w.t.Helper()
 	w.slow++
 	return w.process(fmt.Sprintf("slow-%s-%d", parts.Sender, w.slow),
-		parts.Brief{Role: parts.Sender, Database: w.config.Shop, Script: script, AtOnce: true})
+		parts.Brief{Role: parts.Sender, Database: w.config.Shop, Script: script, AtOnce: true, Carry: w.carry(w.slow)})
 }
 
 func (w *World) add(to *[]*Process, b parts.Brief) *Process {
@@ -400,8 +421,12 @@ func (w *World) Post() *sql.DB { return w.post.DB }
 
 // AwaitCount waits until a query that counts says enough.
 func (w *World) AwaitCount(what string, db *sql.DB, query string, enough func(n int) bool) error {
-	return servertest.Await(w.t.Context(), what, func() (bool, error) {
-		n, err := count(w.t.Context(), db, query)
+	return awaitCount(w.t.Context(), what, db, query, enough)
+}
+
+func awaitCount(ctx context.Context, what string, db *sql.DB, query string, enough func(n int) bool) error {
+	return servertest.Await(ctx, what, func() (bool, error) {
+		n, err := count(ctx, db, query)
 		return err == nil && enough(n), err
 	})
 }
