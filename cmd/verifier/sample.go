@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
@@ -12,6 +13,8 @@ const (
 	// sampleLimit is how far is counted: an operator has the same to do about 1000 as
 	// about more.
 	sampleLimit = 1000
+	// dueLimit bounds the list of due rows, as the smallest statement of all databases does.
+	dueLimit = 500
 	// samplePatience bounds one question.
 	samplePatience = 10 * time.Second
 	// orphansEvery is how many samples go by between two questions about orphans, which
@@ -44,11 +47,15 @@ func (w *worker) sample(ctx context.Context, m *metrics) {
 
 // count is for one caller at a time.
 func (m *metrics) count(ctx context.Context, ledger driver.Ledger) error {
-	if err := m.countParked(ctx, ledger); err != nil || m.orphansIn > 0 {
+	err := errors.Join(m.countParked(ctx, ledger), m.countDue(ctx, ledger))
+	if err == nil {
+		m.sampled.SetToCurrentTime()
+	}
+	if err != nil || m.orphansIn > 0 {
 		m.orphansIn--
 		return err
 	}
-	err := m.countOrphans(ctx, ledger)
+	err = m.countOrphans(ctx, ledger)
 	if err == nil {
 		m.orphansIn = orphansEvery - 1
 	}
@@ -65,7 +72,27 @@ func (m *metrics) countParked(ctx context.Context, ledger driver.Ledger) error {
 		}
 		m.parked.Set(float64(n))
 	}
-	m.sampled.SetToCurrentTime()
+	return nil
+}
+
+// countDue reads no message. It sees due rows also while no session can begin, as during an outage
+// of the broker.
+func (m *metrics) countDue(ctx context.Context, ledger driver.Ledger) error {
+	if !ledger.Features().Carries {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, samplePatience)
+	defer cancel()
+	due, now, err := ledger.Due(ctx, 0, dueLimit)
+	if err != nil {
+		return err
+	}
+	m.due.Set(float64(len(due)))
+	oldest := 0.0
+	if len(due) > 0 {
+		oldest = seconds(due[0].StageAt, now)
+	}
+	m.oldestDue.Set(oldest)
 	return nil
 }
 

@@ -31,7 +31,11 @@ type report struct {
 
 	Verdicts []verdictReport `json:"verdicts"`
 	Unparked int64           `json:"unparked"`
+	Restaged int64           `json:"restaged"` // carried messages that were staged again
 	Swept    int64           `json:"swept"`
+
+	Due      int        `json:"due"`                 // carried messages whose stage time has come
+	DueSince *time.Time `json:"due_since,omitempty"` // when that of the first one came
 
 	Held     int `json:"held"`
 	Waiting  int `json:"waiting"`
@@ -97,12 +101,15 @@ func (s *status) report(ctx context.Context) report {
 	state, stats := s.worker.state(), s.worker.stats()
 	r := report{
 		Now: time.Now().UTC(), Began: s.began.UTC(), Queue: s.worker.config.Queue, Sessions: stats.Sessions,
-		Unparked: stats.Unparked, Swept: stats.Swept,
+		Unparked: stats.Unparked, Restaged: stats.Restaged, Swept: stats.Swept, Due: state.Due,
 		Held: state.Held, Waiting: state.Waiting, Settling: state.Settling,
 		Blocked: state.Blocked, Oldest: []waitingReport{}, Targets: []targetReport{}, DeadByReason: []reasonReport{},
 	}
 	r.Session = utc(state.Session)
 	r.Withheld, r.Evidence, r.WithheldSince = state.Withheld, utc(state.Evidence), utc(state.WithheldSince)
+	if state.Due > 0 {
+		r.DueSince = new(r.Now.Add(-state.Overdue))
+	}
 	for _, m := range state.Oldest[:min(len(state.Oldest), shownMessages)] {
 		r.Oldest = append(r.Oldest, waitingReport{m.ID, m.Target.String(), m.Since.UTC()})
 	}

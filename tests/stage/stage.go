@@ -178,6 +178,25 @@ func (s *Stage) Commit(messages ...bridge.Message) []uuid.UUID {
 	return ids
 }
 
+// CommitCarried commits rows that carry the messages. No copy of the messages is published.
+func (s *Stage) CommitCarried(messages ...bridge.Message) []uuid.UUID {
+	s.t.Helper()
+	var ids []uuid.UUID
+	var entries []driver.Entry
+	for _, m := range messages {
+		m.ID = uuid.Must(uuid.NewV7())
+		staged := wire.Staged{Message: m, Ledger: s.Ledger.Identity(), StagedAt: time.Now(), Carried: true}
+		ids = append(ids, m.ID)
+		entries = append(entries, driver.Entry{ID: m.ID, Message: wire.EncodeRecord(staged.Publishing()), Unpublished: true})
+	}
+	tx, err := s.DB.BeginTx(s.t.Context(), nil)
+	s.must("begin", err)
+	defer func() { _ = tx.Rollback() }()
+	s.must("record", s.Ledger.Record(s.t.Context(), bridge.SQL(tx), entries))
+	s.must("commit", tx.Commit())
+	return ids
+}
+
 // RollBack stages the messages in a transaction that rolls back.
 func (s *Stage) RollBack(messages ...bridge.Message) []uuid.UUID {
 	s.t.Helper()

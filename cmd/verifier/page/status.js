@@ -82,10 +82,12 @@ function showCards(r) {
     line(c, v.rates);
   }
   const oldest = r.oldest.length ? `the oldest for ${since(r.now, r.oldest[0].since)}` : 'none of them';
+  const due = r.due_since ? `${number.format(r.due)} carried are past their stage time, the first for ${since(r.now, r.due_since)}` : 'carried by their rows; none is past its stage time';
   for (const [key, name, value, small] of [
     ['waiting', 'Waiting for a transaction', r.waiting, oldest],
     ['held', 'Held', r.held, `taken and not done; ${number.format(r.settling)} lookups wait`],
     ['unparked', 'Unparked', r.unparked, 'had waited in the database'],
+    ['restaged', 'Staged again', r.restaged, due],
     ['swept', 'Orphan rows swept', r.swept, 'of the ledger'],
   ]) {
     const c = card(cards, key, name);
