@@ -141,7 +141,8 @@
 //	  to park   also INSERT on bridge_parked
 //	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark
 //	  to unpark also SELECT, UPDATE, DELETE on bridge_parked and UPDATE (recorded_at) on bridge_ledger
-//	  to claim  also UPDATE (stage_at, claimed_by) on bridge_ledger
+//	  to stage carried messages again
+//	            also UPDATE (stage_at, claimed_by) on bridge_ledger
 //	who sweeps  what an unparking verifier needs, and UPDATE on bridge_watermark
 //	receiver    SELECT on bridge_inbox_version, and
 //	  Handle    INSERT on bridge_inbox; also SELECT and DELETE, to purge old keys, unless

@@ -1,9 +1,11 @@
 package ledger_test
 
 import (
+	"bytes"
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -67,6 +69,29 @@ func testMariaDBAnyConnection(t *testing.T) {
 			}
 			must(t, tx.Commit())
 			expectOutcome(t, ledger, id, driver.Committed)
+
+			messages := [][]byte{[]byte("gr\u00fc\u00dfe \u20ac\x00\xff"), []byte("'\\")} // not the same in latin1
+			for _, n := range []int{1, 2} {
+				entries := make([]driver.Entry, n)
+				for i := range entries {
+					entries[i] = driver.Entry{ID: newID(), Message: messages[i], Unpublished: true}
+				}
+				tx := begin(t, db)
+				must(t, ledger.Record(t.Context(), bridge.SQL(tx), entries))
+				must(t, tx.Commit())
+				due, _, err := ledger.Due(t.Context(), 0, 10)
+				must(t, err)
+				claimed, err := ledger.Claim(t.Context(), due)
+				must(t, err)
+				if len(claimed) != n {
+					t.Errorf("%d messages are claimed, must be %d", len(claimed), n)
+				}
+				for _, m := range claimed {
+					if i := slices.IndexFunc(entries, func(e driver.Entry) bool { return e.ID == m.ID }); i < 0 || !bytes.Equal(m.Message, entries[i].Message) {
+						t.Errorf("a message comes back as %q", m.Message)
+					}
+				}
+			}
 		})
 	}
 }
