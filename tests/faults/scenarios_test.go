@@ -183,6 +183,40 @@ var scenarios = map[string]func(s *stage){
 		s.Must("wait", s.AwaitCount("each message arrives", s.Post(), `SELECT count(DISTINCT id) FROM arrivals`, func(n int) bool { return n >= messages }))
 		s.Must("delete queue", s.ClearBeside())
 	},
+	"a sender that carries dies when its link to the broker has lost its messages": func(s *stage) {
+		s.loseCarried(0, nil).Kill()
+	},
+	// The verifier claims messages of which no copy is published, and the broker never gets its
+	// copies.
+	"a verifier dies between its claim of a carried message and the staging": func(s *stage) {
+		s.toItsEnd(s.AddCarrying(0, orders(1, world.Classic))) // it looks often from now on
+		s.forgotten()
+		claimed := s.verifier.Await(parts.Claimed)
+		sender := s.loseCarried(1, s.verifier.Broker) // it takes seconds until the verifier knows
+		s.await("the verifier has claimed", claimed)
+		s.verifier.Kill()
+		sender.Kill()
+		s.verifier.Broker.Release()
+		s.verifier.Start()
+	},
+	"a verifier dies while the target of a carried message is missing": func(s *stage) {
+		s.Must("delete target", s.RemoveTarget(world.Quorum))
+		tried := s.verifier.Await("target is held", parts.Deleted)
+		s.toItsEnd(s.AddCarrying(0, orders(1, world.Quorum)))
+		s.await("the verifier has tried", tried)
+		s.verifier.Kill()
+		s.Must("declare target", s.Declare(s.t.Context()))
+		s.verifier.Start()
+	},
+	// A message that is held for long is due, unless its verifier moves its stage time on, twice.
+	"the target of carried messages is missing for a while": func(s *stage) {
+		s.NothingLost()
+		s.Must("delete target", s.RemoveTarget(world.Quorum))
+		s.toItsEnd(s.AddCarrying(0, orders(5, world.Quorum), orders(5, world.Classic)))
+		s.Must("wait", s.AwaitCount("stage times are moved on", s.Shop(),
+			`SELECT count(*) FROM bridge_ledger WHERE recorded_at < now() - interval '11 seconds'`, func(n int) bool { return n >= 5 }))
+		s.Must("declare target", s.Declare(s.t.Context()))
+	},
 	// One copy more would not do: its handler may fail after its work, as one in fifty does.
 	"a message comes again and again": func(s *stage) {
 		s.AddReceiver()
@@ -195,6 +229,23 @@ var scenarios = map[string]func(s *stage){
 		}
 		s.arrived(1 + times)
 	},
+}
+
+// loseCarried starts a sender and returns it when it has committed a prefetch of carried messages
+// since its link to the broker, and another one, lead nowhere. It holds at most pending bytes of them.
+func (s *stage) loseCarried(pending int, other *servertest.Valve) *world.Process {
+	s.t.Helper()
+	open := orders(1, world.Classic)
+	open.Hold, open.RollBack = 2*time.Second, true // time to lose the links
+	sender := s.AddCarrying(pending, append([]parts.Transaction{open}, aPrefetch(world.Classic)...)...)
+	sender.Start()
+	s.await("the sender has its link", sender.Await(parts.Carried))
+	sender.Broker.Vanish()
+	if other != nil {
+		other.Vanish()
+	}
+	s.Must("wait", s.AwaitCount("the sender commits", s.Shop(), `SELECT count(*) FROM orders`, func(n int) bool { return n >= prefetch }))
+	return sender
 }
 
 // play plays a scenario, with the mutant that the program shall be.

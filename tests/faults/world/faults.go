@@ -293,6 +293,15 @@ func (w *World) RemoveStaging() error {
 	return nil
 }
 
+// PurgeStaging takes all messages that are ready out of the staging queue.
+func (w *World) PurgeStaging() error {
+	return w.onChannel(func(ch *amqp.Channel) error {
+		n, err := ch.QueuePurge(w.config.Topology.Queue, false)
+		w.Diary.Note("the staging queue is purged of %d deliveries", n)
+		return err
+	})
+}
+
 func (w *World) stagingDeleted(ready int) {
 	w.event(func(e *Events) { e.StagingDeleted = append(e.StagingDeleted, Deletion{At: time.Now(), Ready: ready}) })
 }
