@@ -21,7 +21,7 @@ func newMessageCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "message ID",
 		Short: "Tell all that is known about one message",
-		Long: `Asks the ledger, the parked messages, the dead queue, the audit queue and the inbox, as
+		Long: `Asks the ledger, the parked and the carried messages, the dead queue, the audit queue and the inbox, as
 far as their servers are named by variables, and says what it means and what comes next.
 It changes nothing. Messages in the staging queue, the waiting queue and the ordered queues
 are only counted: to look at them would take them away from the verifiers for a moment. How
@@ -81,6 +81,7 @@ type messageFacts struct {
 	CreatedAt *time.Time     `json:"created_at"` // by a UUIDv7 itself
 	Ledger    *rowFacts      `json:"ledger"`     // nil: not asked, as are the others
 	Parked    *parkedFacts   `json:"parked"`
+	Carried   *carriedFacts  `json:"carried"`
 	Dead      *deadFacts     `json:"dead"`
 	Dropped   *droppedFacts  `json:"dropped"` // copies in the audit queue; nil too if there is none
 	Inbox     []inboxClaim   `json:"inbox"`
@@ -108,6 +109,12 @@ type parkedFacts struct {
 	Found    *parkedMessage `json:"found"`
 	LookedAt int            `json:"looked_at"`
 	Parked   int            `json:"parked"`
+}
+
+// carriedFacts are about the row, if it carries the message and its stage time has come.
+type carriedFacts struct {
+	Found    *carriedMessage `json:"found"`
+	LookedAt int             `json:"looked_at"`
 }
 
 type deadFacts struct {
@@ -171,6 +178,12 @@ func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) {
 			facts.failed(err)
 		}
 	}
+	if ledger.Features().Carries {
+		if facts.Carried, err = askCarried(ctx, ledger, facts.ID); err != nil {
+			facts.Carried = nil
+			facts.failed(err)
+		}
+	}
 	if facts.Ledger, err = l.askRow(ctx, ledger, facts.ID); err != nil {
 		facts.Ledger = nil
 		facts.failed(err)
@@ -192,6 +205,18 @@ func (l *messageLook) askParked(ctx context.Context, ledger driver.Ledger, id uu
 		parked.Found = &list[i]
 	}
 	return parked, nil
+}
+
+func askCarried(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*carriedFacts, error) {
+	list, _, err := lookAtCarried(ctx, ledger, dueMost)
+	if err != nil {
+		return nil, err
+	}
+	carried := &carriedFacts{LookedAt: len(list)}
+	if i := slices.IndexFunc(list, func(m carriedMessage) bool { return m.ID == id }); i >= 0 {
+		carried.Found = &list[i]
+	}
+	return carried, nil
 }
 
 // settlePatience bounds the question whether a transaction is open.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/wire"
@@ -75,6 +77,15 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 	case f.Ledger.State == rowCommitted && dead:
 		say("Its row is in the ledger: its transaction committed.")
 		f.Next = "It stays there until dead replay sends it to its target, or dead discard removes it."
+	case f.Ledger.State == rowCommitted && handled && f.isCarried():
+		say("Its row is in the ledger still, and carries the message: it has been forwarded, and the row has not been deleted since.")
+		f.Next = "A verifier deletes the row, or stages the message again: a duplicate, which the inbox absorbs."
+	case f.Ledger.State == rowCommitted && f.isCarried():
+		say("Its row is in the ledger and carries the message: its transaction committed, and the message cannot get lost with a queue.")
+		f.Next = "A verifier forwards the copy in the queues. If there is none, a verifier stages the message from the row."
+		if !f.Carried.Found.Published {
+			f.Next = "No copy of it was published: a verifier stages it from the row as soon as it reaches the database and the broker."
+		}
 	case f.Ledger.State == rowCommitted && handled:
 		say("Its row is in the ledger still: it has been forwarded, and the row has not been deleted since.")
 		f.Next = "A verifier deletes the row, or sweeps it as an orphan later."
@@ -99,13 +110,16 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 	}
 }
 
+// isCarried tells that the row carries the message and its stage time has come.
+func (f *messageFacts) isCarried() bool { return f.Carried != nil && f.Carried.Found != nil }
+
 // isMissing tells whether a committed row, not a young one, is all that was found, and everything
 // was looked at that belongs to this staging queue; but for what verifiers hold, if Held is nil.
 func (f *messageFacts) isMissing() bool {
 	nowhere := f.Queues != nil && f.ready == 0 && (f.Held == nil || *f.Held == 0) && f.Dead != nil && len(f.Dead.Found) == 0 && f.Dead.LookedAt >= f.Dead.Depth
 	parked := f.Parked != nil && f.Parked.Found != nil
 	old := f.Ledger != nil && f.Ledger.State == rowCommitted && f.Ledger.RecordedAt != nil && time.Since(*f.Ledger.RecordedAt) > lostAge
-	return nowhere && !parked && old
+	return nowhere && !parked && !f.isCarried() && old
 }
 
 // concludeForward is about a committed message that nobody is known to have.
@@ -195,6 +209,10 @@ func (f *messageFacts) write(p *page) {
 		default:
 			add("parked", "no")
 		}
+	}
+	if f.isCarried() {
+		c := f.Carried.Found
+		add("carried", "by its row, %s, due since %s", humanize.Bytes(uint64(c.Size)), when(&c.StageAt))
 	}
 	if f.Dead == nil && f.Queues == nil {
 		add("queues", "%s", notAsked("BRIDGE_AMQP_URL"))

@@ -23,7 +23,7 @@ func newStatusCommand(a *app) *cobra.Command {
 	var openFor time.Duration
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what is staged, waiting, dead, parked, open and orphaned",
+		Short: "Show what is staged, waiting, dead, parked, carried, open and orphaned",
 		Long: `Shows the depths of the queues, the ledger, and the transactions that hold it. Rates, and
 what verifiers hold unacked, need BRIDGE_MANAGEMENT_URL. A server that does not answer is
 shown as such, and makes the exit code 1.`,
@@ -77,10 +77,11 @@ type queueStatus struct {
 
 type ledgerStatus struct {
 	Identity uuid.UUID        `json:"identity"`
-	Rows     *int             `json:"rows"`    // committed ones that are not parked, up to ledgerRowsMost, on SQLite older than a second; nil: this ledger does not tell
-	Orphans  *int             `json:"orphans"` // of these, those older than the sweep age, up to orphansMost
-	Parked   *int             `json:"parked"`  // up to parkedCount
-	Open     []inspect.Holder `json:"open"`    // transactions that have recorded and are open, up to holdersMost; nil: this ledger does not tell, or the login may not see them
+	Rows     *int             `json:"rows"`        // committed ones that are neither parked nor carry a message, up to ledgerRowsMost, on SQLite older than a second; nil: this ledger does not tell
+	Orphans  *int             `json:"orphans"`     // of these, those older than the sweep age, up to orphansMost
+	Parked   *int             `json:"parked"`      // up to parkedCount
+	Due      *int             `json:"carried_due"` // carried messages whose stage time has come, up to dueMost
+	Open     []inspect.Holder `json:"open"`        // transactions that have recorded and are open, up to holdersMost; nil: this ledger does not tell, or the login may not see them
 
 	unseen bool // the login may not see them
 }
@@ -183,6 +184,12 @@ func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration, fail func
 	}
 	if features.Parks {
 		status.Parked = number(func() (int, error) { return ledger.CountParked(ctx, parkedCount) })
+	}
+	if features.Carries {
+		status.Due = number(func() (int, error) {
+			due, _, err := ledger.Due(ctx, 0, dueMost)
+			return len(due), err
+		})
 	}
 	if ledger.Watcher != nil {
 		open, err := ledger.OpenTransactions(ctx, openFor, holdersMost)

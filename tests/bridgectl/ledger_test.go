@@ -52,6 +52,53 @@ func TestParkedListShowsWhatIsParked(t *testing.T) {
 	}
 }
 
+// To look at carried messages stages none, and moves no stage time.
+func TestCarriedListShowsWhatIsDue(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []stage.Database{stage.Postgres, stage.SQLite} {
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, kind)
+			var want []string
+			for _, id := range s.CommitCarried(letter("target", "1"), letter("target", "2"), letter("target", "3")) {
+				want = append(want, id.String())
+			}
+			type list struct {
+				At       time.Time
+				Messages []struct {
+					ID         string
+					RecordedAt time.Time `json:"recorded_at"`
+					StageAt    time.Time `json:"stage_at"`
+					Size       int
+					Published  bool
+				}
+			}
+			var first, second list
+			s.json(&first, "carried", "list")
+			var got []string
+			for _, m := range first.Messages {
+				got = append(got, m.ID)
+				if m.Published || !m.StageAt.Equal(m.RecordedAt) || first.At.Before(m.StageAt) || first.At.Sub(m.StageAt) > time.Hour || m.Size < 10 {
+					t.Errorf("%+v at %v", m, first.At)
+				}
+			}
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("%v are due, not %v", got, want)
+			}
+			if text := s.must("carried", "list", "--limit=2"); !strings.Contains(text, "the first 2 carried messages past the stage time; there may be more") {
+				t.Errorf("it says %s", text)
+			}
+			s.fails(2, "--limit: must be 1 to 500", "carried", "list", "--limit=501")
+			if s.json(&second, "carried", "list"); !slices.Equal(second.Messages, first.Messages) {
+				t.Errorf("%+v became %+v by looking", first, second)
+			}
+			if n := s.Depth(s.Topology.Queue); n != 0 {
+				t.Errorf("%d messages were staged by looking", n)
+			}
+		})
+	}
+}
+
 func TestOrphansAreListedByAgeAndSweptWhileTheQueuesAreEmpty(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, stage.Postgres)
@@ -125,6 +172,7 @@ type messageFacts struct {
 		Holders    []inspect.Holder
 	}
 	Parked  *struct{ Found *struct{ ID uuid.UUID } }
+	Carried *struct{ Found *struct{ ID uuid.UUID } }
 	Dead    *struct{ Found []struct{ Reason string } }
 	Dropped *struct{ At []time.Time }
 	Inbox   []struct{ Consumer, State string }
@@ -178,8 +226,13 @@ func TestMessageTellsWhereAMessageIs(t *testing.T) {
 		t.Errorf("parked: %+v", f.Parked)
 	}
 
+	carried := s.CommitCarried(letter(target, "4"))[0]
+	if f = look(carried); f.Ledger.State != "committed" || f.Carried == nil || f.Carried.Found == nil || f.Carried.Found.ID != carried || !strings.HasPrefix(f.Next, "No copy of it was published") {
+		t.Errorf("carried: %+v", f)
+	}
+
 	v := s.Verify(verifier.Options{})
-	s.Receive(target, 2)
+	s.Receive(target, 3)
 	s.WaitDepth(s.Topology.AuditQueue(), 1)
 	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
 	v.Stop()

@@ -27,6 +27,7 @@ type status struct {
 	Ledger *struct {
 		Identity              uuid.UUID
 		Rows, Orphans, Parked *int
+		Due                   *int `json:"carried_due"`
 		Open                  []inspect.Holder
 	}
 	Failures []string
@@ -71,6 +72,7 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 	old := s.Commit(letter("t", "1"), letter("t", "2"))[0]
 	s.age(t, old, 8*24*time.Hour)
 	s.park(t, letter("t", "3"), letter("t", "4"), letter("t", "5"))
+	s.CommitCarried(letter("t", "7"), letter("t", "8"))
 	tx, _ := s.Begin(letter("t", "6"))
 	defer func() { _ = tx.Rollback() }()
 
@@ -82,7 +84,7 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 		}
 	}
 	l := got.Ledger
-	if l == nil || l.Identity != s.Ledger.Identity() || *l.Rows != 2 || *l.Orphans != 1 || *l.Parked != 3 {
+	if l == nil || l.Identity != s.Ledger.Identity() || *l.Rows != 2 || *l.Orphans != 1 || *l.Parked != 3 || *l.Due != 2 {
 		t.Fatalf("ledger %+v", l)
 	}
 	if len(l.Open) != 1 || l.Open[0].Session == "" || time.Since(l.Open[0].Since) > time.Hour {
@@ -95,7 +97,7 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 	for _, want := range []*regexp.Regexp{
 		regexp.MustCompile(`(?m)^shop +3 +- +0 +- +-$`),
 		regexp.MustCompile(`(?m)^shop\.dead +4 `),
-		regexp.MustCompile(`(?m)^` + l.Identity.String() + ` +2 +3 +1 `),
+		regexp.MustCompile(`(?m)^` + l.Identity.String() + ` +2 +3 +2 +1 `),
 	} {
 		if !want.MatchString(text) {
 			t.Errorf("it says\n%swithout %s", text, want)
@@ -117,7 +119,7 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := s.run("status", "--open-for=0s")
-	if !regexp.MustCompile(`(?m)^`+l.Identity.String()+` +- +- +- +1$`).MatchString(r.Stdout) || !strings.Contains(r.Stdout, "failed: ") || r.Code != 1 {
+	if !regexp.MustCompile(`(?m)^`+l.Identity.String()+` +- +- +2 +- +1$`).MatchString(r.Stdout) || !strings.Contains(r.Stdout, "failed: ") || r.Code != 1 {
 		t.Errorf("without a table: exit code %d\n%s", r.Code, r.Stdout)
 	}
 }

@@ -105,6 +105,7 @@ func TestMariaDBDiagnose(t *testing.T) {
 		"no right to unpark":         {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to unpark", level: inspect.Warning, says: "DELETE ON bridge_parked"},
 		"no right to change":         {lacks: "UPDATE (recorded_at) ON bridge_ledger", check: "rights to unpark", level: inspect.Warning, says: "lacks UPDATE (recorded_at) ON bridge_ledger"},
 		"no right to what is parked": {lacks: "SELECT, UPDATE, DELETE ON bridge_parked", check: "rights to sweep", level: inspect.Warning, says: "SELECT ON bridge_parked"},
+		"no right to stage again":    {lacks: "UPDATE (stage_at, claimed_by) ON bridge_ledger", check: "rights to stage again", level: inspect.Warning, says: "lacks UPDATE (stage_at, claimed_by) ON bridge_ledger: a carried message whose staged copy is lost"},
 		"no right to sweep":          {lacks: "UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
 		"orphans": {do: []string{"INSERT INTO bridge_ledger (id, recorded_at) VALUES ('1', UTC_TIMESTAMP() - INTERVAL 8 DAY), ('2', UTC_TIMESTAMP() - INTERVAL 9 DAY)"},
 			check: "orphans", level: inspect.Warning, says: "days old: 2;"},

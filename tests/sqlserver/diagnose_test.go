@@ -51,6 +51,7 @@ func TestDiagnose(t *testing.T) {
 		"no right to delete":         {denied: "DELETE ON bridge_ledger", check: "rights of a verifier", level: inspect.Error, says: "DELETE ON bridge_ledger"},
 		"no right to unpark":         {denied: "DELETE ON bridge_parked", check: "rights to unpark", level: inspect.Warning, says: "DELETE ON bridge_parked"},
 		"no right to what is parked": {denied: "SELECT ON bridge_parked", check: "rights to sweep", level: inspect.Warning, says: "SELECT ON bridge_parked"},
+		"no right to stage again":    {denied: "UPDATE ON bridge_ledger", check: "rights to stage again", level: inspect.Warning, says: "UPDATE ON bridge_ledger: a carried message whose staged copy is lost"},
 		"no right to sweep":          {denied: "UPDATE ON bridge_watermark", check: "rights to sweep", level: inspect.Warning, says: "UPDATE ON bridge_watermark"},
 		"no right to park":           {denied: "SELECT ON bridge_parked", check: "parked messages", level: inspect.Unknown, says: "SELECT"},
 	} {

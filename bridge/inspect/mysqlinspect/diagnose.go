@@ -63,6 +63,9 @@ var (
 		{"DELETE ON bridge_parked", `DELETE FROM bridge_parked WHERE id = ''`},
 		{"UPDATE (recorded_at) ON bridge_ledger", `UPDATE bridge_ledger SET recorded_at = recorded_at WHERE id = ''`},
 	}
+	stageRights = []right{
+		{"UPDATE (stage_at, claimed_by) ON bridge_ledger", `UPDATE bridge_ledger SET stage_at = stage_at, claimed_by = claimed_by WHERE id = ''`},
+	}
 	sweepRights = slices.Concat(unparkRights, []right{
 		{"UPDATE ON bridge_watermark", `UPDATE bridge_watermark SET swept_before = swept_before WHERE one = 1`},
 	})
@@ -294,6 +297,7 @@ func (d *diagnosis) rights(ctx context.Context) error {
 	}{
 		{inspection.CheckRights, verifierRights, inspect.Error},
 		{inspection.CheckUnpark, unparkRights, inspect.Warning},
+		{inspection.CheckStage, stageRights, inspect.Warning},
 		{inspection.CheckSweep, sweepRights, inspect.Warning},
 	} {
 		var missing []string

@@ -53,9 +53,10 @@ ORDER BY c.relname`
 
 	login = `SELECT quote_ident(current_user)`
 
-	rights = `SELECT CASE WHEN w.relation = 'bridge_ledger' AND w.name = 'UPDATE' THEN 'UPDATE (recorded_at)' ELSE w.name END || ' ON ' || w.relation ||
+	rights = `SELECT w.name || ' ON ' || w.relation ||
 	CASE WHEN w.name = 'EXECUTE' AND to_regprocedure(replace(w.relation, 'FUNCTION ', '')) IS NULL THEN ' (which is not there: bridgectl migrate print)' ELSE '' END AS missing FROM (VALUES %s) AS w(relation, name)
 WHERE NOT coalesce(CASE WHEN w.name = 'EXECUTE' THEN has_function_privilege(to_regprocedure(replace(w.relation, 'FUNCTION ', ''))::oid, w.name)
+	WHEN left(w.name, 8) = 'UPDATE (' THEN has_column_privilege(to_regclass(w.relation)::oid, substr(w.name, 9, length(w.name) - 9), 'UPDATE')
 	WHEN to_regclass(w.relation) IS NOT NULL THEN has_table_privilege(to_regclass(w.relation)::oid, w.name)
 	OR w.name = 'UPDATE' AND has_any_column_privilege(to_regclass(w.relation)::oid, 'UPDATE') END, false)`
 )
@@ -69,8 +70,10 @@ var (
 	// without a function.
 	ownTableRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
 	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('FUNCTION bridge_forget(uuid[])', 'EXECUTE')`
-	unparkRights = `('bridge_parked', 'SELECT'), ('bridge_parked', 'UPDATE'), ('bridge_parked', 'DELETE'), ('bridge_ledger', 'UPDATE')`
-	sweepRights  = unparkRights + `, ('bridge_watermark', 'UPDATE')`
+	unparkRights = `('bridge_parked', 'SELECT'), ('bridge_parked', 'UPDATE'), ('bridge_parked', 'DELETE'), ('bridge_ledger', 'UPDATE (recorded_at)')`
+	stageRights  = `('bridge_ledger', 'UPDATE (stage_at)'), ('FUNCTION bridge_due(interval,int)', 'EXECUTE'),
+	('FUNCTION bridge_claim(uuid[],timestamptz[])', 'EXECUTE'), ('FUNCTION bridge_touch(uuid[])', 'EXECUTE')`
+	sweepRights = unparkRights + `, ('bridge_watermark', 'UPDATE')`
 )
 
 const (
@@ -321,6 +324,7 @@ func (d *diagnosis) rights(ctx context.Context) error {
 	needed := []part{
 		{inspection.CheckRights, verifierRights, inspect.Error},
 		{inspection.CheckUnpark, unparkRights, inspect.Warning},
+		{inspection.CheckStage, stageRights, inspect.Warning},
 		{inspection.CheckSweep, sweepRights, inspect.Warning},
 	}
 	if d.keeps {

@@ -59,6 +59,7 @@ const (
 	CheckOldest = "oldest open transaction"
 	checkOrphan = "orphans"
 	checkParked = "parked messages"
+	checkDue    = "carried messages"
 
 	CheckVersion   = "server version"
 	CheckPrimary   = "primary"
@@ -67,6 +68,7 @@ const (
 	checkConnect   = "connections left"
 	CheckRights    = "rights of a verifier"
 	CheckUnpark    = "rights to unpark"
+	CheckStage     = "rights to stage again"
 	CheckSweep     = "rights to sweep"
 	CheckWatch     = "who holds a message up"
 	CheckTimeouts  = "time-outs"
@@ -137,9 +139,11 @@ const (
 	orphanAge   = 7 * 24 * time.Hour
 	mostOrphans = 1000
 	mostParked  = 1000
+	mostDue     = 500
+	longDue     = 5 * time.Minute
 )
 
-// Backlog counts orphans and parked messages.
+// Backlog counts orphans, parked messages and due rows that carry messages.
 func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger) {
 	features := ledger.Features()
 	if features.Sweeps {
@@ -166,6 +170,30 @@ func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger) {
 			f.OK(checkParked, "%d", parked)
 		}
 	}
+	if features.Carries {
+		due, now, err := ledger.Due(ctx, 0, mostDue)
+		if err != nil {
+			f.Unknown(checkDue, "", err)
+			return
+		}
+		f.due(due, now)
+	}
+}
+
+// due judges by the first row.
+func (f *Findings) due(due []driver.DueRow, now time.Time) {
+	if len(due) == 0 {
+		f.OK(checkDue, "none is past its stage time")
+		return
+	}
+	age := now.Sub(due[0].StageAt).Round(time.Second)
+	text := fmt.Sprintf("past their stage time: %s; the first, %s, for %v", atLeast(len(due), mostDue), due[0].ID, age)
+	if age > longDue {
+		f.Warning(checkDue, "see that the staging queue is not long, and that a verifier has a session and may stage messages again ("+CheckStage+", and job=stage in its log)",
+			"%s; the rows hold the messages, which are not lost", text)
+		return
+	}
+	f.OK(checkDue, "%s", text)
 }
 
 func atLeast(n, limit int) string {
@@ -199,6 +227,11 @@ func (f *Findings) Oldest(seconds sql.NullFloat64, among string) {
 	}
 }
 
+// cost says what missing rights cost.
+var cost = map[string]string{
+	CheckStage: ": a carried message whose staged copy is lost, or was never published, waits for a verifier that has this right",
+}
+
 // Missing judges rights by those that the login lacks, each in the words of GRANT. login is its
 // name in SQL.
 func (f *Findings) Missing(check string, level inspect.Level, login string, missing []string) {
@@ -206,7 +239,7 @@ func (f *Findings) Missing(check string, level inspect.Level, login string, miss
 		f.OK(check, "all there")
 		return
 	}
-	f.add(check, level, grants(login, missing), "the login lacks %s", strings.Join(missing, ", "))
+	f.add(check, level, grants(login, missing), "the login lacks %s%s", strings.Join(missing, ", "), cost[check])
 }
 
 // grants are the statements that give rights, a line for each table.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
@@ -48,6 +49,17 @@ func TestMissingRightsAreStatements(t *testing.T) {
 	} {
 		if f[i].Fix != want {
 			t.Errorf("%s: %q, must be %q", f[i].Text, f[i].Fix, want)
+		}
+	}
+}
+
+func TestDueRowsAreJudgedByTheFirst(t *testing.T) {
+	now := time.Now()
+	for age, want := range map[time.Duration]inspect.Level{0: inspect.OK, 4 * time.Minute: inspect.OK, 6 * time.Minute: inspect.Warning} {
+		var f Findings
+		f.due([]driver.DueRow{{StageAt: now.Add(-age)}, {StageAt: now}}, now)
+		if len(f) != 1 || f[0].Level != want || !strings.Contains(f[0].Text, "past their stage time: 2") {
+			t.Errorf("%v: %+v, must be %s", age, f, want)
 		}
 	}
 }

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+// dueMost bounds a list of due rows, as the smallest statement of all databases does.
+const dueMost = 500
+
+func newCarriedCommand(a *app) *cobra.Command {
+	return newGroup("carried", "Look at messages that rows of the ledger carry",
+		`With sender.Options.Carry the ledger's row of a message also holds the message. Until it has
+been forwarded, the row stays. At its stage time it is due: if the message is in no queue by
+then, the verifiers stage it from its row by themselves.`,
+		newCarriedList(a))
+}
+
+func newCarriedList(a *app) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the carried messages whose stage time has come",
+		Long: `Lists the carried messages of committed transactions whose stage time has come, the earliest
+stage time first. Most of them are in the staging queue and wait for a verifier. It only
+reads, reads no message, and waits for no transaction.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 || limit > dueMost {
+				return misused("--limit: must be 1 to %d", dueMost)
+			}
+			ledger, err := a.ledger(cmd.Context())
+			switch {
+			case err != nil:
+				return err
+			case !ledger.Features().Carries:
+				return errors.New("this ledger carries no messages")
+			}
+			list := &carriedList{limit: limit}
+			if list.Messages, list.At, err = lookAtCarried(cmd.Context(), ledger, limit); err != nil {
+				return err
+			}
+			return a.print(list)
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 100, "how many messages are listed")
+	return cmd
+}
+
+// lookAtCarried lists due rows, with the database's time of the look.
+func lookAtCarried(ctx context.Context, ledger driver.Ledger, limit int) ([]carriedMessage, time.Time, error) {
+	due, at, err := ledger.Due(ctx, 0, limit)
+	if err != nil {
+		return nil, at, err
+	}
+	list := make([]carriedMessage, len(due))
+	for i, row := range due {
+		list[i] = carriedMessage{row.ID, row.RecordedAt, row.StageAt, row.Bytes, !row.Unpublished()}
+	}
+	return list, at, nil
+}
+
+// A carriedMessage is a message that a row of the ledger carries.
+type carriedMessage struct {
+	ID         uuid.UUID `json:"id"`
+	RecordedAt time.Time `json:"recorded_at"` // by the database's clock, as is StageAt
+	StageAt    time.Time `json:"stage_at"`
+	Size       int64     `json:"size"`      // with its properties, in bytes
+	Published  bool      `json:"published"` // by its sender or a verifier, so a copy may be in the queues
+}
+
+// carriedList is the answer of carried list.
+type carriedList struct {
+	At       time.Time        `json:"at"` // by the database's clock
+	Messages []carriedMessage `json:"messages"`
+
+	limit int
+}
+
+func (l *carriedList) write(p *page) {
+	if len(l.Messages) > 0 {
+		rows := make([][]string, len(l.Messages))
+		for i, m := range l.Messages {
+			published := "no"
+			if m.Published {
+				published = "yes"
+			}
+			rows[i] = []string{m.ID.String(), m.RecordedAt.Format("2006-01-02 15:04:05"), short(l.At.Sub(m.StageAt).Truncate(time.Second)), humanize.Bytes(uint64(m.Size)), published}
+		}
+		p.table([]string{"ID", "RECORDED AT", "DUE FOR", "SIZE", "PUBLISHED"}, rows)
+		p.space()
+	}
+	if len(l.Messages) == l.limit {
+		p.line("the first %s past the stage time; there may be more", count(l.limit, "carried message"))
+		return
+	}
+	p.line("%s past the stage time", count(len(l.Messages), "carried message"))
+}
