@@ -18,7 +18,7 @@ import (
 )
 
 // The rights of a verifier that does all and sees who holds a message up.
-var postgresVerifier = slices.Clip(append(slices.Clone(sweeperRights), "pg_read_all_stats"))
+var postgresVerifier = slices.Clip(append(slices.Clone(sweeperRights), "UPDATE (stage_at) ON bridge_ledger", "pg_read_all_stats"))
 
 // fakeClock has the role's sessions read another clock than the server's.
 const fakeClock = "CREATE SCHEMA fake; GRANT USAGE ON SCHEMA fake TO PUBLIC; " +
