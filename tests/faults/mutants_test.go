@@ -104,10 +104,11 @@ var mutants = []mutant{
 		scenario: "the sender's way to the database is slow",
 		caught:   world.Lost,
 		edits: []edit{
-			{"sender/staged.go", `	if err := s.ledger.Record(ctx, tx, driver.Plain(ids...)); err != nil {
-`, `	if mutant("publish before record") {
-		// later
-	} else if err := s.ledger.Record(ctx, tx, driver.Plain(ids...)); err != nil {
+			{"sender/staged.go", `		return ids, s.ledger.Record(ctx, tx, entries)
+`, `		if mutant("publish before record") {
+			return ids, nil // later
+		}
+		return ids, s.ledger.Record(ctx, tx, entries)
 `},
 			{"sender/sender.go", `	return staged.IDs(), nil
 `, `	if mutant("publish before record") {
@@ -482,13 +483,11 @@ var mutants = []mutant{
 		pkg:  "sender",
 		test: "TestTheTransactionStaysTheCallers",
 		says: "a statement of ours",
-		edits: []edit{{"sender/staged.go", `	if mutant("publish before record") {
-		// later
-`, `	if mutant("make the tables in the caller's transaction") {
+		edits: []edit{{"sender/staged.go", `		if mutant("publish before record") {
+`, `		if mutant("make the tables in the caller's transaction") {
 		_, _ = tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS bridge_more (id int)")
 	}
-	if mutant("publish before record") {
-		// later
+		if mutant("publish before record") {
 `}},
 	},
 	// In order, per key.
