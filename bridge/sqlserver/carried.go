@@ -168,11 +168,14 @@ func (l *Ledger) claim(ctx context.Context, rows []driver.DueRow) (claimed []dri
 		if err != nil {
 			return nil, err
 		}
-		changed = make([]uuid.UUID, len(found))
+		column := make([][]byte, len(found))
 		for i, row := range found {
-			if changed[i], err = readID(row.ID); err != nil {
-				return nil, err
-			}
+			column[i] = row.ID
+		}
+		if changed, err = readChanged(column, ids); err != nil {
+			return nil, err
+		}
+		for i, row := range found {
 			claimed = append(claimed, driver.Carried{ID: changed[i], Message: row.Message})
 		}
 		return changed, nil

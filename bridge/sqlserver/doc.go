@@ -104,7 +104,7 @@
 // The driver would send a uuid.UUID, which is a driver.Valuer of a string, as nvarchar. Its own
 // type mssql.UniqueIdentifier would have to be imported. So an ID is sent as the 16 bytes of
 // varbinary that SQL Server stores; a CAST of the parameter makes it a uniqueidentifier. It is
-// read by a CAST to binary(16). The connection's 'guid conversion' does not matter. Many IDs
+// read by a CAST to binary(16), or, in an OUTPUT, compared with the IDs of the statement. The connection's 'guid conversion' does not matter. Many IDs
 // are pieces of one parameter, which has one of four sizes. So every statement has four texts
 // and four plans, and the limit of 2,100 parameters is far away. Messages, and the inbox's
 // names, keys and texts, also travel in parameters of a few lengths, and are cut in the

@@ -92,3 +92,19 @@ func readIDs(column [][]byte) ([]uuid.UUID, error) {
 	}
 	return ids, nil
 }
+
+// readChanged returns the IDs in an OUTPUT, which Babelfish refuses to CAST. So the driver has
+// swapped their bytes if 'guid conversion' is on. Each is one of asked, which tells.
+func readChanged(column [][]byte, asked []uuid.UUID) ([]uuid.UUID, error) {
+	among := make(map[uuid.UUID]bool, len(asked))
+	for _, id := range asked {
+		among[id] = true
+	}
+	ids, err := readIDs(column)
+	for i, id := range ids {
+		if !among[id] {
+			ids[i] = swapped(id)
+		}
+	}
+	return ids, err
+}

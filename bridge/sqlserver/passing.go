@@ -61,5 +61,5 @@ func (s statement) change(ctx context.Context, q sqlx.QueryerContext, ids []uuid
 	if err := sqlx.SelectContext(ctx, q, &rows, text, append([]any{packed, used}, further...)...); err != nil {
 		return nil, err
 	}
-	return readIDs(rows)
+	return readChanged(rows, ids)
 }
