@@ -1,0 +1,200 @@
+package verifier_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/stage"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// lose commits carried messages, as a sender does whose publications get lost, or which published
+// none.
+func lose(t *testing.T, s *stage.Stage, unpublished bool, messages ...bridge.Message) map[string]bool {
+	t.Helper()
+	tx, err := s.DB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	want := map[string]bool{}
+	var entries []driver.Entry
+	for _, m := range messages {
+		m.ID = uuid.Must(uuid.NewV7())
+		staged := wire.Staged{Message: m, Ledger: s.Ledger.Identity(), Carried: true, StagedAt: wire.MadeAt(m.ID)}
+		entries = append(entries, driver.Entry{ID: m.ID, Message: wire.EncodeRecord(staged.Publishing()), Unpublished: unpublished})
+		add(want, m.ID)
+	}
+	if err := s.Ledger.Record(t.Context(), bridge.SQL(tx), entries); err != nil {
+		t.Fatalf("record: %v", err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	return want
+}
+
+// carrying has all messages carried from now on.
+func carrying(s *stage.Stage) { s.Sender = s.NewSender(sender.Options{Carry: sender.CarryAlways}) }
+
+// expectOnce waits for all messages, and that each has come once.
+func expectOnce(t *testing.T, s *stage.Stage, queue string, ids map[string]bool) {
+	t.Helper()
+	seen := map[string]int{}
+	for _, d := range s.Receive(queue, len(ids)) {
+		seen[d.MessageId]++
+	}
+	for id := range ids {
+		if seen[id] != 1 {
+			t.Errorf("message %s has come %d times", id, seen[id])
+		}
+	}
+	s.Eventually("all rows are gone", func() bool { return s.Rows() == 0 })
+	if n := s.Depth(queue); n > 0 {
+		t.Errorf("%d messages too many", n)
+	}
+}
+
+// Nothing is left of these messages but their rows.
+func TestALostCarriedMessageArrives(t *testing.T) {
+	t.Parallel()
+	for _, database := range append(stage.Everywhere[:len(stage.Everywhere):len(stage.Everywhere)], stage.MariaDB) {
+		t.Run(database.Name, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, database)
+			target := s.Queue("target", nil)
+			first, second := s.Verify(verifier.Options{}), s.Verify(verifier.Options{})
+			lost := lose(t, s, false, some(target, 3)...)
+			expectOnce(t, s, target, lost)
+			never := lose(t, s, true, some(target, 3)...)
+			expectOnce(t, s, target, never)
+			for _, v := range []*stage.Running{first, second} {
+				v.Stop()
+			}
+			if n := first.Stats().Restaged + second.Stats().Restaged; n != int64(len(lost)+len(never)) {
+				t.Errorf("%d were staged again, must be %d", n, len(lost)+len(never))
+			}
+		})
+	}
+}
+
+// A purged queue loses nothing that is carried. What is plain in it is lost.
+func TestAPurgedStagingQueueLosesNoCarriedMessage(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	carrying(s)
+	target := s.Queue("target", nil)
+	want := map[string]bool{}
+	for range 15 {
+		add(want, s.Commit(some(target, 100)...)...)
+	}
+	s.Eventually("all are staged", func() bool { return len(s.Staged()) == len(want) })
+	if _, err := s.Channel.QueuePurge(s.Topology.Queue, false); err != nil {
+		t.Fatal(err)
+	}
+	lost := len(want)
+	add(want, s.Commit(some(target, 100)...)...)
+	v := s.Verify(verifier.Options{})
+	expectOnce(t, s, target, want)
+	v.Stop()
+	if n := v.Stats().Restaged; n != int64(lost) {
+		t.Errorf("%d were staged again, must be %d", n, lost)
+	}
+}
+
+// passMarkers waits until markers have gone through the queues so many times: each time a lost
+// message arrives.
+func passMarkers(t *testing.T, s *stage.Stage, times int) (restaged int64) {
+	t.Helper()
+	queue := s.Queue(fmt.Sprint("markers of ", uuid.New()), nil)
+	for range times {
+		lose(t, s, false, stage.To(queue, "lost"))
+		s.Receive(queue, 1)
+	}
+	return int64(times)
+}
+
+// While a target is missing its messages go round, and their stage times move on.
+func TestMessagesForAMissingTargetAreNotStagedAgain(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	carrying(s)
+	const messages = 200
+	options := verifier.Options{Prefetch: 100, Patience: 500 * time.Millisecond, Unroutable: stage.Patience}
+	first, second := s.Verify(options), s.Verify(options)
+	want := map[string]bool{}
+	add(want, s.Commit(some("target", messages)...)...)
+	setAside := func() int64 { return first.Stats().SetAside + second.Stats().SetAside }
+	s.Eventually("they go round", func() bool { return setAside() > 2*messages })
+	markers := passMarkers(t, s, 4) // more than twice the time by which a stage time moves on at least
+	target := s.Queue("target", nil)
+	expectOnce(t, s, target, want)
+	first.Stop()
+	second.Stop()
+	if n := first.Stats().Restaged + second.Stats().Restaged; n != markers {
+		t.Errorf("%d were staged again without need", n-markers)
+	}
+}
+
+// Messages wait in the staging queue for longer than until their stage time.
+func TestABacklogIsNotStagedAgain(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	carrying(s)
+	target := s.Queue("target", nil)
+	want := map[string]bool{}
+	const messages = 3000
+	for len(want) < messages {
+		add(want, s.Commit(some(target, 100)...)...)
+	}
+	s.Eventually("all are due", func() bool {
+		due, at, err := s.Ledger.Due(t.Context(), 0, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(due) == 1 && at.Sub(due[0].StageAt) > 10*time.Second
+	})
+	options := verifier.Options{Prefetch: 10}
+	first, second := s.Verify(options), s.Verify(options)
+	markers := passMarkers(t, s, 1)
+	expectOnce(t, s, target, want)
+	first.Stop()
+	second.Stop()
+	if n := first.Stats().Restaged + second.Stats().Restaged; n != markers {
+		t.Errorf("%d were staged again without need", n-markers)
+	}
+}
+
+// A long transaction's messages are neither due nor touched before it ends.
+func TestACarriedMessageOfALongTransactionIsForwardedOnce(t *testing.T) {
+	t.Parallel()
+	for _, database := range []stage.Database{stage.Postgres, stage.MariaDB} {
+		t.Run(database.Name, func(t *testing.T) {
+			t.Parallel()
+			s := stage.New(t, database)
+			carrying(s)
+			target := s.Queue("target", nil)
+			v := s.Verify(verifier.Options{Prefetch: 20, Patience: 500 * time.Millisecond})
+			tx, ids := s.Begin(some(target, 50)...)
+			s.Eventually("they wait", func() bool { return v.Stats().SetAside > 50 })
+			markers := passMarkers(t, s, 2)
+			if err := tx.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]bool{}
+			add(want, ids...)
+			expectOnce(t, s, target, want)
+			v.Stop()
+			if n := v.Stats().Restaged; n != markers {
+				t.Errorf("%d were staged again without need", n-markers)
+			}
+		})
+	}
+}
