@@ -128,6 +128,39 @@
 // from every ordered queue.) If such a message turns up after all, it goes to the dead queue;
 // package driver shows why it is never dropped.
 //
+// # Carried messages
+//
+// A ledger row may carry its message. The sender's commit then waits for no confirm, so the staged
+// copy may be lost, and the row is no orphan. As long as the row exists, verifiers stage the message
+// again, as a side job:
+//
+//   - Twice a second or more it looks for rows whose stage time has come. It claims a row whose
+//     sender has published nothing, and stages its message at once.
+//   - For other rows it publishes a marker (wire.Marker) to the staging queue when it has seen them
+//     for half a second. The verifier that receives a marker holds it for half a second, and moves
+//     it to the waiting queue. The verifier that receives it from there holds it for a second. Then
+//     it claims and stages the rows that it had itself seen before the marker was sent, that it
+//     does not hold, and that have not changed. Their messages were in no queue.
+//   - A claim moves the stage time by the age of the row, by 10 s at least and by 10 min at most,
+//     before the message is published. If the verifier dies in between, the row is due again then.
+//   - A verifier that holds a committed message for half a second, or for a held target, moves its
+//     stage time on in the same way (Touch), and does so before it sets the message aside.
+//   - If a copy comes while the verifier holds the message, the copy joins it. The copy is acked if
+//     the message is forwarded or set aside, and goes back to its queue if the message does. The
+//     copy is judged by itself if the message is dropped, and, if it has come from the waiting
+//     queue, also if the message is set aside: it may be the very copy that was put there.
+//
+// A lost message arrives about five seconds after its commit, or when the backlog that it was in
+// is worked off. A verifier that is killed or frozen may cost as many needless copies as it holds
+// messages. A copy whose message has been forwarded finds no row and is dropped. A duplicate, with
+// the same ID, is possible where two verifiers hold both at the same moment, and where a row could
+// not be deleted. A message that the broker refuses for good stays in its row; the log names it.
+// Stats.Restaged counts what was staged again, State.Due and State.Overdue tell what is due.
+//
+// Where nothing was ever carried, the look comes every five seconds. An own table carries nothing.
+//
+// # The audit queue
+//
 // If Options.Topology.Audit is set, copies of messages that were dropped as rolled back are
 // kept in the audit queue.
 //
@@ -166,7 +199,7 @@
 //
 // A verifier needs two connections: one to consume, one to publish. It opens a third for
 // messages that are published alone, one for each of at most four targets that it tries after
-// they did not confirm, one for parked messages, and it leaves at most eight connections to
+// they did not confirm, one for parked and carried messages and markers, and it leaves at most eight connections to
 // messages that have not been confirmed: MostBrokerConnections in all, at worst. Before a session
 // it opens another for a moment. Without a connection to publish over, it tries again with
 // backoff, up to every five seconds; the session goes on. Messages that are published alone then
@@ -196,8 +229,9 @@
 //
 // # Side jobs
 //
-// Deleting rows again, unparking, sweeping and explaining are side jobs: no message waits for
-// them, and no failure in them ends a session (rule 12 of package bridge). The log says when one
+// Deleting rows again, unparking, staging again, moving stage times on, sweeping and explaining
+// are side jobs: no message waits for them, and no failure in them ends a session (rule 12 of
+// package bridge). (A message that is set aside waits for its Touch, for a second at most.) The log says when one
 // begins to fail, and when it has worked again for a minute. An Observer may panic without harm, but it must not
 // block: messages wait until it returns.
 //
@@ -301,7 +335,10 @@
 //	a refused database connection              a settler                     TestAServerThatOpensNoFurtherConnectionEndsNoSession
 //	the same, at the start                     the verifier's start          TestAVerifierWaitsForItsConnections
 //	no database connection for half a minute   the session                   verifier: TestALookupWithoutAConnectionEndsTheSession
-//	unpark, sweep, explain, observer           itself                        TestMessagesDependOnNoSideJob
+//	unpark, stage, touch, sweep, explain,      itself                        TestMessagesDependOnNoSideJob
+//	observer
+//	a lost staged copy of a carried message    itself, for some seconds      TestALostCarriedMessageArrives,
+//	                                                                         TestAPurgedStagingQueueLosesNoCarriedMessage
 //	a lookup or settle that fails, or a        the session, which is         TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing,
 //	question for evidence                      started again                 TestASessionThatFailsAcksWhatIsSafe
 //	a lookup that hangs for 30 s               the session                   –

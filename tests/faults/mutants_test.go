@@ -565,6 +565,17 @@ var mutants = []mutant{
 `}},
 	},
 	{
+		name: "the stage time of a held message stays",
+		pkg:  "verifier",
+		test: "TestMessagesForAMissingTargetAreNotStagedAgain",
+		says: "staged again without need",
+		edits: []edit{{"verifier/touch.go", `		held := s.carried.untouched(`, `		if mutant("the stage time of a held message stays") {
+			return touchInterval, nil
+		}
+		held := s.carried.untouched(`}, {"verifier/touch.go", `	return m.committed && m.carried != nil && `,
+			`	return m.committed && m.carried != nil && !mutant("the stage time of a held message stays") && `}},
+	},
+	{
 		name: "a side job ends the session",
 		pkg:  "verifier",
 		test: "TestMessagesDependOnNoSideJob/no_right",

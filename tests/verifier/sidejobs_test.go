@@ -35,24 +35,31 @@ func TestMessagesDependOnNoSideJob(t *testing.T) {
 			faulty := &faultyJobs{Ledger: s.Ledger.(*postgres.Ledger), fail: fail}
 			s.Ledger = faulty
 			var log lines
-			options := verifier.Options{Watcher: faulty, ExplainAfter: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+			options := verifier.Options{Watcher: faulty, ExplainAfter: 50 * time.Millisecond, Unroutable: stage.Patience, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 			// How often each job fails soon. A sweep comes every ten minutes.
-			failures := map[string]int{"unpark": 3, "sweep": 1, "explain": 3}
+			failures := map[string]int{"stage": 2, "touch": 2, "unpark": 3, "sweep": 1, "explain": 3}
 			switch way {
 			case "panic":
 				options.Observer = faulty // which returns no errors, and must not block
 				failures["observe"] = 10
 			case "no answer":
-				failures = map[string]int{"unpark": 1, "sweep": 1, "explain": 1}
+				failures = map[string]int{"stage": 1, "touch": 1, "unpark": 1, "sweep": 1, "explain": 1}
 			}
 			v := s.Verify(options)
 			s.Eventually("the queues have been empty, for a sweep", func() bool { return faulty.failed("sweep") > 0 })
 			open, _ := s.Begin(stage.To(queue, "open")) // something to explain
 			expectAll(t, s, queue, goodBatch(s, queue, 10))
+			usual := s.Sender
+			carrying(s)
+			held := map[string]bool{} // something to touch
+			add(held, s.Commit(stage.To("missing", "held"))...)
+			s.Sender = usual
+			s.Eventually("it is set aside", func() bool { return v.Stats().SetAside > 0 })
 			for job, n := range failures {
 				s.Eventually(job+" has failed", func() bool { return faulty.failed(job) >= n })
 			}
 			expectAll(t, s, queue, goodBatch(s, queue, 10))
+			expectAll(t, s, s.Queue("missing", nil), held)
 			if err := open.Rollback(); err != nil {
 				t.Fatal(err)
 			}
@@ -97,6 +104,14 @@ func (f *faultyJobs) failed(job string) int {
 
 func (f *faultyJobs) Unpark(ctx context.Context, _ uuid.UUID, _ int, _ func(context.Context, []driver.Parked) error) (int, error) {
 	return 0, f.failing(ctx, "unpark")
+}
+
+func (f *faultyJobs) Due(ctx context.Context, _ time.Duration, _ int) ([]driver.DueRow, time.Time, error) {
+	return nil, time.Time{}, f.failing(ctx, "stage")
+}
+
+func (f *faultyJobs) Touch(ctx context.Context, _ []uuid.UUID) error {
+	return f.failing(ctx, "touch")
 }
 
 func (f *faultyJobs) Sweep(ctx context.Context, _ time.Duration, _ int) ([]driver.Orphan, error) {
