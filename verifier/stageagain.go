@@ -88,6 +88,7 @@ type stager struct {
 	sent       time.Time // when the last marker was
 	wait       time.Duration
 	refused    map[uuid.UUID]bool
+	failing    bool // the last publication failed
 
 	mu      sync.Mutex
 	markers []heldMarker
@@ -245,10 +246,13 @@ func (g *stager) stage(ctx context.Context, why string, which func(uuid.UUID, ca
 		if g.blocked() { // before a stage time is moved on in vain
 			return nil
 		}
-		left := g.left()
+		left, most := g.left(), claimLimit
+		if g.failing { // the stage time of one row moves on in vain, not that of all
+			most = 1
+		}
 		var batch []driver.DueRow
 		bytes := 0
-		for len(rows) > 0 && len(batch) < claimLimit && (bytes == 0 || bytes+int(rows[0].Bytes) <= claimBytes) {
+		for len(rows) > 0 && len(batch) < most && (bytes == 0 || bytes+int(rows[0].Bytes) <= claimBytes) {
 			if row := rows[0]; !left[row.ID] && !g.carried.has(row.ID) {
 				batch, bytes = append(batch, row), bytes+int(row.Bytes)
 			}
@@ -278,6 +282,7 @@ func (g *stager) claim(ctx context.Context, batch []driver.DueRow, why string) e
 		return nil
 	}
 	staged, err := g.publishCarried(ctx, claimed)
+	g.failing = err != nil
 	if len(staged) > 0 {
 		g.count.Add(int64(len(staged)))
 		g.log.Info("carried messages are staged", "messages", len(staged), "reason", why, "message_ids", someIDs(staged))

@@ -542,6 +542,24 @@ func TestAMessageThatCouldNotBeStagedIsDueAgain(t *testing.T) {
 	})
 }
 
+// While the staging queue takes nothing, few rows move on to a later stage time.
+func TestAFullStagingQueueDelaysFewMessages(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		const most = 1000
+		w.commits(most, false, nil)
+		w.refuse = func(amqp.Publishing) error { return bridge.ErrNacked }
+		w.verifier()
+		w.wait(10 * time.Minute)
+		w.mu.Lock()
+		w.refuse = nil
+		w.mu.Unlock()
+		w.wait(time.Minute)
+		if n := len(w.staged()); n < most-claimLimit-60 {
+			t.Errorf("%d of %d are staged when it takes messages", n, most)
+		}
+	})
+}
+
 // A look costs little: it goes back a few seconds, and less often where it takes long.
 func TestLooksAreCheap(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
