@@ -14,8 +14,8 @@ var billScenario = scenario{
 	headline: headline{metric: "WAL bytes", lower: true},
 	trials: func(config) (trials []trial) {
 		for _, size := range []int{512, 8 << 10, 64 << 10} {
-			for _, c := range []*contender{ledger, outboxPoll, watermillEight, oagudoOptimistic} {
-				if size == 512 || c == ledger || c == outboxPoll {
+			for _, c := range []*contender{ledger, ledgerCarried, outboxPoll, watermillEight, oagudoOptimistic} {
+				if size == 512 || c == ledger || c == ledgerCarried || c == outboxPoll {
 					trials = append(trials, trial{name: c.name, seldom: true, run: func(ctx context.Context, w *world, add adder) error {
 						return w.bill(ctx, c, size, add)
 					}})

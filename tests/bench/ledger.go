@@ -25,7 +25,7 @@ var ledger = &contender{
 	setUp:    setUpLedger,
 	verifier: true,
 	open: func(ctx context.Context, p place, b business) (application, error) {
-		return openLedgerApplication(ctx, p, b, false)
+		return openLedgerApplication(ctx, p, b, sender.CarryNever, false)
 	},
 }
 
@@ -36,11 +36,22 @@ var ledgerEarly = &contender{
 	setUp:    setUpLedger,
 	verifier: true,
 	open: func(ctx context.Context, p place, b business) (application, error) {
-		return openLedgerApplication(ctx, p, b, true)
+		return openLedgerApplication(ctx, p, b, sender.CarryNever, true)
 	},
 }
 
-func openLedgerApplication(ctx context.Context, p place, b business, early bool) (application, error) {
+// ledgerCarried has the rows carry the messages.
+var ledgerCarried = &contender{
+	name:     "twoqueue-carried",
+	what:     "the same, but that the rows carry the messages (CarrySmall), and no commit waits for the broker",
+	setUp:    setUpLedger,
+	verifier: true,
+	open: func(ctx context.Context, p place, b business) (application, error) {
+		return openLedgerApplication(ctx, p, b, sender.CarrySmall, false)
+	},
+}
+
+func openLedgerApplication(ctx context.Context, p place, b business, carry sender.Carry, early bool) (application, error) {
 	var l driver.Recorder
 	var err error
 	if b.pool != nil {
@@ -55,7 +66,7 @@ func openLedgerApplication(ctx context.Context, p place, b business, early bool)
 	if err != nil {
 		return nil, err
 	}
-	s, err := sender.New(l, broker, &sender.Options{Queue: p.Staging, OrderedShards: p.Shards})
+	s, err := sender.New(l, broker, &sender.Options{Queue: p.Staging, OrderedShards: p.Shards, Carry: carry})
 	if err != nil {
 		broker.Close()
 		return nil, err

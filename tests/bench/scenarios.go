@@ -13,7 +13,7 @@ var scenarios = []scenario{
 		headline: headline{metric: "delivered/s"},
 		trials: func(c config) []trial {
 			return slices.Concat(
-				sending(kind{}, c.atOnce(1, 8, fullLoad, 128), ledger, outboxPoll, afterCommit),
+				sending(kind{}, c.atOnce(1, 8, fullLoad, 128), ledger, ledgerCarried, outboxPoll, afterCommit),
 				sending(kind{}, c.atOnce(fullLoad), ledgerEarly, ledgerPgx, ledgerEarlyPgx, outboxPollPgx, afterCommitPgx),
 				seldom(sending(kind{}, c.atOnce(fullLoad), watermillEight, oagudoOptimistic, outboxHint, outboxNotify)))
 		},
@@ -25,7 +25,7 @@ var scenarios = []scenario{
 		trials: func(config) []trial {
 			half := point{what: "half of its most", order: order{Workers: mostAtOnce, Size: 512}, half: true}
 			return seldom(slices.Concat(
-				sending(kind{}, append(steady(100, 300, 500), half), ledger, outboxNotify, outboxPoll, afterCommit),
+				sending(kind{}, append(steady(100, 300, 500), half), ledger, ledgerCarried, outboxNotify, outboxPoll, afterCommit),
 				sending(kind{}, steady(300), watermillEight, oagudoOptimistic, outboxHint)))
 		},
 	},
@@ -41,7 +41,7 @@ var scenarios = []scenario{
 						order: order{Workers: 1, Messages: messages, Size: size, Stop: max(250/messages, 10)}})
 				}
 			}
-			return seldom(sending(kind{}, points, outboxPoll, bare, ledger))
+			return seldom(sending(kind{}, points, outboxPoll, bare, ledger, ledgerCarried))
 		},
 	},
 	{
