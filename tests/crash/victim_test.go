@@ -38,6 +38,7 @@ type brief struct {
 	Early       bool                // the sender stages these before it inserts them
 	Pgx         bool                // it does so by pgxsender.InTx
 	Parking     sender.Parking      // of the sender and the shop
+	Carry       sender.Carry        // of the sender
 	Tills       int                 // of the shop
 	Options     verifier.Options
 }
@@ -67,6 +68,7 @@ const (
 	forgot    point = "deleted"
 	neglected point = "pretends to have deleted" // and goes on
 
+	claimed  point = "carried messages are claimed, and not yet staged"
 	restaged point = "parked messages are staged, and still parked"
 	unparked point = "parked messages are staged, and no longer parked"
 )
@@ -100,7 +102,7 @@ func (v *victim) play() (err error) {
 		return err
 	}
 	v.sender, err = sender.New(v.ledger, v.broker, &sender.Options{
-		Queue: v.Options.Topology.Queue, Timeout: stage.Patience, Parking: v.Parking, ParkAfter: 100 * time.Millisecond,
+		Queue: v.Options.Topology.Queue, Timeout: stage.Patience, Parking: v.Parking, Carry: v.Carry, ParkAfter: 100 * time.Millisecond,
 	})
 	if err != nil {
 		return err
@@ -240,6 +242,14 @@ func (l *stoppingLedger) Forget(ctx context.Context, ids []uuid.UUID) ([]uuid.UU
 	left, err := l.Ledger.Forget(ctx, ids)
 	l.victim.stop(forgot, ids...)
 	return left, err
+}
+
+func (l *stoppingLedger) Claim(ctx context.Context, rows []driver.DueRow) ([]driver.Carried, error) {
+	messages, err := l.Ledger.Claim(ctx, rows)
+	for _, m := range messages {
+		l.victim.stop(claimed, m.ID)
+	}
+	return messages, err
 }
 
 func (l *stoppingLedger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(context.Context, []driver.Parked) error) (int, error) {

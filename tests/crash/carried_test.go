@@ -1,0 +1,138 @@
+package crash_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
+	"github.com/twoqueue/twoqueue/sender"
+	"github.com/twoqueue/twoqueue/tests/servers/servertest"
+	"github.com/twoqueue/twoqueue/verifier"
+)
+
+// The table of crashes in package bridge, for messages that their rows carry. The victim's first
+// order is carried too, and arrives in any case.
+
+func carrying(at point, id uuid.UUID) brief {
+	return brief{Role: aSender, Carry: sender.CarryAlways, Orders: []uuid.UUID{id}, Stops: map[point]uuid.UUID{at: id}}
+}
+
+func TestASenderKilledBeforeItsCommitHasCarriedNothing(t *testing.T) {
+	onEach(t, func(w *world) {
+		for _, at := range []point{recorded, staged} {
+			id := newIDs(1)[0]
+			p := w.start(carrying(at, id))
+			p.reached(at)
+			w.wantOutcome(id, driver.StillOpen)
+			p.kill()
+			w.wantOutcome(id, driver.RolledBack)
+			w.deliverAll()
+		}
+		w.wantOnce()
+	})
+}
+
+func TestWhatASenderCarriedAndCommittedBeforeItWasKilledIsForwarded(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		w.killAt(placed, carrying(placed, id))
+		w.wantOutcome(id, driver.Committed)
+		w.deliverAll()
+		w.wantOnce()
+	})
+}
+
+// The broker has never seen the message: its row alone brings it to the target.
+func TestACarriedMessageWhosePublicationWasLostWithItsSenderIsForwarded(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		b := carrying(placed, id)
+		b.Stops[ready] = id
+		var valve *servertest.Valve
+		valve, b.AMQP = servertest.Through(w.t, w.AMQP)
+		p := w.start(b)
+		p.reached(ready)
+		w.WaitDepth(w.Topology.Queue, 1)
+		valve.Vanish()
+		p.goOn()
+		p.reached(placed)
+		p.kill()
+		w.wantHandedBack(1)
+		w.deliverAll()
+		w.wantOnce()
+	})
+}
+
+// The claim has moved the row's stage time on. When that comes, another verifier stages the message.
+func TestAVerifierKilledBetweenClaimAndStagingLosesNothing(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		w.carryUnpublished(id)
+		w.killAt(claimed, brief{Role: aVerifier, Stops: map[point]uuid.UUID{claimed: id}})
+		w.wantHandedBack(0)
+		w.deliverAll()
+		w.wantOnce()
+	})
+}
+
+// The copy is in the staging queue, and the row is there: the copy is judged, and no other is made.
+func TestAVerifierKilledAfterStagingAgainLosesNothing(t *testing.T) {
+	onEach(t, func(w *world) {
+		id := newIDs(1)[0]
+		w.carryUnpublished(id)
+		p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{asked: id}})
+		p.reached(asked)
+		p.KillRunning()
+		w.wantHandedBack(1)
+		w.deliverAll()
+		w.wantOnce()
+	})
+}
+
+// The row is still there and carries the message, which the target has: a copy more may come.
+func TestAVerifierKilledBetweenConfirmAndDeleteOfACarriedRowLosesNothing(t *testing.T) {
+	onEach(t, func(w *world) {
+		for _, at := range []point{forgets, forgot} {
+			id := newIDs(1)[0]
+			w.carryUnpublished(id)
+			p := w.start(brief{Role: aVerifier, Stops: map[point]uuid.UUID{at: id}})
+			p.reached(at)
+			p.KillRunning()
+			w.deliverAll()
+		}
+		w.wantOnceOrTwice()
+	})
+}
+
+// carryUnpublished places orders whose messages their sender does not publish, in a transaction that commits.
+func (w *world) carryUnpublished(ids ...uuid.UUID) {
+	w.t.Helper()
+	entries := make([]driver.Entry, len(ids))
+	for i, m := range messages(ids, w.target) {
+		publishing, err := wire.Encode(m, w.Ledger.Identity())
+		w.must("encode", err)
+		publishing.Headers[wire.HeaderCarried] = true
+		entries[i] = driver.Entry{ID: m.ID, Message: wire.EncodeRecord(publishing), Unpublished: true}
+	}
+	tx, err := inTx(w.t.Context(), w.DB, func(tx *sql.Tx) error {
+		if err := insert(w.t.Context(), tx, ids); err != nil {
+			return err
+		}
+		return w.Ledger.Record(w.t.Context(), bridge.SQL(tx), entries)
+	})
+	w.must("carry orders", err)
+	w.must("commit", tx.Commit())
+}
+
+// deliverAll has a verifier work until no row is left.
+func (w *world) deliverAll() {
+	w.t.Helper()
+	v := w.Verify(verifier.Options{})
+	w.Eventually("no row is left", func() bool { return w.Rows() == 0 })
+	v.Stop()
+	w.finish()
+}
