@@ -30,6 +30,7 @@ const (
 	dueRarely = 500 * time.Millisecond
 	dueIdle   = 5 * time.Second
 	dueShare  = 50
+	dueMost   = 15 * time.Second // however long a look has taken
 	// dueWindow is how far back most looks go; each fullLook one goes back to the first row.
 	dueWindow = 10 * time.Second
 	fullLook  = 5 * time.Second
@@ -151,7 +152,7 @@ func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error
 		interval = dueIdle
 	}
 	ended := time.Now()
-	g.next = ended.Add(max(interval, dueShare*ended.Sub(began)))
+	g.next = ended.Add(max(interval, min(dueShare*ended.Sub(began), dueMost)))
 	if err != nil {
 		return false, at, err
 	}
@@ -307,8 +308,12 @@ func someIDs(ids []uuid.UUID) string {
 func (g *stager) publishCarried(ctx context.Context, claimed []driver.Carried) (staged []uuid.UUID, err error) {
 	claimed = slices.DeleteFunc(claimed, func(c driver.Carried) bool {
 		message, err := wire.ReadRecord(g.ledger.Identity(), c.Message)
-		if err == nil && message.ID != c.ID {
+		switch {
+		case err != nil:
+		case message.ID != c.ID:
 			err = fmt.Errorf("its record has the ID %s", message.ID)
+		case message.OrderKey != "":
+			err = errors.New("it has an order key, so no row may carry it")
 		}
 		if err != nil {
 			g.refuse(c.ID, err)

@@ -50,7 +50,7 @@ type DueRow struct {
 
 // Unpublished tells that no copy of the message was ever published: the sender published none,
 // and nobody has claimed the row since.
-func (r DueRow) Unpublished() bool { return !r.StageAt.After(r.RecordedAt) }
+func (r DueRow) Unpublished() bool { return r.StageAt.Equal(r.RecordedAt) }
 
 // Carried is a message that a row carries.
 type Carried struct {
