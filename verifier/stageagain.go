@@ -30,7 +30,7 @@ const (
 	dueRarely = 500 * time.Millisecond
 	dueIdle   = 5 * time.Second
 	dueShare  = 50
-	dueMost   = 15 * time.Second // however long a look has taken
+	dueMost   = time.Minute // the longest pause, however long a look has taken
 	// dueWindow is how far back most looks go; each fullLook one goes back to the first row.
 	dueWindow = 10 * time.Second
 	fullLook  = 5 * time.Second
