@@ -29,7 +29,7 @@ inline check(m) {
 	fi;
 	assert(!committed[m] || effects[m] == 1 || ready(DEAD, one(m)) > 0);
 	/* Nobody is left holding it. */
-	assert(row[m] != OPEN && parked[m] == ABSENT && !locked[m]);
+	assert(row[m] != OPEN);
 	/* A message that has been dealt with leaves no row: of a foreign one the other
 	 * ledger keeps it, and a row that was deleted on a copy is an orphan. */
 	assert(row[m] == ABSENT || foreign[m] || is_orphan(m))

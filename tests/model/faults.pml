@@ -17,9 +17,6 @@ inline end_session(v) {
 inline crash_verifier(v) {
 	printf("CRASH of verifier %d\n", v);
 	end_session(v);
-#ifdef PARKING
-	unparking_ended[v] = unparking[v]
-#endif
 #ifdef CARRIED
 	staging_ended[v] = staging_again[v]
 #endif
@@ -36,9 +33,7 @@ inline crash_receiver(r) {
 }
 
 /* Who is idle has nothing to lose. */
-#if defined(PARKING)
-#define at_work(v) (busy[v] || unparking[v])
-#elif defined(CARRIED)
+#ifdef CARRIED
 #define at_work(v) (busy[v] || staging_again[v])
 #else
 #define at_work(v) busy[v]

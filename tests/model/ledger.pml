@@ -91,11 +91,6 @@ byte stamp[2];       /* the time that the staged message carries */
 byte recorded_at[2]; /* the time in the row */
 byte watermark;      /* rows from before this era may have been swept */
 
-/* The parked copy of a message: ABSENT, OPEN or PRESENT like its row; and
- * whether a verifier's transaction has locked it. */
-byte parked[2];
-bool locked[2];
-
 /* Read after the settle: a row that a sweep had taken by then is covered by it. */
 #ifdef SWEEP
 inline read_watermark() {

@@ -29,9 +29,7 @@ var (
 	receivers = search{file: "protocol.pml", defines: []string{"-DRECEIVERS=2"}}
 	group     = search{file: "protocol.pml", defines: []string{"-DGROUP"}}
 	lonely    = search{file: "protocol.pml", defines: []string{"-DGROUP", "-DVERIFIERS=1"}}
-	parking   = search{file: "protocol.pml", defines: []string{"-DPARKING"}}
 	sweep     = search{file: "protocol.pml", defines: []string{"-DSWEEP"}}
-	both      = search{file: "protocol.pml", defines: []string{"-DPARKING", "-DSWEEP"}}
 	failover  = search{file: "protocol.pml", defines: []string{"-DFAILOVER"}}
 	carried   = search{file: "protocol.pml", defines: []string{"-DCARRIED"}}
 	alone     = carried.with(0, "-DVERIFIERS=1")
@@ -61,10 +59,7 @@ func TestEveryRunKeepsThePromise(t *testing.T) {
 		{"two receivers", receivers.with(more(2, 3))},
 		{"two transactions in one group", group.with(more(0, 1))},
 		{"two transactions in one group, one verifier", lonely.with(more(1, 2))},
-		{"parked", parking.with(more(1, 2))},
-		{"parked, one verifier", parking.with(2, "-DVERIFIERS=1")},
 		{"orphan sweep", sweep.with(more(1, 2))},
-		{"parked and orphan sweep", both.with(1)},
 		{"carried", carried.with(more(0, 1))},
 		{"carried, staged again only if no copy is left", carried.with(1, "-DNEEDLESS=0")},
 		{"carried, one verifier", alone.with(2)},
@@ -167,14 +162,10 @@ var broken = []breach{
 	{"RULE_9_SET_ASIDE_CONFIRMED", plain.with(2), lost},
 	{"GROUP_ACK_AFTER_THE_LAST", lonely.with(1), lost},
 	{"GROUP_EACH_ITS_OWN_OUTCOME", lonely.with(0), lost},
-	{"PARK_IN_THE_TRANSACTION", parking.with(2), lost},
-	{"UNPARK_AFTER_CONFIRM", parking.with(2), lost},
-	{"UNPARK_MAKES_YOUNG", both.with(1, "-DVERIFIERS=1"), lost},
 	{"SWEEP_WATERMARK_FIRST", sweep.with(0), lost},
 	{"SWEEP_WATERMARK_DECIDES", sweep.with(0), lost},
 	{"SWEEP_WATERMARK_READ_AFTER_SETTLE", sweep.with(0), lost},
 	{"SWEEP_STAMP_BEFORE_RECORD", sweep.with(0), lost},
-	{"SWEEP_SPARES_PARKED", both.with(1, "-DVERIFIERS=1"), lost},
 	{"RULE_4_DELETE_AFTER_CONFIRM", alone.with(1), lost},
 	{"RULE_4_RETURNED_IS_NOT_FORWARDED", alone.with(1), lost},
 	{"CARRY_IN_THE_TRANSACTION", alone.with(1), lost},

@@ -4,7 +4,6 @@
  *	                     one message, any FAULTS misfortunes
  *	-DFOREIGN            the message may be one of another ledger
  *	-DGROUP              two messages, in one group or in two
- *	-DPARKING            the sender parks what the broker does not take
  *	-DCARRIED            the row carries the message; verifiers stage it again
  *	-DSWEEP              an orphan sweep, at any moment
  *	-DFAILOVER           the database stops making lookups wait, for a while
@@ -32,9 +31,6 @@
 #include "receiver.pml"
 #include "sender.pml"
 #include "verifier.pml"
-#ifdef PARKING
-#include "parked.pml"
-#endif
 #ifdef CARRIED
 #include "carried.pml"
 #endif
@@ -65,10 +61,6 @@ init {
 #if VERIFIERS > 1
 		run verifier(1, BOTH);
 #endif
-#endif
-#ifdef PARKING
-		run unparker(0);
-		run unparker(1);
 #endif
 #ifdef CARRIED
 		run restager(0);

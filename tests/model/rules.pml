@@ -94,15 +94,6 @@
 #define GROUP_EACH_ITS_OWN_OUTCOME 1
 #endif
 
-/* Parked messages: stored in the transaction itself, … */
-#ifndef PARK_IN_THE_TRANSACTION
-#define PARK_IN_THE_TRANSACTION 1
-#endif
-/* … and removed only after the copy in the staging queue is confirmed. */
-#ifndef UNPARK_AFTER_CONFIRM
-#define UNPARK_AFTER_CONFIRM 1
-#endif
-
 /* Orphan sweep: the watermark is committed before the first row goes. */
 #ifndef SWEEP_WATERMARK_FIRST
 #define SWEEP_WATERMARK_FIRST 1
@@ -118,14 +109,6 @@
 /* … and the message's time is not later than that of its row. */
 #ifndef SWEEP_STAMP_BEFORE_RECORD
 #define SWEEP_STAMP_BEFORE_RECORD 1
-#endif
-/* With parking: a row that has a parked copy stays, … */
-#ifndef SWEEP_SPARES_PARKED
-#define SWEEP_SPARES_PARKED 1
-#endif
-/* … and to unpark a message makes its row young again. */
-#ifndef UNPARK_MAKES_YOUNG
-#define UNPARK_MAKES_YOUNG 1
 #endif
 
 /* Carried messages: the row carries the message from its INSERT on, so in the transaction

@@ -45,7 +45,6 @@ inline record(m) {
 inline commit(m) {
 	atomic {
 		row[m] = (row[m] == OPEN -> PRESENT : row[m]);
-		parked[m] = (parked[m] == OPEN -> PRESENT : parked[m]);
 		committed[m] = true;
 		printf("sender: COMMIT of %c\n", letter(m))
 	}
@@ -54,30 +53,9 @@ inline commit(m) {
 inline roll_back(m) {
 	atomic {
 		row[m] = (row[m] == OPEN -> ABSENT : row[m]); no_longer_carries(m);
-		parked[m] = (parked[m] == OPEN -> ABSENT : parked[m]);
 		printf("sender: ROLLBACK of %c\n", letter(m))
 	}
 }
-
-/* What follows when the broker has not taken the message: the transaction rolls
- * back, or the message is parked in it. */
-#ifdef PARKING
-inline park(m, state) {
-	atomic { parked[m] = state; printf("sender: parks %c\n", letter(m)) }
-}
-inline without_broker(m) {
-	if
-	:: !PARK_IN_THE_TRANSACTION -> commit(m); park(m, PRESENT)
-	:: PARK_IN_THE_TRANSACTION -> park(m, OPEN);
-		if
-		:: commit(m)
-		:: roll_back(m)
-		fi
-	fi
-}
-#else
-inline without_broker(m) { roll_back(m) }
-#endif
 
 /* A transaction that stays open until the other one's message has had its
  * effect: so if it delayed that one, both would wait for ever. */
@@ -145,12 +123,12 @@ proctype transaction(byte m) {
 #endif
 			:: roll_back(m)    /* for a reason of its own */
 			fi
-		:: else -> without_broker(m)
+		:: else -> roll_back(m)
 		fi
 	} bounded_by_the_sender;
 	/* The database rolls back what its client has left open, in its own time. */
 	if
-	:: row[m] == OPEN || parked[m] == OPEN -> roll_back(m)
+	:: row[m] == OPEN -> roll_back(m)
 	:: else
 	fi
 }

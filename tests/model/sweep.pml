@@ -6,10 +6,10 @@ inline raise_watermark() {
 	printf("sweeper: raises the watermark to time %d, COMMIT\n", era)
 }
 
-/* One statement: what is committed, old, not parked and not carried. */
+/* One statement: what is committed, old and not carried. */
 inline delete_row(m) {
 	if
-	:: row[m] == PRESENT && recorded_at[m] < era && (parked[m] == ABSENT || !SWEEP_SPARES_PARKED) && !is_spared(m) ->
+	:: row[m] == PRESENT && recorded_at[m] < era && !is_spared(m) ->
 		row[m] = ABSENT; no_longer_carries(m);
 		printf("sweeper: deletes the row of %c\n", letter(m))
 	:: else
