@@ -102,6 +102,9 @@
 // of max_allowed_packet: 12 MiB on MariaDB and 48 MiB on MySQL by default. Several messages take
 // two statements per mebibyte.
 //
+// The inbox sends consumers, keys and messages in base64 too, so a pending or a kept message has
+// the same limit.
+//
 // Due reads the index on stage_at from its beginning, and waits for nothing. It reads the messages
 // too, for their lengths (MariaDB 10.11: 1,000 rows in 5 ms, in 10 ms with 64 KiB each).
 //

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 
@@ -10,8 +11,8 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
-// Texts stand in the statements as hexadecimal digits, as the IDs do. Only a kept
-// message, which may be large, is a parameter.
+// Texts stand in the statements as hexadecimal digits, as the IDs do, and a kept message in
+// base64 (see carried.go).
 //
 // The reads of kept messages lock nothing, not even the gap where there is none. At
 // REPEATABLE READ they see the state of the transaction's first read, which is not
@@ -21,7 +22,7 @@ const (
 	readMark = `SELECT mark FROM bridge_mark WHERE consumer = UNHEX('%s') AND name = UNHEX('%s') FOR UPDATE`
 	setMark  = `UPDATE bridge_mark SET mark = UNHEX('%s'), changed_at = UTC_TIMESTAMP(6) WHERE consumer = UNHEX('%s') AND name = UNHEX('%s')`
 
-	keep      = `INSERT INTO bridge_kept (consumer, entity, version, message) VALUES (UNHEX('%s'), UNHEX('%s'), %d, ?)`
+	keep      = `INSERT INTO bridge_kept (consumer, entity, version, message) VALUES (UNHEX('%s'), UNHEX('%s'), %d, FROM_BASE64('%s'))`
 	countKept = `SELECT count(*) FROM bridge_kept WHERE consumer = UNHEX('%s') AND entity = UNHEX('%s')`
 	firstKept = `SELECT version, message FROM bridge_kept WHERE consumer = UNHEX('%s') AND entity = UNHEX('%s') ORDER BY version LIMIT 1`
 	unkeep    = `DELETE FROM bridge_kept WHERE consumer = UNHEX('%s') AND entity = UNHEX('%s') AND version = %d`
@@ -63,18 +64,18 @@ func set(ctx context.Context, tx bridge.Tx, consumer, name, mark string) (change
 	return tx.Exec(ctx, statement)
 }
 
-// fill fills in texts, as digits, and numbers. A message stays a parameter.
+// fill fills in texts, as digits, messages, in base64, and numbers.
 func fill(statement string, values ...any) (string, []any) {
-	var filled, parameters []any
+	var filled []any
 	for _, value := range values {
 		switch value := value.(type) {
 		case string:
 			filled = append(filled, hex.EncodeToString([]byte(value)))
 		case []byte:
-			parameters = append(parameters, value)
+			filled = append(filled, base64.StdEncoding.EncodeToString(value))
 		default:
 			filled = append(filled, value)
 		}
 	}
-	return fmt.Sprintf(statement, filled...), parameters
+	return fmt.Sprintf(statement, filled...), nil
 }

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -31,12 +32,27 @@ var inbox = tables.NewInbox(tables.Dialect{
 	Claimed:     fmt.Sprintf(sinceEpoch, "claimed_at"),
 	Limit:       "LIMIT ?",
 	Bytes:       true,
+	Packing:     packing,
 	Taking:      byDue,
 	Locked:      "FOR UPDATE SKIP LOCKED",
 	Overdue:     byDue,
 	IsDuplicate: func(err error) bool { return mysqlserver.Number(err) == duplicateKey },
 	Classify:    classify,
 })
+
+// A parameter is text to the server, which converts it if character_set_connection differs from
+// character_set_client: see carried.go. So bytes travel as ASCII.
+var packing = tables.Packing{
+	Bytes: func(b []byte) []byte {
+		if b == nil {
+			return nil
+		}
+		return base64.StdEncoding.AppendEncode([]byte{}, b)
+	},
+	Text:     func(s string) string { return s },
+	BytesOut: "FROM_BASE64($1)",
+	TextOut:  "$1",
+}
 
 // An Inbox is the tables of processed keys, pending messages, marks and kept messages in one
 // MySQL or MariaDB database. It implements driver.Inbox.
@@ -92,7 +108,7 @@ func (*Inbox) Claim(ctx context.Context, tx bridge.Tx, consumer, key string) (bo
 // ledger's statements do: else the server may choose to read all of a small table, and
 // so wait for what others claim.
 var forgetKeys = fmt.Sprintf(`DELETE i FROM (SELECT UNHEX(j.k) AS k FROM JSON_TABLE(?, '$[*]' COLUMNS (k VARCHAR(510) PATH '$')) j) ids
-STRAIGHT_JOIN bridge_inbox i FORCE INDEX (PRIMARY) ON i.consumer = ? AND i.`+"`key`"+` = ids.k
+STRAIGHT_JOIN bridge_inbox i FORCE INDEX (PRIMARY) ON i.consumer = FROM_BASE64(?) AND i.`+"`key`"+` = ids.k
 WHERE `+sinceEpoch+` < `+sinceEpoch+` - ?`, "i.claimed_at", "UTC_TIMESTAMP(6)")
 
 // Forget deletes claims with one statement.
@@ -108,7 +124,7 @@ func (*Inbox) Forget(ctx context.Context, tx bridge.Tx, consumer string, keys []
 	if err != nil {
 		return 0, fmt.Errorf("forget claims: %w", err)
 	}
-	forgotten, err := tx.Exec(ctx, forgetKeys, string(text), []byte(consumer), age.Milliseconds())
+	forgotten, err := tx.Exec(ctx, forgetKeys, string(text), packing.Bytes([]byte(consumer)), age.Milliseconds())
 	if err != nil {
 		return 0, fmt.Errorf("forget claims: %w", classify(err))
 	}

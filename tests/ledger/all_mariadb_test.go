@@ -23,6 +23,7 @@ func TestMariaDB(t *testing.T) {
 		})
 	}
 	beside("any connection", testMariaDBAnyConnection)
+	beside("the inbox keeps bytes as they are on any connection", testMariaDBInboxKeepsBytesAsTheyAre)
 	beside("end to end, own table", func(t *testing.T) { testEndToEnd(t, mariaDBOwnTable("BINARY(16)")) })
 	beside("each role works with its rights and no more", func(t *testing.T) { testEachRole(t, mariaDBGuarded) })
 	beside("a verifier stages again with its rights", func(t *testing.T) { testRightsToStageAgain(t, mariaDBGuarded(t)) })

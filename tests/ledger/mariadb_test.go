@@ -21,6 +21,9 @@ import (
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 )
 
+// notLatin1 are bytes that change if a server converts them from or to latin1.
+var notLatin1 = []byte("gr\u00fc\u00dfe \u20ac\x00\xff")
+
 // Whatever a connection brings along, the ledger passes the proof, or says that it
 // cannot be used, and finds nothing that is not committed.
 func testMariaDBAnyConnection(t *testing.T) {
@@ -70,7 +73,7 @@ func testMariaDBAnyConnection(t *testing.T) {
 			must(t, tx.Commit())
 			expectOutcome(t, ledger, id, driver.Committed)
 
-			messages := [][]byte{[]byte("gr\u00fc\u00dfe \u20ac\x00\xff"), []byte("'\\")} // not the same in latin1
+			messages := [][]byte{notLatin1, []byte("'\\")}
 			for _, n := range []int{1, 2} {
 				entries := make([]driver.Entry, n)
 				for i := range entries {
