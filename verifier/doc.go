@@ -114,19 +114,13 @@
 // for which message. When a message goes to the dead queue its key goes on, unless
 // Options.HoldKeys is set. A message that is larger than the broker now takes holds its key.
 //
-// # Parked messages and orphan rows
+// # Orphan rows
 //
-// During an outage of the broker, senders may park messages in the database. The verifier
-// stages them when a session starts, and later looks for more at growing intervals, up to about
-// 15 s. From then on they are like all other messages. A message whose confirm was only late
-// was both parked and staged, and may be delivered twice, with the same ID. If the broker
-// refuses a message, usually for its size, it stays parked; the log names it.
-//
-// Rows older than Options.SweepAge are orphans: somebody has purged or deleted a queue, and
-// their messages are gone. The verifier removes them at the start of a session and every ten
-// minutes, if the queues are empty. (With Options.HoldKeys it must also have received something
-// from every ordered queue.) If such a message turns up after all, it goes to the dead queue;
-// package driver shows why it is never dropped.
+// Rows older than Options.SweepAge that carry no message are orphans: somebody has purged or
+// deleted a queue, and their messages are gone. The verifier removes them at the start of a session
+// and every ten minutes, if the queues are empty. (With Options.HoldKeys it must also have received
+// something from every ordered queue.) If such a message turns up after all, it goes to the dead
+// queue; package driver shows why it is never dropped.
 //
 // # Carried messages
 //
@@ -199,9 +193,9 @@
 //
 // A verifier needs two connections: one to consume, one to publish. It opens a third for
 // messages that are published alone, one for each of at most four targets that it tries after
-// they did not confirm, one for parked and carried messages and markers, and it leaves at most eight connections to
-// messages that have not been confirmed: MostBrokerConnections in all, at worst. Before a session
-// it opens another for a moment. Without a connection to publish over, it tries again with
+// they did not confirm, one for carried messages and markers, and it leaves at most eight
+// connections to messages that have not been confirmed: MostBrokerConnections in all, at worst.
+// Before a session it opens another for a moment. Without a connection to publish over, it tries again with
 // backoff, up to every five seconds; the session goes on. Messages that are published alone then
 // go over the main connection, and trials of stuck targets wait.
 //
@@ -229,11 +223,11 @@
 //
 // # Side jobs
 //
-// Deleting rows again, unparking, staging again, moving stage times on, sweeping and explaining
-// are side jobs: no message waits for them, and no failure in them ends a session (rule 12 of
-// package bridge). (A message that is set aside waits for its Touch, for a second at most.) The log says when one
-// begins to fail, and when it has worked again for a minute. An Observer may panic without harm, but it must not
-// block: messages wait until it returns.
+// Deleting rows again, staging again, moving stage times on, sweeping and explaining are side
+// jobs: no message waits for them, and no failure in them ends a session (rule 12 of package
+// bridge). (A message that is set aside waits for its Touch, for a second at most.) The log says
+// when one begins to fail, and when it has worked again for a minute. An Observer may panic without
+// harm, but it must not block: messages wait until it returns.
 //
 // # The dead queue
 //
@@ -330,13 +324,11 @@
 //	a DELETE that fails or hangs               no message; the rows stay;    TestADeleteThatFailsHoldsUpNobody
 //	                                           once all for a second
 //	a verifier whose host vanishes             its messages, until the       tests/ledger: TestAVanishedClientLeavesNoLockInMariaDB
-//	                                           broker's heartbeat fails;
-//	                                           parked messages for a minute
+//	                                           broker's heartbeat fails
 //	a refused database connection              a settler                     TestAServerThatOpensNoFurtherConnectionEndsNoSession
 //	the same, at the start                     the verifier's start          TestAVerifierWaitsForItsConnections
 //	no database connection for half a minute   the session                   verifier: TestALookupWithoutAConnectionEndsTheSession
-//	unpark, stage, touch, sweep, explain,      itself                        TestMessagesDependOnNoSideJob
-//	observer
+//	stage, touch, sweep, explain, observer     itself                        TestMessagesDependOnNoSideJob
 //	a lost staged copy of a carried message    itself, for some seconds      TestALostCarriedMessageArrives,
 //	                                                                         TestAPurgedStagingQueueLosesNoCarriedMessage
 //	a lookup or settle that fails, or a        the session, which is         TestKilledDatabaseConnectionsStartANewSessionAndLoseNothing,

@@ -226,8 +226,8 @@ func (o *Options) withDefaults() (Options, error) {
 }
 
 // Connections is how many database connections a verifier with these options uses at once; o
-// may be nil. Each of the Settlers uses one. The lookup, the deletion, the parked messages, the
-// carried ones that are staged again, the Touch of carried ones that wait, the sweep and the checks
+// may be nil. Each of the Settlers uses one. The lookup, the deletion, the carried
+// messages that are staged again, the Touch of carried ones that wait, the sweep and the checks
 // use one each, and to explain who holds up a message takes two.
 // (*sql.DB).SetMaxOpenConns must allow so many, and SetMaxIdleConns should.
 func (o *Options) Connections() int {
@@ -235,7 +235,7 @@ func (o *Options) Connections() int {
 	if o != nil && o.Settlers != 0 {
 		settlers = o.Settlers
 	}
-	return settlers + 9
+	return settlers + 8
 }
 
 // A verifier has LeastBrokerConnections to the broker when all is well, and at worst

@@ -255,7 +255,6 @@ func (s *session) run(ctx context.Context) error {
 	beside.Go(func() { s.retryForget(moving) })
 	beside.Go(func() { s.touchHeld(moving) })
 	beside.Go(func() { s.stageAgain(taking) })
-	beside.Go(func() { s.unpark(taking) })
 	beside.Go(func() { s.sweep(taking) })
 	beside.Go(func() { s.explain(taking) })
 

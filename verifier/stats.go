@@ -11,7 +11,6 @@ type Stats struct {
 	Dropped      int64 // settled as rolled back, or absent because forwarded before
 	DeadLettered int64 // in the dead queue
 	SetAside     int64 // moved to the waiting queue
-	Unparked     int64 // parked by a sender, and staged
 	Restaged     int64 // carried by their rows, and staged: their first copies were lost, or there were none
 	Swept        int64 // orphan rows removed
 	Abandoned    int64 // rows of delivered messages that could not be deleted, and are left to the sweep
@@ -19,7 +18,7 @@ type Stats struct {
 }
 
 type counters struct {
-	forwarded, dropped, deadLettered, setAside, unparked, restaged, swept, abandoned, sessions atomic.Int64
+	forwarded, dropped, deadLettered, setAside, restaged, swept, abandoned, sessions atomic.Int64
 }
 
 // Stats returns the counts. They are for people and metrics. Only the broker and the ledger
@@ -30,7 +29,6 @@ func (v *Verifier) Stats() Stats {
 		Dropped:      v.stats.dropped.Load(),
 		DeadLettered: v.stats.deadLettered.Load(),
 		SetAside:     v.stats.setAside.Load(),
-		Unparked:     v.stats.unparked.Load(),
 		Restaged:     v.stats.restaged.Load(),
 		Swept:        v.stats.swept.Load(),
 		Abandoned:    v.stats.abandoned.Load(),

@@ -41,7 +41,7 @@ type config struct {
 	Drain          environment.Span  `default:"10s" desc:"how long the end may take, after SIGTERM; what is not through by then is handed back"`
 
 	ExplainAfter   patience         `split_words:"true" default:"10s" desc:"how long a message waits for an open transaction before the log says whose that is, as far as the database's login may see it; or never"`
-	SampleInterval environment.Span `split_words:"true" default:"30s" desc:"how often the database is asked whether it is usable and how many messages are parked or carried and due, and at every tenth time how many rows are orphans"`
+	SampleInterval environment.Span `split_words:"true" default:"30s" desc:"how often the database is asked whether it is usable and how many carried messages are due, and at every tenth time how many rows are orphans"`
 
 	HTTP struct {
 		Addr environment.Address `default:":8081" desc:"where /livez, /readyz and /metrics are; or none"`

@@ -264,14 +264,14 @@ func TestTheNumberOfConnectionsIsTheSameEverywhere(t *testing.T) {
 	options := verifier.Options{Settlers: settlers}
 	deployment := fmt.Sprintf("%d connections", options.Connections()+ownConnections)
 	byDefault := new(verifier.Options).Connections() + ownConnections
-	if byDefault != 28 { // 16 settlers and twelve more
-		t.Errorf("%d connections by default, not 28", byDefault)
+	if byDefault != 27 { // 16 settlers and eleven more
+		t.Errorf("%d connections by default, not 27", byDefault)
 	}
 	for name, says := range map[string][]string{
-		"README.md":                                  {"twelve more"},
-		"../../compose/README.md":                    {"twelve more", deployment},
-		"../../compose/SIZING.md":                    {"twelve more", fmt.Sprintf("%d by default", byDefault)},
-		"../../compose/kubernetes/keda/scaling.yaml": {"twelve more", deployment},
+		"README.md":                                  {"eleven more"},
+		"../../compose/README.md":                    {"eleven more", deployment},
+		"../../compose/SIZING.md":                    {"eleven more", fmt.Sprintf("%d by default", byDefault)},
+		"../../compose/kubernetes/keda/scaling.yaml": {"eleven more", deployment},
 	} {
 		for _, text := range says {
 			if !strings.Contains(read(name), text) {

@@ -23,7 +23,6 @@ type metrics struct {
 	staged      prometheus.Histogram
 	judged      prometheus.Histogram
 
-	parked       prometheus.Gauge
 	due          prometheus.Gauge
 	oldestDue    prometheus.Gauge
 	orphans      prometheus.Gauge
@@ -49,8 +48,6 @@ func newMetrics(w *worker) *metrics {
 		judged: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "twoqueue_judged_to_forwarded_seconds",
 			Help:    "From the moment at which the verifier saw that a message's transaction had committed until its target had confirmed it.",
 			Buckets: buckets}),
-		parked: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_parked_messages",
-			Help: "Messages parked in the database, when it was asked the last time; 1000 means that many or more."}),
 		due: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_carried_due",
 			Help: "Rows of the ledger that carry a message whose stage time has come, when the database was asked the last time; 500 means that many or more. Most of these messages are in the queues."}),
 		oldestDue: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_carried_oldest_due_seconds",
@@ -58,9 +55,9 @@ func newMetrics(w *worker) *metrics {
 		orphans: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_orphan_rows",
 			Help: "Rows of the ledger older than BRIDGE_SWEEP_AGE, when the database was asked the last time; 1000 means that many or more."}),
 		sampled: prometheus.NewGauge(prometheus.GaugeOpts{Name: "twoqueue_sample_timestamp_seconds",
-			Help: "When the database answered the last time how many messages are parked and how many carried ones are due, in seconds since 1970; 0: not yet."}),
+			Help: "When the database answered the last time how many carried messages are due, in seconds since 1970; 0: not yet."}),
 		sampleFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: "twoqueue_sample_failures_total",
-			Help: "Times that the database did not tell how many messages are parked, carried ones are due or rows are orphans."}),
+			Help: "Times that the database did not tell how many carried messages are due or rows are orphans."}),
 	}
 	for _, reason := range wire.DeadReasons() { // they are there from the start
 		m.deadLetters.WithLabelValues(reason)
@@ -69,7 +66,7 @@ func newMetrics(w *worker) *metrics {
 		m.failures.WithLabelValues(string(cause))
 	}
 	m.registry.MustRegister(queueInfo(w.config), m.deadLetters, m.failures, m.lastForward, m.staged, m.judged,
-		m.parked, m.due, m.oldestDue, m.orphans, m.sampled, m.sampleFailed, present{w},
+		m.due, m.oldestDue, m.orphans, m.sampled, m.sampleFailed, present{w},
 		collectors.NewBuildInfoCollector(), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -126,7 +123,6 @@ type present struct{ worker *worker }
 
 var (
 	messagesDesc  = desc("twoqueue_messages_total", "Messages that the verifier has done with, by verdict; set_aside: none yet, moved to the waiting queue.", "verdict")
-	unparkedDesc  = desc("twoqueue_unparked_total", "Messages that were parked in the database, and have been staged.")
 	restagedDesc  = desc("twoqueue_restaged_total", "Messages that their rows carry, and that have been staged from there: their first copies were lost, or there were none.")
 	sweptDesc     = desc("twoqueue_swept_total", "Orphan rows removed from the ledger.")
 	undeletedDesc = desc("twoqueue_rows_undeleted", "Ledger rows of delivered messages that could not be deleted yet: locked, or the database refuses.")
@@ -155,7 +151,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var holdReasons = []verifier.HoldReason{verifier.Full, verifier.Missing, verifier.Stuck}
 
 func (present) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{messagesDesc, unparkedDesc, restagedDesc, sweptDesc, undeletedDesc, abandonedDesc, sessionsDesc, runningDesc, usableDesc, blockedDesc, heldDesc,
+	for _, d := range []*prometheus.Desc{messagesDesc, restagedDesc, sweptDesc, undeletedDesc, abandonedDesc, sessionsDesc, runningDesc, usableDesc, blockedDesc, heldDesc,
 		waitingDesc, oldestDesc, withheldDesc, evidenceDesc, strandedDesc, settlingDesc, targetsDesc, targetedDesc, keysDesc} {
 		descs <- d
 	}
@@ -180,7 +176,6 @@ func (p present) Collect(values chan<- prometheus.Metric) {
 	} {
 		send(messagesDesc, prometheus.CounterValue, float64(n), string(verdict))
 	}
-	send(unparkedDesc, prometheus.CounterValue, float64(stats.Unparked))
 	send(restagedDesc, prometheus.CounterValue, float64(stats.Restaged))
 	send(sweptDesc, prometheus.CounterValue, float64(stats.Swept))
 	send(undeletedDesc, prometheus.GaugeValue, float64(state.Undeleted))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
@@ -47,7 +46,7 @@ func (w *worker) sample(ctx context.Context, m *metrics) {
 
 // count is for one caller at a time.
 func (m *metrics) count(ctx context.Context, ledger driver.Ledger) error {
-	err := errors.Join(m.countParked(ctx, ledger), m.countDue(ctx, ledger))
+	err := m.countDue(ctx, ledger)
 	if err == nil {
 		m.sampled.SetToCurrentTime()
 	}
@@ -60,19 +59,6 @@ func (m *metrics) count(ctx context.Context, ledger driver.Ledger) error {
 		m.orphansIn = orphansEvery - 1
 	}
 	return err
-}
-
-func (m *metrics) countParked(ctx context.Context, ledger driver.Ledger) error {
-	ctx, cancel := context.WithTimeout(ctx, samplePatience)
-	defer cancel()
-	if ledger.Features().Parks {
-		n, err := ledger.CountParked(ctx, sampleLimit)
-		if err != nil {
-			return err
-		}
-		m.parked.Set(float64(n))
-	}
-	return nil
 }
 
 // countDue reads no message. It sees due rows also while no session can begin, as during an outage

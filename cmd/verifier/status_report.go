@@ -30,7 +30,6 @@ type report struct {
 	WithheldSince *time.Time `json:"withheld_since,omitempty"` // since when messages wait for it
 
 	Verdicts []verdictReport `json:"verdicts"`
-	Unparked int64           `json:"unparked"`
 	Restaged int64           `json:"restaged"` // carried messages that were staged again
 	Swept    int64           `json:"swept"`
 
@@ -101,7 +100,7 @@ func (s *status) report(ctx context.Context) report {
 	state, stats := s.worker.state(), s.worker.stats()
 	r := report{
 		Now: time.Now().UTC(), Began: s.began.UTC(), Queue: s.worker.config.Queue, Sessions: stats.Sessions,
-		Unparked: stats.Unparked, Restaged: stats.Restaged, Swept: stats.Swept, Due: state.Due,
+		Restaged: stats.Restaged, Swept: stats.Swept, Due: state.Due,
 		Held: state.Held, Waiting: state.Waiting, Settling: state.Settling,
 		Blocked: state.Blocked, Oldest: []waitingReport{}, Targets: []targetReport{}, DeadByReason: []reasonReport{},
 	}

@@ -152,9 +152,11 @@ func (u *uncountable) Check(context.Context) (err error) {
 	return err
 }
 
-func (*uncountable) Features() driver.Features { return driver.Features{Parks: true} }
+func (*uncountable) Features() driver.Features { return driver.Features{Carries: true} }
 
-func (*uncountable) CountParked(context.Context, int) (int, error) { return 0, errors.New("denied") }
+func (*uncountable) Due(context.Context, time.Duration, int) ([]driver.DueRow, time.Time, error) {
+	return nil, time.Time{}, errors.New("denied")
+}
 
 // silent is a ledger that does not answer.
 type silent struct{ driver.Ledger }

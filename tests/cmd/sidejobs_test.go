@@ -20,6 +20,9 @@ func TestMessagesDependOnNothingBesideThem(t *testing.T) {
 	s := stage.New(t, stage.Postgres)
 	target := s.Queue("target", nil)
 	role := "role_" + uuid.NewString()[:8]
+	if _, err := s.DB.ExecContext(t.Context(), "REVOKE EXECUTE ON FUNCTION bridge_due FROM PUBLIC"); err != nil {
+		t.Fatal(err)
+	}
 	for _, statement := range []string{
 		"CREATE ROLE %s LOGIN", "GRANT SELECT, INSERT, DELETE ON bridge_ledger TO %s",
 		"GRANT SELECT ON bridge_identity, bridge_ledger_version, bridge_watermark TO %s",
@@ -62,7 +65,7 @@ func TestMessagesDependOnNothingBesideThem(t *testing.T) {
 		s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
 	}
 	through()
-	jobs := []string{"job=endpoints", `job="status page"`, "job=profiles", "job=traces", "job=count", "job=unpark"}
+	jobs := []string{"job=endpoints", `job="status page"`, "job=profiles", "job=traces", "job=count", "job=stage"}
 	for _, job := range jobs {
 		p.Hear(job)
 	}

@@ -317,7 +317,7 @@ var mutants = []mutant{
 	{
 		name: "a message that a verifier has staged again is evidence",
 		pkg:  "verifier",
-		test: "TestAnUnparkedMessageIsNoEvidence",
+		test: "TestAMessageStagedAgainIsNoEvidence",
 		says: "dropped without evidence",
 		edits: []edit{{"verifier/evidence.go", `	case m.staged.Restaged:
 `, `	case m.staged.Restaged && !mutant("a message that a verifier has staged again is evidence"):
@@ -580,11 +580,11 @@ var mutants = []mutant{
 		pkg:  "verifier",
 		test: "TestMessagesDependOnNoSideJob/no_right",
 		says: `\d+ sessions|not in time`,
-		edits: []edit{{"verifier/unpark.go", `		return wait.NextBackOff(), err
-`, `		if err != nil && mutant("a side job ends the session") {
+		edits: []edit{{"verifier/sweep.go", `		swept, err := s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
+`, `		swept, err := s.ledger.Sweep(ctx, s.opts.SweepAge, sweepLimit)
+		if err != nil && mutant("a side job ends the session") {
 			s.consuming.Close()
 		}
-		return wait.NextBackOff(), err
 `}},
 	},
 }

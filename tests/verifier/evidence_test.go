@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/twoqueue/twoqueue/bridge"
-	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -59,20 +58,18 @@ func TestARowFromBeforeTheSessionIsNoEvidence(t *testing.T) {
 	expectDropped(t, s, v, 1)
 }
 
-func TestAnUnparkedMessageIsNoEvidence(t *testing.T) {
+// A copy of the database has the carried rows of the original, and stages their messages.
+func TestAMessageStagedAgainIsNoEvidence(t *testing.T) {
 	t.Parallel()
 	s := stage.New(t, stage.Postgres)
 	s.Strict = true
 	target := s.Queue("target", nil)
-	usual := s.Sender
 	s.RollBack(stage.To(target, "rolled back"))
 	v := s.Verify(verifier.Options{})
 	expectWithheld(t, s, v, 1)
-	s.Sender = s.NewSender(sender.Options{Parking: sender.ParkAlways})
-	s.Commit(stage.To(target, "parked"))
+	s.CommitCarried(stage.To(target, "carried"))
 	s.Receive(target, 1)
 	expectWithheld(t, s, v, 1)
-	s.Sender = usual
 	s.Commit(stage.To(target, "staged"))
 	s.Receive(target, 1)
 	expectDropped(t, s, v, 1)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
-	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
@@ -32,7 +31,7 @@ func TestWithABrokerOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Run("a parked message that it refuses stops no other", func(t *testing.T) { testParkedAndRefused(t, broker, limit) })
+	t.Run("a carried message that it refuses stops no other", func(t *testing.T) { testCarriedAndRefused(t, broker, limit) })
 	t.Run("messages that have become too large stay until it takes them", func(t *testing.T) { testTooLarge(t, broker, limit) })
 	t.Run("a verifier stops during an alarm", func(t *testing.T) { testStopDuringAlarm(t, broker) })
 
@@ -54,27 +53,27 @@ func TestWithABrokerOfItsOwn(t *testing.T) {
 	})
 }
 
-func testParkedAndRefused(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int)) {
+// A verifier stages all of these from their rows. The broker refuses some of them.
+func testCarriedAndRefused(t *testing.T, broker *servers.RabbitMQ, limit func(bytes int)) {
 	limit(66_000)
-	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "parked"})
-	queue := s.Queue("parked-target", nil)
-	outbox := parkingSender(t, s, nil, sender.ParkAlways)
+	s := stage.On(t, stage.Postgres, broker.URL(), bridge.Topology{Queue: "carried"})
+	queue := s.Queue("carried-target", nil)
 	good, large := map[string]bool{}, map[string]bool{}
 	for i := range 60 {
-		add(good, transact(t, s, outbox, true, some(queue, 10)...)...)
+		add(good, s.CommitCarried(some(queue, 10)...)...)
 		if i%20 == 10 {
-			add(large, transact(t, s, outbox, true, stage.To(queue, strings.Repeat("x", 70_000)))...)
+			add(large, s.CommitCarried(stage.To(queue, strings.Repeat("x", 70_000)))...)
 		}
 	}
 	v := s.Verify(verifier.Options{})
 	expectAll(t, s, queue, good)
-	s.Eventually("only the refused ones are parked", func() bool { return count(t, s, "bridge_parked") == len(large) })
+	s.Eventually("only the rows of the refused ones are left", func() bool { return s.Rows() == len(large) })
 	if n := v.Stats().Sessions; n != 1 {
 		t.Errorf("%d sessions", n)
 	}
 	limit(100_000)
 	expectAll(t, s, queue, large)
-	s.Eventually("nothing is parked", func() bool { return count(t, s, "bridge_parked") == 0 })
+	s.Eventually("all rows are gone", func() bool { return s.Rows() == 0 })
 }
 
 // A broker that takes less than it did when messages were staged, as after an upgrade

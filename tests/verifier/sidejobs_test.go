@@ -37,13 +37,13 @@ func TestMessagesDependOnNoSideJob(t *testing.T) {
 			var log lines
 			options := verifier.Options{Watcher: faulty, ExplainAfter: 50 * time.Millisecond, Unroutable: stage.Patience, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 			// How often each job fails soon. A sweep comes every ten minutes.
-			failures := map[string]int{"stage": 2, "touch": 2, "unpark": 3, "sweep": 1, "explain": 3}
+			failures := map[string]int{"stage": 2, "touch": 2, "sweep": 1, "explain": 3}
 			switch way {
 			case "panic":
 				options.Observer = faulty // which returns no errors, and must not block
 				failures["observe"] = 10
 			case "no answer":
-				failures = map[string]int{"stage": 1, "touch": 1, "unpark": 1, "sweep": 1, "explain": 1}
+				failures = map[string]int{"stage": 1, "touch": 1, "sweep": 1, "explain": 1}
 			}
 			v := s.Verify(options)
 			s.Eventually("the queues have been empty, for a sweep", func() bool { return faulty.failed("sweep") > 0 })
@@ -100,10 +100,6 @@ func (f *faultyJobs) failed(job string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.failures[job]
-}
-
-func (f *faultyJobs) Unpark(ctx context.Context, _ uuid.UUID, _ int, _ func(context.Context, []driver.Parked) error) (int, error) {
-	return 0, f.failing(ctx, "unpark")
 }
 
 func (f *faultyJobs) Due(ctx context.Context, _ time.Duration, _ int) ([]driver.DueRow, time.Time, error) {

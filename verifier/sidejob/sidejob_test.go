@@ -46,7 +46,7 @@ func TestAJobThatFailsIsTriedAgainLessAndLessAndSaysSoOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log locked
-				job := sidejob.New("unpark", slog.New(slog.NewTextHandler(&log, nil)))
+				job := sidejob.New("sweep", slog.New(slog.NewTextHandler(&log, nil)))
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan struct{})
 				var rounds atomic.Int64

@@ -77,7 +77,7 @@ const (
 
 // needConnections is how many connections cmd/verifier wants with default options, and
 // so how many must be left.
-const needConnections = 28
+const needConnections = 27
 
 // LongOpen is how long a transaction may be open without a warning.
 const LongOpen = time.Hour

@@ -86,7 +86,6 @@ function showCards(r) {
   for (const [key, name, value, small] of [
     ['waiting', 'Waiting for a transaction', r.waiting, oldest],
     ['held', 'Held', r.held, `taken and not done; ${number.format(r.settling)} lookups wait`],
-    ['unparked', 'Unparked', r.unparked, 'had waited in the database'],
     ['restaged', 'Staged again', r.restaged, due],
     ['swept', 'Orphan rows swept', r.swept, 'of the ledger'],
   ]) {

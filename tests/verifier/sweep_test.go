@@ -2,7 +2,6 @@ package verifier_test
 
 import (
 	"fmt"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -10,49 +9,9 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/wire"
-	"github.com/twoqueue/twoqueue/sender"
-	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
-
-// parkingSender stages through broker, and parks.
-func parkingSender(t *testing.T, s *stage.Stage, broker *bridge.Broker, parking sender.Parking) *sender.Sender {
-	t.Helper()
-	return parkingAfter(t, s, broker, parking, 300*time.Millisecond)
-}
-
-// parkingAfter parks what has no confirm after a while.
-func parkingAfter(t *testing.T, s *stage.Stage, broker *bridge.Broker, parking sender.Parking, after time.Duration) *sender.Sender {
-	t.Helper()
-	out, err := sender.New(s.Ledger, broker, &sender.Options{
-		Queue: s.Topology.Queue, Parking: parking, ParkAfter: after, Timeout: stage.Patience, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-// transact sends messages in one transaction, which commits or not.
-func transact(t *testing.T, s *stage.Stage, sender *sender.Sender, commits bool, messages ...bridge.Message) []uuid.UUID {
-	t.Helper()
-	tx, err := s.DB.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	ids, err := sender.SendTx(t.Context(), bridge.SQL(tx), messages...)
-	if err != nil {
-		t.Fatalf("send: %v", err)
-	}
-	if commits {
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return ids
-}
 
 func some(queue string, n int) []bridge.Message {
 	messages := make([]bridge.Message, n)
@@ -60,77 +19,6 @@ func some(queue string, n int) []bridge.Message {
 		messages[i] = stage.To(queue, fmt.Sprint(i))
 	}
 	return messages
-}
-
-func count(t *testing.T, s *stage.Stage, table string) (n int) {
-	t.Helper()
-	if err := s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM `+table).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-// A plain transactional outbox: the broker need not even exist when the sender
-// commits.
-func TestParkedMessagesAreDeliveredIfAndOnlyIfTheirTransactionCommits(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	queue := s.Queue("target", nil)
-	outbox := parkingSender(t, s, nil, sender.ParkAlways)
-	want := map[string]bool{}
-	for range 20 {
-		add(want, transact(t, s, outbox, true, some(queue, 40)...)...)
-		transact(t, s, outbox, false, some(queue, 3)...)
-	}
-	if n := s.Depth(s.Topology.Queue); n != 0 {
-		t.Errorf("%d messages were staged", n)
-	}
-	v := s.Verify(verifier.Options{})
-	expectAll(t, s, queue, want)
-	s.Eventually("nothing is parked", func() bool { return count(t, s, "bridge_parked") == 0 && s.Rows() == 0 })
-	v.Stop()
-	if n := v.Stats().Unparked; n < int64(len(want)) {
-		t.Errorf("%d unparked, want %d", n, len(want))
-	}
-}
-
-// Broker down must not mean business down.
-func TestAnOutageOfTheBrokerStopsNoTransaction(t *testing.T) {
-	t.Parallel()
-	s := stage.New(t, stage.Postgres)
-	queue := s.Queue("target", nil)
-	valve, address := servertest.Through(t, s.AMQP)
-	broker, err := bridge.NewBroker(address, &bridge.BrokerOptions{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(broker.Close)
-	parking := parkingAfter(t, s, broker, sender.ParkOnOutage, stage.Patience) // no confirm is so slow
-	want := map[string]bool{}
-	commit := func(n int) { add(want, transact(t, s, parking, true, some(queue, n)...)...) }
-	commit(3)
-	if n := count(t, s, "bridge_parked"); n != 0 {
-		t.Errorf("%d parked while the broker is there", n)
-	}
-
-	parking = parkingSender(t, s, broker, sender.ParkOnOutage)
-	valve.HoldReplies() // half-open: confirms do not come
-	for range 20 {
-		commit(2)
-	}
-	if n := count(t, s, "bridge_parked"); n < 38 {
-		t.Errorf("%d of 40 are parked", n)
-	}
-	transact(t, s, parking, false, some(queue, 2)...)
-	valve.Release()
-	s.Eventually("messages are staged again", func() bool {
-		before := count(t, s, "bridge_parked")
-		commit(1)
-		return count(t, s, "bridge_parked") == before
-	})
-	s.Verify(verifier.Options{})
-	expectAll(t, s, queue, want)
-	s.Eventually("nothing is parked", func() bool { return count(t, s, "bridge_parked") == 0 && s.Rows() == 0 })
 }
 
 // What the sweep has taken wrongly is not dropped, and what is younger still is.
