@@ -178,7 +178,7 @@ func probe(ctx context.Context, g *group, broker *bridge.Broker) {
 		g.warn(check, "use a RabbitMQ without a plugin that takes such messages", "a message for a queue that does not exist was taken")
 	case errors.Is(err, bridge.ErrBlocked):
 		g.fail(check, "free memory or disk on the broker's machines; the nodes' alarms say which",
-			"the broker takes no messages: an alarm is on; senders' transactions wait, or park their messages")
+			"the broker takes no messages: an alarm is on; senders' transactions wait, unless their rows carry the messages")
 	case denied(err):
 		g.fail(check, `give the login the right to write to the default exchange: a pattern that matches "amq.default"`,
 			"the login may not publish to the default exchange, so it can neither stage messages nor set them aside")
@@ -251,7 +251,7 @@ func (a *app) examineLost(ctx context.Context, g *group, m *management) error {
 		g.unknown(check, remedy(err), "%v", err)
 	case lost > 0:
 		g.warn(check, "if further staging queues use this ledger, the messages may be there (--queue); else ask bridgectl message about the IDs that orphans list --older-than="+short(lostAge)+" shows; what a receiver does not have, send again from your own data; only then sweep",
-			"%s, older than %s and not parked, though no message is ready in the queues of the verifiers or held: the messages were forwarded and the rows left, or are in the dead queue, or are lost (a queue was purged, messages expired, a verifier ran on a copy of the database)",
+			"%s, older than %s and carrying no message, though no message is ready in the queues of the verifiers or held: the messages were forwarded and the rows left, or are in the dead queue, or are lost (a queue was purged, messages expired, a verifier ran on a copy of the database)",
 			count(lost, "committed row"), short(lostAge))
 	}
 	return nil
@@ -277,7 +277,7 @@ func (a *app) lost(ctx context.Context, m *management) (lost int, err error) {
 	return lost, err
 }
 
-// rowsWithoutMessage are the IDs of committed rows that are not parked and not young, if the
+// rowsWithoutMessage are the IDs of committed rows that carry no message and are not young, if the
 // queues of the verifiers are known to have no message.
 func (a *app) rowsWithoutMessage(ctx context.Context, m *management) (map[uuid.UUID]bool, error) {
 	rows, err := a.opened.ledger.Orphans(ctx, lostAge, orphansMost)

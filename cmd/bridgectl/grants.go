@@ -45,7 +45,6 @@ The login must exist, with a password: the command prints none. Its rights at th
 replace its earlier ones on the virtual host, so grant a login one role there.
 
   sender    records and stages messages
-  parker    a sender that also parks messages
   verifier  judges messages; BRIDGE_ALLOW gives the exchanges that it may write to
   receiver  package idempotency, on the queue --target; --declares if it declares that queue
             and QUEUE.dead, or uses idempotency.DeadQueue; --sends if it sends replies or
@@ -228,7 +227,7 @@ func (g *grants) brokerRights(role string) (brokerRight, bool) {
 		all, consumed = append(all, t.Exchange), append(consumed, t.Exchange)
 	}
 	switch role {
-	case string(migrate.Sender), string(migrate.Parker):
+	case string(migrate.Sender):
 		return brokerRight{pattern(), pattern(staging), pattern()}, true
 	case string(migrate.Verifier):
 		ledger := t.LedgerQueue() // keeps the verifiers of another ledger away

@@ -19,10 +19,10 @@ func newIdentityNew(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new",
 		Short: "Give the ledger in this database, a copy, a new identity",
-		Long: `A clone and a restored dump have the identity of the original, and its carried and parked
-messages. This command sets a new identity and deletes these messages in one transaction, since
-the original sends them. Run it on the copy, before any sender or verifier connects to it. On
-the original it would lose these messages.`,
+		Long: `A clone and a restored dump have the identity of the original, and its carried messages.
+This command sets a new identity and deletes these messages in one transaction, since the
+original sends them. Run it on the copy, before any sender or verifier connects to it. On the
+original it would lose these messages.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !yes {
 				return misused("this deletes the messages that wait in this database, for good: say --yes if it is a copy")
@@ -50,7 +50,7 @@ the original it would lose these messages.`,
 // newIdentity is the answer of identity new.
 type newIdentity struct {
 	Identity uuid.UUID `json:"identity"`
-	Deleted  int64     `json:"deleted"` // carried and parked messages
+	Deleted  int64     `json:"deleted"` // carried messages
 }
 
 func (n newIdentity) write(p *page) {

@@ -1,5 +1,5 @@
 // Bridgectl is the operator's tool: it creates the tables and the queues, examines
-// the database and the broker, shows what is staged, waiting, dead, parked and
+// the database and the broker, shows what is staged, waiting, dead, carried and
 // orphaned, and moves what is stuck. It reads the same variables as the verifier, so
 // that it can be run where a verifier runs, and changes nothing unless its command
 // says so. README.md shows each command with its output.

@@ -219,7 +219,7 @@ func TestTheDoctorAndTheStatusShowWhatIsThereAndWhatIsAway(t *testing.T) {
 	}
 }
 
-// What a login may not see is not none, and what a verifier has locked is parked too.
+// An answer that a login may not see is not none.
 func TestWhatIsNotSeenIsSaid(t *testing.T) {
 	held := func(held *int64) string { return (&messageFacts{Queues: map[string]int{}, Held: held}).onWayText() }
 	shown := func(v view) string {
@@ -233,8 +233,6 @@ func TestWhatIsNotSeenIsSaid(t *testing.T) {
 		`OPEN is not known: the login may not see other sessions`: shown(&statusFacts{Ledger: &ledgerStatus{unseen: true}}),
 		`\s0\n$`:                shown(&statusFacts{Ledger: &ledgerStatus{Open: []inspect.Holder{}}}),
 		`\n- +7 +- +- +- +-\n$`: shown(&statusFacts{Ledger: open}),
-		`^0 of 4 parked messages shown; the others are locked`:          shown(&parkedList{Parked: 4, limit: 100}),
-		`^1 of 4 parked messages shown\n$`:                              regexp.MustCompile(`(?s)^.*\n\n`).ReplaceAllString(shown(&parkedList{Parked: 4, Messages: make([]parkedMessage, 1), limit: 1}), ""),
 		`^not looked for; 0 ready; verifiers hold 8, perhaps this one$`: held(new(int64(8))),
 		`^not looked for; 0 ready; verifiers hold none$`:                held(new(int64)),
 		`^not looked for; 0 ready; what verifiers hold is not known`:    held(nil),

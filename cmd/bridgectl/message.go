@@ -21,9 +21,8 @@ func newMessageCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "message ID",
 		Short: "Tell all that is known about one message",
-		Long: `Asks the ledger, the parked and the carried messages, the dead queue, the audit queue and the inbox, as
-far as their servers are named by variables, and says what it means and what comes next.
-It changes nothing. Messages in the staging queue, the waiting queue and the ordered queues
+		Long: `Asks the ledger, the dead queue, the audit queue and the inbox, as far as their servers are
+named by variables, and says what the answers mean and what comes next. It changes nothing. Messages in the staging queue, the waiting queue and the ordered queues
 are only counted: to look at them would take them away from the verifiers for a moment. How
 many messages verifiers hold unacked is known with BRIDGE_MANAGEMENT_URL. A server that does
 not answer is shown as such, and makes the exit code 1.`,
@@ -63,7 +62,7 @@ not answer is shown as such, and makes the exit code 1.`,
 			return nil
 		},
 	}
-	cmd.Flags().IntVar(&l.limit, "limit", defaultLimit, "how many messages of the dead queue, the audit queue and the parked messages are looked at")
+	cmd.Flags().IntVar(&l.limit, "limit", defaultLimit, "how many messages of the dead queue and of the audit queue are looked at")
 	cmd.Flags().StringSliceVar(&l.consumers, "consumer", nil, "the inbox's consumers to ask about (default: all that are in it)")
 	return cmd
 }
@@ -80,7 +79,6 @@ type messageFacts struct {
 	ID        uuid.UUID      `json:"id"`
 	CreatedAt *time.Time     `json:"created_at"` // by a UUIDv7 itself
 	Ledger    *rowFacts      `json:"ledger"`     // nil: not asked, as are the others
-	Parked    *parkedFacts   `json:"parked"`
 	Carried   *carriedFacts  `json:"carried"`
 	Dead      *deadFacts     `json:"dead"`
 	Dropped   *droppedFacts  `json:"dropped"` // copies in the audit queue; nil too if there is none
@@ -103,12 +101,6 @@ type rowFacts struct {
 	Holders    []inspect.Holder `json:"holders"`     // of an open transaction, as far as the login may see
 
 	sweptBefore time.Time // the watermark, where the row is absent
-}
-
-type parkedFacts struct {
-	Found    *parkedMessage `json:"found"`
-	LookedAt int            `json:"looked_at"`
-	Parked   int            `json:"parked"`
 }
 
 // carriedFacts are about the row, if it carries the message and its stage time has come.
@@ -172,12 +164,6 @@ func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) {
 		facts.failed(err)
 		return
 	}
-	if ledger.Features().Parks {
-		if facts.Parked, err = l.askParked(ctx, ledger, facts.ID); err != nil {
-			facts.Parked = nil
-			facts.failed(err)
-		}
-	}
 	if ledger.Features().Carries {
 		if facts.Carried, err = askCarried(ctx, ledger, facts.ID); err != nil {
 			facts.Carried = nil
@@ -188,23 +174,6 @@ func (l *messageLook) askLedger(ctx context.Context, facts *messageFacts) {
 		facts.Ledger = nil
 		facts.failed(err)
 	}
-}
-
-func (l *messageLook) askParked(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*parkedFacts, error) {
-	parked := new(parkedFacts)
-	var err error
-	if parked.Parked, err = ledger.CountParked(ctx, parkedCount); err != nil || parked.Parked == 0 {
-		return parked, err
-	}
-	list, err := lookAtParked(ctx, ledger, l.limit)
-	if err != nil {
-		return nil, err
-	}
-	parked.LookedAt = len(list)
-	if i := slices.IndexFunc(list, func(m parkedMessage) bool { return m.ID == id }); i >= 0 {
-		parked.Found = &list[i]
-	}
-	return parked, nil
 }
 
 func askCarried(ctx context.Context, ledger driver.Ledger, id uuid.UUID) (*carriedFacts, error) {

@@ -57,8 +57,6 @@ func TestConclude(t *testing.T) {
 			[]string{"has been forwarded, and the row has not been deleted", "sweeps"}, []string{"A verifier forwards"}},
 		"committed": {messageFacts{Ledger: row(rowCommitted)},
 			[]string{"Its row is in the ledger: its transaction committed", "A verifier forwards it"}, nil},
-		"committed, parked": {messageFacts{Ledger: row(rowCommitted), Parked: &parkedFacts{Found: &parkedMessage{}}},
-			[]string{"It is parked in the database", "A verifier puts it into the staging queue"}, []string{"A verifier forwards it"}},
 		"committed, carried, and nowhere": {messageFacts{Ledger: old, Carried: &carriedFacts{Found: &carriedMessage{Published: true}}, Dead: &deadFacts{}, Queues: none, Held: new(int64)},
 			[]string{"carries the message", "cannot get lost with a queue", "a verifier stages the message from the row"}, []string{"it is lost", "was published"}},
 		"committed, carried, and never published": {messageFacts{Ledger: row(rowCommitted), Carried: &carriedFacts{Found: &carriedMessage{}}},

@@ -27,10 +27,6 @@ func (f *messageFacts) conclude() {
 		}
 	}
 	f.concludeDead(say)
-	if f.Parked != nil && f.Parked.Found != nil {
-		say("It is parked in the database: its transaction committed while the broker was out.")
-		f.Next = "A verifier puts it into the staging queue when the broker is back."
-	}
 	if f.Ledger != nil {
 		f.concludeRow(say)
 	}
@@ -73,7 +69,6 @@ func (f *messageFacts) concludeRow(say func(string, ...any)) {
 			say("Which session holds it cannot be seen with this login.")
 		}
 		f.Next = "When the transaction commits a verifier forwards it, when it rolls back a verifier drops it."
-	case f.Ledger.State == rowCommitted && f.Parked != nil && f.Parked.Found != nil: // said already
 	case f.Ledger.State == rowCommitted && dead:
 		say("Its row is in the ledger: its transaction committed.")
 		f.Next = "It stays there until dead replay sends it to its target, or dead discard removes it."
@@ -117,9 +112,8 @@ func (f *messageFacts) isCarried() bool { return f.Carried != nil && f.Carried.F
 // was looked at that belongs to this staging queue; but for what verifiers hold, if Held is nil.
 func (f *messageFacts) isMissing() bool {
 	nowhere := f.Queues != nil && f.ready == 0 && (f.Held == nil || *f.Held == 0) && f.Dead != nil && len(f.Dead.Found) == 0 && f.Dead.LookedAt >= f.Dead.Depth
-	parked := f.Parked != nil && f.Parked.Found != nil
 	old := f.Ledger != nil && f.Ledger.State == rowCommitted && f.Ledger.RecordedAt != nil && time.Since(*f.Ledger.RecordedAt) > lostAge
-	return nowhere && !parked && !f.isCarried() && old
+	return nowhere && !f.isCarried() && old
 }
 
 // concludeForward is about a committed message that nobody is known to have.
@@ -198,16 +192,6 @@ func (f *messageFacts) write(p *page) {
 		}
 		for _, h := range l.Holders {
 			add("held by", "%s", holderText(h))
-		}
-	}
-	if f.Parked != nil {
-		switch {
-		case f.Parked.Found != nil:
-			add("parked", "yes, for %s", targetText(f.Parked.Found.Exchange, f.Parked.Found.RoutingKey))
-		case f.Parked.LookedAt < f.Parked.Parked:
-			add("parked", "not among the first %d of %d", f.Parked.LookedAt, f.Parked.Parked)
-		default:
-			add("parked", "no")
 		}
 	}
 	if f.isCarried() {

@@ -16,7 +16,7 @@ It reads the verifier's variables, and a few more:
 `
 
 const helpTail = `
-It needs the rights of a verifier that unparks, and those that README.md lists under 'Rights'.
+It needs the rights of a verifier, and those that README.md lists under 'Rights'.
 
 Files named by ..._FILE variables hold the URL and nothing else. Other variables that
 start with BRIDGE_ are the verifier's and are left alone.
@@ -49,7 +49,7 @@ func newRoot(a *app) *cobra.Command {
 	root.PersistentFlags().StringVar(&a.queue, "queue", "", "the staging queue, instead of BRIDGE_QUEUE")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{string(formatTable), string(formatJSON)}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(newMigrateCommand(a), newTopologyCommand(a), newGrantsCommand(a), newDoctorCommand(a), newStatusCommand(a),
-		newMessageCommand(a), newDeadCommand(a), newParkedCommand(a), newCarriedCommand(a), newOrphansCommand(a), newIdentityCommand(a))
+		newMessageCommand(a), newDeadCommand(a), newCarriedCommand(a), newOrphansCommand(a), newIdentityCommand(a))
 	prepare(a, root)
 	return root
 }

@@ -23,7 +23,7 @@ func newStatusCommand(a *app) *cobra.Command {
 	var openFor time.Duration
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what is staged, waiting, dead, parked, carried, open and orphaned",
+		Short: "Show what is staged, waiting, dead, carried, open and orphaned",
 		Long: `Shows the depths of the queues, the ledger, and the transactions that hold it. Rates, and
 what verifiers hold unacked, need BRIDGE_MANAGEMENT_URL. A server that does not answer is
 shown as such, and makes the exit code 1.`,
@@ -77,9 +77,8 @@ type queueStatus struct {
 
 type ledgerStatus struct {
 	Identity uuid.UUID        `json:"identity"`
-	Rows     *int             `json:"rows"`        // committed ones that are neither parked nor carry a message, up to ledgerRowsMost, on SQLite older than a second; nil: this ledger does not tell
+	Rows     *int             `json:"rows"`        // committed ones that carry no message, up to ledgerRowsMost, on SQLite older than a second; nil: this ledger does not tell
 	Orphans  *int             `json:"orphans"`     // of these, those older than the sweep age, up to orphansMost
-	Parked   *int             `json:"parked"`      // up to parkedCount
 	Due      *int             `json:"carried_due"` // carried messages whose stage time has come, up to dueMost
 	Open     []inspect.Holder `json:"open"`        // transactions that have recorded and are open, up to holdersMost; nil: this ledger does not tell, or the login may not see them
 
@@ -181,9 +180,6 @@ func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration, fail func
 			})
 		}
 		status.Rows, status.Orphans = older(0, ledgerRowsMost), older(orphanAge, orphansMost)
-	}
-	if features.Parks {
-		status.Parked = number(func() (int, error) { return ledger.CountParked(ctx, parkedCount) })
 	}
 	if features.Carries {
 		status.Due = number(func() (int, error) {

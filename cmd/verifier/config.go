@@ -31,7 +31,7 @@ type config struct {
 	MaxBytes environment.Bytes `split_words:"true" default:"268435456" desc:"how many bytes of memory the messages that are held may use, with their headers as they are when they are decoded, a quarter of them of the waiting queue and, where there are ordered queues, a quarter of those; a message that is larger is held alone"`
 	Patience environment.Span  `default:"2s" desc:"how long a message waits before it is set aside in the waiting queue; set it above the time that transactions usually take"`
 
-	Settlers environment.Count `default:"16" desc:"how many lookups wait at the same time, each for a second at most and on a database connection of its own; the worker uses up to twelve more"`
+	Settlers environment.Count `default:"16" desc:"how many lookups wait at the same time, each for a second at most and on a database connection of its own; the worker uses up to eleven more"`
 
 	Unroutable     environment.Span  `default:"1m" desc:"how long a message whose target is missing is retried before it goes to the dead queue"`
 	Copies         environment.Count `default:"10" desc:"how many times at most a message is published to an exchange that nacks it, since one of its queues is full, before it goes to the dead queue; the exchange's other queues get as many copies"`

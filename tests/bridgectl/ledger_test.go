@@ -17,41 +17,6 @@ import (
 	"github.com/twoqueue/twoqueue/verifier"
 )
 
-func TestParkedListShowsWhatIsParked(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, stage.Postgres)
-	var want []string
-	for _, id := range s.park(t, letter("target", "1"), letter("target", "2"), letter("target", "3")) {
-		want = append(want, id.String())
-	}
-	var list struct {
-		Parked   int
-		Messages []struct {
-			ID         string
-			RoutingKey string    `json:"routing_key"`
-			StagedAt   time.Time `json:"staged_at"`
-			Size       int
-		}
-	}
-	s.json(&list, "parked", "list")
-	var got []string
-	for _, m := range list.Messages {
-		got = append(got, m.ID)
-		if m.RoutingKey != "target" || time.Since(m.StagedAt) > time.Hour || m.Size < 10 {
-			t.Errorf("%+v", m)
-		}
-	}
-	if slices.Sort(got); !slices.Equal(got, want) || list.Parked != 3 {
-		t.Errorf("%v are parked, %d, not %v", got, list.Parked, want)
-	}
-	if text := s.must("parked", "list", "--limit=2"); !strings.Contains(text, "2 of 3 parked messages shown") {
-		t.Errorf("it says %s", text)
-	}
-	if n := s.Depth(s.Topology.Queue); n != 0 {
-		t.Errorf("%d messages were staged by looking", n)
-	}
-}
-
 // To look at carried messages stages none, and moves no stage time.
 func TestCarriedListShowsWhatIsDue(t *testing.T) {
 	t.Parallel()
@@ -171,7 +136,6 @@ type messageFacts struct {
 		RecordedAt *time.Time `json:"recorded_at"`
 		Holders    []inspect.Holder
 	}
-	Parked  *struct{ Found *struct{ ID uuid.UUID } }
 	Carried *struct{ Found *struct{ ID uuid.UUID } }
 	Dead    *struct{ Found []struct{ Reason string } }
 	Dropped *struct{ At []time.Time }
@@ -221,18 +185,13 @@ func TestMessageTellsWhereAMessageIs(t *testing.T) {
 		t.Errorf("rolled back: %+v", f.Ledger)
 	}
 
-	parked := s.park(t, letter(target, "3"))[0]
-	if f = look(parked); f.Parked == nil || f.Parked.Found == nil || f.Parked.Found.ID != parked {
-		t.Errorf("parked: %+v", f.Parked)
-	}
-
-	carried := s.CommitCarried(letter(target, "4"))[0]
+	carried := s.CommitCarried(letter(target, "3"))[0]
 	if f = look(carried); f.Ledger.State != "committed" || f.Carried == nil || f.Carried.Found == nil || f.Carried.Found.ID != carried || !strings.HasPrefix(f.Next, "No copy of it was published") {
 		t.Errorf("carried: %+v", f)
 	}
 
 	v := s.Verify(verifier.Options{})
-	s.Receive(target, 3)
+	s.Receive(target, 2)
 	s.WaitDepth(s.Topology.AuditQueue(), 1)
 	s.Eventually("the ledger is empty", func() bool { return s.Rows() == 0 })
 	v.Stop()

@@ -68,7 +68,6 @@ func TestWithAnOwnTableTheToolAsksThatTable(t *testing.T) {
 		t.Errorf("the status is\n%s", text)
 	}
 	tool.fails(1, "this ledger keeps its rows", "orphans", "list")
-	tool.fails(1, "this ledger keeps no parked messages", "parked", "list")
 	tool.fails(1, "this ledger carries no messages", "carried", "list")
-	s.also("BRIDGE_OWN_TABLE=orders.number").fails(1, "BRIDGE_OWN_TABLE: open own table: ", "parked", "list")
+	s.also("BRIDGE_OWN_TABLE=orders.number").fails(1, "BRIDGE_OWN_TABLE: open own table: ", "orphans", "list")
 }

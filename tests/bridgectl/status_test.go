@@ -10,7 +10,6 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
-	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 )
@@ -25,10 +24,10 @@ type status struct {
 		In, Out          *float64
 	}
 	Ledger *struct {
-		Identity              uuid.UUID
-		Rows, Orphans, Parked *int
-		Due                   *int `json:"carried_due"`
-		Open                  []inspect.Holder
+		Identity      uuid.UUID
+		Rows, Orphans *int
+		Due           *int `json:"carried_due"`
+		Open          []inspect.Holder
 	}
 	Failures []string
 }
@@ -41,17 +40,6 @@ func (s status) ready(role string) int {
 		}
 	}
 	return -1
-}
-
-// park parks letters in a transaction that commits.
-func (s *scene) park(t *testing.T, letters ...bridge.Message) []uuid.UUID {
-	t.Helper()
-	staging := s.Sender
-	defer func() { s.Sender = staging }()
-	var err error
-	s.Sender, err = sender.New(s.Ledger, nil, &sender.Options{Queue: s.Topology.Queue, Parking: sender.ParkAlways})
-	must(t, err)
-	return s.Commit(letters...)
 }
 
 // age lets a row look as if it had been recorded long ago.
@@ -71,7 +59,6 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 	s.StageSingly()
 	old := s.Commit(letter("t", "1"), letter("t", "2"))[0]
 	s.age(t, old, 8*24*time.Hour)
-	s.park(t, letter("t", "3"), letter("t", "4"), letter("t", "5"))
 	s.CommitCarried(letter("t", "7"), letter("t", "8"))
 	tx, _ := s.Begin(letter("t", "6"))
 	defer func() { _ = tx.Rollback() }()
@@ -84,7 +71,7 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 		}
 	}
 	l := got.Ledger
-	if l == nil || l.Identity != s.Ledger.Identity() || *l.Rows != 2 || *l.Orphans != 1 || *l.Parked != 3 || *l.Due != 2 {
+	if l == nil || l.Identity != s.Ledger.Identity() || *l.Rows != 2 || *l.Orphans != 1 || *l.Due != 2 {
 		t.Fatalf("ledger %+v", l)
 	}
 	if len(l.Open) != 1 || l.Open[0].Session == "" || time.Since(l.Open[0].Since) > time.Hour {
@@ -97,7 +84,7 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 	for _, want := range []*regexp.Regexp{
 		regexp.MustCompile(`(?m)^shop +3 +- +0 +- +-$`),
 		regexp.MustCompile(`(?m)^shop\.dead +4 `),
-		regexp.MustCompile(`(?m)^` + l.Identity.String() + ` +2 +3 +2 +1 `),
+		regexp.MustCompile(`(?m)^` + l.Identity.String() + ` +2 +2 +1 `),
 	} {
 		if !want.MatchString(text) {
 			t.Errorf("it says\n%swithout %s", text, want)
@@ -115,11 +102,11 @@ func TestStatusTellsWhatIsGoingOn(t *testing.T) {
 		return q.Held != nil && *q.Held == 1 && q.In != nil && q.Out != nil
 	})
 	// One question that is refused costs none of the other answers.
-	if _, err := s.DB.ExecContext(t.Context(), "ALTER TABLE bridge_parked RENAME TO kept"); err != nil {
+	if _, err := s.DB.ExecContext(t.Context(), "ALTER FUNCTION bridge_due RENAME TO kept"); err != nil {
 		t.Fatal(err)
 	}
 	r := s.run("status", "--open-for=0s")
-	if !regexp.MustCompile(`(?m)^`+l.Identity.String()+` +- +- +2 +- +1$`).MatchString(r.Stdout) || !strings.Contains(r.Stdout, "failed: ") || r.Code != 1 {
-		t.Errorf("without a table: exit code %d\n%s", r.Code, r.Stdout)
+	if !regexp.MustCompile(`(?m)^`+l.Identity.String()+` +2 +- +1 +1$`).MatchString(r.Stdout) || !strings.Contains(r.Stdout, "failed: ") || r.Code != 1 {
+		t.Errorf("without a function: exit code %d\n%s", r.Code, r.Stdout)
 	}
 }
