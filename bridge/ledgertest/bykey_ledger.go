@@ -13,8 +13,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/driver"
 )
 
-// A keyedLedger is a ledger on one connection. Its rows have parked messages, unless it is
-// on an own table.
+// A keyedLedger is a ledger on one connection.
 type keyedLedger struct {
 	*database
 	db     *sql.DB
@@ -30,7 +29,7 @@ func testLedgerByKey(t *testing.T, d *database) {
 	k := keyed{Harness: d.Harness, db: l.db, others: d.sender.DB(), large: 5 * full,
 		add: l.add, empty: l.empty, steps: l.steps, open: l.open}
 	if d.Insert == nil {
-		k.tables = []string{"bridge_parked", "bridge_ledger", "bridge_identity"}
+		k.tables = []string{"bridge_ledger", "bridge_identity"}
 	} else {
 		k.tables = []string{d.Table, "bridge_identity"}
 	}
@@ -41,43 +40,30 @@ func testLedgerByKey(t *testing.T, d *database) {
 func (l *keyedLedger) empty(t *testing.T) {
 	t.Helper()
 	l.rows = nil
-	tables := []string{l.Table}
+	table := l.Table
 	if l.Insert == nil {
-		tables = []string{"bridge_parked", "bridge_ledger"}
+		table = "bridge_ledger"
 	}
-	for _, table := range tables {
-		if table == "" {
-			continue // its rows stay
-		}
-		_, err := l.db.ExecContext(t.Context(), "DELETE FROM "+table)
-		check(t, err, "empty "+table)
+	if table == "" {
+		return // its rows stay
 	}
+	_, err := l.db.ExecContext(t.Context(), "DELETE FROM "+table)
+	check(t, err, "empty "+table)
 }
 
 func (l *keyedLedger) add(t *testing.T, n int) {
 	t.Helper()
-	messages := newParked(n)
-	for some := range slices.Chunk(messages, full) {
-		check(t, within(t.Context(), l.db, func(tx *sql.Tx) error { return l.park(t.Context(), l.in(tx), some) }), "add rows")
+	ids := newIDs(n)
+	for some := range slices.Chunk(ids, full) {
+		check(t, within(t.Context(), l.db, func(tx *sql.Tx) error { return l.put(t.Context(), l.in(tx), some...) }), "add rows")
 	}
-	l.rows = append(l.rows, idsOf(messages)...)
+	l.rows = append(l.rows, ids...)
 	if l.Insert != nil {
 		return
 	}
 	for carried := range slices.Chunk(newUnpublished(n), full) {
 		check(t, within(t.Context(), l.db, func(tx *sql.Tx) error { return l.ledger.Record(t.Context(), l.in(tx), carried) }), "add carried rows")
 	}
-}
-
-// park records and parks.
-func (l *keyedLedger) park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
-	if err := l.put(ctx, tx, idsOf(messages)...); err != nil {
-		return err
-	}
-	if !l.ledger.Features().Parks {
-		return nil
-	}
-	return l.ledger.Park(ctx, tx, messages)
 }
 
 // put records, with the rows where these are the application's.
@@ -93,10 +79,8 @@ func (l *keyedLedger) put(ctx context.Context, tx bridge.Tx, ids ...uuid.UUID) e
 // open has a row before all others, and one after them.
 func (l *keyedLedger) open(t *testing.T) []*sql.Tx {
 	t.Helper()
-	messages := newParked(2)
-	messages[0].ID = uuid.UUID{15: 1}
 	tx := begin(t, l.sender.DB())
-	check(t, l.park(t.Context(), l.in(tx), messages), "park")
+	check(t, l.put(t.Context(), l.in(tx), uuid.UUID{15: 1}, newID()), "record")
 	if l.Insert == nil {
 		carried := newUnpublished(2)
 		carried[0].ID = uuid.UUID{15: 2}
@@ -173,9 +157,9 @@ func (l *keyedLedger) carriedSteps() []step {
 	}
 }
 
-// sideSteps are those of parked messages and orphans.
+// sideSteps are those of orphans.
 func (l *keyedLedger) sideSteps() []step {
-	parked, orphans := newParked(2), newIDs(2)
+	orphans := newIDs(2)
 	makeOrphans := func(ctx context.Context) error {
 		return within(ctx, l.db, func(tx *sql.Tx) error {
 			if err := l.put(ctx, l.in(tx), orphans...); err != nil {
@@ -189,31 +173,14 @@ func (l *keyedLedger) sideSteps() []step {
 			return nil
 		})
 	}
-	var staged []uuid.UUID
 	return []step{
-		{what: "park", do: func(ctx context.Context) error {
-			return within(ctx, l.db, func(tx *sql.Tx) error { return l.park(ctx, l.in(tx), parked) })
-		}},
-		{what: "unpark", do: func(ctx context.Context) error {
-			removed, err := l.ledger.Unpark(ctx, uuid.Nil, len(parked), func(_ context.Context, messages []driver.Parked) error {
-				staged = idsOf(messages)
-				return nil
-			})
-			return must("the number of messages removed", removed, len(parked), err)
-		}},
-		// bridge_ledger has a plain and a carried row for each row of the others.
-		{what: "sweep", whole: 4, do: func(ctx context.Context) error {
+		// bridge_ledger has a plain and a carried row for each row that is counted.
+		{what: "sweep", whole: 2, do: func(ctx context.Context) error {
 			if err := makeOrphans(ctx); err != nil {
 				return err
 			}
 			swept, err := l.ledger.Sweep(ctx, oldAge, full)
 			return must("the number of rows swept", len(swept), len(orphans), err)
-		}},
-		{what: "forget what was parked", do: func(ctx context.Context) error {
-			// Of the table's own rows as many are left.
-			l.rows = slices.DeleteFunc(l.rows, func(id uuid.UUID) bool { return contains(staged, id) })
-			_, err := l.ledger.Forget(ctx, staged)
-			return err
 		}},
 	}
 }

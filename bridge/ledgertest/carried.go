@@ -23,8 +23,8 @@ const tick = time.Second
 // runCarried shows that the ledger keeps every promise of Due, Claim and Touch, and of Record for
 // entries with messages, or, on an own table, that they are denied. Each test begins without rows.
 func runCarried(t *testing.T, d *database) {
-	if carries := d.ledger.Features().Carries; carries == (d.Insert != nil) {
-		t.Fatalf("the features say that rows carry messages: %t", carries)
+	if f := d.ledger.Features(); f.Carries == f.KeepsRows || f.KeepsRows != (d.Insert != nil) {
+		t.Fatalf("the features are %+v", f)
 	}
 	if d.Insert != nil {
 		testOwnTableCarriesNothing(t, d)

@@ -3,6 +3,7 @@ package ledgertest
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +15,14 @@ func check(t *testing.T, err error, doing string) {
 	t.Helper()
 	if err != nil {
 		t.Fatalf("%s: %v", doing, err)
+	}
+}
+
+// expectDenied fails unless err is that of a verb that the features deny.
+func expectDenied(t *testing.T, verb string, err error) {
+	t.Helper()
+	if !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("%s: %v, must be %v", verb, err, errors.ErrUnsupported)
 	}
 }
 

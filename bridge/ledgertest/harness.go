@@ -85,7 +85,7 @@ type Harness struct {
 	// RefuseDelete are statements after which no row of bridge_ledger can be deleted.
 	RefuseDelete []string
 
-	// Overlap: two unparks at once may take the same messages.
+	// Overlap: two TakePendings at once may take the same message.
 	Overlap bool
 
 	// OneWriter: a transaction that has written keeps all others from writing and

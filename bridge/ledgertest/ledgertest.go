@@ -70,7 +70,6 @@ func Run(t *testing.T, h Harness) {
 	if h.Watch != nil {
 		t.Run("watch", func(t *testing.T) { runWatch(t, d) })
 	}
-	t.Run("parked", func(t *testing.T) { runParked(t, d) })
 	t.Run("carried", func(t *testing.T) { runCarried(t, d) })
 	t.Run("sweep", func(t *testing.T) { runSweep(t, d) })
 	if !h.Further && !h.Driver {

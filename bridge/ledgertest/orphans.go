@@ -1,7 +1,6 @@
 package ledgertest
 
 import (
-	"context"
 	"database/sql"
 	"slices"
 	"testing"
@@ -45,8 +44,6 @@ func runSweep(t *testing.T, d *database) {
 		{"a sweep removes more rows than one statement does", testSweepMany},
 		{"a row that is not committed is neither removed nor waited for", testSweepOpen},
 		{"a row that somebody has locked is neither removed nor waited for", testSweepLocked},
-		{"a row with a parked message is not removed", testSweepParked},
-		{"an unparked message counts from the moment of its removal", testSweepUnparked},
 		{"a sweep of what may be young is refused", testSweepYoung},
 	}, func(t *testing.T) {
 		s.expectIdle(t)
@@ -62,10 +59,8 @@ func (d *database) sweeping() *sweeping { return &sweeping{d} }
 // empty removes all rows. The watermark stays.
 func (s *sweeping) empty(t *testing.T) {
 	t.Helper()
-	for _, statement := range []string{`DELETE FROM bridge_parked`, `DELETE FROM bridge_ledger`} {
-		_, err := s.sender.DB().ExecContext(t.Context(), statement)
-		check(t, err, statement)
-	}
+	_, err := s.sender.DB().ExecContext(t.Context(), `DELETE FROM bridge_ledger`)
+	check(t, err, "remove all rows")
 }
 
 // age makes all rows older.
@@ -268,35 +263,6 @@ func (s *sweeping) promptly(t *testing.T, do func()) {
 	do()
 	if took := time.Since(start); took > prompt {
 		t.Errorf("took %v", took)
-	}
-}
-
-func testSweepParked(t *testing.T, s *sweeping) {
-	parked := s.parking().parked(t, 2)
-	plain := newID()
-	s.commit(t, plain)
-	s.age(t)
-	s.expectListed(t, plain)
-	s.sweep(t, plain)
-	s.expectCommitted(t, idsOf(parked), idsOf(parked)...)
-}
-
-func testSweepUnparked(t *testing.T, s *sweeping) {
-	p := s.parking()
-	parked := p.parked(t, 2)
-	s.age(t)
-	_, err := p.ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []driver.Parked) error {
-		p.expectCount(t, len(parked)) // it can be read that they are there, though they are locked
-		s.expectListed(t)
-		s.sweep(t)
-		return nil
-	})
-	check(t, err, "unpark")
-	s.sweep(t)
-	s.expectCommitted(t, idsOf(parked), idsOf(parked)...)
-	s.age(t)
-	for _, o := range s.sweep(t, idsOf(parked)...) {
-		near(t, "recorded_at", o.RecordedAt, time.Now().Add(-older))
 	}
 }
 

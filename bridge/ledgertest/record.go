@@ -1,6 +1,7 @@
 package ledgertest
 
 import (
+	"database/sql"
 	"errors"
 	"slices"
 	"testing"
@@ -188,5 +189,23 @@ func testForgetLocked(t *testing.T, d *database) {
 		}
 		d.forget(t, ids...)
 		d.expectCommitted(t, ids)
+	}
+}
+
+// lockedRow begins a transaction that deletes the row of an ID, as a Forget does, and
+// has it locked until it ends.
+func (d *database) lockedRow(t *testing.T, id uuid.UUID) *sql.Tx {
+	t.Helper()
+	tx := begin(t, d.sender.DB())
+	_, err := tx.ExecContext(t.Context(), "DELETE FROM bridge_ledger WHERE id = "+d.Literal(id))
+	check(t, err, "lock a row")
+	return tx
+}
+
+// skipWithOneWriter skips a test of two writers.
+func (d *database) skipWithOneWriter(t *testing.T) {
+	t.Helper()
+	if d.OneWriter {
+		t.Skip("there are no two writers")
 	}
 }

@@ -1,7 +1,6 @@
 package ledgertest
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -93,18 +92,12 @@ func testOtherDatabase(t *testing.T, h Harness) {
 		t.Fatal("two databases have the same identity")
 	}
 	tx := begin(t, second.sender.DB())
-	message := newParked(1)
-	if err := first.sender.Record(t.Context(), h.in(tx), driver.Plain(idsOf(message)...)); !errors.Is(err, bridge.ErrOtherLedger) {
+	id := newID()
+	if err := first.sender.Record(t.Context(), h.in(tx), driver.Plain(id)); !errors.Is(err, bridge.ErrOtherLedger) {
 		t.Fatalf("record: %v, must be %v", err, bridge.ErrOtherLedger)
 	}
 	check(t, tx.Rollback(), "roll back")
 	if h.Insert == nil {
-		tx := begin(t, second.sender.DB())
-		check(t, second.sender.Record(t.Context(), h.in(tx), driver.Plain(idsOf(message)...)), "record")
-		if err := first.sender.Park(t.Context(), h.in(tx), message); !errors.Is(err, bridge.ErrOtherLedger) {
-			t.Errorf("park: %v, must be %v", err, bridge.ErrOtherLedger)
-		}
-		check(t, tx.Rollback(), "roll back")
 		for _, carried := range [][]driver.Entry{newCarried(1), newUnpublished(1), newCarried(2)} {
 			tx := begin(t, second.sender.DB())
 			if err := first.sender.Record(t.Context(), h.in(tx), carried); !errors.Is(err, bridge.ErrOtherLedger) {
@@ -113,7 +106,7 @@ func testOtherDatabase(t *testing.T, h Harness) {
 			check(t, tx.Rollback(), "roll back")
 		}
 	}
-	second.expectCommitted(t, idsOf(message))
+	second.expectCommitted(t, []uuid.UUID{id})
 }
 
 // As where a pool has come to a copy of the database that got an identity of its own.
@@ -124,7 +117,6 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	d.commit(t, committed)
 	if h.Insert == nil {
 		d.sweeping().age(t)
-		d.parking().parked(t, 1)
 		d.carrying().unpublished(t, 1)
 	}
 	_, err := d.sender.DB().ExecContext(t.Context(), statement)
@@ -154,11 +146,6 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	}
 	due, _, err := d.ledger.Due(ctx, 0, 10)
 	refused("list due rows", len(due) == 0, err)
-	removed, err := d.ledger.Unpark(ctx, uuid.Nil, 1000, func(context.Context, []driver.Parked) error {
-		t.Error("it is staged, only to be refused")
-		return nil
-	})
-	refused("unpark", removed == 0, err)
 	orphans, err := d.ledger.Orphans(ctx, oldAge, 10)
 	refused("list orphans", len(orphans) == 0, err)
 	swept, err := d.ledger.Sweep(ctx, oldAge, 10)
@@ -167,7 +154,7 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	refused("the watermark, which would be a verdict", before.IsZero(), err)
 }
 
-// As a release leaves it that knows no parked and no carried messages.
+// As the first release leaves it.
 func testEarlierSchema(t *testing.T, h Harness) {
 	d := h.newDatabase(t)
 	id := newID()
