@@ -11,7 +11,6 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 	"github.com/twoqueue/twoqueue/bridge/internal/mysqlserver"
@@ -38,7 +37,7 @@ FROM (SELECT CURRENT_USER() AS u) me`
 
 	engines = `SELECT table_name AS name, COALESCE(engine, '') AS engine, COALESCE(table_rows, 0) AS row_count
 FROM information_schema.tables WHERE table_schema = DATABASE()
-AND table_name IN ('bridge_ledger', 'bridge_identity', 'bridge_parked', 'bridge_watermark', 'bridge_ledger_version') ORDER BY table_name`
+AND table_name IN ('bridge_ledger', 'bridge_identity', 'bridge_watermark', 'bridge_ledger_version') ORDER BY table_name`
 
 	oldest = `SELECT MAX(TIMESTAMPDIFF(SECOND, CONVERT_TZ(b.trx_started, 'SYSTEM', '+00:00'), UTC_TIMESTAMP()))
 FROM information_schema.innodb_trx b LEFT JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
@@ -57,24 +56,18 @@ var (
 		{"SELECT ON bridge_ledger_version", `SELECT version_id FROM bridge_ledger_version`},
 		{"SELECT ON bridge_watermark", `SELECT one FROM bridge_watermark`},
 	}
-	unparkRights = []right{
-		{"SELECT ON bridge_parked", `SELECT id FROM bridge_parked`},
-		{"UPDATE ON bridge_parked", `UPDATE bridge_parked SET message = message WHERE id = ''`},
-		{"DELETE ON bridge_parked", `DELETE FROM bridge_parked WHERE id = ''`},
-		{"UPDATE (recorded_at) ON bridge_ledger", `UPDATE bridge_ledger SET recorded_at = recorded_at WHERE id = ''`},
-	}
 	stageRights = []right{
 		{"UPDATE (stage_at, claimed_by) ON bridge_ledger", `UPDATE bridge_ledger SET stage_at = stage_at, claimed_by = claimed_by WHERE id = ''`},
 	}
-	sweepRights = slices.Concat(unparkRights, []right{
+	sweepRights = []right{
 		{"UPDATE ON bridge_watermark", `UPDATE bridge_watermark SET swept_before = swept_before WHERE one = 1`},
-	})
+	}
 )
 
 const (
 	shortTimeout = 30 * time.Second
-	shortIdle    = 2 * driver.UnparkPatience // an Unpark is idle while it stages
-	wantedPacket = 16 << 20                  // so much every ledger should take, or almost
+	shortIdle    = 30 * time.Second // the proof may keep a transaction idle for as long
+	wantedPacket = 16 << 20         // so much every ledger should take, or almost
 )
 
 // Diagnose looks at the server, at the login's session and at the bridge's tables.
@@ -256,11 +249,11 @@ func (d *diagnosis) session() {
 	add("max_execution_time", time.Duration(d.number("max_execution_time"))*time.Millisecond, shortTimeout)
 	add("wait_timeout", time.Duration(d.number("wait_timeout"))*time.Second, shortIdle)
 	d.Expect(inspection.CheckTimeouts, len(short) == 0, "none that would cut the verifier's work short", inspect.Warning,
-		strings.Join(short, ", ")+": it can cut a settle, a sweep or an unpark short, which are then begun again",
+		strings.Join(short, ", ")+": it can cut a settle, a sweep or the proof short, which are then begun again",
 		"raise them for the verifier; it bounds its waits itself")
 	packet := d.number("max_allowed_packet")
-	d.Expect("size of a parked message", packet >= wantedPacket, fmt.Sprintf("must be somewhat smaller than max_allowed_packet, %d", packet), inspect.Warning,
-		fmt.Sprintf("max_allowed_packet is %d, and a parked message must be somewhat smaller", packet),
+	d.Expect("size of a carried message", packet >= wantedPacket, fmt.Sprintf("must be somewhat smaller than max_allowed_packet, %d", packet), inspect.Warning,
+		fmt.Sprintf("max_allowed_packet is %d, and a carried message must be somewhat smaller", packet),
 		fmt.Sprintf("set max_allowed_packet to %d or more, unless all messages are small", wantedPacket))
 }
 
@@ -296,7 +289,6 @@ func (d *diagnosis) rights(ctx context.Context) error {
 		level  inspect.Level
 	}{
 		{inspection.CheckRights, verifierRights, inspect.Error},
-		{inspection.CheckUnpark, unparkRights, inspect.Warning},
 		{inspection.CheckStage, stageRights, inspect.Warning},
 		{inspection.CheckSweep, sweepRights, inspect.Warning},
 	} {

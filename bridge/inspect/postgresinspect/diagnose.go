@@ -9,7 +9,6 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 	"github.com/twoqueue/twoqueue/bridge/internal/inspection"
 )
@@ -48,7 +47,7 @@ AND (s.setdatabase = 0 OR d.datname = current_database()) AND (s.setrole = 0 OR 
 	bridgeTables = `SELECT c.relname AS name, c.relpersistence <> 'p' AS unlogged, row_security_active(c.oid) AS row_security,
 	coalesce('autovacuum_enabled=false' = ANY (c.reloptions), false) AS no_vacuum,
 	greatest(c.reltuples, coalesce(pg_stat_get_live_tuples(c.oid), 0))::bigint AS rows, coalesce(pg_stat_get_dead_tuples(c.oid), 0)::bigint AS dead
-FROM pg_class c WHERE c.oid IN (to_regclass('bridge_ledger'), to_regclass('bridge_identity'), to_regclass('bridge_parked'), to_regclass('bridge_watermark'))
+FROM pg_class c WHERE c.oid IN (to_regclass('bridge_ledger'), to_regclass('bridge_identity'), to_regclass('bridge_watermark'))
 ORDER BY c.relname`
 
 	login = `SELECT quote_ident(current_user)`
@@ -70,10 +69,10 @@ var (
 	// without a function.
 	ownTableRights = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'),
 	('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('FUNCTION bridge_forget(uuid[])', 'EXECUTE')`
-	unparkRights = `('bridge_parked', 'SELECT'), ('bridge_parked', 'UPDATE'), ('bridge_parked', 'DELETE'), ('bridge_ledger', 'UPDATE (recorded_at)')`
-	stageRights  = `('bridge_ledger', 'UPDATE (stage_at)'), ('FUNCTION bridge_due(interval,int)', 'EXECUTE'),
+	stageRights = `('bridge_ledger', 'UPDATE (stage_at)'), ('FUNCTION bridge_due(interval,int)', 'EXECUTE'),
 	('FUNCTION bridge_claim(uuid[],timestamptz[])', 'EXECUTE'), ('FUNCTION bridge_touch(uuid[])', 'EXECUTE')`
-	sweepRights = unparkRights + `, ('bridge_watermark', 'UPDATE')`
+	// The sweep locks rows, which takes UPDATE on a column.
+	sweepRights = `('bridge_ledger', 'UPDATE (stage_at)'), ('bridge_watermark', 'UPDATE')`
 )
 
 const (
@@ -83,8 +82,8 @@ const (
 	manyDead     = 100_000
 	deadPerLive  = 10
 	minQuerySize = 512
-	shortTimeout = 30 * time.Second          // a settle, or a Sweep's list, may take as long
-	shortIdle    = 2 * driver.UnparkPatience // an Unpark is idle while it stages
+	shortTimeout = 30 * time.Second // a settle, or a Sweep's list, may take as long
+	shortIdle    = 30 * time.Second // the proof may keep a transaction idle for as long
 	serializable = "serializable"
 )
 
@@ -127,7 +126,7 @@ var (
 type diagnosis struct {
 	inspection.Findings
 	db       *sqlx.DB
-	keeps    bool // an own table: nothing is parked or swept
+	keeps    bool // an own table: nothing is carried or swept
 	settings map[string]string
 }
 
@@ -258,7 +257,7 @@ func (d *diagnosis) timeouts() {
 		}
 	}
 	d.Expect(inspection.CheckTimeouts, len(found) == 0, "none that would cut the verifier's work short", inspect.Warning,
-		strings.Join(found, ", ")+": it can cut a settle, a sweep or an unpark short, which are then begun again",
+		strings.Join(found, ", ")+": it can cut a settle, a sweep or the proof short, which are then begun again",
 		"ALTER ROLE … SET them to 0 for the verifier; it bounds its waits itself")
 }
 
@@ -323,7 +322,6 @@ func (d *diagnosis) rights(ctx context.Context) error {
 	}
 	needed := []part{
 		{inspection.CheckRights, verifierRights, inspect.Error},
-		{inspection.CheckUnpark, unparkRights, inspect.Warning},
 		{inspection.CheckStage, stageRights, inspect.Warning},
 		{inspection.CheckSweep, sweepRights, inspect.Warning},
 	}

@@ -32,7 +32,7 @@ func New(ledger *postgres.Ledger) *Inspector {
 }
 
 // NewOwnTable returns the inspector of a ledger on a table of the application's own. Its
-// Diagnose leaves out parked messages and orphans, as there are none.
+// Diagnose leaves out carried messages and orphans: there are none.
 func NewOwnTable(ledger *postgres.OwnLedger) *Inspector {
 	return &Inspector{ledger, tables.WatchedOf(ledger.Ledger)}
 }

@@ -57,8 +57,6 @@ func TestDiagnose(t *testing.T) {
 		"dirty reads":      {options: "_pragma=read_uncommitted(1)", check: "isolation", level: inspect.Error, says: "read_uncommitted"},
 		"one connection":   {pool: 1, check: "connection pool", level: inspect.Error, says: "one connection"},
 		"orphans":          {statements: []string{"INSERT INTO bridge_ledger (id, recorded_at) VALUES ('0192a0c0-0000-7000-8000-000000000001', unixepoch() - 8 * 86400)"}, check: "orphans", level: inspect.Warning, says: "days old: 1;"},
-		"many parked": {statements: []string{"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000) INSERT INTO bridge_parked SELECT i, x'' FROM n"},
-			check: "parked messages", level: inspect.Warning, says: "1000 or more"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ledger := newLedger(t, c.options)

@@ -49,9 +49,8 @@ WHERE COALESCE(HAS_PERMS_BY_NAME(w.relation, 'OBJECT', w.name), 0) = 0`
 // The rights that the package's documentation names, as values of the statement above.
 const (
 	verifierNeeds = `('bridge_ledger', 'SELECT'), ('bridge_ledger', 'INSERT'), ('bridge_ledger', 'DELETE'), ('bridge_identity', 'SELECT'), ('bridge_ledger_version', 'SELECT'), ('bridge_watermark', 'SELECT')`
-	unparkNeeds   = `('bridge_parked', 'SELECT'), ('bridge_parked', 'DELETE'), ('bridge_ledger', 'UPDATE')`
 	stageNeeds    = `('bridge_ledger', 'UPDATE')`
-	sweepNeeds    = unparkNeeds + `, ('bridge_watermark', 'UPDATE')`
+	sweepNeeds    = `('bridge_watermark', 'UPDATE')`
 )
 
 // azureDatabase is the EngineEdition of Azure SQL Database.
@@ -197,7 +196,6 @@ func (d *diagnosis) rights(ctx context.Context) error {
 		missing       []string
 	}{
 		{check: inspection.CheckRights, values: verifierNeeds, level: inspect.Error},
-		{check: inspection.CheckUnpark, values: unparkNeeds, level: inspect.Warning},
 		{check: inspection.CheckStage, values: stageNeeds, level: inspect.Warning},
 		{check: inspection.CheckSweep, values: sweepNeeds, level: inspect.Warning},
 	}

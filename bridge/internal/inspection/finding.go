@@ -58,7 +58,6 @@ const (
 	checkClock  = "clock"
 	CheckOldest = "oldest open transaction"
 	checkOrphan = "orphans"
-	checkParked = "parked messages"
 	checkDue    = "carried messages"
 
 	CheckVersion   = "server version"
@@ -67,7 +66,6 @@ const (
 	CheckIsolation = "isolation"
 	checkConnect   = "connections left"
 	CheckRights    = "rights of a verifier"
-	CheckUnpark    = "rights to unpark"
 	CheckStage     = "rights to stage again"
 	CheckSweep     = "rights to sweep"
 	CheckWatch     = "who holds a message up"
@@ -138,12 +136,11 @@ func (f *Findings) clock(theirs, before, after time.Time, mend string) {
 const (
 	orphanAge   = 7 * 24 * time.Hour
 	mostOrphans = 1000
-	mostParked  = 1000
 	mostDue     = 500
 	longDue     = 5 * time.Minute
 )
 
-// Backlog counts orphans, parked messages and due rows that carry messages.
+// Backlog counts orphans and due rows that carry messages.
 func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger) {
 	features := ledger.Features()
 	if features.Sweeps {
@@ -157,17 +154,6 @@ func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger) {
 				atLeast(len(orphans), mostOrphans), orphanAge.Hours()/24)
 		default:
 			f.OK(checkOrphan, "rows more than %v days old: none", orphanAge.Hours()/24)
-		}
-	}
-	if features.Parks {
-		parked, err := ledger.CountParked(ctx, mostParked)
-		switch {
-		case err != nil:
-			f.Unknown(checkParked, "", err)
-		case parked == mostParked:
-			f.Warning(checkParked, "see that a verifier unparks, and that the broker takes messages", "%s", atLeast(parked, mostParked))
-		default:
-			f.OK(checkParked, "%d", parked)
 		}
 	}
 	if features.Carries {

@@ -40,11 +40,11 @@ func TestClockIsJudgedByWhatTheQuestionCannotExplain(t *testing.T) {
 // What is missing is granted by what the mend says, pasted as it is.
 func TestMissingRightsAreStatements(t *testing.T) {
 	var f Findings
-	f.Missing(CheckUnpark, inspect.Warning, "verifier", []string{"SELECT ON bridge_parked", "DELETE ON bridge_parked", "UPDATE (recorded_at) ON bridge_ledger"})
+	f.Missing(CheckStage, inspect.Warning, "verifier", []string{"SELECT ON bridge_watermark", "UPDATE ON bridge_watermark", "UPDATE (stage_at) ON bridge_ledger"})
 	f.Missing(CheckRights, inspect.Error, "verifier", []string{"EXECUTE ON FUNCTION f(uuid[]) (which is not there: bridgectl migrate print)"})
 	f.Missing(CheckSweep, inspect.Warning, "verifier", nil)
 	for i, want := range []string{
-		"GRANT SELECT, DELETE ON bridge_parked TO verifier;\nGRANT UPDATE (recorded_at) ON bridge_ledger TO verifier;",
+		"GRANT SELECT, UPDATE ON bridge_watermark TO verifier;\nGRANT UPDATE (stage_at) ON bridge_ledger TO verifier;",
 		"run the statement that makes FUNCTION f(uuid[]): bridgectl migrate print shows it", "",
 	} {
 		if f[i].Fix != want {
