@@ -127,8 +127,8 @@ func Dial(ctx context.Context, url string, opts *BrokerOptions) (*Broker, error)
 	return b, nil
 }
 
-// NewBroker is Dial without connecting. It is for a sender that parks messages, and must be
-// able to start during an outage. Its error is ErrURL, or names a wrong option. A wrong login
+// NewBroker is Dial without connecting. It is for a process that must be able to start
+// during an outage, such as a sender of carried messages. Its error is ErrURL, or names a wrong option. A wrong login
 // shows only when something is published.
 func NewBroker(url string, opts *BrokerOptions) (*Broker, error) {
 	options, err := opts.withDefaults()

@@ -47,9 +47,10 @@
 // the row lock until that transaction ends. The outcome is committed, rolled back or still
 // open. A committed message is forwarded to its target (exchange and routing key), and its row
 // is forgotten. A message of a rolled-back transaction is dropped. What can be neither
-// forwarded nor rightly dropped goes to the dead queue. A parked message was stored in the
-// database because the broker was out; a verifier stages it later. An orphan is a row whose
-// message is gone from the queues. The inbox is the receiver's table of processed keys.
+// forwarded nor rightly dropped goes to the dead queue. A carried message is one of which the
+// row in the ledger holds a copy; a verifier stages it from there if no queue has it. Its stage
+// time is when it is due for that. An orphan is a row that carries no message, and whose message
+// is gone from the queues. The inbox is the receiver's table of processed keys.
 //
 // # What is promised, and what is not
 //
@@ -83,7 +84,7 @@
 //   - Each attempt to send a message needs a new ID. A copy of a rolled-back attempt stands
 //     further ahead in the queue. With the same ID it would be the first copy of the
 //     message, at the wrong place.
-//   - Senders do not park these messages: without the broker their transactions fail.
+//   - Rows do not carry these messages: without the broker their transactions fail.
 //   - When a message goes to the dead queue, the verifier's option HoldKeys decides what
 //     happens to its key. A message that an operator replays arrives when it is replayed.
 //
@@ -93,16 +94,22 @@
 //	record, before publish                the database rolls back; no message
 //	publish or confirm, before COMMIT     rolled back; the staged copy is dropped
 //	COMMIT                                the row is there; the message is forwarded
+//	COMMIT of a carried message whose     the row carries it; at its stage time a verifier
+//	staged copy was lost, or never sent   stages it
+//	verifier: the claim of a carried      staged when the moved stage time comes
+//	message, before its staging
+//	verifier: that staging                if the first copy was only late, the second finds
+//	                                      no row and is dropped; or it is a duplicate
 //	verifier: the lookup                  redelivered, looked up again
 //	verifier: publish to the target       redelivered, forwarded again: a duplicate
 //	verifier: its confirm, before DELETE  the same
 //	verifier: DELETE, before the ack      redelivered, absent, dropped: it had been
 //	                                      forwarded
-//	verifier: the ack, before DELETE      an orphan row, harmless (package verifier
+//	verifier: the ack, before DELETE      an orphan row, harmless; a carried message is
+//	                                      staged again: a duplicate (package verifier
 //	                                      never acks first)
-//	parking, before COMMIT                the database rolls back; no message
-//	verifier: staging a parked message    it is still parked, and staged again: a
-//	                                      duplicate, or dropped as forwarded
+//	database: a DELETE that has not       the row is back: an orphan; a carried message is
+//	reached the disk                      staged again: a duplicate
 //	receiver: its commit, before its ack  redelivered; its inbox knows the ID
 //
 // # Rules
@@ -114,8 +121,7 @@
 //     message leaves. A message without a row looks like one of a transaction that
 //     rolled back.
 //  2. COMMIT only after the broker has confirmed every message of the transaction and returned
-//     none; or the message is parked in the database, by the same transaction
-//     (driver.Recorder). Anything else is an error, and the transaction must roll back.
+//     none; or the message's row carries it, by the same transaction (driver.Recorder). Anything else is an error, and the transaction must roll back.
 //     RabbitMQ returns an unroutable message and then confirms it all the same, so a confirm
 //     alone proves nothing.
 //  3. Only a lookup that waits on locks, on the primary, may say 'rolled back'. If a lookup
@@ -150,7 +156,7 @@
 //  11. The caller's transaction belongs to the caller: no commit, no rollback, no
 //     DDL in it. Tx has no method for them.
 //  12. The main job depends on nothing else. Lookup, settle, forward, forget and ack go on even
-//     if unparking, sweeping, counting, explaining, observing, the status page or the endpoints
+//     if staging again, sweeping, counting, explaining, observing, the status page or the endpoints
 //     fail. These log when they begin to fail and when they work again, back off, and never end
 //     a session.
 //

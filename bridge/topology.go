@@ -21,7 +21,10 @@ const deliveryLimit = 1_000_000
 
 // A Topology is the staging queue and the queues beside it.
 type Topology struct {
-	// Queue is the staging queue's name. Required, at most 200 bytes.
+	// Queue is the staging queue's name. Required, at most 200 bytes. If rows of a ledger carry
+	// messages, use one staging queue for that ledger. With a second one, the verifiers of one
+	// queue may stage messages again that wait in the other. Such a copy is needless: it finds no
+	// row and is dropped, or is a duplicate. No message is lost.
 	Queue string
 	// Exchange is a direct exchange of the bridge's own, to which senders publish, such as
 	// "twoqueue.stage": at most 255 bytes, and no name that begins with "amq.". The staging queue

@@ -1,4 +1,4 @@
-// Package wire is the format of a staged message in the staging queue, parked in a database,
+// Package wire is the format of a staged message in the staging queue, in a row that carries it,
 // and in the dead queue. It is for senders in other languages, and for tools that read these
 // queues. An application in Go does not need it: package sender stages, package verifier reads.
 //
@@ -64,8 +64,8 @@
 // value means nothing. A sender that sets it must have inserted that copy, a record (see below)
 // that has the header too.
 //
-// The header x-bridge-restaged is on what a verifier has staged again, such as a parked message;
-// its value means nothing. A sender must not set it: such a message is no evidence that the
+// The header x-bridge-restaged is on a message that a verifier has staged from its row; its value
+// means nothing. A sender must not set it: such a message is no evidence that the
 // senders commit where it is found (rule 6 of package bridge).
 //
 // # A message with an order key
@@ -105,7 +105,7 @@
 // with big-endian numbers. Each member is judged as if it had come alone. A group costs the
 // broker as much as one message. Groups are optional.
 //
-// A parked or carried message is stored in the database as a record.
+// A carried message is stored in the database as a record.
 //
 // # What an inbox holds
 //

@@ -73,7 +73,7 @@ func Republished(d amqp.Delivery) amqp.Publishing {
 	}
 }
 
-// ReadRecord reads the record of a message of a ledger, such as a parked one. The error wraps
+// ReadRecord reads the record of a message of a ledger, such as a carried one. The error wraps
 // ErrMalformed.
 func ReadRecord(ledger uuid.UUID, record []byte) (Staged, error) {
 	alone, err := onlyMember(ledger, record)

@@ -18,8 +18,8 @@ import (
 // adds. Decoded they take many times their bytes.
 const maxProperties = 100 << 10
 
-// A record is a staged message in bytes, as it travels in a group and lies in a
-// database while it is parked (the wire format, in the package's comment):
+// A record is a staged message in bytes, as it travels in a group and as
+// its row carries it (the wire format, in the package's comment):
 //
 //	uint32  length of the properties
 //	        the properties as in an AMQP 0-9-1 content header: flags, then values

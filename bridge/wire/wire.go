@@ -44,8 +44,7 @@ const (
 	// queues of RabbitMQ 4 act on a priority, so a message could overtake a marker (see Marker).
 	HeaderPriority = "x-bridge-priority"
 
-	// HeaderRestaged is on what a verifier has staged instead of the sender, such as a parked
-	// message: any value. Its row may have a later time than its sender gave it.
+	// HeaderRestaged is on a message that a verifier has staged from its row: any value.
 	HeaderRestaged = "x-bridge-restaged"
 
 	// HeaderUnroutableSince is written by a verifier that puts a message aside: when
