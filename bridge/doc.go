@@ -120,10 +120,11 @@
 //  1. Record before publish: the INSERT has succeeded before the first byte of the
 //     message leaves. A message without a row looks like one of a transaction that
 //     rolled back.
-//  2. COMMIT only after the broker has confirmed every message of the transaction and returned
-//     none; or the message's row carries it, by the same transaction (driver.Recorder). Anything else is an error, and the transaction must roll back.
-//     RabbitMQ returns an unroutable message and then confirms it all the same, so a confirm
-//     alone proves nothing.
+//  2. COMMIT only when every message of the transaction is safe: confirmed by the broker and not
+//     returned, or carried by its row, by the same transaction (driver.Recorder). Anything else
+//     is an error, and the transaction must roll back. RabbitMQ returns an unroutable message and
+//     then confirms it all the same, so a confirm alone proves nothing. Messages with an order key
+//     are never carried: a later message would overtake one that got lost.
 //  3. Only a lookup that waits on locks, on the primary, may say 'rolled back'. If a lookup
 //     does not wait, times out or fails, a missing row proves nothing. A row that it does find
 //     may be believed.

@@ -35,8 +35,8 @@ type Topology struct {
 	Exchange string
 	// Classic declares classic queues instead of quorum queues. They are only as safe as one
 	// node, and RabbitMQ does not fsync a message in them before it confirms it (RabbitMQ's blog of
-	// 2025-01-17). If the host crashes, committed messages that wait in them can be lost: the
-	// ledger has only their IDs.
+	// 2025-01-17). If the host crashes, committed messages that wait in them can be lost,
+	// except those that their rows carry.
 	Classic bool
 	// Audit is how many messages the audit queue keeps: copies of the latest messages that were
 	// dropped as rolled back. 0: no audit queue, and no copies.
