@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -12,18 +11,25 @@ import (
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/bridge/wire"
 )
 
 // A Carry says which messages are carried: the message's row in the ledger holds a copy of it,
-// so the commit does not wait for the broker's confirm.
+// so the commit does not wait for the broker's confirm. Messages with an order key are never
+// carried.
 type Carry int
 
 const (
-	// CarryNever: each transaction waits for the broker's confirm.
-	CarryNever Carry = iota
-	// CarrySmall: messages of at most Options.CarryBytes are carried. Transactions with larger
-	// messages wait for the confirm of these.
-	CarrySmall
+	// CarrySmall: messages of at most Options.CarryBytes are carried. Larger ones are carried only
+	// while the broker is known to be out; else their transactions wait for the confirm. On a ledger
+	// of an own table CarrySmall is CarryNever, since such rows cannot carry messages.
+	CarrySmall Carry = iota
+	// CarryNever: each transaction waits for the broker's confirm. The database holds only IDs, and
+	// no transaction with messages commits without the broker.
+	CarryNever
+	// CarryOnOutage: messages of any size are carried while the broker is known to be out. Else
+	// each transaction waits for the broker's confirm.
+	CarryOnOutage
 	// CarryAlways: messages of any size are carried.
 	CarryAlways
 )
@@ -34,9 +40,6 @@ const (
 	carryGather = 8 * time.Millisecond
 	// carryGroups bounds the groups of one shipment. One shipment at a time is on its way.
 	carryGroups = 64
-	// carryProbe is the time between two messages that are published during an outage to find its
-	// end, and the longest pause between two attempts to publish a message.
-	carryProbe = time.Second
 	// carryRefusals is how often the broker may refuse a message before its row is left to carry it.
 	// The first refusal may be due to another message of its group.
 	carryRefusals = 2
@@ -51,10 +54,9 @@ const (
 // message whose group fails is published again, until driver.StageAgainAfter after its record. Its
 // goroutine runs while it holds messages.
 type carrier struct {
-	stager  *stager // for its queue, broker, timeout and limit
-	bound   int     // bytes that it may hold
-	logger  *slog.Logger
-	explain func(error) error // names the remedy
+	stager *stager // for its broker, timeout and limit; nil: there is no broker
+	outage *outage
+	bound  int // bytes that it may hold
 
 	mu      sync.Mutex
 	waiting []*carriedMessage // to be published, in this order
@@ -63,8 +65,6 @@ type carrier struct {
 	running bool
 	calls   int           // whose messages are waiting
 	full    chan struct{} // closed when a group is full; nil if nothing gathers
-	out     bool          // the last shipment failed
-	probe   time.Time     // when the next message is published if the broker is out
 }
 
 type carriedMessage struct {
@@ -78,20 +78,35 @@ func (m *carriedMessage) held() int { return len(m.record) + carriedHeld }
 // alone tells whether the message gains nothing from company, or may be the reason of a refusal.
 func (m *carriedMessage) alone() bool { return len(m.record) > groupBytes/3 || m.refusals > 0 }
 
-func newCarrier(o Options, s *stager, explain func(error) error) *carrier {
-	return &carrier{stager: s, bound: o.CarryPendingBytes, logger: o.Logger, explain: explain}
+// carryInOutage carries all messages without an order key if the broker is out.
+func (c *carrier) carryInOutage(messages []encoded) error {
+	if c.stager == nil {
+		return nil // they are carried always
+	}
+	c.outage.blocked(c.stager.broker.Blocked())
+	if !c.outage.out() {
+		return nil
+	}
+	for i := range messages {
+		m := &messages[i]
+		if m.carried || m.orderKey != "" {
+			continue
+		}
+		publishing, err := wire.Alone(c.stager.ledger, m.record)
+		if err != nil {
+			return err
+		}
+		publishing.Headers[wire.HeaderCarried] = true
+		m.record, m.carried = wire.EncodeRecord(publishing), true
+	}
+	return nil
 }
 
 // admit returns the carried messages that are to be published, each in its place among messages,
 // and nil in the place of any other. The caller must call send or release with the result.
 func (c *carrier) admit(messages []encoded) []*carriedMessage {
 	admitted := make([]*carriedMessage, len(messages))
-	if reason := c.stager.broker.Blocked(); reason != "" {
-		err := fmt.Errorf("%w: %s", bridge.ErrBlocked, reason)
-		c.mu.Lock()
-		known := c.learn(err)
-		c.mu.Unlock()
-		c.report(known, err)
+	if c.stager == nil {
 		return admitted
 	}
 	c.mu.Lock()
@@ -104,12 +119,9 @@ func (c *carrier) admit(messages []encoded) []*carriedMessage {
 		if c.held > 0 && c.held+next.held() > c.bound {
 			continue
 		}
-		if c.out {
-			// The run finds the end of the outage, else one message in a while does.
-			if c.running || time.Now().Before(c.probe) {
-				continue
-			}
-			c.probe = time.Now().Add(carryProbe)
+		// While the run is publishing, it finds the end of a failure; else one message in a while does.
+		if c.outage.fails() && c.running || c.outage.holdsBack() {
+			continue
 		}
 		c.held += next.held()
 		admitted[i] = next
@@ -228,7 +240,7 @@ func (c *carrier) take() (groups [][]*carriedMessage, calls int) {
 	defer c.mu.Unlock()
 	calls, c.calls = c.calls, 0
 	most := carryGroups
-	if c.out {
+	if c.outage.fails() {
 		most = 1
 	}
 	oldest := time.Now().Add(-driver.StageAgainAfter)
@@ -259,6 +271,13 @@ func (c *carrier) take() (groups [][]*carriedMessage, calls int) {
 // ship publishes groups at once and waits for their confirms. It returns false if messages wait
 // for another attempt.
 func (c *carrier) ship(groups [][]*carriedMessage) bool {
+	bytes := 0
+	for _, group := range groups {
+		for _, m := range group {
+			bytes += len(m.record)
+		}
+	}
+	learn := c.outage.watch(bytes)
 	ended := make([]error, len(groups))
 	var others sync.WaitGroup
 	for i, group := range groups[1:] {
@@ -266,21 +285,20 @@ func (c *carrier) ship(groups [][]*carriedMessage) bool {
 	}
 	ended[0] = c.publish(groups[0])
 	others.Wait()
-	return c.judge(groups, ended)
-}
-
-// judge forgets the messages of groups that need no other attempt. It returns false if messages
-// wait for one.
-func (c *carrier) judge(groups [][]*carriedMessage, ended []error) bool {
 	var failure error
 	for _, err := range ended {
 		if failure == nil {
 			failure = err
 		}
 	}
+	learn(failure, true)
+	return c.judge(groups, ended, failure)
+}
+
+// judge forgets the messages of groups that need no other attempt; failure is the first one. It
+// returns false if messages wait for another attempt.
+func (c *carrier) judge(groups [][]*carriedMessage, ended []error, failure error) bool {
 	c.mu.Lock()
-	known := c.learn(failure)
-	defer c.report(known, failure)
 	defer c.mu.Unlock()
 	for i, err := range ended {
 		for _, m := range groups[i] {
@@ -309,27 +327,6 @@ func (c *carrier) publish(group []*carriedMessage) error {
 		records[i] = m.record
 	}
 	return c.stager.publishInTime(records)
-}
-
-// learn notes the failure of a publication, or nil, and returns whether an outage was known. The
-// caller holds mu, and calls report without it.
-func (c *carrier) learn(failure error) (known bool) {
-	known, c.out = c.out, failure != nil
-	if c.out {
-		c.probe = time.Now().Add(carryProbe)
-	}
-	return known
-}
-
-// report logs the beginning and the end of an outage.
-func (c *carrier) report(known bool, failure error) {
-	queue := c.stager.queue.RoutingKey
-	switch {
-	case failure != nil && !known:
-		c.logger.Warn("carried messages are not published; verifiers stage them from their rows", "queue", queue, "error", c.explain(failure))
-	case failure == nil && known:
-		c.logger.Info("carried messages are published again", "queue", queue)
-	}
 }
 
 // flush waits until nothing is held.

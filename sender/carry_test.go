@@ -25,10 +25,9 @@ type carryingLedger struct {
 	noLedger
 	before  func() error // runs first in Record
 	entries []driver.Entry
-	parked  int
 }
 
-func (*carryingLedger) Features() driver.Features { return driver.Features{Parks: true, Carries: true} }
+func (*carryingLedger) Features() driver.Features { return driver.Features{Carries: true} }
 
 func (l *carryingLedger) Identity() uuid.UUID {
 	return uuid.MustParse("6f9b4f3e-54a5-4a4c-9c52-3d6f0d9a1b2c")
@@ -41,11 +40,6 @@ func (l *carryingLedger) Record(_ context.Context, _ bridge.Tx, entries []driver
 		}
 	}
 	l.entries = append(l.entries, entries...)
-	return nil
-}
-
-func (l *carryingLedger) Park(_ context.Context, _ bridge.Tx, messages []driver.Parked) error {
-	l.parked += len(messages)
 	return nil
 }
 
@@ -116,9 +110,6 @@ func away(context.Context, []string) error { return bridge.ErrUnavailable }
 func carrying(t *testing.T, opts Options, b broker) (*Sender, *carryingLedger, *bytes.Buffer) {
 	t.Helper()
 	ledger, log := new(carryingLedger), new(bytes.Buffer)
-	if opts.Carry == CarryNever {
-		opts.Carry = CarrySmall
-	}
 	opts.Logger = slog.New(slog.NewTextHandler(log, nil))
 	s, err := New(ledger, new(bridge.Broker), &opts)
 	if err != nil {
@@ -152,11 +143,11 @@ func flush(t *testing.T, s *Sender) {
 	synctest.Wait() // for the log
 }
 
-// Neither SendTx, StageTx nor an Outbox waits for a broker that is silent, and nothing is parked.
+// Neither SendTx, StageTx nor an Outbox waits for a broker that is silent.
 func TestACommitDoesNotWaitForCarriedMessages(t *testing.T) {
-	for _, parking := range []Parking{ParkNever, ParkOnOutage} {
+	for _, carry := range []Carry{CarrySmall, CarryAlways} {
 		synctest.Test(t, func(t *testing.T) {
-			s, ledger, _ := carrying(t, Options{Parking: parking}, &scriptedBroker{answer: silent})
+			s, ledger, _ := carrying(t, Options{Carry: carry}, &scriptedBroker{answer: silent})
 			began := time.Now()
 			send(t, s, "1", "2")
 			staged, err := s.StageTx(t.Context(), nil, text("3"))
@@ -176,8 +167,8 @@ func TestACommitDoesNotWaitForCarriedMessages(t *testing.T) {
 			if waited := time.Since(began); waited != 0 {
 				t.Errorf("the transactions have waited %v", waited)
 			}
-			if got := fmt.Sprint(ledger.unpublished()); got != "[false false false false false]" || ledger.parked > 0 {
-				t.Errorf("unpublished %s, parked %d", got, ledger.parked)
+			if got := fmt.Sprint(ledger.unpublished()); got != "[false false false false false]" {
+				t.Errorf("unpublished %s", got)
 			}
 			flush(t, s)
 		})
@@ -266,7 +257,7 @@ func TestATransactionWaitsForMessagesThatAreNotCarried(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s, ledger, _ := carrying(t, Options{Carry: c.carry, CarryBytes: 2000, OrderedShards: 1}, new(scriptedBroker))
-			b := &slowBroker{takes: time.Second}
+			b := &slowBroker{takes: time.Second / 2}
 			s.stager.broker = b
 			for _, one := range s.ordered.stagers {
 				one.broker = b
@@ -276,7 +267,7 @@ func TestATransactionWaitsForMessagesThatAreNotCarried(t *testing.T) {
 				t.Fatal(err)
 			}
 			carried, waited := ledger.entries[1].Message != nil, time.Since(began)
-			if carried != c.want || ledger.entries[0].Message == nil || waited != map[bool]time.Duration{true: 0, false: time.Second}[c.want] {
+			if carried != c.want || ledger.entries[0].Message == nil || waited != map[bool]time.Duration{true: 0, false: b.takes}[c.want] {
 				t.Errorf("%s: carried %t, waited %v", name, carried, waited)
 			}
 			for _, m := range b.published {
@@ -292,7 +283,7 @@ func TestATransactionWaitsForMessagesThatAreNotCarried(t *testing.T) {
 // Beyond the bound only the row is written: no copy of an unpublished message may be anywhere.
 func TestCarriedMessagesInMemoryAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &scriptedBroker{answer: func(context.Context, []string) error { time.Sleep(time.Second); return nil }}
+		b := &scriptedBroker{answer: func(context.Context, []string) error { time.Sleep(time.Second / 2); return nil }}
 		s, ledger, log := carrying(t, Options{Carry: CarryAlways, CarryPendingBytes: 10_000}, b)
 		body := strings.Repeat("x", 4000)
 		send(t, s, body, body, body)
@@ -341,7 +332,7 @@ func TestAGroupThatFailsIsPublishedAgain(t *testing.T) {
 				t.Errorf("%v: unpublished %s", failure, got)
 			}
 			text := log.String()
-			if strings.Count(text, "carried messages are not published") != 1 || strings.Count(text, "published again") != 1 || strings.Count(text, "\n") != 2 ||
+			if strings.Count(text, "messages are not published") != 1 || strings.Count(text, "published again") != 1 || strings.Count(text, "\n") != 2 ||
 				(failure == bridge.ErrReturned) != strings.Contains(text, "there is no queue") {
 				t.Errorf("%v: the log is %q", failure, text)
 			}
@@ -589,7 +580,7 @@ func TestFlushWaitsUntilNothingIsOnItsWay(t *testing.T) {
 		if took := time.Since(began); took != 2*time.Second {
 			t.Errorf("flushed after %v", took)
 		}
-		never, _ := newSender(t, Options{}, nil, nil)
+		never, _ := newSender(t, Options{Carry: CarryNever}, nil, nil)
 		if err := never.Flush(ended); err != nil {
 			t.Errorf("no message is carried: %v", err)
 		}

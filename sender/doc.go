@@ -15,8 +15,8 @@
 // InTx begins and ends the transaction. If you do that yourself, call SendTx in it: SendTx(ctx,
 // bridge.SQL(tx), …) for a *sql.Tx or a *sqlx.Tx; a *sql.DB does not compile. bridge.SQL says
 // what to pass for other libraries. The examples (example_*_test.go in this folder) are whole
-// programs: PostgreSQL, SQL Server, sqlx, a table of one's own, staging early, carrying, and
-// parking.
+// programs: PostgreSQL, SQL Server, sqlx, a table of one's own, staging early, carrying, and a
+// sender without a broker.
 //
 // The ledger's tables (package migrate, or verifier -migrate) must be in the database of the
 // transaction. The verifier makes the queues, and must run for anything to arrive; package
@@ -25,15 +25,16 @@
 //
 // # What it does
 //
-// SendTx inserts the messages' IDs into the ledger, publishes all messages to the staging
-// queue, and waits once for all confirms. (With an own table, it checks that their rows exist.)
-// Rules 1 and 2 of package bridge make that safe: the INSERT has succeeded before the first
-// byte of a message leaves, and SendTx returns nil only if every message is confirmed and none
-// was returned, or its row carries it, or all are parked (see below).
+// SendTx inserts the messages' IDs into the ledger, publishes all messages to the staging queue,
+// and waits once for all confirms. (With an own table, it checks that their rows exist.) For a
+// small message, by default, it inserts a copy of the message too, and does not wait for its
+// confirm (see 'Carrying'). Rules 1 and 2 of package bridge make that safe: the INSERT has
+// succeeded before the first byte of a message leaves, and SendTx returns nil only if every message
+// is confirmed and none was returned, or its row carries it.
 //
-// Meanwhile the transaction is open and holds its locks for a round trip to the broker, at most
-// for twice Options.Timeout (longer with order keys, see there). So send as late in the transaction as you can, as InTx does, or stage
-// early.
+// While SendTx waits, the transaction is open and holds its locks for a round trip to the broker, at
+// most for twice Options.Timeout (longer with order keys, see there). So send as late in the
+// transaction as you can, as InTx does, or stage early.
 //
 // # Staging early
 //
@@ -64,28 +65,34 @@
 //
 // # Carrying
 //
-// With Options.Carry set to CarrySmall, the ledger's row of a small message also holds the
-// message. Such a message is carried. It is published to the staging queue when its row has been
-// inserted, but no call waits for the confirm: SendTx, Wait and InTx return at once. CarryAlways
-// carries messages of every size. A message with an order key is never carried. A transaction
-// that sends other messages too waits for these only.
+// The ledger's row of a message can also hold the message. Such a message is carried. It is
+// published to the staging queue when its row has been inserted, but no call waits for the confirm:
+// SendTx, Wait and InTx return at once. A transaction that sends other messages too waits for these
+// only. Options.Carry says which messages are carried. Messages with an order key never are.
 //
-// If the broker fails, nothing fails in the transaction. The sender publishes the message again,
+//	CarrySmall     the default: messages up to Options.CarryBytes (8 KiB), and in an
+//	               outage of the broker larger ones too
+//	CarryNever     none; the database holds only IDs, and no transaction with messages
+//	               commits without the broker
+//	CarryOnOutage  in an outage all, else none
+//	CarryAlways    all
+//
+// If a publication fails, nothing fails in the transaction. The sender publishes the message again,
 // for ten seconds at most. If the message still is not in the staging queue after the commit, a
 // verifier stages it from its row, some seconds late. The same is true if the process dies. While
-// the broker is known to be out, or blocks, or more than Options.CarryPendingBytes wait for their
-// confirms, the sender only writes the row. A verifier stages the message when the broker takes
-// it. A missing staging queue and a missing right to publish count as an outage. So watch the
-// log: it has a line when the sender stops publishing carried messages, and one when it goes on.
+// the broker fails or blocks, or more than Options.CarryPendingBytes wait for their confirms, the
+// sender only writes the row, and a verifier stages the message. Once a second the sender publishes
+// one message all the same, to find the end of the failure. So watch the log: it has a line when
+// the sender stops publishing, and one when it goes on.
 //
 // If the transaction rolls back, or rolls back to a savepoint that was set before the message was
 // recorded, the row is gone and the verifier drops the copy. If a confirm was lost or late, the
 // message may be delivered twice, with the same ID.
 //
 // A carried message costs the database about as much as a row of an outbox table: the INSERT
-// writes its bytes to the database's log, and the verifier deletes them with the row. Choose
-// CarryNever, the default, if the database must not pay for the messages, or if a transaction
-// must fail when the broker is out. Large messages are better left to the broker.
+// writes its bytes to the database's log, and the verifier deletes them with the row. Large messages
+// are better left to the broker. Choose CarryNever if the database must not pay for any message or
+// hold its content. A ledger of an own table carries nothing: CarrySmall is CarryNever there.
 //
 // Call Flush before the process ends, so that no message is left to the verifiers:
 //
@@ -93,23 +100,32 @@
 //
 // # When the broker is out
 //
-// By default sending fails during an outage, unless all messages are carried, and you roll back. Each transaction then waits for
-// Options.Timeout, and keeps its database connection meanwhile. With Options.Parking set to
-// ParkOnOutage the same transaction stores the messages in the database instead, and may
-// commit. A verifier stages them when the broker is back. A message whose confirm was only late
-// may then be delivered twice, with the same ID. Make the broker with bridge.NewBroker, so that
-// your process can start during an outage. ParkAlways stores every message, as a plain
-// transactional outbox does.
+// The sender knows that the broker is out when a publication has failed because the broker is away,
+// blocks, has no room in the staging queue, or does not confirm within Options.Timeout; and while a
+// publication has been waiting for its confirm for a second. (A missing queue or right, a
+// refused login and a refused message are no outages: repair them.) From then on all messages
+// without an order key are carried, and their transactions commit without the broker, until one
+// message is confirmed. Only transactions that were waiting when the outage began fail:
 //
-// In spite of Parking a transaction fails that has called StageTx before the sender knew of the
-// outage. Its Wait returns an error for which bridge.Retryable is true, and another attempt parks.
-// SendTx and InTx park without another attempt.
+//	                      it begins          while it is known
+//	carried anyway        commits            commits
+//	CarrySmall, large     fails (Retryable)  commits, carried
+//	CarryOnOutage         fails (Retryable)  commits, carried
+//	CarryNever            fails (Retryable)  fails (Retryable) after Options.Timeout
+//	with an order key     fails (Retryable)  fails at once (Retryable)
+//
+// 'Retryable' says that bridge.Retryable returns true: roll back, which InTx has done, and try again
+// with a new transaction. Its messages are then carried. Make the broker with bridge.NewBroker, so
+// that your process can start during an outage.
+//
+// With CarryAlways New accepts a nil broker. Then the sender publishes nothing: it is a plain
+// transactional outbox, and verifiers stage each message from its row.
 //
 // # In order
 //
 // Messages with the same bridge.Message.OrderKey reach their target in order; package
 // bridge says what exactly is promised. They are staged in the ordered queues
-// (Options.OrderedShards), in groups too, but never parked: during an outage of the broker
+// (Options.OrderedShards), in groups too, but never carried: during an outage of the broker
 // their transaction fails. A transaction with several such messages for one queue that do
 // not fit into a group waits for the confirm of each group before the next. Other
 // transactions' groups may go between, so that they wait for one of its groups and not for

@@ -7,15 +7,17 @@ import (
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 	"github.com/twoqueue/twoqueue/sender"
 )
 
-// A shop whose commits do not wait for RabbitMQ: the ledger's rows hold its small messages too.
-// Before it ends, it waits until they are confirmed.
-func ExampleSender_Flush_carrySmall() {
+// A shop that goes on while RabbitMQ is out: it starts without RabbitMQ, and commits without it,
+// since the ledger's rows also hold its small messages. Before it ends, it waits a while until they
+// are confirmed. Verifiers stage the others from their rows.
+func ExampleSender_Flush() {
 	ctx := context.Background()
 	db, err := sql.Open("pgx", "postgres://shop:secret@localhost/shop")
 	if err != nil {
@@ -31,7 +33,7 @@ func ExampleSender_Flush_carrySmall() {
 		log.Fatal(err)
 	}
 	defer broker.Close()
-	s, err := sender.New(ledger, broker, &sender.Options{Carry: sender.CarrySmall})
+	s, err := sender.New(ledger, broker, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -41,6 +43,16 @@ func ExampleSender_Flush_carrySmall() {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if err := s.Flush(ctx); err != nil {
-		log.Print(err) // a verifier stages the messages
+		log.Print(err)
 	}
+}
+
+func takeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string) error {
+	return s.InTx(ctx, db, nil, func(tx *sender.Tx) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO orders (body) VALUES ($1)`, order); err != nil {
+			return err // rolls back
+		}
+		_, err := tx.Send(bridge.Message{RoutingKey: "emails", Publishing: amqp.Publishing{Body: []byte(order)}})
+		return err
+	})
 }

@@ -37,6 +37,9 @@ func ExampleSender_SendTx() {
 	if err := storeOrder(ctx, db, s, "three pears"); err != nil {
 		log.Fatal(err)
 	}
+	if err := s.Flush(ctx); err != nil { // before the Broker is closed
+		log.Print(err)
+	}
 }
 
 func storeOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string) error {

@@ -37,6 +37,9 @@ func ExampleSender_InTx_sqlServer() {
 	if err := acceptOrder(ctx, db, s, "five cherries"); err != nil {
 		log.Fatal(err)
 	}
+	if err := s.Flush(ctx); err != nil { // before the Broker is closed
+		log.Print(err)
+	}
 }
 
 func acceptOrder(ctx context.Context, db *sql.DB, s *sender.Sender, order string) error {

@@ -45,6 +45,9 @@ func ExampleSender_SendTx_sqlx() {
 	if err := keepOrder(ctx, db, s, order{ID: uuid.Must(uuid.NewV7()), Body: "four plums"}); err != nil {
 		log.Fatal(err)
 	}
+	if err := s.Flush(ctx); err != nil { // before the Broker is closed
+		log.Print(err)
+	}
 }
 
 func keepOrder(ctx context.Context, db *sqlx.DB, s *sender.Sender, o order) error {

@@ -38,6 +38,9 @@ func ExampleTx_Stage() {
 	if err := replaceOrder(ctx, db, s, "nine cherries", "nine medlars"); err != nil {
 		log.Fatal(err)
 	}
+	if err := s.Flush(ctx); err != nil { // before the Broker is closed
+		log.Print(err)
+	}
 }
 
 func replaceOrder(ctx context.Context, db *sql.DB, s *sender.Sender, old, order string) error {

@@ -39,6 +39,9 @@ func Example() {
 	if err := placeOrder(ctx, db, s, "two apples"); err != nil {
 		log.Fatal(err)
 	}
+	if err := s.Flush(ctx); err != nil { // before the Broker is closed
+		log.Print(err)
+	}
 }
 
 // placeOrder begins again with a new transaction where that may help.

@@ -40,8 +40,9 @@ type stager struct {
 	queue   bridge.Target
 	broker  broker
 	timeout time.Duration
-	limit   int  // messages in a group
-	ordered bool // they go one after the other
+	limit   int     // messages in a group
+	ordered bool    // they go one after the other
+	outage  *outage // learns how shipments end, unless they are ordered; nil: no message is carried
 
 	mu       sync.Mutex
 	next     []*shipment // to be published, in this order; the last one gathers
@@ -193,7 +194,10 @@ func (s *stager) ship() {
 			s.shipGroup(shipment)
 			continue
 		}
-		s.end(shipment, s.publishInTime(shipment.records))
+		learn := s.outage.watch(shipment.size)
+		err := s.publishInTime(shipment.records)
+		learn(err, false)
+		s.end(shipment, err)
 	}
 }
 
@@ -234,7 +238,14 @@ func (s *stager) publishInTime(records [][]byte) error {
 // shipAlone publishes the shipment of one caller, which ends when that one gives it up.
 func (s *stager) shipAlone(alone *shipment) {
 	defer alone.leash.release()
-	s.end(alone, s.publish(alone.leash, alone.records, 1))
+	learn := s.outage.watch(alone.bytes)
+	err := s.publish(alone.leash, alone.records, 1)
+	if alone.leash.givenUp() {
+		learn(context.Canceled, false) // which says nothing about the broker
+	} else {
+		learn(err, false)
+	}
+	s.end(alone, err)
 }
 
 func (s *stager) publish(ctx context.Context, records [][]byte, limit int) error {
@@ -313,6 +324,9 @@ type givenUp struct {
 func (g givenUp) Unwrap() error { return g.error }
 
 func (l *leash) end(by context.Context) { l.cancel(givenUp{context.Cause(by), by.Err()}) }
+
+// givenUp tells whether the caller has given the shipment up.
+func (l *leash) givenUp() bool { return errors.As(context.Cause(l.Context), new(givenUp)) }
 
 // Err tells a caller's deadline from its cancellation, since bridge.Retryable does.
 func (l *leash) Err() error {

@@ -54,31 +54,21 @@ func (b *slowBroker) Publish(ctx context.Context, messages []bridge.Outgoing) er
 	return nil
 }
 
-// A parkingLedger remembers what was recorded and what was parked.
-type parkingLedger struct {
+// A countingLedger counts what was recorded. Its rows cannot carry messages.
+type countingLedger struct {
 	noLedger
 	recorded int
-	parked   []uuid.UUID
 }
 
-func (*parkingLedger) Features() driver.Features { return driver.Features{Parks: true} }
-
-func (l *parkingLedger) Record(_ context.Context, _ bridge.Tx, entries []driver.Entry) error {
+func (l *countingLedger) Record(_ context.Context, _ bridge.Tx, entries []driver.Entry) error {
 	l.recorded += len(entries)
 	return nil
 }
 
-func (l *parkingLedger) Park(_ context.Context, _ bridge.Tx, messages []driver.Parked) error {
-	for _, m := range messages {
-		l.parked = append(l.parked, m.ID)
-	}
-	return nil
-}
-
 // newSender has a broker for messages without a key, and one for those with a key.
-func newSender(t *testing.T, opts Options, others, inOrder broker) (*Sender, *parkingLedger) {
+func newSender(t *testing.T, opts Options, others, inOrder broker) (*Sender, *countingLedger) {
 	t.Helper()
-	ledger := new(parkingLedger)
+	ledger := new(countingLedger)
 	opts.Logger = slog.New(slog.DiscardHandler)
 	s, err := New(ledger, new(bridge.Broker), &opts)
 	if err != nil {
@@ -285,21 +275,16 @@ func TestTransactionsOfOneMomentTravelTogetherAndFailTogether(t *testing.T) {
 // than half of it are in time for all.
 func TestTheClockOfAShipmentStartsWhenItIsShipped(t *testing.T) {
 	const limit = 5 * time.Second
-	for _, opts := range []Options{{Timeout: limit}, {Parking: ParkOnOutage, ParkAfter: limit, Timeout: time.Hour}} {
-		synctest.Test(t, func(t *testing.T) {
-			s, ledger := newSender(t, opts, &slowBroker{takes: 3 * time.Second}, nil)
-			first := stageEarly(t, s, small)
-			synctest.Wait()
-			for _, one := range []*Staged{stageEarly(t, s, small), first} {
-				if err := one.Wait(t.Context()); err != nil {
-					t.Error(err)
-				}
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newSender(t, Options{Timeout: limit}, &slowBroker{takes: 3 * time.Second}, nil)
+		first := stageEarly(t, s, small)
+		synctest.Wait()
+		for _, one := range []*Staged{stageEarly(t, s, small), first} {
+			if err := one.Wait(t.Context()); err != nil {
+				t.Error(err)
 			}
-			if len(ledger.parked) > 0 {
-				t.Errorf("parked %v", ledger.parked)
-			}
-		})
-	}
+		}
+	})
 }
 
 // The messages are the caller's again when StageTx has returned.

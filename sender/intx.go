@@ -98,7 +98,7 @@ func (tx *Tx) Send(msgs ...bridge.Message) ([]uuid.UUID, error) { return tx.outb
 // IDs. The broker confirms while fn goes on; InTx waits for the confirm before it commits.
 // After an error of Stage, InTx rolls back, whatever fn returns. After a rollback to a
 // savepoint that was set before Stage, these messages are dropped. The transaction may commit
-// the rest, once the broker has confirmed the dropped messages too, or they are parked in vain.
+// the rest, once the broker has confirmed those of the dropped messages that were not carried.
 //
 // To keep the order, Stage first records and stages what Send has collected with an order key
 // of these messages. So a rollback to such a savepoint drops that too.

@@ -36,30 +36,20 @@ type Options struct {
 	Timeout time.Duration
 	// MaxMessageBytes is the largest body that is accepted; a larger one is
 	// bridge.ErrInvalidMessage. It must not exceed the broker's max_message_size: the broker
-	// closes the channel of whoever sends more. With Parking or CarryAlways it must not exceed what the
-	// database takes in one value (driver.Parked). Default 16 MiB, as in RabbitMQ 4; 3.x takes
-	// 128 MiB.
+	// closes the channel of a sender that publishes more. Unless Carry is CarryNever, it must not
+	// exceed what the database takes in one value either (driver.Entry), since in an outage messages
+	// of every size are carried. Default 16 MiB, as in RabbitMQ 4; 3.x takes 128 MiB.
 	MaxMessageBytes int
 	// GroupMessages is how many messages of concurrent transactions may travel to the staging
 	// queue as one group, while earlier ones wait for their confirms. Messages of more than 8
 	// KiB go alone. Each message is judged by itself, but if a group cannot be published, all
 	// its transactions fail. Default and maximum 1000; 1 stages every message alone.
 	GroupMessages int
-	// Parking stores messages in the database while the broker is out, so that transactions can
-	// commit. Verifiers stage them when it is back. Messages with an order key are not parked:
-	// their transaction fails, at once if the broker is known to be out. Parking needs
-	// bridge_ledger, not an own table, and rights on bridge_parked. Default ParkNever.
-	Parking Parking
-	// ParkAfter replaces Timeout if Parking is on and ParkAfter is less. After that time the
-	// messages are parked. During an outage one transaction per second waits so long; the
-	// others park at once. What StageTx has staged before the outage was known is not parked: its
-	// Wait fails. Default 1 s.
-	ParkAfter time.Duration
 	// Carry says which messages are carried: a message's row in the ledger holds a copy of it, so
 	// the commit does not wait for the broker ('Carrying' in the package's comment). Messages with
-	// an order key are never carried. Carry needs bridge_ledger, not an own table. It cannot be
-	// combined with ParkAlways; with ParkOnOutage only messages that are not carried are parked.
-	// Default CarryNever.
+	// an order key are never carried: in an outage their transaction fails, at once if the broker is
+	// known to be out. Carrying needs bridge_ledger: on a ledger of an own table CarrySmall carries
+	// nothing, and New refuses CarryOnOutage and CarryAlways. Default CarrySmall.
 	Carry Carry
 	// CarryBytes is the largest message that CarrySmall carries: body, properties and headers
 	// as the row holds them (wire.EncodeRecord). Default 8 KiB.
@@ -68,8 +58,8 @@ type Options struct {
 	// beyond it is not published: only its row is written, and a verifier stages it. A message that
 	// is larger than the bound is published if no other one is pending. Default 8 MiB.
 	CarryPendingBytes int
-	// Logger gets a line when an outage with parking begins and when it ends, and the same for
-	// carried messages that cannot be published. Default slog.Default().
+	// Logger gets a line when messages can no longer be published, and one when they can again,
+	// unless Carry is CarryNever. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -85,29 +75,18 @@ func (o *Options) withDefaults() (Options, error) {
 		return out, fmt.Errorf("Options.Exchange %w", bridge.CheckExchange(out.Exchange))
 	case out.OrderedShards < 0 || out.OrderedShards > bridge.MaxOrderedShards:
 		return out, fmt.Errorf("Options.OrderedShards is not between 0 and %d", bridge.MaxOrderedShards)
-	case out.OrderedShards > 0 && out.Parking == ParkAlways:
-		return out, errors.New("Options.OrderedShards needs the broker, which ParkAlways never asks: ordered messages are not parked")
 	case out.Timeout < 0:
 		return out, errors.New("Options.Timeout is negative")
 	case out.MaxMessageBytes < 0:
 		return out, errors.New("Options.MaxMessageBytes is negative")
-	case out.Parking < ParkNever || out.Parking > ParkAlways:
-		return out, errors.New("Options.Parking is none of ParkNever, ParkOnOutage, ParkAlways")
-	case out.ParkAfter < 0:
-		return out, errors.New("Options.ParkAfter is negative")
-	case out.Carry < CarryNever || out.Carry > CarryAlways:
-		return out, errors.New("Options.Carry is none of CarryNever, CarrySmall, CarryAlways")
-	case out.Carry != CarryNever && out.Parking == ParkAlways:
-		return out, errors.New("Options.Carry needs the broker, which ParkAlways never asks")
+	case out.Carry < CarrySmall || out.Carry > CarryAlways:
+		return out, errors.New("Options.Carry is none of CarrySmall, CarryNever, CarryOnOutage, CarryAlways")
 	case out.CarryBytes < 0:
 		return out, errors.New("Options.CarryBytes is negative")
 	case out.CarryPendingBytes < 0:
 		return out, errors.New("Options.CarryPendingBytes is negative")
 	case out.GroupMessages < 0 || out.GroupMessages > wire.MaxMembers:
 		return out, fmt.Errorf("Options.GroupMessages is not between 1 and %d", wire.MaxMembers)
-	}
-	if out.ParkAfter == 0 {
-		out.ParkAfter = time.Second
 	}
 	if out.CarryBytes == 0 {
 		out.CarryBytes = 8 << 10

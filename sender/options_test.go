@@ -2,7 +2,6 @@ package sender
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -20,7 +19,7 @@ func (noLedger) Features() driver.Features { return driver.Features{} }
 
 func (noLedger) Record(context.Context, bridge.Tx, []driver.Entry) error { return nil }
 
-func (noLedger) Park(context.Context, bridge.Tx, []driver.Parked) error { return errors.ErrUnsupported }
+func (noLedger) Park(context.Context, bridge.Tx, []driver.Parked) error { return nil }
 
 func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 	broker := new(bridge.Broker)
@@ -34,16 +33,15 @@ func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 		"Queue":              {noLedger{}, broker, &Options{Queue: strings.Repeat("q", 201)}},
 		"Timeout":            {noLedger{}, broker, &Options{Timeout: -1}},
 		"MaxMessageBytes":    {noLedger{}, broker, &Options{MaxMessageBytes: -1}},
-		"Parking":            {noLedger{}, broker, &Options{Parking: 3}},
-		"ParkAfter":          {noLedger{}, broker, &Options{ParkAfter: -1}},
-		"cannot keep":        {noLedger{}, broker, &Options{Parking: ParkOnOutage}},
 		"GroupMessages":      {noLedger{}, broker, &Options{GroupMessages: 1001}},
-		"none of CarryNever": {noLedger{}, broker, &Options{Carry: 3}},
-		"which ParkAlways":   {new(carryingLedger), broker, &Options{Carry: CarrySmall, Parking: ParkAlways}},
+		"none of CarrySmall": {noLedger{}, broker, &Options{Carry: 4}},
+		"only CarryAlways":   {new(carryingLedger), nil, &Options{Carry: CarryOnOutage}},
 		"CarryBytes":         {noLedger{}, broker, &Options{CarryBytes: -1}},
 		"CarryPendingBytes":  {noLedger{}, broker, &Options{CarryPendingBytes: -1}},
 		"cannot carry":       {noLedger{}, broker, &Options{Carry: CarryAlways}},
-		"OrderedShards":      {noLedger{}, broker, &Options{OrderedShards: 3, Parking: ParkAlways}},
+		"tables of its own":  {noLedger{}, broker, &Options{Carry: CarryOnOutage}},
+		"OrderedShards":      {noLedger{}, broker, &Options{OrderedShards: -1}},
+		"with an order key":  {new(carryingLedger), nil, &Options{OrderedShards: 3, Carry: CarryAlways}},
 	} {
 		if _, err := New(test.ledger, test.broker, test.opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)

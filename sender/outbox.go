@@ -132,8 +132,8 @@ func (o *Outbox) Err() error {
 }
 
 // Confirm ends the outbox, records and stages what Send has collected, and waits until
-// everything is confirmed, carried or parked. The transaction may commit only if the error is nil (rule
-// 2 of package bridge). The errors are those of SendTx.
+// everything is confirmed or carried. The transaction may commit only if the error is nil (rule 2 of
+// package bridge). The errors are those of SendTx.
 func (o *Outbox) Confirm(ctx context.Context) error {
 	o.End()
 	if o.failed != nil {

@@ -16,7 +16,7 @@ import (
 
 // A tripwire is a ledger that ends the second call of Record by trip.
 type tripwire struct {
-	parkingLedger
+	countingLedger
 	calls int
 	trip  func()
 }

@@ -24,15 +24,15 @@ type Sender struct {
 	ledger  driver.Recorder
 	stager  *stager
 	ordered ordered
-	garage  *garage
 	carrier *carrier // nil: no message is carried
+	outage  *outage  // nil: no message is carried
 	opts    Options
 }
 
 // New returns a sender that records in ledger and stages through broker. Both stay the
-// caller's, who closes them after the last use of the sender. With ParkAlways broker may be
-// nil. opts may be nil. New asks neither database nor broker. Its error names the argument or
-// option that is wrong.
+// caller's, who closes them after the last use of the sender. With CarryAlways broker may be nil:
+// the sender then publishes nothing, and verifiers stage the messages from their rows. opts may be
+// nil. New asks neither database nor broker. Its error names the argument or option that is wrong.
 func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender, error) {
 	if ledger == nil {
 		return nil, errors.New("new sender: ledger is nil")
@@ -41,8 +41,22 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 	if err != nil {
 		return nil, fmt.Errorf("new sender: %w", err)
 	}
-	if broker == nil && options.Parking != ParkAlways {
-		return nil, errors.New("new sender: broker is nil")
+	if !ledger.Features().Carries {
+		if options.Carry != CarrySmall && options.Carry != CarryNever {
+			return nil, errors.New("new sender: Options.Carry needs a ledger with tables of its own; the rows of this one cannot carry messages")
+		}
+		options.Carry = CarryNever
+	}
+	switch {
+	case broker == nil && options.Carry != CarryAlways:
+		return nil, errors.New("new sender: broker is nil; only CarryAlways works without a broker")
+	case broker == nil && options.OrderedShards > 0:
+		return nil, errors.New("new sender: broker is nil; Options.OrderedShards needs a broker, since messages with an order key are never carried")
+	}
+	s := &Sender{ledger: ledger, opts: options}
+	if options.Carry != CarryNever {
+		s.outage = &outage{queue: options.Queue, logger: options.Logger, explain: s.explain}
+		s.carrier = &carrier{outage: s.outage, bound: options.CarryPendingBytes}
 	}
 	newStager := func(queue string) *stager {
 		return &stager{
@@ -51,31 +65,22 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 			broker:  broker,
 			timeout: options.Timeout,
 			limit:   options.GroupMessages,
+			outage:  s.outage,
 		}
 	}
-	s := &Sender{ledger: ledger, opts: options, garage: &garage{opts: options}, stager: newStager(options.Queue)}
+	s.stager = newStager(options.Queue)
 	s.ordered = newOrdered(options, newStager)
-	if options.Carry != CarryNever {
-		if !ledger.Features().Carries {
-			return nil, errors.New("new sender: Options.Carry needs a ledger with tables of its own; the rows of this one cannot carry messages")
-		}
-		s.carrier = newCarrier(options, newStager(options.Queue), s.explain)
-	}
-	if options.Parking != ParkNever {
-		if !ledger.Features().Parks {
-			return nil, errors.New("new sender: Options.Parking needs a ledger with tables of its own; this one cannot keep messages")
-		}
-		s.garage.ledger = ledger
-		s.stager.timeout = min(options.Timeout, options.ParkAfter)
+	if s.carrier != nil && broker != nil {
+		s.carrier.stager = newStager(options.Queue)
 	}
 	return s, nil
 }
 
 // SendTx records the messages' IDs in tx, stages the messages, waits until the broker has
-// confirmed all of them that are not carried (Options.Carry), and returns their IDs in order. The caller then commits, which sends
-// the messages, or rolls back, which drops them. Call SendTx as late in the transaction as
-// possible, or use StageTx; a verifier waits from here to the commit. It may be called several
-// times in one transaction. Without messages it does nothing.
+// confirmed all of them that are not carried (Options.Carry), and returns their IDs in order. The
+// caller then commits, which sends the messages, or rolls back, which drops them. Call SendTx as
+// late in the transaction as possible, or use StageTx; a verifier waits from here to the commit. It
+// may be called several times in one transaction. Without messages it does nothing.
 //
 // On any error the caller must roll back. Then nothing that was staged is delivered. (A
 // rollback to a savepoint that was set before the call is enough.) The error is
@@ -88,9 +93,9 @@ func New(ledger driver.Recorder, broker *bridge.Broker, opts *Options) (*Sender,
 // A PublishError names a message of this transaction. If Options.GroupMessages is 1, or a
 // message is too large for a group, it names the one that failed, else the first.
 //
-// With Options.Parking the messages may be parked instead of staged. Then a nil error says that
-// they will be delivered some time later if tx commits. A message that was staged too, because
-// only its confirm was late, is delivered twice, with the same ID.
+// If SendTx finds that the broker is out, its error is one for which bridge.Retryable returns true.
+// The messages of a new transaction are carried then, unless Options.Carry is CarryNever or they
+// have an order key.
 //
 // If the process dies, the database rolls back and the verifier drops what was staged.
 func (s *Sender) SendTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) ([]uuid.UUID, error) {
@@ -180,7 +185,7 @@ func (s *Sender) record(m bridge.Message, publishing amqp.Publishing) (record []
 	if s.opts.Carry == CarrySmall {
 		most = s.opts.CarryBytes
 	}
-	if s.carrier == nil || m.OrderKey != "" || len(publishing.Body) > most {
+	if s.opts.Carry == CarryNever || s.opts.Carry == CarryOnOutage || m.OrderKey != "" || len(publishing.Body) > most {
 		return wire.EncodeRecord(publishing), false
 	}
 	publishing.Headers[wire.HeaderCarried] = true

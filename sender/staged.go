@@ -14,13 +14,12 @@ import (
 )
 
 // Staged are the messages of one call of StageTx: recorded, and on their way to the
-// staging queue. Those in cargo are neither carried nor have an order key. The transaction must not commit before Wait has returned nil.
+// staging queue. Those in cargo are neither carried nor have an order key. The transaction must
+// not commit before Wait has returned nil.
 type Staged struct {
 	sender *Sender
-	tx     bridge.Tx
 	ids    []uuid.UUID
 	cargo  cargo
-	parks  bool // Wait may park: no rollback to a savepoint can follow StageTx and undo only the parking
 
 	mu       sync.Mutex
 	shipment *shipment // nil: nothing has been published yet
@@ -51,23 +50,11 @@ type Staged struct {
 // After a rollback to a savepoint that was set before StageTx, the messages are dropped and the
 // transaction may commit the rest. Wait is not needed then.
 //
-// With Options.Parking, StageTx parks if the sender knows that the broker is out. Once a second
-// it tries the broker instead, and waits for the confirm itself. If Wait is the first to find
-// the outage, it fails, and so does the transaction: Wait may run inside a later savepoint,
-// whose rollback would undo the parking and keep the row. The next transaction parks. (SendTx
-// and InTx also park in the transaction that finds the outage.)
+// While the sender knows that the broker is out, the messages are carried instead, unless
+// Options.Carry is CarryNever. If Wait is the first to find the outage, it fails. Then roll back
+// and begin a new transaction, whose messages are carried.
 func (s *Sender) StageTx(ctx context.Context, tx bridge.Tx, msgs ...bridge.Message) (*Staged, error) {
-	staged, err := s.stage(ctx, tx, nil, msgs)
-	if err != nil {
-		return nil, err
-	}
-	if s.garage.out.Load() { // and it is time to try the broker
-		if err := staged.Wait(ctx); err != nil {
-			return nil, err
-		}
-	}
-	staged.parks = false
-	return staged, nil
+	return s.stage(ctx, tx, nil, msgs)
 }
 
 // stage records and stages the messages in first, which are encoded, and then msgs.
@@ -80,28 +67,32 @@ func (s *Sender) stage(ctx context.Context, tx bridge.Tx, first []encoded, msgs 
 	if len(messages) == 0 {
 		return &Staged{judged: true}, nil
 	}
+	if s.carrier != nil {
+		if err := s.carrier.carryInOutage(messages); err != nil {
+			return nil, fmt.Errorf("send: %w", err)
+		}
+	}
 	inOrder, cargo := s.load(messages)
-	if len(inOrder) > 0 && s.garage.knows() {
-		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: it was tried a moment ago, and messages with an order key are not parked", bridge.ErrUnavailable))
+	if len(inOrder) > 0 && s.outage != nil && s.outage.holdsBackOrdered() {
+		return nil, s.mustRollBack(ctx, fmt.Errorf("%w: it was tried a moment ago, and messages with an order key are never carried", bridge.ErrUnavailable))
 	}
 	// Rule 1: the INSERT has succeeded before the first byte leaves.
 	ids, err := s.recordAll(ctx, tx, messages)
 	if err != nil {
 		return nil, fmt.Errorf("send: %w", err)
 	}
-	if err := s.ordered.stage(ctx, inOrder); err != nil {
-		return nil, s.mustRollBack(ctx, err)
-	}
-	staged := &Staged{sender: s, tx: tx, ids: ids, cargo: cargo, parks: true, judged: len(cargo.records) == 0}
-	if staged.judged {
-		return staged, nil // all have an order key or are carried
-	}
-	if s.garage.parks() {
-		staged.judged = true
-		if err := s.garage.park(ctx, staged); err != nil {
+	if len(inOrder) > 0 {
+		err := s.ordered.stage(ctx, inOrder)
+		if s.outage != nil && err == nil {
+			s.outage.orderedConfirmed()
+		}
+		if err != nil {
 			return nil, s.mustRollBack(ctx, err)
 		}
-		return staged, nil
+	}
+	staged := &Staged{sender: s, ids: ids, cargo: cargo, judged: len(cargo.records) == 0}
+	if staged.judged {
+		return staged, nil // all have an order key or are carried
 	}
 	if staged.shipment, err = s.stager.begin(ctx, cargo, false); err != nil {
 		return nil, s.mustRollBack(ctx, err)
@@ -156,10 +147,9 @@ func (s *Staged) Wait(ctx context.Context) error {
 	return s.err
 }
 
-// wait keeps rule 2: it returns nil only if every message that is not carried is confirmed or
-// parked.
+// wait keeps rule 2: it returns nil only if every message that is not carried is confirmed.
 func (s *Staged) wait(ctx context.Context) error {
-	err := s.sender.garage.judge(ctx, s, s.confirmed(ctx))
+	err := s.confirmed(ctx)
 	if err != nil {
 		return s.sender.mustRollBack(ctx, err)
 	}

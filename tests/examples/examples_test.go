@@ -35,7 +35,8 @@ var examples = map[string]func(t *testing.T, e shown){
 	"sender/example_stage_test.go":        sends("emails", "nine medlars"),
 	"sender/example_sqlx_test.go":         sends("parcels", "four plums"),
 	"sender/example_owntable_test.go":     testOwnTable,
-	"sender/example_parking_test.go":      testParking,
+	"sender/example_carry_test.go":        testCarry,
+	"sender/example_nobroker_test.go":     sends("emails", "ten lemons"),
 	"sender/example_sqlserver_test.go":    testSQLServer,
 	"verifier/example_test.go":            testVerifier,
 }
@@ -131,7 +132,7 @@ func testOwnTable(t *testing.T, e shown) {
 }
 
 // The broker is out when the example runs.
-func testParking(t *testing.T, e shown) {
+func testCarry(t *testing.T, e shown) {
 	s := shop(t, stage.Postgres)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -142,8 +143,8 @@ func testParking(t *testing.T, e shown) {
 		t.Fatal(err)
 	}
 	e.runs(t, map[string]string{shopDatabase: s.DatabaseURL, shopBroker: out})
-	if n := count(t.Context(), s.DB, "bridge_parked"); n != 1 {
-		t.Errorf("%d messages are parked, must be 1", n)
+	if n := count(t.Context(), s.DB, "bridge_ledger WHERE message IS NOT NULL"); n != 1 {
+		t.Errorf("%d rows carry messages, must be 1", n)
 	}
 	arrives(t, s, "emails", "seven quinces")
 }

@@ -1,0 +1,145 @@
+package sender
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twoqueue/twoqueue/bridge"
+)
+
+const (
+	// outAfter is how long a publication may wait for its confirm before the broker counts as out.
+	// The publication itself waits on. Each byte adds outAfterByte, as on a line of 10 MB/s.
+	outAfter     = time.Second
+	outAfterByte = 100 * time.Nanosecond
+	// carryProbe is the time between two messages that are published during an outage to find its
+	// end, and the longest pause between two attempts to publish a carried message.
+	carryProbe = time.Second
+)
+
+// An outage is the only place where a Sender remembers that the broker fails. All publications
+// report to it, and all transactions ask it.
+//
+// The broker is out if the last publication failed for a reason that time repairs: the broker is
+// away, blocks, has no room, or does not confirm. Any other reason, such as a missing queue, only
+// keeps carried messages from being published: their rows suffice, and other transactions should
+// get the error.
+type outage struct {
+	queue   string
+	logger  *slog.Logger
+	explain func(error) error // names the remedy
+
+	mu      sync.Mutex
+	failure error     // of the last publication; nil: it was confirmed
+	probe   time.Time // when the next message is published in spite of failure
+}
+
+// errSlow is the failure of a publication that has not ended.
+var errSlow = fmt.Errorf("%w within %v", bridge.ErrUnconfirmed, outAfter)
+
+// isOutage tells whether time repairs a failure, so that another transaction should not wait for
+// the broker.
+func isOutage(failure error) bool {
+	return bridge.Retryable(failure) && bridge.Refusal(failure) == nil
+}
+
+// watch must be called before each publication of so many bytes, and ended when it has ended. A
+// publication that takes too long counts as failed until it has ended.
+func (o *outage) watch(bytes int) (ended func(failure error, carried bool)) {
+	if o == nil {
+		return func(error, bool) {}
+	}
+	over := false // guarded by mu
+	slow := time.AfterFunc(outAfter+time.Duration(bytes)*outAfterByte, func() {
+		o.learn(errSlow, func() bool { return !over })
+	})
+	return func(failure error, carried bool) {
+		slow.Stop()
+		o.learn(failure, func() bool {
+			over = true
+			return failure == nil || carried || isOutage(failure)
+		})
+	}
+}
+
+// learn notes the failure of a publication, or nil, if counts returns true, and logs the
+// beginning and the end of failures. It calls counts with mu held.
+func (o *outage) learn(failure error, counts func() bool) {
+	o.mu.Lock()
+	if !counts() {
+		o.mu.Unlock()
+		return
+	}
+	before := o.failure
+	o.failure = failure
+	if failure != nil {
+		o.probe = time.Now().Add(carryProbe)
+	}
+	o.mu.Unlock()
+	switch {
+	case failure != nil && before == nil:
+		o.logger.Warn("messages are not published; their rows carry them, and verifiers stage them", "queue", o.queue, "error", o.explain(failure))
+	case failure == nil && before != nil:
+		o.logger.Info("messages are published again", "queue", o.queue)
+	}
+}
+
+// blocked learns that the broker blocks, for this reason; "" says that it does not.
+func (o *outage) blocked(reason string) {
+	if reason != "" {
+		o.learn(fmt.Errorf("%w: %s", bridge.ErrBlocked, reason), func() bool { return true })
+	}
+}
+
+// fails tells whether the last publication failed.
+func (o *outage) fails() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.failure != nil
+}
+
+// out tells whether the broker is known to be out.
+func (o *outage) out() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return isOutage(o.failure)
+}
+
+// holdsBack tells whether a message is not to be published now. During a failure it returns false
+// once in carryProbe, and the caller must publish.
+func (o *outage) holdsBack() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.failure != nil && !o.turn()
+}
+
+// holdsBackOrdered is holdsBack for messages with an order key, whose transactions fail then.
+func (o *outage) holdsBackOrdered() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.concernsOrdered() && !o.turn()
+}
+
+// concernsOrdered tells whether the failure is an outage for messages with an order key too. They
+// have queues of their own, so a full staging queue does not count. A slow confirm does not either,
+// since it may still come. The caller holds mu.
+func (o *outage) concernsOrdered() bool {
+	return isOutage(o.failure) && !errors.Is(o.failure, bridge.ErrNacked) && o.failure != errSlow
+}
+
+// turn gives the caller the next attempt to find the end of a failure, if it is time. The caller
+// holds mu.
+func (o *outage) turn() bool {
+	if time.Now().Before(o.probe) {
+		return false
+	}
+	o.probe = time.Now().Add(carryProbe)
+	return true
+}
+
+// orderedConfirmed learns that messages with an order key are confirmed, which ends an outage.
+// Their failure begins none: it may be due to their own queue.
+func (o *outage) orderedConfirmed() { o.learn(nil, o.concernsOrdered) }
