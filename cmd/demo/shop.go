@@ -54,7 +54,7 @@ func keepShop(ctx context.Context, p part, dbs *databases, broker *bridge.Broker
 		}
 		time.Sleep(p.World.Plan.pause(baskets[number]))
 	}
-	return nil
+	return s.sender.Flush(ctx)
 }
 
 // place places the orders of one basket, each with its e-mail. What fails rolls

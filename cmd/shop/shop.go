@@ -65,8 +65,17 @@ func keep(ctx context.Context, c *config, log *slog.Logger) error {
 		return err
 	}
 	log.Info("the shop is open", "every", c.Every.Duration())
-	return s.serve(ctx)
+	err = s.serve(ctx)
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if late := s.sender.Flush(ctx); late != nil {
+		log.Warn("e-mails are left to the verifiers", "error", late)
+	}
+	return err
 }
+
+// flushTimeout is how long the shop waits at its end until its e-mails are confirmed.
+const flushTimeout = 5 * time.Second
 
 // openDatabase opens the shop's database, with a connection for each open transaction.
 func openDatabase(ctx context.Context, c *config) (*database.Database, error) {

@@ -136,3 +136,14 @@ func (w *world) deliverAll() {
 	v.Stop()
 	w.finish()
 }
+
+// wantOnceOrTwice is check for where one copy more may come of each, and no row may stay.
+func (w *world) wantOnceOrTwice() {
+	w.t.Helper()
+	twice, rows := w.check()
+	w.t.Logf("delivered twice: %d", len(twice))
+	w.wantAtMost(2, twice)
+	if len(rows) != 0 {
+		w.t.Errorf("rows left in the ledger: %v", rows)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
 )
@@ -17,7 +18,7 @@ func shop(kind stage.Database) brief {
 	if kind.Name == stage.SQLite.Name {
 		tills = 1
 	}
-	return brief{Role: aShop, Tills: tills}
+	return brief{Role: aShop, Carry: sender.CarryNever, Tills: tills}
 }
 
 // Two verifiers and a shop work at the same time, and one of them is killed again

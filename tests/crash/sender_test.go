@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/twoqueue/twoqueue/bridge/driver"
+	"github.com/twoqueue/twoqueue/sender"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/stage"
 	"github.com/twoqueue/twoqueue/verifier"
@@ -15,10 +16,10 @@ import (
 // The ways in which a sender sends. By pgx the first statement of a transaction takes the
 // BEGIN along: it records early, or inserts the order.
 var (
-	plainly    = way{"plainly", brief{Role: aSender}, kinds}
-	early      = way{"early", brief{Role: aSender, Early: true}, onPostgres}
-	byPgx      = way{"by pgx", brief{Role: aSender, Pgx: true}, onPostgres}
-	byPgxEarly = way{"by pgx, early", brief{Role: aSender, Pgx: true, Early: true}, onPostgres}
+	plainly    = way{"plainly", brief{Role: aSender, Carry: sender.CarryNever}, kinds}
+	early      = way{"early", brief{Role: aSender, Carry: sender.CarryNever, Early: true}, onPostgres}
+	byPgx      = way{"by pgx", brief{Role: aSender, Carry: sender.CarryNever, Pgx: true}, onPostgres}
+	byPgxEarly = way{"by pgx, early", brief{Role: aSender, Carry: sender.CarryNever, Pgx: true, Early: true}, onPostgres}
 	allWays    = []way{plainly, early, byPgx, byPgxEarly}
 )
 
@@ -103,7 +104,7 @@ func TestManyMessagesOfAKilledSenderAreDropped(t *testing.T) {
 		}
 		ids := newIDs(n)
 		v := w.Verify(verifier.Options{Patience: time.Hour}) // none is set aside
-		p := w.start(brief{Role: aSender, Orders: ids, Stops: map[point]uuid.UUID{staged: ids[0]}})
+		p := w.start(brief{Role: aSender, Carry: sender.CarryNever, Orders: ids, Stops: map[point]uuid.UUID{staged: ids[0]}})
 		p.reached(staged)
 		w.Eventually("the verifier has taken all", func() bool {
 			return w.Depth(w.Topology.Queue) == 0 && w.Depth(w.Topology.WaitingQueue()) == 0

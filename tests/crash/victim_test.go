@@ -37,8 +37,7 @@ type brief struct {
 	Orders      []uuid.UUID         // of the sender's second transaction
 	Early       bool                // the sender stages these before it inserts them
 	Pgx         bool                // it does so by pgxsender.InTx
-	Parking     sender.Parking      // of the sender and the shop
-	Carry       sender.Carry        // of the sender
+	Carry       sender.Carry        // of the sender and the shop
 	Tills       int                 // of the shop
 	Options     verifier.Options
 }
@@ -57,7 +56,7 @@ const (
 	ready    point = "the first order is committed" // of the sender; at any message
 	recorded point = "recorded"
 	begun    point = "staged early"
-	staged   point = "staged and confirmed, or parked"
+	staged   point = "staged and confirmed, or carried"
 	placed   point = "committed"
 
 	asked     point = "looked up, found or not"
@@ -68,9 +67,7 @@ const (
 	forgot    point = "deleted"
 	neglected point = "pretends to have deleted" // and goes on
 
-	claimed  point = "carried messages are claimed, and not yet staged"
-	restaged point = "parked messages are staged, and still parked"
-	unparked point = "parked messages are staged, and no longer parked"
+	claimed point = "carried messages are claimed, and not yet staged"
 )
 
 type victim struct {
@@ -102,7 +99,7 @@ func (v *victim) play() (err error) {
 		return err
 	}
 	v.sender, err = sender.New(v.ledger, v.broker, &sender.Options{
-		Queue: v.Options.Topology.Queue, Timeout: stage.Patience, Parking: v.Parking, Carry: v.Carry, ParkAfter: 100 * time.Millisecond,
+		Queue: v.Options.Topology.Queue, Timeout: stage.Patience, Carry: v.Carry,
 	})
 	if err != nil {
 		return err
@@ -250,20 +247,4 @@ func (l *stoppingLedger) Claim(ctx context.Context, rows []driver.DueRow) ([]dri
 		l.victim.stop(claimed, m.ID)
 	}
 	return messages, err
-}
-
-func (l *stoppingLedger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(context.Context, []driver.Parked) error) (int, error) {
-	var ids []uuid.UUID
-	n, err := l.Ledger.Unpark(ctx, after, limit, func(ctx context.Context, messages []driver.Parked) error {
-		for _, m := range messages {
-			ids = append(ids, m.ID)
-		}
-		err := stage(ctx, messages)
-		if err == nil {
-			l.victim.stop(restaged, ids...)
-		}
-		return err
-	})
-	l.victim.stop(unparked, ids...)
-	return n, err
 }

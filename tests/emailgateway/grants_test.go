@@ -113,7 +113,7 @@ func (w *world) send(database, broker string) string {
 	b, err := bridge.Dial(w.t.Context(), broker, nil)
 	w.must(err)
 	defer b.Close()
-	s, err := sender.New(ledger, b, &sender.Options{Exchange: exchange, Timeout: patience})
+	s, err := sender.New(ledger, b, &sender.Options{Exchange: exchange, Timeout: patience, Carry: sender.CarryNever})
 	w.must(err)
 	tx, err := db.BeginTx(w.t.Context(), nil)
 	w.must(err)

@@ -143,15 +143,6 @@ var mutants = []mutant{
 `}},
 	},
 	{
-		name: "park inside a later savepoint",
-		pkg:  "sender",
-		test: "TestARollbackAfterStageTxUndoesNoParking",
-		says: "neither staged nor parked",
-		edits: []edit{{"sender/staged.go", `	staged.parks = false
-`, `	staged.parks = mutant("park inside a later savepoint")
-`}},
-	},
-	{
 		name: "commit although an early staging has failed",
 		pkg:  "sender",
 		test: "TestInTxRollsBackIfStageFailsWhateverFnSays",

@@ -3,6 +3,7 @@ package faults
 import (
 	"flag"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,8 +43,12 @@ func TestShortRunUnderFaultsLosesAndInventsNothing(t *testing.T) {
 	run(t, *databaseFlag, seed, traffic{workers: 3, pause: 200 * time.Millisecond, keys: 8 * int(seed%2), steps: *stepsFlag})
 }
 
-// everyForm has half of the senders carry.
-var everyForm = []sender.Carry{sender.CarryAlways, sender.CarryNever, sender.CarrySmall, sender.CarryNever}
+// forms returns what each sender carries. With each seed another form begins.
+func forms(seed uint64) []sender.Carry {
+	all := []sender.Carry{sender.CarrySmall, sender.CarryNever, sender.CarryOnOutage, sender.CarryAlways}
+	first := seed % uint64(len(all))
+	return slices.Concat(all[first:], all[:first])
+}
 
 // traffic is what each of the senders makes.
 type traffic struct {
@@ -68,9 +73,8 @@ func run(t *testing.T, kind string, seed uint64, traffic traffic) (world.Counts,
 		Post:     post,
 		Topology: bridge.Topology{Queue: "staging", Classic: seed%3 == 0},
 		Keys:     traffic.keys,
-		Parks:    seed%2 == 0,
 		Pause:    traffic.pause,
-		Carry:    everyForm,
+		Carry:    forms(seed),
 	}
 	if traffic.keys > 0 {
 		config.Topology.OrderedShards = 3

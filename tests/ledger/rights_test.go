@@ -172,17 +172,16 @@ func TestPostgresEachRoleWorksWithItsRightsAndNoMore(t *testing.T) {
 
 // Each role does what it is for with the rights that are documented for it, from the
 // sender to the receiver, in one session of the verifier; and it cannot do what the next
-// role is for. What a verifier may not do beside the messages, such as to unpark, it says
-// once.
+// role is for. What a verifier may not do beside the messages, such as to stage carried ones, it
+// says once.
 func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 	for _, role := range []struct {
-		name            string
-		rights          []string
-		unparks, sweeps bool
+		name   string
+		rights []string
+		whole  bool // it stages carried messages and sweeps orphans
 	}{
-		{"verifier", verifierRights, false, false},
-		{"verifier that unparks", unparkerRights, true, false},
-		{"whole verifier", nil, true, true},
+		{"verifier", verifierRights, false},
+		{"whole verifier", nil, true},
 	} {
 		t.Run(role.name, func(t *testing.T) {
 			g := database(t)
@@ -197,15 +196,16 @@ func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 				must(t, err)
 				return ledger
 			}
-			send := func(ledger driver.Ledger, parking sender.Parking, body string) (*sql.Tx, error) {
+			senders, receivers := open(g.whole(t, migrate.Sender)), g.as(t, receiverRights)
+			send := func(broker *bridge.Broker, carry sender.Carry, body string) *sql.Tx {
 				t.Helper()
-				out, err := sender.New(ledger, s.Broker, &sender.Options{Queue: s.Topology.Queue, Timeout: stage.Patience, Parking: parking})
+				out, err := sender.New(senders, broker, &sender.Options{Queue: s.Topology.Queue, Timeout: stage.Patience, Carry: carry})
 				must(t, err)
-				tx := begin(t, ledger.DB())
+				tx := begin(t, senders.DB())
 				_, err = out.SendTx(t.Context(), bridge.SQL(tx), stage.To(queue, body))
-				return tx, err
+				must(t, err)
+				return tx
 			}
-			senders, parkers, receivers := open(g.whole(t, migrate.Sender)), open(g.whole(t, migrate.Parker)), g.as(t, receiverRights)
 
 			// An orphan, to be swept.
 			orphan := newID()
@@ -216,27 +216,16 @@ func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 			s.Ledger = open(role.rights)
 			v := s.Verify(verifier.Options{SweepAge: time.Hour, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			s.Eventually("a sweep", func() bool {
-				return v.Stats().Swept == 1 || !role.sweeps && log.with("job=sweep") == 1
+				return v.Stats().Swept == 1 || !role.whole && log.with("job=sweep") == 1
 			})
 
-			committed, err := send(senders, sender.ParkNever, "committed")
-			must(t, err)
-			must(t, committed.Commit())
-			rolledBack, err := send(senders, sender.ParkNever, "rolled back")
-			must(t, err)
-			must(t, rolledBack.Rollback())
-			refused, err := send(senders, sender.ParkAlways, "parked without the right")
-			if err == nil {
-				t.Error("one who may only send has parked a message")
-			}
-			must(t, refused.Rollback())
-			parked, err := send(parkers, sender.ParkAlways, "parked")
-			must(t, err)
-			must(t, parked.Commit())
+			must(t, send(s.Broker, sender.CarryNever, "committed").Commit())
+			must(t, send(s.Broker, sender.CarryNever, "rolled back").Rollback())
+			must(t, send(nil, sender.CarryAlways, "carried").Commit())
 
 			want := map[string]bool{"committed": true}
-			if role.unparks {
-				want["parked"] = true
+			if role.whole {
+				want["carried"] = true
 			}
 			inbox, err := g.inbox(t.Context(), receivers)
 			must(t, err)
@@ -256,9 +245,9 @@ func testEachRole(t *testing.T, database func(t *testing.T) guarded) {
 			}
 			s.Eventually("the rolled-back one is dropped", func() bool { return v.Stats().Dropped == 1 })
 			left := 0 // of the ledger's rows
-			for job, may := range map[string]bool{"unpark": role.unparks, "sweep": role.sweeps} {
-				if !may {
-					left++
+			if !role.whole {
+				left = 2
+				for _, job := range []string{"stage", "sweep"} {
 					s.Eventually("the log says what it may not", func() bool { return log.with("job="+job) == 1 })
 				}
 			}

@@ -46,7 +46,7 @@ func newWorld(t *testing.T, kind stage.Database) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(broker.Close)
-	return &world{Stage: s, target: s.Queue("target", nil), valve: valve, broker: broker, singly: s.NewSender(sender.Options{GroupMessages: 1})}
+	return &world{Stage: s, target: s.Queue("target", nil), valve: valve, broker: broker, singly: s.NewSender(sender.Options{Carry: sender.CarryNever, GroupMessages: 1})}
 }
 
 // mostOpen is how many transactions may be open at the same time: on SQLite a

@@ -47,7 +47,7 @@ func TestInTxNoticesThatItsTransactionHasEnded(t *testing.T) {
 				s := stage.New(t, stage.MariaDB)
 				s.Queue("target", nil)
 				end := end(t, s)
-				err := s.NewSender(sender.Options{}).InTx(t.Context(), s.DB, nil, func(tx *sender.Tx) error {
+				err := s.NewSender(sender.Options{Carry: sender.CarryNever}).InTx(t.Context(), s.DB, nil, func(tx *sender.Tx) error {
 					if err := send(t.Context(), tx); err != nil {
 						return err
 					}

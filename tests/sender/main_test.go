@@ -52,10 +52,10 @@ func messages(queue string, n int) []bridge.Message {
 	return out
 }
 
-// newSender makes a sender beside the stage's.
+// newSender makes a sender beside the stage's. It carries nothing.
 func newSender(t *testing.T, ledger driver.Recorder, broker *bridge.Broker, timeout time.Duration) *sender.Sender {
 	t.Helper()
-	s, err := sender.New(ledger, broker, &sender.Options{Queue: "staging", Timeout: timeout})
+	s, err := sender.New(ledger, broker, &sender.Options{Queue: "staging", Timeout: timeout, Carry: sender.CarryNever})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,5 +241,12 @@ func onDoors(t *testing.T, test func(t *testing.T, s *stage.Stage, d door)) {
 			}
 			test(t, s, d)
 		})
+	}
+}
+
+func execute(t *testing.T, tx *sql.Tx, statement string) {
+	t.Helper()
+	if _, err := tx.ExecContext(t.Context(), statement); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -33,7 +33,7 @@ func (s *Stage) Evidence() {
 	s.t.Helper()
 	tx, err := s.DB.BeginTx(s.t.Context(), nil)
 	s.must("begin", err)
-	_, err = s.NewSender(sender.Options{}).SendTx(s.t.Context(), bridge.SQL(tx), To(s.Queue("evidence", nil), "evidence"))
+	_, err = s.NewSender(sender.Options{Carry: sender.CarryNever}).SendTx(s.t.Context(), bridge.SQL(tx), To(s.Queue("evidence", nil), "evidence"))
 	if err != nil {
 		_ = tx.Rollback()
 	}

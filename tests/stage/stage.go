@@ -69,7 +69,7 @@ func On(t testing.TB, kind Database, amqpURL string, topology bridge.Topology) *
 	s.must("dial broker", err)
 	t.Cleanup(s.Broker.Close)
 	s.must("declare topology", topology.Declare(t.Context(), s.Broker))
-	s.Sender = s.NewSender(sender.Options{})
+	s.Sender = s.NewSender(sender.Options{Carry: sender.CarryNever})
 	conn, channel := s.dial()
 	t.Cleanup(func() { _ = conn.Close() })
 	s.Channel = channel
@@ -99,7 +99,7 @@ func (s *Stage) NewSender(opts sender.Options) *sender.Sender {
 // senders do.
 func (s *Stage) StageSingly() {
 	s.t.Helper()
-	s.Sender = s.NewSender(sender.Options{GroupMessages: 1})
+	s.Sender = s.NewSender(sender.Options{Carry: sender.CarryNever, GroupMessages: 1})
 }
 
 func (s *Stage) must(what string, err error) {

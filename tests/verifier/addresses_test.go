@@ -27,7 +27,7 @@ func TestAFrozenNodeStopsNobodyForLong(t *testing.T) {
 	nodes := []*servertest.Valve{servertest.NewValve(t, address.Host), servertest.NewValve(t, address.Host)}
 	hosts := nodes[0].Addr() + "," + nodes[1].Addr()
 	s.Broker = dial(t, strings.Replace(s.AMQP, address.Host, hosts, 1)+"?heartbeat=1")
-	s.Sender = s.NewSender(sender.Options{})
+	s.Sender = s.NewSender(sender.Options{Carry: sender.CarryNever})
 	v := s.Verify(verifier.Options{})
 	for round := range 4 {
 		queue := s.Queue(fmt.Sprintf("target-%d", round), nil) // copies of the last round may still come

@@ -38,7 +38,7 @@ func rightsAreEnough(t *testing.T, exchange, write string) {
 	}
 	var err error
 	s.Sender, err = sender.New(s.Ledger, as("^$", write, "^$"),
-		&sender.Options{Queue: s.Topology.Queue, Exchange: exchange, OrderedShards: 1, Timeout: stage.Patience})
+		&sender.Options{Queue: s.Topology.Queue, Exchange: exchange, OrderedShards: 1, Timeout: stage.Patience, Carry: sender.CarryNever})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,6 @@ type Brief struct {
 	Workers int           // of a sender, each with one transaction after the other
 	Pause   time.Duration // at most, of a worker after a transaction
 	Targets []Target      // of a sender that makes them up
-	Parks   bool          // a sender, during an outage of the broker
 	Carry   sender.Carry  // of a sender
 	Pending int           // sender.Options.CarryPendingBytes
 

@@ -18,9 +18,6 @@ const carryBytes = 4 << 10
 // senderOptions are those of every sender.
 func senderOptions(b Brief) *sender.Options {
 	o := &sender.Options{Queue: b.Topology.Queue, OrderedShards: b.Topology.OrderedShards, Timeout: 10 * time.Second, Logger: logger()}
-	if b.Parks {
-		o.Parking, o.ParkAfter = sender.ParkOnOutage, time.Second
-	}
 	o.Carry, o.CarryBytes, o.CarryPendingBytes = b.Carry, carryBytes, b.Pending
 	return o
 }

@@ -17,7 +17,7 @@ func (w *World) Explain() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	var out strings.Builder
-	for table, db := range map[string]*sql.DB{"orders": w.shop.DB, "bridge_ledger": w.shop.DB, "bridge_parked": w.shop.DB,
+	for table, db := range map[string]*sql.DB{"orders": w.shop.DB, "bridge_ledger": w.shop.DB,
 		"arrivals": w.post.DB, "effects": w.post.DB} {
 		n, err := count(ctx, db, "SELECT count(*) FROM "+table)
 		fmt.Fprintf(&out, "%s: %d rows, error %v\n", table, n, err)

@@ -38,7 +38,6 @@ func (w *World) Finish(ctx context.Context) error {
 		return len(ids) == 0, err
 	})
 	w.Diary.Note("the verifiers work until nothing is left")
-	err = errors.Join(err, w.AwaitCount("nothing is parked", w.shop.DB, `SELECT count(*) FROM bridge_parked`, func(n int) bool { return n == 0 }))
 	w.awaitCarried(ctx)
 	err = errors.Join(err, w.awaitDead(ctx))
 	err = errors.Join(err, w.drain(ctx, w.Verifiers, w.stagingQueues(), w.giveEvidence, func() (int, error) {

@@ -34,9 +34,8 @@ type Config struct {
 	MoreTargets []string
 	Keys        int  // of the messages that must keep their order; 0: there are none
 	Quorum      bool // quorum queues for all targets, as in a cluster
-	Parks       bool // the senders park during an outage of the broker
 	// Carry is which messages the senders' rows carry: of the first sender, the second, and so on,
-	// then from the first on. Without it none carries. Scripts carry by AddCarrying.
+	// then from the first on. Without it none carries. Scripts carry only by AddCarrying.
 	Carry []sender.Carry
 	Pause time.Duration // at most, of each of a sender's workers between two transactions
 }
@@ -322,7 +321,7 @@ func (w *World) AddSender(workers int, seed uint64) *Process {
 	if w.config.Keys > 0 {
 		targets = append(targets, parts.Target{Target: Ordered, Weight: 240, Keys: w.config.Keys})
 	}
-	return w.add(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Seed: seed, Workers: workers, Pause: w.config.Pause, Parks: w.config.Parks,
+	return w.add(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Seed: seed, Workers: workers, Pause: w.config.Pause,
 		Carry: w.carry(len(w.Senders)), Targets: targets})
 }
 
@@ -345,7 +344,7 @@ func (w *World) AddCarrying(pending int, script ...parts.Transaction) *Process {
 // started.
 func (w *World) AddScript(script ...parts.Transaction) *Process {
 	w.t.Helper()
-	return w.make(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Script: script})
+	return w.make(&w.Senders, parts.Brief{Role: parts.Sender, Database: w.config.Shop, Script: script, Carry: sender.CarryNever})
 }
 
 // AddVerifier adds and starts a verifier. Options that are set replace the usual
