@@ -19,8 +19,6 @@ func (noLedger) Features() driver.Features { return driver.Features{} }
 
 func (noLedger) Record(context.Context, bridge.Tx, []driver.Entry) error { return nil }
 
-func (noLedger) Park(context.Context, bridge.Tx, []driver.Parked) error { return nil }
-
 func TestAWrongSenderIsRefusedByTheFieldsName(t *testing.T) {
 	broker := new(bridge.Broker)
 	for want, test := range map[string]struct {

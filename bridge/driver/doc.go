@@ -5,12 +5,11 @@
 // # The whole seam
 //
 //	interface            who calls it               its methods
-//	Recorder             sender                     Fence, and Identity, Features, Record, Park
+//	Recorder             sender                     Fence, and Identity, Features, Record
 //	Fence                InTx, Handle and its like  Enter, Leave
 //	Ledger               verifier, bridgectl        Recorder, and
 //	                                                DB, Check,
 //	                                                Instance, Committed, Settle, Recent, Forget,
-//	                                                Unpark, CountParked,
 //	                                                Due, Claim, Touch,
 //	                                                Orphans, Sweep, SweptBefore,
 //	                                                ProofLedger, FallBack, FellBack
@@ -32,9 +31,8 @@
 // answers, which an application does not link.
 //
 // [Prove] shows on the live database that a ledger waits, and returns it as a [Proven] ledger,
-// which believes outcomes of one [Instance] only. [StageParked] takes parked messages back to the
-// staging queue. [Begin] begins a transaction also if a pooled connection was lost. All are the same
-// for all databases.
+// which believes outcomes of one [Instance] only. [Begin] begins a transaction also if a pooled
+// connection was lost. Both are the same for all databases.
 //
 // A new database must pass the suites of package ledgertest, which test every promise made
 // here.
@@ -46,8 +44,7 @@
 // were committed elsewhere, by two verbs. Committed, Settle and Recent return the [Instance] that
 // answers, in the same statement; a Proven ledger believes the one that its proof covers. And
 // Recent tells which committed rows were recorded within an age: a verifier drops nothing before
-// it has found one that is younger than its session. Unpark sets the time of a row anew, so its
-// messages do not count.
+// it has found one that is younger than its session, and whose message no verifier has staged again.
 //
 // # Carried messages
 //
@@ -59,8 +56,7 @@
 // A carried row has a stage time. A row is due when its stage time has come. A row whose message
 // the sender publishes gets a stage time [PublishedGrace] after its record. A row whose message
 // the sender does not publish gets the time of its record, which says that no copy can exist yet
-// ([DueRow.Unpublished]). All times are read from the database's clock, and recorded_at of a
-// carried row never changes.
+// ([DueRow.Unpublished]). All times are read from the database's clock.
 //
 // Three verbs work on carried rows. Due lists the rows that are due. Claim moves the stage time of
 // a row on and returns the message, which the caller then publishes. Claim is one
@@ -86,8 +82,7 @@
 //  1. A staged message carries a time S that its sender took before it recorded the ID. Its row
 //     has a time R, the time of the INSERT by the database's clock. So S <= R, except for the
 //     difference of the two clocks. (R must not be the start of the transaction, which may be
-//     hours before S.) Unpark sets R again after staging. StageParked took a new S before it
-//     published, so S <= R holds again.
+//     hours before S.) Neither changes afterwards.
 //  2. A sweep that removes the row first raises a watermark W above R, and commits
 //     that; W never sinks.
 //  3. A verifier whose Settle has found nothing reads W after it (SweptBefore). If a
@@ -100,9 +95,6 @@
 // This argument does not depend on how long anything takes: sweep and verifier may hang for
 // hours between any two steps. If a sender sets no time S, its message is never certainly
 // younger than a watermark.
-//
-// The sweep keeps the row of a parked message, which has not gone through a queue yet. This
-// protection ends in the transaction that sets R.
 //
 // The sweep never removes a row that carries a message, however old the row is: the row may be the
 // only place that holds the message. So the absence of a carried message is never due to a sweep,

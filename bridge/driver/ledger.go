@@ -37,26 +37,12 @@ type Recorder interface {
 	// On an own table Record inserts nothing. It returns bridge.ErrNoRow for an ID without a row,
 	// and an error that wraps errors.ErrUnsupported for an entry with a message.
 	Record(ctx context.Context, tx bridge.Tx, entries []Entry) error
-
-	// Park stores messages, all or none, in the caller's transaction. Their IDs must have been
-	// recorded in it before: a parked message without a row in the ledger counts as forwarded.
-	// A rollback, also one to an earlier savepoint, takes them back. The errors are Record's;
-	// after an error the caller must roll back.
-	//
-	// If a confirm was only late, a message is both parked and staged. It is then delivered
-	// twice, with the same ID.
-	//
-	// A parked message is a row of bridge_parked, in addition to its row in the ledger. If
-	// nobody parks, that table is empty and costs nothing.
-	Park(ctx context.Context, tx bridge.Tx, messages []Parked) error
 }
 
 // Features are the differences between ledgers that callers must know. A method that they deny
 // returns an error that wraps errors.ErrUnsupported. Only a ledger on an own table may deny
-// Parks, Carries and Sweeps.
+// Carries and Sweeps.
 type Features struct {
-	// Parks: messages can be parked. If not, Park, Unpark and CountParked are denied.
-	Parks bool
 	// Carries: rows can carry messages. If not, Record of an entry with a message is denied, and so
 	// are Due, Claim and Touch.
 	Carries bool
@@ -97,8 +83,7 @@ type Ledger interface {
 
 	// Recent returns those of ids whose transaction has certainly committed and that were recorded
 	// at most age ago, by the database's clock, and not in its future; and the instance that says
-	// so. It is Committed otherwise. An Unpark counts as a record (see there). The clock's ticks
-	// may make it wrong by a second.
+	// so. It is Committed otherwise. The clock's ticks may make it wrong by a second.
 	Recent(ctx context.Context, ids []uuid.UUID, age time.Duration) ([]uuid.UUID, Instance, error)
 
 	// Forget deletes the rows of ids, and commits at once. It waits for no other transaction
@@ -112,34 +97,6 @@ type Ledger interface {
 	// identity unchanged (else bridge.ErrOtherLedger), the schema's version known
 	// (bridge.ErrNoSchema), and the server a primary that takes writes (bridge.ErrNotPrimary, bridge.ErrReadOnly).
 	Check(ctx context.Context) error
-
-	// Unpark takes parked messages of committed transactions, calls stage, which publishes
-	// them to the staging queue, and removes them. It returns how many it has removed.
-	//
-	// It takes at most limit messages, which must be positive, at most as many as one statement
-	// takes (500 on SQL Server, 1000 elsewhere), and at most UnparkBytes together, but always
-	// one if there is one. It takes them in the order in which the database sorts IDs,
-	// beginning after the ID after; the zero UUID begins at the first. So the caller can skip a
-	// message that the broker refuses. Two Unparks take different messages, unless the
-	// database's package says otherwise.
-	//
-	// stage is called at most once, and not without messages. Its context ends after
-	// UnparkPatience. If it fails, Unpark returns its error. If it fails, or the process or the
-	// connection dies at any moment, the messages stay parked and will be taken again. The
-	// staging queue may then hold a message twice, with the same ID, and no message is lost. If
-	// a process freezes in stage, it keeps its messages until its connection ends.
-	//
-	// A message whose row in the ledger is gone was forwarded already, as a staged
-	// copy: it is removed without being staged.
-	//
-	// Staged messages count as recorded at the moment of their removal (see 'The sweep' in the
-	// package's comment). If somebody else has locked the row of a message at that moment, it
-	// stays parked.
-	Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []Parked) error) (int, error)
-
-	// CountParked counts the parked messages of committed transactions, up to limit. It does
-	// not wait. Messages that an Unpark has taken may be counted or not.
-	CountParked(ctx context.Context, limit int) (int, error)
 
 	// Due lists the carried rows of committed transactions whose stage time has come, at most limit,
 	// the earliest stage time first, and returns the database's time of the look. A window above
@@ -164,9 +121,9 @@ type Ledger interface {
 	// without a message are no error.
 	Touch(ctx context.Context, ids []uuid.UUID) error
 
-	// Orphans lists at most limit committed rows that were recorded more than age ago and have
-	// neither a parked nor a carried message, the oldest first. It only reads, the whole ledger once, and waits for
-	// no sender. A locked row may be missing.
+	// Orphans lists at most limit committed rows that were recorded more than age ago and carry no
+	// message, the oldest first. It only reads, the whole ledger once, and waits for no sender. A
+	// locked row may be missing.
 	Orphans(ctx context.Context, age time.Duration, limit int) ([]Orphan, error)
 
 	// Sweep removes the rows that Orphans lists, and returns those that it has removed. An age
@@ -229,27 +186,10 @@ func (o Outcome) String() string {
 	}
 }
 
-// Parked is a message that waits in the database.
-type Parked struct {
-	ID uuid.UUID
-	// Message is the encoded message: any bytes, 0 included. Every database takes 16 MiB,
-	// except a MariaDB with its default max_allowed_packet, which takes somewhat less (package
-	// mysql).
-	Message []byte
-}
-
-// UnparkBytes is how many bytes one Unpark takes, so that memory is bounded.
-const UnparkBytes = 16 << 20
-
-// UnparkPatience is how long the stage of an Unpark may take. It is less than the time that a
-// transaction may be idle.
-const UnparkPatience = 30 * time.Second
-
 // An Orphan is an old row of the ledger.
 type Orphan struct {
 	ID uuid.UUID
-	// RecordedAt is when the row was inserted, or its message was unparked: an
-	// instant by the clock of the database.
+	// RecordedAt is when the row was inserted: an instant by the clock of the database.
 	RecordedAt time.Time
 }
 

@@ -172,7 +172,6 @@ func testEarlierSchema(t *testing.T, h Harness) {
 	for _, statement := range h.Uncarry {
 		exec(statement)
 	}
-	exec(`DROP TABLE bridge_parked`)
 	exec(`DROP TABLE bridge_watermark`)
 	identity := d.ledger.Identity()
 	d.ledger = d.open(t)

@@ -22,9 +22,9 @@ var canonical = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
 
 // NewIdentity gives the ledger in db, which is a copy of another database, an identity of its own: a
 // new UUID in its canonical text. In the same transaction it deletes the rows that carry a message,
-// and the parked messages, and returns how many: the original has them too, and a verifier on the
-// copy would send them a second time. Call it before anything connects to the copy. Programs that
-// have opened the ledger before get bridge.ErrOtherLedger. The tables must be of version 3 or later.
+// and returns how many: the original has them too, and a verifier on the copy would send them a
+// second time. Call it before anything connects to the copy. Programs that
+// have opened the ledger before get bridge.ErrOtherLedger. The tables must be of version 4 or later.
 // If it fails, or the process dies, nothing has changed, or everything if the COMMIT was sent.
 func NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect, identity string) (deleted int64, err error) {
 	if !canonical.MatchString(identity) {
@@ -33,8 +33,8 @@ func NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect, identity stri
 	switch there, _, err := Version(ctx, db, dialect, LedgerPart); {
 	case err != nil:
 		return 0, fmt.Errorf("new identity: %w", err)
-	case there < 3:
-		return 0, fmt.Errorf("new identity: the ledger's tables are of version %d, must be 3 or later (0: there are none): migrate them first", there)
+	case there < 4:
+		return 0, fmt.Errorf("new identity: the ledger's tables are of version %d, must be 4 or later (0: there are none): migrate them first", there)
 	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -48,12 +48,8 @@ func NewIdentity(ctx context.Context, db *sql.DB, dialect Dialect, identity stri
 		}
 		return result.RowsAffected()
 	}
-	for _, statement := range []string{`DELETE FROM bridge_ledger WHERE stage_at IS NOT NULL`, `DELETE FROM bridge_parked`} {
-		n, err := exec(statement)
-		if err != nil {
-			return 0, err
-		}
-		deleted += n
+	if deleted, err = exec(`DELETE FROM bridge_ledger WHERE stage_at IS NOT NULL`); err != nil {
+		return 0, err
 	}
 	switch changed, err := exec(strings.Replace(setIdentity[dialect], "ID", identity, 1)); {
 	case err != nil:

@@ -12,8 +12,7 @@ type Role string
 // The roles.
 const (
 	Sender   Role = "sender"   // records messages
-	Parker   Role = "parker"   // a sender that also parks messages
-	Verifier Role = "verifier" // judges messages, stages parked and carried ones, sweeps orphans
+	Verifier Role = "verifier" // judges messages, stages carried ones, sweeps orphans
 	Receiver Role = "receiver" // uses all of package idempotency
 	Effects  Role = "effects"  // a receiver that uses AtMostOnce, Accept and Work only
 	Migrator Role = "migrate"  // makes the tables
@@ -22,7 +21,7 @@ const (
 
 // Roles returns all roles.
 func Roles() []Role {
-	return []Role{Sender, Parker, Verifier, Receiver, Effects, Migrator, Operator}
+	return []Role{Sender, Verifier, Receiver, Effects, Migrator, Operator}
 }
 
 // tableRights are the rights of the roles on the bridge's tables, as 'rights ON table'. A role
@@ -32,8 +31,7 @@ var tableRights = map[Role]struct {
 	rights []string
 }{
 	Sender:   {"", []string{"INSERT ON bridge_ledger", "SELECT ON bridge_identity", "SELECT ON bridge_ledger_version"}},
-	Parker:   {Sender, []string{"INSERT ON bridge_parked"}},
-	Verifier: {Sender, []string{"SELECT, DELETE ON bridge_ledger", "SELECT, UPDATE ON bridge_watermark", "SELECT, UPDATE, DELETE ON bridge_parked", "UPDATE (recorded_at) ON bridge_ledger", "UPDATE (stage_at) ON bridge_ledger"}},
+	Verifier: {Sender, []string{"SELECT, DELETE ON bridge_ledger", "SELECT, UPDATE ON bridge_watermark", "UPDATE (stage_at) ON bridge_ledger"}},
 	Receiver: {Effects, []string{"SELECT, INSERT, UPDATE ON bridge_mark", "SELECT, INSERT, DELETE ON bridge_kept"}},
 	Effects:  {"", []string{"SELECT ON bridge_inbox_version", "SELECT, INSERT, DELETE ON bridge_inbox", "SELECT, INSERT, UPDATE, DELETE ON bridge_inbox_pending"}},
 	Operator: {Verifier, []string{"SELECT ON bridge_inbox_version", "SELECT ON bridge_inbox", "SELECT ON bridge_inbox_pending"}},
@@ -72,9 +70,8 @@ func Rights(dialect Dialect, role Role, database, schema string) ([]string, erro
 		}
 	case SQLServer:
 		for i := range rights { // package sqlserver documents the right on the whole table
-			rights[i] = strings.NewReplacer("UPDATE (recorded_at)", "UPDATE", "UPDATE (stage_at)", "UPDATE").Replace(rights[i])
+			rights[i] = strings.Replace(rights[i], "(stage_at) ", "", 1)
 		}
-		rights = slices.Compact(rights)
 		if role == Migrator {
 			rights = append(rights, "CREATE TABLE", "ALTER, SELECT, INSERT ON SCHEMA::"+schema)
 		}

@@ -60,8 +60,8 @@
 // wait_timeout, eight hours by default. So both lookups, Forget, Claim and Touch are single
 // statements that the server commits itself. Forget deletes the rows that it can lock at once (SKIP
 // LOCKED), and then asks which are left only if there are any. Claim reads its messages by a second
-// statement, which locks nothing. Unpark and Sweep need several statements: they
-// set wait_timeout to a minute for their connection, and set it back.
+// statement, which locks nothing. Sweep needs several statements: it sets wait_timeout to a minute
+// for its connection, and sets it back.
 //
 // If the DSN sets autocommit to 0, these commit by a statement of their own, and a client that
 // vanishes just before it leaves its locks. Leave autocommit on.
@@ -116,13 +116,7 @@
 // The index keeps a row's entry until the server has purged it, which it does not while an old
 // transaction may still see it. Due reads such entries too.
 //
-// # Parked messages and orphans
-//
-// A parked message is a row of bridge_parked. Unpark takes rows FOR UPDATE SKIP LOCKED at READ
-// COMMITTED: any number of verifiers take different messages, and none waits for another.
-// Unpark keeps them locked while it stages. Then it changes only rows of the ledger that it can
-// lock at once, so it is in no deadlock with Forget. Record, both lookups and Forget do not use
-// bridge_parked. A parked message must be somewhat smaller than max_allowed_packet.
+// # Orphans
 //
 // recorded_at is the time of the INSERT, in UTC. Orphans reads the whole ledger, which has no
 // index by time: a million rows in some seconds, measured on MariaDB. Sweep deletes by key what
@@ -141,12 +135,10 @@
 // bridgectl grants prints these for a role.
 //
 //	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
-//	  to park   also INSERT on bridge_parked
 //	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark
-//	  to unpark also SELECT, UPDATE, DELETE on bridge_parked and UPDATE (recorded_at) on bridge_ledger
 //	  to stage carried messages again
 //	            also UPDATE (stage_at, claimed_by) on bridge_ledger
-//	who sweeps  what an unparking verifier needs, and UPDATE on bridge_watermark
+//	who sweeps  what a verifier needs, and UPDATE on bridge_watermark
 //	receiver    SELECT on bridge_inbox_version, and
 //	  Handle    INSERT on bridge_inbox; also SELECT and DELETE, to purge old keys, unless
 //	            Options.Retention is negative

@@ -20,12 +20,11 @@ import (
 // driver.Ledger.
 //
 // Record inserts IDs without messages with one statement, whatever their number. If it fails, tx
-// has none of them. After a deadlock, in Record or in Park, tx has ended, and any further statement
-// in it would commit by itself.
+// has none of them. After a deadlock tx has ended, and any further statement in it would commit by
+// itself.
 //
 // max_allowed_packet of the server, by default 16 MiB on MariaDB and 64 MiB on MySQL, bounds a
-// message. A parked one must be somewhat smaller, and a carried one, which travels in base64,
-// somewhat smaller than three quarters of it.
+// carried message, which travels in base64: it must be somewhat smaller than three quarters of it.
 type Ledger struct {
 	tables.Ledger
 	fence
@@ -65,15 +64,12 @@ func (l *Ledger) verbs() tables.Verbs {
 		Due:         l.due,
 		Claim:       l.claim,
 		Touch:       l.touch,
-		Park:        l.park,
 		Instance:    l.nameInstance,
 		Committed:   l.committed,
 		Settle:      l.settle,
 		Recent:      l.recent,
 		Table:       l.column.table,
 		Forget:      l.forget,
-		Shelf:       l.openShelf,
-		CountParked: l.countParked,
 		Orphans:     l.orphans,
 		Raise:       l.raise,
 		Remove:      l.sweep,
@@ -190,7 +186,7 @@ func (l *Ledger) end(ctx context.Context, conn *sqlx.Conn) error {
 }
 
 // idleLimit is for how many seconds a transaction that keeps locks may say nothing before the
-// server ends it, with its connection. It must be longer than driver.UnparkPatience.
+// server ends it, with its connection.
 const idleLimit = 60
 
 // limitIdle has the server end the connection after so many seconds without a statement, and

@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/twoqueue/twoqueue/bridge"
 	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
@@ -19,8 +18,8 @@ import (
 const (
 	// One row at least if the identity is right, with nulls if there are none.
 	orphans = `SELECT o.id, CAST(o.recorded_at AS CHAR) AS recorded_at FROM bridge_identity i LEFT JOIN (
-	SELECT l.id, l.recorded_at FROM bridge_ledger l LEFT JOIN ` + parkedByKey + ` ON p.id = l.id
-	WHERE l.recorded_at < UTC_TIMESTAMP(6) - INTERVAL %[5]s MICROSECOND AND l.stage_at IS NULL AND p.id IS NULL
+	SELECT l.id, l.recorded_at FROM bridge_ledger l
+	WHERE l.recorded_at < UTC_TIMESTAMP(6) - INTERVAL %[5]s MICROSECOND AND l.stage_at IS NULL
 	ORDER BY l.recorded_at, l.id LIMIT %[6]d
 ) o ON 1 = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') ORDER BY o.recorded_at, o.id`
 
@@ -30,6 +29,8 @@ const (
 	// The rows are locked first, as there is no DELETE that skips what is locked.
 	lockOld = `SELECT l.id FROM ` + ids + ` STRAIGHT_JOIN ` + ledgerByKey + ` ON l.id = ids.id
 WHERE l.recorded_at < '%[5]s' AND l.stage_at IS NULL FOR UPDATE SKIP LOCKED`
+
+	own = `SELECT COUNT(*) FROM bridge_identity WHERE one = 1 AND identity = UNHEX('%[2]s')`
 
 	sweptBefore = `SELECT CAST(w.swept_before AS CHAR) AS swept_before, ` + readOnly + `
 FROM bridge_identity i JOIN bridge_watermark w ON w.one = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
@@ -83,12 +84,22 @@ func (l *Ledger) sweptBefore(ctx context.Context) (time.Time, error) {
 
 func (l *Ledger) raise(ctx context.Context, before time.Time) error {
 	return keepingLocks(ctx, l.db, func(tx *sqlx.Tx) error {
-		if err := l.expectOwn(ctx, bridge.SQL(tx)); err != nil {
+		if err := l.expectOwn(ctx, tx); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, l.timed(raise, nil, before.Format(timeText), 0))
 		return err
 	})
+}
+
+// expectOwn returns an error unless the identity is in the transaction's database.
+func (l *Ledger) expectOwn(ctx context.Context, tx *sqlx.Tx) error {
+	var n int
+	err := tx.GetContext(ctx, &n, l.statement(own, ""))
+	if err == nil && n == 0 {
+		err = tables.OtherLedger(l.Identity())
+	}
+	return err
 }
 
 // sweep locks what it deletes first, FOR UPDATE SKIP LOCKED.

@@ -10,7 +10,7 @@ import (
 	"github.com/twoqueue/twoqueue/bridge/postgres"
 )
 
-// Open is postgres.Open on a pool of pgx. Record and Park run natively in the caller's
+// Open is postgres.Open on a pool of pgx. Record runs natively in the caller's
 // transaction, through Tx. The verifier's own statements use the same pool through pgx's
 // stdlib. A verifier needs verifier.Options.Connections, and verifier.New refuses a smaller pool;
 // pgxpool's default is 4 (pool_max_conns). The pool stays the caller's; close the ledger's DB() before it.

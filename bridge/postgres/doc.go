@@ -29,14 +29,13 @@
 // The non-waiting lookup is one SELECT in its own snapshot. PostgreSQL has no dirty reads at
 // any isolation level, so a row that it finds has committed. The lookup and the DELETE are in
 // functions that turn the planner's enable_seqscan off, because statistics may take a busy
-// ledger for empty. Due, Claim and Touch are such functions too. (Sweep and Unpark, which no message waits for, may read such a ledger
-// whole.) Leave the role's default_transaction_isolation at its default. With serializable the
+// ledger for empty. Due, Claim and Touch are such functions too. (Sweep, which no message waits for, may read such a ledger whole.) Leave the role's default_transaction_isolation at its default. With serializable the
 // lookup is correct too, but it and the senders may get serialization failures.
 //
 // Forget deletes its rows with one statement under a lock_timeout of 100 ms. If that meets a
 // locked row, it deletes them one by one, and skips each that is locked. It needs no further
-// right. Each statement commits by itself. A settle, or an Unpark, of a client whose host has
-// vanished is ended by idle_in_transaction_session_timeout, after 10 s or a minute.
+// right. Each statement commits by itself. A settle of a client whose host has
+// vanished is ended by idle_in_transaction_session_timeout, after 10 s.
 //
 // ALTER TABLE and VACUUM FULL lock the whole table, and statements wait for such locks before
 // our time-outs apply. During such work all methods wait until their context ends. The proof of a
@@ -63,12 +62,7 @@
 // dead versions from being removed, a Due without a window passes over them each time (measured:
 // 50 ms with 300,000).
 //
-// # Parked messages and orphans
-//
-// A parked message is a row of bridge_parked. Unpark takes rows FOR UPDATE SKIP LOCKED: any
-// number of verifiers take different messages, and none waits for another. Unpark keeps them
-// locked while it stages. Then it changes only rows of the ledger that it can lock at once, so
-// it is in no deadlock with Forget. Record, both lookups and Forget do not use bridge_parked.
+// # Orphans
 //
 // recorded_at is the time of the INSERT (clock_timestamp()). A row that carries a message is no
 // orphan. Orphans reads the whole ledger, which has no index by time: a million rows in about a
@@ -96,15 +90,14 @@
 // bridgectl grants prints these for a role. Beside USAGE on the schema:
 //
 //	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
-//	  to park   also INSERT on bridge_parked
 //	verifier    what a sender needs, SELECT and DELETE on bridge_ledger, SELECT on bridge_watermark,
 //	            and EXECUTE on bridge_committed and bridge_forget, which PUBLIC has unless
 //	            ALTER DEFAULT PRIVILEGES has taken it away
 //	  to stage carried messages again
 //	            also UPDATE (stage_at) on bridge_ledger and EXECUTE on bridge_due, bridge_claim and
 //	            bridge_touch
-//	  to unpark also SELECT, UPDATE, DELETE on bridge_parked and UPDATE (recorded_at) on bridge_ledger
-//	who sweeps  what an unparking verifier needs, and UPDATE on bridge_watermark
+//	who sweeps  also UPDATE on bridge_watermark and UPDATE (stage_at) on bridge_ledger, which
+//	            FOR UPDATE needs
 //	receiver    SELECT on bridge_inbox_version, and
 //	  Handle    INSERT on bridge_inbox; also SELECT and DELETE, to purge old keys, unless
 //	            Options.Retention is negative

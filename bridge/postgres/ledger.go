@@ -123,7 +123,6 @@ func (l *Ledger) verbs() tables.Verbs {
 		Identity: func(ctx context.Context) (uuid.UUID, error) { return tables.ReadIdentity(ctx, l.db) },
 		Check:    func(ctx context.Context) error { return l.check(ctx, "bridge_ledger") },
 		Record:   l.record,
-		Park:     l.park,
 		Carry:    l.carry,
 		Due:      l.due,
 		Claim:    l.claim,
@@ -139,8 +138,6 @@ func (l *Ledger) verbs() tables.Verbs {
 		Table:       "bridge_ledger",
 		Settles:     settles,
 		Forget:      l.forget,
-		Shelf:       l.openShelf,
-		CountParked: l.countParked,
 		Orphans:     l.orphans,
 		Raise:       l.raise,
 		Remove:      l.sweep,
@@ -309,7 +306,7 @@ func (l *Ledger) check(ctx context.Context, names ...string) error {
 	case server.ReadOnly:
 		return fmt.Errorf("%w: default_transaction_read_only is on, for the server, the database, the login or the connection", bridge.ErrReadOnly)
 	}
-	if err := checkLogged(ctx, l.db, append([]string{"bridge_identity", "bridge_parked", "bridge_watermark"}, names...)); err != nil {
+	if err := checkLogged(ctx, l.db, append([]string{"bridge_identity", "bridge_watermark"}, names...)); err != nil {
 		return err
 	}
 	// Rows that come from another primary are not judged by its locks.

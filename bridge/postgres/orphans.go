@@ -17,7 +17,7 @@ const (
 	// One row at least if the identity is right, with nulls if there are none.
 	orphans = `SELECT o.id, o.recorded_at FROM bridge_identity i LEFT JOIN LATERAL (
 	SELECT l.id, l.recorded_at FROM bridge_ledger l
-	WHERE l.recorded_at < now() - $2::text::interval AND l.stage_at IS NULL AND NOT EXISTS (SELECT FROM bridge_parked p WHERE p.id = l.id)
+	WHERE l.recorded_at < now() - $2::text::interval AND l.stage_at IS NULL
 	ORDER BY l.recorded_at, l.id LIMIT $3::text::int
 ) o ON true WHERE i.identity = $1::text::uuid ORDER BY o.recorded_at, o.id`
 

@@ -35,12 +35,9 @@
 // cannot add a column only if it is missing. Run a printed script by sqlite3 -bail: without -bail
 // sqlite3 goes on after an error.
 //
-// # Parked messages and orphans
+// # Orphans
 //
-// A parked message is a row of bridge_parked. While Unpark stages it holds no lock, since every
-// sender would have to wait for it. So two Unparks at once may stage the same messages, which
-// are then delivered twice, with the same ID. Times are in whole seconds: recorded_at is the
-// time of the INSERT, rounded down. A row that carries a message is no orphan. A Sweep waits for other writers, as every write does.
+// A row that carries a message is no orphan. A Sweep waits for other writers, as every write does.
 //
 // # Who holds a message up
 //

@@ -15,7 +15,7 @@ const (
 	// One row at least if the identity is right, with nulls if there are none.
 	orphans = `SELECT o.id, o.recorded_at FROM bridge_identity i LEFT JOIN (
 	SELECT l.id, l.recorded_at FROM bridge_ledger l
-	WHERE l.recorded_at < unixepoch() - ? AND l.stage_at IS NULL AND NOT EXISTS (SELECT 1 FROM bridge_parked p WHERE p.id = l.id)
+	WHERE l.recorded_at < unixepoch() - ? AND l.stage_at IS NULL
 	ORDER BY l.recorded_at, l.id LIMIT ?
 ) o WHERE i.identity = ? ORDER BY o.recorded_at, o.id`
 

@@ -73,20 +73,11 @@
 // The migration locks bridge_ledger against everybody for a moment. It waits for open transactions
 // for 3 seconds at most; then it fails, and migrate.Ledger tries again.
 //
-// # Parked messages and orphans
+// # Orphans
 //
-// A parked message is a row of bridge_parked. Unpark takes rows WITH (UPDLOCK, READPAST): any
-// number of verifiers take different messages, and none waits for another. Unpark keeps them
-// locked while it stages. Then it changes only rows of the ledger that are not locked
-// (READPAST); before, it waits for a Forget of the same IDs for a second at most. Record, both
-// lookups and Forget do not use bridge_parked. Messages come in the order of uniqueidentifier,
-// which is not that of age.
-//
-// recorded_at is the time of the INSERT, in UTC. A carried row is no orphan. Orphans reads the whole ledger, which has no
-// index by time, as the lookup reads it, and Sweep deletes by key WITH (READPAST). Orphans also
-// reads parked messages with locks, each after its row. READ_COMMITTED_SNAPSHOT would read them as
-// of the statement's start: a message that a sender commits meanwhile would be missed, and its row
-// swept. Orphans waits for such a lock for a second at most.
+// recorded_at is the time of the INSERT, in UTC. A carried row is no orphan. Orphans reads the whole
+// ledger, which has no index by time, as the lookup reads it, and Sweep deletes by key WITH
+// (READPAST).
 //
 // # Where hints are ignored
 //
@@ -94,10 +85,10 @@
 // every verifier makes before it judges. Then driver.Prove makes the ledger fall back, for
 // good, to an INSERT of the same ID that is rolled back. This waits on every server with unique
 // keys, and fails with 2627 after a commit. Prove proves this way too, and refuses the ledger
-// if it does not hold either. A verifier logs the choice. Two Unparks at once may then stage
-// the same messages, and an Unpark, a Claim, a Touch, a Sweep or a Forget that meets a locked row
-// waits for a second before it passes over it. Neither loses anything. Babelfish 4.3 does not tell whether a commit is durable (PostgreSQL's
-// synchronous_commit). Open assumes that it is, and the doctor says that it does not know.
+// if it does not hold either. A verifier logs the choice. A Claim, a Touch, a Sweep or a
+// Forget that meets a locked row then waits for a second before it passes over it. Babelfish 4.3
+// does not tell whether a commit is durable (PostgreSQL's synchronous_commit). Open assumes that it
+// is, and the doctor says that it does not know.
 //
 // # How IDs travel
 //
@@ -159,11 +150,9 @@
 // bridgectl grants prints these for a role.
 //
 //	sender      INSERT on bridge_ledger, SELECT on bridge_identity and bridge_ledger_version
-//	  to park   also INSERT on bridge_parked
 //	verifier    what a sender needs, SELECT, UPDATE and DELETE on bridge_ledger, SELECT on
 //	            bridge_watermark
-//	  to unpark also SELECT, DELETE on bridge_parked
-//	who sweeps  what an unparking verifier needs, and UPDATE on bridge_watermark
+//	who sweeps  what a verifier needs, and UPDATE on bridge_watermark
 //	receiver    SELECT on bridge_inbox_version, and
 //	  Handle    INSERT on bridge_inbox; also SELECT and DELETE, to purge old keys, unless
 //	            Options.Retention is negative

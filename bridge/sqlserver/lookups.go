@@ -2,12 +2,16 @@ package sqlserver
 
 import (
 	"context"
+	"database/sql"
 	"strings"
 	"sync/atomic"
 
+	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/internal/mssql"
+	"github.com/twoqueue/twoqueue/bridge/internal/tables"
 )
 
 // server names the instance by its name and its start, when it made tempdb. Azure SQL Database
@@ -109,4 +113,27 @@ func (l *lookups) readSetting(ctx context.Context, db *sqlx.DB) error {
 		return nil
 	}
 	return err
+}
+
+// find runs one of the statements that look IDs up, and check the identity as they go.
+func (l *Ledger) find(ctx context.Context, q sqlx.QueryerContext, s statement, ids []uuid.UUID, further ...any) ([]uuid.UUID, driver.Instance, error) {
+	text, packed, used := s.fill(ids)
+	var rows []struct {
+		ID       []byte
+		Instance sql.NullString
+	}
+	if err := sqlx.SelectContext(ctx, q, &rows, text, append([]any{packed, used, argument(l.Identity())}, further...)...); err != nil {
+		return nil, "", err
+	}
+	if len(rows) == 0 {
+		return nil, "", tables.OtherLedger(l.Identity())
+	}
+	var found [][]byte
+	for _, row := range rows {
+		if row.ID != nil {
+			found = append(found, row.ID)
+		}
+	}
+	known, err := readIDs(found)
+	return known, driver.Instance(rows[0].Instance.String), err
 }

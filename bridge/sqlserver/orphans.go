@@ -16,19 +16,13 @@ import (
 
 // Times travel as text, in ISO 8601, which no setting of the connection changes.
 const (
-	// One row at least if the identity is right, with nulls if there are none. A
-	// parked message that is locked must not be taken for one that is gone. Parked messages
-	// are read by locks, each after its row, which $reading reads: a sender may commit the two
-	// while the statement runs. With READ_COMMITTED_SNAPSHOT, and without the hint, a
-	// message would be read as of the statement's start. LOOP fixes the order, and the
-	// seek needs the row's ID.
+	// One row at least if the identity is right, with nulls if there are none.
 	orphans = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
 SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at
 FROM bridge_identity i LEFT JOIN (
 	SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l$reading
-	LEFT OUTER LOOP JOIN bridge_parked p WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) ON p.id = l.id
-	WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND l.stage_at IS NULL AND p.id IS NULL
+	WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND l.stage_at IS NULL
 	ORDER BY l.recorded_at, l.id
 ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`
 
@@ -56,9 +50,8 @@ WHERE l.recorded_at < CAST(@p3 AS datetime2(3)) AND l.stage_at IS NULL`)
 // timeText is a datetime2(3) as a parameter. What the server writes, mssql.ParseTime reads.
 const timeText = "2006-01-02T15:04:05.000"
 
-// orphans reads the whole ledger, as it was committed or past the rows that are locked. It waits
-// for a transaction that has a parked message locked exclusively, and fails after a second. Ages
-// are in whole seconds.
+// orphans reads the whole ledger, as it was committed or past the rows that are locked. It waits for
+// a change of the table, and fails after a second. Ages are in whole seconds.
 func (l *Ledger) orphans(ctx context.Context, age time.Duration, limit int) ([]tables.OrphanRow, error) {
 	var rows []struct {
 		ID         []byte

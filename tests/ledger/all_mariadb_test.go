@@ -35,6 +35,7 @@ func TestMariaDB(t *testing.T) {
 	beside("a ledger of another engine is refused", testMariaDBLedgerOfAnotherEngineIsRefused)
 	beside("a claim of another since the first read is not given", testMariaDBAClaimOfAnotherSinceTheFirstReadIsNotGiven)
 	beside("a migration is completed after a crash anywhere", testMariaDBMigrationIsCompletedAfterACrashAnywhere)
+	beside("parked messages are carried", testMariaDBParkedMessagesAreCarried)
 	beside("a migration gives up behind an open transaction", testMariaDBMigrationGivesUpBehindAnOpenTransaction)
 	beside("a row has the time of its insert", testMariaDBTimeOfInsert)
 	beside("times do not depend on the connection", testMariaDBTimesDoNotDependOnTheConnection)

@@ -1,7 +1,6 @@
 package ledger_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,9 +21,8 @@ import (
 
 // These read a table as a whole, and lock nothing.
 var readsAll = []string{
-	"LEFT JOIN bridge_parked p",                         // Orphans
-	"SELECT COUNT(*) FROM (SELECT 1 FROM bridge_parked", // CountParked
-	"JOIN bridge_mark m ON",                             // KeptEntities
+	"ORDER BY l.recorded_at, l.id", // Orphans
+	"JOIN bridge_mark m ON",        // KeptEntities
 	"_version",
 	"information_schema",
 }
@@ -76,7 +74,6 @@ type plans struct {
 // What is read, and a row of it.
 var planned = []struct{ name, columns, row string }{
 	{"bridge_ledger", "id", "UNHEX('%[1]s')"},
-	{"bridge_parked", "id, message", "UNHEX('%[1]s'), 'x'"},
 	{"orders", "id", "UNHEX('%[1]s')"},
 	{"bridge_inbox", "consumer, `key`", "'c', UNHEX('%[1]s')"},
 	{"bridge_inbox_pending", "consumer, message_key, state, run, attempts, since_ms, due_ms, error, message", "'c', UNHEX('%[1]s'), 'ready', 'r', 1, 0, 0, '', 'x'"},
@@ -113,7 +110,6 @@ func (p plans) useLedger(t *testing.T) {
 	must(t, own.Record(t.Context(), bridge.SQL(tx), driver.Plain(ids...)))
 	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(ids[:1]...)))
 	must(t, ledger.Record(t.Context(), bridge.SQL(tx), driver.Plain(ids[1:]...)))
-	must(t, ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: ids[0], Message: []byte("x")}, {ID: ids[1], Message: []byte("x")}}))
 	must(t, tx.Commit())
 	for _, l := range []driver.Ledger{ledger, own} {
 		_, _, err := l.Committed(t.Context(), ids)
@@ -138,10 +134,6 @@ func (p plans) useLedger(t *testing.T) {
 	for _, c := range carried {
 		must(t, ledger.Touch(t.Context(), []uuid.UUID{c.ID}))
 		forget(t, ledger, c.ID)
-	}
-	n, err := ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []driver.Parked) error { return nil })
-	if err != nil || n != 2 {
-		t.Errorf("unparked are %d, %v", n, err)
 	}
 	execute(t, p.DB.DB, "UPDATE bridge_ledger SET recorded_at = recorded_at - INTERVAL 2 HOUR ORDER BY id LIMIT 2")
 	swept, err := ledger.Sweep(t.Context(), time.Hour, 10)

@@ -221,6 +221,11 @@ func testMariaDBMigrationIsCompletedAfterACrashAnywhere(t *testing.T) {
 		`INSERT INTO bridge_ledger_version (version_id, is_applied) VALUES (2, true)`,
 		`ALTER TABLE bridge_ledger ADD COLUMN message LONGBLOB NULL, ADD COLUMN stage_at DATETIME(6) NULL,
 			ADD COLUMN claimed_by BINARY(16) NULL, ADD INDEX bridge_ledger_stage_at (stage_at)`,
+		`INSERT INTO bridge_ledger_version (version_id, is_applied) VALUES (3, true)`,
+		`CREATE TABLE bridge_parked_moved (id BINARY(16) NOT NULL PRIMARY KEY, message LONGBLOB NOT NULL) ENGINE = InnoDB`,
+		`DROP TABLE bridge_parked_moved`,
+		`RENAME TABLE bridge_parked TO bridge_parked_moved`,
+		`DROP TABLE bridge_parked_moved`,
 	}
 	const identified = 5 // so many make the identity
 	for n := range len(steps) + 1 {
@@ -247,8 +252,8 @@ func testMariaDBMigrationIsCompletedAfterACrashAnywhere(t *testing.T) {
 			}
 			var versions int
 			must(t, admin.QueryRowContext(t.Context(), "SELECT count(*) FROM bridge_ledger_version").Scan(&versions))
-			if versions != 4 {
-				t.Errorf("%d versions are noted, must be 0 to 3", versions)
+			if versions != 5 {
+				t.Errorf("%d versions are noted, must be 0 to 4", versions)
 			}
 			if before, err := ledger.SweptBefore(t.Context()); !before.IsZero() || err != nil {
 				t.Errorf("the watermark: %v, %v", before, err)

@@ -21,7 +21,6 @@ import (
 
 // A client whose host vanishes says no goodbye: the server keeps its transaction, with its
 // locks, for wait_timeout, which is eight hours by default. A settle, a forget, a claim and a touch leave none.
-// An unpark leaves its locks for a minute.
 func TestAVanishedClientLeavesNoLockInMariaDB(t *testing.T) {
 	t.Parallel()
 	config, db := mariaDB(t)
@@ -46,9 +45,6 @@ func TestAVanishedClientLeavesNoLockInMariaDB(t *testing.T) {
 		"touch": {"UPDATE (", func(ctx context.Context, ledger *mysql.Ledger, id uuid.UUID) {
 			_ = ledger.Touch(ctx, []uuid.UUID{id})
 		}},
-		"unpark": {"FOR UPDATE SKIP LOCKED", func(ctx context.Context, ledger *mysql.Ledger, _ uuid.UUID) {
-			_, _ = ledger.Unpark(ctx, uuid.Nil, 10, func(context.Context, []ledgers.Parked) error { return nil })
-		}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -59,9 +55,6 @@ func TestAVanishedClientLeavesNoLockInMariaDB(t *testing.T) {
 				message = []byte("x")
 			}
 			must(t, sender.Record(t.Context(), bridge.SQL(tx), []ledgers.Entry{{ID: id, Message: message, Unpublished: true}}))
-			if what == "unpark" {
-				must(t, sender.Park(t.Context(), bridge.SQL(tx), []ledgers.Parked{{ID: id, Message: []byte("x")}}))
-			}
 			must(t, tx.Commit())
 
 			var host vanishing
@@ -81,11 +74,6 @@ func TestAVanishedClientLeavesNoLockInMariaDB(t *testing.T) {
 			servertest.Eventually(t, "the host has vanished", host.gone.Load, func() string { return "" })
 
 			free := func() bool {
-				if what == "unpark" {
-					n, err := sender.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []ledgers.Parked) error { return nil })
-					must(t, err)
-					return n > 0
-				}
 				left, err := sender.Forget(t.Context(), []uuid.UUID{id})
 				must(t, err)
 				return len(left) == 0

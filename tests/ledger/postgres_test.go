@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/twoqueue/twoqueue/bridge"
@@ -51,8 +50,6 @@ func TestPostgresStandbyIsRefused(t *testing.T) {
 	if _, err := ledger.Sweep(t.Context(), time.Hour, 10); err != nil {
 		expectNotPrimary(t, "sweep", err)
 	}
-	_, err = ledger.Unpark(t.Context(), uuid.Nil, 10, nil)
-	expectNotPrimary(t, "unpark", err)
 }
 
 func TestPostgresWithSettingsOfItsOwn(t *testing.T) {
@@ -183,7 +180,7 @@ func TestPostgresUnloggedTablesAreRefused(t *testing.T) {
 	_, admin := migrated(t)
 	must(t, migrate.Inbox(t.Context(), admin, migrate.PostgreSQL))
 	ledger := openLedger(t, admin)
-	for _, table := range []string{"bridge_ledger", "bridge_identity", "bridge_parked", "bridge_watermark",
+	for _, table := range []string{"bridge_ledger", "bridge_identity", "bridge_watermark",
 		"bridge_inbox", "bridge_inbox_pending", "bridge_mark", "bridge_kept"} {
 		execute(t, admin, "ALTER TABLE "+table+" SET UNLOGGED")
 		_, inbox := postgres.OpenInbox(t.Context(), admin)

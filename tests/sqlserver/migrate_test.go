@@ -1,9 +1,19 @@
 package sqlserver_test
 
 import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 
+	"github.com/google/uuid"
+
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/migrate"
 	"github.com/twoqueue/twoqueue/tests/servers/servertest"
 	"github.com/twoqueue/twoqueue/tests/tds"
@@ -52,4 +62,71 @@ func TestIndexesOfRowsThatOthersLockHaveNoPageLocks(t *testing.T) {
 	if indexes == 0 {
 		t.Error("the script has no index")
 	}
+}
+
+// A message that an earlier release has parked is carried by its row, and due at once. A sender
+// of that release that is still at work loses none.
+func TestParkedMessagesAreCarried(t *testing.T) {
+	for name, snapshot := range map[string]bool{"locking": false, "snapshot": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testParkedMessagesAreCarried(t, connect(t, servertest.SQLServerDB(t, servertest.SQLServer(t, nil), snapshot)))
+		})
+	}
+}
+
+func testParkedMessagesAreCarried(t *testing.T, db *sql.DB) {
+	const root = "../../bridge/migrate/"
+	found, err := filepath.Glob(root + "sql/sqlserver/ledger/0000[1-3]_*.sql")
+	must(t, err)
+	files := make(fstest.MapFS)
+	for _, name := range found {
+		text, err := os.ReadFile(name)
+		must(t, err)
+		files[name[len(root):]] = &fstest.MapFile{Data: text}
+	}
+	must(t, migrate.Tables(t.Context(), db, migrate.SQLServer, files, "ledger"))
+	parked, late, plain, forwarded := newID(), newID(), newID(), newID()
+	message := func(id uuid.UUID) string { return "of " + id.String() }
+	tx := begin(t, db, nil)
+	park := func(id uuid.UUID) {
+		execute(t, tx, fmt.Sprintf("INSERT INTO bridge_parked (id, message) VALUES ('%s', 0x%s)", id, hex.EncodeToString([]byte(message(id)))))
+	}
+	row := func(id uuid.UUID) { execute(t, tx, fmt.Sprintf("INSERT INTO bridge_ledger (id) VALUES ('%s')", id)) }
+	row(parked)
+	row(plain)
+	park(parked)
+	park(forwarded)
+	must(t, tx.Commit())
+	tx = begin(t, db, nil)
+	row(late)
+	park(late)
+	migrated := make(chan error, 1)
+	go func() { migrated <- migrate.Ledger(context.WithoutCancel(t.Context()), db, migrate.SQLServer) }()
+	awaitWaiting(t, db)
+	must(t, tx.Commit())
+	must(t, servertest.Next(t, "the migration's end", migrated))
+
+	if _, err := db.ExecContext(t.Context(), "DELETE FROM bridge_parked"); err == nil {
+		t.Error("there is a table bridge_parked")
+	}
+	ledger := open(t, db)
+	due, _, err := ledger.Due(t.Context(), 0, 10)
+	must(t, err)
+	for _, r := range due {
+		if !r.Unpublished() {
+			t.Errorf("%s was recorded at %v and is due from %v", r.ID, r.RecordedAt, r.StageAt)
+		}
+	}
+	messages, err := ledger.Claim(t.Context(), due)
+	must(t, err)
+	claimed := make(map[uuid.UUID]driver.Carried)
+	for _, m := range messages {
+		claimed[m.ID] = m
+	}
+	if len(messages) != 2 || string(claimed[parked].Message) != message(parked) || string(claimed[late].Message) != message(late) {
+		t.Errorf("claimed are %v", messages)
+	}
+	expectCommitted(t, ledger, plain, true)
+	expectCommitted(t, ledger, forwarded, false)
 }

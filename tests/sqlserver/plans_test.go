@@ -2,7 +2,6 @@ package sqlserver_test
 
 import (
 	"bytes"
-	"context"
 	"strings"
 	"testing"
 
@@ -52,26 +51,26 @@ func TestMessagesOfAllLengthsShareAFewPlans(t *testing.T) {
 	server, ledger := onStandIn(t, nil)
 	before := server.Compilations()
 	want := make(map[uuid.UUID]string)
-	for n := 0; n < 10_000; n += 99 {
+	for n := 1; n < 10_000; n += 99 {
 		id := newID()
 		want[id] = strings.Repeat("x", n)
-		tx := recorded(t, ledger, id)
-		must(t, ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: id, Message: []byte(want[id])}}))
+		tx := begin(t, ledger.DB(), nil)
+		must(t, ledger.Record(t.Context(), bridge.SQL(tx), []driver.Entry{{ID: id, Message: []byte(want[id]), Unpublished: true}}))
 		must(t, tx.Commit())
 	}
 	if n := server.Compilations() - before; n > 10 {
 		t.Errorf("%d messages have made %d plans", len(want), n)
 	}
-	_, err := ledger.Unpark(t.Context(), uuid.Nil, 500, func(_ context.Context, messages []driver.Parked) error {
-		for _, m := range messages {
-			if string(m.Message) != want[m.ID] {
-				t.Errorf("a message of %d bytes has %d", len(want[m.ID]), len(m.Message))
-			}
-			delete(want, m.ID)
-		}
-		return nil
-	})
+	due, _, err := ledger.Due(t.Context(), 0, 500)
 	must(t, err)
+	messages, err := ledger.Claim(t.Context(), due)
+	must(t, err)
+	for _, m := range messages {
+		if string(m.Message) != want[m.ID] {
+			t.Errorf("a message of %d bytes has %d", len(want[m.ID]), len(m.Message))
+		}
+		delete(want, m.ID)
+	}
 	if len(want) > 0 {
 		t.Errorf("%d messages are missing", len(want))
 	}

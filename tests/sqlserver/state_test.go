@@ -1,7 +1,6 @@
 package sqlserver_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -56,19 +55,6 @@ func TestAnUnsuitableDatabaseIsRefused(t *testing.T) {
 }
 
 func TestAnErrorNamesTheMissingRight(t *testing.T) {
-	park := func(t *testing.T, ledger *sqlserver.Ledger) error {
-		id := newID()
-		tx := recorded(t, ledger, id)
-		if err := ledger.Park(t.Context(), bridge.SQL(tx), []driver.Parked{{ID: id, Message: []byte("x")}}); err != nil {
-			return err
-		}
-		return tx.Commit()
-	}
-	unpark := func(t *testing.T, ledger *sqlserver.Ledger) error {
-		must(t, park(t, ledger))
-		_, err := ledger.Unpark(t.Context(), uuid.Nil, 10, func(context.Context, []driver.Parked) error { return nil })
-		return err
-	}
 	sweep := func(t *testing.T, ledger *sqlserver.Ledger) error {
 		must(t, recorded(t, ledger, newID()).Commit())
 		execute(t, ledger.DB(), "UPDATE bridge_ledger SET recorded_at = DATEADD(hour, -2, recorded_at)")
@@ -93,10 +79,6 @@ func TestAnErrorNamesTheMissingRight(t *testing.T) {
 			_, err := ledger.Forget(t.Context(), []uuid.UUID{newID()})
 			return err
 		}, true},
-		{"INSERT ON bridge_parked", park, false},
-		{"SELECT ON bridge_parked", unpark, false},
-		{"DELETE ON bridge_parked", unpark, false},
-		{"UPDATE ON bridge_ledger", unpark, false},
 		{"SELECT ON bridge_ledger", func(t *testing.T, ledger *sqlserver.Ledger) error {
 			_, _, err := ledger.Due(t.Context(), 0, 10)
 			return err

@@ -9,13 +9,6 @@ import (
 
 // The statements of bridge/sqlserver on orphans and the watermark.
 var orphanStatements = []statement{
-	form(`UPDATE l SET recorded_at = sysutcdatetime() OUTPUT inserted.id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id`,
-		func(x *execution, words []string) (uint64, error) {
-			return x.changeFree("UPDATE", words[1], words[2], func(r row) (row, bool) {
-				r["recorded_at"] = now()
-				return r, true
-			})
-		}),
 	form(`DELETE l OUTPUT deleted.id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id WHERE l.recorded_at < CAST(@p3 AS datetime2(3)) AND l.stage_at IS NULL`,
 		func(x *execution, words []string) (uint64, error) {
 			before, err := x.time("@p3")
@@ -26,7 +19,7 @@ var orphanStatements = []statement{
 				return nil, r["recorded_at"].(time.Time).Before(before) && r["stage_at"] == nil
 			})
 		}),
-	form(`SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l«(?: WITH \(([A-Z, ]+)\))?» LEFT OUTER LOOP JOIN bridge_parked p«(?: WITH \(([A-Z, ]+)\))?» ON p.id = l.id WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND l.stage_at IS NULL AND p.id IS NULL ORDER BY l.recorded_at, l.id ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`, orphans),
+	form(`SELECT CAST(o.id AS binary(16)) AS id, CONVERT(nvarchar(23), o.recorded_at, 126) AS recorded_at FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at FROM bridge_ledger l«(?: WITH \(([A-Z, ]+)\))?» WHERE l.recorded_at < DATEADD(second, -@p1, sysutcdatetime()) AND l.stage_at IS NULL ORDER BY l.recorded_at, l.id ) o ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY o.recorded_at, o.id`, orphans),
 
 	form(`INSERT INTO bridge_watermark (one) VALUES (1)`, func(x *execution, _ []string) (uint64, error) {
 		t, err := x.writable("INSERT", "bridge_watermark")
@@ -164,10 +157,6 @@ func orphans(x *execution, words []string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	parked, err := x.readable("bridge_parked")
-	if err != nil {
-		return 0, err
-	}
 	how, err := x.reading(words[1])
 	if err != nil {
 		return 0, err
@@ -178,23 +167,9 @@ func orphans(x *execution, words []string) (uint64, error) {
 	}
 	seconds, _ := x.parameters["@p1"].(int64)
 	before := now().Add(-time.Duration(seconds) * time.Second)
-	beside, err := x.reading(words[2])
-	if err != nil {
-		return 0, err
-	}
-	if err := x.seek(parked, words[2], beside); err != nil {
-		return 0, err
-	}
 	var found []row
 	for _, r := range rows {
-		if !r["recorded_at"].(time.Time).Before(before) || r["stage_at"] != nil {
-			continue
-		}
-		kept, err := x.read(parked, parked.keyOf(r), beside)
-		if err != nil {
-			return 0, err
-		}
-		if kept == nil {
+		if r["recorded_at"].(time.Time).Before(before) && r["stage_at"] == nil {
 			found = append(found, r)
 		}
 	}

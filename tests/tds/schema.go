@@ -1,7 +1,9 @@
 package tds
 
 import (
+	"encoding/hex"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -114,6 +116,23 @@ var schemaStatements = []statement{
 		return 0, nil
 	}),
 	form(`ALTER TABLE $name ADD «(.+ NULL)»`, addColumns),
+	form(`UPDATE l SET message = p.message, stage_at = l.recorded_at FROM bridge_parked p INNER JOIN bridge_ledger l ON l.id = p.id WHERE l.stage_at IS NULL`, carryParked),
+	// The tests'.
+	form(`INSERT INTO bridge_parked (id, message) VALUES ('«([^']+)»', 0x«([0-9a-f]*)»)`, func(x *execution, words []string) (uint64, error) {
+		t, err := x.writable("INSERT", "bridge_parked")
+		if err != nil {
+			return 0, err
+		}
+		id, err := parseGUID(words[1])
+		if err != nil {
+			return 0, err
+		}
+		message, err := hex.DecodeString(words[2])
+		if err != nil {
+			return 0, err
+		}
+		return 1, x.insert(t, row{"id": id, "message": string(message)})
+	}),
 	form(`ALTER TABLE $name DROP COLUMN «([\w, ]+)»`, dropColumns),
 	form(`DROP INDEX «(\w+)» ON $name`, dropIndex),
 	form(`ALTER TABLE «(\w+)» SET (LOCK_ESCALATION = «(DISABLE|TABLE|AUTO)»)`, func(x *execution, words []string) (uint64, error) {
@@ -152,6 +171,38 @@ var schemaStatements = []statement{
 		return 0, nil
 	}),
 	form(`ALTER DATABASE «(\w+)» SET «(\w+) (?:= )?(\w+)(?: WITH ROLLBACK IMMEDIATE)?»`, alterDatabase),
+}
+
+// carryParked has the rows of the ledger carry what is parked.
+func carryParked(x *execution, _ []string) (uint64, error) {
+	parked, err := x.readable("bridge_parked")
+	if err != nil {
+		return 0, err
+	}
+	ledger, err := x.writable("UPDATE", "bridge_ledger")
+	if err != nil {
+		return 0, err
+	}
+	rows, err := x.scan(parked, waiting)
+	if err != nil {
+		return 0, err
+	}
+	var changed uint64
+	for _, p := range rows {
+		key := ledger.keyOf(row{"id": p["id"]})
+		if x.absent(ledger, key) {
+			continue
+		}
+		if err := x.lock(resource{ledger.name, key}); err != nil {
+			return 0, err
+		}
+		if r := maps.Clone(ledger.rows[key]); r != nil && r["stage_at"] == nil {
+			r["message"], r["stage_at"] = p["message"], r["recorded_at"]
+			x.put(ledger, key, r)
+			changed++
+		}
+	}
+	return changed, nil
 }
 
 // changing locks a table that is about to change.

@@ -63,7 +63,7 @@ func form(text string, run func(x *execution, words []string) (uint64, error)) s
 var statements []statement
 
 func init() {
-	statements = slices.Concat(sessionStatements, ledgerStatements, identityStatements, parkedStatements, carriedStatements, orphanStatements, inboxStatements, entityStatements, plainStatements, catalogueStatements, watchStatements, diagnoseStatements, schemaStatements)
+	statements = slices.Concat(sessionStatements, ledgerStatements, identityStatements, carriedStatements, orphanStatements, inboxStatements, entityStatements, plainStatements, catalogueStatements, watchStatements, diagnoseStatements, schemaStatements)
 }
 
 // batch runs the statements of a text up to the first that fails.

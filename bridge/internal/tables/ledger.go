@@ -41,10 +41,8 @@ type Verbs struct {
 	// Check tells whether the server is one by which a verifier may judge. It may be nil.
 	Check func(ctx context.Context) error
 
-	// Record inserts ids in tx if it has the identity. Park inserts messages, about a
-	// mebibyte of them. Both return how many rows they have inserted.
+	// Record inserts ids in tx if it has the identity. It returns how many rows it has inserted.
 	Record func(ctx context.Context, tx bridge.Tx, ids []uuid.UUID) (changed int64, err error)
-	Park   func(ctx context.Context, tx bridge.Tx, messages []driver.Parked) (changed int64, err error)
 	// Carry inserts rows with messages, about a mebibyte of them, in tx if it has the identity. All
 	// have a stage time of their own record's time, or one that is driver.PublishedGrace later if
 	// they are published. It returns how many rows it has inserted.
@@ -75,18 +73,13 @@ type Verbs struct {
 	// another transaction has locked.
 	Forget func(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID, err error)
 
-	// Shelf begins a transaction that ends at the latest with its context.
-	Shelf func(ctx context.Context) (Shelf, error)
-	// CountParked counts up to limit.
-	CountParked func(ctx context.Context, limit int) (int, error)
-
 	// Orphans returns one row at least if the identity is right, which has nulls if there
 	// are no orphans.
 	Orphans func(ctx context.Context, age time.Duration, limit int) ([]OrphanRow, error)
 	// Raise raises the watermark to before, unless it is higher.
 	Raise func(ctx context.Context, before time.Time) error
-	// Remove deletes the rows of ids that were recorded before that time, but those
-	// that another transaction has locked, and returns which it has deleted.
+	// Remove deletes the rows of ids that were recorded before that time and carry no message, but
+	// those that another transaction has locked, and returns which it has deleted.
 	Remove func(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error)
 	// SweptBefore reads the watermark, of the ledger that was opened and on a primary.
 	SweptBefore func(ctx context.Context) (time.Time, error)
@@ -104,13 +97,10 @@ const (
 	ListingDue       = "list due rows"
 	Claiming         = "claim due rows"
 	Touching         = "touch carried rows"
-	Parking          = "park"
 	Naming           = "name the server"
 	LookingUp        = "look up"
 	Settling         = "settle"
 	Forgetting       = "forget"
-	Unparking        = "unpark"
-	CountingParked   = "count parked messages"
 	ListingOrphans   = "list orphans"
 	Sweeping         = "sweep"
 	ReadingWatermark = "read the watermark"
@@ -150,7 +140,7 @@ func (l *Ledger) DB() *sql.DB { return l.db.DB }
 
 // Features are all.
 func (*Ledger) Features() driver.Features {
-	return driver.Features{Parks: true, Carries: true, Sweeps: true}
+	return driver.Features{Carries: true, Sweeps: true}
 }
 
 // ProofLedger is nil: the ledger itself is proven.
@@ -216,13 +206,17 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messag
 	return nil
 }
 
-// byBytes divides messages into chunks of about a mebibyte, or one larger message, and of at most
+// carryBytes is how many bytes of messages one statement carries at most, unless one message is
+// larger.
+const carryBytes = 1 << 20
+
+// byBytes divides messages into chunks of at most carryBytes, or one larger message, and of at most
 // most messages.
 func byBytes(messages []driver.Carried, most int) iter.Seq[[]driver.Carried] {
 	return func(yield func([]driver.Carried) bool) {
 		for len(messages) > 0 {
 			n, bytes := 1, len(messages[0].Message)
-			for n < min(len(messages), most) && bytes+len(messages[n].Message) <= parkBytes {
+			for n < min(len(messages), most) && bytes+len(messages[n].Message) <= carryBytes {
 				bytes += len(messages[n].Message)
 				n++
 			}
@@ -268,18 +262,6 @@ func (l *Ledger) Touch(ctx context.Context, ids []uuid.UUID) error {
 	for chunk := range slices.Chunk(ids, l.verbs.Most) {
 		if err := l.verbs.Touch(ctx, chunk); err != nil {
 			return l.wrap(Touching, err)
-		}
-	}
-	return nil
-}
-
-// Park inserts the messages in tx: with one statement for about a mebibyte of them, or on
-// SQLite and SQL Server for one. If it fails, tx holds some of them or none.
-func (l *Ledger) Park(ctx context.Context, tx bridge.Tx, messages []driver.Parked) error {
-	for chunk := range ParkChunks(messages) {
-		changed, err := l.verbs.Park(ctx, tx, chunk)
-		if err = l.expectChanged(changed, len(chunk), err); err != nil {
-			return fmt.Errorf("park %d messages: %w", len(messages), l.verbs.Classify(err, Parking))
 		}
 	}
 	return nil
@@ -347,19 +329,6 @@ func (l *Ledger) Forget(ctx context.Context, ids []uuid.UUID) (left []uuid.UUID,
 		left = append(left, locked...)
 	}
 	return left, nil
-}
-
-// Unpark has what it takes locked while it stages, unless the database's package says
-// otherwise.
-func (l *Ledger) Unpark(ctx context.Context, after uuid.UUID, limit int, stage func(ctx context.Context, messages []driver.Parked) error) (int, error) {
-	removed, err := Unpark(ctx, l.verbs.Shelf, after, min(limit, l.verbs.Most), stage)
-	return removed, l.wrap(Unparking, err)
-}
-
-// CountParked counts what has been committed.
-func (l *Ledger) CountParked(ctx context.Context, limit int) (int, error) {
-	n, err := l.verbs.CountParked(ctx, limit)
-	return n, l.wrap(CountingParked, err)
 }
 
 // Orphans reads the whole ledger.

@@ -18,8 +18,8 @@ type Sweep struct {
 	List func(ctx context.Context, age time.Duration, limit int) ([]driver.Orphan, error)
 	// Raise raises the watermark to before, unless it is higher.
 	Raise func(ctx context.Context, before time.Time) error
-	// Remove deletes the rows of ids that were recorded before that time, but those
-	// that another transaction has locked, and returns which it has deleted.
+	// Remove deletes the rows of ids that were recorded before that time and carry no message, but
+	// those that another transaction has locked, and returns which it has deleted.
 	Remove func(ctx context.Context, ids []uuid.UUID, before time.Time) ([]uuid.UUID, error)
 	// Tick is the resolution of recorded_at.
 	Tick time.Duration
@@ -27,9 +27,8 @@ type Sweep struct {
 	Most int
 }
 
-// Run lists, raises and removes. A row that List has found without a parked message
-// never gets one: so Remove needs to ask only for the age again, which an Unpark may
-// have changed just before List looked.
+// Run lists, raises and removes. Remove asks for the age and the message again: a row that List has
+// found may be gone, and its ID recorded once more.
 func (s Sweep) Run(ctx context.Context, age time.Duration, limit int) (swept []driver.Orphan, err error) {
 	if age < driver.MinSweepAge {
 		return nil, fmt.Errorf("age is %v, must be %v at least", age, driver.MinSweepAge)

@@ -174,21 +174,6 @@ func (c canaryLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver
 // Forget does nothing: the rows are the application's.
 func (OwnLedger) Forget(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, nil }
 
-// Park is denied.
-func (OwnLedger) Park(context.Context, bridge.Tx, []driver.Parked) error {
-	return Unsupported("park", "an own table")
-}
-
-// Unpark is denied.
-func (OwnLedger) Unpark(context.Context, uuid.UUID, int, func(context.Context, []driver.Parked) error) (int, error) {
-	return 0, Unsupported("unpark", "an own table")
-}
-
-// CountParked is denied.
-func (OwnLedger) CountParked(context.Context, int) (int, error) {
-	return 0, Unsupported("count parked messages", "an own table")
-}
-
 // Due is denied.
 func (OwnLedger) Due(context.Context, time.Duration, int) ([]driver.DueRow, time.Time, error) {
 	return nil, time.Time{}, Unsupported("list due rows", "an own table")

@@ -19,7 +19,7 @@ import (
 // The versions of the schema that this release makes: the last of the migrations. Package
 // migrate has the rule for whoever adds one.
 const (
-	ledgerVersion = 3
+	ledgerVersion = 4
 	inboxVersion  = 3
 )
 

@@ -69,8 +69,6 @@ var questions = []question{
 		ask: settleWakes},
 	{text: "Does the whole proof hold?", want: "yes",
 		ask: proof},
-	{text: "After it has waited for a row by READCOMMITTEDLOCK, does a statement read another table as of its own start (1 0, under READ_COMMITTED_SNAPSHOT), or as it is (1 1)?",
-		ask: afterAWait},
 	{text: "Is 0x6B00 a duplicate of 0x6B in a key of varbinary?", want: "2627",
 		ask: padding},
 	{text: "Are the bytes that a statement cuts out of a longer parameter stored exactly?", want: "yes",
@@ -181,33 +179,6 @@ func proof(ctx context.Context, w *world) (string, error) {
 		return err.Error(), nil
 	}
 	return "yes", nil
-}
-
-// afterAWait reads one table by locks, and another as the database has it.
-func afterAWait(ctx context.Context, w *world) (string, error) {
-	tx, err := w.begin(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = tx.Rollback() }()
-	id := newID()
-	err = w.ledger.Record(ctx, bridge.SQL(tx), driver.Plain(id))
-	if err == nil {
-		err = w.ledger.Park(ctx, bridge.SQL(tx), []driver.Parked{{ID: id, Message: []byte("m")}})
-	}
-	if err != nil {
-		return "", err
-	}
-	var ledger, parked int
-	read := make(chan error, 1)
-	go func() {
-		read <- w.db.QueryRowContext(ctx, `SELECT l.n, p.n
-FROM (SELECT count(*) AS n FROM bridge_ledger WITH (READCOMMITTEDLOCK, ROWLOCK, FORCESEEK) WHERE id = CAST(@p1 AS uniqueidentifier)) l
-LEFT OUTER LOOP JOIN (SELECT count(*) AS n FROM bridge_parked WHERE id = CAST(@p1 AS uniqueidentifier)) p ON 1 = 1`, stored(id)).Scan(&ledger, &parked)
-	}()
-	time.Sleep(untilItWaits)
-	err = errors.Join(tx.Commit(), <-read)
-	return fmt.Sprint(ledger, " ", parked), err
 }
 
 func padding(ctx context.Context, w *world) (string, error) {

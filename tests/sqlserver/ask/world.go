@@ -34,7 +34,7 @@ func (w *world) set(ctx context.Context) error {
 }
 
 // made are the tables that set has made.
-var made = []string{"bridge_ledger", "bridge_identity", "bridge_parked", "bridge_watermark", "bridge_ledger_version",
+var made = []string{"bridge_ledger", "bridge_identity", "bridge_watermark", "bridge_ledger_version",
 	"bridge_inbox", "bridge_inbox_pending", "bridge_mark", "bridge_kept", "bridge_inbox_version"}
 
 func (w *world) clear() (all error) {

@@ -1,0 +1,53 @@
+package tables
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+// The last release that parked messages made version 2, so it must not work with this one.
+func TestTheReleaseThatParkedRefusesTablesWithoutParking(t *testing.T) {
+	const parked = 2
+	if err := checkVersion("ledger", ledgerVersion, parked); !errors.Is(err, bridge.ErrLaterSchema) {
+		t.Errorf("version %d: %v, must be %v", ledgerVersion, err, bridge.ErrLaterSchema)
+	}
+	if err := CheckLedgerVersion(ledgerVersion - 1); !errors.Is(err, bridge.ErrNoSchema) {
+		t.Errorf("version %d: %v, must be %v", ledgerVersion-1, err, bridge.ErrNoSchema)
+	}
+}
+
+func TestByBytesIsAllMessagesInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		messages := make([]driver.Carried, rapid.IntRange(1, 2500).Draw(t, "messages"))
+		for i := range messages {
+			messages[i].ID = uuid.UUID{byte(i >> 8), byte(i)}
+		}
+		for range rapid.IntRange(0, 5).Draw(t, "large") {
+			at := rapid.IntRange(0, len(messages)-1).Draw(t, "at")
+			messages[at].Message = make([]byte, rapid.IntRange(0, 2<<20).Draw(t, "size"))
+		}
+		n, most := 0, rapid.SampledFrom([]int{500, Chunk}).Draw(t, "most")
+		for chunk := range byBytes(messages, most) {
+			bytes := 0
+			for _, m := range chunk {
+				if m.ID != messages[n].ID {
+					t.Fatalf("message %d is another", n)
+				}
+				bytes += len(m.Message)
+				n++
+			}
+			if len(chunk) > most || bytes > carryBytes && len(chunk) > 1 || len(chunk) == 0 {
+				t.Fatalf("a chunk of %d messages and %d bytes", len(chunk), bytes)
+			}
+		}
+		if n != len(messages) {
+			t.Fatalf("%d of %d messages", n, len(messages))
+		}
+	})
+}
