@@ -342,3 +342,54 @@ func TestSmallMessagesAreCarriedByDefault(t *testing.T) {
 		}
 	})
 }
+
+// A carried message that waits for its confirm does the same for large ones. While it is on its
+// way, it is the probe, and no other message is published.
+func TestACarriedMessageThatWaitsLetsOthersCarry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &brokenBroker{answer: silent}
+		s, ledger, _ := outsider(t, Options{}, b)
+		sends(t, s, 0, false, small)
+		time.Sleep(3 * time.Second)
+		sends(t, s, 0, false, large, small)
+		if got := fmt.Sprint(ledger.unpublished()); got != "[false true true]" {
+			t.Errorf("unpublished %s", got)
+		}
+		b.answers(nil)
+		flush(t, s)
+	})
+}
+
+// Messages with an order key do not fail because a confirm of others is late.
+func TestALateConfirmIsNoOutageForMessagesWithAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, ledger, _ := outsider(t, Options{OrderedShards: 1}, &brokenBroker{answer: silent})
+		for _, one := range s.ordered.stagers {
+			one.broker = new(brokenBroker)
+		}
+		var waiting sync.WaitGroup
+		waiting.Go(func() { sends(t, s, 5*time.Second, true, large) })
+		time.Sleep(2 * outAfter)
+		sends(t, s, 0, false, withKey, large)
+		if ledger.entries[2].Message == nil {
+			t.Error("no outage is known")
+		}
+		waiting.Wait()
+	})
+}
+
+// A large message that the broker refuses keeps no small ones from being published.
+func TestARefusalOfOneTransactionIsNotThatOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, ledger, _ := outsider(t, Options{}, new(brokenBroker))
+		s.stager.broker = &brokenBroker{answer: failing(&amqp.Error{Code: amqp.PreconditionFailed, Server: true, Recover: true})}
+		if _, err := s.SendTx(t.Context(), nil, large); err == nil {
+			t.Error("no error")
+		}
+		sends(t, s, 0, false, small)
+		if ledger.entries[1].Unpublished {
+			t.Error("unpublished")
+		}
+		flush(t, s)
+	})
+}
