@@ -35,6 +35,8 @@
 // A release adds at most one version to each part. A migration that cannot keep this rule skips
 // a number (00005 after 00003). Programs of the previous release then refuse the tables, and
 // all must be stopped for the upgrade.
+// Versions 3 and 4 of the ledger came with one release. The release before has version 2, and
+// refuses version 4, in which bridge_parked is gone: parked messages are in their rows.
 //
 // tests/upgrade runs both releases on the same tables. Try a new migration there.
 //

@@ -73,7 +73,7 @@ func Rights(dialect Dialect, role Role, database, schema string) ([]string, erro
 			rights[i] = strings.Replace(rights[i], "(stage_at) ", "", 1)
 		}
 		if role == Migrator {
-			rights = append(rights, "CREATE TABLE", "ALTER, SELECT, INSERT ON SCHEMA::"+schema)
+			rights = append(rights, "CREATE TABLE", "ALTER, SELECT, INSERT, UPDATE ON SCHEMA::"+schema)
 		}
 	default:
 		return nil, fmt.Errorf("%s has no logins; the rights are those of the file", dialect)

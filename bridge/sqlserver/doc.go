@@ -179,8 +179,8 @@
 //
 // If a login lacks one of these, the error names the GRANT. (The sender does not read
 // bridge_ledger, but the catalogue shows a table only to logins with a right on it.)
-// migrate.Ledger and migrate.Inbox need CREATE TABLE in the database, and ALTER, SELECT and
-// INSERT on the schema.
+// migrate.Ledger and migrate.Inbox need CREATE TABLE in the database, and ALTER, SELECT,
+// INSERT and UPDATE on the schema.
 //
 // # Requirements
 //

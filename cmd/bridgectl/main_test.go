@@ -76,7 +76,7 @@ func TestWhatIsWrongIsOneLineAndItsCode(t *testing.T) {
 		{"migrate up --everything", "", exitMisused, "unknown flag: --everything"},
 		{"migrate status -o xml", "", exitMisused, `invalid argument "xml" for "-o, --output" flag: "xml" is not usable; give table or json`},
 		{"migrate print --database oracle", "", exitMisused, `--database: "oracle" is not known; give one of postgres, mysql, sqlserver, sqlite`},
-		{"migrate print --database sqlite --from 4", "", exitMisused, "there is no version 4"},
+		{"migrate print --database sqlite --from 5", "", exitMisused, "there is no version 5"},
 		{"migrate print", "BRIDGE_DATABASE_URL=", exitMisused, "--database: is not given, and BRIDGE_DATABASE_URL is not set"},
 		{"migrate status", "BRIDGE_DATABASE_URL=", exitMisused, "BRIDGE_DATABASE_URL: is not set; name the database"},
 		{"migrate status", "BRIDGE_DATABASE_URL=oracle://u:s3cret@h/d", exitMisused, "BRIDGE_DATABASE_URL: open database: not a database URL: it must start with"},

@@ -12,4 +12,4 @@ IF USER_ID('operator') IS NULL CREATE USER [operator] FOR LOGIN [operator];
 
 -- bridgectl grants migrate --login migrate
 GRANT CREATE TABLE TO [migrate];
-GRANT ALTER, SELECT, INSERT ON SCHEMA::dbo TO [migrate];
+GRANT ALTER, SELECT, INSERT, UPDATE ON SCHEMA::dbo TO [migrate];

@@ -150,8 +150,8 @@ func TestMigrateTellsTablesOfLaterReleases(t *testing.T) {
 		level           inspect.Level
 		says            string
 	}{
-		{"newer", current.Identity, inspect.Warning, "are of version 4, and serve this release, which is of version 3"},
-		{"too new", "", inspect.Error, "is of version 5, this release works with 3 and 4"},
+		{"newer", current.Identity, inspect.Warning, "are of version 5, and serve this release, which is of version 4"},
+		{"too new", "", inspect.Error, "is of version 6, this release works with 4 and 5"},
 	} {
 		for _, part := range []string{"ledger", "inbox"} {
 			statement := "INSERT INTO bridge_" + part + "_version (version_id, is_applied) SELECT max(version_id) + 1, 1 FROM bridge_" + part + "_version"
@@ -182,7 +182,7 @@ func TestMigrateOnSQLServer(t *testing.T) {
 		t.Errorf("after: %+v, %+v", ledger, inbox)
 	}
 	text := b.must("migrate", "print", "--database", "sqlserver")
-	if strings.Count(text, "BEGIN TRANSACTION;") != 4 || strings.Count(text, "COMMIT;\nGO\n") != 4 {
+	if strings.Count(text, "BEGIN TRANSACTION;") != 5 || strings.Count(text, "COMMIT;\nGO\n") != 5 {
 		t.Errorf("not one transaction for the version table and for each version:\n%s", text)
 	}
 	if !strings.Contains(text, "sqlcmd -b -x") {
