@@ -1,8 +1,10 @@
 package sqlite_test
 
 import (
+	"database/sql"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -38,5 +40,51 @@ func TestAPrintedScriptThatRunsAgainKeepsAllRows(t *testing.T) {
 	must(t, err)
 	if len(messages) != 1 || messages[0].ID != entries[1].ID || string(messages[0].Message) != "carried" || !due[0].Unpublished() {
 		t.Errorf("due are %v, claimed are %v", due, messages)
+	}
+}
+
+// Version 4 moves parked messages to their rows. A parked message without a row was forwarded.
+func TestParkedMessagesAreCarried(t *testing.T) {
+	for name, up := range map[string]func(t *testing.T, db *sql.DB){
+		"migrate": func(t *testing.T, db *sql.DB) { must(t, migrate.Ledger(t.Context(), db, migrate.SQLite)) },
+		"script": func(t *testing.T, db *sql.DB) {
+			var script strings.Builder
+			must(t, migrate.Print(&script, migrate.SQLite, migrate.LedgerPart, 3))
+			for range 2 {
+				_, err := db.ExecContext(t.Context(), script.String())
+				must(t, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file, ledger := newLedger(t, "")
+			db, parked, plain := ledger.DB(), newID(), newID()
+			for _, statement := range []string{
+				`DELETE FROM bridge_ledger_version WHERE version_id > 3`,
+				`CREATE TABLE bridge_parked (id TEXT PRIMARY KEY, message BLOB NOT NULL) STRICT`,
+				`INSERT INTO bridge_ledger (id, recorded_at) VALUES ('` + parked.String() + `', unixepoch() - 7200), ('` + plain.String() + `', unixepoch())`,
+				`INSERT INTO bridge_parked VALUES ('` + parked.String() + `', x'00ff'), ('` + newID().String() + `', x'01')`,
+			} {
+				_, err := db.ExecContext(t.Context(), statement)
+				must(t, err)
+			}
+			up(t, db)
+			ledger = openLedger(t, file, "")
+			due, now, err := ledger.Due(t.Context(), 0, 10)
+			must(t, err)
+			if len(due) != 1 || due[0].ID != parked || !due[0].Unpublished() || now.Sub(due[0].RecordedAt) < 2*time.Hour {
+				t.Fatalf("due are %v at %v", due, now)
+			}
+			messages, err := ledger.Claim(t.Context(), due)
+			must(t, err)
+			if len(messages) != 1 || string(messages[0].Message) != "\x00\xff" {
+				t.Errorf("claimed are %v", messages)
+			}
+			var tables int
+			must(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM sqlite_schema WHERE name = 'bridge_parked'`).Scan(&tables))
+			if tables > 0 {
+				t.Error("there is a table bridge_parked")
+			}
+		})
 	}
 }
