@@ -7,7 +7,6 @@ GRANT SELECT ON bridge_identity TO 'verifier'@'%';
 GRANT SELECT ON bridge_ledger_version TO 'verifier'@'%';
 GRANT SELECT, DELETE ON bridge_ledger TO 'verifier'@'%';
 GRANT SELECT, UPDATE ON bridge_watermark TO 'verifier'@'%';
-GRANT UPDATE (recorded_at) ON bridge_ledger TO 'verifier'@'%';
 GRANT UPDATE (stage_at, claimed_by) ON bridge_ledger TO 'verifier'@'%';
 
 -- bridgectl grants gateway --login gateway
@@ -27,7 +26,6 @@ GRANT SELECT ON bridge_identity TO 'operator'@'%';
 GRANT SELECT ON bridge_ledger_version TO 'operator'@'%';
 GRANT SELECT, DELETE ON bridge_ledger TO 'operator'@'%';
 GRANT SELECT, UPDATE ON bridge_watermark TO 'operator'@'%';
-GRANT UPDATE (recorded_at) ON bridge_ledger TO 'operator'@'%';
 GRANT UPDATE (stage_at, claimed_by) ON bridge_ledger TO 'operator'@'%';
 GRANT SELECT ON bridge_inbox_version TO 'operator'@'%';
 GRANT SELECT ON bridge_inbox TO 'operator'@'%';

@@ -8,7 +8,6 @@ GRANT SELECT ON bridge_identity TO "verifier";
 GRANT SELECT ON bridge_ledger_version TO "verifier";
 GRANT SELECT, DELETE ON bridge_ledger TO "verifier";
 GRANT SELECT, UPDATE ON bridge_watermark TO "verifier";
-GRANT UPDATE (recorded_at) ON bridge_ledger TO "verifier";
 GRANT UPDATE (stage_at) ON bridge_ledger TO "verifier";
 GRANT EXECUTE ON FUNCTION bridge_committed, bridge_forget, bridge_due, bridge_claim, bridge_touch TO "verifier";
 
@@ -32,7 +31,6 @@ GRANT SELECT ON bridge_identity TO "operator";
 GRANT SELECT ON bridge_ledger_version TO "operator";
 GRANT SELECT, DELETE ON bridge_ledger TO "operator";
 GRANT SELECT, UPDATE ON bridge_watermark TO "operator";
-GRANT UPDATE (recorded_at) ON bridge_ledger TO "operator";
 GRANT UPDATE (stage_at) ON bridge_ledger TO "operator";
 GRANT SELECT ON bridge_inbox_version TO "operator";
 GRANT SELECT ON bridge_inbox TO "operator";
