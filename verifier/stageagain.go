@@ -31,15 +31,18 @@ const (
 	dueIdle   = 5 * time.Second
 	dueShare  = 50
 	dueMost   = time.Minute // the longest pause, however long a look has taken
-	// dueWindow is how far back most looks go; each fullLook one goes back to the first row.
+	// dueWindow is how far before the last look a walk through the recent due rows begins. fullLook
+	// is the time between two walks through all of them.
 	dueWindow = 10 * time.Second
 	fullLook  = 5 * time.Second
-	// dueLimit bounds a page of a look, as the smallest statement of all databases does. pageOverlap
-	// is by how much pages overlap, as the database's time goes on between them.
-	dueLimit    = 500
-	pageOverlap = 100 * time.Millisecond
-	// candidatesLimit bounds the rows that are remembered.
-	candidatesLimit = 10_000
+	// dueLimit bounds a page of a walk, as the smallest statement of all databases does, and
+	// duePages the pages of a walk that one look reads.
+	dueLimit = 500
+	duePages = 10
+	// candidatesLimit bounds the rows that are remembered, and unpublishedLimit how many more there
+	// may be of which no copy can exist.
+	candidatesLimit  = 10_000
+	unpublishedLimit = 2 * duePages * dueLimit
 
 	// seenBefore is how long before a marker's look a row must have been seen: the time in which its
 	// sender publishes after its COMMIT.
@@ -82,11 +85,14 @@ type stager struct {
 
 	// The rest belongs to the rounds, up to mu.
 	candidates map[uuid.UUID]candidate
-	next, full time.Time // of a look, of a full one at the latest
-	last       time.Time // when the last look began
-	found      bool      // a row, ever
-	anew       bool      // nothing could be published: what was seen before counts no more
-	sent       time.Time // when the last marker was
+	next       time.Time     // of a look
+	full       time.Time     // when the next walk through all rows begins
+	recent     driver.DueRow // where the walk through the recent rows goes on; zero: it begins
+	all        driver.DueRow // where that through all rows goes on
+	at         time.Time     // the database's time of the last look
+	found      bool          // a row, ever
+	anew       bool          // nothing could be published: what was seen before counts no more
+	sent       time.Time     // when the last marker was
 	wait       time.Duration
 	refused    map[uuid.UUID]bool
 	failing    bool // the last publication failed
@@ -139,16 +145,9 @@ func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error
 	if began.Before(g.next) {
 		return false, at, nil
 	}
-	idle := !g.found && !g.carried.ever.Load()
-	window := dueWindow
-	if full := !began.Before(g.full); full || idle || began.Sub(g.last) >= dueWindow/2 {
-		window = 0
-		g.full = began.Add(fullLook)
-	}
-	at, err = g.readDue(ctx, window)
-	g.last = began
+	at, err = g.readDue(ctx, began)
 	interval := dueOften + rand.N(dueRarely-dueOften)
-	if idle && !g.found {
+	if !g.found && !g.carried.ever.Load() {
 		interval = dueIdle
 	}
 	ended := time.Now()
@@ -156,24 +155,46 @@ func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error
 	if err != nil {
 		return false, at, err
 	}
+	g.at = at
 	g.tell(at, ended)
 	return true, at, nil
 }
 
-// readDue brings the candidates up to date, page by page.
-func (g *stager) readDue(ctx context.Context, window time.Duration) (first time.Time, err error) {
-	seen := make(map[uuid.UUID]bool)
-	var from, upTo time.Time // the candidates in between must be among those that are seen
-	gap := false             // the database was too slow for the overlap of the pages
-	for {
-		page, at, err := g.readPage(ctx, window)
+// readDue brings the candidates up to date. It walks through the recent due rows, and every fullLook
+// through all. A walk that is not at its end goes on in the next look, so a look costs little in any
+// backlog, and the backlog does not hide recent rows.
+func (g *stager) readDue(ctx context.Context, began time.Time) (at time.Time, err error) {
+	if walking := g.all != (driver.DueRow{}); walking || began.Before(g.full) {
+		if begin := g.at.Add(-dueWindow); g.recent.StageAt.Before(begin) {
+			g.recent = driver.DueRow{StageAt: begin}
+		}
+		if at, err = g.walk(ctx, &g.recent); err != nil || !walking {
+			return at, err
+		}
+	}
+	first, err := g.walk(ctx, &g.all)
+	if g.all == (driver.DueRow{}) {
+		g.full = began.Add(fullLook)
+	}
+	if at.IsZero() {
+		at = first
+	}
+	return at, err
+}
+
+// walk reads due rows from a position on, moves that, at the end to zero, and returns the
+// database's time of the first page.
+func (g *stager) walk(ctx context.Context, position *driver.DueRow) (first time.Time, err error) {
+	// The candidates in between must be among those that are seen.
+	from, upTo, seen := position.StageAt, time.Time{}, make(map[uuid.UUID]bool)
+	for range duePages {
+		page, at, err := g.readPage(ctx, *position)
 		if err != nil {
 			return first, err
 		}
 		if first.IsZero() {
-			first = at
-			if window > 0 {
-				from = at.Add(-window)
+			if first = at; at.Before(g.at) {
+				return first, g.beginAnew(at)
 			}
 			if g.anew { // a sender may publish only now
 				for id, c := range g.candidates {
@@ -182,43 +203,53 @@ func (g *stager) readDue(ctx context.Context, window time.Duration) (first time.
 				g.anew = g.blocked()
 			}
 		}
-		gap = gap || !upTo.IsZero() && at.Add(-window).After(upTo)
 		for _, row := range page {
 			seen[row.ID] = true
 			g.see(row, at)
 		}
-		if upTo = at; len(page) < dueLimit {
+		if len(page) < dueLimit {
+			*position, upTo = driver.DueRow{}, at
 			break
 		}
-		upTo = page[len(page)-1].StageAt
-		next := at.Sub(upTo) + pageOverlap
-		if window > 0 && next >= window || len(g.candidates) >= candidatesLimit {
-			break // more of them come in later looks
-		}
-		window = next
+		*position = page[dueLimit-1]
+		upTo = position.StageAt
 	}
 	for id, c := range g.candidates {
-		if at := c.row.StageAt; !gap && !seen[id] && at.After(from) && at.Before(upTo) {
+		if at := c.row.StageAt; !seen[id] && at.After(from) && at.Before(upTo) {
 			delete(g.candidates, id)
 		}
 	}
 	return first, nil
 }
 
-func (g *stager) readPage(ctx context.Context, window time.Duration) ([]driver.DueRow, time.Time, error) {
+// beginAnew forgets what was seen by a clock that has gone back, as in a failover to another server:
+// it says nothing of what is before a marker.
+func (g *stager) beginAnew(at time.Time) error {
+	err := fmt.Errorf("the database's clock has gone back by %v; all due rows are looked for anew", g.at.Sub(at))
+	clear(g.candidates)
+	g.at, g.full, g.recent, g.all = time.Time{}, time.Time{}, driver.DueRow{}, driver.DueRow{}
+	return err
+}
+
+func (g *stager) readPage(ctx context.Context, after driver.DueRow) ([]driver.DueRow, time.Time, error) {
 	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
-	page, at, err := g.ledger.Due(asking, window, dueLimit)
+	page, at, err := g.ledger.Due(asking, after, dueLimit)
 	if err != nil {
 		return nil, at, fmt.Errorf("look for carried messages to stage: %w", err)
 	}
 	return page, at, nil
 }
 
-// see notes a due row. A new stage time counts as another row: a verifier held the message.
+// see notes a due row. A new stage time counts as another row: a verifier held the message. In a
+// backlog of more than the limit only rows that can be staged at once are noted.
 func (g *stager) see(row driver.DueRow, at time.Time) {
 	g.found = true
-	if c, ok := g.candidates[row.ID]; ok && c.row.StageAt.Equal(row.StageAt) || !ok && len(g.candidates) >= candidatesLimit {
+	limit := candidatesLimit
+	if row.Unpublished() {
+		limit += unpublishedLimit
+	}
+	if c, ok := g.candidates[row.ID]; ok && c.row.StageAt.Equal(row.StageAt) || !ok && len(g.candidates) >= limit {
 		return
 	}
 	g.candidates[row.ID] = candidate{row, at}

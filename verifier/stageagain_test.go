@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,8 @@ type carryingWorld struct {
 	mu               sync.Mutex
 	rows             map[uuid.UUID]*driver.DueRow
 	messages         map[uuid.UUID][]byte
-	looks            []time.Duration // the windows
+	looks            []driver.DueRow // their positions
+	back             time.Duration   // by which the database's clock has gone back
 	lookTakes        time.Duration
 	claims           int
 	staging, waiting []amqp.Publishing
@@ -69,7 +71,7 @@ func (w *carryingWorld) commits(n int, published bool, change func(*amqp.Publish
 			change(&p)
 		}
 		w.messages[id] = wire.EncodeRecord(p)
-		row := &driver.DueRow{ID: id, RecordedAt: time.Now().UTC(), StageAt: time.Now().UTC(), Bytes: int64(len(w.messages[id]))}
+		row := &driver.DueRow{ID: id, RecordedAt: w.now(), StageAt: w.now(), Bytes: int64(len(w.messages[id]))}
 		if published {
 			row.StageAt = row.StageAt.Add(driver.PublishedGrace)
 		}
@@ -79,18 +81,24 @@ func (w *carryingWorld) commits(n int, published bool, change func(*amqp.Publish
 	return ids
 }
 
-func (w *carryingWorld) Due(_ context.Context, window time.Duration, limit int) (due []driver.DueRow, now time.Time, err error) {
+// now is the database's time.
+func (w *carryingWorld) now() time.Time { return time.Now().UTC().Add(-w.back) }
+
+func (w *carryingWorld) Due(_ context.Context, after driver.DueRow, limit int) (due []driver.DueRow, now time.Time, err error) {
 	time.Sleep(w.lookTakes)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now = time.Now().UTC()
-	w.looks = append(w.looks, window)
+	now = w.now()
+	w.looks = append(w.looks, after)
+	order := func(a, b driver.DueRow) int {
+		return cmp.Or(a.StageAt.Compare(b.StageAt), bytes.Compare(a.ID[:], b.ID[:]))
+	}
 	for _, row := range w.rows {
-		if !row.StageAt.After(now) && (window == 0 || !row.StageAt.Before(now.Add(-window))) {
+		if !row.StageAt.After(now) && order(*row, after) > 0 {
 			due = append(due, *row)
 		}
 	}
-	slices.SortFunc(due, func(a, b driver.DueRow) int { return a.StageAt.Compare(b.StageAt) })
+	slices.SortFunc(due, order)
 	return due[:min(limit, len(due))], now, nil
 }
 
@@ -124,7 +132,7 @@ func (w *carryingWorld) Touch(_ context.Context, ids []uuid.UUID) error {
 }
 
 func (w *carryingWorld) moveOn(row *driver.DueRow) {
-	now := time.Now().UTC()
+	now := w.now()
 	row.StageAt = now.Add(min(max(now.Sub(row.RecordedAt), driver.StageAgainAfter), driver.StageAgainWithin))
 }
 
@@ -229,7 +237,7 @@ func (s *session) brings(l *lane, p amqp.Publishing) *parcel {
 
 // marker is one that was sent now.
 func (w *carryingWorld) marker() amqp.Publishing {
-	return wire.Marker{Ledger: w.identity, Look: time.Now()}.Publishing()
+	return wire.Marker{Ledger: w.identity, Look: w.now()}.Publishing()
 }
 
 // wait has the verifiers work for so long.
@@ -572,8 +580,8 @@ func TestLooksAreCheap(t *testing.T) {
 		s.carried.ever.Store(true)
 		w.wait(time.Minute)
 		full := 0
-		for _, window := range w.looks {
-			if window == 0 {
+		for _, after := range w.looks {
+			if after.StageAt.IsZero() {
 				full++
 			}
 		}

@@ -99,11 +99,12 @@ type Ledger interface {
 	Check(ctx context.Context) error
 
 	// Due lists the carried rows of committed transactions whose stage time has come, at most limit,
-	// the earliest stage time first, and returns the database's time of the look. A window above
-	// zero leaves out rows whose stage time came earlier than that before the look; zero leaves out
-	// none. Due only reads and waits for no transaction. A row that another transaction has locked
-	// may be missing.
-	Due(ctx context.Context, window time.Duration, limit int) ([]DueRow, time.Time, error)
+	// and returns the database's time of the look. The rows come in the order of their stage times,
+	// and those of one stage time in the order in which the database sorts IDs. The list begins
+	// after the stage time and the ID of after: the zero DueRow begins at the first row, the last
+	// row of a list at the next one, and a DueRow without an ID at its stage time. Due only reads
+	// and waits for no transaction. A row that another transaction has locked may be missing.
+	Due(ctx context.Context, after DueRow, limit int) ([]DueRow, time.Time, error)
 
 	// Claim moves the stage time of each row on, if it still is the given one, and returns the
 	// messages of the rows that it has moved. The new stage time is the database's present time and,

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -134,17 +133,25 @@ func (l *keyedLedger) carriedSteps() []step {
 		}
 	}
 	var due []driver.DueRow
-	list := func(window time.Duration) func(context.Context) error {
-		return func(ctx context.Context) (err error) {
-			due, _, err = l.ledger.Due(ctx, window, 5)
-			return must("the number of due rows", len(due), 5, err)
-		}
+	list := func(ctx context.Context, after driver.DueRow, limit int) ([]driver.DueRow, error) {
+		rows, _, err := l.ledger.Due(ctx, after, limit)
+		return rows, must("the number of due rows", len(rows), limit, err)
 	}
 	return []step{
 		{what: "carry one", do: record(one)},
 		{what: "carry some", do: record(some)},
-		{what: "list the due rows of a window", do: list(oldAge)},
-		{what: "list due rows", do: list(0)},
+		{what: "list due rows", do: func(ctx context.Context) (err error) {
+			due, err = list(ctx, driver.DueRow{}, 5)
+			return err
+		}},
+		{what: "list due rows from a time on", do: func(ctx context.Context) error {
+			_, err := list(ctx, driver.DueRow{StageAt: due[0].StageAt}, 5)
+			return err
+		}},
+		{what: "list due rows after a row", do: func(ctx context.Context) error {
+			_, err := list(ctx, due[1], 3) // the next ones
+			return err
+		}},
 		{what: "claim", do: func(ctx context.Context) error {
 			messages, err := l.ledger.Claim(ctx, due)
 			return must("the number of messages claimed", len(messages), len(due), err)

@@ -39,7 +39,8 @@ func runCarried(t *testing.T, d *database) {
 		{"a carried message with an ID that is recorded already is refused", testCarryDuplicate},
 		{"an unpublished message is due at once", testDueUnpublished},
 		{"a published message is due after its grace", testDuePublished},
-		{"due rows come the earliest first, up to the limit, and within the window", testDueInOrder},
+		{"due rows come the earliest first, up to the limit, and after a position", testDueInOrder},
+		{"pages give every due row once, also those of one stage time", testDuePages},
 		{"a claim and a touch move the stage time by the age of the row, within bounds", testStageTimes},
 		{"a claim whose row has been touched, claimed or forgotten returns nothing", testClaimOutdated},
 		{"a claimed row is committed until it is forgotten", testClaimedIsCommitted},
@@ -67,7 +68,7 @@ func testOwnTableCarriesNothing(t *testing.T, d *database) {
 	tx := begin(t, d.sender.DB())
 	expectDenied(t, "record a carried message", d.sender.Record(t.Context(), d.in(tx), newCarried(1)))
 	check(t, tx.Rollback(), "roll back")
-	_, _, err := d.ledger.Due(t.Context(), 0, 1)
+	_, _, err := d.ledger.Due(t.Context(), driver.DueRow{}, 1)
 	expectDenied(t, "due", err)
 	_, err = d.ledger.Claim(t.Context(), []driver.DueRow{{ID: newID()}})
 	expectDenied(t, "claim", err)
@@ -135,7 +136,7 @@ func (c *carrying) unpublished(t *testing.T, n int) ([]driver.Entry, []driver.Du
 // due lists at most a thousand due rows.
 func (c *carrying) due(t *testing.T) ([]driver.DueRow, time.Time) {
 	t.Helper()
-	rows, now, err := c.ledger.Due(bounded(t), 0, 1000)
+	rows, now, err := c.ledger.Due(bounded(t), driver.DueRow{}, 1000)
 	check(t, err, "list due rows")
 	return rows, now
 }
@@ -258,7 +259,7 @@ func testCarryMany(t *testing.T, c *carrying) {
 		c.makeOlder(t)
 		var claimed []driver.Carried
 		for {
-			rows, _, err := c.ledger.Due(t.Context(), 0, 500)
+			rows, _, err := c.ledger.Due(t.Context(), driver.DueRow{}, 500)
 			check(t, err, "list due rows")
 			if len(rows) == 0 {
 				break
@@ -399,19 +400,51 @@ func testDueInOrder(t *testing.T, c *carrying) {
 	young := newUnpublished(1)[0]
 	c.commit(t, young)
 	ids = append(ids, young.ID)
+	rows := c.expectDue(t, ids...)
+	from := func(at time.Time) driver.DueRow { return driver.DueRow{StageAt: at} }
 	for _, x := range []struct {
-		window time.Duration
-		limit  int
-		want   []uuid.UUID
+		after driver.DueRow
+		limit int
+		want  []uuid.UUID
 	}{
-		{0, 1000, ids}, {0, 5, ids}, {0, 3, ids[:3]}, {0, 1, ids[:1]},
-		{10 * older, 1000, ids}, {3 * older / 2, 1000, ids[3:]}, {3 * older / 2, 1, ids[3:4]}, {oldAge, 1000, ids[4:]},
+		{driver.DueRow{}, 1000, ids}, {driver.DueRow{}, 5, ids}, {driver.DueRow{}, 3, ids[:3]}, {driver.DueRow{}, 1, ids[:1]},
+		{rows[0], 1000, ids[1:]}, {rows[1], 2, ids[2:4]}, {rows[4], 1000, nil},
+		{from(rows[0].StageAt), 1000, ids}, {from(rows[3].StageAt), 1, ids[3:4]}, {from(rows[3].StageAt.Add(tick)), 1000, ids[4:]},
+		{from(rows[4].StageAt.Add(older)), 1000, nil},
 	} {
-		rows, _, err := c.ledger.Due(t.Context(), x.window, x.limit)
+		rows, now, err := c.ledger.Due(t.Context(), x.after, x.limit)
 		check(t, err, "list due rows")
-		if !slices.Equal(idsOfDue(rows), x.want) {
-			t.Errorf("within %v up to %d are due %v, must be %v", x.window, x.limit, idsOfDue(rows), x.want)
+		if !slices.Equal(idsOfDue(rows), x.want) || now.IsZero() {
+			t.Errorf("after %+v up to %d are due %v at %v, must be %v", x.after, x.limit, idsOfDue(rows), now, x.want)
 		}
+	}
+}
+
+// Rows of one transaction, or of one Touch, may have the same stage time.
+func testDuePages(t *testing.T, c *carrying) {
+	entries := slices.Concat(newUnpublished(1200), newCarried(30))
+	c.commit(t, entries...)
+	ids := idsOfEntries(entries)
+	for range 2 {
+		c.makeOlder(t)
+		for _, limit := range []int{500, 70} {
+			var all []driver.DueRow
+			var last driver.DueRow
+			for {
+				page, _, err := c.ledger.Due(bounded(t), last, limit)
+				check(t, err, "list due rows")
+				all = append(all, page...)
+				if len(page) < limit {
+					break
+				}
+				last = page[limit-1]
+			}
+			expectIDs(t, "are due", idsOfDue(all), ids)
+			if !slices.IsSortedFunc(all, func(a, b driver.DueRow) int { return a.StageAt.Compare(b.StageAt) }) {
+				t.Error("they do not come the earliest first")
+			}
+		}
+		check(t, c.ledger.Touch(bounded(t), ids), "touch")
 	}
 }
 
@@ -606,7 +639,7 @@ func testCarriedStress(t *testing.T, c *carrying) {
 	var lock sync.Mutex
 	claimed := make(map[uuid.UUID]int)
 	work := func(ctx context.Context) (seen int, err error) {
-		rows, _, err := c.ledger.Due(ctx, 0, perRound)
+		rows, _, err := c.ledger.Due(ctx, driver.DueRow{}, perRound)
 		if err != nil {
 			return 0, err
 		}

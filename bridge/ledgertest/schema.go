@@ -144,7 +144,7 @@ func testOtherIdentity(t *testing.T, h Harness, statement string) {
 	if h.Insert != nil {
 		return
 	}
-	due, _, err := d.ledger.Due(ctx, 0, 10)
+	due, _, err := d.ledger.Due(ctx, driver.DueRow{}, 10)
 	refused("list due rows", len(due) == 0, err)
 	orphans, err := d.ledger.Orphans(ctx, oldAge, 10)
 	refused("list orphans", len(orphans) == 0, err)

@@ -31,15 +31,14 @@ FROM bridge_identity i WHERE i.one = 1 AND i.identity = UNHEX('%[2]s')`
 	carryMore = `INSERT INTO bridge_ledger (id, recorded_at, message, stage_at) VALUES `
 	more      = `(UNHEX('%s'), UTC_TIMESTAMP(6), FROM_BASE64('%s'), UTC_TIMESTAMP(6) + INTERVAL %d MICROSECOND)`
 
-	// One row at least if the identity is right, with nulls if none is due. It goes along the
-	// index, from the earliest, and ends at the limit. %[5]s leaves out earlier ones, if anything.
+	// One row at least if the identity is right, with nulls if none is due. It begins after the stage
+	// time %[5]s and the ID %[6]s, goes along the index, which ends with the ID, and ends at the limit.
 	due = `SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now, o.id, CAST(o.recorded_at AS CHAR) AS recorded_at, CAST(o.stage_at AS CHAR) AS stage_at, o.bytes
 FROM bridge_identity i LEFT JOIN (
 	SELECT l.id, l.recorded_at, l.stage_at, OCTET_LENGTH(l.message) AS bytes FROM bridge_ledger l FORCE INDEX (bridge_ledger_stage_at)
-	WHERE l.stage_at <= UTC_TIMESTAMP(6)%[5]s ORDER BY l.stage_at LIMIT %[6]d
-) o ON 1 = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') ORDER BY o.stage_at`
-
-	window = ` AND l.stage_at >= UTC_TIMESTAMP(6) - INTERVAL %d MICROSECOND`
+	WHERE l.stage_at >= '%[5]s' AND l.stage_at <= UTC_TIMESTAMP(6) AND (l.stage_at > '%[5]s' OR l.id > UNHEX('%[6]s'))
+	ORDER BY l.stage_at, l.id LIMIT %[7]d
+) o ON 1 = 1 WHERE i.one = 1 AND i.identity = UNHEX('%[2]s') ORDER BY o.stage_at, o.id`
 
 	// The next stage time of a row, with the bounds %[5]d and %[6]d in microseconds.
 	next = `UTC_TIMESTAMP(6) + INTERVAL LEAST(GREATEST(TIMESTAMPDIFF(MICROSECOND, l.recorded_at, UTC_TIMESTAMP(6)), %[5]d), %[6]d) MICROSECOND`
@@ -86,11 +85,7 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messag
 func inBase64(m driver.Carried) string { return base64.StdEncoding.EncodeToString(m.Message) }
 
 // due reads a snapshot.
-func (l *Ledger) due(ctx context.Context, within time.Duration, limit int) ([]tables.DueRow, error) {
-	var earliest string
-	if within > 0 {
-		earliest = fmt.Sprintf(window, within.Microseconds())
-	}
+func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tables.DueRow, error) {
 	var rows []struct {
 		Now        string
 		ID         uuid.NullUUID
@@ -101,7 +96,7 @@ func (l *Ledger) due(ctx context.Context, within time.Duration, limit int) ([]ta
 	err := tables.OnConnection(ctx, l.db, func(conn *sqlx.Conn) error {
 		return l.alone(ctx, conn, func() error {
 			rows = nil
-			return conn.SelectContext(ctx, &rows, l.statement(due, "", earliest, limit))
+			return conn.SelectContext(ctx, &rows, l.statement(due, "", after.StageAt.UTC().Format(timeText), digits(after.ID), limit))
 		})
 	})
 	if err != nil {

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"math"
 	"strconv"
 	"time"
 
@@ -40,7 +39,7 @@ WHERE identity = $2::text::uuid`
 
 	// One row at least if the identity is right, with nulls if none is due.
 	due = `SELECT now() AS now, d.id, d.recorded_at, d.stage_at, d.bytes FROM bridge_identity i
-LEFT JOIN bridge_due($2::text::interval, $3::text::int) d ON true WHERE i.identity = $1::text::uuid ORDER BY d.stage_at`
+LEFT JOIN bridge_due($2::text::timestamptz, $3::text::uuid, $4::text::int) d ON true WHERE i.identity = $1::text::uuid ORDER BY d.stage_at, d.id`
 
 	// A claim or a touch that a crash undoes costs a copy of a message, and no more, so it need
 	// not wait for the disk. Neither waits for a row.
@@ -70,11 +69,8 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messag
 }
 
 // due reads a snapshot that is no older than the time that it returns.
-func (l *Ledger) due(ctx context.Context, window time.Duration, limit int) (rows []tables.DueRow, err error) {
-	if window <= 0 {
-		window = math.MaxInt64 // 292 years
-	}
-	err = l.db.SelectContext(ctx, &rows, due, l.Identity().String(), interval(window), strconv.Itoa(limit))
+func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) (rows []tables.DueRow, err error) {
+	err = l.db.SelectContext(ctx, &rows, due, l.Identity().String(), after.StageAt.UTC().Format(time.RFC3339Nano), after.ID.String(), strconv.Itoa(limit))
 	return rows, err
 }
 

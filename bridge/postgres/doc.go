@@ -59,7 +59,7 @@
 //
 // Each Claim and Touch leaves a dead version of the row, with an inline message of up to about
 // 2 kB; a larger message is stored apart (TOAST) and not copied. While an old transaction keeps
-// dead versions from being removed, a Due without a window passes over them each time (measured:
+// dead versions from being removed, a Due from the first row on passes over them each time (measured:
 // 50 ms with 300,000).
 //
 // # Orphans

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,8 +31,8 @@ SELECT ?, unixepoch(), ?, unixepoch() * 1000 FROM bridge_identity WHERE identity
 	due = `WITH look AS MATERIALIZED (SELECT ` + now + ` AS now FROM bridge_identity WHERE identity = ?)
 SELECT look.now, d.id, d.recorded_at, d.stage_at, d.bytes FROM look LEFT JOIN (
 	SELECT l.id, l.recorded_at, l.stage_at, length(l.message) AS bytes FROM look CROSS JOIN bridge_ledger l
-	WHERE l.stage_at BETWEEN look.now - ? AND look.now ORDER BY l.stage_at LIMIT ?
-) d ORDER BY d.stage_at`
+	WHERE l.stage_at <= look.now AND (l.stage_at, l.id) > (?, ?) ORDER BY l.stage_at, l.id LIMIT ?
+) d ORDER BY d.stage_at, d.id`
 
 	// StageAgainAfter and StageAgainWithin, in milliseconds.
 	later = now + ` + min(max(` + now + ` - recorded_at * 1000, 10000), 600000)`
@@ -60,7 +59,7 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messag
 }
 
 // due reads the last commit.
-func (l *Ledger) due(ctx context.Context, window time.Duration, limit int) ([]tables.DueRow, error) {
+func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tables.DueRow, error) {
 	var rows []struct {
 		Now        int64
 		ID         uuid.NullUUID
@@ -68,11 +67,7 @@ func (l *Ledger) due(ctx context.Context, window time.Duration, limit int) ([]ta
 		StageAt    sql.NullInt64 `db:"stage_at"`
 		Bytes      sql.NullInt64
 	}
-	back := int64(math.MaxInt32) * 1000 // before the first ledger
-	if window > 0 {
-		back = window.Milliseconds()
-	}
-	err := l.db.SelectContext(ctx, &rows, due, l.Identity().String(), back, limit)
+	err := l.db.SelectContext(ctx, &rows, due, l.Identity().String(), after.StageAt.UnixMilli(), after.ID.String(), limit)
 	found := make([]tables.DueRow, len(rows))
 	for i, row := range rows {
 		found[i] = tables.DueRow{

@@ -34,7 +34,7 @@ func TestAPrintedScriptThatRunsAgainKeepsAllRows(t *testing.T) {
 			t.Fatalf("rows are left: %v", found)
 		}
 	}
-	due, _, err := ledger.Due(t.Context(), 0, 10)
+	due, _, err := ledger.Due(t.Context(), driver.DueRow{}, 10)
 	must(t, err)
 	messages, err := ledger.Claim(t.Context(), due)
 	must(t, err)

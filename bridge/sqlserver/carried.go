@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"errors"
-	"math"
 	"strings"
 	"time"
 
@@ -30,19 +29,20 @@ const moved = `DATEADD(millisecond, CASE
 	ELSE DATEDIFF(millisecond, l.recorded_at, @now) END, @now)`
 
 const (
-	// The window is @p1 milliseconds. A filtered index is chosen only if the condition implies
-	// its filter, so the filter is repeated. The statement waits for no row, and LOCK_TIMEOUT ends
-	// its wait for a change of the table. The sort of the outer SELECT has at most @p2 rows.
+	// It begins after the stage time @p1 and the ID @p4. A filtered index is chosen only if the
+	// condition implies its filter, so the filter is repeated. The statement waits for no row, and
+	// LOCK_TIMEOUT ends its wait for a change of the table. The sort of the outer SELECT has at most
+	// @p2 rows.
 	dueRows = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET LOCK_TIMEOUT 1000;
-` + readNow + `DECLARE @since datetime2(3) = CASE WHEN @p1 = 0 THEN '0001-01-01'
-	ELSE DATEADD(second, -@p1 / 1000, DATEADD(millisecond, -@p1 % 1000, @now)) END;
+` + readNow + `DECLARE @since datetime2(3) = CAST(@p1 AS datetime2(3));
 SELECT CONVERT(nvarchar(23), @now, 126) AS now, CAST(d.id AS binary(16)) AS id, CONVERT(nvarchar(23), d.recorded_at, 126) AS recorded_at,
 	CONVERT(nvarchar(23), d.stage_at, 126) AS stage_at, d.bytes
 FROM bridge_identity i LEFT JOIN (
 	SELECT TOP (@p2) l.id, l.recorded_at, l.stage_at, DATALENGTH(l.message) AS bytes
 	FROM bridge_ledger l WITH ($reading, INDEX (bridge_ledger_stage_at))
 	WHERE l.stage_at IS NOT NULL AND l.stage_at >= @since AND l.stage_at <= @now
+		AND (l.stage_at > @since OR l.id > CAST(@p4 AS uniqueidentifier))
 	ORDER BY l.stage_at, l.id
 ) d ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY d.stage_at, d.id` + keepPlan
 
@@ -97,7 +97,7 @@ func (l *Ledger) carry(ctx context.Context, tx bridge.Tx, published bool, messag
 func filled(b []byte, length int) []byte { return append(b, make([]byte, length-len(b))...) }
 
 // due reads what was committed when the statement began, or past the rows that are locked.
-func (l *Ledger) due(ctx context.Context, window time.Duration, limit int) ([]tables.DueRow, error) {
+func (l *Ledger) due(ctx context.Context, after driver.DueRow, limit int) ([]tables.DueRow, error) {
 	var rows []struct {
 		Now        sql.NullString
 		ID         []byte
@@ -109,10 +109,9 @@ func (l *Ledger) due(ctx context.Context, window time.Duration, limit int) ([]ta
 	if l.versioned.Load() {
 		text = dueVersions
 	}
-	milliseconds := int64(min(window, math.MaxInt32*time.Second) / time.Millisecond)
 	err := mssql.Try(ctx, func(ctx context.Context) error {
 		rows = nil
-		return l.db.SelectContext(ctx, &rows, text, milliseconds, limit, argument(l.Identity()))
+		return l.db.SelectContext(ctx, &rows, text, after.StageAt.UTC().Format(timeText), limit, argument(l.Identity()), argument(after.ID))
 	})
 	if mssql.Number(err) == mssql.LockTimeout {
 		// Perhaps the setting has been changed: then the next look is another.

@@ -55,7 +55,7 @@ reads, reads no message, and waits for no transaction.`,
 
 // lookAtCarried lists due rows, with the database's time of the look.
 func lookAtCarried(ctx context.Context, ledger driver.Ledger, limit int) ([]carriedMessage, time.Time, error) {
-	due, at, err := ledger.Due(ctx, 0, limit)
+	due, at, err := ledger.Due(ctx, driver.DueRow{}, limit)
 	if err != nil {
 		return nil, at, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/twoqueue/twoqueue/bridge/driver"
 	"github.com/twoqueue/twoqueue/bridge/inspect"
 )
 
@@ -183,7 +184,7 @@ func (a *app) ledgerStatus(ctx context.Context, openFor time.Duration, fail func
 	}
 	if features.Carries {
 		status.Due = number(func() (int, error) {
-			due, _, err := ledger.Due(ctx, 0, dueMost)
+			due, _, err := ledger.Due(ctx, driver.DueRow{}, dueMost)
 			return len(due), err
 		})
 	}

@@ -69,7 +69,7 @@ func (m *metrics) countDue(ctx context.Context, ledger driver.Ledger) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, samplePatience)
 	defer cancel()
-	due, now, err := ledger.Due(ctx, 0, dueLimit)
+	due, now, err := ledger.Due(ctx, driver.DueRow{}, dueLimit)
 	if err != nil {
 		return err
 	}

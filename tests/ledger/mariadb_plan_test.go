@@ -124,9 +124,11 @@ func (p plans) useLedger(t *testing.T) {
 	must(t, ledger.Record(t.Context(), bridge.SQL(tx), carried[:1]))
 	must(t, ledger.Record(t.Context(), bridge.SQL(tx), carried[1:]))
 	must(t, tx.Commit())
-	_, _, err = ledger.Due(t.Context(), time.Hour, 10)
+	_, _, err = ledger.Due(t.Context(), driver.DueRow{StageAt: time.Now().Add(-time.Hour)}, 10)
 	must(t, err)
-	due, _, err := ledger.Due(t.Context(), 0, 10)
+	due, _, err := ledger.Due(t.Context(), driver.DueRow{}, 10)
+	must(t, err)
+	_, _, err = ledger.Due(t.Context(), due[0], 10)
 	must(t, err)
 	if claimed, err := ledger.Claim(t.Context(), due); err != nil || len(claimed) != len(carried) {
 		t.Errorf("claimed are %v, %v", claimed, err)

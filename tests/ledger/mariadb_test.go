@@ -82,7 +82,7 @@ func testMariaDBAnyConnection(t *testing.T) {
 				tx := begin(t, db)
 				must(t, ledger.Record(t.Context(), bridge.SQL(tx), entries))
 				must(t, tx.Commit())
-				due, _, err := ledger.Due(t.Context(), 0, 10)
+				due, _, err := ledger.Due(t.Context(), driver.DueRow{}, 10)
 				must(t, err)
 				claimed, err := ledger.Claim(t.Context(), due)
 				must(t, err)

@@ -87,7 +87,7 @@ func TestAVanishedClientLeavesNoLockInMariaDB(t *testing.T) {
 
 // claimDue claims the row of the ID as a verifier does.
 func claimDue(ctx context.Context, t *testing.T, ledger *mysql.Ledger, id uuid.UUID) {
-	due, _, err := ledger.Due(ctx, 0, 1000)
+	due, _, err := ledger.Due(ctx, ledgers.DueRow{}, 1000)
 	if err != nil {
 		t.Error(err)
 	}

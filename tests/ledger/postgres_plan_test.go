@@ -110,7 +110,7 @@ func TestPostgresGoesByKeyAmongDeadRows(t *testing.T) {
 		"look up one":     func() error { _, _, err := ledger.Committed(t.Context(), ids[:1]); return err },
 		"look up hundred": func() error { _, _, err := ledger.Committed(t.Context(), ids); return err },
 		"settle":          func() error { _, _, err := ledger.Settle(t.Context(), ids[0], time.Second); return err },
-		"list due rows":   func() error { _, _, err := ledger.Due(t.Context(), 0, 100); return err },
+		"list due rows":   func() error { _, _, err := ledger.Due(t.Context(), driver.DueRow{}, 100); return err },
 		"claim hundred": func() error {
 			rows := make([]driver.DueRow, len(ids))
 			for i, id := range ids {
@@ -130,13 +130,13 @@ func TestPostgresGoesByKeyAmongDeadRows(t *testing.T) {
 	}
 }
 
-// As after an outage of the broker, in one transaction: every row has the same stage time.
+// As after an outage of the broker: a thousand rows, of one statement, have the same stage time.
 func TestPostgresLooksAtManyDueRowsAndClaimsThemByKey(t *testing.T) {
 	t.Parallel()
 	db, ledger := ledgerOnOneConnection(t, servertest.PostgresDB(t))
-	const there, limit = 20_000, 100
+	const there, same, limit = 20_000, 1000, 100
 	fill := fmt.Sprintf(`INSERT INTO bridge_ledger (id, recorded_at, message, stage_at)
-SELECT gen_random_uuid(), now(), 'x', now() FROM generate_series(1, %d)`, there)
+SELECT gen_random_uuid(), now(), 'x', now() - (n %% %d) * interval '1 ms' FROM generate_series(1, %d) AS n`, there/same, there)
 	for _, analyzed := range []bool{false, true} {
 		for _, statement := range []string{`TRUNCATE bridge_ledger`, `VACUUM (ANALYZE) bridge_ledger`, fill} {
 			_, err := db.Exec(statement)
@@ -160,8 +160,12 @@ SELECT gen_random_uuid(), now(), 'x', now() FROM generate_series(1, %d)`, there)
 			do   func() error
 			most int
 		}{
-			{"look", func() (err error) { due, _, err = ledger.Due(t.Context(), 0, limit); return err }, limit},
-			{"look within a window", func() error { _, _, err := ledger.Due(t.Context(), time.Hour, limit); return err }, limit},
+			{"look", func() (err error) { due, _, err = ledger.Due(t.Context(), driver.DueRow{}, limit); return err }, 2 * same},
+			{"look from a time on", func() error {
+				_, _, err := ledger.Due(t.Context(), driver.DueRow{StageAt: due[0].StageAt.Add(time.Millisecond)}, limit)
+				return err
+			}, 2 * same},
+			{"look after a row", func() error { _, _, err := ledger.Due(t.Context(), due[limit-1], limit); return err }, 2 * same},
 			{"claim", func() error {
 				messages, err := ledger.Claim(t.Context(), due)
 				if len(due) != limit || len(messages) != limit {

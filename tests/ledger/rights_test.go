@@ -141,7 +141,7 @@ func testRightsToStageAgain(t *testing.T, g guarded) {
 	must(t, tx.Commit())
 
 	whole, judge := open(g.whole(t, migrate.Verifier)), open(verifierRights)
-	due, _, err := whole.Due(t.Context(), 0, 10)
+	due, _, err := whole.Due(t.Context(), driver.DueRow{}, 10)
 	must(t, err)
 	if messages, err := judge.Claim(t.Context(), due); err == nil || len(messages) > 0 {
 		t.Errorf("a verifier without the rights has claimed %d messages, error %v", len(messages), err)

@@ -143,7 +143,7 @@ func TestSenderCarriesMessagesWithoutABroker(t *testing.T) {
 					t.Fatal(err)
 				}
 				sent += 3
-				due, _, err := s.Ledger.Due(t.Context(), 0, 500)
+				due, _, err := s.Ledger.Due(t.Context(), driver.DueRow{}, 500)
 				if err != nil {
 					t.Fatal(err)
 				}

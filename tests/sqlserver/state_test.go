@@ -80,7 +80,7 @@ func TestAnErrorNamesTheMissingRight(t *testing.T) {
 			return err
 		}, true},
 		{"SELECT ON bridge_ledger", func(t *testing.T, ledger *sqlserver.Ledger) error {
-			_, _, err := ledger.Due(t.Context(), 0, 10)
+			_, _, err := ledger.Due(t.Context(), driver.DueRow{}, 10)
 			return err
 		}, true},
 		{"UPDATE ON bridge_ledger", func(t *testing.T, ledger *sqlserver.Ledger) error {

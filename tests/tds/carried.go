@@ -28,16 +28,12 @@ var carriedStatements = []statement{
 		x.now = now()
 		return 0, nil
 	}),
-	form(`DECLARE @since datetime2(3) = CASE WHEN @p1 = 0 THEN '0001-01-01' ELSE DATEADD(second, -@p1 / 1000, DATEADD(millisecond, -@p1 % 1000, @now)) END`,
-		func(x *execution, _ []string) (uint64, error) {
-			x.since = time.Time{}
-			if window, _ := x.parameters["@p1"].(int64); window > 0 {
-				x.since = x.now.Add(-time.Duration(window) * time.Millisecond)
-			}
-			return 0, nil
-		}),
+	form(`DECLARE @since datetime2(3) = CAST(@p1 AS datetime2(3))`, func(x *execution, _ []string) (_ uint64, err error) {
+		x.since, err = x.time("@p1")
+		return 0, err
+	}),
 	form(`INSERT INTO bridge_ledger (id, recorded_at, message, stage_at) SELECT asked.id, @now, SUBSTRING(@p4, asked.begins, asked.bytes), DATEADD(millisecond, @p6, @now) FROM bridge_identity i CROSS JOIN `+askedMessages+` WHERE i.[identity] = CAST(@p5 AS uniqueidentifier)`+option, carry),
-	form(`SELECT CONVERT(nvarchar(23), @now, 126) AS now, CAST(d.id AS binary(16)) AS id, CONVERT(nvarchar(23), d.recorded_at, 126) AS recorded_at, CONVERT(nvarchar(23), d.stage_at, 126) AS stage_at, d.bytes FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at, l.stage_at, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL AND l.stage_at >= @since AND l.stage_at <= @now ORDER BY l.stage_at, l.id ) d ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY d.stage_at, d.id`+option, due),
+	form(`SELECT CONVERT(nvarchar(23), @now, 126) AS now, CAST(d.id AS binary(16)) AS id, CONVERT(nvarchar(23), d.recorded_at, 126) AS recorded_at, CONVERT(nvarchar(23), d.stage_at, 126) AS stage_at, d.bytes FROM bridge_identity i LEFT JOIN ( SELECT TOP (@p2) l.id, l.recorded_at, l.stage_at, DATALENGTH(l.message) AS bytes FROM bridge_ledger l WITH («([A-Z, ]+)», INDEX (bridge_ledger_stage_at)) WHERE l.stage_at IS NOT NULL AND l.stage_at >= @since AND l.stage_at <= @now AND (l.stage_at > @since OR l.id > CAST(@p4 AS uniqueidentifier)) ORDER BY l.stage_at, l.id ) d ON 1 = 1 WHERE i.[identity] = CAST(@p3 AS uniqueidentifier) ORDER BY d.stage_at, d.id`+option, due),
 	form(`UPDATE l SET stage_at = `+movedTo+` OUTPUT inserted.id, inserted.message FROM `+askedStageTimes+` INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id WHERE DATEDIFF_BIG(millisecond, '19700101', l.stage_at) = asked.stage_ms`+option, claim),
 	form(`UPDATE l SET stage_at = `+movedTo+` OUTPUT inserted.id FROM $asked INNER LOOP JOIN bridge_ledger l WITH («([A-Z, ]+)») ON l.id = asked.id WHERE l.stage_at IS NOT NULL`+option,
 		func(x *execution, words []string) (uint64, error) {
@@ -101,9 +97,13 @@ func due(x *execution, words []string) (uint64, error) {
 	if err := x.seek(ledger, words[1], how); err != nil {
 		return 0, err
 	}
+	after, err := x.guid("@p4")
+	if err != nil {
+		return 0, err
+	}
 	isDue := func(r row) bool {
 		at, carried := r["stage_at"].(time.Time)
-		return carried && !at.Before(x.since) && !at.After(x.now)
+		return carried && !at.After(x.now) && (at.After(x.since) || at.Equal(x.since) && compare(r["id"].(guid), after) > 0)
 	}
 	found, err := x.scanThose(ledger, func(key string) bool {
 		l := x.db.locks[resource{ledger.name, key}]

@@ -155,7 +155,7 @@ func TestABacklogIsNotStagedAgain(t *testing.T) {
 		add(want, s.Commit(some(target, 100)...)...)
 	}
 	s.Eventually("all are due", func() bool {
-		due, at, err := s.Ledger.Due(t.Context(), 0, 1)
+		due, at, err := s.Ledger.Due(t.Context(), driver.DueRow{}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

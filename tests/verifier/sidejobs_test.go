@@ -102,7 +102,7 @@ func (f *faultyJobs) failed(job string) int {
 	return f.failures[job]
 }
 
-func (f *faultyJobs) Due(ctx context.Context, _ time.Duration, _ int) ([]driver.DueRow, time.Time, error) {
+func (f *faultyJobs) Due(ctx context.Context, _ driver.DueRow, _ int) ([]driver.DueRow, time.Time, error) {
 	return nil, time.Time{}, f.failing(ctx, "stage")
 }
 

@@ -157,7 +157,7 @@ func (f *Findings) Backlog(ctx context.Context, ledger driver.Ledger) {
 		}
 	}
 	if features.Carries {
-		due, now, err := ledger.Due(ctx, 0, mostDue)
+		due, now, err := ledger.Due(ctx, driver.DueRow{}, mostDue)
 		if err != nil {
 			f.Unknown(checkDue, "", err)
 			return

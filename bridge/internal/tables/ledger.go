@@ -50,7 +50,7 @@ type Verbs struct {
 
 	// Due, Claim and Touch do the same as in driver.Ledger, for at most Most rows. Due returns one
 	// row at least if the identity is right, which has nulls if none is due.
-	Due   func(ctx context.Context, window time.Duration, limit int) ([]DueRow, error)
+	Due   func(ctx context.Context, after driver.DueRow, limit int) ([]DueRow, error)
 	Claim func(ctx context.Context, rows []driver.DueRow) ([]driver.Carried, error)
 	Touch func(ctx context.Context, ids []uuid.UUID) error
 
@@ -229,8 +229,8 @@ func byBytes(messages []driver.Carried, most int) iter.Seq[[]driver.Carried] {
 }
 
 // Due reads by the index on the stage time.
-func (l *Ledger) Due(ctx context.Context, window time.Duration, limit int) (due []driver.DueRow, now time.Time, err error) {
-	rows, err := l.verbs.Due(ctx, window, min(limit, l.verbs.Most))
+func (l *Ledger) Due(ctx context.Context, after driver.DueRow, limit int) (due []driver.DueRow, now time.Time, err error) {
+	rows, err := l.verbs.Due(ctx, after, min(limit, l.verbs.Most))
 	if err == nil && len(rows) == 0 {
 		err = OtherLedger(l.identity)
 	}

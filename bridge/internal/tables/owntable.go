@@ -175,7 +175,7 @@ func (c canaryLedger) Record(ctx context.Context, tx bridge.Tx, entries []driver
 func (OwnLedger) Forget(context.Context, []uuid.UUID) ([]uuid.UUID, error) { return nil, nil }
 
 // Due is denied.
-func (OwnLedger) Due(context.Context, time.Duration, int) ([]driver.DueRow, time.Time, error) {
+func (OwnLedger) Due(context.Context, driver.DueRow, int) ([]driver.DueRow, time.Time, error) {
 	return nil, time.Time{}, Unsupported("list due rows", "an own table")
 }
 

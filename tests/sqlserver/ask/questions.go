@@ -299,7 +299,7 @@ func carried(ctx context.Context, w *world) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	due, _, err := w.ledger.Due(ctx, time.Minute, 100)
+	due, _, err := w.ledger.Due(ctx, driver.DueRow{}, 100)
 	if err != nil {
 		return "", err
 	}

@@ -10,12 +10,14 @@ ALTER TABLE bridge_ledger
 CREATE INDEX bridge_ledger_stage_at ON bridge_ledger (stage_at) WHERE stage_at IS NOT NULL;
 
 -- As bridge_committed and bridge_forget, these go by key whatever the statistics say. now() is
--- stable, so the index serves; LIMIT ends the walk along it.
-CREATE OR REPLACE FUNCTION bridge_due(span interval, most int)
+-- stable, so the index serves; LIMIT ends the walk along it. An incremental sort orders the rows of
+-- one stage time by ID: one statement of a sender has recorded them, so they are few.
+CREATE OR REPLACE FUNCTION bridge_due(after_time timestamptz, after_id uuid, most int)
     RETURNS TABLE (id uuid, recorded_at timestamptz, stage_at timestamptz, bytes int)
-    LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = on
     AS 'SELECT l.id, l.recorded_at, l.stage_at, octet_length(l.message) FROM bridge_ledger l
-WHERE l.stage_at BETWEEN now() - span AND now() ORDER BY l.stage_at LIMIT most';
+WHERE l.stage_at BETWEEN after_time AND now() AND (l.stage_at > after_time OR l.id > after_id)
+ORDER BY l.stage_at, l.id LIMIT most';
 
 -- A locked row is skipped. IS NOT DISTINCT FROM keeps the planner from the index on stage_at: all
 -- rows of one transaction may have the same stage time.
