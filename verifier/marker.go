@@ -115,6 +115,10 @@ func (g *stager) passMarkersOn(ctx context.Context) error {
 func (g *stager) evaluateMarkers(ctx context.Context) error {
 	var errs []error
 	for _, m := range g.ripe(g.waiting, waitingPause, false) {
+		if m.Look.After(g.at.Add(time.Since(g.looked))) { // the database's clock has gone back since
+			g.done(m.parcel)
+			continue
+		}
 		g.wait = markerOften
 		errs = append(errs, g.stage(ctx, "its staged copy is lost", func(_ uuid.UUID, c candidate) bool { return c.before(m.Look) }))
 		g.done(m.parcel)

@@ -90,6 +90,7 @@ type stager struct {
 	recent     driver.DueRow // where the walk through the recent rows goes on; zero: it begins
 	all        driver.DueRow // where that through all rows goes on
 	at         time.Time     // the database's time of the last look
+	looked     time.Time     // our time of it
 	found      bool          // a row, ever
 	anew       bool          // nothing could be published: what was seen before counts no more
 	sent       time.Time     // when the last marker was
@@ -100,8 +101,8 @@ type stager struct {
 	mu      sync.Mutex
 	markers []heldMarker
 	due     int
-	overdue time.Duration // of the first row, at the last look
-	looked  time.Time
+	overdue time.Duration // of the first row
+	told    time.Time     // when it was
 }
 
 // A candidate is a row whose stage time has come.
@@ -155,7 +156,7 @@ func (g *stager) look(ctx context.Context) (looked bool, at time.Time, err error
 	if err != nil {
 		return false, at, err
 	}
-	g.at = at
+	g.at, g.looked = at, began
 	g.tell(at, ended)
 	return true, at, nil
 }
@@ -450,7 +451,7 @@ func (g *stager) tell(at, now time.Time) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.due, g.overdue, g.looked = len(g.candidates), 0, now
+	g.due, g.overdue, g.told = len(g.candidates), 0, now
 	if !first.IsZero() {
 		g.overdue = max(0, at.Sub(first))
 	}
@@ -467,5 +468,5 @@ func (g *stager) state(now time.Time) (due int, overdue time.Duration) {
 	if g.due == 0 {
 		return 0, 0
 	}
-	return g.due, g.overdue + now.Sub(g.looked)
+	return g.due, g.overdue + now.Sub(g.told)
 }

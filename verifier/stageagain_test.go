@@ -637,6 +637,116 @@ func TestCandidatesAreThoseOfTheLedger(t *testing.T) {
 	})
 }
 
+// A backlog of published messages: each look reads a bounded part of it, and the looks come to its
+// end. What was never published is staged meanwhile, wherever it is.
+func TestABacklogHidesNothingThatWasNeverPublished(t *testing.T) {
+	for name, together := range map[string]bool{"of one stage time": true, "of many stage times": false} {
+		t.Run(name, func(t *testing.T) {
+			inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+				const half = 6000
+				commit := func() {
+					for range half / dueLimit {
+						w.commits(dueLimit, true, nil)
+						if !together {
+							w.wait(time.Millisecond)
+						}
+					}
+				}
+				commit()
+				w.commits(700, false, nil) // of one stage time, amid others
+				commit()
+				w.wait(time.Minute)
+				s := w.verifier()
+				w.wait(10 * time.Second)
+				if n := len(w.staged()); n != 700 {
+					t.Errorf("of 700 amid the backlog %d are staged", n)
+				}
+				w.commits(10, false, nil)
+				w.wait(2 * moment)
+				if n := len(w.staged()); n != 10 {
+					t.Errorf("of 10 new ones %d are staged", n)
+				}
+				if n := len(s.stager.candidates); n != candidatesLimit {
+					t.Errorf("%d candidates", n)
+				}
+				w.looks = nil
+				w.wait(20 * time.Second)
+				begun, looks := 0, len(w.looks)
+				for _, after := range w.looks {
+					if after.StageAt.IsZero() {
+						begun++
+					}
+				}
+				if begun < 2 || begun > 4 || looks > 400 {
+					t.Errorf("%d pages in 20 s, %d walks through all", looks, begun)
+				}
+
+				// When the rows are gone, the candidates are.
+				w.mu.Lock()
+				clear(w.rows)
+				w.mu.Unlock()
+				w.wait(2 * fullLook)
+				if n := len(s.stager.candidates); n != 0 {
+					t.Errorf("%d candidates without rows", n)
+				}
+			})
+		})
+	}
+}
+
+// While nothing can be published, rows that never were are remembered up to a limit.
+func TestRowsThatCannotBeStagedAreRememberedUpToALimit(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		const all = candidatesLimit + unpublishedLimit + 3000
+		w.blocked = true
+		w.commits(all, false, nil)
+		s := w.verifier()
+		w.wait(10 * time.Second)
+		if n := len(s.stager.candidates); n != candidatesLimit+unpublishedLimit {
+			t.Errorf("%d candidates", n)
+		}
+		w.mu.Lock()
+		w.blocked = false
+		w.mu.Unlock()
+		w.wait(2 * fullLook)
+		if n := len(w.staged()); n != all {
+			t.Errorf("%d are staged of %d", n, all)
+		}
+	})
+}
+
+// As after a failover to a server with another clock.
+func TestAClockThatGoesBackHidesNoLoss(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		s := w.verifier()
+		w.commits(1, true, nil)
+		w.wait(time.Minute)
+		before := w.marker()
+		w.mu.Lock()
+		w.back = time.Hour
+		for _, row := range w.rows { // they were recorded by it
+			row.RecordedAt, row.StageAt = row.RecordedAt.Add(-w.back), row.StageAt.Add(-w.back)
+		}
+		w.mu.Unlock()
+		w.wait(time.Minute)
+		s.brings(s.waiting, before)
+		w.wait(waitingPause + moment)
+		if n := len(w.staged()); n != 0 {
+			t.Error("a marker from before the clock has gone back shows a loss")
+		}
+		s.brings(s.waiting, w.marker())
+		w.wait(waitingPause + moment)
+		if n := len(w.staged()); n != 1 {
+			t.Errorf("%d are staged again", n)
+		}
+		w.commits(1, false, nil)
+		w.wait(moment)
+		if n := len(w.staged()); n != 1 {
+			t.Errorf("%d are staged that were never published", n)
+		}
+	})
+}
+
 // A marker is no message: it is never forwarded, and not counted. What only looks like one is.
 func TestAMarkerIsNoMessage(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
