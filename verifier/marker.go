@@ -93,35 +93,46 @@ func (g *stager) ripe(queue string, pause time.Duration, blocked bool) (ripe []h
 // copies are confirmed.
 func (g *stager) passMarkersOn(ctx context.Context) error {
 	markers := g.ripe(g.queue, stagingPause, g.blocked())
+	confirmed := false
+	defer func() { // after a panic too
+		for _, m := range markers {
+			if !confirmed { // a second copy does no harm
+				m.parcel.back.Store(true)
+			}
+			g.done(m.parcel)
+		}
+	}()
 	var copies []amqp.Publishing
 	for _, m := range markers {
 		copies = append(copies, m.Publishing())
 	}
-	err := g.sendTo(ctx, g.waiting, copies...)
-	for _, m := range markers {
-		if err != nil { // a second copy does no harm
-			m.parcel.back.Store(true)
-		}
-		g.done(m.parcel)
-	}
-	if err != nil {
+	if err := g.sendTo(ctx, g.waiting, copies...); err != nil {
 		return fmt.Errorf("pass markers on: %w", err)
 	}
+	confirmed = true
 	return nil
 }
 
 // evaluateMarkers stages the rows again whose copies would have come before a marker from the
 // waiting queue. Only what this verifier has itself seen committed in time counts.
 func (g *stager) evaluateMarkers(ctx context.Context) error {
-	var errs []error
-	for _, m := range g.ripe(g.waiting, waitingPause, false) {
-		if m.Look.After(g.at.Add(time.Since(g.looked))) { // the database's clock has gone back since
+	markers := g.ripe(g.waiting, waitingPause, false)
+	defer func() { // after a panic too
+		for _, m := range markers {
 			g.done(m.parcel)
+		}
+	}()
+	var errs []error
+	for _, m := range markers {
+		if m.Look.After(g.at.Add(time.Since(g.looked))) { // the database's clock has gone back since
 			continue
 		}
 		g.wait = markerOften
-		errs = append(errs, g.stage(ctx, "its staged copy is lost", func(_ uuid.UUID, c candidate) bool { return c.before(m.Look) }))
-		g.done(m.parcel)
+		err := g.stage(ctx, "its staged copy is lost", func(_ uuid.UUID, c candidate) bool { return c.before(m.Look) })
+		errs = append(errs, err)
+		if errors.Is(err, errNoAnswer) { // the next one would wait for it too
+			break
+		}
 	}
 	return errors.Join(errs...)
 }

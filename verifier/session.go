@@ -50,8 +50,8 @@ type session struct {
 
 	pace        pace
 	arrivals    *gatherer[*message]
-	carried     *carriedSet // nil if no row of the ledger carries a message
-	toucher     *toucher
+	carried     *carriedSet         // nil if no row of the ledger carries a message
+	toucher     *toucher            // the verifier's
 	stager      *stager             // nil likewise
 	toTouch     *gatherer[*message] // to be set aside after a Touch
 	room        *waitingRoom
@@ -79,7 +79,7 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		jobs:        v.jobs,
 		log:         v.opts.Logger,
 		arrivals:    newGatherer[*message](),
-		toucher:     newToucher(v.ledger),
+		toucher:     v.toucher,
 		toTouch:     newGatherer[*message](),
 		room:        newWaitingRoom(v.opts.Settlers),
 		evidence:    &evidence{began: time.Now()},
@@ -149,7 +149,7 @@ func (v *Verifier) open(ctx context.Context, proven *driver.Proven) (_ *session,
 		return nil, err
 	}
 	if s.carried != nil {
-		s.stager = newStager(s)
+		s.stager = newStager(s, v.staging)
 	}
 	return s, nil
 }

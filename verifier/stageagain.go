@@ -72,6 +72,7 @@ const (
 // queues back before the markers.
 type stager struct {
 	ledger  driver.Ledger
+	running sideCall // Due or Claim
 	publish func(context.Context, []bridge.Outgoing) error
 	blocked func() bool // nothing can be published
 	carried *carriedSet
@@ -111,9 +112,9 @@ type candidate struct {
 	seen time.Time // when it was first seen so, by the database's clock
 }
 
-func newStager(s *session) *stager {
+func newStager(s *session, running sideCall) *stager {
 	return &stager{
-		ledger: s.ledger, publish: s.broker.Publish, carried: s.carried, left: s.forgetter.rows, done: s.endMarker,
+		ledger: s.ledger, running: running, publish: s.broker.Publish, carried: s.carried, left: s.forgetter.rows, done: s.endMarker,
 		blocked: func() bool { return s.forwarder.isBlocked() != "" || s.broker.Blocked() != "" },
 		queue:   s.opts.Topology.Queue, waiting: s.opts.Topology.WaitingQueue(),
 		timeout: s.opts.ConfirmTimeout, log: s.log, count: &s.stats.restaged,
@@ -232,14 +233,19 @@ func (g *stager) beginAnew(at time.Time) error {
 	return err
 }
 
-func (g *stager) readPage(ctx context.Context, after driver.DueRow) ([]driver.DueRow, time.Time, error) {
-	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
-	defer cancel()
-	page, at, err := g.ledger.Due(asking, after, dueLimit)
+func (g *stager) readPage(ctx context.Context, after driver.DueRow) (page []driver.DueRow, at time.Time, err error) {
+	type answer struct {
+		page []driver.DueRow
+		at   time.Time
+	}
+	a, err := inTime(ctx, g.running, ledgerTimeout, func(ctx context.Context) (a answer, err error) {
+		a.page, a.at, err = g.ledger.Due(ctx, after, dueLimit)
+		return a, err
+	})
 	if err != nil {
 		return nil, at, fmt.Errorf("look for carried messages to stage: %w", err)
 	}
-	return page, at, nil
+	return a.page, a.at, nil
 }
 
 // see notes a due row. A new stage time counts as another row: a verifier held the message. In a
@@ -305,9 +311,9 @@ func (g *stager) claim(ctx context.Context, batch []driver.DueRow, why string) e
 	for _, row := range batch {
 		delete(g.candidates, row.ID)
 	}
-	asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
-	defer cancel()
-	claimed, err := g.ledger.Claim(asking, batch)
+	claimed, err := inTime(ctx, g.running, ledgerTimeout, func(ctx context.Context) ([]driver.Carried, error) {
+		return g.ledger.Claim(ctx, batch)
+	})
 	if err != nil {
 		return fmt.Errorf("claim %d carried messages: %w", len(batch), err)
 	}

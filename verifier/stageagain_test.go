@@ -210,7 +210,7 @@ func (w *carryingWorld) staged() map[uuid.UUID]wire.Staged {
 func (w *carryingWorld) verifier() *session {
 	s := carryingSession(w)
 	s.forgetter = newForgetter(w, s.log, &s.stats.abandoned)
-	s.stager = newStager(s)
+	s.stager = newStager(s, newSideCall())
 	s.stager.publish = w.publish
 	s.stager.blocked = func() bool {
 		w.mu.Lock()

@@ -2,9 +2,7 @@ package verifier
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -29,64 +27,36 @@ const (
 // them again. One statement runs at a time. One that does not come back is not waited for.
 type toucher struct {
 	ledger  driver.Ledger
-	running chan struct{} // holds an element while a statement runs
+	running sideCall
 
 	mu  sync.Mutex
 	err error // why the last statement failed; nil: it did not
 }
 
 func newToucher(ledger driver.Ledger) *toucher {
-	return &toucher{ledger: ledger, running: make(chan struct{}, 1)}
+	return &toucher{ledger: ledger, running: newSideCall()}
 }
-
-// errNoTouch: the database has not answered in time.
-var errNoTouch = errors.New("the database has not moved stage times on in time")
 
 // touch waits for patience. The messages must have committed.
 func (t *toucher) touch(ctx context.Context, held []*heldCarried, patience time.Duration) error {
-	late := time.NewTimer(patience)
-	defer late.Stop()
-	select {
-	case t.running <- struct{}{}:
-	case <-late.C:
-		return t.failed(errNoTouch)
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 	ids := make([]uuid.UUID, len(held))
 	for i, h := range held {
 		ids[i] = h.id
 	}
-	ended := make(chan error, 1)
-	go func() { // a driver may ignore its context
-		defer func() { <-t.running }()
-		defer func() {
-			if reason := recover(); reason != nil {
-				ended <- fmt.Errorf("panic: %v\n%s", reason, debug.Stack())
-			}
-		}()
+	_, err := inTime(ctx, t.running, patience, func(ctx context.Context) (struct{}, error) {
 		began := time.Now()
-		asking, cancel := context.WithTimeout(ctx, ledgerTimeout)
-		defer cancel()
-		err := t.ledger.Touch(asking, ids)
+		err := t.ledger.Touch(ctx, ids)
 		if err == nil {
 			for _, h := range held {
 				h.touched.Store(began.UnixMilli())
 			}
 		}
-		ended <- err
-	}()
-	select {
-	case err := <-ended:
-		if ctx.Err() != nil && err != nil { // it says nothing of the database
-			return err
-		}
-		return t.failed(err)
-	case <-late.C:
-		return t.failed(errNoTouch)
-	case <-ctx.Done():
-		return context.Cause(ctx)
+		return struct{}{}, err
+	})
+	if ctx.Err() != nil && err != nil { // it says nothing of the database
+		return err
 	}
+	return t.failed(err)
 }
 
 // failed remembers and returns why a statement has failed; nil: it has not.

@@ -32,6 +32,8 @@ type Verifier struct {
 	culprits    culprits // for Run alone
 	connections *connections
 	forgetter   *forgetter
+	toucher     *toucher
+	staging     sideCall // the stager's
 
 	fellBack, noClaim sync.Once // each has been logged
 }
@@ -61,6 +63,7 @@ func New(ledger driver.Ledger, broker *bridge.Broker, opts *Options) (*Verifier,
 	}
 	v := &Verifier{ledger: ledger, broker: broker, opts: options, allow: newAllowList(options), jobs: newSideJobs(options.Logger)}
 	v.connections = newConnections(options.Logger, options.Settlers)
+	v.toucher, v.staging = newToucher(ledger), newSideCall()
 	v.forgetter = newForgetter(ledger, options.Logger, &v.stats.abandoned)
 	return v, nil
 }
