@@ -206,17 +206,23 @@ func (w *carryingWorld) staged() map[uuid.UUID]wire.Staged {
 	return all
 }
 
-// verifier begins a session without servers, which stages again.
-func (w *carryingWorld) verifier() *session {
-	s := carryingSession(w)
-	s.forgetter = newForgetter(w, s.log, &s.stats.abandoned)
-	s.stager = newStager(s, newSideCall())
+// session makes a session without servers.
+func (w *carryingWorld) session(ledger driver.Ledger, running sideCall) *session {
+	s := carryingSession(ledger)
+	s.forgetter = newForgetter(ledger, s.log, &s.stats.abandoned)
+	s.stager = newStager(s, running)
 	s.stager.publish = w.publish
 	s.stager.blocked = func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.blocked
 	}
+	return s
+}
+
+// verifier begins a session that stages again.
+func (w *carryingWorld) verifier() *session {
+	s := w.session(w, newSideCall())
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.t.Cleanup(cancel)
 	go s.jobs.stage.Run(ctx, func(ctx context.Context) (time.Duration, error) {
@@ -698,17 +704,17 @@ func TestABacklogHidesNothingThatWasNeverPublished(t *testing.T) {
 func TestRowsThatCannotBeStagedAreRememberedUpToALimit(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		const all = candidatesLimit + unpublishedLimit + 3000
-		w.blocked = true
+		w.blocked, w.lookTakes = true, 10*time.Millisecond
 		w.commits(all, false, nil)
 		s := w.verifier()
-		w.wait(10 * time.Second)
+		w.wait(30 * time.Second)
 		if n := len(s.stager.candidates); n != candidatesLimit+unpublishedLimit {
 			t.Errorf("%d candidates", n)
 		}
 		w.mu.Lock()
 		w.blocked = false
 		w.mu.Unlock()
-		w.wait(2 * fullLook)
+		w.wait(time.Minute)
 		if n := len(w.staged()); n != all {
 			t.Errorf("%d are staged of %d", n, all)
 		}

@@ -1,0 +1,157 @@
+package verifier
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/twoqueue/twoqueue/bridge"
+	"github.com/twoqueue/twoqueue/bridge/driver"
+)
+
+// A hangingLedger does not come back from some calls, whatever their contexts say.
+type hangingLedger struct {
+	*carryingWorld
+	due, claim, touch bool // these hang
+	hanging           atomic.Int32
+	release           chan struct{}
+}
+
+func (l *hangingLedger) hang(hangs bool) {
+	if hangs {
+		l.hanging.Add(1)
+		<-l.release
+	}
+}
+
+func (l *hangingLedger) Due(ctx context.Context, after driver.DueRow, limit int) ([]driver.DueRow, time.Time, error) {
+	l.hang(l.due)
+	return l.carryingWorld.Due(ctx, after, limit)
+}
+
+func (l *hangingLedger) Claim(ctx context.Context, rows []driver.DueRow) ([]driver.Carried, error) {
+	l.hang(l.claim)
+	return l.carryingWorld.Claim(ctx, rows)
+}
+
+func (l *hangingLedger) Touch(ctx context.Context, ids []uuid.UUID) error {
+	l.hang(l.touch)
+	return l.carryingWorld.Touch(ctx, ids)
+}
+
+// Nothing waits for a side job's call that hangs: no marker, no message that is set aside, and no
+// end of a session. Later sessions of the verifier begin no second one.
+func TestACallOfASideJobThatHangsHoldsNothingUp(t *testing.T) {
+	for name, ledger := range map[string]*hangingLedger{
+		"due": {due: true}, "claim": {claim: true}, "touch": {touch: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+				ledger.carryingWorld, ledger.release = w, make(chan struct{})
+				defer close(ledger.release)
+				w.commits(3, false, nil)
+				w.commits(3, true, nil)
+				toucher, running := newToucher(ledger), newSideCall()
+				for range 3 {
+					s := w.session(ledger, running)
+					s.toucher = toucher
+					ctx, cancel := context.WithCancel(t.Context())
+					var ended atomic.Int32
+					for _, job := range []func(context.Context){s.stageAgain, s.touchHeld, func(ctx context.Context) { _ = s.touchFirst(ctx) }} {
+						go func() {
+							job(ctx)
+							ended.Add(1)
+						}()
+					}
+					long, aside := s.delivered(s.staging, uuid.New()), s.delivered(s.staging, uuid.New())
+					s.committed(long, aside)
+					time.Sleep(dueIdle)
+					s.forwarder.ready.take(10)
+					s.setAside(aside)
+					var markers []*message
+					for _, l := range []*lane{s.staging, s.waiting} {
+						markers = append(markers, &message{parcel: s.brings(l, w.marker())})
+					}
+					time.Sleep(2 * touchPatience)
+					synctest.Wait()
+					if n := len(s.forwarder.ready.take(10)); n != 1 {
+						t.Error("a message waits to be set aside")
+					}
+					time.Sleep(markerPatience + 5*time.Second)
+					synctest.Wait()
+					for i, m := range markers {
+						if !m.isAcked() && !m.isHandedBack() {
+							t.Errorf("marker %d is neither acked nor handed back", i)
+						}
+					}
+					cancel()
+					synctest.Wait()
+					if n := ended.Load(); n != 3 {
+						t.Errorf("%d jobs of 3 end with their session", n)
+					}
+				}
+				if n := ledger.hanging.Load(); n != 1 {
+					t.Errorf("%d calls hang", n)
+				}
+			})
+		})
+	}
+}
+
+// When the call is over, the job goes on.
+func TestASideCallGoesOnAfterOneThatWasSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		running := newSideCall()
+		call := func(takes, patience time.Duration) error {
+			_, err := inTime(t.Context(), running, patience, func(context.Context) (int, error) {
+				time.Sleep(takes)
+				return 0, nil
+			})
+			return err
+		}
+		if err := call(time.Minute, time.Second); !errors.Is(err, errNoAnswer) {
+			t.Errorf("a slow one: %v", err)
+		}
+		if err := call(0, time.Minute); !errors.Is(err, errNoAnswer) {
+			t.Errorf("while it runs: %v", err)
+		}
+		time.Sleep(time.Minute)
+		if err := call(time.Second, time.Minute); err != nil {
+			t.Errorf("after it: %v", err)
+		}
+		_, err := inTime(t.Context(), running, time.Second, func(context.Context) (int, error) { panic("a fault") })
+		if err == nil {
+			t.Error("a panic is no error")
+		}
+		if err := call(0, time.Second); err != nil {
+			t.Errorf("after a panic: %v", err)
+		}
+	})
+}
+
+// Job.Run goes on after a panic, so the markers must not be lost by it.
+func TestAPanicLeavesNoMarkerUnacked(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		s := w.verifier()
+		s.stager.publish = func(context.Context, []bridge.Outgoing) error { panic("a fault") }
+		s.stager.left = func() map[uuid.UUID]bool { panic("a fault") }
+		w.commits(1, true, nil)
+		w.wait(dueIdle + driver.PublishedGrace + seenBefore + moment)
+		staging := &message{parcel: s.brings(s.staging, w.marker())}
+		waiting := []amqp.Publishing{w.marker(), w.marker()}
+		first, second := &message{parcel: s.brings(s.waiting, waiting[0])}, &message{parcel: s.brings(s.waiting, waiting[1])}
+		w.wait(markerPatience)
+		if !staging.isHandedBack() {
+			t.Error("a marker whose copy is not confirmed is not handed back")
+		}
+		if !first.isAcked() || !second.isAcked() {
+			t.Error("a marker from the waiting queue is not acked")
+		}
+	})
+}
