@@ -3,8 +3,10 @@ package verifier_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,4 +84,61 @@ func (l *hungLedger) Settle(ctx context.Context, id uuid.UUID, wait time.Duratio
 		}
 	}
 	return l.Ledger.Settle(ctx, id, wait)
+}
+
+// Rule 12 of package bridge, where the driver ignores the contexts of the side jobs' calls: messages
+// flow, sessions end, and of each job one call hangs, however many sessions there are.
+func TestASideJobThatHangsHoldsNoSessionUp(t *testing.T) {
+	t.Parallel()
+	s := stage.New(t, stage.Postgres)
+	queue := s.Queue("target", nil)
+	valve, address := servertest.Through(t, s.AMQP)
+	hung := &hungJobs{Ledger: s.Ledger, release: make(chan struct{})}
+	defer close(hung.release)
+	usual := s.Broker
+	s.Ledger, s.Broker = hung, dial(t, address)
+	v := s.Verify(verifier.Options{Unroutable: stage.Patience})
+	s.Broker = usual
+	carrying(s)
+	held := s.Commit(stage.To("missing", "held")) // something to touch
+	ids := map[string]bool{}
+	for range 3 {
+		s.Eventually("a message is set aside without a touch", func() bool { return v.Stats().SetAside > 0 && hung.touching.Load() > 0 && hung.looking.Load() > 0 })
+		sessions, forwarded := v.Stats().Sessions, v.Stats().Forwarded
+		maps.Copy(ids, goodBatch(s, queue, 10))
+		s.Eventually("messages are forwarded", func() bool { return v.Stats().Forwarded >= forwarded+10 })
+		valve.Cut()
+		s.Eventually("a new session", func() bool { return v.Stats().Sessions > sessions })
+	}
+	expectAll(t, s, queue, ids)
+	missing := map[string]bool{}
+	add(missing, held...)
+	expectAll(t, s, s.Queue("missing", nil), missing)
+	began := time.Now()
+	v.Stop()
+	if took := time.Since(began); took > stage.Patience/4 {
+		t.Errorf("the verifier has taken %v to stop", took)
+	}
+	if looking, touching := hung.looking.Load(), hung.touching.Load(); looking != 1 || touching != 1 {
+		t.Errorf("%d calls of Due hang, %d of Touch", looking, touching)
+	}
+}
+
+// hungJobs does not come back from Due and Touch.
+type hungJobs struct {
+	driver.Ledger
+	looking, touching atomic.Int32
+	release           chan struct{}
+}
+
+func (l *hungJobs) Due(ctx context.Context, after driver.DueRow, limit int) ([]driver.DueRow, time.Time, error) {
+	l.looking.Add(1)
+	<-l.release
+	return l.Ledger.Due(ctx, after, limit)
+}
+
+func (l *hungJobs) Touch(ctx context.Context, ids []uuid.UUID) error {
+	l.touching.Add(1)
+	<-l.release
+	return l.Ledger.Touch(ctx, ids)
 }
