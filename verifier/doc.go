@@ -128,8 +128,9 @@
 // copy may be lost, and the row is no orphan. As long as the row exists, verifiers stage the message
 // again, as a side job:
 //
-//   - Twice a second or more it looks for rows whose stage time has come. It claims a row whose
-//     sender has published nothing, and stages its message at once.
+//   - Twice a second or more it looks for rows whose stage time has come. One look reads thousands
+//     of rows at most; in a longer backlog the next looks go on, and see recent rows first. It
+//     claims a row whose sender has published nothing, and stages its message at once.
 //   - For other rows it publishes a marker (wire.Marker) to the staging queue when it has seen them
 //     for half a second. The verifier that receives a marker holds it for half a second, and moves
 //     it to the waiting queue. The verifier that receives it from there holds it for a second. Then
