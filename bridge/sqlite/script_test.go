@@ -70,7 +70,7 @@ func TestParkedMessagesAreCarried(t *testing.T) {
 			}
 			up(t, db)
 			ledger = openLedger(t, file, "")
-			due, now, err := ledger.Due(t.Context(), 0, 10)
+			due, now, err := ledger.Due(t.Context(), driver.DueRow{}, 10)
 			must(t, err)
 			if len(due) != 1 || due[0].ID != parked || !due[0].Unpublished() || now.Sub(due[0].RecordedAt) < 2*time.Hour {
 				t.Fatalf("due are %v at %v", due, now)

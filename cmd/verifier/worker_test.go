@@ -154,7 +154,7 @@ func (u *uncountable) Check(context.Context) (err error) {
 
 func (*uncountable) Features() driver.Features { return driver.Features{Carries: true} }
 
-func (*uncountable) Due(context.Context, time.Duration, int) ([]driver.DueRow, time.Time, error) {
+func (*uncountable) Due(context.Context, driver.DueRow, int) ([]driver.DueRow, time.Time, error) {
 	return nil, time.Time{}, errors.New("denied")
 }
 

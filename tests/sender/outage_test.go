@@ -187,7 +187,7 @@ func TestSenderWithoutABroker(t *testing.T) {
 				}
 				want = append(want, ids...)
 			}
-			due, _, err := s.Ledger.Due(t.Context(), 0, 500)
+			due, _, err := s.Ledger.Due(t.Context(), driver.DueRow{}, 500)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -61,7 +61,7 @@ func TestMessagesOfAllLengthsShareAFewPlans(t *testing.T) {
 	if n := server.Compilations() - before; n > 10 {
 		t.Errorf("%d messages have made %d plans", len(want), n)
 	}
-	due, _, err := ledger.Due(t.Context(), 0, 500)
+	due, _, err := ledger.Due(t.Context(), driver.DueRow{}, 500)
 	must(t, err)
 	messages, err := ledger.Claim(t.Context(), due)
 	must(t, err)
