@@ -175,7 +175,7 @@ func (g *stager) readDue(ctx context.Context, began time.Time) (at time.Time, er
 		}
 	}
 	first, err := g.walk(ctx, &g.all)
-	if g.all == (driver.DueRow{}) {
+	if err == nil && g.all == (driver.DueRow{}) {
 		g.full = began.Add(fullLook)
 	}
 	if at.IsZero() {
