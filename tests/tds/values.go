@@ -51,10 +51,6 @@ func compare(a, b guid) int {
 	return bytes.Compare(order(a), order(b))
 }
 
-func sortByID(rows []row) {
-	slices.SortFunc(rows, func(a, b row) int { return compare(a["id"].(guid), b["id"].(guid)) })
-}
-
 // sortByTime sorts rows by a time, and then by ID.
 func sortByTime(rows []row, column string) {
 	slices.SortFunc(rows, func(a, b row) int {
