@@ -92,17 +92,17 @@ func TestWhatMigratePrintsMakesTheTables(t *testing.T) {
 			b := withEnv(t, "BRIDGE_DATABASE_URL="+address)
 			for range 2 { // status changes nothing
 				ledger, inbox := b.status()
-				if ledger != (schema{Part: "ledger", Database: kind, State: "missing", Wanted: 3}) || inbox != (schema{Part: "inbox", Database: kind, State: "missing", Wanted: 3}) {
+				if ledger != (schema{Part: "ledger", Database: kind, State: "missing", Wanted: 4}) || inbox != (schema{Part: "inbox", Database: kind, State: "missing", Wanted: 3}) {
 					t.Errorf("before: %+v, %+v", ledger, inbox)
 				}
 			}
 			script := b.must("migrate", "print", "--ledger", "--inbox")
 			must(t, run(script))
 			ledger, inbox := b.status()
-			if ledger.State != "current" || ledger.There != 3 || inbox.State != "current" || inbox.There != 3 || len(ledger.Identity) != 36 {
+			if ledger.State != "current" || ledger.There != 4 || inbox.State != "current" || inbox.There != 3 || len(ledger.Identity) != 36 {
 				t.Errorf("%+v, %+v", ledger, inbox)
 			}
-			if text := b.must("migrate", "up", "--ledger", "--inbox"); !regexp.MustCompile(`(?m)^ledger +` + kind + ` +3 +3 +current +` + ledger.Identity + `$`).MatchString(text) {
+			if text := b.must("migrate", "up", "--ledger", "--inbox"); !regexp.MustCompile(`(?m)^ledger +` + kind + ` +4 +4 +current +` + ledger.Identity + `$`).MatchString(text) {
 				t.Errorf("migrate up:\n%s", text)
 			}
 			if err := run(script); err != nil {
