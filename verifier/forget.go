@@ -75,7 +75,9 @@ func idsOf(messages []*message) []uuid.UUID {
 }
 
 // A forgetter deletes rows, and remembers the rows that are left: their messages are safe. It
-// outlives sessions. When the process ends it forgets them, and the sweep finds the rows.
+// outlives sessions. While DELETEs fail it keeps carried messages from being staged again. When the
+// process ends it forgets the rows: the sweep finds plain ones, and carried messages are delivered
+// again.
 //
 // One DELETE runs at a time. One that does not come back is not waited for, and none is begun
 // beside it.
@@ -84,7 +86,8 @@ type forgetter struct {
 	log       *slog.Logger
 	abandoned *atomic.Int64 // rows that are left to the sweep
 
-	running chan struct{} // holds an element while a DELETE runs
+	running  chan struct{} // holds an element while a DELETE runs
+	touching sideCall
 
 	mu    sync.Mutex
 	left  []leftRow // the next to be tried first
@@ -99,7 +102,7 @@ type leftRow struct {
 }
 
 func newForgetter(ledger driver.Ledger, log *slog.Logger, abandoned *atomic.Int64) *forgetter {
-	return &forgetter{ledger: ledger, log: log, abandoned: abandoned, running: make(chan struct{}, 1), wait: newBackOff(retryFirst, retryLongest)}
+	return &forgetter{ledger: ledger, log: log, abandoned: abandoned, running: make(chan struct{}, 1), touching: newSideCall(), wait: newBackOff(retryFirst, retryLongest)}
 }
 
 var errLocked = errors.New("another transaction has locked them")
@@ -233,7 +236,7 @@ func (f *forgetter) giveUp(ids []uuid.UUID) {
 	}
 	f.mu.Unlock()
 	if tell {
-		f.log.Error("rows of messages that are delivered stay in the ledger, until the sweep removes them", "rows", all, "message_id", ids[0].String())
+		f.log.Error("rows of delivered messages stay in the ledger; the sweep removes plain ones, and carried messages are delivered again", "rows", all, "message_id", ids[0].String())
 	}
 }
 
@@ -245,9 +248,24 @@ func (f *forgetter) retry(ctx context.Context) (next time.Duration, err error) {
 	}
 	locked, err := f.try(ctx, ids, ledgerTimeout)
 	if err != nil {
-		return 0, fmt.Errorf("forget: %w", err)
+		return 0, errors.Join(fmt.Errorf("forget: %w", err), f.touch(ctx, ids))
 	}
-	return f.deleted(ids, locked), nil
+	if len(locked) > 0 {
+		err = f.touch(ctx, locked)
+	}
+	return f.deleted(ids, locked), err
+}
+
+// touch moves on the stage times of rows that are left, so that no verifier stages their messages
+// again, which are delivered.
+func (f *forgetter) touch(ctx context.Context, ids []uuid.UUID) error {
+	_, err := inTime(ctx, f.touching, ledgerTimeout, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, f.ledger.Touch(ctx, ids)
+	})
+	if err != nil {
+		return fmt.Errorf("touch %d rows that are not deleted: %w", len(ids), err)
+	}
+	return nil
 }
 
 // next returns the rows to be tried next, and gives up rows that are too old.
@@ -314,6 +332,6 @@ func (f *forgetter) last() {
 		n = f.count()
 	}
 	if n := f.count(); n > 0 {
-		f.log.Warn("rows of messages that are delivered stay in the ledger, until the sweep removes them", "rows", n)
+		f.log.Warn("rows of delivered messages stay in the ledger; the sweep removes plain ones, and carried messages are delivered again", "rows", n)
 	}
 }

@@ -407,6 +407,38 @@ func TestWhatAMarkerShows(t *testing.T) {
 }
 
 // WAITING_LEG, PAUSE1 and PAUSE2 of the model.
+// A DELETE that fails for ever, of a message that is delivered, brings no copies of it.
+func TestADeliveredMessageThatCannotBeDeletedIsNotStagedAgain(t *testing.T) {
+	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
+		undeleted := w.session(undeletableWorld{w}, newSideCall())
+		other := w.verifier()
+		undeleted.forgetter.keep(w.commits(1, true, nil), errDenied)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go undeleted.retryForget(ctx)
+		for range 30 {
+			w.wait(time.Minute)
+			other.brings(other.waiting, w.marker())
+			w.wait(waitingPause + moment)
+			if n := len(w.staged()); n > 0 {
+				t.Fatalf("%d are staged again", n)
+			}
+		}
+		if undeleted.forgetter.count() != 1 {
+			t.Error("the row is forgotten")
+		}
+	})
+}
+
+// undeletableWorld is the ledger for a login without the right to DELETE.
+type undeletableWorld struct{ *carryingWorld }
+
+var errDenied = errors.New("permission denied")
+
+func (undeletableWorld) Forget(context.Context, []uuid.UUID) ([]uuid.UUID, error) {
+	return nil, errDenied
+}
+
 func TestAMarkerTakesItsTime(t *testing.T) {
 	inCarryingWorld(t, func(t *testing.T, w *carryingWorld) {
 		s := w.verifier()
